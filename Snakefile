@@ -1,0 +1,57 @@
+# The graph of a study. `snakemake --cores 2` runs the default one;
+#   snakemake --cores 2 --config study=default overrides="budget=smoke svgp.num_inducing=50"
+# runs another, in its own results folder. Planning happens here, in the main process, before any job.
+import json
+import sys
+from pathlib import Path
+
+from snakemake.exceptions import WorkflowError
+
+from gpbench import places
+from gpbench.errors import UserError
+from gpbench.report import FIGURE_NAMES, TABLE_NAMES
+from gpbench.study import collect, graph
+
+PY = sys.executable
+WHERE = places.find()
+
+try:
+    GRAPH = graph.load(WHERE, config.get("study", "default"), config.get("overrides", ""), main=workflow.is_main_process)
+except UserError as error:
+    raise WorkflowError(str(error))
+
+RESULTS = f"results/{GRAPH.name}"
+
+
+wildcard_constraints:
+    name=r"[a-z0-9_]+",
+    dataset=r"[a-z0-9_]+",
+    batch=r"[0-9a-f]+",
+
+
+include: "workflows/rules/data.smk"
+include: "workflows/rules/fit.smk"
+include: "workflows/rules/report.smk"
+
+
+localrules:
+    all,
+    verdict,
+
+
+rule all:
+    default_target: True
+    input:
+        f"{RESULTS}/complete.txt",
+        f"{RESULTS}/report.html",
+
+
+# the report is there first, so that what failed can be read in it
+rule verdict:
+    input:
+        f"{RESULTS}/report.html",
+        f"{RESULTS}/tracked.txt",
+    output:
+        f"{RESULTS}/complete.txt",
+    shell:
+        "{PY} -m gpbench.cli verdict {GRAPH.name} && echo complete > {output}"

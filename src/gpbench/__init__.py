@@ -1,0 +1,1 @@
+"""gpbench: a reproducible comparative study of (deep) Gaussian-process inference."""

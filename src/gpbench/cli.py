@@ -1,0 +1,228 @@
+"""Command line: plan, prepare, fit, collect, look. Heavy imports happen inside the commands that need them."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from pathlib import Path
+
+from gpbench import places
+from gpbench.errors import UserError
+
+
+def parser() -> argparse.ArgumentParser:
+    """The commands and their arguments."""
+    top = argparse.ArgumentParser(prog="gpbench", description="Reproducible comparison of (deep) GP inference.")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def add(name: str, text: str, function) -> argparse.ArgumentParser:
+        one = commands.add_parser(name, help=text, description=text)
+        one.set_defaults(function=function)
+        return one
+
+    def add_study(one: argparse.ArgumentParser) -> None:
+        one.add_argument("study", nargs="?", default="default")
+        one.add_argument("--overrides", default="", help="as in snakemake --config overrides='...'")
+
+    one = add("plan", "each fit of a study with its state, reason and expected minutes", plan)
+    add_study(one)
+    one.add_argument("--pending", action="store_true", help="only what would run")
+    one = add("fit", "fit one cell: method=dsvi dataset=boston split=0 method.layers=3", fit)
+    one.add_argument("settings", nargs="+", metavar="key=value")
+    one = add("why", "which component of a fit's identity moved since it was made", why)
+    one.add_argument("fit", help="beginning of a fit's identity")
+    one = add("status", "what is running, how far, and what is finished", status)
+    add_study(one)
+    one.add_argument("--watch", action="store_true", help="again every two seconds")
+    one = add("retry", "clear failed, diverged and out-of-memory fits, so that the next run makes them anew", retry)
+    one.add_argument("fits", nargs="*", help="beginnings of identities; default: all")
+    one = add("predict", "answer with a kept model: mean, sd, quantiles or class probabilities as CSV", predict)
+    one.add_argument("fit", help="beginning of a fit's identity")
+    one.add_argument("table", type=Path, help="CSV with the data set's input names as header")
+    one.add_argument("--out", type=Path, help="file to write; default: standard output")
+    one = add("fetch", "fetch and verify the raw files of data sets", fetch)
+    one.add_argument("datasets", nargs="+")
+    one = add("prepare", "parse, check and store data sets", prepare)
+    one.add_argument("datasets", nargs="+")
+    one = add("collect", "gather a planned study's results", collect)
+    one.add_argument("name")
+    one = add("verdict", "list what did not end well in a planned study; exit 1 if anything did not", verdict)
+    one.add_argument("name")
+    add("track", "log finished fits to MLflow", track)
+    add("unlock", "free Snakemake's lock if the process that holds it is dead", unlock)
+    return top
+
+
+def plan(arguments: argparse.Namespace) -> None:
+    from gpbench.study import plan as planning
+
+    made = planning.make(places.find(), arguments.study, arguments.overrides)
+    for remark in made.remarks:
+        print(f"remark: {remark}")
+    total = 0.0
+    for cell in made.cells:
+        minutes = made.cost.seconds(cell) / 60
+        for one in cell["fits"]:
+            state, reason = made.states.get(one["fit_id"], ("skipped", cell["skip"]))
+            total += minutes if state == "pending" else 0.0
+            if state == "pending" or not arguments.pending:
+                expected = f"{minutes:6.2f} min" if state == "pending" else " " * 10
+                where = f"{cell['address']['method']} {cell['address']['dataset']} split {one['split']}"
+                print(f"{one['fit_id']}  {where:<40} {state:<9} {expected}  {reason}")
+    states = [s for s, _ in made.states.values()]
+    skipped = sum(len(c["fits"]) for c in made.cells if c["skip"])
+    print(
+        f"{made.name}: {states.count('pending')} fits to run in {len(made.batches)} jobs, about {total:.1f} minutes "
+        f"of one core; {states.count('done')} done, {skipped} skipped, "
+        f"{len(states) - states.count('pending') - states.count('done')} ended badly"
+    )
+
+
+def fit(arguments: argparse.Namespace) -> None:
+    import json
+
+    from gpbench.study import run, single
+    from gpbench.study.store import Store
+
+    where = places.find()
+    batch, fit_ids = single.batch(where, arguments.settings)
+    store = Store(where.store)
+    if batch["groups"]:
+        run.run_batch(batch, where)
+    for fit_id in fit_ids:
+        record = store.record(fit_id) if store.has(fit_id) else None
+        if record is None:
+            raise UserError(f"fit {fit_id} did not finish; run the same command again to resume it")
+        from gpbench.study.scoring import scores
+
+        print(json.dumps({"fit_id": fit_id, "status": record["status"], **scores(store, record)}, indent=1))
+        if record["status"] != "done":
+            raise UserError(
+                f"fit {fit_id}: {record['status']}: {record['reason']}; log: {store.folder(fit_id)}/log.txt"
+            )
+
+
+def why(arguments: argparse.Namespace) -> None:
+    from gpbench.study import single
+    from gpbench.study.identity import moved
+    from gpbench.study.store import Store
+
+    where = places.find()
+    store = Store(where.store)
+    record = store.record(store.find(arguments.fit))
+    lines = moved(record["what"], single.what_now(where, record))
+    print("\n".join(lines) if lines else f"{record['fit_id']}: nothing moved; it would not be fitted again")
+
+
+def status(arguments: argparse.Namespace) -> None:
+    import time
+
+    from gpbench.study import plan as planning
+    from gpbench.study import watch
+    from gpbench.study.store import Store
+
+    where = places.find()
+    store = Store(where.store)
+    while True:
+        made = planning.make(where, arguments.study, arguments.overrides)
+        states = [s for s, _ in made.states.values()]
+        counts = ", ".join(f"{states.count(s)} {s}" for s in sorted(set(states)))
+        left = sum(b["seconds"] for b in made.batches)
+        print(f"{made.name}: {counts or 'no fits'}; about {left / 60:.1f} minutes of one core left")
+        for group in store.groups():
+            running = any(store.busy(f["fit_id"]) for f in group["fits"])
+            progress = store.progress(group["group_id"])
+            far = watch.state(progress) if progress else "starting"
+            print(f"  {'running' if running else 'interrupted'}: {watch.name(group)}: {far}")
+        if not arguments.watch:
+            return
+        time.sleep(2)
+
+
+def retry(arguments: argparse.Namespace) -> None:
+    from gpbench.study.store import Store
+
+    store = Store(places.find().store)
+    chosen = [store.find(prefix) for prefix in arguments.fits] or store.ids()
+    bad = [i for i in chosen if not store.has(i) or store.record(i)["status"] != "done"]
+    for fit_id in bad:
+        store.remove(fit_id)
+    print(f"{len(bad)} fits cleared; the next run makes them anew")
+
+
+def predict(arguments: argparse.Namespace) -> None:
+    from gpbench.study import answer
+
+    answer.answer(places.find(), arguments.fit, arguments.table, arguments.out)
+
+
+def fetch(arguments: argparse.Namespace) -> None:
+    from gpbench import config
+    from gpbench.data.fetch import fetch as fetch_one
+
+    where = places.find()
+    for name in arguments.datasets:
+        files = fetch_one(config.compose(where.conf, "dataset", name), where)
+        print(f"{name}: {', '.join(map(str, files)) or 'ships inside a package'}")
+
+
+def prepare(arguments: argparse.Namespace) -> None:
+    from gpbench import config
+    from gpbench.data.fetch import fetch as fetch_one
+    from gpbench.data.prepare import prepare as prepare_one
+
+    where = places.find()
+    for name in arguments.datasets:
+        dataset = config.compose(where.conf, "dataset", name)
+        fetch_one(dataset, where)
+        print(f"{name}: md5 of the arrays {prepare_one(dataset, where)}")
+
+
+def collect(arguments: argparse.Namespace) -> None:
+    from gpbench.study import collect as collecting
+
+    counts = collecting.collect(places.find(), arguments.name)
+    print(f"{arguments.name}: {', '.join(f'{n} {status}' for status, n in sorted(counts.items()))}")
+
+
+def verdict(arguments: argparse.Namespace) -> None:
+    from gpbench.study import collect as collecting
+
+    lines = collecting.verdict(places.find(), arguments.name)
+    if lines:
+        print("\n".join(lines), file=sys.stderr)
+        raise UserError(f"{len(lines)} fits of {arguments.name} did not end well; `gpbench retry` clears them")
+
+
+def track(arguments: argparse.Namespace) -> None:
+    from gpbench.study import tracking
+
+    print(f"{tracking.drain(places.find())} fits logged")
+
+
+def unlock(arguments: argparse.Namespace) -> None:
+    from gpbench.study import owner
+
+    print(owner.unlock(places.find().root))
+
+
+def main(words: list[str] | None = None) -> int:
+    """Exit status: 0, 1 after one line on standard error, 130 after Ctrl-C."""
+    arguments = parser().parse_args(words)
+    try:
+        arguments.function(arguments)
+    except UserError as error:
+        print(f"gpbench: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        with contextlib.suppress(OSError):
+            sys.stdout.close()
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,16 @@
+"""The one exception that a user is meant to meet, and the way unknown names are reported."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """Something the user can mend, said in one line: what is wrong, where, what to do."""
+
+
+def unknown(kind: str, name: str, valid: Iterable[str], where: str = "") -> UserError:
+    """An unknown name, with the nearest valid one (or the list of all where none is near)."""
+    names = sorted(map(str, valid))
+    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"choose one of: {', '.join(names) or '(none)'}"
+    return UserError(f"unknown {kind} {name!r}{f' in {where}' if where else ''}; {hint}")

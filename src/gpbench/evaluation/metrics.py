@@ -1,0 +1,205 @@
+"""The registry of metrics: each is a function of the pointwise table and of a few facts of the fit.
+
+`info` holds: task, num_classes, train_target_mean and train_target_sd (original units, regression),
+seconds_train, seconds_predict, peak_memory_mb.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from gpbench.errors import UserError
+from gpbench.evaluation.calibration import coverage, expected_calibration_error
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+REGRESSION = ("regression",)
+CLASSIFICATION = ("binary", "multiclass")
+TASKS = REGRESSION + CLASSIFICATION
+ROUNDING = 1e-9  # a sum of rounded terms may pass its bound by a few units in the last place
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One number per fit, computed from its pointwise table.
+
+    direction: lower is better, higher is better, or nearer to `target`; unit: "" is dimensionless, "y" the target's.
+    lower, upper: values outside are a bug, not a bad fit. So is NaN, unless `nullable`: undefined on these test rows
+    or not measured.
+    """
+
+    name: str
+    label: str
+    direction: Literal["min", "max", "target"]
+    unit: str
+    lower: float
+    upper: float
+    tasks: tuple[str, ...]
+    function: Callable[[pd.DataFrame, Mapping[str, Any]], float]
+    target: float | None = None
+    nullable: bool = False
+
+    def __call__(self, points: pd.DataFrame, info: Mapping[str, Any]) -> float:
+        """Checked value; ValueError where it leaves [lower, upper]."""
+        value = float(self.function(points, info))
+        allowed = self.nullable if math.isnan(value) else self.lower - ROUNDING <= value <= self.upper + ROUNDING
+        if not allowed:
+            raise ValueError(f"{self.name} = {value:g} lies outside [{self.lower:g}, {self.upper:g}]")
+        return value
+
+    def loss(self, value: Any) -> Any:
+        """A number, array or pandas object turned so that lower is better: itself, minus it, or |value - target|."""
+        if self.direction == "target":
+            return abs(value - self.target)
+        return -value if self.direction == "max" else value
+
+
+def score(points: pd.DataFrame, info: Mapping[str, Any]) -> dict[str, float]:
+    """Every metric of the fit's task, by name; UserError for an unknown task or an empty table."""
+    if info["task"] not in TASKS:
+        raise UserError(f"unknown task {info['task']!r}; choose one of: {', '.join(TASKS)}")
+    if len(points) == 0:
+        raise UserError("no test points to score; give the protocol a test part")
+    return {metric.name: metric(points, info) for metric in METRICS.values() if info["task"] in metric.tasks}
+
+
+def rmse(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
+    """Root of the mean squared error of the predictive mean, original units."""
+    return math.sqrt(np.mean((points["y"] - points["mean"]) ** 2))
+
+
+def rmse_scaled(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
+    """`rmse` over the standard deviation of the training targets."""
+    return rmse(points, info) / info["train_target_sd"]
+
+
+def mnll(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
+    """Mean negative log density (regression, original units) or probability (classification), nats."""
+    return -float(np.mean(points["log_density"]))
+
+
+def mnll_scaled(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
+    """Mean negative log density of the standardised target, nats."""
+    return -float(np.mean(points["log_density_scaled"]))
+
+
+def smse(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
+    """Mean squared error over the variance of the test targets, NaN where that is 0 (Rasmussen and Williams, 2.5)."""
+    variance = float(np.var(points["y"].to_numpy()))
+    return rmse(points, info) ** 2 / variance if variance > 0 else math.nan
+
+
+def msll(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
+    """`mnll` minus that of a Gaussian with training mean and sd; below 0 beats it (Rasmussen and Williams, 2.5)."""
+    sd = info["train_target_sd"]
+    trivial = 0.5 * np.log(2 * np.pi * sd**2) + 0.5 * np.mean(((points["y"] - info["train_target_mean"]) / sd) ** 2)
+    return mnll(points, info) - float(trivial)
+
+
+def crps(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
+    """Mean continuous ranked probability score, original units."""
+    return float(np.mean(points["crps"]))
+
+
+def central_coverage(points: pd.DataFrame, info: Mapping[str, Any], *, level: float) -> float:
+    """Fraction of test targets inside the central predictive interval of probability `level`."""
+    return coverage(points["pit"], level)
+
+
+def pit_ks(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
+    """Kolmogorov-Smirnov distance of the probability integral transforms from the uniform distribution."""
+    pit, n = np.sort(points["pit"].to_numpy()), len(points)
+    return float(max(np.max(np.arange(1, n + 1) / n - pit), np.max(pit - np.arange(n) / n)))
+
+
+def accuracy(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
+    """Fraction of test rows whose modal class is right."""
+    return float(np.mean(points["modal"] == points["y"]))
+
+
+def error(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
+    """1 - `accuracy`."""
+    return 1.0 - accuracy(points, info)
+
+
+def brier(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
+    """Mean of sum_c (p_c - [y = c])^2 over all C classes, in [0, 2]: twice the one-class form for C = 2 (Brier)."""
+    truth = np.arange(info["num_classes"]) == points["y"].to_numpy()[:, None]
+    return float(np.mean(np.sum((_probabilities(points, info) - truth) ** 2, axis=1)))
+
+
+def ece(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
+    """Expected calibration error of the modal class's probability, 15 equal-width bins (Guo et al. 2017)."""
+    confidence = _probabilities(points, info).max(axis=1)
+    return expected_calibration_error(confidence, points["modal"] == points["y"], bins=15)
+
+
+def auc(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
+    """Area under the ROC curve of p1, or the plain mean of one-vs-rest areas; NaN if the test rows lack a class."""
+    probabilities, y = _probabilities(points, info), points["y"].to_numpy()
+    if info["num_classes"] == 2:
+        return _area(probabilities[:, 1], y == 1)
+    return float(np.mean([_area(column, y == number) for number, column in enumerate(probabilities.T)]))
+
+
+def fact(points: pd.DataFrame, info: Mapping[str, Any], *, name: str) -> float:
+    """A cost that was measured during the fit."""
+    return info[name]
+
+
+def _probabilities(points: pd.DataFrame, info: Mapping[str, Any]) -> np.ndarray:
+    return points[[f"p{number}" for number in range(info["num_classes"])]].to_numpy()
+
+
+def _area(scores: np.ndarray, positive: np.ndarray) -> float:
+    """P(score of a positive > score of a negative), ties one half (Mann-Whitney), NaN without both kinds."""
+    from scipy.stats import rankdata  # scipy.stats costs more to import than all the rest
+
+    count = int(positive.sum())
+    rest = len(positive) - count
+    if count == 0 or rest == 0:
+        return math.nan
+    return float((rankdata(scores)[positive].sum() - count * (count + 1) / 2) / (count * rest))
+
+
+def _coverage(percent: int) -> Metric:
+    level = percent / 100
+    function = partial(central_coverage, level=level)
+    return Metric(
+        f"coverage_{percent}", f"coverage of {percent}% intervals", "target", "", 0, 1, REGRESSION, function, level
+    )
+
+
+def _cost(name: str, label: str, unit: str) -> Metric:
+    return Metric(name, label, "min", unit, 0, math.inf, TASKS, partial(fact, name=name), nullable=True)
+
+
+METRICS: dict[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        Metric("rmse", "RMSE", "min", "y", 0, math.inf, REGRESSION, rmse),
+        Metric("rmse_scaled", "RMSE (standardised)", "min", "", 0, math.inf, REGRESSION, rmse_scaled),
+        Metric("mnll", "MNLL", "min", "nats", -math.inf, math.inf, TASKS, mnll),
+        Metric("mnll_scaled", "MNLL (standardised)", "min", "nats", -math.inf, math.inf, REGRESSION, mnll_scaled),
+        Metric("smse", "SMSE", "min", "", 0, math.inf, REGRESSION, smse, nullable=True),
+        Metric("msll", "MSLL", "min", "nats", -math.inf, math.inf, REGRESSION, msll),
+        Metric("crps", "CRPS", "min", "y", 0, math.inf, REGRESSION, crps),
+        *map(_coverage, (50, 80, 90, 95)),
+        Metric("pit_ks", "PIT distance from uniform", "min", "", 0, 1, REGRESSION, pit_ks),
+        Metric("accuracy", "accuracy", "max", "", 0, 1, CLASSIFICATION, accuracy),
+        Metric("error", "error rate", "min", "", 0, 1, CLASSIFICATION, error),
+        Metric("brier", "Brier score", "min", "", 0, 2, CLASSIFICATION, brier),
+        Metric("ece", "expected calibration error", "min", "", 0, 1, CLASSIFICATION, ece),
+        Metric("auc", "area under ROC curve", "max", "", 0, 1, CLASSIFICATION, auc, nullable=True),
+        _cost("seconds_train", "training time", "s"),
+        _cost("seconds_predict", "prediction time", "s"),
+        _cost("peak_memory_mb", "peak memory", "MB"),
+    )
+}

@@ -1,0 +1,82 @@
+"""One row per test point: what a fit said there and how it scored. Metrics are computed from these rows alone."""
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from gpbench.errors import UserError
+from gpbench.evaluation.predictive import Categorical, GaussianMixture, Predictive
+
+LEVELS = np.arange(1, 100) / 100
+QUANTILE_COLUMNS = [f"q{percent:02d}" for percent in range(1, 100)]
+COMPONENTS_LIMIT_BYTES = 50_000_000
+
+
+def pointwise(
+    predictive: Predictive,
+    y: ArrayLike,
+    *,
+    task: str,
+    scaled_by: tuple[ArrayLike, ArrayLike] | None = None,
+    rows: ArrayLike,
+) -> pd.DataFrame:
+    """Table of the N test points, one replica, one target.
+
+    y `[N]` or `[N, 1]` in original units (class numbers in classification); rows `[N]` their numbers in the data set;
+    scaled_by = (shift, scale) where the predictive is of (y - shift) / scale, None where it is of y itself.
+    Regression columns: row, y, mean, sd, log_density, log_density_scaled, pit, crps, q01..q99, in original units but
+    for log_density_scaled = log_density + log scale. Classification columns: row, y, p0..p{C-1}, log_density, modal.
+    Raises UserError for several targets, ValueError for a predictive or targets that are not finite.
+    """
+    y = np.asarray(y, dtype=np.float64)
+    if y.ndim == 2 and y.shape[1] != 1:
+        raise UserError(f"pointwise scores need one target column, got {y.shape[1]}: choose one target in the protocol")
+    y, rows = y.reshape(-1), np.asarray(rows)
+    if rows.shape != y.shape:
+        raise ValueError(f"rows {rows.shape} and y {y.shape} differ in length")
+    if not (predictive.is_finite() and np.isfinite(y).all()):
+        raise ValueError("predictive or targets are not finite: check is_finite() and mark the fit diverged")
+    if task != "regression":
+        return _classification(predictive, y, rows)
+    shift, scale = scaled_by if scaled_by is not None else (0.0, 1.0)
+    return _regression(predictive.affine(scale=scale, shift=shift), y, rows, float(np.log(scale).squeeze()))
+
+
+def components(predictive: Predictive) -> dict[str, np.ndarray]:
+    """Components in float32, in the units of `predictive`; empty where they exceed `COMPONENTS_LIMIT_BYTES`.
+
+    GaussianMixture: mean, variance `[S, N, P]`; Categorical: probs `[S, N, C]`.
+    """
+    if isinstance(predictive, GaussianMixture):
+        arrays = {"mean": predictive.component_mean, "variance": predictive.component_variance}
+    else:
+        arrays = {"probs": predictive.component_probs}
+    if 4 * sum(array.size for array in arrays.values()) > COMPONENTS_LIMIT_BYTES:
+        return {}
+    return {name: array.astype(np.float32) for name, array in arrays.items()}
+
+
+def _regression(predictive: GaussianMixture, y: np.ndarray, rows: np.ndarray, log_scale: float) -> pd.DataFrame:
+    column = y[:, None]
+    log_density = predictive.log_prob(column)[:, 0]
+    scores = {
+        "row": rows,
+        "y": y,
+        "mean": predictive.mean()[:, 0],
+        "sd": np.sqrt(predictive.variance()[:, 0]),
+        "log_density": log_density,
+        "log_density_scaled": log_density + log_scale,
+        "pit": predictive.cdf(column)[:, 0],
+        "crps": predictive.crps(column)[:, 0],
+    }
+    quantiles = predictive.quantile(LEVELS)[..., 0]
+    return pd.DataFrame(scores | dict(zip(QUANTILE_COLUMNS, quantiles, strict=True)))
+
+
+def _classification(predictive: Categorical, y: np.ndarray, rows: np.ndarray) -> pd.DataFrame:
+    probabilities = predictive.probabilities()
+    named = {f"p{number}": probabilities[:, number] for number in range(probabilities.shape[1])}
+    log_density = predictive.log_prob(y)
+    return pd.DataFrame(
+        {"row": rows, "y": y.astype(np.int64), **named, "log_density": log_density, "modal": predictive.modal()}
+    )

@@ -1,0 +1,22 @@
+"""Covariance functions."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def rbf(x1: Tensor, x2: Tensor, lengthscale: Tensor, outputscale: Tensor) -> Tensor:
+    """Squared-exponential covariance with one lengthscale an input (ARD).
+
+    k(a, b) = outputscale * exp(-1/2 sum_d (a_d - b_d)^2 / lengthscale_d^2).
+    x1 `[*R, N, D]`, x2 `[*R, M, D]`, lengthscale `[*R, D]` (units of x), outputscale `[*R]` (a variance,
+    units of f squared); returns `[*R, N, M]`.
+    """
+    a, b = x1 / lengthscale[..., None, :], x2 / lengthscale[..., None, :]
+    norm_a = 0.5 * a.square().sum(-1, keepdim=True) - outputscale.log()[..., None, None]
+    norm_b = 0.5 * b.square().sum(-1, keepdim=True)
+    # norms and scale ride in the matrix product as two more columns: [a, -norm_a, 1] [b, 1, -norm_b]^T
+    left = torch.cat([a, -norm_a, torch.ones_like(norm_a)], -1)
+    right = torch.cat([b, torch.ones_like(norm_b), -norm_b], -1)
+    return (left @ right.mT).exp()

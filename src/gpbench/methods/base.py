@@ -1,0 +1,161 @@
+"""What a method is: a small core of pure tensor code, with a leading replica axis R everywhere.
+
+Three families, told apart by what they define:
+
+- `ClosedFormMethod`: `fit(x, y, rng)` and `predict(model, x)`, NumPy, one replica at a time;
+- `GradientMethod`: `init`, `loss`, `predict`; the trainer owns the optimiser;
+- `SamplerMethod`: `init`, `step`, `predict`; the trainer owns the reservoir of samples.
+
+A method's module also defines a frozen dataclass `Hyperparameters` with the published defaults; it is
+read without importing the module (see `gpbench.config`), so it may use only literals and the names of
+`gpbench.hyper`. Methods know nothing of files, Snakemake or MLflow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from gpbench.evaluation.predictive import Predictive
+    from gpbench.streams import Key
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of the training part of R replicas, in the scaled units of the protocol.
+
+    x `[R, B, D]`; y `[R, B, P]` (class numbers 0..C-1 as floats for classification);
+    weight `[R, B]`: sum_b weight_b log p(y_b | ...) estimates the sum over all n training rows
+    without bias: n/B in a mini-batch, 1 in a full batch, 0 in padding rows.
+    """
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """The training rows of R replicas; raw rows are stored once, replicas gather them by index.
+
+    inputs `[N, D]`, targets `[N, P]` raw; rows `[R, n]` indices, padded with 0 beyond count `[R]`;
+    x_shift, x_scale `[R, D]`, y_shift, y_scale `[R, P]` the protocol's scaling.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    rows: Tensor
+    count: Tensor
+    x_shift: Tensor
+    x_scale: Tensor
+    y_shift: Tensor
+    y_scale: Tensor
+
+    def take(self, position: Tensor) -> Batch:
+        """Mini-batch of the training rows at `position [R, B]` (0 <= position < count)."""
+        rows = self.rows.gather(1, position)
+        weight = self.count.to(self.inputs.dtype)[:, None] / position.shape[1]
+        return self._scaled(rows, weight.expand(position.shape))
+
+    def full(self) -> Batch:
+        """Every training row, padding rows (all zero) with weight 0."""
+        n = self.rows.shape[1]
+        import torch
+
+        mask = torch.arange(n, device=self.rows.device)[None, :] < self.count[:, None]
+        return self._scaled(self.rows, mask.to(self.inputs.dtype), mask[..., None])
+
+    def _scaled(self, rows: Tensor, weight: Tensor, mask: Tensor | None = None) -> Batch:
+        x = (self.inputs[rows] - self.x_shift[:, None]) / self.x_scale[:, None]
+        y = (self.targets[rows] - self.y_shift[:, None]) / self.y_scale[:, None]
+        if mask is not None:
+            x, y = x * mask, y * mask
+        return Batch(x, y, weight)
+
+
+@dataclass
+class State:
+    """Everything a fit carries from step to step; every tensor has the replica axis first.
+
+    params: trained (or sampled) tensors, unconstrained. buffers: tensors fixed at initialisation.
+    memory: what a sampler keeps besides (momenta, adaptation). samples: reservoir of a sampler,
+    name -> list of `[R, ...]` snapshots of params.
+    """
+
+    params: dict[str, Tensor]
+    buffers: dict[str, Tensor] = field(default_factory=dict)
+    memory: dict[str, Tensor] = field(default_factory=dict)
+    samples: dict[str, list[Tensor]] = field(default_factory=dict)
+
+
+class Method:
+    """hyper: the module's `Hyperparameters`; task: regression, binary or multiclass; num_classes: C (0 in regression)."""
+
+    def __init__(self, hyper: Any, task: str, num_classes: int = 0) -> None:
+        self.hyper = hyper
+        self.task = task
+        self.num_classes = num_classes
+
+
+class ClosedFormMethod(Method):
+    """A method without steps, in NumPy, one replica at a time (it must not import torch)."""
+
+    def fit(self, x: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> dict[str, Any]:
+        """Model of scaled inputs x `[n, D]` and targets y `[n, P]` (regression) or class numbers `[n]`."""
+        raise NotImplementedError
+
+    def predict(self, model: dict[str, Any], x: np.ndarray) -> Predictive:
+        """Predictive of x `[T, D]` in scaled units."""
+        raise NotImplementedError
+
+
+class GradientMethod(Method):
+    """A method that minimises `loss` by Adam with `hyper.learning_rate`."""
+
+    def init(self, data: TrainingSet, keys: list[Key]) -> State:
+        """Initial state; random choices come from `streams.rng(key, "init")`, one key a replica."""
+        raise NotImplementedError
+
+    def noise_size(self, batch_size: int) -> int:
+        """How many standard normals one step of one replica needs."""
+        return 0
+
+    def frozen(self, step: int, steps: int) -> frozenset[str]:
+        """Names of params that are not trained at `step` of `steps`."""
+        return frozenset()
+
+    def loss(self, state: State, batch: Batch, noise: Tensor) -> Tensor:
+        """Minus the (estimated) objective in nats, `[R]`; noise `[R, noise_size]`."""
+        raise NotImplementedError
+
+    def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
+        """One predictive a replica for x `[R, T, D]`, in scaled units; randomness from the stream `eval`."""
+        raise NotImplementedError
+
+
+class SamplerMethod(Method):
+    """A Markov chain a replica. Samples are kept where `keep` says so."""
+
+    def init(self, data: TrainingSet, keys: list[Key]) -> State:
+        """Initial state of the chains."""
+        raise NotImplementedError
+
+    def noise_size(self, batch_size: int) -> int:
+        """How many standard normals one step of one replica needs."""
+        raise NotImplementedError
+
+    def step(self, state: State, batch: Batch, noise: Tensor, step: int, steps: int) -> Tensor:
+        """Advance `state` in place by one transition; returns minus the estimated log joint `[R]`."""
+        raise NotImplementedError
+
+    def keep(self, step: int, steps: int) -> bool:
+        """Whether the state after `step` (counted from 1) of `steps` joins the reservoir."""
+        raise NotImplementedError
+
+    def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
+        """One predictive a replica, averaged over `state.samples` (over `state.params` while it is empty)."""
+        raise NotImplementedError

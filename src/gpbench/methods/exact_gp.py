@@ -1,0 +1,96 @@
+"""Exact GP regression with hyperparameters by type-II maximum likelihood (rasmussen2006, algorithm 2.1).
+
+Model      f ~ GP(0, k), k RBF-ARD; y_n = f(x_n) + e_n, e_n ~ N(0, noise_variance).
+Objective  log evidence = -1/2 ||L^-1 y||^2 - sum_i log L_ii - n/2 log 2 pi,  L L^T = K + noise_variance I,
+           ascended by Adam on the logarithms of lengthscale, outputscale and noise variance.
+Posterior  mean = k_* L^-T L^-1 y;  variance = k_** - ||L^-1 k_*^T||^2 + noise_variance.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from gpbench import streams
+from gpbench.gp import kernels, likelihoods, linalg
+from gpbench.hyper import PositiveFloat, PositiveInt, dataclass
+from gpbench.methods.base import Batch, GradientMethod, State, TrainingSet
+from gpbench.methods.svgp import start_lengthscale
+
+
+@dataclass(frozen=True)
+class Hyperparameters:
+    """Initial values in scaled units; lengthscale None: sqrt(total variance of the inputs). Always a full batch."""
+
+    lengthscale: PositiveFloat | None = None
+    outputscale: PositiveFloat = 1.0
+    noise_variance: PositiveFloat = 0.1
+    jitter: PositiveFloat = 1e-8
+    learning_rate: PositiveFloat = 0.05
+    batch_size: PositiveInt = 1_000_000_000
+
+
+class LogDensity(torch.autograd.Function):
+    """log N(y; 0, C) + n/2 log 2 pi for C `[R, N, N]`, y `[R, N]` (data): `[R]`.
+
+    d/dC = 1/2 (alpha alpha^T - C^-1), alpha = C^-1 y (rasmussen2006, eq. 5.9): half the work of going through the
+    factor. Here, and only here, the inverse itself is what is asked for.
+    """
+
+    @staticmethod
+    def forward(ctx, covariance: Tensor, y: Tensor) -> Tensor:
+        chol = linalg.cholesky(covariance, "exact_gp")
+        whitened = torch.linalg.solve_triangular(chol, y[..., None], upper=False)
+        ctx.save_for_backward(chol, whitened)
+        return -0.5 * whitened.square().sum((1, 2)) - chol.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
+        chol, whitened = ctx.saved_tensors
+        alpha = torch.linalg.solve_triangular(chol.mT, whitened, upper=True)
+        gradient = torch.baddbmm(torch.cholesky_inverse(chol), alpha, alpha.mT, beta=-0.5, alpha=0.5)
+        return grad[:, None, None] * gradient, None
+
+
+class Method(GradientMethod):
+    def init(self, data: TrainingSet, keys: list[streams.Key]) -> State:
+        train = data.full()
+        x, replicas = train.x, train.x.shape[0]
+        start = self.hyper.lengthscale
+        lengthscale = start_lengthscale(x, train.weight) if start is None else x.new_full((replicas,), start)
+        params = {
+            "log_lengthscale": lengthscale.log()[:, None].repeat(1, x.shape[-1]),
+            "log_outputscale": x.new_full((replicas,), math.log(self.hyper.outputscale)),
+            "log_noise_variance": x.new_full((replicas,), math.log(self.hyper.noise_variance)),
+        }
+        return State(params, {"x": x, "y": train.y, "mask": train.weight})
+
+    def loss(self, state: State, batch: Batch, noise: Tensor) -> Tensor:
+        mask = (batch.weight > 0).to(batch.x.dtype)
+        y = batch.y[..., 0] * mask
+        log_density = LogDensity.apply(self.covariance(state.params, batch.x, mask), y)
+        # a padding row is a standard normal at 0, apart from its constant
+        return 0.5 * mask.sum(-1) * math.log(2 * math.pi) - log_density
+
+    def kernel(self, params: dict[str, Tensor], x1: Tensor, x2: Tensor) -> Tensor:
+        return kernels.rbf(x1, x2, params["log_lengthscale"].exp(), params["log_outputscale"].exp())
+
+    def covariance(self, params: dict[str, Tensor], x: Tensor, mask: Tensor) -> Tensor:
+        """K + noise_variance I `[R, N, N]`; padding rows are rows of the identity."""
+        noise_variance = params["log_noise_variance"].exp() + self.hyper.jitter * params["log_outputscale"].exp()
+        covariance = self.kernel(params, x, x) * mask[:, :, None] * mask[:, None, :]
+        return covariance + torch.where(mask > 0, noise_variance[:, None], 1.0).diag_embed()
+
+    @torch.no_grad()
+    def predict(self, state: State, x: Tensor, keys: list[streams.Key]) -> list:
+        train_x, train_y, mask = state.buffers["x"], state.buffers["y"], state.buffers["mask"]
+        chol = linalg.cholesky(self.covariance(state.params, train_x, mask), "exact_gp")
+        cross = self.kernel(state.params, train_x, x) * mask[..., None]
+        a = torch.linalg.solve_triangular(chol, cross, upper=False)  # [R, N, T]
+        mean = a.mT @ torch.linalg.solve_triangular(chol, train_y, upper=False)
+        outputscale, noise_variance = state.params["log_outputscale"].exp(), state.params["log_noise_variance"].exp()
+        variance = (outputscale[:, None] - a.square().sum(1)).clamp_min(0.0)[..., None]
+        gaussian = likelihoods.Gaussian()
+        return [gaussian.predictive(mean[r][None], variance[r][None], noise_variance[r]) for r in range(len(keys))]

@@ -1,0 +1,94 @@
+"""Where things are: the project folder, and the places that the environment may move."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpbench.errors import UserError
+
+
+@dataclass(frozen=True)
+class Places:
+    """Folders of one project. `root` holds conf/, published/ and data.dvc; the others hold what runs make."""
+
+    root: Path
+    store: Path
+
+    @property
+    def conf(self) -> Path:
+        return self.root / "conf"
+
+    @property
+    def raw(self) -> Path:
+        return self.root / "data" / "raw"
+
+    @property
+    def prepared(self) -> Path:
+        return self.root / "data" / "prepared"
+
+    @property
+    def plans(self) -> Path:
+        return self.root / "plans"
+
+    @property
+    def results(self) -> Path:
+        return self.root / "results"
+
+
+def find() -> Places:
+    """Places of the project: `GPBENCH_ROOT`, or the first folder upwards from here that has conf/config.yaml,
+    or the checkout that this package was installed from. The store can be moved by `GPBENCH_STORE`."""
+    here = Path.cwd()
+    asked = os.environ.get("GPBENCH_ROOT")
+    candidates = [Path(asked)] if asked else [here, *here.parents, Path(__file__).resolve().parents[2]]
+    root = next((c.resolve() for c in candidates if (c / "conf" / "config.yaml").is_file()), None)
+    if root is None:
+        raise UserError(
+            f"no conf/config.yaml in {asked or here} or above; run inside a gpbench checkout or set GPBENCH_ROOT"
+        )
+    store = Path(os.environ.get("GPBENCH_STORE") or root / "store").absolute()
+    return Places(root, store)
+
+
+@contextlib.contextmanager
+def write_aside(target: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `target`; on success it is fsynced and renamed over it, else removed.
+
+    Raises UserError where the folder cannot be written."""
+    target = Path(target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{target.stem}.", suffix=target.suffix, dir=target.parent)
+        os.close(handle)
+    except OSError as error:
+        raise UserError(
+            f"cannot write {target}: {error.strerror}; check the folder's permissions and free space"
+        ) from error
+    temporary = Path(name)
+    try:
+        yield temporary
+        with temporary.open("rb") as stream:
+            os.fsync(stream.fileno())
+        temporary.chmod(0o644)
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(target: Path, text: str) -> None:
+    """Write a text file aside and rename it."""
+    with write_aside(target) as temporary:
+        temporary.write_text(text)
+
+
+def write_if_changed(target: Path, text: str) -> bool:
+    """Write only where the content differs, so that the file's time means something; True if written."""
+    if target.is_file() and target.read_text() == text:
+        return False
+    write_text(target, text)
+    return True

@@ -1,0 +1,67 @@
+"""Write one output of a study: `python -m gpbench.report figure results/quick convergence`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from gpbench.errors import UserError
+from gpbench.report import FIGURE_NAMES, TABLE_NAMES
+
+
+def parser() -> argparse.ArgumentParser:
+    """Arguments: table | figure FOLDER NAME, statistics | scorecard | page FOLDER."""
+    top = argparse.ArgumentParser(prog="python -m gpbench.report", description=__doc__)
+    commands = top.add_subparsers(dest="command", required=True)
+    for command, names in (("table", TABLE_NAMES), ("figure", FIGURE_NAMES)):
+        one = commands.add_parser(command, help=f"FOLDER/{command}s/NAME.*")
+        one.add_argument("folder", type=Path)
+        one.add_argument("name", help=", ".join(names))
+    for command in ("statistics", "scorecard", "page"):
+        one = commands.add_parser(command)
+        one.add_argument("folder", type=Path)
+        if command == "scorecard":
+            one.add_argument("--published", type=Path, default=Path("published"), help="folder of published numbers")
+    return top
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Write what the arguments name; only that output's libraries are imported."""
+    from gpbench.report.view import View
+
+    view, folder = View(arguments.folder), arguments.folder
+    if arguments.command == "table":
+        from gpbench.report.tables import write_table
+
+        write_table(view, arguments.name, folder / "tables")
+    elif arguments.command == "figure":
+        from gpbench.report.figures import write_figure
+
+        write_figure(view, arguments.name, folder / "figures")
+    elif arguments.command == "statistics":
+        from gpbench.report.statistics import write_statistics
+
+        write_statistics(view, folder)
+    elif arguments.command == "scorecard":
+        from gpbench.report.scorecard import write_scorecard
+
+        write_scorecard(view, arguments.published, folder)
+    else:
+        from gpbench.report.page import write_page
+
+        write_page(view, folder)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status: 0, or 1 after one line on standard error."""
+    try:
+        run(parser().parse_args(arguments))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""What every figure shares: panels, one look per method, the legend, the empty panel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from gpbench.report.view import View
+
+WIDTH = 6.9  # inches: the text width of a page
+
+# Okabe and Ito's palette; grey stands for its yellow, which is too pale on paper.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#808080")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<")
+_LINES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
+
+
+@dataclass(frozen=True)
+class Look:
+    """Colour, marker and line of a method; markers and lines tell methods apart in greyscale."""
+
+    label: str
+    color: str
+    marker: str
+    linestyle: object
+
+
+def looks(view: View) -> dict[str, Look]:
+    """One look per method, the same in every figure of a study."""
+    return {
+        method: Look(view.labels[method], _COLOURS[i % 8], _MARKERS[i % 9], _LINES[i % 5])
+        for i, method in enumerate(view.methods)
+    }
+
+
+def panels(rows: int, columns: int, height: float, **options) -> tuple[Figure, np.ndarray]:
+    """A figure of `rows x columns` axes, `height` inches a row, laid out without overlaps."""
+    figure = Figure(figsize=(WIDTH, max(rows * height + 0.6, 1.5)), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(rows, columns, squeeze=False, **options)
+
+
+def wrapped(count: int, height: float, columns: int = 4) -> tuple[Figure, list[Axes]]:
+    """A figure of `count` axes in rows of at most `columns`; the places left over stay blank."""
+    columns = min(columns, count)
+    figure, axes = panels(-(-count // columns), columns, height)
+    flat = list(axes.flat)
+    for axis in flat[count:]:
+        axis.axis("off")
+    return figure, flat[:count]
+
+
+def label_edges(axes: list[Axes], x: str, y: str, columns: int = 4) -> None:
+    """Label the axes of `wrapped` panels: x where no panel is below, y in the first column."""
+    for i, axis in enumerate(axes):
+        if i + columns >= len(axes):
+            axis.set_xlabel(x)
+        if i % columns == 0:
+            axis.set_ylabel(y)
+
+
+def empty(reason: str) -> Figure:
+    """A figure that says why there is nothing to draw."""
+    figure, axes = panels(1, 1, 1.2)
+    say(axes[0, 0], reason)
+    return figure
+
+
+def say(axis: Axes, reason: str) -> None:
+    """Blank a panel and write why it is blank."""
+    axis.set_axis_off()
+    axis.text(0.5, 0.5, reason, ha="center", va="center", transform=axis.transAxes, color="#555555", wrap=True)
+
+
+def legend(figure: Figure, view: View, methods: list[str], columns: int = 4, lines: bool = True) -> None:
+    """One legend below all panels."""
+    look = looks(view)
+    handles = [
+        Line2D(
+            [],
+            [],
+            color=look[m].color,
+            marker=look[m].marker,
+            linestyle=look[m].linestyle if lines else "none",
+            label=look[m].label,
+        )
+        for m in view.methods
+        if m in set(methods)
+    ]
+    if handles:
+        figure.legend(handles=handles, loc="outside lower center", ncols=min(columns, len(handles)))

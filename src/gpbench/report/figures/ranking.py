@@ -1,0 +1,83 @@
+"""Mean ranks over data sets, and what they can show."""
+
+from __future__ import annotations
+
+import textwrap
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from gpbench.report.figures.canvas import empty, looks, panels, say
+from gpbench.report.statistics import COMPARISONS, compare
+from gpbench.report.view import View
+
+_SHOWN = ("all_mnll", "regression_mnll", "classification_mnll")
+
+
+def critical_difference(view: View) -> Figure:
+    """Rank diagrams by MNLL: over all data sets, regression and classification."""
+    found = [compare(view, spec) for spec in COMPARISONS if spec.name in _SHOWN]
+    if all("reason" in comparison for comparison in found):
+        return empty(f"No ranks: {found[0]['reason']}.")
+    rows = 1.25 + 0.085 * len(view.methods)
+    figure, axes = panels(len(found), 1, rows)
+    for axis, comparison in zip(axes[:, 0], found, strict=True):
+        _diagram(axis, comparison, view)
+    return figure
+
+
+def _diagram(axis: Axes, comparison: dict, view: View) -> None:
+    title = f"{comparison['title']} ({len(comparison['datasets'])} data sets)"
+    axis.set_title(title, loc="left", fontweight="bold")
+    if "reason" in comparison:
+        say(axis, f"No ranks: {comparison['reason']}.")
+        return
+    rank = {row["method"]: row["mean_rank"] for row in comparison["ranks"]}
+    k = len(rank)
+    groups = comparison["groups"]
+    depth = -0.45 - 0.25 * len(groups)
+    for i, group in enumerate(groups):
+        ends = [rank[group[0]] - 0.06, rank[group[-1]] + 0.06]
+        axis.plot(ends, [-0.35 - 0.25 * i] * 2, color="black", linewidth=2.5, solid_capstyle="butt")
+    half = (k + 1) // 2
+    for i, (method, value) in enumerate(rank.items()):
+        left = i < half
+        row = depth - 0.36 * (i if left else k - 1 - i) - 0.2
+        _name(axis, view, method, value, row, 1 - 0.1 * k if left else k + 0.1 * k, left)
+    _axis(axis, k, depth - 0.36 * half - 0.1)
+    axis.text(0, -0.02, _reading(comparison, view), transform=axis.transAxes, va="top", fontsize=7, color="#333333")
+
+
+def _name(axis: Axes, view: View, method: str, rank: float, row: float, end: float, left: bool) -> None:
+    look = looks(view)[method]
+    axis.plot([rank, rank, end], [0, row, row], color=look.color, linewidth=0.9)
+    axis.plot([rank], [0], look.marker, color=look.color, clip_on=False, zorder=3)
+    text = f"{look.label}  {rank:.2f}" if left else f"{rank:.2f}  {look.label}"
+    axis.annotate(
+        text,
+        (end, row),
+        (-3 if left else 3, 0),
+        textcoords="offset points",
+        ha="right" if left else "left",
+        va="center",
+        fontsize=7,
+    )
+
+
+def _axis(axis: Axes, k: int, bottom: float) -> None:
+    axis.grid(False)
+    axis.spines[["left", "bottom"]].set_visible(False)
+    axis.set_yticks([])
+    axis.set_xticks([])
+    axis.plot([1, k], [0, 0], color="black", linewidth=0.8)
+    for tick in range(1, k + 1):
+        axis.plot([tick, tick], [0, 0.12], color="black", linewidth=0.8)
+        axis.text(tick, 0.2, str(tick), ha="center", va="bottom", fontsize=7)
+    axis.set_xlim(1 - 0.4 * k, k + 0.4 * k)
+    axis.set_ylim(bottom, 0.55)
+
+
+def _reading(comparison: dict, view: View) -> str:
+    dropped = [*comparison["dropped_datasets"], *(view.labels[m] for m in comparison["dropped_methods"])]
+    text = comparison["power"] + (f" Left out as incomplete: {', '.join(dropped)}." if dropped else "")
+    return "\n".join(textwrap.wrap(text, 125))

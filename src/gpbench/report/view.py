@@ -1,0 +1,186 @@
+"""A study's collected results, and the rules by which fits are averaged into cells.
+
+A folder `results/<study>/` holds `study.json`, `scores.parquet` (one row a fit), `traces.parquet` (one row a logged
+step) and `points.parquet` (one row a test point). Nothing else is read.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from gpbench.errors import UserError, unknown
+
+STATUSES = ("done", "stopped", "diverged", "out-of-memory", "failed", "skipped", "missing")
+TASKS = ("regression", "binary", "multiclass")
+
+
+class View:
+    """A study's results, loaded when first needed; only finished (`done`) fits enter a mean."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self._cells: dict[str, pd.DataFrame] = {}
+
+    def _path(self, name: str) -> Path:
+        path = self.folder / name
+        if not path.is_file():
+            raise UserError(f"{path} is missing; run the study's collect step first (snakemake)")
+        return path
+
+    @cached_property
+    def study(self) -> dict:
+        """`study.json`: name, title, datasets, methods, protocol, budget, splits, expected, commit, created."""
+        return json.loads(self._path("study.json").read_text())
+
+    @cached_property
+    def fits(self) -> pd.DataFrame:
+        """`scores.parquet`, predictions only, with a `missing` row for every expected fit that has none."""
+        scores = pd.read_parquet(self._path("scores.parquet"))
+        scores = scores[scores["kind"] == "predict"]
+        self._check_statuses(scores)
+        keys = ["method", "dataset", "split"]
+        expected = pd.DataFrame(self.study["expected"], columns=keys).astype({"split": "int64"})
+        fits = expected.merge(scores, how="outer", on=keys)
+        absent = fits["status"].isna()
+        fits.loc[absent, ["status", "reason"]] = ["missing", "no result was collected"]
+        fits["kind"] = "predict"
+        fits["replica"] = fits["replica"].fillna(0).astype("int64")
+        fits["reason"] = fits["reason"].fillna("")
+        fits["label"] = fits["label"].fillna(fits["method"].map(self.labels))
+        fits["task"] = fits["task"].fillna(fits["dataset"].map(self.tasks))
+        order = {"method": self.methods, "dataset": self.datasets}
+        return fits.sort_values(keys, key=lambda column: _position(column, order.get(column.name)), ignore_index=True)
+
+    @staticmethod
+    def _check_statuses(scores: pd.DataFrame) -> None:
+        for status in scores["status"].unique():
+            if status not in STATUSES:
+                raise unknown("status", status, STATUSES, "scores.parquet")
+
+    @cached_property
+    def traces(self) -> pd.DataFrame:
+        """`traces.parquet`: fit_id, step, seconds, objective, mnll, rmse, error."""
+        return pd.read_parquet(self._path("traces.parquet"))
+
+    @cached_property
+    def points(self) -> pd.DataFrame:
+        """`points.parquet` of finished fits, with the fit's method, dataset, task and split."""
+        points = pd.read_parquet(self._path("points.parquet"))
+        return points.merge(self.done[["fit_id", "method", "dataset", "task", "split"]], on="fit_id")
+
+    @cached_property
+    def done(self) -> pd.DataFrame:
+        """Finished fits, after the check that they may be compared."""
+        done = self.fits[self.fits["status"] == "done"]
+        for dataset, rows in done.groupby("dataset"):
+            for column in ("protocol", "budget"):
+                self._check_one(rows[column], column, f"data set {dataset!r}")
+        for (method, dataset), rows in done.groupby(["method", "dataset"]):
+            self._check_one(rows["overrides"].fillna(""), "overrides", f"cell {method} x {dataset}")
+        return done
+
+    def _check_one(self, values: pd.Series, what: str, where: str) -> None:
+        found = sorted(map(str, values.unique()))
+        if len(found) > 1:
+            raise UserError(
+                f"{self.folder}/scores.parquet: {where} mixes {what} {', '.join(map(repr, found))};"
+                " their scores are not comparable: collect one study for each"
+            )
+
+    @property
+    def methods(self) -> list[str]:
+        """Method names in the study's order."""
+        return list(self.study["methods"])
+
+    @property
+    def datasets(self) -> list[str]:
+        """Data-set names in the study's order."""
+        return list(self.study["datasets"])
+
+    @cached_property
+    def labels(self) -> dict[str, str]:
+        """Printed label of each method."""
+        scores = pd.read_parquet(self._path("scores.parquet"), columns=["method", "label"]).dropna()
+        return {name: name for name in self.methods} | dict(zip(scores["method"], scores["label"], strict=True))
+
+    @cached_property
+    def tasks(self) -> dict[str, str]:
+        """Task of each data set; a data set without any collected fit is absent."""
+        scores = pd.read_parquet(self._path("scores.parquet"), columns=["dataset", "task"]).dropna()
+        return dict(zip(scores["dataset"], scores["task"], strict=True))
+
+    def datasets_of(self, *tasks: str) -> list[str]:
+        """The study's data sets with one of these tasks (all where none is named)."""
+        return [name for name in self.datasets if not tasks or self.tasks.get(name) in tasks]
+
+    def per_split(self, metric: str, dataset: str) -> pd.DataFrame:
+        """Finite scores of finished fits `[splits, methods]`, replicas of a split averaged; NaN where there is none."""
+        if metric not in self.done.columns:
+            raise unknown("metric", metric, self.done.columns, f"{self.folder}/scores.parquet")
+        rows = self.done[self.done["dataset"] == dataset]
+        rows = rows[np.isfinite(rows[metric].astype(float))]
+        scores = rows.pivot_table(index="split", columns="method", values=metric, aggfunc="mean")
+        return scores.reindex(columns=self.methods).astype(float)
+
+    def cells(self, metric: str, *tasks: str) -> pd.DataFrame:
+        """One row per method and data set: mean, sd (ddof = 1), n and expected splits, statuses, complete."""
+        if metric not in self._cells:
+            self._cells[metric] = self._summarise(metric)
+        cells = self._cells[metric]
+        return cells[cells["dataset"].isin(self.datasets_of(*tasks))].reset_index(drop=True)
+
+    def _summarise(self, metric: str) -> pd.DataFrame:
+        parts = []
+        for dataset in self.datasets:
+            scores = self.per_split(metric, dataset)
+            parts.append(
+                pd.DataFrame({"dataset": dataset, "mean": scores.mean(), "sd": scores.std(ddof=1), "n": scores.count()})
+            )
+        cells = pd.concat(parts).rename_axis("method").reset_index()
+        cells = cells.merge(self.progress, on=["method", "dataset"], how="left")
+        cells["expected"] = cells["expected"].fillna(0).astype(int)
+        cells["statuses"] = cells["statuses"].fillna("not planned")
+        cells["complete"] = (cells["n"] == cells["expected"]) & (cells["n"] > 0)
+        return cells
+
+    @cached_property
+    def progress(self) -> pd.DataFrame:
+        """Per cell: expected splits, and why fits of it are not done ('' where all are)."""
+        groups = self.fits.groupby(["method", "dataset"])
+        rows = [(*cell, fits["split"].nunique(), describe_statuses(fits)) for cell, fits in groups]
+        return pd.DataFrame(rows, columns=["method", "dataset", "expected", "statuses"])
+
+    def matrix(self, metric: str, *tasks: str) -> pd.DataFrame:
+        """Mean scores `[datasets, methods]`; NaN where not every expected split is done, never imputed."""
+        cells = self.cells(metric, *tasks)
+        matrix = cells.assign(mean=cells["mean"].where(cells["complete"])).pivot(
+            index="dataset", columns="method", values="mean"
+        )
+        return matrix.reindex(index=self.datasets_of(*tasks), columns=self.methods)
+
+    def test_fraction(self, dataset: str) -> float:
+        """Test rows over all rows of a split (mean over the finished fits of a data set)."""
+        rows = self.done[self.done["dataset"] == dataset]
+        return float((rows["n_test"] / (rows["n_train"] + rows["n_test"])).mean())
+
+
+def _position(column: pd.Series, order: list[str] | None) -> pd.Series:
+    if order is None:
+        return column
+    return column.map({name: i for i, name in enumerate(order)}).fillna(len(order))
+
+
+def describe_statuses(fits: pd.DataFrame, width: int = 48) -> str:
+    """Why fits of a cell are not done, e.g. '1 diverged' or 'skipped: regression only'; '' where all are done."""
+    others = fits[fits["status"] != "done"]
+    if len(others) == len(fits) and len(others[["status", "reason"]].drop_duplicates()) == 1:
+        status, reason = others.iloc[0][["status", "reason"]]
+        text = f"{status}: {reason}" if reason else status
+        return text if len(text) <= width else text[: width - 1] + "…"
+    counts = others["status"].value_counts()
+    return ", ".join(f"{counts[status]} {status}" for status in STATUSES if status in counts)

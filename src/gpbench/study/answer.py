@@ -1,0 +1,71 @@
+"""Use a kept model: read a table of new inputs, answer with mean, sd and quantiles, or class probabilities."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from gpbench import config
+from gpbench.data import table as tables
+from gpbench.errors import UserError
+from gpbench.places import Places, write_aside
+from gpbench.study import predict
+from gpbench.study.store import Store
+
+QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
+
+
+def answer(where: Places, prefix: str, source: Path, target: Path | None) -> None:
+    """Write the predictive of every row of a CSV, in original units, in the row order of the CSV."""
+    import pandas as pd
+
+    store = Store(where.store)
+    fit_id = store.find(prefix)
+    record = store.record(fit_id)
+    if record["status"] != "done":
+        raise UserError(f"fit {fit_id} is {record['status']}: {record['reason']}; it has no model")
+    what, address = record["what"], record["address"]
+    dataset = config.compose(where.conf, "dataset", address["dataset"])
+    table = tables.load(where.prepared / f"{dataset.name}.npz", what["data"]["md5"])
+    part = predict.fold(what, table, record["split"], record["replica"])
+    x = part.scaling.inputs(read_inputs(source, table.input_names))
+    entry = importlib.import_module(what["entry"])
+    predictive = entry.answer(what, store.folder(fit_id) / entry.MODEL_FILE, x, part.key)
+    if what["data"]["task"] == "regression":
+        shift, scale = part.scaling.y_shift, part.scaling.y_scale
+        mean, sd = predictive.mean()[:, 0] * scale + shift, np.sqrt(predictive.variance()[:, 0]) * scale
+        quantiles = predictive.quantile(list(QUANTILES.values()))[..., 0] * scale + shift
+        rows = pd.DataFrame({"mean": mean, "sd": sd} | dict(zip(QUANTILES, quantiles, strict=True)))
+    else:
+        rows = pd.DataFrame(predictive.probabilities(), columns=[f"p_{name}" for name in dataset.classes])
+    if target is None:
+        rows.to_csv(sys.stdout, index=False)
+        return
+    with write_aside(target) as temporary:
+        rows.to_csv(temporary, index=False)
+
+
+def read_inputs(path: Path, names: list[str]) -> np.ndarray:
+    """Inputs `[T, D]` of a CSV whose header holds the data set's input names (others are passed over)."""
+    import pandas as pd
+
+    try:
+        frame = pd.read_csv(path)
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist; give a CSV with the columns {', '.join(names)}") from None
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not a CSV table: {error}") from error
+    missing = [name for name in names if name not in frame.columns]
+    if missing:
+        raise UserError(f"{path}: columns {missing} are missing; the model needs {', '.join(names)}")
+    values = frame[names].apply(pd.to_numeric, errors="coerce").to_numpy(float)
+    bad = np.argwhere(~np.isfinite(values))
+    if len(bad):
+        row, column = bad[0]
+        raise UserError(
+            f"{path}, row {row + 1}, column {names[column]!r}: {frame[names].iloc[row, column]!r} is not a number"
+        )
+    return values

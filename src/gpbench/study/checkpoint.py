@@ -1,0 +1,63 @@
+"""Checkpoints of a group of fits: written aside, fsynced, renamed; two are kept; samples are append-only."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpbench.errors import UserError
+from gpbench.places import write_aside
+
+Samples = dict[str, list[Tensor]]
+
+
+def write(work: Path, content: dict[str, Any], samples: Samples) -> None:
+    """Write the checkpoint of `content["step"]`; samples that are new since the last one go to a file of their own."""
+    total = len(next(iter(samples.values()), []))
+    kept = sum(int(p.stem.split("-")[2]) for p in work.glob("samples-*.pt"))
+    if total > kept:
+        with write_aside(work / f"samples-{kept:06d}-{total - kept:06d}.pt") as temporary:
+            torch.save({name: values[kept:] for name, values in samples.items()}, temporary)
+    with write_aside(work / f"checkpoint-{content['step']:09d}.pt") as temporary:
+        torch.save(content | {"samples": total}, temporary)
+    for old in _checkpoints(work)[:-2]:
+        old.unlink()
+
+
+def read(work: Path, fits: list[str], device: torch.device) -> tuple[dict[str, Any], Samples] | None:
+    """Newest readable checkpoint and its samples; None where there is none.
+
+    Raises UserError where the checkpoint belongs to other fits (another configuration)."""
+    for path in reversed(_checkpoints(work)):
+        try:
+            content = torch.load(path, weights_only=True, map_location=device)
+        except (EOFError, RuntimeError, OSError, UnpicklingError) as error:
+            print(f"gpbench: {path} cannot be read ({error}); the one before it is used", file=sys.stderr)
+            continue
+        if content["fits"] != fits:
+            raise UserError(f"{path} is a checkpoint of another configuration; delete {work} to start these fits anew")
+        return content, _samples(work, content["samples"], device)
+    return None
+
+
+def _samples(work: Path, count: int, device: torch.device) -> Samples:
+    """The first `count` samples; files written after the checkpoint are removed, they will be drawn again."""
+    samples: Samples = {}
+    seen = 0
+    for path in sorted(work.glob("samples-*.pt")):
+        if seen >= count:
+            path.unlink()
+            continue
+        for name, values in torch.load(path, weights_only=True, map_location=device).items():
+            samples.setdefault(name, []).extend(values)
+        seen += int(path.stem.split("-")[2])
+    return samples
+
+
+def _checkpoints(work: Path) -> list[Path]:
+    return sorted(work.glob("checkpoint-*.pt"))

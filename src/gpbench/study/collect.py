@@ -1,0 +1,157 @@
+"""A study's view of the store: scores, traces and points of its fits, in three tables and one JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from gpbench.errors import UserError
+from gpbench.places import Places, write_aside, write_if_changed, write_text
+from gpbench.study import identity, provenance, scoring
+from gpbench.study.store import FINAL, Store
+
+CLASS_POINTS = ["row", "y", "log_density", "modal", "confidence", "p_true", "p1"]
+REGRESSION_POINTS = ["row", "y", "mean", "sd", "log_density", "pit", "crps"]
+
+
+def read_plan(where: Places, name: str) -> dict[str, Any]:
+    """The frozen plan of a study."""
+    path = where.plans / f"{name}.json"
+    if not path.is_file():
+        raise UserError(f"{path} is missing; run `gpbench plan` for this study first")
+    return json.loads(path.read_text())
+
+
+def fits(plan: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """(cell, fit) of everything a study wants."""
+    return [(cell, fit) for cell in plan["cells"] for fit in cell["fits"]]
+
+
+def seen(where: Places, plan: dict[str, Any]) -> str:
+    """What a collection depends on, as text: the status of every fit, and the scoring code."""
+    store = Store(where.store)
+    states = {fit["fit_id"]: _status(store, cell, fit)[0] for cell, fit in fits(plan)}
+    return identity.canonical({"scoring": scoring.digest(), "states": states})
+
+
+def stamp(where: Places, name: str) -> Path:
+    """File that tells Snakemake whether the collection is older than the store."""
+    return where.plans / f"{name}.seen"
+
+
+def _status(store: Store, cell: dict[str, Any], fit: dict[str, Any]) -> tuple[str, str]:
+    """(status, reason) of a fit, whether it ended, is under way, or cannot be."""
+    if cell["skip"]:
+        return "skipped", cell["skip"]
+    if store.has(fit["fit_id"]):
+        record = store.record(fit["fit_id"])
+        return record["status"], record["reason"]
+    for group in store.groups():
+        if fit["fit_id"] in {f["fit_id"] for f in group["fits"]}:
+            note = store.work(group["group_id"]) / "stopped.txt"
+            step = f"at step {store.checkpoint(group['group_id'])} of {group['what']['steps']}"
+            return ("stopped", note.read_text()) if note.is_file() else ("missing", f"interrupted {step}")
+    return "missing", "not run yet"
+
+
+def collect(where: Places, name: str) -> dict[str, int]:
+    """Write results/NAME/{scores,traces,points}.parquet and study.json; number of fits by status."""
+    import pandas as pd
+
+    plan, store = read_plan(where, name), Store(where.store)
+    write_if_changed(stamp(where, name), seen(where, plan))
+    rows, traces, points = [], [], []
+    for cell, fit in fits(plan):
+        status, reason = _status(store, cell, fit)
+        rows.append(_row(store, cell, fit, status, reason))
+        folder = store.folder(fit["fit_id"])
+        if status in FINAL and (folder / "trace.parquet").is_file():
+            traces.append(pd.read_parquet(folder / "trace.parquet").assign(fit_id=fit["fit_id"]))
+        if status == "done":
+            points.append(_points(pd.read_parquet(folder / "points.parquet")).assign(fit_id=fit["fit_id"]))
+    folder = where.results / name
+    trace_columns = ["fit_id", "step", "seconds", "objective", "mnll", "rmse", "error"]
+    point_columns = list(dict.fromkeys(["fit_id", *REGRESSION_POINTS, *CLASS_POINTS]))
+    _write(folder / "traces.parquet", _table(traces, trace_columns))
+    _write(folder / "points.parquet", _table(points, point_columns))
+    study = plan["study"]
+    facts = {
+        "name": name,
+        **{k: study[k] for k in ("title", "datasets", "methods", "protocol", "budget", "splits")},
+        "expected": [[cell["address"]["method"], cell["address"]["dataset"], fit["split"]] for cell, fit in fits(plan)],
+        **provenance.commit(where.root),
+        "created": provenance.now(),
+        "machine": provenance.machine(),
+        "versions": plan["cells"][0]["what"]["versions"] | plan["cells"][-1]["what"]["versions"],
+    }
+    write_text(folder / "study.json", json.dumps(facts, indent=1))
+    # last: its time says that all of them are there
+    scores = pd.DataFrame(rows)
+    _write(folder / "scores.parquet", scores)
+    return scores["status"].value_counts().to_dict()
+
+
+def _row(store: Store, cell: dict, fit: dict, status: str, reason: str) -> dict[str, Any]:
+    """One row of scores.parquet."""
+    address = cell["address"]
+    row = {
+        "fit_id": fit["fit_id"],
+        "kind": cell["what"]["kind"],
+        "label": cell["label"],
+        "family": cell["family"],
+        **{k: address[k] for k in ("method", "dataset", "protocol", "budget", "overrides")},
+        "split": fit["split"],
+        "replica": fit["replica"],
+        "task": cell["what"]["data"]["task"],
+        "status": status,
+        "reason": reason,
+        "steps": cell["what"]["steps"],
+        "n_train": cell["rows"],
+        "n_test": cell["test_rows"],
+    }
+    if status not in FINAL:
+        return row
+    record = store.record(fit["fit_id"])
+    known = {k: record["provenance"][k] for k in ("commit", "dirty", "started", "ended")}
+    seconds = {f"seconds_{k}": record["seconds"][k] for k in ("train", "predict", "shared_by")}
+    return row | known | seconds | {"peak_memory_mb": record["peak_memory_mb"]} | scoring.scores(store, record)
+
+
+def _points(points: Any) -> Any:
+    """The columns that figures need."""
+    if "mean" in points:
+        return points[REGRESSION_POINTS]
+    probabilities = points.filter(regex=r"^p\d+$").to_numpy()
+    every = range(len(points))
+    named = points.assign(
+        confidence=probabilities[every, points["modal"]],
+        p_true=probabilities[every, points["y"].astype(int)],
+        p1=probabilities[:, 1],
+    )
+    return named[CLASS_POINTS]
+
+
+def _table(parts: list[Any], columns: list[str]) -> Any:
+    """All parts in one table with the same columns always."""
+    import pandas as pd
+
+    return pd.concat(parts, ignore_index=True).reindex(columns=columns) if parts else pd.DataFrame(columns=columns)
+
+
+def _write(path: Path, table: Any) -> None:
+    with write_aside(path) as temporary:
+        table.to_parquet(temporary, index=False)
+
+
+def verdict(where: Places, name: str) -> list[str]:
+    """One line for every fit that failed, diverged, ran out of memory, was stopped or is missing."""
+    plan, store = read_plan(where, name), Store(where.store)
+    lines = []
+    for cell, fit in fits(plan):
+        status, reason = _status(store, cell, fit)
+        if status not in ("done", "skipped"):
+            address = cell["address"]
+            place = f"{address['method']} on {address['dataset']}, split {fit['split']} ({fit['fit_id']})"
+            lines.append(f"{status}: {place}: {reason}")
+    return lines

@@ -1,0 +1,156 @@
+"""The store: one folder a finished fit, named by its identity; studies point into it and own nothing.
+
+    store/<fit_id>/         fit.json, points.parquet, trace.parquet, components.npz, model.pt, log.txt
+    store/.work/<group>/    group.json, checkpoints, progress of a group of fits that is not finished
+    store/.spool/<fit_id>   records that the tracker has not read yet
+    store/.locks/<fit_id>   who is at work
+
+A finished fit appears by one rename. Nothing here knows what kind of fit it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from gpbench.errors import UserError
+from gpbench.places import write_text
+
+FINAL = ("done", "diverged", "out-of-memory", "failed")
+"""statuses that end a fit; `gpbench retry` clears all but done"""
+
+
+class Store:
+    """Folder of finished fits and of the work in progress."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = Path(root)
+
+    def folder(self, fit_id: str) -> Path:
+        return self.root / fit_id
+
+    def work(self, group_id: str) -> Path:
+        return self.root / ".work" / group_id
+
+    def has(self, fit_id: str) -> bool:
+        return (self.folder(fit_id) / "fit.json").is_file()
+
+    def ids(self) -> list[str]:
+        """Identities of all finished fits."""
+        if not self.root.is_dir():
+            return []
+        return sorted(e.name for e in os.scandir(self.root) if e.is_dir() and not e.name.startswith("."))
+
+    def record(self, fit_id: str) -> dict[str, Any]:
+        """fit.json of a finished fit; one line where it is absent or broken."""
+        path = self.folder(fit_id) / "fit.json"
+        try:
+            return json.loads(path.read_text())
+        except FileNotFoundError:
+            raise UserError(f"no fit {fit_id!r} in {self.root}; `gpbench status` lists fits") from None
+        except ValueError as error:
+            raise UserError(f"{path} is damaged ({error}); `gpbench retry {fit_id}` removes it") from error
+
+    def find(self, prefix: str) -> str:
+        """The fit whose identity begins with `prefix`."""
+        found = [fit_id for fit_id in self.ids() if fit_id.startswith(prefix)]
+        if len(found) != 1:
+            raise UserError(f"{len(found)} fits begin with {prefix!r} in {self.root}; give more of the identity")
+        return found[0]
+
+    @contextlib.contextmanager
+    def writing(self, fit_id: str) -> Iterator[Path]:
+        """A temporary folder that becomes the fit's folder when the block ends without an error."""
+        temporary = self.root / ".tmp" / f"{fit_id}-{os.getpid()}"
+        try:
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir(parents=True)
+        except OSError as error:
+            raise UserError(f"cannot write to the store {self.root}: {error.strerror}; set GPBENCH_STORE") from error
+        try:
+            yield temporary
+            for path in temporary.iterdir():
+                with path.open("rb") as stream:
+                    os.fsync(stream.fileno())
+            if not self.has(fit_id):
+                temporary.rename(self.folder(fit_id))
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def locked(self, fit_ids: list[str]) -> Iterator[None]:
+        """Hold the locks of some fits (in a fixed order); waits, and says so, where another process has one."""
+        folder = self.root / ".locks"
+        folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.ExitStack() as stack:
+            for fit_id in sorted(fit_ids):
+                lock = FileLock(folder / fit_id)
+                try:
+                    lock.acquire(timeout=0)
+                except Timeout:
+                    print(f"gpbench: waiting for another process that works on fit {fit_id}", file=sys.stderr)
+                    lock.acquire()
+                stack.callback(lock.release)
+            yield
+
+    def busy(self, fit_id: str) -> bool:
+        """Whether some process holds the fit's lock now."""
+        path = self.root / ".locks" / fit_id
+        if not path.exists():
+            return False
+        lock = FileLock(path)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            return True
+        lock.release()
+        return False
+
+    def groups(self) -> list[dict[str, Any]]:
+        """Groups of fits that were begun and not finished, as they were planned."""
+        found = []
+        for path in sorted((self.root / ".work").glob("*/group.json")):
+            with contextlib.suppress(FileNotFoundError):  # finished by another process just now
+                found.append(json.loads(path.read_text()))
+        return found
+
+    def progress(self, group_id: str) -> dict[str, Any]:
+        """step, steps and seconds of a group at work; empty before its first report."""
+        try:
+            return json.loads((self.work(group_id) / "progress.json").read_text())
+        except (FileNotFoundError, ValueError):
+            return {}
+
+    def checkpoint(self, group_id: str) -> int:
+        """Step of a group's newest checkpoint; 0 where there is none."""
+        return max((int(p.stem.split("-")[1]) for p in self.work(group_id).glob("checkpoint-*.pt")), default=0)
+
+    def begin(self, group: dict[str, Any]) -> Path:
+        """Folder of a group's checkpoints, which survives a kill together with the group as it was planned."""
+        folder = self.work(group["group_id"])
+        if not (folder / "group.json").is_file():
+            write_text(folder / "group.json", json.dumps(group))
+        return folder
+
+    def end(self, group_id: str) -> None:
+        """Forget a group's checkpoints: all its fits are in the store."""
+        shutil.rmtree(self.work(group_id), ignore_errors=True)
+
+    def spool(self, fit_id: str) -> None:
+        """Ask the tracker to read this fit."""
+        write_text(self.root / ".spool" / fit_id, "")
+
+    def remove(self, fit_id: str) -> None:
+        """Remove a fit by one rename, then delete it."""
+        trash = self.root / ".tmp" / f"{fit_id}-removed-{os.getpid()}"
+        trash.parent.mkdir(parents=True, exist_ok=True)
+        self.folder(fit_id).rename(trash)
+        shutil.rmtree(trash, ignore_errors=True)

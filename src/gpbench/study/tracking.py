@@ -1,0 +1,277 @@
+"""MLflow is a view of the store: fits leave their identity in a spool, one locked writer reads it.
+
+A run a cell (method x data set x protocol x budget), in the experiment of its data set; nested runs a fit.
+Reading the spool twice changes nothing. A fit that takes an earlier one's place tags its run `superseded`,
+for people annotate runs. `MLFLOW_TRACKING_URI` names a server; without it, mlflow.db beside the project.
+
+    python -m gpbench.study.tracking        read the spool now (waits for another writer)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock, Timeout
+
+from gpbench import places
+from gpbench.errors import UserError
+from gpbench.places import Places
+from gpbench.study.store import Store
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+SOON = 20.0  # seconds between two readings of the spool while fits run
+PLACE = ("method", "dataset", "protocol", "budget", "overrides")
+
+
+def uri(where: Places) -> str:
+    """The tracking server, or the project's own database."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{where.root}/mlflow.db"
+
+
+def waiting(where: Places) -> list[str]:
+    """Fits in the spool."""
+    folder = where.store / ".spool"
+    return sorted(p.name for p in folder.iterdir() if not p.name.startswith(".")) if folder.is_dir() else []
+
+
+def drain_soon(where: Places) -> None:
+    """Start a writer in the background, unless one ran a moment ago."""
+    stamp = where.store / ".spool" / ".begun"
+    if not waiting(where) or (stamp.exists() and time.time() - stamp.stat().st_mtime < SOON):
+        return
+    stamp.touch()
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    subprocess.Popen([sys.executable, "-m", "gpbench.study.tracking", "--if-free"], cwd=where.root, **quiet)
+
+
+def drain(where: Places, wait: bool = True) -> int:
+    """Log every fit of the spool; how many there were. With wait=False, 0 where another writer is at work."""
+    where.store.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(where.store / ".tracking.lock")
+    try:
+        lock.acquire(timeout=-1 if wait else 0)
+    except Timeout:
+        return 0
+    with contextlib.ExitStack() as stack:
+        stack.callback(lock.release)
+        if not (todo := waiting(where)):
+            return 0
+        writer = Writer(where)
+        for fit_id in todo:
+            writer.fit(fit_id)
+            (where.store / ".spool" / fit_id).unlink()
+        writer.cells()
+        return len(todo)
+
+
+def connect(where: Places) -> MlflowClient:
+    """A client of the tracking store; an unreachable one is a one-line error and the spool is kept."""
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    import logging
+
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+    client = MlflowClient(uri(where))
+    try:
+        client.search_experiments(max_results=1)
+    except MlflowException as error:
+        first = str(error).splitlines()[0][:200]
+        raise UserError(
+            f"MLflow at {uri(where)} does not answer ({first}); the spool is kept for the next run"
+        ) from error
+    return client
+
+
+class Writer:
+    """The one process that writes to MLflow."""
+
+    def __init__(self, where: Places) -> None:
+        self.where, self.store, self.client = where, Store(where.store), connect(where)
+        self.experiments: dict[str, str] = {}
+        self.touched: dict[str, str] = {}
+
+    def experiment(self, name: str) -> str:
+        """Identity of an experiment, created where it is new; artifacts lie beside the database."""
+        if name not in self.experiments:
+            found = self.client.get_experiment_by_name(name)
+            if found is None:
+                local = uri(self.where).startswith("sqlite:")
+                location = f"file:{self.where.root}/mlartifacts/{name}" if local else None
+                self.experiments[name] = self.client.create_experiment(name, artifact_location=location)
+            else:
+                self.experiments[name] = found.experiment_id
+        return self.experiments[name]
+
+    def find(self, experiment: str, **tags: str) -> list[Any]:
+        words = " and ".join(f"tags.`gpbench.{k}` = '{v}'" for k, v in tags.items())
+        return list(self.client.search_runs([experiment], words, max_results=1000))
+
+    def cell(self, record: dict[str, Any]) -> tuple[str, str]:
+        """(experiment, run) of the fit's cell, created where it is new."""
+        address = record["address"]
+        experiment = self.experiment(address["dataset"])
+        key = " ".join(f"{k}={address[k]}" for k in PLACE)
+        found = self.find(experiment, cell=key)
+        if found:
+            run = found[0].info.run_id
+        else:
+            tags = {"gpbench.cell": key, "gpbench.kind": record["what"]["kind"], "mlflow.runName": _cell_name(address)}
+            run = self.client.create_run(experiment, tags=tags).info.run_id
+            for name, value in _params(record).items():
+                self.client.log_param(run, name, value)
+            self.client.set_terminated(run)
+        self.touched[run] = experiment
+        return experiment, run
+
+    def fit(self, fit_id: str) -> None:
+        """Log one fit, unless it is there; tag the one whose place it takes."""
+        if not self.store.has(fit_id):
+            return  # cleared by `gpbench retry` before it was read
+        record = self.store.record(fit_id)
+        experiment, parent = self.cell(record)
+        place = f"{parent} split={record['split']} replica={record['replica']}"
+        if self.find(experiment, fit=fit_id, complete="yes"):
+            return
+        for old in self.find(experiment, place=place):
+            name = old.data.tags.get("gpbench.fit")
+            if name == fit_id:
+                self.client.delete_run(old.info.run_id)  # begun by a writer that was killed
+            else:
+                self.client.set_tag(old.info.run_id, "gpbench.superseded", fit_id)
+        tags = {
+            "gpbench.fit": fit_id,
+            "gpbench.place": place,
+            "gpbench.status": record["status"],
+            "mlflow.parentRunId": parent,
+            "mlflow.runName": f"{_cell_name(record['address'])} split {record['split']}",
+            **{f"gpbench.{k}": str(v) for k, v in record["provenance"].items()},
+        }
+        run = self.client.create_run(experiment, tags=tags).info.run_id
+        self._values(run, record)
+        folder = self.store.folder(fit_id)
+        for name in ("fit.json", "log.txt"):
+            if (folder / name).is_file():
+                self.client.log_artifact(run, str(folder / name))
+        self._data(run, record)
+        if record["reason"]:
+            self.client.set_tag(run, "gpbench.reason", record["reason"])
+        self.client.set_terminated(run, "FINISHED" if record["status"] == "done" else "FAILED")
+        self.client.set_tag(run, "gpbench.complete", "yes")
+
+    def _values(self, run: str, record: dict[str, Any]) -> None:
+        """Parameters, final scores, and the trace over steps."""
+        from mlflow.entities import Metric, Param
+
+        from gpbench.study.scoring import scores
+
+        now = int(time.time() * 1000)
+        params = [Param(k, str(v)[:6000]) for k, v in _params(record).items()]
+        metrics = [Metric(k, v, now, 0) for k, v in scores(self.store, record).items() if math.isfinite(v)]
+        metrics += [Metric(f"trace.{k}", v, now, step) for step, k, v in _trace(self.store.folder(record["fit_id"]))]
+        self.client.log_batch(run, metrics[:1000], params)
+        for i in range(1000, len(metrics), 1000):
+            self.client.log_batch(run, metrics[i : i + 1000])
+
+    def _data(self, run: str, record: dict[str, Any]) -> None:
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        data = record["what"]["data"]
+        source = json.dumps({"uri": f"data/prepared/{record['address']['dataset']}.npz"})
+        dataset = Dataset(record["address"]["dataset"], data["md5"], "local", source)
+        self.client.log_inputs(run, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
+
+    def cells(self) -> None:
+        """Mean and spread over the fits of each cell that was touched."""
+        for run, experiment in self.touched.items():
+            children = self.client.search_runs([experiment], f"tags.`mlflow.parentRunId` = '{run}'", max_results=1000)
+            current = [c for c in children if "gpbench.superseded" not in c.data.tags]
+            done = [c for c in current if c.data.tags.get("gpbench.status") == "done"]
+            self.client.set_tag(run, "gpbench.done", f"{len(done)} of {len(current)}")
+            for name in sorted({k for c in done for k in c.data.metrics if not k.startswith("trace.")}):
+                values = [c.data.metrics[name] for c in done if name in c.data.metrics]
+                mean = sum(values) / len(values)
+                self.client.log_metric(run, name, mean)
+                if len(values) > 1:
+                    spread = math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1))
+                    self.client.log_metric(run, f"{name}.sd", spread)
+
+
+def _cell_name(address: dict[str, str]) -> str:
+    return " ".join(address[k] for k in ("method", "dataset", "protocol", "budget", "overrides") if address[k])
+
+
+def _params(record: dict[str, Any]) -> dict[str, Any]:
+    """The hyperparameters under their own names, and what else was chosen."""
+    what = record["what"]
+    hyper = {k: v for k, v in what["method"].items() if k != "module"}
+    chosen = {k: record["address"][k] for k in ("method", "dataset", "protocol", "budget")}
+    return chosen | hyper | {"steps": what["steps"], "dtype": what["dtype"]}
+
+
+def _trace(folder: Path) -> list[tuple[int, str, float]]:
+    """(step, name, value) of the trace's finite entries."""
+    import pandas as pd
+
+    if not (folder / "trace.parquet").is_file():
+        return []
+    rows = pd.read_parquet(folder / "trace.parquet").to_dict("records")
+    return [(int(r["step"]), k, float(v)) for r in rows for k, v in r.items() if k != "step" and math.isfinite(v)]
+
+
+class Live:
+    """Streams the objective of running fits to a server, for long fits; the writer's own run takes its place later."""
+
+    def __init__(self, where: Places) -> None:
+        self.client, self.where = connect(where), where
+        self.runs: dict[str, str] = {}
+        self.last = -1
+
+    def see(self, group: dict[str, Any], progress: dict[str, Any]) -> None:
+        """Log what is new in a group's progress."""
+        if progress.get("step", -1) <= self.last:
+            return
+        self.last = progress["step"]
+        for fit, value in zip(group["fits"], progress["objective"], strict=True):
+            self.client.log_metric(self._run(group, fit), "live.objective", value, step=progress["step"])
+
+    def end(self, group: dict[str, Any]) -> None:
+        """The fits are over: their live runs give way."""
+        for fit in group["fits"]:
+            if run := self.runs.pop(fit["fit_id"], None):
+                self.client.set_terminated(run)
+                self.client.set_tag(run, "gpbench.superseded", fit["fit_id"])
+        self.last = -1
+
+    def _run(self, group: dict[str, Any], fit: dict[str, Any]) -> str:
+        if fit["fit_id"] not in self.runs:
+            name = f"live: {_cell_name(group['address'])} split {fit['split']}"
+            writer = Writer(self.where)
+            experiment = writer.experiment(group["address"]["dataset"])
+            tags = {"mlflow.runName": name, "gpbench.live": fit["fit_id"]}
+            self.runs[fit["fit_id"]] = self.client.create_run(experiment, tags=tags).info.run_id
+        return self.runs[fit["fit_id"]]
+
+
+def main() -> int:
+    try:
+        drain(places.find(), wait="--if-free" not in sys.argv)
+    except UserError as error:
+        print(f"gpbench: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

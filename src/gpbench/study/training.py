@@ -1,0 +1,388 @@
+"""Fits of methods with steps: R replicas in one tensor batch, as a LightningModule.
+
+Lightning counts steps by optimiser calls, which is wrong for samplers (none) and for methods with several
+optimisers; so the step number comes from the loader and drives stopping, logging and checkpoints.
+A checkpoint stands at the end of a block of noise, so it needs no generator state and a resumed fit
+continues bit for bit.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from torch import Tensor
+
+from gpbench import streams
+from gpbench.data.table import Table
+from gpbench.errors import UserError
+from gpbench.evaluation.predictive import Predictive
+from gpbench.gp import linalg
+from gpbench.methods.base import Batch, GradientMethod, SamplerMethod, State, TrainingSet
+from gpbench.places import write_text
+from gpbench.study import checkpoint, predict
+from gpbench.study.predict import Fold, Outcome
+
+MODEL_FILE = "model.pt"
+EVAL_ROWS = 500  # test rows looked at while a fit is running
+
+
+class TimeCap(Exception):
+    """The trainer's `max_minutes` are over; the checkpoint is written."""
+
+
+def training_set(table: Table, folds: list[Fold], dtype: torch.dtype, device: torch.device) -> TrainingSet:
+    """The training rows of several folds; all raw rows are stored once."""
+    # in single precision a common offset would eat digits; scaled values do not depend on it
+    offset = table.inputs.mean(0) if dtype == torch.float32 else np.zeros(table.inputs.shape[1])
+    longest = max(len(fold.train) for fold in folds)
+    rows = np.stack([np.pad(fold.train, (0, longest - len(fold.train))) for fold in folds])
+
+    def tensor(array: np.ndarray) -> Tensor:
+        return torch.as_tensor(np.ascontiguousarray(array), device=device).to(dtype)
+
+    return TrainingSet(
+        inputs=tensor(table.inputs - offset),
+        targets=tensor(table.targets),
+        rows=torch.as_tensor(rows, device=device),
+        count=torch.as_tensor([len(fold.train) for fold in folds], device=device),
+        x_shift=tensor(np.stack([fold.scaling.x_shift - offset for fold in folds])),
+        x_scale=tensor(np.stack([fold.scaling.x_scale for fold in folds])),
+        y_shift=tensor(np.stack([fold.scaling.y_shift for fold in folds])),
+        y_scale=tensor(np.stack([fold.scaling.y_scale for fold in folds])),
+    )
+
+
+class Clock:
+    """Seconds of training alone; waits for the device where it stops."""
+
+    def __init__(self, device: torch.device, seconds: float = 0.0) -> None:
+        self.device, self.seconds, self.since = device, seconds, time.perf_counter()
+
+    def pause(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        self.seconds += time.perf_counter() - self.since
+        return self.seconds
+
+    def go(self) -> None:
+        self.since = time.perf_counter()
+
+
+class Fit(LightningModule):
+    """A group of fits: draws batches and noise by blocks, keeps trace and checkpoints. `advance` makes one step."""
+
+    def __init__(self, group: dict[str, Any], table: Table, work: Path, device: torch.device) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        what, how = group["what"], group["how"]
+        self.group, self.table, self.work, self.how = group, table, work, how
+        self.steps, self.block = what["steps"], what["noise_block"]
+        self.method = predict.method(what)
+        self.folds = [predict.fold(what, table, f["split"], f["replica"]) for f in group["fits"]]
+        self.keys = [fold.key for fold in self.folds]
+        self.data = training_set(table, self.folds, getattr(torch, what["dtype"]), device)
+        self.batch_size = self._batch_size(self.method.hyper)
+        self.done, self.trace, self.reasons = 0, [], [""] * len(self.folds)
+        self.active = torch.ones(len(self.folds), dtype=torch.bool, device=device)
+        linalg.events(clear=True)
+        self.hold(self.method.init(self.data, self.keys))
+        self.full = self.data.full() if self.batch_size is None else None
+        self.clock = Clock(device)
+        self.saved_at = self.told_at = time.monotonic()
+        self.logged = {round(s) for s in np.linspace(1, self.steps, min(self.steps, how["log_points"]))}
+        self.evaluated = {round(s) for s in np.geomspace(max(self.steps / 100, 1), self.steps, how["eval_points"])}
+
+    def _batch_size(self, hyper: Any) -> int | None:
+        """Rows of a mini-batch, drawn with replacement; None where every replica takes all its rows."""
+        size, counts = hyper.batch_size, self.data.count
+        if bool((counts <= size).all()):
+            return None
+        if bool((counts <= size).any()):
+            raise ValueError(
+                f"batch_size {size} is a full batch for some splits of this group only; change it by a row"
+            )
+        return size
+
+    def hold(self, state: State) -> None:
+        """Take a state's tensors; subclasses say which are trained."""
+        self.state = state
+
+    def advance(self, batch: Batch, noise: Tensor, step: int) -> Tensor:
+        """One step from `step` to `step + 1`; returns minus the objective `[R]`."""
+        raise NotImplementedError
+
+    def training_step(self, step: int) -> None:
+        if step % self.block == 0 or not hasattr(self, "noise"):
+            self.draw_block(step // self.block)
+        batch = self.full
+        if batch is None:
+            batch = self.data.take(self.positions[:, step % self.block])
+        objective = self.advance(batch, self.noise[:, step % self.block], step)
+        self.done = step + 1
+        if self.done in self.logged or self.done in self.evaluated:
+            self.record(objective)
+        if self.done % self.block == 0 or self.done == self.steps:
+            self.pause_at_block()
+
+    def draw_block(self, block: int) -> None:
+        """Noise `[R, K, size]` and mini-batch positions `[R, K, B]` of one block of K steps."""
+        counts = self.data.count.tolist()
+        sizes = [self.method.noise_size(self.batch_size or n) for n in counts]
+        self.noise = self.data.inputs.new_zeros(len(sizes), self.block, max(sizes))
+        for r, (key, size) in enumerate(zip(self.keys, sizes, strict=True)):
+            # each replica draws what it would draw alone; rows come last, so padding ends the vector
+            self.noise[r, :, :size] = streams.normal([key], "noise", block, (self.block, size), self.noise)[0]
+        if self.batch_size is not None:
+            draws = [
+                streams.rng(key, "batch", block).integers(0, n, (self.block, self.batch_size))
+                for key, n in zip(self.keys, counts, strict=True)
+            ]
+            self.positions = torch.as_tensor(np.stack(draws), device=self.device)
+
+    def deactivate(self, finite: Tensor, step: int) -> Tensor:
+        """Mark replicas that just became non-finite; returns which (None of them moves again)."""
+        newly = self.active & ~finite
+        if bool(newly.any()):
+            failed = {e["replica"]: e["name"] for e in linalg.events() if e["failed"]}
+            for r in newly.nonzero().flatten().tolist():
+                layer = f" (no Cholesky factor in {failed[r]!r})" if r in failed else ""
+                self.reasons[r] = f"not finite at step {step + 1} of {self.steps}{layer}"
+            self.active &= finite
+        return newly
+
+    def record(self, objective: Tensor) -> None:
+        """One trace row a replica, with test scores where due; outside the clock."""
+        seconds = self.clock.pause()
+        rows = [{"step": self.done, "seconds": seconds, "objective": -v} for v in objective.tolist()]
+        if self.done in self.evaluated:
+            for r, row in enumerate(rows):
+                if self.active[r]:
+                    row |= self.look(r)
+        self.trace.append(rows)
+        self.tell()
+        self.clock.go()
+
+    def look(self, r: int) -> dict[str, float]:
+        """Test scores of replica r now, on its first `EVAL_ROWS` test rows; nothing is ever chosen by them."""
+        fold, task = self.folds[r], self.group["what"]["data"]["task"]
+        test = fold.test[:EVAL_ROWS]
+        predictive = answer_one(self.method, self.replica(r), fold.scaling.inputs(self.table.inputs[test]), fold.key)
+        if not predictive.is_finite():
+            return {}
+        y = self.table.targets[test]
+        if task == "regression":
+            shift, scale = fold.scaling.y_shift, fold.scaling.y_scale
+            density = predictive.log_prob((y - shift) / scale) - np.log(scale)
+            error = predictive.mean() * scale + shift - y
+            return {"mnll": -float(density.mean()), "rmse": float(np.sqrt((error**2).mean()))}
+        wrong = predictive.modal() != y[:, 0]
+        return {"mnll": -float(predictive.log_prob(y[:, 0]).mean()), "error": float(wrong.mean())}
+
+    def replica(self, r: int) -> State:
+        """The state of one replica, with the replica axis kept."""
+        one = slice(r, r + 1)
+        pick = {
+            name: {k: v[one].detach() for k, v in getattr(self.state, name).items()} for name in ("params", "buffers")
+        }
+        samples = {k: [v[one] for v in values] for k, values in self.state.samples.items()}
+        return State(**pick, samples=samples)
+
+    def pause_at_block(self) -> None:
+        """Checkpoint where one is due, and stop where the time cap is reached."""
+        over = self.how["max_minutes"] is not None and self.clock.pause() > 60 * self.how["max_minutes"]
+        if not over and self.how["max_minutes"] is not None:
+            self.clock.go()
+        due = time.monotonic() - self.saved_at >= self.how["checkpoint_seconds"]
+        if due or over or self.done == self.steps:
+            self.clock.pause()
+            self.save()
+            self.saved_at = time.monotonic()
+            self.clock.go()
+        if over and self.done < self.steps:
+            raise TimeCap(f"stopped after {self.how['max_minutes']} minutes at step {self.done} of {self.steps}")
+
+    def tell(self) -> None:
+        """Progress for whoever watches, at most once a second."""
+        now = time.monotonic()
+        if now - self.told_at >= 1.0:
+            objective = [row["objective"] for row in self.trace[-1]]
+            progress = {"step": self.done, "steps": self.steps, "seconds": self.clock.seconds, "objective": objective}
+            write_text(self.work / "progress.json", json.dumps(progress))
+            self.told_at = now
+
+    def save(self) -> None:
+        state = self.state
+        checkpoint.write(
+            self.work,
+            {
+                "fits": [f["fit_id"] for f in self.group["fits"]],
+                "step": self.done,
+                "params": {k: v.detach() for k, v in state.params.items()},
+                "memory": state.memory,
+                "optimiser": self.optimiser_state(),
+                "active": self.active,
+                "reasons": self.reasons,
+                "seconds": self.clock.seconds,
+                "trace": self.trace,
+            },
+            state.samples,
+        )
+
+    def restore(self) -> None:
+        """Continue from the newest readable checkpoint, if there is one."""
+        found = checkpoint.read(self.work, [f["fit_id"] for f in self.group["fits"]], self.device)
+        if found is None:
+            return
+        saved, samples = found
+        with torch.no_grad():
+            for name, value in saved["params"].items():
+                self.state.params[name].copy_(value)
+        self.state.memory = saved["memory"]
+        self.state.samples = samples
+        self.pending_optimiser = saved["optimiser"]
+        self.active, self.reasons = saved["active"], saved["reasons"]
+        self.done, self.trace = saved["step"], saved["trace"]
+        self.clock.seconds = saved["seconds"]
+
+    def optimiser_state(self) -> dict[str, Any]:
+        return {}
+
+    def configure_optimizers(self) -> Any:
+        return None
+
+
+class GradientFit(Fit):
+    """Adam on minus the objective, summed over replicas; a replica that is not finite stops moving."""
+
+    def hold(self, state: State) -> None:
+        for name, value in state.params.items():
+            state.params[name] = torch.nn.Parameter(value)
+            self.register_parameter(name.replace(".", "_"), state.params[name])
+        self.state = state
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        self.adam = torch.optim.Adam(self.parameters(), lr=self.method.hyper.learning_rate, fused=True)
+        if pending := getattr(self, "pending_optimiser", None):
+            self.adam.load_state_dict(pending)
+        return self.adam
+
+    def optimiser_state(self) -> dict[str, Any]:
+        return self.adam.state_dict()
+
+    def advance(self, batch: Batch, noise: Tensor, step: int) -> Tensor:
+        params = self.state.params
+        self.adam.zero_grad(set_to_none=True)
+        loss = self.method.loss(self.state, batch, noise)
+        loss.sum().backward()
+        finite = loss.isfinite()
+        for p in params.values():
+            if p.grad is not None:
+                finite = finite & p.grad.reshape(len(finite), -1).sum(1).isfinite()
+        newly = self.deactivate(finite, step)
+        if not bool(self.active.all()):
+            self.freeze_replicas(newly)
+        for name in self.method.frozen(step, self.steps):
+            params[name].grad = None
+        self.adam.step()
+        return loss.detach()
+
+    def freeze_replicas(self, newly: Tensor) -> None:
+        """With no gradient and no momentum Adam does not move a replica."""
+        for p in self.state.params.values():
+            if p.grad is not None:
+                p.grad[~self.active] = 0.0
+            if newly.any() and p in self.adam.state:
+                self.adam.state[p]["exp_avg"][newly] = 0.0
+                self.adam.state[p]["exp_avg_sq"][newly] = 0.0
+
+
+class SamplerFit(Fit):
+    """Markov chains; the states that the method wants to keep join an append-only reservoir."""
+
+    def advance(self, batch: Batch, noise: Tensor, step: int) -> Tensor:
+        objective = self.method.step(self.state, batch, noise, step, self.steps)
+        self.deactivate(objective.isfinite(), step)
+        if self.method.keep(step + 1, self.steps):
+            for name, value in self.state.params.items():
+                self.state.samples.setdefault(name, []).append(value.detach().clone())
+        return objective.detach()
+
+
+def run(group: dict[str, Any], table: Table, work: Path) -> list[Outcome]:
+    """Fit a group (resuming where it was cut off) and evaluate every fit of it."""
+    how = group["how"]
+    torch.set_num_threads(how["threads"])
+    device = torch.device(how["device"])
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError("trainer.device is cuda, but no GPU is available here; use trainer=cpu")
+    family = SamplerFit if isinstance(predict.method(group["what"]), SamplerMethod) else GradientFit
+    fit = family(group, table, work, device).to(device)
+    fit.restore()
+    if fit.done < fit.steps:
+        trainer = _trainer(how)
+        fit.clock.go()
+        try:
+            trainer.fit(fit, train_dataloaders=range(fit.done, fit.steps))
+        except TimeCap as cap:
+            return [Outcome("stopped", str(cap))] * len(group["fits"])
+    return [_outcome(fit, r) for r in range(len(group["fits"]))]
+
+
+def _trainer(how: dict[str, Any]) -> Trainer:
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # advice on features that are switched off here
+        return Trainer(
+            accelerator="gpu" if how["device"] == "cuda" else "cpu",
+            devices=1,
+            max_epochs=1,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            use_distributed_sampler=False,
+        )
+
+
+def _outcome(fit: Fit, r: int) -> Outcome:
+    fold, task = fit.folds[r], fit.group["what"]["data"]["task"]
+    trace = [rows[r] for rows in fit.trace]
+    shared = len(fit.folds)
+    outcome = Outcome("done", trace=trace, seconds={"train": fit.clock.seconds / shared, "shared_by": shared})
+    if not bool(fit.active[r]):
+        outcome.status, outcome.reason = "diverged", fit.reasons[r]
+        return outcome
+    state = fit.replica(r)
+    outcome.model = {"params": state.params, "buffers": state.buffers, "samples": state.samples}
+    started = time.perf_counter()
+    x = fold.scaling.inputs(fit.table.inputs[fold.test])
+    return predict.finish(outcome, answer_one(fit.method, state, x, fold.key), fit.table, fold, task, started)
+
+
+@torch.no_grad()
+def answer_one(method: GradientMethod | SamplerMethod, state: State, x: np.ndarray, key: streams.Key) -> Predictive:
+    """Predictive of scaled inputs x `[T, D]` by one replica: asked one by one, none depends on another."""
+    like = next(iter(state.params.values()))
+    return method.predict(state, torch.as_tensor(x).to(like)[None], [key])[0]
+
+
+def save(model: dict[str, Any], path: Path) -> None:
+    torch.save({k: _cpu(v) for k, v in model.items()}, path)
+
+
+def _cpu(values: dict[str, Any]) -> dict[str, Any]:
+    return {k: [t.cpu().clone() for t in v] if isinstance(v, list) else v.cpu().clone() for k, v in values.items()}
+
+
+def answer(what: dict[str, Any], path: Path, x: np.ndarray, key: streams.Key) -> Predictive:
+    """Predictive of scaled inputs x `[T, D]` by a stored model."""
+    stored = torch.load(path, weights_only=True)
+    return answer_one(predict.method(what), State(**stored), x, key)

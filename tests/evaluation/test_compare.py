@@ -1,0 +1,212 @@
+"""Comparison statistics against scipy, statsmodels, scikit-posthocs, enumeration and simulation."""
+
+from itertools import product
+
+import numpy as np
+import pandas as pd
+import pytest
+import scikit_posthocs
+from scipy import stats
+from statsmodels.stats.multitest import multipletests
+
+from gpbench.errors import UserError
+from gpbench.evaluation.compare import (
+    cliques,
+    complete,
+    friedman,
+    holm,
+    mean_ranks,
+    min_datasets,
+    nemenyi_difference,
+    paired_difference,
+    power_statement,
+    rank_intervals,
+    ranks,
+    signed_rank_test,
+    wilcoxon_holm,
+)
+
+
+def losses(datasets=12, methods=4, effect=0.0, seed=0):
+    """Method j is worse than method 0 by j * effect, plus noise."""
+    rng = np.random.default_rng(seed)
+    values = rng.standard_normal((datasets, methods)) + effect * np.arange(methods)
+    names = [f"d{row}" for row in range(datasets)], [f"m{column}" for column in range(methods)]
+    return pd.DataFrame(values, *names)
+
+
+def test_ranks_share_ties():
+    table = pd.DataFrame([[1.0, 2.0, 2.0], [3.0, 1.0, 2.0]], columns=list("abc"))
+    assert ranks(table).to_numpy().tolist() == [[1.0, 2.5, 2.5], [3.0, 1.0, 2.0]]
+    assert mean_ranks(table).to_dict() == {"b": 1.75, "a": 2.0, "c": 2.25}
+
+
+def test_complete_drops_what_misses_most_and_says_so():
+    table = losses(5, 4)
+    table["m3"] = np.nan
+    table.loc["d2", "m1"] = np.nan
+    table.loc["d4", :] = np.nan
+    result = complete(table)
+    assert result.dropped_methods == ["m3"]
+    assert result.dropped_datasets == ["d2", "d4"]
+    pd.testing.assert_frame_equal(result.losses, table.loc[["d0", "d1", "d3"], ["m0", "m1", "m2"]])
+    assert complete(losses()).dropped_methods == complete(losses()).dropped_datasets == []
+    assert complete(losses() * np.nan).losses.empty
+
+
+def test_missing_cells_are_never_ranked():
+    table = losses()
+    table.iloc[0, 0] = np.nan
+    for statistic in (ranks, friedman, wilcoxon_holm):
+        with pytest.raises(UserError, match="missing cells"):
+            statistic(table)
+
+
+def test_friedman_is_scipys_and_its_f_is_the_variance_ratio_of_the_ranks():
+    """Iman and Davenport's F is the F of a two-way analysis of variance of the ranks, computed here by hand."""
+    table = losses(effect=0.5)
+    result = friedman(table)
+    expected = stats.friedmanchisquare(*table.to_numpy().T)
+    assert (result.chi_squared, result.p_chi_squared) == pytest.approx((expected.statistic, expected.pvalue))
+    rank, n, k = table.rank(axis=1).to_numpy(), 12, 4
+    between = n * ((rank.mean(axis=0) - rank.mean()) ** 2).sum() / (k - 1)
+    within = ((rank - rank.mean(axis=0)) ** 2).sum() / ((n - 1) * (k - 1))
+    assert result.f == pytest.approx(between / within)
+    assert result.p_f == pytest.approx(stats.f.sf(result.f, 3, 33))
+
+
+def test_friedman_at_its_extremes():
+    same_order = friedman(pd.DataFrame(np.tile([1.0, 2.0, 3.0], (6, 1))))
+    assert (same_order.f, same_order.p_f) == (np.inf, 0.0)
+    all_tied = friedman(pd.DataFrame(np.ones((6, 3))))
+    assert (all_tied.chi_squared, all_tied.p_f) == (0.0, 1.0)
+    with pytest.raises(UserError, match="at least 2 x 3"):
+        friedman(losses(methods=2))
+
+
+@pytest.mark.parametrize("n", [1, 5, 12, 30])
+def test_signed_rank_without_ties_is_scipys_exact_test(n):
+    difference = np.random.default_rng(n).standard_normal(n) + 0.3
+    expected = stats.wilcoxon(difference, method="exact").pvalue
+    assert signed_rank_test(difference) == pytest.approx(expected, rel=1e-10)
+
+
+def test_signed_rank_with_ties_is_enumeration_of_signs():
+    difference = np.array([1.0, -1.0, 2.0, 2.0, 2.0, -3.0, 0.0, 5.0, 5.0])
+    rank = stats.rankdata(np.abs(difference[difference != 0]))
+    sums = np.array([rank[np.array(signs) > 0].sum() for signs in product((-1, 1), repeat=8)])
+    observed = rank[difference[difference != 0] > 0].sum()
+    expected = 2 * min((sums <= observed).mean(), (sums >= observed).mean())
+    assert signed_rank_test(difference) == pytest.approx(expected, rel=1e-12)
+    assert signed_rank_test(np.zeros(4)) == 1.0
+    with pytest.raises(ValueError, match="NaN"):
+        signed_rank_test([1.0, np.nan])
+
+
+def test_holm_is_statsmodels():
+    p = np.random.default_rng(0).random(20) ** 3
+    np.testing.assert_allclose(holm(p), multipletests(p, method="holm")[1])
+
+
+def test_wilcoxon_holm_is_scikit_posthocs():
+    table = losses(effect=0.8)
+    pairs = wilcoxon_holm(table)
+    melted = table.melt(var_name="method", value_name="loss")
+    oracle = scikit_posthocs.posthoc_wilcoxon(melted, "loss", "method", method="exact", p_adjust="holm")
+    expected = [oracle.loc[a, b] for a, b in zip(pairs["a"], pairs["b"], strict=True)]
+    np.testing.assert_allclose(pairs["p_holm"], expected)
+    assert (pairs["wins"] + pairs["ties"] + pairs["losses"] == 12).all()
+    worst = pairs.set_index(["a", "b"]).loc[("m0", "m3")]
+    assert worst["reject"]
+    assert worst["median_difference"] == pytest.approx((table["m0"] - table["m3"]).median())
+
+
+def test_wilcoxon_holm_keeps_the_family_wise_error():
+    """Any rejection under the null counts; the bound is 4 standard errors over 300 tables."""
+    errors = sum(wilcoxon_holm(losses(seed=seed))["reject"].any() for seed in range(300))
+    assert errors / 300 <= 0.05 + 4 * np.sqrt(0.05 * 0.95 / 300)
+
+
+def test_infinite_losses_rank_last_and_tie():
+    table = pd.DataFrame({"a": [1.0, np.inf, 2.0], "b": [np.inf, np.inf, 3.0]})
+    row = wilcoxon_holm(table).iloc[0]
+    assert (row["wins"], row["ties"], row["losses"], row["p"]) == (2, 1, 0, 0.5)
+
+
+@pytest.mark.parametrize(("k", "expected"), [(2, 6), (3, 7), (8, 11)])
+def test_min_datasets_is_where_the_most_consistent_scores_are_first_rejected(k, expected):
+    """k = 2: 2/2^6 = 0.031 <= 0.05 < 2/2^5, the textbook case."""
+    assert min_datasets(k) == expected
+    always_the_same_order = pd.DataFrame(np.tile(np.arange(k, dtype=float), (expected, 1)))
+    assert not wilcoxon_holm(always_the_same_order[1:])["reject"].any()
+    assert wilcoxon_holm(always_the_same_order)["reject"].any()
+
+
+def test_power_statement_says_which_side_the_number_is_on():
+    assert "at least 11 data sets to reject anything; 7 cannot suffice" in power_statement(8, 7)
+    assert "11 suffice" in power_statement(8, 11)
+
+
+@pytest.mark.parametrize(("k", "q"), [(2, 1.960), (3, 2.343), (5, 2.728), (10, 3.164)])
+def test_nemenyi_uses_demsars_table(k, q):
+    """Golden numbers: Demsar (2006), table 5(a), alpha = 0.05."""
+    assert nemenyi_difference(k, 10) == pytest.approx(q * np.sqrt(k * (k + 1) / 60), rel=4e-4)
+
+
+def test_nemenyi_decides_as_scikit_posthocs():
+    table = losses(effect=0.7)
+    p = scikit_posthocs.posthoc_nemenyi_friedman(table.to_numpy())
+    mean = ranks(table).mean(axis=0).to_numpy()
+    apart = np.abs(mean[:, None] - mean) >= nemenyi_difference(4, 12)
+    np.testing.assert_array_equal(apart, p.to_numpy() <= 0.05)
+    assert apart.any()
+
+
+def test_cliques_are_maximal_and_cover_every_close_pair():
+    mean_rank = pd.Series({"e": 5.0, "a": 1.0, "b": 1.5, "c": 2.2, "d": 2.4})
+    assert cliques(mean_rank, 1.0) == [["a", "b"], ["b", "c", "d"]]
+    assert cliques(mean_rank, 0.1) == []
+    assert cliques(mean_rank, 9.0) == [["a", "b", "c", "d", "e"]]
+    assert cliques(pd.Series({"a": 1.0, "b": 2.0}), 1.0) == []
+
+
+def test_rank_intervals_hold_the_mean_and_shrink_to_it_without_variation():
+    table = rank_intervals(losses(effect=1.0), np.random.default_rng(0), resamples=500)
+    assert table.index[0] == "m0"
+    assert table["mean_rank"].between(table["lower"], table["upper"]).all()
+    assert (table["lower"] < table["upper"]).any()
+    fixed = rank_intervals(pd.DataFrame(np.tile([1.0, 2.0], (5, 1))), np.random.default_rng(0), resamples=50)
+    np.testing.assert_allclose(fixed.to_numpy(), [[1, 1, 1], [2, 2, 2]])
+
+
+def test_rank_intervals_have_the_standard_error_of_a_mean():
+    """Golden number: +-1.96 standard errors (divisor n) of the ranks, for many data sets."""
+    table = losses(datasets=400)
+    intervals = rank_intervals(table, np.random.default_rng(0), resamples=4_000).loc["m0"]
+    expected = 2 * 1.96 * ranks(table)["m0"].std(ddof=0) / np.sqrt(400)
+    assert intervals["upper"] - intervals["lower"] == pytest.approx(expected, rel=0.1)
+
+
+def test_paired_difference_by_hand():
+    """Nadeau and Bengio: differences 1, 2, 3, 4; s^2 = 5/3; 10% test rows: factor 1/4 + 1/9; t_3(0.975) = 3.1824."""
+    result = paired_difference([2, 4, 6, 8, np.nan], [1, 2, 3, 4, 5], test_fraction=0.1)
+    error = np.sqrt((1 / 4 + 1 / 9) * 5 / 3)
+    assert result.n == 4
+    assert result.mean == 2.5
+    assert result.upper - result.mean == pytest.approx(3.182446 * error, rel=1e-6)
+    assert result.mean - result.lower == pytest.approx(3.182446 * error, rel=1e-6)
+    assert result.p == pytest.approx(2 * stats.t(3).sf(2.5 / error))
+
+
+def test_paired_difference_without_variation():
+    assert paired_difference([1, 1], [1, 1], 0.1).p == 1.0
+    assert paired_difference([2, 2], [1, 1], 0.1).p == 0.0
+
+
+@pytest.mark.parametrize(
+    ("a", "fraction", "message"),
+    [([1.0], 0.1, "at least 2 splits"), ([1.0, np.inf], 0.1, "finite losses"), ([1.0, 2.0], 1.0, "strictly between")],
+)
+def test_paired_difference_refuses_what_it_cannot_answer(a, fraction, message):
+    with pytest.raises(UserError, match=message):
+        paired_difference(a, np.zeros(len(a)), fraction)

@@ -1,0 +1,132 @@
+"""Small data and helpers for the tests of the GP methods."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpbench.methods.base import GradientMethod, State, TrainingSet
+from gpbench.streams import Key
+
+# the toy of the golden numbers: five points of sin 2x, three inducing inputs
+X = torch.tensor([-1.0, -0.5, 0.0, 0.5, 1.0], dtype=torch.float64)[:, None]
+Y = torch.sin(2 * X)
+Z = torch.tensor([-1.0, 0.0, 1.0], dtype=torch.float64)[:, None]
+LENGTHSCALE, OUTPUTSCALE, NOISE_VARIANCE = 0.6, 1.3, 0.05
+EVIDENCE, TITSIAS_BOUND = -4.524859, -8.979415
+
+
+def keys(replicas: int) -> list[Key]:
+    return [Key("toy", "toy", split) for split in range(replicas)]
+
+
+def training_set(x: Tensor, y: Tensor, rows: list[list[int]] | None = None) -> TrainingSet:
+    """Replicas with the given rows (every row, once, by default), not scaled."""
+    rows = [list(range(len(x)))] if rows is None else rows
+    longest = max(map(len, rows))
+    padded = torch.tensor([list(r) + [0] * (longest - len(r)) for r in rows])
+    shift_x, shift_y = x.new_zeros(len(rows), x.shape[1]), y.new_zeros(len(rows), y.shape[1])
+    count = torch.tensor([len(r) for r in rows])
+    return TrainingSet(x, y, padded, count, shift_x, shift_x + 1, shift_y, shift_y + 1)
+
+
+def problem(task: str, n: int = 40, num_inputs: int = 3, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    """Inputs `[n, D]` and targets `[n, 1]`: a smooth function, its sign, or which third it lies in."""
+    x = torch.as_tensor(np.random.default_rng(0).normal(size=(n, num_inputs)))
+    f = torch.sin(x.sum(-1, keepdim=True)) + 0.3 * x[:, :1]
+    y = {"regression": f, "binary": (f > 0).double(), "multiclass": (f > -0.4).double() + (f > 0.4).double()}[task]
+    return x.to(dtype), y.to(dtype)
+
+
+def with_gradient(state: State) -> State:
+    return State({k: v.clone().requires_grad_() for k, v in state.params.items()}, state.buffers)
+
+
+def perturbed(state: State, scale: float = 0.1) -> State:
+    """Parameters moved off their (symmetric) start, the same for a replica alone or in a batch."""
+    moved = {}
+    for number, (name, value) in enumerate(state.params.items()):
+        generator = torch.Generator().manual_seed(number)
+        moved[name] = value + scale * torch.randn(value.shape[1:], generator=generator, dtype=torch.float64).to(value)
+    return State(moved, state.buffers)
+
+
+def replica(state: State, r: int) -> State:
+    return State(
+        {k: v[r : r + 1] for k, v in state.params.items()}, {k: v[r : r + 1] for k, v in state.buffers.items()}
+    )
+
+
+def loss_and_gradient(method: GradientMethod, state: State, batch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    state = with_gradient(state)
+    loss = method.loss(state, batch, noise)
+    gradient = torch.autograd.grad(loss.sum(), list(state.params.values()))
+    return loss.detach(), dict(zip(state.params, gradient, strict=True))
+
+
+def noise_for(method: GradientMethod, rows: list[int], dtype: torch.dtype = torch.float64) -> Tensor:
+    """Noise `[R, size]` of replicas of unequal length, each as it would be alone, zeros at the end."""
+    sizes = [method.noise_size(n) for n in rows]
+    noise = torch.zeros(len(rows), max(sizes), dtype=dtype)
+    for r, size in enumerate(sizes):
+        noise[r, :size] = torch.randn(size, generator=torch.Generator().manual_seed(r), dtype=torch.float64).to(dtype)
+    return noise
+
+
+def assert_batched_is_looped(method: GradientMethod, task: str) -> None:
+    """Loss, gradients and predictions of three replicas (one a row shorter) against one at a time, to 1e-9."""
+    x, y = problem(task)
+    rows = [list(range(30)), list(range(10, 40)), list(range(5, 34))]
+    batched = training_set(x, y, rows)
+    state, noise = perturbed(method.init(batched, keys(3))), noise_for(method, [30, 30, 29])
+    loss, gradient = loss_and_gradient(method, state, batched.full(), noise)
+    test = torch.stack([x[:6], x[6:12], x[12:18]])
+    predictions = method.predict(state, test, keys(3))
+    for r in range(3):
+        alone = training_set(x, y, [rows[r]])
+        alone_state = perturbed(method.init(alone, keys(3)[r : r + 1]))
+        alone_noise = noise[r : r + 1, : method.noise_size(len(rows[r]))]
+        alone_loss, alone_gradient = loss_and_gradient(method, alone_state, alone.full(), alone_noise)
+        torch.testing.assert_close(loss[r : r + 1], alone_loss, rtol=1e-9, atol=0)
+        for name, value in alone_gradient.items():
+            scale = float(value.abs().max())
+            torch.testing.assert_close(gradient[name][r : r + 1], value, rtol=1e-9, atol=1e-9 * scale, msg=name)
+        (prediction,) = method.predict(alone_state, test[r : r + 1], keys(3)[r : r + 1])
+        for ours, expected in zip(arrays(predictions[r]), arrays(prediction), strict=True):
+            np.testing.assert_allclose(ours, expected, rtol=1e-9, atol=1e-9)
+
+
+def arrays(predictive) -> list[np.ndarray]:
+    """The numbers a predictive is made of."""
+    return [value for name, value in vars(predictive).items() if name.startswith("component_")]
+
+
+def assert_nan_stays_in_its_replica(method: GradientMethod, task: str) -> None:
+    """A replica whose parameters are NaN leaves loss and gradient of the others bit for bit as they were."""
+    x, y = problem(task)
+    data = training_set(x, y, [list(range(30))] * 3)
+    state, noise = perturbed(method.init(data, keys(3))), noise_for(method, [30] * 3)
+    loss, gradient = loss_and_gradient(method, state, data.full(), noise)
+    broken = {k: v.clone() for k, v in state.params.items()}
+    for value in broken.values():
+        value[1] = torch.nan
+    broken_loss, broken_gradient = loss_and_gradient(method, State(broken, state.buffers), data.full(), noise)
+    assert broken_loss[1].isnan()
+    for others in (0, 2):
+        assert broken_loss[others] == loss[others]
+        for name in gradient:
+            assert torch.equal(broken_gradient[name][others], gradient[name][others]), name
+
+
+def train(method: GradientMethod, data: TrainingSet, steps: int) -> tuple[State, list[float]]:
+    """Adam on full batches of one replica; the losses on the way."""
+    state = with_gradient(method.init(data, keys(1)))
+    optimiser, batch, losses = torch.optim.Adam(state.params.values(), lr=0.03), data.full(), []
+    for step in range(steps):
+        generator = torch.Generator().manual_seed(step)
+        noise = torch.randn(1, method.noise_size(batch.x.shape[1]), generator=generator, dtype=batch.x.dtype)
+        optimiser.zero_grad()
+        loss = method.loss(state, batch, noise).sum()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    return state, losses

@@ -1,0 +1,24 @@
+"""Studies that the tests of this folder share."""
+
+import pytest
+from synthetic_study import build
+
+from gpbench.report.view import View
+
+
+@pytest.fixture(scope="session")
+def study(tmp_path_factory):
+    """The full study; ('boosting', 'banana', 4) was planned and never collected."""
+    return build(tmp_path_factory.mktemp("full") / "synthetic", drop={("boosting", "banana", 4)})
+
+
+@pytest.fixture(scope="session")
+def view(study):
+    return View(study)
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory):
+    """Two methods, one regression and one binary data set, three splits, all done."""
+    folder = tmp_path_factory.mktemp("small") / "small"
+    return build(folder, ["svgp", "constant"], ["boston", "banana"], splits=3, status=lambda *_: ("done", ""))

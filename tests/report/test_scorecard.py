@@ -1,0 +1,138 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import ttest_ind_from_stats
+from synthetic_study import build
+
+from gpbench.errors import UserError
+from gpbench.evaluation.metrics import METRICS
+from gpbench.report.scorecard import (
+    COLUMNS,
+    judge,
+    margin,
+    read_published,
+    sample_sd,
+    scorecard,
+    welch_interval,
+    write_scorecard,
+)
+from gpbench.report.view import View
+
+PUBLISHED = Path(__file__).parents[2] / "published"
+
+
+def row(view, **changes):
+    """A printed number that equals ours exactly, with a small spread."""
+    cell = view.cells("mnll").set_index(["method", "dataset"]).loc[("svgp", "boston")]
+    base = dict.fromkeys(COLUMNS, "") | {"source": "someone2020", "item": "Table 1", "dataset": "boston"}
+    base |= {"protocol": "common", "value": -cell["mean"], "spread": 0.001, "spread_kind": "sample sd"}
+    base |= {"splits": 5, "ours_method": "svgp", "ours_metric": "mnll", "factor": -1}
+    return base | changes
+
+
+def verdict(view, **changes):
+    return scorecard(view, pd.DataFrame([row(view, **changes)])).iloc[0]["verdict"]
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "direction", "expected"),
+    [
+        (-0.04, 0.05, "min", "agrees"),
+        (-0.06, 0.01, "min", "inconclusive"),
+        (-0.2, -0.06, "min", "better"),
+        (-0.2, -0.06, "max", "worse"),
+        (0.06, 0.2, "min", "worse"),
+        (0.06, 0.2, "max", "better"),
+        (0.01, 0.2, "min", "inconclusive"),
+        (-1.0, 1.0, "min", "inconclusive"),
+        (np.nan, np.nan, "min", "inconclusive"),
+    ],
+)
+def test_verdict_follows_interval_and_margin(lower, upper, direction, expected):
+    assert judge(lower, upper, 0.05, direction) == expected
+
+
+def test_margins_are_those_stated():
+    assert margin("mnll", -3.0) == 0.05
+    assert margin("rmse", 3.0) == pytest.approx(0.15)
+
+
+def test_other_protocols_and_other_splits_are_not_judged(view):
+    assert verdict(view, protocol="ashman2020", splits=20) == "other protocol (common, 5 splits; theirs 20)"
+    assert verdict(view, splits=20) == "other protocol (5 of 20 splits)"
+    found = scorecard(view, pd.DataFrame([row(view, splits=20)])).iloc[0]
+    assert found["difference"] == pytest.approx(0, abs=1e-12)
+
+
+def test_what_was_not_run_says_why(view):
+    assert verdict(view, ours_method="", reason="method not built yet") == "not run: method not built yet"
+    assert verdict(view, dataset="naval") == "not run: svgp on naval is not in this study"
+    found = verdict(view, ours_method="dgp_rff", dataset="yacht")
+    assert found.startswith("not run: failed: layer 1: Cholesky failed")
+
+
+def test_same_splits_are_judged(tmp_path):
+    view = View(build(tmp_path / "s", ["svgp"], ["boston"]))
+    scores = pd.read_parquet(view.folder / "scores.parquet")
+    scores["mnll"] = 2.5 + 0.01 * np.array([-2, -1, 0, 1, 2])
+    scores.to_parquet(view.folder / "scores.parquet")
+    view = View(view.folder)
+    assert verdict(view) == "agrees"
+    assert verdict(view, value=-2.3) == "worse"
+    assert verdict(view, value=-2.7) == "better"
+    assert verdict(view, value=-2.55) == "inconclusive"
+
+
+def test_factor_turns_a_log_likelihood_into_mnll(view):
+    found = scorecard(view, pd.DataFrame([row(view, value=-2.458)])).iloc[0]
+    assert found["published"] == pytest.approx(2.458)
+
+
+def test_spreads_are_converted():
+    values = np.array([1.0, 2.0, 4.0, 7.0])
+    sd = values.std(ddof=1)
+    assert sample_sd(values.std(ddof=0), "population sd", 4) == pytest.approx(sd)
+    assert sample_sd(sd / 2, "standard error", 4) == pytest.approx(sd)
+    assert np.isnan(sample_sd(np.nan, "", 4))
+    with pytest.raises(UserError, match="spread_kind 'variance' is unknown"):
+        sample_sd(1.0, "variance", 4)
+
+
+def test_interval_is_welch_s():
+    """scipy's Welch test: the interval touches 0 at exactly its p-value's level."""
+    p = ttest_ind_from_stats(2.5, 0.2, 5, 2.3, 0.3, 8, equal_var=False).pvalue
+    lower, upper = welch_interval(0.2, 0.2, 5, 0.3, 8, level=1 - p)
+    assert lower == pytest.approx(0, abs=1e-9)
+    assert upper == pytest.approx(0.4)
+    assert np.isnan(welch_interval(0.2, 0.2, 1, 0.3, 8)).all()
+
+
+def test_the_published_files_follow_the_schema():
+    rows = read_published(PUBLISHED)
+    assert set(rows["source"]) == {"ashman2020", "rossi2021"}
+    assert set(rows["ours_metric"]) <= set(METRICS)
+    assert (rows.loc[rows["ours_method"] == "", "reason"] != "").all()
+    assert not rows.duplicated(["source", "item", "dataset", "method_printed", "setting", "metric_printed"]).any()
+    # ashman2020, Table 4
+    printed = rows.query("item == 'Table 4' and method_printed == 'DSVI-2'").iloc[0]
+    assert (printed["value"], printed["factor"], printed["ours_method"]) == (-2.458, -1, "dsvi")
+
+
+def test_a_wrong_column_is_reported(tmp_path):
+    read_published(PUBLISHED).rename(columns={"spread": "std"}).to_csv(tmp_path / "x2020.csv", index=False)
+    with pytest.raises(UserError, match=r"x2020.csv: columns differ .*'spread', 'std'"):
+        read_published(tmp_path)
+    with pytest.raises(UserError, match="no published numbers"):
+        read_published(tmp_path / "absent")
+
+
+def test_files_hold_every_row(view, tmp_path):
+    write_scorecard(view, PUBLISHED, tmp_path)
+    rows = len(read_published(PUBLISHED))
+    assert len(pd.read_csv(tmp_path / "scorecard.csv")) == rows
+    assert len(json.loads((tmp_path / "scorecard.json").read_text())) == rows
+    assert (tmp_path / "scorecard.html").read_text().count("<tr>") == rows + 1
+    assert "not run: method not built yet" in (tmp_path / "scorecard.md").read_text()

@@ -1,0 +1,130 @@
+import numpy as np
+import pandas as pd
+import pytest
+from synthetic_study import build
+
+from gpbench.errors import UserError
+from gpbench.evaluation.compare import paired_difference
+from gpbench.report import TABLE_NAMES
+from gpbench.report.tables import TABLES, write_table
+from gpbench.report.view import View
+from gpbench.report.writing import Table, decimals, number, to_html, to_latex, to_markdown
+
+
+@pytest.fixture(scope="module")
+def folder(view, tmp_path_factory):
+    target = tmp_path_factory.mktemp("tables")
+    for name in TABLES:
+        write_table(view, name, target)
+    return target
+
+
+def test_names_are_those_the_workflow_lists(folder):
+    assert tuple(TABLES) == TABLE_NAMES
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        f"{name}.{kind}" for name in TABLE_NAMES for kind in ("csv", "md", "html", "tex")
+    )
+
+
+def test_csv_holds_the_hand_computed_mean(folder, study):
+    raw = pd.read_parquet(study / "scores.parquet").query("method == 'dsvi' and dataset == 'concrete'")["rmse"]
+    row = pd.read_csv(folder / "regression_rmse.csv").set_index(["method", "dataset"]).loc[("dsvi", "concrete")]
+    assert row["mean"] == pytest.approx(raw.sum() / 5, rel=1e-12)
+
+
+def test_failed_and_skipped_cells_are_visible_in_every_text(folder):
+    for kind in ("md", "html", "tex"):
+        assert "failed: layer 1: Cholesky failed" in (folder / f"regression_mnll.{kind}").read_text()
+        assert "4/5, 1 diverged" in (folder / f"regression_mnll.{kind}").read_text()
+        assert (folder / f"classification_error.{kind}").read_text().count("skipped: regression only") == 3
+
+
+def test_best_is_the_lowest_complete_mean_and_tied_follows_the_interval(view):
+    data = TABLES["regression_mnll"](view).data.set_index(["method", "dataset"])
+    boston = data.xs("boston", level="dataset")
+    assert boston["mean"].idxmin() == "bsgp_2", "the incomplete cell has the lowest mean in this fixture"
+    best = boston["mean"].where(boston["complete"]).idxmin()
+    assert list(boston.index[boston["best"]]) == [best]
+    scores = view.per_split("mnll", "boston")
+    for method in ("svgp", "constant"):
+        found = paired_difference(scores[method], scores[best], 0.1)
+        assert boston.loc[method, "tied"] == (found.lower <= 0 <= found.upper)
+    assert not boston.loc["constant", "tied"]
+
+
+def test_printed_cell_has_mean_sd_and_count(view):
+    table = TABLES["regression_rmse"](view)
+    cell = table.data.set_index(["method", "dataset"]).loc[("constant", "yacht")]
+    shown = table.shown.set_index("method").loc["Constant", "yacht"]
+    assert shown == f"{cell['mean']:.3f} ± {cell['sd']:.3f} (5)"
+
+
+def test_status_counts_every_planned_fit_and_unfinished_lists_the_rest(view):
+    counts = TABLES["status"](view).data.set_index("method")
+    assert counts["planned"].sum() == 8 * 7 * 5
+    assert counts.loc["exact_gp", ["done", "skipped"]].tolist() == [20, 15]
+    rest = TABLES["unfinished"](view)
+    assert len(rest.data) == counts["planned"].sum() - counts["done"].sum()
+    rff = rest.shown[rest.shown["method"] == "DGP-RFF"].iloc[0]
+    assert (rff["splits"], rff["status"]) == ("0, 1, 2, 3, 4", "failed")
+    assert rff["reason"].startswith("layer 1: Cholesky failed with jitter 1e-4")
+
+
+def test_ranks_agree_with_counting(view):
+    data = TABLES["ranks"](view).data.query("comparison == 'classification_mnll'").set_index("method")
+    matrix = view.matrix("mnll", "binary", "multiclass")[list(data.index)]
+    for method in data.index:
+        better = [(row < row[method]).sum() + 1 for _, row in matrix.iterrows()]
+        assert data.loc[method, "mean_rank"] == pytest.approx(np.mean(better))
+    assert "left out as incomplete: Exact GP, Gradient boosting" in TABLES["ranks"](view).note
+
+
+def test_all_metrics_has_one_row_per_fit_and_metric(view):
+    data = TABLES["all_metrics"](view).data
+    assert not data.duplicated(["fit_id", "metric"]).any()
+    assert (data["metric"] == "mnll").sum() == len(view.done)
+    assert set(data.loc[data["dataset"] == "banana", "metric"]).isdisjoint({"rmse", "rmse_scaled"})
+
+
+def test_latex_escapes_what_latex_reserves():
+    frame = pd.DataFrame({"a_b": ["50 % & $x$ #1 {y} ~ ^ \\", "**1.0 ± 0.1**"]})
+    text = to_latex(Table(frame, frame, "under_score"), "t")
+    assert r"a\_b" in text
+    assert r"50 \% \& \$x\$ \#1 \{y\} \textasciitilde{} \textasciicircum{} \textbackslash{}" in text
+    assert r"\textbf{1.0 $\pm$ 0.1}" in text
+    assert r"\caption{under\_score}" in text
+
+
+def test_html_and_markdown_escape_markup():
+    frame = pd.DataFrame({"m": ["<script>x|y</script>"]})
+    table = Table(frame, frame, "a < b")
+    assert "&lt;script&gt;" in to_html(table)
+    assert "<script>" not in to_html(table) + to_markdown(table)
+    assert "x\\|y" in to_markdown(table)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.012345, "0.0123"), (123.456, "123"), (1234.5, "1234"), (3e-7, "3.00e-07"), (np.nan, "-"), (0.0, "0.00")],
+)
+def test_number_has_three_significant_digits(value, text):
+    assert number(value) == text
+
+
+def test_decimals_show_two_digits_of_the_spread():
+    assert [decimals([sd]) for sd in (0.23, 0.023, 3.4, 41.0, 1e-9)] == [2, 3, 1, 0, 4]
+    assert decimals([np.nan, 0.0]) == 3
+
+
+def test_a_study_without_finished_or_regression_fits_still_has_its_tables(tmp_path):
+    nothing = View(build(tmp_path / "nothing", ["svgp"], ["boston"], 2, lambda *_: ("failed", "no memory")))
+    assert TABLES["regression_mnll"](nothing).shown.loc[:, "boston"].tolist() == ["failed: no memory"]
+    classes = View(build(tmp_path / "classes", ["svgp", "constant"], ["banana"], 1))
+    for view in (nothing, classes):
+        for name in TABLES:
+            assert write_table(view, name, tmp_path / "out")
+
+
+def test_an_unknown_table_names_the_nearest(view, tmp_path):
+    with pytest.raises(UserError, match="unknown table 'rank'; did you mean 'ranks'"):
+        write_table(view, "rank", tmp_path)

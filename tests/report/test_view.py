@@ -1,0 +1,92 @@
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from synthetic_study import DATASETS, METHODS, build
+
+from gpbench.errors import UserError
+from gpbench.report.view import View
+
+
+def test_a_cell_is_the_mean_and_sample_sd_of_its_splits(view, study):
+    raw = pd.read_parquet(study / "scores.parquet")
+    values = raw[(raw["method"] == "svgp") & (raw["dataset"] == "boston")]["mnll"].to_numpy()
+    cell = view.cells("mnll").set_index(["method", "dataset"]).loc[("svgp", "boston")]
+    assert cell["mean"] == pytest.approx(sum(values) / 5, rel=1e-12)
+    assert cell["sd"] == pytest.approx(np.sqrt(sum((values - sum(values) / 5) ** 2) / 4), rel=1e-12)
+    assert (cell["n"], cell["expected"], bool(cell["complete"]), cell["statuses"]) == (5, 5, True, "")
+
+
+def test_every_planned_fit_has_a_row(view):
+    assert len(view.fits) == len(METHODS) * len(DATASETS) * 5
+    row = view.fits.query("method == 'boosting' and dataset == 'banana' and split == 4").iloc[0]
+    assert (row["status"], row["reason"]) == ("missing", "no result was collected")
+    assert (row["label"], row["task"]) == ("Gradient boosting", "binary")
+
+
+@pytest.mark.parametrize(
+    ("method", "dataset", "n", "statuses"),
+    [
+        ("bsgp_2", "boston", 4, "1 diverged"),
+        ("dsvi", "energy", 4, "1 stopped"),
+        ("boosting", "banana", 4, "1 missing"),
+        ("exact_gp", "banana", 0, "skipped: regression only"),
+    ],
+)
+def test_unfinished_cells_say_why(view, method, dataset, n, statuses):
+    cell = view.cells("mnll").set_index(["method", "dataset"]).loc[(method, dataset)]
+    assert (cell["n"], cell["statuses"], bool(cell["complete"])) == (n, statuses, False)
+    assert np.isnan(view.matrix("mnll").loc[dataset, method])
+
+
+def test_replicas_of_a_split_are_averaged_first(small, tmp_path):
+    folder = tmp_path / "replicas"
+    folder.mkdir()
+    scores = pd.read_parquet(small / "scores.parquet")
+    extra = scores[(scores["method"] == "svgp") & (scores["dataset"] == "boston") & (scores["split"] == 0)]
+    doubled = pd.concat([scores, extra.assign(replica=1, fit_id="other", mnll=extra["mnll"] + 3.0)])
+    doubled.to_parquet(folder / "scores.parquet")
+    (folder / "study.json").write_text((small / "study.json").read_text())
+    before, after = View(small).per_split("mnll", "boston"), View(folder).per_split("mnll", "boston")
+    assert after.loc[0, "svgp"] == pytest.approx(before.loc[0, "svgp"] + 1.5)
+    assert after.loc[1:].equals(before.loc[1:])
+
+
+@pytest.mark.parametrize("column", ["protocol", "budget", "overrides"])
+def test_averaging_over_two_protocols_budgets_or_settings_is_refused(small, tmp_path, column):
+    scores = pd.read_parquet(small / "scores.parquet")
+    scores.loc[(scores["dataset"] == "boston") & (scores["split"] == 2), column] = "another"
+    scores.to_parquet(tmp_path / "scores.parquet")
+    (tmp_path / "study.json").write_text((small / "study.json").read_text())
+    with pytest.raises(UserError, match=f"boston.* mixes {column} .*'another'.*not comparable"):
+        View(tmp_path).cells("mnll")
+
+
+def test_a_missing_file_and_an_unknown_status_are_reported(small, tmp_path):
+    with pytest.raises(UserError, match=r"study.json is missing; run the study's collect step"):
+        View(tmp_path).cells("mnll")
+    pd.read_parquet(small / "scores.parquet").assign(status="doen").to_parquet(tmp_path / "scores.parquet")
+    (tmp_path / "study.json").write_text((small / "study.json").read_text())
+    with pytest.raises(UserError, match="unknown status 'doen'.*did you mean 'done'"):
+        View(tmp_path).cells("mnll")
+
+
+def test_an_unknown_metric_is_reported(view):
+    with pytest.raises(UserError, match="unknown metric 'mnl'.*did you mean 'mnll'"):
+        view.cells("mnl")
+
+
+def test_other_kinds_of_fits_stay_out(small, tmp_path):
+    scores = pd.read_parquet(small / "scores.parquet")
+    pd.concat([scores, scores.assign(kind="sample", mnll=99.0)]).to_parquet(tmp_path / "scores.parquet")
+    (tmp_path / "study.json").write_text((small / "study.json").read_text())
+    pd.testing.assert_frame_equal(View(tmp_path).cells("mnll"), View(small).cells("mnll"))
+
+
+def test_order_is_the_study_s(tmp_path):
+    folder = build(tmp_path / "s", ["constant", "svgp"], ["yacht", "boston"], splits=2)
+    cells = View(folder).cells("mnll")
+    assert list(cells["method"]) == ["constant", "svgp"] * 2
+    assert list(cells["dataset"]) == ["yacht", "yacht", "boston", "boston"]
+    assert json.loads((folder / "study.json").read_text())["methods"] == View(folder).methods

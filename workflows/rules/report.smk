@@ -1,0 +1,77 @@
+# the study's view of the store, and everything that is drawn from it
+REPORT = "plans/report.code"
+
+
+rule collect:
+    input:
+        plan=f"plans/{GRAPH.name}.json",
+        seen=f"plans/{GRAPH.name}.seen",
+        runs=expand("runs/{batch}.json", batch=GRAPH.batches),
+    output:
+        multiext(f"{RESULTS}/", "scores.parquet", "traces.parquet", "points.parquet", "study.json"),
+    shell:
+        "{PY} -m gpbench.cli collect {GRAPH.name}"
+
+
+rule track:
+    input:
+        f"{RESULTS}/scores.parquet",
+    output:
+        f"{RESULTS}/tracked.txt",
+    shell:
+        "{PY} -m gpbench.cli track > {output}"
+
+
+rule figure:
+    input:
+        f"{RESULTS}/scores.parquet",
+        REPORT,
+    output:
+        pdf=report(f"{RESULTS}/figures/{{name}}.pdf", category="figures"),
+        png=f"{RESULTS}/figures/{{name}}.png",
+    shell:
+        "{PY} -m gpbench.report figure {RESULTS} {wildcards.name}"
+
+
+rule table:
+    input:
+        f"{RESULTS}/scores.parquet",
+        REPORT,
+    output:
+        multiext(f"{RESULTS}/tables/{{name}}", ".csv", ".md", ".html", ".tex"),
+    shell:
+        "{PY} -m gpbench.report table {RESULTS} {wildcards.name}"
+
+
+rule statistics:
+    input:
+        f"{RESULTS}/scores.parquet",
+        REPORT,
+    output:
+        multiext(f"{RESULTS}/statistics", ".json", ".md"),
+    shell:
+        "{PY} -m gpbench.report statistics {RESULTS}"
+
+
+rule scorecard:
+    input:
+        f"{RESULTS}/scores.parquet",
+        REPORT,
+        expand("published/{paper}.csv", paper=[p.stem for p in sorted((WHERE.root / "published").glob("*.csv"))]),
+    output:
+        multiext(f"{RESULTS}/scorecard", ".csv", ".md", ".html", ".json"),
+    shell:
+        "{PY} -m gpbench.report scorecard {RESULTS}"
+
+
+rule page:
+    input:
+        expand(f"{RESULTS}/figures/{{name}}.png", name=FIGURE_NAMES),
+        expand(f"{RESULTS}/tables/{{name}}.csv", name=TABLE_NAMES),
+        f"{RESULTS}/statistics.json",
+        f"{RESULTS}/scorecard.json",
+        REPORT,
+    output:
+        f"{RESULTS}/report.html",
+    shell:
+        "{PY} -m gpbench.report page {RESULTS}"
