@@ -49,6 +49,7 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("name")
     one = add("verdict", "list what did not end well in a planned study; exit 1 if anything did not", verdict)
     one.add_argument("name")
+    add("reference", "the configuration reference, as Markdown", reference)
     add("track", "log finished fits to MLflow", track)
     add("unlock", "free Snakemake's lock if the process that holds it is dead", unlock)
     return top
@@ -199,6 +200,12 @@ def track(arguments: argparse.Namespace) -> None:
     from gpbench.study import tracking
 
     print(f"{tracking.drain(places.find())} fits logged")
+
+
+def reference(arguments: argparse.Namespace) -> None:
+    from gpbench.reference import reference as text
+
+    print(text(places.find().conf), end="")
 
 
 def unlock(arguments: argparse.Namespace) -> None:

@@ -106,7 +106,7 @@ class Trainer:
 
 @dataclass(frozen=True)
 class Study:
-    """conf/study/*.yaml: a list of cells, tables and figures."""
+    """conf/study/*.yaml: a list of cells."""
 
     name: str
     title: str
@@ -122,5 +122,3 @@ class Study:
     replicas: PositiveInt = 1
     splits_of: dict[str, PositiveInt] = field(default_factory=dict)
     """number of splits of single data sets, where it differs"""
-    tables: list[str] = field(default_factory=list)
-    figures: list[str] = field(default_factory=list)

@@ -60,7 +60,7 @@ def test_statistics_json_is_strict_and_complete(view, tmp_path):
 def test_statistics_of_one_method_give_a_reason(tmp_path):
     found = statistics(View(build(tmp_path / "one", ["svgp"], ["boston"], 2)))
     assert found["differences"] == []
-    assert "1 data sets x 1 methods" in found["comparisons"]["all_mnll"]["reason"]
+    assert "1 data set x 1 method complete" in found["comparisons"]["all_mnll"]["reason"]
 
 
 def test_differences_are_to_the_best_and_use_complete_methods(view):

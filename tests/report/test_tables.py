@@ -6,6 +6,7 @@ from synthetic_study import build
 from gpbench.errors import UserError
 from gpbench.evaluation.compare import paired_difference
 from gpbench.report import TABLE_NAMES
+from gpbench.report.page import provenance
 from gpbench.report.tables import TABLES, write_table
 from gpbench.report.view import View
 from gpbench.report.writing import Table, decimals, number, to_html, to_latex, to_markdown
@@ -123,6 +124,20 @@ def test_a_study_without_finished_or_regression_fits_still_has_its_tables(tmp_pa
     for view in (nothing, classes):
         for name in TABLES:
             assert write_table(view, name, tmp_path / "out")
+
+
+def test_columns_that_no_fit_filled_may_be_absent(small, tmp_path):
+    scores = pd.read_parquet(small / "scores.parquet")
+    scores = scores[
+        ["fit_id", "kind", "method", "label", "dataset", "protocol", "budget", "overrides", "split", "task"]
+    ]
+    scores.assign(replica=0, status="skipped", reason="no").to_parquet(tmp_path / "scores.parquet")
+    (tmp_path / "study.json").write_text((small / "study.json").read_text())
+    view = View(tmp_path)
+    assert TABLES["regression_mnll"](view).shown["boston"].tolist() == ["skipped: no"] * 2
+    assert TABLES["classification_error"](view).shown["banana"].tolist() == ["skipped: no"] * 2
+    assert TABLES["cost"](view).shown["finished fits"].tolist() == [0, 0]
+    assert provenance(view)[2] == ("commits of the fits", "none")
 
 
 def test_an_unknown_table_names_the_nearest(view, tmp_path):

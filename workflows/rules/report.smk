@@ -26,6 +26,7 @@ rule figure:
     input:
         f"{RESULTS}/scores.parquet",
         REPORT,
+        lambda w: f"{RESULTS}/scorecard.csv" if w.name == "scorecard" else [],
     output:
         pdf=report(f"{RESULTS}/figures/{{name}}.pdf", category="figures"),
         png=f"{RESULTS}/figures/{{name}}.png",
@@ -67,9 +68,9 @@ rule scorecard:
 rule page:
     input:
         expand(f"{RESULTS}/figures/{{name}}.png", name=FIGURE_NAMES),
-        expand(f"{RESULTS}/tables/{{name}}.csv", name=TABLE_NAMES),
+        expand(f"{RESULTS}/tables/{{name}}.html", name=TABLE_NAMES),
         f"{RESULTS}/statistics.json",
-        f"{RESULTS}/scorecard.json",
+        f"{RESULTS}/scorecard.html",
         REPORT,
     output:
         f"{RESULTS}/report.html",

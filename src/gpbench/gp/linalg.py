@@ -39,7 +39,8 @@ def cholesky(matrix: Tensor, name: str, jitter: Tensor | None = None) -> Tensor:
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
     # a failed matrix is replaced, so that its factor and gradient cannot upset the batched routines
     mended = torch.where(failed, eye, matrix + added[..., None, None] * eye)
-    return _try(mended)[0].masked_fill(failed, torch.nan)
+    # filled in LAPACK's order of memory, which later products depend on to the last bit
+    return _try(mended)[0].mT.masked_fill(failed, torch.nan).mT
 
 
 def _try(matrix: Tensor) -> tuple[Tensor, Tensor]:

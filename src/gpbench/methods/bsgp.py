@@ -38,8 +38,12 @@ ADAM_EPSILON = 1e-8
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """Settings of rossi2021 where given (num_samples there: 256), else of its program; hidden layers have
-    min(hidden_width, D) outputs; burn_in: fraction of the updates; noise_variance: the initial one, Var(y) = 1."""
+    """Settings of rossi2021 where given (num_samples there: 256), else of its program, but for the step size.
+
+    The program's 0.01 is meant for its 210,000 transitions; 0.03 covers nine times the ground in a few thousand and had
+    the better held-out density on training rows of boston after 1,000 and 3,000. Hidden layers have
+    min(hidden_width, D) outputs; burn_in: fraction of the updates; noise_variance: the initial one, Var(y) = 1.
+    """
 
     layers: PositiveInt = 1
     hidden_width: PositiveInt = 30
@@ -48,7 +52,7 @@ class Hyperparameters:
     outputscale: PositiveFloat = 0.1
     noise_variance: PositiveFloat = 1.0
     jitter: PositiveFloat = 1e-6
-    step_size: PositiveFloat = 0.01
+    step_size: PositiveFloat = 0.03
     friction: Annotated[float, Gt(0), Lt(2)] = 0.05
     burn_in: Fraction = 0.5
     num_samples: PositiveInt = 64
@@ -71,9 +75,8 @@ class Method(SamplerMethod):
         state = State({})
         for name in self.names:
             hidden = name != self.names[-1]
-            state.params |= self._first_layer(
-                name, x, z, train.weight, width if hidden else self.likelihood.num_outputs
-            )
+            num_outputs = width if hidden else self.likelihood.num_outputs
+            state.params |= self._first_layer(name, x, z, train.weight, num_outputs)
             if hidden:
                 mapped = state.buffers[f"{name}.mean_map"] = mean_map(x, width)
                 x, z = x @ mapped, z @ mapped
@@ -207,10 +210,10 @@ class Method(SamplerMethod):
 
     def _split_noise(self, noise: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Normals for the window `[R, 1]`, the chain `[R, K]` and the hidden layers `[2, L - 1, R, B, width]`."""
-        coordinates = self.num_coordinates
-        choice, kick, hidden = noise.split([1, coordinates, noise.shape[1] - 1 - coordinates], 1)
-        # rows first, so that padding rows at the end take nothing from the others
+        # rows come last, and first among the axes of their part, so padding rows take nothing from the others
         shape = (*batch.x.shape[:2], 2, self.hyper.layers - 1, self.hyper.hidden_width)
+        coordinates = noise.shape[1] - 1 - math.prod(shape[1:])
+        choice, kick, hidden = noise.split([1, coordinates, math.prod(shape[1:])], 1)
         return choice, kick, hidden.view(shape).permute(2, 3, 0, 1, 4)
 
     def _burn_in(self, steps: int) -> int:

@@ -116,9 +116,8 @@ class Method(GradientMethod):
         for name in self.names:
             weight, frequency = _posterior(state, f"{name}.weight"), _posterior(state, f"{name}.frequency")
             prior_log_variance = -2 * state.params[f"{name}.log_lengthscale"][..., None]
-            total = (
-                total + gaussian_kl(*weight, torch.zeros_like(weight[1])) + gaussian_kl(*frequency, prior_log_variance)
-            )
+            total = total + gaussian_kl(*weight, torch.zeros_like(weight[1]))
+            total = total + gaussian_kl(*frequency, prior_log_variance)
         return total
 
     @torch.no_grad()

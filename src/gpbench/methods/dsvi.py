@@ -77,7 +77,13 @@ class Method(svgp.Method):
         return [svgp.layer(state.params, name, self.hyper.jitter) for name in self.names]
 
     def propagate(self, state: State, layers: list[svgp.Layer], x: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of f^L `[S, R, B, Q]` given noise `[R, B * S * (L - 1) * hidden_width]`.
+        """Mean and variance of f^L `[S, R, B, Q]` given noise `[R, B * S * (L - 1) * hidden_width]`."""
+        return self.deepen(state, layers, x, sparse.conditional(x[None], *layers[0]), noise)
+
+    def deepen(
+        self, state: State, layers: list[svgp.Layer], x: Tensor, moments: tuple[Tensor, Tensor], noise: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """As `propagate`, from the moments of g^1(x) `[1, R, B, W]`, which all samples share.
 
         Rows come first in the noise, so that padding rows at the end take nothing from the others.
         """
@@ -85,19 +91,20 @@ class Method(svgp.Method):
         hidden, width = self.hyper.layers - 1, self.hyper.hidden_width
         samples = noise.shape[-1] // (rows * hidden * width) if hidden else 1
         eps = noise.view(replicas, rows, samples, hidden, width).permute(3, 2, 0, 1, 4)  # [L-1, S, R, B, width]
-        f = x.expand(samples, *x.shape)
-        for name, part, e in zip(self.names, layers, eps, strict=False):
-            mean, variance = sparse.conditional(f, *part)
+        f, (mean, variance) = x[None], moments
+        for name, part, e in zip(self.names[:-1], layers[1:], eps, strict=True):
             std = (variance + state.params[f"{name}.log_noise_variance"].exp()[:, None, None]).sqrt()
             f = f @ state.buffers[f"{name}.mean_map"] + mean + std * e[..., : mean.shape[-1]]
-        return sparse.conditional(f, *layers[-1])
+            mean, variance = sparse.conditional(f, *part)
+        return mean, variance
 
     def marginals(self, state: State, x: Tensor, keys: list[streams.Key]) -> tuple[Tensor, Tensor]:
         """Mean and variance of f^L at test rows `[S, R, T, Q]`, S = samples_test, one sample at a time."""
         layers = self.layers(state)
+        first = sparse.conditional(x[None], *layers[0])
         size = x.shape[1] * (self.hyper.layers - 1) * self.hyper.hidden_width
         draws = [
-            self.propagate(state, layers, x, streams.normal(keys, "eval", sample, (size,), x))
+            self.deepen(state, layers, x, first, streams.normal(keys, "eval", sample, (size,), x))
             for sample in range(self.hyper.samples_test)
         ]
         means, variances = zip(*draws, strict=True)

@@ -55,12 +55,12 @@ def facts(view: View) -> list[tuple[str, str]]:
 
 def provenance(view: View) -> list[tuple[str, str]]:
     """Where the numbers come from, as (word, text)."""
-    commits = sorted({str(commit) for commit in view.fits["commit"].dropna()})
+    commits = sorted({str(commit) for commit in view.fits["commit"].dropna() if commit})
     dirty = int(view.fits["dirty"].eq(True).sum())
     overrides = sorted({text for text in view.fits["overrides"].dropna() if text})
     versions = view.study.get("versions", {})
     return [
-        ("collected at commit", str(view.study["commit"])),
+        ("collected at commit", view.study["commit"] or "none: not a git checkout"),
         ("created", str(view.study["created"])),
         ("commits of the fits", ", ".join(commits) or "none"),
         ("fits from a changed working tree", str(dirty)),

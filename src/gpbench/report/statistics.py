@@ -21,7 +21,7 @@ from gpbench.evaluation.compare import (
 )
 from gpbench.evaluation.metrics import CLASSIFICATION, METRICS, REGRESSION, TASKS
 from gpbench.report.view import View
-from gpbench.report.writing import number, write
+from gpbench.report.writing import count, number, write
 
 ALPHA = 0.05
 
@@ -72,7 +72,7 @@ def compare(view: View, spec: Comparison) -> dict:
     }
     n, k = kept.losses.shape
     if n < 1 or k < 2:
-        return result | {"reason": f"{n} data sets x {k} methods are complete; ranks need at least 1 x 2"}
+        return result | {"reason": f"{count(n, 'data set')} x {count(k, 'method')} complete; ranks need at least 1 x 2"}
     intervals = rank_intervals(kept.losses, np.random.default_rng(0), level=1 - ALPHA)
     pairs = wilcoxon_holm(kept.losses, ALPHA)
     first = (ranks(kept.losses) == 1).sum()
@@ -159,7 +159,7 @@ def sentences(comparison: dict, view: View) -> list[str]:
     if "reason" in comparison:
         return [*lines, f"No ranks: {comparison['reason']}."]
     order = ", ".join(f"{view.labels[row['method']]} {row['mean_rank']:.2f}" for row in comparison["ranks"])
-    lines.append(f"Mean ranks over {len(comparison['datasets'])} data sets: {order}.")
+    lines.append(f"Mean ranks over {count(len(comparison['datasets']), 'data set')}: {order}.")
     if comparison["friedman"]:
         test = comparison["friedman"]
         lines.append(

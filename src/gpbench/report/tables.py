@@ -13,7 +13,7 @@ from gpbench.errors import unknown
 from gpbench.evaluation.metrics import CLASSIFICATION, METRICS, REGRESSION
 from gpbench.report.statistics import COMPARISONS, compare, differences_to_best
 from gpbench.report.view import STATUSES, View
-from gpbench.report.writing import Table, decimals, number, write_formats
+from gpbench.report.writing import Table, count, decimals, number, write_formats
 
 
 def scores(view: View, metric: str, tasks: tuple[str, ...], title: str) -> Table:
@@ -73,7 +73,7 @@ def rank_table(view: View) -> Table:
         found = compare(view, spec)
         ranked = {row["method"]: row for row in found.get("ranks", [])}
         rows += [{"comparison": spec.name, "datasets": len(found["datasets"]), **row} for row in ranked.values()]
-        heading = f"{found['title']} ({len(found['datasets'])} data sets)"
+        heading = f"{found['title']} ({count(len(found['datasets']), 'data set')})"
         shown[heading] = [_rank_text(ranked.get(method)) for method in view.methods]
         dropped = found["dropped_datasets"] + [view.labels[method] for method in found["dropped_methods"]]
         if dropped:
@@ -137,9 +137,8 @@ def unfinished(view: View) -> Table:
 
 def all_metrics(view: View) -> Table:
     """Every metric: per fit in the CSV, mean and sd per cell as text."""
-    metrics = [name for name in METRICS if name in view.done.columns]
     keys = ["fit_id", "method", "dataset", "split", "replica"]
-    data = view.done.melt(id_vars=keys, value_vars=metrics, var_name="metric").dropna(subset="value")
+    data = view.done.melt(id_vars=keys, value_vars=list(METRICS), var_name="metric").dropna(subset="value")
     cells = data.groupby(["dataset", "method", "metric"], sort=False)["value"].agg(["mean", "std", "count"])
     shown = cells.reset_index()
     shown = shown.assign(

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from gpbench.errors import UserError, unknown
+from gpbench.evaluation.metrics import METRICS
 
 STATUSES = ("done", "stopped", "diverged", "out-of-memory", "failed", "skipped", "missing")
 TASKS = ("regression", "binary", "multiclass")
@@ -42,6 +43,8 @@ class View:
         """`scores.parquet`, predictions only, with a `missing` row for every expected fit that has none."""
         scores = pd.read_parquet(self._path("scores.parquet"))
         scores = scores[scores["kind"] == "predict"]
+        # a study without a finished fit, or without a task, lacks columns
+        scores = scores.reindex(columns=dict.fromkeys([*scores.columns, *METRICS, "commit", "dirty", "overrides"]))
         self._check_statuses(scores)
         keys = ["method", "dataset", "split"]
         expected = pd.DataFrame(self.study["expected"], columns=keys).astype({"split": "int64"})
@@ -120,8 +123,8 @@ class View:
 
     def per_split(self, metric: str, dataset: str) -> pd.DataFrame:
         """Finite scores of finished fits `[splits, methods]`, replicas of a split averaged; NaN where there is none."""
-        if metric not in self.done.columns:
-            raise unknown("metric", metric, self.done.columns, f"{self.folder}/scores.parquet")
+        if metric not in METRICS:
+            raise unknown("metric", metric, METRICS)
         rows = self.done[self.done["dataset"] == dataset]
         rows = rows[np.isfinite(rows[metric].astype(float))]
         scores = rows.pivot_table(index="split", columns="method", values=metric, aggfunc="mean")

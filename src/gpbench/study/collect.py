@@ -78,6 +78,7 @@ def collect(where: Places, name: str) -> dict[str, int]:
     study = plan["study"]
     facts = {
         "name": name,
+        "command": plan["command"],
         **{k: study[k] for k in ("title", "datasets", "methods", "protocol", "budget", "splits")},
         "expected": [[cell["address"]["method"], cell["address"]["dataset"], fit["split"]] for cell, fit in fits(plan)],
         **provenance.commit(where.root),

@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+from gpbench.config import source_path
 from gpbench.places import Places, write_if_changed
 from gpbench.study import collect, identity, owner
 from gpbench.study import plan as planning
@@ -34,10 +35,19 @@ def load(where: Places, study: str, overrides: str, main: bool) -> Graph:
     owner.take(where.root)
     plan = collect.read_plan(where, name)
     write_if_changed(collect.stamp(where, name), collect.seen(where, plan))
-    write_if_changed(where.plans / "report.code", identity.canonical(identity.code("gpbench.report.__main__")))
+    write_if_changed(where.plans / "report.code", _report_code())
     graph = Graph(name, {b["batch_id"]: _needs(b) for b in made.batches})
     write_if_changed(path, json.dumps({"name": graph.name, "batches": graph.batches}))
     return graph
+
+
+def _report_code() -> str:
+    """What figures, tables and page are made by: code, template and style."""
+    folder = source_path("gpbench.report").parent
+    assets = {
+        p.name: identity.digest(p.read_text()) for p in sorted(folder.iterdir()) if p.suffix in (".html", ".mplstyle")
+    }
+    return identity.canonical(identity.code("gpbench.report.__main__") | assets)
 
 
 def _needs(batch: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 from typing import Any
 
 from gpbench import config, schema
@@ -25,9 +26,7 @@ from gpbench.study.store import Store
 # (kind of fit, closed form?) -> its entry point, whose import closure is part of the identity
 ENTRY = {("predict", True): "gpbench.study.closed_form", ("predict", False): "gpbench.study.training"}
 # what an override may change of a study itself
-STUDY_KEYS = tuple(
-    f.name for f in dataclasses.fields(schema.Study) if f.name not in ("name", "title", "tables", "figures")
-)
+STUDY_KEYS = tuple(f.name for f in dataclasses.fields(schema.Study) if f.name not in ("name", "title"))
 
 
 def resolve(
@@ -169,6 +168,8 @@ class Plan:
     """A study's cells and what of them is still to be run."""
 
     name: str
+    command: str
+    """what makes this study again"""
     study: schema.Study
     cells: list[dict[str, Any]]
     states: dict[str, tuple[str, str]]
@@ -185,7 +186,10 @@ class Plan:
 def make(places: Places, study_name: str, overrides: str = "") -> Plan:
     """Resolve a study, look at the store, and cut what is missing into batches."""
     study, cells, remarks = resolve(places, study_name, overrides)
-    return build(places, run_name(study_name, overrides), study, cells, remarks)
+    command = f"snakemake --cores 2 --config study={study_name}" + (
+        f" overrides={shlex.quote(overrides)}" if overrides else ""
+    )
+    return build(places, run_name(study_name, overrides), command, study, cells, remarks)
 
 
 def run_name(study_name: str, overrides: str) -> str:
@@ -194,7 +198,9 @@ def run_name(study_name: str, overrides: str) -> str:
     return f"{study_name}-{identity.digest(words, 6)}" if words else study_name
 
 
-def build(places: Places, name: str, study: schema.Study, cells: list[dict[str, Any]], remarks: list[str]) -> Plan:
+def build(
+    places: Places, name: str, command: str, study: schema.Study, cells: list[dict[str, Any]], remarks: list[str]
+) -> Plan:
     """The plan of some cells against the store as it is."""
     store = Store(places.store)
     records = [store.record(fit_id) for fit_id in store.ids() if store.has(fit_id)]
@@ -202,7 +208,7 @@ def build(places: Places, name: str, study: schema.Study, cells: list[dict[str, 
     states = _states(store, cells, records)
     todo = {fit_id for fit_id, (state, _) in states.items() if state == "pending"}
     groups = _groups(store, cells, todo)
-    return Plan(name, study, cells, states, _batches(groups, cost), remarks, cost)
+    return Plan(name, command, study, cells, states, _batches(groups, cost), remarks, cost)
 
 
 def _states(store: Store, cells: list[dict[str, Any]], records: list[dict[str, Any]]) -> dict[str, tuple[str, str]]:
@@ -286,7 +292,7 @@ def _batches(groups: list[dict[str, Any]], cost: Cost) -> list[dict[str, Any]]:
 
 def freeze(plan: Plan, places: Places) -> None:
     """Write the plan and its batches, each only if it changed."""
-    content = {"name": plan.name, "study": dataclasses.asdict(plan.study), "cells": plan.cells}
+    content = {"name": plan.name, "command": plan.command, "study": dataclasses.asdict(plan.study), "cells": plan.cells}
     write_if_changed(places.plans / f"{plan.name}.json", json.dumps(content, indent=1))
     for batch in plan.batches:
         write_if_changed(places.plans / "batches" / f"{batch['batch_id']}.json", json.dumps(batch, indent=1))

@@ -58,7 +58,7 @@ def batch(where: Places, settings: list[str]) -> tuple[dict[str, Any], list[str]
     if not (where.prepared / f"{dataset.name}.npz").is_file():
         fetch(dataset, where)
         prepare(dataset, where)
-    made = planning.build(where, "single", study, [cell], [])
+    made = planning.build(where, "single", "", study, [cell], [])
     groups = [g for b in made.batches for g in b["groups"]]
     return {"groups": groups}, [f["fit_id"] for f in cell["fits"]]
 

@@ -13,6 +13,7 @@ import contextlib
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -29,6 +30,7 @@ from gpbench.study.store import Store
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+ARTIFACTS = "mlflow-artifacts:"
 SOON = 20.0  # seconds between two readings of the spool while fits run
 PLACE = ("method", "dataset", "protocol", "budget", "overrides")
 
@@ -79,7 +81,8 @@ def connect(where: Places) -> MlflowClient:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     import logging
 
-    logging.getLogger("alembic").setLevel(logging.WARNING)
+    for name in ("alembic", "mlflow.store.db.utils"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 
@@ -99,19 +102,17 @@ class Writer:
 
     def __init__(self, where: Places) -> None:
         self.where, self.store, self.client = where, Store(where.store), connect(where)
+        self.local = uri(where).startswith("sqlite:")
         self.experiments: dict[str, str] = {}
         self.touched: dict[str, str] = {}
 
     def experiment(self, name: str) -> str:
-        """Identity of an experiment, created where it is new; artifacts lie beside the database."""
+        """Identity of an experiment, created where it is new."""
         if name not in self.experiments:
             found = self.client.get_experiment_by_name(name)
-            if found is None:
-                local = uri(self.where).startswith("sqlite:")
-                location = f"file:{self.where.root}/mlartifacts/{name}" if local else None
-                self.experiments[name] = self.client.create_experiment(name, artifact_location=location)
-            else:
-                self.experiments[name] = found.experiment_id
+            # by scheme, not by path: `make ui` serves the folder mlartifacts, and the project can be moved
+            location = f"{ARTIFACTS}/{name}" if self.local else None
+            self.experiments[name] = found.experiment_id if found else self.client.create_experiment(name, location)
         return self.experiments[name]
 
     def find(self, experiment: str, **tags: str) -> list[Any]:
@@ -160,10 +161,7 @@ class Writer:
         }
         run = self.client.create_run(experiment, tags=tags).info.run_id
         self._values(run, record)
-        folder = self.store.folder(fit_id)
-        for name in ("fit.json", "log.txt"):
-            if (folder / name).is_file():
-                self.client.log_artifact(run, str(folder / name))
+        self._artifacts(run, record)
         self._data(run, record)
         if record["reason"]:
             self.client.set_tag(run, "gpbench.reason", record["reason"])
@@ -183,6 +181,17 @@ class Writer:
         self.client.log_batch(run, metrics[:1000], params)
         for i in range(1000, len(metrics), 1000):
             self.client.log_batch(run, metrics[i : i + 1000])
+
+    def _artifacts(self, run: str, record: dict[str, Any]) -> None:
+        """The fit's record and log; without a server they are copied to where `make ui` looks for them."""
+        folder = self.store.folder(record["fit_id"])
+        for path in (p for p in (folder / "fit.json", folder / "log.txt") if p.is_file() and p.stat().st_size):
+            if self.local:
+                target = self.where.root / "mlartifacts" / record["address"]["dataset"] / run / "artifacts"
+                target.mkdir(parents=True, exist_ok=True)
+                shutil.copy(path, target)
+            else:
+                self.client.log_artifact(run, str(path))
 
     def _data(self, run: str, record: dict[str, Any]) -> None:
         from mlflow.entities import Dataset, DatasetInput, InputTag

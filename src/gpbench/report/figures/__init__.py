@@ -1,12 +1,16 @@
-"""The figures of a study by name; matplotlib is imported only when one is drawn."""
+"""The figures of a study by name."""
 
 from __future__ import annotations
 
-import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from matplotlib import style
+from matplotlib.figure import Figure
+
 from gpbench.errors import unknown
+from gpbench.report.figures import calibration, comparison, curves, ranking
 from gpbench.report.view import View
 from gpbench.report.writing import write
 
@@ -15,55 +19,52 @@ STYLE = Path(__file__).parent.parent / "gpbench.mplstyle"
 
 @dataclass(frozen=True)
 class FigureSpec:
-    """function: 'module:name' below this package, from a View to a matplotlib Figure; caption: for print."""
+    """function: from a View to a Figure; caption: what it shows and how to read it."""
 
-    function: str
+    function: Callable[[View], Figure]
     caption: str
 
-    def draw(self, view: View):
+    def draw(self, view: View) -> Figure:
         """The figure, drawn in the house style."""
-        from matplotlib import style
-
-        module, name = self.function.split(":")
         with style.context(["default", STYLE]):
-            return getattr(importlib.import_module(f"{__name__}.{module}"), name)(view)
+            return self.function(view)
 
 
 FIGURES = {
     "convergence": FigureSpec(
-        "curves:convergence",
+        curves.convergence,
         "Test MNLL against training time (left) and against steps (right). Line: mean over the splits; band: their "
         "range. Single marks are methods without training steps. The vertical axis leaves out the worst early values.",
     ),
     "log_density": FigureSpec(
-        "comparison:log_density",
+        comparison.log_density,
         "Mean test log density of each split (small marks) and its mean over splits (bar); higher is better. "
         "An arrow at the left edge counts splits that lie below the axis. Grey: splits finished of those expected, "
         "or why there is none.",
     ),
     "calibration": FigureSpec(
-        "calibration:calibration",
+        calibration.calibration,
         "Regression: fraction of test targets inside central predictive intervals minus the nominal fraction; below "
         "zero is overconfident. Classification: fraction correct against the probability of the predicted class, in "
         "ten bins; bins with fewer than ten test points are left out. Test points of all splits together.",
     ),
     "pit": FigureSpec(
-        "calibration:pit",
+        calibration.pit,
         "Probability integral transforms of the test targets; a calibrated method is flat. Dashed: simultaneous 95 % "
         "binomial band for independent points; test points of all splits together, so that it is a little too narrow.",
     ),
     "cost": FigureSpec(
-        "curves:cost",
+        curves.cost,
         "Training seconds per fit against test MNLL; mean and standard deviation over splits. Lower left is better.",
     ),
     "critical_difference": FigureSpec(
-        "ranking:critical_difference",
+        ranking.critical_difference,
         "Mean ranks over data sets, best on the left. Methods joined by a thick line are not told apart by pairwise "
         "exact Wilcoxon signed-rank tests with Holm's correction at 5 %. The sentence below each panel says what it "
         "can show.",
     ),
     "scorecard": FigureSpec(
-        "comparison:scorecard",
+        comparison.scorecard,
         "Published numbers (open) and ours (filled), mean and standard deviation over splits, with the verdict of the "
         "scorecard. Different protocols are not comparable as means.",
     ),
@@ -74,8 +75,6 @@ def write_figure(view: View, name: str, folder: str | Path) -> list[Path]:
     """Draw FIGURES[name] into `folder`/name.pdf and .png (200 dpi); the same data give the same bytes."""
     if name not in FIGURES:
         raise unknown("figure", name, FIGURES)
-    from matplotlib import style
-
     figure = FIGURES[name].draw(view)
     metadata = {"pdf": {"CreationDate": None, "ModDate": None, "Producer": None}, "png": {"Software": None}}
     with style.context(["default", STYLE]):

@@ -93,4 +93,5 @@ def legend(figure: Figure, view: View, methods: list[str], columns: int = 4, lin
         if m in set(methods)
     ]
     if handles:
-        figure.legend(handles=handles, loc="outside lower center", ncols=min(columns, len(handles)))
+        rows = -(-len(handles) // columns)
+        figure.legend(handles=handles, loc="outside lower center", ncols=-(-len(handles) // rows))

@@ -10,6 +10,8 @@ from matplotlib.figure import Figure
 from gpbench.report.figures.canvas import Look, empty, label_edges, legend, looks, panels, say, wrapped
 from gpbench.report.view import View
 
+_SHORTEST = 1e-6  # seconds; a logarithmic axis has no place for 0
+
 
 def convergence(view: View) -> Figure:
     """Test MNLL against seconds and against steps, one row per data set."""
@@ -72,7 +74,7 @@ def _without_steps(axis: Axes, view: View, fits: pd.DataFrame) -> None:
     for method, look in looks(view).items():
         rows = fits[(fits["method"] == method) & np.isfinite(fits["mnll"].astype(float))]
         if len(rows):
-            at = max(rows["seconds_train"].mean(), 1e-3)
+            at = max(rows["seconds_train"].mean(), _SHORTEST)
             mean = rows["mnll"].mean()
             spread = [[mean - rows["mnll"].min()], [rows["mnll"].max() - mean]]
             axis.errorbar([at], [mean], yerr=spread, color=look.color, marker=look.marker, elinewidth=0.8)
@@ -103,7 +105,7 @@ def cost(view: View) -> Figure:
 
 def _priced(axis: Axes, cell: pd.Series, look: Look) -> None:
     axis.errorbar(
-        max(cell["mean_seconds"], 1e-3),
+        max(cell["mean_seconds"], _SHORTEST),
         cell["mean"],
         xerr=np.nan_to_num([[min(cell["sd_seconds"], 0.9 * cell["mean_seconds"])], [cell["sd_seconds"]]]),
         yerr=np.nan_to_num(cell["sd"]),

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from gpbench.report.figures.canvas import empty, looks, panels, say
 from gpbench.report.statistics import COMPARISONS, compare
 from gpbench.report.view import View
+from gpbench.report.writing import count
 
 _SHOWN = ("all_mnll", "regression_mnll", "classification_mnll")
 
@@ -27,7 +28,7 @@ def critical_difference(view: View) -> Figure:
 
 
 def _diagram(axis: Axes, comparison: dict, view: View) -> None:
-    title = f"{comparison['title']} ({len(comparison['datasets'])} data sets)"
+    title = f"{comparison['title']} ({count(len(comparison['datasets']), 'data set')})"
     axis.set_title(title, loc="left", fontweight="bold")
     if "reason" in comparison:
         say(axis, f"No ranks: {comparison['reason']}.")

@@ -1,0 +1,49 @@
+# Everything from nothing: `make study` and `make test` need Python 3.11, git and make.
+PYTHON ?= python3.11
+CORES  ?= 2
+BIN    := .venv/bin
+PORT   ?= 5000
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+export MLFLOW_DISABLE_TELEMETRY = true
+export DVC_NO_ANALYTICS = 1
+
+.PHONY: help study test lint bench figures ui status clean
+.DEFAULT_GOAL := help
+
+help:  ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+study: .venv/.ok  ## environment, data, the default study, report; ARGS goes to snakemake
+	gpbench unlock
+	snakemake --cores $(CORES) $(ARGS)
+
+test: .venv/.ok  ## all tests
+	python -m pytest -n $(CORES) $(ARGS)
+
+lint: .venv/.ok  ## style and one-way imports
+	ruff check .
+	ruff format --check .
+	lint-imports
+
+bench: .venv/.ok  ## timings beside GPyTorch, overhead of the loop
+	OMP_NUM_THREADS=1 python bench/bench.py
+
+figures: .venv/.ok  ## redraw the figures of the default study; NAME=convergence for one
+	snakemake --cores $(CORES) --forcerun figure --until figure $(if $(NAME),results/default/figures/$(NAME).pdf)
+
+ui: .venv/.ok  ## MLflow at http://127.0.0.1:5000
+	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow server --host 127.0.0.1 --port $(PORT) --workers 1 \
+		--backend-store-uri sqlite:///mlflow.db --artifacts-destination ./mlartifacts
+
+status: .venv/.ok  ## what is running, how far
+	gpbench status --watch
+
+clean:  ## remove results and plans; fits stay in store/
+	rm -rf results plans runs
+
+.venv/.ok: requirements.lock pyproject.toml
+	$(PYTHON) -m venv .venv
+	.venv/bin/python -m pip install --disable-pip-version-check -q -r requirements.lock
+	.venv/bin/python -m pip install --disable-pip-version-check -q --no-deps --no-build-isolation -e .
+	.venv/bin/python -m pip check
+	touch $@

@@ -1,0 +1,251 @@
+"""BSGP: the FITC joint against dense algebra, the chain against the known posterior, replicas, prediction.
+
+Golden numbers marked [closed form] were computed in dense NumPy, apart from this code, on the toy
+x = (-1, -.5, 0, .5, 1), y = sin 2x, Z = (-1, 0, 1), lengthscale 0.6, outputscale 1.3, noise variance 0.05.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from gpbench.methods.base import Batch, State, TrainingSet
+from gpbench.methods.bsgp import Hyperparameters, Method
+from gpbench.sampling import sghmc
+from gpbench.streams import Key
+
+KEYS = [Key("toy", "common", split) for split in range(3)]
+TOY_MEAN = torch.tensor([-0.790710, 0.203596, 0.767218], dtype=torch.float64)  # of v [closed form]
+TOY_SD = torch.tensor([0.187473, 0.195537, 0.202412], dtype=torch.float64)
+
+
+def toy(replicas: int = 1) -> tuple[Method, State, Batch]:
+    """The toy at v = 0, without jitter."""
+    x = torch.linspace(-1, 1, 5, dtype=torch.float64).reshape(1, 5, 1).expand(replicas, -1, -1)
+    one = torch.ones(replicas, dtype=torch.float64)
+    params = {
+        "layer1.inducing_inputs": torch.tensor([[-1.0], [0.0], [1.0]], dtype=torch.float64).expand(replicas, -1, -1),
+        "layer1.whitened_values": torch.zeros(replicas, 3, 1, dtype=torch.float64),
+        "layer1.log_lengthscale": (0.6 * one).log()[:, None],
+        "layer1.log_outputscale": (1.3 * one).log(),
+        "log_noise_variance": (0.05 * one).log(),
+    }
+    method = Method(Hyperparameters(num_inducing=3, jitter=1e-12), "regression")
+    return method, State(params), Batch(x, torch.sin(2 * x), torch.ones(replicas, 5, dtype=torch.float64))
+
+
+def log_likelihood(method: Method, state: State, batch: Batch) -> torch.Tensor:
+    params = {name: value for name, value in state.params.items() if name != "log_noise_variance"}
+    return method.log_joint(params, state, batch, torch.empty(0)) - method.log_prior(params)
+
+
+def posterior_covariance(method: Method, state: State, batch: Batch) -> torch.Tensor:
+    """(I + A Lambda^-1 A^T)^-1 of v, from the Hessian of the log likelihood, which is quadratic in v."""
+
+    def value(v):
+        moved = State(state.params | {"layer1.whitened_values": v.reshape(1, 3, 1)})
+        return log_likelihood(method, moved, batch)[0]
+
+    hessian = torch.autograd.functional.hessian(value, torch.zeros(3, dtype=torch.float64))
+    return torch.linalg.inv(torch.eye(3, dtype=torch.float64) - hessian)
+
+
+def training_set(task: str = "regression", counts=(40, 39, 40), dtype=torch.float64) -> TrainingSet:
+    """sin(2 x_1) + x_2 / 2 with noise, cut at quantiles into classes; replica r takes the first counts[r] rows."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((40, 2))
+    y = np.sin(2 * x[:, :1]) + 0.5 * x[:, 1:] + 0.1 * rng.standard_normal((40, 1))
+    if task != "regression":
+        y = np.digitize(y, np.quantile(y, [0.5] if task == "binary" else [0.3, 0.6]))
+    count = torch.tensor(counts)
+    rows = torch.arange(40).repeat(len(counts), 1)
+    shift = torch.zeros(len(counts), 2, dtype=dtype)
+    scale = torch.ones_like(shift)
+    return TrainingSet(
+        torch.tensor(x, dtype=dtype), torch.tensor(y, dtype=dtype), torch.where(rows < count[:, None], rows, 0), count,
+        shift, scale, shift[:, :1], scale[:, :1],
+    )  # fmt: skip
+
+
+def small(task: str = "regression", **hyper) -> Method:
+    classes = {"regression": 0, "binary": 2, "multiclass": 3}[task]
+    return Method(Hyperparameters(**({"num_inducing": 8, "num_samples": 4, "window": 3} | hyper)), task, classes)
+
+
+def run(method: Method, state: State, batch: Batch, steps: int) -> list[torch.Tensor]:
+    """`steps` transitions; the noise belongs to (replica, step), and more rows only lengthen it."""
+    losses, size = [], method.noise_size(40)
+    for step in range(1, steps + 1):
+        noise = np.stack([np.random.default_rng((step, r)).standard_normal(size) for r in range(len(batch.x))])
+        noise = torch.from_numpy(noise[:, : method.noise_size(batch.x.shape[1])]).to(batch.x)
+        losses.append(method.step(state, batch, noise, step, steps))
+        if method.keep(step, steps):
+            for name, value in state.params.items():
+                state.samples.setdefault(name, []).append(value.clone())
+    return losses
+
+
+def test_log_joint_integrates_to_the_fitc_evidence():
+    # at the mode of a quadratic: log Z = log p(y, v*) + log det(2 pi Sigma) / 2; FITC evidence -4.699464 [closed form]
+    method, state, batch = toy()
+    covariance = posterior_covariance(method, state, batch)
+    torch.testing.assert_close(covariance.diagonal().sqrt(), TOY_SD, rtol=0, atol=1e-6)
+    state.params["layer1.whitened_values"] = TOY_MEAN.reshape(1, 3, 1)
+    log_prior = -0.5 * (TOY_MEAN.square() + math.log(2 * math.pi)).sum()
+    evidence = log_likelihood(method, state, batch)[0] + log_prior + 0.5 * torch.logdet(2 * math.pi * covariance)
+    assert evidence.item() == pytest.approx(-4.699464, abs=2e-6)
+
+
+def test_predictive_averages_to_that_of_fitc():
+    # six states with exactly the posterior's mean and covariance; FITC at 0.25: 0.311039 and 0.156836 [closed form]
+    method, state, batch = toy()
+    chol = torch.linalg.cholesky(posterior_covariance(method, state, batch))
+    corners = math.sqrt(3) * torch.cat([chol.T, -chol.T])
+    for name, value in state.params.items():
+        state.samples[name] = [value] * 6
+    state.samples["layer1.whitened_values"] = list((TOY_MEAN + corners)[:, None, :, None])
+    (predictive,) = method.predict(state, torch.tensor([[[0.25]]], dtype=torch.float64), KEYS[:1])
+    assert predictive.mean().item() == pytest.approx(0.311039, abs=2e-6)
+    assert predictive.variance().item() - 0.05 == pytest.approx(0.156836, abs=2e-6)
+
+
+def test_one_state_predicts_its_own_conditional():
+    method, state, batch = toy()
+    state.params["layer1.whitened_values"] = TOY_MEAN.reshape(1, 3, 1)
+    (predictive,) = method.predict(state, batch.x, KEYS[:1])
+    np.testing.assert_allclose(predictive.log_prob(batch.y[0].numpy()).sum(), log_likelihood(method, state, batch)[0])
+
+
+def test_chains_sample_the_posterior_of_the_toy():
+    # 256 chains; 20 nearly independent states of each: standard errors 0.003 of a mean and 1 % of a sd, and
+    # the finite step adds 1 % to the sd
+    chains = 256
+    method, state, batch = toy(chains)
+    params = {"layer1.whitened_values": state.params["layer1.whitened_values"]}
+    memory, generator, kept = sghmc.init(params), torch.Generator().manual_seed(0), []
+    num_data = torch.full((chains,), 5.0, dtype=torch.float64)
+    for step in range(3000):
+        (v,) = params.values()
+        v.requires_grad_()
+        moved = {name: value for name, value in (state.params | params).items() if name != "log_noise_variance"}
+        potential = -method.log_joint(moved, state, batch, torch.empty(0))
+        (gradient,) = torch.autograd.grad(potential.sum(), v)
+        noise = torch.randn(chains, 3, generator=generator, dtype=torch.float64)
+        params, memory = sghmc.step(
+            {"layer1.whitened_values": v.detach()}, {"layer1.whitened_values": gradient}, memory, noise, num_data,
+            step_size=0.02, friction=0.05, adapt=step < 1000,
+        )  # fmt: skip
+        if step >= 1000 and step % 100 == 99:
+            kept.append(params["layer1.whitened_values"][..., 0])
+    draws = torch.cat(kept)
+    torch.testing.assert_close(draws.mean(0), TOY_MEAN, rtol=0, atol=0.012)
+    torch.testing.assert_close(draws.std(0), TOY_SD, rtol=0.04, atol=0)
+
+
+def test_fitc_is_at_least_vfe():
+    method, state, batch = toy()
+    state.params["layer1.whitened_values"] = torch.randn(1, 3, 1, dtype=torch.float64)
+    layers = method.layers(state.params)
+    mean, variance = (part[None] for part in method.propagate(layers, {}, batch.x, torch.empty(0)))
+    noise = state.params["log_noise_variance"].exp()
+    fitc = method.likelihood.log_expected_prob(batch.y, mean, variance, noise)[0, 0]
+    vfe = method.likelihood.expected_log_prob(batch.y, mean, variance, noise)[0, 0]
+    # rows 0, 2, 4 lie on Z, where the conditional is a point and the two agree
+    torch.testing.assert_close(fitc[::2], vfe[::2], rtol=1e-6, atol=1e-6)
+    assert bool((fitc[1::2] > vfe[1::2] + 0.1).all())
+
+
+@pytest.mark.parametrize("task", ["regression", "binary", "multiclass"])
+def test_gradient_agrees_with_finite_differences(task):
+    method, data = small(task, layers=2, num_inducing=3), training_set(task, counts=(40,))
+    state, batch = method.init(data, KEYS[:1]), data.full()
+    hidden = torch.randn(1, 1, 40, 30, dtype=torch.float64)
+    names = [name for name in state.params if name != "log_noise_variance"]
+    values = [(state.params[name] + 0.1 * torch.randn_like(state.params[name])).requires_grad_() for name in names]
+
+    def log_joint(*values):
+        return method.log_joint(dict(zip(names, values, strict=True)), state, batch, hidden)
+
+    assert torch.autograd.gradcheck(log_joint, values, rtol=1e-3, atol=1e-4)
+
+
+def test_a_hidden_layer_without_amplitude_changes_nothing():
+    deep, shallow, data = small(layers=2), small(layers=1), training_set()
+    state, reference = deep.init(data, KEYS), shallow.init(data, KEYS)
+    state.params["layer1.log_outputscale"] -= 40
+    v = torch.randn(3, 8, 1, dtype=torch.float64)
+    state.params["layer2.whitened_values"] = reference.params["layer1.whitened_values"] = v
+    hidden = torch.randn(1, 3, 40, 30, dtype=torch.float64)
+    mean, variance = deep.propagate(deep.layers(state.params), state.buffers, data.full().x, hidden)
+    expected = shallow.propagate(shallow.layers(reference.params), {}, data.full().x, hidden[:0])
+    torch.testing.assert_close(mean, expected[0], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(variance, expected[1], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("task", "layers"), [("regression", 2), ("multiclass", 1)])
+def test_batched_chains_equal_one_at_a_time(task, layers):
+    method, data = small(task, layers=layers), training_set(task)
+    together, x = method.init(data, KEYS), torch.randn(3, 6, 2, dtype=torch.float64)
+    losses = run(method, together, data.full(), 8)
+    predictives = method.predict(together, x, KEYS)
+    # the second replica lacks a row: alone it has no padding
+    n = 39
+    scaling = (part[1:2] for part in (data.x_shift, data.x_scale, data.y_shift, data.y_scale))
+    own = TrainingSet(data.inputs, data.targets, data.rows[1:2, :n], data.count[1:2], *scaling)
+    alone = method.init(own, KEYS[1:2])
+    batch, size = own.full(), method.noise_size(n)
+    for step in range(1, 9):
+        noise = torch.from_numpy(np.random.default_rng((step, 1)).standard_normal(method.noise_size(40))[:size])[None]
+        loss = method.step(alone, batch, noise, step, 8)
+        torch.testing.assert_close(loss[0], losses[step - 1][1], rtol=1e-9, atol=0)
+        if method.keep(step, 8):
+            for name, value in alone.params.items():
+                alone.samples.setdefault(name, []).append(value.clone())
+    for name, value in alone.params.items():
+        torch.testing.assert_close(value[0], together.params[name][1], rtol=1e-9, atol=1e-11)
+    predictive = method.predict(alone, x[1:2], KEYS[1:2])[0]
+    np.testing.assert_allclose(predictive.mean(), predictives[1].mean(), rtol=1e-8)
+
+
+def test_a_diverged_chain_is_nan_and_leaves_the_others_alone():
+    method, data = small(), training_set(counts=(40, 40))
+    state, healthy = method.init(data, KEYS[:2]), method.init(data, KEYS[:2])
+    state.params["layer1.whitened_values"][1, 0] = torch.nan
+    losses, expected = run(method, state, data.full(), 4), run(method, healthy, data.full(), 4)
+    assert all(loss[1].isnan() for loss in losses)
+    torch.testing.assert_close(torch.stack(losses)[:, 0], torch.stack(expected)[:, 0], rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize(("steps", "kept"), [(100, 4), (6, 3), (1, 1)])
+def test_states_are_kept_evenly_after_burn_in(steps, kept):
+    method = small()
+    chosen = [step for step in range(1, steps + 1) if method.keep(step, steps)]
+    assert len(chosen) == kept
+    assert chosen[-1] == steps
+    assert len(set(np.diff(chosen))) <= 2
+    assert chosen[0] > steps // 2
+
+
+def test_preconditioner_and_noise_stay_after_burn_in():
+    method, data = small(), training_set()
+    state = method.init(data, KEYS)
+    noise = torch.zeros(3, method.noise_size(40), dtype=torch.float64)
+    method.step(state, data.full(), noise, 1, 2)
+    before = {"noise": state.params["log_noise_variance"], "square": state.memory["gradient_square"]}
+    assert before["noise"].abs().min() == pytest.approx(method.hyper.learning_rate, rel=1e-3)
+    method.step(state, data.full(), noise, 2, 2)
+    torch.testing.assert_close(state.params["log_noise_variance"], before["noise"], rtol=0, atol=0)
+    torch.testing.assert_close(state.memory["gradient_square"], before["square"], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("task", "dtype"), [("regression", torch.float32), ("binary", torch.float64)])
+def test_learning_beats_the_constant_predictor(task, dtype):
+    method, data = small(task, num_samples=20, step_size=0.05), training_set(task, counts=(40,), dtype=dtype)
+    state = method.init(data, KEYS[:1])
+    run(method, state, data.full(), 600)
+    assert all(value.dtype == dtype for value in state.params.values())
+    (predictive,) = method.predict(state, data.full().x, KEYS[:1])
+    y = data.targets.double().numpy()
+    constant = -math.log(2) if task == "binary" else -0.5 * np.log(2 * np.pi * np.e * y.var())
+    assert predictive.log_prob(y if task == "regression" else y[:, 0]).mean() > constant + 0.2
