@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import importlib.util
 import shlex
+from importlib.machinery import ModuleSpec
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ def folders(conf: Path) -> list[Path]:
     The entry point names a package; its folder `conf` holds method/*.yaml (dataset/*.yaml, ...)."""
     found = [conf]
     for point in entry_points(group=ENTRY_POINTS):
-        spec = importlib.util.find_spec(point.value)
+        spec = _spec(point.value)
         if spec is None or not spec.submodule_search_locations:
             raise UserError(f"entry point {point.name!r} in {ENTRY_POINTS} names {point.value!r}, which is no package")
         found += [Path(location) / "conf" for location in spec.submodule_search_locations]
@@ -60,33 +61,49 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """A YAML mapping, or one line that says where it is wrong."""
     try:
         content = yaml.safe_load(path.read_text())
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
         raise UserError(f"{path} must hold keys and values")
     return content
 
 
+def _spec(module: str) -> ModuleSpec | None:
+    """Where a module is, without importing it (only the packages above it are); None where it is nowhere."""
+    try:
+        return importlib.util.find_spec(module)
+    except ModuleNotFoundError:
+        return None
+
+
 @functools.cache
 def source_path(module: str) -> Path:
     """Source file of a module, without importing the module itself."""
-    try:
-        spec = importlib.util.find_spec(module)
-    except ModuleNotFoundError:
-        spec = None
+    spec = _spec(module)
     if spec is None or not spec.origin:
         raise UserError(f"module {module!r} cannot be found; is its package installed?")
     return Path(spec.origin)
+
+
+def source_tree(path: Path) -> ast.Module:
+    """Syntax tree of a module; a syntax error is one line."""
+    try:
+        return ast.parse(path.read_text())
+    except SyntaxError as error:
+        raise UserError(f"{path}, line {error.lineno}: {error.msg}") from error
 
 
 @functools.cache
 def hyperparameters(module: str) -> type:
     """The dataclass `Hyperparameters` of a method's module, built from its source alone."""
     path = source_path(module)
-    for node in ast.parse(path.read_text()).body:
+    for node in source_tree(path).body:
         if isinstance(node, ast.ClassDef) and node.name == "Hyperparameters":
             namespace: dict[str, Any] = {name: getattr(hyper, name) for name in hyper.__all__} | {"__name__": module}
-            exec(compile(ast.Module([node], []), str(path), "exec", dont_inherit=True), namespace)
+            try:
+                exec(compile(ast.Module([node], []), str(path), "exec", dont_inherit=True), namespace)
+            except NameError as error:
+                raise UserError(f"{path}: Hyperparameters: {error}; use the names of gpbench.hyper") from error
             return namespace["Hyperparameters"]
     raise UserError(f"{path} has no dataclass Hyperparameters; every method declares one (it may be empty)")
 
@@ -134,8 +151,11 @@ def compose(conf: Path, group: str, name: str, overrides: tuple[str, ...] = ()) 
         raise unknown(group, name, available)
     path = available[name]
     where = f"{group} {name!r} ({path})"
+    plain = read_yaml(path)
+    if plain.get("name", name) != name:
+        raise UserError(f"{where}: name is {plain['name']!r}; it must be the file's name")
     if group == "method":
-        cls = hyperparameters(_module(path))
+        cls = hyperparameters(_module(plain, path))
         defaults = {k: v for k, v in (_fields(schema.Method) | _fields(cls)).items() if v is not dataclasses.MISSING}
         valid = _fields(schema.Method) | _fields(cls)
     else:
@@ -144,7 +164,7 @@ def compose(conf: Path, group: str, name: str, overrides: tuple[str, ...] = ()) 
         key = override.split("=", 1)[0]
         if key.split(".")[0] not in valid:
             raise unknown("key", key, valid, where)
-    content = _hydra(conf, group, name, path, defaults, overrides)
+    content = _hydra(conf, group, path, defaults, overrides)
     if group != "method":
         return check(GROUPS[group], content, where)
     header_keys = _fields(schema.Method)
@@ -152,20 +172,21 @@ def compose(conf: Path, group: str, name: str, overrides: tuple[str, ...] = ()) 
         if key not in valid:
             raise unknown("key", key, valid, where)
     header = check(schema.Method, {k: v for k, v in content.items() if k in header_keys}, where)
-    if header.name != name:
-        raise UserError(f"{where}: name is {header.name!r}; it must be the file's name")
     return MethodConfig(header, check(cls, {k: v for k, v in content.items() if k not in header_keys}, where))
 
 
-def _module(path: Path) -> str:
-    module = read_yaml(path).get("module")
+def _module(content: dict[str, Any], path: Path) -> str:
+    module = content.get("module")
     if not isinstance(module, str):
         raise UserError(f"{path}: key 'module' is missing; it names the Python module of the method")
     return module
 
 
-def _hydra(conf: Path, group: str, name: str, path: Path, defaults: dict, overrides: tuple[str, ...]) -> dict[str, Any]:
-    """Hydra's composition of one group item on top of its schema's defaults."""
+def _hydra(conf: Path, group: str, path: Path, defaults: dict, overrides: tuple[str, ...]) -> dict[str, Any]:
+    """Hydra's composition of one group item on top of its schema's defaults.
+
+    The item itself is the primary config: half as long as composing config.yaml, and a mistake in one file
+    is met only where that file is used."""
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra.core.config_store import ConfigStore
@@ -175,17 +196,18 @@ def _hydra(conf: Path, group: str, name: str, path: Path, defaults: dict, overri
     from omegaconf.errors import OmegaConfBaseException
 
     ConfigStore.instance().store(group="method", name="_defaults", node=defaults)
-    search = [f"file://{folder}" for folder in folders(conf)[1:]]
-    items = [f"{group}={name}", *(f"++{group}.{o}" for o in overrides)]
+    home = path.parents[1]
+    search = [f"file://{folder}" for folder in folders(conf) if folder != home]
+    items = [f"++{group}.{o}" for o in overrides]
     if search:
         items.append(f"hydra.searchpath=[{','.join(search)}]")
     GlobalHydra.instance().clear()
     try:
-        with initialize_config_dir(str(conf.absolute()), version_base="1.3"):
-            composed = hydra_compose("config", overrides=items)
+        with initialize_config_dir(str(home.absolute()), version_base="1.3"):
+            composed = hydra_compose(f"{group}/{path.stem}", overrides=items)
     except (HydraException, OmegaConfBaseException) as error:
         reason = str(error.__cause__ or error).strip().splitlines()[0]
-        raise UserError(f"{group} {name!r} ({path}) with {list(overrides) or 'no overrides'}: {reason}") from error
+        raise UserError(f"{group} {path.stem!r} ({path}) with {list(overrides) or 'no overrides'}: {reason}") from error
     return OmegaConf.to_container(composed[group], resolve=True)
 
 

@@ -50,6 +50,8 @@ class Dataset:
     md5: str | None
     """of the prepared arrays"""
     rows: PositiveInt
+    columns: PositiveInt
+    """inputs"""
     licence: str
     citation: str
     url: str
@@ -61,14 +63,14 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Updates by the number of training rows: small below 2,000, medium below 20,000, large above."""
+    """Updates by the numbers in the training inputs (rows x columns): small below 10^4, medium below 3 10^5, large above."""
 
     small: PositiveInt
     medium: PositiveInt
     large: PositiveInt
 
-    def steps(self, rows: int) -> int:
-        return self.small if rows < 2_000 else self.medium if rows < 20_000 else self.large
+    def steps(self, values: int) -> int:
+        return self.small if values < 10_000 else self.medium if values < 300_000 else self.large
 
 
 @dataclass(frozen=True)

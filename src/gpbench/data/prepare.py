@@ -11,11 +11,12 @@ from gpbench.schema import Dataset
 def prepare(dataset: Dataset, places: Places) -> str:
     """Write data/prepared/NAME.npz and return the md5 of its arrays.
 
-    Raises UserError where the number of rows or the md5 differs from the catalogue."""
+    Raises UserError where the shape or the md5 differs from the catalogue."""
     parsed = sources.read(dataset, places.raw)
     table.check(parsed, dataset.name, dataset.task, len(dataset.classes))
-    if len(parsed.inputs) != dataset.rows:
-        raise UserError(f"data set {dataset.name!r} has {len(parsed.inputs)} rows, the catalogue says {dataset.rows}")
+    if parsed.inputs.shape != (dataset.rows, dataset.columns):
+        found, expected = parsed.inputs.shape, (dataset.rows, dataset.columns)
+        raise UserError(f"data set {dataset.name!r} has (rows, inputs) = {found}, the catalogue says {expected}")
     if dataset.md5 is None:
         raise UserError(
             f"data set {dataset.name!r} is not pinned; if the source is right, "

@@ -1,4 +1,4 @@
-"""Covariance functions."""
+"""Covariance functions, and where their lengthscales start."""
 
 from __future__ import annotations
 
@@ -20,3 +20,14 @@ def rbf(x1: Tensor, x2: Tensor, lengthscale: Tensor, outputscale: Tensor) -> Ten
     left = torch.cat([a, -norm_a, torch.ones_like(norm_a)], -1)
     right = torch.cat([b, torch.ones_like(norm_b), -norm_b], -1)
     return (left @ right.mT).exp()
+
+
+def start_lengthscale(x: Tensor, mask: Tensor) -> Tensor:
+    """Initial lengthscale sqrt(sum_d var x_d) `[R]`: sqrt(D) on standardised inputs.
+
+    x `[R, N, D]`; mask `[R, N]` is 1 in the rows that count, 0 in padding.
+    """
+    mask = mask[..., None]
+    count = mask.sum(1, keepdim=True)
+    centred = (x - (mask * x).sum(1, keepdim=True) / count) * mask
+    return (centred.square().sum((1, 2)) / count[:, 0, 0]).clamp_min(1e-6).sqrt()

@@ -17,7 +17,6 @@ from gpbench import streams
 from gpbench.gp import kernels, likelihoods, linalg
 from gpbench.hyper import PositiveFloat, PositiveInt, dataclass
 from gpbench.methods.base import Batch, GradientMethod, State, TrainingSet
-from gpbench.methods.svgp import start_lengthscale
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class Method(GradientMethod):
         train = data.full()
         x, replicas = train.x, train.x.shape[0]
         start = self.hyper.lengthscale
-        lengthscale = start_lengthscale(x, train.weight) if start is None else x.new_full((replicas,), start)
+        lengthscale = kernels.start_lengthscale(x, train.weight) if start is None else x.new_full((replicas,), start)
         params = {
             "log_lengthscale": lengthscale.log()[:, None].repeat(1, x.shape[-1]),
             "log_outputscale": x.new_full((replicas,), math.log(self.hyper.outputscale)),

@@ -69,14 +69,6 @@ def layer(params: dict[str, Tensor], name: str, jitter: float) -> Layer:
     return Layer(z, chol_kzz, params[f"{name}.whitened_mean"], whitened_chol, lengthscale, outputscale)
 
 
-def start_lengthscale(x: Tensor, mask: Tensor) -> Tensor:
-    """sqrt(total variance) `[R]` of the rows of x `[R, N, D]` where mask `[R, N]` is 1; sqrt(D) if standardised."""
-    mask = mask[..., None]
-    count = mask.sum(1, keepdim=True)
-    centred = (x - (mask * x).sum(1, keepdim=True) / count) * mask
-    return (centred.square().sum((1, 2)) / count[:, 0, 0]).clamp_min(1e-6).sqrt()
-
-
 class Method(GradientMethod):
     def __init__(self, hyper, task: str, num_classes: int = 0) -> None:
         super().__init__(hyper, task, num_classes)
@@ -105,7 +97,7 @@ class Method(GradientMethod):
 
     def start_lengthscale(self, x: Tensor, mask: Tensor) -> Tensor:
         if self.hyper.lengthscale is None:
-            return start_lengthscale(x, mask)
+            return kernels.start_lengthscale(x, mask)
         return x.new_full(x.shape[:1], self.hyper.lengthscale)
 
     def start_noise(self, z: Tensor) -> dict[str, Tensor]:

@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gpbench.config import source_path
+from gpbench.config import source_path, source_tree
 
 DISTRIBUTIONS = {"sklearn": "scikit-learn"}
 
@@ -62,7 +62,7 @@ def versions(*modules: str) -> dict[str, str]:
 def _parse(module: str) -> tuple[str, frozenset[str]]:
     """Digest of one module's code and the dotted names it imports."""
     path = source_path(module)
-    tree = _Strip().visit(ast.parse(path.read_text()))
+    tree = _Strip().visit(source_tree(path))
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     imports: set[str] = set()
     for node in ast.walk(tree):

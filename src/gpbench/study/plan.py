@@ -106,7 +106,7 @@ def _cell(
         "method": {"module": method.header.module, **dataclasses.asdict(method.hyper)},
         "data": {"md5": dataset.md5, "task": dataset.task, "images": dataset.images, "classes": len(dataset.classes)},
         "protocol": {k: v for k, v in dataclasses.asdict(protocol).items() if k != "title"},
-        "steps": _steps(method, budget, train_rows),
+        "steps": _steps(method, budget, train_rows * dataset.columns),
         "dtype": study.dtype,
         "noise_block": study.noise_block,
         "code": identity.code(*modules),
@@ -142,7 +142,7 @@ def _cell(
     }
 
 
-def _steps(method: MethodConfig, budget: schema.Budget, rows: int) -> int | None:
+def _steps(method: MethodConfig, budget: schema.Budget, values: int) -> int | None:
     if method.header.closed_form:
         return None
     if method.header.steps:
@@ -150,7 +150,7 @@ def _steps(method: MethodConfig, budget: schema.Budget, rows: int) -> int | None
     sizes = budget.steps.get(method.family) or budget.steps.get("default")
     if sizes is None:
         raise UserError(f"budget {budget.name!r} has no steps for {method.family!r} and no default")
-    return sizes.steps(rows)
+    return sizes.steps(values)
 
 
 def _impossible(method: MethodConfig, dataset: schema.Dataset, rows: int) -> str:

@@ -1,0 +1,186 @@
+"""Small cases, a method on a task each, whose fits are made once and shared by the contracts."""
+
+import dataclasses
+import functools
+import importlib
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gpbench import config, schema
+from gpbench.data import protocols
+from gpbench.data.table import Table
+from gpbench.methods.base import ClosedFormMethod
+from gpbench.study import plan, predict
+from gpbench.study.predict import Outcome
+
+CONF = Path(__file__).parents[2] / "conf"
+YARDSTICK = "constant"
+STEPS, BLOCK, ROWS, SPLITS = 80, 10, 80, 3
+CLASSES = {"regression": 0, "binary": 2, "multiclass": 3}
+# what makes a fit small or quick to learn, where a method has such a hyperparameter
+SMALL = {
+    "num_inducing": 16,
+    "num_features": 20,
+    "samples_test": 20,
+    "num_samples": 8,
+    "trials": 1,
+    "iterations": 40,
+    "learning_rate": 0.05,
+}
+
+
+@functools.cache
+def table(task: str) -> Table:
+    """A smooth function of three inputs of unlike scales, with noise; its sign; or which third of it a row is in."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(ROWS, 3)) * [1.0, 10.0, 0.1] + [0.0, 5.0, -2.0]
+    f = np.sin(2 * x[:, 0]) + 0.1 * x[:, 1]
+    if task == "regression":
+        y = 30 + 4 * (f + 0.1 * rng.normal(size=ROWS))
+    else:
+        cuts = np.quantile(f, np.arange(1, CLASSES[task]) / CLASSES[task])
+        y = np.searchsorted(cuts, f).astype(float)
+    return Table(x, y[:, None], ["a", "b", "c"], ["y"])
+
+
+def methods(conf: Path) -> dict[str, config.MethodConfig]:
+    """Every method that the project and installed plugins offer, as configured."""
+    return {name: config.compose(conf, "method", name) for name in config.options(conf, "method")}
+
+
+def every_case(conf: Path) -> list[tuple[str, str]]:
+    """(method, task) of the first method of each module: the others of a module are presets."""
+    first = {}
+    for name, method in methods(conf).items():
+        first.setdefault(method.header.module, (name, method.header.tasks))
+    return [(name, task) for name, tasks in first.values() for task in tasks]
+
+
+def cell(name: str, task: str, dtype: str = "float64", conf: Path = CONF) -> dict:
+    """A cell as the planner makes it, with `SPLITS` fits."""
+    data = table(task)
+    hyper = config.compose(conf, "method", name).hyper
+    small = tuple(f"{k}={v}" for k, v in SMALL.items() if hasattr(hyper, k))
+    sizes = schema.Sizes(STEPS, STEPS, STEPS)
+    dataset = schema.Dataset(
+        name=f"smooth_{task}",
+        title="a smooth function",
+        task=task,
+        source=schema.Source("table"),
+        md5=data.md5,
+        rows=ROWS,
+        licence="none",
+        citation="none",
+        url="",
+        classes=[str(c) for c in range(CLASSES[task])],
+    )
+    return plan._cell(
+        schema.Study("conformance", "", [name], [dataset.name], dtype=dtype, noise_block=BLOCK, splits=SPLITS),
+        config.compose(conf, "method", name, small),
+        dataset,
+        config.compose(conf, "protocol", "common", ("splits.train_fraction=0.75",)),
+        schema.Budget("conformance", "", {"default": sizes}),
+        schema.Trainer("conformance", checkpoint_seconds=1e9, log_points=20, eval_points=2),
+        list(small),
+    )
+
+
+def group(cell: dict, *splits: int, **how) -> dict:
+    """The fits of some splits in one tensor batch, as a batch file holds them."""
+    fits = [fit for fit in cell["fits"] if fit["split"] in splits]
+    group_id = "-".join(fit["fit_id"] for fit in fits)
+    shared = {k: cell[k] for k in ("address", "label", "family", "rows", "what")}
+    return shared | {"how": cell["how"] | how, "fits": fits, "group_id": group_id}
+
+
+@contextmanager
+def unequal_parts():
+    """Split 1 has a training row less than the others."""
+    whole = protocols.split_rows
+
+    def split_rows(splits, n, split):
+        train, test = whole(splits, n, split)
+        return (train[:-1] if split == 1 else train), test
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(protocols, "split_rows", split_rows)
+        yield
+
+
+class Case:
+    """A method on a task: its fits, each made when it is first asked for."""
+
+    def __init__(self, name: str, task: str, folders, conf: Path = CONF) -> None:
+        self.name, self.task, self.folders = name, task, folders
+        self.table = table(task)
+        self.cell = cell(name, task, conf=conf)
+        self.single = cell(name, task, "float32", conf)
+        self.yardstick = cell(YARDSTICK, task)
+        self.method = predict.method(self.cell["what"])
+        self.closed_form = isinstance(self.method, ClosedFormMethod)
+
+    def folder(self) -> Path:
+        return self.folders.mktemp(f"{self.name}-{self.task}")
+
+    def fit(self, group: dict, data: Table | None = None, work: Path | None = None) -> list[Outcome]:
+        """Fit a group in a work folder of its own."""
+        entry = importlib.import_module(group["what"]["entry"])
+        with unequal_parts():
+            return entry.run(group, data or self.table, work or self.folder())
+
+    @functools.cached_property
+    def together(self) -> list[Outcome]:
+        return self.fit(group(self.cell, *range(SPLITS)))
+
+    @functools.cached_property
+    def alone(self) -> list[Outcome]:
+        return [self.fit(group(self.cell, split))[0] for split in range(SPLITS)]
+
+    @functools.cached_property
+    def fold(self) -> predict.Fold:
+        """Split 0, whose size is that of the planner."""
+        return predict.fold(self.cell["what"], self.table, 0, 0)
+
+    def answer(self, outcome: Outcome, x: np.ndarray):
+        """Predictive of split 0 at scaled inputs x `[T, D]`, by the fitted model, as `gpbench predict` asks it."""
+        entry = importlib.import_module(self.cell["what"]["entry"])
+        path = self.folder() / entry.MODEL_FILE
+        entry.save(outcome.model, path)
+        return entry.answer(self.cell["what"], path, x, self.fold.key)
+
+
+def mnll(outcome: Outcome) -> float:
+    assert outcome.status == "done", outcome.reason
+    return -outcome.points["log_density"].mean()
+
+
+def numbers(outcome: Outcome) -> pd.DataFrame:
+    """Trace without the clock."""
+    return pd.DataFrame(outcome.trace).drop(columns="seconds", errors="ignore")
+
+
+def assert_same(one: Outcome, other: Outcome) -> None:
+    """Bit for bit the same points and trace."""
+    assert one.status == other.status == "done", (one.reason, other.reason)
+    pd.testing.assert_frame_equal(one.points, other.points, check_exact=True)
+    pd.testing.assert_frame_equal(numbers(one), numbers(other), check_exact=True)
+
+
+def assert_close(one: Outcome, other: Outcome, relative: float = 1e-9) -> None:
+    """Every number of the points agrees to `relative`."""
+    assert one.status == other.status == "done", (one.reason, other.reason)
+    scale = 1.0 + other.points.abs()
+    worst = ((one.points - other.points).abs() / scale).to_numpy().max()
+    assert worst <= relative, f"relative difference {worst:.2g}"
+
+
+def changed(data: Table, rows: np.ndarray) -> Table:
+    """Other inputs and targets (of the same classes) in some rows."""
+    inputs, targets = data.inputs.copy(), data.targets.copy()
+    inputs[rows] = 3 * inputs[rows] + 1
+    targets[rows] = np.roll(targets[rows], 1, axis=0)
+    return dataclasses.replace(data, inputs=inputs, targets=targets)

@@ -1,0 +1,211 @@
+"""The contracts: what every method owes the study. Each is a check of one `Case`."""
+
+import contextlib
+import dataclasses
+import io
+import pickle
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from cases import SPLITS, STEPS, YARDSTICK, Case, assert_close, assert_same, changed, group, mnll
+
+from gpbench import streams
+from gpbench.evaluation.predictive import GaussianMixture
+from gpbench.methods.base import SamplerMethod
+from gpbench.study import predict, training
+
+STANDARD_ERRORS = 6.0
+CRASH = 45
+"""step at which a fit is cut off: after two checkpoints that hold samples of a sampler, between two blocks"""
+POISONED, POISON_STEP = 1, 7
+
+
+def learning_beats_the_constant_predictor(case: Case) -> None:
+    if case.name == YARDSTICK:
+        pytest.skip("this is the constant predictor")
+    (constant,) = case.fit(group(case.yardstick, 0))
+    assert mnll(case.together[0]) < mnll(constant)
+
+
+def batched_is_looped(case: Case) -> None:
+    """The training parts are of unequal size, so that padding rows and their noise count for nothing."""
+    for one, other in zip(case.together, case.alone, strict=True):
+        assert_close(one, other)
+
+
+def fitting_twice_is_the_same(case: Case) -> None:
+    assert_same(case.fit(group(case.cell, 0))[0], case.alone[0])
+
+
+def resumed_is_uninterrupted(case: Case) -> None:
+    """Also where the newest checkpoint is damaged, which is said."""
+    needs_steps(case)
+    work, damaged = case.folder(), case.folder() / "work"
+    with pytest.raises(Crash):
+        crash(case, work)
+    newest = sorted(work.glob("checkpoint-*.pt"))[-1]
+    assert newest.name == f"checkpoint-{40:09d}.pt"
+    shutil.copytree(work, damaged)
+    (damaged / newest.name).write_bytes(newest.read_bytes()[:500])
+    for folder, said in ((work, ""), (damaged, f"{damaged / newest.name} cannot be read")):
+        with contextlib.redirect_stderr(io.StringIO()) as stderr:
+            resumed = case.fit(group(case.cell, *range(SPLITS)), work=folder)
+        assert said in stderr.getvalue()
+        assert bool(stderr.getvalue()) == bool(said)
+        for one, other in zip(resumed, case.together, strict=True):
+            assert_same(one, other)
+
+
+class Crash(Exception):
+    """Ends a fit where a kill would."""
+
+
+def crash(case: Case, work) -> None:
+    """Fit all splits, with a checkpoint after each block, until step `CRASH`."""
+    with pytest.MonkeyPatch.context() as patch:
+        before_step(case, patch, CRASH, lambda fit: raise_crash())
+        case.fit(group(case.cell, *range(SPLITS), checkpoint_seconds=0.0), work=work)
+
+
+def raise_crash() -> None:
+    raise Crash
+
+
+def before_step(case: Case, patch: pytest.MonkeyPatch, chosen: int, action) -> None:
+    """Call `action(fit)` before one step of every fit."""
+    family = training.SamplerFit if isinstance(case.method, SamplerMethod) else training.GradientFit
+    advance = family.advance
+
+    def interrupted(fit, batch, noise, step):
+        if step == chosen:
+            action(fit)
+        return advance(fit, batch, noise, step)
+
+    patch.setattr(family, "advance", interrupted)
+
+
+def single_precision_is_close(case: Case) -> None:
+    """Without noise the same numbers to single precision; with it (whose draws differ) it learns as well."""
+    needs_steps(case)
+    (outcome,) = case.fit(group(case.single, 0))
+    assert all(value.dtype == torch.float32 for value in outcome.model["params"].values())
+    (constant,) = case.fit(group(case.yardstick, 0))
+    assert mnll(outcome) < mnll(constant)
+    if noise_size(case, 1) == 0:
+        assert abs(mnll(outcome) - mnll(case.alone[0])) < 1e-2
+
+
+def permuting_test_rows_permutes_predictions(case: Case) -> None:
+    """Exactly; but to Monte Carlo error where rows have noise of their own (alike rows then get unlike answers)."""
+    x = case.fold.scaling.inputs(case.table.inputs[case.fold.test])
+    order = np.random.default_rng(0).permutation(len(x))
+    there, here = components(case.answer(case.alone[0], x)), components(case.answer(case.alone[0], x[order]))
+    alike = components(case.answer(case.alone[0], np.repeat(x[:1], 2, 0)))
+    if np.allclose(alike[:, 0], alike[:, 1], rtol=1e-12, atol=1e-12):
+        np.testing.assert_allclose(here, there[:, order], rtol=1e-9, atol=1e-12)
+    else:
+        error = np.sqrt((there.var(0)[order] + here.var(0)) / (len(here) - 1))
+        assert (np.abs(here.mean(0) - there.mean(0)[order]) <= STANDARD_ERRORS * error + 1e-12).all()
+
+
+def components(predictive) -> np.ndarray:
+    """Means or class probabilities of the components `[S, T, K]`."""
+    return predictive.component_mean if isinstance(predictive, GaussianMixture) else predictive.component_probs
+
+
+def permuting_training_rows_changes_nothing(case: Case) -> None:
+    train = case.fold.train
+    order = np.random.default_rng(0).permutation(len(train))
+    inputs, targets = case.table.inputs.copy(), case.table.targets.copy()
+    inputs[train], targets[train] = inputs[train[order]], targets[train[order]]
+    permuted = dataclasses.replace(case.table, inputs=inputs, targets=targets)
+    if reason := order_of_rows_matters(case, permuted):
+        pytest.skip(reason)
+    # the sums over rows are rounded in another order, and steps amplify that
+    assert_close(case.fit(group(case.cell, 0), permuted)[0], case.alone[0], relative=1e-6)
+
+
+def order_of_rows_matters(case: Case, permuted) -> str:
+    """Why a method may depend on the order of its training rows; empty where it may not."""
+    if case.closed_form:
+        x = case.fold.scaling.inputs(case.table.inputs[case.fold.train])
+        y = case.fold.scaling.targets(case.table.targets[case.fold.train])
+        rng = streams.rng(case.fold.key, "init")
+        before = rng.bit_generator.state
+        case.method.fit(x, y if case.task == "regression" else y[:, 0].astype(int), rng)
+        return "draws rows at random" if rng.bit_generator.state != before else ""
+    if len(case.fold.train) > case.method.hyper.batch_size:
+        return "learns from mini-batches"
+    if noise_size(case, 1) != noise_size(case, 2):
+        return "every row has noise of its own"
+    one, other = (starting_params(case, data) for data in (case.table, permuted))
+    same = all(torch.allclose(one[name], other[name], rtol=1e-9, atol=1e-12) for name in one)
+    return "" if same else "starts from rows drawn at random"
+
+
+def starting_params(case: Case, data) -> dict[str, torch.Tensor]:
+    folds = [predict.fold(case.cell["what"], data, 0, 0)]
+    train = training.training_set(data, folds, torch.float64, torch.device("cpu"))
+    return predict.method(case.cell["what"]).init(train, [folds[0].key]).params
+
+
+def test_rows_change_no_fitted_quantity(case: Case) -> None:
+    (outcome,) = case.fit(group(case.cell, 0), changed(case.table, case.fold.test))
+    assert not outcome.points.equals(case.alone[0].points)
+    if case.closed_form:
+        assert pickle.dumps(outcome.model) == pickle.dumps(case.alone[0].model)
+        return
+    for kind in ("params", "buffers"):
+        for name, value in case.alone[0].model[kind].items():
+            assert torch.equal(outcome.model[kind][name], value), name
+    for name, values in case.alone[0].model["samples"].items():
+        assert all(map(torch.equal, outcome.model["samples"][name], values)), name
+
+
+test_rows_change_no_fitted_quantity.__test__ = False
+
+
+def a_diverged_replica_leaves_the_others_alone(case: Case) -> None:
+    needs_steps(case)
+    with pytest.MonkeyPatch.context() as patch:
+        before_step(case, patch, POISON_STEP, poison)
+        outcomes = case.fit(group(case.cell, *range(SPLITS)))
+    poisoned = outcomes.pop(POISONED)
+    assert poisoned.status == "diverged"
+    assert f"at step {POISON_STEP + 1} of {STEPS}" in poisoned.reason
+    assert poisoned.points is None
+    for one, other in zip(outcomes, [case.together[0], case.together[2]], strict=True):
+        assert_close(one, other)
+
+
+def poison(fit) -> None:
+    with torch.no_grad():
+        next(iter(fit.state.params.values()))[POISONED] = torch.nan
+
+
+def needs_steps(case: Case) -> None:
+    if case.closed_form:
+        pytest.skip("closed form: no steps, one replica at a time, float64")
+
+
+def noise_size(case: Case, rows: int) -> int:
+    """Normals of one step; asked after `init`, which some samplers need for it."""
+    method = predict.method(case.cell["what"])
+    train = training.training_set(case.table, [case.fold], torch.float64, torch.device("cpu"))
+    method.init(train, [case.fold.key])
+    return method.noise_size(rows)
+
+
+CONTRACTS = [
+    learning_beats_the_constant_predictor,
+    batched_is_looped,
+    fitting_twice_is_the_same,
+    resumed_is_uninterrupted,
+    single_precision_is_close,
+    permuting_test_rows_permutes_predictions,
+    permuting_training_rows_changes_nothing,
+    test_rows_change_no_fitted_quantity,
+    a_diverged_replica_leaves_the_others_alone,
+]
