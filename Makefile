@@ -27,6 +27,7 @@ lint: .venv/.ok  ## style and one-way imports
 
 bench: .venv/.ok  ## timings beside GPyTorch, overhead of the loop
 	OMP_NUM_THREADS=1 python bench/bench.py
+	OMP_NUM_THREADS=1 python bench/loop.py
 
 figures: .venv/.ok  ## redraw the figures of the default study; NAME=convergence for one
 	snakemake --cores $(CORES) --forcerun figure --until figure $(if $(NAME),results/default/figures/$(NAME).pdf)

@@ -16,7 +16,8 @@ PY = sys.executable
 WHERE = places.find()
 
 try:
-    GRAPH = graph.load(WHERE, config.get("study", "default"), config.get("overrides", ""), main=workflow.is_main_process)
+    STUDY, OVERRIDES = (str(config.get(key, plain)) for key, plain in (("study", "default"), ("overrides", "")))
+    GRAPH = graph.load(WHERE, STUDY, OVERRIDES, main=workflow.is_main_process)
 except UserError as error:
     raise WorkflowError(str(error))
 
@@ -27,6 +28,7 @@ wildcard_constraints:
     name=r"[a-z0-9_]+",
     dataset=r"[a-z0-9_]+",
     batch=r"[0-9a-f]+",
+    item=r".+",
 
 
 include: "workflows/rules/data.smk"

@@ -90,6 +90,7 @@ def fit(arguments: argparse.Namespace) -> None:
     batch, fit_ids = single.batch(where, arguments.settings)
     store = Store(where.store)
     if batch["groups"]:
+        store.require_writable()
         run.run_batch(batch, where)
     for fit_id in fit_ids:
         record = store.record(fit_id) if store.has(fit_id) else None
@@ -146,7 +147,7 @@ def retry(arguments: argparse.Namespace) -> None:
 
     store = Store(places.find().store)
     chosen = [store.find(prefix) for prefix in arguments.fits] or store.ids()
-    bad = [i for i in chosen if not store.has(i) or store.record(i)["status"] != "done"]
+    bad = [fit_id for fit_id in chosen if not store.ended_well(fit_id)]
     for fit_id in bad:
         store.remove(fit_id)
     print(f"{len(bad)} fits cleared; the next run makes them anew")
@@ -194,6 +195,7 @@ def verdict(arguments: argparse.Namespace) -> None:
     if lines:
         print("\n".join(lines), file=sys.stderr)
         raise UserError(f"{len(lines)} fits of {arguments.name} did not end well; `gpbench retry` clears them")
+    print(f"{arguments.name}: every fit ended well; open results/{arguments.name}/report.html")
 
 
 def track(arguments: argparse.Namespace) -> None:

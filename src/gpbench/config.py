@@ -14,7 +14,7 @@ import shlex
 from importlib.machinery import ModuleSpec
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
@@ -62,7 +62,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         content = yaml.safe_load(path.read_text())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+        raise UserError(f"{path} is not valid YAML: {error}") from error
     if not isinstance(content, dict):
         raise UserError(f"{path} must hold keys and values")
     return content
@@ -118,9 +118,7 @@ def _fields(cls: type) -> dict[str, Any]:
 
 def check(cls: type, content: dict[str, Any], where: str) -> Any:
     """An instance of the dataclass `cls`; unknown keys, wrong types and values out of range are one-line errors."""
-    for key in content:
-        if key not in _fields(cls):
-            raise unknown("key", key, _fields(cls), where)
+    _check_keys(cls, content, where)
     try:
         return TypeAdapter(cls).validate_python(content)
     except ValidationError as error:
@@ -128,6 +126,20 @@ def check(cls: type, content: dict[str, Any], where: str) -> Any:
         key = ".".join(str(part) for part in first["loc"])
         given = "" if first["type"] == "missing" else f" (given: {first['input']!r})"
         raise UserError(f"{where}: {key}: {first['msg']}{given}") from error
+
+
+def _check_keys(cls: type, content: dict[str, Any], where: str) -> None:
+    """Refuse unknown keys, here and in the dataclasses below, which pydantic would pass over."""
+    hints = get_type_hints(cls)
+    for key, value in content.items():
+        if key not in hints:
+            raise unknown("key", key, hints, where)
+        below, parts = hints[key], [value]
+        if get_origin(below) is dict and isinstance(value, dict):
+            below, parts = get_args(below)[1], list(value.values())
+        for part in parts:
+            if dataclasses.is_dataclass(below) and isinstance(part, dict):
+                _check_keys(below, part, f"{where}: {key}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,10 +217,10 @@ def _hydra(conf: Path, group: str, path: Path, defaults: dict, overrides: tuple[
     try:
         with initialize_config_dir(str(home.absolute()), version_base="1.3"):
             composed = hydra_compose(f"{group}/{path.stem}", overrides=items)
+        return OmegaConf.to_container(composed[group], resolve=True)
     except (HydraException, OmegaConfBaseException) as error:
         reason = str(error.__cause__ or error).strip().splitlines()[0]
         raise UserError(f"{group} {path.stem!r} ({path}) with {list(overrides) or 'no overrides'}: {reason}") from error
-    return OmegaConf.to_container(composed[group], resolve=True)
 
 
 def split_override(text: str) -> tuple[str, str]:

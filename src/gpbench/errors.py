@@ -7,6 +7,9 @@ from collections.abc import Iterable
 class UserError(Exception):
     """Something the user can mend, said in one line: what is wrong, where, what to do."""
 
+    def __init__(self, text: str) -> None:
+        super().__init__(" ".join(line.strip() for line in text.splitlines()))  # libraries' reasons may have several
+
 
 def unknown(kind: str, name: str, valid: Iterable[str], where: str = "") -> UserError:
     """An unknown name, with the nearest valid one (or the list of all where none is near)."""

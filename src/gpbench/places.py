@@ -36,6 +36,10 @@ class Places:
         return self.root / "plans"
 
     @property
+    def runs(self) -> Path:
+        return self.root / "runs"
+
+    @property
     def results(self) -> Path:
         return self.root / "results"
 

@@ -63,7 +63,7 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Updates by the numbers in the training inputs (rows x columns): small below 10^4, medium below 3 10^5, large above."""
+    """Updates by the training inputs' rows x columns: small below 10^4, medium below 3 10^5, large above."""
 
     small: PositiveInt
     medium: PositiveInt
@@ -124,3 +124,5 @@ class Study:
     replicas: PositiveInt = 1
     splits_of: dict[str, PositiveInt] = field(default_factory=dict)
     """number of splits of single data sets, where it differs"""
+    presets: dict[str, dict[str, str]] = field(default_factory=dict)
+    """data set -> method of the study -> the preset that stands in for it there (images, say)"""

@@ -9,8 +9,8 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from cases import SPLITS, STEPS, YARDSTICK, Case, assert_close, assert_same, changed, group, mnll
 
+from cases import SPLITS, STEPS, YARDSTICK, Case, assert_close, assert_same, changed, group, mnll
 from gpbench import streams
 from gpbench.evaluation.predictive import GaussianMixture
 from gpbench.methods.base import SamplerMethod

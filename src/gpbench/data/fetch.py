@@ -7,11 +7,11 @@
 from __future__ import annotations
 
 import hashlib
+import http.client
 import os
 import shutil
 import subprocess
 import sys
-import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ def pins(places: Places) -> dict[str, dict[str, Any]]:
         content = yaml.safe_load(path.read_text())
     except (OSError, yaml.YAMLError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
-    return {entry["path"]: entry for entry in content.get("outs") or []}
+    return {entry["path"]: entry for entry in (content or {}).get("outs") or []}
 
 
 def fetch(dataset: Dataset, places: Places) -> list[Path]:
@@ -65,7 +65,7 @@ def _into_workspace(item: str, pin: dict[str, Any], places: Places) -> None:
             tried.append(f"DVC remote {remote}: {(pulled.stderr.strip().splitlines() or ['no reason given'])[-1]}")
     if not cached.is_file():
         mirror = os.environ.get("GPBENCH_MIRROR")
-        for source in ([f"{mirror.rstrip('/')}/{item}"] if mirror else []) + pin["meta"].get("urls", []):
+        for source in ([f"{mirror.rstrip('/')}/{item}"] if mirror else []) + (pin.get("meta", {}).get("urls") or []):
             reason = _download(source, pin, cached)
             if reason is None:
                 break
@@ -85,10 +85,10 @@ def _download(source: str, pin: dict[str, Any], cached: Path) -> str | None:
         with write_aside(cached) as temporary:
             with _open(source) as stream, temporary.open("wb") as sink:
                 shutil.copyfileobj(stream, sink, CHUNK)
-            for algorithm, expected in (("md5", pin["md5"]), ("sha256", pin["meta"].get("sha256"))):
+            for algorithm, expected in (("md5", pin["md5"]), ("sha256", pin.get("meta", {}).get("sha256"))):
                 if expected and _sum(temporary, algorithm) != expected:
                     raise OSError(f"{algorithm} is {_sum(temporary, algorithm)}, expected {expected}")
-    except (OSError, urllib.error.URLError) as error:
+    except (OSError, http.client.HTTPException) as error:  # URLError is an OSError
         return str(error)
     return None
 

@@ -93,7 +93,7 @@ class State:
 
 
 class Method:
-    """hyper: the module's `Hyperparameters`; task: regression, binary or multiclass; num_classes: C (0 in regression)."""
+    """hyper: the module's `Hyperparameters`; task: regression, binary or multiclass; num_classes: 0 in regression."""
 
     def __init__(self, hyper: Any, task: str, num_classes: int = 0) -> None:
         self.hyper = hyper
@@ -149,7 +149,7 @@ class SamplerMethod(Method):
         raise NotImplementedError
 
     def step(self, state: State, batch: Batch, noise: Tensor, step: int, steps: int) -> Tensor:
-        """Advance `state` in place by one transition; returns minus the estimated log joint `[R]`."""
+        """Advance `state` in place by transition `step` (from 0); returns minus the estimated log joint `[R]`."""
         raise NotImplementedError
 
     def keep(self, step: int, steps: int) -> bool:

@@ -27,7 +27,7 @@ from gpbench.gp import inducing, kernels, likelihoods, linalg, sparse
 from gpbench.hyper import Annotated, Fraction, Gt, Lt, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods.base import Batch, SamplerMethod, State, TrainingSet
 from gpbench.methods.dsvi import mean_map
-from gpbench.methods.svgp import Layer, start_lengthscale
+from gpbench.methods.svgp import Layer
 from gpbench.sampling import sghmc
 from gpbench.streams import Key
 
@@ -93,8 +93,8 @@ class Method(SamplerMethod):
         return 1 + self.num_coordinates + 2 * batch_size * self.hyper.hidden_width * (self.hyper.layers - 1)
 
     def step(self, state: State, batch: Batch, noise: Tensor, step: int, steps: int) -> Tensor:
-        """One transition, `step` from 1; the loss `[R]` is that of the state left, NaN where the chain diverged."""
-        adapt = step <= self._burn_in(steps)
+        """One transition, `step` from 0; the loss `[R]` is that of the state left, NaN where the chain diverged."""
+        adapt = step < self._burn_in(steps)
         choice, kick, hidden = self._split_noise(noise, batch)
         leaves = {name: value.detach().requires_grad_() for name, value in sampled(state.params).items()}
         potential = -self.log_joint(leaves, state, batch, hidden[0])
@@ -191,8 +191,8 @@ class Method(SamplerMethod):
     def _step_noise_variance(self, state: State, batch: Batch, choice: Tensor, hidden_noise: Tensor, step: int) -> None:
         """One Adam step on log noise_variance at a random member of the window of the last states."""
         memory, window = state.memory, state.memory["window"]
-        window[:, (step - 1) % window.shape[1]] = sghmc.flatten(sampled(state.params))
-        filled = min(step, window.shape[1])
+        window[:, step % window.shape[1]] = sghmc.flatten(sampled(state.params))
+        filled = min(step + 1, window.shape[1])
         member = (torch.special.ndtr(choice[:, 0]) * filled).long().clamp_max(filled - 1)
         chosen = sghmc.unflatten(window[torch.arange(len(window), device=window.device), member], sampled(state.params))
         with torch.no_grad():
@@ -204,8 +204,8 @@ class Method(SamplerMethod):
         first, second = ADAM_DECAY
         memory["adam_mean"] = torch.lerp(gradient, memory["adam_mean"], first)
         memory["adam_square"] = torch.lerp(gradient.square(), memory["adam_square"], second)
-        direction = memory["adam_mean"] / (1 - first**step)
-        scale = (memory["adam_square"] / (1 - second**step)).sqrt() + ADAM_EPSILON
+        direction = memory["adam_mean"] / (1 - first ** (step + 1))
+        scale = (memory["adam_square"] / (1 - second ** (step + 1))).sqrt() + ADAM_EPSILON
         state.params["log_noise_variance"] = log_noise.detach() - self.hyper.learning_rate * direction / scale
 
     def _split_noise(self, noise: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
@@ -229,7 +229,7 @@ class Method(SamplerMethod):
 
     def _first_layer(self, name: str, x: Tensor, z: Tensor, mask: Tensor, num_outputs: int) -> dict[str, Tensor]:
         if self.hyper.lengthscale is None:
-            lengthscale = start_lengthscale(x, mask)
+            lengthscale = kernels.start_lengthscale(x, mask)
         else:
             lengthscale = x.new_full(x.shape[:1], self.hyper.lengthscale)
         return {

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from gpbench import streams
 from gpbench.gp import inducing, kernels, likelihoods, linalg, sparse
+from gpbench.gp.kernels import start_lengthscale
 from gpbench.hyper import PositiveFloat, PositiveInt, dataclass
 from gpbench.methods.base import Batch, GradientMethod, State, TrainingSet
 
@@ -97,7 +98,7 @@ class Method(GradientMethod):
 
     def start_lengthscale(self, x: Tensor, mask: Tensor) -> Tensor:
         if self.hyper.lengthscale is None:
-            return kernels.start_lengthscale(x, mask)
+            return start_lengthscale(x, mask)
         return x.new_full(x.shape[:1], self.hyper.lengthscale)
 
     def start_noise(self, z: Tensor) -> dict[str, Tensor]:

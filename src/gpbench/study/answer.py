@@ -54,13 +54,16 @@ def read_inputs(path: Path, names: list[str]) -> np.ndarray:
 
     try:
         frame = pd.read_csv(path)
-    except FileNotFoundError:
-        raise UserError(f"{path} does not exist; give a CSV with the columns {', '.join(names)}") from None
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"{path}: {reason}; give a CSV with the columns {', '.join(names)}") from None
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not a CSV table: {error}") from error
     missing = [name for name in names if name not in frame.columns]
     if missing:
         raise UserError(f"{path}: columns {missing} are missing; the model needs {', '.join(names)}")
+    if frame.empty:
+        raise UserError(f"{path} has no rows below its header")
     values = frame[names].apply(pd.to_numeric, errors="coerce").to_numpy(float)
     bad = np.argwhere(~np.isfinite(values))
     if len(bad):

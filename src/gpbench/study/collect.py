@@ -31,7 +31,8 @@ def fits(plan: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
 def seen(where: Places, plan: dict[str, Any]) -> str:
     """What a collection depends on, as text: the status of every fit, and the scoring code."""
     store = Store(where.store)
-    states = {fit["fit_id"]: _status(store, cell, fit)[0] for cell, fit in fits(plan)}
+    begun = store.begun()
+    states = {fit["fit_id"]: _status(store, begun, cell, fit)[0] for cell, fit in fits(plan)}
     return identity.canonical({"scoring": scoring.digest(), "states": states})
 
 
@@ -40,19 +41,19 @@ def stamp(where: Places, name: str) -> Path:
     return where.plans / f"{name}.seen"
 
 
-def _status(store: Store, cell: dict[str, Any], fit: dict[str, Any]) -> tuple[str, str]:
-    """(status, reason) of a fit, whether it ended, is under way, or cannot be."""
+def _status(store: Store, begun: dict[str, dict], cell: dict[str, Any], fit: dict[str, Any]) -> tuple[str, str]:
+    """(status, reason) of a fit, whether it ended, is under way (in a group of `begun`), or cannot be."""
     if cell["skip"]:
         return "skipped", cell["skip"]
     if store.has(fit["fit_id"]):
         record = store.record(fit["fit_id"])
         return record["status"], record["reason"]
-    for group in store.groups():
-        if fit["fit_id"] in {f["fit_id"] for f in group["fits"]}:
-            note = store.work(group["group_id"]) / "stopped.txt"
-            step = f"at step {store.checkpoint(group['group_id'])} of {group['what']['steps']}"
-            return ("stopped", note.read_text()) if note.is_file() else ("missing", f"interrupted {step}")
-    return "missing", "not run yet"
+    group = begun.get(fit["fit_id"])
+    if group is None:
+        return "missing", "not run yet"
+    note = store.work(group["group_id"]) / "stopped.txt"
+    step = f"at step {store.checkpoint(group['group_id'])} of {group['what']['steps']}"
+    return ("stopped", note.read_text()) if note.is_file() else ("missing", f"interrupted {step}")
 
 
 def collect(where: Places, name: str) -> dict[str, int]:
@@ -61,9 +62,9 @@ def collect(where: Places, name: str) -> dict[str, int]:
 
     plan, store = read_plan(where, name), Store(where.store)
     write_if_changed(stamp(where, name), seen(where, plan))
-    rows, traces, points = [], [], []
+    rows, traces, points, begun = [], [], [], store.begun()
     for cell, fit in fits(plan):
-        status, reason = _status(store, cell, fit)
+        status, reason = _status(store, begun, cell, fit)
         rows.append(_row(store, cell, fit, status, reason))
         folder = store.folder(fit["fit_id"])
         if status in FINAL and (folder / "trace.parquet").is_file():
@@ -80,7 +81,7 @@ def collect(where: Places, name: str) -> dict[str, int]:
         "name": name,
         "command": plan["command"],
         **{k: study[k] for k in ("title", "datasets", "methods", "protocol", "budget", "splits")},
-        "expected": [[cell["address"]["method"], cell["address"]["dataset"], fit["split"]] for cell, fit in fits(plan)],
+        "expected": [[cell["method"], cell["address"]["dataset"], fit["split"]] for cell, fit in fits(plan)],
         **provenance.commit(where.root),
         "created": provenance.now(),
         "machine": provenance.machine(),
@@ -101,7 +102,9 @@ def _row(store: Store, cell: dict, fit: dict, status: str, reason: str) -> dict[
         "kind": cell["what"]["kind"],
         "label": cell["label"],
         "family": cell["family"],
-        **{k: address[k] for k in ("method", "dataset", "protocol", "budget", "overrides")},
+        "method": cell["method"],
+        "preset": address["method"],
+        **{k: address[k] for k in ("dataset", "protocol", "budget", "overrides")},
         "split": fit["split"],
         "replica": fit["replica"],
         "task": cell["what"]["data"]["task"],
@@ -148,9 +151,9 @@ def _write(path: Path, table: Any) -> None:
 def verdict(where: Places, name: str) -> list[str]:
     """One line for every fit that failed, diverged, ran out of memory, was stopped or is missing."""
     plan, store = read_plan(where, name), Store(where.store)
-    lines = []
+    lines, begun = [], store.begun()
     for cell, fit in fits(plan):
-        status, reason = _status(store, cell, fit)
+        status, reason = _status(store, begun, cell, fit)
         if status not in ("done", "skipped"):
             address = cell["address"]
             place = f"{address['method']} on {address['dataset']}, split {fit['split']} ({fit['fit_id']})"

@@ -6,20 +6,30 @@ import math
 from typing import Any
 
 # seconds a step on one CPU thread, before anything is measured; only batching and estimates use them
-SECONDS_PER_STEP = {"svgp": 0.006, "dsvi": 0.03, "dgp_rff": 0.004, "bsgp": 0.02, "exact_gp": 0.015}
-SECONDS_PER_FIT = 1.0  # set-up, prediction and writing
+SECONDS_PER_STEP = {
+    "svgp": 0.004,
+    "dsvi": 0.02,
+    "dgp_rff": 0.003,
+    "bsgp": 0.006,
+    "exact_gp": 0.014,
+    "gradient_boosting": 5.0,
+}
+UNMEASURED_MB = 2000
+SECONDS_PER_FIT = 0.3  # set-up, prediction and writing
 
 
 class Cost:
-    """Predicted seconds of a fit, learned from the records of finished ones."""
+    """Predicted seconds and memory of a fit, learned from the records of finished ones."""
 
     def __init__(self, records: list[dict[str, Any]]) -> None:
         self.per_step: dict[tuple[str, str], list[float]] = {}
+        self.peak: dict[tuple[str, str], float] = {}
         for record in records:
             if record["status"] == "done":
-                address, seconds = record["address"], record["seconds"]
-                steps = max(record["what"].get("steps") or 1, 1)
-                self.per_step.setdefault((address["method"], address["dataset"]), []).append(seconds["train"] / steps)
+                place = (record["address"]["method"], record["address"]["dataset"])
+                steps = record["what"].get("steps") or 1
+                self.per_step.setdefault(place, []).append(record["seconds"]["train"] / steps)
+                self.peak[place] = max(self.peak.get(place, 0.0), record["peak_memory_mb"])
 
     def seconds(self, cell: dict[str, Any]) -> float:
         """Predicted seconds of one fit of a cell."""
@@ -31,3 +41,8 @@ class Cost:
             size = math.sqrt(max(cell["rows"], 100) / 500)
             rate = SECONDS_PER_STEP.get(cell["family"], 0.02) * size
         return SECONDS_PER_FIT + rate * (cell["what"].get("steps") or 1)
+
+    def memory_mb(self, cell: dict[str, Any]) -> int:
+        """Memory to ask for: half as much again as the measured peak, or what is ample for small data."""
+        peak = self.peak.get((cell["address"]["method"], cell["address"]["dataset"]))
+        return UNMEASURED_MB if peak is None else math.ceil(1.5 * peak)

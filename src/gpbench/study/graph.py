@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import sys
 from dataclasses import dataclass
 from typing import Any
 
+from gpbench import config
 from gpbench.config import source_path
 from gpbench.places import Places, write_if_changed
 from gpbench.study import collect, identity, owner
 from gpbench.study import plan as planning
+from gpbench.study.cost import Cost
+from gpbench.study.store import Store
 
 
 @dataclass(frozen=True)
 class Graph:
-    """Name of the results folder, and batch -> {datasets, threads, mem_mb, minutes, gpu}."""
+    """Name of the results folder, batch -> {datasets, threads, mem_mb, minutes, gpu}, data set -> its raw files."""
 
     name: str
     batches: dict[str, dict[str, Any]]
+    raw: dict[str, list[str]]
 
 
 def load(where: Places, study: str, overrides: str, main: bool) -> Graph:
@@ -28,17 +33,27 @@ def load(where: Places, study: str, overrides: str, main: bool) -> Graph:
     path = where.plans / f"{name}.graph.json"
     if not main:
         return Graph(**json.loads(path.read_text()))
+    store = Store(where.store)
     made = planning.make(where, study, overrides)
     for remark in made.remarks:
         print(f"gpbench: {remark}", file=sys.stderr)
+    store.require_writable()
     planning.freeze(made, where)
+    for batch in made.batches:  # it has fits to run, so a note that it ran is of another time
+        (where.runs / f"{batch['batch_id']}.json").unlink(missing_ok=True)
     owner.take(where.root)
     plan = collect.read_plan(where, name)
     write_if_changed(collect.stamp(where, name), collect.seen(where, plan))
     write_if_changed(where.plans / "report.code", _report_code())
-    graph = Graph(name, {b["batch_id"]: _needs(b) for b in made.batches})
-    write_if_changed(path, json.dumps({"name": graph.name, "batches": graph.batches}))
+    graph = Graph(name, {b["batch_id"]: _needs(b, made.cost) for b in made.batches}, _raw(where, made.study.datasets))
+    write_if_changed(path, json.dumps(dataclasses.asdict(graph)))
     return graph
+
+
+def _raw(where: Places, datasets: list[str]) -> dict[str, list[str]]:
+    """Files below data/raw that each data set is made from; none for those that ship inside packages."""
+    sources = {name: config.compose(where.conf, "dataset", name).source for name in datasets}
+    return {name: [source.item] if source.kind == "table" else [] for name, source in sources.items()}
 
 
 def _report_code() -> str:
@@ -50,12 +65,12 @@ def _report_code() -> str:
     return identity.canonical(identity.code("gpbench.report.__main__") | assets)
 
 
-def _needs(batch: dict[str, Any]) -> dict[str, Any]:
+def _needs(batch: dict[str, Any], cost: Cost) -> dict[str, Any]:
     """Resources of one batch."""
     return {
         "datasets": sorted({g["address"]["dataset"] for g in batch["groups"]}),
         "threads": max(g["how"]["threads"] for g in batch["groups"]),
-        "mem_mb": 2000,
+        "mem_mb": max(cost.memory_mb(g) for g in batch["groups"]),
         "minutes": math.ceil(10 + 3 * batch["seconds"] / 60),
         "gpu": int(any(g["how"]["device"] == "cuda" for g in batch["groups"])),
     }

@@ -1,6 +1,6 @@
 """From a study to the fits that it needs: composed, checked, identified, and cut into batches. No torch.
 
-    cell    {address, label, family, rows, what, how, skip, fits: [{split, replica, fit_id}]}
+    cell    {method, address, label, family, rows, what, how, skip, fits: [{split, replica, fit_id}]}
     group   {group_id, address, label, family, what, how, fits}: fits that ride in one tensor batch
     batch   {batch_id, groups, seconds}: what one job runs
 
@@ -11,6 +11,7 @@ call the cell; `how` is the trainer. Nothing here depends on the kind of fit but
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import shlex
 from typing import Any
@@ -38,6 +39,7 @@ def resolve(
     study = config.compose(places.conf, "study", study_name, own)
     if not study.methods or not study.datasets:
         raise UserError(f"study {study_name!r} is empty: it needs methods and datasets")
+    _check_names(places, study)
     rest = [(k, v) for k, v in words if k.removeprefix("study.") not in STUDY_KEYS]
     by_target = _by_target(places, study, rest)
     remarks = by_target.pop("remarks", [])
@@ -45,18 +47,36 @@ def resolve(
     budget = config.compose(places.conf, "budget", study.budget, tuple(by_target.get("budget", ())))
     trainer = config.compose(places.conf, "trainer", study.trainer, tuple(by_target.get("trainer", ())))
     datasets = [config.compose(places.conf, "dataset", name) for name in study.datasets]
+    shared = [f"{group}.{o}" for group in ("protocol", "budget") for o in by_target.get(group, [])]
+    configured = functools.cache(lambda name, words: _method(places, name, budget, list(words)))
     cells = []
     for name in study.methods:
-        method = _method(places, name, budget, by_target.get(name, []))
         for dataset in datasets:
-            cells.append(_cell(study, method, dataset, protocol, budget, trainer, by_target.get(name, [])))
+            preset = study.presets.get(dataset.name, {}).get(name, name)
+            words = by_target.get(name, []) + (by_target.get(preset, []) if preset != name else [])
+            method = configured(preset, tuple(words))
+            cell = _cell(study, method, dataset, protocol, budget, trainer, [*words, *shared])
+            cells.append({"method": name} | cell)
     return study, cells, remarks
+
+
+def _check_names(places: Places, study: schema.Study) -> None:
+    """Refuse what is named twice, and a number of splits for a data set that is not there."""
+    for kind, names in (("method", study.methods), ("dataset", study.datasets)):
+        for name in names:
+            if names.count(name) > 1:
+                raise UserError(f"study {study.name!r} names {kind} {name!r} twice; name it once")
+    for key in ("splits_of", "presets"):
+        for name in getattr(study, key):
+            if name not in (available := config.options(places.conf, "dataset")):
+                raise unknown("dataset", name, available, f"{key} of study {study.name!r}")
 
 
 def _by_target(places: Places, study: schema.Study, words: list[tuple[str, str]]) -> dict[str, list[str]]:
     """Overrides by what they are for: a method of the study (`*`: every), `protocol`, `budget`, `trainer`."""
     found: dict[str, list[str]] = {}
-    targets = [*study.methods, "protocol", "budget", "trainer"]
+    presets = {preset for by_method in study.presets.values() for preset in by_method.values()}
+    targets = [*study.methods, *sorted(presets), "protocol", "budget", "trainer"]
     available = config.options(places.conf, "method")
     for key, value in words:
         target, dot, leaf = key.partition(".")
@@ -125,7 +145,7 @@ def _cell(
             "dataset": dataset.name,
             "protocol": protocol.name,
             "budget": budget.name,
-            "overrides": " ".join(overrides),
+            "overrides": shlex.join(overrides),
         },
         "label": method.header.label,
         "family": method.family,
@@ -216,7 +236,7 @@ def _states(store: Store, cells: list[dict[str, Any]], records: list[dict[str, A
     earlier: dict[tuple, dict] = {}
     for r in sorted(records, key=lambda r: r["provenance"]["started"]):
         earlier[_place(r["address"], r)] = r
-    begun = {f["fit_id"]: g["group_id"] for g in store.groups() for f in g["fits"]}
+    begun = store.begun()
     states = {}
     for cell in cells:
         if cell["skip"]:
@@ -226,7 +246,7 @@ def _states(store: Store, cells: list[dict[str, Any]], records: list[dict[str, A
             if fit_id in finished:
                 states[fit_id] = (finished[fit_id]["status"], finished[fit_id]["reason"])
             elif fit_id in begun:
-                states[fit_id] = ("pending", f"resumes at step {store.checkpoint(begun[fit_id])}")
+                states[fit_id] = ("pending", f"resumes at step {store.checkpoint(begun[fit_id]['group_id'])}")
             else:
                 old = earlier.get(_place(cell["address"], fit))
                 states[fit_id] = ("pending", why(old, cell["what"]) if old else "new")
@@ -246,13 +266,14 @@ def why(old: dict[str, Any], what: dict[str, Any]) -> str:
 def _groups(store: Store, cells: list[dict[str, Any]], todo: set[str]) -> list[dict[str, Any]]:
     """Groups that were begun come first and as they were, so that they resume bit for bit; then the rest."""
     groups, covered = [], set()
+    how = {f["fit_id"]: cell["how"] for cell in cells for f in cell["fits"]}
     for group in store.groups():
         ids = {f["fit_id"] for f in group["fits"]}
         if ids & todo and not ids & covered:
-            groups.append(group)
+            groups.append(group | {"how": how[min(ids & todo)]})  # a time cap, say, is of today
             covered |= ids
     for cell in cells:
-        fits = [f for f in cell["fits"] if f["fit_id"] in todo - covered and not cell["skip"]]
+        fits = [f for f in cell["fits"] if f["fit_id"] in todo and f["fit_id"] not in covered]
         size = _replicas(cell)
         for i in range(0, len(fits), size):
             part = fits[i : i + size]

@@ -34,6 +34,7 @@ from gpbench.study.watch import Watch
 def run_batch(batch: dict[str, Any], where: Places) -> dict[str, dict[str, str]]:
     """Fit what is not in the store yet; fit_id -> {status, reason}."""
     store = Store(where.store)
+    store.require_writable()
     groups = [g for g in batch["groups"] if not all(store.has(f["fit_id"]) for f in g["fits"])]
     data = {g["address"]["dataset"]: g["what"]["data"]["md5"] for g in groups}
     loaded = {name: tables.load(where.prepared / f"{name}.npz", md5) for name, md5 in data.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from gpbench import config
@@ -27,14 +28,20 @@ def _cell(where: Places, settings: list[str]) -> tuple[Any, dict[str, Any]]:
             )
     split = _number(words, "split")
     rename = {"method": "methods", "dataset": "datasets"}
-    overrides = [f"methods=[{words['method']}]", f"datasets=[{words['dataset']}]", "splits=1", "splits_of={}"]
+    overrides = [
+        f"methods=[{words['method']}]",
+        f"datasets=[{words['dataset']}]",
+        "splits=1",
+        "splits_of={}",
+        "presets={}",
+    ]
     overrides += [f"first_split={split}", f"replicas={_number(words, 'replica') + 1}"]
     for key, value in words.items():
         if key in rename or key in ("split", "replica"):
             continue
         target, dot, leaf = key.partition(".")
         overrides.append(f"{words['method'] if dot and target == 'method' else target}{dot}{leaf}={value}")
-    study, cells, _ = planning.resolve(where, "default", " ".join(f'"{o}"' for o in overrides))
+    study, cells, _ = planning.resolve(where, "default", shlex.join(overrides))
     cell = cells[0] | {"fits": cells[0]["fits"][-1:]}
     return study, cell
 
@@ -69,6 +76,7 @@ def what_now(where: Places, record: dict[str, Any]) -> dict[str, Any]:
     settings = [f"{k}={address[k]}" for k in ("method", "dataset", "protocol", "budget")]
     settings += [f"{k}={record['what'][k]}" for k in ("dtype", "noise_block")]
     settings += [f"split={record['split']}", f"replica={record['replica']}"]
-    settings += [f"method.{k}={v}" for k, v in config.split_overrides(address["overrides"])]
+    for key, value in config.split_overrides(address["overrides"]):
+        settings.append(f"{key}={value}" if key.split(".")[0] in ("protocol", "budget") else f"method.{key}={value}")
     _, cell = _cell(where, settings)
     return cell["what"] | {"split": record["split"], "replica": record["replica"]}

@@ -15,6 +15,7 @@ import json
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,26 +56,42 @@ class Store:
         try:
             return json.loads(path.read_text())
         except FileNotFoundError:
-            raise UserError(f"no fit {fit_id!r} in {self.root}; `gpbench status` lists fits") from None
+            raise UserError(f"no fit {fit_id!r} in {self.root}; `gpbench plan` lists a study's fits") from None
         except ValueError as error:
             raise UserError(f"{path} is damaged ({error}); `gpbench retry {fit_id}` removes it") from error
 
     def find(self, prefix: str) -> str:
         """The fit whose identity begins with `prefix`."""
         found = [fit_id for fit_id in self.ids() if fit_id.startswith(prefix)]
-        if len(found) != 1:
+        if not found:
+            raise UserError(f"no fit begins with {prefix!r} in {self.root}; `gpbench plan` lists a study's fits")
+        if len(found) > 1:
             raise UserError(f"{len(found)} fits begin with {prefix!r} in {self.root}; give more of the identity")
         return found[0]
+
+    def ended_well(self, fit_id: str) -> bool:
+        """Whether a fit is done; one whose record is broken is not."""
+        try:
+            return self.record(fit_id)["status"] == "done"
+        except UserError:
+            return False
+
+    def require_writable(self) -> None:
+        """Refuse a store that cannot be written to, before anything is computed for it."""
+        folder = self.root / ".tmp"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+        except OSError as error:
+            raise UserError(f"cannot write to the store {self.root}: {error.strerror}; set GPBENCH_STORE") from error
 
     @contextlib.contextmanager
     def writing(self, fit_id: str) -> Iterator[Path]:
         """A temporary folder that becomes the fit's folder when the block ends without an error."""
         temporary = self.root / ".tmp" / f"{fit_id}-{os.getpid()}"
-        try:
-            shutil.rmtree(temporary, ignore_errors=True)
-            temporary.mkdir(parents=True)
-        except OSError as error:
-            raise UserError(f"cannot write to the store {self.root}: {error.strerror}; set GPBENCH_STORE") from error
+        self.require_writable()
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
         try:
             yield temporary
             for path in temporary.iterdir():
@@ -88,8 +105,9 @@ class Store:
     @contextlib.contextmanager
     def locked(self, fit_ids: list[str]) -> Iterator[None]:
         """Hold the locks of some fits (in a fixed order); waits, and says so, where another process has one."""
+        self.require_writable()
         folder = self.root / ".locks"
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)
         with contextlib.ExitStack() as stack:
             for fit_id in sorted(fit_ids):
                 lock = FileLock(folder / fit_id)
@@ -121,6 +139,10 @@ class Store:
             with contextlib.suppress(FileNotFoundError):  # finished by another process just now
                 found.append(json.loads(path.read_text()))
         return found
+
+    def begun(self) -> dict[str, dict[str, Any]]:
+        """fit_id -> the begun group it rides in."""
+        return {fit["fit_id"]: group for group in self.groups() for fit in group["fits"]}
 
     def progress(self, group_id: str) -> dict[str, Any]:
         """step, steps and seconds of a group at work; empty before its first report."""

@@ -69,7 +69,8 @@ class Clock:
     def pause(self) -> float:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-        self.seconds += time.perf_counter() - self.since
+        now = time.perf_counter()
+        self.seconds, self.since = self.seconds + now - self.since, now
         return self.seconds
 
     def go(self) -> None:
@@ -91,6 +92,7 @@ class Fit(LightningModule):
         self.data = training_set(table, self.folds, getattr(torch, what["dtype"]), device)
         self.batch_size = self._batch_size(self.method.hyper)
         self.done, self.trace, self.reasons = 0, [], [""] * len(self.folds)
+        self.saved_optimiser: dict[str, Any] = {}
         self.active = torch.ones(len(self.folds), dtype=torch.bool, device=device)
         linalg.events(clear=True)
         self.hold(self.method.init(self.data, self.keys))
@@ -120,7 +122,7 @@ class Fit(LightningModule):
         raise NotImplementedError
 
     def training_step(self, step: int) -> None:
-        if step % self.block == 0 or not hasattr(self, "noise"):
+        if step % self.block == 0:  # a resumed fit starts here too: checkpoints stand at the end of a block
             self.draw_block(step // self.block)
         batch = self.full
         if batch is None:
@@ -247,7 +249,7 @@ class Fit(LightningModule):
                 self.state.params[name].copy_(value)
         self.state.memory = saved["memory"]
         self.state.samples = samples
-        self.pending_optimiser = saved["optimiser"]
+        self.saved_optimiser = saved["optimiser"]
         self.active, self.reasons = saved["active"], saved["reasons"]
         self.done, self.trace = saved["step"], saved["trace"]
         self.clock.seconds = saved["seconds"]
@@ -270,8 +272,8 @@ class GradientFit(Fit):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         self.adam = torch.optim.Adam(self.parameters(), lr=self.method.hyper.learning_rate, fused=True)
-        if pending := getattr(self, "pending_optimiser", None):
-            self.adam.load_state_dict(pending)
+        if self.saved_optimiser:
+            self.adam.load_state_dict(self.saved_optimiser)
         return self.adam
 
     def optimiser_state(self) -> dict[str, Any]:

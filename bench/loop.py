@@ -1,0 +1,87 @@
+"""Overhead of the training loop: `python bench/loop.py`.
+
+The same SVGP fit (10 inducing inputs, mini-batches of 20 rows) as `gpbench` runs it (LightningModule, blocks of
+noise, trace, divergence checks) and as a bare loop over the same loss and the same Adam. Runs alternate.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from gpbench.data.table import Table
+from gpbench.study import training
+
+STEPS, REPEATS = 1000, 7
+
+
+def group() -> dict:
+    """One fit on 506 rows, as a plan would hold it."""
+    protocol = {
+        "name": "common",
+        "splits": {"scheme": "permutation", "seed": 1, "train_fraction": 0.9, "count": 20},
+        "inputs": "standardise",
+        "targets": "standardise",
+        "leaks": [],
+    }
+    what = {
+        "method": {"module": "gpbench.methods.svgp", "num_inducing": 10, "batch_size": 20},
+        "data": {"md5": "bench", "task": "regression", "images": False, "classes": 0},
+        "protocol": protocol,
+        "steps": STEPS,
+        "dtype": "float64",
+        "noise_block": 50,
+    }
+    how = {
+        "device": "cpu",
+        "threads": 1,
+        "checkpoint_seconds": 1e9,
+        "log_points": 200,
+        "eval_points": 0,
+        "max_minutes": None,
+    }
+    return {"what": what, "how": how, "fits": [{"split": 0, "replica": 0, "fit_id": "bench"}]}
+
+
+def table() -> Table:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((506, 13))
+    return Table(x, np.sin(x).sum(1, keepdims=True), [f"x{i}" for i in range(13)], ["y"])
+
+
+def lightning_seconds(data: Table) -> float:
+    with tempfile.TemporaryDirectory() as work:
+        return training.run(group(), data, Path(work))[0].seconds["train"]
+
+
+def bare_seconds(data: Table) -> float:
+    with tempfile.TemporaryDirectory() as work:
+        fit = training.GradientFit(group(), data, Path(work), torch.device("cpu"))
+        adam = torch.optim.Adam(fit.state.params.values(), lr=0.01, fused=True)
+        positions = torch.as_tensor(np.random.default_rng(0).integers(0, 455, (STEPS, 1, 20)))
+        noise = torch.zeros(1, 0, dtype=torch.float64)
+        started = time.perf_counter()
+        for position in positions:
+            adam.zero_grad()
+            fit.method.loss(fit.state, fit.data.take(position), noise).sum().backward()
+            adam.step()
+        return time.perf_counter() - started
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    data = table()
+    lightning_seconds(data), bare_seconds(data)
+    pairs = np.array([(lightning_seconds(data), bare_seconds(data)) for _ in range(REPEATS)]) / STEPS * 1e3
+    loop, bare = np.median(pairs, axis=0)
+    low, high = np.sort(pairs[:, 0] - pairs[:, 1])[[0, -1]]
+    print(f"training loop, {STEPS} steps, median of {REPEATS} alternating runs")
+    print(f"  gpbench {loop:.3f} ms a step, bare loop {bare:.3f}; overhead {loop - bare:.3f} [{low:.3f}, {high:.3f}] ms")
+
+
+if __name__ == "__main__":
+    main()

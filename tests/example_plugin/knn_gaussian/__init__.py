@@ -1,0 +1,1 @@
+"""A nearest-neighbour method for gpbench."""

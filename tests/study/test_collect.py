@@ -1,0 +1,156 @@
+"""Collecting: every fit of the study has its row, whatever became of it, and scores follow their code."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from records import finish
+
+from gpbench import places
+from gpbench.errors import UserError
+from gpbench.evaluation.metrics import METRICS
+from gpbench.study import collect, identity, scoring
+from gpbench.study import plan as planning
+from gpbench.study.store import Store
+
+STUDY = "methods=[constant,exact_gp,svgp] datasets=[boston,wine] splits=2"
+IDENTITY = ["fit_id", "kind", "label", "family", "method", "dataset", "protocol", "budget", "overrides"]
+FATE = ["split", "replica", "task", "status", "reason", "steps", "n_train", "n_test"]
+COST = ["seconds_train", "seconds_predict", "seconds_shared_by", "peak_memory_mb"]
+
+
+@pytest.fixture
+def study(project):
+    """A planned study: constant is done, svgp on boston diverged and was interrupted, on wine failed and is new."""
+    where = places.find()
+    plan = planning.make(where, "default", STUDY)
+    planning.freeze(plan, where)
+    store = Store(where.store)
+    cells = {(c["address"]["method"], c["address"]["dataset"]): c for c in plan.cells}
+    for dataset in ("boston", "wine"):
+        for fit in cells["constant", dataset]["fits"]:
+            finish(store, cells["constant", dataset], fit)
+    finish(store, cells["svgp", "boston"], cells["svgp", "boston"]["fits"][0], "diverged", "not finite at step 7")
+    finish(store, cells["svgp", "wine"], cells["svgp", "wine"]["fits"][0], "failed", "ValueError: no")
+    groups = [g for b in plan.batches for g in b["groups"] if g["address"]["dataset"] == "boston"]
+    begun = next(g for g in groups if g["fits"][0] == cells["svgp", "boston"]["fits"][1])
+    (store.begin(begun) / "checkpoint-000000050.pt").touch()
+    return where, plan.name, store
+
+
+def test_scores_have_a_row_for_every_fit(study):
+    where, name, _ = study
+    counts = collect.collect(where, name)
+    scores = pd.read_parquet(where.results / name / "scores.parquet")
+    assert {*IDENTITY, *FATE, *COST, "commit", "dirty", "started", "ended"} <= set(scores.columns)
+    fates = scores.set_index(["method", "dataset", "split"])[["status", "reason"]].apply(tuple, axis=1)
+    assert fates["constant", "wine", 1] == ("done", "")
+    assert fates["exact_gp", "wine", 0] == ("skipped", "regression only")
+    assert fates["exact_gp", "boston", 0] == ("missing", "not run yet")
+    assert fates["svgp", "boston", 0] == ("diverged", "not finite at step 7")
+    assert fates["svgp", "boston", 1][1].startswith("interrupted at step 50 of ")
+    assert fates["svgp", "wine", 0] == ("failed", "ValueError: no")
+    assert len(scores) == 12
+    assert counts == scores["status"].value_counts().to_dict()
+
+
+def test_scores_are_those_of_the_points(study):
+    where, name, _ = study
+    collect.collect(where, name)
+    scores = pd.read_parquet(where.results / name / "scores.parquet").set_index(["method", "dataset", "split"])
+    points = pd.read_parquet(where.results / name / "points.parquet").set_index("fit_id")
+    row = scores.loc["constant", "boston", 0]
+    own = points.loc[row["fit_id"]]
+    # the predictive of these points is a standard normal
+    mnll = (0.5 * np.log(2 * np.pi) + own["y"] ** 2 / 2).mean()
+    np.testing.assert_allclose([row["mnll"], row["rmse"]], [mnll, np.sqrt((own["y"] ** 2).mean())], rtol=1e-12)
+    assert set(METRICS) & set(scores.columns) >= {"mnll", "rmse", "error"}
+    assert scores.loc[("svgp", "wine", 0), ["mnll", "error"]].isna().all()
+
+
+def test_traces_and_points_are_of_finished_fits(study):
+    where, name, _ = study
+    collect.collect(where, name)
+    folder = where.results / name
+    done = pd.read_parquet(folder / "scores.parquet").query("status == 'done'")
+    points, traces = pd.read_parquet(folder / "points.parquet"), pd.read_parquet(folder / "traces.parquet")
+    assert set(points["fit_id"]) == set(traces["fit_id"]) == set(done["fit_id"])
+    assert list(traces.columns) == ["fit_id", "step", "seconds", "objective", "mnll", "rmse", "error"]
+    classes = points[points["fit_id"].isin(done.query("dataset == 'wine'")["fit_id"])]
+    assert classes["confidence"].between(1 / 3, 1).all()
+    assert (classes["p_true"] <= classes["confidence"]).all()
+
+
+def test_study_json_says_what_was_expected(study):
+    where, name, _ = study
+    collect.collect(where, name)
+    facts = json.loads((where.results / name / "study.json").read_text())
+    assert facts["name"] == name
+    assert facts["datasets"] == ["boston", "wine"]
+    assert ["svgp", "wine", 1] in facts["expected"]
+    assert len(facts["expected"]) == 12
+    assert {"numpy", "torch"} <= set(facts["versions"])
+
+
+def test_a_study_of_which_nothing_ran_is_collected(project):
+    where = places.find()
+    plan = planning.make(where, "default", STUDY)
+    planning.freeze(plan, where)
+    assert collect.collect(where, plan.name) == {"missing": 10, "skipped": 2}
+    assert pd.read_parquet(where.results / plan.name / "points.parquet").empty
+
+
+def test_verdict_names_what_did_not_end_well(study, gpbench):
+    where, name, store = study
+    lines = collect.verdict(where, name)
+    assert len(lines) == 6
+    failed = next(line for line in lines if line.startswith("failed"))
+    fit_id = next(i for i in store.ids() if store.record(i)["status"] == "failed")
+    assert failed == f"failed: svgp on wine, split 0 ({fit_id}): ValueError: no"
+    answer = gpbench("verdict", name)
+    assert answer.code == 1
+    assert answer.err.splitlines()[:-1] == lines
+    assert answer.err.splitlines()[-1].startswith(f"gpbench: 6 fits of {name} did not end well; `gpbench retry`")
+
+
+def test_verdict_is_silent_when_all_is_well(project, gpbench):
+    where = places.find()
+    plan = planning.make(where, "default", "methods=[constant,exact_gp] datasets=[wine] splits=1")
+    planning.freeze(plan, where)
+    finish(Store(where.store), plan.cells[0], plan.cells[0]["fits"][0])
+    answer = gpbench("verdict", plan.name)
+    assert (answer.code, answer.err) == (0, "")
+
+
+def test_seen_moves_with_the_store_and_with_the_scoring_code(study, monkeypatch):
+    where, name, store = study
+    plan = collect.read_plan(where, name)
+    before = collect.seen(where, plan)
+    assert before == collect.seen(where, plan)
+    store.remove(next(i for i in store.ids() if store.record(i)["status"] == "failed"))
+    after = collect.seen(where, plan)
+    assert after != before
+    monkeypatch.setattr(scoring, "digest", lambda: "another metric")
+    assert collect.seen(where, plan) != after
+
+
+def test_scores_are_kept_until_their_code_changes(study, monkeypatch):
+    where, _, store = study
+    record = store.record(next(i for i in store.ids() if store.record(i)["status"] == "done"))
+    first = scoring.scores(store, record)
+    path = store.folder(record["fit_id"]) / "scores.json"
+    kept = json.loads(path.read_text())
+    assert kept["code"] == identity.digest(identity.code("gpbench.evaluation.metrics"))
+    path.write_text(json.dumps(kept | {"scores": {"mnll": 0.0}}))
+    assert scoring.scores(store, record) == {"mnll": 0.0}
+    monkeypatch.setattr(scoring, "digest", lambda: "another metric")
+    np.testing.assert_equal(scoring.scores(store, record), first)
+    assert json.loads(path.read_text())["code"] == "another metric"
+
+
+def test_a_study_that_was_not_planned(project):
+    with pytest.raises(UserError, match=r"plans/nothing\.json is missing; run `gpbench plan`"):
+        collect.collect(places.find(), "nothing")

@@ -1,0 +1,202 @@
+"""Planning: states with their reasons, deterministic batches, nothing written, quick."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+
+import pytest
+from records import finish
+
+from gpbench import places
+from gpbench.errors import UserError
+from gpbench.study import plan as planning
+from gpbench.study.cost import Cost
+from gpbench.study.store import Store
+
+SMALL = "methods=[constant,svgp,exact_gp] datasets=[boston,wine] splits=2"
+
+
+def make(overrides: str = SMALL) -> planning.Plan:
+    return planning.make(places.find(), "default", overrides)
+
+
+def wanted(plan: planning.Plan, method: str, dataset: str) -> dict:
+    """One cell of a plan."""
+    address = {"method": method, "dataset": dataset}
+    return next(c for c in plan.cells if address.items() <= c["address"].items())
+
+
+def everything(folder) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def test_planning_writes_nothing(project, gpbench):
+    before = everything(project)
+    assert gpbench("plan").code == 0
+    assert gpbench("plan", "--pending", "--overrides", SMALL).code == 0
+    assert gpbench("status").code == 0
+    assert everything(project) == before
+
+
+def test_two_thousand_fits_are_planned_in_seconds(project, record_property):
+    started = time.perf_counter()
+    plan = make("splits=20 splits_of={} replicas=3")
+    seconds = time.perf_counter() - started
+    record_property("seconds", seconds)
+    print(f"{sum(len(c['fits']) for c in plan.cells)} fits planned in {seconds:.1f} s")
+    assert sum(len(c["fits"]) for c in plan.cells) >= 2000
+    assert seconds < 10
+
+
+def test_impossible_fits_are_skipped_with_their_reason(project, gpbench):
+    plan = make()
+    assert wanted(plan, "exact_gp", "wine")["skip"] == "regression only"
+    assert wanted(plan, "exact_gp", "boston")["skip"] == ""
+    planned = {f["fit_id"] for b in plan.batches for g in b["groups"] for f in g["fits"]}
+    assert not planned & {f["fit_id"] for f in wanted(plan, "exact_gp", "wine")["fits"]}
+    out = gpbench("plan", "--overrides", SMALL).out
+    assert re.search(r"exact_gp wine split 1 +skipped +regression only", out)
+    assert "10 fits to run" in out
+    assert "0 done, 2 skipped, 0 ended badly" in out
+
+
+def test_too_many_rows_are_skipped(project):
+    entry = project / "conf/dataset/boston.yaml"
+    entry.write_text(entry.read_text().replace("rows: 506", "rows: 6000"))
+    assert wanted(make(), "exact_gp", "boston")["skip"] == "5400 training rows, at most 5000"
+
+
+def test_states(project, gpbench):
+    store, plan = Store(places.find().store), make()
+    constant, svgp = wanted(plan, "constant", "boston"), wanted(plan, "svgp", "boston")
+    finish(store, constant, constant["fits"][0])
+    finish(store, svgp, svgp["fits"][0], "diverged", "not finite at step 7")
+    states = make().states
+    assert states[constant["fits"][0]["fit_id"]] == ("done", "")
+    assert states[constant["fits"][1]["fit_id"]] == ("pending", "new")
+    assert states[svgp["fits"][0]["fit_id"]] == ("diverged", "not finite at step 7")
+    changed = make(f"{SMALL} svgp.jitter=0.5")
+    first = wanted(changed, "svgp", "boston")["fits"][0]["fit_id"]
+    assert changed.states[first] == ("pending", "method.jitter: 1e-06 -> 0.5")
+    pending = gpbench("plan", "--pending", "--overrides", SMALL).out
+    assert "8 fits to run" in pending
+    assert "not finite" not in pending
+
+
+def test_batches_are_deterministic_and_cover_what_is_pending(project):
+    one, two = make(), make()
+    assert one.batches == two.batches
+    planned = [f["fit_id"] for b in one.batches for g in b["groups"] for f in g["fits"]]
+    assert sorted(planned) == sorted(i for i, (state, _) in one.states.items() if state == "pending")
+    assert len({b["batch_id"] for b in one.batches}) == len(one.batches)
+
+
+def test_a_batch_holds_the_predicted_minutes(project):
+    plan = make("splits=20 datasets=[boston] methods=[svgp] trainer.batch_minutes=0.2")
+    assert len(plan.batches) > 2
+    for batch in plan.batches:
+        assert len(batch["groups"]) == 1 or batch["seconds"] <= 12
+    everything_at_once = make("splits=20 datasets=[boston] methods=[svgp] trainer.batch_minutes=1e9")
+    assert len(everything_at_once.batches) <= 10  # about an eighth each
+
+
+def test_splits_ride_together_where_a_step_is_small(project):
+    def sizes(words: str) -> set[int]:
+        plan = make(f"datasets=[boston] methods=[svgp] splits=10 {words}")
+        return {len(g["fits"]) for b in plan.batches for g in b["groups"]}
+
+    assert sizes("") == {1}  # 100 inducing inputs x 455 rows
+    assert sizes("svgp.num_inducing=20") == {5}
+    assert sizes("trainer.small=0 svgp.num_inducing=20") == {1}
+    assert sizes("trainer=gpu") == {10}
+
+
+def test_devices_do_not_share_a_batch(project):
+    cells = make().cells
+    for cell in cells[:2]:
+        cell["how"] = cell["how"] | {"device": "cuda"}
+    plan = planning.build(places.find(), "mixed", "", make().study, cells, [])
+    for batch in plan.batches:
+        assert len({g["how"]["device"] for g in batch["groups"]}) == 1
+
+
+def test_what_was_begun_comes_first_and_as_it_was(project):
+    store = Store(places.find().store)
+    words = "methods=[constant,svgp] datasets=[boston] splits=6 svgp.num_inducing=20"
+    group = next(g for b in make(words).batches for g in b["groups"] if len(g["fits"]) == 5)
+    work = store.begin(group)
+    (work / "checkpoint-000000150.pt").touch()
+    plan = make(f"{words} trainer.replicas=2")  # would group them otherwise
+    first = plan.batches[0]["groups"][0]
+    assert first.pop("how")["replicas"] == 2  # how it runs is of today
+    assert first == {k: v for k, v in group.items() if k != "how"}
+    assert plan.states[group["fits"][2]["fit_id"]] == ("pending", "resumes at step 150")
+    planned = [f["fit_id"] for b in plan.batches for g in b["groups"] for f in g["fits"]]
+    assert len(planned) == len(set(planned)) == 12
+
+
+def test_a_begun_group_of_another_study_is_left_alone(project):
+    Store(places.find().store).begin(make("methods=[svgp] datasets=[wine]").batches[0]["groups"][0])
+    plan = make("methods=[svgp] datasets=[boston]")
+    assert {g["address"]["dataset"] for b in plan.batches for g in b["groups"]} == {"boston"}
+
+
+def test_cost_is_learned_from_finished_fits(project):
+    store, plan = Store(places.find().store), make()
+    cell = wanted(plan, "svgp", "wine")
+    rough = plan.cost.seconds(cell)
+    finish(store, cell, cell["fits"][0])  # two seconds a step
+    assert make().cost.seconds(cell) == pytest.approx(1 + 2 * cell["what"]["steps"])
+    assert rough != make().cost.seconds(cell)
+    assert Cost([]).seconds(wanted(plan, "constant", "boston")) < 2
+
+
+def test_freeze_keeps_the_time_of_what_did_not_change(project):
+    where = places.find()
+    planning.freeze(make(), where)
+    files = {path: path.stat().st_mtime_ns for path in where.plans.rglob("*.json")}
+    assert len(files) == 1 + len(make().batches)
+    planning.freeze(make(), where)
+    assert {path: path.stat().st_mtime_ns for path in where.plans.rglob("*.json")} == files
+    frozen = json.loads((where.plans / f"{make().name}.json").read_text())
+    assert frozen["cells"] == make().cells
+
+
+def test_names_of_results_folders():
+    assert planning.run_name("default", "") == planning.run_name("default", "  ") == "default"
+    one, two = planning.run_name("default", "a=1 b=2"), planning.run_name("default", "b=2  'a=1'")
+    assert one == two != planning.run_name("default", "a=1 b=3")
+    assert one.startswith("default-")
+
+
+def test_a_star_reaches_every_method_that_has_the_key(project, gpbench):
+    study = "methods=[constant,svgp,dsvi] datasets=[boston] splits=1"
+    plan = make(f"{study} *.num_inducing=33")
+    given = {c["address"]["method"]: c["what"]["method"].get("num_inducing") for c in plan.cells}
+    assert given == {"constant": None, "svgp": 33, "dsvi": 33}
+    assert plan.remarks == ["*.num_inducing: constant have no 'num_inducing'"]
+    assert "remark: *.num_inducing" in gpbench("plan", "--overrides", f"{study} *.num_inducing=33").out
+    with pytest.raises(UserError, match="unknown key 'num_inducin' in the hyperparameters of .*'num_inducing'"):
+        make(f"{study} *.num_inducin=33")
+
+
+def test_a_value_with_spaces_is_kept(project):
+    plan = make("methods=[svgp] datasets=[boston] splits=1 'svgp.label=Sparse GP'")
+    assert plan.cells[0]["label"] == "Sparse GP"
+    assert plan.cells[0]["address"]["overrides"] == "'label=Sparse GP'"
+
+
+def test_the_budget_s_hyperparameters_come_before_the_user_s(project):
+    def trials(words: str) -> int:
+        plan = make(f"methods=[gradient_boosting] datasets=[wine] splits=1 {words}")
+        return plan.cells[0]["what"]["method"]["trials"]
+
+    assert trials("budget=smoke") == 1
+    assert trials("budget=smoke gradient_boosting.trials=3") == 3
+
+
+def test_splits_of_single_data_sets(project):
+    plan = make("methods=[constant] datasets=[boston,wine] splits=3 splits_of={wine:1} first_split=4")
+    assert [[f["split"] for f in c["fits"]] for c in plan.cells] == [[4, 5, 6], [4]]

@@ -1,0 +1,212 @@
+"""Batches as Snakemake runs them: processes that are killed, that fail, that meet, that are stopped."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from gpbench import config
+from gpbench.data.prepare import prepare
+from gpbench.places import Places
+from gpbench.study import plan, run
+from gpbench.study.store import Store
+from plugins import install
+from projects import copy_project
+
+PLUGIN = Path(__file__).parent / "unruly_plugin"
+DATASET, SPLITS = "diabetes", 2
+STEPS, BLOCK = 600, 5
+LEARNERS = (
+    f"methods=[svgp] svgp.num_inducing=10 svgp.steps={STEPS} noise_block={BLOCK} "
+    "trainer.replicas=1 trainer.checkpoint_seconds=0"
+)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """A project with prepared data; the unruly methods are installed."""
+    root = copy_project(tmp_path_factory.mktemp("run") / "project")
+    where = Places(root, root / "unused")
+    prepare(config.compose(where.conf, "dataset", DATASET), where)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", install(PLUGIN, root.parent / "meta", patch))
+        patch.setenv("GPBENCH_ROOT", str(root))
+        patch.setenv("UNRULY_DIARY", str(root / "diary.txt"))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        patch.setenv("CI", "1")
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        yield root
+
+
+def places(root: Path, store: str) -> Places:
+    """The project with a store of its own, whose spool no tracker reads: as if one had just begun."""
+    where = Places(root, root / store)
+    (where.store / ".spool").mkdir(parents=True, exist_ok=True)
+    (where.store / ".spool" / ".begun").touch()
+    os.utime(where.store / ".spool" / ".begun", (time.time() + 3600,) * 2)
+    return where
+
+
+def planned(where: Places, overrides: str = LEARNERS) -> Path:
+    """File of one batch that holds everything a study still wants."""
+    made = plan.make(where, "default", f"datasets=[{DATASET}] splits={SPLITS} budget=smoke {overrides}")
+    groups = [group for batch in made.batches for group in batch["groups"]]
+    path = where.store.parent / f"{where.store.name}.batch.json"
+    path.write_text(json.dumps({"groups": groups}))
+    return path
+
+
+def start(where: Places, batch: Path) -> subprocess.Popen:
+    """Run a batch in a process group of its own; statuses go beside the batch."""
+    command = [sys.executable, "-m", "gpbench.study.run", str(batch), str(batch.with_suffix(f".{time.time_ns()}.out"))]
+    environment = os.environ | {"GPBENCH_STORE": str(where.store)}
+    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def finish(process: subprocess.Popen) -> tuple[dict, str]:
+    """Statuses and what was said on standard error of a batch that exits 0."""
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    return json.loads(Path(process.args[-1]).read_text()), said
+
+
+def fits(where: Places) -> dict[tuple[str, int], dict]:
+    """(method, split) -> record of everything in the store."""
+    store = Store(where.store)
+    records = [store.record(fit_id) for fit_id in store.ids()]
+    return {(r["address"]["method"], r["split"]): r for r in records}
+
+
+def points(where: Places, record: dict) -> pd.DataFrame:
+    return pd.read_parquet(where.store / record["fit_id"] / "points.parquet")
+
+
+def log(where: Places, record: dict) -> str:
+    return (where.store / record["fit_id"] / "log.txt").read_text()
+
+
+@pytest.fixture(scope="module")
+def whole(root):
+    """A batch that is left alone: well-behaved fits first and last, those that fail between them."""
+    where = places(root, "whole")
+    batch = planned(where, f"{LEARNERS} trainer.replicas=2".replace("[svgp]", "[constant,raises,dies,svgp]"))
+    groups = json.loads(batch.read_text())["groups"]
+    assert [len(g["fits"]) for g in groups if g["address"]["method"] in ("raises", "dies")] == [2, 2]
+    statuses, said = finish(start(where, batch))
+    return where, statuses, said
+
+
+def test_failed_fits_leave_the_others_alone(whole):
+    where, statuses, _ = whole
+    bad = {("raises", 1), ("dies", 1)}
+    assert {place: r["status"] for place, r in fits(where).items()} == {
+        (method, split): "failed" if (method, split) in bad else "done"
+        for method in ("constant", "raises", "dies", "svgp")
+        for split in range(SPLITS)
+    }
+    for record in fits(where).values():
+        assert statuses[record["fit_id"]] == {"status": record["status"], "reason": record["reason"]}
+
+
+def test_an_exception_is_one_line_and_its_traceback_is_in_the_log(whole):
+    where, _, said = whole
+    record = fits(where)["raises", 1]
+    assert record["reason"] == "ArithmeticError: the sum is wrong"
+    assert "Traceback" in log(where, record)
+    assert "and this line is for the log" in log(where, record)
+    assert "Traceback" not in said
+
+
+def test_a_fit_whose_process_is_killed_has_failed_by_that_signal(whole):
+    where, _, _ = whole
+    assert "killed by signal 9 (SIGKILL)" in fits(where)["dies", 1]["reason"]
+
+
+def test_nothing_is_left_of_work_that_ended(whole):
+    """But for the checkpoints of the fit that was killed, from which a retry continues."""
+    where, _, _ = whole
+    (left,) = Store(where.store).groups()
+    assert (left["address"]["method"], [f["split"] for f in left["fits"]]) == ("dies", [1])
+    assert not list((where.store / ".tmp").iterdir())
+    assert len(list((where.store / ".spool").glob("[!.]*"))) == len(fits(where))
+
+
+def test_a_batch_that_is_killed_continues_where_it_was(root, whole):
+    """Without refitting what was done, and to the same numbers bit for bit (alone or in a group of two)."""
+    where = places(root, "killed")
+    batch = planned(where)
+    process = start(where, batch)
+    store = Store(where.store)
+    deadline = time.monotonic() + 60
+    while not half_way(store):
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    (done,) = store.ids()
+    (group,) = store.groups()
+    written = (store.folder(done) / "fit.json").stat().st_mtime_ns
+    reached = store.checkpoint(group["group_id"])
+    assert STEPS / 3 < reached < STEPS
+    assert group["fits"][0]["fit_id"] != done
+
+    statuses, _ = finish(start(where, batch))
+    assert {s["status"] for s in statuses.values()} == {"done"}
+    assert (store.folder(done) / "fit.json").stat().st_mtime_ns == written
+    for split in range(SPLITS):
+        one, other = points(where, fits(where)["svgp", split]), points(whole[0], fits(whole[0])["svgp", split])
+        assert ((one - other).abs() / (1 + other.abs())).to_numpy().max() <= 1e-9
+    uninterrupted = places(root, "uninterrupted")
+    finish(start(uninterrupted, planned(uninterrupted)))
+    for split in range(SPLITS):
+        one, other = fits(where)["svgp", split], fits(uninterrupted)["svgp", split]
+        assert one["fit_id"] == other["fit_id"]
+        pd.testing.assert_frame_equal(points(where, one), points(uninterrupted, other), check_exact=True)
+
+
+def half_way(store: Store) -> bool:
+    """Whether one fit is done and the other in the middle."""
+    reached = [store.checkpoint(group["group_id"]) for group in store.groups()]
+    return len(store.ids()) == len(reached) == 1 and STEPS / 3 < reached[0] < STEPS
+
+
+def test_a_time_cap_stops_and_two_processes_without_it_finish_each_fit_once(root):
+    where = places(root, "capped")
+    statuses, _ = finish(start(where, planned(where, f"{LEARNERS} trainer.max_minutes=1e-9")))
+    store = Store(where.store)
+    assert {s["status"] for s in statuses.values()} == {"stopped"}
+    assert all("stopped after 1e-09 minutes" in s["reason"] for s in statuses.values())
+    assert not store.ids()
+    assert {store.checkpoint(g["group_id"]) for g in store.groups()} == {BLOCK}
+
+    batch = planned(where, f"{LEARNERS} raises.victim=9 raises.pause=1".replace("[svgp]", "[svgp,raises]"))
+    groups = json.loads(batch.read_text())["groups"]
+    assert {g["how"]["max_minutes"] for g in groups} == {None}
+    (root / "diary.txt").unlink(missing_ok=True)
+    for statuses, said in map(finish, [start(where, batch), start(where, batch)]):
+        assert {s["status"] for s in statuses.values()} == {"done"}
+        assert "Traceback" not in said
+    assert sorted(store.ids()) == sorted(f["fit_id"] for g in groups for f in g["fits"])
+    assert sorted((root / "diary.txt").read_text().splitlines()) == ["[0]", "[1]"]
+    assert not store.groups()
+
+
+def test_a_store_that_cannot_be_written_is_one_line(root, monkeypatch, capfd):
+    batch = planned(places(root, "free"))
+    (root / "file").touch()
+    monkeypatch.setenv("GPBENCH_STORE", str(root / "file" / "store"))
+    monkeypatch.setattr(sys, "argv", ["run", str(batch), str(root / "never.json")])
+    with contextlib.chdir(root):
+        assert run.main() == 1
+    said = capfd.readouterr().err
+    assert said.count("\n") == 1
+    assert said.startswith(f"gpbench: cannot write to the store {root / 'file' / 'store'}")
+    assert not (root / "never.json").exists()

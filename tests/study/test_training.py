@@ -1,0 +1,220 @@
+"""The training loop: mini-batches, checkpoints, the time cap, the trace. (What it owes every method: conformance.)"""
+
+import dataclasses
+import importlib
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from cases import BLOCK, SPLITS, STEPS, Case, assert_close, assert_same, group, numbers
+from gpbench.errors import UserError
+from gpbench.study import training
+
+BATCH = 16
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory):
+    """Full batches."""
+    return Case("svgp", "regression", tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def mini(tmp_path_factory):
+    """Mini-batches, and a method that draws noise for its features."""
+    return with_hyper(Case("dgp_rff", "regression", tmp_path_factory), batch_size=BATCH)
+
+
+def with_hyper(case: Case, **hyper) -> Case:
+    what = case.cell["what"]
+    case.cell = case.cell | {"what": what | {"method": what["method"] | hyper}}
+    return case
+
+
+def test_mini_batches_of_unequal_parts_are_the_same_batched_and_looped(mini):
+    for one, other in zip(mini.together, mini.alone, strict=True):
+        assert_close(one, other)
+
+
+def test_mini_batches_are_rows_of_the_training_part_weighted_to_its_size(mini):
+    fit = training.GradientFit(group(mini.cell, 0), mini.table, mini.folder(), torch.device("cpu"))
+    fit.draw_block(0)
+    assert fit.positions.shape == (1, BLOCK, BATCH)
+    batch = fit.data.take(fit.positions[:, 0])
+    assert batch.weight.sum().item() == pytest.approx(len(mini.fold.train))
+    train = mini.fold.scaling.inputs(mini.table.inputs[mini.fold.train])
+    distance = np.abs(batch.x[0].numpy()[:, None] - train[None]).max(-1).min(1)
+    assert distance.max() < 1e-12
+
+
+def test_every_block_draws_anew_and_every_time_the_same(mini):
+    fit = training.GradientFit(group(mini.cell, 0, 1), mini.table, mini.folder(), torch.device("cpu"))
+    drawn = []
+    for block in (0, 1, 0):
+        fit.draw_block(block)
+        drawn.append((fit.positions.clone(), fit.noise.clone()))
+    for first, second, again in zip(*drawn, strict=True):
+        assert torch.equal(first, again)
+        assert not torch.equal(first, second)
+        assert not torch.equal(first[0], first[1])  # replicas
+
+
+def test_a_batch_size_between_the_sizes_of_the_parts_is_refused(tmp_path_factory):
+    between = Case("dgp_rff", "regression", tmp_path_factory)
+    size = len(between.fold.train) - 1
+    with pytest.raises(ValueError, match="change it by a row"):
+        with_hyper(between, batch_size=size).fit(group(between.cell, 0, 1))
+
+
+def test_the_time_cap_stops_at_a_checkpoint_and_the_rest_is_as_if_it_had_not(case):
+    work = case.folder()
+    for stop in (1, 2):
+        outcomes = case.fit(group(case.cell, *range(SPLITS), max_minutes=1e-9), work=work)
+        assert {o.status for o in outcomes} == {"stopped"}
+        assert outcomes[0].reason == f"stopped after 1e-09 minutes at step {stop * BLOCK} of {STEPS}"
+    for one, other in zip(case.fit(group(case.cell, *range(SPLITS)), work=work), case.together, strict=True):
+        assert_same(one, other)
+
+
+def test_the_clock_counts_training_once_however_often_it_is_asked(monkeypatch):
+    now = iter([0.0, 3.0, 3.0, 10.0, 14.0])
+    monkeypatch.setattr(training.time, "perf_counter", lambda: next(now))
+    clock = training.Clock(torch.device("cpu"))
+    assert clock.pause() == 3.0
+    assert clock.pause() == 3.0  # a pause ends once
+    clock.go()
+    assert clock.pause() == 7.0
+
+
+def test_a_replica_that_is_not_finite_does_not_move_again(case, monkeypatch):
+    """Neither by its gradient nor by the momentum of earlier steps."""
+    fit = training.GradientFit(group(case.cell, 0, 1), case.table, case.folder(), torch.device("cpu"))
+    fit.configure_optimizers()
+    fit.draw_block(0)
+    loss = fit.method.loss
+    moved = []
+    for step in range(4):
+        monkeypatch.setattr(fit.method, "loss", at_infinity(loss) if step == 2 else loss)
+        before = {name: value.detach().clone() for name, value in fit.state.params.items()}
+        fit.advance(fit.full, fit.noise[:, step], step)
+        changes = [(value != before[name]).reshape(2, -1).any(1) for name, value in fit.state.params.items()]
+        moved.append(torch.stack(changes).any(0).tolist())
+    assert moved == [[True, True], [True, True], [True, False], [True, False]]
+    assert fit.reasons == ["", f"not finite at step 3 of {STEPS}"]
+
+
+def at_infinity(loss):
+    """`loss`, infinite for replica 1."""
+    return lambda *arguments: loss(*arguments) + torch.tensor([0.0, torch.inf])
+
+
+def test_a_chain_takes_every_step_from_0_and_is_asked_after_every_step_from_1(tmp_path_factory, monkeypatch):
+    chain = Case("bsgp_1", "regression", tmp_path_factory)
+    module = importlib.import_module(chain.cell["what"]["method"]["module"])
+    step, keep, taken, asked, kept = module.Method.step, module.Method.keep, [], [], []
+
+    def stepping(method, state, batch, noise, number, steps):
+        taken.append((number, steps))
+        return step(method, state, batch, noise, number, steps)
+
+    def keeping(method, number, steps):
+        asked.append((number, steps))
+        kept.append(keep(method, number, steps))
+        return kept[-1]
+
+    monkeypatch.setattr(module.Method, "step", stepping)
+    monkeypatch.setattr(module.Method, "keep", keeping)
+    (outcome,) = chain.fit(group(chain.cell, 0))
+    assert taken == [(number, STEPS) for number in range(STEPS)]
+    assert asked == [(number, STEPS) for number in range(1, STEPS + 1)]
+    assert {len(values) for values in outcome.model["samples"].values()} == {sum(kept)}
+    assert sum(kept) > 0
+
+
+def test_seconds_go_on_where_a_checkpoint_left_them(case):
+    work = case.folder()
+    case.fit(group(case.cell, 0, max_minutes=1e-9), work=work)
+    path = work / f"checkpoint-{BLOCK:09d}.pt"
+    torch.save(torch.load(path, weights_only=True) | {"seconds": 1000.0}, path)
+    (outcome,) = case.fit(group(case.cell, 0), work=work)
+    assert 1000 < outcome.seconds["train"] < 1060
+    assert all(row["seconds"] > 1000 for row in outcome.trace if row["step"] > BLOCK)
+
+
+def test_two_checkpoints_are_kept(case):
+    work = case.folder()
+    case.fit(group(case.cell, 0, checkpoint_seconds=0.0), work=work)
+    assert sorted(p.name for p in work.glob("checkpoint-*.pt")) == [
+        f"checkpoint-{step:09d}.pt" for step in (STEPS - BLOCK, STEPS)
+    ]
+
+
+def test_a_finished_group_that_was_not_written_is_evaluated_and_not_trained(case, monkeypatch):
+    work = case.folder()
+    (expected,) = case.fit(group(case.cell, 0), work=work)
+    monkeypatch.setattr(training.GradientFit, "advance", None)
+    assert_same(case.fit(group(case.cell, 0), work=work)[0], expected)
+
+
+def test_a_checkpoint_of_another_configuration_is_refused(case):
+    work = case.folder()
+    case.fit(group(case.cell, 0, max_minutes=1e-9), work=work)
+    with pytest.raises(UserError, match=f"checkpoint of another configuration; delete {work}"):
+        case.fit(group(case.cell, 1), work=work)
+
+
+def test_looking_and_logging_change_nothing(case):
+    (outcome,) = case.fit(group(case.cell, 0, eval_points=7, log_points=3))
+    assert outcome.points.equals(case.alone[0].points)
+
+
+def test_the_trace_begins_and_ends_with_the_fit_and_scores_where_it_looks(case):
+    (outcome,) = case.fit(group(case.cell, 0, eval_points=3, log_points=5))
+    trace = numbers(outcome).set_index("step")
+    assert list(trace.index) == [1, 8, 16, 30, 45, STEPS]
+    assert list(trace.index[trace["mnll"].notna()]) == [1, 8, STEPS]
+    assert trace["mnll"].iloc[-1] == pytest.approx(-outcome.points["log_density"].mean(), rel=1e-12)
+    error = outcome.points["mean"] - outcome.points["y"]
+    assert trace["rmse"].iloc[-1] == pytest.approx(np.sqrt((error**2).mean()), rel=1e-12)
+    assert trace["objective"].iloc[-1] > trace["objective"].iloc[0]
+
+
+def test_seconds_of_a_batch_are_shared_and_marked_so(case):
+    for outcome in case.together:
+        assert outcome.seconds["shared_by"] == SPLITS
+        assert outcome.seconds["train"] * SPLITS == pytest.approx(outcome.trace[-1]["seconds"], rel=0.5)
+
+
+def test_progress_is_there_for_whoever_watches(case, monkeypatch):
+    work = case.folder()
+    monkeypatch.setattr(training.Fit, "tell", told_at_once(training.Fit.tell))
+    case.fit(group(case.cell, 0, 1), work=work)
+    progress = json.loads((work / "progress.json").read_text())
+    assert (progress["step"], progress["steps"], len(progress["objective"])) == (STEPS, STEPS, 2)
+
+
+def told_at_once(tell):
+    """`tell` without its pause of a second."""
+
+    def now(fit):
+        fit.told_at = 0.0
+        tell(fit)
+
+    return now
+
+
+def test_a_gpu_that_is_not_there_is_one_line(case, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError, match="no GPU is available here; use trainer=cpu"):
+        case.fit(group(case.cell, 0, device="cuda"))
+
+
+def test_in_single_precision_a_large_common_offset_costs_no_digits(case):
+    far = dataclasses.replace(case.table, inputs=case.table.inputs + 1e6)
+    fold = case.fold
+    scaling = dataclasses.replace(fold.scaling, x_shift=fold.scaling.x_shift + 1e6)
+    data = training.training_set(far, [dataclasses.replace(fold, scaling=scaling)], torch.float32, torch.device("cpu"))
+    exact = fold.scaling.inputs(case.table.inputs[fold.train])
+    np.testing.assert_allclose(data.full().x[0].numpy(), exact, atol=1e-5)

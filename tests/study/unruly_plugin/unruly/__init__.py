@@ -1,0 +1,1 @@
+"""A method that fails when it is told to."""

@@ -1,0 +1,156 @@
+"""Configuration: every file composes, mistakes are one line that names the nearest name and the file, no torch."""
+
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from gpbench import config, reference
+from gpbench.config import MethodConfig, compose, split_overrides
+from gpbench.errors import UserError
+from projects import REPOSITORY
+
+CONF = REPOSITORY / "conf"
+ITEMS = [(path.parent.name, path.stem) for path in sorted(CONF.glob("*/*.yaml"))]
+
+
+@pytest.mark.parametrize(("group", "name"), ITEMS)
+def test_every_file_composes(group, name):
+    item = compose(CONF, group, name)
+    written = yaml.safe_load((CONF / group / f"{name}.yaml").read_text())
+    if isinstance(item, MethodConfig):
+        assert item.header.name == name
+        assert {k: getattr(item.hyper, k) for k in written if hasattr(item.hyper, k)}.items() <= written.items()
+    else:
+        assert item.name == name
+
+
+def test_config_yaml_composes_the_groups():
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+
+    defaults = yaml.safe_load((CONF / "config.yaml").read_text())["defaults"]
+    named = {k for entry in defaults if isinstance(entry, dict) for k in entry if not k.startswith("override")}
+    assert named == {"method", *config.GROUPS}
+    compose(CONF, "method", "constant")  # stores the defaults that the method files inherit
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        assert named <= set(hydra_compose("config"))
+
+
+def test_everything_composes_and_plans_without_torch(project):
+    program = (
+        "import sys, time; started = time.perf_counter(); from pathlib import Path\n"
+        "from gpbench import cli, config\n"
+        "for p in Path('conf').glob('*/*.yaml'): config.compose(Path('conf'), p.parent.name, p.stem)\n"
+        "assert cli.main(['plan']) == 0 and cli.main(['status']) == 0\n"
+        "heavy = {'torch', 'lightning', 'mlflow', 'pandas', 'sklearn', 'gpbench.methods.svgp'} & set(sys.modules)\n"
+        "print('seconds', time.perf_counter() - started)\n"
+        "sys.exit(f'imported: {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    # 2 s here; the bound only catches what is an order of magnitude slower
+    assert float(done.stdout.split()[-1]) < 20
+
+
+def test_defaults_and_presets():
+    one, two = compose(CONF, "method", "bsgp_1"), compose(CONF, "method", "bsgp_2")
+    assert (one.hyper.layers, two.hyper.layers) == (1, 2)
+    assert one.family == two.family == "bsgp"
+    assert compose(CONF, "method", "svgp").hyper == config.hyperparameters("gpbench.methods.svgp")()
+
+
+def test_the_schema_read_from_source_is_the_module_s():
+    from gpbench.methods import svgp
+
+    read = config.hyperparameters("gpbench.methods.svgp")
+    assert read is not svgp.Hyperparameters
+    assert vars(read()) == vars(svgp.Hyperparameters())
+
+
+def test_overrides_reach_the_item_with_their_types():
+    svgp = compose(CONF, "method", "svgp", ("num_inducing=50", "learning_rate=1e-3", "lengthscale=null", "steps=7"))
+    assert (svgp.hyper.num_inducing, svgp.hyper.learning_rate, svgp.hyper.lengthscale) == (50, 1e-3, None)
+    assert svgp.header.steps == 7
+    protocol = compose(CONF, "protocol", "common", ("splits.train_fraction=0.8",))
+    assert (protocol.splits.train_fraction, protocol.splits.count) == (0.8, 20)
+
+
+@pytest.mark.parametrize(
+    ("group", "name", "overrides", "said"),
+    [
+        ("method", "svpg", (), ["unknown method 'svpg'", "did you mean 'svgp'?"]),
+        ("dataset", "zzz", (), ["unknown dataset 'zzz'", "choose one of: auto_mpg, boston"]),
+        ("method", "svgp", ("num_inducng=5",), ["unknown key 'num_inducng'", "'num_inducing'", "svgp.yaml"]),
+        ("trainer", "cpu", ("thread=5",), ["unknown key 'thread'", "did you mean 'threads'?", "cpu.yaml"]),
+        ("protocol", "common", ("splits.sed=5",), ["unknown key 'sed'", "common.yaml): splits", "mean 'seed'?"]),
+        ("budget", "quick", ("steps.default.smal=5",), ["unknown key 'smal'", "quick.yaml): steps", "'small'"]),
+        ("method", "svgp", ("num_inducing=many",), ["num_inducing", "valid integer", "'many'", "svgp.yaml"]),
+        ("method", "svgp", ("num_inducing=1.5",), ["num_inducing", "integer", "1.5"]),
+        ("method", "svgp", ("learning_rate=0",), ["learning_rate", "greater than 0", "given: 0"]),
+        ("method", "svgp", ("learning_rate=nan",), ["learning_rate", "greater than 0", "nan"]),
+        ("trainer", "cpu", ("device=tpu",), ["device", "'cpu' or 'cuda'", "'tpu'"]),
+        ("protocol", "common", ("splits.train_fraction=1",), ["splits.train_fraction", "less than 1"]),
+        ("study", "default", ("methods=svgp",), ["methods", "valid list", "'svgp'", "default.yaml"]),
+        ("method", "svgp", ("num_inducing=${nowhere}",), ["nowhere", "svgp.yaml"]),
+        ("method", "svgp", ("num_inducing=[1",), ["num_inducing=[1", "svgp.yaml"]),
+    ],
+)
+def test_a_mistake_is_one_line(group, name, overrides, said):
+    with pytest.raises(UserError) as caught:
+        compose(CONF, group, name, overrides)
+    assert "\n" not in str(caught.value)
+    for part in said:
+        assert part in str(caught.value)
+
+
+def test_overrides_are_split_as_by_a_shell():
+    text = "budget=smoke 'svgp.label=a b' *.num_inducing=50 methods=[constant,svgp]"
+    assert split_overrides(text) == [
+        ("budget", "smoke"),
+        ("svgp.label", "a b"),
+        ("*.num_inducing", "50"),
+        ("methods", "[constant,svgp]"),
+    ]
+    assert split_overrides("") == []
+
+
+def test_a_broken_file_is_met_only_where_it_is_used(project):
+    (project / "conf/dataset/boston.yaml").write_text("name: [")
+    (project / "conf/trainer/cpu.yaml").write_text("- a\n- b\n")
+    assert compose(project / "conf", "method", "svgp").header.name == "svgp"
+    with pytest.raises(UserError, match=r"dataset/boston\.yaml is not valid YAML: .*line 1"):
+        compose(project / "conf", "dataset", "boston")
+    with pytest.raises(UserError, match=r"trainer/cpu\.yaml must hold keys and values"):
+        compose(project / "conf", "trainer", "cpu")
+
+
+def test_a_file_is_its_item_s_name(project):
+    path = project / "conf/dataset/housing.yaml"
+    path.write_text((project / "conf/dataset/boston.yaml").read_text())
+    with pytest.raises(UserError, match=r"housing\.yaml\): name is 'boston'; it must be the file's name"):
+        compose(project / "conf", "dataset", "housing")
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("class Hyperparameters(:\n", r"bad_method_0\.py, line 1: invalid syntax"),
+        ("x = 1\n", r"bad_method_1\.py has no dataclass Hyperparameters"),
+        ("@dataclass\nclass Hyperparameters:\n    a: Tensor = 1\n", r"'Tensor' is not defined; use .*gpbench\.hyper"),
+    ],
+)
+def test_a_method_module_that_cannot_be_read(project, monkeypatch, request, source, said):
+    module = f"bad_method_{request.node.callspec.indices['source']}"
+    (project / f"{module}.py").write_text(source)
+    monkeypatch.syspath_prepend(project)
+    preset = (project / "conf/method/constant.yaml").read_text()
+    preset = preset.replace("gpbench.methods.constant", module).replace("name: constant", "name: mine")
+    (project / "conf/method/mine.yaml").write_text(preset)
+    with pytest.raises(UserError, match=said):
+        compose(project / "conf", "method", "mine")
+
+
+def test_the_reference_page_is_generated():
+    assert (REPOSITORY / "docs/config.md").read_text() == reference.reference(CONF)

@@ -1,0 +1,194 @@
+"""The real graph on the smoke budget, in a project of its own whose path has a space; the tests run in order."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import psutil
+import pytest
+
+from gpbench.report import FIGURE_NAMES, TABLE_NAMES
+from gpbench.study.plan import run_name
+from projects import copy_project
+
+STUDY = "budget=smoke methods=[constant,linear,svgp] datasets=[boston,wine] splits=2"
+RESULTS = run_name("default", STUDY)
+PARTS = ("Snakefile", "workflows", "published", "src/gpbench")
+
+
+class Project:
+    """A project folder, and the commands that are run in it with the package as it is there."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = copy_project(root, *PARTS)
+        (root / "profiles").mkdir()
+        (root / "profiles/default").symlink_to("../workflows/profiles/default")
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("GPBENCH", "MLFLOW", "PYTEST"))}
+        self.environment = kept | {"PYTHONPATH": str(root / "src"), "OMP_NUM_THREADS": "1", "CI": "1"}
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", *words]
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        return subprocess.Popen(command, cwd=self.root, env=self.environment, start_new_session=True, **streams)
+
+    def call(self, *words: str) -> tuple[int, str]:
+        process = self.start(*words)
+        out = process.communicate(timeout=300)[0]
+        return process.returncode, out
+
+    def snakemake(self, *words: str, overrides: str = STUDY) -> tuple[int, str]:
+        return self.call("snakemake", "--cores", "2", *words, "--config", f"overrides={overrides}")
+
+    def gpbench(self, *words: str) -> tuple[int, str]:
+        return self.call("gpbench.cli", *words)
+
+    def fits(self) -> set[str]:
+        return {path.parent.name for path in self.root.glob("store/[0-9a-f]*/fit.json")}
+
+    def files(self) -> dict[str, int]:
+        """Every file but Snakemake's own, with its time."""
+        return {
+            str(path.relative_to(self.root)): path.stat().st_mtime_ns
+            for path in self.root.rglob("*")
+            if path.is_file() and not {".snakemake", "__pycache__"} & set(path.parts)
+        }
+
+
+def jobs(out: str) -> dict[str, int]:
+    """Rule -> number of jobs, from the table that Snakemake prints."""
+    return {rule: int(count) for rule, count in re.findall(r"^(\w+) +(\d+)$", out, re.MULTILINE)}
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    """A project in which the study has been run once."""
+    project = Project(tmp_path_factory.mktemp("graph") / "a project")
+    code, out = project.snakemake()
+    assert code == 0, out
+    yield project
+
+
+def test_a_study_leaves_its_report(study):
+    folder = study.root / "results" / RESULTS
+    assert (folder / "report.html").stat().st_size > 10_000
+    assert {p.stem for p in (folder / "figures").glob("*.pdf")} == set(FIGURE_NAMES)
+    assert {p.stem for p in (folder / "tables").glob("*.csv")} == set(TABLE_NAMES)
+    scores = pd.read_parquet(folder / "scores.parquet")
+    assert len(scores) == 3 * 2 * 2
+    assert set(scores["status"]) == {"done"}
+    assert set(scores["fit_id"]) == study.fits()
+
+
+def test_a_second_run_does_nothing(study):
+    before = study.files()
+    code, out = study.snakemake()
+    assert (code, "Nothing to be done" in out) == (0, True), out
+    assert study.files() == before
+
+
+def test_a_typo_is_refused_before_any_job_and_deletes_nothing(study):
+    before = study.files()
+    for text, said in (
+        ("budget=smok", "unknown budget 'smok'; did you mean 'smoke'?"),
+        ("svgp.label='x", "No closing quotation"),
+        ("3", "override '3' is not of the form key=value"),
+    ):
+        code, out = study.snakemake(overrides=text)
+        assert code == 1
+        assert said in out
+        assert "Traceback" not in out
+    assert study.files() == before
+
+
+def test_a_dry_run_lists_the_jobs_of_one_changed_setting(study):
+    fits = study.fits()
+    code, out = study.snakemake("-n", overrides=f"{STUDY} svgp.num_inducing=20")
+    assert code == 0
+    listed = jobs(out)
+    assert listed["fit"] >= 1
+    assert {"collect": 1, "page": 1, "figure": len(FIGURE_NAMES)}.items() <= listed.items()
+    assert "prepare" not in listed
+    assert study.fits() == fits
+
+
+def test_one_changed_setting_refits_one_method(study):
+    before = study.fits()
+    changed = f"{STUDY} svgp.num_inducing=20"
+    code, out = study.snakemake(f"results/{run_name('default', changed)}/scores.parquet", overrides=changed)
+    assert code == 0, out
+    assert before < study.fits()
+    scores = pd.read_parquet(study.root / "results" / run_name("default", changed) / "scores.parquet")
+    new = scores[~scores["fit_id"].isin(before)]
+    assert set(new["method"]) == {"svgp"}
+    assert len(new) == 2 * 2 == len(study.fits() - before)
+
+
+def test_words_about_a_report_redraw_nothing_and_its_code_refits_nothing(study):
+    page = study.root / "src/gpbench/report/page.py"
+    page.write_text(page.read_text() + "\n# a comment\n")
+    assert "Nothing to be done" in study.snakemake("-n")[1]
+    page.write_text(page.read_text() + "\nSOMETHING_NEW = 1\n")
+    listed = jobs(study.snakemake("-n")[1])
+    assert listed["page"] == 1
+    assert not {"fit", "collect", "prepare"} & set(listed)
+
+
+def test_a_failing_fit_fails_the_study_after_its_report(study):
+    text = "budget=smoke methods=[constant,svgp] datasets=[wine] splits=1 svgp.learning_rate=1e200"
+    folder = study.root / "results" / run_name("default", text)
+    code, out = study.snakemake(overrides=text)
+    assert code == 1
+    assert re.search(r"^diverged: svgp on wine, split 0 \([0-9a-f]{16}\): ", out, re.MULTILINE), out
+    assert f"1 fits of {folder.name} did not end well" in out
+    assert (folder / "report.html").is_file()
+    assert not (folder / "complete.txt").exists()
+    assert sorted(pd.read_parquet(folder / "scores.parquet")["status"]) == ["diverged", "done"]
+    # a result as good as any: it is not fitted again, until someone asks for it
+    assert "fit" not in jobs(study.snakemake("-n", overrides=text)[1])
+    assert "1 fits cleared" in study.gpbench("retry")[1]
+    assert jobs(study.snakemake("-n", overrides=text)[1])["fit"] == 1
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """Kill -9 a process and everything below it, from the top."""
+    tree = psutil.Process(process.pid)
+    below = tree.children(recursive=True)
+    for one in (tree, *below):
+        try:
+            one.send_signal(signal.SIGKILL)
+        except psutil.NoSuchProcess:
+            continue
+    psutil.wait_procs(below, timeout=10)
+    process.communicate()
+
+
+def test_a_run_that_is_killed_is_unlocked_and_completed(study):
+    text = "budget=smoke methods=[svgp] datasets=[wine] splits=2 svgp.num_inducing=10 svgp.steps=1500"
+    text += " trainer.checkpoint_seconds=0 trainer.replicas=1"
+    target = f"results/{run_name('default', text)}/scores.parquet"
+    before, deadline = study.fits(), time.monotonic() + 60
+    running = study.start("snakemake", "--cores", "1", target, "--config", f"overrides={text}")
+    while not list(study.root.glob("store/.work/*/checkpoint-*.pt")):
+        assert running.poll() is None, running.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    code, out = study.gpbench("unlock")
+    assert (code, out.count("\n")) == (1, 1)
+    assert "is in use by a running snakemake (process " in out
+    kill(running)
+    assert "resumes at step " in study.gpbench("plan", "--overrides", text)[1]
+    assert "freed the lock of a run that was killed" in study.gpbench("unlock")[1]
+    code, out = study.snakemake(target, overrides=text)
+    assert code == 0, out
+    assert len(study.fits() - before) == 2
+    assert list(pd.read_parquet(study.root / target)["status"]) == ["done", "done"]
+    assert not list(study.root.glob("store/.work/*"))
+    assert study.gpbench("unlock") == (0, "not locked\n")
