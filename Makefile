@@ -29,8 +29,8 @@ bench: .venv/.ok  ## timings beside GPyTorch, overhead of the loop
 	OMP_NUM_THREADS=1 python bench/bench.py
 	OMP_NUM_THREADS=1 python bench/loop.py
 
-figures: .venv/.ok  ## redraw the figures of the default study; NAME=convergence for one
-	snakemake --cores $(CORES) --forcerun figure --until figure $(if $(NAME),results/default/figures/$(NAME).pdf)
+figures: .venv/.ok  ## redraw the figures of the default study
+	snakemake --cores $(CORES) --forcerun figures --until figures
 
 ui: .venv/.ok  ## MLflow at http://127.0.0.1:5000
 	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow server --host 127.0.0.1 --port $(PORT) --workers 1 \

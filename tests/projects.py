@@ -1,6 +1,8 @@
 """Copies of this repository's project files, for tests that write."""
 
+import os
 import shutil
+import time
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -15,3 +17,11 @@ def copy_project(target: Path, *more: str) -> Path:
         else:
             shutil.copy2(REPOSITORY / name, target / name)
     return target
+
+
+def hold_tracker(store: Path) -> None:
+    """Let no fit start a tracker in the background, which would outlive the test: as if one had begun an hour hence."""
+    stamp = store / ".spool" / ".begun"
+    stamp.parent.mkdir(parents=True, exist_ok=True)
+    stamp.touch()
+    os.utime(stamp, (time.time() + 3600,) * 2)

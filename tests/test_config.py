@@ -6,7 +6,7 @@ import sys
 import pytest
 import yaml
 
-from gpbench import config, reference
+from gpbench import config
 from gpbench.config import MethodConfig, compose, split_overrides
 from gpbench.errors import UserError
 from projects import REPOSITORY
@@ -150,7 +150,3 @@ def test_a_method_module_that_cannot_be_read(project, monkeypatch, request, sour
     (project / "conf/method/mine.yaml").write_text(preset)
     with pytest.raises(UserError, match=said):
         compose(project / "conf", "method", "mine")
-
-
-def test_the_reference_page_is_generated():
-    assert (REPOSITORY / "docs/config.md").read_text() == reference.reference(CONF)

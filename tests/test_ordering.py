@@ -7,8 +7,8 @@ import importlib
 
 import numpy as np
 import pytest
-from cases import cell, group
 
+from cases import cell, group
 from gpbench.data.table import Table
 from gpbench.evaluation.metrics import METRICS, score
 from gpbench.evaluation.pointwise import pointwise

@@ -10,6 +10,7 @@ import pandas as pd
 
 from gpbench.evaluation.pointwise import pointwise
 from gpbench.evaluation.predictive import Categorical, GaussianMixture
+from gpbench.study import provenance
 from gpbench.study.store import Store
 
 
@@ -24,7 +25,7 @@ def finish(store: Store, cell: dict[str, Any], fit: dict[str, Any], status: str 
         "seconds": {"train": 2.0 * (cell["what"]["steps"] or 1), "predict": 0.5, "shared_by": 1},
         "peak_memory_mb": 100.0,
         "info": {"train_target_mean": 1.0, "train_target_sd": 2.0},
-        "provenance": {"started": "2026-01-01T00:00:00", "ended": "2026-01-01T00:00:09", "commit": "", "dirty": False},
+        "provenance": {"started": provenance.now(), "ended": provenance.now(), "commit": "", "dirty": False},
     }
     with store.writing(fit["fit_id"]) as folder:
         if status == "done":

@@ -2,54 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import subprocess
-import sys
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 import torch
-import yaml
+from refusals import call
 
 from gpbench import config, places
 from gpbench.data.prepare import prepare
-from gpbench.data.protocols import Splits, split_rows
 from gpbench.places import write_if_changed
-from gpbench.study import checkpoint, collect, run
+from gpbench.study import checkpoint, collect
 from gpbench.study import plan as planning
 from gpbench.study.store import Store
-from projects import copy_project
 
 CELL = ("fit", "method=constant", "dataset=wine")
-
-
-def listing(folder: Path) -> set[tuple[str, str]]:
-    """Every file with the md5 of its content, and every folder; logs and DVC's own apart."""
-    return {
-        (str(path.relative_to(folder)), hashlib.md5(path.read_bytes()).hexdigest() if path.is_file() else "folder")
-        for path in folder.rglob("*")
-        if not {"logs", ".dvc"} & set(path.parts)
-    }
-
-
-@pytest.fixture
-def refused(project, gpbench) -> Callable[..., None]:
-    """Check that a command is refused with one line that holds some parts, and leaves every file as it was."""
-
-    def check(words: tuple[str, ...], said: list[str], folder: Path = project) -> None:
-        before = listing(folder)
-        answer = gpbench(*words)
-        assert answer.code == 1
-        assert answer.out == ""
-        assert answer.err.startswith("gpbench: ")
-        assert answer.err.count("\n") == 1, answer.err
-        assert "Traceback" not in answer.err
-        for part in said:
-            assert part in answer.err
-        assert listing(folder) ^ before == set()
-
-    return check
 
 
 def overrides(text: str) -> tuple[str, ...]:
@@ -95,6 +59,7 @@ WORDS = {
     "data set twice": (overrides("datasets=[wine,boston,wine]"), ["dataset 'wine' twice", "name it once"]),
     "method twice": (overrides("methods=[svgp,svgp]"), ["method 'svgp' twice", "name it once"]),
     "splits of an unknown data set": (overrides("splits_of={wien:3}"), ["'wien'", "splits_of", "'wine'"]),
+    "preset of an unknown method": (overrides("presets={wine:{svpg:dsvi}}"), ["'svpg'", "presets", "'svgp'"]),
     "impossible cell": (("fit", "method=exact_gp", "dataset=wine"), ["exact_gp on wine: regression only"]),
     "no data set named": (("fit", "method=svgp"), ["gpbench fit needs dataset=NAME", "choose one of: auto_mpg, "]),
     "identity of no fit": (("why", "abc"), ["no fit begins with 'abc' in ", "`gpbench plan`"]),
@@ -156,117 +121,6 @@ def test_a_plugin_that_names_no_package(refused, monkeypatch, tmp_path, value):
     refused(("plan",), ["entry point 'mine' in gpbench.conf", repr(value), "no package"])
 
 
-# a text table of two inputs, three rows and classes, and how its catalogue entry or file can be wrong
-ENTRY = {
-    "name": "mine",
-    "title": "Mine",
-    "task": "regression",
-    "source": {"kind": "table", "item": "mine.csv", "target": "y"},
-    "rows": 3,
-    "columns": 2,
-    "md5": "00",
-    "licence": "",
-    "citation": "",
-    "url": "",
-}
-GOOD = "1,2,0\n3,4,1\n5,6,0\n"
-RAW = {
-    "raw file that is not there": (
-        None,
-        {},
-        ["data/raw/mine.csv is missing", "not pinned in data.dvc", "put the file"],
-    ),
-    "empty raw file": ("", {}, ["mine.csv is empty"]),
-    "not a number": ("1,2,0\n3,four,1\n5,6,0\n", {}, ["mine.csv, line 2, column 'x1': 'four' is not a number"]),
-    "ragged row": ("1,2,0\n3,4,1\n5,6\n", {}, ["mine.csv, line 3: 2 columns, expected 3"]),
-    "NaN": ("1,2,0\n3,nan,1\n5,6,0\n", {}, ["'mine'", "input 'x1' is not a finite number in row 1", "mend the source"]),
-    "infinite target": ("1,2,0\n3,4,inf\n5,6,0\n", {}, ["target 'y' is not a finite number in row 1"]),
-    "one row": ("1,2,0\n", {"rows": 1}, ["'mine' has 1 row(s)", "at least 2"]),
-    "other rows": (GOOD, {"rows": 4}, ["'mine'", "(3, 2)", "the catalogue says (4, 2)"]),
-    "other columns": (GOOD, {"columns": 3}, ["'mine'", "(3, 2)", "the catalogue says (3, 3)"]),
-    "other arrays": (GOOD, {}, ["'mine': md5 of the arrays is", "the catalogue says 00"]),
-    "no md5": (GOOD, {"md5": None}, ["'mine' is not pinned", "write md5: ", "conf/dataset/mine.yaml"]),
-    "class numbers": (GOOD, {"task": "multiclass", "classes": ["a", "b", "c"]}, ["[0.0, 1.0]", "expected 0..2"]),
-    "class names": (
-        "1,2,no\n3,4,yes\n5,6,maybe\n",
-        {"task": "binary", "classes": ["no", "yes"]},
-        ["line 3, column 'y': 'maybe' is not one of ['no', 'yes']"],
-    ),
-    "dropped column": (GOOD, {"drop": ["x9"]}, ["'mine': cannot drop ['x9']", "['x0', 'x1']"]),
-}
-
-
-@pytest.mark.parametrize(("content", "changes", "said"), RAW.values(), ids=RAW)
-def test_raw_files(project, refused, content, changes, said):
-    (project / "conf/dataset/mine.yaml").write_text(yaml.safe_dump(ENTRY | changes))
-    if content is not None:
-        (project / "data/raw").mkdir(parents=True)
-        (project / "data/raw/mine.csv").write_text(content)
-    refused(("prepare", "mine"), said)
-
-
-def test_a_raw_file_that_is_not_the_pinned_one(project, refused):
-    path = project / "data/raw/boston/housing.data"
-    path.parent.mkdir(parents=True)
-    path.write_text("1 2 3\n")
-    refused(("prepare", "boston_uci"), ["housing.data is not the pinned file", "data.dvc", "delete it"])
-
-
-def test_a_raw_file_that_nobody_has(project, refused, monkeypatch):
-    pins = project / "data.dvc"
-    pins.write_text("".join(line for line in pins.read_text().splitlines(True) if "http" not in line))
-    monkeypatch.setenv("GPBENCH_MIRROR", "/no/such/mirror")
-    refused(("fetch", "boston_uci"), ["boston/housing.data could not be fetched", "/no/such/mirror", "No such file"])
-
-
-@pytest.fixture
-def batch(project, monkeypatch, capfd):
-    """Run the first batch of a small study as a job does; (exit status, standard error, files changed)."""
-    where = places.find()
-    plan = planning.make(where, "default", "methods=[constant] datasets=[wine] splits=1")
-    planning.freeze(plan, where)
-    source = where.plans / "batches" / f"{plan.batches[0]['batch_id']}.json"
-    prepare(config.compose(where.conf, "dataset", "wine"), where)
-
-    def start() -> tuple[int, str, set[str]]:
-        monkeypatch.setattr(sys, "argv", ["run", str(source), str(where.runs / source.name)])
-        before = listing(project)
-        capfd.readouterr()
-        code = run.main()
-        changed = {name for name, _ in listing(project) ^ before}
-        return code, capfd.readouterr().err, changed
-
-    return start
-
-
-def flip(content: bytes) -> bytes:
-    middle = len(content) // 2
-    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
-
-
-@pytest.mark.parametrize(
-    ("spoil", "said"),
-    [
-        pytest.param(flip, "wine.npz ", id="flipped byte"),
-        pytest.param(lambda content: content[:1000], "wine.npz cannot be read", id="truncated"),
-        pytest.param(lambda content: b"", "wine.npz cannot be read", id="empty"),
-        pytest.param(None, "wine.npz is missing; run `gpbench prepare wine`", id="missing"),
-    ],
-)
-def test_prepared_files_are_checked_before_any_fit(project, batch, spoil, said):
-    path = project / "data/prepared/wine.npz"
-    content = path.read_bytes()
-    path.unlink()
-    if spoil:
-        path.write_bytes(spoil(content))
-    code, err, changed = batch()
-    assert code == 1
-    assert err.count("\n") == 1
-    assert said in err
-    assert "`gpbench prepare wine`" in err
-    assert changed <= {"store", "store/.tmp"}
-
-
 def test_a_store_that_cannot_be_written_to(project, refused, monkeypatch):
     prepare(config.compose(project / "conf", "dataset", "wine"), places.find())
     (project / "file").touch()
@@ -288,76 +142,6 @@ def test_a_damaged_record(project, refused):
     folder.mkdir(parents=True)
     (folder / "fit.json").write_text("{")
     refused(("plan",), ["aa11/fit.json is damaged", "`gpbench retry aa11` removes it"])
-
-
-@pytest.fixture(scope="module")
-def fitted(tmp_path_factory) -> Path:
-    """A project with two finished fits, made by the command line in processes of its own."""
-    root = copy_project(tmp_path_factory.mktemp("fitted") / "project")
-    for split in ("0", "1"):
-        done = call(root, *CELL, f"split={split}")
-        assert done.returncode == 0, done.stderr
-    return root
-
-
-def call(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """A command of gpbench in a process of its own; MLflow is not written to, as if it had been a moment ago."""
-    (root / "store/.spool").mkdir(parents=True, exist_ok=True)
-    (root / "store/.spool/.begun").touch()
-    kept = {"PATH": "/usr/bin:/bin", "HOME": str(root), "CI": "1", "OMP_NUM_THREADS": "1", "GPBENCH_ROOT": str(root)}
-    command = [sys.executable, "-m", "gpbench.cli", *words]
-    return subprocess.run(command, env=kept, capture_output=True, text=True, check=False, cwd=root)
-
-
-NAMES = "alcohol,malic_acid,ash,alcalinity_of_ash,magnesium,total_phenols,flavanoids,nonflavanoid_phenols"
-HEADER = f"{NAMES},proanthocyanins,color_intensity,hue,od280/od315_of_diluted_wines,proline"
-ROW = ",".join(["1"] * 13)
-TABLES = {
-    "missing column": (f"{NAMES}\n{','.join(['1'] * 8)}\n", ["columns ['proanthocyanins', 'color_", "the model needs"]),
-    "text": (f"{HEADER}\n{ROW}\n{ROW.replace('1', 'red', 1)}\n", ["row 2, column 'alcohol': 'red' is not a number"]),
-    "hole": (f"{HEADER}\n{ROW[1:]}\n", ["row 1, column 'alcohol'", "is not a number"]),
-    "empty": ("", ["is not a CSV table", "No columns"]),
-    "only a header": (f"{HEADER}\n", ["has no rows below its header"]),
-    "ragged": (f"{HEADER}\n{ROW}\n{ROW},1,1\n", ["is not a CSV table", "line 3"]),
-    "missing": (None, ["No such file or directory", "give a CSV with the columns alcohol, malic_acid"]),
-}
-
-
-@pytest.mark.parametrize(("content", "said"), TABLES.values(), ids=TABLES)
-def test_tables_to_predict(fitted, refused, monkeypatch, tmp_path, content, said):
-    monkeypatch.setenv("GPBENCH_ROOT", str(fitted))
-    path, fit_id = tmp_path / "new.csv", Store(fitted / "store").ids()[0]
-    if content is not None:
-        path.write_text(content)
-    refused(("predict", fit_id, str(path)), ["new.csv", *said], folder=fitted)
-
-
-def test_an_answer_that_cannot_be_written(fitted, refused, monkeypatch, tmp_path):
-    monkeypatch.setenv("GPBENCH_ROOT", str(fitted))
-    (tmp_path / "new.csv").write_text(f"{HEADER}\n{ROW}\n")
-    words = ("predict", Store(fitted / "store").ids()[0], str(tmp_path / "new.csv"), "--out")
-    refused((*words, str(tmp_path / "new.csv" / "out.csv")), ["cannot write", "out.csv: "], folder=fitted)
-
-
-def test_an_identity_that_two_fits_share(fitted, refused, monkeypatch):
-    monkeypatch.setenv("GPBENCH_ROOT", str(fitted))
-    refused(("why", ""), ["2 fits begin with ''", "give more of the identity"], folder=fitted)
-
-
-def test_a_class_that_the_training_rows_lack(project):
-    """A result of the fit, not of the command: it is kept with its reason, and the command says so."""
-    raw = project / "data/raw/mine.csv"
-    raw.parent.mkdir(parents=True)
-    only = split_rows(Splits(), 40, 0)[1][0]  # the one row of its class is a test row
-    raw.write_text("".join(f"{i},{i % 7},{int(i == only)}\n" for i in range(40)))
-    entry = ENTRY | {"task": "binary", "classes": ["no", "yes"], "rows": 40}
-    (project / "conf/dataset/mine.yaml").write_text(yaml.safe_dump(entry | {"md5": None}))
-    md5 = call(project, "prepare", "mine").stderr.split("write md5: ")[1].split()[0]
-    (project / "conf/dataset/mine.yaml").write_text(yaml.safe_dump(entry | {"md5": md5}))
-    done = call(project, "fit", "method=constant", "dataset=mine", "split=0")
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 1
-    assert "failed: split 0: no training row of class [1]; use another split or more rows" in done.stderr
 
 
 def test_a_gpu_that_is_not_there(project):

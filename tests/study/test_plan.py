@@ -11,8 +11,9 @@ from records import finish
 
 from gpbench import places
 from gpbench.errors import UserError
+from gpbench.study import graph
 from gpbench.study import plan as planning
-from gpbench.study.cost import Cost
+from gpbench.study.cost import SECONDS_PER_FIT, Cost
 from gpbench.study.store import Store
 
 SMALL = "methods=[constant,svgp,exact_gp] datasets=[boston,wine] splits=2"
@@ -148,7 +149,7 @@ def test_cost_is_learned_from_finished_fits(project):
     cell = wanted(plan, "svgp", "wine")
     rough = plan.cost.seconds(cell)
     finish(store, cell, cell["fits"][0])  # two seconds a step
-    assert make().cost.seconds(cell) == pytest.approx(1 + 2 * cell["what"]["steps"])
+    assert make().cost.seconds(cell) == pytest.approx(SECONDS_PER_FIT + 2 * cell["what"]["steps"])
     assert rough != make().cost.seconds(cell)
     assert Cost([]).seconds(wanted(plan, "constant", "boston")) < 2
 
@@ -200,3 +201,32 @@ def test_the_budget_s_hyperparameters_come_before_the_user_s(project):
 def test_splits_of_single_data_sets(project):
     plan = make("methods=[constant] datasets=[boston,wine] splits=3 splits_of={wine:1} first_split=4")
     assert [[f["split"] for f in c["fits"]] for c in plan.cells] == [[4, 5, 6], [4]]
+
+
+def test_a_data_set_may_have_its_own_preset(project):
+    words = "methods=[svgp,bsgp_1] datasets=[boston,wine] splits=1 presets={wine:{bsgp_1:bsgp_2}}"
+    plan = make(f"{words} bsgp_1.num_inducing=30")
+    layers = {(c["method"], c["address"]["dataset"]): c["what"]["method"].get("layers") for c in plan.cells}
+    assert layers["bsgp_1", "boston"] == 1
+    assert layers["bsgp_1", "wine"] == 2
+    assert {c["what"]["method"]["num_inducing"] for c in plan.cells if c["method"] == "bsgp_1"} == {30}
+
+
+def test_jobs_read_what_the_main_process_planned(project):
+    where = places.find()
+    loaded = graph.load(where, "default", SMALL, main=True)
+    assert loaded == graph.load(where, "default", SMALL, main=False)
+    assert set(loaded.batches) == {b["batch_id"] for b in make().batches}
+    assert {name for b in loaded.batches.values() for name in b["datasets"]} == {"boston", "wine"}
+
+
+def test_a_note_of_an_earlier_run_does_not_hide_a_batch(project):
+    """After `gpbench retry`, or a stop, a batch may have the name it had when it ran."""
+    where = places.find()
+    loaded = graph.load(where, "default", SMALL, main=True)
+    where.runs.mkdir()
+    for batch in loaded.batches:
+        (where.runs / f"{batch}.json").write_text("{}")
+    (where.runs / "0123.json").write_text("{}")
+    assert graph.load(where, "default", SMALL, main=True) == loaded
+    assert [path.name for path in where.runs.iterdir()] == ["0123.json"]

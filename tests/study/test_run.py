@@ -18,7 +18,7 @@ from gpbench.places import Places
 from gpbench.study import plan, run
 from gpbench.study.store import Store
 from plugins import install
-from projects import copy_project
+from projects import copy_project, hold_tracker
 
 PLUGIN = Path(__file__).parent / "unruly_plugin"
 DATASET, SPLITS = "diabetes", 2
@@ -46,11 +46,9 @@ def root(tmp_path_factory):
 
 
 def places(root: Path, store: str) -> Places:
-    """The project with a store of its own, whose spool no tracker reads: as if one had just begun."""
+    """The project with a store of its own, whose spool no tracker reads."""
     where = Places(root, root / store)
-    (where.store / ".spool").mkdir(parents=True, exist_ok=True)
-    (where.store / ".spool" / ".begun").touch()
-    os.utime(where.store / ".spool" / ".begun", (time.time() + 3600,) * 2)
+    hold_tracker(where.store)
     return where
 
 

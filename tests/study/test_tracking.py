@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
-from mlflow.exceptions import MlflowException
 from records import finish
 
 from gpbench.errors import UserError
@@ -205,7 +204,6 @@ def test_a_failed_fit_is_told_with_its_reason_and_left_out_of_the_means(where):
     assert parent.data.tags["gpbench.done"] == "7 of 8"
 
 
-@pytest.mark.xfail(strict=True, reason="the run of the failure, which has the same identity, passes for the new one")
 def test_a_fit_that_was_retried_takes_the_place_of_its_failure(where):
     cell = planned(where, "noise_block=8")
     fit_id = spool(where, cell, 4, status="failed", reason="killed")
@@ -218,7 +216,6 @@ def test_a_fit_that_was_retried_takes_the_place_of_its_failure(where):
     assert current == ["done"]
 
 
-@pytest.mark.xfail(strict=True, raises=MlflowException, reason="the quotes of the overrides end up in a search string")
 def test_overrides_with_quotes_do_not_upset_the_search_for_their_cell(where):
     cell = planned(where, "'protocol.leaks=[test_x]'")
     assert "'" in cell["address"]["overrides"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from cases import BLOCK, SPLITS, STEPS, Case, assert_close, assert_same, group, numbers
+from cases import BLOCK, SPLITS, STEPS, Case, assert_close, assert_same, changed, group, numbers
 from gpbench.errors import UserError
 from gpbench.study import training
 
@@ -218,3 +218,9 @@ def test_in_single_precision_a_large_common_offset_costs_no_digits(case):
     data = training.training_set(far, [dataclasses.replace(fold, scaling=scaling)], torch.float32, torch.device("cpu"))
     exact = fold.scaling.inputs(case.table.inputs[fold.train])
     np.testing.assert_allclose(data.full().x[0].numpy(), exact, atol=1e-5)
+
+
+def test_in_single_precision_too_test_rows_change_no_fitted_quantity(case):
+    (one,) = case.fit(group(case.single, 0))
+    (other,) = case.fit(group(case.single, 0), changed(case.table, case.fold.test))
+    assert all(torch.equal(value, other.model["params"][name]) for name, value in one.model["params"].items())

@@ -22,26 +22,27 @@ rule track:
         "{PY} -m gpbench.cli track > {output}"
 
 
-rule figure:
+# one job for all of them: starting a process costs more than drawing
+rule figures:
+    input:
+        f"{RESULTS}/scores.parquet",
+        f"{RESULTS}/scorecard.csv",
+        REPORT,
+    output:
+        report(expand(f"{RESULTS}/figures/{{name}}.pdf", name=FIGURE_NAMES), category="figures"),
+        expand(f"{RESULTS}/figures/{{name}}.png", name=FIGURE_NAMES),
+    shell:
+        "{PY} -m gpbench.report figure {RESULTS}"
+
+
+rule tables:
     input:
         f"{RESULTS}/scores.parquet",
         REPORT,
-        lambda w: f"{RESULTS}/scorecard.csv" if w.name == "scorecard" else [],
     output:
-        pdf=report(f"{RESULTS}/figures/{{name}}.pdf", category="figures"),
-        png=f"{RESULTS}/figures/{{name}}.png",
+        expand(f"{RESULTS}/tables/{{name}}.{{kind}}", name=TABLE_NAMES, kind=["csv", "md", "html", "tex"]),
     shell:
-        "{PY} -m gpbench.report figure {RESULTS} {wildcards.name}"
-
-
-rule table:
-    input:
-        f"{RESULTS}/scores.parquet",
-        REPORT,
-    output:
-        multiext(f"{RESULTS}/tables/{{name}}", ".csv", ".md", ".html", ".tex"),
-    shell:
-        "{PY} -m gpbench.report table {RESULTS} {wildcards.name}"
+        "{PY} -m gpbench.report table {RESULTS}"
 
 
 rule statistics:

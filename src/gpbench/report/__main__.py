@@ -11,13 +11,13 @@ from gpbench.report import FIGURE_NAMES, TABLE_NAMES
 
 
 def parser() -> argparse.ArgumentParser:
-    """Arguments: table | figure FOLDER NAME, statistics | scorecard | page FOLDER."""
+    """Arguments: table | figure FOLDER [NAME ...], statistics | scorecard | page FOLDER."""
     top = argparse.ArgumentParser(prog="python -m gpbench.report", description=__doc__)
     commands = top.add_subparsers(dest="command", required=True)
     for command, names in (("table", TABLE_NAMES), ("figure", FIGURE_NAMES)):
         one = commands.add_parser(command, help=f"FOLDER/{command}s/NAME.*")
         one.add_argument("folder", type=Path)
-        one.add_argument("name", help=", ".join(names))
+        one.add_argument("names", nargs="*", default=names, help=f"default: all of {', '.join(names)}")
     for command in ("statistics", "scorecard", "page"):
         one = commands.add_parser(command)
         one.add_argument("folder", type=Path)
@@ -34,11 +34,13 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.command == "table":
         from gpbench.report.tables import write_table
 
-        write_table(view, arguments.name, folder / "tables")
+        for name in arguments.names:
+            write_table(view, name, folder / "tables")
     elif arguments.command == "figure":
         from gpbench.report.figures import write_figure
 
-        write_figure(view, arguments.name, folder / "figures")
+        for name in arguments.names:
+            write_figure(view, name, folder / "figures")
     elif arguments.command == "statistics":
         from gpbench.report.statistics import write_statistics
 

@@ -51,11 +51,18 @@ def versions(*modules: str) -> dict[str, str]:
     """Third-party distribution -> version, for everything imported in the closure of `modules`."""
     own = {module.split(".")[0] for module in code(*modules)}
     names = {name.split(".")[0] for module in code(*modules) for name in _parse(module)[1]}
-    return {
-        # without the local tag: the CPU and the GPU build are the same version
-        name: importlib.metadata.version(DISTRIBUTIONS.get(name, name)).split("+")[0]
-        for name in sorted(names - own - set(sys.stdlib_module_names) - {"__future__"})
-    }
+    third = sorted(names - own - set(sys.stdlib_module_names) - {"__future__"})
+    # without the local tag: the CPU and the GPU build are the same version
+    return {name: _version(name).split("+")[0] for name in third}
+
+
+def _version(name: str) -> str:
+    """Version of the distribution that a top-level module comes from."""
+    try:
+        return importlib.metadata.version(DISTRIBUTIONS.get(name, name))
+    except importlib.metadata.PackageNotFoundError:
+        owners = importlib.metadata.packages_distributions().get(name)  # slow: it reads every package
+        return importlib.metadata.version(owners[0]) if owners else "unversioned"
 
 
 @functools.cache

@@ -70,6 +70,9 @@ def _check_names(places: Places, study: schema.Study) -> None:
         for name in getattr(study, key):
             if name not in (available := config.options(places.conf, "dataset")):
                 raise unknown("dataset", name, available, f"{key} of study {study.name!r}")
+    for name in {name for by_method in study.presets.values() for name in by_method}:
+        if name not in (available := config.options(places.conf, "method")):
+            raise unknown("method", name, available, f"presets of study {study.name!r}")
 
 
 def _by_target(places: Places, study: schema.Study, words: list[tuple[str, str]]) -> dict[str, list[str]]:

@@ -35,6 +35,7 @@ def run_batch(batch: dict[str, Any], where: Places) -> dict[str, dict[str, str]]
     """Fit what is not in the store yet; fit_id -> {status, reason}."""
     store = Store(where.store)
     store.require_writable()
+    require_device(batch)
     groups = [g for g in batch["groups"] if not all(store.has(f["fit_id"]) for f in g["fits"])]
     data = {g["address"]["dataset"]: g["what"]["data"]["md5"] for g in groups}
     loaded = {name: tables.load(where.prepared / f"{name}.npz", md5) for name, md5 in data.items()}
@@ -48,6 +49,16 @@ def run_batch(batch: dict[str, Any], where: Places) -> dict[str, dict[str, str]]
         watch.end(group)
         tracking.drain_soon(where)
     return {f["fit_id"]: _status(store, f["fit_id"], g) for g in batch["groups"] for f in g["fits"]}
+
+
+def require_device(batch: dict[str, Any]) -> None:
+    """Refuse a GPU that is not there before any fit is begun; CUDA itself is not started, for children are forked."""
+    if any(g["how"]["device"] == "cuda" for g in batch["groups"]):
+        os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+        import torch
+
+        if not torch.cuda.is_available():
+            raise UserError("trainer.device is cuda, but no GPU is available here; use trainer=cpu")
 
 
 def run_group(group: dict[str, Any], table: Table, where: Places, watch: Watch) -> None:
@@ -114,6 +125,7 @@ def _child(group: dict[str, Any], table: Table, where: Places) -> None:
 
 def _fit(group: dict[str, Any], table: Table, where: Places, store: Store) -> int:
     work = store.begin(group)
+    (work / "stopped.txt").unlink(missing_ok=True)
     log = os.open(work / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     stderr = os.dup(2)
     os.dup2(log, 1)

@@ -25,12 +25,14 @@ from filelock import FileLock, Timeout
 from gpbench import places
 from gpbench.errors import UserError
 from gpbench.places import Places
+from gpbench.study import identity
 from gpbench.study.store import Store
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 ARTIFACTS = "mlflow-artifacts:"
+MOST = 10_000  # runs of one cell
 SOON = 20.0  # seconds between two readings of the spool while fits run
 PLACE = ("method", "dataset", "protocol", "budget", "overrides")
 
@@ -70,8 +72,11 @@ def drain(where: Places, wait: bool = True) -> int:
             return 0
         writer = Writer(where)
         for fit_id in todo:
+            request = where.store / ".spool" / fit_id
+            asked = request.stat().st_mtime_ns
             writer.fit(fit_id)
-            (where.store / ".spool" / fit_id).unlink()
+            if request.stat().st_mtime_ns == asked:  # else it was made anew meanwhile, and is read again
+                request.unlink()
         writer.cells()
         return len(todo)
 
@@ -117,13 +122,13 @@ class Writer:
 
     def find(self, experiment: str, **tags: str) -> list[Any]:
         words = " and ".join(f"tags.`gpbench.{k}` = '{v}'" for k, v in tags.items())
-        return list(self.client.search_runs([experiment], words, max_results=1000))
+        return list(self.client.search_runs([experiment], words, max_results=MOST))
 
     def cell(self, record: dict[str, Any]) -> tuple[str, str]:
         """(experiment, run) of the fit's cell, created where it is new."""
         address = record["address"]
         experiment = self.experiment(address["dataset"])
-        key = " ".join(f"{k}={address[k]}" for k in PLACE)
+        key = identity.digest([address[k] for k in PLACE])
         found = self.find(experiment, cell=key)
         if found:
             run = found[0].info.run_id
@@ -137,20 +142,20 @@ class Writer:
         return experiment, run
 
     def fit(self, fit_id: str) -> None:
-        """Log one fit, unless it is there; tag the one whose place it takes."""
+        """Log one fit, unless it is there; tag the run whose place it takes."""
         if not self.store.has(fit_id):
             return  # cleared by `gpbench retry` before it was read
         record = self.store.record(fit_id)
         experiment, parent = self.cell(record)
         place = f"{parent} split={record['split']} replica={record['replica']}"
-        if self.find(experiment, fit=fit_id, complete="yes"):
+        # a fit that was retried has the same identity, but began at another time
+        if self.find(experiment, fit=fit_id, started=record["provenance"]["started"], complete="yes"):
             return
         for old in self.find(experiment, place=place):
-            name = old.data.tags.get("gpbench.fit")
-            if name == fit_id:
-                self.client.delete_run(old.info.run_id)  # begun by a writer that was killed
-            else:
+            if "gpbench.complete" in old.data.tags:
                 self.client.set_tag(old.info.run_id, "gpbench.superseded", fit_id)
+            else:
+                self.client.delete_run(old.info.run_id)  # begun by a writer that was killed
         tags = {
             "gpbench.fit": fit_id,
             "gpbench.place": place,
@@ -204,7 +209,7 @@ class Writer:
     def cells(self) -> None:
         """Mean and spread over the fits of each cell that was touched."""
         for run, experiment in self.touched.items():
-            children = self.client.search_runs([experiment], f"tags.`mlflow.parentRunId` = '{run}'", max_results=1000)
+            children = self.client.search_runs([experiment], f"tags.`mlflow.parentRunId` = '{run}'", max_results=MOST)
             current = [c for c in children if "gpbench.superseded" not in c.data.tags]
             done = [c for c in current if c.data.tags.get("gpbench.status") == "done"]
             self.client.set_tag(run, "gpbench.done", f"{len(done)} of {len(current)}")

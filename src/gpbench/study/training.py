@@ -22,7 +22,6 @@ from torch import Tensor
 
 from gpbench import streams
 from gpbench.data.table import Table
-from gpbench.errors import UserError
 from gpbench.evaluation.predictive import Predictive
 from gpbench.gp import linalg
 from gpbench.methods.base import Batch, GradientMethod, SamplerMethod, State, TrainingSet
@@ -40,8 +39,8 @@ class TimeCap(Exception):
 
 def training_set(table: Table, folds: list[Fold], dtype: torch.dtype, device: torch.device) -> TrainingSet:
     """The training rows of several folds; all raw rows are stored once."""
-    # in single precision a common offset would eat digits; scaled values do not depend on it
-    offset = table.inputs.mean(0) if dtype == torch.float32 else np.zeros(table.inputs.shape[1])
+    # in single precision a common offset (one of training rows) would eat digits; scaled values do not depend on it
+    offset = folds[0].scaling.x_shift if dtype == torch.float32 else np.zeros(table.inputs.shape[1])
     longest = max(len(fold.train) for fold in folds)
     rows = np.stack([np.pad(fold.train, (0, longest - len(fold.train))) for fold in folds])
 
@@ -323,8 +322,6 @@ def run(group: dict[str, Any], table: Table, work: Path) -> list[Outcome]:
     how = group["how"]
     torch.set_num_threads(how["threads"])
     device = torch.device(how["device"])
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError("trainer.device is cuda, but no GPU is available here; use trainer=cpu")
     family = SamplerFit if isinstance(predict.method(group["what"]), SamplerMethod) else GradientFit
     fit = family(group, table, work, device).to(device)
     fit.restore()
