@@ -1,9 +1,8 @@
 # The graph of a study. `snakemake --cores 2` runs the default one;
 #   snakemake --cores 2 --config study=default overrides="budget=smoke svgp.num_inducing=50"
 # runs another, in its own results folder. Planning happens here, in the main process, before any job.
-import json
+import shlex
 import sys
-from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
@@ -12,7 +11,7 @@ from gpbench.errors import UserError
 from gpbench.report import FIGURE_NAMES, TABLE_NAMES
 from gpbench.study import collect, graph
 
-PY = sys.executable
+PY = shlex.quote(sys.executable)
 WHERE = places.find()
 
 try:

@@ -81,7 +81,7 @@ class Budget:
     title: str
     steps: dict[str, Sizes]
     hyper: dict[str, dict[str, float | int]] = field(default_factory=dict)
-    """hyperparameters that are part of the budget, by family (number of tuning trials, say)"""
+    """hyperparameters that are part of the budget (tuning trials, say), by method or else by family"""
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ def _hyper_keys(places: Places, method: str) -> set[str]:
 def _method(places: Places, name: str, budget: schema.Budget, overrides: list[str]) -> MethodConfig:
     """The method with the hyperparameters that are part of the budget, then the user's."""
     plain = config.compose(places.conf, "method", name)
-    given = [f"{k}={v}" for k, v in budget.hyper.get(plain.family, {}).items()]
+    given = [f"{k}={v}" for k, v in (budget.hyper.get(name) or budget.hyper.get(plain.family, {})).items()]
     return config.compose(places.conf, "method", name, (*given, *overrides)) if given or overrides else plain
 
 
