@@ -93,7 +93,7 @@ class Trainer:
     threads: PositiveInt = 1
     replicas: PositiveInt = 5
     """most fits of a cell in one tensor batch ..."""
-    small: NonNegativeInt = 30_000
+    small: NonNegativeInt = 2_000
     """... where (inducing inputs or features) x (rows of a step) is at most this; else one at a time"""
     batch_minutes: PositiveFloat = 2.0
     """predicted minutes of fitting in one job"""

@@ -109,8 +109,8 @@ def test_splits_ride_together_where_a_step_is_small(project):
         return {len(g["fits"]) for b in plan.batches for g in b["groups"]}
 
     assert sizes("") == {1}  # 100 inducing inputs x 455 rows
-    assert sizes("svgp.num_inducing=20") == {5}
-    assert sizes("trainer.small=0 svgp.num_inducing=20") == {1}
+    assert sizes("svgp.num_inducing=4") == {5}
+    assert sizes("trainer.small=0 svgp.num_inducing=4") == {1}
     assert sizes("trainer=gpu") == {10}
 
 

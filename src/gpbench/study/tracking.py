@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 ARTIFACTS = "mlflow-artifacts:"
 MOST = 10_000  # runs of one cell
-SOON = 20.0  # seconds between two readings of the spool while fits run
+SOON = 60.0  # seconds between two readings of the spool while fits run; each costs some seconds of imports
 PLACE = ("method", "dataset", "protocol", "budget", "overrides")
 
 
