@@ -10,7 +10,7 @@ import torch
 
 from cases import BLOCK, SPLITS, STEPS, Case, assert_close, assert_same, changed, group, numbers
 from gpbench.errors import UserError
-from gpbench.study import training
+from gpbench.study import run, training
 
 BATCH = 16
 
@@ -208,7 +208,7 @@ def told_at_once(tell):
 def test_a_gpu_that_is_not_there_is_one_line(case, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UserError, match="no GPU is available here; use trainer=cpu"):
-        case.fit(group(case.cell, 0, device="cuda"))
+        run.require_device({"groups": [group(case.cell, 0, device="cuda")]})
 
 
 def test_in_single_precision_a_large_common_offset_costs_no_digits(case):
