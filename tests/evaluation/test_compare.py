@@ -11,13 +11,10 @@ from statsmodels.stats.multitest import multipletests
 
 from gpbench.errors import UserError
 from gpbench.evaluation.compare import (
-    cliques,
     complete,
     friedman,
     holm,
-    mean_ranks,
     min_datasets,
-    nemenyi_difference,
     paired_difference,
     power_statement,
     rank_intervals,
@@ -38,7 +35,6 @@ def losses(datasets=12, methods=4, effect=0.0, seed=0):
 def test_ranks_share_ties():
     table = pd.DataFrame([[1.0, 2.0, 2.0], [3.0, 1.0, 2.0]], columns=list("abc"))
     assert ranks(table).to_numpy().tolist() == [[1.0, 2.5, 2.5], [3.0, 1.0, 2.0]]
-    assert mean_ranks(table).to_dict() == {"b": 1.75, "a": 2.0, "c": 2.25}
 
 
 def test_complete_drops_what_misses_most_and_says_so():
@@ -145,29 +141,6 @@ def test_min_datasets_is_where_the_most_consistent_scores_are_first_rejected(k, 
 def test_power_statement_says_which_side_the_number_is_on():
     assert "at least 11 data sets to reject anything; 7 cannot suffice" in power_statement(8, 7)
     assert "11 suffice" in power_statement(8, 11)
-
-
-@pytest.mark.parametrize(("k", "q"), [(2, 1.960), (3, 2.343), (5, 2.728), (10, 3.164)])
-def test_nemenyi_uses_demsars_table(k, q):
-    """Golden numbers: Demsar (2006), table 5(a), alpha = 0.05."""
-    assert nemenyi_difference(k, 10) == pytest.approx(q * np.sqrt(k * (k + 1) / 60), rel=4e-4)
-
-
-def test_nemenyi_decides_as_scikit_posthocs():
-    table = losses(effect=0.7)
-    p = scikit_posthocs.posthoc_nemenyi_friedman(table.to_numpy())
-    mean = ranks(table).mean(axis=0).to_numpy()
-    apart = np.abs(mean[:, None] - mean) >= nemenyi_difference(4, 12)
-    np.testing.assert_array_equal(apart, p.to_numpy() <= 0.05)
-    assert apart.any()
-
-
-def test_cliques_are_maximal_and_cover_every_close_pair():
-    mean_rank = pd.Series({"e": 5.0, "a": 1.0, "b": 1.5, "c": 2.2, "d": 2.4})
-    assert cliques(mean_rank, 1.0) == [["a", "b"], ["b", "c", "d"]]
-    assert cliques(mean_rank, 0.1) == []
-    assert cliques(mean_rank, 9.0) == [["a", "b", "c", "d", "e"]]
-    assert cliques(pd.Series({"a": 1.0, "b": 2.0}), 1.0) == []
 
 
 def test_rank_intervals_hold_the_mean_and_shrink_to_it_without_variation():

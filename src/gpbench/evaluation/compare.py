@@ -66,11 +66,6 @@ def ranks(losses: pd.DataFrame) -> pd.DataFrame:
     return losses.rank(axis=1, method="average")
 
 
-def mean_ranks(losses: pd.DataFrame) -> pd.Series:
-    """Mean rank of each method, best first."""
-    return ranks(losses).mean(axis=0).sort_values(kind="stable")
-
-
 def friedman(losses: pd.DataFrame) -> Friedman:
     """Do k methods rank alike on n data sets? Chi-squared (corrected for ties) and its refinement F.
 
@@ -168,30 +163,6 @@ def power_statement(k: int, n: int, alpha: float = 0.05) -> str:
     if n < needed:
         return f"{rule} need at least {needed} data sets to reject anything; {n} cannot suffice, whatever the scores."
     return f"{rule} need at least {needed} data sets to reject anything; {n} suffice where a difference is consistent."
-
-
-def nemenyi_difference(k: int, n: int, alpha: float = 0.05) -> float:
-    """Critical difference of mean ranks of k methods on n data sets: q_alpha sqrt(k (k + 1) / (6 n)).
-
-    q_alpha is the studentised range quantile, infinite degrees of freedom, over sqrt(2). Source: Demsar (2006), 3.2.2.
-    """
-    q = stats.studentized_range.ppf(1 - alpha, k, np.inf) / np.sqrt(2)
-    return float(q * np.sqrt(k * (k + 1) / (6 * n)))
-
-
-def cliques(mean_rank: pd.Series, difference: float) -> list[list[str]]:
-    """Maximal groups of at least two methods whose mean ranks differ by less than `difference`, best first.
-
-    These are the bars of a critical-difference diagram.
-    """
-    ordered = mean_rank.sort_values(kind="stable")
-    groups, reached = [], 0
-    for start in range(len(ordered)):
-        stop = int(np.searchsorted(ordered.to_numpy() - ordered.iloc[start], difference, side="left"))
-        if stop > max(reached, start + 1):
-            groups.append(list(ordered.index[start:stop]))
-            reached = stop
-    return groups
 
 
 def rank_intervals(

@@ -13,6 +13,7 @@ read without importing the module (see `gpbench.config`), so it may use only lit
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -101,24 +102,24 @@ class Method:
         self.num_classes = num_classes
 
 
-class ClosedFormMethod(Method):
+class ClosedFormMethod(Method, ABC):
     """A method without steps, in NumPy, one replica at a time (it must not import torch)."""
 
+    @abstractmethod
     def fit(self, x: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> dict[str, Any]:
         """Model of scaled inputs x `[n, D]` and targets y `[n, P]` (regression) or class numbers `[n]`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def predict(self, model: dict[str, Any], x: np.ndarray) -> Predictive:
         """Predictive of x `[T, D]` in scaled units."""
-        raise NotImplementedError
 
 
-class GradientMethod(Method):
+class GradientMethod(Method, ABC):
     """A method that minimises `loss` by Adam with `hyper.learning_rate`."""
 
+    @abstractmethod
     def init(self, data: TrainingSet, keys: list[Key]) -> State:
         """Initial state; random choices come from `streams.rng(key, "init")`, one key a replica."""
-        raise NotImplementedError
 
     def noise_size(self, batch_size: int) -> int:
         """How many standard normals one step of one replica needs."""
@@ -128,34 +129,34 @@ class GradientMethod(Method):
         """Names of params that are not trained at `step` of `steps`."""
         return frozenset()
 
+    @abstractmethod
     def loss(self, state: State, batch: Batch, noise: Tensor) -> Tensor:
         """Minus the (estimated) objective in nats, `[R]`; noise `[R, noise_size]`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
         """One predictive a replica for x `[R, T, D]`, in scaled units; randomness from the stream `eval`."""
-        raise NotImplementedError
 
 
-class SamplerMethod(Method):
+class SamplerMethod(Method, ABC):
     """A Markov chain a replica. Samples are kept where `keep` says so."""
 
+    @abstractmethod
     def init(self, data: TrainingSet, keys: list[Key]) -> State:
         """Initial state of the chains."""
-        raise NotImplementedError
 
+    @abstractmethod
     def noise_size(self, batch_size: int) -> int:
         """How many standard normals one step of one replica needs."""
-        raise NotImplementedError
 
+    @abstractmethod
     def step(self, state: State, batch: Batch, noise: Tensor, step: int, steps: int) -> Tensor:
         """Advance `state` in place by transition `step` (from 0); returns minus the estimated log joint `[R]`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def keep(self, step: int, steps: int) -> bool:
         """Whether the state after `step` (counted from 1) of `steps` joins the reservoir."""
-        raise NotImplementedError
 
+    @abstractmethod
     def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
         """One predictive a replica, averaged over `state.samples` (over `state.params` while it is empty)."""
-        raise NotImplementedError

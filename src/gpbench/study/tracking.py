@@ -248,7 +248,8 @@ class Live:
     """Streams the objective of running fits to a server, for long fits; the writer's own run takes its place later."""
 
     def __init__(self, where: Places) -> None:
-        self.client, self.where = connect(where), where
+        self.writer = Writer(where)
+        self.client = self.writer.client
         self.runs: dict[str, str] = {}
         self.last = -1
 
@@ -271,8 +272,7 @@ class Live:
     def _run(self, group: dict[str, Any], fit: dict[str, Any]) -> str:
         if fit["fit_id"] not in self.runs:
             name = f"live: {_cell_name(group['address'])} split {fit['split']}"
-            writer = Writer(self.where)
-            experiment = writer.experiment(group["address"]["dataset"])
+            experiment = self.writer.experiment(group["address"]["dataset"])
             tags = {"mlflow.runName": name, "gpbench.live": fit["fit_id"]}
             self.runs[fit["fit_id"]] = self.client.create_run(experiment, tags=tags).info.run_id
         return self.runs[fit["fit_id"]]
