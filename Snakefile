@@ -1,6 +1,8 @@
 # The graph of a study. `snakemake --cores 2` runs the default one;
 #   snakemake --cores 2 --config study=default overrides="budget=smoke svgp.num_inducing=50"
 # runs another, in its own results folder. Planning happens here, in the main process, before any job.
+# mirror=FOLDER or mirror=URL names a place of raw files, as GPBENCH_MIRROR does.
+import os
 import shlex
 import sys
 
@@ -13,6 +15,9 @@ from gpbench.study import collect, graph
 
 PY = shlex.quote(sys.executable)
 WHERE = places.find()
+
+if "mirror" in config:  # jobs inherit it
+    os.environ["GPBENCH_MIRROR"] = str(config["mirror"])
 
 try:
     STUDY, OVERRIDES = (str(config.get(key, plain)) for key, plain in (("study", "default"), ("overrides", "")))
@@ -37,6 +42,7 @@ include: "workflows/rules/report.smk"
 
 localrules:
     all,
+    data,
     verdict,
 
 

@@ -23,6 +23,8 @@ YARDSTICK = "constant"
 # few steps: optimisers amplify a difference of rounding, so that 1e-9 says something of the sums and not of chaos
 STEPS, BLOCK, ROWS, SPLITS = 60, 10, 80, 3
 CLASSES = {"regression": 0, "binary": 2, "multiclass": 3}
+PROTOCOL = ("common", "splits.train_fraction=0.75")
+"""name and overrides"""
 # what makes a fit small, where a method has such a hyperparameter
 SMALL = {
     "num_inducing": 16,
@@ -61,13 +63,30 @@ def every_case(conf: Path) -> list[tuple[str, str]]:
     return [(name, task) for name, tasks in first.values() for task in tasks]
 
 
-def cell(name: str, task: str, dtype: str = "float64", conf: Path = CONF) -> dict:
+def two_targets() -> Table:
+    """The regression table with a second target: another function, as smooth and as noisy, in other units."""
+    data = table("regression")
+    f = np.cos(2 * data.inputs[:, 0]) - 0.1 * data.inputs[:, 1]
+    second = -500 + 70 * (f + 0.1 * np.random.default_rng(1).normal(size=ROWS))
+    return Table(data.inputs, np.column_stack([data.targets, second]), data.input_names, ["y", "other"])
+
+
+def cell(
+    name: str,
+    task: str,
+    dtype: str = "float64",
+    conf: Path = CONF,
+    data: Table | None = None,
+    protocol: tuple[str, ...] = PROTOCOL,
+) -> dict:
     """A cell as the planner makes it, with `SPLITS` fits."""
-    data = table(task)
+    data = data or table(task)
     hyper = config.compose(conf, "method", name).hyper
     small = tuple(f"{k}={v}" for k, v in SMALL.items() if hasattr(hyper, k))
+    boston = config.compose(conf, "dataset", "boston")
     dataset = dataclasses.replace(
-        config.compose(conf, "dataset", "boston"),
+        boston,
+        source=dataclasses.replace(boston.source, targets=data.target_names),
         name=f"smooth_{task}",
         task=task,
         md5=data.md5,
@@ -80,7 +99,7 @@ def cell(name: str, task: str, dtype: str = "float64", conf: Path = CONF) -> dic
         schema.Study("conformance", "", [name], [dataset.name], dtype=dtype, noise_block=BLOCK, splits=SPLITS),
         config.compose(conf, "method", name, small),
         dataset,
-        config.compose(conf, "protocol", "common", ("splits.train_fraction=0.75",)),
+        config.compose(CONF, "protocol", protocol[0], protocol[1:]),
         schema.Budget("conformance", "", {"default": sizes}),
         schema.Trainer("conformance", checkpoint_seconds=1e9, log_points=20, eval_points=2),
         list(small),
@@ -100,8 +119,8 @@ def unequal_parts():
     """Split 1 has a training row less than the others."""
     whole = protocols.split_rows
 
-    def split_rows(splits, n, split):
-        train, test = whole(splits, n, split)
+    def split_rows(splits, n, split, labels):
+        train, test = whole(splits, n, split, labels)
         return (train[:-1] if split == 1 else train), test
 
     with pytest.MonkeyPatch.context() as patch:
@@ -112,11 +131,11 @@ def unequal_parts():
 class Case:
     """A method on a task: its fits, each made when it is first asked for."""
 
-    def __init__(self, name: str, task: str, folders, conf: Path = CONF) -> None:
+    def __init__(self, name: str, task: str, folders, conf: Path = CONF, data=None, protocol=PROTOCOL) -> None:
         self.name, self.task, self.folders = name, task, folders
-        self.table = table(task)
-        self.cell = cell(name, task, conf=conf)
-        self.single = cell(name, task, "float32", conf)
+        self.table = data or table(task)
+        self.cell = cell(name, task, "float64", conf, data, protocol)
+        self.single = cell(name, task, "float32", conf, data, protocol)
         self.yardstick = cell(YARDSTICK, task)
         self.method = predict.method(self.cell["what"])
         self.closed_form = isinstance(self.method, ClosedFormMethod)

@@ -81,7 +81,7 @@ def test_overrides_reach_the_item_with_their_types():
     ("group", "name", "overrides", "said"),
     [
         ("method", "svpg", (), ["unknown method 'svpg'", "did you mean 'svgp'?"]),
-        ("dataset", "zzz", (), ["unknown dataset 'zzz'", "choose one of: auto_mpg, boston"]),
+        ("dataset", "zzz", (), ["unknown dataset 'zzz'", "choose one of: abalone, "]),
         ("method", "svgp", ("num_inducng=5",), ["unknown key 'num_inducng'", "'num_inducing'", "svgp.yaml"]),
         ("trainer", "cpu", ("thread=5",), ["unknown key 'thread'", "did you mean 'threads'?", "cpu.yaml"]),
         ("protocol", "common", ("splits.sed=5",), ["unknown key 'sed'", "common.yaml): splits", "mean 'seed'?"]),

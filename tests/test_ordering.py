@@ -36,7 +36,7 @@ def scores(table, tmp_path_factory):
     points, info = {}, None
     for name in ("exact_gp", "linear", "constant"):
         one = group(cell(name, "regression"), 0)
-        one["what"]["protocol"]["splits"]["train_fraction"] = 0.04
+        one["what"]["protocol"]["splits"]["train"] = 80
         outcome = importlib.import_module(one["what"]["entry"]).run(one, table, tmp_path_factory.mktemp(name))[0]
         points[name], info = outcome.points, outcome.info
     fold = predict.fold(one["what"], table, 0, 0)

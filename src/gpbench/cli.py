@@ -1,4 +1,4 @@
-"""Command line: plan, prepare, fit, collect, look. Heavy imports happen inside the commands that need them."""
+"""Command line: data, plan, fit, collect, look. Heavy imports happen inside the commands that need them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import sys
 from pathlib import Path
 
-from gpbench import places
+from gpbench import data_commands, places
 from gpbench.errors import UserError
 
 
@@ -41,10 +41,6 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("fit", help="beginning of a fit's identity")
     one.add_argument("table", type=Path, help="CSV with the data set's input names as header")
     one.add_argument("--out", type=Path, help="file to write; default: standard output")
-    one = add("fetch", "fetch and verify the raw files of data sets", fetch)
-    one.add_argument("datasets", nargs="+")
-    one = add("prepare", "parse, check and store data sets", prepare)
-    one.add_argument("datasets", nargs="+")
     one = add("collect", "gather a planned study's results", collect)
     one.add_argument("name")
     one = add("verdict", "list what did not end well in a planned study; exit 1 if anything did not", verdict)
@@ -52,6 +48,7 @@ def parser() -> argparse.ArgumentParser:
     add("reference", "the configuration reference, as Markdown", reference)
     add("track", "log finished fits to MLflow", track)
     add("unlock", "free Snakemake's lock if the process that holds it is dead", unlock)
+    data_commands.add(commands)
     return top
 
 
@@ -157,28 +154,6 @@ def predict(arguments: argparse.Namespace) -> None:
     from gpbench.study import answer
 
     answer.answer(places.find(), arguments.fit, arguments.table, arguments.out)
-
-
-def fetch(arguments: argparse.Namespace) -> None:
-    from gpbench import config
-    from gpbench.data.fetch import fetch as fetch_one
-
-    where = places.find()
-    for name in arguments.datasets:
-        files = fetch_one(config.compose(where.conf, "dataset", name), where)
-        print(f"{name}: {', '.join(map(str, files)) or 'ships inside a package'}")
-
-
-def prepare(arguments: argparse.Namespace) -> None:
-    from gpbench import config
-    from gpbench.data.fetch import fetch as fetch_one
-    from gpbench.data.prepare import prepare as prepare_one
-
-    where = places.find()
-    for name in arguments.datasets:
-        dataset = config.compose(where.conf, "dataset", name)
-        fetch_one(dataset, where)
-        print(f"{name}: md5 of the arrays {prepare_one(dataset, where)}")
 
 
 def collect(arguments: argparse.Namespace) -> None:

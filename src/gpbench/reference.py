@@ -33,7 +33,7 @@ Places come from the environment: `GPBENCH_ROOT` (project folder), `GPBENCH_STOR
 (folder or URL of raw files), `GPBENCH_DVC_REMOTE` (name of a DVC remote), `MLFLOW_TRACKING_URI` (a server).
 """
 
-NESTED = {"dataset": (schema.Source,), "protocol": (Splits,), "budget": (schema.Sizes,)}
+NESTED = {"dataset": (schema.Source, schema.Upstream, schema.Expect), "protocol": (Splits,), "budget": (schema.Sizes,)}
 
 
 def reference(conf: Path) -> str:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from gpbench.hyper import Annotated, Ge, NonNegativeInt, PositiveFloat, PositiveInt, dataclass
 
-Task = Literal["regression", "binary", "multiclass"]
+Task = Literal["regression", "binary", "multiclass", "events"]
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,8 @@ class Method:
     reference: str
     tasks: list[Task]
     max_rows: PositiveInt | None = None
+    max_outputs: PositiveInt | None = None
+    """targets predicted at once; null: any number"""
     family: str = ""
     steps: PositiveInt | None = None
     """updates; null: the budget decides"""
@@ -28,15 +30,65 @@ class Method:
 
 
 @dataclass(frozen=True)
-class Source:
-    """Where a data set comes from: a package that ships it, or raw files pinned in data.dvc."""
+class Upstream:
+    """What is documented of a raw file that is not pinned in data.dvc yet; `gpbench data pin` checks it."""
 
-    kind: Literal["sklearn", "mlxtend", "table"]
+    urls: list[str]
+    size: PositiveInt | None = None
+    md5: str | None = None
+    sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a data set comes from, a package that ships it or raw files, and how it is read."""
+
+    kind: Literal["sklearn", "mlxtend", "table", "excel", "idx", "r", "svmlight", "airline"]
+    targets: list[str]
+    """names of the target columns"""
     item: str = ""
-    """name inside the package, or path below data/raw"""
+    """name inside the package that ships it"""
+    files: list[str] = field(default_factory=list)
+    """paths below data/raw, in the order of their rows"""
+    beside: bool = False
+    """the files hold columns of the same rows"""
+    unpinned: dict[str, Upstream] = field(default_factory=dict)
+    """of those files, the ones that data.dvc does not pin"""
     separator: str = ","
-    header: bool = False
-    target: str = ""
+    header: Literal["none", "line", "attributes"] = "none"
+    """names stand in the first line, in @attribute lines (ARFF, KEEL), or nowhere"""
+    sheet: str = ""
+    names: list[str] = field(default_factory=list)
+    """of all columns, instead of those in the files; where there are neither: x0, x1, ... and the targets"""
+    targets_first: bool = False
+    """without names, the targets are the first columns, not the last"""
+    missing: str = ""
+    """a cell that stands for a missing value; rows that hold one are left out"""
+    leave_out: list[NonNegativeInt] = field(default_factory=list)
+    """rows (from 0, in the files) that are left out"""
+    categories: dict[str, list[str]] = field(default_factory=dict)
+    """text column -> its values: an indicator column for each (of two values, for the second alone)"""
+    labels: dict[str, str] = field(default_factory=dict)
+    """cell of the target -> class, where they differ"""
+    only_labels: bool = False
+    """rows of other labels are left out instead of refused"""
+
+
+@dataclass(frozen=True)
+class Expect:
+    """Figures that an independent source states; preparing refuses data that differ in the digits given."""
+
+    target_mean: list[float] = field(default_factory=list)
+    target_sd: list[float] = field(default_factory=list)
+    """population standard deviation"""
+    target_min: list[float] = field(default_factory=list)
+    target_max: list[float] = field(default_factory=list)
+    class_counts: list[PositiveInt] = field(default_factory=list)
+    """in the order of `classes`"""
+    duplicate_rows: NonNegativeInt | None = None
+    """rows (inputs and targets) that repeat an earlier one"""
+    duplicate_inputs: NonNegativeInt | None = None
+    constant_inputs: list[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -54,10 +106,22 @@ class Dataset:
     """inputs"""
     licence: str
     citation: str
+    """key in conf/references.bib"""
     url: str
+    """page that describes it"""
     images: bool = False
     classes: list[str] = field(default_factory=list)
     drop: list[str] = field(default_factory=list)
+    """columns that are no inputs"""
+    units: dict[str, str] = field(default_factory=dict)
+    """column -> unit, where known"""
+    train_rows: PositiveInt | None = None
+    """the official split: the first rows train, the others test"""
+    window: list[list[float]] = field(default_factory=list)
+    """of events: [lower, upper] of every coordinate"""
+    on_request: bool = False
+    """large, or not in every mirror: left out of `snakemake data`, fetched where a study names it"""
+    expect: Expect = field(default_factory=Expect)
     notes: str = ""
 
 

@@ -1,179 +1,233 @@
-"""Fetching: verified bytes or one clear line, and never half a file."""
+"""Where a raw file comes from, what counts as right, and how one is pinned."""
 
 from __future__ import annotations
 
-import hashlib
-import socket
+import gzip
+import select
+import shutil
+import subprocess
+import sys
 import threading
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+import time
 from pathlib import Path
 
 import pytest
-import yaml
+from zc.lockfile import LockFile
 
-from gpbench import config, places
-from gpbench.data.fetch import fetch
+from gpbench.data import download
+from gpbench.data.fetch import fetch, pin, pins, state, verify
 from gpbench.errors import UserError
+from gpbench.schema import Upstream
+from web import CONTENT, ITEM, entry, left_behind, pin_only, serve, status, whole
 
-CONTENT = b"1 2 3\n4 5 6\n7 8 10\n"
-ENTRY = """\
-name: mine
-title: Mine
-task: regression
-source: {kind: table, item: mine/rows.data, separator: whitespace, target: y}
-rows: 3
-columns: 2
-md5: null
-licence: none
-citation: none
-url: none
-"""
-
-
-class Handler(SimpleHTTPRequestHandler):
-    """Serves a folder; `/cut/...` sends less than it promises, `/garbage/...` is no HTTP at all."""
-
-    def do_GET(self) -> None:
-        if self.path.startswith("/cut/"):
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(CONTENT)))
-            self.end_headers()
-            self.wfile.write(CONTENT[:7])
-        elif self.path.startswith("/garbage/"):
-            self.wfile.write(b"what?\r\n\r\n")
-        else:
-            super().do_GET()
-
-    def log_message(self, *words: object) -> None:
-        """Quiet."""
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory):
-    """URL of a server on this machine that holds mine/rows.data and wrong/mine/rows.data."""
-    folder = tmp_path_factory.mktemp("www")
-    for name, content in (("mine", CONTENT), ("wrong/mine", CONTENT.replace(b"10", b"11"))):
-        (folder / name).mkdir(parents=True)
-        (folder / name / "rows.data").write_bytes(content)
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(folder))) as http:
-        threading.Thread(target=http.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{http.server_port}"
-        http.shutdown()
+OTHER = CONTENT.replace(b"10", b"11")
 
 
 @pytest.fixture
-def mine(project: Path):
-    """Data set `mine`, pinned in data.dvc; returns how to pin other urls or sums."""
-
-    def pin(*urls: str, **changes: str) -> None:
-        out = {"path": "mine/rows.data", "md5": hashlib.md5(CONTENT).hexdigest(), "size": len(CONTENT), "hash": "md5"}
-        out["meta"] = {"sha256": changes.pop("sha256", hashlib.sha256(CONTENT).hexdigest()), "urls": list(urls)}
-        (project / "data.dvc").write_text(yaml.safe_dump({"wdir": "data/raw", "outs": [out | changes]}))
-
-    (project / "conf/dataset/mine.yaml").write_text(ENTRY)
-    pin()
-    return pin
+def web(monkeypatch):
+    monkeypatch.setattr(download, "PAUSE", 0.01)
+    with serve() as server:
+        yield server
 
 
-def fetch_mine(project: Path) -> list[Path]:
-    return fetch(config.compose(project / "conf", "dataset", "mine"), places.find())
+def put(path: Path, content: bytes = CONTENT) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
 
 
-def left_behind(project: Path) -> list[str]:
-    """Every file below data/ and DVC's cache."""
-    folders = (project / "data", project / ".dvc/cache")
-    return [str(p.relative_to(project)) for folder in folders for p in folder.rglob("*") if p.is_file()]
+def cached(project: Path) -> Path:
+    md5 = entry(CONTENT)["md5"]
+    return project / ".dvc/cache/files/md5" / md5[:2] / md5[2:]
 
 
-def test_bundled_sets_need_nothing(project):
-    assert fetch(config.compose(project / "conf", "dataset", "boston"), places.find()) == []
-    assert left_behind(project) == []
+def test_the_order_of_the_sources(project, web, monkeypatch):
+    url = web.on("/rows.data", whole(CONTENT))
+    places = pin_only(project, entry(CONTENT, url))
+    assert state(ITEM, places) == "upstream"
+    put(project / "mirror" / ITEM)
+    monkeypatch.setenv("GPBENCH_MIRROR", "mirror")
+    assert state(ITEM, places) == "mirror"
+    (path,) = fetch([ITEM], places)
+    assert web.asked == []
+    assert state(ITEM, places) == "have"
+    path.unlink()
+    shutil.rmtree(project / "mirror")
+    assert state(ITEM, places) == "cached"
+    assert fetch([ITEM], places)[0].read_bytes() == CONTENT
+    assert web.asked == []
+    path.unlink()
+    cached(project).unlink()
+    assert fetch([ITEM], places)[0].read_bytes() == CONTENT
+    assert len(web.asked) == 1
 
 
-def test_over_http_after_a_source_that_is_gone(project, mine, server):
-    mine(f"{server}/nowhere/rows.data", f"{server}/mine/rows.data")
-    (path,) = fetch_mine(project)
-    assert path == project / "data/raw/mine/rows.data"
-    assert path.read_bytes() == CONTENT
-    md5 = hashlib.md5(CONTENT).hexdigest()
-    cached = f".dvc/cache/files/md5/{md5[:2]}/{md5[2:]}"
-    assert {"data/raw/mine/rows.data", cached} <= set(left_behind(project))
-    mine()  # no source any more: the file is there
-    assert fetch_mine(project) == [path]
-    path.write_bytes(CONTENT + b"\n")
-    with pytest.raises(UserError, match=r"rows\.data is not the pinned file .*; delete it to fetch it again"):
-        fetch_mine(project)
-    path.unlink()  # from the cache
-    assert fetch_mine(project)[0].read_bytes() == CONTENT
+def test_states_of_files_that_nothing_gives(project):
+    places = pin_only(project, entry(CONTENT))
+    assert state(ITEM, places) == "nowhere"
+    assert state("mine/other", places) == "unpinned"
+    put(places.raw / "mine/other")
+    assert state("mine/other", places) == "have"
+    put(places.raw / ITEM, CONTENT[:5])
+    assert state(ITEM, places) == "nowhere"
 
 
-@pytest.mark.parametrize(
-    ("place", "said"),
-    [
-        ("wrong/mine", "md5 is .*, expected .*"),
-        ("cut", "md5 is .*, expected .*|IncompleteRead"),
-        ("garbage", "BadStatusLine|what"),
-        ("nowhere", "HTTP Error 404: File not found"),
-    ],
-)
-def test_a_source_that_is_not_the_file(project, mine, server, place, said):
-    mine(f"{server}/{place}/rows.data")
+@pytest.mark.parametrize("name", [f"raw/{ITEM}", f"{ITEM}.gz"])
+def test_a_mirror_in_a_folder(project, name):
+    put(project / "mirror" / name, gzip.compress(CONTENT) if name.endswith(".gz") else CONTENT)
+    places = pin_only(project, entry(CONTENT))
+    assert fetch([ITEM], places, mirror=str(project / "mirror"))[0].read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_mirror_behind_a_url(project, web, monkeypatch, suffix):
+    item = "mine/the rows.data"
+    web.on(f"/raw/mine/the%20rows.data{suffix}", whole(gzip.compress(CONTENT) if suffix else CONTENT))
+    monkeypatch.setenv("GPBENCH_MIRROR", f"{web.url}/raw/")
+    places = pin_only(project, entry(CONTENT, item=item))
+    assert state(item, places) == "mirror"
+    assert fetch([item], places)[0].read_bytes() == CONTENT
+
+
+def test_a_file_that_is_pinned_gzipped_stays_so(project):
+    packed = gzip.compress(CONTENT)
+    put(project / "mirror/mine/rows.gz", packed)
+    places = pin_only(project, entry(packed, item="mine/rows.gz"))
+    assert fetch(["mine/rows.gz"], places, mirror="mirror")[0].read_bytes() == packed
+
+
+def test_a_wrong_mirror_is_passed_over(project, web):
+    put(project / "mirror" / ITEM, OTHER)
+    places = pin_only(project, entry(CONTENT, web.on("/rows.data", whole(CONTENT))))
+    assert fetch([ITEM], places, mirror="mirror")[0].read_bytes() == CONTENT
+    assert (project / "mirror" / ITEM).read_bytes() == OTHER
+
+
+def test_a_wrong_file_is_never_overwritten(project):
+    places = pin_only(project, entry(CONTENT))
+    path = put(places.raw / ITEM, OTHER)
+    assert verify(ITEM, places).startswith(f"data/raw/{ITEM}: md5 is ")
     with pytest.raises(
-        UserError, match=rf"mine/rows\.data could not be fetched: {server}/{place}/rows\.data: ({said})"
-    ) as e:
-        fetch_mine(project)
-    assert "\n" not in str(e.value)
-    assert left_behind(project) == []
+        UserError, match=r"rows\.data is not the pinned file \(md5 is .*\); delete it to fetch it again"
+    ):
+        fetch([ITEM], places, mirror="mirror")
+    assert path.read_bytes() == OTHER
 
 
-def test_nobody_listens(project, mine):
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        port = closed.getsockname()[1]
-    mine(f"http://127.0.0.1:{port}/rows.data")
-    with pytest.raises(UserError, match="could not be fetched: .*Connection refused"):
-        fetch_mine(project)
-    assert left_behind(project) == []
+def test_a_wrong_object_in_the_cache_is_replaced(project):
+    put(project / "mirror" / ITEM)
+    put(cached(project), OTHER)
+    places = pin_only(project, entry(CONTENT))
+    assert fetch([ITEM], places, mirror="mirror")[0].read_bytes() == CONTENT
+    assert cached(project).read_bytes() == CONTENT
 
 
-def test_both_sums_count(project, mine, server):
-    mine(f"{server}/mine/rows.data", sha256="0" * 64)
-    with pytest.raises(UserError, match="sha256 is .*, expected 0000"):
-        fetch_mine(project)
-    assert left_behind(project) == []
+def test_a_file_that_is_not_pinned(project):
+    places = pin_only(project)
+    with pytest.raises(UserError, match=r"missing and not pinned in data\.dvc; put it there or run `gpbench data pin`"):
+        fetch([ITEM], places)
+    path = put(places.raw / ITEM, b"my own\n")
+    assert fetch([ITEM], places) == [path]
+    assert verify(ITEM, places) == f"data/raw/{ITEM}: is not pinned in data.dvc"
 
 
-def test_no_source_at_all(project, mine, monkeypatch):
-    with pytest.raises(UserError, match=r"mine/rows\.data could not be fetched: no source is known"):
-        fetch_mine(project)
-    monkeypatch.setenv("GPBENCH_MIRROR", str(project / "mirror"))
-    with pytest.raises(UserError, match=r"mirror/mine/rows\.data: .*No such file"):
-        fetch_mine(project)
-
-
-def test_a_file_that_is_not_pinned(project, mine):
-    (project / "data.dvc").write_text("wdir: data/raw\nouts: []\n")
-    with pytest.raises(UserError, match=r"mine/rows\.data is missing and not pinned in data\.dvc"):
-        fetch_mine(project)
-    path = project / "data/raw/mine/rows.data"
-    path.parent.mkdir(parents=True)
-    path.write_bytes(b"my own\n")
-    assert fetch_mine(project) == [path]
-
-
-def test_a_data_dvc_that_cannot_be_read(project, mine):
-    (project / "data.dvc").write_text("outs: [")
+@pytest.mark.parametrize("text", ["outs: [", "outs: [{path: a}]", "outs: [{path: a, md5: 12}]", "outs: a"])
+def test_a_data_dvc_that_cannot_be_read(project, text):
+    places = pin_only(project)
+    (project / "data.dvc").write_text(text)
     with pytest.raises(UserError, match=r"data\.dvc cannot be read") as caught:
-        fetch_mine(project)
+        pins(places)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.mirror
-def test_the_uci_file_of_boston_gives_the_same_arrays(mirror, project, gpbench, monkeypatch):
-    monkeypatch.setenv("GPBENCH_MIRROR", str(mirror))
-    answer = gpbench("prepare", "boston", "boston_uci")
-    assert answer.code == 0, answer.err
-    first, second = (line.split()[-1] for line in answer.out.splitlines())
-    assert first == second == config.compose(project / "conf", "dataset", "boston").md5
-    assert (project / "data/raw/boston/housing.data").is_file()
+def test_two_processes_download_once(project, web):
+    go_on = threading.Event()
+
+    def slow(request):
+        go_on.wait(20)
+        whole(CONTENT)(request)
+
+    pin_only(project, entry(CONTENT, web.on("/rows.data", slow)))
+    program = f"from gpbench import places; from gpbench.data.fetch import fetch; fetch([{ITEM!r}], places.find())"
+    both = [subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    ready, *_ = select.select([process.stderr for process in both], [], [], 20)
+    assert [stream.readline() for stream in ready] == [f"gpbench: waiting for another process that works on {ITEM}\n"]
+    go_on.set()
+    assert [process.communicate()[1] for process in both] == ["", ""]
+    assert [process.returncode for process in both] == [0, 0]
+    assert len(web.asked) == 1
+    assert (project / "data/raw" / ITEM).read_bytes() == CONTENT
+
+
+def test_dvc_may_be_busy(project):
+    put(project / "mirror" / ITEM)
+    places = pin_only(project, entry(CONTENT))
+    (project / ".dvc/tmp").mkdir()
+    lock = LockFile(project / ".dvc/tmp/lock")
+    began = time.monotonic()
+    threading.Timer(1.5, lock.close).start()
+    assert fetch([ITEM], places, mirror="mirror")[0].read_bytes() == CONTENT
+    assert time.monotonic() - began > 1.5
+
+
+HAND_KEPT = """\
+# a comment that stays
+wdir: data/raw
+outs:
+- path: mine/first   # so does this
+  md5: '00000000000000000000000000000000'
+  size: 1
+"""
+
+
+def test_pinning_a_file_that_is_there(project):
+    places = pin_only(project)
+    (project / "data.dvc").write_text(HAND_KEPT)
+    put(places.raw / ITEM)
+    expected = entry(CONTENT)
+    md5 = expected["md5"]
+    assert pin([ITEM], {}, places) == [f"{ITEM}: md5 {md5}, {len(CONTENT)} bytes pinned in data.dvc"]
+    assert (project / "data.dvc").read_text().startswith(HAND_KEPT)
+    assert pins(places)[ITEM] == expected
+    assert pin([ITEM], {}, places) == [f"{ITEM}: pinned in data.dvc already"]
+    (places.raw / ITEM).unlink()
+    assert fetch([ITEM], places)[0].read_bytes() == CONTENT  # the cache has it
+
+
+def test_pinning_a_file_that_is_documented(project, web):
+    places = pin_only(project, entry(OTHER, item="mine/first"))
+    known = Upstream([web.on("/rows.data", whole(CONTENT))], size=len(CONTENT), md5=entry(CONTENT)["md5"])
+    pin([ITEM], {ITEM: known}, places)
+    assert pins(places)[ITEM] == entry(CONTENT, *known.urls)
+    assert verify(ITEM, places) == ""
+
+
+@pytest.mark.parametrize("document", [{"size": 12}, {"md5": "0" * 32}, {"sha256": "0" * 64}])
+def test_a_file_is_not_pinned_against_its_documents(project, web, document):
+    places = pin_only(project, entry(OTHER, item="mine/first"))
+    before = (project / "data.dvc").read_text()
+    known = Upstream([web.on("/rows.data", whole(CONTENT))], **document)
+    with pytest.raises(UserError, match=rf"could not be fetched: .*{next(iter(document))} is .*, expected"):
+        pin([ITEM], {ITEM: known}, places)
+    assert left_behind(project) == []
+    put(places.raw / ITEM)
+    with pytest.raises(UserError, match=r"is not the documented file \(.*\); delete it to download it"):
+        pin([ITEM], {ITEM: known}, places)
+    assert (project / "data.dvc").read_text() == before
+
+
+def test_pinning_what_nobody_gives(project, web):
+    known = Upstream([web.on("/rows.data", status(404))])
+    with pytest.raises(UserError, match=rf"could not be fetched: .*404.*put it at data/raw/{ITEM}"):
+        pin([ITEM], {ITEM: known}, pin_only(project))
+    with pytest.raises(UserError, match="could not be fetched: no source is known"):
+        pin([ITEM], {}, pin_only(project))
+
+
+def test_a_data_dvc_that_cannot_be_added_to(project):
+    places = pin_only(project)  # ends with `outs: []`
+    put(places.raw / ITEM)
+    before = (project / "data.dvc").read_text()
+    with pytest.raises(UserError, match=r"data\.dvc: nothing can be added"):
+        pin([ITEM], {}, places)
+    assert (project / "data.dvc").read_text() == before

@@ -1,129 +1,229 @@
-"""Protocols: the literature's splits, and scaling that no test row can touch."""
+"""Protocols: published splits row for row, every scheme against its source, and what a fit keeps of the rules."""
 
+import dataclasses
+import hashlib
 import tarfile
 from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
+from sklearn.model_selection import KFold, train_test_split
 
+from gpbench import config
 from gpbench.data import protocols
-from gpbench.data.protocols import Protocol, Splits, check_classes, scaling, split_rows
+from gpbench.data.protocols import Splits, freeze, sizes, split_rows
 from gpbench.errors import UserError
 from projects import REPOSITORY
 
-COMMON = protocols.from_dict(yaml.safe_load((REPOSITORY / "conf/protocol/common.yaml").read_text()))
+CONF = REPOSITORY / "conf"
+EVERY = sorted(config.options(CONF, "protocol"))
+BOSTON, ENERGY, WINE, MNIST, COAL, AIRLINE, SPAM = (
+    config.compose(CONF, "dataset", name)
+    for name in ("boston", "energy", "wine", "mnist", "coal", "airline", "spambase")
+)
+
+
+def protocol(name: str, **splits) -> protocols.Protocol:
+    """A protocol of the repository with other rules of splitting."""
+    plain = config.compose(CONF, "protocol", name)
+    return dataclasses.replace(plain, splits=dataclasses.replace(plain.splits, **splits))
+
+
+def frozen(name: str, rows: int, dataset=BOSTON, **splits) -> dict:
+    """Frozen splits of a data set with so many rows."""
+    return freeze(protocol(name, **splits), dataclasses.replace(dataset, rows=rows))["splits"]
+
+
+def parts(name: str, rows: int, split: int, **splits) -> tuple[np.ndarray, np.ndarray]:
+    return split_rows(frozen(name, rows, **splits), rows, split)
 
 
 def test_common_is_the_literature_s_protocol():
-    assert COMMON.splits == Splits("permutation", seed=1, train_fraction=0.9, count=20)
-    assert (COMMON.inputs, COMMON.targets, COMMON.leaks) == ("standardise", "standardise", [])
+    common = config.compose(CONF, "protocol", "common")
+    assert common.splits == Splits("permutation", seed=1, train_fraction=0.9, count=20)
+    assert (common.inputs, common.targets, common.outputs, common.leaks) == ("standardise", "standardise", "first", [])
+
+
+def test_only_one_paper_scales_with_test_rows():
+    assert {name: protocol(name).leaks for name in EVERY if protocol(name).leaks} == {"rossi2021": ["test_x"]}
 
 
 def test_first_splits_of_506_rows_written_out():
-    # hernandez-lobato2015's script: np.random.seed(1), then a choice of all rows a split, int(round(n * 0.9)) train
+    # hernandezlobato2015's script: np.random.seed(1), then a choice of all rows a split, int(round(n * 0.9)) train
     np.random.seed(1)  # noqa: NPY002 - the published generator
     for split in range(3):
         order = np.random.choice(range(506), 506, replace=False)  # noqa: NPY002
-        train, test = split_rows(COMMON.splits, 506, split)
+        train, test = parts("common", 506, split)
         assert train.tolist() == order[:455].tolist()
         assert test.tolist() == order[455:].tolist()
 
 
 @pytest.mark.mirror
-def test_splits_of_boston_are_the_index_files(mirror: Path):
-    with tarfile.open(mirror / "boston/splits.tar.gz") as archive:
+@pytest.mark.parametrize(
+    "name", ["boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", "wine_red", "yacht"]
+)
+def test_the_published_index_files(mirror: Path, name):
+    dataset = config.compose(CONF, "dataset", name)
+    splits = freeze(protocol("common"), dataset)["splits"]
+    with tarfile.open(mirror / name / "splits.tar.gz") as archive:
         files = {Path(m.name).name: archive.extractfile(m).read().split() for m in archive.getmembers() if m.isfile()}
-    for split in range(20):
-        train, test = split_rows(COMMON.splits, 506, split)
-        assert train.tolist() == [int(float(i)) for i in files[f"index_train_{split}.txt"]]
-        assert test.tolist() == [int(float(i)) for i in files[f"index_test_{split}.txt"]]
+    count = int(files["n_splits.txt"][0])
+    assert count == (5 if name == "protein" else 20)
+    for split in range(count):
+        train, test = split_rows(splits, dataset.rows, split)
+        assert np.array_equal(train, np.array(files[f"index_train_{split}.txt"], float))
+        assert np.array_equal(test, np.array(files[f"index_test_{split}.txt"], float))
 
 
-@pytest.mark.parametrize("rows", [2, 10, 178, 5000])
-@pytest.mark.parametrize("split", [0, 19])
-def test_a_split_is_disjoint_complete_and_repeats(rows, split):
-    splits = Splits(train_fraction=0.5 if rows == 2 else 0.9)
-    train, test = split_rows(splits, rows, split)
-    assert sorted([*train, *test]) == list(range(rows))
-    assert len(train) == round(splits.train_fraction * rows)
-    again = split_rows(splits, rows, split)
-    assert np.array_equal(train, again[0])
-    assert np.array_equal(test, again[1])
+# made with the published generators alone: RandomState's choice and shuffle, and scikit-learn's splitters
+GOLDEN = {
+    ("common", 506, 2): "e05e460ecec8",
+    ("ashman2020", 8192, 7): "15ba890d37e5",
+    ("salimbeni2017", 8192, 7): "15ba890d37e5",
+    ("rossi2021", 11934, 5): "ea8405dc4dbd",
+    ("rossi2021", 1030, 0): "070aa034736b",
+    ("urbainczyk2025", 768, 9): "4788a9344b68",
+    ("cutajar2017", 506, 2): "e05e460ecec8",
+    ("cutajar2016", 4601, 4): "82c293e192c8",
+}
 
 
-def test_splits_differ_by_number_and_seed():
-    first = split_rows(COMMON.splits, 100, 0)[1]
-    assert set(first) != set(split_rows(COMMON.splits, 100, 1)[1])
-    assert set(first) != set(split_rows(Splits(seed=2), 100, 0)[1])
+@pytest.mark.parametrize(("name", "rows", "split"), GOLDEN)
+def test_golden_splits(name, rows, split):
+    order = np.concatenate(parts(name, rows, split)).astype("<i8")
+    assert hashlib.md5(order.tobytes()).hexdigest()[:12] == GOLDEN[name, rows, split]
 
 
-@pytest.mark.parametrize("split", [-1, 20])
-def test_a_split_that_is_not_there(split):
-    with pytest.raises(UserError, match=f"split {split} does not exist; the protocol has splits 0 to 19"):
-        split_rows(COMMON.splits, 100, split)
+def test_every_protocol_has_a_golden_split():
+    assert {name for name, _, _ in GOLDEN} == set(EVERY)
 
 
-def test_too_few_rows_to_cut():
-    with pytest.raises(UserError, match="1 rows cannot be cut into 90% train and the rest test"):
-        split_rows(COMMON.splits, 1, 0)
+@pytest.mark.parametrize("rows", [5, 31, 308, 1030, 1599])
+def test_train_test_split_is_scikit_learns(rows):
+    for fraction, size in ((0.8, 0.2), (0.9, 0.1), (0.7, 0.3)):
+        for split in range(4):
+            train, test = parts("rossi2021", rows, split, train_fraction=fraction, seed=2)
+            expected = train_test_split(np.arange(rows), test_size=size, random_state=2 + split)
+            assert train.tolist() == expected[0].tolist()
+            assert test.tolist() == expected[1].tolist()
 
 
-@pytest.fixture
-def rows():
-    """inputs [40, 3] (the last column constant), targets [40, 2], training rows."""
-    rng = np.random.default_rng(0)
-    inputs = np.column_stack([rng.normal(5, 3, 40), rng.exponential(2, 40), np.full(40, 7.0)])
-    return inputs, rng.normal(-2, 4, (40, 2)), np.arange(30)
+def test_sizes_of_train_test_split_are_scikit_learns():
+    for rows in range(5, 2000, 3):
+        train, test = train_test_split(np.zeros(rows), test_size=0.2, random_state=0)
+        assert sizes(frozen("rossi2021", rows), rows) == (len(train), len(test))
 
 
-def test_scaled_training_rows_have_mean_0_and_sd_1(rows):
-    inputs, targets, train = rows
-    made = scaling(COMMON, inputs, targets, train, "regression", images=False)
-    x, y = made.inputs(inputs)[train], made.targets(targets)[train]
-    np.testing.assert_allclose([x[:, :2].mean(0), y.mean(0)], 0, atol=1e-14)
-    np.testing.assert_allclose([x[:, :2].std(0), y.std(0)], 1, rtol=1e-14)
-    assert (x[:, 2] == 0).all()  # a constant column
-    assert made.x_scale[2] == 1
+@pytest.mark.parametrize(("rows", "count"), [(20, 10), (506, 10), (1030, 7), (5, 5)])
+def test_k_fold_is_scikit_learns(rows, count):
+    expected = list(KFold(count, shuffle=True, random_state=3).split(np.arange(rows)))
+    for split in range(count):
+        train, test = parts("urbainczyk2025", rows, split, count=count, seed=3)
+        assert np.array_equal(train, expected[split][0])
+        assert np.array_equal(test, expected[split][1])
 
 
-@pytest.mark.parametrize(("task", "images"), [("regression", False), ("multiclass", True), ("binary", False)])
-def test_test_rows_change_nothing(rows, task, images):
-    inputs, targets, train = rows
-    before = scaling(COMMON, inputs, targets, train, task, images)
-    inputs, targets = inputs.copy(), targets.copy()
-    inputs[30:], targets[30:] = 1e6, -1e6
-    after = scaling(COMMON, inputs, targets, train, task, images)
-    for name, value in vars(before).items():
-        np.testing.assert_array_equal(value, vars(after)[name], err_msg=name)
+@pytest.mark.parametrize("count", [2, 4, 7])
+def test_stratified_folds_share_every_class_evenly(count):
+    labels = np.random.default_rng(0).permutation(np.repeat([0, 1, 2, 3], [101, 30, 9, 2]))
+    dataset = dataclasses.replace(WINE, rows=len(labels))
+    splits = freeze(protocol("urbainczyk2025", count=count, stratified=True), dataset)["splits"]
+    folds = [split_rows(splits, len(labels), split, labels)[1] for split in range(count)]
+    tables = np.array([np.bincount(labels[fold], minlength=4) for fold in folds])
+    assert (tables.max(0) - tables.min(0) <= 1).all()
+    assert len(folds[0]) == sizes(splits, len(labels))[1]
+    assert np.ptp([len(fold) for fold in folds]) <= 1
+    dealt = sorted(np.random.RandomState(0).permutation(len(labels)), key=lambda row: labels[row])
+    assert [sorted(dealt[split::count]) for split in range(count)] == [fold.tolist() for fold in folds]
+    plain = split_rows(splits | {"stratified": False}, len(labels), 0)[1]
+    assert set(folds[0]) != set(plain)
 
 
-def test_the_leak_of_a_paper_is_only_in_its_protocol(rows):
-    inputs, targets, train = rows
-    leaky = Protocol("leaky", "", Splits(), leaks=["test_x"])
-    moved = inputs.copy()
-    moved[30:] = 100.0
-    one, two = (scaling(leaky, x, targets, train, "regression", False) for x in (inputs, moved))
-    assert (one.x_shift[:2] != two.x_shift[:2]).all()
-    assert (one.y_shift == two.y_shift).all()
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("rows", [20, 178, 5000])
+def test_a_split_is_disjoint_complete_and_repeats(name, rows):
+    splits = frozen(name, rows)
+    seen = []
+    for split in range(protocol(name).splits.count):
+        train, test = split_rows(splits, rows, split)
+        assert sorted([*train, *test]) == list(range(rows))
+        again = split_rows(splits, rows, split)
+        assert np.array_equal(train, again[0])
+        assert np.array_equal(test, again[1])
+        seen.append(tuple(sorted(test)))
+    assert len(set(seen)) == len(seen)
+    assert sizes(splits, rows) == (rows - len(seen[0]), len(seen[0]))
 
 
-def test_pixels_are_divided_by_the_largest_training_value():
-    inputs = np.array([[0.0, 8.0], [4.0, 16.0], [0.0, 200.0]])
-    made = scaling(COMMON, inputs, np.zeros((3, 1)), np.array([0, 1]), "multiclass", images=True)
-    np.testing.assert_array_equal(made.inputs(inputs), [[0, 0.5], [0.25, 1], [0, 12.5]])
-    assert scaling(COMMON, inputs * 0, np.zeros((3, 1)), np.array([0]), "multiclass", True).x_scale.tolist() == [1, 1]
+@pytest.mark.parametrize("scheme", ["permutation", "shuffle", "train_test_split", "k_fold"])
+def test_splits_differ_by_seed(scheme):
+    one, two = (parts("common", 100, 0, scheme=scheme, seed=seed)[1] for seed in (1, 2))
+    assert set(one) != set(two)
 
 
-def test_classes_are_not_scaled(rows):
-    inputs, _, train = rows
-    classes = np.arange(40.0)[:, None] % 3
-    made = scaling(COMMON, inputs, classes, train, "multiclass", images=False)
-    assert np.array_equal(made.targets(classes), classes)
+def test_the_official_split_is_the_first_rows():
+    splits = freeze(protocol("cutajar2017"), MNIST)["splits"]
+    assert splits == {"scheme": "official", "train": 60_000}
+    train, test = split_rows(splits, 70_000, 0)
+    assert np.array_equal(train, np.arange(60_000))
+    assert np.array_equal(test, np.arange(60_000, 70_000))
+    assert protocols.num_splits(protocol("cutajar2017"), MNIST) == 1
+    other = protocol("cutajar2017", official=False)
+    assert freeze(other, MNIST)["splits"] == {"scheme": "permutation", "seed": 1, "train": 63_000}
+    assert protocols.num_splits(other, MNIST) == protocols.num_splits(protocol("cutajar2017"), BOSTON) == 3
 
 
-def test_a_training_part_without_a_class():
-    targets = np.array([[0.0], [0.0], [1.0], [2.0]])
-    check_classes(targets, np.array([0, 2, 3]), 3, "split 4")
-    with pytest.raises(UserError, match=r"split 4: no training row of class \[1, 2\]"):
-        check_classes(targets, np.array([0, 1]), 3, "split 4")
+def test_numbers_of_test_rows():
+    for name in ("rossi2021", "cutajar2017"):
+        splits = freeze(protocol(name), AIRLINE)["splits"]
+        assert sizes(splits, AIRLINE.rows) == (AIRLINE.rows - 100_000, 100_000)
+    assert sizes(freeze(protocol("cutajar2016"), SPAM)["splits"], SPAM.rows) == (4601 - 68, 68)  # sqrt(4601) = 67.8
+
+
+def test_a_frozen_protocol_holds_what_decides_the_fit_and_nothing_else():
+    made = freeze(protocol("rossi2021"), BOSTON)
+    assert made == {
+        "name": "rossi2021",
+        "inputs": "standardise",
+        "targets": "standardise",
+        "outputs": [0],
+        "leaks": ["test_x"],
+        "splits": {"scheme": "train_test_split", "seed": 0, "train": 404},
+    }
+    assert freeze(protocol("rossi2021", test_rows={"airline": 7}, count=99), BOSTON) == made
+    assert freeze(protocol("rossi2021", test_rows={"boston": 102}), BOSTON) == made
+    assert freeze(protocol("rossi2021", test_rows={"boston": 7}), BOSTON) != made
+    assert freeze(protocol("urbainczyk2025"), BOSTON)["splits"] == {
+        "scheme": "k_fold",
+        "seed": 0,
+        "count": 10,
+        "stratified": False,
+    }
+
+
+@pytest.mark.parametrize(("outputs", "columns"), [("first", [0]), ("last", [1]), ("all", [0, 1])])
+def test_outputs_are_columns_of_the_targets(outputs, columns):
+    plain = dataclasses.replace(protocol("common"), outputs=outputs)
+    assert freeze(plain, ENERGY)["outputs"] == columns
+    assert freeze(plain, BOSTON)["outputs"] == [0]
+    assert freeze(plain, COAL)["outputs"] == []
+
+
+REFUSED = {
+    "stratified without folds": ("common", WINE, {"stratified": True}, "'stratified' goes with scheme k_fold, not per"),
+    "stratified regression": ("urbainczyk2025", BOSTON, {"stratified": True}, "needs classes and the task is regress"),
+    "folds and test rows": ("urbainczyk2025", BOSTON, {"test_rows": {"boston": 9}}, "the folds of k_fold are its test"),
+    "folds and sqrt": ("urbainczyk2025", BOSTON, {"sqrt_test": True}, "remove 'sqrt_test' and 'test_rows'"),
+    "one fold": ("urbainczyk2025", BOSTON, {"count": 1}, "506 rows cannot be cut into 1 folds"),
+    "too many folds": ("urbainczyk2025", BOSTON, {"count": 507}, "506 rows cannot be cut into 507 folds"),
+    "all rows test": ("common", BOSTON, {"test_rows": {"boston": 506}}, "506 rows cannot be cut into 0 that train"),
+    "more rows than there are": ("common", BOSTON, {"test_rows": {"boston": 600}}, "cut into -94 that train"),
+    "no test row": ("common", BOSTON, {"train_fraction": 0.9999}, "506 rows cannot be cut into 506 that train"),
+}
+
+
+@pytest.mark.parametrize(("name", "dataset", "splits", "said"), REFUSED.values(), ids=REFUSED)
+def test_rules_that_make_no_sense(name, dataset, splits, said):
+    with pytest.raises(UserError, match=said) as caught:
+        freeze(protocol(name, **splits), dataset)
+    assert str(caught.value).startswith(f"protocol {name!r} on data set {dataset.name!r}: ")

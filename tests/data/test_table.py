@@ -40,7 +40,7 @@ def test_what_no_method_can_use(changes, task, said):
 
 
 def test_a_prepared_file_comes_back(tmp_path):
-    save(GOOD, tmp_path / "mine.npz")
+    save(GOOD, tmp_path / "mine.npz", {})
     back = load(tmp_path / "mine.npz", GOOD.md5)
     assert (back.input_names, back.target_names) == (["a", "b"], ["y"])
     assert np.array_equal(back.inputs, GOOD.inputs)
@@ -50,13 +50,13 @@ def test_a_prepared_file_comes_back(tmp_path):
 def test_every_flipped_byte_is_met(tmp_path):
     """In the arrays, and in the container around them."""
     path = tmp_path / "mine.npz"
-    save(GOOD, path)
+    save(GOOD, path, {})
     content = path.read_bytes()
     start = content.index(GOOD.inputs.tobytes())
     for position in (start, start + 7, start + GOOD.inputs.nbytes - 1, 30, len(content) - 30):
         path.write_bytes(content[:position] + bytes([content[position] ^ 0x10]) + content[position + 1 :])
         with pytest.raises(
-            UserError, match=r"mine\.npz (is corrupted|cannot be read).*delete it and run `gpbench prep"
+            UserError, match=r"mine\.npz (is corrupted|cannot be read).*delete it and run `gpbench data prep"
         ):
             load(path, GOOD.md5)
 
@@ -64,15 +64,17 @@ def test_every_flipped_byte_is_met(tmp_path):
 @pytest.mark.parametrize("kept", [0, 10, 200, -1])
 def test_a_truncated_file(tmp_path, kept):
     path = tmp_path / "mine.npz"
-    save(GOOD, path)
+    save(GOOD, path, {})
     path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(UserError, match=r"mine\.npz cannot be read \(.*\); delete it and run `gpbench prepare mine`"):
+    with pytest.raises(
+        UserError, match=r"mine\.npz cannot be read \(.*\); delete it and run `gpbench data prepare mine`"
+    ):
         load(path, GOOD.md5)
 
 
 def test_a_file_of_other_arrays_and_a_missing_one(tmp_path):
-    save(GOOD, tmp_path / "mine.npz")
+    save(GOOD, tmp_path / "mine.npz", {})
     with pytest.raises(UserError, match="md5 of its arrays is .*, catalogue says 0000"):
         load(tmp_path / "mine.npz", "0000")
-    with pytest.raises(UserError, match=r"other\.npz is missing; run `gpbench prepare other`"):
+    with pytest.raises(UserError, match=r"other\.npz is missing; run `gpbench data prepare other`"):
         load(tmp_path / "other.npz", GOOD.md5)

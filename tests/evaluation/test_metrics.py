@@ -26,8 +26,10 @@ def regression_points(bias=0.0, spread=1.0):
     f = rng.standard_normal(N)
     y = f + rng.standard_normal(N)
     predictive = GaussianMixture((f + bias)[None, :, None], np.full((1, N, 1), spread**2))
-    info = {"task": "regression", "num_classes": 0, "train_target_mean": 50.0, "train_target_sd": 10.0, **COSTS}
-    return pointwise(predictive, 50 + 10 * y, task="regression", scaled_by=(50.0, 10.0), rows=np.arange(N)), info
+    info = {"task": "regression", "num_classes": 0, "train_target_mean": [50.0], "train_target_sd": [10.0]}
+    return pointwise(
+        predictive, 50 + 10 * y, task="regression", scaled_by=(50.0, 10.0), rows=np.arange(N)
+    ), info | COSTS
 
 
 def class_points(num_classes, sharpness=1.0):
@@ -67,6 +69,30 @@ def test_regression_metrics_of_the_true_model():
     trivial = -stats.norm(50, 10).logpdf(points["y"]).mean()
     assert scores["msll"] == pytest.approx(scores["mnll"] - trivial)
     assert scores["seconds_train"] == 3.0
+
+
+def test_two_targets_are_averaged_each_in_its_own_units():
+    """Each metric of one target alone, from a table of its own, against that of both."""
+    rng = np.random.default_rng(3)
+    y = rng.standard_normal((N, 2)) * [1.0, 50.0] + [0.0, 1e3]
+    predictive = GaussianMixture(np.zeros((1, N, 2)) + [0.2, 1010.0], np.ones((1, N, 2)) * [2.0, 1600.0])
+    info = {"task": "regression", "num_classes": 0, **COSTS}
+    both = info | {"train_target_mean": [0.1, 990.0], "train_target_sd": [1.1, 40.0]}
+    points = pointwise(predictive, y, task="regression", rows=np.arange(N))
+    together, alone = score(points, both), []
+    for p in (0, 1):
+        own = points[points["output"] == p].assign(output=0)
+        facts = {name: [both[name][p]] for name in ("train_target_mean", "train_target_sd")}
+        alone.append(score(own, info | facts))
+    for name in ("mnll", "mnll_scaled", "msll", "smse", "crps", "coverage_90"):
+        assert together[name] == pytest.approx(np.mean([each[name] for each in alone])), name
+    for name in ("rmse", "rmse_scaled"):
+        assert together[name] ** 2 == pytest.approx(np.mean([each[name] ** 2 for each in alone])), name
+    # by hand: E (y - m)^2 over the variance, each target in units of its own
+    expected = np.mean(((y - [0.2, 1010.0]) ** 2).mean(0) / y.var(0))
+    assert together["smse"] == pytest.approx(expected)
+    constant = pointwise(predictive, y * [1, 0] + [0, 3], task="regression", rows=np.arange(N))
+    assert math.isnan(METRICS["smse"](constant, both))
 
 
 @pytest.mark.parametrize("percent", [50, 80, 90, 95])

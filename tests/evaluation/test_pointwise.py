@@ -25,9 +25,10 @@ def y():
 
 def test_regression_columns(scaled, y):
     points = pointwise(scaled, y, task="regression", scaled_by=(SHIFT, SCALE), rows=np.arange(100, 130))
-    heads = ["row", "y", "mean", "sd", "log_density", "log_density_scaled", "pit", "crps"]
+    heads = ["row", "output", "y", "mean", "sd", "log_density", "log_density_scaled", "pit", "crps"]
     assert list(points.columns) == heads + [f"q{percent:02d}" for percent in range(1, 100)]
     assert points["row"].tolist() == list(range(100, 130))
+    assert set(points["output"]) == {0}
     np.testing.assert_allclose(points["mean"], SHIFT + SCALE * scaled.mean()[:, 0])
     np.testing.assert_allclose(points["sd"] ** 2, SCALE**2 * scaled.variance()[:, 0])
 
@@ -64,10 +65,27 @@ def test_classification_columns():
     np.testing.assert_allclose(points["log_density"], np.log([0.7, 0.4]))
 
 
-def test_several_targets_are_refused_in_one_line():
-    predictive = GaussianMixture(np.zeros((1, 3, 2)), np.ones((1, 3, 2)))
-    with pytest.raises(UserError, match="one target column, got 2"):
-        pointwise(predictive, np.zeros((3, 2)), task="regression", rows=np.arange(3))
+def test_several_targets_have_a_row_each_as_if_alone():
+    """Scores of a target are those of its marginal, in its own units."""
+    rng = np.random.default_rng(9)
+    mean, variance = rng.standard_normal((4, 5, 3)), np.exp(rng.standard_normal((4, 5, 3)))
+    shift, scale = np.array([1.0, -200.0, 0.0]), np.array([2.0, 30.0, 0.1])
+    y = shift + scale * rng.standard_normal((5, 3))
+    rows = np.array([7, 3, 9, 0, 4])
+    points = pointwise(GaussianMixture(mean, variance), y, task="regression", scaled_by=(shift, scale), rows=rows)
+    assert points["row"].tolist() == np.repeat(rows, 3).tolist()
+    assert points["output"].tolist() == [0, 1, 2] * 5
+    assert points["y"].tolist() == y.ravel().tolist()
+    for p in range(3):
+        one = GaussianMixture(mean[..., [p]], variance[..., [p]])
+        alone = pointwise(one, y[:, p], task="regression", scaled_by=(shift[p], scale[p]), rows=rows)
+        together = points[points["output"] == p].reset_index(drop=True)
+        np.testing.assert_allclose(together.drop(columns="output"), alone.drop(columns="output"), rtol=1e-12)
+
+
+def test_classes_of_several_targets_are_refused_in_one_line():
+    with pytest.raises(UserError, match="classes of one target can be scored, not of 2; choose one by `outputs`"):
+        pointwise(Categorical(np.full((1, 3, 2), 0.5)), np.zeros((3, 2)), task="binary", rows=np.arange(3))
 
 
 def test_divergence_is_not_scored():

@@ -24,7 +24,7 @@ def finish(store: Store, cell: dict[str, Any], fit: dict[str, Any], status: str 
         "reason": reason,
         "seconds": {"train": 2.0 * (cell["what"]["steps"] or 1), "predict": 0.5, "shared_by": 1},
         "peak_memory_mb": 100.0,
-        "info": {"train_target_mean": 1.0, "train_target_sd": 2.0},
+        "info": {"train_target_mean": [1.0], "train_target_sd": [2.0]},
         "provenance": {"started": provenance.now(), "ended": provenance.now(), "commit": "", "dirty": False},
     }
     with store.writing(fit["fit_id"]) as folder:

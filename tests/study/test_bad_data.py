@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from pathlib import Path
 
@@ -11,18 +12,19 @@ from refusals import call, listing
 
 from gpbench import config, places
 from gpbench.data.prepare import prepare
-from gpbench.data.protocols import Splits, split_rows
+from gpbench.data.protocols import split_rows
 from gpbench.study import plan as planning
 from gpbench.study import run
 from gpbench.study.store import Store
 from projects import copy_project
 
 # a text table of two inputs, three rows and classes, and how its catalogue entry or file can be wrong
+SOURCE = {"kind": "table", "files": ["mine.csv"], "targets": ["y"]}
 ENTRY = {
     "name": "mine",
     "title": "Mine",
     "task": "regression",
-    "source": {"kind": "table", "item": "mine.csv", "target": "y"},
+    "source": SOURCE,
     "rows": 3,
     "columns": 2,
     "md5": "00",
@@ -35,49 +37,64 @@ RAW = {
     "raw file that is not there": (
         None,
         {},
-        ["data/raw/mine.csv is missing", "not pinned in data.dvc", "put the file"],
+        ["data/raw/mine.csv is missing and not pinned in data.dvc", "put it there"],
     ),
-    "empty raw file": ("", {}, ["mine.csv is empty"]),
-    "not a number": ("1,2,0\n3,four,1\n5,6,0\n", {}, ["mine.csv, line 2, column 'x1': 'four' is not a number"]),
+    "empty raw file": ("", {}, ["mine.csv has no rows"]),
+    "not a number": ("1,2,0\n3,four,1\n5,6,0\n", {}, ["mine.csv, line 2, column 'x1': 'four' is not a finite number"]),
     "ragged row": ("1,2,0\n3,4,1\n5,6\n", {}, ["mine.csv, line 3: 2 columns, expected 3"]),
-    "NaN": ("1,2,0\n3,nan,1\n5,6,0\n", {}, ["'mine'", "input 'x1' is not a finite number in row 1", "mend the source"]),
-    "infinite target": ("1,2,0\n3,4,inf\n5,6,0\n", {}, ["target 'y' is not a finite number in row 1"]),
+    "NaN": ("1,2,0\n3,nan,1\n5,6,0\n", {}, ["mine.csv, line 2, column 'x1': 'nan' is not a finite number"]),
+    "infinite target": ("1,2,0\n3,4,inf\n5,6,0\n", {}, ["mine.csv, line 2, column 'y': 'inf' is not a finite number"]),
     "one row": ("1,2,0\n", {"rows": 1}, ["'mine' has 1 row(s)", "at least 2"]),
     "other rows": (GOOD, {"rows": 4}, ["'mine'", "(3, 2)", "the catalogue says (4, 2)"]),
     "other columns": (GOOD, {"columns": 3}, ["'mine'", "(3, 2)", "the catalogue says (3, 3)"]),
     "other arrays": (GOOD, {}, ["'mine': md5 of the arrays is", "the catalogue says 00"]),
     "no md5": (GOOD, {"md5": None}, ["'mine' is not pinned", "write md5: ", "conf/dataset/mine.yaml"]),
-    "class numbers": (GOOD, {"task": "multiclass", "classes": ["a", "b", "c"]}, ["[0.0, 1.0]", "expected 0..2"]),
+    "absent class": (
+        GOOD,
+        {"task": "multiclass", "classes": ["a", "b", "c"], "source": SOURCE | {"labels": {"0": "a", "1": "b"}}},
+        ["'mine': class numbers are [0, 1]", "expected 0..2"],
+    ),
     "class names": (
         "1,2,no\n3,4,yes\n5,6,maybe\n",
         {"task": "binary", "classes": ["no", "yes"]},
         ["line 3, column 'y': 'maybe' is not one of ['no', 'yes']"],
     ),
-    "dropped column": (GOOD, {"drop": ["x9"]}, ["'mine': cannot drop ['x9']", "['x0', 'x1']"]),
+    "dropped column": (GOOD, {"drop": ["x9"]}, ["unknown column 'x9' in the columns of data set 'mine'", "'x1'"]),
 }
+
+
+def pinned(project: Path, content: str) -> None:
+    """Put mine.csv into data/raw, and its pin into data.dvc."""
+    (project / "data/raw").mkdir(parents=True)
+    (project / "data/raw/mine.csv").write_text(content)
+    outs = yaml.safe_load((project / "data.dvc").read_text())
+    md5 = hashlib.md5(content.encode()).hexdigest()
+    outs["outs"].append({"path": "mine.csv", "md5": md5, "size": len(content), "hash": "md5"})
+    (project / "data.dvc").write_text(yaml.safe_dump(outs))
 
 
 @pytest.mark.parametrize(("content", "changes", "said"), RAW.values(), ids=RAW)
 def test_raw_files(project, refused, content, changes, said):
     (project / "conf/dataset/mine.yaml").write_text(yaml.safe_dump(ENTRY | changes))
     if content is not None:
-        (project / "data/raw").mkdir(parents=True)
-        (project / "data/raw/mine.csv").write_text(content)
-    refused(("prepare", "mine"), said)
+        pinned(project, content)
+    refused(("data", "prepare", "mine"), said)
 
 
 def test_a_raw_file_that_is_not_the_pinned_one(project, refused):
     path = project / "data/raw/boston/housing.data"
     path.parent.mkdir(parents=True)
     path.write_text("1 2 3\n")
-    refused(("prepare", "boston_uci"), ["housing.data is not the pinned file", "data.dvc", "delete it"])
+    refused(("data", "prepare", "boston_uci"), ["housing.data is not the pinned file (size is 6 bytes", "delete it"])
 
 
 def test_a_raw_file_that_nobody_has(project, refused, monkeypatch):
     pins = project / "data.dvc"
     pins.write_text("".join(line for line in pins.read_text().splitlines(True) if "http" not in line))
     monkeypatch.setenv("GPBENCH_MIRROR", "/no/such/mirror")
-    refused(("fetch", "boston_uci"), ["boston/housing.data could not be fetched", "/no/such/mirror", "No such file"])
+    refused(
+        ("data", "fetch", "boston_uci"), ["boston/housing.data could not be fetched", "/no/such/mirror", "No such file"]
+    )
 
 
 @pytest.fixture
@@ -111,7 +128,7 @@ def flip(content: bytes) -> bytes:
         pytest.param(flip, "wine.npz ", id="flipped byte"),
         pytest.param(lambda content: content[:1000], "wine.npz cannot be read", id="truncated"),
         pytest.param(lambda content: b"", "wine.npz cannot be read", id="empty"),
-        pytest.param(None, "wine.npz is missing; run `gpbench prepare wine`", id="missing"),
+        pytest.param(None, "wine.npz is missing; run `gpbench data prepare wine`", id="missing"),
     ],
 )
 def test_prepared_files_are_checked_before_any_fit(project, batch, spoil, said):
@@ -124,19 +141,19 @@ def test_prepared_files_are_checked_before_any_fit(project, batch, spoil, said):
     assert code == 1
     assert err.count("\n") == 1
     assert said in err
-    assert "`gpbench prepare wine`" in err
+    assert "`gpbench data prepare wine`" in err
     assert changed <= {"store", "store/.tmp"}
 
 
 def test_a_class_that_the_training_rows_lack(project):
     """A result of the fit, not of the command: it is kept with its reason, and the command says so."""
-    raw = project / "data/raw/mine.csv"
-    raw.parent.mkdir(parents=True)
-    only = split_rows(Splits(), 40, 0)[1][0]  # the one row of its class is a test row
-    raw.write_text("".join(f"{i},{i % 7},{int(i == only)}\n" for i in range(40)))
-    entry = ENTRY | {"task": "binary", "classes": ["no", "yes"], "rows": 40}
+    splits = {"scheme": "permutation", "seed": 1, "train": 36}  # of `common`
+    only = split_rows(splits, 40, 0)[1][0]  # the one row of its class is a test row
+    pinned(project, "".join(f"{i},{i % 7},{int(i == only)}\n" for i in range(40)))
+    source = SOURCE | {"labels": {"0": "no", "1": "yes"}}
+    entry = ENTRY | {"task": "binary", "classes": ["no", "yes"], "rows": 40, "source": source}
     (project / "conf/dataset/mine.yaml").write_text(yaml.safe_dump(entry | {"md5": None}))
-    md5 = call(project, "prepare", "mine").stderr.split("write md5: ")[1].split()[0]
+    md5 = call(project, "data", "prepare", "mine").stderr.split("write md5: ")[1].split()[0]
     (project / "conf/dataset/mine.yaml").write_text(yaml.safe_dump(entry | {"md5": md5}))
     done = call(project, "fit", "method=constant", "dataset=mine", "split=0")
     assert done.returncode == 1

@@ -61,10 +61,10 @@ WORDS = {
     "splits of an unknown data set": (overrides("splits_of={wien:3}"), ["'wien'", "splits_of", "'wine'"]),
     "preset of an unknown method": (overrides("presets={wine:{svpg:dsvi}}"), ["'svpg'", "presets", "'svgp'"]),
     "impossible cell": (("fit", "method=exact_gp", "dataset=wine"), ["exact_gp on wine: regression only"]),
-    "no data set named": (("fit", "method=svgp"), ["gpbench fit needs dataset=NAME", "choose one of: auto_mpg, "]),
+    "no data set named": (("fit", "method=svgp"), ["gpbench fit needs dataset=NAME", "choose one of: abalone, "]),
     "identity of no fit": (("why", "abc"), ["no fit begins with 'abc' in ", "`gpbench plan`"]),
     "study that was not planned": (("collect", "mine"), ["plans/mine.json is missing", "run `gpbench plan`"]),
-    "unknown data set to fetch": (("fetch", "bostn"), ["unknown dataset 'bostn'", "did you mean 'boston'?"]),
+    "unknown data set to fetch": (("data", "fetch", "bostn"), ["unknown dataset 'bostn'", "did you mean 'boston'?"]),
 }
 
 

@@ -1,16 +1,18 @@
-# source -> data/raw -> data/prepared; sets that ship inside packages have no raw files
-OWNER = {item: dataset for dataset, items in GRAPH.raw.items() for item in items}
+# source -> data/raw -> data/prepared; sets that ship inside packages have no raw files.
+# Only the files that are not there have a rule: Snakemake deletes what a rule makes before it runs the rule again.
+for OWNERS, ITEMS in GRAPH.absent.items():
 
-
-rule fetch:
-    output:
-        "data/raw/{item}",
-    params:
-        dataset=lambda w: OWNER[w.item],
-    resources:
-        dvc=1,
-    shell:
-        "{PY} -m gpbench.cli fetch {params.dataset}"
+    rule:
+        name:
+            f"fetch_{OWNERS}"
+        output:
+            expand("data/raw/{item}", item=ITEMS),
+        resources:
+            dvc=1,
+        params:
+            files=ITEMS,
+        shell:
+            "{PY} -m gpbench.cli data fetch --files {params.files:q}"
 
 
 rule prepare:
@@ -19,4 +21,14 @@ rule prepare:
     output:
         "data/prepared/{dataset}.npz",
     shell:
-        "{PY} -m gpbench.cli prepare {wildcards.dataset}"
+        "{PY} -m gpbench.cli data prepare {wildcards.dataset}"
+
+
+# every set that is not on request: fetched, prepared, and every md5 and figure of the catalogue checked
+rule data:
+    input:
+        expand("data/prepared/{dataset}.npz", dataset=GRAPH.catalogue),
+    output:
+        multiext("results/data/statistics", ".csv", ".md"),
+    shell:
+        "{PY} -m gpbench.cli data verify --statistics {output[0]}"

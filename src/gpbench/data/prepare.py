@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpbench.data import sources, table
+from gpbench.data import fetch, sources, statistics, table
 from gpbench.errors import UserError
 from gpbench.places import Places
 from gpbench.schema import Dataset
@@ -11,21 +11,29 @@ from gpbench.schema import Dataset
 def prepare(dataset: Dataset, places: Places) -> str:
     """Write data/prepared/NAME.npz and return the md5 of its arrays.
 
-    Raises UserError where the shape or the md5 differs from the catalogue."""
+    Raises UserError where a raw file is not the pinned one, or where shape, md5 or an expected figure differ."""
+    for item in dataset.source.files:
+        if wrong := fetch.verify(item, places):
+            pinned = item in fetch.pins(places)
+            mend = "delete it and fetch it again" if pinned else f"run `gpbench data pin {dataset.name}`"
+            raise UserError(f"{wrong}; {mend}")
     parsed = sources.read(dataset, places.raw)
     table.check(parsed, dataset.name, dataset.task, len(dataset.classes))
     if parsed.inputs.shape != (dataset.rows, dataset.columns):
         found, expected = parsed.inputs.shape, (dataset.rows, dataset.columns)
         raise UserError(f"data set {dataset.name!r} has (rows, inputs) = {found}, the catalogue says {expected}")
+    statistics.check(statistics.statistics(parsed, dataset), dataset)
+    md5 = parsed.md5
     if dataset.md5 is None:
         raise UserError(
             f"data set {dataset.name!r} is not pinned; if the source is right, "
-            f"write md5: {parsed.md5} into conf/dataset/{dataset.name}.yaml"
+            f"write md5: {md5} into conf/dataset/{dataset.name}.yaml"
         )
-    if parsed.md5 != dataset.md5:
+    if md5 != dataset.md5:
         raise UserError(
-            f"data set {dataset.name!r}: md5 of the arrays is {parsed.md5}, the catalogue says {dataset.md5}; "
+            f"data set {dataset.name!r}: md5 of the arrays is {md5}, the catalogue says {dataset.md5}; "
             "the source is not the one that was pinned"
         )
-    table.save(parsed, places.prepared / f"{dataset.name}.npz")
-    return parsed.md5
+    about = {"task": dataset.task, "classes": dataset.classes, "units": dataset.units, "md5": md5}
+    table.save(parsed, places.prepared / f"{dataset.name}.npz", about)
+    return md5

@@ -1,60 +1,162 @@
-"""Protocols: splits and scaling, apart from any method.
+"""Protocols: splits, scaling and outputs, apart from any method.
 
-Splits come first: under `common` every statistic is one of training rows.
+A file in conf/protocol says rules (`Protocol`); a planned fit holds facts (`freeze`: how many rows train, which
+targets are predicted), and everything else here works on those. Splits come first: under `common` every statistic is
+one of training rows.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from gpbench.errors import UserError
 from gpbench.hyper import Fraction, NonNegativeInt, PositiveInt, dataclass
 
+if TYPE_CHECKING:
+    from gpbench.schema import Dataset
+
 
 @dataclass(frozen=True)
 class Splits:
-    """How rows are split; `permutation` is explained in `split_rows`."""
+    """How rows are split; the schemes are explained in `split_rows`."""
 
-    scheme: Literal["permutation"] = "permutation"
+    scheme: Literal["permutation", "shuffle", "train_test_split", "k_fold"] = "permutation"
     seed: NonNegativeInt = 1
-    train_fraction: Fraction = 0.9
     count: PositiveInt = 20
+    train_fraction: Fraction = 0.9
+    test_rows: dict[str, PositiveInt] = field(default_factory=dict)
+    """data set -> number of test rows, where it is no fraction"""
+    sqrt_test: bool = False
+    """round(sqrt(n)) test rows"""
+    stratified: bool = False
+    """`k_fold` deals each class over the folds"""
+    official: bool = True
+    """a data set with an official split has that one alone"""
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """conf/protocol/*.yaml: splits, scaling and leaks, apart from any method."""
+    """conf/protocol/*.yaml: splits, scaling, outputs and leaks, and what a paper prints of the scores."""
 
     name: str
     title: str
     splits: Splits
+    metrics: list[str]
+    """that are reported"""
+    spread: Literal["population sd", "sample sd", "standard error", "two sd"]
+    """that is printed beside a mean over splits"""
     inputs: Literal["standardise"] = "standardise"
     targets: Literal["standardise"] = "standardise"
+    outputs: Literal["first", "last", "all"] = "first"
+    """targets that are predicted, where a data set has several"""
     leaks: list[Literal["test_x"]] = field(default_factory=list)
 
 
-def from_dict(content: dict[str, Any]) -> Protocol:
-    """A protocol from the plain data that a plan holds (checked when it was planned)."""
-    return Protocol(**content | {"title": "", "splits": Splits(**content["splits"])})
+def freeze(protocol: Protocol, dataset: Dataset) -> dict[str, Any]:
+    """What of a protocol decides a fit on one data set, as plain data: nothing of other data sets, nothing printed.
+
+    outputs: columns of the targets. splits: {scheme: official, train}, {scheme: k_fold, seed, count, stratified} or
+    {scheme, seed, train}, where train is the number of training rows.
+    Raises UserError where the rules make no sense, or not on this data set."""
+    columns = list(range(len(dataset.source.targets)))
+    outputs = {"first": columns[:1], "last": columns[-1:], "all": columns}[protocol.outputs]
+    kept = {name: getattr(protocol, name) for name in ("name", "inputs", "targets", "leaks")}
+    return kept | {"outputs": outputs, "splits": _freeze_splits(protocol, dataset)}
 
 
-def split_rows(splits: Splits, n: int, split: int) -> tuple[np.ndarray, np.ndarray]:
-    """Row numbers (train, test) of one split of n rows.
+def _freeze_splits(protocol: Protocol, dataset: Dataset) -> dict[str, Any]:
+    rules, n = protocol.splits, dataset.rows
+    where = f"protocol {protocol.name!r} on data set {dataset.name!r}"
+    if rules.stratified and rules.scheme != "k_fold":
+        raise UserError(f"{where}: 'stratified' goes with scheme k_fold, not {rules.scheme}; remove one of them")
+    if official(protocol, dataset):
+        return {"scheme": "official", "train": dataset.train_rows}
+    if rules.scheme == "k_fold":
+        if rules.sqrt_test or dataset.name in rules.test_rows:
+            raise UserError(f"{where}: the folds of k_fold are its test rows; remove 'sqrt_test' and 'test_rows'")
+        if rules.stratified and not dataset.classes:
+            raise UserError(f"{where}: 'stratified' needs classes and the task is {dataset.task}; remove it")
+        if not 2 <= rules.count <= n:
+            raise UserError(f"{where}: {n} rows cannot be cut into {rules.count} folds; change 'count'")
+        return {"scheme": "k_fold", "seed": rules.seed, "count": rules.count, "stratified": rules.stratified}
+    train = _train_rows(rules, dataset)
+    if not 0 < train < n:
+        raise UserError(f"{where}: {n} rows cannot be cut into {train} that train and the rest to test")
+    return {"scheme": rules.scheme, "seed": rules.seed, "train": train}
 
-    `permutation`: RandomState(seed), then one `choice(n, n, replace=False)` a split, in order; the first
-    round(train_fraction n) rows train (hernandez-lobato2015, whose index files these reproduce)."""
-    if not 0 <= split < splits.count:
-        raise UserError(f"split {split} does not exist; the protocol has splits 0 to {splits.count - 1}")
-    state = np.random.RandomState(splits.seed)
+
+def official(protocol: Protocol, dataset: Dataset) -> bool:
+    """Whether the data set has an official split and the protocol takes it."""
+    return protocol.splits.official and dataset.train_rows is not None
+
+
+def _train_rows(rules: Splits, dataset: Dataset) -> int:
+    """Number of training rows; a fraction is rounded as in the program that the scheme comes from."""
+    n = dataset.rows
+    if dataset.name in rules.test_rows:
+        return n - rules.test_rows[dataset.name]
+    if rules.sqrt_test:
+        return n - round(math.sqrt(n))
+    return round(rules.train_fraction * n) if rules.scheme == "permutation" else int(rules.train_fraction * n)
+
+
+def num_splits(protocol: Protocol, dataset: Dataset) -> int:
+    """How many splits a data set has: `count`, or 1 where there is an official one."""
+    return 1 if official(protocol, dataset) else protocol.splits.count
+
+
+def sizes(splits: dict[str, Any], n: int) -> tuple[int, int]:
+    """Number of (train, test) rows of split 0 of n rows; other folds of `k_fold` may test a row less."""
+    train = splits["train"] if "train" in splits else n - math.ceil(n / splits["count"])
+    return train, n - train
+
+
+def split_rows(
+    splits: dict[str, Any], n: int, split: int, labels: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Row numbers (train, test) of one frozen split of n rows; labels `[n]` are the classes, for stratified folds.
+
+    official: the first rows train.
+    permutation: RandomState(seed), then one `choice(n, n, replace=False)` a split, in order; the first
+    round(train_fraction n) rows train (hernandezlobato2015, whose index files these reproduce).
+    shuffle: RandomState(seed + split) shuffles; the first int(train_fraction n) rows train (ashman2020).
+    train_test_split: scikit-learn's with random_state = seed + split; the first rows of its permutation test.
+    k_fold: scikit-learn's `KFold(count, shuffle=True, random_state=seed)`, rows in ascending order; stratified: the
+    rows, shuffled and then sorted by class, are dealt to the folds in turn."""
+    if splits["scheme"] == "k_fold":
+        fold = _folds(splits, n, labels)
+        return np.flatnonzero(fold != split), np.flatnonzero(fold == split)
+    order, train = _order(splits, n, split), splits["train"]
+    if splits["scheme"] == "train_test_split":
+        return order[n - train :], order[: n - train]
+    return order[:train], order[train:]
+
+
+def _order(splits: dict[str, Any], n: int, split: int) -> np.ndarray:
+    """The rows of a split in its order `[n]`."""
+    if splits["scheme"] == "official":
+        return np.arange(n)
+    if splits["scheme"] != "permutation":
+        return np.random.RandomState(splits["seed"] + split).permutation(n)
+    state = np.random.RandomState(splits["seed"])
     for _ in range(split + 1):
         order = state.choice(n, n, replace=False)
-    cut = round(splits.train_fraction * n)
-    if not 0 < cut < n:
-        raise UserError(f"{n} rows cannot be cut into {splits.train_fraction:.0%} train and the rest test")
-    return order[:cut], order[cut:]
+    return order
+
+
+def _folds(splits: dict[str, Any], n: int, labels: np.ndarray | None) -> np.ndarray:
+    """The fold in which each row is tested `[n]`."""
+    order, count = np.random.RandomState(splits["seed"]).permutation(n), splits["count"]
+    fold = np.empty(n, dtype=int)
+    if splits["stratified"]:
+        fold[order[np.argsort(labels[order], kind="stable")]] = np.arange(n) % count
+    else:
+        fold[order] = np.repeat(np.arange(count), [n // count + (i < n % count) for i in range(count)])
+    return fold
 
 
 @dataclass(frozen=True)
@@ -74,16 +176,16 @@ class Scaling:
 
 
 def scaling(
-    protocol: Protocol, inputs: np.ndarray, targets: np.ndarray, train: np.ndarray, task: str, images: bool
+    leaks: list[str], inputs: np.ndarray, targets: np.ndarray, train: np.ndarray, task: str, images: bool
 ) -> Scaling:
     """Scaling of one split from its training rows (population standard deviation; constant columns keep scale 1).
 
     Pixels are divided by the largest training value instead, so that they stay in [0, 1] and the
     background stays 0. Classes are never scaled. Where the protocol lists the leak `test_x`, input
     statistics come from all rows, as in the paper it copies."""
-    seen = inputs if "test_x" in protocol.leaks else inputs[train]
+    seen = inputs if "test_x" in leaks else inputs[train]
     if images:
-        x_shift, x_scale = np.zeros(inputs.shape[1]), np.full(inputs.shape[1], seen.max())
+        x_shift, x_scale = np.zeros(inputs.shape[1]), np.full(inputs.shape[1], float(seen.max()))
     else:
         x_shift, x_scale = seen.mean(0), seen.std(0)
     if task == "regression":

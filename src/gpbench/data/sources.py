@@ -1,32 +1,61 @@
-"""Parsers: from a source to a table. Row order is kept; nothing is scaled here."""
+"""From a source to a table. Row order is kept; nothing is scaled here."""
 
 from __future__ import annotations
 
-import csv
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
+from gpbench.data import airline, cells, formats
+from gpbench.data.cells import Row
 from gpbench.data.table import Table
-from gpbench.errors import UserError
+from gpbench.errors import UserError, unknown
 from gpbench.schema import Dataset
 
 # names that the packages do not carry
 MLXTEND_NAMES = {
-    "boston_housing": ("CRIM ZN INDUS CHAS NOX RM AGE DIS RAD TAX PTRATIO B LSTAT", "MEDV"),
-    "autompg": ("cylinders displacement horsepower weight acceleration model_year origin car_name", "mpg"),
+    "boston_housing": "CRIM ZN INDUS CHAS NOX RM AGE DIS RAD TAX PTRATIO B LSTAT",
+    "autompg": "cylinders displacement horsepower weight acceleration model_year origin car_name",
 }
 
 
 def read(dataset: Dataset, raw: Path) -> Table:
     """The table of a data set; `raw` is the folder of fetched files."""
-    table = {"sklearn": _sklearn, "mlxtend": _mlxtend, "table": _text_table}[dataset.source.kind](dataset, raw)
-    missing = [name for name in dataset.drop if name not in table.input_names]
-    if missing:
-        raise UserError(f"data set {dataset.name!r}: cannot drop {missing}; inputs are {table.input_names}")
-    keep = [i for i, name in enumerate(table.input_names) if name not in dataset.drop]
-    names = [table.input_names[i] for i in keep]
-    return Table(np.ascontiguousarray(table.inputs[:, keep]), table.targets, names, table.target_names)
+    kind = dataset.source.kind
+    if kind in ("table", "excel", "r"):
+        return _cells(dataset, raw)
+    return {"sklearn": _sklearn, "mlxtend": _mlxtend, "idx": _idx, "svmlight": _svmlight, "airline": airline.read}[
+        kind
+    ](dataset, raw)
+
+
+def _cells(dataset: Dataset, raw: Path) -> Table:
+    """Rows of cells of one or several files: one after the other, or side by side."""
+    source = dataset.source
+    reader = {"table": formats.text, "excel": formats.excel, "r": formats.r_object}[source.kind]
+    read = [reader(raw / name, source) for name in source.files]
+    found = list(chain.from_iterable(names for names, _ in read)) if source.beside else read[0][0]
+    rows = _beside([rows for _, rows in read]) if source.beside else chain.from_iterable(rows for _, rows in read)
+    first = next(rows, None)
+    if first is None:
+        raise UserError(f"{raw / source.files[0]} has no rows")
+    numbered = [f"x{i}" for i in range(len(first[1]) - len(source.targets))]
+    plain = [*source.targets, *numbered] if source.targets_first else [*numbered, *source.targets]
+    return cells.build(dataset, source.names or found or plain, chain([first], rows))
+
+
+def _beside(parts: list) -> chain[Row]:
+    """Rows of several files joined cell by cell; they must be equally many."""
+    for rows in _zip(parts):
+        yield rows[0][0], [cell for _, one in rows for cell in one]
+
+
+def _zip(parts: list):
+    try:
+        yield from zip(*parts, strict=True)
+    except ValueError:
+        raise UserError("files that hold columns of the same rows differ in their number of rows") from None
 
 
 def _sklearn(dataset: Dataset, raw: Path) -> Table:
@@ -36,9 +65,7 @@ def _sklearn(dataset: Dataset, raw: Path) -> Table:
     item = dataset.source.item
     bunch = getattr(datasets, f"load_{item}")(**({"scaled": False} if item == "diabetes" else {}))
     names = [str(name).replace(" ", "_") for name in bunch.feature_names]
-    return Table(
-        np.asarray(bunch.data, float), np.asarray(bunch.target, float)[:, None], names, [dataset.source.target]
-    )
+    return _bundled(dataset, bunch.data, bunch.target, names)
 
 
 def _mlxtend(dataset: Dataset, raw: Path) -> Table:
@@ -47,56 +74,43 @@ def _mlxtend(dataset: Dataset, raw: Path) -> Table:
 
     inputs, targets = getattr(mlxtend.data, f"{dataset.source.item}_data")()
     numbered = " ".join(f"x{i}" for i in range(inputs.shape[1]))
-    names, target = MLXTEND_NAMES.get(dataset.source.item, (numbered, dataset.source.target))
-    return Table(np.asarray(inputs, float), np.asarray(targets, float)[:, None], names.split(), [target])
+    return _bundled(dataset, inputs, targets, MLXTEND_NAMES.get(dataset.source.item, numbered).split())
 
 
-def _text_table(dataset: Dataset, raw: Path) -> Table:
-    """A text file of numbers, one row a line; the target column by name (with a header) or the last one.
-
-    A target of classes may be text: its values are numbered in the order of `classes`."""
-    path = raw / dataset.source.item
-    lines = _lines(path, dataset.source.separator)
-    if not lines:
-        raise UserError(f"{path} is empty")
-    if dataset.source.header:
-        names, lines = [name.strip() for name in lines[0][1]], lines[1:]
-    else:
-        names = [f"x{i}" for i in range(len(lines[0][1]) - 1)] + [dataset.source.target]
-    if dataset.source.target not in names:
-        raise UserError(f"{path}: no column {dataset.source.target!r}; columns are {names}")
-    target = names.index(dataset.source.target)
-    values = np.empty((len(lines), len(names)))
-    for i, (number, cells) in enumerate(lines):
-        if len(cells) != len(names):
-            raise UserError(f"{path}, line {number}: {len(cells)} columns, expected {len(names)}")
-        for j, cell in enumerate(cells):
-            labels = dataset.classes if j == target else []
-            values[i, j] = _number(cell.strip(), labels, f"{path}, line {number}, column {names[j]!r}")
-    inputs = np.delete(values, target, axis=1)
-    return Table(inputs, values[:, [target]], [n for j, n in enumerate(names) if j != target], [names[target]])
+def _bundled(dataset: Dataset, inputs: np.ndarray, targets: np.ndarray, names: list[str]) -> Table:
+    for name in dataset.drop:
+        if name not in names:
+            raise unknown("column", name, names, f"the columns of data set {dataset.name!r}")
+    keep = [i for i, name in enumerate(names) if name not in dataset.drop]
+    x = np.ascontiguousarray(np.asarray(inputs, float)[:, keep])
+    y = np.asarray(targets, np.int64 if dataset.classes else float)[:, None]
+    return Table(x, y, [names[i] for i in keep], list(dataset.source.targets))
 
 
-def _lines(path: Path, separator: str) -> list[tuple[int, list[str]]]:
-    """(line number, cells) of the lines that are not blank."""
-    try:
-        with path.open(newline="") as stream:
-            if separator == "whitespace":
-                rows = [(i, line.split()) for i, line in enumerate(stream, 1)]
-            else:
-                rows = list(enumerate(csv.reader(stream, delimiter=separator), 1))
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing; run `gpbench fetch` for its data set") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not text: {error.reason} at byte {error.start}") from error
-    return [(number, cells) for number, cells in rows if cells]
+def _idx(dataset: Dataset, raw: Path) -> Table:
+    """Pairs of files, images then labels, one pair after the other."""
+    return _images([_pair(raw, *pair) for pair in _pairs(dataset.source.files)], dataset)
 
 
-def _number(cell: str, labels: list[str], where: str) -> float:
-    if cell in labels:
-        return float(labels.index(cell))
-    try:
-        return float(cell)
-    except ValueError:
-        expected = f"one of {labels}" if labels else "a number"
-        raise UserError(f"{where}: {cell!r} is not {expected}") from None
+def _svmlight(dataset: Dataset, raw: Path) -> Table:
+    """A text file of images, the official training part, and a pair of IDX files, the test part."""
+    first, *rest = dataset.source.files
+    train = formats.svmlight(raw / first, dataset.train_rows, dataset.columns)
+    return _images([train, *(_pair(raw, *pair) for pair in _pairs(rest))], dataset)
+
+
+def _pairs(files: list[str]) -> list[tuple[str, str]]:
+    return list(zip(files[::2], files[1::2], strict=True))
+
+
+def _pair(raw: Path, images: str, labels: str) -> tuple[np.ndarray, np.ndarray]:
+    pixels, classes = formats.idx(raw / images), formats.idx(raw / labels)
+    if len(pixels) != len(classes):
+        raise UserError(f"{raw / images} has {len(pixels)} images, {raw / labels} {len(classes)} labels")
+    return pixels.reshape(len(pixels), -1), classes
+
+
+def _images(parts: list[tuple[np.ndarray, np.ndarray]], dataset: Dataset) -> Table:
+    pixels = np.concatenate([pixels for pixels, _ in parts])
+    labels = np.concatenate([labels for _, labels in parts]).astype(np.int64)[:, None]
+    return Table(pixels, labels, [f"x{i}" for i in range(pixels.shape[1])], list(dataset.source.targets))

@@ -7,16 +7,22 @@ import json
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from gpbench.errors import UserError
 from gpbench.places import write_aside
 
+CHUNK = 1 << 20  # values that are looked at in one go, so that large sets need no second copy
+
 
 @dataclass(frozen=True)
 class Table:
-    """inputs `[N, D]` and targets `[N, P]` in original units (class numbers 0..C-1 for classification)."""
+    """inputs `[N, D]` and targets `[N, P]` in original units.
+
+    Inputs are float64, or of the integer type that their source has (pixels: uint8). Targets are float64, class
+    numbers 0..C-1 (int64) for classification, or none (P = 0) for events."""
 
     inputs: np.ndarray
     targets: np.ndarray
@@ -29,8 +35,15 @@ class Table:
         digest = hashlib.md5(usedforsecurity=False)
         for array in (self.inputs, self.targets):
             digest.update(repr(array.shape).encode())
-            digest.update(np.ascontiguousarray(array, dtype="<f8").tobytes())
+            for part in chunks(array):
+                digest.update(np.ascontiguousarray(part, dtype="<f8").tobytes())
         return digest.hexdigest()
+
+
+def chunks(array: np.ndarray) -> list[np.ndarray]:
+    """Views of consecutive rows of an array `[N, D]`, about `CHUNK` values each."""
+    step = max(1, CHUNK // max(array.shape[1], 1))
+    return [array[i : i + step] for i in range(0, len(array), step)]
 
 
 def check(table: Table, name: str, task: str, classes: int) -> None:
@@ -41,40 +54,45 @@ def check(table: Table, name: str, task: str, classes: int) -> None:
     ):
         if array.ndim != 2 or array.shape[1] != len(names):
             raise UserError(f"data set {name!r}: {kind}s have shape {array.shape} but {len(names)} names")
-        bad = np.argwhere(~np.isfinite(array))
-        if len(bad):
-            row, column = bad[0]
-            raise UserError(
-                f"data set {name!r}: {kind} {names[column]!r} is not a finite number in row {row} "
-                f"({len(bad)} such values); mend the source or drop the column in conf/dataset/{name}.yaml"
-            )
+        if repeated := sorted({n for n in names if names.count(n) > 1}):
+            raise UserError(f"data set {name!r}: {kind} names {repeated} stand for several columns")
+        seen = 0
+        for part in chunks(array):
+            bad = np.argwhere(~np.isfinite(part))
+            if len(bad):
+                row, column = bad[0]
+                raise UserError(
+                    f"data set {name!r}: {kind} {names[column]!r} is not a finite number in row {seen + row}; "
+                    f"mend the source or drop the column in conf/dataset/{name}.yaml"
+                )
+            seen += len(part)
     if len(table.inputs) < 2:
         raise UserError(f"data set {name!r} has {len(table.inputs)} row(s); at least 2 are needed to train and test")
-    if task != "regression":
+    if task in ("binary", "multiclass"):
         numbers = np.unique(table.targets)
-        if not np.array_equal(numbers, np.arange(classes)):
+        if table.targets.shape[1] != 1 or not np.array_equal(numbers, np.arange(classes)):
             raise UserError(
                 f"data set {name!r}: class numbers are {numbers.tolist()[:5]}, expected 0..{classes - 1}; "
                 f"check 'classes' in conf/dataset/{name}.yaml"
             )
 
 
-def save(table: Table, path: Path) -> None:
-    """Write the prepared file (aside, then renamed)."""
-    names = json.dumps({"inputs": table.input_names, "targets": table.target_names})
+def save(table: Table, path: Path, about: dict[str, Any]) -> None:
+    """Write the prepared file (aside, then renamed); about: what a reader without the catalogue wants to know."""
+    header = json.dumps({"inputs": table.input_names, "targets": table.target_names} | about)
     with write_aside(path) as temporary, temporary.open("wb") as stream:
-        np.savez(stream, inputs=table.inputs, targets=table.targets, names=np.array(names))
+        np.savez(stream, inputs=table.inputs, targets=table.targets, header=np.array(header))
 
 
 def load(path: Path, md5: str) -> Table:
     """Read a prepared file; a missing, truncated or altered one is a one-line error."""
-    mend = f"delete it and run `gpbench prepare {path.stem}`"
+    mend = f"delete it and run `gpbench data prepare {path.stem}`"
     try:
         with np.load(path, allow_pickle=False) as stored:
-            names = json.loads(str(stored["names"]))
-            table = Table(stored["inputs"], stored["targets"], names["inputs"], names["targets"])
+            header = json.loads(str(stored["header"]))
+            table = Table(stored["inputs"], stored["targets"], header["inputs"], header["targets"])
     except FileNotFoundError:
-        raise UserError(f"{path} is missing; run `gpbench prepare {path.stem}`") from None
+        raise UserError(f"{path} is missing; run `gpbench data prepare {path.stem}`") from None
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise UserError(f"{path} cannot be read ({error}); {mend}") from error
     if table.md5 != md5:

@@ -1,9 +1,18 @@
-"""Calibration: do the stated probabilities come true? Curves and bins with intervals, as tables to be drawn."""
+"""Calibration: do the stated probabilities come true? Curves and bins with intervals, as tables to be drawn.
+
+pandas is imported where a table is made: planning checks the names of metrics and must not wait for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 from numpy.typing import ArrayLike
 from scipy.special import ndtri
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def wilson_interval(successes: ArrayLike, count: ArrayLike, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
@@ -27,6 +36,7 @@ def pit_histogram(pit: ArrayLike, bins: int = 10, level: float = 0.95) -> pd.Dat
     the predictive is right; the band splits 1 - level evenly over the bins (Bonferroni), so that all bins lie inside
     it together with probability at least `level`.
     """
+    import pandas as pd
     from scipy.stats import binom
 
     edges = np.linspace(0, 1, bins + 1)
@@ -55,6 +65,8 @@ def coverage_curve(pit: ArrayLike, levels: ArrayLike | None = None, level: float
 
     levels: nominal probabilities, 0.05 to 0.95 by default; level: of the pointwise interval.
     """
+    import pandas as pd
+
     pit = np.asarray(pit, float)
     nominal = np.linspace(0.05, 0.95, 19) if levels is None else np.asarray(levels, float)
     empirical = np.array([coverage(pit, probability) for probability in nominal])
@@ -68,6 +80,8 @@ def reliability_curve(confidence: ArrayLike, correct: ArrayLike, bins: int = 15,
     confidence `[N]`: probability of the predicted class; correct `[N]`: whether it was right. Columns left, right,
     confidence (mean), fraction, count, lower, upper (Wilson); NaN in empty bins.
     """
+    import pandas as pd
+
     confidence, correct = np.asarray(confidence, float), np.asarray(correct, float)
     edges, index = np.linspace(0, 1, bins + 1), _bin_of(confidence, bins)
     count, stated, right = (np.bincount(index, weights, bins) for weights in (None, confidence, correct))

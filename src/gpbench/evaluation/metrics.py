@@ -1,7 +1,8 @@
 """The registry of metrics: each is a function of the pointwise table and of a few facts of the fit.
 
-`info` holds: task, num_classes, train_target_mean and train_target_sd (original units, regression),
-seconds_train, seconds_predict, peak_memory_mb.
+Means are over the rows of the table, so over test rows and targets. `info` holds: task, num_classes,
+train_target_mean and train_target_sd (a list, one a target, original units), seconds_train, seconds_predict,
+peak_memory_mb.
 """
 
 from __future__ import annotations
@@ -76,8 +77,9 @@ def rmse(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
 
 
 def rmse_scaled(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
-    """`rmse` over the standard deviation of the training targets."""
-    return rmse(points, info) / info["train_target_sd"]
+    """`rmse` of targets in units of their standard deviation in the training rows."""
+    error = (points["y"] - points["mean"]) / _of_target(points, info, "train_target_sd")
+    return math.sqrt(np.mean(error**2))
 
 
 def mnll(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
@@ -91,16 +93,20 @@ def mnll_scaled(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
 
 
 def smse(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
-    """Mean squared error over the variance of the test targets, NaN where that is 0 (Rasmussen and Williams, 2.5)."""
-    variance = float(np.var(points["y"].to_numpy()))
-    return rmse(points, info) ** 2 / variance if variance > 0 else math.nan
+    """Mean over targets of mean squared error / variance in the test rows, NaN where a variance is 0
+    (Rasmussen and Williams, 2.5)."""
+    parts = [part for _, part in points.groupby("output")]
+    variances = [float(np.var(part["y"].to_numpy())) for part in parts]
+    if min(variances) == 0:
+        return math.nan
+    return float(np.mean([rmse(part, info) ** 2 / v for part, v in zip(parts, variances, strict=True)]))
 
 
 def msll(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
     """`mnll` minus that of a Gaussian with training mean and sd; below 0 beats it (Rasmussen and Williams, 2.5)."""
-    sd = info["train_target_sd"]
-    trivial = 0.5 * np.log(2 * np.pi * sd**2) + 0.5 * np.mean(((points["y"] - info["train_target_mean"]) / sd) ** 2)
-    return mnll(points, info) - float(trivial)
+    mean, sd = (_of_target(points, info, name) for name in ("train_target_mean", "train_target_sd"))
+    trivial = 0.5 * np.log(2 * np.pi * sd**2) + 0.5 * ((points["y"] - mean) / sd) ** 2
+    return mnll(points, info) - float(np.mean(trivial))
 
 
 def crps(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
@@ -152,6 +158,11 @@ def auc(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
 def fact(points: pd.DataFrame, info: Mapping[str, Any], *, name: str) -> float:
     """A cost that was measured during the fit."""
     return info[name]
+
+
+def _of_target(points: pd.DataFrame, info: Mapping[str, Any], name: str) -> np.ndarray:
+    """A fact of the training targets, that of its target for each row of the table."""
+    return np.asarray(info[name])[points["output"]]
 
 
 def _probabilities(points: pd.DataFrame, info: Mapping[str, Any]) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""One row per test point: what a fit said there and how it scored. Metrics are computed from these rows alone."""
+"""One row per test point and target: what a fit said there and how it scored; metrics need these rows alone."""
 
 import numpy as np
 import pandas as pd
@@ -20,26 +20,29 @@ def pointwise(
     scaled_by: tuple[ArrayLike, ArrayLike] | None = None,
     rows: ArrayLike,
 ) -> pd.DataFrame:
-    """Table of the N test points, one replica, one target.
+    """Table of the N test points, one replica: a row for each point and, within it, for each of P targets.
 
-    y `[N]` or `[N, 1]` in original units (class numbers in classification); rows `[N]` their numbers in the data set;
-    scaled_by = (shift, scale) where the predictive is of (y - shift) / scale, None where it is of y itself.
-    Regression columns: row, y, mean, sd, log_density, log_density_scaled, pit, crps, q01..q99, in original units but
-    for log_density_scaled = log_density + log scale. Classification columns: row, y, p0..p{C-1}, log_density, modal.
-    Raises UserError for several targets, ValueError for a predictive or targets that are not finite.
+    y `[N]` or `[N, P]` in original units (class numbers in classification); rows `[N]` their numbers in the data set;
+    scaled_by = (shift, scale), scalars or `[P]`, where the predictive is of (y - shift) / scale, else None.
+    Regression columns: row, output (0..P-1), y, mean, sd, log_density, log_density_scaled, pit, crps, q01..q99, of
+    each target's marginal and in original units but for log_density_scaled = log_density + log scale.
+    Classification columns: row, y, p0..p{C-1}, log_density, modal.
+    Raises UserError for classes of several targets, ValueError for a predictive or targets that are not finite.
     """
-    y = np.asarray(y, dtype=np.float64)
-    if y.ndim == 2 and y.shape[1] != 1:
-        raise UserError(f"pointwise scores need one target column, got {y.shape[1]}: choose one target in the protocol")
-    y, rows = y.reshape(-1), np.asarray(rows)
-    if rows.shape != y.shape:
+    y, rows = np.asarray(y, dtype=np.float64), np.asarray(rows)
+    y = y.reshape(len(y), -1)
+    if rows.shape != y.shape[:1]:
         raise ValueError(f"rows {rows.shape} and y {y.shape} differ in length")
     if not (predictive.is_finite() and np.isfinite(y).all()):
         raise ValueError("predictive or targets are not finite: check is_finite() and mark the fit diverged")
-    if task != "regression":
-        return _classification(predictive, y, rows)
-    shift, scale = scaled_by if scaled_by is not None else (0.0, 1.0)
-    return _regression(predictive.affine(scale=scale, shift=shift), y, rows, float(np.log(scale).squeeze()))
+    if task == "regression":
+        shift, scale = scaled_by if scaled_by is not None else (0.0, 1.0)
+        return _regression(predictive.affine(scale=scale, shift=shift), y, rows, np.log(scale))
+    if y.shape[1] != 1:
+        raise UserError(
+            f"classes of one target can be scored, not of {y.shape[1]}; choose one by `outputs` of the protocol"
+        )
+    return _classification(predictive, y[:, 0], rows)
 
 
 def components(predictive: Predictive) -> dict[str, np.ndarray]:
@@ -56,21 +59,21 @@ def components(predictive: Predictive) -> dict[str, np.ndarray]:
     return {name: array.astype(np.float32) for name, array in arrays.items()}
 
 
-def _regression(predictive: GaussianMixture, y: np.ndarray, rows: np.ndarray, log_scale: float) -> pd.DataFrame:
-    column = y[:, None]
-    log_density = predictive.log_prob(column)[:, 0]
+def _regression(predictive: GaussianMixture, y: np.ndarray, rows: np.ndarray, log_scale: np.ndarray) -> pd.DataFrame:
+    log_density = predictive.log_prob(y)
     scores = {
-        "row": rows,
+        "row": np.broadcast_to(rows[:, None], y.shape),
+        "output": np.broadcast_to(np.arange(y.shape[1]), y.shape),
         "y": y,
-        "mean": predictive.mean()[:, 0],
-        "sd": np.sqrt(predictive.variance()[:, 0]),
+        "mean": predictive.mean(),
+        "sd": np.sqrt(predictive.variance()),
         "log_density": log_density,
         "log_density_scaled": log_density + log_scale,
-        "pit": predictive.cdf(column)[:, 0],
-        "crps": predictive.crps(column)[:, 0],
+        "pit": predictive.cdf(y),
+        "crps": predictive.crps(y),
     }
-    quantiles = predictive.quantile(LEVELS)[..., 0]
-    return pd.DataFrame(scores | dict(zip(QUANTILE_COLUMNS, quantiles, strict=True)))
+    scores |= dict(zip(QUANTILE_COLUMNS, predictive.quantile(LEVELS), strict=True))
+    return pd.DataFrame({name: values.ravel() for name, values in scores.items()})
 
 
 def _classification(predictive: Categorical, y: np.ndarray, rows: np.ndarray) -> pd.DataFrame:

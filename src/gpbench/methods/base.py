@@ -101,6 +101,12 @@ class Method:
         self.task = task
         self.num_classes = num_classes
 
+    def num_functions(self, data: TrainingSet) -> int:
+        """Latent functions Q: one a target in regression (they share kernel and noise), C for C > 2 classes."""
+        if self.task == "regression":
+            return data.targets.shape[1]
+        return self.num_classes if self.task == "multiclass" else 1
+
 
 class ClosedFormMethod(Method, ABC):
     """A method without steps, in NumPy, one replica at a time (it must not import torch)."""

@@ -75,7 +75,7 @@ class Method(SamplerMethod):
         state = State({})
         for name in self.names:
             hidden = name != self.names[-1]
-            num_outputs = width if hidden else self.likelihood.num_outputs
+            num_outputs = width if hidden else self.num_functions(data)
             state.params |= self._first_layer(name, x, z, train.weight, num_outputs)
             if hidden:
                 mapped = state.buffers[f"{name}.mean_map"] = mean_map(x, width)

@@ -66,6 +66,7 @@ class Method(GradientMethod):
 
     def init(self, data: TrainingSet, keys: list[Key]) -> State:
         """q(Omega) at its prior, q(W) small and random."""
+        self.widths[-1] = self.num_functions(data)
         generators = [streams.rng(key, "init") for key in keys]
         like = data.inputs
 
@@ -94,7 +95,7 @@ class Method(GradientMethod):
         return State(params, buffers)
 
     def noise_size(self, batch_size: int) -> int:
-        """One normal a weight and training sample, whatever the batch."""
+        """One normal a weight and training sample, whatever the batch (of several targets: once `init` has run)."""
         return self.hyper.samples_train * sum(2 * self.hyper.num_features * width for width in self.widths)
 
     def frozen(self, step: int, steps: int) -> frozenset[str]:
@@ -123,7 +124,7 @@ class Method(GradientMethod):
     @torch.no_grad()
     def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
         """Equal mixture over `samples_test` weights, the same for every row of x `[R, T, D]`."""
-        size = self.noise_size(1) // self.hyper.samples_train
+        size = sum(state.params[f"{name}.weight_mean"][0].numel() for name in self.names)
         noise = streams.normal(keys, "eval", 0, (self.hyper.samples_test, size), like=x).transpose(0, 1)
         frequencies, weights = self._frequencies(state), self._weights(state, noise)
         rows = max(1, CHUNK_ELEMENTS // (len(keys) * self.hyper.samples_test * 2 * self.hyper.num_features))

@@ -1,6 +1,7 @@
 """Exact GP regression with hyperparameters by type-II maximum likelihood (rasmussen2006, algorithm 2.1).
 
-Model      f ~ GP(0, k), k RBF-ARD; y_n = f(x_n) + e_n, e_n ~ N(0, noise_variance).
+Model      f ~ GP(0, k), k RBF-ARD; y_n = f(x_n) + e_n, e_n ~ N(0, noise_variance). Several targets have a function
+           each, independent, with the same kernel and noise variance; their log evidences add up.
 Objective  log evidence = -1/2 ||L^-1 y||^2 - sum_i log L_ii - n/2 log 2 pi,  L L^T = K + noise_variance I,
            ascended by Adam on the logarithms of lengthscale, outputscale and noise variance.
 Posterior  mean = k_* L^-T L^-1 y;  variance = k_** - ||L^-1 k_*^T||^2 + noise_variance.
@@ -32,24 +33,25 @@ class Hyperparameters:
 
 
 class LogDensity(torch.autograd.Function):
-    """log N(y; 0, C) + n/2 log 2 pi for C `[R, N, N]`, y `[R, N]` (data): `[R]`.
+    """sum_p log N(y_p; 0, C) + n P/2 log 2 pi for C `[R, N, N]`, targets y `[R, N, P]` (data): `[R]`.
 
-    d/dC = 1/2 (alpha alpha^T - C^-1), alpha = C^-1 y (rasmussen2006, eq. 5.9): half the work of going through the
+    d/dC = 1/2 (alpha alpha^T - P C^-1), alpha = C^-1 y (rasmussen2006, eq. 5.9): half the work of going through the
     factor. Here, and only here, the inverse itself is what is asked for.
     """
 
     @staticmethod
     def forward(ctx, covariance: Tensor, y: Tensor) -> Tensor:
         chol = linalg.cholesky(covariance, "exact_gp")
-        whitened = torch.linalg.solve_triangular(chol, y[..., None], upper=False)
+        whitened = torch.linalg.solve_triangular(chol, y, upper=False)
         ctx.save_for_backward(chol, whitened)
-        return -0.5 * whitened.square().sum((1, 2)) - chol.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        return -0.5 * whitened.square().sum((1, 2)) - y.shape[-1] * chol.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
     @staticmethod
     def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
         chol, whitened = ctx.saved_tensors
         alpha = torch.linalg.solve_triangular(chol.mT, whitened, upper=True)
-        gradient = torch.baddbmm(torch.cholesky_inverse(chol), alpha, alpha.mT, beta=-0.5, alpha=0.5)
+        beta = -0.5 * alpha.shape[-1]
+        gradient = torch.baddbmm(torch.cholesky_inverse(chol), alpha, alpha.mT, beta=beta, alpha=0.5)
         return grad[:, None, None] * gradient, None
 
 
@@ -68,10 +70,10 @@ class Method(GradientMethod):
 
     def loss(self, state: State, batch: Batch, noise: Tensor) -> Tensor:
         mask = (batch.weight > 0).to(batch.x.dtype)
-        y = batch.y[..., 0] * mask
+        y = batch.y * mask[..., None]
         log_density = LogDensity.apply(self.covariance(state.params, batch.x, mask), y)
         # a padding row is a standard normal at 0, apart from its constant
-        return 0.5 * mask.sum(-1) * math.log(2 * math.pi) - log_density
+        return 0.5 * y.shape[-1] * mask.sum(-1) * math.log(2 * math.pi) - log_density
 
     def kernel(self, params: dict[str, Tensor], x1: Tensor, x2: Tensor) -> Tensor:
         return kernels.rbf(x1, x2, params["log_lengthscale"].exp(), params["log_outputscale"].exp())
@@ -90,6 +92,6 @@ class Method(GradientMethod):
         a = torch.linalg.solve_triangular(chol, cross, upper=False)  # [R, N, T]
         mean = a.mT @ torch.linalg.solve_triangular(chol, train_y, upper=False)
         outputscale, noise_variance = state.params["log_outputscale"].exp(), state.params["log_noise_variance"].exp()
-        variance = (outputscale[:, None] - a.square().sum(1)).clamp_min(0.0)[..., None]
+        variance = (outputscale[:, None] - a.square().sum(1)).clamp_min(0.0)[..., None].expand_as(mean)
         gaussian = likelihoods.Gaussian()
         return [gaussian.predictive(mean[r][None], variance[r][None], noise_variance[r]) for r in range(len(keys))]

@@ -81,7 +81,7 @@ class Method(GradientMethod):
         params = init_layer(
             "layer1",
             z,
-            self.likelihood.num_outputs,
+            self.num_functions(data),
             self.start_lengthscale(train.x, train.weight),
             self.hyper.outputscale,
         )

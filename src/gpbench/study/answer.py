@@ -11,6 +11,7 @@ import numpy as np
 from gpbench import config
 from gpbench.data import table as tables
 from gpbench.errors import UserError
+from gpbench.evaluation.predictive import Predictive
 from gpbench.places import Places, write_aside
 from gpbench.study import predict
 from gpbench.study.store import Store
@@ -19,7 +20,9 @@ QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
 
 
 def answer(where: Places, prefix: str, source: Path, target: Path | None) -> None:
-    """Write the predictive of every row of a CSV, in original units, in the row order of the CSV."""
+    """Write the predictive of every row of a CSV, in original units, in the row order of the CSV.
+
+    Columns mean, sd, q05 ... q95, under the name of each target (heating_load_mean, ...) where there are several."""
     import pandas as pd
 
     store = Store(where.store)
@@ -35,10 +38,8 @@ def answer(where: Places, prefix: str, source: Path, target: Path | None) -> Non
     entry = importlib.import_module(what["entry"])
     predictive = entry.answer(what, store.folder(fit_id) / entry.MODEL_FILE, x, part.key)
     if what["data"]["task"] == "regression":
-        shift, scale = part.scaling.y_shift, part.scaling.y_scale
-        mean, sd = predictive.mean()[:, 0] * scale + shift, np.sqrt(predictive.variance()[:, 0]) * scale
-        quantiles = predictive.quantile(list(QUANTILES.values()))[..., 0] * scale + shift
-        rows = pd.DataFrame({"mean": mean, "sd": sd} | dict(zip(QUANTILES, quantiles, strict=True)))
+        original = predictive.affine(part.scaling.y_scale, part.scaling.y_shift)
+        rows = pd.DataFrame(columns(original, [table.target_names[i] for i in what["protocol"]["outputs"]]))
     else:
         rows = pd.DataFrame(predictive.probabilities(), columns=[f"p_{name}" for name in dataset.classes])
     if target is None:
@@ -46,6 +47,17 @@ def answer(where: Places, prefix: str, source: Path, target: Path | None) -> Non
         return
     with write_aside(target) as temporary:
         rows.to_csv(temporary, index=False)
+
+
+def columns(predictive: Predictive, names: list[str]) -> dict[str, np.ndarray]:
+    """Mean, sd and quantiles of each target, by the name of their column."""
+    moments = [predictive.mean(), np.sqrt(predictive.variance()), *predictive.quantile(list(QUANTILES.values()))]
+    by_kind = dict(zip(("mean", "sd", *QUANTILES), moments, strict=True))
+    return {
+        kind if len(names) == 1 else f"{name}_{kind}": values[:, number]
+        for number, name in enumerate(names)
+        for kind, values in by_kind.items()
+    }
 
 
 def read_inputs(path: Path, names: list[str]) -> np.ndarray:

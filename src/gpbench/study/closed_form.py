@@ -27,7 +27,7 @@ def run(group: dict[str, Any], table: Table, work: Path) -> list[Outcome]:
 def _fit(what: dict[str, Any], table: Table, split: int, replica: int) -> Outcome:
     fold = predict.fold(what, table, split, replica)
     task = what["data"]["task"]
-    y = fold.scaling.targets(table.targets[fold.train])
+    y = fold.scaling.targets(fold.targets[fold.train])
     started = time.perf_counter()
     method = predict.method(what)
     model = method.fit(
@@ -38,7 +38,7 @@ def _fit(what: dict[str, Any], table: Table, split: int, replica: int) -> Outcom
     outcome = Outcome("done", model=model, seconds={"train": time.perf_counter() - started})
     started = time.perf_counter()
     predictive = method.predict(model, fold.scaling.inputs(table.inputs[fold.test]))
-    return predict.finish(outcome, predictive, table, fold, task, started)
+    return predict.finish(outcome, predictive, fold, task, started)
 
 
 def save(model: dict[str, Any], path: Path) -> None:

@@ -12,7 +12,7 @@ from gpbench.study import identity, provenance, scoring
 from gpbench.study.store import FINAL, Store
 
 CLASS_POINTS = ["row", "y", "log_density", "modal", "confidence", "p_true", "p1"]
-REGRESSION_POINTS = ["row", "y", "mean", "sd", "log_density", "pit", "crps"]
+REGRESSION_POINTS = ["row", "output", "y", "mean", "sd", "log_density", "pit", "crps"]
 
 
 def read_plan(where: Places, name: str) -> dict[str, Any]:

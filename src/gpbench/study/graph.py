@@ -20,11 +20,14 @@ from gpbench.study.store import Store
 
 @dataclass(frozen=True)
 class Graph:
-    """Name of the results folder, batch -> {datasets, threads, mem_mb, minutes, gpu}, data set -> its raw files."""
+    """Name of the results folder, batch -> {datasets, threads, mem_mb, minutes, gpu}, data set -> its raw files,
+    who needs them -> raw files that are not there, and the data sets that `snakemake data` makes."""
 
     name: str
     batches: dict[str, dict[str, Any]]
     raw: dict[str, list[str]]
+    absent: dict[str, list[str]]
+    catalogue: list[str]
 
 
 def load(where: Places, study: str, overrides: str, main: bool) -> Graph:
@@ -45,15 +48,22 @@ def load(where: Places, study: str, overrides: str, main: bool) -> Graph:
     plan = collect.read_plan(where, name)
     write_if_changed(collect.stamp(where, name), collect.seen(where, plan))
     write_if_changed(where.plans / "report.code", _report_code())
-    graph = Graph(name, {b["batch_id"]: _needs(b, made.cost) for b in made.batches}, _raw(where, made.study.datasets))
+    datasets = {n: config.compose(where.conf, "dataset", n) for n in config.options(where.conf, "dataset")}
+    catalogue = [n for n, dataset in datasets.items() if not dataset.on_request]
+    raw = {n: datasets[n].source.files for n in sorted({*catalogue, *made.study.datasets})}
+    batches = {b["batch_id"]: _needs(b, made.cost) for b in made.batches}
+    graph = Graph(name, batches, raw, _absent(where, raw), catalogue)
     write_if_changed(path, json.dumps(dataclasses.asdict(graph)))
     return graph
 
 
-def _raw(where: Places, datasets: list[str]) -> dict[str, list[str]]:
-    """Files below data/raw that each data set is made from; none for those that ship inside packages."""
-    sources = {name: config.compose(where.conf, "dataset", name).source for name in datasets}
-    return {name: [source.item] if source.kind == "table" else [] for name, source in sources.items()}
+def _absent(where: Places, raw: dict[str, list[str]]) -> dict[str, list[str]]:
+    """The raw files that are not there, grouped by the data sets that need them."""
+    groups: dict[str, list[str]] = {}
+    for item in sorted({item for items in raw.values() for item in items}):
+        if not (where.raw / item).is_file():
+            groups.setdefault("_and_".join(n for n, items in raw.items() if item in items), []).append(item)
+    return groups
 
 
 def _report_code() -> str:

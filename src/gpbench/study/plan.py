@@ -18,7 +18,9 @@ from typing import Any
 
 from gpbench import config, schema
 from gpbench.config import MethodConfig
+from gpbench.data import protocols
 from gpbench.errors import UserError, unknown
+from gpbench.evaluation.metrics import METRICS
 from gpbench.places import Places, write_if_changed
 from gpbench.study import identity
 from gpbench.study.cost import Cost
@@ -44,6 +46,7 @@ def resolve(
     by_target = _by_target(places, study, rest)
     remarks = by_target.pop("remarks", [])
     protocol = config.compose(places.conf, "protocol", study.protocol, tuple(by_target.get("protocol", ())))
+    _check_protocol(places, protocol)
     budget = config.compose(places.conf, "budget", study.budget, tuple(by_target.get("budget", ())))
     trainer = config.compose(places.conf, "trainer", study.trainer, tuple(by_target.get("trainer", ())))
     datasets = [config.compose(places.conf, "dataset", name) for name in study.datasets]
@@ -73,6 +76,17 @@ def _check_names(places: Places, study: schema.Study) -> None:
     for name in {name for by_method in study.presets.values() for name in by_method}:
         if name not in (available := config.options(places.conf, "method")):
             raise unknown("method", name, available, f"presets of study {study.name!r}")
+
+
+def _check_protocol(places: Places, protocol: protocols.Protocol) -> None:
+    """Refuse metrics that do not exist, and a number of test rows for a data set that is not there."""
+    where = f"protocol {protocol.name!r}"
+    for name in protocol.metrics:
+        if name not in METRICS:
+            raise unknown("metric", name, METRICS, f"metrics of {where}")
+    for name in protocol.splits.test_rows:
+        if name not in (available := config.options(places.conf, "dataset")):
+            raise unknown("dataset", name, available, f"test_rows of {where}")
 
 
 def _by_target(places: Places, study: schema.Study, words: list[tuple[str, str]]) -> dict[str, list[str]]:
@@ -118,8 +132,11 @@ def _cell(
 ) -> dict[str, Any]:
     """One cell; impossible ones carry the reason in `skip`."""
     if dataset.md5 is None:
-        raise UserError(f"data set {dataset.name!r} has no md5; `gpbench prepare {dataset.name}` prints the one to pin")
-    train_rows = round(protocol.splits.train_fraction * dataset.rows)
+        raise UserError(
+            f"data set {dataset.name!r} has no md5; `gpbench data prepare {dataset.name}` prints the one to pin"
+        )
+    frozen = protocols.freeze(protocol, dataset)
+    train_rows, test_rows = protocols.sizes(frozen["splits"], dataset.rows)
     kind = "predict"
     entry = ENTRY[kind, method.header.closed_form]
     modules = (method.header.module, entry)
@@ -128,20 +145,13 @@ def _cell(
         "entry": entry,
         "method": {"module": method.header.module, **dataclasses.asdict(method.hyper)},
         "data": {"md5": dataset.md5, "task": dataset.task, "images": dataset.images, "classes": len(dataset.classes)},
-        "protocol": {k: v for k, v in dataclasses.asdict(protocol).items() if k != "title"},
+        "protocol": frozen,
         "steps": _steps(method, budget, train_rows * dataset.columns),
         "dtype": study.dtype,
         "noise_block": study.noise_block,
         "code": identity.code(*modules),
         "versions": identity.versions(*modules),
     }
-    splits = study.splits_of.get(dataset.name, study.splits)
-    wanted = range(study.first_split, study.first_split + splits)
-    if wanted[-1] >= protocol.splits.count:
-        raise UserError(
-            f"study {study.name!r} wants splits {wanted[0]} to {wanted[-1]} of {dataset.name!r}; "
-            f"protocol {protocol.name!r} has 0 to {protocol.splits.count - 1}"
-        )
     return {
         "address": {
             "method": method.header.name,
@@ -153,16 +163,30 @@ def _cell(
         "label": method.header.label,
         "family": method.family,
         "rows": train_rows,
-        "test_rows": dataset.rows - train_rows,
+        "test_rows": test_rows,
         "what": what,
         "how": dataclasses.asdict(trainer),
-        "skip": _impossible(method, dataset, train_rows),
+        "skip": _impossible(method, dataset, train_rows, len(frozen["outputs"])),
         "fits": [
             {"split": s, "replica": r, "fit_id": identity.digest(what | {"split": s, "replica": r})}
-            for s in wanted
+            for s in _wanted(study, protocol, dataset)
             for r in range(study.replicas)
         ],
     }
+
+
+def _wanted(study: schema.Study, protocol: protocols.Protocol, dataset: schema.Dataset) -> range:
+    """The splits that a study wants of a data set; the one official split where there is one, however many it asks."""
+    first, available = study.first_split, protocols.num_splits(protocol, dataset)
+    wanted = range(first, first + study.splits_of.get(dataset.name, study.splits))
+    if first == 0 and protocols.official(protocol, dataset):
+        return range(1)
+    if wanted[-1] >= available:
+        raise UserError(
+            f"study {study.name!r} wants splits {wanted[0]} to {wanted[-1]} of {dataset.name!r}; "
+            f"protocol {protocol.name!r} has 0 to {available - 1}"
+        )
+    return wanted
 
 
 def _steps(method: MethodConfig, budget: schema.Budget, values: int) -> int | None:
@@ -176,13 +200,16 @@ def _steps(method: MethodConfig, budget: schema.Budget, values: int) -> int | No
     return sizes.steps(values)
 
 
-def _impossible(method: MethodConfig, dataset: schema.Dataset, rows: int) -> str:
+def _impossible(method: MethodConfig, dataset: schema.Dataset, rows: int, outputs: int) -> str:
     """Why a method cannot be fitted to a data set; empty where it can."""
     if dataset.task not in method.header.tasks:
         return f"{' and '.join(method.header.tasks)} only"
     limit = method.header.max_rows
     if limit is not None and rows > limit:
         return f"{rows} training rows, at most {limit}"
+    limit = method.header.max_outputs
+    if limit is not None and outputs > limit:
+        return f"{outputs} targets, at most {limit}"
     return ""
 
 

@@ -19,11 +19,14 @@ from gpbench.streams import Key
 
 @dataclass(frozen=True)
 class Fold:
-    """One split of a data set: row numbers, scaling by training rows, and the key of its random streams."""
+    """One split of a data set: row numbers, scaling by training rows, and the key of its random streams.
+
+    targets `[N, P]`: of all rows, in original units, those that the protocol wants predicted."""
 
     key: Key
     train: np.ndarray
     test: np.ndarray
+    targets: np.ndarray
     scaling: Scaling
 
 
@@ -42,17 +45,17 @@ class Outcome:
 
 
 def fold(what: dict[str, Any], table: Table, split: int, replica: int) -> Fold:
-    """Split and scaling of one fit; every class must be among the training rows."""
-    protocol = protocols.from_dict(what["protocol"])
-    train, test = protocols.split_rows(protocol.splits, len(table.inputs), split)
-    task, classes = what["data"]["task"], what["data"]["classes"]
-    if task != "regression":
-        protocols.check_classes(table.targets, train, classes, f"split {split}")
-    scaling = protocols.scaling(protocol, table.inputs, table.targets, train, task, what["data"]["images"])
-    return Fold(Key(what["data"]["md5"], protocol.name, split, replica), train, test, scaling)
+    """Split, targets and scaling of one fit; every class must be among the training rows."""
+    data, protocol = what["data"], what["protocol"]
+    targets = table.targets[:, protocol["outputs"]]
+    train, test = protocols.split_rows(protocol["splits"], len(targets), split, targets[:, 0])
+    if data["task"] != "regression":
+        protocols.check_classes(targets, train, data["classes"], f"split {split}")
+    scaling = protocols.scaling(protocol["leaks"], table.inputs, targets, train, data["task"], data["images"])
+    return Fold(Key(data["md5"], protocol["name"], split, replica), train, test, targets, scaling)
 
 
-def finish(outcome: Outcome, predictive: Predictive, table: Table, part: Fold, task: str, started: float) -> Outcome:
+def finish(outcome: Outcome, predictive: Predictive, part: Fold, task: str, started: float) -> Outcome:
     """Evaluate a predictive (scaled units) of the test rows; one that is not finite marks the fit as diverged."""
     outcome.seconds["predict"] = time.perf_counter() - started
     if not predictive.is_finite():
@@ -61,11 +64,11 @@ def finish(outcome: Outcome, predictive: Predictive, table: Table, part: Fold, t
     scaled_by = None
     if task == "regression":
         scaled_by = (part.scaling.y_shift, part.scaling.y_scale)
-    outcome.points = pointwise(predictive, table.targets[part.test], task=task, scaled_by=scaled_by, rows=part.test)
+    outcome.points = pointwise(predictive, part.targets[part.test], task=task, scaled_by=scaled_by, rows=part.test)
     outcome.components = components(predictive)
     outcome.info |= {
-        "train_target_mean": float(table.targets[part.train].mean()),
-        "train_target_sd": float(table.targets[part.train].std()),
+        "train_target_mean": part.targets[part.train].mean(0).tolist(),
+        "train_target_sd": part.targets[part.train].std(0).tolist(),
     }
     return outcome
 

@@ -63,7 +63,7 @@ def batch(where: Places, settings: list[str]) -> tuple[dict[str, Any], list[str]
         raise UserError(f"{cell['address']['method']} on {cell['address']['dataset']}: {cell['skip']}")
     dataset = config.compose(where.conf, "dataset", cell["address"]["dataset"])
     if not (where.prepared / f"{dataset.name}.npz").is_file():
-        fetch(dataset, where)
+        fetch(dataset.source.files, where)
         prepare(dataset, where)
     made = planning.build(where, "single", "", study, [cell], [])
     groups = [g for b in made.batches for g in b["groups"]]

@@ -49,7 +49,7 @@ def training_set(table: Table, folds: list[Fold], dtype: torch.dtype, device: to
 
     return TrainingSet(
         inputs=tensor(table.inputs - offset),
-        targets=tensor(table.targets),
+        targets=tensor(folds[0].targets),
         rows=torch.as_tensor(rows, device=device),
         count=torch.as_tensor([len(fold.train) for fold in folds], device=device),
         x_shift=tensor(np.stack([fold.scaling.x_shift - offset for fold in folds])),
@@ -178,7 +178,7 @@ class Fit(LightningModule):
         predictive = answer_one(self.method, self.replica(r), fold.scaling.inputs(self.table.inputs[test]), fold.key)
         if not predictive.is_finite():
             return {}
-        y = self.table.targets[test]
+        y = fold.targets[test]
         if task == "regression":
             shift, scale = fold.scaling.y_shift, fold.scaling.y_scale
             density = predictive.log_prob((y - shift) / scale) - np.log(scale)
@@ -363,7 +363,7 @@ def _outcome(fit: Fit, r: int) -> Outcome:
     outcome.model = {"params": state.params, "buffers": state.buffers, "samples": state.samples}
     started = time.perf_counter()
     x = fold.scaling.inputs(fit.table.inputs[fold.test])
-    return predict.finish(outcome, answer_one(fit.method, state, x, fold.key), fit.table, fold, task, started)
+    return predict.finish(outcome, answer_one(fit.method, state, x, fold.key), fold, task, started)
 
 
 @torch.no_grad()

@@ -1,0 +1,68 @@
+"""Flights: the features are what the source says, from both of its forms."""
+
+import bz2
+
+import numpy as np
+import pandas as pd
+import pytest
+from entries import entry
+
+from gpbench.data import airline, sources
+from gpbench.errors import UserError
+
+EXPO = ["2008.csv.bz2", "plane-data.csv"]
+# Month, DayofMonth, DayOfWeek, DepTime, ArrTime, TailNum, AirTime, ArrDelay, Distance
+FLIGHTS = [
+    (1, 3, 4, 2003, 2211, "N1", 116, -14, 810),
+    (1, 3, 4, 754, 1002, "N2", 113, 2, 810),
+    (2, 29, 5, None, None, "N1", None, None, 515),  # cancelled
+    (3, 1, 6, 2400, 5, "N3", 78, 0, 515),  # year not known
+    (4, 30, 3, 5, 100, "N4", 50, 61, 300),  # built before 1950
+    (4, 30, 3, 2400, 59, "N1", 50, 61, 300),
+]
+
+
+def flights(targets: list[str], files: list[str]):
+    return entry({"kind": "airline", "targets": targets, "files": files})
+
+
+@pytest.fixture
+def folder(tmp_path):
+    names = ["Month", "DayofMonth", "DayOfWeek", "DepTime", "ArrTime", "TailNum", "AirTime", "ArrDelay", "Distance"]
+    text = pd.DataFrame(FLIGHTS, columns=names).assign(Origin="IAD").to_csv(index=False)
+    (tmp_path / EXPO[0]).write_bytes(bz2.compress(text.encode()))
+    (tmp_path / EXPO[1]).write_text("tailnum,type,year\nN1,Corporation,1998\nN2,,2008\nN3,,None\nN4,,1946\n")
+    return tmp_path
+
+
+def test_features_and_both_targets(folder):
+    made = sources.read(flights(["delayed"], EXPO), folder)
+    assert made.input_names == airline.NAMES
+    assert made.inputs.tolist() == [
+        [10, 810, 116, 20 * 60 + 3, 22 * 60 + 11, 4, 3, 1],
+        [0, 810, 113, 7 * 60 + 54, 10 * 60 + 2, 4, 3, 1],
+        [10, 300, 50, 1440, 59, 3, 30, 4],
+    ]
+    assert made.targets.tolist() == [[0], [1], [1]]
+    assert sources.read(flights(["delay"], EXPO), folder).targets.tolist() == [[-14], [2], [61]]
+
+
+def test_both_forms_give_the_same_arrays(folder):
+    whole = [f for f in FLIGHTS if f[3] is not None]
+    years = {"N1": 1998, "N2": 2008, "N3": 0, "N4": 1946}
+    order = dict(zip(airline.EXPO, (0, 1, 2, 3, 4, 6, 8, 7), strict=True))
+    columns = {name: np.array([f[place] for f in whole], np.int16) for name, place in order.items()}
+    np.savez(folder / "flights.npz", plane_year=np.array([years[f[5]] for f in whole], np.int16), **columns)
+    one, two = (sources.read(flights(["delay"], files), folder) for files in (["flights.npz"], EXPO))
+    assert one.md5 == two.md5
+
+
+def test_what_cannot_be_read(folder):
+    with pytest.raises(UserError, match=r"flights\.npz is missing; run `gpbench data fetch mine`"):
+        sources.read(flights(["delay"], ["flights.npz"]), folder)
+    (folder / "flights.npz").write_bytes(b"PK\3\4")
+    with pytest.raises(UserError, match=r"flights\.npz cannot be read: "):
+        sources.read(flights(["delay"], ["flights.npz"]), folder)
+    (folder / EXPO[0]).write_bytes(bz2.compress(b"Month,Year\n1,2008\n"))
+    with pytest.raises(UserError, match=r"2008\.csv\.bz2 or .* cannot be read: "):
+        sources.read(flights(["delay"], EXPO), folder)

@@ -1,0 +1,234 @@
+"""Every fault of a server: verified bytes or one clear line, bounded attempts, and never half a file."""
+
+from __future__ import annotations
+
+import io
+import re
+import shutil
+import socket
+import tarfile
+import threading
+import time
+import zipfile
+
+import pytest
+
+from gpbench.data import download
+from gpbench.data.fetch import fetch
+from gpbench.errors import UserError
+from gpbench.places import Places
+from gpbench.schema import Upstream
+from web import (
+    CONTENT,
+    ITEM,
+    cut,
+    entry,
+    garbage,
+    gone,
+    left_behind,
+    parts,
+    pin_only,
+    ranged,
+    serve,
+    status,
+    whole,
+)
+
+
+@pytest.fixture
+def web(monkeypatch):
+    """The server; a plain copy stands in for `dvc checkout` (half a second each), which test_dvc.py has."""
+
+    def copy(new: dict[str, Upstream], places: Places) -> None:
+        for item, known in new.items():
+            (places.raw / item).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(places.root / ".dvc/cache/files/md5" / known.md5[:2] / known.md5[2:], places.raw / item)
+
+    monkeypatch.setattr("gpbench.data.fetch._checkout", copy)
+    monkeypatch.setattr(download, "PAUSE", 0.01)
+    with serve() as server:
+        yield server
+
+
+def refused(places: Places, said: str) -> str:
+    """Fetching fails in one line that says so, and leaves nothing under a final name."""
+    with pytest.raises(UserError, match=said) as caught:
+        fetch([ITEM], places)
+    assert "\n" not in str(caught.value)
+    assert left_behind(places.root) == []
+    return str(caught.value)
+
+
+def test_the_right_file_once(project, web):
+    places = pin_only(project, entry(CONTENT, web.on("/rows.data", whole(CONTENT))))
+    assert [path.read_bytes() for path in fetch([ITEM, ITEM], places)] == [CONTENT, CONTENT]
+    fetch([ITEM], places)
+    assert web.asked == [("/rows.data", None)]
+    assert parts(project) == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (whole(CONTENT.replace(b"10", b"11")), "md5 is [0-9a-f]{32}, expected [0-9a-f]{32}"),
+        (whole(CONTENT + b"11"), f"size is {len(CONTENT) + 2} bytes, expected {len(CONTENT)}"),
+        (status(404), "HTTP Error 404: Not Found"),
+        (status(403), "HTTP Error 403: Forbidden"),
+        (garbage, r"what\?"),
+    ],
+)
+def test_a_fault_that_stays_is_asked_once(project, web, answer, said):
+    url = web.on("/rows.data", answer)
+    refused(pin_only(project, entry(CONTENT, url)), rf"mine/rows\.data could not be fetched: {url}: {said}")
+    assert len(web.asked) == 1
+    assert parts(project) == []
+
+
+def test_both_sums_count(project, web):
+    places = pin_only(project, entry(CONTENT, web.on("/rows.data", whole(CONTENT)), sha256="0" * 64))
+    refused(places, "sha256 is [0-9a-f]{64}, expected 0{64}")
+
+
+@pytest.mark.parametrize(
+    "faults", [(status(500), status(429)), (gone, status(503)), (cut(CONTENT, 7), cut(CONTENT, 9))]
+)
+def test_a_fault_that_may_pass_is_asked_again(project, web, faults):
+    places = pin_only(project, entry(CONTENT, web.on("/rows.data", *faults, ranged(CONTENT))))
+    assert fetch([ITEM], places)[0].read_bytes() == CONTENT
+    assert len(web.asked) == 3
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (status(500), "HTTP Error 500: Internal Server Error"),
+        (gone, "Remote end closed connection without response"),
+        (cut(CONTENT, 0), f"ended after 0 of {len(CONTENT)} bytes"),
+    ],
+)
+def test_but_not_for_ever(project, web, fault, said):
+    url = web.on("/rows.data", fault)
+    refused(pin_only(project, entry(CONTENT, url)), rf"{url}: {said} \(3 attempts\); set GPBENCH_MIRROR")
+    assert len(web.asked) == 3
+
+
+def test_a_server_that_dies_in_the_middle_and_comes_back(project, web):
+    url = web.on("/rows.data", cut(CONTENT, 7), gone)
+    places = pin_only(project, entry(CONTENT, url))
+    refused(places, r"Remote end closed connection without response \(3 attempts\)")
+    assert [part.read_bytes() for part in parts(project)] == [CONTENT[:7]]
+    web.on("/rows.data", ranged(CONTENT))
+    assert fetch([ITEM], places)[0].read_bytes() == CONTENT
+    assert web.asked[-1] == ("/rows.data", "bytes=7-")
+    assert parts(project) == []
+
+
+@pytest.mark.parametrize(
+    ("there", "answer"),
+    [
+        (CONTENT[:7], whole(CONTENT)),
+        (b"another file", ranged(CONTENT)),
+        (CONTENT + b"longer", ranged(CONTENT)),
+        (CONTENT, ranged(CONTENT)),
+    ],
+)
+def test_whatever_part_an_earlier_run_left(project, web, there, answer):
+    url = web.on("/rows.data", cut(CONTENT, 1), gone)
+    places = pin_only(project, entry(CONTENT, url))
+    refused(places, "3 attempts")
+    parts(project)[0].write_bytes(there)
+    web.on("/rows.data", answer)
+    assert fetch([ITEM], places)[0].read_bytes() == CONTENT
+    assert len(web.asked) <= 3 + 2
+    assert parts(project) == []
+
+
+def test_redirects_are_followed_but_not_in_a_circle(project, web):
+    moved = web.on("/old", status(302, Location=web.on("/rows.data", whole(CONTENT))))
+    assert fetch([ITEM], pin_only(project, entry(CONTENT, moved)))[0].read_bytes() == CONTENT
+    circle = web.on("/circle", status(302, Location="/circle"))
+    places = pin_only(project, entry(b"other", circle, item="mine/other"))
+    with pytest.raises(UserError, match="redirect error that would lead to an infinite loop") as caught:
+        fetch(["mine/other"], places)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_slow_server_goes_on_and_is_reported(project, web, monkeypatch, capfd):
+    content = bytes(2_000_000)
+    monkeypatch.setattr(download, "TIMEOUT", 0.5)
+    monkeypatch.setattr(download, "REPORT", 0.3)
+    places = pin_only(project, entry(content, web.on("/rows.data", whole(content, pieces=10, pause=0.1))))
+    began = time.monotonic()
+    fetch([ITEM], places)
+    lines = capfd.readouterr().err.splitlines()
+    assert 1 <= len(lines) <= (time.monotonic() - began) / download.REPORT
+    for line in lines:
+        assert re.fullmatch(r"mine/rows\.data: [01]\.\d of 2\.0 MB, \d+\.\d MB/s", line)
+
+
+@pytest.mark.parametrize(("large", "lines"), [(10, 1), (100, 0)])
+def test_a_quick_file_is_reported_if_it_is_large(project, web, monkeypatch, capfd, large, lines):
+    monkeypatch.setattr(download, "LARGE", large)
+    fetch([ITEM], pin_only(project, entry(CONTENT, web.on("/rows.data", whole(CONTENT)))))
+    assert len(capfd.readouterr().err.splitlines()) == lines
+
+
+def test_a_silent_server(project, web, monkeypatch):
+    monkeypatch.setattr(download, "TIMEOUT", 0.2)
+    silence = threading.Event()
+    url = web.on("/rows.data", lambda request: silence.wait(10))
+    refused(pin_only(project, entry(CONTENT, url)), rf"{url}: timed out \(3 attempts\)")
+    silence.set()
+    assert len(web.asked) == 3
+
+
+def test_nobody_listens_and_every_source_has_its_reason(project, web, monkeypatch):
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        nobody = f"http://127.0.0.1:{closed.getsockname()[1]}/rows.data"
+    missing = web.on("/rows.data", status(404))
+    monkeypatch.setenv("GPBENCH_MIRROR", "no/such/folder")
+    said = refused(pin_only(project, entry(CONTENT, nobody, missing, "http://in valid/")), "could not be fetched")
+    place = f"data/raw/{ITEM}"
+    assert f"no/such/folder/{ITEM}: No such file or directory; {nobody}: " in said
+    assert f"Connection refused; {missing}: HTTP Error 404: Not Found; http://in valid/: " in said
+    assert said.endswith(
+        f"set GPBENCH_MIRROR to a folder or URL that holds it, check the network, or put it at {place}"
+    )
+
+
+def archive(kind: str) -> bytes:
+    """An archive that holds `the data/rows.data`."""
+    buffer = io.BytesIO()
+    if kind == "zip":
+        with zipfile.ZipFile(buffer, "w") as packed:
+            packed.writestr("the data/rows.data", CONTENT)
+    else:
+        with tarfile.open(fileobj=buffer, mode="w:gz") as packed:
+            member = tarfile.TarInfo("the data/rows.data")
+            member.size = len(CONTENT)
+            packed.addfile(member, io.BytesIO(CONTENT))
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar.gz"])
+def test_a_member_of_an_archive(project, web, kind):
+    url = web.on(f"/all.{kind}", whole(archive(kind)))
+    refused(pin_only(project, entry(CONTENT, f"{url}#rows.data")), f"{url}#rows.data: the archive has no rows.data")
+    places = pin_only(project, entry(CONTENT, f"{url}#the data/rows.data"))
+    assert fetch([ITEM], places)[0].read_bytes() == CONTENT
+    assert parts(project) == []
+
+
+@pytest.mark.parametrize("name", ["all.zip", "all.tar.gz", "rows.data.gz"])
+def test_an_archive_that_is_none(project, web, name):
+    url = web.on(f"/{name}", whole(b"<html>moved</html>")) + ("" if name == "rows.data.gz" else "#rows.data")
+    refused(pin_only(project, entry(CONTENT, url)), f"{url}: (cannot be unpacked|Not a gzipped file)")
+    assert parts(project) == []
+
+
+def test_a_broken_zip(project, web):
+    packed = bytearray(archive("zip"))
+    packed[packed.index(CONTENT)] ^= 1
+    url = web.on("/all.zip", whole(bytes(packed)))
+    refused(pin_only(project, entry(CONTENT, f"{url}#the data/rows.data")), "cannot be unpacked: Bad CRC-32")

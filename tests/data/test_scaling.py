@@ -1,0 +1,68 @@
+"""Scaling: statistics of training rows alone, and what is not scaled."""
+
+import numpy as np
+import pytest
+
+from gpbench.data.protocols import check_classes, scaling
+from gpbench.errors import UserError
+
+
+@pytest.fixture
+def rows():
+    """inputs [40, 3] (the last column constant), targets [40, 2], training rows."""
+    rng = np.random.default_rng(0)
+    inputs = np.column_stack([rng.normal(5, 3, 40), rng.exponential(2, 40), np.full(40, 7.0)])
+    return inputs, rng.normal(-2, 4, (40, 2)), np.arange(30)
+
+
+def test_scaled_training_rows_have_mean_0_and_sd_1(rows):
+    inputs, targets, train = rows
+    made = scaling([], inputs, targets, train, "regression", images=False)
+    x, y = made.inputs(inputs)[train], made.targets(targets)[train]
+    np.testing.assert_allclose([x[:, :2].mean(0), y.mean(0)], 0, atol=1e-14)
+    np.testing.assert_allclose([x[:, :2].std(0), y.std(0)], 1, rtol=1e-14)
+    assert (x[:, 2] == 0).all()  # a constant column
+    assert made.x_scale[2] == 1
+
+
+@pytest.mark.parametrize(("task", "images"), [("regression", False), ("multiclass", True), ("binary", False)])
+def test_test_rows_change_nothing(rows, task, images):
+    inputs, targets, train = rows
+    before = scaling([], inputs, targets, train, task, images)
+    inputs, targets = inputs.copy(), targets.copy()
+    inputs[30:], targets[30:] = 1e6, -1e6
+    after = scaling([], inputs, targets, train, task, images)
+    for name, value in vars(before).items():
+        np.testing.assert_array_equal(value, vars(after)[name], err_msg=name)
+
+
+def test_a_listed_leak_lets_test_inputs_in_and_no_targets(rows):
+    inputs, targets, train = rows
+    moved = inputs.copy()
+    moved[30:] = 100.0
+    one, two = (scaling(["test_x"], x, targets, train, "regression", False) for x in (inputs, moved))
+    assert (one.x_shift[:2] != two.x_shift[:2]).all()
+    assert (one.y_shift == two.y_shift).all()
+
+
+@pytest.mark.parametrize("dtype", [float, np.uint8])
+def test_pixels_are_divided_by_the_largest_training_value(dtype):
+    inputs = np.array([[0, 8], [4, 16], [0, 200]], dtype)
+    made = scaling([], inputs, np.zeros((3, 1)), np.array([0, 1]), "multiclass", images=True)
+    np.testing.assert_array_equal(made.inputs(inputs), [[0, 0.5], [0.25, 1], [0, 12.5]])
+    assert made.x_scale.dtype == np.float64
+    assert scaling([], inputs * 0, np.zeros((3, 1)), np.array([0]), "multiclass", True).x_scale.tolist() == [1, 1]
+
+
+def test_classes_are_not_scaled(rows):
+    inputs, _, train = rows
+    classes = np.arange(40.0)[:, None] % 3
+    made = scaling([], inputs, classes, train, "multiclass", images=False)
+    assert np.array_equal(made.targets(classes), classes)
+
+
+def test_a_training_part_without_a_class():
+    targets = np.array([[0.0], [0.0], [1.0], [2.0]])
+    check_classes(targets, np.array([0, 2, 3]), 3, "split 4")
+    with pytest.raises(UserError, match=r"split 4: no training row of class \[1, 2\]"):
+        check_classes(targets, np.array([0, 1]), 3, "split 4")
