@@ -58,10 +58,13 @@ def options(conf: Path, group: str) -> dict[str, Path]:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML mapping, or one line that says where it is wrong."""
+    """A YAML mapping as Hydra reads it, or one line that says where it is wrong."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
     try:
-        content = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        content = OmegaConf.to_container(OmegaConf.load(path))
+    except (yaml.YAMLError, UnicodeDecodeError, OSError, OmegaConfBaseException) as error:
         raise UserError(f"{path} is not valid YAML: {error}") from error
     if not isinstance(content, dict):
         raise UserError(f"{path} must hold keys and values")

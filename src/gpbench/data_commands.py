@@ -52,7 +52,7 @@ def show(arguments: argparse.Namespace) -> None:
     where = places.find()
     for dataset in _datasets(where, arguments.datasets):
         print("\n".join(catalogue.entry(dataset, where)))
-        if not _prepared(dataset, where).is_file():
+        if not where.prepared_file(dataset.name).is_file():
             print(f"  not prepared; run `gpbench data prepare {dataset.name}`")
         else:
             _show_prepared(dataset, where, picture=not arguments.no_picture)
@@ -62,7 +62,7 @@ def _show_prepared(dataset: Dataset, where: Places, picture: bool) -> None:
     from gpbench.data import table
     from gpbench.report import catalogue
 
-    loaded = table.load(_prepared(dataset, where), dataset.md5)
+    loaded = table.load(where.prepared_file(dataset.name), dataset.md5)
     print("\n".join(catalogue.contents(loaded, dataset)))
     if picture:
         from gpbench.report.dataset import save
@@ -103,7 +103,7 @@ class _Verdict:
 
 
 def _verdict(dataset: Dataset, where: Places) -> _Verdict:
-    from gpbench.data import fetch, statistics, table
+    from gpbench.data import fetch, prepare, statistics, table
 
     verdict = _Verdict(dataset)
     files = dataset.source.files
@@ -111,9 +111,10 @@ def _verdict(dataset: Dataset, where: Places) -> _Verdict:
     verdict.wrong += [wrong for item in here if (wrong := fetch.verify(item, where))]
     if here:
         verdict.right.append(f"{len(here)} of {len(files)} raw files")
-    if _prepared(dataset, where).is_file():
+    if where.prepared_file(dataset.name).is_file():
         try:
-            verdict.figures = statistics.statistics(table.load(_prepared(dataset, where), dataset.md5), dataset)
+            prepare.require_current(dataset, where)
+            verdict.figures = statistics.statistics(table.load(where.prepared_file(dataset.name), dataset.md5), dataset)
             statistics.check(verdict.figures, dataset)
             verdict.right.append("prepared arrays and their statistics")
         except UserError as error:
@@ -180,7 +181,3 @@ def _datasets(where: Places, names: list[str]) -> list[Dataset]:
 
 def _files(datasets: list[Dataset]) -> list[str]:
     return [item for dataset in datasets for item in dataset.source.files]
-
-
-def _prepared(dataset: Dataset, where: Places) -> Path:
-    return where.prepared / f"{dataset.name}.npz"

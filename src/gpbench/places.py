@@ -31,6 +31,10 @@ class Places:
     def prepared(self) -> Path:
         return self.root / "data" / "prepared"
 
+    def prepared_file(self, dataset: str) -> Path:
+        """Where the arrays of a data set are."""
+        return self.prepared / f"{dataset}.npz"
+
     @property
     def plans(self) -> Path:
         return self.root / "plans"

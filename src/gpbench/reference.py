@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import inspect
 from pathlib import Path
@@ -30,7 +31,8 @@ A study with overrides has its own results folder; fits are shared through the s
 Trainer keys say how a fit runs and are never part of its identity; everything else is.
 
 Places come from the environment: `GPBENCH_ROOT` (project folder), `GPBENCH_STORE` (finished fits), `GPBENCH_MIRROR`
-(folder or URL of raw files), `GPBENCH_DVC_REMOTE` (name of a DVC remote), `MLFLOW_TRACKING_URI` (a server).
+(folder or URL of raw files; `snakemake --config mirror=...` sets it too), `GPBENCH_DVC_REMOTE` (name of a DVC remote,
+where it is not the default one), `MLFLOW_TRACKING_URI` (a server).
 """
 
 NESTED = {"dataset": (schema.Source, schema.Upstream, schema.Expect), "protocol": (Splits,), "budget": (schema.Sizes,)}
@@ -42,8 +44,10 @@ def reference(conf: Path) -> str:
     groups: dict[str, type] = {"method": schema.Method, **config.GROUPS}
     for group, cls in groups.items():
         items = ", ".join(f"`{name}`" for name in config.options(conf, group))
-        parts.append(f"## {group}\n\nItems: {items}\n\n{_table(cls)}")
-        parts += [f"### `{part.__name__}` in {group}\n\n{_table(part)}" for part in NESTED.get(group, ())]
+        parts.append(f"## {group}\n\nItems: {items}\n\n{_table(cls, _meanings(cls))}")
+        parts += [
+            f"### `{part.__name__}` in {group}\n\n{_table(part, _meanings(part))}" for part in NESTED.get(group, ())
+        ]
     modules = sorted({config.compose(conf, "method", n).header.module for n in config.options(conf, "method")})
     for module in modules:
         cls = config.hyperparameters(module)
@@ -53,15 +57,29 @@ def reference(conf: Path) -> str:
     return "\n".join(parts)
 
 
-def _table(cls: type) -> str:
-    rows = ["| key | type | default |", "| --- | --- | --- |"]
+def _table(cls: type, meanings: dict[str, str] | None = None) -> str:
+    """Markdown table of a dataclass's fields; with `meanings` as a fourth column."""
+    head = ["key", "type", "default"] + (["meaning"] if meanings else [])
+    rows = [head, ["---"] * len(head)]
     for f in dataclasses.fields(cls):
-        rows.append(f"| `{f.name}` | {_type(f.type)} | {_default(f)} |")
-    return "\n".join(rows) + "\n"
+        row = [f"`{f.name}`", _type(f.type), _default(f)]
+        rows.append(row + ([meanings.get(f.name, "")] if meanings else []))
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
+
+
+def _meanings(cls: type) -> dict[str, str]:
+    """Field -> the string that stands below it in the source."""
+    (tree,) = ast.parse(inspect.getsource(cls)).body
+    found = {}
+    for above, node in zip(tree.body, tree.body[1:], strict=False):
+        if isinstance(above, ast.AnnAssign) and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            found[above.target.id] = " ".join(node.value.value.replace("|", "\\|").split())
+    return found
 
 
 def _type(annotation: Any) -> str:
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    text = text.replace("Task", inspect.formatannotation(schema.Task))
     for long, short in (("annotated_types.", ""), ("typing.", ""), ("gpbench.schema.", ""), ("|", "or")):
         text = text.replace(long, short)
     return f"`{text}`"
@@ -69,7 +87,8 @@ def _type(annotation: Any) -> str:
 
 def _default(f: dataclasses.Field) -> str:
     if f.default_factory is not dataclasses.MISSING:
-        return f"`{f.default_factory()!r}`"
+        made = f.default_factory()
+        return "its defaults" if dataclasses.is_dataclass(made) else f"`{made!r}`"
     if f.default is dataclasses.MISSING:
         return "required"
-    return "null" if f.default is None else f"`{f.default}`"
+    return "null" if f.default is None else f"`{f.default!r}`"

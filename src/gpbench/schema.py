@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field
+from decimal import Decimal
 from typing import Literal
 
 from gpbench.hyper import Annotated, Ge, NonNegativeInt, PositiveFloat, PositiveInt, dataclass
@@ -55,9 +56,11 @@ class Source:
     unpinned: dict[str, Upstream] = field(default_factory=dict)
     """of those files, the ones that data.dvc does not pin"""
     separator: str = ","
+    """a character, or `whitespace`"""
     header: Literal["none", "line", "attributes"] = "none"
     """names stand in the first line, in @attribute lines (ARFF, KEEL), or nowhere"""
     sheet: str = ""
+    """of an Excel file; default: the first"""
     names: list[str] = field(default_factory=list)
     """of all columns, instead of those in the files; where there are neither: x0, x1, ... and the targets"""
     targets_first: bool = False
@@ -78,11 +81,14 @@ class Source:
 class Expect:
     """Figures that an independent source states; preparing refuses data that differ in the digits given."""
 
-    target_mean: list[float] = field(default_factory=list)
-    target_sd: list[float] = field(default_factory=list)
+    target_mean: list[Decimal] = field(default_factory=list)
+    """in quotes where the last digit is 0: '9.1880'"""
+    target_sd: list[Decimal] = field(default_factory=list)
     """population standard deviation"""
-    target_min: list[float] = field(default_factory=list)
-    target_max: list[float] = field(default_factory=list)
+    target_min: list[Decimal] = field(default_factory=list)
+    target_max: list[Decimal] = field(default_factory=list)
+    input_min: list[Decimal] = field(default_factory=list)
+    input_max: list[Decimal] = field(default_factory=list)
     class_counts: list[PositiveInt] = field(default_factory=list)
     """in the order of `classes`"""
     duplicate_rows: NonNegativeInt | None = None
@@ -110,6 +116,7 @@ class Dataset:
     url: str
     """page that describes it"""
     images: bool = False
+    """inputs are the pixels of square images"""
     classes: list[str] = field(default_factory=list)
     drop: list[str] = field(default_factory=list)
     """columns that are no inputs"""
@@ -120,7 +127,7 @@ class Dataset:
     window: list[list[float]] = field(default_factory=list)
     """of events: [lower, upper] of every coordinate"""
     on_request: bool = False
-    """large, or not in every mirror: left out of `snakemake data`, fetched where a study names it"""
+    """large, or not in every mirror: left out of `snakemake data`"""
     expect: Expect = field(default_factory=Expect)
     notes: str = ""
 

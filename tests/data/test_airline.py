@@ -66,3 +66,29 @@ def test_what_cannot_be_read(folder):
     (folder / EXPO[0]).write_bytes(bz2.compress(b"Month,Year\n1,2008\n"))
     with pytest.raises(UserError, match=r"2008\.csv\.bz2 or .* cannot be read: "):
         sources.read(flights(["delay"], EXPO), folder)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "said"),
+    [
+        ("AirTime", 40000, "air_time_min is 40000.0 in flight 1 "),
+        ("Distance", 90.5, "distance_mi is 90.5 in flight 1 "),
+        ("DepTime", 975, "dep_time_hhmm is 975.0 in flight 1 "),
+        ("ArrTime", 2401, "arr_time_hhmm is 2401.0 in flight 1 "),
+    ],
+)
+def test_values_that_no_flight_has(folder, column, value, said):
+    table = pd.read_csv(folder / EXPO[0]).astype({column: float})
+    table.loc[1, column] = value
+    (folder / EXPO[0]).write_bytes(bz2.compress(table.to_csv(index=False).encode()))
+    with pytest.raises(UserError, match=said):
+        sources.read(flights(["delay"], EXPO), folder)
+
+
+def test_aircraft_that_cannot_be(folder):
+    (folder / EXPO[1]).write_text("tailnum,year\nN1,1998\nN2,2099\n")
+    with pytest.raises(UserError, match=r"plane_year is 2099.0 in flight 1 "):
+        sources.read(flights(["delay"], EXPO), folder)
+    (folder / EXPO[1]).write_text("tailnum,year\nN1,1998\nN1,1999\n")
+    with pytest.raises(UserError, match="the tail number N1 stands there twice"):
+        sources.read(flights(["delay"], EXPO), folder)

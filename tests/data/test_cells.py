@@ -81,8 +81,11 @@ def test_several_files(tmp_path):
     assert read(tmp_path, "1,2\n", {"files": ["file.csv", "more.csv"]}).targets.tolist() == [[2], [6]]
     beside = {"files": ["file.csv", "more.csv"], "beside": True}
     assert read(tmp_path, "1,2\n", beside).inputs.tolist() == [[1, 2, 5]]
-    with pytest.raises(UserError, match="differ in their number of rows"):
+    with pytest.raises(UserError, match=r"file\.csv, line 2: the other file has no such row"):
         read(tmp_path, "1,2\n3,4\n", beside)
+    (tmp_path / "more.csv").write_text("5,bad\n")
+    with pytest.raises(UserError, match=r"file\.csv, line 1 and .*more\.csv, line 1, column 'y': 'bad' is not"):
+        read(tmp_path, "1,2\n", beside)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +105,9 @@ def test_several_files(tmp_path):
         ("1,maybe\n", {}, {"classes": ["no", "yes"]}, r"line 1, column 'y': 'maybe' is not one of \['no', 'yes'\]"),
         ("1,n\n", {"labels": {"n": "No"}}, {"classes": ["no"]}, r"unknown class 'No' in the labels .* 'no'\?"),
         ("X,1\n", {"categories": {"x0": ["A"]}}, {}, r"line 1, column 'x0': 'X' is not one of \['A'\]"),
-        ("1,x\n", {"header": "attributes"}, {}, r"line 1: expected @attribute, @data or a comment, got '1,x'"),
+        ("1,x\n", {"header": "attributes"}, {}, r"line 1: expected @attribute NAME, @data or a comment, got '1,x'"),
+        ("@attribute\n@data\n", {"header": "attributes"}, {}, r"line 1: expected @attribute NAME, .* got '@attribute'"),
+        ('"1",2\r3,4\n', {}, {}, r"file\.csv, line 1: new-line character seen in unquoted field"),
         ("@attribute a real\n", {"header": "attributes"}, {}, r"file\.csv has no line @data"),
     ],
 )

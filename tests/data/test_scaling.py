@@ -11,7 +11,7 @@ from gpbench.errors import UserError
 def rows():
     """inputs [40, 3] (the last column constant), targets [40, 2], training rows."""
     rng = np.random.default_rng(0)
-    inputs = np.column_stack([rng.normal(5, 3, 40), rng.exponential(2, 40), np.full(40, 7.0)])
+    inputs = np.column_stack([rng.normal(5, 3, 40), rng.exponential(2, 40), np.full(40, 101325.7)])
     return inputs, rng.normal(-2, 4, (40, 2)), np.arange(30)
 
 

@@ -176,7 +176,7 @@ def test_the_literature_s_indices_name_the_columns(raw):
             inputs, output = (
                 np.loadtxt(archive.extractfile(f"splits/index_{what}.txt"), ndmin=1) for what in ("features", "target")
             )
-        assert len(inputs) == CATALOGUE[name].columns
+        assert inputs.tolist() == list(range(CATALOGUE[name].columns))
         assert output == [target]
 
 

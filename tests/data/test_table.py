@@ -74,7 +74,7 @@ def test_a_truncated_file(tmp_path, kept):
 
 def test_a_file_of_other_arrays_and_a_missing_one(tmp_path):
     save(GOOD, tmp_path / "mine.npz", {})
-    with pytest.raises(UserError, match="md5 of its arrays is .*, catalogue says 0000"):
+    with pytest.raises(UserError, match="md5 of its arrays is .*, expected 0000"):
         load(tmp_path / "mine.npz", "0000")
     with pytest.raises(UserError, match=r"other\.npz is missing; run `gpbench data prepare other`"):
         load(tmp_path / "other.npz", GOOD.md5)

@@ -148,6 +148,6 @@ def test_task_chooses_the_likelihood():
     assert isinstance(likelihoods.for_task("regression", 0), likelihoods.Gaussian)
     assert isinstance(likelihoods.for_task("binary", 2), likelihoods.BernoulliProbit)
     assert likelihoods.for_task("multiclass", 5).num_outputs == 5
-    assert isinstance(likelihoods.for_task("multiclass", 5, "softmax"), likelihoods.Softmax)
+    assert isinstance(likelihoods.for_task("multiclass", 5, multiclass="softmax"), likelihoods.Softmax)
     with pytest.raises(ValueError, match="ranking"):
         likelihoods.for_task("ranking", 0)

@@ -2,73 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pandas as pd
 import psutil
 import pytest
+from graphs import SNAKEMAKE, Project
 
 from gpbench.report import FIGURE_NAMES, TABLE_NAMES
 from gpbench.study.plan import run_name
-from projects import copy_project
 
 # svgp takes long enough to be killed
 STUDY = (
     "budget=smoke methods=[constant,linear,svgp] datasets=[boston,wine] splits=2 "
     "svgp.num_inducing=10 svgp.steps=1500 trainer.checkpoint_seconds=0"
 )
-SNAKEMAKE = ("snakemake", "--cores", "2")
 RESULTS = run_name("default", STUDY)
-PARTS = ("Snakefile", "workflows", "published", "src/gpbench")
-
-
-class Project:
-    """A project folder, and the commands that are run in it with the package as it is there."""
-
-    said: dict[str, tuple[int, str]]
-    """exit status and output of the commands that made it"""
-
-    def __init__(self, root: Path) -> None:
-        self.root = copy_project(root, *PARTS)
-        (root / "profiles").mkdir()
-        (root / "profiles/default").symlink_to("../workflows/profiles/default")
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("GPBENCH", "MLFLOW", "PYTEST"))}
-        self.environment = kept | {"PYTHONPATH": str(root / "src"), "OMP_NUM_THREADS": "1", "CI": "1"}
-
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", *words]
-        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        return subprocess.Popen(command, cwd=self.root, env=self.environment, start_new_session=True, **streams)
-
-    def call(self, *words: str) -> tuple[int, str]:
-        process = self.start(*words)
-        out = process.communicate(timeout=300)[0]
-        return process.returncode, out
-
-    def snakemake(self, *words: str, overrides: str = STUDY) -> tuple[int, str]:
-        return self.call(*SNAKEMAKE, *words, "--config", f"overrides={overrides}")
-
-    def gpbench(self, *words: str) -> tuple[int, str]:
-        return self.call("gpbench.cli", *words)
-
-    def fits(self) -> set[str]:
-        return {path.parent.name for path in self.root.glob("store/[0-9a-f]*/fit.json")}
-
-    def files(self) -> dict[str, int]:
-        """Every file with its time, but Snakemake's own and the list of what is to be run."""
-        return {
-            str(path.relative_to(self.root)): path.stat().st_mtime_ns
-            for path in self.root.rglob("*")
-            if path.is_file()
-            and not {".snakemake", "__pycache__"} & set(path.parts)
-            and not path.name.endswith(".graph.json")
-        }
 
 
 def jobs(out: str) -> dict[str, int]:
@@ -92,7 +44,7 @@ def kill(process: subprocess.Popen[str]) -> None:
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A project in which the study was killed -9 in the middle of a fit, unlocked, and run to its end."""
-    project = Project(tmp_path_factory.mktemp("graph") / "a project")
+    project = Project(tmp_path_factory.mktemp("graph") / "a project", STUDY)
     running, deadline = project.start(*SNAKEMAKE, "--config", f"overrides={STUDY}"), time.monotonic() + 120
     while not list(project.root.glob("store/.work/*/checkpoint-*.pt")):
         assert running.poll() is None, running.communicate()[0]

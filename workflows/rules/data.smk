@@ -1,5 +1,6 @@
 # source -> data/raw -> data/prepared; sets that ship inside packages have no raw files.
 # Only the files that are not there have a rule: Snakemake deletes what a rule makes before it runs the rule again.
+# They are fetched where Snakemake runs; nodes of a cluster often have no network.
 for OWNERS, ITEMS in GRAPH.absent.items():
 
     rule:
@@ -7,6 +8,7 @@ for OWNERS, ITEMS in GRAPH.absent.items():
             f"fetch_{OWNERS}"
         output:
             expand("data/raw/{item}", item=ITEMS),
+        localrule: True
         resources:
             dvc=1,
         params:
@@ -17,9 +19,12 @@ for OWNERS, ITEMS in GRAPH.absent.items():
 
 rule prepare:
     input:
-        lambda w: expand("data/raw/{item}", item=GRAPH.raw[w.dataset]),
+        lambda w: expand("data/raw/{item}", item=GRAPH.datasets[w.dataset]["raw"]),
+        entry=lambda w: GRAPH.datasets[w.dataset]["entry"],
     output:
         "data/prepared/{dataset}.npz",
+    resources:
+        mem_mb=lambda w: GRAPH.datasets[w.dataset]["mem_mb"],
     shell:
         "{PY} -m gpbench.cli data prepare {wildcards.dataset}"
 

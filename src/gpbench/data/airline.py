@@ -18,7 +18,7 @@ from gpbench.data.table import Table
 from gpbench.errors import UserError
 from gpbench.schema import Dataset
 
-YEAR, OLDEST = 2008, 1950
+YEAR, OLDEST, LARGEST = 2008, 1950, np.iinfo(np.int16).max
 NAMES = ["age", "distance", "air_time", "dep_time", "arr_time", "day_of_week", "day_of_month", "month"]
 # names in the arrays of the archive -> columns of the Data Expo's table
 EXPO = {
@@ -34,6 +34,8 @@ def read(dataset: Dataset, raw: Path) -> Table:
         if not path.is_file():
             raise UserError(f"{path} is missing; run `gpbench data fetch {dataset.name}`")
     flights = _archive(*files) if files[0].suffix == ".npz" else _expo(*files)
+    for name, values in flights.items():
+        _check(name, values, files[0])
     known = flights["plane_year"] >= OLDEST
     features = {
         "age": YEAR - flights["plane_year"],
@@ -58,6 +60,18 @@ def minutes(hhmm: np.ndarray) -> np.ndarray:
     return hhmm // 100 * 60 + hhmm % 100
 
 
+def _check(name: str, values: np.ndarray, path: Path) -> None:
+    """Refuse values that are not whole, do not fit, are no time of the day, or a year to come."""
+    wrong = (values != np.floor(values)) | (np.abs(values) > LARGEST)
+    if name.endswith("hhmm"):
+        wrong |= (values < 0) | (values > 2400) | (values % 100 > 59)
+    if name == "plane_year":
+        wrong |= values > YEAR
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise UserError(f"{path}: {name} is {values[row]} in flight {row} (from 0, of complete ones)")
+
+
 def _archive(path: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as stored:
@@ -72,12 +86,14 @@ def _expo(table: Path, planes: Path) -> dict[str, np.ndarray]:
 
     try:
         years = pd.read_csv(planes, usecols=["tailnum", "year"], index_col="tailnum")["year"]
-        years = pd.to_numeric(years, errors="coerce").fillna(0).astype(np.int16)
+        years = pd.to_numeric(years, errors="coerce").fillna(0)
+        if years.index.has_duplicates:
+            raise ValueError(f"the tail number {years.index[years.index.duplicated()][0]} stands there twice")
         parts = []
         for part in pd.read_csv(table, usecols=["TailNum", *EXPO.values()], chunksize=500_000):
             part = part.dropna(subset=list(EXPO.values()))
             year = part["TailNum"].map(years).fillna(0)
-            parts.append(part[list(EXPO.values())].astype(np.int16).assign(plane_year=year.astype(np.int16)))
+            parts.append(part[list(EXPO.values())].astype(np.float32).assign(plane_year=year.astype(np.float32)))
     except (ValueError, EOFError, OSError, pd.errors.ParserError) as error:
         raise UserError(f"{table} or {planes} cannot be read: {error}") from error
     flights = pd.concat(parts)

@@ -6,20 +6,19 @@ put into DVC's cache by an atomic rename, and checked out by DVC.
 
 from __future__ import annotations
 
-import configparser
 import contextlib
 import hashlib
 import os
 import shutil
-import subprocess
 import sys
 import urllib.parse
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
+from gpbench.data import dvc
 from gpbench.data.download import download, is_url, unpack
 from gpbench.data.pins import add, pins, sums, wanted, wrong
 from gpbench.errors import UserError
@@ -37,7 +36,7 @@ def fetch(items: list[str], places: Places, mirror: str | None = None) -> list[P
     for item, known in missing.items():
         with _locked(item, places):
             if _uncached(known, places):
-                _obtain(item, known, _object(known, places), places, mirror, reasons.get(item, ""))
+                _obtain(item, known, dvc.cached(known.md5, places), places, mirror, reasons.get(item, ""))
     if missing:
         _checkout(missing, places)
     return [places.raw / item for item in items]
@@ -53,7 +52,7 @@ def state(item: str, places: Places) -> str:
     known = wanted(entry)
     if path.is_file() and known.size in (None, path.stat().st_size):
         return "have"
-    if _object(known, places).is_file():
+    if dvc.cached(known.md5, places).is_file():
         return "cached"
     if any(is_url(source) or Path(source).is_file() for source in _in_mirror(item)):
         return "mirror"
@@ -78,7 +77,7 @@ def pin(items: list[str], unpinned: dict[str, Upstream], places: Places) -> list
                 lines.append(f"{item}: pinned in data.dvc already")
                 continue
             new[item] = found = _documented(item, unpinned.get(item, Upstream(urls=[])), places)
-            with write_aside(_object(found, places)) as temporary:
+            with write_aside(dvc.cached(found.md5, places)) as temporary:
                 shutil.copyfile(places.raw / item, temporary)
             with _locked("data.dvc", places):
                 add(item, found, places)
@@ -113,28 +112,18 @@ def _documented(item: str, known: Upstream, places: Places) -> Upstream:
 
 def _from_remote(missing: dict[str, Upstream], places: Places) -> dict[str, str]:
     """Ask the DVC remote, if there is one, for what the cache has not; returns why it did not give an item."""
-    remote = os.environ.get("GPBENCH_DVC_REMOTE") or _default_remote(places)
+    remote = dvc.remote(places)
     asked = {item: known for item, known in missing.items() if remote and _uncached(known, places)}
     if not asked:
         return {}
-    done = _dvc(places, asked, "fetch", "-r", remote)
+    done = dvc.run(places, asked, "fetch", "-r", remote)
     reasons = {}
     for item, known in asked.items():
-        came = _object(known, places).is_file()
+        came = dvc.cached(known.md5, places).is_file()
         if reason := _uncached(known, places):  # DVC does not verify what an HTTP remote gives
-            silent = _last_line(done) if done.returncode else "does not have it or does not answer"
+            silent = dvc.last_line(done) if done.returncode else "does not have it or does not answer"
             reasons[item] = f"DVC remote {remote}: {reason if came else silent}"
     return reasons
-
-
-def _default_remote(places: Places) -> str:
-    """The remote that `dvc remote add -d` made the default, for everybody or in this checkout; else nothing."""
-    parser = configparser.ConfigParser(interpolation=None, strict=False)
-    try:
-        parser.read([places.root / ".dvc" / name for name in ("config", "config.local")])
-    except configparser.Error as error:
-        raise UserError(f"{places.root / '.dvc'}: the configuration of DVC cannot be read: {error}") from error
-    return parser.get("core", "remote", fallback="").strip("\"'")
 
 
 def _obtain(
@@ -171,6 +160,8 @@ def _take(source: str, item: str, known: Upstream, target: Path, places: Places)
         return _place(Path(source), "", source, item, known, target)
     address, _, member = source.partition("#")
     part = _aside(f"{item}.{hashlib.md5(address.encode(), usedforsecurity=False).hexdigest()[:8]}.part", places)
+    if not (known.md5 or known.sha256):  # nothing would tell that the file changed between two halves
+        part.unlink(missing_ok=True)
     while True:
         fresh = not part.exists()
         download(address, part, item)
@@ -191,24 +182,21 @@ def _place(path: Path, member: str, address: str, item: str, known: Upstream, ta
 
 
 def _checkout(new: dict[str, Upstream], places: Places) -> None:
-    done = _dvc(places, new, "checkout")
+    done = dvc.run(places, new, "checkout")
     for item, known in new.items():
         if reason := wrong(places.raw / item, known):
             (places.raw / item).unlink(missing_ok=True)
-            reason = _last_line(done) if done.returncode else reason
-            raise UserError(f"{item}: dvc checkout failed: {reason}; delete {_object(known, places)} and fetch again")
-
-
-def _object(known: Upstream, places: Places) -> Path:
-    """Path of a file in DVC's cache."""
-    return places.root / ".dvc" / "cache" / "files" / "md5" / known.md5[:2] / known.md5[2:]
+            reason = dvc.last_line(done) if done.returncode else reason
+            raise UserError(
+                f"{item}: dvc checkout failed: {reason}; delete {dvc.cached(known.md5, places)} and fetch again"
+            )
 
 
 def _uncached(known: Upstream, places: Places) -> str:
     """Why the cache does not have a file; a wrong object is removed from it."""
-    reason = wrong(_object(known, places), known)
+    reason = wrong(dvc.cached(known.md5, places), known)
     if reason:
-        _object(known, places).unlink(missing_ok=True)
+        dvc.cached(known.md5, places).unlink(missing_ok=True)
     return reason
 
 
@@ -234,16 +222,3 @@ def _locked(name: str, places: Places) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def _last_line(done: subprocess.CompletedProcess[str]) -> str:
-    return (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-
-
-def _dvc(places: Places, items: Iterable[str], *words: str) -> subprocess.CompletedProcess[str]:
-    """Run DVC on some items, waiting for its repository-wide lock instead of failing."""
-    line = [sys.executable, "-m", "dvc", "--wait-for-lock", *words, *(f"data/raw/{item}" for item in items)]
-    environment = os.environ | {"DVC_NO_ANALYTICS": "1"}
-    return subprocess.run(
-        line, cwd=places.root, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )

@@ -54,16 +54,19 @@ def text(path: Path, source: Source) -> tuple[list[str], Iterator[Row]]:
         names = _attributes(path, numbered)
     elif source.header == "line":
         number, line = next(numbered, (0, ""))
-        names = [cell.strip() for cell in _split(line, source.separator)] if number else []
-    return names, ((f"{path}, line {n}", _split(line, source.separator)) for n, line in numbered)
+        names = _split(line, source.separator, f"{path}, line {number}") if number else []
+    return names, ((where := f"{path}, line {n}", _split(line, source.separator, where)) for n, line in numbered)
 
 
-def _split(line: str, separator: str) -> list[str]:
+def _split(line: str, separator: str, where: str) -> list[str]:
     if separator == "whitespace":
         return line.split()
-    if '"' in line:
+    if '"' not in line:
+        return [cell.strip() for cell in line.split(separator)]
+    try:
         return [cell.strip() for cell in next(csv.reader([line], delimiter=separator, skipinitialspace=True))]
-    return [cell.strip() for cell in line.split(separator)]
+    except csv.Error as error:
+        raise UserError(f"{where}: {error}") from error
 
 
 def _attributes(path: Path, numbered: Iterator[tuple[int, str]]) -> list[str]:
@@ -73,10 +76,10 @@ def _attributes(path: Path, numbered: Iterator[tuple[int, str]]) -> list[str]:
         word, _, rest = line.strip().partition(" ")
         if word.lower() == "@data":
             return names
-        if word.lower() == "@attribute":
+        if word.lower() == "@attribute" and rest.strip():
             names.append(rest.split()[0].strip("'\""))
-        elif not word.startswith(("@", "%")):
-            raise UserError(f"{path}, line {number}: expected @attribute, @data or a comment, got {word!r}")
+        elif word.lower() == "@attribute" or not word.startswith(("@", "%")):
+            raise UserError(f"{path}, line {number}: expected @attribute NAME, @data or a comment, got {word!r}")
     raise UserError(f"{path} has no line @data")
 
 

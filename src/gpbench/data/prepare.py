@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 from gpbench.data import fetch, sources, statistics, table
 from gpbench.errors import UserError
 from gpbench.places import Places
@@ -34,6 +37,31 @@ def prepare(dataset: Dataset, places: Places) -> str:
             f"data set {dataset.name!r}: md5 of the arrays is {md5}, the catalogue says {dataset.md5}; "
             "the source is not the one that was pinned"
         )
-    about = {"task": dataset.task, "classes": dataset.classes, "units": dataset.units, "md5": md5}
-    table.save(parsed, places.prepared / f"{dataset.name}.npz", about)
+    table.save(parsed, places.prepared_file(dataset.name), _entry(dataset))
     return md5
+
+
+def require_current(dataset: Dataset, places: Places) -> None:
+    """Refuse a prepared file that was made from another catalogue entry (other columns, names, units, ...)."""
+    path = places.prepared_file(dataset.name)
+    about = table.header(path)
+    if {key: about.get(key) for key in _entry(dataset)} != _entry(dataset):
+        raise UserError(
+            f"{path} was prepared from another entry than conf/dataset/{dataset.name}.yaml is now; "
+            f"run `gpbench data prepare {dataset.name}`"
+        )
+
+
+def ensure(dataset: Dataset, places: Places) -> None:
+    """Fetch and prepare a data set, unless that was done from the catalogue entry as it is."""
+    if places.prepared_file(dataset.name).is_file():
+        require_current(dataset, places)
+    else:
+        fetch.fetch(dataset.source.files, places)
+        prepare(dataset, places)
+
+
+def _entry(dataset: Dataset) -> dict[str, Any]:
+    """What of a catalogue entry the prepared file depends on, as plain data."""
+    keys = ("task", "md5", "classes", "drop", "units")
+    return {key: getattr(dataset, key) for key in keys} | {"source": dataclasses.asdict(dataset.source)}

@@ -101,6 +101,8 @@ def _train_rows(rules: Splits, dataset: Dataset) -> int:
         return n - rules.test_rows[dataset.name]
     if rules.sqrt_test:
         return n - round(math.sqrt(n))
+    if rules.scheme == "train_test_split":
+        return n - math.ceil(round(1 - rules.train_fraction, 12) * n)
     return round(rules.train_fraction * n) if rules.scheme == "permutation" else int(rules.train_fraction * n)
 
 
@@ -180,24 +182,25 @@ def scaling(
 ) -> Scaling:
     """Scaling of one split from its training rows (population standard deviation; constant columns keep scale 1).
 
-    Pixels are divided by the largest training value instead, so that they stay in [0, 1] and the
-    background stays 0. Classes are never scaled. Where the protocol lists the leak `test_x`, input
+    Pixels are divided by the largest training value instead, so that 0..255 becomes 0..1 and a background of 0
+    stays 0. Classes are never scaled. Where the protocol lists the leak `test_x`, input
     statistics come from all rows, as in the paper it copies."""
     seen = inputs if "test_x" in leaks else inputs[train]
     if images:
-        x_shift, x_scale = np.zeros(inputs.shape[1]), np.full(inputs.shape[1], float(seen.max()))
+        x_shift, x_scale = np.zeros(inputs.shape[1]), np.full(inputs.shape[1], float(seen.max()) or 1.0)
     else:
-        x_shift, x_scale = seen.mean(0), seen.std(0)
+        x_shift, x_scale = seen.mean(0), _spread(seen)
     if task == "regression":
-        y_shift, y_scale = targets[train].mean(0), targets[train].std(0)
+        y_shift, y_scale = targets[train].mean(0), _spread(targets[train])
     else:
         y_shift, y_scale = np.zeros(targets.shape[1]), np.ones(targets.shape[1])
-    return Scaling(x_shift, _nonzero(x_scale), y_shift, _nonzero(y_scale))
+    return Scaling(x_shift, x_scale, y_shift, y_scale)
 
 
-def _nonzero(scale: np.ndarray) -> np.ndarray:
-    """Scale 1 for columns that do not vary (up to rounding)."""
-    return np.where(scale > 1e-12, scale, 1.0)
+def _spread(rows: np.ndarray) -> np.ndarray:
+    """Population standard deviation of every column, 1 for columns that do not vary (up to rounding)."""
+    sd = rows.std(0)
+    return np.where(sd > 1e-12 * np.abs(rows).max(0), sd, 1.0)
 
 
 def check_classes(targets: np.ndarray, train: np.ndarray, classes: int, where: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import chain
+from itertools import chain, zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -47,15 +47,11 @@ def _cells(dataset: Dataset, raw: Path) -> Table:
 
 def _beside(parts: list) -> chain[Row]:
     """Rows of several files joined cell by cell; they must be equally many."""
-    for rows in _zip(parts):
-        yield rows[0][0], [cell for _, one in rows for cell in one]
-
-
-def _zip(parts: list):
-    try:
-        yield from zip(*parts, strict=True)
-    except ValueError:
-        raise UserError("files that hold columns of the same rows differ in their number of rows") from None
+    for rows in zip_longest(*parts):
+        if None in rows:
+            where = " and ".join(row[0] for row in rows if row)
+            raise UserError(f"{where}: the other file has no such row; both must hold columns of the same rows")
+        yield " and ".join(where for where, _ in rows), [cell for _, one in rows for cell in one]
 
 
 def _sklearn(dataset: Dataset, raw: Path) -> Table:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import zipfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,15 +88,33 @@ def save(table: Table, path: Path, about: dict[str, Any]) -> None:
 
 def load(path: Path, md5: str) -> Table:
     """Read a prepared file; a missing, truncated or altered one is a one-line error."""
-    mend = f"delete it and run `gpbench data prepare {path.stem}`"
+    with _opened(path) as stored:
+        names = json.loads(str(stored["header"]))
+        table = Table(stored["inputs"], stored["targets"], names["inputs"], names["targets"])
+    if table.md5 != md5:
+        raise UserError(
+            f"{path} is corrupted or of another catalogue entry: md5 of its arrays is {table.md5}, "
+            f"expected {md5}; {_mend(path)}"
+        )
+    return table
+
+
+def header(path: Path) -> dict[str, Any]:
+    """Names and what else was saved beside the arrays of a prepared file."""
+    with _opened(path) as stored:
+        return json.loads(str(stored["header"]))
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     try:
         with np.load(path, allow_pickle=False) as stored:
-            header = json.loads(str(stored["header"]))
-            table = Table(stored["inputs"], stored["targets"], header["inputs"], header["targets"])
+            yield stored
     except FileNotFoundError:
         raise UserError(f"{path} is missing; run `gpbench data prepare {path.stem}`") from None
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise UserError(f"{path} cannot be read ({error}); {mend}") from error
-    if table.md5 != md5:
-        raise UserError(f"{path} is corrupted: md5 of its arrays is {table.md5}, catalogue says {md5}; {mend}")
-    return table
+        raise UserError(f"{path} cannot be read ({error}); {_mend(path)}") from error
+
+
+def _mend(path: Path) -> str:
+    return f"delete it and run `gpbench data prepare {path.stem}`"

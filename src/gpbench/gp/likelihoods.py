@@ -19,10 +19,10 @@ SMALLEST_VARIANCE = 1e-12
 """Below it a marginal counts as a point; keeps the gradient of a standard deviation finite."""
 
 
-def for_task(task: str, num_classes: int, multiclass: str = "robustmax") -> Likelihood:
+def for_task(task: str, num_classes: int, num_targets: int = 1, multiclass: str = "robustmax") -> Likelihood:
     """Likelihood of a task: Gaussian, probit, or for `multiclass` robust-max or softmax."""
     if task == "regression":
-        return Gaussian()
+        return Gaussian(num_targets)
     if task == "binary":
         return BernoulliProbit()
     if task == "multiclass":
@@ -50,9 +50,10 @@ def _host(tensor: Tensor) -> np.ndarray:
 
 
 class Gaussian:
-    """p(y | f) = N(y; f, noise_variance), one output."""
+    """p(y | f) = N(y; f, noise_variance): an output a target, one noise variance for all."""
 
-    num_outputs = 1
+    def __init__(self, num_targets: int = 1) -> None:
+        self.num_outputs = num_targets
 
     def log_prob(self, y: Tensor, f: Tensor, noise_variance: Tensor) -> Tensor:
         """log N(y; f, noise_variance)."""

@@ -94,18 +94,14 @@ class State:
 
 
 class Method:
-    """hyper: the module's `Hyperparameters`; task: regression, binary or multiclass; num_classes: 0 in regression."""
+    """hyper: the module's `Hyperparameters`; task: regression, binary or multiclass; num_classes: 0 in regression;
+    num_targets: P, 1 in classification."""
 
-    def __init__(self, hyper: Any, task: str, num_classes: int = 0) -> None:
+    def __init__(self, hyper: Any, task: str, num_classes: int = 0, num_targets: int = 1) -> None:
         self.hyper = hyper
         self.task = task
         self.num_classes = num_classes
-
-    def num_functions(self, data: TrainingSet) -> int:
-        """Latent functions Q: one a target in regression (they share kernel and noise), C for C > 2 classes."""
-        if self.task == "regression":
-            return data.targets.shape[1]
-        return self.num_classes if self.task == "multiclass" else 1
+        self.num_targets = num_targets
 
 
 class ClosedFormMethod(Method, ABC):

@@ -62,9 +62,9 @@ class Hyperparameters:
 
 
 class Method(SamplerMethod):
-    def __init__(self, hyper: Hyperparameters, task: str, num_classes: int = 0) -> None:
-        super().__init__(hyper, task, num_classes)
-        self.likelihood = likelihoods.for_task(task, num_classes)
+    def __init__(self, hyper: Hyperparameters, task: str, num_classes: int = 0, num_targets: int = 1) -> None:
+        super().__init__(hyper, task, num_classes, num_targets)
+        self.likelihood = likelihoods.for_task(task, num_classes, num_targets)
         self.names = [f"layer{number}" for number in range(1, hyper.layers + 1)]
 
     def init(self, data: TrainingSet, keys: list[Key]) -> State:
@@ -75,7 +75,7 @@ class Method(SamplerMethod):
         state = State({})
         for name in self.names:
             hidden = name != self.names[-1]
-            num_outputs = width if hidden else self.num_functions(data)
+            num_outputs = width if hidden else self.likelihood.num_outputs
             state.params |= self._first_layer(name, x, z, train.weight, num_outputs)
             if hidden:
                 mapped = state.buffers[f"{name}.mean_map"] = mean_map(x, width)

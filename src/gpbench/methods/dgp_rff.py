@@ -58,15 +58,14 @@ class Hyperparameters:
 
 
 class Method(GradientMethod):
-    def __init__(self, hyper: Hyperparameters, task: str, num_classes: int = 0) -> None:
-        super().__init__(hyper, task, num_classes)
-        self.likelihood = likelihoods.for_task(task, num_classes, multiclass="softmax")
+    def __init__(self, hyper: Hyperparameters, task: str, num_classes: int = 0, num_targets: int = 1) -> None:
+        super().__init__(hyper, task, num_classes, num_targets)
+        self.likelihood = likelihoods.for_task(task, num_classes, num_targets, multiclass="softmax")
         self.names = [f"layer{number}" for number in range(1, hyper.layers + 1)]
         self.widths = [hyper.hidden_width] * (hyper.layers - 1) + [self.likelihood.num_outputs]
 
     def init(self, data: TrainingSet, keys: list[Key]) -> State:
         """q(Omega) at its prior, q(W) small and random."""
-        self.widths[-1] = self.num_functions(data)
         generators = [streams.rng(key, "init") for key in keys]
         like = data.inputs
 
@@ -95,7 +94,7 @@ class Method(GradientMethod):
         return State(params, buffers)
 
     def noise_size(self, batch_size: int) -> int:
-        """One normal a weight and training sample, whatever the batch (of several targets: once `init` has run)."""
+        """One normal a weight and training sample, whatever the batch."""
         return self.hyper.samples_train * sum(2 * self.hyper.num_features * width for width in self.widths)
 
     def frozen(self, step: int, steps: int) -> frozenset[str]:
@@ -124,7 +123,7 @@ class Method(GradientMethod):
     @torch.no_grad()
     def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
         """Equal mixture over `samples_test` weights, the same for every row of x `[R, T, D]`."""
-        size = sum(state.params[f"{name}.weight_mean"][0].numel() for name in self.names)
+        size = self.noise_size(1) // self.hyper.samples_train
         noise = streams.normal(keys, "eval", 0, (self.hyper.samples_test, size), like=x).transpose(0, 1)
         frequencies, weights = self._frequencies(state), self._weights(state, noise)
         rows = max(1, CHUNK_ELEMENTS // (len(keys) * self.hyper.samples_test * 2 * self.hyper.num_features))

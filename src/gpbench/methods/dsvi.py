@@ -63,7 +63,7 @@ class Method(svgp.Method):
             state.buffers[f"{name}.mean_map"] = mean_map(x, width)
             x, z = x @ state.buffers[f"{name}.mean_map"], z @ state.buffers[f"{name}.mean_map"]
         lengthscale = self.start_lengthscale(x, train.weight)
-        state.params |= svgp.init_layer(self.names[-1], z, self.num_functions(data), lengthscale, hyper.outputscale)
+        state.params |= svgp.init_layer(self.names[-1], z, self.likelihood.num_outputs, lengthscale, hyper.outputscale)
         return state
 
     @property

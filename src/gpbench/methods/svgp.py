@@ -71,9 +71,9 @@ def layer(params: dict[str, Tensor], name: str, jitter: float) -> Layer:
 
 
 class Method(GradientMethod):
-    def __init__(self, hyper, task: str, num_classes: int = 0) -> None:
-        super().__init__(hyper, task, num_classes)
-        self.likelihood = likelihoods.for_task(task, num_classes)
+    def __init__(self, hyper, task: str, num_classes: int = 0, num_targets: int = 1) -> None:
+        super().__init__(hyper, task, num_classes, num_targets)
+        self.likelihood = likelihoods.for_task(task, num_classes, num_targets)
 
     def init(self, data: TrainingSet, keys: list[streams.Key]) -> State:
         train = data.full()
@@ -81,7 +81,7 @@ class Method(GradientMethod):
         params = init_layer(
             "layer1",
             z,
-            self.num_functions(data),
+            self.likelihood.num_outputs,
             self.start_lengthscale(train.x, train.weight),
             self.hyper.outputscale,
         )

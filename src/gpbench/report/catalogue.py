@@ -37,7 +37,7 @@ def listing(datasets: list[Dataset], where: Places) -> list[str]:
             f"{one.rows:,} x {one.columns} ({len(one.source.targets)})",
             _megabytes(one, where),
             _state(one, where),
-            "yes" if (where.prepared / f"{one.name}.npz").is_file() else "no",
+            "yes" if where.prepared_file(one.name).is_file() else "no",
             re.split(r";|,| \((?!>)", one.licence)[0],
         ]
         for one in datasets

@@ -46,11 +46,17 @@ def facts(view: View) -> list[tuple[str, str]]:
         ("fits", f"{done} of {planned} done"),
         ("methods", ", ".join(view.labels[method] for method in view.methods)),
         ("data sets", ", ".join(f"{name} ({view.tasks.get(name, 'task unknown')})" for name in view.datasets)),
-        ("protocol", str(view.study["protocol"])),
+        ("protocol", f"{view.study['protocol']}, which reports {reported(view)}"),
         ("budget", str(view.study["budget"])),
         ("splits", str(view.fits["split"].nunique())),
         ("training time", f"{number(view.done['seconds_train'].sum() / 60)} minutes in all finished fits"),
     ]
+
+
+def reported(view: View) -> str:
+    """What the protocol's source prints: metrics, and the spread over splits."""
+    choice = view.study["reported"]
+    return f"{', '.join(choice['metrics'])} and the {choice['spread']} over splits"
 
 
 def provenance(view: View) -> list[tuple[str, str]]:

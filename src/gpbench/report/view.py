@@ -35,7 +35,7 @@ class View:
 
     @cached_property
     def study(self) -> dict:
-        """`study.json`: name, title, datasets, methods, protocol, budget, splits, expected, commit, created."""
+        """`study.json`: name, title, datasets, methods, protocol, what it reports, budget, splits, expected, commit."""
         return json.loads(self._path("study.json").read_text())
 
     @cached_property

@@ -32,7 +32,7 @@ def answer(where: Places, prefix: str, source: Path, target: Path | None) -> Non
         raise UserError(f"fit {fit_id} is {record['status']}: {record['reason']}; it has no model")
     what, address = record["what"], record["address"]
     dataset = config.compose(where.conf, "dataset", address["dataset"])
-    table = tables.load(where.prepared / f"{dataset.name}.npz", what["data"]["md5"])
+    table = tables.load(where.prepared_file(dataset.name), what["data"]["md5"])
     part = predict.fold(what, table, record["split"], record["replica"])
     x = part.scaling.inputs(read_inputs(source, table.input_names))
     entry = importlib.import_module(what["entry"])

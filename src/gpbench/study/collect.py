@@ -81,6 +81,7 @@ def collect(where: Places, name: str) -> dict[str, int]:
         "name": name,
         "command": plan["command"],
         **{k: study[k] for k in ("title", "datasets", "methods", "protocol", "budget", "splits")},
+        "reported": plan["cells"][0]["reported"],
         "expected": [[cell["method"], cell["address"]["dataset"], fit["split"]] for cell, fit in fits(plan)],
         **provenance.commit(where.root),
         "created": provenance.now(),

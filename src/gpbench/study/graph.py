@@ -7,9 +7,10 @@ import json
 import math
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from gpbench import config
+from gpbench import config, schema
 from gpbench.config import source_path
 from gpbench.places import Places, write_if_changed
 from gpbench.study import collect, identity, owner
@@ -20,12 +21,12 @@ from gpbench.study.store import Store
 
 @dataclass(frozen=True)
 class Graph:
-    """Name of the results folder, batch -> {datasets, threads, mem_mb, minutes, gpu}, data set -> its raw files,
-    who needs them -> raw files that are not there, and the data sets that `snakemake data` makes."""
+    """Name of the results folder, batch -> {datasets, threads, mem_mb, minutes, gpu}, data set -> {raw, entry,
+    mem_mb}, who needs them -> raw files that are not there, and the data sets that `snakemake data` makes."""
 
     name: str
     batches: dict[str, dict[str, Any]]
-    raw: dict[str, list[str]]
+    datasets: dict[str, dict[str, Any]]
     absent: dict[str, list[str]]
     catalogue: list[str]
 
@@ -48,21 +49,29 @@ def load(where: Places, study: str, overrides: str, main: bool) -> Graph:
     plan = collect.read_plan(where, name)
     write_if_changed(collect.stamp(where, name), collect.seen(where, plan))
     write_if_changed(where.plans / "report.code", _report_code())
-    datasets = {n: config.compose(where.conf, "dataset", n) for n in config.options(where.conf, "dataset")}
-    catalogue = [n for n, dataset in datasets.items() if not dataset.on_request]
-    raw = {n: datasets[n].source.files for n in sorted({*catalogue, *made.study.datasets})}
+    entries = config.options(where.conf, "dataset")
+    every = {n: config.compose(where.conf, "dataset", n) for n in entries}
+    catalogue = [n for n, dataset in every.items() if not dataset.on_request]
+    datasets = {n: _sources(every[n], entries[n]) for n in sorted({*catalogue, *made.study.datasets})}
     batches = {b["batch_id"]: _needs(b, made.cost) for b in made.batches}
-    graph = Graph(name, batches, raw, _absent(where, raw), catalogue)
+    graph = Graph(name, batches, datasets, _absent(where, datasets), catalogue)
     write_if_changed(path, json.dumps(dataclasses.asdict(graph)))
     return graph
 
 
-def _absent(where: Places, raw: dict[str, list[str]]) -> dict[str, list[str]]:
+def _sources(dataset: schema.Dataset, entry: Path) -> dict[str, Any]:
+    """What a data set is prepared from, and the memory that takes: up to three copies, of bytes or of numbers."""
+    copies = 3 * (1 if dataset.source.kind in ("idx", "svmlight") else 8)
+    mem_mb = 500 + copies * dataset.rows * (dataset.columns + 1) // 1_000_000
+    return {"raw": dataset.source.files, "entry": str(entry), "mem_mb": mem_mb}
+
+
+def _absent(where: Places, datasets: dict[str, dict[str, Any]]) -> dict[str, list[str]]:
     """The raw files that are not there, grouped by the data sets that need them."""
     groups: dict[str, list[str]] = {}
-    for item in sorted({item for items in raw.values() for item in items}):
+    for item in sorted({item for one in datasets.values() for item in one["raw"]}):
         if not (where.raw / item).is_file():
-            groups.setdefault("_and_".join(n for n, items in raw.items() if item in items), []).append(item)
+            groups.setdefault("_and_".join(n for n, one in datasets.items() if item in one["raw"]), []).append(item)
     return groups
 
 

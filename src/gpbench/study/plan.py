@@ -1,6 +1,6 @@
 """From a study to the fits that it needs: composed, checked, identified, and cut into batches. No torch.
 
-    cell    {method, address, label, family, rows, what, how, skip, fits: [{split, replica, fit_id}]}
+    cell    {method, address, label, family, reported, rows, what, how, skip, fits: [{split, replica, fit_id}]}
     group   {group_id, address, label, family, what, how, fits}: fits that ride in one tensor batch
     batch   {batch_id, groups, seconds}: what one job runs
 
@@ -133,7 +133,8 @@ def _cell(
     """One cell; impossible ones carry the reason in `skip`."""
     if dataset.md5 is None:
         raise UserError(
-            f"data set {dataset.name!r} has no md5; `gpbench data prepare {dataset.name}` prints the one to pin"
+            f"data set {dataset.name!r} has no md5 yet; run `gpbench data pin {dataset.name}`, then "
+            f"`gpbench data prepare {dataset.name}`, which prints the one to write into its file"
         )
     frozen = protocols.freeze(protocol, dataset)
     train_rows, test_rows = protocols.sizes(frozen["splits"], dataset.rows)
@@ -162,6 +163,7 @@ def _cell(
         },
         "label": method.header.label,
         "family": method.family,
+        "reported": {"metrics": protocol.metrics, "spread": protocol.spread},
         "rows": train_rows,
         "test_rows": test_rows,
         "what": what,

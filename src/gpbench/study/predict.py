@@ -77,4 +77,4 @@ def method(what: dict[str, Any]) -> Any:
     """The method of a fit, from its `what` (whose values were checked when it was planned)."""
     module = importlib.import_module(what["method"]["module"])
     hyper = module.Hyperparameters(**{k: v for k, v in what["method"].items() if k != "module"})
-    return module.Method(hyper, what["data"]["task"], what["data"]["classes"])
+    return module.Method(hyper, what["data"]["task"], what["data"]["classes"], len(what["protocol"]["outputs"]))

@@ -38,7 +38,7 @@ def run_batch(batch: dict[str, Any], where: Places) -> dict[str, dict[str, str]]
     require_device(batch)
     groups = [g for g in batch["groups"] if not all(store.has(f["fit_id"]) for f in g["fits"])]
     data = {g["address"]["dataset"]: g["what"]["data"]["md5"] for g in groups}
-    loaded = {name: tables.load(where.prepared / f"{name}.npz", md5) for name, md5 in data.items()}
+    loaded = {name: tables.load(where.prepared_file(name), md5) for name, md5 in data.items()}
     for module in sorted({m for g in groups for m in (g["what"]["entry"], g["what"]["method"]["module"])}):
         importlib.import_module(module)
     gc.freeze()  # children share what is imported; the collector must not touch it

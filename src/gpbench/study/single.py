@@ -55,16 +55,13 @@ def _number(words: dict[str, str], key: str) -> int:
 
 def batch(where: Places, settings: list[str]) -> tuple[dict[str, Any], list[str]]:
     """The batch that fits one cell (without groups where it is in the store), and its fits; data are prepared."""
-    from gpbench.data.fetch import fetch
-    from gpbench.data.prepare import prepare
+    from gpbench.data.prepare import ensure
 
     study, cell = _cell(where, settings)
     if cell["skip"]:
         raise UserError(f"{cell['address']['method']} on {cell['address']['dataset']}: {cell['skip']}")
     dataset = config.compose(where.conf, "dataset", cell["address"]["dataset"])
-    if not (where.prepared / f"{dataset.name}.npz").is_file():
-        fetch(dataset.source.files, where)
-        prepare(dataset, where)
+    ensure(dataset, where)
     made = planning.build(where, "single", "", study, [cell], [])
     groups = [g for b in made.batches for g in b["groups"]]
     return {"groups": groups}, [f["fit_id"] for f in cell["fits"]]
