@@ -9,7 +9,7 @@ import sys
 from snakemake.exceptions import WorkflowError
 
 from gpbench import places
-from gpbench.errors import UserError
+from gpbench.errors import UserError, unknown
 from gpbench.report import FIGURE_NAMES, TABLE_NAMES
 from gpbench.study import collect, graph
 
@@ -20,6 +20,9 @@ if "mirror" in config:  # jobs inherit it
     os.environ["GPBENCH_MIRROR"] = str(config["mirror"])
 
 try:
+    for key in config:
+        if key not in ("study", "overrides", "mirror"):
+            raise unknown("key", key, ("study", "overrides", "mirror"), "--config")
     STUDY, OVERRIDES = (str(config.get(key, plain)) for key, plain in (("study", "default"), ("overrides", "")))
     GRAPH = graph.load(WHERE, STUDY, OVERRIDES, main=workflow.is_main_process)
 except UserError as error:

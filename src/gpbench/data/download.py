@@ -68,7 +68,7 @@ def _request(url: str, part: Path, label: str) -> None:
         if stream.status != http.HTTPStatus.PARTIAL_CONTENT:
             have = 0
         length = stream.headers["Content-Length"]
-        total = have + int(length) if length else None
+        total = have + int(length) if length and length.isdigit() else None
         with part.open("ab" if have else "wb") as sink:
             got = _copy(stream, sink, label, have, total)
     if total is not None and got < total:

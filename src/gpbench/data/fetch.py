@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 
 from gpbench.data import dvc
 from gpbench.data.download import download, is_url, unpack
-from gpbench.data.pins import add, pins, sums, wanted, wrong
+from gpbench.data.pins import add, check_item, pins, sums, wanted, wrong
 from gpbench.errors import UserError
 from gpbench.places import Places, write_aside
 from gpbench.schema import Upstream
@@ -31,6 +31,8 @@ def fetch(items: list[str], places: Places, mirror: str | None = None) -> list[P
 
     Raises UserError for the first that is wrong, unknown or that no source gives; it names every source's reason."""
     entries = pins(places)
+    for item in items:
+        check_item(item)
     missing = {i: wanted(entries[i]) for i in dict.fromkeys(items) if not _there(i, entries.get(i), places)}
     reasons = _from_remote(missing, places)
     for item, known in missing.items():
@@ -72,6 +74,7 @@ def pin(items: list[str], unpinned: dict[str, Upstream], places: Places) -> list
     Returns a line to print for each. Raises UserError where a file cannot be had or is not the documented one."""
     lines, new = [], {}
     for item in items:
+        check_item(item)
         with _locked(item, places):
             if item in pins(places):
                 lines.append(f"{item}: pinned in data.dvc already")

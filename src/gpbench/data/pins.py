@@ -32,7 +32,15 @@ def _parse(text: str) -> dict[str, dict[str, Any]]:
     entries = {entry["path"]: entry for entry in (yaml.safe_load(text) or {}).get("outs") or []}
     if wrong := [path for path, entry in entries.items() if not isinstance(entry["md5"], str)]:
         raise TypeError(f"the md5 of {wrong[0]} needs quotes")
+    for path in entries:
+        check_item(path)
     return entries
+
+
+def check_item(item: str) -> None:
+    """Refuse a raw file that would not lie below data/raw."""
+    if Path(item).is_absolute() or ".." in Path(item).parts:
+        raise UserError(f"raw file {item!r} does not lie below data/raw; name it by its path there")
 
 
 def wanted(entry: dict[str, Any]) -> Upstream:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import tokenize
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ import numpy as np
 from gpbench.errors import UserError
 from gpbench.places import write_aside
 
+# what NumPy and zipfile raise on flipped bytes, wherever they fall
+DAMAGED = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, RuntimeError, tokenize.TokenError)
 CHUNK = 1 << 20  # values that are looked at in one go, so that large sets need no second copy
 
 
@@ -112,7 +115,7 @@ def _opened(path: Path) -> Iterator[Any]:
             yield stored
     except FileNotFoundError:
         raise UserError(f"{path} is missing; run `gpbench data prepare {path.stem}`") from None
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except DAMAGED as error:
         raise UserError(f"{path} cannot be read ({error}); {_mend(path)}") from error
 
 
