@@ -25,9 +25,10 @@ lint: .venv/.ok  ## style and one-way imports
 	ruff format --check .
 	lint-imports
 
-bench: .venv/.ok  ## timings beside GPyTorch, overhead of the loop
+bench: .venv/.ok  ## timings beside GPyTorch, overhead of the loop, growth of DGP-RFF's cost
 	OMP_NUM_THREADS=1 python bench/bench.py
 	OMP_NUM_THREADS=1 python bench/loop.py
+	OMP_NUM_THREADS=1 python bench/rff.py
 
 figures: .venv/.ok  ## redraw the figures of the default study
 	snakemake --cores $(CORES) --forcerun figures --until figures

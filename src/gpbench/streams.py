@@ -9,14 +9,19 @@ checkpoint at a block boundary needs no generator state.
 from __future__ import annotations
 
 import hashlib
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import torch
 
 STREAMS = ("init", "batch", "noise", "mcmc", "eval")
+LARGEST_DRAW = 2**23
+"""Numbers drawn at once: 64 MB in float64."""
 
 
 class Key(NamedTuple):
@@ -57,3 +62,19 @@ def normal(keys: list[Key], stream: str, block: int, shape: tuple[int, ...], lik
         for key in keys
     ]
     return torch.stack(draws)
+
+
+def normal_steps(key: Key, stream: str, block: int, sizes: list[int], like: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Standard normals of one replica, a vector of `sizes[k]` numbers for step k of a block.
+
+    Steps of equal size are drawn together, up to `LARGEST_DRAW` numbers; `sizes` alone decides which.
+    """
+    import torch
+
+    source = generator(key, stream, block, like.device)
+    for size, run in groupby(sizes):
+        left = len(list(run))
+        while left:
+            count = min(left, max(1, LARGEST_DRAW // max(size, 1)))
+            yield from torch.randn((count, size), generator=source, dtype=like.dtype, device=like.device)
+            left -= count

@@ -9,7 +9,7 @@ from gpbench import config
 from gpbench.data import table as tables
 from gpbench.errors import UserError
 from gpbench.places import Places
-from gpbench.study import plan
+from gpbench.study import cells as resolving
 
 CASES = every_case(CONF)
 
@@ -34,7 +34,7 @@ def test_every_method_and_preset_composes(name):
 def test_a_task_that_a_method_does_not_support_is_skipped_with_its_reason(tmp_path):
     every = methods(CONF)
     overrides = f"datasets=[boston,wdbc,wine] methods=[{','.join(every)}]"
-    _, cells, _ = plan.resolve(Places(CONF.parent, tmp_path), "default", overrides)
+    _, cells, _ = resolving.resolve(Places(CONF.parent, tmp_path), "default", overrides)
     assert len(cells) == 3 * len(every)
     for cell in cells:
         tasks = every[cell["address"]["method"]].header.tasks

@@ -26,6 +26,7 @@ MIRRORED = [name for name, dataset in CATALOGUE.items() if dataset.source.files 
 SHAPES = {
     "auto_mpg": ((392, 7), 0),
     "boston": ((506, 13), 0),
+    "composed_bumps": ((550, 1), 0),
     "diabetes": ((442, 10), 0),
     "digits": ((1797, 64), 10),
     "mnist_5k": ((5000, 784), 10),

@@ -1,6 +1,8 @@
 import numpy as np
 import pytest
 import torch
+from arc_cosine import arc_cosine
+from scipy.integrate import quad
 from scipy.spatial.distance import cdist
 
 from gpbench.gp import kernels
@@ -30,3 +32,36 @@ def test_variance_is_the_outputscale_far_from_the_origin_too():
     x = torch.full((1, 1, 2), 1e3, dtype=torch.float64)
     one = torch.ones(1, 2, dtype=torch.float64)
     assert float(kernels.rbf(x, x, one, one[:, 0])) == pytest.approx(1.0, rel=1e-8)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+def test_arc_cosine_is_its_integral(dtype, tolerance):
+    # 2 E max(0, w u) max(0, w v) over w ~ N(0, I) in the plane: in polar coordinates int r^3 exp(-r^2 / 2) dr = 2
+    rng = np.random.default_rng(0)
+    x1, x2, lengthscale, outputscale = rng.normal(size=(4, 2)), rng.normal(size=(3, 2)), np.array([0.5, 2.0]), 0.7
+    arguments = [torch.as_tensor(a, dtype=dtype)[None] for a in (x1, x2, lengthscale, outputscale)]
+    ours = arc_cosine(*arguments)[0]
+
+    def integrand(angle, u, v):
+        direction = np.array([np.cos(angle), np.sin(angle)])
+        return max(0.0, direction @ u) * max(0.0, direction @ v) * 4 / (2 * np.pi)
+
+    for i, u in enumerate(x1 / lengthscale):
+        for j, v in enumerate(x2 / lengthscale):
+            kinks = [np.arctan2(w[1], w[0]) + sign * np.pi / 2 for w in (u, v) for sign in (1, -1)]
+            integral, _ = quad(integrand, 0, 2 * np.pi, args=(u, v), points=np.mod(kinks, 2 * np.pi), epsabs=1e-12)
+            assert float(ours[i, j]) == pytest.approx(outputscale * integral, rel=tolerance, abs=tolerance)
+
+
+def test_arc_cosine_of_one_point_is_its_squared_length_and_of_opposite_points_nothing():
+    x, _, lengthscale, outputscale = inputs()
+    squared = (x / lengthscale[:, None]).square().sum(-1) * outputscale[:, None]
+    same = arc_cosine(x, x, lengthscale, outputscale).diagonal(dim1=1, dim2=2)
+    opposite = arc_cosine(x, -x, lengthscale, outputscale).diagonal(dim1=1, dim2=2)
+    torch.testing.assert_close(same, squared, rtol=1e-12, atol=0)
+    torch.testing.assert_close(opposite, torch.zeros_like(squared), rtol=0, atol=1e-12)
+
+
+def test_arc_cosine_of_the_origin_is_zero():
+    _, x, lengthscale, outputscale = inputs()
+    assert (arc_cosine(torch.zeros_like(x), x, lengthscale, outputscale) == 0).all()

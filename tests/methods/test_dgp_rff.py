@@ -1,183 +1,249 @@
-"""Random-feature deep GP: the bound against closed forms, replicas, prediction."""
+"""Random-feature deep GP: the bound against closed forms, replicas, prediction. (What each option does: _options.)"""
+
+from itertools import product
 
 import numpy as np
 import pytest
 import torch
-from torch.distributions import Normal, kl_divergence
+from gp_cases import (
+    assert_batched_is_looped,
+    assert_nan_stays_in_its_replica,
+    keys,
+    loss_and_gradient,
+    noise_for,
+    problem,
+    train,
+    training_set,
+)
+from rff_cases import KERNELS, OPTIONS, TREATMENTS, method, named, start
+from torch.distributions import MultivariateNormal, Normal, kl_divergence
 
-from gpbench.gp import features
-from gpbench.methods.base import State, TrainingSet
-from gpbench.methods.dgp_rff import Hyperparameters, Method, gaussian_kl
-from gpbench.streams import Key
-
-KEYS = [Key("toy", "common", split) for split in range(3)]
-
-
-def training_set(task: str = "regression", counts=(40, 39, 40), dtype=torch.float64) -> TrainingSet:
-    """sin(2 x_1) + x_2 / 2 with noise, cut at quantiles into classes; replica r takes the first counts[r] rows."""
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((40, 2))
-    y = np.sin(2 * x[:, :1]) + 0.5 * x[:, 1:] + 0.1 * rng.standard_normal((40, 1))
-    if task != "regression":
-        y = np.digitize(y, np.quantile(y, [0.5] if task == "binary" else [0.3, 0.6]))
-    rows = torch.arange(40).repeat(len(counts), 1)
-    count = torch.tensor(counts)
-    rows = torch.where(rows < count[:, None], rows, 0)
-    zero, one = torch.zeros(len(counts), 2, dtype=dtype), torch.ones(len(counts), 2, dtype=dtype)
-    return TrainingSet(
-        torch.tensor(x, dtype=dtype),
-        torch.tensor(y, dtype=dtype),
-        rows,
-        count,
-        zero,
-        one,
-        zero[:, :1],
-        one[:, :1],
-    )
+from cases import CLASSES, CONF
+from gpbench import config
+from gpbench.data import sources
+from gpbench.gp import features, kernels
+from gpbench.gp.divergences import mean_field_kl
+from gpbench.methods.base import Batch, State
+from rates import exponent
 
 
-def replica(data: TrainingSet, r: int) -> TrainingSet:
-    one = slice(r, r + 1)
-    n = int(data.count[r])
-    scaling = (t[one] for t in (data.x_shift, data.x_scale, data.y_shift, data.y_scale))
-    return TrainingSet(data.inputs, data.targets, data.rows[one, :n], data.count[one], *scaling)
+class Linear:
+    """One layer at fixed Omega is Bayesian linear regression on Phi: y ~ N(Phi W, noise), W ~ N(0, I)."""
+
+    def __init__(self, kernel: str) -> None:
+        width = 8 * features.FEATURES_PER_FREQUENCY[kernel]
+        settings = {"samples_train": 2 * width, "samples_test": 2 * width}
+        self.method = method(hidden_layers=0, kernel=kernel, frequencies="prior_fixed", **settings)
+        self.batch, self.state = start(self.method)
+        self.noise_variance = self.state.params["log_noise_variance"].exp()
+        self.phi, self.y = self.features(self.batch.x), self.batch.y[0]
+        self.precision = torch.eye(width).double() + self.phi.T @ self.phi / self.noise_variance
+        self.covariance = torch.linalg.inv(self.precision)
+        self.mean = self.covariance @ self.phi.T @ self.y / self.noise_variance
+        self.state.params["layer1.weight_mean"] = self.mean[None]
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        omega = self.state.buffers["layer1.frequency_noise"] / self.state.params["layer1.log_lengthscale"].exp().mT
+        outputscale = self.state.params["layer1.log_outputscale"].exp()
+        return features.random_features(self.method.hyper.kernel, x, omega, outputscale)[0]
+
+    def evidence(self) -> torch.Tensor:
+        covariance = self.phi @ self.phi.T + self.noise_variance * torch.eye(len(self.y)).double()
+        return MultivariateNormal(torch.zeros(len(self.y)).double(), covariance).log_prob(self.y[:, 0])
+
+    def noise(self, root: torch.Tensor) -> torch.Tensor:
+        """Noise `[S, R, size]` whose weights m + s eps have the mean m and the covariance root root^T: eps is
+        +- sqrt(K) times the columns of root / s, which have the moments of normals, and a quadratic sees no more."""
+        s = (0.5 * self.state.params["layer1.weight_log_variance"][0]).exp()
+        columns = (len(root) ** 0.5 * root / s).T
+        return torch.cat([columns, -columns])[:, None]
+
+    def bound(self, root: torch.Tensor, kl: torch.Tensor) -> torch.Tensor:
+        """Bound with q(W) = N(m, root root^T) of a given divergence from the prior."""
+        loss = self.method.loss(self.state, self.batch, self.noise(root).reshape(1, -1))
+        return (self.method.kl(self.state) - loss)[0] - kl
 
 
-def method(task: str = "regression", **hyper) -> Method:
-    classes = {"regression": 0, "binary": 2, "multiclass": 3}[task]
-    return Method(Hyperparameters(**({"num_features": 8} | hyper)), task, classes)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_the_optimal_bound_is_the_evidence_of_the_linear_model(kernel):
+    linear = Linear(kernel)
+    prior = MultivariateNormal(torch.zeros_like(linear.mean[:, 0]), torch.eye(len(linear.mean)).double())
+    kl = kl_divergence(MultivariateNormal(linear.mean[:, 0], linear.covariance), prior)
+    bound = linear.bound(torch.linalg.cholesky(linear.covariance), kl)
+    torch.testing.assert_close(bound, linear.evidence(), rtol=1e-10, atol=1e-10)
 
 
-def noise_for(m: Method, replicas: int, rows: int, dtype=torch.float64) -> torch.Tensor:
-    size = m.noise_size(rows)
-    return torch.stack([torch.randn(size, generator=torch.Generator().manual_seed(r)) for r in range(replicas)]).to(
-        dtype
-    )
-
-
-def train(m: Method, data: TrainingSet, keys, steps: int) -> State:
-    state = m.init(data, keys)
-    for value in state.params.values():
-        value.requires_grad_()
-    optimiser = torch.optim.Adam(state.params.values(), lr=m.hyper.learning_rate)
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(steps):
-        noise = torch.randn(len(keys), m.noise_size(40), generator=generator).to(data.inputs)
-        optimiser.zero_grad()
-        m.loss(state, data.full(), noise).sum().backward()
-        optimiser.step()
-    return state
-
-
-def test_optimal_mean_field_bound_misses_the_linear_evidence_by_its_kl():
-    # one layer at fixed Omega is Bayesian linear regression on Phi with posterior precision A; the best factorised q
-    # has precisions A_ii, and log evidence - bound = KL[q || posterior] = (sum_i log A_ii - log det A) / 2
-    size = 16
-    m = method(layers=1, samples_train=2 * size)
-    data = training_set(counts=(40,))
-    batch, state = data.full(), m.init(data, KEYS[:1])
-    noise_variance = state.params["log_noise_variance"].exp().item()
-    omega = state.buffers["layer1.frequency_noise"] / state.params["layer1.log_lengthscale"].exp()[..., None]
-    phi = features.fourier(batch.x, omega, torch.ones(1, dtype=torch.float64))[0]
-    precision = torch.eye(size, dtype=torch.float64) + phi.T @ phi / noise_variance
-    mean = torch.linalg.solve(precision, phi.T @ batch.y[0] / noise_variance)
-    state.params["layer1.weight_mean"] = mean[None]
-    state.params["layer1.weight_log_variance"] = -precision.diagonal().log()[None, :, None]
-    # +- sqrt(K) unit vectors have the moments of standard normals, which is all a quadratic needs
-    corners = size**0.5 * torch.eye(size, dtype=torch.float64)
-    loss = m.loss(state, batch, torch.cat([corners, -corners]).reshape(1, -1))
-
-    covariance = phi @ phi.T + noise_variance * torch.eye(40, dtype=torch.float64)
-    evidence = torch.distributions.MultivariateNormal(torch.zeros(40).double(), covariance).log_prob(batch.y[0, :, 0])
-    gap = 0.5 * (precision.diagonal().log().sum() - torch.logdet(precision))
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_the_optimal_mean_field_bound_misses_the_evidence_by_its_kl(kernel):
+    # the best factorised q has the precisions A_ii of the posterior's precision A, and
+    # log evidence - bound = KL[q || posterior] = (sum_i log A_ii - log det A) / 2
+    linear = Linear(kernel)
+    diagonal = linear.precision.diagonal()
+    linear.state.params["layer1.weight_log_variance"] = -diagonal.log()[None, :, None]
+    bound = linear.bound(diagonal.rsqrt().diag(), linear.method.kl(linear.state)[0])
+    gap = 0.5 * (diagonal.log().sum() - torch.logdet(linear.precision))
     assert gap > 0.1
-    torch.testing.assert_close(-loss[0], evidence - gap, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(bound, linear.evidence() - gap, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_with_the_posterior_of_all_weights_it_predicts_as_the_gp_of_its_features(kernel, monkeypatch):
+    linear = Linear(kernel)
+    x = torch.randn(1, 9, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    drawn = linear.noise(torch.linalg.cholesky(linear.covariance))
+    monkeypatch.setattr(linear.method, "_test_noise", lambda keys, x: drawn)
+    (ours,) = linear.method.predict(linear.state, x, keys(1))
+    phi = linear.features(x)
+    mean, variance = gp_prediction(linear.phi, phi, linear.y, linear.noise_variance)
+    np.testing.assert_allclose(ours.mean(), mean, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(ours.variance(), (variance + linear.noise_variance)[:, None], rtol=1e-8)
+
+
+def gp_prediction(train: torch.Tensor, test: torch.Tensor, y: torch.Tensor, noise: torch.Tensor):
+    """Mean and variance of f at test rows in function space, with the kernel Phi Phi^T."""
+    covariance = train @ train.T + noise * torch.eye(len(y)).double()
+    cross = test @ train.T
+    variance = test.square().sum(1) - (cross @ torch.linalg.solve(covariance, cross.T)).diagonal()
+    return cross @ torch.linalg.solve(covariance, y), variance
+
+
+def test_on_boston_it_tends_to_the_exact_gp_as_one_over_the_root_of_the_number_of_features():
+    table = sources.read(config.compose(CONF, "dataset", "boston"), CONF)
+    x, y = (torch.as_tensor((a - a.mean(0)) / a.std(0)) for a in (table.inputs, table.targets))
+    data, draws, noise = training_set(x[::2], y[::2]), 12, torch.tensor(0.1).double()
+    counts = np.array([100, 400, 1600, 6400])
+    lengthscale = torch.full((1, 13), 13**0.5).double()
+    exact = torch.linalg.cholesky(kernels.rbf(x, x, lengthscale, torch.ones(1).double())[0] + 1e-10 * torch.eye(len(x)))
+    mean, _ = gp_prediction(exact[::2], exact[1::2], y[::2], noise)
+    distance = np.empty((len(counts), draws))
+    for i, count in enumerate(counts):
+        made = method(hidden_layers=0, num_features=int(count), frequencies="prior_fixed", lengthscale=13**0.5)
+        for r, key in enumerate(keys(draws)):
+            omega = made.init(data, [key]).buffers["layer1.frequency_noise"] / lengthscale.mT
+            phi = features.fourier(x[None], omega, torch.ones(1).double())[0]
+            ours, _ = gp_prediction(phi[::2], phi[1::2], y[::2], noise)
+            distance[i, r] = (ours - mean).square().mean()
+    slope, error = exponent(counts, distance)
+    assert error < 0.03
+    assert abs(slope + 0.5) < 4 * error
 
 
 def test_kl_is_that_of_torch_distributions():
     mean, log_variance = torch.randn(2, 3, 4, 5, dtype=torch.float64)
     prior = torch.randn(3, 4, 1, dtype=torch.float64)
     expected = kl_divergence(Normal(mean, (0.5 * log_variance).exp()), Normal(0 * mean, (0.5 * prior).exp()))
-    torch.testing.assert_close(gaussian_kl(mean, log_variance, prior), expected.sum((1, 2)))
+    torch.testing.assert_close(mean_field_kl(mean, log_variance, prior), expected.sum((1, 2)))
+
+
+@pytest.mark.parametrize(("treatment", "feed_forward"), list(product(TREATMENTS, [False, True])))
+def test_the_kl_of_all_layers_is_that_of_torch_distributions(treatment, feed_forward):
+    made = method(hidden_layers=2, frequencies=treatment, feed_forward=feed_forward)
+    _, state = start(made, replicas=2)
+    params, expected = state.params, 0.0
+    for name in made.names:
+        w = Normal(params[f"{name}.weight_mean"], (0.5 * params[f"{name}.weight_log_variance"]).exp())
+        expected += kl_divergence(w, Normal(torch.zeros(1).double(), 1.0)).sum((1, 2))
+        if treatment != "prior_fixed":
+            omega = Normal(params[f"{name}.frequency_mean"], (0.5 * params[f"{name}.frequency_log_variance"]).exp())
+            prior = Normal(torch.zeros(1).double(), 1 / params[f"{name}.log_lengthscale"].exp()[..., None])
+            expected += kl_divergence(omega, prior).sum((1, 2))
+    torch.testing.assert_close(made.kl(state), expected, rtol=1e-12, atol=0)
 
 
 def test_kl_of_the_start_is_that_of_the_weights():
-    m = method()
-    state = m.init(training_set(), KEYS)
-    weights = [(state.params[f"{name}.weight_mean"], state.params[f"{name}.weight_log_variance"]) for name in m.names]
-    expected = sum(gaussian_kl(mean, log, torch.zeros_like(log)) for mean, log in weights)
-    torch.testing.assert_close(m.kl(state), expected)
+    made, x = method(), problem("regression")
+    params = made.init(training_set(*x), keys(1)).params
+    weights = [(params[f"{name}.weight_mean"], params[f"{name}.weight_log_variance"]) for name in made.names]
+    expected = sum(mean_field_kl(mean, log, torch.zeros_like(log)) for mean, log in weights)
+    torch.testing.assert_close(made.kl(State(params)), expected)
 
 
-@pytest.mark.parametrize("task", ["regression", "binary", "multiclass"])
-def test_mini_batches_are_unbiased(task):
-    m, data = method(task), training_set(task, counts=(40, 40))
-    state = m.init(data, KEYS[:2])
-    noise = noise_for(m, 2, 10)
-    parts = [
-        m.loss(state, data.take(torch.arange(start, start + 10).repeat(2, 1)), noise) for start in range(0, 40, 10)
-    ]
-    torch.testing.assert_close(torch.stack(parts).mean(0), m.loss(state, data.full(), noise), rtol=1e-12, atol=1e-12)
+@pytest.mark.parametrize("task", CLASSES)
+@pytest.mark.parametrize("options", OPTIONS, ids=named)
+def test_mini_batches_are_unbiased(options, task):
+    """At fixed noise, which follows its row where rows have their own."""
+    made = method(task, samples_train=2, **options)
+    batch, state = start(made, task)
+    noise = noise_for(made, [40])
+    shared = noise.shape[1] - 40 * (made.noise_size(2) - made.noise_size(1))
+    of_rows = noise[:, shared:].reshape(40, -1)
+    bounds = []
+    for rows in torch.randperm(40, generator=torch.Generator().manual_seed(0)).split(10):
+        part = Batch(batch.x[:, rows], batch.y[:, rows], torch.full((1, 10), 4.0).double())
+        part_noise = torch.cat([noise[:, :shared], of_rows[rows].reshape(1, -1)], 1)
+        bounds.append(made.loss(state, part, part_noise))
+    full = made.loss(state, batch, noise)
+    assert torch.stack(bounds).std() > 1e-3
+    torch.testing.assert_close(torch.stack(bounds).mean(0), full, rtol=1e-12, atol=1e-12)
 
 
-def test_gradient_agrees_with_finite_differences():
-    m, data = method(num_features=2, hidden_width=2), training_set(counts=(40,))
-    state, noise = m.init(data, KEYS[:1]), noise_for(m, 1, 40)
-    names = list(state.params)
+@pytest.mark.parametrize("options", OPTIONS, ids=named)
+def test_gradient_agrees_with_finite_differences(options):
+    made = method(num_features=3, hidden_width=2, **options)
+    batch, state = start(made)
+    noise, names = noise_for(made, [40]), list(state.params)
 
     def loss(*values):
-        return m.loss(State(dict(zip(names, values, strict=True)), state.buffers), data.full(), noise)
+        return made.loss(State(dict(zip(names, values, strict=True)), state.buffers), batch, noise)
 
     assert torch.autograd.gradcheck(loss, [state.params[name].clone().requires_grad_() for name in names])
 
 
-@pytest.mark.parametrize("task", ["regression", "multiclass"])
-def test_batched_replicas_equal_one_at_a_time(task):
-    m, data = method(task, samples_train=2, samples_test=5), training_set(task)
-    together = train(m, data, KEYS, 3)
-    noise, x = noise_for(m, 3, 40), torch.randn(3, 7, 2, dtype=torch.float64)
-    loss, predictives = m.loss(together, data.full(), noise), m.predict(together, x, KEYS)
-    for r, key in enumerate(KEYS):
-        own = replica(data, r)
-        start = m.init(own, [key])
-        for name, value in m.init(data, KEYS).params.items():
-            torch.testing.assert_close(start.params[name][0], value[r], rtol=1e-12, atol=1e-12)
-        alone = State(*({k: v[r : r + 1] for k, v in part.items()} for part in (together.params, together.buffers)))
-        torch.testing.assert_close(m.loss(alone, own.full(), noise[r : r + 1])[0], loss[r], rtol=1e-9, atol=0)
-        predictive = m.predict(alone, x[r : r + 1], [key])[0]
-        np.testing.assert_allclose(predictive.mean(), predictives[r].mean(), rtol=1e-9)
+def test_lengthscales_move_fixed_frequencies_under_the_prior_and_only_the_kl_under_a_posterior():
+    for treatment in TREATMENTS:
+        made = method(frequencies=treatment)
+        batch, state = start(made)
+        lengthscale = state.params["layer1.log_lengthscale"].requires_grad_()
+        (of_loss,) = torch.autograd.grad(made.loss(state, batch, noise_for(made, [40])).sum(), lengthscale)
+        if treatment == "prior_fixed":
+            assert (of_loss.abs() > 1e-3).all()
+        else:
+            (of_kl,) = torch.autograd.grad(made.kl(state).sum(), lengthscale)
+            torch.testing.assert_close(of_loss, of_kl, rtol=1e-12, atol=0)
 
 
-def test_gradients_do_not_mix_replicas():
-    m, data = method(), training_set()
-    state, noise = m.init(data, KEYS), noise_for(m, 3, 40)
-    mean = state.params["layer1.frequency_mean"].requires_grad_()
-    (gradient,) = torch.autograd.grad(m.loss(state, data.full(), noise)[1], mean)
-    assert gradient[1].abs().max() > 0
-    assert gradient[[0, 2]].abs().max() == 0
+@pytest.mark.parametrize("task", CLASSES)
+@pytest.mark.parametrize("options", OPTIONS, ids=named)
+def test_batched_replicas_equal_one_at_a_time(options, task):
+    """Loss, gradient and prediction."""
+    assert_batched_is_looped(method(task, samples_train=2, **options), task)
+
+
+@pytest.mark.parametrize("treatment", TREATMENTS)
+def test_a_replica_that_is_not_a_number_stays_alone(treatment):
+    assert_nan_stays_in_its_replica(method(frequencies=treatment, samples_train=2), "regression")
 
 
 def test_rows_are_predicted_with_the_same_weights():
-    m, data = method(samples_test=4), training_set(counts=(40,))
-    state, x = m.init(data, KEYS[:1]), torch.randn(1, 9, 2, dtype=torch.float64)
-    whole, part = m.predict(state, x, KEYS[:1])[0], m.predict(state, x[:, 3:5], KEYS[:1])[0]
+    made = method(samples_test=4)
+    _, state = start(made)
+    x = torch.randn(1, 9, 3, dtype=torch.float64)
+    whole, part = made.predict(state, x, keys(1))[0], made.predict(state, x[:, 3:5], keys(1))[0]
     np.testing.assert_allclose(whole.mean()[3:5], part.mean(), rtol=1e-12)
 
 
-def test_covariance_parameters_are_frozen_for_the_first_part():
-    m = method(layers=3, freeze_fraction=0.25)
-    frozen = m.frozen(24, 100)
-    assert len(frozen) == 6
-    assert frozen < set(m.init(training_set(), KEYS).params)
-    assert m.frozen(25, 100) == frozenset()
+@pytest.mark.parametrize(("treatment", "kernel"), list(product(TREATMENTS, KERNELS)))
+def test_learning_beats_the_constant_predictor_in_both_precisions(treatment, kernel):
+    for dtype in (torch.float32, torch.float64):
+        made = method(num_features=30, samples_test=20, frequencies=treatment, kernel=kernel)
+        x, y = problem("regression", n=200, dtype=dtype)
+        state, losses = train(made, training_set(x, y), 300)
+        assert all(value.dtype == dtype for value in state.params.values())
+        assert losses[-1] < losses[0]
+        (predictive,) = made.predict(state, x[None], keys(1))
+        constant = -0.5 * np.log(2 * np.pi * np.e * float(y.var()))
+        assert predictive.log_prob(y.double().numpy()).mean() > constant + 0.2
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_learning_beats_the_constant_predictor(dtype):
-    m, data = method(num_features=30, samples_test=20, learning_rate=0.03), training_set(counts=(40,), dtype=dtype)
-    state = train(m, data, KEYS[:1], 300)
-    assert all(value.dtype == dtype for value in state.params.values())
-    predictive = m.predict(state, data.full().x, KEYS[:1])[0]
-    y = data.targets.double().numpy()
-    constant = -0.5 * np.log(2 * np.pi * np.e * y.var())
-    assert predictive.log_prob(y).mean() > constant + 0.3
+def test_the_loss_of_several_samples_is_the_mean_of_theirs():
+    for options in OPTIONS:
+        one, three = method(**options), method(samples_train=3, **options)
+        batch, state = start(three)
+        one.init(training_set(batch.x[0], batch.y[0]), keys(1))
+        noise = noise_for(three, [40])
+        shared = three.noise_size(0)
+        of_samples = noise[:, :shared].reshape(3, -1)
+        of_rows = noise[:, shared:].reshape(40, 3, -1)
+        losses = [one.loss(state, batch, torch.cat([of_samples[s], of_rows[:, s].reshape(-1)])[None]) for s in range(3)]
+        together, _ = loss_and_gradient(three, state, batch, noise)
+        torch.testing.assert_close(together, torch.stack(losses).mean(0), rtol=1e-12, atol=0)

@@ -1,7 +1,7 @@
 """Studies that the tests of this folder share."""
 
 import pytest
-from synthetic_study import build
+from synthetic_study import build, build_asked
 
 from gpbench.report.view import View
 
@@ -22,3 +22,9 @@ def small(tmp_path_factory):
     """Two methods, one regression and one binary data set, three splits, all done."""
     folder = tmp_path_factory.mktemp("small") / "small"
     return build(folder, ["svgp", "constant"], ["boston", "banana"], splits=3, status=lambda *_: ("done", ""))
+
+
+@pytest.fixture(scope="session")
+def asked(tmp_path_factory):
+    """Eight methods of which most are variants, two data sets, with bounds, functions of layers and staleness."""
+    return build_asked(tmp_path_factory.mktemp("asked") / "asked")

@@ -30,6 +30,17 @@ SECONDS = dict(zip(METHODS, (20, 90, 60, 150, 40, 4, 0.5, 0.01), strict=True))
 N_TRAIN, N_TEST = 360, 40
 METRICS = ("mnll", "rmse", "rmse_scaled", "error")
 TRAINED = ("svgp", "dsvi", "bsgp_1", "bsgp_2", "dgp_rff")
+# what a study sets of its variants
+SETTINGS = {
+    "svgp": {"frequencies": "var_fixed", "num_features": 10},
+    "dsvi": {"frequencies": "var_fixed", "num_features": 100},
+    "bsgp_1": {"frequencies": "var_resampled", "num_features": 10},
+    "bsgp_2": {"frequencies": "var_resampled", "num_features": 100},
+    "dgp_rff": {"scheme": "asynchronous", "workers": 2},
+    "exact_gp": {"scheme": "asynchronous", "workers": 10},
+    "boosting": {"scheme": "synchronous", "workers": 2},
+}
+CHAINS = 4
 
 
 def outcome(method, dataset, split):
@@ -81,7 +92,9 @@ def trace_of(rng, method, fit_id, final):
     return trace.assign(rmse=np.nan, error=np.nan)
 
 
-def build(folder, methods=METHODS, datasets=DATASETS, splits=5, status=outcome, drop=(), protocol="common"):
+def build(
+    folder, methods=METHODS, datasets=DATASETS, splits=5, status=outcome, drop=(), protocol="common", settings=None
+):
     """Write the four files of a study; `drop` lists (method, dataset, split) without a row."""
     folder.mkdir(parents=True, exist_ok=True)
     scores, traces, points = [], [], []
@@ -121,9 +134,52 @@ def build(folder, methods=METHODS, datasets=DATASETS, splits=5, status=outcome, 
         "reported": {"metrics": ["mnll", "rmse"], "spread": "sample sd"},
         "budget": "quick",
         "splits": list(range(splits)),
+        "settings": {method: (settings or {}).get(method, {}) for method in methods},
+        **{"figures": [], "tables": [], "published": []},
         "expected": [[m, d, s] for m in methods for d in datasets for s in range(splits)],
         "commit": "0123abc",
         "created": "2024-01-01T00:00:00",
     }
     (folder / "study.json").write_text(json.dumps(study))
     return folder
+
+
+def build_asked(folder, status=lambda *_: ("done", "")):
+    """A study with all that its figures may ask for: variants, bounds, functions of layers, four chains, staleness.
+
+    On boston `svgp` is variational and `bsgp_2` a sampler, whose chains keep to alternating signs."""
+    build(folder, METHODS, ["boston", "banana"], 3, status, settings=SETTINGS)
+    scores = pd.read_parquet(folder / "scores.parquet")
+    first = scores.query("method == 'bsgp_2' and dataset == 'boston' and split == 0")
+    copies = [first.assign(replica=r, fit_id=first["fit_id"] + f"-{r}") for r in range(1, CHAINS)]
+    scores = pd.concat([scores, *copies], ignore_index=True)
+    scores["staleness_mean"] = scores["method"].map({"dgp_rff": 0.9, "exact_gp": 8.5})
+    scores["restarts"] = scores["method"].map({"dgp_rff": 0.0, "exact_gp": 1.0})
+    scores.to_parquet(folder / "scores.parquet")
+    rng = np.random.default_rng(0)
+    bounds = [
+        pd.DataFrame({"fit_id": fit.fit_id, "batch": range(5), "bound": QUALITY[fit.method] + rng.normal(0, 0.01, 5)})
+        for fit in scores.itertuples()
+        if fit.method != "constant"
+    ]
+    pd.concat(bounds).to_parquet(folder / "bounds.parquet")
+    fits = scores.query("dataset == 'boston' and split == 0 and method in ['svgp', 'bsgp_2']")
+    layers = [
+        layers_of(rng, fit.replica, fit.method == "bsgp_2").assign(fit_id=fit.fit_id) for fit in fits.itertuples()
+    ]
+    pd.concat(layers).to_parquet(folder / "layers.parquet")
+    return folder
+
+
+def layers_of(rng, replica, chain, samples=50):
+    """Ten training rows on [0, 2], a hidden layer of either sign on [-1, 3], and its square."""
+    x, sign = np.linspace(-1, 3, 41), (-1) ** replica
+    data = pd.DataFrame({"layer": 0, "sample": range(10), "x": np.linspace(0, 2, 10), "f": 0.5})
+    hidden = sign * (1 + x) + rng.normal(0, 0.3, (samples, 1))
+    parts = [
+        pd.DataFrame(
+            {"layer": layer, "sample": np.repeat(range(samples), 41), "x": np.tile(x, samples), "f": f.ravel()}
+        )
+        for layer, f in ((1, hidden), (2, (sign * hidden) ** 2))
+    ]
+    return pd.concat([data, *parts]).assign(output=0, chain=chain)

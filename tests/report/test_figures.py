@@ -1,11 +1,15 @@
+import numpy as np
 import pytest
-from synthetic_study import METHODS, build
+from matplotlib.collections import LineCollection
+from synthetic_study import METHODS, build, build_asked
 
 from gpbench.errors import UserError
-from gpbench.report import FIGURE_NAMES
+from gpbench.report import FIGURE_NAMES, MORE_FIGURES
 from gpbench.report.figures import FIGURES, write_figure
 from gpbench.report.figures.canvas import looks
 from gpbench.report.view import View
+
+EVERY = (*FIGURE_NAMES, *MORE_FIGURES)
 
 
 def texts(figure):
@@ -14,13 +18,14 @@ def texts(figure):
 
 
 def test_names_are_those_the_workflow_lists():
-    assert tuple(FIGURES) == FIGURE_NAMES
+    assert tuple(FIGURES) == EVERY
 
 
-@pytest.mark.parametrize("name", FIGURE_NAMES)
-def test_files_are_the_same_byte_for_byte(small, tmp_path, name):
-    first = write_figure(View(small), name, tmp_path / "a")
-    second = write_figure(View(small), name, tmp_path / "b")
+@pytest.mark.parametrize("name", EVERY)
+def test_files_are_the_same_byte_for_byte(small, asked, tmp_path, name):
+    folder = asked if name in MORE_FIGURES else small
+    first = write_figure(View(folder), name, tmp_path / "a")
+    second = write_figure(View(folder), name, tmp_path / "b")
     assert [path.name for path in first] == [f"{name}.pdf", f"{name}.png"]
     for a, b in zip(first, second, strict=True):
         assert a.read_bytes() == b.read_bytes()
@@ -49,14 +54,14 @@ def test_critical_difference_prints_whether_the_data_sets_suffice(view):
     assert "Left out as incomplete: boston, yacht" in shown
 
 
-@pytest.mark.parametrize("name", FIGURE_NAMES)
+@pytest.mark.parametrize("name", EVERY)
 def test_nothing_finished_draws_a_panel_that_says_so(tmp_path, name):
     folder = build(tmp_path / "s", ["svgp", "constant"], ["boston"], 1, lambda *_: ("failed", "no memory"))
     figure = FIGURES[name].draw(View(folder))
     assert any(word in texts(figure) for word in ("No ", "missing"))
 
 
-@pytest.mark.parametrize("name", FIGURE_NAMES)
+@pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("datasets", [["banana"], ["boston"]])
 def test_one_method_one_data_set_one_split(tmp_path, name, datasets):
     folder = build(tmp_path / "s", ["svgp"], datasets, 1)
@@ -72,3 +77,70 @@ def test_methods_differ_in_more_than_colour(view):
 def test_an_unknown_figure_names_the_nearest(view, tmp_path):
     with pytest.raises(UserError, match="unknown figure 'costs'; did you mean 'cost'"):
         write_figure(view, "costs", tmp_path)
+
+
+@pytest.mark.parametrize("name", MORE_FIGURES)
+def test_a_study_that_asked_and_finished_nothing_says_so(tmp_path, name):
+    folder = build_asked(tmp_path / "s", lambda *_: ("failed", "no memory"))
+    assert "No " in texts(FIGURES[name].draw(View(folder)))
+
+
+@pytest.mark.parametrize("name", ["error_over_time", "features", "bounds", "workers"])
+def test_unfinished_cells_leave_gaps_that_are_named(tmp_path, name):
+    lost = ("svgp", "dgp_rff")
+    folder = build_asked(tmp_path / "s", lambda method, *_: ("failed", "no") if method in lost else ("done", ""))
+    shown = texts(FIGURES[name].draw(View(folder)))
+    said = {"features": "1 of 4 not complete", "workers": "1 of 3 not complete", "bounds": "no finished fit"}
+    assert said.get(name, "boston") in shown
+
+
+def test_error_over_time_has_a_column_for_each_data_set(asked):
+    axes = FIGURES["error_over_time"].draw(View(asked)).axes
+    assert [axis.get_title("left") for axis in axes[:2]] == ["boston", "banana"]
+    assert [axis.get_ylabel() for axis in axes] == ["test RMSE", "test error rate", "test MNLL", ""]
+
+
+def test_feature_lines_hold_the_means_over_splits(asked):
+    view = View(asked)
+    axis = FIGURES["features"].draw(view).axes[0]
+    fixed = axis.containers[0].lines[0]
+    means = view.per_split("rmse", "boston")[["svgp", "dsvi"]].mean()
+    np.testing.assert_allclose(fixed.get_ydata(orig=False), means, rtol=1e-12)
+    np.testing.assert_allclose(fixed.get_xdata(orig=False), [10, 100], rtol=0.03)
+
+
+def test_bounds_are_compared_with_the_order_of_the_scores(asked):
+    """Bounds of this study follow the quality that its scores are drawn from, but for close neighbours."""
+    figure = FIGURES["bounds"].draw(View(asked))
+    said = figure.axes[1].get_title("right")
+    assert float(said.rsplit(" ", 1)[1]) > 0.6
+    assert texts(figure).count("no bound") == 2, "the constant method, on both data sets"
+
+
+def test_layers_show_both_signs_of_a_sampler_and_one_of_a_variational_method(asked):
+    view = View(asked)
+    axes = np.reshape(FIGURES["layers"].draw(view).axes, (2, -1))
+    titles = [axis.get_title("left") for axis in axes[0]]
+    for method, lines, colours in (("svgp", 50, 1), ("bsgp_2", 100, 2)):
+        column = axes[:, titles.index(f"boston\n{view.labels[method]}")]
+        for axis in column:
+            (drawn,) = [part for part in axis.collections if isinstance(part, LineCollection)]
+            assert len(drawn.get_segments()) == lines
+            assert len({tuple(colour) for colour in drawn.get_colors()}) == colours
+        assert len(column[-1].lines[0].get_xdata()) == 10
+    assert len(titles) == 2, "the other methods have no layers"
+
+
+def test_a_method_that_failed_keeps_its_column_of_layers(tmp_path):
+    folder = build_asked(tmp_path / "s", lambda method, *_: ("failed", "no") if method == "svgp" else ("done", ""))
+    assert "no finished fit" in texts(FIGURES["layers"].draw(View(folder)))
+
+
+def test_one_process_is_a_dashed_line_beside_the_schemes(asked):
+    view = View(asked)
+    _, error, staleness, bottom, *_ = FIGURES["workers"].draw(view).axes
+    alone = view.per_split("rmse", "boston").mean()
+    dashed = [line.get_ydata()[0] for line in error.lines if line.get_color() == "#555555"]
+    assert dashed == [alone[method] for method in METHODS if method not in ("dgp_rff", "exact_gp", "boosting")]
+    assert list(staleness.containers[0].lines[0].get_ydata(orig=False)) == [0.9, 8.5]
+    assert [label.get_text() for label in bottom.get_xticklabels()] == ["2", "10"]

@@ -5,7 +5,7 @@ from synthetic_study import build
 
 from gpbench.errors import UserError
 from gpbench.evaluation.compare import paired_difference
-from gpbench.report import TABLE_NAMES
+from gpbench.report import MORE_TABLES, TABLE_NAMES
 from gpbench.report.page import provenance
 from gpbench.report.tables import TABLES, write_table
 from gpbench.report.view import View
@@ -21,9 +21,9 @@ def folder(view, tmp_path_factory):
 
 
 def test_names_are_those_the_workflow_lists(folder):
-    assert tuple(TABLES) == TABLE_NAMES
+    assert tuple(TABLES) == (*TABLE_NAMES, *MORE_TABLES)
     assert sorted(path.name for path in folder.iterdir()) == sorted(
-        f"{name}.{kind}" for name in TABLE_NAMES for kind in ("csv", "md", "html", "tex")
+        f"{name}.{kind}" for name in TABLES for kind in ("csv", "md", "html", "tex")
     )
 
 
@@ -143,3 +143,49 @@ def test_columns_that_no_fit_filled_may_be_absent(small, tmp_path):
 def test_an_unknown_table_names_the_nearest(view, tmp_path):
     with pytest.raises(UserError, match="unknown table 'rank'; did you mean 'ranks'"):
         write_table(view, "rank", tmp_path)
+
+
+def test_treatments_are_compared_on_paired_splits(asked):
+    view = View(asked)
+    table = TABLES["features"](view)
+    scores = view.per_split("error", "banana")
+    difference = scores["svgp"] - scores["bsgp_1"]
+    row = table.data.set_index(["dataset", "metric", "num_features"]).loc["banana", "error", 10]
+    assert row["difference_mean"] == pytest.approx(difference.mean(), abs=1e-15)
+    assert row["var_fixed_sd"] == pytest.approx(scores["svgp"].std(ddof=1), rel=1e-12)
+    assert (row["var_fixed_n"], row["difference_n"]) == (3, 3)
+    shown = table.shown.set_index(["data set", "metric", "features"]).loc["banana", "error rate", 10]
+    assert shown["signs"] == " ".join("−0+"[int(np.sign(value)) + 1] for value in difference)
+    assert shown["VAR-FIXED"].endswith("(3)")
+
+
+def test_workers_has_a_row_for_every_cell(asked):
+    data = TABLES["workers"](View(asked)).data.set_index(["dataset", "method"])
+    assert len(data) == 16
+    assert data.loc[("boston", "exact_gp"), ["scheme", "workers", "staleness_mean", "restarts"]].tolist() == [
+        *("asynchronous", 10, 8.5, 1.0)
+    ]
+    assert data.loc[("boston", "constant"), ["scheme", "workers"]].tolist() == ["one process", 1]
+
+
+def test_diagnostics_see_the_two_signs_of_the_hidden_function(asked):
+    """The draws of this study are independent: 4 x 50 of them, mirrored in every other chain."""
+    table = TABLES["diagnostics"](View(asked))
+    worst = table.shown.set_index("quantity")
+    assert list(worst.index) == ["layer 1", "|layer 1|", "layer 2"]
+    assert worst[["chains", "draws"]].to_numpy().tolist() == [[4, 50]] * 3
+    r_hat = worst["largest R-hat"].astype(float)
+    assert r_hat["layer 1"] > 1.5
+    assert r_hat[["|layer 1|", "layer 2"]].max() < 1.05
+    assert worst["least bulk ESS"].astype(float)["layer 2"] > 100
+    assert table.data["x"].between(0, 2).all(), "inside the training rows"
+    assert len(table.data) == 3 * 11
+
+
+def test_too_few_draws_or_none_leave_an_empty_table(asked, small, tmp_path):
+    for path in asked.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    layers = pd.read_parquet(asked / "layers.parquet")
+    layers[(layers["sample"] < 3) | (layers["layer"] == 0)].to_parquet(tmp_path / "layers.parquet")
+    for folder in (tmp_path, small):
+        assert TABLES["diagnostics"](View(folder)).shown.empty

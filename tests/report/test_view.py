@@ -53,6 +53,25 @@ def test_replicas_of_a_split_are_averaged_first(small, tmp_path):
     assert after.loc[1:].equals(before.loc[1:])
 
 
+def test_replicas_of_a_split_have_one_row_each(asked, tmp_path):
+    study = json.loads((asked / "study.json").read_text())
+    study["expected"] += [["bsgp_2", "boston", 0]] * 3  # a plan lists every replica
+    for name in ("scores", "layers"):
+        (tmp_path / f"{name}.parquet").write_bytes((asked / f"{name}.parquet").read_bytes())
+    (tmp_path / "study.json").write_text(json.dumps(study))
+    view = View(tmp_path)
+    assert not view.fits["fit_id"].duplicated().any()
+    assert len(view.probe("layers")) == len(pd.read_parquet(asked / "layers.parquet"))
+    assert view.probe("bounds").empty
+
+
+def test_a_grid_holds_the_methods_that_set_all_its_keys(asked):
+    assert View(asked).grid("scheme", "workers").to_numpy().tolist() == [
+        *(["dgp_rff", "asynchronous", 2], ["exact_gp", "asynchronous", 10], ["boosting", "synchronous", 2])
+    ]
+    assert View(asked).grid("scheme", "num_features").empty
+
+
 @pytest.mark.parametrize("column", ["protocol", "budget", "overrides"])
 def test_averaging_over_two_protocols_budgets_or_settings_is_refused(small, tmp_path, column):
     scores = pd.read_parquet(small / "scores.parquet")

@@ -10,6 +10,7 @@ from records import finish
 
 from gpbench import places
 from gpbench.errors import UserError
+from gpbench.study import cells as resolving
 from gpbench.study import identity
 from gpbench.study import plan as planning
 from gpbench.study.store import Store
@@ -118,7 +119,7 @@ def test_digest_does_not_depend_on_order():
 
 def fits(overrides: str = "", study: str = "default") -> dict[tuple, str]:
     """(method, data set, split) -> fit_id."""
-    _, cells, _ = planning.resolve(places.find(), study, overrides)
+    _, cells, _ = resolving.resolve(places.find(), study, overrides)
     return {
         (c["address"]["method"], c["address"]["dataset"], f["split"]): f["fit_id"] for c in cells for f in c["fits"]
     }
@@ -169,7 +170,7 @@ def test_studies_share_their_fits(project):
 
 def test_why_says_what_moved(project, gpbench):
     where, text = places.find(), "methods=[svgp] datasets=[wine] splits=1 svgp.num_inducing=50 protocol.splits.seed=3"
-    _, cells, _ = planning.resolve(where, "default", text)
+    _, cells, _ = resolving.resolve(where, "default", text)
     fit_id = finish(Store(where.store), cells[0], cells[0]["fits"][0])
     assert gpbench("why", fit_id[:6]).out == f"{fit_id}: nothing moved; it would not be fitted again\n"
     path = where.store / fit_id / "fit.json"
@@ -184,7 +185,7 @@ def test_why_says_what_moved(project, gpbench):
 
 def test_a_plan_says_what_moved(project, gpbench):
     where, place = places.find(), "methods=[svgp] datasets=[wine] splits=1"
-    _, cells, _ = planning.resolve(where, "default", place)
+    _, cells, _ = resolving.resolve(where, "default", place)
     finish(Store(where.store), cells[0], cells[0]["fits"][0])
     assert " done " in gpbench("plan", "--overrides", place).out
     out = gpbench("plan", "--overrides", f"{place} svgp.num_inducing=50 budget=smoke").out

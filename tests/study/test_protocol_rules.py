@@ -9,8 +9,8 @@ import pytest
 from cases import CONF, Case, changed, group, table, two_targets
 from gpbench import config, places
 from gpbench.errors import UserError
+from gpbench.study import cells as resolving
 from gpbench.study import identity
-from gpbench.study import plan as planning
 from gpbench.study.single import batch
 
 PROTOCOLS = sorted(config.options(CONF, "protocol"))
@@ -18,7 +18,7 @@ STRATIFIED = "filippone2012"
 
 
 def cells(words: str) -> list[dict]:
-    return planning.resolve(places.find(), "default", f"presets={{}} splits_of={{}} {words}")[1]
+    return resolving.resolve(places.find(), "default", f"presets={{}} splits_of={{}} {words}")[1]
 
 
 def fits(words: str) -> list[str]:

@@ -40,9 +40,8 @@ def test_mini_batches_of_unequal_parts_are_the_same_batched_and_looped(mini):
 
 def test_mini_batches_are_rows_of_the_training_part_weighted_to_its_size(mini):
     fit = training.GradientFit(group(mini.cell, 0), mini.table, mini.folder(), torch.device("cpu"))
-    fit.draw_block(0)
-    assert fit.positions.shape == (1, BLOCK, BATCH)
-    batch = fit.data.take(fit.positions[:, 0])
+    batch, _ = fit.draw(0)
+    assert batch.x.shape[:2] == (1, BATCH)
     assert batch.weight.sum().item() == pytest.approx(len(mini.fold.train))
     train = mini.fold.scaling.inputs(mini.table.inputs[mini.fold.train])
     distance = np.abs(batch.x[0].numpy()[:, None] - train[None]).max(-1).min(1)
@@ -51,14 +50,19 @@ def test_mini_batches_are_rows_of_the_training_part_weighted_to_its_size(mini):
 
 def test_every_block_draws_anew_and_every_time_the_same(mini):
     fit = training.GradientFit(group(mini.cell, 0, 1), mini.table, mini.folder(), torch.device("cpu"))
-    drawn = []
-    for block in (0, 1, 0):
-        fit.draw_block(block)
-        drawn.append((fit.positions.clone(), fit.noise.clone()))
+    drawn = [fit.draws.at(step) for step in (0, BLOCK, 0)]
     for first, second, again in zip(*drawn, strict=True):
         assert torch.equal(first, again)
         assert not torch.equal(first, second)
         assert not torch.equal(first[0], first[1])  # replicas
+
+
+def test_steps_may_be_drawn_in_any_order(mini):
+    fit = training.GradientFit(group(mini.cell, 0, 1), mini.table, mini.folder(), torch.device("cpu"))
+    in_order = [fit.draws.at(step) for step in range(2 * BLOCK)]
+    for step in (BLOCK + 3, 2, 3, BLOCK - 1, BLOCK, BLOCK):
+        for numbers_then, numbers_now in zip(in_order[step], fit.draws.at(step), strict=True):
+            assert torch.equal(numbers_then, numbers_now)
 
 
 def test_a_batch_size_between_the_sizes_of_the_parts_is_refused(tmp_path_factory):
@@ -92,13 +96,12 @@ def test_a_replica_that_is_not_finite_does_not_move_again(case, monkeypatch):
     """Neither by its gradient nor by the momentum of earlier steps."""
     fit = training.GradientFit(group(case.cell, 0, 1), case.table, case.folder(), torch.device("cpu"))
     fit.configure_optimizers()
-    fit.draw_block(0)
     loss = fit.method.loss
     moved = []
     for step in range(4):
         monkeypatch.setattr(fit.method, "loss", at_infinity(loss) if step == 2 else loss)
         before = {name: value.detach().clone() for name, value in fit.state.params.items()}
-        fit.advance(fit.full, fit.noise[:, step], step)
+        fit.advance(*fit.draw(step), step)
         changes = [(value != before[name]).reshape(2, -1).any(1) for name, value in fit.state.params.items()]
         moved.append(torch.stack(changes).any(0).tolist())
     assert moved == [[True, True], [True, True], [True, False], [True, False]]

@@ -1,5 +1,6 @@
 # the study's view of the store, and everything that is drawn from it
 REPORT = "plans/report.code"
+PROBES = expand(f"{RESULTS}/{{probe}}.parquet", probe=GRAPH.study["probes"])
 
 
 rule collect:
@@ -11,6 +12,19 @@ rule collect:
         multiext(f"{RESULTS}/", "scores.parquet", "traces.parquet", "points.parquet", "study.json"),
     shell:
         "{PY} -m gpbench.cli collect {GRAPH.name}"
+
+
+# what finished fits are asked besides predictions: `bounds`, `layers`
+rule probe:
+    input:
+        f"{RESULTS}/scores.parquet",
+        data=expand("data/prepared/{dataset}.npz", dataset=GRAPH.study["datasets"]),
+    output:
+        f"{RESULTS}/{{probe}}.parquet",
+    wildcard_constraints:
+        probe="bounds|layers",
+    shell:
+        "OMP_NUM_THREADS=1 {PY} -m gpbench.study.probes {GRAPH.name} {wildcards.probe}"
 
 
 rule track:
@@ -27,6 +41,7 @@ rule figures:
     input:
         f"{RESULTS}/scores.parquet",
         f"{RESULTS}/scorecard.csv",
+        PROBES,
         REPORT,
     output:
         report(expand(f"{RESULTS}/figures/{{name}}.pdf", name=FIGURE_NAMES), category="figures"),
@@ -38,6 +53,7 @@ rule figures:
 rule tables:
     input:
         f"{RESULTS}/scores.parquet",
+        PROBES,
         REPORT,
     output:
         expand(f"{RESULTS}/tables/{{name}}.{{kind}}", name=TABLE_NAMES, kind=["csv", "md", "html", "tex"]),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gpbench.data import airline, cells, formats
+from gpbench.data import airline, cells, formats, simulated
 from gpbench.data.cells import Row
 from gpbench.data.table import Table
 from gpbench.errors import UserError, unknown
@@ -25,9 +25,15 @@ def read(dataset: Dataset, raw: Path) -> Table:
     kind = dataset.source.kind
     if kind in ("table", "excel", "r"):
         return _cells(dataset, raw)
-    return {"sklearn": _sklearn, "mlxtend": _mlxtend, "idx": _idx, "svmlight": _svmlight, "airline": airline.read}[
-        kind
-    ](dataset, raw)
+    readers = {
+        "sklearn": _sklearn,
+        "mlxtend": _mlxtend,
+        "simulated": _simulated,
+        "idx": _idx,
+        "svmlight": _svmlight,
+        "airline": airline.read,
+    }
+    return readers[kind](dataset, raw)
 
 
 def _cells(dataset: Dataset, raw: Path) -> Table:
@@ -71,6 +77,11 @@ def _mlxtend(dataset: Dataset, raw: Path) -> Table:
     inputs, targets = getattr(mlxtend.data, f"{dataset.source.item}_data")()
     numbered = " ".join(f"x{i}" for i in range(inputs.shape[1]))
     return _bundled(dataset, inputs, targets, MLXTEND_NAMES.get(dataset.source.item, numbered).split())
+
+
+def _simulated(dataset: Dataset, raw: Path) -> Table:
+    """A set drawn from a formula, by the name of its generator."""
+    return _bundled(dataset, *simulated.draw(dataset.source.item))
 
 
 def _bundled(dataset: Dataset, inputs: np.ndarray, targets: np.ndarray, names: list[str]) -> Table:

@@ -1,30 +1,54 @@
-"""Random Fourier features of the RBF kernel."""
+"""Random features of the RBF and the arc-cosine kernel."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+FEATURES_PER_FREQUENCY = {"rbf": 2, "arc_cosine": 1}
+
+
+def random_features(kernel: str, x: Tensor, frequencies: Tensor, outputscale: Tensor) -> Tensor:
+    """Features Phi of `kernel` (`rbf` or `arc_cosine`) whose inner products estimate the kernel without bias.
+
+    x `[*S, R, B, D]`, frequencies Omega `[*S, R, D, F]` (radians per unit of x), outputscale `[R]` (a variance);
+    returns `[*S, R, B, 2 F]` or `[*S, R, B, F]`; x and Omega may each lack the axis S. With
+    Omega_dj ~ N(0, 1 / lengthscale_d^2), E[Phi Phi^T] = K and the error is of order F^-1/2.
+    """
+    return {"rbf": fourier, "arc_cosine": rectified}[kernel](x, frequencies, outputscale)
+
 
 def fourier(x: Tensor, frequencies: Tensor, outputscale: Tensor) -> Tensor:
-    """Features Phi whose inner products estimate an RBF-ARD kernel without bias.
+    """Features of the RBF-ARD kernel, shapes as in `random_features`.
 
-    Phi = sqrt(outputscale / F) [cos(x Omega), sin(x Omega)];  with Omega_dj ~ N(0, 1 / lengthscale_d^2),
-    E[Phi Phi^T] = K and the error is of order F^-1/2.
-    x `[*S, R, B, D]`, frequencies Omega `[R, D, F]` (radians per unit of x), outputscale `[R]` (a variance);
-    returns `[*S, R, B, 2F]`. Source: rahimi2007, cutajar2017.
+    Phi = sqrt(outputscale / F) [cos(x Omega), sin(x Omega)]. Source: rahimi2007, cutajar2017 section 2.1.1.
     """
-    angle = project(x, frequencies)
+    angle = product(x, frequencies)
     scale = (outputscale / frequencies.shape[-1]).sqrt()[:, None, None]
     return scale * torch.cat([angle.cos(), angle.sin()], -1)
 
 
-def project(x: Tensor, matrix: Tensor) -> Tensor:
-    """x `[*S, R, B, D]` times one matrix `[R, D, F]` a replica -> `[*S, R, B, F]`.
+def rectified(x: Tensor, frequencies: Tensor, outputscale: Tensor) -> Tensor:
+    """Features of the arc-cosine kernel of order 1 with ARD, shapes as in `random_features`.
 
-    The samples join the rows, so that the matrix is not copied S times.
+    Phi = sqrt(2 outputscale / F) max(0, x Omega). Source: cho2009, cutajar2017 section 2.1.2.
     """
-    *samples, replicas, rows, inputs = x.shape
-    flat = x.reshape(-1, replicas, rows, inputs).transpose(0, 1).reshape(replicas, -1, inputs)
-    product = (flat @ matrix).reshape(replicas, -1, rows, matrix.shape[-1]).transpose(0, 1)
-    return product.reshape(*samples, replicas, rows, -1)
+    scale = (2 * outputscale / frequencies.shape[-1]).sqrt()[:, None, None]
+    return scale * product(x, frequencies).relu()
+
+
+def product(left: Tensor, right: Tensor) -> Tensor:
+    """Matrix product of left `[*S, R, B, K]` and right `[*S, R, K, D]` -> `[*S, R, B, D]`.
+
+    Where one of them lacks the sample axis S, the samples of the other join its rows or its columns, so that
+    nothing is copied S times.
+    """
+    if left.ndim == right.ndim:
+        return left @ right
+    if left.ndim > right.ndim:
+        samples, replicas, rows, inner = left.shape
+        flat = left.transpose(0, 1).reshape(replicas, samples * rows, inner) @ right
+        return flat.reshape(replicas, samples, rows, -1).transpose(0, 1)
+    samples, replicas, inner, columns = right.shape
+    flat = left @ right.permute(1, 2, 0, 3).reshape(replicas, inner, samples * columns)
+    return flat.reshape(replicas, -1, samples, columns).permute(2, 0, 1, 3)

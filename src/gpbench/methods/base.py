@@ -9,6 +9,9 @@ Three families, told apart by what they define:
 A method's module also defines a frozen dataclass `Hyperparameters` with the published defaults; it is
 read without importing the module (see `gpbench.config`), so it may use only literals and the names of
 `gpbench.hyper`. Methods know nothing of files, Snakemake or MLflow.
+
+A method of layers may define `functions(state, x, keys)`: posterior draws of the outputs of every layer at x
+`[R, T, D]`, a tensor `[S, R, T, D_out]` each; studies with `probes: [layers]` draw them.
 """
 
 from __future__ import annotations
@@ -123,8 +126,8 @@ class GradientMethod(Method, ABC):
     def init(self, data: TrainingSet, keys: list[Key]) -> State:
         """Initial state; random choices come from `streams.rng(key, "init")`, one key a replica."""
 
-    def noise_size(self, batch_size: int) -> int:
-        """How many standard normals one step of one replica needs."""
+    def noise_size(self, batch_size: int, step: int = 0, steps: int = 1) -> int:
+        """How many standard normals step `step` of `steps` of one replica needs."""
         return 0
 
     def frozen(self, step: int, steps: int) -> frozenset[str]:
@@ -141,23 +144,29 @@ class GradientMethod(Method, ABC):
 
 
 class SamplerMethod(Method, ABC):
-    """A Markov chain a replica. Samples are kept where `keep` says so."""
+    """A Markov chain a replica. `hyper.num_samples` states are kept, after a fraction `hyper.burn_in` of the steps."""
 
     @abstractmethod
     def init(self, data: TrainingSet, keys: list[Key]) -> State:
         """Initial state of the chains."""
 
     @abstractmethod
-    def noise_size(self, batch_size: int) -> int:
-        """How many standard normals one step of one replica needs."""
+    def noise_size(self, batch_size: int, step: int = 0, steps: int = 1) -> int:
+        """How many standard normals step `step` of `steps` of one replica needs."""
 
     @abstractmethod
     def step(self, state: State, batch: Batch, noise: Tensor, step: int, steps: int) -> Tensor:
         """Advance `state` in place by transition `step` (from 0); returns minus the estimated log joint `[R]`."""
 
-    @abstractmethod
+    def burn_in(self, steps: int) -> int:
+        """Steps before the first state is kept."""
+        return round(self.hyper.burn_in * steps)
+
     def keep(self, step: int, steps: int) -> bool:
-        """Whether the state after `step` (counted from 1) of `steps` joins the reservoir."""
+        """Whether the state after `step` (from 1) joins the reservoir: evenly after burn-in, the last step too."""
+        after, total = step - self.burn_in(steps), steps - self.burn_in(steps)
+        kept = min(self.hyper.num_samples, total)
+        return after > 0 and after * kept // total > (after - 1) * kept // total
 
     @abstractmethod
     def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:

@@ -88,13 +88,13 @@ class Method(SamplerMethod):
             state.memory |= {"window": window, "adam_mean": z.new_zeros(len(z)), "adam_square": z.new_zeros(len(z))}
         return state
 
-    def noise_size(self, batch_size: int) -> int:
+    def noise_size(self, batch_size: int, step: int = 0, steps: int = 1) -> int:
         """One normal for the window, one a coordinate (so `init` must have run), two a row and hidden unit."""
         return 1 + self.num_coordinates + 2 * batch_size * self.hyper.hidden_width * (self.hyper.layers - 1)
 
     def step(self, state: State, batch: Batch, noise: Tensor, step: int, steps: int) -> Tensor:
         """One transition, `step` from 0; the loss `[R]` is that of the state left, NaN where the chain diverged."""
-        adapt = step < self._burn_in(steps)
+        adapt = step < self.burn_in(steps)
         choice, kick, hidden = self._split_noise(noise, batch)
         leaves = {name: value.detach().requires_grad_() for name, value in sampled(state.params).items()}
         potential = -self.log_joint(leaves, state, batch, hidden[0])
@@ -115,12 +115,6 @@ class Method(SamplerMethod):
             self._step_noise_variance(state, batch, choice, hidden[1], step)
         diverged = ~sghmc.flatten(state.params).isfinite().all(1)
         return potential.detach().masked_fill(diverged, torch.nan)
-
-    def keep(self, step: int, steps: int) -> bool:
-        """num_samples states, evenly through the steps after burn-in, the last step among them."""
-        after, total = step - self._burn_in(steps), steps - self._burn_in(steps)
-        kept = min(self.hyper.num_samples, total)
-        return after > 0 and after * kept // total > (after - 1) * kept // total
 
     @torch.no_grad()
     def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
@@ -215,9 +209,6 @@ class Method(SamplerMethod):
         coordinates = noise.shape[1] - 1 - math.prod(shape[1:])
         choice, kick, hidden = noise.split([1, coordinates, math.prod(shape[1:])], 1)
         return choice, kick, hidden.view(shape).permute(2, 3, 0, 1, 4)
-
-    def _burn_in(self, steps: int) -> int:
-        return round(self.hyper.burn_in * steps)
 
     def _centres(self, train: Batch, count: Tensor, keys: list[Key]) -> Tensor:
         """k-means centres of each replica's training inputs `[R, M, D]`."""

@@ -1,13 +1,23 @@
-"""Deep GP by random Fourier features and stochastic variational inference (cutajar2017, "DGP-RBF", VAR-FIXED).
+"""Deep GP by random feature expansions and stochastic variational inference (cutajar2017, "DGP-RBF" and "DGP-ARC").
 
-Layer l: F^(l+1) = Phi W, Phi = sqrt(outputscale / F) [cos F^(l) Omega, sin F^(l) Omega],
-with priors W_ij ~ N(0, 1), Omega_ij ~ N(0, 1 / lengthscale_i^2) and mean-field posteriors N(m_ij, s_ij^2) and
-N(mu_ij, beta_ij^2). Objective, for a mini-batch that stands for all n rows:
+Layer l = 0 .. L maps F^(l) (the inputs X for l = 0) to F^(l+1) = Phi W, with random features Phi of its kernel,
+
+    rbf          Phi = sqrt(outputscale / N) [cos F Omega, sin F Omega]
+    arc_cosine   Phi = sqrt(2 outputscale / N) max(0, F Omega)                              (order 1)
+
+priors W_ij ~ N(0, 1), Omega_ij ~ N(0, 1 / lengthscale_i^2), and mean-field posteriors N(m_ij, s_ij^2) and
+N(mu_ij, beta_ij^2). With `feed_forward` the inputs are appended to every hidden layer, F^(l) <- [F^(l), X]. Objective,
+for a mini-batch that stands for all n rows:
 
     elbo = sum_b weight_b 1/S sum_s log p(y_b | x_b, W_s, Omega) - KL[q(W) || p(W)] - KL[q(Omega) || p(Omega)]
 
-with W_s = m + s eps_s fresh each step, and Omega = mu + beta eps from noise eps that is drawn once (VAR-FIXED). No
-Cholesky factorisation anywhere. Likelihoods: Gaussian, probit for two classes, softmax for more.
+with W_s = m + s eps_s fresh each step. Three treatments of the frequencies (section 3.3):
+
+    prior_fixed     Omega = eps / lengthscale, eps drawn once; no KL of Omega
+    var_fixed       Omega = mu + beta eps, eps drawn once
+    var_resampled   Omega_s = mu + beta eps_s, eps_s fresh each step
+
+(the paper prints beta^2 eps; the standard deviation multiplies the noise). No Cholesky factorisation anywhere.
 Positive quantities are stored as logs; log variances of the posteriors are clipped to [-20, 5].
 
 Choices where the paper is silent or speaks of long runs:
@@ -15,157 +25,256 @@ Choices where the paper is silent or speaks of long runs:
   better held-out density than 1e-3 and 1e-2 on training rows of boston and of digits after 1,000 to 3,000 updates
   (the bound then starts lower, as the KL of many small variances is large, and catches up);
 - the first lengthscale follows one rule, sqrt(total variance of the scaled training inputs): sqrt(D) on
-  standardised inputs, about 7 on pixels in [0, 1] (sqrt(784) = 28 there makes the features nearly constant);
-- the paper keeps the covariance parameters fixed for 12,000 iterations; here for a fraction of the updates, so
-  that short budgets train them as well;
-- one Monte Carlo sample throughout training (the paper raises it to 100 at half of its time budget).
+  standardised inputs, about 7 on pixels in [0, 1] (sqrt(784) = 28 there makes the features nearly constant). Those of
+  hidden layers start at sqrt(D_F), where appended inputs count with their total variance;
+- the paper keeps the covariance parameters fixed for 12,000 iterations and draws 100 Monte Carlo samples from half of
+  its time budget on; here both are fractions of the updates, so that short budgets have all phases;
+- one eps of fixed frequencies serves all samples.
 """
 
 from __future__ import annotations
 
+import math
+from functools import partial
+from typing import Literal
+
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from gpbench import streams
 from gpbench.evaluation.predictive import Predictive
-from gpbench.gp import features, kernels, likelihoods
-from gpbench.hyper import Fraction, PositiveFloat, PositiveInt, dataclass
+from gpbench.gp import kernels, likelihoods
+from gpbench.gp.divergences import mean_field_kl
+from gpbench.gp.features import FEATURES_PER_FREQUENCY, product, random_features
+from gpbench.hyper import Annotated, Ge, Le, Lt, NonNegativeFloat, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods.base import Batch, GradientMethod, State, TrainingSet
 from gpbench.streams import Key
 
 LOG_VARIANCE_RANGE = (-20.0, 5.0)
 INITIAL_LOG_NOISE_VARIANCE = -2.0
 CHUNK_ELEMENTS = 2**20
-"""Numbers of one feature matrix in prediction: 8 MB in float64."""
+"""Numbers of one feature matrix: 8 MB in float64."""
+SMALLEST_VARIANCE = 1e-16
+"""Below it the local noise of a row counts as none; keeps the gradient of its root finite."""
 
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """layers: GP layers (2 = one hidden layer); lengthscale: null = sqrt(total variance of the training inputs);
-    weight_variance: initial s^2, and the variance the initial m are drawn with;
-    freeze_fraction: part of the updates during which the covariance parameters stay at their initial values."""
+    """hidden_layers: 0 is a shallow GP; num_features: frequencies a layer; likelihood: null = by task;
+    lengthscale: null = sqrt(total variance of the training inputs); weight_mean_variance, weight_variance: the
+    variance the initial m are drawn with, and the initial s^2; samples_late: Monte Carlo samples from half of the
+    updates on; local_reparameterisation: noise on Phi W, one draw a row, instead of on W;
+    freeze_fraction: part of the updates during which the covariance parameters (with `freeze_frequencies`: and the
+    posterior of the frequencies) stay at their initial values."""
 
-    layers: PositiveInt = 2
+    hidden_layers: Annotated[int, Ge(0), Le(30)] = 1
     hidden_width: PositiveInt = 3
+    kernel: Literal["rbf", "arc_cosine"] = "rbf"
     num_features: PositiveInt = 100
+    frequencies: Literal["prior_fixed", "var_fixed", "var_resampled"] = "var_fixed"
+    feed_forward: bool = False
+    likelihood: Literal["gaussian", "bernoulli", "softmax"] | None = None
     lengthscale: PositiveFloat | None = None
+    weight_mean_variance: NonNegativeFloat = 1e-4
     weight_variance: PositiveFloat = 1e-4
     samples_train: PositiveInt = 1
+    samples_late: PositiveInt = 1
     samples_test: PositiveInt = 100
+    local_reparameterisation: bool = False
     batch_size: PositiveInt = 200
     learning_rate: PositiveFloat = 0.01
-    freeze_fraction: Fraction = 0.2
+    freeze_fraction: Annotated[float, Ge(0), Lt(1)] = 0.2
+    freeze_frequencies: bool = False
+
+    def impossible(self, task: str) -> str:
+        """Why these settings fit no data of a task; empty where they do."""
+        if self.feed_forward and not self.hidden_layers:
+            return "feed_forward needs a hidden layer, hidden_layers is 0"
+        fitting = {"gaussian": ("regression",), "bernoulli": ("binary",), "softmax": ("binary", "multiclass")}
+        if self.likelihood and task not in fitting[self.likelihood]:
+            return f"the {self.likelihood} likelihood is for {' or '.join(fitting[self.likelihood])} data, not {task}"
+        return ""
 
 
 class Method(GradientMethod):
     def __init__(self, hyper: Hyperparameters, task: str, num_classes: int = 0, num_targets: int = 1) -> None:
         super().__init__(hyper, task, num_classes, num_targets)
-        self.likelihood = likelihoods.for_task(task, num_classes, num_targets, multiclass="softmax")
-        self.names = [f"layer{number}" for number in range(1, hyper.layers + 1)]
-        self.widths = [hyper.hidden_width] * (hyper.layers - 1) + [self.likelihood.num_outputs]
+        multiclass = hyper.likelihood == "softmax" or task == "multiclass"
+        self.likelihood = likelihoods.for_task(
+            "multiclass" if multiclass else task, num_classes, num_targets, multiclass="softmax"
+        )
+        self.names = [f"layer{number}" for number in range(1, hyper.hidden_layers + 2)]
+        self.widths = [hyper.hidden_width] * hyper.hidden_layers + [self.likelihood.num_outputs]
+        self.num_weights = hyper.num_features * FEATURES_PER_FREQUENCY[hyper.kernel]  # of one output
 
     def init(self, data: TrainingSet, keys: list[Key]) -> State:
-        """q(Omega) at its prior, q(W) small and random."""
-        generators = [streams.rng(key, "init") for key in keys]
-        like = data.inputs
+        """q(Omega) at its prior, q(W) by the settings."""
+        hyper, generators = self.hyper, [streams.rng(key, "init") for key in keys]
+        like, num_inputs = data.inputs, data.inputs.shape[1]
+        self.num_inputs = num_inputs
 
         def normal(*shape: int) -> Tensor:
             draws = [torch.from_numpy(generator.standard_normal(shape)) for generator in generators]
             return torch.stack(draws).to(like)
 
         params, buffers = {}, {}
-        lengthscale, num_inputs = self._first_lengthscale(data), like.shape[1]
-        for name, width in zip(self.names, self.widths, strict=True):
-            frequency_noise = normal(num_inputs, self.hyper.num_features)
-            weights = self.hyper.weight_variance**0.5 * normal(2 * self.hyper.num_features, width)
-            log_lengthscale = lengthscale.log()[:, None].repeat(1, num_inputs)
-            buffers[f"{name}.frequency_noise"] = frequency_noise
+        train = data.full()
+        inputs_variance = kernels.start_lengthscale(train.x, train.weight).square()
+        width, lengthscale = num_inputs, inputs_variance.sqrt()
+        if hyper.lengthscale is not None:
+            lengthscale = torch.full_like(lengthscale, hyper.lengthscale)
+        for name, next_width in zip(self.names, self.widths, strict=True):
+            frequency_noise = normal(width, hyper.num_features)
+            weights = hyper.weight_mean_variance**0.5 * normal(self.num_weights, next_width)
+            log_lengthscale = lengthscale.log()[:, None].repeat(1, width)
             params |= {
                 f"{name}.log_lengthscale": log_lengthscale,
                 f"{name}.log_outputscale": torch.zeros_like(lengthscale),
-                f"{name}.frequency_mean": torch.zeros_like(frequency_noise),
-                f"{name}.frequency_log_variance": -2 * log_lengthscale[..., None].expand_as(frequency_noise),
                 f"{name}.weight_mean": weights,
-                f"{name}.weight_log_variance": torch.full_like(weights, self.hyper.weight_variance).log(),
+                f"{name}.weight_log_variance": torch.full_like(weights, hyper.weight_variance).log(),
             }
-            lengthscale, num_inputs = torch.full_like(lengthscale, width**0.5), width
+            if hyper.frequencies != "var_resampled":
+                buffers[f"{name}.frequency_noise"] = frequency_noise
+            if hyper.frequencies != "prior_fixed":
+                params |= {
+                    f"{name}.frequency_mean": torch.zeros_like(frequency_noise),
+                    f"{name}.frequency_log_variance": (-2 * log_lengthscale[..., None])
+                    .clamp(*LOG_VARIANCE_RANGE)
+                    .expand_as(frequency_noise),
+                }
+            appended = hyper.feed_forward
+            width = next_width + appended * num_inputs
+            lengthscale = (next_width + appended * inputs_variance).sqrt().expand_as(lengthscale)
         if self.task == "regression":
             params["log_noise_variance"] = torch.full_like(lengthscale, INITIAL_LOG_NOISE_VARIANCE)
         return State(params, buffers)
 
-    def noise_size(self, batch_size: int) -> int:
-        """One normal a weight and training sample, whatever the batch."""
-        return self.hyper.samples_train * sum(2 * self.hyper.num_features * width for width in self.widths)
+    def samples(self, step: int, steps: int) -> int:
+        """Monte Carlo samples S of one step: `samples_late` from half of the updates on."""
+        return self.hyper.samples_late if 2 * step >= steps else self.hyper.samples_train
+
+    def noise_size(self, batch_size: int, step: int = 0, steps: int = 1) -> int:
+        """For each sample: a normal a weight (local: a row and output) and a resampled frequency."""
+        return self.samples(step, steps) * self._sample_size(batch_size, self.num_inputs)
 
     def frozen(self, step: int, steps: int) -> frozenset[str]:
         """The covariance parameters Theta, for the first `freeze_fraction` of the updates; `step` from 0."""
         if step >= self.hyper.freeze_fraction * steps:
             return frozenset()
-        return frozenset(f"{name}.log_{scale}" for name in self.names for scale in ("lengthscale", "outputscale"))
+        frozen = ["log_lengthscale", "log_outputscale"]
+        if self.hyper.freeze_frequencies and self.hyper.frequencies != "prior_fixed":
+            frozen += ["frequency_mean", "frequency_log_variance"]
+        return frozenset(f"{name}.{parameter}" for name in self.names for parameter in frozen)
 
     def loss(self, state: State, batch: Batch, noise: Tensor) -> Tensor:
         """-elbo `[R]`."""
-        noise = noise.view(len(noise), self.hyper.samples_train, -1).transpose(0, 1)
-        f = self._forward(batch.x, self._frequencies(state), self._weights(state, noise), state)
-        log_prob = self.likelihood.log_prob(batch.y, f, self._noise_variance(state)).mean(0)
-        return self.kl(state) - (batch.weight * log_prob).sum(-1)
+        replicas, rows, num_inputs = batch.x.shape
+        samples = noise.shape[1] // self._sample_size(rows, num_inputs)
+        local = samples * rows * sum(self.widths) if self.hyper.local_reparameterisation else 0
+        shared, local = noise.split([noise.shape[1] - local, local], 1)
+        shared = shared.reshape(replicas, samples, -1).transpose(0, 1)
+        local = local.reshape(replicas, rows, samples, -1).permute(2, 0, 1, 3)
+        # some samples at a time, whose features are computed again in the backward pass: memory stays small
+        size = max(1, CHUNK_ELEMENTS // (replicas * rows * self.num_weights))
+        parts = list(zip(shared.split(size), local.split(size), strict=True))
+        if len(parts) == 1:
+            return self.kl(state) - self._log_prob(state, batch, shared, local) / samples
+        recompute = partial(checkpoint, self._log_prob, state, batch, use_reentrant=False, preserve_rng_state=False)
+        return self.kl(state) - sum(recompute(*part) for part in parts) / samples
+
+    def _log_prob(self, state: State, batch: Batch, shared: Tensor, local: Tensor) -> Tensor:
+        """sum_s sum_b weight_b log p(y_b | x_b, W_s, Omega_s), `[R]`; noise `[S, R, ...]`."""
+        drawn = self._draw(state, shared, weights=not self.hyper.local_reparameterisation)
+        f = self._forward(batch.x, state, drawn, local)[-1]
+        log_prob = self.likelihood.log_prob(batch.y, f, self._noise_variance(state))
+        return (batch.weight * log_prob).sum((0, 2))
 
     def kl(self, state: State) -> Tensor:
         """KL[q(W) || N(0, I)] + KL[q(Omega) || N(0, 1 / lengthscale^2)] in nats, `[R]`."""
         total = 0.0
         for name in self.names:
-            weight, frequency = _posterior(state, f"{name}.weight"), _posterior(state, f"{name}.frequency")
-            prior_log_variance = -2 * state.params[f"{name}.log_lengthscale"][..., None]
-            total = total + gaussian_kl(*weight, torch.zeros_like(weight[1]))
-            total = total + gaussian_kl(*frequency, prior_log_variance)
+            weight = _posterior(state, f"{name}.weight")
+            total = total + mean_field_kl(*weight, torch.zeros_like(weight[1]))
+            if self.hyper.frequencies != "prior_fixed":
+                prior_log_variance = -2 * state.params[f"{name}.log_lengthscale"][..., None]
+                total = total + mean_field_kl(*_posterior(state, f"{name}.frequency"), prior_log_variance)
         return total
 
     @torch.no_grad()
     def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
         """Equal mixture over `samples_test` weights, the same for every row of x `[R, T, D]`."""
-        size = self.noise_size(1) // self.hyper.samples_train
-        noise = streams.normal(keys, "eval", 0, (self.hyper.samples_test, size), like=x).transpose(0, 1)
-        frequencies, weights = self._frequencies(state), self._weights(state, noise)
-        rows = max(1, CHUNK_ELEMENTS // (len(keys) * self.hyper.samples_test * 2 * self.hyper.num_features))
-        chunks = [self._forward(part, frequencies, weights, state) for part in x.split(rows, 1)]
-        f, noise_variance = torch.cat(chunks, 2), self._noise_variance(state)
+        drawn = self._draw(state, self._test_noise(keys, x))
+        rows = max(1, CHUNK_ELEMENTS // (len(keys) * self.hyper.samples_test * self.num_weights))
+        f = torch.cat([self._forward(part, state, drawn)[-1] for part in x.split(rows, 1)], 2)
+        noise_variance = self._noise_variance(state)
         noises = [None] * len(keys) if noise_variance is None else noise_variance
         return [self._predictive(f[:, r], noise) for r, noise in enumerate(noises)]
 
+    @torch.no_grad()
+    def functions(self, state: State, x: Tensor, keys: list[Key]) -> list[Tensor]:
+        """Posterior draws of every layer's outputs at x `[R, T, D]`: `[S, R, T, D_out]` each, S = `samples_test`."""
+        return self._forward(x, state, self._draw(state, self._test_noise(keys, x)))
+
+    def _test_noise(self, keys: list[Key], x: Tensor) -> Tensor:
+        """Noise `[S, R, size]` of `samples_test` weights and frequencies."""
+        size = sum(map(math.prod, self._shapes(x.shape[-1], weights=True).values()))
+        return streams.normal(keys, "eval", 0, (self.hyper.samples_test, size), like=x).transpose(0, 1)
+
     def _predictive(self, f: Tensor, noise_variance: Tensor | None) -> Predictive:
         """Predictive of one replica from samples f `[S, T, Q]`, which carry no variance of their own."""
-        if self.task == "multiclass":
+        if isinstance(self.likelihood, likelihoods.Softmax):
             return self.likelihood.predictive(f)
         return self.likelihood.predictive(f, torch.zeros_like(f), noise_variance)
 
-    def _forward(self, x: Tensor, frequencies: list[Tensor], weights: list[Tensor], state: State) -> Tensor:
-        """Samples of the last layer `[S, R, B, Q]` at x `[R, B, D]`."""
-        f = x
-        for name, omega, weight in zip(self.names, frequencies, weights, strict=True):
-            f = features.fourier(f, omega, state.params[f"{name}.log_outputscale"].exp()) @ weight
-        return f
+    def _forward(self, x: Tensor, state: State, drawn: dict[str, Tensor], local: Tensor | None = None) -> list[Tensor]:
+        """Samples of every layer's outputs `[S, R, B, D_out]` at x `[R, B, D]`; `local` noise where weights are not
+        drawn."""
+        f, outputs = x, []
+        for i, name in enumerate(self.names):
+            if i and self.hyper.feed_forward:
+                f = torch.cat([f, x.expand(*f.shape[:-1], -1)], -1)
+            outputscale = state.params[f"{name}.log_outputscale"].exp()
+            phi = random_features(self.hyper.kernel, f, drawn[f"{name}.frequency"], outputscale)
+            if f"{name}.weight" in drawn:
+                f = product(phi, drawn[f"{name}.weight"])
+            else:
+                f = _local_outputs(phi, *_posterior(state, f"{name}.weight"), local.split(self.widths, -1)[i])
+            outputs.append(f)
+        return outputs
 
-    def _frequencies(self, state: State) -> list[Tensor]:
-        """Omega = mu + beta eps with the noise of the start, one `[R, D, F]` a layer."""
-        noises = [state.buffers[f"{name}.frequency_noise"] for name in self.names]
-        posteriors = [_posterior(state, f"{name}.frequency") for name in self.names]
-        return [_reparametrised(*posterior, noise) for posterior, noise in zip(posteriors, noises, strict=True)]
+    def _draw(self, state: State, noise: Tensor, weights: bool = True) -> dict[str, Tensor]:
+        """Omega `[(S,) R, D, F]` as `layer1.frequency`, ... and, if asked, W `[S, R, N, D_out]` as `layer1.weight`,
+        ..., from noise `[S, R, size]`."""
+        shapes = self._shapes(state.params["layer1.log_lengthscale"].shape[1], weights)
+        parts = noise.split([math.prod(shape) for shape in shapes.values()], -1)
+        normals = {name: part.unflatten(-1, shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
+        normals |= {name.removesuffix("_noise"): eps for name, eps in state.buffers.items()}
+        return {name: self._reparametrised(state, name, eps) for name, eps in normals.items()}
 
-    def _weights(self, state: State, noise: Tensor) -> list[Tensor]:
-        """W = m + s eps, one `[S, R, 2F, D_out]` a layer, from noise `[S, R, noise_size]`."""
-        posteriors = [_posterior(state, f"{name}.weight") for name in self.names]
-        noises = noise.split([mean[0].numel() for mean, _ in posteriors], -1)
-        return [
-            _reparametrised(*posterior, part.reshape(-1, *posterior[0].shape))
-            for posterior, part in zip(posteriors, noises, strict=True)
-        ]
+    def _reparametrised(self, state: State, name: str, noise: Tensor) -> Tensor:
+        """W or Omega of one layer from standard normals of its shape."""
+        if self.hyper.frequencies == "prior_fixed" and name.endswith("frequency"):
+            return noise * (-state.params[name.replace("frequency", "log_lengthscale")]).exp()[..., None]
+        mean, log_variance = _posterior(state, name)
+        return mean + (0.5 * log_variance).exp() * noise
 
-    def _first_lengthscale(self, data: TrainingSet) -> Tensor:
-        """The configured lengthscale, or sqrt(total variance) of each replica's scaled training inputs, `[R]`."""
-        if self.hyper.lengthscale is not None:
-            return torch.full_like(data.x_shift[:, 0], self.hyper.lengthscale)
-        train = data.full()
-        return kernels.start_lengthscale(train.x, train.weight)
+    def _shapes(self, num_inputs: int, weights: bool) -> dict[str, tuple[int, int]]:
+        """What one sample draws: resampled frequencies `[D, F]`, then (if asked) weights `[N, D_out]`, by layer."""
+        shapes = {}
+        if self.hyper.frequencies == "var_resampled":
+            appended = num_inputs if self.hyper.feed_forward else 0
+            inputs = [num_inputs, *(width + appended for width in self.widths)]
+            shapes |= {f"{name}.frequency": (inputs[i], self.hyper.num_features) for i, name in enumerate(self.names)}
+        if weights:
+            shapes |= {f"{name}.weight": (self.num_weights, self.widths[i]) for i, name in enumerate(self.names)}
+        return shapes
+
+    def _sample_size(self, rows: int, num_inputs: int) -> int:
+        """Normals of one sample in a step with that many rows."""
+        local = self.hyper.local_reparameterisation
+        shared = sum(map(math.prod, self._shapes(num_inputs, weights=not local).values()))
+        return shared + (rows * sum(self.widths) if local else 0)
 
     def _noise_variance(self, state: State) -> Tensor | None:
         return state.params["log_noise_variance"].exp() if self.task == "regression" else None
@@ -176,12 +285,7 @@ def _posterior(state: State, name: str) -> tuple[Tensor, Tensor]:
     return state.params[f"{name}_mean"], state.params[f"{name}_log_variance"].clamp(*LOG_VARIANCE_RANGE)
 
 
-def _reparametrised(mean: Tensor, log_variance: Tensor, noise: Tensor) -> Tensor:
-    return mean + (0.5 * log_variance).exp() * noise
-
-
-def gaussian_kl(mean: Tensor, log_variance: Tensor, prior_log_variance: Tensor) -> Tensor:
-    """KL[N(m, s^2) || N(0, p^2)] = 1/2 (s^2 / p^2 + m^2 / p^2 - 1 - log s^2 / p^2), summed to `[R]`."""
-    log_ratio = log_variance - prior_log_variance
-    terms = log_ratio.exp() + mean.square() * (-prior_log_variance).exp() - 1 - log_ratio
-    return 0.5 * terms.sum((-2, -1))
+def _local_outputs(phi: Tensor, mean: Tensor, log_variance: Tensor, noise: Tensor) -> Tensor:
+    """Phi W under q(W), drawn a row at a time: Phi m + sqrt(Phi^2 s^2) eps (kingma2015)."""
+    variance = product(phi.square(), log_variance.exp())
+    return product(phi, mean) + variance.clamp_min(SMALLEST_VARIANCE).sqrt() * noise

@@ -70,7 +70,7 @@ class Method(svgp.Method):
     def names(self) -> list[str]:
         return [f"layer{number}" for number in range(1, self.hyper.layers + 1)]
 
-    def noise_size(self, batch_size: int) -> int:
+    def noise_size(self, batch_size: int, step: int = 0, steps: int = 1) -> int:
         return batch_size * self.hyper.samples_train * (self.hyper.layers - 1) * self.hyper.hidden_width
 
     def layers(self, state: State) -> list[svgp.Layer]:

@@ -3,6 +3,8 @@
 Only names live here, so that a workflow can list its outputs without importing pandas or matplotlib.
 """
 
+from gpbench.errors import unknown
+
 TABLE_NAMES = (
     "regression_mnll",
     "regression_rmse",
@@ -15,3 +17,16 @@ TABLE_NAMES = (
     "all_metrics",
 )
 FIGURE_NAMES = ("convergence", "log_density", "calibration", "pit", "cost", "critical_difference", "scorecard")
+
+# what a study may ask for besides, by `figures` and `tables` in its file
+MORE_TABLES = ("diagnostics", "features", "workers")
+MORE_FIGURES = ("error_over_time", "features", "bounds", "layers", "workers")
+
+
+def names(study: dict, kind: str) -> tuple[str, ...]:
+    """The figures or tables (`kind`) of a study: its own first, then those of every study."""
+    common, more = {"figures": (FIGURE_NAMES, MORE_FIGURES), "tables": (TABLE_NAMES, MORE_TABLES)}[kind]
+    for name in study[kind]:
+        if name not in more:
+            raise unknown(kind.removesuffix("s"), name, more, f"{kind} of study {study['name']!r}")
+    return (*study[kind], *common)

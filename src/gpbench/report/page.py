@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from gpbench.report import FIGURE_NAMES
+from gpbench.report import names
 from gpbench.report.figures import FIGURES
 from gpbench.report.statistics import sentences
 from gpbench.report.view import View
@@ -29,8 +29,10 @@ def render(view: View) -> str:
         facts=facts(view),
         unfinished=int((view.fits["status"] != "done").sum()),
         status_tables=[_fragment(folder / "tables" / f"{name}.html") for name in ("status", "unfinished")],
-        tables=[(name, _fragment(folder / "tables" / f"{name}.html")) for name in MAIN_TABLES],
-        figures=[_figure(folder, name) for name in FIGURE_NAMES],
+        tables=[
+            (name, _fragment(folder / "tables" / f"{name}.html")) for name in (*view.study["tables"], *MAIN_TABLES)
+        ],
+        figures=[_figure(folder, name) for name in names(view.study, "figures")],
         findings=_findings(view),
         differences=_differences(view),
         scorecard=_fragment(folder / "scorecard.html"),

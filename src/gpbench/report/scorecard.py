@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from gpbench.errors import UserError
+from gpbench.errors import UserError, unknown
 from gpbench.evaluation.metrics import METRICS
 from gpbench.report.view import View
 from gpbench.report.writing import Table, to_html, to_markdown, write
@@ -187,7 +187,12 @@ def _with_interval(row) -> str:
 
 def write_scorecard(view: View, published: str | Path, folder: str | Path) -> list[Path]:
     """Write `folder`/scorecard.csv, .md, .html and .json."""
-    card = scorecard(view, read_published(published))
+    printed = read_published(published)
+    wanted, known = view.study["published"], sorted(printed["source"].unique())
+    for key in wanted:
+        if key not in known:
+            raise unknown("citation key", key, known, f"published of study {view.study['name']!r}")
+    card = scorecard(view, printed[printed["source"].isin(wanted or known)])
     table, stem = to_table(card), Path(folder) / "scorecard"
     records = json.loads(card.to_json(orient="records"))
     texts = {

@@ -11,6 +11,7 @@ import pandas as pd
 
 from gpbench.errors import unknown
 from gpbench.evaluation.metrics import CLASSIFICATION, METRICS, REGRESSION
+from gpbench.report import more_tables
 from gpbench.report.statistics import COMPARISONS, compare, differences_to_best
 from gpbench.report.view import STATUSES, View
 from gpbench.report.writing import Table, count, decimals, number, write_formats
@@ -161,6 +162,10 @@ TABLES: dict[str, Callable[[View], Table]] = {
     "status": status,
     "unfinished": unfinished,
     "all_metrics": all_metrics,
+    # those that a study may ask for
+    "diagnostics": more_tables.chains,
+    "features": more_tables.features,
+    "workers": more_tables.workers,
 }
 
 

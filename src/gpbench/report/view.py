@@ -1,7 +1,8 @@
 """A study's collected results, and the rules by which fits are averaged into cells.
 
 A folder `results/<study>/` holds `study.json`, `scores.parquet` (one row a fit), `traces.parquet` (one row a logged
-step) and `points.parquet` (one row a test point). Nothing else is read.
+step) and `points.parquet` (one row a test point), and what its fits were asked besides: `bounds.parquet` and
+`layers.parquet` (see `gpbench.study.probes`). Nothing else is read.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from gpbench.evaluation.metrics import METRICS
 
 STATUSES = ("done", "stopped", "diverged", "out-of-memory", "failed", "skipped", "missing")
 TASKS = ("regression", "binary", "multiclass")
+FACTS = ("commit", "dirty", "overrides", "staleness_mean", "restarts")
 
 
 class View:
@@ -44,10 +46,11 @@ class View:
         scores = pd.read_parquet(self._path("scores.parquet"))
         scores = scores[scores["kind"] == "predict"]
         # a study without a finished fit, or without a task, lacks columns
-        scores = scores.reindex(columns=dict.fromkeys([*scores.columns, *METRICS, "commit", "dirty", "overrides"]))
+        scores = scores.reindex(columns=dict.fromkeys([*scores.columns, *METRICS, *FACTS]))
         self._check_statuses(scores)
         keys = ["method", "dataset", "split"]
-        expected = pd.DataFrame(self.study["expected"], columns=keys).astype({"split": "int64"})
+        # once for all replicas of a split: each of them has its row in what was collected
+        expected = pd.DataFrame(self.study["expected"], columns=keys).astype({"split": "int64"}).drop_duplicates()
         fits = expected.merge(scores, how="outer", on=keys)
         absent = fits["status"].isna()
         fits.loc[absent, ["status", "reason"]] = ["missing", "no result was collected"]
@@ -75,6 +78,31 @@ class View:
         """`points.parquet` of finished fits, with the fit's method, dataset, task and split."""
         points = pd.read_parquet(self._path("points.parquet"))
         return points.merge(self.done[["fit_id", "method", "dataset", "task", "split"]], on="fit_id")
+
+    def grid(self, *keys: str) -> pd.DataFrame:
+        """The methods of which the study sets all these keys, with their values: columns method and keys."""
+        sets = self.study["settings"]
+        rows = [[name, *(sets[name][key] for key in keys)] for name in self.methods if sets[name].keys() >= set(keys)]
+        return pd.DataFrame(rows, columns=["method", *keys])
+
+    def probe(self, name: str) -> pd.DataFrame:
+        """`bounds.parquet` or `layers.parquet` of finished fits, with each fit's method, dataset, split and replica;
+        empty where the study asked for no such thing."""
+        path = self.folder / f"{name}.parquet"
+        if not path.is_file():
+            return pd.DataFrame()
+        return pd.read_parquet(path).merge(self.done[["fit_id", "method", "dataset", "split", "replica"]], on="fit_id")
+
+    @cached_property
+    def card(self) -> pd.DataFrame:
+        """`scorecard.csv`; empty where it is not written yet."""
+        path = self.folder / "scorecard.csv"
+        columns = ["dataset", "method_printed", "ours_metric", "published", "ours", "reason"]
+        return pd.read_csv(path) if path.is_file() else pd.DataFrame(columns=columns)
+
+    def error_metric(self, dataset: str) -> str:
+        """What papers draw beside MNLL: `rmse` or `error`."""
+        return "rmse" if self.tasks.get(dataset) == "regression" else "error"
 
     @cached_property
     def done(self) -> pd.DataFrame:

@@ -13,6 +13,8 @@ from gpbench.study.store import FINAL, Store
 
 CLASS_POINTS = ["row", "y", "log_density", "modal", "confidence", "p_true", "p1"]
 REGRESSION_POINTS = ["row", "output", "y", "mean", "sd", "log_density", "pit", "crps"]
+# what distributed fits note of themselves
+DISTRIBUTED = ["staleness_mean", "restarts"]
 
 
 def read_plan(where: Places, name: str) -> dict[str, Any]:
@@ -81,6 +83,8 @@ def collect(where: Places, name: str) -> dict[str, int]:
         "name": name,
         "command": plan["command"],
         **{k: study[k] for k in ("title", "datasets", "methods", "protocol", "budget", "splits")},
+        **{k: study[k] for k in ("figures", "tables", "published")},
+        "settings": {cell["method"]: cell["settings"] for cell in plan["cells"]},
         "reported": plan["cells"][0]["reported"],
         "expected": [[cell["method"], cell["address"]["dataset"], fit["split"]] for cell, fit in fits(plan)],
         **provenance.commit(where.root),
@@ -120,7 +124,8 @@ def _row(store: Store, cell: dict, fit: dict, status: str, reason: str) -> dict[
     record = store.record(fit["fit_id"])
     known = {k: record["provenance"][k] for k in ("commit", "dirty", "started", "ended")}
     seconds = {f"seconds_{k}": record["seconds"][k] for k in ("train", "predict", "shared_by")}
-    return row | known | seconds | {"peak_memory_mb": record["peak_memory_mb"]} | scoring.scores(store, record)
+    noted = {k: record["info"][k] for k in DISTRIBUTED if k in record["info"]}
+    return row | known | seconds | {"peak_memory_mb": record["peak_memory_mb"]} | noted | scoring.scores(store, record)
 
 
 def _points(points: Any) -> Any:

@@ -12,6 +12,9 @@ SECONDS_PER_STEP = {
     "dgp_rff": 0.003,
     "bsgp": 0.006,
     "exact_gp": 0.014,
+    "dnn": 0.002,
+    "bnn": 0.004,
+    "dgp_mcmc": 0.002,
     "gradient_boosting": 5.0,
 }
 UNMEASURED_MB = 2000
@@ -22,19 +25,18 @@ class Cost:
     """Predicted seconds and memory of a fit, learned from the records of finished ones."""
 
     def __init__(self, records: list[dict[str, Any]]) -> None:
-        self.per_step: dict[tuple[str, str], list[float]] = {}
-        self.peak: dict[tuple[str, str], float] = {}
+        self.per_step: dict[tuple[str, ...], list[float]] = {}
+        self.peak: dict[tuple[str, ...], float] = {}
         for record in records:
             if record["status"] == "done":
-                place = (record["address"]["method"], record["address"]["dataset"])
+                place = _place(record["address"])
                 steps = record["what"].get("steps") or 1
                 self.per_step.setdefault(place, []).append(record["seconds"]["train"] / steps)
                 self.peak[place] = max(self.peak.get(place, 0.0), record["peak_memory_mb"])
 
     def seconds(self, cell: dict[str, Any]) -> float:
         """Predicted seconds of one fit of a cell."""
-        address = cell["address"]
-        measured = self.per_step.get((address["method"], address["dataset"]))
+        measured = self.per_step.get(_place(cell["address"]))
         if measured:
             rate = sorted(measured)[len(measured) // 2]
         else:
@@ -44,5 +46,9 @@ class Cost:
 
     def memory_mb(self, cell: dict[str, Any]) -> int:
         """Memory to ask for: half as much again as the measured peak, or what is ample for small data."""
-        peak = self.peak.get((cell["address"]["method"], cell["address"]["dataset"]))
+        peak = self.peak.get(_place(cell["address"]))
         return UNMEASURED_MB if peak is None else math.ceil(1.5 * peak)
+
+
+def _place(address: dict[str, str]) -> tuple[str, ...]:
+    return tuple(address[k] for k in ("method", "dataset", "overrides"))

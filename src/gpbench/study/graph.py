@@ -21,24 +21,25 @@ from gpbench.study.store import Store
 
 @dataclass(frozen=True)
 class Graph:
-    """Name of the results folder, batch -> {datasets, threads, mem_mb, minutes, gpu}, data set -> {raw, entry,
-    mem_mb}, who needs them -> raw files that are not there, and the data sets that `snakemake data` makes."""
+    """Name of the results folder, the study, batch -> {datasets, threads, mem_mb, minutes, gpu}, data set -> {raw,
+    entry, mem_mb}, who needs them -> raw files that are not there, and the data sets that `snakemake data` makes."""
 
     name: str
+    study: dict[str, Any]
     batches: dict[str, dict[str, Any]]
     datasets: dict[str, dict[str, Any]]
     absent: dict[str, list[str]]
     catalogue: list[str]
 
 
-def load(where: Places, study: str, overrides: str, main: bool) -> Graph:
+def load(where: Places, study_name: str, overrides: str, main: bool) -> Graph:
     """Plan a study in Snakemake's main process; its jobs, which parse the Snakefile too, read what was planned."""
-    name = planning.run_name(study, overrides)
+    name = planning.run_name(study_name, overrides)
     path = where.plans / f"{name}.graph.json"
     if not main:
         return Graph(**json.loads(path.read_text()))
     store = Store(where.store)
-    made = planning.make(where, study, overrides)
+    made = planning.make(where, study_name, overrides)
     for remark in made.remarks:
         print(f"gpbench: {remark}", file=sys.stderr)
     store.require_writable()
@@ -54,7 +55,8 @@ def load(where: Places, study: str, overrides: str, main: bool) -> Graph:
     catalogue = [n for n, dataset in every.items() if not dataset.on_request]
     datasets = {n: _sources(every[n], entries[n]) for n in sorted({*catalogue, *made.study.datasets})}
     batches = {b["batch_id"]: _needs(b, made.cost) for b in made.batches}
-    graph = Graph(name, batches, datasets, _absent(where, datasets), catalogue)
+    study = dataclasses.asdict(made.study)
+    graph = Graph(name, study, batches, datasets, _absent(where, datasets), catalogue)
     write_if_changed(path, json.dumps(dataclasses.asdict(graph)))
     return graph
 
@@ -84,11 +86,15 @@ def _report_code() -> str:
     return identity.canonical(identity.code("gpbench.report.__main__") | assets)
 
 
+def _workers(group: dict[str, Any]) -> int:
+    return group["what"].get("distributed", {"workers": 1})["workers"]
+
+
 def _needs(batch: dict[str, Any], cost: Cost) -> dict[str, Any]:
     """Resources of one batch."""
     return {
         "datasets": sorted({g["address"]["dataset"] for g in batch["groups"]}),
-        "threads": max(g["how"]["threads"] for g in batch["groups"]),
+        "threads": max(g["how"]["threads"] * _workers(g) for g in batch["groups"]),
         "mem_mb": max(cost.memory_mb(g) for g in batch["groups"]),
         "minutes": math.ceil(10 + 3 * batch["seconds"] / 60),
         "gpu": int(any(g["how"]["device"] == "cuda" for g in batch["groups"])),

@@ -8,6 +8,7 @@ from typing import Any
 from gpbench import config
 from gpbench.errors import UserError, unknown
 from gpbench.places import Places
+from gpbench.study import cells as resolving
 from gpbench.study import plan as planning
 
 CHOICES = ("method", "dataset", "protocol", "budget", "trainer")
@@ -41,7 +42,7 @@ def _cell(where: Places, settings: list[str]) -> tuple[Any, dict[str, Any]]:
             continue
         target, dot, leaf = key.partition(".")
         overrides.append(f"{words['method'] if dot and target == 'method' else target}{dot}{leaf}={value}")
-    study, cells, _ = planning.resolve(where, "default", shlex.join(overrides))
+    study, cells, _ = resolving.resolve(where, "default", shlex.join(overrides))
     cell = cells[0] | {"fits": cells[0]["fits"][-1:]}
     return study, cell
 

@@ -12,6 +12,7 @@ import json
 import logging
 import time
 import warnings
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from gpbench.gp import linalg
 from gpbench.methods.base import Batch, GradientMethod, SamplerMethod, State, TrainingSet
 from gpbench.places import write_text
 from gpbench.study import checkpoint, predict
+from gpbench.study.draws import Draws
 from gpbench.study.predict import Fold, Outcome
 
 MODEL_FILE = "model.pt"
@@ -76,8 +78,8 @@ class Clock:
         self.since = time.perf_counter()
 
 
-class Fit(LightningModule):
-    """A group of fits: draws batches and noise by blocks, keeps trace and checkpoints. `advance` makes one step."""
+class Fit(LightningModule, ABC):
+    """A group of fits: feeds steps with rows and noise, keeps trace and checkpoints. `advance` makes one step."""
 
     def __init__(self, group: dict[str, Any], table: Table, work: Path, device: torch.device) -> None:
         super().__init__()
@@ -96,6 +98,8 @@ class Fit(LightningModule):
         linalg.events(clear=True)
         self.hold(self.method.init(self.data, self.keys))
         self.full = self.data.full() if self.batch_size is None else None
+        counts = self.data.count.tolist()
+        self.draws = Draws(self.method, self.keys, counts, self.batch_size, self.steps, self.block, self.data.inputs)
         self.clock = Clock(device)
         self.saved_at = self.told_at = time.monotonic()
         self.logged = {round(s) for s in np.linspace(1, self.steps, min(self.steps, how["log_points"]))}
@@ -116,37 +120,22 @@ class Fit(LightningModule):
         """Take a state's tensors; subclasses say which are trained."""
         self.state = state
 
+    @abstractmethod
     def advance(self, batch: Batch, noise: Tensor, step: int) -> Tensor:
         """One step from `step` to `step + 1`; returns minus the objective `[R]`."""
-        raise NotImplementedError
+
+    def draw(self, step: int) -> tuple[Batch, Tensor]:
+        """Rows and noise of a step."""
+        positions, noise = self.draws.at(step)
+        return self.full if positions is None else self.data.take(positions), noise
 
     def training_step(self, step: int) -> None:
-        if step % self.block == 0:  # a resumed fit starts here too: checkpoints stand at the end of a block
-            self.draw_block(step // self.block)
-        batch = self.full
-        if batch is None:
-            batch = self.data.take(self.positions[:, step % self.block])
-        objective = self.advance(batch, self.noise[:, step % self.block], step)
+        objective = self.advance(*self.draw(step), step)
         self.done = step + 1
         if self.done in self.logged or self.done in self.evaluated:
             self.record(objective)
         if self.done % self.block == 0 or self.done == self.steps:
             self.pause_at_block()
-
-    def draw_block(self, block: int) -> None:
-        """Noise `[R, K, size]` and mini-batch positions `[R, K, B]` of one block of K steps."""
-        counts = self.data.count.tolist()
-        sizes = [self.method.noise_size(self.batch_size or n) for n in counts]
-        self.noise = self.data.inputs.new_zeros(len(sizes), self.block, max(sizes))
-        for r, (key, size) in enumerate(zip(self.keys, sizes, strict=True)):
-            # each replica draws what it would draw alone; rows come last, so padding ends the vector
-            self.noise[r, :, :size] = streams.normal([key], "noise", block, (self.block, size), self.noise)[0]
-        if self.batch_size is not None:
-            draws = [
-                streams.rng(key, "batch", block).integers(0, n, (self.block, self.batch_size))
-                for key, n in zip(self.keys, counts, strict=True)
-            ]
-            self.positions = torch.as_tensor(np.stack(draws), device=self.device)
 
     def deactivate(self, finite: Tensor, step: int) -> Tensor:
         """Mark replicas that just became non-finite; returns which (None of them moves again)."""
@@ -198,17 +187,28 @@ class Fit(LightningModule):
 
     def pause_at_block(self) -> None:
         """Checkpoint where one is due, and stop where the time cap is reached."""
-        over = self.how["max_minutes"] is not None and self.clock.pause() > 60 * self.how["max_minutes"]
-        if not over and self.how["max_minutes"] is not None:
-            self.clock.go()
-        due = time.monotonic() - self.saved_at >= self.how["checkpoint_seconds"]
-        if due or over or self.done == self.steps:
+        over = self.is_over()
+        if over or self.is_due() or self.done == self.steps:
             self.clock.pause()
             self.save()
-            self.saved_at = time.monotonic()
             self.clock.go()
         if over and self.done < self.steps:
-            raise TimeCap(f"stopped after {self.how['max_minutes']} minutes at step {self.done} of {self.steps}")
+            raise TimeCap(self.stopped())
+
+    def is_over(self) -> bool:
+        """Whether the time cap is reached."""
+        if self.how["max_minutes"] is None:
+            return False
+        over = self.clock.pause() > 60 * self.how["max_minutes"]
+        self.clock.go()
+        return over
+
+    def is_due(self) -> bool:
+        """Whether the last checkpoint is old enough for another one."""
+        return time.monotonic() - self.saved_at >= self.how["checkpoint_seconds"]
+
+    def stopped(self) -> str:
+        return f"stopped after {self.how['max_minutes']} minutes at step {self.done} of {self.steps}"
 
     def tell(self) -> None:
         """Progress for whoever watches, at most once a second."""
@@ -220,34 +220,36 @@ class Fit(LightningModule):
             self.told_at = now
 
     def save(self) -> None:
-        state = self.state
-        checkpoint.write(
-            self.work,
-            {
-                "fits": [f["fit_id"] for f in self.group["fits"]],
-                "step": self.done,
-                "params": {k: v.detach() for k, v in state.params.items()},
-                "memory": state.memory,
-                "optimiser": self.optimiser_state(),
-                "active": self.active,
-                "reasons": self.reasons,
-                "seconds": self.clock.seconds,
-                "trace": self.trace,
-            },
-            state.samples,
-        )
+        checkpoint.write(self.work, self.content(), self.state.samples)
+        self.saved_at = time.monotonic()
+
+    def content(self) -> dict[str, Any]:
+        """Of a checkpoint: all that changes from step to step, but the samples."""
+        return {
+            "fits": [f["fit_id"] for f in self.group["fits"]],
+            "step": self.done,
+            "params": {k: v.detach() for k, v in self.state.params.items()},
+            "memory": self.state.memory,
+            "optimiser": self.optimiser_state(),
+            "active": self.active,
+            "reasons": self.reasons,
+            "seconds": self.clock.seconds,
+            "trace": self.trace,
+        }
 
     def restore(self) -> None:
         """Continue from the newest readable checkpoint, if there is one."""
         found = checkpoint.read(self.work, [f["fit_id"] for f in self.group["fits"]], self.device)
-        if found is None:
-            return
-        saved, samples = found
+        if found is not None:
+            saved, self.state.samples = found
+            self.load(saved)
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Take over `content`."""
         with torch.no_grad():
             for name, value in saved["params"].items():
                 self.state.params[name].copy_(value)
         self.state.memory = saved["memory"]
-        self.state.samples = samples
         self.saved_optimiser = saved["optimiser"]
         self.active, self.reasons = saved["active"], saved["reasons"]
         self.done, self.trace = saved["step"], saved["trace"]
@@ -279,11 +281,23 @@ class GradientFit(Fit):
         return self.adam.state_dict()
 
     def advance(self, batch: Batch, noise: Tensor, step: int) -> Tensor:
-        params = self.state.params
+        loss = self.differentiate(batch, noise)
+        self.update(loss, step)
+        return loss
+
+    def differentiate(self, batch: Batch, noise: Tensor) -> Tensor:
+        """Leave the gradient of the loss in the parameters; the loss `[R]`."""
         self.adam.zero_grad(set_to_none=True)
         loss = self.method.loss(self.state, batch, noise)
-        loss.sum().backward()
-        finite = loss.isfinite()
+        self.propagate(loss.sum())
+        return loss.detach()
+
+    def propagate(self, total: Tensor) -> None:
+        total.backward()
+
+    def update(self, loss: Tensor, step: int) -> None:
+        """Step `step` of Adam along the gradients that are there."""
+        params, finite = self.state.params, loss.isfinite()
         for p in params.values():
             if p.grad is not None:
                 finite = finite & p.grad.reshape(len(finite), -1).sum(1).isfinite()
@@ -293,7 +307,6 @@ class GradientFit(Fit):
         for name in self.method.frozen(step, self.steps):
             params[name].grad = None
         self.adam.step()
-        return loss.detach()
 
     def freeze_replicas(self, newly: Tensor) -> None:
         """With no gradient and no momentum Adam does not move a replica."""
@@ -326,44 +339,39 @@ def run(group: dict[str, Any], table: Table, work: Path) -> list[Outcome]:
     fit = family(group, table, work, device).to(device)
     fit.restore()
     if fit.done < fit.steps:
-        trainer = _trainer(how)
-        fit.clock.go()
         try:
-            trainer.fit(fit, train_dataloaders=range(fit.done, fit.steps))
+            train(fit)
         except TimeCap as cap:
             return [Outcome("stopped", str(cap))] * len(group["fits"])
-    return [_outcome(fit, r) for r in range(len(group["fits"]))]
+    return [outcome(fit, r) for r in range(len(group["fits"]))]
 
 
-def _trainer(how: dict[str, Any]) -> Trainer:
+def train(fit: Fit, **settings: Any) -> None:
+    """All steps that are left; settings: of Lightning's trainer."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    usual = {"accelerator": "gpu" if fit.how["device"] == "cuda" else "cpu", "devices": 1, "max_epochs": 1}
+    absent = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # advice on features that are switched off here
-        return Trainer(
-            accelerator="gpu" if how["device"] == "cuda" else "cpu",
-            devices=1,
-            max_epochs=1,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            use_distributed_sampler=False,
-        )
+        trainer = Trainer(**usual | dict.fromkeys(absent, False) | settings, use_distributed_sampler=False)
+    fit.clock.go()
+    trainer.fit(fit, train_dataloaders=range(fit.done, fit.steps))
 
 
-def _outcome(fit: Fit, r: int) -> Outcome:
+def outcome(fit: Fit, r: int) -> Outcome:
+    """What replica r of a trained fit leaves behind."""
     fold, task = fit.folds[r], fit.group["what"]["data"]["task"]
     trace = [rows[r] for rows in fit.trace]
     shared = len(fit.folds)
-    outcome = Outcome("done", trace=trace, seconds={"train": fit.clock.seconds / shared, "shared_by": shared})
+    result = Outcome("done", trace=trace, seconds={"train": fit.clock.seconds / shared, "shared_by": shared})
     if not bool(fit.active[r]):
-        outcome.status, outcome.reason = "diverged", fit.reasons[r]
-        return outcome
+        result.status, result.reason = "diverged", fit.reasons[r]
+        return result
     state = fit.replica(r)
-    outcome.model = {"params": state.params, "buffers": state.buffers, "samples": state.samples}
+    result.model = {"params": state.params, "buffers": state.buffers, "samples": state.samples}
     started = time.perf_counter()
     x = fold.scaling.inputs(fit.table.inputs[fold.test])
-    return predict.finish(outcome, answer_one(fit.method, state, x, fold.key), fold, task, started)
+    return predict.finish(result, answer_one(fit.method, state, x, fold.key), fold, task, started)
 
 
 @torch.no_grad()

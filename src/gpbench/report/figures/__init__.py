@@ -10,7 +10,7 @@ from matplotlib import style
 from matplotlib.figure import Figure
 
 from gpbench.errors import unknown
-from gpbench.report.figures import calibration, comparison, curves, ranking
+from gpbench.report.figures import calibration, comparison, curves, probes, ranking, settings
 from gpbench.report.view import View
 from gpbench.report.writing import write
 
@@ -67,6 +67,35 @@ FIGURES = {
         comparison.scorecard,
         "Published numbers (open) and ours (filled), mean and standard deviation over splits, with the verdict of the "
         "scorecard. Different protocols are not comparable as means.",
+    ),
+    # those that a study may ask for
+    "error_over_time": FigureSpec(
+        curves.error_over_time,
+        "Test error (RMSE in regression) and MNLL against training time. Line: mean over the splits; band: their "
+        "range. Single marks are methods without training steps. The vertical axes leave out the worst early values.",
+    ),
+    "features": FigureSpec(
+        settings.features,
+        "Test error and MNLL against the number of random features, by the treatment of the frequencies; mean and "
+        "standard deviation over splits.",
+    ),
+    "bounds": FigureSpec(
+        probes.bounds,
+        "Left: negative lower bound of the trained models per training row, each value from a large mini-batch of "
+        "training rows and one draw of the noise (box: quartiles; whiskers: within 1.5 of their range). Right: final "
+        "test MNLL of each split and its mean. A bound that orders methods as the test score does can choose between "
+        "them.",
+    ),
+    "layers": FigureSpec(
+        probes.layers,
+        "Posterior draws of the functions of every layer, about 100 a panel: of a sampler from all its chains, of a "
+        "variational method from its first restart. Colour: sign of the first layer's slope over the data, in all "
+        "layers of the draw. Grey: range of the training inputs; points: training data.",
+    ),
+    "workers": FigureSpec(
+        settings.workers,
+        "Training time, test error and mean staleness of a gradient (updates by others between fetch and push) against "
+        "the number of workers; mean and standard deviation over splits. Dashed: one process.",
     ),
 }
 

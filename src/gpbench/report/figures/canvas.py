@@ -32,9 +32,14 @@ class Look:
 
 def looks(view: View) -> dict[str, Look]:
     """One look per method, the same in every figure of a study."""
+    return looks_of({method: view.labels[method] for method in view.methods})
+
+
+def looks_of(labels: dict[str, str]) -> dict[str, Look]:
+    """One look per name, in this order; labels: name -> what the legend says."""
     return {
-        method: Look(view.labels[method], _COLOURS[i % 8], _MARKERS[i % 9], _LINES[i % 5])
-        for i, method in enumerate(view.methods)
+        name: Look(label, _COLOURS[i % 8], _MARKERS[i % 9], _LINES[i % 5])
+        for i, (name, label) in enumerate(labels.items())
     }
 
 
@@ -78,20 +83,23 @@ def say(axis: Axes, reason: str) -> None:
 
 
 def legend(figure: Figure, view: View, methods: list[str], columns: int = 4, lines: bool = True) -> None:
-    """One legend below all panels."""
+    """One legend of methods below all panels."""
     look = looks(view)
+    legend_of(figure, [look[method] for method in view.methods if method in set(methods)], columns, lines)
+
+
+def legend_of(figure: Figure, shown: list[Look], columns: int = 4, lines: bool = True) -> None:
+    """One legend below all panels; nothing where nothing is shown."""
     handles = [
-        Line2D(
-            [],
-            [],
-            color=look[m].color,
-            marker=look[m].marker,
-            linestyle=look[m].linestyle if lines else "none",
-            label=look[m].label,
-        )
-        for m in view.methods
-        if m in set(methods)
+        Line2D([], [], color=look.color, marker=look.marker, linestyle=look.linestyle if lines else "none")
+        for look in shown
     ]
     if handles:
         rows = -(-len(handles) // columns)
-        figure.legend(handles=handles, loc="outside lower center", ncols=-(-len(handles) // rows))
+        labels = [look.label for look in shown]
+        figure.legend(handles, labels, loc="outside lower center", ncols=-(-len(handles) // rows))
+
+
+def remark(axis: Axes, text: str) -> None:
+    """A small grey line above a panel, on the right."""
+    axis.set_title(text, loc="right", fontsize=6.5, color="#777777")

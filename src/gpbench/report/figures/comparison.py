@@ -76,11 +76,7 @@ def _row(axis: Axes):
 
 def scorecard(view: View) -> Figure:
     """Published and our means for every row of the scorecard that has both."""
-    path = view.folder / "scorecard.csv"
-    if not path.is_file():
-        return empty("scorecard.csv is missing: write the scorecard first.")
-    rows = pd.read_csv(path)
-    rows = rows[np.isfinite(rows["ours"].astype(float))]
+    rows = view.card[np.isfinite(view.card["ours"].astype(float))]
     if rows.empty:
         return empty("No published number has a counterpart in this study.")
     groups = list(rows.groupby(["dataset", "ours_metric"], sort=False))

@@ -7,26 +7,26 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from gpbench.evaluation.metrics import METRICS
 from gpbench.report.figures.canvas import Look, empty, label_edges, legend, looks, panels, say, wrapped
 from gpbench.report.view import View
 
+QUOTED = "quoted from other work"  # the reason by which published/*.csv marks such a row
 _SHORTEST = 1e-6  # seconds; a logarithmic axis has no place for 0
 
 
 def convergence(view: View) -> Figure:
     """Test MNLL against seconds and against steps, one row per data set."""
-    traces = view.traces.merge(view.done[["fit_id", "method", "dataset", "split"]], on="fit_id")
-    traces = traces[np.isfinite(traces["mnll"].astype(float)) & (traces["seconds"] > 0)]
-    finals = view.done[~view.done["fit_id"].isin(traces["fit_id"])]
+    traces, finals = _progress(view, "mnll")
     datasets = [name for name in view.datasets if name in set(traces["dataset"])]
     if not datasets:
         return empty("No finished fit recorded test scores during training.")
     figure, axes = panels(len(datasets), 2, 1.3, sharey="row")
     for dataset, (left, right) in zip(datasets, axes, strict=True):
         rows, rest = traces[traces["dataset"] == dataset], finals[finals["dataset"] == dataset]
-        means = [_curve(axis, view, rows, clock) for axis, clock in ((left, "seconds"), (right, "step"))]
+        means = [_curve(axis, view, rows, clock, "mnll") for axis, clock in ((left, "seconds"), (right, "step"))]
         _limit(left, means[1], rest["mnll"])
-        _without_steps(left, view, rest)
+        _without_steps(left, view, rest, "mnll")
         left.set_title(dataset, loc="left", fontweight="bold")
         left.set_ylabel("test MNLL")
         left.set_xscale("log")
@@ -36,13 +36,66 @@ def convergence(view: View) -> Figure:
     return figure
 
 
-def _curve(axis: Axes, view: View, rows: pd.DataFrame, clock: str) -> list[np.ndarray]:
+def error_over_time(view: View) -> Figure:
+    """Error and MNLL on test rows against seconds, one column per data set."""
+    if view.done.empty:
+        return empty("No fit of this study is finished.")
+    figure, axes = panels(2, len(view.datasets), 1.8, sharex="col")
+    for row, error in zip(axes, (True, False), strict=True):
+        label = ""
+        for axis, dataset in zip(row, view.datasets, strict=True):
+            metric = view.error_metric(dataset) if error else "mnll"
+            _timed(axis, view, *(part[part["dataset"] == dataset] for part in _progress(view, metric)), metric)
+            _quoted(axis, view, dataset, metric)
+            # a name stands for the panels on its right as well, until there is another
+            label, left = f"test {METRICS[metric].label}", label
+            axis.set_ylabel(label if label != left else "")
+    for dataset, (top, bottom) in zip(view.datasets, axes.T, strict=True):
+        top.set_title(dataset, loc="left", fontweight="bold")
+        bottom.set_xlabel("training seconds")
+    legend(figure, view, list(view.done["method"]))
+    return figure
+
+
+def _timed(axis: Axes, view: View, rows: pd.DataFrame, rest: pd.DataFrame, metric: str) -> None:
+    """One panel of scores against seconds."""
+    means = _curve(axis, view, rows, "seconds", metric)
+    if not means and not np.isfinite(rest[metric].astype(float)).any():
+        say(axis, f"no finished fit\nhas a test {METRICS[metric].label}")
+        return
+    _limit(axis, means, rest[metric])
+    _without_steps(axis, view, rest, metric)
+    axis.set_xscale("log")
+
+
+def _quoted(axis: Axes, view: View, dataset: str, metric: str) -> None:
+    """The number of other work that the paper holds its own against, where it is one."""
+    card = view.card
+    rows = card[(card["dataset"] == dataset) & (card["ours_metric"] == metric) & (card["reason"] == QUOTED)]
+    if len(rows) == 1:
+        value, name = rows.iloc[0][["published", "method_printed"]]
+        low, high = axis.get_ylim()
+        axis.axhline(value, color="#777777", linestyle=":", linewidth=0.9)
+        axis.annotate(
+            name, (0.02, value), xycoords=axis.get_yaxis_transform(), va="bottom", color="#777777", fontsize=6.5
+        )
+        axis.set_ylim(min(low, value - 0.05 * (high - low)), max(high, value + 0.1 * (high - low)))
+
+
+def _progress(view: View, metric: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Trace rows of finished fits with a score, and the finished fits without any."""
+    traces = view.traces.merge(view.done[["fit_id", "method", "dataset", "split"]], on="fit_id")
+    traces = traces[np.isfinite(traces[metric].astype(float)) & (traces["seconds"] > 0)]
+    return traces, view.done[~view.done["fit_id"].isin(traces["fit_id"])]
+
+
+def _curve(axis: Axes, view: View, rows: pd.DataFrame, clock: str, metric: str) -> list[np.ndarray]:
     means = []
     for method, look in looks(view).items():
         fits = [fit.sort_values("step") for _, fit in rows[rows["method"] == method].groupby("fit_id", sort=True)]
         if not fits:
             continue
-        grid, values = _aligned(fits, clock)
+        grid, values = _aligned(fits, clock, metric)
         mean = values.mean(axis=0)
         axis.fill_between(grid, values.min(axis=0), values.max(axis=0), color=look.color, alpha=0.15, linewidth=0)
         places = sorted({len(grid) // 3, len(grid) - 1})
@@ -53,13 +106,13 @@ def _curve(axis: Axes, view: View, rows: pd.DataFrame, clock: str) -> list[np.nd
     return means
 
 
-def _aligned(fits: list[pd.DataFrame], clock: str) -> tuple[np.ndarray, np.ndarray]:
-    """MNLL of each split `[fits, points]` on a common clock, between the first and last value that all splits have."""
+def _aligned(fits: list[pd.DataFrame], clock: str, metric: str) -> tuple[np.ndarray, np.ndarray]:
+    """Scores of each split `[fits, points]` on a common clock, between the first and last value that all have."""
     first = max(fit[clock].iloc[0] for fit in fits)
     last = max(min(fit[clock].iloc[-1] for fit in fits), first)
     spread = np.geomspace if clock == "seconds" else np.linspace
     grid = spread(first, last, max(map(len, fits)))
-    return grid, np.stack([np.interp(grid, fit[clock], fit["mnll"]) for fit in fits])
+    return grid, np.stack([np.interp(grid, fit[clock], fit[metric]) for fit in fits])
 
 
 def _limit(axis: Axes, means: list[np.ndarray], finals: pd.Series) -> None:
@@ -70,13 +123,13 @@ def _limit(axis: Axes, means: list[np.ndarray], finals: pd.Series) -> None:
     axis.set_ylim(low - margin, high + margin)
 
 
-def _without_steps(axis: Axes, view: View, fits: pd.DataFrame) -> None:
+def _without_steps(axis: Axes, view: View, fits: pd.DataFrame, metric: str) -> None:
     for method, look in looks(view).items():
-        rows = fits[(fits["method"] == method) & np.isfinite(fits["mnll"].astype(float))]
+        rows = fits[(fits["method"] == method) & np.isfinite(fits[metric].astype(float))]
         if len(rows):
             at = max(rows["seconds_train"].mean(), _SHORTEST)
-            mean = rows["mnll"].mean()
-            spread = [[mean - rows["mnll"].min()], [rows["mnll"].max() - mean]]
+            mean = rows[metric].mean()
+            spread = [[mean - rows[metric].min()], [rows[metric].max() - mean]]
             axis.errorbar([at], [mean], yerr=spread, color=look.color, marker=look.marker, elinewidth=0.8)
 
 

@@ -1,0 +1,220 @@
+"""Two-layer deep GP without approximation, by elliptical slice sampling: the gold standard of cutajar2017, figure 8.
+
+Model      F1 ~ N(0, K1),  K1 = k1(X, X);  F2 | F1 ~ N(0, K2),  K2 = k2(F1, F1);  y ~ N(F2, noise_variance I);
+           one function a layer, k1 and k2 RBF(-ARD).
+Target     p(F1 | y) with the top layer integrated out: log p(y | F1) + log p(F1), where
+           log p(y | F1) = log N(y; 0, K2 + noise_variance I).
+Prediction for each kept F1 at test inputs x:
+           F1* | F1 ~ N(k1* K1^-1 F1, k1** - k1* K1^-1 k1*^T), one draw;
+           F2* | F1*, F1, y ~ N(k2* C^-1 y, k2** - k2* C^-1 k2*^T), C = K2 + noise_variance I.
+
+The chain moves v, F1 = L v with L L^T = K1 + jitter I. So the prior draw that a transition needs is the noise itself,
+log p(F1) = -||v||^2 / 2 + constant, and no F1, rounded as it is, is ever solved against the nearly singular K1.
+Nothing else changes: the ellipse through L v and L nu is L times the one through v and nu.
+
+The covariance parameters stay what a variational fit (`dgp_rff` with 50 random frequencies) finds. All chains of a
+split share that fit, so they have one target; it is made in `init`, again where a fit is resumed. The sign of F1 makes
+no difference to the target, hence two modes. Chain r starts from (-1)^r times the hidden function of the fit; each also
+changes sides by itself, as the ellipse through F1 passes through -F1.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from gpbench import streams
+from gpbench.evaluation.predictive import Predictive
+from gpbench.gp import features, kernels, likelihoods, linalg
+from gpbench.hyper import Fraction, PositiveFloat, PositiveInt, dataclass
+from gpbench.methods import dgp_rff
+from gpbench.methods.base import Batch, SamplerMethod, State, TrainingSet
+from gpbench.sampling import elliptical
+from gpbench.streams import Key
+
+COVARIANCE = (
+    "layer1.log_lengthscale",
+    "layer1.log_outputscale",
+    "layer2.log_lengthscale",
+    "layer2.log_outputscale",
+    "log_noise_variance",
+)
+"""What a chain keeps fixed: `[R, D]`, `[R]`, `[R, 1]`, `[R]`, `[R]`."""
+
+
+@dataclass(frozen=True)
+class Hyperparameters:
+    """burn_in: fraction of the transitions (10,000 with the first 1,000 left out, every 90th kept); iterations: Adam
+    updates of the variational fit, with learning_rate; jitter: of K1, relative to its diagonal. Always a full batch."""
+
+    burn_in: Fraction = 0.1
+    num_samples: PositiveInt = 100
+    jitter: PositiveFloat = 1e-6
+    num_features: PositiveInt = 50
+    iterations: PositiveInt = 5000
+    learning_rate: PositiveFloat = 0.01
+    batch_size: PositiveInt = 1_000_000_000
+
+
+class Method(SamplerMethod):
+    def init(self, data: TrainingSet, keys: list[Key]) -> State:
+        """Chains at plus or minus the hidden function of a variational fit, whose covariance parameters they keep."""
+        covariance, hidden = variational_fit(self.hyper, data, [key._replace(replica=0) for key in keys])
+        sign = torch.tensor([(-1.0) ** key.replica for key in keys]).to(hidden)
+        return self.chains(data.full(), covariance, sign[:, None] * hidden)
+
+    def chains(self, batch: Batch, covariance: dict[str, Tensor], hidden: Tensor) -> State:
+        """Chains with given `COVARIANCE` parameters that start near the function with values hidden `[R, n]`.
+
+        They start at the posterior mean of F1 had `hidden` been seen with the noise of y: the prior finds a sum of few
+        random features next to impossible, and a chain would be long in coming back from it.
+        """
+        buffers = {name: covariance[name] for name in COVARIANCE}
+        buffers |= {"x": batch.x, "y": batch.y[..., 0], "mask": (batch.weight > 0).to(batch.x)}
+        jitter = self.hyper.jitter * buffers["layer1.log_outputscale"].exp()
+        chol = buffers["chol"] = factor(buffers, 1, batch.x, jitter)
+        smoother = factor(buffers, 1, batch.x, buffers["log_noise_variance"].exp())
+        v = (chol.mT @ torch.cholesky_solve((hidden * buffers["mask"])[..., None], smoother))[..., 0]
+        return State({"v": v}, buffers, {"log_likelihood": log_likelihood(v, buffers)})
+
+    def noise_size(self, batch_size: int, step: int = 0, steps: int = 1) -> int:
+        """One normal for the threshold, one a try, then one a row for the draw from the prior."""
+        return 1 + elliptical.MAX_TRIES + batch_size
+
+    @torch.no_grad()
+    def step(self, state: State, batch: Batch, noise: Tensor, step: int, steps: int) -> Tensor:
+        """One elliptical slice transition; returns -log p(y, F1) `[R]` up to a constant."""
+        choices = 1 + elliptical.MAX_TRIES
+        v, value, _ = elliptical.step(
+            state.params["v"],
+            lambda v: log_likelihood(v, state.buffers),
+            state.memory["log_likelihood"],
+            noise[:, choices:],
+            torch.special.ndtr(noise[:, :choices]),
+        )
+        state.params["v"], state.memory["log_likelihood"] = v, value
+        return 0.5 * v.square().sum(1) - value
+
+    @torch.no_grad()
+    def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
+        """Equal mixture over the kept states, each with a draw of its own of F1* at every row of x `[R, T, D]`."""
+        kept, buffers = kept_states(state), state.buffers
+        bottom = project(buffers, 1, buffers["chol"], buffers["x"], x)
+        sd = marginal_variance(buffers, 1, bottom).sqrt()
+        noise = streams.normal(keys, "eval", 0, (len(kept), x.shape[1]), like=x)
+        moments = []
+        for s, v in enumerate(kept):
+            hidden = product(bottom, v) + sd * noise[:, s]
+            whitened, top = top_layer(v, hidden, buffers)
+            moments.append((product(top, whitened), marginal_variance(buffers, 2, top)))
+        mean, variance = (torch.stack(part)[..., None] for part in zip(*moments, strict=True))  # [S, R, T, 1]
+        noise_variance = buffers["log_noise_variance"].exp()
+        gaussian = likelihoods.Gaussian()
+        return [gaussian.predictive(mean[:, r], variance[:, r], noise_variance[r]) for r in range(len(keys))]
+
+    @torch.no_grad()
+    def functions(self, state: State, x: Tensor, keys: list[Key]) -> list[Tensor]:
+        """Posterior functions `[S, R, T, 1]` of both layers, drawn jointly at x `[R, T, D]`, one a kept state.
+
+        The second layer is F2 at the first one's values: y without its noise. Jitter is added to both covariances.
+        """
+        kept, buffers = kept_states(state), state.buffers
+        bottom = project(buffers, 1, buffers["chol"], buffers["x"], x)
+        chol = self._factor_given(buffers, 1, bottom, x)
+        noise = streams.normal(keys, "eval", 0, (2, len(kept), x.shape[1]), like=x)
+        functions = []
+        for s, v in enumerate(kept):
+            hidden = product(bottom, v) + product(chol.mT, noise[:, 0, s])
+            whitened, top = top_layer(v, hidden, buffers)
+            top_chol = self._factor_given(buffers, 2, top, hidden[..., None])
+            functions.append((hidden, product(top, whitened) + product(top_chol.mT, noise[:, 1, s])))
+        return [torch.stack(layer)[..., None] for layer in zip(*functions, strict=True)]
+
+    def _factor_given(self, buffers: dict[str, Tensor], layer: int, projected: Tensor, x: Tensor) -> Tensor:
+        """Factor `[R, T, T]` of the covariance of a layer at x, given its values (or y) at the training inputs."""
+        jitter = self.hyper.jitter * buffers[f"layer{layer}.log_outputscale"].exp()
+        return linalg.cholesky(kernel(buffers, layer, x, x) - projected.mT @ projected, f"layer{layer}", jitter)
+
+
+def log_likelihood(v: Tensor, buffers: dict[str, Tensor]) -> Tensor:
+    """log p(y | F1 = L v) in nats `[R]`; v `[R, n]`, zero in padding rows."""
+    chol, whitened = top_posterior(v, buffers)
+    log_det = chol.diagonal(dim1=-2, dim2=-1).log().sum(1)
+    return -0.5 * (whitened.square().sum(1) + math.log(2 * math.pi) * buffers["mask"].sum(1)) - log_det
+
+
+def top_posterior(v: Tensor, buffers: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Factor of C = K2 + noise_variance I `[R, n, n]` at F1 = L v, and y whitened by it `[R, n]`."""
+    chol = factor(buffers, 2, hidden_values(v, buffers), buffers["log_noise_variance"].exp())
+    return chol, torch.linalg.solve_triangular(chol, buffers["y"][..., None], upper=False)[..., 0]
+
+
+def top_layer(v: Tensor, hidden: Tensor, buffers: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """What F2 at the hidden values F1* `[R, T]` needs: y whitened `[R, n]` and the projection `[R, n, T]`."""
+    chol, whitened = top_posterior(v, buffers)
+    return whitened, project(buffers, 2, chol, hidden_values(v, buffers), hidden[..., None])
+
+
+def hidden_values(v: Tensor, buffers: dict[str, Tensor]) -> Tensor:
+    """F1 = L v as inputs of the next layer `[R, n, 1]`."""
+    return buffers["chol"] @ v[..., None]
+
+
+def kernel(buffers: dict[str, Tensor], layer: int, x1: Tensor, x2: Tensor) -> Tensor:
+    lengthscale, outputscale = (buffers[f"layer{layer}.log_{scale}"].exp() for scale in ("lengthscale", "outputscale"))
+    return kernels.rbf(x1, x2, lengthscale, outputscale)
+
+
+def factor(buffers: dict[str, Tensor], layer: int, x: Tensor, nugget: Tensor) -> Tensor:
+    """Factor of K + nugget I at the training rows `[R, n, n]`; padding rows are rows of the identity."""
+    mask = buffers["mask"]
+    covariance = kernel(buffers, layer, x, x) * mask[:, :, None] * mask[:, None, :]
+    return linalg.cholesky(covariance + torch.where(mask > 0, nugget[:, None], 1.0).diag_embed(), f"layer{layer}")
+
+
+def project(buffers: dict[str, Tensor], layer: int, chol: Tensor, train: Tensor, x: Tensor) -> Tensor:
+    """A = L^-1 k(train, x) `[R, n, T]`: given L w at the training rows, x has mean A^T w and covariance K - A^T A."""
+    cross = kernel(buffers, layer, train, x) * buffers["mask"][..., None]
+    return torch.linalg.solve_triangular(chol, cross, upper=False)
+
+
+def marginal_variance(buffers: dict[str, Tensor], layer: int, projected: Tensor) -> Tensor:
+    """diag(K - A^T A) `[R, T]`."""
+    outputscale = buffers[f"layer{layer}.log_outputscale"].exp()
+    return (outputscale[:, None] - projected.square().sum(1)).clamp_min(0.0)
+
+
+def product(matrix: Tensor, vector: Tensor) -> Tensor:
+    """A^T w `[R, T]` of A `[R, n, T]` and w `[R, n]`."""
+    return (matrix.mT @ vector[..., None])[..., 0]
+
+
+def kept_states(state: State) -> list[Tensor]:
+    """The sampled v `[R, n]`; the present one while none was kept."""
+    return state.samples.get("v") or [state.params["v"]]
+
+
+def variational_fit(hyper: Hyperparameters, data: TrainingSet, keys: list[Key]) -> tuple[dict[str, Tensor], Tensor]:
+    """Parameters (`COVARIANCE` among them) and mean hidden function `[R, n]` of `dgp_rff` at the training inputs.
+
+    Adam on full batches; all randomness from the stream `init`, a block an update.
+    """
+    settings = dgp_rff.Hyperparameters(hidden_width=1, num_features=hyper.num_features, frequencies="prior_fixed")
+    method, batch = dgp_rff.Method(settings, "regression"), data.full()
+    state = method.init(data, keys)
+    params = state.params = {name: value.detach().requires_grad_() for name, value in state.params.items()}
+    adam = torch.optim.Adam(params.values(), lr=hyper.learning_rate, fused=True)
+    for step in range(hyper.iterations):
+        size = method.noise_size(batch.x.shape[1], step, hyper.iterations)
+        noise = streams.normal(keys, "init", 1 + step, (size,), like=batch.x)
+        adam.zero_grad()
+        method.loss(state, batch, noise).sum().backward()
+        for name in method.frozen(step, hyper.iterations):
+            params[name].grad = None
+        adam.step()
+    params = {name: value.detach() for name, value in params.items()}
+    frequencies = state.buffers["layer1.frequency_noise"] / params["layer1.log_lengthscale"].exp()[..., None]
+    phi = features.fourier(batch.x, frequencies, params["layer1.log_outputscale"].exp())
+    return params, (phi @ params["layer1.weight_mean"])[..., 0]

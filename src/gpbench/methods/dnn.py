@@ -1,0 +1,148 @@
+"""Neural network with dropout (srivastava2014), the competitor of the deep GPs of cutajar2017.
+
+    a^0 = x,  a^l = d^l * relu(a^(l-1) W^l + b^l) / (1 - p),  l = 1..L,  f = a^L W^(L+1) + b^(L+1),
+    loss = -sum_b weight_b log p(y_b | f_b),
+
+with masks d^l_bj ~ Bernoulli(1 - p), fresh for every row and step (inverted dropout); L hidden layers of h units.
+Predictions leave dropout out (d = 1, no division) and are a single component. No weight decay.
+
+h is matched to the deep GP with random features: as many weights as its L + 1 layers have when Omega is fixed,
+
+    D_in h + (L - 1) h^2 + h D_out = N_Phi (L D_F + D_out),  biases left out.
+
+Likelihoods: softmax with an output a class, also for two classes; Gaussian with one learned noise variance. The paper
+prints the log likelihood of its networks for classification only; here it is maximised, and exists, for both. As it is
+learned under dropout, the noise variance includes the spread that the masks cause.
+Choices where the paper is silent: ReLU, Adam at 0.01 and batches of 200, as its deep GPs have them; initial weights
+N(0, 2 / number of inputs of the layer) (he2015), biases 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from gpbench import streams
+from gpbench.evaluation.predictive import Predictive
+from gpbench.gp import likelihoods
+from gpbench.hyper import Annotated, Ge, Lt, PositiveFloat, PositiveInt, dataclass
+from gpbench.methods.base import Batch, GradientMethod, State, TrainingSet
+from gpbench.streams import Key
+
+INITIAL_LOG_NOISE_VARIANCE = -2.0
+CHUNK_ELEMENTS = 2**20
+"""Numbers of one hidden layer in prediction: 8 MB in float64."""
+
+
+@dataclass(frozen=True)
+class Hyperparameters:
+    """units: of every hidden layer; null = matched to a deep GP of as many hidden layers, `match_width` GPs in each
+    and `match_basis` features N_Phi a layer: 200 are 100 frequencies of the RBF kernel, 100 of the arc-cosine are 100;
+    dropout: probability p that a hidden unit is left out."""
+
+    hidden_layers: PositiveInt = 1
+    units: PositiveInt | None = None
+    match_basis: PositiveInt = 200
+    match_width: PositiveInt = 3
+    dropout: Annotated[float, Ge(0), Lt(1)] = 0.5
+    batch_size: PositiveInt = 200
+    learning_rate: PositiveFloat = 0.01
+
+
+def matched_units(num_inputs: int, num_outputs: int, hidden_layers: int, basis: int, width: int) -> int:
+    """Units h of each hidden layer, the whole number nearest to the positive root of the equation above, at least 1."""
+    weights = basis * (hidden_layers * width + num_outputs)
+    linear = num_inputs + num_outputs
+    # this form of the root also holds for one hidden layer, where the equation is linear
+    root = 2 * weights / (linear + math.sqrt(linear**2 + 4 * (hidden_layers - 1) * weights))
+    return max(1, round(root))
+
+
+def affine(x: Tensor, weight: Tensor) -> Tensor:
+    """x W + b `[R, B, H]` for x `[R, B, D]` and weight `[R, D + 1, H]`, whose last row is b."""
+    return torch.baddbmm(weight[:, -1:], x, weight[:, :-1])
+
+
+def forward(x: Tensor, weights: list[Tensor], masks: Iterable[Tensor] | None = None) -> Tensor:
+    """Outputs f `[R, B, Q]` for x `[R, B, D]`; masks: L factors `[R, B, h]` of the hidden units, 1 by default."""
+    *hidden, last = weights
+    for weight, mask in zip(hidden, masks or [1.0] * len(hidden), strict=True):
+        x = affine(x, weight).relu() * mask
+    return affine(x, last)
+
+
+class Method(GradientMethod):
+    def __init__(self, hyper: Hyperparameters, task: str, num_classes: int = 0, num_targets: int = 1) -> None:
+        super().__init__(hyper, task, num_classes, num_targets)
+        regression = task == "regression"
+        self.likelihood = likelihoods.Gaussian(num_targets) if regression else likelihoods.Softmax(num_classes)
+        self.names = [f"layer{number}" for number in range(1, hyper.hidden_layers + 2)]
+
+    def init(self, data: TrainingSet, keys: list[Key]) -> State:
+        """Weights `[R, D + 1, H]` of each layer, the biases (zero) in the last row."""
+        generators, like = [streams.rng(key, "init") for key in keys], data.inputs
+        num_inputs, self.widths = like.shape[1], self.layer_widths(like.shape[1])
+        params = {}
+        for name, width in zip(self.names, self.widths, strict=True):
+            draws = [torch.from_numpy(generator.standard_normal((num_inputs, width))) for generator in generators]
+            weight = math.sqrt(2 / num_inputs) * torch.stack(draws).to(like)
+            params[f"{name}.weight"] = torch.nn.functional.pad(weight, (0, 0, 0, 1))
+            num_inputs = width
+        if self.task == "regression":
+            params["log_noise_variance"] = like.new_full((len(keys),), INITIAL_LOG_NOISE_VARIANCE)
+        return State(params)
+
+    def layer_widths(self, num_inputs: int) -> list[int]:
+        """Outputs of every layer, the last one included."""
+        hyper, num_outputs = self.hyper, self.likelihood.num_outputs
+        units = hyper.units or matched_units(
+            num_inputs, num_outputs, hyper.hidden_layers, hyper.match_basis, hyper.match_width
+        )
+        return [units] * hyper.hidden_layers + [num_outputs]
+
+    def noise_size(self, batch_size: int, step: int = 0, steps: int = 1) -> int:
+        """One normal a row and hidden unit; asked after `init`, which knows the number of inputs."""
+        return batch_size * sum(self.widths[:-1])
+
+    def loss(self, state: State, batch: Batch, noise: Tensor) -> Tensor:
+        """-log likelihood `[R]`, under dropout."""
+        f = forward(batch.x, self.weights(state), self.masks(noise.view(*batch.x.shape[:2], -1)))
+        log_prob = self.likelihood.log_prob(batch.y, f[None], self.noise_variance(state))[0]
+        return -(batch.weight * log_prob).sum(-1)
+
+    def masks(self, noise: Tensor) -> list[Tensor]:
+        """0 with probability p, else 1 / (1 - p): one `[R, B, h]` a hidden layer from normals `[R, B, L h]`."""
+        dropout = self.hyper.dropout
+        threshold = torch.special.ndtri(torch.tensor(dropout, dtype=torch.float64)).item()
+        kept = (noise > threshold).to(noise) / (1 - dropout)
+        return list(kept.chunk(self.hyper.hidden_layers, -1))
+
+    def weights(self, state: State) -> list[Tensor]:
+        """Weights in the order in which they are applied."""
+        return [state.params[f"{name}.weight"] for name in self.names]
+
+    def noise_variance(self, state: State) -> Tensor | None:
+        """Variance of the Gaussian likelihood `[R]`, scaled units."""
+        return state.params["log_noise_variance"].exp() if self.task == "regression" else None
+
+    @torch.no_grad()
+    def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
+        """One component for each of `predictive_weights`, the same weights for every row of x `[R, T, D]`."""
+        f = torch.stack([outputs(x, weights) for weights in self.predictive_weights(state, keys)])  # [S, R, T, Q]
+        if self.task != "regression":
+            return [self.likelihood.predictive(f[:, r]) for r in range(len(keys))]
+        noises = self.noise_variance(state)
+        return [self.likelihood.predictive(f[:, r], torch.zeros_like(f[:, r]), noises[r]) for r in range(len(keys))]
+
+    def predictive_weights(self, state: State, keys: list[Key]) -> Iterable[list[Tensor]]:
+        """Weights to predict with, one list a component: here a single one."""
+        return [self.weights(state)]
+
+
+def outputs(x: Tensor, weights: list[Tensor]) -> Tensor:
+    """`forward` without masks, by chunks of rows."""
+    rows = max(1, CHUNK_ELEMENTS // (len(x) * weights[0].shape[-1]))
+    return torch.cat([forward(part, weights) for part in x.split(rows, 1)], 1)

@@ -1,0 +1,151 @@
+"""Tables that a study may ask for: scores by what it varies, and whether its Markov chains have mixed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from gpbench.evaluation.metrics import METRICS
+from gpbench.report.view import View
+from gpbench.report.writing import Table, decimals, number
+from gpbench.sampling import diagnostics
+
+FIXED, RESAMPLED = "var_fixed", "var_resampled"
+POINTS = 11
+"""Inputs at which the functions of chains are compared."""
+COUNTS = ["chains", "draws"]
+WORST = {"r_hat": "max", "ess_bulk": "min", "ess_tail": "min"}
+
+
+def features(view: View) -> Table:
+    """Error and MNLL by the number of features and the treatment of the frequencies, and a paired difference."""
+    grid = view.grid("frequencies", "num_features")
+    treatments = list(grid["frequencies"].unique())
+    data, shown = [], []
+    for dataset in view.datasets:
+        for metric in (view.error_metric(dataset), "mnll"):
+            scores = view.per_split(metric, dataset)
+            places = decimals(scores.std(ddof=1))
+            for num_features, rows in grid.groupby("num_features"):
+                by_treatment = scores[rows["method"]].set_axis(rows["frequencies"], axis=1).reindex(columns=treatments)
+                place = {"dataset": dataset, "metric": metric, "num_features": num_features}
+                data.append(place | _numbers(by_treatment))
+                shown.append(
+                    {"data set": dataset, "features": num_features, "metric": METRICS[metric].label}
+                    | {_printed(name): _mean(by_treatment[name], places) for name in treatments}
+                    | _difference(by_treatment, places)
+                )
+    note = (
+        "Mean ± standard deviation over splits (number of splits). The difference is paired: the mean over splits that "
+        f"both have, and its sign on each of them; below zero {_printed(FIXED)} is better."
+    )
+    return Table(pd.DataFrame(data), pd.DataFrame(shown), "Treatments of the frequencies", note)
+
+
+def _printed(treatment: str) -> str:
+    return treatment.replace("_", "-").upper()
+
+
+def _numbers(scores: pd.DataFrame) -> dict:
+    """Mean, sd and number of splits of each treatment, and of the paired difference; scores `[splits, treatments]`."""
+    columns = {name: scores[name] for name in scores.columns} | {"difference": _paired(scores)}
+    found = {}
+    for name, values in columns.items():
+        found |= {f"{name}_mean": values.mean(), f"{name}_sd": values.std(ddof=1), f"{name}_n": int(values.count())}
+    return found
+
+
+def _paired(scores: pd.DataFrame) -> pd.Series:
+    """VAR-FIXED minus VAR-RESAMPLED on each split that has both."""
+    return scores.reindex(columns=[FIXED, RESAMPLED]).pipe(lambda both: both[FIXED] - both[RESAMPLED]).dropna()
+
+
+def _difference(scores: pd.DataFrame, places: int) -> dict:
+    values = _paired(scores)
+    mean = f"{values.mean():+.{places}f}" if len(values) else "-"
+    signs = " ".join({-1: "−", 0: "0", 1: "+"}[int(np.sign(value))] for value in values)
+    return {f"{_printed(FIXED)} − {_printed(RESAMPLED)}": mean, "signs": signs or "-"}
+
+
+def _mean(values: pd.Series, places: int) -> str:
+    values = values.dropna()
+    if values.empty:
+        return "-"
+    spread = f" ± {values.std(ddof=1):.{places}f}" if len(values) > 1 else ""
+    return f"{values.mean():.{places}f}{spread} ({len(values)})"
+
+
+def workers(view: View) -> Table:
+    """Cost and scores of every cell by scheme and number of workers, with staleness and restarts where noted."""
+    grid = view.grid("scheme", "workers").set_index("method")
+    data = []
+    for dataset in view.datasets:
+        for method in view.methods:
+            fits = view.done[(view.done["dataset"] == dataset) & (view.done["method"] == method)]
+            scheme, count = grid.loc[method] if method in grid.index else ("one process", 1)
+            columns = ["seconds_train", view.error_metric(dataset), "mnll", "staleness_mean", "restarts"]
+            means = fits[columns].astype(float).mean().rename({view.error_metric(dataset): "error"})
+            data.append({"dataset": dataset, "method": method, "scheme": scheme, "workers": int(count)} | dict(means))
+            data[-1]["fits"] = len(fits)
+    shown = pd.DataFrame(data).rename(
+        columns={
+            "dataset": "data set",
+            "seconds_train": "training s",
+            "error": "RMSE or error rate",
+            "mnll": "MNLL",
+            "staleness_mean": "mean staleness",
+        }
+    )
+    for name in ("training s", "RMSE or error rate", "MNLL", "mean staleness", "restarts"):
+        shown[name] = shown[name].map(number)
+    note = "Means over finished fits. Staleness: updates by others between the fetch of parameters and the push."
+    return Table(pd.DataFrame(data), shown.drop(columns="method"), "Distributed training", note)
+
+
+def chains(view: View) -> Table:
+    """Rank-normalised R-hat and effective sample sizes of the functions of every layer at inputs inside the data."""
+    keys = ["dataset", "method", "split", "quantity"]
+    data = pd.DataFrame(list(_diagnosed(view.probe("layers"))), columns=[*keys, "x", *COUNTS, *WORST])
+    worst = data.groupby(keys, sort=False).agg(dict.fromkeys(COUNTS, "first") | WORST).reset_index()
+    shown = worst.assign(
+        method=worst["method"].map(view.labels),
+        r_hat=[number(value, 4) for value in worst["r_hat"]],
+        ess_bulk=worst["ess_bulk"].map(number),
+        ess_tail=worst["ess_tail"].map(number),
+    )
+    names = ["data set", "method", "split", "quantity", *COUNTS, "largest R-hat", "least bulk ESS", "least tail ESS"]
+    note = (
+        f"The worst of {POINTS} inputs inside the training data (vehtari2021); the CSV has each. A hidden function and "
+        "its mirror image are equally probable, so its own R-hat is large wherever chains keep to different signs; "
+        "its absolute value and the output do not depend on the sign. Chains with fewer than "
+        f"{diagnostics.FEWEST_DRAWS} draws are left out."
+    )
+    return Table(data, shown.set_axis(names, axis=1), "Have the chains mixed?", note)
+
+
+def _diagnosed(rows: pd.DataFrame) -> Iterator[dict]:
+    """A row for each sampler, split, quantity and input; rows: those of `layers.parquet`."""
+    if rows.empty:
+        return
+    for (dataset, method, split), own in rows[rows["chain"]].groupby(["dataset", "method", "split"], sort=False):
+        observed = own.loc[own["layer"] == 0, "x"]
+        place = {"dataset": dataset, "method": method, "split": split}
+        for (layer, output), drawn in own[own["layer"] > 0].groupby(["layer", "output"]):
+            x, draws = _chains(drawn[drawn["x"].between(observed.min(), observed.max())])
+            if draws.shape[1] < diagnostics.FEWEST_DRAWS:
+                continue
+            name = f"layer {layer}" + f", output {output + 1}" * bool(output)
+            quantities = {name: draws} | ({f"|{name}|": np.abs(draws)} if layer < own["layer"].max() else {})
+            counts = dict(zip(COUNTS, draws.shape, strict=False))
+            for quantity, values in quantities.items():
+                found = pd.DataFrame(diagnostics.summary(values)).assign(x=x, quantity=quantity)
+                yield from (place | counts | row for row in found.to_dict("records"))
+
+
+def _chains(drawn: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """POINTS inputs `[T]` and the draws there `[chains, draws, T]`."""
+    table = drawn.pivot(index=["replica", "sample"], columns="x", values="f")
+    table = table.iloc[:, np.linspace(0, table.shape[1] - 1, POINTS).round().astype(int)]
+    return table.columns.to_numpy(), table.to_numpy().reshape(drawn["replica"].nunique(), -1, table.shape[1])

@@ -1,0 +1,276 @@
+"""From a study to its cells: names, keys and values checked, settings composed, fits identified. No torch.
+
+    cell    {method, settings, address, label, family, reported, rows, what, how, skip,
+             fits: [{split, replica, fit_id}]}
+
+method: the study's name for it, `settings` what the study sets of it (of a variant); `address` is how people call the
+cell; `what` is everything that is hashed (see `identity`), without split and replica; `how` is the trainer. Nothing
+here depends on how fits are trained but `ENTRY`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import json
+import os
+import shlex
+from typing import Any
+
+from gpbench import config, schema
+from gpbench.config import MethodConfig
+from gpbench.data import protocols
+from gpbench.errors import UserError, unknown
+from gpbench.evaluation.metrics import METRICS
+from gpbench.places import Places
+from gpbench.study import identity
+
+# how a fit of the kind `predict` is trained -> its entry point, whose import closure is part of the identity
+ENTRY = {
+    "closed_form": "gpbench.study.closed_form",
+    "single": "gpbench.study.training",
+    "asynchronous": "gpbench.study.asynchronous",
+    "synchronous": "gpbench.study.synchronous",
+}
+MOST_WORKERS_A_CORE = 2
+# what an override may change of a study itself
+STUDY_KEYS = tuple(f.name for f in dataclasses.fields(schema.Study) if f.name not in ("name", "title"))
+
+
+def resolve(
+    places: Places, study_name: str, overrides: str = ""
+) -> tuple[schema.Study, list[dict[str, Any]], list[str]]:
+    """The study, its cells, and remarks for the user; every name, key and value is checked."""
+    words = config.split_overrides(overrides)
+    own = tuple(f"{k.removeprefix('study.')}={v}" for k, v in words if k.removeprefix("study.") in STUDY_KEYS)
+    study = config.compose(places.conf, "study", study_name, own)
+    variants = expand(study)
+    study = dataclasses.replace(study, methods=list(variants))
+    if not study.methods or not study.datasets:
+        raise UserError(f"study {study_name!r} is empty: it needs methods and datasets")
+    _check_names(places, study)
+    rest = [(k, v) for k, v in words if k.removeprefix("study.") not in STUDY_KEYS]
+    by_target = _by_target(places, study, {name: variant.method for name, variant in variants.items()}, rest)
+    remarks = by_target.pop("remarks", [])
+    protocol = config.compose(places.conf, "protocol", study.protocol, tuple(by_target.get("protocol", ())))
+    _check_protocol(places, protocol)
+    budget = config.compose(places.conf, "budget", study.budget, tuple(by_target.get("budget", ())))
+    trainer = config.compose(places.conf, "trainer", study.trainer, tuple(by_target.get("trainer", ())))
+    datasets = [config.compose(places.conf, "dataset", name) for name in study.datasets]
+    shared = [f"{group}.{o}" for group in ("protocol", "budget") for o in by_target.get(group, [])]
+    configured = functools.cache(lambda name, words: _method(places, name, budget, list(words)))
+    cells = []
+    for name, variant in variants.items():
+        for dataset in datasets:
+            preset = study.presets.get(dataset.name, {}).get(variant.method, variant.method)
+            targets = dict.fromkeys((variant.method, preset, name))
+            words = [*variant.words, *(word for target in targets for word in by_target.get(target, []))]
+            method = configured(preset, tuple(words))
+            cell = _cell(study, method, dataset, protocol, budget, trainer, [*words, *shared])
+            named = {"method": name, "settings": variant.settings}
+            cells.append(cell | named | ({"label": variant.label} if variant.label else {}))
+    return study, cells, remarks
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """A method of a study: a configured method, and what the study sets of it."""
+
+    method: str
+    label: str = ""
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def words(self) -> list[str]:
+        """The settings as overrides."""
+        return [
+            f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in self.settings.items()
+        ]
+
+
+def expand(study: schema.Study) -> dict[str, Variant]:
+    """The methods of a study by name: those named, then its variants, one for each combination of listed values."""
+    found = {name: Variant(name) for name in study.methods}
+    if len(found) < len(study.methods):
+        twice = next(name for name in study.methods if study.methods.count(name) > 1)
+        raise UserError(f"study {study.name!r} names method {twice!r} twice; name it once")
+    for template, content in study.variants.items():
+        where = f"variant {template!r} of study {study.name!r}"
+        settings = {k: v for k, v in content.items() if k not in ("method", "label")}
+        if not isinstance(content.get("method"), str):
+            raise UserError(f"{where} names no method; give it a key 'method'")
+        lists = {k: v for k, v in settings.items() if isinstance(v, list)}
+        for values in itertools.product(*lists.values()):
+            chosen = settings | dict(zip(lists, values, strict=True))
+            try:
+                name, label = (text.format(**chosen) for text in (template, content.get("label", "")))
+            except KeyError as error:
+                raise UserError(f"{where} has no setting {error} to put into its name or label") from error
+            if name in found:
+                raise UserError(f"{where}: the name {name!r} is taken; put every listed key into it, as {{key}}")
+            found[name] = Variant(content["method"], label, chosen)
+    return found
+
+
+def _check_names(places: Places, study: schema.Study) -> None:
+    """Refuse what is named twice, and a number of splits for a data set that is not there."""
+    for name in study.datasets:
+        if study.datasets.count(name) > 1:
+            raise UserError(f"study {study.name!r} names dataset {name!r} twice; name it once")
+    for key in ("splits_of", "presets"):
+        for name in getattr(study, key):
+            if name not in (available := config.options(places.conf, "dataset")):
+                raise unknown("dataset", name, available, f"{key} of study {study.name!r}")
+    for name in {name for by_method in study.presets.values() for name in by_method}:
+        if name not in (available := config.options(places.conf, "method")):
+            raise unknown("method", name, available, f"presets of study {study.name!r}")
+
+
+def _check_protocol(places: Places, protocol: protocols.Protocol) -> None:
+    """Refuse metrics that do not exist, and a number of test rows for a data set that is not there."""
+    where = f"protocol {protocol.name!r}"
+    for name in protocol.metrics:
+        if name not in METRICS:
+            raise unknown("metric", name, METRICS, f"metrics of {where}")
+    for name in protocol.splits.test_rows:
+        if name not in (available := config.options(places.conf, "dataset")):
+            raise unknown("dataset", name, available, f"test_rows of {where}")
+
+
+def _by_target(
+    places: Places, study: schema.Study, base: dict[str, str], words: list[tuple[str, str]]
+) -> dict[str, list[str]]:
+    """Overrides by what they are for: a method of the study (`*`: every), the method that variants are of (base: the
+    study's method -> it), a preset, `protocol`, `budget`, `trainer`."""
+    found: dict[str, list[str]] = {}
+    presets = {preset for by_method in study.presets.values() for preset in by_method.values()}
+    targets = [*dict.fromkeys([*study.methods, *base.values(), *sorted(presets)]), "protocol", "budget", "trainer"]
+    available = config.options(places.conf, "method")
+    keys = {m: _hyper_keys(places, m) for m in dict.fromkeys(base.values()) if m in available}
+    for key, value in words:
+        target, dot, leaf = key.partition(".")
+        if not dot:
+            raise unknown("override", key, [*STUDY_KEYS, *(f"{t}." for t in targets), "*."], f"study {study.name!r}")
+        if target == "*":
+            having = [m for m in keys if leaf in keys[m]]
+            if not having:
+                raise unknown(
+                    "key", leaf, set().union(*keys.values()), "the hyperparameters of any method of the study"
+                )
+            without = [m for m in keys if m not in having]
+            if without:
+                found.setdefault("remarks", []).append(f"{key}: {', '.join(without)} have no {leaf!r}")
+            for method in having:
+                found.setdefault(method, []).append(f"{leaf}={value}")
+        elif target in targets:
+            found.setdefault(target, []).append(f"{leaf}={value}")
+        else:
+            raise unknown("method or group", target, targets, f"override {key!r} of study {study.name!r}")
+    return found
+
+
+def _hyper_keys(places: Places, method: str) -> set[str]:
+    return {f.name for f in dataclasses.fields(config.compose(places.conf, "method", method).hyper)} | {"steps"}
+
+
+def _method(places: Places, name: str, budget: schema.Budget, overrides: list[str]) -> MethodConfig:
+    """The method with the hyperparameters that are part of the budget, then the user's."""
+    plain = config.compose(places.conf, "method", name)
+    given = [f"{k}={v}" for k, v in (budget.hyper.get(name) or budget.hyper.get(plain.family, {})).items()]
+    return config.compose(places.conf, "method", name, (*given, *overrides)) if given or overrides else plain
+
+
+def _cell(
+    study, method: MethodConfig, dataset: schema.Dataset, protocol, budget, trainer, overrides: list[str]
+) -> dict[str, Any]:
+    """One cell; impossible ones carry the reason in `skip`."""
+    if dataset.md5 is None:
+        raise UserError(
+            f"data set {dataset.name!r} has no md5 yet; run `gpbench data pin {dataset.name}`, then "
+            f"`gpbench data prepare {dataset.name}`, which prints the one to write into its file"
+        )
+    frozen = protocols.freeze(protocol, dataset)
+    train_rows, test_rows = protocols.sizes(frozen["splits"], dataset.rows)
+    entry = ENTRY["closed_form" if method.header.closed_form else method.header.scheme]
+    modules = (method.header.module, entry)
+    what = {
+        "kind": "predict",
+        "entry": entry,
+        "method": {"module": method.header.module, **dataclasses.asdict(method.hyper)},
+        "data": {"md5": dataset.md5, "task": dataset.task, "images": dataset.images, "classes": len(dataset.classes)},
+        "protocol": frozen,
+        "steps": _steps(method, budget, train_rows * dataset.columns),
+        "dtype": study.dtype,
+        "noise_block": study.noise_block,
+        "code": identity.code(*modules),
+        "versions": identity.versions(*modules),
+    }
+    if method.header.scheme != "single":
+        what["distributed"] = {"scheme": method.header.scheme, "workers": method.header.workers}
+    return {
+        "address": {
+            "method": method.header.name,
+            "dataset": dataset.name,
+            "protocol": protocol.name,
+            "budget": budget.name,
+            "overrides": shlex.join(overrides),
+        },
+        "label": method.header.label,
+        "family": method.family,
+        "reported": {"metrics": protocol.metrics, "spread": protocol.spread},
+        "rows": train_rows,
+        "test_rows": test_rows,
+        "what": what,
+        "how": dataclasses.asdict(trainer),
+        "skip": _impossible(method, dataset, train_rows, len(frozen["outputs"])),
+        "fits": [
+            {"split": s, "replica": r, "fit_id": identity.digest(what | {"split": s, "replica": r})}
+            for s in _wanted(study, protocol, dataset)
+            for r in range(study.replicas)
+        ],
+    }
+
+
+def _wanted(study: schema.Study, protocol: protocols.Protocol, dataset: schema.Dataset) -> range:
+    """The splits that a study wants of a data set; the one official split where there is one, however many it asks."""
+    first, available = study.first_split, protocols.num_splits(protocol, dataset)
+    wanted = range(first, first + study.splits_of.get(dataset.name, study.splits))
+    if first == 0 and protocols.official(protocol, dataset):
+        return range(1)
+    if wanted[-1] >= available:
+        raise UserError(
+            f"study {study.name!r} wants splits {wanted[0]} to {wanted[-1]} of {dataset.name!r}; "
+            f"protocol {protocol.name!r} has 0 to {available - 1}"
+        )
+    return wanted
+
+
+def _steps(method: MethodConfig, budget: schema.Budget, values: int) -> int | None:
+    if method.header.closed_form:
+        return None
+    if method.header.steps:
+        return method.header.steps
+    sizes = next((budget.steps[k] for k in (method.header.name, method.family, "default") if k in budget.steps), None)
+    if sizes is None:
+        raise UserError(f"budget {budget.name!r} has no steps for {method.family!r} and no default")
+    return sizes.steps(values)
+
+
+def _impossible(method: MethodConfig, dataset: schema.Dataset, rows: int, outputs: int) -> str:
+    """Why a method cannot be fitted to a data set; empty where it can."""
+    if dataset.task not in method.header.tasks:
+        return f"{' and '.join(method.header.tasks)} only"
+    if method.header.closed_form and method.header.scheme != "single":
+        return f"scheme {method.header.scheme} needs a method with updates"
+    if hasattr(method.hyper, "impossible") and (reason := method.hyper.impossible(dataset.task)):
+        return reason
+    if method.header.workers > MOST_WORKERS_A_CORE * os.cpu_count():
+        return f"{method.header.workers} workers, at most {MOST_WORKERS_A_CORE} a core"
+    limit = method.header.max_rows
+    if limit is not None and rows > limit:
+        return f"{rows} training rows, at most {limit}"
+    limit = method.header.max_outputs
+    if limit is not None and outputs > limit:
+        return f"{outputs} targets, at most {limit}"
+    return ""

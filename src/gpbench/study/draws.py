@@ -1,0 +1,63 @@
+"""What is random in the steps of a fit: rows of the mini-batch and noise."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpbench import streams
+from gpbench.methods.base import GradientMethod, SamplerMethod
+from gpbench.streams import Key
+
+
+class Draws:
+    """Mini-batch positions and noise of every step of R replicas, seeded anew every `block` steps.
+
+    Steps may be asked for in any order; the numbers of a step do not depend on the order, nor on the other replicas.
+    counts: training rows of each replica; batch_size None: all rows, no positions; like: dtype and device.
+    """
+
+    def __init__(
+        self,
+        method: GradientMethod | SamplerMethod,
+        keys: list[Key],
+        counts: list[int],
+        batch_size: int | None,
+        steps: int,
+        block: int,
+        like: Tensor,
+    ) -> None:
+        self.method, self.keys, self.counts, self.batch_size = method, keys, counts, batch_size
+        self.steps, self.block, self.like = steps, block, like
+        self.next_step = -1
+
+    def at(self, step: int) -> tuple[Tensor | None, Tensor]:
+        """Positions `[R, B]` (None for all rows) and noise `[R, size]` of a step, counted from 0."""
+        if step != self.next_step or step % self.block == 0:
+            self._open(step // self.block)
+            for _ in range(step % self.block):
+                self._noise()
+        self.next_step = step + 1
+        positions = None if self.batch_size is None else self.positions[:, step % self.block]
+        return positions, self._noise()
+
+    def _open(self, block: int) -> None:
+        """Seed the streams of one block and draw its mini-batches."""
+        steps = range(block * self.block, (block + 1) * self.block)
+        self.normals = []
+        for key, count in zip(self.keys, self.counts, strict=True):
+            sizes = [self.method.noise_size(self.batch_size or count, step, self.steps) for step in steps]
+            self.normals.append(streams.normal_steps(key, "noise", block, sizes, self.like))
+        if self.batch_size is not None:
+            rows = [
+                streams.rng(key, "batch", block).integers(0, count, (self.block, self.batch_size))
+                for key, count in zip(self.keys, self.counts, strict=True)
+            ]
+            self.positions = torch.as_tensor(np.stack(rows), device=self.like.device)
+
+    def _noise(self) -> Tensor:
+        """Noise of the next step; rows come last in it, so padding ends the vector of a replica with fewer rows."""
+        parts = [next(normals) for normals in self.normals]
+        longest = max(map(len, parts))
+        return torch.stack([torch.nn.functional.pad(part, (0, longest - len(part))) for part in parts])

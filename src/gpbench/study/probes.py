@@ -1,0 +1,156 @@
+"""What finished fits are asked besides predictions: `python -m gpbench.study.probes STUDY bounds|layers`.
+
+    bounds.parquet   fit_id, batch, bound: minus the lower bound of the stored model in nats per training row, on large
+                     mini-batches, with one draw of the noise each (cutajar2017, figure 4)
+    layers.parquet   fit_id, chain, layer, output, sample, x, f: posterior draws of the functions of every layer over a
+                     single input, up to half of its range beyond the training rows (cutajar2017, figure 8)
+
+x is in original units, and so is the last layer of a regression; hidden layers are as they are. chain: whether samples
+are states of a Markov chain. Layer 0 holds the training rows: `sample` numbers them, f is their target.
+All of this runs on the CPU, wherever the fits were trained.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from gpbench import config, places, schema, streams
+from gpbench.data import table as tables
+from gpbench.data.table import Table
+from gpbench.errors import UserError
+from gpbench.methods.base import GradientMethod, SamplerMethod, State
+from gpbench.places import Places, write_aside
+from gpbench.study import collect, predict, training
+from gpbench.study.predict import Fold
+from gpbench.study.store import Store
+
+COLUMNS = {
+    "bounds": ["fit_id", "batch", "bound"],
+    "layers": ["fit_id", "chain", "layer", "output", "sample", "x", "f"],
+}
+GRID = 201
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A finished fit: its `what`, its method and stored state, and its split of a table."""
+
+    what: dict[str, Any]
+    method: GradientMethod | SamplerMethod
+    state: State
+    fold: Fold
+    table: Table
+
+
+def write(where: Places, name: str, kind: str) -> None:
+    """Write results/NAME/KIND.parquet, without rows where no fit is done; UserError where no method can be asked."""
+    plan = collect.read_plan(where, name)
+    cells = [c for c in plan["cells"] if not c["skip"] and answers(predict.method(c["what"]), kind)]
+    if not cells:
+        raise UserError(f"no method of study {name!r} has {kind}; leave them out of `probes` in its file")
+    if kind == "bounds":
+        budget = _budget(where, plan)
+        ask = functools.partial(bounds, batches=budget.bound_batches, rows=budget.bound_rows)
+    else:
+        ask = layers
+    parts = [ask(fitted).assign(fit_id=fit_id) for fit_id, fitted in finished(where, cells)]
+    table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=COLUMNS[kind])
+    with write_aside(where.results / name / f"{kind}.parquet") as temporary:
+        table[COLUMNS[kind]].to_parquet(temporary, index=False)
+
+
+def answers(method: Any, kind: str) -> bool:
+    """Whether a method has a lower bound, or draws of the functions of its layers."""
+    if kind == "bounds":
+        return isinstance(method, GradientMethod)
+    return hasattr(method, "functions")
+
+
+def _budget(where: Places, plan: dict[str, Any]) -> schema.Budget:
+    """The budget that a study was planned with; its overrides are among those of every cell."""
+    words = config.split_overrides(plan["cells"][0]["address"]["overrides"])
+    own = [f"{key.removeprefix('budget.')}={value}" for key, value in words if key.startswith("budget.")]
+    return config.compose(where.conf, "budget", plan["study"]["budget"], tuple(own))
+
+
+def finished(where: Places, cells: list[dict[str, Any]]) -> Iterator[tuple[str, Fitted]]:
+    """Every done fit of some cells with its identity, one data set after the other."""
+    store = Store(where.store)
+    load = functools.lru_cache(1)(tables.load)
+    for cell in sorted(cells, key=lambda cell: cell["address"]["dataset"]):
+        what = cell["what"]
+        for fit in cell["fits"]:
+            if not store.ended_well(fit["fit_id"]):
+                continue
+            table = load(where.prepared_file(cell["address"]["dataset"]), what["data"]["md5"])
+            path = store.folder(fit["fit_id"]) / training.MODEL_FILE
+            state = State(**torch.load(path, weights_only=True, map_location="cpu"))
+            fold = predict.fold(what, table, fit["split"], fit["replica"])
+            yield fit["fit_id"], Fitted(what, predict.method(what), state, fold, table)
+
+
+@torch.no_grad()
+def bounds(fitted: Fitted, batches: int, rows: int) -> pd.DataFrame:
+    """loss / n on `batches` mini-batches of `rows` training rows, drawn with replacement; columns batch, bound."""
+    method, key, n = fitted.method, fitted.fold.key, len(fitted.fold.train)
+    dtype = getattr(torch, fitted.what["dtype"])
+    data = training.training_set(fitted.table, [fitted.fold], dtype, torch.device("cpu"))
+    method.init(data, [key])  # some methods learn here what their noise depends on; the stored state is what is asked
+    rows = min(rows, n)
+    values = []
+    for batch in range(batches):
+        positions = torch.from_numpy(streams.rng(key, "eval", 1 + batch).integers(0, n, (1, rows)))
+        noise = streams.normal([key], "eval", 1 + batch, (method.noise_size(rows),), like=data.inputs)
+        values.append(float(method.loss(fitted.state, data.take(positions), noise)) / n)
+    return pd.DataFrame({"batch": range(batches), "bound": values})
+
+
+def layers(fitted: Fitted) -> pd.DataFrame:
+    """Training rows and posterior draws of every layer on a grid; columns chain, layer, output, sample, x, f."""
+    fold, inputs = fitted.fold, fitted.table.inputs[fitted.fold.train]
+    if inputs.shape[1] != 1:
+        raise UserError(f"`probes: [layers]` needs data sets with one input, not {inputs.shape[1]}; leave it out")
+    low, high = inputs.min(), inputs.max()
+    x = np.linspace(low - (high - low) / 2, high + (high - low) / 2, GRID)
+    like = next(iter(fitted.state.params.values()))
+    scaled = torch.as_tensor(fold.scaling.inputs(x[:, None])).to(like)[None]
+    draws = [f[:, 0].double().numpy() for f in fitted.method.functions(fitted.state, scaled, [fold.key])]  # [S, T, Q]
+    if fitted.what["data"]["task"] == "regression":
+        draws[-1] = draws[-1] * fold.scaling.y_scale + fold.scaling.y_shift
+    rows = _long(0, inputs[:, 0], fold.targets[fold.train][None])
+    observed = rows.assign(sample=rows.index // fold.targets.shape[1])
+    parts = [observed, *(_long(number, x, f) for number, f in enumerate(draws, 1))]
+    return pd.concat(parts, ignore_index=True).assign(chain=isinstance(fitted.method, SamplerMethod))
+
+
+def _long(layer: int, x: np.ndarray, f: np.ndarray) -> pd.DataFrame:
+    """Values f `[S, T, Q]` at x `[T]`, a row each."""
+    sample, place, output = np.indices(f.shape).reshape(3, -1)
+    return pd.DataFrame({"layer": layer, "output": output, "sample": sample, "x": x[place], "f": f.reshape(-1)})
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Entry of a Snakemake job; exit status 0, or 1 after one line on standard error."""
+    parser = argparse.ArgumentParser(prog="python -m gpbench.study.probes", description="Ask finished fits.")
+    parser.add_argument("study", help="name of its results folder")
+    parser.add_argument("kind", choices=COLUMNS)
+    asked = parser.parse_args(arguments)
+    try:
+        write(places.find(), asked.study, asked.kind)
+    except UserError as error:
+        print(f"gpbench: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+"""Data sets that are drawn from a formula."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from gpbench.config import compose
+from gpbench.data import simulated, table
+from gpbench.data.prepare import prepare
+from gpbench.errors import UserError
+from gpbench.places import Places
+from projects import REPOSITORY
+
+
+def test_composed_bumps_follow_their_law():
+    x, y, names = simulated.draw("composed_bumps")
+    assert (x.shape, y.shape, names) == ((550, 1), (550,), ["x"])
+    assert stats.kstest(x[:, 0], stats.uniform(-2, 4).cdf).pvalue > 0.01
+    inner = 2 * x[:, 0] * np.exp(-(x[:, 0] ** 2))
+    residual = y - 2 * inner * np.exp(-(inner**2))
+    assert stats.kstest(residual, stats.norm(0, 0.1).cdf).pvalue > 0.01  # 0.01 is the variance
+    assert abs(np.corrcoef(residual, x[:, 0])[0, 1]) < 4 / np.sqrt(550)
+
+
+def test_the_bump_peaks_where_its_derivative_vanishes():
+    # h'(x) = 2 (1 - 2 x^2) exp(-x^2) is 0 at 1 / sqrt 2, where h = sqrt(2 / e)
+    assert simulated.bump(np.array(0.5**0.5)) == pytest.approx((2 / np.e) ** 0.5)
+    assert simulated.bump(np.array(-0.3)) == -simulated.bump(np.array(0.3))
+
+
+def test_numbers_are_the_same_each_time_and_have_nine_decimals():
+    one, other = simulated.draw("composed_bumps"), simulated.draw("composed_bumps")
+    for a, b in zip(one[:2], other[:2], strict=True):
+        assert np.array_equal(a, b)
+        assert np.array_equal(a, a.round(9))
+
+
+def test_preparing_gives_the_pinned_arrays(tmp_path):
+    dataset = compose(REPOSITORY / "conf", "dataset", "composed_bumps")
+    where = Places(tmp_path, tmp_path / "store")
+    assert prepare(dataset, where) == dataset.md5
+    stored = table.load(where.prepared_file("composed_bumps"), dataset.md5)
+    assert stored.inputs.shape == (550, 1)
+    assert (stored.input_names, stored.target_names) == (["x"], ["y"])
+    assert dataset.train_rows == 50
+
+
+def test_an_unknown_generator_is_one_line():
+    with pytest.raises(UserError, match="unknown simulated data set 'composed_bump'.*did you mean 'composed_bumps'"):
+        simulated.draw("composed_bump")

@@ -1,0 +1,172 @@
+"""What finished fits are asked besides predictions: their bounds, and the functions of their layers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from gpbench import config
+from gpbench.data import table as tables
+from gpbench.data.prepare import prepare
+from gpbench.data.protocols import Scaling
+from gpbench.data.table import Table
+from gpbench.errors import UserError
+from gpbench.methods.base import GradientMethod, State
+from gpbench.places import Places
+from gpbench.streams import Key
+from gpbench.study import plan, predict, probes, training
+from gpbench.study.predict import Fold
+from gpbench.study.probes import Fitted
+from gpbench.study.store import Store
+from projects import copy_project, hold_tracker
+
+BATCHES, ROWS, REPLICAS = 3, 30, 2
+OVERRIDES = (
+    f"budget=smoke replicas={REPLICAS} probes=[bounds,layers] budget.bound_batches={BATCHES} budget.bound_rows={ROWS} "
+    "dgp_mcmc.iterations=50"
+)
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    """The study of posterior functions on its smoke budget: two chains, and two restarts of two variational fits."""
+    root = copy_project(tmp_path_factory.mktemp("probes") / "project")
+    where = Places(root, root / "store")
+    prepare(config.compose(where.conf, "dataset", "composed_bumps"), where)
+    hold_tracker(where.store)
+    made = plan.make(where, "cutajar2017_posterior", OVERRIDES)
+    plan.freeze(made, where)
+    batch = root / "batch.json"
+    batch.write_text(json.dumps({"groups": [group for batch in made.batches for group in batch["groups"]]}))
+    places = {"GPBENCH_ROOT": str(root), "GPBENCH_STORE": str(where.store), "OMP_NUM_THREADS": "1", "CI": "1"}
+    command = [sys.executable, "-m", "gpbench.study.run", str(batch), str(root / "statuses.json")]
+    subprocess.run(command, env=os.environ | places, check=True)
+    for kind in probes.COLUMNS:
+        probes.write(where, made.name, kind)
+    return where, made
+
+
+def written(study, kind: str) -> pd.DataFrame:
+    """A probe's file, with the method of every fit."""
+    where, made = study
+    methods = {fit["fit_id"]: cell["method"] for cell in made.cells for fit in cell["fits"]}
+    rows = pd.read_parquet(where.results / made.name / f"{kind}.parquet")
+    assert list(rows.columns) == probes.COLUMNS[kind]
+    return rows.assign(method=rows["fit_id"].map(methods))
+
+
+def test_every_variational_fit_has_its_bounds(study):
+    rows = written(study, "bounds")
+    assert rows.groupby(["method", "fit_id"])["batch"].apply(list).tolist() == [list(range(BATCHES))] * 2 * REPLICAS
+    assert set(rows["method"]) == {"rbf_10", "rbf_50"}
+    assert np.isfinite(rows["bound"]).all()
+    assert not rows["bound"].duplicated().any(), "other rows and noise each time"
+
+
+def test_layers_hold_training_rows_and_functions_on_a_wider_grid(study):
+    where, made = study
+    rows, cell = written(study, "layers"), made.cells[0]
+    table = tables.load(where.prepared_file("composed_bumps"), cell["what"]["data"]["md5"])
+    train = predict.fold(cell["what"], table, 0, 0).train
+    x, y = table.inputs[train, 0], table.targets[train, 0]
+    low, high = x.min(), x.max()
+    for _, own in rows.groupby("fit_id"):
+        observed = own[own["layer"] == 0].sort_values("sample")
+        np.testing.assert_array_equal(observed[["x", "f"]], np.column_stack([x, y]))
+        for layer in (1, 2):
+            drawn = own[own["layer"] == layer].pivot(index="sample", columns="x", values="f")
+            assert drawn.notna().all(axis=None)
+            np.testing.assert_allclose(drawn.columns[[0, -1]], [1.5 * low - 0.5 * high, 1.5 * high - 0.5 * low])
+            assert drawn.shape[1] == probes.GRID
+    assert rows.groupby("method")["chain"].all().to_dict() == {"mcmc": True, "rbf_10": False, "rbf_50": False}
+
+
+def test_the_mean_of_the_last_layer_is_the_predictive_mean_in_original_units(study):
+    where, made = study
+    cell = next(cell for cell in made.cells if cell["method"] == "rbf_50")
+    what, fit = cell["what"], cell["fits"][1]
+    rows = written(study, "layers").query("fit_id == @fit['fit_id'] and layer == 2")
+    mean = rows.groupby("x")["f"].mean()
+    table = tables.load(where.prepared_file("composed_bumps"), what["data"]["md5"])
+    fold = predict.fold(what, table, fit["split"], fit["replica"])
+    path = Store(where.store).folder(fit["fit_id"]) / training.MODEL_FILE
+    predictive = training.answer(what, path, fold.scaling.inputs(mean.index.to_numpy()[:, None]), fold.key)
+    original = predictive.affine(fold.scaling.y_scale, fold.scaling.y_shift)
+    np.testing.assert_allclose(mean, original.mean()[:, 0], rtol=1e-9, atol=1e-12)
+
+
+class Sum(GradientMethod):
+    """loss = sum_b weight_b y_b + 100 x the only normal of a step; learns in `init` that there is one."""
+
+    def init(self, data, keys):
+        self.size, self.seen = 1, []
+        return State({})
+
+    def noise_size(self, batch_size, step=0, steps=1):
+        return self.size
+
+    def loss(self, state, batch, noise):
+        self.seen.append((batch.y.shape[1], noise.item()))
+        return (batch.weight * batch.y[..., 0]).sum(1)
+
+    def predict(self, state, x, keys):
+        raise NotImplementedError
+
+
+def stand_in(method, columns: int = 1, n: int = 40, held_out: int = 5) -> Fitted:
+    """A fit whose n training rows have targets 10, 11, ... and no scaling."""
+    inputs, targets = np.zeros((n + held_out, columns)), 10.0 + np.arange(n + held_out)[:, None]
+    zero, one = np.zeros(columns), np.ones(columns)
+    scaling = Scaling(zero, one, np.zeros(1), np.ones(1))
+    fold = Fold(Key("stand-in", "test", 0), np.arange(n), np.arange(n, n + held_out), targets, scaling)
+    state = State({"any": torch.zeros(1, dtype=torch.float64)})
+    what = {"dtype": "float64", "data": {"task": "regression"}}
+    return Fitted(what, method, state, fold, Table(inputs, targets, [f"x{i}" for i in range(columns)], ["y"]))
+
+
+@pytest.mark.parametrize(("rows", "used"), [(8, 8), (1000, 40)])
+def test_a_bound_is_the_loss_of_a_mini_batch_for_each_training_row(rows, used):
+    fitted = stand_in(Sum(None, "regression"))
+    values = probes.bounds(fitted, batches=500, rows=rows)["bound"]
+    sizes, normals = zip(*fitted.method.seen, strict=True)
+    assert set(sizes) == {used}
+    assert len(set(normals)) == 500
+    # the mean target of rows drawn with replacement from 10 .. 49
+    population = 10.0 + np.arange(40)
+    error = population.std() / np.sqrt(used * 500)
+    assert values.mean() == pytest.approx(population.mean(), abs=4 * error)
+    assert values.std() == pytest.approx(population.std() / np.sqrt(used), rel=0.15)
+
+
+def test_functions_over_two_inputs_are_refused():
+    with pytest.raises(UserError, match="needs data sets with one input, not 2"):
+        probes.layers(stand_in(Sum(None, "regression"), columns=2))
+
+
+def test_nothing_finished_leaves_a_table_without_rows(project):
+    where = Places(project, project / "store")
+    made = plan.make(where, "cutajar2017_posterior", OVERRIDES)
+    plan.freeze(made, where)
+    for kind, columns in probes.COLUMNS.items():
+        assert probes.main([made.name, kind]) == 0
+        rows = pd.read_parquet(where.results / made.name / f"{kind}.parquet")
+        assert (list(rows.columns), len(rows)) == (columns, 0)
+
+
+def test_methods_that_cannot_be_asked_are_refused_in_one_line(project, capsys):
+    where = Places(project, project / "store")
+    made = plan.make(where, "default", "methods=[svgp,dsvi,bsgp_1,constant] datasets=[boston] splits=1")
+    plan.freeze(made, where)
+    for name, kind, said in ((made.name, "layers", "no method of study"), ("other", "bounds", "run `gpbench plan`")):
+        assert probes.main([name, kind]) == 1
+        error = capsys.readouterr().err
+        assert said in error
+        assert error.count("\n") == 1
+    assert not (where.results / made.name).exists()

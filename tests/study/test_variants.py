@@ -1,0 +1,113 @@
+"""Variants of a study: methods with settings, one for each combination of listed values."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from gpbench import config, places
+from gpbench.errors import UserError
+from gpbench.study import cells as resolving
+from gpbench.study import graph
+from gpbench.study import plan as planning
+
+
+@pytest.fixture
+def study(project):
+    """Writes a study of one data set with the given variants, resolves it, and returns its cells by method."""
+
+    def write(variants: dict, overrides: str = "", **keys):
+        content = {"name": "mine", "title": "Mine", "methods": [], "datasets": ["wine"], "splits": 1} | keys
+        (project / "conf/study/mine.yaml").write_text(yaml.safe_dump(content | {"variants": variants}, sort_keys=False))
+        return {cell["method"]: cell for cell in resolving.resolve(places.find(), "mine", overrides)[1]}
+
+    return write
+
+
+RFF = {"method": "dgp_rff", "label": "{kernel}, {num_features} features", "kernel": ["rbf", "arc_cosine"]}
+
+
+def test_a_variant_for_each_combination_of_listed_values(study):
+    found = study({"{kernel}_{num_features}": RFF | {"num_features": [5, 10], "hidden_width": 2}}, methods=["svgp"])
+    assert list(found) == ["svgp", "rbf_5", "rbf_10", "arc_cosine_5", "arc_cosine_10"]
+    cell = found["arc_cosine_5"]
+    assert cell["label"] == "arc_cosine, 5 features"
+    assert cell["settings"] == {"kernel": "arc_cosine", "num_features": 5, "hidden_width": 2}
+    assert cell["settings"].items() <= cell["what"]["method"].items()
+    assert found["svgp"]["settings"] == {}
+
+
+def test_a_variant_is_the_fit_of_its_settings_from_the_command_line(study):
+    small = {"method": "dgp_rff", "num_features": 5, "likelihood": "softmax"}
+    (cell,) = study({"small": small}, datasets=["wdbc"]).values()
+    assert cell["address"]["overrides"] == "num_features=5 likelihood=softmax"
+    words = "methods=[dgp_rff] datasets=[wdbc] splits=1 dgp_rff.num_features=5 dgp_rff.likelihood=softmax"
+    _, (same,), _ = resolving.resolve(places.find(), "default", words)
+    assert [f["fit_id"] for f in cell["fits"]] == [f["fit_id"] for f in same["fits"]]
+
+
+def test_overrides_reach_one_variant_or_all_of_a_method(study):
+    variants = {"rff_{num_features}": {"method": "dgp_rff", "num_features": [5, 10]}}
+    found = study(variants, "dgp_rff.hidden_width=4 rff_10.batch_size=7")
+    assert [found[name]["what"]["method"]["hidden_width"] for name in found] == [4, 4]
+    assert [found[name]["what"]["method"]["batch_size"] for name in found] == [200, 7]
+    everywhere = study(variants, "*.hidden_width=6")
+    assert {cell["what"]["method"]["hidden_width"] for cell in everywhere.values()} == {6}
+
+
+def test_a_preset_stands_in_for_the_method_of_a_variant(study):
+    variants = {"wide": {"method": "dgp_rff", "num_features": 7}}
+    (cell,) = study(variants, presets={"wine": {"dgp_rff": "dgp_rff_images"}}).values()
+    chosen = cell["what"]["method"]
+    assert (cell["address"]["method"], chosen["hidden_width"], chosen["num_features"]) == ("dgp_rff_images", 50, 7)
+
+
+@pytest.mark.parametrize(
+    ("variants", "message"),
+    [
+        ({"a": {"num_features": 5}}, "variant 'a' of study 'mine' names no method; give it a key 'method'"),
+        ({"a": {"method": "dgp_rff", "num_features": [5, 10]}}, "the name 'a' is taken; put every listed key into it"),
+        ({"a_{layers}": {"method": "dgp_rff"}}, "has no setting 'layers' to put into its name or label"),
+        ({"a": {"method": "dgp_rf"}}, "unknown method 'dgp_rf'"),
+        ({"a": {"method": "dgp_rff", "num_feature": 5}}, "did you mean 'num_features'?"),
+        ({"a": {"method": "dgp_rff", "num_features": 0}}, "num_features: Input should be greater than or equal to 1"),
+    ],
+)
+def test_mistakes_are_one_line(study, variants, message):
+    with pytest.raises(UserError) as caught:
+        study(variants)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_settings_that_fit_no_data_of_a_task_are_skipped_with_their_reason(study):
+    flat = {"method": "dgp_rff", "hidden_layers": 0, "feed_forward": True}
+    found = study({"flat": flat, "bell": {"method": "dgp_rff", "likelihood": "gaussian"}})
+    assert found["flat"]["skip"] == "feed_forward needs a hidden layer, hidden_layers is 0"
+    assert found["bell"]["skip"] == "the gaussian likelihood is for regression data, not multiclass"
+
+
+def test_schemes_choose_the_entry_and_are_part_of_the_identity(study, monkeypatch):
+    monkeypatch.setattr(resolving.os, "cpu_count", lambda: 2)
+    shared = {"method": "dgp_rff", "workers": [1, 4, 5]}
+    found = study({"{scheme}_{workers}": shared | {"scheme": ["asynchronous", "synchronous"]}}, methods=["dgp_rff"])
+    assert found["synchronous_4"]["what"]["entry"] == "gpbench.study.synchronous"
+    assert found["asynchronous_4"]["what"]["distributed"] == {"scheme": "asynchronous", "workers": 4}
+    assert found["asynchronous_5"]["skip"] == "5 workers, at most 2 a core"
+    assert "distributed" not in found["dgp_rff"]["what"]
+    assert len({cell["fits"][0]["fit_id"] for cell in found.values()}) == 7
+    where = places.find()
+    plan = planning.build(where, "mine", "", resolving.resolve(where, "mine")[0], [found["asynchronous_4"]], [])
+    assert [graph._needs(batch, plan.cost)["threads"] for batch in plan.batches] == [4]
+
+
+def test_controls_have_no_scheme(study):
+    (cell,) = study({"a": {"method": "constant", "scheme": "synchronous", "workers": 2}}).values()
+    assert cell["skip"] == "scheme synchronous needs a method with updates"
+
+
+def test_a_method_builds_on_another_one(project):
+    base, built = (config.compose(places.find().conf, "method", f"dgp_rff_2017{more}") for more in ("", "_binary"))
+    assert built.header.module == base.header.module
+    assert (built.hyper.likelihood, base.hyper.likelihood) == ("softmax", None)
+    assert built.hyper.samples_late == base.hyper.samples_late == 100
