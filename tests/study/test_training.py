@@ -57,14 +57,6 @@ def test_every_block_draws_anew_and_every_time_the_same(mini):
         assert not torch.equal(first[0], first[1])  # replicas
 
 
-def test_steps_may_be_drawn_in_any_order(mini):
-    fit = training.GradientFit(group(mini.cell, 0, 1), mini.table, mini.folder(), torch.device("cpu"))
-    in_order = [fit.draws.at(step) for step in range(2 * BLOCK)]
-    for step in (BLOCK + 3, 2, 3, BLOCK - 1, BLOCK, BLOCK):
-        for numbers_then, numbers_now in zip(in_order[step], fit.draws.at(step), strict=True):
-            assert torch.equal(numbers_then, numbers_now)
-
-
 def test_a_batch_size_between_the_sizes_of_the_parts_is_refused(tmp_path_factory):
     between = Case("dgp_rff", "regression", tmp_path_factory)
     size = len(between.fold.train) - 1
@@ -106,6 +98,23 @@ def test_a_replica_that_is_not_finite_does_not_move_again(case, monkeypatch):
         moved.append(torch.stack(changes).any(0).tolist())
     assert moved == [[True, True], [True, True], [True, False], [True, False]]
     assert fit.reasons == ["", f"not finite at step 3 of {STEPS}"]
+
+
+def test_numbers_of_an_expanded_parameter_move_one_by_one(case, monkeypatch):
+    module = importlib.import_module(case.cell["what"]["method"]["module"])
+    init = module.Method.init
+
+    def expanded(method, data, keys):
+        state = init(method, data, keys)
+        for name, value in state.params.items():
+            state.params[name] = value.mean(-1, keepdim=True).expand_as(value)
+        return state
+
+    monkeypatch.setattr(module.Method, "init", expanded)
+    fit = training.GradientFit(group(case.cell, 0), case.table, case.folder(), torch.device("cpu"))
+    fit.configure_optimizers()
+    fit.advance(*fit.draw(0), 0)
+    assert any(value.unique().numel() > value[..., 0].numel() for value in fit.state.params.values())
 
 
 def at_infinity(loss):

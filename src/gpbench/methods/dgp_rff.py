@@ -137,11 +137,10 @@ class Method(GradientMethod):
             if hyper.frequencies != "var_resampled":
                 buffers[f"{name}.frequency_noise"] = frequency_noise
             if hyper.frequencies != "prior_fixed":
+                frequency_log_variance = (-2 * log_lengthscale[..., None]).clamp(*LOG_VARIANCE_RANGE)
                 params |= {
                     f"{name}.frequency_mean": torch.zeros_like(frequency_noise),
-                    f"{name}.frequency_log_variance": (-2 * log_lengthscale[..., None])
-                    .clamp(*LOG_VARIANCE_RANGE)
-                    .expand_as(frequency_noise),
+                    f"{name}.frequency_log_variance": frequency_log_variance.repeat(1, 1, hyper.num_features),
                 }
             appended = hyper.feed_forward
             width = next_width + appended * num_inputs

@@ -30,22 +30,22 @@ class Draws:
     ) -> None:
         self.method, self.keys, self.counts, self.batch_size = method, keys, counts, batch_size
         self.steps, self.block, self.like = steps, block, like
-        self.next_step = -1
+        self.open_block, self.drawn = -1, 0  # and how many of its steps have their noise
 
     def at(self, step: int) -> tuple[Tensor | None, Tensor]:
         """Positions `[R, B]` (None for all rows) and noise `[R, size]` of a step, counted from 0."""
-        if step != self.next_step or step % self.block == 0:
-            self._open(step // self.block)
-            for _ in range(step % self.block):
-                self._noise()
-        self.next_step = step + 1
-        positions = None if self.batch_size is None else self.positions[:, step % self.block]
+        block, place = divmod(step, self.block)
+        if block != self.open_block or place < self.drawn:
+            self._open(block)
+        while self.drawn < place:
+            self._noise()  # of a step that nobody asked for
+        positions = None if self.batch_size is None else self.positions[:, place]
         return positions, self._noise()
 
     def _open(self, block: int) -> None:
         """Seed the streams of one block and draw its mini-batches."""
         steps = range(block * self.block, (block + 1) * self.block)
-        self.normals = []
+        self.open_block, self.drawn, self.normals = block, 0, []
         for key, count in zip(self.keys, self.counts, strict=True):
             sizes = [self.method.noise_size(self.batch_size or count, step, self.steps) for step in steps]
             self.normals.append(streams.normal_steps(key, "noise", block, sizes, self.like))
@@ -58,6 +58,7 @@ class Draws:
 
     def _noise(self) -> Tensor:
         """Noise of the next step; rows come last in it, so padding ends the vector of a replica with fewer rows."""
+        self.drawn += 1
         parts = [next(normals) for normals in self.normals]
         longest = max(map(len, parts))
         return torch.stack([torch.nn.functional.pad(part, (0, longest - len(part))) for part in parts])

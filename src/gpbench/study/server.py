@@ -177,11 +177,8 @@ class Worker:
             push = self.gradient(task)
 
     def gradient(self, task: Task) -> Push:
-        fit, draws = self.fit, self.fit.draws
+        fit = self.fit
         fit.set(task.parameters)
-        # the tickets of others are drawn and dropped: that is cheaper than to seed the block anew
-        for ticket in range(max(draws.next_step, task.ticket - task.ticket % draws.block), task.ticket):
-            draws.at(ticket)
         loss = fit.differentiate(*fit.draw(task.ticket))
         gradient = [None if p.grad is None else p.grad.cpu().numpy() for p in fit.state.params.values()]
         return Push(loss.cpu().numpy(), gradient)

@@ -267,7 +267,7 @@ class GradientFit(Fit):
 
     def hold(self, state: State) -> None:
         for name, value in state.params.items():
-            state.params[name] = torch.nn.Parameter(value)
+            state.params[name] = torch.nn.Parameter(value.contiguous())  # steps are in place: nothing may be expanded
             self.register_parameter(name.replace(".", "_"), state.params[name])
         self.state = state
 
