@@ -1,7 +1,8 @@
 """The one exception that a user is meant to meet, and the way unknown names are reported."""
 
 import difflib
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
 
 
 class UserError(Exception):
@@ -17,3 +18,13 @@ def unknown(kind: str, name: str, valid: Iterable[str], where: str = "") -> User
     near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"choose one of: {', '.join(names) or '(none)'}"
     return UserError(f"unknown {kind} {name!r}{f' in {where}' if where else ''}; {hint}")
+
+
+def exit_status(command: Callable[[], object]) -> int:
+    """0, or 1 after one line on standard error where the command meets something that the user can mend."""
+    try:
+        command()
+    except UserError as error:
+        print(f"gpbench: {error}", file=sys.stderr)
+        return 1
+    return 0

@@ -79,7 +79,7 @@ def test_groups_are_maximal_runs_without_a_rejected_pair():
 def test_user_errors_are_one_line(tmp_path, capsys):
     assert main(["table", str(tmp_path), "ranks"]) == 1
     error = capsys.readouterr().err
-    assert error.startswith("error: ")
+    assert error.startswith("gpbench: ")
     assert error.count("\n") == 1
     assert "study.json is missing" in error or "scores.parquet is missing" in error
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from gpbench.errors import UserError
+from gpbench.errors import exit_status
 from gpbench.report import names
 
 
@@ -57,12 +57,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit status: 0, or 1 after one line on standard error."""
-    try:
-        run(parser().parse_args(arguments))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return exit_status(lambda: run(parser().parse_args(arguments)))
 
 
 if __name__ == "__main__":

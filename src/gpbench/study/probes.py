@@ -26,7 +26,7 @@ import torch
 from gpbench import config, places, schema, streams
 from gpbench.data import table as tables
 from gpbench.data.table import Table
-from gpbench.errors import UserError
+from gpbench.errors import UserError, exit_status
 from gpbench.methods.base import GradientMethod, SamplerMethod, State
 from gpbench.places import Places, write_aside
 from gpbench.study import collect, predict, training
@@ -144,12 +144,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("study", help="name of its results folder")
     parser.add_argument("kind", choices=COLUMNS)
     asked = parser.parse_args(arguments)
-    try:
-        write(places.find(), asked.study, asked.kind)
-    except UserError as error:
-        print(f"gpbench: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return exit_status(lambda: write(places.find(), asked.study, asked.kind))
 
 
 if __name__ == "__main__":

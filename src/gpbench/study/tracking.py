@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from gpbench import places
-from gpbench.errors import UserError
+from gpbench.errors import UserError, exit_status
 from gpbench.places import Places
 from gpbench.study import identity
 from gpbench.study.store import Store
@@ -279,12 +279,7 @@ class Live:
 
 
 def main() -> int:
-    try:
-        drain(places.find(), wait="--if-free" not in sys.argv)
-    except UserError as error:
-        print(f"gpbench: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return exit_status(lambda: drain(places.find(), wait="--if-free" not in sys.argv))
 
 
 if __name__ == "__main__":

@@ -63,7 +63,8 @@ def _timed(axis: Axes, view: View, rows: pd.DataFrame, rest: pd.DataFrame, metri
     if not means and not np.isfinite(rest[metric].astype(float)).any():
         say(axis, f"no finished fit\nhas a test {METRICS[metric].label}")
         return
-    _limit(axis, means, rest[metric])
+    # on a logarithmic clock half of the curve is the first moments
+    _limit(axis, [mean[len(mean) // 2 :] for mean in means], rest[metric])
     _without_steps(axis, view, rest, metric)
     axis.set_xscale("log")
 
