@@ -35,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
     one = add("status", "what is running, how far, and what is finished", status)
     add_study(one)
     one.add_argument("--watch", action="store_true", help="again every two seconds")
-    one = add("retry", "clear failed, diverged and out-of-memory fits, so that the next run makes them anew", retry)
+    one = add("retry", "clear failed, diverged and out-of-memory fits, so that the next run takes them up again", retry)
     one.add_argument("fits", nargs="*", help="beginnings of identities; default: all")
     one = add("predict", "answer with a kept model: mean, sd, quantiles or class probabilities as CSV", predict)
     one.add_argument("fit", help="beginning of a fit's identity")
@@ -147,7 +147,7 @@ def retry(arguments: argparse.Namespace) -> None:
     bad = [fit_id for fit_id in chosen if not store.ended_well(fit_id)]
     for fit_id in bad:
         store.remove(fit_id)
-    print(f"{len(bad)} fits cleared; the next run makes them anew")
+    print(f"{len(bad)} fits cleared; the next run takes them up again")
 
 
 def predict(arguments: argparse.Namespace) -> None:

@@ -138,6 +138,7 @@ def build(
         **{"figures": [], "tables": [], "published": []},
         "expected": [[m, d, s] for m in methods for d in datasets for s in range(splits)],
         "commit": "0123abc",
+        "machine": {"cores": 2},
         "created": "2024-01-01T00:00:00",
     }
     (folder / "study.json").write_text(json.dumps(study))

@@ -76,7 +76,7 @@ def test_a_damaged_record_says_so_and_retry_removes_it(project, gpbench):
     with pytest.raises(UserError, match=r"aa11/fit\.json is damaged \(.*\); `gpbench retry aa11` removes it"):
         store.record("aa11")
     assert "`gpbench retry aa11`" in gpbench("plan").err
-    assert gpbench("retry", "aa11").out == "1 fits cleared; the next run makes them anew\n"
+    assert gpbench("retry", "aa11").out == "1 fits cleared; the next run takes them up again\n"
     assert store.ids() == ["bb22"]
 
 

@@ -71,6 +71,13 @@ def test_a_preset_stands_in_for_the_method_of_a_variant(study):
         ({"a": {"method": "dgp_rf"}}, "unknown method 'dgp_rf'"),
         ({"a": {"method": "dgp_rff", "num_feature": 5}}, "did you mean 'num_features'?"),
         ({"a": {"method": "dgp_rff", "num_features": 0}}, "num_features: Input should be greater than or equal to 1"),
+        ({"a_{num_features": {"method": "dgp_rff"}}, "'a_{num_features' is no template"),
+        ({"a_{}": {"method": "dgp_rff"}}, "'a_{}' is no template"),
+        ({"a_{num_features.x}": {"method": "dgp_rff", "num_features": 5}}, "is no template"),
+        ({"a": {"method": "dgp_rff", "label": 3}}, "label is 3, which is no text"),
+        ({"a/b": {"method": "dgp_rff"}}, "'a/b' is no name"),
+        ({"budget": {"method": "dgp_rff"}}, "'budget' is no name"),
+        ({"a": {"method": "dgp_rff", "module": "os"}}, "'module' is what the method is"),
     ],
 )
 def test_mistakes_are_one_line(study, variants, message):
@@ -78,6 +85,30 @@ def test_mistakes_are_one_line(study, variants, message):
         study(variants)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("word", ["*.num_features=7", "dgp_rff.num_features=7", "rff_10.num_features=7"])
+def test_what_variants_vary_cannot_be_overridden(study, word):
+    """Else names, labels and axes of figures would show the old values."""
+    with pytest.raises(UserError, match="override of 'num_features': it is what the variants of study 'mine' vary"):
+        study({"rff_{num_features}": {"method": "dgp_rff", "num_features": [5, 10]}}, word)
+
+
+def test_settings_are_those_that_were_composed(study):
+    found = study({"rff": {"method": "dgp_rff", "num_features": 5}}, "rff.num_features=7")
+    assert found["rff"]["settings"] == {"num_features": 7}
+
+
+def test_a_paper_without_numbers_and_a_probe_without_an_answer_are_refused_before_any_fit(study, project):
+    (project / "published").mkdir()
+    (project / "published/cutajar2017.csv").touch()
+    for keys, said in (
+        ({"published": ["cutajar2071"]}, "did you mean 'cutajar2017'?"),
+        ({"probes": ["layers"]}, "probe 'layers' of study 'mine' needs one input, 'wine' has more"),
+    ):
+        with pytest.raises(UserError) as caught:
+            study({}, methods=["dgp_rff"], **keys)
+        assert said in str(caught.value)
 
 
 def test_settings_that_fit_no_data_of_a_task_are_skipped_with_their_reason(study):
@@ -94,6 +125,13 @@ def test_schemes_choose_the_entry_and_are_part_of_the_identity(study, monkeypatc
     assert found["synchronous_4"]["what"]["entry"] == "gpbench.study.synchronous"
     assert found["asynchronous_4"]["what"]["distributed"] == {"scheme": "asynchronous", "workers": 4}
     assert found["asynchronous_5"]["skip"] == "5 workers, at most 2 a core"
+    monkeypatch.setattr(resolving.os, "cpu_count", lambda: 64)
+    three = {"method": "dgp_rff", "scheme": "synchronous", "workers": 3, "batch_size": 50}
+    assert study({"a": three})["a"]["skip"] == "50 rows a step are not shared equally by 3 workers"
+    assert study({"a": {"method": "dgp_rff", "workers": 2}})["a"]["skip"] == "2 workers need a scheme"
+    monkeypatch.setattr(resolving.importlib.util, "find_spec", lambda name: None)
+    without_ray = study({"a": three | {"scheme": "asynchronous"}})["a"]
+    assert without_ray["skip"] == "scheme asynchronous needs ray: pip install gpbench[distributed]"
     assert "distributed" not in found["dgp_rff"]["what"]
     assert len({cell["fits"][0]["fit_id"] for cell in found.values()}) == 7
     where = places.find()

@@ -29,4 +29,4 @@ def names(study: dict, kind: str) -> tuple[str, ...]:
     for name in study[kind]:
         if name not in more:
             raise unknown(kind.removesuffix("s"), name, more, f"{kind} of study {study['name']!r}")
-    return (*study[kind], *common)
+    return (*dict.fromkeys(study[kind]), *common)

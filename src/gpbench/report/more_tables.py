@@ -100,7 +100,10 @@ def workers(view: View) -> Table:
     )
     for name in ("training s", "RMSE or error rate", "MNLL", "mean staleness", "restarts"):
         shown[name] = shown[name].map(number)
-    note = "Means over finished fits. Staleness: updates by others between the fetch of parameters and the push."
+    note = (
+        f"Means over finished fits, on {view.study['machine']['cores']} cores: more workers than cores take turns. "
+        "Staleness: updates by others between the fetch of parameters and the push."
+    )
     return Table(pd.DataFrame(data), shown.drop(columns="method"), "Distributed training", note)
 
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
-import json
+import importlib.util
 import os
 import shlex
 from typing import Any
@@ -25,6 +24,7 @@ from gpbench.errors import UserError, unknown
 from gpbench.evaluation.metrics import METRICS
 from gpbench.places import Places
 from gpbench.study import identity
+from gpbench.study.variants import Variant, expand
 
 # how a fit of the kind `predict` is trained -> its entry point, whose import closure is part of the identity
 ENTRY = {
@@ -58,6 +58,11 @@ def resolve(
     budget = config.compose(places.conf, "budget", study.budget, tuple(by_target.get("budget", ())))
     trainer = config.compose(places.conf, "trainer", study.trainer, tuple(by_target.get("trainer", ())))
     datasets = [config.compose(places.conf, "dataset", name) for name in study.datasets]
+    for dataset in datasets:
+        if "layers" in study.probes and dataset.columns != 1:
+            raise UserError(
+                f"probe 'layers' of study {study.name!r} needs one input, {dataset.name!r} has more; drop one"
+            )
     shared = [f"{group}.{o}" for group in ("protocol", "budget") for o in by_target.get(group, [])]
     configured = functools.cache(lambda name, words: _method(places, name, budget, list(words)))
     cells = []
@@ -65,56 +70,33 @@ def resolve(
         for dataset in datasets:
             preset = study.presets.get(dataset.name, {}).get(variant.method, variant.method)
             targets = dict.fromkeys((variant.method, preset, name))
-            words = [*variant.words, *(word for target in targets for word in by_target.get(target, []))]
+            given = [word for target in targets for word in by_target.get(target, [])]
+            _check_varied(study, name, variant, given)
+            words = [*variant.words, *given]
             method = configured(preset, tuple(words))
             cell = _cell(study, method, dataset, protocol, budget, trainer, [*words, *shared])
-            named = {"method": name, "settings": variant.settings}
+            chosen = dataclasses.asdict(method.header) | dataclasses.asdict(method.hyper)
+            named = {"method": name, "settings": {key: chosen[key] for key in variant.settings}}
             cells.append(cell | named | ({"label": variant.label} if variant.label else {}))
     return study, cells, remarks
 
 
-@dataclasses.dataclass(frozen=True)
-class Variant:
-    """A method of a study: a configured method, and what the study sets of it."""
-
-    method: str
-    label: str = ""
-    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
-
-    @property
-    def words(self) -> list[str]:
-        """The settings as overrides."""
-        return [
-            f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in self.settings.items()
-        ]
-
-
-def expand(study: schema.Study) -> dict[str, Variant]:
-    """The methods of a study by name: those named, then its variants, one for each combination of listed values."""
-    found = {name: Variant(name) for name in study.methods}
-    if len(found) < len(study.methods):
-        twice = next(name for name in study.methods if study.methods.count(name) > 1)
-        raise UserError(f"study {study.name!r} names method {twice!r} twice; name it once")
-    for template, content in study.variants.items():
-        where = f"variant {template!r} of study {study.name!r}"
-        settings = {k: v for k, v in content.items() if k not in ("method", "label")}
-        if not isinstance(content.get("method"), str):
-            raise UserError(f"{where} names no method; give it a key 'method'")
-        lists = {k: v for k, v in settings.items() if isinstance(v, list)}
-        for values in itertools.product(*lists.values()):
-            chosen = settings | dict(zip(lists, values, strict=True))
-            try:
-                name, label = (text.format(**chosen) for text in (template, content.get("label", "")))
-            except KeyError as error:
-                raise UserError(f"{where} has no setting {error} to put into its name or label") from error
-            if name in found:
-                raise UserError(f"{where}: the name {name!r} is taken; put every listed key into it, as {{key}}")
-            found[name] = Variant(content["method"], label, chosen)
-    return found
+def _check_varied(study: schema.Study, name: str, variant: Variant, given: list[str]) -> None:
+    """Refuse an override of what makes the variants of a study differ: names and figures would lie."""
+    for key in variant.varied:
+        if any(word.startswith(f"{key}=") for word in given):
+            raise UserError(
+                f"override of {key!r}: it is what the variants of study {study.name!r} vary ({name}); "
+                f"change `variants` in conf/study/{study.name}.yaml"
+            )
 
 
 def _check_names(places: Places, study: schema.Study) -> None:
     """Refuse what is named twice, and a number of splits for a data set that is not there."""
+    printed = [path.stem for path in (places.root / "published").glob("*.csv")]
+    for key in study.published:
+        if printed and key not in printed:
+            raise unknown("citation key", key, printed, f"published of study {study.name!r}")
     for name in study.datasets:
         if study.datasets.count(name) > 1:
             raise UserError(f"study {study.name!r} names dataset {name!r} twice; name it once")
@@ -260,17 +242,32 @@ def _steps(method: MethodConfig, budget: schema.Budget, values: int) -> int | No
 def _impossible(method: MethodConfig, dataset: schema.Dataset, rows: int, outputs: int) -> str:
     """Why a method cannot be fitted to a data set; empty where it can."""
     if dataset.task not in method.header.tasks:
-        return f"{' and '.join(method.header.tasks)} only"
-    if method.header.closed_form and method.header.scheme != "single":
-        return f"scheme {method.header.scheme} needs a method with updates"
+        return f"{', '.join(method.header.tasks)} only"
+    if reason := _undistributed(method, rows):
+        return reason
     if hasattr(method.hyper, "impossible") and (reason := method.hyper.impossible(dataset.task)):
         return reason
-    if method.header.workers > MOST_WORKERS_A_CORE * os.cpu_count():
-        return f"{method.header.workers} workers, at most {MOST_WORKERS_A_CORE} a core"
     limit = method.header.max_rows
     if limit is not None and rows > limit:
         return f"{rows} training rows, at most {limit}"
     limit = method.header.max_outputs
     if limit is not None and outputs > limit:
         return f"{outputs} targets, at most {limit}"
+    return ""
+
+
+def _undistributed(method: MethodConfig, rows: int) -> str:
+    """Why a method cannot be trained by its scheme; empty where it can."""
+    scheme, workers = method.header.scheme, method.header.workers
+    if scheme == "single":
+        return f"{workers} workers need a scheme" if workers > 1 else ""
+    if method.header.closed_form:
+        return f"scheme {scheme} needs a method with updates"
+    if workers > MOST_WORKERS_A_CORE * os.cpu_count():
+        return f"{workers} workers, at most {MOST_WORKERS_A_CORE} a core"
+    if scheme == "asynchronous" and importlib.util.find_spec("ray") is None:
+        return "scheme asynchronous needs ray: pip install gpbench[distributed]"
+    step = min(getattr(method.hyper, "batch_size", rows), rows)
+    if scheme == "synchronous" and step % workers:
+        return f"{step} rows a step are not shared equally by {workers} workers"
     return ""

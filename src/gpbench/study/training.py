@@ -96,11 +96,12 @@ class Fit(LightningModule, ABC):
         self.saved_optimiser: dict[str, Any] = {}
         self.active = torch.ones(len(self.folds), dtype=torch.bool, device=device)
         linalg.events(clear=True)
+        self.clock = Clock(device)  # what a method does before its first step is training too
         self.hold(self.method.init(self.data, self.keys))
+        self.clock.pause()
         self.full = self.data.full() if self.batch_size is None else None
         counts = self.data.count.tolist()
         self.draws = Draws(self.method, self.keys, counts, self.batch_size, self.steps, self.block, self.data.inputs)
-        self.clock = Clock(device)
         self.saved_at = self.told_at = time.monotonic()
         self.logged = {round(s) for s in np.linspace(1, self.steps, min(self.steps, how["log_points"]))}
         self.evaluated = {round(s) for s in np.geomspace(max(self.steps / 100, 1), self.steps, how["eval_points"])}

@@ -82,21 +82,23 @@ def say(axis: Axes, reason: str) -> None:
     axis.text(0.5, 0.5, reason, ha="center", va="center", transform=axis.transAxes, color="#555555", wrap=True)
 
 
-def legend(figure: Figure, view: View, methods: list[str], columns: int = 4, lines: bool = True) -> None:
+def legend(figure: Figure, view: View, methods: list[str], lines: bool = True) -> None:
     """One legend of methods below all panels."""
     look = looks(view)
-    legend_of(figure, [look[method] for method in view.methods if method in set(methods)], columns, lines)
+    legend_of(figure, [look[method] for method in view.methods if method in set(methods)], lines)
 
 
-def legend_of(figure: Figure, shown: list[Look], columns: int = 4, lines: bool = True) -> None:
-    """One legend below all panels; nothing where nothing is shown."""
+def legend_of(figure: Figure, shown: list[Look], lines: bool = True) -> None:
+    """One legend below all panels, in as many columns as its labels leave room for; nothing where nothing is shown."""
     handles = [
         Line2D([], [], color=look.color, marker=look.marker, linestyle=look.linestyle if lines else "none")
         for look in shown
     ]
     if handles:
-        rows = -(-len(handles) // columns)
         labels = [look.label for look in shown]
+        columns = int(min(max(WIDTH / (0.075 * max(map(len, labels)) + 0.6), 1), 6))
+        rows = -(-len(handles) // columns)
+        figure.set_figheight(figure.get_figheight() + 0.16 * max(rows - 2, 0))  # panels keep their height
         figure.legend(handles, labels, loc="outside lower center", ncols=-(-len(handles) // rows))
 
 

@@ -53,6 +53,7 @@ def workers(view: View) -> Figure:
         _staleness(row[2], view, grid, dataset, look)
         row[0].set_title(dataset, loc="left", fontweight="bold")
         row[0].set_ylabel("training seconds")
+        remark(row[0], f"{view.study['machine']['cores']} cores")
         row[1].set_ylabel(f"test {METRICS[error].label}")
     _ticks(axes, grid["workers"])
     legend_of(figure, [*look.values(), *[ALONE] * (len(grid) < len(view.methods))])
