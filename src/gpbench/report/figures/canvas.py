@@ -96,7 +96,7 @@ def legend_of(figure: Figure, shown: list[Look], lines: bool = True) -> None:
     ]
     if handles:
         labels = [look.label for look in shown]
-        columns = int(min(max(WIDTH / (0.075 * max(map(len, labels)) + 0.6), 1), 6))
+        columns = int(min(max(WIDTH / (0.06 * max(map(len, labels)) + 0.6), 1), 6))
         rows = -(-len(handles) // columns)
         figure.set_figheight(figure.get_figheight() + 0.16 * max(rows - 2, 0))  # panels keep their height
         figure.legend(handles, labels, loc="outside lower center", ncols=-(-len(handles) // rows))
