@@ -27,6 +27,7 @@ def group() -> dict:
         "inputs": "standardise",
         "targets": "standardise",
         "leaks": [],
+        "outputs": [0],
     }
     what = {
         "method": {"module": "gpbench.methods.svgp", "num_inducing": 10, "batch_size": 20},
