@@ -81,7 +81,8 @@ def _meanings(cls: type) -> dict[str, str]:
 
 def _type(annotation: Any) -> str:
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-    text = text.replace("Task", inspect.formatannotation(schema.Task))
+    for name in ("Task", "Scheme"):
+        text = text.replace(name, inspect.formatannotation(getattr(schema, name)))
     for long, short in (("annotated_types.", ""), ("typing.", ""), ("gpbench.schema.", ""), ("|", "or")):
         text = text.replace(long, short)
     return f"`{text}`"

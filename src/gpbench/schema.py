@@ -9,6 +9,7 @@ from typing import Any, Literal
 from gpbench.hyper import Annotated, Ge, NonNegativeInt, PositiveFloat, PositiveInt, dataclass
 
 Task = Literal["regression", "binary", "multiclass", "events"]
+Scheme = Literal["single", "asynchronous", "synchronous"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,9 @@ class Method:
     """updates; null: the budget decides"""
     closed_form: bool = False
     """no updates at all: no budget applies"""
-    scheme: Literal["single", "asynchronous", "synchronous"] = "single"
+    schemes: list[Scheme] = field(default_factory=lambda: ["single", "asynchronous", "synchronous"])
+    """those that suit it: chains have no gradients to push, noise drawn row by row cannot be shared in step"""
+    scheme: Scheme = "single"
     """one process; a parameter server whose workers push stale gradients; or workers that share every mini-batch"""
     workers: PositiveInt = 1
     """processes of a scheme that is not single"""

@@ -139,9 +139,18 @@ def test_schemes_choose_the_entry_and_are_part_of_the_identity(study, monkeypatc
     assert [graph._needs(batch, plan.cost)["threads"] for batch in plan.batches] == [4]
 
 
-def test_controls_have_no_scheme(study):
-    (cell,) = study({"a": {"method": "constant", "scheme": "synchronous", "workers": 2}}).values()
-    assert cell["skip"] == "scheme synchronous needs a method with updates"
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        ("constant", "scheme synchronous needs a method with updates"),
+        ("bsgp_1", "trained by scheme single only"),
+        ("dnn_images", "trained by scheme single or asynchronous only"),
+        ("dgp_rff", ""),
+    ],
+)
+def test_a_scheme_suits_some_methods(study, method, said):
+    (cell,) = study({"a": {"method": method, "scheme": "synchronous", "workers": 2}}).values()
+    assert cell["skip"] == said
 
 
 def test_a_method_builds_on_another_one(project):

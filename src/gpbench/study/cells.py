@@ -263,6 +263,8 @@ def _undistributed(method: MethodConfig, rows: int) -> str:
         return f"{workers} workers need a scheme" if workers > 1 else ""
     if method.header.closed_form:
         return f"scheme {scheme} needs a method with updates"
+    if scheme not in method.header.schemes:
+        return f"trained by scheme {' or '.join(method.header.schemes)} only"
     if workers > MOST_WORKERS_A_CORE * os.cpu_count():
         return f"{workers} workers, at most {MOST_WORKERS_A_CORE} a core"
     if scheme == "asynchronous" and importlib.util.find_spec("ray") is None:
