@@ -205,7 +205,10 @@ class Method(GradientMethod):
         """Equal mixture over `samples_test` weights, the same for every row of x `[R, T, D]`."""
         drawn = self._draw(state, self._test_noise(keys, x))
         rows = max(1, CHUNK_ELEMENTS // (len(keys) * self.hyper.samples_test * self.num_weights))
-        f = torch.cat([self._forward(part, state, drawn)[-1] for part in x.split(rows, 1)], 2)
+        # into one tensor: parts that live on between large temporaries would leave holes of their size in memory
+        f = x.new_empty(self.hyper.samples_test, len(keys), x.shape[1], self.widths[-1])
+        for start in range(0, x.shape[1], rows):
+            f[:, :, start : start + rows] = self._forward(x[:, start : start + rows], state, drawn)[-1]
         noise_variance = self._noise_variance(state)
         noises = [None] * len(keys) if noise_variance is None else noise_variance
         return [self._predictive(f[:, r], noise) for r, noise in enumerate(noises)]
