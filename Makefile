@@ -18,7 +18,7 @@ study: .venv/.ok  ## environment, data, the default study, report; ARGS goes to 
 	snakemake --cores $(CORES) $(ARGS)
 
 test: .venv/.ok  ## all tests
-	OMP_NUM_THREADS=1 python -m pytest -n $(CORES) --dist loadgroup $(ARGS)
+	OMP_NUM_THREADS=1 python -m pytest -n $(CORES) $(ARGS)
 
 lint: .venv/.ok  ## style and one-way imports
 	ruff check .
