@@ -21,9 +21,6 @@ from gpbench.places import Places
 from projects import REPOSITORY, copy_project
 from web import CONTENT, ITEM, entry, left_behind, serve, whole
 
-# one worker takes all of them, in order: they share a project and change it
-pytestmark = pytest.mark.xdist_group("dvc")
-
 TARGET = f"data/raw/{ITEM}"
 OBJECT = f"files/md5/{entry(CONTENT)['md5'][:2]}/{entry(CONTENT)['md5'][2:]}"
 

@@ -20,9 +20,6 @@ from gpbench.study.store import Store
 from plugins import install
 from projects import copy_project, hold_tracker
 
-# one worker takes all of them, in order: they share a project and change it
-pytestmark = pytest.mark.xdist_group("run")
-
 PLUGIN = Path(__file__).parent / "unruly_plugin"
 DATASET, SPLITS = "diabetes", 2
 STEPS, BLOCK = 600, 5

@@ -15,9 +15,6 @@ from gpbench.study import plan, scoring, tracking
 from gpbench.study.store import Store
 from projects import copy_project
 
-# one worker takes all of them, in order: they share a project and change it
-pytestmark = pytest.mark.xdist_group("tracking")
-
 DATASET, SPLITS = "boston", 8
 SCORES = [2.0 + 0.1 * split for split in range(SPLITS)]
 

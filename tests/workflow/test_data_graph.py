@@ -12,9 +12,6 @@ from graphs import SNAKEMAKE, Project
 
 from gpbench.data.table import Table
 
-# one worker takes all of them, in order: they share a project and change it
-pytestmark = pytest.mark.xdist_group("data_graph")
-
 FILES = {
     item: "".join(f"{row},{row * factor % 9}\n" for row in range(rows))
     for item, rows, factor in (("a/one.csv", 20, 2), ("a/two.csv", 10, 4), ("b/three.csv", 20, 5))

@@ -15,9 +15,6 @@ from graphs import SNAKEMAKE, Project
 from gpbench.report import FIGURE_NAMES, TABLE_NAMES
 from gpbench.study.plan import run_name
 
-# one worker takes all of them, in order: they share a project and change it
-pytestmark = pytest.mark.xdist_group("graph")
-
 # svgp takes long enough to be killed
 STUDY = (
     "budget=smoke methods=[constant,linear,svgp] datasets=[boston,wine] splits=2 "
