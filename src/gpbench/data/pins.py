@@ -22,7 +22,7 @@ def pins(places: Places) -> dict[str, dict[str, Any]]:
     Raises UserError where data.dvc cannot be read."""
     path = places.root / "data.dvc"
     try:
-        return _parse(path.read_text())
+        return dict(_parse(path.read_text()))  # a copy of what is kept: callers may take entries out
     except (OSError, yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
 
