@@ -18,10 +18,8 @@ ALONE = Look("one process", "#555555", "", "--")
 def features(view: View) -> Figure:
     """Error and MNLL against the number of features, a line for each treatment of the frequencies."""
     grid = view.grid("frequencies", "num_features")
-    if grid.empty:
-        return empty("No method of this study sets frequencies and num_features.")
-    if view.done.empty:
-        return empty("No fit of this study is finished.")
+    if reason := _nothing(view, grid, "frequencies and num_features"):
+        return empty(reason)
     look = looks_of({name: name.replace("_", "-").upper() for name in grid["frequencies"].unique()})
     figure, axes = panels(2, len(view.datasets), 1.9, sharex=True)
     for dataset, column in zip(view.datasets, axes.T, strict=True):
@@ -38,10 +36,8 @@ def features(view: View) -> Figure:
 def workers(view: View) -> Figure:
     """Seconds, error and staleness against the number of workers, a line for each scheme; dashed: one process."""
     grid = view.grid("scheme", "workers")
-    if grid.empty:
-        return empty("No method of this study sets scheme and workers.")
-    if view.done.empty:
-        return empty("No fit of this study is finished.")
+    if reason := _nothing(view, grid, "scheme and workers"):
+        return empty(reason)
     look = looks_of({name: name for name in grid["scheme"].unique()})
     figure, axes = panels(len(view.datasets), 3, 1.9, sharex=True)
     for dataset, row in zip(view.datasets, axes, strict=True):
@@ -58,6 +54,13 @@ def workers(view: View) -> Figure:
     _ticks(axes, grid["workers"])
     legend_of(figure, [*look.values(), *[ALONE] * (len(grid) < len(view.methods))])
     return figure
+
+
+def _nothing(view: View, grid: pd.DataFrame, keys: str) -> str:
+    """Why there is nothing to draw; empty where there is."""
+    if grid.empty:
+        return f"No method of this study sets {keys}."
+    return "No fit of this study is finished." if view.done.empty else ""
 
 
 def _lines(axis: Axes, cells: pd.DataFrame, by: str, at: str, look: dict[str, Look]) -> None:
