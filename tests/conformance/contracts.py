@@ -12,6 +12,7 @@ import torch
 
 from cases import SPLITS, STEPS, YARDSTICK, Case, assert_close, assert_same, changed, group, mnll
 from gpbench import streams
+from gpbench.evaluation.counts import Counts
 from gpbench.evaluation.predictive import GaussianMixture
 from gpbench.methods.base import SamplerMethod
 from gpbench.study import predict, training
@@ -111,7 +112,9 @@ def permuting_test_rows_permutes_predictions(case: Case) -> None:
 
 
 def components(predictive) -> np.ndarray:
-    """Means or class probabilities of the components `[S, T, K]`."""
+    """Means or class probabilities of the components `[S, T, K]`, which are equally likely but for those of counts."""
+    if isinstance(predictive, Counts):
+        return len(predictive.weights) * predictive.weights[:, None, None] * predictive.component_rate
     return predictive.component_mean if isinstance(predictive, GaussianMixture) else predictive.component_probs
 
 
@@ -134,7 +137,7 @@ def order_of_rows_matters(case: Case, permuted) -> str:
         y = case.fold.scaling.targets(case.table.targets[case.fold.train])
         rng = streams.rng(case.fold.key, "init")
         before = rng.bit_generator.state
-        case.method.fit(x, y if case.task == "regression" else y[:, 0].astype(int), rng)
+        case.method.fit(x, y[:, 0].astype(int) if case.cell["what"]["data"]["classes"] else y, rng)
         return "draws rows at random" if rng.bit_generator.state != before else ""
     if len(case.fold.train) > case.method.hyper.batch_size:
         return "learns from mini-batches"

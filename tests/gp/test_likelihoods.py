@@ -117,7 +117,7 @@ def test_softmax_is_a_log_softmax_and_asks_for_samples():
     softmax = likelihoods.Softmax(4)
     expected = torch.stack([f[:, :, b].log_softmax(-1)[..., int(y[0, b])] for b in range(3)], -1)
     torch.testing.assert_close(softmax.log_prob(y, f), expected)
-    for form in (softmax.expected_log_prob, softmax.log_expected_prob):
+    for form in (softmax.expected_log_prob, softmax.log_expected_prob, softmax.log_power_prob):
         with pytest.raises(ValueError, match="sample f"):
             form(y, f, variance)
     with pytest.raises(ValueError, match="sample f"):
@@ -149,5 +149,6 @@ def test_task_chooses_the_likelihood():
     assert isinstance(likelihoods.for_task("binary", 2), likelihoods.BernoulliProbit)
     assert likelihoods.for_task("multiclass", 5).num_outputs == 5
     assert isinstance(likelihoods.for_task("multiclass", 5, multiclass="softmax"), likelihoods.Softmax)
+    assert likelihoods.for_task("counts", 0, exposure=2.0).log_exposure == pytest.approx(np.log(2))
     with pytest.raises(ValueError, match="ranking"):
         likelihoods.for_task("ranking", 0)

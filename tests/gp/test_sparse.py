@@ -125,6 +125,110 @@ def test_order_of_the_inducing_inputs_does_not_matter():
     torch.testing.assert_close(kl, sparse.kl_whitened(one["whitened_mean"], one["whitened_chol"]))
 
 
+def own_kernels(shared_inputs: bool) -> dict[str, torch.Tensor]:
+    """A layer whose outputs have kernels, and unless `shared_inputs` inducing inputs, of their own."""
+    rng, given = np.random.default_rng(2), layer()
+    given["lengthscale"] = torch.as_tensor(rng.uniform(0.5, 1.5, (R, Q, D)))
+    given["outputscale"] = torch.as_tensor(rng.uniform(0.5, 2.0, (R, Q)))
+    if not shared_inputs:
+        given["inducing_inputs"] = torch.as_tensor(rng.normal(size=(R, Q, M, D)))
+    return given
+
+
+def output(q: int, given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Output q of such a layer as a layer of one output that shares nothing."""
+    one = {name: value[:, q] for name, value in given.items() if name in ("lengthscale", "outputscale")}
+    z = given["inducing_inputs"]
+    one["inducing_inputs"] = z if z.ndim == 3 else z[:, q]
+    one["whitened_mean"], one["whitened_chol"] = given["whitened_mean"][..., [q]], given["whitened_chol"][:, [q]]
+    return one | {"x": given["x"]}
+
+
+def whole_layer(x, inducing_inputs, whitened_mean, whitened_chol, lengthscale, outputscale) -> sparse.Layer:
+    z = inducing_inputs if inducing_inputs.ndim == outputscale.ndim + 2 else inducing_inputs[:, None]
+    kzz = kernels.rbf(z, z, lengthscale, outputscale)
+    jitter = 1e-6 * outputscale[..., None, None] * torch.eye(M, dtype=torch.float64)
+    chol_kzz = torch.linalg.cholesky(kzz + jitter)
+    return sparse.Layer(inducing_inputs, chol_kzz, whitened_mean, whitened_chol, lengthscale, outputscale)
+
+
+@pytest.mark.parametrize("shared_inputs", [True, False])
+@pytest.mark.parametrize("fitc", [True, False])
+def test_outputs_with_kernels_of_their_own_are_layers_of_one_output(shared_inputs, fitc, monkeypatch):
+    given = own_kernels(shared_inputs)
+    without = {"whitened_chol": None} if fitc else {}
+    moments = sparse.conditional(given["x"], *whole_layer(**given)._replace(**without))
+    monkeypatch.setattr(sparse, "CHUNK_ELEMENTS", R * M * Q * 5)
+    with torch.no_grad():
+        chunked = sparse.conditional(given["x"], *whole_layer(**given)._replace(**without))
+    for q in range(Q):
+        expected = conditional(**output(q, given) | without)
+        for ours, theirs, one in zip(moments, chunked, expected, strict=True):
+            torch.testing.assert_close(ours[..., q], one[..., 0], rtol=1e-10, atol=1e-10)
+            torch.testing.assert_close(theirs[..., q], one[..., 0], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_draws_of_functions_have_the_moments_of_the_posterior(own, monkeypatch):
+    """Mean and the full covariance over inputs, which conditional's marginals are the diagonal of."""
+    monkeypatch.setattr(sparse, "NUM_FREQUENCIES", 8)  # the moments are right with few
+    given, draws = own_kernels(False) if own else layer(), 40_000
+    one = {name: value[:1, :1] if name == "x" else value[:1] for name, value in given.items()}
+    generator, single = torch.Generator().manual_seed(0), whole_layer(**one)
+    repeated = sparse.Layer(*(part.expand(draws, *part.shape[1:]) for part in single))  # a draw a replica
+    drawn = sparse.draw(repeated, lambda *shape: torch.randn(draws, *shape, generator=generator).double())
+    f = drawn(one["x"][0].expand(draws, -1, -1))
+    mean, variance = (moment[0, 0] for moment in sparse.conditional(one["x"], *single))
+    assert f.shape == (draws, B, Q)
+    assert ((f.mean(0) - mean).abs() < 4.5 * (variance / draws).sqrt()).all()
+    for q in range(Q):
+        expected = joint_covariance(output(q, one) if own else one | {"whitened_chol": one["whitened_chol"][:, [q]]})
+        np.testing.assert_allclose(expected.diagonal(), variance[:, q], rtol=1e-6)
+        centred = (f[..., q] - mean[:, q]).numpy()
+        products = centred[:, :, None] * centred[:, None]
+        assert (np.abs(products.mean(0) - expected) < 5 * products.std(0) / np.sqrt(draws)).all()
+        assert (products.std(0) / np.sqrt(draws)).max() < 0.02 * expected.diagonal().max()
+
+
+def joint_covariance(given: dict[str, torch.Tensor]) -> np.ndarray:
+    """K_xx - K_xz K_zz^-1 (K_zz - S) K_zz^-1 K_zx of a layer of one output, one replica."""
+    scales, z, x = (given["lengthscale"], given["outputscale"]), given["inducing_inputs"], given["x"][0]
+    kzz = kernels.rbf(z, z, *scales)[0].numpy() + 1e-6 * float(given["outputscale"]) * np.eye(M)
+    kzx, kxx = kernels.rbf(z, x, *scales)[0].numpy(), kernels.rbf(x, x, *scales)[0].numpy()
+    root = np.linalg.cholesky(kzz) @ given["whitened_chol"][0, 0].numpy()
+    alpha = np.linalg.solve(kzz, kzx)
+    return kxx - alpha.T @ (kzz - root @ root.T) @ alpha
+
+
+def test_a_draw_is_one_function_whatever_the_rows():
+    given = own_kernels(False)
+
+    def at(x: torch.Tensor) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(3)
+        drawn = sparse.draw(whole_layer(**given), lambda *shape: torch.randn(R, *shape, generator=generator).double())
+        return drawn(x)
+
+    x = given["x"][0]
+    torch.testing.assert_close(at(x)[:, 2:4], at(x[:, 2:4]), rtol=1e-10, atol=1e-10)
+
+
+def test_the_kl_is_that_of_the_unwhitened_values():
+    given = layer()
+    # so that neither K_zz nor S is nearly singular
+    given["lengthscale"] = 0.3 * given["lengthscale"]
+    given["whitened_chol"] = given["whitened_chol"] + 4 * torch.eye(M).double()
+    whole = whole_layer(**given)
+    mean = (whole.chol_kzz @ whole.whitened_mean).mT
+    root = whole.chol_kzz[:, None] @ whole.whitened_chol
+    covariance = root @ root.mT
+    kzz = (whole.chol_kzz @ whole.chol_kzz.mT)[:, None]
+    both = torch.linalg.solve(kzz, torch.cat([covariance, mean[..., None]], -1))
+    quadratic = (mean[..., None, :] @ both[..., -1:])[..., 0, 0]
+    trace = both[..., :-1].diagonal(dim1=-2, dim2=-1).sum(-1)
+    expected = 0.5 * (trace + quadratic - M + torch.logdet(kzz) - torch.logdet(covariance)).sum(1)
+    torch.testing.assert_close(sparse.kl_whitened(given["whitened_mean"], given["whitened_chol"]), expected)
+
+
 def test_float32_is_close_to_float64():
     for ours, expected in zip(conditional(**layer(torch.float32)), conditional(**layer()), strict=True):
         assert ours.dtype == torch.float32

@@ -20,12 +20,49 @@ def start(ours: dsvi.Method, task: str = "regression"):
     return data.full(), cases.perturbed(ours.init(data, cases.keys(1)))
 
 
-def test_one_layer_is_svgp():
-    batch, state = start(method(layers=1))
-    shallow = svgp.Method(svgp.Hyperparameters(num_inducing=6), "regression")
-    nothing = torch.empty(1, 0, dtype=torch.float64)
-    assert method(layers=1).noise_size(40) == 0
-    assert torch.equal(method(layers=1).loss(state, batch, nothing), shallow.loss(state, batch, nothing))
+@pytest.mark.parametrize("options", [{}, {"separate": "all", "ard": False}], ids=["shared", "separate"])
+@pytest.mark.parametrize(
+    ("task", "multiclass"), [*((task, "robustmax") for task in CLASSES), ("multiclass", "softmax")]
+)
+def test_one_layer_is_svgp(task, multiclass, options):
+    """To the last bit: loss, gradient, predictions and draws of functions."""
+    options = options | {"num_inducing": 6, "samples_test": 4, "multiclass": multiclass}
+    deep = dsvi.Method(dsvi.Hyperparameters(layers=1, **options), task, CLASSES[task])
+    shallow = svgp.Method(svgp.Hyperparameters(**options), task, CLASSES[task])
+    batch, state = start(deep, task)
+    assert deep.noise_size(40) == shallow.noise_size(40) == (120 if multiclass == "softmax" else 0)
+    noise = cases.noise_for(deep, [40])
+    (loss, gradient), (expected, its_gradient) = (
+        cases.loss_and_gradient(one, state, batch, noise) for one in (deep, shallow)
+    )
+    assert torch.equal(loss, expected)
+    assert all(torch.equal(gradient[name], value) for name, value in its_gradient.items())
+    x = batch.x[:, :5]
+    ((ours,), (theirs,)) = (one.functions(state, x, cases.keys(1)) for one in (deep, shallow))
+    assert torch.equal(ours, theirs)
+    ((ours,), (theirs,)) = (one.predict(state, x, cases.keys(1)) for one in (deep, shallow))
+    for one, other in zip(cases.arrays(ours), cases.arrays(theirs), strict=True):
+        assert len(one) == (4 if multiclass == "softmax" else 1)
+        np.testing.assert_array_equal(one, other)
+
+
+def test_order_of_the_inducing_inputs_changes_nothing():
+    """The inducing inputs of both layers in another order, with the same q(u)."""
+    deep = method(jitter=1e-10, lengthscale=1.0)
+    batch, state = start(deep)
+    order = torch.randperm(6, generator=torch.Generator().manual_seed(0))
+    moved = dict(state.params)
+    for name, part in zip(deep.names, deep.layers(state), strict=True):
+        moved[f"{name}.inducing_inputs"] = part.inducing_inputs[:, order]
+        chol = svgp.layer(moved, name, 1e-10).chol_kzz
+        mean = torch.linalg.solve_triangular(chol, (part.chol_kzz @ part.whitened_mean)[:, order], upper=False)
+        # S of u is unchanged; a QR decomposition makes its root triangular without squaring it
+        root = torch.linalg.qr((part.chol_kzz[:, None] @ part.whitened_chol)[:, :, order].mT).R.mT
+        root = torch.linalg.solve_triangular(chol[:, None], root, upper=False)
+        moved |= {f"{name}.whitened_mean": mean, f"{name}.whitened_chol": root}
+    noise = cases.noise_for(deep, [40])
+    expected = deep.loss(state, batch, noise)
+    torch.testing.assert_close(deep.loss(State(moved, state.buffers), batch, noise), expected, rtol=1e-8, atol=0)
 
 
 def test_hidden_layer_without_variance_is_the_identity():
@@ -90,6 +127,64 @@ def test_more_samples_are_the_average_of_single_ones():
     noise = cases.noise_for(two, [40])
     single = [one.loss(state, batch, noise.view(1, 40, 2, 3)[:, :, s].flatten(1)) for s in range(2)]
     torch.testing.assert_close(two.loss(state, batch, noise), sum(single) / 2)
+
+
+@pytest.mark.parametrize("options", [{"multiclass": "softmax"}, {"separate": "all"}], ids=["softmax", "separate"])
+def test_estimates_of_options_are_unbiased_over_mini_batches_and_samples(options):
+    one, two = method("multiclass", **options), method("multiclass", samples_train=2, **options)
+    data = cases.training_set(*cases.problem("multiclass"))
+    state, noise = cases.perturbed(one.init(data, cases.keys(1))), cases.noise_for(two, [40])
+    expected, rows = two.loss(state, data.full(), noise), noise.view(1, 40, -1)
+    parts = [two.loss(state, data.take(torch.arange(40)[None, k::4]), rows[:, k::4].flatten(1)) for k in range(4)]
+    torch.testing.assert_close(sum(parts) / 4, expected)
+    samples = [one.loss(state, data.full(), part.flatten(1)) for part in rows.chunk(2, -1)]
+    torch.testing.assert_close(sum(samples) / 2, expected)
+
+
+def test_separate_layers_with_equal_parameters_are_as_shared_ones():
+    shared, own = method("multiclass"), method("multiclass", separate="all")
+    batch, state = start(shared, "multiclass")
+    repeated = dict(state.params)
+    for name in shared.names:
+        for part in ("inducing_inputs", "log_lengthscale", "log_outputscale"):
+            value = repeated[f"{name}.{part}"]
+            repeated[f"{name}.{part}"] = value[:, None].repeat(1, 3, *(1 for _ in value.shape[1:]))
+    noise = cases.noise_for(shared, [40])
+    torch.testing.assert_close(
+        own.loss(State(repeated, state.buffers), batch, noise), shared.loss(state, batch, noise), rtol=1e-10, atol=0
+    )
+
+
+@pytest.mark.parametrize("separate", ["none", "all"])
+def test_functions_have_the_moments_of_every_layer(separate):
+    """Over two inputs, replicas apart; of the last layer those of the predictive mixture."""
+    draws = 1000
+    deep = method(layers=3, hidden_width=2, samples_test=draws, separate=separate, lengthscale=1.0)
+    data = cases.training_set(*cases.problem("regression", num_inputs=2), [list(range(30)), list(range(10, 40))])
+    state, x = cases.perturbed(deep.init(data, cases.keys(2)), 0.3), data.full().x[:, :5]
+    *hidden, last = deep.functions(state, x, cases.keys(2))
+    assert [f.shape for f in (*hidden, last)] == [(draws, 2, 5, 2), (draws, 2, 5, 2), (draws, 2, 5, 1)]
+    mean, variance = svgp.sparse.conditional(x, *deep.layers(state)[0])
+    variance = variance + state.params["layer1.log_noise_variance"].exp()[:, None, None]
+    assert ((hidden[0].mean(0) - x - mean).abs() < 4.5 * (variance / draws).sqrt()).all()
+    torch.testing.assert_close(hidden[0].var(0), variance, rtol=0.25, atol=0)
+    for r, predictive in enumerate(deep.predict(state, x, cases.keys(2))):
+        noise = state.params["log_noise_variance"][r].exp().item()
+        variance = predictive.variance() - noise
+        error = np.sqrt(2 * variance / draws)  # the predictive is made of as many draws
+        assert (np.abs(last[:, r].mean(0).numpy() - predictive.mean()) < 4.5 * error).all()
+        np.testing.assert_allclose(last[:, r].var(0).numpy(), variance, rtol=0.25)
+    alone = deep.functions(cases.replica(state, 1), x[1:], cases.keys(2)[1:])
+    torch.testing.assert_close(alone[-1], last[:, 1:], rtol=1e-9, atol=1e-9)
+
+
+def test_a_draw_is_one_function_whatever_the_rows():
+    deep = method(layer_noise_variance=1e-20)
+    batch, state = start(deep)
+    state.params["layer1.log_noise_variance"] = torch.tensor([-60.0]).double()
+    whole = deep.functions(state, batch.x, cases.keys(1))
+    for ours, expected in zip(deep.functions(state, batch.x[:, 10:13], cases.keys(1)), whole, strict=True):
+        torch.testing.assert_close(ours, expected[:, :, 10:13], rtol=1e-8, atol=1e-8)
 
 
 def test_mean_map_keeps_pads_or_projects_on_the_singular_vectors():

@@ -55,6 +55,40 @@ def test_bound_with_all_inputs_inducing_is_the_evidence():
     assert elbo(toy(cases.X)) == pytest.approx(cases.EVIDENCE, abs=1e-6)
 
 
+def test_posterior_with_all_inputs_inducing_is_the_exact_one():
+    toy_method, _, state = toy(cases.X)
+    x = torch.tensor([-1.3, -1.0, 0.2, 0.5, 2.0]).double()[:, None]
+    with torch.no_grad():
+        mean, variance = toy_method.marginals(state, x[None], cases.keys(1))
+    scales = cases.X.new_tensor([[cases.LENGTHSCALE]]), cases.X.new_tensor([cases.OUTPUTSCALE])
+    noisy = kernels.rbf(cases.X[None], cases.X[None], *scales)[0] + cases.NOISE_VARIANCE * torch.eye(5).double()
+    cross = kernels.rbf(cases.X[None], x[None], *scales)[0]
+    solved = torch.linalg.solve(noisy, torch.cat([cases.Y, cross], 1))
+    torch.testing.assert_close(mean[0, 0], cross.T @ solved[:, :1])
+    torch.testing.assert_close(variance[0, 0, :, 0], cases.OUTPUTSCALE - (cross * solved[:, 1:]).sum(0))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_bound_is_below_the_evidence_for_any_inducing_inputs_and_any_q(seed):
+    rng = np.random.default_rng(seed)
+    n, num_inducing = rng.integers(3, 12), int(rng.integers(1, 10))
+    x, y = (torch.as_tensor(rng.normal(size=(n, columns))) for columns in (2, 1))
+    params = {
+        "layer1.inducing_inputs": rng.normal(size=(1, num_inducing, 2)),
+        "layer1.whitened_mean": rng.normal(size=(1, num_inducing, 1)),
+        "layer1.whitened_chol": rng.normal(size=(1, 1, num_inducing, num_inducing)),
+        "layer1.log_lengthscale": rng.normal(size=(1, 2)),
+        "layer1.log_outputscale": rng.normal(size=1),
+        "log_noise_variance": rng.normal(size=1) - 1,
+    }
+    state = State({name: torch.as_tensor(value) for name, value in params.items()})
+    scales = (state.params[f"layer1.log_{name}"].exp() for name in ("lengthscale", "outputscale"))
+    covariance = kernels.rbf(x[None], x[None], *scales)[0] + state.params["log_noise_variance"].exp() * torch.eye(n)
+    evidence = torch.distributions.MultivariateNormal(torch.zeros(n).double(), covariance).log_prob(y[:, 0])
+    batch = cases.training_set(x, y).full()
+    assert -method(num_inducing=num_inducing).loss(state, batch, NO_NOISE) < evidence
+
+
 def test_bound_does_not_fall_when_inducing_inputs_are_added_and_stays_below_the_evidence():
     bounds = [
         elbo(toy(torch.tensor(z).double()[:, None])) for z in ([0.0], [-1.0, 0.0], [-1.0, 0.0, 1.0], [-1, -0.4, 0, 1])

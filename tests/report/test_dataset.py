@@ -1,5 +1,7 @@
 """The picture of a data set: what it is made of decides what is drawn, and what is drawn is right."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -109,6 +111,19 @@ def test_images_of_every_class_in_their_order():
     assert [bar.get_width() for bar in bars.patches] == [3, 12]
 
 
+def test_images_whose_targets_are_pixels_are_drawn_whole():
+    """Row r is drawn in the shade r above the line and 1000 + r below it."""
+    shade = np.arange(500.0)[:, None]
+    one = made(np.repeat(shade, 6, 1), 1000 + np.repeat(shade, 3, 1))
+    (axis,) = used(picture.draw(one, about("regression", images=True)))
+    grid = np.ma.filled(axis.images[0].get_array().astype(float), np.nan)
+    assert grid.shape == (5 * 4, 10 * 4)
+    assert grid[0, 0] == grid[1, 2] == 0
+    assert grid[2, 0] == 1000
+    assert (grid[17, 36], grid[18, 36]) == (499, 1499), "the last row is among them"
+    assert [line.get_ydata()[0] for line in axis.lines][:2] == [1.5, 5.5]
+
+
 def test_pixels_that_are_no_square():
     one = made(np.zeros((4, 15), np.uint8), np.array([[0], [1], [0], [1]]))
     with pytest.raises(UserError, match="15 pixels are no square image"):
@@ -128,6 +143,30 @@ def test_events_in_the_plane():
     (panel,) = used(picture.draw(one, about("events", window=[[-5, 5], [-8, 2]])))
     assert np.array_equal(panel.collections[0].get_offsets(), one.inputs)
     assert (panel.get_xlim(), panel.get_ylim()) == ((-5, 5), (-8, 2))
+
+
+def binned(bins: list[int], window: list[list[float]]) -> Dataset:
+    source = Source(kind="table", targets=["y0"], bins=bins)
+    return dataclasses.replace(about("counts", window=window), source=source)
+
+
+def test_counts_of_a_line():
+    one = made(np.array([[0.5], [1.5], [2.5]]), np.array([[4.0], [0.0], [2.0]]))
+    (panel,) = used(picture.draw(one, binned([3], [[0, 3]])))
+    assert [bar.get_height() for bar in panel.patches] == [4, 0, 2]
+    assert [(bar.get_x(), bar.get_width()) for bar in panel.patches] == [(0, 1), (1, 1), (2, 1)]
+    assert (panel.get_xlabel(), panel.get_ylabel()) == ("x0", "y0")
+
+
+def test_counts_of_a_plane():
+    """Bin (i, j) of a 2 x 3 grid, i along the first coordinate, holds 3 i + j."""
+    x, y = np.meshgrid([0.5, 1.5], [5.0, 15.0, 25.0], indexing="ij")
+    one = made(np.column_stack([x.ravel(), y.ravel()]), np.arange(6.0)[:, None])
+    panel, bar = used(picture.draw(one, binned([2, 3], [[0, 2], [0, 30]])))
+    (image,) = panel.images
+    assert image.get_array().tolist() == [[0, 3], [1, 4], [2, 5]]
+    assert (image.origin, image.get_extent()) == ("lower", [0, 2, 0, 30])
+    assert (panel.get_xlabel(), panel.get_ylabel(), bar.get_ylabel()) == ("x0", "x1", "y0")
 
 
 def test_the_file_is_1200_pixels_wide_and_always_the_same(tmp_path, monkeypatch, regression):

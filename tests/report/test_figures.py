@@ -1,4 +1,5 @@
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.collections import LineCollection
 from synthetic_study import METHODS, build, build_asked
@@ -7,6 +8,8 @@ from gpbench.errors import UserError
 from gpbench.report import FIGURE_NAMES, MORE_FIGURES
 from gpbench.report.figures import FIGURES, write_figure
 from gpbench.report.figures.canvas import looks
+from gpbench.report.figures.curves import QUOTED
+from gpbench.report.scorecard import scorecard
 from gpbench.report.view import View
 
 EVERY = (*FIGURE_NAMES, *MORE_FIGURES)
@@ -144,3 +147,69 @@ def test_one_process_is_a_dashed_line_beside_the_schemes(asked):
     assert dashed == [alone[method] for method in METHODS if method not in ("dgp_rff", "exact_gp", "boosting")]
     assert list(staleness.containers[0].lines[0].get_ydata(orig=False)) == [0.9, 8.5]
     assert [label.get_text() for label in bottom.get_xticklabels()] == ["2", "10"]
+
+
+PRINTED = {"source": "someone2020", "item": "Table 1", "dataset": "boston", "metric_printed": "test_loglik"}
+PRINTED |= {"protocol": "common", "scale": "original", "spread": 0.2, "spread_kind": "population sd", "splits": 5}
+PRINTED |= {"ours_metric": "mnll", "factor": -1, "setting": "", "note": ""}
+
+
+@pytest.fixture
+def compared(tmp_path):
+    """Three methods of two families, the last with one lengthscale; numbers for one of them and for other work."""
+    folder = build(tmp_path / "s", ["svgp", "dsvi", "bsgp_1"], ["boston", "yacht"], settings={"bsgp_1": {"ard": False}})
+    scores = pd.read_parquet(folder / "scores.parquet")
+    family = scores["method"].map({"svgp": "svgp", "dsvi": "dsvi", "bsgp_1": "dsvi"})
+    scores.assign(family=family).to_parquet(folder / "scores.parquet")
+    rows = [
+        PRINTED | {"method_printed": "SGP", "value": -2.5, "ours_method": "sgp|svgp", "reason": ""},
+        PRINTED | {"method_printed": "PBP", "value": -2.6, "ours_method": "", "reason": QUOTED},
+        PRINTED | {"method_printed": "AEP-3", "value": -2.7, "ours_method": "", "reason": "setting not in the study"},
+    ]
+    scorecard(View(folder), pd.DataFrame(rows)).to_csv(folder / "scorecard.csv", index=False)
+    return View(folder)
+
+
+def test_models_stand_beside_published_numbers_and_quoted_work(compared):
+    boston, yacht = FIGURES["loglik_by_model"].draw(compared).axes
+    means = -compared.per_split("mnll", "boston").mean()
+    heights = [bar.lines[0].get_ydata()[0] for bar in boston.containers]
+    assert heights == [*means, -2.5, -2.6], "ours in the study's order, theirs, and the quoted; not what has no place"
+    assert [tick.get_text() for tick in boston.get_xticklabels()] == [*compared.labels.values(), "PBP"]
+    assert len(yacht.containers) == 3
+    (dashed,) = [line for line in boston.get_lines() if line.get_linestyle() == "--"]
+    assert dashed.get_ydata()[0] == means["svgp"], "the first method's"
+
+
+def test_bars_are_population_standard_deviations(compared):
+    boston = FIGURES["loglik_by_model"].draw(compared).axes[0]
+    reach = [np.ptp(bar.lines[2][0].get_segments()[0][:, 1]) / 2 for bar in boston.containers]
+    ours = compared.per_split("mnll", "boston").std(ddof=0)
+    np.testing.assert_allclose(reach, [*ours, 0.2, 0.2], rtol=1e-9)
+
+
+def test_a_family_shares_its_colour_and_isotropic_kernels_are_half_filled(compared):
+    bars = [bar.lines[0] for bar in FIGURES["error_by_model"].draw(compared).axes[0].containers]
+    assert [bar.get_color() for bar in bars] == ["#000000", "#C00000", "#C00000"]
+    assert [bar.get_marker() for bar in bars] == ["o", "^", "^"]
+    assert [bar.get_fillstyle() for bar in bars] == ["full", "full", "left"]
+
+
+def test_a_published_number_is_marked_where_the_curves_end(compared):
+    right = FIGURES["convergence"].draw(compared).axes[1]
+    (mark,) = [line for line in right.get_lines() if line.get_marker() == "<"]
+    assert mark.get_ydata() == [2.5]
+    assert right.get_ylim()[0] <= 2.5 <= right.get_ylim()[1]
+
+
+def test_reliability_takes_every_class_into_account(tmp_path):
+    """Classes that come true as often as stated lie on the diagonal: here 0.1, 0.3 and 0.6 of 1,000 points each."""
+    folder = build(tmp_path / "s", ["svgp"], ["digits"], 1)
+    stated = np.tile([0.1, 0.3, 0.6], (1000, 1))
+    y = np.repeat([0, 1, 2], [100, 300, 600])
+    points = pd.DataFrame(stated, columns=["p0", "p1", "p2"]).assign(fit_id="svgp-digits-0", y=y)
+    points.assign(p3=np.nan).to_parquet(folder / "points.parquet")
+    (axis,) = FIGURES["reliability"].draw(View(folder)).axes
+    curve = axis.get_lines()[0]
+    np.testing.assert_allclose(curve.get_xdata(), [0.1, 0.3, 0.6], rtol=1e-9)
+    np.testing.assert_allclose(curve.get_ydata(), [0.1, 0.3, 0.6], rtol=1e-9)

@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -189,3 +191,32 @@ def test_too_few_draws_or_none_leave_an_empty_table(asked, small, tmp_path):
     layers[(layers["sample"] < 3) | (layers["layer"] == 0)].to_parquet(tmp_path / "layers.parquet")
     for folder in (tmp_path, small):
         assert TABLES["diagnostics"](View(folder)).shown.empty
+
+
+def test_differences_are_paired_over_splits(study, tmp_path):
+    content = json.loads((study / "study.json").read_text())
+    for path in study.glob("*.parquet"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    content["pairs"] = [["dsvi", "svgp"], ["bsgp_2", "svgp"]]
+    (tmp_path / "study.json").write_text(json.dumps(content))
+    view = View(tmp_path)
+    table = TABLES["differences"](view)
+    data = table.data.set_index(["dataset", "a", "metric"])
+    scores = view.per_split("rmse", "concrete")
+    row, found = data.loc["concrete", "dsvi", "rmse"], paired_difference(scores["dsvi"], scores["svgp"], 0.1)
+    assert row[["mean", "lower", "upper", "n"]].tolist() == [found.mean, found.lower, found.upper, 5]
+    assert data.loc[("boston", "bsgp_2", "mnll"), "n"] == 4, "one split diverged"
+    assert set(data.xs("banana").index.get_level_values("metric")) == {"mnll", "error"}
+    assert list(table.shown["difference"][:2]) == ["DSVI (2 layers) − SVGP", "BSGP (2 layers) − SVGP"]
+
+
+def test_one_split_has_a_difference_without_an_interval(tmp_path):
+    folder = build(tmp_path / "one", ["svgp", "constant"], ["boston"], 1)
+    content = json.loads((folder / "study.json").read_text()) | {"pairs": [["svgp", "constant"]]}
+    (folder / "study.json").write_text(json.dumps(content))
+    view = View(folder)
+    table = TABLES["differences"](view)
+    scores = view.per_split("mnll", "boston").loc[0]
+    assert table.data.loc[0, "mean"] == pytest.approx(scores["svgp"] - scores["constant"])
+    assert np.isnan(table.data.loc[0, "lower"])
+    assert "[" not in table.shown.loc[0, "MNLL"]

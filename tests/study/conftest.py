@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from refusals import listing
+
+from gpbench.places import Places
+from projects import copy_project
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory) -> Places:
+    """A project whose raw files come from the mirror."""
+    if not os.environ.get("GPBENCH_MIRROR"):
+        pytest.skip("needs GPBENCH_MIRROR, a folder or URL that holds raw files")
+    root = copy_project(tmp_path_factory.mktemp("mirrored") / "project")
+    return Places(root, root / "store")
 
 
 @pytest.fixture

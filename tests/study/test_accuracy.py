@@ -6,63 +6,21 @@ the 90/10 splits of cutajar2017; single precision, which is as accurate here and
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from cases import CONF
-from gpbench import config
-from gpbench.data import prepare, protocols, table
+import accuracy
 from gpbench.places import Places
-from gpbench.schema import Dataset
-from gpbench.study import training
-from projects import copy_project
 
 pytestmark = pytest.mark.mirror
 
 
-@pytest.fixture(scope="module")
-def places(tmp_path_factory) -> Places:
-    """A project whose raw files come from the mirror."""
-    if not os.environ.get("GPBENCH_MIRROR"):
-        pytest.skip("needs GPBENCH_MIRROR, a folder or URL that holds raw files")
-    root = copy_project(tmp_path_factory.mktemp("accuracy") / "project")
-    return Places(root, root / "store")
-
-
 def scores(places: Places, work: Path, name: str, splits: list[int], steps: int, module: str, **hyper) -> np.ndarray:
     """(MNLL, RMSE) of standardised targets, or (MNLL, error rate), one row a split `[splits, 2]`."""
-    dataset = config.compose(CONF, "dataset", name)
-    prepare.ensure(dataset, places)
-    data = table.load(places.prepared_file(name), dataset.md5)
-    outcomes = training.run(group(dataset, splits, steps, {"module": f"gpbench.methods.{module}"} | hyper), data, work)
-    assert {outcome.status for outcome in outcomes} == {"done"}
-    return np.array([score(outcome, dataset.task) for outcome in outcomes])
-
-
-def group(dataset: Dataset, splits: list[int], steps: int, method: dict) -> dict:
-    """Fits of some splits, as a batch file holds them."""
-    what = {
-        "method": method,
-        "data": {"md5": dataset.md5, "task": dataset.task, "images": False, "classes": len(dataset.classes)},
-        "protocol": protocols.freeze(config.compose(CONF, "protocol", "cutajar2017"), dataset),
-        "steps": steps,
-        "dtype": "float32",
-        "noise_block": 50,
-    }
-    trainer = {"device": "cpu", "threads": 1, "checkpoint_seconds": 1e9, "max_minutes": None}
-    fits = [{"split": split, "replica": 0, "fit_id": f"{dataset.name}-{split}"} for split in splits]
-    return {"what": what, "how": trainer | {"log_points": 2, "eval_points": 0}, "fits": fits}
-
-
-def score(outcome: training.Outcome, task: str) -> tuple[float, float]:
-    points = outcome.points
-    if task != "regression":
-        return -points["log_density"].mean(), (points["modal"] != points["y"]).mean()
-    root = np.sqrt(((points["mean"] - points["y"]) ** 2).mean())
-    return -points["log_density_scaled"].mean(), root / outcome.info["train_target_sd"][0]
+    outcomes = accuracy.fit(places, work, name, splits, steps, module, "cutajar2017", "float32", **hyper)
+    return accuracy.scores(outcomes, scaled=True) * [-1, 1]
 
 
 # covariance parameters are fixed for the first 2,000 of 5,000 steps, and so for all steps of the fit that ends there

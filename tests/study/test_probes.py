@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -29,8 +30,8 @@ from projects import copy_project, hold_tracker
 
 BATCHES, ROWS, REPLICAS = 3, 30, 2
 OVERRIDES = (
-    f"budget=smoke replicas={REPLICAS} probes=[bounds,layers] budget.bound_batches={BATCHES} budget.bound_rows={ROWS} "
-    "dgp_mcmc.iterations=50"
+    f"budget=smoke replicas={REPLICAS} probes=[bounds,layers,inputs] dgp_mcmc.iterations=50 "
+    f"budget.bound_batches={BATCHES} budget.bound_rows={ROWS}"
 )
 
 
@@ -48,7 +49,7 @@ def study(tmp_path_factory):
     places = {"GPBENCH_ROOT": str(root), "GPBENCH_STORE": str(where.store), "OMP_NUM_THREADS": "1", "CI": "1"}
     command = [sys.executable, "-m", "gpbench.study.run", str(batch), str(root / "statuses.json")]
     subprocess.run(command, env=os.environ | places, check=True)
-    for kind in probes.COLUMNS:
+    for kind in ("bounds", "layers", "inputs"):
         probes.write(where, made.name, kind)
     return where, made
 
@@ -102,6 +103,17 @@ def test_the_mean_of_the_last_layer_is_the_predictive_mean_in_original_units(stu
     np.testing.assert_allclose(mean, original.mean()[:, 0], rtol=1e-9, atol=1e-12)
 
 
+def test_inputs_are_those_of_the_test_rows(study):
+    where, made = study
+    rows, cell = written(study, "inputs"), made.cells[0]
+    table = tables.load(where.prepared_file("composed_bumps"), cell["what"]["data"]["md5"])
+    assert set(rows["fit_id"]) == {fit["fit_id"] for cell in made.cells for fit in cell["fits"]}
+    for _, own in rows.groupby("fit_id"):
+        assert own["row"].tolist() == list(range(50, 550))
+        np.testing.assert_array_equal(own["x"], table.inputs[50:, 0])
+        assert set(own["column"]) == {0}
+
+
 class Sum(GradientMethod):
     """loss = sum_b weight_b y_b + 100 x the only normal of a step; learns in `init` that there is one."""
 
@@ -145,9 +157,44 @@ def test_a_bound_is_the_loss_of_a_mini_batch_for_each_training_row(rows, used):
     assert values.std() == pytest.approx(population.std() / np.sqrt(used), rel=0.15)
 
 
-def test_functions_over_two_inputs_are_refused():
-    with pytest.raises(UserError, match="needs data sets with one input, not 2"):
-        probes.layers(stand_in(Sum(None, "regression"), columns=2))
+@pytest.mark.parametrize(("ask", "columns", "wanted"), [(probes.layers, 2, "one input"), (probes.surfaces, 1, "two")])
+def test_functions_over_other_numbers_of_inputs_are_refused(ask, columns, wanted):
+    with pytest.raises(UserError, match=f"needs data sets with {wanted}.*, not {columns}"):
+        ask(stand_in(Sum(None, "regression"), columns=columns))
+
+
+class Planes(Sum):
+    """Draws -1, 0, 1 of a hidden layer of two outputs, x0 + s and x1 + 2 s, and of f = x0 - x1 + 3 s."""
+
+    def functions(self, state, x, keys):
+        s = torch.tensor([-1.0, 0.0, 1.0], dtype=x.dtype)[:, None, None, None]
+        return [x + s * torch.tensor([1.0, 2.0], dtype=x.dtype), x[..., :1] - x[..., 1:] + 3 * s]
+
+
+def test_surfaces_hold_moments_of_every_layer_on_the_grid_of_the_training_rows():
+    fitted = stand_in(Planes(None, "regression"), columns=2)
+    n, generator = len(fitted.fold.train), np.random.default_rng(0)
+    fitted.table.inputs[:n] = generator.uniform([2.0, -4.0], [3.0, 4.0], size=(n, 2))
+    scaling = Scaling(np.array([2.0, 0.0]), np.array([1.0, 4.0]), np.array([100.0]), np.array([10.0]))
+    fitted = dataclasses.replace(fitted, fold=dataclasses.replace(fitted.fold, scaling=scaling))
+    rows = probes.surfaces(fitted)
+    observed, hidden, f = (rows[rows["layer"] == layer] for layer in range(3))
+    np.testing.assert_array_equal(observed[["x0", "x1"]], fitted.table.inputs[:n])
+    np.testing.assert_array_equal(observed["mean"], fitted.fold.targets[:n, 0])
+    assert (len(hidden), len(f)) == (2 * probes.SIDE**2, probes.SIDE**2)
+    low, high = observed[["x0", "x1"]].min(), observed[["x0", "x1"]].max()
+    for part in (hidden, f):
+        assert part[["x0", "x1"]].nunique().tolist() == [probes.SIDE] * 2
+        assert part[["x0", "x1"]].min().equals(low)
+        assert part[["x0", "x1"]].max().equals(high)
+    first, second = (hidden[hidden["output"] == output] for output in (0, 1))
+    scaled = (first["x0"] - 2, second["x1"] / 4)
+    np.testing.assert_allclose(first["mean"], scaled[0], atol=1e-12)
+    np.testing.assert_allclose(second["mean"], scaled[1], atol=1e-12)
+    np.testing.assert_allclose(second["sd"], 2 * np.sqrt(2 / 3))
+    # the last layer in original units
+    np.testing.assert_allclose(f["mean"], 100 + 10 * (f["x0"] - 2 - f["x1"] / 4))
+    np.testing.assert_allclose(f["sd"], 30 * np.sqrt(2 / 3))
 
 
 def test_nothing_finished_leaves_a_table_without_rows(project):
@@ -162,7 +209,7 @@ def test_nothing_finished_leaves_a_table_without_rows(project):
 
 def test_methods_that_cannot_be_asked_are_refused_in_one_line(project, capsys):
     where = Places(project, project / "store")
-    made = plan.make(where, "default", "methods=[svgp,dsvi,bsgp_1,constant] datasets=[boston] splits=1")
+    made = plan.make(where, "default", "methods=[exact_gp,linear,constant] datasets=[boston] splits=1")
     plan.freeze(made, where)
     for name, kind, said in ((made.name, "layers", "no method of study"), ("other", "bounds", "run `gpbench plan`")):
         assert probes.main([name, kind]) == 1

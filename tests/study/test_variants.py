@@ -104,7 +104,9 @@ def test_a_paper_without_numbers_and_a_probe_without_an_answer_are_refused_befor
     (project / "published/cutajar2017.csv").touch()
     for keys, said in (
         ({"published": ["cutajar2071"]}, "did you mean 'cutajar2017'?"),
+        ({"pairs": [["dgp_rff", "dgp_rf"]]}, "unknown method 'dgp_rf' in pairs of study 'mine'"),
         ({"probes": ["layers"]}, "probe 'layers' of study 'mine' needs one input, 'wine' has more"),
+        ({"probes": ["surfaces"]}, "probe 'surfaces' of study 'mine' needs two inputs, 'wine' has more"),
     ):
         with pytest.raises(UserError) as caught:
             study({}, methods=["dgp_rff"], **keys)
@@ -116,6 +118,13 @@ def test_settings_that_fit_no_data_of_a_task_are_skipped_with_their_reason(study
     found = study({"flat": flat, "bell": {"method": "dgp_rff", "likelihood": "gaussian"}})
     assert found["flat"]["skip"] == "feed_forward needs a hidden layer, hidden_layers is 0"
     assert found["bell"]["skip"] == "the gaussian likelihood is for regression data, not multiclass"
+
+
+def test_a_set_on_request_without_md5_is_skipped_with_what_to_do(study):
+    """It is listed, and stops nobody who has not asked for its files."""
+    found = study({}, methods=["constant"], datasets=["wine", "year"], protocol="ashman2020")
+    assert found["constant"]["address"]["dataset"] == "year"
+    assert found["constant"]["skip"].startswith("has no md5 yet; run `gpbench data pin year`")
 
 
 def test_schemes_choose_the_entry_and_are_part_of_the_identity(study, monkeypatch):

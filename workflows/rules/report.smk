@@ -14,7 +14,7 @@ rule collect:
         "{PY} -m gpbench.cli collect {GRAPH.name}"
 
 
-# what finished fits are asked besides predictions: `bounds`, `layers`
+# what finished fits are asked besides predictions
 rule probe:
     input:
         f"{RESULTS}/scores.parquet",
@@ -22,7 +22,7 @@ rule probe:
     output:
         f"{RESULTS}/{{probe}}.parquet",
     wildcard_constraints:
-        probe="bounds|layers",
+        probe="bounds|layers|surfaces|inputs",
     shell:
         "OMP_NUM_THREADS=1 {PY} -m gpbench.study.probes {GRAPH.name} {wildcards.probe}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpbench.data import mountain_car
 from gpbench.errors import unknown
 
 SEED = 20170808
@@ -26,7 +27,7 @@ def composed_bumps(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, li
     return x, y, ["x"]
 
 
-GENERATORS = {"composed_bumps": composed_bumps}
+GENERATORS = {"composed_bumps": composed_bumps, "mountain_car": mountain_car.cost_to_go}
 
 
 def draw(item: str) -> tuple[np.ndarray, np.ndarray, list[str]]:

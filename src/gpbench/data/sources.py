@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gpbench.data import airline, cells, formats, simulated
+from gpbench.data import airline, bins, cells, completion, formats, simulated
 from gpbench.data.cells import Row
 from gpbench.data.table import Table
 from gpbench.errors import UserError, unknown
@@ -22,6 +22,8 @@ MLXTEND_NAMES = {
 
 def read(dataset: Dataset, raw: Path) -> Table:
     """The table of a data set; `raw` is the folder of fetched files."""
+    if dataset.source.bins:
+        return bins.count(read(bins.events(dataset), raw), dataset)
     kind = dataset.source.kind
     if kind in ("table", "excel", "r"):
         return _cells(dataset, raw)
@@ -32,6 +34,7 @@ def read(dataset: Dataset, raw: Path) -> Table:
         "idx": _idx,
         "svmlight": _svmlight,
         "airline": airline.read,
+        "completion": completion.read,
     }
     return readers[kind](dataset, raw)
 

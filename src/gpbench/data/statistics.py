@@ -15,10 +15,10 @@ from gpbench.schema import Dataset, Expect
 def statistics(table: Table, dataset: Dataset) -> dict[str, Any]:
     """Figures of a whole table; their names are those of `schema.Expect`, and `rows`, `inputs`, `targets`.
 
-    Mean, population standard deviation, minimum and maximum of every target (regression) or the counts of the
+    Mean, population standard deviation, minimum and maximum of every target (regression, counts) or the counts of the
     classes in the order of `classes`, whichever the task has; the other lists are empty."""
     inputs, targets = table.inputs, table.targets
-    values = targets if dataset.task == "regression" else targets[:, :0]
+    values = targets[:, :0] if dataset.classes else targets
     low, high = inputs.min(0), inputs.max(0)
     return {
         "rows": len(inputs),

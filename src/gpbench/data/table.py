@@ -27,7 +27,7 @@ class Table:
     """inputs `[N, D]` and targets `[N, P]` in original units.
 
     Inputs are float64, or of the integer type that their source has (pixels: uint8). Targets are float64, class
-    numbers 0..C-1 (int64) for classification, or none (P = 0) for events."""
+    numbers 0..C-1 (int64) for classification, counts (float64), or none (P = 0) for events."""
 
     inputs: np.ndarray
     targets: np.ndarray
@@ -73,6 +73,8 @@ def check(table: Table, name: str, task: str, classes: int) -> None:
             seen += len(part)
     if len(table.inputs) < 2:
         raise UserError(f"data set {name!r} has {len(table.inputs)} row(s); at least 2 are needed to train and test")
+    if task == "counts":
+        _check_counts(table, name)
     if task in ("binary", "multiclass"):
         numbers = np.unique(table.targets)
         if table.targets.shape[1] != 1 or not np.array_equal(numbers, np.arange(classes)):
@@ -80,6 +82,16 @@ def check(table: Table, name: str, task: str, classes: int) -> None:
                 f"data set {name!r}: class numbers are {numbers.tolist()[:5]}, expected 0..{classes - 1}; "
                 f"check 'classes' in conf/dataset/{name}.yaml"
             )
+
+
+def _check_counts(table: Table, name: str) -> None:
+    bad = np.argwhere((table.targets < 0) | (table.targets != np.floor(table.targets)))
+    if len(bad):
+        row, column = bad[0]
+        raise UserError(
+            f"data set {name!r}: target {table.target_names[column]!r} is {table.targets[row, column]:g} in row {row}, "
+            f"not a count 0, 1, ...; mend the source or the task in conf/dataset/{name}.yaml"
+        )
 
 
 def save(table: Table, path: Path, about: dict[str, Any]) -> None:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 REGRESSION = ("regression",)
 CLASSIFICATION = ("binary", "multiclass")
-TASKS = REGRESSION + CLASSIFICATION
+COUNTS = ("counts",)
+TASKS = REGRESSION + CLASSIFICATION + COUNTS
 ROUNDING = 1e-9  # a sum of rounded terms may pass its bound by a few units in the last place
 
 
@@ -83,7 +84,7 @@ def rmse_scaled(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
 
 
 def mnll(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
-    """Mean negative log density (regression, original units) or probability (classification), nats."""
+    """Mean negative log density (regression, original units) or probability (classes, counts), nats."""
     return -float(np.mean(points["log_density"]))
 
 
@@ -195,11 +196,11 @@ def _cost(name: str, label: str, unit: str) -> Metric:
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        Metric("rmse", "RMSE", "min", "y", 0, math.inf, REGRESSION, rmse),
+        Metric("rmse", "RMSE", "min", "y", 0, math.inf, REGRESSION + COUNTS, rmse),
         Metric("rmse_scaled", "RMSE (standardised)", "min", "", 0, math.inf, REGRESSION, rmse_scaled),
         Metric("mnll", "MNLL", "min", "nats", -math.inf, math.inf, TASKS, mnll),
         Metric("mnll_scaled", "MNLL (standardised)", "min", "nats", -math.inf, math.inf, REGRESSION, mnll_scaled),
-        Metric("smse", "SMSE", "min", "", 0, math.inf, REGRESSION, smse, nullable=True),
+        Metric("smse", "SMSE", "min", "", 0, math.inf, REGRESSION + COUNTS, smse, nullable=True),
         Metric("msll", "MSLL", "min", "nats", -math.inf, math.inf, REGRESSION, msll),
         Metric("crps", "CRPS", "min", "y", 0, math.inf, REGRESSION, crps),
         *map(_coverage, (50, 80, 90, 95)),

@@ -5,6 +5,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from gpbench.errors import UserError
+from gpbench.evaluation.counts import Counts
 from gpbench.evaluation.predictive import Categorical, GaussianMixture, Predictive
 
 LEVELS = np.arange(1, 100) / 100
@@ -27,6 +28,8 @@ def pointwise(
     Regression columns: row, output (0..P-1), y, mean, sd, log_density, log_density_scaled, pit, crps, q01..q99, of
     each target's marginal and in original units but for log_density_scaled = log_density + log scale.
     Classification columns: row, y, p0..p{C-1}, log_density, modal.
+    Counts columns: row, output, y, mean, sd, log_density, pit = P(Y < y) + P(Y = y)/2, whose mean is 1/2 where the
+    predictive is right though it is not uniform.
     Raises UserError for classes of several targets, ValueError for a predictive or targets that are not finite.
     """
     y, rows = np.asarray(y, dtype=np.float64), np.asarray(rows)
@@ -38,6 +41,8 @@ def pointwise(
     if task == "regression":
         shift, scale = scaled_by if scaled_by is not None else (0.0, 1.0)
         return _regression(predictive.affine(scale=scale, shift=shift), y, rows, np.log(scale))
+    if task == "counts":
+        return _counts(predictive, y, rows)
     if y.shape[1] != 1:
         raise UserError(
             f"classes of one target can be scored, not of {y.shape[1]}; choose one by `outputs` of the protocol"
@@ -48,10 +53,13 @@ def pointwise(
 def components(predictive: Predictive) -> dict[str, np.ndarray]:
     """Components in float32, in the units of `predictive`; empty where they exceed `COMPONENTS_LIMIT_BYTES`.
 
-    GaussianMixture: mean, variance `[S, N, P]`; Categorical: probs `[S, N, C]`.
+    GaussianMixture: mean, variance `[S, N, P]`; Categorical: probs `[S, N, C]`; Counts: rate `[S, N, P]` and
+    weights `[S]`.
     """
     if isinstance(predictive, GaussianMixture):
         arrays = {"mean": predictive.component_mean, "variance": predictive.component_variance}
+    elif isinstance(predictive, Counts):
+        arrays = {"rate": predictive.component_rate, "weights": predictive.weights}
     else:
         arrays = {"probs": predictive.component_probs}
     if 4 * sum(array.size for array in arrays.values()) > COMPONENTS_LIMIT_BYTES:
@@ -60,20 +68,29 @@ def components(predictive: Predictive) -> dict[str, np.ndarray]:
 
 
 def _regression(predictive: GaussianMixture, y: np.ndarray, rows: np.ndarray, log_scale: np.ndarray) -> pd.DataFrame:
-    log_density = predictive.log_prob(y)
-    scores = {
+    scores = _moments(predictive, y, rows)
+    scores["log_density_scaled"] = scores["log_density"] + log_scale
+    scores |= {"pit": predictive.cdf(y), "crps": predictive.crps(y)}
+    scores |= dict(zip(QUANTILE_COLUMNS, predictive.quantile(LEVELS), strict=True))
+    return pd.DataFrame({name: values.ravel() for name, values in scores.items()})
+
+
+def _counts(predictive: Counts, y: np.ndarray, rows: np.ndarray) -> pd.DataFrame:
+    scores = _moments(predictive, y, rows)
+    scores["pit"] = predictive.cdf(y) - np.exp(scores["log_density"]) / 2
+    return pd.DataFrame({name: values.ravel() for name, values in scores.items()})
+
+
+def _moments(predictive: GaussianMixture | Counts, y: np.ndarray, rows: np.ndarray) -> dict[str, np.ndarray]:
+    """What is said of every target that is a number, each `[N, P]`."""
+    return {
         "row": np.broadcast_to(rows[:, None], y.shape),
         "output": np.broadcast_to(np.arange(y.shape[1]), y.shape),
         "y": y,
         "mean": predictive.mean(),
         "sd": np.sqrt(predictive.variance()),
-        "log_density": log_density,
-        "log_density_scaled": log_density + log_scale,
-        "pit": predictive.cdf(y),
-        "crps": predictive.crps(y),
+        "log_density": predictive.log_prob(y),
     }
-    scores |= dict(zip(QUANTILE_COLUMNS, predictive.quantile(LEVELS), strict=True))
-    return pd.DataFrame({name: values.ravel() for name, values in scores.items()})
 
 
 def _classification(predictive: Categorical, y: np.ndarray, rows: np.ndarray) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""What every method's `predict` returns: a predictive distribution of each test row.
+"""What every method's `predict` returns: a predictive distribution of each test row (of counts: `counts`).
 
 An axis S of components (Monte Carlo draws, equal weights 1/S) comes first; *R are axes of replicas, usually none.
 Arrays are kept in float64; whatever `np.asarray` accepts is accepted, detached CPU tensors too.
@@ -120,7 +120,7 @@ class GaussianMixture:
         return self.component_mean.reshape(size, -1), np.sqrt(self.component_variance).reshape(size, -1)
 
     def _each(self, function, y: ArrayLike) -> np.ndarray:
-        y = _of_shape(y, self.shape).astype(np.float64)
+        y = of_shape(y, self.shape).astype(np.float64)
         return function(*self._flat(), y.ravel()).reshape(self.shape)
 
 
@@ -195,13 +195,14 @@ class Categorical:
         return cumulative
 
     def _classes(self, y: ArrayLike) -> np.ndarray:
-        y, count = _of_shape(y, self.shape), self.component_probs.shape[-1]
+        y, count = of_shape(y, self.shape), self.component_probs.shape[-1]
         if not np.all((y >= 0) & (y < count) & (y == np.floor(y))):
             raise ValueError(f"y must hold class numbers 0..{count - 1}")
         return y.astype(np.int64)
 
 
-def _of_shape(y: ArrayLike, shape: tuple[int, ...]) -> np.ndarray:
+def of_shape(y: ArrayLike, shape: tuple[int, ...]) -> np.ndarray:
+    """y as an array; ValueError where it is not of the predictive's shape."""
     y = np.asarray(y)
     if y.shape != shape:
         raise ValueError(f"y {y.shape} does not match the predictive {shape}")

@@ -1,19 +1,35 @@
-"""Sparse (inducing-point) conditionals of a layer of GPs that share one RBF kernel, in whitened form."""
+"""Sparse (inducing-point) conditionals of a layer of GPs with RBF kernels, in whitened form."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from gpbench.gp import kernels
+from gpbench.gp import features, kernels
 
 CHUNK_ELEMENTS = 2**20
 """Largest temporary of a prediction: 8 MB in float64; allocation dominates beyond."""
 
 TRIANGLE_BLOCKS = 5
 """Blocks of columns in which a triangular factor is multiplied: 0.6 of the work of a full product."""
+
+NUM_FREQUENCIES = 256
+"""Random frequencies of a draw of a function."""
+
+
+class Layer(NamedTuple):
+    """Q GPs, in the order `conditional` takes them; with an axis (Q) where outputs have a kernel (and inducing inputs)
+    of their own. Lengthscales: one for all inputs, or one each."""
+
+    inducing_inputs: Tensor  # [R, (Q,) M, D]
+    chol_kzz: Tensor  # [R, (Q,) M, M]
+    whitened_mean: Tensor  # [R, M, Q]
+    whitened_chol: Tensor | None  # [R, Q, M, M]
+    lengthscale: Tensor  # [R, (Q,) D or 1]
+    outputscale: Tensor  # [R, (Q,)]
 
 
 def conditional(
@@ -30,20 +46,19 @@ def conditional(
     A = L^-1 k(Z, x);  mean_q = A^T m_q;  variance_q = k(x, x) - ||A||^2 + ||L_q^T A||^2 (columnwise).
     Without `whitened_chol`, v = m is known: the FITC conditional p(f | u), whose variance drops the last term.
 
-    x `[*S, R, B, D]`, inducing_inputs `[R, M, D]`, chol_kzz L `[R, M, M]`, whitened_mean `[R, M, Q]`,
-    whitened_chol L_q `[R, Q, M, M]` (lower triangular), lengthscale `[R, D]`, outputscale `[R]`; returns two
-    `[*S, R, B, Q]`, the prior mean being zero. Under `torch.no_grad` the rows of x are treated in chunks.
+    x `[*S, R, B, D]`, the other shapes as in `Layer`, L_q lower triangular; returns two `[*S, R, B, Q]`, the prior
+    mean being zero. Under `torch.no_grad` the rows of x are treated in chunks.
     Source: hensman2013, eq. 4; salimbeni2017, eqs. 7-8.
     """
     *samples, replicas, rows, _ = x.shape
     # S and B become the columns of one product per replica
     columns = x.reshape(-1, replicas, rows, x.shape[-1]).transpose(0, 1).reshape(replicas, -1, x.shape[-1])
-    layer = (inducing_inputs, chol_kzz, whitened_mean, whitened_chol, lengthscale, outputscale)
+    layer = Layer(inducing_inputs, chol_kzz, whitened_mean, whitened_chol, lengthscale, outputscale)
     if torch.is_grad_enabled():
         moments = _moments(columns, *layer)
     else:
         num_factors = 1 if whitened_chol is None else whitened_chol.shape[1]
-        chunk = max(1, CHUNK_ELEMENTS // (replicas * inducing_inputs.shape[1] * num_factors))
+        chunk = max(1, CHUNK_ELEMENTS // (replicas * whitened_mean.shape[1] * num_factors))
         chunks = [_moments(part, *layer) for part in columns.split(chunk, 1)]
         moments = [torch.cat(parts, 1) for parts in zip(*chunks, strict=True)]
     mean, variance = (m.reshape(replicas, -1, rows, m.shape[-1]).transpose(0, 1) for m in moments)
@@ -52,6 +67,10 @@ def conditional(
 
 def _moments(x, inducing_inputs, chol_kzz, whitened_mean, whitened_chol, lengthscale, outputscale):
     """Mean and variance `[R, B, Q]` at x `[R, B, D]`."""
+    if outputscale.ndim == 2:
+        layer = Layer(inducing_inputs, chol_kzz, whitened_mean, whitened_chol, lengthscale, outputscale)
+        moments = _moments(_each_output(x, outputscale), *single_outputs(layer))
+        return tuple(m.view(*outputscale.shape, -1).mT for m in moments)
     a = torch.linalg.solve_triangular(
         chol_kzz, kernels.rbf(inducing_inputs, x, lengthscale, outputscale), upper=False
     )  # [R, M, B]
@@ -61,6 +80,50 @@ def _moments(x, inducing_inputs, chol_kzz, whitened_mean, whitened_chol, lengths
     else:
         reduction = _VarianceChange.apply(whitened_chol, a)
     return mean, (outputscale[:, None, None] + reduction).clamp_min(0.0).mT
+
+
+def single_outputs(layer: Layer) -> Layer:
+    """A layer whose outputs have kernels of their own as R * Q replicas of layers with one output."""
+    z, chol_kzz, mean, chol, lengthscale, outputscale = layer
+    if z.ndim == 3:
+        z = z[:, None].expand(-1, outputscale.shape[1], -1, -1)
+    chol = None if chol is None else chol.flatten(0, 1)[:, None]
+    scales = lengthscale.flatten(0, 1), outputscale.flatten()
+    return Layer(z.flatten(0, 1), chol_kzz.flatten(0, 1), mean.mT.flatten(0, 1)[..., None], chol, *scales)
+
+
+def _each_output(x: Tensor, outputscale: Tensor) -> Tensor:
+    """x `[R, B, D]` for every output `[R * Q, B, D]`."""
+    return x[:, None].expand(-1, outputscale.shape[1], -1, -1).flatten(0, 1)
+
+
+def draw(layer: Layer, normal: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
+    """One draw of the functions of a layer, which are then asked at any x `[R, T, D]` for `[R, T, Q]`.
+
+    f(x) = phi(x)^T w + A^T (v - L^-1 phi(Z)^T w), v ~ q(v): a draw from the prior by random features, moved to
+    agree with u = L v at Z. Its mean and covariance, over all that is drawn, are those of the posterior.
+    normal(*shape): standard normals `[R, *shape]`. Source: wilson2020.
+    """
+    if layer.outputscale.ndim == 2:
+        outputs = layer.outputscale.shape[1]
+        each = draw(single_outputs(layer), lambda *shape: normal(outputs, *shape).flatten(0, 1))
+        return lambda x: each(_each_output(x, layer.outputscale)).view(-1, outputs, x.shape[1]).mT
+    z, chol_kzz, mean, chol, lengthscale, outputscale = layer
+    frequencies = normal(z.shape[-1], NUM_FREQUENCIES) / lengthscale[..., None]
+    weights = normal(2 * NUM_FREQUENCIES, mean.shape[-1])
+    v = mean + (chol @ normal(*mean.mT.shape[1:], 1))[..., 0].mT
+
+    def prior(x: Tensor) -> Tensor:
+        return features.fourier(x, frequencies, outputscale) @ weights
+
+    missing = v - torch.linalg.solve_triangular(chol_kzz, prior(z), upper=False)  # [R, M, Q]
+
+    def posterior(x: Tensor) -> Tensor:
+        a = torch.linalg.solve_triangular(chol_kzz, kernels.rbf(z, x, lengthscale, outputscale), upper=False)
+        return prior(x) + a.mT @ missing
+
+    chunk = max(1, CHUNK_ELEMENTS // (len(z) * 2 * NUM_FREQUENCIES))
+    return lambda x: torch.cat([posterior(rows) for rows in x.split(chunk, 1)], 1)
 
 
 class _VarianceChange(torch.autograd.Function):

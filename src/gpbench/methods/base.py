@@ -120,7 +120,7 @@ class ClosedFormMethod(Method, ABC):
 
 
 class GradientMethod(Method, ABC):
-    """A method that minimises `loss` by Adam with `hyper.learning_rate`."""
+    """A method that minimises `loss` by Adam with `hyper.learning_rate`, but for what `step_own` moves."""
 
     @abstractmethod
     def init(self, data: TrainingSet, keys: list[Key]) -> State:
@@ -133,6 +133,10 @@ class GradientMethod(Method, ABC):
     def frozen(self, step: int, steps: int) -> frozenset[str]:
         """Names of params that are not trained at `step` of `steps`."""
         return frozenset()
+
+    def step_own(self, state: State) -> dict[str, Tensor]:
+        """New values of the params that Adam is not to move, from their gradients, which are in `.grad`."""
+        return {}
 
     @abstractmethod
     def loss(self, state: State, batch: Batch, noise: Tensor) -> Tensor:

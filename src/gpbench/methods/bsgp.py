@@ -23,11 +23,11 @@ from torch import Tensor
 
 from gpbench import streams
 from gpbench.evaluation.predictive import Predictive
-from gpbench.gp import inducing, kernels, likelihoods, linalg, sparse
+from gpbench.gp import inducing, kernels, likelihoods, linalg, quadrature, sparse
+from gpbench.gp.sparse import Layer
 from gpbench.hyper import Annotated, Fraction, Gt, Lt, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods.base import Batch, SamplerMethod, State, TrainingSet
 from gpbench.methods.dsvi import mean_map
-from gpbench.methods.svgp import Layer
 from gpbench.sampling import sghmc
 from gpbench.streams import Key
 
@@ -156,7 +156,7 @@ class Method(SamplerMethod):
         for name, layer, eps in zip(self.names, layers, noise, strict=False):
             mean, variance = sparse.conditional(f, *layer)
             # a variance of exactly 0 (x on an inducing input) would give its root an infinite gradient
-            sd = variance.clamp_min(likelihoods.SMALLEST_VARIANCE).sqrt()
+            sd = quadrature.std(variance)
             f = f @ buffers[f"{name}.mean_map"] + mean + sd * eps[..., : mean.shape[-1]]
         return sparse.conditional(f, *layers[-1])
 

@@ -2,6 +2,7 @@
 
 Regression: p(y_*) = N(mean of y, variance of y). Classification: class frequencies with Laplace's
 smoothing, p(c) = (n_c + 1) / (n + C), so that a class absent from the training rows keeps some mass.
+Counts: Poisson with rate (sum of y + 1/2) / n, the posterior mean under Jeffreys' prior, so that it is never 0.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from gpbench.evaluation.counts import Counts
 from gpbench.evaluation.predictive import Categorical, GaussianMixture, Predictive
 from gpbench.hyper import dataclass
 from gpbench.methods.base import ClosedFormMethod
@@ -32,9 +34,11 @@ def with_unseen(probs: np.ndarray, classes: np.ndarray, num_classes: int, rows: 
 
 class Method(ClosedFormMethod):
     def fit(self, x: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> dict[str, Any]:
-        """Moments of y `[n, P]`, or smoothed frequencies of the class numbers y `[n]`."""
+        """Moments or rate of y `[n, P]`, or smoothed frequencies of the class numbers y `[n]`."""
         if self.task == "regression":
             return {"mean": y.mean(0), "variance": y.var(0)}
+        if self.task == "counts":
+            return {"rate": (y.sum(0) + 0.5) / len(y)}
         counts = np.bincount(y.astype(int), minlength=self.num_classes)
         return {"probs": (counts + 1) / (len(y) + self.num_classes)}
 
@@ -42,4 +46,6 @@ class Method(ClosedFormMethod):
         """The same distribution for each row of x `[T, D]`."""
         if self.task == "regression":
             return GaussianMixture(*(np.tile(model[name], (1, len(x), 1)) for name in ("mean", "variance")))
+        if self.task == "counts":
+            return Counts(np.tile(model["rate"], (1, len(x), 1)), [1.0])
         return Categorical(np.tile(model["probs"], (1, len(x), 1)))

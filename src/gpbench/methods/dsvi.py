@@ -6,15 +6,21 @@ Model      f^0 = x;  f^l = m^l(f^{l-1}) + g^l(f^{l-1}) + e^l,  g^l ~ GP(0, k^l),
 Posterior  q = prod_l p(g^l | u^l) q(u^l), each layer as in `svgp`; layers are coupled through samples only.
 Objective  elbo = 1/S sum_s sum_n E_{q(f^L_n | f^{L-1}_sn)} log p(y_n | f^L_n) - sum_l KL[q(v^l) || N(0, I)],
            f^l_sn = mean + sqrt(variance + s_l) * normal, row by row (salimbeni2017, eqs. 15 and 18).
+
+With one layer it is `svgp`. Softmax, whose expectation has no closed form, takes one f^L_sn for each f^{L-1}_sn.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from gpbench import streams
 from gpbench.gp import sparse
+from gpbench.gp.sparse import Layer
 from gpbench.hyper import PositiveFloat, PositiveInt, dataclass
 from gpbench.methods import svgp
 from gpbench.methods.base import State, TrainingSet
@@ -22,7 +28,9 @@ from gpbench.methods.base import State, TrainingSet
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """Settings of salimbeni2017 as ashman2020 ran them; hidden layers have min(hidden_width, D) outputs."""
+    """Settings of salimbeni2017 as ashman2020 ran them; hidden layers have min(hidden_width, D) outputs.
+
+    lengthscale null: sqrt(total variance of the layer's inputs); ard, separate, multiclass, exposure: as in `svgp`."""
 
     layers: PositiveInt = 2
     hidden_width: PositiveInt = 30
@@ -31,12 +39,24 @@ class Hyperparameters:
     outputscale: PositiveFloat = 1.0
     noise_variance: PositiveFloat = 0.05
     layer_noise_variance: PositiveFloat = 1e-5
+    ard: bool = True
+    separate: Literal["none", "kernels", "all"] = "none"
+    multiclass: Literal["robustmax", "softmax"] = "robustmax"
+    exposure: PositiveFloat = 1.0
     inner_chol_factor: PositiveFloat = 1e-5
     samples_train: PositiveInt = 1
     samples_test: PositiveInt = 100
     jitter: PositiveFloat = 1e-6
+    natural_gradients: bool = False
+    natural_step: PositiveFloat = 0.1
     learning_rate: PositiveFloat = 0.01
     batch_size: PositiveInt = 10_000
+
+    def impossible(self, task: str) -> str:
+        """Why these settings fit no data of a task; empty where they do."""
+        if self.multiclass == "softmax" and task != "multiclass":
+            return f"multiclass: softmax is for multiclass data, not {task}"
+        return ""
 
 
 def mean_map(x: Tensor, width: int) -> Tensor:
@@ -51,61 +71,43 @@ def mean_map(x: Tensor, width: int) -> Tensor:
 
 
 class Method(svgp.Method):
+    def __init__(self, hyper, task: str, num_classes: int = 0, num_targets: int = 1) -> None:
+        super().__init__(hyper, task, num_classes, num_targets)
+        self.names = [f"layer{number}" for number in range(1, hyper.layers + 1)]
+
     def init(self, data: TrainingSet, keys: list[streams.Key]) -> State:
         hyper, train = self.hyper, data.full()
         x, z = train.x, self.start_inducing(train, data.count, keys)
         width = min(hyper.hidden_width, x.shape[-1])
         state = State(self.start_noise(z))
         for name in self.names[:-1]:
-            lengthscale = self.start_lengthscale(x, train.weight)
-            state.params |= svgp.init_layer(name, z, width, lengthscale, hyper.outputscale, hyper.inner_chol_factor)
+            state.params |= self.start_layer(name, x, train.weight, z, width, hyper.inner_chol_factor)
             state.params[f"{name}.log_noise_variance"] = z.new_full(z.shape[:1], hyper.layer_noise_variance).log()
             state.buffers[f"{name}.mean_map"] = mean_map(x, width)
             x, z = x @ state.buffers[f"{name}.mean_map"], z @ state.buffers[f"{name}.mean_map"]
-        lengthscale = self.start_lengthscale(x, train.weight)
-        state.params |= svgp.init_layer(self.names[-1], z, self.likelihood.num_outputs, lengthscale, hyper.outputscale)
+        state.params |= self.start_layer(self.names[-1], x, train.weight, z, self.num_outputs)
         return state
 
     @property
-    def names(self) -> list[str]:
-        return [f"layer{number}" for number in range(1, self.hyper.layers + 1)]
-
-    def noise_size(self, batch_size: int, step: int = 0, steps: int = 1) -> int:
-        return batch_size * self.hyper.samples_train * (self.hyper.layers - 1) * self.hyper.hidden_width
-
-    def layers(self, state: State) -> list[svgp.Layer]:
-        return [svgp.layer(state.params, name, self.hyper.jitter) for name in self.names]
-
-    def propagate(self, state: State, layers: list[svgp.Layer], x: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of f^L `[S, R, B, Q]` given noise `[R, B * S * (L - 1) * hidden_width]`."""
-        return self.deepen(state, layers, x, sparse.conditional(x[None], *layers[0]), noise)
+    def row_noise(self) -> int:
+        """Standard normals of a row and sample: those of the hidden layers, then those of f^L where it is drawn."""
+        return (self.hyper.layers - 1) * self.hyper.hidden_width + super().row_noise
 
     def deepen(
-        self, state: State, layers: list[svgp.Layer], x: Tensor, moments: tuple[Tensor, Tensor], noise: Tensor
+        self, state: State, layers: list[Layer], x: Tensor, moments: tuple[Tensor, Tensor], noise: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """As `propagate`, from the moments of g^1(x) `[1, R, B, W]`, which all samples share.
-
-        Rows come first in the noise, so that padding rows at the end take nothing from the others.
-        """
-        replicas, rows, _ = x.shape
-        hidden, width = self.hyper.layers - 1, self.hyper.hidden_width
-        samples = noise.shape[-1] // (rows * hidden * width) if hidden else 1
-        eps = noise.view(replicas, rows, samples, hidden, width).permute(3, 2, 0, 1, 4)  # [L-1, S, R, B, width]
+        """Moments of g^L `[S, R, B, Q]` from those of g^1(x) `[1, R, B, W]` and noise `[S, R, B, row_noise]`."""
         f, (mean, variance) = x[None], moments
-        for name, part, e in zip(self.names[:-1], layers[1:], eps, strict=True):
+        noises = noise.split(self.hyper.hidden_width, -1)
+        for name, part, eps in zip(self.names[:-1], layers[1:], noises, strict=False):
             std = (variance + state.params[f"{name}.log_noise_variance"].exp()[:, None, None]).sqrt()
-            f = f @ state.buffers[f"{name}.mean_map"] + mean + std * e[..., : mean.shape[-1]]
+            f = f @ state.buffers[f"{name}.mean_map"] + mean + std * eps[..., : mean.shape[-1]]
             mean, variance = sparse.conditional(f, *part)
         return mean, variance
 
-    def marginals(self, state: State, x: Tensor, keys: list[streams.Key]) -> tuple[Tensor, Tensor]:
-        """Mean and variance of f^L at test rows `[S, R, T, Q]`, S = samples_test, one sample at a time."""
-        layers = self.layers(state)
-        first = sparse.conditional(x[None], *layers[0])
-        size = x.shape[1] * (self.hyper.layers - 1) * self.hyper.hidden_width
-        draws = [
-            self.deepen(state, layers, x, first, streams.normal(keys, "eval", sample, (size,), x))
-            for sample in range(self.hyper.samples_test)
-        ]
-        means, variances = zip(*draws, strict=True)
-        return torch.cat(means), torch.cat(variances)
+    def outputs(self, state: State, name: str, f: Tensor, g: Tensor, normal: Callable[..., Tensor]) -> Tensor:
+        """f^l = m^l(f) + g^l(f) + e^l in the hidden layers."""
+        if name == self.names[-1]:
+            return g
+        std = (0.5 * state.params[f"{name}.log_noise_variance"]).exp()[:, None, None]
+        return f @ state.buffers[f"{name}.mean_map"] + g + std * normal(*g.shape[1:])

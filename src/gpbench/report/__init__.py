@@ -19,8 +19,19 @@ TABLE_NAMES = (
 FIGURE_NAMES = ("convergence", "log_density", "calibration", "pit", "cost", "critical_difference", "scorecard")
 
 # what a study may ask for besides, by `figures` and `tables` in its file
-MORE_TABLES = ("diagnostics", "features", "workers")
-MORE_FIGURES = ("error_over_time", "features", "bounds", "layers", "workers")
+MORE_TABLES = ("counts_mnll", "diagnostics", "differences", "features", "workers")
+MORE_FIGURES = (
+    "error_over_time",
+    "features",
+    "bounds",
+    "layers",
+    "surfaces",
+    "pictures",
+    "workers",
+    "loglik_by_model",
+    "error_by_model",
+    "reliability",
+)
 
 
 def names(study: dict, kind: str) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ STATES = {
     "unpinned": "not in data.dvc, see `gpbench data pin`",
     "nowhere": "from a DVC remote or GPBENCH_MIRROR alone",
 }
-PACKAGES = {"sklearn": "scikit-learn", "mlxtend": "mlxtend", "simulated": "gpbench"}
+PACKAGES = {"sklearn": "scikit-learn", "mlxtend": "mlxtend", "simulated": "gpbench", "completion": "mlxtend"}
 
 
 def listing(datasets: list[Dataset], where: Places) -> list[str]:
@@ -52,11 +52,12 @@ def entry(dataset: Dataset, where: Places) -> list[str]:
     source, first = dataset.source, dataset.train_rows
     about = {
         "task": f"{dataset.task}, {dataset.rows:,} rows x {dataset.columns} inputs",
-        "targets": _with_units(dataset, source.targets),
+        "targets": _targets(dataset),
         "classes": ", ".join(dataset.classes),
         "units": _with_units(dataset, [name for name in dataset.units if name not in source.targets]),
         "left out": ", ".join(dataset.drop),
         "window": " x ".join(f"[{low:g}, {high:g}]" for low, high in dataset.window),
+        "bins": " x ".join(map(str, source.bins)),
         "split": f"official: the first {first:,} rows train, {dataset.rows - first:,} test" if first else "",
         "source": f"{' '.join(filter(None, (source.kind, source.item)))}, {_state(dataset, where)}",
         "page": dataset.url,
@@ -110,7 +111,10 @@ def line(name: str, text: str) -> str:
 
 def _row(dataset: Dataset, figures: dict[str, Any]) -> dict[str, Any]:
     spread = {
-        key: "; ".join(f"{x:.6g}" for x in values) for key, values in figures.items() if key.startswith("target_")
+        # of images the targets are pixels, too many to be listed
+        key: "" if dataset.images else "; ".join(f"{x:.6g}" for x in values)
+        for key, values in figures.items()
+        if key.startswith("target_")
     }
     return {
         "name": dataset.name,
@@ -161,6 +165,11 @@ def _citation(key: str, where: Places) -> list[str]:
     texts = [path.read_text() for f in config.folders(where.conf) if (path := f / "references.bib").is_file()]
     found = next((match[0] for text in texts if (match := wanted.search(text))), f"{key} (not in conf/references.bib)")
     return [line("citation" if i == 0 else "", text) for i, text in enumerate(found.splitlines())]
+
+
+def _targets(dataset: Dataset) -> str:
+    names = dataset.source.targets
+    return _with_units(dataset, names) if len(names) <= 8 else f"{len(names)}: {names[0]} to {names[-1]}"
 
 
 def _with_units(dataset: Dataset, names: list[str]) -> str:

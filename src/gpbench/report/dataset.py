@@ -1,8 +1,7 @@
-"""The picture of a data set: its images, the distributions of its columns, or its points."""
+"""The picture of a data set: its images (whole, or in two parts), its columns, its points or its bins."""
 
 from __future__ import annotations
 
-import math
 import textwrap
 from pathlib import Path
 
@@ -15,15 +14,15 @@ from matplotlib.ticker import FixedLocator, MaxNLocator, StrMethodFormatter
 
 from gpbench.data.statistics import class_counts
 from gpbench.data.table import Table
-from gpbench.errors import UserError
 from gpbench.places import write_aside
+from gpbench.report.images import mosaic, paint
 from gpbench.schema import Dataset
 
 STYLE = Path(__file__).with_name("gpbench.mplstyle")
 WIDTH = 6.0  # inches: 1200 pixels
 BLUE, ORANGE = "#0072B2", "#D55E00"
 INPUTS, PER_ROW = 16, 4  # panels of inputs
-EXAMPLES = 10  # images of a class
+EXAMPLES, LINES = 10, 5  # images of a class, or of a line; lines where there are no classes
 SAMPLE, POINTS = 50_000, 3_000  # rows that stand for all in distributions, and in a scatter plot
 BINS = 30
 
@@ -35,9 +34,10 @@ def save(table: Table, dataset: Dataset, path: Path) -> None:
 
 
 def draw(table: Table, dataset: Dataset) -> Figure:
-    """The picture as a figure: images, points (events) or columns, whichever the data set is made of."""
-    paint = _events if dataset.task == "events" else _images if dataset.images else _columns
-    figure = paint(table, dataset)
+    """The picture as a figure: images, points (events), bins or columns, whichever the data set is made of."""
+    images = _images if dataset.classes else _completed
+    others = _bins if dataset.source.bins else _columns
+    figure = (_events if dataset.task == "events" else images if dataset.images else others)(table, dataset)
     inputs = "" if dataset.task == "events" else f", {table.inputs.shape[1]:,} inputs"
     title = f"{dataset.title} ({dataset.name}): {len(table.inputs):,} rows{inputs}"
     figure.suptitle(textwrap.fill(title, 70), fontweight="bold")
@@ -55,31 +55,28 @@ def _images(table: Table, dataset: Dataset) -> Figure:
     counts = class_counts(table, dataset)
     figure = _figure(0.9 + 0.42 * len(counts))
     left, right = figure.subplots(1, 2, width_ratios=[3, 1])
-    grid, side = _mosaic(table, len(counts))
-    left.imshow(grid, cmap="gray_r", interpolation="nearest", aspect="equal")
+    members = [np.flatnonzero(table.targets[:, 0] == label)[:EXAMPLES] for label in range(len(counts))]
+    grid, side = mosaic(table.inputs, members, EXAMPLES)
+    paint(left, grid)
     left.set_title(f"the first {EXAMPLES} of each class, {side} x {side} pixels", loc="left")
-    left.set_xticks([])
     left.set_yticks([side / 2 + i * (side + 1) for i in range(len(counts))], _short(dataset.classes))
-    left.grid(False)
-    left.spines[:].set_visible(False)
     right.set_box_aspect(3 * grid.shape[0] / grid.shape[1])  # as high as the images, a bar beside its row
     _class_bars(right, counts, [""] * len(counts))
     return figure
 
 
-def _mosaic(table: Table, classes: int) -> tuple[np.ndarray, int]:
-    """Images side by side `[C (side + 1), EXAMPLES (side + 1)]`, blank (NaN) between them, and their side."""
-    side = math.isqrt(table.inputs.shape[1])
-    if side**2 != table.inputs.shape[1]:
-        raise UserError(
-            f"{table.inputs.shape[1]} pixels are no square image; is 'images' right in its catalogue entry?"
-        )
-    grid = np.full((classes * (side + 1), EXAMPLES * (side + 1)), np.nan)
-    for label in range(classes):
-        for i, row in enumerate(np.flatnonzero(table.targets[:, 0] == label)[:EXAMPLES]):
-            y, x = label * (side + 1), i * (side + 1)
-            grid[y : y + side, x : x + side] = table.inputs[row].reshape(side, side)
-    return grid, side
+def _completed(table: Table, dataset: Dataset) -> Figure:
+    """Images spread evenly over the rows, the pixels that are inputs above the line, the targets below."""
+    chosen = np.linspace(0, len(table.inputs) - 1, LINES * EXAMPLES).round().astype(int)
+    grid, side = mosaic(np.hstack([table.inputs, table.targets]), np.split(chosen, LINES), EXAMPLES)
+    figure = _figure(0.9 + 0.62 * LINES)
+    axis = figure.subplots()
+    paint(axis, grid)
+    axis.set_yticks([])
+    axis.set_title(f"{side} x {side} pixels: above the lines inputs, below targets", loc="left")
+    for line in range(LINES):
+        axis.axhline(line * (side + 1) + table.inputs.shape[1] / side - 0.5, color=ORANGE, linewidth=0.8)
+    return figure
 
 
 def _events(table: Table, dataset: Dataset) -> Figure:
@@ -100,6 +97,22 @@ def _events(table: Table, dataset: Dataset) -> Figure:
     axis.set(xlabel=labels[0], ylabel=labels[1], xlim=window[0], ylim=window[1], aspect="equal")
     axis.spines[:].set_visible(True)
     return figure
+
+
+def _bins(table: Table, dataset: Dataset) -> Figure:
+    """Counts over their bins: bars in one dimension, a map of the first two in more."""
+    *inputs, count = (_label(dataset, name) for name in (*table.input_names, table.target_names[0]))
+    bins, window = dataset.source.bins, dataset.window
+    axis = _figure(3.2 if len(bins) == 1 else 5.9).subplots()
+    if len(bins) == 1:
+        axis.bar(table.inputs[:, 0], table.targets[:, 0], width=np.diff(window[0]) / bins[0], color=BLUE)
+    else:
+        grid = table.targets.reshape(*bins[:2], -1).sum(-1).T  # the second coordinate in rows
+        painted = axis.imshow(grid, "Blues", origin="lower", extent=(*window[0], *window[1]), interpolation="nearest")
+        axis.figure.colorbar(painted, label=count, ticks=MaxNLocator(integer=True), shrink=0.8)
+        axis.grid(False)
+    axis.set(xlabel=inputs[0], ylabel=(*inputs, count)[1], xlim=window[0])
+    return axis.figure
 
 
 def _columns(table: Table, dataset: Dataset) -> Figure:

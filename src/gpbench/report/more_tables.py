@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
 
+from gpbench.evaluation.compare import PairedDifference, paired_difference
 from gpbench.evaluation.metrics import METRICS
 from gpbench.report.view import View
 from gpbench.report.writing import Table, decimals, number
@@ -75,6 +77,41 @@ def _mean(values: pd.Series, places: int) -> str:
         return "-"
     spread = f" ± {values.std(ddof=1):.{places}f}" if len(values) > 1 else ""
     return f"{values.mean():.{places}f}{spread} ({len(values)})"
+
+
+def differences(view: View) -> Table:
+    """Scores of one method minus those of another, paired over splits, for the study's `pairs` of methods."""
+    data, shown = [], []
+    for dataset in view.datasets:
+        metrics = ("mnll", view.error_metric(dataset))
+        for a, b in view.study["pairs"]:
+            row = {"data set": dataset, "difference": f"{view.labels[a]} − {view.labels[b]}"}
+            for metric in metrics:
+                scores = view.per_split(metric, dataset)
+                found = _interval(scores[a], scores[b], view.test_fraction(dataset))
+                data.append({"dataset": dataset, "a": a, "b": b, "metric": metric} | asdict(found))
+                row[METRICS[metric].label] = _with_interval(found, decimals([scores[b].std(ddof=1)]))
+            shown.append(row | {"splits": found.n})
+    note = (
+        "Mean over the splits that both have; below zero the first is better. In brackets the 95 % Nadeau-Bengio "
+        "interval, which allows for training sets that overlap (not corrected for the number of pairs)."
+    )
+    return Table(pd.DataFrame(data), pd.DataFrame(shown), "Paired differences", note)
+
+
+def _interval(a: pd.Series, b: pd.Series, test_fraction: float) -> PairedDifference:
+    """The paired difference a - b `[splits]`; without interval where fewer than two splits have both."""
+    difference = (a - b).dropna()
+    if len(difference) < 2:
+        return PairedDifference(difference.mean(), np.nan, np.nan, np.nan, len(difference))
+    return paired_difference(a, b, test_fraction)
+
+
+def _with_interval(found: PairedDifference, places: int) -> str:
+    if not found.n:
+        return "-"
+    mean = f"{found.mean:+.{places}f}"
+    return mean + f" [{found.lower:+.{places}f}, {found.upper:+.{places}f}]" * (found.n > 1)
 
 
 def workers(view: View) -> Table:

@@ -2,8 +2,8 @@
 
 `published/<citation key>.csv` has one row a printed number, in these columns: source (citation key), item (table or
 figure), dataset, method_printed, setting, metric_printed, protocol, scale, value, spread, spread_kind, splits,
-ours_method (empty where we have none), ours_metric, factor (ours = factor x printed), reason (why ours_method is
-empty), note.
+ours_method (names that stand for it, `svgp|sgp_100`, of which a study has its own; empty where we have none),
+ours_metric, factor (ours = factor x printed), reason (why ours_method is empty), note.
 
 Verdicts, in this order:
 
@@ -104,11 +104,18 @@ def judge(lower: float, upper: float, margin: float, direction: str) -> str:
 
 
 def scorecard(view: View, published: pd.DataFrame) -> pd.DataFrame:
-    """The published rows and beside them published, published_sd, ours, ours_sd, ours_n, difference, lower, upper,
-    margin, verdict, ours_protocol, ours_budget; all numbers in the scale and direction of `ours_metric`."""
-    added = pd.DataFrame([_compare(view, row) for row in published.to_dict("records")])
+    """The published rows, ours_method as this study calls it, and beside them published, published_sd, ours, ours_sd,
+    ours_n, difference, lower, upper, margin, verdict, ours_protocol, ours_budget; all numbers in the scale and
+    direction of `ours_metric`."""
+    named = published.assign(ours_method=[_our_method(view, names) for names in published["ours_method"]])
+    added = pd.DataFrame([_compare(view, row) for row in named.to_dict("records")])
     added = added.assign(ours_protocol=view.study["protocol"], ours_budget=view.study["budget"])
-    return pd.concat([published.reset_index(drop=True), added], axis=1)
+    return pd.concat([named.reset_index(drop=True), added], axis=1)
+
+
+def _our_method(view: View, names: str) -> str:
+    """The first of the names that this study has; else all of them, as they are."""
+    return next((name for name in names.split("|") if name in view.methods), names)
 
 
 def _compare(view: View, row: dict) -> dict:
@@ -141,7 +148,7 @@ def _our_cell(view: View, row: dict) -> tuple[str, dict]:
     if not method:
         return row["reason"] or "no method named", {}
     if method not in view.methods or dataset not in view.datasets:
-        return f"{method} on {dataset} is not in this study", {}
+        return f"{method.replace('|', ' or ')} on {dataset} is not in this study", {}
     cells = view.cells(row["ours_metric"])
     cell = cells[(cells["method"] == method) & (cells["dataset"] == dataset)].iloc[0].to_dict()
     return ("", cell) if cell["n"] else (cell["statuses"] or "the metric is undefined", {})

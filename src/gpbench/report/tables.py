@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from gpbench.errors import unknown
-from gpbench.evaluation.metrics import CLASSIFICATION, METRICS, REGRESSION
+from gpbench.evaluation.metrics import CLASSIFICATION, COUNTS, METRICS, REGRESSION
 from gpbench.report import more_tables
 from gpbench.report.statistics import COMPARISONS, compare, differences_to_best
 from gpbench.report.view import STATUSES, View
@@ -163,7 +163,9 @@ TABLES: dict[str, Callable[[View], Table]] = {
     "unfinished": unfinished,
     "all_metrics": all_metrics,
     # those that a study may ask for
+    "counts_mnll": partial(scores, metric="mnll", tasks=COUNTS, title="Counts"),
     "diagnostics": more_tables.chains,
+    "differences": more_tables.differences,
     "features": more_tables.features,
     "workers": more_tables.workers,
 }

@@ -1,8 +1,8 @@
 """A study's collected results, and the rules by which fits are averaged into cells.
 
 A folder `results/<study>/` holds `study.json`, `scores.parquet` (one row a fit), `traces.parquet` (one row a logged
-step) and `points.parquet` (one row a test point), and what its fits were asked besides: `bounds.parquet` and
-`layers.parquet` (see `gpbench.study.probes`). Nothing else is read.
+step) and `points.parquet` (one row a test point), and what its fits were asked besides: `bounds.parquet` and others
+(see `gpbench.study.probes`). Nothing else is read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpbench.errors import UserError, unknown
 from gpbench.evaluation.metrics import METRICS
 
 STATUSES = ("done", "stopped", "diverged", "out-of-memory", "failed", "skipped", "missing")
-TASKS = ("regression", "binary", "multiclass")
+TASKS = ("regression", "binary", "multiclass", "counts")
 FACTS = ("commit", "dirty", "overrides", "staleness_mean", "restarts")
 
 
@@ -86,7 +86,7 @@ class View:
         return pd.DataFrame(rows, columns=["method", *keys])
 
     def probe(self, name: str) -> pd.DataFrame:
-        """`bounds.parquet` or `layers.parquet` of finished fits, with each fit's method, dataset, split and replica;
+        """What finished fits were asked, `bounds.parquet` say, with each fit's method, dataset, split and replica;
         empty where the study asked for no such thing."""
         path = self.folder / f"{name}.parquet"
         if not path.is_file():
@@ -97,12 +97,12 @@ class View:
     def card(self) -> pd.DataFrame:
         """`scorecard.csv`; empty where it is not written yet."""
         path = self.folder / "scorecard.csv"
-        columns = ["dataset", "method_printed", "ours_metric", "published", "ours", "reason"]
+        columns = ["dataset", "method_printed", "protocol", "ours_metric", "published", "ours", "reason"]
         return pd.read_csv(path) if path.is_file() else pd.DataFrame(columns=columns)
 
     def error_metric(self, dataset: str) -> str:
         """What papers draw beside MNLL: `rmse` or `error`."""
-        return "rmse" if self.tasks.get(dataset) == "regression" else "error"
+        return "rmse" if self.tasks.get(dataset) in ("regression", "counts") else "error"
 
     @cached_property
     def done(self) -> pd.DataFrame:

@@ -38,10 +38,11 @@ def answer(where: Places, prefix: str, source: Path, target: Path | None) -> Non
     entry = importlib.import_module(what["entry"])
     predictive = entry.answer(what, store.folder(fit_id) / entry.MODEL_FILE, x, part.key)
     if what["data"]["task"] == "regression":
-        original = predictive.affine(part.scaling.y_scale, part.scaling.y_shift)
-        rows = pd.DataFrame(columns(original, [table.target_names[i] for i in what["protocol"]["outputs"]]))
-    else:
+        predictive = predictive.affine(part.scaling.y_scale, part.scaling.y_shift)
+    if dataset.classes:
         rows = pd.DataFrame(predictive.probabilities(), columns=[f"p_{name}" for name in dataset.classes])
+    else:
+        rows = pd.DataFrame(columns(predictive, [table.target_names[i] for i in what["protocol"]["outputs"]]))
     if target is None:
         rows.to_csv(sys.stdout, index=False)
         return

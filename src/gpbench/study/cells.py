@@ -34,6 +34,8 @@ ENTRY = {
     "synchronous": "gpbench.study.synchronous",
 }
 MOST_WORKERS_A_CORE = 2
+# probes of functions that are drawn over the inputs -> how many there may be
+PROBED_INPUTS = {"layers": (1, "one input"), "surfaces": (2, "two inputs")}
 # what an override may change of a study itself
 STUDY_KEYS = tuple(f.name for f in dataclasses.fields(schema.Study) if f.name not in ("name", "title"))
 
@@ -59,10 +61,12 @@ def resolve(
     trainer = config.compose(places.conf, "trainer", study.trainer, tuple(by_target.get("trainer", ())))
     datasets = [config.compose(places.conf, "dataset", name) for name in study.datasets]
     for dataset in datasets:
-        if "layers" in study.probes and dataset.columns != 1:
-            raise UserError(
-                f"probe 'layers' of study {study.name!r} needs one input, {dataset.name!r} has more; drop one"
-            )
+        for probe, (columns, said) in PROBED_INPUTS.items():
+            if probe in study.probes and dataset.columns != columns:
+                has = "more" if dataset.columns > columns else "fewer"
+                raise UserError(
+                    f"probe {probe!r} of study {study.name!r} needs {said}, {dataset.name!r} has {has}; drop one"
+                )
     shared = [f"{group}.{o}" for group in ("protocol", "budget") for o in by_target.get(group, [])]
     configured = functools.cache(lambda name, words: _method(places, name, budget, list(words)))
     cells = []
@@ -97,6 +101,9 @@ def _check_names(places: Places, study: schema.Study) -> None:
     for key in study.published:
         if printed and key not in printed:
             raise unknown("citation key", key, printed, f"published of study {study.name!r}")
+    for name in {name for pair in study.pairs for name in pair}:
+        if name not in study.methods:
+            raise unknown("method", name, study.methods, f"pairs of study {study.name!r}")
     for name in study.datasets:
         if study.datasets.count(name) > 1:
             raise UserError(f"study {study.name!r} names dataset {name!r} twice; name it once")
@@ -167,11 +174,8 @@ def _cell(
     study, method: MethodConfig, dataset: schema.Dataset, protocol, budget, trainer, overrides: list[str]
 ) -> dict[str, Any]:
     """One cell; impossible ones carry the reason in `skip`."""
-    if dataset.md5 is None:
-        raise UserError(
-            f"data set {dataset.name!r} has no md5 yet; run `gpbench data pin {dataset.name}`, then "
-            f"`gpbench data prepare {dataset.name}`, which prints the one to write into its file"
-        )
+    if dataset.md5 is None and not dataset.on_request:
+        raise UserError(f"data set {dataset.name!r} {_unpinned(dataset)}")
     frozen = protocols.freeze(protocol, dataset)
     train_rows, test_rows = protocols.sizes(frozen["splits"], dataset.rows)
     entry = ENTRY["closed_form" if method.header.closed_form else method.header.scheme]
@@ -241,6 +245,8 @@ def _steps(method: MethodConfig, budget: schema.Budget, values: int) -> int | No
 
 def _impossible(method: MethodConfig, dataset: schema.Dataset, rows: int, outputs: int) -> str:
     """Why a method cannot be fitted to a data set; empty where it can."""
+    if dataset.md5 is None:
+        return _unpinned(dataset)
     if dataset.task not in method.header.tasks:
         return f"{', '.join(method.header.tasks)} only"
     if reason := _undistributed(method, rows):
@@ -256,6 +262,13 @@ def _impossible(method: MethodConfig, dataset: schema.Dataset, rows: int, output
     return ""
 
 
+def _unpinned(dataset: schema.Dataset) -> str:
+    return (
+        f"has no md5 yet; run `gpbench data pin {dataset.name}`, then `gpbench data prepare {dataset.name}`, which "
+        "prints the one to write into its file"
+    )
+
+
 def _undistributed(method: MethodConfig, rows: int) -> str:
     """Why a method cannot be trained by its scheme; empty where it can."""
     scheme, workers = method.header.scheme, method.header.workers
@@ -269,6 +282,8 @@ def _undistributed(method: MethodConfig, rows: int) -> str:
         return f"{workers} workers, at most {MOST_WORKERS_A_CORE} a core"
     if scheme == "asynchronous" and importlib.util.find_spec("ray") is None:
         return "scheme asynchronous needs ray: pip install gpbench[distributed]"
+    if scheme == "asynchronous" and workers > 1 and getattr(method.hyper, "natural_gradients", False):
+        return "natural gradients are those of the present parameters, and asynchronous workers push old ones"
     step = min(getattr(method.hyper, "batch_size", rows), rows)
     if scheme == "synchronous" and step % workers:
         return f"{step} rows a step are not shared equally by {workers} workers"

@@ -32,7 +32,7 @@ def _fit(what: dict[str, Any], table: Table, split: int, replica: int) -> Outcom
     method = predict.method(what)
     model = method.fit(
         fold.scaling.inputs(table.inputs[fold.train]),
-        y if task == "regression" else y[:, 0].astype(int),
+        y[:, 0].astype(int) if what["data"]["classes"] else y,
         streams.rng(fold.key, "init"),
     )
     outcome = Outcome("done", model=model, seconds={"train": time.perf_counter() - started})

@@ -11,8 +11,8 @@ from gpbench.places import Places, write_aside, write_if_changed, write_text
 from gpbench.study import identity, provenance, scoring
 from gpbench.study.store import FINAL, Store
 
-CLASS_POINTS = ["row", "y", "log_density", "modal", "confidence", "p_true", "p1"]
-REGRESSION_POINTS = ["row", "output", "y", "mean", "sd", "log_density", "pit", "crps"]
+CLASS_POINTS = ["row", "y", "log_density", "modal", "confidence", "p_true"]
+NUMBER_POINTS = ["row", "output", "y", "mean", "sd", "log_density", "pit", "crps"]
 # what distributed fits note of themselves
 DISTRIBUTED = ["staleness_mean", "restarts"]
 
@@ -75,15 +75,15 @@ def collect(where: Places, name: str) -> dict[str, int]:
             points.append(_points(pd.read_parquet(folder / "points.parquet")).assign(fit_id=fit["fit_id"]))
     folder = where.results / name
     trace_columns = ["fit_id", "step", "seconds", "objective", "mnll", "rmse", "error"]
-    point_columns = list(dict.fromkeys(["fit_id", *REGRESSION_POINTS, *CLASS_POINTS]))
+    point_columns = ["fit_id", *NUMBER_POINTS, *CLASS_POINTS, *(name for part in points for name in part)]
     _write(folder / "traces.parquet", _table(traces, trace_columns))
-    _write(folder / "points.parquet", _table(points, point_columns))
+    _write(folder / "points.parquet", _table(points, list(dict.fromkeys(point_columns))))
     study = plan["study"]
     facts = {
         "name": name,
         "command": plan["command"],
         **{k: study[k] for k in ("title", "datasets", "methods", "protocol", "budget", "splits")},
-        **{k: study[k] for k in ("figures", "tables", "published")},
+        **{k: study[k] for k in ("figures", "tables", "pairs", "published")},
         "settings": {cell["method"]: cell["settings"] for cell in plan["cells"]},
         "reported": plan["cells"][0]["reported"],
         "expected": [[cell["method"], cell["address"]["dataset"], fit["split"]] for cell, fit in fits(plan)],
@@ -131,15 +131,11 @@ def _row(store: Store, cell: dict, fit: dict, status: str, reason: str) -> dict[
 def _points(points: Any) -> Any:
     """The columns that figures need."""
     if "mean" in points:
-        return points[REGRESSION_POINTS]
-    probabilities = points.filter(regex=r"^p\d+$").to_numpy()
-    every = range(len(points))
-    named = points.assign(
-        confidence=probabilities[every, points["modal"]],
-        p_true=probabilities[every, points["y"].astype(int)],
-        p1=probabilities[:, 1],
-    )
-    return named[CLASS_POINTS]
+        return points.reindex(columns=NUMBER_POINTS)  # counts have no CRPS
+    probabilities = points.filter(regex=r"^p\d+$")
+    every, values = range(len(points)), probabilities.to_numpy()
+    named = points.assign(confidence=values[every, points["modal"]], p_true=values[every, points["y"].astype(int)])
+    return named[[*CLASS_POINTS, *probabilities]]
 
 
 def _table(parts: list[Any], columns: list[str]) -> Any:

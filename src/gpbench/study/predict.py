@@ -49,7 +49,7 @@ def fold(what: dict[str, Any], table: Table, split: int, replica: int) -> Fold:
     data, protocol = what["data"], what["protocol"]
     targets = table.targets[:, protocol["outputs"]]
     train, test = protocols.split_rows(protocol["splits"], len(targets), split, targets[:, 0])
-    if data["task"] != "regression":
+    if data["classes"]:
         protocols.check_classes(targets, train, data["classes"], f"split {split}")
     scaling = protocols.scaling(protocol["leaks"], table.inputs, targets, train, data["task"], data["images"])
     return Fold(Key(data["md5"], protocol["name"], split, replica), train, test, targets, scaling)

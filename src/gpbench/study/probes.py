@@ -1,12 +1,15 @@
-"""What finished fits are asked besides predictions: `python -m gpbench.study.probes STUDY bounds|layers`.
+"""What finished fits are asked besides predictions: `python -m gpbench.study.probes STUDY KIND`.
 
     bounds.parquet   fit_id, batch, bound: minus the lower bound of the stored model in nats per training row, on large
                      mini-batches, with one draw of the noise each (cutajar2017, figure 4)
     layers.parquet   fit_id, chain, layer, output, sample, x, f: posterior draws of the functions of every layer over a
                      single input, up to half of its range beyond the training rows (cutajar2017, figure 8)
+    surfaces.parquet fit_id, layer, output, x0, x1, mean, sd: mean and standard deviation of such draws over a grid of
+                     two inputs, as far as the training rows reach (ashman2020, figure 1)
+    inputs.parquet   fit_id, row, column, x: the inputs of the test rows, for pictures of what was predicted from
 
-x is in original units, and so is the last layer of a regression; hidden layers are as they are. chain: whether samples
-are states of a Markov chain. Layer 0 holds the training rows: `sample` numbers them, f is their target.
+Inputs are in original units, and so is the last layer of a regression; hidden layers are as they are. chain: whether
+samples are states of a Markov chain. Layer 0 holds the training rows: `sample` numbers them, f (mean) is their target.
 All of this runs on the CPU, wherever the fits were trained.
 """
 
@@ -30,14 +33,17 @@ from gpbench.errors import UserError, exit_status
 from gpbench.methods.base import GradientMethod, SamplerMethod, State
 from gpbench.places import Places, write_aside
 from gpbench.study import collect, predict, training
+from gpbench.study.cells import PROBED_INPUTS
 from gpbench.study.predict import Fold
 from gpbench.study.store import Store
 
 COLUMNS = {
     "bounds": ["fit_id", "batch", "bound"],
     "layers": ["fit_id", "chain", "layer", "output", "sample", "x", "f"],
+    "surfaces": ["fit_id", "layer", "output", "x0", "x1", "mean", "sd"],
+    "inputs": ["fit_id", "row", "column", "x"],
 }
-GRID = 201
+GRID, SIDE = 201, 100
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,7 @@ def write(where: Places, name: str, kind: str) -> None:
         budget = _budget(where, plan)
         ask = functools.partial(bounds, batches=budget.bound_batches, rows=budget.bound_rows)
     else:
-        ask = layers
+        ask = {"layers": layers, "surfaces": surfaces, "inputs": inputs}[kind]
     parts = [ask(fitted).assign(fit_id=fit_id) for fit_id, fitted in finished(where, cells)]
     table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=COLUMNS[kind])
     with write_aside(where.results / name / f"{kind}.parquet") as temporary:
@@ -69,9 +75,11 @@ def write(where: Places, name: str, kind: str) -> None:
 
 
 def answers(method: Any, kind: str) -> bool:
-    """Whether a method has a lower bound, or draws of the functions of its layers."""
+    """Whether a method has a lower bound, draws of the functions of its layers, or a stored state at all."""
     if kind == "bounds":
         return isinstance(method, GradientMethod)
+    if kind == "inputs":
+        return isinstance(method, GradientMethod | SamplerMethod)
     return hasattr(method, "functions")
 
 
@@ -116,20 +124,60 @@ def bounds(fitted: Fitted, batches: int, rows: int) -> pd.DataFrame:
 
 def layers(fitted: Fitted) -> pd.DataFrame:
     """Training rows and posterior draws of every layer on a grid; columns chain, layer, output, sample, x, f."""
-    fold, inputs = fitted.fold, fitted.table.inputs[fitted.fold.train]
-    if inputs.shape[1] != 1:
-        raise UserError(f"`probes: [layers]` needs data sets with one input, not {inputs.shape[1]}; leave it out")
-    low, high = inputs.min(), inputs.max()
+    fold, observed_x = fitted.fold, _training_inputs(fitted, "layers")[:, 0]
+    low, high = observed_x.min(), observed_x.max()
     x = np.linspace(low - (high - low) / 2, high + (high - low) / 2, GRID)
-    like = next(iter(fitted.state.params.values()))
-    scaled = torch.as_tensor(fold.scaling.inputs(x[:, None])).to(like)[None]
-    draws = [f[:, 0].double().numpy() for f in fitted.method.functions(fitted.state, scaled, [fold.key])]  # [S, T, Q]
-    if fitted.what["data"]["task"] == "regression":
-        draws[-1] = draws[-1] * fold.scaling.y_scale + fold.scaling.y_shift
-    rows = _long(0, inputs[:, 0], fold.targets[fold.train][None])
+    draws = _functions(fitted, x[:, None])
+    rows = _long(0, observed_x, fold.targets[fold.train][None])
     observed = rows.assign(sample=rows.index // fold.targets.shape[1])
     parts = [observed, *(_long(number, x, f) for number, f in enumerate(draws, 1))]
     return pd.concat(parts, ignore_index=True).assign(chain=isinstance(fitted.method, SamplerMethod))
+
+
+def surfaces(fitted: Fitted) -> pd.DataFrame:
+    """Training rows, and moments of posterior draws of every layer on a grid over two inputs."""
+    observed = _training_inputs(fitted, "surfaces")
+    axes = [np.linspace(column.min(), column.max(), SIDE) for column in observed.T]
+    x = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
+    targets = fitted.fold.targets[fitted.fold.train]
+    parts = [_surface(0, observed, targets, np.zeros_like(targets))]
+    parts += [_surface(layer, x, f.mean(0), f.std(0)) for layer, f in enumerate(_functions(fitted, x), 1)]
+    return pd.concat(parts, ignore_index=True)
+
+
+def inputs(fitted: Fitted) -> pd.DataFrame:
+    """The inputs of the test rows, in original units; columns row, column, x."""
+    rows = fitted.fold.test
+    x = fitted.table.inputs[rows]
+    place, column = np.indices(x.shape).reshape(2, -1)
+    return pd.DataFrame({"row": rows[place], "column": column, "x": x.reshape(-1)})
+
+
+def _training_inputs(fitted: Fitted, kind: str) -> np.ndarray:
+    x, (columns, said) = fitted.table.inputs[fitted.fold.train], PROBED_INPUTS[kind]
+    if x.shape[1] != columns:
+        raise UserError(f"`probes: [{kind}]` needs data sets with {said}, not {x.shape[1]}; leave it out")
+    return x
+
+
+def _functions(fitted: Fitted, x: np.ndarray) -> list[np.ndarray]:
+    """Posterior draws `[S, T, Q]` of the outputs of every layer at x `[T, D]` in original units."""
+    like = next(iter(fitted.state.params.values()))
+    scaling = fitted.fold.scaling
+    scaled = torch.as_tensor(scaling.inputs(x)).to(like)[None]
+    with torch.no_grad():
+        draws = fitted.method.functions(fitted.state, scaled, [fitted.fold.key])
+    draws = [f[:, 0].double().numpy() for f in draws]
+    if fitted.what["data"]["task"] == "regression":
+        draws[-1] = draws[-1] * scaling.y_scale + scaling.y_shift
+    return draws
+
+
+def _surface(layer: int, x: np.ndarray, mean: np.ndarray, sd: np.ndarray) -> pd.DataFrame:
+    """Moments `[T, Q]` at x `[T, 2]`, a row each."""
+    place, output = np.indices(mean.shape).reshape(2, -1)
+    at = {"x0": x[place, 0], "x1": x[place, 1]}
+    return pd.DataFrame({"layer": layer, "output": output, **at, "mean": mean.reshape(-1), "sd": sd.reshape(-1)})
 
 
 def _long(layer: int, x: np.ndarray, f: np.ndarray) -> pd.DataFrame:

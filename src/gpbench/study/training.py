@@ -142,7 +142,8 @@ class Fit(LightningModule, ABC):
         """Mark replicas that just became non-finite; returns which (None of them moves again)."""
         newly = self.active & ~finite
         if bool(newly.any()):
-            failed = {e["replica"]: e["name"] for e in linalg.events() if e["failed"]}
+            # the first of a replica's failures is the cause of the others
+            failed = {e["replica"]: e["name"] for e in reversed(linalg.events()) if e["failed"]}
             for r in newly.nonzero().flatten().tolist():
                 layer = f" (no Cholesky factor in {failed[r]!r})" if r in failed else ""
                 self.reasons[r] = f"not finite at step {step + 1} of {self.steps}{layer}"
@@ -169,13 +170,13 @@ class Fit(LightningModule, ABC):
         if not predictive.is_finite():
             return {}
         y = fold.targets[test]
-        if task == "regression":
-            shift, scale = fold.scaling.y_shift, fold.scaling.y_scale
-            density = predictive.log_prob((y - shift) / scale) - np.log(scale)
-            error = predictive.mean() * scale + shift - y
-            return {"mnll": -float(density.mean()), "rmse": float(np.sqrt((error**2).mean()))}
-        wrong = predictive.modal() != y[:, 0]
-        return {"mnll": -float(predictive.log_prob(y[:, 0]).mean()), "error": float(wrong.mean())}
+        if task in ("binary", "multiclass"):
+            wrong = predictive.modal() != y[:, 0]
+            return {"mnll": -float(predictive.log_prob(y[:, 0]).mean()), "error": float(wrong.mean())}
+        shift, scale = fold.scaling.y_shift, fold.scaling.y_scale  # of counts: 0, 1
+        density = predictive.log_prob((y - shift) / scale) - np.log(scale)
+        error = predictive.mean() * scale + shift - y
+        return {"mnll": -float(density.mean()), "rmse": float(np.sqrt((error**2).mean()))}
 
     def replica(self, r: int) -> State:
         """The state of one replica, with the replica axis kept."""
@@ -297,14 +298,17 @@ class GradientFit(Fit):
         total.backward()
 
     def update(self, loss: Tensor, step: int) -> None:
-        """Step `step` of Adam along the gradients that are there."""
+        """Step `step` of Adam along the gradients that are there; the method's own step of what it moves itself."""
         params, finite = self.state.params, loss.isfinite()
-        for p in params.values():
-            if p.grad is not None:
-                finite = finite & p.grad.reshape(len(finite), -1).sum(1).isfinite()
+        own = self.method.step_own(self.state)
+        for value in [*own.values(), *(p.grad for p in params.values() if p.grad is not None)]:
+            finite = finite & value.reshape(len(finite), -1).sum(1).isfinite()
         newly = self.deactivate(finite, step)
         if not bool(self.active.all()):
             self.freeze_replicas(newly)
+        for name, value in own.items():
+            params[name].data[self.active] = value[self.active]
+            params[name].grad = None
         for name in self.method.frozen(step, self.steps):
             params[name].grad = None
         self.adam.step()

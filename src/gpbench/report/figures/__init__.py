@@ -10,7 +10,17 @@ from matplotlib import style
 from matplotlib.figure import Figure
 
 from gpbench.errors import unknown
-from gpbench.report.figures import calibration, comparison, curves, probes, ranking, settings
+from gpbench.report.figures import (
+    calibration,
+    comparison,
+    curves,
+    models,
+    pictures,
+    probes,
+    ranking,
+    settings,
+    surfaces,
+)
 from gpbench.report.view import View
 from gpbench.report.writing import write
 
@@ -34,7 +44,8 @@ FIGURES = {
     "convergence": FigureSpec(
         curves.convergence,
         "Test MNLL against training time (left) and against steps (right). Line: mean over the splits; band: their "
-        "range. Single marks are methods without training steps. The vertical axis leaves out the worst early values.",
+        "range. Single marks are methods without training steps. Triangles at the right edge: published under the same "
+        "protocol. The vertical axis leaves out the worst early values.",
     ),
     "log_density": FigureSpec(
         comparison.log_density,
@@ -92,10 +103,40 @@ FIGURES = {
         "variational method from its first restart. Colour: sign of the first layer's slope over the data, in all "
         "layers of the draw. Grey: range of the training inputs; points: training data.",
     ),
+    "surfaces": FigureSpec(
+        surfaces.surfaces,
+        "Training data and the posterior mean of each method's function of the two inputs, on one scale, as far as the "
+        "data reach. Below: posterior means of the hidden functions of deep methods over the same two inputs, each on "
+        "its own scale. First split.",
+    ),
+    "pictures": FigureSpec(
+        pictures.pictures,
+        "Test images, taken evenly through the test rows, of which the pixels below the line were predicted from those "
+        "above it: predictive means, drawn between 0 and the largest pixel, and standard deviations of single pixels, "
+        "on one scale for all methods. First split.",
+    ),
     "workers": FigureSpec(
         settings.workers,
         "Training time, test error and mean staleness of a gradient (updates by others between fetch and push) against "
         "the number of workers; mean and standard deviation over splits. Dashed: one process.",
+    ),
+    "loglik_by_model": FigureSpec(
+        models.loglik_by_model,
+        "Mean test log-likelihood of every model; bar: one population standard deviation over splits; higher is "
+        "better. Filled: ours; open, to the right of it: published under the same protocol; blue cross: other work, as "
+        "quoted there. Pale and half filled: one lengthscale a layer. Dashed: the first model.",
+    ),
+    "error_by_model": FigureSpec(
+        models.error_by_model,
+        "Test RMSE, or error rate in classification, of every model; bar: one population standard deviation over "
+        "splits; lower is better. Filled: ours; open, to the right of it: published under the same protocol; blue "
+        "cross: other work, as quoted there. Pale and half filled: one lengthscale a layer. Dashed: the first model.",
+    ),
+    "reliability": FigureSpec(
+        calibration.reliability,
+        "How often a stated probability came true. Two classes: 15 equal bins of the probability of class 1; more: 10 "
+        "equal bins of the probabilities of all classes of every test point together. Bins with fewer than ten values "
+        "are left out; on the diagonal a method is calibrated.",
     ),
 }
 

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gpbench.evaluation.calibration import coverage_curve, pit_histogram, reliability_curve
+from gpbench.evaluation.metrics import CLASSIFICATION
 from gpbench.report.figures.canvas import Look, empty, legend, looks, panels, wrapped
 from gpbench.report.view import View
 
@@ -19,9 +20,10 @@ _FEW = 10  # test points in a bin below which a fraction says nothing
 def calibration(view: View) -> Figure:
     """Coverage errors of regression and reliability curves of classification, one panel per data set."""
     points = view.points
-    datasets = [name for name in view.datasets if name in set(points["dataset"])]
+    # counts have no exact intervals
+    datasets = [n for n in view.datasets_of("regression", *CLASSIFICATION) if n in set(points["dataset"])]
     if not datasets:
-        return empty("No finished fit has test points.")
+        return empty("No finished fit of a regression or classification data set has test points.")
     figure, axes = wrapped(len(datasets), 2.0, _COLUMNS)
     for axis, dataset in zip(axes, datasets, strict=True):
         rows = points[points["dataset"] == dataset]
@@ -59,6 +61,37 @@ def _reference(axis: Axes, regression: bool) -> None:
         axis.axline((0.5, 0.5), slope=1, **black)
         low = min(axis.get_xlim()[0], axis.get_ylim()[0])
         axis.set(xlabel="stated probability", ylabel="fraction correct", xlim=(low, 1.02), ylim=(low, 1.02))
+
+
+def reliability(view: View) -> Figure:
+    """Stated probability against how often it came true, for every class of every test point."""
+    datasets = [name for name in view.datasets_of(*CLASSIFICATION) if name in set(view.points["dataset"])]
+    if not datasets:
+        return empty("No finished fit of a classification data set: there are no probabilities to show.")
+    figure, axes = wrapped(len(datasets), 2.6, _COLUMNS)
+    for axis, dataset in zip(axes, datasets, strict=True):
+        rows = view.points[view.points["dataset"] == dataset]
+        for method, look in looks(view).items():
+            chosen = rows[rows["method"] == method]
+            if len(chosen):
+                _every_class(axis, chosen, view.tasks[dataset] == "binary", look)
+        axis.axline((0, 0), slope=1, color="black", linewidth=0.8, zorder=1)
+        axis.set_box_aspect(1)
+        axis.set(xlabel="stated probability", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+        axis.set_ylabel("fraction of class 1" if view.tasks[dataset] == "binary" else "fraction correct")
+        axis.set_title(dataset, loc="left", fontweight="bold")
+    legend(figure, view, list(view.points.loc[view.points["dataset"].isin(datasets), "method"].unique()))
+    return figure
+
+
+def _every_class(axis: Axes, points: pd.DataFrame, binary: bool, look: Look) -> None:
+    """15 bins of p1 where there are two classes, else 10 bins of all the probabilities, as in ashman2020."""
+    probabilities = points[["p1"]] if binary else points.filter(regex=r"^p\d+$").dropna(axis="columns")
+    classes = probabilities.columns.str.removeprefix("p").astype(int).to_numpy()
+    right = points["y"].to_numpy()[:, None] == classes
+    curve = reliability_curve(probabilities.to_numpy().ravel(), right.ravel(), bins=15 if binary else 10)
+    curve = curve[curve["count"] >= _FEW]
+    axis.plot(curve["confidence"], curve["fraction"], color=look.color, linestyle=look.linestyle, marker=look.marker)
 
 
 def pit(view: View) -> Figure:

@@ -27,6 +27,7 @@ def convergence(view: View) -> Figure:
         means = [_curve(axis, view, rows, clock, "mnll") for axis, clock in ((left, "seconds"), (right, "step"))]
         _limit(left, means[1], rest["mnll"])
         _without_steps(left, view, rest, "mnll")
+        _published(right, view, dataset)
         left.set_title(dataset, loc="left", fontweight="bold")
         left.set_ylabel("test MNLL")
         left.set_xscale("log")
@@ -34,6 +35,17 @@ def convergence(view: View) -> Figure:
     axes[-1, 1].set_xlabel("steps")
     legend(figure, view, [*traces["method"].unique(), *finals.loc[finals["dataset"].isin(datasets), "method"].unique()])
     return figure
+
+
+def _published(axis: Axes, view: View, dataset: str) -> None:
+    """A triangle at the right edge for every method whose number was published under the same protocol."""
+    card = view.card[(view.card["dataset"] == dataset) & (view.card["ours_metric"] == "mnll")]
+    for row in card[card["protocol"] == view.study["protocol"]].itertuples():
+        if row.ours_method in view.methods:
+            look = looks(view)[row.ours_method]
+            axis.plot(1.02, row.published, "<", color=look.color, clip_on=False, transform=axis.get_yaxis_transform())
+            low, high = axis.get_ylim()
+            axis.set_ylim(min(low, row.published), max(high, row.published))
 
 
 def error_over_time(view: View) -> Figure:

@@ -1,0 +1,82 @@
+"""Gaussian conditioning where a covariance has low rank plus a diagonal, in whitened inducing variables.
+
+u = f(Z) = L v with L L^T = K_ZZ and v ~ N(0, I); a row enters through its column a_n = L^-1 k(Z, x_n) of A,
+so that Q = A^T A = K_XZ K_ZZ^-1 K_ZX. Everything costs O(N M^2). P targets share the covariance.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gpbench.gp import kernels, linalg
+
+
+class Posterior(NamedTuple):
+    """q(v_p) = N(B^-1 b_p, B^-1) with B = I + Phi = U U^T, a mean a target."""
+
+    upper: Tensor  # U [R, M, M], upper triangular
+    root_mean: Tensor  # U^-1 b [R, M, P]
+
+
+def posterior(phi: Tensor, b: Tensor, name: str) -> Posterior:
+    """q(v_p) proportional to N(v_p; 0, I) exp(-1/2 v_p^T Phi v_p + b_p^T v_p); phi `[R, M, M]`, b `[R, M, P]`.
+
+    name: of the layer, in the events of `linalg.cholesky`.
+    """
+    eye = torch.eye(phi.shape[-1], dtype=phi.dtype, device=phi.device)
+    # reversed, the lower factor is upper
+    upper = linalg.cholesky((eye + phi).flip(-2, -1), name).flip(-2, -1)
+    return Posterior(upper, torch.linalg.solve_triangular(upper, b, upper=True))
+
+
+def log_normaliser(q: Posterior) -> Tensor:
+    """Logarithm of what `posterior` normalises by, summed over targets, in nats `[R]`.
+
+    sum_p log int N(v; 0, I) exp(-1/2 v^T Phi v + b_p^T v) dv = 1/2 ||U^-1 b||^2 - P log |U|.
+    """
+    log_det = q.upper.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    return 0.5 * q.root_mean.square().sum((1, 2)) - q.root_mean.shape[-1] * log_det
+
+
+def mean_and_chol(q: Posterior) -> tuple[Tensor, Tensor]:
+    """Means B^-1 b `[R, M, P]` and the factor U^-T `[R, P, M, M]`, lower triangular, of the covariances."""
+    eye = torch.eye(q.upper.shape[-1], dtype=q.upper.dtype, device=q.upper.device)
+    chol = torch.linalg.solve_triangular(q.upper.mT, eye, upper=False)
+    return chol @ q.root_mean, chol[:, None].expand(-1, q.root_mean.shape[-1], -1, -1)
+
+
+def condition(a: Tensor, y: Tensor, variance: Tensor, name: str) -> Posterior:
+    """q(v | y) for y_n ~ N(a_n^T v, variance_n); a `[R, M, N]`, y `[R, N, P]`, variance `[R, N]`."""
+    scaled = a / variance[:, None]
+    return posterior(scaled @ a.mT, scaled @ y, name)
+
+
+def log_density(a: Tensor, y: Tensor, variance: Tensor, mask: Tensor, name: str) -> Tensor:
+    """sum_p log N(y_p; 0, A^T A + diag(variance)) in nats `[R]`, shapes as in `condition`.
+
+    mask `[R, N]` is 0 in padding rows, where a and y are 0.
+    """
+    constants = mask * torch.log(2 * math.pi * variance)
+    rows = y.shape[-1] * constants + y.square().sum(-1) / variance
+    return log_normaliser(condition(a, y, variance, name)) - 0.5 * rows.sum(-1)
+
+
+def marginals(q: Posterior, a: Tensor, outputscale: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean a^T B^-1 b and variance outputscale - ||a||^2 + ||U^-1 a||^2 of f `[R, T, P]`, in the columns of A."""
+    root = torch.linalg.solve_triangular(q.upper, a, upper=True)
+    mean = root.mT @ q.root_mean
+    variance = (outputscale[:, None] - a.square().sum(1) + root.square().sum(1)).clamp_min(0.0)
+    return mean, variance[..., None].expand_as(mean)
+
+
+def features(x: Tensor, z: Tensor, lengthscale: Tensor, outputscale: Tensor, jitter: float, name: str) -> Tensor:
+    """Columns a_n = L^-1 k(Z, x_n) `[R, M, N]`, L L^T = K_ZZ + jitter * outputscale * I, for the RBF kernel.
+
+    x `[R, N, D]`, z `[R, M, D]`, lengthscale `[R, D]` or `[R, 1]`, outputscale `[R]`.
+    """
+    chol = linalg.cholesky(kernels.rbf(z, z, lengthscale, outputscale), name, jitter * outputscale)
+    return torch.linalg.solve_triangular(chol, kernels.rbf(z, x, lengthscale, outputscale), upper=False)

@@ -1,0 +1,197 @@
+"""Psi statistics: expectations of the RBF-ARD kernel under x ~ N(mean, diag(variance)), and the moments they give.
+
+psi1 = E k(x, Z), psi2 = E k(Z, x) k(x, Z), psi3 = E (w^T x)^2, psi4 = E k(Z, x) w^T x (and psi0 = E k(x, x), the
+outputscale). Exponents are matrix products of 2 D + 2 columns a row and a (pair of) inducing input, so that no
+temporary has a factor D. Shapes: mean, variance `[R, B, D]`; inducing_inputs `[R, M, D]`; lengthscale `[R, D]` or
+`[R, 1]` (units of x); outputscale `[R]` (units of f squared); weights W `[R, D, Q]` of Q linear functions.
+
+psi2 is multiplied by matrices as large as K_ZZ^-1, so moments of smooth kernels need float64: single precision leaves
+nothing of the variance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+import torch
+from torch import Tensor
+
+CHUNK_ELEMENTS = {"cpu": 2**17, "cuda": 2**25}
+"""Largest temporary of `moments`: on a CPU 1 MB in float64, which stays in the cache between its uses."""
+
+
+def psi1(mean: Tensor, variance: Tensor, inducing_inputs: Tensor, lengthscale: Tensor, outputscale: Tensor) -> Tensor:
+    """E k(x, z_m) `[R, B, M]`.
+
+    outputscale prod_d sqrt(l_d^2 / (l_d^2 + s_d)) exp(-1/2 sum_d (mean_d - z_md)^2 / (l_d^2 + s_d)), s = variance.
+    Source: damianou2013.
+    """
+    left, right = _once(mean, variance, inducing_inputs, lengthscale, outputscale)
+    return (left @ right.mT).exp()
+
+
+def psi2(mean: Tensor, variance: Tensor, inducing_inputs: Tensor, lengthscale: Tensor, outputscale: Tensor) -> Tensor:
+    """E k(x, z_m) k(x, z_m') `[R, B, M, M]`, with c the middle between z_m and z_m'.
+
+    outputscale^2 prod_d sqrt(l_d^2 / (l_d^2 + 2 s_d)) exp(-sum_d [(z_md - z_m'd)^2 / (4 l_d^2)
+    + (mean_d - c_d)^2 / (l_d^2 + 2 s_d)]). Source: damianou2013.
+    """
+    num_inducing = inducing_inputs.shape[1]
+    left, right = _twice(mean, variance, inducing_inputs, lengthscale, outputscale)
+    return (left @ right.mT).exp().unflatten(2, (num_inducing, num_inducing))
+
+
+def psi2_sum(
+    mean: Tensor, variance: Tensor, inducing_inputs: Tensor, lengthscale: Tensor, outputscale: Tensor, weight: Tensor
+) -> Tensor:
+    """sum_n weight_n E k(x_n, z_m) k(x_n, z_m') `[R, M, M]`; weight `[R, B]`.
+
+    Memory does not grow with N M^2, neither here nor in the gradient.
+    """
+    num_inducing, device = inducing_inputs.shape[1], inducing_inputs.device
+    packed = _upper(num_inducing, device)
+    left, right = _twice(mean, variance, inducing_inputs, lengthscale, outputscale, packed)
+    sums = _ExpProduct.apply(right, left, weight[..., None])[..., 0]  # [R, M (M + 1) / 2]
+    number = torch.arange(num_inducing**2, device=device).view(num_inducing, -1)
+    # where a pair, or its mirror image, stands among the packed ones, which are in order
+    position = torch.searchsorted(packed, torch.minimum(number, number.T))
+    return sums[:, position]
+
+
+def psi3(mean: Tensor, variance: Tensor, weights: Tensor) -> Tensor:
+    """E (w_q^T x)^2 = sum_d w_dq^2 s_d + (w_q^T mean)^2 `[R, B, Q]`."""
+    return variance @ weights.square() + (mean @ weights).square()
+
+
+def psi4(
+    mean: Tensor, variance: Tensor, inducing_inputs: Tensor, lengthscale: Tensor, outputscale: Tensor, weights: Tensor
+) -> Tensor:
+    """E k(x, z_m) w_q^T x = psi1_m sum_d w_dq (mean_d l_d^2 + z_md s_d) / (l_d^2 + s_d) `[R, B, M, Q]`."""
+    own, share = _tilted(mean, variance, lengthscale)
+    tilted = (own @ weights)[:, :, None] + torch.einsum("rbd,rmd,rdq->rbmq", share, inducing_inputs, weights)
+    return psi1(mean, variance, inducing_inputs, lengthscale, outputscale)[..., None] * tilted
+
+
+def moments(
+    mean: Tensor,
+    variance: Tensor,
+    inducing_inputs: Tensor,
+    lengthscale: Tensor,
+    outputscale: Tensor,
+    a: Tensor,
+    b: Tensor,
+    weights: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Mean and variance `[R, B, Q]` of the outputs of a layer of sparse GPs whose input is x.
+
+    mean_q = w_q^T mean + psi1 a_q;  variance_q = psi0 + psi3 + 2 psi4^T a_q + tr(b_q psi2) - mean_q^2.
+
+    a `[R, M, Q]` = K_ZZ^-1 m, b `[R, Q, M, M]` = K_ZZ^-1 (S - K_ZZ) K_ZZ^-1 + a a^T for u ~ N(m, S); without weights
+    the prior mean is zero. Memory does not grow with B M^2, neither here nor in the gradient. A variance that
+    rounding leaves below zero is zero. Source: bui2016; ashman2020, eq. 3.20 (its last line corrected).
+    """
+    layer = (inducing_inputs, lengthscale, outputscale)
+    # psi1 a, and with a mean function psi1 (a z_d) for every input d
+    targets = a if weights is None else torch.cat([a, (a[:, :, None] * inducing_inputs[..., None]).flatten(2)], 2)
+    first, *moved = _ExpProduct.apply(*_once(mean, variance, *layer), targets).split(a.shape[2], 2)
+    packed = _upper(inducing_inputs.shape[1], inducing_inputs.device)
+    left, right = _twice(mean, variance, *layer, packed)
+    pairs = (b + b.mT).flatten(2).index_select(2, packed)
+    # a pair stands for itself and its mirror image, the diagonal for itself alone
+    diagonal = packed % (inducing_inputs.shape[1] + 1) == 0
+    second = outputscale[:, None, None] + _ExpProduct.apply(left, right, torch.where(diagonal, 0.5 * pairs, pairs).mT)
+    if weights is not None:
+        own, share = _tilted(mean, variance, lengthscale)
+        fourth = (own @ weights) * first + torch.einsum("rbd,rdq,drbq->rbq", share, weights, torch.stack(moved))
+        second = second + psi3(mean, variance, weights) + 2 * fourth
+        first = first + mean @ weights
+    return first, (second - first.square()).clamp_min(0.0)
+
+
+def _tilted(mean: Tensor, variance: Tensor, lengthscale: Tensor) -> tuple[Tensor, Tensor]:
+    """Parts of the mean own + share * z of x under N(x; mean, variance) k(x, z), `[R, B, D]` each."""
+    square = lengthscale.square()[:, None]
+    total = square + variance
+    return mean * square / total, variance / total
+
+
+def _once(mean, variance, inducing_inputs, lengthscale, outputscale) -> tuple[Tensor, Tensor]:
+    """Factors of log psi1, see `_factors`."""
+    square = lengthscale.square()[:, None]
+    precision = 0.5 / (square + variance)
+    log_scale = outputscale.log()[:, None] + 0.5 * (2 * square * precision).log().sum(-1)
+    return _factors(mean, precision, log_scale, inducing_inputs, torch.zeros_like(inducing_inputs[..., :1]))
+
+
+def _twice(mean, variance, inducing_inputs, lengthscale, outputscale, pairs=None) -> tuple[Tensor, Tensor]:
+    """Factors of log psi2 for all pairs of inducing inputs, or for some of them by their number m M + m'."""
+    square = lengthscale.square()[:, None]
+    precision = 1 / (square + 2 * variance)
+    log_scale = 2 * outputscale.log()[:, None] + 0.5 * (square * precision).log().sum(-1)
+    one, other = inducing_inputs[:, :, None], inducing_inputs[:, None]
+    middle = (0.5 * (one + other)).flatten(1, 2)
+    apart = (one - other).div(2 * lengthscale[:, None, None]).square().sum(-1, keepdim=True).flatten(1, 2)
+    if pairs is not None:
+        middle, apart = middle.index_select(1, pairs), apart.index_select(1, pairs)
+    return _factors(mean, precision, log_scale, middle, apart)
+
+
+def _factors(mean, precision, log_scale, points, penalty) -> tuple[Tensor, Tensor]:
+    """Left `[R, B, 2 D + 2]` and right `[R, P, 2 D + 2]` factor of an exponent `[R, B, P]`.
+
+    log_scale_b - sum_d precision_bd (mean_bd - points_pd)^2 - penalty_p.
+    """
+    offset = log_scale[..., None] - (precision * mean.square()).sum(-1, keepdim=True)
+    left = torch.cat([2 * precision * mean, -precision, offset, torch.ones_like(offset)], -1)
+    right = torch.cat([points, points.square(), torch.ones_like(penalty), -penalty], -1)
+    return left, right
+
+
+@cache
+def _upper(num_inducing: int, device: torch.device) -> Tensor:
+    """Numbers m M + m' of the pairs m <= m'."""
+    row, column = torch.triu_indices(num_inducing, num_inducing, device=device)
+    return row * num_inducing + column
+
+
+class _ExpProduct(torch.autograd.Function):
+    """exp(left right^T) weight `[R, B, Q]`, a block of rows at a time and once more in the gradient.
+
+    left `[R, B, K]`, right `[R, P, K]`, weight `[R, P, Q]`.
+    """
+
+    @staticmethod
+    def forward(ctx, left: Tensor, right: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(left, right, weight)
+        result = left.new_empty(*left.shape[:2], weight.shape[2])
+        for r, rows in _blocks(left, right):
+            result[r, rows] = (left[r, rows] @ right[r].mT).exp_() @ weight[r]
+        return result
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        left, right, weight = ctx.saved_tensors
+        grad_left, grad_right, grad_weight = torch.empty_like(left), torch.zeros_like(right), torch.zeros_like(weight)
+        for r, rows in _blocks(left, right):
+            product = (left[r, rows] @ right[r].mT).exp_()
+            grad_weight[r] += product.mT @ grad[r, rows]
+            product *= grad[r, rows] @ weight[r].mT
+            grad_left[r, rows] = product @ right[r]
+            grad_right[r] += product.mT @ left[r, rows]
+        return grad_left, grad_right, grad_weight
+
+
+def _blocks(left: Tensor, right: Tensor) -> Iterator[tuple[slice, slice]]:
+    """Slices of replicas and rows of at most `CHUNK_ELEMENTS` pairs of row and point.
+
+    On a CPU one replica at a time: how a product rounds depends on how many are taken at once, and the moments carry
+    that further by the condition of K_ZZ. On a GPU, bound by launches, all of them.
+    """
+    replicas, rows = left.shape[:2]
+    together = replicas if left.is_cuda else 1
+    size = max(1, CHUNK_ELEMENTS[left.device.type] // (together * right.shape[1]))
+    for r in range(0, replicas, together):
+        for row in range(0, rows, size):
+            yield slice(r, r + together), slice(row, row + size)

@@ -1,0 +1,228 @@
+"""AEP: approximate (power) expectation propagation for deep GPs (bui2016; classification and linear means ashman2020).
+
+Model      FITC in every layer l = 1..L: u = L_K v with L_K L_K^T = K_ZZ, v ~ N(0, I),
+           h^l_n ~ N(k_n^T K_ZZ^-1 u, k_nn - k_n^T K_ZZ^-1 k_n + s_l), y_n ~ p(y | h^L_n), p with its own noise.
+Posterior  q(v) = p(v) g(v)^N, one Gaussian factor g for all rows: S = (I + T)^-1, m = S t, with T = R R^T and t the
+           sums of the N factors. Cavity of power a: S_c = (I + b T)^-1, m_c = b S_c t, b = 1 - a / N.
+Objective  energy = sum_layers,outputs [phi(m, S) + N / a (phi(m_c, S_c) - phi(m, S))] + 1/a sum_n log Z_n,
+           phi(m, S) = 1/2 log |S| + 1/2 m^T S^-1 m,  Z_n = int p(y_n | f)^a N(f; mean_n, variance_n) df;
+           mean_n, variance_n are the cavity's, each layer's output taken for a Gaussian with its exact moments
+           (`propagation.moments`). It approximates log p(y) and is no bound; a -> 0 with L = 1 is `svgp`.
+
+A linear mean function x W of a hidden layer is taken out of u (ashman2020 leaves it in, its program without its prior):
+u = Z W + L_K v keeps all of the above. Nothing is sampled. All is computed in float64 whatever the parameters' type:
+the moments are differences of terms 1 / jitter times their size.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from scipy.spatial.distance import pdist
+from torch import Tensor
+
+from gpbench import streams
+from gpbench.gp import inducing, likelihoods, linalg, propagation
+from gpbench.gp.sparse import Layer
+from gpbench.hyper import Annotated, Gt, Le, PositiveFloat, PositiveInt, dataclass
+from gpbench.methods import layers
+from gpbench.methods.base import Batch, GradientMethod, State, TrainingSet
+from gpbench.methods.dsvi import mean_map
+
+DISTANCE_ROWS = 1000
+
+
+@dataclass(frozen=True)
+class Hyperparameters:
+    """Settings of bui2016 as ashman2020 ran them; where they start, and the jitter, as in its program.
+
+    mean_function: of the hidden layers; ard, separate: as in `svgp`; lengthscale: of the first layer, in median
+    distances between training inputs; hidden_lengthscale and -outputscale: of later layers; layer_noise_variance: s_l.
+    """
+
+    layers: PositiveInt = 2
+    hidden_width: PositiveInt = 2
+    num_inducing: PositiveInt = 100
+    power: Annotated[float, Gt(0), Le(1)] = 1.0
+    mean_function: Literal["zero", "linear"] = "zero"
+    ard: bool = True
+    separate: Literal["none", "kernels", "all"] = "none"
+    lengthscale: PositiveFloat = 0.5
+    outputscale: PositiveFloat = 0.25
+    hidden_lengthscale: PositiveFloat = 1.0
+    hidden_outputscale: PositiveFloat = 1.0
+    layer_noise_variance: PositiveFloat = 0.01
+    noise_variance: PositiveFloat = 1e-4
+    jitter: PositiveFloat = 1e-5
+    learning_rate: PositiveFloat = 0.01
+    batch_size: PositiveInt = 50
+
+
+class Belief(NamedTuple):
+    """q(v) = N(mean, root root^T) of the outputs of a layer."""
+
+    mean: Tensor  # [Q, R, M]
+    root: Tensor  # [Q, R, M, M] lower triangular
+
+
+def inverse_root(matrix: Tensor, name: str) -> Tensor:
+    """Lower triangular L with L L^T = matrix^-1, `[Q, R, M, M]`: matrix = U U^T with upper triangular U = L^-T."""
+    lower = linalg.cholesky(matrix.flip(-1, -2), name).flip(-1, -2).mT
+    return torch.linalg.solve_triangular(lower, identity(lower), upper=False)
+
+
+def identity(like: Tensor) -> Tensor:
+    return torch.eye(like.shape[-1], dtype=like.dtype, device=like.device)
+
+
+def posterior(factor: Tensor, shift: Tensor, name: str) -> Belief:
+    """S = (I + R R^T)^-1 and m = S t, from R `[Q, R, M, M]` and t `[Q, R, M]`."""
+    root = inverse_root(identity(factor) + factor @ factor.mT, name)
+    return Belief((root @ (root.mT @ shift[..., None]))[..., 0], root)
+
+
+def cavity(q: Belief, shift: Tensor, fraction: Tensor, name: str) -> tuple[Belief, Tensor]:
+    """The cavity of the posterior q, and the layer's part of the energy `[R]`; shift: t, fraction: a / N `[R]`.
+
+    With S = root root^T and left left^T = (b I + a/N root^T root)^-1, S_c = root left left^T root^T. Differences of
+    size N are N/(2 a) log |S_c| / |S| = N/a log |left| and N/(2 a) (b t^T m_c - t^T m) = -1/2 (t^T S_c m + t^T m_c).
+    """
+    part = fraction[:, None, None]
+    left = inverse_root((1 - part) * identity(q.root) + part * (q.root.mT @ q.root), name)
+    root = q.root @ left
+    half_shift, half_mean = (root.mT @ vector[..., None] for vector in (shift, q.mean))
+    mean = (1 - fraction)[:, None] * (root @ half_shift)[..., 0]
+    log_det, log_det_left = (factor.diagonal(dim1=-2, dim2=-1).log().sum(-1) for factor in (q.root, left))
+    quadratic = (shift * (q.mean - mean)).sum(-1) - (half_shift * half_mean).sum((-2, -1))
+    return Belief(mean, root), (log_det + log_det_left / fraction + 0.5 * quadratic).sum(0)
+
+
+def median_distance(x: np.ndarray, rng: np.random.Generator) -> float:
+    """Median distance between distinct rows of x `[N, D]`, of 1,000 at most, drawn at random."""
+    if len(x) > DISTANCE_ROWS:
+        x = x[rng.choice(len(x), DISTANCE_ROWS, replace=False)]
+    distances = pdist(x)
+    distances = distances[distances > 0]
+    return float(np.median(distances)) if distances.size else 1.0
+
+
+def spread(z: Tensor) -> Tensor:
+    """As many numbers from -1 to 1 as z `[R, M, D]` has inducing inputs."""
+    return torch.linspace(-1, 1, z.shape[1], dtype=z.dtype, device=z.device)
+
+
+def converted(state: State, dtype: torch.dtype) -> State:
+    return State(*({k: v.to(dtype) for k, v in part.items()} for part in (state.params, state.buffers)))
+
+
+class Method(GradientMethod):
+    def __init__(self, hyper: Hyperparameters, task: str, num_classes: int = 0, num_targets: int = 1) -> None:
+        super().__init__(hyper, task, num_classes, num_targets)
+        self.likelihood = likelihoods.for_task(task, num_classes, num_targets)
+        self.names = [f"layer{number}" for number in range(1, hyper.layers + 1)]
+
+    def init(self, data: TrainingSet, keys: list[streams.Key]) -> State:
+        """Z by k-means in the first layer; in later ones on a diagonal, or pushed through the linear mean function."""
+        hyper, train = self.hyper, data.full()
+        x, rngs = train.x.double(), [streams.rng(key, "init") for key in keys]
+        rows = [part[:n].cpu().numpy() for part, n in zip(x, data.count.tolist(), strict=True)]
+        pairs = list(zip(rows, rngs, strict=True))
+        z = x.new_tensor(np.stack([inducing.kmeans(part, hyper.num_inducing, rng) for part, rng in pairs]))
+        lengthscale = hyper.lengthscale * x.new_tensor([median_distance(*pair) for pair in pairs])
+        outputscale = hyper.outputscale
+        state = State({}, {"num_rows": data.count.to(x)})
+        for name in self.names[:-1]:
+            state.params |= self.start_layer(name, z, hyper.hidden_width, lengthscale, outputscale, rngs)
+            state.params[f"{name}.log_noise_variance"] = z.new_full(z.shape[:1], hyper.layer_noise_variance).log()
+            if hyper.mean_function == "linear":
+                mapped = state.buffers[f"{name}.mean_map"] = mean_map(x, hyper.hidden_width)
+                x, z = x @ mapped, z @ mapped
+            else:
+                z = spread(z)[:, None].repeat(len(z), 1, hyper.hidden_width)
+            lengthscale, outputscale = z.new_full(z.shape[:1], hyper.hidden_lengthscale), hyper.hidden_outputscale
+        num_outputs = self.likelihood.num_outputs
+        state.params |= self.start_layer(self.names[-1], z, num_outputs, lengthscale, outputscale, rngs)
+        if self.task == "regression":
+            state.params["log_noise_variance"] = z.new_full(z.shape[:1], hyper.noise_variance).log()
+        return converted(state, train.x.dtype)
+
+    def start_layer(self, name, z, num_outputs, lengthscale, outputscale, rngs) -> dict[str, Tensor]:
+        """Sites of u of precision 1 / d, d ~ U(0, 0.5), and means from -1 to 1, in terms of v."""
+        hyper = self.hyper
+        params = layers.init_layer(
+            name, z, num_outputs, lengthscale, outputscale, ard=hyper.ard, separate=hyper.separate
+        )
+        upper = layers.layer(params, name, hyper.jitter).chol_kzz.mT
+        upper = upper if upper.ndim == 4 else upper[:, None]
+        precision = 2 / z.new_tensor(np.stack([1 - rng.random((num_outputs, z.shape[1])) for rng in rngs]))
+        # u = L_K v: L_K^T diag(precision) L_K = R R^T with an upper triangular R
+        params[f"{name}.site_factor"] = upper * precision.sqrt()[:, :, None]
+        params[f"{name}.site_shift"] = (upper @ (precision * spread(z))[..., None])[..., 0]
+        del params[f"{name}.whitened_mean"], params[f"{name}.whitened_chol"]
+        return params
+
+    def frozen(self, step: int, steps: int) -> frozenset[str]:
+        """The scale that classes share, which robust-max does not see: Adam would follow rounding errors."""
+        unseen = self.task == "multiclass" and self.hyper.separate == "none"
+        return frozenset({f"{self.names[-1]}.log_outputscale"} if unseen else ())
+
+    def sites(self, state: State, name: str) -> tuple[Tensor, Tensor]:
+        """R `[Q, R, M, M]`, upper triangular, and t `[Q, R, M]`."""
+        factor, shift = (state.params[f"{name}.site_{part}"].transpose(0, 1) for part in ("factor", "shift"))
+        return factor.triu(), shift
+
+    def layer(self, state: State, name: str, q: Belief) -> Layer:
+        """The layer `name` under q."""
+        belief = {
+            f"{name}.whitened_mean": q.mean.permute(1, 2, 0),
+            f"{name}.whitened_chol": q.root.transpose(0, 1),
+        }
+        return layers.layer(state.params | belief, name, self.hyper.jitter)
+
+    def loss(self, state: State, batch: Batch, noise: Tensor) -> Tensor:
+        state, x, y = converted(state, torch.float64), batch.x.double(), batch.y.double()
+        fraction = self.hyper.power / state.buffers["num_rows"]
+        cavities, energy = [], 0.0
+        for name in self.names:
+            factor, shift = self.sites(state, name)
+            q, part = cavity(posterior(factor, shift, name), shift, fraction, name)
+            cavities.append(self.layer(state, name, q))
+            energy = energy + part
+        mean, variance = self.propagate(state, cavities, x)
+        log_z = self.log_normalisers(y, mean, variance, self.noise_variance(state))
+        return -energy - (batch.weight * log_z).sum(-1) / self.hyper.power
+
+    def propagate(self, state: State, parts: list[Layer], x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of the last layer's functions `[R, B, Q]` at x `[R, B, D]`."""
+        mean, variance = x, None
+        for name, part in zip(self.names, parts, strict=True):
+            mean, variance = propagation.moments(part, mean, variance, state.buffers.get(f"{name}.mean_map"))
+            if name != self.names[-1]:
+                variance = variance + state.params[f"{name}.log_noise_variance"].exp()[:, None, None]
+        return mean, variance
+
+    def log_normalisers(self, y: Tensor, mean: Tensor, variance: Tensor, noise_variance: Tensor | None) -> Tensor:
+        """log Z_n `[R, B]`, one replica at a time: how it rounds must not depend on the others, see `psi`."""
+        noises = [None] * len(y) if noise_variance is None else noise_variance.split(1)
+        each = zip(y.split(1), mean[None].split(1, 1), variance[None].split(1, 1), noises, strict=True)
+        return torch.cat([self.likelihood.log_power_prob(*parts, self.hyper.power)[0] for parts in each])
+
+    def noise_variance(self, state: State) -> Tensor | None:
+        """Variance of the Gaussian likelihood `[R]`, scaled units."""
+        log_noise_variance = state.params.get("log_noise_variance")
+        return None if log_noise_variance is None else log_noise_variance.exp()
+
+    def posterior(self, state: State) -> list[Layer]:
+        """The layers under q."""
+        return [self.layer(state, name, posterior(*self.sites(state, name), name)) for name in self.names]
+
+    @torch.no_grad()
+    def predict(self, state: State, x: Tensor, keys: list[streams.Key]) -> list:
+        state = converted(state, torch.float64)
+        mean, variance = self.propagate(state, self.posterior(state), x.double())
+        noise_variance = self.noise_variance(state)
+        noises = [None] * len(keys) if noise_variance is None else noise_variance
+        each = zip(mean, variance, noises, strict=True)
+        return [self.likelihood.predictive(m[None], v[None], noise) for m, v, noise in each]

@@ -1,0 +1,194 @@
+"""Deep GP with variational distributions over the hidden variables of every training row (damianou2013).
+
+Model      h^0 = x;  h^l_n ~ N(f^l(h^{l-1}_n), s_l I), f^l_d ~ GP(0, k^l) independent, k^l RBF-ARD;  h^L = y.
+Posterior  q(h^l_n) = N(mu^l_n, diag(v^l_n)) for l = 1..L-1, free for every row;  u^l = f^l(Z^l), q(u^l) at its best.
+Objective  bound = sum_l F_l + sum_{l<L} sum_n H[q(h^l_n)], with the expectations Psi1 = E k(h, Z), Psi2 = sum_n
+           E k(Z, h_n) k(h_n, Z) under q(h^{l-1}) (known rows in layer 1) and mu, v those of h^l (y, 0 in layer L),
+           F_l = sum_d [-N/2 log 2 pi s + 1/2 log |K| - 1/2 log |K + Psi2 / s| - (||mu_d||^2 + sum_n v_nd) / (2 s)
+                 + mu_d^T Psi1 (K + Psi2 / s)^-1 Psi1^T mu_d / (2 s^2) - (psi0 - tr(K^-1 Psi2)) / (2 s)],
+           K = K_ZZ, psi0 = N k(0, 0). With one layer it is `sgpr`.
+Prediction x goes through the layers with their best q(u); the output of each is taken for a Gaussian with its exact
+           moments, independent over units.
+
+mu^l = P^l + offset, P^1 the leading principal components of x at unit variance, padded with zeros, P^l = P^1; offsets
+start at 0. All is computed in float64 whatever the parameters' type: K^-1 magnifies the rounding of Psi2.
+The paper leaves the start open. Its authors' program (PyDeepGP) has v = 0.01 to 0.02 and s = 1 % of the variance of a
+layer's outputs, fixed for a while; v = s = 0.1 takes Adam further (boston, 600 steps: bound -240, not -265 nats). Its
+jitter starts at 1e-3 too, but is trained: u is f(Z) with that much noise, and the bound stays one.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpbench import streams
+from gpbench.errors import UserError
+from gpbench.gp import inducing, kernels, likelihoods, linalg, lowrank, propagation, psi
+from gpbench.gp.sparse import Layer
+from gpbench.hyper import PositiveFloat, PositiveInt, dataclass
+from gpbench.methods.base import Batch, GradientMethod, State, TrainingSet
+from gpbench.methods.dsvi import mean_map
+
+Gaussians = tuple[Tensor, Tensor | None]
+"""Means and variances `[R, N, W]` of independent variables; no variance: known values."""
+
+
+@dataclass(frozen=True)
+class Hyperparameters:
+    """Settings of the competitor in cutajar2017: 3 GPs a hidden layer (at most D), 100 inducing inputs.
+
+    lengthscale null: sqrt(total variance of a layer's inputs); hidden_variance: v, layer_noise_variance and
+    noise_variance: s of hidden layers and the last, at the start, in scaled units. Always a full batch."""
+
+    layers: PositiveInt = 2
+    hidden_width: PositiveInt = 3
+    num_inducing: PositiveInt = 100
+    lengthscale: PositiveFloat | None = None
+    outputscale: PositiveFloat = 1.0
+    layer_noise_variance: PositiveFloat = 0.1
+    noise_variance: PositiveFloat = 0.1
+    hidden_variance: PositiveFloat = 0.1
+    jitter: PositiveFloat = 1e-3
+    learning_rate: PositiveFloat = 0.05
+    batch_size: PositiveInt = 1_000_000_000
+
+
+def principal_map(x: Tensor, mask: Tensor, width: int) -> Tensor:
+    """W `[R, D, width]`: x W are the leading principal components at mean square 1, or all and zeros."""
+    weights = mean_map(x, width)
+    components = (x @ weights) * mask[..., None]
+    scale = (components.square().sum(1) / mask.sum(1, keepdim=True)).sqrt()
+    return weights / torch.where(scale > 0, scale, 1.0)[:, None]
+
+
+def double(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.double() for name, value in tensors.items()}
+
+
+class Method(GradientMethod):
+    def __init__(self, hyper, task: str, num_classes: int = 0, num_targets: int = 1) -> None:
+        super().__init__(hyper, task, num_classes, num_targets)
+        self.names = [f"layer{number}" for number in range(1, hyper.layers + 1)]
+
+    def init(self, data: TrainingSet, keys: list[streams.Key]) -> State:
+        hyper, train = self.hyper, data.full()
+        x, y, mask = train.x, train.y, train.weight
+        z = self.start_inducing(train, data.count, [streams.rng(key, "init") for key in keys])
+        weights = principal_map(x, mask, min(hyper.hidden_width, x.shape[-1]))
+        components, buffers, params = x @ weights * mask[..., None], {"x": x, "y": y, "mask": mask}, {}
+        for name in self.names[:-1]:
+            params |= self.start_layer(name, x, z, mask, hyper.layer_noise_variance)
+            params[f"{name}.offset"] = torch.zeros_like(components)
+            params[f"{name}.log_variance"] = torch.full_like(components, math.log(hyper.hidden_variance))
+            buffers["components"] = components
+            # the second map, and every later one, is the identity
+            x, z = components, z @ weights if name == "layer1" else z
+        return State(params | self.start_layer(self.names[-1], x, z, mask, hyper.noise_variance), buffers)
+
+    def start_inducing(self, train: Batch, count: Tensor, rngs: list[np.random.Generator]) -> Tensor:
+        """k-means centres of each replica's training inputs `[R, M, D]`."""
+        rows = [x[:n].cpu().numpy() for x, n in zip(train.x, count.tolist(), strict=True)]
+        centres = [inducing.kmeans(x, self.hyper.num_inducing, rng) for x, rng in zip(rows, rngs, strict=True)]
+        return train.x.new_tensor(np.stack(centres))
+
+    def start_layer(self, name: str, x: Tensor, z: Tensor, mask: Tensor, noise_variance: float) -> dict[str, Tensor]:
+        """Parameters of a layer whose inputs are like x `[R, N, W]`."""
+        start, replicas = self.hyper.lengthscale, len(x)
+        lengthscale = kernels.start_lengthscale(x, mask) if start is None else x.new_full((replicas,), start)
+        return {
+            f"{name}.inducing_inputs": z,
+            f"{name}.log_lengthscale": lengthscale.log()[:, None].repeat(1, x.shape[-1]),
+            f"{name}.log_outputscale": x.new_full((replicas,), math.log(self.hyper.outputscale)),
+            f"{name}.log_noise_variance": x.new_full((replicas,), math.log(noise_variance)),
+        }
+
+    def variables(self, params: dict[str, Tensor], buffers: dict[str, Tensor]) -> list[Gaussians]:
+        """q(h^0), ..., q(h^L) of the training rows."""
+        hidden = [
+            (buffers["components"] + params[f"{name}.offset"], params[f"{name}.log_variance"].exp())
+            for name in self.names[:-1]
+        ]
+        return [(buffers["x"], None), *hidden, (buffers["y"], None)]
+
+    def loss(self, state: State, batch: Batch, noise: Tensor) -> Tensor:
+        mask = state.buffers["mask"].double()
+        if batch.x.shape[1] != mask.shape[1]:
+            raise UserError(
+                "dgp_meanfield: every training row has variables of its own; leave batch_size above their number"
+            )
+        params = double(state.params)
+        variables = self.variables(params, double(state.buffers))
+        bound = sum(self.entropy(variance, mask) for _, variance in variables[1:-1])
+        for name, *pair in zip(self.names, variables, variables[1:], strict=False):
+            bound = bound + self.bound(params, name, *pair, mask)
+        return -bound
+
+    def entropy(self, variance: Tensor, mask: Tensor) -> Tensor:
+        """sum_n H[N(., diag(variance_n))] in nats `[R]`."""
+        return 0.5 * (mask[..., None] * torch.log(2 * math.pi * math.e * variance)).sum((1, 2))
+
+    def bound(self, params: dict[str, Tensor], name: str, inputs: Gaussians, outputs: Gaussians, mask: Tensor):
+        """F_l `[R]` of the layer `name`."""
+        phi, q = self.collapse(params, name, inputs, outputs, mask)
+        noise_variance, outputscale = (params[f"{name}.log_{part}"].exp() for part in ("noise_variance", "outputscale"))
+        (mean, variance), count = outputs, mask.sum(-1)
+        second = mean.square() if variance is None else mean.square() + variance
+        trace = phi.diagonal(dim1=1, dim2=2).sum(-1)  # tr(K^-1 Psi2)
+        residual = (mask[..., None] * second).sum((1, 2)) + mean.shape[-1] * (count * outputscale - trace)
+        constant = count * mean.shape[-1] * torch.log(2 * math.pi * noise_variance)
+        return lowrank.log_normaliser(q) - 0.5 * (constant + residual / noise_variance)
+
+    def collapse(self, params: dict[str, Tensor], name: str, inputs: Gaussians, outputs: Gaussians, mask: Tensor):
+        """L^-1 Psi2 L^-T `[R, M, M]`, L L^T = K, and the best q(v), u = L v."""
+        z, chol_kzz, *scales = self.kernel(params, name)
+        (mean, variance), (target, _) = inputs, outputs
+        if variance is None:
+            a = torch.linalg.solve_triangular(chol_kzz, kernels.rbf(z, mean, *scales), upper=False) * mask[:, None]
+            phi = a @ a.mT
+        else:
+            once = psi.psi1(mean, variance, z, *scales) * mask[..., None]
+            a = torch.linalg.solve_triangular(chol_kzz, once.mT, upper=False)
+            half = torch.linalg.solve_triangular(chol_kzz, psi.psi2_sum(mean, variance, z, *scales, mask), upper=False)
+            phi = torch.linalg.solve_triangular(chol_kzz, half.mT, upper=False)
+        noise_variance = params[f"{name}.log_noise_variance"].exp()[:, None, None]
+        return phi, lowrank.posterior(phi / noise_variance, a @ target / noise_variance, name)
+
+    def kernel(self, params: dict[str, Tensor], name: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Z, the factor of K + jitter * outputscale * I, lengthscale and outputscale."""
+        z, *logs = (params[f"{name}.{part}"] for part in ("inducing_inputs", "log_lengthscale", "log_outputscale"))
+        lengthscale, outputscale = (log.exp() for log in logs)
+        kzz = kernels.rbf(z, z, lengthscale, outputscale)
+        return z, linalg.cholesky(kzz, name, self.hyper.jitter * outputscale), lengthscale, outputscale
+
+    def layers(self, state: State) -> list[Layer]:
+        """Layers at their best q(v)."""
+        params, mask = double(state.params), state.buffers["mask"].double()
+        variables, layers = self.variables(params, double(state.buffers)), []
+        for name, *pair in zip(self.names, variables, variables[1:], strict=False):
+            z, chol_kzz, *scales = self.kernel(params, name)
+            _, q = self.collapse(params, name, *pair, mask)
+            layers.append(Layer(z, chol_kzz, *lowrank.mean_and_chol(q), *scales))
+        return layers
+
+    @torch.no_grad()
+    def predict(self, state: State, x: Tensor, keys: list[streams.Key]) -> list:
+        mean, variance = self.marginals(state, x)
+        gaussian, noise_variance = likelihoods.Gaussian(), self.noise_variance(state, self.names[-1])
+        return [gaussian.predictive(mean[r][None], variance[r][None], noise_variance[r]) for r in range(len(keys))]
+
+    def marginals(self, state: State, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of f^L at test rows x `[R, T, D]`: two `[R, T, P]`."""
+        mean, variance = x.double(), None
+        for name, layer in zip(self.names, self.layers(state), strict=True):
+            mean, variance = propagation.moments(layer, mean, variance)
+            if name != self.names[-1]:
+                variance = variance + self.noise_variance(state, name)[:, None, None]
+        return mean, variance
+
+    def noise_variance(self, state: State, name: str) -> Tensor:
+        """s_l `[R]`."""
+        return state.params[f"{name}.log_noise_variance"].double().exp()

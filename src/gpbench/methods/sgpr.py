@@ -1,0 +1,95 @@
+"""SGPR: variational learning of the inducing inputs of a sparse GP regression (titsias2009).
+
+Model      f ~ GP(0, k), k RBF; y_n = f(x_n) + e_n, e_n ~ N(0, s). Several targets have a function each, independent,
+           with the same kernel, inducing inputs and noise variance; their bounds add up.
+Objective  bound = log N(y; 0, Q + s I) - tr(K - Q) / (2 s),  Q = K_XZ K_ZZ^-1 K_ZX  (eq. 9),
+           a lower bound of the log evidence, equal at Z = X: that of `svgp` at its best q(u), found in closed form.
+Posterior  q(u) = N(m, S), S = K_ZZ (K_ZZ + K_ZX K_XZ / s)^-1 K_ZZ, m = S K_ZZ^-1 K_ZX y / s  (eq. 10);
+           mean = k_* K_ZZ^-1 m, variance = k_** - k_* (K_ZZ^-1 - K_ZZ^-1 S K_ZZ^-1) k_*^T + s.
+
+Z and the logarithms of lengthscale, outputscale and noise variance are trained by Adam on full batches, O(N M^2) each.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from gpbench import streams
+from gpbench.gp import inducing, kernels, likelihoods, lowrank
+from gpbench.hyper import PositiveFloat, PositiveInt, dataclass
+from gpbench.methods.base import Batch, GradientMethod, State, TrainingSet
+
+NAME = "sparse GP"
+"""of its one layer, in the events of the Cholesky helper"""
+
+
+@dataclass(frozen=True)
+class Hyperparameters:
+    """Initial values in scaled units; lengthscale None: sqrt(total variance of the inputs); ard: a lengthscale an
+    input. Always a full batch."""
+
+    num_inducing: PositiveInt = 100
+    ard: bool = True
+    lengthscale: PositiveFloat | None = None
+    outputscale: PositiveFloat = 1.0
+    noise_variance: PositiveFloat = 0.1
+    jitter: PositiveFloat = 1e-6
+    learning_rate: PositiveFloat = 0.05
+    batch_size: PositiveInt = 1_000_000_000
+
+
+class Method(GradientMethod):
+    def init(self, data: TrainingSet, keys: list[streams.Key]) -> State:
+        train = data.full()
+        x, replicas = train.x, len(keys)
+        rows = [x[r, :n].cpu().numpy() for r, n in enumerate(data.count.tolist())]
+        z = [
+            torch.as_tensor(inducing.kmeans(part, self.hyper.num_inducing, streams.rng(key, "init")))
+            for part, key in zip(rows, keys, strict=True)
+        ]
+        start = self.hyper.lengthscale
+        lengthscale = kernels.start_lengthscale(x, train.weight) if start is None else x.new_full((replicas,), start)
+        params = {
+            "inducing_inputs": torch.stack(z).to(x),
+            "log_lengthscale": lengthscale.log()[:, None].repeat(1, x.shape[-1] if self.hyper.ard else 1),
+            "log_outputscale": x.new_full((replicas,), math.log(self.hyper.outputscale)),
+            "log_noise_variance": x.new_full((replicas,), math.log(self.hyper.noise_variance)),
+        }
+        return State(params, {"x": x, "y": train.y, "mask": train.weight})
+
+    def loss(self, state: State, batch: Batch, noise: Tensor) -> Tensor:
+        mask = (batch.weight > 0).to(batch.x.dtype)
+        a, unexplained = self.rows(state.params, batch.x, mask)
+        variance = self.variance(state.params, unexplained)
+        penalty = 0.5 * batch.y.shape[-1] * (unexplained / variance).sum(-1)  # tr(K - Q) / (2 s)
+        return penalty - lowrank.log_density(a, batch.y * mask[..., None], variance, mask, NAME)
+
+    def features(self, params: dict[str, Tensor], x: Tensor) -> Tensor:
+        """A with Q = A^T A `[R, M, B]`."""
+        scales = params["log_lengthscale"].exp(), params["log_outputscale"].exp()
+        return lowrank.features(x, params["inducing_inputs"], *scales, self.hyper.jitter, NAME)
+
+    def rows(self, params: dict[str, Tensor], x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """A `[R, M, N]` and the diagonal of K - Q `[R, N]` of training rows, both 0 in padding rows."""
+        a = self.features(params, x) * mask[:, None]
+        return a, (params["log_outputscale"].exp()[:, None] - a.square().sum(1)).clamp_min(0.0) * mask
+
+    def variance(self, params: dict[str, Tensor], unexplained: Tensor) -> Tensor:
+        """Variance of y_n given u, in the likelihood that gives q(u) `[R, N]`: s."""
+        return params["log_noise_variance"].exp()[:, None].expand_as(unexplained)
+
+    @torch.no_grad()
+    def predict(self, state: State, x: Tensor, keys: list[streams.Key]) -> list:
+        mean, variance = self.marginals(state, x)
+        noise_variance, gaussian = state.params["log_noise_variance"].exp(), likelihoods.Gaussian()
+        return [gaussian.predictive(mean[r][None], variance[r][None], noise_variance[r]) for r in range(len(keys))]
+
+    def marginals(self, state: State, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of f at test rows x `[R, T, D]`: two `[R, T, P]`."""
+        params, train = state.params, state.buffers
+        a, unexplained = self.rows(params, train["x"], train["mask"])
+        q = lowrank.condition(a, train["y"], self.variance(params, unexplained), NAME)
+        return lowrank.marginals(q, self.features(params, x), params["log_outputscale"].exp())

@@ -1,0 +1,83 @@
+"""Functions of two inputs: the data, what each method makes of them, and the hidden layers of deep ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.figure import Figure
+
+from gpbench.report.figures.canvas import empty, panels, say
+from gpbench.report.view import View
+
+MAPS = 4  # of hidden functions side by side
+
+
+class Panel(NamedTuple):
+    """A map of the means of some rows; limits: of the scale, where panels of a line share one."""
+
+    title: str
+    rows: pd.DataFrame
+    limits: tuple[float | None, float | None] = (None, None)
+
+
+def surfaces(view: View) -> Figure:
+    """Data and fits of a data set on one scale, then the hidden functions of every deep method, each on its own."""
+    rows = view.probe("surfaces")
+    if rows.empty:
+        return empty("No surfaces: surfaces.parquet is missing or no fit is finished (`probes: [surfaces]`).")
+    lines = [line for dataset in view.datasets for line in _lines(view, rows[rows["dataset"] == dataset], dataset)]
+    figure, axes = panels(len(lines), max(map(len, lines)), 1.5)
+    for line, row in zip(lines, axes, strict=True):
+        for axis in row[len(line) :]:
+            axis.set_visible(False)
+        drawn = [_draw(panel, axis) for panel, axis in zip(line, row, strict=False)]
+        shared = line[0].limits != (None, None)
+        for scale, axis in zip(drawn, row, strict=False):
+            if scale is not None and (axis is row[len(line) - 1] or not shared):
+                figure.colorbar(scale, ax=axis, fraction=0.06, pad=0.03).outline.set_visible(False)
+            axis.set_xlabel("first input")
+            axis.tick_params(labelleft=axis is row[0])
+        row[0].set_ylabel("second input")
+    return figure
+
+
+def _lines(view: View, rows: pd.DataFrame, dataset: str) -> Iterator[list[Panel]]:
+    """Lines of panels of one data set; of a method its first split and replica."""
+    first = rows.sort_values(["split", "replica"], kind="stable").groupby("method")["fit_id"].first()
+    done = set(view.done.loc[view.done["dataset"] == dataset, "method"])
+    # a method that is done and yet not there has no layers
+    names = [name for name in view.methods if name in first or name not in done]
+    own = {name: rows[rows["fit_id"] == first.get(name)] for name in names}
+    observed = next((part[part["layer"] == 0] for part in own.values() if len(part)), rows)
+    limits = (observed["mean"].min(), observed["mean"].max())
+    title = "training data" if len(view.datasets) == 1 else f"{dataset}: data"
+    fits = [Panel(view.labels[name], part[part["layer"] == part["layer"].max()], limits) for name, part in own.items()]
+    yield [Panel(title, observed, limits), *fits]
+    for name, part in own.items():
+        hidden = part[(part["layer"] > 0) & (part["layer"] < part["layer"].max())]
+        maps = [
+            Panel(f"{view.labels[name]}\nlayer {layer}, function {output + 1}", group)
+            for (layer, output), group in hidden.groupby(["layer", "output"])
+        ]
+        yield from (maps[start : start + MAPS] for start in range(0, len(maps), MAPS))
+
+
+def _draw(panel: Panel, axis: Axes) -> ScalarMappable | None:
+    """Training rows as points, functions as a map."""
+    axis.set_title(panel.title, loc="left")
+    axis.grid(False)
+    axis.margins(0)
+    axis.locator_params(nbins=4)
+    rows, (low, high) = panel.rows, panel.limits
+    if rows.empty:
+        say(axis, "no finished fit")
+        return None
+    options = {"vmin": low, "vmax": high, "rasterized": True}
+    if (rows["layer"] == 0).all():
+        return axis.scatter(rows["x0"], rows["x1"], c=rows["mean"], s=1.5, marker="s", linewidths=0, **options)
+    grid = rows.pivot(index="x1", columns="x0", values="mean")
+    return axis.pcolormesh(grid.columns, grid.index, grid, shading="nearest", **options)

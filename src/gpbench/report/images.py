@@ -1,0 +1,34 @@
+"""Images side by side, as grids of grey."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from gpbench.errors import UserError
+
+
+def mosaic(pixels: np.ndarray, lines: list[np.ndarray], across: int) -> tuple[np.ndarray, int]:
+    """Square images, of each line the rows of pixels `[N, side^2]` that it names, and their side.
+
+    `[lines (side + 1), across (side + 1)]`, blank (NaN) between the images and where a line is short; a pixel that
+    is NaN stays blank. Raises UserError where the pixels are no square."""
+    side = math.isqrt(pixels.shape[1])
+    if side**2 != pixels.shape[1]:
+        raise UserError(f"{pixels.shape[1]} pixels are no square image; is 'images' right in its catalogue entry?")
+    grid = np.full((len(lines) * (side + 1), across * (side + 1)), np.nan)
+    for line, rows in enumerate(lines):
+        for i, row in enumerate(rows):
+            y, x = line * (side + 1), i * (side + 1)
+            grid[y : y + side, x : x + side] = pixels[row].reshape(side, side)
+    return grid, side
+
+
+def paint(axis: Axes, grid: np.ndarray, **options) -> None:
+    """Draw a mosaic in shades of grey, dark for large values, without axes; options go to imshow."""
+    axis.imshow(grid, cmap="gray_r", interpolation="nearest", aspect="equal", **options)
+    axis.set(xticks=[], yticks=[])
+    axis.grid(False)
+    axis.spines[:].set_visible(False)

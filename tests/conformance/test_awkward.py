@@ -1,0 +1,44 @@
+"""Every method fits data that real sets hold: few rows, a constant input column, rows that repeat."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from cases import CONF, YARDSTICK, Case, every_case, group, mnll, table
+from gpbench.data.table import Table
+
+CASES = every_case(CONF)
+
+
+def few_rows(data: Table) -> Table:
+    """16 rows, of which 12 train: fewer than the 16 inducing inputs of the small settings."""
+    chosen = np.concatenate([np.flatnonzero(data.targets[:, 0] == y)[:6] for y in np.unique(data.targets)])
+    chosen = chosen[:: max(1, len(chosen) // 16)][:16]
+    return dataclasses.replace(data, inputs=data.inputs[chosen], targets=data.targets[chosen])
+
+
+def constant_column(data: Table) -> Table:
+    """As naval: a fourth input that never changes."""
+    inputs = np.column_stack([data.inputs, np.full(len(data.inputs), 288.0)])
+    return dataclasses.replace(data, inputs=inputs, input_names=[*data.input_names, "constant"])
+
+
+def repeated_rows(data: Table) -> Table:
+    """As protein: the second half repeats the first, inputs and targets."""
+    half = len(data.inputs) // 2
+    again = np.concatenate([np.arange(half), np.arange(half)])
+    return dataclasses.replace(data, inputs=data.inputs[again], targets=data.targets[again])
+
+
+@pytest.mark.parametrize("change", [few_rows, constant_column, repeated_rows], ids=lambda change: change.__name__)
+@pytest.mark.parametrize(("name", "task"), CASES, ids=["-".join(case) for case in CASES])
+def test_it_fits(name, task, change, tmp_path_factory):
+    data = change(table(task))
+    case = Case(name, task, tmp_path_factory, data=data)
+    (outcome,) = case.fit(group(case.cell, 0))
+    assert outcome.status == "done", outcome.reason
+    assert np.isfinite(outcome.points["log_density"]).all()
+    if name != YARDSTICK and change is not few_rows:
+        (constant,) = Case(YARDSTICK, task, tmp_path_factory, data=data).alone[:1]
+        assert mnll(outcome) < mnll(constant)

@@ -1,0 +1,47 @@
+"""What svgp and dsvi do when asked keeps the contracts too: kernels of their own, softmax, natural gradients."""
+
+import pytest
+from contracts import (
+    a_diverged_replica_leaves_the_others_alone,
+    batched_is_looped,
+    learning_beats_the_constant_predictor,
+    permuting_test_rows_permutes_predictions,
+    resumed_is_uninterrupted,
+    single_precision_is_close,
+)
+
+from cases import Case
+from gpbench.study import predict
+
+OPTIONS = [
+    ("svgp", "regression", {"ard": False, "separate": "kernels", "natural_gradients": True}),
+    ("svgp", "multiclass", {"separate": "all", "multiclass": "softmax", "natural_gradients": True}),
+    ("dsvi", "regression", {"separate": "all", "natural_gradients": True}),
+    ("dsvi", "multiclass", {"ard": False, "separate": "kernels", "multiclass": "softmax", "samples_train": 2}),
+]
+
+
+@pytest.fixture(scope="module", params=OPTIONS, ids=lambda option: f"{option[0]}-{'-'.join(option[2])}")
+def case(request, tmp_path_factory):
+    name, task, options = request.param
+    made = Case(name, task, tmp_path_factory)
+    for part in ("cell", "single"):
+        what = getattr(made, part)["what"]
+        setattr(made, part, getattr(made, part) | {"what": what | {"method": what["method"] | options}})
+    made.method = predict.method(made.cell["what"])
+    return made
+
+
+CONTRACTS = [
+    learning_beats_the_constant_predictor,
+    batched_is_looped,
+    resumed_is_uninterrupted,
+    single_precision_is_close,
+    permuting_test_rows_permutes_predictions,
+    a_diverged_replica_leaves_the_others_alone,
+]
+
+
+@pytest.mark.parametrize("contract", CONTRACTS, ids=lambda contract: contract.__name__)
+def test_contract(case, contract):
+    contract(case)

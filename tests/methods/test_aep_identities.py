@@ -1,0 +1,201 @@
+"""Identities of approximate EP on the toy. Golden numbers are closed forms or maximisations of the formulas in NumPy,
+written and run apart from this program, six decimals."""
+
+import aep_cases as toy
+import gp_cases as cases
+import numpy as np
+import pytest
+import torch
+from scipy.stats import norm
+
+from gpbench.methods import aep, layers, svgp
+from gpbench.methods.base import State
+
+
+def phi(mean: np.ndarray, covariance: np.ndarray) -> float:
+    """Log-partition function 1/2 log |S| + 1/2 m^T S^-1 m, without the 2 pi."""
+    return 0.5 * (np.linalg.slogdet(covariance)[1] + mean @ np.linalg.solve(covariance, mean))
+
+
+def from_natural(precision: np.ndarray, shift: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    covariance = np.linalg.inv(precision)
+    return covariance @ shift, covariance
+
+
+def test_prior_leaves_the_normalisers_alone():
+    state = toy.state(toy.layer("layer1"), toy.layer("layer2", lengthscale=0.9, outputscale=0.8))
+    assert toy.energy(state) == pytest.approx(-5.994154, abs=1e-6)
+    assert toy.energy(state) == pytest.approx(norm.logpdf(toy.Y, scale=np.sqrt(0.85)).sum(), abs=1e-9)
+
+
+@pytest.mark.parametrize(("power", "golden"), [(1.0, -4.699464), (0.5, -5.607201), (1e-7, -8.979415)])
+def test_one_factor_a_row_gives_fitc_power_ep_and_titsias(power, golden):
+    """The energy formula with untied factors: 1/a log Z_n + (phi(cavity_n) - phi(q)) / a, summed, + phi(q) - phi(p)."""
+    a, d = toy.projection()
+    noise, variance = cases.NOISE_VARIANCE, power * d + cases.NOISE_VARIANCE
+    inverse = np.linalg.inv(toy.KZZ)
+    q = from_natural(inverse + (a / variance) @ a.T, a @ (toy.Y / variance))
+    energy = phi(*q) - phi(np.zeros(3), toy.KZZ)
+    likelihood = toy.method().likelihood
+    for n in range(5):
+        others = 1 - power * (np.arange(5) == n)
+        cavity = from_natural(inverse + (a * others / variance) @ a.T, a @ (others * toy.Y / variance))
+        mean, spread = a[:, n] @ cavity[0], d[n] + a[:, n] @ cavity[1] @ a[:, n]
+        parts = (toy.scalar(value).view(1, 1, 1, 1) for value in (mean, spread))
+        log_z = likelihood.log_power_prob(torch.tensor(toy.Y[n]).view(1, 1, 1), *parts, toy.scalar(noise), power)
+        energy += (float(log_z) + phi(*cavity) - phi(*q)) / power
+    closed = toy.fitc(power=power) - (1 - power) / (2 * power) * np.log1p(power * d / noise).sum()
+    assert energy == pytest.approx(golden, abs=2e-6)
+    assert energy == pytest.approx(closed, abs=1e-6 if power < 1e-3 else 1e-9)
+
+
+def test_tied_factors_at_the_exact_posterior_are_above_fitc():
+    energy = toy.energy(toy.state(toy.layer("layer1", toy.exact_sites())))
+    assert toy.fitc() == pytest.approx(toy.FITC_EVIDENCE, abs=1e-6)
+    assert energy == pytest.approx(toy.TIED_ENERGY, abs=1e-6)
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_tied_factors_of_rows_alike_give_fitc(rows):
+    x, y = np.full(rows, 0.5), np.full(rows, toy.Y[3])
+    state = toy.state(toy.layer("layer1", toy.exact_sites(x, y)), rows=rows)
+    assert toy.energy(state, x, y) == pytest.approx(toy.fitc(x, y), abs=1e-9)
+
+
+def maximised(start: int, copies: int = 1) -> State:
+    """The state at the largest energy over its sites for copies of the toy's rows, from a random start."""
+    state = toy.state(toy.layer("layer1"), rows=5 * copies)
+    generator = torch.Generator().manual_seed(start)
+    names = ["layer1.site_factor", "layer1.site_shift"]
+    for name in names:
+        value = torch.randn(state.params[name].shape, generator=generator, dtype=torch.float64)
+        state.params[name] = value.requires_grad_()
+    free = [state.params[name] for name in names]
+    settings = {"tolerance_grad": 1e-11, "tolerance_change": 1e-14}
+    optimiser = torch.optim.LBFGS(free, max_iter=2000, line_search_fn="strong_wolfe", **settings)
+    batch, ours = cases.training_set(cases.X, cases.Y, [list(range(5)) * copies]).full(), toy.method()
+
+    def closure():
+        optimiser.zero_grad()
+        loss = ours.loss(state, batch, torch.empty(1, 0)).sum()
+        loss.backward()
+        return loss
+
+    optimiser.step(closure)
+    return State({name: value.detach() for name, value in state.params.items()}, state.buffers)
+
+
+@pytest.mark.parametrize("start", range(3))
+def test_tied_maximum_is_not_fitc(start):
+    state = maximised(start)
+    assert toy.energy(state) == pytest.approx(toy.TIED_MAXIMUM, abs=2e-6)
+    mean, variance = toy.moments(state, toy.Z)
+    np.testing.assert_allclose(mean, [-0.882093, 0, 0.882093], atol=2e-5)
+    np.testing.assert_allclose(np.sqrt(variance), [0.372325, 0.326350, 0.372325], atol=2e-5)
+    mean, variance = toy.moments(state, np.array([0.25]))
+    np.testing.assert_allclose([mean[0], variance[0]], [0.304327, 0.210844], atol=2e-5)
+
+
+def test_predictions_of_the_exact_posteriors():
+    at = np.array([0.25])
+    for sites, golden in ((toy.exact_sites(), (0.311039, 0.156836)), (toy.titsias_sites(), (0.342187, 0.145115))):
+        mean, variance = toy.moments(toy.state(toy.layer("layer1", sites)), at)
+        np.testing.assert_allclose([mean[0], variance[0]], golden, atol=1e-6)
+
+
+def parametric_predictive(state: State, x: np.ndarray, y: np.ndarray) -> float:
+    """sum_n log int p(y_n | f) q(f_n) df - KL[q || p], which large N leads to; KL in whitened coordinates."""
+    mean, variance = toy.moments(state, x)
+    fit = norm.logpdf(y, mean, np.sqrt(variance + cases.NOISE_VARIANCE)).sum()
+    ours = toy.method()
+    q = aep.posterior(*ours.sites(state, "layer1"), "layer1")
+    m, covariance = q.mean.flatten().numpy(), (q.root @ q.root.mT)[0, 0].numpy()
+    return fit - 0.5 * (np.trace(covariance) + m @ m - 3 - np.linalg.slogdet(covariance)[1])
+
+
+def test_many_rows_give_the_parametric_predictive_objective():
+    """At the largest energy the gap falls as 1/N."""
+    gaps = []
+    for copies in (6, 60):
+        x, y = np.tile(toy.X, copies), np.tile(toy.Y, copies)
+        state = maximised(0, copies)
+        gaps.append(toy.energy(state, x, y) - parametric_predictive(state, x, y))
+    assert 0.05 < gaps[1] / gaps[0] < 0.2, gaps
+
+
+def test_power_to_zero_gives_the_bound_of_svgp():
+    """At FITC's posterior, and at Titsias' the value of its bound; the gap is proportional to the power."""
+    batch = cases.training_set(cases.X, cases.Y).full()
+    for sites in (toy.exact_sites(), toy.titsias_sites()):
+        state = toy.state(toy.layer("layer1", sites))
+        q = aep.posterior(*toy.method().sites(state, "layer1"), "layer1")
+        same = layers.init_layer("layer1", cases.Z[None], 1, torch.ones(1).double(), 1.0) | state.params
+        same |= {"layer1.whitened_mean": q.mean.permute(1, 2, 0), "layer1.whitened_chol": q.root.transpose(0, 1)}
+        shallow = svgp.Method(svgp.Hyperparameters(num_inducing=3, jitter=1e-15), "regression")
+        bound = -float(shallow.loss(State(same), batch, torch.empty(1, 0)))
+        gaps = [toy.energy(state, power=power) - bound for power in (1e-3, 1e-4)]
+        assert gaps[0] == pytest.approx(10 * gaps[1], rel=0.02)
+        assert abs(gaps[1]) < 1e-2
+    assert bound == pytest.approx(cases.TITSIAS_BOUND, abs=1e-6)
+
+
+def test_identity_in_the_hidden_layer_is_one_layer():
+    hidden = toy.layer("layer1", outputscale=1e-13)
+    deep = toy.state(hidden, toy.layer("layer2", toy.exact_sites()))
+    deep.params["layer1.log_noise_variance"] = toy.scalar(-60.0)
+    deep.buffers["layer1.mean_map"] = torch.ones(1, 1, 1).double()
+    assert toy.energy(deep, mean_function="linear") == pytest.approx(toy.TIED_ENERGY, abs=1e-6)
+
+
+def test_two_layers_propagate_the_cavity():
+    sites = toy.exact_sites()
+    state = toy.state(toy.layer("layer1", sites), toy.layer("layer2", sites))
+    ours = toy.method(2)
+    cavities = []
+    for name in ours.names:
+        factor, shift = ours.sites(state, name)
+        q, _ = aep.cavity(aep.posterior(factor, shift, name), shift, toy.scalar(0.2), name)
+        cavities.append(ours.layer(state, name, q))
+    hidden_mean, hidden_variance = (
+        part.flatten().numpy() for part in toy.method(1).propagate(state, cavities[:1], cases.X[None])
+    )
+    hidden_variance = hidden_variance + 0.01  # of the hidden layer's noise
+    mean, variance = ours.propagate(state, cavities, cases.X[None])
+    np.testing.assert_allclose(hidden_mean, [-0.893798, -0.594629, 0, 0.594629, 0.893798], atol=1e-6)
+    np.testing.assert_allclose(hidden_variance, [0.066570, 0.293274, 0.063341, 0.293274, 0.066570], atol=1e-6)
+    np.testing.assert_allclose(mean.flatten(), [-0.801146, -0.492235, 0, 0.492235, 0.801146], atol=1e-6)
+    total = variance.flatten().numpy() + cases.NOISE_VARIANCE
+    np.testing.assert_allclose(total, [0.232687, 0.435713, 0.275438, 0.435713, 0.232687], atol=1e-6)
+    assert toy.energy(state) == pytest.approx(-10.004133, abs=1e-6)
+
+
+@pytest.mark.parametrize("power", [1.0, 0.3])
+@pytest.mark.parametrize("rows", [5, 100_000])
+def test_energy_of_a_layer_is_the_difference_of_log_partitions(power, rows):
+    """-phi(0, K) + (1 - N/a) phi(m, S) + N/a phi(m_c, S_c), as printed, in coordinates of u."""
+    root, shift = toy.exact_sites()
+    fraction = power / rows
+    inverse = np.linalg.inv(toy.KZZ)
+    q, cavity = (from_natural(inverse + b * root @ root.T, b * shift) for b in (1.0, 1 - fraction))
+    expected = -phi(np.zeros(3), toy.KZZ) + (1 - 1 / fraction) * phi(*q) + phi(*cavity) / fraction
+    ours = toy.method()
+    factor, white = ours.sites(toy.state(toy.layer("layer1", (root, shift))), "layer1")
+    _, energy = aep.cavity(aep.posterior(factor, white, "l"), white, toy.scalar(fraction), "l")
+    # the printed form cancels to eps N / a phi, about 1e-9 of this
+    assert float(energy) == pytest.approx(expected, rel=1e-12 * rows)
+
+
+def test_residual_form_of_a_linear_mean_is_a_prior_with_that_mean():
+    """p(u) = N(Z w, K): cavity K^-1 Z w + b t_u, t_u = t + T Z w; m_c - Z w and the energy are those of u - Z w."""
+    root, shift = toy.exact_sites()
+    precision, inverse, offset = root @ root.T, np.linalg.inv(toy.KZZ), 0.7 * toy.Z
+    rows, b = 5, 0.8
+    shift_u = shift + precision @ offset
+    q, cavity = (from_natural(inverse + f * precision, inverse @ offset + f * shift_u) for f in (1.0, b))
+    expected = -phi(offset, toy.KZZ) + (1 - rows) * phi(*q) + rows * phi(*cavity)
+    ours = toy.method()
+    factor, white = ours.sites(toy.state(toy.layer("layer1", (root, shift))), "layer1")
+    residual, energy = aep.cavity(aep.posterior(factor, white, "l"), white, toy.scalar(1 - b), "l")
+    assert float(energy) == pytest.approx(expected, abs=1e-9)
+    mean = np.linalg.cholesky(toy.KZZ) @ residual.mean.flatten().numpy()
+    np.testing.assert_allclose(cavity[0] - offset, mean, atol=1e-10)

@@ -1,0 +1,105 @@
+"""Counts from end to end: events in a file, a fit, its scores, what a report says of them, and the model's answer."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from gpbench import places
+from gpbench.report import FIGURE_NAMES
+from gpbench.report import __main__ as report
+from gpbench.report.view import View
+from gpbench.study import collect, run
+from gpbench.study import plan as planning
+from projects import REPOSITORY
+
+BINS, WINDOW = 40, [0.0, 10.0]
+ENTRY = {
+    "name": "arrivals",
+    "title": "Arrivals",
+    "task": "counts",
+    "source": {"kind": "table", "files": ["arrivals.csv"], "targets": ["count"], "names": ["time"], "bins": [BINS]},
+    "window": [WINDOW],
+    "rows": BINS,
+    "columns": 1,
+    "md5": None,
+    "licence": "",
+    "citation": "",
+    "url": "",
+}
+
+
+@pytest.fixture
+def arrivals(project, gpbench):
+    """A project with 300 events, most of them early, prepared."""
+    times = 10 * np.random.default_rng(0).beta(1, 4, 300)
+    content = "".join(f"{time:.6f}\n" for time in times)
+    (project / "data/raw").mkdir(parents=True)
+    (project / "data/raw/arrivals.csv").write_text(content)
+    pins = yaml.safe_load((project / "data.dvc").read_text())
+    md5 = hashlib.md5(content.encode()).hexdigest()
+    pins["outs"].append({"path": "arrivals.csv", "md5": md5, "size": len(content), "hash": "md5"})
+    (project / "data.dvc").write_text(yaml.safe_dump(pins))
+    path = project / "conf/dataset/arrivals.yaml"
+    path.write_text(yaml.safe_dump(ENTRY))
+    told = gpbench("data", "prepare", "arrivals").err
+    path.write_text(yaml.safe_dump(ENTRY | {"md5": re.search(r"md5: (\w{32})", told)[1]}))
+    assert gpbench("data", "prepare", "arrivals").code == 0
+    return np.histogram(times.round(6), BINS, WINDOW)[0]
+
+
+def test_a_model_of_counts_is_fitted_scored_and_asked(project, arrivals, gpbench):
+    words = ("fit", "dataset=arrivals", "budget=smoke")
+    found = {}
+    for method in ("constant", "svgp"):
+        done = gpbench(*words, f"method={method}", *(["method.steps=300"] if method == "svgp" else []))
+        assert done.code == 0, done.err
+        found[method] = json.loads(done.out)
+    assert found["svgp"]["mnll"] < found["constant"]["mnll"]
+    points = pd.read_parquet(project / "store" / found["svgp"]["fit_id"] / "points.parquet")
+    np.testing.assert_array_equal(points["y"], arrivals[points["row"]])
+    trace = pd.read_parquet(project / "store" / found["svgp"]["fit_id"] / "trace.parquet").dropna()
+    assert trace.iloc[-1]["mnll"] == pytest.approx(found["svgp"]["mnll"])
+    assert trace.iloc[-1]["rmse"] == pytest.approx(found["svgp"]["rmse"])
+
+    (project / "new.csv").write_text("time\n0.5\n9.5\n")
+    told = gpbench("predict", found["svgp"]["fit_id"], "new.csv")
+    early, late = ({k: float(v) for k, v in row.items()} for row in csv.DictReader(io.StringIO(told.out)))
+    assert list(early) == ["mean", "sd", "q05", "q25", "q50", "q75", "q95"]
+    assert early["mean"] > 5 * late["mean"]
+    assert early["q05"] <= early["q50"] <= early["q95"]
+    assert all(row[name] == int(row[name]) for row in (early, late) for name in ("q05", "q50", "q95"))
+
+
+def test_a_study_of_counts_and_numbers_is_reported(project, arrivals, gpbench, monkeypatch):
+    where = places.find()
+    assert gpbench("data", "prepare", "boston").code == 0
+    overrides = "methods=[constant,linear,svgp] datasets=[arrivals,boston] splits=2 budget=smoke"
+    plan = planning.make(where, "default", f"{overrides} tables=[counts_mnll]")
+    planning.freeze(plan, where)
+    batch = project / "batch.json"
+    batch.write_text(json.dumps({"groups": [group for part in plan.batches for group in part["groups"]]}))
+    monkeypatch.setattr("sys.argv", ["run", str(batch), str(project / "done.json")])
+    assert run.main() == 0
+    collect.collect(where, plan.name)
+    folder = where.results / plan.name
+    view = View(folder)
+    assert set(view.done.query("dataset == 'arrivals'")["method"]) == {"constant", "svgp"}
+    assert view.error_metric("arrivals") == "rmse"
+    for command in ("table", "figure", "statistics", "scorecard", "page"):
+        more = ["--published", str(REPOSITORY / "published")] if command == "scorecard" else []
+        assert report.main([command, str(folder), *more]) == 0, command
+    assert {path.stem for path in (folder / "figures").iterdir()} >= set(FIGURE_NAMES)
+    counts = pd.read_csv(folder / "tables/counts_mnll.csv").set_index("method")
+    assert counts.loc["svgp", "mean"] == pytest.approx(view.per_split("mnll", "arrivals")["svgp"].mean())
+    assert counts.loc["linear", "statuses"].startswith("skipped: regression")
+    rest = pd.read_csv(folder / "tables/regression_rmse.csv")
+    assert set(rest["dataset"]) == {"boston"}
