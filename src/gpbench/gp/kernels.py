@@ -22,11 +22,13 @@ def rbf(x1: Tensor, x2: Tensor, lengthscale: Tensor, outputscale: Tensor) -> Ten
     return (left @ right.mT).exp()
 
 
-def start_lengthscale(x: Tensor, mask: Tensor) -> Tensor:
-    """Initial lengthscale sqrt(sum_d var x_d) `[R]`: sqrt(D) on standardised inputs.
+def start_lengthscale(x: Tensor, mask: Tensor, given: float | None = None) -> Tensor:
+    """Initial lengthscale `[R]`: the one given, else sqrt(sum_d var x_d), which is sqrt(D) on standardised inputs.
 
     x `[R, N, D]`; mask `[R, N]` is 1 in the rows that count, 0 in padding.
     """
+    if given is not None:
+        return x.new_full(x.shape[:1], given)
     mask = mask[..., None]
     count = mask.sum(1, keepdim=True)
     centred = (x - (mask * x).sum(1, keepdim=True) / count) * mask

@@ -24,7 +24,7 @@ from scipy.spatial.distance import pdist
 from torch import Tensor
 
 from gpbench import streams
-from gpbench.gp import inducing, likelihoods, linalg, propagation
+from gpbench.gp import likelihoods, linalg, propagation
 from gpbench.gp.sparse import Layer
 from gpbench.hyper import Annotated, Gt, Le, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods import layers
@@ -128,9 +128,9 @@ class Method(GradientMethod):
         hyper, train = self.hyper, data.full()
         x, rngs = train.x.double(), [streams.rng(key, "init") for key in keys]
         rows = [part[:n].cpu().numpy() for part, n in zip(x, data.count.tolist(), strict=True)]
-        pairs = list(zip(rows, rngs, strict=True))
-        z = x.new_tensor(np.stack([inducing.kmeans(part, hyper.num_inducing, rng) for part, rng in pairs]))
-        lengthscale = hyper.lengthscale * x.new_tensor([median_distance(*pair) for pair in pairs])
+        z = layers.start_inducing(x, data.count, hyper.num_inducing, rngs)
+        distances = [median_distance(*pair) for pair in zip(rows, rngs, strict=True)]
+        lengthscale = hyper.lengthscale * x.new_tensor(distances)
         outputscale = hyper.outputscale
         state = State({}, {"num_rows": data.count.to(x)})
         for name in self.names[:-1]:

@@ -23,11 +23,12 @@ from torch import Tensor
 
 from gpbench import streams
 from gpbench.evaluation.predictive import Predictive
-from gpbench.gp import inducing, kernels, likelihoods, linalg, quadrature, sparse
+from gpbench.gp import kernels, likelihoods, linalg, quadrature, sparse
 from gpbench.gp.sparse import Layer
 from gpbench.hyper import Annotated, Fraction, Gt, Lt, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods.base import Batch, SamplerMethod, State, TrainingSet
 from gpbench.methods.dsvi import mean_map
+from gpbench.methods.layers import start_inducing
 from gpbench.sampling import sghmc
 from gpbench.streams import Key
 
@@ -70,7 +71,8 @@ class Method(SamplerMethod):
     def init(self, data: TrainingSet, keys: list[Key]) -> State:
         """v = 0, Z by k-means, pushed through the mean functions for the deeper layers."""
         train = data.full()
-        x, z = train.x, self._centres(train, data.count, keys)
+        rngs = [streams.rng(key, "init") for key in keys]
+        x, z = train.x, start_inducing(train.x, data.count, self.hyper.num_inducing, rngs)
         width = min(self.hyper.hidden_width, x.shape[-1])
         state = State({})
         for name in self.names:
@@ -210,19 +212,8 @@ class Method(SamplerMethod):
         choice, kick, hidden = noise.split([1, coordinates, math.prod(shape[1:])], 1)
         return choice, kick, hidden.view(shape).permute(2, 3, 0, 1, 4)
 
-    def _centres(self, train: Batch, count: Tensor, keys: list[Key]) -> Tensor:
-        """k-means centres of each replica's training inputs `[R, M, D]`."""
-        centres = [
-            torch.as_tensor(inducing.kmeans(x[:n].cpu().numpy(), self.hyper.num_inducing, streams.rng(key, "init")))
-            for x, n, key in zip(train.x, count.tolist(), keys, strict=True)
-        ]
-        return torch.stack(centres).to(train.x)
-
     def _first_layer(self, name: str, x: Tensor, z: Tensor, mask: Tensor, num_outputs: int) -> dict[str, Tensor]:
-        if self.hyper.lengthscale is None:
-            lengthscale = kernels.start_lengthscale(x, mask)
-        else:
-            lengthscale = x.new_full(x.shape[:1], self.hyper.lengthscale)
+        lengthscale = kernels.start_lengthscale(x, mask, self.hyper.lengthscale)
         return {
             f"{name}.inducing_inputs": z,
             f"{name}.whitened_values": z.new_zeros(*z.shape[:2], num_outputs),

@@ -21,17 +21,17 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from gpbench import streams
 from gpbench.errors import UserError
-from gpbench.gp import inducing, kernels, likelihoods, linalg, lowrank, propagation, psi
+from gpbench.gp import kernels, likelihoods, linalg, lowrank, propagation, psi
 from gpbench.gp.sparse import Layer
 from gpbench.hyper import PositiveFloat, PositiveInt, dataclass
 from gpbench.methods.base import Batch, GradientMethod, State, TrainingSet
 from gpbench.methods.dsvi import mean_map
+from gpbench.methods.layers import start_inducing
 
 Gaussians = tuple[Tensor, Tensor | None]
 """Means and variances `[R, N, W]` of independent variables; no variance: known values."""
@@ -77,7 +77,8 @@ class Method(GradientMethod):
     def init(self, data: TrainingSet, keys: list[streams.Key]) -> State:
         hyper, train = self.hyper, data.full()
         x, y, mask = train.x, train.y, train.weight
-        z = self.start_inducing(train, data.count, [streams.rng(key, "init") for key in keys])
+        rngs = [streams.rng(key, "init") for key in keys]
+        z = start_inducing(x, data.count, hyper.num_inducing, rngs)
         weights = principal_map(x, mask, min(hyper.hidden_width, x.shape[-1]))
         components, buffers, params = x @ weights * mask[..., None], {"x": x, "y": y, "mask": mask}, {}
         for name in self.names[:-1]:
@@ -89,16 +90,9 @@ class Method(GradientMethod):
             x, z = components, z @ weights if name == "layer1" else z
         return State(params | self.start_layer(self.names[-1], x, z, mask, hyper.noise_variance), buffers)
 
-    def start_inducing(self, train: Batch, count: Tensor, rngs: list[np.random.Generator]) -> Tensor:
-        """k-means centres of each replica's training inputs `[R, M, D]`."""
-        rows = [x[:n].cpu().numpy() for x, n in zip(train.x, count.tolist(), strict=True)]
-        centres = [inducing.kmeans(x, self.hyper.num_inducing, rng) for x, rng in zip(rows, rngs, strict=True)]
-        return train.x.new_tensor(np.stack(centres))
-
     def start_layer(self, name: str, x: Tensor, z: Tensor, mask: Tensor, noise_variance: float) -> dict[str, Tensor]:
         """Parameters of a layer whose inputs are like x `[R, N, W]`."""
-        start, replicas = self.hyper.lengthscale, len(x)
-        lengthscale = kernels.start_lengthscale(x, mask) if start is None else x.new_full((replicas,), start)
+        replicas, lengthscale = len(x), kernels.start_lengthscale(x, mask, self.hyper.lengthscale)
         return {
             f"{name}.inducing_inputs": z,
             f"{name}.log_lengthscale": lengthscale.log()[:, None].repeat(1, x.shape[-1]),

@@ -32,6 +32,7 @@ from gpbench.hyper import PositiveFloat, PositiveInt, dataclass
 from gpbench.methods import dgp_meanfield
 from gpbench.methods.base import Batch, State, TrainingSet
 from gpbench.methods.dgp_meanfield import Gaussians, double
+from gpbench.methods.layers import start_inducing
 
 START_DEVIATION = 0.1
 """Standard deviation of v at the start; at 1, f would hide what the networks say."""
@@ -79,7 +80,7 @@ class Method(dgp_meanfield.Method):
     def init(self, data: TrainingSet, keys: list[streams.Key]) -> State:
         hyper, train = self.hyper, data.full()
         rngs = [streams.rng(key, "init") for key in keys]
-        x, z, params = train.x, self.start_inducing(train, data.count, rngs), {}
+        x, z, params = train.x, start_inducing(train.x, data.count, hyper.num_inducing, rngs), {}
         width = min(hyper.hidden_width, x.shape[-1])
         for name in self.names[:-1]:
             params |= self.start_layer(name, x, z, train.weight, hyper.layer_noise_variance)

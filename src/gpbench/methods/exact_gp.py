@@ -59,8 +59,7 @@ class Method(GradientMethod):
     def init(self, data: TrainingSet, keys: list[streams.Key]) -> State:
         train = data.full()
         x, replicas = train.x, train.x.shape[0]
-        start = self.hyper.lengthscale
-        lengthscale = kernels.start_lengthscale(x, train.weight) if start is None else x.new_full((replicas,), start)
+        lengthscale = kernels.start_lengthscale(x, train.weight, self.hyper.lengthscale)
         params = {
             "log_lengthscale": lengthscale.log()[:, None].repeat(1, x.shape[-1]),
             "log_outputscale": x.new_full((replicas,), math.log(self.hyper.outputscale)),

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gpbench import streams
-from gpbench.gp import kernels, linalg
+from gpbench.gp import inducing, kernels, linalg
 from gpbench.gp.sparse import Layer
 from gpbench.streams import Key
+
+
+def start_inducing(x: Tensor, count: Tensor, num: int, rngs: list[np.random.Generator]) -> Tensor:
+    """k-means centres `[R, num, D]` of the rows x `[R, n, D]`, of which the first count `[R]` are not padding."""
+    rows = [part[:n].cpu().numpy() for part, n in zip(x, count.tolist(), strict=True)]
+    return x.new_tensor(np.stack([inducing.kmeans(part, num, rng) for part, rng in zip(rows, rngs, strict=True)]))
 
 
 def init_layer(

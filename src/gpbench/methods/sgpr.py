@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 from gpbench import streams
-from gpbench.gp import inducing, kernels, likelihoods, lowrank
+from gpbench.gp import kernels, likelihoods, lowrank
 from gpbench.hyper import PositiveFloat, PositiveInt, dataclass
 from gpbench.methods.base import Batch, GradientMethod, State, TrainingSet
+from gpbench.methods.layers import start_inducing
 
 NAME = "sparse GP"
 """of its one layer, in the events of the Cholesky helper"""
@@ -45,15 +46,10 @@ class Method(GradientMethod):
     def init(self, data: TrainingSet, keys: list[streams.Key]) -> State:
         train = data.full()
         x, replicas = train.x, len(keys)
-        rows = [x[r, :n].cpu().numpy() for r, n in enumerate(data.count.tolist())]
-        z = [
-            torch.as_tensor(inducing.kmeans(part, self.hyper.num_inducing, streams.rng(key, "init")))
-            for part, key in zip(rows, keys, strict=True)
-        ]
-        start = self.hyper.lengthscale
-        lengthscale = kernels.start_lengthscale(x, train.weight) if start is None else x.new_full((replicas,), start)
+        rngs = [streams.rng(key, "init") for key in keys]
+        lengthscale = kernels.start_lengthscale(x, train.weight, self.hyper.lengthscale)
         params = {
-            "inducing_inputs": torch.stack(z).to(x),
+            "inducing_inputs": start_inducing(x, data.count, self.hyper.num_inducing, rngs),
             "log_lengthscale": lengthscale.log()[:, None].repeat(1, x.shape[-1] if self.hyper.ard else 1),
             "log_outputscale": x.new_full((replicas,), math.log(self.hyper.outputscale)),
             "log_noise_variance": x.new_full((replicas,), math.log(self.hyper.noise_variance)),

@@ -20,12 +20,11 @@ import torch
 from torch import Tensor
 
 from gpbench import streams
-from gpbench.gp import inducing, likelihoods, natural, quadrature, sparse
-from gpbench.gp.kernels import start_lengthscale
+from gpbench.gp import kernels, likelihoods, natural, quadrature, sparse
 from gpbench.gp.sparse import Layer
 from gpbench.hyper import PositiveFloat, PositiveInt, dataclass
 from gpbench.methods.base import Batch, GradientMethod, State, TrainingSet
-from gpbench.methods.layers import by_row, init_layer, layer, source
+from gpbench.methods.layers import by_row, init_layer, layer, source, start_inducing
 
 
 @dataclass(frozen=True)
@@ -73,20 +72,15 @@ class Method(GradientMethod):
 
     def start_inducing(self, train: Batch, count: Tensor, keys: list[streams.Key]) -> Tensor:
         """k-means centres of each replica's training inputs `[R, M, D]`."""
-        rows = [x[:n].cpu().numpy() for x, n in zip(train.x, count.tolist(), strict=True)]
-        centres = [
-            torch.as_tensor(inducing.kmeans(x, self.hyper.num_inducing, streams.rng(key, "init")))
-            for x, key in zip(rows, keys, strict=True)
-        ]
-        return torch.stack(centres).to(train.x)
+        rngs = [streams.rng(key, "init") for key in keys]
+        return start_inducing(train.x, count, self.hyper.num_inducing, rngs)
 
     def start_layer(
         self, name: str, x: Tensor, mask: Tensor, z: Tensor, num_outputs: int, factor: float = 1.0
     ) -> dict[str, Tensor]:
         """Parameters of a layer with inputs like x `[R, N, D]`, of which the mask `[R, N]` counts."""
         hyper = self.hyper
-        given = hyper.lengthscale is not None
-        lengthscale = x.new_full(x.shape[:1], hyper.lengthscale) if given else start_lengthscale(x, mask)
+        lengthscale = kernels.start_lengthscale(x, mask, hyper.lengthscale)
         return init_layer(name, z, num_outputs, lengthscale, hyper.outputscale, factor, hyper.ard, hyper.separate)
 
     def start_noise(self, z: Tensor) -> dict[str, Tensor]:
