@@ -222,5 +222,5 @@ class Study:
     """besides those that every study has"""
     pairs: list[tuple[str, str]] = field(default_factory=list)
     """of its methods, whose scores the table `differences` compares: the first minus the second"""
-    published: list[str] = field(default_factory=list)
-    """citation keys of the scorecard; none: all of published/"""
+    published: list[str] | None = None
+    """citation keys of the scorecard, which may be none; null: all of published/"""

@@ -139,7 +139,7 @@ def order_of_rows_matters(case: Case, permuted) -> str:
         before = rng.bit_generator.state
         case.method.fit(x, y[:, 0].astype(int) if case.cell["what"]["data"]["classes"] else y, rng)
         return "draws rows at random" if rng.bit_generator.state != before else ""
-    if len(case.fold.train) > case.method.hyper.batch_size:
+    if len(case.fold.train) > getattr(case.method.hyper, "batch_size", np.inf):
         return "learns from mini-batches"
     if noise_size(case, 1) != noise_size(case, 2):
         return "every row has noise of its own"

@@ -10,6 +10,7 @@ from gpbench.methods.dgp_rff import Hyperparameters, Method
 
 TREATMENTS = ("prior_fixed", "var_fixed", "var_resampled")
 KERNELS = ("rbf", "arc_cosine")
+TASKS = ("regression", "binary", "multiclass")
 OPTIONS = [
     {"frequencies": treatment, "kernel": kernel, "feed_forward": feed_forward, "local_reparameterisation": local}
     for treatment, kernel, feed_forward, local in product(TREATMENTS, KERNELS, [False, True], [False, True])

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from gpbench.errors import UserError
 from gpbench.gp import linalg, propagation
 from gpbench.methods import dgp_meanfield, sgpr
 from gpbench.methods.base import State
@@ -149,13 +148,6 @@ def test_nan_stays_in_its_replica():
     linalg.events()
     cases.assert_nan_stays_in_its_replica(method(), "regression")
     assert {(e["replica"], e["failed"]) for e in linalg.events()} == {(1, True)}
-
-
-def test_a_minibatch_is_refused():
-    ours, data = method(), cases.training_set(*cases.problem("regression"))
-    state = ours.init(data, cases.keys(1))
-    with pytest.raises(UserError, match="batch_size"):
-        ours.loss(state, data.take(torch.arange(20)[None]), NO_NOISE)
 
 
 @pytest.mark.parametrize("width", [2, 3, 5])

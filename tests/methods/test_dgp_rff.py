@@ -15,10 +15,10 @@ from gp_cases import (
     train,
     training_set,
 )
-from rff_cases import KERNELS, OPTIONS, TREATMENTS, method, named, start
+from rff_cases import KERNELS, OPTIONS, TASKS, TREATMENTS, method, named, start
 from torch.distributions import MultivariateNormal, Normal, kl_divergence
 
-from cases import CLASSES, CONF
+from cases import CONF
 from gpbench import config
 from gpbench.data import sources
 from gpbench.gp import features, kernels
@@ -158,7 +158,7 @@ def test_kl_of_the_start_is_that_of_the_weights():
     torch.testing.assert_close(made.kl(State(params)), expected)
 
 
-@pytest.mark.parametrize("task", CLASSES)
+@pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("options", OPTIONS, ids=named)
 def test_mini_batches_are_unbiased(options, task):
     """At fixed noise, which follows its row where rows have their own."""
@@ -202,7 +202,7 @@ def test_lengthscales_move_fixed_frequencies_under_the_prior_and_only_the_kl_und
             torch.testing.assert_close(of_loss, of_kl, rtol=1e-12, atol=0)
 
 
-@pytest.mark.parametrize("task", CLASSES)
+@pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("options", OPTIONS, ids=named)
 def test_batched_replicas_equal_one_at_a_time(options, task):
     """Loss, gradient and prediction."""

@@ -135,7 +135,7 @@ def build(
         "budget": "quick",
         "splits": list(range(splits)),
         "settings": {method: (settings or {}).get(method, {}) for method in methods},
-        **{"figures": [], "tables": [], "pairs": [], "published": []},
+        **{"figures": [], "tables": [], "pairs": [], "published": None},
         "expected": [[m, d, s] for m in methods for d in datasets for s in range(splits)],
         "commit": "0123abc",
         "machine": {"cores": 2},

@@ -24,7 +24,9 @@ def texts(figure) -> str:
 def surface(layer: int, output: int, mean) -> pd.DataFrame:
     """mean(x0, x1) on a grid of 5 x 3."""
     x0, x1 = (values.ravel() for values in np.meshgrid(np.linspace(0, 4, 5), np.linspace(-1, 1, 3)))
-    return pd.DataFrame({"layer": layer, "output": output, "x0": x0, "x1": x1, "mean": mean(x0, x1), "sd": 0.1})
+    names = {"x0_name": "position", "x1_name": "velocity"}
+    columns = {"layer": layer, "output": output, "x0": x0, "x1": x1, "mean": mean(x0, x1), "sd": 0.1}
+    return pd.DataFrame(columns | names)
 
 
 def with_surfaces(folder, status=lambda *_: DONE):

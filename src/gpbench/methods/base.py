@@ -120,7 +120,10 @@ class ClosedFormMethod(Method, ABC):
 
 
 class GradientMethod(Method, ABC):
-    """A method that minimises `loss` by Adam with `hyper.learning_rate`, but for what `step_own` moves."""
+    """A method that minimises `loss` by Adam with `hyper.learning_rate`, but for what `step_own` moves.
+
+    Steps take mini-batches of `hyper.batch_size` rows; without that hyperparameter always all rows.
+    """
 
     @abstractmethod
     def init(self, data: TrainingSet, keys: list[Key]) -> State:

@@ -25,7 +25,6 @@ import torch
 from torch import Tensor
 
 from gpbench import streams
-from gpbench.errors import UserError
 from gpbench.gp import kernels, likelihoods, linalg, lowrank, propagation, psi
 from gpbench.gp.sparse import Layer
 from gpbench.hyper import PositiveFloat, PositiveInt, dataclass
@@ -54,7 +53,6 @@ class Hyperparameters:
     hidden_variance: PositiveFloat = 0.1
     jitter: PositiveFloat = 1e-3
     learning_rate: PositiveFloat = 0.05
-    batch_size: PositiveInt = 1_000_000_000
 
 
 def principal_map(x: Tensor, mask: Tensor, width: int) -> Tensor:
@@ -110,10 +108,6 @@ class Method(GradientMethod):
 
     def loss(self, state: State, batch: Batch, noise: Tensor) -> Tensor:
         mask = state.buffers["mask"].double()
-        if batch.x.shape[1] != mask.shape[1]:
-            raise UserError(
-                "dgp_meanfield: every training row has variables of its own; leave batch_size above their number"
-            )
         params = double(state.params)
         variables = self.variables(params, double(state.buffers))
         bound = sum(self.entropy(variance, mask) for _, variance in variables[1:-1])

@@ -56,6 +56,8 @@ class Hyperparameters:
         """Why these settings fit no data of a task; empty where they do."""
         if self.multiclass == "softmax" and task != "multiclass":
             return f"multiclass: softmax is for multiclass data, not {task}"
+        if self.exposure != 1 and task != "counts":
+            return f"exposure is for counts, not {task}"
         return ""
 
 

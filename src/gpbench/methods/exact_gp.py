@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gpbench import streams
 from gpbench.gp import kernels, likelihoods, linalg
-from gpbench.hyper import PositiveFloat, PositiveInt, dataclass
+from gpbench.hyper import PositiveFloat, dataclass
 from gpbench.methods.base import Batch, GradientMethod, State, TrainingSet
 
 
@@ -29,7 +29,6 @@ class Hyperparameters:
     noise_variance: PositiveFloat = 0.1
     jitter: PositiveFloat = 1e-8
     learning_rate: PositiveFloat = 0.05
-    batch_size: PositiveInt = 1_000_000_000
 
 
 class LogDensity(torch.autograd.Function):

@@ -33,7 +33,6 @@ class Hyperparameters:
     noise_variance: PositiveFloat = 0.1
     jitter: PositiveFloat = 1e-6
     learning_rate: PositiveFloat = 0.05
-    batch_size: PositiveInt = 1_000_000_000
 
 
 class Method(sgpr.Method):

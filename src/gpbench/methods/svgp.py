@@ -54,6 +54,8 @@ class Hyperparameters:
         """Why these settings fit no data of a task; empty where they do."""
         if self.multiclass == "softmax" and task != "multiclass":
             return f"multiclass: softmax is for multiclass data, not {task}"
+        if self.exposure != 1 and task != "counts":
+            return f"exposure is for counts, not {task}"
         return ""
 
 
@@ -95,6 +97,11 @@ class Method(GradientMethod):
 
     def noise_size(self, batch_size: int, step: int = 0, steps: int = 1) -> int:
         return batch_size * self.hyper.samples_train * self.row_noise
+
+    def frozen(self, step: int, steps: int) -> frozenset[str]:
+        """The common scale of the classes' functions, which robust-max cannot see: Adam would follow its rounding."""
+        unseen = isinstance(self.likelihood, likelihoods.RobustMax) and self.hyper.separate == "none"
+        return frozenset({f"{self.names[-1]}.log_outputscale"} if unseen else ())
 
     def layers(self, state: State) -> list[Layer]:
         """Layers in the order in which they are applied."""

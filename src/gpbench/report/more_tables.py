@@ -94,7 +94,8 @@ def differences(view: View) -> Table:
             shown.append(row | {"splits": found.n})
     note = (
         "Mean over the splits that both have; below zero the first is better. In brackets the 95 % Nadeau-Bengio "
-        "interval, which allows for training sets that overlap (not corrected for the number of pairs)."
+        "interval, which allows for training sets that overlap (not corrected for the number of pairs); a single "
+        "split has none."
     )
     return Table(pd.DataFrame(data), pd.DataFrame(shown), "Paired differences", note)
 

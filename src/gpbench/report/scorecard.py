@@ -195,11 +195,12 @@ def _with_interval(row) -> str:
 def write_scorecard(view: View, published: str | Path, folder: str | Path) -> list[Path]:
     """Write `folder`/scorecard.csv, .md, .html and .json."""
     printed = read_published(published)
-    wanted, known = view.study["published"], sorted(printed["source"].unique())
+    known = sorted(printed["source"].unique())
+    wanted = known if view.study["published"] is None else view.study["published"]
     for key in wanted:
         if key not in known:
             raise unknown("citation key", key, known, f"published of study {view.study['name']!r}")
-    card = scorecard(view, printed[printed["source"].isin(wanted or known)])
+    card = scorecard(view, printed[printed["source"].isin(wanted)])
     table, stem = to_table(card), Path(folder) / "scorecard"
     records = json.loads(card.to_json(orient="records"))
     texts = {

@@ -98,9 +98,12 @@ def _check_varied(study: schema.Study, name: str, variant: Variant, given: list[
 def _check_names(places: Places, study: schema.Study) -> None:
     """Refuse what is named twice, and a number of splits for a data set that is not there."""
     printed = [path.stem for path in (places.root / "published").glob("*.csv")]
-    for key in study.published:
+    for key in study.published or []:
         if printed and key not in printed:
             raise unknown("citation key", key, printed, f"published of study {study.name!r}")
+    for a, b in study.pairs:
+        if a == b:
+            raise UserError(f"pairs of study {study.name!r} compare {a!r} with itself; name two methods")
     for name in {name for pair in study.pairs for name in pair}:
         if name not in study.methods:
             raise unknown("method", name, study.methods, f"pairs of study {study.name!r}")

@@ -77,7 +77,7 @@ def write(where: Places, name: str, kind: str) -> None:
 def answers(method: Any, kind: str) -> bool:
     """Whether a method has a lower bound, draws of the functions of its layers, or a stored state at all."""
     if kind == "bounds":
-        return isinstance(method, GradientMethod)
+        return isinstance(method, GradientMethod) and hasattr(method.hyper, "batch_size")
     if kind == "inputs":
         return isinstance(method, GradientMethod | SamplerMethod)
     return hasattr(method, "functions")
@@ -142,7 +142,8 @@ def surfaces(fitted: Fitted) -> pd.DataFrame:
     targets = fitted.fold.targets[fitted.fold.train]
     parts = [_surface(0, observed, targets, np.zeros_like(targets))]
     parts += [_surface(layer, x, f.mean(0), f.std(0)) for layer, f in enumerate(_functions(fitted, x), 1)]
-    return pd.concat(parts, ignore_index=True)
+    names = dict(zip(("x0_name", "x1_name"), fitted.table.input_names, strict=True))
+    return pd.concat(parts, ignore_index=True).assign(**names)
 
 
 def inputs(fitted: Fitted) -> pd.DataFrame:

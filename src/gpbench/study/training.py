@@ -108,8 +108,8 @@ class Fit(LightningModule, ABC):
 
     def _batch_size(self, hyper: Any) -> int | None:
         """Rows of a mini-batch, drawn with replacement; None where every replica takes all its rows."""
-        size, counts = hyper.batch_size, self.data.count
-        if bool((counts <= size).all()):
+        size, counts = getattr(hyper, "batch_size", None), self.data.count
+        if size is None or bool((counts <= size).all()):
             return None
         if bool((counts <= size).any()):
             raise ValueError(

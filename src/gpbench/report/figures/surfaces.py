@@ -39,9 +39,9 @@ def surfaces(view: View) -> Figure:
         for scale, axis in zip(drawn, row, strict=False):
             if scale is not None and (axis is row[len(line) - 1] or not shared):
                 figure.colorbar(scale, ax=axis, fraction=0.06, pad=0.03).outline.set_visible(False)
-            axis.set_xlabel("first input")
+            axis.set_xlabel(line[0].rows["x0_name"].iloc[0])
             axis.tick_params(labelleft=axis is row[0])
-        row[0].set_ylabel("second input")
+        row[0].set_ylabel(line[0].rows["x1_name"].iloc[0])
     return figure
 
 
