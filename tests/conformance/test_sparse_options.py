@@ -1,4 +1,4 @@
-"""What svgp and dsvi do when asked keeps the contracts too: kernels of their own, softmax, natural gradients."""
+"""Options of svgp, dsvi and aep keep the contracts too: kernels of their own, softmax, natural gradients, powers."""
 
 import pytest
 from contracts import (
@@ -6,6 +6,7 @@ from contracts import (
     batched_is_looped,
     learning_beats_the_constant_predictor,
     permuting_test_rows_permutes_predictions,
+    permuting_training_rows_changes_nothing,
     resumed_is_uninterrupted,
     single_precision_is_close,
 )
@@ -18,6 +19,8 @@ OPTIONS = [
     ("svgp", "multiclass", {"separate": "all", "multiclass": "softmax", "natural_gradients": True}),
     ("dsvi", "regression", {"separate": "all", "natural_gradients": True}),
     ("dsvi", "multiclass", {"ard": False, "separate": "kernels", "multiclass": "softmax", "samples_train": 2}),
+    ("aep", "regression", {"batch_size": 1000, "mean_function": "linear", "power": 0.5}),
+    ("aep", "binary", {"batch_size": 1000, "ard": False, "separate": "kernels", "layers": 1}),
 ]
 
 
@@ -38,6 +41,7 @@ CONTRACTS = [
     resumed_is_uninterrupted,
     single_precision_is_close,
     permuting_test_rows_permutes_predictions,
+    permuting_training_rows_changes_nothing,
     a_diverged_replica_leaves_the_others_alone,
 ]
 
