@@ -62,6 +62,7 @@ def test_surfaces_show_data_fits_and_hidden_functions_of_the_first_split(tmp_pat
     limits = {title: axis.collections[0].get_clim() for title, axis in maps.items()}
     assert limits["training data"] == limits["SVGP"] == limits["DSVI (2 layers)"] == (-1, 41)
     assert limits[hidden[1]] == (0, 2)
+    assert (maps["SVGP"].get_xlabel(), maps["training data"].get_ylabel()) == ("position", "velocity")
 
 
 def test_surfaces_keep_a_place_for_a_method_that_failed(tmp_path):

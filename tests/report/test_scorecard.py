@@ -10,6 +10,7 @@ from synthetic_study import build
 from gpbench import config
 from gpbench.errors import UserError
 from gpbench.evaluation.metrics import METRICS
+from gpbench.report.figures import write_figure
 from gpbench.report.figures.curves import QUOTED
 from gpbench.report.scorecard import (
     COLUMNS,
@@ -83,6 +84,17 @@ def test_a_number_stands_for_the_method_that_the_study_has(view):
     card = scorecard(view, pd.DataFrame([row(view, ours_method="sgp_100|svgp"), row(view, ours_method="sgp_100")]))
     assert card["ours_method"].tolist() == ["svgp", "sgp_100"]
     assert card["ours_n"].tolist() == [5, 0]
+
+
+def test_a_study_may_ask_for_no_published_numbers(tmp_path):
+    folder = build(tmp_path / "s", ["svgp"], ["boston"])
+    study = json.loads((folder / "study.json").read_text())
+    (folder / "study.json").write_text(json.dumps(study | {"published": []}))
+    write_scorecard(View(folder), PUBLISHED, folder)
+    assert pd.read_csv(folder / "scorecard.csv").empty
+    assert "asks for none" in (folder / "scorecard.md").read_text()
+    for name in ("scorecard", "convergence", "log_density"):
+        assert len(write_figure(View(folder), name, folder / "figures")) == 2
 
 
 def test_same_splits_are_judged(tmp_path):

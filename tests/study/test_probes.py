@@ -178,6 +178,8 @@ def test_surfaces_hold_moments_of_every_layer_on_the_grid_of_the_training_rows()
     scaling = Scaling(np.array([2.0, 0.0]), np.array([1.0, 4.0]), np.array([100.0]), np.array([10.0]))
     fitted = dataclasses.replace(fitted, fold=dataclasses.replace(fitted.fold, scaling=scaling))
     rows = probes.surfaces(fitted)
+    assert {"fit_id", *rows.columns} == set(probes.COLUMNS["surfaces"])
+    assert rows[["x0_name", "x1_name"]].drop_duplicates().to_numpy().tolist() == [["x0", "x1"]]
     observed, hidden, f = (rows[rows["layer"] == layer] for layer in range(3))
     np.testing.assert_array_equal(observed[["x0", "x1"]], fitted.table.inputs[:n])
     np.testing.assert_array_equal(observed["mean"], fitted.fold.targets[:n, 0])

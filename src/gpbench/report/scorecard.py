@@ -38,6 +38,7 @@ COLUMNS = [
 ]
 
 # nats per test point for mnll, 5 % of the published number elsewhere
+ADDED = ["published", "published_sd", "ours", "ours_sd", "ours_n", "difference", "lower", "upper", "margin", "verdict"]
 MNLL_MARGIN = 0.05
 RELATIVE_MARGIN = 0.05
 
@@ -108,7 +109,7 @@ def scorecard(view: View, published: pd.DataFrame) -> pd.DataFrame:
     ours_n, difference, lower, upper, margin, verdict, ours_protocol, ours_budget; all numbers in the scale and
     direction of `ours_metric`."""
     named = published.assign(ours_method=[_our_method(view, names) for names in published["ours_method"]])
-    added = pd.DataFrame([_compare(view, row) for row in named.to_dict("records")])
+    added = pd.DataFrame([_compare(view, row) for row in named.to_dict("records")], columns=ADDED)
     added = added.assign(ours_protocol=view.study["protocol"], ours_budget=view.study["budget"])
     return pd.concat([named.reset_index(drop=True), added], axis=1)
 
@@ -169,6 +170,9 @@ def to_table(card: pd.DataFrame) -> Table:
             "verdict and note": card["verdict"] + card["note"].map(lambda note: f"; {note}" if note else ""),
         }
     )
+    title = "Published numbers beside ours"
+    if card.empty:
+        return Table(card, shown, title, "The study asks for none (`published` in its file).")
     note = (
         f"Ours: protocol {card['ours_protocol'].iloc[0]}, budget {card['ours_budget'].iloc[0]}. "
         "Mean ± standard deviation over splits (number of splits); a printed population standard deviation or "
@@ -176,7 +180,7 @@ def to_table(card: pd.DataFrame) -> Table:
         "published number elsewhere. agrees: the interval lies within the margin; better, worse: beyond it; "
         "inconclusive: neither. Splits differ in difficulty, so means under another protocol are not judged."
     )
-    return Table(card, shown, "Published numbers beside ours", note)
+    return Table(card, shown, title, note)
 
 
 def _with_sd(mean: float, sd: float, n: int) -> str:

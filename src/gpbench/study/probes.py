@@ -40,7 +40,7 @@ from gpbench.study.store import Store
 COLUMNS = {
     "bounds": ["fit_id", "batch", "bound"],
     "layers": ["fit_id", "chain", "layer", "output", "sample", "x", "f"],
-    "surfaces": ["fit_id", "layer", "output", "x0", "x1", "mean", "sd"],
+    "surfaces": ["fit_id", "layer", "output", "x0", "x1", "x0_name", "x1_name", "mean", "sd"],
     "inputs": ["fit_id", "row", "column", "x"],
 }
 GRID, SIDE = 201, 100

@@ -39,9 +39,9 @@ def surfaces(view: View) -> Figure:
         for scale, axis in zip(drawn, row, strict=False):
             if scale is not None and (axis is row[len(line) - 1] or not shared):
                 figure.colorbar(scale, ax=axis, fraction=0.06, pad=0.03).outline.set_visible(False)
-            axis.set_xlabel(line[0].rows["x0_name"].iloc[0])
+            axis.set_xlabel(_name(line[0], "x0_name"))
             axis.tick_params(labelleft=axis is row[0])
-        row[0].set_ylabel(line[0].rows["x1_name"].iloc[0])
+        row[0].set_ylabel(_name(line[0], "x1_name"))
     return figure
 
 
@@ -64,6 +64,11 @@ def _lines(view: View, rows: pd.DataFrame, dataset: str) -> Iterator[list[Panel]
             for (layer, output), group in hidden.groupby(["layer", "output"])
         ]
         yield from (maps[start : start + MAPS] for start in range(0, len(maps), MAPS))
+
+
+def _name(panel: Panel, axis: str) -> str:
+    """Name of an input; a data set without a finished fit shows none."""
+    return next(iter(panel.rows[axis]), "")
 
 
 def _draw(panel: Panel, axis: Axes) -> ScalarMappable | None:
