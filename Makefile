@@ -18,7 +18,7 @@ study: .venv/.ok  ## environment, data, the default study, report; ARGS goes to 
 	snakemake --cores $(CORES) $(ARGS)
 
 test: .venv/.ok  ## all tests
-	OMP_NUM_THREADS=1 python -m pytest -n $(CORES) $(ARGS)
+	OMP_NUM_THREADS=1 python -m pytest -n $(CORES) --no-loadscope-reorder $(ARGS)
 
 slow: .venv/.ok  ## tests that fit for minutes: accuracy on real data (needs GPBENCH_MIRROR)
 	OMP_NUM_THREADS=1 python -m pytest -n $(CORES) -m slow -rP tests/study/test_accuracy_sparse.py $(ARGS)
@@ -28,10 +28,11 @@ lint: .venv/.ok  ## style and one-way imports
 	ruff format --check .
 	lint-imports
 
-bench: .venv/.ok  ## timings beside GPyTorch, overhead of the loop, growth of DGP-RFF's cost
+bench: .venv/.ok  ## timings beside GPyTorch, overhead of the loop, growth of DGP-RFF's cost, steps and predictions of BSGP
 	OMP_NUM_THREADS=1 python bench/bench.py
 	OMP_NUM_THREADS=1 python bench/loop.py
 	OMP_NUM_THREADS=1 python bench/rff.py
+	OMP_NUM_THREADS=1 python bench/sampler.py
 
 figures: .venv/.ok  ## redraw the figures of the default study
 	snakemake --cores $(CORES) --forcerun figures --until figures

@@ -33,6 +33,10 @@ SMALL = {
     "num_samples": 8,
     "trials": 1,
     "iterations": 40,
+    "leapfrogs": 4,
+    "hidden_units": "[32,16]",
+    "grid_size": 10,
+    "generator_rate": 0.02,  # the published one is meant for 20,000 steps
 }
 
 
@@ -53,9 +57,15 @@ def table(task: str) -> Table:
     return Table(x, y[:, None], ["a", "b", "c"], ["y"])
 
 
+@functools.cache
+def composed(conf: Path, group: str, name: str, overrides: tuple[str, ...] = ()):
+    """A group item. Hundreds of cases ask for the same few, and Hydra takes 80 ms for each."""
+    return config.compose(conf, group, name, overrides)
+
+
 def methods(conf: Path) -> dict[str, config.MethodConfig]:
     """Every method that the project and installed plugins offer, as configured."""
-    return {name: config.compose(conf, "method", name) for name in config.options(conf, "method")}
+    return {name: composed(conf, "method", name) for name in config.options(conf, "method")}
 
 
 def every_case(conf: Path) -> list[tuple[str, str]]:
@@ -84,9 +94,9 @@ def cell(
 ) -> dict:
     """A cell as the planner makes it, with `SPLITS` fits."""
     data = data or table(task)
-    hyper = config.compose(conf, "method", name).hyper
+    hyper = composed(conf, "method", name).hyper
     small = tuple(f"{k}={v}" for k, v in SMALL.items() if hasattr(hyper, k))
-    boston = config.compose(conf, "dataset", "boston")
+    boston = composed(conf, "dataset", "boston")
     dataset = dataclasses.replace(
         boston,
         source=dataclasses.replace(boston.source, targets=data.target_names),
@@ -100,9 +110,9 @@ def cell(
     sizes = schema.Sizes(STEPS, STEPS, STEPS)
     return cells._cell(
         schema.Study("conformance", "", [name], [dataset.name], dtype=dtype, noise_block=BLOCK, splits=SPLITS),
-        config.compose(conf, "method", name, small),
+        composed(conf, "method", name, small),
         dataset,
-        config.compose(CONF, "protocol", protocol[0], protocol[1:]),
+        composed(CONF, "protocol", protocol[0], protocol[1:]),
         schema.Budget("conformance", "", {"default": sizes}),
         schema.Trainer("conformance", checkpoint_seconds=1e9, log_points=20, eval_points=2),
         list(small),
@@ -136,12 +146,23 @@ class Case:
 
     def __init__(self, name: str, task: str, folders, conf: Path = CONF, data=None, protocol=PROTOCOL) -> None:
         self.name, self.task, self.folders = name, task, folders
-        self.table = data or table(task)
-        self.cell = cell(name, task, "float64", conf, data, protocol)
-        self.single = cell(name, task, "float32", conf, data, protocol)
-        self.yardstick = cell(YARDSTICK, task)
+        self.table, self.conf, self.protocol = data or table(task), conf, protocol
+        self.cell = self.of_dtype("float64")
         self.method = predict.method(self.cell["what"])
         self.closed_form = isinstance(self.method, ClosedFormMethod)
+
+    def of_dtype(self, dtype: str) -> dict:
+        return cell(self.name, self.task, dtype, self.conf, self.table, self.protocol)
+
+    @functools.cached_property
+    def single(self) -> dict:
+        """The cell in single precision."""
+        return self.of_dtype("float32")
+
+    @functools.cached_property
+    def constant(self) -> Outcome:
+        """The constant predictor of split 0."""
+        return self.fit(group(cell(YARDSTICK, self.task, data=self.table, protocol=self.protocol), 0))[0]
 
     def folder(self) -> Path:
         return self.folders.mktemp(f"{self.name}-{self.task}")

@@ -14,6 +14,28 @@ from projects import copy_project
 # what moves the places of a project; a test must not see the developer's own
 PLACES = ("GPBENCH_ROOT", "GPBENCH_STORE", "GPBENCH_MIRROR", "GPBENCH_DVC_REMOTE", "MLFLOW_TRACKING_URI")
 
+# minutes each; begun first, so that parallel workers end together (`--no-loadscope-reorder`, see the Makefile)
+LONGEST = (
+    "workflow/test_graph.py",
+    "study/test_accuracy.py",
+    "study/test_asynchronous.py",
+    "study/test_accuracy_sparse.py",
+    "study/test_run.py",
+    "conformance/test_methods.py",
+    "study/test_targets.py",
+    "workflow/test_data_graph.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whole files change places, their tests keep their order."""
+
+    def place(item: pytest.Item) -> int:
+        file = "/".join(item.path.parts[-2:])
+        return LONGEST.index(file) if file in LONGEST else len(LONGEST)
+
+    items.sort(key=place)
+
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -43,7 +43,9 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--out", type=Path, help="file to write; default: standard output")
     one = add("collect", "gather a planned study's results", collect)
     one.add_argument("name")
-    one = add("verdict", "list what did not end well in a planned study; exit 1 if anything did not", verdict)
+    one = add(
+        "verdict", "list what did not end well in a planned study, then exit 1, and chains not converged", verdict
+    )
     one.add_argument("name")
     add("reference", "the configuration reference, as Markdown", reference)
     add("track", "log finished fits to MLflow", track)
@@ -93,9 +95,10 @@ def fit(arguments: argparse.Namespace) -> None:
         record = store.record(fit_id) if store.has(fit_id) else None
         if record is None:
             raise UserError(f"fit {fit_id} did not finish; run the same command again to resume it")
-        from gpbench.study.scoring import scores
+        from gpbench.study.scoring import mixing, scores
 
-        print(json.dumps({"fit_id": fit_id, "status": record["status"], **scores(store, record)}, indent=1))
+        said = {"fit_id": fit_id, "status": record["status"], **scores(store, record), **mixing(store, [fit_id])}
+        print(json.dumps(said, indent=1))
         if record["status"] != "done":
             raise UserError(
                 f"fit {fit_id}: {record['status']}: {record['reason']}; log: {store.folder(fit_id)}/log.txt"
@@ -166,11 +169,16 @@ def collect(arguments: argparse.Namespace) -> None:
 def verdict(arguments: argparse.Namespace) -> None:
     from gpbench.study import collect as collecting
 
-    lines = collecting.verdict(places.find(), arguments.name)
+    where = places.find()
+    unmixed = collecting.unmixed(where, arguments.name)
+    for line in unmixed:
+        print(line, file=sys.stderr)
+    lines = collecting.verdict(where, arguments.name)
     if lines:
         print("\n".join(lines), file=sys.stderr)
         raise UserError(f"{len(lines)} fits of {arguments.name} did not end well; `gpbench retry` clears them")
-    print(f"{arguments.name}: every fit ended well; open results/{arguments.name}/report.html")
+    but = f", but the chains of {len(unmixed)} splits have not converged" if unmixed else ""
+    print(f"{arguments.name}: every fit ended well{but}; open results/{arguments.name}/report.html")
 
 
 def track(arguments: argparse.Namespace) -> None:

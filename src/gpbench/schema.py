@@ -6,7 +6,7 @@ from dataclasses import field
 from decimal import Decimal
 from typing import Any, Literal
 
-from gpbench.hyper import Annotated, Ge, NonNegativeInt, PositiveFloat, PositiveInt, dataclass
+from gpbench.hyper import Annotated, Ge, Gt, NonNegativeInt, PositiveFloat, PositiveInt, dataclass
 
 Task = Literal["regression", "binary", "multiclass", "counts", "events"]
 Scheme = Literal["single", "asynchronous", "synchronous"]
@@ -22,6 +22,7 @@ class Method:
     reference: str
     tasks: list[Task]
     max_rows: PositiveInt | None = None
+    max_inputs: PositiveInt | None = None
     max_outputs: PositiveInt | None = None
     """targets predicted at once; null: any number"""
     family: str = ""
@@ -166,6 +167,8 @@ class Budget:
     """mini-batches on which a study with `probes: [bounds]` evaluates the objective of a finished fit ..."""
     bound_rows: PositiveInt = 50_000
     """... and their training rows"""
+    r_hat: Annotated[float, Gt(1)] | None = None
+    """largest R-hat of predictive mean and log density with which chains pass for mixed; null: they are not judged"""
 
 
 @dataclass(frozen=True)
@@ -213,9 +216,12 @@ class Study:
     variants: dict[str, dict[str, Any]] = field(default_factory=dict)
     """name -> {method, label, key: value, ...}: more methods of the study, which are a method with settings; a list of
     values makes a variant of each, whose name and label say `{key}` in its place"""
-    probes: list[Literal["bounds", "layers", "surfaces", "inputs"]] = field(default_factory=list)
+    probes: list[Literal["bounds", "layers", "surfaces", "inputs", "probabilities", "inducing"]] = field(
+        default_factory=list
+    )
     """what finished fits are asked besides predictions: the objective on large batches, the functions of every layer
-    over one input or two, the inputs of the test rows"""
+    over one input or two, the inputs of the test rows, the probability of class 1 over two inputs, kept states of the
+    inducing inputs and of the kernel of the first layer"""
     figures: list[str] = field(default_factory=list)
     """besides those that every study has"""
     tables: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Options of svgp, dsvi and aep keep the contracts too: kernels of their own, softmax, natural gradients, powers."""
+"""Options of svgp, dsvi, aep and bsgp keep the contracts too: kernels of their own, softmax, what is sampled, ..."""
 
 import pytest
 from contracts import (
@@ -21,6 +21,9 @@ OPTIONS = [
     ("dsvi", "multiclass", {"ard": False, "separate": "kernels", "multiclass": "softmax", "samples_train": 2}),
     ("aep", "regression", {"batch_size": 1000, "mean_function": "linear", "power": 0.5}),
     ("aep", "binary", {"batch_size": 1000, "ard": False, "separate": "kernels", "layers": 1}),
+    ("bsgp_1", "regression", {"sampled": "u", "objective": "vfe", "optimise_every": 2, "window": 5}),
+    ("bsgp_1", "binary", {"prior": "dpp"}),
+    ("ipvi_dgp_1", "regression", {"layers": 2}),
 ]
 
 

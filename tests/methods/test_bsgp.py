@@ -1,14 +1,11 @@
-"""BSGP: the FITC joint against dense algebra, the chain against the known posterior, replicas, prediction.
-
-Golden numbers marked [closed form] were computed in dense NumPy, apart from this code, on the toy
-x = (-1, -.5, 0, .5, 1), y = sin 2x, Z = (-1, 0, 1), lengthscale 0.6, outputscale 1.3, noise variance 0.05.
-"""
+"""BSGP: the FITC joint against dense algebra, the chain against the known posterior, replicas, prediction."""
 
 import math
 
 import numpy as np
 import pytest
 import torch
+from bsgp_cases import TOY_MEAN, TOY_SD, log_likelihood, posterior_covariance, toy
 
 from gpbench.methods.base import Batch, State, TrainingSet
 from gpbench.methods.bsgp import Hyperparameters, Method
@@ -16,39 +13,6 @@ from gpbench.sampling import sghmc
 from gpbench.streams import Key
 
 KEYS = [Key("toy", "common", split) for split in range(3)]
-TOY_MEAN = torch.tensor([-0.790710, 0.203596, 0.767218], dtype=torch.float64)  # of v [closed form]
-TOY_SD = torch.tensor([0.187473, 0.195537, 0.202412], dtype=torch.float64)
-
-
-def toy(replicas: int = 1) -> tuple[Method, State, Batch]:
-    """The toy at v = 0, without jitter."""
-    x = torch.linspace(-1, 1, 5, dtype=torch.float64).reshape(1, 5, 1).expand(replicas, -1, -1)
-    one = torch.ones(replicas, dtype=torch.float64)
-    params = {
-        "layer1.inducing_inputs": torch.tensor([[-1.0], [0.0], [1.0]], dtype=torch.float64).expand(replicas, -1, -1),
-        "layer1.whitened_values": torch.zeros(replicas, 3, 1, dtype=torch.float64),
-        "layer1.log_lengthscale": (0.6 * one).log()[:, None],
-        "layer1.log_outputscale": (1.3 * one).log(),
-        "log_noise_variance": (0.05 * one).log(),
-    }
-    method = Method(Hyperparameters(num_inducing=3, jitter=1e-12), "regression")
-    return method, State(params), Batch(x, torch.sin(2 * x), torch.ones(replicas, 5, dtype=torch.float64))
-
-
-def log_likelihood(method: Method, state: State, batch: Batch) -> torch.Tensor:
-    params = {name: value for name, value in state.params.items() if name != "log_noise_variance"}
-    return method.log_joint(params, state, batch, torch.empty(0)) - method.log_prior(params)
-
-
-def posterior_covariance(method: Method, state: State, batch: Batch) -> torch.Tensor:
-    """(I + A Lambda^-1 A^T)^-1 of v, from the Hessian of the log likelihood, which is quadratic in v."""
-
-    def value(v):
-        moved = State(state.params | {"layer1.whitened_values": v.reshape(1, 3, 1)})
-        return log_likelihood(method, moved, batch)[0]
-
-    hessian = torch.autograd.functional.hessian(value, torch.zeros(3, dtype=torch.float64))
-    return torch.linalg.inv(torch.eye(3, dtype=torch.float64) - hessian)
 
 
 def training_set(task: str = "regression", counts=(40, 39, 40), dtype=torch.float64) -> TrainingSet:
@@ -128,8 +92,7 @@ def test_chains_sample_the_posterior_of_the_toy():
     for step in range(3000):
         (v,) = params.values()
         v.requires_grad_()
-        moved = {name: value for name, value in (state.params | params).items() if name != "log_noise_variance"}
-        potential = -method.log_joint(moved, state, batch, torch.empty(0))
+        potential = -method.log_joint(state.params | params, state.buffers, batch, torch.empty(0))
         (gradient,) = torch.autograd.grad(potential.sum(), v)
         noise = torch.randn(chains, 3, generator=generator, dtype=torch.float64)
         params, memory = sghmc.step(
@@ -165,7 +128,7 @@ def test_gradient_agrees_with_finite_differences(task):
     values = [(state.params[name] + 0.1 * torch.randn_like(state.params[name])).requires_grad_() for name in names]
 
     def log_joint(*values):
-        return method.log_joint(dict(zip(names, values, strict=True)), state, batch, hidden)
+        return method.log_joint(state.params | dict(zip(names, values, strict=True)), state.buffers, batch, hidden)
 
     assert torch.autograd.gradcheck(log_joint, values, rtol=1e-3, atol=1e-4)
 
@@ -253,3 +216,66 @@ def test_learning_beats_the_constant_predictor(task, dtype, gain):
     y = data.targets.double().numpy()
     constant = -math.log(2) if task == "binary" else -0.5 * np.log(2 * np.pi * np.e * y.var())
     assert predictive.log_prob(y if task == "regression" else y[:, 0]).mean() > constant + gain
+
+
+@pytest.mark.parametrize("sampled", ["u", "u_theta", "u_theta_z"])
+def test_the_chain_moves_what_is_sampled_and_adam_the_rest(sampled):
+    method, data = small(sampled=sampled, layers=2, optimise_every=2), training_set()
+    state = method.init(data, KEYS)
+    start = dict(state.params)
+    noise = torch.zeros(3, method.noise_size(40), dtype=torch.float64)
+    assert set(method.sampled(state.params)) | set(method.optimised(state.params)) == set(state.params)
+    method.step(state, data.full(), noise, 1, 100)  # no Adam step
+    moved = {name for name, value in state.params.items() if not torch.equal(value, start[name])}
+    assert moved == set(method.sampled(start))
+    method.step(state, data.full(), noise, 2, 100)
+    for name, value in method.optimised(state.params).items():
+        assert not torch.equal(value, start[name]), name
+        # the first step of Adam is one learning rate long, whatever the gradient
+        assert (value - start[name]).abs().max().item() <= method.hyper.learning_rate * 1.001
+    before = method.optimised(state.params)
+    method.step(state, data.full(), noise, 52, 100)  # burn-in is over
+    for name, value in before.items():
+        torch.testing.assert_close(state.params[name], value, rtol=0, atol=0)
+
+
+def test_adam_climbs_the_likelihood_of_what_is_not_sampled():
+    method, data = small(sampled="u", window=1), training_set(counts=(40,))
+    state, batch = method.init(data, KEYS[:1]), data.full()
+    fixed = method.sampled(state.params)
+
+    def value():
+        return log_likelihood(method, State(state.params | fixed, state.buffers), batch).item()
+
+    before = value()
+    for count in range(100):
+        state.params |= fixed
+        method._optimise(state, batch, torch.zeros(1, 1), torch.empty(0), count)
+    assert value() > before + 1
+
+
+def test_a_prior_of_inducing_inputs_that_are_not_sampled_is_refused():
+    assert "inducing inputs that are sampled" in Hyperparameters(prior="dpp", sampled="u").impossible("regression")
+    assert not Hyperparameters(prior="dpp").impossible("regression")
+
+
+def test_strauss_and_uniform_are_the_same_chain_and_dpp_is_another():
+    states = {}
+    for prior in ("uniform", "strauss", "dpp"):
+        method, data = small(prior=prior), training_set()
+        states[prior] = method.init(data, KEYS)
+        run(method, states[prior], data.full(), 5)
+    z = {prior: state.params["layer1.inducing_inputs"] for prior, state in states.items()}
+    torch.testing.assert_close(z["strauss"], z["uniform"], rtol=0, atol=0)
+    assert not torch.equal(z["dpp"], z["uniform"])
+
+
+def test_objectives_differ_in_depth_and_task():
+    for task in ("regression", "binary", "multiclass"):
+        data, values = training_set(task, counts=(40,)), {}
+        for objective in ("fitc", "vfe"):
+            method = small(task, objective=objective, layers=2)
+            state = method.init(data, KEYS[:1])
+            hidden = torch.zeros(1, 1, 40, 30, dtype=torch.float64)
+            values[objective] = method.log_joint(state.params, state.buffers, data.full(), hidden).item()
+        assert values["fitc"] > values["vfe"], f"Jensen, {task}"

@@ -32,10 +32,10 @@ METRICS = ("mnll", "rmse", "rmse_scaled", "error")
 TRAINED = ("svgp", "dsvi", "bsgp_1", "bsgp_2", "dgp_rff")
 # what a study sets of its variants
 SETTINGS = {
-    "svgp": {"frequencies": "var_fixed", "num_features": 10},
-    "dsvi": {"frequencies": "var_fixed", "num_features": 100},
-    "bsgp_1": {"frequencies": "var_resampled", "num_features": 10},
-    "bsgp_2": {"frequencies": "var_resampled", "num_features": 100},
+    "svgp": {"frequencies": "var_fixed", "num_features": 10, "num_inducing": 10},
+    "dsvi": {"frequencies": "var_fixed", "num_features": 100, "num_inducing": 100},
+    "bsgp_1": {"frequencies": "var_resampled", "num_features": 10, "objective": "fitc", "layers": 2},
+    "bsgp_2": {"frequencies": "var_resampled", "num_features": 100, "objective": "vfe", "layers": 2},
     "dgp_rff": {"scheme": "asynchronous", "workers": 2},
     "exact_gp": {"scheme": "asynchronous", "workers": 10},
     "boosting": {"scheme": "synchronous", "workers": 2},

@@ -51,10 +51,72 @@ def test_quantities_have_any_shape_and_nan_stays_with_its_own():
         assert np.isnan(values).tolist() == [[True, False], [False, False]]
 
 
-def test_single_chains_have_no_r_hat_but_a_size():
-    found = diagnostics.summary(autoregressive(0.5)[:1])
-    assert np.isnan(found["r_hat"]).all()
+def test_the_halves_of_a_single_chain_are_compared():
+    single = autoregressive(0.5)[:1]
+    found = diagnostics.summary(single)
+    assert found["r_hat"].tolist() == diagnostics.summary(single.reshape(2, DRAWS // 2, 3))["r_hat"].tolist()
+    assert (np.abs(found["r_hat"] - 1) < 0.01).all()
     np.testing.assert_allclose(found["ess_bulk"], DRAWS / 3, rtol=0.2)
+    assert (diagnostics.summary(single + np.linspace(0, 2, DRAWS)[:, None])["r_hat"] > 1.1).all()
+    assert np.isnan(diagnostics.summary(single[:, :7])["r_hat"]).all()
+
+
+def chains() -> list[dict[str, np.ndarray]]:
+    """What four chains leave: mean and log density at three rows, two lengthscales and a fixed noise variance."""
+    drawn = autoregressive(0.5, quantities=8)[:, :500]
+    found = [{"rows": np.arange(3), "mean": one[:, :3, None], "log_density": one[:, 3:6, None]} for one in drawn]
+    fixed = [{"lengthscale": one[:, 6:], "noise_variance": np.full(500, r)} for r, one in enumerate(drawn)]
+    return [one | other for one, other in zip(found, fixed, strict=True)]
+
+
+def test_mixing_is_the_worst_of_mean_and_log_density():
+    drawn = chains()
+    for r, chain in enumerate(drawn):
+        chain["log_density"][:, 2] += 0.3 * r
+    found = diagnostics.mixing(drawn)
+    each = [diagnostics.summary(np.stack([chain[name] for chain in drawn])) for name in ("mean", "log_density")]
+    assert (found["chains"], found["draws"]) == (4, 500)
+    assert found["r_hat"] == each[1]["r_hat"][2, 0] == max(part["r_hat"].max() for part in each)
+    assert found["ess_bulk"] == min(part["ess_bulk"].min() for part in each)
+    assert found["ess_tail"] == min(part["ess_tail"].min() for part in each)
+    assert found["r_hat_row"] == pytest.approx(each[0]["r_hat"].mean())
+    assert found["r_hat_row_sd"] == pytest.approx(each[0]["r_hat"].std())
+
+
+def test_covariance_parameters_are_reported_and_not_judged():
+    drawn = chains()
+    plain = diagnostics.mixing(drawn)
+    assert plain["r_hat_covariance"] < 1.05, "a parameter that no chain moves is no draw"
+    drawn[0]["lengthscale"] += 3.0
+    found = diagnostics.mixing(drawn)
+    assert found["r_hat_covariance"] > 1.2
+    assert found["ess_covariance"] < plain["ess_covariance"] / 10
+    assert found["r_hat"] == plain["r_hat"]
+    bare = [{name: chain[name] for name in ("rows", "mean", "log_density")} for chain in drawn]
+    assert np.isnan(diagnostics.mixing(bare)["r_hat_covariance"])
+
+
+def test_rows_that_nothing_changes_are_left_out_but_chains_that_stand_still_are_not():
+    drawn = chains()
+    for chain in drawn:
+        chain["mean"][:, 1] = chain["log_density"][:, 1] = 0.0
+    assert diagnostics.mixing(drawn)["r_hat"] < 1.05
+    for r, chain in enumerate(drawn):
+        chain["mean"][:, 1] = r
+    assert diagnostics.mixing(drawn)["r_hat"] > 1e6
+    for chain in drawn:
+        chain["mean"][:], chain["log_density"][:] = 0.0, 1.0
+    assert np.isnan(diagnostics.mixing(drawn)["r_hat"])
+
+
+def test_short_chains_and_draws_that_are_not_numbers_have_no_r_hat():
+    short = [{name: values[:3] for name, values in chain.items()} for chain in chains()]
+    found = diagnostics.mixing(short)
+    assert (found["chains"], found["draws"]) == (4, 3)
+    assert np.isnan([found["r_hat"], found["ess_bulk"], found["r_hat_covariance"]]).all()
+    drawn = chains()
+    drawn[1]["log_density"][7, 0] = np.nan
+    assert np.isnan(diagnostics.mixing(drawn)["r_hat"])
 
 
 @pytest.mark.parametrize("shape", [(4, 3), (2, 3, 5), (100,)])

@@ -79,6 +79,23 @@ def test_a_model_of_counts_is_fitted_scored_and_asked(project, arrivals, gpbench
     assert all(row[name] == int(row[name]) for row in (early, late) for name in ("q05", "q50", "q95"))
 
 
+def test_a_chain_learns_from_half_of_the_events_and_is_scored_on_the_others(project, arrivals, gpbench):
+    words = ("dataset=arrivals", "budget=smoke", "protocol=hensman2015mcmc", "split=3", "method.exposure=3.75")
+    done = gpbench("fit", "method=mcmc_svgp", *words, "method.num_inducing=8")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    points = pd.read_parquet(project / "store" / found["fit_id"] / "points.parquet")
+    assert points["row"].tolist() == list(range(7 * BINS, 8 * BINS))  # of each split first the rows that train
+    info = json.loads((project / "store" / found["fit_id"] / "fit.json").read_text())["info"]
+    assert points["y"].sum() + BINS * info["train_target_mean"][0] == 300
+    assert (points["y"] <= arrivals).all()
+    assert abs(points["mean"].sum() - 150) < 50
+    (project / "new.csv").write_text("time\n0.5\n9.5\n")
+    told = gpbench("predict", found["fit_id"], "new.csv")
+    early, late = (float(row["mean"]) for row in csv.DictReader(io.StringIO(told.out)))
+    assert early > 5 * late
+
+
 def test_a_study_of_counts_and_numbers_is_reported(project, arrivals, gpbench, monkeypatch):
     where = places.find()
     assert gpbench("data", "prepare", "boston").code == 0

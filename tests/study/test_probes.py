@@ -19,12 +19,13 @@ from gpbench.data.prepare import prepare
 from gpbench.data.protocols import Scaling
 from gpbench.data.table import Table
 from gpbench.errors import UserError
+from gpbench.evaluation.predictive import Categorical
 from gpbench.methods.base import GradientMethod, State
 from gpbench.places import Places
 from gpbench.streams import Key
 from gpbench.study import plan, predict, probes, training
+from gpbench.study.fitted import Fitted
 from gpbench.study.predict import Fold
-from gpbench.study.probes import Fitted
 from gpbench.study.store import Store
 from projects import copy_project, hold_tracker
 
@@ -199,21 +200,94 @@ def test_surfaces_hold_moments_of_every_layer_on_the_grid_of_the_training_rows()
     np.testing.assert_allclose(f["sd"], 30 * np.sqrt(2 / 3))
 
 
-def test_nothing_finished_leaves_a_table_without_rows(project):
+class Classifier(Sum):
+    """P(y = 1) is 0.2 x0, or 0.8 x0 in the other of two states, in scaled inputs."""
+
+    def predict(self, state, x, keys):
+        p = torch.stack([x[0, :, 0] * share for share in (0.2, 0.8)])
+        return [Categorical(torch.stack([1 - p, p], -1).numpy())]
+
+
+def test_probabilities_are_averaged_over_a_grid_wider_than_the_training_rows():
+    fitted = stand_in(Classifier(None, "binary"), columns=2)
+    n = len(fitted.fold.train)
+    fitted.table.inputs[:n] = np.random.default_rng(0).uniform([10.0, -4.0], [20.0, 4.0], size=(n, 2))
+    fitted.fold.targets[:] = np.arange(len(fitted.fold.targets))[:, None] % 2
+    scaling = Scaling(np.array([5.0, 0.0]), np.array([20.0, 1.0]), np.zeros(1), np.ones(1))
+    rows = probes.ASK["probabilities"](
+        dataclasses.replace(fitted, fold=dataclasses.replace(fitted.fold, scaling=scaling))
+    )
+    assert {"fit_id", *rows.columns} == set(probes.COLUMNS["probabilities"])
+    observed, grid = rows[rows["layer"] == 0], rows[rows["layer"] == 1]
+    np.testing.assert_array_equal(observed[["x0", "x1"]], fitted.table.inputs[:n])
+    assert observed["p"].tolist() == [0, 1] * (n // 2)
+    for name in ("x0", "x1"):
+        low, high = observed[name].min(), observed[name].max()
+        margin = 0.1 * (high - low)
+        np.testing.assert_allclose([grid[name].min(), grid[name].max()], [low - margin, high + margin])
+    np.testing.assert_allclose(grid["p"], 0.5 * (grid["x0"] - 5) / 20)
+
+
+def with_inducing(state: State) -> pd.DataFrame:
+    """Rows of a fit with this state, whose two inputs are scaled by 1 + 10 x0 and 2 + 20 x1."""
+    fitted = stand_in(Sum(None, "regression"), columns=2)
+    scaling = Scaling(np.array([1.0, 2.0]), np.array([10.0, 20.0]), np.array([5.0]), np.array([7.0]))
+    fold = dataclasses.replace(fitted.fold, scaling=scaling)
+    rows = probes.ASK["inducing"](dataclasses.replace(fitted, fold=fold, state=state))
+    assert {"fit_id", *rows.columns} == set(probes.COLUMNS["inducing"])
+    observed = rows[rows["layer"] == 0]
+    wide = observed.pivot(index="sample", columns="column", values="x")
+    np.testing.assert_array_equal(wide, fitted.table.inputs[fitted.fold.train])
+    return rows[rows["layer"] == 1].drop(columns="layer")
+
+
+def test_kept_inducing_inputs_and_their_kernels_come_in_original_units():
+    z = torch.arange(12.0).view(2, 3, 2)  # two states of three points
+    kernel = {"layer1.log_lengthscale": torch.tensor([[0.5, 1.0], [2.0, 3.0]]), "layer1.log_outputscale": [4.0, 9.0]}
+    parts = {"layer1.inducing_inputs": z} | {name: torch.as_tensor(value).log() for name, value in kernel.items()}
+    samples = {name: list(value.split(1)) for name, value in parts.items()}
+    deeper = {"layer2.inducing_inputs": torch.full((1, 3, 5), torch.nan)}
+    rows = with_inducing(State({name: value[-1:] for name, value in parts.items()} | deeper, samples=samples))
+    for column, (shift, scale) in enumerate(((1, 10), (2, 20))):
+        own = rows[rows["column"] == column].sort_values(["sample", "point"])
+        np.testing.assert_allclose(own["x"], (shift + scale * z[..., column]).ravel().numpy())
+        lengthscales = scale * kernel["layer1.log_lengthscale"][:, column].numpy()
+        np.testing.assert_allclose(own["lengthscale"], np.repeat(lengthscales, 3), rtol=1e-6)
+        np.testing.assert_allclose(own["outputscale"], np.repeat([4.0, 9.0], 3), rtol=1e-6)
+
+
+def test_optimised_inducing_inputs_are_a_single_state():
+    params = {"log_outputscale": torch.zeros(1), "log_lengthscale": torch.zeros(1, 1)}
+    rows = with_inducing(State(params | {"inducing_inputs": torch.tensor([[[0.1, 0.2]]])}))
+    assert rows[["sample", "point", "column"]].to_numpy().tolist() == [[0, 0, 0], [0, 0, 1]]
+    np.testing.assert_allclose(rows["x"], [2, 6])
+    np.testing.assert_allclose(rows["lengthscale"], [10, 20], err_msg="one for all inputs, in their units")
+
+
+@pytest.mark.parametrize(
+    ("study", "overrides", "kinds"),
+    [
+        ("cutajar2017_posterior", OVERRIDES, ["bounds", "layers", "surfaces", "inputs"]),
+        ("rossi2021_banana", "budget=smoke", ["probabilities", "inducing"]),
+    ],
+)
+def test_nothing_finished_leaves_a_table_without_rows(project, study, overrides, kinds):
     where = Places(project, project / "store")
-    made = plan.make(where, "cutajar2017_posterior", OVERRIDES)
+    made = plan.make(where, study, overrides)
     plan.freeze(made, where)
-    for kind, columns in probes.COLUMNS.items():
+    for kind in kinds:
         assert probes.main([made.name, kind]) == 0
         rows = pd.read_parquet(where.results / made.name / f"{kind}.parquet")
-        assert (list(rows.columns), len(rows)) == (columns, 0)
+        assert (list(rows.columns), len(rows)) == (probes.COLUMNS[kind], 0)
 
 
 def test_methods_that_cannot_be_asked_are_refused_in_one_line(project, capsys):
     where = Places(project, project / "store")
     made = plan.make(where, "default", "methods=[exact_gp,linear,constant] datasets=[boston] splits=1")
     plan.freeze(made, where)
-    for name, kind, said in ((made.name, "layers", "no method of study"), ("other", "bounds", "run `gpbench plan`")):
+    unheard = "no method of study"
+    asked = [(made.name, kind, unheard) for kind in ("layers", "probabilities", "inducing")]
+    for name, kind, said in (*asked, ("other", "bounds", "run `gpbench plan`")):
         assert probes.main([name, kind]) == 1
         error = capsys.readouterr().err
         assert said in error

@@ -5,6 +5,7 @@ import multiprocessing
 import statistics
 from pathlib import Path
 
+import numpy as np
 import pytest
 from filelock import FileLock
 from records import finish
@@ -222,3 +223,17 @@ def test_overrides_with_quotes_do_not_upset_the_search_for_their_cell(where):
     fit_id = spool(where, cell, 0)
     tracking.drain(where)
     assert fit_id in [run.data.tags["gpbench.fit"] for run in View(where).fits()]
+
+
+def test_a_chain_has_its_diagnostics_which_are_not_averaged_over_fits(where):
+    fit_id = spool(where, planned(where, "noise_block=9"), 5)
+    draws = np.random.default_rng(0).standard_normal((40, 3, 1))
+    np.savez(where.store / fit_id / "chain.npz", rows=np.arange(3), mean=draws, log_density=-(draws**2))
+    tracking.drain(where)
+    view = View(where)
+    (run,) = [run for run in view.fits() if run.data.tags["gpbench.fit"] == fit_id]
+    found = scoring.mixing(Store(where.store), [fit_id])
+    assert run.data.metrics["chain.r_hat"] == pytest.approx(found["r_hat"])
+    assert run.data.metrics["chain.ess_bulk"] == pytest.approx(found["ess_bulk"])
+    assert "chain.r_hat_covariance" not in run.data.metrics, "there is none"
+    assert not any(name.startswith("chain.") for cell in view.cells() for name in cell.data.metrics)

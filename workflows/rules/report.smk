@@ -22,7 +22,7 @@ rule probe:
     output:
         f"{RESULTS}/{{probe}}.parquet",
     wildcard_constraints:
-        probe="bounds|layers|surfaces|inputs",
+        probe="bounds|layers|surfaces|inputs|probabilities|inducing",
     shell:
         "OMP_NUM_THREADS=1 {PY} -m gpbench.study.probes {GRAPH.name} {wildcards.probe}"
 

@@ -8,7 +8,7 @@ one of training rows.
 from __future__ import annotations
 
 import math
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -17,6 +17,7 @@ from gpbench.errors import UserError
 from gpbench.hyper import Fraction, NonNegativeInt, PositiveInt, dataclass
 
 if TYPE_CHECKING:
+    from gpbench.data.table import Table
     from gpbench.schema import Dataset
 
 
@@ -36,6 +37,9 @@ class Splits:
     """`k_fold` deals each class over the folds"""
     official: bool = True
     """a data set with an official split has that one alone"""
+    counts: Literal["rows", "thinning"] = "rows"
+    """`thinning`: of data sets of counts no rows are held out but half of the events, at random; `train_fraction` and
+    `test_rows` are for the others"""
 
 
 @dataclass(frozen=True)
@@ -59,8 +63,8 @@ class Protocol:
 def freeze(protocol: Protocol, dataset: Dataset) -> dict[str, Any]:
     """What of a protocol decides a fit on one data set, as plain data: nothing of other data sets, nothing printed.
 
-    outputs: columns of the targets. splits: {scheme: official, train}, {scheme: k_fold, seed, count, stratified} or
-    {scheme, seed, train}, where train is the number of training rows.
+    outputs: columns of the targets. splits: {scheme: official, train}, {scheme: k_fold, seed, count, stratified},
+    {scheme: thinning, seed, count} or {scheme, seed, train}, where train is the number of training rows.
     Raises UserError where the rules make no sense, or not on this data set."""
     columns = list(range(len(dataset.source.targets)))
     outputs = {"first": columns[:1], "last": columns[-1:], "all": columns}[protocol.outputs]
@@ -75,6 +79,8 @@ def _freeze_splits(protocol: Protocol, dataset: Dataset) -> dict[str, Any]:
         raise UserError(f"{where}: 'stratified' goes with scheme k_fold, not {rules.scheme}; remove one of them")
     if official(protocol, dataset):
         return {"scheme": "official", "train": dataset.train_rows}
+    if rules.counts == "thinning" and dataset.task == "counts":
+        return {"scheme": "thinning", "seed": rules.seed, "count": rules.count}
     if rules.scheme == "k_fold":
         if rules.sqrt_test or dataset.name in rules.test_rows:
             raise UserError(f"{where}: the folds of k_fold are its test rows; remove 'sqrt_test' and 'test_rows'")
@@ -113,8 +119,23 @@ def num_splits(protocol: Protocol, dataset: Dataset) -> int:
 
 def sizes(splits: dict[str, Any], n: int) -> tuple[int, int]:
     """Number of (train, test) rows of split 0 of n rows; other folds of `k_fold` may test a row less."""
+    if splits["scheme"] == "thinning":
+        return n, n
     train = splits["train"] if "train" in splits else n - math.ceil(n / splits["count"])
     return train, n - train
+
+
+def rows(splits: dict[str, Any], table: Table) -> Table:
+    """The rows that `split_rows` numbers: those of the table, but under `thinning`, where every bin trains and tests.
+
+    thinning: for each split in turn all rows with the counts that train, ~ Binomial(count, 1/2) by RandomState(seed),
+    and again with the rest of the counts; so rows 2 n split, ..., 2 n (split + 1) - 1 are those of a split."""
+    if splits["scheme"] != "thinning":
+        return table
+    counts, state = table.targets, np.random.RandomState(splits["seed"])
+    kept = (state.binomial(counts.astype(int), 0.5).astype(float) for _ in range(splits["count"]))
+    targets = np.concatenate([part for train in kept for part in (train, counts - train)])
+    return replace(table, inputs=np.tile(table.inputs, (2 * splits["count"], 1)), targets=targets)
 
 
 def split_rows(
@@ -122,13 +143,20 @@ def split_rows(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Row numbers (train, test) of one frozen split of n rows; labels `[n]` are the classes, for stratified folds.
 
+    The n rows are those of `rows`.
+
     official: the first rows train.
     permutation: RandomState(seed), then one `choice(n, n, replace=False)` a split, in order; the first
     round(train_fraction n) rows train (hernandezlobato2015, whose index files these reproduce).
     shuffle: RandomState(seed + split) shuffles; the first int(train_fraction n) rows train (ashman2020).
     train_test_split: scikit-learn's with random_state = seed + split; the first rows of its permutation test.
     k_fold: scikit-learn's `KFold(count, shuffle=True, random_state=seed)`, rows in ascending order; stratified: the
-    rows, shuffled and then sorted by class, are dealt to the folds in turn."""
+    rows, shuffled and then sorted by class, are dealt to the folds in turn.
+    thinning: see `rows`."""
+    if splits["scheme"] == "thinning":
+        bins = n // (2 * splits["count"])
+        train = 2 * bins * split + np.arange(bins)
+        return train, train + bins
     if splits["scheme"] == "k_fold":
         fold = _folds(splits, n, labels)
         return np.flatnonzero(fold != split), np.flatnonzero(fold == split)

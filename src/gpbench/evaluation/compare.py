@@ -84,18 +84,31 @@ def friedman(losses: pd.DataFrame) -> Friedman:
 
 
 def signed_rank_test(difference: ArrayLike) -> float:
-    """Exact two-sided p-value of Wilcoxon's signed-rank test, valid with ties.
+    """Exact two-sided p-value of Wilcoxon's signed-rank test, valid with ties: min(1, 2 min(P(W <= w), P(W >= w))).
 
-    Zeros are left out (Wilcoxon's rule). Under the null each of the 2^n signs is equally likely given the ranks of
-    |difference|; the distribution of the rank sum is built by adding one rank at a time.
-    p = min(1, 2 min(P(W <= w), P(W >= w))). ValueError for NaN.
+    Zeros are left out (Wilcoxon's rule). ValueError for NaN.
+    """
+    return float(min(1.0, 2 * min(_signed_rank_tails(difference))))
+
+
+def signed_rank_less(difference: ArrayLike) -> float:
+    """Exact one-sided p-value P(W <= w) of the signed-rank test, small where differences lie below zero; else as
+    `signed_rank_test`."""
+    return _signed_rank_tails(difference)[0]
+
+
+def _signed_rank_tails(difference: ArrayLike) -> tuple[float, float]:
+    """P(W <= w) and P(W >= w) of the sum w of the ranks of the positive differences.
+
+    Under the null each of the 2^n signs is equally likely given the ranks of |difference|; the distribution of the rank
+    sum is built by adding one rank at a time.
     """
     difference = np.asarray(difference, float)
     if np.isnan(difference).any():
         raise ValueError("differences must not be NaN")
     difference = difference[difference != 0]
     if len(difference) == 0:
-        return 1.0
+        return 1.0, 1.0
     # doubled, because ties have ranks that end in one half
     doubled = np.rint(2 * stats.rankdata(np.abs(difference))).astype(int)
     probability = np.zeros(doubled.sum() + 1)
@@ -104,7 +117,7 @@ def signed_rank_test(difference: ArrayLike) -> float:
         shifted = np.concatenate([np.zeros(rank), probability[:-rank]])
         probability = 0.5 * (probability + shifted)
     observed = doubled[difference > 0].sum()
-    return float(min(1.0, 2 * min(probability[: observed + 1].sum(), probability[observed:].sum())))
+    return float(probability[: observed + 1].sum()), float(probability[observed:].sum())
 
 
 def holm(p: ArrayLike) -> np.ndarray:

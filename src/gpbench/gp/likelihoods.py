@@ -116,8 +116,8 @@ class BernoulliProbit(_OneFunction):
         """Probabilities of (0, 1), one component a sample."""
         from gpbench.evaluation.predictive import Categorical
 
-        z = mean / (1 + variance).sqrt()
-        return Categorical(_host(torch.special.ndtr(torch.cat([-z, z], -1))))
+        z = (mean / (1 + variance).sqrt())[..., 0]
+        return Categorical(_host(torch.stack([torch.special.ndtr(-z), torch.special.ndtr(z)], -1)))
 
 
 class Poisson(_OneFunction):

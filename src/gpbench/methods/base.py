@@ -137,6 +137,10 @@ class GradientMethod(Method, ABC):
         """Names of params that are not trained at `step` of `steps`."""
         return frozenset()
 
+    def rates(self, name: str) -> tuple[float, float]:
+        """Learning rate of the param `name`, and Adam's decay beta_1 of its mean gradient."""
+        return self.hyper.learning_rate, 0.9
+
     def step_own(self, state: State) -> dict[str, Tensor]:
         """New values of the params that Adam is not to move, from their gradients, which are in `.grad`."""
         return {}

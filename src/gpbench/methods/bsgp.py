@@ -2,28 +2,34 @@
 
 Model      f^0 = x;  f^l = m^l(f^{l-1}) + g^l(f^{l-1}),  g^l ~ GP(0, k^l), k^l RBF-ARD;  y_n ~ p(y | f^L_n): Gaussian,
            probit or robust-max. Linear mean functions m^l in the hidden layers as in `dsvi`, none in the last.
-Sampled    Psi = {v, Z, log lengthscale, log outputscale} of every layer, u = L v with L L^T = K_ZZ. Priors:
-           v ~ N(0, I), Z ~ N(0, I), log lengthscale ~ N(0, 1), log outputscale ~ N(log 0.05, 1).
-Objective  log p(y, Psi) = sum_n log E_{N(f; mean_n, variance_n)} p(y_n | f) + log p(Psi), the FITC form;
-           mean_n = a_n^T v, variance_n = k_nn - ||a_n||^2, a_n = L^-1 k(Z, f^{L-1}_n), and f^{L-1}_n is one
-           reparametrised sample through the hidden layers.
+Unknown    of every layer v (u = L v with L L^T = K_ZZ), theta = (log lengthscale, log outputscale) and Z. Priors:
+           v ~ N(0, I), log lengthscale ~ N(0, 1), log outputscale ~ N(log 0.05, 1), Z ~ `prior`
+           (`gp.inducing_priors`; under `strauss` the chain is that under `uniform`, for its gradient is zero).
+Objective  log p(y, Psi) = sum_n ell_n + log p(Psi), with q_n = N(mean_n, variance_n), mean_n = a_n^T v,
+           variance_n = k_nn - ||a_n||^2, a_n = L^-1 k(Z, f^{L-1}_n), f^{L-1}_n one reparametrised sample:
+           `fitc`  ell_n = log E_{q_n} p(y_n | f),      `vfe`  ell_n = E_{q_n} log p(y_n | f)  <=  that of fitc.
 
-One step is one SGHMC transition on a mini-batch. During burn-in it adapts the preconditioner and is followed by one
-Adam step on the log noise variance at a random one of the last `window` states (Monte Carlo EM); afterwards both
-stay, and `num_samples` states are kept evenly. (The published program makes 21 transitions for each Adam step and
-10,000 of these; here a step is one of each, so give it several thousand.)
+Psi, the variables that are `sampled` (u; u_theta; u_theta_z), moves by one SGHMC transition on a mini-batch a step. The
+others and the noise variance, which has no prior, are optimised (moving-window Monte Carlo EM, havasi2018): every
+`optimise_every` transitions of burn-in one Adam step on -1/N sum_n ell_n at a random one of the last `window` states
+that were put aside. With only u sampled this is SGHMC-DGP. After burn-in the preconditioner and all that is optimised
+stay, and `num_samples` states are kept evenly.
+
+The published program makes 10,000 times 21 transitions and one Adam step (`optimise_every` 21), in ten of the 21
+without adapting the preconditioner, then keeps 256 states 32 transitions apart.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from gpbench import streams
 from gpbench.evaluation.predictive import Predictive
-from gpbench.gp import kernels, likelihoods, linalg, quadrature, sparse
+from gpbench.gp import inducing_priors, kernels, likelihoods, linalg, quadrature, sparse
 from gpbench.gp.sparse import Layer
 from gpbench.hyper import Annotated, Fraction, Gt, Lt, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods.base import Batch, SamplerMethod, State, TrainingSet
@@ -35,6 +41,14 @@ from gpbench.streams import Key
 PRIOR_LOG_OUTPUTSCALE = math.log(0.05)
 ADAM_DECAY = (0.9, 0.999)
 ADAM_EPSILON = 1e-8
+PREDICT_ROWS, PREDICT_ELEMENTS = 250, 2**18
+"""Rows predicted at once, and numbers in a temporary (2 MB in float64, for a processor's cache): so many states."""
+SAMPLED = {
+    "u": ("whitened_values",),
+    "u_theta": ("whitened_values", "log_lengthscale", "log_outputscale"),
+    "u_theta_z": ("whitened_values", "log_lengthscale", "log_outputscale", "inducing_inputs"),
+}
+"""What the chain moves of every layer; the others are optimised."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +57,16 @@ class Hyperparameters:
 
     The program's 0.01 is meant for its 210,000 transitions; 0.03 covers nine times the ground in a few thousand and had
     the better held-out density on training rows of boston after 1,000 and 3,000. Hidden layers have
-    min(hidden_width, D) outputs; burn_in: fraction of the updates; noise_variance: the initial one, Var(y) = 1.
+    min(hidden_width, D) outputs; burn_in: fraction of the updates; noise_variance: the initial one, Var(y) = 1;
+    optimise_every: transitions for each Adam step, whose rate is learning_rate; window: states it chooses from.
     """
 
     layers: PositiveInt = 1
     hidden_width: PositiveInt = 30
     num_inducing: PositiveInt = 100
+    prior: Literal["normal", "uniform", "dpp", "strauss"] = "normal"
+    objective: Literal["fitc", "vfe"] = "fitc"
+    sampled: Literal["u", "u_theta", "u_theta_z"] = "u_theta_z"
     lengthscale: PositiveFloat | None = None
     outputscale: PositiveFloat = 0.1
     noise_variance: PositiveFloat = 1.0
@@ -58,8 +76,15 @@ class Hyperparameters:
     burn_in: Fraction = 0.5
     num_samples: PositiveInt = 64
     window: PositiveInt = 64
+    optimise_every: PositiveInt = 1
     learning_rate: PositiveFloat = 0.01
     batch_size: PositiveInt = 1000
+
+    def impossible(self, task: str) -> str:
+        """Why these settings fit no data of a task; empty where they do."""
+        if self.prior != "normal" and self.sampled != "u_theta_z":
+            return f"prior: {self.prior} is of inducing inputs that are sampled, not of sampled: {self.sampled}"
+        return ""
 
 
 class Method(SamplerMethod):
@@ -82,12 +107,14 @@ class Method(SamplerMethod):
             if hidden:
                 mapped = state.buffers[f"{name}.mean_map"] = mean_map(x, width)
                 x, z = x @ mapped, z @ mapped
-        state.memory = sghmc.init(state.params)
-        self.num_coordinates = state.memory["momentum"].shape[1]
         if self.task == "regression":
             state.params["log_noise_variance"] = z.new_full((len(z),), self.hyper.noise_variance).log()
-            window = state.memory["momentum"].new_zeros(len(z), self.hyper.window, self.num_coordinates)
-            state.memory |= {"window": window, "adam_mean": z.new_zeros(len(z)), "adam_square": z.new_zeros(len(z))}
+        state.memory = sghmc.init(self.sampled(state.params))
+        self.num_coordinates = state.memory["momentum"].shape[1]
+        if optimised := self.optimised(state.params):
+            flat = sghmc.flatten(optimised)
+            state.memory |= {"adam_mean": torch.zeros_like(flat), "adam_square": torch.zeros_like(flat)}
+            state.memory["window"] = z.new_zeros(len(z), self.hyper.window, self.num_coordinates)
         return state
 
     def noise_size(self, batch_size: int, step: int = 0, steps: int = 1) -> int:
@@ -98,11 +125,12 @@ class Method(SamplerMethod):
         """One transition, `step` from 0; the loss `[R]` is that of the state left, NaN where the chain diverged."""
         adapt = step < self.burn_in(steps)
         choice, kick, hidden = self._split_noise(noise, batch)
-        leaves = {name: value.detach().requires_grad_() for name, value in sampled(state.params).items()}
-        potential = -self.log_joint(leaves, state, batch, hidden[0])
+        chain = self.sampled(state.params)
+        leaves = {name: value.detach().requires_grad_() for name, value in chain.items()}
+        potential = -self.log_joint(state.params | leaves, state.buffers, batch, hidden[0])
         gradient = torch.autograd.grad(potential.sum(), list(leaves.values()))
-        moved, chain = sghmc.step(
-            sampled(state.params),
+        moved, memory = sghmc.step(
+            chain,
             dict(zip(leaves, gradient, strict=True)),
             state.memory,
             kick,
@@ -112,9 +140,9 @@ class Method(SamplerMethod):
             adapt=adapt,
         )
         state.params |= moved
-        state.memory |= chain
-        if adapt and self.task == "regression":
-            self._step_noise_variance(state, batch, choice, hidden[1], step)
+        state.memory |= memory
+        if adapt and "window" in state.memory and step % self.hyper.optimise_every == 0:
+            self._optimise(state, batch, choice, hidden[1], step // self.hyper.optimise_every)
         diverged = ~sghmc.flatten(state.params).isfinite().all(1)
         return potential.detach().masked_fill(diverged, torch.nan)
 
@@ -132,19 +160,48 @@ class Method(SamplerMethod):
             for r, key in enumerate(keys)
         ]
 
-    def log_joint(self, params: dict[str, Tensor], state: State, batch: Batch, hidden_noise: Tensor) -> Tensor:
+    def log_joint(
+        self, params: dict[str, Tensor], buffers: dict[str, Tensor], batch: Batch, hidden_noise: Tensor
+    ) -> Tensor:
         """Estimate of log p(y, Psi) `[R]` in nats without the priors' constants; noise `[L - 1, R, B, width]`."""
-        mean, variance = self.propagate(self.layers(params), state.buffers, batch.x, hidden_noise)
-        log_prob = self.likelihood.log_expected_prob(batch.y, mean[None], variance[None], noise_variance(state.params))
-        return (batch.weight * log_prob[0]).sum(-1) + self.log_prior(params)
+        layers = self.layers(params)
+        log_likelihood = self.log_likelihood(layers, params, buffers, batch, hidden_noise)
+        return log_likelihood + self.log_prior(layers, params)
 
-    def log_prior(self, params: dict[str, Tensor]) -> Tensor:
-        """log p(Psi) `[R]` without constants: standard normals around 0, around log 0.05 for log outputscale."""
+    def log_likelihood(
+        self,
+        layers: list[Layer],
+        params: dict[str, Tensor],
+        buffers: dict[str, Tensor],
+        batch: Batch,
+        hidden_noise: Tensor,
+    ) -> Tensor:
+        """sum_n ell_n `[R]`, estimated from the batch."""
+        mean, variance = self.propagate(layers, buffers, batch.x, hidden_noise)
+        form = {"fitc": self.likelihood.log_expected_prob, "vfe": self.likelihood.expected_log_prob}
+        ell = form[self.hyper.objective](batch.y, mean[None], variance[None], noise_variance(params))
+        return (batch.weight * ell[0]).sum(-1)
+
+    def log_prior(self, layers: list[Layer], params: dict[str, Tensor]) -> Tensor:
+        """log p(Psi) `[R]` without constants."""
         centred = {
             name: value - PRIOR_LOG_OUTPUTSCALE if name.endswith("log_outputscale") else value
-            for name, value in params.items()
+            for name, value in self.sampled(params).items()
+            if not name.endswith("inducing_inputs")
         }
-        return -0.5 * sghmc.flatten(centred).square().sum(1)
+        total = -0.5 * sghmc.flatten(centred).square().sum(1)
+        if self.hyper.sampled == "u_theta_z":
+            for layer in layers:
+                total = total + inducing_priors.log_prior(self.hyper.prior, layer.inducing_inputs, layer.chol_kzz)
+        return total
+
+    def sampled(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The part of params that the chain moves."""
+        return {name: value for name, value in params.items() if name.endswith(SAMPLED[self.hyper.sampled])}
+
+    def optimised(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The part of params that Adam moves."""
+        return {name: value for name, value in params.items() if not name.endswith(SAMPLED[self.hyper.sampled])}
 
     def layers(self, params: dict[str, Tensor]) -> list[Layer]:
         """Layers in the order in which they are applied, with their factors of K_ZZ + jitter * outputscale * I."""
@@ -171,38 +228,42 @@ class Method(SamplerMethod):
     def _predict_replica(
         self, samples: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, generator: torch.Generator
     ) -> Predictive:
-        """Predictive at x `[T, D]`: the S kept states `[S, ...]` take the place of replicas."""
-        layers, size = self.layers(samples), len(samples["layer1.inducing_inputs"])
-        shape = (self.hyper.layers - 1, size, -1, self.hyper.hidden_width)
-        chunks = []
-        for rows in x.split(max(1, sparse.CHUNK_ELEMENTS // (size * self.hyper.num_inducing))):
-            count = len(rows) * size * (self.hyper.layers - 1) * self.hyper.hidden_width
-            noise = torch.randn(count, generator=generator, dtype=x.dtype, device=x.device)
-            noise = noise.view(shape if count else (0, size, len(rows), 0))
-            chunks.append(self.propagate(layers, buffers, rows.expand(size, -1, -1), noise))
-        mean, variance = (torch.cat(parts, 1) for parts in zip(*chunks, strict=True))
+        """Predictive at x `[T, D]`: blocks of the S kept states `[S, ...]` take the place of replicas."""
+        size, elements = len(samples["layer1.inducing_inputs"]), PREDICT_ELEMENTS // self.hyper.num_inducing
+        states = max(1, elements // PREDICT_ROWS)
+        rows = max(1, elements // states)
+        # filled in place: results kept one by one between large temporaries would scatter the heap over gigabytes
+        mean, variance = x.new_empty(2, size, len(x), self.likelihood.num_outputs)
+        for some in (slice(first, first + states) for first in range(0, size, states)):
+            layers = self.layers({name: value[some] for name, value in samples.items()})
+            for part in (slice(first, first + rows) for first in range(0, len(x), rows)):
+                inputs = x[part].expand(len(layers[0].inducing_inputs), -1, -1)
+                shape = (self.hyper.layers - 1, *inputs.shape[:2], self.hyper.hidden_width)
+                noise = torch.randn(shape, generator=generator, dtype=x.dtype, device=x.device)
+                mean[some, part], variance[some, part] = self.propagate(layers, buffers, inputs, noise)
         noises = noise_variance(samples)
         return self.likelihood.predictive(mean, variance, None if noises is None else noises[:, None, None])
 
-    def _step_noise_variance(self, state: State, batch: Batch, choice: Tensor, hidden_noise: Tensor, step: int) -> None:
-        """One Adam step on log noise_variance at a random member of the window of the last states."""
-        memory, window = state.memory, state.memory["window"]
-        window[:, step % window.shape[1]] = sghmc.flatten(sampled(state.params))
-        filled = min(step + 1, window.shape[1])
+    def _optimise(self, state: State, batch: Batch, choice: Tensor, hidden_noise: Tensor, count: int) -> None:
+        """Adam step number `count` (from 0), at a random member of the window of states put aside."""
+        memory, window, chain = state.memory, state.memory["window"], self.sampled(state.params)
+        window[:, count % window.shape[1]] = sghmc.flatten(chain)
+        filled = min(count + 1, window.shape[1])
         member = (torch.special.ndtr(choice[:, 0]) * filled).long().clamp_max(filled - 1)
-        chosen = sghmc.unflatten(window[torch.arange(len(window), device=window.device), member], sampled(state.params))
-        with torch.no_grad():
-            mean, variance = self.propagate(self.layers(chosen), state.buffers, batch.x, hidden_noise)
-        log_noise = state.params["log_noise_variance"].detach().requires_grad_()
-        log_prob = self.likelihood.log_expected_prob(batch.y, mean[None], variance[None], log_noise.exp())
-        loss = -(batch.weight * log_prob[0]).sum(-1) / batch.weight.sum(1)
-        (gradient,) = torch.autograd.grad(loss.sum(), log_noise)
+        chosen = sghmc.unflatten(window[torch.arange(len(window), device=window.device), member], chain)
+        moving = self.optimised(state.params)
+        leaves = {name: value.detach().requires_grad_() for name, value in moving.items()}
+        params = chosen | leaves
+        loss = -self.log_likelihood(self.layers(params), params, state.buffers, batch, hidden_noise)
+        gradient = torch.autograd.grad((loss / batch.weight.sum(1)).sum(), list(leaves.values()))
+        gradient = sghmc.flatten(dict(zip(leaves, gradient, strict=True)))
         first, second = ADAM_DECAY
         memory["adam_mean"] = torch.lerp(gradient, memory["adam_mean"], first)
         memory["adam_square"] = torch.lerp(gradient.square(), memory["adam_square"], second)
-        direction = memory["adam_mean"] / (1 - first ** (step + 1))
-        scale = (memory["adam_square"] / (1 - second ** (step + 1))).sqrt() + ADAM_EPSILON
-        state.params["log_noise_variance"] = log_noise.detach() - self.hyper.learning_rate * direction / scale
+        direction = memory["adam_mean"] / (1 - first ** (count + 1))
+        scale = (memory["adam_square"] / (1 - second ** (count + 1))).sqrt() + ADAM_EPSILON
+        moved = sghmc.flatten(moving) - self.hyper.learning_rate * direction / scale
+        state.params |= sghmc.unflatten(moved, moving)
 
     def _split_noise(self, noise: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Normals for the window `[R, 1]`, the chain `[R, K]` and the hidden layers `[2, L - 1, R, B, width]`."""
@@ -220,11 +281,6 @@ class Method(SamplerMethod):
             f"{name}.log_lengthscale": lengthscale.log()[:, None].repeat(1, z.shape[-1]),
             f"{name}.log_outputscale": torch.full_like(lengthscale, self.hyper.outputscale).log(),
         }
-
-
-def sampled(params: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The part of params that the chain moves: all but the noise variance."""
-    return {name: value for name, value in params.items() if name != "log_noise_variance"}
 
 
 def noise_variance(params: dict[str, Tensor]) -> Tensor | None:

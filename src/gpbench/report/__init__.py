@@ -19,18 +19,27 @@ TABLE_NAMES = (
 FIGURE_NAMES = ("convergence", "log_density", "calibration", "pit", "cost", "critical_difference", "scorecard")
 
 # what a study may ask for besides, by `figures` and `tables` in its file
-MORE_TABLES = ("counts_mnll", "diagnostics", "differences", "features", "workers")
+MORE_TABLES = ("counts_mnll", "chains", "diagnostics", "differences", "features", "p_values", "workers")
 MORE_FIGURES = (
     "error_over_time",
     "features",
     "bounds",
     "layers",
     "surfaces",
+    "inducing",
+    "covariance",
     "pictures",
     "workers",
     "loglik_by_model",
     "error_by_model",
     "reliability",
+    "traces",
+    "intervals",
+    "boxes",
+    "num_inducing",
+    "depth",
+    "p_values",
+    "prediction_cost",
 )
 
 

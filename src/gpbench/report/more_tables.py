@@ -1,8 +1,7 @@
-"""Tables that a study may ask for: scores by what it varies, and whether its Markov chains have mixed."""
+"""Tables that a study may ask for: scores by what it varies."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict
 
 import numpy as np
@@ -12,13 +11,8 @@ from gpbench.evaluation.compare import PairedDifference, paired_difference
 from gpbench.evaluation.metrics import METRICS
 from gpbench.report.view import View
 from gpbench.report.writing import Table, decimals, number
-from gpbench.sampling import diagnostics
 
 FIXED, RESAMPLED = "var_fixed", "var_resampled"
-POINTS = 11
-"""Inputs at which the functions of chains are compared."""
-COUNTS = ["chains", "draws"]
-WORST = {"r_hat": "max", "ess_bulk": "min", "ess_tail": "min"}
 
 
 def features(view: View) -> Table:
@@ -143,50 +137,3 @@ def workers(view: View) -> Table:
         "Staleness: updates by others between the fetch of parameters and the push."
     )
     return Table(pd.DataFrame(data), shown.drop(columns="method"), "Distributed training", note)
-
-
-def chains(view: View) -> Table:
-    """Rank-normalised R-hat and effective sample sizes of the functions of every layer at inputs inside the data."""
-    keys = ["dataset", "method", "split", "quantity"]
-    data = pd.DataFrame(list(_diagnosed(view.probe("layers"))), columns=[*keys, "x", *COUNTS, *WORST])
-    worst = data.groupby(keys, sort=False).agg(dict.fromkeys(COUNTS, "first") | WORST).reset_index()
-    shown = worst.assign(
-        method=worst["method"].map(view.labels),
-        r_hat=[number(value, 4) for value in worst["r_hat"]],
-        ess_bulk=worst["ess_bulk"].map(number),
-        ess_tail=worst["ess_tail"].map(number),
-    )
-    names = ["data set", "method", "split", "quantity", *COUNTS, "largest R-hat", "least bulk ESS", "least tail ESS"]
-    note = (
-        f"The worst of {POINTS} inputs inside the training data (vehtari2021); the CSV has each. A hidden function and "
-        "its mirror image are equally probable, so its own R-hat is large wherever chains keep to different signs; "
-        "its absolute value and the output do not depend on the sign. Chains with fewer than "
-        f"{diagnostics.FEWEST_DRAWS} draws are left out."
-    )
-    return Table(data, shown.set_axis(names, axis=1), "Have the chains mixed?", note)
-
-
-def _diagnosed(rows: pd.DataFrame) -> Iterator[dict]:
-    """A row for each sampler, split, quantity and input; rows: those of `layers.parquet`."""
-    if rows.empty:
-        return
-    for (dataset, method, split), own in rows[rows["chain"]].groupby(["dataset", "method", "split"], sort=False):
-        observed = own.loc[own["layer"] == 0, "x"]
-        place = {"dataset": dataset, "method": method, "split": split}
-        for (layer, output), drawn in own[own["layer"] > 0].groupby(["layer", "output"]):
-            x, draws = _chains(drawn[drawn["x"].between(observed.min(), observed.max())])
-            if draws.shape[1] < diagnostics.FEWEST_DRAWS:
-                continue
-            name = f"layer {layer}" + f", output {output + 1}" * bool(output)
-            quantities = {name: draws} | ({f"|{name}|": np.abs(draws)} if layer < own["layer"].max() else {})
-            counts = dict(zip(COUNTS, draws.shape, strict=False))
-            for quantity, values in quantities.items():
-                found = pd.DataFrame(diagnostics.summary(values)).assign(x=x, quantity=quantity)
-                yield from (place | counts | row for row in found.to_dict("records"))
-
-
-def _chains(drawn: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """POINTS inputs `[T]` and the draws there `[chains, draws, T]`."""
-    table = drawn.pivot(index=["replica", "sample"], columns="x", values="f")
-    table = table.iloc[:, np.linspace(0, table.shape[1] - 1, POINTS).round().astype(int)]
-    return table.columns.to_numpy(), table.to_numpy().reshape(drawn["replica"].nunique(), -1, table.shape[1])

@@ -11,7 +11,7 @@ import pandas as pd
 from gpbench.report import names
 from gpbench.report.figures import FIGURES
 from gpbench.report.statistics import sentences
-from gpbench.report.view import View
+from gpbench.report.view import SCORED, UNMIXED, View
 from gpbench.report.writing import Table, number, to_html, write
 
 MAIN_TABLES = ("regression_mnll", "regression_rmse", "classification_mnll", "classification_error", "ranks")
@@ -27,7 +27,8 @@ def render(view: View) -> str:
     return environment.get_template("report.html").render(
         study=view.study,
         facts=facts(view),
-        unfinished=int((view.fits["status"] != "done").sum()),
+        unfinished=int((~view.fits["status"].isin(SCORED)).sum()),
+        unmixed=int((view.fits["status"] == UNMIXED).sum()),
         status_tables=[_fragment(folder / "tables" / f"{name}.html") for name in ("status", "unfinished")],
         tables=[
             (name, _fragment(folder / "tables" / f"{name}.html")) for name in (*view.study["tables"], *MAIN_TABLES)
@@ -43,7 +44,7 @@ def render(view: View) -> str:
 
 def facts(view: View) -> list[tuple[str, str]]:
     """What was planned and what was finished, as (word, text)."""
-    done, planned = len(view.done), len(view.fits)
+    done, planned = int((view.fits["status"] == "done").sum()), len(view.fits)
     return [
         ("fits", f"{done} of {planned} done"),
         ("methods", ", ".join(view.labels[method] for method in view.methods)),

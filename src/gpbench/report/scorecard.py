@@ -10,6 +10,7 @@ Verdicts, in this order:
 - `not run: <reason>` where we have no method for it, or no finished fit;
 - `other protocol (...)` where the protocol, or the number of splits, is not the published one. Splits differ in
   difficulty, so such means are printed with their difference and are not judged;
+- `not judged: ...` where some of our fits are not done, or are chains that have not converged;
 - `agrees` where the 95 % interval of ours - published lies inside [-margin, margin];
 - `better` or `worse` (by the metric's direction) where it lies beyond the margin;
 - `inconclusive` otherwise.
@@ -140,6 +141,8 @@ def _compare(view: View, row: dict) -> dict:
         return result | {"verdict": f"other protocol ({view.study['protocol']}, {cell['n']} splits; theirs {splits})"}
     if cell["n"] != splits:
         return result | {"verdict": f"other protocol ({cell['n']} of {splits} splits)"}
+    if not cell["complete"]:
+        return result | {"verdict": f"not judged: {cell['statuses']}"}
     return result | {"verdict": judge(lower, upper, result["margin"], METRICS[metric].direction)}
 
 

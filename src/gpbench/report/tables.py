@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -11,9 +12,9 @@ import pandas as pd
 
 from gpbench.errors import unknown
 from gpbench.evaluation.metrics import CLASSIFICATION, COUNTS, METRICS, REGRESSION
-from gpbench.report import more_tables
+from gpbench.report import chains, more_tables, objectives
 from gpbench.report.statistics import COMPARISONS, compare, differences_to_best
-from gpbench.report.view import STATUSES, View
+from gpbench.report.view import STATUSES, UNMIXED, View
 from gpbench.report.writing import Table, count, decimals, number, write_formats
 
 
@@ -38,7 +39,8 @@ def scores(view: View, metric: str, tasks: tuple[str, ...], title: str) -> Table
         f"{title}: {kind.label} on test rows{unit} ({sense})",
         "Mean ± standard deviation over splits (number of splits). Bold: best mean among complete cells. "
         "≈: the 95 % Nadeau-Bengio interval of the paired difference to the best contains 0 "
-        "(not corrected for the number of methods). Means of cells with unfinished splits are not compared.",
+        "(not corrected for the number of methods). Means of cells with unfinished splits are not compared, nor are "
+        "those marked ✗, of which some chains have not converged or some fits are not done.",
     )
 
 
@@ -61,8 +63,10 @@ def _score_text(cell, places: int) -> str:
     if cell.n == 0:
         return cell.statuses or "undefined"
     spread = f" ± {cell.sd:.{places}f}" if np.isfinite(cell.sd) else ""
-    if not cell.complete:
+    if cell.n < cell.expected:
         return f"{cell.mean:.{places}f}{spread} ({cell.n}/{cell.expected}, {cell.statuses or 'rest undefined'})"
+    if not cell.complete:
+        return f"{cell.mean:.{places}f}{spread} ({cell.n}) ✗ {cell.statuses}"
     text = f"{cell.mean:.{places}f}{spread} ({cell.n})"
     return f"**{text}**" if cell.best else text + " ≈" * cell.tied
 
@@ -120,11 +124,12 @@ def status(view: View) -> Table:
     data = counts.rename_axis(index="method", columns=None).reset_index()
     used = [name for name in STATUSES if name == "done" or data[name].any()]
     shown = data[["method", "planned", *used]].assign(method=data["method"].map(view.labels))
-    return Table(data, shown, "Fits by status", "Every planned fit is counted once; only done fits enter a mean.")
+    note = f"Every planned fit is counted once; only those done and those {UNMIXED} enter a mean, the latter marked ✗."
+    return Table(data, shown, "Fits by status", note)
 
 
 def unfinished(view: View) -> Table:
-    """Every fit that is not done, with its reason; equal neighbours share a printed row."""
+    """Every fit that is not done or not converged, with its reason; equal neighbours share a printed row."""
     fits = view.fits[view.fits["status"] != "done"]
     data = fits[["method", "dataset", "split", "status", "reason", "fit_id"]]
     groups = fits.groupby(["method", "dataset", "status", "reason"], sort=False)["split"]
@@ -133,7 +138,7 @@ def unfinished(view: View) -> Table:
         for (method, dataset, state, reason), splits in groups
     ]
     names = ["method", "data set", "splits", "status", "reason"]
-    return Table(data, pd.DataFrame(shown, columns=names), f"Fits that are not done ({len(data)})")
+    return Table(data, pd.DataFrame(shown, columns=names), f"Fits that are not done, or not converged ({len(data)})")
 
 
 def all_metrics(view: View) -> Table:
@@ -164,15 +169,19 @@ TABLES: dict[str, Callable[[View], Table]] = {
     "all_metrics": all_metrics,
     # those that a study may ask for
     "counts_mnll": partial(scores, metric="mnll", tasks=COUNTS, title="Counts"),
-    "diagnostics": more_tables.chains,
+    "chains": chains.chains,
+    "diagnostics": chains.functions,
     "differences": more_tables.differences,
     "features": more_tables.features,
+    "p_values": objectives.table,
     "workers": more_tables.workers,
 }
 
 
 def write_table(view: View, name: str, folder: str | Path) -> list[Path]:
-    """Write TABLES[name] to `folder`/name.csv, .md, .html and .tex."""
+    """Write TABLES[name] to `folder`/name.csv, .md, .html and .tex; every note names chains that have not converged."""
     if name not in TABLES:
         raise unknown("table", name, TABLES)
-    return write_formats(TABLES[name](view), Path(folder) / name)
+    table = TABLES[name](view)
+    note = " ".join(filter(None, (table.note, view.warning)))
+    return write_formats(replace(table, note=note), Path(folder) / name)

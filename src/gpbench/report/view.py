@@ -17,13 +17,21 @@ import pandas as pd
 from gpbench.errors import UserError, unknown
 from gpbench.evaluation.metrics import METRICS
 
-STATUSES = ("done", "stopped", "diverged", "out-of-memory", "failed", "skipped", "missing")
+UNMIXED = "not converged"
+"""A done fit by a Markov chain that fails, with the other chains of its split, the gate of its budget."""
+STATUSES = ("done", UNMIXED, "stopped", "diverged", "out-of-memory", "failed", "skipped", "missing")
 TASKS = ("regression", "binary", "multiclass", "counts")
-FACTS = ("commit", "dirty", "overrides", "staleness_mean", "restarts")
+SCORED = ("done", UNMIXED)
+MIXING = ("chains", "draws", "r_hat", "r_hat_row", "r_hat_row_sd", "ess_bulk", "ess_tail")
+MIXING_REPORTED = ("r_hat_covariance", "ess_covariance")
+FACTS = ("commit", "dirty", "overrides", "staleness_mean", "restarts", "gate", *MIXING, *MIXING_REPORTED)
 
 
 class View:
-    """A study's results, loaded when first needed; only finished (`done`) fits enter a mean."""
+    """A study's results, loaded when first needed; only finished (`done`) fits enter a mean.
+
+    Chains that have not converged enter it too, but a cell that has any is not complete: it is printed as failing,
+    and neither ranked nor compared."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -42,12 +50,14 @@ class View:
 
     @cached_property
     def fits(self) -> pd.DataFrame:
-        """`scores.parquet`, predictions only, with a `missing` row for every expected fit that has none."""
+        """`scores.parquet`, predictions only, with a `missing` row for every expected fit that has none; the status of
+        a done fit whose chain fails the gate is `not converged`."""
         scores = pd.read_parquet(self._path("scores.parquet"))
         scores = scores[scores["kind"] == "predict"]
         # a study without a finished fit, or without a task, lacks columns
         scores = scores.reindex(columns=dict.fromkeys([*scores.columns, *METRICS, *FACTS]))
         self._check_statuses(scores)
+        scores["status"] = scores["status"].mask(scores["gate"] == "failed", UNMIXED)
         keys = ["method", "dataset", "split"]
         # once for all replicas of a split: each of them has its row in what was collected
         expected = pd.DataFrame(self.study["expected"], columns=keys).astype({"split": "int64"}).drop_duplicates()
@@ -97,7 +107,7 @@ class View:
     def card(self) -> pd.DataFrame:
         """`scorecard.csv`; empty where it is not written yet."""
         path = self.folder / "scorecard.csv"
-        columns = ["dataset", "method_printed", "protocol", "ours_metric", "published", "ours", "reason"]
+        columns = ["dataset", "method_printed", "protocol", "ours_method", "ours_metric", "published", "ours", "reason"]
         return pd.read_csv(path) if path.is_file() else pd.DataFrame(columns=columns)
 
     def error_metric(self, dataset: str) -> str:
@@ -107,7 +117,7 @@ class View:
     @cached_property
     def done(self) -> pd.DataFrame:
         """Finished fits, after the check that they may be compared."""
-        done = self.fits[self.fits["status"] == "done"]
+        done = self.fits[self.fits["status"].isin(SCORED)]
         for dataset, rows in done.groupby("dataset"):
             for column in ("protocol", "budget"):
                 self._check_one(rows[column], column, f"data set {dataset!r}")
@@ -159,7 +169,8 @@ class View:
         return scores.reindex(columns=self.methods).astype(float)
 
     def cells(self, metric: str, *tasks: str) -> pd.DataFrame:
-        """One row per method and data set: mean, sd (ddof = 1), n and expected splits, statuses, complete."""
+        """One row per method and data set: mean, sd (ddof = 1), n and expected splits, statuses, and complete: whether
+        every fit is done and every split has a value."""
         if metric not in self._cells:
             self._cells[metric] = self._summarise(metric)
         cells = self._cells[metric]
@@ -176,7 +187,7 @@ class View:
         cells = cells.merge(self.progress, on=["method", "dataset"], how="left")
         cells["expected"] = cells["expected"].fillna(0).astype(int)
         cells["statuses"] = cells["statuses"].fillna("not planned")
-        cells["complete"] = (cells["n"] == cells["expected"]) & (cells["n"] > 0)
+        cells["complete"] = (cells["n"] == cells["expected"]) & (cells["n"] > 0) & (cells["statuses"] == "")
         return cells
 
     @cached_property
@@ -185,6 +196,15 @@ class View:
         groups = self.fits.groupby(["method", "dataset"])
         rows = [(*cell, fits["split"].nunique(), describe_statuses(fits)) for cell, fits in groups]
         return pd.DataFrame(rows, columns=["method", "dataset", "expected", "statuses"])
+
+    @cached_property
+    def warning(self) -> str:
+        """The cells whose chains have not converged, in a sentence; '' where there is none."""
+        failing = (
+            self.fits[self.fits["status"] == UNMIXED].groupby(["dataset", "method"], sort=False)["split"].nunique()
+        )
+        cells = [f"{self.labels[method]} on {dataset} ({n} splits)" for (dataset, method), n in failing.items()]
+        return f"✗ Chains that have not converged: {', '.join(cells)}." if cells else ""
 
     def matrix(self, metric: str, *tasks: str) -> pd.DataFrame:
         """Mean scores `[datasets, methods]`; NaN where not every expected split is done, never imputed."""
@@ -207,11 +227,16 @@ def _position(column: pd.Series, order: list[str] | None) -> pd.Series:
 
 
 def describe_statuses(fits: pd.DataFrame, width: int = 48) -> str:
-    """Why fits of a cell are not done, e.g. '1 diverged' or 'skipped: regression only'; '' where all are done."""
+    """Why fits of a cell are not done, e.g. '1 diverged' or 'skipped: regression only'; '' where all are done.
+
+    Chains fail together: of those that have not converged, splits are counted."""
     others = fits[fits["status"] != "done"]
     if len(others) == len(fits) and len(others[["status", "reason"]].drop_duplicates()) == 1:
         status, reason = others.iloc[0][["status", "reason"]]
         text = f"{status}: {reason}" if reason else status
         return text if len(text) <= width else text[: width - 1] + "…"
-    counts = others["status"].value_counts()
+    counts = others["status"].value_counts().astype(str)
+    if UNMIXED in counts:
+        failing = others.loc[others["status"] == UNMIXED, "split"].nunique()
+        counts[UNMIXED] = f"{failing} of {fits['split'].nunique()}"
     return ", ".join(f"{counts[status]} {status}" for status in STATUSES if status in counts)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from gpbench import config
+from gpbench.data import protocols
 from gpbench.data import table as tables
 from gpbench.errors import UserError
 from gpbench.evaluation.predictive import Predictive
@@ -33,6 +34,7 @@ def answer(where: Places, prefix: str, source: Path, target: Path | None) -> Non
     what, address = record["what"], record["address"]
     dataset = config.compose(where.conf, "dataset", address["dataset"])
     table = tables.load(where.prepared_file(dataset.name), what["data"]["md5"])
+    table = protocols.rows(what["protocol"]["splits"], table)
     part = predict.fold(what, table, record["split"], record["replica"])
     x = part.scaling.inputs(read_inputs(source, table.input_names))
     entry = importlib.import_module(what["entry"])

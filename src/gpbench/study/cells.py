@@ -1,6 +1,6 @@
 """From a study to its cells: names, keys and values checked, settings composed, fits identified. No torch.
 
-    cell    {method, settings, address, label, family, reported, rows, what, how, skip,
+    cell    {method, settings, address, label, family, reported, r_hat, rows, what, how, skip,
              fits: [{split, replica, fit_id}]}
 
 method: the study's name for it, `settings` what the study sets of it (of a variant); `address` is how people call the
@@ -35,7 +35,7 @@ ENTRY = {
 }
 MOST_WORKERS_A_CORE = 2
 # probes of functions that are drawn over the inputs -> how many there may be
-PROBED_INPUTS = {"layers": (1, "one input"), "surfaces": (2, "two inputs")}
+PROBED_INPUTS = {"layers": (1, "one input"), "surfaces": (2, "two inputs"), "probabilities": (2, "two inputs")}
 # what an override may change of a study itself
 STUDY_KEYS = tuple(f.name for f in dataclasses.fields(schema.Study) if f.name not in ("name", "title"))
 
@@ -208,6 +208,7 @@ def _cell(
         "label": method.header.label,
         "family": method.family,
         "reported": {"metrics": protocol.metrics, "spread": protocol.spread},
+        "r_hat": budget.r_hat,
         "rows": train_rows,
         "test_rows": test_rows,
         "what": what,
@@ -259,6 +260,9 @@ def _impossible(method: MethodConfig, dataset: schema.Dataset, rows: int, output
     limit = method.header.max_rows
     if limit is not None and rows > limit:
         return f"{rows} training rows, at most {limit}"
+    limit = method.header.max_inputs
+    if limit is not None and dataset.columns > limit:
+        return f"{dataset.columns} inputs, at most {limit}"
     limit = method.header.max_outputs
     if limit is not None and outputs > limit:
         return f"{outputs} targets, at most {limit}"

@@ -1,4 +1,8 @@
-"""A study's view of the store: scores, traces and points of its fits, in three tables and one JSON."""
+"""A study's view of the store: scores, traces, points and chains of its fits, in four tables and one JSON.
+
+Fits by Markov chains are judged together, all chains (replicas) of a cell's split, by the R-hat that the study's budget
+allows: column `gate` of the scores says passed or failed, and nothing where there is no chain or no limit.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from gpbench.study.store import FINAL, Store
 
 CLASS_POINTS = ["row", "y", "log_density", "modal", "confidence", "p_true"]
 NUMBER_POINTS = ["row", "output", "y", "mean", "sd", "log_density", "pit", "crps"]
+TRACED_ROWS = 3
 # what distributed fits note of themselves
 DISTRIBUTED = ["staleness_mean", "restarts"]
 
@@ -31,11 +36,12 @@ def fits(plan: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
 
 
 def seen(where: Places, plan: dict[str, Any]) -> str:
-    """What a collection depends on, as text: the status of every fit, and the scoring code."""
+    """What a collection depends on, as text: the status of every fit, the scoring code, and the limits of R-hat."""
     store = Store(where.store)
     begun = store.begun()
     states = {fit["fit_id"]: _status(store, begun, cell, fit)[0] for cell, fit in fits(plan)}
-    return identity.canonical({"scoring": scoring.digest(), "states": states})
+    limits = [cell["r_hat"] for cell in plan["cells"]]
+    return identity.canonical({"scoring": scoring.digest(), "states": states, "r_hat": limits})
 
 
 def stamp(where: Places, name: str) -> Path:
@@ -58,26 +64,53 @@ def _status(store: Store, begun: dict[str, dict], cell: dict[str, Any], fit: dic
     return ("stopped", note.read_text()) if note.is_file() else ("missing", f"interrupted {step}")
 
 
+def mixing(store: Store, plan: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """fit_id -> how the chains of its cell and split have mixed together: numbers, `gate`, and the reason if failed."""
+    found: dict[str, dict[str, Any]] = {}
+    for cell in (cell for cell in plan["cells"] if not cell["skip"]):
+        for split in dict.fromkeys(fit["split"] for fit in cell["fits"]):
+            ids = [fit["fit_id"] for fit in cell["fits"] if fit["split"] == split]
+            ids = [fit_id for fit_id in ids if scoring.has_chain(store, fit_id)]
+            if ids:
+                values = scoring.mixing(store, ids)
+                found |= dict.fromkeys(ids, values | _judged(values, cell["r_hat"]))
+    return found
+
+
+def _judged(mixing: dict[str, float], limit: float | None) -> dict[str, Any]:
+    """gate and, where it failed, reason; chains too short for an R-hat fail."""
+    if limit is None:
+        return {"gate": ""}
+    if mixing["r_hat"] <= limit:
+        return {"gate": "passed"}
+    drawn = f"of {mixing['chains']} x {mixing['draws']} draws"
+    return {"gate": "failed", "reason": f"R-hat {mixing['r_hat']:.5g} {drawn}, at most {limit:g}"}
+
+
 def collect(where: Places, name: str) -> dict[str, int]:
-    """Write results/NAME/{scores,traces,points}.parquet and study.json; number of fits by status."""
+    """Write results/NAME/{scores,traces,points,chains}.parquet and study.json; number of fits by status."""
     import pandas as pd
 
     plan, store = read_plan(where, name), Store(where.store)
     write_if_changed(stamp(where, name), seen(where, plan))
-    rows, traces, points, begun = [], [], [], store.begun()
+    rows, traces, points, drawn, begun = [], [], [], [], store.begun()
+    mixed = mixing(store, plan)
     for cell, fit in fits(plan):
         status, reason = _status(store, begun, cell, fit)
-        rows.append(_row(store, cell, fit, status, reason))
+        rows.append(_row(store, cell, fit, status, reason) | mixed.get(fit["fit_id"], {}))
         folder = store.folder(fit["fit_id"])
         if status in FINAL and (folder / "trace.parquet").is_file():
             traces.append(pd.read_parquet(folder / "trace.parquet").assign(fit_id=fit["fit_id"]))
         if status == "done":
             points.append(_points(pd.read_parquet(folder / "points.parquet")).assign(fit_id=fit["fit_id"]))
+        if fit["fit_id"] in mixed:
+            drawn.append(_drawn(folder / "chain.npz").assign(fit_id=fit["fit_id"]))
     folder = where.results / name
     trace_columns = ["fit_id", "step", "seconds", "objective", "mnll", "rmse", "error"]
     point_columns = ["fit_id", *NUMBER_POINTS, *CLASS_POINTS, *(name for part in points for name in part)]
     _write(folder / "traces.parquet", _table(traces, trace_columns))
     _write(folder / "points.parquet", _table(points, list(dict.fromkeys(point_columns))))
+    _write(folder / "chains.parquet", _table(drawn, ["fit_id", "row", "draw", "mean"]))
     study = plan["study"]
     facts = {
         "name": name,
@@ -86,6 +119,7 @@ def collect(where: Places, name: str) -> dict[str, int]:
         **{k: study[k] for k in ("figures", "tables", "pairs", "published")},
         "settings": {cell["method"]: cell["settings"] for cell in plan["cells"]},
         "reported": plan["cells"][0]["reported"],
+        "r_hat": plan["cells"][0]["r_hat"],
         "expected": [[cell["method"], cell["address"]["dataset"], fit["split"]] for cell, fit in fits(plan)],
         **provenance.commit(where.root),
         "created": provenance.now(),
@@ -138,6 +172,17 @@ def _points(points: Any) -> Any:
     return named[[*CLASS_POINTS, *probabilities]]
 
 
+def _drawn(path: Path) -> Any:
+    """The predictive mean of a chain's draws at three of its rows, of the first target."""
+    import numpy as np
+    import pandas as pd
+
+    chain = np.load(path)
+    places = np.unique(np.linspace(0, len(chain["rows"]) - 1, TRACED_ROWS).round().astype(int))
+    mean = pd.DataFrame(chain["mean"][:, places, 0], columns=chain["rows"][places])
+    return mean.rename_axis("draw").reset_index().melt("draw", var_name="row", value_name="mean")
+
+
 def _table(parts: list[Any], columns: list[str]) -> Any:
     """All parts in one table with the same columns always."""
     import pandas as pd
@@ -157,7 +202,21 @@ def verdict(where: Places, name: str) -> list[str]:
     for cell, fit in fits(plan):
         status, reason = _status(store, begun, cell, fit)
         if status not in ("done", "skipped"):
-            address = cell["address"]
-            place = f"{address['method']} on {address['dataset']}, split {fit['split']} ({fit['fit_id']})"
-            lines.append(f"{status}: {place}: {reason}")
+            lines.append(f"{status}: {_place(cell, fit)} ({fit['fit_id']}): {reason}")
     return lines
+
+
+def unmixed(where: Places, name: str) -> list[str]:
+    """One line for every cell and split whose chains fail the gate of the study's budget."""
+    plan, store = read_plan(where, name), Store(where.store)
+    found = mixing(store, plan)
+    failed = {
+        f"not converged: {_place(cell, fit)}: {found[fit['fit_id']]['reason']}": None
+        for cell, fit in fits(plan)
+        if found.get(fit["fit_id"], {}).get("gate") == "failed"
+    }
+    return list(failed)
+
+
+def _place(cell: dict[str, Any], fit: dict[str, Any]) -> str:
+    return f"{cell['method']} on {cell['address']['dataset']}, split {fit['split']}"

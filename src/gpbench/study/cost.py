@@ -11,7 +11,11 @@ SECONDS_PER_STEP = {
     "dsvi": 0.02,
     "dgp_rff": 0.003,
     "bsgp": 0.006,
+    "fitc_svgp": 0.006,
+    "ipvi_dgp": 0.008,
     "exact_gp": 0.014,
+    "kiss_gp": 0.25,
+    "dkl": 0.3,
     "sgpr": 0.005,
     "fitc": 0.006,
     "aep": 0.012,
@@ -20,6 +24,7 @@ SECONDS_PER_STEP = {
     "dnn": 0.002,
     "bnn": 0.004,
     "dgp_mcmc": 0.002,
+    "mcmc_svgp": 0.03,
     "gradient_boosting": 5.0,
 }
 UNMEASURED_MB = 2000

@@ -32,12 +32,15 @@ class Fold:
 
 @dataclass
 class Outcome:
-    """What a fit leaves behind. points, components and model are absent where it did not end well."""
+    """What a fit leaves behind. points, components, chain and model are absent where it did not end well.
+
+    chain: what the states of a Markov chain say one by one (see `chains`)."""
 
     status: str
     reason: str = ""
     points: Any = None
     components: dict[str, np.ndarray] = field(default_factory=dict)
+    chain: dict[str, np.ndarray] = field(default_factory=dict)
     model: dict[str, Any] | None = None
     trace: list[dict[str, float]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)

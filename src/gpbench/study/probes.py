@@ -7,9 +7,14 @@
     surfaces.parquet fit_id, layer, output, x0, x1, mean, sd: mean and standard deviation of such draws over a grid of
                      two inputs, as far as the training rows reach (ashman2020, figure 1)
     inputs.parquet   fit_id, row, column, x: the inputs of the test rows, for pictures of what was predicted from
+    probabilities.parquet  fit_id, layer, x0, x1, p: predictive probability of class 1 over a grid of two inputs
+                     (rossi2021, figure 2)
+    inducing.parquet fit_id, layer, sample, point, column, x, lengthscale, outputscale: kept states of the inducing
+                     inputs and of the kernel of the first layer (rossi2021, figures 1 and 2)
 
 Inputs are in original units, and so is the last layer of a regression; hidden layers are as they are. chain: whether
-samples are states of a Markov chain. Layer 0 holds the training rows: `sample` numbers them, f (mean) is their target.
+samples are states of a Markov chain. Layer 0 holds the training rows: `sample` numbers them, f (mean, p) is their
+target.
 All of this runs on the CPU, wherever the fits were trained.
 """
 
@@ -18,8 +23,6 @@ from __future__ import annotations
 import argparse
 import functools
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,34 +30,21 @@ import pandas as pd
 import torch
 
 from gpbench import config, places, schema, streams
-from gpbench.data import table as tables
-from gpbench.data.table import Table
 from gpbench.errors import UserError, exit_status
-from gpbench.methods.base import GradientMethod, SamplerMethod, State
+from gpbench.methods.base import GradientMethod, SamplerMethod
 from gpbench.places import Places, write_aside
-from gpbench.study import collect, predict, training
-from gpbench.study.cells import PROBED_INPUTS
-from gpbench.study.predict import Fold
-from gpbench.study.store import Store
+from gpbench.study import collect, posteriors, predict, training
+from gpbench.study.fitted import Fitted, finished
 
 COLUMNS = {
     "bounds": ["fit_id", "batch", "bound"],
     "layers": ["fit_id", "chain", "layer", "output", "sample", "x", "f"],
     "surfaces": ["fit_id", "layer", "output", "x0", "x1", "x0_name", "x1_name", "mean", "sd"],
     "inputs": ["fit_id", "row", "column", "x"],
+    "probabilities": ["fit_id", "layer", "x0", "x1", "x0_name", "x1_name", "p"],
+    "inducing": ["fit_id", "layer", "sample", "point", "column", "x", "lengthscale", "outputscale"],
 }
 GRID, SIDE = 201, 100
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """A finished fit: its `what`, its method and stored state, and its split of a table."""
-
-    what: dict[str, Any]
-    method: GradientMethod | SamplerMethod
-    state: State
-    fold: Fold
-    table: Table
 
 
 def write(where: Places, name: str, kind: str) -> None:
@@ -67,7 +57,7 @@ def write(where: Places, name: str, kind: str) -> None:
         budget = _budget(where, plan)
         ask = functools.partial(bounds, batches=budget.bound_batches, rows=budget.bound_rows)
     else:
-        ask = {"layers": layers, "surfaces": surfaces, "inputs": inputs}[kind]
+        ask = ASK[kind]
     parts = [ask(fitted).assign(fit_id=fit_id) for fit_id, fitted in finished(where, cells)]
     table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=COLUMNS[kind])
     with write_aside(where.results / name / f"{kind}.parquet") as temporary:
@@ -75,11 +65,16 @@ def write(where: Places, name: str, kind: str) -> None:
 
 
 def answers(method: Any, kind: str) -> bool:
-    """Whether a method has a lower bound, draws of the functions of its layers, or a stored state at all."""
+    """Whether a method has a lower bound, draws of the functions of its layers, inducing inputs, classes, a state."""
+    stored = isinstance(method, GradientMethod | SamplerMethod)
     if kind == "bounds":
         return isinstance(method, GradientMethod) and hasattr(method.hyper, "batch_size")
     if kind == "inputs":
-        return isinstance(method, GradientMethod | SamplerMethod)
+        return stored
+    if kind == "probabilities":
+        return stored and method.task == "binary"
+    if kind == "inducing":  # those that all outputs of the first layer share
+        return stored and hasattr(method.hyper, "num_inducing") and getattr(method.hyper, "separate", "none") == "none"
     return hasattr(method, "functions")
 
 
@@ -88,22 +83,6 @@ def _budget(where: Places, plan: dict[str, Any]) -> schema.Budget:
     words = config.split_overrides(plan["cells"][0]["address"]["overrides"])
     own = [f"{key.removeprefix('budget.')}={value}" for key, value in words if key.startswith("budget.")]
     return config.compose(where.conf, "budget", plan["study"]["budget"], tuple(own))
-
-
-def finished(where: Places, cells: list[dict[str, Any]]) -> Iterator[tuple[str, Fitted]]:
-    """Every done fit of some cells with its identity, one data set after the other."""
-    store = Store(where.store)
-    load = functools.lru_cache(1)(tables.load)
-    for cell in sorted(cells, key=lambda cell: cell["address"]["dataset"]):
-        what = cell["what"]
-        for fit in cell["fits"]:
-            if not store.ended_well(fit["fit_id"]):
-                continue
-            table = load(where.prepared_file(cell["address"]["dataset"]), what["data"]["md5"])
-            path = store.folder(fit["fit_id"]) / training.MODEL_FILE
-            state = State(**torch.load(path, weights_only=True, map_location="cpu"))
-            fold = predict.fold(what, table, fit["split"], fit["replica"])
-            yield fit["fit_id"], Fitted(what, predict.method(what), state, fold, table)
 
 
 @torch.no_grad()
@@ -124,7 +103,7 @@ def bounds(fitted: Fitted, batches: int, rows: int) -> pd.DataFrame:
 
 def layers(fitted: Fitted) -> pd.DataFrame:
     """Training rows and posterior draws of every layer on a grid; columns chain, layer, output, sample, x, f."""
-    fold, observed_x = fitted.fold, _training_inputs(fitted, "layers")[:, 0]
+    fold, observed_x = fitted.fold, fitted.training_inputs("layers")[:, 0]
     low, high = observed_x.min(), observed_x.max()
     x = np.linspace(low - (high - low) / 2, high + (high - low) / 2, GRID)
     draws = _functions(fitted, x[:, None])
@@ -136,14 +115,13 @@ def layers(fitted: Fitted) -> pd.DataFrame:
 
 def surfaces(fitted: Fitted) -> pd.DataFrame:
     """Training rows, and moments of posterior draws of every layer on a grid over two inputs."""
-    observed = _training_inputs(fitted, "surfaces")
+    observed = fitted.training_inputs("surfaces")
     axes = [np.linspace(column.min(), column.max(), SIDE) for column in observed.T]
     x = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
     targets = fitted.fold.targets[fitted.fold.train]
     parts = [_surface(0, observed, targets, np.zeros_like(targets))]
     parts += [_surface(layer, x, f.mean(0), f.std(0)) for layer, f in enumerate(_functions(fitted, x), 1)]
-    names = dict(zip(("x0_name", "x1_name"), fitted.table.input_names, strict=True))
-    return pd.concat(parts, ignore_index=True).assign(**names)
+    return pd.concat(parts, ignore_index=True).assign(**fitted.input_names())
 
 
 def inputs(fitted: Fitted) -> pd.DataFrame:
@@ -154,11 +132,14 @@ def inputs(fitted: Fitted) -> pd.DataFrame:
     return pd.DataFrame({"row": rows[place], "column": column, "x": x.reshape(-1)})
 
 
-def _training_inputs(fitted: Fitted, kind: str) -> np.ndarray:
-    x, (columns, said) = fitted.table.inputs[fitted.fold.train], PROBED_INPUTS[kind]
-    if x.shape[1] != columns:
-        raise UserError(f"`probes: [{kind}]` needs data sets with {said}, not {x.shape[1]}; leave it out")
-    return x
+ASK = {
+    "layers": layers,
+    "surfaces": surfaces,
+    "inputs": inputs,
+    "probabilities": posteriors.probabilities,
+    "inducing": posteriors.inducing,
+}
+"""What a finished fit is asked, but for `bounds`, which are asked in the measure of a budget."""
 
 
 def _functions(fitted: Fitted, x: np.ndarray) -> list[np.ndarray]:

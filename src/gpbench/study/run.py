@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from gpbench import config, places
+from gpbench.data import protocols
 from gpbench.data import table as tables
 from gpbench.data.table import Table
 from gpbench.errors import UserError
@@ -45,7 +46,8 @@ def run_batch(batch: dict[str, Any], where: Places) -> dict[str, dict[str, str]]
     watch = Watch(groups, where)
     for group in groups:
         watch.begin(group)
-        run_group(group, loaded[group["address"]["dataset"]], where, watch)
+        table = protocols.rows(group["what"]["protocol"]["splits"], loaded[group["address"]["dataset"]])
+        run_group(group, table, where, watch)
         watch.end(group)
         tracking.drain_soon(where)
     return {f["fit_id"]: _status(store, f["fit_id"], g) for g in batch["groups"] for f in g["fits"]}
@@ -178,10 +180,11 @@ def write(store: Store, group: dict, fit: dict, outcome: Any, entry: Any, starte
     with store.writing(fit["fit_id"]) as folder:
         if outcome.points is not None:
             outcome.points.to_parquet(folder / "points.parquet", index=False)
-        if outcome.components:
-            import numpy as np
+        for file, arrays in (("components.npz", outcome.components), ("chain.npz", outcome.chain)):
+            if arrays:
+                import numpy as np
 
-            np.savez(folder / "components.npz", **outcome.components)
+                np.savez(folder / file, **arrays)
         if outcome.trace:
             pd.DataFrame(outcome.trace).to_parquet(folder / "trace.parquet", index=False)
         if outcome.model is not None:

@@ -1,6 +1,7 @@
 """The store: one folder a finished fit, named by its identity; studies point into it and own nothing.
 
-    store/<fit_id>/         fit.json, points.parquet, trace.parquet, components.npz, model.pt, log.txt
+    store/<fit_id>/         fit.json, points.parquet, trace.parquet, components.npz, model.pt, log.txt;
+                            of a Markov chain chain.npz; what is computed later: scores.json, mixing-*.json
     store/.work/<group>/    group.json, checkpoints, progress of a group of fits that is not finished
     store/.spool/<fit_id>   records that the tracker has not read yet
     store/.locks/<fit_id>   who is at work

@@ -174,14 +174,15 @@ class Writer:
         self.client.set_tag(run, "gpbench.complete", "yes")
 
     def _values(self, run: str, record: dict[str, Any]) -> None:
-        """Parameters, final scores, and the trace over steps."""
+        """Parameters, final scores, how the fit's own chain has mixed, and the trace over steps."""
         from mlflow.entities import Metric, Param
 
-        from gpbench.study.scoring import scores
+        from gpbench.study.scoring import mixing, scores
 
         now = int(time.time() * 1000)
+        chain = {f"chain.{k}": float(v) for k, v in mixing(self.store, [record["fit_id"]]).items()}
         params = [Param(k, str(v)[:6000]) for k, v in _params(record).items()]
-        metrics = [Metric(k, v, now, 0) for k, v in scores(self.store, record).items() if math.isfinite(v)]
+        metrics = [Metric(k, v, now, 0) for k, v in (scores(self.store, record) | chain).items() if math.isfinite(v)]
         metrics += [Metric(f"trace.{k}", v, now, step) for step, k, v in _trace(self.store.folder(record["fit_id"]))]
         self.client.log_batch(run, metrics[:1000], params)
         for i in range(1000, len(metrics), 1000):
@@ -213,7 +214,7 @@ class Writer:
             current = [c for c in children if "gpbench.superseded" not in c.data.tags]
             done = [c for c in current if c.data.tags.get("gpbench.status") == "done"]
             self.client.set_tag(run, "gpbench.done", f"{len(done)} of {len(current)}")
-            for name in sorted({k for c in done for k in c.data.metrics if not k.startswith("trace.")}):
+            for name in sorted({k for c in done for k in c.data.metrics if not k.startswith(("trace.", "chain."))}):
                 values = [c.data.metrics[name] for c in done if name in c.data.metrics]
                 mean = sum(values) / len(values)
                 self.client.log_metric(run, name, mean)

@@ -22,12 +22,14 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
 from gpbench import streams
+from gpbench.data import table as tables
 from gpbench.data.table import Table
 from gpbench.evaluation.predictive import Predictive
 from gpbench.gp import linalg
 from gpbench.methods.base import Batch, GradientMethod, SamplerMethod, State, TrainingSet
 from gpbench.places import write_text
-from gpbench.study import checkpoint, predict
+from gpbench.study import chains, checkpoint, predict
+from gpbench.study.clock import Clock
 from gpbench.study.draws import Draws
 from gpbench.study.predict import Fold, Outcome
 
@@ -49,9 +51,17 @@ def training_set(table: Table, folds: list[Fold], dtype: torch.dtype, device: to
     def tensor(array: np.ndarray) -> Tensor:
         return torch.as_tensor(np.ascontiguousarray(array), device=device).to(dtype)
 
+    def shifted(array: np.ndarray, by: np.ndarray | float) -> Tensor:
+        """All rows, moved and converted part by part: a large set has no copy in float64 besides."""
+        whole = torch.empty(array.shape, dtype=dtype, device=device)
+        parts = tables.chunks(array)
+        for target, part in zip(whole.split([len(part) for part in parts]), parts, strict=True):
+            target.copy_(torch.as_tensor(part - by))
+        return whole
+
     return TrainingSet(
-        inputs=tensor(table.inputs - offset),
-        targets=tensor(folds[0].targets),
+        inputs=shifted(table.inputs, offset),
+        targets=shifted(folds[0].targets, 0.0),
         rows=torch.as_tensor(rows, device=device),
         count=torch.as_tensor([len(fold.train) for fold in folds], device=device),
         x_shift=tensor(np.stack([fold.scaling.x_shift - offset for fold in folds])),
@@ -59,23 +69,6 @@ def training_set(table: Table, folds: list[Fold], dtype: torch.dtype, device: to
         y_shift=tensor(np.stack([fold.scaling.y_shift for fold in folds])),
         y_scale=tensor(np.stack([fold.scaling.y_scale for fold in folds])),
     )
-
-
-class Clock:
-    """Seconds of training alone; waits for the device where it stops."""
-
-    def __init__(self, device: torch.device, seconds: float = 0.0) -> None:
-        self.device, self.seconds, self.since = device, seconds, time.perf_counter()
-
-    def pause(self) -> float:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        now = time.perf_counter()
-        self.seconds, self.since = self.seconds + now - self.since, now
-        return self.seconds
-
-    def go(self) -> None:
-        self.since = time.perf_counter()
 
 
 class Fit(LightningModule, ABC):
@@ -274,7 +267,11 @@ class GradientFit(Fit):
         self.state = state
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        self.adam = torch.optim.Adam(self.parameters(), lr=self.method.hyper.learning_rate, fused=True)
+        groups: dict[tuple[float, float], list[torch.nn.Parameter]] = {}
+        for name, value in self.state.params.items():
+            groups.setdefault(self.method.rates(name), []).append(value)
+        settings = [{"params": part, "lr": rate, "betas": (decay, 0.999)} for (rate, decay), part in groups.items()]
+        self.adam = torch.optim.Adam(settings, fused=True)
         if self.saved_optimiser:
             self.adam.load_state_dict(self.saved_optimiser)
         return self.adam
@@ -376,7 +373,10 @@ def outcome(fit: Fit, r: int) -> Outcome:
     result.model = {"params": state.params, "buffers": state.buffers, "samples": state.samples}
     started = time.perf_counter()
     x = fold.scaling.inputs(fit.table.inputs[fold.test])
-    return predict.finish(result, answer_one(fit.method, state, x, fold.key), fold, task, started)
+    predict.finish(result, answer_one(fit.method, state, x, fold.key), fold, task, started)
+    if isinstance(fit.method, SamplerMethod) and result.status == "done":
+        result.chain = chains.draws(fit.method, state, fold, fit.table, task)
+    return result
 
 
 @torch.no_grad()

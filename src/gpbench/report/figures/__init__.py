@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from matplotlib import style
@@ -11,13 +12,19 @@ from matplotlib.figure import Figure
 
 from gpbench.errors import unknown
 from gpbench.report.figures import (
+    boxes,
     calibration,
+    chains,
     comparison,
+    covariance,
     curves,
+    inducing,
+    intervals,
     models,
     pictures,
     probes,
     ranking,
+    series,
     settings,
     surfaces,
 )
@@ -109,6 +116,23 @@ FIGURES = {
         "data reach. Below: posterior means of the hidden functions of deep methods over the same two inputs, each on "
         "its own scale. First split.",
     ),
+    "inducing": FigureSpec(
+        inducing.inducing,
+        "Left: training data and the predictive probability of the two classes, averaged over the kept states of all "
+        "chains; line: where it is 1/2; R-hat: of predictions, the worst test row. Right: density of the inducing "
+        "inputs of the first layer over all kept states and chains, smoothed by a Gaussian whose standard deviation "
+        "is 1/53 of an axis; points where they were optimised. Solid: the same line; dotted: 95 % of the training "
+        "data. First split.",
+    ),
+    "covariance": FigureSpec(
+        covariance.covariance,
+        "The posterior over covariance functions k(x, z) that the joint posterior of the kernel's parameters θ and "
+        "the inducing inputs Z of a fit induces, for three z of Z (which is put in order in every kept state). What a "
+        "panel does not sample is held at its posterior mean (θ: that of its logarithms), so no panel is a fit with "
+        "that part fixed. Band: 90 % at every x; solid: medians; thin: draws; dashed: all held; ticks: training "
+        "inputs. Then k over distance, and θ, a colour and mark a chain, with the worst R-hat of the covariance "
+        "parameters. x in original units, k in those of standardised targets. First split, all chains.",
+    ),
     "pictures": FigureSpec(
         pictures.pictures,
         "Test images, taken evenly through the test rows, of which the pixels below the line were predicted from those "
@@ -137,6 +161,46 @@ FIGURES = {
         "How often a stated probability came true. Two classes: 15 equal bins of the probability of class 1; more: 10 "
         "equal bins of the probabilities of all classes of every test point together. Bins with fewer than ten values "
         "are left out; on the diagonal a method is calibrated.",
+    ),
+    "traces": FigureSpec(
+        chains.traces,
+        "Predictive mean (of classes: probability of the observed one) at three test rows by the kept states of the "
+        "Markov chains, one after the other; one colour a chain. Chains that agree cover one band and none drifts. "
+        "R-hat: the worst of all monitored rows. First split.",
+    ),
+    "intervals": FigureSpec(
+        intervals.intervals,
+        "Mean test MNLL of every method with its 95 % t interval over splits, which overlap, so that it is too narrow; "
+        "lower is better; a bar may leave the axis. Filled: ours; open, below it: published under the same protocol. "
+        "Dashed: the first method. Arrows: means beyond the axis (published ones in brackets). Last panel: mean ranks "
+        "with the 95 % bootstrap interval over data sets; open: ranks of the published means, where all are known.",
+    ),
+    "boxes": FigureSpec(
+        boxes.boxes,
+        "Test MNLL of the splits: median, quartiles, whiskers within 1.5 of their range, points beyond; lower is "
+        "better. Open diamonds: published mean under the same protocol. Methods that cannot be fitted to a data set "
+        "are left out.",
+    ),
+    "num_inducing": FigureSpec(
+        series.num_inducing,
+        "Test MNLL against the number of inducing inputs, mean and standard deviation over splits, a curve for each "
+        "treatment; open marks: published under the same protocol.",
+    ),
+    "depth": FigureSpec(
+        series.depth,
+        "Test MNLL against the number of layers, mean and standard deviation over splits; open marks: published under "
+        "the same protocol. Level lines: methods without that setting. A curve may leave the axis.",
+    ),
+    "p_values": FigureSpec(
+        series.p_values,
+        "One-sided Wilcoxon signed-rank tests of the hypothesis that VFE has a lower MNLL than FITC: below the dotted "
+        "line it is rejected at 5 %. Circles: exact, on the differences of each split. Squares: folds drawn for each "
+        "objective on its own, as the public code does; median and middle 90 % of 100 draws.",
+    ),
+    "prediction_cost": FigureSpec(
+        partial(curves.cost, of="prediction"),
+        "Seconds to predict all test rows of a split against test MNLL; mean and standard deviation over splits. Lower "
+        "left is better.",
     ),
 }
 

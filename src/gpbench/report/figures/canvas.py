@@ -29,6 +29,11 @@ class Look:
     marker: str
     linestyle: object
 
+    @property
+    def drawn(self) -> dict[str, object]:
+        """As options of a line."""
+        return {"color": self.color, "marker": self.marker, "linestyle": self.linestyle}
+
 
 def looks(view: View) -> dict[str, Look]:
     """One look per method, the same in every figure of a study."""

@@ -54,7 +54,8 @@ def _splits(axis: Axes, view: View, dataset: str) -> None:
         if cell["n"] == 0:
             axis.text(0.5, i, textwrap.shorten(cell["statuses"], 34, placeholder=" …"), ha="center", **grey)
         elif not cell["complete"]:
-            axis.text(1.01, i, f"{cell['n']}/{cell['expected']}", **grey)
+            left_out = cell["n"] < cell["expected"]
+            axis.text(1.01, i, f"{cell['n']}/{cell['expected']}" if left_out else "✗", **grey)
     axis.set_title(dataset, loc="left", fontweight="bold")
     axis.margins(x=0.08)
 

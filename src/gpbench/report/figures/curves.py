@@ -12,6 +12,7 @@ from gpbench.report.figures.canvas import Look, empty, label_edges, legend, look
 from gpbench.report.view import View
 
 QUOTED = "quoted from other work"  # the reason by which published/*.csv marks such a row
+CLOCKS = {"training": "seconds_train", "prediction": "seconds_predict"}
 _SHORTEST = 1e-6  # seconds; a logarithmic axis has no place for 0
 
 
@@ -146,9 +147,9 @@ def _without_steps(axis: Axes, view: View, fits: pd.DataFrame, metric: str) -> N
             axis.errorbar([at], [mean], yerr=spread, color=look.color, marker=look.marker, elinewidth=0.8)
 
 
-def cost(view: View) -> Figure:
-    """Training seconds against test MNLL, one panel per data set."""
-    scores, seconds = view.cells("mnll"), view.cells("seconds_train")
+def cost(view: View, of: str = "training") -> Figure:
+    """Seconds of training (or `prediction`) against test MNLL, one panel per data set."""
+    scores, seconds = view.cells("mnll"), view.cells(CLOCKS[of])
     cells = scores.merge(seconds, on=["method", "dataset"], suffixes=("", "_seconds"))
     drawn = cells[cells["n"] > 0]
     if drawn.empty:
@@ -164,7 +165,7 @@ def cost(view: View) -> Figure:
                 _priced(axis, rows.loc[method], look)
         axis.set_title(dataset, loc="left", fontweight="bold")
         axis.set_xscale("log")
-    label_edges(axes, "training seconds per fit", "test MNLL")
+    label_edges(axes, f"{of} seconds per fit", "test MNLL")
     legend(figure, view, list(drawn["method"].unique()), lines=False)
     return figure
 

@@ -69,13 +69,7 @@ def _lines(axis: Axes, cells: pd.DataFrame, by: str, at: str, look: dict[str, Lo
     for i, (name, line) in enumerate(look.items()):
         rows = drawn[drawn[by] == name].sort_values(at)
         x = rows[at].astype(float) * 1.02 ** (i - (len(look) - 1) / 2)
-        axis.errorbar(
-            x,
-            rows["mean"],
-            yerr=np.nan_to_num(rows["sd"]),
-            **{key: getattr(line, key) for key in ("color", "marker", "linestyle")},
-            elinewidth=0.7,
-        )
+        axis.errorbar(x, rows["mean"], yerr=np.nan_to_num(rows["sd"]), **line.drawn, elinewidth=0.7)
     absent = len(cells) - int(cells["complete"].sum())
     if absent:
         remark(axis, f"{absent} of {len(cells)} not complete")

@@ -1,0 +1,126 @@
+"""KISS-GP: exact GP algebra for a GP that is interpolated from a grid (wilson2015), by gpytorch (gardner2018).
+
+Model      f = sum_u w_u(x) g(u), g ~ GP(0, k) on a regular grid of G points an input, k RBF-ARD, w cubic interpolation;
+           y_n = f(x_n) + e_n, e_n ~ N(0, noise_variance). Targets have a function each, independent, of one kernel.
+Objective  log evidence = log N(y; 0, W K_UU W^T + noise_variance I), full batch, ascended by Adam on the logarithms of
+           lengthscale (in ranges of the training inputs), outputscale and noise variance. From `cholesky_rows` on by
+           conjugate gradients to `cg_tolerance`; log determinant and its gradient from `num_probes` random vectors.
+Posterior  mean = k_* (K + noise_variance I)^-1 y;  in the variance the inverse has rank `lanczos_rank` (pleiss2018).
+
+The grid spans the range of the training inputs; a test input outside is moved to its edge. A grid has G^D points: more
+than four inputs are out of reach.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from gpbench import streams
+from gpbench.gp import kernels, likelihoods, structured
+from gpbench.hyper import Annotated, Ge, NonNegativeInt, PositiveFloat, PositiveInt, dataclass
+from gpbench.methods.base import Batch, GradientMethod, State, TrainingSet
+
+Params = dict[str, Tensor]
+"""of one replica, without its axis"""
+
+
+@dataclass(frozen=True)
+class Hyperparameters:
+    """The grid of rossi2021; initial values in scaled units, lengthscale null: sqrt(total variance of the inputs)."""
+
+    grid_size: Annotated[int, Ge(5)] = 10
+    lengthscale: PositiveFloat | None = None
+    outputscale: PositiveFloat = 1.0
+    noise_variance: PositiveFloat = 0.1
+    cholesky_rows: NonNegativeInt = 800
+    cg_tolerance: PositiveFloat = 0.01
+    num_probes: PositiveInt = 10
+    lanczos_rank: PositiveInt = 200
+    learning_rate: PositiveFloat = 0.05
+
+
+class Method(GradientMethod):
+    speed = 1.0
+    """how much faster Adam moves the logarithms of the GP than `learning_rate`"""
+
+    def __init__(self, hyper, task: str, num_classes: int = 0, num_targets: int = 1) -> None:
+        super().__init__(hyper, task, num_classes, num_targets)
+        self.accuracy = structured.Accuracy(
+            hyper.cholesky_rows, hyper.cg_tolerance, hyper.num_probes, hyper.lanczos_rank
+        )
+
+    def init(self, data: TrainingSet, keys: list[streams.Key]) -> State:
+        train = data.full()
+        gp = {
+            "log_lengthscale": self.start_lengthscale(train).log(),
+            "log_outputscale": train.x.new_full((len(keys),), math.log(self.hyper.outputscale)),
+            "log_noise_variance": train.x.new_full((len(keys),), math.log(self.hyper.noise_variance)),
+        }
+        params = self.start_features(train, keys) | {name: value / self.speed for name, value in gp.items()}
+        return State(params, {"x": train.x, "y": train.y, "mask": train.weight})
+
+    def start_features(self, train: Batch, keys: list[streams.Key]) -> Params:
+        """Parameters of `features`: the inputs themselves have none."""
+        return {}
+
+    def start_lengthscale(self, train: Batch) -> Tensor:
+        """Lengthscales in units of the grid `[R, D]`."""
+        own = [x[kept] for x, kept in zip(train.x, train.weight > 0, strict=True)]
+        given, ones = self.hyper.lengthscale, [x.new_ones(1, len(x)) for x in own]
+        starts = [kernels.start_lengthscale(x[None], one, given) for x, one in zip(own, ones, strict=True)]
+        return torch.stack([start / edges(x)[1] for x, start in zip(own, starts, strict=True)])
+
+    def features(self, params: Params, x: Tensor) -> Tensor:
+        """What the GP is over `[N, Q]`, here its inputs x `[N, D]`."""
+        return x
+
+    def noise_size(self, batch_size: int, step: int = 0, steps: int = 1) -> int:
+        """A normal seeds the probes of the log determinant."""
+        return int(batch_size > self.hyper.cholesky_rows)
+
+    def loss(self, state: State, batch: Batch, noise: Tensor) -> Tensor:
+        """-log evidence `[R]`, a replica at a time: its rows alone decide how it is computed."""
+        losses = []
+        for r, kept in enumerate(batch.weight > 0):
+            process = self.process(replica(state.params, r), batch.x[r, kept])
+            losses.append(-structured.log_density(process, batch.y[r, kept], noise[r, :1], self.accuracy))
+        return torch.stack(losses)
+
+    def process(self, params: Params, x: Tensor) -> structured.Process:
+        """The GP at training inputs x `[N, D]`."""
+        features = self.features(params, x)
+        lower, width = edges(features)
+        size = self.hyper.grid_size
+        lengthscale, outputscale, noise_variance = (
+            (self.speed * params[f"log_{name}"]).exp() for name in ("lengthscale", "outputscale", "noise_variance")
+        )
+        factors = structured.kernel_factors(lengthscale, outputscale, size)
+        return structured.Process(structured.interpolate((features - lower) / width, size), factors, noise_variance)
+
+    @torch.no_grad()
+    def predict(self, state: State, x: Tensor, keys: list[streams.Key]) -> list:
+        gaussian = likelihoods.Gaussian(self.num_targets)
+        predictives = []
+        for r, kept in enumerate(state.buffers["mask"] > 0):
+            params, train, y = replica(state.params, r), state.buffers["x"][r, kept], state.buffers["y"][r, kept]
+            process = self.process(params, train)
+            lower, width = edges(self.features(params, train))
+            z = ((self.features(params, x[r]) - lower) / width).clamp(0.0, 1.0)
+            points = structured.interpolate(z, self.hyper.grid_size)
+            mean, variance = structured.posterior(process, y, points, self.accuracy)
+            variance = variance[:, None].expand_as(mean)
+            predictives.append(gaussian.predictive(mean[None], variance[None], process.noise_variance))
+        return predictives
+
+
+def replica(params: Params, r: int) -> Params:
+    return {name: value[r] for name, value in params.items()}
+
+
+def edges(features: Tensor) -> tuple[Tensor, Tensor]:
+    """Least value and range of every column of features `[N, Q]`; the range of a constant is 1."""
+    lower, upper = features.amin(0), features.amax(0)
+    return lower, torch.where(upper > lower, upper - lower, 1.0)

@@ -1,0 +1,270 @@
+"""MCMC-SVGP: a sparse GP whose posterior over inducing values and covariance parameters is free (hensman2015mcmc).
+
+Model      f ~ GP(0, k), k RBF; y_n ~ p(y | f(x_n)): Gaussian, probit, robust-max, Poisson; u = f(Z) = L v with
+           L L^T = K_ZZ, v ~ N(0, I); theta = lengthscales, outputscale, noise variance, each Gamma a priori.
+Posterior  q(f, v, theta) = p(f | v, theta) q(v, theta), and of all q(v, theta) the best one is
+           log q(v, theta) = sum_n E_{N(mean_n, variance_n)} log p(y_n | f_n) - |v|^2/2 + log p(theta) + constant,
+           mean_n = a_n^T v, variance_n = k_nn - |a_n|^2, a_n = L^-1 k(Z, x_n).
+           It is sampled by HMC on (v, log theta) jointly. With `sampler: gibbs` HMC moves v given theta, for which the
+           a_n are found but once, and a random walk moves log theta given v.
+Start      The best q(Z) is a point, so Z is optimised: Adam on the bound of `svgp` + log p(theta). Then Z stays, theta
+           starts where it came to, and v is drawn from its q(v). With as many inducing inputs as rows, Z = X.
+
+One step is one transition on all rows. During burn-in a chain learns its step size for an acceptance of 0.8, or
+(`tuning: esjd`) step size and number of steps for long jumps; afterwards they stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from gpbench import streams
+from gpbench.evaluation.predictive import Predictive
+from gpbench.gp import kernels, likelihoods, linalg, sparse
+from gpbench.gp.sparse import Layer
+from gpbench.hyper import Fraction, PositiveFloat, PositiveInt, dataclass
+from gpbench.methods import svgp, warm_start
+from gpbench.methods.base import Batch, SamplerMethod, State, TrainingSet
+from gpbench.methods.layers import source
+from gpbench.sampling import hmc, tuning
+from gpbench.sampling.sghmc import flatten, unflatten
+from gpbench.streams import Key
+
+Z, V = "layer1.inducing_inputs", "layer1.whitened_values"
+LENGTHSCALE, OUTPUTSCALE, NOISE = "layer1.log_lengthscale", "layer1.log_outputscale", "log_noise_variance"
+Params = dict[str, Tensor]
+Projection = Callable[[slice], tuple[Tensor, Tensor]]
+"""Rows -> a `[R, M, B]` and variance `[R, B]` of their f given v."""
+
+ACCEPTANCE, WALK_ACCEPTANCE = 0.8, 0.3
+FIXED = 300  # updates of the start before Z moves too
+CHUNK_ELEMENTS = 2**22  # of a: the gradient of more rows is taken part by part
+
+
+@dataclass(frozen=True)
+class Hyperparameters:
+    """Settings of hensman2015mcmc where it gives them; rossi2021 gives none but num_samples.
+
+    leapfrogs: most steps of a trajectory, which has 1 to so many at random; step_size: the first one; burn_in: fraction
+    of the transitions; iterations, learning_rate: of Adam before them. Priors are Gamma(1, 1) in scaled units, of
+    lengthscales Gamma(lengthscale_shape, lengthscale_rate). The others are those of `svgp`.
+    """
+
+    num_inducing: PositiveInt = 100
+    sampler: Literal["joint", "gibbs"] = "joint"
+    tuning: Literal["acceptance", "esjd"] = "acceptance"
+    leapfrogs: PositiveInt = 20
+    step_size: PositiveFloat = 0.05
+    burn_in: Fraction = 0.3
+    num_samples: PositiveInt = 256
+    iterations: PositiveInt = 2000
+    learning_rate: PositiveFloat = 0.03
+    lengthscale_shape: PositiveFloat = 1.0
+    lengthscale_rate: PositiveFloat = 1.0
+    lengthscale: PositiveFloat | None = None
+    outputscale: PositiveFloat = 1.0
+    noise_variance: PositiveFloat = 0.05
+    ard: bool = True
+    exposure: PositiveFloat = 1.0
+    jitter: PositiveFloat = 1e-6
+
+    def impossible(self, task: str) -> str:
+        """Why these settings fit no data of a task; empty where they do."""
+        return f"exposure is for counts, not {task}" if self.exposure != 1 and task != "counts" else ""
+
+
+class Method(SamplerMethod):
+    def __init__(self, hyper: Hyperparameters, task: str, num_classes: int = 0, num_targets: int = 1) -> None:
+        super().__init__(hyper, task, num_classes, num_targets)
+        self.likelihood = likelihoods.for_task(task, num_classes, num_targets, exposure=hyper.exposure)
+        gibbs = hyper.sampler == "gibbs"
+        self.transition = self.step_gibbs if gibbs else self.step_joint
+        self.tuner = tuning.DualAveraging("hmc", ACCEPTANCE, hyper.step_size, hyper.leapfrogs)
+        if hyper.tuning == "esjd":
+            self.tuner = tuning.ExpectedJump("hmc", hyper.leapfrogs, penalty=0.0 if gibbs else 0.5)
+        self.walk_tuner = tuning.DualAveraging("walk", WALK_ACCEPTANCE, hyper.step_size)
+        self.tuners = [self.tuner, self.walk_tuner] if gibbs else [self.tuner]
+
+    def init(self, data: TrainingSet, keys: list[Key]) -> State:
+        """A draw from the variational posterior; the chains (replicas) of a split share Z and theta."""
+        start = self.optimise(data, [key._replace(replica=0) for key in keys])
+        mean, chol = start["layer1.whitened_mean"], start["layer1.whitened_chol"].tril()
+        normal = streams.normal(keys, "init", 0, mean.mT.shape[1:], like=mean)
+        v = mean + (chol @ normal[..., None])[..., 0].mT
+        return self.chains({V: v} | self.theta(start), start[Z])
+
+    def chains(self, params: Params, z: Tensor) -> State:
+        """Chains at params, v first, whose inducing inputs are z `[R, M, D]`."""
+        self.num_coordinates = flatten(params).shape[1]
+        return State(params, {Z: z}, {name: value for tuner in self.tuners for name, value in tuner.start(z).items()})
+
+    def optimise(self, data: TrainingSet, keys: list[Key]) -> Params:
+        """Parameters of `svgp` that maximise its bound + log p(theta); Z = X where that many are asked for."""
+        rows, num_inducing = int(data.count.max()), self.hyper.num_inducing
+        is_full = bool((data.count <= num_inducing).any())
+        if is_full and bool((data.count != rows).any()):
+            raise ValueError(f"{num_inducing} inducing inputs are every row of some splits of this group only")
+        shared = {field.name for field in fields(svgp.Hyperparameters)} & {field.name for field in fields(self.hyper)}
+        settings = {name: getattr(self.hyper, name) for name in shared} | {"num_inducing": min(num_inducing, rows)}
+        method = svgp.Method(svgp.Hyperparameters(**settings), self.task, self.num_classes, self.num_targets)
+        return warm_start.maximise(
+            method,
+            data,
+            keys,
+            self.hyper.iterations,
+            lambda params: self.log_prior(self.theta(params)),
+            still=lambda step: {Z} if is_full or step < FIXED else set(),
+        )
+
+    def theta(self, params: Params) -> Params:
+        """The logarithms of theta among params."""
+        return {name: params[name] for name in (LENGTHSCALE, OUTPUTSCALE, NOISE) if name in params}
+
+    def noise_size(self, batch_size: int, step: int = 0, steps: int = 1) -> int:
+        """Normals of a test, the number of steps and another test, then one a coordinate (so `init` must have run)."""
+        return 3 + self.num_coordinates
+
+    def step(self, state: State, batch: Batch, noise: Tensor, step: int, steps: int) -> Tensor:
+        """One transition; returns -log q(v, theta) `[R]` up to a constant, NaN where the chain is lost."""
+        return -self.transition(state, batch, noise, step, self.burn_in(steps))
+
+    def step_joint(self, state: State, batch: Batch, noise: Tensor, step: int, burn_in: int) -> Tensor:
+        """HMC on v and theta; the log density `[R]` of the state left."""
+
+        def log_density(params: Params) -> Tensor:
+            return self.log_joint(params, self.projection(params, state.buffers[Z], batch.x), batch)
+
+        state.params, value = self.move(state, state.params, log_density, noise, step, burn_in)
+        return value
+
+    def step_gibbs(self, state: State, batch: Batch, noise: Tensor, step: int, burn_in: int) -> Tensor:
+        """HMC on v given theta, then a random walk of log theta given v; the log density `[R]` of the state left."""
+        theta = self.theta(state.params)
+        start = flatten(theta)
+        noise, normals = noise.tensor_split([noise.shape[1] - start.shape[1]], 1)
+        known = self.known_projection(theta, state.buffers[Z], batch.x)
+        v, value = self.move(
+            state, {V: state.params[V]}, lambda v: self.log_joint(v | theta, known, batch), noise, step, burn_in
+        )
+
+        @torch.no_grad()
+        def log_density(position: Tensor) -> Tensor:
+            params = v | unflatten(position, theta)
+            return self.log_joint(params, self.projection(params, state.buffers[Z], batch.x), batch)
+
+        size, _ = self.walk_tuner.settings(state.memory, step, burn_in)
+        uniform = torch.special.ndtr(noise[:, 2])
+        end, value, acceptance = hmc.random_walk(start, value, log_density, size[:, None] * normals, uniform)
+        state.memory |= self.walk_tuner.learn(state.memory, step, burn_in, acceptance, end - start)
+        state.params = v | unflatten(end, theta)
+        return value
+
+    def move(
+        self,
+        state: State,
+        params: Params,
+        log_density: Callable[[Params], Tensor],
+        noise: Tensor,
+        step: int,
+        burn_in: int,
+    ) -> tuple[Params, Tensor]:
+        """One transition of HMC on params: where it leads, and the log density there `[R]`; noise `[R, 3 + K]`."""
+
+        def at(position: Tensor) -> hmc.Point:
+            leaf = position.detach().requires_grad_()
+            value = log_density(unflatten(leaf, params))
+            (gradient,) = torch.autograd.grad(value.sum(), leaf)
+            return hmc.Point(position, value.detach(), gradient)
+
+        start = at(flatten(params))
+        test, number = torch.special.ndtr(noise[:, :2]).unbind(1)
+        size, most = self.tuner.settings(state.memory, step, burn_in)
+        end, acceptance = hmc.step(start, at, noise[:, 3:], test, size, hmc.draw_leapfrogs(number, most))
+        state.memory |= self.tuner.learn(state.memory, step, burn_in, acceptance, end.position - start.position)
+        return unflatten(end.position, params), end.value
+
+    def log_joint(self, params: Params, projection: Projection, batch: Batch) -> Tensor:
+        """log q(v, theta) `[R]` without its constant, log theta being the variable."""
+        v, noise_variance = params[V], params[NOISE].exp() if NOISE in params else None
+
+        def log_likelihood(rows: slice) -> Tensor:
+            a, variance = projection(rows)
+            mean = a.mT @ v  # [R, B, Q]
+            variance = variance[..., None].expand_as(mean)
+            expected = self.likelihood.expected_log_prob(batch.y[:, rows], mean[None], variance[None], noise_variance)
+            return (batch.weight[:, rows] * expected[0]).sum(-1)
+
+        size, n = max(1, CHUNK_ELEMENTS // v.shape[1]), batch.x.shape[1]
+        if n <= size:
+            total = log_likelihood(slice(0, n))
+        else:
+            chunks = [slice(first, first + size) for first in range(0, n, size)]
+            total = sum(checkpoint(log_likelihood, rows, use_reentrant=False) for rows in chunks)
+        return total - 0.5 * v.square().sum((1, 2)) + self.log_prior(self.theta(params))
+
+    def log_prior(self, theta: Params) -> Tensor:
+        """log p(log theta) `[R]`: shape log theta - rate theta, summed, without constants; a Gamma's with Jacobian."""
+        total = 0.0
+        for name, value in theta.items():
+            of_lengthscale = (self.hyper.lengthscale_shape, self.hyper.lengthscale_rate)
+            shape, rate = of_lengthscale if name == LENGTHSCALE else (1.0, 1.0)
+            total = total + (shape * value - rate * value.exp()).reshape(len(value), -1).sum(1)
+        return total
+
+    def projection(self, params: Params, z: Tensor, x: Tensor) -> Projection:
+        """a and the variance that v leaves, at rows of x `[R, N, D]`."""
+        layer = self.layer(params, z)
+
+        def project(rows: slice) -> tuple[Tensor, Tensor]:
+            kzx = kernels.rbf(z, x[:, rows], layer.lengthscale, layer.outputscale)
+            a = torch.linalg.solve_triangular(layer.chol_kzz, kzx, upper=False)
+            return a, (layer.outputscale[:, None] - a.square().sum(1)).clamp_min(0.0)
+
+        return project
+
+    @torch.no_grad()
+    def known_projection(self, theta: Params, z: Tensor, x: Tensor) -> Projection:
+        """As `projection`, found once for all rows."""
+        a, variance = self.projection(theta, z, x)(slice(None))
+        return lambda rows: (a[..., rows], variance[:, rows])
+
+    def layer(self, params: Params, z: Tensor) -> Layer:
+        lengthscale, outputscale = params[LENGTHSCALE].exp(), params[OUTPUTSCALE].exp()
+        kzz = kernels.rbf(z, z, lengthscale, outputscale)
+        chol_kzz = linalg.cholesky(kzz, "layer1", self.hyper.jitter * outputscale)
+        return Layer(z, chol_kzz, params.get(V), None, lengthscale, outputscale)
+
+    @torch.no_grad()
+    def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
+        """Equal mixture over the kept states at x `[R, T, D]`; no randomness."""
+        kept = kept_states(state)
+        moments = [sparse.conditional(x, *self.layer(params, state.buffers[Z])) for params in kept]
+        mean, variance = (torch.stack(part) for part in zip(*moments, strict=True))  # [S, R, T, Q]
+        noises = [None] * len(keys)
+        if NOISE in state.params:
+            noises = torch.stack([params[NOISE] for params in kept]).exp().T[..., None, None]  # [R, S, 1, 1]
+        return [self.likelihood.predictive(mean[:, r], variance[:, r], noise) for r, noise in enumerate(noises)]
+
+    @torch.no_grad()
+    def functions(self, state: State, x: Tensor, keys: list[Key]) -> list[Tensor]:
+        """Posterior functions `[S, R, T, Q]` at x `[R, T, D]`, one a kept state."""
+        drawn = []
+        for sample, params in enumerate(kept_states(state)):
+            layer = self.layer(params, state.buffers[Z])
+            size = layer.whitened_mean.shape
+            known = layer._replace(whitened_chol=x.new_zeros(size[0], size[2], size[1], size[1]))
+            drawn.append(sparse.draw(known, source(keys, sample, x))(x))
+        return [torch.stack(drawn)]
+
+
+def kept_states(state: State) -> list[Params]:
+    """The sampled params; the present ones while none was kept."""
+    if not any(state.samples.values()):
+        return [state.params]
+    return [dict(zip(state.samples, values, strict=True)) for values in zip(*state.samples.values(), strict=True)]

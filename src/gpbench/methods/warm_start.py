@@ -1,0 +1,48 @@
+"""Where a chain starts: the optimum that a method of steps finds, by Adam and with randomness of the stream `init`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from gpbench import streams
+from gpbench.methods.base import GradientMethod, TrainingSet
+from gpbench.streams import Key
+
+START_ROWS = 1000
+Params = dict[str, Tensor]
+
+
+def maximise(
+    method: GradientMethod,
+    data: TrainingSet,
+    keys: list[Key],
+    iterations: int,
+    log_prior: Callable[[Params], Tensor],
+    still: Callable[[int], set[str]],
+) -> Params:
+    """Params of a method, whose steps take no noise, after `iterations` updates for its objective + log_prior `[R]`.
+
+    All rows, or mini-batches of `START_ROWS` where there are more; still(step) names the params that stay at a step.
+    """
+    state, full = method.init(data, keys), data.full()
+    params = state.params = {name: value.contiguous().requires_grad_() for name, value in state.params.items()}
+    adam = torch.optim.Adam(params.values(), lr=method.hyper.learning_rate, fused=True)
+    for step in range(iterations):
+        batch = full if full.x.shape[1] <= START_ROWS else data.take(_positions(data, keys, step))
+        adam.zero_grad()
+        loss = method.loss(state, batch, batch.x.new_empty(0)) - log_prior(params)
+        loss.sum().backward()
+        for name in method.frozen(step, iterations) | still(step):
+            params[name].grad = None
+        adam.step()
+    return {name: value.detach() for name, value in params.items()}
+
+
+def _positions(data: TrainingSet, keys: list[Key], step: int) -> Tensor:
+    """Training rows of a mini-batch `[R, B]`, drawn with replacement."""
+    rngs = [streams.rng(key, "init", 1 + step) for key in keys]
+    drawn = [rng.integers(0, count, START_ROWS) for rng, count in zip(rngs, data.count.tolist(), strict=True)]
+    return torch.stack([torch.from_numpy(rows) for rows in drawn]).to(data.rows)

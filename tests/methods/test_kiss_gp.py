@@ -1,0 +1,169 @@
+import math
+
+import gp_cases as cases
+import gpytorch
+import numpy as np
+import pytest
+import torch
+from gpytorch.kernels import GridInterpolationKernel, RBFKernel, ScaleKernel
+
+from gpbench.errors import UserError
+from gpbench.gp import structured
+from gpbench.methods import exact_gp, kiss_gp
+from gpbench.places import Places
+from gpbench.study import cells
+from projects import REPOSITORY
+
+ITERATIVE = {"cholesky_rows": 0, "cg_tolerance": 1e-4}
+EXACT = structured.Accuracy(cholesky_rows=1000, cg_tolerance=1e-10, num_probes=10, rank=1000)
+STANDARD_ERRORS = 6.0
+
+
+def method(**settings) -> kiss_gp.Method:
+    return kiss_gp.Method(kiss_gp.Hyperparameters(**{"grid_size": 12} | settings), "regression")
+
+
+def process(x: torch.Tensor, lengthscales: list[float], size: int) -> structured.Process:
+    """Outputscale 1.3, noise variance 0.05."""
+    factors = structured.kernel_factors(torch.tensor(lengthscales).to(x), torch.tensor(1.3).to(x), size)
+    return structured.Process(structured.interpolate(x, size), factors, torch.tensor(0.05).to(x))
+
+
+def unit(n: int, num_inputs: int, seed: int = 0) -> torch.Tensor:
+    """Inputs in the unit cube."""
+    return torch.as_tensor(np.random.default_rng(seed).uniform(size=(n, num_inputs)))
+
+
+class Reference(gpytorch.models.ExactGP):
+    """The same model in GPyTorch, on the same grid."""
+
+    def __init__(self, x: torch.Tensor, y: torch.Tensor, lengthscales: list[float], size: int) -> None:
+        super().__init__(x, y, gpytorch.likelihoods.GaussianLikelihood())
+        base = RBFKernel(ard_num_dims=x.shape[1])
+        interpolated = GridInterpolationKernel(base, size, grid_bounds=[(0.0, 1.0)] * x.shape[1])
+        self.mean_module, self.covar_module = gpytorch.means.ZeroMean(), ScaleKernel(interpolated)
+        self.double()
+        interpolated.update_grid([structured.grid(size, x)] * x.shape[1])
+        # GPyTorch 1.15 gives the first lengthscale to the last input: GridKernel reverses the Kronecker factors
+        base.lengthscale = torch.tensor(lengthscales[::-1]).to(x)
+        self.covar_module.outputscale, self.likelihood.noise = 1.3, 0.05
+
+    def forward(self, x: torch.Tensor):
+        return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+
+
+def test_evidence_and_predictions_are_gpytorchs():
+    x, test, lengthscales = unit(40, 3), unit(7, 3, seed=1), [0.3, 0.6, 1.1]
+    y = torch.sin(5 * x.sum(1, keepdim=True))
+    ours = process(x, lengthscales, 9)
+    reference = Reference(x, y[:, 0], lengthscales, 9)
+    with torch.no_grad(), gpytorch.settings.fast_computations(False, False, False):
+        prior = reference.likelihood(reference.train()(x))
+        evidence = structured.log_density(ours, y, torch.empty(0), EXACT)
+        assert float(evidence) == pytest.approx(float(prior.log_prob(y[:, 0])), rel=1e-8)
+        expected = reference.eval()(test)
+        mean, variance = structured.posterior(ours, y, structured.interpolate(test, 9), EXACT)
+        torch.testing.assert_close(mean[:, 0], expected.mean, rtol=0, atol=1e-6)
+        torch.testing.assert_close(variance, expected.variance, rtol=0, atol=1e-6)
+
+
+def test_products_are_those_of_the_dense_matrices():
+    one = process(unit(30, 3), [0.3, 0.6, 1.1], 7)
+    other = structured.interpolate(unit(20, 3, seed=1), 7)
+    v = torch.as_tensor(np.random.default_rng(2).normal(size=(20, 4)))
+    fast = structured.interpolated(one.points, other, one.factors)._matmul(v)
+    torch.testing.assert_close(fast, structured.product(one.points, other, one.factors) @ v, rtol=1e-10, atol=1e-10)
+    diagonal = structured.product(other, other, one.factors).diagonal()
+    torch.testing.assert_close(structured.prior_variance(other, one.factors), diagonal, rtol=1e-10, atol=0)
+
+
+def test_it_becomes_the_exact_gp_as_the_grid_gets_finer():
+    """Cubic convolution is of third order (keys1981): half the cell, an eighth of the error."""
+    x, y = cases.problem("regression", num_inputs=2)
+    data, test = cases.training_set(x, y), x[None, :10] * 0.9
+    settings = {"lengthscale": 1.0, "noise_variance": 0.05}
+    exact = exact_gp.Method(exact_gp.Hyperparameters(**settings), "regression")
+    (expected,) = exact.predict(exact.init(data, cases.keys(1)), test, cases.keys(1))
+    cells_of_range = np.array([10, 20, 40])
+    errors = []
+    for count in cells_of_range:
+        ours = method(grid_size=int(count) + 3, **settings)
+        (found,) = ours.predict(ours.init(data, cases.keys(1)), test, cases.keys(1))
+        moments = np.abs(found.mean() - expected.mean()), np.abs(found.variance() - expected.variance())
+        errors.append([moment.max() for moment in moments])
+    orders = np.log2(np.divide(errors[:-1], errors[1:]))
+    assert (orders > 2.5).all(), orders
+    assert np.max(errors[-1]) < 1e-3
+
+
+def estimates(made: kiss_gp.Method, data, draws: int) -> dict[str, np.ndarray]:
+    """Loss and gradients `[draws, ...]` under many probes."""
+    state = cases.perturbed(made.init(data, cases.keys(1)))
+    found = []
+    for noise in torch.arange(draws, dtype=torch.float64)[:, None, None]:
+        loss, gradient = cases.loss_and_gradient(made, state, data.full(), noise)
+        found.append({"loss": loss} | gradient)
+    return {name: torch.stack([one[name][0] for one in found]).numpy() for name in found[0]}
+
+
+def test_iterations_estimate_the_evidence_and_its_gradient_without_bias():
+    data = cases.training_set(*cases.problem("regression", num_inputs=2))
+    exact, estimated = (estimates(method(**how), data, n) for how, n in (({}, 1), (ITERATIVE, 30)))
+    for name, values in estimated.items():
+        error = values.std(0, ddof=1) / math.sqrt(len(values))
+        assert (error > 0).all(), name
+        assert (
+            np.abs(values.mean(0) - exact[name][0]) <= STANDARD_ERRORS * error + 1e-4 * np.abs(exact[name]).max()
+        ).all(), name
+
+
+def test_probes_come_from_the_noise_alone():
+    made, data = method(**ITERATIVE), cases.training_set(*cases.problem("regression", num_inputs=2))
+    state = made.init(data, cases.keys(1))
+    first, second = torch.tensor([[0.1], [0.2]], dtype=torch.float64)[:, None]
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    losses = [float(made.loss(state, data.full(), noise)) for noise in (first, first, second)]
+    assert torch.equal(torch.get_rng_state(), before)
+    assert losses[0] == losses[1] != losses[2]
+
+
+def test_a_low_rank_inverse_never_understates_a_variance():
+    data, test = cases.training_set(*cases.problem("regression", num_inputs=2)), unit(20, 2, seed=3)[None]
+    variances = []
+    for settings in ({}, {**ITERATIVE, "lanczos_rank": 40}, {**ITERATIVE, "lanczos_rank": 5}):
+        made = method(**settings)
+        (predictive,) = made.predict(made.init(data, cases.keys(1)), test, cases.keys(1))
+        variances.append(predictive.variance())
+    exact, full, low = variances
+    np.testing.assert_allclose(full, exact, rtol=1e-3)
+    assert (low >= exact * (1 - 1e-6)).all()
+    assert low.max() > 1.01 * exact.max()
+
+
+@pytest.mark.parametrize("settings", [{}, ITERATIVE, {**ITERATIVE, "cholesky_rows": 29}], ids=["few", "many", "both"])
+def test_batched_is_looped(settings):
+    cases.assert_batched_is_looped(method(grid_size=6, **settings), "regression")
+
+
+@pytest.mark.parametrize("settings", [{}, ITERATIVE], ids=["few", "many"])
+def test_nan_stays_in_its_replica(settings):
+    cases.assert_nan_stays_in_its_replica(method(grid_size=6, **settings), "regression")
+
+
+def test_beyond_the_training_inputs_is_as_at_their_edge():
+    data = cases.training_set(cases.X, cases.Y)
+    state = method().init(data, cases.keys(1))
+    (found,) = method().predict(state, torch.tensor([[[1.0], [3.0]]]).double(), cases.keys(1))
+    assert found.mean()[0] == found.mean()[1]
+    assert found.variance()[0] == found.variance()[1]
+
+
+def test_many_inputs_are_skipped_with_the_reason(tmp_path):
+    _, (cell,), _ = cells.resolve(Places(REPOSITORY, tmp_path), "default", "methods=[kiss_gp] datasets=[boston]")
+    assert cell["skip"] == "13 inputs, at most 4"
+
+
+def test_a_grid_is_not_smaller_than_its_interpolation():
+    with pytest.raises(UserError, match="grid_size: .* greater than or equal to 5"):
+        cells.resolve(Places(REPOSITORY, REPOSITORY), "default", "methods=[kiss_gp] kiss_gp.grid_size=4")

@@ -1,0 +1,157 @@
+"""What a study prints of Markov chains that have not converged: visible everywhere, compared nowhere."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from synthetic_study import CHAINS, build
+
+from gpbench.report.figures import FIGURES
+from gpbench.report.page import render
+from gpbench.report.scorecard import COLUMNS, scorecard
+from gpbench.report.statistics import differences_to_best
+from gpbench.report.tables import TABLES, write_table
+from gpbench.report.view import UNMIXED, View
+
+SPLITS, FAILING = 3, (1, 2)
+METHODS = ["svgp", "bsgp_1", "bsgp_2", "constant"]
+LIMIT, DRAWS = 1.05, 40
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two samplers with four chains a split, of which `bsgp_2` fails on boston, splits 1 and 2."""
+    folder = build(tmp_path_factory.mktemp("chains") / "study", METHODS, ["boston", "banana"], SPLITS, all_done)
+    scores = pd.read_parquet(folder / "scores.parquet")
+    samplers = scores["method"].isin(["bsgp_1", "bsgp_2"])
+    copies = [scores[samplers].assign(replica=r, fit_id=lambda s, r=r: s["fit_id"] + f"-{r}") for r in range(1, CHAINS)]
+    scores = pd.concat([scores, *copies], ignore_index=True)
+    samplers = scores["method"].isin(["bsgp_1", "bsgp_2"])
+    failing = (scores["method"] == "bsgp_2") & (scores["dataset"] == "boston") & scores["split"].isin(FAILING)
+    told = {
+        "chains": CHAINS,
+        "draws": DRAWS,
+        "r_hat_row": 1.0,
+        "r_hat_row_sd": 0.01,
+        "ess_bulk": 80.0,
+        "ess_tail": 60.0,
+    }
+    for name, value in (told | {"r_hat_covariance": 2.5, "ess_covariance": 5.0}).items():
+        scores[name] = np.where(samplers, value, np.nan)
+    scores["r_hat"] = np.where(failing, 1.31, np.where(samplers, 1.02, np.nan))
+    scores["gate"] = np.where(failing, "failed", np.where(samplers, "passed", ""))
+    scores["reason"] = np.where(failing, "R-hat 1.31 of 4 x 40 draws, at most 1.05", scores["reason"])
+    scores.to_parquet(folder / "scores.parquet")
+    rng = np.random.default_rng(0)
+    drawn = [
+        pd.DataFrame({"fit_id": fit_id, "row": row, "draw": range(DRAWS), "mean": rng.normal(size=DRAWS)})
+        for fit_id in scores.loc[samplers, "fit_id"]
+        for row in (3, 20, 37)
+    ]
+    pd.concat(drawn).to_parquet(folder / "chains.parquet")
+    study = json.loads((folder / "study.json").read_text())
+    study |= {"r_hat": LIMIT, "tables": ["chains"], "figures": ["traces"], "pairs": [["bsgp_2", "svgp"]]}
+    (folder / "study.json").write_text(json.dumps(study))
+    return folder
+
+
+def all_done(*_):
+    return "done", ""
+
+
+@pytest.fixture
+def view(folder):
+    return View(folder)
+
+
+def test_the_mean_is_printed_with_the_number_of_splits_that_fail(view):
+    shown = TABLES["regression_mnll"](view).shown.set_index("method")["boston"]
+    cell = view.cells("mnll").set_index(["method", "dataset"]).loc["bsgp_2", "boston"]
+    assert shown["BSGP (2 layers)"].endswith("(3) ✗ 2 of 3 not converged")
+    assert float(shown["BSGP (2 layers)"].split()[0]) == pytest.approx(cell["mean"], abs=0.01)
+    assert "✗" not in shown["BSGP (1 layer)"]
+
+
+def test_a_failing_cell_is_neither_best_nor_ranked_nor_compared(view):
+    """It has the lowest mean of this study, and would be bold."""
+    means = view.cells("mnll", "regression").set_index("method")["mean"]
+    assert means.idxmin() == "bsgp_2"
+    assert TABLES["regression_mnll"](view).data.query("best")["method"].tolist() == ["bsgp_1"]
+    assert "bsgp_2" not in differences_to_best(view, "mnll", "boston")["method"].tolist()
+    assert "bsgp_2" in differences_to_best(view, "mnll", "banana")["method"].tolist()
+    ranks = TABLES["ranks"](view).data
+    assert "bsgp_2" not in ranks[ranks["comparison"] == "regression_mnll"]["method"].tolist()
+
+
+def test_status_counts_them_and_unfinished_lists_them_with_their_r_hat(view):
+    counts = TABLES["status"](view).data.set_index("method").loc["bsgp_2"]
+    failing = len(FAILING) * CHAINS
+    assert (counts["done"], counts[UNMIXED], counts["planned"]) == (6 * CHAINS - failing, failing, 6 * CHAINS)
+    (row,) = TABLES["unfinished"](view).shown.to_dict("records")
+    assert (row["splits"], row["status"]) == ("1, 2", UNMIXED)
+    assert row["reason"] == "R-hat 1.31 of 4 x 40 draws, at most 1.05"
+
+
+def test_every_table_and_the_page_say_so(view, folder, tmp_path):
+    said = "✗ Chains that have not converged: BSGP (2 layers) on boston (2 splits)."
+    for name in ("differences", "cost", "all_metrics"):
+        write_table(view, name, tmp_path)
+        assert said in (tmp_path / f"{name}.md").read_text()
+    assert r"$\times$ Chains that have not converged" in (tmp_path / "cost.tex").read_text()
+    page = render(view)
+    assert "8 fits are chains that have not converged: their R-hat exceeds 1.05" in page
+    assert "fits are not done" not in page
+    assert f"{len(view.fits) - 8} of {len(view.fits)} done" in page
+
+
+def test_the_scorecard_does_not_judge_them(view):
+    row = dict.fromkeys(COLUMNS, "") | {"source": "x", "dataset": "boston", "protocol": "common", "value": 1.0}
+    row |= {"spread": 0.1, "spread_kind": "sample sd", "splits": SPLITS, "ours_metric": "mnll", "factor": 1.0}
+    card = scorecard(view, pd.DataFrame([row | {"ours_method": name} for name in ("bsgp_1", "bsgp_2")]))
+    assert card["verdict"].tolist()[1] == "not judged: 2 of 3 not converged"
+    assert card["verdict"].tolist()[0] in ("agrees", "better", "worse", "inconclusive")
+
+
+def test_a_chain_that_diverged_leaves_its_cell_incomplete(folder, tmp_path):
+    scores = pd.read_parquet(folder / "scores.parquet")
+    lost = (scores["method"] == "bsgp_1") & (scores["dataset"] == "boston") & (scores["fit_id"].str.endswith("-0-2"))
+    scores.loc[lost, ["status", "gate", "mnll"]] = ["diverged", "", np.nan]
+    scores.to_parquet(tmp_path / "scores.parquet")
+    (tmp_path / "study.json").write_text((folder / "study.json").read_text())
+    cell = View(tmp_path).cells("mnll").set_index(["method", "dataset"]).loc["bsgp_1", "boston"]
+    assert (cell["n"], bool(cell["complete"]), cell["statuses"]) == (SPLITS, False, "1 diverged")
+
+
+def test_table_of_chains_has_a_row_for_every_cell_and_split(view):
+    table = TABLES["chains"](view)
+    assert len(table.data) == 2 * 2 * SPLITS
+    row = table.data.set_index(["dataset", "method", "split"]).loc["boston", "bsgp_2", 1]
+    seconds = view.fits.query("dataset == 'boston' and method == 'bsgp_2' and split == 1")["seconds_train"]
+    assert row["ess_per_second"] == pytest.approx(80.0 / seconds.sum())
+    failing = table.shown[table.shown["R-hat"].str.endswith("✗")]
+    assert failing[["method", "split", "R-hat"]].to_numpy().tolist() == [
+        ["BSGP (2 layers)", 1, "1.310 ✗"],
+        ["BSGP (2 layers)", 2, "1.310 ✗"],
+    ]
+    assert set(table.shown["chains x draws"]) == {"4 x 40"}
+    assert set(table.shown["over rows"]) == {"1.000 ± 0.010"}
+    assert set(table.shown["R-hat, covariance"]) == {"2.500"}, "reported, not judged"
+    assert "R-hat above 1.05" in table.note
+
+
+def test_traces_show_three_rows_of_the_first_split_a_line_a_chain(view, folder):
+    figure = FIGURES["traces"].draw(view)
+    axes = figure.axes
+    assert len(axes) == 4 * 3, "two samplers on two data sets"
+    assert {len(axis.lines) for axis in axes} == {CHAINS}
+    drawn = pd.read_parquet(folder / "chains.parquet").query("fit_id == 'bsgp_1-boston-0-2' and row == 20")
+    np.testing.assert_array_equal(axes[1].lines[2].get_ydata(), drawn["mean"])
+    assert axes[2].get_title(loc="right") == "R-hat 1.020"
+    assert len({line.get_color() for line in axes[0].lines}) == CHAINS
+
+
+def test_traces_of_a_study_without_chains_say_so(small):
+    (text,) = FIGURES["traces"].draw(View(small)).axes[0].texts
+    assert text.get_text() == "No chains: no fit by a Markov chain is finished."
+    assert TABLES["chains"](View(small)).shown.empty

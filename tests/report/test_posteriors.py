@@ -1,0 +1,132 @@
+"""Figures of posteriors: inducing inputs over two inputs, and covariance functions over one."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from synthetic_study import build
+
+from gpbench.report.figures import FIGURES, covariance, write_figure
+from gpbench.report.view import View
+
+DONE = ("done", "")
+X0, X1 = np.linspace(-2, 2, 9), np.linspace(-1, 1, 5)
+
+
+def two_chains(folder, methods, datasets, status):
+    """A study whose every fit has a second chain `FIT-1`."""
+    build(folder, methods, datasets, 1, status)
+    scores = pd.read_parquet(folder / "scores.parquet")
+    second = scores.assign(replica=1, fit_id=scores["fit_id"] + "-1")
+    pd.concat([scores, second], ignore_index=True).to_parquet(folder / "scores.parquet")
+
+
+def classified(chain: int) -> pd.DataFrame:
+    """p = (x0 + 2) / 4 on a grid, which the second chain moves by 0.1; two training rows."""
+    x0, x1 = (part.ravel() for part in np.meshgrid(X0, X1, indexing="ij"))
+    grid = pd.DataFrame({"layer": 1, "x0": x0, "x1": x1, "p": (x0 + 2) / 4 + 0.1 * chain})
+    data = pd.DataFrame({"layer": 0, "x0": [-1.0, 1.0], "x1": [0.0, 0.5], "p": [0.0, 1.0]})
+    return pd.concat([data, grid]).assign(x0_name="width", x1_name="height")
+
+
+def points(z: np.ndarray, lengthscale=1.0, outputscale=1.0, observed=((0.0,), (1.0,))) -> pd.DataFrame:
+    """Kept states z `[S, M, D]`, and training rows."""
+    parts = []
+    for layer, x in ((0, np.array(observed)[:, None]), (1, z)):
+        sample, point, column = np.indices(x.shape).reshape(3, -1)
+        parts.append(pd.DataFrame({"layer": layer, "sample": sample, "point": point, "column": column, "x": x.ravel()}))
+        for name, value in (("lengthscale", lengthscale), ("outputscale", outputscale)):
+            parts[-1][name] = np.broadcast_to(np.reshape(value, (-1, 1, 1)), x.shape).ravel() if layer else np.nan
+    return pd.concat(parts)
+
+
+def with_inducing(folder, status=lambda *_: DONE):
+    """`bsgp_1` samples three inputs of which one is outside, `svgp` has three for good, `constant` none."""
+    two_chains(folder, ["bsgp_1", "svgp", "constant"], ["banana"], status)
+    rng = np.random.default_rng(0)
+    z = {"bsgp_1": rng.normal([[0.5, 0.2], [-0.5, 0.0], [9.0, 0.0]], 0.05, (40, 3, 2))}
+    z["svgp"] = np.repeat(z["bsgp_1"][:1], 40, axis=0)
+    cells = [(f"{method}-banana-0{end}", z[method], chain) for method in z for chain, end in enumerate(("", "-1"))]
+    pd.concat([classified(chain).assign(fit_id=fit) for fit, _, chain in cells]).to_parquet(
+        folder / "probabilities.parquet"
+    )
+    observed = ((-1.0, 0.0), (1.0, 0.5))
+    pd.concat([points(part, observed=observed).assign(fit_id=fit) for fit, part, _ in cells]).to_parquet(
+        folder / "inducing.parquet"
+    )
+    return View(folder)
+
+
+def meshes(axis) -> list[np.ndarray]:
+    return [part.get_array() for part in axis.collections if type(part).__name__ == "QuadMesh"]
+
+
+def test_inducing_inputs_stand_beside_the_classifier_averaged_over_chains(tmp_path):
+    figure = FIGURES["inducing"].draw(with_inducing(tmp_path / "s"))
+    left, right, other, fixed, bar = figure.axes
+    assert [axis.get_title("left") for axis in (left, other)] == ["BSGP (1 layer)", "SVGP"]
+    (p,) = meshes(left)
+    np.testing.assert_allclose(p, np.broadcast_to((X0 + 2) / 4 + 0.05, (5, 9)))
+    (density,) = meshes(right)
+    assert density.mean() == pytest.approx(2 / 3, abs=1e-6), "two of three are inside, none near an edge"
+    columns = np.linspace(-2, 2, 2 * density.shape[1] + 1)[1::2]
+    centre = (density.sum(0) * columns).sum() / density.sum()
+    assert centre == pytest.approx(0.0, abs=0.02)
+    assert right.get_title("right").startswith("33%")
+    assert bar.get_xlim() == pytest.approx((0, density.max()))
+    assert meshes(fixed) == [], "optimised ones are points"
+    assert len(fixed.lines[0].get_xdata()) == 2 * 3
+
+
+def test_a_method_that_failed_keeps_its_line_of_inducing_inputs(tmp_path):
+    view = with_inducing(tmp_path / "s", lambda method, *_: ("failed", "no") if method == "bsgp_1" else DONE)
+    figure = FIGURES["inducing"].draw(view)
+    assert figure.axes[0].texts[0].get_text() == "no finished fit"
+    assert meshes(figure.axes[2])
+
+
+def with_covariance(folder, status=lambda *_: DONE):
+    """Three inducing inputs at -1, 0, 1 in any order; lengthscales 0.5 and 2, outputscales 1 and 4."""
+    two_chains(folder, ["bsgp_1", "svgp"], ["boston"], status)
+    z = np.array([[-1.0, 0.0, 1.0], [1.0, -1.0, 0.0]])[..., None]
+    parts = [points(z, [0.5, 2.0], [1.0, 4.0]).assign(fit_id=f"bsgp_1-boston-0{end}") for end in ("", "-1")]
+    wide = points(np.zeros((1, 3, 2)), observed=((0.0, 0.0),)).assign(fit_id="svgp-boston-0")
+    pd.concat([*parts, wide]).to_parquet(folder / "inducing.parquet")
+    return View(folder)
+
+
+def band(axis, number: int) -> np.ndarray:
+    """Height of the band of an inducing input over x `[T]`."""
+    fills = [part for part in axis.collections if type(part).__name__ == "FillBetweenPolyCollection"]
+    corners = fills[number].get_paths()[0].vertices
+    low, high = (
+        corners[:, 1][part] for part in (slice(1, covariance.NUMBERS + 1), slice(-2, -covariance.NUMBERS - 2, -1))
+    )
+    return high - low
+
+
+def test_each_panel_samples_what_it_says(tmp_path):
+    fixed, theta, z, both, distance, scales = FIGURES["covariance"].draw(with_covariance(tmp_path / "s")).axes[:6]
+    assert [axis.get_title("left") for axis in (fixed, theta, z, both)] == list(covariance.PANELS)
+    x, k = fixed.lines[0].get_data()
+    np.testing.assert_allclose([x[0], x[-1]], [-0.15, 1.15])
+    # lengthscale and outputscale at the means of their logarithms: 1 and 2
+    np.testing.assert_allclose(k, 2 * np.exp(-0.5 * (x + 1) ** 2))
+    for number in range(3):
+        assert np.ptp(band(fixed, number)) == 0
+        np.testing.assert_allclose(band(z, number), 0, atol=1e-12, err_msg="the same points under other numbers")
+        assert band(theta, number).max() > 0.5
+    away, over = distance.lines[0].get_data()
+    low, high = (s * np.exp(-0.5 * (away / length) ** 2) for s, length in ((1, 0.5), (4, 2)))
+    np.testing.assert_allclose(over, (low + high) / 2)
+    assert [len(line.get_xdata()) for line in scales.lines] == [2, 2], "a chain each"
+
+
+def test_a_covariance_over_more_than_one_input_is_not_drawn(tmp_path):
+    axes = FIGURES["covariance"].draw(with_covariance(tmp_path / "s")).axes[6:]
+    assert [text.get_text() for axis in axes for text in axis.texts if text.get_text()] == ["SVGP: more than one input"]
+
+
+def test_files_are_the_same_byte_for_byte(tmp_path):
+    view = with_inducing(tmp_path / "s")
+    for one, other in zip(*(write_figure(view, "inducing", tmp_path / folder) for folder in "ab"), strict=True):
+        assert one.read_bytes() == other.read_bytes()

@@ -1,0 +1,149 @@
+"""Figures, tests and published numbers of rossi2021."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+from synthetic_study import build
+
+from gpbench import config
+from gpbench.report.figures import FIGURES
+from gpbench.report.figures.intervals import half_width
+from gpbench.report.figures.series import curves
+from gpbench.report.objectives import p_values
+from gpbench.report.scorecard import read_published, scorecard
+from gpbench.report.tables import TABLES
+from gpbench.report.view import View
+from gpbench.study.variants import expand
+
+ROOT = Path(__file__).parents[2]
+SETTINGS = {
+    "svgp": {"num_inducing": 10},
+    "dsvi": {"num_inducing": 100},
+    "bsgp_1": {"objective": "fitc", "layers": 1},
+    "bsgp_2": {"objective": "vfe", "layers": 1},
+}
+LABELS = {"svgp": "SVGP 10", "dsvi": "SVGP 100", "bsgp_1": "FITC 1", "bsgp_2": "VFE 1"}
+ROW = {"source": "rossi2021", "item": "Table 5", "metric_printed": "test_mnll", "protocol": "common", "note": ""}
+ROW |= {"scale": "original", "spread": 0.1, "spread_kind": "population sd", "splits": 8, "setting": "", "reason": ""}
+ROW |= {"ours_metric": "mnll", "factor": 1}
+
+
+@pytest.fixture(scope="module")
+def view(tmp_path_factory):
+    """Four methods on two data sets and eight splits, published numbers for all on boston, one far off."""
+    folder = build(
+        tmp_path_factory.mktemp("rossi") / "s", list(LABELS), ["boston", "yacht"], 8, lambda *_: ("done", ""),
+        settings=SETTINGS,
+    )  # fmt: skip
+    scores = pd.read_parquet(folder / "scores.parquet")
+    rng = np.random.default_rng(1)
+    scores["mnll"] = scores["split"] + 0.05 * (scores["method"] == "bsgp_2") + 0.01 * rng.normal(size=len(scores))
+    scores["seconds_predict"] = scores["method"].map({"svgp": 0.1, "dsvi": 1.0, "bsgp_1": 10.0, "bsgp_2": 10.0})
+    scores.assign(label=scores["method"].map(LABELS)).to_parquet(folder / "scores.parquet")
+    rows = [
+        ROW | {"dataset": "boston", "method_printed": name, "ours_method": name, "value": value}
+        for name, value in zip(LABELS, (3.0, 2.0, 1.0, 90.0), strict=True)
+    ]
+    scorecard(View(folder), pd.DataFrame(rows)).to_csv(folder / "scorecard.csv", index=False)
+    return View(folder)
+
+
+def shown(axis):
+    return [text.get_text() for text in axis.texts]
+
+
+def test_half_width_is_that_of_the_t_interval():
+    values = np.array([1.0, 2.5, 2.0, 4.0])
+    expected = stats.ttest_1samp(values, 0).confidence_interval(0.95)
+    assert half_width(values.std(ddof=1), 4) == pytest.approx((expected.high - expected.low) / 2, rel=1e-12)
+    assert half_width(np.nan, 1) == 0
+
+
+def test_intervals_hold_our_means_and_the_published_ones_below(view):
+    boston = FIGURES["intervals"].draw(view).axes[0]
+    marks = [bar.lines[0].get_xydata()[0] for bar in boston.containers]
+    means = view.per_split("mnll", "boston").mean()
+    expected = [(means["svgp"], 0), (3, 0.3), (means["dsvi"], 1), (2, 1.3), (means["bsgp_1"], 2), (1, 2.3)]
+    np.testing.assert_allclose(marks, [*expected, (means["bsgp_2"], 3)], rtol=1e-12)
+    assert shown(boston) == ["(90)"], "beyond the axis"
+    bars = [bar.lines[2][0].get_segments()[0] for bar in boston.containers[:2]]
+    sd = view.per_split("mnll", "boston")["svgp"].std(ddof=1)
+    np.testing.assert_allclose(
+        [np.ptp(bar[:, 0]) / 2 for bar in bars], [half_width(sd, 8), half_width(0.1 * np.sqrt(8 / 7), 8)], rtol=1e-9
+    )
+
+
+def test_ranks_are_ours_and_where_all_data_sets_have_them_the_published_ones(view):
+    *_, ranks = FIGURES["intervals"].draw(view).axes
+    ours = sorted(bar.lines[0].get_xdata()[0] for bar in ranks.containers)
+    assert sum(ours) == 1 + 2 + 3 + 4
+    assert len(ranks.get_lines()) == len(ranks.containers), "yacht has no published numbers"
+
+
+def test_curves_are_labels_without_the_value(view):
+    found = curves(view, "num_inducing")
+    assert list(found.itertuples(index=False, name=None)) == [("svgp", 10, "SVGP"), ("dsvi", 100, "SVGP")]
+    assert list(curves(view, "layers")["curve"]) == ["FITC", "VFE"]
+
+
+def test_a_curve_holds_the_means_and_other_methods_are_level(view):
+    boston, _ = FIGURES["num_inducing"].draw(view).axes
+    means = view.per_split("mnll", "boston").mean()
+    (curve,) = boston.containers
+    np.testing.assert_allclose(curve.lines[0].get_xydata(), [(10, means["svgp"]), (100, means["dsvi"])], rtol=1e-12)
+    level = [line.get_ydata()[0] for line in boston.get_lines() if len(set(line.get_ydata())) == 1]
+    assert level == [means["bsgp_1"], means["bsgp_2"]]
+    (printed,) = [line for line in boston.get_lines() if line.get_fillstyle() == "none"]
+    np.testing.assert_array_equal(printed.get_xydata(), [(10, 3), (100, 2)])
+
+
+def test_pairing_finds_what_the_differences_of_folds_hide(view):
+    """VFE is 0.05 worse on every fold, and folds differ by 1."""
+    found = p_values(view).set_index("dataset")
+    assert list(found.index) == ["boston", "yacht"]
+    assert (found["n"] == 8).all()
+    scores = view.per_split("mnll", "boston")
+    expected = stats.wilcoxon(scores["bsgp_1"], scores["bsgp_2"], alternative="less", method="exact").pvalue
+    assert found.loc["boston", "p_paired"] == pytest.approx(expected, rel=1e-12)
+    assert found["p_paired"].max() == 2**-8
+    assert found["p_unpaired"].min() > 0.2
+    assert found.loc["boston", "difference"] == pytest.approx(-0.05, abs=0.02)
+
+
+def test_both_p_values_stand_in_the_figure_and_in_the_table(view):
+    found = p_values(view).iloc[0]
+    boston, _ = FIGURES["p_values"].draw(view).axes
+    drawn = {line.get_marker(): line.get_ydata()[0] for line in boston.get_lines() if line.get_marker() in "os"}
+    assert drawn == {"o": found["p_paired"], "s": found["p_unpaired"]}
+    row = TABLES["p_values"](view).shown.iloc[0]
+    assert (row["p, paired"], row["least p possible"]) == ("0.00391", "0.00391")
+
+
+def test_prediction_cost_is_the_time_of_prediction(view):
+    boston, _ = FIGURES["prediction_cost"].draw(view).axes
+    assert boston.get_xlabel() == "prediction seconds per fit"
+    assert [bar.lines[0].get_xdata()[0] for bar in boston.containers] == pytest.approx([0.1, 1, 10, 10])
+
+
+def test_published_numbers_have_the_mean_ranks_of_the_paper():
+    """Ranks: another transcription of table 5, one decimal."""
+    table = read_published(ROOT / "published").query("source == 'rossi2021' and item == 'Table 5'")
+    names = table["ours_method"].str.split("|").str[0]
+    ranks = table.assign(name=names).pivot(index="dataset", columns="name", values="value").rank(axis=1).mean()
+    expected = {"bsgp": [8.2, 4.5, 3.3, 3.0, 2.3], "sghmc_dgp": [12.6, 8.2, 7.3, 5.9, 7.8]}
+    expected |= {"ipvi_dgp": [14.3, 11.4, 11.0, 12.0, 11.2]}
+    for name, values in expected.items():
+        found = [ranks[f"{name}_{layers}"] for layers in range(1, 6)]
+        np.testing.assert_allclose(found, values, atol=0.0501)
+    assert ranks["svgp"] == pytest.approx(12.9, abs=0.0501)
+
+
+def test_every_published_number_has_its_place_in_a_study():
+    studies = [config.compose(ROOT / "conf", "study", path.stem) for path in ROOT.glob("conf/study/rossi2021_*.yaml")]
+    names = {name for study in studies for name in expand(study)}
+    rows = read_published(ROOT / "published").query("source == 'rossi2021' and ours_method != ''")
+    wanted = {name for text in rows["ours_method"] for name in text.split("|")}
+    assert wanted <= names

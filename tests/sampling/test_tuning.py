@@ -1,0 +1,110 @@
+"""Tuners: a step size of the acceptance asked for, settings of long jumps, and nothing learnt after burn-in."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from gpbench.sampling import hmc
+from gpbench.sampling.tuning import FIRST, LOG_STEP_SIZES, RUNS, DualAveraging, ExpectedJump
+
+F64 = torch.float64
+
+
+def gaussian(scale: torch.Tensor):
+    """N(0, scale^2 I) `[R]`."""
+    variance = scale.square()
+    return lambda w: hmc.Point(w, -0.5 * w.square().sum(1) / variance, -w / variance[:, None])
+
+
+def run(tuner, steps: int, burn_in: int, scale, memory=None, first: int = 0, chain: int = 0):
+    """Memory and mean probability of acceptance after burn-in `[R]`; the randomness belongs to (step, chain)."""
+    scale = torch.tensor(scale, dtype=F64)
+    density, w = gaussian(scale), torch.zeros(len(scale), 5, dtype=F64)
+    memory = tuner.start(w) if memory is None else memory
+    after = []
+    for step in range(first, steps):
+        rngs = [np.random.default_rng((step, chain + r)) for r in range(len(scale))]
+        momentum = torch.from_numpy(np.stack([rng.standard_normal(5) for rng in rngs]))
+        uniforms = torch.from_numpy(np.stack([rng.random(2) for rng in rngs], 1))
+        size, most = tuner.settings(memory, step, burn_in)
+        leapfrogs = hmc.draw_leapfrogs(uniforms[0], most)
+        start = density(w)
+        end, probability = hmc.step(start, density, momentum, uniforms[1], size, leapfrogs)
+        memory = memory | tuner.learn(memory, step, burn_in, probability, end.position - start.position)
+        w = end.position
+        after += [probability] if step >= burn_in else []
+    return memory, torch.stack(after).mean(0)
+
+
+def test_dual_averaging_finds_the_step_size_of_every_chain():
+    tuner = DualAveraging("hmc", 0.8, 0.05, leapfrogs=5)
+    memory, accepted = run(tuner, 600, 300, [0.01, 1.0, 100.0])
+    assert (accepted - 0.8).abs().max() < 0.08
+    size, _ = tuner.settings(memory, 300, 300)
+    np.testing.assert_allclose(size / torch.tensor([0.01, 1.0, 100.0], dtype=F64), size[1], rtol=0.15)
+    assert tuner.learn(memory, 300, 300, accepted, accepted[:, None]) == {}
+
+
+def test_dual_averaging_follows_the_published_recursion():
+    # hoffman2014, algorithm 5: gamma 0.05, t0 10, kappa 0.75, mu = log(10 e_0)
+    tuner, rng = DualAveraging("hmc", 0.8, 0.3), np.random.default_rng(0)
+    memory, error, averaged = tuner.start(torch.zeros(1, dtype=F64)), 0.0, math.log(0.3)
+    for step in range(20):
+        accepted = rng.random()
+        t = step + 1
+        error = (1 - 1 / (t + 10)) * error + (0.8 - accepted) / (t + 10)
+        log_step = math.log(3.0) - math.sqrt(t) / 0.05 * error
+        averaged = t**-0.75 * log_step + (1 - t**-0.75) * averaged
+        memory = tuner.learn(memory, step, 20, torch.tensor([accepted], dtype=F64), torch.zeros(1, 1, dtype=F64))
+        if step < 19:
+            assert float(tuner.settings(memory, t, 20)[0]) == pytest.approx(math.exp(log_step))
+    assert float(tuner.settings(memory, 20, 20)[0]) == pytest.approx(math.exp(averaged))
+
+
+def test_long_jumps_are_found():
+    # of N(0, 0.01^2) a step of 0.01 is long and one of 0.1 refused; of N(0, 1) the longest step tried is best
+    tuner = ExpectedJump("hmc", 10)
+    memory, accepted = run(tuner, 400, 300, [0.01, 1.0])
+    size, most = tuner.settings(memory, 300, 300)
+    assert 0.003 < size[0] < 0.02
+    assert size[1] > 0.1
+    assert (accepted > 0.3).all()
+    trials = memory["hmc.trials"].numpy()
+    assert (trials[:, :, 2] > 0).any(1).all()
+    assert ((trials[:, :, 1] >= 1) & (trials[:, :, 1] <= 10)).all()
+    for chain in range(2):  # the best one stays, and is better than all of the spread
+        best = trials[chain, trials[chain, :, 2].argmax()]
+        assert best[:2].tolist() == memory["hmc.settings"][chain].tolist()
+        assert best[2] > 1.2 * trials[chain, :FIRST, 2].max()
+    assert tuner.learn(memory, 300, 300, accepted, accepted[:, None]) == {}
+
+
+def test_the_first_runs_are_spread():
+    tuner = ExpectedJump("hmc", 10)
+    memory, _ = run(tuner, RUNS + 1, RUNS, [1.0])  # runs of one transition
+    first = memory["hmc.trials"][0, :FIRST].numpy()
+    assert np.ptp(first[:, 0]) > 0.7 * np.ptp(LOG_STEP_SIZES)
+    assert sorted(first[:, 1]) == [1, 3, 5, 7, 10]
+
+
+def test_chains_tune_alone_and_from_where_they_were():
+    tuner, scale = ExpectedJump("hmc", 6), [0.1, 1.0]
+    together, _ = run(tuner, 91, 90, scale)
+    for r in range(2):
+        alone, _ = run(tuner, 91, 90, scale[r : r + 1], chain=r)
+        for name, value in alone.items():
+            torch.testing.assert_close(value, together[name][r : r + 1], rtol=1e-9, atol=1e-12)
+    trials = together["hmc.trials"][:1].numpy()[0]
+    again = [tuner._choose(trials[:count], last=False) for count in (10, 20, 20)]
+    assert [tuple(trials[10, :2]), tuple(trials[20, :2])] == again[:2]  # of the trials alone, whatever happened since
+    assert again[1] == again[2]
+
+
+def test_a_short_burn_in_has_fewer_runs():
+    tuner = ExpectedJump("hmc", 6)
+    memory, _ = run(tuner, 5, 3, [1.0])
+    assert int((memory["hmc.trials"][0, :, 1] > 0).sum()) == 3
+    unlearnt, _ = run(tuner, 2, 0, [1.0])
+    torch.testing.assert_close(unlearnt["hmc.settings"], tuner.start(torch.zeros(1, 5, dtype=F64))["hmc.settings"])

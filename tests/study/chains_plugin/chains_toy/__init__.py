@@ -1,0 +1,1 @@
+"""A sampler of a target that is known."""

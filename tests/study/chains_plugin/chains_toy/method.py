@@ -1,0 +1,41 @@
+"""Independent draws of one number, which every test row has for its mean: a perfect sampler, unless told otherwise."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gpbench.evaluation.predictive import GaussianMixture, Predictive
+from gpbench.hyper import Fraction, NonNegativeFloat, PositiveInt, dataclass
+from gpbench.methods.base import Batch, SamplerMethod, State, TrainingSet
+from gpbench.streams import Key
+
+
+@dataclass(frozen=True)
+class Hyperparameters:
+    """apart: standard deviations between the targets of replicas; num_inducing: none here, but by it the planner knows
+    that fits may ride together."""
+
+    apart: NonNegativeFloat = 0.0
+    num_inducing: PositiveInt = 1
+    burn_in: Fraction = 0.1
+    num_samples: PositiveInt = 200
+    batch_size: PositiveInt = 10_000
+
+
+class Method(SamplerMethod):
+    def init(self, data: TrainingSet, keys: list[Key]) -> State:
+        centre = torch.tensor([self.hyper.apart * key.replica for key in keys]).to(data.x_shift)
+        return State({"level": centre.clone(), "log_lengthscale": -centre}, {"centre": centre})
+
+    def noise_size(self, batch_size: int, step: int = 0, steps: int = 1) -> int:
+        return 1
+
+    def step(self, state: State, batch: Batch, noise: Tensor, step: int, steps: int) -> Tensor:
+        state.params = {"level": state.buffers["centre"] + noise[:, 0], "log_lengthscale": -noise[:, 0]}
+        return 0.5 * noise[:, 0].square()
+
+    def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
+        levels = torch.stack(state.samples.get("level") or [state.params["level"]])  # [S, R]
+        mean = levels[:, :, None, None].expand(*levels.shape, x.shape[1], 1)
+        return [GaussianMixture(mean[:, r], torch.ones_like(mean[:, r])) for r in range(len(keys))]

@@ -1,0 +1,176 @@
+"""Markov chains: what their states leave, and the gate that tells those that have mixed from those that have not."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from cases import Case, group
+from gpbench import cli, config
+from gpbench.data.prepare import prepare
+from gpbench.places import Places
+from gpbench.report.tables import TABLES
+from gpbench.report.view import UNMIXED, View
+from gpbench.sampling import diagnostics
+from gpbench.study import chains, collect, plan, run, scoring
+from gpbench.study.store import Store
+from gpbench.study.training import SamplerFit
+from plugins import install
+from projects import copy_project, hold_tracker
+
+PLUGIN = Path(__file__).parent / "chains_plugin"
+FOLDS, CHAINS = 8, 4
+TOGETHER = "trainer.replicas=32 trainer.small=1000000000"
+
+
+@pytest.mark.parametrize(
+    ("name", "task"),
+    [("bsgp_1", "regression"), ("bsgp_1", "binary"), ("bsgp_1", "multiclass"), ("mcmc_svgp", "counts")],
+)
+def test_the_draws_of_a_chain_average_to_what_the_fit_predicts(name, task, tmp_path_factory):
+    """A single layer draws nothing but its states, so both ways must meet, units and classes included."""
+    (outcome,) = (case := Case(name, task, tmp_path_factory)).fit(group(case.cell, 1))
+    chain, points = outcome.chain, outcome.points.set_index("row").loc[outcome.chain["rows"]]
+    assert len(chain["mean"]) == case.method.hyper.num_samples
+    said = points["mean"] if task in ("regression", "counts") else np.exp(points["log_density"])
+    np.testing.assert_allclose(chain["mean"].mean(0)[:, 0], said, rtol=1e-9)
+    log_density = np.log(np.exp(chain["log_density"]).mean(0)[:, 0])
+    np.testing.assert_allclose(log_density, points["log_density"], rtol=1e-9, atol=1e-12)
+    samples = outcome.model["samples"]
+    covariance = [name for name in samples if "lengthscale" in name or "outputscale" in name]
+    assert len(covariance) == 2
+    for name in covariance:
+        np.testing.assert_array_equal(chain[name], torch.cat(samples[name]).numpy())
+
+
+def test_states_are_asked_with_the_same_noise_in_all_chains(tmp_path_factory):
+    """Equal states of a deep model say the same, in whatever chain and at whatever place."""
+    case = Case("bsgp_2", "regression", tmp_path_factory)
+    fit = SamplerFit(group(case.cell, 0), case.table, case.folder(), torch.device("cpu"))
+    state, fold = fit.replica(0), fit.folds[0]
+    state.samples = {name: [value, value + 0.1, value] for name, value in state.params.items()}
+    other = dataclasses.replace(fold, key=fold.key._replace(replica=3))
+    one, two = (chains.draws(case.method, state, part, case.table, "regression") for part in (fold, other))
+    np.testing.assert_array_equal(one["mean"][0], one["mean"][2])
+    np.testing.assert_array_equal(one["mean"], two["mean"])
+    assert np.abs(one["mean"][1] - one["mean"][0]).min() > 0
+
+
+def test_fits_without_a_chain_have_no_draws(tmp_path_factory):
+    case = Case("svgp", "regression", tmp_path_factory)
+    assert case.alone[0].chain == {}
+
+
+@pytest.fixture(scope="module")
+def where(tmp_path_factory):
+    """A project with prepared data and the toy chain."""
+    root = copy_project(tmp_path_factory.mktemp("chains") / "project")
+    where = Places(root, root / "store")
+    prepare(config.compose(where.conf, "dataset", "boston"), where)
+    hold_tracker(where.store)
+    with pytest.MonkeyPatch.context() as patch:
+        install(PLUGIN, root.parent / "meta", patch)
+        patch.setattr(chains, "MOST_ROWS", 5)  # which saves a second a split
+        patch.setenv("GPBENCH_ROOT", str(root))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        patch.setenv("CI", "1")
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        yield where
+
+
+def collected(where: Places, methods: str, overrides: str, splits: int = FOLDS) -> tuple[plan.Plan, View]:
+    """Run and collect a study of four chains a split."""
+    words = f"methods=[{methods}] datasets=[boston] splits={splits} replicas={CHAINS} budget=smoke {overrides}"
+    made = plan.make(where, "default", words)
+    plan.freeze(made, where)
+    run.run_batch({"groups": [group for batch in made.batches for group in batch["groups"]]}, where)
+    collect.collect(where, made.name)
+    return made, View(where.results / made.name)
+
+
+@pytest.fixture(scope="module")
+def short(where):
+    """Thirty transitions of four chains on each of eight folds, under a budget that judges them."""
+    return collected(where, "bsgp_1,constant", f"budget.r_hat=1.05 bsgp_1.num_inducing=8 {TOGETHER}")
+
+
+def test_four_chains_on_eight_folds_ride_in_one_process(where, short):
+    made, view = short
+    groups = [group for batch in made.batches for group in batch["groups"] if group["address"]["method"] == "bsgp_1"]
+    assert [len(group["fits"]) for group in groups] == [FOLDS * CHAINS]
+    fits = view.fits[view.fits["method"] == "bsgp_1"]
+    records = [Store(where.store).record(fit_id) for fit_id in fits["fit_id"]]
+    assert {record["seconds"]["shared_by"] for record in records} == {FOLDS * CHAINS}
+    assert len(fits) == FOLDS * CHAINS
+    assert fits[["r_hat", "ess_bulk", "ess_tail", "r_hat_covariance"]].notna().all(axis=None)
+
+
+def test_diagnostics_are_those_of_all_chains_of_a_split(where, short):
+    _, view = short
+    store = Store(where.store)
+    for split, fits in view.fits[view.fits["method"] == "bsgp_1"].groupby("split"):
+        own = [dict(np.load(store.folder(fit_id) / "chain.npz")) for fit_id in fits["fit_id"]]
+        assert len({tuple(chain["rows"]) for chain in own}) == 1
+        found = diagnostics.mixing(own)
+        assert fits["r_hat"].unique().tolist() == [found["r_hat"]], split
+        assert (fits["chains"] == CHAINS).all()
+    fit_id = view.fits["fit_id"].dropna().iloc[0]
+    alone = scoring.mixing(store, [fit_id])
+    assert (alone["chains"], alone["r_hat"] > 0) == (1, True)
+    assert len(list(store.folder(fit_id).glob("mixing-*.json"))) == 2, "of the fit alone, and of its split"
+
+
+def test_short_chains_are_printed_as_failing_and_compared_with_nothing(where, short, capsys):
+    made, view = short
+    assert set(view.fits.loc[view.fits["method"] == "bsgp_1", "status"]) == {UNMIXED}
+    cell = view.cells("rmse").set_index("method").loc["bsgp_1"]
+    assert (cell["n"], bool(cell["complete"]), cell["statuses"]) == (FOLDS, False, "8 of 8 not converged")
+    shown = TABLES["regression_rmse"](view).shown.set_index("method")["boston"]
+    assert shown[view.labels["bsgp_1"]].endswith("(8) ✗ 8 of 8 not converged")
+    assert shown[view.labels["constant"]].startswith("**"), "the only cell that is compared"
+    listed = TABLES["unfinished"](view).data
+    assert len(listed) == FOLDS * CHAINS
+    assert listed["reason"].str.fullmatch(r"R-hat \S+ of 4 x 30 draws, at most 1.05").all()
+    assert TABLES["status"](view).data.set_index("method").loc["bsgp_1", ["done", UNMIXED]].tolist() == [0, 32]
+    assert cli.main(["verdict", made.name]) == 0, "no failed job"
+    said = capsys.readouterr()
+    assert said.err.count("not converged: bsgp_1 on boston, split ") == FOLDS
+    assert "the chains of 8 splits have not converged" in said.out
+
+
+def test_the_limit_is_no_part_of_a_fit_but_collects_anew(where, short):
+    made, _ = short
+    same = plan.make(where, "default", made.command.split("overrides=")[1].strip("'").replace("1.05", "1.5"))
+    assert not same.batches
+    plan.freeze(same, where)
+    read = [collect.read_plan(where, name) for name in (made.name, same.name)]
+    assert collect.seen(where, read[0]) != collect.seen(where, read[1])
+    assert {cell["r_hat"] for cell in read[1]["cells"]} == {1.5}
+
+
+def test_chains_that_mix_pass_and_those_that_stay_apart_do_not(where):
+    settings = f"toy.steps=250 budget.r_hat=1.05 {TOGETHER}"
+    for apart, expected in ((0, "done"), (3, UNMIXED)):
+        _, view = collected(where, "toy", f"toy.apart={apart} {settings}", splits=2)
+        assert set(view.fits["status"]) == {expected}
+        assert bool(view.cells("mnll")["complete"].all()) == (apart == 0)
+        row = TABLES["chains"](view).data.iloc[0]
+        assert row["ess_bulk"] > 500 if apart == 0 else row["ess_bulk"] < 50
+        assert row["r_hat_covariance"] < 1.05, "of the toy, whose lengthscale does not know of the distance"
+        assert row["ess_per_second"] == pytest.approx(
+            row["ess_bulk"] / view.fits.query("split == 0").seconds_train.sum()
+        )
+
+
+def test_without_a_limit_chains_are_described_and_not_judged(where):
+    _, view = collected(where, "toy", f"toy.apart=3 toy.steps=250 {TOGETHER}", splits=2)
+    assert set(view.fits["status"]) == {"done"}
+    assert (view.fits["r_hat"] > 1.5).all()
+    table = TABLES["chains"](view)
+    assert "the budget sets no limit" in table.note
+    assert "✗" not in table.shown["R-hat"].iloc[0]
+    drawn = pd.read_parquet(view.folder / "chains.parquet")
+    assert drawn.groupby("fit_id")["row"].nunique().unique().tolist() == [3]
