@@ -36,7 +36,8 @@ PREDICTION_TOLERANCE = 1e-4
 
 class Accuracy(NamedTuple):
     """cholesky_rows: up to here no approximation; cg_tolerance: of the mean relative residual in training, which
-    linear_operator brings to about 1e-5; num_probes: of the log determinant; rank: of the inverse covariance in predictive variances.
+    linear_operator brings to about 1e-5; num_probes: of the log determinant; rank: of the inverse covariance in
+    predictive variances.
     """
 
     cholesky_rows: int
