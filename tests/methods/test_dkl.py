@@ -65,17 +65,21 @@ def test_iterations_give_the_network_the_gradient_of_the_dense_evidence():
     assert ((estimated.mean(0) - exact).abs() <= 6 * error + 1e-4 * exact.abs().max()).all()
 
 
+def noise_variance(made: dkl.Method, state: State) -> torch.Tensor:
+    return made.process(kiss_gp.replica(state.params, 0), torch.zeros(1, 2).double()).noise_variance.detach()
+
+
 def test_network_and_gp_move_at_their_rates():
     """Adam's first step is its rate, whatever the gradient."""
     data = cases.training_set(*cases.problem("regression"))
     made = method(learning_rate=0.002, gp_learning_rate=0.03)
     state = cases.with_gradient(made.init(data, cases.keys(1)))
-    before = made.process(kiss_gp.replica(state.params, 0), data.full().x[0]).noise_variance.detach()
+    before = noise_variance(made, state)
     weight = state.params["layer3"].detach().clone()
     optimiser = torch.optim.Adam(state.params.values(), lr=made.hyper.learning_rate)
     made.loss(state, data.full(), torch.empty(1, 0)).sum().backward()
     optimiser.step()
-    after = made.process(kiss_gp.replica(state.params, 0), data.full().x[0]).noise_variance.detach()
+    after = noise_variance(made, state)
     assert float((after / before).log().abs()) == pytest.approx(0.03, rel=1e-4)
     assert float((state.params["layer3"].detach() - weight)[0, :-1].abs().max()) == pytest.approx(0.002, rel=1e-4)
 
@@ -88,3 +92,8 @@ def test_batched_is_looped(settings):
 @pytest.mark.parametrize("settings", [{}, ITERATIVE], ids=["few", "many"])
 def test_nan_stays_in_its_replica(settings):
     cases.assert_nan_stays_in_its_replica(method(**settings), "regression")
+
+
+def test_a_grid_that_is_too_large_is_refused():
+    assert dkl.Hyperparameters(num_outputs=3).impossible("regression") == ""
+    assert "a grid of 100000000 points" in dkl.Hyperparameters(num_outputs=4).impossible("regression")

@@ -41,6 +41,11 @@ class Hyperparameters:
     learning_rate: PositiveFloat = 0.001
     gp_learning_rate: PositiveFloat = 0.01
 
+    def impossible(self, task: str) -> str:
+        """Why no data can be fitted; empty where they can."""
+        points = self.grid_size**self.num_outputs
+        return f"a grid of {points} points, at most a million" if points > 1_000_000 else ""
+
 
 class Method(kiss_gp.Method):
     def __init__(self, hyper, task: str, num_classes: int = 0, num_targets: int = 1) -> None:

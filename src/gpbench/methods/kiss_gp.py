@@ -68,10 +68,12 @@ class Method(GradientMethod):
 
     def start_lengthscale(self, train: Batch) -> Tensor:
         """Lengthscales in units of the grid `[R, D]`."""
-        own = [x[kept] for x, kept in zip(train.x, train.weight > 0, strict=True)]
-        given, ones = self.hyper.lengthscale, [x.new_ones(1, len(x)) for x in own]
-        starts = [kernels.start_lengthscale(x[None], one, given) for x, one in zip(own, ones, strict=True)]
-        return torch.stack([start / edges(x)[1] for x, start in zip(own, starts, strict=True)])
+        starts = []
+        for x, kept in zip(train.x, train.weight > 0, strict=True):
+            own = x[None, kept]
+            start = kernels.start_lengthscale(own, torch.ones_like(own[..., 0]), self.hyper.lengthscale)
+            starts.append(start / edges(own[0])[1])
+        return torch.stack(starts)
 
     def features(self, params: Params, x: Tensor) -> Tensor:
         """What the GP is over `[N, Q]`, here its inputs x `[N, D]`."""
@@ -85,13 +87,13 @@ class Method(GradientMethod):
         """-log evidence `[R]`, a replica at a time: its rows alone decide how it is computed."""
         losses = []
         for r, kept in enumerate(batch.weight > 0):
-            process = self.process(replica(state.params, r), batch.x[r, kept])
+            params = replica(state.params, r)
+            process = self.process(params, self.features(params, batch.x[r, kept]))
             losses.append(-structured.log_density(process, batch.y[r, kept], noise[r, :1], self.accuracy))
         return torch.stack(losses)
 
-    def process(self, params: Params, x: Tensor) -> structured.Process:
-        """The GP at training inputs x `[N, D]`."""
-        features = self.features(params, x)
+    def process(self, params: Params, features: Tensor) -> structured.Process:
+        """The GP at the features of the training inputs `[N, Q]`, whose range its grid spans."""
         lower, width = edges(features)
         size = self.hyper.grid_size
         lengthscale, outputscale, noise_variance = (
@@ -106,8 +108,8 @@ class Method(GradientMethod):
         predictives = []
         for r, kept in enumerate(state.buffers["mask"] > 0):
             params, train, y = replica(state.params, r), state.buffers["x"][r, kept], state.buffers["y"][r, kept]
-            process = self.process(params, train)
-            lower, width = edges(self.features(params, train))
+            features = self.features(params, train)
+            process, (lower, width) = self.process(params, features), edges(features)
             z = ((self.features(params, x[r]) - lower) / width).clamp(0.0, 1.0)
             points = structured.interpolate(z, self.hyper.grid_size)
             mean, variance = structured.posterior(process, y, points, self.accuracy)
