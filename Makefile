@@ -20,19 +20,20 @@ study: .venv/.ok  ## environment, data, the default study, report; ARGS goes to 
 test: .venv/.ok  ## all tests
 	OMP_NUM_THREADS=1 python -m pytest -n $(CORES) --no-loadscope-reorder $(ARGS)
 
-slow: .venv/.ok  ## tests that fit for minutes: accuracy on real data (needs GPBENCH_MIRROR)
-	OMP_NUM_THREADS=1 python -m pytest -n $(CORES) -m slow -rP tests/study/test_accuracy_sparse.py $(ARGS)
+slow: .venv/.ok  ## tests of minutes: accuracy on real data (needs GPBENCH_MIRROR), what papers found of samplers
+	OMP_NUM_THREADS=1 python -m pytest -n $(CORES) -m slow -rP tests/study/test_accuracy_sparse.py tests/methods/test_sampler_findings.py $(ARGS)
 
 lint: .venv/.ok  ## style and one-way imports
 	ruff check .
 	ruff format --check .
 	lint-imports
 
-bench: .venv/.ok  ## timings beside GPyTorch, overhead of the loop, growth of DGP-RFF's cost, steps and predictions of BSGP
+bench: .venv/.ok  ## timings beside GPyTorch and BlackJAX: steps, the loop, DGP-RFF, BSGP, samplers of latent values
 	OMP_NUM_THREADS=1 python bench/bench.py
 	OMP_NUM_THREADS=1 python bench/loop.py
 	OMP_NUM_THREADS=1 python bench/rff.py
 	OMP_NUM_THREADS=1 python bench/sampler.py
+	OMP_NUM_THREADS=1 python bench/latent.py
 
 figures: .venv/.ok  ## redraw the figures of the default study
 	snakemake --cores $(CORES) --forcerun figures --until figures

@@ -36,6 +36,8 @@ SMALL = {
     "leapfrogs": 4,
     "hidden_units": "[32,16]",
     "grid_size": 10,
+    "folds": 3,
+    "penalties": "[0.1,10.0]",
     "generator_rate": 0.02,  # the published one is meant for 20,000 steps
 }
 

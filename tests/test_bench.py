@@ -1,6 +1,8 @@
 """Benches follow the plan and the methods: they are run by hand, and would rot unseen."""
 
 import importlib
+import subprocess
+import sys
 
 import pytest
 
@@ -31,3 +33,11 @@ def test_a_prediction_batched_over_states_is_that_of_one_by_one(bench, monkeypat
         monkeypatch.setattr(sampler, name, value)
     sampler.main()
     assert capsys.readouterr().out.count("median") == 3
+
+
+def test_operators_on_latent_values_are_timed():
+    program = "import bench, latent; bench.REPEATS, bench.WARMUP, latent.CHAINS = 1, 0, 2; latent.bench_operators()"
+    # apart from this process, which other tests fork: JAX has threads
+    done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY / "bench", capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count(" ms ") == 20

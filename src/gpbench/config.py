@@ -184,7 +184,7 @@ def compose(conf: Path, group: str, name: str, overrides: tuple[str, ...] = ()) 
         key = override.split("=", 1)[0]
         if key.split(".")[0] not in valid:
             raise unknown("key", key, valid, where)
-        if group == "method" and key in ("name", "module", "reference", "tasks", "schemes", "closed_form"):
+        if group == "method" and key in ("name", "module", "reference", "tasks", "kinds", "schemes", "closed_form"):
             raise UserError(f"{where}: {key!r} is what the method is; write a file of your own to change it")
     # a file that neither builds on another one nor refers to other keys is already what Hydra would make of it (40 ms)
     plain_file = not overrides and "defaults" not in plain and "${" not in path.read_text()

@@ -10,6 +10,7 @@ from gpbench.hyper import Annotated, Ge, Gt, NonNegativeInt, PositiveFloat, Posi
 
 Task = Literal["regression", "binary", "multiclass", "counts", "events"]
 Scheme = Literal["single", "asynchronous", "synchronous"]
+Kind = Literal["predict", "sample"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class Method:
     """updates; null: the budget decides"""
     closed_form: bool = False
     """no updates at all: no budget applies"""
+    kinds: list[Kind] = field(default_factory=lambda: ["predict"])
+    """of studies that it suits: `predict`; `sample`, where it is a Markov chain"""
     schemes: list[Scheme] = field(default_factory=lambda: ["single", "asynchronous", "synchronous"])
     """those that suit it: chains have no gradients to push, noise drawn row by row cannot be shared in step"""
     scheme: Scheme = "single"
@@ -128,6 +131,8 @@ class Dataset:
     images: bool = False
     """inputs are the pixels of square images (in a regression, their first pixels; the targets are the others)"""
     classes: list[str] = field(default_factory=list)
+    truth: list[str] = field(default_factory=list)
+    """of simulated data: columns behind the targets that say what they were drawn from (latent values, parameters)"""
     drop: list[str] = field(default_factory=list)
     """columns that are no inputs"""
     units: dict[str, str] = field(default_factory=dict)
@@ -182,6 +187,9 @@ class Trainer:
     """most fits of a cell in one tensor batch ..."""
     small: NonNegativeInt = 2_000
     """... where (inducing inputs or features) x (rows of a step) is at most this; else one at a time"""
+    square: NonNegativeInt = 2_000_000
+    """most numbers in the covariance matrices (rows x rows each) of the exact GPs of Markov chains in one tensor batch,
+    which holds all chains of a split where it can, also where they are more than `replicas`"""
     batch_minutes: PositiveFloat = 2.0
     """predicted minutes of fitting in one job"""
     checkpoint_seconds: Annotated[float, Ge(0)] = 20.0
@@ -201,6 +209,8 @@ class Study:
     title: str
     methods: list[str]
     datasets: list[str]
+    kind: Kind = "predict"
+    """`predict`: held-out rows are scored; `sample`: nothing is predicted, the draws of Markov chains are judged"""
     protocol: str = "common"
     budget: str = "quick"
     trainer: str = "cpu"
@@ -216,12 +226,12 @@ class Study:
     variants: dict[str, dict[str, Any]] = field(default_factory=dict)
     """name -> {method, label, key: value, ...}: more methods of the study, which are a method with settings; a list of
     values makes a variant of each, whose name and label say `{key}` in its place"""
-    probes: list[Literal["bounds", "layers", "surfaces", "inputs", "probabilities", "inducing"]] = field(
+    probes: list[Literal["bounds", "layers", "surfaces", "inputs", "probabilities", "inducing", "weights"]] = field(
         default_factory=list
     )
     """what finished fits are asked besides predictions: the objective on large batches, the functions of every layer
     over one input or two, the inputs of the test rows, the probability of class 1 over two inputs, kept states of the
-    inducing inputs and of the kernel of the first layer"""
+    inducing inputs and of the kernel of the first layer, kept weights of sources of data"""
     figures: list[str] = field(default_factory=list)
     """besides those that every study has"""
     tables: list[str] = field(default_factory=list)

@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 
-from gpbench.data.protocols import check_classes, scaling
+from gpbench.data.protocols import check_classes
+from gpbench.data.scaling import scaling
 from gpbench.errors import UserError
+
+PLAIN = {"inputs": "standardise", "targets": "standardise", "leaks": []}
 
 
 @pytest.fixture
@@ -17,7 +20,7 @@ def rows():
 
 def test_scaled_training_rows_have_mean_0_and_sd_1(rows):
     inputs, targets, train = rows
-    made = scaling([], inputs, targets, train, "regression", images=False)
+    made = scaling(PLAIN, inputs, targets, train, "regression", images=False)
     x, y = made.inputs(inputs)[train], made.targets(targets)[train]
     np.testing.assert_allclose([x[:, :2].mean(0), y.mean(0)], 0, atol=1e-14)
     np.testing.assert_allclose([x[:, :2].std(0), y.std(0)], 1, rtol=1e-14)
@@ -28,10 +31,10 @@ def test_scaled_training_rows_have_mean_0_and_sd_1(rows):
 @pytest.mark.parametrize(("task", "images"), [("regression", False), ("multiclass", True), ("binary", False)])
 def test_test_rows_change_nothing(rows, task, images):
     inputs, targets, train = rows
-    before = scaling([], inputs, targets, train, task, images)
+    before = scaling(PLAIN, inputs, targets, train, task, images)
     inputs, targets = inputs.copy(), targets.copy()
     inputs[30:], targets[30:] = 1e6, -1e6
-    after = scaling([], inputs, targets, train, task, images)
+    after = scaling(PLAIN, inputs, targets, train, task, images)
     for name, value in vars(before).items():
         np.testing.assert_array_equal(value, vars(after)[name], err_msg=name)
 
@@ -40,7 +43,7 @@ def test_a_listed_leak_lets_test_inputs_in_and_no_targets(rows):
     inputs, targets, train = rows
     moved = inputs.copy()
     moved[30:] = 100.0
-    one, two = (scaling(["test_x"], x, targets, train, "regression", False) for x in (inputs, moved))
+    one, two = (scaling(PLAIN | {"leaks": ["test_x"]}, x, targets, train, "regression", False) for x in (inputs, moved))
     assert (one.x_shift[:2] != two.x_shift[:2]).all()
     assert (one.y_shift == two.y_shift).all()
 
@@ -48,17 +51,29 @@ def test_a_listed_leak_lets_test_inputs_in_and_no_targets(rows):
 @pytest.mark.parametrize("dtype", [float, np.uint8])
 def test_pixels_are_divided_by_the_largest_training_value(dtype):
     inputs = np.array([[0, 8], [4, 16], [0, 200]], dtype)
-    made = scaling([], inputs, np.zeros((3, 1)), np.array([0, 1]), "multiclass", images=True)
+    made = scaling(PLAIN, inputs, np.zeros((3, 1)), np.array([0, 1]), "multiclass", images=True)
     np.testing.assert_array_equal(made.inputs(inputs), [[0, 0.5], [0.25, 1], [0, 12.5]])
     assert made.x_scale.dtype == np.float64
-    assert scaling([], inputs * 0, np.zeros((3, 1)), np.array([0]), "multiclass", True).x_scale.tolist() == [1, 1]
+    assert scaling(PLAIN, inputs * 0, np.zeros((3, 1)), np.array([0]), "multiclass", True).x_scale.tolist() == [1, 1]
 
 
 def test_classes_are_not_scaled(rows):
     inputs, _, train = rows
     classes = np.arange(40.0)[:, None] % 3
-    made = scaling([], inputs, classes, train, "multiclass", images=False)
+    made = scaling(PLAIN, inputs, classes, train, "multiclass", images=False)
     assert np.array_equal(made.targets(classes), classes)
+
+
+@pytest.mark.parametrize("images", [False, True])
+def test_columns_may_stay_as_they_are(rows, images):
+    inputs, targets, train = rows
+    raw = PLAIN | {"inputs": "as they are", "targets": "as they are"}
+    made = scaling(raw, inputs, targets, train, "regression", images)
+    assert np.array_equal(made.inputs(inputs), inputs)
+    assert np.array_equal(made.targets(targets), targets)
+    half = scaling(PLAIN | {"targets": "as they are"}, inputs, targets, train, "regression", images)
+    assert np.array_equal(half.targets(targets), targets)
+    assert not np.array_equal(half.inputs(inputs), inputs)
 
 
 def test_a_training_part_without_a_class():
@@ -66,3 +81,7 @@ def test_a_training_part_without_a_class():
     check_classes(targets, np.array([0, 2, 3]), 3, "split 4")
     with pytest.raises(UserError, match=r"split 4: no training row of class \[1, 2\]"):
         check_classes(targets, np.array([0, 1]), 3, "split 4")
+    behind = np.column_stack([targets, [7.0, 8.0, 9.0, 10.0]])  # latent values, say
+    check_classes(behind, np.array([0, 2, 3]), 3, "split 4")
+    with pytest.raises(UserError, match=r"no training row of class \[2\]"):
+        check_classes(behind, np.array([0, 2]), 3, "split 4")

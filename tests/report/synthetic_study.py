@@ -128,6 +128,7 @@ def build(
     study = {
         "name": folder.name,
         "title": "Synthetic study",
+        "kind": "predict",
         "datasets": list(datasets),
         "methods": list(methods),
         "protocol": protocol,

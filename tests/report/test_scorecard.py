@@ -19,6 +19,7 @@ from gpbench.report.scorecard import (
     read_published,
     sample_sd,
     scorecard,
+    to_table,
     welch_interval,
     write_scorecard,
 )
@@ -114,6 +115,20 @@ def test_factor_turns_a_log_likelihood_into_mnll(view):
     assert found["published"] == pytest.approx(2.458)
 
 
+def test_a_factor_scales_the_spread_too(view):
+    found = scorecard(view, pd.DataFrame([row(view, value=240.0, factor=0.01, spread=3.0)])).iloc[0]
+    assert (found["published"], found["published_sd"]) == (pytest.approx(2.4), pytest.approx(0.03))
+
+
+def test_what_is_no_score_needs_no_metric(view):
+    weight = {"ours_method": "", "ours_metric": "", "metric_printed": "kernel_weight", "factor": 1, "value": 0.0}
+    card = scorecard(view, pd.DataFrame([row(view, **weight, reason="a weight")]))
+    assert card["verdict"].tolist() == ["not run: a weight"]
+    assert to_table(card).shown["metric"].tolist() == ["kernel_weight"]
+    with pytest.raises(UserError, match="published metric '' of someone2020 Table 1 is not in the registry"):
+        scorecard(view, pd.DataFrame([row(view, ours_metric="")]))
+
+
 def test_spreads_are_converted():
     values = np.array([1.0, 2.0, 4.0, 7.0])
     sd = values.std(ddof=1)
@@ -135,8 +150,10 @@ def test_interval_is_welch_s():
 
 def test_the_published_files_follow_the_schema():
     rows = read_published(PUBLISHED)
-    assert set(rows["source"]) == {"ashman2020", "cutajar2017", "hensman2015mcmc", "rossi2021"}
-    assert set(rows["ours_metric"]) <= set(METRICS)
+    filippone = {"filippone2012", "filippone2013", "filippone2014"}
+    assert set(rows["source"]) == {"ashman2020", "cutajar2017", "hensman2015mcmc", "rossi2021"} | filippone
+    assert set(rows["ours_metric"]) <= {*METRICS, ""}
+    assert (rows.loc[rows["ours_metric"] == "", "ours_method"] == "").all()
     assert (rows.loc[rows["ours_method"] == "", "reason"] != "").all()
     assert not rows.duplicated(["source", "item", "dataset", "method_printed", "setting", "metric_printed"]).any()
     # ashman2020, Table 4

@@ -123,3 +123,71 @@ def test_short_chains_and_draws_that_are_not_numbers_have_no_r_hat():
 def test_short_chains_are_refused_in_one_line(shape):
     with pytest.raises(UserError, match="keep at least 4 draws a chain"):
         diagnostics.summary(np.zeros(shape))
+
+
+@pytest.mark.parametrize("rho", [-0.3, 0.0, 0.5, 0.9])
+def test_the_effective_sample_size_of_geyer_of_autoregressive_chains(rho):
+    each = np.stack([diagnostics.geyer_ess(chain) for chain in autoregressive(rho, quantities=50)])
+    assert each.shape == (CHAINS, 50)
+    np.testing.assert_allclose(each.mean(), DRAWS * (1 - rho) / (1 + rho), rtol=0.03)
+
+
+def test_the_sum_of_geyer_is_that_of_its_definition():
+    """Lag by lag, without Fourier transforms."""
+    x = autoregressive(0.7)[0, :201, 0]
+    centred = x - x.mean()
+    rho = np.array([centred[: 201 - k] @ centred[k:] for k in range(202)]) / (centred @ centred)
+    pairs, total = rho[0::2] + rho[1::2], 0.0
+    for m, pair in enumerate(pairs):
+        if pair <= 0:
+            break
+        total += min(pair, *pairs[: m + 1])
+    assert 2 < m < 100
+    assert diagnostics.geyer_ess(x[:, None]) == pytest.approx(201 / (2 * total - 1), rel=1e-12)
+
+
+def test_chains_that_stand_still_are_worth_one_draw_and_alternating_ones_no_more_than_is_allowed():
+    draws = np.stack([np.full(1000, 7.0), np.tile([1.0, -1.0], 500)], 1)
+    np.testing.assert_allclose(diagnostics.geyer_ess(draws), [1.0, 1000 * 3])
+    assert diagnostics.geyer_ess(np.ones((1, 2))).tolist() == [1.0, 1.0]
+    assert diagnostics.geyer_ess(autoregressive(0.5)[0].reshape(DRAWS, 3, 1)).shape == (3, 1)
+
+
+def test_r_hat_of_gelman_and_rubin_is_that_of_its_definition():
+    draws = autoregressive(0.5) + np.arange(CHAINS)[:, None, None] * [0.0, 0.1, 1.0]
+    found = diagnostics.gelman_rubin(draws.mean(1), draws.var(1, ddof=1), DRAWS)
+    within = draws.var(1, ddof=1).mean(0)
+    pooled = (DRAWS - 1) / DRAWS * within + (1 + 1 / CHAINS) * draws.mean(1).var(0, ddof=1)
+    np.testing.assert_allclose(found, np.sqrt(pooled / within), rtol=1e-12)
+    # levels 0 to 3 have variance 5/3, a chain has 1
+    assert found[2] == pytest.approx(np.sqrt(1 + 1.25 * 5 / 3), rel=0.03)
+    assert np.isnan(diagnostics.gelman_rubin(draws[:1].mean(1), draws[:1].var(1), DRAWS)).all()
+
+
+def left(draws: np.ndarray, iterations: list[int]) -> list[dict[str, np.ndarray]]:
+    """What chains `[chains, draws, quantities]` leave, of which the first two quantities are watched."""
+    return [
+        {
+            "draws": one[:, :2],
+            "iterations": np.array(iterations),
+            "mean": np.stack([one[:t].mean(0) for t in iterations]),
+            "variance": np.stack([one[:t].var(0, ddof=1) for t in iterations]),
+        }
+        for one in draws
+    ]
+
+
+def test_convergence_is_the_worst_of_what_is_watched_and_of_all_moments():
+    draws = autoregressive(0.5, quantities=4)
+    draws[1, :1000, 3] += 5.0  # which is not watched, and over in the end
+    draws[..., 2] = 1.0  # which no chain moves
+    found = diagnostics.convergence(left(draws, [1000, 2000, 5000]))
+    each = diagnostics.summary(draws[..., :2])
+    assert (found["chains"], found["draws"]) == (CHAINS, DRAWS)
+    assert found["r_hat"] == each["r_hat"].max() < 1.01
+    assert (found["ess_bulk"], found["ess_tail"]) == (each["ess_bulk"].min(), each["ess_tail"].min())
+    assert found["r_hat_classic_1000"] > 2 > found["r_hat_classic_2000"] > found["r_hat_classic_5000"] > 1.05
+    assert found["r_hat_classic"] == found["r_hat_classic_5000"]
+    assert "r_hat_classic_10000" not in found
+    stuck = np.broadcast_to(np.arange(CHAINS)[:, None, None], (CHAINS, DRAWS, 2))
+    assert diagnostics.convergence(left(stuck, [DRAWS]))["r_hat_classic"] == np.inf

@@ -159,6 +159,10 @@ def test_chains_that_mix_pass_and_those_that_stay_apart_do_not(where):
         assert bool(view.cells("mnll")["complete"].all()) == (apart == 0)
         row = TABLES["chains"](view).data.iloc[0]
         assert row["ess_bulk"] > 500 if apart == 0 else row["ess_bulk"] < 50
+        fits = view.done[view.done["split"] == 0]
+        assert fits[["cholesky", "product", "cubic"]].drop_duplicates().to_numpy().tolist() == [[2.0, 1.0, 3.0]]
+        np.testing.assert_allclose(fits["ess_bulk_per_cubic"], row["ess_bulk"] / (3 * CHAINS))
+        np.testing.assert_allclose(fits["ess_bulk_per_second"], row["ess_per_second"])
         assert row["r_hat_covariance"] < 1.05, "of the toy, whose lengthscale does not know of the distance"
         assert row["ess_per_second"] == pytest.approx(
             row["ess_bulk"] / view.fits.query("split == 0").seconds_train.sum()

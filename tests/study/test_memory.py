@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import torch
 
-from gpbench.data.protocols import Scaling
+from gpbench.data.scaling import Scaling
 from gpbench.data.table import Table
 from gpbench.streams import Key
 from gpbench.study import training

@@ -16,7 +16,7 @@ import torch
 from gpbench import config
 from gpbench.data import table as tables
 from gpbench.data.prepare import prepare
-from gpbench.data.protocols import Scaling
+from gpbench.data.scaling import Scaling
 from gpbench.data.table import Table
 from gpbench.errors import UserError
 from gpbench.evaluation.predictive import Categorical

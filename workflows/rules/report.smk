@@ -1,5 +1,6 @@
 # the study's view of the store, and everything that is drawn from it
 REPORT = "plans/report.code"
+COLLECTED = {"predict": ["points.parquet"], "sample": ["prefixes.parquet", "draws.parquet"]}
 PROBES = expand(f"{RESULTS}/{{probe}}.parquet", probe=GRAPH.study["probes"])
 
 
@@ -9,7 +10,7 @@ rule collect:
         seen=f"plans/{GRAPH.name}.seen",
         runs=expand("runs/{batch}.json", batch=GRAPH.batches),
     output:
-        multiext(f"{RESULTS}/", "scores.parquet", "traces.parquet", "points.parquet", "study.json"),
+        multiext(f"{RESULTS}/", "scores.parquet", "traces.parquet", *COLLECTED[GRAPH.study["kind"]], "study.json"),
     shell:
         "{PY} -m gpbench.cli collect {GRAPH.name}"
 
@@ -22,7 +23,7 @@ rule probe:
     output:
         f"{RESULTS}/{{probe}}.parquet",
     wildcard_constraints:
-        probe="bounds|layers|surfaces|inputs|probabilities|inducing",
+        probe="bounds|layers|surfaces|inputs|probabilities|inducing|weights",
     shell:
         "OMP_NUM_THREADS=1 {PY} -m gpbench.study.probes {GRAPH.name} {wildcards.probe}"
 

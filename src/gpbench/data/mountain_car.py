@@ -17,6 +17,8 @@ import math
 
 import numpy as np
 
+from gpbench.data.reproducible import stream
+
 POSITION, VELOCITY, GOAL = (-1.2, 0.6), (-0.07, 0.07), 0.5
 TILINGS, TILES = 8, 8
 ALPHA, EPISODES = 0.3 / TILINGS, 3000
@@ -77,9 +79,9 @@ def learn(rng: np.random.Generator) -> tuple[Weights, list[int]]:
     return weights, [episode(weights, start) for start in rng.uniform(-0.6, -0.4, EPISODES).tolist()]
 
 
-def cost_to_go(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, list[str]]:
+def cost_to_go() -> tuple[np.ndarray, np.ndarray, list[str]]:
     """-max_a Q on a regular grid of 100 x 100 states: inputs `[10000, 2]`, position slowest, and targets."""
-    weights, _ = learn(rng)
+    weights, _ = learn(stream())
     axes = (np.linspace(*POSITION, SIDE), np.linspace(*VELOCITY, SIDE))
     x = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
     y = np.array([0.0 - greedy(weights, tiles(*state))[1] for state in x.tolist()])  # no cost is 0, not -0

@@ -21,7 +21,7 @@ def prepare(dataset: Dataset, places: Places) -> str:
             mend = "delete it and fetch it again" if pinned else f"run `gpbench data pin {dataset.name}`"
             raise UserError(f"{wrong}; {mend}")
     parsed = sources.read(dataset, places.raw)
-    table.check(parsed, dataset.name, dataset.task, len(dataset.classes))
+    table.check(parsed, dataset.name, dataset.task, len(dataset.classes), len(dataset.truth))
     if parsed.inputs.shape != (dataset.rows, dataset.columns):
         found, expected = parsed.inputs.shape, (dataset.rows, dataset.columns)
         raise UserError(f"data set {dataset.name!r} has (rows, inputs) = {found}, the catalogue says {expected}")

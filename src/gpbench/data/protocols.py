@@ -1,4 +1,4 @@
-"""Protocols: splits, scaling and outputs, apart from any method.
+"""Protocols: splits and outputs, apart from any method (how columns are scaled: see `scaling`).
 
 A file in conf/protocol says rules (`Protocol`); a planned fit holds facts (`freeze`: how many rows train, which
 targets are predicted), and everything else here works on those. Splits come first: under `common` every statistic is
@@ -21,13 +21,20 @@ if TYPE_CHECKING:
     from gpbench.schema import Dataset
 
 
+LEFT = 10
+"""rows of the rarest class that `balanced` leaves to test"""
+
+
 @dataclass(frozen=True)
 class Splits:
     """How rows are split; the schemes are explained in `split_rows`."""
 
-    scheme: Literal["permutation", "shuffle", "train_test_split", "k_fold"] = "permutation"
+    scheme: Literal["permutation", "shuffle", "train_test_split", "k_fold", "blocks", "balanced"] = "permutation"
     seed: NonNegativeInt = 1
     count: PositiveInt = 20
+    """of `balanced`: splits of each size"""
+    sizes: list[PositiveInt] = field(default_factory=list)
+    """of `balanced`: training rows"""
     train_fraction: Fraction = 0.9
     test_rows: dict[str, PositiveInt] = field(default_factory=dict)
     """data set -> number of test rows, where it is no fraction"""
@@ -53,10 +60,11 @@ class Protocol:
     """that are reported"""
     spread: Literal["population sd", "sample sd", "standard error", "two sd"]
     """that is printed beside a mean over splits"""
-    inputs: Literal["standardise"] = "standardise"
-    targets: Literal["standardise"] = "standardise"
-    outputs: Literal["first", "last", "all"] = "first"
-    """targets that are predicted, where a data set has several"""
+    inputs: Literal["standardise", "as they are"] = "standardise"
+    targets: Literal["standardise", "as they are"] = "standardise"
+    outputs: Literal["first", "last", "all", "truth"] = "first"
+    """targets that are predicted, where a data set has several; `truth`: all of them, and the columns behind them that
+    say what simulated targets were drawn from"""
     leaks: list[Literal["test_x"]] = field(default_factory=list)
 
 
@@ -64,10 +72,12 @@ def freeze(protocol: Protocol, dataset: Dataset) -> dict[str, Any]:
     """What of a protocol decides a fit on one data set, as plain data: nothing of other data sets, nothing printed.
 
     outputs: columns of the targets. splits: {scheme: official, train}, {scheme: k_fold, seed, count, stratified},
-    {scheme: thinning, seed, count} or {scheme, seed, train}, where train is the number of training rows.
+    {scheme: thinning, seed, count}, {scheme: blocks, train}, {scheme: balanced, seed, sizes} or {scheme, seed, train},
+    where train (sizes: of one split after the other) is the number of training rows.
     Raises UserError where the rules make no sense, or not on this data set."""
     columns = list(range(len(dataset.source.targets)))
-    outputs = {"first": columns[:1], "last": columns[-1:], "all": columns}[protocol.outputs]
+    truth = list(range(len(columns) + len(dataset.truth)))
+    outputs = {"first": columns[:1], "last": columns[-1:], "all": columns, "truth": truth}[protocol.outputs]
     kept = {name: getattr(protocol, name) for name in ("name", "inputs", "targets", "leaks")}
     return kept | {"outputs": outputs, "splits": _freeze_splits(protocol, dataset)}
 
@@ -80,6 +90,8 @@ def _freeze_splits(protocol: Protocol, dataset: Dataset) -> dict[str, Any]:
     if official(protocol, dataset):
         return {"scheme": "official", "train": dataset.train_rows}
     if rules.counts == "thinning" and dataset.task == "counts":
+        if dataset.truth:
+            raise UserError(f"{where}: halves of simulated counts are drawn from other parameters; set counts to rows")
         return {"scheme": "thinning", "seed": rules.seed, "count": rules.count}
     if rules.scheme == "k_fold":
         if rules.sqrt_test or dataset.name in rules.test_rows:
@@ -89,10 +101,27 @@ def _freeze_splits(protocol: Protocol, dataset: Dataset) -> dict[str, Any]:
         if not 2 <= rules.count <= n:
             raise UserError(f"{where}: {n} rows cannot be cut into {rules.count} folds; change 'count'")
         return {"scheme": "k_fold", "seed": rules.seed, "count": rules.count, "stratified": rules.stratified}
+    if rules.scheme == "blocks":
+        if n % rules.count:
+            raise UserError(f"{where}: {n} rows cannot be cut into {rules.count} equal blocks; change 'count'")
+        return {"scheme": "blocks", "train": n // rules.count}
+    if rules.scheme == "balanced":
+        return {"scheme": "balanced", "seed": rules.seed, "sizes": _balanced_sizes(rules, dataset, where)}
     train = _train_rows(rules, dataset)
     if not 0 < train < n:
         raise UserError(f"{where}: {n} rows cannot be cut into {train} that train and the rest to test")
     return {"scheme": rules.scheme, "seed": rules.seed, "train": train}
+
+
+def _balanced_sizes(rules: Splits, dataset: Dataset, where: str) -> list[int]:
+    """Training rows, equally many of each class, of which at least `LEFT` rows are left to test."""
+    if not rules.sizes or not dataset.expect.class_counts:
+        raise UserError(f"{where}: balanced needs 'sizes' here and 'class_counts' in the 'expect' of the data set")
+    classes, most = len(dataset.classes), min(dataset.expect.class_counts) - LEFT
+    each = dict.fromkeys(min(size // classes, most) for size in rules.sizes)
+    if min(each) < 1:
+        raise UserError(f"{where}: sizes {rules.sizes} and {most + LEFT} rows of the rarest class leave one untrained")
+    return [classes * size for size in each]
 
 
 def official(protocol: Protocol, dataset: Dataset) -> bool:
@@ -113,16 +142,25 @@ def _train_rows(rules: Splits, dataset: Dataset) -> int:
 
 
 def num_splits(protocol: Protocol, dataset: Dataset) -> int:
-    """How many splits a data set has: `count`, or 1 where there is an official one."""
-    return 1 if official(protocol, dataset) else protocol.splits.count
+    """How many splits a data set has: `count` (of every size), or 1 where there is an official one."""
+    if official(protocol, dataset):
+        return 1
+    return protocol.splits.count * len(_freeze_splits(protocol, dataset).get("sizes", [0]))
 
 
-def sizes(splits: dict[str, Any], n: int) -> tuple[int, int]:
-    """Number of (train, test) rows of split 0 of n rows; other folds of `k_fold` may test a row less."""
+def sizes(splits: dict[str, Any], n: int, split: int = 0) -> tuple[int, int]:
+    """Number of (train, test) rows of one frozen split of n rows."""
     if splits["scheme"] == "thinning":
         return n, n
-    train = splits["train"] if "train" in splits else n - math.ceil(n / splits["count"])
-    return train, n - train
+    if splits["scheme"] == "blocks":
+        return splits["train"], splits["train"]
+    if splits["scheme"] == "balanced":
+        train = splits["sizes"][split % len(splits["sizes"])]
+        return train, n - train
+    if splits["scheme"] == "k_fold":
+        test = n // splits["count"] + (split < n % splits["count"])
+        return n - test, test
+    return splits["train"], n - splits["train"]
 
 
 def rows(splits: dict[str, Any], table: Table) -> Table:
@@ -152,7 +190,15 @@ def split_rows(
     train_test_split: scikit-learn's with random_state = seed + split; the first rows of its permutation test.
     k_fold: scikit-learn's `KFold(count, shuffle=True, random_state=seed)`, rows in ascending order; stratified: the
     rows, shuffled and then sorted by class, are dealt to the folds in turn.
-    thinning: see `rows`."""
+    thinning: see `rows`.
+    blocks: the rows of one block after the other train and test.
+    balanced: the sizes s take turns, split = repetition x number of sizes + place of s; RandomState(seed + repetition)
+    shuffles, the first s / C rows of each of C classes train, the others test; so training parts grow with s."""
+    if splits["scheme"] == "blocks":
+        block = splits["train"] * split + np.arange(splits["train"])
+        return block, block
+    if splits["scheme"] == "balanced":
+        return _balanced(splits, n, split, labels)
     if splits["scheme"] == "thinning":
         bins = n // (2 * splits["count"])
         train = 2 * bins * split + np.arange(bins)
@@ -189,51 +235,21 @@ def _folds(splits: dict[str, Any], n: int, labels: np.ndarray | None) -> np.ndar
     return fold
 
 
-@dataclass(frozen=True)
-class Scaling:
-    """Affine scaling of one split: scaled = (raw - shift) / scale, a shift and scale a column."""
-
-    x_shift: np.ndarray
-    x_scale: np.ndarray
-    y_shift: np.ndarray
-    y_scale: np.ndarray
-
-    def inputs(self, raw: np.ndarray) -> np.ndarray:
-        return (raw - self.x_shift) / self.x_scale
-
-    def targets(self, raw: np.ndarray) -> np.ndarray:
-        return (raw - self.y_shift) / self.y_scale
-
-
-def scaling(
-    leaks: list[str], inputs: np.ndarray, targets: np.ndarray, train: np.ndarray, task: str, images: bool
-) -> Scaling:
-    """Scaling of one split from its training rows (population standard deviation; constant columns keep scale 1).
-
-    Pixels are divided by the largest training value instead, so that 0..255 becomes 0..1 and a background of 0
-    stays 0. Classes are never scaled. Where the protocol lists the leak `test_x`, input
-    statistics come from all rows, as in the paper it copies."""
-    seen = inputs if "test_x" in leaks else inputs[train]
-    if images:
-        x_shift, x_scale = np.zeros(inputs.shape[1]), np.full(inputs.shape[1], float(seen.max()) or 1.0)
-    else:
-        x_shift, x_scale = seen.mean(0), _spread(seen)
-    if task == "regression":
-        y_shift, y_scale = targets[train].mean(0), _spread(targets[train])
-    else:
-        y_shift, y_scale = np.zeros(targets.shape[1]), np.ones(targets.shape[1])
-    return Scaling(x_shift, x_scale, y_shift, y_scale)
-
-
-def _spread(rows: np.ndarray) -> np.ndarray:
-    """Population standard deviation of every column, 1 for columns that do not vary (up to rounding)."""
-    sd = rows.std(0)
-    return np.where(sd > 1e-12 * np.abs(rows).max(0), sd, 1.0)
+def _balanced(splits: dict[str, Any], n: int, split: int, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Row numbers (train, test) with equally many training rows of each class, in the order of a shuffle."""
+    repetition, turn = divmod(split, len(splits["sizes"]))
+    order = np.random.RandomState(splits["seed"] + repetition).permutation(n)
+    classes = np.unique(labels)
+    each = splits["sizes"][turn] // len(classes)
+    trains = np.zeros(n, dtype=bool)
+    for label in classes:
+        trains[np.flatnonzero(labels[order] == label)[:each]] = True
+    return order[trains], order[~trains]
 
 
 def check_classes(targets: np.ndarray, train: np.ndarray, classes: int, where: str) -> None:
     """A training part that lacks a class cannot be learned from."""
-    present = np.unique(targets[train])
+    present = np.unique(targets[train, 0])
     if len(present) < classes:
         missing = sorted(set(range(classes)) - set(present.astype(int)))
         raise UserError(f"{where}: no training row of class {missing}; use another split or more rows")

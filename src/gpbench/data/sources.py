@@ -93,8 +93,8 @@ def _bundled(dataset: Dataset, inputs: np.ndarray, targets: np.ndarray, names: l
             raise unknown("column", name, names, f"the columns of data set {dataset.name!r}")
     keep = [i for i, name in enumerate(names) if name not in dataset.drop]
     x = np.ascontiguousarray(np.asarray(inputs, float)[:, keep])
-    y = np.asarray(targets, np.int64 if dataset.classes else float)[:, None]
-    return Table(x, y, [names[i] for i in keep], list(dataset.source.targets))
+    y = np.asarray(targets, np.int64 if dataset.classes and not dataset.truth else float).reshape(len(x), -1)
+    return Table(x, y, [names[i] for i in keep], [*dataset.source.targets, *dataset.truth])
 
 
 def _idx(dataset: Dataset, raw: Path) -> Table:

@@ -15,15 +15,16 @@ from gpbench.schema import Dataset, Expect
 def statistics(table: Table, dataset: Dataset) -> dict[str, Any]:
     """Figures of a whole table; their names are those of `schema.Expect`, and `rows`, `inputs`, `targets`.
 
-    Mean, population standard deviation, minimum and maximum of every target (regression, counts) or the counts of the
-    classes in the order of `classes`, whichever the task has; the other lists are empty."""
+    Mean, population standard deviation, minimum and maximum of every target (regression, counts), without the columns
+    of `truth`, or the counts of the classes in the order of `classes`, whichever the task has; the other lists are
+    empty."""
     inputs, targets = table.inputs, table.targets
-    values = targets[:, :0] if dataset.classes else targets
+    values = targets[:, : 0 if dataset.classes else targets.shape[1] - len(dataset.truth)]
     low, high = inputs.min(0), inputs.max(0)
     return {
         "rows": len(inputs),
         "inputs": inputs.shape[1],
-        "targets": targets.shape[1],
+        "targets": targets.shape[1] - len(dataset.truth),
         "target_mean": values.mean(0).tolist(),
         "target_sd": values.std(0).tolist(),
         "target_min": values.min(0).tolist(),

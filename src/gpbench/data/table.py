@@ -27,7 +27,8 @@ class Table:
     """inputs `[N, D]` and targets `[N, P]` in original units.
 
     Inputs are float64, or of the integer type that their source has (pixels: uint8). Targets are float64, class
-    numbers 0..C-1 (int64) for classification, counts (float64), or none (P = 0) for events."""
+    numbers 0..C-1 (int64) for classification, counts (float64), or none (P = 0) for events. Behind them may stand
+    what simulated targets were drawn from; then all of them are float64."""
 
     inputs: np.ndarray
     targets: np.ndarray
@@ -51,8 +52,10 @@ def chunks(array: np.ndarray) -> list[np.ndarray]:
     return [array[i : i + step] for i in range(0, len(array), step)]
 
 
-def check(table: Table, name: str, task: str, classes: int) -> None:
-    """Refuse what no method can use: non-finite values, too few rows, class numbers that do not fit."""
+def check(table: Table, name: str, task: str, classes: int, truth: int = 0) -> None:
+    """Refuse what no method can use: non-finite values, too few rows, class numbers that do not fit.
+
+    truth: so many columns behind the targets are none; they need only be finite."""
     for kind, array, names in (
         ("input", table.inputs, table.input_names),
         ("target", table.targets, table.target_names),
@@ -73,23 +76,24 @@ def check(table: Table, name: str, task: str, classes: int) -> None:
             seen += len(part)
     if len(table.inputs) < 2:
         raise UserError(f"data set {name!r} has {len(table.inputs)} row(s); at least 2 are needed to train and test")
+    targets = table.targets[:, : table.targets.shape[1] - truth]
     if task == "counts":
-        _check_counts(table, name)
+        _check_counts(targets, table.target_names, name)
     if task in ("binary", "multiclass"):
-        numbers = np.unique(table.targets)
-        if table.targets.shape[1] != 1 or not np.array_equal(numbers, np.arange(classes)):
+        numbers = np.unique(targets)
+        if targets.shape[1] != 1 or not np.array_equal(numbers, np.arange(classes)):
             raise UserError(
                 f"data set {name!r}: class numbers are {numbers.tolist()[:5]}, expected 0..{classes - 1}; "
                 f"check 'classes' in conf/dataset/{name}.yaml"
             )
 
 
-def _check_counts(table: Table, name: str) -> None:
-    bad = np.argwhere((table.targets < 0) | (table.targets != np.floor(table.targets)))
+def _check_counts(targets: np.ndarray, names: list[str], name: str) -> None:
+    bad = np.argwhere((targets < 0) | (targets != np.floor(targets)))
     if len(bad):
         row, column = bad[0]
         raise UserError(
-            f"data set {name!r}: target {table.target_names[column]!r} is {table.targets[row, column]:g} in row {row}, "
+            f"data set {name!r}: target {names[column]!r} is {targets[row, column]:g} in row {row}, "
             f"not a count 0, 1, ...; mend the source or the task in conf/dataset/{name}.yaml"
         )
 

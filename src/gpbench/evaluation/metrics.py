@@ -16,13 +16,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from gpbench.errors import UserError
+from gpbench.evaluation.abstention import capacity
 from gpbench.evaluation.calibration import coverage, expected_calibration_error
+from gpbench.sampling.diagnostics import CHECKPOINTS
 
 if TYPE_CHECKING:
     import pandas as pd
 
 REGRESSION = ("regression",)
-CLASSIFICATION = ("binary", "multiclass")
+BINARY = ("binary",)
+CLASSIFICATION = (*BINARY, "multiclass")
 COUNTS = ("counts",)
 TASKS = REGRESSION + CLASSIFICATION + COUNTS
 ROUNDING = 1e-9  # a sum of rounded terms may pass its bound by a few units in the last place
@@ -34,7 +37,7 @@ class Metric:
 
     direction: lower is better, higher is better, or nearer to `target`; unit: "" is dimensionless, "y" the target's.
     lower, upper: values outside are a bug, not a bad fit. So is NaN, unless `nullable`: undefined on these test rows
-    or not measured.
+    or not measured. tasks: none where it is of the draws of a Markov chain.
     """
 
     name: str
@@ -136,6 +139,11 @@ def error(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
     return 1.0 - accuracy(points, info)
 
 
+def balanced_accuracy(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
+    """Fraction of the rows of a class whose modal class is right, averaged over the classes of the test rows."""
+    return float((points["modal"] == points["y"]).groupby(points["y"]).mean().mean())
+
+
 def brier(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
     """Mean of sum_c (p_c - [y = c])^2 over all C classes, in [0, 2]: twice the one-class form for C = 2 (Brier)."""
     truth = np.arange(info["num_classes"]) == points["y"].to_numpy()[:, None]
@@ -154,6 +162,16 @@ def auc(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
     if info["num_classes"] == 2:
         return _area(probabilities[:, 1], y == 1)
     return float(np.mean([_area(column, y == number) for number, column in enumerate(probabilities.T)]))
+
+
+def capacity_accuracy(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
+    """Accuracy averaged over degrees of abstention (see `abstention.capacity`)."""
+    return capacity(points["p1"], points["y"], lambda p, y: float(np.mean((p > 0.5) == y)))
+
+
+def capacity_auc(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
+    """`auc` averaged over degrees of abstention (see `abstention.capacity`); NaN if the test rows lack a class."""
+    return capacity(points["p1"], points["y"], lambda p, y: _area(p, y == 1))
 
 
 def fact(points: pd.DataFrame, info: Mapping[str, Any], *, name: str) -> float:
@@ -181,6 +199,11 @@ def _area(scores: np.ndarray, positive: np.ndarray) -> float:
     return float((rankdata(scores)[positive].sum() - count * (count + 1) / 2) / (count * rest))
 
 
+def efficiency(values: Mapping[str, float]) -> dict[str, float]:
+    """Those of some values that are metrics of Markov chains (of no task), by name, checked."""
+    return {m.name: m(None, values) for m in METRICS.values() if not m.tasks and m.name in values}
+
+
 def _coverage(percent: int) -> Metric:
     level = percent / 100
     function = partial(central_coverage, level=level)
@@ -191,6 +214,11 @@ def _coverage(percent: int) -> Metric:
 
 def _cost(name: str, label: str, unit: str) -> Metric:
     return Metric(name, label, "min", unit, 0, math.inf, TASKS, partial(fact, name=name), nullable=True)
+
+
+def _drawn(name: str, label: str, direction: Literal["min", "max"] = "max", upper: float = math.inf) -> Metric:
+    """What the draws of a Markov chain are worth: of no task, for nothing is predicted."""
+    return Metric(name, label, direction, "", 0, upper, (), partial(fact, name=name), nullable=True)
 
 
 METRICS: dict[str, Metric] = {
@@ -207,11 +235,34 @@ METRICS: dict[str, Metric] = {
         Metric("pit_ks", "PIT distance from uniform", "min", "", 0, 1, REGRESSION, pit_ks),
         Metric("accuracy", "accuracy", "max", "", 0, 1, CLASSIFICATION, accuracy),
         Metric("error", "error rate", "min", "", 0, 1, CLASSIFICATION, error),
+        Metric("balanced_accuracy", "balanced accuracy", "max", "", 0, 1, CLASSIFICATION, balanced_accuracy),
         Metric("brier", "Brier score", "min", "", 0, 2, CLASSIFICATION, brier),
         Metric("ece", "expected calibration error", "min", "", 0, 1, CLASSIFICATION, ece),
         Metric("auc", "area under ROC curve", "max", "", 0, 1, CLASSIFICATION, auc, nullable=True),
+        Metric("capacity_accuracy", "accuracy capacity", "max", "", 0, 1, BINARY, capacity_accuracy),
+        Metric("capacity_auc", "AUC capacity", "max", "", 0, 1, BINARY, capacity_auc, nullable=True),
         _cost("seconds_train", "training time", "s"),
         _cost("seconds_predict", "prediction time", "s"),
         _cost("peak_memory_mb", "peak memory", "MB"),
+        _drawn("iterations", "draws of a chain"),
+        _drawn("ess_min", "least ESS of a chain"),
+        _drawn("ess_percent", "least ESS, % of draws"),
+        _drawn("ess_per_cubic", "least ESS / O(n³) operations an iteration"),
+        _drawn("ess_percent_per_cubic", "least ESS in % of draws / O(n³) operations an iteration"),
+        _drawn("ess_per_second", "least ESS / s"),
+        _drawn("ess_bulk", "bulk ESS of all chains"),
+        _drawn("ess_tail", "tail ESS of all chains"),
+        _drawn("ess_bulk_per_cubic", "bulk ESS / O(n³) operations an iteration"),
+        _drawn("ess_bulk_per_second", "bulk ESS / s"),
+        _drawn("r_hat", "R-hat, rank-normalised", "min"),
+        _drawn("r_hat_classic", "R-hat (Gelman-Rubin)", "min"),
+        *(_drawn(f"r_hat_classic_{t}", f"R-hat (Gelman-Rubin) of {t} draws", "min") for t in CHECKPOINTS),
+        _drawn("acceptance_latents", "acceptance of latent values", upper=1),
+        _drawn("acceptance_theta", "acceptance of parameters", upper=1),
+        _drawn("cubic", "O(n³) operations an iteration", "min"),
+        _drawn("cholesky", "factorisations an iteration", "min"),
+        _drawn("inverse", "inversions an iteration", "min"),
+        _drawn("product", "matrix products an iteration", "min"),
+        _drawn("quadratic", "O(n²) operations an iteration", "min"),
     )
 }

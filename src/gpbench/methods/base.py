@@ -179,6 +179,17 @@ class SamplerMethod(Method, ABC):
         kept = min(self.hyper.num_samples, total)
         return after > 0 and after * kept // total > (after - 1) * kept // total
 
+    def report(self, state: State) -> dict[str, Tensor]:
+        """Means per transition after burn-in, `[R]` each; what a method does not count is left out.
+
+        acceptance_latents, acceptance_theta: probabilities; cholesky, inverse, product: operations of O(n^3);
+        quadratic: of O(n^2)."""
+        return {}
+
+    def variables(self, name: str, size: int) -> list[str]:
+        """What the `size` numbers of the sampled `name` of a chain are called."""
+        return [f"{name}[{i}]" for i in range(size)]
+
     @abstractmethod
     def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
         """One predictive a replica, averaged over `state.samples` (over `state.params` while it is empty)."""

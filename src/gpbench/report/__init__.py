@@ -19,7 +19,10 @@ TABLE_NAMES = (
 FIGURE_NAMES = ("convergence", "log_density", "calibration", "pit", "cost", "critical_difference", "scorecard")
 
 # what a study may ask for besides, by `figures` and `tables` in its file
-MORE_TABLES = ("counts_mnll", "chains", "diagnostics", "differences", "features", "p_values", "workers")
+MORE_TABLES = (
+    *("counts_mnll", "chains", "diagnostics", "differences", "features", "p_values", "workers"),
+    *("scores_by_n", "efficiency", "convergence_order"),
+)
 MORE_FIGURES = (
     "error_over_time",
     "features",
@@ -40,13 +43,30 @@ MORE_FIGURES = (
     "depth",
     "p_values",
     "prediction_cost",
+    "score_against_n",
+    "abstention",
+    "reject",
+    "r_hat",
+    "ess_per_operation",
+    "chain_traces",
+    "estimator",
+    "weights",
 )
 
 
-def names(study: dict, kind: str) -> tuple[str, ...]:
-    """The figures or tables (`kind`) of a study: its own first, then those of every study."""
-    common, more = {"figures": (FIGURE_NAMES, MORE_FIGURES), "tables": (TABLE_NAMES, MORE_TABLES)}[kind]
-    for name in study[kind]:
+# of studies of kind `sample`, in which nothing is predicted
+SAMPLE_TABLES = ("efficiency", "convergence_order", "cost", "status", "unfinished", "all_metrics")
+SAMPLE_FIGURES = ("r_hat", "ess_per_operation", "chain_traces")
+
+
+def names(study: dict, what: str) -> tuple[str, ...]:
+    """The `figures` or `tables` of a study: its own first, then those of every study of its kind."""
+    more = {"figures": MORE_FIGURES, "tables": MORE_TABLES}[what]
+    for name in study[what]:
         if name not in more:
-            raise unknown(kind.removesuffix("s"), name, more, f"{kind} of study {study['name']!r}")
-    return (*dict.fromkeys(study[kind]), *common)
+            raise unknown(what.removesuffix("s"), name, more, f"{what} of study {study['name']!r}")
+    common = {
+        "predict": {"figures": FIGURE_NAMES, "tables": TABLE_NAMES},
+        "sample": {"figures": SAMPLE_FIGURES, "tables": SAMPLE_TABLES},
+    }
+    return tuple(dict.fromkeys([*study[what], *common[study["kind"]][what]]))

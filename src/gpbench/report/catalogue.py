@@ -53,6 +53,7 @@ def entry(dataset: Dataset, where: Places) -> list[str]:
     about = {
         "task": f"{dataset.task}, {dataset.rows:,} rows x {dataset.columns} inputs",
         "targets": _targets(dataset),
+        "truth": ", ".join(dataset.truth),
         "classes": ", ".join(dataset.classes),
         "units": _with_units(dataset, [name for name in dataset.units if name not in source.targets]),
         "left out": ", ".join(dataset.drop),

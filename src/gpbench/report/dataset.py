@@ -118,7 +118,8 @@ def _bins(table: Table, dataset: Dataset) -> Figure:
 def _columns(table: Table, dataset: Dataset) -> Figure:
     """Targets, the first one against the input that correlates most, and the distribution of up to 16 inputs."""
     rows = _sample(len(table.inputs), SAMPLE)
-    inputs, targets = table.inputs[rows].astype(float), table.targets[rows]
+    predicted = len(table.target_names) - len(dataset.truth)
+    inputs, targets = table.inputs[rows].astype(float), table.targets[rows, :predicted]
     share = _explained(inputs, targets[:, 0], bool(dataset.classes))
     chosen = np.sort(np.argsort(-share, kind="stable")[:INPUTS])
     lines = -(-len(chosen) // PER_ROW)

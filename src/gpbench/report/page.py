@@ -14,7 +14,10 @@ from gpbench.report.statistics import sentences
 from gpbench.report.view import SCORED, UNMIXED, View
 from gpbench.report.writing import Table, number, to_html, write
 
-MAIN_TABLES = ("regression_mnll", "regression_rmse", "classification_mnll", "classification_error", "ranks")
+MAIN_TABLES = {
+    "predict": ("regression_mnll", "regression_rmse", "classification_mnll", "classification_error", "ranks"),
+    "sample": ("efficiency", "convergence_order"),
+}
 
 
 def render(view: View) -> str:
@@ -31,7 +34,8 @@ def render(view: View) -> str:
         unmixed=int((view.fits["status"] == UNMIXED).sum()),
         status_tables=[_fragment(folder / "tables" / f"{name}.html") for name in ("status", "unfinished")],
         tables=[
-            (name, _fragment(folder / "tables" / f"{name}.html")) for name in (*view.study["tables"], *MAIN_TABLES)
+            (name, _fragment(folder / "tables" / f"{name}.html"))
+            for name in dict.fromkeys([*view.study["tables"], *MAIN_TABLES[view.study["kind"]]])
         ],
         figures=[_figure(folder, name) for name in names(view.study, "figures")],
         findings=_findings(view),
@@ -49,7 +53,7 @@ def facts(view: View) -> list[tuple[str, str]]:
         ("fits", f"{done} of {planned} done"),
         ("methods", ", ".join(view.labels[method] for method in view.methods)),
         ("data sets", ", ".join(f"{name} ({view.tasks.get(name, 'task unknown')})" for name in view.datasets)),
-        ("protocol", f"{view.study['protocol']}, which reports {reported(view)}"),
+        ("protocol", f"{view.study['protocol']}{reported(view)}"),
         ("budget", str(view.study["budget"])),
         ("splits", str(view.fits["split"].nunique())),
         ("training time", f"{number(view.done['seconds_train'].sum() / 60)} minutes in all finished fits"),
@@ -57,9 +61,10 @@ def facts(view: View) -> list[tuple[str, str]]:
 
 
 def reported(view: View) -> str:
-    """What the protocol's source prints: metrics, and the spread over splits."""
+    """What the protocol's source prints of predictions: metrics, and the spread over splits."""
     choice = view.study["reported"]
-    return f"{', '.join(choice['metrics'])} and the {choice['spread']} over splits"
+    said = f", which reports {', '.join(choice['metrics'])} and the {choice['spread']} over splits"
+    return said if view.study["kind"] == "predict" else ""
 
 
 def provenance(view: View) -> list[tuple[str, str]]:

@@ -3,7 +3,8 @@
 `published/<citation key>.csv` has one row a printed number, in these columns: source (citation key), item (table or
 figure), dataset, method_printed, setting, metric_printed, protocol, scale, value, spread, spread_kind, splits,
 ours_method (names that stand for it, `svgp|sgp_100`, of which a study has its own; empty where we have none),
-ours_metric, factor (ours = factor x printed), reason (why ours_method is empty), note.
+ours_metric (which may be empty where ours_method is), factor (ours = factor x printed), reason (why ours_method is
+empty), note.
 
 Verdicts, in this order:
 
@@ -37,6 +38,8 @@ COLUMNS = [
     *("source", "item", "dataset", "method_printed", "setting", "metric_printed", "protocol", "scale"),
     *("value", "spread", "spread_kind", "splits", "ours_method", "ours_metric", "factor", "reason", "note"),
 ]
+TEXTS = ("ours_method", "ours_metric", "reason", "note", "setting")
+"""Columns that may be empty."""
 
 # nats per test point for mnll, 5 % of the published number elsewhere
 ADDED = ["published", "published_sd", "ours", "ours_sd", "ours_n", "difference", "lower", "upper", "margin", "verdict"]
@@ -51,11 +54,11 @@ def read_published(folder: str | Path) -> pd.DataFrame:
         raise UserError(f"no published numbers: {folder}/*.csv does not exist; name their folder by --published")
     frames = []
     for path in paths:
-        frame = pd.read_csv(path, dtype={"ours_method": "str", "reason": "str", "note": "str", "setting": "str"})
+        frame = pd.read_csv(path, dtype=dict.fromkeys(TEXTS, "str"))
         if list(frame.columns) != COLUMNS:
             wrong = sorted(set(frame.columns) ^ set(COLUMNS)) or "their order"
             raise UserError(f"{path}: columns differ from the schema in {wrong}; see gpbench.report.scorecard")
-        frames.append(frame.fillna({"ours_method": "", "reason": "", "note": "", "setting": ""}))
+        frames.append(frame.fillna(dict.fromkeys(TEXTS, "")))
     return pd.concat(frames, ignore_index=True)
 
 
@@ -122,12 +125,12 @@ def _our_method(view: View, names: str) -> str:
 
 def _compare(view: View, row: dict) -> dict:
     metric, splits = row["ours_metric"], int(row["splits"])
-    if metric not in METRICS:
+    if metric not in METRICS and (metric or row["ours_method"]):
         raise UserError(
             f"published metric {metric!r} of {row['source']} {row['item']} is not in the registry of metrics"
         )
     value = row["factor"] * row["value"]
-    sd = sample_sd(row["spread"], row["spread_kind"], splits)
+    sd = abs(row["factor"]) * sample_sd(row["spread"], row["spread_kind"], splits)
     result = {"published": value, "published_sd": sd, "ours": math.nan, "ours_sd": math.nan, "ours_n": 0}
     result |= {"difference": math.nan, "lower": math.nan, "upper": math.nan, "margin": margin(metric, value)}
     reason, cell = _our_cell(view, row)
@@ -166,7 +169,9 @@ def to_table(card: pd.DataFrame) -> Table:
             "source": card["source"] + ", " + card["item"],
             "data set": card["dataset"],
             "method": (card["method_printed"] + " " + card["setting"]).str.strip(),
-            "metric": [METRICS[name].label for name in card["ours_metric"]],
+            "metric": [
+                METRICS[row.ours_metric].label if row.ours_metric else row.metric_printed for row in card.itertuples()
+            ],
             "published": [_with_sd(row.published, row.published_sd, row.splits) for row in card.itertuples()],
             "ours": [_with_sd(row.ours, row.ours_sd, row.ours_n) for row in card.itertuples()],
             "difference [95 % interval]": [_with_interval(row) for row in card.itertuples()],

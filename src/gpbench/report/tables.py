@@ -12,7 +12,7 @@ import pandas as pd
 
 from gpbench.errors import unknown
 from gpbench.evaluation.metrics import CLASSIFICATION, COUNTS, METRICS, REGRESSION
-from gpbench.report import chains, more_tables, objectives
+from gpbench.report import chains, efficiency, more_tables, objectives, sizes
 from gpbench.report.statistics import COMPARISONS, compare, differences_to_best
 from gpbench.report.view import STATUSES, UNMIXED, View
 from gpbench.report.writing import Table, count, decimals, number, write_formats
@@ -175,6 +175,9 @@ TABLES: dict[str, Callable[[View], Table]] = {
     "features": more_tables.features,
     "p_values": objectives.table,
     "workers": more_tables.workers,
+    "scores_by_n": sizes.scores_by_n,
+    "efficiency": efficiency.efficiency,
+    "convergence_order": efficiency.convergence_order,
 }
 
 

@@ -2,7 +2,8 @@
 
 A folder `results/<study>/` holds `study.json`, `scores.parquet` (one row a fit), `traces.parquet` (one row a logged
 step) and `points.parquet` (one row a test point), and what its fits were asked besides: `bounds.parquet` and others
-(see `gpbench.study.probes`). Nothing else is read.
+(see `gpbench.study.probes`). A study of kind `sample` has no points, but `prefixes.parquet` and `draws.parquet` (see
+`gpbench.study.sampled`). Nothing else is read.
 """
 
 from __future__ import annotations
@@ -45,15 +46,15 @@ class View:
 
     @cached_property
     def study(self) -> dict:
-        """`study.json`: name, title, datasets, methods, protocol, what it reports, budget, splits, expected, commit."""
+        """`study.json`: name, title, kind, datasets, methods, protocol, what it reports, budget, splits, expected..."""
         return json.loads(self._path("study.json").read_text())
 
     @cached_property
     def fits(self) -> pd.DataFrame:
-        """`scores.parquet`, predictions only, with a `missing` row for every expected fit that has none; the status of
-        a done fit whose chain fails the gate is `not converged`."""
+        """`scores.parquet`, of the study's kind only, with a `missing` row for every expected fit that has none; the
+        status of a done fit whose chain fails the gate is `not converged`."""
         scores = pd.read_parquet(self._path("scores.parquet"))
-        scores = scores[scores["kind"] == "predict"]
+        scores = scores[scores["kind"] == self.study["kind"]]
         # a study without a finished fit, or without a task, lacks columns
         scores = scores.reindex(columns=dict.fromkeys([*scores.columns, *METRICS, *FACTS]))
         self._check_statuses(scores)
@@ -64,7 +65,7 @@ class View:
         fits = expected.merge(scores, how="outer", on=keys)
         absent = fits["status"].isna()
         fits.loc[absent, ["status", "reason"]] = ["missing", "no result was collected"]
-        fits["kind"] = "predict"
+        fits["kind"] = self.study["kind"]
         fits["replica"] = fits["replica"].fillna(0).astype("int64")
         fits["reason"] = fits["reason"].fillna("")
         fits["label"] = fits["label"].fillna(fits["method"].map(self.labels))
@@ -96,8 +97,8 @@ class View:
         return pd.DataFrame(rows, columns=["method", *keys])
 
     def probe(self, name: str) -> pd.DataFrame:
-        """What finished fits were asked, `bounds.parquet` say, with each fit's method, dataset, split and replica;
-        empty where the study asked for no such thing."""
+        """What finished fits were asked, `bounds.parquet` say, or left (`prefixes`, `draws`), with each fit's method,
+        dataset, split and replica; empty where the study has no such thing."""
         path = self.folder / f"{name}.parquet"
         if not path.is_file():
             return pd.DataFrame()

@@ -1,4 +1,5 @@
-"""Have the chains mixed, and what are their draws worth? The rank-normalised diagnostics of vehtari2021, by ArviZ.
+"""Have the chains mixed, and what are their draws worth? The rank-normalised diagnostics of vehtari2021, by ArviZ, and
+the older ones that papers print: Geyer's effective sample size of a chain, and R-hat of Gelman and Rubin.
 
 A fit by a Markov chain leaves what its kept states say one by one (`gpbench.study.chains`): the predictive mean and the
 log density at some test rows, which are judged, and the covariance parameters, which are only reported: the posterior
@@ -18,6 +19,8 @@ import numpy as np
 from gpbench.errors import UserError
 
 FEWEST_DRAWS = 4
+CHECKPOINTS = (1_000, 2_000, 5_000, 10_000, 20_000)
+"""Draws after which R-hat of Gelman and Rubin is printed by name (filippone2013, filippone2014)."""
 JUDGED = ("mean", "log_density")
 ROWS = "rows"
 
@@ -72,6 +75,72 @@ def mixing(chains: Sequence[Mapping[str, np.ndarray]]) -> dict[str, float]:
         "r_hat_covariance": _of(np.max, reported["r_hat"]),
         "ess_covariance": _of(np.min, reported["ess_bulk"]),
     }
+
+
+def geyer_ess(draws: np.ndarray) -> np.ndarray:
+    """Effective sample size of every quantity of one chain `[*quantities]`, in draws; draws `[T, *quantities]`.
+
+    T / (1 + 2 sum_k rho_k), the sum cut by the initial monotone sequence: G_m = rho_2m + rho_2m+1 up to the first that
+    is not positive, none larger than the one before. At most T log10(T), for chains that alternate; 1 where a quantity
+    never moves. Source: Geyer (1992), section 3.3.
+    """
+    columns = np.asarray(draws, dtype=np.float64).reshape(len(draws), -1).T
+    return np.array([_geyer_ess(column) for column in columns]).reshape(draws.shape[1:])
+
+
+def _geyer_ess(x: np.ndarray) -> float:
+    """`geyer_ess` of one quantity `[T]`."""
+    count = len(x)
+    if (x == x[0]).all():
+        return 1.0
+    spectrum = np.fft.rfft(x - x.mean(), 2 ** (2 * count - 1).bit_length())
+    covariance = np.fft.irfft(np.abs(spectrum) ** 2)[: count + count % 2]  # past the last lag it is 0
+    pairs = covariance.reshape(-1, 2).sum(1) / covariance[0]
+    first = np.argmax(pairs <= 0) if (pairs <= 0).any() else len(pairs)
+    time = 2 * np.minimum.accumulate(pairs[:first]).sum() - 1
+    return count / max(time, 1 / np.log10(count))
+
+
+def gelman_rubin(mean: np.ndarray, variance: np.ndarray, draws: int) -> np.ndarray:
+    """R-hat `[*quantities]` of m chains of T draws from their moments `[m, *quantities]`, variances with ddof 1.
+
+    sqrt(V / W), V = (T-1)/T W + (1 + 1/m) b, W the mean of the variances, b the variance of the means. NaN for a single
+    chain and where nothing moves. Source: Gelman and Rubin (1992), without their factor for the degrees of freedom.
+    """
+    if len(mean) < 2:
+        return np.full(mean.shape[1:], np.nan)
+    within, between = variance.mean(0), mean.var(0, ddof=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.sqrt((draws - 1) / draws + (1 + 1 / len(mean)) * between / within)
+
+
+def convergence(chains: Sequence[Mapping[str, np.ndarray]]) -> dict[str, float]:
+    """How well the sampled variables of the chains of one posterior have mixed; NaN where they are too short to tell.
+
+    Each chain has `draws` `[draws, watched]` of some variables, of which `r_hat`, `ess_bulk` and `ess_tail` are the
+    worst, and moments `mean` and `variance` `[checkpoints, variables]` of all of them over the first `iterations`
+    `[checkpoints]` draws. `r_hat_classic` is the worst `gelman_rubin` of all draws, `r_hat_classic_1000` of the first
+    1000, and so on.
+    """
+    draws = np.stack([chain["draws"] for chain in chains])
+    found = _summary(draws[:, :, (draws != draws[:1, :1]).any((0, 1))])
+    mean, variance = (np.stack([chain[name] for chain in chains]) for name in ("mean", "variance"))
+    iterations = chains[0]["iterations"].tolist()
+    classic = {t: _worst(gelman_rubin(mean[:, k], variance[:, k], t)) for k, t in enumerate(iterations)}
+    return {
+        "chains": len(chains),
+        "draws": draws.shape[1],
+        "r_hat": _of(np.max, found["r_hat"]),
+        "ess_bulk": _of(np.min, found["ess_bulk"]),
+        "ess_tail": _of(np.min, found["ess_tail"]),
+        "r_hat_classic": classic[iterations[-1]],
+        **{f"r_hat_classic_{t}": classic[t] for t in CHECKPOINTS if t in classic},
+    }
+
+
+def _worst(values: np.ndarray) -> float:
+    """The largest of some R-hats, without those of what never moves."""
+    return _of(np.max, values[~np.isnan(values)])
 
 
 def _of(function: Callable[[np.ndarray], float], values: np.ndarray) -> float:

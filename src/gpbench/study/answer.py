@@ -32,6 +32,8 @@ def answer(where: Places, prefix: str, source: Path, target: Path | None) -> Non
     if record["status"] != "done":
         raise UserError(f"fit {fit_id} is {record['status']}: {record['reason']}; it has no model")
     what, address = record["what"], record["address"]
+    if what["kind"] != "predict":
+        raise UserError(f"fit {fit_id} is of kind {what['kind']}: its draws are kept, but no model that predicts")
     dataset = config.compose(where.conf, "dataset", address["dataset"])
     table = tables.load(where.prepared_file(dataset.name), what["data"]["md5"])
     table = protocols.rows(what["protocol"]["splits"], table)

@@ -1,11 +1,11 @@
 """From a study to its cells: names, keys and values checked, settings composed, fits identified. No torch.
 
     cell    {method, settings, address, label, family, reported, r_hat, rows, what, how, skip,
-             fits: [{split, replica, fit_id}]}
+             sampler, fits: [{split, replica, rows, test_rows, fit_id}]}
 
 method: the study's name for it, `settings` what the study sets of it (of a variant); `address` is how people call the
-cell; `what` is everything that is hashed (see `identity`), without split and replica; `how` is the trainer. Nothing
-here depends on how fits are trained but `ENTRY`.
+cell; `what` is everything that is hashed (see `identity`), without split and replica; `how` is the trainer; `sampler`
+says whether fits are Markov chains. Nothing here depends on how fits are trained but `ENTRY` and `SAMPLE_ENTRY`.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ ENTRY = {
     "asynchronous": "gpbench.study.asynchronous",
     "synchronous": "gpbench.study.synchronous",
 }
+SAMPLE_ENTRY = "gpbench.study.efficiency"
 MOST_WORKERS_A_CORE = 2
 # probes of functions that are drawn over the inputs -> how many there may be
 PROBED_INPUTS = {"layers": (1, "one input"), "surfaces": (2, "two inputs"), "probabilities": (2, "two inputs")}
@@ -60,6 +61,8 @@ def resolve(
     budget = config.compose(places.conf, "budget", study.budget, tuple(by_target.get("budget", ())))
     trainer = config.compose(places.conf, "trainer", study.trainer, tuple(by_target.get("trainer", ())))
     datasets = [config.compose(places.conf, "dataset", name) for name in study.datasets]
+    if study.kind != "predict" and study.probes:
+        raise UserError(f"probes of study {study.name!r} ask fits of kind predict, not {study.kind}; drop them")
     for dataset in datasets:
         for probe, (columns, said) in PROBED_INPUTS.items():
             if probe in study.probes and dataset.columns != columns:
@@ -182,9 +185,11 @@ def _cell(
     frozen = protocols.freeze(protocol, dataset)
     train_rows, test_rows = protocols.sizes(frozen["splits"], dataset.rows)
     entry = ENTRY["closed_form" if method.header.closed_form else method.header.scheme]
+    if study.kind == "sample":
+        entry = SAMPLE_ENTRY
     modules = (method.header.module, entry)
     what = {
-        "kind": "predict",
+        "kind": study.kind,
         "entry": entry,
         "method": {"module": method.header.module, **dataclasses.asdict(method.hyper)},
         "data": {"md5": dataset.md5, "task": dataset.task, "images": dataset.images, "classes": len(dataset.classes)},
@@ -213,13 +218,21 @@ def _cell(
         "test_rows": test_rows,
         "what": what,
         "how": dataclasses.asdict(trainer),
-        "skip": _impossible(method, dataset, train_rows, len(frozen["outputs"])),
+        "sampler": "sample" in method.header.kinds,
+        "skip": _impossible(study.kind, method, dataset, train_rows, frozen["outputs"]),
         "fits": [
-            {"split": s, "replica": r, "fit_id": identity.digest(what | {"split": s, "replica": r})}
-            for s in _wanted(study, protocol, dataset)
-            for r in range(study.replicas)
+            _fit(what, split, replica, dataset.rows)
+            for split in _wanted(study, protocol, dataset)
+            for replica in range(study.replicas)
         ],
     }
+
+
+def _fit(what: dict[str, Any], split: int, replica: int, n: int) -> dict[str, Any]:
+    """One fit of a cell, of n rows in all."""
+    rows, test_rows = protocols.sizes(what["protocol"]["splits"], n, split)
+    place = {"split": split, "replica": replica}
+    return place | {"rows": rows, "test_rows": test_rows, "fit_id": identity.digest(what | place)}
 
 
 def _wanted(study: schema.Study, protocol: protocols.Protocol, dataset: schema.Dataset) -> range:
@@ -247,16 +260,22 @@ def _steps(method: MethodConfig, budget: schema.Budget, values: int) -> int | No
     return sizes.steps(values)
 
 
-def _impossible(method: MethodConfig, dataset: schema.Dataset, rows: int, outputs: int) -> str:
-    """Why a method cannot be fitted to a data set; empty where it can."""
+def _impossible(kind: schema.Kind, method: MethodConfig, dataset: schema.Dataset, rows: int, outputs: list[int]) -> str:
+    """Why a method cannot be fitted to these targets of a data set; empty where it can."""
     if dataset.md5 is None:
         return _unpinned(dataset)
+    if kind not in method.header.kinds:
+        return "no Markov chain" if kind == "sample" else f"kind {' or '.join(method.header.kinds)} only"
     if dataset.task not in method.header.tasks:
-        return f"{', '.join(method.header.tasks)} only"
+        return f"{' and '.join(method.header.tasks)} only"
     if reason := _undistributed(method, rows):
         return reason
     if hasattr(method.hyper, "impossible") and (reason := method.hyper.impossible(dataset.task)):
         return reason
+    known = [[*dataset.source.targets, *dataset.truth][i] for i in outputs]
+    needed = method.hyper.needs() if hasattr(method.hyper, "needs") else []
+    if missing := [name for name in needed if name not in known]:
+        return f"needs the true {', '.join(missing)}, which only simulated data sets have"
     limit = method.header.max_rows
     if limit is not None and rows > limit:
         return f"{rows} training rows, at most {limit}"
@@ -264,8 +283,8 @@ def _impossible(method: MethodConfig, dataset: schema.Dataset, rows: int, output
     if limit is not None and dataset.columns > limit:
         return f"{dataset.columns} inputs, at most {limit}"
     limit = method.header.max_outputs
-    if limit is not None and outputs > limit:
-        return f"{outputs} targets, at most {limit}"
+    if limit is not None and len(outputs) > limit:
+        return f"{len(outputs)} targets, at most {limit}"
     return ""
 
 

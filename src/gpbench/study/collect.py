@@ -1,4 +1,4 @@
-"""A study's view of the store: scores, traces, points and chains of its fits, in four tables and one JSON.
+"""A study's view of the store: scores, traces, points and chains of its fits, in some tables and one JSON.
 
 Fits by Markov chains are judged together, all chains (replicas) of a cell's split, by the R-hat that the study's budget
 allows: column `gate` of the scores says passed or failed, and nothing where there is no chain or no limit.
@@ -7,15 +7,17 @@ allows: column `gate` of the scores says passed or failed, and nothing where the
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from gpbench.errors import UserError
 from gpbench.places import Places, write_aside, write_if_changed, write_text
-from gpbench.study import identity, provenance, scoring
+from gpbench.study import identity, provenance, sampled, scoring
 from gpbench.study.store import FINAL, Store
 
 CLASS_POINTS = ["row", "y", "log_density", "modal", "confidence", "p_true"]
+TRACE_COLUMNS = ["fit_id", "step", "seconds", "objective", "mnll", "rmse", "error"]
 NUMBER_POINTS = ["row", "output", "y", "mean", "sd", "log_density", "pit", "crps"]
 TRACED_ROWS = 3
 # what distributed fits note of themselves
@@ -88,34 +90,28 @@ def _judged(mixing: dict[str, float], limit: float | None) -> dict[str, Any]:
 
 
 def collect(where: Places, name: str) -> dict[str, int]:
-    """Write results/NAME/{scores,traces,points,chains}.parquet and study.json; number of fits by status."""
+    """Write results/NAME/study.json, scores.parquet, traces.parquet and, of the kind `predict`, points.parquet and
+    chains.parquet, of the kind `sample`, prefixes.parquet and draws.parquet; number of fits by status."""
     import pandas as pd
 
     plan, store = read_plan(where, name), Store(where.store)
     write_if_changed(stamp(where, name), seen(where, plan))
-    rows, traces, points, drawn, begun = [], [], [], [], store.begun()
+    rows, traces, begun = [], [], store.begun()
     mixed = mixing(store, plan)
     for cell, fit in fits(plan):
         status, reason = _status(store, begun, cell, fit)
         rows.append(_row(store, cell, fit, status, reason) | mixed.get(fit["fit_id"], {}))
-        folder = store.folder(fit["fit_id"])
-        if status in FINAL and (folder / "trace.parquet").is_file():
-            traces.append(pd.read_parquet(folder / "trace.parquet").assign(fit_id=fit["fit_id"]))
-        if status == "done":
-            points.append(_points(pd.read_parquet(folder / "points.parquet")).assign(fit_id=fit["fit_id"]))
-        if fit["fit_id"] in mixed:
-            drawn.append(_drawn(folder / "chain.npz").assign(fit_id=fit["fit_id"]))
-    folder = where.results / name
-    trace_columns = ["fit_id", "step", "seconds", "objective", "mnll", "rmse", "error"]
-    point_columns = ["fit_id", *NUMBER_POINTS, *CLASS_POINTS, *(name for part in points for name in part)]
-    _write(folder / "traces.parquet", _table(traces, trace_columns))
-    _write(folder / "points.parquet", _table(points, list(dict.fromkeys(point_columns))))
-    _write(folder / "chains.parquet", _table(drawn, ["fit_id", "row", "draw", "mean"]))
-    study = plan["study"]
+        if status in FINAL and (path := store.folder(fit["fit_id"]) / "trace.parquet").is_file():
+            traces.append(pd.read_parquet(path).assign(fit_id=fit["fit_id"]))
+    folder, study = where.results / name, plan["study"]
+    _write(folder / "traces.parquet", _table(traces, TRACE_COLUMNS))
+    done = [(cell, fit["fit_id"]) for (cell, fit), row in zip(fits(plan), rows, strict=True) if row["status"] == "done"]
+    for part, table in {"predict": _predicted, "sample": _sampled}[study["kind"]](store, done):
+        _write(folder / f"{part}.parquet", table)
     facts = {
         "name": name,
         "command": plan["command"],
-        **{k: study[k] for k in ("title", "datasets", "methods", "protocol", "budget", "splits")},
+        **{k: study[k] for k in ("title", "kind", "datasets", "methods", "protocol", "budget", "splits")},
         **{k: study[k] for k in ("figures", "tables", "pairs", "published")},
         "settings": {cell["method"]: cell["settings"] for cell in plan["cells"]},
         "reported": plan["cells"][0]["reported"],
@@ -131,6 +127,28 @@ def collect(where: Places, name: str) -> dict[str, int]:
     scores = pd.DataFrame(rows)
     _write(folder / "scores.parquet", scores)
     return scores["status"].value_counts().to_dict()
+
+
+def _predicted(store: Store, done: list[tuple[dict, str]]) -> Iterator[tuple[str, Any]]:
+    """points, and of Markov chains chains, of the done fits of some cells."""
+    import pandas as pd
+
+    folders = {fit_id: store.folder(fit_id) for _, fit_id in done}
+    points = [_points(pd.read_parquet(path / "points.parquet")).assign(fit_id=i) for i, path in folders.items()]
+    names = ["fit_id", *NUMBER_POINTS, *CLASS_POINTS, *(name for part in points for name in part)]
+    yield "points", _table(points, list(dict.fromkeys(names)))
+    drawn = [_drawn(folders[i] / "chain.npz").assign(fit_id=i) for i in folders if scoring.has_chain(store, i)]
+    yield "chains", _table(drawn, ["fit_id", "row", "draw", "mean"])
+
+
+def _sampled(store: Store, done: list[tuple[dict, str]]) -> Iterator[tuple[str, Any]]:
+    """prefixes of the done fits of some cells, and draws of those of the first split of each cell."""
+    paths = {fit_id: store.folder(fit_id) / "chain.npz" for _, fit_id in done}
+    prefixes = [sampled.prefixes(path).assign(fit_id=i) for i, path in paths.items()]
+    yield "prefixes", _table(prefixes, sampled.PREFIX_COLUMNS)
+    first = {fit["fit_id"] for cell, _ in done for fit in cell["fits"] if fit["split"] == cell["fits"][0]["split"]}
+    drawn = [sampled.draws(path).assign(fit_id=i) for i, path in paths.items() if i in first]
+    yield "draws", _table(drawn, sampled.DRAW_COLUMNS)
 
 
 def _row(store: Store, cell: dict, fit: dict, status: str, reason: str) -> dict[str, Any]:
@@ -150,8 +168,8 @@ def _row(store: Store, cell: dict, fit: dict, status: str, reason: str) -> dict[
         "status": status,
         "reason": reason,
         "steps": cell["what"]["steps"],
-        "n_train": cell["rows"],
-        "n_test": cell["test_rows"],
+        "n_train": fit["rows"],
+        "n_test": fit["test_rows"],
     }
     if status not in FINAL:
         return row

@@ -25,7 +25,11 @@ SECONDS_PER_STEP = {
     "bnn": 0.004,
     "dgp_mcmc": 0.002,
     "mcmc_svgp": 0.03,
+    "mcmc_gp": 0.004,
+    "ep_gp": 0.05,
     "gradient_boosting": 5.0,
+    "svm": 0.5,
+    "simple_mkl": 10.0,
 }
 UNMEASURED_MB = 2000
 SECONDS_PER_FIT = 0.3  # set-up, prediction and writing

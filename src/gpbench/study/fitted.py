@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from gpbench import config
 from gpbench.data import protocols
 from gpbench.data import table as tables
 from gpbench.data.table import Table
@@ -24,13 +25,14 @@ from gpbench.study.store import Store
 
 @dataclass(frozen=True)
 class Fitted:
-    """A finished fit: its `what`, its method and stored state, and its split of a table."""
+    """A finished fit: its `what`, its method and stored state, its split of a table, and what classes are called."""
 
     what: dict[str, Any]
     method: GradientMethod | SamplerMethod
     state: State
     fold: Fold
     table: Table
+    classes: tuple[str, ...] = ()
 
     def training_inputs(self, kind: str) -> np.ndarray:
         """Inputs `[n, D]` of the training rows in original units; UserError where a probe `kind` needs another D."""
@@ -49,7 +51,7 @@ def finished(where: Places, cells: list[dict[str, Any]]) -> Iterator[tuple[str, 
     store = Store(where.store)
     load = functools.lru_cache(1)(tables.load)
     for cell in sorted(cells, key=lambda cell: cell["address"]["dataset"]):
-        what = cell["what"]
+        what, classes = cell["what"], config.compose(where.conf, "dataset", cell["address"]["dataset"]).classes
         for fit in cell["fits"]:
             if not store.ended_well(fit["fit_id"]):
                 continue
@@ -58,4 +60,4 @@ def finished(where: Places, cells: list[dict[str, Any]]) -> Iterator[tuple[str, 
             path = store.folder(fit["fit_id"]) / training.MODEL_FILE
             state = State(**torch.load(path, weights_only=True, map_location="cpu"))
             fold = predict.fold(what, table, fit["split"], fit["replica"])
-            yield fit["fit_id"], Fitted(what, predict.method(what), state, fold, table)
+            yield fit["fit_id"], Fitted(what, predict.method(what), state, fold, table, tuple(classes))

@@ -112,23 +112,41 @@ def _groups(store: Store, cells: list[dict[str, Any]], todo: set[str]) -> list[d
             covered |= ids
     for cell in cells:
         fits = [f for f in cell["fits"] if f["fit_id"] in todo and f["fit_id"] not in covered]
-        size = _replicas(cell)
-        for i in range(0, len(fits), size):
-            part = fits[i : i + size]
-            group = {k: cell[k] for k in ("address", "label", "family", "rows", "what", "how")}
-            groups.append(group | {"fits": part, "group_id": identity.digest([f["fit_id"] for f in part])})
-            covered |= {f["fit_id"] for f in part}
+        for alike in _alike(fits, cell["what"]["kind"]):
+            rows = alike[0]["rows"]
+            size = _replicas(cell, rows)
+            for part in (alike[i : i + size] for i in range(0, len(alike), size)):
+                group = {k: cell[k] for k in ("address", "label", "family", "what", "how")} | {"rows": rows}
+                groups.append(group | {"fits": part, "group_id": identity.digest([f["fit_id"] for f in part])})
+                covered |= {f["fit_id"] for f in part}
     return groups
 
 
-def _replicas(cell: dict[str, Any]) -> int:
-    """How many fits of a cell ride in one tensor batch: many where a step is small, else one."""
-    hyper = cell["what"]["method"]
-    size = hyper.get("num_inducing") or hyper.get("num_features")
-    if size is None or cell["what"]["steps"] is None or "distributed" in cell["what"]:
+def _alike(fits: list[dict[str, Any]], kind: str) -> list[list[dict[str, Any]]]:
+    """Fits by their number of training rows, which in folds may differ by one; not so where each row is sampled."""
+    most, parts = int(kind == "predict"), []
+    for fit in sorted(fits, key=lambda fit: fit["rows"]):
+        if not parts or fit["rows"] - parts[-1][0]["rows"] > most:
+            parts.append([])
+        parts[-1].append(fit)
+    return parts
+
+
+def _replicas(cell: dict[str, Any], rows: int) -> int:
+    """How many fits of a cell with so many training rows ride in one tensor batch: many where a step is small, else
+    one; if more than all chains of a split, then whole splits."""
+    what, how, hyper = cell["what"], cell["how"], cell["what"]["method"]
+    if what["steps"] is None or "distributed" in what:
         return 1
-    batch = min(hyper.get("batch_size") or cell["rows"], cell["rows"])
-    return cell["how"]["replicas"] if size * batch <= cell["how"]["small"] else 1
+    chains = max(fit["replica"] for fit in cell["fits"]) + 1
+    size, batch = hyper.get("num_inducing") or hyper.get("num_features"), min(hyper.get("batch_size") or rows, rows)
+    if size is not None:
+        most = how["replicas"] if size * batch <= how["small"] else 1
+    elif cell["sampler"]:
+        most = min(max(how["replicas"], chains), how["square"] // rows**2)
+    else:
+        return 1
+    return max(most - most % chains if most > chains else most, 1)
 
 
 def _batches(groups: list[dict[str, Any]], cost: Cost) -> list[dict[str, Any]]:

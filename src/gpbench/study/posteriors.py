@@ -1,4 +1,5 @@
-"""Averaged classifiers over two inputs, and posteriors of inducing inputs and covariance functions, as probes."""
+"""Averaged classifiers over two inputs, and posteriors of inducing inputs, covariance functions and weights, as
+probes."""
 
 from __future__ import annotations
 
@@ -51,6 +52,18 @@ def inducing(fitted: Fitted) -> pd.DataFrame:
     observed = fitted.table.inputs[fitted.fold.train][:, None]
     parts = [_long(0, observed, np.nan, np.nan), _long(1, z, lengthscale, outputscale)]
     return pd.concat(parts, ignore_index=True)
+
+
+def weights(fitted: Fitted) -> pd.DataFrame:
+    """Kept weights of the sources, which are named by their inputs (`GM` of GM_1, GM_2, ...), by class.
+
+    Columns sample, class, source, weight."""
+    kept = torch.cat(fitted.state.samples["theta"]).double().exp().numpy()  # [S, m, q]
+    starts = np.cumsum([0, *fitted.method.hyper.sources[:-1]])
+    sources = [fitted.table.input_names[start].rsplit("_", 1)[0] for start in starts]
+    sample, number, source = np.indices(kept.shape).reshape(3, -1)
+    named = {"class": np.array(fitted.classes)[number], "source": np.array(sources)[source]}
+    return pd.DataFrame({"sample": sample, **named, "weight": kept.reshape(-1)})
 
 
 def _long(layer: int, x: np.ndarray, lengthscale: np.ndarray | float, outputscale: np.ndarray | float) -> pd.DataFrame:

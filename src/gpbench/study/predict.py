@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpbench.data import protocols
-from gpbench.data.protocols import Scaling
+from gpbench.data.scaling import Scaling, scaling
 from gpbench.data.table import Table
 from gpbench.evaluation.pointwise import components, pointwise
 from gpbench.evaluation.predictive import Predictive
@@ -54,8 +54,8 @@ def fold(what: dict[str, Any], table: Table, split: int, replica: int) -> Fold:
     train, test = protocols.split_rows(protocol["splits"], len(targets), split, targets[:, 0])
     if data["classes"]:
         protocols.check_classes(targets, train, data["classes"], f"split {split}")
-    scaling = protocols.scaling(protocol["leaks"], table.inputs, targets, train, data["task"], data["images"])
-    return Fold(Key(data["md5"], protocol["name"], split, replica), train, test, targets, scaling)
+    scaled = scaling(protocol, table.inputs, targets, train, data["task"], data["images"])
+    return Fold(Key(data["md5"], protocol["name"], split, replica), train, test, targets, scaled)
 
 
 def finish(outcome: Outcome, predictive: Predictive, part: Fold, task: str, started: float) -> Outcome:

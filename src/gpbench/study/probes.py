@@ -11,6 +11,8 @@
                      (rossi2021, figure 2)
     inducing.parquet fit_id, layer, sample, point, column, x, lengthscale, outputscale: kept states of the inducing
                      inputs and of the kernel of the first layer (rossi2021, figures 1 and 2)
+    weights.parquet  fit_id, sample, class, source, weight: kept weights of the sources of data in each class's
+                     covariance (filippone2012, figure 3)
 
 Inputs are in original units, and so is the last layer of a regression; hidden layers are as they are. chain: whether
 samples are states of a Markov chain. Layer 0 holds the training rows: `sample` numbers them, f (mean, p) is their
@@ -43,6 +45,7 @@ COLUMNS = {
     "inputs": ["fit_id", "row", "column", "x"],
     "probabilities": ["fit_id", "layer", "x0", "x1", "x0_name", "x1_name", "p"],
     "inducing": ["fit_id", "layer", "sample", "point", "column", "x", "lengthscale", "outputscale"],
+    "weights": ["fit_id", "sample", "class", "source", "weight"],
 }
 GRID, SIDE = 201, 100
 
@@ -65,7 +68,7 @@ def write(where: Places, name: str, kind: str) -> None:
 
 
 def answers(method: Any, kind: str) -> bool:
-    """Whether a method has a lower bound, draws of the functions of its layers, inducing inputs, classes, a state."""
+    """Whether a method has a bound, functions of layers, inducing inputs, classes, weights of sources, a state."""
     stored = isinstance(method, GradientMethod | SamplerMethod)
     if kind == "bounds":
         return isinstance(method, GradientMethod) and hasattr(method.hyper, "batch_size")
@@ -75,6 +78,9 @@ def answers(method: Any, kind: str) -> bool:
         return stored and method.task == "binary"
     if kind == "inducing":  # those that all outputs of the first layer share
         return stored and hasattr(method.hyper, "num_inducing") and getattr(method.hyper, "separate", "none") == "none"
+    if kind == "weights":
+        several = stored and len(getattr(method.hyper, "sources", ())) > 1
+        return several and method.hyper.only is None and method.hyper.weights != "unweighted"
     return hasattr(method, "functions")
 
 
@@ -138,6 +144,7 @@ ASK = {
     "inputs": inputs,
     "probabilities": posteriors.probabilities,
     "inducing": posteriors.inducing,
+    "weights": posteriors.weights,
 }
 """What a finished fit is asked, but for `bounds`, which are asked in the measure of a budget."""
 

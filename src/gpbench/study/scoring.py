@@ -1,4 +1,4 @@
-"""Scores of a finished fit, from its points alone, and of its Markov chain, from its draws alone.
+"""Scores of a finished fit: of one that predicts from its points alone, of its Markov chain from its draws alone.
 
 Both are kept beside the fit with the digest of the code that made them.
 """
@@ -6,6 +6,7 @@ Both are kept beside the fit with the digest of the code that made them.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from typing import Any
 from gpbench.places import write_text
 from gpbench.study import identity
 from gpbench.study.store import Store
+
+CUBIC = ("cholesky", "inverse", "product")
+"""Operations of O(n^3) that samplers count."""
 
 
 def digest() -> str:
@@ -24,7 +28,15 @@ def scores(store: Store, record: dict[str, Any]) -> dict[str, float]:
     """Metric -> value of one fit (NaN is kept as NaN); empty where the fit is not done."""
     if record["status"] != "done":
         return {}
-    return _kept(store.folder(record["fit_id"]) / "scores.json", lambda: _scores(store, record))
+    make = {"predict": _of_points, "sample": _of_draws}[record["what"]["kind"]]
+    return _kept(store.folder(record["fit_id"]) / "scores.json", lambda: make(store, record))
+
+
+def reported(record: dict[str, Any]) -> dict[str, float]:
+    """What a fit's sampler says of a transition: acceptance, counts of operations, and `cubic`, all those of O(n^3)."""
+    said = record["info"].get("sampler", {})
+    counts = [said[name] for name in CUBIC if name in said]
+    return said | ({"cubic": sum(counts)} if counts else {})
 
 
 def has_chain(store: Store, fit_id: str) -> bool:
@@ -33,7 +45,8 @@ def has_chain(store: Store, fit_id: str) -> bool:
 
 
 def mixing(store: Store, fit_ids: list[str]) -> dict[str, float]:
-    """How the chains of some fits of one posterior (or a single one) have mixed: `diagnostics.mixing`.
+    """How the chains of some fits of one posterior (or a single one) have mixed: `diagnostics.mixing` of predictions,
+    `diagnostics.convergence` of what is sampled; and the bulk ESS of a chain per operation and per second.
 
     Kept beside the first of them; none where the first has no chain."""
     if not has_chain(store, fit_ids[0]):
@@ -53,10 +66,11 @@ def _kept(path: Path, make: Callable[[], dict[str, float]]) -> dict[str, float]:
     return values
 
 
-def _scores(store: Store, record: dict[str, Any]) -> dict[str, float]:
+def _of_points(store: Store, record: dict[str, Any]) -> dict[str, float]:
+    """Scores of the predictions of held-out rows, and what the fit's sampler says."""
     import pandas as pd
 
-    from gpbench.evaluation.metrics import score
+    from gpbench.evaluation.metrics import efficiency, score
 
     points = pd.read_parquet(store.folder(record["fit_id"]) / "points.parquet")
     info = {
@@ -67,7 +81,28 @@ def _scores(store: Store, record: dict[str, Any]) -> dict[str, float]:
         "peak_memory_mb": record["peak_memory_mb"],
         **record["info"],
     }
-    return score(points, info)
+    return score(points, info) | efficiency(reported(record))
+
+
+def _of_draws(store: Store, record: dict[str, Any]) -> dict[str, float]:
+    """What the draws of a chain of its own are worth."""
+    import numpy as np
+
+    from gpbench.evaluation.metrics import efficiency
+
+    chain, said = np.load(store.folder(record["fit_id"]) / "chain.npz"), reported(record)
+    ess, iterations = float(chain["ess"].min()), int(chain["iterations"][-1])
+    return efficiency(
+        said
+        | {
+            "iterations": iterations,
+            "ess_min": ess,
+            "ess_percent": 100 * ess / iterations,
+            "ess_per_cubic": _ratio(ess, said.get("cubic", 0.0)),
+            "ess_percent_per_cubic": _ratio(100 * ess / iterations, said.get("cubic", 0.0)),
+            "ess_per_second": _ratio(ess, record["seconds"]["train"]),
+        }
+    )
 
 
 def _mixing(store: Store, fit_ids: list[str]) -> dict[str, float]:
@@ -75,4 +110,16 @@ def _mixing(store: Store, fit_ids: list[str]) -> dict[str, float]:
 
     from gpbench.sampling import diagnostics
 
-    return diagnostics.mixing([dict(np.load(store.folder(fit_id) / "chain.npz")) for fit_id in fit_ids])
+    records = [store.record(fit_id) for fit_id in fit_ids]
+    chains = [dict(np.load(store.folder(fit_id) / "chain.npz")) for fit_id in fit_ids]
+    judge = {"predict": diagnostics.mixing, "sample": diagnostics.convergence}[records[0]["what"]["kind"]]
+    found = judge(chains)
+    operations = sum(reported(record).get("cubic", 0.0) for record in records)
+    seconds = sum(record["seconds"]["train"] for record in records)
+    each = {"ess_bulk_per_cubic": _ratio(found["ess_bulk"], operations)}
+    return found | each | {"ess_bulk_per_second": _ratio(found["ess_bulk"], seconds)}
+
+
+def _ratio(value: float, cost: float) -> float:
+    """value / cost; NaN where there is no cost."""
+    return value / cost if cost else math.nan

@@ -12,7 +12,7 @@ from gpbench.study import cells as resolving
 from gpbench.study import plan as planning
 
 CHOICES = ("method", "dataset", "protocol", "budget", "trainer")
-NUMBERS = ("split", "replica", "dtype", "noise_block")
+NUMBERS = ("split", "replica", "kind", "dtype", "noise_block")
 
 
 def _cell(where: Places, settings: list[str]) -> tuple[Any, dict[str, Any]]:
@@ -72,7 +72,7 @@ def what_now(where: Places, record: dict[str, Any]) -> dict[str, Any]:
     """`what` of a stored fit's place, composed from today's configuration and code."""
     address = record["address"]
     settings = [f"{k}={address[k]}" for k in ("method", "dataset", "protocol", "budget")]
-    settings += [f"{k}={record['what'][k]}" for k in ("dtype", "noise_block")]
+    settings += [f"{k}={record['what'][k]}" for k in ("kind", "dtype", "noise_block")]
     settings += [f"split={record['split']}", f"replica={record['replica']}"]
     for key, value in config.split_overrides(address["overrides"]):
         settings.append(f"{key}={value}" if key.split(".")[0] in ("protocol", "budget") else f"method.{key}={value}")

@@ -126,14 +126,14 @@ class Writer:
 
     def cell(self, record: dict[str, Any]) -> tuple[str, str]:
         """(experiment, run) of the fit's cell, created where it is new."""
-        address = record["address"]
+        address, kind = record["address"], record["what"]["kind"]
         experiment = self.experiment(address["dataset"])
-        key = identity.digest([address[k] for k in PLACE])
+        key = identity.digest([*(address[k] for k in PLACE), *([kind] if kind != "predict" else [])])
         found = self.find(experiment, cell=key)
         if found:
             run = found[0].info.run_id
         else:
-            tags = {"gpbench.cell": key, "gpbench.kind": record["what"]["kind"], "mlflow.runName": _cell_name(address)}
+            tags = {"gpbench.cell": key, "gpbench.kind": kind, "mlflow.runName": _cell_name(address)}
             run = self.client.create_run(experiment, tags=tags).info.run_id
             for name, value in _params(record).items():
                 self.client.log_param(run, name, value)

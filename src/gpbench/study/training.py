@@ -13,6 +13,7 @@ import logging
 import time
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +23,16 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
 from gpbench import streams
-from gpbench.data import table as tables
 from gpbench.data.table import Table
 from gpbench.evaluation.predictive import Predictive
 from gpbench.gp import linalg
-from gpbench.methods.base import Batch, GradientMethod, SamplerMethod, State, TrainingSet
+from gpbench.methods.base import Batch, GradientMethod, SamplerMethod, State
 from gpbench.places import write_text
 from gpbench.study import chains, checkpoint, predict
 from gpbench.study.clock import Clock
 from gpbench.study.draws import Draws
-from gpbench.study.predict import Fold, Outcome
+from gpbench.study.predict import Outcome
+from gpbench.study.rows import training_set
 
 MODEL_FILE = "model.pt"
 EVAL_ROWS = 500  # test rows looked at while a fit is running
@@ -39,36 +40,6 @@ EVAL_ROWS = 500  # test rows looked at while a fit is running
 
 class TimeCap(Exception):
     """The trainer's `max_minutes` are over; the checkpoint is written."""
-
-
-def training_set(table: Table, folds: list[Fold], dtype: torch.dtype, device: torch.device) -> TrainingSet:
-    """The training rows of several folds; all raw rows are stored once."""
-    # in single precision a common offset (one of training rows) would eat digits; scaled values do not depend on it
-    offset = folds[0].scaling.x_shift if dtype == torch.float32 else np.zeros(table.inputs.shape[1])
-    longest = max(len(fold.train) for fold in folds)
-    rows = np.stack([np.pad(fold.train, (0, longest - len(fold.train))) for fold in folds])
-
-    def tensor(array: np.ndarray) -> Tensor:
-        return torch.as_tensor(np.ascontiguousarray(array), device=device).to(dtype)
-
-    def shifted(array: np.ndarray, by: np.ndarray | float) -> Tensor:
-        """All rows, moved and converted part by part: a large set has no copy in float64 besides."""
-        whole = torch.empty(array.shape, dtype=dtype, device=device)
-        parts = tables.chunks(array)
-        for target, part in zip(whole.split([len(part) for part in parts]), parts, strict=True):
-            target.copy_(torch.as_tensor(part - by))
-        return whole
-
-    return TrainingSet(
-        inputs=shifted(table.inputs, offset),
-        targets=shifted(folds[0].targets, 0.0),
-        rows=torch.as_tensor(rows, device=device),
-        count=torch.as_tensor([len(fold.train) for fold in folds], device=device),
-        x_shift=tensor(np.stack([fold.scaling.x_shift - offset for fold in folds])),
-        x_scale=tensor(np.stack([fold.scaling.x_scale for fold in folds])),
-        y_shift=tensor(np.stack([fold.scaling.y_shift for fold in folds])),
-        y_scale=tensor(np.stack([fold.scaling.y_scale for fold in folds])),
-    )
 
 
 class Fit(LightningModule, ABC):
@@ -334,10 +305,17 @@ class SamplerFit(Fit):
 
 def run(group: dict[str, Any], table: Table, work: Path) -> list[Outcome]:
     """Fit a group (resuming where it was cut off) and evaluate every fit of it."""
+    family = SamplerFit if isinstance(predict.method(group["what"]), SamplerMethod) else GradientFit
+    return complete(family, group, table, work, outcome)
+
+
+def complete(
+    family: type[Fit], group: dict[str, Any], table: Table, work: Path, end: Callable[[Any, int], Outcome]
+) -> list[Outcome]:
+    """Train a group as a `family` of fits, resuming where it was cut off; `end(fit, r)` says what replica r leaves."""
     how = group["how"]
     torch.set_num_threads(how["threads"])
     device = torch.device(how["device"])
-    family = SamplerFit if isinstance(predict.method(group["what"]), SamplerMethod) else GradientFit
     fit = family(group, table, work, device).to(device)
     fit.restore()
     if fit.done < fit.steps:
@@ -345,7 +323,7 @@ def run(group: dict[str, Any], table: Table, work: Path) -> list[Outcome]:
             train(fit)
         except TimeCap as cap:
             return [Outcome("stopped", str(cap))] * len(group["fits"])
-    return [outcome(fit, r) for r in range(len(group["fits"]))]
+    return [end(fit, r) for r in range(len(group["fits"]))]
 
 
 def train(fit: Fit, **settings: Any) -> None:
@@ -360,14 +338,23 @@ def train(fit: Fit, **settings: Any) -> None:
     trainer.fit(fit, train_dataloaders=range(fit.done, fit.steps))
 
 
-def outcome(fit: Fit, r: int) -> Outcome:
-    """What replica r of a trained fit leaves behind."""
-    fold, task = fit.folds[r], fit.group["what"]["data"]["task"]
-    trace = [rows[r] for rows in fit.trace]
+def trained(fit: Fit, r: int) -> Outcome:
+    """Status, trace and cost of replica r of a trained fit."""
     shared = len(fit.folds)
+    trace = [rows[r] for rows in fit.trace]
     result = Outcome("done", trace=trace, seconds={"train": fit.clock.seconds / shared, "shared_by": shared})
     if not bool(fit.active[r]):
         result.status, result.reason = "diverged", fit.reasons[r]
+    if isinstance(fit.method, SamplerMethod):
+        result.info["sampler"] = {name: float(values[r]) for name, values in fit.method.report(fit.state).items()}
+    return result
+
+
+def outcome(fit: Fit, r: int) -> Outcome:
+    """What replica r of a trained fit leaves behind."""
+    fold, task = fit.folds[r], fit.group["what"]["data"]["task"]
+    result = trained(fit, r)
+    if result.status != "done":
         return result
     state = fit.replica(r)
     result.model = {"params": state.params, "buffers": state.buffers, "samples": state.samples}

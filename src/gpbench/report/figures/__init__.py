@@ -12,21 +12,28 @@ from matplotlib.figure import Figure
 
 from gpbench.errors import unknown
 from gpbench.report.figures import (
+    abstention,
     boxes,
     calibration,
+    chain_traces,
     chains,
     comparison,
     covariance,
     curves,
+    ess_per_operation,
+    estimator,
     inducing,
     intervals,
     models,
     pictures,
     probes,
+    r_hat,
     ranking,
+    score_against_n,
     series,
     settings,
     surfaces,
+    weights,
 )
 from gpbench.report.view import View
 from gpbench.report.writing import write
@@ -201,6 +208,55 @@ FIGURES = {
         partial(curves.cost, of="prediction"),
         "Seconds to predict all test rows of a split against test MNLL; mean and standard deviation over splits. Lower "
         "left is better.",
+    ),
+    "score_against_n": FigureSpec(
+        score_against_n.score_against_n,
+        "Scores of classifiers against the number of training rows, mean and standard error over the splits of one "
+        "size; all other rows are tested. Capacity: mean of the score over degrees of abstention. Points lie a little "
+        "apart so that bars show.",
+    ),
+    "abstention": FigureSpec(
+        abstention.abstention,
+        "Accuracy and area under the ROC curve on the test rows that are left when a classifier abstains wherever its "
+        "probability of class 1 is nearer to 1/2 than a threshold. Mean over splits of the smallest training size at "
+        "each degree that at least half of them reach.",
+    ),
+    "reject": FigureSpec(
+        abstention.reject,
+        "Accuracy on the test rows that are left when those are rejected of which the most probable class has a "
+        "probability below a threshold. Mean over splits at each rate that at least half of them reach.",
+    ),
+    "r_hat": FigureSpec(
+        r_hat.r_hat,
+        "Gelman and Rubin's R-hat of the slowest variable over the first iterations after burn-in, median over splits. "
+        "Curves: on an axis that is logarithmic in R-hat - 1, at whose ends what lies beyond is drawn; band: up to the "
+        "median of the 97.5 % upper limit; dotted: 1.1, below which chains are usually called converged. Of more than "
+        "eight methods: the number itself in a shaded tile.",
+    ),
+    "ess_per_operation": FigureSpec(
+        ess_per_operation.ess_per_operation,
+        "Circles: effective sample size of the slowest variable of a chain, in % of its draws. Squares: divided by "
+        "the operations of O(n³) that an iteration takes (no mark where it takes none). Mean and standard deviation "
+        "over all chains and splits; open, below ours: published.",
+    ),
+    "chain_traces": FigureSpec(
+        chain_traces.chain_traces,
+        "Left: kept draws of the first parameter, a colour a chain; all samplers of a data set on one scale. Middle: "
+        "its autocorrelation, of each chain and on average. Both of the first split, of the first data sets as far as "
+        "there is room. Right: R-hat of the slowest "
+        "variable, median over splits; dashed: of its 97.5 % upper limit; dotted: 1.1. The axis is logarithmic in "
+        "R-hat - 1. ✗: splits whose chains fail the gate.",
+    ),
+    "estimator": FigureSpec(
+        estimator.estimator,
+        "Posterior density of log τ by unbiased estimates of p(y | τ): mean of all estimates with the most importance "
+        "samples, scaled to area 1 over the grid; on that scale 2.5 % and 97.5 % quantiles of single estimates. Red: "
+        "prior density. First split.",
+    ),
+    "weights": FigureSpec(
+        weights.weights,
+        "Posterior of the weight of each source of data in the covariance of each class's function: median, quartiles, "
+        "whiskers from 5 % to 95 %, mean (white mark); kept states of all chains. First split.",
     ),
 }
 

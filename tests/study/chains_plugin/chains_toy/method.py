@@ -35,6 +35,10 @@ class Method(SamplerMethod):
         state.params = {"level": state.buffers["centre"] + noise[:, 0], "log_lengthscale": -noise[:, 0]}
         return 0.5 * noise[:, 0].square()
 
+    def report(self, state: State) -> dict[str, Tensor]:
+        level = state.params["level"]
+        return {"cholesky": torch.full_like(level, 2.0), "product": torch.ones_like(level)}
+
     def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
         levels = torch.stack(state.samples.get("level") or [state.params["level"]])  # [S, R]
         mean = levels[:, :, None, None].expand(*levels.shape, x.shape[1], 1)

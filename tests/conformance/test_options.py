@@ -1,4 +1,4 @@
-"""Options of svgp, dsvi, aep and bsgp keep the contracts too: kernels of their own, softmax, what is sampled, ..."""
+"""Options of some methods keep the contracts too: kernels of their own, softmax, what is sampled and how, ..."""
 
 import pytest
 from contracts import (
@@ -24,10 +24,20 @@ OPTIONS = [
     ("bsgp_1", "regression", {"sampled": "u", "objective": "vfe", "optimise_every": 2, "window": 5}),
     ("bsgp_1", "binary", {"prior": "dpp"}),
     ("ipvi_dgp_1", "regression", {"layers": 2}),
+    ("mcmc_gp", "binary", {"sampler": "sa", "latents": "hmc_v1", "ard": True}),
+    ("mcmc_gp", "binary", {"sampler": "asis", "latents": "smmala", "theta": "smmala"}),
+    ("mcmc_gp", "binary", {"sampler": "surr", "latents": "elliptical", "theta_updates": 2}),
+    ("mcmc_gp", "binary", {"sampler": "khr", "latents": "none"}),
+    ("mcmc_gp", "binary", {"sampler": "pm", "latents": "mh_v2", "num_importance": 4, "variance_prior": "gamma"}),
+    ("mcmc_gp", "binary", {"sampler": "pm", "likelihood": "probit", "approximation": "ep", "latents": "none"}),
+    ("mcmc_gp", "binary", {"sampler": "marginal", "latents": "none"}),
+    ("mcmc_gp_counts", "counts", {"latents": "mh_v1", "outputscale": 2.0}),
 ]
 
 
-@pytest.fixture(scope="module", params=OPTIONS, ids=lambda option: f"{option[0]}-{'-'.join(option[2])}")
+@pytest.fixture(
+    scope="module", params=OPTIONS, ids=lambda option: f"{option[0]}-{'-'.join(map(str, option[2].values()))}"
+)
 def case(request, tmp_path_factory):
     name, task, options = request.param
     made = Case(name, task, tmp_path_factory)

@@ -1,0 +1,201 @@
+"""Reference posteriors by an independent library: `python bench/reference.py [PROBLEM ...]`.
+
+For each of `PROBLEMS` the posterior of the log lengthscales, the log variance and the latent values of a small GP model
+(filippone2013, filippone2014), by the No-U-Turn sampler of BlackJAX on whitened latent values. Nothing of `gpbench` is
+used: the log density is written here from the equations, in JAX, with its automatic derivatives. Chains start from
+prior draws. Their means and standard deviations, with Monte Carlo errors by ArviZ, go to
+tests/sampling/latent/reference/PROBLEM.json with the data, and tests hold the samplers of `gpbench` against them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import warnings
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import blackjax
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", FutureWarning)
+    import arviz
+
+jax.config.update("jax_enable_x64", True)
+
+FOLDER = Path(__file__).parents[1] / "tests" / "sampling" / "latent" / "reference"
+JITTER, WARMUP, CHAINS, ACCEPTANCE, LARGEST_R_HAT = 1e-6, 1500, 4, 0.95, 1.01
+
+Position = dict[str, Array]
+"""psi `[P]`: log lengthscales, then the log variance; nu `[n]`: whitened latent values."""
+
+
+class Problem(NamedTuple):
+    """A likelihood, and what generates its data: x uniform on the unit square to 3 decimals, f from the prior.
+
+    psi are the log lengthscales (one, or one an input) and the log variance of the data. Priors are those of
+    exp(psi): ("gamma", shape, rate) or ("inverse gamma", shape, scale).
+    """
+
+    likelihood: str
+    rows: int
+    psi: tuple[float, ...]
+    lengthscale: tuple[str, float, float]
+    variance: tuple[str, float, float]
+    draws: int
+
+
+OF_2013 = ("gamma", 1.0, 1.0), ("inverse gamma", 1.0, 1.0)
+OF_2014 = ("gamma", 1.0, 1 / math.sqrt(2)), ("gamma", 1.2, 0.2)
+
+PROBLEMS = {
+    "logit_50": Problem("logit", 50, (math.log(0.3), math.log(0.6), 2.0), *OF_2013, draws=4000),
+    "logit_100": Problem("logit", 100, (math.log(0.4), 2.0), *OF_2013, draws=2000),
+    "probit_50": Problem("probit", 50, (math.log(0.35), math.log(2.08)), *OF_2014, draws=4000),
+    "poisson_50": Problem("poisson", 50, (math.log(0.3), 0.0), *OF_2013, draws=4000),
+}
+
+
+def factor(psi: Array, x: Array) -> Array:
+    """L `[n, n]` of k(x, x') = sigma exp(-1/2 sum_r (x_r - x'_r)^2 / tau_r^2), with 1e-6 sigma on the diagonal."""
+    scaled = x / jnp.exp(psi[:-1])
+    squares = jnp.square(scaled[:, None] - scaled).sum(-1)
+    return jnp.linalg.cholesky(jnp.exp(psi[-1]) * (jnp.exp(-0.5 * squares) + JITTER * jnp.eye(len(x))))
+
+
+def log_likelihood(likelihood: str, y: Array, f: Array) -> Array:
+    """log p(y | f), without terms in y alone; y is 0 or 1, or a count."""
+    match likelihood:
+        case "logit":
+            return (y * f - jnp.logaddexp(0.0, f)).sum()
+        case "probit":
+            return jax.scipy.special.log_ndtr((2 * y - 1) * f).sum()
+        case "poisson":
+            return (y * f - jnp.exp(f)).sum()
+
+
+def log_prior(psi: Array, law: tuple[str, float, float]) -> Array:
+    """log p(psi) of logarithms of a (inverse) gamma variable, Jacobian included, without constants."""
+    name, shape, rate = law
+    signed = psi if name == "gamma" else -psi
+    return (shape * signed - rate * jnp.exp(signed)).sum()
+
+
+def posterior(problem: Problem, x: Array, y: Array) -> Callable[[Position], Array]:
+    """Log density of psi and nu, where f = L nu, up to a constant."""
+
+    def log_density(position: Position) -> Array:
+        psi, nu = position["psi"], position["nu"]
+        log_priors = log_prior(psi[:-1], problem.lengthscale) + log_prior(psi[-1:], problem.variance)
+        return log_likelihood(problem.likelihood, y, factor(psi, x) @ nu) - 0.5 * nu @ nu + log_priors
+
+    return log_density
+
+
+def data(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
+    """x `[n, 2]` and y `[n]` of a problem."""
+    rng = np.random.default_rng(0)
+    x = rng.random((problem.rows, 2)).round(3)
+    f = np.asarray(factor(jnp.array(problem.psi), jnp.array(x)) @ rng.standard_normal(problem.rows))
+    match problem.likelihood:
+        case "logit":
+            return x, (rng.random(problem.rows) < 1 / (1 + np.exp(-f))).astype(float)
+        case "probit":
+            return x, (rng.standard_normal(problem.rows) < f).astype(float)
+        case "poisson":
+            return x, rng.poisson(np.exp(f)).astype(float)
+
+
+def prior_draw(problem: Problem, rng: np.random.Generator) -> Position:
+    def draw(law: tuple[str, float, float], size: int) -> np.ndarray:
+        name, shape, rate = law
+        value = np.log(rng.gamma(shape, 1 / rate, size))
+        return value if name == "gamma" else -value
+
+    psi = np.concatenate([draw(problem.lengthscale, len(problem.psi) - 1), draw(problem.variance, 1)])
+    return {"psi": jnp.array(psi), "nu": jnp.array(rng.standard_normal(problem.rows))}
+
+
+def nuts(log_density: Callable[[Position], Array], start: Position, key: Array, draws: int) -> tuple[Position, int]:
+    """Draws `[draws, ...]` after a warm-up (step size and dense mass), and how many trajectories diverged."""
+    warm_key, key = jax.random.split(key)
+    options = {"is_mass_matrix_diagonal": False, "target_acceptance_rate": ACCEPTANCE}
+    warm_up = blackjax.window_adaptation(blackjax.nuts, log_density, **options)
+    (state, settings), _ = jax.jit(warm_up.run, static_argnames="num_steps")(warm_key, start, num_steps=WARMUP)
+    kernel = blackjax.nuts(log_density, **settings).step
+
+    @jax.jit
+    def run(state: Any, keys: Array) -> tuple[Position, Array]:
+        def step(state: Any, key: Array) -> tuple[Any, tuple[Position, Array]]:
+            state, info = kernel(key, state)
+            return state, (state.position, info.is_divergent)
+
+        return jax.lax.scan(step, state, keys)[1]
+
+    positions, divergent = run(state, jax.random.split(key, draws))
+    return positions, int(divergent.sum())
+
+
+def summary(values: np.ndarray) -> dict[str, float]:
+    """Mean and standard deviation of draws `[chains, draws]`, their Monte Carlo errors and diagnostics."""
+    # six digits are more than the errors leave
+    found = {
+        "mean": values.mean(),
+        "mean_error": arviz.mcse(values, method="mean"),
+        "sd": values.std(),
+        "sd_error": arviz.mcse(values, method="sd"),
+        "ess_bulk": arviz.ess(values, method="bulk"),
+        "r_hat": arviz.rhat(values),
+    }
+    return {name: float(f"{value:.6g}") for name, value in found.items()}
+
+
+def make(name: str) -> None:
+    """Run the chains of a problem and write its file; stops where R-hat says that they have not met."""
+    problem, rng = PROBLEMS[name], np.random.default_rng(1)
+    x, y = data(problem)
+    log_density = posterior(problem, jnp.array(x), jnp.array(y))
+    chains, diverged = [], 0
+    for key in jax.random.split(jax.random.key(0), CHAINS):
+        positions, count = nuts(log_density, prior_draw(problem, rng), key, problem.draws)
+        psi, nu = positions["psi"], positions["nu"]
+        f = jax.lax.map(lambda both: factor(both[0], jnp.array(x)) @ both[1], (psi, nu))
+        chains.append(np.concatenate([psi, f], 1))
+        diverged += count
+    draws, size = np.stack(chains), len(problem.psi)
+    names = [f"psi[{i}]" for i in range(size)] + [f"f[{i}]" for i in range(problem.rows)]
+    quantities = {label: summary(draws[..., i]) for i, label in enumerate(names)}
+    if (worst := max(found["r_hat"] for found in quantities.values())) > LARGEST_R_HAT:
+        sys.exit(f"{name}: R-hat is {worst:.3f}; take more draws")
+    settings = {
+        "problem": problem._asdict(),
+        "sampler": f"NUTS, whitened latent values, dense mass, target acceptance {ACCEPTANCE}",
+        "versions": {library: version(library) for library in ("blackjax", "jax", "arviz", "numpy")},
+        "chains": CHAINS,
+        "warm_up": WARMUP,
+        "divergent": diverged,
+        "script": "bench/reference.py",
+    }
+    found = {"settings": settings, "x": x.tolist(), "y": y.tolist(), "quantities": quantities}
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    (FOLDER / f"{name}.json").write_text(_text(found))
+    print(name, f"divergent {diverged}, R-hat {worst:.4f}", *(f"{k} {quantities[k]}" for k in names[:size]), sep="\n  ")
+
+
+def _text(found: dict[str, Any]) -> str:
+    """JSON with a line a quantity."""
+    lines = [f"    {json.dumps(label)}: {json.dumps(values)}" for label, values in found["quantities"].items()]
+    head = [f"  {json.dumps(part)}: {json.dumps(found[part])},\n" for part in ("settings", "x", "y")]
+    return "{\n" + "".join(head) + '  "quantities": {\n' + ",\n".join(lines) + "\n  }\n}\n"
+
+
+if __name__ == "__main__":
+    for chosen in sys.argv[1:] or PROBLEMS:
+        make(chosen)

@@ -1,0 +1,297 @@
+"""GP models sampled by Markov chains over latent values and covariance parameters (filippone2013, filippone2014).
+
+Model      y_i | f_i ~ logistic, probit, Poisson (log-Gaussian Cox), stochastic volatility or ordinal; f ~ N(0, K),
+           K_ij = sigma exp(-1/2 sum_d (x_id - x_jd)^2 / tau_d^2); tau ~ Gamma, sigma ~ inverse Gamma or Gamma.
+Posterior  p(f, psi | y), psi = log(tau, sigma), by one of the samplers (`gpbench.sampling.latent`)
+           sa, aa, asis      f | y, psi, then psi | f, psi | y, L^-1 f, or both in turn (filippone2013, section 3.3)
+           surr              psi given surrogate data (murray2010covariance)
+           khr               psi and f together, f from the Laplace approximation at the new psi (knorrheld2002)
+           pm                psi by an unbiased estimate of p(y | psi): `num_importance` draws of f from a Gaussian
+                             approximation (filippone2014); then f | y, psi
+           marginal          psi by the evidence of the approximation itself, f by its Gaussian
+           and for the efficiency of a part of them, where simulated data tell the rest: latents, theta_given_f,
+           theta_given_nu, estimator (independent estimates of p(y | tau) on a grid of log tau).
+Predictive a mixture over kept (f, psi): f_* | f, psi is Gaussian and is integrated out by quadrature or exactly.
+
+One step is one transition on all rows. Step sizes are learnt in burn-in (dual averaging) and stay afterwards.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpbench import streams
+from gpbench.errors import UserError
+from gpbench.evaluation.predictive import Predictive
+from gpbench.gp import latent_likelihoods
+from gpbench.hyper import Fraction, PositiveFloat, PositiveInt, dataclass
+from gpbench.methods.base import Batch, SamplerMethod, State, TrainingSet
+from gpbench.sampling.latent import joint, latents, pseudo_marginal, schemes
+from gpbench.sampling.latent.model import COUNTS, Generator, Model, Operator, Prior
+from gpbench.sampling.tuning import DualAveraging
+from gpbench.streams import Key
+
+KNOWN = ("latents", "theta_given_f", "theta_given_nu")
+TUNING = "theta.tuning"
+"""1 in burn-in: a pseudo-marginal chain then takes the approximate evidence for its estimate (filippone2014)."""
+UNIFORM_START = (-3.0, -1.0)
+CHUNK_ELEMENTS = 2**22
+"""Of the covariance matrices with which kept states predict together."""
+
+
+@dataclass(frozen=True)
+class Hyperparameters:
+    """Settings; the defaults are what filippone2013 recommend: f by HMC in whitened coordinates, psi given nu by MH.
+
+    latent_updates, theta_updates: of f and psi in a transition. leapfrogs: most steps of Hamiltonian dynamics.
+    lengthscale_rate: null is 1/sqrt(D). outputscale: null samples it. start: psi from its prior, or log tau uniform on
+    [-3, -1]. keep_latents: among what is kept, for predictions. burn_in: fraction of the transitions. grid_low,
+    grid_high, grid_points: log tau of `estimator`.
+    """
+
+    likelihood: Literal["logit", "probit", "poisson", "volatility", "ordinal"] = "logit"
+    sampler: Literal[
+        "latents", "theta_given_f", "theta_given_nu", "sa", "aa", "asis", "khr", "surr", "pm", "marginal", "estimator"
+    ] = "aa"
+    latents: Literal["none", "mh", "mh_v1", "mh_v2", "elliptical", "hmc", "hmc_v1", "hmc_v2", "smmala"] = "hmc_v2"
+    theta: Literal["mh", "hmc", "smmala"] = "mh"
+    latent_updates: PositiveInt = 1
+    theta_updates: PositiveInt = 1
+    leapfrogs: PositiveInt = 10
+    approximation: Literal["laplace", "ep"] = "laplace"
+    num_importance: PositiveInt = 1
+    ard: bool = False
+    lengthscale_shape: PositiveFloat = 1.0
+    lengthscale_rate: PositiveFloat | None = 1.0
+    variance_prior: Literal["inverse_gamma", "gamma"] = "inverse_gamma"
+    variance_shape: PositiveFloat = 1.0
+    variance_rate: PositiveFloat = 1.0
+    outputscale: PositiveFloat | None = None
+    start: Literal["prior", "uniform"] = "prior"
+    keep_latents: bool = True
+    burn_in: Fraction = 0.2
+    num_samples: PositiveInt = 200
+    grid_low: float = -3.0
+    grid_high: float = 1.0
+    grid_points: PositiveInt = 40
+
+    def impossible(self, task: str) -> str:
+        """Why these settings fit no data of a task; empty where they do."""
+        fits = {"logit": "binary", "probit": "binary", "poisson": "counts", "volatility": "regression"}
+        wanted = fits.get(self.likelihood, "multiclass")
+        if task != wanted:
+            return f"likelihood {self.likelihood} is for {wanted} data, not {task}"
+        if (
+            self.approximation == "ep"
+            and self.likelihood != "probit"
+            and self.sampler in ("pm", "marginal", "estimator")
+        ):
+            return f"expectation propagation is for the probit likelihood, not {self.likelihood}"
+        if self.latents == "none" and self.sampler in ("latents", "sa", "aa", "asis", "surr"):
+            return f"sampler {self.sampler} needs an operator of f, latents is none"
+        return ""
+
+    def needs(self) -> list[str]:
+        """Columns of truth without which these settings make no sense (with them go the lengthscales)."""
+        return ["f", "log_variance"] if self.sampler in ("latents", "theta_given_f", "theta_given_nu") else []
+
+
+class Method(SamplerMethod):
+    """Chains over (psi, f); `memory` holds them with all that operators keep, `params` what is sampled of them."""
+
+    hyper: Hyperparameters
+    operator: Operator
+    """Of the data that `init` and `step` have seen last."""
+    batch: Batch | None = None
+
+    @torch.no_grad()
+    def init(self, data: TrainingSet, keys: list[Key]) -> State:
+        """psi from its prior, f from its prior given psi; or what simulated data tell of them."""
+        batch = data.full()
+        self.prepare(batch)
+        model, hyper = self.operator.model, self.hyper
+        rngs = [streams.rng(key, "init") for key in keys]
+        psi = self._start(model, rngs)
+        nu = torch.stack([torch.as_tensor(_padded(rng, data, r)) for r, rng in enumerate(rngs)]).to(batch.x)
+        if hyper.sampler in KNOWN:
+            psi_known, f_known = self.truth(batch, model)
+            psi = psi_known if hyper.sampler == "latents" else psi
+            if hyper.sampler == "theta_given_nu":
+                nu = torch.linalg.solve_triangular(model.factor(psi_known), f_known[..., None], upper=False)[..., 0]
+        f = (model.factor(psi) @ nu[..., None])[..., 0]
+        if hyper.sampler == "theta_given_f":
+            f = f_known
+        chain = self.operator.init(model.state(psi, f))
+        tuners = {name: value for tuner in self.tuners for name, value in tuner.start(psi).items()}
+        counts = {f"count.{name}": torch.zeros_like(psi[:, 0]) for name in ("steps", *COUNTS)}
+        sums = {f"acceptance.{part}": torch.zeros_like(psi[:, 0]) for part in ("latents", "theta")}
+        kept = {name: chain[name] for name in self.sampled}
+        buffers = {"x": batch.x, "y": batch.y[..., 0], "weight": batch.weight}
+        return State({name: value.clone() for name, value in kept.items()}, buffers, chain | tuners | counts | sums)
+
+    @property
+    def sampled(self) -> tuple[str, ...]:
+        """What of a chain is sampled and kept."""
+        scheme = self.hyper.sampler
+        if scheme in ("latents", "estimator"):
+            return {"latents": ("f",), "estimator": ("log_estimate",)}[scheme]
+        has_f = scheme not in ("marginal", "theta_given_f", "theta_given_nu") and self.hyper.keep_latents
+        return ("psi", "f") if has_f else ("psi",)
+
+    def prepare(self, batch: Batch) -> None:
+        """The model of the rows of a batch, and the operator of the scheme on it."""
+        if batch is self.batch:
+            return
+        hyper = self.hyper
+        rate = batch.x.shape[-1] ** -0.5 if hyper.lengthscale_rate is None else hyper.lengthscale_rate
+        variance = Prior(hyper.variance_shape, hyper.variance_rate, hyper.variance_prior == "inverse_gamma")
+        if hyper.outputscale is not None:
+            variance = hyper.outputscale
+        if hyper.sampler == "theta_given_f":
+            variance = self.known(batch)[:, 0, -1].exp()
+        likelihood = latent_likelihoods.named(hyper.likelihood, self.num_classes)
+        lengthscale = Prior(hyper.lengthscale_shape, rate)
+        model = Model(batch.x, batch.y[..., 0], batch.weight, likelihood, lengthscale, variance, hyper.ard)
+        self.batch, self.operator = batch, self.scheme(model)
+        self.tuners = [DualAveraging(part.name, part.target, part.first_step) for part in self.operator.tuned]
+
+    def scheme(self, model: Model) -> Operator:
+        """The transition that the settings ask for."""
+        hyper, repeats = self.hyper, (self.hyper.latent_updates, self.hyper.theta_updates)
+        of_f = None if hyper.latents == "none" else latents.named(hyper.latents, model, hyper.leapfrogs)
+        if hyper.sampler == "khr":
+            return joint.KHR(model, hyper.theta_updates)
+        if hyper.sampler == "surr":
+            return joint.Surrogate(model, of_f, *repeats)
+        if hyper.sampler == "pm":
+            return pseudo_marginal.PseudoMarginal(model, hyper.approximation, hyper.num_importance, of_f, *repeats)
+        if hyper.sampler == "marginal":
+            return pseudo_marginal.Marginal(model, hyper.approximation, hyper.theta_updates)
+        if hyper.sampler == "estimator":
+            grid = torch.linspace(hyper.grid_low, hyper.grid_high, hyper.grid_points).to(model.x)
+            return pseudo_marginal.Estimator(model, grid, hyper.approximation, hyper.num_importance)
+        return schemes.scheme(hyper.sampler, model, of_f, hyper.theta, repeats)
+
+    def known(self, batch: Batch) -> Tensor:
+        """Columns behind y of simulated data `[R, n, 1 + D + 1]`: f, log lengthscales, log variance."""
+        if batch.y.shape[2] != 3 + batch.x.shape[2]:
+            raise UserError(
+                f"sampler {self.hyper.sampler} needs data that tell f and the covariance parameters behind y; "
+                "take a simulated data set and a protocol with outputs: truth, or another sampler"
+            )
+        return batch.y[..., 1:]
+
+    def truth(self, batch: Batch, model: Model) -> tuple[Tensor, Tensor]:
+        """psi `[R, P]` and f `[R, n]` that simulated data come from."""
+        known = self.known(batch)
+        of_tau, of_sigma = known[:, 0, 1 : 1 + model.num_lengthscales], known[:, 0, -1:]
+        psi = torch.cat([of_tau, of_sigma], 1)[:, : model.num_parameters]
+        return psi, known[..., 0]
+
+    def _start(self, model: Model, rngs: list[np.random.Generator]) -> Tensor:
+        """First psi `[R, P]` of every chain."""
+        uniform = torch.as_tensor(np.stack([rng.random(model.num_parameters) for rng in rngs])).to(model.x)
+        parts = [prior.quantile(part) for prior, part in model.priors(uniform)]
+        if self.hyper.start == "uniform":
+            low, high = UNIFORM_START
+            parts[0] = low + (high - low) * uniform[:, : model.num_lengthscales]
+        return torch.cat(parts, 1)
+
+    def noise_size(self, batch_size: int, step: int = 0, steps: int = 1) -> int:
+        """Normals of a transition (`init` must have run): so many, and so many for every row."""
+        return self.operator.fixed + batch_size * self.operator.per_row
+
+    @torch.no_grad()
+    def step(self, state: State, batch: Batch, noise: Tensor, step: int, steps: int) -> Tensor:
+        """One transition; returns -log p(y | f) - log p(psi) `[R]` up to a constant, NaN where the chain is lost."""
+        self.prepare(batch)
+        burn_in, memory = self.burn_in(steps), state.memory
+        chain = memory | state.params
+        for tuner in self.tuners:
+            chain[f"{tuner.name}.step_size"] = tuner.settings(memory, step, burn_in)[0]
+        if TUNING in chain:
+            chain[TUNING] = torch.full_like(chain[TUNING], float(step < burn_in))
+        generator = Generator(noise, batch.x.shape[1], self.operator.per_row)
+        chain, info = self.operator.step(chain, generator)
+        for tuner in self.tuners:
+            chain |= tuner.learn(memory, step, burn_in, info[f"{tuner.name}.acceptance"], chain["psi"])
+        if step >= burn_in:
+            chain |= _counted(chain, info)
+        state.memory, state.params = chain, {name: chain[name] for name in state.params}
+        lost = sum(value.reshape(len(value), -1).sum(1) for value in state.params.values())
+        return -chain["log_lik"] - self.operator.model.log_prior(chain["psi"]) + 0 * lost
+
+    def report(self, state: State) -> dict[str, Tensor]:
+        """As `SamplerMethod.report`."""
+        memory = state.memory
+        steps = memory["count.steps"].clamp_min(1)
+        counts = {name: memory[f"count.{name}"] / steps for name in COUNTS}
+        return counts | {f"acceptance_{part}": memory[f"acceptance.{part}"] / steps for part in ("latents", "theta")}
+
+    def variables(self, name: str, size: int) -> list[str]:
+        """As `SamplerMethod.variables`."""
+        if name != "psi":
+            return super().variables(name, size)
+        of_tau = size if self.hyper.outputscale is not None or self.hyper.sampler == "theta_given_f" else size - 1
+        of_tau = [f"log lengthscale {i + 1}" for i in range(of_tau)] if self.hyper.ard else ["log lengthscale"]
+        return [*of_tau, "log variance"][:size]
+
+    @torch.no_grad()
+    def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
+        """Equal mixture over the kept states at x `[R, T, D]`; no randomness."""
+        buffers = state.buffers
+        self.prepare(Batch(buffers["x"], buffers["y"][..., None], buffers["weight"]))
+        names = [*state.samples] or [*state.params]
+        if "psi" not in names or ("f" not in names and self.hyper.sampler != "marginal"):
+            raise UserError(
+                f"sampler {self.hyper.sampler} keeps {', '.join(names)} of a chain, which predicts nothing; "
+                "set keep_latents=true, or run it in a study of kind sample"
+            )
+        kept = {name: torch.stack(state.samples.get(name) or [state.params[name]]) for name in names}  # [S, R, ...]
+        size = max(1, CHUNK_ELEMENTS // (buffers["x"].shape[1] ** 2 * len(keys)))
+        chunks = zip(*(kept[name].split(size) for name in names), strict=True)
+        moments = [self.moments(dict(zip(names, chunk, strict=True)), x) for chunk in chunks]
+        mean, variance = (torch.cat(part) for part in zip(*moments, strict=True))  # [S, R, T]
+        likelihood = self.operator.model.likelihood
+        return [likelihood.predictive(mean[:, r], variance[:, r]) for r in range(len(keys))]
+
+    def moments(self, kept: dict[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance `[S, R, T]` of f at x given S kept states, or given their psi by the approximation."""
+        shape = kept["psi"].shape[:2]
+        flat = {name: value.flatten(0, 1) for name, value in kept.items()}  # chains S R
+        model, psi, x = self.operator.model, flat["psi"], _repeated(x, shape[0])
+        data = {name: _repeated(getattr(model, name), shape[0]) for name in ("x", "y", "weight")}
+        model = dataclasses.replace(model, **data)
+        chol, cross, outputscale = model.factor(psi), model.cross(psi, x), model.outputscale(psi)
+        if self.hyper.sampler == "marginal":
+            find = pseudo_marginal.APPROXIMATIONS[self.hyper.approximation]
+            mean, variance = find(model, psi, chol).predict(chol, cross, outputscale)
+        else:
+            joined = torch.linalg.solve_triangular(chol, torch.cat([cross, flat["f"][..., None]], 2), upper=False)
+            left, nu = joined[..., :-1], joined[..., -1:]
+            mean = (left.mT @ nu)[..., 0]
+            variance = (outputscale[:, None] - left.square().sum(1)).clamp_min(0.0)
+        return mean.unflatten(0, shape), variance.unflatten(0, shape)
+
+
+def _repeated(values: Tensor, times: int) -> Tensor:
+    """values `[R, ...]` as `[times R, ...]`."""
+    return values.expand(times, *values.shape).flatten(0, 1)
+
+
+def _counted(chain: dict[str, Tensor], info: dict[str, Tensor | float]) -> dict[str, Tensor]:
+    """Sums of operations and acceptances with those of one more transition."""
+    more = {f"count.{name}": info.get(name, 0.0) for name in COUNTS} | {"count.steps": 1.0}
+    more |= {f"acceptance.{part}": info.get(f"{part}.acceptance", torch.nan) for part in ("latents", "theta")}
+    return {name: chain[name] + value for name, value in more.items()}
+
+
+def _padded(rng: np.random.Generator, data: TrainingSet, r: int) -> np.ndarray:
+    """A standard normal for every row of replica r, 0 in padding."""
+    count, longest = int(data.count[r]), data.rows.shape[1]
+    return np.pad(rng.standard_normal(count), (0, longest - count))

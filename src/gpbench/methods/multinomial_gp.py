@@ -1,0 +1,252 @@
+"""Multinomial logit GP whose covariances are learned sums over sources of data (filippone2012).
+
+Model      pi_ic = e^{f_ic} / sum_r e^{f_ir},  f_c ~ N(0, K_c) for each of m classes,  K_c = sum_s e^{theta_cs} C_s,
+           C_s = X_s X_s^T / a_s + 1e-6 I of the columns X_s of source s, a_s = tr(X_s X_s^T) / n (`scaled: false`: 1);
+           e^{theta_cs} ~ Gamma(2, rate 2). All m functions are kept, so that the weights of each class can be read.
+           `weights: unweighted`: K_c = sum_s C_s.  `dirichlet`: e^{theta_c.} ~ Dirichlet(alpha, ..., alpha) on the
+           simplex, alpha ~ Exp(1).  `only: s`: source s (from 0) alone.
+Samplers   of table 1, one update of f and one of theta a transition, each trajectory of `leapfrogs` steps:
+
+           a  HMC(I) of f, HMC(I) of theta given f          d  RMHMC of f, RMHMC of theta given f
+           b  HMC(F) of f, HMC(I) of theta given f          e  HMC(F) of f, random walk of theta given nu = L^-1 f
+           c  RMHMC of f, HMC(I) of theta given f           f  RMHMC of f, random walk of theta given nu
+
+           F is K^-1 + the information at the class frequencies. The paper chooses e, with the settings below. The walk
+           moves one class at a time, with which its step of 0.2 gives the 60 to 70% acceptance it states.
+Prediction (1/N1 N2) sum softmax(f_*) over N1 kept states and N2 draws of f_* given each. Every row of x has the same
+           normals: only marginals of f_* matter, and rows do not depend on each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpbench import streams
+from gpbench.errors import UserError
+from gpbench.evaluation.predictive import Categorical, Predictive
+from gpbench.gp import multinomial
+from gpbench.hyper import Fraction, NonNegativeInt, PositiveFloat, PositiveInt, dataclass
+from gpbench.methods.base import Batch, SamplerMethod, State, TrainingSet
+from gpbench.sampling import tuning
+from gpbench.sampling.latent import multinomial as operators
+from gpbench.sampling.latent import weights
+from gpbench.sampling.latent.model import Generator, Info, Operator, Prior, multiply, solve
+from gpbench.sampling.latent.multinomial import Model
+from gpbench.sampling.latent.schemes import Sequence
+from gpbench.streams import Key
+
+PRIOR = Prior(2.0, 2.0)
+TOLD = "told."
+"""before the sums that `report` averages"""
+
+
+@dataclass(frozen=True)
+class Hyperparameters:
+    """Settings of filippone2012 where it gives them.
+
+    sources: how many columns each has, in their order (none: all columns are one). step_size: of f; weight_step_size:
+    of theta; tune: burn-in adapts both, to an acceptance of 0.65 for trajectories and 0.25 for walks. burn_in: fraction
+    of the transitions; num_samples, samples_test: N1, N2.
+    """
+
+    sources: tuple[PositiveInt, ...] = ()
+    only: NonNegativeInt | None = None
+    weights: Literal["learned", "unweighted", "dirichlet"] = "learned"
+    scaled: bool = True
+    approach: Literal["a", "b", "c", "d", "e", "f"] = "e"
+    leapfrogs: PositiveInt = 10
+    step_size: PositiveFloat = 0.5
+    weight_step_size: PositiveFloat = 0.2
+    tune: bool = False
+    burn_in: Fraction = 0.3
+    num_samples: PositiveInt = 1000
+    samples_test: PositiveInt = 100
+
+    def impossible(self, task: str) -> str:
+        """Why these settings fit no data of a task; empty where they do."""
+        sources = 1 if self.only is not None else max(len(self.sources), 1)
+        if self.only is not None and self.only >= len(self.sources):
+            return f"there is no source {self.only} (from 0) among {len(self.sources)}"
+        if self.weights == "dirichlet" and sources == 1:
+            return "a single source has no weights on a simplex"
+        if self.weights == "dirichlet" and self.approach not in "ef":
+            return f"Dirichlet weights move given nu, by approach e or f, not {self.approach}"
+        return ""
+
+
+class Method(SamplerMethod):
+    def __init__(self, hyper: Hyperparameters, task: str, num_classes: int = 0, num_targets: int = 1) -> None:
+        super().__init__(hyper, task, num_classes, num_targets)
+        self.sizes = list(hyper.sources) if hyper.only is None else [hyper.sources[hyper.only]]
+
+    def init(self, data: TrainingSet, keys: list[Key]) -> State:
+        """Draws from the prior. Raises UserError where the sources have not as many columns as the data."""
+        batch = data.full()
+        x = self.columns(batch.x)
+        diagonals = multinomial.squares(x, self.sizes).sum(2) / batch.weight.sum(1, keepdim=True)
+        # a source that is 0 in all training rows says nothing, on any scale
+        diagonals = torch.where(diagonals > 0, diagonals, 1.0)
+        scale = diagonals if self.hyper.scaled else torch.ones_like(diagonals)
+        nugget = multinomial.JITTER * diagonals / scale
+        grams = multinomial.grams(x, x, self.sizes) / scale[..., None, None]
+        grams = grams + torch.diag_embed(nugget[..., None] * batch.weight[:, None])
+        buffers = {"x": x, "weight": batch.weight, "scale": scale, "nugget": nugget, "grams": grams}
+        theta, other, nu = self.prior_draws(batch, keys)
+        model = self.model(buffers, batch)
+        chol = model.factor(theta)
+        memory = {"chol": chol}
+        for tuner in self.tuners(model):
+            memory |= tuner.start(theta)
+        learned = self.hyper.weights != "unweighted"
+        params = {"f": multiply(chol, nu)} | ({"theta": theta} if learned else {}) | other
+        return State(params, buffers | ({} if learned else {"theta": theta}), memory)
+
+    def columns(self, x: Tensor) -> Tensor:
+        """The columns of the sources that take part."""
+        sizes = self.hyper.sources or (x.shape[-1],)
+        if sum(sizes) != x.shape[-1]:
+            what = f"multinomial_gp.sources hold {sum(sizes)} columns, the data have {x.shape[-1]}"
+            raise UserError(f"{what}; give the number of columns of each source")
+        self.sizes = self.sizes or [x.shape[-1]]
+        return x if self.hyper.only is None else x.split(sizes, -1)[self.hyper.only]
+
+    def prior_draws(self, batch: Batch, keys: list[Key]) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+        """theta `[R, m, q]`, log alpha `[R]` of Dirichlet weights, and nu `[R, m, n]`."""
+        rngs = [streams.rng(key, "init") for key in keys]
+        shape, like = (self.functions, len(self.sizes)), batch.x
+
+        def drawn(draw: Callable[[np.random.Generator], Any]) -> Tensor:
+            return torch.as_tensor(np.stack([draw(rng) for rng in rngs])).to(like)
+
+        other = {}
+        if self.hyper.weights == "dirichlet":
+            log_alpha = drawn(lambda rng: rng.exponential()).log()
+            normals = drawn(lambda rng: rng.standard_normal((2, *shape)))
+            alpha = log_alpha.exp()[:, None, None].expand_as(normals[:, 0])
+            theta = weights.log_gammas(alpha, *normals.unbind(1)).log_softmax(-1)
+            other["log_concentration"] = log_alpha
+        elif self.hyper.weights == "learned":
+            theta = drawn(lambda rng: rng.gamma(PRIOR.shape, 1 / PRIOR.rate, shape)).log()
+        else:
+            theta = like.new_zeros(len(keys), *shape)
+        rows = batch.weight.shape[1]
+        # drawn row by row, so that padding rows at the end take nothing from the others
+        nu = drawn(lambda rng: rng.standard_normal((rows, self.functions))) * batch.weight[..., None]
+        return theta, other, nu.mT
+
+    @property
+    def functions(self) -> int:
+        """m."""
+        return max(self.num_classes, 2)
+
+    def model(self, buffers: dict[str, Tensor], batch: Batch) -> Model:
+        y = torch.nn.functional.one_hot(batch.y[..., 0].long(), self.functions).mT * batch.weight[:, None]
+        return Model(buffers["grams"], y, batch.weight, PRIOR)
+
+    def operator(self, model: Model) -> Operator:
+        """The transition of an approach."""
+        hyper, approach = self.hyper, self.hyper.approach
+        if approach in "cdf":
+            latents = operators.RMHMC(model, hyper.leapfrogs, hyper.step_size)
+        else:
+            latents = operators.HMC(model, hyper.leapfrogs, hyper.step_size, homogeneous=approach != "a")
+        if hyper.weights == "unweighted":
+            return Sequence(model, [latents])
+        if hyper.weights == "dirichlet":
+            return Sequence(model, [latents, weights.DirichletWalk(model, hyper.weight_step_size)])
+        if approach in "ef":
+            return Sequence(model, [latents, weights.WeightsWalk(model, hyper.weight_step_size)])
+        given_f = weights.WeightsRMHMC if approach == "d" else weights.WeightsHMC
+        return Sequence(model, [latents, given_f(model, hyper.leapfrogs, hyper.weight_step_size)])
+
+    def tuners(self, model: Model) -> list[tuning.DualAveraging]:
+        """Of every step size."""
+        parts = self.operator(model).tuned
+        return [tuning.DualAveraging(part.name, part.target, part.first_step) for part in parts]
+
+    def noise_size(self, batch_size: int, step: int = 0, steps: int = 1) -> int:
+        """Normals of the updates, then of every row one a function (`init` must have run where `sources` is empty)."""
+        empty = torch.empty(1, len(self.sizes), 0, 0)
+        operator = self.operator(Model(empty, torch.empty(1, self.functions, 0), torch.empty(1, 0)))
+        return operator.fixed + batch_size * operator.per_row
+
+    @torch.no_grad()
+    def step(self, state: State, batch: Batch, noise: Tensor, step: int, steps: int) -> Tensor:
+        """One transition; returns -log p(y, f, theta) `[R]` up to a constant, NaN where the chain is lost."""
+        model, burn_in = self.model(state.buffers, batch), self.burn_in(steps)
+        operator, tuners = self.operator(model), self.tuners(model)
+        chain = {"theta": state.buffers.get("theta")} | state.params | {"chol": state.memory["chol"]}
+        chain["log_lik"] = model.log_lik(chain["f"])
+        for tuner in tuners:
+            chain[f"{tuner.name}.step_size"], _ = tuner.settings(state.memory, step, burn_in)
+        chain, info = operator.step(chain, Generator(noise, batch.x.shape[1], operator.per_row))
+        if self.hyper.tune:
+            for tuner in tuners:
+                state.memory |= tuner.learn(state.memory, step, burn_in, info[f"{tuner.name}.acceptance"], noise)
+        state.params = {name: chain[name] for name in state.params}
+        state.memory["chol"] = chain["chol"]
+        if step >= burn_in:
+            self.count(state, info)
+        return -self.log_joint(chain, model)
+
+    def log_joint(self, chain: dict[str, Tensor], model: Model) -> Tensor:
+        """log p(y, f, theta) `[R]` without the constants of the priors."""
+        log_det = chain["chol"].diagonal(dim1=-2, dim2=-1).log().sum((1, 2))
+        value = chain["log_lik"] - 0.5 * solve(chain["chol"], chain["f"]).square().sum((1, 2)) - log_det
+        if self.hyper.weights == "dirichlet":
+            return value + weights.concentration_density(chain["log_concentration"], chain["theta"])
+        return value + PRIOR.log_density(chain["theta"]).sum((1, 2)) * (self.hyper.weights == "learned")
+
+    def count(self, state: State, info: Info) -> None:
+        """Add what a transition did to what is told of all."""
+        like = state.memory["chol"][:, 0, 0, 0]
+        for name, value in {"transitions": 1.0, **info}.items():
+            old = state.memory.get(TOLD + name, torch.zeros_like(like))
+            state.memory[TOLD + name] = old + value
+
+    def report(self, state: State) -> dict[str, Tensor]:
+        """Means of the transitions after burn-in `[R]`, in units of n^3 (quadratic: n^2) operations."""
+        told = {name.removeprefix(TOLD): value for name, value in state.memory.items() if name.startswith(TOLD)}
+        transitions = told.pop("transitions", torch.ones(1))
+        names = {"latents.acceptance": "acceptance_latents", "theta.acceptance": "acceptance_theta"}
+        return {names.get(name, name): value / transitions for name, value in told.items()}
+
+    def variables(self, name: str, size: int) -> list[str]:
+        """Class and source (from 0) of a weight, class and row of a latent value."""
+        columns = max(size // self.functions, 1)
+        label = {"theta": "log weight", "log_concentration": "log concentration"}.get(name, name)
+        return [f"{label}[{i // columns},{i % columns}]" if size > 1 else label for i in range(size)]
+
+    @torch.no_grad()
+    def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
+        """Class probabilities at x `[R, T, D]`, a component a kept state."""
+        buffers, x = state.buffers, self.columns(x)
+        cross = multinomial.grams(buffers["x"], x, self.sizes) / buffers["scale"][..., None, None]  # [R, q, n, T]
+        own = multinomial.squares(x, self.sizes) / buffers["scale"][..., None] + buffers["nugget"][..., None]
+        model = Model(buffers["grams"], buffers["grams"][:, 0], buffers["weight"])
+        probabilities = []
+        for s, kept in enumerate(kept_states(state)):
+            theta = kept.get("theta", buffers.get("theta"))
+            chol = model.factor(theta)
+            projected = torch.linalg.solve_triangular(
+                chol, torch.einsum("rcs,rsnt->rcnt", theta.exp(), cross), upper=False
+            )
+            mean = multiply(projected.mT, solve(chol, kept["f"]))  # [R, m, T]
+            variance = torch.einsum("rcs,rst->rct", theta.exp(), own) - projected.square().sum(2)
+            normal = streams.normal(keys, "eval", s, (self.hyper.samples_test, self.functions, 1), like=x)
+            f = mean[:, None] + variance.clamp_min(0).sqrt()[:, None] * normal
+            probabilities.append(f.softmax(2).mean(1).mT)
+        stacked = torch.stack(probabilities).double().cpu().numpy()
+        return [Categorical(stacked[:, r]) for r in range(len(keys))]
+
+
+def kept_states(state: State) -> list[dict[str, Tensor]]:
+    """The sampled params; the present ones while none was kept."""
+    if not any(state.samples.values()):
+        return [state.params]
+    return [dict(zip(state.samples, values, strict=True)) for values in zip(*state.samples.values(), strict=True)]

@@ -1,0 +1,116 @@
+"""R-hat against iterations: how fast samplers converge (filippone2013; filippone2014, figures 3 and 4).
+
+Curves, as far as they can be told apart; of more methods tiles, shaded as the bars of filippone2013 are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import FixedLocator, NullLocator
+
+from gpbench.report.efficiency import shrinkage
+from gpbench.report.figures.canvas import Look, empty, label_edges, legend, looks, remark, wrapped
+from gpbench.report.view import View
+
+THRESHOLDS = (1.1, 1.3, 2.0)
+SHADES = {"below 1.1": "#E4EEF6", "1.1 to 1.3": "#9CC3E0", "1.3 to 2": "#3F80B5", "above 2": "#0B2F59"}
+MOST_CURVES = 8
+TICKS = (1.001, 1.01, *THRESHOLDS, 11.0)
+LEAST, MOST = 1e-3, 30.0
+"""Of R-hat - 1, on a logarithmic axis; what lies beyond is drawn at its end."""
+_COLUMNS = 3
+
+
+def r_hat(view: View) -> Figure:
+    """The slowest variable's R-hat at the checkpoints, one panel per data set."""
+    found = shrinkage(view)
+    if found.empty:
+        return empty("No chains: no split with several finished chains of a sampler.")
+    return (curves if len(view.methods) <= MOST_CURVES else tiles)(view, found)
+
+
+def curves(view: View, found: pd.DataFrame) -> Figure:
+    """A curve a method."""
+    figure, axes = wrapped(len(view.datasets), 1.9, _COLUMNS)
+    for axis, dataset in zip(axes, view.datasets, strict=True):
+        own = found[found["dataset"] == dataset]
+        for method, look in looks(view).items():
+            _curve(axis, own[own["method"] == method], look)
+        _axis(axis, own["iteration"])
+        axis.set_title(dataset, loc="left", fontweight="bold")
+        remark(axis, _said(own, view))
+    label_edges(axes, "iterations", "R-hat", _COLUMNS)
+    legend(figure, view, list(found["method"]))
+    return figure
+
+
+def tiles(view: View, found: pd.DataFrame) -> Figure:
+    """A row a method, a tile a checkpoint."""
+    figure, axes = wrapped(len(view.datasets), 0.5 + 0.17 * len(view.methods), _COLUMNS)
+    for i, (axis, dataset) in enumerate(zip(axes, view.datasets, strict=True)):
+        own = found[found["dataset"] == dataset]
+        median = own.groupby(["method", "iteration"])["r_hat"].median().unstack().reindex(view.methods)
+        _tiles(axis, median)
+        axis.set_yticks(range(len(median)), [view.labels[name] for name in median.index] if i % _COLUMNS == 0 else [])
+        axis.set_title(dataset, loc="left", fontweight="bold")
+        remark(axis, _said(own, view))
+    label_edges(axes, "iterations", "", _COLUMNS)
+    handles = [Patch(facecolor=shade, edgecolor="#777777", label=name) for name, shade in SHADES.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+    return figure
+
+
+def _tiles(axis: Axes, median: pd.DataFrame) -> None:
+    """Medians `[methods, checkpoints]`, shaded by threshold."""
+    values = median.to_numpy(float)
+    shade = np.where(np.isnan(values), np.nan, np.digitize(values, THRESHOLDS))
+    axis.imshow(shade, cmap=ListedColormap(list(SHADES.values())), vmin=-0.5, vmax=3.5, aspect="auto")
+    for (row, column), value in np.ndenumerate(values):
+        if np.isfinite(value):
+            ink = "white" if value >= THRESHOLDS[1] else "black"
+            text = f"{value:.2f}" if value < 10 else f"{value:.0f}" if value < 100 else ">99"
+            axis.text(column, row, text, ha="center", va="center", fontsize=5.5, color=ink)
+    axis.set_xticks(range(values.shape[1]), [f"{t:,.0f}" for t in median.columns], rotation=30, ha="right")
+    axis.set_ylim(len(values) - 0.5, -0.5)
+    axis.grid(False)
+
+
+def excess(values: pd.Series | np.ndarray) -> np.ndarray:
+    """R-hat - 1, within the axis."""
+    return np.clip(np.asarray(values, float) - 1, LEAST, MOST)
+
+
+def _curve(axis: Axes, rows: pd.DataFrame, look: Look) -> None:
+    """Median over splits, and up to the median of the upper limits."""
+    median = rows.groupby("iteration")[["r_hat", "upper"]].median()
+    axis.plot(median.index, excess(median["r_hat"]), **look.drawn, markersize=3.5)
+    axis.fill_between(median.index, *excess(median.T), color=look.color, alpha=0.12, linewidth=0)
+
+
+def _axis(axis: Axes, iterations: pd.Series) -> None:
+    """Both axes logarithmic, a line at every threshold."""
+    axis.set(xscale="log", yscale="log", ylim=(LEAST, None))
+    ticks = sorted(iterations.unique())
+    axis.xaxis.set_major_locator(FixedLocator(ticks))
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.set_xticklabels([f"{tick:,.0f}" for tick in ticks], rotation=30, ha="right")
+    threshold_axis(axis)
+
+
+def threshold_axis(axis: Axes) -> None:
+    """Ticks of R-hat on the logarithmic axis of R-hat - 1, and a darker line at the usual limit."""
+    axis.set_yticks(np.array(TICKS) - 1, [f"{tick:g}" for tick in TICKS])
+    axis.yaxis.set_minor_locator(NullLocator())
+    axis.axhline(THRESHOLDS[0] - 1, color="#777777", linewidth=0.8, linestyle=":")
+
+
+def _said(rows: pd.DataFrame, view: View) -> str:
+    """Splits, and chains of each."""
+    if rows.empty:
+        return "no several chains"
+    chains = view.done[view.done["dataset"] == rows["dataset"].iloc[0]].groupby(["method", "split"]).size().max()
+    return f"{rows['split'].nunique()} x {chains} chains"

@@ -1,0 +1,290 @@
+"""Transitions of psi, the logarithms of the covariance parameters, in two coordinate systems (filippone2013).
+
+    sufficient (SA)   f is held: p(psi | f) ~ N(f; 0, K_psi) p(psi); the data do not enter
+    ancillary (AA)    nu = L^-1 f is held: p(psi | y, nu) ~ p(y | f = L_psi nu) p(psi); f moves with psi
+
+each by a random walk (`mh`), Hamiltonian dynamics (`hmc`) or simplified manifold MALA (`smmala`) with the metrics
+
+    SA   1/2 Tr(K^-1 dK_r K^-1 dK_s) - d2 log p(psi);    AA   (dL_r nu)^T R (dL_s nu) - d2 log p(psi),
+
+R the Fisher information, dL = L tril_1/2(L^-1 dK L^-T), tril_1/2 the lower triangle with half of the diagonal.
+Sources: filippone2013, section 2 and appendix; with `variance` held, psi is moved in its lengthscales alone.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from scipy import stats
+from torch import Tensor
+
+from gpbench.gp import linalg
+from gpbench.sampling import hmc
+from gpbench.sampling.latent.model import Generator, Info, Model, Operator, Prior, State, multiply, select, solve
+
+WALK, LANGEVIN, HAMILTONIAN = 0.25, 0.57, 0.7
+NOISE_JITTER = 1e-10
+"""Of a metric's diagonal, relative: directions in which psi changes nothing."""
+
+
+class Place(NamedTuple):
+    """Where psi `[R, P]` leads: the state there, log density `[R]`, gradient `[R, P]` and metric `[R, P, P]`."""
+
+    state: State
+    value: Tensor
+    gradient: Tensor | None = None
+    metric: Tensor | None = None
+
+
+class Sufficient:
+    """p(psi | f)."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+
+    def at(self, state: State, psi: Tensor, gradient: bool = False, metric: bool = False) -> Place:
+        """The place psi given the f of a state."""
+        model = self.model
+        covariance = model.covariance(psi)
+        chol = linalg.cholesky(covariance, "K")
+        whitened = solve(chol, state["f"])
+        value = -0.5 * whitened.square().sum(1) - _log_diagonal(chol) + model.log_prior(psi)
+        there = {"psi": psi, "chol": chol}
+        if not gradient:
+            return Place(there, value)
+        inverse = torch.cholesky_inverse(_finite(chol))
+        slopes = model.derivatives(psi, covariance)
+        weights = multiply(inverse, state["f"])
+        traces = (inverse[:, None] * slopes).sum((2, 3))
+        quadratic = ((slopes @ weights[:, None, :, None])[..., 0] * weights[:, None]).sum(2)
+        slope = 0.5 * (quadratic - traces) + model.prior_gradient(psi)
+        if not metric:
+            return Place(there, value, slope)
+        products = inverse[:, None] @ slopes  # K^-1 dK
+        traces = torch.einsum("rpij,rqji->rpq", products, products)
+        return Place(there, value, slope, 0.5 * traces + torch.diag_embed(model.prior_curvature(psi)))
+
+    def counts(self, gradient: bool, metric: bool) -> Info:
+        """Operations of `at`."""
+        number = self.model.num_parameters
+        return {
+            "cholesky": 1,
+            "inverse": int(gradient),
+            "product": metric * number,
+            "quadratic": 1 + 2 * number * gradient + number**2 * metric,
+        }
+
+
+class Ancillary:
+    """p(psi | y, nu)."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+
+    def at(self, state: State, psi: Tensor, gradient: bool = False, metric: bool = False) -> Place:
+        """The place psi given the nu of a state."""
+        model, nu = self.model, solve(state["chol"], state["f"])
+        covariance = model.covariance(psi)
+        chol = linalg.cholesky(covariance, "K")
+        f = multiply(chol, nu)
+        log_lik = model.log_lik(f)
+        value = log_lik + model.log_prior(psi)
+        there = {"psi": psi, "chol": chol, "f": f, "log_lik": log_lik}
+        if not gradient:
+            return Place(there, value)
+        directions = self._directions(psi, covariance, chol, nu)  # [R, P, n]
+        slope = (directions @ model.gradient(f)[..., None])[..., 0] + model.prior_gradient(psi)
+        if not metric:
+            return Place(there, value, slope)
+        fisher = (directions * model.information(f)[:, None]) @ directions.mT
+        return Place(there, value, slope, fisher + torch.diag_embed(model.prior_curvature(psi)))
+
+    def _directions(self, psi: Tensor, covariance: Tensor, chol: Tensor, nu: Tensor) -> Tensor:
+        """dL_p nu `[R, P, n]`; of log sigma it is f / 2."""
+        slopes, root = self.model.derivatives(psi, covariance), _finite(chol)[:, None]
+        left = torch.linalg.solve_triangular(root, slopes, upper=False)
+        inner = torch.linalg.solve_triangular(root, left.mT, upper=False)  # L^-1 dK L^-T, which is symmetric
+        lower = inner.tril(-1) + 0.5 * torch.diag_embed(inner.diagonal(dim1=-2, dim2=-1))
+        return multiply(root, multiply(lower, nu[:, None]))
+
+    def counts(self, gradient: bool, metric: bool) -> Info:
+        """Operations of `at`."""
+        number = self.model.num_parameters
+        return {
+            "cholesky": 1,
+            "inverse": 2 * number * gradient,
+            "product": 0,
+            "quadratic": 2 + 3 * number * gradient + number**2 * metric,
+        }
+
+
+Target = Sufficient | Ancillary
+
+
+class ParameterOperator(Operator):
+    """A transition of psi given what its target holds; `free` of its coordinates move, the first ones."""
+
+    name = "theta"
+
+    def __init__(self, target: Target, free: int | None = None, name: str = "theta") -> None:
+        super().__init__(target.model)
+        self.conditional, self.name = target, name
+        self.free = self.model.num_parameters if free is None else free
+
+    def place(self, state: State, psi: Tensor, gradient: bool = False, metric: bool = False) -> Place:
+        """The place psi, with gradient and metric of the coordinates that move."""
+        place = self.conditional.at(state, psi, gradient, metric)
+        if place.gradient is None:
+            return place
+        metric = None if place.metric is None else place.metric[:, : self.free, : self.free]
+        return place._replace(gradient=place.gradient[:, : self.free], metric=metric)
+
+    def moved(self, psi: Tensor, step: Tensor) -> Tensor:
+        """psi + step `[R, free]`."""
+        return psi + torch.nn.functional.pad(step, (0, psi.shape[1] - self.free))
+
+    def told(self, acceptance: Tensor, times: float | Tensor, gradient: bool, metric: bool) -> Info:
+        counts = {key: times * count for key, count in self.conditional.counts(gradient, metric).items()}
+        return {f"{self.name}.acceptance": acceptance, **counts}
+
+
+class ParameterWalk(ParameterOperator):
+    """`mh`: psi' = psi + a z."""
+
+    target = WALK
+    first_step = 0.2
+
+    @property
+    def fixed(self) -> int:
+        return self.free + 1
+
+    def step(self, state: State, generator: Generator) -> tuple[State, Info]:
+        jump = self.step_size(state) * generator.normal(self.free)
+        now = self.value(state)
+        there = self.place(state, self.moved(state["psi"], jump))
+        acceptance = hmc.acceptance(there.value - now)
+        accepted = generator.uniform() < acceptance
+        return select(accepted, there.state, state), self.told(acceptance, 1, False, False)
+
+    def value(self, state: State) -> Tensor:
+        """Log density of the present psi, whose factor is known."""
+        if isinstance(self.conditional, Ancillary):
+            return state["log_lik"] + self.model.log_prior(state["psi"])
+        whitened = solve(state["chol"], state["f"])
+        normal = -0.5 * whitened.square().sum(1) - _log_diagonal(state["chol"])
+        return normal + self.model.log_prior(state["psi"])
+
+
+class ParameterHamiltonian(ParameterOperator):
+    """`hmc` with unit mass and 1 to `leapfrogs` steps."""
+
+    target = HAMILTONIAN
+    first_step = 0.05
+
+    def __init__(self, target: Target, free: int | None = None, name: str = "theta", leapfrogs: int = 10) -> None:
+        super().__init__(target, free, name)
+        self.leapfrogs = leapfrogs
+
+    @property
+    def fixed(self) -> int:
+        return self.free + 2
+
+    def step(self, state: State, generator: Generator) -> tuple[State, Info]:
+        momentum, (uniform, number) = generator.normal(self.free), generator.uniforms(2).unbind(1)
+        leapfrogs = hmc.draw_leapfrogs(number, torch.full_like(uniform, self.leapfrogs))
+
+        def density(jump: Tensor) -> hmc.Point:
+            place = self.place(state, self.moved(state["psi"], jump), gradient=True)
+            return hmc.Point(jump, place.value, place.gradient)
+
+        start = density(torch.zeros_like(momentum))
+        size = self.step_size(state)[:, 0]
+        end, acceptance = hmc.step(start, density, momentum, uniform, size, leapfrogs)
+        there = self.place(state, self.moved(state["psi"], end.position))
+        # chains that stay keep their very state, without the rounding of a new factor
+        chosen = select((end.position != 0).any(1), there.state, state)
+        return chosen, self.told(acceptance, leapfrogs + 2, True, False)
+
+
+class ParameterLangevin(ParameterOperator):
+    """`smmala`: psi' = psi + e^2/2 G^-1 gradient + e G^-1/2 z."""
+
+    target = LANGEVIN
+    first_step = 0.5
+
+    @property
+    def fixed(self) -> int:
+        return self.free + 1
+
+    def step(self, state: State, generator: Generator) -> tuple[State, Info]:
+        size, z, zero = self.step_size(state), generator.normal(self.free), generator.fixed.new_zeros(1, self.free)
+        now = self.place(state, state["psi"], gradient=True, metric=True)
+        mean, root = self._proposal(now, zero, size)
+        jump = mean + size * _solve_transposed(root, z)
+        there = self.place(state, self.moved(state["psi"], jump), gradient=True, metric=True)
+        back, back_root = self._proposal(there, jump, size)
+        gain = there.value - now.value
+        gain = gain + _log_density(zero, back, back_root, size) - _log_density(jump, mean, root, size)
+        acceptance = hmc.acceptance(gain)
+        accepted = generator.uniform() < acceptance
+        return select(accepted, there.state, state), self.told(acceptance, 2, True, True)
+
+    def _proposal(self, place: Place, start: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean of the proposal from `start`, and the factor of the metric there."""
+        metric = place.metric
+        mean_diagonal = metric.diagonal(dim1=-2, dim2=-1).mean(-1)
+        root = linalg.cholesky(metric, "metric of psi", NOISE_JITTER * mean_diagonal)
+        drift = _solve_transposed(root, solve(root, place.gradient))
+        return start + 0.5 * size.square() * drift, root
+
+
+class GibbsVariance(Operator):
+    """sigma | f, tau ~ inverse Gamma(a + n/2, b + 1/2 f^T (K / sigma)^-1 f), of an inverse Gamma prior; exact."""
+
+    name = "variance"
+    fixed = 1
+
+    def step(self, state: State, generator: Generator) -> tuple[State, Info]:
+        model, prior = self.model, self.model.variance
+        sigma = state["psi"][:, -1].exp()
+        quadratic = sigma * solve(state["chol"], state["f"]).square().sum(1)
+        shape = prior.shape + 0.5 * model.weight.sum(1)
+        uniform = generator.uniform()
+        gamma = torch.as_tensor(stats.gamma.ppf(*(part.cpu().double().numpy() for part in (uniform, shape)))).to(sigma)
+        new = (prior.rate + 0.5 * quadratic) / gamma
+        ratio = (new / sigma).sqrt()[:, None].expand_as(model.weight)
+        chol = state["chol"] * torch.where(model.weight > 0, ratio, 1.0)[:, :, None]
+        psi = torch.cat([state["psi"][:, :-1], new.log()[:, None]], 1)
+        return state | {"psi": psi, "chol": chol}, {"quadratic": 2}
+
+
+def is_conjugate(model: Model) -> bool:
+    """Whether `GibbsVariance` is for this model."""
+    return isinstance(model.variance, Prior) and model.variance.inverse
+
+
+def named(name: str, target: Target, free: int | None = None, prefix: str = "theta") -> ParameterOperator:
+    """The operator mh, hmc or smmala on a target."""
+    operators = {"mh": ParameterWalk, "hmc": ParameterHamiltonian, "smmala": ParameterLangevin}
+    return operators[name](target, free, prefix)
+
+
+def _log_diagonal(chol: Tensor) -> Tensor:
+    """1/2 log |K| `[R]`."""
+    return chol.diagonal(dim1=-2, dim2=-1).log().sum(1)
+
+
+def _finite(chol: Tensor) -> Tensor:
+    """A factor with the identity for a chain that has none, whose density is NaN anyway."""
+    eye = torch.eye(chol.shape[-1]).to(chol)
+    return torch.where(chol.isnan().any((1, 2))[:, None, None], eye, chol)
+
+
+def _solve_transposed(root: Tensor, vector: Tensor) -> Tensor:
+    return torch.linalg.solve_triangular(root.mT, vector[..., None], upper=True)[..., 0]
+
+
+def _log_density(x: Tensor, mean: Tensor, root: Tensor, size: Tensor) -> Tensor:
+    """log N(x; mean, size^2 G^-1) `[R]`, but for what depends on size alone; G = root root^T."""
+    return _log_diagonal(root) - 0.5 * (multiply(root.mT, x - mean) / size).square().sum(1)

@@ -1,0 +1,139 @@
+"""Riemann manifold Hamiltonian Monte Carlo of R chains side by side (girolami2011): HMC whose mass is a metric G(x).
+
+    H(x, p) = -l(x) + log|G(x)|/2 + p^T G(x)^-1 p/2,    p ~ N(0, G(x));
+    dH/dx_i = -dl/dx_i + Tr(G^-1 d_iG)/2 - u^T d_iG u/2,    u = G^-1 p.
+
+The leapfrog is implicit, the first two of its equations being solved by fixed-point iterations:
+
+    p_half = p - e/2 dH/dx(x, p_half);  x' = x + e/2 (G(x)^-1 + G(x')^-1) p_half;  p' = p_half - e/2 dH/dx(x', p_half).
+
+Solved, it is reversible and keeps volumes. With a fixed number of iterations it often is not: with six, the law of the
+draws is visibly another. So they go on until nothing moves, and a trajectory for which `MOST` are not enough is
+refused, as is one that leaves the numbers; long steps thus have low acceptances. (One that is solved forwards and not
+backwards is accepted all the same; the joint-distribution test finds no trace of such.) With a constant metric it is
+HMC with mass G. Everything random comes in as arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from gpbench.sampling import hmc
+from gpbench.sampling.latent.model import multiply, solve, solve_transposed
+
+MOST, TOLERANCE = 20, 1e-4
+"""Fixed-point iterations, and the relative change that ends them; filippone2012 gives neither."""
+
+
+class Point(NamedTuple):
+    """Where chains are: position, log density and its gradient, factor of G `[R, K, K]`, Tr(G^-1 d_iG) `[R, K]`, and
+    what else of the position `Target.quadratics` needs."""
+
+    position: Tensor
+    value: Tensor
+    gradient: Tensor
+    factor: Tensor
+    traces: Tensor
+    local: Tensor
+
+
+class Target(Protocol):
+    """A density of positions `[R, K]` with its metric; NaN in a chain must not reach the others."""
+
+    def factor(self, position: Tensor) -> Tensor:
+        """Lower factor of G `[R, K, K]`."""
+
+    def at(self, position: Tensor) -> Point:
+        """The point."""
+
+    def quadratics(self, point: Point, u: Tensor) -> Tensor:
+        """u^T d_iG u `[R, K]`."""
+
+
+class Move(NamedTuple):
+    """Positions after a transition `[R, K]`, the probability with which it was to be accepted `[R]`, and how many
+    metrics were found on the way `[R]`."""
+
+    position: Tensor
+    acceptance: Tensor
+    metrics: Tensor
+
+
+def step(start: Point, target: Target, normal: Tensor, uniform: Tensor, step_size: Tensor, leapfrogs: int) -> Move:
+    """One transition: normal `[R, K]` standard; uniform `[R]` in (0, 1), for the Metropolis test; step_size `[R]`.
+
+    Source: girolami2011, section 6.
+    """
+    momentum = multiply(start.factor, normal)
+    end, final, solved, metrics = integrate(start, momentum, target, step_size, leapfrogs)
+    gain = energy(start, momentum) - energy(end, final)
+    probability = hmc.acceptance(gain) * solved
+    position = torch.where((uniform < probability)[:, None], end.position, start.position)
+    return Move(position, probability, metrics)
+
+
+def integrate(
+    start: Point, momentum: Tensor, target: Target, step_size: Tensor, leapfrogs: int
+) -> tuple[Point, Tensor, Tensor, Tensor]:
+    """Where generalised leapfrog steps lead, the momentum there, whether all equations were solved and how many metrics
+    that took `[R]`."""
+    point, size = start, step_size[:, None]
+    solved, metrics = torch.ones_like(step_size, dtype=torch.bool), torch.zeros_like(step_size)
+    for _ in range(leapfrogs):
+        if not bool(solved.any()):
+            break
+        here, before = point, momentum
+
+        def pushed(p: Tensor, x: Point = here, start: Tensor = before) -> Tensor:
+            return start - 0.5 * size * slope(x, target, p)
+
+        half, solved, _ = fixed_point(pushed, before, solved)
+        velocity = _solve(here.factor, half)
+
+        def moved(position: Tensor, x: Tensor = here.position, v: Tensor = velocity, p: Tensor = half) -> Tensor:
+            return x + 0.5 * size * (v + _solve(target.factor(position), p))
+
+        # the first iteration, from G(x') = G(x), needs no new metric
+        position, solved, tries = fixed_point(moved, here.position + size * velocity, solved)
+        point = target.at(position)
+        momentum = half - 0.5 * size * slope(point, target, half)
+        metrics = metrics + tries + solved
+    return point, momentum, solved, metrics
+
+
+def fixed_point(update: Callable[[Tensor], Tensor], start: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """x = update(x) `[R, K]` from start on, whether it was found `[R]`, and the updates that took `[R]`.
+
+    Chains that have found it, or for which it is not wanted `[R]`, wait for the others."""
+    x, tries, found = start, torch.zeros_like(start[:, 0]), torch.zeros_like(wanted)
+    waiting = wanted
+    for _ in range(MOST):
+        if not bool(waiting.any()):
+            break
+        new = update(x)
+        change = (new - x).abs().amax(1)
+        x, tries = torch.where(waiting[:, None], new, x), tries + waiting
+        found = found | (waiting & (change <= TOLERANCE * (1 + new.abs().amax(1))))
+        waiting = waiting & ~found & change.isfinite()
+    return x, found, tries
+
+
+def slope(point: Point, target: Target, momentum: Tensor) -> Tensor:
+    """dH/dx `[R, K]`."""
+    u = _solve(point.factor, momentum)
+    return -point.gradient + 0.5 * point.traces - 0.5 * target.quadratics(point, u)
+
+
+def energy(point: Point, momentum: Tensor) -> Tensor:
+    """H `[R]`."""
+    half_log_det = point.factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    return -point.value + half_log_det + 0.5 * solve(point.factor, momentum).square().sum(-1)
+
+
+def _solve(factor: Tensor, vector: Tensor) -> Tensor:
+    """G^-1 v."""
+    return solve_transposed(factor, solve(factor, vector))

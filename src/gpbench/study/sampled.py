@@ -1,0 +1,50 @@
+"""What the chains of a study of kind `sample` leave for tables and figures, read from their chain.npz. No torch.
+
+prefixes    iteration, quantity, mean, variance: moments of each sampled number over the first draws
+draws       quantity, draw, value: at most 1,000 draws, evenly thinned, of the first three watched numbers, or of all
+            of them in a chain of at most 500 draws
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+PREFIX_COLUMNS = ["fit_id", "iteration", "quantity", "mean", "variance"]
+DRAW_COLUMNS = ["fit_id", "quantity", "draw", "value"]
+MOST_DRAWS, SHOWN, SHORT = 1_000, 3, 500
+
+
+def prefixes(path: Path) -> Any:
+    """A row for each checkpoint and sampled number of a chain."""
+    import pandas as pd
+
+    chain = np.load(path)
+    iterations, names = chain["iterations"], chain["names"]
+    return pd.DataFrame(
+        {
+            "iteration": np.repeat(iterations, len(names)),
+            "quantity": np.tile(names, len(iterations)),
+            "mean": chain["mean"].ravel(),
+            "variance": chain["variance"].ravel(),
+        }
+    )
+
+
+def draws(path: Path) -> Any:
+    """A row for each draw that is shown; `draw` counts from 1."""
+    import pandas as pd
+
+    chain = np.load(path)
+    values = chain["draws"]
+    shown = values.shape[1] if len(values) <= SHORT else min(SHOWN, values.shape[1])
+    rows = np.unique(np.linspace(0, len(values) - 1, min(len(values), MOST_DRAWS)).round().astype(int))
+    return pd.DataFrame(
+        {
+            "quantity": np.repeat(chain["names"][chain["watched"][:shown]], len(rows)),
+            "draw": np.tile(rows + 1, shown),
+            "value": values[rows, :shown].T.ravel(),
+        }
+    )

@@ -1,0 +1,215 @@
+"""mcmc_gp: what of simulated data a sampler is told, what it keeps and reports, adaptation in burn-in alone, errors."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from gpbench.errors import UserError
+from gpbench.gp import latent_likelihoods
+from gpbench.methods.base import TrainingSet
+from gpbench.methods.mcmc_gp import Hyperparameters, Method
+from gpbench.sampling.latent.model import Model, Prior
+from gpbench.streams import Key
+
+F64 = torch.float64
+CHAINS, ROWS, BURN_IN, STEPS = 3, 25, 20, 30
+PSI = [-0.7, 0.2, 1.0]
+"""log lengthscales and log variance of the data."""
+TASKS = {
+    "logit": ("binary", 2),
+    "poisson": ("counts", 0),
+    "volatility": ("regression", 0),
+    "ordinal": ("multiclass", 5),
+}
+
+
+def rows(likelihood="logit"):
+    """x, y, f and psi as simulated data sets hold them."""
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(rng.random((1, ROWS, 2)))
+    law = latent_likelihoods.named(likelihood, 5)
+    model = Model(x, 0 * x[..., 0], 1 + 0 * x[..., 0], law, Prior(1, 1), Prior(1, 1), ard=True)
+    f = (model.factor(torch.tensor([PSI], dtype=F64)) @ torch.from_numpy(rng.standard_normal((1, ROWS, 1))))[0]
+    y = law.sample(f, torch.from_numpy(rng.random((ROWS, 1))))
+    return x[0], torch.cat([y, f, torch.tensor([PSI], dtype=F64).expand(ROWS, -1)], 1)
+
+
+def training_set(x, y, chains=CHAINS):
+    zero, one = torch.zeros(chains, 1, dtype=F64), torch.ones(chains, 1, dtype=F64)
+    index = torch.arange(len(x)).expand(chains, -1)
+    count = torch.full((chains,), len(x))
+    return TrainingSet(
+        x,
+        y,
+        index,
+        count,
+        zero.expand(-1, 2),
+        one.expand(-1, 2),
+        zero.expand(-1, y.shape[1]),
+        one.expand(-1, y.shape[1]),
+    )
+
+
+def keys(chains=CHAINS):
+    return [Key("data", "protocol", 0, r) for r in range(chains)]
+
+
+def run(likelihood="logit", known=False, steps=STEPS, chains=slice(0, CHAINS), **settings):
+    """A method after some steps, its state, and the states on the way."""
+    x, y = rows(likelihood)
+    hyper = Hyperparameters(likelihood=likelihood, burn_in=BURN_IN / STEPS, **settings)
+    method = Method(hyper, *TASKS["logit" if likelihood == "probit" else likelihood])
+    own = keys()[chains]
+    data = training_set(x, y if known else y[:, :1], len(own))
+    state, batch, history = method.init(data, own), data.full(), []
+    size = method.noise_size(ROWS)
+    for step in range(steps):
+        noise = np.random.default_rng(step).standard_normal((CHAINS, size))[chains]
+        objective = method.step(state, batch, torch.from_numpy(noise), step, STEPS)
+        assert objective.isfinite().all()
+        history.append(dict(state.memory))
+    return method, state, history
+
+
+@pytest.mark.parametrize("likelihood", TASKS)
+def test_f_given_the_psi_of_the_data(likelihood):
+    _, state, history = run(likelihood, known=True, sampler="latents", ard=True)
+    assert list(state.params) == ["f"]
+    torch.testing.assert_close(history[-1]["psi"], torch.tensor([PSI] * CHAINS, dtype=F64))
+    assert (state.params["f"][0] != state.params["f"][1]).any()
+
+
+@pytest.mark.parametrize("theta", ["mh", "hmc", "smmala"])
+def test_psi_given_the_f_of_the_data(theta):
+    _, state, history = run(known=True, sampler="theta_given_f", latents="none", theta=theta, ard=True)
+    assert {name: value.shape for name, value in state.params.items()} == {"psi": (CHAINS, 2)}
+    f = rows()[1][:, 1]
+    assert (history[-1]["f"] == f).all()
+    # sigma is held at that of the data
+    corner = history[-1]["chol"][:, 0, 0].square()
+    torch.testing.assert_close(corner, torch.full_like(corner, np.exp(PSI[2]) * (1 + 1e-6)))
+
+
+def test_psi_given_the_whitened_f_of_the_data():
+    method, state, history = run(known=True, sampler="theta_given_nu", latents="none", ard=True)
+    assert state.params["psi"].shape == (CHAINS, 3)
+    truth = torch.tensor([PSI], dtype=F64)
+    first = dataclasses.replace(
+        method.operator.model, x=method.operator.model.x[:1], weight=torch.ones(1, ROWS).to(F64)
+    )
+    nu = torch.linalg.solve_triangular(first.factor(truth), rows()[1][None, :, 1:2], upper=False)[..., 0]
+    now = torch.linalg.solve_triangular(history[-1]["chol"], history[-1]["f"][..., None], upper=False)[..., 0]
+    torch.testing.assert_close(now, nu.expand(CHAINS, -1), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("sampler", ["latents", "theta_given_f", "theta_given_nu"])
+def test_data_that_do_not_tell_are_refused(sampler):
+    with pytest.raises(UserError, match="needs data that tell f"):
+        run(sampler=sampler)
+
+
+def test_step_sizes_change_in_burn_in_alone():
+    _, _, history = run(latents="hmc_v1")
+    for name in ("latents.step_size", "theta.step_size"):
+        sizes = torch.stack([chain[name] for chain in history])
+        assert (sizes[1:BURN_IN] != sizes[: BURN_IN - 1]).any(0).all()
+        assert (sizes[BURN_IN:] == sizes[BURN_IN]).all()
+
+
+def test_the_estimate_is_the_evidence_of_the_approximation_in_burn_in_alone():
+    _, _, history = run(sampler="pm", latents="none", num_importance=2)
+    assert all((chain["theta.estimated"] == 0).all() for chain in history[:BURN_IN])
+    assert all((chain["theta.estimated"] == 1).all() for chain in history[BURN_IN:])
+
+
+def test_the_report_counts_what_comes_after_burn_in():
+    method, state, _ = run(sampler="asis", latents="hmc_v2")
+    told = method.report(state)
+    assert {name: told[name].tolist() for name in ("cholesky", "inverse", "product")} == {
+        "cholesky": [2.0] * CHAINS,
+        "inverse": [0.0] * CHAINS,
+        "product": [0.0] * CHAINS,
+    }
+    assert ((told["acceptance_latents"] > 0) & (told["acceptance_latents"] <= 1)).all()
+    assert (state.memory["count.steps"] == STEPS - BURN_IN).all()
+    assert method.variables("psi", 2) == ["log lengthscale", "log variance"]
+    assert Method(Hyperparameters(ard=True), "binary", 2).variables("psi", 3)[:2] == [
+        "log lengthscale 1",
+        "log lengthscale 2",
+    ]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"sampler": "aa", "theta": "hmc", "latents": "hmc"},
+        {"sampler": "sa", "theta": "hmc", "latents": "smmala", "ard": True},
+        {"sampler": "theta_given_nu", "theta": "hmc", "latents": "none", "known": True},
+        {"sampler": "pm", "likelihood": "probit", "approximation": "ep", "latents": "elliptical"},
+    ],
+    ids=lambda settings: settings["sampler"],
+)
+def test_chains_with_as_many_rows_are_the_same_alone(settings):
+    # few steps and short lengthscales: trajectories of psi amplify rounding, and the more so the worse K is conditioned
+    settings = settings | {"start": "uniform", "steps": 3, "lengthscale_rate": 10.0}
+    _, together, _ = run(**settings)
+    for r in range(CHAINS):
+        _, alone, _ = run(chains=slice(r, r + 1), **settings)
+        for name, value in alone.params.items():
+            torch.testing.assert_close(value, together.params[name][r : r + 1], rtol=1e-9, atol=1e-9)
+
+
+def test_estimates_on_a_grid():
+    settings = {"likelihood": "probit", "sampler": "estimator", "outputscale": 2.0, "grid_points": 4}
+    _, state, history = run(approximation="ep", num_importance=8, **settings)
+    assert state.params["log_estimate"].shape == (CHAINS, 4)
+    drawn = torch.stack([chain["log_estimate"] for chain in history])
+    assert (drawn[1:] != drawn[:-1]).all()
+    assert drawn.std(0).max() < 1
+    with pytest.raises(UserError, match="set outputscale"):
+        run(likelihood="probit", sampler="estimator")
+
+
+def test_starts():
+    _, uniform, _ = run(start="uniform", steps=0)
+    assert ((uniform.params["psi"][:, 0] >= -3) & (uniform.params["psi"][:, 0] <= -1)).all()
+    _, prior, _ = run(start="prior", steps=0)
+    assert (prior.params["psi"][:, 0] != uniform.params["psi"][:, 0]).all()
+
+
+def test_a_chain_without_f_predicts_nothing():
+    method, state, _ = run(keep_latents=False)
+    assert list(state.params) == ["psi"]
+    with pytest.raises(UserError, match="set keep_latents=true"):
+        method.predict(state, torch.zeros(CHAINS, 2, 2, dtype=F64), keys())
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "reason"),
+    [
+        ("multiclass", {}, "likelihood logit is for binary data"),
+        ("binary", {"likelihood": "ordinal"}, "likelihood ordinal is for multiclass data"),
+        ("counts", {"likelihood": "poisson"}, ""),
+        ("binary", {"sampler": "pm", "approximation": "ep"}, "is for the probit likelihood, not logit"),
+        ("binary", {"latents": "none"}, "needs an operator of f"),
+        ("binary", {"latents": "none", "sampler": "khr"}, ""),
+    ],
+)
+def test_impossible_settings(task, settings, reason):
+    said = Hyperparameters(**settings).impossible(task)
+    assert reason in said if reason else said == ""
+
+
+def test_the_predictive_mixes_over_kept_states():
+    method, state, _ = run()
+    x = torch.from_numpy(np.random.default_rng(5).random((CHAINS, 4, 2)))
+    params = state.params
+    state.samples = {name: [value, value + 0.3] for name, value in params.items()}
+    mixed = method.predict(state, x, keys())[0].probabilities()
+    parts = []
+    for shift in (0.0, 0.3):
+        state.samples = {name: [value + shift] for name, value in params.items()}
+        parts.append(method.predict(state, x, keys())[0].probabilities())
+    np.testing.assert_allclose(mixed, np.mean(parts, 0), rtol=1e-12)

@@ -1,0 +1,209 @@
+"""Figures and tables of samplers, and of classifiers by the number of training rows."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from synthetic_samplers import (
+    CHAINS,
+    CHECKPOINTS,
+    CUBIC,
+    RHO,
+    build_estimates,
+    build_samplers,
+    build_sizes,
+    build_weights,
+)
+from synthetic_study import build
+
+from gpbench.report import efficiency
+from gpbench.report.figures import FIGURES, abstention, chain_traces
+from gpbench.report.scorecard import scorecard
+from gpbench.report.sizes import scores_by_n
+from gpbench.report.tables import TABLES
+from gpbench.report.view import View
+
+SAMPLERS = ("r_hat", "ess_per_operation", "chain_traces")
+
+
+@pytest.fixture(scope="module")
+def view(tmp_path_factory):
+    return View(build_samplers(tmp_path_factory.mktemp("samplers") / "s"))
+
+
+@pytest.fixture(scope="module")
+def sizes(tmp_path_factory):
+    return View(build_sizes(tmp_path_factory.mktemp("sizes") / "s"))
+
+
+def texts(figure):
+    return " | ".join(item.get_text() for item in figure.findobj(lambda artist: hasattr(artist, "get_text")))
+
+
+def test_the_limit_of_two_chains_of_two_draws_by_hand():
+    """(0, 2) and (2, 4): b = W = 2, so R-hat^2 = 1/2 + 3/2. Both variances are 2, so the limit has the 97.5 % quantile
+    of chi-squared with one degree of freedom, 5.0239, before the second term."""
+    limit = efficiency.upper_limit(np.sqrt(2.0), np.array([2.0, 2.0]), 2)
+    assert limit**2 == pytest.approx(0.5 + 1.5 * 5.0239, rel=1e-5)
+
+
+def test_the_limit_of_three_chains_has_the_quantile_of_a_table():
+    """Variances 1, 2, 3: W = 2, var(W) = 1/3, v = 24; F(0.975; 2, 24) = 4.3187."""
+    limit = efficiency.upper_limit(1.5, np.array([1.0, 2.0, 3.0]), 100)
+    assert limit**2 == pytest.approx(0.99 + 4.3187 * (1.5**2 - 0.99), rel=1e-4)
+
+
+def test_the_slowest_variable_speaks_for_a_split(view):
+    found = efficiency.shrinkage(view).set_index(["dataset", "method", "split", "iteration"])
+    assert len(found) == 2 * len(RHO) * 4 * len(CHECKPOINTS)
+    prefixes = view.probe("prefixes").query("dataset == 'boston' and method == 'bsgp_2' and split == 1")
+    rows = prefixes[prefixes["iteration"] == 800].groupby("quantity")
+    ratio = (1 + 1 / CHAINS) * rows["mean"].var() / rows["variance"].mean()
+    assert found.loc["boston", "bsgp_2", 1, 800]["r_hat"] == pytest.approx(np.sqrt(799 / 800 + ratio.max()))
+    assert (found["upper"] >= found["r_hat"]).all()
+
+
+def test_efficiency_says_what_draws_are_worth(view):
+    table = TABLES["efficiency"](view)
+    rows = table.shown[table.shown["data set"] == "boston"].set_index("method")
+    assert list(rows["splits x chains"]) == ["4 x 4"] * 3
+    assert list(rows["acceptance %"]) == ["70 / 25"] * 3
+    assert ["✗ 4/4" in text for text in rows["min ESS"]] == [False, False, True]
+    assert rows.loc["BSGP (2 layers)", "ESS per operation"] == "-", "it takes no operation of O(n^3)"
+    data = table.data.set_index(["dataset", "method"]).loc[("boston", "bsgp_1")]
+    assert data["ess_per_cubic"] == pytest.approx(data["ess_min"] / CUBIC["bsgp_1"])
+    assert data["ess_min_sd"] > 0
+    assert data["chains"] == 16
+    medians = efficiency.shrinkage(view).query("dataset == 'boston' and method == 'bsgp_1' and iteration == 2000")
+    assert data["r_hat_classic_2000"] == medians["r_hat"].median()
+
+
+def test_the_order_of_convergence_is_that_of_the_autocorrelations(view):
+    table = TABLES["convergence_order"](view)
+    assert list(table.shown["order"]) == ["1|2|3", "1|2|3"]
+    assert list(table.shown["iterations"]) == ["2000", "2000"]
+    assert table.data["p"].max() <= 0.05
+    assert len(table.data) == 6
+
+
+def test_methods_that_are_not_told_apart_share_a_place(tmp_path):
+    """Three splits of the same chains under two names tie."""
+    folder = build_samplers(tmp_path / "s", ("svgp", "bsgp_1"), ("boston",), 3)
+    moments = pd.read_parquet(folder / "prefixes.parquet")
+    of_svgp = moments[moments["fit_id"].str.startswith("svgp")]
+    copied = of_svgp.assign(fit_id=of_svgp["fit_id"].str.replace("svgp", "bsgp_1"))
+    pd.concat([of_svgp, copied]).to_parquet(folder / "prefixes.parquet")
+    assert list(TABLES["convergence_order"](View(folder)).shown["order"]) == ["1,2"]
+
+
+def test_curves_of_r_hat_hold_the_medians(view):
+    axis = FIGURES["r_hat"].draw(view).axes[0]
+    found = efficiency.shrinkage(view).query("dataset == 'boston' and method == 'svgp'")
+    medians = found.groupby("iteration")["r_hat"].median()
+    np.testing.assert_allclose(axis.get_lines()[0].get_ydata(orig=False), np.maximum(medians - 1, 1e-3), rtol=1e-9)
+    assert list(axis.get_lines()[0].get_xdata(orig=False)) == list(CHECKPOINTS)
+
+
+def test_marks_of_ess_hold_the_means(view):
+    fits = view.done.query("dataset == 'boston'").groupby("method", sort=False)
+    raw, per_operation = (bars.lines[0] for bars in FIGURES["ess_per_operation"].draw(view).axes[0].containers)
+    drawn = dict(zip(np.round(raw.get_ydata(orig=False)), raw.get_xdata(orig=False), strict=True))
+    np.testing.assert_allclose([drawn[i] for i in range(3)], fits["ess_percent"].mean()[list(RHO)])
+    assert len(raw.get_xdata(orig=False)) == 3
+    drawn = per_operation.get_xdata(orig=False)
+    expected = fits["ess_percent"].mean()[["svgp", "bsgp_1"]] / [CUBIC["svgp"], CUBIC["bsgp_1"]]
+    np.testing.assert_allclose(np.sort(drawn)[::-1], expected)  # the third takes no such operation
+
+
+def test_a_published_ess_is_an_open_mark_below_ours(tmp_path):
+    folder = build_samplers(tmp_path / "s", ("svgp", "bsgp_1"), ("boston",), 2)
+    row = {"source": "someone2020", "item": "Table 1", "dataset": "boston", "method_printed": "MH", "setting": ""}
+    row |= {"metric_printed": "ESS", "protocol": "common", "scale": "", "spread": 2.0, "spread_kind": "sample sd"}
+    row |= {"splits": 2, "ours_method": "bsgp_1", "ours_metric": "ess_percent", "factor": 1.0, "reason": "", "note": ""}
+    scorecard(View(folder), pd.DataFrame([row | {"value": 8.0}])).to_csv(folder / "scorecard.csv", index=False)
+    axis = FIGURES["ess_per_operation"].draw(View(folder)).axes[0]
+    (mark,) = [bars.lines[0] for bars in axis.containers if bars.lines[0].get_fillstyle() == "none"]
+    assert mark.get_xdata(orig=False) == [8.0]
+    assert 0.5 < mark.get_ydata(orig=False)[0] < 1.5
+
+
+def test_chains_of_every_sampler_have_a_row(view):
+    figure = FIGURES["chain_traces"].draw(view)
+    assert len(figure.axes) == 2 * len(RHO) * 3
+    trace, acf, shrink = figure.axes[6:9]
+    assert len(trace.get_lines()) == CHAINS
+    assert len(acf.get_lines()) == CHAINS + 1
+    assert acf.get_lines()[-1].get_xdata(orig=False)[1] == 2, "draws are thinned by two"
+    assert shrink.get_title("right") == "✗ 4/4 splits"
+
+
+def test_autocorrelation_by_hand():
+    np.testing.assert_allclose(chain_traces.autocorrelation(np.array([1.0, -1, 1, -1]), 3), [1, -0.75, 0.5, -0.25])
+    assert np.isnan(chain_traces.autocorrelation(np.ones(5), 3)).all()
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_nothing_finished_is_said(tmp_path, name):
+    folder = build_samplers(tmp_path / "s", status=lambda *_: ("failed", "no memory"))
+    assert "No chains" in texts(FIGURES[name].draw(View(folder)))
+    assert TABLES["efficiency"](View(folder)).shown.empty
+
+
+def test_a_curve_of_splits_ends_where_fewer_than_half_reach():
+    """Straight lines to a degree of 1, 1/2 and 1/4."""
+    curves = [(np.array([0.0, end]), np.array([0.0, end])) for end in (1.0, 0.5, 0.25)]
+    mean = abstention.mean_curve(curves)
+    np.testing.assert_allclose(mean[abstention.GRID <= 0.5], abstention.GRID[abstention.GRID <= 0.5], atol=1e-12)
+    assert np.isnan(mean[abstention.GRID > 0.5]).all()
+
+
+def test_abstention_is_of_the_smallest_size(sizes):
+    shown = texts(FIGURES["abstention"].draw(sizes))
+    assert "10 training rows, 4 splits" in shown
+    assert "50 training rows" not in shown
+
+
+def test_rejection_begins_at_the_accuracy(tmp_path):
+    view = View(build(tmp_path / "s", ["svgp"], ["digits"], 3))
+    (axis,) = FIGURES["reject"].draw(view).axes
+    points = view.points.assign(right=view.points["modal"] == view.points["y"])
+    assert axis.get_lines()[0].get_ydata(orig=False)[0] == pytest.approx(
+        points.groupby("fit_id")["right"].mean().mean()
+    )
+
+
+def test_scores_are_averaged_at_each_size(sizes):
+    first = FIGURES["score_against_n"].draw(sizes).axes[0].containers[0].lines[0]
+    fits = sizes.done.query("dataset == 'banana' and method == 'svgp'").groupby("n_train")["accuracy"]
+    np.testing.assert_allclose(first.get_ydata(orig=False), fits.mean())
+    table = scores_by_n(sizes)
+    row = table.shown.query("`data set` == 'banana' and rows == 50 and metric == 'accuracy'").iloc[0]
+    assert row["SVGP"] == f"**{fits.mean()[50]:.3f} ± {fits.std()[50]:.3f} (4)**"
+    assert row["Constant"].endswith("(4) <"), "worse by 0.1 at a noise of 0.01"
+    data = table.data.query("dataset == 'banana' and n_train == 50 and metric == 'accuracy' and method == 'constant'")
+    assert data["lower"].item() < data["difference"].item() < data["upper"].item() < 0
+
+
+def test_boxes_of_weights_hold_the_quartiles_of_all_chains_of_the_first_split(tmp_path):
+    view = View(build_weights(tmp_path / "s"))
+    (axis,) = FIGURES["weights"].draw(view).axes
+    kept = view.probe("weights").query("split == 0")
+    assert [label.get_text() for label in axis.get_xticklabels()] == ["class 0", "class 1"]
+    assert [text.get_text() for text in axis.get_legend().get_texts()] == ["source 0", "source 1"]
+    boxes = [np.unique(box.get_path().vertices[:, 1]) for box in axis.patches]
+    found = kept.groupby(["source", "class"])["weight"].quantile([0.25, 0.75])
+    np.testing.assert_allclose(np.ravel([(low, high) for low, *_, high in boxes]), found)
+
+
+def test_estimates_give_the_posterior_and_their_quantiles(tmp_path):
+    """Mean and quantiles of log-normal estimates around a Gaussian likelihood, on the scale of an area of 1."""
+    laplace, _, ep, _ = FIGURES["estimator"].draw(View(build_estimates(tmp_path / "s"))).axes
+    mean, prior, *limits = laplace.get_lines()
+    x = mean.get_xdata()
+    np.testing.assert_allclose(prior.get_ydata(), 0.7 * np.exp(x - 0.7 * np.exp(x)))  # exponential, of its logarithm
+    posterior = np.exp(-((x + 1) ** 2) / 0.18) * prior.get_ydata()
+    posterior /= np.trapezoid(posterior, x)
+    np.testing.assert_allclose(mean.get_ydata(), posterior, rtol=0.03)  # 400 estimates: 0.1 / 20, six times
+    for line, sd, z in zip(limits, (0.5, 0.5, 0.1, 0.1), (-1.96, 1.96, -1.96, 1.96), strict=True):
+        ratio = np.log(line.get_ydata() / posterior)
+        np.testing.assert_allclose(np.median(ratio), z * sd - sd**2 / 2, atol=0.1 * sd)
+    assert len(ep.get_lines()) == 4, "one number of samples only"

@@ -1,0 +1,241 @@
+"""The samplers of the multinomial logit GP: every approach by the joint-distribution test (geweke2004), derivatives by
+finite differences, and a posterior by brute force."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from multinomial_cases import F64, approach, generator, normals, one_hot, prior_draws
+from scipy import stats
+
+from gpbench.sampling.latent import multinomial, weights
+
+ROWS, FUNCTIONS, SOURCES = 3, 3, 2
+APPROACHES = {
+    "a": (3000, 8, 0.9, 0.9),
+    "b": (3000, 8, 0.9, 0.9),
+    "c": (600, 5, 0.7, 0.9),
+    "d": (600, 4, 0.7, 0.5),
+    "e": (3000, 8, 0.9, 1.0),
+    "f": (600, 5, 0.7, 1.0),
+    "dirichlet": (3000, 8, 0.9, 0.7),
+}
+"""Approach -> chains, transitions, and step sizes of f and of theta with which some proposals are refused."""
+LEVEL = 0.01
+"""Of all approaches together."""
+
+
+def functions(model, state, simplex):
+    """Bounded functions of the joint law `[chains, functions]`."""
+    f, theta, y = state["f"], state["theta"], model.y
+    rank = theta.exp() if simplex else torch.from_numpy(stats.gamma(2, scale=0.5).cdf(theta.exp().numpy()))
+    t = torch.tanh(f / 2)
+    fit = (model.log_lik(f) / 2).exp()
+    alpha = torch.tanh(state["log_concentration"].exp())
+    parts = [
+        rank.flatten(1),
+        rank.square().flatten(1),
+        (rank[:, :, :1] * rank[:, :, 1:]).flatten(1),
+        t.flatten(1),
+        t.square().flatten(1),
+        (t[:, :, :1] * t[:, :, 1:]).flatten(1),
+        (t[:, :1] * t[:, 1:]).flatten(1),
+        (rank[..., None] * t[:, :, None, :2].square()).flatten(1),
+        (y * t).flatten(1),
+        y[:, 1:].flatten(1),
+        (rank[..., None] * y[:, :, None, :1]).flatten(1),
+        torch.stack([fit, fit.square(), fit * rank[:, 0, 0]], 1),
+    ]
+    if simplex:
+        parts += [torch.stack([alpha, alpha.square(), alpha * rank.square().sum((1, 2))], 1)]
+    return torch.cat(parts, 1)
+
+
+def z_scores(name, seed=1):
+    """Of chains that start from the joint law, after transitions and new y in turns, against fresh draws."""
+    (chains, rounds, *steps), simplex, rng = APPROACHES[name], name == "dirichlet", np.random.default_rng(seed)
+    model, state = prior_draws(chains, ROWS, FUNCTIONS, SOURCES, seed, simplex)
+    acceptances = []
+    for _ in range(rounds):
+        operator = approach(name, model, 2, *steps)
+        state, info = operator.step(operator.init(state), generator(operator, rng, chains, ROWS))
+        acceptances.append([float(info[f"{part}.acceptance"].mean()) for part in ("latents", "theta")])
+        model = dataclasses.replace(model, y=one_hot(rng, state["f"]))
+        state["log_lik"] = model.log_lik(state["f"])
+    ours = functions(model, state, simplex)
+    fresh = functions(*prior_draws(12 * chains, ROWS, FUNCTIONS, SOURCES, seed + 1, simplex), simplex)
+    error = (ours.var(0) / len(ours) + fresh.var(0) / len(fresh)).sqrt()
+    return (ours.mean(0) - fresh.mean(0)) / error, np.mean(acceptances, 0)
+
+
+def limit(z):
+    """The largest |z| that chance allows."""
+    return float(stats.norm.isf(LEVEL / len(APPROACHES) / len(z) / 2))
+
+
+@pytest.mark.parametrize("name", APPROACHES)
+def test_the_posterior_is_left_invariant(name):
+    z, acceptance = z_scores(name)
+    assert ((acceptance > 0.3) & (acceptance < 0.97)).all()  # the Metropolis tests are at work
+    assert float(z.abs().max()) < limit(z), z
+
+
+def test_a_wrong_transition_is_found_out(monkeypatch):
+    monkeypatch.setattr(weights.WeightsWalk, "propose", without_prior)
+    z, _ = z_scores("e")
+    assert float(z.abs().max()) > limit(z)
+
+
+def without_prior(operator, state, generator):
+    jump = generator.normal(operator.functions * operator.sources).reshape(state["theta"].shape)
+    return state["theta"] + operator.step_size(state)[..., None] * jump, torch.zeros_like(state["theta"][..., 0])
+
+
+def test_a_posterior_by_importance_sampling():
+    """Two rows of two classes, where draws from the prior, weighted by the likelihood, tell all."""
+    y = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]], dtype=F64)
+    model, start = prior_draws(200_000, 2, 2, 2, seed=3)
+    weight = dataclasses.replace(model, y=y).log_lik(start["f"]).softmax(0)
+    wanted = torch.stack(seen(start), 1)
+    mean = weight @ wanted
+    error = (weight.square() @ (wanted - mean).square()).sqrt()
+
+    chains, rng = 4000, np.random.default_rng(4)
+    model, state = prior_draws(chains, 2, 2, 2, seed=5)
+    model = dataclasses.replace(model, y=y.expand(chains, -1, -1))
+    operator = approach("e", model, 3, 0.7, 1.0)
+    state = operator.init(model.state(state["theta"], state["f"]))
+    for _ in range(25):
+        state, _ = operator.step(state, generator(operator, rng, chains, 2))
+    ours = torch.stack(seen(state), 1)
+    error = (error.square() + ours.var(0) / chains).sqrt()
+    assert ((mean - wanted.mean(0)).abs() > 10 * error).any()  # the posterior is not the prior
+    z = ((ours.mean(0) - mean) / error).abs()
+    assert float(z.max()) < stats.norm.isf(LEVEL / len(z) / 2), z
+
+
+def seen(state):
+    """Functions of two rows of two classes, of which the first have posterior means unlike those of the prior."""
+    f, w = state["f"], state["theta"].exp()
+    difference = torch.tanh((f[:, 0] - f[:, 1]) / 2)
+    return [
+        difference[:, 0],
+        difference[:, 1],
+        f[:, 0, 0] * f[:, 1, 0],
+        w[:, 0, 0],
+        w[:, 1, 1],
+        w[:, 0, 0] * f[:, 0, 0],
+    ]
+
+
+def latents_target():
+    model, state = prior_draws(3, 3, 3, 2)
+    return multinomial.LatentsTarget(model, state["chol"]), normals(np.random.default_rng(1), 3, 9)
+
+
+def weights_target():
+    model, state = prior_draws(1, 3, 3, 2)
+    return weights.WeightsTarget(model, state["f"]), 0.5 * normals(np.random.default_rng(1), 3, 2)
+
+
+@pytest.mark.parametrize("make", [latents_target, weights_target])
+def test_gradients_and_derivatives_of_the_metric(make):
+    target, position = make()
+    point, size = target.at(position), 1e-5
+
+    def metric(position):
+        factor = target.factor(position)
+        return factor @ factor.mT
+
+    u = normals(np.random.default_rng(2), *position.shape)
+    for k in range(position.shape[1]):
+        step = torch.zeros_like(position)
+        step[:, k] = size
+        slope = (target.at(position + step).value - target.at(position - step).value) / (2 * size)
+        torch.testing.assert_close(point.gradient[:, k], slope, rtol=1e-6, atol=1e-8)
+        changed = (metric(position + step) - metric(position - step)) / (2 * size)
+        trace = torch.linalg.solve(metric(position), changed).diagonal(dim1=1, dim2=2).sum(1)
+        torch.testing.assert_close(point.traces[:, k], trace, rtol=1e-6, atol=1e-8)
+        quadratic = torch.einsum("ri,rij,rj->r", u, changed, u)
+        torch.testing.assert_close(target.quadratics(point, u)[:, k], quadratic, rtol=1e-6, atol=1e-8)
+
+
+def test_the_metric_of_weights_is_the_information_of_f_and_the_curvature_of_the_prior():
+    model, state = prior_draws(40_000, 3, 1, 2, seed=6)
+    theta = torch.tensor([0.3, -0.4], dtype=F64).expand(len(state["f"]), 1, 2)
+    f = (model.factor(theta) @ normals(np.random.default_rng(7), len(theta), 1, 3, 1))[..., 0]
+    target = weights.WeightsTarget(model, f)
+    score = target.point(theta[:, 0]).gradient - model.prior.gradient(theta[:, 0])
+    products = score[:, :, None] * score[:, None]
+    factor = target.factor(theta[:, 0])[0]
+    information = factor @ factor.T - torch.diag(model.prior.curvature(theta[0, 0]))
+    assert ((products.mean(0) - information).abs() < 4 * products.std(0) / len(products) ** 0.5).all()
+
+
+def test_the_metric_of_latent_values_is_that_of_f_in_other_coordinates():
+    target, position = latents_target()
+    f = target.latents(position)
+    pi = f.softmax(1)
+    eye = torch.eye(9, dtype=F64)
+    dense = torch.stack([torch.block_diag(*factors) for factors in target.chol])
+    phi = torch.diag_embed(pi).flatten(1, 2)
+    metric = torch.linalg.inv(dense @ dense.mT) + torch.diag_embed(pi.flatten(1)) - phi @ phi.mT
+    factor = target.factor(position)
+    torch.testing.assert_close(factor @ factor.mT, dense.mT @ metric @ dense, rtol=1e-9, atol=1e-9)
+    assert (factor @ factor.mT - eye).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("name", ["a", "b", "c", "d", "e", "f", "dirichlet"])
+def test_chains_do_not_see_each_other_nor_one_that_is_lost(name):
+    model, state = prior_draws(4, 3, 3, 2, simplex=name == "dirichlet")
+    noise = normals(np.random.default_rng(8), 4, 200)
+    state["f"][2] = torch.nan
+    state["log_lik"] = model.log_lik(state["f"])
+
+    def advance(rows):
+        part = dataclasses.replace(model, grams=model.grams[rows], y=model.y[rows], weight=model.weight[rows])
+        operator = approach(name, part, 2, 0.6, 0.5)
+        size = operator.fixed + 3 * operator.per_row
+        chain = operator.init({key: value[rows] for key, value in state.items()})
+        return operator.step(chain, multinomial.Generator(noise[rows, :size], 3, operator.per_row))
+
+    together, told = advance(slice(0, 4))
+    assert (together["f"][[0, 1, 3]] != state["f"][[0, 1, 3]]).any()
+    assert float(told["latents.acceptance"][2]) == 0
+    assert together["f"][2].isnan().all()
+    for r in (0, 1, 3):
+        alone, _ = advance(slice(r, r + 1))
+        for key in ("f", "theta", "chol", "log_lik"):
+            torch.testing.assert_close(together[key][r : r + 1], alone[key], rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", ["a", "b", "c", "d", "e", "f", "dirichlet"])
+def test_padding_rows_count_for_nothing(name):
+    model, state = prior_draws(2, 3, 3, 2, simplex=name == "dirichlet")
+    pad = torch.nn.functional.pad
+    padded = dataclasses.replace(
+        model, grams=pad(model.grams, (0, 1, 0, 1)), y=pad(model.y, (0, 1)), weight=pad(model.weight, (0, 1))
+    )
+    longer = state | padded.state(state["theta"], pad(state["f"], (0, 1)))
+    ends = []
+    for part, chain, rows in ((model, state, 3), (padded, longer, 4)):
+        operator = approach(name, part, 2, 0.6, 0.5)
+        noise = normals(np.random.default_rng(9), 2, 200)[:, : operator.fixed + 3 * operator.per_row]
+        noise = pad(noise, (0, (rows - 3) * operator.per_row))
+        end, _ = operator.step(operator.init(chain), multinomial.Generator(noise, rows, operator.per_row))
+        ends.append(end)
+    torch.testing.assert_close(ends[1]["theta"], ends[0]["theta"], rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(ends[1]["f"][..., :3], ends[0]["f"], rtol=1e-9, atol=1e-11)
+    assert (ends[1]["f"][..., 3] == 0).all()
+    assert (ends[0]["f"] != state["f"]).any()
+
+
+def test_gammas_of_small_shapes_have_their_law():
+    shapes = torch.full((200_000,), 0.3, dtype=F64)
+    normal, other = normals(np.random.default_rng(10), 2, len(shapes))
+    drawn = weights.log_gammas(shapes, normal, other)
+    assert stats.kstest(drawn.numpy(), stats.loggamma(0.3).cdf).pvalue > 0.01
+    tiny = weights.log_gammas(torch.tensor([1e-4]), torch.tensor([-3.0]), torch.tensor([-3.0]))
+    assert tiny.dtype == torch.float32
+    assert tiny.isfinite().all()

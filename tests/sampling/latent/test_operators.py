@@ -1,0 +1,217 @@
+"""Every transition of f, of psi and of both leaves the posterior invariant (the joint-distribution test of geweke2004);
+gradients and metrics by finite differences and Monte Carlo; chains side by side do not see each other."""
+
+import dataclasses
+
+import geweke
+import numpy as np
+import pytest
+import torch
+
+from gpbench.sampling.latent import latents, parameters, schemes
+from gpbench.sampling.latent.model import Generator, Prior
+
+F64 = torch.float64
+LATENTS = {
+    "mh": 0.7,
+    "mh_v1": 0.7,
+    "mh_v2": 0.7,
+    "elliptical": None,
+    "hmc": 0.15,
+    "hmc_v1": 0.6,
+    "hmc_v2": 0.4,
+    "smmala": 1.0,
+}
+"""Operator -> a step size with which some proposals are refused."""
+THETA = {"mh": 0.7, "hmc": 0.25, "smmala": 1.0}
+
+
+def of_f(name):
+    return lambda model: latents.named(name, model, leapfrogs=5)
+
+
+def joint(name, latent="elliptical", theta="mh", repeats=(1, 1)):
+    return lambda model: schemes.scheme(name, model, latents.named(latent, model, leapfrogs=5), theta, repeats)
+
+
+def sizes(latent, theta=0.5):
+    return {"theta": theta, "sufficient": theta} | ({} if LATENTS[latent] is None else {"latents": LATENTS[latent]})
+
+
+@pytest.mark.parametrize("name", LATENTS)
+def test_transitions_of_f(name):
+    geweke.check(of_f(name), geweke.model(), sizes(name))
+
+
+@pytest.mark.parametrize("likelihood", ["probit", "poisson", "volatility", "ordinal"])
+@pytest.mark.parametrize("name", ["hmc_v1", "smmala"])
+def test_transitions_of_f_with_other_likelihoods(name, likelihood):
+    geweke.check(of_f(name), geweke.model(likelihood), {"latents": 0.3 if name == "hmc_v1" else 0.8})
+
+
+@pytest.mark.parametrize("theta", THETA)
+@pytest.mark.parametrize("scheme", ["sa", "aa"])
+def test_transitions_of_psi(scheme, theta):
+    geweke.check(joint(scheme, theta=theta), geweke.model(chains=2000), sizes("elliptical", THETA[theta]))
+
+
+@pytest.mark.parametrize("theta", THETA)
+def test_transitions_of_lengthscales_and_exact_draws_of_the_variance(theta):
+    model = geweke.model(chains=2000, variance=geweke.INVERSE)
+    geweke.check(joint("sa", theta=theta), model, sizes("elliptical", THETA[theta]))
+
+
+@pytest.mark.parametrize("variance", [geweke.VARIANCE, geweke.INVERSE])
+def test_interweaving(variance):
+    geweke.check(joint("asis", "hmc_v2"), geweke.model(variance=variance, ard=False), sizes("hmc_v2"))
+
+
+def test_operators_that_keep_something_of_k_follow_psi():
+    for latent in ("hmc_v1", "smmala"):
+        geweke.check(joint("aa", latent, repeats=(2, 2)), geweke.model(chains=2000), sizes(latent), rounds=6)
+
+
+def test_wrong_transitions_are_found_out():
+    class Biased(latents.PriorReversible):
+        def step(self, state, generator):
+            state, info = super().step(state, generator)
+            f = state["f"] * 0.97
+            return state | {"f": f, "log_lik": self.model.log_lik(f)}, info
+
+    class NoJacobian(parameters.ParameterWalk):
+        def value(self, state):
+            return super().value(state) - 0.3 * state["psi"].sum(1)
+
+    geweke.fails(Biased, geweke.model(), sizes("mh_v2"))
+
+    def wrong(model):
+        part = NoJacobian(parameters.Ancillary(model))
+        return schemes.Sequence(model, [latents.EllipticalSlice(model), part])
+
+    geweke.fails(wrong, geweke.model(), sizes("elliptical"))
+
+
+def places(target, ard, variance, seed=0):
+    """Some chains, the target, and its place there."""
+    rng = np.random.default_rng(seed)
+    model = geweke.model("logit", 6, ard=ard, variance=variance)
+    psi, f, y = geweke.joint_draw(model, rng)
+    model = dataclasses.replace(model, y=y)
+    state = model.state(psi, f)
+    other = psi + 0.1 * torch.from_numpy(rng.standard_normal(psi.shape))
+    return target(model), state, other
+
+
+@pytest.mark.parametrize("target", [parameters.Sufficient, parameters.Ancillary])
+@pytest.mark.parametrize("ard", [True, False])
+@pytest.mark.parametrize("variance", [geweke.VARIANCE, 2.0])
+def test_gradients_of_psi(target, ard, variance):
+    conditional, state, psi = places(target, ard, variance)
+    gradient = conditional.at(state, psi, gradient=True).gradient
+    for p in range(psi.shape[1]):
+        step = torch.zeros_like(psi)
+        step[:, p] = 1e-5
+        difference = (conditional.at(state, psi + step).value - conditional.at(state, psi - step).value) / 2e-5
+        torch.testing.assert_close(gradient[:, p], difference, rtol=1e-6, atol=1e-6)
+
+
+def test_the_metric_given_f_is_the_information_of_psi():
+    conditional, state, psi = places(parameters.Sufficient, True, geweke.VARIANCE)
+    model, draws = conditional.model, 20_000
+    metric = conditional.at(state, psi, gradient=True, metric=True).metric
+    prior = torch.diag_embed(model.prior_curvature(psi))
+    data = {key: getattr(model, key)[:1] for key in ("x", "y", "weight")}
+    one = dataclasses.replace(model, **{key: part.expand(draws, *part.shape[1:]) for key, part in data.items()})
+    psi = psi[:1].expand(draws, -1)
+    f = (one.factor(psi) @ torch.from_numpy(np.random.default_rng(1).standard_normal((draws, 4, 1))))[..., 0]
+    score = parameters.Sufficient(one).at({"f": f}, psi, gradient=True).gradient - one.prior_gradient(psi)
+    products = score[:, :, None] * score[:, None, :]
+    error = products.std(0) / draws**0.5
+    assert ((products.mean(0) - (metric - prior)[0]).abs() < 4.5 * error).all()
+
+
+def test_the_metric_given_nu_is_that_of_f():
+    conditional, state, psi = places(parameters.Ancillary, True, geweke.VARIANCE)
+    model = conditional.model
+    metric = conditional.at(state, psi, gradient=True, metric=True).metric
+    slopes = []
+    for p in range(psi.shape[1]):
+        step = torch.zeros_like(psi)
+        step[:, p] = 1e-5
+        ends = [conditional.at(state, psi + sign * step).state["f"] for sign in (1, -1)]
+        slopes.append((ends[0] - ends[1]) / 2e-5)
+    slopes = torch.stack(slopes, 1)
+    information = model.information(conditional.at(state, psi).state["f"])
+    expected = (slopes * information[:, None]) @ slopes.mT + torch.diag_embed(model.prior_curvature(psi))
+    torch.testing.assert_close(metric, expected, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("inverse", [False, True])
+def test_priors(inverse):
+    prior = Prior(2.5, 1.5, inverse)
+    psi = torch.linspace(-3, 3, 2001, dtype=F64)
+    step = 1e-4
+    difference = (prior.log_density(psi + step) - prior.log_density(psi - step)) / (2 * step)
+    torch.testing.assert_close(prior.gradient(psi), difference, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        prior.curvature(psi),
+        -(prior.gradient(psi + step) - prior.gradient(psi - step)) / (2 * step),
+        rtol=1e-6,
+        atol=1e-6,
+    )
+    # the quantile of the middle has as much mass below as above
+    wide = torch.linspace(-14, 14, 200_001, dtype=F64)
+    mass = prior.log_density(wide).exp()
+    below = mass[wide < prior.quantile(torch.tensor([0.3], dtype=F64))].sum() / mass.sum()
+    assert float(below) == pytest.approx(0.3, abs=1e-3)
+
+
+def pad(values, count=1):
+    """Zeros behind the last axis."""
+    return torch.nn.functional.pad(values, (0, count))
+
+
+@pytest.mark.parametrize("latent", LATENTS)
+@pytest.mark.parametrize("scheme", ["sa", "aa", "asis"])
+def test_chains_do_not_see_each_other_and_padding_counts_for_nothing(scheme, latent):
+    rng = np.random.default_rng(3)
+    model = geweke.model(chains=5, variance=geweke.INVERSE)
+    psi, f, y = geweke.joint_draw(model, rng)
+    model = dataclasses.replace(model, y=y)
+    make, theta = joint(scheme, latent, "hmc" if latent == "hmc" else "mh"), sizes(latent)
+    operator = make(model)
+    noise = torch.from_numpy(rng.standard_normal((5, operator.fixed + 4 * operator.per_row)))
+    together, info = operator.step(geweke.start(operator, psi, f, theta), Generator(noise, 4, operator.per_row))
+    for r in range(5):
+        one = slice(r, r + 1)
+        data = {"x": pad(model.x[one].mT).mT, "y": pad(model.y[one]), "weight": pad(model.weight[one])}
+        operator = make(dataclasses.replace(model, **data))
+        state = geweke.start(operator, psi[one], pad(f[one]), theta)
+        own = pad(noise[one], operator.per_row)
+        alone, told = operator.step(state, Generator(own, 5, operator.per_row))
+        for key in ("psi", "f", "log_lik"):
+            expected = pad(together[key][one]) if key == "f" else together[key][one]
+            torch.testing.assert_close(alone[key], expected, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(told["latents.acceptance"], info["latents.acceptance"][one], rtol=1e-8, atol=0)
+
+
+def test_a_chain_that_is_not_a_number_stays_alone():
+    model = geweke.model(chains=3)
+    psi, f, y = geweke.joint_draw(model, np.random.default_rng(0))
+    psi[1], model = torch.nan, dataclasses.replace(model, y=y)
+    for latent in LATENTS:
+        operator = joint("aa", latent)(model)
+        noise = torch.from_numpy(np.random.default_rng(1).standard_normal((3, operator.fixed + 4 * operator.per_row)))
+        state, _ = operator.step(geweke.start(operator, psi, f, sizes(latent)), Generator(noise, 4, operator.per_row))
+        assert state["f"][[0, 2]].isfinite().all()
+        assert state["psi"][[0, 2]].isfinite().all()
+
+
+def test_more_random_numbers_than_announced_are_refused():
+    generator = Generator(torch.zeros(2, 7), 3, 2)
+    generator.normal(1)
+    generator.latents(2)
+    with pytest.raises(ValueError, match="more than the 1 random numbers"):
+        generator.normal(1)
+    with pytest.raises(ValueError, match="more than the 2 numbers a row"):
+        generator.latent()

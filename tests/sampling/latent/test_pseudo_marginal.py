@@ -1,0 +1,203 @@
+"""Estimates of the evidence are unbiased, pseudo-marginal chains exact, and approximate ones as said."""
+
+import dataclasses
+import math
+
+import company
+import geweke
+import numpy as np
+import pytest
+import test_quadrature as quadrature
+import torch
+
+from gpbench.errors import UserError
+from gpbench.gp import latent_likelihoods
+from gpbench.sampling.latent import latents
+from gpbench.sampling.latent import pseudo_marginal as pm
+from gpbench.sampling.latent.approximations import Gaussian
+from gpbench.sampling.latent.model import Generator, solve
+
+F64 = torch.float64
+LAWS = [quadrature._law(prior) for prior in (quadrature.LENGTHSCALE, quadrature.VARIANCE)]
+CASES = [("laplace", name) for name in latent_likelihoods.TASKS] + [("ep", "probit")]
+
+
+def log_evidence(name, rows, psi=quadrature.PSI):
+    """log p(y | psi), by brute force."""
+    nu, log_weight = quadrature.nodes(rows, 61)
+    f = nu @ quadrature.factor(psi, rows).mT
+    return np.logaddexp.reduce(log_weight + quadrature.log_likelihood(name, f)) - np.logaddexp.reduce(log_weight)
+
+
+def estimates(kind, name, rows, count, num_importance, seed):
+    """log p^ of independent draws at the psi known, `[count]`; the rows and one of padding."""
+    model = quadrature.model(name, rows, 1, quadrature.VARIANCE)
+    psi = torch.tensor(quadrature.PSI, dtype=F64)[None]
+    chol = model.factor(psi)
+    q = pm.APPROXIMATIONS[kind](model, psi, chol)
+    shared = {field.name: getattr(q, field.name) for field in dataclasses.fields(Gaussian)}
+    shared = Gaussian(**{name: part.expand(count, *part.shape[1:]) for name, part in shared.items()})
+    normals = torch.from_numpy(np.random.default_rng(seed).standard_normal((count, num_importance, rows + 1)))
+    normals[:, :, rows] = 0
+    many = quadrature.model(name, rows, count, quadrature.VARIANCE)
+    return pm.log_estimate(many, chol.expand(count, -1, -1), shared, normals).numpy()
+
+
+@pytest.mark.parametrize("num_importance", [1, 64])
+@pytest.mark.parametrize("rows", [2, 3])
+@pytest.mark.parametrize(("kind", "name"), CASES)
+def test_estimates_are_unbiased(kind, name, rows, num_importance):
+    ratio = np.exp(estimates(kind, name, rows, 64_000 // num_importance, num_importance, 0) - log_evidence(name, rows))
+    error = ratio.std(ddof=1) / math.sqrt(len(ratio))
+    assert abs(ratio.mean() - 1) < 3 * error
+    assert error < 0.01
+
+
+def sampler(kind="laplace", num_importance=1, latent=None, repeats=(1, 1), operator=pm.PseudoMarginal):
+    def make(model):
+        return operator(model, kind, num_importance, latent and latents.named(latent, model), *repeats)
+
+    return make
+
+
+def transition(keep):
+    """A step of a chain with an estimate that goes with its f, as in the long run; keep=False: with any estimate."""
+
+    def advance(operator, state, rng):
+        chains, rows = operator.model.weight.shape
+        q = operator.approximate(operator.model, state["psi"], state["chol"])
+        z = torch.from_numpy(rng.standard_normal((chains, operator.num_importance, rows)))
+        if keep:
+            z[:, 0] = q.coordinates(solve(state["chol"], state["f"]))
+        estimate = pm.log_estimate(operator.model, state["chol"], q, z)
+        known = {"theta.log_estimate": estimate, "theta.tuning": 0 * estimate, "theta.estimated": 0 * estimate + 1}
+        return geweke.advance(operator, state | known, rng)
+
+    return advance
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("probit", sampler("laplace", 1)),
+        ("probit", sampler("ep", 1, "hmc_v2")),
+        ("probit", sampler("ep", 8, "elliptical", (2, 2))),
+        ("ordinal", sampler("laplace", 8)),
+        ("volatility", sampler("laplace", 2, "smmala")),
+    ],
+)
+def test_the_joint_distribution(name, make):
+    model = geweke.model(name, chains=3000)
+    geweke.check(make, model, {"theta": 0.7, "latents": 0.6}, rounds=6, transition=transition(keep=True))
+
+
+def test_an_estimate_that_does_not_go_with_the_state_is_found_out():
+    model = geweke.model("volatility", chains=3000)
+    geweke.fails(sampler("laplace", 1), model, {"theta": 0.7}, rounds=6, transition=transition(keep=False))
+
+
+def test_the_approximate_posterior_is_that_of_the_approximate_evidence():
+    count, rng = 4000, np.random.default_rng(0)
+    model = quadrature.model("poisson", 3, count, quadrature.VARIANCE)
+    psi = torch.from_numpy(np.log([law.rvs(count, random_state=rng) for law in LAWS]).T)
+    operator = pm.Marginal(model)
+    state = operator.init(model.state(psi, torch.zeros_like(model.weight)))
+    state["theta.step_size"] = torch.full((count,), 0.9, dtype=F64)
+    for _ in range(30):
+        state, _ = geweke.advance(operator, state, rng)
+    found = quadrature.ranks_of(state["psi"].numpy(), quadrature.VARIANCE)
+    ranks = (np.arange(30) + 0.5) / 30
+    psi = np.log([law.ppf(ranks) for law in LAWS])
+    grid = torch.from_numpy(np.stack(np.meshgrid(*psi, indexing="ij"), -1).reshape(-1, 2))
+    on_grid = quadrature.model("poisson", 3, len(grid), quadrature.VARIANCE)
+    weight = pm.APPROXIMATIONS["laplace"](on_grid, grid, on_grid.factor(grid)).log_evidence.exp().numpy()
+    expected = weight @ quadrature.ranks_of(grid.numpy(), quadrature.VARIANCE) / weight.sum()
+    assert (np.abs(found.mean(0) - expected) < 3 * found.std(0) / math.sqrt(count)).all()
+    # y tells something: the prior has mean 1/2
+    assert (np.abs(expected - 0.5) > 6 * found.std(0) / math.sqrt(count)).any()
+
+
+def test_burn_in_takes_the_approximate_evidence_and_then_one_estimate_for_good():
+    model, psi, f = company.chains("probit", 50)
+    operator = sampler("ep", 4)(model)
+    state = operator.init(model.state(psi, f)) | {"theta.step_size": torch.full((50,), 0.7, dtype=F64)}
+    rng = np.random.default_rng(0)
+
+    def evidence(state):
+        return pm.APPROXIMATIONS["ep"](model, state["psi"], state["chol"]).log_evidence
+
+    for _ in range(3):
+        state, info = geweke.advance(operator, state, rng)
+        torch.testing.assert_close(state["theta.log_estimate"], evidence(state), rtol=1e-9, atol=1e-9)
+    # the first step after it finds the estimate of where the chain is, and stays there
+    psi = state["psi"]
+    state, info = geweke.advance(operator, state | {"theta.tuning": torch.zeros(50, dtype=F64)}, rng)
+    assert torch.equal(state["psi"], psi)
+    assert (info["theta.acceptance"] == 1).all()
+    gap = state["theta.log_estimate"] - evidence(state)
+    assert ((gap != 0) & (gap.abs() < 1)).all()
+    for _ in range(3):
+        before = state
+        state, _ = geweke.advance(operator, state, rng)
+        moved = (state["psi"] != before["psi"]).any(1)
+        assert moved.any()
+        assert not moved.all()
+        same = state["theta.log_estimate"] == before["theta.log_estimate"]
+        assert torch.equal(same, ~moved)
+        assert torch.equal((state["f"] == before["f"]).all(1), ~moved)
+
+
+def test_a_grid_of_estimates():
+    model, psi, f = company.chains("probit", 3, ard=False, variance=2.0)
+    grid = torch.tensor([-2.0, -1.0, 0.5], dtype=F64)
+    operator = pm.Estimator(model, grid, "ep", num_importance=5)
+    state = operator.init(model.state(psi, f))
+    noise = torch.from_numpy(np.random.default_rng(0).standard_normal((3, 4 * operator.per_row)))
+    found = operator.step(state, Generator(noise, 4, operator.per_row))[0]["log_estimate"]
+    same = Generator(noise, 4, operator.per_row)
+    for g, log_tau in enumerate(grid):
+        at = torch.full((3, 1), log_tau, dtype=F64)
+        chol = model.factor(at)
+        expected = pm.log_estimate(model, chol, pm.APPROXIMATIONS["ep"](model, at, chol), same.latents(5))
+        torch.testing.assert_close(found[:, g], expected)
+    assert (found - state["log_estimate"]).abs().max() < 1  # at first it is the approximate evidence
+    with pytest.raises(UserError, match="set outputscale"):
+        pm.Estimator(geweke.model(), grid)
+
+
+def test_operations_are_counted():
+    model, psi, f = company.chains("probit", 4)
+    for kind, cubic in (("laplace", lambda steps: steps + 3), ("ep", lambda sweeps: 4 * sweeps + 3)):
+        operator = sampler(kind, 2, "elliptical", (3, 2))(model)
+        state = operator.init(model.state(psi, f)) | {"theta.step_size": torch.zeros(4, dtype=F64)}
+        _, info = geweke.advance(operator, state, np.random.default_rng(0))
+        iterations = pm.APPROXIMATIONS[kind](model, psi, state["chol"]).iterations
+        found = info["cholesky"] + info["product"] + info.get("inverse", 0.0)
+        torch.testing.assert_close(found, 2 * cubic(iterations))
+        assert (info["theta.acceptance"] == 1).all()
+        assert info["latents.acceptance"].shape == (4,)
+
+
+def grid_of(model):
+    return pm.Estimator(model, torch.tensor([-1.0, 0.0]).to(model.x), num_importance=3)
+
+
+MOVING = {"theta.step_size": 0.5, "theta.tuning": 0.0, "latents.step_size": 0.3}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+@pytest.mark.parametrize(
+    ("name", "make", "settings"),
+    [
+        ("probit", sampler("ep", 3, "hmc_v1", (2, 2)), MOVING),
+        ("poisson", sampler("laplace", 1), MOVING),
+        ("logit", sampler("laplace", 3, "elliptical"), MOVING | {"theta.tuning": 1.0}),
+        ("probit", lambda model: pm.Marginal(model, "ep", 2), MOVING),
+    ],
+)
+def test_chains_do_not_see_each_other(name, make, settings, dtype):
+    company.check(make, name, settings, dtype)
+
+
+def test_estimates_do_not_see_each_other():
+    company.check(grid_of, "ordinal", {}, ard=False, variance=2.0)

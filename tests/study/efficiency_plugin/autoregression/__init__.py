@@ -1,0 +1,1 @@
+"""Chains whose autocorrelation is known."""
