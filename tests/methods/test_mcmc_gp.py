@@ -179,6 +179,13 @@ def test_starts():
     assert (prior.params["psi"][:, 0] != uniform.params["psi"][:, 0]).all()
 
 
+def test_joint_updates_start_where_they_can_leave():
+    # far from the mode the weight of f is so large that hardly any proposal is accepted
+    _, state, history = run(sampler="khr", latents="none", start="uniform")
+    moved = [(after["psi"] != before["psi"]).any(1) for before, after in zip(history, history[1:], strict=False)]
+    assert torch.stack(moved).any(0).all()
+
+
 def test_a_chain_without_f_predicts_nothing():
     method, state, _ = run(keep_latents=False)
     assert list(state.params) == ["psi"]

@@ -31,8 +31,8 @@ from gpbench.evaluation.predictive import Predictive
 from gpbench.gp import latent_likelihoods
 from gpbench.hyper import Fraction, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods.base import Batch, SamplerMethod, State, TrainingSet
-from gpbench.sampling.latent import joint, latents, pseudo_marginal, schemes
-from gpbench.sampling.latent.model import COUNTS, Generator, Model, Operator, Prior
+from gpbench.sampling.latent import approximations, joint, latents, pseudo_marginal, schemes
+from gpbench.sampling.latent.model import COUNTS, Generator, Model, Operator, Prior, multiply
 from gpbench.sampling.tuning import DualAveraging
 from gpbench.streams import Key
 
@@ -111,21 +111,11 @@ class Method(SamplerMethod):
 
     @torch.no_grad()
     def init(self, data: TrainingSet, keys: list[Key]) -> State:
-        """psi from its prior, f from its prior given psi; or what simulated data tell of them."""
+        """Chains at their start."""
         batch = data.full()
         self.prepare(batch)
-        model, hyper = self.operator.model, self.hyper
-        rngs = [streams.rng(key, "init") for key in keys]
-        psi = self._start(model, rngs)
-        nu = torch.stack([torch.as_tensor(_padded(rng, data, r)) for r, rng in enumerate(rngs)]).to(batch.x)
-        if hyper.sampler in KNOWN:
-            psi_known, f_known = self.truth(batch, model)
-            psi = psi_known if hyper.sampler == "latents" else psi
-            if hyper.sampler == "theta_given_nu":
-                nu = torch.linalg.solve_triangular(model.factor(psi_known), f_known[..., None], upper=False)[..., 0]
-        f = (model.factor(psi) @ nu[..., None])[..., 0]
-        if hyper.sampler == "theta_given_f":
-            f = f_known
+        model = self.operator.model
+        psi, f = self.start(model, batch, data, keys)
         chain = self.operator.init(model.state(psi, f))
         tuners = {name: value for tuner in self.tuners for name, value in tuner.start(psi).items()}
         counts = {f"count.{name}": torch.zeros_like(psi[:, 0]) for name in ("steps", *COUNTS)}
@@ -193,14 +183,29 @@ class Method(SamplerMethod):
         psi = torch.cat([of_tau, of_sigma], 1)[:, : model.num_parameters]
         return psi, known[..., 0]
 
-    def _start(self, model: Model, rngs: list[np.random.Generator]) -> Tensor:
-        """First psi `[R, P]` of every chain."""
+    def start(self, model: Model, batch: Batch, data: TrainingSet, keys: list[Key]) -> tuple[Tensor, Tensor]:
+        """First psi, from its prior, and f, from its prior given psi; or what simulated data tell of them."""
+        hyper, rngs = self.hyper, [streams.rng(key, "init") for key in keys]
         uniform = torch.as_tensor(np.stack([rng.random(model.num_parameters) for rng in rngs])).to(model.x)
         parts = [prior.quantile(part) for prior, part in model.priors(uniform)]
-        if self.hyper.start == "uniform":
+        if hyper.start == "uniform":
             low, high = UNIFORM_START
             parts[0] = low + (high - low) * uniform[:, : model.num_lengthscales]
-        return torch.cat(parts, 1)
+        psi = torch.cat(parts, 1)
+        nu = torch.stack([torch.as_tensor(_padded(rng, data, r)) for r, rng in enumerate(rngs)]).to(batch.x)
+        if hyper.sampler in KNOWN:
+            psi_known, f_known = self.truth(batch, model)
+            if hyper.sampler == "theta_given_f":
+                return psi, f_known
+            if hyper.sampler == "theta_given_nu":
+                nu = torch.linalg.solve_triangular(model.factor(psi_known), f_known[..., None], upper=False)[..., 0]
+            else:
+                psi = psi_known
+        chol = model.factor(psi)
+        if hyper.sampler == "khr":
+            # the weight of a draw from the prior is one that no proposal ever has: its chain would never move
+            return psi, approximations.laplace(model, psi, chol).mean
+        return psi, multiply(chol, nu)
 
     def noise_size(self, batch_size: int, step: int = 0, steps: int = 1) -> int:
         """Normals of a transition (`init` must have run): so many, and so many for every row."""

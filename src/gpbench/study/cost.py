@@ -25,7 +25,7 @@ SECONDS_PER_STEP = {
     "bnn": 0.004,
     "dgp_mcmc": 0.002,
     "mcmc_svgp": 0.03,
-    "mcmc_gp": 0.004,
+    "mcmc_gp": 0.0008,
     "ep_gp": 0.05,
     "gradient_boosting": 5.0,
     "svm": 0.5,

@@ -3,7 +3,7 @@
 Chains start from twice the posterior's spread of psi with f from its prior. They are independent, so that the spread of
 their own means and variances gives the Monte Carlo errors, whatever the autocorrelation; the reference brings its own.
 Differences of means and standard deviations may be 4 combined errors, and 5 % of a standard deviation more for what the
-burn-in leaves of the start: it is at least three autocorrelation times (about 60 steps, and 15 of pseudo-marginal
+burn-in leaves of the start: it is at least three autocorrelation times (60 to 100 steps, 15 of pseudo-marginal
 chains), and exp(-3) is 5 %.
 """
 
@@ -66,10 +66,11 @@ def scheme(name, latent, updates):
     return lambda m: schemes.scheme(name, m, latents.named(latent, m), "mh", updates)
 
 
-LONG, SHORT = (64, 200, 200), (40, 50, 50)
+LONGER, LONG, SHORT = (64, 300, 200), (64, 200, 200), (40, 50, 50)
 """Chains, steps of burn-in, steps kept."""
 CASES = {
     "logit_50 aa hmc_v2": (scheme("aa", "hmc_v2", (1, 1)), LONG),
+    "logit_100 aa hmc_v2": (scheme("aa", "hmc_v2", (1, 2)), LONGER),
     "logit_50 asis elliptical": (scheme("asis", "elliptical", (2, 1)), LONG),
     "logit_50 surr": (lambda m: joint.Surrogate(m, latents.named("elliptical", m), 2), LONG),
     "probit_50 pm ep": (lambda m: pseudo_marginal.PseudoMarginal(m, "ep", 4), SHORT),
