@@ -24,7 +24,7 @@ from gpbench.methods.base import SamplerMethod, State
 from gpbench.study.predict import Fold
 
 MOST_ROWS = 50
-COVARIANCE = ("lengthscale", "outputscale", "noise_variance")
+COVARIANCE = ("lengthscale", "outputscale", "noise_variance", "psi", "theta")
 """What the names of covariance parameters contain."""
 
 
