@@ -107,7 +107,12 @@ def test_psi_given_the_whitened_f_of_the_data():
 @pytest.mark.parametrize("sampler", ["latents", "theta_given_f", "theta_given_nu"])
 def test_data_that_do_not_tell_are_refused(sampler):
     with pytest.raises(UserError, match="needs data that tell f"):
-        run(sampler=sampler)
+        run(sampler=sampler, ard=True)
+
+
+def test_several_lengthscales_are_not_taken_for_one():
+    with pytest.raises(UserError, match="set ard=true"):
+        run(known=True, sampler="latents")
 
 
 def test_step_sizes_change_in_burn_in_alone():
@@ -146,7 +151,7 @@ def test_the_report_counts_what_comes_after_burn_in():
     [
         {"sampler": "aa", "theta": "hmc", "latents": "hmc"},
         {"sampler": "sa", "theta": "hmc", "latents": "smmala", "ard": True},
-        {"sampler": "theta_given_nu", "theta": "hmc", "latents": "none", "known": True},
+        {"sampler": "theta_given_nu", "theta": "hmc", "latents": "none", "known": True, "ard": True},
         {"sampler": "pm", "likelihood": "probit", "approximation": "ep", "latents": "elliptical"},
     ],
     ids=lambda settings: settings["sampler"],
@@ -202,6 +207,11 @@ def test_a_chain_without_f_predicts_nothing():
         ("binary", {"sampler": "pm", "approximation": "ep"}, "is for the probit likelihood, not logit"),
         ("binary", {"latents": "none"}, "needs an operator of f"),
         ("binary", {"latents": "none", "sampler": "khr"}, ""),
+        ("binary", {"sampler": "theta_given_nu", "outputscale": 1.0}, "takes the variance of simulated data"),
+        ("binary", {"sampler": "estimator"}, "outputscale is not set"),
+        ("binary", {"sampler": "estimator", "outputscale": 1.0, "grid_low": 2.0}, "needs grid_low < grid_high"),
+        ("binary", {"sampler": "estimator", "outputscale": 1.0, "grid_points": 41}, "2 to 40 grid_points"),
+        ("binary", {"sampler": "estimator", "outputscale": 1.0, "num_samples": 501}, "500 repetitions at most"),
     ],
 )
 def test_impossible_settings(task, settings, reason):

@@ -246,6 +246,12 @@ def test_what_a_method_needs_to_know_is_in_simulated_data_alone(where):
     assert {cell["skip"] for cell in chains.cells} == {"kind sample only"}
 
 
+def test_the_truth_is_for_chains_alone(where):
+    study = plan.make(where, "filippone2013_parameterisations", "datasets=[lrg_100_2] splits=1 kind=predict figures=[]")
+    (reason,) = {cell["skip"] for cell in study.cells}
+    assert reason == "the protocol hands over the truth (f, ...), which is for kind=sample"
+
+
 def test_chains_are_asked_for_no_predictions(where, mixed, tmp_path, capsys):
     with pytest.raises(UserError, match="probes of study 'default' ask fits of kind predict, not sample"):
         made(where, "methods=[ar] probes=[layers]")

@@ -170,8 +170,8 @@ class SamplerMethod(Method, ABC):
         """Advance `state` in place by transition `step` (from 0); returns minus the estimated log joint `[R]`."""
 
     def burn_in(self, steps: int) -> int:
-        """Steps before the first state is kept."""
-        return round(self.hyper.burn_in * steps)
+        """Steps before the first state is kept, which leave one at least."""
+        return min(round(self.hyper.burn_in * steps), steps - 1)
 
     def keep(self, step: int, steps: int) -> bool:
         """Whether the state after `step` (from 1) joins the reservoir: evenly after burn-in, the last step too."""

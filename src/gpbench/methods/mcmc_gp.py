@@ -29,14 +29,13 @@ from gpbench import streams
 from gpbench.errors import UserError
 from gpbench.evaluation.predictive import Predictive
 from gpbench.gp import latent_likelihoods
-from gpbench.hyper import Fraction, PositiveFloat, PositiveInt, dataclass
+from gpbench.hyper import Annotated, Fraction, Ge, Le, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods.base import Batch, SamplerMethod, State, TrainingSet
 from gpbench.sampling.latent import approximations, joint, latents, pseudo_marginal, schemes
 from gpbench.sampling.latent.model import COUNTS, Generator, Model, Operator, Prior, multiply
 from gpbench.sampling.tuning import DualAveraging
 from gpbench.streams import Key
 
-KNOWN = ("latents", "theta_given_f", "theta_given_nu")
 TUNING = "theta.tuning"
 """1 in burn-in: a pseudo-marginal chain then takes the approximate evidence for its estimate (filippone2014)."""
 UNIFORM_START = (-3.0, -1.0)
@@ -62,7 +61,7 @@ class Hyperparameters:
     theta: Literal["mh", "hmc", "smmala"] = "mh"
     latent_updates: PositiveInt = 1
     theta_updates: PositiveInt = 1
-    leapfrogs: PositiveInt = 10
+    leapfrogs: Annotated[int, Ge(1), Le(1000)] = 10
     approximation: Literal["laplace", "ep"] = "laplace"
     num_importance: PositiveInt = 1
     ard: bool = False
@@ -86,12 +85,17 @@ class Hyperparameters:
         wanted = fits.get(self.likelihood, "multiclass")
         if task != wanted:
             return f"likelihood {self.likelihood} is for {wanted} data, not {task}"
-        if (
-            self.approximation == "ep"
-            and self.likelihood != "probit"
-            and self.sampler in ("pm", "marginal", "estimator")
-        ):
+        approximates = self.sampler in ("pm", "marginal", "estimator")
+        if approximates and self.approximation == "ep" and self.likelihood != "probit":
             return f"expectation propagation is for the probit likelihood, not {self.likelihood}"
+        if self.needs() and self.outputscale is not None:
+            return f"sampler {self.sampler} takes the variance of simulated data, outputscale is set"
+        if self.sampler == "estimator" and self.outputscale is None:
+            return "sampler estimator varies the lengthscale alone, outputscale is not set"
+        if self.sampler == "estimator" and not (self.grid_low < self.grid_high and 1 < self.grid_points <= 40):
+            return "sampler estimator needs grid_low < grid_high and 2 to 40 grid_points"
+        if self.sampler == "estimator" and self.num_samples > 500:
+            return f"sampler estimator keeps 500 repetitions at most, num_samples is {self.num_samples}"
         if self.latents == "none" and self.sampler in ("latents", "sa", "aa", "asis", "surr"):
             return f"sampler {self.sampler} needs an operator of f, latents is none"
         return ""
@@ -179,6 +183,8 @@ class Method(SamplerMethod):
     def truth(self, batch: Batch, model: Model) -> tuple[Tensor, Tensor]:
         """psi `[R, P]` and f `[R, n]` that simulated data come from."""
         known = self.known(batch)
+        if not (self.hyper.ard or bool((known[..., 1:-1] == known[..., 1:2]).all())):
+            raise UserError("the data were drawn with a lengthscale for each input; set ard=true to condition on them")
         of_tau, of_sigma = known[:, 0, 1 : 1 + model.num_lengthscales], known[:, 0, -1:]
         psi = torch.cat([of_tau, of_sigma], 1)[:, : model.num_parameters]
         return psi, known[..., 0]
@@ -193,7 +199,7 @@ class Method(SamplerMethod):
             parts[0] = low + (high - low) * uniform[:, : model.num_lengthscales]
         psi = torch.cat(parts, 1)
         nu = torch.stack([torch.as_tensor(_padded(rng, data, r)) for r, rng in enumerate(rngs)]).to(batch.x)
-        if hyper.sampler in KNOWN:
+        if hyper.needs():
             psi_known, f_known = self.truth(batch, model)
             if hyper.sampler == "theta_given_f":
                 return psi, f_known

@@ -148,7 +148,9 @@ def convergence_order(view: View) -> Table:
     for dataset in view.datasets:
         own = found[found["dataset"] == dataset]
         last = own[own["iteration"] == own["iteration"].max()]
-        by_method = {method: rows["r_hat"].to_numpy() for method, rows in last.groupby("method")}
+        groups = dict(list(last.groupby("method")))
+        by_method = {method: groups[method]["r_hat"].to_numpy() for method in view.methods if method in groups}
+        shorter = [str(codes[method]) for method in own["method"].unique() if method not in by_method]
         pairs = _pairs(by_method)
         data += [{"dataset": dataset} | pair for pair in pairs]
         shown.append(
@@ -157,6 +159,7 @@ def convergence_order(view: View) -> Table:
                 "order": _order(by_method, pairs, codes),
                 "R-hat": ", ".join(number(np.median(by_method[method])) for method in _ordered(by_method)) or "-",
                 "iterations": str(int(last["iteration"].max())) if len(last) else "-",
+                "shorter chains": ", ".join(shorter) or "-",
                 "splits": str(max(map(len, by_method.values()), default=0)),
             }
         )
@@ -164,8 +167,8 @@ def convergence_order(view: View) -> Table:
     note = (
         f"{named}. Fastest first, by the median over splits of the R-hat of the slowest variable, which follows in "
         "that order; `|`: significantly slower than the method before it, by a one-sided Mann-Whitney test over splits "
-        f"at {ALPHA:g} (not corrected for the number of pairs), which fewer than 3 splits a method cannot reach; "
-        "methods between bars by their number. The CSV has every pair."
+        f"at {ALPHA:g} (not corrected for the number of pairs), which fewer than 3 splits a method cannot reach. "
+        "Methods with fewer draws than these are left out and named. The CSV has every pair."
     )
     columns = ["dataset", "faster", "slower", "median_faster", "median_slower", "p"]
     return Table(pd.DataFrame(data, columns=columns), pd.DataFrame(shown), "Order of convergence", note)
@@ -197,4 +200,4 @@ def _order(by_method: dict[str, np.ndarray], pairs: list[dict], codes: dict[str,
             groups[-1].append(method)
         else:
             groups.append([method])
-    return "|".join(",".join(map(str, sorted(codes[method] for method in group))) for group in groups) or "-"
+    return "|".join(",".join(str(codes[method]) for method in group) for group in groups) or "-"

@@ -273,6 +273,8 @@ def _impossible(kind: schema.Kind, method: MethodConfig, dataset: schema.Dataset
     if hasattr(method.hyper, "impossible") and (reason := method.hyper.impossible(dataset.task)):
         return reason
     known = [[*dataset.source.targets, *dataset.truth][i] for i in outputs]
+    if kind == "predict" and (told := [name for name in known if name in dataset.truth]):
+        return f"the protocol hands over the truth ({told[0]}, ...), which is for kind=sample"
     needed = method.hyper.needs() if hasattr(method.hyper, "needs") else []
     if missing := [name for name in needed if name not in known]:
         return f"needs the true {', '.join(missing)}, which only simulated data sets have"

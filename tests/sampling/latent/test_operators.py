@@ -207,6 +207,18 @@ def test_a_chain_that_is_not_a_number_stays_alone():
         assert state["psi"][[0, 2]].isfinite().all()
 
 
+@pytest.mark.parametrize(("scheme", "inversions"), [("sa", 1), ("aa", 6)])
+def test_a_trajectory_of_psi_counts_its_gradients(scheme, inversions):
+    """One at the start and one a step, then a place without: 2 inversions for each of 3 parameters given nu."""
+    model = geweke.model(chains=50)
+    psi, f, y = geweke.joint_draw(model, np.random.default_rng(0))
+    part = schemes.scheme(scheme, dataclasses.replace(model, y=y), None, "hmc", (1, 1))
+    _, info = geweke.advance(part, geweke.start(part, psi, f, sizes("elliptical")), np.random.default_rng(1))
+    assert info["cholesky"].min() == 3
+    assert info["cholesky"].max() == 12
+    torch.testing.assert_close(info["inverse"], inversions * (info["cholesky"] - 1.0), check_dtype=False)
+
+
 def test_more_random_numbers_than_announced_are_refused():
     generator = Generator(torch.zeros(2, 7), 3, 2)
     generator.normal(1)

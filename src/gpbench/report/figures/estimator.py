@@ -7,6 +7,7 @@ the study sets the grid (`grid_low`, `grid_high`, `grid_points`) and the prior (
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -64,18 +65,24 @@ def _panel(axis: Axes, drawn: pd.DataFrame, methods: pd.DataFrame, looks: dict[i
         say(axis, "no finished fit")
         return
     row, estimates = found[max(found)]
-    x = np.linspace(row.grid_low, row.grid_high, row.grid_points)
-    prior = loggamma(row.lengthscale_shape).logpdf(x + np.log(row.lengthscale_rate))
+    x, prior = _grid(row)
     mean = logsumexp(estimates, axis=0) - np.log(len(estimates)) + prior
     area = np.log(np.trapezoid(np.exp(mean - mean.max()), x)) + mean.max()
     axis.plot(x, np.exp(mean - area), color=MEAN.color)
     axis.plot(x, np.exp(prior), color=PRIOR.color, linewidth=0.9)
-    for n, (_, estimates) in found.items():
+    for n, (row, estimates) in found.items():
+        x, prior = _grid(row)
         limits = np.quantile(estimates, QUANTILES, axis=0) + prior - area
         axis.plot(x, np.exp(limits.T), color=looks[n].color, linestyle=looks[n].linestyle, linewidth=0.9)
     remark(
         axis, f"{len(estimates)} estimates" + f", {len(methods) - len(found)} not done" * (len(found) < len(methods))
     )
+
+
+def _grid(row: NamedTuple) -> tuple[np.ndarray, np.ndarray]:
+    """log tau of a method's settings, and its log prior density there, each `[G]`."""
+    x = np.linspace(row.grid_low, row.grid_high, row.grid_points)
+    return x, loggamma(row.lengthscale_shape).logpdf(x + np.log(row.lengthscale_rate))
 
 
 def _estimates(drawn: pd.DataFrame) -> np.ndarray:

@@ -30,6 +30,8 @@ MOST_NOISE = 1e6
 class KHR(Marginal):
     """The joint update of knorrheld2002; `theta.log_estimate` is the log w of the state."""
 
+    draws = 1
+
     def __init__(self, model: Model, theta_updates: int = 1) -> None:
         super().__init__(model, "laplace", theta_updates)
         self.per_row = theta_updates

@@ -21,7 +21,18 @@ from torch import Tensor
 
 from gpbench.gp import linalg
 from gpbench.sampling import hmc
-from gpbench.sampling.latent.model import Generator, Info, Model, Operator, Prior, State, multiply, select, solve
+from gpbench.sampling.latent.model import (
+    Generator,
+    Info,
+    Model,
+    Operator,
+    Prior,
+    State,
+    multiply,
+    select,
+    solve,
+    total,
+)
 
 WALK, LANGEVIN, HAMILTONIAN = 0.25, 0.57, 0.7
 NOISE_JITTER = 1e-10
@@ -204,7 +215,8 @@ class ParameterHamiltonian(ParameterOperator):
         there = self.place(state, self.moved(state["psi"], end.position))
         # chains that stay keep their very state, without the rounding of a new factor
         chosen = select((end.position != 0).any(1), there.state, state)
-        return chosen, self.told(acceptance, leapfrogs + 2, True, False)
+        last = self.conditional.counts(False, False)
+        return chosen, total(self.told(acceptance, leapfrogs + 1, True, False), last)
 
 
 class ParameterLangevin(ParameterOperator):

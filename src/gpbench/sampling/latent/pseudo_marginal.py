@@ -60,6 +60,8 @@ class Marginal(Operator):
     name = "theta"
     target = TARGET
     first_step = 0.2
+    draws = 0
+    """Of f from the approximation, for an estimate."""
 
     def __init__(self, model: Model, approximation: str = "laplace", theta_updates: int = 1) -> None:
         super().__init__(model)
@@ -89,7 +91,8 @@ class Marginal(Operator):
         gain = gain + self.model.log_prior(psi) - self.model.log_prior(state["psi"])
         acceptance = hmc.acceptance(gain.masked_fill(idle, 0.0))
         accepted = generator.uniform() < acceptance
-        return select(accepted, there, state), total(q.counts, {"cholesky": 1.0, "theta.acceptance": acceptance})
+        told = {"cholesky": 1.0, "quadratic": 2.0 * self.draws, "theta.acceptance": acceptance}
+        return select(accepted, there, state), total(q.counts, told)
 
     def unknown(self, state: State) -> Tensor:
         """Whether the estimate of the present psi is still to be found `[R]`."""
@@ -117,7 +120,8 @@ class PseudoMarginal(Marginal):
         theta_updates: int = 1,
     ) -> None:
         super().__init__(model, approximation, theta_updates)
-        self.num_importance, self.of_f = num_importance, [] if latents is None else [latents] * latent_updates
+        self.num_importance = self.draws = num_importance
+        self.of_f = [] if latents is None else [latents] * latent_updates
         self.fixed += theta_updates + sum(part.fixed for part in self.of_f)
         self.per_row = theta_updates * num_importance + sum(part.per_row for part in self.of_f)
 
