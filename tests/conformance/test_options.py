@@ -29,7 +29,6 @@ OPTIONS = [
     ("mcmc_gp", "binary", {"sampler": "surr", "latents": "elliptical", "theta_updates": 2}),
     ("mcmc_gp", "binary", {"sampler": "khr", "latents": "none"}),
     ("mcmc_gp", "binary", {"sampler": "pm", "latents": "mh_v2", "num_importance": 4, "variance_prior": "gamma"}),
-    ("mcmc_gp", "binary", {"sampler": "pm", "likelihood": "probit", "approximation": "ep", "latents": "none"}),
     ("mcmc_gp", "binary", {"sampler": "marginal", "latents": "none"}),
     ("mcmc_gp_counts", "counts", {"latents": "mh_v1", "outputscale": 2.0}),
 ]

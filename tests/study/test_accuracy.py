@@ -49,6 +49,7 @@ def after(step: int, monkeypatch) -> list[training.Outcome]:
     return outcomes
 
 
+@pytest.mark.slow
 def test_eye_state_beats_the_shallow_sparse_gp(places, tmp_path):
     deep = scores(places, tmp_path / "deep", "eeg", [0, 1], 5000, "dgp_rff")
     sparse = scores(places, tmp_path / "sparse", "eeg", [0, 1], 3000, "svgp", num_inducing=100, batch_size=1000)

@@ -1,7 +1,7 @@
 """Accuracy on real data: the variational sparse GP and the doubly stochastic deep GP reach what a prototype did.
 
 ARD kernels, 100 inducing inputs, Adam at 0.01, protocol `common` (the splits of the literature), scores on the original
-scale; the bars were set beforehand. `pytest -m slow` makes the long fits (about 20 minutes of one core).
+scale; the bars were set beforehand. `pytest -m slow` makes the fits (about 20 minutes of one core).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ def scores(places, work, name, splits, steps, module, **hyper):
     return found
 
 
+@pytest.mark.slow
 def test_concrete(places, tmp_path):
     """500 steps of two layers are better than 2,000 of one."""
     deep = scores(places, tmp_path / "deep", "concrete", [0, 1, 2], 500, "dsvi")
