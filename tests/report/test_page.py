@@ -38,6 +38,8 @@ def test_page_holds_its_parts_and_needs_no_other_file(written):
         assert part in page
     assert page.count("data:image/png;base64,") == 1
     assert "convergence.png was not written" in page
+    title = json.loads((written / "study.json").read_text())["title"]
+    assert page.count(f"Study: {title}.") == page.count("<figcaption>")
     assert 'src="http' not in page
     assert "<link" not in page
 

@@ -37,7 +37,7 @@ def render(view: View) -> str:
             (name, _fragment(folder / "tables" / f"{name}.html"))
             for name in dict.fromkeys([*view.study["tables"], *MAIN_TABLES[view.study["kind"]]])
         ],
-        figures=[_figure(folder, name) for name in names(view.study, "figures")],
+        figures=[_figure(view, name) for name in names(view.study, "figures")],
         findings=_findings(view),
         differences=_differences(view),
         scorecard=_fragment(folder / "scorecard.html"),
@@ -87,10 +87,11 @@ def _fragment(path: Path) -> str:
     return path.read_text() if path.is_file() else f'<p class="note">{path.name} was not written.</p>'
 
 
-def _figure(folder: Path, name: str) -> dict:
-    path = folder / "figures" / f"{name}.png"
+def _figure(view: View, name: str) -> dict:
+    """A figure with its caption, which ends with the study: figures are passed on without their page."""
+    path = view.folder / "figures" / f"{name}.png"
     data = base64.b64encode(path.read_bytes()).decode() if path.is_file() else ""
-    return {"name": name, "caption": FIGURES[name].caption, "data": data}
+    return {"name": name, "caption": f"{FIGURES[name].caption} Study: {view.study['title']}.", "data": data}
 
 
 def _statistics(view: View) -> dict:
