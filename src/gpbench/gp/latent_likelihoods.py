@@ -200,21 +200,18 @@ class Ordinal:
 
 
 Likelihood = Logit | Probit | LogGaussianCox | StochasticVolatility | Ordinal
-TASKS = {
-    "logit": "binary",
-    "probit": "binary",
-    "poisson": "counts",
-    "volatility": "regression",
-    "ordinal": "multiclass",
+NAMED = {
+    "logit": Logit,
+    "probit": Probit,
+    "poisson": LogGaussianCox,
+    "volatility": StochasticVolatility,
+    "ordinal": Ordinal,
 }
-"""Name of a likelihood -> the task whose targets it is for."""
 
 
 def named(name: str, num_classes: int = 0) -> Likelihood:
-    """Likelihood of a name in `TASKS`; num_classes: of `ordinal`."""
-    if name == "ordinal":
-        return Ordinal(num_classes)
-    return {"logit": Logit, "probit": Probit, "poisson": LogGaussianCox, "volatility": StochasticVolatility}[name]()
+    """Likelihood of a name in `NAMED`; num_classes: of `ordinal`."""
+    return Ordinal(num_classes) if name == "ordinal" else NAMED[name]()
 
 
 def _log_normal(z: Tensor) -> Tensor:

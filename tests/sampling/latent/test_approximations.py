@@ -19,7 +19,7 @@ from gpbench.sampling.latent.model import JITTER, Model, Prior
 
 F64 = torch.float64
 FIND = {"laplace": laplace, "ep": ep}
-CASES = [("laplace", name) for name in latent_likelihoods.TASKS] + [("ep", "probit")]
+CASES = [("laplace", name) for name in latent_likelihoods.NAMED] + [("ep", "probit")]
 GAMMA = Prior(1.0, 1.0)
 
 
@@ -59,7 +59,7 @@ def test_laplace_is_that_of_scikit_learn(monkeypatch):
         np.testing.assert_allclose(variance[r], sigma - np.square(v).sum(0), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", latent_likelihoods.TASKS)
+@pytest.mark.parametrize("name", latent_likelihoods.NAMED)
 def test_laplace_is_at_the_mode(name, monkeypatch):
     exactly(monkeypatch)
     # wide priors: Newton's method by itself would overshoot in counts and volatilities

@@ -66,7 +66,7 @@ def test_khr_is_accepted_by_densities_under_the_approximation():
     assert info["product"] == 1
 
 
-@pytest.mark.parametrize("name", latent_likelihoods.TASKS)
+@pytest.mark.parametrize("name", latent_likelihoods.NAMED)
 def test_surrogate_data_are_as_wide_as_the_likelihood(name):
     model, psi, f = company.chains(name, 20)
     operator = surrogate()(model)

@@ -19,7 +19,7 @@ from gpbench.sampling.latent.model import Generator, solve
 
 F64 = torch.float64
 LAWS = [quadrature._law(prior) for prior in (quadrature.LENGTHSCALE, quadrature.VARIANCE)]
-CASES = [("laplace", name) for name in latent_likelihoods.TASKS] + [("ep", "probit")]
+CASES = [("laplace", name) for name in latent_likelihoods.NAMED] + [("ep", "probit")]
 
 
 def log_evidence(name, rows, psi=quadrature.PSI):

@@ -23,7 +23,7 @@ from torch import Tensor
 from gpbench.errors import UserError
 from gpbench.gp import linalg
 from gpbench.gp.latent_likelihoods import Probit
-from gpbench.sampling.latent.model import Info, Model, multiply, solve, solve_transposed
+from gpbench.sampling.latent.model import Info, Model, half_log_det, multiply, solve, solve_transposed
 
 TOLERANCE = 1e-4
 """Of the squared change, times n."""
@@ -49,7 +49,7 @@ class Gaussian:
     @property
     def half_log_det(self) -> Tensor:
         """1/2 log |B| `[R]`."""
-        return self.root.diagonal(dim1=-2, dim2=-1).log().sum(1)
+        return half_log_det(self.root)
 
     def draw(self, z: Tensor) -> Tensor:
         """nu `[R, m, n]` of standard normals z `[R, m, n]`."""

@@ -19,8 +19,8 @@ from torch import Tensor
 from gpbench.sampling import hmc
 from gpbench.sampling.latent.approximations import Approximation, Gaussian, posterior
 from gpbench.sampling.latent.latents import LatentOperator
-from gpbench.sampling.latent.model import Generator, Info, Model, Operator, State, multiply, select, solve, total
-from gpbench.sampling.latent.pseudo_marginal import TARGET, Marginal, weigh
+from gpbench.sampling.latent.model import WALK, Generator, Info, Model, Operator, State, multiply, select, solve, total
+from gpbench.sampling.latent.pseudo_marginal import Marginal, weigh
 
 MODE_STEPS, LONGEST_STEP = 10, 2.0
 """Of Newton's method in one dimension; S need only be the same function of sigma every time."""
@@ -51,7 +51,7 @@ class Surrogate(Operator):
     """Updates of f, then of psi with surrogate data, drawn anew for each of them."""
 
     name = "theta"
-    target = TARGET
+    target = WALK
     first_step = 0.2
 
     def __init__(self, model: Model, latents: LatentOperator, latent_updates: int = 1, theta_updates: int = 1) -> None:

@@ -21,19 +21,20 @@ from torch import Tensor
 from gpbench.gp import linalg
 from gpbench.sampling import elliptical, hmc
 from gpbench.sampling.latent.model import (
+    HAMILTONIAN,
+    LANGEVIN,
+    WALK,
     Generator,
     Info,
     Model,
     Operator,
     State,
+    log_normal,
     multiply,
     select,
     solve,
     solve_transposed,
 )
-
-WALK, LANGEVIN, HAMILTONIAN = 0.25, 0.57, 0.7
-"""Acceptances to which step sizes are tuned."""
 
 
 class LatentOperator(Operator):
@@ -201,7 +202,7 @@ class ManifoldLangevin(LatentOperator):
         back = proposed + 0.5 * size.square() * new_drift
         log_lik = self.model.log_lik(f)
         gain = log_lik - state["log_lik"] + 0.5 * (nu.square() - proposed.square()).sum(1)
-        gain = gain + _log_density(nu, back, new_root, size) - _log_density(proposed, mean, root, size)
+        gain = gain + log_normal(nu, back, new_root, size) - log_normal(proposed, mean, root, size)
         acceptance = hmc.acceptance(gain)
         moved = {"f": f, "log_lik": log_lik, f"{self.name}.root": new_root, f"{self.name}.drift": new_drift}
         chosen = select(generator.uniform() < acceptance, moved, state)
@@ -219,12 +220,6 @@ def _root(chol: Tensor, information: Tensor) -> Tensor:
     scaled = information.clamp_min(0).sqrt()[:, :, None] * chol
     eye = torch.eye(chol.shape[-1]).to(chol)
     return linalg.cholesky(eye + scaled.mT @ scaled, "metric")
-
-
-def _log_density(x: Tensor, mean: Tensor, root: Tensor, size: Tensor) -> Tensor:
-    """log N(x; mean, size^2 (L_B L_B^T)^-1) `[R]`, but for what depends on size alone."""
-    residual = multiply(root.mT, x - mean) / size
-    return root.diagonal(dim1=-2, dim2=-1).log().sum(1) - 0.5 * residual.square().sum(1)
 
 
 def named(name: str, model: Model, leapfrogs: int = 10) -> LatentOperator:

@@ -17,6 +17,7 @@ triangle), "product" (of matrices), which are O(n^3), and "quadratic", which are
 from __future__ import annotations
 
 import dataclasses
+from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 import torch
@@ -31,6 +32,8 @@ Info = dict[str, "Tensor | float"]
 JITTER = 1e-6
 """Of the variance sigma: it is part of the model."""
 COUNTS = ("cholesky", "inverse", "product", "quadratic")
+WALK, LANGEVIN, HAMILTONIAN = 0.25, 0.57, 0.7
+"""Acceptances to which step sizes are tuned."""
 
 
 class Prior(NamedTuple):
@@ -210,7 +213,7 @@ class Generator:
         return self.latents(1)[:, 0]
 
 
-class Operator:
+class Operator(ABC):
     """A transition that leaves the posterior of a model invariant, or that of some coordinates given the others.
 
     name: before what it keeps and tells. target: the acceptance for which its step size is to be tuned, None for
@@ -239,9 +242,9 @@ class Operator:
             return state
         return state | {f"{self.name}.step_size": torch.full_like(state["log_lik"], self.first_step)}
 
+    @abstractmethod
     def step(self, state: State, generator: Generator) -> tuple[State, Info]:
         """One transition of every chain, and what it did."""
-        raise NotImplementedError
 
     def step_size(self, state: State) -> Tensor:
         """`[R, 1]`."""
@@ -274,6 +277,16 @@ def solve(chol: Tensor, vector: Tensor) -> Tensor:
 def solve_transposed(chol: Tensor, vector: Tensor) -> Tensor:
     """L^-T v `[R, n]`."""
     return torch.linalg.solve_triangular(chol.mT, vector[..., None], upper=True)[..., 0]
+
+
+def half_log_det(chol: Tensor) -> Tensor:
+    """1/2 log |L L^T| `[R]`."""
+    return chol.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+def log_normal(x: Tensor, mean: Tensor, root: Tensor, size: Tensor) -> Tensor:
+    """log N(x; mean, size^2 G^-1) `[R]`, G = root root^T, but for what depends on size alone."""
+    return half_log_det(root) - 0.5 * (multiply(root.mT, x - mean) / size).square().sum(1)
 
 
 def multiply(matrix: Tensor, vector: Tensor) -> Tensor:

@@ -22,19 +22,24 @@ from torch import Tensor
 from gpbench.gp import linalg
 from gpbench.sampling import hmc
 from gpbench.sampling.latent.model import (
+    HAMILTONIAN,
+    LANGEVIN,
+    WALK,
     Generator,
     Info,
     Model,
     Operator,
     Prior,
     State,
+    half_log_det,
+    log_normal,
     multiply,
     select,
     solve,
+    solve_transposed,
     total,
 )
 
-WALK, LANGEVIN, HAMILTONIAN = 0.25, 0.57, 0.7
 NOISE_JITTER = 1e-10
 """Of a metric's diagonal, relative: directions in which psi changes nothing."""
 
@@ -60,7 +65,7 @@ class Sufficient:
         covariance = model.covariance(psi)
         chol = linalg.cholesky(covariance, "K")
         whitened = solve(chol, state["f"])
-        value = -0.5 * whitened.square().sum(1) - _log_diagonal(chol) + model.log_prior(psi)
+        value = -0.5 * whitened.square().sum(1) - half_log_det(chol) + model.log_prior(psi)
         there = {"psi": psi, "chol": chol}
         if not gradient:
             return Place(there, value)
@@ -183,7 +188,7 @@ class ParameterWalk(ParameterOperator):
         if isinstance(self.conditional, Ancillary):
             return state["log_lik"] + self.model.log_prior(state["psi"])
         whitened = solve(state["chol"], state["f"])
-        normal = -0.5 * whitened.square().sum(1) - _log_diagonal(state["chol"])
+        normal = -0.5 * whitened.square().sum(1) - half_log_det(state["chol"])
         return normal + self.model.log_prior(state["psi"])
 
 
@@ -233,11 +238,11 @@ class ParameterLangevin(ParameterOperator):
         size, z, zero = self.step_size(state), generator.normal(self.free), generator.fixed.new_zeros(1, self.free)
         now = self.place(state, state["psi"], gradient=True, metric=True)
         mean, root = self._proposal(now, zero, size)
-        jump = mean + size * _solve_transposed(root, z)
+        jump = mean + size * solve_transposed(root, z)
         there = self.place(state, self.moved(state["psi"], jump), gradient=True, metric=True)
         back, back_root = self._proposal(there, jump, size)
         gain = there.value - now.value
-        gain = gain + _log_density(zero, back, back_root, size) - _log_density(jump, mean, root, size)
+        gain = gain + log_normal(zero, back, back_root, size) - log_normal(jump, mean, root, size)
         acceptance = hmc.acceptance(gain)
         accepted = generator.uniform() < acceptance
         return select(accepted, there.state, state), self.told(acceptance, 2, True, True)
@@ -247,7 +252,7 @@ class ParameterLangevin(ParameterOperator):
         metric = place.metric
         mean_diagonal = metric.diagonal(dim1=-2, dim2=-1).mean(-1)
         root = linalg.cholesky(metric, "metric of psi", NOISE_JITTER * mean_diagonal)
-        drift = _solve_transposed(root, solve(root, place.gradient))
+        drift = solve_transposed(root, solve(root, place.gradient))
         return start + 0.5 * size.square() * drift, root
 
 
@@ -282,21 +287,7 @@ def named(name: str, target: Target, free: int | None = None, prefix: str = "the
     return operators[name](target, free, prefix)
 
 
-def _log_diagonal(chol: Tensor) -> Tensor:
-    """1/2 log |K| `[R]`."""
-    return chol.diagonal(dim1=-2, dim2=-1).log().sum(1)
-
-
 def _finite(chol: Tensor) -> Tensor:
     """A factor with the identity for a chain that has none, whose density is NaN anyway."""
     eye = torch.eye(chol.shape[-1]).to(chol)
     return torch.where(chol.isnan().any((1, 2))[:, None, None], eye, chol)
-
-
-def _solve_transposed(root: Tensor, vector: Tensor) -> Tensor:
-    return torch.linalg.solve_triangular(root.mT, vector[..., None], upper=True)[..., 0]
-
-
-def _log_density(x: Tensor, mean: Tensor, root: Tensor, size: Tensor) -> Tensor:
-    """log N(x; mean, size^2 G^-1) `[R]`, but for what depends on size alone; G = root root^T."""
-    return _log_diagonal(root) - 0.5 * (multiply(root.mT, x - mean) / size).square().sum(1)

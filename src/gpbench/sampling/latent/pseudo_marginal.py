@@ -26,9 +26,8 @@ from gpbench.sampling import hmc
 from gpbench.sampling.latent import approximations
 from gpbench.sampling.latent.approximations import Approximation, Gaussian
 from gpbench.sampling.latent.latents import LatentOperator
-from gpbench.sampling.latent.model import Generator, Info, Model, Operator, Prior, State, select, total
+from gpbench.sampling.latent.model import WALK, Generator, Info, Model, Operator, Prior, State, select, total
 
-TARGET = 0.25
 APPROXIMATIONS = {"laplace": approximations.laplace, "ep": approximations.ep}
 
 
@@ -58,7 +57,7 @@ class Marginal(Operator):
     """
 
     name = "theta"
-    target = TARGET
+    target = WALK
     first_step = 0.2
     draws = 0
     """Of f from the approximation, for an estimate."""

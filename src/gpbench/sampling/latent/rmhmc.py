@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from gpbench.sampling import hmc
-from gpbench.sampling.latent.model import multiply, solve, solve_transposed
+from gpbench.sampling.latent.model import half_log_det, multiply, solve, solve_transposed
 
 MOST, TOLERANCE = 20, 1e-4
 """Fixed-point iterations, and the relative change that ends them; filippone2012 gives neither."""
@@ -130,8 +130,7 @@ def slope(point: Point, target: Target, momentum: Tensor) -> Tensor:
 
 def energy(point: Point, momentum: Tensor) -> Tensor:
     """H `[R]`."""
-    half_log_det = point.factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    return -point.value + half_log_det + 0.5 * solve(point.factor, momentum).square().sum(-1)
+    return -point.value + half_log_det(point.factor) + 0.5 * solve(point.factor, momentum).square().sum(-1)
 
 
 def _solve(factor: Tensor, vector: Tensor) -> Tensor:

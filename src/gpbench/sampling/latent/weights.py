@@ -19,7 +19,7 @@ from torch import Tensor
 from gpbench.gp import linalg
 from gpbench.sampling import hmc
 from gpbench.sampling.latent import rmhmc
-from gpbench.sampling.latent.model import Generator, Info, Operator, State, multiply, select, solve
+from gpbench.sampling.latent.model import Generator, Info, Operator, State, half_log_det, multiply, select, solve
 from gpbench.sampling.latent.multinomial import Model
 
 
@@ -110,8 +110,7 @@ class WeightsTarget:
     def _point(self, position: Tensor, chol: Tensor) -> hmc.Point:
         """Value, and gradient (f^T A_j K^-1 f - Tr A_j)/2 + d log p / dtheta_j."""
         prior, nu = self.model.prior, solve(chol, self.f)
-        log_det = 2 * chol.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        value = prior.log_density(position).sum(1) - 0.5 * (nu.square().sum(1) + log_det)
+        value = prior.log_density(position).sum(1) - 0.5 * nu.square().sum(1) - half_log_det(chol)
         inverse = torch.cholesky_solve(torch.eye(chol.shape[-1]).to(chol).expand_as(chol), chol)
         alpha = multiply(inverse, self.f)
         inner = alpha[:, :, None] * alpha[:, None] - inverse

@@ -59,4 +59,4 @@ class Method(SamplerMethod):
         return ["log lengthscale 1", "log variance"] if name == "psi" else super().variables(name, size)
 
     def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
-        raise NotImplementedError
+        raise AssertionError("a fit of kind sample was asked for predictions")
