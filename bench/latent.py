@@ -210,7 +210,7 @@ def bench_operators() -> None:
     turns["pm, ep"] = stepping(lambda m: pseudo_marginal.PseudoMarginal(m, "ep", 1), "probit")
     for name, find in (("laplace", approximations.laplace), ("ep", approximations.ep)):
         probit = model(CHAINS, "probit")
-        state = start(Operator(probit))
+        state = start(latents.EllipticalSlice(probit))
         turns[f"approximation: {name}"] = lambda find=find, m=probit, s=state: find(m, s["psi"], s["chol"])
     report(f"a step of {CHAINS} chains, 100 rows", interleaved(turns), base="f: hmc_v2")
 
