@@ -37,7 +37,7 @@ LEAPFROGS = 15
 
 def model(chains: int, likelihood: str = "logit") -> Model:
     """Chains on the data of the problem; its targets are classes, for logit and probit alike."""
-    x, y = (torch.tensor(part).expand(chains, *part.shape) for part in reference.data(PROBLEM))
+    x, y = (torch.tensor(part).expand(chains, *part.shape) for part in reference.data(PROBLEM)[:2])
     priors = [Prior(shape, rate, name != "gamma") for name, shape, rate in (PROBLEM.lengthscale, PROBLEM.variance)]
     return Model(x, y, torch.ones_like(y), latent_likelihoods.named(likelihood), *priors, ard=True)
 
@@ -122,8 +122,8 @@ def looped(state: State, source: Iterator[Tensor]) -> Sampler:
 def compiled(name: str) -> Sampler:
     """A chain of BlackJAX's `nuts` or `hmc`, warmed up and compiled."""
     seen: list[np.ndarray] = []
-    x, y = (jnp.array(part) for part in reference.data(PROBLEM))
-    log_density = reference.posterior(PROBLEM, x, y)
+    x, y = (jnp.array(part) for part in reference.data(PROBLEM)[:2])
+    log_density = reference.posterior(PROBLEM, x, y, known={})
     position = {"psi": jnp.array(PROBLEM.psi), "nu": jnp.zeros(PROBLEM.rows)}
     warm_key, key = jax.random.split(jax.random.key(0))
     warm_up = blackjax.window_adaptation(blackjax.nuts, log_density)

@@ -1,10 +1,11 @@
 """Reference posteriors by an independent library: `python bench/reference.py [PROBLEM ...]`.
 
 For each of `PROBLEMS` the posterior of the log lengthscales, the log variance and the latent values of a small GP model
-(filippone2013, filippone2014), by the No-U-Turn sampler of BlackJAX on whitened latent values. Nothing of `gpbench` is
-used: the log density is written here from the equations, in JAX, with its automatic derivatives. Chains start from
-prior draws. Their means and standard deviations, with Monte Carlo errors by ArviZ, go to
-tests/sampling/latent/reference/PROBLEM.json with the data, and tests hold the samplers of `gpbench` against them.
+(filippone2013, filippone2014), or of some of them given the others, by the No-U-Turn sampler of BlackJAX on whitened
+latent values. Nothing of `gpbench` is used: the log density is written here from the equations, in JAX, with its
+automatic derivatives. Chains start from prior draws. Their means and standard deviations, with Monte Carlo errors by
+ArviZ, go to tests/sampling/latent/reference/PROBLEM.json with the data, and tests hold the samplers of `gpbench`
+against them.
 """
 
 from __future__ import annotations
@@ -34,14 +35,15 @@ FOLDER = Path(__file__).parents[1] / "tests" / "sampling" / "latent" / "referenc
 JITTER, WARMUP, CHAINS, ACCEPTANCE, LARGEST_R_HAT = 1e-6, 1500, 4, 0.95, 1.01
 
 Position = dict[str, Array]
-"""psi `[P]`: log lengthscales, then the log variance; nu `[n]`: whitened latent values."""
+"""psi `[P]`: log lengthscales, then the log variance; nu `[n]`: whitened latent values, f = L nu."""
 
 
 class Problem(NamedTuple):
     """A likelihood, and what generates its data: x uniform on the unit square to 3 decimals, f from the prior.
 
     psi are the log lengthscales (one, or one an input) and the log variance of the data. Priors are those of
-    exp(psi): ("gamma", shape, rate) or ("inverse gamma", shape, scale).
+    exp(psi): ("gamma", shape, rate) or ("inverse gamma", shape, scale). held: what is known to be as it generated the
+    data: psi, nu, f or nothing ("").
     """
 
     likelihood: str
@@ -50,8 +52,11 @@ class Problem(NamedTuple):
     lengthscale: tuple[str, float, float]
     variance: tuple[str, float, float]
     draws: int
+    held: str = ""
 
 
+UNKNOWN = {"": ("psi", "nu"), "psi": ("nu",), "nu": ("psi",), "f": ("psi",)}
+"""What is sampled -> with what is held."""
 OF_2013 = ("gamma", 1.0, 1.0), ("inverse gamma", 1.0, 1.0)
 OF_2014 = ("gamma", 1.0, 1 / math.sqrt(2)), ("gamma", 1.2, 0.2)
 
@@ -59,7 +64,12 @@ PROBLEMS = {
     "logit_50": Problem("logit", 50, (math.log(0.3), math.log(0.6), 2.0), *OF_2013, draws=4000),
     "logit_100": Problem("logit", 100, (math.log(0.4), 2.0), *OF_2013, draws=2000),
     "probit_50": Problem("probit", 50, (math.log(0.35), math.log(2.08)), *OF_2014, draws=4000),
+    "probit_100": Problem("probit", 100, (math.log(0.35), math.log(2.08)), *OF_2014, draws=2000),
     "poisson_50": Problem("poisson", 50, (math.log(0.3), 0.0), *OF_2013, draws=4000),
+    # a short lengthscale: K is so well conditioned that operators which do not know it move
+    "logit_100_given_psi": Problem("logit", 100, (math.log(0.05), 1.0), *OF_2013, draws=4000, held="psi"),
+    "logit_100_given_f": Problem("logit", 100, (math.log(0.4), 2.0), *OF_2013, draws=4000, held="f"),
+    "logit_100_given_nu": Problem("logit", 100, (math.log(0.4), 2.0), *OF_2013, draws=4000, held="nu"),
 }
 
 
@@ -88,39 +98,50 @@ def log_prior(psi: Array, law: tuple[str, float, float]) -> Array:
     return (shape * signed - rate * jnp.exp(signed)).sum()
 
 
-def posterior(problem: Problem, x: Array, y: Array) -> Callable[[Position], Array]:
-    """Log density of psi and nu, where f = L nu, up to a constant."""
+def posterior(problem: Problem, x: Array, y: Array, known: Position) -> Callable[[Position], Array]:
+    """Log density, up to a constant, of what is not `known`."""
 
     def log_density(position: Position) -> Array:
-        psi, nu = position["psi"], position["nu"]
+        place = known | position
+        psi, root = place["psi"], factor(place["psi"], x)
         log_priors = log_prior(psi[:-1], problem.lengthscale) + log_prior(psi[-1:], problem.variance)
-        return log_likelihood(problem.likelihood, y, factor(psi, x) @ nu) - 0.5 * nu @ nu + log_priors
+        if "f" in known:
+            nu = jax.scipy.linalg.solve_triangular(root, known["f"], lower=True)
+            return log_priors - 0.5 * nu @ nu - jnp.log(jnp.diag(root)).sum()
+        nu = place["nu"]
+        return log_likelihood(problem.likelihood, y, root @ nu) - 0.5 * nu @ nu + log_priors
 
     return log_density
 
 
-def data(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
-    """x `[n, 2]` and y `[n]` of a problem."""
+def data(problem: Problem) -> tuple[np.ndarray, np.ndarray, Position]:
+    """x `[n, 2]` and y `[n]` of a problem, and what is held of psi, nu and f."""
     rng = np.random.default_rng(0)
     x = rng.random((problem.rows, 2)).round(3)
-    f = np.asarray(factor(jnp.array(problem.psi), jnp.array(x)) @ rng.standard_normal(problem.rows))
+    psi, nu = jnp.array(problem.psi), rng.standard_normal(problem.rows)
+    f = np.asarray(factor(psi, jnp.array(x)) @ nu)
     match problem.likelihood:
         case "logit":
-            return x, (rng.random(problem.rows) < 1 / (1 + np.exp(-f))).astype(float)
+            y = (rng.random(problem.rows) < 1 / (1 + np.exp(-f))).astype(float)
         case "probit":
-            return x, (rng.standard_normal(problem.rows) < f).astype(float)
+            y = (rng.standard_normal(problem.rows) < f).astype(float)
         case "poisson":
-            return x, rng.poisson(np.exp(f)).astype(float)
+            y = rng.poisson(np.exp(f)).astype(float)
+    truth = {"psi": psi, "nu": jnp.array(nu), "f": jnp.array(f)}
+    return x, y, {name: truth[name] for name in [problem.held] if name}
 
 
 def prior_draw(problem: Problem, rng: np.random.Generator) -> Position:
+    """A start."""
+
     def draw(law: tuple[str, float, float], size: int) -> np.ndarray:
         name, shape, rate = law
         value = np.log(rng.gamma(shape, 1 / rate, size))
         return value if name == "gamma" else -value
 
     psi = np.concatenate([draw(problem.lengthscale, len(problem.psi) - 1), draw(problem.variance, 1)])
-    return {"psi": jnp.array(psi), "nu": jnp.array(rng.standard_normal(problem.rows))}
+    drawn = {"psi": jnp.array(psi), "nu": jnp.array(rng.standard_normal(problem.rows))}
+    return {name: drawn[name] for name in UNKNOWN[problem.held]}
 
 
 def nuts(log_density: Callable[[Position], Array], start: Position, key: Array, draws: int) -> tuple[Position, int]:
@@ -157,21 +178,28 @@ def summary(values: np.ndarray) -> dict[str, float]:
     return {name: float(f"{value:.6g}") for name, value in found.items()}
 
 
+def quantities_of(positions: Position, known: Position, x: np.ndarray) -> dict[str, np.ndarray]:
+    """Draws of every psi[p] and f[i] that is not known."""
+    draws = len(next(iter(positions.values())))
+    place = {part: jnp.broadcast_to(value, (draws, *value.shape)) for part, value in known.items()} | positions
+    found = {"psi": place["psi"]}
+    if "f" not in known:
+        found["f"] = jax.lax.map(lambda both: factor(both[0], jnp.array(x)) @ both[1], (place["psi"], place["nu"]))
+    shown = {part: np.asarray(values) for part, values in found.items() if part not in known}
+    return {f"{part}[{i}]": values[:, i] for part, values in shown.items() for i in range(values.shape[1])}
+
+
 def make(name: str) -> None:
     """Run the chains of a problem and write its file; stops where R-hat says that they have not met."""
     problem, rng = PROBLEMS[name], np.random.default_rng(1)
-    x, y = data(problem)
-    log_density = posterior(problem, jnp.array(x), jnp.array(y))
+    x, y, known = data(problem)
+    log_density = posterior(problem, jnp.array(x), jnp.array(y), known)
     chains, diverged = [], 0
     for key in jax.random.split(jax.random.key(0), CHAINS):
         positions, count = nuts(log_density, prior_draw(problem, rng), key, problem.draws)
-        psi, nu = positions["psi"], positions["nu"]
-        f = jax.lax.map(lambda both: factor(both[0], jnp.array(x)) @ both[1], (psi, nu))
-        chains.append(np.concatenate([psi, f], 1))
+        chains.append(quantities_of(positions, known, x))
         diverged += count
-    draws, size = np.stack(chains), len(problem.psi)
-    names = [f"psi[{i}]" for i in range(size)] + [f"f[{i}]" for i in range(problem.rows)]
-    quantities = {label: summary(draws[..., i]) for i, label in enumerate(names)}
+    quantities = {label: summary(np.stack([found[label] for found in chains])) for label in chains[0]}
     if (worst := max(found["r_hat"] for found in quantities.values())) > LARGEST_R_HAT:
         sys.exit(f"{name}: R-hat is {worst:.3f}; take more draws")
     settings = {
@@ -183,16 +211,19 @@ def make(name: str) -> None:
         "divergent": diverged,
         "script": "bench/reference.py",
     }
-    found = {"settings": settings, "x": x.tolist(), "y": y.tolist(), "quantities": quantities}
+    held = {part: value.tolist() for part, value in known.items()}
+    found = {"settings": settings, "x": x.tolist(), "y": y.tolist(), "held": held, "quantities": quantities}
     FOLDER.mkdir(parents=True, exist_ok=True)
     (FOLDER / f"{name}.json").write_text(_text(found))
-    print(name, f"divergent {diverged}, R-hat {worst:.4f}", *(f"{k} {quantities[k]}" for k in names[:size]), sep="\n  ")
+    print(f"{name}: divergent {diverged}, R-hat {worst:.4f}")
+    for label, values in list(quantities.items())[: len(problem.psi)]:
+        print(" ", label, values)
 
 
 def _text(found: dict[str, Any]) -> str:
     """JSON with a line a quantity."""
     lines = [f"    {json.dumps(label)}: {json.dumps(values)}" for label, values in found["quantities"].items()]
-    head = [f"  {json.dumps(part)}: {json.dumps(found[part])},\n" for part in ("settings", "x", "y")]
+    head = [f"  {json.dumps(part)}: {json.dumps(found[part])},\n" for part in ("settings", "x", "y", "held")]
     return "{\n" + "".join(head) + '  "quantities": {\n' + ",\n".join(lines) + "\n  }\n}\n"
 
 

@@ -92,7 +92,11 @@ def without_prior(operator, state, generator):
     return state["theta"] + operator.step_size(state)[..., None] * jump, torch.zeros_like(state["theta"][..., 0])
 
 
-def test_a_posterior_by_importance_sampling():
+SLOW = {"c", "d", "f"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in "abcdef"])
+def test_a_posterior_by_importance_sampling(name):
     """Two rows of two classes, where draws from the prior, weighted by the likelihood, tell all."""
     y = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]], dtype=F64)
     model, start = prior_draws(200_000, 2, 2, 2, seed=3)
@@ -101,10 +105,10 @@ def test_a_posterior_by_importance_sampling():
     mean = weight @ wanted
     error = (weight.square() @ (wanted - mean).square()).sqrt()
 
-    chains, rng = 4000, np.random.default_rng(4)
+    (_, _, *steps), chains, rng = APPROACHES[name], 4000, np.random.default_rng(4)
     model, state = prior_draws(chains, 2, 2, 2, seed=5)
     model = dataclasses.replace(model, y=y.expand(chains, -1, -1))
-    operator = approach("e", model, 3, 0.7, 1.0)
+    operator = approach(name, model, 3, *steps)
     state = operator.init(model.state(state["theta"], state["f"]))
     for _ in range(25):
         state, _ = operator.step(state, generator(operator, rng, chains, 2))

@@ -1,10 +1,11 @@
-"""Samplers of (psi, f) against posteriors by the No-U-Turn sampler of BlackJAX (`bench/reference.py` made the files).
+"""Samplers of psi, of f and of both against posteriors by the No-U-Turn sampler of BlackJAX, which `bench/reference.py`
+wrote to the files.
 
 Chains start from twice the posterior's spread of psi with f from its prior. They are independent, so that the spread of
 their own means and variances gives the Monte Carlo errors, whatever the autocorrelation; the reference brings its own.
 Differences of means and standard deviations may be 4 combined errors, and 5 % of a standard deviation more for what the
-burn-in leaves of the start: it is at least three autocorrelation times (60 to 100 steps, 15 of pseudo-marginal
-chains), and exp(-3) is 5 %.
+burn-in leaves of the start: it is at least three autocorrelation times (15 steps of pseudo-marginal and KHR
+chains, up to 100 of most; `mh`, `mh_v1` and `mh_v2` of f 3,000, 350 and 120, `sa` 4,000), and exp(-3) is 5 %.
 """
 
 import json
@@ -17,8 +18,8 @@ import pytest
 import torch
 
 from gpbench.gp import latent_likelihoods
-from gpbench.sampling.latent import joint, latents, pseudo_marginal, schemes
-from gpbench.sampling.latent.model import Generator, Model, Prior
+from gpbench.sampling.latent import approximations, joint, latents, pseudo_marginal, schemes
+from gpbench.sampling.latent.model import Generator, Model, Prior, half_log_det, multiply, solve
 from gpbench.sampling.tuning import DualAveraging
 from projects import REPOSITORY
 
@@ -39,17 +40,30 @@ def model(found, chains):
     return Model(x.expand(chains, -1, -1), y, torch.ones_like(y), likelihood, *priors, ard)
 
 
-def draws(operator, quantities, burn_in, steps, seed):
-    """`[chains, steps, psi and some f]` of chains that learn their step sizes in burn-in."""
+def start(operator, found, rng):
+    """psi at twice its spread around its mean and nu of N(0, I), but for what is held: `[chains, ...]` psi and f."""
+    model = operator.model
+    chains, rows = model.weight.shape
+    held = {name: torch.tensor(value, dtype=F64).expand(chains, -1) for name, value in found["held"].items()}
+    psi = held.get("psi")
+    if psi is None:
+        parts = [found["quantities"][f"psi[{p}]"] for p in range(model.num_parameters)]
+        psi = torch.tensor(np.stack([part["mean"] + 2 * part["sd"] * rng.standard_normal(chains) for part in parts], 1))
+    nu, chol = held.get("nu", torch.tensor(rng.standard_normal((chains, rows)))), model.factor(psi)
+    if isinstance(operator, joint.KHR):
+        # far from its Gaussian the weight p/q of an f is so large that the chain would stay there
+        nu = approximations.laplace(model, psi, chol).draw(nu[:, None])[:, 0]
+    return model.state(psi, held.get("f", multiply(chol, nu)))
+
+
+def draws(operator, found, burn_in, steps, seed):
+    """`[chains, steps, P + 5]`: psi and f of five rows, of chains that learn their step sizes in burn-in."""
     model, rng = operator.model, np.random.default_rng(seed)
     chains, rows = model.weight.shape
-    parameters = [quantities[f"psi[{p}]"] for p in range(model.num_parameters)]
-    psi = [part["mean"] + 2 * part["sd"] * rng.standard_normal(chains) for part in parameters]
-    psi, nu = torch.tensor(np.stack(psi, 1)), torch.tensor(rng.standard_normal((chains, rows, 1)))
-    state = operator.init(model.state(psi, (model.factor(psi) @ nu)[..., 0]))
+    state = operator.init(start(operator, found, rng))
     tuners = [DualAveraging(part.name, part.target, part.first_step) for part in operator.tuned]
     for tuner in tuners:
-        state |= tuner.start(psi)
+        state |= tuner.start(state["psi"])
     kept = []
     for step in range(burn_in + steps):
         state |= {f"{tuner.name}.step_size": tuner.settings(state, step, burn_in)[0] for tuner in tuners}
@@ -57,13 +71,21 @@ def draws(operator, quantities, burn_in, steps, seed):
         noise = torch.tensor(rng.standard_normal((chains, operator.fixed + rows * operator.per_row)))
         state, info = operator.step(state, Generator(noise, rows, operator.per_row))
         for tuner in tuners:
-            state |= tuner.learn(state, step, burn_in, info[f"{tuner.name}.acceptance"], psi)
+            state |= tuner.learn(state, step, burn_in, info[f"{tuner.name}.acceptance"], state["psi"])
         kept.append(torch.cat([state["psi"], state["f"][:, :ROWS_COMPARED]], 1))
     return torch.stack(kept[burn_in:], 1).numpy()
 
 
 def scheme(name, latent, updates):
     return lambda m: schemes.scheme(name, m, latents.named(latent, m), "mh", updates)
+
+
+def alone(latent):
+    return lambda m: latents.named(latent, m)
+
+
+def scheme_of_psi(held, theta):
+    return lambda m: schemes.scheme(f"theta_given_{held}", m, None, theta, (0, 1))
 
 
 LONGER, LONG, SHORT = (64, 300, 200), (64, 200, 200), (40, 50, 50)
@@ -75,17 +97,41 @@ CASES = {
     "logit_50 surr": (lambda m: joint.Surrogate(m, latents.named("elliptical", m), 2), LONG),
     "probit_50 pm ep": (lambda m: pseudo_marginal.PseudoMarginal(m, "ep", 4), SHORT),
     "poisson_50 aa hmc_v1": (scheme("aa", "hmc_v1", (1, 1)), LONG),
+    "logit_100_given_psi mh_v1": (alone("mh_v1"), (64, 1200, 1200)),
+    "logit_100_given_psi mh_v2": (alone("mh_v2"), (64, 1200, 1200)),
+    "logit_100_given_psi elliptical": (alone("elliptical"), LONG),
+    "logit_100_given_psi hmc_v1": (alone("hmc_v1"), LONG),
+    "logit_100_given_psi hmc_v2": (alone("hmc_v2"), LONG),
 }
+SLOW = {
+    "logit_100 sa": (scheme("sa", "hmc_v2", (1, 1)), (32, 16000, 16000)),
+    "logit_100 asis": (scheme("asis", "elliptical", (4, 1)), LONGER),
+    "logit_100 khr": (joint.KHR, LONGER),
+    "logit_100 surr": (lambda m: joint.Surrogate(m, latents.named("elliptical", m), 4), LONGER),
+    "logit_100 pm laplace": (lambda m: pseudo_marginal.PseudoMarginal(m, "laplace", 16), LONGER),
+    "probit_100 pm ep": (lambda m: pseudo_marginal.PseudoMarginal(m, "ep", 16), SHORT),
+    "logit_100_given_psi mh": (alone("mh"), (64, 9000, 9000)),
+    "logit_100_given_psi hmc": (alone("hmc"), (64, 1000, 1000)),
+    "logit_100_given_psi smmala": (alone("smmala"), LONG),
+    **{
+        f"logit_100_given_{held} {theta}": (scheme_of_psi(held, theta), LONG if theta == "mh" else SHORT)
+        for held in ("f", "nu")
+        for theta in ("mh", "hmc", "smmala")
+    },
+}
+"""Every operator and every scheme at n = 100."""
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES, *(pytest.param(case, marks=pytest.mark.slow) for case in SLOW)])
 def test_the_posterior_is_that_of_an_independent_library(case):
-    found, (make, (chains, burn_in, steps)) = json.loads((FOLDER / f"{case.split()[0]}.json").read_text()), CASES[case]
+    found = json.loads((FOLDER / f"{case.split()[0]}.json").read_text())
+    make, (chains, burn_in, steps) = (CASES | SLOW)[case]
     operator, quantities = make(model(found, chains)), found["quantities"]
-    seen = draws(operator, quantities, burn_in, steps, seed=3)
     names = [f"psi[{p}]" for p in range(operator.model.num_parameters)] + [f"f[{i}]" for i in range(ROWS_COMPARED)]
+    unknown = [i for i, name in enumerate(names) if name in quantities]
+    seen = draws(operator, found, burn_in, steps, seed=3)[:, :, unknown]
     mean, mean_error, sd, sd_error = (
-        np.array([quantities[name][part] for name in names]) for part in ("mean", "mean_error", "sd", "sd_error")
+        np.array([quantities[names[i]][part] for i in unknown]) for part in ("mean", "mean_error", "sd", "sd_error")
     )
     ours, error = over_chains(seen.mean(1))
     assert (np.abs(ours - mean) < ERRORS * np.hypot(error, mean_error) + LEFT * sd).all(), (ours - mean) / sd
@@ -105,9 +151,10 @@ import reference
 found = {}
 for name, (psi, nu) in json.load(sys.stdin).items():
     problem = reference.PROBLEMS[name]
-    x, y = reference.data(problem)
-    log_density = reference.posterior(problem, x, y)
+    x, y, known = reference.data(problem)
+    log_density = reference.posterior(problem, x, y, known)
     positions = [{"psi": reference.jnp.array(p), "nu": reference.jnp.array(n)} for p, n in zip(psi, nu)]
+    positions = [{part: p[part] for part in reference.UNKNOWN[problem.held]} for p in positions]
     values = [float(log_density(position)) for position in positions]
     found[name] = {"x": x.tolist(), "y": y.tolist(), "problem": problem._asdict(), "values": values}
 json.dump(found, sys.stdout)
@@ -132,8 +179,14 @@ def test_data_and_log_densities_are_those_of_the_reference():
     for name, theirs in json.loads(done.stdout).items():
         one, (psi, nu) = found[name], (torch.tensor(part) for part in places[name])
         assert (one["x"], one["y"], one["settings"]["problem"]) == (theirs["x"], theirs["y"], theirs["problem"])
-        ours = model(one, 4)
-        state = ours.state(psi, (ours.factor(psi) @ nu[..., None])[..., 0])
-        values = state["log_lik"] + ours.log_prior(psi) - 0.5 * nu.square().sum(1)
+        ours, held = model(one, 4), {part: torch.tensor(value, dtype=F64) for part, value in one["held"].items()}
+        psi, nu = held.get("psi", psi).expand(4, -1), held.get("nu", nu).expand(4, -1)
+        f = held.get("f", multiply(ours.factor(psi), nu))
+        state = ours.state(psi, f.expand(4, -1))
+        if "f" in held:
+            values = -0.5 * solve(state["chol"], state["f"]).square().sum(1) - half_log_det(state["chol"])
+        else:
+            values = state["log_lik"] - 0.5 * nu.square().sum(1)
+        values = values + ours.log_prior(psi)
         # up to a constant
         np.testing.assert_allclose(np.diff(values.numpy()), np.diff(theirs["values"]), rtol=1e-7, atol=1e-7)
