@@ -57,7 +57,7 @@ def start(operator, found, rng):
 
 
 def draws(operator, found, burn_in, steps, seed):
-    """`[chains, steps, P + 5]`: psi and f of five rows, of chains that learn their step sizes in burn-in."""
+    """`[chains, steps, P + 5]`: psi and f of five rows, of chains that learn their step sizes at first."""
     model, rng = operator.model, np.random.default_rng(seed)
     chains, rows = model.weight.shape
     state = operator.init(start(operator, found, rng))
@@ -65,13 +65,14 @@ def draws(operator, found, burn_in, steps, seed):
     for tuner in tuners:
         state |= tuner.start(state["psi"])
     kept = []
+    tuning = burn_in // 4  # the law of a chain that learns is another one
     for step in range(burn_in + steps):
-        state |= {f"{tuner.name}.step_size": tuner.settings(state, step, burn_in)[0] for tuner in tuners}
-        state["theta.tuning"] = torch.full((chains,), float(step < burn_in // 2), dtype=F64)
+        state |= {f"{tuner.name}.step_size": tuner.settings(state, step, tuning)[0] for tuner in tuners}
+        state["theta.tuning"] = torch.full((chains,), float(step < tuning), dtype=F64)
         noise = torch.tensor(rng.standard_normal((chains, operator.fixed + rows * operator.per_row)))
         state, info = operator.step(state, Generator(noise, rows, operator.per_row))
         for tuner in tuners:
-            state |= tuner.learn(state, step, burn_in, info[f"{tuner.name}.acceptance"], state["psi"])
+            state |= tuner.learn(state, step, tuning, info[f"{tuner.name}.acceptance"], state["psi"])
         kept.append(torch.cat([state["psi"], state["f"][:, :ROWS_COMPARED]], 1))
     return torch.stack(kept[burn_in:], 1).numpy()
 
