@@ -5,6 +5,10 @@ import shutil
 import time
 from pathlib import Path
 
+from gpbench import config
+from gpbench.data.prepare import prepare
+from gpbench.places import Places
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 
@@ -17,6 +21,14 @@ def copy_project(target: Path, *more: str) -> Path:
         else:
             shutil.copy2(REPOSITORY / name, target / name)
     return target
+
+
+def prepared_project(root: Path, dataset: str) -> Places:
+    """A new project at `root` with one prepared data set, whose fits start no tracker."""
+    where = Places(copy_project(root), root / "store")
+    prepare(config.compose(where.conf, "dataset", dataset), where)
+    hold_tracker(where.store)
+    return where
 
 
 def hold_tracker(store: Path) -> None:

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from cases import Case, group
-from gpbench import cli, config
-from gpbench.data.prepare import prepare
+from gpbench import cli
 from gpbench.places import Places
 from gpbench.report.tables import TABLES
 from gpbench.report.view import UNMIXED, View
@@ -19,7 +18,7 @@ from gpbench.study import chains, collect, plan, run, scoring
 from gpbench.study.store import Store
 from gpbench.study.training import SamplerFit
 from plugins import install
-from projects import copy_project, hold_tracker
+from projects import prepared_project
 
 PLUGIN = Path(__file__).parent / "chains_plugin"
 FOLDS, CHAINS = 8, 4
@@ -67,14 +66,11 @@ def test_fits_without_a_chain_have_no_draws(tmp_path_factory):
 @pytest.fixture(scope="module")
 def where(tmp_path_factory):
     """A project with prepared data and the toy chain."""
-    root = copy_project(tmp_path_factory.mktemp("chains") / "project")
-    where = Places(root, root / "store")
-    prepare(config.compose(where.conf, "dataset", "boston"), where)
-    hold_tracker(where.store)
+    where = prepared_project(tmp_path_factory.mktemp("chains") / "project", "boston")
     with pytest.MonkeyPatch.context() as patch:
-        install(PLUGIN, root.parent / "meta", patch)
+        install(PLUGIN, where.root.parent / "meta", patch)
         patch.setattr(chains, "MOST_ROWS", 5)  # which saves a second a split
-        patch.setenv("GPBENCH_ROOT", str(root))
+        patch.setenv("GPBENCH_ROOT", str(where.root))
         patch.setenv("OMP_NUM_THREADS", "1")
         patch.setenv("CI", "1")
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)

@@ -8,9 +8,8 @@ import pandas as pd
 import pytest
 import torch
 
-from gpbench import cli, config, report
+from gpbench import cli, report
 from gpbench.data import table as tables
-from gpbench.data.prepare import prepare
 from gpbench.errors import UserError
 from gpbench.places import Places
 from gpbench.report.page import write_page
@@ -21,7 +20,7 @@ from gpbench.sampling import diagnostics
 from gpbench.study import collect, efficiency, plan, run, sampled, scoring, training
 from gpbench.study.store import Store
 from plugins import install
-from projects import copy_project, hold_tracker
+from projects import prepared_project
 
 PLUGIN = Path(__file__).parent / "efficiency_plugin"
 CHAINS, STEPS, KEPT = 10, 1250, 1125
@@ -34,13 +33,10 @@ WORDS = (
 @pytest.fixture(scope="module")
 def where(tmp_path_factory):
     """A project with prepared data and the autoregression."""
-    root = copy_project(tmp_path_factory.mktemp("efficiency") / "project")
-    where = Places(root, root / "store")
-    prepare(config.compose(where.conf, "dataset", "boston"), where)
-    hold_tracker(where.store)
+    where = prepared_project(tmp_path_factory.mktemp("efficiency") / "project", "boston")
     with pytest.MonkeyPatch.context() as patch:
-        install(PLUGIN, root.parent / "meta", patch)
-        patch.setenv("GPBENCH_ROOT", str(root))
+        install(PLUGIN, where.root.parent / "meta", patch)
+        patch.setenv("GPBENCH_ROOT", str(where.root))
         patch.setenv("OMP_NUM_THREADS", "1")
         patch.setenv("CI", "1")
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)

@@ -13,9 +13,7 @@ import pandas as pd
 import pytest
 import torch
 
-from gpbench import config
 from gpbench.data import table as tables
-from gpbench.data.prepare import prepare
 from gpbench.data.scaling import Scaling
 from gpbench.data.table import Table
 from gpbench.errors import UserError
@@ -27,7 +25,7 @@ from gpbench.study import plan, predict, probes, training
 from gpbench.study.fitted import Fitted
 from gpbench.study.predict import Fold
 from gpbench.study.store import Store
-from projects import copy_project, hold_tracker
+from projects import prepared_project
 
 BATCHES, ROWS, REPLICAS = 3, 30, 2
 OVERRIDES = (
@@ -39,16 +37,13 @@ OVERRIDES = (
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
     """The study of posterior functions on its smoke budget: two chains, and two restarts of two variational fits."""
-    root = copy_project(tmp_path_factory.mktemp("probes") / "project")
-    where = Places(root, root / "store")
-    prepare(config.compose(where.conf, "dataset", "composed_bumps"), where)
-    hold_tracker(where.store)
+    where = prepared_project(tmp_path_factory.mktemp("probes") / "project", "composed_bumps")
     made = plan.make(where, "cutajar2017_posterior", OVERRIDES)
     plan.freeze(made, where)
-    batch = root / "batch.json"
+    batch = where.root / "batch.json"
     batch.write_text(json.dumps({"groups": [group for batch in made.batches for group in batch["groups"]]}))
-    places = {"GPBENCH_ROOT": str(root), "GPBENCH_STORE": str(where.store), "OMP_NUM_THREADS": "1", "CI": "1"}
-    command = [sys.executable, "-m", "gpbench.study.run", str(batch), str(root / "statuses.json")]
+    places = {"GPBENCH_ROOT": str(where.root), "GPBENCH_STORE": str(where.store), "OMP_NUM_THREADS": "1", "CI": "1"}
+    command = [sys.executable, "-m", "gpbench.study.run", str(batch), str(where.root / "statuses.json")]
     subprocess.run(command, env=os.environ | places, check=True)
     for kind in ("bounds", "layers", "inputs"):
         probes.write(where, made.name, kind)

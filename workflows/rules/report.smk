@@ -23,7 +23,7 @@ rule probe:
     output:
         f"{RESULTS}/{{probe}}.parquet",
     wildcard_constraints:
-        probe="bounds|layers|surfaces|inputs|probabilities|inducing|weights",
+        probe="|".join(GRAPH.study["probes"]) or "none",
     shell:
         "OMP_NUM_THREADS=1 {PY} -m gpbench.study.probes {GRAPH.name} {wildcards.probe}"
 

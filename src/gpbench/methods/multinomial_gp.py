@@ -35,7 +35,7 @@ from gpbench.methods.base import Batch, SamplerMethod, State, TrainingSet
 from gpbench.sampling import tuning
 from gpbench.sampling.latent import multinomial as operators
 from gpbench.sampling.latent import weights
-from gpbench.sampling.latent.model import Generator, Info, Operator, Prior, multiply, solve
+from gpbench.sampling.latent.model import Generator, Info, Operator, Prior, half_log_det, multiply, solve
 from gpbench.sampling.latent.multinomial import Model
 from gpbench.sampling.latent.schemes import Sequence
 from gpbench.streams import Key
@@ -100,7 +100,7 @@ class Method(SamplerMethod):
         model = self.model(buffers, batch)
         chol = model.factor(theta)
         memory = {"chol": chol}
-        for tuner in self.tuners(model):
+        for tuner in tuners(self.operator(model)):
             memory |= tuner.start(theta)
         learned = self.hyper.weights != "unweighted"
         params = {"f": multiply(chol, nu)} | ({"theta": theta} if learned else {}) | other
@@ -164,11 +164,6 @@ class Method(SamplerMethod):
         given_f = weights.WeightsRMHMC if approach == "d" else weights.WeightsHMC
         return Sequence(model, [latents, given_f(model, hyper.leapfrogs, hyper.weight_step_size)])
 
-    def tuners(self, model: Model) -> list[tuning.DualAveraging]:
-        """Of every step size."""
-        parts = self.operator(model).tuned
-        return [tuning.DualAveraging(part.name, part.target, part.first_step) for part in parts]
-
     def noise_size(self, batch_size: int, step: int = 0, steps: int = 1) -> int:
         """Normals of the updates, then of every row one a function (`init` must have run where `sources` is empty)."""
         empty = torch.empty(1, len(self.sizes), 0, 0)
@@ -179,14 +174,15 @@ class Method(SamplerMethod):
     def step(self, state: State, batch: Batch, noise: Tensor, step: int, steps: int) -> Tensor:
         """One transition; returns -log p(y, f, theta) `[R]` up to a constant, NaN where the chain is lost."""
         model, burn_in = self.model(state.buffers, batch), self.burn_in(steps)
-        operator, tuners = self.operator(model), self.tuners(model)
+        operator = self.operator(model)
+        learning = tuners(operator)
         chain = {"theta": state.buffers.get("theta")} | state.params | {"chol": state.memory["chol"]}
         chain["log_lik"] = model.log_lik(chain["f"])
-        for tuner in tuners:
+        for tuner in learning:
             chain[f"{tuner.name}.step_size"], _ = tuner.settings(state.memory, step, burn_in)
         chain, info = operator.step(chain, Generator(noise, batch.x.shape[1], operator.per_row))
         if self.hyper.tune:
-            for tuner in tuners:
+            for tuner in learning:
                 state.memory |= tuner.learn(state.memory, step, burn_in, info[f"{tuner.name}.acceptance"], noise)
         state.params = {name: chain[name] for name in state.params}
         state.memory["chol"] = chain["chol"]
@@ -196,8 +192,8 @@ class Method(SamplerMethod):
 
     def log_joint(self, chain: dict[str, Tensor], model: Model) -> Tensor:
         """log p(y, f, theta) `[R]` without the constants of the priors."""
-        log_det = chain["chol"].diagonal(dim1=-2, dim2=-1).log().sum((1, 2))
-        value = chain["log_lik"] - 0.5 * solve(chain["chol"], chain["f"]).square().sum((1, 2)) - log_det
+        density = 0.5 * solve(chain["chol"], chain["f"]).square().sum(2) + half_log_det(chain["chol"])
+        value = chain["log_lik"] - density.sum(1)
         if self.hyper.weights == "dirichlet":
             return value + weights.concentration_density(chain["log_concentration"], chain["theta"])
         return value + PRIOR.log_density(chain["theta"]).sum((1, 2)) * (self.hyper.weights == "learned")
@@ -243,6 +239,11 @@ class Method(SamplerMethod):
             probabilities.append(f.softmax(2).mean(1).mT)
         stacked = torch.stack(probabilities).double().cpu().numpy()
         return [Categorical(stacked[:, r]) for r in range(len(keys))]
+
+
+def tuners(operator: Operator) -> list[tuning.DualAveraging]:
+    """Of every step size."""
+    return [tuning.DualAveraging(part.name, part.target, part.first_step) for part in operator.tuned]
 
 
 def kept_states(state: State) -> list[dict[str, Tensor]]:

@@ -67,9 +67,7 @@ def mixing(chains: Sequence[Mapping[str, np.ndarray]]) -> dict[str, float]:
     return {
         "chains": len(chains),
         "draws": judged.shape[1],
-        "r_hat": _of(np.max, found["r_hat"]),
-        "ess_bulk": _of(np.min, found["ess_bulk"]),
-        "ess_tail": _of(np.min, found["ess_tail"]),
+        **_least(found),
         "r_hat_row": _of(np.mean, of_mean),
         "r_hat_row_sd": _of(np.std, of_mean),
         "r_hat_covariance": _of(np.max, reported["r_hat"]),
@@ -130,12 +128,15 @@ def convergence(chains: Sequence[Mapping[str, np.ndarray]]) -> dict[str, float]:
     return {
         "chains": len(chains),
         "draws": draws.shape[1],
-        "r_hat": _of(np.max, found["r_hat"]),
-        "ess_bulk": _of(np.min, found["ess_bulk"]),
-        "ess_tail": _of(np.min, found["ess_tail"]),
+        **_least(found),
         "r_hat_classic": classic[iterations[-1]],
         **{f"r_hat_classic_{t}": classic[t] for t in CHECKPOINTS if t in classic},
     }
+
+
+def _least(found: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """A `summary` of the worst quantity."""
+    return {name: _of(np.max if name == "r_hat" else np.min, values) for name, values in found.items()}
 
 
 def _worst(values: np.ndarray) -> float:

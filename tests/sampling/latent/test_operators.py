@@ -78,14 +78,14 @@ def test_wrong_transitions_are_found_out():
             f = state["f"] * 0.97
             return state | {"f": f, "log_lik": self.model.log_lik(f)}, info
 
-    class NoJacobian(parameters.ParameterWalk):
+    class NoJacobian(parameters.Ancillary):
         def value(self, state):
             return super().value(state) - 0.3 * state["psi"].sum(1)
 
     geweke.fails(Biased, geweke.model(), sizes("mh_v2"))
 
     def wrong(model):
-        part = NoJacobian(parameters.Ancillary(model))
+        part = parameters.ParameterWalk(NoJacobian(model))
         return schemes.Sequence(model, [latents.EllipticalSlice(model), part])
 
     geweke.fails(wrong, geweke.model(), sizes("elliptical"))

@@ -59,14 +59,19 @@ class Sufficient:
     def __init__(self, model: Model) -> None:
         self.model = model
 
+    def value(self, state: State) -> Tensor:
+        """Log density `[R]` at the psi of a state."""
+        whitened = solve(state["chol"], state["f"])
+        normal = -0.5 * whitened.square().sum(1) - half_log_det(state["chol"])
+        return normal + self.model.log_prior(state["psi"])
+
     def at(self, state: State, psi: Tensor, gradient: bool = False, metric: bool = False) -> Place:
         """The place psi given the f of a state."""
         model = self.model
         covariance = model.covariance(psi)
         chol = linalg.cholesky(covariance, "K")
-        whitened = solve(chol, state["f"])
-        value = -0.5 * whitened.square().sum(1) - half_log_det(chol) + model.log_prior(psi)
         there = {"psi": psi, "chol": chol}
+        value = self.value(state | there)
         if not gradient:
             return Place(there, value)
         inverse = torch.cholesky_inverse(_finite(chol))
@@ -98,15 +103,18 @@ class Ancillary:
     def __init__(self, model: Model) -> None:
         self.model = model
 
+    def value(self, state: State) -> Tensor:
+        """Log density `[R]` at the psi of a state."""
+        return state["log_lik"] + self.model.log_prior(state["psi"])
+
     def at(self, state: State, psi: Tensor, gradient: bool = False, metric: bool = False) -> Place:
         """The place psi given the nu of a state."""
         model, nu = self.model, solve(state["chol"], state["f"])
         covariance = model.covariance(psi)
         chol = linalg.cholesky(covariance, "K")
         f = multiply(chol, nu)
-        log_lik = model.log_lik(f)
-        value = log_lik + model.log_prior(psi)
-        there = {"psi": psi, "chol": chol, "f": f, "log_lik": log_lik}
+        there = {"psi": psi, "chol": chol, "f": f, "log_lik": model.log_lik(f)}
+        value = self.value(there)
         if not gradient:
             return Place(there, value)
         directions = self._directions(psi, covariance, chol, nu)  # [R, P, n]
@@ -177,19 +185,11 @@ class ParameterWalk(ParameterOperator):
 
     def step(self, state: State, generator: Generator) -> tuple[State, Info]:
         jump = self.step_size(state) * generator.normal(self.free)
-        now = self.value(state)
+        now = self.conditional.value(state)
         there = self.place(state, self.moved(state["psi"], jump))
         acceptance = hmc.acceptance(there.value - now)
         accepted = generator.uniform() < acceptance
         return select(accepted, there.state, state), self.told(acceptance, 1, False, False)
-
-    def value(self, state: State) -> Tensor:
-        """Log density of the present psi, whose factor is known."""
-        if isinstance(self.conditional, Ancillary):
-            return state["log_lik"] + self.model.log_prior(state["psi"])
-        whitened = solve(state["chol"], state["f"])
-        normal = -0.5 * whitened.square().sum(1) - half_log_det(state["chol"])
-        return normal + self.model.log_prior(state["psi"])
 
 
 class ParameterHamiltonian(ParameterOperator):

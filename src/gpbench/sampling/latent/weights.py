@@ -19,8 +19,18 @@ from torch import Tensor
 from gpbench.gp import linalg
 from gpbench.sampling import hmc
 from gpbench.sampling.latent import rmhmc
-from gpbench.sampling.latent.model import Generator, Info, Operator, State, half_log_det, multiply, select, solve
-from gpbench.sampling.latent.multinomial import Model
+from gpbench.sampling.latent.model import (
+    WALK,
+    Generator,
+    Info,
+    Operator,
+    State,
+    half_log_det,
+    multiply,
+    select,
+    solve,
+)
+from gpbench.sampling.latent.multinomial import TRAJECTORY, Model
 
 
 class Weights(Operator):
@@ -40,7 +50,7 @@ class Weights(Operator):
 class WeightsHMC(Weights):
     """HMC of theta given f with mass I."""
 
-    target = 0.65
+    target = TRAJECTORY
 
     def __init__(self, model: Model, leapfrogs: int, first_step: float) -> None:
         super().__init__(model, first_step)
@@ -153,7 +163,7 @@ class WeightsTarget:
 class WeightsWalk(Weights):
     """Random walks of theta_c given nu = L^-1 f, one class at a time: f_c' = L_c' nu_c."""
 
-    target = 0.25
+    target = WALK
 
     def __init__(self, model: Model, first_step: float) -> None:
         super().__init__(model, first_step)
