@@ -226,6 +226,8 @@ class Study:
     variants: dict[str, dict[str, Any]] = field(default_factory=dict)
     """name -> {method, label, key: value, ...}: more methods of the study, which are a method with settings; a list of
     values makes a variant of each, whose name and label say `{key}` in its place"""
+    only: list[str] = field(default_factory=list)
+    """of its methods and variants, those to take (all where none is named): a piece of a large study"""
     probes: list[Literal["bounds", "layers", "surfaces", "inputs", "probabilities", "inducing", "weights"]] = field(
         default_factory=list
     )

@@ -167,3 +167,13 @@ def test_a_method_builds_on_another_one(project):
     assert built.header.module == base.header.module
     assert (built.hyper.likelihood, base.hyper.likelihood) == ("softmax", None)
     assert built.hyper.samples_late == base.hyper.samples_late == 100
+
+
+def test_a_study_takes_only_the_methods_that_it_is_asked_for(study):
+    variants, pairs = {"rff_{num_features}": RFF | {"kernel": "rbf", "num_features": [5, 10]}}, [["svgp", "rff_5"]]
+    whole = study(variants, methods=["svgp"])
+    some = study(variants, "only=[rff_10,svgp]", methods=["svgp"], pairs=pairs)
+    assert list(some) == ["svgp", "rff_10"]
+    assert [cell["fits"] for cell in some.values()] == [whole[name]["fits"] for name in some]
+    with pytest.raises(UserError, match=r"unknown method 'rff_7' in only of study 'mine'; did you mean"):
+        study(variants, "only=[rff_7]", methods=["svgp"])

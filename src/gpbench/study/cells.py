@@ -48,8 +48,9 @@ def resolve(
     words = config.split_overrides(overrides)
     own = tuple(f"{k.removeprefix('study.')}={v}" for k, v in words if k.removeprefix("study.") in STUDY_KEYS)
     study = config.compose(places.conf, "study", study_name, own)
-    variants = expand(study)
-    study = dataclasses.replace(study, methods=list(variants))
+    variants = _chosen(study, expand(study))
+    pairs = [pair for pair in study.pairs if not study.only or set(pair) <= set(variants)]
+    study = dataclasses.replace(study, methods=list(variants), pairs=pairs)
     if not study.methods or not study.datasets:
         raise UserError(f"study {study_name!r} is empty: it needs methods and datasets")
     _check_names(places, study)
@@ -86,6 +87,14 @@ def resolve(
             named = {"method": name, "settings": {key: chosen[key] for key in variant.settings}}
             cells.append(cell | named | ({"label": variant.label} if variant.label else {}))
     return study, cells, remarks
+
+
+def _chosen(study: schema.Study, variants: dict[str, Variant]) -> dict[str, Variant]:
+    """The variants that `only` names, in the study's order; UserError for a name that is none of them."""
+    for name in study.only:
+        if name not in variants:
+            raise unknown("method", name, variants, f"only of study {study.name!r}")
+    return {name: variant for name, variant in variants.items() if not study.only or name in study.only}
 
 
 def _check_varied(study: schema.Study, name: str, variant: Variant, given: list[str]) -> None:
