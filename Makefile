@@ -7,7 +7,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export MLFLOW_DISABLE_TELEMETRY = true
 export DVC_NO_ANALYTICS = 1
 
-.PHONY: help study test slow lint bench figures ui status clean
+.PHONY: help study test slow lint bench figures docs ui status clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -28,15 +28,21 @@ lint: .venv/.ok  ## style and one-way imports
 	ruff format --check .
 	lint-imports
 
-bench: .venv/.ok  ## timings beside GPyTorch and BlackJAX: steps, the loop, DGP-RFF, BSGP, samplers of latent values
+bench: .venv/.ok  ## timings: steps, loop, DGP-RFF, BSGP, samplers beside GPyTorch and BlackJAX; a study of 2,000 cells
 	OMP_NUM_THREADS=1 python bench/bench.py
 	OMP_NUM_THREADS=1 python bench/loop.py
 	OMP_NUM_THREADS=1 python bench/rff.py
 	OMP_NUM_THREADS=1 python bench/sampler.py
 	OMP_NUM_THREADS=1 python bench/latent.py
+	OMP_NUM_THREADS=1 python bench/study_size.py
 
 figures: .venv/.ok  ## redraw the figures of the default study
 	snakemake --cores $(CORES) --forcerun figures --until figures
+
+docs: .venv/.ok  ## what the documentation shows of committed results: tables, figures, scorecard, lists
+	gpbench reference > docs/config.md
+	python -m gpbench.report documents
+	gpbench papers > docs/papers.md
 
 ui: .venv/.ok  ## MLflow at http://127.0.0.1:5000
 	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow server --host 127.0.0.1 --port $(PORT) --workers 1 \

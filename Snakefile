@@ -1,6 +1,9 @@
 # The graph of a study. `snakemake --cores 2` runs the default one;
 #   snakemake --cores 2 --config study=default overrides="budget=smoke svgp.num_inducing=50"
-# runs another, in its own results folder. Planning happens here, in the main process, before any job.
+# runs another, in its own results folder;
+#   snakemake --cores 2 figures/cutajar2017_fig2.pdf
+# makes a figure of a paper (docs/papers.md lists them), from the study that it is of. Planning happens here, in the main
+# process, before any job.
 # mirror=FOLDER or mirror=URL names a place of raw files, as GPBENCH_MIRROR does.
 import os
 import shlex
@@ -11,6 +14,7 @@ from snakemake.exceptions import WorkflowError
 from gpbench import places
 from gpbench.errors import UserError, unknown
 from gpbench import report as reporting
+from gpbench.report import items
 from gpbench.study import collect, graph
 
 PY = shlex.quote(sys.executable)
@@ -23,13 +27,25 @@ try:
     for key in config:
         if key not in ("study", "overrides", "mirror"):
             raise unknown("key", key, ("study", "overrides", "mirror"), "--config")
-    STUDY, OVERRIDES = (str(config.get(key, plain)) for key, plain in (("study", "default"), ("overrides", "")))
-    GRAPH = graph.load(WHERE, STUDY, OVERRIDES, main=workflow.is_main_process)
+    if workflow.is_main_process:
+        ASKED = items.requested(WHERE.conf, sys.argv[1:])
+        GRAPH = graph.load(WHERE, *items.choose(ASKED, config.get("study"), str(config.get("overrides", ""))))
+        items.stamp(WHERE, ASKED, GRAPH.name)
+        for item in ASKED:
+            jobs = len(GRAPH.batches)
+            print(f"gpbench: {item.target} is made from results/{GRAPH.name}, {jobs} jobs of fits to run", file=sys.stderr)
+        os.environ["GPBENCH_RUN"] = GRAPH.name  # jobs inherit it
+    else:
+        GRAPH = graph.read(WHERE, os.environ["GPBENCH_RUN"])
     FIGURE_NAMES, TABLE_NAMES = (reporting.names(GRAPH.study, kind) for kind in ("figures", "tables"))
 except UserError as error:
     raise WorkflowError(str(error))
 
 RESULTS = f"results/{GRAPH.name}"
+
+
+# of `snakemake --report results/STUDY/snakemake.html`
+report: "workflows/report/workflow.rst"
 
 
 wildcard_constraints:
@@ -42,6 +58,7 @@ wildcard_constraints:
 include: "workflows/rules/data.smk"
 include: "workflows/rules/fit.smk"
 include: "workflows/rules/report.smk"
+include: "workflows/rules/papers.smk"
 
 
 localrules:

@@ -1,6 +1,7 @@
 """Benches follow the plan and the methods: they are run by hand, and would rot unseen."""
 
 import importlib
+import itertools
 import subprocess
 import sys
 
@@ -41,3 +42,18 @@ def test_operators_on_latent_values_are_timed():
     done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY / "bench", capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(" ms ") == 20
+
+
+def test_a_study_is_made_up_without_fitting_and_its_stages_timed(bench, monkeypatch, tmp_path):
+    size = bench("study_size")
+    monkeypatch.setattr(size, "METHODS", ("svgp", "dnn"))
+    where = size.project(tmp_path, 1, 2, 2)
+    made = size.plan.make(where, "size")
+    assert size.fill(made, where) == 8
+    early = list(itertools.islice(size.stages(where), 4))
+    for stage in early:
+        stage.run()
+    assert [stage.name for stage in early] == ["plan", "cost", "freeze", "collect, scoring all"]
+    states = size.plan.make(where, "size").states
+    assert {state for state, _ in states.values()} == {"done"}
+    assert (where.results / "size" / "scores.parquet").is_file()

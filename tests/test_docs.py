@@ -4,12 +4,17 @@ import re
 
 from gpbench.cli import parser
 from gpbench.reference import reference
+from gpbench.report import documents
 from projects import REPOSITORY
 
 
 def test_the_configuration_reference_is_current():
     written = (REPOSITORY / "docs" / "config.md").read_text()
     assert written == reference(REPOSITORY / "conf"), "run `gpbench reference > docs/config.md`"
+
+
+def test_what_the_documents_show_of_committed_results_is_current():
+    assert documents.stale(REPOSITORY) == [], "run `make docs`"
 
 
 def test_every_gpbench_command_in_the_documents_exists():

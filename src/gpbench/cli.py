@@ -30,8 +30,16 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--pending", action="store_true", help="only what would run")
     one = add("fit", "fit one cell: method=dsvi dataset=boston split=0 method.layers=3", fit)
     one.add_argument("settings", nargs="+", metavar="key=value")
-    one = add("why", "which component of a fit's identity moved since it was made", why)
-    one.add_argument("fit", help="beginning of a fit's identity")
+    one = add("cost", "hours and memory that a study's fits will take, learned from measured ones", cost)
+    add_study(one)
+    one.add_argument("--all", action="store_true", help="of all its fits, not of those alone that are to be run")
+    one.add_argument("--cores", type=int, default=2, help="for the time by the clock; default: %(default)s")
+    one = add("why", "what moved since fits were made, or why they are skipped, missing or failed", why)
+    one.add_argument("cell", nargs="+", help="dsvi/boston, method=dsvi dataset=boston study=..., or a fit's identity")
+    one = add("new", "write a working method to start from, its module and its YAML", new)
+    one.add_argument("what", choices=["method"])
+    one.add_argument("name")
+    one.add_argument("--out", type=Path, help="folder of a Python package of your own; default: this project")
     one = add("status", "what is running, how far, and what is finished", status)
     add_study(one)
     one.add_argument("--watch", action="store_true", help="again every two seconds")
@@ -43,11 +51,17 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--out", type=Path, help="file to write; default: standard output")
     one = add("collect", "gather a planned study's results", collect)
     one.add_argument("name")
+    add_study(add("record", "add a study's finished fits to its committed records, docs/results/STUDY/", record))
     one = add(
         "verdict", "list what did not end well in a planned study, then exit 1, and chains not converged", verdict
     )
     one.add_argument("name")
+    one = add("cite", "BibTeX of the methods, data sets and protocol that a study uses", cite)
+    add_study(one)
+    one = add("crate", "pack a finished study as an RO-Crate: results/NAME/crate.zip", crate)
+    one.add_argument("name")
     add("reference", "the configuration reference, as Markdown", reference)
+    add("papers", "the figures and tables that can be made by name, as Markdown", papers)
     add("track", "log finished fits to MLflow", track)
     add("unlock", "free Snakemake's lock if the process that holds it is dead", unlock)
     data_commands.add(commands)
@@ -105,16 +119,31 @@ def fit(arguments: argparse.Namespace) -> None:
             )
 
 
-def why(arguments: argparse.Namespace) -> None:
-    from gpbench.study import single
-    from gpbench.study.identity import moved
-    from gpbench.study.store import Store
+def cost(arguments: argparse.Namespace) -> None:
+    from gpbench.study import costing
+    from gpbench.study import plan as planning
 
-    where = places.find()
-    store = Store(where.store)
-    record = store.record(store.find(arguments.fit))
-    lines = moved(record["what"], single.what_now(where, record))
-    print("\n".join(lines) if lines else f"{record['fit_id']}: nothing moved; it would not be fitted again")
+    if arguments.cores < 1:
+        raise UserError(f"--cores {arguments.cores} is not a number from 1 upwards")
+    made = planning.make(places.find(), arguments.study, arguments.overrides)
+    print("\n".join(costing.lines(costing.Estimate(made, arguments.all), arguments.cores)))
+
+
+def why(arguments: argparse.Namespace) -> None:
+    from gpbench.study import reasons
+
+    print("\n".join(reasons.why(places.find(), arguments.cell)))
+
+
+def new(arguments: argparse.Namespace) -> None:
+    from gpbench import config
+    from gpbench.study import skeleton
+
+    for path in skeleton.method(places.find(), arguments.name, arguments.out):
+        print(path)
+    if arguments.out:
+        print(f"name the package in an entry point of {config.ENTRY_POINTS!r} and install it (docs/adding.md)")
+    print(f"try it: pytest tests/conformance -k {arguments.name}")
 
 
 def status(arguments: argparse.Namespace) -> None:
@@ -166,6 +195,16 @@ def collect(arguments: argparse.Namespace) -> None:
     print(f"{arguments.name}: {', '.join(f'{n} {status}' for status, n in sorted(counts.items()))}")
 
 
+def record(arguments: argparse.Namespace) -> None:
+    from gpbench.study import collect as collecting
+    from gpbench.study import plan as planning
+
+    where = places.find()
+    made = planning.make(where, arguments.study, arguments.overrides)
+    new, known = collecting.record(where, planning.content(made))
+    print(f"{made.name}: {new} fits added to the {known - new} recorded ones in docs/results/{made.name}/scores.csv")
+
+
 def verdict(arguments: argparse.Namespace) -> None:
     from gpbench.study import collect as collecting
 
@@ -181,6 +220,18 @@ def verdict(arguments: argparse.Namespace) -> None:
     print(f"{arguments.name}: every fit ended well{but}; open results/{arguments.name}/report.html")
 
 
+def cite(arguments: argparse.Namespace) -> None:
+    from gpbench.report import citations
+
+    print(citations.of_study(places.find(), arguments.study, arguments.overrides), end="")
+
+
+def crate(arguments: argparse.Namespace) -> None:
+    from gpbench.report import crate as crates
+
+    print(crates.write(places.find(), arguments.name))
+
+
 def track(arguments: argparse.Namespace) -> None:
     from gpbench.study import tracking
 
@@ -191,6 +242,12 @@ def reference(arguments: argparse.Namespace) -> None:
     from gpbench.reference import reference as text
 
     print(text(places.find().conf), end="")
+
+
+def papers(arguments: argparse.Namespace) -> None:
+    from gpbench.report.papers import papers as text
+
+    print(text(places.find()), end="")
 
 
 def unlock(arguments: argparse.Namespace) -> None:

@@ -38,7 +38,12 @@ Places come from the environment: `GPBENCH_ROOT` (project folder), `GPBENCH_STOR
 where it is not the default one), `MLFLOW_TRACKING_URI` (a server).
 """
 
-NESTED = {"dataset": (schema.Source, schema.Upstream, schema.Expect), "protocol": (Splits,), "budget": (schema.Sizes,)}
+NESTED = {
+    "dataset": (schema.Source, schema.Upstream, schema.Expect),
+    "protocol": (Splits,),
+    "budget": (schema.Sizes,),
+    "paper": (schema.Item,),
+}
 
 
 def reference(conf: Path) -> str:

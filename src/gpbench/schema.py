@@ -242,3 +242,33 @@ class Study:
     """of its methods, whose scores the table `differences` compares: the first minus the second"""
     published: list[str] | None = None
     """citation keys of the scorecard, which may be none; null: all of published/"""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One figure or table of a paper: a study and what is made of it, or what it still needs."""
+
+    title: str
+    study: str = ""
+    """name in conf/study"""
+    overrides: str = ""
+    """of that study, for this item: `only=[...]`, `datasets=[...]`"""
+    figure: str = ""
+    """name of a figure of gpbench"""
+    table: str = ""
+    """name of a table of gpbench; `published`: the printed numbers beside ours"""
+    printed: str = ""
+    """of the table `published`: the name in column `item` of published/<paper>.csv"""
+    later: str = ""
+    """what it needs that is not here yet"""
+
+
+@dataclass(frozen=True)
+class Paper:
+    """conf/paper/*.yaml: the figures and tables of a paper, by name."""
+
+    name: str
+    """citation key in conf/references.bib"""
+    title: str
+    items: dict[str, Item]
+    """fig2, table4: `snakemake figures/<paper>_fig2.pdf`, `snakemake tables/<paper>_table4.csv`"""

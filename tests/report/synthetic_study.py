@@ -127,6 +127,7 @@ def build(
     (pd.concat(points) if points else empty_points).to_parquet(folder / "points.parquet")
     study = {
         "name": folder.name,
+        "command": f"snakemake --cores 2 --config study={folder.name}",
         "title": "Synthetic study",
         "kind": "predict",
         "datasets": list(datasets),

@@ -35,7 +35,9 @@ def view(tmp_path_factory):
         "reason": "",
     }
     row |= {"ours_metric": "mnll", "factor": 1, "dataset": "boston", "method_printed": "DGP", "ours_method": "dsvi"}
-    scorecard(View(folder), pd.DataFrame([row | {"value": 2.5}])).to_csv(folder / "scorecard.csv", index=False)
+    scorecard(View(folder), pd.DataFrame([row | {"value": 2.5, "study": ""}])).to_csv(
+        folder / "scorecard.csv", index=False
+    )
     return View(folder)
 
 

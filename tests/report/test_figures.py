@@ -54,7 +54,7 @@ def test_absent_fits_are_said_in_the_figure(view):
 def test_critical_difference_prints_whether_the_data_sets_suffice(view):
     shown = texts(FIGURES["critical_difference"].draw(view)).replace("\n", " ")
     assert "5 cannot suffice, whatever the scores" in shown
-    assert "Left out as incomplete: boston, yacht" in shown
+    assert "Left out as incomplete: boston, yacht (7/8); DSVI (2 layers), Gradient boosting (6/7)" in shown
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -151,7 +151,7 @@ def test_one_process_is_a_dashed_line_beside_the_schemes(asked):
 
 PRINTED = {"source": "someone2020", "item": "Table 1", "dataset": "boston", "metric_printed": "test_loglik"}
 PRINTED |= {"protocol": "common", "scale": "original", "spread": 0.2, "spread_kind": "population sd", "splits": 5}
-PRINTED |= {"ours_metric": "mnll", "factor": -1, "setting": "", "note": ""}
+PRINTED |= {"ours_metric": "mnll", "study": "", "factor": -1, "setting": "", "note": ""}
 
 
 @pytest.fixture

@@ -1,15 +1,20 @@
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from html_page import Page, png_size
+from synthetic_samplers import build_samplers
 from synthetic_study import build
 
 from gpbench.report.__main__ import main
+from gpbench.report.page import blank
 from gpbench.report.statistics import differences_to_best, indistinct_groups, statistics, write_statistics
 from gpbench.report.view import View
+from gpbench.report.writing import Table, leading_number, to_html
 
 PUBLISHED = Path(__file__).parents[2] / "published"
 
@@ -20,40 +25,117 @@ def one_failure(method, dataset, split):
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """A small study with one failed fit, and every output that the page takes up but one figure."""
+    """A small study with one failed fit, and every output that the page takes up but most figures."""
     folder = tmp_path_factory.mktemp("page") / "tiny"
     build(folder, ["svgp", "constant"], ["boston", "banana"], 3, one_failure)
-    for name in ("status", "unfinished", "regression_mnll", "ranks", "cost"):
+    for name in ("status", "unfinished", "regression_mnll", "regression_rmse", "ranks", "cost"):
         assert main(["table", str(folder), name]) == 0
-    assert main(["figure", str(folder), "cost"]) == 0
+    assert main(["figure", str(folder), "cost", "scorecard"]) == 0
     assert main(["statistics", str(folder)]) == 0
     assert main(["scorecard", str(folder), "--published", str(PUBLISHED)]) == 0
     assert main(["page", str(folder)]) == 0
     return folder
 
 
-def test_page_holds_its_parts_and_needs_no_other_file(written):
-    page = (written / "report.html").read_text()
+@pytest.fixture(scope="module")
+def page(written):
+    return (written / "report.html").read_text()
+
+
+def test_page_holds_its_parts(written, page):
     for part in ("Fits by status", "a &lt;b&gt; &amp; c", "Mean ranks", "Published numbers", "0123abc", "git checkout"):
         assert part in page
-    assert page.count("data:image/png;base64,") == 1
-    assert "convergence.png was not written" in page
+    assert "convergence (its file was not written)" in page
     title = json.loads((written / "study.json").read_text())["title"]
-    assert page.count(f"Study: {title}.") == page.count("<figcaption>")
-    assert 'src="http' not in page
-    assert "<link" not in page
+    assert page.count(f"Study: {title}.") == page.count("<figcaption>") == 1
+    assert "protocol common, budget quick, 3 splits; fits of commit 0123abc." in page.lower()
 
 
-def test_failures_come_before_scores(written):
-    page = (written / "report.html").read_text()
+def test_page_needs_no_other_file_and_breaks_no_link(page):
+    found = Page(page)
+    assert found.open == []
+    assert len(found.ids) == len(set(found.ids))
+    assert {link.removeprefix("#") for link in found.links} <= set(found.ids)
+    assert {f"#{name}" for name in found.ids if not name.startswith("figure-")} == set(found.links)
+    assert all(address.startswith(("#", "data:")) for address in found.addresses)
+    assert "@import" not in page
+    assert "url(" not in page
+    (picture,) = found.pictures
+    assert png_size(picture["src"]) == (2 * int(picture["width"]), 2 * int(picture["height"]))
+    assert picture["alt"].startswith("Cost: Training seconds per fit")
+
+
+def test_a_figure_that_shows_nothing_is_named_with_its_reason(written, page):
+    reason = blank(written / "figures" / "scorecard.png")
+    assert reason.startswith("No published number")
+    assert f"scorecard ({reason})" in page
+    assert blank(written / "figures" / "cost.png") == ""
+
+
+def test_sections_that_do_not_apply_are_left_out(page):
+    ids = Page(page).ids
+    assert {"summary", "status", "scores", "ranking", "cost", "provenance", "citations"} <= set(ids)
+    assert "chains" not in ids, "no sampler"
+    assert "counts_mnll" not in page
+
+
+def test_nothing_is_ranked_where_samplers_are_run_for_their_efficiency(tmp_path):
+    folder = build_samplers(tmp_path / "sampled", datasets=("boston",), splits=1)
+    write_statistics(View(folder), folder)
+    assert main(["table", str(folder), "efficiency"]) == 0
+    assert main(["page", str(folder)]) == 0
+    ids = Page((folder / "report.html").read_text()).ids
+    assert {"chains", "summary"} <= set(ids)
+    assert {"ranking", "differences", "scores"}.isdisjoint(ids)
+
+
+def test_failures_come_before_scores(page):
     assert page.index("Fits that are not done, or not converged (2)") < page.index("Regression: MNLL on test rows")
+
+
+def test_figures_say_the_command_that_makes_them(written, page):
+    name = f"results/{written.name}"
+    assert f"snakemake {name}/figures/cost.pdf --cores 2 --config study={written.name}" in page
+
+
+def test_page_of_committed_records_is_complete(written, tmp_path, monkeypatch):
+    monkeypatch.setattr("gpbench.report.FIGURE_NAMES", ("calibration", "cost"))
+    folder = tmp_path / "records"
+    folder.mkdir()
+    shutil.copy(written / "study.json", folder)
+    pd.read_parquet(written / "scores.parquet").to_csv(folder / "scores.csv", index=False)
+    assert main(["page", str(folder), "--published", str(PUBLISHED)]) == 0
+    assert {path.name for path in folder.iterdir()} == {"study.json", "scores.csv", "report.html"}
+    made = (folder / "report.html").read_text()
+    assert "was not written" not in made
+    assert {"figure-cost", "scorecard"} <= set(Page(made).ids)
+    assert "figure-calibration" not in Page(made).ids, "records hold no test points"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *(("2.31 ± 0.02 (5)", 2.31), ("−0.5", -0.5), ("-1.2e-05 ≈", -1.2e-5), ("1,030", 1030), ("4/5, stopped", 4)),
+        *(("< 0.0001", 1e-4), ("+0.01 [-0.1, 0.2]", 0.01), ("95 %", 95), ("3-layer DGP", None), ("2024-01-01", None)),
+        *(("failed: step 3", None), ("-", None), ("", None)),
+    ],
+)
+def test_cells_are_sorted_by_their_first_number(text, value):
+    assert leading_number(text) == value
+
+
+def test_a_bold_cell_is_sorted_by_its_number():
+    frame = pd.DataFrame({"method": ["a", "b"], "score": ["**2.5 ± 0.1 (3)**", "skipped"]})
+    table = to_html(Table(frame, frame, "caption"))
+    assert '<td class="number" data-value="2.5"><strong>2.5 ± 0.1 (3)</strong></td>' in table
+    assert "<td>skipped</td>" in table
 
 
 def test_statistics_json_is_strict_and_complete(view, tmp_path):
     write_statistics(view, tmp_path)
     found = json.loads((tmp_path / "statistics.json").read_text(), parse_constant=pytest.fail)
     regression = found["comparisons"]["regression_mnll"]
-    assert set(regression["dropped_methods"]) == {"dsvi", "bsgp_2", "dgp_rff"}
+    assert {row["name"] for row in regression["dropped"]} == {"dsvi", "bsgp_2", "dgp_rff"}
     # Iman and Davenport's F is infinite where all data sets agree
     assert regression["friedman"]["f"] is None
     assert "cannot suffice" in (tmp_path / "statistics.md").read_text()

@@ -119,7 +119,9 @@ def test_a_published_ess_is_an_open_mark_below_ours(tmp_path):
     row = {"source": "someone2020", "item": "Table 1", "dataset": "boston", "method_printed": "MH", "setting": ""}
     row |= {"metric_printed": "ESS", "protocol": "common", "scale": "", "spread": 2.0, "spread_kind": "sample sd"}
     row |= {"splits": 2, "ours_method": "bsgp_1", "ours_metric": "ess_percent", "factor": 1.0, "reason": "", "note": ""}
-    scorecard(View(folder), pd.DataFrame([row | {"value": 8.0}])).to_csv(folder / "scorecard.csv", index=False)
+    scorecard(View(folder), pd.DataFrame([row | {"value": 8.0, "study": ""}])).to_csv(
+        folder / "scorecard.csv", index=False
+    )
     axis = FIGURES["ess_per_operation"].draw(View(folder)).axes[0]
     (mark,) = [bars.lines[0] for bars in axis.containers if bars.lines[0].get_fillstyle() == "none"]
     assert mark.get_xdata(orig=False) == [8.0]

@@ -4,72 +4,116 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import ttest_ind_from_stats
+from scipy.stats import t
+from synthetic_samplers import build_samplers
 from synthetic_study import build
 
-from gpbench import config
 from gpbench.errors import UserError
-from gpbench.evaluation.metrics import METRICS
+from gpbench.report import verdicts
+from gpbench.report.counterparts import asked
 from gpbench.report.figures import write_figure
-from gpbench.report.figures.curves import QUOTED
 from gpbench.report.scorecard import (
     COLUMNS,
-    judge,
-    margin,
     read_published,
+    rounding,
     sample_sd,
     scorecard,
     to_table,
-    welch_interval,
     write_scorecard,
 )
 from gpbench.report.view import View
-from gpbench.study.variants import expand
 
 PUBLISHED = Path(__file__).parents[2] / "published"
+SD = 0.01 * np.sqrt(2.5)
+
+
+@pytest.fixture(scope="module")
+def steady(tmp_path_factory):
+    """SVGP on boston: an MNLL of 2.5 with a standard deviation of SD over five splits."""
+    folder = build(tmp_path_factory.mktemp("steady") / "s", ["svgp"], ["boston"])
+    scores = pd.read_parquet(folder / "scores.parquet")
+    scores["mnll"] = 2.5 + 0.01 * np.array([-2, -1, 0, 1, 2])
+    scores.to_parquet(folder / "scores.parquet")
+    return View(folder)
 
 
 def row(view, **changes):
     """A printed number that equals ours exactly, with a small spread."""
-    cell = view.cells("mnll").set_index(["method", "dataset"]).loc[("svgp", "boston")]
+    mean = view.cells("mnll").set_index(["method", "dataset"]).loc[("svgp", "boston"), "mean"]
     base = dict.fromkeys(COLUMNS, "") | {"source": "someone2020", "item": "Table 1", "dataset": "boston"}
-    base |= {"protocol": "common", "value": -cell["mean"], "spread": 0.001, "spread_kind": "sample sd"}
+    base |= {"protocol": "common", "value": -mean, "spread": 0.001, "spread_kind": "sample sd"}
     base |= {"splits": 5, "ours_method": "svgp", "ours_metric": "mnll", "factor": -1}
     return base | changes
 
 
+def card(view, **changes):
+    return scorecard(view, pd.DataFrame([row(view, **changes)])).iloc[0]
+
+
 def verdict(view, **changes):
-    return scorecard(view, pd.DataFrame([row(view, **changes)])).iloc[0]["verdict"]
+    return card(view, **changes)["verdict"]
 
 
-@pytest.mark.parametrize(
-    ("lower", "upper", "direction", "expected"),
-    [
-        (-0.04, 0.05, "min", "agrees"),
-        (-0.06, 0.01, "min", "inconclusive"),
-        (-0.2, -0.06, "min", "better"),
-        (-0.2, -0.06, "max", "worse"),
-        (0.06, 0.2, "min", "worse"),
-        (0.06, 0.2, "max", "better"),
-        (0.01, 0.2, "min", "inconclusive"),
-        (-1.0, 1.0, "min", "inconclusive"),
-        (np.nan, np.nan, "min", "inconclusive"),
-    ],
-)
-def test_verdict_follows_interval_and_margin(lower, upper, direction, expected):
-    assert judge(lower, upper, 0.05, direction) == expected
-
-
-def test_margins_are_those_stated():
-    assert margin("mnll", -3.0) == 0.05
-    assert margin("rmse", 3.0) == pytest.approx(0.15)
-
-
-def test_other_protocols_and_other_splits_are_not_judged(view):
-    assert verdict(view, protocol="ashman2020", splits=20) == "other protocol (common, 5 splits; theirs 20)"
-    assert verdict(view, splits=20) == "other protocol (5 of 20 splits)"
-    found = scorecard(view, pd.DataFrame([row(view, splits=20)])).iloc[0]
+def test_another_protocol_is_not_judged(view):
+    found = scorecard(view, pd.DataFrame([row(view, protocol="ashman2020", splits=20)])).iloc[0]
+    assert found["verdict"] == "other protocol (common; theirs ashman2020)"
     assert found["difference"] == pytest.approx(0, abs=1e-12)
+    assert found["compared"] == "5 of 20 splits"
+
+
+def test_another_number_of_splits_is_judged_and_printed(steady):
+    found = card(steady, splits=20)
+    assert (found["verdict"], found["compared"]) == ("agrees", "5 of 20 splits")
+    assert card(steady, splits=3)["compared"] == "5 splits beside 3"
+    assert card(steady)["compared"] == ""
+    error = np.sqrt(SD**2 / 5 + 0.001**2 / 20)
+    assert found["standard_error"] == pytest.approx(error)
+    assert found["upper"] == pytest.approx(verdicts.interval(0, *verdicts.combined(SD, 5, 0.001, 20)[:2])[1])
+
+
+def test_a_side_without_spread_is_given_that_of_the_other(steady):
+    """Of a single published run this is the prediction interval of one more of ours."""
+    found = card(steady, spread=np.nan, spread_kind="", splits=1)
+    assert (found["spread_assumed"], found["compared"]) == ("published", "5 splits beside 1")
+    assert found["upper"] == pytest.approx(t.ppf(0.975, 4) * SD * np.sqrt(1 + 1 / 5))
+    assert card(steady, spread=np.nan, spread_kind="", splits=20)["standard_error"] == pytest.approx(SD / 2)
+    table = to_table(scorecard(steady, pd.DataFrame([row(steady, spread=np.nan, spread_kind="", splits=20)])))
+    assert table.shown["verdict and note"][0] == "agrees; 5 of 20 splits; spread of published assumed"
+
+
+def test_without_any_spread_nothing_is_judged(tmp_path):
+    """One split of ours, and then a published spread that stands in."""
+    view = View(build(tmp_path / "s", ["svgp"], ["boston"], 1, lambda *_: ("done", "")))
+    assert verdict(view, spread=np.nan, spread_kind="", splits=20) == "not judged: no spread on either side"
+    found = scorecard(view, pd.DataFrame([row(view, spread=0.01, splits=20)])).iloc[0]
+    assert (found["verdict"], found["spread_assumed"]) == ("agrees", "ours")
+
+
+def test_the_margin_is_at_least_the_rounding_of_what_is_printed(view):
+    """An RMSE that is printed as 0.03 may have been 0.035."""
+    rmse = {"ours_metric": "rmse_scaled", "factor": 1, "value": 0.03}
+    assert scorecard(view, pd.DataFrame([row(view, **rmse, rounding=0.005)])).iloc[0]["margin"] == 0.005
+    assert scorecard(view, pd.DataFrame([row(view, **rmse)])).iloc[0]["margin"] == pytest.approx(0.0015)
+    assert [rounding(text) for text in ("2.50", "749", "0.1", "1e3")] == [0.005, 0.5, 0.05, 0.5]
+    assert rounding(np.nan) == 0
+
+
+def test_protocol_budget_and_commit_stand_beside_ours(view):
+    found = scorecard(view, pd.DataFrame([row(view)]))
+    assert found.iloc[0][["ours_protocol", "ours_budget", "ours_commit"]].tolist() == ["common", "quick", "0123abc"]
+    assert "Ours: protocol common, budget quick, commit 0123abc." in to_table(found).note
+
+
+def test_settings_that_a_run_was_given_are_printed(tmp_path):
+    """Not those of the study, such as its budget and its splits."""
+    folder = build(tmp_path / "s", ["svgp"], ["boston"])
+    study = json.loads((folder / "study.json").read_text())
+    given = "snakemake --config study=s overrides='budget=paper study.splits=8 svgp.batch_size=1000 *.steps=5'"
+    (folder / "study.json").write_text(json.dumps(study | {"command": given}))
+    table = to_table(scorecard(View(folder), pd.DataFrame([row(View(folder))])))
+    assert asked(given) == ("s", "svgp.batch_size=1000 *.steps=5")
+    assert table.data["ours_settings"][0] == "svgp.batch_size=1000 *.steps=5"
+    assert table.shown["verdict and note"][0].endswith("; with svgp.batch_size=1000 *.steps=5")
 
 
 def test_what_was_not_run_says_why(view):
@@ -94,20 +138,15 @@ def test_a_study_may_ask_for_no_published_numbers(tmp_path):
     write_scorecard(View(folder), PUBLISHED, folder)
     assert pd.read_csv(folder / "scorecard.csv").empty
     assert "asks for none" in (folder / "scorecard.md").read_text()
-    for name in ("scorecard", "convergence", "log_density"):
+    for name in ("scorecard", "convergence"):
         assert len(write_figure(View(folder), name, folder / "figures")) == 2
 
 
-def test_same_splits_are_judged(tmp_path):
-    view = View(build(tmp_path / "s", ["svgp"], ["boston"]))
-    scores = pd.read_parquet(view.folder / "scores.parquet")
-    scores["mnll"] = 2.5 + 0.01 * np.array([-2, -1, 0, 1, 2])
-    scores.to_parquet(view.folder / "scores.parquet")
-    view = View(view.folder)
-    assert verdict(view) == "agrees"
-    assert verdict(view, value=-2.3) == "worse"
-    assert verdict(view, value=-2.7) == "better"
-    assert verdict(view, value=-2.55) == "inconclusive"
+def test_same_splits_are_judged(steady):
+    assert verdict(steady) == "agrees"
+    assert verdict(steady, value=-2.3) == "worse"
+    assert verdict(steady, value=-2.7) == "better"
+    assert verdict(steady, value=-2.55) == "inconclusive"
 
 
 def test_factor_turns_a_log_likelihood_into_mnll(view):
@@ -139,58 +178,52 @@ def test_spreads_are_converted():
         sample_sd(1.0, "variance", 4)
 
 
-def test_interval_is_welch_s():
-    """scipy's Welch test: the interval touches 0 at exactly its p-value's level."""
-    p = ttest_ind_from_stats(2.5, 0.2, 5, 2.3, 0.3, 8, equal_var=False).pvalue
-    lower, upper = welch_interval(0.2, 0.2, 5, 0.3, 8, level=1 - p)
-    assert lower == pytest.approx(0, abs=1e-9)
-    assert upper == pytest.approx(0.4)
-    assert np.isnan(welch_interval(0.2, 0.2, 1, 0.3, 8)).all()
+def test_chains_of_samplers_are_runs(tmp_path):
+    """Four chains on each of four data sets: an ESS is of a chain, an R-hat of a data set."""
+    view = View(build_samplers(tmp_path / "s", ["svgp", "bsgp_2"], ["boston"]))
+    fits = view.fits.query("method == 'svgp'")
+    sampled = {"ours_method": "svgp", "factor": 1, "value": 30.0, "spread": 1.0, "splits": 100}
+    found = scorecard(
+        view,
+        pd.DataFrame(
+            [
+                row(view, **sampled | {"ours_metric": "ess_percent"}),
+                row(view, **sampled | {"ours_metric": "r_hat_classic", "splits": 10}),
+                row(view, **sampled | {"ours_metric": "ess_percent", "ours_method": "bsgp_2"}),
+                row(view, **sampled | {"ours_metric": "r_hat_classic", "ours_method": "bsgp_2"}),
+            ]
+        ),
+    )
+    assert found["ours_n"].tolist() == [16, 4, 16, 4]
+    assert found["compared"].tolist()[:2] == ["16 of 100 runs", "4 of 10 splits"]
+    assert found["ours"][0] == pytest.approx(fits["ess_percent"].mean())
+    assert found["ours_sd"][0] == pytest.approx(fits["ess_percent"].std(ddof=1))
+    # chains that fail the gate have no effective sample size worth a verdict; their R-hat is what failed
+    assert found["verdict"][2] == "not judged: not converged"
+    assert verdicts.kind(found["verdict"][3]) in verdicts.JUDGED
 
 
-def test_the_published_files_follow_the_schema():
-    rows = read_published(PUBLISHED)
-    filippone = {"filippone2012", "filippone2013", "filippone2014"}
-    assert set(rows["source"]) == {"ashman2020", "cutajar2017", "hensman2015mcmc", "rossi2021"} | filippone
-    assert set(rows["ours_metric"]) <= {*METRICS, ""}
-    assert (rows.loc[rows["ours_metric"] == "", "ours_method"] == "").all()
-    assert (rows.loc[rows["ours_method"] == "", "reason"] != "").all()
-    assert not rows.duplicated(["source", "item", "dataset", "method_printed", "setting", "metric_printed"]).any()
-    # ashman2020, Table 4
-    printed = rows.query("item == 'Table 4' and method_printed == 'DSVI-2'").iloc[0]
-    assert (printed["value"], printed["factor"], printed["ours_method"]) == (-2.458, -1, "dsvi|dsvi_2")
+def test_a_chain_without_a_value_leaves_its_cell_unjudged(tmp_path):
+    folder = build_samplers(tmp_path / "s", ["svgp"], ["boston"])
+    scores = pd.read_parquet(folder / "scores.parquet")
+    scores.loc[0, "ess_percent"] = np.nan
+    scores.to_parquet(folder / "scores.parquet")
+    printed = {"ours_metric": "ess_percent", "factor": 1, "value": 30.0, "spread": 1.0, "splits": 100}
+    assert verdict(View(folder), **printed) == "not judged: the metric is undefined in 1 run"
 
 
-def test_ashman2020_is_complete():
-    """Tables 4 and 5 have 8 data sets x 8 models, table 1 the year, tables 2 and 3 images without PBP and deeper ones;
-    isotropic kernels and deeper AEP are in the authors' result files."""
-    rows = read_published(PUBLISHED).query("source == 'ashman2020'")
-    counts = rows.groupby("item").size().to_dict()
-    assert counts == {
-        **{"Table 1": 16, "Table 2": 10, "Table 3": 10, "Table 4": 64, "Table 5": 64},
-        **{"result files": 9 * (4 + 2), "footnote 4": 1},
-    }
-    repaired = rows[rows["note"].str.contains("minus sign")]
-    assert repaired[["dataset", "value"]].to_numpy().tolist() == [["concrete", -3.097], ["power", -2.727]]
-    assert set(rows.query("method_printed == 'PBP' and item != 'Table 5'")["reason"]) == {QUOTED}
-    # those errors look like the column of another method, and are not drawn
-    assert set(rows.query("method_printed == 'PBP' and item == 'Table 5'")["reason"]).isdisjoint({QUOTED, ""})
-    assert set(rows.loc[rows["splits"] == 1, "dataset"]) == {"year", "mnist", "rectangles_images"}
-
-
-@pytest.mark.parametrize("paper", sorted(path.stem for path in PUBLISHED.glob("*.csv")))
-def test_every_counterpart_is_a_method_of_a_study(paper):
-    """A name that no study uses would never meet its number."""
-    conf = PUBLISHED.parent / "conf"
-    studies = [config.compose(conf, "study", name) for name in config.options(conf, "study")]
-    known = {name for study in studies if study.published is None or paper in study.published for name in expand(study)}
-    rows = read_published(PUBLISHED).query("source == @paper and ours_method != ''")
-    for names in rows["ours_method"]:
-        assert set(names.split("|")) & known, names
+def test_a_number_is_needed_where_ours_stands_for_it(tmp_path):
+    rows = pd.read_csv(PUBLISHED / "ashman2020.csv")
+    rows.loc[1, "value"] = np.nan
+    rows.to_csv(tmp_path / "x2020.csv", index=False)
+    with pytest.raises(UserError, match=r"x2020.csv, line 3: ours_method without a value"):
+        read_published(tmp_path)
 
 
 def test_a_wrong_column_is_reported(tmp_path):
-    read_published(PUBLISHED).rename(columns={"spread": "std"}).to_csv(tmp_path / "x2020.csv", index=False)
+    pd.read_csv(PUBLISHED / "ashman2020.csv").rename(columns={"spread": "std"}).to_csv(
+        tmp_path / "x2020.csv", index=False
+    )
     with pytest.raises(UserError, match=r"x2020.csv: columns differ .*'spread', 'std'"):
         read_published(tmp_path)
     with pytest.raises(UserError, match="no published numbers"):

@@ -78,7 +78,7 @@ def test_averaging_over_two_protocols_budgets_or_settings_is_refused(small, tmp_
     scores.loc[(scores["dataset"] == "boston") & (scores["split"] == 2), column] = "another"
     scores.to_parquet(tmp_path / "scores.parquet")
     (tmp_path / "study.json").write_text((small / "study.json").read_text())
-    with pytest.raises(UserError, match=f"boston.* mixes {column} .*'another'.*not comparable"):
+    with pytest.raises(UserError, match=f"mixes {column} .*'another' .*fits.*not comparable"):
         View(tmp_path).cells("mnll")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import time
 
 import pytest
@@ -13,7 +14,6 @@ from gpbench import places
 from gpbench.errors import UserError
 from gpbench.study import graph
 from gpbench.study import plan as planning
-from gpbench.study.cost import SECONDS_PER_FIT, Cost
 from gpbench.study.store import Store
 
 SMALL = "methods=[constant,svgp,exact_gp] datasets=[boston,wine] splits=2"
@@ -144,16 +144,6 @@ def test_a_begun_group_of_another_study_is_left_alone(project):
     assert {g["address"]["dataset"] for b in plan.batches for g in b["groups"]} == {"boston"}
 
 
-def test_cost_is_learned_from_finished_fits(project):
-    store, plan = Store(places.find().store), make()
-    cell = wanted(plan, "svgp", "wine")
-    rough = plan.cost.seconds(cell)
-    finish(store, cell, cell["fits"][0])  # two seconds a step
-    assert make().cost.seconds(cell) == pytest.approx(SECONDS_PER_FIT + 2 * cell["what"]["steps"])
-    assert rough != make().cost.seconds(cell)
-    assert Cost([]).seconds(wanted(plan, "constant", "boston")) < 2
-
-
 def test_freeze_keeps_the_time_of_what_did_not_change(project):
     where = places.find()
     planning.freeze(make(), where)
@@ -214,8 +204,8 @@ def test_a_data_set_may_have_its_own_preset(project):
 
 def test_jobs_read_what_the_main_process_planned(project):
     where = places.find()
-    loaded = graph.load(where, "default", SMALL, main=True)
-    assert loaded == graph.load(where, "default", SMALL, main=False)
+    loaded = graph.load(where, "default", SMALL)
+    assert loaded == graph.read(where, loaded.name)
     assert set(loaded.batches) == {b["batch_id"] for b in make().batches}
     assert {name for b in loaded.batches.values() for name in b["datasets"]} == {"boston", "wine"}
 
@@ -223,10 +213,20 @@ def test_jobs_read_what_the_main_process_planned(project):
 def test_a_note_of_an_earlier_run_does_not_hide_a_batch(project):
     """After `gpbench retry`, or a stop, a batch may have the name it had when it ran."""
     where = places.find()
-    loaded = graph.load(where, "default", SMALL, main=True)
+    loaded = graph.load(where, "default", SMALL)
     where.runs.mkdir()
     for batch in loaded.batches:
         (where.runs / f"{batch}.json").write_text("{}")
     (where.runs / "0123.json").write_text("{}")
-    assert graph.load(where, "default", SMALL, main=True) == loaded
+    assert graph.load(where, "default", SMALL) == loaded
     assert [path.name for path in where.runs.iterdir()] == ["0123.json"]
+
+
+def test_the_command_of_a_run_says_its_overrides_in_one_order_and_gives_the_run_again(project):
+    made = [
+        planning.make(places.find(), "default", words)
+        for words in ("svgp.label='A b' methods=[svgp] splits=1", "splits=1 methods=[svgp] svgp.label='A b'")
+    ]
+    assert made[0].command == made[1].command
+    given = shlex.split(made[0].command)[-1].removeprefix("overrides=")
+    assert planning.run_name("default", given) == made[0].name

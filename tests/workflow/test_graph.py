@@ -113,6 +113,20 @@ def test_a_dry_run_lists_the_jobs_of_one_changed_setting(study):
     assert study.fits() == fits
 
 
+def test_a_figure_of_a_paper_is_made_by_its_name_from_the_fits_that_are_there(study):
+    words = STUDY.split()
+    item = f"{{title: Cost, study: default, overrides: {words[-1]}, figure: cost}}"
+    (study.root / "conf/paper/someone2020.yaml").write_text(f"name: someone2020\ntitle: x\nitems:\n  fig1: {item}\n")
+    before, given = study.fits(), " ".join(words[:-1])
+    code, out = study.snakemake("figures/someone2020_fig1.pdf", overrides=given)
+    assert code == 0, out
+    assert study.fits() == before
+    caption = (study.root / "figures/someone2020_fig1.md").read_text()
+    assert "**Cost (someone2020, fig1)**" in caption
+    assert "Data: boston, wine. Protocol common, budget smoke, 2 splits. 12 of 12 fits done; commit" in caption
+    assert "Nothing to be done" in study.snakemake("figures/someone2020_fig1.pdf", overrides=given)[1]
+
+
 def test_one_changed_setting_refits_one_method(study):
     before = study.fits()
     changed = f"{STUDY} svgp.steps=60"

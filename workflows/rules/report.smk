@@ -1,6 +1,11 @@
 # the study's view of the store, and everything that is drawn from it
 REPORT = "plans/report.code"
 COLLECTED = {"predict": ["points.parquet"], "sample": ["prefixes.parquet", "draws.parquet"]}
+# what every caption of the Snakemake report says of the study (in workflows/report/)
+TOLD = {
+    "study": GRAPH.name,
+    "basis": "protocol {protocol}, budget {budget}, at most {splits} splits".format_map(GRAPH.study),
+}
 PROBES = expand(f"{RESULTS}/{{probe}}.parquet", probe=GRAPH.study["probes"])
 
 
@@ -37,7 +42,7 @@ rule track:
         "{PY} -m gpbench.cli track > {output}"
 
 
-# one job for all of them: starting a process costs more than drawing
+# one job for all of them, four a process: starting one costs about as much as drawing three
 rule figures:
     input:
         f"{RESULTS}/scores.parquet",
@@ -45,10 +50,17 @@ rule figures:
         PROBES,
         REPORT,
     output:
-        report(expand(f"{RESULTS}/figures/{{name}}.pdf", name=FIGURE_NAMES), category="figures"),
-        expand(f"{RESULTS}/figures/{{name}}.png", name=FIGURE_NAMES),
+        [
+            report(f"{RESULTS}/figures/{n}.png", "../report/figures.rst", category="Figures", labels={"figure": n})
+            for n in FIGURE_NAMES
+        ],
+        expand(f"{RESULTS}/figures/{{name}}.pdf", name=FIGURE_NAMES),
+    threads: 4
+    params:
+        **TOLD,
+        names=" ".join(FIGURE_NAMES),
     shell:
-        "{PY} -m gpbench.report figure {RESULTS}"
+        "echo {params.names} | OMP_NUM_THREADS=1 xargs -n 4 -P {threads} {PY} -m gpbench.report figure {RESULTS}"
 
 
 rule tables:
@@ -57,7 +69,13 @@ rule tables:
         PROBES,
         REPORT,
     output:
-        expand(f"{RESULTS}/tables/{{name}}.{{kind}}", name=TABLE_NAMES, kind=["csv", "md", "html", "tex"]),
+        [
+            report(f"{RESULTS}/tables/{n}.html", "../report/tables.rst", category="Tables", labels={"table": n})
+            for n in TABLE_NAMES
+        ],
+        expand(f"{RESULTS}/tables/{{name}}.{{kind}}", name=TABLE_NAMES, kind=["csv", "md", "tex"]),
+    params:
+        **TOLD,
     shell:
         "{PY} -m gpbench.report table {RESULTS}"
 
@@ -67,7 +85,10 @@ rule statistics:
         f"{RESULTS}/scores.parquet",
         REPORT,
     output:
-        multiext(f"{RESULTS}/statistics", ".json", ".md"),
+        f"{RESULTS}/statistics.json",
+        report(f"{RESULTS}/statistics.md", "../report/statistics.rst", category="Report", labels={"part": "statistics"}),
+    params:
+        **TOLD,
     shell:
         "{PY} -m gpbench.report statistics {RESULTS}"
 
@@ -78,7 +99,10 @@ rule scorecard:
         REPORT,
         expand("published/{paper}.csv", paper=[p.stem for p in sorted((WHERE.root / "published").glob("*.csv"))]),
     output:
-        multiext(f"{RESULTS}/scorecard", ".csv", ".md", ".html", ".json"),
+        multiext(f"{RESULTS}/scorecard", ".csv", ".md", ".json"),
+        report(f"{RESULTS}/scorecard.html", "../report/scorecard.rst", category="Report", labels={"part": "scorecard"}),
+    params:
+        **TOLD,
     shell:
         "{PY} -m gpbench.report scorecard {RESULTS}"
 
@@ -91,6 +115,6 @@ rule page:
         f"{RESULTS}/scorecard.html",
         REPORT,
     output:
-        f"{RESULTS}/report.html",
+        report(f"{RESULTS}/report.html", "../report/page.rst", category="Report", labels={"part": "everything"}),
     shell:
         "{PY} -m gpbench.report page {RESULTS}"

@@ -1,10 +1,11 @@
 """Statistics for comparing methods over data sets, and two methods over the splits of one data set.
 
 A table of losses has one row a data set and one column a method, lower is better (`Metric.loss` turns scores so).
-Missing cells are never imputed: `complete` first drops whole rows or columns, and says which.
+Missing cells are never imputed: `complete` first drops whole rows or columns.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations
 
 import numpy as np
@@ -13,15 +14,6 @@ from numpy.typing import ArrayLike
 from scipy import stats
 
 from gpbench.errors import UserError
-
-
-@dataclass(frozen=True)
-class Complete:
-    """The complete part of a table of losses and the names that were dropped to reach it."""
-
-    losses: pd.DataFrame
-    dropped_datasets: list[str]
-    dropped_methods: list[str]
 
 
 @dataclass(frozen=True)
@@ -45,10 +37,11 @@ class PairedDifference:
     n: int
 
 
-def complete(losses: pd.DataFrame) -> Complete:
-    """Drop the data set or method with the largest share of missing cells until none is missing.
+def complete(losses: pd.DataFrame) -> pd.DataFrame:
+    """The part of a table without missing cells.
 
-    On equal shares the data set goes, for methods are what is compared.
+    The data set or method with the largest share of missing cells is dropped until none is missing; on equal shares the
+    data set, for methods are what is compared.
     """
     kept = losses
     while kept.isna().to_numpy().any():
@@ -56,8 +49,7 @@ def complete(losses: pd.DataFrame) -> Complete:
         datasets, methods = missing.mean(axis=1), missing.mean(axis=0)
         by_row = datasets.max() >= methods.max()
         kept = kept.drop(index=datasets.idxmax()) if by_row else kept.drop(columns=methods.idxmax())
-    dropped_datasets = [name for name in losses.index if name not in kept.index]
-    return Complete(kept, dropped_datasets, [name for name in losses.columns if name not in kept.columns])
+    return kept
 
 
 def ranks(losses: pd.DataFrame) -> pd.DataFrame:
@@ -70,7 +62,7 @@ def friedman(losses: pd.DataFrame) -> Friedman:
     """Do k methods rank alike on n data sets? Chi-squared (corrected for ties) and its refinement F.
 
     F = (n - 1) chi^2 / (n (k - 1) - chi^2), k - 1 and (k - 1)(n - 1) degrees of freedom. UserError for fewer than
-    three methods or two data sets. Source: Demsar (2006), section 3.2.2.
+    three methods or two data sets. Source: demsar2006, section 3.2.2.
     """
     _check(losses, datasets=2, methods=3)
     n, k = losses.shape
@@ -83,41 +75,50 @@ def friedman(losses: pd.DataFrame) -> Friedman:
     return Friedman(float(chi_squared), float(p_chi_squared), float(f), float(stats.f.sf(f, k - 1, (k - 1) * (n - 1))))
 
 
-def signed_rank_test(difference: ArrayLike) -> float:
+def signed_rank_test(differences: ArrayLike) -> float | np.ndarray:
     """Exact two-sided p-value of Wilcoxon's signed-rank test, valid with ties: min(1, 2 min(P(W <= w), P(W >= w))).
 
-    Zeros are left out (Wilcoxon's rule). ValueError for NaN.
+    differences `[n]`, or `[n, m]` for m tests at once. Zeros are left out (Wilcoxon's rule). ValueError for NaN.
     """
-    return float(min(1.0, 2 * min(_signed_rank_tails(difference))))
+    at_most, at_least = _signed_rank_tails(differences)
+    return np.minimum(1.0, 2 * np.minimum(at_most, at_least))
 
 
-def signed_rank_less(difference: ArrayLike) -> float:
+def signed_rank_less(differences: ArrayLike) -> float | np.ndarray:
     """Exact one-sided p-value P(W <= w) of the signed-rank test, small where differences lie below zero; else as
     `signed_rank_test`."""
-    return _signed_rank_tails(difference)[0]
+    return _signed_rank_tails(differences)[0]
 
 
-def _signed_rank_tails(difference: ArrayLike) -> tuple[float, float]:
-    """P(W <= w) and P(W >= w) of the sum w of the ranks of the positive differences.
-
-    Under the null each of the 2^n signs is equally likely given the ranks of |difference|; the distribution of the rank
-    sum is built by adding one rank at a time.
-    """
-    difference = np.asarray(difference, float)
-    if np.isnan(difference).any():
+def _signed_rank_tails(differences: ArrayLike) -> tuple[float | np.ndarray, float | np.ndarray]:
+    """P(W <= w) and P(W >= w) of the sum w of the ranks of the positive differences."""
+    differences = np.asarray(differences, float)
+    if np.isnan(differences).any():
         raise ValueError("differences must not be NaN")
-    difference = difference[difference != 0]
-    if len(difference) == 0:
-        return 1.0, 1.0
-    # doubled, because ties have ranks that end in one half
-    doubled = np.rint(2 * stats.rankdata(np.abs(difference))).astype(int)
-    probability = np.zeros(doubled.sum() + 1)
+    zero = differences == 0
+    # among what is not zero, for zeros come first; doubled, because ties have ranks that end in one half
+    doubled = np.rint(2 * (stats.rankdata(np.abs(differences), axis=0) - zero.sum(axis=0))).astype(int)
+    doubled[zero] = 0
+    observed = np.where(differences > 0, doubled, 0).sum(axis=0)
+    columns = zip(np.sort(doubled, axis=0).reshape(len(doubled), -1).T, observed.ravel(), strict=True)
+    tails = [tuple(tail[w] for tail in _rank_sum_tails(tuple(ranks.tolist()))) for ranks, w in columns]
+    at_most, at_least = np.reshape(tails, (*observed.shape, 2)).T
+    return at_most[()], at_least[()]
+
+
+@lru_cache(maxsize=64)
+def _rank_sum_tails(ranks: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """P(W <= w) and P(W >= w) for w = 0, 1, ..., of the sum W of those ranks (integers) whose sign is positive.
+
+    Under the null each of the 2^n signs is equally likely given the ranks; the distribution of the sum is built by
+    adding one rank at a time. A rank of 0 changes nothing.
+    """
+    probability = np.zeros(sum(ranks) + 1)
     probability[0] = 1.0
-    for rank in doubled:
-        shifted = np.concatenate([np.zeros(rank), probability[:-rank]])
+    for rank in ranks:
+        shifted = np.concatenate([np.zeros(rank), probability[: len(probability) - rank]])
         probability = 0.5 * (probability + shifted)
-    observed = doubled[difference > 0].sum()
-    return float(probability[: observed + 1].sum()), float(probability[observed:].sum())
+    return np.cumsum(probability), np.cumsum(probability[::-1])[::-1]
 
 
 def holm(p: ArrayLike) -> np.ndarray:
@@ -136,21 +137,21 @@ def wilcoxon_holm(losses: pd.DataFrame, alpha: float = 0.05) -> pd.DataFrame:
     Infinite losses rank last; two of them tie.
     """
     _check(losses)
-    rows = []
-    for a, b in combinations(losses.columns, 2):
-        difference = _difference(losses[a], losses[b])
-        rows.append(
-            {
-                "a": a,
-                "b": b,
-                "wins": int((difference < 0).sum()),
-                "ties": int((difference == 0).sum()),
-                "losses": int((difference > 0).sum()),
-                "median_difference": float(np.median(difference)),
-                "p": signed_rank_test(difference),
-            }
-        )
-    table = pd.DataFrame(rows)
+    pairs = list(combinations(range(len(losses.columns)), 2))
+    first, second = np.transpose(pairs)
+    values, names = losses.to_numpy(float), losses.columns
+    difference = _difference(values[:, first], values[:, second])
+    table = pd.DataFrame(
+        {
+            "a": names[first],
+            "b": names[second],
+            "wins": (difference < 0).sum(axis=0),
+            "ties": (difference == 0).sum(axis=0),
+            "losses": (difference > 0).sum(axis=0),
+            "median_difference": np.median(difference, axis=0),
+            "p": signed_rank_test(difference),
+        }
+    )
     table["p_holm"] = holm(table["p"])
     table["reject"] = table["p_holm"] <= alpha
     return table
@@ -186,8 +187,8 @@ def rank_intervals(
     Index: methods, best first; columns mean_rank, lower, upper.
     """
     table = ranks(losses)
-    drawn = rng.integers(len(table), size=(resamples, len(table)))
-    weights = np.stack([np.bincount(row, minlength=len(table)) for row in drawn]) / len(table)
+    # how often a resample holds each data set, as a share of it
+    weights = rng.multinomial(len(table), np.full(len(table), 1 / len(table)), size=resamples) / len(table)
     lower, upper = np.quantile(weights @ table.to_numpy(), [0.5 - level / 2, 0.5 + level / 2], axis=0)
     intervals = pd.DataFrame({"mean_rank": table.mean(axis=0), "lower": lower, "upper": upper}, index=table.columns)
     return intervals.sort_values("mean_rank", kind="stable")
@@ -196,9 +197,20 @@ def rank_intervals(
 def paired_difference(a: ArrayLike, b: ArrayLike, test_fraction: float, level: float = 0.95) -> PairedDifference:
     """Corrected resampled t interval of the mean of a - b over random splits `[n]` of one data set.
 
-    mean +- t_{n-1} sqrt((1/n + n_test/n_train) s^2) with n_test/n_train = test_fraction/(1 - test_fraction): training
-    sets overlap, so splits are not independent. Splits that either lacks (NaN) are left out and n counts the rest.
-    Source: Nadeau and Bengio (2003). UserError for fewer than two common splits or an infinite loss.
+    mean +- t_{n-1} error, with the error of `paired_mean` (nadeau2003); UserErrors as there.
+    """
+    mean, error, n = paired_mean(a, b, test_fraction)
+    half = float(stats.t.ppf(0.5 + level / 2, n - 1) * error)
+    p = 2 * stats.t.sf(abs(mean) / error, n - 1) if error > 0 else float(mean == 0)
+    return PairedDifference(mean, mean - half, mean + half, float(p), n)
+
+
+def paired_mean(a: ArrayLike, b: ArrayLike, test_fraction: float) -> tuple[float, float, int]:
+    """Mean of a - b over n random splits of one data set, its standard error, and n.
+
+    error^2 = (1/n + n_test/n_train) s^2 with n_test/n_train = test_fraction/(1 - test_fraction): training sets overlap,
+    so splits are not independent. Splits that either lacks (NaN) are left out and n counts the rest.
+    Source: nadeau2003. UserError for fewer than two common splits or an infinite loss.
     """
     if not 0 < test_fraction < 1:
         raise UserError(f"test fraction {test_fraction} must lie strictly between 0 and 1")
@@ -209,17 +221,14 @@ def paired_difference(a: ArrayLike, b: ArrayLike, test_fraction: float, level: f
         raise UserError("a paired interval needs finite losses: compare ranks instead")
     if n < 2:
         raise UserError(f"a paired interval needs at least 2 splits that both methods finished, got {n}: run more")
-    mean = float(difference.mean())
     error = np.sqrt((1 / n + test_fraction / (1 - test_fraction)) * difference.var(ddof=1))
-    half = float(stats.t.ppf(0.5 + level / 2, n - 1) * error)
-    p = 2 * stats.t.sf(abs(mean) / error, n - 1) if error > 0 else float(mean == 0)
-    return PairedDifference(mean, mean - half, mean + half, float(p), n)
+    return float(difference.mean()), float(error), n
 
 
 def _difference(a: ArrayLike, b: ArrayLike) -> np.ndarray:
     """a - b, with equal infinities as a tie."""
     a, b = np.asarray(a, float), np.asarray(b, float)
-    return np.subtract(a, b, out=np.zeros(len(a)), where=a != b)
+    return np.subtract(a, b, out=np.zeros(a.shape), where=a != b)
 
 
 def _check(losses: pd.DataFrame, datasets: int = 1, methods: int = 2) -> None:

@@ -11,12 +11,16 @@ TABLE_NAMES = (
     "classification_mnll",
     "classification_error",
     "ranks",
+    "bayes",
     "cost",
     "status",
     "unfinished",
     "all_metrics",
 )
-FIGURE_NAMES = ("convergence", "log_density", "calibration", "pit", "cost", "critical_difference", "scorecard")
+FIGURE_NAMES = (
+    *("convergence", "log_density", "calibration", "pit", "cost"),
+    *("critical_difference", "performance_profile", "pareto", "scorecard"),
+)
 
 # what a study may ask for besides, by `figures` and `tables` in its file
 MORE_TABLES = (
@@ -32,6 +36,7 @@ MORE_FIGURES = (
     "inducing",
     "covariance",
     "pictures",
+    "rates",
     "workers",
     "loglik_by_model",
     "error_by_model",

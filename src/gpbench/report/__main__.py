@@ -11,7 +11,8 @@ from gpbench.report import names
 
 
 def parser() -> argparse.ArgumentParser:
-    """Arguments: table | figure FOLDER [NAME ...], statistics | scorecard | page FOLDER."""
+    """Arguments: table | figure FOLDER [NAME ...], statistics | scorecard | page FOLDER, item FOLDER NAME,
+    documents."""
     top = argparse.ArgumentParser(prog="python -m gpbench.report", description=__doc__)
     commands = top.add_subparsers(dest="command", required=True)
     for command in ("table", "figure"):
@@ -21,13 +22,26 @@ def parser() -> argparse.ArgumentParser:
     for command in ("statistics", "scorecard", "page"):
         one = commands.add_parser(command)
         one.add_argument("folder", type=Path)
-        if command == "scorecard":
+        if command != "statistics":
             one.add_argument("--published", type=Path, default=Path("published"), help="folder of published numbers")
+    one = commands.add_parser("item", help="a figure or table of a paper, with its caption")
+    one.add_argument("folder", type=Path)
+    one.add_argument("name", help="citation key and item: cutajar2017_fig2")
+    one.add_argument("out", type=Path, help="folder to write to")
+    one.add_argument("--published", type=Path, default=Path("published"), help="folder of published numbers")
+    every = commands.add_parser("documents", help="what the documentation shows of committed runs")
+    every.add_argument("--check", action="store_true", help="write nothing; fail where the files are stale")
     return top
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Write what the arguments name; only that output's libraries are imported."""
+    if arguments.command == "documents":
+        from gpbench import places
+        from gpbench.report import documents
+
+        (documents.check if arguments.check else documents.make)(places.find().root)
+        return
     from gpbench.report.view import View
 
     view, folder = View(arguments.folder), arguments.folder
@@ -41,6 +55,12 @@ def run(arguments: argparse.Namespace) -> None:
 
         for name in arguments.names or names(view.study, "figures"):
             write_figure(view, name, folder / "figures")
+    elif arguments.command == "item":
+        from gpbench import places
+        from gpbench.report.items import find
+        from gpbench.report.reproduced import write_item
+
+        write_item(view, find(places.find().conf, arguments.name), arguments.published, arguments.out)
     elif arguments.command == "statistics":
         from gpbench.report.statistics import write_statistics
 
@@ -52,7 +72,7 @@ def run(arguments: argparse.Namespace) -> None:
     else:
         from gpbench.report.page import write_page
 
-        write_page(view, folder)
+        write_page(view, folder, arguments.published)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from gpbench import config
 from gpbench.data import fetch
 from gpbench.data.statistics import columns, statistics
 from gpbench.data.table import Table
 from gpbench.places import Places
+from gpbench.report import citations
 from gpbench.schema import Dataset
 
 if TYPE_CHECKING:
@@ -162,9 +162,7 @@ def _file(item: str, dataset: Dataset, where: Places) -> list[str]:
 
 def _citation(key: str, where: Places) -> list[str]:
     """The entry of that key in conf/references.bib, of the project or of a plugin."""
-    wanted = re.compile(rf"^@\w+\{{{re.escape(key)},.*?^\}}", re.MULTILINE | re.DOTALL)
-    texts = [path.read_text() for f in config.folders(where.conf) if (path := f / "references.bib").is_file()]
-    found = next((match[0] for text in texts if (match := wanted.search(text))), f"{key} (not in conf/references.bib)")
+    found = citations.entries(where.conf).get(key, f"{key} (not in conf/references.bib)")
     return [line("citation" if i == 0 else "", text) for i, text in enumerate(found.splitlines())]
 
 

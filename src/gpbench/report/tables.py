@@ -12,7 +12,8 @@ import pandas as pd
 
 from gpbench.errors import unknown
 from gpbench.evaluation.metrics import CLASSIFICATION, COUNTS, METRICS, REGRESSION
-from gpbench.report import chains, efficiency, more_tables, objectives, sizes
+from gpbench.report import bayes, chains, efficiency, more_tables, objectives, sizes
+from gpbench.report.findings import left_out
 from gpbench.report.statistics import COMPARISONS, compare, differences_to_best
 from gpbench.report.view import STATUSES, UNMIXED, View
 from gpbench.report.writing import Table, count, decimals, number, write_formats
@@ -61,7 +62,8 @@ def _mark(view: View, metric: str, cells: pd.DataFrame) -> pd.DataFrame:
 
 def _score_text(cell, places: int) -> str:
     if cell.n == 0:
-        return cell.statuses or "undefined"
+        # a missing cell has no reason of its own to print
+        return "missing" if cell.statuses.startswith("missing:") else cell.statuses or "undefined"
     spread = f" ± {cell.sd:.{places}f}" if np.isfinite(cell.sd) else ""
     if cell.n < cell.expected:
         return f"{cell.mean:.{places}f}{spread} ({cell.n}/{cell.expected}, {cell.statuses or 'rest undefined'})"
@@ -80,9 +82,8 @@ def rank_table(view: View) -> Table:
         rows += [{"comparison": spec.name, "datasets": len(found["datasets"]), **row} for row in ranked.values()]
         heading = f"{found['title']} ({count(len(found['datasets']), 'data set')})"
         shown[heading] = [_rank_text(ranked.get(method)) for method in view.methods]
-        dropped = found["dropped_datasets"] + [view.labels[method] for method in found["dropped_methods"]]
-        if dropped:
-            notes.append(f"{found['title']}: left out as incomplete: {', '.join(dropped)}.")
+        if found["dropped"]:
+            notes.append(f"{found['title']}: left out as incomplete: {left_out(found, view)}.")
     columns = ["comparison", "datasets", "method", "mean_rank", "lower", "upper", "firsts"]
     note = "1 is best; 95 % bootstrap interval over data sets. Ranks need data sets that every ranked method finished. "
     return Table(pd.DataFrame(rows, columns=columns), shown, "Mean ranks over data sets", note + " ".join(notes))
@@ -129,16 +130,19 @@ def status(view: View) -> Table:
 
 
 def unfinished(view: View) -> Table:
-    """Every fit that is not done or not converged, with its reason; equal neighbours share a printed row."""
+    """Every fit that is not done or not converged, with its reason; the splits of a data set, and data sets of which
+    the same splits ended so, share a printed row."""
     fits = view.fits[view.fits["status"] != "done"]
     data = fits[["method", "dataset", "split", "status", "reason", "fit_id"]]
-    groups = fits.groupby(["method", "dataset", "status", "reason"], sort=False)["split"]
-    shown = [
-        [view.labels[method], dataset, ", ".join(map(str, sorted(set(splits)))), state, reason or "-"]
-        for (method, dataset, state, reason), splits in groups
-    ]
+    shown: dict[tuple[str, ...], list[str]] = {}
+    for (method, dataset, state, reason), splits in fits.groupby(["method", "dataset", "status", "reason"], sort=False)[
+        "split"
+    ]:
+        alike = (view.labels[method], ", ".join(map(str, sorted(set(splits)))), state, reason or "-")
+        shown.setdefault(alike, []).append(dataset)
+    rows = [[method, ", ".join(datasets), *rest] for (method, *rest), datasets in shown.items()]
     names = ["method", "data set", "splits", "status", "reason"]
-    return Table(data, pd.DataFrame(shown, columns=names), f"Fits that are not done, or not converged ({len(data)})")
+    return Table(data, pd.DataFrame(rows, columns=names), f"Fits that are not done, or not converged ({len(data)})")
 
 
 def all_metrics(view: View) -> Table:
@@ -163,6 +167,7 @@ TABLES: dict[str, Callable[[View], Table]] = {
     "classification_mnll": partial(scores, metric="mnll", tasks=CLASSIFICATION, title="Classification"),
     "classification_error": partial(scores, metric="error", tasks=CLASSIFICATION, title="Classification"),
     "ranks": rank_table,
+    "bayes": bayes.bayes,
     "cost": cost,
     "status": status,
     "unfinished": unfinished,
@@ -181,10 +186,14 @@ TABLES: dict[str, Callable[[View], Table]] = {
 }
 
 
-def write_table(view: View, name: str, folder: str | Path) -> list[Path]:
-    """Write TABLES[name] to `folder`/name.csv, .md, .html and .tex; every note names chains that have not converged."""
+def table(view: View, name: str) -> Table:
+    """TABLES[name] of a study; the note of every table names chains that have not converged."""
     if name not in TABLES:
         raise unknown("table", name, TABLES)
-    table = TABLES[name](view)
-    note = " ".join(filter(None, (table.note, view.warning)))
-    return write_formats(replace(table, note=note), Path(folder) / name)
+    made = TABLES[name](view)
+    return replace(made, note=" ".join(filter(None, (made.note, view.warning))))
+
+
+def write_table(view: View, name: str, folder: str | Path) -> list[Path]:
+    """Write a table to `folder`/name.csv, .md, .html and .tex."""
+    return write_formats(table(view, name), Path(folder) / name)

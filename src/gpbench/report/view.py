@@ -3,7 +3,8 @@
 A folder `results/<study>/` holds `study.json`, `scores.parquet` (one row a fit), `traces.parquet` (one row a logged
 step) and `points.parquet` (one row a test point), and what its fits were asked besides: `bounds.parquet` and others
 (see `gpbench.study.probes`). A study of kind `sample` has no points, but `prefixes.parquet` and `draws.parquet` (see
-`gpbench.study.sampled`). Nothing else is read.
+`gpbench.study.sampled`). A folder of committed records, `docs/results/<run>/`, has `study.json` and `scores.csv` alone.
+Nothing else is read.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import pandas as pd
 
 from gpbench.errors import UserError, unknown
 from gpbench.evaluation.metrics import METRICS
+from gpbench.study import collect, records
 
 UNMIXED = "not converged"
 """A done fit by a Markov chain that fails, with the other chains of its split, the gate of its budget."""
@@ -50,11 +52,22 @@ class View:
         return json.loads(self._path("study.json").read_text())
 
     @cached_property
+    def _scores(self) -> pd.DataFrame:
+        """`scores.parquet`, or of a folder of committed records `scores.csv`."""
+        if self.recorded:
+            return pd.DataFrame(records.read(self.folder / "scores.csv"))
+        return pd.read_parquet(self._path("scores.parquet"))
+
+    @property
+    def recorded(self) -> bool:
+        """Whether these are committed records, which have scores and neither traces nor points."""
+        return (self.folder / "scores.csv").is_file()
+
+    @cached_property
     def fits(self) -> pd.DataFrame:
         """`scores.parquet`, of the study's kind only, with a `missing` row for every expected fit that has none; the
         status of a done fit whose chain fails the gate is `not converged`."""
-        scores = pd.read_parquet(self._path("scores.parquet"))
-        scores = scores[scores["kind"] == self.study["kind"]]
+        scores = self._scores[self._scores["kind"] == self.study["kind"]]
         # a study without a finished fit, or without a task, lacks columns
         scores = scores.reindex(columns=dict.fromkeys([*scores.columns, *METRICS, *FACTS]))
         self._check_statuses(scores)
@@ -82,12 +95,16 @@ class View:
     @cached_property
     def traces(self) -> pd.DataFrame:
         """`traces.parquet`: fit_id, step, seconds, objective, mnll, rmse, error."""
+        if self.recorded:
+            return pd.DataFrame(columns=collect.TRACE_COLUMNS)
         return pd.read_parquet(self._path("traces.parquet"))
 
     @cached_property
     def points(self) -> pd.DataFrame:
         """`points.parquet` of finished fits, with the fit's method, dataset, task and split."""
-        points = pd.read_parquet(self._path("points.parquet"))
+        points = pd.DataFrame(columns=["fit_id", *collect.NUMBER_POINTS, *collect.CLASS_POINTS])
+        if not self.recorded:
+            points = pd.read_parquet(self._path("points.parquet"))
         return points.merge(self.done[["fit_id", "method", "dataset", "task", "split"]], on="fit_id")
 
     def grid(self, *keys: str) -> pd.DataFrame:
@@ -119,19 +136,19 @@ class View:
     def done(self) -> pd.DataFrame:
         """Finished fits, after the check that they may be compared."""
         done = self.fits[self.fits["status"].isin(SCORED)]
-        for dataset, rows in done.groupby("dataset"):
-            for column in ("protocol", "budget"):
-                self._check_one(rows[column], column, f"data set {dataset!r}")
-        for (method, dataset), rows in done.groupby(["method", "dataset"]):
-            self._check_one(rows["overrides"].fillna(""), "overrides", f"cell {method} x {dataset}")
+        for column in ("protocol", "budget"):
+            self._check_one(done[column], column, "the study")
+        cells = done.assign(overrides=done["overrides"].fillna("")).groupby(["method", "dataset"])["overrides"]
+        for method, dataset in cells.nunique().loc[lambda n: n > 1].index:
+            self._check_one(cells.get_group((method, dataset)), "overrides", f"cell {method} x {dataset}")
         return done
 
     def _check_one(self, values: pd.Series, what: str, where: str) -> None:
-        found = sorted(map(str, values.unique()))
-        if len(found) > 1:
+        counts = values.value_counts().sort_index()
+        if len(counts) > 1:
+            found = ", ".join(f"{name!r} ({n} fits)" for name, n in counts.items())
             raise UserError(
-                f"{self.folder}/scores.parquet: {where} mixes {what} {', '.join(map(repr, found))};"
-                " their scores are not comparable: collect one study for each"
+                f"{self.folder}: {where} mixes {what} {found}; their scores are not comparable: collect each by itself"
             )
 
     @property
@@ -147,13 +164,13 @@ class View:
     @cached_property
     def labels(self) -> dict[str, str]:
         """Printed label of each method."""
-        scores = pd.read_parquet(self._path("scores.parquet"), columns=["method", "label"]).dropna()
+        scores = self._scores[["method", "label"]].dropna()
         return {name: name for name in self.methods} | dict(zip(scores["method"], scores["label"], strict=True))
 
     @cached_property
     def tasks(self) -> dict[str, str]:
         """Task of each data set; a data set without any collected fit is absent."""
-        scores = pd.read_parquet(self._path("scores.parquet"), columns=["dataset", "task"]).dropna()
+        scores = self._scores[["dataset", "task"]].dropna()
         return dict(zip(scores["dataset"], scores["task"], strict=True))
 
     def datasets_of(self, *tasks: str) -> list[str]:
@@ -194,9 +211,13 @@ class View:
     @cached_property
     def progress(self) -> pd.DataFrame:
         """Per cell: expected splits, and why fits of it are not done ('' where all are)."""
-        groups = self.fits.groupby(["method", "dataset"])
-        rows = [(*cell, fits["split"].nunique(), describe_statuses(fits)) for cell, fits in groups]
-        return pd.DataFrame(rows, columns=["method", "dataset", "expected", "statuses"])
+        keys = ["method", "dataset"]
+        cells = self.fits.groupby(keys)["split"].nunique().rename("expected").reset_index()
+        unlike = self.fits.loc[self.fits["status"] != "done", keys].drop_duplicates()
+        said = {cell: describe_statuses(fits) for cell, fits in self.fits.merge(unlike, on=keys).groupby(keys)}
+        return cells.assign(
+            statuses=[said.get(cell, "") for cell in zip(cells["method"], cells["dataset"], strict=True)]
+        )
 
     @cached_property
     def warning(self) -> str:

@@ -37,6 +37,17 @@ _LATEX = {
 }
 
 
+# a number that a space, a bracket, a sign of its own or nothing follows: '3-layer DGP' and '2024-01-01' are names
+_NUMBER = re.compile(
+    r"[<>≤≥≈~\s]*([-+−]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:e[-+]?\d+)?)(?=$|[\s(/%±≈✗,;])", re.IGNORECASE
+)
+
+
+NOTE = '<p class="note">'
+WIDE = 8
+"""Columns beyond which a table is printed across the page."""
+
+
 @dataclass(frozen=True)
 class Table:
     """data: numbers, for the CSV; shown: text cells (`**bold**` allowed); caption; note: how to read it."""
@@ -85,11 +96,13 @@ def to_markdown(table: Table) -> str:
 def to_html(table: Table) -> str:
     """HTML fragment: a sortable table with caption; the note is a paragraph below it."""
     head, *body = _rows(table.shown)
-    cells = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
+    cells = "".join(f'<th scope="col">{html.escape(cell)}</th>' for cell in head)
     rows = "\n".join("<tr>" + "".join(map(_html_cell, row)) + "</tr>" for row in body)
-    note = f'<p class="note">{html.escape(table.note)}</p>\n' if table.note else ""
+    note = f"{NOTE}{html.escape(table.note)}</p>\n" if table.note else ""
+    box = "scroll wide" if len(head) > WIDE else "scroll"
     return (
-        f'<div class="scroll"><table class="sortable">\n<caption>{html.escape(table.caption)}</caption>\n'
+        f'<div class="{box}" tabindex="0"><table class="sortable">\n'
+        f"<caption><span>{html.escape(table.caption)}</span></caption>\n"
         f"<thead><tr>{cells}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table></div>\n{note}"
     )
 
@@ -166,9 +179,17 @@ def _markdown_cell(cell: str) -> str:
 
 def _html_cell(cell: str) -> str:
     text, bold = _bold(cell)
-    kind = ' class="number"' if re.match(r"[-+−]?\d", text) else ""
+    value = leading_number(text)
+    # the page sorts by data-value
+    kind = "" if value is None else f' class="number" data-value="{value}"'
     text = html.escape(text)
     return f"<td{kind}><strong>{text}</strong></td>" if bold else f"<td{kind}>{text}</td>"
+
+
+def leading_number(text: str) -> float | None:
+    """What a cell is sorted by: its first number, of '2.31 ± 0.02 (5)' or '< 0.001' say; None for other text."""
+    found = _NUMBER.match(text)
+    return float(found[1].replace("−", "-").replace(",", "")) if found else None
 
 
 def _latex_cell(cell: str) -> str:

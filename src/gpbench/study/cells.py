@@ -151,7 +151,8 @@ def _by_target(
     presets = {preset for by_method in study.presets.values() for preset in by_method.values()}
     targets = [*dict.fromkeys([*study.methods, *base.values(), *sorted(presets)]), "protocol", "budget", "trainer"]
     available = config.options(places.conf, "method")
-    keys = {m: _hyper_keys(places, m) for m in dict.fromkeys(base.values()) if m in available}
+    starred = any(key.startswith("*.") for key, _ in words)
+    keys = {m: _hyper_keys(places, m) for m in dict.fromkeys(base.values()) if starred and m in available}
     for key, value in words:
         target, dot, leaf = key.partition(".")
         if not dot:

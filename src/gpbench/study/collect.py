@@ -7,13 +7,14 @@ allows: column `gate` of the scores says passed or failed, and nothing where the
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from gpbench.errors import UserError
 from gpbench.places import Places, write_aside, write_if_changed, write_text
-from gpbench.study import identity, provenance, sampled, scoring
+from gpbench.study import identity, provenance, records, sampled, scoring
 from gpbench.study.store import FINAL, Store
 
 CLASS_POINTS = ["row", "y", "log_density", "modal", "confidence", "p_true"]
@@ -39,9 +40,8 @@ def fits(plan: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
 
 def seen(where: Places, plan: dict[str, Any]) -> str:
     """What a collection depends on, as text: the status of every fit, the scoring code, and the limits of R-hat."""
-    store = Store(where.store)
-    begun = store.begun()
-    states = {fit["fit_id"]: _status(store, begun, cell, fit)[0] for cell, fit in fits(plan)}
+    ended = Ended(where, plan["name"])
+    states = {fit["fit_id"]: ended.status(cell, fit)[0] for cell, fit in fits(plan)}
     limits = [cell["r_hat"] for cell in plan["cells"]]
     return identity.canonical({"scoring": scoring.digest(), "states": states, "r_hat": limits})
 
@@ -51,31 +51,44 @@ def stamp(where: Places, name: str) -> Path:
     return where.plans / f"{name}.seen"
 
 
-def _status(store: Store, begun: dict[str, dict], cell: dict[str, Any], fit: dict[str, Any]) -> tuple[str, str]:
-    """(status, reason) of a fit, whether it ended, is under way (in a group of `begun`), or cannot be."""
-    if cell["skip"]:
-        return "skipped", cell["skip"]
-    if store.has(fit["fit_id"]):
-        record = store.record(fit["fit_id"])
-        return record["status"], record["reason"]
-    group = begun.get(fit["fit_id"])
-    if group is None:
-        return "missing", "not run yet"
-    note = store.work(group["group_id"]) / "stopped.txt"
-    step = f"at step {store.checkpoint(group['group_id'])} of {group['what']['steps']}"
-    return ("stopped", note.read_text()) if note.is_file() else ("missing", f"interrupted {step}")
+class Ended:
+    """How the fits of a run ended: in the store, else by a committed record."""
+
+    def __init__(self, where: Places, name: str) -> None:
+        self.store = Store(where.store)
+        self.begun = self.store.begun()
+        self.records = records.by_fit(where, name)
+
+    def status(self, cell: dict[str, Any], fit: dict[str, Any]) -> tuple[str, str]:
+        """(status, reason) of a fit, whether it ended, is under way, or cannot be."""
+        if cell["skip"]:
+            return "skipped", cell["skip"]
+        if self.store.has(fit["fit_id"]):
+            record = self.store.record(fit["fit_id"])
+            return record["status"], record["reason"]
+        if fit["fit_id"] in self.records:
+            record = self.records[fit["fit_id"]]
+            return record["status"], record["reason"]
+        group = self.begun.get(fit["fit_id"])
+        if group is None:
+            return "missing", "not run yet"
+        note = self.store.work(group["group_id"]) / "stopped.txt"
+        step = f"at step {self.store.checkpoint(group['group_id'])} of {group['what']['steps']}"
+        return ("stopped", note.read_text()) if note.is_file() else ("missing", f"interrupted {step}")
 
 
-def mixing(store: Store, plan: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def mixing(ended: Ended, plan: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """fit_id -> how the chains of its cell and split have mixed together: numbers, `gate`, and the reason if failed."""
     found: dict[str, dict[str, Any]] = {}
     for cell in (cell for cell in plan["cells"] if not cell["skip"]):
         for split in dict.fromkeys(fit["split"] for fit in cell["fits"]):
-            ids = [fit["fit_id"] for fit in cell["fits"] if fit["split"] == split]
-            ids = [fit_id for fit_id in ids if scoring.has_chain(store, fit_id)]
+            wanted = [fit["fit_id"] for fit in cell["fits"] if fit["split"] == split]
+            ids = [fit_id for fit_id in wanted if scoring.has_chain(ended.store, fit_id)]
             if ids:
-                values = scoring.mixing(store, ids)
+                values = scoring.mixing(ended.store, ids)
                 found |= dict.fromkeys(ids, values | _judged(values, cell["r_hat"]))
+            known = [fit_id for fit_id in wanted if fit_id in ended.records and fit_id not in ids]
+            found |= {fit_id: ended.records[fit_id] for fit_id in known if ended.records[fit_id]["gate"]}
     return found
 
 
@@ -94,47 +107,70 @@ def collect(where: Places, name: str) -> dict[str, int]:
     chains.parquet, of the kind `sample`, prefixes.parquet and draws.parquet; number of fits by status."""
     import pandas as pd
 
-    plan, store = read_plan(where, name), Store(where.store)
+    plan = read_plan(where, name)
     write_if_changed(stamp(where, name), seen(where, plan))
-    rows, traces, begun = [], [], store.begun()
-    mixed = mixing(store, plan)
-    for cell, fit in fits(plan):
-        status, reason = _status(store, begun, cell, fit)
-        rows.append(_row(store, cell, fit, status, reason) | mixed.get(fit["fit_id"], {}))
-        if status in FINAL and (path := store.folder(fit["fit_id"]) / "trace.parquet").is_file():
-            traces.append(pd.read_parquet(path).assign(fit_id=fit["fit_id"]))
-    folder, study = where.results / name, plan["study"]
+    ended = Ended(where, name)
+    rows = score_rows(ended, plan)
+    kept = [(cell, fit["fit_id"]) for cell, fit in fits(plan) if not cell["skip"] and ended.store.has(fit["fit_id"])]
+    traces = [
+        _read(path).assign(fit_id=fit_id)
+        for _, fit_id in kept
+        if (path := ended.store.folder(fit_id) / "trace.parquet").is_file()
+    ]
+    folder = where.results / name
     _write(folder / "traces.parquet", _table(traces, TRACE_COLUMNS))
-    done = [(cell, fit["fit_id"]) for (cell, fit), row in zip(fits(plan), rows, strict=True) if row["status"] == "done"]
-    for part, table in {"predict": _predicted, "sample": _sampled}[study["kind"]](store, done):
+    status = {row["fit_id"]: row["status"] for row in rows}
+    done = [(cell, fit_id) for cell, fit_id in kept if status[fit_id] == "done"]
+    for part, table in {"predict": _predicted, "sample": _sampled}[plan["study"]["kind"]](ended.store, done):
         _write(folder / f"{part}.parquet", table)
-    facts = {
-        "name": name,
-        "command": plan["command"],
-        **{k: study[k] for k in ("title", "kind", "datasets", "methods", "protocol", "budget", "splits")},
-        **{k: study[k] for k in ("figures", "tables", "pairs", "published")},
-        "settings": {cell["method"]: cell["settings"] for cell in plan["cells"]},
-        "reported": plan["cells"][0]["reported"],
-        "r_hat": plan["cells"][0]["r_hat"],
-        "expected": [[cell["method"], cell["address"]["dataset"], fit["split"]] for cell, fit in fits(plan)],
-        **provenance.commit(where.root),
-        "created": provenance.now(),
-        "machine": provenance.machine(),
-        "versions": plan["cells"][0]["what"]["versions"] | plan["cells"][-1]["what"]["versions"],
-    }
-    write_text(folder / "study.json", json.dumps(facts, indent=1))
+    write_text(folder / "study.json", json.dumps(facts(where, plan), indent=1))
     # last: its time says that all of them are there
     scores = pd.DataFrame(rows)
     _write(folder / "scores.parquet", scores)
     return scores["status"].value_counts().to_dict()
 
 
+def facts(where: Places, plan: dict[str, Any]) -> dict[str, Any]:
+    """Content of study.json: what was asked for, by whom it is read, and where it was collected."""
+    study, first, last = plan["study"], plan["cells"][0], plan["cells"][-1]
+    return {
+        "name": plan["name"],
+        "command": plan["command"],
+        **{k: study[k] for k in ("title", "kind", "datasets", "methods", "protocol", "budget", "splits")},
+        **{k: study[k] for k in ("figures", "tables", "pairs", "published")},
+        "settings": {cell["method"]: cell["settings"] for cell in plan["cells"]},
+        "reported": first["reported"],
+        "r_hat": first["r_hat"],
+        "expected": [[cell["method"], cell["address"]["dataset"], fit["split"]] for cell, fit in fits(plan)],
+        **provenance.commit(where.root),
+        "created": provenance.now(),
+        "machine": provenance.machine(),
+        "versions": first["what"]["versions"] | last["what"]["versions"],
+    }
+
+
+def score_rows(ended: Ended, plan: dict[str, Any]) -> list[dict[str, Any]]:
+    """One row of scores.parquet for every fit that a study wants."""
+    mixed = mixing(ended, plan)
+    return [_row(ended, cell, fit) | mixed.get(fit["fit_id"], {}) for cell, fit in fits(plan)]
+
+
+def record(where: Places, plan: dict[str, Any]) -> tuple[int, int]:
+    """Add the study's finished fits to its committed records; (number of new ones, of all)."""
+    rows = score_rows(Ended(where, plan["name"]), plan)
+    ended = [{k: v for k, v in row.items() if _said(v)} for row in rows if row["status"] in (*FINAL, "skipped")]
+    return records.write(where, plan["name"], ended, facts(where, plan))
+
+
+def _said(value: Any) -> bool:
+    """Whether a field of a record has something to say."""
+    return value is not None and value != "" and not (isinstance(value, float) and math.isnan(value))
+
+
 def _predicted(store: Store, done: list[tuple[dict, str]]) -> Iterator[tuple[str, Any]]:
     """points, and of Markov chains chains, of the done fits of some cells."""
-    import pandas as pd
-
     folders = {fit_id: store.folder(fit_id) for _, fit_id in done}
-    points = [_points(pd.read_parquet(path / "points.parquet")).assign(fit_id=i) for i, path in folders.items()]
+    points = [_points(path / "points.parquet").assign(fit_id=i) for i, path in folders.items()]
     names = ["fit_id", *NUMBER_POINTS, *CLASS_POINTS, *(name for part in points for name in part)]
     yield "points", _table(points, list(dict.fromkeys(names)))
     drawn = [_drawn(folders[i] / "chain.npz").assign(fit_id=i) for i in folders if scoring.has_chain(store, i)]
@@ -151,9 +187,9 @@ def _sampled(store: Store, done: list[tuple[dict, str]]) -> Iterator[tuple[str, 
     yield "draws", _table(drawn, sampled.DRAW_COLUMNS)
 
 
-def _row(store: Store, cell: dict, fit: dict, status: str, reason: str) -> dict[str, Any]:
+def _row(ended: Ended, cell: dict, fit: dict) -> dict[str, Any]:
     """One row of scores.parquet."""
-    address = cell["address"]
+    address, (status, reason) = cell["address"], ended.status(cell, fit)
     row = {
         "fit_id": fit["fit_id"],
         "kind": cell["what"]["kind"],
@@ -173,17 +209,36 @@ def _row(store: Store, cell: dict, fit: dict, status: str, reason: str) -> dict[
     }
     if status not in FINAL:
         return row
-    record = store.record(fit["fit_id"])
+    if not ended.store.has(fit["fit_id"]):
+        return ended.records[fit["fit_id"]] | row
+    record = ended.store.record(fit["fit_id"])
     known = {k: record["provenance"][k] for k in ("commit", "dirty", "started", "ended")}
     seconds = {f"seconds_{k}": record["seconds"][k] for k in ("train", "predict", "shared_by")}
     noted = {k: record["info"][k] for k in DISTRIBUTED if k in record["info"]}
-    return row | known | seconds | {"peak_memory_mb": record["peak_memory_mb"]} | noted | scoring.scores(store, record)
+    return (
+        row
+        | known
+        | seconds
+        | {"peak_memory_mb": record["peak_memory_mb"]}
+        | noted
+        | scoring.scores(ended.store, record)
+    )
 
 
-def _points(points: Any) -> Any:
+def _read(path: Path, columns: list[str] | None = None) -> Any:
+    """Those of the columns that a file has; pandas' own reader takes three times as long for a small one."""
+    from pyarrow.parquet import ParquetFile
+
+    with ParquetFile(path) as file:
+        return file.read(columns=columns).to_pandas()
+
+
+def _points(path: Path) -> Any:
     """The columns that figures need."""
+    points = _read(path, NUMBER_POINTS)
     if "mean" in points:
         return points.reindex(columns=NUMBER_POINTS)  # counts have no CRPS
+    points = _read(path)
     probabilities = points.filter(regex=r"^p\d+$")
     every, values = range(len(points)), probabilities.to_numpy()
     named = points.assign(confidence=values[every, points["modal"]], p_true=values[every, points["y"].astype(int)])
@@ -215,10 +270,10 @@ def _write(path: Path, table: Any) -> None:
 
 def verdict(where: Places, name: str) -> list[str]:
     """One line for every fit that failed, diverged, ran out of memory, was stopped or is missing."""
-    plan, store = read_plan(where, name), Store(where.store)
-    lines, begun = [], store.begun()
+    plan, ended = read_plan(where, name), Ended(where, name)
+    lines = []
     for cell, fit in fits(plan):
-        status, reason = _status(store, begun, cell, fit)
+        status, reason = ended.status(cell, fit)
         if status not in ("done", "skipped"):
             lines.append(f"{status}: {_place(cell, fit)} ({fit['fit_id']}): {reason}")
     return lines
@@ -226,8 +281,8 @@ def verdict(where: Places, name: str) -> list[str]:
 
 def unmixed(where: Places, name: str) -> list[str]:
     """One line for every cell and split whose chains fail the gate of the study's budget."""
-    plan, store = read_plan(where, name), Store(where.store)
-    found = mixing(store, plan)
+    plan = read_plan(where, name)
+    found = mixing(Ended(where, name), plan)
     failed = {
         f"not converged: {_place(cell, fit)}: {found[fit['fit_id']]['reason']}": None
         for cell, fit in fits(plan)

@@ -32,12 +32,18 @@ class Graph:
     catalogue: list[str]
 
 
-def load(where: Places, study_name: str, overrides: str, main: bool) -> Graph:
-    """Plan a study in Snakemake's main process; its jobs, which parse the Snakefile too, read what was planned."""
+def read(where: Places, name: str) -> Graph:
+    """What was planned: for Snakemake's jobs, which parse the Snakefile too."""
+    return Graph(**json.loads(_path(where, name).read_text()))
+
+
+def _path(where: Places, name: str) -> Path:
+    return where.plans / f"{name}.graph.json"
+
+
+def load(where: Places, study_name: str, overrides: str) -> Graph:
+    """Plan a study, in Snakemake's main process."""
     name = planning.run_name(study_name, overrides)
-    path = where.plans / f"{name}.graph.json"
-    if not main:
-        return Graph(**json.loads(path.read_text()))
     store = Store(where.store)
     made = planning.make(where, study_name, overrides)
     for remark in made.remarks:
@@ -57,7 +63,7 @@ def load(where: Places, study_name: str, overrides: str, main: bool) -> Graph:
     batches = {b["batch_id"]: _needs(b, made.cost) for b in made.batches}
     study = dataclasses.asdict(made.study)
     graph = Graph(name, study, batches, datasets, _absent(where, datasets), catalogue)
-    write_if_changed(path, json.dumps(dataclasses.asdict(graph)))
+    write_if_changed(_path(where, name), json.dumps(dataclasses.asdict(graph)))
     return graph
 
 
@@ -80,9 +86,8 @@ def _absent(where: Places, datasets: dict[str, dict[str, Any]]) -> dict[str, lis
 def _report_code() -> str:
     """What figures, tables and page are made by: code, template and style."""
     folder = source_path("gpbench.report").parent
-    assets = {
-        p.name: identity.digest(p.read_text()) for p in sorted(folder.iterdir()) if p.suffix in (".html", ".mplstyle")
-    }
+    kinds = (".html", ".css", ".js", ".mplstyle")
+    assets = {p.name: identity.digest(p.read_text()) for p in sorted(folder.iterdir()) if p.suffix in kinds}
     return identity.canonical(identity.code("gpbench.report.__main__") | assets)
 
 

@@ -15,7 +15,8 @@ from gpbench import config, schema
 from gpbench.places import Places, write_if_changed
 from gpbench.study import cells as resolving
 from gpbench.study import identity
-from gpbench.study.cost import Cost
+from gpbench.study import records as recorded
+from gpbench.study.cost import Cost, learn
 from gpbench.study.store import Store
 
 
@@ -42,10 +43,15 @@ class Plan:
 def make(places: Places, study_name: str, overrides: str = "") -> Plan:
     """Resolve a study, look at the store, and cut what is missing into batches."""
     study, cells, remarks = resolving.resolve(places, study_name, overrides)
-    command = f"snakemake --cores 2 --config study={study_name}" + (
-        f" overrides={shlex.quote(overrides)}" if overrides else ""
-    )
+    # in one order, as in the run's name: the same study by other words is not planned anew
+    words = " ".join(_word(f"{key}={value}") for key, value in sorted(config.split_overrides(overrides)))
+    command = f"snakemake --cores 2 --config study={study_name}" + (f" overrides={shlex.quote(words)}" if words else "")
     return build(places, run_name(study_name, overrides), command, study, cells, remarks)
+
+
+def _word(text: str) -> str:
+    """A word that `config.split_overrides` reads as it is; quoted only where it must be."""
+    return shlex.quote(text) if any(c.isspace() or c in "'\"\\" for c in text) else text
 
 
 def run_name(study_name: str, overrides: str) -> str:
@@ -60,14 +66,16 @@ def build(
     """The plan of some cells against the store as it is."""
     store = Store(places.store)
     records = [store.record(fit_id) for fit_id in store.ids() if store.has(fit_id)]
-    cost = Cost(records)
-    states = _states(store, cells, records)
+    cost = learn(places, records, cells)
+    states = _states(store, cells, records, recorded.by_fit(places, name))
     todo = {fit_id for fit_id, (state, _) in states.items() if state == "pending"}
     groups = _groups(store, cells, todo)
     return Plan(name, command, study, cells, states, _batches(groups, cost), remarks, cost)
 
 
-def _states(store: Store, cells: list[dict[str, Any]], records: list[dict[str, Any]]) -> dict[str, tuple[str, str]]:
+def _states(
+    store: Store, cells: list[dict[str, Any]], records: list[dict[str, Any]], committed: dict[str, dict[str, Any]]
+) -> dict[str, tuple[str, str]]:
     finished = {r["fit_id"]: r for r in records}
     earlier: dict[tuple, dict] = {}
     for r in sorted(records, key=lambda r: r["provenance"]["started"]):
@@ -82,6 +90,8 @@ def _states(store: Store, cells: list[dict[str, Any]], records: list[dict[str, A
             fit_id = fit["fit_id"]
             if fit_id in finished:
                 states[fit_id] = (finished[fit_id]["status"], finished[fit_id]["reason"])
+            elif committed.get(fit_id, {}).get("status") == "done":
+                states[fit_id] = ("done", f"record of commit {committed[fit_id]['commit'][:7]}")
             elif fit_id in begun:
                 states[fit_id] = ("pending", f"resumes at step {store.checkpoint(begun[fit_id]['group_id'])}")
             else:
@@ -167,9 +177,13 @@ def _batches(groups: list[dict[str, Any]], cost: Cost) -> list[dict[str, Any]]:
     return batches
 
 
+def content(plan: Plan) -> dict[str, Any]:
+    """What of a plan is frozen: name, command, study, cells."""
+    return {"name": plan.name, "command": plan.command, "study": dataclasses.asdict(plan.study), "cells": plan.cells}
+
+
 def freeze(plan: Plan, places: Places) -> None:
     """Write the plan and its batches, each only if it changed."""
-    content = {"name": plan.name, "command": plan.command, "study": dataclasses.asdict(plan.study), "cells": plan.cells}
-    write_if_changed(places.plans / f"{plan.name}.json", json.dumps(content, indent=1))
+    write_if_changed(places.plans / f"{plan.name}.json", json.dumps(content(plan), indent=1))
     for batch in plan.batches:
         write_if_changed(places.plans / "batches" / f"{batch['batch_id']}.json", json.dumps(batch, indent=1))

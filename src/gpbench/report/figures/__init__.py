@@ -27,9 +27,12 @@ from gpbench.report.figures import (
     models,
     pictures,
     probes,
+    profiles,
     r_hat,
     ranking,
+    rates,
     score_against_n,
+    scorecard,
     series,
     settings,
     surfaces,
@@ -84,12 +87,27 @@ FIGURES = {
     ),
     "critical_difference": FigureSpec(
         ranking.critical_difference,
-        "Mean ranks over data sets, best on the left. Methods joined by a thick line are not told apart by pairwise "
-        "exact Wilcoxon signed-rank tests with Holm's correction at 5 %. The sentence below each panel says what it "
-        "can show.",
+        "Mean ranks over data sets, best on the left. No two methods joined by a thick line are told apart by pairwise "
+        "exact two-sided Wilcoxon signed-rank tests with Holm's correction at 5 %. A line ends where a pair within it "
+        "would be told apart, so two methods without a common line need not be (statistics.json has every pair). The "
+        "sentences below each panel say what it can show.",
+    ),
+    "performance_profile": FigureSpec(
+        profiles.performance_profile,
+        "Share of the data sets on which a method lies within a distance of the best method of the data set: a curve "
+        "further up and to the left is better. Shaded: the region of practical equivalence, drawn linearly; "
+        "logarithmic beyond it. Legends are in the order of mean ranks and begin with the share of data sets within "
+        "the region; thick: the first six. Only data sets and methods of which every split is done.",
+    ),
+    "pareto": FigureSpec(
+        profiles.pareto,
+        "Training seconds per fit (geometric mean over data sets) against test MNLL above that of the best of each "
+        "data set (mean over data sets; 0 would be best everywhere). Line and names: the front, methods of which none "
+        "is both as cheap and as good; shaded: the region of practical equivalence. Seconds are those of the machines "
+        "that fitted.",
     ),
     "scorecard": FigureSpec(
-        comparison.scorecard,
+        scorecard.scorecard,
         "Published numbers (open) and ours (filled), mean and standard deviation over splits, with the verdict of the "
         "scorecard. Different protocols are not comparable as means.",
     ),
@@ -145,6 +163,12 @@ FIGURES = {
         "Test images, taken evenly through the test rows, of which the pixels below the line were predicted from those "
         "above it: predictive means, drawn between 0 and the largest pixel, and standard deviations of single pixels, "
         "on one scale for all methods. First split.",
+    ),
+    "rates": FigureSpec(
+        rates.rates,
+        "Expected number of held-out events in every bin. On a line: of all methods together, then of each with two "
+        "standard deviations of the rate; grey: the held-out counts. On a plane: the held-out counts, then the rate of "
+        "each method, from dark to light, on one scale. First split, all chains.",
     ),
     "workers": FigureSpec(
         settings.workers,
@@ -261,17 +285,35 @@ FIGURES = {
 }
 
 
-def write_figure(view: View, name: str, folder: str | Path) -> list[Path]:
-    """Draw FIGURES[name] into `folder`/name.pdf and .png (200 dpi); the same data give the same bytes."""
+def write_figure(
+    view: View, name: str, folder: str | Path, kinds: tuple[str, ...] = ("pdf", "png"), **noted: str
+) -> list[Path]:
+    """Draw FIGURES[name] into `folder`/name.pdf and .png (200 dpi) with what is noted in the PNG's text; the same data
+    give the same bytes."""
     if name not in FIGURES:
         raise unknown("figure", name, FIGURES)
-    figure = FIGURES[name].draw(view)
-    metadata = {"pdf": {"CreationDate": None, "ModDate": None, "Producer": None}, "png": {"Software": None}}
+    return save(FIGURES[name].draw(view), Path(folder) / name, kinds, png=noted)
+
+
+def save(
+    figure: Figure,
+    stem: Path,
+    kinds: tuple[str, ...] = ("pdf", "png"),
+    pdf: dict[str, str] | None = None,
+    png: dict[str, str] | None = None,
+) -> list[Path]:
+    """Write `stem`.pdf and .png with their properties (of a PDF Title, Subject, ...) and no date or version in them."""
+    metadata = {"pdf": {"CreationDate": None, "ModDate": None, "Producer": None} | (pdf or {})}
+    why_blank = {"Description": figure.get_label()} if figure.get_label() else {}  # as `canvas.empty` says it
+    metadata["png"] = {"Software": None} | why_blank | (png or {})
     with style.context(["default", STYLE]):
+        if engine := figure.get_layout_engine():  # once for both files
+            engine.execute(figure)
+            figure.set_layout_engine("none")
         return [
             write(
-                Path(folder) / f"{name}.{kind}",
+                stem.with_name(f"{stem.name}.{kind}"),
                 lambda path, kind=kind: figure.savefig(path, format=kind, metadata=metadata[kind]),
             )
-            for kind in metadata
+            for kind in kinds
         ]

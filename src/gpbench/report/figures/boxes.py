@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from gpbench.report.figures.canvas import empty, label_edges, looks, remark, wrapped
+from gpbench.report.figures.canvas import empty, label_edges, looks, present, remark, wrapped
 from gpbench.report.figures.intervals import OPEN, published
 from gpbench.report.view import View
 
@@ -36,7 +36,7 @@ def boxes(view: View) -> Figure:
 def _methods(view: View, dataset: str) -> list[str]:
     """Those of which a fit to this data set can be asked."""
     fits = view.fits.query("dataset == @dataset and status != 'skipped'")
-    return [method for method in view.methods if method in set(fits["method"])]
+    return present(view.methods, fits["method"])
 
 
 def _panel(axis: Axes, view: View, dataset: str) -> None:

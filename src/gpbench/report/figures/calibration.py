@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import textwrap
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gpbench.evaluation.calibration import coverage_curve, pit_histogram, reliability_curve
 from gpbench.evaluation.metrics import CLASSIFICATION
-from gpbench.report.figures.canvas import Look, empty, legend, looks, panels, wrapped
+from gpbench.report.figures.canvas import Look, empty, label_edges, legend, looks, present, wrapped
 from gpbench.report.view import View
 
 _COLUMNS = 3
@@ -21,7 +22,7 @@ def calibration(view: View) -> Figure:
     """Coverage errors of regression and reliability curves of classification, one panel per data set."""
     points = view.points
     # counts have no exact intervals
-    datasets = [n for n in view.datasets_of("regression", *CLASSIFICATION) if n in set(points["dataset"])]
+    datasets = present(view.datasets_of("regression", *CLASSIFICATION), points["dataset"])
     if not datasets:
         return empty("No finished fit of a regression or classification data set has test points.")
     figure, axes = wrapped(len(datasets), 2.0, _COLUMNS)
@@ -65,7 +66,7 @@ def _reference(axis: Axes, regression: bool) -> None:
 
 def reliability(view: View) -> Figure:
     """Stated probability against how often it came true, for every class of every test point."""
-    datasets = [name for name in view.datasets_of(*CLASSIFICATION) if name in set(view.points["dataset"])]
+    datasets = present(view.datasets_of(*CLASSIFICATION), view.points["dataset"])
     if not datasets:
         return empty("No finished fit of a classification data set: there are no probabilities to show.")
     figure, axes = wrapped(len(datasets), 2.6, _COLUMNS)
@@ -95,33 +96,39 @@ def _every_class(axis: Axes, points: pd.DataFrame, binary: bool, look: Look) -> 
 
 
 def pit(view: View) -> Figure:
-    """PIT histograms, methods in rows and regression data sets in columns."""
-    datasets = view.datasets_of("regression")
+    """PIT histograms, a panel for each regression data set and a line of bars for each method."""
     points = view.points[view.points["task"] == "regression"]
-    methods = [method for method in view.methods if method in set(points["method"])]
+    datasets = present(view.datasets_of("regression"), points["dataset"])
+    methods = present(view.methods, points["method"])
     if not methods:
         return empty("No finished fit of a regression data set: there is no PIT to show.")
-    figure, axes = panels(len(methods), len(datasets), 0.8, sharex=True, sharey="col")
-    for method, row in zip(methods, axes, strict=True):
-        look = looks(view)[method]
-        for dataset, axis in zip(datasets, row, strict=True):
-            _histogram(axis, points[(points["method"] == method) & (points["dataset"] == dataset)], look)
-        row[0].set_ylabel(textwrap.fill(look.label, 11), fontsize=7)
-    for dataset, axis in zip(datasets, axes[0], strict=True):
+    figure, axes = wrapped(len(datasets), 0.33 * len(methods) + 0.4)
+    for i, (dataset, axis) in enumerate(zip(datasets, axes, strict=True)):
+        found = dict(iter(points.loc[points["dataset"] == dataset, ["method", "pit"]].groupby("method")["pit"]))
+        _histograms(axis, {method: found.get(method) for method in methods}, looks(view))
+        labels = [textwrap.fill(view.labels[method], 12) if i % 4 == 0 else "" for method in methods]
+        axis.set_yticks(np.arange(len(methods)) - 0.4, labels)
         axis.set_title(dataset, loc="left", fontweight="bold")
-    for axis in axes[-1]:
-        axis.set_xlabel("PIT")
+    label_edges(axes, "PIT", "")
     return figure
 
 
-def _histogram(axis: Axes, points: pd.DataFrame, look: Look) -> None:
+def _histograms(axis: Axes, found: dict[str, pd.Series | None], look: dict[str, Look]) -> None:
+    """Densities on one scale, each above its line, the first method on top, with the level and band of calibration."""
+    bars = {method: pit_histogram(values) for method, values in found.items() if values is not None}
+    unit = -0.85 / max(float((one[["count", "upper"]].max(axis=1) / one["expected"]).max()) for one in bars.values())
+    levels, bands = [], []
+    for line, method in enumerate(found):
+        if method not in bars:
+            axis.text(0.5, line - 0.4, "no finished fit", ha="center", va="center", color="#777777", fontsize=7)
+            continue
+        one, edges = bars[method], [*bars[method]["left"], 1.0]
+        scale = unit / one["expected"]
+        axis.stairs(line + one["count"] * scale, edges, baseline=line, fill=True, color=look[method].color, alpha=0.75)
+        levels.append(line + unit)
+        bands += [line + (one[name] * scale).iloc[0] for name in ("lower", "upper")]
+    axis.hlines(levels, 0, 1, color="black", linewidth=0.6)
+    axis.hlines(bands, 0, 1, color="black", linewidth=0.7, linestyle=(0, (2, 2)))
+    axis.set(xlim=(0, 1), ylim=(len(found) - 0.95, -0.95), xticks=(0, 0.5, 1))
+    axis.tick_params(axis="y", length=0)
     axis.grid(False)
-    if points.empty:
-        axis.text(0.5, 0.5, "no finished fit", ha="center", va="center", color="#777777", transform=axis.transAxes)
-        return
-    bars = pit_histogram(points["pit"])
-    scale = 1 / bars["expected"]
-    axis.bar(bars["left"], bars["count"] * scale, 0.1, align="edge", color=look.color, edgecolor="white", alpha=0.75)
-    axis.axhline(1, color="black", linewidth=0.6)
-    for band in ("lower", "upper"):
-        axis.hlines((bars[band] * scale).iloc[0], 0, 1, color="black", linewidth=0.7, linestyle=(0, (2, 2)))

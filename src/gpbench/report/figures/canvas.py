@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,9 +75,16 @@ def label_edges(axes: list[Axes], x: str, y: str, columns: int = 4) -> None:
             axis.set_ylabel(y)
 
 
+def present(names: Iterable[str], column: Iterable[str]) -> list[str]:
+    """Those names that a column has, in their order."""
+    had = set(column)
+    return [name for name in names if name in had]
+
+
 def empty(reason: str) -> Figure:
     """A figure that says why there is nothing to draw."""
     figure, axes = panels(1, 1, 1.2)
+    figure.set_label(reason)  # told to whoever shows the file
     say(axes[0, 0], reason)
     return figure
 
@@ -90,7 +98,7 @@ def say(axis: Axes, reason: str) -> None:
 def legend(figure: Figure, view: View, methods: list[str], lines: bool = True) -> None:
     """One legend of methods below all panels."""
     look = looks(view)
-    legend_of(figure, [look[method] for method in view.methods if method in set(methods)], lines)
+    legend_of(figure, [look[method] for method in present(view.methods, methods)], lines)
 
 
 def legend_of(figure: Figure, shown: list[Look], lines: bool = True) -> None:

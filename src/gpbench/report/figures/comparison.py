@@ -1,4 +1,4 @@
-"""Scores of every split beside each other, and published numbers beside ours."""
+"""Scores of every split beside each other."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
-from gpbench.evaluation.metrics import METRICS
 from gpbench.report.figures.canvas import empty, looks, panels
 from gpbench.report.view import View
 
@@ -73,35 +71,3 @@ def _floor(scores: pd.DataFrame) -> float:
 def _row(axis: Axes):
     """x in fractions of the axis, y in rows."""
     return axis.get_yaxis_transform()
-
-
-def scorecard(view: View) -> Figure:
-    """Published and our means for every row of the scorecard that has both."""
-    rows = view.card[np.isfinite(view.card["ours"].astype(float))]
-    if rows.empty:
-        return empty("No published number has a counterpart in this study.")
-    groups = list(rows.groupby(["dataset", "ours_metric"], sort=False))
-    figure, axes = panels(
-        len(groups), 1, 1, height_ratios=[len(group) + 1.2 for _, group in groups], gridspec_kw={"hspace": 0.05}
-    )
-    figure.set_figheight(0.8 + sum(0.24 * len(group) + 0.55 for _, group in groups))
-    for axis, (name, group) in zip(axes[:, 0], groups, strict=True):
-        _published(axis, group.reset_index(drop=True))
-        axis.set_title(f"{name[0]}, {METRICS[name[1]].label}", loc="left", fontweight="bold")
-    ink = {"color": "black", "linestyle": "none", "marker": "o"}
-    handles = [Line2D([], [], mfc="white", label="published", **ink), Line2D([], [], label="ours", **ink)]
-    figure.legend(handles=handles, loc="outside lower center", ncols=2)
-    return figure
-
-
-def _published(axis: Axes, rows: pd.DataFrame) -> None:
-    y = np.arange(len(rows))
-    options = {"fmt": "o", "elinewidth": 0.9, "markersize": 4}
-    axis.errorbar(
-        rows["published"], y - 0.15, xerr=rows["published_sd"].fillna(0), mfc="white", color="#0072B2", **options
-    )
-    axis.errorbar(rows["ours"], y + 0.15, xerr=rows["ours_sd"].fillna(0), color="#D55E00", **options)
-    axis.set_yticks(y, rows["source"] + ": " + rows["method_printed"] + " " + rows["setting"].fillna(""))
-    axis.set_ylim(len(rows) - 0.5, -0.5)
-    for i, verdict in enumerate(rows["verdict"]):
-        axis.text(1.01, i, verdict, transform=_row(axis), va="center", fontsize=7)

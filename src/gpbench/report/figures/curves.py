@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gpbench.evaluation.metrics import METRICS
-from gpbench.report.figures.canvas import Look, empty, label_edges, legend, looks, panels, say, wrapped
+from gpbench.report.figures.canvas import Look, empty, label_edges, legend, looks, panels, present, say, wrapped
 from gpbench.report.view import View
 
 QUOTED = "quoted from other work"  # the reason by which published/*.csv marks such a row
@@ -19,7 +19,7 @@ _SHORTEST = 1e-6  # seconds; a logarithmic axis has no place for 0
 def convergence(view: View) -> Figure:
     """Test MNLL against seconds and against steps, one row per data set."""
     traces, finals = _progress(view, "mnll")
-    datasets = [name for name in view.datasets if name in set(traces["dataset"])]
+    datasets = present(view.datasets, traces["dataset"])
     if not datasets:
         return empty("No finished fit recorded test scores during training.")
     figure, axes = panels(len(datasets), 2, 1.3, sharey="row")
@@ -111,7 +111,8 @@ def _curve(axis: Axes, view: View, rows: pd.DataFrame, clock: str, metric: str) 
             continue
         grid, values = _aligned(fits, clock, metric)
         mean = values.mean(axis=0)
-        axis.fill_between(grid, values.min(axis=0), values.max(axis=0), color=look.color, alpha=0.15, linewidth=0)
+        if len(fits) > 1:
+            axis.fill_between(grid, values.min(axis=0), values.max(axis=0), color=look.color, alpha=0.15, linewidth=0)
         places = sorted({len(grid) // 3, len(grid) - 1})
         axis.plot(
             grid, mean, color=look.color, linestyle=look.linestyle, marker=look.marker, markevery=places, markersize=3

@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gpbench.report.figures.canvas import empty, panels, say
+from gpbench.report.figures.canvas import empty, panels, present, say
 from gpbench.report.images import mosaic, paint
 from gpbench.report.view import View
 
@@ -19,7 +19,7 @@ def pictures(view: View) -> Figure:
     seen = view.probe("inputs")
     if seen.empty:
         return empty("No pictures: inputs.parquet is missing or no fit is finished (`probes: [inputs]` of the study).")
-    datasets = [name for name in view.datasets if name in set(seen["dataset"])]
+    datasets = present(view.datasets, seen["dataset"])
     figure, axes = panels(len(datasets), 2 + 2 * len(view.methods), 0.62 * IMAGES)
     for dataset, row in zip(datasets, axes, strict=True):
         _draw(view, dataset, seen[seen["dataset"] == dataset], row)

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gpbench.report.figures.canvas import empty, looks, panels, say
+from gpbench.report.findings import left_out
 from gpbench.report.statistics import COMPARISONS, compare
 from gpbench.report.view import View
 from gpbench.report.writing import count
@@ -79,6 +80,8 @@ def _axis(axis: Axes, k: int, bottom: float) -> None:
 
 
 def _reading(comparison: dict, view: View) -> str:
-    dropped = [*comparison["dropped_datasets"], *(view.labels[m] for m in comparison["dropped_methods"])]
-    text = comparison["power"] + (f" Left out as incomplete: {', '.join(dropped)}." if dropped else "")
+    dropped = left_out(comparison, view, reasons=False)
+    told = sum(pair["reject"] for pair in comparison["pairs"])
+    text = f"{told} of {count(len(comparison['pairs']), 'pair')} told apart. {comparison['power']}"
+    text += f" Left out as incomplete: {dropped}." if dropped else ""
     return "\n".join(textwrap.wrap(text, 125))

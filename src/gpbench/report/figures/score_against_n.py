@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from gpbench.evaluation.metrics import METRICS
-from gpbench.report.figures.canvas import empty, legend, looks, panels, say
+from gpbench.report.figures.canvas import empty, legend, looks, panels, present, say
 from gpbench.report.sizes import by_size
 from gpbench.report.view import View
 
@@ -42,7 +42,7 @@ def _panel(axis: Axes, view: View, fits: pd.DataFrame, metric: str) -> None:
     if scores.empty:
         say(axis, "undefined")
         return
-    names = [method for method in view.methods if method in set(scores["method"])]
+    names = present(view.methods, scores["method"])
     for i, method in enumerate(names):
         found = scores[scores["method"] == method].groupby("n_train")["value"].agg(["mean", "sem"])
         x = found.index * 1.03 ** (i - (len(names) - 1) / 2)  # a little apart, so that each bar shows

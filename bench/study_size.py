@@ -1,0 +1,167 @@
+"""How long a study of 2,000 cells takes to plan, collect and report: `python bench/study_size.py`.
+
+The store is filled without fitting: a record, a trace of 200 steps and 100 test points with their quantiles for every
+fit, the errors of the methods apart by a little. Twice: 40 methods on 50 data sets with one split, which are 2,000
+cells, and 20 on 20 with five, which are 2,000 fits. `collect` is timed with every fit to be scored, and again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import functools
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import yaml
+
+from gpbench import places, streams
+from gpbench.evaluation.pointwise import pointwise
+from gpbench.evaluation.predictive import GaussianMixture
+from gpbench.places import Places
+from gpbench.study import collect, costing, plan, store
+
+METHODS = ("svgp", "dsvi", "dgp_rff", "exact_gp", "sgpr", "fitc", "fitc_svgp", "aep", "dnn", "bnn")
+RATES = (0.001, 0.003, 0.01, 0.03)
+SHAPES = ((4, 50, 1), (2, 20, 5))
+"""learning rates of each method, data sets, splits"""
+ROWS, STEPS, LOOKS = 100, 200, 20
+
+
+def project(root: Path, rates: int, datasets: int, splits: int) -> Places:
+    """A project whose study `size` has variants of ten methods, and data sets that are copies of one."""
+    home = places.find()
+    for source in (home.conf).rglob("*.yaml"):
+        target = root / "conf" / source.relative_to(home.conf)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(source.read_text())
+    boston = yaml.safe_load((home.conf / "dataset" / "boston.yaml").read_text())
+    names = [f"data_{i:02d}" for i in range(datasets)]
+    for i, name in enumerate(names):
+        entry = boston | {"name": name, "title": name, "md5": f"{i:032x}"}
+        (root / "conf" / "dataset" / f"{name}.yaml").write_text(yaml.safe_dump(entry))
+    if (home.root / "published").is_dir():
+        (root / "published").symlink_to(home.root / "published")
+    study = {
+        "name": "size",
+        "title": "Size",
+        "methods": [],
+        "variants": {
+            f"{m}_{i}": {"method": m, "label": f"{m} {i}", "learning_rate": rate}
+            for m in METHODS
+            for i, rate in enumerate(RATES[:rates])
+        },
+        "datasets": names,
+        "protocol": "common",
+        "budget": "quick",
+        "splits": splits,
+        "published": ["ashman2020"],
+    }
+    (root / "conf" / "study" / "size.yaml").write_text(yaml.safe_dump(study))
+    return Places(root, root / "store")
+
+
+def fill(made: plan.Plan, where: Places) -> int:
+    """Put every fit of a plan into the store; their number."""
+    steps = np.arange(1, STEPS + 1)
+    trace = pd.DataFrame({"step": steps, "seconds": 0.01 * steps, "objective": -1.0 / steps})
+    trace["mnll"] = np.where(steps % LOOKS == 0, 1.0 / steps, np.nan)  # held-out rows are looked at now and then
+    written = 0
+    for cell in made.cells:
+        for fit in cell["fits"]:
+            folder = where.store / fit["fit_id"]
+            folder.mkdir(parents=True)
+            kind = int(cell["address"]["dataset"][-1]) % 5, fit["split"], METHODS.index(cell["address"]["method"])
+            points(*kind).to_parquet(folder / "points.parquet", index=False)
+            trace.to_parquet(folder / "trace.parquet", index=False)
+            (folder / "fit.json").write_text(json.dumps(record(cell, fit), indent=1))
+            written += 1
+    return written
+
+
+@functools.cache
+def points(dataset: int, split: int, method: int) -> pd.DataFrame:
+    """Points of a predictive whose mean errs by a little more for some methods than for others."""
+    rng = streams.rng(streams.Key(f"size {dataset}", "size", split), "eval")
+    y = rng.standard_normal((ROWS, 1))
+    mean = y + 0.3 * (1 + 0.01 * method) * rng.standard_normal((ROWS, 1))
+    predictive = GaussianMixture(mean[None], np.full((1, ROWS, 1), 0.1))
+    return pointwise(predictive, y, task="regression", scaled_by=(np.zeros(1), np.ones(1)), rows=np.arange(ROWS))
+
+
+def record(cell: dict[str, Any], fit: dict[str, Any]) -> dict[str, Any]:
+    """fit.json of a fit that took ten seconds."""
+    ended = datetime.datetime.now(datetime.UTC)
+    times = {"started": ended - datetime.timedelta(seconds=10), "ended": ended}
+    return {
+        **{key: fit[key] for key in ("fit_id", "split", "replica")},
+        **{key: cell[key] for key in ("address", "label", "family", "how")},
+        "what": cell["what"] | {"split": fit["split"], "replica": fit["replica"]},
+        "status": "done",
+        "reason": "",
+        "seconds": {"train": 9.0, "predict": 0.1, "shared_by": 1},
+        "peak_memory_mb": 400.0,
+        "info": {"train_target_mean": [0.0], "train_target_sd": [1.0]},
+        "provenance": {key: moment.isoformat() for key, moment in times.items()} | {"commit": "", "dirty": False},
+    }
+
+
+@dataclasses.dataclass
+class Stage:
+    """What is timed."""
+
+    name: str
+    run: Callable[[], object]
+
+
+def stages(where: Places) -> Iterator[Stage]:
+    """From planning to the page, as the workflow runs them."""
+    folder = where.results / "size"
+    made = plan.make(where, "size")
+    yield Stage("plan", lambda: plan.make(where, "size"))
+    yield Stage("cost", lambda: costing.lines(costing.Estimate(made, everything=True)))
+    yield Stage("freeze", lambda: plan.freeze(made, where))
+    yield Stage("collect, scoring all", lambda: collect.collect(where, "size"))
+    yield Stage("collect again", lambda: collect.collect(where, "size"))
+    from gpbench.report.__main__ import main as report
+
+    published = ["--published", str(where.root / "published")]
+    yield Stage("tables", lambda: report(["table", str(folder)]))
+    yield Stage("statistics", lambda: report(["statistics", str(folder)]))
+    yield Stage("scorecard", lambda: report(["scorecard", str(folder), *published]))
+    yield Stage("figures", lambda: report(["figure", str(folder)]))
+    yield Stage("page", lambda: report(["page", str(folder), *published]))
+
+
+def bench(rates: int, datasets: int, splits: int) -> dict[str, float]:
+    """Seconds of each stage."""
+    with tempfile.TemporaryDirectory() as folder:
+        where = project(Path(folder), rates, datasets, splits)
+        made = plan.make(where, "size")
+        number = fill(made, where)
+        print(f"{len(made.cells)} cells, {number} fits", flush=True)
+        taken = {}
+        for stage in stages(where):
+            started, busy = time.perf_counter(), time.process_time()
+            stage.run()
+            taken[stage.name] = time.perf_counter() - started
+            cpu = time.process_time() - busy
+            print(f"  {stage.name:<22}{taken[stage.name]:7.1f} s, of which {cpu:.1f} s of the processor", flush=True)
+        assert len(store.Store(where.store).ids()) == number
+        return taken
+
+
+def main() -> None:
+    for shape in SHAPES:
+        bench(*shape)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

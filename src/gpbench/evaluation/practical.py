@@ -1,0 +1,96 @@
+"""How probable it is that two methods differ by more than matters: Bayesian tests with a region of practical
+equivalence (ROPE) that was fixed before any score was seen (benavoli2017).
+
+Differences are those of `Rope.scale(loss)`: of MNLL and error rate themselves, of the logarithm of an RMSE.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import stats
+
+from gpbench.evaluation.compare import paired_mean
+
+DRAWS = 1_000  # from a posterior over data sets: a probability is known to +-0.016 (one standard error) at worst
+DECIDED = 0.95  # the probability from which on a pair counts as decided
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Differences of at most `half_width` on the scale of `scale(loss)` do not matter; `said` in words."""
+
+    half_width: float
+    scale: Callable[[ArrayLike], ArrayLike]
+    said: str
+
+
+def _log(losses: ArrayLike) -> np.ndarray:
+    """Logarithm, finite for an RMSE of 0."""
+    return np.log(np.maximum(losses, np.finfo(float).tiny))
+
+
+# One percent in each: of the density of a test row (papers print two decimals of MNLL), of the size of an error, of the
+# test rows (the ROPE of benavoli2017 for accuracies).
+ROPES = {
+    "mnll": Rope(0.01, np.positive, "0.01 nats"),
+    "rmse": Rope(float(np.log(1.01)), _log, "1 % of the smaller"),
+    "error": Rope(0.01, np.positive, "0.01"),
+}
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """Probabilities that a is better, that both are practically equal, and that b is better; they add up to 1."""
+
+    a_better: float
+    equal: float
+    b_better: float
+
+
+def signed_rank_posterior(a: ArrayLike, b: ArrayLike, metric: str, draws: int = DRAWS, seed: int = 0) -> Posterior:
+    """Bayesian signed-rank test of two methods over data sets, losses `[n]`: where does a typical data set lie?
+
+    The probability that, of the three regions (a lower by more than the ROPE, within it, b lower), one is the most
+    probable for the mean of two data sets drawn from the population. The population is a Dirichlet process: weights
+    w ~ Dirichlet(1/2, 1, ..., 1) of a difference of 0, the prior's, and of the n observed; a region has probability
+    sum_ij w_i w_j [(z_i + z_j)/2 in it]. ValueError for an infinite or missing loss. Source: benavoli2014.
+    """
+    rope = ROPES[metric]
+    a, b = (np.asarray(rope.scale(np.asarray(losses, float))) for losses in (a, b))
+    if not np.isfinite(a - b).all():
+        raise ValueError("the Bayesian signed-rank test needs finite losses")
+    differences = np.concatenate([[0.0], a - b])
+    walsh = (differences[:, None] + differences) / 2
+    weights = np.random.default_rng(seed).dirichlet([0.5] + [1.0] * len(a), draws)
+    # a mean on the border counts half on either side
+    below, above = (np.heaviside(sign * walsh - rope.half_width, 0.5) for sign in (-1, 1))
+    left, right = (((weights @ region) * weights).sum(axis=1) for region in (below, above))
+    chances = np.stack([left, 1 - left - right, right])
+    first = np.isclose(chances, chances.max(axis=0), rtol=0, atol=1e-12)
+    return Posterior(*(first / first.sum(axis=0)).mean(axis=1).tolist())
+
+
+def correlated_t_posterior(a: ArrayLike, b: ArrayLike, test_fraction: float, metric: str) -> Posterior:
+    """Bayesian correlated t test of two methods over random splits `[n]` of one data set.
+
+    The mean difference has the posterior t_{n-1}(mean, error^2), error^2 = (1/n + rho/(1 - rho)) s^2, with the
+    correlation of two splits rho = test_fraction; its mass below, within and above the ROPE. Splits that either lacks
+    (NaN) are left out; UserErrors as `paired_mean`. Source: benavoli2017.
+    """
+    rope = ROPES[metric]
+    scaled = (rope.scale(np.asarray(losses, float)) for losses in (a, b))
+    mean, error, n = paired_mean(*scaled, test_fraction)
+    if error == 0:
+        below, above = float(mean < -rope.half_width), float(mean > rope.half_width)
+    else:
+        below = float(stats.t.cdf((-rope.half_width - mean) / error, n - 1))
+        above = float(stats.t.sf((rope.half_width - mean) / error, n - 1))
+    return Posterior(below, 1 - below - above, above)
+
+
+def decision(posterior: Posterior) -> str:
+    """The field of a posterior that is at least as probable as DECIDED, or 'undecided'."""
+    sure = (name for name in ("a_better", "equal", "b_better") if getattr(posterior, name) >= DECIDED)
+    return next(sure, "undecided")

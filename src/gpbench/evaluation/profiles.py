@@ -1,0 +1,45 @@
+"""How far methods lie from the best of each data set, and what that costs.
+
+A table of losses has one row a data set and one column a method, without missing cells.
+"""
+
+import numpy as np
+import pandas as pd
+
+from gpbench.evaluation.practical import ROPES
+
+
+def excess(losses: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Loss of each method minus that of the best of the data set, on the scale of the metric's ROPE.
+
+    For RMSE that is the logarithm of the ratio to the best, which dolan2002 takes; MNLL and error rate may be 0 or
+    negative and have no ratio. ValueError for missing cells.
+    """
+    if losses.isna().to_numpy().any():
+        raise ValueError("losses must have no missing cells")
+    scaled = ROPES[metric].scale(losses)
+    return scaled.sub(scaled.min(axis=1), axis=0)
+
+
+def profile(distances: pd.DataFrame) -> pd.DataFrame:
+    """Share of the data sets `[n]` on which a method lies within a distance of the best: its distribution function.
+
+    Rows: n a method, at its sorted distances; columns method, distance, share = 1/n, ..., 1. Source: dolan2002.
+    """
+    n = len(distances)
+    share = np.arange(1, n + 1) / n
+    parts = [
+        pd.DataFrame({"method": method, "distance": np.sort(distances[method]), "share": share})
+        for method in distances.columns
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def pareto_front(cost: pd.Series, loss: pd.Series) -> list[str]:
+    """Names, by rising cost, that no other dominates: costs and loses at most as much, and less of one of them."""
+
+    def dominated(name: str) -> bool:
+        no_worse = (cost <= cost[name]) & (loss <= loss[name])
+        return bool((no_worse & ((cost < cost[name]) | (loss < loss[name]))).any())
+
+    return [name for name in cost.sort_values(kind="stable").index if not dominated(name)]

@@ -1,0 +1,116 @@
+"""`gpbench new method`: what it writes keeps the contracts as written; what it cannot write it refuses, whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from contracts import CONTRACTS
+
+from cases import Case
+from gpbench import cli, config, methods
+from plugins import install
+
+PYPROJECT = """
+[project]
+name = "newcomer"
+version = "0"
+[project.entry-points."gpbench.conf"]
+newcomer = "newcomer"
+"""
+
+
+@pytest.fixture(scope="module")
+def plugin(tmp_path_factory) -> Path:
+    """A package of one's own, with a method written by the command."""
+    root = tmp_path_factory.mktemp("plugin")
+    (root / "newcomer").mkdir()
+    (root / "newcomer" / "__init__.py").touch()
+    (root / "pyproject.toml").write_text(PYPROJECT)
+    assert cli.main(["new", "method", "evidence", "--out", str(root / "newcomer")]) == 0
+    return root
+
+
+@pytest.fixture(scope="module")
+def case(plugin, tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        install(plugin, tmp_path_factory.mktemp("site"), patch)
+        yield Case("evidence", "regression", tmp_path_factory)
+
+
+@pytest.mark.parametrize("contract", CONTRACTS, ids=lambda contract: contract.__name__)
+def test_the_skeleton_keeps_the_contract(case, contract):
+    contract(case)
+
+
+def test_the_skeleton_is_bayesian_linear_regression(case):
+    """Mean and variance of a test row against the dense formula in NumPy: k_* (K + s I)^-1 y, K = a X X^T."""
+    x = case.fold.scaling.inputs(case.table.inputs[case.fold.train])
+    y = case.fold.scaling.targets(case.table.targets[case.fold.train])
+    new = case.fold.scaling.inputs(case.table.inputs[case.fold.test])
+    params = case.alone[0].model["params"]
+    a, s = (float(params[f"log_{name}_variance"].exp()) for name in ("weight", "noise"))
+    x, new = (np.column_stack([part, np.ones(len(part))]) for part in (x, new))
+    gain = a * new @ x.T @ np.linalg.inv(a * x @ x.T + s * np.eye(len(x)))
+    predictive = case.answer(case.alone[0], new[:, :-1])
+    np.testing.assert_allclose(predictive.mean(), gain @ y, rtol=1e-8)
+    variance = a * (new @ new.T - gain @ x @ new.T).diagonal() + s
+    np.testing.assert_allclose(predictive.variance()[:, 0], variance, rtol=1e-8)
+
+
+def test_a_method_of_the_project(project, gpbench, monkeypatch):
+    folder = project / "src" / "gpbench" / "methods"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(methods, "__path__", [*methods.__path__, str(folder)])
+    answer = gpbench("new", "method", "my_own")
+    assert answer.code == 0, answer.err
+    assert str(folder / "my_own.py") in answer.out
+    assert "pytest tests/conformance -k my_own" in answer.out
+    method = config.compose(project / "conf", "method", "my_own")
+    assert (method.header.label, method.header.module) == ("My own", "gpbench.methods.my_own")
+    assert method.hyper.noise_variance == 0.1
+    assert (folder / "my_own.py").read_text().startswith('"""My own: ')
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("svgp",), "method 'svgp' exists"),
+        (("My-Method",), "'My-Method' is no name of a method: lower-case letters"),
+        (("lambda",), "'lambda' is no name of a method"),
+        (("mine",), "gpbench does not run from"),  # a copy of the configuration alone
+        (("mine", "--out", "conf"), "is no Python package: it has no __init__.py"),
+        (("mine", "--out", "/nowhere"), "/nowhere is no Python package"),
+    ],
+)
+def test_refused(project, gpbench, words, said):
+    answer = gpbench("new", "method", *words)
+    assert answer.code == 1
+    assert answer.err.count("\n") == 1
+    assert said in answer.err
+    assert list(project.rglob("*mine*")) == []
+
+
+def test_a_module_that_exists_is_not_replaced(project, gpbench):
+    package = project / "package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "mine.py").write_text("precious = 1\n")
+    answer = gpbench("new", "method", "mine", "--out", "package")
+    assert answer.code == 1
+    assert "mine.py exists" in answer.err
+    assert (package / "mine.py").read_text() == "precious = 1\n"
+    assert not (package / "conf").exists()
+
+
+def test_both_files_or_none(project, gpbench):
+    package = project / "package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "conf").write_text("a file where the folder would be")
+    answer = gpbench("new", "method", "mine", "--out", "package")
+    assert answer.code == 1
+    assert answer.err.count("\n") == 1
+    assert "cannot write" in answer.err
+    assert sorted(path.name for path in package.iterdir()) == ["__init__.py", "conf"]

@@ -1,0 +1,31 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from gpbench.evaluation.profiles import excess, pareto_front, profile
+
+LOSSES = pd.DataFrame({"a": [1.0, 2.0, 4.0], "b": [2.0, 1.0, 5.0], "c": [4.0, 4.0, 4.0]})
+
+
+def test_excess_is_a_difference_in_nats_and_a_log_ratio_of_errors():
+    np.testing.assert_allclose(excess(LOSSES, "mnll"), [[0, 1, 3], [1, 0, 3], [0, 1, 0]])
+    np.testing.assert_allclose(excess(LOSSES - 9, "mnll"), excess(LOSSES, "mnll"))
+    ratios = [[1, 2, 4], [2, 1, 4], [1, 1.25, 1]]
+    np.testing.assert_allclose(np.exp(excess(LOSSES, "rmse")), ratios)
+    with pytest.raises(ValueError, match="missing"):
+        excess(LOSSES.where(LOSSES < 5), "mnll")
+
+
+def test_a_profile_counts_the_data_sets_within_a_distance():
+    distances = excess(LOSSES, "mnll")
+    steps = profile(distances)
+    for at in (0, 0.5, 1, 2.9, 3):
+        reached = steps[steps["distance"] <= at].groupby("method")["share"].max()
+        expected = (distances <= at).mean()
+        assert reached.reindex(expected.index, fill_value=0).to_dict() == pytest.approx(expected.to_dict())
+
+
+def test_the_front_has_what_none_dominates():
+    cost = pd.Series({"slow": 9.0, "cheap": 1.0, "middle": 3.0, "worse": 4.0, "twin": 3.0, "same_cost": 1.0})
+    loss = pd.Series({"slow": 0.1, "cheap": 5.0, "middle": 2.0, "worse": 2.5, "twin": 2.0, "same_cost": 6.0})
+    assert pareto_front(cost, loss) == ["cheap", "middle", "twin", "slow"]

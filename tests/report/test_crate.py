@@ -1,0 +1,136 @@
+"""Citations of a study, and its RO-Crate (https://www.researchobject.org/ro-crate/specification/1.1/)."""
+
+import hashlib
+import json
+import subprocess
+import sys
+import zipfile
+
+import pandas as pd
+import pytest
+from synthetic_study import build
+
+from gpbench import places
+from gpbench.cli import main
+from gpbench.errors import UserError
+from gpbench.places import Places
+from gpbench.report import citations, crate
+
+
+@pytest.fixture(scope="module")
+def where(tmp_path_factory):
+    """A project with the real conf/ and a finished study whose outputs are stand-ins."""
+    root = tmp_path_factory.mktemp("project")
+    (root / "conf").symlink_to(places.find().conf)
+    folder = build(root / "results" / "tiny", ["svgp", "constant"], ["boston", "banana"], 2, lambda *_: ("done", ""))
+    scores = pd.read_parquet(folder / "scores.parquet")
+    times = {"started": "2024-01-01T00:00:00.000+00:00", "ended": "2024-01-01T00:01:00.000+00:00"}
+    scores.assign(preset=scores["method"], **times).to_parquet(folder / "scores.parquet")
+    study = json.loads((folder / "study.json").read_text())
+    (folder / "study.json").write_text(json.dumps(study | {"versions": {"torch": "2.0"}}))
+    found = Places(root, root / "store")
+    for path in crate.files(crate.View(folder), found.plans / "tiny.json").values():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.is_file():
+            path.write_text(f"content of {path.name}")
+    return found
+
+
+@pytest.fixture(scope="module")
+def packed(where):
+    """(what the archive holds, name -> bytes; its metadata, @id -> entity)."""
+    with zipfile.ZipFile(crate.write(where, "tiny")) as archive:
+        content = {name: archive.read(name) for name in archive.namelist()}
+    described = json.loads(content["ro-crate-metadata.json"])
+    assert described["@context"][0] == "https://w3id.org/ro/crate/1.1/context"
+    assert len({entity["@id"] for entity in described["@graph"]}) == len(described["@graph"])
+    return content, {entity["@id"]: entity for entity in described["@graph"]}
+
+
+def test_the_crate_describes_exactly_the_files_that_it_holds(packed):
+    content, entities = packed
+    assert entities["ro-crate-metadata.json"]["conformsTo"] == {"@id": "https://w3id.org/ro/crate/1.1"}
+    root = entities[entities["ro-crate-metadata.json"]["about"]["@id"]]
+    assert {"name", "description", "datePublished", "license"} <= root.keys()
+    parts = {part["@id"] for part in root["hasPart"]}
+    assert parts == content.keys() - {"ro-crate-metadata.json"}
+    for name in parts:
+        assert entities[name]["@type"] == "File"
+        assert entities[name]["sha256"] == hashlib.sha256(content[name]).hexdigest()
+        assert "/" in entities[name]["encodingFormat"]
+
+
+def test_every_reference_of_the_crate_has_its_entity(packed):
+    _, entities = packed
+
+    def references(value):
+        if isinstance(value, dict):
+            return [value["@id"]] if value.keys() == {"@id"} else references(list(value.values()))
+        return [found for item in value for found in references(item)] if isinstance(value, list) else []
+
+    named = set(references(list(entities.values())))
+    assert named - entities.keys() == {"https://w3id.org/ro/crate/1.1"}
+
+
+def test_the_crate_says_what_ran_on_what(packed):
+    content, entities = packed
+    run = entities["#run"]
+    assert (run["@type"], run["instrument"]) == ("CreateAction", {"@id": "#gpbench"})
+    assert (run["startTime"], run["endTime"]) == ("2024-01-01T00:00:00+00:00", "2024-01-01T00:01:00+00:00")
+    assert {"@id": "#data-boston"} in run["object"]
+    assert entities["#data-boston"]["citation"] == {"@id": "#harrison1978"}
+    assert entities["#data-boston"]["identifier"].startswith("md5:")
+    assert entities["#package-torch"]["version"] == "2.0"
+    assert b"@inproceedings{hensman2013," in content["citations.bib"]
+
+
+def test_an_unfinished_study_is_refused_with_what_it_lacks(tmp_path, where):
+    folder = build(tmp_path / "results" / "half", ["svgp"], ["boston"], 3, drop={("svgp", "boston", 1)})
+    with pytest.raises(
+        UserError, match=r"not finished: 1 fit missing, \d+ files not written \(report.html, ...\); run"
+    ):
+        crate.write(Places(tmp_path, tmp_path / "store"), "half")
+    assert not (folder / "crate.zip").exists()
+
+
+def test_exactly_what_is_used_is_cited(where):
+    used = citations.used(where, ["svgp", "svgp", "constant", "gradient_boosting"], ["boston"], "cutajar2017")
+    assert used.keys() == {"hensman2013", "friedman2001", "harrison1978", "cutajar2017", "hernandezlobato2015"}
+    assert used["hensman2013"] == ["method svgp (SVGP)"]
+    text = citations.bibtex(where, used, "0123abc")
+    assert text.count("\n@") == len(used) + 1
+    assert "git commit 0123abc" in text
+    assert text.count("{") == text.count("}")
+
+
+def test_a_protocol_is_cited_by_the_paper_it_is_named_after(where):
+    assert citations.used(where, [], [], "filippone2013_real").keys() == {"filippone2013"}
+
+
+def test_a_key_without_entry_is_one_line(tmp_path):
+    conf = places.find().conf
+    (tmp_path / "conf").mkdir()
+    for folder in ("method", "dataset", "protocol"):
+        (tmp_path / "conf" / folder).symlink_to(conf / folder)
+    with pytest.raises(
+        UserError, match=r"citation key 'hensman2013' of method svgp \(SVGP\) is not in conf/references"
+    ):
+        citations.used(Places(tmp_path, tmp_path), ["svgp"], [], "common_all")
+
+
+def test_cite_prints_the_study_and_names_an_unknown_one(capsys):
+    assert main(["cite", "default", "--overrides", "methods=[exact_gp,dsvi] datasets=[boston,wine]"]) == 0
+    text = capsys.readouterr().out
+    keys = ("rasmussen2006", "salimbeni2017", "harrison1978", "aeberhard1991", "hernandezlobato2015")
+    assert [f"{{{key}," in text for key in keys] == [True] * 5
+    assert text.count("\n@") == 6
+    assert main(["cite", "defalt"]) == 1
+    assert "did you mean 'default'?" in capsys.readouterr().err
+
+
+def test_citing_imports_no_heavy_library():
+    words = ["cite", "default", "--overrides", "methods=[linear] datasets=[boston]"]
+    code = f"import sys, gpbench.cli; gpbench.cli.main({words}); print({{'torch', 'pandas'}} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "@article{mackay1992," in done.stdout
+    assert done.stdout.splitlines()[-1] == "set()"

@@ -1,0 +1,155 @@
+"""What is left out of a comparison and why, practical differences, and the figures that rest on complete cells."""
+
+import json
+from dataclasses import asdict
+
+import numpy as np
+import pandas as pd
+import pytest
+from synthetic_study import build
+
+from gpbench.errors import UserError
+from gpbench.evaluation.practical import ROPES, correlated_t_posterior, signed_rank_posterior
+from gpbench.report.figures import FIGURES
+from gpbench.report.figures.profiles import prices
+from gpbench.report.findings import left_out, sentences
+from gpbench.report.statistics import (
+    COMPARISONS,
+    compare,
+    complete_losses,
+    differences_to_best,
+    posteriors,
+    statistics,
+    write_statistics,
+)
+from gpbench.report.tables import TABLES
+from gpbench.report.view import View
+
+FIELDS = ("a_better", "equal", "b_better")
+SPEC = {spec.name: spec for spec in COMPARISONS}
+
+
+def test_what_is_left_out_is_counted_with_reasons(view):
+    dropped = {row["name"]: row for row in compare(view, SPEC["all_mnll"])["dropped"]}
+    assert dropped["exact_gp"]["reasons"] == {"skipped: regression only": 3}
+    assert [dropped["exact_gp"][key] for key in ("kind", "complete", "cells")] == ["method", 4, 7]
+    assert dropped["boston"] == {
+        **{"kind": "dataset", "name": "boston", "complete": 7, "cells": 8},
+        "reasons": {"in part diverged": 1},
+    }
+    said = left_out(compare(view, SPEC["all_mnll"]), view)
+    assert "Exact GP: 4 of 7 data sets (3 skipped: regression only)" in said
+    assert "DSVI (2 layers): 6 of 7 data sets (1 in part stopped)" in said
+    assert "yacht: 7 of 8 methods (1 failed: layer 1: Cholesky failed with jitter" in said
+
+
+def test_statistics_say_what_they_rest_on(view, tmp_path):
+    write_statistics(view, tmp_path)
+    text = (tmp_path / "statistics.md").read_text()
+    assert "Protocol common, budget quick, 5 splits; fits of commit 0123abc." in text
+    assert text.count("Left out, because not every cell is complete") == len(COMPARISONS)
+
+
+def test_a_method_that_is_not_of_the_task_leaves_first(tmp_path):
+    """By shares alone the binary data set would go: a third of its cells is missing, as of the method's."""
+    folder = build(tmp_path / "s", ["svgp", "dsvi", "exact_gp"], ["boston", "concrete", "banana"], 2)
+    losses, dropped = complete_losses(View(folder), SPEC["all_mnll"])
+    assert [row["name"] for row in dropped] == ["exact_gp"]
+    assert losses.shape == (3, 2)
+
+
+def test_a_method_that_is_too_large_for_one_data_set_is_of_the_task(tmp_path):
+    def outcome(method, dataset, _):
+        return ("skipped", "at most 400 rows") if (method, dataset) == ("exact_gp", "concrete") else ("done", "")
+
+    folder = build(tmp_path / "s", ["svgp", "dsvi", "exact_gp"], ["boston", "concrete", "energy"], 2, outcome)
+    _, dropped = complete_losses(View(folder), SPEC["regression_mnll"])
+    assert [row["name"] for row in dropped] == ["concrete"]
+
+
+@pytest.mark.parametrize("column", ["protocol", "budget"])
+def test_mixtures_are_refused(small, tmp_path, column):
+    scores = pd.read_parquet(small / "scores.parquet")
+    scores.loc[0, column] = "other"
+    scores.to_parquet(tmp_path / "scores.parquet")
+    (tmp_path / "study.json").write_text((small / "study.json").read_text())
+    with pytest.raises(UserError, match=f"mixes {column}"):
+        statistics(View(tmp_path))
+
+
+def test_practical_differences_over_data_sets_have_every_pair(view):
+    spec = SPEC["classification_error"]
+    losses, _ = complete_losses(view, spec)
+    found = posteriors(view, spec)
+    assert len(found) == losses.shape[1] * (losses.shape[1] - 1) // 2
+    row = found.iloc[-1]
+    expected = asdict(signed_rank_posterior(losses[row["a"]], losses[row["b"]], "error"))
+    assert row[list(FIELDS)].to_dict() == expected
+    first = posteriors(view, spec, best_only=True)
+    pd.testing.assert_frame_equal(first, found[: losses.shape[1] - 1])
+
+
+def test_the_table_sets_the_first_in_rank_against_all_others(view):
+    table = TABLES["bayes"](view)
+    data = table.data.query("comparison == 'regression_rmse'").set_index("b")
+    heading = f"Regression, RMSE (4 data sets): {view.labels[data['a'].iloc[0]]} against it"
+    shown = table.shown.set_index("method")[heading]
+    assert (data["a"] == "bsgp_1").all()
+    assert shown["BSGP (1 layer)"] == "(first)"
+    assert shown["BSGP (2 layers)"] == "-", "one split diverged"
+    assert shown["Constant"].strip("*") == " / ".join(f"{data.loc['constant', key]:.2f}" for key in FIELDS)
+    assert shown["Constant"].startswith("**") == (data.loc["constant", "decision"] != "undecided")
+    assert ROPES["rmse"].said in table.note
+
+
+def test_differences_to_the_best_have_their_posterior(view):
+    found = differences_to_best(view, "rmse", "concrete").set_index("method")
+    scores = view.per_split("rmse", "concrete")
+    expected = correlated_t_posterior(scores["constant"], scores[found["best"].iloc[0]], 0.1, "rmse")
+    assert found.loc["constant", ["better", "equal", "worse"]].tolist() == list(asdict(expected).values())
+
+
+def test_a_sentence_says_what_is_undecided(view):
+    found = compare(view, SPEC["regression_mnll"])
+    pairs = posteriors(view, SPEC["regression_mnll"]).to_dict("records")
+    said = sentences(found | {"bayes": pairs}, view)[-1]
+    first = found["ranks"][0]["method"]
+    for key, words in (("a_better", "better than"), ("undecided", "undecided against")):
+        names = [view.labels[pair["b"]] for pair in pairs if pair["a"] == first and pair["decision"] == key]
+        assert (f"{words} {', '.join(names)}" in said) == bool(names)
+    assert f"{view.labels[first]} is" in said
+
+
+def test_curves_reach_the_share_of_data_sets_within_a_distance(view):
+    losses, _ = complete_losses(view, SPEC["regression_mnll"])
+    axis = FIGURES["performance_profile"].draw(view).axes[0]
+    curves = {line.get_label().split("%  ")[1]: line for line in axis.get_lines() if "%" in line.get_label()}
+    assert set(curves) == {view.labels[method] for method in losses.columns}
+    for method in losses.columns:
+        x, y = curves[view.labels[method]].get_data()
+        distance = losses[method] - losses.min(axis=1)
+        at = float(distance.median())
+        assert y[x <= at + 1e-12].max() == pytest.approx((distance <= at + 1e-12).mean())
+        assert curves[view.labels[method]].get_label().startswith(f"{(distance <= 0.01).mean():4.0%}")
+    assert axis.get_title("right") == "left out: 3 methods"
+
+
+def test_the_front_is_priced_by_the_geometric_mean(view):
+    losses, _ = complete_losses(view, SPEC["classification_mnll"])
+    found = prices(view, losses)
+    seconds = view.done[view.done["dataset"].isin(losses.index) & (view.done["method"] == "svgp")]
+    means = seconds.groupby("dataset")["seconds_train"].mean()
+    assert found.loc["svgp", "seconds"] == pytest.approx(np.prod(means) ** (1 / 3))
+    assert found.loc["svgp", "excess"] == pytest.approx((losses["svgp"] - losses.min(axis=1)).mean())
+    axis = FIGURES["pareto"].draw(view).axes[1]
+    named = {text.get_text() for text in axis.texts}
+    assert {"Constant", view.labels[found["excess"].idxmin()], "left out: 2 methods"} <= named
+
+
+@pytest.mark.parametrize("name", ["critical_difference", "performance_profile", "pareto"])
+def test_committed_records_are_enough(small, tmp_path, name):
+    study = json.loads((small / "study.json").read_text())
+    (tmp_path / "study.json").write_text(json.dumps(study))
+    pd.read_parquet(small / "scores.parquet").to_csv(tmp_path / "scores.csv", index=False)
+    shown = [axis.get_title("left") for axis in FIGURES[name].draw(View(tmp_path)).axes]
+    assert "Regression, MNLL (1 data set)" in shown

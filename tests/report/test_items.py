@@ -1,0 +1,209 @@
+"""Figures and tables of papers: what can be asked for, what is made, and what the list of them says."""
+
+import json
+import re
+import shutil
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from gpbench import config
+from gpbench.errors import UserError
+from gpbench.places import Places
+from gpbench.report import items, names, papers
+from gpbench.report.reproduced import provenance, write_item
+from gpbench.report.view import View
+from gpbench.study.plan import run_name
+from projects import REPOSITORY
+
+CONF = REPOSITORY / "conf"
+WHERE = Places(REPOSITORY, REPOSITORY / "store")
+
+
+@pytest.fixture(scope="module")
+def registry():
+    return items.registry(CONF)
+
+
+def test_what_is_made_of_a_study_is_what_it_reports(registry):
+    studies = {name: config.compose(CONF, "study", name) for name in {i.study for i in registry.values() if i.study}}
+    for item in registry.values():
+        for what, name in (("figures", item.figure), ("tables", item.table)):
+            if name and f"{what}=[{name}]" not in item.overrides.split():
+                assert name in (*names(vars(studies[item.study]), what), items.PUBLISHED), item.name
+
+
+def test_every_printed_table_and_figure_has_an_item_and_the_other_way_round(registry):
+    rows = pd.concat(pd.read_csv(path)[["source", "item"]] for path in sorted((REPOSITORY / "published").glob("*.csv")))
+    printed = {(row.source, row.item) for row in rows.drop_duplicates().itertuples()}
+    for item in registry.values():
+        assert not item.printed or (item.paper, item.printed) in printed, item.name
+    for paper, item in printed:
+        short = re.fullmatch(r"(Table|Figure) (\d+)", item)
+        if short:
+            name = f"{paper}_{'table' if short[1] == 'Table' else 'fig'}{short[2]}"
+            assert name in registry, f"{paper}: {item}"
+
+
+def test_words_of_a_command_name_items_and_nothing_else_does():
+    words = [
+        "-n",
+        "--cores",
+        "2",
+        "./figures/cutajar2017_fig2.pdf",
+        "tables/rossi2021_table5.md",
+        "results/x/figures/y.pdf",
+    ]
+    assert [item.name for item in items.requested(CONF, words)] == ["cutajar2017_fig2", "rossi2021_table5"]
+    assert items.requested(CONF, ["all", "--config", "study=default"]) == []
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("figures/cutajar2017_fgi2.pdf", "did you mean 'cutajar2017_fig2'?"),
+        ("figures/rossi2021_table5.pdf", "has no rule; ask for tables/rossi2021_table5.csv"),
+        ("figures/cutajar2017_fig2.jpg", "has no rule; ask for figures/cutajar2017_fig2.pdf"),
+        ("figures/urbainczyk2025_fig2.pdf", "cannot be made yet: it needs the method STRIDE"),
+    ],
+)
+def test_what_cannot_be_made_is_refused_with_what_can(word, said):
+    with pytest.raises(UserError, match=re.escape(said)):
+        items.requested(CONF, [word])
+
+
+def test_a_command_plans_the_run_of_its_items(registry):
+    table, figure, other = (registry[f"rossi2021_{name}"] for name in ("table5", "fig7", "fig3"))
+    assert items.choose([], None, "") == ("default", "")
+    assert items.choose([], "rossi2021_uci", "splits=2") == ("rossi2021_uci", "splits=2")
+    assert items.choose([table, figure], "rossi2021_uci", "splits=2") == ("rossi2021_uci", "splits=2")
+    with pytest.raises(UserError, match=r"tables/rossi2021_table5.csv .* figures/rossi2021_fig3.pdf .* one after"):
+        items.choose([table, other], None, "")
+    with pytest.raises(UserError, match="is of study 'rossi2021_uci', not 'default'; leave study= out"):
+        items.choose([table], "default", "")
+
+
+def test_overrides_of_a_command_replace_those_of_the_item(registry):
+    narrow = registry["ashman2020_table1"]
+    assert narrow.overrides == "datasets=[year] splits=1"
+    assert items.choose([narrow], None, "splits=20 svgp.label='a b'") == (
+        "ashman2020_uci",
+        "datasets=[year] splits=20 svgp.label='a b'",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{title: x}", "needs either `later` or `study`"),
+        ("{title: x, study: default, later: y}", "needs either `later` or `study`"),
+        ("{title: x, study: default, figure: cost, table: cost}", "with one of `figure` and `table`"),
+        ("{title: x, study: defualt, figure: cost}", "unknown study 'defualt'"),
+        ("{title: x, study: default, figure: cots}", "unknown figure 'cots'"),
+        ("{title: x, study: default, table: published}", "`printed` goes with"),
+        ("{title: x, study: default, fig: cost}", "unknown key 'fig'"),
+    ],
+)
+def test_a_bad_entry_is_refused_by_its_place(tmp_path, text, said):
+    (tmp_path / "conf" / "paper").mkdir(parents=True)
+    shutil.copytree(CONF / "study", tmp_path / "conf" / "study")
+    (tmp_path / "conf/paper/someone2020.yaml").write_text(f"name: someone2020\ntitle: x\nitems:\n  fig1: {text}\n")
+    with pytest.raises(UserError, match=re.escape(said)) as error:
+        items.registry(tmp_path / "conf")
+    assert "someone2020" in str(error.value)
+
+
+def test_the_note_of_what_was_asked_for_changes_with_the_run_alone(tmp_path, registry):
+    where, item = Places(tmp_path, tmp_path / "store"), registry["rossi2021_fig7"]
+    path = tmp_path / "plans" / "items" / "rossi2021_fig7.json"
+    items.stamp(where, [item], "rossi2021_uci")
+    first = path.stat().st_mtime_ns
+    items.stamp(where, [item], "rossi2021_uci")
+    assert path.stat().st_mtime_ns == first
+    items.stamp(where, [item], "rossi2021_uci-abcdef")
+    assert path.stat().st_mtime_ns > first
+
+
+@pytest.fixture(scope="module")
+def figure(registry):
+    return replace(registry["rossi2021_fig7"], figure="cost")
+
+
+def test_a_figure_has_its_caption_beside_it_and_inside(small, figure, tmp_path):
+    paths = write_item(View(small), figure, REPOSITORY / "published", tmp_path)
+    assert [path.name for path in paths] == [f"rossi2021_fig7.{suffix}" for suffix in items.SUFFIXES["figures"]]
+    caption = paths[-1].read_text()
+    assert caption.startswith("**Test MNLL and mean ranks of deep GPs (rossi2021, fig7)**")
+    assert "/Title (Test MNLL and mean ranks of deep GPs \\(rossi2021, fig7\\))" in paths[0].read_bytes().decode(
+        "latin-1"
+    )
+
+
+def test_a_caption_says_what_it_is_made_of_and_what_is_missing(view, figure):
+    said, study, fits = provenance(view, figure), view.study, view.fits
+    assert f"Protocol {study['protocol']}, budget {study['budget']}, 5 splits." in said
+    assert f"{(fits['status'] == 'done').sum()} of {len(fits)} fits done (" in said
+    for status in set(fits["status"]) - {"done"}:
+        assert f"{(fits['status'] == status).sum()} {status}" in said
+    assert all(dataset in said for dataset in study["datasets"])
+
+
+def test_a_published_table_holds_its_rows_beside_ours(small, registry, tmp_path):
+    table = registry["ashman2020_table4"]
+    paths = write_item(View(small), table, REPOSITORY / "published", tmp_path)
+    assert [path.name for path in paths] == [f"ashman2020_table4.{suffix}" for suffix in items.SUFFIXES["tables"]]
+    rows = pd.read_csv(paths[0])
+    printed = pd.read_csv(REPOSITORY / "published" / "ashman2020.csv")
+    assert len(rows) == (printed["item"] == "Table 4").sum()
+    assert (rows["ours_n"] > 0).any()
+    assert "Test log-likelihoods (ashman2020, Table 4)" in paths[1].read_text()
+    missing = replace(table, printed="Table 40")
+    with pytest.raises(UserError, match="has no item 'Table 40'"):
+        write_item(View(small), missing, REPOSITORY / "published", tmp_path)
+
+
+def written() -> dict[str, list[str]]:
+    """Name of an item -> its cells in docs/papers.md."""
+    found, paper = {}, ""
+    for line in (REPOSITORY / "docs" / "papers.md").read_text().splitlines():
+        if line.startswith("## "):
+            paper = re.search(r"\((\w+)\)$", line)[1]
+        elif line.startswith("| ") and paper and not line.startswith(("| item", "| ---")):
+            cells = [cell.strip() for cell in line.strip("|").split("|")]
+            found[f"{paper}_{cells[0]}"] = cells
+    return found
+
+
+def test_the_list_is_current_but_for_the_costs(registry):
+    rows = written()
+    said = {(i.study, i.overrides): papers.Expected(*rows[i.name][4:7]) for i in registry.values() if i.study}
+    text = re.sub(r" +\|", " |", papers.document(WHERE, said))
+    assert re.sub(r" +\|", " |", (REPOSITORY / "docs" / "papers.md").read_text()) == text, (
+        "gpbench papers > docs/papers.md"
+    )
+
+
+@pytest.mark.parametrize("name", ["rossi2021_fig1", "cutajar2017_fig8"])
+def test_expected_settings_and_costs_are_current(registry, name):
+    item, row = registry[name], written()[name]
+    found = papers.expected(WHERE, item.study, item.overrides)
+    assert found.setting == row[4]
+    for now, then in ((found.cpu, row[5]), (found.gpu, row[6])):
+        assert 1 / 2 <= _number(now) / _number(then) <= 2  # records that are added move them a little
+
+
+def _number(minutes: str) -> float:
+    return float(minutes.removeprefix("< "))
+
+
+def test_the_state_follows_from_what_is_committed(tmp_path, registry):
+    where, item = Places(tmp_path, tmp_path / "store"), registry["rossi2021_fig7"]
+    assert papers.state(where, item) == "runs"
+    for name in (run_name(item.study, "splits=8"), item.study):
+        folder = tmp_path / "docs" / "results" / name
+        folder.mkdir(parents=True)
+        (folder / "study.json").write_text(json.dumps({}))
+        expected = f"has [results](results/{name}/)"
+        assert papers.state(where, item) == (expected if name == item.study else f"runs; {expected} in part")
+    assert papers.state(where, registry["urbainczyk2025_fig2"]) == "later: needs the method STRIDE"

@@ -1,0 +1,196 @@
+"""The scorecard of all papers over all committed runs, its badge, and whether what is committed is still true."""
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from PIL import Image
+from synthetic_study import build
+
+from gpbench.evaluation.metrics import METRICS
+from gpbench.report import overall, verdicts
+from gpbench.report.figures.scorecard import FAMILIES, against
+from gpbench.report.scorecard import COLUMNS, read_published
+from gpbench.report.view import View
+
+ROOT = Path(__file__).parents[2]
+CONF = ROOT / "conf"
+BASE = dict.fromkeys(COLUMNS, "") | {"source": "ashman2020", "item": "Table 4", "dataset": "boston", "splits": 5}
+BASE |= {"protocol": "common", "value": 2.5, "spread": 0.1, "spread_kind": "sample sd", "metric_printed": "mnll"}
+BASE |= {"ours_method": "svgp", "ours_metric": "mnll", "factor": 1, "study": "ashman2020_uci", "method_printed": "SGP"}
+
+
+def run(folder, budget="quick", protocol="common", splits=5, status=lambda *_: ("done", ""), datasets=("boston",)):
+    """A committed run of SVGP."""
+    build(folder, ["svgp"], datasets, splits, status, protocol=protocol)
+    scores = pd.read_parquet(folder / "scores.parquet").assign(budget=budget)
+    scores.to_parquet(folder / "scores.parquet")
+    study = json.loads((folder / "study.json").read_text())
+    study |= {"budget": budget, "command": "snakemake --config study=ashman2020_uci"}
+    (folder / "study.json").write_text(json.dumps(study))
+    return View(folder)
+
+
+def best(views, **changes):
+    return overall.overall(views, pd.DataFrame([BASE | changes]), CONF).iloc[0]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    return {
+        "quick": run(folder / "a_quick"),
+        "check": run(folder / "b_check", budget="check", splits=2),
+        "many": run(folder / "c_many", splits=8),
+        "other": run(folder / "d_other", budget="paper", protocol="ashman2020", splits=20),
+        "partial": run(
+            folder / "e_partial",
+            budget="paper",
+            status=lambda m, d, split: ("done", "") if split else ("diverged", "x"),
+        ),
+        "failed": run(folder / "f_failed", budget="paper", status=lambda *_: ("failed", "no Cholesky")),
+    }
+
+
+@pytest.mark.parametrize(
+    ("names", "chosen"),
+    [
+        (["quick", "check", "many"], "b_check"),
+        (["quick", "many"], "c_many"),
+        (["other", "quick"], "a_quick"),
+        (["partial", "quick"], "a_quick"),
+        (["partial", "other"], "e_partial"),
+        (["failed", "other"], "d_other"),
+        (["failed"], "f_failed"),
+    ],
+)
+def test_the_best_of_several_runs_stands_for_a_row(runs, names, chosen):
+    """What is judged, then what is not, then another protocol; the larger budget; more splits."""
+    assert best([runs[name] for name in names])["run"] == chosen
+    assert best([runs[name] for name in reversed(names)])["run"] == chosen
+
+
+def test_ours_stands_with_run_budget_protocol_splits_commit_and_command(runs):
+    found = best([runs["check"]])
+    beside = ["run", "ours_budget", "ours_protocol", "ours_n", "ours_commit", "command", "compared"]
+    said = ["b_check", "check", "common", 2, "0123abc", "snakemake --config study=ashman2020_uci", "2 of 5 splits"]
+    assert found[beside].tolist() == said
+
+
+def test_what_no_run_has_says_which_study_would_or_why_none(runs):
+    found = best([runs["quick"]], dataset="energy")
+    assert found["verdict"] == "not run: study ashman2020_uci has it, at budget quick"
+    assert found["command"] == "snakemake --cores 2 --config study=ashman2020_uci"
+    assert (found["run"], found["ours_n"]) == ("", 0)
+    found = best([runs["quick"]], ours_method="", study="", reason="later: needs STRIDE")
+    assert (found["verdict"], found["command"]) == ("not run: later: needs STRIDE", "")
+    assert best([runs["failed"]])["verdict"] == "not run: failed: no Cholesky"
+    other = best([runs["quick"]], study="rossi2021_uci")
+    assert other["verdict"] == "not judged: its settings are those of study rossi2021_uci"
+    # a failed fit under another protocol says nothing of this one
+    assert best([runs["failed"]], protocol="ashman2020")["verdict"].startswith("not run: study ashman2020_uci")
+
+
+def test_a_run_is_compared_with_the_papers_that_its_study_names(tmp_path):
+    view = run(tmp_path / "run")
+    view.study["published"] = ["rossi2021"]
+    rows = pd.DataFrame([BASE, BASE | {"source": "rossi2021"}])
+    assert overall.overall([view], rows, CONF)["run"].tolist() == ["", "run"]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A project of two runs and the numbers of two papers, and what is written for it."""
+    folder = tmp_path_factory.mktemp("project")
+    (folder / "published").mkdir()
+    for paper in ("ashman2020", "urbainczyk2025"):
+        (folder / "published" / f"{paper}.csv").symlink_to(ROOT / "published" / f"{paper}.csv")
+    run(folder / "results" / "one", protocol="ashman2020", splits=4, datasets=("boston", "concrete", "energy"))
+    run(folder / "results" / "two", splits=3)
+    where = folder / "results", folder / "published", CONF, folder / "card"
+    overall.write_overall(*where)
+    return where
+
+
+def test_every_published_row_is_covered_once_in_its_order(written):
+    rows = read_published(ROOT / "published")
+    card = overall.overall(overall.read_runs(written[0]), rows, CONF)
+    keys = ["source", "item", "dataset", "method_printed", "setting", "metric_printed", "value"]
+    pd.testing.assert_frame_equal(card[keys], rows[keys])
+    kinds = card["verdict"].map(verdicts.kind)
+    assert set(kinds) <= set(verdicts.VERDICTS)
+    assert kinds.isin(verdicts.JUDGED).any()
+    numeric = kinds.isin([*verdicts.JUDGED, "not judged", "other protocol"])
+    assert (card["ours"].notna() == numeric).all()
+    unrun = card[kinds == "not run"]
+    assert unrun["verdict"].str.len().gt(len("not run: ")).all()
+    assert ((unrun["command"] != "") == (unrun["study"] != "")).all()
+
+
+def test_counts_and_badge_add_up(written):
+    card = pd.read_csv(written[-1] / "scorecard.csv")
+    table = overall.counts(card)
+    assert table.loc["all papers", "rows"] == len(card) == table["rows"].sum() / 2
+    said = json.loads((written[-1] / "badge.json").read_text())
+    judged = int(table.loc["all papers", list(verdicts.JUDGED)].sum())
+    assert said["message"] == f"{judged} of {len(card)} judged, {table.loc['all papers', 'agrees']} agree"
+    assert {"schemaVersion", "label", "message", "color"} == set(said)
+    assert said["message"] in "".join(ET.fromstring((written[-1] / "badge.svg").read_text()).itertext())
+    page = (written[-1] / "scorecard.md").read_text()
+    assert page.count("\n| ashman2020, ") == judged
+    assert "A verdict is on the method at the budget that stands beside it." in page
+
+
+def test_the_same_numbers_give_the_same_bytes(written, tmp_path):
+    names = ["scorecard.csv", "scorecard.md", "badge.json", "badge.svg"]
+    overall.write_overall(*written[:-1], tmp_path)
+    assert [(tmp_path / n).read_bytes() for n in names] == [(written[-1] / n).read_bytes() for n in names]
+
+
+def test_what_is_stale_is_named(written, tmp_path):
+    for name in ("scorecard.csv", "scorecard.md", "badge.json"):
+        (tmp_path / name).write_bytes((written[-1] / name).read_bytes())
+    Image.new("RGB", (1, 1)).save(tmp_path / "scorecard.png")
+    assert overall.stale(*written[:-1], tmp_path) == [tmp_path / "badge.svg", tmp_path / "scorecard.png"]
+    assert overall.stale(*written) == []
+
+
+def test_without_any_run_all_is_not_run(tmp_path):
+    none = overall.read_runs(tmp_path / "none")
+    card = overall.overall(none, pd.DataFrame([BASE, BASE | {"study": "", "reason": "a bound"}]), CONF)
+    kinds = card["verdict"].map(verdicts.kind)
+    assert set(kinds) == {"not run"}
+    assert overall.badge(card)["message"] == "0 of 2 judged, 0 agree"
+
+
+def test_the_figure_draws_every_number_in_the_panel_of_its_metric():
+    """An accuracy of 0.9 as 0.1; what lies far off at the edge of its panel; a legend that counts verdicts."""
+    row = {"published_sd": 0.01, "splits": 4, "ours_sd": 0.02, "ours_n": 16}
+    numbers = [
+        *(("mnll", 1.0, 1.01, "agrees"), ("mnll", -2.0, 0.5, "worse"), ("rmse", 3.0, 2.0, "better")),
+        *(("accuracy", 0.9, 0.8, "worse"), ("error", 0.2, 0.2, "agrees"), ("acceptance_theta", 0.2, 0.6, "differs")),
+        *(("r_hat_classic_1000", 1.5, 1.4, "not judged: x"), ("ess_percent", 2.0, 1.0, "other protocol (x; theirs y)")),
+        ("cubic", 20.0, 20.0, "agrees"),
+    ]
+    names = ["ours_metric", "published", "ours", "verdict"]
+    card = pd.DataFrame([row | dict(zip(names, values, strict=True)) for values in numbers])
+    figure = against(card)
+    panels = {axis.get_title("left"): axis for axis in figure.axes if axis.get_title("left")}
+    assert list(panels) == [family.title for family in FAMILIES]
+    assert [int(axis.get_title("right")) for axis in panels.values()] == [2, 1, 2, 1, 1, 1, 1]
+    drawn = [
+        tuple(map(float, line.get_xydata()[0]))
+        for line in panels["errors, Brier scores"].lines
+        if line.get_marker() == "v"
+    ]
+    assert drawn == [pytest.approx((0.1, 0.2))]
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == ["agrees (3)", "better (1)", "worse (2)", "differs (1)", "not judged (1)", "other protocol (1)"]
+
+
+def test_every_metric_has_a_panel():
+    titles = {name: next(family.title for family in FAMILIES if family.holds(name)) for name in METRICS}
+    assert {titles[name] for name in ("accuracy", "auc", "brier", "error")} == {"errors, Brier scores"}
+    assert titles["ess_percent_per_cubic"] == "effective sample sizes"

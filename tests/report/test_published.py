@@ -1,0 +1,198 @@
+"""Published numbers: every row of ten papers, its place in a study or the reason why it has none."""
+
+import re
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gpbench import config
+from gpbench.evaluation.metrics import METRICS
+from gpbench.report.scorecard import read_published
+from gpbench.study.variants import expand
+
+ROOT = Path(__file__).parents[2]
+ROWS = read_published(ROOT / "published")
+# rows of each table, figure or section
+ITEMS = {
+    "ashman2020": {
+        **{"Table 1": 16, "Table 2": 10, "Table 3": 10, "Table 4": 8 * 8, "Table 5": 8 * 8},
+        **{"result files": 9 * (4 + 2), "footnote 4": 1, "text 5.1": 6, "text 5.2": 6},
+    },
+    "cutajar2016": {"Figure 1": 1},
+    "cutajar2017": {
+        **{"Table 1": 8, "section 4.1": 7, "section 4.2": 3, "section 4.3": 2},
+        **{"Table 1 (first version)": 8, "Table 2 (first version)": 8, "section 3.2 (first version)": 1},
+    },
+    "filippone2012": {
+        **{"Table 2": 2 * 6, "Table 3": 8 * 3 + 7 * 3, "Table 4": 2 * 6, "Table 5": 9 * 3 + 8 * 3, "Figure 4": 2},
+        **{"text 5": 11, "text 6.1": 3, "text 6.2": 3, "text 6.3": 6},
+    },
+    "filippone2013": {
+        **{"Table 1": 14 * 3, "Table 2": 6 * 16 * 2, "Table 3": 3 * 4 * 2, "Table 4": 3 * 16 * 2, "Table 6": 5 * 4},
+        **{"Table 5": 5 * 4 * 2 + 5 * 2, "text 4.1": 1, "text 4.3": 1},
+    },
+    "filippone2014": {
+        **{"Table 1": 8 * 8 * 6, "Table 2": 4 * 8, "Table 3": 3 * 8 * 6},
+        **{"text 2.1.2": 1, "text 4.2": 1, "text 4.4": 2, "text 5.4": 1},
+    },
+    "filippone2015": {"section 5.1": 2, "section 5.2": 3},
+    "hensman2015mcmc": {
+        **{"Figure 2": 2, "Figure 7": 8, "Figure 8": 4, "Figure 9": 8},
+        **{"section 4.3": 7, "section 4.4": 5},
+    },
+    "rossi2021": {
+        **{"Table 2": 9, "Table 3": 9, "Table 4": 10 * 3, "Table 5": 8 * 16, "Table 6": 8 * 16, "text 4.3": 3},
+        **{"text 4.4": 2, "Figure 3": 80, "Figures 3 and 4": 8, "Figure 4": 16, "Figure 6": 16, "Figure 8": 14},
+        **{"Figure 10": 4},
+    },
+    "urbainczyk2025": {"Table 1": 8, "Figure 2": 1, "text 4.1": 10, "text 4.2": 2},
+}
+# not printed: read in the authors' public result files
+FILES = {"result files", "Figure 3", "Figures 3 and 4", "Figure 4", "Figure 6", "Figure 8", "Figure 10"}
+FACT = "a fact of the data, not a score"
+# runs that a printed mean is over: chains x data sets of samplers; an R-hat is one number a data set
+RUNS = {
+    ("filippone2013", "filippone2013"): {100},
+    ("filippone2013", "filippone2013_real"): {10},
+    ("filippone2014", "filippone2013"): {10, 1},
+    ("ashman2020", "ashman2020"): {20, 1},
+    ("rossi2021", "rossi2021"): {8, 1},
+    ("cutajar2017", "cutajar2017"): {3, 1},
+    ("hensman2015mcmc", "hensman2015mcmc"): {10, 1},
+    ("filippone2012", "private scans"): {4, 1},
+}
+
+
+@cache
+def cells(study: str) -> tuple[set[str], set[str], str, list[str]]:
+    """Methods, data sets and protocol of a study, and the papers whose numbers it prints."""
+    content = config.compose(ROOT / "conf", "study", study)
+    return set(expand(content)), set(content.datasets), content.protocol, content.published
+
+
+@pytest.mark.parametrize("paper", ITEMS)
+def test_every_number_of_a_paper_is_here(paper):
+    assert ROWS[ROWS["source"] == paper].groupby("item").size().to_dict() == ITEMS[paper]
+
+
+def test_all_papers_are_here_under_their_keys_and_no_row_twice():
+    bibliography = set(re.findall(r"^@\w+\{(\w+),", (ROOT / "conf" / "references.bib").read_text(), re.MULTILINE))
+    assert set(ROWS["source"]) == set(ITEMS) <= bibliography
+    for path in (ROOT / "published").glob("*.csv"):
+        assert set(pd.read_csv(path)["source"]) == {path.stem}
+    assert not ROWS.duplicated(["source", "item", "dataset", "method_printed", "setting", "metric_printed"]).any()
+    printed = ROWS[~ROWS["item"].isin(FILES) | ~ROWS["source"].isin(["ashman2020", "rossi2021"])]
+    assert len(printed) == 1720
+
+
+def test_a_row_has_a_cell_of_a_study_or_a_reason():
+    """Its method, data set and protocol are in that study, so it would be judged; else the reason says why not."""
+    placed = ROWS["study"] != ""
+    assert (placed ^ (ROWS["reason"] != "")).all()
+    for row in ROWS[placed].itertuples():
+        methods, datasets, protocol, papers = cells(row.study)
+        assert methods & set(row.ours_method.split("|")), row
+        assert row.dataset in datasets, row
+        assert row.protocol == protocol, row
+        assert row.source in papers, row
+
+
+def test_counterparts_are_methods_of_some_study():
+    known = set().union(*(cells(study)[0] for study in config.options(ROOT / "conf", "study")))
+    for names in ROWS.loc[ROWS["ours_method"] != "", "ours_method"].unique():
+        assert set(names.split("|")) <= known, names
+
+
+def test_numbers_have_a_metric_a_unit_and_a_number_of_runs():
+    assert set(ROWS["ours_metric"]) <= {*METRICS, ""}
+    assert (ROWS.loc[ROWS["ours_metric"] == "", "ours_method"] == "").all()
+    assert set(ROWS["scale"]) == {"original", "standardised"}
+    # percent, effective draws of 20,000 or 10,000 in percent of draws, the same of 20 updates, hours, or a sign turned
+    assert set(ROWS["factor"]) == {1, -1, 0.01, 100 / 20000, 0.01 / 20, 3600}
+    logs = ROWS["metric_printed"].eq("test_loglik")
+    assert (ROWS.loc[logs, "factor"] == -1).all()
+    assert (ROWS.loc[ROWS["factor"] == -1, "ours_metric"] == "mnll").all()
+    assert set(ROWS["spread_kind"].dropna()) == {"population sd", "sample sd", "standard error"}
+    assert (ROWS["spread"].notna() == ROWS["spread_kind"].notna()).all()
+    assert (ROWS["splits"] >= 1).all()
+    assert ((ROWS["splits"] > 1) | ROWS["spread"].isna()).all()
+    for key, own in ROWS[ROWS["ours_method"] != ""].groupby(["source", "protocol"]):
+        assert set(own["splits"]) == RUNS[key], key
+    assert set(ROWS.loc[ROWS["value"].isna(), "reason"]) == {"printed as a formula"}
+
+
+def test_what_comes_later_says_what_it_needs():
+    for paper in ("cutajar2016", "filippone2015", "urbainczyk2025"):
+        reasons = ROWS.loc[(ROWS["source"] == paper) & (ROWS["reason"] != FACT), "reason"]
+        assert reasons.str.startswith("later: needs ").all()
+
+
+def test_sizes_that_papers_print_are_those_of_the_catalogue():
+    """But for flights of all of 2008 (here January to April) and what one paper calls concrete (see docs/errata.md)."""
+
+    def held_out(dataset):
+        rows = config.compose(ROOT / "conf", "protocol", "rossi2021").splits.test_rows
+        return dataset.rows - dataset.train_rows if dataset.train_rows else rows[dataset.name]
+
+    ours = {
+        "n_points": lambda d: d.rows,
+        "d_in": lambda d: d.columns,
+        "d_out": lambda d: len(d.classes) or len(d.source.targets),
+        "n_train": lambda d: d.train_rows,
+        "n_test": held_out,
+    }
+    differ = set()
+    for name, rows in ROWS[ROWS["reason"] == FACT].groupby("dataset"):
+        if name == "fashion_mnist_vae":
+            continue
+        dataset = config.compose(ROOT / "conf", "dataset", name)
+        for row in rows.itertuples():
+            if row.value != ours[row.metric_printed](dataset):
+                differ.add((row.source, name, row.metric_printed))
+    assert differ == {("rossi2021", "airline", "n_points"), ("urbainczyk2025", "concrete", "n_points")}
+
+
+def printed(source: str, item: str, **named: str) -> float:
+    """One number, in the unit of our metric."""
+    rows = ROWS[(ROWS["source"] == source) & (ROWS["item"] == item)]
+    for key, value in named.items():
+        rows = rows[rows[key] == value]
+    (found,) = rows.to_dict("records")
+    return found["factor"] * found["value"]
+
+
+def test_numbers_of_the_papers():
+    """As the tables print them: effective draws of 20,000 and 10,000, percent accepted, draws of 20 repeats."""
+    ess = {"ours_metric": "ess_percent"}
+    own = {"dataset": "vlt_400_2", "ours_method": "hmc_v1"}
+    assert printed("filippone2013", "Table 2", **own, **ess) == pytest.approx(100 * 1384 / 20000)
+    own = {"dataset": "lrg_100_10", "ours_method": "sa_hmc"}
+    assert printed("filippone2013", "Table 3", **own, **ess) == pytest.approx(100 * 830 / 20000)
+    own = {"dataset": "ord_100_2", "ours_method": "aa_smmala"}
+    assert printed("filippone2013", "Table 4", **own, **ess) == pytest.approx(100 * 3356 / 20000)
+    own = {"dataset": "ionosphere", "ours_method": "khr"}
+    assert printed("filippone2013", "Table 6", **own, **ess) == pytest.approx(100 * 2 / 20000)
+    own = {"dataset": "probit_50_10", "ours_method": "la_1_ard"}
+    assert printed("filippone2014", "Table 1", **own, **ess) == pytest.approx(100 * 19 / 10000)
+    assert printed("filippone2014", "Table 1", **own, ours_metric="acceptance_theta") == pytest.approx(0.071)
+    assert printed("filippone2014", "Table 1", **own, ours_metric="r_hat_classic_10000") == 1.17
+    own = {"dataset": "probit_200_2", "ours_method": "ep_64_20_ard"}
+    assert printed("filippone2014", "Table 3", **own, ours_metric="ess_percent_per_cubic") == pytest.approx(3.38 / 20)
+    own = {"dataset": "regions", "ours_method": "mkl"}
+    assert printed("filippone2012", "Table 5", **own, ours_metric="balanced_accuracy") == 0.229
+
+
+def test_effective_draws_and_operations_agree_with_their_ratio():
+    """filippone2014 prints draws, operations and draws per operation, each rounded."""
+    rows = ROWS[(ROWS["source"] == "filippone2014") & ROWS["item"].isin(["Table 2", "Table 3"])]
+    pm = rows[rows["ours_method"].str.startswith("ep_")]
+    by_metric = {name: own.set_index(["dataset", "ours_method"]) for name, own in pm.groupby("ours_metric")}
+    ratios = by_metric["ess_percent_per_cubic"]["value"]
+    for (dataset, method), ratio in ratios.items():
+        draws = by_metric["ess_percent"].loc[(dataset, method), "value"]
+        every = "|".join(f"ep_{number}{method.removeprefix('ep_64_20')}" for number in (1, 16, 64))
+        operations = by_metric["cubic"].loc[(dataset, every), "value"]
+        np.testing.assert_allclose(draws / operations, ratio, rtol=0.01, atol=0.5)

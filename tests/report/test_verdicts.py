@@ -1,0 +1,107 @@
+import numpy as np
+import pytest
+from scipy import stats
+
+from gpbench.evaluation.metrics import METRICS
+from gpbench.report import verdicts
+from gpbench.report.verdicts import combined, direction, interval, judge, kind, margin
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "direction", "expected"),
+    [
+        (-0.05, 0.05, "min", "agrees"),
+        (-0.05, 0.0501, "min", "inconclusive"),
+        (-0.0501, 0.05, "max", "inconclusive"),
+        (-0.2, -0.0501, "min", "better"),
+        (-0.2, -0.0501, "max", "worse"),
+        (-0.2, -0.05, "min", "inconclusive"),
+        (0.0501, 0.2, "min", "worse"),
+        (0.0501, 0.2, "max", "better"),
+        (0.05, 0.2, "max", "inconclusive"),
+        (0.06, 0.2, "", "differs"),
+        (-0.2, -0.06, "", "differs"),
+        (-0.01, 0.01, "", "agrees"),
+        (-1.0, 1.0, "min", "inconclusive"),
+    ],
+)
+def test_verdict_follows_interval_and_margin(lower, upper, direction, expected):
+    assert judge(lower, upper, 0.05, direction) == expected
+
+
+@pytest.mark.parametrize(
+    ("metric", "published", "expected"),
+    [
+        ("mnll", -3.0, 0.05),
+        ("mnll_scaled", 0.001, 0.05),
+        ("rmse", 3.0, 0.15),
+        ("rmse_scaled", 0.4, 0.02),
+        ("error", 0.02, 0.001),
+        ("accuracy", 0.98, 0.001),
+        ("auc", 0.9, 0.005),
+        ("brier", 0.4, 0.02),
+        ("ess_percent", 7.5, 0.75),
+        ("ess_percent_per_cubic", 2.0, 0.2),
+        ("acceptance_theta", 0.25, 0.025),
+        ("r_hat", 1.01, 0.05),
+        ("r_hat_classic_1000", 3.0, 0.05),
+        ("cubic", 20.0, 1.0),
+        ("seconds_train", 100.0, 5.0),
+    ],
+)
+def test_margins_are_those_stated(metric, published, expected):
+    assert margin(metric, published) == pytest.approx(expected)
+
+
+def test_every_metric_has_a_margin_and_a_direction():
+    for name in METRICS:
+        assert margin(name, 0.5) > 0
+        assert direction(name) in ("min", "max", "")
+    assert [direction(name) for name in ("acceptance_theta", "coverage_90")] == ["", ""]
+    assert [direction(name) for name in ("mnll", "r_hat", "ess_percent", "accuracy")] == ["min", "min", "max", "max"]
+    assert set(verdicts.UNDIRECTED) <= set(METRICS)
+
+
+def test_interval_is_that_of_scipy_s_welch_test():
+    """At the level of its p-value the interval ends at 0."""
+    error, freedom, assumed = combined(0.2, 5, 0.3, 8)
+    found = stats.ttest_ind_from_stats(2.5, 0.2, 5, 2.3, 0.3, 8, equal_var=False)
+    lower, upper = interval(0.2, error, freedom, level=1 - found.pvalue)
+    assert (lower, upper, assumed) == (pytest.approx(0, abs=1e-9), pytest.approx(0.4), "")
+
+
+def test_a_side_without_a_spread_is_given_the_other_s():
+    """With equal numbers that of Student, with one run the prediction interval: s sqrt(1 + 1/n), n - 1 degrees."""
+    assert combined(0.2, 5, np.nan, 5) == (pytest.approx(0.2 * np.sqrt(2 / 5)), 4, "b")
+    assert combined(np.nan, 5, 0.2, 8) == (pytest.approx(0.2 * np.sqrt(1 / 5 + 1 / 8)), 7, "a")
+    assert combined(0.1, 1, 0.2, 8) == (pytest.approx(0.2 * np.sqrt(1 + 1 / 8)), 7, "a")
+    error, _, assumed = combined(np.nan, 1, 0.2, 1)
+    assert (np.isnan(error), assumed) == (True, "")
+    assert np.isnan(interval(0.1, error, np.nan)).all()
+
+
+def test_prediction_interval_covers_the_next_run():
+    """Of 4,000 means of five and one more, 95 % are covered: binomial standard error 0.0034."""
+    draws = np.random.default_rng(0).normal(size=(4000, 6))
+    covered = [
+        np.prod(interval(five.mean() - one, *combined(five.std(ddof=1), 5, np.nan, 1)[:2])) <= 0
+        for five, one in ((row[:5], row[5]) for row in draws)
+    ]
+    assert np.mean(covered) == pytest.approx(0.95, abs=0.012)
+
+
+def test_numbers_that_do_not_vary_are_compared_exactly():
+    assert interval(0.0, *combined(0.0, 5, np.nan, 1)[:2]) == (0.0, 0.0)
+    assert interval(0.1, *combined(0.0, 5, 0.0, 8)[:2]) == (0.1, 0.1)
+
+
+def test_few_splits_do_not_make_numbers_agree():
+    """The same means and spreads agree by twenty splits and are left open by two."""
+    found = [judge(*interval(0.0, *combined(0.05, n, 0.05, 20)[:2]), 0.05, "min") for n in (2, 20)]
+    assert found == ["inconclusive", "agrees"]
+
+
+def test_a_verdict_has_its_kind():
+    assert kind("other protocol (common; theirs x: y)") == "other protocol"
+    assert kind("not run: failed: layer (1)") == "not run"
+    assert {kind(name) for name in verdicts.VERDICTS} == set(verdicts.VERDICTS)

@@ -1,0 +1,170 @@
+"""The cost model: what was measured is met, what is near is bracketed, and intervals hold what they say."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from records import finish
+
+from gpbench import places
+from gpbench.study import cost as costs
+from gpbench.study import costing, records
+from gpbench.study import plan as planning
+from gpbench.study.cost import Cost, Place
+from gpbench.study.store import Store
+
+SMALL = "methods=[constant,svgp,exact_gp] datasets=[boston,wine] splits=2"
+QUANTILE = 1.645
+
+
+def make(overrides: str = SMALL) -> planning.Plan:
+    return planning.make(places.find(), "default", overrides)
+
+
+def wanted(plan: planning.Plan, method: str, dataset: str) -> dict:
+    """One cell of a plan."""
+    return next(c for c in plan.cells if (c["method"], c["address"]["dataset"]) == (method, dataset))
+
+
+def simulated(seed: int, families: int = 6) -> tuple[list[dict], dict[str, int], dict[Place, float]]:
+    """Measured fits, columns of their data sets, and log rates of all places: drawn from the model itself."""
+    columns = {f"data{i}": int(4 * 2**i) for i in range(6)}
+    prior, rates, rng = Cost([], columns), {}, np.random.default_rng(seed)
+    for f in range(families):
+        places_ = [
+            Place(f"family{f} cpu", (f"method{f}", settings), name, "common", 200 * 3**i)
+            for settings in ("", "layers=3")
+            for i, name in enumerate(columns)
+        ]
+        rates |= dict(zip(places_, rng.multivariate_normal(*prior.rate(places_)).tolist(), strict=True))
+    fits = [
+        {"place": place, "steps": 100, "seconds": 100 * math.exp(rate), "peak_memory_mb": 100.0}
+        for place, rate in rates.items()
+    ]
+    return fits, columns, rates
+
+
+def test_what_is_measured_is_predicted_from_its_measurements(project):
+    store, plan = Store(places.find().store), make()
+    cell = wanted(plan, "svgp", "wine")
+    rough = plan.cost.seconds(cell)
+    assert plan.cost.known(cell) == "unmeasured"
+    finish(store, cell, cell["fits"][0])  # two seconds a step, 500 times the rough ones
+    learned = make().cost
+    assert learned.seconds(cell) / cell["what"]["steps"] == pytest.approx(2, rel=0.3)
+    assert learned.known(cell) == "measured"
+    assert learned.known(wanted(plan, "svgp", "boston")) == "near"
+    assert learned.seconds(wanted(plan, "svgp", "boston")) > 50 * rough
+    assert learned.known(wanted(plan, "exact_gp", "boston")) == "unmeasured"
+    assert learned.memory_mb(cell) == 150
+
+
+def test_before_anything_is_measured_a_small_fit_is_quick(project):
+    assert Cost([], {"boston": 13}).seconds(wanted(make(), "constant", "boston")) < 2
+
+
+def test_committed_records_are_measured_cells_too(project):
+    where, plan = places.find(), make()
+    cell, fit = wanted(plan, "svgp", "wine"), wanted(plan, "svgp", "wine")["fits"][0]
+    row = {key: cell["address"][key] for key in ("dataset", "protocol", "budget")}
+    row |= {"fit_id": fit["fit_id"], "method": "svgp", "preset": "svgp", "family": "svgp", "status": "done"}
+    row |= {"split": 0, "replica": 0, "steps": 100, "n_train": fit["rows"], "peak_memory_mb": 300.0, "commit": "0"}
+    row |= {"seconds_train": 10.0, "seconds_predict": 1.0, "seconds_shared_by": 1}
+    row |= {"started": "2026-01-01T10:00:00+00:00", "ended": "2026-01-01T10:03:20+00:00"}
+    records.write(where, "other", [row], {})
+    learned = make().cost
+    assert learned.known(cell) == "measured"
+    assert learned.seconds(cell) / cell["what"]["steps"] == pytest.approx(2, rel=0.3)
+
+
+def test_steps_do_not_change_what_a_step_costs_and_a_shared_batch_is_shared(project):
+    plan = make(f"{SMALL} svgp.steps=10")
+    assert costs.place(wanted(plan, "svgp", "wine")) == costs.place(wanted(make(), "svgp", "wine"))
+    deeper = make(f"{SMALL} svgp.num_inducing=10")
+    assert costs.place(wanted(deeper, "svgp", "wine")) != costs.place(wanted(make(), "svgp", "wine"))
+    times = {"started": "2026-01-01T10:00:00+00:00", "ended": "2026-01-01T10:00:50+00:00"}
+    assert costs._seconds(times, 1.0, 5) == 10.0
+    assert costs._seconds(times, 60.0, 5) == 60.0  # resumed: only the end is between the two times
+
+
+def test_held_out_cells_lie_in_their_intervals():
+    """The closed form is that of leaving each out by hand; of 720 cells of the model, nine in ten lie in the 90 %
+    interval (648, and three standard deviations of a binomial are 24)."""
+    inside = total = 0
+    for seed in range(10):
+        fits, columns, rates = simulated(seed)
+        found, number = Cost(fits, columns).held_out(QUANTILE)
+        inside, total = inside + found, total + number
+    assert total == 720
+    assert abs(inside - 648) <= 24
+    by_hand = 0
+    for left in fits:
+        mean, cov = Cost([fit for fit in fits if fit is not left], columns).rate([left["place"]])
+        by_hand += abs(rates[left["place"]] - mean[0]) <= QUANTILE * math.sqrt(cov[0, 0])
+    assert by_hand == found
+
+
+def test_an_unknown_data_set_of_a_known_family_is_less_certain_than_a_known_one():
+    fits, columns, rates = simulated(0)
+    cost = Cost([fit for fit in fits if fit["place"].dataset != "data5"], columns)
+    spread = {place: math.sqrt(cost.rate([place])[1][0, 0]) for place in rates}
+    known = [sd for place, sd in spread.items() if place.dataset != "data5"]
+    new = [sd for place, sd in spread.items() if place.dataset == "data5"]
+    never = math.sqrt(Cost([], columns).rate([fits[0]["place"]])[1][0, 0])
+    assert costs.CELL < max(known) < 1.5 * costs.CELL
+    assert 2 * max(known) < min(new) <= max(new) < never
+
+
+def test_the_estimate_of_a_study(project, gpbench):
+    plan = make()
+    estimate = costing.Estimate(plan)
+    assert sum(part.fits for part in estimate.parts) == 10  # exact_gp does not classify
+    core, two, many = estimate.core, estimate.wall(2), estimate.wall(1000)
+    assert core.low < core.median < core.high
+    assert two.median == pytest.approx(core.median / 2, rel=0.2)
+    longest = max(plan.cost.seconds(cell) for cell in plan.cells if not cell["skip"])
+    assert many.median > 0.8 * longest  # no fit is split among cores
+    by_method = {name: sum(part.fits for part in parts) for name, parts in estimate.by("method").items()}
+    assert by_method == {"constant": 4, "svgp": 4, "exact_gp": 2}
+    out = gpbench("cost", "--overrides", SMALL).out
+    assert "10 fits of 5 cells; of the study's 10, 0 are done" in out
+    assert "0 cells measured, 0 near (others of the family are), 5 unmeasured" in out
+    assert "1 core" not in out
+    assert "4 cores: " in gpbench("cost", "--overrides", SMALL, "--cores", "4").out
+
+
+def test_only_what_is_to_be_run_is_counted_or_all(project, gpbench):
+    store, plan = Store(places.find().store), make()
+    cell = wanted(plan, "svgp", "wine")
+    for fit in cell["fits"]:
+        finish(store, cell, fit)
+    assert sum(part.fits for part in costing.Estimate(make()).parts) == 8
+    assert sum(part.fits for part in costing.Estimate(make(), everything=True).parts) == 10
+    assert "10 fits of 5 cells; of the study's 10, 2 are done" in gpbench("cost", "--all", "--overrides", SMALL).out
+
+
+def test_a_measured_total_has_a_narrow_interval_that_holds_it():
+    """Sums of cells whose every fit was measured are known but for the machine's load and each cell's own noise."""
+    fits, columns, rates = simulated(1)
+    cost, rng = Cost(fits, columns), np.random.default_rng(0)
+    places_ = [place for place in rates if place.family == "family0 cpu"]
+    mean, cov = cost.rate(places_)
+    drawn = np.exp(rng.multivariate_normal(mean, cov, 2000)).sum(1)
+    low, high = np.quantile(drawn, [0.05, 0.95])
+    assert low < sum(math.exp(rates[place]) for place in places_) < high
+    assert high / low < 2
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [((30, 20, 45), "30 seconds (20 to 45)"), ((300, 120, 900), "5.0 minutes (2.0 to 15)")],
+)
+def test_durations_are_said_in_one_unit(seconds, said):
+    assert costing.show(costing.Time(*seconds)) == said
+
+
+def test_refusals(project, gpbench):
+    assert "--cores 0 is not a number from 1" in gpbench("cost", "--cores", "0").err
+    assert "unknown study 'defalt'; did you mean 'default'" in gpbench("cost", "defalt").err

@@ -1,0 +1,92 @@
+"""`gpbench why`: each fit of a cell with its state and the reason of it; a typo is one line."""
+
+from __future__ import annotations
+
+import pytest
+from records import finish
+
+from gpbench import places
+from gpbench.study import plan as planning
+from gpbench.study.store import Store
+
+TINY = """
+name: tiny
+title: Two numbers of inducing inputs
+methods: []
+variants:
+  "sgp_{num_inducing}": {method: svgp, label: "SGP {num_inducing}", num_inducing: [10, 20]}
+datasets: [yacht]
+protocol: common_all
+budget: smoke
+splits: 2
+"""
+
+
+@pytest.fixture
+def tiny(project) -> None:
+    """A study of its own."""
+    (project / "conf" / "study" / "tiny.yaml").write_text(TINY)
+
+
+@pytest.fixture
+def half_done(project) -> Store:
+    """A store with one svgp fit on boston that is done, one that diverged, one of another jitter."""
+    store, where = Store(places.find().store), places.find()
+    words = "methods=[svgp] datasets=[boston] splits=5"
+    (cell,) = planning.make(where, "default", words).cells
+    finish(store, cell, cell["fits"][0])
+    finish(store, cell, cell["fits"][1], "diverged", "not finite at step 7")
+    (other,) = planning.make(where, "default", f"{words} svgp.jitter=0.5").cells
+    finish(store, other, other["fits"][2])
+    return store
+
+
+def test_a_cell_says_of_each_fit_what_it_is_and_why(half_done, gpbench):
+    answer = gpbench("why", "svgp/boston")
+    assert answer.code == 0, answer.err
+    head, *lines = answer.out.splitlines()
+    assert head == "svgp on boston, protocol common, budget quick"
+    assert len(lines) == 5
+    assert lines[0].endswith("done      nothing moved; it would not be fitted again")
+    assert "diverged  not finite at step 7; log: " in lines[1]
+    assert "`gpbench retry " in lines[1]
+    assert lines[3].endswith("pending   it was never fitted")
+    assert gpbench("why", "method=svgp", "dataset=boston").out == answer.out
+
+
+def test_what_moved_is_named(half_done, gpbench):
+    # a fit of other settings is what an override of them is compared with
+    words = ("methods=[svgp] datasets=[boston] splits=5", "svgp.jitter=0.5")
+    out = gpbench("plan", "--overrides", " ".join(words)).out
+    assert "boston split 2" in out
+    lines = gpbench("why", "svgp/boston").out.splitlines()
+    assert lines[3].endswith("pending   to be fitted: method.jitter: 0.5 -> 1e-06")
+
+
+def test_a_cell_of_another_study_protocol_or_budget(project, tiny, gpbench):
+    out = gpbench("why", "method=svgp", "dataset=boston", "budget=smoke", "protocol=common_all").out
+    assert out.startswith("svgp on boston, protocol common_all, budget smoke\n")
+    out = gpbench("why", "method=sgp_20", "dataset=yacht", "study=tiny").out
+    assert out.startswith("sgp_20 on yacht, protocol common_all, budget smoke\n")
+    assert out.count("it was never fitted") == 2
+    assert "skipped   regression only" in gpbench("why", "exact_gp/wdbc").out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("svpg/boston",), "unknown method 'svpg' in gpbench why; did you mean 'svgp'?"),
+        (("svgp/bostn",), "unknown dataset 'bostn' in gpbench why; did you mean 'boston'?"),
+        (("method=svgp", "datset=boston"), "unknown key 'datset' in gpbench why; did you mean 'dataset'?"),
+        (("method=svgp",), "gpbench why needs dataset=NAME"),
+        (("method=svgp", "dataset=wine", "study=tiny"), "unknown method 'svgp' in study 'tiny'; did you"),
+        (
+            ("method=sgp_10", "dataset=wine", "study=tiny"),
+            "unknown dataset 'wine' in study 'tiny'; choose one",
+        ),
+        (("svgp",), "'svgp' is no fit's identity, nor a cell like dsvi/boston"),
+        (("0123",), "no fit begins with '0123'"),
+    ],
+)
+def test_refused(tiny, refused, words, said):
+    refused(("why", *words), [said])

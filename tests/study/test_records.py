@@ -1,0 +1,93 @@
+"""Committed records stand in for fits that the store lacks."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+from records import finish
+
+from gpbench import places
+from gpbench.errors import UserError
+from gpbench.report.view import View
+from gpbench.study import collect, records
+from gpbench.study import plan as planning
+from gpbench.study.store import Store
+
+STUDY = "methods=[constant,exact_gp,svgp] datasets=[boston,wine] splits=2"
+
+
+@pytest.fixture
+def study(project):
+    """A study recorded and then lost: constant is done, svgp diverged once and has not run on wine."""
+    where = places.find()
+    plan, store = planning.make(where, "default", STUDY), Store(where.store)
+    for cell in plan.cells:
+        place = cell["method"], cell["address"]["dataset"]
+        for fit in cell["fits"]:
+            if place[0] == "constant":
+                finish(store, cell, fit)
+            elif place == ("svgp", "boston"):
+                finish(store, cell, fit, *(("diverged", "step 7") if fit["split"] else ("done", "")))
+    assert collect.record(where, planning.content(plan)) == (6, 6)
+    planning.freeze(plan, where)
+    collect.collect(where, plan.name)
+    before = pd.read_parquet(where.results / plan.name / "scores.parquet")
+    for fit_id in store.ids():
+        store.remove(fit_id)
+    return where, plan.name, before
+
+
+def test_recorded_fits_are_done_and_what_ended_badly_runs_again(study):
+    where, _, _ = study
+    made = planning.make(where, "default", STUDY)
+    states = {
+        (cell["method"], cell["address"]["dataset"], fit["split"]): made.states[fit["fit_id"]][0]
+        for cell in made.cells
+        for fit in cell["fits"]
+        if fit["fit_id"] in made.states
+    }
+    assert {place for place, state in states.items() if state == "done"} == {
+        *(("constant", dataset, split) for dataset in ("boston", "wine") for split in (0, 1)),
+        ("svgp", "boston", 0),
+    }
+    assert states["svgp", "boston", 1] == "pending"
+    other = planning.make(where, "default", STUDY + " svgp.num_inducing=7")
+    assert {state for state, _ in other.states.values()} == {"pending"}
+
+
+def test_what_is_collected_from_records_is_what_was_collected_from_the_store(study):
+    where, name, before = study
+    counts = collect.collect(where, name)
+    after = pd.read_parquet(where.results / name / "scores.parquet")
+    pd.testing.assert_frame_equal(after[before.columns], before, rtol=1e-9)
+    assert counts == before["status"].value_counts().to_dict()
+    assert len(collect.verdict(where, name)) == 5
+
+
+def test_a_folder_of_records_is_a_view(study):
+    where, name, _ = study
+    view = View(records.folder(where, name))
+    cells = view.cells("mnll").set_index(["method", "dataset"])
+    assert cells.loc[("constant", "wine"), ["n", "complete"]].tolist() == [2, True]
+    assert cells.loc[("svgp", "boston"), "statuses"] == "1 diverged"
+    assert cells.loc[("exact_gp", "wine"), "statuses"] == "skipped: regression only"
+    assert view.points.empty
+    assert view.traces.empty
+
+
+def test_a_fit_made_anew_replaces_its_record(study):
+    where, name, _ = study
+    (old,) = (row for row in records.by_fit(where, name).values() if row["status"] == "diverged")
+    new = old | {"fit_id": "f" * 16, "status": "done"}
+    assert records.write(where, name, [new], {}) == (1, 6)
+    assert old["fit_id"] not in records.by_fit(where, name)
+    assert records.by_fit(where, name)["f" * 16]["status"] == "done"
+
+
+def test_a_line_that_is_cut_short_is_refused_by_its_number(study):
+    where, name, _ = study
+    path = records.folder(where, name) / "scores.csv"
+    text = path.read_text().splitlines()
+    path.write_text("\n".join([*text[:-1], text[-1][:40]]))
+    with pytest.raises(UserError, match=rf"scores.csv, line {len(text)}: no record"):
+        records.by_fit(where, name)
