@@ -89,5 +89,5 @@ def test_a_line_that_is_cut_short_is_refused_by_its_number(study):
     path = records.folder(where, name) / "scores.csv"
     text = path.read_text().splitlines()
     path.write_text("\n".join([*text[:-1], text[-1][:40]]))
-    with pytest.raises(UserError, match=rf"scores.csv, line {len(text)}: no record"):
+    with pytest.raises(UserError, match=rf"scores.csv, line {len(text)}: no record .it is cut short"):
         records.by_fit(where, name)

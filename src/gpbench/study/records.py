@@ -42,7 +42,7 @@ def read(path: Path) -> list[dict[str, Any]]:
         lines = csv.DictReader(stream, restval=None)
         try:
             return [TEXTS | {key: _value(key, text) for key, text in line.items() if text != ""} for line in lines]
-        except (TypeError, ValueError) as error:
+        except ValueError as error:
             raise UserError(f"{path}, line {lines.line_num}: no record ({error}); `git checkout` the file") from error
 
 
@@ -73,7 +73,9 @@ def _place(row: dict[str, Any]) -> tuple:
     return tuple(row[key] for key in PLACE)
 
 
-def _value(key: str, text: str) -> Any:
+def _value(key: str, text: str | None) -> Any:
+    if text is None:
+        raise ValueError("it is cut short")
     if key in TEXTS:
         return text
     if key == "dirty":

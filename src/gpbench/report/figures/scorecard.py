@@ -92,7 +92,7 @@ FAMILIES = (
     Family("RMSE", "rmse", lambda name: name.startswith("rmse")),
     Family("errors, Brier scores", "error", lambda name: name in ("error", "brier", *PERFECT)),
     Family("effective sample sizes", "ess_percent", lambda name: name.startswith("ess_")),
-    Family("R-hat", "r_hat", lambda name: name.startswith("r_hat")),
+    Family("R-hat", "r_hat", lambda name: name.startswith("r_hat"), log=False),
     Family("acceptance rates", "acceptance_theta", lambda name: name.startswith("acceptance"), log=False),
     Family("operations, seconds", "cubic", lambda name: True),
 )
