@@ -21,7 +21,7 @@ test: .venv/.ok  ## all tests
 	OMP_NUM_THREADS=1 python -m pytest -n $(CORES) --no-loadscope-reorder $(ARGS)
 
 slow: .venv/.ok  ## tests of minutes: accuracy on real data (needs GPBENCH_MIRROR), samplers beside libraries and papers
-	OMP_NUM_THREADS=1 python -m pytest -n $(CORES) -m slow -rP tests/study tests/methods tests/sampling $(ARGS)
+	OMP_NUM_THREADS=1 python -m pytest -n $(CORES) -m slow -rP tests/evaluation tests/study tests/methods tests/sampling $(ARGS)
 
 lint: .venv/.ok  ## style and one-way imports
 	ruff check .
