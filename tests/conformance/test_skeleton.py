@@ -92,10 +92,16 @@ def test_refused(project, gpbench, words, said):
     assert list(project.rglob("*mine*")) == []
 
 
-def test_a_module_that_exists_is_not_replaced(project, gpbench):
+@pytest.fixture
+def package(project):
+    """An empty Python package in the current folder."""
     package = project / "package"
     package.mkdir()
     (package / "__init__.py").touch()
+    return package
+
+
+def test_a_module_that_exists_is_not_replaced(package, gpbench):
     (package / "mine.py").write_text("precious = 1\n")
     answer = gpbench("new", "method", "mine", "--out", "package")
     assert answer.code == 1
@@ -104,10 +110,7 @@ def test_a_module_that_exists_is_not_replaced(project, gpbench):
     assert not (package / "conf").exists()
 
 
-def test_both_files_or_none(project, gpbench):
-    package = project / "package"
-    package.mkdir()
-    (package / "__init__.py").touch()
+def test_both_files_or_none(package, gpbench):
     (package / "conf").write_text("a file where the folder would be")
     answer = gpbench("new", "method", "mine", "--out", "package")
     assert answer.code == 1

@@ -6,6 +6,7 @@ allows: column `gate` of the scores says passed or failed, and nothing where the
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Iterator
@@ -40,7 +41,10 @@ def fits(plan: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
 
 def seen(where: Places, plan: dict[str, Any]) -> str:
     """What a collection depends on, as text: the status of every fit, the scoring code, and the limits of R-hat."""
-    ended = Ended(where, plan["name"])
+    return _seen(Ended(where, plan["name"]), plan)
+
+
+def _seen(ended: Ended, plan: dict[str, Any]) -> str:
     states = {fit["fit_id"]: ended.status(cell, fit)[0] for cell, fit in fits(plan)}
     limits = [cell["r_hat"] for cell in plan["cells"]]
     return identity.canonical({"scoring": scoring.digest(), "states": states, "r_hat": limits})
@@ -58,16 +62,17 @@ class Ended:
         self.store = Store(where.store)
         self.begun = self.store.begun()
         self.records = records.by_fit(where, name)
+        self.stored = functools.cache(self._stored)
+
+    def _stored(self, fit_id: str) -> dict[str, Any] | None:
+        """The store's record of a fit, read once; None where it has none."""
+        return self.store.record(fit_id) if self.store.has(fit_id) else None
 
     def status(self, cell: dict[str, Any], fit: dict[str, Any]) -> tuple[str, str]:
         """(status, reason) of a fit, whether it ended, is under way, or cannot be."""
         if cell["skip"]:
             return "skipped", cell["skip"]
-        if self.store.has(fit["fit_id"]):
-            record = self.store.record(fit["fit_id"])
-            return record["status"], record["reason"]
-        if fit["fit_id"] in self.records:
-            record = self.records[fit["fit_id"]]
+        if record := self.stored(fit["fit_id"]) or self.records.get(fit["fit_id"]):
             return record["status"], record["reason"]
         group = self.begun.get(fit["fit_id"])
         if group is None:
@@ -108,8 +113,8 @@ def collect(where: Places, name: str) -> dict[str, int]:
     import pandas as pd
 
     plan = read_plan(where, name)
-    write_if_changed(stamp(where, name), seen(where, plan))
     ended = Ended(where, name)
+    write_if_changed(stamp(where, name), _seen(ended, plan))
     rows = score_rows(ended, plan)
     kept = [(cell, fit["fit_id"]) for cell, fit in fits(plan) if not cell["skip"] and ended.store.has(fit["fit_id"])]
     traces = [
@@ -209,20 +214,14 @@ def _row(ended: Ended, cell: dict, fit: dict) -> dict[str, Any]:
     }
     if status not in FINAL:
         return row
-    if not ended.store.has(fit["fit_id"]):
+    record = ended.stored(fit["fit_id"])
+    if record is None:
         return ended.records[fit["fit_id"]] | row
-    record = ended.store.record(fit["fit_id"])
     known = {k: record["provenance"][k] for k in ("commit", "dirty", "started", "ended")}
     seconds = {f"seconds_{k}": record["seconds"][k] for k in ("train", "predict", "shared_by")}
     noted = {k: record["info"][k] for k in DISTRIBUTED if k in record["info"]}
-    return (
-        row
-        | known
-        | seconds
-        | {"peak_memory_mb": record["peak_memory_mb"]}
-        | noted
-        | scoring.scores(ended.store, record)
-    )
+    measured = known | seconds | {"peak_memory_mb": record["peak_memory_mb"]} | noted
+    return row | measured | scoring.scores(ended.store, record)
 
 
 def _read(path: Path, columns: list[str] | None = None) -> Any:
