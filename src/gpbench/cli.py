@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from gpbench import data_commands, places
-from gpbench.errors import UserError
+from gpbench.errors import UserError, count
 
 
 def parser() -> argparse.ArgumentParser:
@@ -43,7 +43,9 @@ def parser() -> argparse.ArgumentParser:
     one = add("status", "what is running, how far, and what is finished", status)
     add_study(one)
     one.add_argument("--watch", action="store_true", help="again every two seconds")
-    one = add("retry", "clear failed, diverged and out-of-memory fits, so that the next run takes them up again", retry)
+    one = add(
+        "retry", "move aside what failed, diverged or ran out of memory, so that the next run fits it again", retry
+    )
     one.add_argument("fits", nargs="*", help="beginnings of identities; default: all")
     one = add("predict", "answer with a kept model: mean, sd, quantiles or class probabilities as CSV", predict)
     one.add_argument("fit", help="beginning of a fit's identity")
@@ -176,10 +178,10 @@ def retry(arguments: argparse.Namespace) -> None:
 
     store = Store(places.find().store)
     chosen = [store.find(prefix) for prefix in arguments.fits] or store.ids()
-    bad = [fit_id for fit_id in chosen if not store.ended_well(fit_id)]
-    for fit_id in bad:
-        store.remove(fit_id)
-    print(f"{len(bad)} fits cleared; the next run takes them up again")
+    failed = [fit_id for fit_id in chosen if not store.ended_well(fit_id)]
+    store.clear(failed)
+    aside = f" (moved to {store.cleared})" if failed else ""
+    print(f"{count(len(failed), 'fit')} cleared{aside}; the next run fits them again")
 
 
 def predict(arguments: argparse.Namespace) -> None:

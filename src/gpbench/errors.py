@@ -20,6 +20,11 @@ def unknown(kind: str, name: str, valid: Iterable[str], where: str = "") -> User
     return UserError(f"unknown {kind} {name!r}{f' in {where}' if where else ''}; {hint}")
 
 
+def count(n: int, noun: str) -> str:
+    """'1 data set', '2 data sets'."""
+    return f"{n} {noun}" + "s" * (n != 1)
+
+
 def exit_status(command: Callable[[], object]) -> int:
     """0, or 1 after one line on standard error where the command meets something that the user can mend."""
     try:

@@ -178,9 +178,13 @@ TABLES = {
     "missing column": (f"{NAMES}\n{','.join(['1'] * 8)}\n", ["columns ['proanthocyanins', 'color_", "the model needs"]),
     "text": (f"{HEADER}\n{ROW}\n{ROW.replace('1', 'red', 1)}\n", ["row 2, column 'alcohol': 'red' is not a number"]),
     "hole": (f"{HEADER}\n{ROW[1:]}\n", ["row 1, column 'alcohol'", "is not a number"]),
-    "empty": ("", ["is not a CSV table", "No columns"]),
+    "empty": ("", ["is not a CSV table", "it is empty"]),
     "only a header": (f"{HEADER}\n", ["has no rows below its header"]),
-    "ragged": (f"{HEADER}\n{ROW}\n{ROW},1,1\n", ["is not a CSV table", "line 3"]),
+    "ragged": (f"{HEADER}\n{ROW}\n{ROW},1,1\n", ["line 3: 15 cells under a header of 13 names"]),
+    # pandas takes the first column of such a table for an index and shifts all others
+    "shifted": (f"{HEADER}\n{ROW},1\n{ROW},1\n", ["line 2: 14 cells under a header of 13 names"]),
+    "short": (f"{HEADER}\n{ROW[2:]}\n", ["line 2: 12 cells under a header of 13 names"]),
+    "twice": (f"{HEADER},alcohol\n{ROW},1\n", ["columns ['alcohol'] stand in the header more than once"]),
     "missing": (None, ["No such file or directory", "give a CSV with the columns alcohol, malic_acid"]),
 }
 

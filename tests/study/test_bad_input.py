@@ -138,10 +138,10 @@ def test_results_that_cannot_be_written(project, refused):
 
 
 def test_a_damaged_record(project, refused):
-    folder = project / "store/aa11"
+    folder = project / "store/aa11aa11aa11aa11"
     folder.mkdir(parents=True)
     (folder / "fit.json").write_text("{")
-    refused(("plan",), ["aa11/fit.json is damaged", "`gpbench retry aa11` removes it"])
+    refused(("plan",), ["aa11/fit.json is damaged", "aa11` moves it aside"])
 
 
 def test_a_gpu_that_is_not_there(project):

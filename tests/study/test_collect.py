@@ -130,7 +130,7 @@ def test_seen_moves_with_the_store_and_with_the_scoring_code(study, monkeypatch)
     plan = collect.read_plan(where, name)
     before = collect.seen(where, plan)
     assert before == collect.seen(where, plan)
-    store.remove(next(i for i in store.ids() if store.record(i)["status"] == "failed"))
+    store.clear([next(i for i in store.ids() if store.record(i)["status"] == "failed")])
     after = collect.seen(where, plan)
     assert after != before
     monkeypatch.setattr(scoring, "digest", lambda: "another metric")

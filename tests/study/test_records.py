@@ -32,8 +32,7 @@ def study(project):
     planning.freeze(plan, where)
     collect.collect(where, plan.name)
     before = pd.read_parquet(where.results / plan.name / "scores.parquet")
-    for fit_id in store.ids():
-        store.remove(fit_id)
+    store.clear(store.ids())
     return where, plan.name, before
 
 

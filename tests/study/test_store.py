@@ -24,23 +24,23 @@ def put(store: Store, fit_id: str, status: str = "done") -> None:
 
 def test_an_empty_store(store):
     assert (store.ids(), store.groups(), store.begun()) == ([], [], {})
-    assert not store.has("aa11")
+    assert not store.has("aa11000000000000")
     assert not store.root.exists()
 
 
 def test_a_fit_appears_when_it_is_whole(store):
-    with store.writing("aa11") as folder:
+    with store.writing("aa11000000000000") as folder:
         (folder / "fit.json").write_text('{"status": "done"}')
-        assert not store.has("aa11")
+        assert not store.has("aa11000000000000")
         assert store.ids() == []
-    assert store.has("aa11")
-    assert (store.ids(), store.record("aa11")) == (["aa11"], {"status": "done"})
+    assert store.has("aa11000000000000")
+    assert (store.ids(), store.record("aa11000000000000")) == (["aa11000000000000"], {"status": "done"})
     assert list((store.root / ".tmp").iterdir()) == []
 
 
 def test_what_fails_while_writing_leaves_nothing(store):
     def stop_half_way() -> None:
-        with store.writing("aa11") as folder:
+        with store.writing("aa11000000000000") as folder:
             (folder / "fit.json").write_text("{}")
             raise RuntimeError("half way")
 
@@ -51,45 +51,95 @@ def test_what_fails_while_writing_leaves_nothing(store):
 
 
 def test_a_finished_fit_is_never_replaced(store):
-    put(store, "aa11")
-    before = (store.folder("aa11") / "fit.json").stat()
-    put(store, "aa11", status="failed")
-    assert store.record("aa11")["status"] == "done"
-    assert (store.folder("aa11") / "fit.json").stat() == before
+    put(store, "aa11000000000000")
+    before = (store.folder("aa11000000000000") / "fit.json").stat()
+    put(store, "aa11000000000000", status="failed")
+    assert store.record("aa11000000000000")["status"] == "done"
+    assert (store.folder("aa11000000000000") / "fit.json").stat() == before
 
 
 def test_a_fit_is_found_by_its_beginning(store):
-    put(store, "aa11")
-    put(store, "aa22")
-    assert store.find("aa1") == "aa11"
+    put(store, "aa11000000000000")
+    put(store, "aa22000000000000")
+    assert store.find("aa1") == "aa11000000000000"
     with pytest.raises(UserError, match="2 fits begin with 'aa' in .*; give more of the identity"):
         store.find("aa")
     with pytest.raises(UserError, match=r"no fit begins with 'bb' in .*store; `gpbench plan` lists"):
         store.find("bb")
 
 
-def test_a_damaged_record_says_so_and_retry_removes_it(project, gpbench):
+def test_a_damaged_record_says_so_and_retry_moves_it_aside(project, gpbench):
     store = Store(project / "store")
-    put(store, "aa11")
-    put(store, "bb22")
-    (store.folder("aa11") / "fit.json").write_text('{"status": ')
-    with pytest.raises(UserError, match=r"aa11/fit\.json is damaged \(.*\); `gpbench retry aa11` removes it"):
-        store.record("aa11")
-    assert "`gpbench retry aa11`" in gpbench("plan").err
-    assert gpbench("retry", "aa11").out == "1 fits cleared; the next run takes them up again\n"
-    assert store.ids() == ["bb22"]
+    put(store, "aa11000000000000")
+    put(store, "bb22000000000000")
+    (store.folder("aa11000000000000") / "fit.json").write_text('{"status": ')
+    with pytest.raises(UserError, match=r"aa110*/fit\.json is damaged \(.*\); `gpbench retry aa110*` moves it"):
+        store.record("aa11000000000000")
+    assert "`gpbench retry aa11000" in gpbench("plan").err
+    assert (
+        gpbench("retry", "aa11000000000000").out
+        == f"1 fit cleared (moved to {store.cleared}); the next run fits them again\n"
+    )
+    assert store.ids() == ["bb22000000000000"]
 
 
 def test_retry_clears_what_did_not_end_well(project, gpbench):
     store = Store(project / "store")
-    for fit_id, status in {"aa": "done", "bb": "failed", "cc": "diverged", "dd": "out-of-memory"}.items():
+    ids = [f"{name:0<16}" for name in ("aa", "bb", "cc", "dd", "ee")]
+    for fit_id, status in zip(ids, ("done", "failed", "diverged", "out-of-memory", "done"), strict=True):
         put(store, fit_id, status)
-    (store.root / "ee").mkdir()  # a folder without its record
-    assert gpbench("retry", "bb").out.startswith("1 fits cleared")
-    assert store.ids() == ["aa", "cc", "dd", "ee"]
+    (store.folder(ids[4]) / "fit.json").rename(store.folder(ids[4]) / "log.txt")  # a folder without its record
+    before = {fit_id: sorted(path.name for path in store.folder(fit_id).iterdir()) for fit_id in ids}
+    assert gpbench("retry", "bb").out.startswith("1 fit cleared")
+    assert store.ids() == [ids[0], *ids[2:]]
     assert gpbench("retry").out.startswith("3 fits cleared")
-    assert store.ids() == ["aa"]
-    assert list((store.root / ".tmp").iterdir()) == []
+    assert store.ids() == ids[:1]
+    aside = {path.name[:16]: sorted(file.name for file in path.iterdir()) for path in store.cleared.iterdir()}
+    assert aside == {fit_id: before[fit_id] for fit_id in ids[1:]}
+    put(store, ids[1], "failed")  # it fails again
+    assert gpbench("retry").out.startswith("1 fit cleared")
+    assert len(list(store.cleared.glob(f"{ids[1]}-*"))) == 2
+
+
+FOREIGN = {
+    "thesis": "folder",
+    "0123456789abcdef": "empty folder with the name of an identity",
+    "fedcba9876543210": "link to a folder that holds a fit",
+    "1111111111111111": "file with the name of an identity",
+    "notes.txt": "file",
+    "aa11": "folder with the beginning of an identity",
+}
+
+
+def test_retry_leaves_alone_what_gpbench_did_not_make(project, gpbench, tmp_path):
+    store, elsewhere = Store(project / "store"), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "fit.json").write_text('{"status": "failed"}')
+    store.root.mkdir()
+    for name, what in FOREIGN.items():
+        if what.startswith("link"):
+            (store.root / name).symlink_to(elsewhere)
+        elif "file" in what:
+            (store.root / name).write_text("mine")
+        else:
+            (store.root / name).mkdir()
+    (store.root / "thesis" / "fit.json").write_text('{"status": "failed"}')
+    before = sorted(store.root.rglob("*"))
+    assert store.ids() == []
+    assert gpbench("retry") == (0, "0 fits cleared; the next run fits them again\n", "")
+    assert gpbench("retry", "fedc").err.startswith("gpbench: no fit begins with 'fedc'")
+    assert sorted(store.root.rglob("*")) == before
+    assert (elsewhere / "fit.json").is_file()
+
+
+def test_retry_does_not_move_a_fit_with_foreign_files(project, gpbench):
+    store = Store(project / "store")
+    for fit_id in ("aa11" + 12 * "0", "bb22" + 12 * "0"):
+        put(store, fit_id, "failed")
+    (store.folder("bb22" + 12 * "0") / "analysis.ipynb").touch()
+    assert "bb22000000000000 holds analysis.ipynb, not made by gpbench; move it away" in gpbench("retry").err
+    assert len(store.ids()) == 2  # all of them or none
+    assert gpbench("retry", "aa").out.startswith("1 fit cleared")
 
 
 def test_groups_at_work(store):

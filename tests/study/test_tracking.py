@@ -209,7 +209,7 @@ def test_a_fit_that_was_retried_takes_the_place_of_its_failure(where):
     cell = planned(where, "noise_block=8")
     fit_id = spool(where, cell, 4, status="failed", reason="killed")
     tracking.drain(where)
-    Store(where.store).remove(fit_id)
+    Store(where.store).clear([fit_id])
     spool(where, cell, 4)
     tracking.drain(where)
     runs = [run for run in View(where).fits() if run.data.tags["gpbench.fit"] == fit_id]

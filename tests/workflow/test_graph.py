@@ -161,5 +161,5 @@ def test_a_failing_fit_fails_the_study_after_its_report(study):
     assert sorted(pd.read_parquet(folder / "scores.parquet")["status"]) == ["diverged", "done"]
     # a result as good as any: it is not fitted again, until someone asks for it
     assert ": 0 fits to run" in study.gpbench("plan", "--overrides", text)[1]
-    assert "1 fits cleared" in study.gpbench("retry")[1]
+    assert "1 fit cleared" in study.gpbench("retry")[1]
     assert jobs(study.snakemake("-n", overrides=text)[1])["fit"] == 1

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from gpbench.errors import count
 from gpbench.report import outline
 from gpbench.report.view import SCORED, UNMIXED, View
-from gpbench.report.writing import count, number
+from gpbench.report.writing import number
 
 
 def facts(view: View) -> list[tuple[str, str]]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pandas as pd
 
+from gpbench.errors import count
 from gpbench.evaluation.practical import DECIDED, ROPES
 from gpbench.report.statistics import COMPARISONS, complete_losses, posteriors
 from gpbench.report.view import View
-from gpbench.report.writing import Table, count
+from gpbench.report.writing import Table
 
 
 def bayes(view: View) -> Table:

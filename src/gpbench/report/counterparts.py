@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 
 from gpbench import config
+from gpbench.errors import count
 from gpbench.report import verdicts
 from gpbench.report.view import SCORED, View, describe_statuses
-from gpbench.report.writing import count
 from gpbench.study.cells import STUDY_KEYS
 
 CELL = ["method", "dataset"]

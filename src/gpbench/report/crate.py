@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from gpbench import config
-from gpbench.errors import UserError
+from gpbench.errors import UserError, count
 from gpbench.places import Places, write_aside
 from gpbench.report import citations, names
 from gpbench.report.view import View
-from gpbench.report.writing import count
 
 if TYPE_CHECKING:
     from rocrate.model.entity import Entity

@@ -14,12 +14,12 @@ from textwrap import fill
 
 import pandas as pd
 
-from gpbench.errors import UserError
+from gpbench.errors import UserError, count
 from gpbench.report import overall, statistics
 from gpbench.report.figures import write_figure
 from gpbench.report.tables import table
 from gpbench.report.view import View
-from gpbench.report.writing import count, to_markdown, write
+from gpbench.report.writing import to_markdown, write
 
 RUN = "uci_common"
 """The run that the README shows; of the other ones the scorecard says what they found."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from gpbench.errors import count
 from gpbench.evaluation.practical import DECIDED, ROPES
 from gpbench.report.view import View
-from gpbench.report.writing import count, number
+from gpbench.report.writing import number
 
 _OF = {"dataset": "method", "method": "data set"}
 

@@ -17,11 +17,12 @@ from typing import Any
 import pandas as pd
 
 from gpbench import config
+from gpbench.errors import count
 from gpbench.report import verdicts
 from gpbench.report.counterparts import Counterparts
 from gpbench.report.scorecard import ADDED, COLUMNS, SPREAD_NOTE, compare, printed, read_published, show, wanted
 from gpbench.report.view import View
-from gpbench.report.writing import Table, count, to_markdown, write
+from gpbench.report.writing import Table, to_markdown, write
 
 BUDGETS = ("smoke", "quick", "check", "paper")
 ALL = [*COLUMNS, *ADDED, "run", "command"]

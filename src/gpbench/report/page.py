@@ -16,13 +16,13 @@ import numpy as np
 import pandas as pd
 
 from gpbench import places
-from gpbench.errors import UserError
+from gpbench.errors import UserError, count
 from gpbench.report import about, chains, citations, names, outline, scorecard
 from gpbench.report.figures import FIGURES
 from gpbench.report.findings import basis, sentences
 from gpbench.report.statistics import COMPARISONS
 from gpbench.report.view import View
-from gpbench.report.writing import NOTE, Table, count, number, to_html, write
+from gpbench.report.writing import NOTE, Table, number, to_html, write
 
 
 @dataclass

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from gpbench.errors import UserError
+from gpbench.errors import UserError, count
 from gpbench.report.items import PUBLISHED, Named
 from gpbench.report.scorecard import read_published, scorecard, to_table
 from gpbench.report.view import View
-from gpbench.report.writing import Table, count, write, write_formats
+from gpbench.report.writing import Table, write, write_formats
 
 
 def write_item(view: View, item: Named, published: Path, folder: Path) -> list[Path]:

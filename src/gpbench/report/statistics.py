@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from gpbench.errors import count
 from gpbench.evaluation.compare import (
     complete,
     friedman,
@@ -25,7 +26,7 @@ from gpbench.evaluation.metrics import CLASSIFICATION, METRICS, REGRESSION, TASK
 from gpbench.evaluation.practical import DECIDED, ROPES, correlated_t_posterior, decision, signed_rank_posterior
 from gpbench.report.findings import to_markdown
 from gpbench.report.view import View
-from gpbench.report.writing import count, write
+from gpbench.report.writing import write
 
 ALPHA = 0.05
 

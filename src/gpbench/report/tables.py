@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from gpbench.errors import unknown
+from gpbench.errors import count, unknown
 from gpbench.evaluation.metrics import CLASSIFICATION, COUNTS, METRICS, REGRESSION
 from gpbench.report import bayes, chains, efficiency, more_tables, objectives, sizes
 from gpbench.report.findings import left_out
 from gpbench.report.statistics import COMPARISONS, compare, differences_to_best
 from gpbench.report.view import STATUSES, UNMIXED, View
-from gpbench.report.writing import Table, count, decimals, number, write_formats
+from gpbench.report.writing import Table, decimals, number, write_formats
 
 
 def scores(view: View, metric: str, tasks: tuple[str, ...], title: str) -> Table:

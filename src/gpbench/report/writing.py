@@ -146,11 +146,6 @@ def number(value: float, digits: int = 3) -> str:
     return f"{value:.{max(digits - 1 - _magnitude(value), 0)}f}"
 
 
-def count(n: int, noun: str) -> str:
-    """'1 data set', '2 data sets'."""
-    return f"{n} {noun}" + "s" * (n != 1)
-
-
 def decimals(spreads: pd.Series | np.ndarray, fallback: int = 3) -> int:
     """Decimals that show two significant digits of the typical spread, at least 0 and at most 4."""
     spreads = np.asarray(spreads, dtype=float)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import importlib
 import sys
 from pathlib import Path
@@ -70,12 +71,23 @@ def read_inputs(path: Path, names: list[str]) -> np.ndarray:
     import pandas as pd
 
     try:
-        frame = pd.read_csv(path)
+        with path.open(newline="", encoding="utf-8-sig") as stream:
+            reader = csv.reader(stream)
+            lines = [(reader.line_num, cells) for cells in reader if cells]
     except OSError as error:
         reason = error.strerror or error
         raise UserError(f"{path}: {reason}; give a CSV with the columns {', '.join(names)}") from None
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+    except (csv.Error, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not a CSV table: {error}") from error
+    if not lines:
+        raise UserError(f"{path} is not a CSV table: it is empty; give one with the columns {', '.join(names)}")
+    (_, header), *rows = lines
+    for line, cells in rows:
+        if len(cells) != len(header):
+            raise UserError(f"{path}, line {line}: {len(cells)} cells under a header of {len(header)} names")
+    frame = pd.DataFrame([cells for _, cells in rows], columns=header)
+    if repeated := sorted({name for name in names if header.count(name) > 1}):
+        raise UserError(f"{path}: columns {repeated} stand in the header more than once; leave out all but one")
     missing = [name for name in names if name not in frame.columns]
     if missing:
         raise UserError(f"{path}: columns {missing} are missing; the model needs {', '.join(names)}")

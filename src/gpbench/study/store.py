@@ -6,7 +6,10 @@
     store/.spool/<fit_id>   records that the tracker has not read yet
     store/.locks/<fit_id>   who is at work
 
-A finished fit appears by one rename. Nothing here knows what kind of fit it is.
+    store/.cleared/         fits that `gpbench retry` moved aside
+
+A finished fit appears by one rename. What else lies in the folder is not gpbench's, and is neither read nor moved.
+Nothing here knows what kind of fit it is.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -28,6 +32,12 @@ from gpbench.places import write_text
 
 FINAL = ("done", "diverged", "out-of-memory", "failed")
 """statuses that end a fit; `gpbench retry` clears all but done"""
+
+IDENTITY = re.compile("[0-9a-f]{16}")
+PARTS = re.compile(
+    r"fit\.json|(points|trace)\.parquet|(components|chain)\.npz|model\.(pt|pkl)|log\.txt|scores\.json|mixing-\w+\.json"
+)
+"""Names of the files that a fit's folder may hold."""
 
 
 class Store:
@@ -46,10 +56,16 @@ class Store:
         return (self.folder(fit_id) / "fit.json").is_file()
 
     def ids(self) -> list[str]:
-        """Identities of all finished fits."""
+        """Identities of all finished fits: folders (no links) with the name of an identity and a file of a fit."""
         if not self.root.is_dir():
             return []
-        return sorted(e.name for e in os.scandir(self.root) if e.is_dir() and not e.name.startswith("."))
+        folders = (e for e in os.scandir(self.root) if IDENTITY.fullmatch(e.name) and e.is_dir(follow_symlinks=False))
+        return sorted(e.name for e in folders if any(PARTS.fullmatch(name) for name in os.listdir(e)))
+
+    def foreign(self, fit_id: str) -> list[str]:
+        """Names in a fit's folder of what gpbench did not put there."""
+        with os.scandir(self.folder(fit_id)) as entries:
+            return sorted(e.name for e in entries if not (PARTS.fullmatch(e.name) and e.is_file(follow_symlinks=False)))
 
     def record(self, fit_id: str) -> dict[str, Any]:
         """fit.json of a finished fit; one line where it is absent or broken."""
@@ -59,7 +75,7 @@ class Store:
         except FileNotFoundError:
             raise UserError(f"no fit {fit_id!r} in {self.root}; `gpbench plan` lists a study's fits") from None
         except ValueError as error:
-            raise UserError(f"{path} is damaged ({error}); `gpbench retry {fit_id}` removes it") from error
+            raise UserError(f"{path} is damaged ({error}); `gpbench retry {fit_id}` moves it aside") from error
 
     def find(self, prefix: str) -> str:
         """The fit whose identity begins with `prefix`."""
@@ -171,9 +187,19 @@ class Store:
         """Ask the tracker to read this fit."""
         write_text(self.root / ".spool" / fit_id, "")
 
-    def remove(self, fit_id: str) -> None:
-        """Remove a fit by one rename, then delete it."""
-        trash = self.root / ".tmp" / f"{fit_id}-removed-{os.getpid()}"
-        trash.parent.mkdir(parents=True, exist_ok=True)
-        self.folder(fit_id).rename(trash)
-        shutil.rmtree(trash, ignore_errors=True)
+    def clear(self, fit_ids: list[str]) -> None:
+        """Move fits aside, each by one rename, to `.cleared`.
+
+        Raises UserError, and moves none, where a folder holds what gpbench did not put there."""
+        for fit_id in fit_ids:
+            if others := self.foreign(fit_id):
+                raise UserError(f"{self.folder(fit_id)} holds {', '.join(others)}, not made by gpbench; move it away")
+        for fit_id in fit_ids:
+            self.cleared.mkdir(exist_ok=True)
+            # the empty folder reserves a name; a rename takes its place
+            self.folder(fit_id).rename(tempfile.mkdtemp(prefix=f"{fit_id}-", dir=self.cleared))
+
+    @property
+    def cleared(self) -> Path:
+        """Where fits go that `gpbench retry` moves aside."""
+        return self.root / ".cleared"

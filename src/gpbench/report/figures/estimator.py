@@ -16,9 +16,9 @@ from matplotlib.figure import Figure
 from scipy.special import logsumexp
 from scipy.stats import loggamma
 
+from gpbench.errors import count
 from gpbench.report.figures.canvas import Look, empty, legend_of, panels, remark, say
 from gpbench.report.view import View
-from gpbench.report.writing import count
 
 GRID = ("grid_low", "grid_high", "grid_points")
 SETTINGS = ("approximation", "num_importance", *GRID, "lengthscale_shape", "lengthscale_rate")

@@ -14,9 +14,9 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from scipy.ndimage import gaussian_filter
 
+from gpbench.errors import count
 from gpbench.report.figures.canvas import empty, panels, remark, say
 from gpbench.report.view import UNMIXED, View
-from gpbench.report.writing import count
 
 CLASSES = ("#D55E00", "#0072B2")
 SHADES = LinearSegmentedColormap.from_list("classes", [CLASSES[0], "#FFFFFF", CLASSES[1]])

@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from gpbench.errors import count
 from gpbench.report.figures.canvas import Look, empty, looks_of, panels, remark, say
 from gpbench.report.statistics import COMPARISONS, compare
 from gpbench.report.view import View
-from gpbench.report.writing import count
 
 _COLUMNS = 3
 OPEN = {"fillstyle": "none", "alpha": 0.6}

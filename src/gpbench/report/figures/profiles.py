@@ -12,13 +12,13 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
+from gpbench.errors import count
 from gpbench.evaluation.compare import ranks
 from gpbench.evaluation.practical import ROPES
 from gpbench.evaluation.profiles import excess, pareto_front, profile
 from gpbench.report.figures.canvas import empty, legend, looks, panels, remark
 from gpbench.report.statistics import COMPARISONS, Comparison, complete_losses, rankable
 from gpbench.report.view import View
-from gpbench.report.writing import count
 
 _PROFILED = ("regression_mnll", "regression_rmse", "classification_mnll", "classification_error")
 _PRICED = ("regression_mnll", "classification_mnll")

@@ -7,11 +7,11 @@ import textwrap
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from gpbench.errors import count
 from gpbench.report.figures.canvas import empty, looks, panels, say
 from gpbench.report.findings import left_out
 from gpbench.report.statistics import COMPARISONS, compare
 from gpbench.report.view import View
-from gpbench.report.writing import count
 
 _SHOWN = ("all_mnll", "regression_mnll", "classification_mnll")
 
