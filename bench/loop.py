@@ -15,7 +15,8 @@ import torch
 
 from gpbench import places
 from gpbench.data.table import Table
-from gpbench.study import cells, training
+from gpbench.study.fitting import lightning_module
+from gpbench.study.planning import resolve
 
 STEPS, REPEATS = 1000, 7
 
@@ -26,7 +27,7 @@ def group() -> dict:
         f"methods=[svgp] datasets=[boston] splits=1 svgp.num_inducing=10 svgp.batch_size=20 svgp.steps={STEPS} "
         "trainer.checkpoint_seconds=1e9 trainer.eval_points=0"
     )
-    _, (cell,), _ = cells.resolve(places.find(), "default", words)
+    _, (cell,), _ = resolve.resolve(places.find(), "default", words)
     return {key: cell[key] for key in ("what", "how", "fits")}
 
 
@@ -38,12 +39,12 @@ def table() -> Table:
 
 def lightning_seconds(data: Table) -> float:
     with tempfile.TemporaryDirectory() as work:
-        return training.run(group(), data, Path(work))[0].seconds["train"]
+        return lightning_module.run(group(), data, Path(work))[0].seconds["train"]
 
 
 def bare_seconds(data: Table) -> float:
     with tempfile.TemporaryDirectory() as work:
-        fit = training.GradientFit(group(), data, Path(work), torch.device("cpu"))
+        fit = lightning_module.GradientFit(group(), data, Path(work), torch.device("cpu"))
         adam = torch.optim.Adam(fit.state.params.values(), lr=0.01, fused=True)
         positions = torch.as_tensor(np.random.default_rng(0).integers(0, 455, (STEPS, 1, 20)))
         noise = torch.zeros(1, 0, dtype=torch.float64)

@@ -22,7 +22,8 @@ from gpbench.data.table import Table
 from gpbench.methods import bsgp
 from gpbench.methods.base import State, TrainingSet
 from gpbench.streams import Key
-from gpbench.study import cells, training
+from gpbench.study.fitting import lightning_module
+from gpbench.study.planning import resolve
 
 ROWS, STEPS_A_TURN = (10_000, 100_000, 1_000_000), 50
 STATES, TEST_ROWS, KEY = 256, 1000, Key("bench", "bench", 0)
@@ -31,12 +32,12 @@ STATES, TEST_ROWS, KEY = 256, 1000, Key("bench", "bench", 0)
 def steps(rows: int, work: Path) -> Step:
     """A turn of a fit of so many training rows: one block of noise, and its steps."""
     words = "methods=[bsgp_1] datasets=[boston] splits=1 dtype=float64 trainer.log_points=1 trainer.eval_points=0"
-    _, (cell,), _ = cells.resolve(places.find(), "default", f"{words} noise_block={STEPS_A_TURN} bsgp_1.steps=100000")
+    _, (cell,), _ = resolve.resolve(places.find(), "default", f"{words} noise_block={STEPS_A_TURN} bsgp_1.steps=100000")
     group = {key: cell[key] for key in ("what", "how", "fits")}
     group["what"]["protocol"]["splits"] = {"scheme": "official", "train": rows}
     x = np.random.default_rng(0).standard_normal((rows + 1, DIM))
     table = Table(x, np.sin(x).sum(1, keepdims=True), [f"x{i}" for i in range(DIM)], ["y"])
-    fit, numbers = training.SamplerFit(group, table, work, torch.device("cpu")), count()
+    fit, numbers = lightning_module.SamplerFit(group, table, work, torch.device("cpu")), count()
 
     def turn() -> None:
         for _ in range(STEPS_A_TURN):

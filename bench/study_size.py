@@ -24,9 +24,11 @@ import yaml
 
 from gpbench import places, streams
 from gpbench.evaluation.pointwise import pointwise
-from gpbench.evaluation.predictive import GaussianMixture
 from gpbench.places import Places
-from gpbench.study import collect, costing, plan, store
+from gpbench.predictive.distributions import GaussianMixture
+from gpbench.study.planning import estimate, plan
+from gpbench.study.results import collect
+from gpbench.study.storage import store
 
 METHODS = ("svgp", "dsvi", "dgp_rff", "exact_gp", "sgpr", "fitc", "fitc_svgp", "aep", "dnn", "bnn")
 RATES = (0.001, 0.003, 0.01, 0.03)
@@ -126,7 +128,7 @@ def stages(where: Places) -> Iterator[Stage]:
     folder = where.results / "size"
     made = plan.make(where, "size")
     yield Stage("plan", lambda: plan.make(where, "size"))
-    yield Stage("cost", lambda: costing.lines(costing.Estimate(made, everything=True)))
+    yield Stage("cost", lambda: estimate.lines(estimate.Estimate(made, everything=True)))
     yield Stage("freeze", lambda: plan.freeze(made, where))
     yield Stage("collect, scoring all", lambda: collect.collect(where, "size"))
     yield Stage("collect again", lambda: collect.collect(where, "size"))

@@ -6,23 +6,23 @@ import numpy as np
 
 from cases import CONF
 from gpbench import config
+from gpbench.config.schema import Dataset
 from gpbench.data import prepare, protocols, table
 from gpbench.places import Places
-from gpbench.schema import Dataset
-from gpbench.study import training
+from gpbench.study.fitting import lightning_module
 
 TRAINER = {"device": "cpu", "threads": 1, "checkpoint_seconds": 1e9, "max_minutes": None}
 
 
 def fit(
     places: Places, work, name: str, splits: list[int], steps: int, module: str, protocol: str, dtype: str, **hyper
-) -> list[training.Outcome]:
+) -> list[lightning_module.Outcome]:
     """Finished fits of one method with settings `hyper` (else its defaults) on some splits of data set `name`."""
     dataset = config.compose(CONF, "dataset", name)
     prepare.ensure(dataset, places)
     data = table.load(places.prepared_file(name), dataset.md5)
     method = {"module": f"gpbench.methods.{module}"} | hyper
-    outcomes = training.run(_group(dataset, splits, steps, method, protocol, dtype), data, work)
+    outcomes = lightning_module.run(_group(dataset, splits, steps, method, protocol, dtype), data, work)
     assert {outcome.status for outcome in outcomes} == {"done"}
     return outcomes
 
@@ -40,12 +40,12 @@ def _group(dataset: Dataset, splits: list[int], steps: int, method: dict, protoc
     return {"what": what, "how": TRAINER | {"log_points": 2, "eval_points": 0}, "fits": fits}
 
 
-def scores(outcomes: list[training.Outcome], scaled: bool = False) -> np.ndarray:
+def scores(outcomes: list[lightning_module.Outcome], scaled: bool = False) -> np.ndarray:
     """Mean log density and RMSE (error rate of classes) a fit `[fits, 2]`; scaled: of standardised targets."""
     return np.array([_score(outcome, scaled) for outcome in outcomes])
 
 
-def _score(outcome: training.Outcome, scaled: bool) -> tuple[float, float]:
+def _score(outcome: lightning_module.Outcome, scaled: bool) -> tuple[float, float]:
     points = outcome.points
     if "modal" in points:
         return points["log_density"].mean(), (points["modal"] != points["y"]).mean()

@@ -10,12 +10,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gpbench import config, schema
+from gpbench import config
+from gpbench.config import schema
 from gpbench.data import protocols
 from gpbench.data.table import Table
 from gpbench.methods.base import ClosedFormMethod
-from gpbench.study import cells, predict
-from gpbench.study.predict import Outcome
+from gpbench.study.fitting import fold
+from gpbench.study.fitting.fold import Outcome
+from gpbench.study.planning import resolve
 from projects import REPOSITORY
 
 CONF = REPOSITORY / "conf"
@@ -110,7 +112,7 @@ def cell(
         classes=[str(c) for c in range(CLASSES[task])],
     )
     sizes = schema.Sizes(STEPS, STEPS, STEPS)
-    return cells._cell(
+    return resolve._cell(
         schema.Study("conformance", "", [name], [dataset.name], dtype=dtype, noise_block=BLOCK, splits=SPLITS),
         composed(conf, "method", name, small),
         dataset,
@@ -150,7 +152,7 @@ class Case:
         self.name, self.task, self.folders = name, task, folders
         self.table, self.conf, self.protocol = data or table(task), conf, protocol
         self.cell = self.of_dtype("float64")
-        self.method = predict.method(self.cell["what"])
+        self.method = fold.method(self.cell["what"])
         self.closed_form = isinstance(self.method, ClosedFormMethod)
 
     def of_dtype(self, dtype: str) -> dict:
@@ -184,9 +186,9 @@ class Case:
         return [self.fit(group(self.cell, split))[0] for split in range(SPLITS)]
 
     @functools.cached_property
-    def fold(self) -> predict.Fold:
+    def fold(self) -> fold.Fold:
         """Split 0, whose size is that of the planner."""
-        return predict.fold(self.cell["what"], self.table, 0, 0)
+        return fold.fold(self.cell["what"], self.table, 0, 0)
 
     def answer(self, outcome: Outcome, x: np.ndarray):
         """Predictive of split 0 at scaled inputs x `[T, D]`, by the fitted model, as `gpbench predict` asks it."""

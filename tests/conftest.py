@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from gpbench import cli
+from gpbench.cli import main
 from projects import copy_project
 
 # what moves the places of a project; a test must not see the developer's own
@@ -64,7 +64,7 @@ def gpbench(project: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., A
 
     def run(*words: str) -> Answer:
         capfd.readouterr()
-        code = cli.main(list(words))
+        code = main.main(list(words))
         return Answer(code, *capfd.readouterr())
 
     return run

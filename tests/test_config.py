@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from gpbench import config
-from gpbench.config import MethodConfig, compose, split_overrides
+from gpbench.config.compose import MethodConfig, compose, split_overrides
 from gpbench.errors import UserError
 from projects import REPOSITORY
 
@@ -42,7 +42,8 @@ def test_config_yaml_composes_the_groups():
 def test_everything_composes_and_plans_without_torch(project):
     program = (
         "import sys, time; started = time.perf_counter(); from pathlib import Path\n"
-        "from gpbench import cli, config\n"
+        "from gpbench import config\n"
+        "from gpbench.cli import main as cli\n"
         "items = list(Path('conf').glob('*/*.yaml'))\n"
         "for p in items: config.compose(Path('conf'), p.parent.name, p.stem)\n"
         "assert cli.main(['plan']) == 0 and cli.main(['status']) == 0\n"

@@ -2,9 +2,9 @@
 
 import re
 
-from gpbench.cli import parser
-from gpbench.reference import reference
-from gpbench.report import documents
+from gpbench.cli.main import parser
+from gpbench.config.reference import reference
+from gpbench.report.export import documents
 from projects import REPOSITORY
 
 

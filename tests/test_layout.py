@@ -24,9 +24,9 @@ def test_imports_go_one_way():
 
 def test_closed_form_methods_run_without_torch():
     program = (
-        "import sys, gpbench.study.closed_form, gpbench.methods.linear, gpbench.methods.gradient_boosting\n"
+        "import sys, gpbench.study.fitting.closed_form, gpbench.methods.linear, gpbench.methods.gradient_boosting\n"
         "import gpbench.methods.constant, gpbench.methods.svm, gpbench.methods.simple_mkl\n"
-        "import gpbench.study.collect, gpbench.evaluation.metrics\n"
+        "import gpbench.study.results.collect, gpbench.evaluation.metrics\n"
         "sys.exit(f'imported: {found}' if (found := {'torch', 'lightning', 'mlflow'} & set(sys.modules)) else 0)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

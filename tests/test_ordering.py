@@ -12,8 +12,8 @@ from cases import cell, group
 from gpbench.data.table import Table
 from gpbench.evaluation.metrics import METRICS, score
 from gpbench.evaluation.pointwise import pointwise
-from gpbench.evaluation.predictive import GaussianMixture
-from gpbench.study import predict
+from gpbench.predictive.distributions import GaussianMixture
+from gpbench.study.fitting import fold as predict
 
 PROPER = ("mnll", "mnll_scaled", "rmse", "rmse_scaled", "smse", "msll", "crps")
 NOISE_SD = 0.5

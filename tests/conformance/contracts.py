@@ -12,10 +12,10 @@ import torch
 
 from cases import SPLITS, STEPS, YARDSTICK, Case, assert_close, assert_same, changed, group, mnll
 from gpbench import streams
-from gpbench.evaluation.counts import Counts
-from gpbench.evaluation.predictive import GaussianMixture
 from gpbench.methods.base import SamplerMethod
-from gpbench.study import predict, training
+from gpbench.predictive.counts import Counts
+from gpbench.predictive.distributions import GaussianMixture
+from gpbench.study.fitting import fold, lightning_module
 
 STANDARD_ERRORS = 6.0
 CRASH = 45
@@ -75,7 +75,7 @@ def raise_crash() -> None:
 
 def before_step(case: Case, patch: pytest.MonkeyPatch, chosen: int, action) -> None:
     """Call `action(fit)` before one step of every fit."""
-    family = training.SamplerFit if isinstance(case.method, SamplerMethod) else training.GradientFit
+    family = lightning_module.SamplerFit if isinstance(case.method, SamplerMethod) else lightning_module.GradientFit
     advance = family.advance
 
     def interrupted(fit, batch, noise, step):
@@ -147,9 +147,9 @@ def order_of_rows_matters(case: Case, permuted) -> str:
 
 
 def starting_params(case: Case, data) -> dict[str, torch.Tensor]:
-    folds = [predict.fold(case.cell["what"], data, 0, 0)]
-    train = training.training_set(data, folds, torch.float64, torch.device("cpu"))
-    return predict.method(case.cell["what"]).init(train, [folds[0].key]).params
+    folds = [fold.fold(case.cell["what"], data, 0, 0)]
+    train = lightning_module.training_set(data, folds, torch.float64, torch.device("cpu"))
+    return fold.method(case.cell["what"]).init(train, [folds[0].key]).params
 
 
 def test_rows_change_no_fitted_quantity(case: Case) -> None:
@@ -193,8 +193,8 @@ def needs_steps(case: Case) -> None:
 
 def noise_size(case: Case, rows: int) -> int:
     """Normals of one step; asked after `init`, which some samplers need for it."""
-    method = predict.method(case.cell["what"])
-    train = training.training_set(case.table, [case.fold], torch.float64, torch.device("cpu"))
+    method = fold.method(case.cell["what"])
+    train = lightning_module.training_set(case.table, [case.fold], torch.float64, torch.device("cpu"))
     method.init(train, [case.fold.key])
     return method.noise_size(rows)
 

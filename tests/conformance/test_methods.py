@@ -9,7 +9,7 @@ from gpbench import config
 from gpbench.data import table as tables
 from gpbench.errors import UserError
 from gpbench.places import Places
-from gpbench.study import cells as resolving
+from gpbench.study.planning import resolve as resolving
 
 CASES = every_case(CONF)
 

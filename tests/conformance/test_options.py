@@ -12,7 +12,7 @@ from contracts import (
 )
 
 from cases import Case
-from gpbench.study import predict
+from gpbench.study.fitting import fold
 
 OPTIONS = [
     ("svgp", "regression", {"ard": False, "separate": "kernels", "natural_gradients": True}),
@@ -43,7 +43,7 @@ def case(request, tmp_path_factory):
     for part in ("cell", "single"):
         what = getattr(made, part)["what"]
         setattr(made, part, getattr(made, part) | {"what": what | {"method": what["method"] | options}})
-    made.method = predict.method(made.cell["what"])
+    made.method = fold.method(made.cell["what"])
     return made
 
 

@@ -86,5 +86,5 @@ def test_the_command_line_fits_it(python_path, project):
     record = json.loads((project / "store" / answer["fit_id"] / "fit.json").read_text())
     assert record["what"]["method"] == {"module": f"{NAME}.method", "neighbours": 7}
     # its code is part of what it is, and so is the code of the helpers it imports
-    assert {f"{NAME}.method", "gpbench.evaluation.predictive"} <= set(record["what"]["code"])
+    assert {f"{NAME}.method", "gpbench.predictive.distributions"} <= set(record["what"]["code"])
     assert "scipy" in record["what"]["versions"]

@@ -9,7 +9,8 @@ import pytest
 from contracts import CONTRACTS
 
 from cases import Case
-from gpbench import cli, config, methods
+from gpbench import config, methods
+from gpbench.cli import main
 from plugins import install
 
 PYPROJECT = """
@@ -28,7 +29,7 @@ def plugin(tmp_path_factory) -> Path:
     (root / "newcomer").mkdir()
     (root / "newcomer" / "__init__.py").touch()
     (root / "pyproject.toml").write_text(PYPROJECT)
-    assert cli.main(["new", "method", "evidence", "--out", str(root / "newcomer")]) == 0
+    assert main.main(["new", "method", "evidence", "--out", str(root / "newcomer")]) == 0
     return root
 
 

@@ -1,6 +1,6 @@
 """Catalogue entries made up for tests."""
 
-from gpbench.schema import Dataset, Source
+from gpbench.config.schema import Dataset, Source
 
 
 def entry(source: dict | None = None, **changes) -> Dataset:

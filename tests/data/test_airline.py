@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from entries import entry
 
-from gpbench.data import airline, sources
+from gpbench.data.readers import airline, read
 from gpbench.errors import UserError
 
 EXPO = ["2008.csv.bz2", "plane-data.csv"]
@@ -36,7 +36,7 @@ def folder(tmp_path):
 
 
 def test_features_and_both_targets(folder):
-    made = sources.read(flights(["delayed"], EXPO), folder)
+    made = read.read(flights(["delayed"], EXPO), folder)
     assert made.input_names == airline.NAMES
     assert made.inputs.tolist() == [
         [10, 810, 116, 20 * 60 + 3, 22 * 60 + 11, 4, 3, 1],
@@ -44,7 +44,7 @@ def test_features_and_both_targets(folder):
         [10, 300, 50, 1440, 59, 3, 30, 4],
     ]
     assert made.targets.tolist() == [[0], [1], [1]]
-    assert sources.read(flights(["delay"], EXPO), folder).targets.tolist() == [[-14], [2], [61]]
+    assert read.read(flights(["delay"], EXPO), folder).targets.tolist() == [[-14], [2], [61]]
 
 
 def test_both_forms_give_the_same_arrays(folder):
@@ -53,19 +53,19 @@ def test_both_forms_give_the_same_arrays(folder):
     order = dict(zip(airline.EXPO, (0, 1, 2, 3, 4, 6, 8, 7), strict=True))
     columns = {name: np.array([f[place] for f in whole], np.int16) for name, place in order.items()}
     np.savez(folder / "flights.npz", plane_year=np.array([years[f[5]] for f in whole], np.int16), **columns)
-    one, two = (sources.read(flights(["delay"], files), folder) for files in (["flights.npz"], EXPO))
+    one, two = (read.read(flights(["delay"], files), folder) for files in (["flights.npz"], EXPO))
     assert one.md5 == two.md5
 
 
 def test_what_cannot_be_read(folder):
     with pytest.raises(UserError, match=r"flights\.npz is missing; run `gpbench data fetch mine`"):
-        sources.read(flights(["delay"], ["flights.npz"]), folder)
+        read.read(flights(["delay"], ["flights.npz"]), folder)
     (folder / "flights.npz").write_bytes(b"PK\3\4")
     with pytest.raises(UserError, match=r"flights\.npz cannot be read: "):
-        sources.read(flights(["delay"], ["flights.npz"]), folder)
+        read.read(flights(["delay"], ["flights.npz"]), folder)
     (folder / EXPO[0]).write_bytes(bz2.compress(b"Month,Year\n1,2008\n"))
     with pytest.raises(UserError, match=r"2008\.csv\.bz2 or .* cannot be read: "):
-        sources.read(flights(["delay"], EXPO), folder)
+        read.read(flights(["delay"], EXPO), folder)
 
 
 @pytest.mark.parametrize(
@@ -82,13 +82,13 @@ def test_values_that_no_flight_has(folder, column, value, said):
     table.loc[1, column] = value
     (folder / EXPO[0]).write_bytes(bz2.compress(table.to_csv(index=False).encode()))
     with pytest.raises(UserError, match=said):
-        sources.read(flights(["delay"], EXPO), folder)
+        read.read(flights(["delay"], EXPO), folder)
 
 
 def test_aircraft_that_cannot_be(folder):
     (folder / EXPO[1]).write_text("tailnum,year\nN1,1998\nN2,2099\n")
     with pytest.raises(UserError, match=r"plane_year is 2099.0 in flight 1 "):
-        sources.read(flights(["delay"], EXPO), folder)
+        read.read(flights(["delay"], EXPO), folder)
     (folder / EXPO[1]).write_text("tailnum,year\nN1,1998\nN1,1999\n")
     with pytest.raises(UserError, match="the tail number N1 stands there twice"):
-        sources.read(flights(["delay"], EXPO), folder)
+        read.read(flights(["delay"], EXPO), folder)

@@ -7,7 +7,7 @@ import pytest
 from entries import entry
 
 from gpbench import config
-from gpbench.data import sources
+from gpbench.data.readers import read as sources
 from gpbench.data.table import Table, check
 from gpbench.errors import UserError
 from projects import REPOSITORY

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from entries import entry
 
-from gpbench.data import sources
+from gpbench.data.readers import read as sources
 from gpbench.data.table import Table
 from gpbench.errors import UserError
 

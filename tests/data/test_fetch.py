@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from zc.lockfile import LockFile
 
-from gpbench.data import download
-from gpbench.data.fetch import fetch, pin, pins, state, verify
+from gpbench.config.schema import Upstream
+from gpbench.data.raw import download
+from gpbench.data.raw.fetch import fetch, pin, pins, state, verify
 from gpbench.errors import UserError
-from gpbench.schema import Upstream
 from web import CONTENT, ITEM, entry, left_behind, pin_only, serve, status, whole
 
 OTHER = CONTENT.replace(b"10", b"11")
@@ -148,7 +148,7 @@ def test_two_processes_download_once(project, web):
         whole(CONTENT)(request)
 
     pin_only(project, entry(CONTENT, web.on("/rows.data", slow)))
-    program = f"from gpbench import places; from gpbench.data.fetch import fetch; fetch([{ITEM!r}], places.find())"
+    program = f"from gpbench import places; from gpbench.data.raw.fetch import fetch; fetch([{ITEM!r}], places.find())"
     both = [subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True) for _ in range(2)]
     ready, *_ = select.select([process.stderr for process in both], [], [], 20)
     assert [stream.readline() for stream in ready] == [f"gpbench: waiting for another process that works on {ITEM}\n"]

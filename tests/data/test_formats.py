@@ -7,9 +7,9 @@ import openpyxl
 import pytest
 from entries import entry
 
-from gpbench.data import formats, sources
+from gpbench.config.schema import Source
+from gpbench.data.readers import formats, read
 from gpbench.errors import UserError
-from gpbench.schema import Source
 
 
 def sheet(path, rows):
@@ -24,26 +24,26 @@ def sheet(path, rows):
 def test_a_sheet_by_name_without_the_empty_cells_at_its_end(tmp_path):
     sheet(tmp_path / "file.xlsx", [["a", "y", None], [1, 2.5, ""], [], [3, 4, None]])
     source = {"kind": "excel", "files": ["file.xlsx"], "sheet": "second", "header": "line"}
-    made = sources.read(entry(source), tmp_path)
+    made = read.read(entry(source), tmp_path)
     assert (made.inputs.tolist(), made.targets.tolist()) == ([[1], [3]], [[2.5], [4]])
     with pytest.raises(UserError, match=r"file\.xlsx cannot be read as an Excel file: .*third"):
-        sources.read(entry(source | {"sheet": "third"}), tmp_path)
+        read.read(entry(source | {"sheet": "third"}), tmp_path)
     sheet(tmp_path / "file.xlsx", [["a", "y"], [1, 2], [3, "four"]])
     with pytest.raises(UserError, match=r"file\.xlsx, sheet second, row 3, column 'y': 'four' is not a finite"):
-        sources.read(entry(source), tmp_path)
+        read.read(entry(source), tmp_path)
 
 
 @pytest.mark.parametrize("name", ["file.xls", "file.xlsx"])
 def test_a_damaged_sheet(tmp_path, name):
     (tmp_path / name).write_bytes(b"PK\3\4 not really")
     with pytest.raises(UserError, match=rf"{name} cannot be read as an Excel file"):
-        sources.read(entry({"kind": "excel", "files": [name]}), tmp_path)
+        read.read(entry({"kind": "excel", "files": [name]}), tmp_path)
 
 
 @pytest.mark.parametrize("name", ["file.xls", "file.rda"])
 def test_a_missing_binary_file(tmp_path, name):
     with pytest.raises(UserError, match=rf"{name} is missing; run `gpbench data fetch`"):
-        sources.read(entry({"kind": "excel" if "xls" in name else "r", "files": [name]}), tmp_path)
+        read.read(entry({"kind": "excel" if "xls" in name else "r", "files": [name]}), tmp_path)
 
 
 def test_a_damaged_r_file(tmp_path):
@@ -63,13 +63,13 @@ def test_idx_images_and_labels(tmp_path):
     (tmp_path / "labels").write_bytes(idx(labels))
     pair = ["images.gz", "labels"]
     about = {"task": "binary", "classes": ["a", "b"]}
-    made = sources.read(entry({"kind": "idx", "files": [*pair, *pair]}, **about), tmp_path)
+    made = read.read(entry({"kind": "idx", "files": [*pair, *pair]}, **about), tmp_path)
     assert made.inputs.dtype == np.uint8
     assert made.inputs.tolist() == 2 * images.reshape(3, 8).tolist()
     assert made.targets[:, 0].tolist() == [1, 0, 1, 1, 0, 1]
     (tmp_path / "labels").write_bytes(idx(labels[:2]))
     with pytest.raises(UserError, match=r"images\.gz has 3 images, .*labels 2 labels"):
-        sources.read(entry({"kind": "idx", "files": pair}, **about), tmp_path)
+        read.read(entry({"kind": "idx", "files": pair}, **about), tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,13 @@ import pytest
 
 from cases import CONF, Case, group
 from gpbench import config, places
+from gpbench.config.schema import Protocol
 from gpbench.data import protocols
-from gpbench.data.protocols import Protocol, freeze, num_splits, sizes, split_rows
+from gpbench.data.protocols import freeze, num_splits, sizes, split_rows
 from gpbench.data.table import Table
 from gpbench.errors import UserError
-from gpbench.study import cells as resolving
-from gpbench.study import predict
+from gpbench.study.fitting import fold as predict
+from gpbench.study.planning import resolve as resolving
 
 BLOCKS, ALL, BALANCED, COMMON = (
     config.compose(CONF, "protocol", name)

@@ -7,9 +7,10 @@ import pytest
 from scipy import stats
 from scipy.special import expit, ndtr, ndtri
 
-from gpbench.config import compose, options
-from gpbench.data import latent_gp, reproducible, simulated, statistics, table
+from gpbench.config.compose import compose, options
+from gpbench.data import summary, table
 from gpbench.data.prepare import prepare
+from gpbench.data.simulated import generators, latent_gp, reproducible
 from gpbench.errors import UserError
 from gpbench.places import Places
 from projects import REPOSITORY
@@ -29,7 +30,7 @@ def kernel(x: np.ndarray, lengthscales: np.ndarray, variance: float) -> np.ndarr
 
 
 def blocks(name: str) -> list[tuple[np.ndarray, np.ndarray]]:
-    x, targets, _ = simulated.draw(name)
+    x, targets, _ = generators.draw(name)
     return list(zip(np.split(x, 10), np.split(targets, 10), strict=True))
 
 
@@ -70,17 +71,17 @@ def test_latent_values_are_those_of_the_covariance_behind_them(name):
 
 
 def test_the_same_inputs_and_latent_values_over_likelihoods():
-    sets = [simulated.draw(f"{likelihood}_100_2") for likelihood in LIKELIHOODS]
+    sets = [generators.draw(f"{likelihood}_100_2") for likelihood in LIKELIHOODS]
     for x, targets, names in sets[1:]:
         assert np.array_equal(x, sets[0][0])
         assert np.array_equal(targets[:, 1:], sets[0][1][:, 1:])
         assert names == ["x1", "x2"]
     assert len({x.tobytes() for x in np.split(sets[0][0], 10)}) == 10
-    assert not np.array_equal(sets[0][0][:100], simulated.draw("lrg_400_2")[0][:100])
+    assert not np.array_equal(sets[0][0][:100], generators.draw("lrg_400_2")[0][:100])
 
 
 def test_parameters_of_filippone2013():
-    _, targets, _ = simulated.draw("vlt_100_10")
+    _, targets, _ = generators.draw("vlt_100_10")
     log_lengthscales = targets[::100, 2:-1].ravel()
     assert (log_lengthscales.min() >= -3, log_lengthscales.max() <= -1) == (True, True)
     assert stats.kstest(log_lengthscales, stats.uniform(-3, 2).cdf).pvalue > 0.01
@@ -89,7 +90,7 @@ def test_parameters_of_filippone2013():
 
 def test_parameters_of_filippone2014():
     for d, expected in ((2, 0.35), (10, 0.35 * np.sqrt(5))):
-        _, targets, _ = simulated.draw(f"probit_50_{d}")
+        _, targets, _ = generators.draw(f"probit_50_{d}")
         np.testing.assert_allclose(np.exp(targets[:, 2:-1]), expected, rtol=1e-8)
         np.testing.assert_allclose(np.exp(targets[:, -1]), 2.08, rtol=1e-8)
 
@@ -98,7 +99,7 @@ def test_targets_follow_their_likelihoods():
     """Through the distribution function of each given f, which makes them uniform (of a discrete one at random)."""
     rng = np.random.default_rng(0)
     for likelihood in LIKELIHOODS:
-        _, targets, _ = simulated.draw(f"{likelihood}_100_10")
+        _, targets, _ = generators.draw(f"{likelihood}_100_10")
         y, f = targets[:, 0], targets[:, 1]
         if likelihood == "vlt":
             below = above = stats.norm(0, np.exp(f)).cdf(y)
@@ -116,7 +117,7 @@ def test_targets_follow_their_likelihoods():
 def test_classes_of_probit_sets_are_balanced_and_follow_f():
     for _, targets in blocks("probit_50_2"):
         assert np.bincount(targets[:, 0].astype(int)).tolist() == [25, 25]
-    targets = simulated.draw("probit_50_10")[1]
+    targets = generators.draw("probit_50_10")[1]
     means = [targets[targets[:, 0] == label, 1].mean() for label in (0, 1)]
     assert means[1] - means[0] > 1
 
@@ -143,7 +144,7 @@ def test_preparing_gives_the_pinned_arrays(name, tmp_path):
     stored = table.load(where.prepared_file(name), dataset.md5)
     assert stored.target_names == ["y", *dataset.truth]
     assert stored.targets.dtype == np.float64
-    found = statistics.statistics(stored, dataset)
+    found = summary.statistics(stored, dataset)
     assert found["targets"] == 1
     assert len(found["target_mean"]) == (not dataset.classes)
     every = np.split(stored.targets[:, 0], 10)

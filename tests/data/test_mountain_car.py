@@ -5,10 +5,10 @@ import itertools
 import numpy as np
 import pytest
 
-from gpbench.config import compose
-from gpbench.data import mountain_car as car
-from gpbench.data import simulated
+from gpbench.config.compose import compose
 from gpbench.data.prepare import prepare
+from gpbench.data.simulated import generators
+from gpbench.data.simulated import mountain_car as car
 from gpbench.places import Places
 from projects import REPOSITORY
 
@@ -21,7 +21,7 @@ def learned():
 @pytest.fixture(scope="module")
 def surface():
     """Cost-to-go `[100, 100]` with the positions and velocities of its grid."""
-    x, y, names = simulated.draw("mountain_car")
+    x, y, names = generators.draw("mountain_car")
     assert (x.shape, y.shape, names) == ((10_000, 2), (10_000,), ["position", "velocity"])
     grid = x.reshape(100, 100, 2)
     return y.reshape(100, 100), grid[:, 0, 0], grid[0, :, 1]

@@ -11,8 +11,9 @@ import pytest
 from sklearn.model_selection import KFold, train_test_split
 
 from gpbench import config
+from gpbench.config.schema import Protocol, Splits
 from gpbench.data import protocols
-from gpbench.data.protocols import Splits, freeze, sizes, split_rows
+from gpbench.data.protocols import freeze, sizes, split_rows
 from gpbench.errors import UserError
 from projects import REPOSITORY
 
@@ -28,11 +29,11 @@ BOSTON, ENERGY, WINE, MNIST, COAL, AIRLINE, SPAM = (
 
 
 @functools.cache
-def repository(name: str) -> protocols.Protocol:
+def repository(name: str) -> Protocol:
     return config.compose(CONF, "protocol", name)
 
 
-def protocol(name: str, **splits) -> protocols.Protocol:
+def protocol(name: str, **splits) -> Protocol:
     """A protocol of the repository with other rules of splitting."""
     plain = repository(name)
     return dataclasses.replace(plain, splits=dataclasses.replace(plain.splits, **splits))

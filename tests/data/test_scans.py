@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gpbench.data import scans
+from gpbench.data.simulated import scans
 
 SETS = {"modalities": (scans.MODALITIES, "T2"), "regions": (scans.REGIONS, "occipital")}
 

@@ -4,16 +4,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gpbench.config import compose
-from gpbench.data import simulated, table
+from gpbench.config.compose import compose
+from gpbench.data import table
 from gpbench.data.prepare import prepare
+from gpbench.data.simulated import generators
 from gpbench.errors import UserError
 from gpbench.places import Places
 from projects import REPOSITORY
 
 
 def test_composed_bumps_follow_their_law():
-    x, y, names = simulated.draw("composed_bumps")
+    x, y, names = generators.draw("composed_bumps")
     assert (x.shape, y.shape, names) == ((550, 1), (550,), ["x"])
     assert stats.kstest(x[:, 0], stats.uniform(-2, 4).cdf).pvalue > 0.01
     inner = 2 * x[:, 0] * np.exp(-(x[:, 0] ** 2))
@@ -24,12 +25,12 @@ def test_composed_bumps_follow_their_law():
 
 def test_the_bump_peaks_where_its_derivative_vanishes():
     # h'(x) = 2 (1 - 2 x^2) exp(-x^2) is 0 at 1 / sqrt 2, where h = sqrt(2 / e)
-    assert simulated.bump(np.array(0.5**0.5)) == pytest.approx((2 / np.e) ** 0.5)
-    assert simulated.bump(np.array(-0.3)) == -simulated.bump(np.array(0.3))
+    assert generators.bump(np.array(0.5**0.5)) == pytest.approx((2 / np.e) ** 0.5)
+    assert generators.bump(np.array(-0.3)) == -generators.bump(np.array(0.3))
 
 
 def test_numbers_are_the_same_each_time_and_have_nine_decimals():
-    one, other = simulated.draw("composed_bumps"), simulated.draw("composed_bumps")
+    one, other = generators.draw("composed_bumps"), generators.draw("composed_bumps")
     for a, b in zip(one[:2], other[:2], strict=True):
         assert np.array_equal(a, b)
         assert np.array_equal(a, a.round(9))
@@ -47,4 +48,4 @@ def test_preparing_gives_the_pinned_arrays(tmp_path):
 
 def test_an_unknown_generator_is_one_line():
     with pytest.raises(UserError, match="unknown simulated data set 'composed_bump'.*did you mean 'composed_bumps'"):
-        simulated.draw("composed_bump")
+        generators.draw("composed_bump")

@@ -10,12 +10,14 @@ import pandas as pd
 import pytest
 import yaml
 
-from gpbench.config import compose, options
-from gpbench.data import formats, sources, statistics, table
+from gpbench.config.compose import compose, options
+from gpbench.config.schema import Source
+from gpbench.data import summary, table
 from gpbench.data.prepare import prepare
+from gpbench.data.readers import formats
+from gpbench.data.readers import read as sources
 from gpbench.data.table import Table
 from gpbench.places import Places
-from gpbench.schema import Source
 from projects import REPOSITORY
 
 CONF = REPOSITORY / "conf"
@@ -112,7 +114,7 @@ def check(name: str, made: Table) -> None:
     assert made.inputs.shape == (dataset.rows, dataset.columns)
     assert made.md5 == dataset.md5
     assert made.target_names == dataset.source.targets
-    statistics.check(statistics.statistics(made, dataset), dataset)
+    summary.check(summary.statistics(made, dataset), dataset)
     assert set(dataset.units) <= {*made.input_names, *made.target_names}
 
 
@@ -195,7 +197,7 @@ def test_the_literature_s_indices_name_the_columns(raw):
 # VmHWM starts anew with a program; ru_maxrss would still hold what the process that started it had
 MEASURE = """
 import sys
-from gpbench import cli
+from gpbench.cli import main as cli
 code = cli.main(["data", "prepare", sys.argv[1]])
 if sys.platform == "linux":
     print(next(int(line.split()[1]) // 1024 for line in open("/proc/self/status") if line.startswith("VmHWM")))

@@ -9,11 +9,11 @@ import pytest
 from entries import entry
 
 from gpbench import config
+from gpbench.config.schema import Expect
 from gpbench.data import table as tables
-from gpbench.data.statistics import check, class_counts, columns, statistics
+from gpbench.data.summary import check, class_counts, columns, statistics
 from gpbench.data.table import Table
 from gpbench.errors import UserError
-from gpbench.schema import Expect
 
 
 def made(inputs: np.ndarray, targets: np.ndarray) -> Table:

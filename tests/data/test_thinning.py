@@ -10,7 +10,7 @@ from cases import CONF, Case, group
 from gpbench import config
 from gpbench.data import protocols
 from gpbench.data.table import Table
-from gpbench.study import predict
+from gpbench.study.fitting import fold as predict
 
 NAME = "hensman2015mcmc"
 SPLITS = {"scheme": "thinning", "seed": 0, "count": 10}

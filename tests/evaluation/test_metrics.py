@@ -14,7 +14,7 @@ from sklearn import metrics as sklearn_metrics
 from gpbench.errors import UserError
 from gpbench.evaluation.metrics import METRICS, TASKS, score
 from gpbench.evaluation.pointwise import pointwise
-from gpbench.evaluation.predictive import Categorical, GaussianMixture
+from gpbench.predictive.distributions import Categorical, GaussianMixture
 
 N = 1_000
 COSTS = {"seconds_train": 3.0, "seconds_predict": 0.5, "peak_memory_mb": 300.0}

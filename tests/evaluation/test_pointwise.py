@@ -7,7 +7,7 @@ from scipy import stats
 from gpbench.errors import UserError
 from gpbench.evaluation import pointwise as module
 from gpbench.evaluation.pointwise import QUANTILE_COLUMNS, components, pointwise
-from gpbench.evaluation.predictive import Categorical, GaussianMixture
+from gpbench.predictive.distributions import Categorical, GaussianMixture
 
 SHIFT, SCALE = 20.0, 4.0
 

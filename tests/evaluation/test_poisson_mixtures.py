@@ -5,9 +5,9 @@ import pytest
 import torch
 from scipy.stats import poisson
 
-from gpbench.evaluation.counts import Counts
 from gpbench.evaluation.metrics import METRICS, score
 from gpbench.evaluation.pointwise import components, pointwise
+from gpbench.predictive.counts import Counts
 
 WEIGHTS = np.array([0.5, 0.3, 0.15, 0.05])
 INFO = {"task": "counts", "num_classes": 0, "train_target_mean": [2.0], "train_target_sd": [1.0]}

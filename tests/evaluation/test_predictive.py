@@ -5,8 +5,8 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-from gpbench.evaluation import mixtures
-from gpbench.evaluation.predictive import Categorical, GaussianMixture
+from gpbench.predictive import mixtures
+from gpbench.predictive.distributions import Categorical, GaussianMixture
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from gp_cases import training_set
 
-from gpbench.data import simulated
+from gpbench.data.simulated import generators
 from gpbench.methods import dgp_mcmc
 from gpbench.methods.base import State, TrainingSet
 from gpbench.methods.dgp_mcmc import Hyperparameters, Method
@@ -16,7 +16,7 @@ NOISE_VARIANCE = 0.05
 
 
 def bumps(n: int = 12, rows: list[list[int]] | None = None, dtype=torch.float64) -> TrainingSet:
-    x, y, _ = simulated.draw("composed_bumps")
+    x, y, _ = generators.draw("composed_bumps")
     return training_set(torch.from_numpy(x[:n]).to(dtype), torch.from_numpy(y[:n, None]).to(dtype), rows)
 
 

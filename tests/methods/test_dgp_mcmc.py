@@ -9,7 +9,7 @@ from mcmc_cases import JITTER, NOISE_VARIANCE, SCALES, bumps, chains, gram, hidd
 from torch.distributions import MultivariateNormal
 
 from gpbench import streams
-from gpbench.data import simulated
+from gpbench.data.simulated import generators
 from gpbench.methods import dgp_mcmc, dgp_rff
 from gpbench.methods.base import State
 from gpbench.methods.dgp_mcmc import Hyperparameters
@@ -210,7 +210,7 @@ def test_two_modes_and_agreement_between_chains():
     assert ((overlap[:, 1:] * overlap[:, :-1] < 0).sum(1) > 10).all()  # ... and each chain changes between them
     x = torch.linspace(-1.8, 1.8, 9, dtype=torch.float64)[None, :, None].expand(2, -1, -1)
     one, other = m.predict(state, x, keys(2))  # both say the same of y
-    h = simulated.bump(simulated.bump(x[0].numpy()))
+    h = generators.bump(generators.bump(x[0].numpy()))
     for predictive in (one, other):
         assert np.sqrt(((predictive.mean() - h) ** 2).mean()) < 0.1
     np.testing.assert_allclose(one.mean(), other.mean(), atol=0.1)

@@ -20,7 +20,7 @@ from torch.distributions import MultivariateNormal, Normal, kl_divergence
 
 from cases import CONF
 from gpbench import config
-from gpbench.data import sources
+from gpbench.data.readers import read
 from gpbench.gp import features, kernels
 from gpbench.gp.divergences import mean_field_kl
 from gpbench.methods.base import Batch, State
@@ -108,7 +108,7 @@ def gp_prediction(train: torch.Tensor, test: torch.Tensor, y: torch.Tensor, nois
 
 
 def test_on_boston_it_tends_to_the_exact_gp_as_one_over_the_root_of_the_number_of_features():
-    table = sources.read(config.compose(CONF, "dataset", "boston"), CONF)
+    table = read.read(config.compose(CONF, "dataset", "boston"), CONF)
     x, y = (torch.as_tensor((a - a.mean(0)) / a.std(0)) for a in (table.inputs, table.targets))
     data, draws, noise = training_set(x[::2], y[::2]), 12, torch.tensor(0.1).double()
     counts = np.array([100, 400, 1600, 6400])

@@ -8,7 +8,7 @@ from cases import Case, group
 from gpbench.gp import kernels, linalg, sparse
 from gpbench.methods import ipvi_dgp
 from gpbench.methods.base import State
-from gpbench.study import training
+from gpbench.study.fitting import lightning_module
 
 CLASSES = {"regression": 0, "binary": 2, "multiclass": 3}
 DISCRIMINATOR = ("layer1.discriminator_weight", "layer1.discriminator_bias")
@@ -152,7 +152,9 @@ def test_every_player_moves_at_its_own_rate(tmp_path_factory):
     case = Case("ipvi_dgp_2", "regression", tmp_path_factory)
     rates = {"discriminator_rate": 0.03, "generator_rate": 0.002, "learning_rate": 0.01}
     what = case.cell["what"] | {"method": case.cell["what"]["method"] | rates}
-    fit = training.GradientFit(group(case.cell | {"what": what}, 0), case.table, case.folder(), torch.device("cpu"))
+    fit = lightning_module.GradientFit(
+        group(case.cell | {"what": what}, 0), case.table, case.folder(), torch.device("cpu")
+    )
     adam, before = fit.configure_optimizers(), {k: v.detach().clone() for k, v in fit.state.params.items()}
     fit.advance(*fit.draw(0), 0)
     assert {part["betas"] for part in adam.param_groups} == {(0.5, 0.999)}

@@ -11,7 +11,7 @@ from gpbench.errors import UserError
 from gpbench.gp import structured
 from gpbench.methods import exact_gp, kiss_gp
 from gpbench.places import Places
-from gpbench.study import cells
+from gpbench.study.planning import resolve
 from projects import REPOSITORY
 
 ITERATIVE = {"cholesky_rows": 0, "cg_tolerance": 1e-4}
@@ -160,10 +160,10 @@ def test_beyond_the_training_inputs_is_as_at_their_edge():
 
 
 def test_many_inputs_are_skipped_with_the_reason(tmp_path):
-    _, (cell,), _ = cells.resolve(Places(REPOSITORY, tmp_path), "default", "methods=[kiss_gp] datasets=[boston]")
+    _, (cell,), _ = resolve.resolve(Places(REPOSITORY, tmp_path), "default", "methods=[kiss_gp] datasets=[boston]")
     assert cell["skip"] == "13 inputs, at most 4"
 
 
 def test_a_grid_is_not_smaller_than_its_interpolation():
     with pytest.raises(UserError, match="grid_size: .* greater than or equal to 5"):
-        cells.resolve(Places(REPOSITORY, REPOSITORY), "default", "methods=[kiss_gp] kiss_gp.grid_size=4")
+        resolve.resolve(Places(REPOSITORY, REPOSITORY), "default", "methods=[kiss_gp] kiss_gp.grid_size=4")

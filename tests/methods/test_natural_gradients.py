@@ -8,7 +8,8 @@ import torch
 from cases import STEPS, Case, group
 from gpbench.methods import dsvi, svgp
 from gpbench.methods.base import State
-from gpbench.study import server, training
+from gpbench.study.fitting import lightning_module
+from gpbench.study.fitting.distributed import parameter_server
 
 TITSIAS = {"num_inducing": 3, "jitter": 1e-14, "natural_gradients": True, "natural_step": 1.0}
 
@@ -75,8 +76,8 @@ def with_hyper(folders, task: str, **hyper) -> Case:
     return case
 
 
-def fit(case: Case, *splits: int) -> training.GradientFit:
-    made = training.GradientFit(group(case.cell, *splits), case.table, case.folder(), torch.device("cpu"))
+def fit(case: Case, *splits: int) -> lightning_module.GradientFit:
+    made = lightning_module.GradientFit(group(case.cell, *splits), case.table, case.folder(), torch.device("cpu"))
     made.configure_optimizers()
     return made
 
@@ -125,7 +126,7 @@ def test_gradients_that_are_pushed_to_a_server(workers, tmp_path_factory):
     made = group(case.cell, 0)
     made["what"] = made["what"] | {"distributed": {"scheme": "asynchronous", "workers": workers}}
     arguments = made, case.table, case.folder()
-    owner, worker = server.Server(*arguments), server.Worker(*arguments)
+    owner, worker = parameter_server.Server(*arguments), parameter_server.Worker(*arguments)
     tasks = {number: owner.exchange(number, None) for number in range(workers)}
     while tasks:
         number = next(iter(tasks))
@@ -143,7 +144,10 @@ def test_gradients_that_are_pushed_to_a_server(workers, tmp_path_factory):
 def test_workers_that_share_mini_batches_make_the_fit_of_one_process(tmp_path_factory):
     case = with_hyper(tmp_path_factory, "regression", batch_size=16)
     made = group(case.cell, 0)
-    scheme = {"entry": "gpbench.study.synchronous", "distributed": {"scheme": "synchronous", "workers": 2}}
+    scheme = {
+        "entry": "gpbench.study.fitting.distributed.synchronous",
+        "distributed": {"scheme": "synchronous", "workers": 2},
+    }
     ((outcome,), (alone,)) = (case.fit(one) for one in (made | {"what": made["what"] | scheme}, made))
     for name, value in alone.model["params"].items():
         torch.testing.assert_close(outcome.model["params"][name], value, rtol=1e-9, atol=1e-9)

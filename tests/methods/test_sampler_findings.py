@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from gpbench.data import simulated
+from gpbench.data.simulated import generators
 from gpbench.methods.base import TrainingSet
 from gpbench.methods.mcmc_gp import Hyperparameters, Method
 from gpbench.sampling.diagnostics import geyer_ess
@@ -21,7 +21,7 @@ CHAINS = 10
 
 def training_set(item, rows, known):
     """The first data set of a simulated kind, for every chain."""
-    x, columns = (torch.from_numpy(np.asarray(part, dtype=float))[:rows] for part in simulated.draw(item)[:2])
+    x, columns = (torch.from_numpy(np.asarray(part, dtype=float))[:rows] for part in generators.draw(item)[:2])
     y = columns if known else columns[:, :1]
     units = [torch.full((CHAINS, width), value).double() for width in (x.shape[1], y.shape[1]) for value in (0, 1)]
     index = torch.arange(rows).expand(CHAINS, -1)

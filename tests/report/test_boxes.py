@@ -6,7 +6,7 @@ import pytest
 from synthetic_study import build
 
 from gpbench.report.figures import FIGURES
-from gpbench.report.scorecard import scorecard
+from gpbench.report.scorecard.one_run import scorecard
 from gpbench.report.view import View
 
 METHODS = ["svgp", "dsvi", "exact_gp"]

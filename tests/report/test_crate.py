@@ -11,10 +11,10 @@ import pytest
 from synthetic_study import build
 
 from gpbench import places
-from gpbench.cli import main
+from gpbench.cli.main import main
 from gpbench.errors import UserError
 from gpbench.places import Places
-from gpbench.report import citations, crate
+from gpbench.report.export import citations, crate
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +130,9 @@ def test_cite_prints_the_study_and_names_an_unknown_one(capsys):
 
 def test_citing_imports_no_heavy_library():
     words = ["cite", "default", "--overrides", "methods=[linear] datasets=[boston]"]
-    code = f"import sys, gpbench.cli; gpbench.cli.main({words}); print({{'torch', 'pandas'}} & set(sys.modules))"
+    code = (
+        f"import sys; from gpbench.cli.main import main; main({words}); print({{'torch', 'pandas'}} & set(sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "@article{mackay1992," in done.stdout
     assert done.stdout.splitlines()[-1] == "set()"

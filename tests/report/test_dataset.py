@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from gpbench.config.schema import Dataset, Source
 from gpbench.data.table import Table
 from gpbench.errors import UserError
-from gpbench.report import dataset as picture
-from gpbench.schema import Dataset, Source
+from gpbench.report.datasets import picture
 
 GENERATOR = np.random.default_rng(3)
 

@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 from gpbench.errors import UserError
-from gpbench.report import documents, overall
+from gpbench.report.export import documents
+from gpbench.report.scorecard import all_runs
 from projects import REPOSITORY
 
 
@@ -49,7 +50,7 @@ def test_blocks_of_a_text_are_replaced_and_must_be_there():
 
 def test_the_readme_counts_what_the_scorecard_says(root):
     card = pd.read_csv(root / "docs" / "scorecard" / "scorecard.csv")
-    total = overall.counts(card).loc["all papers"]
+    total = all_runs.counts(card).loc["all papers"]
     said = documents.verdicts(card)
     assert said.startswith(f"Of {len(card)} published numbers: {total['agrees']} agrees, {total['better']} better")
     assert sum(map(int, re.findall(r"\d+", said.split(":")[1]))) == len(card)

@@ -9,7 +9,7 @@ from gpbench.report import FIGURE_NAMES, MORE_FIGURES
 from gpbench.report.figures import FIGURES, write_figure
 from gpbench.report.figures.canvas import looks
 from gpbench.report.figures.curves import QUOTED
-from gpbench.report.scorecard import scorecard
+from gpbench.report.scorecard.one_run import scorecard
 from gpbench.report.view import View
 
 EVERY = (*FIGURE_NAMES, *MORE_FIGURES)

@@ -12,8 +12,7 @@ from gpbench.errors import UserError
 from gpbench.evaluation.practical import ROPES, correlated_t_posterior, signed_rank_posterior
 from gpbench.report.figures import FIGURES
 from gpbench.report.figures.profiles import prices
-from gpbench.report.findings import left_out, sentences
-from gpbench.report.statistics import (
+from gpbench.report.significance.comparisons import (
     COMPARISONS,
     compare,
     complete_losses,
@@ -22,7 +21,8 @@ from gpbench.report.statistics import (
     statistics,
     write_statistics,
 )
-from gpbench.report.tables import TABLES
+from gpbench.report.significance.findings import left_out, sentences
+from gpbench.report.tables.standard import TABLES
 from gpbench.report.view import View
 
 FIELDS = ("a_better", "equal", "b_better")

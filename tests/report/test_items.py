@@ -11,10 +11,11 @@ import pytest
 from gpbench import config
 from gpbench.errors import UserError
 from gpbench.places import Places
-from gpbench.report import items, names, papers
-from gpbench.report.reproduced import provenance, write_item
+from gpbench.report import names
+from gpbench.report.papers import items, listing
+from gpbench.report.papers.reproduced import provenance, write_item
 from gpbench.report.view import View
-from gpbench.study.plan import run_name
+from gpbench.study.planning.plan import run_name
 from projects import REPOSITORY
 
 CONF = REPOSITORY / "conf"
@@ -177,8 +178,8 @@ def written() -> dict[str, list[str]]:
 
 def test_the_list_is_current_but_for_the_costs(registry):
     rows = written()
-    said = {(i.study, i.overrides): papers.Expected(*rows[i.name][4:7]) for i in registry.values() if i.study}
-    text = re.sub(r" +\|", " |", papers.document(WHERE, said))
+    said = {(i.study, i.overrides): listing.Expected(*rows[i.name][4:7]) for i in registry.values() if i.study}
+    text = re.sub(r" +\|", " |", listing.document(WHERE, said))
     assert re.sub(r" +\|", " |", (REPOSITORY / "docs" / "papers.md").read_text()) == text, (
         "gpbench papers > docs/papers.md"
     )
@@ -187,7 +188,7 @@ def test_the_list_is_current_but_for_the_costs(registry):
 @pytest.mark.parametrize("name", ["rossi2021_fig1", "cutajar2017_fig8"])
 def test_expected_settings_and_costs_are_current(registry, name):
     item, row = registry[name], written()[name]
-    found = papers.expected(WHERE, item.study, item.overrides)
+    found = listing.expected(WHERE, item.study, item.overrides)
     assert found.setting == row[4]
     for now, then in ((found.cpu, row[5]), (found.gpu, row[6])):
         assert 1 / 2 <= _number(now) / _number(then) <= 2  # records that are added move them a little
@@ -199,11 +200,11 @@ def _number(minutes: str) -> float:
 
 def test_the_state_follows_from_what_is_committed(tmp_path, registry):
     where, item = Places(tmp_path, tmp_path / "store"), registry["rossi2021_fig7"]
-    assert papers.state(where, item) == "runs"
+    assert listing.state(where, item) == "runs"
     for name in (run_name(item.study, "splits=8"), item.study):
         folder = tmp_path / "docs" / "results" / name
         folder.mkdir(parents=True)
         (folder / "study.json").write_text(json.dumps({}))
         expected = f"has [results](results/{name}/)"
-        assert papers.state(where, item) == (expected if name == item.study else f"runs; {expected} in part")
-    assert papers.state(where, registry["urbainczyk2025_fig2"]) == "later: needs the method STRIDE"
+        assert listing.state(where, item) == (expected if name == item.study else f"runs; {expected} in part")
+    assert listing.state(where, registry["urbainczyk2025_fig2"]) == "later: needs the method STRIDE"

@@ -8,10 +8,10 @@ import pytest
 from synthetic_study import CHAINS, build
 
 from gpbench.report.figures import FIGURES
-from gpbench.report.page import render
-from gpbench.report.scorecard import COLUMNS, scorecard
-from gpbench.report.statistics import differences_to_best
-from gpbench.report.tables import TABLES, write_table
+from gpbench.report.page.page import render
+from gpbench.report.scorecard.one_run import COLUMNS, scorecard
+from gpbench.report.significance.comparisons import differences_to_best
+from gpbench.report.tables.standard import TABLES, write_table
 from gpbench.report.view import UNMIXED, View
 
 SPLITS, FAILING = 3, (1, 2)

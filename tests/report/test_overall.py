@@ -10,9 +10,9 @@ from PIL import Image
 from synthetic_study import build
 
 from gpbench.evaluation.metrics import METRICS
-from gpbench.report import overall, verdicts
 from gpbench.report.figures.scorecard import FAMILIES, against
-from gpbench.report.scorecard import COLUMNS, read_published
+from gpbench.report.scorecard import all_runs, verdicts
+from gpbench.report.scorecard.one_run import COLUMNS, read_published
 from gpbench.report.view import View
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +34,7 @@ def run(folder, budget="quick", protocol="common", splits=5, status=lambda *_: (
 
 
 def best(views, **changes):
-    return overall.overall(views, pd.DataFrame([BASE | changes]), CONF).iloc[0]
+    return all_runs.overall(views, pd.DataFrame([BASE | changes]), CONF).iloc[0]
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def test_a_run_is_compared_with_the_papers_that_its_study_names(tmp_path):
     view = run(tmp_path / "run")
     view.study["published"] = ["rossi2021"]
     rows = pd.DataFrame([BASE, BASE | {"source": "rossi2021"}])
-    assert overall.overall([view], rows, CONF)["run"].tolist() == ["", "run"]
+    assert all_runs.overall([view], rows, CONF)["run"].tolist() == ["", "run"]
 
 
 @pytest.fixture(scope="module")
@@ -110,13 +110,13 @@ def written(tmp_path_factory):
     run(folder / "results" / "one", protocol="ashman2020", splits=4, datasets=("boston", "concrete", "energy"))
     run(folder / "results" / "two", splits=3)
     where = folder / "results", folder / "published", CONF, folder / "card"
-    overall.write_overall(*where)
+    all_runs.write_overall(*where)
     return where
 
 
 def test_every_published_row_is_covered_once_in_its_order(written):
     rows = read_published(ROOT / "published")
-    card = overall.overall(overall.read_runs(written[0]), rows, CONF)
+    card = all_runs.overall(all_runs.read_runs(written[0]), rows, CONF)
     keys = ["source", "item", "dataset", "method_printed", "setting", "metric_printed", "value"]
     pd.testing.assert_frame_equal(card[keys], rows[keys])
     kinds = card["verdict"].map(verdicts.kind)
@@ -131,7 +131,7 @@ def test_every_published_row_is_covered_once_in_its_order(written):
 
 def test_counts_and_badge_add_up(written):
     card = pd.read_csv(written[-1] / "scorecard.csv")
-    table = overall.counts(card)
+    table = all_runs.counts(card)
     assert table.loc["all papers", "rows"] == len(card) == table["rows"].sum() / 2
     said = json.loads((written[-1] / "badge.json").read_text())
     judged = int(table.loc["all papers", list(verdicts.JUDGED)].sum())
@@ -145,7 +145,7 @@ def test_counts_and_badge_add_up(written):
 
 def test_the_same_numbers_give_the_same_bytes(written, tmp_path):
     names = ["scorecard.csv", "scorecard.md", "badge.json", "badge.svg"]
-    overall.write_overall(*written[:-1], tmp_path)
+    all_runs.write_overall(*written[:-1], tmp_path)
     assert [(tmp_path / n).read_bytes() for n in names] == [(written[-1] / n).read_bytes() for n in names]
 
 
@@ -153,16 +153,16 @@ def test_what_is_stale_is_named(written, tmp_path):
     for name in ("scorecard.csv", "scorecard.md", "badge.json"):
         (tmp_path / name).write_bytes((written[-1] / name).read_bytes())
     Image.new("RGB", (1, 1)).save(tmp_path / "scorecard.png")
-    assert overall.stale(*written[:-1], tmp_path) == [tmp_path / "badge.svg", tmp_path / "scorecard.png"]
-    assert overall.stale(*written) == []
+    assert all_runs.stale(*written[:-1], tmp_path) == [tmp_path / "badge.svg", tmp_path / "scorecard.png"]
+    assert all_runs.stale(*written) == []
 
 
 def test_without_any_run_all_is_not_run(tmp_path):
-    none = overall.read_runs(tmp_path / "none")
-    card = overall.overall(none, pd.DataFrame([BASE, BASE | {"study": "", "reason": "a bound"}]), CONF)
+    none = all_runs.read_runs(tmp_path / "none")
+    card = all_runs.overall(none, pd.DataFrame([BASE, BASE | {"study": "", "reason": "a bound"}]), CONF)
     kinds = card["verdict"].map(verdicts.kind)
     assert set(kinds) == {"not run"}
-    assert overall.badge(card)["message"] == "0 of 2 judged, 0 agree"
+    assert all_runs.badge(card)["message"] == "0 of 2 judged, 0 agree"
 
 
 def test_the_figure_draws_every_number_in_the_panel_of_its_metric():

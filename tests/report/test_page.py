@@ -11,10 +11,10 @@ from synthetic_samplers import build_samplers
 from synthetic_study import build
 
 from gpbench.report.__main__ import main
-from gpbench.report.page import blank
-from gpbench.report.statistics import differences_to_best, indistinct_groups, statistics, write_statistics
+from gpbench.report.page.page import blank
+from gpbench.report.significance.comparisons import differences_to_best, indistinct_groups, statistics, write_statistics
+from gpbench.report.tables.render import Table, leading_number, to_html
 from gpbench.report.view import View
-from gpbench.report.writing import Table, leading_number, to_html
 
 PUBLISHED = Path(__file__).parents[2] / "published"
 
@@ -175,6 +175,6 @@ def test_listing_names_imports_no_heavy_library():
 
 
 def test_tables_do_not_import_matplotlib_or_torch():
-    code = "import sys, gpbench.report.tables; print({'matplotlib', 'torch', 'jinja2'} & set(sys.modules))"
+    code = "import sys, gpbench.report.tables.standard; print({'matplotlib', 'torch', 'jinja2'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

@@ -10,8 +10,8 @@ import pytest
 
 from gpbench import config
 from gpbench.evaluation.metrics import METRICS
-from gpbench.report.scorecard import read_published
-from gpbench.study.variants import expand
+from gpbench.report.scorecard.one_run import read_published
+from gpbench.study.planning.variants import expand
 
 ROOT = Path(__file__).parents[2]
 ROWS = read_published(ROOT / "published")

@@ -12,11 +12,11 @@ from gpbench import config
 from gpbench.report.figures import FIGURES
 from gpbench.report.figures.intervals import half_width
 from gpbench.report.figures.series import curves
-from gpbench.report.objectives import p_values
-from gpbench.report.scorecard import read_published, scorecard
-from gpbench.report.tables import TABLES
+from gpbench.report.scorecard.one_run import read_published, scorecard
+from gpbench.report.tables.objectives import p_values
+from gpbench.report.tables.standard import TABLES
 from gpbench.report.view import View
-from gpbench.study.variants import expand
+from gpbench.study.planning.variants import expand
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = {

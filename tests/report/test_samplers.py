@@ -15,11 +15,11 @@ from synthetic_samplers import (
 )
 from synthetic_study import build
 
-from gpbench.report import efficiency
 from gpbench.report.figures import FIGURES, abstention, chain_traces
-from gpbench.report.scorecard import scorecard
-from gpbench.report.sizes import scores_by_n
-from gpbench.report.tables import TABLES
+from gpbench.report.scorecard.one_run import scorecard
+from gpbench.report.tables import sampler_efficiency
+from gpbench.report.tables.scores_by_n import scores_by_n
+from gpbench.report.tables.standard import TABLES
 from gpbench.report.view import View
 
 SAMPLERS = ("r_hat", "ess_per_operation", "chain_traces")
@@ -42,18 +42,18 @@ def texts(figure):
 def test_the_limit_of_two_chains_of_two_draws_by_hand():
     """(0, 2) and (2, 4): b = W = 2, so R-hat^2 = 1/2 + 3/2. Both variances are 2, so the limit has the 97.5 % quantile
     of chi-squared with one degree of freedom, 5.0239, before the second term."""
-    limit = efficiency.upper_limit(np.sqrt(2.0), np.array([2.0, 2.0]), 2)
+    limit = sampler_efficiency.upper_limit(np.sqrt(2.0), np.array([2.0, 2.0]), 2)
     assert limit**2 == pytest.approx(0.5 + 1.5 * 5.0239, rel=1e-5)
 
 
 def test_the_limit_of_three_chains_has_the_quantile_of_a_table():
     """Variances 1, 2, 3: W = 2, var(W) = 1/3, v = 24; F(0.975; 2, 24) = 4.3187."""
-    limit = efficiency.upper_limit(1.5, np.array([1.0, 2.0, 3.0]), 100)
+    limit = sampler_efficiency.upper_limit(1.5, np.array([1.0, 2.0, 3.0]), 100)
     assert limit**2 == pytest.approx(0.99 + 4.3187 * (1.5**2 - 0.99), rel=1e-4)
 
 
 def test_the_slowest_variable_speaks_for_a_split(view):
-    found = efficiency.shrinkage(view).set_index(["dataset", "method", "split", "iteration"])
+    found = sampler_efficiency.shrinkage(view).set_index(["dataset", "method", "split", "iteration"])
     assert len(found) == 2 * len(RHO) * 4 * len(CHECKPOINTS)
     prefixes = view.probe("prefixes").query("dataset == 'boston' and method == 'bsgp_2' and split == 1")
     rows = prefixes[prefixes["iteration"] == 800].groupby("quantity")
@@ -73,7 +73,9 @@ def test_efficiency_says_what_draws_are_worth(view):
     assert data["ess_per_cubic"] == pytest.approx(data["ess_min"] / CUBIC["bsgp_1"])
     assert data["ess_min_sd"] > 0
     assert data["chains"] == 16
-    medians = efficiency.shrinkage(view).query("dataset == 'boston' and method == 'bsgp_1' and iteration == 2000")
+    medians = sampler_efficiency.shrinkage(view).query(
+        "dataset == 'boston' and method == 'bsgp_1' and iteration == 2000"
+    )
     assert data["r_hat_classic_2000"] == medians["r_hat"].median()
 
 
@@ -97,7 +99,7 @@ def test_methods_that_are_not_told_apart_share_a_place(tmp_path):
 
 def test_curves_of_r_hat_hold_the_medians(view):
     axis = FIGURES["r_hat"].draw(view).axes[0]
-    found = efficiency.shrinkage(view).query("dataset == 'boston' and method == 'svgp'")
+    found = sampler_efficiency.shrinkage(view).query("dataset == 'boston' and method == 'svgp'")
     medians = found.groupby("iteration")["r_hat"].median()
     np.testing.assert_allclose(axis.get_lines()[0].get_ydata(orig=False), np.maximum(medians - 1, 1e-3), rtol=1e-9)
     assert list(axis.get_lines()[0].get_xdata(orig=False)) == list(CHECKPOINTS)

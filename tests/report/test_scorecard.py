@@ -9,10 +9,10 @@ from synthetic_samplers import build_samplers
 from synthetic_study import build
 
 from gpbench.errors import UserError
-from gpbench.report import verdicts
-from gpbench.report.counterparts import asked
 from gpbench.report.figures import write_figure
-from gpbench.report.scorecard import (
+from gpbench.report.scorecard import verdicts
+from gpbench.report.scorecard.counterparts import asked
+from gpbench.report.scorecard.one_run import (
     COLUMNS,
     read_published,
     rounding,

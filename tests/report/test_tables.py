@@ -8,10 +8,10 @@ from synthetic_study import build
 from gpbench.errors import UserError
 from gpbench.evaluation.compare import paired_difference
 from gpbench.report import MORE_TABLES, TABLE_NAMES
-from gpbench.report.about import provenance
-from gpbench.report.tables import TABLES, write_table
+from gpbench.report.page.facts import provenance
+from gpbench.report.tables.render import Table, decimals, number, to_html, to_latex, to_markdown
+from gpbench.report.tables.standard import TABLES, write_table
 from gpbench.report.view import View
-from gpbench.report.writing import Table, decimals, number, to_html, to_latex, to_markdown
 
 
 @pytest.fixture(scope="module")

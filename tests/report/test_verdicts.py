@@ -3,8 +3,8 @@ import pytest
 from scipy import stats
 
 from gpbench.evaluation.metrics import METRICS
-from gpbench.report import verdicts
-from gpbench.report.verdicts import combined, direction, interval, judge, kind, margin
+from gpbench.report.scorecard import verdicts
+from gpbench.report.scorecard.verdicts import combined, direction, interval, judge, kind, margin
 
 
 @pytest.mark.parametrize(

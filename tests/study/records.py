@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from gpbench.evaluation.pointwise import pointwise
-from gpbench.evaluation.predictive import Categorical, GaussianMixture
-from gpbench.study import provenance
-from gpbench.study.store import Store
+from gpbench.predictive.distributions import Categorical, GaussianMixture
+from gpbench.study.storage import provenance
+from gpbench.study.storage.store import Store
 
 
 def finish(store: Store, cell: dict[str, Any], fit: dict[str, Any], status: str = "done", reason: str = "") -> str:

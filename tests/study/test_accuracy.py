@@ -13,7 +13,7 @@ import pytest
 
 import accuracy
 from gpbench.places import Places
-from gpbench.study import training
+from gpbench.study.fitting import lightning_module
 
 pytestmark = pytest.mark.mirror
 
@@ -36,16 +36,16 @@ def test_power_plant(places, tmp_path, monkeypatch):
         assert rmse <= bars[1]
 
 
-def after(step: int, monkeypatch) -> list[training.Outcome]:
+def after(step: int, monkeypatch) -> list[lightning_module.Outcome]:
     """Outcomes of the next fits after so many steps (the end of a block), once they are there."""
-    outcomes, pause = [], training.Fit.pause_at_block
+    outcomes, pause = [], lightning_module.Fit.pause_at_block
 
     def pausing(fit):
         pause(fit)
         if fit.done == step:
-            outcomes.extend(training.outcome(fit, number) for number in range(len(fit.folds)))
+            outcomes.extend(lightning_module.outcome(fit, number) for number in range(len(fit.folds)))
 
-    monkeypatch.setattr(training.Fit, "pause_at_block", pausing)
+    monkeypatch.setattr(lightning_module.Fit, "pause_at_block", pausing)
     return outcomes
 
 

@@ -15,9 +15,10 @@ import pytest
 
 from cases import STEPS, Case, assert_same, group
 from gpbench.errors import UserError
-from gpbench.study import asynchronous, server, training
+from gpbench.study.fitting import lightning_module
+from gpbench.study.fitting.distributed import asynchronous, parameter_server
 
-ENTRY = "gpbench.study.asynchronous"
+ENTRY = "gpbench.study.fitting.distributed.asynchronous"
 LONG = 400
 """Steps of a fit that is to last for seconds."""
 
@@ -61,10 +62,14 @@ def shared(case: Case, workers: int, steps: int = STEPS, **how) -> dict:
 def parts(case):
     """A server and a worker, and a way to make more workers."""
     arguments = shared(case, 2), case.table, case.folder()
-    return server.Server(*arguments), server.Worker(*arguments), partial(server.SharedFit, *arguments)
+    return (
+        parameter_server.Server(*arguments),
+        parameter_server.Worker(*arguments),
+        partial(parameter_server.SharedFit, *arguments),
+    )
 
 
-def parameters(fit: training.GradientFit) -> list[np.ndarray]:
+def parameters(fit: lightning_module.GradientFit) -> list[np.ndarray]:
     return [p.detach().numpy() for p in fit.state.params.values()]
 
 
@@ -208,7 +213,7 @@ def test_a_driver_that_is_killed_leaves_a_checkpoint_and_nobody_who_trains(case,
     wait(lambda: not any(map(alive, training_too)))
     for helper in filter(alive, family):  # of ray, which take a minute to notice
         helper.kill()
-    fit = server.SharedFit(cut_off, case.table, work)
+    fit = parameter_server.SharedFit(cut_off, case.table, work)
     assert 0 < fit.done < 10 * LONG
     assert sum(fit.staleness) == fit.done == fit.issued - len(fit.returned)
     assert max(row[0]["step"] for row in fit.trace) <= fit.done

@@ -13,9 +13,9 @@ from refusals import call, listing
 from gpbench import config, places
 from gpbench.data.prepare import prepare
 from gpbench.data.protocols import split_rows
-from gpbench.study import plan as planning
-from gpbench.study import run
-from gpbench.study.store import Store
+from gpbench.study.fitting import job
+from gpbench.study.planning import plan as planning
+from gpbench.study.storage.store import Store
 from projects import copy_project
 
 # a text table of two inputs, three rows and classes, and how its catalogue entry or file can be wrong
@@ -110,7 +110,7 @@ def batch(project, monkeypatch, capfd):
         monkeypatch.setattr(sys, "argv", ["run", str(source), str(where.runs / source.name)])
         before = listing(project)
         capfd.readouterr()
-        code = run.main()
+        code = job.main()
         changed = {name for name, _ in listing(project) ^ before}
         return code, capfd.readouterr().err, changed
 

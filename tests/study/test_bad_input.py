@@ -9,9 +9,10 @@ from refusals import call
 from gpbench import config, places
 from gpbench.data.prepare import prepare
 from gpbench.places import write_if_changed
-from gpbench.study import checkpoint, collect
-from gpbench.study import plan as planning
-from gpbench.study.store import Store
+from gpbench.study.fitting import checkpoint
+from gpbench.study.planning import plan as planning
+from gpbench.study.results import collect
+from gpbench.study.storage.store import Store
 
 CELL = ("fit", "method=constant", "dataset=wine")
 

@@ -9,14 +9,16 @@ import pytest
 import torch
 
 from cases import Case, group
-from gpbench import cli
+from gpbench.cli import main
 from gpbench.places import Places
-from gpbench.report.tables import TABLES
+from gpbench.report.tables.standard import TABLES
 from gpbench.report.view import UNMIXED, View
 from gpbench.sampling import diagnostics
-from gpbench.study import chains, collect, plan, run, scoring
-from gpbench.study.store import Store
-from gpbench.study.training import SamplerFit
+from gpbench.study.fitting import chain_draws, job
+from gpbench.study.fitting.lightning_module import SamplerFit
+from gpbench.study.planning import plan
+from gpbench.study.results import collect, scoring
+from gpbench.study.storage.store import Store
 from plugins import install
 from projects import prepared_project
 
@@ -52,7 +54,7 @@ def test_states_are_asked_with_the_same_noise_in_all_chains(tmp_path_factory):
     state, fold = fit.replica(0), fit.folds[0]
     state.samples = {name: [value, value + 0.1, value] for name, value in state.params.items()}
     other = dataclasses.replace(fold, key=fold.key._replace(replica=3))
-    one, two = (chains.draws(case.method, state, part, case.table, "regression") for part in (fold, other))
+    one, two = (chain_draws.draws(case.method, state, part, case.table, "regression") for part in (fold, other))
     np.testing.assert_array_equal(one["mean"][0], one["mean"][2])
     np.testing.assert_array_equal(one["mean"], two["mean"])
     assert np.abs(one["mean"][1] - one["mean"][0]).min() > 0
@@ -69,7 +71,7 @@ def where(tmp_path_factory):
     where = prepared_project(tmp_path_factory.mktemp("chains") / "project", "boston")
     with pytest.MonkeyPatch.context() as patch:
         install(PLUGIN, where.root.parent / "meta", patch)
-        patch.setattr(chains, "MOST_ROWS", 5)  # which saves a second a split
+        patch.setattr(chain_draws, "MOST_ROWS", 5)  # which saves a second a split
         patch.setenv("GPBENCH_ROOT", str(where.root))
         patch.setenv("OMP_NUM_THREADS", "1")
         patch.setenv("CI", "1")
@@ -82,7 +84,7 @@ def collected(where: Places, methods: str, overrides: str, splits: int = FOLDS) 
     words = f"methods=[{methods}] datasets=[boston] splits={splits} replicas={CHAINS} budget=smoke {overrides}"
     made = plan.make(where, "default", words)
     plan.freeze(made, where)
-    run.run_batch({"groups": [group for batch in made.batches for group in batch["groups"]]}, where)
+    job.run_batch({"groups": [group for batch in made.batches for group in batch["groups"]]}, where)
     collect.collect(where, made.name)
     return made, View(where.results / made.name)
 
@@ -131,7 +133,7 @@ def test_short_chains_are_printed_as_failing_and_compared_with_nothing(where, sh
     assert len(listed) == FOLDS * CHAINS
     assert listed["reason"].str.fullmatch(r"R-hat \S+ of 4 x 30 draws, at most 1.05").all()
     assert TABLES["status"](view).data.set_index("method").loc["bsgp_1", ["done", UNMIXED]].tolist() == [0, 32]
-    assert cli.main(["verdict", made.name]) == 0, "no failed job"
+    assert main.main(["verdict", made.name]) == 0, "no failed job"
     said = capsys.readouterr()
     assert said.err.count("not converged: bsgp_1 on boston, split ") == FOLDS
     assert "the chains of 8 splits have not converged" in said.out

@@ -12,9 +12,10 @@ from records import finish
 from gpbench import places
 from gpbench.errors import UserError
 from gpbench.evaluation.metrics import METRICS
-from gpbench.study import collect, identity, scoring
-from gpbench.study import plan as planning
-from gpbench.study.store import Store
+from gpbench.study.planning import identity
+from gpbench.study.planning import plan as planning
+from gpbench.study.results import collect, scoring
+from gpbench.study.storage.store import Store
 
 STUDY = "methods=[constant,exact_gp,svgp] datasets=[boston,wine] splits=2"
 IDENTITY = ["fit_id", "kind", "label", "family", "method", "dataset", "protocol", "budget", "overrides"]

@@ -9,11 +9,12 @@ import pytest
 from records import finish
 
 from gpbench import places
-from gpbench.study import cost as costs
-from gpbench.study import costing, records
-from gpbench.study import plan as planning
-from gpbench.study.cost import Cost, Place
-from gpbench.study.store import Store
+from gpbench.study.planning import cost as costs
+from gpbench.study.planning import estimate as costing
+from gpbench.study.planning import plan as planning
+from gpbench.study.planning.cost import Cost, Place
+from gpbench.study.storage import committed
+from gpbench.study.storage.store import Store
 
 SMALL = "methods=[constant,svgp,exact_gp] datasets=[boston,wine] splits=2"
 QUANTILE = 1.645
@@ -73,7 +74,7 @@ def test_committed_records_are_measured_cells_too(project):
     row |= {"split": 0, "replica": 0, "steps": 100, "n_train": fit["rows"], "peak_memory_mb": 300.0, "commit": "0"}
     row |= {"seconds_train": 10.0, "seconds_predict": 1.0, "seconds_shared_by": 1}
     row |= {"started": "2026-01-01T10:00:00+00:00", "ended": "2026-01-01T10:03:20+00:00"}
-    records.write(where, "other", [row], {})
+    committed.write(where, "other", [row], {})
     learned = make().cost
     assert learned.known(cell) == "measured"
     assert learned.seconds(cell) / cell["what"]["steps"] == pytest.approx(2, rel=0.3)

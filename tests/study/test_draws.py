@@ -6,8 +6,8 @@ import torch
 from cases import SPLITS, STEPS, Case, assert_same, group
 from gpbench import streams
 from gpbench.streams import Key
-from gpbench.study import training
-from gpbench.study.draws import Draws
+from gpbench.study.fitting import lightning_module
+from gpbench.study.fitting.noise import Draws
 
 KEYS = [Key("toy", "toy", split) for split in range(3)]
 COUNTS, BLOCK, DRAWN = [40, 39, 40], 5, 13
@@ -102,7 +102,7 @@ def test_a_fit_cut_off_after_its_samples_grew_goes_on_bit_for_bit(tmp_path_facto
     case = Case("dgp_rff", "regression", tmp_path_factory)
     what = case.cell["what"]
     case.cell |= {"what": what | {"method": what["method"] | {"samples_late": 3, "batch_size": 16}}}
-    work, advance, sizes = case.folder(), training.GradientFit.advance, []
+    work, advance, sizes = case.folder(), lightning_module.GradientFit.advance, []
 
     def interrupted(fit, batch, noise, step):
         sizes.append(noise.shape[1])
@@ -111,7 +111,7 @@ def test_a_fit_cut_off_after_its_samples_grew_goes_on_bit_for_bit(tmp_path_facto
         return advance(fit, batch, noise, step)
 
     with monkeypatch.context() as patch:
-        patch.setattr(training.GradientFit, "advance", interrupted)
+        patch.setattr(lightning_module.GradientFit, "advance", interrupted)
         with pytest.raises(Crash):
             case.fit(group(case.cell, *range(SPLITS), checkpoint_seconds=0.0), work=work)
     assert [size // sizes[0] for size in sizes] == [1] * (STEPS // 2) + [3] * (CRASH + 1 - STEPS // 2)

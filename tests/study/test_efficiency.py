@@ -8,17 +8,20 @@ import pandas as pd
 import pytest
 import torch
 
-from gpbench import cli, report
+from gpbench import report
+from gpbench.cli import main
 from gpbench.data import table as tables
 from gpbench.errors import UserError
 from gpbench.places import Places
-from gpbench.report.page import write_page
-from gpbench.report.statistics import write_statistics
-from gpbench.report.tables import TABLES
+from gpbench.report.page.page import write_page
+from gpbench.report.significance.comparisons import write_statistics
+from gpbench.report.tables.standard import TABLES
 from gpbench.report.view import UNMIXED, View
 from gpbench.sampling import diagnostics
-from gpbench.study import collect, efficiency, plan, run, sampled, scoring, training
-from gpbench.study.store import Store
+from gpbench.study.fitting import chains_only, job, lightning_module
+from gpbench.study.planning import plan
+from gpbench.study.results import chain_file, collect, scoring
+from gpbench.study.storage.store import Store
 from plugins import install
 from projects import prepared_project
 
@@ -55,7 +58,7 @@ def collected(where: Places, words: str) -> View:
     """Run and collect a study of ten chains a split."""
     study = made(where, words)
     plan.freeze(study, where)
-    run.run_batch({"groups": groups(study)}, where)
+    job.run_batch({"groups": groups(study)}, where)
     collect.collect(where, study.name)
     return View(where.results / study.name)
 
@@ -189,8 +192,8 @@ def test_a_killed_group_resumes_bit_for_bit(where, tmp_path, dtype, monkeypatch)
     whole, cut = (tmp_path / name for name in ("whole", "cut"))
     for work in (whole, cut):
         work.mkdir()
-    expected = efficiency.run(group, table, whole)
-    advance = training.SamplerFit.advance
+    expected = chains_only.run(group, table, whole)
+    advance = lightning_module.SamplerFit.advance
 
     def dies(fit, batch, noise, step):
         if step == 233:
@@ -198,11 +201,11 @@ def test_a_killed_group_resumes_bit_for_bit(where, tmp_path, dtype, monkeypatch)
         return advance(fit, batch, noise, step)
 
     with monkeypatch.context() as patch:
-        patch.setattr(training.SamplerFit, "advance", dies)
+        patch.setattr(lightning_module.SamplerFit, "advance", dies)
         with pytest.raises((KeyboardInterrupt, SystemExit)):
-            efficiency.run(group, table, cut)
+            chains_only.run(group, table, cut)
     assert sorted(cut.glob("checkpoint-*.pt"))[-1].name == "checkpoint-000000200.pt"
-    resumed = efficiency.run(group, table, cut)
+    resumed = chains_only.run(group, table, cut)
     for one, other in zip(resumed, expected, strict=True):
         assert one.status == "done"
         assert one.chain.keys() == other.chain.keys()
@@ -213,8 +216,8 @@ def test_a_killed_group_resumes_bit_for_bit(where, tmp_path, dtype, monkeypatch)
 def test_a_chain_does_not_depend_on_its_company(where, tmp_path):
     (group,) = groups(made(where, "methods=[ar] splits=1 ar.steps=60 ar.apart=2"))
     table = tables.load(where.prepared_file("boston"), group["what"]["data"]["md5"])
-    together = efficiency.run(group, table, tmp_path / "together")
-    (alone,) = efficiency.run(group | {"fits": group["fits"][7:8]}, table, tmp_path / "alone")
+    together = chains_only.run(group, table, tmp_path / "together")
+    (alone,) = chains_only.run(group | {"fits": group["fits"][7:8]}, table, tmp_path / "alone")
     for name, values in together[7].chain.items():
         np.testing.assert_array_equal(alone.chain[name], values, err_msg=name)
 
@@ -222,15 +225,15 @@ def test_a_chain_does_not_depend_on_its_company(where, tmp_path):
 def test_a_draw_that_is_no_number_is_a_divergence(where, tmp_path, monkeypatch):
     (group,) = groups(made(where, "methods=[ar] splits=1 ar.steps=40"))
     table = tables.load(where.prepared_file("boston"), group["what"]["data"]["md5"])
-    advance = training.SamplerFit.advance
+    advance = lightning_module.SamplerFit.advance
 
     def breaks(fit, batch, noise, step):
         objective = advance(fit, batch, noise, step)
         fit.state.params["f"][3] = torch.nan
         return objective
 
-    monkeypatch.setattr(training.SamplerFit, "advance", breaks)
-    outcomes = efficiency.run(group, table, tmp_path)
+    monkeypatch.setattr(lightning_module.SamplerFit, "advance", breaks)
+    outcomes = chains_only.run(group, table, tmp_path)
     assert [one.status for one in outcomes] == ["done"] * 3 + ["diverged"] + ["done"] * 6
     assert outcomes[3].reason == "a draw of 'f' is not finite"
 
@@ -253,17 +256,17 @@ def test_chains_are_asked_for_no_predictions(where, mixed, tmp_path, capsys):
         made(where, "methods=[ar] probes=[layers]")
     fit_id = mixed.done["fit_id"].iloc[0]
     (tmp_path / "new.csv").write_text("x\n1\n")
-    assert cli.main(["predict", fit_id, str(tmp_path / "new.csv")]) == 1
+    assert main.main(["predict", fit_id, str(tmp_path / "new.csv")]) == 1
     assert "is of kind sample: its draws are kept, but no model that predicts" in capsys.readouterr().err
 
 
 def test_one_chain_from_the_command_line(where, capsys):
     words = ["method=ar", "dataset=boston", "budget=smoke", "kind=sample", "method.steps=60", "replica=2"]
-    assert cli.main(["fit", *words]) == 0
+    assert main.main(["fit", *words]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["status"], said["iterations"], said["chains"]) == ("done", 54, 1)
     assert said["ess_min"] > 1
-    assert cli.main(["why", said["fit_id"]]) == 0
+    assert main.main(["why", said["fit_id"]]) == 0
     assert "nothing moved" in capsys.readouterr().out
 
 
@@ -278,30 +281,30 @@ def test_one_chain_from_the_command_line(where, capsys):
     ],
 )
 def test_checkpoints(count, expected):
-    assert efficiency.checkpoints(count) == expected
+    assert chains_only.checkpoints(count) == expected
 
 
 def test_parameters_are_watched_first_and_latent_values_evenly():
-    assert efficiency.watch([3, 100], 12).tolist() == [0, 1, 2, *(3 + np.linspace(0, 99, 9).round().astype(int))]
-    assert efficiency.watch([3], 12).tolist() == [0, 1, 2]
-    assert len(efficiency.watch([20, 100], 12)) == 12
-    assert efficiency.watch([20, 100], 12).max() == 19
+    assert chains_only.watch([3, 100], 12).tolist() == [0, 1, 2, *(3 + np.linspace(0, 99, 9).round().astype(int))]
+    assert chains_only.watch([3], 12).tolist() == [0, 1, 2]
+    assert len(chains_only.watch([20, 100], 12)) == 12
+    assert chains_only.watch([20, 100], 12).max() == 19
 
 
 def test_all_that_is_watched_of_a_short_chain_is_shown(tmp_path):
     for count, watched, shown in ((500, 40, 40), (501, 12, 3)):
         names = [f"log_estimate[{i}]" for i in range(50)]
         values = np.random.default_rng(0).normal(size=(count, 50))
-        content = efficiency.content({"log_estimate": names}, {"log_estimate": values})
+        content = chains_only.content({"log_estimate": names}, {"log_estimate": values})
         assert content["draws"].shape == (count, watched)
         np.savez(tmp_path / "chain.npz", **content)
-        draws = sampled.draws(tmp_path / "chain.npz")
+        draws = chain_file.draws(tmp_path / "chain.npz")
         assert draws["quantity"].nunique() == shown
         assert draws["draw"].tolist() == [*range(1, count + 1)] * shown
-        assert len(sampled.prefixes(tmp_path / "chain.npz")) == 5 * 50
+        assert len(chain_file.prefixes(tmp_path / "chain.npz")) == 5 * 50
 
 
 def test_a_chain_of_a_single_draw_has_moments(where):
-    content = efficiency.content({"f": ["f"]}, {"f": np.ones((1, 1))})
+    content = chains_only.content({"f": ["f"]}, {"f": np.ones((1, 1))})
     assert (content["ess"].tolist(), content["variance"].tolist()) == ([1.0], [[0.0]])
     assert pd.isna(diagnostics.convergence([content, content])["r_hat"])

@@ -17,8 +17,9 @@ from gpbench import places
 from gpbench.report import FIGURE_NAMES
 from gpbench.report import __main__ as report
 from gpbench.report.view import View
-from gpbench.study import collect, run
-from gpbench.study import plan as planning
+from gpbench.study.fitting import job
+from gpbench.study.planning import plan as planning
+from gpbench.study.results import collect
 from projects import REPOSITORY
 
 BINS, WINDOW = 40, [0.0, 10.0]
@@ -105,7 +106,7 @@ def test_a_study_of_counts_and_numbers_is_reported(project, arrivals, gpbench, m
     batch = project / "batch.json"
     batch.write_text(json.dumps({"groups": [group for part in plan.batches for group in part["groups"]]}))
     monkeypatch.setattr("sys.argv", ["run", str(batch), str(project / "done.json")])
-    assert run.main() == 0
+    assert job.main() == 0
     collect.collect(where, plan.name)
     folder = where.results / plan.name
     view = View(folder)

@@ -10,7 +10,7 @@ from cases import CONF
 from gpbench.data.table import Table
 from gpbench.evaluation.metrics import METRICS, score
 from gpbench.places import Places
-from gpbench.study import cells
+from gpbench.study.planning import resolve
 
 STUDY, SIZES = "filippone2014_classification", (10, 20, 50, 100)
 METHODS = ("pm_ep", "mcmc_ep", "ep_gp", "svm")
@@ -21,7 +21,7 @@ def planned(tmp_path_factory) -> dict:
     """The study's cells of one data set, by method; its rows and classes are those of `made_up`."""
     places = Places(CONF.parent, tmp_path_factory.mktemp("places"))
     overrides = f"datasets=[ionosphere] budget=smoke splits={len(SIZES)}"
-    return {cell["method"]: cell for cell in cells.resolve(places, STUDY, overrides)[1]}
+    return {cell["method"]: cell for cell in resolve.resolve(places, STUDY, overrides)[1]}
 
 
 def made_up() -> tuple[Table, np.ndarray]:

@@ -10,10 +10,10 @@ from records import finish
 
 from gpbench import places
 from gpbench.errors import UserError
-from gpbench.study import cells as resolving
-from gpbench.study import identity
-from gpbench.study import plan as planning
-from gpbench.study.store import Store
+from gpbench.study.planning import identity
+from gpbench.study.planning import plan as planning
+from gpbench.study.planning import resolve as resolving
+from gpbench.study.storage.store import Store
 
 METHOD = '''\
 """A method."""
@@ -105,7 +105,7 @@ def test_versions_are_of_what_is_imported(package, tmp_path):
 
 
 def test_what_is_scored_or_drawn_is_not_in_it():
-    closure = identity.code("gpbench.study.training", "gpbench.methods.svgp")
+    closure = identity.code("gpbench.study.fitting.lightning_module", "gpbench.methods.svgp")
     assert {"gpbench.methods.svgp", "gpbench.gp.kernels", "gpbench.data.protocols", "gpbench.streams"} <= set(closure)
     assert not [m for m in closure if m.startswith(("gpbench.report", "gpbench.evaluation.metrics"))]
     assert "gpbench.methods.dgp_rff" not in closure
@@ -199,4 +199,4 @@ def test_moved_names_what_came_and_went():
 
 
 def test_the_repository_s_own_copy_is_what_is_digested():
-    assert Path(identity.source_path("gpbench.study.plan")) == Path(planning.__file__)
+    assert Path(identity.source_path("gpbench.study.planning.plan")) == Path(planning.__file__)

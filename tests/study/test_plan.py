@@ -12,9 +12,9 @@ from records import finish
 
 from gpbench import places
 from gpbench.errors import UserError
-from gpbench.study import graph
-from gpbench.study import plan as planning
-from gpbench.study.store import Store
+from gpbench.study.planning import graph
+from gpbench.study.planning import plan as planning
+from gpbench.study.storage.store import Store
 
 SMALL = "methods=[constant,svgp,exact_gp] datasets=[boston,wine] splits=2"
 

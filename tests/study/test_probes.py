@@ -17,14 +17,17 @@ from gpbench.data import table as tables
 from gpbench.data.scaling import Scaling
 from gpbench.data.table import Table
 from gpbench.errors import UserError
-from gpbench.evaluation.predictive import Categorical
 from gpbench.methods.base import GradientMethod, State
 from gpbench.places import Places
+from gpbench.predictive.distributions import Categorical
 from gpbench.streams import Key
-from gpbench.study import plan, predict, probes, training
-from gpbench.study.fitted import Fitted
-from gpbench.study.predict import Fold
-from gpbench.study.store import Store
+from gpbench.study.fitting import fold as predict
+from gpbench.study.fitting import lightning_module
+from gpbench.study.fitting.fold import Fold
+from gpbench.study.planning import plan
+from gpbench.study.results import probes
+from gpbench.study.results.fitted_models import Fitted
+from gpbench.study.storage.store import Store
 from projects import prepared_project
 
 BATCHES, ROWS, REPLICAS = 3, 30, 2
@@ -43,7 +46,7 @@ def study(tmp_path_factory):
     batch = where.root / "batch.json"
     batch.write_text(json.dumps({"groups": [group for batch in made.batches for group in batch["groups"]]}))
     places = {"GPBENCH_ROOT": str(where.root), "GPBENCH_STORE": str(where.store), "OMP_NUM_THREADS": "1", "CI": "1"}
-    command = [sys.executable, "-m", "gpbench.study.run", str(batch), str(where.root / "statuses.json")]
+    command = [sys.executable, "-m", "gpbench.study.fitting.job", str(batch), str(where.root / "statuses.json")]
     subprocess.run(command, env=os.environ | places, check=True)
     for kind in ("bounds", "layers", "inputs"):
         probes.write(where, made.name, kind)
@@ -93,8 +96,8 @@ def test_the_mean_of_the_last_layer_is_the_predictive_mean_in_original_units(stu
     mean = rows.groupby("x")["f"].mean()
     table = tables.load(where.prepared_file("composed_bumps"), what["data"]["md5"])
     fold = predict.fold(what, table, fit["split"], fit["replica"])
-    path = Store(where.store).folder(fit["fit_id"]) / training.MODEL_FILE
-    predictive = training.answer(what, path, fold.scaling.inputs(mean.index.to_numpy()[:, None]), fold.key)
+    path = Store(where.store).folder(fit["fit_id"]) / lightning_module.MODEL_FILE
+    predictive = lightning_module.answer(what, path, fold.scaling.inputs(mean.index.to_numpy()[:, None]), fold.key)
     original = predictive.affine(fold.scaling.y_scale, fold.scaling.y_shift)
     np.testing.assert_allclose(mean, original.mean()[:, 0], rtol=1e-9, atol=1e-12)
 

@@ -9,9 +9,9 @@ import pytest
 from cases import CONF, Case, changed, group, table, two_targets
 from gpbench import config, places
 from gpbench.errors import UserError
-from gpbench.study import cells as resolving
-from gpbench.study import identity
-from gpbench.study.single import batch
+from gpbench.study.commands.fit_one import batch
+from gpbench.study.planning import identity
+from gpbench.study.planning import resolve as resolving
 
 # others let rows train and test at once, or need counts of the classes: see tests/data/test_growing_splits.py
 PROTOCOLS = sorted(
@@ -109,9 +109,9 @@ def test_each_protocol_has_fits_of_its_own(project):
 
 
 def test_a_fit_s_identity_has_no_code_of_the_catalogue():
-    closure = identity.code("gpbench.study.closed_form")
+    closure = identity.code("gpbench.study.fitting.closed_form")
     assert "gpbench.data.protocols" in closure
-    assert not {"gpbench.schema", "gpbench.config", "gpbench.evaluation.metrics"} & set(closure)
+    assert not {"gpbench.config.schema", "gpbench.config", "gpbench.evaluation.metrics"} & set(closure)
 
 
 @pytest.mark.parametrize(

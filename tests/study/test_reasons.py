@@ -6,8 +6,8 @@ import pytest
 from records import finish
 
 from gpbench import places
-from gpbench.study import plan as planning
-from gpbench.study.store import Store
+from gpbench.study.planning import plan as planning
+from gpbench.study.storage.store import Store
 
 TINY = """
 name: tiny

@@ -9,9 +9,10 @@ from records import finish
 from gpbench import places
 from gpbench.errors import UserError
 from gpbench.report.view import View
-from gpbench.study import collect, records
-from gpbench.study import plan as planning
-from gpbench.study.store import Store
+from gpbench.study.planning import plan as planning
+from gpbench.study.results import collect
+from gpbench.study.storage import committed
+from gpbench.study.storage.store import Store
 
 STUDY = "methods=[constant,exact_gp,svgp] datasets=[boston,wine] splits=2"
 
@@ -65,7 +66,7 @@ def test_what_is_collected_from_records_is_what_was_collected_from_the_store(stu
 
 def test_a_folder_of_records_is_a_view(study):
     where, name, _ = study
-    view = View(records.folder(where, name))
+    view = View(committed.folder(where, name))
     cells = view.cells("mnll").set_index(["method", "dataset"])
     assert cells.loc[("constant", "wine"), ["n", "complete"]].tolist() == [2, True]
     assert cells.loc[("svgp", "boston"), "statuses"] == "1 diverged"
@@ -76,17 +77,17 @@ def test_a_folder_of_records_is_a_view(study):
 
 def test_a_fit_made_anew_replaces_its_record(study):
     where, name, _ = study
-    (old,) = (row for row in records.by_fit(where, name).values() if row["status"] == "diverged")
+    (old,) = (row for row in committed.by_fit(where, name).values() if row["status"] == "diverged")
     new = old | {"fit_id": "f" * 16, "status": "done"}
-    assert records.write(where, name, [new], {}) == (1, 6)
-    assert old["fit_id"] not in records.by_fit(where, name)
-    assert records.by_fit(where, name)["f" * 16]["status"] == "done"
+    assert committed.write(where, name, [new], {}) == (1, 6)
+    assert old["fit_id"] not in committed.by_fit(where, name)
+    assert committed.by_fit(where, name)["f" * 16]["status"] == "done"
 
 
 def test_a_line_that_is_cut_short_is_refused_by_its_number(study):
     where, name, _ = study
-    path = records.folder(where, name) / "scores.csv"
+    path = committed.folder(where, name) / "scores.csv"
     text = path.read_text().splitlines()
     path.write_text("\n".join([*text[:-1], text[-1][:40]]))
     with pytest.raises(UserError, match=rf"scores.csv, line {len(text)}: no record .it is cut short"):
-        records.by_fit(where, name)
+        committed.by_fit(where, name)

@@ -15,8 +15,9 @@ import pytest
 from gpbench import config
 from gpbench.data.prepare import prepare
 from gpbench.places import Places
-from gpbench.study import plan, run
-from gpbench.study.store import Store
+from gpbench.study.fitting import job
+from gpbench.study.planning import plan
+from gpbench.study.storage.store import Store
 from plugins import install
 from projects import copy_project, hold_tracker
 
@@ -63,7 +64,13 @@ def planned(where: Places, overrides: str = LEARNERS) -> Path:
 
 def start(where: Places, batch: Path) -> subprocess.Popen:
     """Run a batch in a process group of its own; statuses go beside the batch."""
-    command = [sys.executable, "-m", "gpbench.study.run", str(batch), str(batch.with_suffix(f".{time.time_ns()}.out"))]
+    command = [
+        sys.executable,
+        "-m",
+        "gpbench.study.fitting.job",
+        str(batch),
+        str(batch.with_suffix(f".{time.time_ns()}.out")),
+    ]
     environment = os.environ | {"GPBENCH_STORE": str(where.store)}
     return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
@@ -203,7 +210,7 @@ def test_a_store_that_cannot_be_written_is_one_line(root, monkeypatch, capfd):
     monkeypatch.setenv("GPBENCH_STORE", str(root / "file" / "store"))
     monkeypatch.setattr(sys, "argv", ["run", str(batch), str(root / "never.json")])
     with contextlib.chdir(root):
-        assert run.main() == 1
+        assert job.main() == 1
     said = capfd.readouterr().err
     assert said.count("\n") == 1
     assert said.startswith(f"gpbench: cannot write to the store {root / 'file' / 'store'}")

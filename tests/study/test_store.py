@@ -9,7 +9,7 @@ import time
 import pytest
 
 from gpbench.errors import UserError
-from gpbench.study.store import Store
+from gpbench.study.storage.store import Store
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ def test_groups_at_work(store):
 
 def test_a_lock_is_seen_by_others_and_dies_with_its_holder(store):
     program = (
-        "import sys, time; from gpbench.study.store import Store\n"
+        "import sys, time; from gpbench.study.storage.store import Store\n"
         "with Store(sys.argv[1]).locked(['aa']): print('held', flush=True); time.sleep(60)"
     )
     holder = subprocess.Popen([sys.executable, "-c", program, str(store.root)], stdout=subprocess.PIPE, text=True)
@@ -177,7 +177,7 @@ def test_a_lock_is_seen_by_others_and_dies_with_its_holder(store):
 
 def test_who_waits_for_a_lock_says_so_and_gets_it(store, capfd):
     program = (
-        "import sys, time; from gpbench.study.store import Store\n"
+        "import sys, time; from gpbench.study.storage.store import Store\n"
         "with Store(sys.argv[1]).locked(['aa']): print('held', flush=True); time.sleep(0.5)"
     )
     holder = subprocess.Popen([sys.executable, "-c", program, str(store.root)], stdout=subprocess.PIPE, text=True)

@@ -11,9 +11,9 @@ from torch import multiprocessing
 from cases import BLOCK, STEPS, Case, group
 from gpbench.errors import UserError
 from gpbench.methods import dgp_rff
-from gpbench.study import training
+from gpbench.study.fitting import lightning_module
 
-ENTRY = "gpbench.study.synchronous"
+ENTRY = "gpbench.study.fitting.distributed.synchronous"
 
 
 def with_hyper(case: Case, **hyper) -> Case:
@@ -82,7 +82,7 @@ def test_a_worker_that_is_killed_ends_the_fit_and_the_checkpoint_stays(case, mon
     with pytest.raises(multiprocessing.ProcessExitedException, match="SIGKILL"):
         case.fit(shared(case, 2, checkpoint_seconds=0.0), work=work)
     monkeypatch.setattr(dgp_rff.Method, "loss", loss)
-    fit = training.GradientFit(shared(case, 2), case.table, work, torch.device("cpu"))
+    fit = lightning_module.GradientFit(shared(case, 2), case.table, work, torch.device("cpu"))
     fit.restore()
     assert fit.done == BLOCK
     (outcome,) = case.fit(shared(case, 2), work=work)

@@ -13,10 +13,10 @@ from records import finish
 from cases import CONF, Case, assert_close, every_case, group, methods, table, two_targets
 from gpbench import places
 from gpbench.data import table as tables
-from gpbench.study import cells as resolving
-from gpbench.study import closed_form, predict
-from gpbench.study.answer import answer
-from gpbench.study.store import Store
+from gpbench.study.commands.predict_csv import answer
+from gpbench.study.fitting import closed_form, fold
+from gpbench.study.planning import resolve as resolving
+from gpbench.study.storage.store import Store
 
 METHODS = [
     name for name, task in every_case(CONF) if task == "regression" and methods(CONF)[name].header.max_outputs is None
@@ -32,7 +32,7 @@ def case(name: str, outputs: str, folders, data=None) -> Case:
     return Case(name, "regression", folders, data=data or two_targets(), protocol=protocol)
 
 
-def fit(made: Case, steps: int | None = None) -> predict.Outcome:
+def fit(made: Case, steps: int | None = None) -> fold.Outcome:
     """Split 0 with so many steps, where there are any."""
     one = group(made.cell, 0)
     if steps and one["what"]["steps"]:
@@ -40,7 +40,7 @@ def fit(made: Case, steps: int | None = None) -> predict.Outcome:
     return made.fit(one)[0]
 
 
-def of(outcome: predict.Outcome, output: int) -> pd.DataFrame:
+def of(outcome: fold.Outcome, output: int) -> pd.DataFrame:
     """Points of one target, without its number."""
     assert outcome.status == "done", outcome.reason
     points = outcome.points

@@ -12,8 +12,10 @@ from records import finish
 
 from gpbench.errors import UserError
 from gpbench.places import Places, write_text
-from gpbench.study import plan, scoring, tracking
-from gpbench.study.store import Store
+from gpbench.study import tracking
+from gpbench.study.planning import plan
+from gpbench.study.results import scoring
+from gpbench.study.storage.store import Store
 from projects import copy_project
 
 DATASET, SPLITS = "boston", 8

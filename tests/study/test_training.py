@@ -10,7 +10,7 @@ import torch
 
 from cases import BLOCK, SPLITS, STEPS, Case, assert_close, assert_same, changed, group, numbers
 from gpbench.errors import UserError
-from gpbench.study import run, training
+from gpbench.study.fitting import job, lightning_module
 
 BATCH = 16
 
@@ -39,7 +39,7 @@ def test_mini_batches_of_unequal_parts_are_the_same_batched_and_looped(mini):
 
 
 def test_mini_batches_are_rows_of_the_training_part_weighted_to_its_size(mini):
-    fit = training.GradientFit(group(mini.cell, 0), mini.table, mini.folder(), torch.device("cpu"))
+    fit = lightning_module.GradientFit(group(mini.cell, 0), mini.table, mini.folder(), torch.device("cpu"))
     batch, _ = fit.draw(0)
     assert batch.x.shape[:2] == (1, BATCH)
     assert batch.weight.sum().item() == pytest.approx(len(mini.fold.train))
@@ -49,7 +49,7 @@ def test_mini_batches_are_rows_of_the_training_part_weighted_to_its_size(mini):
 
 
 def test_every_block_draws_anew_and_every_time_the_same(mini):
-    fit = training.GradientFit(group(mini.cell, 0, 1), mini.table, mini.folder(), torch.device("cpu"))
+    fit = lightning_module.GradientFit(group(mini.cell, 0, 1), mini.table, mini.folder(), torch.device("cpu"))
     drawn = [fit.draws.at(step) for step in (0, BLOCK, 0)]
     for first, second, again in zip(*drawn, strict=True):
         assert torch.equal(first, again)
@@ -76,8 +76,8 @@ def test_the_time_cap_stops_at_a_checkpoint_and_the_rest_is_as_if_it_had_not(cas
 
 def test_the_clock_counts_training_once_however_often_it_is_asked(monkeypatch):
     now = iter([0.0, 3.0, 3.0, 10.0, 14.0])
-    monkeypatch.setattr(training.time, "perf_counter", lambda: next(now))
-    clock = training.Clock(torch.device("cpu"))
+    monkeypatch.setattr(lightning_module.time, "perf_counter", lambda: next(now))
+    clock = lightning_module.Clock(torch.device("cpu"))
     assert clock.pause() == 3.0
     assert clock.pause() == 3.0  # a pause ends once
     clock.go()
@@ -86,7 +86,7 @@ def test_the_clock_counts_training_once_however_often_it_is_asked(monkeypatch):
 
 def test_a_replica_that_is_not_finite_does_not_move_again(case, monkeypatch):
     """Neither by its gradient nor by the momentum of earlier steps."""
-    fit = training.GradientFit(group(case.cell, 0, 1), case.table, case.folder(), torch.device("cpu"))
+    fit = lightning_module.GradientFit(group(case.cell, 0, 1), case.table, case.folder(), torch.device("cpu"))
     fit.configure_optimizers()
     loss = fit.method.loss
     moved = []
@@ -111,7 +111,7 @@ def test_numbers_of_an_expanded_parameter_move_one_by_one(case, monkeypatch):
         return state
 
     monkeypatch.setattr(module.Method, "init", expanded)
-    fit = training.GradientFit(group(case.cell, 0), case.table, case.folder(), torch.device("cpu"))
+    fit = lightning_module.GradientFit(group(case.cell, 0), case.table, case.folder(), torch.device("cpu"))
     fit.configure_optimizers()
     fit.advance(*fit.draw(0), 0)
     assert any(value.unique().numel() > value[..., 0].numel() for value in fit.state.params.values())
@@ -166,7 +166,7 @@ def test_two_checkpoints_are_kept(case):
 def test_a_finished_group_that_was_not_written_is_evaluated_and_not_trained(case, monkeypatch):
     work = case.folder()
     (expected,) = case.fit(group(case.cell, 0), work=work)
-    monkeypatch.setattr(training.GradientFit, "advance", None)
+    monkeypatch.setattr(lightning_module.GradientFit, "advance", None)
     assert_same(case.fit(group(case.cell, 0), work=work)[0], expected)
 
 
@@ -201,7 +201,7 @@ def test_seconds_of_a_batch_are_shared_and_marked_so(case):
 
 def test_progress_is_there_for_whoever_watches(case, monkeypatch):
     work = case.folder()
-    monkeypatch.setattr(training.Fit, "tell", told_at_once(training.Fit.tell))
+    monkeypatch.setattr(lightning_module.Fit, "tell", told_at_once(lightning_module.Fit.tell))
     case.fit(group(case.cell, 0, 1), work=work)
     progress = json.loads((work / "progress.json").read_text())
     assert (progress["step"], progress["steps"], len(progress["objective"])) == (STEPS, STEPS, 2)
@@ -220,14 +220,16 @@ def told_at_once(tell):
 def test_a_gpu_that_is_not_there_is_one_line(case, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UserError, match="no GPU is available here; use trainer=cpu"):
-        run.require_device({"groups": [group(case.cell, 0, device="cuda")]})
+        job.require_device({"groups": [group(case.cell, 0, device="cuda")]})
 
 
 def test_in_single_precision_a_large_common_offset_costs_no_digits(case):
     far = dataclasses.replace(case.table, inputs=case.table.inputs + 1e6)
     fold = case.fold
     scaling = dataclasses.replace(fold.scaling, x_shift=fold.scaling.x_shift + 1e6)
-    data = training.training_set(far, [dataclasses.replace(fold, scaling=scaling)], torch.float32, torch.device("cpu"))
+    data = lightning_module.training_set(
+        far, [dataclasses.replace(fold, scaling=scaling)], torch.float32, torch.device("cpu")
+    )
     exact = fold.scaling.inputs(case.table.inputs[fold.train])
     np.testing.assert_allclose(data.full().x[0].numpy(), exact, atol=1e-5)
 

@@ -7,9 +7,9 @@ import yaml
 
 from gpbench import config, places
 from gpbench.errors import UserError
-from gpbench.study import cells as resolving
-from gpbench.study import graph
-from gpbench.study import plan as planning
+from gpbench.study.planning import graph
+from gpbench.study.planning import plan as planning
+from gpbench.study.planning import resolve as resolving
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_schemes_choose_the_entry_and_are_part_of_the_identity(study, monkeypatc
     monkeypatch.setattr(resolving.os, "cpu_count", lambda: 2)
     shared = {"method": "dgp_rff", "workers": [1, 4, 5]}
     found = study({"{scheme}_{workers}": shared | {"scheme": ["asynchronous", "synchronous"]}}, methods=["dgp_rff"])
-    assert found["synchronous_4"]["what"]["entry"] == "gpbench.study.synchronous"
+    assert found["synchronous_4"]["what"]["entry"] == "gpbench.study.fitting.distributed.synchronous"
     assert found["asynchronous_4"]["what"]["distributed"] == {"scheme": "asynchronous", "workers": 4}
     assert found["asynchronous_5"]["skip"] == "5 workers, at most 2 a core"
     monkeypatch.setattr(resolving.os, "cpu_count", lambda: 64)

@@ -7,8 +7,8 @@ import torch
 from gpbench.data.table import Table
 from gpbench.methods.base import State
 from gpbench.methods.multinomial_gp import Hyperparameters, Method
-from gpbench.study import posteriors, probes
-from gpbench.study.fitted import Fitted
+from gpbench.study.results import posterior_probes, probes
+from gpbench.study.results.fitted_models import Fitted
 
 NAMES = ["GM_1", "GM_2", "white_matter_1", "white_matter_2", "white_matter_3"]
 
@@ -22,7 +22,7 @@ def fitted(theta: torch.Tensor, **settings) -> Fitted:
 
 def test_weights_are_named_by_class_and_source():
     theta = torch.arange(12.0).reshape(3, 2, 2)
-    rows = posteriors.weights(fitted(theta))
+    rows = posterior_probes.weights(fitted(theta))
     assert {"fit_id", *rows.columns} == set(probes.COLUMNS["weights"])
     found = rows.set_index(["sample", "class", "source"])["weight"]
     np.testing.assert_allclose(found[1, "well", "GM"], np.exp(6.0), rtol=1e-6)

@@ -13,7 +13,7 @@ import pytest
 from graphs import SNAKEMAKE, Project
 
 from gpbench.report import FIGURE_NAMES, TABLE_NAMES
-from gpbench.study.plan import run_name
+from gpbench.study.planning.plan import run_name
 
 # svgp takes long enough to be killed
 STUDY = (

@@ -19,4 +19,4 @@ rule fit:
         runtime=lambda w: batch(w)["minutes"],
         gpu=lambda w: batch(w)["gpu"],
     shell:
-        "OMP_NUM_THREADS={threads} MKL_NUM_THREADS={threads} {PY} -m gpbench.study.run {input.batch} {output}"
+        "OMP_NUM_THREADS={threads} MKL_NUM_THREADS={threads} {PY} -m gpbench.study.fitting.job {input.batch} {output}"

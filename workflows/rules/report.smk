@@ -30,7 +30,7 @@ rule probe:
     wildcard_constraints:
         probe="|".join(GRAPH.study["probes"]) or "none",
     shell:
-        "OMP_NUM_THREADS=1 {PY} -m gpbench.study.probes {GRAPH.name} {wildcards.probe}"
+        "OMP_NUM_THREADS=1 {PY} -m gpbench.study.results.probes {GRAPH.name} {wildcards.probe}"
 
 
 rule track:

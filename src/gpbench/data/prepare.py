@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from gpbench.data import fetch, sources, statistics, table
+from gpbench.config.schema import Dataset
+from gpbench.data import summary, table
+from gpbench.data.raw import fetch
+from gpbench.data.readers import read
 from gpbench.errors import UserError
 from gpbench.places import Places
-from gpbench.schema import Dataset
 
 
 def prepare(dataset: Dataset, places: Places) -> str:
@@ -20,12 +22,12 @@ def prepare(dataset: Dataset, places: Places) -> str:
             pinned = item in fetch.pins(places)
             mend = "delete it and fetch it again" if pinned else f"run `gpbench data pin {dataset.name}`"
             raise UserError(f"{wrong}; {mend}")
-    parsed = sources.read(dataset, places.raw)
+    parsed = read.read(dataset, places.raw)
     table.check(parsed, dataset.name, dataset.task, len(dataset.classes), len(dataset.truth))
     if parsed.inputs.shape != (dataset.rows, dataset.columns):
         found, expected = parsed.inputs.shape, (dataset.rows, dataset.columns)
         raise UserError(f"data set {dataset.name!r} has (rows, inputs) = {found}, the catalogue says {expected}")
-    statistics.check(statistics.statistics(parsed, dataset), dataset)
+    summary.check(summary.statistics(parsed, dataset), dataset)
     md5 = parsed.md5
     if dataset.md5 is None:
         raise UserError(

@@ -8,64 +8,20 @@ one of training rows.
 from __future__ import annotations
 
 import math
-from dataclasses import field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpbench.errors import UserError
-from gpbench.hyper import Fraction, NonNegativeInt, PositiveInt, dataclass
 
 if TYPE_CHECKING:
+    from gpbench.config.schema import Dataset, Protocol, Splits
     from gpbench.data.table import Table
-    from gpbench.schema import Dataset
 
 
 LEFT = 10
 """rows of the rarest class that `balanced` leaves to test"""
-
-
-@dataclass(frozen=True)
-class Splits:
-    """How rows are split; the schemes are explained in `split_rows`."""
-
-    scheme: Literal["permutation", "shuffle", "train_test_split", "k_fold", "blocks", "balanced"] = "permutation"
-    seed: NonNegativeInt = 1
-    count: PositiveInt = 20
-    """of `balanced`: splits of each size"""
-    sizes: list[PositiveInt] = field(default_factory=list)
-    """of `balanced`: training rows"""
-    train_fraction: Fraction = 0.9
-    test_rows: dict[str, PositiveInt] = field(default_factory=dict)
-    """data set -> number of test rows, where it is no fraction"""
-    sqrt_test: bool = False
-    """round(sqrt(n)) test rows"""
-    stratified: bool = False
-    """`k_fold` deals each class over the folds"""
-    official: bool = True
-    """a data set with an official split has that one alone"""
-    counts: Literal["rows", "thinning"] = "rows"
-    """`thinning`: of data sets of counts no rows are held out but half of the events, at random; `train_fraction` and
-    `test_rows` are for the others"""
-
-
-@dataclass(frozen=True)
-class Protocol:
-    """conf/protocol/*.yaml: splits, scaling, outputs and leaks, and what a paper prints of the scores."""
-
-    name: str
-    title: str
-    splits: Splits
-    metrics: list[str]
-    """that are reported"""
-    spread: Literal["population sd", "sample sd", "standard error", "two sd"]
-    """that is printed beside a mean over splits"""
-    inputs: Literal["standardise", "as they are"] = "standardise"
-    targets: Literal["standardise", "as they are"] = "standardise"
-    outputs: Literal["first", "last", "all", "truth"] = "first"
-    """targets that are predicted, where a data set has several; `truth`: all of them, and the columns behind them that
-    say what simulated targets were drawn from"""
-    leaks: list[Literal["test_x"]] = field(default_factory=list)
 
 
 def freeze(protocol: Protocol, dataset: Dataset) -> dict[str, Any]:

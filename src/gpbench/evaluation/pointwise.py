@@ -5,8 +5,8 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from gpbench.errors import UserError
-from gpbench.evaluation.counts import Counts
-from gpbench.evaluation.predictive import Categorical, GaussianMixture, Predictive
+from gpbench.predictive.counts import Counts
+from gpbench.predictive.distributions import Categorical, GaussianMixture, Predictive
 
 LEVELS = np.arange(1, 100) / 100
 QUANTILE_COLUMNS = [f"q{percent:02d}" for percent in range(1, 100)]

@@ -21,9 +21,9 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from gpbench.evaluation.predictive import Categorical, GaussianMixture
 from gpbench.gp import likelihoods
 from gpbench.gp.quadrature import at_nodes, hermite, std
+from gpbench.predictive.distributions import Categorical, GaussianMixture
 
 LOG_ROOT_TAU = 0.5 * math.log(2 * math.pi)
 NORMAL_POINTS = 20

@@ -95,7 +95,7 @@ class Gaussian(_Factorising):
 
     def predictive(self, mean: Tensor, variance: Tensor, noise_variance: Tensor):
         """Equally weighted mixture of N(mean, variance + noise) over the S components."""
-        from gpbench.evaluation.predictive import GaussianMixture
+        from gpbench.predictive.distributions import GaussianMixture
 
         return GaussianMixture(_host(mean), _host(variance + noise_variance))
 
@@ -114,7 +114,7 @@ class BernoulliProbit(_OneFunction):
 
     def predictive(self, mean: Tensor, variance: Tensor, noise_variance: None = None):
         """Probabilities of (0, 1), one component a sample."""
-        from gpbench.evaluation.predictive import Categorical
+        from gpbench.predictive.distributions import Categorical
 
         z = (mean / (1 + variance).sqrt())[..., 0]
         return Categorical(_host(torch.stack([torch.special.ndtr(-z), torch.special.ndtr(z)], -1)))
@@ -143,7 +143,7 @@ class Poisson(_OneFunction):
 
     def predictive(self, mean: Tensor, variance: Tensor, noise_variance: None = None):
         """Mixture of Poissons, 81 weighted nodes a sample."""
-        from gpbench.evaluation.counts import Counts
+        from gpbench.predictive.counts import Counts
 
         f, weights = at_nodes(mean, variance, self.rule())  # [S, N, 1, K], [K]
         rate = (f + self.log_exposure).exp().movedim(-1, 1).flatten(0, 1)
@@ -192,7 +192,7 @@ class RobustMax(_Factorising):
 
     def predictive(self, mean: Tensor, variance: Tensor, noise_variance: None = None):
         """Class probabilities, one component a sample, normalised (quadrature leaves an error of about 1e-4)."""
-        from gpbench.evaluation.predictive import Categorical
+        from gpbench.predictive.distributions import Categorical
 
         probs = torch.empty_like(mean)
         for s in range(mean.shape[0]):
@@ -227,7 +227,7 @@ class Softmax:
 
         Raises ValueError where a variance is given: it could not be integrated.
         """
-        from gpbench.evaluation.predictive import Categorical
+        from gpbench.predictive.distributions import Categorical
 
         if variance is not None:
             raise ValueError("softmax has no closed-form predictive; sample f and pass variance=None")

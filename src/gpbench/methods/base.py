@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from gpbench.evaluation.predictive import Predictive
+    from gpbench.predictive.distributions import Predictive
     from gpbench.streams import Key
 
 

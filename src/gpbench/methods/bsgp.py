@@ -28,13 +28,13 @@ import torch
 from torch import Tensor
 
 from gpbench import streams
-from gpbench.evaluation.predictive import Predictive
 from gpbench.gp import inducing_priors, kernels, likelihoods, linalg, quadrature, sparse
 from gpbench.gp.sparse import Layer
 from gpbench.hyper import Annotated, Fraction, Gt, Lt, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods.base import Batch, SamplerMethod, State, TrainingSet
 from gpbench.methods.dsvi import mean_map
 from gpbench.methods.layers import start_inducing
+from gpbench.predictive.distributions import Predictive
 from gpbench.sampling import sghmc
 from gpbench.streams import Key
 

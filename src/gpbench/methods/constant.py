@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from gpbench.evaluation.counts import Counts
-from gpbench.evaluation.predictive import Categorical, GaussianMixture, Predictive
 from gpbench.hyper import dataclass
 from gpbench.methods.base import ClosedFormMethod
+from gpbench.predictive.counts import Counts
+from gpbench.predictive.distributions import Categorical, GaussianMixture, Predictive
 
 
 @dataclass(frozen=True)

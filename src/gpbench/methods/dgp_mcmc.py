@@ -26,11 +26,11 @@ import torch
 from torch import Tensor
 
 from gpbench import streams
-from gpbench.evaluation.predictive import Predictive
 from gpbench.gp import features, kernels, likelihoods, linalg
 from gpbench.hyper import Fraction, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods import dgp_rff
 from gpbench.methods.base import Batch, SamplerMethod, State, TrainingSet
+from gpbench.predictive.distributions import Predictive
 from gpbench.sampling import elliptical
 from gpbench.streams import Key
 

@@ -43,12 +43,12 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from gpbench import streams
-from gpbench.evaluation.predictive import Predictive
 from gpbench.gp import kernels, likelihoods
 from gpbench.gp.divergences import mean_field_kl
 from gpbench.gp.features import FEATURES_PER_FREQUENCY, product, random_features
 from gpbench.hyper import Annotated, Ge, Le, Lt, NonNegativeFloat, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods.base import Batch, GradientMethod, State, TrainingSet
+from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 
 LOG_VARIANCE_RANGE = (-20.0, 5.0)

@@ -26,10 +26,10 @@ import torch
 from torch import Tensor
 
 from gpbench import streams
-from gpbench.evaluation.predictive import Predictive
 from gpbench.gp import likelihoods
 from gpbench.hyper import Annotated, Ge, Lt, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods.base import Batch, GradientMethod, State, TrainingSet
+from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 
 INITIAL_LOG_NOISE_VARIANCE = -2.0

@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from gpbench import streams
-from gpbench.evaluation.predictive import Predictive
 from gpbench.gp import kernels, likelihoods, sparse
 from gpbench.hyper import PositiveFloat, PositiveInt, dataclass
 from gpbench.methods.base import Batch, GradientMethod, State, TrainingSet
 from gpbench.methods.layers import init_layer, layer, start_inducing
+from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 
 NAME = "layer1"

@@ -16,10 +16,10 @@ import numpy as np
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.model_selection import KFold
 
-from gpbench.evaluation.predictive import Categorical, GaussianMixture, Predictive
 from gpbench.hyper import Annotated, Ge, PositiveInt, dataclass
 from gpbench.methods.base import ClosedFormMethod
 from gpbench.methods.constant import with_unseen
+from gpbench.predictive.distributions import Categorical, GaussianMixture, Predictive
 
 
 @dataclass(frozen=True)

@@ -30,12 +30,12 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from gpbench import streams
-from gpbench.evaluation.predictive import Predictive
 from gpbench.gp import kernels, likelihoods, lowrank, quadrature, sparse
 from gpbench.hyper import PositiveFloat, PositiveInt, dataclass
 from gpbench.methods.base import Batch, GradientMethod, State, TrainingSet
 from gpbench.methods.dsvi import mean_map
 from gpbench.methods.layers import start_inducing
+from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 
 FIRST_DECAY = 0.5

@@ -15,10 +15,10 @@ from sklearn.linear_model import BayesianRidge, LogisticRegression
 from sklearn.model_selection import KFold
 
 from gpbench.errors import UserError
-from gpbench.evaluation.predictive import Categorical, GaussianMixture, Predictive
 from gpbench.hyper import Annotated, Ge, dataclass
 from gpbench.methods.base import ClosedFormMethod
 from gpbench.methods.constant import with_unseen
+from gpbench.predictive.distributions import Categorical, GaussianMixture, Predictive
 
 # inverse penalties tried, in scikit-learn's scale: C multiplies the sum of log likelihoods
 STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2)

@@ -27,10 +27,10 @@ from torch import Tensor
 
 from gpbench import streams
 from gpbench.errors import UserError
-from gpbench.evaluation.predictive import Predictive
 from gpbench.gp import latent_likelihoods
 from gpbench.hyper import Annotated, Fraction, Ge, Le, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods.base import Batch, SamplerMethod, State, TrainingSet
+from gpbench.predictive.distributions import Predictive
 from gpbench.sampling.latent import approximations, joint, latents, pseudo_marginal, schemes
 from gpbench.sampling.latent.model import COUNTS, Generator, Model, Operator, Prior, multiply
 from gpbench.sampling.tuning import DualAveraging

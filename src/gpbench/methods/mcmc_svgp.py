@@ -25,13 +25,13 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from gpbench import streams
-from gpbench.evaluation.predictive import Predictive
 from gpbench.gp import kernels, likelihoods, linalg, sparse
 from gpbench.gp.sparse import Layer
 from gpbench.hyper import Fraction, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods import svgp, warm_start
 from gpbench.methods.base import Batch, SamplerMethod, State, TrainingSet
 from gpbench.methods.layers import source
+from gpbench.predictive.distributions import Predictive
 from gpbench.sampling import hmc, tuning
 from gpbench.sampling.sghmc import flatten, unflatten
 from gpbench.streams import Key

@@ -28,10 +28,10 @@ from torch import Tensor
 
 from gpbench import streams
 from gpbench.errors import UserError
-from gpbench.evaluation.predictive import Categorical, Predictive
 from gpbench.gp import multinomial
 from gpbench.hyper import Fraction, NonNegativeInt, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods.base import Batch, SamplerMethod, State, TrainingSet
+from gpbench.predictive.distributions import Categorical, Predictive
 from gpbench.sampling import tuning
 from gpbench.sampling.latent import multinomial as operators
 from gpbench.sampling.latent import weights

@@ -30,11 +30,11 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import SVC
 
 from gpbench.errors import UserError
-from gpbench.evaluation.predictive import Categorical, Predictive
 from gpbench.hyper import Annotated, Ge, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods.base import ClosedFormMethod
 from gpbench.methods.constant import with_unseen
 from gpbench.methods.svm import smallest_class
+from gpbench.predictive.distributions import Categorical, Predictive
 
 MOST_STEPS = 500
 """of the weights; tens are usual"""

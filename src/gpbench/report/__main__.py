@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Write what the arguments name; only that output's libraries are imported."""
     if arguments.command == "documents":
         from gpbench import places
-        from gpbench.report import documents
+        from gpbench.report.export import documents
 
         (documents.check if arguments.check else documents.make)(places.find().root)
         return
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     view, folder = View(arguments.folder), arguments.folder
     if arguments.command == "table":
-        from gpbench.report.tables import write_table
+        from gpbench.report.tables.standard import write_table
 
         for name in arguments.names or names(view.study, "tables"):
             write_table(view, name, folder / "tables")
@@ -57,20 +57,20 @@ def run(arguments: argparse.Namespace) -> None:
             write_figure(view, name, folder / "figures")
     elif arguments.command == "item":
         from gpbench import places
-        from gpbench.report.items import find
-        from gpbench.report.reproduced import write_item
+        from gpbench.report.papers.items import find
+        from gpbench.report.papers.reproduced import write_item
 
         write_item(view, find(places.find().conf, arguments.name), arguments.published, arguments.out)
     elif arguments.command == "statistics":
-        from gpbench.report.statistics import write_statistics
+        from gpbench.report.significance.comparisons import write_statistics
 
         write_statistics(view, folder)
     elif arguments.command == "scorecard":
-        from gpbench.report.scorecard import write_scorecard
+        from gpbench.report.scorecard.one_run import write_scorecard
 
         write_scorecard(view, arguments.published, folder)
     else:
-        from gpbench.report.page import write_page
+        from gpbench.report.page.page import write_page
 
         write_page(view, folder, arguments.published)
 

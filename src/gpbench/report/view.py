@@ -2,9 +2,9 @@
 
 A folder `results/<study>/` holds `study.json`, `scores.parquet` (one row a fit), `traces.parquet` (one row a logged
 step) and `points.parquet` (one row a test point), and what its fits were asked besides: `bounds.parquet` and others
-(see `gpbench.study.probes`). A study of kind `sample` has no points, but `prefixes.parquet` and `draws.parquet` (see
-`gpbench.study.sampled`). A folder of committed records, `docs/results/<run>/`, has `study.json` and `scores.csv` alone.
-Nothing else is read.
+(see `gpbench.study.results.probes`). A study of kind `sample` has no points, but `prefixes.parquet` and
+`draws.parquet` (see `gpbench.study.results.chain_file`). A folder of committed records, `docs/results/<run>/`, has
+`study.json` and `scores.csv` alone. Nothing else is read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import pandas as pd
 
 from gpbench.errors import UserError, unknown
 from gpbench.evaluation.metrics import METRICS
-from gpbench.study import collect, records
+from gpbench.study.results import collect
+from gpbench.study.storage import committed
 
 UNMIXED = "not converged"
 """A done fit by a Markov chain that fails, with the other chains of its split, the gate of its budget."""
@@ -55,7 +56,7 @@ class View:
     def _scores(self) -> pd.DataFrame:
         """`scores.parquet`, or of a folder of committed records `scores.csv`."""
         if self.recorded:
-            return pd.DataFrame(records.read(self.folder / "scores.csv"))
+            return pd.DataFrame(committed.read(self.folder / "scores.csv"))
         return pd.read_parquet(self._path("scores.parquet"))
 
     @property

@@ -1,9 +1,9 @@
 """Have the chains mixed, and what are their draws worth? The rank-normalised diagnostics of vehtari2021, by ArviZ, and
 the older ones that papers print: Geyer's effective sample size of a chain, and R-hat of Gelman and Rubin.
 
-A fit by a Markov chain leaves what its kept states say one by one (`gpbench.study.chains`): the predictive mean and the
-log density at some test rows, which are judged, and the covariance parameters, which are only reported: the posterior
-of a deep GP has many modes (signs and orders of hidden units) that predict the same.
+A fit by a Markov chain leaves what its kept states say one by one (`gpbench.study.fitting.chain_draws`): the predictive
+mean and the log density at some test rows, which are judged, and the covariance parameters, which are only reported:
+the posterior of a deep GP has many modes (signs and orders of hidden units) that predict the same.
 
 R-hat of the whole is the worst of all rows. With many rows that is strict: even independent draws reach about 1.04 in
 the worst of 100 quantities for 4 chains of 64 draws, 1.01 for 4 of 256.

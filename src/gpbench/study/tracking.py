@@ -25,8 +25,8 @@ from filelock import FileLock, Timeout
 from gpbench import places
 from gpbench.errors import UserError, exit_status
 from gpbench.places import Places
-from gpbench.study import identity
-from gpbench.study.store import Store
+from gpbench.study.planning import identity
+from gpbench.study.storage.store import Store
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -177,7 +177,7 @@ class Writer:
         """Parameters, final scores, how the fit's own chain has mixed, and the trace over steps."""
         from mlflow.entities import Metric, Param
 
-        from gpbench.study.scoring import mixing, scores
+        from gpbench.study.results.scoring import mixing, scores
 
         now = int(time.time() * 1000)
         chain = {f"chain.{k}": float(v) for k, v in mixing(self.store, [record["fit_id"]]).items()}

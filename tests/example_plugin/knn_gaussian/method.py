@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from scipy.spatial import KDTree
 
-from gpbench.evaluation.predictive import GaussianMixture, Predictive
 from gpbench.hyper import Annotated, Ge, dataclass
 from gpbench.methods.base import ClosedFormMethod
+from gpbench.predictive.distributions import GaussianMixture, Predictive
 
 
 @dataclass(frozen=True)

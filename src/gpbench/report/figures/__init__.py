@@ -15,8 +15,8 @@ from gpbench.report.figures import (
     abstention,
     boxes,
     calibration,
+    chain_draws,
     chain_traces,
-    chains,
     comparison,
     covariance,
     curves,
@@ -38,8 +38,8 @@ from gpbench.report.figures import (
     surfaces,
     weights,
 )
+from gpbench.report.tables.render import write
 from gpbench.report.view import View
-from gpbench.report.writing import write
 
 STYLE = Path(__file__).parent.parent / "gpbench.mplstyle"
 
@@ -194,7 +194,7 @@ FIGURES = {
         "are left out; on the diagonal a method is calibrated.",
     ),
     "traces": FigureSpec(
-        chains.traces,
+        chain_draws.traces,
         "Predictive mean (of classes: probability of the observed one) at three test rows by the kept states of the "
         "Markov chains, one after the other; one colour a chain. Chains that agree cover one band and none drifts. "
         "R-hat: the worst of all monitored rows. First split.",

@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.signal import correlate
 
-from gpbench.report.efficiency import CELL, shrinkage
 from gpbench.report.figures.canvas import empty, legend_of, looks_of, panels, remark, say
 from gpbench.report.figures.r_hat import LEAST, excess, threshold_axis
+from gpbench.report.tables.sampler_efficiency import CELL, shrinkage
 from gpbench.report.view import UNMIXED, View
 
 LAGS = 100

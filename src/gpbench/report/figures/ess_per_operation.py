@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 
-from gpbench.report.efficiency import scored
 from gpbench.report.figures.canvas import Look, empty, label_edges, remark, wrapped
 from gpbench.report.figures.intervals import OPEN
+from gpbench.report.tables.sampler_efficiency import scored
 from gpbench.report.view import View
 
 KINDS = {

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 
 from gpbench.errors import count
 from gpbench.report.figures.canvas import Look, empty, looks_of, panels, remark, say
-from gpbench.report.statistics import COMPARISONS, compare
+from gpbench.report.significance.comparisons import COMPARISONS, compare
 from gpbench.report.view import View
 
 _COLUMNS = 3

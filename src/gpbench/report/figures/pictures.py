@@ -7,8 +7,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from gpbench.report.datasets.images import mosaic, paint
 from gpbench.report.figures.canvas import empty, panels, present, say
-from gpbench.report.images import mosaic, paint
 from gpbench.report.view import View
 
 IMAGES = 8

@@ -17,7 +17,7 @@ from gpbench.evaluation.compare import ranks
 from gpbench.evaluation.practical import ROPES
 from gpbench.evaluation.profiles import excess, pareto_front, profile
 from gpbench.report.figures.canvas import empty, legend, looks, panels, remark
-from gpbench.report.statistics import COMPARISONS, Comparison, complete_losses, rankable
+from gpbench.report.significance.comparisons import COMPARISONS, Comparison, complete_losses, rankable
 from gpbench.report.view import View
 
 _PROFILED = ("regression_mnll", "regression_rmse", "classification_mnll", "classification_error")

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from gpbench.report.efficiency import shrinkage
 from gpbench.report.figures.canvas import Look, empty, label_edges, legend, looks, remark, wrapped
+from gpbench.report.tables.sampler_efficiency import shrinkage
 from gpbench.report.view import View
 
 THRESHOLDS = (1.1, 1.3, 2.0)

@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 
 from gpbench.errors import count
 from gpbench.report.figures.canvas import empty, looks, panels, say
-from gpbench.report.findings import left_out
-from gpbench.report.statistics import COMPARISONS, compare
+from gpbench.report.significance.comparisons import COMPARISONS, compare
+from gpbench.report.significance.findings import left_out
 from gpbench.report.view import View
 
 _SHOWN = ("all_mnll", "regression_mnll", "classification_mnll")

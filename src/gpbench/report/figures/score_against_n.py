@@ -10,7 +10,7 @@ from matplotlib.ticker import NullLocator
 
 from gpbench.evaluation.metrics import METRICS
 from gpbench.report.figures.canvas import empty, legend, looks, panels, present, say
-from gpbench.report.sizes import by_size
+from gpbench.report.tables.scores_by_n import by_size
 from gpbench.report.view import View
 
 SHOWN = ("accuracy", "auc", "capacity_accuracy", "capacity_auc")

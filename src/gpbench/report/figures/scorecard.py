@@ -13,8 +13,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from gpbench.evaluation.metrics import METRICS
-from gpbench.report import verdicts
 from gpbench.report.figures.canvas import empty, panels, remark, wrapped
+from gpbench.report.scorecard import verdicts
 from gpbench.report.view import View
 
 

@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from gpbench.report import objectives
 from gpbench.report.figures.canvas import Look, empty, label_edges, legend_of, looks_of, remark, wrapped
 from gpbench.report.figures.intervals import OPEN, limits, published
-from gpbench.report.statistics import ALPHA
+from gpbench.report.significance.comparisons import ALPHA
+from gpbench.report.tables import objectives
 from gpbench.report.view import View
 
 PAIRED = Look("paired over splits", "#0072B2", "o", "-")

@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from gpbench.report.efficiency import CELL
 from gpbench.report.figures.canvas import Look, empty, looks_of, panels, remark
+from gpbench.report.tables.sampler_efficiency import CELL
 from gpbench.report.view import View
 
 QUANTILES = {"whislo": 0.05, "q1": 0.25, "med": 0.5, "q3": 0.75, "whishi": 0.95}

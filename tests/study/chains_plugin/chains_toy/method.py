@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gpbench.evaluation.predictive import GaussianMixture, Predictive
 from gpbench.hyper import Fraction, NonNegativeFloat, PositiveInt, dataclass
 from gpbench.methods.base import Batch, SamplerMethod, State, TrainingSet
+from gpbench.predictive.distributions import GaussianMixture, Predictive
 from gpbench.streams import Key
 
 

@@ -8,9 +8,9 @@ import math
 import torch
 from torch import Tensor
 
-from gpbench.evaluation.predictive import Predictive
 from gpbench.hyper import Annotated, Fraction, Ge, Lt, NonNegativeFloat, PositiveInt, dataclass
 from gpbench.methods.base import Batch, SamplerMethod, State, TrainingSet
+from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 
 SIZES = {"f": 5, "psi": 2}

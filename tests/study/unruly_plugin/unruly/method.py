@@ -10,9 +10,9 @@ from typing import Literal
 
 from torch import Tensor
 
-from gpbench.evaluation.predictive import GaussianMixture, Predictive
 from gpbench.hyper import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods.base import Batch, GradientMethod, State, TrainingSet
+from gpbench.predictive.distributions import GaussianMixture, Predictive
 from gpbench.streams import Key
 
 STEP = 30

@@ -1,0 +1,185 @@
+"""`gpbench data ...`: the catalogue, its raw and prepared files. Heavy imports happen inside the commands."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpbench import places
+from gpbench.errors import UserError, count
+
+if TYPE_CHECKING:
+    from gpbench.config.schema import Dataset
+    from gpbench.places import Places
+
+
+def add(commands: argparse._SubParsersAction) -> None:
+    """Add the group `data` to the commands of the command line."""
+    text = "the data sets: list, show, verify, fetch, prepare, pin"
+    group = commands.add_parser("data", help=text, description=text)
+    actions = group.add_subparsers(dest="action", required=True, metavar="ACTION")
+
+    def one(name: str, text: str, function, names: str) -> argparse.ArgumentParser:
+        action = actions.add_parser(name, help=text, description=text)
+        action.set_defaults(function=function)
+        action.add_argument("datasets", nargs=names, metavar="NAME", help="a data set")
+        return action
+
+    one("list", "data sets (default: all) with their size, where their raw files are, licence", list_, "*")
+    action = one("show", "source, files, licence, citation, statistics and picture of data sets", show, "+")
+    action.add_argument("--no-picture", action="store_true", help="do not write results/data/NAME.png")
+    action = one("verify", "check what is here of data sets (default: all); exit 1 if anything is wrong", verify, "*")
+    text = "write the statistics of the prepared ones there, and as FILE.md beside it"
+    action.add_argument("--statistics", type=Path, metavar="FILE.csv", help=text)
+    action = one("fetch", "fetch and verify the raw files of data sets", fetch, "*")
+    action.add_argument("--files", nargs="+", default=[], metavar="ITEM", help="raw files, as paths below data/raw")
+    one("prepare", "fetch, parse, check and store data sets", prepare, "+")
+    one("pin", "download the raw files that data.dvc does not have yet, and pin them there", pin, "+")
+
+
+def list_(arguments: argparse.Namespace) -> None:
+    from gpbench.report.datasets import catalogue
+
+    where = places.find()
+    print("\n".join(catalogue.listing(_datasets(where, arguments.datasets), where)))
+
+
+def show(arguments: argparse.Namespace) -> None:
+    from gpbench.report.datasets import catalogue
+
+    where = places.find()
+    for dataset in _datasets(where, arguments.datasets):
+        print("\n".join(catalogue.entry(dataset, where)))
+        if not where.prepared_file(dataset.name).is_file():
+            print(f"  not prepared; run `gpbench data prepare {dataset.name}`")
+        else:
+            _show_prepared(dataset, where, picture=not arguments.no_picture)
+
+
+def _show_prepared(dataset: Dataset, where: Places, picture: bool) -> None:
+    from gpbench.data import table
+    from gpbench.report.datasets import catalogue
+
+    loaded = table.load(where.prepared_file(dataset.name), dataset.md5)
+    print("\n".join(catalogue.contents(loaded, dataset)))
+    if picture:
+        from gpbench.report.datasets.picture import save
+
+        path = where.results / "data" / f"{dataset.name}.png"
+        save(loaded, dataset, path)
+        print(catalogue.line("picture", str(path)))
+
+
+def verify(arguments: argparse.Namespace) -> None:
+    where, out = places.find(), arguments.statistics
+    if out and out.suffix != ".csv":
+        raise UserError(f"--statistics {out}: the name must end in .csv (a .md file is written beside it)")
+    verdicts = {}
+    for dataset in _datasets(where, arguments.datasets):
+        verdicts[dataset.name] = verdict = _verdict(dataset, where)
+        print(f"{dataset.name}: {verdict}", flush=True)
+    if out:
+        _write_statistics([v for v in verdicts.values() if v.figures and not v.wrong], out)
+    if wrong := [name for name, verdict in verdicts.items() if verdict.wrong]:
+        raise UserError(f"{len(wrong)} of {len(verdicts)} data sets are wrong: {', '.join(wrong)}; see the lines above")
+
+
+@dataclass
+class _Verdict:
+    """What was found of one data set."""
+
+    dataset: Dataset
+    wrong: list[str] = field(default_factory=list)
+    right: list[str] = field(default_factory=list)
+    figures: dict[str, Any] | None = None
+    """statistics of the prepared arrays"""
+
+    def __str__(self) -> str:
+        if self.wrong:
+            return "WRONG: " + "; ".join(self.wrong)
+        return "OK: " + ", ".join(self.right) if self.right else "not here"
+
+
+def _verdict(dataset: Dataset, where: Places) -> _Verdict:
+    from gpbench.data import prepare, summary, table
+    from gpbench.data.raw import fetch
+
+    verdict = _Verdict(dataset)
+    files = dataset.source.files
+    here = [item for item in files if (where.raw / item).is_file()]
+    verdict.wrong += [wrong for item in here if (wrong := fetch.verify(item, where))]
+    if here:
+        verdict.right.append(f"{len(here)} of {len(files)} raw files")
+    if where.prepared_file(dataset.name).is_file():
+        try:
+            prepare.require_current(dataset, where)
+            verdict.figures = summary.statistics(table.load(where.prepared_file(dataset.name), dataset.md5), dataset)
+            summary.check(verdict.figures, dataset)
+            verdict.right.append("prepared arrays and their statistics")
+        except UserError as error:
+            verdict.wrong.append(str(error))
+    return verdict
+
+
+def _write_statistics(verdicts: list[_Verdict], out: Path) -> None:
+    """Statistics as CSV, and as Markdown beside it."""
+    if not verdicts:
+        raise UserError(f"{out} is not written: none of these data sets is prepared; run `gpbench data prepare`")
+    from gpbench.report.datasets import catalogue
+    from gpbench.report.tables import render
+
+    overview = catalogue.overview([(verdict.dataset, verdict.figures) for verdict in verdicts])
+    places.write_text(out, overview.data.to_csv(index=False, lineterminator="\n"))
+    places.write_text(out.with_suffix(".md"), render.to_markdown(overview))
+    print(f"statistics of {count(len(verdicts), 'data set')}: {out} and {out.with_suffix('.md')}")
+
+
+def fetch(arguments: argparse.Namespace) -> None:
+    from gpbench.data.raw.fetch import fetch as fetch_items
+
+    where = places.find()
+    if not arguments.datasets and not arguments.files:
+        raise UserError("nothing to fetch; name data sets (`gpbench data list` shows them) or raw files by --files")
+    datasets = _datasets(where, arguments.datasets) if arguments.datasets else []
+    fetch_items([*arguments.files, *_files(datasets)], where)
+    for item in arguments.files:
+        print(where.raw / item)
+    for dataset in datasets:
+        print(f"{dataset.name}: {', '.join(str(where.raw / item) for item in dataset.source.files) or _BUNDLED}")
+
+
+def prepare(arguments: argparse.Namespace) -> None:
+    from gpbench.data.prepare import prepare as prepare_one
+    from gpbench.data.raw.fetch import fetch as fetch_items
+
+    where = places.find()
+    datasets = _datasets(where, arguments.datasets)
+    fetch_items(_files(datasets), where)
+    for dataset in datasets:
+        print(f"{dataset.name}: md5 of the arrays {prepare_one(dataset, where)}", flush=True)
+
+
+def pin(arguments: argparse.Namespace) -> None:
+    from gpbench.data.raw.fetch import pin as pin_items
+
+    where = places.find()
+    for dataset in _datasets(where, arguments.datasets):
+        for line in pin_items(dataset.source.files, dataset.source.unpinned, where) or [_BUNDLED]:
+            print(f"{dataset.name}: {line}", flush=True)
+
+
+_BUNDLED = "ships inside a package, no raw files"
+
+
+def _datasets(where: Places, names: list[str]) -> list[Dataset]:
+    """The catalogue entries asked for (none: all), in alphabetical order."""
+    from gpbench import config
+
+    chosen = sorted(set(names) or config.options(where.conf, "dataset"))
+    return [config.compose(where.conf, "dataset", name) for name in chosen]
+
+
+def _files(datasets: list[Dataset]) -> list[str]:
+    return [item for dataset in datasets for item in dataset.source.files]

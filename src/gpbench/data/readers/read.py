@@ -1,0 +1,127 @@
+"""From a source to a table. Row order is kept; nothing is scaled here."""
+
+from __future__ import annotations
+
+from itertools import chain, zip_longest
+from pathlib import Path
+
+import numpy as np
+
+from gpbench.config.schema import Dataset
+from gpbench.data.readers import airline, bins, completion, encode, formats
+from gpbench.data.readers.encode import Row
+from gpbench.data.simulated import generators
+from gpbench.data.table import Table
+from gpbench.errors import UserError, unknown
+
+# names that the packages do not carry
+MLXTEND_NAMES = {
+    "boston_housing": "CRIM ZN INDUS CHAS NOX RM AGE DIS RAD TAX PTRATIO B LSTAT",
+    "autompg": "cylinders displacement horsepower weight acceleration model_year origin car_name",
+}
+
+
+def read(dataset: Dataset, raw: Path) -> Table:
+    """The table of a data set; `raw` is the folder of fetched files."""
+    if dataset.source.bins:
+        return bins.count(read(bins.events(dataset), raw), dataset)
+    kind = dataset.source.kind
+    if kind in ("table", "excel", "r"):
+        return _cells(dataset, raw)
+    readers = {
+        "sklearn": _sklearn,
+        "mlxtend": _mlxtend,
+        "simulated": _simulated,
+        "idx": _idx,
+        "svmlight": _svmlight,
+        "airline": airline.read,
+        "completion": completion.read,
+    }
+    return readers[kind](dataset, raw)
+
+
+def _cells(dataset: Dataset, raw: Path) -> Table:
+    """Rows of cells of one or several files: one after the other, or side by side."""
+    source = dataset.source
+    reader = {"table": formats.text, "excel": formats.excel, "r": formats.r_object}[source.kind]
+    read = [reader(raw / name, source) for name in source.files]
+    found = list(chain.from_iterable(names for names, _ in read)) if source.beside else read[0][0]
+    rows = _beside([rows for _, rows in read]) if source.beside else chain.from_iterable(rows for _, rows in read)
+    first = next(rows, None)
+    if first is None:
+        raise UserError(f"{raw / source.files[0]} has no rows")
+    numbered = [f"x{i}" for i in range(len(first[1]) - len(source.targets))]
+    plain = [*source.targets, *numbered] if source.targets_first else [*numbered, *source.targets]
+    return encode.build(dataset, source.names or found or plain, chain([first], rows))
+
+
+def _beside(parts: list) -> chain[Row]:
+    """Rows of several files joined cell by cell; they must be equally many."""
+    for rows in zip_longest(*parts):
+        if None in rows:
+            where = " and ".join(row[0] for row in rows if row)
+            raise UserError(f"{where}: the other file has no such row; both must hold columns of the same rows")
+        yield " and ".join(where for where, _ in rows), [cell for _, one in rows for cell in one]
+
+
+def _sklearn(dataset: Dataset, raw: Path) -> Table:
+    """One of scikit-learn's bundled sets, by the name of its loader (diabetes in its original units)."""
+    from sklearn import datasets
+
+    item = dataset.source.item
+    bunch = getattr(datasets, f"load_{item}")(**({"scaled": False} if item == "diabetes" else {}))
+    names = [str(name).replace(" ", "_") for name in bunch.feature_names]
+    return _bundled(dataset, bunch.data, bunch.target, names)
+
+
+def _mlxtend(dataset: Dataset, raw: Path) -> Table:
+    """One of mlxtend's bundled sets, by the name of its loader."""
+    import mlxtend.data
+
+    inputs, targets = getattr(mlxtend.data, f"{dataset.source.item}_data")()
+    numbered = " ".join(f"x{i}" for i in range(inputs.shape[1]))
+    return _bundled(dataset, inputs, targets, MLXTEND_NAMES.get(dataset.source.item, numbered).split())
+
+
+def _simulated(dataset: Dataset, raw: Path) -> Table:
+    """A set drawn from a formula, by the name of its generator."""
+    return _bundled(dataset, *generators.draw(dataset.source.item))
+
+
+def _bundled(dataset: Dataset, inputs: np.ndarray, targets: np.ndarray, names: list[str]) -> Table:
+    for name in dataset.drop:
+        if name not in names:
+            raise unknown("column", name, names, f"the columns of data set {dataset.name!r}")
+    keep = [i for i, name in enumerate(names) if name not in dataset.drop]
+    x = np.ascontiguousarray(np.asarray(inputs, float)[:, keep])
+    y = np.asarray(targets, np.int64 if dataset.classes and not dataset.truth else float).reshape(len(x), -1)
+    return Table(x, y, [names[i] for i in keep], [*dataset.source.targets, *dataset.truth])
+
+
+def _idx(dataset: Dataset, raw: Path) -> Table:
+    """Pairs of files, images then labels, one pair after the other."""
+    return _images([_pair(raw, *pair) for pair in _pairs(dataset.source.files)], dataset)
+
+
+def _svmlight(dataset: Dataset, raw: Path) -> Table:
+    """A text file of images, the official training part, and a pair of IDX files, the test part."""
+    first, *rest = dataset.source.files
+    train = formats.svmlight(raw / first, dataset.train_rows, dataset.columns)
+    return _images([train, *(_pair(raw, *pair) for pair in _pairs(rest))], dataset)
+
+
+def _pairs(files: list[str]) -> list[tuple[str, str]]:
+    return list(zip(files[::2], files[1::2], strict=True))
+
+
+def _pair(raw: Path, images: str, labels: str) -> tuple[np.ndarray, np.ndarray]:
+    pixels, classes = formats.idx(raw / images), formats.idx(raw / labels)
+    if len(pixels) != len(classes):
+        raise UserError(f"{raw / images} has {len(pixels)} images, {raw / labels} {len(classes)} labels")
+    return pixels.reshape(len(pixels), -1), classes
+
+
+def _images(parts: list[tuple[np.ndarray, np.ndarray]], dataset: Dataset) -> Table:
+    pixels = np.concatenate([pixels for pixels, _ in parts])
+    labels = np.concatenate([labels for _, labels in parts]).astype(np.int64)[:, None]
+    return Table(pixels, labels, [f"x{i}" for i in range(pixels.shape[1])], list(dataset.source.targets))

@@ -1,0 +1,55 @@
+"""Data sets that papers draw from a formula: the same numbers everywhere, so that they have a checksum like others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from gpbench.data.simulated import latent_gp, mountain_car, scans
+from gpbench.data.simulated.reproducible import DIGITS, stream
+from gpbench.errors import unknown
+
+Draw = tuple[np.ndarray, np.ndarray, list[str]]
+
+
+def bump(x: np.ndarray) -> np.ndarray:
+    """h(x) = 2 x exp(-x^2)."""
+    return 2 * x * np.exp(-(x**2))
+
+
+def composed_bumps() -> Draw:
+    """y ~ N(h(h(x)), 0.01) (a variance) at x ~ U(-2, 2): 50 training rows, then 500 test rows.
+
+    Source: cutajar2017, section on the comparison with MCMC; the law of x is not stated there.
+    """
+    rng = stream()
+    x = rng.uniform(-2.0, 2.0, size=(550, 1))
+    y = bump(bump(x[:, 0])) + 0.1 * rng.standard_normal(550)
+    return x, y, ["x"]
+
+
+GENERATORS: dict[str, Callable[[], Draw]] = {
+    "composed_bumps": composed_bumps,
+    "mountain_car": mountain_car.cost_to_go,
+    "modalities": partial(scans.subjects, scans.MODALITIES),
+    "regions": partial(scans.subjects, scans.REGIONS),
+    **{
+        f"{likelihood}_{n}_{d}": partial(latent_gp.strategies, likelihood, n, d)
+        for likelihood in latent_gp.LIKELIHOODS
+        for n in (100, 400)
+        for d in (2, 10)
+    },
+    **{f"probit_{n}_{d}": partial(latent_gp.balanced_probit, n, d) for n in (50, 200) for d in (2, 10)},
+}
+
+
+def draw(item: str) -> Draw:
+    """Inputs `[N, D]`, targets `[N]` or, with what they were drawn from behind them, `[N, P]`, and names of the inputs.
+
+    UserError for a name that is not in `GENERATORS`."""
+    if item not in GENERATORS:
+        raise unknown("simulated data set", item, list(GENERATORS), "gpbench.data.simulated.generators")
+    x, y, names = GENERATORS[item]()
+    return x.round(DIGITS), y.round(DIGITS), names

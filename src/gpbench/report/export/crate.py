@@ -1,0 +1,160 @@
+"""A finished study as an RO-Crate 1.1: one zip with its results, what made them and what they were made from."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import mimetypes
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from gpbench import config
+from gpbench.errors import UserError, count
+from gpbench.places import Places, write_aside
+from gpbench.report import names
+from gpbench.report.export import citations
+from gpbench.report.view import View
+
+if TYPE_CHECKING:
+    from rocrate.model.entity import Entity
+    from rocrate.rocrate import ROCrate
+
+VERSION = "1.1"
+# terms that the context of RO-Crate 1.1 lacks
+TERMS = {"sha256": "https://schema.org/sha256"}
+FORMATS = {".parquet": "application/vnd.apache.parquet", ".md": "text/markdown", ".bib": "application/x-bibtex"}
+"""What the standard library's list of media types lacks."""
+ABOUT = {
+    "study.json": "The study: methods, data sets, protocol, budget, versions, machine",
+    "scores.parquet": "Scores, seconds, memory, status and commit of every fit",
+    "report.html": "The report: opens in a browser, without network",
+    "plan.json": "The frozen plan: every setting of every fit, and its identity",
+    "citations.bib": "BibTeX of the methods, data sets and protocol used",
+}
+
+
+def write(where: Places, name: str) -> Path:
+    """Write results/`name`/crate.zip; UserError where a fit or a file of the study is not there yet."""
+    view = View(where.results / name)
+    parts = files(view, where.plans / f"{name}.json")
+    _require_finished(view, parts)
+    target = view.folder / "crate.zip"
+    with write_aside(target) as temporary:
+        _crate(view, where, parts).write_zip(temporary)
+    return target
+
+
+def files(view: View, plan: Path) -> dict[str, Path]:
+    """Place in the crate -> file, of all that a finished study has; plan: its frozen plan."""
+    paths = ["report.html", "study.json", "scores.parquet", "statistics.json", "statistics.md"]
+    paths += [f"scorecard.{kind}" for kind in ("csv", "md", "html", "json")]
+    paths += [f"tables/{name}.{kind}" for name in names(view.study, "tables") for kind in ("csv", "md", "html", "tex")]
+    paths += [f"figures/{name}.{kind}" for name in names(view.study, "figures") for kind in ("pdf", "png")]
+    return {path: view.folder / path for path in paths} | {"plan.json": plan}
+
+
+def _require_finished(view: View, files: dict[str, Path]) -> None:
+    statuses = view.fits["status"].value_counts()
+    lacking = [f"{count(int(statuses[s]), 'fit')} {s}" for s in ("missing", "stopped") if s in statuses]
+    absent = [path for path, file in files.items() if not file.is_file()]
+    if absent:
+        lacking.append(f"{count(len(absent), 'file')} not written ({absent[0]}{', ...' if absent[1:] else ''})")
+    if lacking:
+        raise UserError(f"{view.folder} is not finished: {', '.join(lacking)}; run `{view.study['command']}` first")
+
+
+def _crate(view: View, where: Places, files: dict[str, Path]) -> ROCrate:
+    from rocrate.rocrate import ROCrate
+
+    study = view.study
+    crate = ROCrate(version=VERSION)
+    crate.metadata.extra_terms = TERMS
+    crate.name, crate.datePublished = study["title"], study["created"]
+    crate.license = _add(crate, *_licence(metadata.metadata("gpbench")["License-Expression"]))
+    crate.description = (
+        f"Study {study['name']}: {count(len(view.methods), 'method')} on {count(len(view.datasets), 'data set')}, "
+        f"protocol {study['protocol']}, budget {study['budget']}; {len(view.done)} of {len(view.fits)} fits done."
+    )
+    sources, bibtex = _sources(crate, view, where)
+    made = [_add_file(crate, path, file.read_bytes()) for path, file in files.items() if path != "plan.json"]
+    made.append(_add_file(crate, "citations.bib", bibtex.encode()))
+    plan = _add_file(crate, "plan.json", files["plan.json"].read_bytes())
+    action = crate.add_action(_software(crate, view), "#run", [*sources, plan], made, _run(view))
+    crate.root_dataset["mentions"] = action
+    return crate
+
+
+def _add(crate: ROCrate, identity: str, kind: str, **properties: Any) -> Entity:
+    from rocrate.model.contextentity import ContextEntity
+
+    return crate.add(ContextEntity(crate, identity, {"@type": kind, **properties}))
+
+
+def _add_file(crate: ROCrate, path: str, content: bytes) -> Entity:
+    """A file with its name, size, media type and SHA-256."""
+    place = Path(path)
+    properties = {
+        "name": ABOUT.get(path, f"{place.stem.replace('_', ' ')} ({place.suffix[1:]})"),
+        "contentSize": str(len(content)),
+        "encodingFormat": FORMATS.get(place.suffix) or mimetypes.guess_type(path)[0],
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
+    return crate.add_file(io.BytesIO(content), path, properties=properties)
+
+
+def _licence(expression: str) -> tuple[str, str]:
+    return f"https://spdx.org/licenses/{expression}", "CreativeWork"
+
+
+def _sources(crate: ROCrate, view: View, where: Places) -> tuple[list[Entity], str]:
+    """The data sets that were read, with licence, checksum and citation, and the BibTeX of everything used."""
+    methods = view.fits["preset"].dropna().unique()
+    wanted = citations.used(where, methods, view.datasets, view.study["protocol"])
+    known = citations.entries(where.conf)
+    cited = {key: _add(crate, f"#{key}", "CreativeWork", name=key, text=known[key]) for key in wanted}
+    crate.root_dataset["citation"] = list(cited.values())
+    found = []
+    for name in view.datasets:
+        dataset = config.compose(where.conf, "dataset", name)
+        about = {"name": dataset.title, "url": dataset.url, "license": dataset.licence}
+        about |= {"identifier": f"md5:{dataset.md5}", "citation": cited[dataset.citation]}
+        about |= {"description": f"{dataset.rows} rows, {dataset.columns} inputs; the md5 is of the prepared arrays"}
+        found.append(_add(crate, f"#data-{name}", "Dataset", **about))
+    return found, citations.bibtex(where, wanted, view.study["commit"])
+
+
+def _software(crate: ROCrate, view: View) -> Entity:
+    """gpbench at the commit that collected the study, with the packages that its fits depend on."""
+    about = metadata.metadata("gpbench")
+    needed = [
+        _add(crate, f"#package-{name}", "SoftwareApplication", name=name, version=version)
+        for name, version in view.study["versions"].items()
+    ]
+    commits = sorted(view.fits["commit"].dropna().unique())
+    return _add(
+        crate,
+        "#gpbench",
+        "SoftwareApplication",
+        name="gpbench",
+        description=about["Summary"],
+        version=f"{about['Version']}, commit {view.study['commit'] or 'unknown'}",
+        releaseNotes=f"Commits of the fits: {', '.join(filter(None, commits)) or 'unknown'}",
+        softwareRequirements=needed,
+    )
+
+
+def _run(view: View) -> dict[str, Any]:
+    """When, how and on what the study ran."""
+    machine = ", ".join(f"{name} {value}" for name, value in view.study["machine"].items())
+    # text of one form and zone, so that its order is that of time
+    started, ended = (view.fits[key].dropna() for key in ("started", "ended"))
+    times = {"startTime": started.min(), "endTime": ended.max()} if len(started) else {}
+    return {
+        "name": f"Run of study {view.study['name']}",
+        "description": f"{view.study['command']}; {machine}",
+        "actionStatus": "http://schema.org/CompletedActionStatus",
+        **{key: pd.Timestamp(time).isoformat() for key, time in times.items()},
+    }

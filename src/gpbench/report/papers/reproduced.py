@@ -1,0 +1,83 @@
+"""One figure or table of a paper, made from a study's results, with a caption that says what it is made of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+
+from gpbench.errors import UserError, count
+from gpbench.report.papers.items import PUBLISHED, Named
+from gpbench.report.scorecard.one_run import read_published, scorecard, to_table
+from gpbench.report.tables.render import Table, write, write_formats
+from gpbench.report.view import View
+
+
+def write_item(view: View, item: Named, published: Path, folder: Path) -> list[Path]:
+    """Write `folder`/NAME.pdf, .png and .md, or of a table NAME.csv, .md, .html and .tex."""
+    return _write_table(view, item, published, folder) if item.table else _write_figure(view, item, folder)
+
+
+def _write_figure(view: View, item: Named, folder: Path) -> list[Path]:
+    """The caption stands beside the figure, and in the properties of the PDF."""
+    from gpbench.report.figures import FIGURES, save
+
+    spec = FIGURES[item.figure]
+    heading, text = title(item), f"{spec.caption} {provenance(view, item)}"
+    paths = save(spec.draw(view), folder / item.name, pdf={"Title": heading, "Subject": text, "Creator": "gpbench"})
+    return [*paths, write(folder / f"{item.name}.md", f"**{heading}**\n\n{spec.caption}\n\n{provenance(view, item)}\n")]
+
+
+def _write_table(view: View, item: Named, published: Path, folder: Path) -> list[Path]:
+    from gpbench.report.tables.standard import TABLES
+
+    table = _published(view, item, published) if item.table == PUBLISHED else TABLES[item.table](view)
+    note = " ".join(filter(None, (table.note, view.warning, provenance(view, item))))
+    return write_formats(replace(table, caption=title(item), note=note), folder / item.name)
+
+
+def _published(view: View, item: Named, folder: Path) -> Table:
+    """The printed numbers of the item beside ours, with a verdict for each."""
+    rows = read_published(folder)
+    rows = rows[(rows["source"] == item.paper) & (rows["item"] == item.printed)]
+    if rows.empty:
+        raise UserError(
+            f"{folder}/{item.paper}.csv has no item {item.printed!r}, which conf/paper/{item.paper}.yaml names"
+        )
+    return to_table(scorecard(view, rows))
+
+
+def title(item: Named) -> str:
+    """What it shows, and where it is in which paper."""
+    return f"{item.title} ({item.paper}, {item.printed or item.item})"
+
+
+def provenance(view: View, item: Named) -> str:
+    """Data, protocol, budget, splits, fits done of expected (with what became of the others), commits, command."""
+    study, fits = view.study, view.fits
+    counts = fits["status"].value_counts()
+    others = ", ".join(f"{n} {status}" for status, n in counts.items() if status != "done")
+    return (
+        f"Data: {', '.join(study['datasets'])}. "
+        f"Protocol {study['protocol']}, budget {study['budget']}, {_splits(fits)}. "
+        f"{counts.get('done', 0)} of {len(fits)} fits done" + (f" ({others})" if others else "") + "; "
+        f"commit {_commits(fits)}. Study {study['title']!r} (results/{study['name']}), by `{study['command']}`; "
+        f"this by `snakemake --cores 2 {item.target}`."
+    )
+
+
+def _splits(fits: pd.DataFrame) -> str:
+    """'5 splits', '1 to 10 splits of 4 chains or restarts each'."""
+    numbers = fits.groupby("dataset")["split"].nunique()
+    low, high = int(numbers.min()), int(numbers.max())
+    splits = count(high, "split") if low == high else f"{low} to {count(high, 'split')}"
+    replicas = fits["replica"].nunique()
+    return splits if replicas == 1 else f"{splits} of {replicas} chains or restarts each"
+
+
+def _commits(fits: pd.DataFrame) -> str:
+    """Those of the fits, `+` where files differed from them."""
+    made = fits[fits["commit"].notna() & (fits["commit"] != "")]
+    found = {f"{row.commit[:7]}{'+' * bool(row.dirty)}" for row in made.itertuples()}
+    return ", ".join(sorted(found)) or "unknown"

@@ -1,0 +1,223 @@
+"""How far the scores of a study allow to tell its methods apart."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from gpbench.errors import count
+from gpbench.evaluation.compare import (
+    complete,
+    friedman,
+    paired_difference,
+    power_statement,
+    rank_intervals,
+    ranks,
+    wilcoxon_holm,
+)
+from gpbench.evaluation.metrics import CLASSIFICATION, METRICS, REGRESSION, TASKS
+from gpbench.evaluation.practical import DECIDED, ROPES, correlated_t_posterior, decision, signed_rank_posterior
+from gpbench.report.significance.findings import to_markdown
+from gpbench.report.tables.render import write
+from gpbench.report.view import View
+
+ALPHA = 0.05
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A metric over the data sets of some tasks."""
+
+    name: str
+    title: str
+    metric: str
+    tasks: tuple[str, ...]
+
+
+COMPARISONS = (
+    Comparison("all_mnll", "All data sets, MNLL", "mnll", TASKS),
+    Comparison("regression_mnll", "Regression, MNLL", "mnll", REGRESSION),
+    Comparison("regression_rmse", "Regression, RMSE", "rmse", REGRESSION),
+    Comparison("classification_mnll", "Classification, MNLL", "mnll", CLASSIFICATION),
+    Comparison("classification_error", "Classification, error rate", "error", CLASSIFICATION),
+)
+
+
+def statistics(view: View) -> dict:
+    """Every comparison over data sets, and every method against the best of each data set."""
+    return {
+        "alpha": ALPHA,
+        "decided": DECIDED,
+        "ropes": {metric: {"half_width": rope.half_width, "said": rope.said} for metric, rope in ROPES.items()},
+        "comparisons": {
+            spec.name: compare(view, spec) | {"bayes": posteriors(view, spec).to_dict("records")}
+            for spec in COMPARISONS
+        },
+        "differences": differences(view).to_dict("records"),
+    }
+
+
+def complete_losses(view: View, spec: Comparison) -> tuple[pd.DataFrame, list[dict]]:
+    """Mean losses `[data sets, methods]` without a missing cell, and what was dropped to reach it.
+
+    Only cells with every expected split done count. Methods that are not of every task are dropped first, then
+    what has the largest share of missing cells. A dropped name has kind ('method' or 'dataset'), complete of cells
+    and, by reason, how many of its cells are not.
+    """
+    losses = METRICS[spec.metric].loss(view.matrix(spec.metric, *spec.tasks))
+    kept = complete(losses.drop(columns=unable(view, spec)))
+    cells = view.cells(spec.metric, *spec.tasks)
+    dropped = []
+    for kind, names, left in (("dataset", losses.index, kept.index), ("method", losses.columns, kept.columns)):
+        for name in names.difference(left, sort=False):
+            own = cells[cells[kind] == name]
+            reasons = own.loc[~own["complete"], "statuses"].map(_why).value_counts().to_dict()
+            row = {"kind": kind, "name": name, "complete": int(own["complete"].sum()), "cells": len(own)}
+            dropped.append(row | {"reasons": reasons})
+    return kept, dropped
+
+
+def _why(statuses: str) -> str:
+    """Why a cell is not complete, without numbers of splits: 'skipped: regression only', 'in part stopped', ..."""
+    if statuses.startswith(("missing", "not planned")):
+        return statuses.split(":")[0]
+    in_part = re.findall(r"\d+(?: of \d+)? ([a-z -]+)", statuses) if statuses[:1].isdigit() else []
+    # every split is done where there is no status, but the metric has no finite value
+    return f"in part {' and '.join(in_part)}" if in_part else statuses or "no finite score"
+
+
+def unable(view: View, spec: Comparison) -> list[str]:
+    """Methods of which every fit to the data sets of one of the tasks was skipped."""
+    fits = view.fits[view.fits["task"].isin(spec.tasks)]
+    skipped = (fits["status"] == "skipped").groupby([fits["method"], fits["task"]]).all()
+    skipping = set(skipped[skipped].index.get_level_values("method"))
+    return [method for method in view.methods if method in skipping]
+
+
+def rankable(losses: pd.DataFrame) -> bool:
+    """Whether there are two methods to rank on a data set."""
+    return len(losses) >= 1 and len(losses.columns) >= 2
+
+
+def compare(view: View, spec: Comparison) -> dict:
+    """Ranks with bootstrap intervals, Friedman's test and Wilcoxon-Holm pairs of `complete_losses`.
+
+    Where fewer than two methods or one data set are left, `reason` says so and nothing else is given.
+    """
+    losses, dropped = complete_losses(view, spec)
+    result = {
+        "title": spec.title,
+        "metric": spec.metric,
+        "datasets": list(losses.index),
+        "methods": list(losses.columns),
+        "dropped": dropped,
+    }
+    n, k = losses.shape
+    if not rankable(losses):
+        return result | {"reason": f"{count(n, 'data set')} x {count(k, 'method')} complete; ranks need at least 1 x 2"}
+    intervals = rank_intervals(losses, np.random.default_rng(0), level=1 - ALPHA)
+    pairs = wilcoxon_holm(losses, ALPHA)
+    first = (ranks(losses) == 1).sum()
+    return result | {
+        "ranks": intervals.rename_axis("method")
+        .reset_index()
+        .assign(firsts=first[intervals.index].to_numpy())
+        .to_dict("records"),
+        "friedman": asdict(friedman(losses)) if n >= 2 and k >= 3 else None,
+        "pairs": pairs.to_dict("records"),
+        "groups": indistinct_groups(list(intervals.index), pairs),
+        "power": power_statement(k, n, ALPHA),
+    }
+
+
+def indistinct_groups(ordered: list[str], pairs: pd.DataFrame) -> list[list[str]]:
+    """Maximal runs of at least two methods, in rank order, in which no pair is rejected.
+
+    Two methods on either side of a rejected pair share no run, whether they differ or not.
+    """
+    rejected = {frozenset(pair) for pair in pairs.loc[pairs["reject"], ["a", "b"]].itertuples(index=False)}
+    groups, reached = [], 0
+    for start in range(len(ordered)):
+        stop = start + 1
+        while stop < len(ordered) and all(frozenset((a, ordered[stop])) not in rejected for a in ordered[start:stop]):
+            stop += 1
+        if stop > max(reached, start + 1):
+            groups.append(ordered[start:stop])
+            reached = stop
+    return groups
+
+
+def posteriors(view: View, spec: Comparison, best_only: bool = False) -> pd.DataFrame:
+    """Bayesian signed-rank test of every pair of `complete_losses` (or of the first in mean rank with the others).
+
+    Columns a, b (in rank order), a_better, equal, b_better, decision; no rows where fewer than two methods are left.
+    """
+    losses, _ = complete_losses(view, spec)
+    ordered = ranks(losses).mean().sort_values(kind="stable").index if rankable(losses) else []
+    rows = []
+    for a, b in combinations(ordered, 2):
+        if a == ordered[0] or not best_only:
+            found = signed_rank_posterior(losses[a], losses[b], spec.metric)
+            rows.append({"a": a, "b": b, **asdict(found), "decision": decision(found)})
+    return pd.DataFrame(rows, columns=["a", "b", "a_better", "equal", "b_better", "decision"])
+
+
+def differences(view: View) -> pd.DataFrame:
+    """`differences_to_best` of the main metrics on every data set."""
+    frames = [
+        differences_to_best(view, metric, dataset)
+        for metric, tasks in (("mnll", TASKS), ("rmse", REGRESSION), ("error", CLASSIFICATION))
+        for dataset in view.datasets_of(*tasks)
+    ]
+    frames = [frame for frame in frames if len(frame)]
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+
+def differences_to_best(view: View, metric: str, dataset: str) -> pd.DataFrame:
+    """Loss of each complete method minus that of the best, paired over splits: intervals and posteriors.
+
+    Columns dataset, metric, method, best, difference, lower, upper, p (Nadeau and Bengio; not corrected for the number
+    of methods), n, better, equal, worse (Bayesian correlated t with the metric's ROPE); no rows where fewer than two
+    splits or methods are complete.
+    """
+    cells = view.cells(metric)
+    methods = list(cells.loc[(cells["dataset"] == dataset) & cells["complete"], "method"])
+    losses = METRICS[metric].loss(view.per_split(metric, dataset)[methods])
+    if len(losses) < 2 or len(methods) < 2:
+        return pd.DataFrame()
+    best, fraction = losses.mean().idxmin(), view.test_fraction(dataset)
+    rows = []
+    for method in methods:
+        if method != best:
+            found = paired_difference(losses[method], losses[best], fraction, 1 - ALPHA)
+            chance = correlated_t_posterior(losses[method], losses[best], fraction, metric)
+            named = {"dataset": dataset, "metric": metric, "method": method, "best": best, "difference": found.mean}
+            named |= {"lower": found.lower, "upper": found.upper, "p": found.p, "n": found.n}
+            rows.append(named | {"better": chance.a_better, "equal": chance.equal, "worse": chance.b_better})
+    return pd.DataFrame(rows)
+
+
+def write_statistics(view: View, folder: str | Path) -> list[Path]:
+    """Write `folder`/statistics.json and statistics.md."""
+    found = statistics(view)
+    text = json.dumps(_finite(found), indent=1, allow_nan=False) + "\n"
+    folder = Path(folder)
+    return [write(folder / "statistics.json", text), write(folder / "statistics.md", to_markdown(found, view))]
+
+
+def _finite(value: object) -> object:
+    """The same structure with None for numbers that JSON cannot hold, and plain Python numbers."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,139 @@
+"""Tables that a study may ask for: scores by what it varies."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import numpy as np
+import pandas as pd
+
+from gpbench.evaluation.compare import PairedDifference, paired_difference
+from gpbench.evaluation.metrics import METRICS
+from gpbench.report.tables.render import Table, decimals, number
+from gpbench.report.view import View
+
+FIXED, RESAMPLED = "var_fixed", "var_resampled"
+
+
+def features(view: View) -> Table:
+    """Error and MNLL by the number of features and the treatment of the frequencies, and a paired difference."""
+    grid = view.grid("frequencies", "num_features")
+    treatments = list(grid["frequencies"].unique())
+    data, shown = [], []
+    for dataset in view.datasets:
+        for metric in (view.error_metric(dataset), "mnll"):
+            scores = view.per_split(metric, dataset)
+            places = decimals(scores.std(ddof=1))
+            for num_features, rows in grid.groupby("num_features"):
+                by_treatment = scores[rows["method"]].set_axis(rows["frequencies"], axis=1).reindex(columns=treatments)
+                place = {"dataset": dataset, "metric": metric, "num_features": num_features}
+                data.append(place | _numbers(by_treatment))
+                shown.append(
+                    {"data set": dataset, "features": num_features, "metric": METRICS[metric].label}
+                    | {_printed(name): _mean(by_treatment[name], places) for name in treatments}
+                    | _difference(by_treatment, places)
+                )
+    note = (
+        "Mean ± standard deviation over splits (number of splits). The difference is paired: the mean over splits that "
+        f"both have, and its sign on each of them; below zero {_printed(FIXED)} is better."
+    )
+    return Table(pd.DataFrame(data), pd.DataFrame(shown), "Treatments of the frequencies", note)
+
+
+def _printed(treatment: str) -> str:
+    return treatment.replace("_", "-").upper()
+
+
+def _numbers(scores: pd.DataFrame) -> dict:
+    """Mean, sd and number of splits of each treatment, and of the paired difference; scores `[splits, treatments]`."""
+    columns = {name: scores[name] for name in scores.columns} | {"difference": _paired(scores)}
+    found = {}
+    for name, values in columns.items():
+        found |= {f"{name}_mean": values.mean(), f"{name}_sd": values.std(ddof=1), f"{name}_n": int(values.count())}
+    return found
+
+
+def _paired(scores: pd.DataFrame) -> pd.Series:
+    """VAR-FIXED minus VAR-RESAMPLED on each split that has both."""
+    return scores.reindex(columns=[FIXED, RESAMPLED]).pipe(lambda both: both[FIXED] - both[RESAMPLED]).dropna()
+
+
+def _difference(scores: pd.DataFrame, places: int) -> dict:
+    values = _paired(scores)
+    mean = f"{values.mean():+.{places}f}" if len(values) else "-"
+    signs = " ".join({-1: "−", 0: "0", 1: "+"}[int(np.sign(value))] for value in values)
+    return {f"{_printed(FIXED)} − {_printed(RESAMPLED)}": mean, "signs": signs or "-"}
+
+
+def _mean(values: pd.Series, places: int) -> str:
+    values = values.dropna()
+    if values.empty:
+        return "-"
+    spread = f" ± {values.std(ddof=1):.{places}f}" if len(values) > 1 else ""
+    return f"{values.mean():.{places}f}{spread} ({len(values)})"
+
+
+def differences(view: View) -> Table:
+    """Scores of one method minus those of another, paired over splits, for the study's `pairs` of methods."""
+    data, shown = [], []
+    for dataset in view.datasets:
+        metrics = ("mnll", view.error_metric(dataset))
+        for a, b in view.study["pairs"]:
+            row = {"data set": dataset, "difference": f"{view.labels[a]} − {view.labels[b]}"}
+            for metric in metrics:
+                scores = view.per_split(metric, dataset)
+                found = _interval(scores[a], scores[b], view.test_fraction(dataset))
+                data.append({"dataset": dataset, "a": a, "b": b, "metric": metric} | asdict(found))
+                row[METRICS[metric].label] = _with_interval(found, decimals([scores[b].std(ddof=1)]))
+            shown.append(row | {"splits": found.n})
+    note = (
+        "Mean over the splits that both have; below zero the first is better. In brackets the 95 % Nadeau-Bengio "
+        "interval, which allows for training sets that overlap (not corrected for the number of pairs); a single "
+        "split has none."
+    )
+    return Table(pd.DataFrame(data), pd.DataFrame(shown), "Paired differences", note)
+
+
+def _interval(a: pd.Series, b: pd.Series, test_fraction: float) -> PairedDifference:
+    """The paired difference a - b `[splits]`; without interval where fewer than two splits have both."""
+    difference = (a - b).dropna()
+    if len(difference) < 2:
+        return PairedDifference(difference.mean(), np.nan, np.nan, np.nan, len(difference))
+    return paired_difference(a, b, test_fraction)
+
+
+def _with_interval(found: PairedDifference, places: int) -> str:
+    if not found.n:
+        return "-"
+    mean = f"{found.mean:+.{places}f}"
+    return mean + f" [{found.lower:+.{places}f}, {found.upper:+.{places}f}]" * (found.n > 1)
+
+
+def workers(view: View) -> Table:
+    """Cost and scores of every cell by scheme and number of workers, with staleness and restarts where noted."""
+    grid = view.grid("scheme", "workers").set_index("method")
+    data = []
+    for dataset in view.datasets:
+        for method in view.methods:
+            fits = view.done[(view.done["dataset"] == dataset) & (view.done["method"] == method)]
+            scheme, count = grid.loc[method] if method in grid.index else ("one process", 1)
+            columns = ["seconds_train", view.error_metric(dataset), "mnll", "staleness_mean", "restarts"]
+            means = fits[columns].astype(float).mean().rename({view.error_metric(dataset): "error"})
+            data.append({"dataset": dataset, "method": method, "scheme": scheme, "workers": int(count)} | dict(means))
+            data[-1]["fits"] = len(fits)
+    shown = pd.DataFrame(data).rename(
+        columns={
+            "dataset": "data set",
+            "seconds_train": "training s",
+            "error": "RMSE or error rate",
+            "mnll": "MNLL",
+            "staleness_mean": "mean staleness",
+        }
+    )
+    for name in ("training s", "RMSE or error rate", "MNLL", "mean staleness", "restarts"):
+        shown[name] = shown[name].map(number)
+    note = (
+        f"Means over finished fits, on {view.study['machine']['cores']} cores: more workers than cores take turns. "
+        "Staleness: updates by others between the fetch of parameters and the push."
+    )
+    return Table(pd.DataFrame(data), shown.drop(columns="method"), "Distributed training", note)

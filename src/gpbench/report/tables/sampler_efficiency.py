@@ -1,0 +1,203 @@
+"""What the draws of samplers are worth: tables of effective sample sizes and of convergence (filippone2013).
+
+Of studies of kind `sample`, in which nothing is predicted. `prefixes.parquet` has the moments of every sampled variable
+over the first draws of each chain: fit_id, iteration, quantity, mean, variance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from gpbench.report.tables.render import Table, number
+from gpbench.report.view import UNMIXED, View
+from gpbench.sampling import diagnostics
+
+CELL = ["dataset", "method"]
+SPLIT = [*CELL, "split"]
+SCORES = (
+    *("ess_min", "ess_percent", "ess_per_cubic", "ess_per_second", "acceptance_latents", "acceptance_theta"),
+    *("cubic", "quadratic", "iterations", "r_hat", "r_hat_classic", "ess_bulk", "ess_tail"),
+    *("ess_bulk_per_cubic", "ess_bulk_per_second"),
+)
+LAST = 4
+"""Checkpoints of R-hat that are printed; the CSV has all."""
+ALPHA = 0.05
+UPPER = 0.975
+MANY = 1e9
+"""Degrees of freedom that stand for infinitely many, which SciPy's quantiles do not know."""
+
+
+def scored(view: View) -> pd.DataFrame:
+    """Finished chains with all SCORES, NaN where a fit has none; without rows where the study draws no samples.
+
+    A scheme that factorises nothing while it runs has no ESS per O(n^3) operation."""
+    fits = view.done.reindex(columns=dict.fromkeys([*view.done.columns, *SCORES])).astype(dict.fromkeys(SCORES, float))
+    fits = fits[fits["ess_min"].notna()]
+    per_operation = ["ess_per_cubic", "ess_bulk_per_cubic"]
+    return fits.assign(**{name: fits[name].where(np.isfinite(fits[name])) for name in per_operation})
+
+
+def shrinkage(view: View) -> pd.DataFrame:
+    """R-hat of the slowest variable of every split over the first draws of its chains, and its upper limit.
+
+    Columns dataset, method, split, iteration, r_hat, upper; no rows where a split has a single chain.
+    """
+    prefixes = view.probe("prefixes")
+    found = [row for where, own in _splits(prefixes) for row in _slowest(where, own)]
+    return pd.DataFrame(found, columns=[*SPLIT, "iteration", "r_hat", "upper"])
+
+
+def _splits(prefixes: pd.DataFrame) -> Iterator[tuple[dict, pd.DataFrame]]:
+    """The moments of the chains of every split that has several."""
+    for where, own in prefixes.groupby(SPLIT, sort=False) if len(prefixes) else ():
+        if own["replica"].nunique() > 1:
+            yield dict(zip(SPLIT, where, strict=True)), own.sort_values(["iteration", "replica"], kind="stable")
+
+
+def _slowest(where: dict, own: pd.DataFrame) -> Iterator[dict]:
+    """A row for each checkpoint at which some variable moves."""
+    iterations = own["iteration"].unique()
+    shape = len(iterations), own["replica"].nunique(), -1
+    moments = (own[name].to_numpy().reshape(shape) for name in ("mean", "variance"))
+    for t, mean, variance in zip(iterations, *moments, strict=True):
+        r_hat = diagnostics.gelman_rubin(mean, variance, t)
+        if not np.isnan(r_hat).all():
+            worst = np.nanargmax(r_hat)
+            upper = upper_limit(r_hat[worst], variance[:, worst], t)
+            yield where | {"iteration": int(t), "r_hat": r_hat[worst], "upper": upper}
+
+
+def upper_limit(r_hat: float, variance: np.ndarray, draws: int) -> float:
+    """97.5 % upper limit of `gelman_rubin` of m chains with variances `[m]`: its part b/W times the quantile of F with
+    m - 1 and v degrees of freedom, v = 2 W^2 / var(W). Source: Gelman and Rubin (1992)."""
+    m, within, own = len(variance), variance.mean(), (draws - 1) / draws
+    with np.errstate(divide="ignore", invalid="ignore"):
+        freedom = min(2 * m * within**2 / variance.var(ddof=1), MANY)
+    return float(np.sqrt(own + stats.f.ppf(UPPER, m - 1, freedom) * (r_hat**2 - own)))
+
+
+def efficiency(view: View) -> Table:
+    """Minimum ESS, R-hat, acceptance and cost of every cell: mean and sd over its chains, median R-hat over splits."""
+    fits, checks = scored(view), _checkpoints(view)
+    cells = fits.groupby(CELL, sort=False)
+    data = cells[list(SCORES)].agg(["mean", "std"])
+    data.columns = [name if kind == "mean" else f"{name}_sd" for name, kind in data.columns]
+    data = data.assign(chains=cells.size(), splits=cells["split"].nunique(), failing=_failing(fits))
+    data = data.join(checks).reset_index().merge(view.progress[[*CELL, "expected"]], on=CELL)
+    shown = pd.DataFrame([_row(view, row, list(checks)) for row in data.to_dict("records")])
+    note = (
+        "Mean ± standard deviation over all chains of all splits. ESS: Geyer's initial monotone sequence of each "
+        "chain, the least of all sampled variables, in draws. R-hat: Gelman and Rubin's over the first draws of the "
+        "chains of a split, of its slowest variable; median over splits. Acceptance: of latent values / of "
+        "parameters. Operations: factorisations, inversions and products of n x n matrices an iteration, by which ESS "
+        "is divided; - where there is none. Seconds: of training, which all chains of a batch share, burn-in included. "
+        "Bulk and tail ESS (vehtari2021): of all chains of a split together. ✗: splits whose chains fail the gate."
+    )
+    return Table(data, shown, "Efficiency of samplers", note)
+
+
+def _checkpoints(view: View) -> pd.DataFrame:
+    """Median over splits of R-hat at each checkpoint, one a column; rows dataset, method."""
+    found = shrinkage(view).pivot_table(index=CELL, columns="iteration", values="r_hat", aggfunc="median")
+    return found.rename(columns=lambda iteration: f"r_hat_classic_{int(iteration)}").rename_axis(columns=None)
+
+
+def _failing(fits: pd.DataFrame) -> pd.Series:
+    """Splits of each cell whose chains fail the gate."""
+    unmixed = fits["split"].where(fits["status"] == UNMIXED)
+    return unmixed.groupby([fits["dataset"], fits["method"]]).nunique()
+
+
+def _row(view: View, cell: dict, checkpoints: list[str]) -> dict[str, str]:
+    """What is printed of a cell."""
+    percent = [cell[f"acceptance_{part}"] for part in ("latents", "theta")]
+    known = [f"{number(cell[name])}" for name in checkpoints if np.isfinite(cell[name])]
+    absent = f" of {cell['expected']} splits" * (cell["splits"] < cell["expected"])
+    failing = f" ✗ {cell['failing']}/{cell['splits']}" if cell["failing"] else ""
+    return {
+        "data set": cell["dataset"],
+        "method": view.labels[cell["method"]],
+        "splits x chains": f"{cell['splits']} x {cell['chains'] / cell['splits']:.3g}" + absent,
+        "min ESS": _spread(cell, "ess_min") + failing,
+        "% of draws": number(cell["ess_percent"]),
+        "R-hat": ", ".join(known[-LAST:]) or "-",
+        "acceptance %": " / ".join("-" if np.isnan(value) else f"{100 * value:.0f}" for value in percent),
+        "O(n³) operations": _spread(cell, "cubic"),
+        "ESS per operation": _spread(cell, "ess_per_cubic"),
+        "ESS per second": _spread(cell, "ess_per_second"),
+        "bulk / tail ESS": f"{number(cell['ess_bulk'])} / {number(cell['ess_tail'])}",
+    }
+
+
+def _spread(cell: dict, name: str) -> str:
+    """mean ± sd with the digits of the mean."""
+    mean, sd = cell[name], cell[f"{name}_sd"]
+    return number(mean) + (f" ± {number(sd, 2)}" if np.isfinite(sd) else "")
+
+
+def convergence_order(view: View) -> Table:
+    """Methods by R-hat at the last checkpoint, fastest first; `|` before one that is significantly slower."""
+    found = shrinkage(view)
+    codes = {method: i for i, method in enumerate(view.methods, 1)}
+    data, shown = [], []
+    for dataset in view.datasets:
+        own = found[found["dataset"] == dataset]
+        last = own[own["iteration"] == own["iteration"].max()]
+        groups = dict(list(last.groupby("method")))
+        by_method = {method: groups[method]["r_hat"].to_numpy() for method in view.methods if method in groups}
+        shorter = [str(codes[method]) for method in own["method"].unique() if method not in by_method]
+        pairs = _pairs(by_method)
+        data += [{"dataset": dataset} | pair for pair in pairs]
+        shown.append(
+            {
+                "data set": dataset,
+                "order": _order(by_method, pairs, codes),
+                "R-hat": ", ".join(number(np.median(by_method[method])) for method in _ordered(by_method)) or "-",
+                "iterations": str(int(last["iteration"].max())) if len(last) else "-",
+                "shorter chains": ", ".join(shorter) or "-",
+                "splits": str(max(map(len, by_method.values()), default=0)),
+            }
+        )
+    named = ", ".join(f"{code} {view.labels[method]}" for method, code in codes.items())
+    note = (
+        f"{named}. Fastest first, by the median over splits of the R-hat of the slowest variable, which follows in "
+        "that order; `|`: significantly slower than the method before it, by a one-sided Mann-Whitney test over splits "
+        f"at {ALPHA:g} (not corrected for the number of pairs), which fewer than 3 splits a method cannot reach. "
+        "Methods with fewer draws than these are left out and named. The CSV has every pair."
+    )
+    columns = ["dataset", "faster", "slower", "median_faster", "median_slower", "p"]
+    return Table(pd.DataFrame(data, columns=columns), pd.DataFrame(shown), "Order of convergence", note)
+
+
+def _ordered(by_method: dict[str, np.ndarray]) -> list[str]:
+    """Methods, the lowest median first."""
+    return sorted(by_method, key=lambda method: np.median(by_method[method]))
+
+
+def _pairs(by_method: dict[str, np.ndarray]) -> list[dict]:
+    """Every pair of methods, that of the lower median first, with the p-value of its being faster."""
+    return [
+        {
+            **{"faster": a, "slower": b},
+            **{"median_faster": np.median(by_method[a]), "median_slower": np.median(by_method[b])},
+            "p": float(stats.mannwhitneyu(by_method[a], by_method[b], alternative="less").pvalue),
+        }
+        for a, b in combinations(_ordered(by_method), 2)
+    ]
+
+
+def _order(by_method: dict[str, np.ndarray], pairs: list[dict], codes: dict[str, int]) -> str:
+    """'2|1,3': codes of methods, fastest first, those that are not told apart from the one before them together."""
+    p = {(pair["faster"], pair["slower"]): pair["p"] for pair in pairs}
+    groups: list[list[str]] = []
+    for method in _ordered(by_method):
+        if groups and p[groups[-1][-1], method] > ALPHA:
+            groups[-1].append(method)
+        else:
+            groups.append([method])
+    return "|".join(",".join(str(codes[method]) for method in group) for group in groups) or "-"

@@ -1,0 +1,199 @@
+"""The tables of a study, as numbers and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from gpbench.errors import count, unknown
+from gpbench.evaluation.metrics import CLASSIFICATION, COUNTS, METRICS, REGRESSION
+from gpbench.report.significance.comparisons import COMPARISONS, compare, differences_to_best
+from gpbench.report.significance.findings import left_out
+from gpbench.report.tables import bayesian_ranks, by_setting, chain_mixing, objectives, sampler_efficiency, scores_by_n
+from gpbench.report.tables.render import Table, decimals, number, write_formats
+from gpbench.report.view import STATUSES, UNMIXED, View
+
+
+def scores(view: View, metric: str, tasks: tuple[str, ...], title: str) -> Table:
+    """Methods in rows, data sets in columns: mean ± sd (n splits); the best complete cell is bold."""
+    datasets = view.datasets_of(*tasks)
+    cells = view.cells(metric).query("dataset in @datasets").reset_index(drop=True)
+    cells = _mark(view, metric, cells)
+    cells["text"] = ""
+    for _, column in cells.groupby("dataset"):
+        places = decimals(column.loc[column["n"] > 0, "sd"])
+        cells.loc[column.index, "text"] = [_score_text(cell, places) for cell in column.itertuples()]
+    shown = cells.pivot(index="method", columns="dataset", values="text").reindex(view.methods)
+    shown = shown.reindex(columns=datasets).fillna("not planned").rename_axis(columns=None)
+    shown.insert(0, "method", [view.labels[method] for method in view.methods])
+    kind = METRICS[metric]
+    sense = {"min": "lower is better", "max": "higher is better", "target": f"{kind.target} is best"}[kind.direction]
+    unit = {"": "", "y": ", in the unit of the target"}.get(kind.unit, f", in {kind.unit}")
+    return Table(
+        cells.drop(columns="text"),
+        shown,
+        f"{title}: {kind.label} on test rows{unit} ({sense})",
+        "Mean ± standard deviation over splits (number of splits). Bold: best mean among complete cells. "
+        "≈: the 95 % Nadeau-Bengio interval of the paired difference to the best contains 0 "
+        "(not corrected for the number of methods). Means of cells with unfinished splits are not compared, nor are "
+        "those marked ✗, of which some chains have not converged or some fits are not done.",
+    )
+
+
+def _mark(view: View, metric: str, cells: pd.DataFrame) -> pd.DataFrame:
+    """Columns best and tied: complete cells only, by mean and by the paired interval."""
+    loss = METRICS[metric].loss(cells["mean"].where(cells["complete"]))
+    cells = cells.assign(best=loss.notna() & (loss == loss.groupby(cells["dataset"]).transform("min")), tied=False)
+    found = [differences_to_best(view, metric, dataset) for dataset in cells["dataset"].unique()]
+    tied = {
+        (row.method, row.dataset)
+        for frame in found
+        for row in frame.itertuples()
+        if row.lower <= 0 <= row.upper and row.n > 1
+    }
+    cells["tied"] = [(cell.method, cell.dataset) in tied for cell in cells.itertuples()]
+    return cells
+
+
+def _score_text(cell, places: int) -> str:
+    if cell.n == 0:
+        # a missing cell has no reason of its own to print
+        return "missing" if cell.statuses.startswith("missing:") else cell.statuses or "undefined"
+    spread = f" ± {cell.sd:.{places}f}" if np.isfinite(cell.sd) else ""
+    if cell.n < cell.expected:
+        return f"{cell.mean:.{places}f}{spread} ({cell.n}/{cell.expected}, {cell.statuses or 'rest undefined'})"
+    if not cell.complete:
+        return f"{cell.mean:.{places}f}{spread} ({cell.n}) ✗ {cell.statuses}"
+    text = f"{cell.mean:.{places}f}{spread} ({cell.n})"
+    return f"**{text}**" if cell.best else text + " ≈" * cell.tied
+
+
+def rank_table(view: View) -> Table:
+    """Mean rank of each method in each comparison, with a bootstrap interval over data sets."""
+    rows, shown, notes = [], pd.DataFrame({"method": [view.labels[m] for m in view.methods]}), []
+    for spec in COMPARISONS:
+        found = compare(view, spec)
+        ranked = {row["method"]: row for row in found.get("ranks", [])}
+        rows += [{"comparison": spec.name, "datasets": len(found["datasets"]), **row} for row in ranked.values()]
+        heading = f"{found['title']} ({count(len(found['datasets']), 'data set')})"
+        shown[heading] = [_rank_text(ranked.get(method)) for method in view.methods]
+        if found["dropped"]:
+            notes.append(f"{found['title']}: left out as incomplete: {left_out(found, view)}.")
+    columns = ["comparison", "datasets", "method", "mean_rank", "lower", "upper", "firsts"]
+    note = "1 is best; 95 % bootstrap interval over data sets. Ranks need data sets that every ranked method finished. "
+    return Table(pd.DataFrame(rows, columns=columns), shown, "Mean ranks over data sets", note + " ".join(notes))
+
+
+def _rank_text(row: dict | None) -> str:
+    return f"{row['mean_rank']:.2f} [{row['lower']:.1f}, {row['upper']:.1f}]" if row else "-"
+
+
+def cost(view: View) -> Table:
+    """Seconds and memory of finished fits by method."""
+    columns = ["seconds_train", "seconds_predict", "peak_memory_mb"]
+    data = view.done.groupby(["method", "dataset"])[columns].mean().reset_index()
+    data = data.merge(view.done.groupby(["method", "dataset"]).size().rename("fits").reset_index())
+    shown = []
+    for method in view.methods:
+        fits = view.done[view.done["method"] == method]
+        train = fits["seconds_train"]
+        shown.append(
+            {
+                "method": view.labels[method],
+                "finished fits": len(fits),
+                "training s per fit": number(train.median()),
+                "range": f"{number(train.min(), 2)} to {number(train.max(), 2)}" if len(fits) else "-",
+                "training s in all": number(train.sum()) if len(fits) else "-",
+                "prediction s per fit": number(fits["seconds_predict"].median()),
+                "peak memory MB": number(fits["peak_memory_mb"].max()),
+            }
+        )
+    note = "Medians over finished fits of all data sets; peak memory is the largest of any fit. The CSV has every cell."
+    return Table(data, pd.DataFrame(shown), "Cost of training and prediction", note)
+
+
+def status(view: View) -> Table:
+    """How many fits of each method ended in each status."""
+    counts = view.fits.groupby(["method", "status"]).size().unstack(fill_value=0)
+    counts = counts.reindex(index=view.methods, columns=list(STATUSES), fill_value=0)
+    counts["planned"] = counts.sum(axis=1)
+    data = counts.rename_axis(index="method", columns=None).reset_index()
+    used = [name for name in STATUSES if name == "done" or data[name].any()]
+    shown = data[["method", "planned", *used]].assign(method=data["method"].map(view.labels))
+    note = f"Every planned fit is counted once; only those done and those {UNMIXED} enter a mean, the latter marked ✗."
+    return Table(data, shown, "Fits by status", note)
+
+
+def unfinished(view: View) -> Table:
+    """Every fit that is not done or not converged, with its reason; the splits of a data set, and data sets of which
+    the same splits ended so, share a printed row."""
+    fits = view.fits[view.fits["status"] != "done"]
+    data = fits[["method", "dataset", "split", "status", "reason", "fit_id"]]
+    shown: dict[tuple[str, ...], list[str]] = {}
+    for (method, dataset, state, reason), splits in fits.groupby(["method", "dataset", "status", "reason"], sort=False)[
+        "split"
+    ]:
+        alike = (view.labels[method], ", ".join(map(str, sorted(set(splits)))), state, reason or "-")
+        shown.setdefault(alike, []).append(dataset)
+    rows = [[method, ", ".join(datasets), *rest] for (method, *rest), datasets in shown.items()]
+    names = ["method", "data set", "splits", "status", "reason"]
+    return Table(data, pd.DataFrame(rows, columns=names), f"Fits that are not done, or not converged ({len(data)})")
+
+
+def all_metrics(view: View) -> Table:
+    """Every metric: per fit in the CSV, mean and sd per cell as text."""
+    keys = ["fit_id", "method", "dataset", "split", "replica"]
+    data = view.done.melt(id_vars=keys, value_vars=list(METRICS), var_name="metric").dropna(subset="value")
+    cells = data.groupby(["dataset", "method", "metric"], sort=False)["value"].agg(["mean", "std", "count"])
+    shown = cells.reset_index()
+    shown = shown.assign(
+        method=shown["method"].map(view.labels),
+        metric=[METRICS[name].label for name in shown["metric"]],
+        mean=shown["mean"].map(number),
+        sd=shown["std"].map(partial(number, digits=2)),
+        fits=shown["count"],
+    ).drop(columns=["std", "count"])
+    return Table(data, shown, "Every metric of every cell", "Finished fits only; standard deviation with ddof = 1.")
+
+
+TABLES: dict[str, Callable[[View], Table]] = {
+    "regression_mnll": partial(scores, metric="mnll", tasks=REGRESSION, title="Regression"),
+    "regression_rmse": partial(scores, metric="rmse", tasks=REGRESSION, title="Regression"),
+    "classification_mnll": partial(scores, metric="mnll", tasks=CLASSIFICATION, title="Classification"),
+    "classification_error": partial(scores, metric="error", tasks=CLASSIFICATION, title="Classification"),
+    "ranks": rank_table,
+    "bayes": bayesian_ranks.bayes,
+    "cost": cost,
+    "status": status,
+    "unfinished": unfinished,
+    "all_metrics": all_metrics,
+    # those that a study may ask for
+    "counts_mnll": partial(scores, metric="mnll", tasks=COUNTS, title="Counts"),
+    "chains": chain_mixing.chains,
+    "diagnostics": chain_mixing.functions,
+    "differences": by_setting.differences,
+    "features": by_setting.features,
+    "p_values": objectives.table,
+    "workers": by_setting.workers,
+    "scores_by_n": scores_by_n.scores_by_n,
+    "efficiency": sampler_efficiency.efficiency,
+    "convergence_order": sampler_efficiency.convergence_order,
+}
+
+
+def table(view: View, name: str) -> Table:
+    """TABLES[name] of a study; the note of every table names chains that have not converged."""
+    if name not in TABLES:
+        raise unknown("table", name, TABLES)
+    made = TABLES[name](view)
+    return replace(made, note=" ".join(filter(None, (made.note, view.warning))))
+
+
+def write_table(view: View, name: str, folder: str | Path) -> list[Path]:
+    """Write a table to `folder`/name.csv, .md, .html and .tex."""
+    return write_formats(table(view, name), Path(folder) / name)

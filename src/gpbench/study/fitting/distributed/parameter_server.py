@@ -1,0 +1,184 @@
+"""Parameter server and workers of asynchronous SGD, as plain objects; `asynchronous` makes them processes.
+
+Each of the tickets 0 .. steps - 1 stands for the rows and the noise of a step, and is applied exactly once: the server
+hands them out in order, and takes back those of workers that die.
+"""
+
+from __future__ import annotations
+
+import heapq
+import io
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from gpbench.data.table import Table
+from gpbench.errors import UserError
+from gpbench.methods.base import GradientMethod
+from gpbench.study.fitting.lightning_module import GradientFit
+
+
+class Task(NamedTuple):
+    """What a worker fetches: the step whose rows and noise it is to take, and the parameters, an array each."""
+
+    ticket: int
+    parameters: list[np.ndarray]
+
+
+class Push(NamedTuple):
+    """What a worker gives back: the loss `[1]` and its gradient, an array a parameter (None: it plays no part)."""
+
+    loss: np.ndarray
+    gradient: list[np.ndarray | None]
+
+
+class Moment(NamedTuple):
+    """What the server tells of an update that is due in the trace; parameters only where they are to be evaluated.
+
+    staleness: mean over the updates since the last moment."""
+
+    step: int
+    seconds: float
+    loss: np.ndarray
+    staleness: float
+    active: bool
+    parameters: list[np.ndarray] | None
+
+
+class SharedFit(GradientFit):
+    """A fit whose steps are made by several processes; each of them holds one of these.
+
+    issued: tickets 0 .. issued - 1 were handed out; returned: those of them that are to be handed out again;
+    staleness: number of updates whose gradient was 0, 1, ... updates old; restarts: of workers."""
+
+    def __init__(self, group: dict[str, Any], table: Table, work: Path) -> None:
+        device = torch.device(group["how"]["device"])
+        torch.set_num_threads(group["how"]["threads"])
+        super().__init__(group, table, work, device)
+        if not isinstance(self.method, GradientMethod):
+            raise UserError(f"{group['what']['method']['module']} has no gradients to push; leave out its scheme")
+        self.to(device)
+        self.issued, self.returned, self.staleness, self.restarts = 0, [], [], 0
+        self.restore()
+        self.configure_optimizers()
+
+    def content(self) -> dict[str, Any]:
+        own = {"issued": self.issued, "returned": self.returned}
+        return super().content() | own | {"staleness": self.staleness, "restarts": self.restarts}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        super().load(saved)
+        self.issued, self.returned = saved["issued"], saved["returned"]
+        self.staleness, self.restarts = saved["staleness"], saved["restarts"]
+
+    def arrays(self) -> list[np.ndarray]:
+        """Copies of the parameters."""
+        return [p.detach().cpu().numpy().copy() for p in self.state.params.values()]
+
+    @torch.no_grad()
+    def set(self, parameters: Iterable[np.ndarray]) -> None:
+        for p, array in zip(self.state.params.values(), parameters, strict=True):
+            p.copy_(torch.tensor(array))
+
+
+class Server:
+    """Owner of the parameters, of Adam and of the tickets.
+
+    Its calls come one at a time and with all their arguments, so that a push is applied wholly or not at all."""
+
+    def __init__(self, group: dict[str, Any], table: Table, work: Path) -> None:
+        self.fit = SharedFit(group, table, work)
+        self.out: dict[int, tuple[int, int]] = {}  # worker -> its ticket, and the updates that its parameters have seen
+        self.lost: set[int] = set()
+        self.recent: list[int] = []  # staleness since the last moment
+        self.moments: list[Moment] = []
+        self.at_work = False
+
+    def exchange(self, worker: int, push: Push | None) -> Task | None:
+        """Take a worker's push, if it has one, and give it the next task; None where nothing is left to do."""
+        if worker in self.lost:
+            return None  # its last words, which come late: its ticket is with another
+        if not self.at_work and self.fit.done < self.fit.steps:
+            self.fit.clock.go()
+            self.at_work = True
+        if push is not None:
+            _, version = self.out.pop(worker)
+            self._apply(push, self.fit.done - version)
+        return self._hand_out(worker)
+
+    def lose(self, worker: int) -> int:
+        """Take back the ticket of a worker that died; the number of those so far."""
+        self.lost.add(worker)
+        if worker in self.out:
+            heapq.heappush(self.fit.returned, self.out.pop(worker)[0])
+        self.fit.restarts += 1
+        return self.fit.restarts
+
+    def report(self, whole: bool) -> tuple[float, list[Moment], bytes | None]:
+        """Seconds of training, what happened since the last report, and (if asked) the content of a checkpoint."""
+        fit, (moments, self.moments) = self.fit, (self.moments, [])
+        if not whole:
+            return self._seconds(), moments, None
+        content = fit.content() | {"returned": sorted([*fit.returned, *(ticket for ticket, _ in self.out.values())])}
+        buffer = io.BytesIO()
+        torch.save(content | {"seconds": self._seconds()}, buffer)
+        return self._seconds(), moments, buffer.getvalue()
+
+    def _hand_out(self, worker: int) -> Task | None:
+        fit = self.fit
+        if fit.returned:
+            ticket = heapq.heappop(fit.returned)
+        elif fit.issued < fit.steps:
+            ticket, fit.issued = fit.issued, fit.issued + 1
+        else:
+            return None
+        self.out[worker] = ticket, fit.done
+        return Task(ticket, fit.arrays())
+
+    def _apply(self, push: Push, staleness: int) -> None:
+        fit, loss = self.fit, torch.tensor(push.loss, device=self.fit.active.device)
+        for p, gradient in zip(fit.state.params.values(), push.gradient, strict=True):
+            p.grad = None if gradient is None else torch.tensor(gradient, device=p.device)
+        fit.update(loss, fit.done)
+        fit.done += 1
+        self.recent.append(staleness)
+        fit.staleness += [0] * (staleness + 1 - len(fit.staleness))
+        fit.staleness[staleness] += 1
+        looked = fit.done in fit.evaluated
+        if looked or fit.done in fit.logged:
+            mean, self.recent = float(np.mean(self.recent)), []
+            parameters = fit.arrays() if looked else None
+            self.moments.append(Moment(fit.done, self._seconds(), push.loss, mean, bool(fit.active[0]), parameters))
+        if fit.done == fit.steps:
+            fit.clock.pause()
+            self.at_work = False
+
+    def _seconds(self) -> float:
+        """Of training: from the first task to the last push."""
+        if self.at_work:
+            self.fit.clock.pause()
+            self.fit.clock.go()
+        return self.fit.clock.seconds
+
+
+class Worker:
+    """Computes gradients."""
+
+    def __init__(self, group: dict[str, Any], table: Table, work: Path) -> None:
+        self.fit = SharedFit(group, table, work)
+
+    def work(self, exchange: Callable[[Push | None], Task | None]) -> None:
+        """Until nothing is left to do."""
+        push = None
+        while (task := exchange(push)) is not None:
+            push = self.gradient(task)
+
+    def gradient(self, task: Task) -> Push:
+        fit = self.fit
+        fit.set(task.parameters)
+        loss = fit.differentiate(*fit.draw(task.ticket))
+        gradient = [None if p.grad is None else p.grad.cpu().numpy() for p in fit.state.params.values()]
+        return Push(loss.cpu().numpy(), gradient)

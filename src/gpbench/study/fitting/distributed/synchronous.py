@@ -1,0 +1,139 @@
+"""Synchronous SGD by Lightning's DDP: k workers take B/k rows of every mini-batch each, with the same noise.
+
+With w_b the weights of the rows and S_1 .. S_k a partition of the mini-batch, worker i differentiates
+
+    KL - k sum_{b in S_i} w_b log p(y_b | ...),    whose mean over the workers is    KL - sum_b w_b log p(y_b | ...),
+
+so that every step is that of one process, up to rounding. The workers are forks of this process; the first of them
+keeps trace and checkpoints, and the last checkpoint is what they hand back.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch.plugins.environments import LightningEnvironment
+from lightning.pytorch.strategies import DDPStrategy
+from torch import Tensor, distributed, multiprocessing
+
+from gpbench.data.table import Table
+from gpbench.errors import UserError
+from gpbench.methods.base import Batch, GradientMethod
+from gpbench.study.fitting.fold import Outcome
+from gpbench.study.fitting.lightning_module import MODEL_FILE, GradientFit, TimeCap, answer, outcome, save, train
+
+__all__ = ["MODEL_FILE", "answer", "run", "save"]
+
+
+class SharedFit(GradientFit):
+    """The fit of one worker of `workers`, the one with number `rank`."""
+
+    def __init__(self, group: dict[str, Any], table: Table, work: Path, rank: int) -> None:
+        device = torch.device("cuda", rank) if group["how"]["device"] == "cuda" else torch.device("cpu")
+        super().__init__(group, table, work, device)
+        self.to(device)
+        self.rank, self.workers = rank, group["what"]["distributed"]["workers"]
+        self.restore()
+
+    def draw(self, step: int) -> tuple[Batch, Tensor]:
+        batch, noise = super().draw(step)
+        x, y, weight = (part.chunk(self.workers, 1)[self.rank] for part in (batch.x, batch.y, batch.weight))
+        return Batch(x, y, self.workers * weight), noise
+
+    def differentiate(self, batch: Batch, noise: Tensor) -> Tensor:
+        """The loss of the whole mini-batch, so that every worker decides alike."""
+        return self.trainer.strategy.reduce(super().differentiate(batch, noise), reduce_op="mean")
+
+    def propagate(self, total: Tensor) -> None:
+        self.manual_backward(total)  # where DDP averages the gradients
+
+    def is_over(self) -> bool:
+        return self.trainer.strategy.broadcast(super().is_over())
+
+    def record(self, objective: Tensor) -> None:
+        if self.rank == 0:
+            super().record(objective)
+
+    def save(self) -> None:
+        if self.rank == 0:
+            super().save()
+
+
+def require_divisible(fit: GradientFit, workers: int) -> None:
+    """Refuse what cannot be cut into equal parts whose gradients add up."""
+    name, method = fit.group["what"]["method"]["module"], fit.method
+    if not isinstance(method, GradientMethod):
+        raise UserError(f"{name} has no gradients to average; leave out its scheme")
+    rows = fit.batch_size or int(fit.data.count[0])
+    if rows % workers:
+        raise UserError(f"{rows} rows a step cannot be shared equally by {workers} workers; change batch_size")
+    if method.noise_size(rows) != method.noise_size(rows // workers):
+        raise UserError(
+            f"{name} draws noise for every row, which synchronous workers cannot share; leave out its scheme"
+        )
+
+
+def require_devices(how: dict[str, Any], workers: int) -> None:
+    if how["device"] == "cuda" and torch.cuda.device_count() < workers:
+        raise UserError(f"{workers} synchronous workers need a GPU each, {torch.cuda.device_count()} are here")
+
+
+def run(group: dict[str, Any], table: Table, work: Path) -> list[Outcome]:
+    """Fit the one fit of a group with `what.distributed.workers` workers (resuming where it was cut off)."""
+    workers = group["what"]["distributed"]["workers"]
+    require_devices(group["how"], workers)
+    torch.set_num_threads(1)  # OpenMP's threads do not survive a fork
+    fit = GradientFit(group, table, work, torch.device("cpu"))  # CUDA does not either
+    require_divisible(fit, workers)
+    fit.restore()
+    if fit.done < fit.steps:
+        _fork(workers, group, table, work)
+    torch.set_num_threads(group["how"]["threads"])
+    device = torch.device(group["how"]["device"])
+    fit = GradientFit(group, table, work, device).to(device)
+    fit.restore()
+    if fit.done < fit.steps:
+        return [Outcome("stopped", fit.stopped())]
+    result = outcome(fit, 0)
+    result.info["workers"] = workers
+    return [result]
+
+
+def _fork(workers: int, group: dict[str, Any], table: Table, work: Path) -> None:
+    """Let the workers train until the last checkpoint is written."""
+    meeting = work / "meeting"
+    meeting.unlink(missing_ok=True)
+    try:
+        multiprocessing.start_processes(_work, (meeting, group, table, work), nprocs=workers, start_method="fork")
+    except multiprocessing.ProcessRaisedException as error:
+        raise RuntimeError(str(error).strip().splitlines()[-1]) from error
+    finally:
+        meeting.unlink(missing_ok=True)
+
+
+def _work(rank: int, meeting: Path, group: dict[str, Any], table: Table, work: Path) -> None:
+    """Life of one worker."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it dies with its parent
+    how, workers = group["how"], group["what"]["distributed"]["workers"]
+    torch.set_num_threads(how["threads"])
+    os.environ["LOCAL_RANK"] = str(rank)  # tells Lightning that the processes are there already
+    backend = "nccl" if how["device"] == "cuda" else "gloo"
+    distributed.init_process_group(backend, init_method=f"file://{meeting.absolute()}", rank=rank, world_size=workers)
+    try:
+        train(
+            SharedFit(group, table, work, rank),
+            devices=workers,
+            strategy=DDPStrategy(process_group_backend=backend),
+            plugins=[LightningEnvironment()],
+        )
+    except TimeCap:
+        pass  # the checkpoint is written
+    finally:
+        distributed.destroy_process_group()

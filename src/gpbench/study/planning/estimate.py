@@ -1,0 +1,144 @@
+"""What a study will cost before anything runs: hours, memory and fits, by method and data set, with intervals."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpbench.study.planning import cost as costs
+from gpbench.study.planning.plan import Plan
+
+SECONDS_PER_JOB = 6.0  # a job imports torch and what the study is run by, once for its fits
+DRAWS, LEVEL, QUANTILE = 2000, 0.9, 1.645
+
+
+class Time(NamedTuple):
+    """Seconds: median and the ends of the 90 % interval."""
+
+    median: float
+    low: float
+    high: float
+
+
+class Part(NamedTuple):
+    """What one cell adds: seconds of one core `[DRAWS]` of all its fits, and of its longest one."""
+
+    method: str
+    dataset: str
+    fits: int
+    known: str
+    memory_mb: int
+    seconds: np.ndarray
+    longest: np.ndarray
+
+
+class Estimate:
+    """Cost of what a study has still to run; of all of it with `everything`.
+
+    Seconds are drawn from the joint posterior of the cost model, so that what is unknown of a family or of the machine
+    is unknown of all its cells together."""
+
+    def __init__(self, plan: Plan, everything: bool = False) -> None:
+        self.plan = plan
+        wanted = [(cell, _fits(plan, cell, everything)) for cell in plan.cells if not cell["skip"]]
+        wanted = [(cell, fits) for cell, fits in wanted if fits]
+        rng = np.random.default_rng(0)
+        machine = np.exp(costs.MACHINE * rng.standard_normal(DRAWS))
+        rates = _rates(plan.cost, [cell for cell, _ in wanted], rng)
+        self.parts = [self._part(cell, fits, machine * rate) for (cell, fits), rate in zip(wanted, rates, strict=True)]
+
+    def _part(self, cell: dict[str, Any], fits: int, rate: np.ndarray) -> Part:
+        how, workers = cell["how"], cell["what"].get("distributed", {"workers": 1})["workers"]
+        longest = costs.SECONDS_PER_FIT + rate * (cell["what"]["steps"] or 1)
+        start_up = 1 + SECONDS_PER_JOB / (60 * how["batch_minutes"])  # every batch_minutes another job begins
+        seconds = fits * longest * start_up * how["threads"] * workers
+        cost = self.plan.cost
+        known, memory = cost.known(cell), cost.memory_mb(cell)
+        return Part(cell["method"], cell["address"]["dataset"], fits, known, memory, seconds, longest)
+
+    @property
+    def core(self) -> Time:
+        """Seconds of one core."""
+        return _time(sum((part.seconds for part in self.parts), np.zeros(1)))
+
+    def wall(self, cores: int) -> Time:
+        """Seconds by the clock on some cores, none idle before the last fit; no fit is split."""
+        together = sum((part.seconds for part in self.parts), np.zeros(1))
+        longest = np.maximum.reduce([part.longest for part in self.parts]) if self.parts else np.zeros(1)
+        return _time(np.maximum(together / cores, longest))
+
+    @property
+    def memory_mb(self) -> int:
+        """Of the job that asks for most."""
+        return max((part.memory_mb for part in self.parts), default=0)
+
+    def by(self, key: str) -> dict[str, list[Part]]:
+        """The parts of each `method` or `dataset`, in the study's order."""
+        found: dict[str, list[Part]] = {}
+        for part in self.parts:
+            found.setdefault(getattr(part, key), []).append(part)
+        return found
+
+
+def _fits(plan: Plan, cell: dict[str, Any], everything: bool) -> int:
+    """How many fits of a cell are to be run."""
+    return sum(everything or plan.states[fit["fit_id"]][0] == "pending" for fit in cell["fits"])
+
+
+def _rates(cost: costs.Cost, cells: list[dict[str, Any]], rng: np.random.Generator) -> list[np.ndarray]:
+    """Draws of the seconds a step of every cell; those of a family are drawn together."""
+    places = [costs.place(cell) for cell in cells]
+    rates: dict[costs.Place, np.ndarray] = {}
+    for family in dict.fromkeys(place.family for place in places):
+        alike = list(dict.fromkeys(place for place in places if place.family == family))
+        mean, cov = cost.rate(alike)
+        drawn = rng.multivariate_normal(mean, cov, DRAWS, method="cholesky")
+        rates |= dict(zip(alike, np.exp(drawn).T, strict=True))
+    return [rates[place] for place in places]
+
+
+def _time(seconds: np.ndarray) -> Time:
+    return Time(*np.quantile(seconds, [0.5, (1 - LEVEL) / 2, (1 + LEVEL) / 2]).tolist())
+
+
+def lines(estimate: Estimate, cores: int = 2) -> list[str]:
+    """What `gpbench cost` prints."""
+    plan, parts = estimate.plan, estimate.parts
+    states = [state for state, _ in plan.states.values()]
+    kinds = [part.known for part in parts]
+    inside, total = plan.cost.held_out(QUANTILE)
+    head = [
+        f"{plan.name}: {sum(part.fits for part in parts)} fits of {len(parts)} cells; of the study's {len(states)}, "
+        f"{states.count('done')} are done",
+        f"one core: {show(estimate.core)}",
+        f"{cores} cores: {show(estimate.wall(cores))}",
+        f"memory: a job asks for {estimate.memory_mb / 1024:.1f} GB at most",
+        f"known from: {kinds.count('measured')} cells measured, {kinds.count('near')} near (others of the family are), "
+        f"{kinds.count('unmeasured')} unmeasured (from rough coefficients, most within a factor of 3)",
+    ]
+    if total:
+        head.append(f"check: {inside} of {total} measured cells lie in their {LEVEL:.0%} interval when left out")
+    return head + [line for key in ("method", "dataset") for line in _table(estimate, key)]
+
+
+def _table(estimate: Estimate, key: str) -> list[str]:
+    """A line for each method or data set."""
+    lines = ["", f"{key:<28}{'fits':>6}  {'one core, ' + format(LEVEL, '.0%') + ' interval':<34}{'GB':>5}  measured"]
+    for name, parts in estimate.by(key).items():
+        time = _time(sum(part.seconds for part in parts))
+        known = f"{sum(part.known == 'measured' for part in parts)} of {len(parts)} cells"
+        memory = max(part.memory_mb for part in parts) / 1024
+        fits = sum(part.fits for part in parts)
+        lines.append(f"{name:<28}{fits:>6}  {show(time):<34}{memory:>5.1f}  {known}")
+    return lines
+
+
+def show(time: Time) -> str:
+    """A duration and its interval, in the unit that suits its median."""
+    unit, seconds = next((u for u in UNITS if time.median >= u[1]), UNITS[-1])
+    median, low, high = (format(value / seconds, ".1f" if value < 9.95 * seconds else ".0f") for value in time)
+    return f"{median} {unit} ({low} to {high})"
+
+
+UNITS = (("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))

@@ -1,0 +1,124 @@
+"""Identity of a fit: the hash of *what* it is, and never of *how* it runs.
+
+The code that a fit uses is part of what it is: the static import closure inside gpbench (and inside a
+plugin's package) of its method, its trainer and its protocol, as syntax trees without docstrings,
+comments and annotations-only imports, plus the versions of the third-party packages imported there.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from gpbench.config.compose import source_path, source_tree
+
+DISTRIBUTIONS = {"sklearn": "scikit-learn"}
+
+
+def canonical(content: Any) -> str:
+    """JSON text that is the same for equal content."""
+    return json.dumps(content, sort_keys=True, separators=(",", ":"))
+
+
+def digest(content: Any, length: int = 16) -> str:
+    """First hexadecimal digits of the SHA-256 of the canonical text."""
+    return hashlib.sha256(canonical(content).encode()).hexdigest()[:length]
+
+
+@functools.cache
+def code(*modules: str) -> dict[str, str]:
+    """Module -> digest of its code, for the import closure of `modules`."""
+    closure: dict[str, str] = {}
+    todo = list(modules)
+    while todo:
+        module = todo.pop()
+        if module in closure:
+            continue
+        closure[module], imports = _parse(module)
+        todo += [name for name in imports if _is_module(name, module)]
+    return dict(sorted(closure.items()))
+
+
+@functools.cache
+def versions(*modules: str) -> dict[str, str]:
+    """Third-party distribution -> version, for everything imported in the closure of `modules`."""
+    own = {module.split(".")[0] for module in code(*modules)}
+    names = {name.split(".")[0] for module in code(*modules) for name in _parse(module)[1]}
+    third = sorted(names - own - set(sys.stdlib_module_names) - {"__future__"})
+    # without the local tag: the CPU and the GPU build are the same version
+    return {name: _version(name).split("+")[0] for name in third}
+
+
+def _version(name: str) -> str:
+    """Version of the distribution that a top-level module comes from."""
+    try:
+        return importlib.metadata.version(DISTRIBUTIONS.get(name, name))
+    except importlib.metadata.PackageNotFoundError:
+        owners = importlib.metadata.packages_distributions().get(name)  # slow: it reads every package
+        return importlib.metadata.version(owners[0]) if owners else "unversioned"
+
+
+@functools.cache
+def _parse(module: str) -> tuple[str, frozenset[str]]:
+    """Digest of one module's code and the dotted names it imports."""
+    path = source_path(module)
+    tree = _Strip().visit(source_tree(path))
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    imports: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imports |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parent = package.rsplit(".", node.level - 1)[0] if node.level > 1 else package
+                base = f"{parent}.{base}".rstrip(".")
+            imports |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:16], frozenset(imports)
+
+
+def _is_module(name: str, importer: str) -> bool:
+    """Whether a dotted name is a module of gpbench or of the importer's own package."""
+    if name.split(".")[0] not in ("gpbench", importer.split(".")[0]):
+        return False
+    parent, _, leaf = name.rpartition(".")
+    if not parent:
+        return True
+    spec = importlib.util.find_spec(parent) if _is_module(parent, importer) else None
+    folders = (spec.submodule_search_locations or []) if spec else []
+    return any((Path(f) / f"{leaf}.py").is_file() or (Path(f) / leaf / "__init__.py").is_file() for f in folders)
+
+
+class _Strip(ast.NodeTransformer):
+    """Drop what cannot change a result: docstrings, other bare strings, and imports for annotations."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
+        if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            return None
+        return self.generic_visit(node)
+
+    def visit_If(self, node: ast.If) -> ast.AST | None:
+        if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            return None
+        return self.generic_visit(node)
+
+
+def moved(old: Any, new: Any, prefix: str = "") -> list[str]:
+    """What differs between two *whats*, one line a component: `path: old -> new`."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        lines: list[str] = []
+        for key in sorted(set(old) | set(new)):
+            lines += moved(old.get(key), new.get(key), f"{prefix}.{key}" if prefix else str(key))
+        return lines
+    return [] if old == new else [f"{prefix}: {_show(old)} -> {_show(new)}"]
+
+
+def _show(value: Any) -> str:
+    return "(absent)" if value is None else str(value)

@@ -1,0 +1,74 @@
+"""The methods of a study by name: those that it names, and methods with settings. No torch."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpbench.config import schema
+from gpbench.errors import UserError
+
+GROUPS = ("protocol", "budget", "trainer")  # what overrides call by these names
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A method of a study: a configured method, what the study sets of it, and which of that it varies."""
+
+    method: str
+    label: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+    varied: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> list[str]:
+        """The settings as overrides."""
+        return [f"{key}={v if isinstance(v, str) else json.dumps(v)}" for key, v in self.settings.items()]
+
+
+def expand(study: schema.Study) -> dict[str, Variant]:
+    """Name -> variant, one for each combination of listed values; UserError for templates that make no names."""
+    found: dict[str, Variant] = {}
+    for name in study.methods:
+        if name in found:
+            raise UserError(f"study {study.name!r} names method {name!r} twice; name it once")
+        found[name] = Variant(name)
+    for template, content in study.variants.items():
+        where = f"variant {template!r} of study {study.name!r}"
+        for name, variant in _variants(template, content, where):
+            if name in found:
+                raise UserError(f"{where}: the name {name!r} is taken; put every listed key into it, as {{key}}")
+            found[name] = variant
+    return found
+
+
+def _variants(template: str, content: dict[str, Any], where: str) -> list[tuple[str, Variant]]:
+    if not isinstance(content.get("method"), str):
+        raise UserError(f"{where} names no method; give it a key 'method'")
+    settings = {k: v for k, v in content.items() if k not in ("method", "label")}
+    lists = {k: v for k, v in settings.items() if isinstance(v, list)}
+    made = []
+    for values in itertools.product(*lists.values()):
+        chosen = settings | dict(zip(lists, values, strict=True))
+        name, label = (_filled(text, chosen, where) for text in (template, content.get("label", "")))
+        if not re.fullmatch("[a-z0-9_]+", name) or name in GROUPS:
+            raise UserError(
+                f"{where}: {name!r} is no name; use small letters, digits and _, and not {', '.join(GROUPS)}"
+            )
+        made.append((name, Variant(content["method"], label, chosen, tuple(lists))))
+    return made
+
+
+def _filled(template: Any, settings: dict[str, Any], where: str) -> str:
+    """A name or label with `{key}` replaced by its value."""
+    if not isinstance(template, str):
+        raise UserError(f"{where}: label is {template!r}, which is no text")
+    try:
+        return template.format_map(settings)
+    except KeyError as error:
+        raise UserError(f"{where} has no setting {error} to put into its name or label") from error
+    except (AttributeError, IndexError, TypeError, ValueError) as error:
+        raise UserError(f"{where}: {template!r} is no template ({error}); write settings as {{key}}") from error

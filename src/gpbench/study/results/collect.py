@@ -1,0 +1,296 @@
+"""A study's view of the store: scores, traces, points and chains of its fits, in some tables and one JSON.
+
+Fits by Markov chains are judged together, all chains (replicas) of a cell's split, by the R-hat that the study's budget
+allows: column `gate` of the scores says passed or failed, and nothing where there is no chain or no limit.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gpbench.errors import UserError
+from gpbench.places import Places, write_aside, write_if_changed, write_text
+from gpbench.study.planning import identity
+from gpbench.study.results import chain_file, scoring
+from gpbench.study.storage import committed, provenance
+from gpbench.study.storage.store import FINAL, Store
+
+CLASS_POINTS = ["row", "y", "log_density", "modal", "confidence", "p_true"]
+TRACE_COLUMNS = ["fit_id", "step", "seconds", "objective", "mnll", "rmse", "error"]
+NUMBER_POINTS = ["row", "output", "y", "mean", "sd", "log_density", "pit", "crps"]
+TRACED_ROWS = 3
+# what distributed fits note of themselves
+DISTRIBUTED = ["staleness_mean", "restarts"]
+
+
+def read_plan(where: Places, name: str) -> dict[str, Any]:
+    """The frozen plan of a study."""
+    path = where.plans / f"{name}.json"
+    if not path.is_file():
+        raise UserError(f"{path} is missing; run `gpbench plan` for this study first")
+    return json.loads(path.read_text())
+
+
+def fits(plan: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """(cell, fit) of everything a study wants."""
+    return [(cell, fit) for cell in plan["cells"] for fit in cell["fits"]]
+
+
+def seen(where: Places, plan: dict[str, Any]) -> str:
+    """What a collection depends on, as text: the status of every fit, the scoring code, and the limits of R-hat."""
+    return _seen(Ended(where, plan["name"]), plan)
+
+
+def _seen(ended: Ended, plan: dict[str, Any]) -> str:
+    states = {fit["fit_id"]: ended.status(cell, fit)[0] for cell, fit in fits(plan)}
+    limits = [cell["r_hat"] for cell in plan["cells"]]
+    return identity.canonical({"scoring": scoring.digest(), "states": states, "r_hat": limits})
+
+
+def stamp(where: Places, name: str) -> Path:
+    """File that tells Snakemake whether the collection is older than the store."""
+    return where.plans / f"{name}.seen"
+
+
+class Ended:
+    """How the fits of a run ended: in the store, else by a committed record."""
+
+    def __init__(self, where: Places, name: str) -> None:
+        self.store = Store(where.store)
+        self.begun = self.store.begun()
+        self.records = committed.by_fit(where, name)
+        self.stored = functools.cache(self._stored)
+
+    def _stored(self, fit_id: str) -> dict[str, Any] | None:
+        """The store's record of a fit, read once; None where it has none."""
+        return self.store.record(fit_id) if self.store.has(fit_id) else None
+
+    def status(self, cell: dict[str, Any], fit: dict[str, Any]) -> tuple[str, str]:
+        """(status, reason) of a fit, whether it ended, is under way, or cannot be."""
+        if cell["skip"]:
+            return "skipped", cell["skip"]
+        if record := self.stored(fit["fit_id"]) or self.records.get(fit["fit_id"]):
+            return record["status"], record["reason"]
+        group = self.begun.get(fit["fit_id"])
+        if group is None:
+            return "missing", "not run yet"
+        note = self.store.work(group["group_id"]) / "stopped.txt"
+        step = f"at step {self.store.checkpoint(group['group_id'])} of {group['what']['steps']}"
+        return ("stopped", note.read_text()) if note.is_file() else ("missing", f"interrupted {step}")
+
+
+def mixing(ended: Ended, plan: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """fit_id -> how the chains of its cell and split have mixed together: numbers, `gate`, and the reason if failed."""
+    found: dict[str, dict[str, Any]] = {}
+    for cell in (cell for cell in plan["cells"] if not cell["skip"]):
+        for split in dict.fromkeys(fit["split"] for fit in cell["fits"]):
+            wanted = [fit["fit_id"] for fit in cell["fits"] if fit["split"] == split]
+            ids = [fit_id for fit_id in wanted if scoring.has_chain(ended.store, fit_id)]
+            if ids:
+                values = scoring.mixing(ended.store, ids)
+                found |= dict.fromkeys(ids, values | _judged(values, cell["r_hat"]))
+            known = [fit_id for fit_id in wanted if fit_id in ended.records and fit_id not in ids]
+            found |= {fit_id: ended.records[fit_id] for fit_id in known if ended.records[fit_id]["gate"]}
+    return found
+
+
+def _judged(mixing: dict[str, float], limit: float | None) -> dict[str, Any]:
+    """gate and, where it failed, reason; chains too short for an R-hat fail."""
+    if limit is None:
+        return {"gate": ""}
+    if mixing["r_hat"] <= limit:
+        return {"gate": "passed"}
+    drawn = f"of {mixing['chains']} x {mixing['draws']} draws"
+    return {"gate": "failed", "reason": f"R-hat {mixing['r_hat']:.5g} {drawn}, at most {limit:g}"}
+
+
+def collect(where: Places, name: str) -> dict[str, int]:
+    """Write results/NAME/study.json, scores.parquet, traces.parquet and, of the kind `predict`, points.parquet and
+    chains.parquet, of the kind `sample`, prefixes.parquet and draws.parquet; number of fits by status."""
+    import pandas as pd
+
+    plan = read_plan(where, name)
+    ended = Ended(where, name)
+    write_if_changed(stamp(where, name), _seen(ended, plan))
+    rows = score_rows(ended, plan)
+    kept = [(cell, fit["fit_id"]) for cell, fit in fits(plan) if not cell["skip"] and ended.store.has(fit["fit_id"])]
+    traces = [
+        _read(path).assign(fit_id=fit_id)
+        for _, fit_id in kept
+        if (path := ended.store.folder(fit_id) / "trace.parquet").is_file()
+    ]
+    folder = where.results / name
+    _write(folder / "traces.parquet", _table(traces, TRACE_COLUMNS))
+    status = {row["fit_id"]: row["status"] for row in rows}
+    done = [(cell, fit_id) for cell, fit_id in kept if status[fit_id] == "done"]
+    for part, table in {"predict": _predicted, "sample": _sampled}[plan["study"]["kind"]](ended.store, done):
+        _write(folder / f"{part}.parquet", table)
+    write_text(folder / "study.json", json.dumps(facts(where, plan), indent=1))
+    # last: its time says that all of them are there
+    scores = pd.DataFrame(rows)
+    _write(folder / "scores.parquet", scores)
+    return scores["status"].value_counts().to_dict()
+
+
+def facts(where: Places, plan: dict[str, Any]) -> dict[str, Any]:
+    """Content of study.json: what was asked for, by whom it is read, and where it was collected."""
+    study, first, last = plan["study"], plan["cells"][0], plan["cells"][-1]
+    return {
+        "name": plan["name"],
+        "command": plan["command"],
+        **{k: study[k] for k in ("title", "kind", "datasets", "methods", "protocol", "budget", "splits")},
+        **{k: study[k] for k in ("figures", "tables", "pairs", "published")},
+        "settings": {cell["method"]: cell["settings"] for cell in plan["cells"]},
+        "reported": first["reported"],
+        "r_hat": first["r_hat"],
+        "expected": [[cell["method"], cell["address"]["dataset"], fit["split"]] for cell, fit in fits(plan)],
+        **provenance.commit(where.root),
+        "created": provenance.now(),
+        "machine": provenance.machine(),
+        "versions": first["what"]["versions"] | last["what"]["versions"],
+    }
+
+
+def score_rows(ended: Ended, plan: dict[str, Any]) -> list[dict[str, Any]]:
+    """One row of scores.parquet for every fit that a study wants."""
+    mixed = mixing(ended, plan)
+    return [_row(ended, cell, fit) | mixed.get(fit["fit_id"], {}) for cell, fit in fits(plan)]
+
+
+def record(where: Places, plan: dict[str, Any]) -> tuple[int, int]:
+    """Add the study's finished fits to its committed records; (number of new ones, of all)."""
+    rows = score_rows(Ended(where, plan["name"]), plan)
+    ended = [{k: v for k, v in row.items() if _said(v)} for row in rows if row["status"] in (*FINAL, "skipped")]
+    return committed.write(where, plan["name"], ended, facts(where, plan))
+
+
+def _said(value: Any) -> bool:
+    """Whether a field of a record has something to say."""
+    return value is not None and value != "" and not (isinstance(value, float) and math.isnan(value))
+
+
+def _predicted(store: Store, done: list[tuple[dict, str]]) -> Iterator[tuple[str, Any]]:
+    """points, and of Markov chains chains, of the done fits of some cells."""
+    folders = {fit_id: store.folder(fit_id) for _, fit_id in done}
+    points = [_points(path / "points.parquet").assign(fit_id=i) for i, path in folders.items()]
+    names = ["fit_id", *NUMBER_POINTS, *CLASS_POINTS, *(name for part in points for name in part)]
+    yield "points", _table(points, list(dict.fromkeys(names)))
+    drawn = [_drawn(folders[i] / "chain.npz").assign(fit_id=i) for i in folders if scoring.has_chain(store, i)]
+    yield "chains", _table(drawn, ["fit_id", "row", "draw", "mean"])
+
+
+def _sampled(store: Store, done: list[tuple[dict, str]]) -> Iterator[tuple[str, Any]]:
+    """prefixes of the done fits of some cells, and draws of those of the first split of each cell."""
+    paths = {fit_id: store.folder(fit_id) / "chain.npz" for _, fit_id in done}
+    prefixes = [chain_file.prefixes(path).assign(fit_id=i) for i, path in paths.items()]
+    yield "prefixes", _table(prefixes, chain_file.PREFIX_COLUMNS)
+    first = {fit["fit_id"] for cell, _ in done for fit in cell["fits"] if fit["split"] == cell["fits"][0]["split"]}
+    drawn = [chain_file.draws(path).assign(fit_id=i) for i, path in paths.items() if i in first]
+    yield "draws", _table(drawn, chain_file.DRAW_COLUMNS)
+
+
+def _row(ended: Ended, cell: dict, fit: dict) -> dict[str, Any]:
+    """One row of scores.parquet."""
+    address, (status, reason) = cell["address"], ended.status(cell, fit)
+    row = {
+        "fit_id": fit["fit_id"],
+        "kind": cell["what"]["kind"],
+        "label": cell["label"],
+        "family": cell["family"],
+        "method": cell["method"],
+        "preset": address["method"],
+        **{k: address[k] for k in ("dataset", "protocol", "budget", "overrides")},
+        "split": fit["split"],
+        "replica": fit["replica"],
+        "task": cell["what"]["data"]["task"],
+        "status": status,
+        "reason": reason,
+        "steps": cell["what"]["steps"],
+        "n_train": fit["rows"],
+        "n_test": fit["test_rows"],
+    }
+    if status not in FINAL:
+        return row
+    record = ended.stored(fit["fit_id"])
+    if record is None:
+        return ended.records[fit["fit_id"]] | row
+    known = {k: record["provenance"][k] for k in ("commit", "dirty", "started", "ended")}
+    seconds = {f"seconds_{k}": record["seconds"][k] for k in ("train", "predict", "shared_by")}
+    noted = {k: record["info"][k] for k in DISTRIBUTED if k in record["info"]}
+    measured = known | seconds | {"peak_memory_mb": record["peak_memory_mb"]} | noted
+    return row | measured | scoring.scores(ended.store, record)
+
+
+def _read(path: Path, columns: list[str] | None = None) -> Any:
+    """Those of the columns that a file has; pandas' own reader takes three times as long for a small one."""
+    from pyarrow.parquet import ParquetFile
+
+    with ParquetFile(path) as file:
+        return file.read(columns=columns).to_pandas()
+
+
+def _points(path: Path) -> Any:
+    """The columns that figures need."""
+    points = _read(path, NUMBER_POINTS)
+    if "mean" in points:
+        return points.reindex(columns=NUMBER_POINTS)  # counts have no CRPS
+    points = _read(path)
+    probabilities = points.filter(regex=r"^p\d+$")
+    every, values = range(len(points)), probabilities.to_numpy()
+    named = points.assign(confidence=values[every, points["modal"]], p_true=values[every, points["y"].astype(int)])
+    return named[[*CLASS_POINTS, *probabilities]]
+
+
+def _drawn(path: Path) -> Any:
+    """The predictive mean of a chain's draws at three of its rows, of the first target."""
+    import numpy as np
+    import pandas as pd
+
+    chain = np.load(path)
+    places = np.unique(np.linspace(0, len(chain["rows"]) - 1, TRACED_ROWS).round().astype(int))
+    mean = pd.DataFrame(chain["mean"][:, places, 0], columns=chain["rows"][places])
+    return mean.rename_axis("draw").reset_index().melt("draw", var_name="row", value_name="mean")
+
+
+def _table(parts: list[Any], columns: list[str]) -> Any:
+    """All parts in one table with the same columns always."""
+    import pandas as pd
+
+    return pd.concat(parts, ignore_index=True).reindex(columns=columns) if parts else pd.DataFrame(columns=columns)
+
+
+def _write(path: Path, table: Any) -> None:
+    with write_aside(path) as temporary:
+        table.to_parquet(temporary, index=False)
+
+
+def verdict(where: Places, name: str) -> list[str]:
+    """One line for every fit that failed, diverged, ran out of memory, was stopped or is missing."""
+    plan, ended = read_plan(where, name), Ended(where, name)
+    lines = []
+    for cell, fit in fits(plan):
+        status, reason = ended.status(cell, fit)
+        if status not in ("done", "skipped"):
+            lines.append(f"{status}: {_place(cell, fit)} ({fit['fit_id']}): {reason}")
+    return lines
+
+
+def unmixed(where: Places, name: str) -> list[str]:
+    """One line for every cell and split whose chains fail the gate of the study's budget."""
+    plan = read_plan(where, name)
+    found = mixing(Ended(where, name), plan)
+    failed = {
+        f"not converged: {_place(cell, fit)}: {found[fit['fit_id']]['reason']}": None
+        for cell, fit in fits(plan)
+        if found.get(fit["fit_id"], {}).get("gate") == "failed"
+    }
+    return list(failed)
+
+
+def _place(cell: dict[str, Any], fit: dict[str, Any]) -> str:
+    return f"{cell['method']} on {cell['address']['dataset']}, split {fit['split']}"

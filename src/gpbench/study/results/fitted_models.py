@@ -1,0 +1,64 @@
+"""Finished fits of the kind `predict`, loaded to be asked more than their predictions."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpbench import config
+from gpbench.data import protocols
+from gpbench.data import table as tables
+from gpbench.data.table import Table
+from gpbench.errors import UserError
+from gpbench.methods.base import GradientMethod, SamplerMethod, State
+from gpbench.places import Places
+from gpbench.study.fitting import fold as predict
+from gpbench.study.fitting import lightning_module
+from gpbench.study.fitting.fold import Fold
+from gpbench.study.planning.resolve import PROBED_INPUTS
+from gpbench.study.storage.store import Store
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A finished fit: its `what`, its method and stored state, its split of a table, and what classes are called."""
+
+    what: dict[str, Any]
+    method: GradientMethod | SamplerMethod
+    state: State
+    fold: Fold
+    table: Table
+    classes: tuple[str, ...] = ()
+
+    def training_inputs(self, kind: str) -> np.ndarray:
+        """Inputs `[n, D]` of the training rows in original units; UserError where a probe `kind` needs another D."""
+        x, (columns, said) = self.table.inputs[self.fold.train], PROBED_INPUTS[kind]
+        if x.shape[1] != columns:
+            raise UserError(f"`probes: [{kind}]` needs data sets with {said}, not {x.shape[1]}; leave it out")
+        return x
+
+    def input_names(self) -> dict[str, str]:
+        """Names of the two inputs of a probe that draws over them, by column."""
+        return dict(zip(("x0_name", "x1_name"), self.table.input_names, strict=True))
+
+
+def finished(where: Places, cells: list[dict[str, Any]]) -> Iterator[tuple[str, Fitted]]:
+    """Every done fit of some cells with its identity, one data set after the other."""
+    store = Store(where.store)
+    load = functools.lru_cache(1)(tables.load)
+    for cell in sorted(cells, key=lambda cell: cell["address"]["dataset"]):
+        what, classes = cell["what"], config.compose(where.conf, "dataset", cell["address"]["dataset"]).classes
+        for fit in cell["fits"]:
+            if not store.ended_well(fit["fit_id"]):
+                continue
+            table = load(where.prepared_file(cell["address"]["dataset"]), what["data"]["md5"])
+            table = protocols.rows(what["protocol"]["splits"], table)
+            path = store.folder(fit["fit_id"]) / lightning_module.MODEL_FILE
+            state = State(**torch.load(path, weights_only=True, map_location="cpu"))
+            fold = predict.fold(what, table, fit["split"], fit["replica"])
+            yield fit["fit_id"], Fitted(what, predict.method(what), state, fold, table, tuple(classes))

@@ -1,0 +1,74 @@
+"""Averaged classifiers over two inputs, and posteriors of inducing inputs, covariance functions and weights, as
+probes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import torch
+
+from gpbench.study.fitting import lightning_module
+from gpbench.study.results.fitted_models import Fitted
+
+SIDE, MARGIN = 120, 0.1
+
+
+def probabilities(fitted: Fitted) -> pd.DataFrame:
+    """Training rows, and the predictive probability of class 1 on a grid a tenth wider than they reach.
+
+    Columns layer (0: training rows, whose p is their class), x0, x1, x0_name, x1_name, p."""
+    observed = fitted.training_inputs("probabilities")
+    low, high = observed.min(0), observed.max(0)
+    margin = MARGIN * (high - low)
+    axes = np.linspace(low - margin, high + margin, SIDE).T
+    x = np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, 2)
+    scaled = fitted.fold.scaling.inputs(x)
+    p = lightning_module.answer_one(fitted.method, fitted.state, scaled, fitted.fold.key).probabilities()[:, 1]
+    known = fitted.fold.targets[fitted.fold.train, 0]
+    parts = [
+        pd.DataFrame({"layer": layer, "x0": at[:, 0], "x1": at[:, 1], "p": values})
+        for layer, at, values in ((0, observed, known), (1, x, p))
+    ]
+    return pd.concat(parts, ignore_index=True).assign(**fitted.input_names())
+
+
+def inducing(fitted: Fitted) -> pd.DataFrame:
+    """Training rows, and kept states of the inducing inputs and the RBF kernel of the first layer.
+
+    Columns layer, sample, point, column, x, lengthscale (of this column of inputs), outputscale (a variance of f as the
+    method scales it). What a method optimises is the same in every sample; one without samples has a single one."""
+    state, scaling = fitted.state, fitted.fold.scaling
+    fixed = state.params | state.buffers
+    layer = next(name for name in fixed if name.endswith("inducing_inputs")).removesuffix("inducing_inputs")
+
+    def samples(part: str) -> np.ndarray:
+        """Kept states `[S, ...]` of a parameter of the layer."""
+        kept = state.samples.get(layer + part) or [fixed[layer + part]]
+        return torch.cat(kept).double().numpy()
+
+    z = samples("inducing_inputs") * scaling.x_scale + scaling.x_shift
+    lengthscale = np.exp(samples("log_lengthscale"))[:, None] * scaling.x_scale
+    outputscale = np.exp(samples("log_outputscale"))[:, None, None]
+    observed = fitted.table.inputs[fitted.fold.train][:, None]
+    parts = [_long(0, observed, np.nan, np.nan), _long(1, z, lengthscale, outputscale)]
+    return pd.concat(parts, ignore_index=True)
+
+
+def weights(fitted: Fitted) -> pd.DataFrame:
+    """Kept weights of the sources, which are named by their inputs (`GM` of GM_1, GM_2, ...), by class.
+
+    Columns sample, class, source, weight."""
+    kept = torch.cat(fitted.state.samples["theta"]).double().exp().numpy()  # [S, m, q]
+    starts = np.cumsum([0, *fitted.method.hyper.sources[:-1]])
+    sources = [fitted.table.input_names[start].rsplit("_", 1)[0] for start in starts]
+    sample, number, source = np.indices(kept.shape).reshape(3, -1)
+    named = {"class": np.array(fitted.classes)[number], "source": np.array(sources)[source]}
+    return pd.DataFrame({"sample": sample, **named, "weight": kept.reshape(-1)})
+
+
+def _long(layer: int, x: np.ndarray, lengthscale: np.ndarray | float, outputscale: np.ndarray | float) -> pd.DataFrame:
+    """Points x `[S, M, D]` with the scales that belong to them, a row a number."""
+    sample, point, column = np.indices(x.shape).reshape(3, -1)
+    values = {"x": x, "lengthscale": lengthscale, "outputscale": outputscale}
+    flat = {name: np.broadcast_to(value, x.shape).reshape(-1) for name, value in values.items()}
+    return pd.DataFrame({"layer": layer, "sample": sample, "point": point, "column": column, **flat})

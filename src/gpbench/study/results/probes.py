@@ -1,0 +1,191 @@
+"""What finished fits are asked besides predictions: `python -m gpbench.study.results.probes STUDY KIND`.
+
+    bounds.parquet   fit_id, batch, bound: minus the lower bound of the stored model in nats per training row, on large
+                     mini-batches, with one draw of the noise each (cutajar2017, figure 4)
+    layers.parquet   fit_id, chain, layer, output, sample, x, f: posterior draws of the functions of every layer over a
+                     single input, up to half of its range beyond the training rows (cutajar2017, figure 8)
+    surfaces.parquet fit_id, layer, output, x0, x1, mean, sd: mean and standard deviation of such draws over a grid of
+                     two inputs, as far as the training rows reach (ashman2020, figure 1)
+    inputs.parquet   fit_id, row, column, x: the inputs of the test rows, for pictures of what was predicted from
+    probabilities.parquet  fit_id, layer, x0, x1, p: predictive probability of class 1 over a grid of two inputs
+                     (rossi2021, figure 2)
+    inducing.parquet fit_id, layer, sample, point, column, x, lengthscale, outputscale: kept states of the inducing
+                     inputs and of the kernel of the first layer (rossi2021, figures 1 and 2)
+    weights.parquet  fit_id, sample, class, source, weight: kept weights of the sources of data in each class's
+                     covariance (filippone2012, figure 3)
+
+Inputs are in original units, and so is the last layer of a regression; hidden layers are as they are. chain: whether
+samples are states of a Markov chain. Layer 0 holds the training rows: `sample` numbers them, f (mean, p) is their
+target.
+All of this runs on the CPU, wherever the fits were trained.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import sys
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from gpbench import config, places, streams
+from gpbench.config import schema
+from gpbench.errors import UserError, exit_status
+from gpbench.methods.base import GradientMethod, SamplerMethod
+from gpbench.places import Places, write_aside
+from gpbench.study.fitting import fold as predict
+from gpbench.study.fitting import lightning_module
+from gpbench.study.results import collect, posterior_probes
+from gpbench.study.results.fitted_models import Fitted, finished
+
+COLUMNS = {
+    "bounds": ["fit_id", "batch", "bound"],
+    "layers": ["fit_id", "chain", "layer", "output", "sample", "x", "f"],
+    "surfaces": ["fit_id", "layer", "output", "x0", "x1", "x0_name", "x1_name", "mean", "sd"],
+    "inputs": ["fit_id", "row", "column", "x"],
+    "probabilities": ["fit_id", "layer", "x0", "x1", "x0_name", "x1_name", "p"],
+    "inducing": ["fit_id", "layer", "sample", "point", "column", "x", "lengthscale", "outputscale"],
+    "weights": ["fit_id", "sample", "class", "source", "weight"],
+}
+GRID, SIDE = 201, 100
+
+
+def write(where: Places, name: str, kind: str) -> None:
+    """Write results/NAME/KIND.parquet, without rows where no fit is done; UserError where no method can be asked."""
+    plan = collect.read_plan(where, name)
+    cells = [c for c in plan["cells"] if not c["skip"] and answers(predict.method(c["what"]), kind)]
+    if not cells:
+        raise UserError(f"no method of study {name!r} has {kind}; leave them out of `probes` in its file")
+    if kind == "bounds":
+        budget = _budget(where, plan)
+        ask = functools.partial(bounds, batches=budget.bound_batches, rows=budget.bound_rows)
+    else:
+        ask = ASK[kind]
+    parts = [ask(fitted).assign(fit_id=fit_id) for fit_id, fitted in finished(where, cells)]
+    table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=COLUMNS[kind])
+    with write_aside(where.results / name / f"{kind}.parquet") as temporary:
+        table[COLUMNS[kind]].to_parquet(temporary, index=False)
+
+
+def answers(method: Any, kind: str) -> bool:
+    """Whether a method has a bound, functions of layers, inducing inputs, classes, weights of sources, a state."""
+    stored = isinstance(method, GradientMethod | SamplerMethod)
+    if kind == "bounds":
+        return isinstance(method, GradientMethod) and hasattr(method.hyper, "batch_size")
+    if kind == "inputs":
+        return stored
+    if kind == "probabilities":
+        return stored and method.task == "binary"
+    if kind == "inducing":  # those that all outputs of the first layer share
+        return stored and hasattr(method.hyper, "num_inducing") and getattr(method.hyper, "separate", "none") == "none"
+    if kind == "weights":
+        several = stored and len(getattr(method.hyper, "sources", ())) > 1
+        return several and method.hyper.only is None and method.hyper.weights != "unweighted"
+    return hasattr(method, "functions")
+
+
+def _budget(where: Places, plan: dict[str, Any]) -> schema.Budget:
+    """The budget that a study was planned with; its overrides are among those of every cell."""
+    words = config.split_overrides(plan["cells"][0]["address"]["overrides"])
+    own = [f"{key.removeprefix('budget.')}={value}" for key, value in words if key.startswith("budget.")]
+    return config.compose(where.conf, "budget", plan["study"]["budget"], tuple(own))
+
+
+@torch.no_grad()
+def bounds(fitted: Fitted, batches: int, rows: int) -> pd.DataFrame:
+    """loss / n on `batches` mini-batches of `rows` training rows, drawn with replacement; columns batch, bound."""
+    method, key, n = fitted.method, fitted.fold.key, len(fitted.fold.train)
+    dtype = getattr(torch, fitted.what["dtype"])
+    data = lightning_module.training_set(fitted.table, [fitted.fold], dtype, torch.device("cpu"))
+    method.init(data, [key])  # some methods learn here what their noise depends on; the stored state is what is asked
+    rows = min(rows, n)
+    values = []
+    for batch in range(batches):
+        positions = torch.from_numpy(streams.rng(key, "eval", 1 + batch).integers(0, n, (1, rows)))
+        noise = streams.normal([key], "eval", 1 + batch, (method.noise_size(rows),), like=data.inputs)
+        values.append(float(method.loss(fitted.state, data.take(positions), noise)) / n)
+    return pd.DataFrame({"batch": range(batches), "bound": values})
+
+
+def layers(fitted: Fitted) -> pd.DataFrame:
+    """Training rows and posterior draws of every layer on a grid; columns chain, layer, output, sample, x, f."""
+    fold, observed_x = fitted.fold, fitted.training_inputs("layers")[:, 0]
+    low, high = observed_x.min(), observed_x.max()
+    x = np.linspace(low - (high - low) / 2, high + (high - low) / 2, GRID)
+    draws = _functions(fitted, x[:, None])
+    rows = _long(0, observed_x, fold.targets[fold.train][None])
+    observed = rows.assign(sample=rows.index // fold.targets.shape[1])
+    parts = [observed, *(_long(number, x, f) for number, f in enumerate(draws, 1))]
+    return pd.concat(parts, ignore_index=True).assign(chain=isinstance(fitted.method, SamplerMethod))
+
+
+def surfaces(fitted: Fitted) -> pd.DataFrame:
+    """Training rows, and moments of posterior draws of every layer on a grid over two inputs."""
+    observed = fitted.training_inputs("surfaces")
+    axes = [np.linspace(column.min(), column.max(), SIDE) for column in observed.T]
+    x = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
+    targets = fitted.fold.targets[fitted.fold.train]
+    parts = [_surface(0, observed, targets, np.zeros_like(targets))]
+    parts += [_surface(layer, x, f.mean(0), f.std(0)) for layer, f in enumerate(_functions(fitted, x), 1)]
+    return pd.concat(parts, ignore_index=True).assign(**fitted.input_names())
+
+
+def inputs(fitted: Fitted) -> pd.DataFrame:
+    """The inputs of the test rows, in original units; columns row, column, x."""
+    rows = fitted.fold.test
+    x = fitted.table.inputs[rows]
+    place, column = np.indices(x.shape).reshape(2, -1)
+    return pd.DataFrame({"row": rows[place], "column": column, "x": x.reshape(-1)})
+
+
+ASK = {
+    "layers": layers,
+    "surfaces": surfaces,
+    "inputs": inputs,
+    "probabilities": posterior_probes.probabilities,
+    "inducing": posterior_probes.inducing,
+    "weights": posterior_probes.weights,
+}
+"""What a finished fit is asked, but for `bounds`, which are asked in the measure of a budget."""
+
+
+def _functions(fitted: Fitted, x: np.ndarray) -> list[np.ndarray]:
+    """Posterior draws `[S, T, Q]` of the outputs of every layer at x `[T, D]` in original units."""
+    like = next(iter(fitted.state.params.values()))
+    scaling = fitted.fold.scaling
+    scaled = torch.as_tensor(scaling.inputs(x)).to(like)[None]
+    with torch.no_grad():
+        draws = fitted.method.functions(fitted.state, scaled, [fitted.fold.key])
+    draws = [f[:, 0].double().numpy() for f in draws]
+    if fitted.what["data"]["task"] == "regression":
+        draws[-1] = draws[-1] * scaling.y_scale + scaling.y_shift
+    return draws
+
+
+def _surface(layer: int, x: np.ndarray, mean: np.ndarray, sd: np.ndarray) -> pd.DataFrame:
+    """Moments `[T, Q]` at x `[T, 2]`, a row each."""
+    place, output = np.indices(mean.shape).reshape(2, -1)
+    at = {"x0": x[place, 0], "x1": x[place, 1]}
+    return pd.DataFrame({"layer": layer, "output": output, **at, "mean": mean.reshape(-1), "sd": sd.reshape(-1)})
+
+
+def _long(layer: int, x: np.ndarray, f: np.ndarray) -> pd.DataFrame:
+    """Values f `[S, T, Q]` at x `[T]`, a row each."""
+    sample, place, output = np.indices(f.shape).reshape(3, -1)
+    return pd.DataFrame({"layer": layer, "output": output, "sample": sample, "x": x[place], "f": f.reshape(-1)})
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Entry of a Snakemake job; exit status 0, or 1 after one line on standard error."""
+    parser = argparse.ArgumentParser(prog="python -m gpbench.study.results.probes", description="Ask finished fits.")
+    parser.add_argument("study", help="name of its results folder")
+    parser.add_argument("kind", choices=COLUMNS)
+    asked = parser.parse_args(arguments)
+    return exit_status(lambda: write(places.find(), asked.study, asked.kind))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

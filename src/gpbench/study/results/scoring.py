@@ -1,0 +1,125 @@
+"""Scores of a finished fit: of one that predicts from its points alone, of its Markov chain from its draws alone.
+
+Both are kept beside the fit with the digest of the code that made them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gpbench.places import write_text
+from gpbench.study.planning import identity
+from gpbench.study.storage.store import Store
+
+CUBIC = ("cholesky", "inverse", "product")
+"""Operations of O(n^3) that samplers count."""
+
+
+def digest() -> str:
+    """Digest of the scoring code: a new or changed metric rescores, and refits nothing."""
+    return identity.digest(identity.code("gpbench.evaluation.metrics", "gpbench.sampling.diagnostics"))
+
+
+def scores(store: Store, record: dict[str, Any]) -> dict[str, float]:
+    """Metric -> value of one fit (NaN is kept as NaN); empty where the fit is not done."""
+    if record["status"] != "done":
+        return {}
+    make = {"predict": _of_points, "sample": _of_draws}[record["what"]["kind"]]
+    return _kept(store.folder(record["fit_id"]) / "scores.json", lambda: make(store, record))
+
+
+def reported(record: dict[str, Any]) -> dict[str, float]:
+    """What a fit's sampler says of a transition: acceptance, counts of operations, and `cubic`, all those of O(n^3)."""
+    said = record["info"].get("sampler", {})
+    counts = [said[name] for name in CUBIC if name in said]
+    return said | ({"cubic": sum(counts)} if counts else {})
+
+
+def has_chain(store: Store, fit_id: str) -> bool:
+    """Whether a fit is done and was made by a Markov chain."""
+    return (store.folder(fit_id) / "chain.npz").is_file()
+
+
+def mixing(store: Store, fit_ids: list[str]) -> dict[str, float]:
+    """How the chains of some fits of one posterior (or a single one) have mixed: `diagnostics.mixing` of predictions,
+    `diagnostics.convergence` of what is sampled; and the bulk ESS of a chain per operation and per second.
+
+    Kept beside the first of them; none where the first has no chain."""
+    if not has_chain(store, fit_ids[0]):
+        return {}
+    name = f"mixing-{identity.digest(fit_ids, 6)}.json"
+    return _kept(store.folder(fit_ids[0]) / name, lambda: _mixing(store, fit_ids))
+
+
+def _kept(path: Path, make: Callable[[], dict[str, float]]) -> dict[str, float]:
+    """What is kept in a file, if today's code made it; else it is made anew."""
+    if path.is_file():
+        kept = json.loads(path.read_text())
+        if kept["code"] == digest():
+            return kept["scores"]
+    values = make()
+    write_text(path, json.dumps({"code": digest(), "scores": values}, indent=1))
+    return values
+
+
+def _of_points(store: Store, record: dict[str, Any]) -> dict[str, float]:
+    """Scores of the predictions of held-out rows, and what the fit's sampler says."""
+    import pandas as pd
+
+    from gpbench.evaluation.metrics import efficiency, score
+
+    points = pd.read_parquet(store.folder(record["fit_id"]) / "points.parquet")
+    info = {
+        "task": record["what"]["data"]["task"],
+        "num_classes": record["what"]["data"]["classes"],
+        "seconds_train": record["seconds"]["train"],
+        "seconds_predict": record["seconds"]["predict"],
+        "peak_memory_mb": record["peak_memory_mb"],
+        **record["info"],
+    }
+    return score(points, info) | efficiency(reported(record))
+
+
+def _of_draws(store: Store, record: dict[str, Any]) -> dict[str, float]:
+    """What the draws of a chain of its own are worth."""
+    import numpy as np
+
+    from gpbench.evaluation.metrics import efficiency
+
+    chain, said = np.load(store.folder(record["fit_id"]) / "chain.npz"), reported(record)
+    ess, iterations = float(chain["ess"].min()), int(chain["iterations"][-1])
+    return efficiency(
+        said
+        | {
+            "iterations": iterations,
+            "ess_min": ess,
+            "ess_percent": 100 * ess / iterations,
+            "ess_per_cubic": _ratio(ess, said.get("cubic", 0.0)),
+            "ess_percent_per_cubic": _ratio(100 * ess / iterations, said.get("cubic", 0.0)),
+            "ess_per_second": _ratio(ess, record["seconds"]["train"]),
+        }
+    )
+
+
+def _mixing(store: Store, fit_ids: list[str]) -> dict[str, float]:
+    import numpy as np
+
+    from gpbench.sampling import diagnostics
+
+    records = [store.record(fit_id) for fit_id in fit_ids]
+    chains = [dict(np.load(store.folder(fit_id) / "chain.npz")) for fit_id in fit_ids]
+    judge = {"predict": diagnostics.mixing, "sample": diagnostics.convergence}[records[0]["what"]["kind"]]
+    found = judge(chains)
+    operations = sum(reported(record).get("cubic", 0.0) for record in records)
+    seconds = sum(record["seconds"]["train"] for record in records)
+    each = {"ess_bulk_per_cubic": _ratio(found["ess_bulk"], operations)}
+    return found | each | {"ess_bulk_per_second": _ratio(found["ess_bulk"], seconds)}
+
+
+def _ratio(value: float, cost: float) -> float:
+    """value / cost; NaN where there is no cost."""
+    return value / cost if cost else math.nan
