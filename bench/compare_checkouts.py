@@ -43,7 +43,7 @@ SAMPLED = {  # fits of kind `sample`: name of the method -> data set
     "multinomial_gp_modalities": "modalities",
 }
 SAMPLERS = ("sa", "aa", "asis", "khr", "surr", "pm_la", "pm_ep", "theta_given_f", "theta_given_nu", "f_given_theta")
-SMALL = ("method.steps=60", "budget=smoke", "noise_block=20")
+SMALL = ("budget=smoke", "noise_block=20", "split=0")
 
 
 def cells(methods: list[str]) -> list[list[str]]:
@@ -128,7 +128,7 @@ def run(root: Path, out: Path, wanted: list[list[str]]) -> dict[str, dict]:
         command, cwd=root, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as worker:
         for words in todo:
-            worker.stdin.write(json.dumps([*words, *SMALL, "split=0"] if True else words) + "\n")
+            worker.stdin.write(json.dumps([*words, *SMALL]) + "\n")
             worker.stdin.flush()
             _, code, fit_id, message = json.loads(worker.stdout.readline())
             found = {"code": code, "message": message, "files": digest(store / fit_id) if fit_id else {}}
