@@ -12,7 +12,7 @@ from typing import Any
 
 from gpbench import config
 from gpbench.config import schema
-from gpbench.config.compose import source_path
+from gpbench.config.method_source import source_path
 from gpbench.places import Places, write_if_changed
 from gpbench.study.planning import identity
 from gpbench.study.planning import plan as planning

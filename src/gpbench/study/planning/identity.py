@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gpbench.config.compose import source_path, source_tree
+from gpbench.config.method_source import source_path, source_tree
 
 DISTRIBUTIONS = {"sklearn": "scikit-learn"}
 
