@@ -14,7 +14,7 @@ from gpbench.errors import UserError
 
 
 def find_spec(module: str) -> ModuleSpec | None:
-    """The specification of a module, which is not imported (only its parent packages are); None if it does not exist."""
+    """Specification of a module, without importing it (only its parent packages); None if it does not exist."""
     try:
         return importlib.util.find_spec(module)
     except ModuleNotFoundError:
