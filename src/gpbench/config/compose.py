@@ -6,13 +6,10 @@ method's own module as a dataclass, which is read from its source without import
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import functools
-import importlib.util
 import shlex
 import sys
-from importlib.machinery import ModuleSpec
 from importlib.metadata import EntryPoints, entry_points
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
@@ -20,8 +17,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from gpbench import hyper
 from gpbench.config import schema
+from gpbench.config.method_source import find_spec, hyperparameters
 from gpbench.errors import UserError, unknown
 
 GROUPS = {
@@ -43,7 +40,7 @@ def folders(conf: Path) -> list[Path]:
     The entry point names a package; its folder `conf` holds method/*.yaml (dataset/*.yaml, ...)."""
     found = [conf]
     for point in _points(tuple(sys.path)):
-        spec = _spec(point.value)
+        spec = find_spec(point.value)
         if spec is None or not spec.submodule_search_locations:
             raise UserError(f"entry point {point.name!r} in {ENTRY_POINTS} names {point.value!r}, which is no package")
         found += [Path(location) / "conf" for location in spec.submodule_search_locations]
@@ -79,46 +76,6 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UserError(f"{path} must hold keys and values")
     return content
-
-
-def _spec(module: str) -> ModuleSpec | None:
-    """Where a module is, without importing it (only the packages above it are); None where it is nowhere."""
-    try:
-        return importlib.util.find_spec(module)
-    except ModuleNotFoundError:
-        return None
-
-
-@functools.cache
-def source_path(module: str) -> Path:
-    """Source file of a module, without importing the module itself."""
-    spec = _spec(module)
-    if spec is None or not spec.origin:
-        raise UserError(f"module {module!r} cannot be found; is its package installed?")
-    return Path(spec.origin)
-
-
-def source_tree(path: Path) -> ast.Module:
-    """Syntax tree of a module; a syntax error is one line."""
-    try:
-        return ast.parse(path.read_text())
-    except SyntaxError as error:
-        raise UserError(f"{path}, line {error.lineno}: {error.msg}") from error
-
-
-@functools.cache
-def hyperparameters(module: str) -> type:
-    """The dataclass `Hyperparameters` of a method's module, built from its source alone."""
-    path = source_path(module)
-    for node in source_tree(path).body:
-        if isinstance(node, ast.ClassDef) and node.name == "Hyperparameters":
-            namespace: dict[str, Any] = {name: getattr(hyper, name) for name in hyper.__all__} | {"__name__": module}
-            try:
-                exec(compile(ast.Module([node], []), str(path), "exec", dont_inherit=True), namespace)
-            except NameError as error:
-                raise UserError(f"{path}: Hyperparameters: {error}; use the names of gpbench.hyper") from error
-            return namespace["Hyperparameters"]
-    raise UserError(f"{path} has no dataclass Hyperparameters; every method declares one (it may be empty)")
 
 
 def _fields(cls: type) -> dict[str, Any]:

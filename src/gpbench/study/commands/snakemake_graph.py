@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpbench import config
-from gpbench.config import schema, source_path
+from gpbench.config import schema
+from gpbench.config.method_source import source_path
 from gpbench.places import Places, write_if_changed
 from gpbench.study.planning import identity
 from gpbench.study.planning import plan as planning

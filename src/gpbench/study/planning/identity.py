@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from gpbench.config import source_path, source_tree
+from gpbench.config.method_source import source_path, source_tree
 from gpbench.study.planning.numerics import LOOPS, PLANNING_ONLY, VOCABULARY, is_inside
 
 DISTRIBUTIONS = {"sklearn": "scikit-learn"}
