@@ -136,12 +136,44 @@ def test_a_file_is_its_item_s_name(project):
         compose(project / "conf", "dataset", "housing")
 
 
+def test_hyperparameters_that_inherit_are_read_without_importing_their_bases(tmp_path, monkeypatch):
+    """from other modules, by whatever import, and from the same one"""
+    (tmp_path / "base_method.py").write_text(
+        "raise AssertionError('imported')\n@dataclass(frozen=True)\nclass Hyperparameters(Settings):\n    a: int = 1\n"
+        "    def impossible(self, task):\n        return task * self.a\n"
+    )
+    for number, (statement, base) in enumerate(
+        [
+            ("import base_method as other", "other.Hyperparameters"),
+            ("from base_method import Hyperparameters as Other", "Other"),
+            ("@dataclass(frozen=True)\nclass Near(Settings):\n    a: int = 1\n", "Near"),
+        ]
+    ):
+        (tmp_path / f"derived_{number}.py").write_text(
+            f"{statement}\n@dataclass(frozen=True)\nclass Hyperparameters({base}):\n    b: int = 3\n"
+        )
+    monkeypatch.syspath_prepend(tmp_path)
+    for number in range(3):
+        settings = config.hyperparameters(f"derived_{number}")(a=2)
+        assert vars(settings) == {"a": 2, "b": 3}
+        assert settings.impossible("no") == ("" if number == 2 else "nono")
+    from gpbench.methods import dsvi
+
+    read = config.hyperparameters("gpbench.methods.dsvi")
+    assert vars(read()) == vars(dsvi.Hyperparameters())
+    assert read(natural_gradients=True).allows_stale_gradients() is False
+
+
 @pytest.mark.parametrize(
     ("source", "said"),
     [
         ("class Hyperparameters(:\n", r"bad_method_0\.py, line 1: invalid syntax"),
         ("x = 1\n", r"bad_method_1\.py has no dataclass Hyperparameters"),
         ("@dataclass\nclass Hyperparameters:\n    a: Tensor = 1\n", r"'Tensor' is not defined; use .*gpbench\.hyper"),
+        (
+            "@dataclass\nclass Hyperparameters:\n    a: int = 1\n",
+            r"Hyperparameters must inherit from gpbench\.hyper\.Settings",
+        ),
     ],
 )
 def test_a_method_module_that_cannot_be_read(project, monkeypatch, request, source, said):

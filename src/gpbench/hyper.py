@@ -1,7 +1,7 @@
-"""Vocabulary of a method's `Hyperparameters`: dataclass, Literal, and annotated ranges.
+"""Vocabulary of a method's `Hyperparameters`: dataclass, Literal, annotated ranges, and their base class `Settings`.
 
-`gpbench.config` reads such a dataclass out of a method's source without importing it (so that
-planning needs no torch); only the names of this module may stand in the annotations.
+`gpbench.config` reads such a dataclass out of a method's source without importing it (so that planning needs no
+torch); it may use only the names of this module, and build on the dataclasses of other methods.
 """
 
 from dataclasses import dataclass
@@ -17,5 +17,32 @@ Fraction = Annotated[float, Gt(0), Lt(1)]
 
 __all__ = [
     "Annotated", "Fraction", "Ge", "Gt", "Le", "Literal", "Lt", "NonNegativeFloat", "NonNegativeInt",
-    "PositiveFloat", "PositiveInt", "dataclass",
+    "PositiveFloat", "PositiveInt", "Settings", "dataclass",
 ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Base class of every method's `Hyperparameters`: what planning and fitting ask of them."""
+
+    def impossible(self, task: str) -> str:
+        """Why these settings fit no data of a task; empty where they do."""
+        return ""
+
+    def needs(self) -> list[str]:
+        """Columns of simulated truth without which these settings make no sense."""
+        return []
+
+    def rows_per_step(self, rows: int) -> int:
+        """Rows of one step, of so many training rows: a mini-batch of `batch_size` where there is such a field."""
+        return min(getattr(self, "batch_size", rows), rows)
+
+    def width(self) -> int | None:
+        """Columns of the largest matrix of a step, whose rows are those of the step; None where it is square.
+
+        Replicas share one tensor batch only where this matrix is small. Usually the field `num_inducing`."""
+        return getattr(self, "num_inducing", None)
+
+    def allows_stale_gradients(self) -> bool:
+        """Whether a step may use gradients of earlier parameters, as several asynchronous workers push them."""
+        return True

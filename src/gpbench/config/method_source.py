@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib.util
+import types
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
@@ -39,15 +40,40 @@ def source_tree(path: Path) -> ast.Module:
 
 
 @functools.cache
-def hyperparameters(module: str) -> type:
-    """The dataclass `Hyperparameters` of a method's module, built from its source alone."""
+def hyperparameters(module: str, name: str = "Hyperparameters") -> type[hyper.Settings]:
+    """The dataclass `name` of a method's module, built from its source alone; so are those that it inherits from."""
     path = source_path(module)
-    for node in source_tree(path).body:
-        if isinstance(node, ast.ClassDef) and node.name == "Hyperparameters":
-            namespace: dict[str, Any] = {name: getattr(hyper, name) for name in hyper.__all__} | {"__name__": module}
+    tree = source_tree(path)
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            namespace: dict[str, Any] = {known: getattr(hyper, known) for known in hyper.__all__}
+            namespace |= {"__name__": module} | _base_classes(node, tree, module)
             try:
                 exec(compile(ast.Module([node], []), str(path), "exec", dont_inherit=True), namespace)
             except NameError as error:
-                raise UserError(f"{path}: Hyperparameters: {error}; use the names of gpbench.hyper") from error
-            return namespace["Hyperparameters"]
-    raise UserError(f"{path} has no dataclass Hyperparameters; every method declares one (it may be empty)")
+                raise UserError(f"{path}: {name}: {error}; use the names of gpbench.hyper") from error
+            if not issubclass(namespace[name], hyper.Settings):
+                raise UserError(f"{path}: {name} must inherit from gpbench.hyper.Settings")
+            return namespace[name]
+    raise UserError(f"{path} has no dataclass {name}; every method declares one (it may be empty)")
+
+
+def _base_classes(node: ast.ClassDef, tree: ast.Module, module: str) -> dict[str, Any]:
+    """Namespace of the base classes of a dataclass: of its own module, or imported (`from package import module`)."""
+    origins = {n.name: f"{module}.{n.name}" for n in tree.body if isinstance(n, ast.ClassDef)}
+    for statement in tree.body:
+        if isinstance(statement, ast.ImportFrom):
+            source = importlib.util.resolve_name(
+                "." * statement.level + (statement.module or ""), module.rpartition(".")[0]
+            )
+            origins |= {alias.asname or alias.name: f"{source}.{alias.name}" for alias in statement.names}
+        elif isinstance(statement, ast.Import):
+            origins |= {alias.asname: alias.name for alias in statement.names if alias.asname}
+    namespace: dict[str, Any] = {}
+    for base in map(ast.unparse, node.bases):
+        alias, dot, attribute = base.partition(".")
+        if alias in origins and alias not in hyper.__all__:
+            source, _, name = (origins[alias] + dot + attribute).rpartition(".")
+            cls = hyperparameters(source, name)
+            namespace[alias] = types.SimpleNamespace(**{attribute: cls}) if dot else cls
+    return namespace

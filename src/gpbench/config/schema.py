@@ -6,7 +6,17 @@ from dataclasses import field
 from decimal import Decimal
 from typing import Any, Literal
 
-from gpbench.hyper import Annotated, Fraction, Ge, Gt, NonNegativeInt, PositiveFloat, PositiveInt, dataclass
+from gpbench.hyper import (
+    Annotated,
+    Fraction,
+    Ge,
+    Gt,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    dataclass,
+)
 
 Task = Literal["regression", "binary", "multiclass", "counts", "events"]
 Scheme = Literal["single", "asynchronous", "synchronous"]
@@ -39,6 +49,11 @@ class Method:
     """one process; a parameter server whose workers push stale gradients; or workers that share every mini-batch"""
     workers: PositiveInt = 1
     """processes of a scheme that is not single"""
+    seconds_per_step: PositiveFloat = 0.02
+    """a first guess, before anything is measured: of an update (closed forms: of a fit) on one CPU thread, with 500
+    training rows of 10 columns"""
+    rows_power: NonNegativeFloat = 0.25
+    """the power of the number of training rows that it grows with"""
 
 
 @dataclass(frozen=True)

@@ -157,6 +157,9 @@ class GradientMethod(Method, ABC):
 class SamplerMethod(Method, ABC):
     """A Markov chain a replica. `hyper.num_samples` states are kept, after a fraction `hyper.burn_in` of the steps."""
 
+    covariance_parameters: tuple[str, ...] = ("log_lengthscale", "log_outputscale", "log_noise_variance")
+    """endings of the names of sampled covariance parameters, whose draws are reported"""
+
     @abstractmethod
     def init(self, data: TrainingSet, keys: list[Key]) -> State:
         """Initial state of the chains."""

@@ -35,19 +35,13 @@ from gpbench.streams import Key
 
 
 @dataclass(frozen=True)
-class Hyperparameters:
+class Hyperparameters(dnn.Network):
     """units, match_basis, match_width: as in `dnn`; prior_variance: v; weight_variance: initial s^2."""
 
-    hidden_layers: PositiveInt = 1
-    units: PositiveInt | None = None
-    match_basis: PositiveInt = 200
-    match_width: PositiveInt = 3
     prior_variance: PositiveFloat = 1.0
     weight_variance: PositiveFloat = 1e-4
     samples_train: PositiveInt = 1
     samples_test: PositiveInt = 100
-    batch_size: PositiveInt = 200
-    learning_rate: PositiveFloat = 0.01
 
 
 def sampled_affine(x: Tensor, mean: Tensor, variance: Tensor, noise: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ from torch import Tensor
 from gpbench import streams
 from gpbench.gp import inducing_priors, kernels, likelihoods, linalg, quadrature, sparse
 from gpbench.gp.sparse import Layer
-from gpbench.hyper import Annotated, Fraction, Gt, Lt, PositiveFloat, PositiveInt, dataclass
+from gpbench.hyper import Annotated, Fraction, Gt, Lt, PositiveFloat, PositiveInt, Settings, dataclass
 from gpbench.methods.base import Batch, SamplerMethod, State, TrainingSet
 from gpbench.methods.dsvi import mean_map
 from gpbench.methods.layers import start_inducing
@@ -52,7 +52,7 @@ SAMPLED = {
 
 
 @dataclass(frozen=True)
-class Hyperparameters:
+class Hyperparameters(Settings):
     """Settings of rossi2021 where given (num_samples there: 256), else of its program, but for the step size.
 
     The program's 0.01 is meant for its 210,000 transitions; 0.03 covers nine times the ground in a few thousand and had
@@ -81,7 +81,6 @@ class Hyperparameters:
     batch_size: PositiveInt = 1000
 
     def impossible(self, task: str) -> str:
-        """Why these settings fit no data of a task; empty where they do."""
         if self.prior != "normal" and self.sampled != "u_theta_z":
             return f"prior: {self.prior} is of inducing inputs that are sampled, not of sampled: {self.sampled}"
         return ""

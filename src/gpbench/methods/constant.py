@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from gpbench.hyper import dataclass
+from gpbench.hyper import Settings, dataclass
 from gpbench.methods.base import ClosedFormMethod
 from gpbench.predictive.counts import Counts
 from gpbench.predictive.distributions import Categorical, GaussianMixture, Predictive
 
 
 @dataclass(frozen=True)
-class Hyperparameters:
+class Hyperparameters(Settings):
     """None."""
 
 

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from gpbench import streams
 from gpbench.gp import features, kernels, likelihoods, linalg
-from gpbench.hyper import Fraction, PositiveFloat, PositiveInt, dataclass
+from gpbench.hyper import Fraction, PositiveFloat, PositiveInt, Settings, dataclass
 from gpbench.methods import dgp_rff
 from gpbench.methods.base import Batch, SamplerMethod, State, TrainingSet
 from gpbench.predictive.distributions import Predictive
@@ -45,7 +45,7 @@ COVARIANCE = (
 
 
 @dataclass(frozen=True)
-class Hyperparameters:
+class Hyperparameters(Settings):
     """burn_in: fraction of the transitions (10,000 with the first 1,000 left out, every 90th kept); iterations: Adam
     updates of the variational fit, with learning_rate; jitter: of K1, relative to its diagonal. Always a full batch."""
 
@@ -56,6 +56,9 @@ class Hyperparameters:
     iterations: PositiveInt = 5000
     learning_rate: PositiveFloat = 0.01
     batch_size: PositiveInt = 1_000_000_000
+
+    def width(self) -> int:
+        return self.num_features
 
 
 class Method(SamplerMethod):

@@ -27,7 +27,7 @@ from torch import Tensor
 from gpbench import streams
 from gpbench.gp import kernels, likelihoods, linalg, lowrank, propagation, psi
 from gpbench.gp.sparse import Layer
-from gpbench.hyper import PositiveFloat, PositiveInt, dataclass
+from gpbench.hyper import PositiveFloat, PositiveInt, Settings, dataclass
 from gpbench.methods.base import Batch, GradientMethod, State, TrainingSet
 from gpbench.methods.dsvi import mean_map
 from gpbench.methods.layers import start_inducing
@@ -37,7 +37,7 @@ Gaussians = tuple[Tensor, Tensor | None]
 
 
 @dataclass(frozen=True)
-class Hyperparameters:
+class Hyperparameters(Settings):
     """Settings of the competitor in cutajar2017: 3 GPs a hidden layer (at most D), 100 inducing inputs.
 
     lengthscale null: sqrt(total variance of a layer's inputs); hidden_variance: v, layer_noise_variance and

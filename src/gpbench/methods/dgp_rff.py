@@ -46,7 +46,7 @@ from gpbench import streams
 from gpbench.gp import kernels, likelihoods
 from gpbench.gp.divergences import mean_field_kl
 from gpbench.gp.features import FEATURES_PER_FREQUENCY, product, random_features
-from gpbench.hyper import Annotated, Ge, Le, Lt, NonNegativeFloat, PositiveFloat, PositiveInt, dataclass
+from gpbench.hyper import Annotated, Ge, Le, Lt, NonNegativeFloat, PositiveFloat, PositiveInt, Settings, dataclass
 from gpbench.methods.base import Batch, GradientMethod, State, TrainingSet
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
@@ -60,7 +60,7 @@ SMALLEST_VARIANCE = 1e-16
 
 
 @dataclass(frozen=True)
-class Hyperparameters:
+class Hyperparameters(Settings):
     """hidden_layers: 0 is a shallow GP; num_features: frequencies a layer; likelihood: null = by task;
     lengthscale: null = sqrt(total variance of the training inputs); weight_mean_variance, weight_variance: the
     variance the initial m are drawn with, and the initial s^2; samples_late: Monte Carlo samples from half of the
@@ -88,13 +88,15 @@ class Hyperparameters:
     freeze_frequencies: bool = False
 
     def impossible(self, task: str) -> str:
-        """Why these settings fit no data of a task; empty where they do."""
         if self.feed_forward and not self.hidden_layers:
             return "feed_forward needs a hidden layer, hidden_layers is 0"
         fitting = {"gaussian": ("regression",), "bernoulli": ("binary",), "softmax": ("binary", "multiclass")}
         if self.likelihood and task not in fitting[self.likelihood]:
             return f"the {self.likelihood} likelihood is for {' or '.join(fitting[self.likelihood])} data, not {task}"
         return ""
+
+    def width(self) -> int:
+        return self.num_features
 
 
 class Method(GradientMethod):

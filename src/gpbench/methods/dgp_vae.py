@@ -39,21 +39,9 @@ START_DEVIATION = 0.1
 
 
 @dataclass(frozen=True)
-class Hyperparameters:
-    """Settings of the competitor in cutajar2017: 3 GPs a hidden layer (at most D), 100 inducing inputs.
+class Hyperparameters(dgp_meanfield.Hyperparameters):
+    """Those of `dgp_meanfield`, and mini-batches."""
 
-    lengthscale null: sqrt(total variance of a layer's inputs); hidden_variance: v, layer_noise_variance and
-    noise_variance: s of hidden layers and the last, at the start, in scaled units."""
-
-    layers: PositiveInt = 2
-    hidden_width: PositiveInt = 3
-    num_inducing: PositiveInt = 100
-    lengthscale: PositiveFloat | None = None
-    outputscale: PositiveFloat = 1.0
-    layer_noise_variance: PositiveFloat = 0.1
-    noise_variance: PositiveFloat = 0.1
-    hidden_variance: PositiveFloat = 0.1
-    jitter: PositiveFloat = 1e-3
     learning_rate: PositiveFloat = 0.01
     batch_size: PositiveInt = 1000
 

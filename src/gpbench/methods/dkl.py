@@ -18,31 +18,26 @@ import torch
 from torch import Tensor
 
 from gpbench import streams
-from gpbench.hyper import Annotated, Ge, NonNegativeInt, PositiveFloat, PositiveInt, dataclass
+from gpbench.hyper import Annotated, Ge, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods import kiss_gp
 from gpbench.methods.base import Batch
 from gpbench.methods.kiss_gp import Params
 
 
 @dataclass(frozen=True)
-class Hyperparameters:
+class Hyperparameters(kiss_gp.Hyperparameters):
     """num_outputs: outputs of the network; lengthscale: in ranges of the features."""
 
     hidden_units: tuple[PositiveInt, ...] = (1000, 1000, 500, 50)
-    num_outputs: Annotated[int, Ge(1)] = 2
+    num_outputs: PositiveInt = 2
     grid_size: Annotated[int, Ge(5)] = 100
     lengthscale: PositiveFloat = 0.36
     outputscale: PositiveFloat = 0.69
     noise_variance: PositiveFloat = 0.69
-    cholesky_rows: NonNegativeInt = 800
-    cg_tolerance: PositiveFloat = 0.01
-    num_probes: PositiveInt = 10
-    lanczos_rank: PositiveInt = 200
     learning_rate: PositiveFloat = 0.001
     gp_learning_rate: PositiveFloat = 0.01
 
     def impossible(self, task: str) -> str:
-        """Why no data can be fitted; empty where they can."""
         points = self.grid_size**self.num_outputs
         return f"a grid of {points} points, at most a million" if points > 1_000_000 else ""
 

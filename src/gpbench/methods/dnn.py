@@ -27,7 +27,7 @@ from torch import Tensor
 
 from gpbench import streams
 from gpbench.gp import likelihoods
-from gpbench.hyper import Annotated, Ge, Lt, PositiveFloat, PositiveInt, dataclass
+from gpbench.hyper import Annotated, Ge, Lt, PositiveFloat, PositiveInt, Settings, dataclass
 from gpbench.methods.base import Batch, GradientMethod, State, TrainingSet
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
@@ -38,18 +38,24 @@ CHUNK_ELEMENTS = 2**20
 
 
 @dataclass(frozen=True)
-class Hyperparameters:
+class Network(Settings):
     """units: of every hidden layer; null = matched to a deep GP of as many hidden layers, `match_width` GPs in each
-    and `match_basis` features N_Phi a layer: 200 are 100 frequencies of the RBF kernel, 100 of the arc-cosine are 100;
-    dropout: probability p that a hidden unit is left out."""
+    and `match_basis` features N_Phi a layer: 200 are 100 frequencies of the RBF kernel, 100 of the arc-cosine are 100.
+    """
 
     hidden_layers: PositiveInt = 1
     units: PositiveInt | None = None
     match_basis: PositiveInt = 200
     match_width: PositiveInt = 3
-    dropout: Annotated[float, Ge(0), Lt(1)] = 0.5
     batch_size: PositiveInt = 200
     learning_rate: PositiveFloat = 0.01
+
+
+@dataclass(frozen=True)
+class Hyperparameters(Network):
+    """Those of the network; dropout: probability p that a hidden unit is left out."""
+
+    dropout: Annotated[float, Ge(0), Lt(1)] = 0.5
 
 
 def matched_units(num_inputs: int, num_outputs: int, hidden_layers: int, basis: int, width: int) -> int:

@@ -13,7 +13,6 @@ With one layer it is `svgp`. Softmax, whose expectation has no closed form, take
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -27,38 +26,15 @@ from gpbench.methods.base import State, TrainingSet
 
 
 @dataclass(frozen=True)
-class Hyperparameters:
+class Hyperparameters(svgp.Hyperparameters):
     """Settings of salimbeni2017 as ashman2020 ran them; hidden layers have min(hidden_width, D) outputs.
 
-    lengthscale null: sqrt(total variance of the layer's inputs); ard, separate, multiclass, exposure: as in `svgp`."""
+    lengthscale null: sqrt(total variance of the layer's inputs); the others as in `svgp`."""
 
     layers: PositiveInt = 2
     hidden_width: PositiveInt = 30
-    num_inducing: PositiveInt = 100
-    lengthscale: PositiveFloat | None = None
-    outputscale: PositiveFloat = 1.0
-    noise_variance: PositiveFloat = 0.05
     layer_noise_variance: PositiveFloat = 1e-5
-    ard: bool = True
-    separate: Literal["none", "kernels", "all"] = "none"
-    multiclass: Literal["robustmax", "softmax"] = "robustmax"
-    exposure: PositiveFloat = 1.0
     inner_chol_factor: PositiveFloat = 1e-5
-    samples_train: PositiveInt = 1
-    samples_test: PositiveInt = 100
-    jitter: PositiveFloat = 1e-6
-    natural_gradients: bool = False
-    natural_step: PositiveFloat = 0.1
-    learning_rate: PositiveFloat = 0.01
-    batch_size: PositiveInt = 10_000
-
-    def impossible(self, task: str) -> str:
-        """Why these settings fit no data of a task; empty where they do."""
-        if self.multiclass == "softmax" and task != "multiclass":
-            return f"multiclass: softmax is for multiclass data, not {task}"
-        if self.exposure != 1 and task != "counts":
-            return f"exposure is for counts, not {task}"
-        return ""
 
 
 def mean_map(x: Tensor, width: int) -> Tensor:

@@ -21,7 +21,7 @@ from torch import Tensor
 from gpbench import streams
 from gpbench.gp import kernels
 from gpbench.gp.latent_likelihoods import Probit
-from gpbench.hyper import PositiveFloat, dataclass
+from gpbench.hyper import PositiveFloat, Settings, dataclass
 from gpbench.methods.base import Batch, GradientMethod, State, TrainingSet
 from gpbench.sampling.latent import approximations
 from gpbench.sampling.latent.model import Model, Prior
@@ -31,7 +31,7 @@ UNUSED = Prior(1.0, 1.0)
 
 
 @dataclass(frozen=True)
-class Hyperparameters:
+class Hyperparameters(Settings):
     """Initial values in scaled units; lengthscale None: sqrt(total variance of the inputs); ard: a lengthscale an
     input. Always a full batch."""
 

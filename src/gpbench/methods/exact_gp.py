@@ -16,12 +16,12 @@ from torch import Tensor
 
 from gpbench import streams
 from gpbench.gp import kernels, likelihoods, linalg
-from gpbench.hyper import PositiveFloat, dataclass
+from gpbench.hyper import PositiveFloat, Settings, dataclass
 from gpbench.methods.base import Batch, GradientMethod, State, TrainingSet
 
 
 @dataclass(frozen=True)
-class Hyperparameters:
+class Hyperparameters(Settings):
     """Initial values in scaled units; lengthscale None: sqrt(total variance of the inputs). Always a full batch."""
 
     lengthscale: PositiveFloat | None = None

@@ -16,23 +16,14 @@ from __future__ import annotations
 from torch import Tensor
 
 from gpbench.gp import lowrank
-from gpbench.hyper import PositiveFloat, PositiveInt, dataclass
+from gpbench.hyper import dataclass
 from gpbench.methods import sgpr
 from gpbench.methods.base import Batch, State
 
 
 @dataclass(frozen=True)
-class Hyperparameters:
-    """Initial values in scaled units; lengthscale None: sqrt(total variance of the inputs); ard: a lengthscale an
-    input. Always a full batch."""
-
-    num_inducing: PositiveInt = 100
-    ard: bool = True
-    lengthscale: PositiveFloat | None = None
-    outputscale: PositiveFloat = 1.0
-    noise_variance: PositiveFloat = 0.1
-    jitter: PositiveFloat = 1e-6
-    learning_rate: PositiveFloat = 0.05
+class Hyperparameters(sgpr.Hyperparameters):
+    """Those of `sgpr`."""
 
 
 class Method(sgpr.Method):

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from gpbench import streams
 from gpbench.gp import kernels, likelihoods, sparse
-from gpbench.hyper import PositiveFloat, PositiveInt, dataclass
+from gpbench.hyper import PositiveFloat, PositiveInt, Settings, dataclass
 from gpbench.methods.base import Batch, GradientMethod, State, TrainingSet
 from gpbench.methods.layers import init_layer, layer, start_inducing
 from gpbench.predictive.distributions import Predictive
@@ -30,7 +30,7 @@ NAME = "layer1"
 
 
 @dataclass(frozen=True)
-class Hyperparameters:
+class Hyperparameters(Settings):
     """Settings of rossi2021; initial values, which it does not give, of `svgp`; lengthscale None: sqrt(total variance
     of the inputs); ard: a lengthscale an input, else one for all."""
 

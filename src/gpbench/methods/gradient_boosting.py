@@ -16,14 +16,14 @@ import numpy as np
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.model_selection import KFold
 
-from gpbench.hyper import Annotated, Ge, PositiveInt, dataclass
+from gpbench.hyper import Annotated, Ge, PositiveInt, Settings, dataclass
 from gpbench.methods.base import ClosedFormMethod
 from gpbench.methods.constant import with_unseen
 from gpbench.predictive.distributions import Categorical, GaussianMixture, Predictive
 
 
 @dataclass(frozen=True)
-class Hyperparameters:
+class Hyperparameters(Settings):
     """trials: settings tried; folds: of the cross-validation; iterations: the most boosting rounds."""
 
     trials: PositiveInt = 10

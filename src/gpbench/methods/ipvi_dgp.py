@@ -31,7 +31,7 @@ from torch.nn.functional import softplus
 
 from gpbench import streams
 from gpbench.gp import kernels, likelihoods, lowrank, quadrature, sparse
-from gpbench.hyper import PositiveFloat, PositiveInt, dataclass
+from gpbench.hyper import PositiveFloat, PositiveInt, Settings, dataclass
 from gpbench.methods.base import Batch, GradientMethod, State, TrainingSet
 from gpbench.methods.dsvi import mean_map
 from gpbench.methods.layers import start_inducing
@@ -43,7 +43,7 @@ FIRST_DECAY = 0.5
 
 
 @dataclass(frozen=True)
-class Hyperparameters:
+class Hyperparameters(Settings):
     """Settings of the public program for data without settings of their own, with rossi2021's num_inducing and batches.
 
     Hidden layers have min(hidden_width, D) outputs; num_samples: of v; noise_variance: the initial one, Var(y) = 1;

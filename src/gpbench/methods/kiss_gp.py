@@ -20,7 +20,7 @@ from torch import Tensor
 
 from gpbench import streams
 from gpbench.gp import kernels, likelihoods, structured
-from gpbench.hyper import Annotated, Ge, NonNegativeInt, PositiveFloat, PositiveInt, dataclass
+from gpbench.hyper import Annotated, Ge, NonNegativeInt, PositiveFloat, PositiveInt, Settings, dataclass
 from gpbench.methods.base import Batch, GradientMethod, State, TrainingSet
 
 Params = dict[str, Tensor]
@@ -28,7 +28,7 @@ Params = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Hyperparameters:
+class Hyperparameters(Settings):
     """The grid of rossi2021; initial values in scaled units, lengthscale null: sqrt(total variance of the inputs)."""
 
     grid_size: Annotated[int, Ge(5)] = 10

@@ -15,7 +15,7 @@ from sklearn.linear_model import BayesianRidge, LogisticRegression
 from sklearn.model_selection import KFold
 
 from gpbench.errors import UserError
-from gpbench.hyper import Annotated, Ge, dataclass
+from gpbench.hyper import Annotated, Ge, Settings, dataclass
 from gpbench.methods.base import ClosedFormMethod
 from gpbench.methods.constant import with_unseen
 from gpbench.predictive.distributions import Categorical, GaussianMixture, Predictive
@@ -25,7 +25,7 @@ STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2)
 
 
 @dataclass(frozen=True)
-class Hyperparameters:
+class Hyperparameters(Settings):
     """folds: of the cross-validation that chooses the penalty (classification)."""
 
     folds: Annotated[int, Ge(2)] = 5

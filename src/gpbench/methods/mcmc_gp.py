@@ -28,7 +28,7 @@ from torch import Tensor
 from gpbench import streams
 from gpbench.errors import UserError
 from gpbench.gp import latent_likelihoods
-from gpbench.hyper import Annotated, Fraction, Ge, Le, PositiveFloat, PositiveInt, dataclass
+from gpbench.hyper import Annotated, Fraction, Ge, Le, PositiveFloat, PositiveInt, Settings, dataclass
 from gpbench.methods.base import Batch, SamplerMethod, State, TrainingSet
 from gpbench.predictive.distributions import Predictive
 from gpbench.sampling.latent import approximations, joint, latents, pseudo_marginal, schemes
@@ -44,7 +44,7 @@ CHUNK_ELEMENTS = 2**22
 
 
 @dataclass(frozen=True)
-class Hyperparameters:
+class Hyperparameters(Settings):
     """Settings; the defaults are what filippone2013 recommend: f by HMC in whitened coordinates, psi given nu by MH.
 
     latent_updates, theta_updates: of f and psi in a transition. leapfrogs: most steps of Hamiltonian dynamics.
@@ -80,7 +80,6 @@ class Hyperparameters:
     grid_points: PositiveInt = 40
 
     def impossible(self, task: str) -> str:
-        """Why these settings fit no data of a task; empty where they do."""
         fits = {"logit": "binary", "probit": "binary", "poisson": "counts", "volatility": "regression"}
         wanted = fits.get(self.likelihood, "multiclass")
         if task != wanted:
@@ -101,13 +100,13 @@ class Hyperparameters:
         return ""
 
     def needs(self) -> list[str]:
-        """Columns of truth without which these settings make no sense (with them go the lengthscales)."""
         return ["f", "log_variance"] if self.sampler in ("latents", "theta_given_f", "theta_given_nu") else []
 
 
 class Method(SamplerMethod):
     """Chains over (psi, f); `memory` holds them with all that operators keep, `params` what is sampled of them."""
 
+    covariance_parameters = ("psi",)
     hyper: Hyperparameters
     operator: Operator
     """Of the data that `init` and `step` have seen last."""

@@ -27,7 +27,7 @@ from torch.utils.checkpoint import checkpoint
 from gpbench import streams
 from gpbench.gp import kernels, likelihoods, linalg, sparse
 from gpbench.gp.sparse import Layer
-from gpbench.hyper import Fraction, PositiveFloat, PositiveInt, dataclass
+from gpbench.hyper import Fraction, PositiveFloat, PositiveInt, Settings, dataclass
 from gpbench.methods import svgp, warm_start
 from gpbench.methods.base import Batch, SamplerMethod, State, TrainingSet
 from gpbench.methods.layers import source
@@ -48,7 +48,7 @@ CHUNK_ELEMENTS = 2**22  # of a: the gradient of more rows is taken part by part
 
 
 @dataclass(frozen=True)
-class Hyperparameters:
+class Hyperparameters(Settings):
     """Settings of hensman2015mcmc where it gives them; rossi2021 gives none but num_samples.
 
     leapfrogs: most steps of a trajectory, which has 1 to so many at random; step_size: the first one; burn_in: fraction
@@ -75,7 +75,6 @@ class Hyperparameters:
     jitter: PositiveFloat = 1e-6
 
     def impossible(self, task: str) -> str:
-        """Why these settings fit no data of a task; empty where they do."""
         return f"exposure is for counts, not {task}" if self.exposure != 1 and task != "counts" else ""
 
 

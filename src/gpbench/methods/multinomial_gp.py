@@ -29,7 +29,7 @@ from torch import Tensor
 from gpbench import streams
 from gpbench.errors import UserError
 from gpbench.gp import multinomial
-from gpbench.hyper import Fraction, NonNegativeInt, PositiveFloat, PositiveInt, dataclass
+from gpbench.hyper import Fraction, NonNegativeInt, PositiveFloat, PositiveInt, Settings, dataclass
 from gpbench.methods.base import Batch, SamplerMethod, State, TrainingSet
 from gpbench.predictive.distributions import Categorical, Predictive
 from gpbench.sampling import tuning
@@ -46,7 +46,7 @@ TOLD = "told."
 
 
 @dataclass(frozen=True)
-class Hyperparameters:
+class Hyperparameters(Settings):
     """Settings of filippone2012 where it gives them.
 
     sources: how many columns each has, in their order (none: all columns are one). step_size: of f; weight_step_size:
@@ -68,7 +68,6 @@ class Hyperparameters:
     samples_test: PositiveInt = 100
 
     def impossible(self, task: str) -> str:
-        """Why these settings fit no data of a task; empty where they do."""
         sources = 1 if self.only is not None else max(len(self.sources), 1)
         if self.only is not None and self.only >= len(self.sources):
             return f"there is no source {self.only} (from 0) among {len(self.sources)}"
@@ -80,6 +79,8 @@ class Hyperparameters:
 
 
 class Method(SamplerMethod):
+    covariance_parameters = ("theta",)
+
     def __init__(self, hyper: Hyperparameters, task: str, num_classes: int = 0, num_targets: int = 1) -> None:
         super().__init__(hyper, task, num_classes, num_targets)
         self.sizes = list(hyper.sources) if hyper.only is None else [hyper.sources[hyper.only]]

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gpbench import streams
 from gpbench.gp import kernels, likelihoods, lowrank
-from gpbench.hyper import PositiveFloat, PositiveInt, dataclass
+from gpbench.hyper import PositiveFloat, PositiveInt, Settings, dataclass
 from gpbench.methods.base import Batch, GradientMethod, State, TrainingSet
 from gpbench.methods.layers import start_inducing
 
@@ -28,7 +28,7 @@ NAME = "sparse GP"
 
 
 @dataclass(frozen=True)
-class Hyperparameters:
+class Hyperparameters(Settings):
     """Initial values in scaled units; lengthscale None: sqrt(total variance of the inputs); ard: a lengthscale an
     input. Always a full batch."""
 

@@ -30,7 +30,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import SVC
 
 from gpbench.errors import UserError
-from gpbench.hyper import Annotated, Ge, PositiveFloat, PositiveInt, dataclass
+from gpbench.hyper import Annotated, Ge, PositiveFloat, PositiveInt, Settings, dataclass
 from gpbench.methods.base import ClosedFormMethod
 from gpbench.methods.constant import with_unseen
 from gpbench.methods.svm import smallest_class
@@ -43,7 +43,7 @@ MOST_ITERATIONS = 10_000
 
 
 @dataclass(frozen=True)
-class Hyperparameters:
+class Hyperparameters(Settings):
     """sources: how many columns each has, in their order (none: all columns are one); scaled: scale_s is the mean of
     the diagonal of X_s X_s^T, else 1; penalties: values of C that are tried, ascending; folds: of cross-validation,
     null for as many as rows; tolerance: of the weights."""
@@ -55,7 +55,6 @@ class Hyperparameters:
     tolerance: PositiveFloat = 0.01
 
     def impossible(self, task: str) -> str:
-        """Why these settings fit no data of a task."""
         return "" if self.penalties else "no value of C is tried; give simple_mkl.penalties some"
 
 

@@ -22,13 +22,13 @@ from torch import Tensor
 from gpbench import streams
 from gpbench.gp import kernels, likelihoods, natural, quadrature, sparse
 from gpbench.gp.sparse import Layer
-from gpbench.hyper import PositiveFloat, PositiveInt, dataclass
+from gpbench.hyper import PositiveFloat, PositiveInt, Settings, dataclass
 from gpbench.methods.base import Batch, GradientMethod, State, TrainingSet
 from gpbench.methods.layers import by_row, init_layer, layer, source, start_inducing
 
 
 @dataclass(frozen=True)
-class Hyperparameters:
+class Hyperparameters(Settings):
     """Settings of hensman2013 as ashman2020 ran them; lengthscale null: sqrt(total variance of the inputs).
 
     ard: a lengthscale an input, else one for all; separate: outputs have kernels, or kernels and inducing inputs, of
@@ -51,12 +51,14 @@ class Hyperparameters:
     batch_size: PositiveInt = 10_000
 
     def impossible(self, task: str) -> str:
-        """Why these settings fit no data of a task; empty where they do."""
         if self.multiclass == "softmax" and task != "multiclass":
             return f"multiclass: softmax is for multiclass data, not {task}"
         if self.exposure != 1 and task != "counts":
             return f"exposure is for counts, not {task}"
         return ""
+
+    def allows_stale_gradients(self) -> bool:
+        return not self.natural_gradients
 
 
 class Method(GradientMethod):

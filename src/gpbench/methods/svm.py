@@ -24,7 +24,7 @@ from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from sklearn.svm import SVC
 
 from gpbench.errors import UserError
-from gpbench.hyper import Annotated, Ge, dataclass
+from gpbench.hyper import Annotated, Ge, Settings, dataclass
 from gpbench.methods.base import ClosedFormMethod
 from gpbench.methods.constant import with_unseen
 from gpbench.predictive.distributions import Categorical, Predictive
@@ -33,7 +33,7 @@ PENALTIES, GAMMAS = (1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3), (1e-4, 1e-3, 1e-2, 1e-1, 1
 
 
 @dataclass(frozen=True)
-class Hyperparameters:
+class Hyperparameters(Settings):
     """folds: the most that cross-validation has."""
 
     folds: Annotated[int, Ge(2)] = 5

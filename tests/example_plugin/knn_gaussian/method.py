@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from scipy.spatial import KDTree
 
-from gpbench.hyper import Annotated, Ge, dataclass
+from gpbench.hyper import Annotated, Ge, Settings, dataclass
 from gpbench.methods.base import ClosedFormMethod
 from gpbench.predictive.distributions import GaussianMixture, Predictive
 
 
 @dataclass(frozen=True)
-class Hyperparameters:
+class Hyperparameters(Settings):
     """neighbours: k."""
 
     neighbours: Annotated[int, Ge(2)] = 5

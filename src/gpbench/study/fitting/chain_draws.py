@@ -24,8 +24,6 @@ from gpbench.predictive.distributions import Categorical, Predictive
 from gpbench.study.fitting.fold import Fold
 
 MOST_ROWS = 50
-COVARIANCE = ("lengthscale", "outputscale", "noise_variance", "psi", "theta")
-"""What the names of covariance parameters contain."""
 
 
 @torch.no_grad()
@@ -41,7 +39,8 @@ def draws(method: SamplerMethod, state: State, fold: Fold, table: Table, task: s
         (predictive,) = method.predict(State(state.params, state.buffers, samples=alone), x, [key])
         said.append(_said(predictive, fold, rows, task))
     mean, log_density = (np.stack(part) for part in zip(*said, strict=True))
-    covariance = {name: _array(values) for name, values in samples.items() if any(part in name for part in COVARIANCE)}
+    names = [name for name in samples if name.endswith(method.covariance_parameters)]
+    covariance = {name: _array(samples[name]) for name in names}
     return {"rows": rows, "mean": mean, "log_density": log_density, **covariance}
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gpbench.hyper import Fraction, NonNegativeFloat, PositiveInt, dataclass
+from gpbench.hyper import Fraction, NonNegativeFloat, PositiveInt, Settings, dataclass
 from gpbench.methods.base import Batch, SamplerMethod, State, TrainingSet
 from gpbench.predictive.distributions import GaussianMixture, Predictive
 from gpbench.streams import Key
 
 
 @dataclass(frozen=True)
-class Hyperparameters:
+class Hyperparameters(Settings):
     """apart: standard deviations between the targets of replicas; num_inducing: none here, but by it the planner knows
     that fits may ride together."""
 

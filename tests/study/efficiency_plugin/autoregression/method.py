@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from gpbench.hyper import Annotated, Fraction, Ge, Lt, NonNegativeFloat, PositiveInt, dataclass
+from gpbench.hyper import Annotated, Fraction, Ge, Lt, NonNegativeFloat, PositiveInt, Settings, dataclass
 from gpbench.methods.base import Batch, SamplerMethod, State, TrainingSet
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
@@ -17,7 +17,7 @@ SIZES = {"f": 5, "psi": 2}
 
 
 @dataclass(frozen=True)
-class Hyperparameters:
+class Hyperparameters(Settings):
     """apart: between the levels of replicas, in standard deviations; truth: whether it asks for the latent values."""
 
     rho: Annotated[float, Ge(0), Lt(1)] = 0.5

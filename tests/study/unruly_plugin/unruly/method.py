@@ -10,7 +10,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from gpbench.hyper import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, dataclass
+from gpbench.hyper import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Settings, dataclass
 from gpbench.methods.base import Batch, GradientMethod, State, TrainingSet
 from gpbench.predictive.distributions import GaussianMixture, Predictive
 from gpbench.streams import Key
@@ -19,7 +19,7 @@ STEP = 30
 
 
 @dataclass(frozen=True)
-class Hyperparameters:
+class Hyperparameters(Settings):
     """pause: seconds before a fit begins to learn; num_inducing: none here, but by it the planner knows that splits
     may ride together."""
 

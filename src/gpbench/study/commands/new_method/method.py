@@ -20,12 +20,12 @@ from torch import Tensor
 
 from gpbench import streams
 from gpbench.gp import likelihoods, linalg
-from gpbench.hyper import PositiveFloat, dataclass
+from gpbench.hyper import PositiveFloat, Settings, dataclass
 from gpbench.methods.base import Batch, GradientMethod, State, TrainingSet
 
 
 @dataclass(frozen=True)
-class Hyperparameters:
+class Hyperparameters(Settings):
     """Initial variances of weights and noise in scaled units, and Adam's rate: the published defaults stand here."""
 
     weight_variance: PositiveFloat = 1.0
