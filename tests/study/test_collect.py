@@ -7,7 +7,6 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from records import finish
 
 from gpbench import places
 from gpbench.errors import UserError
@@ -16,6 +15,7 @@ from gpbench.study.planning import identity
 from gpbench.study.planning import plan as planning
 from gpbench.study.results import collect, scoring
 from gpbench.study.storage.store import Store
+from handmade import finish
 
 STUDY = "methods=[constant,exact_gp,svgp] datasets=[boston,wine] splits=2"
 IDENTITY = ["fit_id", "kind", "label", "family", "method", "dataset", "protocol", "budget", "overrides"]

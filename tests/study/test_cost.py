@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from records import finish
 
 from gpbench import places
 from gpbench.study.planning import cost as costs
@@ -15,6 +14,7 @@ from gpbench.study.planning import plan as planning
 from gpbench.study.planning.cost import Cost, Place
 from gpbench.study.storage import committed
 from gpbench.study.storage.store import Store
+from handmade import finish
 
 SMALL = "methods=[constant,svgp,exact_gp] datasets=[boston,wine] splits=2"
 QUANTILE = 1.645

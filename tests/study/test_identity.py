@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from records import finish
 
 from gpbench import places
 from gpbench.errors import UserError
@@ -14,6 +13,7 @@ from gpbench.study.planning import identity
 from gpbench.study.planning import plan as planning
 from gpbench.study.planning.resolve import resolve
 from gpbench.study.storage.store import Store
+from handmade import finish
 
 METHOD = '''\
 """A method."""

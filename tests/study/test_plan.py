@@ -8,7 +8,6 @@ import time
 from dataclasses import replace
 
 import pytest
-from records import finish
 
 from gpbench import places
 from gpbench.errors import UserError
@@ -18,6 +17,7 @@ from gpbench.study.planning.resolve import resolve
 from gpbench.study.records import Cell
 from gpbench.study.results import collect
 from gpbench.study.storage.store import Store
+from handmade import finish
 
 SMALL = "methods=[constant,svgp,exact_gp] datasets=[boston,wine] splits=2"
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from records import finish
 
 from gpbench import places
 from gpbench.study.planning import plan as planning
 from gpbench.study.storage.store import Store
+from handmade import finish
 
 TINY = """
 name: tiny

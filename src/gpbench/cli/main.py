@@ -55,6 +55,10 @@ def parser() -> argparse.ArgumentParser:
     one = add("collect", "gather a planned study's results", collect)
     one.add_argument("name")
     add_study(add("record", "add a study's finished fits to its committed records, docs/results/STUDY/", record))
+    one = add("adopt", "carry a run's fits over to today's identities, after a check that the code gives the same", adopt)
+    one.add_argument("run", help="a folder of docs/results, or a study")
+    one.add_argument("--overrides", default="", help="of a study, as in snakemake --config overrides='...'")
+    one.add_argument("--check", type=int, default=1, metavar="N", help="groups of fits to refit of each method and task")
     one = add(
         "verdict", "list what did not end well in a planned study, then exit 1, and chains not converged", verdict
     )
@@ -204,6 +208,17 @@ def record(arguments: argparse.Namespace) -> None:
     frozen = planning.make(where, arguments.study, arguments.overrides).frozen
     new, total = collecting.record(where, frozen)
     print(f"{frozen.name}: {count(new, 'fit')} added, {total} in docs/results/{frozen.name}/scores.csv")
+
+
+def adopt(arguments: argparse.Namespace) -> None:
+    from gpbench.study.commands import adopt as adopting
+
+    if arguments.check < 1:
+        raise UserError(f"--check must be a positive integer, got {arguments.check}")
+    lines = adopting.adopt(places.find(), arguments.run, arguments.overrides, arguments.check)
+    print("\n".join(lines))
+    if stale := [line for line in lines if line.startswith("stays stale")]:
+        raise UserError(f"{len(stale)} of {len(lines)} were not adopted; run the study to fit them again")
 
 
 def verdict(arguments: argparse.Namespace) -> None:
