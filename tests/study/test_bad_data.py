@@ -13,7 +13,7 @@ from refusals import call, listing
 from gpbench import config, places
 from gpbench.data.prepare import prepare
 from gpbench.data.splits import Shuffled
-from gpbench.study.fitting import job
+from gpbench.study.commands import job
 from gpbench.study.planning import plan as planning
 from gpbench.study.storage.store import Store
 from projects import copy_project

@@ -29,7 +29,7 @@ def study(project):
                 finish(store, cell, fit)
             elif place == ("svgp", "boston"):
                 finish(store, cell, fit, *(("diverged", "step 7") if fit.split else ("done", "")))
-    assert collect.record(where, planning.content(plan)) == (6, 6)
+    assert collect.record(where, plan.frozen) == (6, 6)
     planning.freeze(plan, where)
     collect.collect(where, plan.name)
     before = pd.read_parquet(where.results / plan.name / "scores.parquet")

@@ -15,7 +15,7 @@ import pytest
 from gpbench import config
 from gpbench.data.prepare import prepare
 from gpbench.places import Places
-from gpbench.study.fitting import job
+from gpbench.study.commands import job
 from gpbench.study.planning import plan
 from gpbench.study.storage.store import Store
 from plugins import install

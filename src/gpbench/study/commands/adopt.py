@@ -1,22 +1,30 @@
 """Carry evidence over to today's identities: `gpbench adopt RUN`.
 
-Where numerical code was moved but not changed, finished fits keep their numbers and lose their names. For each method and
-task of a run the cheapest groups of such fits are refitted; where every score agrees to `TOLERANCE`, all of the fits take
+Where numerical code was moved but not changed, finished fits keep their numbers and lose their names. For each method
+and task of a run the cheapest of such fits are refitted; where every score agrees to `TOLERANCE`, all of the fits take
 today's identities, with a note. What differs is named and stays stale.
+
+Optimisers amplify rounding, so that fits made on another processor need not come out again. `--against CHECKOUT`
+therefore names a checkout of the code that made them, with an environment of its own: it refits the same fits on this
+machine, must give them the identities of the evidence, and its scores are what today's are compared with.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import shlex
+import subprocess
+import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from gpbench import config
 from gpbench.errors import UserError, count
 from gpbench.places import Places
-from gpbench.study.commands import job
+from gpbench.study.commands import fit_one, job
 from gpbench.study.planning import batches
 from gpbench.study.planning import plan as planning
 from gpbench.study.records import Cell, Fit, FitRecord, Group, to_json
@@ -44,7 +52,7 @@ class Evidence:
     commit: str
 
 
-def adopt(where: Places, run: str, overrides: str, check: int) -> list[str]:
+def adopt(where: Places, run: str, overrides: str, check: int, against: Path | None) -> list[str]:
     """Adopt what agrees; lines that say what was refitted, adopted and refused.
 
     Raises UserError where nothing is stale."""
@@ -58,13 +66,16 @@ def adopt(where: Places, run: str, overrides: str, check: int) -> list[str]:
         raise UserError("\n".join([*lines, f"{plan.name} has no fits whose code moved; nothing to adopt"]))
     adopted: list[tuple[Evidence, str]] = []
     for (method, task), items in _by_method_and_task(stale).items():
-        refitted, differences = _check(where, store, items, check)
+        chosen = sorted(items, key=lambda item: item.seconds)[:check]
+        differences = _check(where, store, chosen, against)
         if differences:
             lines += [f"stays stale: {method} ({task}, {count(len(items), 'fit')}): {text}" for text in differences]
         else:
-            note = f"of commit {{}}; {', '.join(refitted)} refitted at {_commit(where)} with equal scores"
+            names = ", ".join(_name(item) for item in chosen)
+            beside = " by both codes on one machine" if against else ""
+            note = f"of commit {{}}; at {_commit(where)} {names} refitted{beside} with equal scores"
             adopted += [(item, note.format(item.commit[:7])) for item in items]
-            lines.append(f"adopted: {method} ({task}): {count(len(items), 'fit')}; refitted: {', '.join(refitted)}")
+            lines.append(f"adopted: {method} ({task}): {count(len(items), 'fit')}; refitted{beside}: {names}")
     _write(where, store, plan, adopted)
     return lines
 
@@ -74,7 +85,9 @@ def _study(where: Places, run: str, overrides: str) -> tuple[str, str]:
     path = committed.folder(where, run) / "study.json"
     if overrides or not path.is_file():
         return run, overrides
-    words = dict(config.split_override(word) for word in shlex.split(json.loads(path.read_text())["command"]) if "=" in word)
+    words = dict(
+        config.split_override(word) for word in shlex.split(json.loads(path.read_text())["command"]) if "=" in word
+    )
     return words["study"], words.get("overrides", "")
 
 
@@ -116,7 +129,15 @@ def _moved(item: Evidence) -> str:
         lines = planning.moved(source.what, cell.what)
         return "; ".join(line for line in lines if not line.startswith(("code.", "versions.")))
     address = cell.address
-    today = (address.method, address.protocol, address.budget, address.overrides, cell.what.steps, fit.rows, fit.test_rows)
+    today = (
+        address.method,
+        address.protocol,
+        address.budget,
+        address.overrides,
+        cell.what.steps,
+        fit.rows,
+        fit.test_rows,
+    )
     pairs = [(name, source.get(name), value) for name, value in zip(FACTS, today, strict=True)]
     return "; ".join(f"{name}: {old} -> {new}" for name, old, new in pairs if (old or None) != (new or None))
 
@@ -128,30 +149,22 @@ def _by_method_and_task(stale: Iterable[Evidence]) -> dict[tuple[str, str], list
     return parts
 
 
-def _check(where: Places, store: Store, items: list[Evidence], check: int) -> tuple[list[str], list[str]]:
-    """Refit the `check` cheapest groups of a method and task; names of what was refitted, and what differs."""
-    evidence = {item.fit.fit_id: item for item in items}
-    cells = {id(item.cell): item.cell for item in items}.values()
-
-    def seconds(group: Group) -> float:
-        return sum(evidence[fit.fit_id].seconds / len(group.fits) for fit in group.fits)
-
-    groups = sorted(batches.groups(store, cells, set(evidence)), key=seconds)[:check]
+def _check(where: Places, store: Store, chosen: list[Evidence], against: Path | None) -> list[str]:
+    """Refit some fits, each by itself; what differs."""
+    groups = tuple(batches.group_of(item.cell, (item.fit,), item.fit.rows) for item in chosen)
     _prepare(where, groups)
-    job.run_groups(tuple(groups), where)
-    chosen = [evidence[fit.fit_id] for group in groups for fit in group.fits]
-    differences = [text for item in chosen if (text := _difference(store, item))]
-    return [_name(item) for item in chosen], differences
+    job.run_groups(groups, where)
+    return [text for item in chosen if (text := _difference(store, item, against))]
 
 
-def _prepare(where: Places, groups: list[Group]) -> None:
+def _prepare(where: Places, groups: tuple[Group, ...]) -> None:
     from gpbench.data.prepare import ensure
 
     for name in sorted({group.address.dataset for group in groups}):
         ensure(config.compose(where.conf, "dataset", name), where)
 
 
-def _difference(store: Store, item: Evidence) -> str:
+def _difference(store: Store, item: Evidence, against: Path | None) -> str:
     """How a refitted fit differs from its evidence; '' where every score agrees."""
     fit_id = item.fit.fit_id
     if not store.has(fit_id):
@@ -160,10 +173,39 @@ def _difference(store: Store, item: Evidence) -> str:
     if record.status != "done":
         return f"{_name(item)} {record.status} when it was refitted: {record.reason}"
     today = scoring.scores(store, record)
-    unlike = {k: (v, today[k]) for k, v in item.scores.items() if k in today and not _agree(v, today[k])}
-    if not item.scores.keys() & today.keys():
+    evidence = _refitted_by(against, item) if against else item.scores
+    if not evidence.keys() & today.keys():
         return f"{_name(item)} has no score to compare"
-    return f"{_name(item)}: " + ", ".join(f"{k} {a:.10g} -> {b:.10g}" for k, (a, b) in unlike.items()) if unlike else ""
+    unlike = [
+        f"{name} {value:.10g} -> {today[name]:.10g}"
+        for name, value in evidence.items()
+        if name in today and not _agree(value, today[name])
+    ]
+    return f"{_name(item)}: {', '.join(unlike)}" if unlike else ""
+
+
+def _refitted_by(checkout: Path, item: Evidence) -> dict[str, float]:
+    """Scores of a fit by the code that made the evidence, on this machine."""
+    words = fit_one.settings(item.cell.address, item.cell.what, item.fit.split, item.fit.replica)
+    python = checkout / ".venv" / "bin" / "python"
+    with tempfile.TemporaryDirectory() as store:
+        places = {"GPBENCH_ROOT": str(checkout), "GPBENCH_STORE": store, "CI": "1"}
+        command = [str(python), "-m", "gpbench.cli", "fit", *words]
+        try:
+            done = subprocess.run(
+                command, cwd=checkout, env=os.environ | places, capture_output=True, text=True, check=False
+            )
+        except OSError as error:
+            raise UserError(f"{python} cannot be run ({error.strerror}); `make .venv/.ok` in {checkout}") from error
+    if done.returncode:
+        raise UserError(f"{checkout} cannot refit {_name(item)}: {done.stderr.strip().splitlines()[-1]}")
+    result = json.loads(done.stdout)
+    made_by = item.source.fit_id if isinstance(item.source, FitRecord) else item.source["fit_id"]
+    if result["fit_id"] != made_by:
+        raise UserError(
+            f"{checkout} has another code or configuration than {_name(item)} was made by; check out {item.commit[:7]}"
+        )
+    return {name: value for name, value in result.items() if isinstance(value, float) and _is_score(name)}
 
 
 def _agree(old: float, new: float) -> bool:
