@@ -67,7 +67,7 @@ def start(where: Places, batch: Path) -> subprocess.Popen:
     command = [
         sys.executable,
         "-m",
-        "gpbench.study.fitting.job",
+        "gpbench.study.commands.job",
         str(batch),
         str(batch.with_suffix(f".{time.time_ns()}.out")),
     ]

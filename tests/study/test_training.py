@@ -10,7 +10,8 @@ import torch
 
 from cases import BLOCK, SPLITS, STEPS, Case, assert_close, assert_same, changed, group, numbers
 from gpbench.errors import UserError
-from gpbench.study.fitting import job, lightning_module
+from gpbench.study.commands import job
+from gpbench.study.fitting import lightning_module
 
 BATCH = 16
 
