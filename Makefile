@@ -28,7 +28,7 @@ lint: .venv/.ok  ## check style, types, the direction of imports and the workflo
 	ruff format --check .
 	lint-imports
 	python -m mypy
-	snakefmt --check Snakefile workflows/rules
+	python -m snakefmt --check Snakefile workflows/rules
 	snakemake --lint
 
 bench: .venv/.ok  ## time steps, loops and samplers against GPyTorch and BlackJAX, and a study of 2,000 cells
