@@ -1,6 +1,6 @@
-"""Calibration: do the stated probabilities come true? Curves and bins with intervals, as tables to be drawn.
+"""Calibration: whether stated probabilities come true, as tables of curves and bins with intervals.
 
-pandas is imported where a table is made: planning checks the names of metrics and must not wait for it.
+pandas is imported where a table is made, because planning needs the names of metrics only and must be fast.
 """
 
 from __future__ import annotations
