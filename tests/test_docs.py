@@ -47,3 +47,11 @@ def test_the_make_targets_of_the_documents_exist():
     named = {word for page in PAGES for word in re.findall(r"(?:^|`)make ([a-z]+)\b", page.read_text(), re.MULTILINE)}
     assert {"study", "test", "lint"} <= named
     assert named <= targets
+
+
+def test_the_files_that_the_documents_name_exist():
+    text = "\n".join(page.read_text() for page in PAGES)
+    # names in capitals and `mine` stand for a name that the reader chooses
+    named = set(re.findall(r"`((?:src|conf|tests|bench|docs|workflows)/(?![\w/]*(?:mine|[A-Z]))[\w./-]*[\w/])`", text))
+    assert len(named) > 15
+    assert sorted(name for name in named if not (REPOSITORY / name).exists()) == []

@@ -1,5 +1,6 @@
 """The repository: one-way imports, an environment with one source, small files."""
 
+import ast
 import importlib.metadata
 import itertools
 import re
@@ -99,8 +100,32 @@ def test_no_tracked_file_is_large_or_made_by_a_run():
     assert [str(path) for path in tracked() if path.relative_to(REPOSITORY).parts[0] in made] == []
 
 
-def test_source_files_can_be_held_in_the_head():
-    folders = ("src", "tests", "bench", "workflows")
-    sources = [p for folder in folders for p in (REPOSITORY / folder).rglob("*") if p.suffix in (".py", ".smk")]
-    assert len(sources) > 50
-    assert [str(p) for p in sources if len(p.read_text().splitlines()) > 400] == []
+def sources(*folders: str) -> dict[str, str]:
+    """Path below the repository -> text, of the Python and Snakemake files of some folders."""
+    files = [p for folder in folders for p in (REPOSITORY / folder).rglob("*") if p.suffix in (".py", ".smk")]
+    return {str(p.relative_to(REPOSITORY)): p.read_text() for p in files}
+
+
+def longer(texts: dict[str, str], limit: int) -> dict[str, int]:
+    """The files with more lines than a limit."""
+    return {name: n for name, text in texts.items() if (n := len(text.splitlines())) > limit}
+
+
+def test_files_are_short():
+    texts = sources("src", "tests", "bench", "workflows", "docs")
+    assert len(texts) > 200
+    assert longer(texts, 400) == {}
+    assert longer(sources("src/gpbench/methods"), 250) == {}
+
+
+def test_functions_are_short():
+    nodes = [(name, node) for name, text in sources("src").items() for node in ast.walk(ast.parse(text))]
+    functions = [(f"{f}: {n.name}", n.end_lineno - n.lineno + 1) for f, n in nodes if isinstance(n, ast.FunctionDef)]
+    assert len(functions) > 1000
+    assert [(name, lines) for name, lines in functions if lines > 60] == []
+
+
+def test_the_package_is_no_longer_than_before_its_refactoring_and_typed():
+    texts = sources("src").values()
+    assert sum(text.count("\n") for text in texts) <= 25_153
+    assert sum(text.count("dict[str, Any]") for text in texts) < 30
