@@ -76,7 +76,7 @@ def test_words(refused, words, said):
 
 FILES = {
     "invalid YAML": ("conf/method/svgp.yaml", "name: [", ["method/svgp.yaml is not valid YAML", "line 1"]),
-    "YAML that is not a mapping": ("conf/budget/quick.yaml", "- 1\n", ["budget/quick.yaml must hold keys and values"]),
+    "YAML that is not a mapping": ("conf/budget/quick.yaml", "- 1\n", ["budget/quick.yaml must be a mapping of keys"]),
     "bytes": ("conf/dataset/wine.yaml", b"\xff\xfe", ["dataset/wine.yaml is not valid YAML"]),
     "no module": ("conf/method/svgp.yaml", "name: svgp\n", ["svgp.yaml: key 'module' is missing", "Python module"]),
     "module that is not there": (
@@ -91,7 +91,7 @@ FILES = {
     ),
     "missing key": ("conf/trainer/cpu.yaml", "device: cpu\n", ["trainer 'cpu'", "name: Field required"]),
     "key that is not there": ("conf/trainer/cpu.yaml", "name: cpu\ndevise: cpu\n", ["'devise'", "mean 'device'?"]),
-    "another name": ("conf/budget/quick.yaml", "name: slow\n", ["quick.yaml", "name is 'slow'", "the file's name"]),
+    "another name": ("conf/budget/quick.yaml", "name: slow\n", ["quick.yaml", "'name' differs from the name of the file"]),
     "budget without a default": (
         "conf/budget/quick.yaml",
         "name: quick\ntitle: t\nsteps: {}\n",

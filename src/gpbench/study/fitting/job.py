@@ -21,7 +21,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from gpbench import config, places
+from gpbench import places
 from gpbench.data import protocols
 from gpbench.data import table as tables
 from gpbench.data.table import Table
@@ -237,9 +237,6 @@ def main() -> int:
         write_text(target, json.dumps(statuses, indent=1))
     except UserError as error:
         print(f"gpbench: {error}", file=sys.stderr)
-        return 1
-    except config.ValidationError as error:
-        print(f"gpbench: {source}: {error}", file=sys.stderr)
         return 1
     return 0
 
