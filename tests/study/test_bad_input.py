@@ -89,7 +89,7 @@ FILES = {
         "name: svgp\nmodule: no_such_package.svgp\n",
         ["module 'no_such_package.svgp' cannot be found"],
     ),
-    "missing key": ("conf/trainer/cpu.yaml", "device: cpu\n", ["trainer 'cpu'", "name: Field required"]),
+    "missing key": ("conf/budget/quick.yaml", "title: t\n", ["budget 'quick'", "steps: Field required"]),
     "key that is not there": ("conf/trainer/cpu.yaml", "name: cpu\ndevise: cpu\n", ["'devise'", "mean 'device'?"]),
     "another name": ("conf/budget/quick.yaml", "name: slow\n", ["quick.yaml", "'name' differs from the name of the file"]),
     "budget without a default": (
@@ -119,7 +119,7 @@ def test_a_plugin_that_names_no_package(refused, monkeypatch, tmp_path, value):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(f"[gpbench.conf]\nmine = {value}\n")
     monkeypatch.syspath_prepend(tmp_path / "site")
-    refused(("plan",), ["entry point 'mine' in gpbench.conf", repr(value), "no package"])
+    refused(("plan",), ["entry point 'mine' in gpbench.conf", repr(value), "is not a package"])
 
 
 def test_a_store_that_cannot_be_written_to(project, refused, monkeypatch):
