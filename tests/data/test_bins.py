@@ -44,7 +44,7 @@ def test_a_plane(tmp_path):
     [
         (COUNTED | {"bins": [4, 4]}, {}, "2 bins and 1 pairs in window for 1 coordinates; give one of each"),
         (COUNTED, {"window": []}, "1 bins and 0 pairs in window for 1 coordinates"),
-        (COUNTED, {"window": [[0, 1]]}, r"event 1 \(from 0\) at 3 lies outside of its window, \[\[0, 1\]\]"),
+        (COUNTED, {"window": [[0, 1]]}, r"event 1 \(from 0\) at 3 lies outside the window \[\[0, 1\]\]"),
         (COUNTED, {"task": "regression"}, "'bins' needs task counts and one name in 'targets'"),
         (COUNTED | {"targets": ["a", "b"]}, {}, "'bins' needs task counts and one name in 'targets'"),
     ],

@@ -5,23 +5,22 @@ import itertools
 import numpy as np
 import pytest
 
-from gpbench.config.compose import compose
-from gpbench.data.prepare import prepare
 from gpbench.data.simulated import generators
 from gpbench.data.simulated import mountain_car as car
-from gpbench.places import Places
-from projects import REPOSITORY
+from gpbench.data.simulated.reproducible import stream
 
 
 @pytest.fixture(scope="module")
 def learned():
-    return car.learn(np.random.default_rng(0))
+    return car.learn(stream())
 
 
 @pytest.fixture(scope="module")
-def surface():
+def surface(learned):
     """Cost-to-go `[100, 100]` with the positions and velocities of its grid."""
-    x, y, names = generators.draw("mountain_car")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(car, "learn", lambda rng: learned)
+        x, y, names = generators.draw("mountain_car")
     assert (x.shape, y.shape, names) == ((10_000, 2), (10_000,), ["position", "velocity"])
     grid = x.reshape(100, 100, 2)
     return y.reshape(100, 100), grid[:, 0, 0], grid[0, :, 1]
@@ -83,8 +82,3 @@ def test_the_surface_is_that_of_the_figures(surface):
     assert np.abs(y[position > 0.55]).mean() < 1
     cliff = y[np.abs(position - 0.35).argmin()]
     assert cliff[np.abs(velocity + 0.01).argmin()] > 50 + cliff[np.abs(velocity - 0.03).argmin()], "one more swing"
-
-
-def test_preparing_gives_the_pinned_arrays(tmp_path):
-    dataset = compose(REPOSITORY / "conf", "dataset", "mountain_car")
-    assert prepare(dataset, Places(tmp_path, tmp_path / "store")) == dataset.md5

@@ -91,7 +91,11 @@ FILES = {
     ),
     "missing key": ("conf/budget/quick.yaml", "title: t\n", ["budget 'quick'", "steps: Field required"]),
     "key that is not there": ("conf/trainer/cpu.yaml", "name: cpu\ndevise: cpu\n", ["'devise'", "mean 'device'?"]),
-    "another name": ("conf/budget/quick.yaml", "name: slow\n", ["quick.yaml", "'name' differs from the name of the file"]),
+    "another name": (
+        "conf/budget/quick.yaml",
+        "name: slow\n",
+        ["quick.yaml", "'name' differs from the name of the file"],
+    ),
     "budget without a default": (
         "conf/budget/quick.yaml",
         "name: quick\ntitle: t\nsteps: {}\n",
