@@ -68,7 +68,7 @@ def test_idx_images_and_labels(tmp_path):
     assert made.inputs.tolist() == 2 * images.reshape(3, 8).tolist()
     assert made.targets[:, 0].tolist() == [1, 0, 1, 1, 0, 1]
     (tmp_path / "labels").write_bytes(idx(labels[:2]))
-    with pytest.raises(UserError, match=r"images\.gz has 3 images, .*labels 2 labels"):
+    with pytest.raises(UserError, match=r"images\.gz has 3 images, but .*labels has 2 labels"):
         read.read(entry({"kind": "idx", "files": pair}, **about), tmp_path)
 
 

@@ -7,20 +7,17 @@ import pytest
 
 from gpbench.data.simulated import generators
 from gpbench.data.simulated import mountain_car as car
-from gpbench.data.simulated.reproducible import stream
 
 
 @pytest.fixture(scope="module")
 def learned():
-    return car.learn(stream())
+    return car.learn(np.random.default_rng(0))
 
 
 @pytest.fixture(scope="module")
-def surface(learned):
+def surface():
     """Cost-to-go `[100, 100]` with the positions and velocities of its grid."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(car, "learn", lambda rng: learned)
-        x, y, names = generators.draw("mountain_car")
+    x, y, names = generators.draw("mountain_car")
     assert (x.shape, y.shape, names) == ((10_000, 2), (10_000,), ["position", "velocity"])
     grid = x.reshape(100, 100, 2)
     return y.reshape(100, 100), grid[:, 0, 0], grid[0, :, 1]

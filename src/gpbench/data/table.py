@@ -94,7 +94,7 @@ def _check_counts(targets: np.ndarray, names: list[str], name: str) -> None:
         row, column = bad[0]
         raise UserError(
             f"data set {name!r}: target {names[column]!r} is {targets[row, column]:g} in row {row}, "
-            f"which is not a count 0, 1, ...; correct the source or the task in conf/dataset/{name}.yaml"
+            f"not a count 0, 1, ...; correct the source or the task in conf/dataset/{name}.yaml"
         )
 
 
