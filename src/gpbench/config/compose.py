@@ -18,7 +18,7 @@ import yaml
 from gpbench.config import schema
 from gpbench.config.method_source import find_spec, hyperparameters
 from gpbench.config.overrides import apply
-from gpbench.config.validate import check
+from gpbench.config.validate import Content, check
 from gpbench.errors import UserError, unknown
 
 GROUPS = {
@@ -102,7 +102,7 @@ def compose(conf: Path, group: str, name: str, overrides: tuple[str, ...] = ()) 
     return MethodConfig(*(check(cls, part, where) for cls, part in zip(classes, parts, strict=True)))
 
 
-def _module(content: dict[str, Any], path: Path) -> str:
+def _module(content: Content, path: Path) -> str:
     """The module of a method."""
     module = content.get("module")
     if not isinstance(module, str):
@@ -110,7 +110,7 @@ def _module(content: dict[str, Any], path: Path) -> str:
     return module
 
 
-def _merged(name: str, available: dict[str, Path], heirs: tuple[str, ...] = ()) -> dict[str, Any]:
+def _merged(name: str, available: dict[str, Path], heirs: tuple[str, ...] = ()) -> Content:
     """The keys of an item's file on top of those of the files in its `defaults`, in their order, as Hydra merges them.
 
     Reading the files takes 2 ms, Hydra 40."""
@@ -118,7 +118,7 @@ def _merged(name: str, available: dict[str, Path], heirs: tuple[str, ...] = ()) 
     content = _read_yaml(path)
     if content.pop("name", name) != name:
         raise UserError(f"{path}: 'name' differs from the name of the file; leave it out")
-    merged: dict[str, Any] = {}
+    merged: Content = {}
     for base in content.pop("defaults", ["_self_"]):
         if base != "_self_" and (base not in available or base in (*heirs, name)):
             raise unknown("base", str(base), set(available) - {*heirs, name}, f"'defaults' of {path}")
@@ -126,7 +126,7 @@ def _merged(name: str, available: dict[str, Path], heirs: tuple[str, ...] = ()) 
     return merged
 
 
-def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+def _merge(below: Content, above: Content) -> Content:
     """Mappings are merged key by key; every other value of `above` replaces that of `below`."""
     merged = dict(below)
     for key, value in above.items():
@@ -135,7 +135,7 @@ def _merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def _read_yaml(path: Path) -> Content:
     """A YAML mapping as Hydra reads it; UserError (one line) where it is not valid."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
@@ -149,7 +149,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return {str(key): value for key, value in content.items()}
 
 
-def _check_overrides(group: str, overrides: tuple[str, ...], valid: dict[str, Any], where: str) -> None:
+def _check_overrides(group: str, overrides: tuple[str, ...], valid: Content, where: str) -> None:
     for override in overrides:
         key = override.split("=", 1)[0]
         if key.split(".")[0] not in valid:
@@ -158,7 +158,7 @@ def _check_overrides(group: str, overrides: tuple[str, ...], valid: dict[str, An
             raise UserError(f"{where}: {key!r} cannot be overridden; write a method file of your own to change it")
 
 
-def _defaults(cls: type) -> dict[str, Any]:
+def _defaults(cls: type) -> Content:
     """Field -> default; `MISSING` where there is none."""
     return {
         f.name: f.default_factory() if f.default_factory is not dataclasses.MISSING else f.default

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
+from gpbench.config.validate import Content
 from gpbench.errors import UserError
 
 
@@ -24,7 +25,7 @@ def split_overrides(text: str) -> list[tuple[str, str]]:
         raise UserError(f"overrides {text!r}: {error}") from error
 
 
-def apply(content: dict[str, Any], group: str, overrides: tuple[str, ...], where: str) -> dict[str, Any]:
+def apply(content: Content, group: str, overrides: tuple[str, ...], where: str) -> Content:
     """The content of an item after Hydra applied the overrides and resolved the interpolations."""
     from hydra import compose, initialize
     from hydra.core.config_store import ConfigStore

@@ -10,8 +10,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from gpbench.errors import UserError, unknown
 
+Content = dict[str, Any]
+"""keys and values of a configuration file, before validation"""
 
-def check(cls: type, content: dict[str, Any], where: str) -> Any:
+
+def check(cls: type, content: Content, where: str) -> Any:
     """An instance of the dataclass `cls`; UserError for unknown keys, wrong types and values out of range."""
     _check_keys(cls, content, where)
     try:
@@ -28,7 +31,7 @@ def _adapter(cls: type) -> TypeAdapter:
     return TypeAdapter(cls)
 
 
-def _check_keys(cls: type, content: dict[str, Any], where: str) -> None:
+def _check_keys(cls: type, content: Content, where: str) -> None:
     """Refuse unknown keys here and in nested dataclasses, where pydantic would ignore them."""
     hints = get_type_hints(cls)
     for key, value in content.items():
@@ -38,5 +41,5 @@ def _check_keys(cls: type, content: dict[str, Any], where: str) -> None:
         if get_origin(nested) is dict and isinstance(value, dict):
             nested, parts = get_args(nested)[1], list(value.values())
         for part in parts:
-            if dataclasses.is_dataclass(nested) and isinstance(part, dict):
+            if isinstance(nested, type) and dataclasses.is_dataclass(nested) and isinstance(part, dict):
                 _check_keys(nested, part, f"{where}: {key}")

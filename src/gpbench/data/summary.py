@@ -122,8 +122,9 @@ def _repeats(*arrays: np.ndarray) -> int:
 def _agree(value: Any, expected: Any) -> bool:
     if isinstance(expected, list):
         return len(value) == len(expected) and all(map(_agree, value, expected))
-    if isinstance(expected, Decimal) and expected.as_tuple().exponent < 0:
-        return abs(Decimal(value) - expected) <= Decimal((0, (5,), expected.as_tuple().exponent - 1))
+    exponent = expected.as_tuple().exponent if isinstance(expected, Decimal) else 0
+    if isinstance(exponent, int) and exponent < 0:
+        return abs(Decimal(value) - expected) <= Decimal((0, (5,), exponent - 1))
     return bool(value == expected)
 
 

@@ -105,7 +105,7 @@ def save(table: Table, path: Path, about: dict[str, Any]) -> None:
         np.savez(stream, inputs=table.inputs, targets=table.targets, header=np.array(header))
 
 
-def load(path: Path, md5: str) -> Table:
+def load(path: Path, md5: str | None) -> Table:
     """Read a prepared file; UserError if it is missing, damaged, or has another md5."""
     with _opened(path) as stored:
         names = json.loads(str(stored["header"]))

@@ -14,7 +14,7 @@ import urllib.request
 import zipfile
 import zlib
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 TIMEOUT = 30.0  # seconds without a byte
 ATTEMPTS = 3  # per source
@@ -75,7 +75,7 @@ def _request(url: str, part: Path, label: str) -> None:
         raise ConnectionAbortedError(f"ended after {received} of {total} bytes")
 
 
-def _copy(stream: http.client.HTTPResponse, sink: BinaryIO, label: str, before: int, total: int | None) -> int:
+def _copy(stream: http.client.HTTPResponse, sink: IO[bytes], label: str, before: int, total: int | None) -> int:
     """Copy to the end, or until there are `total` bytes including the `before` earlier ones; returns their number."""
     start = last_report = time.monotonic()
     received = before
@@ -105,20 +105,20 @@ def unpack(path: Path, target: Path, member: str = "", gzipped: bool = False) ->
             with zipfile.ZipFile(path) as archive, archive.open(member) as stream:
                 _write(stream, target)
         elif member:
-            with tarfile.open(path) as archive:
-                stream = archive.extractfile(member)
-                if stream is None:
+            with tarfile.open(path) as tar:
+                extracted = tar.extractfile(member)
+                if extracted is None:
                     raise OSError(f"{member} is not a file in the archive")
-                _write(stream, target)
+                _write(extracted, target)
         else:
-            with (gzip.open if gzipped else open)(path, "rb") as stream:
-                _write(stream, target)
+            with gzip.open(path) if gzipped else path.open("rb") as content:
+                _write(content, target)
     except KeyError as error:
         raise OSError(f"the archive has no {member}") from error
     except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError) as error:
         raise OSError(f"cannot be unpacked: {error}") from error
 
 
-def _write(stream: BinaryIO, target: Path) -> None:
+def _write(stream: IO[bytes] | gzip.GzipFile, target: Path) -> None:
     with target.open("wb") as sink:
         shutil.copyfileobj(stream, sink, CHUNK)

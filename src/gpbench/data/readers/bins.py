@@ -36,7 +36,7 @@ def count(events: Table, dataset: Dataset) -> Table:
     if len(outside):
         position = ", ".join(f"{value:g}" for value in events.inputs[outside[0]])
         raise UserError(f"{where}: event {outside[0]} (from 0) at {position} lies outside the window {window}")
-    counts, edges = np.histogramdd(events.inputs, source.bins, window)
+    counts, edges = np.histogramdd(events.inputs, source.bins, [(lower, upper) for lower, upper in window])
     centres = np.meshgrid(*((edge[:-1] + edge[1:]) / 2 for edge in edges), indexing="ij")
     inputs = np.stack([centre.ravel() for centre in centres], 1)
     return Table(inputs, counts.reshape(-1, 1), events.input_names, list(source.targets))

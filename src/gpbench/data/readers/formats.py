@@ -9,7 +9,7 @@ import lzma
 import struct
 import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -21,7 +21,7 @@ from gpbench.config.schema import Source
 from gpbench.data.readers.encode import Row
 from gpbench.errors import UserError
 
-OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+OPENERS: dict[str, Callable] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
 @contextmanager
@@ -71,7 +71,7 @@ def _split(line: str, separator: str, where: str) -> list[str]:
 
 def _attributes(path: Path, numbered: Iterator[tuple[int, str]]) -> list[str]:
     """Names in the @attribute lines of an ARFF or KEEL file, which is read up to its line @data."""
-    names = []
+    names: list[str] = []
     for number, line in numbered:
         word, _, declaration = line.strip().partition(" ")
         if word.lower() == "@data":

@@ -43,7 +43,7 @@ def covariance(x: np.ndarray, log_lengthscales: np.ndarray, log_variance: float)
         distances += (column[:, None] - column) ** 2 * exp(-2 * log_lengthscale)
     correlation = exp(-0.5 * distances)
     correlation[np.diag_indices(len(x))] += JITTER
-    return exp(np.float64(log_variance)) * correlation
+    return exp(np.array(log_variance)) * correlation
 
 
 def latents(
@@ -69,7 +69,7 @@ def volatility(rng: np.random.Generator, f: np.ndarray) -> np.ndarray:
 
 def ordinal(rng: np.random.Generator, f: np.ndarray) -> np.ndarray:
     inner = [NormalDist().inv_cdf(s / CATEGORIES) for s in range(1, CATEGORIES)]
-    thresholds = exp(np.float64(LOG_VARIANCE_2013 / 2)) * np.array(inner)
+    thresholds = exp(np.array(LOG_VARIANCE_2013 / 2)) * np.array(inner)
     return np.searchsorted(thresholds, f + ORDINAL_NOISE * rng.standard_normal(len(f)))
 
 
