@@ -7,7 +7,8 @@ import pytest
 import yaml
 
 from gpbench import config
-from gpbench.config.compose import MethodConfig, compose, split_overrides
+from gpbench.config.compose import MethodConfig, _merged, compose
+from gpbench.config.overrides import split_overrides
 from gpbench.errors import UserError
 from projects import REPOSITORY
 
@@ -34,7 +35,6 @@ def test_config_yaml_composes_the_groups():
     defaults = yaml.safe_load((CONF / "config.yaml").read_text())["defaults"]
     named = {k for entry in defaults if isinstance(entry, dict) for k in entry if not k.startswith("override")}
     assert named == {"method", *config.GROUPS} - {"paper"}, "a paper is no part of a cell"
-    compose(CONF, "method", "constant")  # stores the defaults that the method files inherit
     with initialize_config_dir(str(CONF), version_base="1.3"):
         assert named <= set(hydra_compose("config"))
 
@@ -125,14 +125,14 @@ def test_a_broken_file_is_met_only_where_it_is_used(project):
     assert compose(project / "conf", "method", "svgp").header.name == "svgp"
     with pytest.raises(UserError, match=r"dataset/boston\.yaml is not valid YAML: .*line 1"):
         compose(project / "conf", "dataset", "boston")
-    with pytest.raises(UserError, match=r"trainer/cpu\.yaml must hold keys and values"):
+    with pytest.raises(UserError, match=r"trainer/cpu\.yaml must be a mapping of keys to values"):
         compose(project / "conf", "trainer", "cpu")
 
 
-def test_a_file_is_its_item_s_name(project):
+def test_the_name_of_a_file_names_its_item(project):
     path = project / "conf/dataset/housing.yaml"
-    path.write_text((project / "conf/dataset/boston.yaml").read_text())
-    with pytest.raises(UserError, match=r"housing\.yaml\): name is 'boston'; it must be the file's name"):
+    path.write_text((project / "conf/dataset/boston.yaml").read_text() + "name: boston\n")
+    with pytest.raises(UserError, match=r"housing\.yaml: 'name' differs from the name of the file; leave it out"):
         compose(project / "conf", "dataset", "housing")
 
 
@@ -164,6 +164,25 @@ def test_hyperparameters_that_inherit_are_read_without_importing_their_bases(tmp
     assert read(natural_gradients=True).allows_stale_gradients() is False
 
 
+@pytest.mark.parametrize("item", ["dataset/lrg_400_10", "method/sghmc_dgp_3", "protocol/salimbeni2017"])
+def test_files_are_merged_as_hydra_merges_them(item):
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from omegaconf import OmegaConf
+
+    group, name = item.split("/")
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        by_hydra = OmegaConf.to_container(hydra_compose(item))[group]
+    assert _merged(name, config.options(CONF, group)) == by_hydra
+
+
+@pytest.mark.parametrize("bases", ["[svpg, _self_]", "[mine, _self_]"])
+def test_a_base_that_does_not_exist_or_is_the_file_itself(project, bases):
+    (project / "conf/method/mine.yaml").write_text(f"defaults: {bases}\n")
+    with pytest.raises(UserError, match=r"unknown base '(svpg|mine)' in 'defaults' of .*mine\.yaml; (did|choose)"):
+        compose(project / "conf", "method", "mine")
+
+
 @pytest.mark.parametrize(
     ("source", "said"),
     [
@@ -181,7 +200,6 @@ def test_a_method_module_that_cannot_be_read(project, monkeypatch, request, sour
     (project / f"{module}.py").write_text(source)
     monkeypatch.syspath_prepend(project)
     preset = (project / "conf/method/constant.yaml").read_text()
-    preset = preset.replace("gpbench.methods.constant", module).replace("name: constant", "name: mine")
-    (project / "conf/method/mine.yaml").write_text(preset)
+    (project / "conf/method/mine.yaml").write_text(preset.replace("gpbench.methods.constant", module))
     with pytest.raises(UserError, match=said):
         compose(project / "conf", "method", "mine")

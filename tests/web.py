@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -64,14 +63,12 @@ def status(code: int, **headers: str) -> Answer:
     return answer
 
 
-def whole(content: bytes, pieces: int = 1, pause: float = 0.0) -> Answer:
-    """All of it, whatever Range asks for, in pieces with a pause before each."""
+def whole(content: bytes) -> Answer:
+    """The whole content, whatever range is requested."""
 
     def answer(request: BaseHTTPRequestHandler) -> None:
         status(200, **{"Content-Length": str(len(content))})(request)
-        for piece in range(pieces):
-            time.sleep(pause)
-            request.wfile.write(content[len(content) * piece // pieces : len(content) * (piece + 1) // pieces])
+        request.wfile.write(content)
 
     return answer
 

@@ -1,4 +1,4 @@
-"""The one exception that a user is meant to meet, and the way unknown names are reported."""
+"""The exception for mistakes that a user can correct, and how unknown names are reported."""
 
 import difflib
 import sys
@@ -6,14 +6,16 @@ from collections.abc import Callable, Iterable
 
 
 class UserError(Exception):
-    """Something the user can mend, said in one line: what is wrong, where, what to do."""
+    """A mistake that the user can correct, in one line: what is wrong, where, what to do."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(" ".join(line.strip() for line in text.splitlines()))  # libraries' reasons may have several
+        super().__init__(
+            " ".join(line.strip() for line in text.splitlines())
+        )  # messages of libraries may have several lines
 
 
 def unknown(kind: str, name: str, valid: Iterable[str], where: str = "") -> UserError:
-    """An unknown name, with the nearest valid one (or the list of all where none is near)."""
+    """An error for an unknown name that suggests the nearest valid one (or lists all if none is near)."""
     names = sorted(map(str, valid))
     near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"choose one of: {', '.join(names) or '(none)'}"
@@ -26,7 +28,7 @@ def count(n: int, noun: str) -> str:
 
 
 def exit_status(command: Callable[[], object]) -> int:
-    """0, or 1 after one line on standard error where the command meets something that the user can mend."""
+    """0, or 1 after printing the message of a UserError to standard error."""
     try:
         command()
     except UserError as error:

@@ -1,4 +1,4 @@
-"""Where things are: the project folder, and the places that the environment may move."""
+"""Folders of a project, and writing files in them atomically."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpbench.errors import UserError
 
 @dataclass(frozen=True)
 class Places:
-    """Folders of one project. `root` holds conf/, published/ and data.dvc; the others hold what runs make."""
+    """Folders of one project: `root` contains conf/, published/ and data.dvc; runs write to the others."""
 
     root: Path
     store: Path
@@ -32,7 +32,7 @@ class Places:
         return self.root / "data" / "prepared"
 
     def prepared_file(self, dataset: str) -> Path:
-        """Where the arrays of a data set are."""
+        """File of the arrays of a data set."""
         return self.prepared / f"{dataset}.npz"
 
     @property
@@ -49,15 +49,15 @@ class Places:
 
 
 def find() -> Places:
-    """Places of the project: `GPBENCH_ROOT`, or the first folder upwards from here that has conf/config.yaml,
-    or the checkout that this package was installed from. The store can be moved by `GPBENCH_STORE`."""
+    """Places of the project: `GPBENCH_ROOT`, or the nearest of this folder and its parents that has conf/config.yaml,
+    or the checkout from which this package was installed. `GPBENCH_STORE` moves the store."""
     here = Path.cwd()
-    asked = os.environ.get("GPBENCH_ROOT")
-    candidates = [Path(asked)] if asked else [here, *here.parents, Path(__file__).resolve().parents[2]]
+    requested = os.environ.get("GPBENCH_ROOT")
+    candidates = [Path(requested)] if requested else [here, *here.parents, Path(__file__).resolve().parents[2]]
     root = next((c.resolve() for c in candidates if (c / "conf" / "config.yaml").is_file()), None)
     if root is None:
         raise UserError(
-            f"no conf/config.yaml in {asked or here} or above; run inside a gpbench checkout or set GPBENCH_ROOT"
+            f"no conf/config.yaml in {requested or here} or above; run inside a gpbench checkout or set GPBENCH_ROOT"
         )
     store = Path(os.environ.get("GPBENCH_STORE") or root / "store").absolute()
     return Places(root, store)
@@ -65,9 +65,9 @@ def find() -> Places:
 
 @contextlib.contextmanager
 def write_aside(target: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `target`; on success it is fsynced and renamed over it, else removed.
+    """Yield a temporary path beside `target`; on success it is fsynced and replaces `target`, otherwise it is removed.
 
-    Raises UserError where the folder cannot be written."""
+    Raises UserError if the folder is not writable."""
     target = Path(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -89,13 +89,13 @@ def write_aside(target: Path) -> Iterator[Path]:
 
 
 def write_text(target: Path, text: str) -> None:
-    """Write a text file aside and rename it."""
+    """Write a text file atomically."""
     with write_aside(target) as temporary:
         temporary.write_text(text)
 
 
 def write_if_changed(target: Path, text: str) -> bool:
-    """Write only where the content differs, so that the file's time means something; True if written."""
+    """Write a text file unless it has this content, which keeps its time of change; True if written."""
     if target.is_file() and target.read_text() == text:
         return False
     write_text(target, text)

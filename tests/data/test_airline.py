@@ -71,10 +71,10 @@ def test_what_cannot_be_read(folder):
 @pytest.mark.parametrize(
     ("column", "value", "said"),
     [
-        ("AirTime", 40000, "air_time_min is 40000.0 in flight 1 "),
-        ("Distance", 90.5, "distance_mi is 90.5 in flight 1 "),
-        ("DepTime", 975, "dep_time_hhmm is 975.0 in flight 1 "),
-        ("ArrTime", 2401, "arr_time_hhmm is 2401.0 in flight 1 "),
+        ("AirTime", 40000, "invalid air_time_min 40000.0 in complete flight 1 "),
+        ("Distance", 90.5, "invalid distance_mi 90.5 in complete flight 1 "),
+        ("DepTime", 975, "invalid dep_time_hhmm 975.0 in complete flight 1 "),
+        ("ArrTime", 2401, "invalid arr_time_hhmm 2401.0 in complete flight 1 "),
     ],
 )
 def test_values_that_no_flight_has(folder, column, value, said):
@@ -87,8 +87,8 @@ def test_values_that_no_flight_has(folder, column, value, said):
 
 def test_aircraft_that_cannot_be(folder):
     (folder / EXPO[1]).write_text("tailnum,year\nN1,1998\nN2,2099\n")
-    with pytest.raises(UserError, match=r"plane_year is 2099.0 in flight 1 "):
+    with pytest.raises(UserError, match=r"invalid plane_year 2099.0 in complete flight 1 "):
         read.read(flights(["delay"], EXPO), folder)
     (folder / EXPO[1]).write_text("tailnum,year\nN1,1998\nN1,1999\n")
-    with pytest.raises(UserError, match="the tail number N1 stands there twice"):
+    with pytest.raises(UserError, match="the tail number N1 occurs twice"):
         read.read(flights(["delay"], EXPO), folder)

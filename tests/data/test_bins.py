@@ -44,9 +44,9 @@ def test_a_plane(tmp_path):
     [
         (COUNTED | {"bins": [4, 4]}, {}, "2 bins and 1 pairs in window for 1 coordinates; give one of each"),
         (COUNTED, {"window": []}, "1 bins and 0 pairs in window for 1 coordinates"),
-        (COUNTED, {"window": [[0, 1]]}, r"event 1 \(from 0\) at 3 lies outside of its window, \[\[0, 1\]\]"),
-        (COUNTED, {"task": "regression"}, "'bins' needs task counts and one name in 'targets'"),
-        (COUNTED | {"targets": ["a", "b"]}, {}, "'bins' needs task counts and one name in 'targets'"),
+        (COUNTED, {"window": [[0, 1]]}, r"event 1 \(from 0\) at 3 lies outside the window \[\[0, 1\]\]"),
+        (COUNTED, {"task": "regression"}, "'bins' needs the task counts and one target"),
+        (COUNTED | {"targets": ["a", "b"]}, {}, "'bins' needs the task counts and one target"),
     ],
 )
 def test_what_does_not_fit(tmp_path, source, changes, said):
@@ -66,7 +66,7 @@ def test_targets_that_are_no_counts(value, shown):
     good = Table(np.zeros((3, 1)), np.array([[0.0], [2.0], [7.0]]), ["x"], ["y"])
     check(good, "mine", "counts", 0)
     bad = dataclasses.replace(good, targets=np.array([[0.0], [2.0], [value]]))
-    with pytest.raises(UserError, match=f"target 'y' is {shown} in row 2, not a count 0, 1, ...; mend"):
+    with pytest.raises(UserError, match=f"target 'y' is {shown} in row 2, not a count 0, 1, ...; correct"):
         check(bad, "mine", "counts", 0)
 
 

@@ -68,7 +68,7 @@ def test_rows_that_are_left_out(tmp_path):
     text = "1,1\n?,2\n3,3\n4,4\n"
     assert read(tmp_path, text, {"missing": "?"}).targets.tolist() == [[1], [3], [4]]
     assert read(tmp_path, text, {"missing": "?", "leave_out": [0, 3]}).targets.tolist() == [[3]]
-    with pytest.raises(UserError, match="'mine': leave_out names row 4 of 4"):
+    with pytest.raises(UserError, match="'mine': leave_out lists row 4, but there are 4 rows"):
         read(tmp_path, text, {"missing": "?", "leave_out": [4]})
 
 
@@ -81,7 +81,7 @@ def test_several_files(tmp_path):
     assert read(tmp_path, "1,2\n", {"files": ["file.csv", "more.csv"]}).targets.tolist() == [[2], [6]]
     beside = {"files": ["file.csv", "more.csv"], "beside": True}
     assert read(tmp_path, "1,2\n", beside).inputs.tolist() == [[1, 2, 5]]
-    with pytest.raises(UserError, match=r"file\.csv, line 2: the other file has no such row"):
+    with pytest.raises(UserError, match=r"file\.csv, line 2: another file has fewer rows"):
         read(tmp_path, "1,2\n3,4\n", beside)
     (tmp_path / "more.csv").write_text("5,bad\n")
     with pytest.raises(UserError, match=r"file\.csv, line 1 and .*more\.csv, line 1, column 'y': 'bad' is not"):

@@ -130,7 +130,7 @@ def test_verify_what_is_here(mine, gpbench):
     assert (answer.code, answer.err) == (0, "")
     lines = dict(line.split(": ", 1) for line in answer.out.splitlines())
     assert lines["mine"] == "OK: 1 of 1 raw files, prepared arrays and their statistics"
-    assert lines["boston"] == "not here"
+    assert lines["boston"] == "neither fetched nor prepared"
 
 
 def spoil_raw(mine: Path) -> None:

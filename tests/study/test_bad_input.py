@@ -76,7 +76,7 @@ def test_words(refused, words, said):
 
 FILES = {
     "invalid YAML": ("conf/method/svgp.yaml", "name: [", ["method/svgp.yaml is not valid YAML", "line 1"]),
-    "YAML that is not a mapping": ("conf/budget/quick.yaml", "- 1\n", ["budget/quick.yaml must hold keys and values"]),
+    "YAML that is not a mapping": ("conf/budget/quick.yaml", "- 1\n", ["budget/quick.yaml must be a mapping of keys"]),
     "bytes": ("conf/dataset/wine.yaml", b"\xff\xfe", ["dataset/wine.yaml is not valid YAML"]),
     "no module": ("conf/method/svgp.yaml", "name: svgp\n", ["svgp.yaml: key 'module' is missing", "Python module"]),
     "module that is not there": (
@@ -89,9 +89,13 @@ FILES = {
         "name: svgp\nmodule: no_such_package.svgp\n",
         ["module 'no_such_package.svgp' cannot be found"],
     ),
-    "missing key": ("conf/trainer/cpu.yaml", "device: cpu\n", ["trainer 'cpu'", "name: Field required"]),
+    "missing key": ("conf/budget/quick.yaml", "title: t\n", ["budget 'quick'", "steps: Field required"]),
     "key that is not there": ("conf/trainer/cpu.yaml", "name: cpu\ndevise: cpu\n", ["'devise'", "mean 'device'?"]),
-    "another name": ("conf/budget/quick.yaml", "name: slow\n", ["quick.yaml", "name is 'slow'", "the file's name"]),
+    "another name": (
+        "conf/budget/quick.yaml",
+        "name: slow\n",
+        ["quick.yaml", "'name' differs from the name of the file"],
+    ),
     "budget without a default": (
         "conf/budget/quick.yaml",
         "name: quick\ntitle: t\nsteps: {}\n",
@@ -119,7 +123,7 @@ def test_a_plugin_that_names_no_package(refused, monkeypatch, tmp_path, value):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(f"[gpbench.conf]\nmine = {value}\n")
     monkeypatch.syspath_prepend(tmp_path / "site")
-    refused(("plan",), ["entry point 'mine' in gpbench.conf", repr(value), "no package"])
+    refused(("plan",), ["entry point 'mine' in gpbench.conf", repr(value), "is not a package"])
 
 
 def test_a_store_that_cannot_be_written_to(project, refused, monkeypatch):

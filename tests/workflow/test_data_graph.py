@@ -97,7 +97,7 @@ def test_a_changed_entry_is_prepared_again(project):
     path.write_text(yaml.safe_dump(content | {"units": {"y": "m"}}))
     code, said = project.gpbench("data", "verify", "first")
     assert code == 1
-    assert "first.npz was prepared from another entry than conf/dataset/first.yaml is now; run" in said
+    assert "first.npz was prepared before conf/dataset/first.yaml changed; run" in said
     code, said = run(project, "data")
     assert code == 0, said
     assert project.gpbench("data", "verify")[0] == 0

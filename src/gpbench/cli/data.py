@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpbench import places
 from gpbench.errors import UserError, count
 
 if TYPE_CHECKING:
     from gpbench.config.schema import Dataset
+    from gpbench.data.summary import Statistics
     from gpbench.places import Places
 
 
@@ -21,22 +23,22 @@ def add(commands: argparse._SubParsersAction) -> None:
     group = commands.add_parser("data", help=text, description=text)
     actions = group.add_subparsers(dest="action", required=True, metavar="ACTION")
 
-    def one(name: str, text: str, function, names: str) -> argparse.ArgumentParser:
+    def add_action(name: str, text: str, function: Callable, names: str) -> argparse.ArgumentParser:
         action = actions.add_parser(name, help=text, description=text)
         action.set_defaults(function=function)
         action.add_argument("datasets", nargs=names, metavar="NAME", help="a data set")
         return action
 
-    one("list", "data sets (default: all) with their size, where their raw files are, licence", list_, "*")
-    action = one("show", "source, files, licence, citation, statistics and picture of data sets", show, "+")
+    add_action("list", "list data sets (default: all) with size, licence and state of their raw files", list_, "*")
+    action = add_action("show", "show source, files, licence, citation, statistics and picture of data sets", show, "+")
     action.add_argument("--no-picture", action="store_true", help="do not write results/data/NAME.png")
-    action = one("verify", "check what is here of data sets (default: all); exit 1 if anything is wrong", verify, "*")
-    text = "write the statistics of the prepared ones there, and as FILE.md beside it"
+    action = add_action("verify", "verify the files of data sets (default: all); exit 1 if any is wrong", verify, "*")
+    text = "write the statistics of the prepared data sets to FILE.csv and FILE.md"
     action.add_argument("--statistics", type=Path, metavar="FILE.csv", help=text)
-    action = one("fetch", "fetch and verify the raw files of data sets", fetch, "*")
+    action = add_action("fetch", "fetch and verify the raw files of data sets", fetch, "*")
     action.add_argument("--files", nargs="+", default=[], metavar="ITEM", help="raw files, as paths below data/raw")
-    one("prepare", "fetch, parse, check and store data sets", prepare, "+")
-    one("pin", "download the raw files that data.dvc does not have yet, and pin them there", pin, "+")
+    add_action("prepare", "fetch, parse, check and store data sets", prepare, "+")
+    add_action("pin", "download raw files that data.dvc does not list yet, and pin them there", pin, "+")
 
 
 def list_(arguments: argparse.Namespace) -> None:
@@ -81,25 +83,25 @@ def verify(arguments: argparse.Namespace) -> None:
         verdicts[dataset.name] = verdict = _verdict(dataset, where)
         print(f"{dataset.name}: {verdict}", flush=True)
     if out:
-        _write_statistics([v for v in verdicts.values() if v.figures and not v.wrong], out)
+        _write_statistics([v for v in verdicts.values() if v.statistics and not v.wrong], out)
     if wrong := [name for name, verdict in verdicts.items() if verdict.wrong]:
         raise UserError(f"{len(wrong)} of {len(verdicts)} data sets are wrong: {', '.join(wrong)}; see the lines above")
 
 
 @dataclass
 class _Verdict:
-    """What was found of one data set."""
+    """The outcome of verifying one data set."""
 
     dataset: Dataset
     wrong: list[str] = field(default_factory=list)
     right: list[str] = field(default_factory=list)
-    figures: dict[str, Any] | None = None
-    """statistics of the prepared arrays"""
+    statistics: Statistics | None = None
+    """of the prepared arrays"""
 
     def __str__(self) -> str:
         if self.wrong:
             return "WRONG: " + "; ".join(self.wrong)
-        return "OK: " + ", ".join(self.right) if self.right else "not here"
+        return "OK: " + ", ".join(self.right) if self.right else "neither fetched nor prepared"
 
 
 def _verdict(dataset: Dataset, where: Places) -> _Verdict:
@@ -115,8 +117,9 @@ def _verdict(dataset: Dataset, where: Places) -> _Verdict:
     if where.prepared_file(dataset.name).is_file():
         try:
             prepare.require_current(dataset, where)
-            verdict.figures = summary.statistics(table.load(where.prepared_file(dataset.name), dataset.md5), dataset)
-            summary.check(verdict.figures, dataset)
+            loaded = table.load(where.prepared_file(dataset.name), dataset.md5)
+            verdict.statistics = summary.statistics(loaded, dataset)
+            summary.check(verdict.statistics, dataset)
             verdict.right.append("prepared arrays and their statistics")
         except UserError as error:
             verdict.wrong.append(str(error))
@@ -126,11 +129,11 @@ def _verdict(dataset: Dataset, where: Places) -> _Verdict:
 def _write_statistics(verdicts: list[_Verdict], out: Path) -> None:
     """Statistics as CSV, and as Markdown beside it."""
     if not verdicts:
-        raise UserError(f"{out} is not written: none of these data sets is prepared; run `gpbench data prepare`")
+        raise UserError(f"{out} cannot be written: none of these data sets is prepared; run `gpbench data prepare`")
     from gpbench.report.datasets import catalogue
     from gpbench.report.tables import render
 
-    overview = catalogue.overview([(verdict.dataset, verdict.figures) for verdict in verdicts])
+    overview = catalogue.overview([(v.dataset, v.statistics) for v in verdicts if v.statistics])
     places.write_text(out, overview.data.to_csv(index=False, lineterminator="\n"))
     places.write_text(out.with_suffix(".md"), render.to_markdown(overview))
     print(f"statistics of {count(len(verdicts), 'data set')}: {out} and {out.with_suffix('.md')}")
@@ -174,7 +177,7 @@ _BUNDLED = "ships inside a package, no raw files"
 
 
 def _datasets(where: Places, names: list[str]) -> list[Dataset]:
-    """The catalogue entries asked for (none: all), in alphabetical order."""
+    """The named catalogue entries (all if none is named), in alphabetical order."""
     from gpbench import config
 
     chosen = sorted(set(names) or config.options(where.conf, "dataset"))

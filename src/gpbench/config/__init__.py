@@ -1,31 +1,11 @@
-"""Configuration: schemas of the groups in conf/, and their composition by Hydra. No torch."""
+"""Configuration: the groups in conf/, their schemas and overrides. No torch."""
 
-from gpbench.config.compose import (
-    ENTRY_POINTS,
-    GROUPS,
-    MethodConfig,
-    ValidationError,
-    check,
-    compose,
-    folders,
-    options,
-    read_yaml,
-    split_override,
-    split_overrides,
-)
+from gpbench.config.compose import ENTRY_POINTS, GROUPS, MethodConfig, compose, folders, options
 from gpbench.config.method_source import hyperparameters
+from gpbench.config.overrides import split_override, split_overrides
+from gpbench.config.validate import check
 
 __all__ = [
-    "ENTRY_POINTS",
-    "GROUPS",
-    "MethodConfig",
-    "ValidationError",
-    "check",
-    "compose",
-    "folders",
-    "hyperparameters",
-    "options",
-    "read_yaml",
-    "split_override",
-    "split_overrides",
-]
+    "ENTRY_POINTS", "GROUPS", "MethodConfig", "check", "compose", "folders", "hyperparameters", "options",
+    "split_override", "split_overrides",
+]  # fmt: skip

@@ -78,12 +78,13 @@ def _table(cls: type, meanings: dict[str, str] | None = None) -> str:
 
 def _meanings(cls: type) -> dict[str, str]:
     """Field -> the string that stands below it in the source."""
-    (tree,) = ast.parse(inspect.getsource(cls)).body
-    found = {}
-    for above, node in zip(tree.body, tree.body[1:], strict=False):
-        if isinstance(above, ast.AnnAssign) and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            found[above.target.id] = " ".join(node.value.value.replace("|", "\\|").split())
-    return found
+    meanings = {}
+    for tree in ast.parse(inspect.getsource(cls)).body:
+        body = tree.body if isinstance(tree, ast.ClassDef) else []
+        for above, node in zip(body, body[1:], strict=False):
+            if isinstance(above, ast.AnnAssign) and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+                meanings[ast.unparse(above.target)] = " ".join(str(node.value.value).replace("|", "\\|").split())
+    return meanings
 
 
 def _type(annotation: Any) -> str:

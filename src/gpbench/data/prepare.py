@@ -1,4 +1,4 @@
-"""From raw to prepared: parse, check against the catalogue, write one file of typed arrays."""
+"""Prepare a data set: read it, check it against the catalogue, write one file of typed arrays."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from gpbench.config.schema import Dataset
 from gpbench.data import summary, table
 from gpbench.data.raw import fetch
+from gpbench.data.raw.pins import pins
 from gpbench.data.readers import read
 from gpbench.errors import UserError
 from gpbench.places import Places
@@ -16,17 +17,17 @@ from gpbench.places import Places
 def prepare(dataset: Dataset, places: Places) -> str:
     """Write data/prepared/NAME.npz and return the md5 of its arrays.
 
-    Raises UserError where a raw file is not the pinned one, or where shape, md5 or an expected figure differ."""
+    Raises UserError if a raw file differs from its pin, or if shape, md5 or an expected statistic differ."""
     for item in dataset.source.files:
         if wrong := fetch.verify(item, places):
-            pinned = item in fetch.pins(places)
-            mend = "delete it and fetch it again" if pinned else f"run `gpbench data pin {dataset.name}`"
-            raise UserError(f"{wrong}; {mend}")
+            pinned = item in pins(places)
+            remedy = "delete it and fetch it again" if pinned else f"run `gpbench data pin {dataset.name}`"
+            raise UserError(f"{wrong}; {remedy}")
     parsed = read.read(dataset, places.raw)
     table.check(parsed, dataset.name, dataset.task, len(dataset.classes), len(dataset.truth))
     if parsed.inputs.shape != (dataset.rows, dataset.columns):
-        found, expected = parsed.inputs.shape, (dataset.rows, dataset.columns)
-        raise UserError(f"data set {dataset.name!r} has (rows, inputs) = {found}, the catalogue says {expected}")
+        expected = (dataset.rows, dataset.columns)
+        raise UserError(f"data set {dataset.name!r} has shape {parsed.inputs.shape}, but the catalogue says {expected}")
     summary.check(summary.statistics(parsed, dataset), dataset)
     md5 = parsed.md5
     if dataset.md5 is None:
@@ -36,7 +37,7 @@ def prepare(dataset: Dataset, places: Places) -> str:
         )
     if md5 != dataset.md5:
         raise UserError(
-            f"data set {dataset.name!r}: md5 of the arrays is {md5}, the catalogue says {dataset.md5}; "
+            f"data set {dataset.name!r}: md5 of the arrays is {md5}, but the catalogue says {dataset.md5}; "
             "the source is not the one that was pinned"
         )
     table.save(parsed, places.prepared_file(dataset.name), _entry(dataset))
@@ -44,18 +45,18 @@ def prepare(dataset: Dataset, places: Places) -> str:
 
 
 def require_current(dataset: Dataset, places: Places) -> None:
-    """Refuse a prepared file that was made from another catalogue entry (other columns, names, units, ...)."""
+    """Raise UserError if a prepared file was made from another catalogue entry (columns, names, units, ...)."""
     path = places.prepared_file(dataset.name)
     about = table.header(path)
     if {key: about.get(key) for key in _entry(dataset)} != _entry(dataset):
         raise UserError(
-            f"{path} was prepared from another entry than conf/dataset/{dataset.name}.yaml is now; "
+            f"{path} was prepared before conf/dataset/{dataset.name}.yaml changed; "
             f"run `gpbench data prepare {dataset.name}`"
         )
 
 
 def ensure(dataset: Dataset, places: Places) -> None:
-    """Fetch and prepare a data set, unless that was done from the catalogue entry as it is."""
+    """Fetch and prepare a data set unless it is prepared; UserError if its catalogue entry has changed since."""
     if places.prepared_file(dataset.name).is_file():
         require_current(dataset, places)
     else:
@@ -64,6 +65,6 @@ def ensure(dataset: Dataset, places: Places) -> None:
 
 
 def _entry(dataset: Dataset) -> dict[str, Any]:
-    """What of a catalogue entry the prepared file depends on, as plain data."""
+    """The keys of a catalogue entry on which the prepared file depends, as plain data."""
     keys = ("task", "md5", "classes", "drop", "units")
     return {key: getattr(dataset, key) for key in keys} | {"source": dataclasses.asdict(dataset.source)}

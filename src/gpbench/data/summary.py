@@ -1,7 +1,8 @@
-"""What a prepared table holds, in figures that can be held against those of independent sources."""
+"""Statistics of a prepared table, and their comparison with those that independent sources state."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -12,57 +13,76 @@ from gpbench.data.table import Table, chunks
 from gpbench.errors import UserError
 
 
-def statistics(table: Table, dataset: Dataset) -> dict[str, Any]:
-    """Figures of a whole table; their names are those of `schema.Expect`, and `rows`, `inputs`, `targets`.
+@dataclass(frozen=True)
+class Statistics:
+    """Statistics of a table, under the names of `schema.Expect`.
 
-    Mean, population standard deviation, minimum and maximum of every target (regression, counts), without the columns
-    of `truth`, or the counts of the classes in the order of `classes`, whichever the task has; the other lists are
-    empty."""
+    The lists `target_*` have a value per target (regression, counts), `class_counts` has one per class
+    (classification); they are empty for other tasks."""
+
+    rows: int
+    inputs: int
+    targets: int
+    target_mean: list[float]
+    target_sd: list[float]
+    target_min: list[float]
+    target_max: list[float]
+    input_min: list[float]
+    input_max: list[float]
+    class_counts: list[int]
+    duplicate_rows: int
+    duplicate_inputs: int
+    constant_inputs: list[str]
+
+
+def statistics(table: Table, dataset: Dataset) -> Statistics:
+    """Statistics of a table without the columns of `truth`; standard deviations are of the population."""
     inputs, targets = table.inputs, table.targets
     values = targets[:, : 0 if dataset.classes else targets.shape[1] - len(dataset.truth)]
     low, high = inputs.min(0), inputs.max(0)
-    return {
-        "rows": len(inputs),
-        "inputs": inputs.shape[1],
-        "targets": targets.shape[1] - len(dataset.truth),
-        "target_mean": values.mean(0).tolist(),
-        "target_sd": values.std(0).tolist(),
-        "target_min": values.min(0).tolist(),
-        "target_max": values.max(0).tolist(),
-        "input_min": low.tolist(),
-        "input_max": high.tolist(),
-        "class_counts": class_counts(table, dataset).tolist(),
-        "duplicate_rows": _repeats(inputs, targets),
-        "duplicate_inputs": _repeats(inputs),
-        "constant_inputs": [name for name, same in zip(table.input_names, low == high, strict=True) if same],
-    }
+    return Statistics(
+        rows=len(inputs),
+        inputs=inputs.shape[1],
+        targets=targets.shape[1] - len(dataset.truth),
+        target_mean=values.mean(0).tolist(),
+        target_sd=values.std(0).tolist(),
+        target_min=values.min(0).tolist(),
+        target_max=values.max(0).tolist(),
+        input_min=low.tolist(),
+        input_max=high.tolist(),
+        class_counts=class_counts(table, dataset).tolist(),
+        duplicate_rows=_repeats(inputs, targets),
+        duplicate_inputs=_repeats(inputs),
+        constant_inputs=[name for name, same in zip(table.input_names, low == high, strict=True) if same],
+    )
 
 
 def class_counts(table: Table, dataset: Dataset) -> np.ndarray:
-    """Rows of every class `[C]`, in the order of `classes`."""
+    """Number of rows of each class `[C]`, in the order of `classes`."""
     labels = table.targets[:, 0].astype(np.int64) if dataset.classes else np.zeros(0, np.int64)
     return np.bincount(labels, minlength=len(dataset.classes))
 
 
-def check(found: dict[str, Any], dataset: Dataset) -> None:
-    """Hold `statistics` against the figures that the catalogue states; a figure that is not stated passes.
+def check(computed: Statistics, dataset: Dataset) -> None:
+    """Compare the statistics with those that the catalogue states under `expect`.
 
-    Raises UserError where one differs in the digits given: 22.5328 stands for 22.5328 +- 0.00005, 5 for 5."""
-    silent = Expect()
-    for key, expected in vars(dataset.expect).items():
-        if expected != getattr(silent, key) and not _agree(found[key], expected):
+    Raises UserError if one differs in the digits given: 22.5328 stands for 22.5328 +- 0.00005, 5 for 5."""
+    nothing_stated = Expect()
+    for key in (field.name for field in fields(Expect)):
+        value, expected = getattr(computed, key), getattr(dataset.expect, key)
+        if expected != getattr(nothing_stated, key) and not _agree(value, expected):
             raise UserError(
-                f"data set {dataset.name!r}: {key} is {_shown(found[key])}, 'expect' in "
+                f"data set {dataset.name!r}: {key} is {_shown(value)}, but 'expect' in "
                 f"conf/dataset/{dataset.name}.yaml says {_shown(expected)}; "
-                "the source is not the one described there, or the figure is wrong"
+                "the source is not the one described there, or the stated value is wrong"
             )
-    for axis, (lower, upper) in enumerate(dataset.window):
-        if found["input_min"][axis] < lower or found["input_max"][axis] > upper:
-            raise UserError(f"data set {dataset.name!r}: events lie outside of its window, {dataset.window}")
+    for low, high, (lower, upper) in zip(computed.input_min, computed.input_max, dataset.window, strict=False):
+        if low < lower or high > upper:
+            raise UserError(f"data set {dataset.name!r}: events lie outside the window {dataset.window}")
 
 
 class Column(NamedTuple):
-    """One input or target: population standard deviation, number of distinct values."""
+    """Statistics of one input or target: population standard deviation, number of distinct values."""
 
     name: str
     mean: float
@@ -73,7 +93,7 @@ class Column(NamedTuple):
 
 
 def columns(table: Table) -> list[Column]:
-    """Figures of every column, inputs first, in original units."""
+    """Statistics of each column, inputs first, in original units."""
     rows = []
     for array, names in ((table.inputs, table.input_names), (table.targets, table.target_names)):
         for j, name in enumerate(names):
@@ -84,27 +104,28 @@ def columns(table: Table) -> list[Column]:
 
 
 def _repeats(*arrays: np.ndarray) -> int:
-    """Rows of arrays `[N, D]`, side by side, that repeat an earlier one; -0.0 and 0.0 count as equal.
+    """Number of rows of arrays `[N, D]`, side by side, that repeat an earlier one; -0.0 and 0.0 count as equal.
 
-    Rows are known by 64-bit hashes: among 10 million, two different ones collide with probability 3e-6."""
+    Rows are compared by 64-bit hashes; among 10 million, two different rows collide with probability 3e-6."""
     import pandas as pd
     from pandas.util import hash_pandas_object
 
-    hashes, done = [], 0
+    parts, done = [], 0
     for part in chunks(arrays[0]):
         rows = np.hstack([array[done : done + len(part)] for array in arrays]).astype(float) + 0.0
-        hashes.append(hash_pandas_object(pd.DataFrame(rows), index=False).to_numpy())
+        parts.append(hash_pandas_object(pd.DataFrame(rows), index=False).to_numpy())
         done += len(part)
-    hashes = np.concatenate(hashes)
+    hashes = np.concatenate(parts)
     return len(hashes) - len(np.unique(hashes))
 
 
-def _agree(found: Any, expected: Any) -> bool:
+def _agree(value: Any, expected: Any) -> bool:
     if isinstance(expected, list):
-        return len(found) == len(expected) and all(map(_agree, found, expected))
-    if isinstance(expected, Decimal) and expected.as_tuple().exponent < 0:
-        return abs(Decimal(found) - expected) <= Decimal((0, (5,), expected.as_tuple().exponent - 1))
-    return found == expected
+        return len(value) == len(expected) and all(map(_agree, value, expected))
+    exponent = expected.as_tuple().exponent if isinstance(expected, Decimal) else 0
+    if isinstance(exponent, int) and exponent < 0:
+        return abs(Decimal(value) - expected) <= Decimal((0, (5,), exponent - 1))
+    return bool(value == expected)
 
 
 def _shown(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""A prepared data set: typed arrays with names, stored in one file, known by the md5 of its arrays."""
+"""A prepared data set: typed arrays with names, stored in one file, identified by the md5 of its arrays."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ import numpy as np
 from gpbench.errors import UserError
 from gpbench.places import write_aside
 
-# what NumPy and zipfile raise on flipped bytes, wherever they fall
+# what NumPy and zipfile raise for damaged files, depending on which bytes changed
 DAMAGED = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, RuntimeError, tokenize.TokenError)
-CHUNK = 1 << 20  # values that are looked at in one go, so that large sets need no second copy
+CHUNK = 1 << 20  # values processed at once, so that large sets need no second copy
 
 
 @dataclass(frozen=True)
 class Table:
     """inputs `[N, D]` and targets `[N, P]` in original units.
 
-    Inputs are float64, or of the integer type that their source has (pixels: uint8). Targets are float64, class
-    numbers 0..C-1 (int64) for classification, counts (float64), or none (P = 0) for events. Behind them may stand
-    what simulated targets were drawn from; then all of them are float64."""
+    Inputs are float64, or of the integer type of their source (pixels: uint8). Targets are float64 (regression,
+    counts), class numbers 0..C-1 in int64, or absent (P = 0, events). Simulated targets may be followed by columns of
+    what they were drawn from; then all are float64."""
 
     inputs: np.ndarray
     targets: np.ndarray
@@ -37,7 +37,7 @@ class Table:
 
     @property
     def md5(self) -> str:
-        """md5 over shapes and little-endian float64 bytes, so that the same data from two sources are the same."""
+        """md5 of shapes and little-endian float64 bytes: equal for the same data from different sources."""
         digest = hashlib.md5(usedforsecurity=False)
         for array in (self.inputs, self.targets):
             digest.update(repr(array.shape).encode())
@@ -53,9 +53,9 @@ def chunks(array: np.ndarray) -> list[np.ndarray]:
 
 
 def check(table: Table, name: str, task: str, classes: int, truth: int = 0) -> None:
-    """Refuse what no method can use: non-finite values, too few rows, class numbers that do not fit.
+    """Raise UserError for non-finite values, too few rows, and class numbers or counts that do not fit the task.
 
-    truth: so many columns behind the targets are none; they need only be finite."""
+    truth: number of columns after the targets that only need to be finite."""
     for kind, array, names in (
         ("input", table.inputs, table.input_names),
         ("target", table.targets, table.target_names),
@@ -63,7 +63,7 @@ def check(table: Table, name: str, task: str, classes: int, truth: int = 0) -> N
         if array.ndim != 2 or array.shape[1] != len(names):
             raise UserError(f"data set {name!r}: {kind}s have shape {array.shape} but {len(names)} names")
         if repeated := sorted({n for n in names if names.count(n) > 1}):
-            raise UserError(f"data set {name!r}: {kind} names {repeated} stand for several columns")
+            raise UserError(f"data set {name!r}: {kind} names {repeated} are used more than once")
         seen = 0
         for part in chunks(array):
             bad = np.argwhere(~np.isfinite(part))
@@ -71,7 +71,7 @@ def check(table: Table, name: str, task: str, classes: int, truth: int = 0) -> N
                 row, column = bad[0]
                 raise UserError(
                     f"data set {name!r}: {kind} {names[column]!r} is not a finite number in row {seen + row}; "
-                    f"mend the source or drop the column in conf/dataset/{name}.yaml"
+                    f"correct the source or drop the column in conf/dataset/{name}.yaml"
                 )
             seen += len(part)
     if len(table.inputs) < 2:
@@ -94,34 +94,35 @@ def _check_counts(targets: np.ndarray, names: list[str], name: str) -> None:
         row, column = bad[0]
         raise UserError(
             f"data set {name!r}: target {names[column]!r} is {targets[row, column]:g} in row {row}, "
-            f"not a count 0, 1, ...; mend the source or the task in conf/dataset/{name}.yaml"
+            f"not a count 0, 1, ...; correct the source or the task in conf/dataset/{name}.yaml"
         )
 
 
 def save(table: Table, path: Path, about: dict[str, Any]) -> None:
-    """Write the prepared file (aside, then renamed); about: what a reader without the catalogue wants to know."""
+    """Write the prepared file; about: what a reader without the catalogue needs to know."""
     header = json.dumps({"inputs": table.input_names, "targets": table.target_names} | about)
     with write_aside(path) as temporary, temporary.open("wb") as stream:
         np.savez(stream, inputs=table.inputs, targets=table.targets, header=np.array(header))
 
 
-def load(path: Path, md5: str) -> Table:
-    """Read a prepared file; a missing, truncated or altered one is a one-line error."""
+def load(path: Path, md5: str | None) -> Table:
+    """Read a prepared file; UserError if it is missing, damaged, or has another md5."""
     with _opened(path) as stored:
         names = json.loads(str(stored["header"]))
         table = Table(stored["inputs"], stored["targets"], names["inputs"], names["targets"])
     if table.md5 != md5:
         raise UserError(
-            f"{path} is corrupted or of another catalogue entry: md5 of its arrays is {table.md5}, "
-            f"expected {md5}; {_mend(path)}"
+            f"{path} is damaged or belongs to another catalogue entry: md5 of its arrays is {table.md5}, "
+            f"expected {md5}; {_remedy(path)}"
         )
     return table
 
 
 def header(path: Path) -> dict[str, Any]:
-    """Names and what else was saved beside the arrays of a prepared file."""
+    """Names, and whatever else was saved beside the arrays of a prepared file."""
     with _opened(path) as stored:
-        return json.loads(str(stored["header"]))
+        about: dict[str, Any] = json.loads(str(stored["header"]))
+    return about
 
 
 @contextlib.contextmanager
@@ -132,8 +133,8 @@ def _opened(path: Path) -> Iterator[Any]:
     except FileNotFoundError:
         raise UserError(f"{path} is missing; run `gpbench data prepare {path.stem}`") from None
     except DAMAGED as error:
-        raise UserError(f"{path} cannot be read ({error}); {_mend(path)}") from error
+        raise UserError(f"{path} cannot be read ({error}); {_remedy(path)}") from error
 
 
-def _mend(path: Path) -> str:
+def _remedy(path: Path) -> str:
     return f"delete it and run `gpbench data prepare {path.stem}`"

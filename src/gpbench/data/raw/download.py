@@ -1,4 +1,4 @@
-"""Bytes of a URL into a file: resumed where a part is there, tried again where a fault may pass, reported if slow."""
+"""Download a URL into a file: resumes a partial file, retries transient faults, reports progress if slow."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import urllib.request
 import zipfile
 import zlib
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 TIMEOUT = 30.0  # seconds without a byte
-ATTEMPTS = 3  # a source
+ATTEMPTS = 3  # per source
 PAUSE = 1.0  # seconds before the second attempt, twice as many before the third
 REPORT = 2.0  # seconds between lines of progress
-LARGE = 5_000_000  # bytes; a file above is reported however quick it was
+LARGE = 5_000_000  # bytes; a larger file is reported even if it was fast
 CHUNK = 1 << 20
 
 PASSING = (TimeoutError, ConnectionResetError, ConnectionAbortedError, BrokenPipeError, ssl.SSLEOFError)
@@ -28,14 +28,14 @@ RANGE_BEYOND_THE_END, TOO_MANY = 416, 429
 
 
 def is_url(source: str) -> bool:
-    """Whether a source is asked over HTTP rather than read from a folder."""
+    """Whether a source is an HTTP address rather than a path."""
     return source.startswith(("http://", "https://"))
 
 
 def download(url: str, part: Path, label: str) -> None:
-    """Bring what `url` gives into `part`, going on behind the bytes that are there; `label` heads lines of progress.
+    """Download `url` into `part`, continuing after the bytes it has; `label` starts each line of progress.
 
-    Raises OSError with the reason; what has come by then stays in `part`."""
+    Raises OSError with the reason; the bytes received so far stay in `part`."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
             return _request(url, part, label)
@@ -56,69 +56,69 @@ def _may_pass(fault: object) -> bool:
 
 
 def _request(url: str, part: Path, label: str) -> None:
-    have = part.stat().st_size if part.is_file() else 0
-    headers = {"User-Agent": "gpbench"} | ({"Range": f"bytes={have}-"} if have else {})
+    received = part.stat().st_size if part.is_file() else 0
+    headers = {"User-Agent": "gpbench"} | ({"Range": f"bytes={received}-"} if received else {})
     try:
         stream = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
-        if error.code == RANGE_BEYOND_THE_END:  # the part is longer than the file: from the start, then
+        if error.code == RANGE_BEYOND_THE_END:  # the part is longer than the file: start again
             part.unlink()
         raise
     with stream:
         if stream.status != http.HTTPStatus.PARTIAL_CONTENT:
-            have = 0
+            received = 0
         length = stream.headers["Content-Length"]
-        total = have + int(length) if length and length.isdigit() else None
-        with part.open("ab" if have else "wb") as sink:
-            got = _copy(stream, sink, label, have, total)
-    if total is not None and got < total:
-        raise ConnectionAbortedError(f"ended after {got} of {total} bytes")
+        total = received + int(length) if length and length.isdigit() else None
+        with part.open("ab" if received else "wb") as sink:
+            received = _copy(stream, sink, label, received, total)
+    if total is not None and received < total:
+        raise ConnectionAbortedError(f"ended after {received} of {total} bytes")
 
 
-def _copy(stream: http.client.HTTPResponse, sink: BinaryIO, label: str, have: int, total: int | None) -> int:
-    """Copy to the end, or to `total` bytes with the `have` before; returns how many there are then."""
-    began = told = time.monotonic()
-    got = have
-    # read1 gives what has arrived; read would wait for a whole chunk, and a slow server never show progress
-    while (total is None or got < total) and (chunk := stream.read1(CHUNK)):
+def _copy(stream: http.client.HTTPResponse, sink: IO[bytes], label: str, before: int, total: int | None) -> int:
+    """Copy to the end, or until there are `total` bytes including the `before` earlier ones; returns their number."""
+    start = last_report = time.monotonic()
+    received = before
+    # read1 returns what has arrived; read would wait for a whole chunk, so that a slow server showed no progress
+    while (total is None or received < total) and (chunk := stream.read1(CHUNK)):
         sink.write(chunk)
-        got += len(chunk)
-        if time.monotonic() - told >= REPORT:
-            told = time.monotonic()
-            _tell(label, got, total, (got - have) / (told - began))
-    if got - have > LARGE and told == began:
-        _tell(label, got, total, (got - have) / max(time.monotonic() - began, 1e-3))
-    return got
+        received += len(chunk)
+        if time.monotonic() - last_report >= REPORT:
+            last_report = time.monotonic()
+            _report(label, received, total, (received - before) / (last_report - start))
+    if received - before > LARGE and last_report == start:
+        _report(label, received, total, (received - before) / max(time.monotonic() - start, 1e-3))
+    return received
 
 
-def _tell(label: str, got: int, total: int | None, rate: float) -> None:
+def _report(label: str, received: int, total: int | None, rate: float) -> None:
     of = f" of {total / 1e6:.1f}" if total else ""
-    print(f"{label}: {got / 1e6:.1f}{of} MB, {rate / 1e6:.1f} MB/s", file=sys.stderr, flush=True)
+    print(f"{label}: {received / 1e6:.1f}{of} MB, {rate / 1e6:.1f} MB/s", file=sys.stderr, flush=True)
 
 
 def unpack(path: Path, target: Path, member: str = "", gzipped: bool = False) -> None:
-    """Write into `target` the file at `path`: a member of it if it is a zip or tar archive, or what it decompresses to.
+    """Write the file at `path`, its decompressed content, or a member of the zip or tar archive it is, to `target`.
 
-    Raises OSError where the archive is broken or lacks the member."""
+    Raises OSError if the archive is broken or lacks the member."""
     try:
         if member and zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive, archive.open(member) as stream:
                 _write(stream, target)
         elif member:
-            with tarfile.open(path) as archive:
-                stream = archive.extractfile(member)
-                if stream is None:
-                    raise OSError(f"{member} is no file in the archive")
-                _write(stream, target)
+            with tarfile.open(path) as tar:
+                extracted = tar.extractfile(member)
+                if extracted is None:
+                    raise OSError(f"{member} is not a file in the archive")
+                _write(extracted, target)
         else:
-            with (gzip.open if gzipped else open)(path, "rb") as stream:
-                _write(stream, target)
+            with gzip.open(path) if gzipped else path.open("rb") as content:
+                _write(content, target)
     except KeyError as error:
         raise OSError(f"the archive has no {member}") from error
     except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError) as error:
         raise OSError(f"cannot be unpacked: {error}") from error
 
 
-def _write(stream: BinaryIO, target: Path) -> None:
+def _write(stream: IO[bytes] | gzip.GzipFile, target: Path) -> None:
     with target.open("wb") as sink:
         shutil.copyfileobj(stream, sink, CHUNK)

@@ -1,4 +1,4 @@
-"""What of DVC is used: its cache, its remotes, and its command line."""
+"""The parts of DVC that are used: its cache, its remotes and its command line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def cached(md5: str, places: Places) -> Path:
 
 
 def remote(places: Places) -> str:
-    """The remote to ask: GPBENCH_DVC_REMOTE, or the one that `dvc remote add -d` made the default; else nothing."""
+    """Name of the remote: GPBENCH_DVC_REMOTE, or the default of `dvc remote add -d`; empty if there is none."""
     return os.environ.get("GPBENCH_DVC_REMOTE") or _setting("core", "remote", places)
 
 
@@ -33,16 +33,16 @@ def run(places: Places, items: Iterable[str], *words: str) -> subprocess.Complet
     )
 
 
-def last_line(done: subprocess.CompletedProcess[str]) -> str:
-    """What DVC said last."""
-    return (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+def last_line(result: subprocess.CompletedProcess[str]) -> str:
+    """The last line of DVC's error output."""
+    return (result.stderr.strip().splitlines() or ["no reason given"])[-1]
 
 
 def _setting(section: str, key: str, places: Places) -> str:
-    """A setting of the project, for everybody or in this checkout (later files win); empty where there is none."""
+    """A setting of the project or of this checkout, which takes precedence; empty if there is none."""
     parser = configparser.ConfigParser(interpolation=None, strict=False)
     try:
         parser.read([places.root / ".dvc" / name for name in ("config", "config.local")])
     except configparser.Error as error:
-        raise UserError(f"{places.root / '.dvc'}: the configuration of DVC cannot be read: {error}") from error
+        raise UserError(f"{places.root / '.dvc'}: cannot read the configuration of DVC: {error}") from error
     return parser.get(section, key, fallback="").strip("\"'")

@@ -1,7 +1,7 @@
-"""Fetch raw files: cache, DVC remote, mirror, upstream URLs, in that order; nothing unverified gets a name.
+"""Fetch raw files from cache, DVC remote, mirror or upstream URLs, in that order; only verified files are kept.
 
-`dvc pull` never asks a source URL and does not verify an HTTP remote, so the bytes are checked here (md5 and sha256),
-put into DVC's cache by an atomic rename, and checked out by DVC.
+`dvc pull` knows no upstream URLs and does not verify an HTTP remote, so files are verified here (md5 and sha256),
+moved into DVC's cache by an atomic rename, and checked out by DVC.
 """
 
 from __future__ import annotations
@@ -14,26 +14,25 @@ import sys
 import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
 from gpbench.config.schema import Upstream
 from gpbench.data.raw import dvc
 from gpbench.data.raw.download import download, is_url, unpack
-from gpbench.data.raw.pins import add, check_item, pins, sums, wanted, wrong
+from gpbench.data.raw.pins import Pin, add, check_item, pins, sums, wrong
 from gpbench.errors import UserError
 from gpbench.places import Places, write_aside
 
 
 def fetch(items: list[str], places: Places, mirror: str | None = None) -> list[Path]:
-    """Make raw files available, all of them, each verified; `mirror` stands in for GPBENCH_MIRROR.
+    """Fetch and verify raw files that are missing in data/raw; `mirror` replaces GPBENCH_MIRROR.
 
-    Raises UserError for the first that is wrong, unknown or that no source gives; it names every source's reason."""
-    entries = pins(places)
+    Raises UserError for the first file that is wrong, unknown or not available, with the reason of every source."""
+    pinned = pins(places)
     for item in items:
         check_item(item)
-    missing = {i: wanted(entries[i]) for i in dict.fromkeys(items) if not _there(i, entries.get(i), places)}
+    missing = {item: pinned[item] for item in dict.fromkeys(items) if not _present(item, pinned.get(item), places)}
     reasons = _from_remote(missing, places)
     for item, known in missing.items():
         with _locked(item, places):
@@ -45,13 +44,11 @@ def fetch(items: list[str], places: Places, mirror: str | None = None) -> list[P
 
 
 def state(item: str, places: Places) -> str:
-    """Where a raw file is or would come from, without network and without hashing.
-
-    One of have (the pinned size), cached, mirror, upstream, unpinned, nowhere."""
-    path, entry = places.raw / item, pins(places).get(item)
-    if entry is None:
+    """Where a raw file is or would come from, without network and without hashing: have (a file of the pinned size),
+    cached, mirror, upstream, unpinned or nowhere."""
+    path, known = places.raw / item, pins(places).get(item)
+    if known is None:
         return "have" if path.is_file() else "unpinned"
-    known = wanted(entry)
     if path.is_file() and known.size in (None, path.stat().st_size):
         return "have"
     if dvc.cached(known.md5, places).is_file():
@@ -62,77 +59,79 @@ def state(item: str, places: Places) -> str:
 
 
 def verify(item: str, places: Places) -> str:
-    """What is wrong with data/raw/ITEM against its pin (size, md5, sha256), in one line; nothing if it is right."""
-    entry = pins(places).get(item)
-    reason = wrong(places.raw / item, wanted(entry)) if entry else "is not pinned in data.dvc"
+    """How data/raw/ITEM differs from its pin (size, md5, sha256), in one line; empty if it does not."""
+    known = pins(places).get(item)
+    reason = wrong(places.raw / item, known) if known else "is not pinned in data.dvc"
     return f"data/raw/{item}: {reason}" if reason else ""
 
 
 def pin(items: list[str], unpinned: dict[str, Upstream], places: Places) -> list[str]:
-    """Pin raw files in data.dvc: those in data/raw as they are, others downloaded as `unpinned` documents them.
+    """Pin raw files in data.dvc: those in data/raw as they are, others downloaded as `unpinned` documents.
 
-    Returns a line to print for each. Raises UserError where a file cannot be had or is not the documented one."""
-    lines, new = [], {}
+    Returns a line to print for each. Raises UserError if a file is not available or differs from its documentation."""
+    lines: list[str] = []
+    new: dict[str, Pin] = {}
     for item in items:
         check_item(item)
         with _locked(item, places):
             if item in pins(places):
                 lines.append(f"{item}: pinned in data.dvc already")
                 continue
-            new[item] = found = _documented(item, unpinned.get(item, Upstream(urls=[])), places)
-            with write_aside(dvc.cached(found.md5, places)) as temporary:
+            new[item] = pinned = _documented(item, unpinned.get(item, Upstream(urls=[])), places)
+            with write_aside(dvc.cached(pinned.md5, places)) as temporary:
                 shutil.copyfile(places.raw / item, temporary)
             with _locked("data.dvc", places):
-                add(item, found, places)
-        size = f"{found.size / 1e6:.0f} MB" if found.size >= 1e6 else f"{found.size} bytes"
-        lines.append(f"{item}: md5 {found.md5}, {size} pinned in data.dvc")
+                add(item, pinned, places)
+        num_bytes = (places.raw / item).stat().st_size
+        size = f"{num_bytes / 1e6:.0f} MB" if num_bytes >= 1e6 else f"{num_bytes} bytes"
+        lines.append(f"{item}: md5 {pinned.md5}, {size} pinned in data.dvc")
     if new:
         _checkout(new, places)
     return lines
 
 
-def _there(item: str, entry: dict[str, Any] | None, places: Places) -> bool:
-    """Whether data/raw has the right file, or one that nobody pinned; a wrong one is not for us to overwrite."""
+def _present(item: str, known: Pin | None, places: Places) -> bool:
+    """Whether data/raw has the pinned file, or any if it is not pinned; UserError for a wrong one, which is kept."""
     path = places.raw / item
-    if entry is None and not path.is_file():
+    if known is None and not path.is_file():
         raise UserError(
             f"{path} is missing and not pinned in data.dvc; put it there or run `gpbench data pin` for its data set"
         )
-    if entry is not None and path.is_file() and (reason := wrong(path, wanted(entry))):
+    if known is not None and path.is_file() and (reason := wrong(path, known)):
         raise UserError(f"{path} is not the pinned file ({reason}); delete it to fetch it again")
     return path.is_file()
 
 
-def _documented(item: str, known: Upstream, places: Places) -> Upstream:
-    """Size and sums of data/raw/ITEM, downloaded if it is not there, and checked as far as they are documented."""
+def _documented(item: str, known: Upstream, places: Places) -> Pin:
+    """The pin of data/raw/ITEM, which is downloaded if missing, and checked as far as it is documented."""
     path = places.raw / item
     if not path.is_file():
         _obtain(item, known, path, places)
     elif reason := wrong(path, known):
         raise UserError(f"{path} is not the documented file ({reason}); delete it to download it")
-    return Upstream(urls=known.urls, size=path.stat().st_size, **sums(path))
+    return Pin(urls=known.urls, size=path.stat().st_size, **sums(path))
 
 
-def _from_remote(missing: dict[str, Upstream], places: Places) -> dict[str, str]:
-    """Ask the DVC remote, if there is one, for what the cache has not; returns why it did not give an item."""
+def _from_remote(missing: dict[str, Pin], places: Places) -> dict[str, str]:
+    """Fetch files that the cache lacks from the DVC remote, if there is one; returns item -> reason of failure."""
     remote = dvc.remote(places)
-    asked = {item: known for item, known in missing.items() if remote and _uncached(known, places)}
-    if not asked:
+    requested = {item: known for item, known in missing.items() if remote and _uncached(known, places)}
+    if not requested:
         return {}
-    done = dvc.run(places, asked, "fetch", "-r", remote)
+    result = dvc.run(places, requested, "fetch", "-r", remote)
     reasons = {}
-    for item, known in asked.items():
-        came = dvc.cached(known.md5, places).is_file()
-        if reason := _uncached(known, places):  # DVC does not verify what an HTTP remote gives
-            silent = dvc.last_line(done) if done.returncode else "does not have it or does not answer"
-            reasons[item] = f"DVC remote {remote}: {reason if came else silent}"
+    for item, known in requested.items():
+        received = dvc.cached(known.md5, places).is_file()
+        if reason := _uncached(known, places):  # DVC does not verify the files of an HTTP remote
+            absent = dvc.last_line(result) if result.returncode else "does not have it or does not answer"
+            reasons[item] = f"DVC remote {remote}: {reason if received else absent}"
     return reasons
 
 
 def _obtain(
     item: str, known: Upstream, target: Path, places: Places, mirror: str | None = None, reason: str = ""
 ) -> None:
-    """Write the verified file to `target` from the first source that gives it; `reason`: why the remote did not."""
+    """Write the verified file to `target` from the first source that has it; `reason`: why the remote failed."""
     tried = [reason] if reason else []
     for source in [*_in_mirror(item, mirror), *known.urls]:
         try:
@@ -146,7 +145,7 @@ def _obtain(
 
 
 def _in_mirror(item: str, mirror: str | None = None) -> list[str]:
-    """Where the mirror may hold an item: as it is, or gzipped."""
+    """Possible places of an item in the mirror: as it is, or gzipped."""
     mirror = mirror or os.environ.get("GPBENCH_MIRROR")
     if not mirror:
         return []
@@ -158,12 +157,12 @@ def _in_mirror(item: str, mirror: str | None = None) -> list[str]:
 
 
 def _take(source: str, item: str, known: Upstream, target: Path, places: Places) -> None:
-    """Write the file that one source gives to `target`; raises OSError with the reason where it is not the wanted."""
+    """Write the file of one source to `target`; OSError with the reason if it is not available or not the known one."""
     if not is_url(source):
         return _place(Path(source), "", source, item, known, target)
     address, _, member = source.partition("#")
     part = _aside(f"{item}.{hashlib.md5(address.encode(), usedforsecurity=False).hexdigest()[:8]}.part", places)
-    if not (known.md5 or known.sha256):  # nothing would tell that the file changed between two halves
+    if not (known.md5 or known.sha256):  # a file that changed between two downloads would go unnoticed
         part.unlink(missing_ok=True)
     while True:
         fresh = not part.exists()
@@ -171,7 +170,7 @@ def _take(source: str, item: str, known: Upstream, target: Path, places: Places)
         try:
             return _place(part, member, address, item, known, target)
         except OSError:
-            if fresh:  # else its first bytes, of an earlier run, may be those of another file: once more from the start
+            if fresh:  # else the bytes of an earlier run may be of another file: download it from the start
                 raise
         finally:
             part.unlink(missing_ok=True)
@@ -184,19 +183,19 @@ def _place(path: Path, member: str, address: str, item: str, known: Upstream, ta
             raise OSError(reason)
 
 
-def _checkout(new: dict[str, Upstream], places: Places) -> None:
-    done = dvc.run(places, new, "checkout")
+def _checkout(new: dict[str, Pin], places: Places) -> None:
+    result = dvc.run(places, new, "checkout")
     for item, known in new.items():
         if reason := wrong(places.raw / item, known):
             (places.raw / item).unlink(missing_ok=True)
-            reason = dvc.last_line(done) if done.returncode else reason
+            reason = dvc.last_line(result) if result.returncode else reason
             raise UserError(
                 f"{item}: dvc checkout failed: {reason}; delete {dvc.cached(known.md5, places)} and fetch again"
             )
 
 
-def _uncached(known: Upstream, places: Places) -> str:
-    """Why the cache does not have a file; a wrong object is removed from it."""
+def _uncached(known: Pin, places: Places) -> str:
+    """How the cached file differs from its pin; a wrong one is removed."""
     reason = wrong(dvc.cached(known.md5, places), known)
     if reason:
         dvc.cached(known.md5, places).unlink(missing_ok=True)
@@ -214,7 +213,7 @@ def _aside(name: str, places: Places) -> Path:
 
 @contextlib.contextmanager
 def _locked(name: str, places: Places) -> Iterator[None]:
-    """One process at a time; waits, and says so, where another has the lock."""
+    """One process at a time; prints a line if it has to wait."""
     lock = FileLock(_aside(f"{name}.lock", places))
     try:
         lock.acquire(timeout=0)

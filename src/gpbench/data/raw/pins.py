@@ -1,11 +1,11 @@
-"""The pins in data.dvc, and whether a file is what its pin says."""
+"""The pins in data.dvc, and whether a file agrees with its pin."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -16,67 +16,71 @@ from gpbench.places import Places, write_text
 CHUNK = 1 << 20
 
 
-def pins(places: Places) -> dict[str, dict[str, Any]]:
-    """Path below data/raw -> its entry in data.dvc.
+@dataclass(frozen=True)
+class Pin(Upstream):
+    """An entry of data.dvc."""
 
-    Raises UserError where data.dvc cannot be read."""
+    md5: str = ""
+    licence: str = ""
+
+
+def pins(places: Places) -> dict[str, Pin]:
+    """Path below data/raw -> its pin; UserError if data.dvc cannot be read."""
     path = places.root / "data.dvc"
     try:
-        return dict(_parse(path.read_text()))  # a copy of what is kept: callers may take entries out
+        return _parse(path.read_text())
     except (OSError, yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
 
 
 @functools.lru_cache(maxsize=4)
-def _parse(text: str) -> dict[str, dict[str, Any]]:
-    entries = {entry["path"]: entry for entry in (yaml.safe_load(text) or {}).get("outs") or []}
-    if wrong := [path for path, entry in entries.items() if not isinstance(entry["md5"], str)]:
-        raise TypeError(f"the md5 of {wrong[0]} needs quotes")
-    for path in entries:
-        check_item(path)
-    return entries
+def _parse(text: str) -> dict[str, Pin]:
+    pinned = {}
+    for entry in (yaml.safe_load(text) or {}).get("outs") or []:
+        if not isinstance(entry["md5"], str):
+            raise TypeError(f"the md5 of {entry['path']} needs quotes")
+        check_item(entry["path"])
+        meta = entry.get("meta") or {}
+        pinned[entry["path"]] = Pin(
+            meta.get("urls") or [], entry.get("size"), entry["md5"], meta.get("sha256"), meta.get("licence", "")
+        )
+    return pinned
 
 
 def check_item(item: str) -> None:
-    """Refuse a raw file that would not lie below data/raw."""
+    """Refuse a path that leads out of data/raw."""
     if Path(item).is_absolute() or ".." in Path(item).parts:
-        raise UserError(f"raw file {item!r} does not lie below data/raw; name it by its path there")
+        raise UserError(f"raw file {item!r} is outside data/raw; give its path relative to that folder")
 
 
-def wanted(entry: dict[str, Any]) -> Upstream:
-    """What an entry of data.dvc says of its file."""
-    meta = entry.get("meta") or {}
-    return Upstream(meta.get("urls") or [], entry.get("size"), entry["md5"], meta.get("sha256"))
+def add(item: str, pin: Pin, places: Places) -> None:
+    """Append an entry to the text of data.dvc, whose comments and order stay.
 
-
-def add(item: str, found: Upstream, places: Places) -> None:
-    """Add an entry at the end of data.dvc, as text: comments and order of the rest stay.
-
-    Raises UserError where the file does not end with its list of outputs."""
-    meta = {"sha256": found.sha256, "urls": list(found.urls)}
-    entry = {"path": item, "md5": found.md5, "size": found.size, "hash": "md5", "meta": meta}
+    Raises UserError if the file does not end with its list of outputs."""
+    meta = {"sha256": pin.sha256, "urls": list(pin.urls)}
+    entry = {"path": item, "md5": pin.md5, "size": pin.size, "hash": "md5", "meta": meta}
     path = places.root / "data.dvc"
     before = path.read_text()
     after = f"{before.rstrip()}\n{yaml.safe_dump([entry], sort_keys=False, width=10**6)}"
     try:
-        fits = _parse(after) == _parse(before) | {item: entry}
+        appended = _parse(after) == _parse(before) | {item: pin}
     except yaml.YAMLError:
-        fits = False
-    if not fits:
-        raise UserError(f"{path}: nothing can be added; let it end with `outs:` and lines that start with `- path:`")
+        appended = False
+    if not appended:
+        raise UserError(f"cannot add an entry to {path}; the file must end with the list `outs:` of `- path:` entries")
     write_text(path, after)
 
 
 def wrong(path: Path, known: Upstream) -> str:
-    """How a file differs from what is known of it (size, md5, sha256); nothing if it does not."""
+    """How a file differs from its known size, md5 and sha256; empty if it does not."""
     if not path.is_file():
         return "is missing"
     size = path.stat().st_size
     if known.size not in (None, size):
         return f"size is {size} bytes, expected {known.size}"
-    for name, found in sums(path).items():
-        if getattr(known, name) not in (None, found):
-            return f"{name} is {found}, expected {getattr(known, name)}"
+    for name, digest in sums(path).items():
+        if getattr(known, name) not in (None, digest):
+            return f"{name} is {digest}, expected {getattr(known, name)}"
     return ""
 
 

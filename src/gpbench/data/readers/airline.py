@@ -1,21 +1,20 @@
-"""Flights of 2008: eight features and the delay, from either form of the source.
+"""Flights of 2008: eight features and the delay, from an archive of columns or from the Data Expo's tables.
 
 The features are those of hensman2013: age of the aircraft (2008 - year of manufacture), distance, air time,
 departure and arrival time in minutes after midnight (hhmm 2400 is 1440), day of the week, day of the month, month.
-Flights without a delay, an air time, a departure or an arrival time (cancelled, diverted) are left out, and so are
-those of an aircraft whose year of manufacture is unknown or before 1950. Row order is that of the source.
+Flights without a delay, an air time, a departure or an arrival time (cancelled, diverted) are left out, as are those
+of an aircraft whose year of manufacture is unknown or before 1950. Row order is that of the source.
 Targets: `delay`, minutes late at arrival (negative: early), or `delayed`, whether that is above 0.
 """
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 
 import numpy as np
 
 from gpbench.config.schema import Dataset
-from gpbench.data.table import Table
+from gpbench.data.table import DAMAGED, Table
 from gpbench.errors import UserError
 
 YEAR, OLDEST, LARGEST = 2008, 1950, np.iinfo(np.int16).max
@@ -28,7 +27,7 @@ EXPO = {
 
 
 def read(dataset: Dataset, raw: Path) -> Table:
-    """The table of a data set with source kind `airline`: an .npz of columns, or the Data Expo's two CSV files."""
+    """The table of a data set of kind `airline`: an .npz archive of columns, or the two CSV files of the Data Expo."""
     files = [raw / name for name in dataset.source.files]
     for path in files:
         if not path.is_file():
@@ -56,12 +55,12 @@ def read(dataset: Dataset, raw: Path) -> Table:
 
 
 def minutes(hhmm: np.ndarray) -> np.ndarray:
-    """Minutes after midnight of a clock time written as the number hhmm."""
+    """Minutes after midnight of a time written as the number hhmm."""
     return hhmm // 100 * 60 + hhmm % 100
 
 
 def _check(name: str, values: np.ndarray, path: Path) -> None:
-    """Refuse values that are not whole, do not fit, are no time of the day, or a year to come."""
+    """Raise UserError for values that are no int16, times that do not exist, and years after that of the flights."""
     wrong = (values != np.floor(values)) | (np.abs(values) > LARGEST)
     if name.endswith("hhmm"):
         wrong |= (values < 0) | (values > 2400) | (values % 100 > 59)
@@ -69,26 +68,26 @@ def _check(name: str, values: np.ndarray, path: Path) -> None:
         wrong |= values > YEAR
     if wrong.any():
         row = int(np.argmax(wrong))
-        raise UserError(f"{path}: {name} is {values[row]} in flight {row} (from 0, of complete ones)")
+        raise UserError(f"{path}: invalid {name} {values[row]} in complete flight {row} (counted from 0)")
 
 
 def _archive(path: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as stored:
             return {name: stored[name] for name in (*EXPO, "plane_year")}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except DAMAGED as error:
         raise UserError(f"{path} cannot be read: {error}; delete it and fetch it again") from error
 
 
 def _expo(table: Path, planes: Path) -> dict[str, np.ndarray]:
-    """Columns of the Data Expo's table of flights, with the aircraft's year looked up by tail number."""
+    """Columns of the Data Expo's table of flights, with the year of the aircraft looked up by tail number."""
     import pandas as pd
 
     try:
         years = pd.read_csv(planes, usecols=["tailnum", "year"], index_col="tailnum")["year"]
         years = pd.to_numeric(years, errors="coerce").fillna(0)
         if years.index.has_duplicates:
-            raise ValueError(f"the tail number {years.index[years.index.duplicated()][0]} stands there twice")
+            raise ValueError(f"the tail number {years.index[years.index.duplicated()][0]} occurs twice")
         parts = []
         for part in pd.read_csv(table, usecols=["TailNum", *EXPO.values()], chunksize=500_000):
             part = part.dropna(subset=list(EXPO.values()))

@@ -1,4 +1,4 @@
-"""Events counted in the bins of a regular grid over their window."""
+"""Count events in the bins of a regular grid over their window."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from gpbench.errors import UserError
 
 
 def events(dataset: Dataset) -> Dataset:
-    """The entry of the events alone: points without a target."""
+    """The catalogue entry of the events themselves, which have no target."""
     source = dataclasses.replace(dataset.source, bins=[], targets=[])
     return dataclasses.replace(dataset, task="events", source=source)
 
 
 def count(events: Table, dataset: Dataset) -> Table:
-    """Centres of the bins `[N, D]`, the last coordinate running fastest, and the number of events in each `[N, 1]`.
+    """Centres of the bins `[N, D]`, the last coordinate running fastest, and numbers of events in them `[N, 1]`.
 
-    A border between two bins belongs to the upper one. Raises UserError where the window, the bins, the target and the
-    columns do not fit each other, and for an event outside of the window."""
+    A border between two bins belongs to the upper one. Raises UserError if window, bins, target and columns do not fit
+    together, and for an event outside the window."""
     source, window = dataset.source, dataset.window
     where, coordinates = f"data set {dataset.name!r}", events.inputs.shape[1]
     if not len(source.bins) == len(window) == coordinates:
         raise UserError(
             f"{where}: {len(source.bins)} bins and {len(window)} pairs in window for {coordinates} coordinates; "
-            f"give one of each a coordinate in conf/dataset/{dataset.name}.yaml"
+            f"give one of each per coordinate in conf/dataset/{dataset.name}.yaml"
         )
     if dataset.task != "counts" or len(source.targets) != 1:
-        raise UserError(f"{where}: 'bins' needs task counts and one name in 'targets', that of the counts")
+        raise UserError(f"{where}: 'bins' needs the task counts and one target, the name of the counts")
     low, high = np.array(window).T
     outside = np.flatnonzero(((events.inputs < low) | (events.inputs > high)).any(1))
     if len(outside):
-        place = ", ".join(f"{value:g}" for value in events.inputs[outside[0]])
-        raise UserError(f"{where}: event {outside[0]} (from 0) at {place} lies outside of its window, {window}")
-    counts, edges = np.histogramdd(events.inputs, source.bins, window)
+        position = ", ".join(f"{value:g}" for value in events.inputs[outside[0]])
+        raise UserError(f"{where}: event {outside[0]} (from 0) at {position} lies outside the window {window}")
+    counts, edges = np.histogramdd(events.inputs, source.bins, [(lower, upper) for lower, upper in window])
     centres = np.meshgrid(*((edge[:-1] + edge[1:]) / 2 for edge in edges), indexing="ij")
     inputs = np.stack([centre.ravel() for centre in centres], 1)
     return Table(inputs, counts.reshape(-1, 1), events.input_names, list(source.targets))

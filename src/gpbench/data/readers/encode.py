@@ -1,4 +1,4 @@
-"""From rows of cells to a table: numbers checked one by one, text turned into classes and indicators."""
+"""Encode rows of cells as a table: cells become numbers, classes and indicators."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from gpbench.data.table import Table
 from gpbench.errors import UserError, unknown
 
 Cell = Any  # text, or a number where the file has types
-Row = tuple[str, Sequence[Cell]]  # where it stands, and its cells
+Row = tuple[str, Sequence[Cell]]  # file and line for messages, and cells
 
 
 def build(dataset: Dataset, names: list[str], rows: Iterable[Row]) -> Table:
-    """The table of a data set from the rows of its files, in their order; UserError with file and line for a row that
-    has too many or too few cells, a cell that is no finite number, or an unknown label.
+    """The table of a data set from the rows of its files, in their order.
 
-    Rows named in `leave_out`, rows with a missing value and (with `only_labels`) rows of other labels are left out."""
+    Rows listed in `leave_out`, rows with a missing value and (with `only_labels`) rows of other labels are left out.
+    Raises UserError with file and line for too many or too few cells, a cell that is not finite, an unknown label."""
     source = dataset.source
     columns = _Columns(dataset, names)
     inputs, targets, count = array("d"), array("d"), 0
@@ -37,9 +37,11 @@ def build(dataset: Dataset, names: list[str], rows: Iterable[Row]) -> Table:
             targets.extend(target)
             inputs.extend(columns.inputs(where, cells))
     if count <= max(source.leave_out, default=-1):
-        raise UserError(f"data set {dataset.name!r}: leave_out names row {max(source.leave_out)} of {count}")
+        raise UserError(
+            f"data set {dataset.name!r}: leave_out lists row {max(source.leave_out)}, but there are {count} rows"
+        )
     if not inputs:
-        raise UserError(f"data set {dataset.name!r}: none of its {count} rows is left")
+        raise UserError(f"data set {dataset.name!r}: all {count} rows are left out")
     x = np.frombuffer(inputs).reshape(-1, len(columns.input_names))
     y = np.array(targets).reshape(len(x), len(source.targets))
     return Table(x, y.astype(np.int64) if columns.classes else y, columns.input_names, list(source.targets))
@@ -55,18 +57,18 @@ class _Input:
 
     @property
     def indicated(self) -> list[str]:
-        """Of two values one indicator says all."""
+        """Values that get an indicator; of two values, the second is enough."""
         return self.categories[1:] if len(self.categories) == 2 else self.categories
 
 
 class _Columns:
-    """Which column is what."""
+    """The columns of a file: which are inputs and targets, and how their cells are encoded."""
 
     def __init__(self, dataset: Dataset, names: list[str]) -> None:
         source = dataset.source
         self.names, self.only_labels = names, source.only_labels
-        for kind, wanted in (("target", source.targets), ("column", [*dataset.drop, *source.categories])):
-            for name in wanted:
+        for kind, named in (("target", source.targets), ("column", [*dataset.drop, *source.categories])):
+            for name in named:
                 if name not in names:
                     raise unknown(kind, name, names, f"the columns of data set {dataset.name!r}")
         self.targets = [names.index(name) for name in source.targets]
@@ -84,7 +86,7 @@ class _Columns:
                 raise unknown("class", label, self.classes, f"the labels of data set {dataset.name!r}")
 
     def target(self, where: str, cells: Sequence[Cell]) -> list[float] | None:
-        """Target numbers of a row, a class number in classification; None where the row is left out."""
+        """Targets of a row (a class number in classification); None if the row is left out."""
         if not self.classes:
             return [self._number(where, i, cells[i]) for i in self.targets]
         cell = cells[self.targets[0]]
@@ -103,7 +105,7 @@ class _Columns:
                 if math.isfinite(sum(values)):
                     return values
             except (TypeError, ValueError):
-                pass  # found and named below
+                pass  # reported below, with the column
         values = []
         for column in self.kept:
             cell = cells[column.place]
@@ -126,7 +128,7 @@ class _Columns:
 
 
 def _plain(cell: Cell) -> str:
-    """A number as short as it goes: '1.0' and 1.0 are the label '1'."""
+    """A number in its shortest form: '1.0' and 1.0 are the label '1'."""
     try:
         return f"{float(cell):g}"
     except (TypeError, ValueError):

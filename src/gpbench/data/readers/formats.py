@@ -1,4 +1,4 @@
-"""File formats: rows of text, sheets and R objects as names and cells; image files as arrays."""
+"""File formats: text, sheets and R objects as column names and rows of cells; image files as arrays."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import lzma
 import struct
 import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -21,12 +21,12 @@ from gpbench.config.schema import Source
 from gpbench.data.readers.encode import Row
 from gpbench.errors import UserError
 
-OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+OPENERS: dict[str, Callable] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes]]:
-    """The bytes of a file, uncompressed; one line where it is missing, truncated or not what its name says."""
+    """The uncompressed bytes of a file; UserError if it is missing, truncated or not of the type of its suffix."""
     try:
         with OPENERS.get(path.suffix, open)(path, "rb") as stream:
             yield stream
@@ -37,7 +37,7 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:
-    """(number from 1, text) of every line."""
+    """(number from 1, text) of each line."""
     with opened(path) as stream:
         for number, line in enumerate(stream, 1):
             try:
@@ -47,7 +47,7 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def text(path: Path, source: Source) -> tuple[list[str], Iterator[Row]]:
-    """Names (empty where the file has none) and rows of a text file; blank lines are passed over."""
+    """Column names (empty if the file has none) and rows of a text file; blank lines are skipped."""
     numbered = ((number, line) for number, line in lines(path) if line.strip())
     names: list[str] = []
     if source.header == "attributes":
@@ -70,22 +70,22 @@ def _split(line: str, separator: str, where: str) -> list[str]:
 
 
 def _attributes(path: Path, numbered: Iterator[tuple[int, str]]) -> list[str]:
-    """Names of the @attribute lines of an ARFF or KEEL file, up to and with its line @data."""
-    names = []
+    """Names in the @attribute lines of an ARFF or KEEL file, which is read up to its line @data."""
+    names: list[str] = []
     for number, line in numbered:
-        word, _, rest = line.strip().partition(" ")
+        word, _, declaration = line.strip().partition(" ")
         if word.lower() == "@data":
             return names
-        if word.lower() == "@attribute" and rest.strip():
-            names.append(rest.split()[0].strip("'\""))
+        if word.lower() == "@attribute" and declaration.strip():
+            names.append(declaration.split()[0].strip("'\""))
         elif word.lower() == "@attribute" or not word.startswith(("@", "%")):
             raise UserError(f"{path}, line {number}: expected @attribute NAME, @data or a comment, got {word!r}")
     raise UserError(f"{path} has no line @data")
 
 
 def excel(path: Path, source: Source) -> tuple[list[str], Iterator[Row]]:
-    """Names and rows of a sheet (the first one where none is named) of an .xls or .xlsx file."""
-    with opened(path):  # a missing file is said in one way
+    """Column names and rows of a sheet (by default the first) of an .xls or .xlsx file."""
+    with opened(path):  # for its message about a missing file
         rows = (_xls if path.suffix == ".xls" else _xlsx)(path, source.sheet)
     numbered = [(i, _trimmed(cells)) for i, cells in enumerate(rows, 1)]
     filled = iter([(i, cells) for i, cells in numbered if cells])
@@ -118,7 +118,7 @@ def _xlsx(path: Path, sheet: str) -> list[list[Any]]:
 
 
 def _trimmed(cells: list[Any]) -> list[Any]:
-    """Without the empty cells at the end, which sheets keep where something was once."""
+    """Cells without the empty ones at the end, which sheets keep after deletions."""
     end = len(cells)
     while end and cells[end - 1] in (None, ""):
         end -= 1
@@ -126,21 +126,27 @@ def _trimmed(cells: list[Any]) -> list[Any]:
 
 
 def r_object(path: Path, source: Source) -> tuple[list[str], Iterator[Row]]:
-    """Names and rows of the one data frame or numeric matrix in an R data file."""
+    """Column names and rows of the only data frame or numeric matrix in an R data file."""
     import pandas as pd
     import rdata
 
     with opened(path):
-        pass  # a missing file is said in one way
+        pass  # for its message about a missing file
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # on attributes that it leaves out
+            warnings.simplefilter("ignore")  # about attributes that rdata does not convert
             warnings.filterwarnings("error", message="Unknown file type")
             objects = rdata.read_rda(path, default_encoding="ASCII")
-    except (EOFError, ValueError, NotImplementedError, OSError, UserWarning) as error:
+    except (
+        EOFError,
+        ValueError,
+        NotImplementedError,
+        OSError,
+        UserWarning,
+    ) as error:  # rdata: "Type ... not implemented"
         raise UserError(f"{path} cannot be read as an R data file: {error}") from error
     if len(objects) != 1:
-        raise UserError(f"{path} holds {len(objects)} objects ({', '.join(objects)}), expected one")
+        raise UserError(f"{path} contains {len(objects)} objects ({', '.join(objects)}), expected one")
     (value,) = objects.values()
     frame = value if isinstance(value, pd.DataFrame) else pd.DataFrame(np.asarray(value))
     names = [] if frame.columns.dtype.kind == "i" else [str(name) for name in frame.columns]
@@ -162,15 +168,15 @@ def idx(path: Path) -> np.ndarray:
 
 
 def svmlight(path: Path, rows: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
-    """Pixels `[rows, columns]` (uint8) and labels `[rows]` of a text file with a line `label index:value ...` a row.
+    """Pixels `[rows, columns]` (uint8) and labels `[rows]` of a text file with a line `label index:value ...` per row.
 
-    Indices count from 1; values that are not named are 0."""
+    Indices count from 1; omitted values are 0."""
     pixels, labels = np.zeros((rows, columns), np.uint8), np.zeros(rows, np.int64)
     count = 0
     for number, line in lines(path):
         where = f"{path}, line {number}"
         if count == rows:
-            raise UserError(f"{where}: more than the expected {rows} rows")
+            raise UserError(f"{where}: more than the {rows} expected rows")
         try:
             label, *pairs = line.split()
             labels[count] = int(label)

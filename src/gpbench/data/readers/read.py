@@ -1,7 +1,8 @@
-"""From a source to a table. Row order is kept; nothing is scaled here."""
+"""Read the source of a data set into a table: the order of the rows is kept, nothing is scaled."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from itertools import chain, zip_longest
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from gpbench.data.simulated import generators
 from gpbench.data.table import Table
 from gpbench.errors import UserError, unknown
 
-# names that the packages do not carry
+# column names, which mlxtend does not provide
 MLXTEND_NAMES = {
     "boston_housing": "CRIM ZN INDUS CHAS NOX RM AGE DIS RAD TAX PTRATIO B LSTAT",
     "autompg": "cylinders displacement horsepower weight acceleration model_year origin car_name",
@@ -25,10 +26,7 @@ def read(dataset: Dataset, raw: Path) -> Table:
     """The table of a data set; `raw` is the folder of fetched files."""
     if dataset.source.bins:
         return bins.count(read(bins.events(dataset), raw), dataset)
-    kind = dataset.source.kind
-    if kind in ("table", "excel", "r"):
-        return _cells(dataset, raw)
-    readers = {
+    readers: dict[str, Callable[[Dataset, Path], Table]] = {
         "sklearn": _sklearn,
         "mlxtend": _mlxtend,
         "simulated": _simulated,
@@ -37,35 +35,36 @@ def read(dataset: Dataset, raw: Path) -> Table:
         "airline": airline.read,
         "completion": completion.read,
     }
-    return readers[kind](dataset, raw)
+    return readers.get(dataset.source.kind, _cells)(dataset, raw)
 
 
 def _cells(dataset: Dataset, raw: Path) -> Table:
-    """Rows of cells of one or several files: one after the other, or side by side."""
+    """Rows of cells of several files (text, Excel, R): one after the other, or side by side."""
     source = dataset.source
-    reader = {"table": formats.text, "excel": formats.excel, "r": formats.r_object}[source.kind]
-    read = [reader(raw / name, source) for name in source.files]
-    found = list(chain.from_iterable(names for names, _ in read)) if source.beside else read[0][0]
-    rows = _beside([rows for _, rows in read]) if source.beside else chain.from_iterable(rows for _, rows in read)
+    read_file = {"table": formats.text, "excel": formats.excel, "r": formats.r_object}[source.kind]
+    files = [read_file(raw / name, source) for name in source.files]
+    parts = [rows for _, rows in files]
+    names = list(chain.from_iterable(names for names, _ in files)) if source.beside else files[0][0]
+    rows = _beside(parts) if source.beside else chain.from_iterable(parts)
     first = next(rows, None)
     if first is None:
         raise UserError(f"{raw / source.files[0]} has no rows")
     numbered = [f"x{i}" for i in range(len(first[1]) - len(source.targets))]
-    plain = [*source.targets, *numbered] if source.targets_first else [*numbered, *source.targets]
-    return encode.build(dataset, source.names or found or plain, chain([first], rows))
+    default = [*source.targets, *numbered] if source.targets_first else [*numbered, *source.targets]
+    return encode.build(dataset, source.names or names or default, chain([first], rows))
 
 
-def _beside(parts: list) -> chain[Row]:
-    """Rows of several files joined cell by cell; they must be equally many."""
+def _beside(parts: list[Iterator[Row]]) -> Iterator[Row]:
+    """Rows of several files, side by side; UserError if the files have different numbers of rows."""
     for rows in zip_longest(*parts):
         if None in rows:
             where = " and ".join(row[0] for row in rows if row)
-            raise UserError(f"{where}: the other file has no such row; both must hold columns of the same rows")
-        yield " and ".join(where for where, _ in rows), [cell for _, one in rows for cell in one]
+            raise UserError(f"{where}: another file has fewer rows; all must hold columns of the same rows")
+        yield " and ".join(where for where, _ in rows), [cell for _, cells in rows for cell in cells]
 
 
 def _sklearn(dataset: Dataset, raw: Path) -> Table:
-    """One of scikit-learn's bundled sets, by the name of its loader (diabetes in its original units)."""
+    """A data set of scikit-learn, by the name of its loader (diabetes in its original units)."""
     from sklearn import datasets
 
     item = dataset.source.item
@@ -75,7 +74,7 @@ def _sklearn(dataset: Dataset, raw: Path) -> Table:
 
 
 def _mlxtend(dataset: Dataset, raw: Path) -> Table:
-    """One of mlxtend's bundled sets, by the name of its loader."""
+    """A data set of mlxtend, by the name of its loader."""
     import mlxtend.data
 
     inputs, targets = getattr(mlxtend.data, f"{dataset.source.item}_data")()
@@ -84,7 +83,7 @@ def _mlxtend(dataset: Dataset, raw: Path) -> Table:
 
 
 def _simulated(dataset: Dataset, raw: Path) -> Table:
-    """A set drawn from a formula, by the name of its generator."""
+    """A simulated data set, by the name of its generator."""
     return _bundled(dataset, *generators.draw(dataset.source.item))
 
 
@@ -99,14 +98,14 @@ def _bundled(dataset: Dataset, inputs: np.ndarray, targets: np.ndarray, names: l
 
 
 def _idx(dataset: Dataset, raw: Path) -> Table:
-    """Pairs of files, images then labels, one pair after the other."""
+    """Pairs of IDX files (images, labels), one pair after the other."""
     return _images([_pair(raw, *pair) for pair in _pairs(dataset.source.files)], dataset)
 
 
 def _svmlight(dataset: Dataset, raw: Path) -> Table:
-    """A text file of images, the official training part, and a pair of IDX files, the test part."""
+    """A text file of images (official training part), followed by pairs of IDX files (test part)."""
     first, *rest = dataset.source.files
-    train = formats.svmlight(raw / first, dataset.train_rows, dataset.columns)
+    train = formats.svmlight(raw / first, dataset.train_rows or 0, dataset.columns)
     return _images([train, *(_pair(raw, *pair) for pair in _pairs(rest))], dataset)
 
 
@@ -117,7 +116,7 @@ def _pairs(files: list[str]) -> list[tuple[str, str]]:
 def _pair(raw: Path, images: str, labels: str) -> tuple[np.ndarray, np.ndarray]:
     pixels, classes = formats.idx(raw / images), formats.idx(raw / labels)
     if len(pixels) != len(classes):
-        raise UserError(f"{raw / images} has {len(pixels)} images, {raw / labels} {len(classes)} labels")
+        raise UserError(f"{raw / images} has {len(pixels)} images, but {raw / labels} has {len(classes)} labels")
     return pixels.reshape(len(pixels), -1), classes
 
 

@@ -1,4 +1,4 @@
-"""Data sets that papers draw from a formula: the same numbers everywhere, so that they have a checksum like others."""
+"""Simulated data sets, by name; their numbers are the same on every machine, so that they have a checksum."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ def bump(x: np.ndarray) -> np.ndarray:
 def composed_bumps() -> Draw:
     """y ~ N(h(h(x)), 0.01) (a variance) at x ~ U(-2, 2): 50 training rows, then 500 test rows.
 
-    Source: cutajar2017, section on the comparison with MCMC; the law of x is not stated there.
-    """
+    Source: cutajar2017, section on the comparison with MCMC; the distribution of x is not stated there."""
     rng = stream()
     x = rng.uniform(-2.0, 2.0, size=(550, 1))
     y = bump(bump(x[:, 0])) + 0.1 * rng.standard_normal(550)
@@ -46,9 +45,9 @@ GENERATORS: dict[str, Callable[[], Draw]] = {
 
 
 def draw(item: str) -> Draw:
-    """Inputs `[N, D]`, targets `[N]` or, with what they were drawn from behind them, `[N, P]`, and names of the inputs.
+    """Inputs `[N, D]`, targets `[N]` (or `[N, P]`, followed by what they were drawn from), and names of the inputs.
 
-    UserError for a name that is not in `GENERATORS`."""
+    Raises UserError for an unknown name."""
     if item not in GENERATORS:
         raise unknown("simulated data set", item, list(GENERATORS), "gpbench.data.simulated.generators")
     x, y, names = GENERATORS[item]()

@@ -2,17 +2,17 @@
 
     x ~ U[0, 1]^d,  f ~ N(0, K),  K_ij = v exp(-1/2 sum_r (x_ir - x_jr)^2 / l_r^2) + 1e-6 v [i = j],  y_i ~ p(. | f_i)
 
-filippone2013: v = e^2, log l_r ~ U[-3, -1] each, and four likelihoods that share x, l and f:
+filippone2013: v = e^2, log l_r ~ U[-3, -1], and four likelihoods that share x, l and f:
     lrg  y ~ Bernoulli(1 / (1 + e^-f))
     lcx  y ~ Poisson(e^f)
     vlt  y ~ N(0, e^2f)
     ord  y = s where b_s < f + 0.5 z <= b_s+1, z ~ N(0, 1), s = 0..4, b_s = e Phi^-1(s / 5)
     The categories, thresholds and noise of ord are not stated there.
 filippone2014: l_r = 0.35 sqrt(d / 2), v = 2.08, y ~ Bernoulli(Phi(f)), the first n/2 rows of each class among 4 n.
-    Classes are balanced there by a selection that is not described, and parameters are stated for d = 2 alone. A draw
-    with too few rows of a class is drawn again.
+    The paper does not describe how classes are balanced, and states parameters for d = 2 only. A draw with too few
+    rows of a class is repeated.
 
-A data set is `BLOCKS` independent draws of n rows one after the other.
+A data set consists of `BLOCKS` independent draws of n rows, one after the other.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CATEGORIES, ORDINAL_NOISE = 5, 0.5
 LOG_VARIANCE_2013 = 2.0
 LOG_VARIANCE_2014 = round(math.log(2.08), DIGITS)
 POOL = 4
-"""rows drawn for each that is kept, where classes are balanced"""
+"""rows drawn per row that is kept, if classes are balanced"""
 
 Draw = tuple[np.ndarray, np.ndarray, list[str]]
 
@@ -43,7 +43,7 @@ def covariance(x: np.ndarray, log_lengthscales: np.ndarray, log_variance: float)
         distances += (column[:, None] - column) ** 2 * exp(-2 * log_lengthscale)
     correlation = exp(-0.5 * distances)
     correlation[np.diag_indices(len(x))] += JITTER
-    return exp(np.float64(log_variance)) * correlation
+    return exp(np.array(log_variance)) * correlation
 
 
 def latents(
@@ -69,7 +69,7 @@ def volatility(rng: np.random.Generator, f: np.ndarray) -> np.ndarray:
 
 def ordinal(rng: np.random.Generator, f: np.ndarray) -> np.ndarray:
     inner = [NormalDist().inv_cdf(s / CATEGORIES) for s in range(1, CATEGORIES)]
-    thresholds = exp(np.float64(LOG_VARIANCE_2013 / 2)) * np.array(inner)
+    thresholds = exp(np.array(LOG_VARIANCE_2013 / 2)) * np.array(inner)
     return np.searchsorted(thresholds, f + ORDINAL_NOISE * rng.standard_normal(len(f)))
 
 

@@ -1,10 +1,10 @@
-"""Stand-ins for the private scans of filippone2012: 62 subjects of four classes, seen by several sources.
+"""Simulated substitutes for the private scans of filippone2012: 62 subjects of four classes, several sources each.
 
     u_i = 1.5 m_c + e_i,   x_is = a_s W_s u_i + 4 e_is,   each x_is divided by its Euclidean norm
 
-c the class of subject i; m_c the vertices of a regular tetrahedron and u_i `[3]` the signal that all sources share;
-W_s `[40, 3]`, e_i, e_is standard normal; a_s how strong the signal is in source s, 0 in one that is noise alone.
-Subjects and class sizes are those of the paper, all else is not: no score of it can be compared with a printed one.
+c is the class of subject i; m_c are the vertices of a regular tetrahedron, u_i `[3]` the signal that all sources share;
+W_s `[40, 3]`, e_i, e_is are standard normal; a_s is the strength of the signal in source s, 0 for pure noise. Only the
+numbers of subjects per class are those of the paper, so that scores cannot be compared with printed ones.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import numpy as np
 from gpbench.data.simulated.reproducible import stream
 
 CLASSES = {"MSA": 18, "PSP": 16, "IPD": 14, "control": 14}
-"""class -> subjects"""
+"""class -> number of subjects"""
 FEATURES = 40
-"""of each source"""
+"""number of features of each source"""
 TETRAHEDRON = np.array([[1, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1]]) / np.sqrt(3.0)
 SEPARATION, NOISE = 1.5, 4.0
 MODALITIES = {"GM": 1.0, "WM": 1.0, "T2": 0.0, "FA": 1.0, "MD": 1.0}
@@ -28,7 +28,7 @@ REGIONS = {
     "putamen": 0.5,
     "other": 0.5,
 }
-"""source -> strength of the signal; T2 is what SimpleMKL leaves out in the paper, occipital its control region"""
+"""source -> strength of the signal; in the paper SimpleMKL drops T2, and occipital is the control region"""
 
 
 def subjects(strengths: dict[str, float]) -> tuple[np.ndarray, np.ndarray, list[str]]:
@@ -41,9 +41,9 @@ def subjects(strengths: dict[str, float]) -> tuple[np.ndarray, np.ndarray, list[
 
 
 def _source(rng: np.random.Generator, signal: np.ndarray, strength: float) -> np.ndarray:
-    """What one source shows of every subject `[62, 40]`, of norm 1."""
+    """Features of one source for all subjects `[62, 40]`; rows have norm 1."""
     weights = rng.standard_normal((FEATURES, signal.shape[1]))
     noise = NOISE * rng.standard_normal((len(signal), FEATURES))
-    # sums of a few products in a fixed order, where a matrix product's order is the library's
-    shown = strength * sum(own[:, None] * weight for own, weight in zip(signal.T, weights.T, strict=True)) + noise
-    return shown / np.sqrt(sum(column**2 for column in shown.T))[:, None]
+    # sums of products in a fixed order, since that of a matrix product depends on the library
+    x = strength * sum(column[:, None] * weight for column, weight in zip(signal.T, weights.T, strict=True)) + noise
+    return x / np.sqrt(sum(column**2 for column in x.T))[:, None]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpbench.config.schema import Dataset
 from gpbench.data.raw import fetch
-from gpbench.data.summary import columns, statistics
+from gpbench.data.summary import Statistics, columns, statistics
 from gpbench.data.table import Table
 from gpbench.places import Places
 from gpbench.report.export import citations
@@ -77,8 +77,8 @@ def contents(table: Table, dataset: Dataset) -> list[str]:
     """Statistics of a prepared table, and a line a column (of images: one for all pixels)."""
     figures = statistics(table, dataset)
     lines = [
-        line("repeated", f"{figures['duplicate_rows']:,} rows; {figures['duplicate_inputs']:,} by their inputs alone"),
-        line("constant", _several(figures["constant_inputs"], 8) or "no input"),
+        line("repeated", f"{figures.duplicate_rows:,} rows; {figures.duplicate_inputs:,} by their inputs alone"),
+        line("constant", _several(figures.constant_inputs, 8) or "no input"),
     ]
     if dataset.classes:
         lines.append(line("class sizes", _class_sizes(dataset, figures)))
@@ -91,7 +91,7 @@ def contents(table: Table, dataset: Dataset) -> list[str]:
     return [*lines, *(f"  {text}" for text in _aligned([head, *rows], right=(1, 2, 3, 4, 5)))]
 
 
-def overview(found: list[tuple[Dataset, dict[str, Any]]]) -> render.Table:
+def overview(found: list[tuple[Dataset, Statistics]]) -> render.Table:
     """The statistics of several data sets as one table, a row each."""
     import pandas as pd
 
@@ -99,7 +99,7 @@ def overview(found: list[tuple[Dataset, dict[str, Any]]]) -> render.Table:
 
     data = pd.DataFrame([_row(dataset, figures) for dataset, figures in found])
     shown = data.drop(columns="md5").assign(
-        constant_inputs=[_several(figures["constant_inputs"], 3) for _, figures in found],
+        constant_inputs=[_several(figures.constant_inputs, 3) for _, figures in found],
     )
     note = "sd: population standard deviation. A duplicate repeats an earlier row. train_rows: official split."
     return Table(data, shown, "Statistics of the prepared data sets", note)
@@ -110,25 +110,25 @@ def line(name: str, text: str) -> str:
     return f"  {name:<11}  {text}"
 
 
-def _row(dataset: Dataset, figures: dict[str, Any]) -> dict[str, Any]:
+def _row(dataset: Dataset, figures: Statistics) -> dict[str, Any]:
     spread = {
         # of images the targets are pixels, too many to be listed
         key: "" if dataset.images else "; ".join(f"{x:.6g}" for x in values)
-        for key, values in figures.items()
+        for key, values in vars(figures).items()
         if key.startswith("target_")
     }
     return {
         "name": dataset.name,
         "title": dataset.title,
         "task": dataset.task,
-        "rows": figures["rows"],
-        "inputs": figures["inputs"],
-        "targets": figures["targets"],
+        "rows": figures.rows,
+        "inputs": figures.inputs,
+        "targets": figures.targets,
         "classes": _class_sizes(dataset, figures),
         **spread,
-        "duplicate_rows": figures["duplicate_rows"],
-        "duplicate_inputs": figures["duplicate_inputs"],
-        "constant_inputs": " ".join(figures["constant_inputs"]),
+        "duplicate_rows": figures.duplicate_rows,
+        "duplicate_inputs": figures.duplicate_inputs,
+        "constant_inputs": " ".join(figures.constant_inputs),
         "train_rows": dataset.train_rows or "",
         "md5": dataset.md5,
         "licence": dataset.licence,
@@ -145,15 +145,15 @@ def _state(dataset: Dataset, where: Places) -> str:
 def _megabytes(dataset: Dataset, where: Places) -> str:
     """Size of its raw files, where all sizes are known."""
     documented = {item: one.size for item, one in dataset.source.unpinned.items()}
-    known = documented | {item: one.get("size") for item, one in fetch.pins(where).items()}
+    known = documented | {item: pin.size for item, pin in fetch.pins(where).items()}
     sizes = [known.get(item) for item in dataset.source.files]
     return f"{sum(sizes) / 1e6:.3f}" if sizes and all(sizes) else "-"
 
 
 def _file(item: str, dataset: Dataset, where: Places) -> list[str]:
     """A raw file with its size, state, sums, licence and sources."""
-    pin, documented = fetch.pins(where).get(item), dataset.source.unpinned.get(item)
-    about = pin | pin.get("meta", {}) if pin else vars(documented) if documented else {}
+    known = fetch.pins(where).get(item) or dataset.source.unpinned.get(item)
+    about = vars(known) if known else {}
     size = f"{about['size']:,} bytes" if about.get("size") else "size not known"
     more = [f"{key} {about[key]}" for key in ("md5", "sha256", "licence") if about.get(key)]
     texts = [f"{item}, {size}, {fetch.state(item, where)}", *more, *(about.get("urls") or [])]
@@ -175,8 +175,8 @@ def _with_units(dataset: Dataset, names: list[str]) -> str:
     return ", ".join(f"{name} [{dataset.units[name]}]" if name in dataset.units else name for name in names)
 
 
-def _class_sizes(dataset: Dataset, figures: dict[str, Any]) -> str:
-    return "; ".join(f"{name}: {n}" for name, n in zip(dataset.classes, figures["class_counts"], strict=True))
+def _class_sizes(dataset: Dataset, figures: Statistics) -> str:
+    return "; ".join(f"{name}: {n}" for name, n in zip(dataset.classes, figures.class_counts, strict=True))
 
 
 def _several(names: list[str], most: int) -> str:

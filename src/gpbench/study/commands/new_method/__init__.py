@@ -12,8 +12,6 @@ from gpbench.errors import UserError
 from gpbench.places import Places, write_aside
 
 CONFIGURATION = """# {label}: one line on what it is (citation)
-defaults: [_defaults, _self_]
-name: {name}
 label: {label}
 module: {module}
 reference: mackay1992  # the key of your source in conf/references.bib

@@ -1,0 +1,46 @@
+"""Overrides in Hydra's grammar: splitting a string of them, and applying them to an item."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from gpbench.config.validate import Content
+from gpbench.errors import UserError
+
+
+def split_override(text: str) -> tuple[str, str]:
+    """`key=value` -> (key, value)."""
+    key, sign, value = text.partition("=")
+    if not sign or not key.strip() or not value.strip():
+        raise UserError(f"override {text!r} is not of the form key=value")
+    return key.strip(), value.strip()
+
+
+def split_overrides(text: str) -> list[tuple[str, str]]:
+    """The overrides in a string, split as a shell would."""
+    try:
+        return [split_override(word) for word in shlex.split(text)]
+    except ValueError as error:
+        raise UserError(f"overrides {text!r}: {error}") from error
+
+
+def apply(content: Content, group: str, overrides: tuple[str, ...], where: str) -> Content:
+    """The content of an item after Hydra applied the overrides and resolved the interpolations."""
+    from hydra import compose, initialize
+    from hydra.core.config_store import ConfigStore
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    ConfigStore.instance().store(name="gpbench_item", node={group: content})
+    GlobalHydra.instance().clear()
+    try:
+        with initialize(config_path=None, version_base="1.3"):
+            composed = compose("gpbench_item", overrides=[f"++{group}.{override}" for override in overrides])
+        resolved: Any = OmegaConf.to_container(composed[group], resolve=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        reason = str(error.__cause__ or error).strip().splitlines()[0]
+        raise UserError(f"{where} with {list(overrides) or 'no overrides'}: {reason}") from error
+    return resolved

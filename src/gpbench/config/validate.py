@@ -1,0 +1,45 @@
+"""Plain mappings become instances of the schemas' dataclasses, or one-line errors."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any, get_args, get_origin, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from gpbench.errors import UserError, unknown
+
+Content = dict[str, Any]
+"""keys and values of a configuration file, before validation"""
+
+
+def check(cls: type, content: Content, where: str) -> Any:
+    """An instance of the dataclass `cls`; UserError for unknown keys, wrong types and values out of range."""
+    _check_keys(cls, content, where)
+    try:
+        return _adapter(cls).validate_python(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        given = "" if first["type"] == "missing" else f" (given: {first['input']!r})"
+        raise UserError(f"{where}: {key}: {first['msg']}{given}") from error
+
+
+@functools.cache
+def _adapter(cls: type) -> TypeAdapter:
+    return TypeAdapter(cls)
+
+
+def _check_keys(cls: type, content: Content, where: str) -> None:
+    """Refuse unknown keys here and in nested dataclasses, where pydantic would ignore them."""
+    hints = get_type_hints(cls)
+    for key, value in content.items():
+        if key not in hints:
+            raise unknown("key", key, hints, where)
+        nested, parts = hints[key], [value]
+        if get_origin(nested) is dict and isinstance(value, dict):
+            nested, parts = get_args(nested)[1], list(value.values())
+        for part in parts:
+            if isinstance(nested, type) and dataclasses.is_dataclass(nested) and isinstance(part, dict):
+                _check_keys(nested, part, f"{where}: {key}")
