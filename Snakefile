@@ -13,8 +13,8 @@ from snakemake.exceptions import WorkflowError
 
 from gpbench import places
 from gpbench.errors import UserError, unknown
-from gpbench import report as reporting
-from gpbench.report import items
+from gpbench.report import registry
+from gpbench.report.papers import items
 from gpbench.study import collect, graph
 
 PY = shlex.quote(sys.executable)
@@ -37,7 +37,7 @@ try:
         os.environ["GPBENCH_RUN"] = GRAPH.name  # jobs inherit it
     else:
         GRAPH = graph.read(WHERE, os.environ["GPBENCH_RUN"])
-    FIGURE_NAMES, TABLE_NAMES = (reporting.names(GRAPH.study, kind) for kind in ("figures", "tables"))
+    FIGURE_NAMES, TABLE_NAMES = (registry.names(GRAPH.study, kind) for kind in ("figures", "tables"))
 except UserError as error:
     raise WorkflowError(str(error))
 

@@ -91,7 +91,10 @@ def _report_code() -> str:
     folder = source_path("gpbench.report").parent
     kinds = (".html", ".css", ".js", ".mplstyle")
     assets = {p.name: identity.digest(p.read_text()) for p in sorted(folder.rglob("*")) if p.suffix in kinds}
-    return identity.canonical(identity.code("gpbench.report.__main__") | assets)
+    # all modules: the registry names those of figures and tables by text, which no import shows
+    paths = [path.relative_to(folder.parent) for path in sorted(folder.rglob("*.py")) if path.stem != "__init__"]
+    modules = [".".join(("gpbench", *path.with_suffix("").parts)) for path in paths]
+    return identity.canonical(identity.code(*modules) | assets)
 
 
 def _workers(group: dict[str, Any]) -> int:
