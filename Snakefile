@@ -13,7 +13,7 @@ from snakemake.exceptions import WorkflowError
 
 from gpbench import places
 from gpbench.errors import UserError, unknown
-from gpbench import report as reporting
+from gpbench.report import registry
 from gpbench.report.papers import items
 from gpbench.study.commands import snakemake_graph as graph
 
@@ -42,7 +42,7 @@ try:
     else:
         GRAPH = graph.read(WHERE, os.environ.get("GPBENCH_RUN"))
     STUDY = asdict(GRAPH.study)
-    FIGURE_NAMES, TABLE_NAMES = (reporting.names(STUDY, kind) for kind in ("figures", "tables"))
+    FIGURE_NAMES, TABLE_NAMES = (registry.names(STUDY, kind) for kind in ("figures", "tables"))
 except UserError as error:
     raise WorkflowError(str(error))
 

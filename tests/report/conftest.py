@@ -28,3 +28,13 @@ def small(tmp_path_factory):
 def asked(tmp_path_factory):
     """Eight methods of which most are variants, two data sets, with bounds, functions of layers and staleness."""
     return build_asked(tmp_path_factory.mktemp("asked") / "asked")
+
+
+@pytest.fixture(scope="session")
+def small_view(small):
+    return View(small)
+
+
+@pytest.fixture(scope="session")
+def asked_view(asked):
+    return View(asked)

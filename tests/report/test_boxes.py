@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from synthetic_study import build
 
-from gpbench.report.figures import FIGURES
+from gpbench.report.figures import draw
 from gpbench.report.scorecard.one_run import scorecard
 from gpbench.report.view import View
 
@@ -42,7 +42,7 @@ def view(tmp_path_factory):
 
 
 def test_boxes_hold_the_splits_of_methods_that_are_not_skipped(view):
-    boston, yacht = FIGURES["boxes"].draw(view).axes
+    boston, yacht = draw(view, "boxes").axes
     assert [label.get_text() for label in boston.get_xticklabels()] == [view.labels[name] for name in METHODS]
     assert [label.get_text() for label in yacht.get_xticklabels()] == [view.labels[name] for name in METHODS[:2]]
     box = boston.get_lines()[0].get_ydata()
@@ -52,7 +52,7 @@ def test_boxes_hold_the_splits_of_methods_that_are_not_skipped(view):
 
 
 def test_a_published_mean_is_marked_above_its_method(view):
-    boston, yacht = FIGURES["boxes"].draw(view).axes
+    boston, yacht = draw(view, "boxes").axes
     marked = [tuple(line.get_xydata()[0]) for line in boston.get_lines() if line.get_marker() == "D"]
     assert marked == [(2, 2.5)]
     assert not [line for line in yacht.get_lines() if line.get_marker() == "D"]

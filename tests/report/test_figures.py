@@ -5,14 +5,15 @@ from matplotlib.collections import LineCollection
 from synthetic_study import METHODS, build, build_asked
 
 from gpbench.errors import UserError
-from gpbench.report import FIGURE_NAMES, MORE_FIGURES
-from gpbench.report.figures import FIGURES, write_figure
+from gpbench.report.figures import draw, write_figure
 from gpbench.report.figures.canvas import looks
-from gpbench.report.figures.curves import QUOTED
+from gpbench.report.figures.published import QUOTED
+from gpbench.report.registry import FIGURES
 from gpbench.report.scorecard.one_run import scorecard
 from gpbench.report.view import View
 
-EVERY = (*FIGURE_NAMES, *MORE_FIGURES)
+PROBED = ("features", "bounds", "layers", "workers", "num_inducing", "depth", "p_values")
+"""Figures that need the variants and probes of the study `asked`."""
 
 
 def texts(figure):
@@ -20,55 +21,73 @@ def texts(figure):
     return " | ".join(item.get_text() for item in figure.findobj(lambda artist: hasattr(artist, "get_text")))
 
 
-def test_names_are_those_the_workflow_lists():
-    assert tuple(FIGURES) == EVERY
+@pytest.fixture(scope="module")
+def failed(tmp_path_factory):
+    """A study of which no fit is finished."""
+    folder = tmp_path_factory.mktemp("failed") / "s"
+    return View(build(folder, ["svgp", "constant"], ["boston"], 1, lambda *_: ("failed", "no memory")))
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.fixture(scope="module")
+def failed_asked(tmp_path_factory):
+    """The study `asked`, of which no fit is finished."""
+    return View(build_asked(tmp_path_factory.mktemp("failed_asked") / "s", lambda *_: ("failed", "no memory")))
+
+
+@pytest.fixture(scope="module", params=["banana", "boston"])
+def single(request, tmp_path_factory):
+    """One method, one data set, one split."""
+    return View(build(tmp_path_factory.mktemp("single") / "s", ["svgp"], [request.param], 1))
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_figure_is_written_without_a_date(small_view, asked_view, tmp_path, name):
+    (path,) = write_figure(asked_view if name in PROBED else small_view, name, tmp_path, kinds=("pdf",))
+    assert path == tmp_path / f"{name}.pdf"
+    assert path.read_bytes().startswith(b"%PDF")
+    assert b"CreationDate" not in path.read_bytes()
+    assert list(tmp_path.iterdir()) == [path], "no temporary file is left"
+
+
+@pytest.mark.parametrize("name", ["cost", "pit", "critical_difference", "layers", "boxes"])
 def test_files_are_the_same_byte_for_byte(small, asked, tmp_path, name):
-    folder = asked if name in MORE_FIGURES else small
-    first = write_figure(View(folder), name, tmp_path / "a")
-    second = write_figure(View(folder), name, tmp_path / "b")
+    """Lines and bars, stairs, annotations, line collections, boxes; `test_pictures` and `test_posteriors` have maps."""
+    study = asked if name in PROBED else small
+    first, second = (write_figure(View(study), name, tmp_path / folder) for folder in "ab")
     assert [path.name for path in first] == [f"{name}.pdf", f"{name}.png"]
     for a, b in zip(first, second, strict=True):
         assert a.read_bytes() == b.read_bytes()
-        assert a.read_bytes()[:4] in (b"%PDF", b"\x89PNG")
-    assert b"CreationDate" not in first[0].read_bytes()
-    assert len(list((tmp_path / "a").iterdir())) == 2, "no temporary file is left"
+    assert first[1].read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("name", ["convergence", "log_density", "calibration", "pit", "cost"])
 def test_every_data_set_and_method_is_named(view, name):
-    shown = texts(FIGURES[name].draw(view)).replace("\n", " ")
+    shown = texts(draw(view, name)).replace("\n", " ")
     assert "boston" in shown
     for label in (view.labels[method] for method in METHODS):
         assert label in shown
 
 
 def test_absent_fits_are_said_in_the_figure(view):
-    shown = texts(FIGURES["log_density"].draw(view))
+    shown = texts(draw(view, "log_density"))
     assert "skipped: regression only" in shown
     assert "4/5" in shown
 
 
 def test_critical_difference_prints_whether_the_data_sets_suffice(view):
-    shown = texts(FIGURES["critical_difference"].draw(view)).replace("\n", " ")
+    shown = texts(draw(view, "critical_difference")).replace("\n", " ")
     assert "5 cannot suffice, whatever the scores" in shown
     assert "Left out as incomplete: boston, yacht (7/8); DSVI (2 layers), Gradient boosting (6/7)" in shown
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_nothing_finished_draws_a_panel_that_says_so(tmp_path, name):
-    folder = build(tmp_path / "s", ["svgp", "constant"], ["boston"], 1, lambda *_: ("failed", "no memory"))
-    figure = FIGURES[name].draw(View(folder))
-    assert any(word in texts(figure) for word in ("No ", "missing"))
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_study_without_a_finished_fit_has_a_figure_that_says_so(failed, name):
+    assert any(word in texts(draw(failed, name)) for word in ("No ", "missing"))
 
 
-@pytest.mark.parametrize("name", EVERY)
-@pytest.mark.parametrize("datasets", [["banana"], ["boston"]])
-def test_one_method_one_data_set_one_split(tmp_path, name, datasets):
-    folder = build(tmp_path / "s", ["svgp"], datasets, 1)
-    assert FIGURES[name].draw(View(folder)).axes
+@pytest.mark.parametrize("name", FIGURES)
+def test_one_method_one_data_set_one_split(single, name):
+    assert draw(single, name).axes
 
 
 def test_methods_differ_in_more_than_colour(view):
@@ -82,50 +101,47 @@ def test_an_unknown_figure_names_the_nearest(view, tmp_path):
         write_figure(view, "costs", tmp_path)
 
 
-@pytest.mark.parametrize("name", MORE_FIGURES)
-def test_a_study_that_asked_and_finished_nothing_says_so(tmp_path, name):
-    folder = build_asked(tmp_path / "s", lambda *_: ("failed", "no memory"))
-    assert "No " in texts(FIGURES[name].draw(View(folder)))
+@pytest.mark.parametrize("name", PROBED)
+def test_a_probed_study_without_a_finished_fit_says_so(failed_asked, name):
+    assert "No " in texts(draw(failed_asked, name))
 
 
 @pytest.mark.parametrize("name", ["error_over_time", "features", "bounds", "workers"])
 def test_unfinished_cells_leave_gaps_that_are_named(tmp_path, name):
     lost = ("svgp", "dgp_rff")
     folder = build_asked(tmp_path / "s", lambda method, *_: ("failed", "no") if method in lost else ("done", ""))
-    shown = texts(FIGURES[name].draw(View(folder)))
+    shown = texts(draw(View(folder), name))
     said = {"features": "1 of 4 not complete", "workers": "1 of 3 not complete", "bounds": "no finished fit"}
     assert said.get(name, "boston") in shown
 
 
-def test_error_over_time_has_a_column_for_each_data_set(asked):
-    axes = FIGURES["error_over_time"].draw(View(asked)).axes
+def test_error_over_time_has_a_column_for_each_data_set(asked_view):
+    axes = draw(asked_view, "error_over_time").axes
     assert [axis.get_title("left") for axis in axes[:2]] == ["boston", "banana"]
     assert [axis.get_ylabel() for axis in axes] == ["test RMSE", "test error rate", "test MNLL", ""]
 
 
-def test_feature_lines_hold_the_means_over_splits(asked):
-    view = View(asked)
-    axis = FIGURES["features"].draw(view).axes[0]
+def test_feature_lines_hold_the_means_over_splits(asked_view):
+    axis = draw(asked_view, "features").axes[0]
     fixed = axis.containers[0].lines[0]
-    means = view.per_split("rmse", "boston")[["svgp", "dsvi"]].mean()
+    means = asked_view.per_split("rmse", "boston")[["svgp", "dsvi"]].mean()
     np.testing.assert_allclose(fixed.get_ydata(orig=False), means, rtol=1e-12)
     np.testing.assert_allclose(fixed.get_xdata(orig=False), [10, 100], rtol=0.03)
 
 
-def test_bounds_are_compared_with_the_order_of_the_scores(asked):
+def test_bounds_are_compared_with_the_order_of_the_scores(asked_view):
     """Bounds of this study follow the quality that its scores are drawn from, but for close neighbours."""
-    figure = FIGURES["bounds"].draw(View(asked))
+    figure = draw(asked_view, "bounds")
     said = figure.axes[1].get_title("right")
     assert float(said.rsplit(" ", 1)[1]) > 0.6
     assert texts(figure).count("no bound") == 2, "the constant method, on both data sets"
 
 
-def test_layers_show_both_signs_of_a_sampler_and_one_of_a_variational_method(asked):
-    view = View(asked)
-    axes = np.reshape(FIGURES["layers"].draw(view).axes, (2, -1))
+def test_layers_show_both_signs_of_a_sampler_and_one_of_a_variational_method(asked_view):
+    axes = np.reshape(draw(asked_view, "layers").axes, (2, -1))
     titles = [axis.get_title("left") for axis in axes[0]]
     for method, lines, colours in (("svgp", 50, 1), ("bsgp_2", 100, 2)):
-        column = axes[:, titles.index(f"boston\n{view.labels[method]}")]
+        column = axes[:, titles.index(f"boston\n{asked_view.labels[method]}")]
         for axis in column:
             (drawn,) = [part for part in axis.collections if isinstance(part, LineCollection)]
             assert len(drawn.get_segments()) == lines
@@ -136,13 +152,12 @@ def test_layers_show_both_signs_of_a_sampler_and_one_of_a_variational_method(ask
 
 def test_a_method_that_failed_keeps_its_column_of_layers(tmp_path):
     folder = build_asked(tmp_path / "s", lambda method, *_: ("failed", "no") if method == "svgp" else ("done", ""))
-    assert "no finished fit" in texts(FIGURES["layers"].draw(View(folder)))
+    assert "no finished fit" in texts(draw(View(folder), "layers"))
 
 
-def test_one_process_is_a_dashed_line_beside_the_schemes(asked):
-    view = View(asked)
-    _, error, staleness, bottom, *_ = FIGURES["workers"].draw(view).axes
-    alone = view.per_split("rmse", "boston").mean()
+def test_one_process_is_a_dashed_line_beside_the_schemes(asked_view):
+    _, error, staleness, bottom, *_ = draw(asked_view, "workers").axes
+    alone = asked_view.per_split("rmse", "boston").mean()
     dashed = [line.get_ydata()[0] for line in error.lines if line.get_color() == "#555555"]
     assert dashed == [alone[method] for method in METHODS if method not in ("dgp_rff", "exact_gp", "boosting")]
     assert list(staleness.containers[0].lines[0].get_ydata(orig=False)) == [0.9, 8.5]
@@ -171,7 +186,7 @@ def compared(tmp_path):
 
 
 def test_models_stand_beside_published_numbers_and_quoted_work(compared):
-    boston, yacht = FIGURES["loglik_by_model"].draw(compared).axes
+    boston, yacht = draw(compared, "loglik_by_model").axes
     means = -compared.per_split("mnll", "boston").mean()
     heights = [bar.lines[0].get_ydata()[0] for bar in boston.containers]
     assert heights == [*means, -2.5, -2.6], "ours in the study's order, theirs, and the quoted; not what has no place"
@@ -182,21 +197,21 @@ def test_models_stand_beside_published_numbers_and_quoted_work(compared):
 
 
 def test_bars_are_population_standard_deviations(compared):
-    boston = FIGURES["loglik_by_model"].draw(compared).axes[0]
+    boston = draw(compared, "loglik_by_model").axes[0]
     reach = [np.ptp(bar.lines[2][0].get_segments()[0][:, 1]) / 2 for bar in boston.containers]
     ours = compared.per_split("mnll", "boston").std(ddof=0)
     np.testing.assert_allclose(reach, [*ours, 0.2, 0.2], rtol=1e-9)
 
 
 def test_a_family_shares_its_colour_and_isotropic_kernels_are_half_filled(compared):
-    bars = [bar.lines[0] for bar in FIGURES["error_by_model"].draw(compared).axes[0].containers]
+    bars = [bar.lines[0] for bar in draw(compared, "error_by_model").axes[0].containers]
     assert [bar.get_color() for bar in bars] == ["#000000", "#C00000", "#C00000"]
     assert [bar.get_marker() for bar in bars] == ["o", "^", "^"]
     assert [bar.get_fillstyle() for bar in bars] == ["full", "full", "left"]
 
 
 def test_a_published_number_is_marked_where_the_curves_end(compared):
-    right = FIGURES["convergence"].draw(compared).axes[1]
+    right = draw(compared, "convergence").axes[1]
     (mark,) = [line for line in right.get_lines() if line.get_marker() == "<"]
     assert mark.get_ydata() == [2.5]
     assert right.get_ylim()[0] <= 2.5 <= right.get_ylim()[1]
@@ -209,7 +224,7 @@ def test_reliability_takes_every_class_into_account(tmp_path):
     y = np.repeat([0, 1, 2], [100, 300, 600])
     points = pd.DataFrame(stated, columns=["p0", "p1", "p2"]).assign(fit_id="svgp-digits-0", y=y)
     points.assign(p3=np.nan).to_parquet(folder / "points.parquet")
-    (axis,) = FIGURES["reliability"].draw(View(folder)).axes
+    (axis,) = draw(View(folder), "reliability").axes
     curve = axis.get_lines()[0]
     np.testing.assert_allclose(curve.get_xdata(), [0.1, 0.3, 0.6], rtol=1e-9)
     np.testing.assert_allclose(curve.get_ydata(), [0.1, 0.3, 0.6], rtol=1e-9)

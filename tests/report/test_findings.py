@@ -10,8 +10,9 @@ from synthetic_study import build
 
 from gpbench.errors import UserError
 from gpbench.evaluation.practical import ROPES, correlated_t_posterior, signed_rank_posterior
-from gpbench.report.figures import FIGURES
+from gpbench.report.figures import draw
 from gpbench.report.figures.profiles import prices
+from gpbench.report.registry import TABLES
 from gpbench.report.significance.comparisons import (
     COMPARISONS,
     compare,
@@ -22,7 +23,6 @@ from gpbench.report.significance.comparisons import (
     write_statistics,
 )
 from gpbench.report.significance.findings import left_out, sentences
-from gpbench.report.tables.standard import TABLES
 from gpbench.report.view import View
 
 FIELDS = ("a_better", "equal", "b_better")
@@ -90,7 +90,7 @@ def test_practical_differences_over_data_sets_have_every_pair(view):
 
 
 def test_the_table_sets_the_first_in_rank_against_all_others(view):
-    table = TABLES["bayes"](view)
+    table = TABLES["bayes"].function(view)
     data = table.data.query("comparison == 'regression_rmse'").set_index("b")
     heading = f"Regression, RMSE (4 data sets): {view.labels[data['a'].iloc[0]]} against it"
     shown = table.shown.set_index("method")[heading]
@@ -122,7 +122,7 @@ def test_a_sentence_says_what_is_undecided(view):
 
 def test_curves_reach_the_share_of_data_sets_within_a_distance(view):
     losses, _ = complete_losses(view, SPEC["regression_mnll"])
-    axis = FIGURES["performance_profile"].draw(view).axes[0]
+    axis = draw(view, "performance_profile").axes[0]
     curves = {line.get_label().split("%  ")[1]: line for line in axis.get_lines() if "%" in line.get_label()}
     assert set(curves) == {view.labels[method] for method in losses.columns}
     for method in losses.columns:
@@ -141,7 +141,7 @@ def test_the_front_is_priced_by_the_geometric_mean(view):
     means = seconds.groupby("dataset")["seconds_train"].mean()
     assert found.loc["svgp", "seconds"] == pytest.approx(np.prod(means) ** (1 / 3))
     assert found.loc["svgp", "excess"] == pytest.approx((losses["svgp"] - losses.min(axis=1)).mean())
-    axis = FIGURES["pareto"].draw(view).axes[1]
+    axis = draw(view, "pareto").axes[1]
     named = {text.get_text() for text in axis.texts}
     assert {"Constant", view.labels[found["excess"].idxmin()], "left out: 2 methods"} <= named
 
@@ -151,5 +151,5 @@ def test_committed_records_are_enough(small, tmp_path, name):
     study = json.loads((small / "study.json").read_text())
     (tmp_path / "study.json").write_text(json.dumps(study))
     pd.read_parquet(small / "scores.parquet").to_csv(tmp_path / "scores.csv", index=False)
-    shown = [axis.get_title("left") for axis in FIGURES[name].draw(View(tmp_path)).axes]
+    shown = [axis.get_title("left") for axis in draw(View(tmp_path), name).axes]
     assert "Regression, MNLL (1 data set)" in shown

@@ -11,9 +11,9 @@ import pytest
 from gpbench import config
 from gpbench.errors import UserError
 from gpbench.places import Places
-from gpbench.report import names
 from gpbench.report.papers import items, listing
 from gpbench.report.papers.reproduced import provenance, write_item
+from gpbench.report.registry import names
 from gpbench.report.view import View
 from gpbench.study.planning.plan import run_name
 from projects import REPOSITORY

@@ -7,11 +7,12 @@ import pandas as pd
 import pytest
 from synthetic_study import CHAINS, build
 
-from gpbench.report.figures import FIGURES
+from gpbench.report.figures import draw
 from gpbench.report.page.page import render
+from gpbench.report.registry import TABLES
 from gpbench.report.scorecard.one_run import COLUMNS, scorecard
 from gpbench.report.significance.comparisons import differences_to_best
-from gpbench.report.tables.standard import TABLES, write_table
+from gpbench.report.tables.standard import write_table
 from gpbench.report.view import UNMIXED, View
 
 SPLITS, FAILING = 3, (1, 2)
@@ -66,7 +67,7 @@ def view(folder):
 
 
 def test_the_mean_is_printed_with_the_number_of_splits_that_fail(view):
-    shown = TABLES["regression_mnll"](view).shown.set_index("method")["boston"]
+    shown = TABLES["regression_mnll"].function(view).shown.set_index("method")["boston"]
     cell = view.cells("mnll").set_index(["method", "dataset"]).loc["bsgp_2", "boston"]
     assert shown["BSGP (2 layers)"].endswith("(3) ✗ 2 of 3 not converged")
     assert float(shown["BSGP (2 layers)"].split()[0]) == pytest.approx(cell["mean"], abs=0.01)
@@ -77,18 +78,18 @@ def test_a_failing_cell_is_neither_best_nor_ranked_nor_compared(view):
     """It has the lowest mean of this study, and would be bold."""
     means = view.cells("mnll", "regression").set_index("method")["mean"]
     assert means.idxmin() == "bsgp_2"
-    assert TABLES["regression_mnll"](view).data.query("best")["method"].tolist() == ["bsgp_1"]
+    assert TABLES["regression_mnll"].function(view).data.query("best")["method"].tolist() == ["bsgp_1"]
     assert "bsgp_2" not in differences_to_best(view, "mnll", "boston")["method"].tolist()
     assert "bsgp_2" in differences_to_best(view, "mnll", "banana")["method"].tolist()
-    ranks = TABLES["ranks"](view).data
+    ranks = TABLES["ranks"].function(view).data
     assert "bsgp_2" not in ranks[ranks["comparison"] == "regression_mnll"]["method"].tolist()
 
 
 def test_status_counts_them_and_unfinished_lists_them_with_their_r_hat(view):
-    counts = TABLES["status"](view).data.set_index("method").loc["bsgp_2"]
+    counts = TABLES["status"].function(view).data.set_index("method").loc["bsgp_2"]
     failing = len(FAILING) * CHAINS
     assert (counts["done"], counts[UNMIXED], counts["planned"]) == (6 * CHAINS - failing, failing, 6 * CHAINS)
-    (row,) = TABLES["unfinished"](view).shown.to_dict("records")
+    (row,) = TABLES["unfinished"].function(view).shown.to_dict("records")
     assert (row["splits"], row["status"]) == ("1, 2", UNMIXED)
     assert row["reason"] == "R-hat 1.31 of 4 x 40 draws, at most 1.05"
 
@@ -124,7 +125,7 @@ def test_a_chain_that_diverged_leaves_its_cell_incomplete(folder, tmp_path):
 
 
 def test_table_of_chains_has_a_row_for_every_cell_and_split(view):
-    table = TABLES["chains"](view)
+    table = TABLES["chains"].function(view)
     assert len(table.data) == 2 * 2 * SPLITS
     row = table.data.set_index(["dataset", "method", "split"]).loc["boston", "bsgp_2", 1]
     seconds = view.fits.query("dataset == 'boston' and method == 'bsgp_2' and split == 1")["seconds_train"]
@@ -141,7 +142,7 @@ def test_table_of_chains_has_a_row_for_every_cell_and_split(view):
 
 
 def test_traces_show_three_rows_of_the_first_split_a_line_a_chain(view, folder):
-    figure = FIGURES["traces"].draw(view)
+    figure = draw(view, "traces")
     axes = figure.axes
     assert len(axes) == 4 * 3, "two samplers on two data sets"
     assert {len(axis.lines) for axis in axes} == {CHAINS}
@@ -152,6 +153,6 @@ def test_traces_show_three_rows_of_the_first_split_a_line_a_chain(view, folder):
 
 
 def test_traces_of_a_study_without_chains_say_so(small):
-    (text,) = FIGURES["traces"].draw(View(small)).axes[0].texts
+    (text,) = draw(View(small), "traces").axes[0].texts
     assert text.get_text() == "No chains: no fit by a Markov chain is finished."
-    assert TABLES["chains"](View(small)).shown.empty
+    assert TABLES["chains"].function(View(small)).shown.empty

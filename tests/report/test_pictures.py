@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from synthetic_study import build
 
-from gpbench.report.figures import FIGURES, write_figure
+from gpbench.report.figures import draw, write_figure
 from gpbench.report.view import View
 
 DONE = ("done", "")
@@ -50,7 +50,7 @@ def with_surfaces(folder, status=lambda *_: DONE):
 
 def test_surfaces_show_data_fits_and_hidden_functions_of_the_first_split(tmp_path):
     view = with_surfaces(tmp_path / "s")
-    figure = FIGURES["surfaces"].draw(view)
+    figure = draw(view, "surfaces")
     maps = {axis.get_title("left"): axis for axis in figure.axes if axis.get_visible() and axis.get_title("left")}
     hidden = [f"DSVI (2 layers)\nlayer 1, function {number}" for number in (1, 2)]
     assert list(maps) == ["training data", "SVGP", "DSVI (2 layers)", *hidden]
@@ -67,7 +67,7 @@ def test_surfaces_show_data_fits_and_hidden_functions_of_the_first_split(tmp_pat
 
 def test_surfaces_keep_a_place_for_a_method_that_failed(tmp_path):
     view = with_surfaces(tmp_path / "s", lambda method, *_: ("failed", "no") if method == "dsvi" else DONE)
-    figure = FIGURES["surfaces"].draw(view)
+    figure = draw(view, "surfaces")
     titles = [axis.get_title("left") for axis in figure.axes if axis.get_title("left")]
     assert titles == ["training data", "SVGP", "DSVI (2 layers)"]
     assert texts(figure).count("no finished fit") == 1
@@ -92,7 +92,7 @@ def with_pictures(folder, status=lambda *_: DONE):
 
 
 def test_pictures_show_whole_images_and_what_was_made_of_them(tmp_path):
-    original, seen, *by_method = FIGURES["pictures"].draw(with_pictures(tmp_path / "s")).axes
+    original, seen, *by_method = draw(with_pictures(tmp_path / "s"), "pictures").axes
     chosen = [0, 6, 11, 17, 22, 28, 33, 39]  # evenly through 40 rows
     lines = np.arange(8) * (SIDE + 1)
     for axis, upper, lower in ((original, 0, 100), (seen, 0, np.nan), (by_method[0], 0, 103), (by_method[2], 0, 103)):
@@ -109,7 +109,7 @@ def test_pictures_show_whole_images_and_what_was_made_of_them(tmp_path):
 
 def test_pictures_keep_a_place_for_a_method_that_failed(tmp_path):
     view = with_pictures(tmp_path / "s", lambda method, *_: ("failed", "no") if method == "svgp" else DONE)
-    figure = FIGURES["pictures"].draw(view)
+    figure = draw(view, "pictures")
     assert len(figure.axes) == 6
     assert texts(figure).count("no\nfinished\nfit") == 1
     assert figure.axes[4].get_title("left") == "DSVI (2 layers)\nmean"

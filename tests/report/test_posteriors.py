@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from synthetic_study import build
 
-from gpbench.report.figures import FIGURES, covariance, write_figure
+from gpbench.report.figures import covariance, draw, write_figure
 from gpbench.report.view import View
 
 DONE = ("done", "")
@@ -61,7 +61,7 @@ def meshes(axis) -> list[np.ndarray]:
 
 
 def test_inducing_inputs_stand_beside_the_classifier_averaged_over_chains(tmp_path):
-    figure = FIGURES["inducing"].draw(with_inducing(tmp_path / "s"))
+    figure = draw(with_inducing(tmp_path / "s"), "inducing")
     left, right, other, fixed, bar = figure.axes
     assert [axis.get_title("left") for axis in (left, other)] == ["BSGP (1 layer)", "SVGP"]
     (p,) = meshes(left)
@@ -79,7 +79,7 @@ def test_inducing_inputs_stand_beside_the_classifier_averaged_over_chains(tmp_pa
 
 def test_a_method_that_failed_keeps_its_line_of_inducing_inputs(tmp_path):
     view = with_inducing(tmp_path / "s", lambda method, *_: ("failed", "no") if method == "bsgp_1" else DONE)
-    figure = FIGURES["inducing"].draw(view)
+    figure = draw(view, "inducing")
     assert figure.axes[0].texts[0].get_text() == "no finished fit"
     assert meshes(figure.axes[2])
 
@@ -99,13 +99,13 @@ def band(axis, number: int) -> np.ndarray:
     fills = [part for part in axis.collections if type(part).__name__ == "FillBetweenPolyCollection"]
     corners = fills[number].get_paths()[0].vertices
     low, high = (
-        corners[:, 1][part] for part in (slice(1, covariance.NUMBERS + 1), slice(-2, -covariance.NUMBERS - 2, -1))
+        corners[:, 1][part] for part in (slice(1, covariance.POINTS + 1), slice(-2, -covariance.POINTS - 2, -1))
     )
     return high - low
 
 
 def test_each_panel_samples_what_it_says(tmp_path):
-    fixed, theta, z, both, distance, scales = FIGURES["covariance"].draw(with_covariance(tmp_path / "s")).axes[:6]
+    fixed, theta, z, both, distance, scales = draw(with_covariance(tmp_path / "s"), "covariance").axes[:6]
     assert [axis.get_title("left") for axis in (fixed, theta, z, both)] == list(covariance.PANELS)
     x, k = fixed.lines[0].get_data()
     np.testing.assert_allclose([x[0], x[-1]], [-0.15, 1.15])
@@ -122,7 +122,7 @@ def test_each_panel_samples_what_it_says(tmp_path):
 
 
 def test_a_covariance_over_more_than_one_input_is_not_drawn(tmp_path):
-    axes = FIGURES["covariance"].draw(with_covariance(tmp_path / "s")).axes[6:]
+    axes = draw(with_covariance(tmp_path / "s"), "covariance").axes[6:]
     assert [text.get_text() for axis in axes for text in axis.texts if text.get_text()] == ["SVGP: more than one input"]
 
 

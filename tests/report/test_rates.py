@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from synthetic_study import build
 
-from gpbench.report.figures import FIGURES
+from gpbench.report.figures import draw
 from gpbench.report.view import View
 
 DONE = ("done", "")
@@ -35,7 +35,7 @@ def with_rates(folder, places, status=lambda *_: DONE):
 
 
 def test_on_a_line_chains_are_mixed_and_what_they_disagree_on_is_the_band(tmp_path):
-    both, svgp, dsvi = FIGURES["rates"].draw(with_rates(tmp_path / "s", LINE)).axes
+    both, svgp, dsvi = draw(with_rates(tmp_path / "s", LINE), "rates").axes
     assert len(both.lines) == 2
     np.testing.assert_allclose(svgp.lines[0].get_ydata(), np.arange(12))
     np.testing.assert_allclose(dsvi.lines[0].get_ydata(), np.arange(12) + 2)
@@ -47,7 +47,7 @@ def test_on_a_line_chains_are_mixed_and_what_they_disagree_on_is_the_band(tmp_pa
 
 
 def test_on_a_plane_counts_and_rates_are_maps_on_one_scale(tmp_path):
-    counts, svgp, dsvi = FIGURES["rates"].draw(with_rates(tmp_path / "s", PLANE)).axes
+    counts, svgp, dsvi = draw(with_rates(tmp_path / "s", PLANE), "rates").axes
     np.testing.assert_allclose(counts.collections[0].get_array(), (np.arange(12.0) % 4).reshape(4, 3).T)
     np.testing.assert_allclose(svgp.collections[0].get_array(), np.arange(12.0).reshape(4, 3).T)
     assert svgp.collections[0].get_clim() == dsvi.collections[0].get_clim() == (0, 13)
@@ -56,10 +56,10 @@ def test_on_a_plane_counts_and_rates_are_maps_on_one_scale(tmp_path):
 @pytest.mark.parametrize("places", [LINE, PLANE])
 def test_a_method_that_failed_keeps_its_place(tmp_path, places):
     view = with_rates(tmp_path / "s", places, lambda method, *_: ("failed", "no") if method == "svgp" else DONE)
-    axes = FIGURES["rates"].draw(view).axes
+    axes = draw(view, "rates").axes
     assert [axis.get_title("left") for axis in axes[1:]][0].startswith("SVGP")
     assert [text.get_text() for text in axes[1].texts] == ["no finished fit"]
 
 
 def test_without_the_probe_it_says_what_is_missing(small):
-    assert FIGURES["rates"].draw(View(small)).get_label().startswith("No rates: inputs.parquet is missing")
+    assert draw(View(small), "rates").get_label().startswith("No rates: inputs.parquet is missing")

@@ -9,12 +9,12 @@ from scipy import stats
 from synthetic_study import build
 
 from gpbench import config
-from gpbench.report.figures import FIGURES
+from gpbench.report.figures import draw
 from gpbench.report.figures.intervals import half_width
-from gpbench.report.figures.series import curves
+from gpbench.report.figures.score_against_setting import curves
+from gpbench.report.registry import TABLES
 from gpbench.report.scorecard.one_run import read_published, scorecard
 from gpbench.report.tables.objectives import p_values
-from gpbench.report.tables.standard import TABLES
 from gpbench.report.view import View
 from gpbench.study.planning.variants import expand
 
@@ -63,7 +63,7 @@ def test_half_width_is_that_of_the_t_interval():
 
 
 def test_intervals_hold_our_means_and_the_published_ones_below(view):
-    boston = FIGURES["intervals"].draw(view).axes[0]
+    boston = draw(view, "intervals").axes[0]
     marks = [bar.lines[0].get_xydata()[0] for bar in boston.containers]
     means = view.per_split("mnll", "boston").mean()
     expected = [(means["svgp"], 0), (3, 0.3), (means["dsvi"], 1), (2, 1.3), (means["bsgp_1"], 2), (1, 2.3)]
@@ -77,7 +77,7 @@ def test_intervals_hold_our_means_and_the_published_ones_below(view):
 
 
 def test_ranks_are_ours_and_where_all_data_sets_have_them_the_published_ones(view):
-    *_, ranks = FIGURES["intervals"].draw(view).axes
+    *_, ranks = draw(view, "intervals").axes
     ours = sorted(bar.lines[0].get_xdata()[0] for bar in ranks.containers)
     assert sum(ours) == 1 + 2 + 3 + 4
     assert len(ranks.get_lines()) == len(ranks.containers), "yacht has no published numbers"
@@ -90,7 +90,7 @@ def test_curves_are_labels_without_the_value(view):
 
 
 def test_a_curve_holds_the_means_and_other_methods_are_level(view):
-    boston, _ = FIGURES["num_inducing"].draw(view).axes
+    boston, _ = draw(view, "num_inducing").axes
     means = view.per_split("mnll", "boston").mean()
     (curve,) = boston.containers
     np.testing.assert_allclose(curve.lines[0].get_xydata(), [(10, means["svgp"]), (100, means["dsvi"])], rtol=1e-12)
@@ -115,15 +115,15 @@ def test_pairing_finds_what_the_differences_of_folds_hide(view):
 
 def test_both_p_values_stand_in_the_figure_and_in_the_table(view):
     found = p_values(view).iloc[0]
-    boston, _ = FIGURES["p_values"].draw(view).axes
+    boston, _ = draw(view, "p_values").axes
     drawn = {line.get_marker(): line.get_ydata()[0] for line in boston.get_lines() if line.get_marker() in "os"}
     assert drawn == {"o": found["p_paired"], "s": found["p_unpaired"]}
-    row = TABLES["p_values"](view).shown.iloc[0]
+    row = TABLES["p_values"].function(view).shown.iloc[0]
     assert (row["p, paired"], row["least p possible"]) == ("0.00391", "0.00391")
 
 
 def test_prediction_cost_is_the_time_of_prediction(view):
-    boston, _ = FIGURES["prediction_cost"].draw(view).axes
+    boston, _ = draw(view, "prediction_cost").axes
     assert boston.get_xlabel() == "prediction seconds per fit"
     assert [bar.lines[0].get_xdata()[0] for bar in boston.containers] == pytest.approx([0.1, 1, 10, 10])
 

@@ -15,11 +15,11 @@ from synthetic_samplers import (
 )
 from synthetic_study import build
 
-from gpbench.report.figures import FIGURES, abstention, chain_traces
+from gpbench.report.figures import abstention, chain_traces, draw
+from gpbench.report.registry import TABLES
 from gpbench.report.scorecard.one_run import scorecard
 from gpbench.report.tables import sampler_efficiency
 from gpbench.report.tables.scores_by_n import scores_by_n
-from gpbench.report.tables.standard import TABLES
 from gpbench.report.view import View
 
 SAMPLERS = ("r_hat", "ess_per_operation", "chain_traces")
@@ -63,7 +63,7 @@ def test_the_slowest_variable_speaks_for_a_split(view):
 
 
 def test_efficiency_says_what_draws_are_worth(view):
-    table = TABLES["efficiency"](view)
+    table = TABLES["efficiency"].function(view)
     rows = table.shown[table.shown["data set"] == "boston"].set_index("method")
     assert list(rows["splits x chains"]) == ["4 x 4"] * 3
     assert list(rows["acceptance %"]) == ["70 / 25"] * 3
@@ -80,7 +80,7 @@ def test_efficiency_says_what_draws_are_worth(view):
 
 
 def test_the_order_of_convergence_is_that_of_the_autocorrelations(view):
-    table = TABLES["convergence_order"](view)
+    table = TABLES["convergence_order"].function(view)
     assert list(table.shown["order"]) == ["1|2|3", "1|2|3"]
     assert list(table.shown["iterations"]) == ["2000", "2000"]
     assert table.data["p"].max() <= 0.05
@@ -94,11 +94,11 @@ def test_methods_that_are_not_told_apart_share_a_place(tmp_path):
     of_svgp = moments[moments["fit_id"].str.startswith("svgp")]
     copied = of_svgp.assign(fit_id=of_svgp["fit_id"].str.replace("svgp", "bsgp_1"))
     pd.concat([of_svgp, copied]).to_parquet(folder / "prefixes.parquet")
-    assert list(TABLES["convergence_order"](View(folder)).shown["order"]) == ["1,2"]
+    assert list(TABLES["convergence_order"].function(View(folder)).shown["order"]) == ["1,2"]
 
 
 def test_curves_of_r_hat_hold_the_medians(view):
-    axis = FIGURES["r_hat"].draw(view).axes[0]
+    axis = draw(view, "r_hat").axes[0]
     found = sampler_efficiency.shrinkage(view).query("dataset == 'boston' and method == 'svgp'")
     medians = found.groupby("iteration")["r_hat"].median()
     np.testing.assert_allclose(axis.get_lines()[0].get_ydata(orig=False), np.maximum(medians - 1, 1e-3), rtol=1e-9)
@@ -107,7 +107,7 @@ def test_curves_of_r_hat_hold_the_medians(view):
 
 def test_marks_of_ess_hold_the_means(view):
     fits = view.done.query("dataset == 'boston'").groupby("method", sort=False)
-    raw, per_operation = (bars.lines[0] for bars in FIGURES["ess_per_operation"].draw(view).axes[0].containers)
+    raw, per_operation = (bars.lines[0] for bars in draw(view, "ess_per_operation").axes[0].containers)
     drawn = dict(zip(np.round(raw.get_ydata(orig=False)), raw.get_xdata(orig=False), strict=True))
     np.testing.assert_allclose([drawn[i] for i in range(3)], fits["ess_percent"].mean()[list(RHO)])
     assert len(raw.get_xdata(orig=False)) == 3
@@ -124,14 +124,14 @@ def test_a_published_ess_is_an_open_mark_below_ours(tmp_path):
     scorecard(View(folder), pd.DataFrame([row | {"value": 8.0, "study": ""}])).to_csv(
         folder / "scorecard.csv", index=False
     )
-    axis = FIGURES["ess_per_operation"].draw(View(folder)).axes[0]
+    axis = draw(View(folder), "ess_per_operation").axes[0]
     (mark,) = [bars.lines[0] for bars in axis.containers if bars.lines[0].get_fillstyle() == "none"]
     assert mark.get_xdata(orig=False) == [8.0]
     assert 0.5 < mark.get_ydata(orig=False)[0] < 1.5
 
 
 def test_chains_of_every_sampler_have_a_row(view):
-    figure = FIGURES["chain_traces"].draw(view)
+    figure = draw(view, "chain_traces")
     assert len(figure.axes) == 2 * len(RHO) * 3
     trace, acf, shrink = figure.axes[6:9]
     assert len(trace.get_lines()) == CHAINS
@@ -148,8 +148,8 @@ def test_autocorrelation_by_hand():
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_nothing_finished_is_said(tmp_path, name):
     folder = build_samplers(tmp_path / "s", status=lambda *_: ("failed", "no memory"))
-    assert "No chains" in texts(FIGURES[name].draw(View(folder)))
-    assert TABLES["efficiency"](View(folder)).shown.empty
+    assert "No chains" in texts(draw(View(folder), name))
+    assert TABLES["efficiency"].function(View(folder)).shown.empty
 
 
 def test_a_curve_of_splits_ends_where_fewer_than_half_reach():
@@ -161,14 +161,14 @@ def test_a_curve_of_splits_ends_where_fewer_than_half_reach():
 
 
 def test_abstention_is_of_the_smallest_size(sizes):
-    shown = texts(FIGURES["abstention"].draw(sizes))
+    shown = texts(draw(sizes, "abstention"))
     assert "10 training rows, 4 splits" in shown
     assert "50 training rows" not in shown
 
 
 def test_rejection_begins_at_the_accuracy(tmp_path):
     view = View(build(tmp_path / "s", ["svgp"], ["digits"], 3))
-    (axis,) = FIGURES["reject"].draw(view).axes
+    (axis,) = draw(view, "reject").axes
     points = view.points.assign(right=view.points["modal"] == view.points["y"])
     assert axis.get_lines()[0].get_ydata(orig=False)[0] == pytest.approx(
         points.groupby("fit_id")["right"].mean().mean()
@@ -176,7 +176,7 @@ def test_rejection_begins_at_the_accuracy(tmp_path):
 
 
 def test_scores_are_averaged_at_each_size(sizes):
-    first = FIGURES["score_against_n"].draw(sizes).axes[0].containers[0].lines[0]
+    first = draw(sizes, "score_against_n").axes[0].containers[0].lines[0]
     fits = sizes.done.query("dataset == 'banana' and method == 'svgp'").groupby("n_train")["accuracy"]
     np.testing.assert_allclose(first.get_ydata(orig=False), fits.mean())
     table = scores_by_n(sizes)
@@ -189,7 +189,7 @@ def test_scores_are_averaged_at_each_size(sizes):
 
 def test_boxes_of_weights_hold_the_quartiles_of_all_chains_of_the_first_split(tmp_path):
     view = View(build_weights(tmp_path / "s"))
-    (axis,) = FIGURES["weights"].draw(view).axes
+    (axis,) = draw(view, "weights").axes
     kept = view.probe("weights").query("split == 0")
     assert [label.get_text() for label in axis.get_xticklabels()] == ["class 0", "class 1"]
     assert [text.get_text() for text in axis.get_legend().get_texts()] == ["source 0", "source 1"]
@@ -200,7 +200,7 @@ def test_boxes_of_weights_hold_the_quartiles_of_all_chains_of_the_first_split(tm
 
 def test_estimates_give_the_posterior_and_their_quantiles(tmp_path):
     """Mean and quantiles of log-normal estimates around a Gaussian likelihood, on the scale of an area of 1."""
-    laplace, _, ep, _ = FIGURES["estimator"].draw(View(build_estimates(tmp_path / "s"))).axes
+    laplace, _, ep, _ = draw(View(build_estimates(tmp_path / "s")), "estimator").axes
     mean, prior, *limits = laplace.get_lines()
     x = mean.get_xdata()
     np.testing.assert_allclose(prior.get_ydata(), 0.7 * np.exp(x - 0.7 * np.exp(x)))  # exponential, of its logarithm

@@ -65,11 +65,11 @@ def test_replicas_of_a_split_have_one_row_each(asked, tmp_path):
     assert view.probe("bounds").empty
 
 
-def test_a_grid_holds_the_methods_that_set_all_its_keys(asked):
-    assert View(asked).grid("scheme", "workers").to_numpy().tolist() == [
+def test_a_grid_holds_the_methods_that_set_all_its_keys(asked_view):
+    assert asked_view.grid("scheme", "workers").to_numpy().tolist() == [
         *(["dgp_rff", "asynchronous", 2], ["exact_gp", "asynchronous", 10], ["boosting", "synchronous", 2])
     ]
-    assert View(asked).grid("scheme", "num_features").empty
+    assert asked_view.grid("scheme", "num_features").empty
 
 
 @pytest.mark.parametrize("column", ["protocol", "budget", "overrides"])

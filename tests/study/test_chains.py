@@ -11,7 +11,7 @@ import torch
 from cases import Case, group
 from gpbench.cli import main
 from gpbench.places import Places
-from gpbench.report.tables.standard import TABLES
+from gpbench.report.registry import TABLES
 from gpbench.report.view import UNMIXED, View
 from gpbench.sampling import diagnostics
 from gpbench.study.commands import job
@@ -127,13 +127,13 @@ def test_short_chains_are_printed_as_failing_and_compared_with_nothing(where, sh
     assert set(view.fits.loc[view.fits["method"] == "bsgp_1", "status"]) == {UNMIXED}
     cell = view.cells("rmse").set_index("method").loc["bsgp_1"]
     assert (cell["n"], bool(cell["complete"]), cell["statuses"]) == (FOLDS, False, "8 of 8 not converged")
-    shown = TABLES["regression_rmse"](view).shown.set_index("method")["boston"]
+    shown = TABLES["regression_rmse"].function(view).shown.set_index("method")["boston"]
     assert shown[view.labels["bsgp_1"]].endswith("(8) ✗ 8 of 8 not converged")
     assert shown[view.labels["constant"]].startswith("**"), "the only cell that is compared"
-    listed = TABLES["unfinished"](view).data
+    listed = TABLES["unfinished"].function(view).data
     assert len(listed) == FOLDS * CHAINS
     assert listed["reason"].str.fullmatch(r"R-hat \S+ of 4 x 30 draws, at most 1.05").all()
-    assert TABLES["status"](view).data.set_index("method").loc["bsgp_1", ["done", UNMIXED]].tolist() == [0, 32]
+    assert TABLES["status"].function(view).data.set_index("method").loc["bsgp_1", ["done", UNMIXED]].tolist() == [0, 32]
     assert main.main(["verdict", made.name]) == 0, "no failed job"
     said = capsys.readouterr()
     assert said.err.count("not converged: bsgp_1 on boston, split ") == FOLDS
@@ -156,7 +156,7 @@ def test_chains_that_mix_pass_and_those_that_stay_apart_do_not(where):
         _, view = collected(where, "toy", f"toy.apart={apart} {settings}", splits=2)
         assert set(view.fits["status"]) == {expected}
         assert bool(view.cells("mnll")["complete"].all()) == (apart == 0)
-        row = TABLES["chains"](view).data.iloc[0]
+        row = TABLES["chains"].function(view).data.iloc[0]
         assert row["ess_bulk"] > 500 if apart == 0 else row["ess_bulk"] < 50
         fits = view.done[view.done["split"] == 0]
         assert fits[["cholesky", "product", "cubic"]].drop_duplicates().to_numpy().tolist() == [[2.0, 1.0, 3.0]]
@@ -172,7 +172,7 @@ def test_without_a_limit_chains_are_described_and_not_judged(where):
     _, view = collected(where, "toy", f"toy.apart=3 toy.steps=250 {TOGETHER}", splits=2)
     assert set(view.fits["status"]) == {"done"}
     assert (view.fits["r_hat"] > 1.5).all()
-    table = TABLES["chains"](view)
+    table = TABLES["chains"].function(view)
     assert "the budget sets no limit" in table.note
     assert "✗" not in table.shown["R-hat"].iloc[0]
     drawn = pd.read_parquet(view.folder / "chains.parquet")

@@ -8,14 +8,13 @@ import pandas as pd
 import pytest
 import torch
 
-from gpbench import report
 from gpbench.cli import main
 from gpbench.data import table as tables
 from gpbench.errors import UserError
 from gpbench.places import Places
 from gpbench.report.page.page import write_page
+from gpbench.report.registry import TABLES, names
 from gpbench.report.significance.comparisons import write_statistics
-from gpbench.report.tables.standard import TABLES
 from gpbench.report.view import UNMIXED, View
 from gpbench.sampling import diagnostics
 from gpbench.study.commands import job
@@ -173,12 +172,12 @@ def test_r_hat_judges_all_chains_of_a_split(where, mixed):
 
 
 def test_tables_and_page_of_a_study_without_scores(mixed):
-    names = report.names(mixed.study, "tables")
-    assert {"efficiency", "convergence_order", "status", "unfinished", "all_metrics"} == set(names) - {"cost"}
-    assert not {"convergence", "calibration"} & set(report.names(mixed.study, "figures"))
-    for name in names:
-        assert len(TABLES[name](mixed).shown), name
-    metrics = TABLES["all_metrics"](mixed).data
+    tables = names(mixed.study, "tables")
+    assert {"efficiency", "convergence_order", "status", "unfinished", "all_metrics"} == set(tables) - {"cost"}
+    assert not {"convergence", "calibration"} & set(names(mixed.study, "figures"))
+    for name in tables:
+        assert len(TABLES[name].function(mixed).shown), name
+    metrics = TABLES["all_metrics"].function(mixed).data
     assert {"ess_min", "ess_per_second", "r_hat", "cubic"} <= set(metrics["metric"])
     write_statistics(mixed, mixed.folder)
     page = write_page(mixed, mixed.folder).read_text()

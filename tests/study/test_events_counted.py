@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from gpbench import places
-from gpbench.report import FIGURE_NAMES
 from gpbench.report import __main__ as report
+from gpbench.report.registry import names
 from gpbench.report.view import View
 from gpbench.study.commands import job
 from gpbench.study.planning import plan as planning
@@ -115,7 +115,7 @@ def test_a_study_of_counts_and_numbers_is_reported(project, arrivals, gpbench, m
     for command in ("table", "figure", "statistics", "scorecard", "page"):
         more = ["--published", str(REPOSITORY / "published")] if command == "scorecard" else []
         assert report.main([command, str(folder), *more]) == 0, command
-    assert {path.stem for path in (folder / "figures").iterdir()} >= set(FIGURE_NAMES)
+    assert {path.stem for path in (folder / "figures").iterdir()} >= set(names(view.study, "figures"))
     counts = pd.read_csv(folder / "tables/counts_mnll.csv").set_index("method")
     assert counts.loc["svgp", "mean"] == pytest.approx(view.per_split("mnll", "arrivals")["svgp"].mean())
     assert counts.loc["linear", "statuses"].startswith("skipped: regression")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
@@ -12,7 +13,7 @@ import psutil
 import pytest
 from graphs import SNAKEMAKE, Project
 
-from gpbench.report import FIGURE_NAMES, TABLE_NAMES
+from gpbench.report.registry import names
 from gpbench.study.planning.plan import run_name
 
 # svgp takes long enough to be killed
@@ -73,8 +74,9 @@ def test_a_run_that_is_killed_is_unlocked_and_completed(study):
 def test_a_study_leaves_its_report(study):
     folder = study.root / "results" / RESULTS
     assert (folder / "report.html").stat().st_size > 10_000
-    assert {p.stem for p in (folder / "figures").glob("*.pdf")} == set(FIGURE_NAMES)
-    assert {p.stem for p in (folder / "tables").glob("*.csv")} == set(TABLE_NAMES)
+    record = json.loads((folder / "study.json").read_text())
+    assert {p.stem for p in (folder / "figures").glob("*.pdf")} == set(names(record, "figures"))
+    assert {p.stem for p in (folder / "tables").glob("*.csv")} == set(names(record, "tables"))
     scores = pd.read_parquet(folder / "scores.parquet")
     assert len(scores) == 3 * 2 * 2
     assert set(scores["status"]) == {"done"}

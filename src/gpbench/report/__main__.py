@@ -7,35 +7,32 @@ import sys
 from pathlib import Path
 
 from gpbench.errors import exit_status
-from gpbench.report import names
+from gpbench.report.registry import names
 
 
 def parser() -> argparse.ArgumentParser:
-    """Arguments: table | figure FOLDER [NAME ...], statistics | scorecard | page FOLDER, item FOLDER NAME,
-    documents."""
+    """The subcommands and their arguments."""
+    folder, published = (argparse.ArgumentParser(add_help=False) for _ in range(2))
+    folder.add_argument("folder", type=Path, help="results of a study: results/NAME")
+    published.add_argument("--published", type=Path, default=Path("published"), help="folder of published numbers")
     top = argparse.ArgumentParser(prog="python -m gpbench.report", description=__doc__)
     commands = top.add_subparsers(dest="command", required=True)
     for command in ("table", "figure"):
-        one = commands.add_parser(command, help=f"FOLDER/{command}s/NAME.*")
-        one.add_argument("folder", type=Path)
-        one.add_argument("names", nargs="*", help="default: all of the study")
-    for command in ("statistics", "scorecard", "page"):
-        one = commands.add_parser(command)
-        one.add_argument("folder", type=Path)
-        if command != "statistics":
-            one.add_argument("--published", type=Path, default=Path("published"), help="folder of published numbers")
-    one = commands.add_parser("item", help="a figure or table of a paper, with its caption")
-    one.add_argument("folder", type=Path)
-    one.add_argument("name", help="citation key and item: cutajar2017_fig2")
-    one.add_argument("out", type=Path, help="folder to write to")
-    one.add_argument("--published", type=Path, default=Path("published"), help="folder of published numbers")
-    every = commands.add_parser("documents", help="what the documentation shows of committed runs")
-    every.add_argument("--check", action="store_true", help="write nothing; fail where the files are stale")
+        drawn = commands.add_parser(command, parents=[folder], help=f"write FOLDER/{command}s/NAME.*")
+        drawn.add_argument("names", nargs="*", help=f"default: all {command}s of the study")
+    commands.add_parser("statistics", parents=[folder])
+    for command in ("scorecard", "page"):
+        commands.add_parser(command, parents=[folder, published])
+    item = commands.add_parser("item", parents=[folder, published], help="a figure or table of a paper, with caption")
+    item.add_argument("name", help="citation key and item: cutajar2017_fig2")
+    item.add_argument("out", type=Path, help="folder to write to")
+    documents = commands.add_parser("documents", help="tables and figures of committed runs in the documentation")
+    documents.add_argument("--check", action="store_true", help="write nothing; fail if a file is stale")
     return top
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Write what the arguments name; only that output's libraries are imported."""
+    """Write the requested output, importing only its libraries."""
     if arguments.command == "documents":
         from gpbench import places
         from gpbench.report.export import documents

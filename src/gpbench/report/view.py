@@ -1,10 +1,10 @@
 """A study's collected results, and the rules by which fits are averaged into cells.
 
-A folder `results/<study>/` holds `study.json`, `scores.parquet` (one row a fit), `traces.parquet` (one row a logged
-step) and `points.parquet` (one row a test point), and what its fits were asked besides: `bounds.parquet` and others
-(see `gpbench.study.results.probes`). A study of kind `sample` has no points, but `prefixes.parquet` and
-`draws.parquet` (see `gpbench.study.results.chain_file`). A folder of committed records, `docs/results/<run>/`, has
-`study.json` and `scores.csv` alone. Nothing else is read.
+A folder `results/<study>/` holds `study.json`, `scores.parquet` (one row per fit), `traces.parquet` (one row per logged
+step), `points.parquet` (one row per test point) and the results of probes, such as `bounds.parquet` (see
+`gpbench.study.results.probes`). A study of kind `sample` has `prefixes.parquet` and `draws.parquet` instead of points
+(see `gpbench.study.results.chain_file`). A folder of committed records, `docs/results/<run>/`, has only `study.json`
+and `scores.csv`. Nothing else is read.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from functools import cached_property
 from pathlib import Path
+from typing import Any, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -22,7 +23,7 @@ from gpbench.study.results import collect
 from gpbench.study.storage import committed
 
 UNMIXED = "not converged"
-"""A done fit by a Markov chain that fails, with the other chains of its split, the gate of its budget."""
+"""Status of a finished fit by a Markov chain whose split does not reach the R-hat that its budget requires."""
 STATUSES = ("done", UNMIXED, "stopped", "diverged", "out-of-memory", "failed", "skipped", "missing")
 TASKS = ("regression", "binary", "multiclass", "counts")
 SCORED = ("done", UNMIXED)
@@ -31,11 +32,38 @@ MIXING_REPORTED = ("r_hat_covariance", "ess_covariance")
 FACTS = ("commit", "dirty", "overrides", "staleness_mean", "restarts", "gate", *MIXING, *MIXING_REPORTED)
 
 
-class View:
-    """A study's results, loaded when first needed; only finished (`done`) fits enter a mean.
+class StudyRecord(TypedDict, total=False):
+    """Content of `study.json`."""
 
-    Chains that have not converged enter it too, but a cell that has any is not complete: it is printed as failing,
-    and neither ranked nor compared."""
+    name: str
+    title: str
+    kind: str
+    command: str
+    datasets: list[str]
+    methods: list[str]
+    protocol: str
+    budget: str
+    splits: list[int]
+    figures: list[str]
+    tables: list[str]
+    pairs: list[tuple[str, str]]
+    published: list[str] | None
+    settings: dict[str, dict[str, Any]]
+    reported: dict[str, list[str] | str]
+    r_hat: float | None
+    expected: list[tuple[str, str, int]]
+    commit: str
+    dirty: bool
+    created: str
+    machine: dict[str, str | int | float]
+    versions: dict[str, str]
+
+
+class View:
+    """A study's results, loaded when first needed; only finished fits enter a mean.
+
+    Fits whose chains have not converged enter it too, but their cell is not complete: it is marked, and neither ranked
+    nor compared."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -48,37 +76,37 @@ class View:
         return path
 
     @cached_property
-    def study(self) -> dict:
-        """`study.json`: name, title, kind, datasets, methods, protocol, what it reports, budget, splits, expected..."""
+    def study(self) -> StudyRecord:
+        """`study.json`."""
         return json.loads(self._path("study.json").read_text())
 
     @cached_property
     def _scores(self) -> pd.DataFrame:
-        """`scores.parquet`, or of a folder of committed records `scores.csv`."""
+        """`scores.parquet`, or `scores.csv` of committed records."""
         if self.recorded:
             return pd.DataFrame(committed.read(self.folder / "scores.csv"))
         return pd.read_parquet(self._path("scores.parquet"))
 
     @property
     def recorded(self) -> bool:
-        """Whether these are committed records, which have scores and neither traces nor points."""
+        """Whether these are committed records, which have scores but neither traces nor points."""
         return (self.folder / "scores.csv").is_file()
 
     @cached_property
     def fits(self) -> pd.DataFrame:
-        """`scores.parquet`, of the study's kind only, with a `missing` row for every expected fit that has none; the
-        status of a done fit whose chain fails the gate is `not converged`."""
+        """The scores of the study's kind, with a row of status `missing` for every expected fit without a result; the
+        status of a finished fit whose chains fail the check of R-hat is `not converged`."""
         scores = self._scores[self._scores["kind"] == self.study["kind"]]
-        # a study without a finished fit, or without a task, lacks columns
+        # a study without finished fits, or without some task, lacks columns
         scores = scores.reindex(columns=dict.fromkeys([*scores.columns, *METRICS, *FACTS]))
         self._check_statuses(scores)
         scores["status"] = scores["status"].mask(scores["gate"] == "failed", UNMIXED)
         keys = ["method", "dataset", "split"]
-        # once for all replicas of a split: each of them has its row in what was collected
+        # once for all replicas of a split: each collected one has a row of its own
         expected = pd.DataFrame(self.study["expected"], columns=keys).astype({"split": "int64"}).drop_duplicates()
         fits = expected.merge(scores, how="outer", on=keys)
-        absent = fits["status"].isna()
-        fits.loc[absent, ["status", "reason"]] = ["missing", "no result was collected"]
+        missing = fits["status"].isna()
+        fits.loc[missing, ["status", "reason"]] = ["missing", "no result was collected"]
         fits["kind"] = self.study["kind"]
         fits["replica"] = fits["replica"].fillna(0).astype("int64")
         fits["reason"] = fits["reason"].fillna("")
@@ -109,14 +137,15 @@ class View:
         return points.merge(self.done[["fit_id", "method", "dataset", "task", "split"]], on="fit_id")
 
     def grid(self, *keys: str) -> pd.DataFrame:
-        """The methods of which the study sets all these keys, with their values: columns method and keys."""
-        sets = self.study["settings"]
-        rows = [[name, *(sets[name][key] for key in keys)] for name in self.methods if sets[name].keys() >= set(keys)]
+        """The methods for which the study sets all these keys, with their values: columns method and keys."""
+        settings = self.study["settings"]
+        methods = [name for name in self.methods if settings[name].keys() >= set(keys)]
+        rows = [[name, *(settings[name][key] for key in keys)] for name in methods]
         return pd.DataFrame(rows, columns=["method", *keys])
 
     def probe(self, name: str) -> pd.DataFrame:
-        """What finished fits were asked, `bounds.parquet` say, or left (`prefixes`, `draws`), with each fit's method,
-        dataset, split and replica; empty where the study has no such thing."""
+        """A further file of finished fits (`bounds`, `draws`, ...) with each fit's method, dataset, split and replica;
+        empty if the study does not have it."""
         path = self.folder / f"{name}.parquet"
         if not path.is_file():
             return pd.DataFrame()
@@ -124,18 +153,18 @@ class View:
 
     @cached_property
     def card(self) -> pd.DataFrame:
-        """`scorecard.csv`; empty where it is not written yet."""
+        """`scorecard.csv`; empty before it is written."""
         path = self.folder / "scorecard.csv"
         columns = ["dataset", "method_printed", "protocol", "ours_method", "ours_metric", "published", "ours", "reason"]
         return pd.read_csv(path) if path.is_file() else pd.DataFrame(columns=columns)
 
     def error_metric(self, dataset: str) -> str:
-        """What papers draw beside MNLL: `rmse` or `error`."""
+        """The metric beside MNLL: `rmse` or `error`."""
         return "rmse" if self.tasks.get(dataset) in ("regression", "counts") else "error"
 
     @cached_property
     def done(self) -> pd.DataFrame:
-        """Finished fits, after the check that they may be compared."""
+        """Finished fits; UserError if they mix protocols, budgets or settings and so cannot be compared."""
         done = self.fits[self.fits["status"].isin(SCORED)]
         for column in ("protocol", "budget"):
             self._check_one(done[column], column, "the study")
@@ -147,9 +176,10 @@ class View:
     def _check_one(self, values: pd.Series, what: str, where: str) -> None:
         counts = values.value_counts().sort_index()
         if len(counts) > 1:
-            found = ", ".join(f"{name!r} ({n} fits)" for name, n in counts.items())
+            mixed = ", ".join(f"{name!r} ({n} fits)" for name, n in counts.items())
             raise UserError(
-                f"{self.folder}: {where} mixes {what} {found}; their scores are not comparable: collect each by itself"
+                f"{self.folder}: {where} mixes {what} {mixed}; their scores are not comparable, "
+                "so collect each separately"
             )
 
     @property
@@ -175,11 +205,11 @@ class View:
         return dict(zip(scores["dataset"], scores["task"], strict=True))
 
     def datasets_of(self, *tasks: str) -> list[str]:
-        """The study's data sets with one of these tasks (all where none is named)."""
+        """The study's data sets with one of these tasks (all data sets without a task)."""
         return [name for name in self.datasets if not tasks or self.tasks.get(name) in tasks]
 
     def per_split(self, metric: str, dataset: str) -> pd.DataFrame:
-        """Finite scores of finished fits `[splits, methods]`, replicas of a split averaged; NaN where there is none."""
+        """Finite scores of finished fits `[splits, methods]`, averaged over replicas of a split; NaN without any."""
         if metric not in METRICS:
             raise unknown("metric", metric, METRICS)
         rows = self.done[self.done["dataset"] == dataset]
@@ -196,12 +226,11 @@ class View:
         return cells[cells["dataset"].isin(self.datasets_of(*tasks))].reset_index(drop=True)
 
     def _summarise(self, metric: str) -> pd.DataFrame:
-        parts = []
-        for dataset in self.datasets:
-            scores = self.per_split(metric, dataset)
-            parts.append(
-                pd.DataFrame({"dataset": dataset, "mean": scores.mean(), "sd": scores.std(ddof=1), "n": scores.count()})
-            )
+        scores = {dataset: self.per_split(metric, dataset) for dataset in self.datasets}
+        parts = [
+            pd.DataFrame({"dataset": dataset, "mean": values.mean(), "sd": values.std(ddof=1), "n": values.count()})
+            for dataset, values in scores.items()
+        ]
         cells = pd.concat(parts).rename_axis("method").reset_index()
         cells = cells.merge(self.progress, on=["method", "dataset"], how="left")
         cells["expected"] = cells["expected"].fillna(0).astype(int)
@@ -211,18 +240,18 @@ class View:
 
     @cached_property
     def progress(self) -> pd.DataFrame:
-        """Per cell: expected splits, and why fits of it are not done ('' where all are)."""
+        """Per cell: expected splits, and why some fits are not done ('' if all are)."""
         keys = ["method", "dataset"]
         cells = self.fits.groupby(keys)["split"].nunique().rename("expected").reset_index()
-        unlike = self.fits.loc[self.fits["status"] != "done", keys].drop_duplicates()
-        said = {cell: describe_statuses(fits) for cell, fits in self.fits.merge(unlike, on=keys).groupby(keys)}
+        unfinished = self.fits.loc[self.fits["status"] != "done", keys].drop_duplicates()
+        statuses = {cell: describe_statuses(fits) for cell, fits in self.fits.merge(unfinished, on=keys).groupby(keys)}
         return cells.assign(
-            statuses=[said.get(cell, "") for cell in zip(cells["method"], cells["dataset"], strict=True)]
+            statuses=[statuses.get(cell, "") for cell in zip(cells["method"], cells["dataset"], strict=True)]
         )
 
     @cached_property
     def warning(self) -> str:
-        """The cells whose chains have not converged, in a sentence; '' where there is none."""
+        """A sentence that names the cells whose chains have not converged; '' if all have."""
         failing = (
             self.fits[self.fits["status"] == UNMIXED].groupby(["dataset", "method"], sort=False)["split"].nunique()
         )
@@ -230,7 +259,7 @@ class View:
         return f"✗ Chains that have not converged: {', '.join(cells)}." if cells else ""
 
     def matrix(self, metric: str, *tasks: str) -> pd.DataFrame:
-        """Mean scores `[datasets, methods]`; NaN where not every expected split is done, never imputed."""
+        """Mean scores `[datasets, methods]`; NaN for incomplete cells, never imputed."""
         cells = self.cells(metric, *tasks)
         matrix = cells.assign(mean=cells["mean"].where(cells["complete"])).pivot(
             index="dataset", columns="method", values="mean"
@@ -250,16 +279,16 @@ def _position(column: pd.Series, order: list[str] | None) -> pd.Series:
 
 
 def describe_statuses(fits: pd.DataFrame, width: int = 48) -> str:
-    """Why fits of a cell are not done, e.g. '1 diverged' or 'skipped: regression only'; '' where all are done.
+    """Why fits of a cell are not done, e.g. '1 diverged' or 'skipped: regression only'; '' if all are done.
 
-    Chains fail together: of those that have not converged, splits are counted."""
-    others = fits[fits["status"] != "done"]
-    if len(others) == len(fits) and len(others[["status", "reason"]].drop_duplicates()) == 1:
-        status, reason = others.iloc[0][["status", "reason"]]
+    The chains of a split converge or fail together, so for them splits are counted."""
+    unfinished = fits[fits["status"] != "done"]
+    if len(unfinished) == len(fits) and len(unfinished[["status", "reason"]].drop_duplicates()) == 1:
+        status, reason = unfinished.iloc[0][["status", "reason"]]
         text = f"{status}: {reason}" if reason else status
         return text if len(text) <= width else text[: width - 1] + "…"
-    counts = others["status"].value_counts().astype(str)
+    counts = unfinished["status"].value_counts().astype(str)
     if UNMIXED in counts:
-        failing = others.loc[others["status"] == UNMIXED, "split"].nunique()
+        failing = unfinished.loc[unfinished["status"] == UNMIXED, "split"].nunique()
         counts[UNMIXED] = f"{failing} of {fits['split'].nunique()}"
     return ", ".join(f"{counts[status]} {status}" for status in STATUSES if status in counts)

@@ -14,8 +14,8 @@ import pandas as pd
 from gpbench import config
 from gpbench.errors import UserError, count
 from gpbench.places import Places, write_aside
-from gpbench.report import names
 from gpbench.report.export import citations
+from gpbench.report.registry import names
 from gpbench.report.view import View
 
 if TYPE_CHECKING:

@@ -1,19 +1,28 @@
-"""What every figure shares: panels, one look per method, the legend, the empty panel."""
+"""What the figures share: panels, titles and remarks, one look per method, legends, empty panels."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import NullLocator
+from matplotlib.transforms import Transform
 
 from gpbench.report.view import View
 
 WIDTH = 6.9  # inches: the text width of a page
+GREY = "#777777"  # of remarks and reference lines
+NOTHING_FINISHED = "No fit of this study is finished."
+
+Name = TypeVar("Name", str, int)
 
 # Okabe and Ito's palette; grey stands for its yellow, which is too pale on paper.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#808080")
@@ -31,8 +40,8 @@ class Look:
     linestyle: object
 
     @property
-    def drawn(self) -> dict[str, object]:
-        """As options of a line."""
+    def options(self) -> dict[str, object]:
+        """Options of a matplotlib line."""
         return {"color": self.color, "marker": self.marker, "linestyle": self.linestyle}
 
 
@@ -41,15 +50,21 @@ def looks(view: View) -> dict[str, Look]:
     return looks_of({method: view.labels[method] for method in view.methods})
 
 
-def looks_of(labels: dict[str, str]) -> dict[str, Look]:
-    """One look per name, in this order; labels: name -> what the legend says."""
+def looks_of(labels: dict[Name, str]) -> dict[Name, Look]:
+    """One look per name, in this order; labels: name -> text of the legend."""
     return {
         name: Look(label, _COLOURS[i % 8], _MARKERS[i % 9], _LINES[i % 5])
         for i, (name, label) in enumerate(labels.items())
     }
 
 
-def panels(rows: int, columns: int, height: float, **options) -> tuple[Figure, np.ndarray]:
+def chain_looks(chains: Iterable[int]) -> dict[int, Look]:
+    """One colour per chain, without markers."""
+    looks = looks_of({chain: f"chain {chain + 1}" for chain in sorted(set(chains))})
+    return {chain: replace(look, marker="", linestyle="-") for chain, look in looks.items()}
+
+
+def panels(rows: int, columns: int, height: float, **options: object) -> tuple[Figure, np.ndarray]:
     """A figure of `rows x columns` axes, `height` inches a row, laid out without overlaps."""
     figure = Figure(figsize=(WIDTH, max(rows * height + 0.6, 1.5)), layout="constrained")
     FigureCanvasAgg(figure)
@@ -76,20 +91,27 @@ def label_edges(axes: list[Axes], x: str, y: str, columns: int = 4) -> None:
 
 
 def present(names: Iterable[str], column: Iterable[str]) -> list[str]:
-    """Those names that a column has, in their order."""
-    had = set(column)
-    return [name for name in names if name in had]
+    """The names that occur in a column, in their given order."""
+    values = set(column)
+    return [name for name in names if name in values]
 
 
 def empty(reason: str) -> Figure:
     """A figure that says why there is nothing to draw."""
     figure, axes = panels(1, 1, 1.2)
-    figure.set_label(reason)  # told to whoever shows the file
-    say(axes[0, 0], reason)
+    figure.set_label(reason)  # becomes the description of the PNG, which the page reads
+    write_reason(axes[0, 0], reason)
     return figure
 
 
-def say(axis: Axes, reason: str) -> None:
+def empty_probe(content: str, *probes: str) -> Figure:
+    """The empty figure of a study without the results of these probes."""
+    files = " or ".join(f"{probe}.parquet" for probe in probes)
+    request = f"`probes: [{', '.join(probes)}]` of the study"
+    return empty(f"No {content}: {files} is missing, or no fit is finished\n({request}).")
+
+
+def write_reason(axis: Axes, reason: str) -> None:
     """Blank a panel and write why it is blank."""
     axis.set_axis_off()
     axis.text(0.5, 0.5, reason, ha="center", va="center", transform=axis.transAxes, color="#555555", wrap=True)
@@ -102,7 +124,7 @@ def legend(figure: Figure, view: View, methods: list[str], lines: bool = True) -
 
 
 def legend_of(figure: Figure, shown: list[Look], lines: bool = True) -> None:
-    """One legend below all panels, in as many columns as its labels leave room for; nothing where nothing is shown."""
+    """One legend below all panels, in as many columns as its labels leave room for; none without entries."""
     handles = [
         Line2D([], [], color=look.color, marker=look.marker, linestyle=look.linestyle if lines else "none")
         for look in shown
@@ -115,6 +137,35 @@ def legend_of(figure: Figure, shown: list[Look], lines: bool = True) -> None:
         figure.legend(handles, labels, loc="outside lower center", ncols=-(-len(handles) // rows))
 
 
+def title(axis: Axes, text: str) -> None:
+    """A bold title above a panel, on the left."""
+    axis.set_title(text, loc="left", fontweight="bold")
+
+
 def remark(axis: Axes, text: str) -> None:
     """A small grey line above a panel, on the right."""
-    axis.set_title(text, loc="right", fontsize=6.5, color="#777777")
+    axis.set_title(text, loc="right", fontsize=6.5, color=GREY)
+
+
+def remark_incomplete(axis: Axes, cells: pd.DataFrame) -> None:
+    """A remark that counts the cells with unfinished splits, if there are any."""
+    if incomplete := int((~cells["complete"]).sum()):
+        remark(axis, f"{incomplete} incomplete")
+
+
+def short_reason(cell: pd.Series) -> str:
+    """Why a cell has no score, in at most 34 characters."""
+    return textwrap.shorten(cell["statuses"], 34, placeholder=" …")
+
+
+def across(axis: Axes) -> Transform:
+    """x in fractions of the panel, y in data."""
+    return axis.get_yaxis_transform()
+
+
+def tick_settings(axis: Axes, values: pd.Series, scale: str = "linear") -> None:
+    """An x axis with one tick per value of a setting."""
+    axis.set_xscale(scale)
+    axis.xaxis.set_minor_locator(NullLocator())
+    ticks = sorted(values.unique())
+    axis.set_xticks(ticks, [str(tick) for tick in ticks])

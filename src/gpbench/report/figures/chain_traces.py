@@ -2,95 +2,83 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.signal import correlate
 
-from gpbench.report.figures.canvas import empty, legend_of, looks_of, panels, remark, say
+from gpbench.report.figures import canvas
+from gpbench.report.figures.cells import by_cell
 from gpbench.report.figures.r_hat import LEAST, excess, threshold_axis
+from gpbench.report.figures.traces import draw_chains
 from gpbench.report.tables.sampler_efficiency import CELL, shrinkage
 from gpbench.report.view import UNMIXED, View
 
 LAGS = 100
 """Kept draws over which autocorrelation is shown."""
 MOST_ROWS = 20
-"""Of the figure; data sets beyond are left out."""
+"""Rows of the figure; data sets beyond are left out."""
 LIMIT = {"color": "#D55E00", "linestyle": "--", "linewidth": 0.9}
 
 
 def chain_traces(view: View) -> Figure:
-    """Trace and autocorrelation of the first parameter, R-hat of the slowest; a row for each data set and sampler.
+    """Trace and autocorrelation of the first parameter, R-hat of the slowest; one row per data set and sampler.
 
-    Of the first data sets, as many as have MOST_ROWS in all, at least one."""
-    drawn = view.probe("draws")
-    if drawn.empty:
-        return empty("No chains: no fit by a sampler is finished.")
-    drawn = drawn[drawn["quantity"] == drawn.groupby(CELL)["quantity"].transform("first")]
-    cells = dict(list(drawn.groupby(CELL)))
-    limits = drawn.groupby(["dataset", "quantity"])["value"].agg(["min", "max"])
-    shrunk = dict(list(shrinkage(view).groupby(CELL)))
-    order = [(d, m) for d in _shown(view) for m in view.methods if (d, m) in cells]
-    figure, axes = panels(len(order), 3, 1.15, width_ratios=[2.2, 1, 1])
-    for cell, (trace, acf, shrink) in zip(order, axes, strict=True):
-        _trace(trace, cells[cell])
-        trace.set_title(f"{cell[0]}, {view.labels[cell[1]]}", loc="left", fontweight="bold")
-        trace.set_ylim(*limits.loc[cell[0], cells[cell]["quantity"].iloc[0]])
-        remark(shrink, _said(view, *cell))
-        _autocorrelation(acf, cells[cell])
-        _shrinkage(shrink, shrunk.get(cell, pd.DataFrame()))
+    Shows the first data sets, as many as fit into MOST_ROWS, but at least one."""
+    draws = view.probe("draws")
+    if draws.empty:
+        return canvas.empty("No chains: no fit by a sampler is finished.")
+    datasets = _datasets_that_fit(view, draws)
+    draws = draws[draws["quantity"] == draws.groupby(CELL)["quantity"].transform("first")]
+    limits = draws.groupby(["dataset", "quantity"])["value"].agg(["min", "max"])
+    r_hat = {cell: rows for cell, rows in shrinkage(view).groupby(CELL)}
+    looks = canvas.chain_looks(draws["replica"])
+    cells = by_cell(view, draws[draws["dataset"].isin(datasets)])
+    figure, axes = canvas.panels(len(cells), 3, 1.15, width_ratios=[2.2, 1, 1])
+    for ((dataset, method), of_cell), (trace, acf, shrink) in zip(cells.items(), axes, strict=True):
+        quantity = of_cell["quantity"].iloc[0]
+        draw_chains(trace, of_cell, "value", looks, 0.5)
+        trace.set_ylabel(quantity)
+        trace.set_ylim(*limits.loc[dataset, quantity])
+        canvas.title(trace, f"{dataset}, {view.labels[method]}")
+        canvas.remark(shrink, _failing(view, dataset, method))
+        _autocorrelation(acf, of_cell)
+        _shrinkage(shrink, r_hat.get((dataset, method), pd.DataFrame()))
     for axis, name in zip(axes[-1], ("iteration", "lag in iterations", "iterations"), strict=True):
         axis.set_xlabel(name)
-    legend_of(figure, [replace(look, label=f"chain {i + 1}") for i, look in _looks(drawn).items()])
+    canvas.legend_of(figure, list(looks.values()))
     return figure
 
 
-def _shown(view: View) -> list[str]:
-    """The data sets that have room."""
-    drawn = view.probe("draws")
-    rows = drawn.groupby("dataset")["method"].nunique().reindex(view.datasets).dropna().cumsum()
+def _datasets_that_fit(view: View, draws: pd.DataFrame) -> list[str]:
+    rows = draws.groupby("dataset")["method"].nunique().reindex(view.datasets).dropna().cumsum()
     return list(rows.index[(rows <= MOST_ROWS) | (rows.index == rows.index[0])])
 
 
-def _looks(drawn: pd.DataFrame) -> dict:
-    """A colour a chain, without marks."""
-    looks = looks_of({replica: f"chain {replica + 1}" for replica in sorted(drawn["replica"].unique())})
-    return {replica: replace(look, marker="", linestyle="-") for replica, look in looks.items()}
-
-
-def _trace(axis: Axes, drawn: pd.DataFrame) -> None:
-    looks = _looks(drawn)
-    for replica, own in drawn.sort_values("draw").groupby("replica"):
-        axis.plot(own["draw"], own["value"], **looks[replica].drawn | {"linewidth": 0.5})
-    axis.set_ylabel(drawn["quantity"].iloc[0])
-
-
 def _autocorrelation(axis: Axes, drawn: pd.DataFrame) -> None:
-    """Of every chain, thin, and their mean."""
-    chains = [own.sort_values("draw") for _, own in drawn.groupby("replica")]
+    """Thin lines: every chain; thick: their mean."""
+    chains = [chain.sort_values("draw") for _, chain in drawn.groupby("replica")]
     step = np.diff(chains[0]["draw"].to_numpy()[:2]).sum() or 1
-    found = np.array([autocorrelation(own["value"].to_numpy(), LAGS) for own in chains])
-    lags = step * np.arange(found.shape[1])
-    axis.plot(lags, found.T, color="#BBBBBB", linewidth=0.5)
-    axis.plot(lags, found.mean(0), color="black", linewidth=1)
+    rho = np.array([autocorrelation(chain["value"].to_numpy(), LAGS) for chain in chains])
+    lags = step * np.arange(rho.shape[1])
+    axis.plot(lags, rho.T, color="#BBBBBB", linewidth=0.5)
+    axis.plot(lags, rho.mean(0), color="black", linewidth=1)
     axis.set_ylabel("autocorrelation")
     axis.set_ylim(-0.2, 1.02)
 
 
 def autocorrelation(values: np.ndarray, lags: int) -> np.ndarray:
-    """rho_0 = 1 .. rho_lags of draws `[T]`, each sum of products divided by T; NaN where nothing moves."""
+    """rho_0 = 1 .. rho_lags of draws `[T]`, each sum of products divided by T; NaN for constant draws."""
     centred = values - values.mean()
     products = correlate(centred, centred, method="fft")[len(values) - 1 :][: lags + 1]
     return products / products[0] if products[0] > 0 else np.full(len(products), np.nan)
 
 
 def _shrinkage(axis: Axes, rows: pd.DataFrame) -> None:
-    """Median over splits of R-hat, solid, and of its 97.5 % upper limit, dashed."""
+    """Median over splits of R-hat (solid) and of its 97.5 % upper limit (dashed)."""
     if rows.empty:
-        say(axis, "one chain")
+        canvas.write_reason(axis, "one chain")
         return
     median = rows.groupby("iteration")[["r_hat", "upper"]].median()
     axis.plot(median.index, excess(median["r_hat"]), color="black", marker=".", markersize=4)
@@ -100,8 +88,8 @@ def _shrinkage(axis: Axes, rows: pd.DataFrame) -> None:
     threshold_axis(axis)
 
 
-def _said(view: View, dataset: str, method: str) -> str:
-    """Whether any chains of the sampler fail the gate."""
+def _failing(view: View, dataset: str, method: str) -> str:
+    """How many splits of a sampler have chains that have not converged, if any."""
     fits = view.done.query("dataset == @dataset and method == @method")
     failing = fits.loc[fits["status"] == UNMIXED, "split"].nunique()
     return f"✗ {failing}/{fits['split'].nunique()} splits" if failing else ""

@@ -1,4 +1,4 @@
-"""The posterior over a covariance function that one over its parameters and inducing inputs induces."""
+"""Posteriors over a covariance function, from those over its parameters and inducing inputs."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
-from gpbench.report.figures.canvas import empty, looks_of, panels, remark, say
-from gpbench.report.figures.inducing import asked, first_split, mixing
+from gpbench.report.figures import canvas
+from gpbench.report.figures.cells import cell_label, cells_to_show, first_split, mixing
 from gpbench.report.view import View
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73")  # an inducing input each
-NUMBERS, LINES = 241, 20  # of places, and of draws beside a band
+COLOURS = ("#0072B2", "#D55E00", "#009E73")  # one per inducing input
+POINTS, LINES = 241, 20  # points of an x axis; draws shown inside a band
 BAND = (0.05, 0.5, 0.95)
-MARGIN = 0.15  # of the range of the training inputs
+MARGIN = 0.15  # as a share of the range of the training inputs
 SCALES = ("lengthscale", "outputscale")
 PANELS = {"fixed θ and Z": (*SCALES, "z"), "sampling θ": ("z",), "sampling Z": SCALES, "sampling θ and Z": ()}
-"""Title -> what is held at its posterior mean."""
+"""Title -> the parts fixed at their posterior means."""
 
 
 class Posterior(NamedTuple):
-    """States of all chains: inducing inputs z `[S, M]` in rising order, lengthscale, outputscale and chain `[S]`."""
+    """States of all chains: inducing inputs z `[S, M]` in ascending order, lengthscale, outputscale and chain `[S]`."""
 
     z: np.ndarray
     lengthscale: np.ndarray
     outputscale: np.ndarray
     chain: np.ndarray
 
-    def held(self, names: tuple[str, ...]) -> Posterior:
-        """With some parts at their posterior means, scales at those of their logarithms."""
+    def with_fixed(self, names: tuple[str, ...]) -> Posterior:
+        """The states with some parts fixed at their posterior means, scales at those of their logarithms."""
         means = {"z": self.z.mean(0)} | {name: np.exp(np.log(getattr(self, name)).mean()) for name in SCALES}
         return self._replace(**{name: np.broadcast_to(means[name], getattr(self, name).shape) for name in names})
 
@@ -42,84 +42,87 @@ class Posterior(NamedTuple):
 
 
 def covariance(view: View) -> Figure:
-    """Two lines of panels a method: k(x, z) with more and more of it sampled, then k over distance and its scales."""
+    """Two rows of panels per method: k(x, z) with more and more of it sampled, then k over distance and its scales."""
     rows = view.probe("inducing")
     if rows.empty:
-        return empty(
-            "No covariances: inducing.parquet is missing or no fit is finished (`probes: [inducing]` of the study)."
-        )
-    cells = asked(view, rows)
-    figure, axes = panels(2 * len(cells), 3, 1.75)
+        return canvas.empty_probe("covariances", "inducing")
+    cells = cells_to_show(view, rows)
+    figure, axes = canvas.panels(2 * len(cells), 3, 1.75)
     for (dataset, method), block in zip(cells, axes.reshape(-1, 6), strict=True):
-        own = first_split(rows, dataset, method)
-        name = view.labels[method] if len(view.datasets) == 1 else f"{dataset}: {view.labels[method]}"
-        if own.empty or own["column"].max() > 0:
-            _blank(block, f"{name}: " + ("no finished fit" if own.empty else "more than one input"))
+        of_cell = first_split(rows, dataset, method)
+        name = cell_label(view, dataset, method)
+        if of_cell.empty or of_cell["column"].max() > 0:
+            _blank(block, f"{name}: " + ("no finished fit" if of_cell.empty else "more than one input"))
             continue
-        _draw(name, own, block)
-        remark(block[-1], mixing(view, own, "r_hat_covariance"))
+        _draw(name, of_cell, block)
+        canvas.remark(block[-1], mixing(view, of_cell, "r_hat_covariance"))
     return figure
 
 
 def _blank(axes: np.ndarray, reason: str) -> None:
     for axis, text in zip(axes, ["", reason, *[""] * 4], strict=True):
-        say(axis, text)
+        canvas.write_reason(axis, text)
 
 
 def _draw(name: str, rows: pd.DataFrame, axes: np.ndarray) -> None:
     """The six panels of a method on one data set."""
     states, observed = _posterior(rows), rows.loc[rows["layer"] == 0, "x"].unique()
-    low, high = observed.min(), observed.max()
-    margin = MARGIN * (high - low)
-    x = np.linspace(low - margin, high + margin, NUMBERS)
     top = np.quantile(states.outputscale, BAND[-1]) * 1.15
-    # every chain gives as many states, and those of a chain come in its order
-    thinned = np.unique(np.linspace(0, len(states.z) - 1, LINES).round().astype(int))
-    for axis, (title, held) in zip(axes, PANELS.items(), strict=False):
-        some = states.held(held)
-        axis.set_title(title, loc="left")
-        for colour, point in zip(COLOURS, _ranks(states.z.shape[1]), strict=False):
-            fixed = states.held((*SCALES, "z"))
-            _band(axis, x, some.covariance(x - some.z[:, [point]]), thinned, colour)
-            axis.plot(x, fixed.covariance(x - fixed.z[:, [point]])[0], color="black", linewidth=0.9, linestyle="--")
-        axis.plot(observed, np.zeros_like(observed), "|", color="#777777", markersize=5, markeredgewidth=0.5)
-        axis.set(xlim=(x[0], x[-1]), ylim=(-0.03 * top, top), xlabel="x")
+    for axis, (heading, fixed) in zip(axes, PANELS.items(), strict=False):
+        axis.set_title(heading, loc="left")
+        _draw_at_inducing_inputs(axis, states, states.with_fixed(fixed), observed)
+        axis.set(ylim=(-0.03 * top, top), xlabel="x")
     for axis in axes[[0, 3]]:
         axis.set_ylabel(f"{name}\nk(x, z)")
-    distance = np.linspace(0, 3 * np.quantile(states.lengthscale, BAND[-1]), NUMBERS)
-    _band(axes[4], distance, states.covariance(distance), thinned, "#555555")
+    distance = np.linspace(0, 3 * np.quantile(states.lengthscale, BAND[-1]), POINTS)
+    _band(axes[4], distance, states.covariance(distance), "#555555")
     axes[4].set(xlabel="|x − x′|", ylim=(0, top), xlim=(0, distance[-1]))
     axes[4].set_title("over distance", loc="left")
     _scales(axes[5], states)
 
 
+def _draw_at_inducing_inputs(axis: Axes, states: Posterior, sampled: Posterior, observed: np.ndarray) -> None:
+    """k(x, z) for three z, with a part of the states fixed; dashed: everything fixed."""
+    margin = MARGIN * (observed.max() - observed.min())
+    x = np.linspace(observed.min() - margin, observed.max() + margin, POINTS)
+    fixed = states.with_fixed((*SCALES, "z"))
+    for colour, point in zip(COLOURS, _ranks(states.z.shape[1]), strict=False):
+        _band(axis, x, sampled.covariance(x - sampled.z[:, [point]]), colour)
+        axis.plot(x, fixed.covariance(x - fixed.z[:, [point]])[0], color="black", linewidth=0.9, linestyle="--")
+    axis.plot(observed, np.zeros_like(observed), "|", color=canvas.GREY, markersize=5, markeredgewidth=0.5)
+    axis.set_xlim(x[0], x[-1])
+
+
 def _posterior(rows: pd.DataFrame) -> Posterior:
-    kept = rows[rows["layer"] == 1].sort_values(["replica", "sample", "x"], kind="stable")
-    first = kept.groupby(["replica", "sample"], sort=True)[list(SCALES)].first()
-    z = kept["x"].to_numpy().reshape(len(first), -1)
-    return Posterior(z, *(first[name].to_numpy() for name in SCALES), first.index.get_level_values("replica"))
+    states = rows[rows["layer"] == 1].sort_values(["replica", "sample", "x"], kind="stable")
+    first = states.groupby(["replica", "sample"], sort=True)[list(SCALES)].first()
+    z = states["x"].to_numpy().reshape(len(first), -1)
+    lengthscale, outputscale = (first[name].to_numpy() for name in SCALES)
+    return Posterior(z, lengthscale, outputscale, first.index.get_level_values("replica").to_numpy())
 
 
 def _ranks(size: int) -> list[int]:
-    """Evenly through the inducing inputs in their order, without the ends where there are enough."""
+    """Positions of up to three evenly spaced inducing inputs, without the ends if there are enough."""
     return sorted({round(size * (part + 0.5) / len(COLOURS) - 0.5) for part in range(len(COLOURS))})
 
 
-def _band(axis: Axes, x: np.ndarray, k: np.ndarray, thinned: np.ndarray, colour: str) -> None:
-    """Pointwise 90 % band of functions `[S, T]`, their median, and some of them."""
+def _band(axis: Axes, x: np.ndarray, k: np.ndarray, colour: str) -> None:
+    """Pointwise 90 % band of functions `[S, T]`, their median, and LINES of them."""
     low, middle, high = np.quantile(k, BAND, axis=0)
     axis.fill_between(x, low, high, color=colour, alpha=0.22, linewidth=0)
+    # chains have equally many states, in their order
+    thinned = np.unique(np.linspace(0, len(k) - 1, LINES).round().astype(int))
     lines = [np.column_stack([x, line]) for line in k[thinned]]
     axis.add_collection(LineCollection(lines, colors=colour, linewidths=0.35, alpha=0.5))
     axis.plot(x, middle, color=colour)
 
 
 def _scales(axis: Axes, states: Posterior) -> None:
-    """Draws of lengthscale and outputscale, a mark a chain."""
-    looks = looks_of({chain: "" for chain in sorted(set(states.chain))})
+    """Draws of lengthscale and outputscale, one mark per chain."""
+    looks = canvas.looks_of({chain: "" for chain in sorted(set(states.chain))})
     for chain, look in looks.items():
-        own = states.chain == chain
+        of_chain = states.chain == chain
         marks = {"marker": look.marker, "markersize": 2.5, "markeredgewidth": 0, "linestyle": "none", "alpha": 0.7}
-        axis.plot(states.lengthscale[own], states.outputscale[own], color=look.color, **marks)
+        axis.plot(states.lengthscale[of_chain], states.outputscale[of_chain], color=look.color, **marks)
     axis.set_title("θ", loc="left")
     axis.set(xlabel="lengthscale", ylabel="outputscale")

@@ -1,8 +1,7 @@
-"""Where the inducing inputs of a method lie over two inputs, beside what it decides there."""
+"""Inducing inputs over two inputs, beside the decisions of the classifier."""
 
 from __future__ import annotations
 
-import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -14,15 +13,15 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from scipy.ndimage import gaussian_filter
 
-from gpbench.errors import count
-from gpbench.report.figures.canvas import empty, panels, remark, say
-from gpbench.report.view import UNMIXED, View
+from gpbench.report.figures import canvas
+from gpbench.report.figures.cells import cell_label, cells_to_show, first_split, mixing
+from gpbench.report.view import View
 
 CLASSES = ("#D55E00", "#0072B2")
 SHADES = LinearSegmentedColormap.from_list("classes", [CLASSES[0], "#FFFFFF", CLASSES[1]])
 DENSITY = LinearSegmentedColormap.from_list("density", ["#FFFFFF", "#E69F00", "#A03000", "#2A0A00"])
-BINS, SMOOTHING = 160, 3.0  # of a histogram along an axis, and the standard deviation of its smoothing in bins
-OUTLINE = 0.95  # of the training rows
+BINS, SMOOTHING = 160, 3.0  # histogram bins along an axis; standard deviation of their smoothing, in bins
+OUTLINE = 0.95  # share of the training rows inside the dotted line
 
 
 class Grid(NamedTuple):
@@ -34,7 +33,7 @@ class Grid(NamedTuple):
     observed: pd.DataFrame
 
     def histogram(self, x0: np.ndarray, x1: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Smoothed density of points over that of an even spread `[BINS, BINS]`, and the centres of its bins."""
+        """Smoothed density of points relative to a uniform one `[BINS, BINS]`, and the centres of its bins."""
         box = [self.x0[[0, -1]], self.x1[[0, -1]]]
         counts, *edges = np.histogram2d(x0, x1, BINS, box)
         density = gaussian_filter(counts.T, SMOOTHING, mode="constant") * BINS**2 / len(x0)
@@ -42,28 +41,24 @@ class Grid(NamedTuple):
 
 
 def inducing(view: View) -> Figure:
-    """Classifier and inducing inputs side by side, a line a method; all densities on one scale."""
+    """Classifier and inducing inputs side by side, one row per method; all densities on one scale."""
     points, classified = view.probe("inducing"), view.probe("probabilities")
     if points.empty or classified.empty:
-        return empty(
-            "No inducing inputs: inducing.parquet or probabilities.parquet is missing, or no fit is finished\n"
-            "(`probes: [probabilities, inducing]` of the study)."
-        )
-    cells = asked(view, points)
-    figure, axes = panels(len(cells), 2, 1.75)
-    maps = []
+        return canvas.empty_probe("inducing inputs", "inducing", "probabilities")
+    cells = cells_to_show(view, points)
+    figure, axes = canvas.panels(len(cells), 2, 1.75)
+    maps: list[QuadMesh] = []
     for (dataset, method), (left, right) in zip(cells, axes, strict=True):
-        label = view.labels[method] if len(view.datasets) == 1 else f"{dataset}: {view.labels[method]}"
-        left.set_title(label, loc="left", fontweight="bold")
-        own, z = (first_split(rows, dataset, method) for rows in (classified, points))
-        if own.empty or z.empty:
-            say(left, "no finished fit")
-            say(right, "")
+        canvas.title(left, cell_label(view, dataset, method))
+        probabilities, z = (first_split(rows, dataset, method) for rows in (classified, points))
+        if probabilities.empty or z.empty:
+            canvas.write_reason(left, "no finished fit")
+            canvas.write_reason(right, "")
             continue
-        grid = _grid(own)
-        _decisions(left, grid)
-        remark(left, mixing(view, z))
-        maps += _positions(right, grid, z)
+        grid = _grid(probabilities)
+        _draw_decisions(left, grid)
+        canvas.remark(left, mixing(view, z))
+        maps += _draw_positions(right, grid, z)
         if method == view.methods[-1]:
             for axis in (left, right):
                 axis.set_xlabel(next(iter(grid.observed["x0_name"])))
@@ -72,34 +67,14 @@ def inducing(view: View) -> Figure:
     return figure
 
 
-def asked(view: View, rows: pd.DataFrame) -> list[tuple[str, str]]:
-    """The cells of a probe's rows and those without a finished fit; one that is done and not there was not asked."""
-    drawn, done = (set(zip(part["dataset"], part["method"], strict=True)) for part in (rows, view.done))
-    return [cell for cell in itertools.product(view.datasets, view.methods) if cell in drawn or cell not in done]
-
-
-def first_split(rows: pd.DataFrame, dataset: str, method: str) -> pd.DataFrame:
-    """Rows of a cell's first split, of all its chains."""
-    own = rows[(rows["dataset"] == dataset) & (rows["method"] == method)]
-    return own[own["split"] == own["split"].min()]
-
-
-def mixing(view: View, rows: pd.DataFrame, column: str = "r_hat") -> str:
-    """How well the chains agree that a probe's rows come from; nothing where no chain was."""
-    fits = view.done[view.done["fit_id"].isin(rows["fit_id"])]
-    value = float(fits[column].iloc[0])
-    failed = f", {UNMIXED}" if (fits["status"] == UNMIXED).any() else ""
-    return f"R-hat {value:.2f}, {count(len(fits), 'chain')}{failed}" if np.isfinite(value) else ""
-
-
 def _grid(rows: pd.DataFrame) -> Grid:
-    """Probabilities averaged over chains; the training rows are the same for all of them."""
+    """Probabilities averaged over chains, which share their training rows."""
     p = rows[rows["layer"] == 1].groupby(["x1", "x0"])["p"].mean().unstack()
     observed = rows[(rows["layer"] == 0) & (rows["fit_id"] == rows["fit_id"].iloc[0])]
     return Grid(p.columns.to_numpy(), p.index.to_numpy(), p.to_numpy(), observed)
 
 
-def _decisions(axis: Axes, grid: Grid) -> None:
+def _draw_decisions(axis: Axes, grid: Grid) -> None:
     """Probability as shades, p = 1/2 as a line, training rows as points."""
     axis.pcolormesh(grid.x0, grid.x1, grid.p, cmap=SHADES, vmin=0, vmax=1, alpha=0.45, linewidth=0, rasterized=True)
     colours = np.where(grid.observed["p"] > 0, *CLASSES[::-1])
@@ -109,18 +84,15 @@ def _decisions(axis: Axes, grid: Grid) -> None:
     axis.set_ylabel(next(iter(grid.observed["x1_name"])))
 
 
-def _positions(axis: Axes, grid: Grid, rows: pd.DataFrame) -> list[QuadMesh]:
-    """Density of the kept states of inducing inputs, or the inducing inputs where each chain has one state."""
+def _draw_positions(axis: Axes, grid: Grid, rows: pd.DataFrame) -> list[QuadMesh]:
+    """Density of the kept states of inducing inputs, or the inducing inputs themselves if each chain has one state."""
     z = rows[rows["layer"] == 1].pivot(index=["fit_id", "sample", "point"], columns="column", values="x")
-    density, x0, x1 = grid.histogram(grid.observed["x0"], grid.observed["x1"])
-    heights = np.sort(density, axis=None)
-    level = heights[np.searchsorted(heights.cumsum(), (1 - OUTLINE) * heights.sum())]
-    axis.contour(x0, x1, density, [level], colors="#777777", linewidths=0.7, linestyles="dotted")
+    _draw_outline(axis, grid)
     _boundary(axis, grid, 0.7)
     _frame(axis, grid)
     outside = 1 - z[0].between(*grid.x0[[0, -1]]).mul(z[1].between(*grid.x1[[0, -1]])).mean()
     if outside >= 0.005:
-        remark(axis, f"{outside:.0%} of the inducing inputs outside")
+        canvas.remark(axis, f"{outside:.0%} of the inducing inputs outside")
     distinct = z.reset_index().drop_duplicates(["fit_id", "point", 0, 1])
     if not distinct.duplicated(["fit_id", "point"]).any():
         axis.plot(distinct[0], distinct[1], "o", color="#A03000", markersize=3)
@@ -129,12 +101,20 @@ def _positions(axis: Axes, grid: Grid, rows: pd.DataFrame) -> list[QuadMesh]:
     return [axis.pcolormesh(x0, x1, density, cmap=DENSITY, zorder=0, rasterized=True)]
 
 
+def _draw_outline(axis: Axes, grid: Grid) -> None:
+    """The level line of the training rows' density that holds OUTLINE of them."""
+    density, x0, x1 = grid.histogram(grid.observed["x0"], grid.observed["x1"])
+    heights = np.sort(density, axis=None)
+    level = heights[np.searchsorted(heights.cumsum(), (1 - OUTLINE) * heights.sum())]
+    axis.contour(x0, x1, density, [level], colors=canvas.GREY, linewidths=0.7, linestyles="dotted")
+
+
 def _share_scale(figure: Figure, axes: np.ndarray, maps: list[QuadMesh]) -> None:
     scale = ScalarMappable(Normalize(0.0, max(part.get_array().max() for part in maps)), DENSITY)
     for part in maps:
         part.set_norm(scale.norm)
     bar = figure.colorbar(scale, ax=axes, location="bottom", shrink=0.6, aspect=60, pad=0.02)
-    bar.set_label("density of inducing inputs over that of an even spread over the panel")
+    bar.set_label("density of inducing inputs relative to a uniform density over the panel")
     bar.outline.set_visible(False)
 
 

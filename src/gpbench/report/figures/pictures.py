@@ -1,4 +1,4 @@
-"""Images of which a part was predicted: whole, as seen, and as each method completes them."""
+"""Test images whose lower part was predicted: the original, the inputs, and the predictions of each method."""
 
 from __future__ import annotations
 
@@ -8,43 +8,43 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gpbench.report.datasets.images import mosaic, paint
-from gpbench.report.figures.canvas import empty, panels, present, say
+from gpbench.report.figures import canvas
 from gpbench.report.view import View
 
 IMAGES = 8
 
 
 def pictures(view: View) -> Figure:
-    """Some test images; original, seen part, then mean and standard deviation of the others by each method."""
+    """Some test images: original, observed part, then mean and sd of the other pixels by each method."""
     seen = view.probe("inputs")
     if seen.empty:
-        return empty("No pictures: inputs.parquet is missing or no fit is finished (`probes: [inputs]` of the study).")
-    datasets = present(view.datasets, seen["dataset"])
-    figure, axes = panels(len(datasets), 2 + 2 * len(view.methods), 0.62 * IMAGES)
+        return canvas.empty_probe("pictures", "inputs")
+    datasets = canvas.present(view.datasets, seen["dataset"])
+    figure, axes = canvas.panels(len(datasets), 2 + 2 * len(view.methods), 0.62 * IMAGES)
     for dataset, row in zip(datasets, axes, strict=True):
         _draw(view, dataset, seen[seen["dataset"] == dataset], row)
     return figure
 
 
 def _draw(view: View, dataset: str, seen: pd.DataFrame, axes: np.ndarray) -> None:
-    """The images of a data set's first split, a column of them an axis."""
+    """The images of a data set's first split, one column of images per panel."""
     done = view.done
     fits = done[(done["dataset"] == dataset) & (done["split"] == seen["split"].min())]
     first = fits.sort_values("replica", kind="stable").groupby("method")["fit_id"].first()
     inputs = seen[seen["fit_id"] == seen["fit_id"].iloc[0]].pivot(index="row", columns="column", values="x")
-    # evenly through the test rows: chosen before anything was predicted
+    # evenly spaced, so that the choice does not depend on the predictions
     inputs = inputs.iloc[np.linspace(0, len(inputs) - 1, IMAGES).round().astype(int)]
     points = view.points
     points = points[points["row"].isin(inputs.index)]
 
-    def missing(method: str, column: str) -> np.ndarray:
+    def predicted(method: str, column: str) -> np.ndarray:
         """Values `[IMAGES, P]` of the predicted pixels."""
-        own = points[points["fit_id"] == first[method]]
-        return own.pivot(index="row", columns="output", values=column).loc[inputs.index].to_numpy()
+        of_fit = points[points["fit_id"] == first[method]]
+        return of_fit.pivot(index="row", columns="output", values=column).loc[inputs.index].to_numpy()
 
-    original = missing(first.index[0], "y")
+    original = predicted(first.index[0], "y")
     most = max(inputs.to_numpy().max(), original.max())
-    sds = {method: missing(method, "sd") for method in first.index}
+    sds = {method: predicted(method, "sd") for method in first.index}
     widest = max(sd.max() for sd in sds.values())
     blank = np.full_like(original, np.nan)
     _column(axes[0], "original", inputs, original, most)
@@ -52,18 +52,18 @@ def _draw(view: View, dataset: str, seen: pd.DataFrame, axes: np.ndarray) -> Non
     for method, (left, right) in zip(view.methods, axes[2:].reshape(-1, 2), strict=True):
         if method not in first:
             left.set_title(view.labels[method], loc="left")
-            say(left, "no\nfinished\nfit")
+            canvas.write_reason(left, "no\nfinished\nfit")
             right.set_axis_off()
             continue
-        _column(left, f"{view.labels[method]}\nmean", inputs, missing(method, "mean"), most)
+        _column(left, f"{view.labels[method]}\nmean", inputs, predicted(method, "mean"), most)
         _column(right, f"sd, at most\n{sds[method].max():.3g}", np.full_like(inputs, np.nan), sds[method], widest)
 
 
-def _column(axis: Axes, title: str, above: np.ndarray, below: np.ndarray, most: float) -> None:
-    """Images one below the other, their first pixels and the others given apart; shades from 0 to `most`."""
+def _column(axis: Axes, heading: str, above: np.ndarray, below: np.ndarray, most: float) -> None:
+    """Images below each other, from their first pixels and their other ones; shades from 0 to `most`."""
     pixels = np.hstack([above, below])
     grid, side = mosaic(pixels, [np.array([i]) for i in range(len(pixels))], 1)
     paint(axis, grid, vmin=0.0, vmax=most)
-    axis.set_title(title, loc="left", fontsize=7)
+    axis.set_title(heading, loc="left", fontsize=7)
     for line in range(len(pixels)):
         axis.axhline(line * (side + 1) + np.shape(above)[1] / side - 0.5, color="#D55E00", linewidth=0.6)

@@ -1,4 +1,4 @@
-"""How often each method comes how near to the best of a data set, and at what cost."""
+"""Performance profiles and Pareto fronts: distances from the best method of each data set, and their cost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from gpbench.errors import count
 from gpbench.evaluation.compare import ranks
 from gpbench.evaluation.practical import ROPES
 from gpbench.evaluation.profiles import excess, pareto_front, profile
-from gpbench.report.figures.canvas import empty, legend, looks, panels, remark
+from gpbench.report.figures import canvas
+from gpbench.report.figures.cost import SHORTEST
 from gpbench.report.significance.comparisons import COMPARISONS, Comparison, complete_losses, rankable
 from gpbench.report.view import View
 
@@ -28,29 +29,28 @@ _BEYOND = {
     "error": "test error rate above that of the best",
 }
 _TICKS = (0, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
-_STRONG = 6  # curves that an eye can follow at once
-_SHORTEST = 1e-6  # seconds; a logarithmic axis has no place for 0
+_STRONG = 6  # curves that the eye can follow
 _REGION = "#EEEEEE"
 
 
 def performance_profile(view: View) -> Figure:
-    """Share of the data sets within a distance of the best, a panel for each comparison."""
-    shown = _compared(view, _PROFILED)
-    if not shown:
-        return empty("No profile: no data set has two methods with all splits done.")
-    most = max(losses.shape[1] for _, losses, _ in shown)
-    figure, axes = panels(len(shown), 1, max(0.6 + 0.125 * most, 1.6))
-    for axis, (spec, losses, dropped) in zip(axes[:, 0], shown, strict=True):
-        axis.set_title(_title(spec, losses), loc="left", fontweight="bold")
-        remark(axis, _left_out(dropped))
+    """Share of the data sets within a distance of the best, one panel per comparison."""
+    compared = _compared(view, _PROFILED)
+    if not compared:
+        return canvas.empty("No profile: no data set has two methods with all splits finished.")
+    most = max(losses.shape[1] for _, losses, _ in compared)
+    figure, axes = canvas.panels(len(compared), 1, max(0.6 + 0.125 * most, 1.6))
+    for axis, (spec, losses, dropped) in zip(axes[:, 0], compared, strict=True):
+        canvas.title(axis, _title(spec, losses))
+        canvas.remark(axis, _left_out(dropped))
         _profile(axis, view, spec.metric, losses)
     return figure
 
 
 def _compared(view: View, names: tuple[str, ...]) -> list[tuple[Comparison, pd.DataFrame, list[dict]]]:
-    """The comparisons of these names that have two complete methods, with their losses and what was dropped."""
-    found = [(spec, *complete_losses(view, spec)) for spec in COMPARISONS if spec.name in names]
-    return [row for row in found if rankable(row[1])]
+    """The named comparisons with at least two complete methods, their losses and what was dropped."""
+    compared = [(spec, *complete_losses(view, spec)) for spec in COMPARISONS if spec.name in names]
+    return [row for row in compared if rankable(row[1])]
 
 
 def _title(spec: Comparison, losses: pd.DataFrame) -> str:
@@ -58,7 +58,7 @@ def _title(spec: Comparison, losses: pd.DataFrame) -> str:
 
 
 def _left_out(dropped: list[dict]) -> str:
-    """How many data sets and methods are incomplete; the critical-difference diagram names them."""
+    """Numbers of incomplete data sets and methods, which the critical-difference diagram names."""
     kinds = Counter("data set" if row["kind"] == "dataset" else row["kind"] for row in dropped)
     return f"left out: {', '.join(count(n, kind) for kind, n in kinds.items())}" if kinds else ""
 
@@ -68,14 +68,14 @@ def _profile(axis: Axes, view: View, metric: str, losses: pd.DataFrame) -> None:
     end = max(1.1 * float(distances.to_numpy().max()), 10 * rope)
     steps = profile(distances)
     for place, method in enumerate(ranks(losses).mean().sort_values(kind="stable").index):
-        own, look, strong = steps[steps["method"] == method], looks(view)[method], place < _STRONG
+        curve, look, strong = steps[steps["method"] == method], canvas.looks(view)[method], place < _STRONG
         axis.plot(
-            [0, *own["distance"], end],
-            [0, *own["share"], 1],
+            [0, *curve["distance"], end],
+            [0, *curve["share"], 1],
             drawstyle="steps-post",
-            **look.drawn,
+            **look.options,
             markersize=3.5 if strong else 2.5,
-            markevery=slice(1, -1, -(-len(own) // 15)),
+            markevery=slice(1, -1, -(-len(curve) // 15)),
             linewidth=1.5 if strong else 0.7,
             zorder=3 - 0.01 * place,
             clip_on=False,
@@ -84,51 +84,51 @@ def _profile(axis: Axes, view: View, metric: str, losses: pd.DataFrame) -> None:
     axis.axvspan(0, rope, color=_REGION, zorder=0)
     axis.set(xlim=(0, end), ylim=(0, 1), xlabel=_BEYOND[metric], ylabel="share of data sets")
     axis.set_xscale("symlog", linthresh=rope, linscale=0.5)
-    # distances of RMSE are logarithms of ratios, and are read as ratios
+    # distances of RMSE are logarithms of ratios; ticks show the ratios
     _ticks(axis.xaxis, end, np.log1p if metric == "rmse" else float)
     options = {"title": "within the shaded region", "title_fontsize": 6.5, "fontsize": 6.5, "alignment": "left"}
     axis.legend(loc="center left", bbox_to_anchor=(1.02, 0.5), **options)
 
 
 def _ticks(axis: Axis, end: float, place: Callable[[float], float] = float) -> None:
-    """Ticks up to `end`, where `place` puts them, printed without exponents."""
-    said = [tick for tick in _TICKS if place(tick) <= end]
-    axis.set_ticks([place(tick) for tick in said], [f"{tick:g}" for tick in said])
+    """Ticks up to `end` at `place(tick)`, printed without exponents."""
+    ticks = [tick for tick in _TICKS if place(tick) <= end]
+    axis.set_ticks([place(tick) for tick in ticks], [f"{tick:g}" for tick in ticks])
     axis.set_minor_locator(NullLocator())
 
 
 def pareto(view: View) -> Figure:
-    """Training seconds against mean distance from the best MNLL, a panel for each kind of task."""
-    shown = _compared(view, _PRICED)
-    if not shown:
-        return empty("No front: no data set has two methods with all splits done.")
-    figure, axes = panels(1, len(shown), 3.0)
-    for axis, (spec, losses, dropped) in zip(axes[0], shown, strict=True):
-        axis.set_title(_title(spec, losses), loc="left", fontweight="bold")
-        axis.text(0.02, 0.02, _left_out(dropped), transform=axis.transAxes, fontsize=6.5, color="#777777")
+    """Training seconds against mean distance from the best MNLL, one panel per kind of task."""
+    compared = _compared(view, _PRICED)
+    if not compared:
+        return canvas.empty("No front: no data set has two methods with all splits finished.")
+    figure, axes = canvas.panels(1, len(compared), 3.0)
+    for axis, (spec, losses, dropped) in zip(axes[0], compared, strict=True):
+        canvas.title(axis, _title(spec, losses))
+        axis.text(0.02, 0.02, _left_out(dropped), transform=axis.transAxes, fontsize=6.5, color=canvas.GREY)
         _prices(axis, view, prices(view, losses))
-    legend(figure, view, [method for _, losses, _ in shown for method in losses.columns], lines=False)
+    canvas.legend(figure, view, [method for _, losses, _ in compared for method in losses.columns], lines=False)
     return figure
 
 
 def prices(view: View, losses: pd.DataFrame) -> pd.DataFrame:
     """Per method over the data sets of a table of MNLL: training seconds of a fit (geometric mean) and mean excess."""
     cells = view.cells("seconds_train").pivot(index="dataset", columns="method", values="mean")
-    seconds = cells.loc[losses.index, losses.columns].clip(lower=_SHORTEST)
+    seconds = cells.loc[losses.index, losses.columns].clip(lower=SHORTEST)
     return pd.DataFrame({"seconds": np.exp(np.log(seconds).mean()), "excess": excess(losses, "mnll").mean()})
 
 
-def _prices(axis: Axes, view: View, found: pd.DataFrame) -> None:
-    front = found.loc[pareto_front(found["seconds"], found["excess"])]
-    axis.plot(front["seconds"], front["excess"], drawstyle="steps-post", color="#777777", linewidth=0.9, zorder=1)
-    for method, at in found.iterrows():
-        look, inside = looks(view)[method], method in front.index
+def _prices(axis: Axes, view: View, costs: pd.DataFrame) -> None:
+    front = costs.loc[pareto_front(costs["seconds"], costs["excess"])]
+    axis.plot(front["seconds"], front["excess"], drawstyle="steps-post", color=canvas.GREY, linewidth=0.9, zorder=1)
+    for method, at in costs.iterrows():
+        look, inside = canvas.looks(view)[method], method in front.index
         fill, size = (look.color, 6) if inside else ("white", 5)
         axis.plot(*at, look.marker, color=look.color, markerfacecolor=fill, markersize=size, clip_on=False)
         if inside:
             axis.annotate(look.label, at, (4, 4), textcoords="offset points", fontsize=6.5)
     rope = ROPES["mnll"].half_width
-    end = max(1.5 * float(found["excess"].max()), 10 * rope)
+    end = max(1.5 * float(costs["excess"].max()), 10 * rope)
     axis.axhspan(0, rope, color=_REGION, zorder=0)
     axis.set(xscale="log", ylim=(0, end))
     axis.set(xlabel="training seconds per fit", ylabel="mean test MNLL above the best (nats)")

@@ -1,6 +1,6 @@
 """R-hat against iterations: how fast samplers converge (filippone2013; filippone2014, figures 3 and 4).
 
-Curves, as far as they can be told apart; of more methods tiles, shaded as the bars of filippone2013 are."""
+Curves for a few methods; for more, tiles shaded like the bars of filippone2013."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from gpbench.report.figures.canvas import Look, empty, label_edges, legend, looks, remark, wrapped
+from gpbench.report.figures import canvas
 from gpbench.report.tables.sampler_efficiency import shrinkage
 from gpbench.report.view import View
 
@@ -21,45 +21,45 @@ SHADES = {"below 1.1": "#E4EEF6", "1.1 to 1.3": "#9CC3E0", "1.3 to 2": "#3F80B5"
 MOST_CURVES = 8
 TICKS = (1.001, 1.01, *THRESHOLDS, 11.0)
 LEAST, MOST = 1e-3, 30.0
-"""Of R-hat - 1, on a logarithmic axis; what lies beyond is drawn at its end."""
+"""Ends of the logarithmic axis of R-hat - 1, where values beyond it are drawn."""
 _COLUMNS = 3
 
 
 def r_hat(view: View) -> Figure:
     """The slowest variable's R-hat at the checkpoints, one panel per data set."""
-    found = shrinkage(view)
-    if found.empty:
-        return empty("No chains: no split with several finished chains of a sampler.")
-    return (curves if len(view.methods) <= MOST_CURVES else tiles)(view, found)
+    r_hats = shrinkage(view)
+    if r_hats.empty:
+        return canvas.empty("No chains: no split with several finished chains of a sampler.")
+    return (curves if len(view.methods) <= MOST_CURVES else tiles)(view, r_hats)
 
 
-def curves(view: View, found: pd.DataFrame) -> Figure:
-    """A curve a method."""
-    figure, axes = wrapped(len(view.datasets), 1.9, _COLUMNS)
+def curves(view: View, r_hats: pd.DataFrame) -> Figure:
+    """One curve per method."""
+    figure, axes = canvas.wrapped(len(view.datasets), 1.9, _COLUMNS)
     for axis, dataset in zip(axes, view.datasets, strict=True):
-        own = found[found["dataset"] == dataset]
-        for method, look in looks(view).items():
-            _curve(axis, own[own["method"] == method], look)
-        _axis(axis, own["iteration"])
-        axis.set_title(dataset, loc="left", fontweight="bold")
-        remark(axis, _said(own, view))
-    label_edges(axes, "iterations", "R-hat", _COLUMNS)
-    legend(figure, view, list(found["method"]))
+        of_dataset = r_hats[r_hats["dataset"] == dataset]
+        for method, look in canvas.looks(view).items():
+            _curve(axis, of_dataset[of_dataset["method"] == method], look)
+        _axis(axis, of_dataset["iteration"])
+        canvas.title(axis, dataset)
+        canvas.remark(axis, _chains(of_dataset, view))
+    canvas.label_edges(axes, "iterations", "R-hat", _COLUMNS)
+    canvas.legend(figure, view, list(r_hats["method"]))
     return figure
 
 
-def tiles(view: View, found: pd.DataFrame) -> Figure:
-    """A row a method, a tile a checkpoint."""
-    figure, axes = wrapped(len(view.datasets), 0.5 + 0.17 * len(view.methods), _COLUMNS)
+def tiles(view: View, r_hats: pd.DataFrame) -> Figure:
+    """One row per method, one tile per checkpoint."""
+    figure, axes = canvas.wrapped(len(view.datasets), 0.5 + 0.17 * len(view.methods), _COLUMNS)
     for i, (axis, dataset) in enumerate(zip(axes, view.datasets, strict=True)):
-        own = found[found["dataset"] == dataset]
-        median = own.groupby(["method", "iteration"])["r_hat"].median().unstack().reindex(view.methods)
+        of_dataset = r_hats[r_hats["dataset"] == dataset]
+        median = of_dataset.groupby(["method", "iteration"])["r_hat"].median().unstack().reindex(view.methods)
         _tiles(axis, median)
         axis.set_yticks(range(len(median)), [view.labels[name] for name in median.index] if i % _COLUMNS == 0 else [])
-        axis.set_title(dataset, loc="left", fontweight="bold")
-        remark(axis, _said(own, view))
-    label_edges(axes, "iterations", "", _COLUMNS)
-    handles = [Patch(facecolor=shade, edgecolor="#777777", label=name) for name, shade in SHADES.items()]
+        canvas.title(axis, dataset)
+        canvas.remark(axis, _chains(of_dataset, view))
+    canvas.label_edges(axes, "iterations", "", _COLUMNS)
+    handles = [Patch(facecolor=shade, edgecolor=canvas.GREY, label=name) for name, shade in SHADES.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     return figure
 
@@ -80,14 +80,14 @@ def _tiles(axis: Axes, median: pd.DataFrame) -> None:
 
 
 def excess(values: pd.Series | np.ndarray) -> np.ndarray:
-    """R-hat - 1, within the axis."""
+    """R-hat - 1, clipped to the axis."""
     return np.clip(np.asarray(values, float) - 1, LEAST, MOST)
 
 
-def _curve(axis: Axes, rows: pd.DataFrame, look: Look) -> None:
-    """Median over splits, and up to the median of the upper limits."""
+def _curve(axis: Axes, rows: pd.DataFrame, look: canvas.Look) -> None:
+    """Median over splits, with a band up to the median of the upper limits."""
     median = rows.groupby("iteration")[["r_hat", "upper"]].median()
-    axis.plot(median.index, excess(median["r_hat"]), **look.drawn, markersize=3.5)
+    axis.plot(median.index, excess(median["r_hat"]), **look.options, markersize=3.5)
     axis.fill_between(median.index, *excess(median.T), color=look.color, alpha=0.12, linewidth=0)
 
 
@@ -105,12 +105,12 @@ def threshold_axis(axis: Axes) -> None:
     """Ticks of R-hat on the logarithmic axis of R-hat - 1, and a darker line at the usual limit."""
     axis.set_yticks(np.array(TICKS) - 1, [f"{tick:g}" for tick in TICKS])
     axis.yaxis.set_minor_locator(NullLocator())
-    axis.axhline(THRESHOLDS[0] - 1, color="#777777", linewidth=0.8, linestyle=":")
+    axis.axhline(THRESHOLDS[0] - 1, color=canvas.GREY, linewidth=0.8, linestyle=":")
 
 
-def _said(rows: pd.DataFrame, view: View) -> str:
-    """Splits, and chains of each."""
+def _chains(rows: pd.DataFrame, view: View) -> str:
+    """Number of splits, and of chains of each."""
     if rows.empty:
-        return "no several chains"
+        return "no split with several chains"
     chains = view.done[view.done["dataset"] == rows["dataset"].iloc[0]].groupby(["method", "split"]).size().max()
     return f"{rows['split'].nunique()} x {chains} chains"

@@ -1,4 +1,4 @@
-"""The rate of events that methods of counts infer, over the line or the plane that was cut into bins."""
+"""Inferred rates of events over binned inputs of one or two dimensions."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gpbench.report.figures.canvas import empty, looks, panels, say
+from gpbench.report.figures import canvas
 from gpbench.report.view import View
 
 
 def rates(view: View) -> Figure:
-    """A row of panels a data set of counts: the counts (in one dimension all methods' rates), then each method."""
+    """One row of panels per data set of counts: the counts (with all rates if there is one input), then each method."""
     seen = view.probe("inputs")
     datasets = [name for name in view.datasets_of("counts") if not seen.empty and name in set(seen["dataset"])]
     if not datasets:
-        return empty("No rates: inputs.parquet is missing, or no fit to counts is finished (`probes: [inputs]`).")
-    figure, axes = panels(len(datasets), 1 + len(view.methods), 1.7)
+        return canvas.empty_probe("rates", "inputs")
+    figure, axes = canvas.panels(len(datasets), 1 + len(view.methods), 1.7)
     for dataset, row in zip(datasets, axes, strict=True):
-        found = {method: part for method, part in _rates(view, seen, dataset).groupby("method")}
-        draw = _plane if "x1" in next(iter(found.values())) else _line
-        draw(view, dataset, found, row)
+        by_method = {method: part for method, part in _rates(view, seen, dataset).groupby("method")}
+        draw = _plane if "x1" in next(iter(by_method.values())) else _line
+        draw(view, dataset, by_method, row)
     return figure
 
 
@@ -35,50 +35,54 @@ def _rates(view: View, seen: pd.DataFrame, dataset: str) -> pd.DataFrame:
     points = points.assign(second=(points["sd"] ** 2 - points["mean"]).clip(lower=0) + points["mean"] ** 2)
     moments = points.groupby(["method", "row"])[["y", "mean", "second"]].mean().reset_index()
     moments["sd"] = np.sqrt((moments["second"] - moments["mean"] ** 2).clip(lower=0))
-    one = seen[seen["fit_id"] == seen.loc[seen["dataset"] == dataset, "fit_id"].iloc[0]]
-    places = one.pivot(index="row", columns="column", values="x").add_prefix("x").reset_index()
+    of_fit = seen[seen["fit_id"] == seen.loc[seen["dataset"] == dataset, "fit_id"].iloc[0]]
+    places = of_fit.pivot(index="row", columns="column", values="x").add_prefix("x").reset_index()
     return moments.rename(columns={"mean": "rate"}).merge(places, on="row")
 
 
-def _line(view: View, dataset: str, found: dict[str, pd.DataFrame], axes: np.ndarray) -> None:
-    """Counts as ticks of their height, the rate of each method with two standard deviations."""
-    look = looks(view)
-    first = next(iter(found.values()))
-    top = max(first["y"].max(), *(float((part["rate"] + 2 * part["sd"]).max()) for part in found.values()))
+def _line(view: View, dataset: str, by_method: dict[str, pd.DataFrame], axes: np.ndarray) -> None:
+    """Counts as vertical lines, the rate of each method with two standard deviations."""
+    look = canvas.looks(view)
+    first = next(iter(by_method.values()))
+    top = max(first["y"].max(), *(float((part["rate"] + 2 * part["sd"]).max()) for part in by_method.values()))
     axes[0].set_title(f"{dataset}: held-out counts", loc="left", fontsize=8)
     for axis, method in zip(axes, [None, *view.methods], strict=True):
         axis.vlines(first["x0"], 0, first["y"], color="#bbbbbb", linewidth=0.8)
         axis.set_ylim(0, 1.05 * top)
         if method is not None:
             axis.set_title(view.labels[method], loc="left", fontsize=8)
-        for name in [method] if method else found:
-            if name not in found:
-                say(axis, "no finished fit")
+        for name in [method] if method else by_method:
+            if name not in by_method:
+                canvas.write_reason(axis, "no finished fit")
                 continue
-            part, colour = found[name], look[name].color
+            part, colour = by_method[name], look[name].color
             axis.plot(part["x0"], part["rate"], color=colour, linestyle=look[name].linestyle, linewidth=1)
             if method:
                 low, high = part["rate"] - 2 * part["sd"], part["rate"] + 2 * part["sd"]
                 axis.fill_between(part["x0"], low.clip(lower=0), high, color=colour, alpha=0.25, linewidth=0)
 
 
-def _plane(view: View, dataset: str, found: dict[str, pd.DataFrame], axes: np.ndarray) -> None:
+def _plane(view: View, dataset: str, by_method: dict[str, pd.DataFrame], axes: np.ndarray) -> None:
     """Counts, and the rate of each method on one scale."""
-    top = max(float(part["rate"].max()) for part in found.values())
-    counts = next(iter(found.values()))
+    top = max(float(part["rate"].max()) for part in by_method.values())
+    counts = next(iter(by_method.values()))
     _image(axes[0], counts, "y", f"{dataset}: held-out counts", float(counts["y"].max()))
     for axis, method in zip(axes[1:], view.methods, strict=True):
-        if method in found:
+        if method in by_method:
             _image(
-                axis, found[method], "rate", f"{view.labels[method]}, at most {found[method]['rate'].max():.2g}", top
+                axis,
+                by_method[method],
+                "rate",
+                f"{view.labels[method]}, at most {by_method[method]['rate'].max():.2g}",
+                top,
             )
         else:
             axis.set_title(view.labels[method], loc="left", fontsize=8)
-            say(axis, "no finished fit")
+            canvas.write_reason(axis, "no finished fit")
 
 
-def _image(axis: Axes, part: pd.DataFrame, column: str, title: str, top: float) -> None:
+def _image(axis: Axes, part: pd.DataFrame, column: str, heading: str, top: float) -> None:
     grid = part.pivot(index="x1", columns="x0", values=column)
     axis.pcolormesh(grid.columns, grid.index, grid, vmin=0, vmax=top, cmap="cividis", rasterized=True)
     axis.set_aspect("equal")
-    axis.set_title(title, loc="left", fontsize=8)
+    axis.set_title(heading, loc="left", fontsize=8)

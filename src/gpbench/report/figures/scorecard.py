@@ -1,4 +1,4 @@
-"""Published numbers beside ours: row by row of one study, and all of them against each other."""
+"""Published numbers beside ours: row by row for one study, and all of them in a scatter plot."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from gpbench.evaluation.metrics import METRICS
-from gpbench.report.figures.canvas import empty, panels, remark, wrapped
+from gpbench.report.figures import canvas
 from gpbench.report.scorecard import verdicts
 from gpbench.report.view import View
 
 
 def scorecard(view: View) -> Figure:
-    """Published and our means for every row of the scorecard that has both."""
+    """Published means and ours for every row of the scorecard that has both."""
     rows = view.card[np.isfinite(view.card["ours"].astype(float))]
     if rows.empty:
-        return empty("No published number has a counterpart in this study.")
+        return canvas.empty("No published number has a counterpart in this study.")
     groups = list(rows.groupby(["dataset", "ours_metric"], sort=False))
-    figure, axes = panels(
+    figure, axes = canvas.panels(
         len(groups), 1, 1, height_ratios=[len(group) + 1.2 for _, group in groups], gridspec_kw={"hspace": 0.05}
     )
     figure.set_figheight(0.8 + sum(0.24 * len(group) + 0.55 for _, group in groups))
     for axis, (name, group) in zip(axes[:, 0], groups, strict=True):
         _rows(axis, group.reset_index(drop=True))
-        axis.set_title(f"{name[0]}, {METRICS[name[1]].label}", loc="left", fontweight="bold")
+        canvas.title(axis, f"{name[0]}, {METRICS[name[1]].label}")
     ink = {"color": "black", "linestyle": "none", "marker": "o"}
     handles = [Line2D([], [], mfc="white", label="published", **ink), Line2D([], [], label="ours", **ink)]
     figure.legend(handles=handles, loc="outside lower center", ncols=2)
@@ -47,7 +47,7 @@ def _rows(axis: Axes, rows: pd.DataFrame) -> None:
     axis.set_yticks(y, rows["source"] + ": " + rows["method_printed"] + " " + rows["setting"].fillna(""))
     axis.set_ylim(len(rows) - 0.5, -0.5)
     for i, verdict in enumerate(rows["verdict"]):
-        axis.text(1.01, i, verdict, transform=axis.get_yaxis_transform(), va="center", fontsize=7)
+        axis.text(1.01, i, verdict, transform=canvas.across(axis), va="center", fontsize=7)
 
 
 @dataclass(frozen=True)
@@ -59,15 +59,15 @@ class Mark:
     full: bool = True
 
     @property
-    def drawn(self) -> dict[str, object]:
+    def options(self) -> dict[str, object]:
         face = self.color if self.full else "white"
         return {"marker": self.shape, "color": self.color, "mfc": face, "markersize": 4, "mew": 0.9}
 
 
-# what is drawn first lies below
+# in drawing order, so that later marks cover earlier ones
 MARKS = {
     "other protocol": Mark("#999999", "+"),
-    "not judged": Mark("#777777", "x"),
+    "not judged": Mark(canvas.GREY, "x"),
     "inconclusive": Mark("#555555", "s", full=False),
     "differs": Mark("#CC79A7", "D"),
     "worse": Mark("#D55E00", "v"),
@@ -78,7 +78,8 @@ MARKS = {
 
 @dataclass(frozen=True)
 class Family:
-    """A panel: its title, a metric whose margin is that of all its metrics, these, whether its axes are logarithmic."""
+    """A panel: its title, the metric whose margin applies, a test of which metrics belong, and if its axes are
+    logarithmic."""
 
     title: str
     metric: str
@@ -99,18 +100,18 @@ FAMILIES = (
 
 
 def against(card: pd.DataFrame) -> Figure:
-    """Every published number that has one of ours, a panel for each family of metrics; card: of `overall`."""
+    """Every published number with a counterpart of ours, one panel per family of metrics; card: from `overall`."""
     rows = card[np.isfinite(card["ours"].astype(float))]
     if rows.empty:
-        return empty("No published number has a counterpart in the committed runs.")
-    place = rows["ours_metric"].map(lambda name: next(i for i, one in enumerate(FAMILIES) if one.holds(name)))
+        return canvas.empty("No published number has a counterpart in the committed runs.")
+    place = rows["ours_metric"].map(lambda name: next(i for i, family in enumerate(FAMILIES) if family.holds(name)))
     groups = [(FAMILIES[i], group) for i, group in rows.groupby(place)]
-    figure, axes = wrapped(len(groups), 2.3, columns=3)
+    figure, axes = canvas.wrapped(len(groups), 2.3, columns=3)
     for axis, (family, group) in zip(axes, groups, strict=True):
         _family(axis, family, group)
     kinds = rows["verdict"].map(verdicts.kind).value_counts()
     handles = [
-        Line2D([], [], linestyle="none", label=f"{kind} ({kinds[kind]})", **mark.drawn)
+        Line2D([], [], linestyle="none", label=f"{kind} ({kinds[kind]})", **mark.options)
         for kind, mark in reversed(MARKS.items())
         if kind in kinds
     ]
@@ -126,29 +127,34 @@ def _family(axis: Axes, family: Family, rows: pd.DataFrame) -> None:
     line = (np.geomspace if family.log else np.linspace)(low, high, 100)
     width = np.array([verdicts.margin(family.metric, x) for x in line])
     axis.fill_between(line, line - width, line + width, color="#C8C8C8", linewidth=0, zorder=0.5)
-    axis.plot(line, line, color="#777777", linewidth=0.6, zorder=0.6)
+    axis.plot(line, line, color=canvas.GREY, linewidth=0.6, zorder=0.6)
     for kind, mark in MARKS.items():
-        own = points[points["kind"] == kind]
-        x, y = (own[name].clip(low, high) for name in ("published", "ours"))
-        bars = {"xerr": own["published_error"], "yerr": own["ours_error"], "elinewidth": 0.6, "linestyle": "none"}
-        axis.errorbar(x, y, **bars, **mark.drawn)
+        of_kind = points[points["kind"] == kind]
+        x, y = (of_kind[name].clip(low, high) for name in ("published", "ours"))
+        bars = {
+            "xerr": of_kind["published_error"],
+            "yerr": of_kind["ours_error"],
+            "elinewidth": 0.6,
+            "linestyle": "none",
+        }
+        axis.errorbar(x, y, **bars, **mark.options)
     axis.set(xlim=(low, high), ylim=(low, high), xlabel="published", ylabel="ours", aspect="equal")
-    axis.set_title(family.title, loc="left", fontweight="bold")
-    remark(axis, f"{len(rows)}")
+    canvas.title(axis, family.title)
+    canvas.remark(axis, f"{len(rows)}")
 
 
 def _logarithmic(axis: Axes, ratio: float) -> None:
-    """Both axes, with plain numbers at their ticks, the fewer the larger the ratio of their ends."""
+    """Logarithmic axes with plain numbers at their ticks; the larger the ratio of their ends, the fewer ticks."""
     axis.set(xscale="log", yscale="log")
     steps = (1, 1.5, 2, 3, 5, 7) if ratio < 8 else (1, 3) if ratio < 1000 else (1,)
-    for one in (axis.xaxis, axis.yaxis):
-        one.set_major_locator(LogLocator(subs=steps, numticks=8))
-        one.set_major_formatter("{x:g}")
-        one.set_minor_formatter(NullFormatter())
+    for scale in (axis.xaxis, axis.yaxis):
+        scale.set_major_locator(LogLocator(subs=steps, numticks=8))
+        scale.set_major_formatter("{x:g}")
+        scale.set_minor_formatter(NullFormatter())
 
 
 def _losses(rows: pd.DataFrame) -> pd.DataFrame:
-    """published, ours and their standard errors (0 where unknown), accuracies as what they lack to 1; kind."""
+    """published, ours and their standard errors (0 if unknown), with 1 - accuracy for accuracies; kind of verdict."""
     perfect = rows["ours_metric"].isin(PERFECT)
     drawn = {name: rows[name].astype(float).mask(perfect, 1 - rows[name]) for name in ("published", "ours")}
     errors = {
@@ -159,7 +165,7 @@ def _losses(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _limits(points: pd.DataFrame, log: bool) -> tuple[float, float]:
-    """Of both axes: the published numbers and the middle 96 % of ours."""
+    """Limits of both axes: the published numbers and the middle 96 % of ours."""
     ours = points["ours"].quantile([0.02, 0.98])
     values = np.concatenate([points["published"], ours])
     if log:

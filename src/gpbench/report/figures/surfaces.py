@@ -1,4 +1,4 @@
-"""Functions of two inputs: the data, what each method makes of them, and the hidden layers of deep ones."""
+"""Functions of two inputs: the data, the posterior means, and the hidden layers of deep methods."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 
-from gpbench.report.figures.canvas import empty, panels, say
+from gpbench.report.figures import canvas
 from gpbench.report.view import View
 
-MAPS = 4  # of hidden functions side by side
+MAPS = 4  # hidden functions side by side
 
 
 class Panel(NamedTuple):
-    """A map of the means of some rows; limits: of the scale, where panels of a line share one."""
+    """A map of posterior means; limits: those of the scale, if the panels of a line share one."""
 
     title: str
     rows: pd.DataFrame
@@ -25,12 +25,12 @@ class Panel(NamedTuple):
 
 
 def surfaces(view: View) -> Figure:
-    """Data and fits of a data set on one scale, then the hidden functions of every deep method, each on its own."""
+    """Data and fits of a data set on one scale, then hidden functions of the deep methods, each on its own scale."""
     rows = view.probe("surfaces")
     if rows.empty:
-        return empty("No surfaces: surfaces.parquet is missing or no fit is finished (`probes: [surfaces]`).")
+        return canvas.empty_probe("surfaces", "surfaces")
     lines = [line for dataset in view.datasets for line in _lines(view, rows[rows["dataset"] == dataset], dataset)]
-    figure, axes = panels(len(lines), max(map(len, lines)), 1.5)
+    figure, axes = canvas.panels(len(lines), max(map(len, lines)), 1.5)
     for line, row in zip(lines, axes, strict=True):
         for axis in row[len(line) :]:
             axis.set_visible(False)
@@ -46,18 +46,20 @@ def surfaces(view: View) -> Figure:
 
 
 def _lines(view: View, rows: pd.DataFrame, dataset: str) -> Iterator[list[Panel]]:
-    """Lines of panels of one data set; of a method its first split and replica."""
+    """Lines of panels of one data set, from the first split and replica of each method."""
     first = rows.sort_values(["split", "replica"], kind="stable").groupby("method")["fit_id"].first()
     done = set(view.done.loc[view.done["dataset"] == dataset, "method"])
-    # a method that is done and yet not there has no layers
+    # a finished method without rows has no layers
     names = [name for name in view.methods if name in first or name not in done]
-    own = {name: rows[rows["fit_id"] == first.get(name)] for name in names}
-    observed = next((part[part["layer"] == 0] for part in own.values() if len(part)), rows)
+    parts = {name: rows[rows["fit_id"] == first.get(name)] for name in names}
+    observed = next((part[part["layer"] == 0] for part in parts.values() if len(part)), rows)
     limits = (observed["mean"].min(), observed["mean"].max())
     title = "training data" if len(view.datasets) == 1 else f"{dataset}: data"
-    fits = [Panel(view.labels[name], part[part["layer"] == part["layer"].max()], limits) for name, part in own.items()]
+    fits = [
+        Panel(view.labels[name], part[part["layer"] == part["layer"].max()], limits) for name, part in parts.items()
+    ]
     yield [Panel(title, observed, limits), *fits]
-    for name, part in own.items():
+    for name, part in parts.items():
         hidden = part[(part["layer"] > 0) & (part["layer"] < part["layer"].max())]
         maps = [
             Panel(f"{view.labels[name]}\nlayer {layer}, function {output + 1}", group)
@@ -67,7 +69,7 @@ def _lines(view: View, rows: pd.DataFrame, dataset: str) -> Iterator[list[Panel]
 
 
 def _name(panel: Panel, axis: str) -> str:
-    """Name of an input; a data set without a finished fit shows none."""
+    """Name of an input; '' without a finished fit."""
     return next(iter(panel.rows[axis]), "")
 
 
@@ -79,7 +81,7 @@ def _draw(panel: Panel, axis: Axes) -> ScalarMappable | None:
     axis.locator_params(nbins=4)
     rows, (low, high) = panel.rows, panel.limits
     if rows.empty:
-        say(axis, "no finished fit")
+        canvas.write_reason(axis, "no finished fit")
         return None
     options = {"vmin": low, "vmax": high, "rasterized": True}
     if (rows["layer"] == 0).all():

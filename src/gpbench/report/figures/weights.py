@@ -8,7 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from gpbench.report.figures.canvas import Look, empty, looks_of, panels, remark
+from gpbench.report.figures import canvas
+from gpbench.report.figures.cells import by_cell
 from gpbench.report.tables.sampler_efficiency import CELL
 from gpbench.report.view import View
 
@@ -17,19 +18,17 @@ WIDTH = 0.8
 
 
 def weights(view: View) -> Figure:
-    """A box for every class and source, classes side by side; a row for each data set and method."""
+    """One box per class and source, classes side by side; one row per data set and method."""
     kept = view.probe("weights")
     if kept.empty:
-        return empty("No weights of sources: no fit that learns them is finished.")
+        return canvas.empty("No weights of sources: no fit that learns them is finished.")
     kept = kept[kept["split"] == kept.groupby(CELL)["split"].transform("min")]
-    cells = dict(list(kept.groupby(CELL)))
-    order = [(d, m) for d in view.datasets for m in view.methods if (d, m) in cells]
-    figure, axes = panels(len(order), 1, 1.9)
-    for (dataset, method), axis in zip(order, axes[:, 0], strict=True):
-        own = cells[dataset, method]
-        _panel(axis, own)
-        axis.set_title(f"{dataset}, {view.labels[method]}", loc="left", fontweight="bold")
-        remark(axis, f"split {own['split'].iloc[0]}, {own['replica'].nunique()} chains")
+    cells = by_cell(view, kept)
+    figure, axes = canvas.panels(len(cells), 1, 1.9)
+    for ((dataset, method), states), axis in zip(cells.items(), axes[:, 0], strict=True):
+        _panel(axis, states)
+        canvas.title(axis, f"{dataset}, {view.labels[method]}")
+        canvas.remark(axis, f"split {states['split'].iloc[0]}, {states['replica'].nunique()} chains")
         axis.set_ylabel("weight")
     return figure
 
@@ -37,24 +36,27 @@ def weights(view: View) -> Figure:
 def _panel(axis: Axes, kept: pd.DataFrame) -> None:
     classes, sources = list(kept["class"].unique()), list(kept["source"].unique())
     width = WIDTH / len(sources)
-    found = looks_of({source: source for source in sources})
-    for i, (source, look) in enumerate(found.items()):
+    look_of = canvas.looks_of({source: source for source in sources})
+    for i, (source, look) in enumerate(look_of.items()):
         drawn = [kept.loc[(kept["class"] == name) & (kept["source"] == source), "weight"] for name in classes]
         places = np.arange(len(classes)) + (i - (len(sources) - 1) / 2) * width
         _boxes(axis, drawn, places, 0.75 * width, look)
     axis.set_xticks(range(len(classes)), classes)
     axis.set(xlim=(-0.6, len(classes) - 0.4), ylim=(0, None))
-    handles = [
-        Patch(facecolor=look.color, alpha=0.55, edgecolor=look.color, label=look.label) for look in found.values()
-    ]
+    handles = [Patch(label=look.label, **_box_options(look)) for look in look_of.values()]
     axis.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
-def _boxes(axis: Axes, drawn: list[pd.Series], places: np.ndarray, width: float, look: Look) -> None:
+def _boxes(axis: Axes, drawn: list[pd.Series], places: np.ndarray, width: float, look: canvas.Look) -> None:
     """Quartiles, whiskers from 5 % to 95 %, and the mean."""
-    told = [{name: values.quantile(q) for name, q in QUANTILES.items()} | {"mean": values.mean()} for values in drawn]
-    ink = {"color": look.color}
+    statistics = [
+        {name: values.quantile(q) for name, q in QUANTILES.items()} | {"mean": values.mean()} for values in drawn
+    ]
+    lines = {key: {"color": look.color} for key in ("whiskerprops", "capprops")}
     mean = {"marker": look.marker, "markerfacecolor": "white", "markeredgecolor": look.color, "markersize": 3.5}
-    boxes = {"facecolor": look.color, "alpha": 0.55, "edgecolor": look.color}
-    axis.bxp(told, positions=places, widths=width, showmeans=True, showfliers=False, patch_artist=True, boxprops=boxes,
-             medianprops={"color": "black"}, whiskerprops=ink, capprops=ink, meanprops=mean)  # fmt: skip
+    boxes = {"patch_artist": True, "boxprops": _box_options(look), "medianprops": {"color": "black"}}
+    axis.bxp(statistics, places, widths=width, showmeans=True, meanprops=mean, showfliers=False, **boxes, **lines)
+
+
+def _box_options(look: canvas.Look) -> dict[str, str | float]:
+    return {"facecolor": look.color, "alpha": 0.55, "edgecolor": look.color}

@@ -17,11 +17,10 @@ import pandas as pd
 
 from gpbench import places
 from gpbench.errors import UserError, count
-from gpbench.report import names
 from gpbench.report.export import citations
-from gpbench.report.figures import FIGURES
 from gpbench.report.page import facts as about
 from gpbench.report.page import sections as outline
+from gpbench.report.registry import FIGURES, names
 from gpbench.report.scorecard import one_run
 from gpbench.report.significance.comparisons import COMPARISONS
 from gpbench.report.significance.findings import basis, sentences

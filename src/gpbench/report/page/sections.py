@@ -1,11 +1,11 @@
-"""Which tables and figures stand in which part of a study's page, and what makes them."""
+"""The sections of a study's page, their tables and figures, and the commands that make them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from gpbench.evaluation.metrics import CLASSIFICATION, COUNTS, REGRESSION
-from gpbench.report import names
+from gpbench.report.registry import FIGURES, TABLES, Entry, names
 from gpbench.report.view import View
 
 TASKS = {"regression": REGRESSION, "classification": CLASSIFICATION, "counts": COUNTS}
@@ -14,50 +14,34 @@ TASKS = {"regression": REGRESSION, "classification": CLASSIFICATION, "counts": C
 
 @dataclass(frozen=True)
 class Part:
-    """A section, with the names of its tables and figures."""
+    """A section of the page, which the registry names by its id."""
 
     id: str
     title: str
-    tables: tuple[str, ...] = ()
-    figures: tuple[str, ...] = ()
 
 
 OUTLINE = (
-    Part("status", "Status and failures", ("status", "unfinished")),
-    Part(
-        "scores",
-        "Scores",
-        ("regression_mnll", "regression_rmse", "classification_mnll", "classification_error", "counts_mnll"),
-        ("log_density", "intervals", "boxes", "loglik_by_model", "error_by_model"),
-    ),
-    Part("ranking", "Ranking over data sets", ("ranks", "bayes"), ("critical_difference", "performance_profile")),
-    Part("differences", "Paired differences", ("differences",)),
+    Part("status", "Status and failures"),
+    Part("scores", "Scores"),
+    Part("ranking", "Ranking over data sets"),
+    Part("differences", "Paired differences"),
     Part("settings", "What the study varies"),
-    Part("convergence", "Convergence", (), ("convergence", "error_over_time")),
-    Part("calibration", "Calibration", (), ("calibration", "reliability", "pit", "abstention", "reject")),
-    Part(
-        "chains",
-        "Sampler diagnostics",
-        ("efficiency", "convergence_order", "chains", "diagnostics"),
-        ("r_hat", "ess_per_operation", "chain_traces", "traces"),
-    ),
-    Part("cost", "Cost", ("cost",), ("cost", "pareto", "prediction_cost")),
-    Part("scorecard", "Scorecard", (), ("scorecard",)),
+    Part("convergence", "Convergence"),
+    Part("calibration", "Calibration"),
+    Part("chains", "Sampler diagnostics"),
+    Part("cost", "Cost"),
+    Part("scorecard", "Scorecard"),
 )
-REST = "settings"
-"""Where what no part names stands."""
-LEFT_OUT = ("all_metrics",)
-"""Tables that are for programs: a row for every metric of every cell."""
 
 
 def tables(view: View, part: Part) -> list[str]:
     """The study's tables that belong to a part and have rows."""
-    return [name for name in _of(part, names(view.study, "tables"), "tables") if _applies(view, name)]
+    return [name for name in _of(part, TABLES, names(view.study, "tables")) if _applies(view, name)]
 
 
 def figures(view: View, part: Part) -> list[str]:
     """The study's figures that belong to a part."""
-    return _of(part, names(view.study, "figures"), "figures")
+    return _of(part, FIGURES, names(view.study, "figures"))
 
 
 def command(view: View, target: str = "") -> str:
@@ -72,13 +56,9 @@ def example(view: View) -> str:
     return names(view.study, "figures")[0]
 
 
-def _of(part: Part, present: tuple[str, ...], kind: str) -> list[str]:
-    """In the part's order those of its names that are present; in REST all that no part names."""
-    own = [name for name in getattr(part, kind) if name in present]
-    if part.id != REST:
-        return own
-    placed = {name for one in OUTLINE for name in getattr(one, kind)} | set(LEFT_OUT)
-    return [*own, *(name for name in present if name not in placed)]
+def _of(part: Part, registered: dict[str, Entry], present: tuple[str, ...]) -> list[str]:
+    """The present names of a section, in the order of the registry."""
+    return [name for name, entry in registered.items() if entry.section == part.id and name in present]
 
 
 def _applies(view: View, name: str) -> bool:

@@ -18,12 +18,10 @@ from gpbench import config
 from gpbench.config import schema
 from gpbench.errors import UserError, unknown
 from gpbench.places import Places, write_if_changed
-from gpbench.report import FIGURE_NAMES, MORE_FIGURES, MORE_TABLES, SAMPLE_FIGURES, SAMPLE_TABLES, TABLE_NAMES
+from gpbench.report.registry import FIGURES, TABLES
 
 SUFFIXES = {"figures": ("pdf", "png", "md"), "tables": ("csv", "md", "html", "tex")}
 PUBLISHED = "published"
-FIGURES = (*FIGURE_NAMES, *SAMPLE_FIGURES, *MORE_FIGURES)
-TABLES = (*TABLE_NAMES, *SAMPLE_TABLES, *MORE_TABLES, PUBLISHED)
 _TARGET = re.compile(r"(figures|tables)/([^/]+)\.(\w+)")
 
 
@@ -72,7 +70,7 @@ def _check(conf: Path, item: Named) -> None:
         raise UserError(f"{where}: `printed` goes with `table: {PUBLISHED}`, and that with it")
     if item.study and item.study not in (studies := config.options(conf, "study")):
         raise unknown("study", item.study, studies, where)
-    for kind, name, known in (("figure", item.figure, FIGURES), ("table", item.table, TABLES)):
+    for kind, name, known in (("figure", item.figure, FIGURES), ("table", item.table, (*TABLES, PUBLISHED))):
         if name and name not in known:
             raise unknown(kind, name, known, where)
 

@@ -9,6 +9,7 @@ import pandas as pd
 
 from gpbench.errors import UserError, count
 from gpbench.report.papers.items import PUBLISHED, Named
+from gpbench.report.registry import FIGURES, TABLES
 from gpbench.report.scorecard.one_run import read_published, scorecard, to_table
 from gpbench.report.tables.render import Table, write, write_formats
 from gpbench.report.view import View
@@ -21,18 +22,16 @@ def write_item(view: View, item: Named, published: Path, folder: Path) -> list[P
 
 def _write_figure(view: View, item: Named, folder: Path) -> list[Path]:
     """The caption stands beside the figure, and in the properties of the PDF."""
-    from gpbench.report.figures import FIGURES, save
+    from gpbench.report.figures import draw, save
 
-    spec = FIGURES[item.figure]
-    heading, text = title(item), f"{spec.caption} {provenance(view, item)}"
-    paths = save(spec.draw(view), folder / item.name, pdf={"Title": heading, "Subject": text, "Creator": "gpbench"})
-    return [*paths, write(folder / f"{item.name}.md", f"**{heading}**\n\n{spec.caption}\n\n{provenance(view, item)}\n")]
+    heading, caption = title(item), FIGURES[item.figure].caption
+    properties = {"Title": heading, "Subject": f"{caption} {provenance(view, item)}", "Creator": "gpbench"}
+    paths = save(draw(view, item.figure), folder / item.name, pdf=properties)
+    return [*paths, write(folder / f"{item.name}.md", f"**{heading}**\n\n{caption}\n\n{provenance(view, item)}\n")]
 
 
 def _write_table(view: View, item: Named, published: Path, folder: Path) -> list[Path]:
-    from gpbench.report.tables.standard import TABLES
-
-    table = _published(view, item, published) if item.table == PUBLISHED else TABLES[item.table](view)
+    table = _published(view, item, published) if item.table == PUBLISHED else TABLES[item.table].function(view)
     note = " ".join(filter(None, (table.note, view.warning, provenance(view, item))))
     return write_formats(replace(table, caption=title(item), note=note), folder / item.name)
 

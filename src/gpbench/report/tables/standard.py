@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,9 +11,9 @@ import pandas as pd
 
 from gpbench.errors import count, unknown
 from gpbench.evaluation.metrics import CLASSIFICATION, COUNTS, METRICS, REGRESSION
+from gpbench.report.registry import TABLES
 from gpbench.report.significance.comparisons import COMPARISONS, compare, differences_to_best
 from gpbench.report.significance.findings import left_out
-from gpbench.report.tables import bayesian_ranks, by_setting, chain_mixing, objectives, sampler_efficiency, scores_by_n
 from gpbench.report.tables.render import Table, decimals, number, write_formats
 from gpbench.report.view import STATUSES, UNMIXED, View
 
@@ -161,36 +160,18 @@ def all_metrics(view: View) -> Table:
     return Table(data, shown, "Every metric of every cell", "Finished fits only; standard deviation with ddof = 1.")
 
 
-TABLES: dict[str, Callable[[View], Table]] = {
-    "regression_mnll": partial(scores, metric="mnll", tasks=REGRESSION, title="Regression"),
-    "regression_rmse": partial(scores, metric="rmse", tasks=REGRESSION, title="Regression"),
-    "classification_mnll": partial(scores, metric="mnll", tasks=CLASSIFICATION, title="Classification"),
-    "classification_error": partial(scores, metric="error", tasks=CLASSIFICATION, title="Classification"),
-    "ranks": rank_table,
-    "bayes": bayesian_ranks.bayes,
-    "cost": cost,
-    "status": status,
-    "unfinished": unfinished,
-    "all_metrics": all_metrics,
-    # those that a study may ask for
-    "counts_mnll": partial(scores, metric="mnll", tasks=COUNTS, title="Counts"),
-    "chains": chain_mixing.chains,
-    "diagnostics": chain_mixing.functions,
-    "differences": by_setting.differences,
-    "features": by_setting.features,
-    "p_values": objectives.table,
-    "workers": by_setting.workers,
-    "scores_by_n": scores_by_n.scores_by_n,
-    "efficiency": sampler_efficiency.efficiency,
-    "convergence_order": sampler_efficiency.convergence_order,
-}
+regression_mnll = partial(scores, metric="mnll", tasks=REGRESSION, title="Regression")
+regression_rmse = partial(scores, metric="rmse", tasks=REGRESSION, title="Regression")
+classification_mnll = partial(scores, metric="mnll", tasks=CLASSIFICATION, title="Classification")
+classification_error = partial(scores, metric="error", tasks=CLASSIFICATION, title="Classification")
+counts_mnll = partial(scores, metric="mnll", tasks=COUNTS, title="Counts")
 
 
 def table(view: View, name: str) -> Table:
-    """TABLES[name] of a study; the note of every table names chains that have not converged."""
+    """The registered table `name` of a study; the note of every table names chains that have not converged."""
     if name not in TABLES:
         raise unknown("table", name, TABLES)
-    made = TABLES[name](view)
+    made = TABLES[name].function(view)
     return replace(made, note=" ".join(filter(None, (made.note, view.warning))))
 
 

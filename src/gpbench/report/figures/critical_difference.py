@@ -1,4 +1,4 @@
-"""Mean ranks over data sets, and what they can show."""
+"""Critical-difference diagrams: mean ranks over data sets, and what they can show."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gpbench.errors import count
-from gpbench.report.figures.canvas import empty, looks, panels, say
+from gpbench.report.figures import canvas
 from gpbench.report.significance.comparisons import COMPARISONS, compare
 from gpbench.report.significance.findings import left_out
 from gpbench.report.view import View
@@ -18,21 +18,19 @@ _SHOWN = ("all_mnll", "regression_mnll", "classification_mnll")
 
 def critical_difference(view: View) -> Figure:
     """Rank diagrams by MNLL: over all data sets, regression and classification."""
-    found = [compare(view, spec) for spec in COMPARISONS if spec.name in _SHOWN]
-    if all("reason" in comparison for comparison in found):
-        return empty(f"No ranks: {found[0]['reason']}.")
-    rows = 1.25 + 0.085 * len(view.methods)
-    figure, axes = panels(len(found), 1, rows)
-    for axis, comparison in zip(axes[:, 0], found, strict=True):
+    comparisons = [compare(view, spec) for spec in COMPARISONS if spec.name in _SHOWN]
+    if all("reason" in comparison for comparison in comparisons):
+        return canvas.empty(f"No ranks: {comparisons[0]['reason']}.")
+    figure, axes = canvas.panels(len(comparisons), 1, 1.25 + 0.085 * len(view.methods))
+    for axis, comparison in zip(axes[:, 0], comparisons, strict=True):
         _diagram(axis, comparison, view)
     return figure
 
 
 def _diagram(axis: Axes, comparison: dict, view: View) -> None:
-    title = f"{comparison['title']} ({count(len(comparison['datasets']), 'data set')})"
-    axis.set_title(title, loc="left", fontweight="bold")
+    canvas.title(axis, f"{comparison['title']} ({count(len(comparison['datasets']), 'data set')})")
     if "reason" in comparison:
-        say(axis, f"No ranks: {comparison['reason']}.")
+        canvas.write_reason(axis, f"No ranks: {comparison['reason']}.")
         return
     rank = {row["method"]: row["mean_rank"] for row in comparison["ranks"]}
     k = len(rank)
@@ -51,19 +49,12 @@ def _diagram(axis: Axes, comparison: dict, view: View) -> None:
 
 
 def _name(axis: Axes, view: View, method: str, rank: float, row: float, end: float, left: bool) -> None:
-    look = looks(view)[method]
+    look = canvas.looks(view)[method]
     axis.plot([rank, rank, end], [0, row, row], color=look.color, linewidth=0.9)
     axis.plot([rank], [0], look.marker, color=look.color, clip_on=False, zorder=3)
     text = f"{look.label}  {rank:.2f}" if left else f"{rank:.2f}  {look.label}"
-    axis.annotate(
-        text,
-        (end, row),
-        (-3 if left else 3, 0),
-        textcoords="offset points",
-        ha="right" if left else "left",
-        va="center",
-        fontsize=7,
-    )
+    place = {"ha": "right" if left else "left", "va": "center", "fontsize": 7, "textcoords": "offset points"}
+    axis.annotate(text, (end, row), (-3 if left else 3, 0), **place)
 
 
 def _axis(axis: Axes, k: int, bottom: float) -> None:
@@ -80,8 +71,9 @@ def _axis(axis: Axes, k: int, bottom: float) -> None:
 
 
 def _reading(comparison: dict, view: View) -> str:
+    """How many pairs differ, what the tests could show, and what is left out."""
     dropped = left_out(comparison, view, reasons=False)
-    told = sum(pair["reject"] for pair in comparison["pairs"])
-    text = f"{told} of {count(len(comparison['pairs']), 'pair')} told apart. {comparison['power']}"
+    rejected = sum(pair["reject"] for pair in comparison["pairs"])
+    text = f"{rejected} of {count(len(comparison['pairs']), 'pair')} differ significantly. {comparison['power']}"
     text += f" Left out as incomplete: {dropped}." if dropped else ""
     return "\n".join(textwrap.wrap(text, 125))

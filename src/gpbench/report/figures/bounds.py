@@ -1,0 +1,69 @@
+"""Lower bounds of trained models beside their test scores."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from scipy.stats import kendalltau
+
+from gpbench.report.figures import canvas
+from gpbench.report.view import View
+
+
+def bounds(view: View) -> Figure:
+    """Negative lower bound on large mini-batches, one box per method, beside the final test MNLL."""
+    rows = view.probe("bounds")
+    if rows.empty:
+        return canvas.empty_probe("bounds", "bounds")
+    figure, axes = canvas.panels(len(view.datasets), 2, 2.1, sharex=True)
+    for dataset, (left, right) in zip(view.datasets, axes, strict=True):
+        of_dataset = rows[rows["dataset"] == dataset]
+        _draw_bounds(left, view, of_dataset)
+        _draw_scores(right, view, dataset)
+        canvas.title(left, dataset)
+        left.set_ylabel("negative lower bound\n(nats per training row)")
+        right.set_ylabel("test MNLL")
+        medians = of_dataset.groupby("method")["bound"].median()
+        canvas.remark(right, _agreement(medians, view.per_split("mnll", dataset).mean()))
+    for axis in axes[-1]:
+        axis.set_xticks(range(len(view.methods)), [view.labels[m] for m in view.methods], rotation=25, ha="right")
+    return figure
+
+
+def _draw_bounds(axis: Axes, view: View, rows: pd.DataFrame) -> None:
+    for i, (method, look) in enumerate(canvas.looks(view).items()):
+        values = rows.loc[rows["method"] == method, "bound"]
+        if values.empty:
+            _write_reason_at(axis, i, "no bound")
+            continue
+        line = {"color": look.color, "linewidth": 1.0}
+        lines = {key: line for key in ("boxprops", "whiskerprops", "capprops", "medianprops")}
+        outliers = {"marker": ".", "markersize": 3, "markeredgecolor": look.color}
+        axis.boxplot(values, positions=[i], widths=0.5, flierprops=outliers, **lines)
+
+
+def _draw_scores(axis: Axes, view: View, dataset: str) -> None:
+    scores = view.per_split("mnll", dataset)
+    for i, (method, look) in enumerate(canvas.looks(view).items()):
+        values = scores[method].dropna()
+        if values.empty:
+            _write_reason_at(axis, i, "no finished fit")
+            continue
+        axis.plot(np.full(len(values), i), values, look.marker, color=look.color, markersize=4, mew=0)
+        axis.plot([i - 0.3, i + 0.3], [values.mean()] * 2, color=look.color)
+    axis.set_xlim(-0.6, len(view.methods) - 0.4)
+
+
+def _write_reason_at(axis: Axes, x: int, reason: str) -> None:
+    place = {"transform": axis.get_xaxis_transform(), "ha": "center", "va": "center", "rotation": 90}
+    axis.text(x, 0.5, reason, fontsize=6.5, color=canvas.GREY, **place)
+
+
+def _agreement(bound: pd.Series, mnll: pd.Series) -> str:
+    """Kendall's tau between the median bounds and the test scores of the methods that have both."""
+    both = pd.DataFrame({"bound": bound, "mnll": mnll}).dropna()
+    if len(both) < 3:
+        return ""
+    return f"Kendall's τ with the bound: {kendalltau(both['bound'], both['mnll']).statistic:.2f}"

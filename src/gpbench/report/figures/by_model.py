@@ -1,0 +1,108 @@
+"""Models side by side, the published number of each beside ours, as in ashman2020."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from gpbench.evaluation.metrics import METRICS
+from gpbench.report.figures import canvas
+from gpbench.report.figures.published import OPEN, QUOTED, source_legend
+from gpbench.report.view import View
+
+Mark = dict[str, str | float]
+"""Options of a marker."""
+
+# family -> colour, and markers of its methods in the order of the study
+FAMILIES = {"svgp": ("#000000", "os"), "dsvi": ("#C00000", "^"), "aep": ("#009E73", "*")}
+QUOTED_MARK = {"color": "#0072B2", "marker": "x"}
+SHIFT = 0.2  # of our marks to the left and of published ones to the right
+_COLUMNS = 4
+
+
+def loglik_by_model(view: View) -> Figure:
+    """Mean test log-likelihood of every model, one panel per data set."""
+    figure = _by_model(view, lambda dataset: "mnll", -1)
+    canvas.label_edges(figure.axes, "", "test log-lik. (nats)", _COLUMNS)
+    return figure
+
+
+def error_by_model(view: View) -> Figure:
+    """RMSE or error rate of every model, one panel per data set."""
+    return _by_model(view, view.error_metric, 1)
+
+
+def _by_model(view: View, metric_of: Callable[[str], str], sign: int) -> Figure:
+    """One panel of sign * metric per data set with a finished fit."""
+    cells = {name: view.cells(metric_of(name)).query("dataset == @name").set_index("method") for name in view.datasets}
+    datasets = [name for name in view.datasets if cells[name]["n"].any()]
+    if not datasets:
+        return canvas.empty(canvas.NOTHING_FINISHED)
+    marks, card = _marks(view), view.card[view.card["protocol"] == view.study["protocol"]]
+    names = [*marks, *card.query("reason == @QUOTED and dataset in @datasets")["method_printed"].unique()]
+    labels = [view.labels.get(name, name) for name in names]
+    figure, axes = canvas.wrapped(len(datasets), 1.9, _COLUMNS)
+    for axis, dataset in zip(axes, datasets, strict=True):
+        metric = metric_of(dataset)
+        _draw_ours(axis, cells[dataset], marks, sign)
+        _draw_published(axis, card.query("dataset == @dataset and ours_metric == @metric"), names, marks, sign)
+        canvas.title(axis, dataset)
+        axis.set_xlim(-0.7, len(names) - 0.3)
+        axis.set_xticks(range(len(names)), [])
+        if sign > 0:
+            axis.set_ylabel(f"test {METRICS[metric].label}")
+    for axis in axes[-_COLUMNS:]:
+        axis.set_xticklabels(labels, rotation=90, fontsize=6)
+    if unfinished := [name for name in view.datasets if name not in datasets]:
+        figure.suptitle(f"No finished fit: {', '.join(unfinished)}.", fontsize=7, color=canvas.GREY)
+    source_legend(figure, labels[0], not card.empty)
+    return figure
+
+
+def _marks(view: View) -> dict[str, Mark]:
+    """Colour and marker of every method; kernels with one lengthscale per layer are pale and half filled."""
+    fits = view.fits.dropna(subset="family")  # a fit that was never collected has no family
+    family = {name: name for name in view.methods} | dict(zip(fits["method"], fits["family"], strict=True))
+    seen: Counter[str] = Counter()
+    marks: dict[str, Mark] = {}
+    for method, look in canvas.looks(view).items():
+        color, markers = FAMILIES.get(family[method], (look.color, look.marker))
+        marks[method] = {"color": color, "marker": markers[seen[family[method]] % len(markers)]}
+        seen[family[method]] += 1
+        if view.study["settings"][method].get("ard") is False:
+            marks[method] |= {"fillstyle": "left", "markerfacecoloralt": "white", "alpha": 0.6}
+    return marks
+
+
+def _draw_ours(axis: Axes, cells: pd.DataFrame, marks: dict[str, Mark], sign: int) -> None:
+    """Mean and population standard deviation of every cell; dashed: the first method."""
+    for x, (method, mark) in enumerate(marks.items()):
+        cell = cells.loc[method]
+        if cell["n"]:
+            bar = _population_sd(cell["sd"], cell["n"])
+            axis.errorbar(x - SHIFT, sign * cell["mean"], yerr=bar, elinewidth=0.8, markersize=4.5, **mark)
+    first = cells.iloc[0]
+    if first["n"]:
+        axis.axhline(sign * first["mean"], color=canvas.GREY, linestyle="--", linewidth=0.7, zorder=0)
+    canvas.remark_incomplete(axis, cells)
+
+
+def _draw_published(axis: Axes, card: pd.DataFrame, names: list[str], marks: dict[str, Mark], sign: int) -> None:
+    """Published numbers of the methods, and of other work that the paper quotes."""
+    for row in card.itertuples():
+        quoted = row.reason == QUOTED
+        name = row.method_printed if quoted else row.ours_method
+        if name in names:
+            mark = QUOTED_MARK if quoted else marks[name] | OPEN
+            bar = _population_sd(row.published_sd, row.splits)
+            axis.errorbar(names.index(name) + SHIFT, sign * row.published, yerr=bar, elinewidth=0.6, ms=3.5, **mark)
+
+
+def _population_sd(sd: float, n: int) -> float:
+    """Standard deviation with ddof = 0, as the paper prints it, from one with ddof = 1; 0 for NaN."""
+    return 0.0 if math.isnan(sd) else sd * math.sqrt((n - 1) / n)

@@ -1,0 +1,146 @@
+"""Test scores against training time and steps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from gpbench.evaluation.metrics import METRICS
+from gpbench.report.figures import canvas
+from gpbench.report.figures.cost import SHORTEST
+from gpbench.report.figures.published import QUOTED
+from gpbench.report.view import View
+
+
+def convergence(view: View) -> Figure:
+    """Test MNLL against seconds and against steps, one row per data set."""
+    traces, finals = _progress(view, "mnll")
+    datasets = canvas.present(view.datasets, traces["dataset"])
+    if not datasets:
+        return canvas.empty("No finished fit recorded test scores during training.")
+    figure, axes = canvas.panels(len(datasets), 2, 1.3, sharey="row")
+    for dataset, (left, right) in zip(datasets, axes, strict=True):
+        rows, without_trace = (part[part["dataset"] == dataset] for part in (traces, finals))
+        means = [_curve(axis, view, rows, clock, "mnll") for axis, clock in ((left, "seconds"), (right, "step"))]
+        _limit(left, means[1], without_trace["mnll"])
+        _draw_finals(left, view, without_trace, "mnll")
+        _draw_published(right, view, dataset)
+        canvas.title(left, dataset)
+        left.set_ylabel("test MNLL")
+        left.set_xscale("log")
+    axes[-1, 0].set_xlabel("training seconds")
+    axes[-1, 1].set_xlabel("steps")
+    canvas.legend(
+        figure, view, [*traces["method"].unique(), *finals.loc[finals["dataset"].isin(datasets), "method"].unique()]
+    )
+    return figure
+
+
+def _draw_published(axis: Axes, view: View, dataset: str) -> None:
+    """A triangle at the right edge for every method with a number published under the same protocol."""
+    card = view.card[(view.card["dataset"] == dataset) & (view.card["ours_metric"] == "mnll")]
+    for row in card[card["protocol"] == view.study["protocol"]].itertuples():
+        if row.ours_method in view.methods:
+            look = canvas.looks(view)[row.ours_method]
+            axis.plot(1.02, row.published, "<", color=look.color, clip_on=False, transform=canvas.across(axis))
+            low, high = axis.get_ylim()
+            axis.set_ylim(min(low, row.published), max(high, row.published))
+
+
+def error_over_time(view: View) -> Figure:
+    """Error and MNLL on test rows against seconds, one column per data set."""
+    if view.done.empty:
+        return canvas.empty(canvas.NOTHING_FINISHED)
+    figure, axes = canvas.panels(2, len(view.datasets), 1.8, sharex="col")
+    for row, error in zip(axes, (True, False), strict=True):
+        label = ""
+        for axis, dataset in zip(row, view.datasets, strict=True):
+            metric = view.error_metric(dataset) if error else "mnll"
+            traces, finals = (part[part["dataset"] == dataset] for part in _progress(view, metric))
+            _timed(axis, view, traces, finals, metric)
+            _draw_quoted(axis, view, dataset, metric)
+            # a label applies to the panels on its right as well, up to the next one
+            label, label_on_left = f"test {METRICS[metric].label}", label
+            axis.set_ylabel(label if label != label_on_left else "")
+    for dataset, (top, bottom) in zip(view.datasets, axes.T, strict=True):
+        canvas.title(top, dataset)
+        bottom.set_xlabel("training seconds")
+    canvas.legend(figure, view, list(view.done["method"]))
+    return figure
+
+
+def _timed(axis: Axes, view: View, rows: pd.DataFrame, finals: pd.DataFrame, metric: str) -> None:
+    """One panel of scores against seconds."""
+    means = _curve(axis, view, rows, "seconds", metric)
+    if not means and not np.isfinite(finals[metric].astype(float)).any():
+        canvas.write_reason(axis, f"no finished fit\nhas a test {METRICS[metric].label}")
+        return
+    # on a logarithmic axis the first moments take up half of the curve
+    _limit(axis, [mean[len(mean) // 2 :] for mean in means], finals[metric])
+    _draw_finals(axis, view, finals, metric)
+    axis.set_xscale("log")
+
+
+def _draw_quoted(axis: Axes, view: View, dataset: str, metric: str) -> None:
+    """The number of other work that the paper compares its own with, if it is a single one."""
+    card = view.card
+    rows = card[(card["dataset"] == dataset) & (card["ours_metric"] == metric) & (card["reason"] == QUOTED)]
+    if len(rows) == 1:
+        value, name = rows.iloc[0][["published", "method_printed"]]
+        low, high = axis.get_ylim()
+        axis.axhline(value, color=canvas.GREY, linestyle=":", linewidth=0.9)
+        axis.annotate(name, (0.02, value), xycoords=canvas.across(axis), va="bottom", color=canvas.GREY, fontsize=6.5)
+        axis.set_ylim(min(low, value - 0.05 * (high - low)), max(high, value + 0.1 * (high - low)))
+
+
+def _progress(view: View, metric: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Trace rows of finished fits with a score, and the finished fits without such rows."""
+    traces = view.traces.merge(view.done[["fit_id", "method", "dataset", "split"]], on="fit_id")
+    traces = traces[np.isfinite(traces[metric].astype(float)) & (traces["seconds"] > 0)]
+    return traces, view.done[~view.done["fit_id"].isin(traces["fit_id"])]
+
+
+def _curve(axis: Axes, view: View, rows: pd.DataFrame, clock: str, metric: str) -> list[np.ndarray]:
+    """Draw mean and range of every method over its splits; returns the means."""
+    means = []
+    for method, look in canvas.looks(view).items():
+        fits = [fit.sort_values("step") for _, fit in rows[rows["method"] == method].groupby("fit_id", sort=True)]
+        if not fits:
+            continue
+        grid, values = _aligned(fits, clock, metric)
+        mean = values.mean(axis=0)
+        if len(fits) > 1:
+            axis.fill_between(grid, values.min(axis=0), values.max(axis=0), color=look.color, alpha=0.15, linewidth=0)
+        axis.plot(grid, mean, **look.options, markevery=sorted({len(grid) // 3, len(grid) - 1}), markersize=3)
+        means.append(mean)
+    return means
+
+
+def _aligned(fits: list[pd.DataFrame], clock: str, metric: str) -> tuple[np.ndarray, np.ndarray]:
+    """A common clock `[points]`, between the first and last value that all fits have, and scores `[fits, points]`."""
+    first = max(fit[clock].iloc[0] for fit in fits)
+    last = max(min(fit[clock].iloc[-1] for fit in fits), first)
+    spread = np.geomspace if clock == "seconds" else np.linspace
+    grid = spread(first, last, max(map(len, fits)))
+    return grid, np.stack([np.interp(grid, fit[clock], fit[metric]) for fit in fits])
+
+
+def _limit(axis: Axes, means: list[np.ndarray], finals: pd.Series) -> None:
+    """Limits that show final values, and curves after their first eighth."""
+    late = np.concatenate([mean[len(mean) // 8 :] for mean in means] + [finals[np.isfinite(finals)].to_numpy(float)])
+    low, high = late.min(), late.max()
+    margin = 0.08 * (high - low) or 0.1
+    axis.set_ylim(low - margin, high + margin)
+
+
+def _draw_finals(axis: Axes, view: View, fits: pd.DataFrame, metric: str) -> None:
+    """Mean and range of the final scores of methods without training steps."""
+    for method, look in canvas.looks(view).items():
+        rows = fits[(fits["method"] == method) & np.isfinite(fits[metric].astype(float))]
+        if len(rows):
+            at = max(rows["seconds_train"].mean(), SHORTEST)
+            mean = rows[metric].mean()
+            spread = [[mean - rows[metric].min()], [rows[metric].max() - mean]]
+            axis.errorbar([at], [mean], yerr=spread, color=look.color, marker=look.marker, elinewidth=0.8)

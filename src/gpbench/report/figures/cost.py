@@ -1,0 +1,59 @@
+"""Seconds of training or prediction against the score."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from gpbench.report.figures import canvas
+from gpbench.report.view import View
+
+SHORTEST = 1e-6  # seconds; a logarithmic axis cannot show 0
+
+
+def cost(view: View) -> Figure:
+    """Seconds of training against test MNLL, one panel per data set."""
+    return _cost(view, "training", "seconds_train")
+
+
+def prediction_cost(view: View) -> Figure:
+    """Seconds of prediction against test MNLL, one panel per data set."""
+    return _cost(view, "prediction", "seconds_predict")
+
+
+def _cost(view: View, stage: str, column: str) -> Figure:
+    cells = view.cells("mnll").merge(view.cells(column), on=["method", "dataset"], suffixes=("", "_seconds"))
+    cells = cells[cells["n"] > 0]
+    if cells.empty:
+        return canvas.empty("No finished fit has a test score.")
+    figure, axes = canvas.wrapped(len(view.datasets), 1.9)
+    for axis, dataset in zip(axes, view.datasets, strict=True):
+        rows = cells[cells["dataset"] == dataset].set_index("method")
+        if rows.empty:
+            canvas.write_reason(axis, f"{dataset}\nno finished fit")
+            continue
+        for method, look in canvas.looks(view).items():
+            if method in rows.index:
+                _mark(axis, rows.loc[method], look)
+        canvas.title(axis, dataset)
+        axis.set_xscale("log")
+    canvas.label_edges(axes, f"{stage} seconds per fit", "test MNLL")
+    canvas.legend(figure, view, list(cells["method"].unique()), lines=False)
+    return figure
+
+
+def _mark(axis: Axes, cell: pd.Series, look: canvas.Look) -> None:
+    """Means, with standard deviations as bars that stay above 0 seconds."""
+    left = min(cell["sd_seconds"], 0.9 * cell["mean_seconds"])
+    axis.errorbar(
+        max(cell["mean_seconds"], SHORTEST),
+        cell["mean"],
+        xerr=np.nan_to_num([[left], [cell["sd_seconds"]]]),
+        yerr=np.nan_to_num(cell["sd"]),
+        color=look.color,
+        marker=look.marker,
+        markersize=5,
+        elinewidth=0.7,
+    )

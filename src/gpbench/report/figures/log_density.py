@@ -1,0 +1,72 @@
+"""Mean test log density of every split."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from gpbench.report.figures import canvas
+from gpbench.report.view import View
+
+_COLUMNS = 3
+
+
+def log_density(view: View) -> Figure:
+    """Mean test log density of each split, methods in rows, one panel per data set."""
+    if view.done.empty:
+        return canvas.empty(canvas.NOTHING_FINISHED)
+    rows = -(-len(view.datasets) // _COLUMNS)
+    columns = min(_COLUMNS, len(view.datasets))
+    figure, axes = canvas.panels(rows, columns, 0.55 + 0.16 * len(view.methods), sharey=True)
+    for i, axis in enumerate(axes.flat):
+        if i >= len(view.datasets):
+            axis.set_axis_off()
+            continue
+        _draw_splits(axis, view, view.datasets[i])
+        if i + columns >= len(view.datasets):
+            axis.set_xlabel("mean test log density (nats)")
+    name_rows(axes[0, 0], view)
+    return figure
+
+
+def name_rows(axis: Axes, view: View) -> None:
+    """One row per method from top to bottom, with its label."""
+    axis.set_yticks(range(len(view.methods)), [view.labels[method] for method in view.methods])
+    axis.set_ylim(len(view.methods) - 0.4, -0.6)
+
+
+def _draw_splits(axis: Axes, view: View, dataset: str) -> None:
+    scores = -view.per_split("mnll", dataset)
+    cells = view.cells("mnll").query("dataset == @dataset").set_index("method")
+    low = _lowest_drawn(scores)
+    for i, (method, look) in enumerate(canvas.looks(view).items()):
+        values = scores[method].dropna()
+        drawn = values[values >= low]
+        axis.plot(drawn, np.full(len(drawn), i), look.marker, color=look.color, markersize=3.5, alpha=0.7, mew=0)
+        if len(values) and values.mean() >= low:
+            axis.plot([values.mean()] * 2, [i - 0.35, i + 0.35], color=look.color, linewidth=1.6)
+        if len(drawn) < len(values):
+            axis.text(
+                0, i, f"◂ {len(values) - len(drawn)}", va="center", color=look.color, transform=canvas.across(axis)
+            )
+        grey = {"va": "center", "fontsize": 7, "color": canvas.GREY, "transform": canvas.across(axis)}
+        cell = cells.loc[method]
+        if cell["n"] == 0:
+            axis.text(0.5, i, canvas.short_reason(cell), ha="center", **grey)
+        elif not cell["complete"]:
+            unfinished = cell["n"] < cell["expected"]
+            axis.text(1.01, i, f"{cell['n']}/{cell['expected']}" if unfinished else "✗", **grey)
+    canvas.title(axis, dataset)
+    axis.margins(x=0.08)
+
+
+def _lowest_drawn(scores: pd.DataFrame) -> float:
+    """Values below are counted, not drawn: three times the range of the better half of the methods below its worst."""
+    means = scores.mean().dropna().sort_values(ascending=False)
+    if means.empty:
+        return -np.inf
+    better = scores[means.index[: max(len(means) // 2, 1)]]
+    worst, best = np.nanmin(better), np.nanmax(better)
+    return worst - max(3 * (best - worst), 0.5)

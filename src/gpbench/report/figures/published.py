@@ -1,0 +1,44 @@
+"""Published numbers beside ours in a figure of scores."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from gpbench.report.figures import canvas
+from gpbench.report.view import View
+
+OPEN = {"fillstyle": "none", "alpha": 0.6}
+"""Options of the marker of a published number."""
+QUOTED = "quoted from other work"
+"""The `reason` of rows of published/*.csv that a paper quotes from another one."""
+
+
+def published_mnll(view: View) -> pd.DataFrame:
+    """Rows of the scorecard with an MNLL published under the study's protocol for one of its methods."""
+    card = view.card[(view.card["protocol"] == view.study["protocol"]) & (view.card["ours_metric"] == "mnll")]
+    return card[card["ours_method"].isin(view.methods)]
+
+
+def score_limits(scores: pd.DataFrame, published: pd.Series) -> tuple[float, float]:
+    """Axis limits for scores `[splits, methods]` and published means, but for those far behind the better half."""
+    values = np.concatenate([scores.to_numpy().ravel(), published.to_numpy(float)])
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return 0.0, 1.0
+    low, middle = values.min(), np.median(values)
+    high = min(values.max(), middle + max(3 * (middle - low), 0.5))
+    edge = 0.06 * (high - low) or 0.1
+    return low - edge, high + edge
+
+
+def source_legend(figure: Figure, first: str, has_published: bool) -> None:
+    """A legend of our marks, published marks (if any) and the dashed line of our first method."""
+    ink = {"color": "black", "linestyle": "none", "marker": "o", "markersize": 4}
+    handles = [Line2D([], [], label="ours", **ink)]
+    if has_published:
+        handles.append(Line2D([], [], label="published", **ink | OPEN))
+    handles.append(Line2D([], [], color=canvas.GREY, linestyle="--", linewidth=0.7, label=f"our {first}"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))

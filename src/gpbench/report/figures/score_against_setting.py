@@ -1,0 +1,155 @@
+"""Scores against a setting that a study varies: random features, workers, inducing inputs, layers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from gpbench.evaluation.metrics import METRICS
+from gpbench.report.figures import canvas
+from gpbench.report.figures.published import OPEN, published_mnll, score_limits
+from gpbench.report.view import View
+
+ONE_PROCESS = canvas.Look("one process", "#555555", "", "--")
+
+
+def features(view: View) -> Figure:
+    """Error and MNLL against the number of features, one line per treatment of the frequencies."""
+    grid = view.grid("frequencies", "num_features")
+    if reason := _why_empty(view, grid, "frequencies and num_features"):
+        return canvas.empty(reason)
+    look = canvas.looks_of({name: name.replace("_", "-").upper() for name in grid["frequencies"].unique()})
+    figure, axes = canvas.panels(2, len(view.datasets), 1.9, sharex=True)
+    for dataset, column in zip(view.datasets, axes.T, strict=True):
+        for axis, metric in zip(column, (view.error_metric(dataset), "mnll"), strict=True):
+            cells = grid.merge(view.cells(metric).query("dataset == @dataset"), on="method")
+            _draw_lines(axis, cells, "frequencies", "num_features", look)
+            axis.set_ylabel(f"test {METRICS[metric].label}")
+        canvas.title(column[0], dataset)
+    _label_bottom(axes, grid["num_features"], "random features")
+    canvas.legend_of(figure, list(look.values()))
+    return figure
+
+
+def workers(view: View) -> Figure:
+    """Seconds, error and staleness against the number of workers, one line per scheme; dashed: one process."""
+    grid = view.grid("scheme", "workers")
+    if reason := _why_empty(view, grid, "scheme and workers"):
+        return canvas.empty(reason)
+    look = canvas.looks_of({name: name for name in grid["scheme"].unique()})
+    figure, axes = canvas.panels(len(view.datasets), 3, 1.9, sharex=True)
+    for dataset, row in zip(view.datasets, axes, strict=True):
+        error = view.error_metric(dataset)
+        for axis, metric in zip(row, ("seconds_train", error), strict=False):
+            cells = view.cells(metric).query("dataset == @dataset")
+            _draw_lines(axis, grid.merge(cells, on="method"), "scheme", "workers", look)
+            _draw_one_process(axis, cells[~cells["method"].isin(grid["method"])])
+        _draw_staleness(row[2], view, grid, dataset, look)
+        canvas.title(row[0], dataset)
+        row[0].set_ylabel("training seconds")
+        canvas.remark(row[0], f"{view.study['machine']['cores']} cores")
+        row[1].set_ylabel(f"test {METRICS[error].label}")
+    _label_bottom(axes, grid["workers"], "workers")
+    canvas.legend_of(figure, [*look.values(), *[ONE_PROCESS] * (len(grid) < len(view.methods))])
+    return figure
+
+
+def num_inducing(view: View) -> Figure:
+    """MNLL against the number of inducing inputs, one curve per treatment of the others."""
+    return _mnll_against(view, "num_inducing", "inducing inputs", "log")
+
+
+def depth(view: View) -> Figure:
+    """MNLL against the number of layers."""
+    return _mnll_against(view, "layers", "layers", "linear")
+
+
+def curves(view: View, key: str) -> pd.DataFrame:
+    """The methods of which the study sets `key`, with their curve: the label without the word that is that value."""
+    grid = view.grid(key)
+    words = [(view.labels[row.method].split(), str(getattr(row, key))) for row in grid.itertuples()]
+    return grid.assign(curve=[" ".join(word for word in label if word != value) for label, value in words])
+
+
+def _why_empty(view: View, grid: pd.DataFrame, keys: str) -> str:
+    """Why there is nothing to draw; '' otherwise."""
+    if grid.empty:
+        return f"No method of this study sets {keys}."
+    return canvas.NOTHING_FINISHED if view.done.empty else ""
+
+
+def _draw_lines(axis: Axes, cells: pd.DataFrame, by: str, key: str, look: dict[str, canvas.Look]) -> None:
+    """Mean and standard deviation of cells; lines slightly apart, so that each shows its spread."""
+    finished = cells[cells["n"] > 0]
+    for i, (name, line) in enumerate(look.items()):
+        rows = finished[finished[by] == name].sort_values(key)
+        x = rows[key].astype(float) * 1.02 ** (i - (len(look) - 1) / 2)
+        axis.errorbar(x, rows["mean"], yerr=np.nan_to_num(rows["sd"]), **line.options, elinewidth=0.7)
+    if incomplete := len(cells) - int(cells["complete"].sum()):
+        canvas.remark(axis, f"{incomplete} of {len(cells)} not complete")
+
+
+def _label_bottom(axes: np.ndarray, values: pd.Series, name: str) -> None:
+    """A logarithmic axis, shared by all panels, below the last row."""
+    for axis in axes[-1]:
+        canvas.tick_settings(axis, values, "log")
+        axis.set_xlabel(name)
+
+
+def _draw_one_process(axis: Axes, cells: pd.DataFrame) -> None:
+    """A dashed line for each method that is trained by one process."""
+    for mean in cells.loc[cells["n"] > 0, "mean"]:
+        axis.axhline(mean, color=ONE_PROCESS.color, linestyle=ONE_PROCESS.linestyle, linewidth=0.9)
+
+
+def _draw_staleness(axis: Axes, view: View, grid: pd.DataFrame, dataset: str, look: dict[str, canvas.Look]) -> None:
+    """Updates by other workers between the fetch of the parameters and the push of their gradient."""
+    fits = view.done[(view.done["dataset"] == dataset) & view.done["staleness_mean"].notna()]
+    if fits.empty:
+        canvas.write_reason(axis, "no staleness\nrecorded")
+        return
+    values = fits.astype({"staleness_mean": float}).groupby("method")["staleness_mean"]
+    cells = values.agg(["mean", "std", "size"]).set_axis(["mean", "sd", "n"], axis=1).assign(complete=True)
+    _draw_lines(axis, grid.merge(cells.reset_index(), on="method"), "scheme", "workers", look)
+    axis.set_ylabel("mean staleness (updates)")
+
+
+def _mnll_against(view: View, key: str, name: str, scale: str) -> Figure:
+    """One panel per data set; a method without this setting is a horizontal line."""
+    grid, card = curves(view, key), published_mnll(view)
+    if reason := _why_empty(view, grid, key):
+        return canvas.empty(reason)
+    without = [method for method in view.methods if method not in set(grid["method"])]
+    look = canvas.looks_of(
+        {label: label for label in [*grid["curve"].unique(), *(view.labels[name] for name in without)]}
+    )
+    look |= {view.labels[name]: replace(look[view.labels[name]], marker="") for name in without}
+    figure, axes = canvas.wrapped(len(view.datasets), 1.8)
+    for axis, dataset in zip(axes, view.datasets, strict=True):
+        cells = view.cells("mnll").query("dataset == @dataset").set_index("method")
+        published = card[card["dataset"] == dataset].set_index("ours_method")["published"]
+        for curve, rows in grid.groupby("curve", sort=False):
+            _draw_curve(axis, rows.set_index("method"), key, cells, published, look[curve])
+        for method in without:
+            axis.axhline(cells.loc[method, "mean"], **look[view.labels[method]].options, linewidth=0.9)
+        axis.set_ylim(score_limits(view.per_split("mnll", dataset), published))
+        canvas.title(axis, dataset)
+        canvas.remark_incomplete(axis, cells)
+        canvas.tick_settings(axis, grid[key], scale)
+    canvas.label_edges(axes, name, "test MNLL")
+    canvas.legend_of(figure, list(look.values()))
+    return figure
+
+
+def _draw_curve(
+    axis: Axes, rows: pd.DataFrame, key: str, cells: pd.DataFrame, published: pd.Series, look: canvas.Look
+) -> None:
+    """Mean and standard deviation over splits; open marks: published."""
+    ours = rows.join(cells[cells["n"] > 0], how="inner").sort_values(key)
+    axis.errorbar(ours[key], ours["mean"], yerr=np.nan_to_num(ours["sd"]), **look.options, elinewidth=0.7)
+    printed = rows.loc[ours.index, [key]].join(published, how="inner")
+    axis.plot(printed[key], printed["published"], look.marker, color=look.color, **OPEN)

@@ -1,0 +1,44 @@
+"""Predictions by the states of Markov chains."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from gpbench.report.figures import canvas
+from gpbench.report.figures.cells import by_cell
+from gpbench.report.view import UNMIXED, View
+
+
+def traces(view: View) -> Figure:
+    """Predictions at three test rows against the draw, one colour per chain, one row per sampler and data set."""
+    drawn = view.probe("chains")
+    if drawn.empty:
+        return canvas.empty("No chains: no fit by a Markov chain is finished.")
+    drawn = drawn[drawn["split"] == drawn.groupby(["dataset", "method"])["split"].transform("min")]
+    looks, cells = canvas.chain_looks(drawn["replica"]), by_cell(view, drawn)
+    figure, axes = canvas.panels(len(cells), max(draws["row"].nunique() for draws in cells.values()), 1.5)
+    for ((dataset, method), draws), line in zip(cells.items(), axes, strict=True):
+        classes = view.tasks[dataset] in ("binary", "multiclass")
+        line[0].set_ylabel("probability of\nthe observed class" if classes else "predictive mean")
+        canvas.title(line[0], f"{dataset}, {view.labels[method]}")
+        canvas.remark(line[-1], _mixing(view, dataset, method, draws["split"].iloc[0]))
+        for axis, (row, predictions) in zip(line, draws.groupby("row"), strict=False):
+            draw_chains(axis, predictions, "mean", looks, 0.6)
+            axis.set_xlabel(f"draw, test row {row}")
+    canvas.legend_of(figure, list(looks.values()))
+    return figure
+
+
+def draw_chains(axis: Axes, draws: pd.DataFrame, column: str, looks: dict[int, canvas.Look], linewidth: float) -> None:
+    """A column against the draw, one line per chain."""
+    for replica, chain in draws.sort_values("draw").groupby("replica"):
+        axis.plot(chain["draw"], chain[column], linewidth=linewidth, **looks[replica].options)
+
+
+def _mixing(view: View, dataset: str, method: str, split: int) -> str:
+    """R-hat of the split, and whether its chains have not converged."""
+    fits = view.done.query("dataset == @dataset and method == @method and split == @split")
+    failed = f", {UNMIXED}" * bool((fits["status"] == UNMIXED).any())
+    return f"R-hat {fits['r_hat'].iloc[0]:.3f}{failed}"
