@@ -126,7 +126,7 @@ def test_images_whose_targets_are_pixels_are_drawn_whole():
 
 def test_pixels_that_are_no_square():
     one = made(np.zeros((4, 15), np.uint8), np.array([[0], [1], [0], [1]]))
-    with pytest.raises(UserError, match="15 pixels are no square image"):
+    with pytest.raises(UserError, match="15 pixels do not make a square image"):
         picture.draw(one, about("binary", ("a", "b"), images=True))
 
 

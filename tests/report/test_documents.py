@@ -44,7 +44,7 @@ def test_blocks_of_a_text_are_replaced_and_must_be_there():
     made = documents.filled(text, {"results": "new\n"})
     assert made == "a\n<!-- results -->\nnew\n<!-- end -->\nb\n"
     assert documents.filled(made, {"results": "new\n"}) == made
-    with pytest.raises(UserError, match="0 places '<!-- scorecard -->"):
+    with pytest.raises(UserError, match="no block '<!-- scorecard -->"):
         documents.filled(text, {"scorecard": "x"})
 
 

@@ -1,4 +1,4 @@
-"""Which tables and figures stand in which part of a study's page, and what makes them."""
+"""The sections of a study's page: which tables and figures each of them shows, and the commands that make them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TASKS = {"regression": REGRESSION, "classification": CLASSIFICATION, "counts": C
 
 @dataclass(frozen=True)
 class Part:
-    """A section, with the names of its tables and figures."""
+    """A section with the names of its tables and figures."""
 
     id: str
     title: str
@@ -45,7 +45,7 @@ OUTLINE = (
     Part("scorecard", "Scorecard", (), ("scorecard",)),
 )
 REST = "settings"
-"""Where what no part names stands."""
+"""The part of all tables and figures that no part names."""
 LEFT_OUT = ("all_metrics",)
 """Tables that are for programs: a row for every metric of every cell."""
 
@@ -62,9 +62,9 @@ def figures(view: View, part: Part) -> list[str]:
 
 def command(view: View, target: str = "") -> str:
     """The Snakemake command that makes the study, or one file of it."""
-    made = view.study["command"]
-    # before --config, which takes all words that follow it
-    return made.replace("snakemake", f"snakemake results/{view.study['name']}/{target}", 1) if target else made
+    whole = view.study["command"]
+    # the target precedes --config, which takes all words that follow it
+    return whole.replace("snakemake", f"snakemake results/{view.study['name']}/{target}", 1) if target else whole
 
 
 def example(view: View) -> str:
@@ -73,12 +73,11 @@ def example(view: View) -> str:
 
 
 def _of(part: Part, present: tuple[str, ...], kind: str) -> list[str]:
-    """In the part's order those of its names that are present; in REST all that no part names."""
-    own = [name for name in getattr(part, kind) if name in present]
+    """The present names of a part, in its order; for REST, all that no part names."""
     if part.id != REST:
-        return own
-    placed = {name for one in OUTLINE for name in getattr(one, kind)} | set(LEFT_OUT)
-    return [*own, *(name for name in present if name not in placed)]
+        return [name for name in getattr(part, kind) if name in present]
+    placed = {name for other in OUTLINE for name in getattr(other, kind)} | set(LEFT_OUT)
+    return [name for name in present if name not in placed]
 
 
 def _applies(view: View, name: str) -> bool:
