@@ -120,23 +120,11 @@ def _row(dataset: Dataset, figures: Statistics) -> dict[str, object]:
         for key, values in figures.items()
         if key.startswith("target_")
     }
-    return {
-        "name": dataset.name,
-        "title": dataset.title,
-        "task": dataset.task,
-        "rows": figures["rows"],
-        "inputs": figures["inputs"],
-        "targets": figures["targets"],
-        "classes": _class_sizes(dataset, figures),
-        **spread,
-        "duplicate_rows": figures["duplicate_rows"],
-        "duplicate_inputs": figures["duplicate_inputs"],
-        "constant_inputs": " ".join(figures["constant_inputs"]),
-        "train_rows": dataset.train_rows or "",
-        "md5": dataset.md5,
-        "licence": dataset.licence,
-        "citation": dataset.citation,
-    }
+    entry = {key: getattr(dataset, key) for key in ("name", "title", "task")}
+    sizes = {key: figures[key] for key in ("rows", "inputs", "targets")} | {"classes": _class_sizes(dataset, figures)}
+    repeats = {key: figures[key] for key in ("duplicate_rows", "duplicate_inputs")}
+    repeats |= {"constant_inputs": " ".join(figures["constant_inputs"]), "train_rows": dataset.train_rows or ""}
+    return entry | sizes | spread | repeats | {key: getattr(dataset, key) for key in ("md5", "licence", "citation")}
 
 
 def _state(dataset: Dataset, where: Places) -> str:

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 from matplotlib import style
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, MaxNLocator, StrMethodFormatter
 
@@ -45,9 +44,7 @@ def draw(table: Table, dataset: Dataset) -> Figure:
 
 
 def _figure(height: float) -> Figure:
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
+    return Figure(figsize=(WIDTH, height), layout="constrained")
 
 
 def _images(table: Table, dataset: Dataset) -> Figure:
@@ -191,14 +188,8 @@ def _map(axis: Axes, inputs: np.ndarray, target: np.ndarray, table: Table, datas
 
 def _boxes(axis: Axes, values: np.ndarray, target: np.ndarray, dataset: Dataset) -> None:
     places = range(len(dataset.classes))
-    axis.boxplot(
-        [values[target == label] for label in places],
-        positions=places,
-        orientation="horizontal",
-        widths=0.6,
-        showfliers=False,
-        medianprops={"color": ORANGE},
-    )
+    options = {"orientation": "horizontal", "widths": 0.6, "showfliers": False, "medianprops": {"color": ORANGE}}
+    axis.boxplot([values[target == label] for label in places], positions=places, **options)
     axis.set_yticks(places, [""] * len(places))
     axis.set_ylim(len(places) - 0.5, -0.5)
 

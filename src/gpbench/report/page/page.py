@@ -28,20 +28,6 @@ from gpbench.report.tables.render import NOTE, Table, number, to_html, write
 from gpbench.report.view import View
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A figure with its caption: `data` is the PNG in base64, width and height are in CSS pixels."""
-
-    name: str
-    title: str
-    caption: str
-    alt: str
-    data: str
-    width: int
-    height: int
-    command: str
-
-
 @dataclass
 class Section:
     """A heading and its content, in this order; an empty section is left out."""
@@ -54,7 +40,7 @@ class Section:
     """(heading, sentences)"""
     tables: list[tuple[str, str]] = field(default_factory=list)
     """(file, HTML fragment)"""
-    figures: list[Picture] = field(default_factory=list)
+    figures: list[dict[str, str | int]] = field(default_factory=list)
     blank: list[tuple[str, str]] = field(default_factory=list)
     """(figure, why there is nothing to draw)"""
     commands: list[tuple[str, str]] = field(default_factory=list)
@@ -126,16 +112,16 @@ def _add_figure(view: View, name: str, section: Section) -> None:
         content, title = path.read_bytes(), name.replace("_", " ").capitalize()
         width, height = struct.unpack(">II", content[16:24])
         section.figures.append(
-            Picture(
-                name,
-                title,
-                caption=f"{FIGURES[name].caption} Study: {view.study['title']}.",
-                alt=f"{title}: {FIGURES[name].caption.split('. ')[0].rstrip('.')}.",
-                data=base64.b64encode(content).decode(),
-                width=width // 2,  # drawn at 200 dpi
-                height=height // 2,
-                command=sections.command(view, f"figures/{name}.pdf"),
-            )
+            {
+                "name": name,
+                "title": title,
+                "caption": f"{FIGURES[name].caption} Study: {view.study['title']}.",
+                "alt": f"{title}: {FIGURES[name].caption.split('. ')[0].rstrip('.')}.",
+                "data": base64.b64encode(content).decode(),
+                "width": width // 2,  # drawn at 200 dpi
+                "height": height // 2,
+                "command": sections.command(view, f"figures/{name}.pdf"),
+            }
         )
 
 

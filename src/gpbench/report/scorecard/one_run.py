@@ -14,7 +14,7 @@ from gpbench.errors import UserError, unknown
 from gpbench.evaluation.metrics import METRICS
 from gpbench.report.scorecard import verdicts
 from gpbench.report.scorecard.counterparts import Counterparts, OurMean
-from gpbench.report.scorecard.published import PublishedNumber, read_published
+from gpbench.report.scorecard.published import PublishedNumber, read_published, sample_sd
 from gpbench.report.tables.render import Table, number, to_html, to_markdown, write
 from gpbench.report.view import View
 
@@ -64,15 +64,15 @@ def scorecard(view: View, published: pd.DataFrame) -> pd.DataFrame:
 
 def not_run(printed: PublishedNumber, reason: str = "") -> Judgement:
     """The judgement of a number without a counterpart; UserError for a metric that is not registered."""
-    metric, margin = printed.ours_metric, math.nan
+    metric, mean, margin = printed.ours_metric, printed.factor * printed.value, math.nan
     if metric not in METRICS and (metric or printed.ours_method):
         raise UserError(
             f"published metric {metric!r} of {printed.source} {printed.item} is not in the registry of metrics"
         )
     if metric:
-        margin = max(verdicts.margin(metric, printed.mean), abs(printed.factor) * printed.rounding)
-    verdict = f"not run: {reason or printed.reason or 'no method given'}"
-    return Judgement(printed.mean, printed.sd, margin=margin, verdict=verdict)
+        margin = max(verdicts.margin(metric, mean), abs(printed.factor) * printed.rounding)
+    sd = abs(printed.factor) * sample_sd(printed.spread, printed.spread_kind, printed.splits)
+    return Judgement(mean, sd, margin=margin, verdict=f"not run: {reason or printed.reason or 'no method given'}")
 
 
 def compare(ours: Counterparts, printed: PublishedNumber) -> Judgement:
@@ -86,26 +86,17 @@ def compare(ours: Counterparts, printed: PublishedNumber) -> Judgement:
     mean = ours.find(method, dataset, metric)
     if isinstance(mean, str):
         return not_run(printed, mean)
-    difference = mean.mean - printed.mean
-    error, freedom, assumed = verdicts.combined(mean.sd, mean.n, printed.sd, printed.splits)
+    result = replace(unmatched, ours=mean.mean, ours_sd=mean.sd, ours_n=mean.n, ours_settings=ours.settings)
+    result = replace(result, ours_protocol=mean.protocol, ours_budget=mean.budget, ours_commit=mean.commit)
+    difference = result.ours - result.published
+    error, freedom, assumed = verdicts.combined(mean.sd, mean.n, result.published_sd, printed.splits)
     lower, upper = verdicts.interval(difference, error, freedom)
-    judgement = replace(
-        unmatched,
-        ours=mean.mean,
-        ours_sd=mean.sd,
-        ours_n=mean.n,
-        difference=difference,
-        standard_error=error,
-        spread_assumed={"": "", "a": "ours", "b": "published"}[assumed],
-        lower=lower,
-        upper=upper,
-        compared=_compared(mean.n, printed.splits, "runs" if ours.by_chain(metric) else "splits"),
-        ours_protocol=mean.protocol,
-        ours_budget=mean.budget,
-        ours_commit=mean.commit,
-        ours_settings=ours.settings,
+    assumed = {"": "", "a": "ours", "b": "published"}[assumed]
+    result = replace(
+        result, difference=difference, standard_error=error, spread_assumed=assumed, lower=lower, upper=upper
     )
-    return replace(judgement, verdict=_verdict(mean, ours.study, printed, judgement))
+    compared = _compared(mean.n, printed.splits, "runs" if ours.by_chain(metric) else "splits")
+    return replace(result, compared=compared, verdict=_verdict(mean, ours.study, printed, result))
 
 
 def _verdict(ours: OurMean, study: str, printed: PublishedNumber, judgement: Judgement) -> str:

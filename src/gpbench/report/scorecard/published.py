@@ -46,16 +46,6 @@ class PublishedNumber:
     rounding: float = 0.0
     """half a unit of the last printed digit; computed from `value`, no column of the files"""
 
-    @property
-    def mean(self) -> float:
-        """The number in our unit."""
-        return self.factor * self.value
-
-    @property
-    def sd(self) -> float:
-        """Standard deviation over runs (ddof = 1) in our unit; NaN where no spread was printed."""
-        return abs(self.factor) * sample_sd(self.spread, self.spread_kind, self.splits)
-
 
 COLUMNS = [field.name for field in fields(PublishedNumber) if field.name != "rounding"]
 TEXTS = ("ours_method", "ours_metric", "study", "reason", "note", "setting")

@@ -8,13 +8,7 @@ from gpbench.report.tables.render import number
 from gpbench.report.view import View
 
 _OF = {"dataset": "method", "method": "data set"}
-WORDS = {
-    "a_better": "better than",
-    "equal": "equal to",
-    "undecided": "not decidedly different from",
-    "b_better": "worse than",
-}
-"""Decision on a pair (a, b) -> its words between a and b."""
+WORDS = {"a_better": "better than", "equal": "equal to", "undecided": "undecided versus", "b_better": "worse than"}
 
 
 def to_markdown(results: dict, view: View) -> str:

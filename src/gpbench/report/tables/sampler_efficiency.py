@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import combinations
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -28,6 +27,7 @@ SCORES = (
 LAST = 4
 """Number of checkpoints of R-hat that are printed; the CSV has all."""
 ALPHA = 0.05
+PAIR = ["faster", "slower", "median_faster", "median_slower", "p"]
 UPPER = 0.975
 MANY = 1e9
 """Stands for infinitely many degrees of freedom, which SciPy's quantiles do not accept."""
@@ -172,9 +172,8 @@ def convergence_order(view: View) -> Table:
         f"splits at {ALPHA:g} (not corrected for the number of pairs), which needs at least 3 splits per method to "
         "reject. Methods with fewer draws are left out and listed as shorter chains. The CSV has every pair."
     )
-    return Table(
-        pd.DataFrame(data, columns=["dataset", *Pair._fields]), pd.DataFrame(shown), "Order of convergence", note
-    )
+    data = pd.DataFrame(data, columns=["dataset", *PAIR])
+    return Table(data, pd.DataFrame(shown), "Order of convergence", note)
 
 
 def _ordered(by_method: dict[str, np.ndarray]) -> list[str]:
@@ -182,31 +181,21 @@ def _ordered(by_method: dict[str, np.ndarray]) -> list[str]:
     return sorted(by_method, key=lambda method: np.median(by_method[method]))
 
 
-class Pair(NamedTuple):
-    """Two methods with their median R-hat, and the p-value of the first being faster."""
-
-    faster: str
-    slower: str
-    median_faster: float
-    median_slower: float
-    p: float
-
-
-def _pairs(by_method: dict[str, np.ndarray]) -> list[Pair]:
-    """Every pair of methods, the one with the lower median first."""
+def _pairs(by_method: dict[str, np.ndarray]) -> list[tuple]:
+    """PAIR of all methods, the one with the lower median first; p: of a one-sided Mann-Whitney test."""
     medians = {method: float(np.median(values)) for method, values in by_method.items()}
     return [
-        Pair(a, b, medians[a], medians[b], stats.mannwhitneyu(by_method[a], by_method[b], alternative="less").pvalue)
+        (a, b, medians[a], medians[b], stats.mannwhitneyu(by_method[a], by_method[b], alternative="less").pvalue)
         for a, b in combinations(_ordered(by_method), 2)
     ]
 
 
-def _order(by_method: dict[str, np.ndarray], pairs: list[Pair], codes: dict[str, int]) -> str:
+def _order(by_method: dict[str, np.ndarray], pairs: list[tuple], codes: dict[str, int]) -> str:
     """'2|1,3': codes of methods, fastest first; methods that do not differ from the one before are grouped."""
-    p = {(pair.faster, pair.slower): pair.p for pair in pairs}
+    p_values = {(faster, slower): p for faster, slower, *_, p in pairs}
     groups: list[list[str]] = []
     for method in _ordered(by_method):
-        if groups and p[groups[-1][-1], method] > ALPHA:
+        if groups and p_values[groups[-1][-1], method] > ALPHA:
             groups[-1].append(method)
         else:
             groups.append([method])

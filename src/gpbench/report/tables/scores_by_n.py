@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import pandas as pd
 from scipy import stats
@@ -30,8 +28,9 @@ def scores_by_n(view: View) -> Table:
         for metric in SHOWN:
             for n, rows in by_size(fits, metric).groupby("n_train"):
                 scores = rows.pivot(index="split", columns="method", values="value").reindex(columns=view.methods)
-                summaries = [_summary(scores, method) for method in view.methods]
-                data += [(dataset, int(n), metric, *summary) for summary in summaries]
+                summaries = {method: _summary(scores, method) for method in view.methods}
+                place = {"dataset": dataset, "n_train": int(n), "metric": metric}
+                data += [place | {"method": method} | summary for method, summary in summaries.items()]
                 shown.append(_printed(view, dataset, int(n), METRICS[metric], summaries))
     first = view.labels[view.methods[0]]
     note = (
@@ -42,49 +41,36 @@ def scores_by_n(view: View) -> Table:
         "some fits of the method on the data set are not done or have not converged. The CSV has differences and "
         "intervals."
     )
-    columns = ["dataset", "n_train", "metric", *Summary._fields]
-    return Table(pd.DataFrame(data, columns=columns), pd.DataFrame(shown), "Scores by number of training rows", note)
+    return Table(pd.DataFrame(data), pd.DataFrame(shown), "Scores by number of training rows", note)
 
 
-class Summary(NamedTuple):
-    """Mean, sd and number of splits of a method, and the paired difference to the first method with its interval."""
-
-    method: str
-    mean: float
-    sd: float
-    n: int
-    difference: float
-    lower: float
-    upper: float
-    p: float
-
-
-def _summary(scores: pd.DataFrame, method: str) -> Summary:
-    """The summary of a method; scores `[splits, methods]`."""
+def _summary(scores: pd.DataFrame, method: str) -> dict[str, float]:
+    """Mean, sd and number of splits, and the paired difference to the first method; scores `[splits, methods]`."""
     values, difference = scores[method], (scores[method] - scores.iloc[:, 0]).dropna()
     mean, half, p = difference.mean(), np.nan, np.nan
     if len(difference) > 1 and scores.columns[0] != method:
         test = stats.ttest_1samp(difference, 0.0)
         low, high = test.confidence_interval(1 - ALPHA)
         half, p = (high - low) / 2, float(test.pvalue)
-    return Summary(method, values.mean(), values.std(ddof=1), int(values.count()), mean, mean - half, mean + half, p)
+    summary = {"mean": values.mean(), "sd": values.std(ddof=1), "n": int(values.count())}
+    return summary | {"difference": mean, "lower": mean - half, "upper": mean + half, "p": p}
 
 
-def _printed(view: View, dataset: str, n: int, metric: Metric, summaries: list[Summary]) -> dict[str, object]:
+def _printed(view: View, dataset: str, n: int, metric: Metric, summaries: dict[str, dict]) -> dict[str, object]:
     """A row of the table."""
     unfinished = view.progress.query("dataset == @dataset").set_index("method")["statuses"]
-    best = np.nanmin([metric.loss(summary.mean) for summary in summaries])
+    best = np.nanmin([metric.loss(summary["mean"]) for summary in summaries.values()])
     cells = {}
-    for summary in summaries:
-        text = _mean(summary) + " ✗" * bool(unfinished.get(summary.method))
-        cells[view.labels[summary.method]] = f"**{text}**" if metric.loss(summary.mean) == best else text
+    for method, summary in summaries.items():
+        text = _mean(**summary) + " ✗" * bool(unfinished.get(method))
+        cells[view.labels[method]] = f"**{text}**" if metric.loss(summary["mean"]) == best else text
     return {"data set": dataset, "rows": n, "metric": metric.label} | cells
 
 
-def _mean(summary: Summary) -> str:
+def _mean(mean: float, sd: float, n: int, difference: float, p: float, **interval: float) -> str:
     """Mean ± sd (number of splits), and whether it differs significantly from the first method."""
-    if not summary.n:
+    if not n:
         return "-"
-    spread = f" ± {summary.sd:.3f}" if summary.n > 1 else ""
-    sign = (" >" if summary.difference > 0 else " <") if summary.p <= ALPHA else ""
-    return f"{summary.mean:.3f}{spread} ({summary.n}){sign}"
+    spread = f" ± {sd:.3f}" if n > 1 else ""
+    sign = (" >" if difference > 0 else " <") if p <= ALPHA else ""
+    return f"{mean:.3f}{spread} ({n}){sign}"
