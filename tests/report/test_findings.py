@@ -19,7 +19,6 @@ from gpbench.report.significance.comparisons import (
     differences_to_best,
     posteriors,
     statistics,
-    write_statistics,
 )
 from gpbench.report.significance.findings import left_out, sentences
 from gpbench.report.tables.standard import TABLES
@@ -43,9 +42,8 @@ def test_what_is_left_out_is_counted_with_reasons(view):
     assert "yacht: 7 of 8 methods (1 failed: layer 1: Cholesky failed with jitter" in said
 
 
-def test_statistics_say_what_they_rest_on(view, tmp_path):
-    write_statistics(view, tmp_path)
-    text = (tmp_path / "statistics.md").read_text()
+def test_statistics_say_what_they_rest_on(statistics_folder):
+    text = (statistics_folder / "statistics.md").read_text()
     assert "Protocol common, budget quick, 5 splits; fits of commit 0123abc." in text
     assert text.count("Left out because not every cell is complete") == len(COMPARISONS)
 

@@ -9,7 +9,7 @@ from synthetic_samplers import build_samplers
 from synthetic_study import build
 
 from gpbench.errors import UserError
-from gpbench.report.figures import write_figure
+from gpbench.report.figures import FIGURES
 from gpbench.report.scorecard import verdicts
 from gpbench.report.scorecard.counterparts import run_settings
 from gpbench.report.scorecard.one_run import scorecard, to_table, write_scorecard
@@ -124,15 +124,15 @@ def test_a_number_stands_for_the_method_that_the_study_has(view):
     assert card["ours_n"].tolist() == [5, 0]
 
 
-def test_a_study_may_ask_for_no_published_numbers(tmp_path):
+def test_a_study_may_be_compared_with_no_paper(published, tmp_path):
     folder = build(tmp_path / "s", ["svgp"], ["boston"])
     study = json.loads((folder / "study.json").read_text())
     (folder / "study.json").write_text(json.dumps(study | {"published": []}))
-    write_scorecard(View(folder), PUBLISHED, folder)
+    write_scorecard(View(folder), published, folder)
     assert pd.read_csv(folder / "scorecard.csv").empty
     assert "compared with no paper" in (folder / "scorecard.md").read_text()
     for name in ("scorecard", "convergence"):
-        assert len(write_figure(View(folder), name, folder / "figures")) == 2
+        assert FIGURES[name].draw(View(folder)).axes
 
 
 def test_same_splits_are_judged(steady):
@@ -223,9 +223,9 @@ def test_a_wrong_column_is_reported(tmp_path):
         read_published(tmp_path / "absent")
 
 
-def test_files_hold_every_row(view, tmp_path):
-    write_scorecard(view, PUBLISHED, tmp_path)
-    rows = len(read_published(PUBLISHED))
+def test_files_hold_every_row(view, published, tmp_path):
+    write_scorecard(view, published, tmp_path)
+    rows = len(read_published(published))
     assert len(pd.read_csv(tmp_path / "scorecard.csv")) == rows
     assert len(json.loads((tmp_path / "scorecard.json").read_text())) == rows
     assert (tmp_path / "scorecard.html").read_text().count("<tr>") == rows + 1
