@@ -47,8 +47,7 @@ class Section:
     """(purpose, text to copy)"""
 
     def __bool__(self) -> bool:
-        parts = (self.facts, self.warnings, self.findings, self.tables, self.figures, self.blank, self.commands)
-        return any(parts)
+        return any(list(vars(self).values())[2:])
 
 
 def render(view: View) -> str:
