@@ -3,7 +3,9 @@
 import pytest
 from synthetic_study import build, build_asked
 
+from gpbench.report.significance.comparisons import write_statistics
 from gpbench.report.view import View
+from projects import REPOSITORY
 
 
 @pytest.fixture(scope="session")
@@ -38,3 +40,19 @@ def small_view(small):
 @pytest.fixture(scope="session")
 def asked_view(asked):
     return View(asked)
+
+
+@pytest.fixture(scope="session")
+def published(tmp_path_factory):
+    """The published numbers of one paper."""
+    folder = tmp_path_factory.mktemp("published")
+    (folder / "ashman2020.csv").symlink_to(REPOSITORY / "published" / "ashman2020.csv")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def statistics_folder(view, tmp_path_factory):
+    """statistics.json and statistics.md of the full study."""
+    folder = tmp_path_factory.mktemp("statistics")
+    write_statistics(view, folder)
+    return folder

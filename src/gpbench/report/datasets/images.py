@@ -1,4 +1,4 @@
-"""Images side by side, as grids of grey."""
+"""Grids of grey images."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gpbench.errors import UserError
 
 
 def mosaic(pixels: np.ndarray, lines: list[np.ndarray], across: int) -> tuple[np.ndarray, int]:
-    """Square images, of each line the rows of pixels `[N, side^2]` that it names, and their side.
+    """A grid of square images and the side of one; lines: for each line of the grid, rows of pixels `[N, side^2]`.
 
-    `[lines (side + 1), across (side + 1)]`, blank (NaN) between the images and where a line is short; a pixel that
-    is NaN stays blank. Raises UserError where the pixels are no square."""
+    The grid is `[lines (side + 1), across (side + 1)]`, blank (NaN) between images and where a line is short; NaN
+    pixels stay blank. Raises UserError where images are not square."""
     side = math.isqrt(pixels.shape[1])
     if side**2 != pixels.shape[1]:
-        raise UserError(f"{pixels.shape[1]} pixels are no square image; is 'images' right in its catalogue entry?")
+        raise UserError(f"{pixels.shape[1]} pixels do not make a square image; check 'images' in the catalogue entry")
     grid = np.full((len(lines) * (side + 1), across * (side + 1)), np.nan)
     for line, rows in enumerate(lines):
         for i, row in enumerate(rows):

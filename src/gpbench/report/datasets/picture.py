@@ -1,4 +1,4 @@
-"""The picture of a data set: its images (whole, or in two parts), its columns, its points or its bins."""
+"""The picture of a data set: its images (whole, or inputs and targets), columns, events or bins."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 from matplotlib import style
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, MaxNLocator, StrMethodFormatter
 
@@ -34,7 +33,7 @@ def save(table: Table, dataset: Dataset, path: Path) -> None:
 
 
 def draw(table: Table, dataset: Dataset) -> Figure:
-    """The picture as a figure: images, points (events), bins or columns, whichever the data set is made of."""
+    """The picture as a figure: images, events, bins or columns, whichever the data set consists of."""
     images = _images if dataset.classes else _completed
     others = _bins if dataset.source.bins else _columns
     figure = (_events if dataset.task == "events" else images if dataset.images else others)(table, dataset)
@@ -45,13 +44,11 @@ def draw(table: Table, dataset: Dataset) -> Figure:
 
 
 def _figure(height: float) -> Figure:
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
+    return Figure(figsize=(WIDTH, height), layout="constrained")
 
 
 def _images(table: Table, dataset: Dataset) -> Figure:
-    """The first images of every class, a class a row, beside the number of rows of each."""
+    """The first images of every class, one row per class, beside the number of rows of each class."""
     counts = class_counts(table, dataset)
     figure = _figure(0.9 + 0.42 * len(counts))
     left, right = figure.subplots(1, 2, width_ratios=[3, 1])
@@ -66,21 +63,21 @@ def _images(table: Table, dataset: Dataset) -> Figure:
 
 
 def _completed(table: Table, dataset: Dataset) -> Figure:
-    """Images spread evenly over the rows, the pixels that are inputs above the line, the targets below."""
+    """Images spread evenly over the rows; input pixels are above the line, target pixels below."""
     chosen = np.linspace(0, len(table.inputs) - 1, LINES * EXAMPLES).round().astype(int)
     grid, side = mosaic(np.hstack([table.inputs, table.targets]), np.split(chosen, LINES), EXAMPLES)
     figure = _figure(0.9 + 0.62 * LINES)
     axis = figure.subplots()
     paint(axis, grid)
     axis.set_yticks([])
-    axis.set_title(f"{side} x {side} pixels: above the lines inputs, below targets", loc="left")
+    axis.set_title(f"{side} x {side} pixels: inputs above the lines, targets below", loc="left")
     for line in range(LINES):
         axis.axhline(line * (side + 1) + table.inputs.shape[1] / side - 0.5, color=ORANGE, linewidth=0.8)
     return figure
 
 
 def _events(table: Table, dataset: Dataset) -> Figure:
-    """Points in their window: counts above a rug in one dimension, a map of the first two in more."""
+    """Events in their window: counts above a rug in one dimension, else a map of the first two dimensions."""
     labels = [_label(dataset, name) for name in table.input_names]
     window = dataset.window or [[column.min(), column.max()] for column in table.inputs.T]
     if len(labels) == 1:
@@ -100,7 +97,7 @@ def _events(table: Table, dataset: Dataset) -> Figure:
 
 
 def _bins(table: Table, dataset: Dataset) -> Figure:
-    """Counts over their bins: bars in one dimension, a map of the first two in more."""
+    """Counts of bins: bars in one dimension, else a map of the first two dimensions."""
     *inputs, count = (_label(dataset, name) for name in (*table.input_names, table.target_names[0]))
     bins, window = dataset.source.bins, dataset.window
     axis = _figure(3.2 if len(bins) == 1 else 5.9).subplots()
@@ -116,7 +113,7 @@ def _bins(table: Table, dataset: Dataset) -> Figure:
 
 
 def _columns(table: Table, dataset: Dataset) -> Figure:
-    """Targets, the first one against the input that correlates most, and the distribution of up to 16 inputs."""
+    """Targets, the first target against its most correlated input, and the distributions of up to 16 inputs."""
     rows = _sample(len(table.inputs), SAMPLE)
     predicted = len(table.target_names) - len(dataset.truth)
     inputs, targets = table.inputs[rows].astype(float), table.targets[rows, :predicted]
@@ -152,12 +149,12 @@ def _columns(table: Table, dataset: Dataset) -> Figure:
 
 
 def _explained(inputs: np.ndarray, target: np.ndarray, classes: bool) -> np.ndarray:
-    """Share of variance `[D]` common to an input and the target: r^2, or between the classes' means (eta^2)."""
+    """Share of the variance of each input `[D]` explained by the target: r^2, or eta^2 for classes."""
     centred = inputs - inputs.mean(0)
     total = (centred**2).sum(0)
     if classes:
         members = [centred[target == label] for label in np.unique(target)]
-        common = sum(len(own) * own.mean(0) ** 2 for own in members)
+        common = sum(len(rows) * rows.mean(0) ** 2 for rows in members)
     else:
         deviation = target - target.mean()
         common = (deviation @ centred) ** 2 / max(deviation @ deviation, np.finfo(float).tiny)
@@ -167,7 +164,7 @@ def _explained(inputs: np.ndarray, target: np.ndarray, classes: bool) -> np.ndar
 def _strongest(
     axis: Axes, inputs: np.ndarray, target: np.ndarray, share: np.ndarray, table: Table, dataset: Dataset
 ) -> None:
-    """The target (points) or the classes (boxes) against the input that shares most variance with them."""
+    """The target (points) or the classes (boxes) against the most correlated input."""
     best = int(np.argmax(share))
     if dataset.classes:
         _boxes(axis, inputs[:, best], target, dataset)
@@ -183,22 +180,16 @@ def _map(axis: Axes, inputs: np.ndarray, target: np.ndarray, table: Table, datas
     """The classes in the plane of the only two inputs."""
     rows = _sample(len(inputs), POINTS)
     for label, name in enumerate(dataset.classes):
-        own = rows[target[rows] == label]
-        axis.scatter(*inputs[own].T, s=5, alpha=0.6, linewidths=0, color=f"C{label}", label=name)
+        members = rows[target[rows] == label]
+        axis.scatter(*inputs[members].T, s=5, alpha=0.6, linewidths=0, color=f"C{label}", label=name)
     axis.set(xlabel=_label(dataset, table.input_names[0]), ylabel=_label(dataset, table.input_names[1]))
     axis.legend(loc="upper left", markerscale=2)
 
 
 def _boxes(axis: Axes, values: np.ndarray, target: np.ndarray, dataset: Dataset) -> None:
     places = range(len(dataset.classes))
-    axis.boxplot(
-        [values[target == label] for label in places],
-        positions=places,
-        orientation="horizontal",
-        widths=0.6,
-        showfliers=False,
-        medianprops={"color": ORANGE},
-    )
+    options = {"orientation": "horizontal", "widths": 0.6, "showfliers": False, "medianprops": {"color": ORANGE}}
+    axis.boxplot([values[target == label] for label in places], positions=places, **options)
     axis.set_yticks(places, [""] * len(places))
     axis.set_ylim(len(places) - 0.5, -0.5)
 
@@ -216,9 +207,9 @@ def _class_bars(axis: Axes, counts: np.ndarray, names: list[str]) -> None:
 
 
 def _histogram(axis: Axes, values: np.ndarray, label: str, color: str) -> None:
-    """Bars at the values where they lie on a coarse grid, else bins of equal width.
+    """Bars at the distinct values where these lie on a coarse grid, else bins of equal width.
 
-    Only the middle 99 % are drawn where a few outliers would squeeze them into a bar or two."""
+    Only the middle 99 % are drawn where a few outliers would squeeze the rest into one or two bars."""
     low, high = np.percentile(values, [0.5, 99.5])
     if 0 < high - low < np.ptp(values) / 4:
         values = values[(values >= low) & (values <= high)]
@@ -236,7 +227,7 @@ def _histogram(axis: Axes, values: np.ndarray, label: str, color: str) -> None:
 
 
 def _label(dataset: Dataset, name: str) -> str:
-    """Name and unit in lines of a panel's width, broken after underscores."""
+    """Name and unit, wrapped to a panel's width after underscores."""
     unit = dataset.units.get(name)
     text = f"{name} [{unit.replace(' ', chr(0xA0))}]" if unit else name
     return textwrap.fill(text.replace("_", "_ "), 20, break_long_words=False).replace("_ ", "_")
@@ -246,6 +237,6 @@ def _short(names: list[str]) -> list[str]:
     return [name if len(name) <= 18 else f"{name[:17]}…" for name in names]
 
 
-def _sample(rows: int, most: int) -> np.ndarray:
-    """At most `most` row numbers, in order, always the same ones."""
-    return np.arange(rows) if rows <= most else np.sort(np.random.default_rng(0).choice(rows, most, replace=False))
+def _sample(rows: int, size: int) -> np.ndarray:
+    """At most `size` row numbers, sorted, always the same ones."""
+    return np.arange(rows) if rows <= size else np.sort(np.random.default_rng(0).choice(rows, size, replace=False))

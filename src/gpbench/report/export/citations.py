@@ -12,50 +12,50 @@ from gpbench.errors import UserError
 from gpbench.places import Places
 
 UNPUBLISHED = "baseline"
-"""`reference` of a method that no publication is cited for."""
+"""`reference` of a method without a publication."""
 SPLITS = {"permutation": "hernandezlobato2015"}
-"""Scheme of a protocol's splits -> the source whose splits these are (see `gpbench.data.protocols.split_rows`)."""
+"""Scheme of a protocol's splits -> the source of these splits (see `gpbench.data.protocols.split_rows`)."""
 _ENTRY = re.compile(r"^@\w+\{([^,\s]+),.*?^\}", re.MULTILINE | re.DOTALL)
 
 
 def entries(conf: Path) -> dict[str, str]:
     """Citation key -> BibTeX entry, of conf/references.bib of the project and of its plugins."""
     texts = [path.read_text() for folder in config.folders(conf) if (path := folder / "references.bib").is_file()]
-    return {found[1]: found[0] for text in texts for found in _ENTRY.finditer(text)}
+    return {match[1]: match[0] for text in texts for match in _ENTRY.finditer(text)}
 
 
 def used(where: Places, methods: Iterable[str], datasets: Iterable[str], protocol: str) -> dict[str, list[str]]:
-    """Citation key -> what it is cited for, in words; methods: names in conf/method.
+    """Citation key -> the purposes it is cited for; methods: names in conf/method.
 
-    Raises UserError for a name without a file in conf/ and for a key that conf/references.bib lacks."""
-    wanted: dict[str, list[str]] = {}
+    Raises UserError for a name without a file in conf/ and for a key missing from conf/references.bib."""
+    purposes: dict[str, list[str]] = {}
     for name in dict.fromkeys(methods):
         header = config.compose(where.conf, "method", name).header
         if header.reference != UNPUBLISHED:
-            wanted.setdefault(header.reference, []).append(f"method {name} ({header.label})")
+            purposes.setdefault(header.reference, []).append(f"method {name} ({header.label})")
     for name in dict.fromkeys(datasets):
         dataset = config.compose(where.conf, "dataset", name)
-        wanted.setdefault(dataset.citation, []).append(f"data set {name} ({dataset.title})")
+        purposes.setdefault(dataset.citation, []).append(f"data set {name} ({dataset.title})")
     known = entries(where.conf)
     for key in _sources(where, protocol, known):
-        wanted.setdefault(key, []).append(f"protocol {protocol}")
-    for key, purposes in wanted.items():
+        purposes.setdefault(key, []).append(f"protocol {protocol}")
+    for key, texts in purposes.items():
         if key not in known:
-            raise UserError(f"citation key {key!r} of {purposes[0]} is not in conf/references.bib; add its entry there")
-    return wanted
+            raise UserError(f"citation key {key!r} of {texts[0]} is not in conf/references.bib; add its entry there")
+    return purposes
 
 
 def _sources(where: Places, protocol: str, known: Iterable[str]) -> list[str]:
-    """The source that a protocol is named after (`filippone2013_real`: filippone2013), and that of its splits."""
+    """The paper that a protocol is named after (`filippone2013_real`: filippone2013), and the source of its splits."""
     rules = config.compose(where.conf, "protocol", protocol)
     named = protocol.split("_")[0]
     return [*([named] if named in known else []), *([SPLITS[s]] if (s := rules.splits.scheme) in SPLITS else [])]
 
 
-def bibtex(where: Places, wanted: dict[str, list[str]], commit: str) -> str:
-    """The entries of `wanted` (see `used`) in alphabetical order, each below what it is cited for; gpbench first."""
+def bibtex(where: Places, purposes: dict[str, list[str]], commit: str) -> str:
+    """The entries of these keys (see `used`) in alphabetical order, each below its purposes; gpbench first."""
     known = entries(where.conf)
-    parts = [f"% {'; '.join(wanted[key])}\n{known[key]}" for key in sorted(wanted)]
+    parts = [f"% {'; '.join(purposes[key])}\n{known[key]}" for key in sorted(purposes)]
     return "\n\n".join([_gpbench(commit), *parts]) + "\n"
 
 
@@ -65,16 +65,16 @@ def _gpbench(commit: str) -> str:
     # BibTeX styles sort an entry without an author by `key`
     fields = {"key": "gpbench", "title": f"{{gpbench}}: {about['Summary']}", "note": note}
     lines = [f"  {name} = {{{text}}}" for name, text in fields.items()]
-    return "% the program that compared them\n@misc{gpbench,\n" + ",\n".join(lines) + "\n}"
+    return "% the program that compared the methods\n@misc{gpbench,\n" + ",\n".join(lines) + "\n}"
 
 
 def of_study(where: Places, study: str, overrides: str = "") -> str:
-    """BibTeX of a study of conf/study, of those of its cells that can be fitted."""
+    """BibTeX of a study in conf/study, for the cells that can be fitted."""
     from gpbench.study.planning import resolve
     from gpbench.study.storage import provenance
 
     _, resolved, _ = resolve.resolve(where, study, overrides)
     addresses = [cell["address"] for cell in resolved if not cell["skip"]]
     methods, datasets = ([address[key] for address in addresses] for key in ("method", "dataset"))
-    wanted = used(where, methods, datasets, resolved[0]["address"]["protocol"])
-    return bibtex(where, wanted, provenance.commit(where.root)["commit"])
+    purposes = used(where, methods, datasets, resolved[0]["address"]["protocol"])
+    return bibtex(where, purposes, provenance.commit(where.root)["commit"])

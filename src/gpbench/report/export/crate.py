@@ -1,4 +1,4 @@
-"""A finished study as an RO-Crate 1.1: one zip with its results, what made them and what they were made from."""
+"""A finished study as an RO-Crate 1.1: one zip with its results, software, data sources and citations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 import mimetypes
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     from rocrate.rocrate import ROCrate
 
 VERSION = "1.1"
-# terms that the context of RO-Crate 1.1 lacks
+# terms missing from the context of RO-Crate 1.1
 TERMS = {"sha256": "https://schema.org/sha256"}
 FORMATS = {".parquet": "application/vnd.apache.parquet", ".md": "text/markdown", ".bib": "application/x-bibtex"}
-"""What the standard library's list of media types lacks."""
+"""Media types that the standard library does not know."""
 ABOUT = {
     "study.json": "The study: methods, data sets, protocol, budget, versions, machine",
     "scores.parquet": "Scores, seconds, memory, status and commit of every fit",
-    "report.html": "The report: opens in a browser, without network",
+    "report.html": "The report, to be opened in a browser; needs no network",
     "plan.json": "The frozen plan: every setting of every fit, and its identity",
     "citations.bib": "BibTeX of the methods, data sets and protocol used",
 }
 
 
 def write(where: Places, name: str) -> Path:
-    """Write results/`name`/crate.zip; UserError where a fit or a file of the study is not there yet."""
+    """Write results/`name`/crate.zip; UserError where a fit or a file of the study is still missing."""
     view = View(where.results / name)
     parts = files(view, where.plans / f"{name}.json")
     _require_finished(view, parts)
@@ -48,7 +48,7 @@ def write(where: Places, name: str) -> Path:
 
 
 def files(view: View, plan: Path) -> dict[str, Path]:
-    """Place in the crate -> file, of all that a finished study has; plan: its frozen plan."""
+    """Path in the crate -> file, for all files of a finished study; plan: its frozen plan."""
     paths = ["report.html", "study.json", "scores.parquet", "statistics.json", "statistics.md"]
     paths += [f"scorecard.{kind}" for kind in ("csv", "md", "html", "json")]
     paths += [f"tables/{name}.{kind}" for name in names(view.study, "tables") for kind in ("csv", "md", "html", "tex")]
@@ -58,12 +58,12 @@ def files(view: View, plan: Path) -> dict[str, Path]:
 
 def _require_finished(view: View, files: dict[str, Path]) -> None:
     statuses = view.fits["status"].value_counts()
-    lacking = [f"{count(int(statuses[s]), 'fit')} {s}" for s in ("missing", "stopped") if s in statuses]
+    missing = [f"{count(int(statuses[s]), 'fit')} {s}" for s in ("missing", "stopped") if s in statuses]
     absent = [path for path, file in files.items() if not file.is_file()]
     if absent:
-        lacking.append(f"{count(len(absent), 'file')} not written ({absent[0]}{', ...' if absent[1:] else ''})")
-    if lacking:
-        raise UserError(f"{view.folder} is not finished: {', '.join(lacking)}; run `{view.study['command']}` first")
+        missing.append(f"{count(len(absent), 'file')} not written ({absent[0]}{', ...' if absent[1:] else ''})")
+    if missing:
+        raise UserError(f"{view.folder} is not finished: {', '.join(missing)}; run `{view.study['command']}` first")
 
 
 def _crate(view: View, where: Places, files: dict[str, Path]) -> ROCrate:
@@ -79,15 +79,15 @@ def _crate(view: View, where: Places, files: dict[str, Path]) -> ROCrate:
         f"protocol {study['protocol']}, budget {study['budget']}; {len(view.done)} of {len(view.fits)} fits done."
     )
     sources, bibtex = _sources(crate, view, where)
-    made = [_add_file(crate, path, file.read_bytes()) for path, file in files.items() if path != "plan.json"]
-    made.append(_add_file(crate, "citations.bib", bibtex.encode()))
+    results = [_add_file(crate, path, file.read_bytes()) for path, file in files.items() if path != "plan.json"]
+    results.append(_add_file(crate, "citations.bib", bibtex.encode()))
     plan = _add_file(crate, "plan.json", files["plan.json"].read_bytes())
-    action = crate.add_action(_software(crate, view), "#run", [*sources, plan], made, _run(view))
+    action = crate.add_action(_software(crate, view), "#run", [*sources, plan], results, _run(view))
     crate.root_dataset["mentions"] = action
     return crate
 
 
-def _add(crate: ROCrate, identity: str, kind: str, **properties: Any) -> Entity:
+def _add(crate: ROCrate, identity: str, kind: str, **properties: object) -> Entity:
     from rocrate.model.contextentity import ContextEntity
 
     return crate.add(ContextEntity(crate, identity, {"@type": kind, **properties}))
@@ -110,26 +110,26 @@ def _licence(expression: str) -> tuple[str, str]:
 
 
 def _sources(crate: ROCrate, view: View, where: Places) -> tuple[list[Entity], str]:
-    """The data sets that were read, with licence, checksum and citation, and the BibTeX of everything used."""
+    """The data sets of the study with licence, checksum and citation, and the BibTeX of everything used."""
     methods = view.fits["preset"].dropna().unique()
-    wanted = citations.used(where, methods, view.datasets, view.study["protocol"])
+    keys = citations.used(where, methods, view.datasets, view.study["protocol"])
     known = citations.entries(where.conf)
-    cited = {key: _add(crate, f"#{key}", "CreativeWork", name=key, text=known[key]) for key in wanted}
+    cited = {key: _add(crate, f"#{key}", "CreativeWork", name=key, text=known[key]) for key in keys}
     crate.root_dataset["citation"] = list(cited.values())
-    found = []
+    sources = []
     for name in view.datasets:
         dataset = config.compose(where.conf, "dataset", name)
         about = {"name": dataset.title, "url": dataset.url, "license": dataset.licence}
         about |= {"identifier": f"md5:{dataset.md5}", "citation": cited[dataset.citation]}
         about |= {"description": f"{dataset.rows} rows, {dataset.columns} inputs; the md5 is of the prepared arrays"}
-        found.append(_add(crate, f"#data-{name}", "Dataset", **about))
-    return found, citations.bibtex(where, wanted, view.study["commit"])
+        sources.append(_add(crate, f"#data-{name}", "Dataset", **about))
+    return sources, citations.bibtex(where, keys, view.study["commit"])
 
 
 def _software(crate: ROCrate, view: View) -> Entity:
     """gpbench at the commit that collected the study, with the packages that its fits depend on."""
     about = metadata.metadata("gpbench")
-    needed = [
+    packages = [
         _add(crate, f"#package-{name}", "SoftwareApplication", name=name, version=version)
         for name, version in view.study["versions"].items()
     ]
@@ -142,14 +142,14 @@ def _software(crate: ROCrate, view: View) -> Entity:
         description=about["Summary"],
         version=f"{about['Version']}, commit {view.study['commit'] or 'unknown'}",
         releaseNotes=f"Commits of the fits: {', '.join(filter(None, commits)) or 'unknown'}",
-        softwareRequirements=needed,
+        softwareRequirements=packages,
     )
 
 
-def _run(view: View) -> dict[str, Any]:
+def _run(view: View) -> dict[str, str]:
     """When, how and on what the study ran."""
     machine = ", ".join(f"{name} {value}" for name, value in view.study["machine"].items())
-    # text of one form and zone, so that its order is that of time
+    # all texts have one format and time zone, so their order is that of time
     started, ended = (view.fits[key].dropna() for key in ("started", "ended"))
     times = {"startTime": started.min(), "endTime": ended.max()} if len(started) else {}
     return {

@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,8 +17,7 @@ import pandas as pd
 from gpbench import places
 from gpbench.errors import UserError, count
 from gpbench.report.export import citations
-from gpbench.report.page import facts as about
-from gpbench.report.page import sections as outline
+from gpbench.report.page import facts, sections
 from gpbench.report.registry import FIGURES, names
 from gpbench.report.scorecard import one_run
 from gpbench.report.significance.comparisons import COMPARISONS
@@ -31,7 +29,7 @@ from gpbench.report.view import View
 
 @dataclass
 class Section:
-    """A heading and what stands below it, in this order; a section of which nothing is there is left out."""
+    """A heading and its content, in this order; an empty section is left out."""
 
     id: str
     title: str
@@ -41,19 +39,18 @@ class Section:
     """(heading, sentences)"""
     tables: list[tuple[str, str]] = field(default_factory=list)
     """(file, HTML fragment)"""
-    figures: list[dict[str, Any]] = field(default_factory=list)
+    figures: list[dict[str, str | int]] = field(default_factory=list)
     blank: list[tuple[str, str]] = field(default_factory=list)
     """(figure, why there is nothing to draw)"""
     commands: list[tuple[str, str]] = field(default_factory=list)
-    """(what it is for, text to copy)"""
+    """(purpose, text to copy)"""
 
     def __bool__(self) -> bool:
-        parts = (self.facts, self.warnings, self.findings, self.tables, self.figures, self.blank, self.commands)
-        return any(parts)
+        return any(list(vars(self).values())[2:])
 
 
 def render(view: View) -> str:
-    """HTML of the page; a part whose file is not there says so in its place."""
+    """HTML of the page; a missing file is reported in its place."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -64,29 +61,28 @@ def render(view: View) -> str:
         lstrip_blocks=True,
     )
     return environment.get_template("report.html").render(
-        study=view.study, basis=basis(view), sections=[section for section in sections(view) if section]
+        study=view.study, basis=basis(view), sections=[section for section in _sections(view) if section]
     )
 
 
-def sections(view: View) -> Iterator[Section]:
-    """Every section of the page, what was found first."""
+def _sections(view: View) -> Iterator[Section]:
+    """Every section of the page, main findings first."""
     findings = _findings(view)
-    yield Section("summary", "Summary", facts=about.facts(view), warnings=about.warnings(view), findings=findings[:1])
-    for part in outline.OUTLINE:
-        made = Section(part.id, part.title)
-        made.tables = list(_tables(view, part))
-        for name in outline.figures(view, part):
-            _add_figure(view, name, made)
+    yield Section("summary", "Summary", facts=facts.summary(view), warnings=facts.warnings(view), findings=findings[:1])
+    for part in sections.OUTLINE:
+        section = Section(part.id, part.title, tables=list(_tables(view, part)))
+        for name in sections.figures(view, part):
+            _add_figure(view, name, section)
         if part.id == "ranking":
-            made.findings = findings[1:]
+            section.findings = findings[1:]
         if part.id == "chains" and "chains" not in view.study["tables"] and view.done["r_hat"].notna().any():
-            made.tables.append(("scores.parquet", to_html(chain_mixing.chains(view))))
-        if part.id == "differences" and (found := _statistics(view)["differences"]):
-            made.tables.append(("statistics.json", _differences(view, found)))
+            section.tables.append(("scores.parquet", to_html(chain_mixing.chains(view))))
+        if part.id == "differences" and (differences := _statistics(view)["differences"]):
+            section.tables.append(("statistics.json", _differences(view, differences)))
         if part.id == "scorecard":
-            _add_scorecard(view, made)
-        yield made
-    yield Section("provenance", "Provenance", facts=about.provenance(view), commands=about.commands(view))
+            _add_scorecard(view, section)
+        yield section
+    yield Section("provenance", "Provenance", facts=facts.provenance(view), commands=facts.commands(view))
     yield _citations(view)
 
 
@@ -94,17 +90,17 @@ def _fragment(path: Path) -> str:
     return path.read_text() if path.is_file() else f"{NOTE}{path.name} was not written.</p>"
 
 
-def _tables(view: View, part: outline.Part) -> Iterator[tuple[str, str]]:
-    """The tables of a part; a note that the table before has too is not said again."""
-    said = ""
-    for name in outline.tables(view, part):
+def _tables(view: View, part: sections.Part) -> Iterator[tuple[str, str]]:
+    """The tables of a part; a note equal to that of the table before is not repeated."""
+    previous = ""
+    for name in sections.tables(view, part):
         table, mark, note = _fragment(view.folder / "tables" / f"{name}.html").partition(NOTE)
-        yield f"tables/{name}.csv", table + (mark + note if note != said else "")
-        said = note
+        yield f"tables/{name}.csv", table + (mark + note if note != previous else "")
+        previous = note
 
 
 def _add_figure(view: View, name: str, section: Section) -> None:
-    """A figure with its caption, which ends with the study: figures are passed on without their page."""
+    """Add a figure, whose caption ends with the study because figures are passed on without their page."""
     path = view.folder / "figures" / f"{name}.png"
     if not path.is_file():
         section.blank.append((name, "its file was not written"))
@@ -122,13 +118,13 @@ def _add_figure(view: View, name: str, section: Section) -> None:
                 "data": base64.b64encode(content).decode(),
                 "width": width // 2,  # drawn at 200 dpi
                 "height": height // 2,
-                "command": outline.command(view, f"figures/{name}.pdf"),
+                "command": sections.command(view, f"figures/{name}.pdf"),
             }
         )
 
 
 def blank(path: Path) -> str:
-    """Why a figure shows nothing, as it says in its own file; '' where it shows something."""
+    """Why a figure is empty, as its file states; '' for a figure that shows something."""
     from PIL import Image
 
     with Image.open(path) as image:
@@ -136,7 +132,7 @@ def blank(path: Path) -> str:
 
 
 def _statistics(view: View) -> dict:
-    """What statistics.json says of predictions; nothing is compared where samplers are run for their efficiency."""
+    """The content of statistics.json; empty for studies of kind `sample`, which compare no predictions."""
     path = view.folder / "statistics.json"
     if view.study["kind"] != "predict" or not path.is_file():
         return {"comparisons": {}, "differences": []}
@@ -144,13 +140,13 @@ def _statistics(view: View) -> dict:
 
 
 def _findings(view: View) -> list[tuple[str, list[str]]]:
-    """(heading, sentences) of every comparison that the study has data sets for."""
-    comparisons = _statistics(view)["comparisons"].values()
-    tasks = {spec.title: spec.tasks for spec in COMPARISONS}
-    return [(one["title"], sentences(one, view)) for one in comparisons if view.datasets_of(*tasks[one["title"]])]
+    """(heading, sentences) of every comparison for which the study has data sets."""
+    comparisons = _statistics(view)["comparisons"]
+    specs = [spec for spec in COMPARISONS if spec.name in comparisons and view.datasets_of(*spec.tasks)]
+    return [(spec.title, sentences(comparisons[spec.name], view)) for spec in specs]
 
 
-def _differences(view: View, found: list[dict]) -> str:
+def _differences(view: View, differences: list[dict]) -> str:
     rows = [
         {
             "data set": row["dataset"],
@@ -162,42 +158,43 @@ def _differences(view: View, found: list[dict]) -> str:
             "p": number(row["p"], 2),
             "splits": row["n"],
         }
-        for row in found
+        for row in differences
     ]
     note = (
-        "Paired over splits; corrected resampled t interval (Nadeau and Bengio 2003), not corrected for many methods."
+        "Paired over splits; corrected resampled t interval (Nadeau and Bengio 2003), not corrected for the number of "
+        "methods."
     )
     frame = pd.DataFrame(rows)
     return to_html(Table(frame, frame, "Each method minus the best of its data set (lower is better)", note))
 
 
 def _add_scorecard(view: View, section: Section) -> None:
-    """Every verdict counted, and the published numbers that this study has one beside; the others fill many pages."""
+    """Add the counts of verdicts, and the published numbers that have a counterpart; the others would fill pages."""
     path = view.folder / "scorecard.json"
     card = pd.DataFrame(json.loads(path.read_text()) if path.is_file() else []).fillna(np.nan)
     if card.empty:
         return
     verdicts = card["verdict"].str.split(":| \\(").str[0].value_counts()
     section.facts = [(str(verdict), count(n, "published number")) for verdict, n in verdicts.items()]
-    if len(found := card[card["ours_n"] > 0]):
-        section.tables.append(("scorecard.csv, which has all of them", to_html(one_run.to_table(found))))
+    if len(with_ours := card[card["ours_n"] > 0]):
+        section.tables.append(("scorecard.csv (all published numbers)", to_html(one_run.to_table(with_ours))))
 
 
 def _citations(view: View) -> Section:
-    """BibTeX of what was used, or why it cannot be given: a method may have left conf/ since."""
-    made = Section("citations", "Citations")
+    """BibTeX of what was used, or why it cannot be given: a method may have been removed from conf/."""
+    section = Section("citations", "Citations")
     presets = view.fits["preset"].dropna().unique() if "preset" in view.fits else view.methods
     try:
         where = places.find()
-        wanted = citations.used(where, presets, view.datasets, view.study["protocol"])
-        made.commands = [("BibTeX", citations.bibtex(where, wanted, view.study["commit"]))]
+        keys = citations.used(where, presets, view.datasets, view.study["protocol"])
+        section.commands = [("BibTeX", citations.bibtex(where, keys, view.study["commit"]))]
     except UserError as error:
-        made.warnings = [str(error)]
-    return made
+        section.warnings = [str(error)]
+    return section
 
 
 def write_page(view: View, folder: str | Path, published: str | Path = "published") -> Path:
-    """Write `folder`/report.html; of committed records, whose folder holds no table or figure, all is made for it."""
+    """Write `folder`/report.html; for committed records, which have no tables or figures, these are made first."""
     if not view.recorded:
         return write(Path(folder) / "report.html", render(view))
     with tempfile.TemporaryDirectory() as name:
@@ -207,7 +204,7 @@ def write_page(view: View, folder: str | Path, published: str | Path = "publishe
 
 
 def _completed(view: View, published: Path) -> View:
-    """The same view after every output of the study was written beside it."""
+    """The same view after every output of the study was written into its folder."""
     from gpbench.report.figures import write_figure
     from gpbench.report.scorecard.one_run import write_scorecard
     from gpbench.report.significance.comparisons import write_statistics

@@ -1,4 +1,4 @@
-"""The sections of a study's page, their tables and figures, and the commands that make them."""
+"""The sections of a study's page: which tables and figures each of them shows, and the commands that make them."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def figures(view: View, part: Part) -> list[str]:
 
 def command(view: View, target: str = "") -> str:
     """The Snakemake command that makes the study, or one file of it."""
-    made = view.study["command"]
-    # before --config, which takes all words that follow it
-    return made.replace("snakemake", f"snakemake results/{view.study['name']}/{target}", 1) if target else made
+    whole = view.study["command"]
+    # the target precedes --config, which takes all words that follow it
+    return whole.replace("snakemake", f"snakemake results/{view.study['name']}/{target}", 1) if target else whole
 
 
 def example(view: View) -> str:

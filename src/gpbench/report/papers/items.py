@@ -1,8 +1,8 @@
 """Figures and tables of papers by name: `snakemake figures/cutajar2017_fig2.pdf tables/cutajar2017_table1.csv`.
 
-A name is a citation key and an item of conf/paper/<key>.yaml, which says what study it is of and what is made of it.
+A name is a citation key and an item of conf/paper/<key>.yaml, which gives its study and the figure or table to make.
 Snakemake knows its targets only after it has read the Snakefile, which plans one study: so the study is chosen by the
-words of the command. Nothing is imported here but what that takes.
+words of the command. This module imports only what that needs.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ class Named(schema.Item):
 
     @property
     def target(self) -> str:
-        """What Snakemake is asked for."""
+        """The target of Snakemake."""
         return f"tables/{self.name}.csv" if self.table else f"figures/{self.name}.pdf"
 
 
 def registry(conf: Path) -> dict[str, Named]:
-    """Name -> item, of all papers in their order; UserError for one that is neither drawn nor later."""
-    found = {}
+    """Name -> item, of all papers in their order; UserError for an invalid item."""
+    items = {}
     for paper in config.options(conf, "paper"):
         for key, item in config.compose(conf, "paper", paper).items.items():
             named = Named(**dataclasses.asdict(item), paper=paper, item=key)
             _check(conf, named)
-            found[named.name] = named
-    return found
+            items[named.name] = named
+    return items
 
 
 def find(conf: Path, name: str) -> Named:
-    """The item of a name; UserError with the nearest one."""
+    """The item with this name; UserError with the nearest name."""
     known = registry(conf)
     if name not in known:
         raise unknown("figure or table", name, known, "conf/paper")
@@ -67,7 +67,7 @@ def _check(conf: Path, item: Named) -> None:
     if bool(item.later) == bool(item.study) or (item.study and bool(item.figure) == bool(item.table)):
         raise UserError(f"{where} needs either `later` or `study` with one of `figure` and `table`")
     if bool(item.printed) != (item.table == PUBLISHED):
-        raise UserError(f"{where}: `printed` goes with `table: {PUBLISHED}`, and that with it")
+        raise UserError(f"{where}: `printed` and `table: {PUBLISHED}` must be given together")
     if item.study and item.study not in (studies := config.options(conf, "study")):
         raise unknown("study", item.study, studies, where)
     for kind, name, known in (("figure", item.figure, FIGURES), ("table", item.table, (*TABLES, PUBLISHED))):
@@ -76,9 +76,9 @@ def _check(conf: Path, item: Named) -> None:
 
 
 def requested(conf: Path, words: Iterable[str]) -> list[Named]:
-    """The items that the words of a command ask for; UserError for an unknown one, with the nearest, for one that
-    cannot be made yet, and for a folder or suffix that is not its own."""
-    found = {}
+    """The items among the words of a command; UserError for an unknown item, with the nearest name, for one that
+    cannot be made yet, and for a wrong folder or suffix."""
+    items = {}
     for word in words:
         if match := _TARGET.fullmatch(os.path.normpath(word)):
             folder, name, suffix = match.groups()
@@ -87,36 +87,36 @@ def requested(conf: Path, words: Iterable[str]) -> list[Named]:
                 raise UserError(f"{word} cannot be made yet: it needs {item.later}; docs/papers.md lists what can")
             if folder != item.target.split("/")[0] or suffix not in SUFFIXES[folder]:
                 raise UserError(f"{word} has no rule; ask for {item.target}")
-            found[name] = item
-    return list(found.values())
+            items[name] = item
+    return list(items.values())
 
 
 def choose(items: list[Named], study: str | None, overrides: str) -> tuple[str, str]:
-    """(study, overrides) that a command plans: those of its items, in which the overrides given replace the items'
-    own; without items, the study given, or else `default`."""
+    """(study, overrides) that a command plans: those of its items, in which the given overrides replace the items';
+    without items, the given study or `default`."""
     if not items:
         return study or "default", overrides
     first = items[0]
     for other in items[1:]:
         if (other.study, other.overrides) != (first.study, first.overrides):
             raise UserError(
-                f"{first.target} (study {first.study}) and {other.target} (study {other.study}) are of different runs; "
-                "ask for one after the other"
+                f"{first.target} (study {first.study}) and {other.target} (study {other.study}) need different runs; "
+                "make them one after the other"
             )
     if study not in (None, first.study):
-        raise UserError(f"{first.target} is of study {first.study!r}, not {study!r}; leave study= out")
+        raise UserError(f"{first.target} belongs to study {first.study!r}, not {study!r}; leave study= out")
     return first.study, replaced(first.overrides, overrides)
 
 
-def replaced(own: str, given: str) -> str:
-    """The words of both, but those of `own` (an item's, without spaces in them) whose key is given again."""
-    again = {key for key, _ in config.split_overrides(given)}
-    kept = [word for word in own.split() if config.split_override(word)[0] not in again]
-    return " ".join(filter(None, (*kept, given)))
+def replaced(overrides: str, given: str) -> str:
+    """The overrides of an item (without spaces in their values) and those given, which win where both have a key."""
+    keys = {key for key, _ in config.split_overrides(given)}
+    remaining = [word for word in overrides.split() if config.split_override(word)[0] not in keys]
+    return " ".join(filter(None, (*remaining, given)))
 
 
 def stamp(where: Places, items: list[Named], run: str) -> None:
-    """Write plans/items/NAME.json, which changes where an item is to be made anew: of another run, say."""
+    """Write plans/items/NAME.json, whose change makes Snakemake remake an item, for example from another run."""
     for item in items:
         content = dataclasses.asdict(item) | {"run": run}
         write_if_changed(where.plans / "items" / f"{item.name}.json", json.dumps(content, indent=1))

@@ -1,4 +1,4 @@
-"""One figure or table of a paper, made from a study's results, with a caption that says what it is made of."""
+"""One figure or table of a paper, made from the results of a study, with a caption that states its provenance."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ import pandas as pd
 from gpbench.errors import UserError, count
 from gpbench.report.papers.items import PUBLISHED, Named
 from gpbench.report.registry import FIGURES, TABLES
-from gpbench.report.scorecard.one_run import read_published, scorecard, to_table
+from gpbench.report.scorecard.one_run import scorecard, to_table
+from gpbench.report.scorecard.published import read_published
 from gpbench.report.tables.render import Table, write, write_formats
 from gpbench.report.view import View
 
 
 def write_item(view: View, item: Named, published: Path, folder: Path) -> list[Path]:
-    """Write `folder`/NAME.pdf, .png and .md, or of a table NAME.csv, .md, .html and .tex."""
+    """Write `folder`/NAME.pdf, .png and .md for a figure, NAME.csv, .md, .html and .tex for a table."""
     return _write_table(view, item, published, folder) if item.table else _write_figure(view, item, folder)
 
 
 def _write_figure(view: View, item: Named, folder: Path) -> list[Path]:
-    """The caption stands beside the figure, and in the properties of the PDF."""
+    """The caption is written beside the figure and into the properties of the PDF."""
     from gpbench.report.figures import draw, save
 
     heading, caption = title(item), FIGURES[item.figure].caption
@@ -42,18 +43,18 @@ def _published(view: View, item: Named, folder: Path) -> Table:
     rows = rows[(rows["source"] == item.paper) & (rows["item"] == item.printed)]
     if rows.empty:
         raise UserError(
-            f"{folder}/{item.paper}.csv has no item {item.printed!r}, which conf/paper/{item.paper}.yaml names"
+            f"{folder}/{item.paper}.csv has no item {item.printed!r}, which is named in conf/paper/{item.paper}.yaml"
         )
     return to_table(scorecard(view, rows))
 
 
 def title(item: Named) -> str:
-    """What it shows, and where it is in which paper."""
+    """What the item shows, and its place in the paper."""
     return f"{item.title} ({item.paper}, {item.printed or item.item})"
 
 
 def provenance(view: View, item: Named) -> str:
-    """Data, protocol, budget, splits, fits done of expected (with what became of the others), commits, command."""
+    """Data, protocol, budget, splits, fits done of those expected (with the status of the others), commits, command."""
     study, fits = view.study, view.fits
     counts = fits["status"].value_counts()
     others = ", ".join(f"{n} {status}" for status, n in counts.items() if status != "done")
@@ -61,8 +62,8 @@ def provenance(view: View, item: Named) -> str:
         f"Data: {', '.join(study['datasets'])}. "
         f"Protocol {study['protocol']}, budget {study['budget']}, {_splits(fits)}. "
         f"{counts.get('done', 0)} of {len(fits)} fits done" + (f" ({others})" if others else "") + "; "
-        f"commit {_commits(fits)}. Study {study['title']!r} (results/{study['name']}), by `{study['command']}`; "
-        f"this by `snakemake --cores 2 {item.target}`."
+        f"commit {_commits(fits)}. Study {study['title']!r} (results/{study['name']}) made by `{study['command']}`; "
+        f"this item by `snakemake --cores 2 {item.target}`."
     )
 
 
@@ -76,7 +77,7 @@ def _splits(fits: pd.DataFrame) -> str:
 
 
 def _commits(fits: pd.DataFrame) -> str:
-    """Those of the fits, `+` where files differed from them."""
-    made = fits[fits["commit"].notna() & (fits["commit"] != "")]
-    found = {f"{row.commit[:7]}{'+' * bool(row.dirty)}" for row in made.itertuples()}
-    return ", ".join(sorted(found)) or "unknown"
+    """The commits of the fits, `+` where there were uncommitted changes."""
+    known = fits[fits["commit"].notna() & (fits["commit"] != "")]
+    commits = {f"{row.commit[:7]}{'+' * bool(row.dirty)}" for row in known.itertuples()}
+    return ", ".join(sorted(commits)) or "unknown"

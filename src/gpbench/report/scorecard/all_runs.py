@@ -1,18 +1,20 @@
-"""Every published number beside the best counterpart that any committed run has, and what became of it.
+"""Every published number beside its best counterpart in all committed runs.
 
-Reads `published/*.csv` and `docs/results/<run>/`, writes a scorecard (CSV, Markdown, figure) and a badge. Of several
-runs with a counterpart of a row that one stands here which was judged, else which is not judged, else which is of
-another protocol; of those the one with the larger budget, then with more runs. A row without any says which study has
-it, at what budget and by which command, or why none does. All files follow from what is read: written twice, they are
-the same bytes, but for the PNG, whose key `gpbench-data` is the SHA-256 of the CSV that it draws.
+Reads `published/*.csv` and `docs/results/<run>/`; writes a scorecard (CSV, Markdown, figure) and a badge. Where several
+runs have a counterpart of a row, one that is judged is preferred, then one that is not judged, then one under another
+protocol; among these the larger budget, then more runs. A row without a counterpart names the study that reproduces it,
+with its budget and command, or the reason why none does. The files depend on these inputs alone: written twice they are
+the same bytes, except for the PNG, whose key `gpbench-data` is the SHA-256 of the CSV that it draws.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -20,71 +22,88 @@ from gpbench import config
 from gpbench.errors import count
 from gpbench.report.scorecard import verdicts
 from gpbench.report.scorecard.counterparts import Counterparts
-from gpbench.report.scorecard.one_run import ADDED, COLUMNS, SPREAD_NOTE, compare, printed, read_published, show, wanted
+from gpbench.report.scorecard.one_run import ADDED, SPREAD_NOTE, Judgement, compare, not_run, rows_for_study, show
+from gpbench.report.scorecard.published import COLUMNS, PublishedNumber, read_published
 from gpbench.report.tables.render import Table, to_markdown, write
 from gpbench.report.view import View
 
 BUDGETS = ("smoke", "quick", "check", "paper")
-ALL = [*COLUMNS, *ADDED, "run", "command"]
 KEY = "gpbench-data"
 FIGURE = "scorecard.png"
-REMAKE = "make docs"
 FIGURE_CAPTION = (
-    "Published numbers against ours, one standard error each way. On the line they are equal; grey: the margin of "
-    "agreement. Of accuracy and area under the ROC curve, what they lack to 1. Marks at the edge of a panel lie beyond "
-    "it."
+    "Published numbers against ours, with one standard error in each direction. On the line they are equal; grey: the "
+    "margin of agreement. Accuracies and areas under the ROC curve are drawn as 1 minus their value. Marks at the edge "
+    "of a panel lie beyond it."
 )
+INTRODUCTION = f"""\
+**A verdict holds for the method at the budget beside it.** Budgets below `paper` train for fewer updates than were
+published: there `worse` or `inconclusive` describes what this budget reaches, not what the method does at its published
+budget.
+
+The rules were fixed beforehand (`gpbench.report.scorecard.verdicts`). Margins: {verdicts.MARGINS}. *agrees*: the 95 %
+interval of ours - published lies inside the margin; *better*, *worse*, *differs* (for metrics without a direction): it
+lies outside; *inconclusive*: neither. *not judged*: our fits are incomplete or have not converged, or neither side has
+a spread. *other protocol*: means that are not comparable."""
+
+
+class Counterpart(NamedTuple):
+    """A row's number in one run, or the study that reproduces it."""
+
+    judgement: Judgement
+    ours_method: str
+    run: str = ""
+    """folder in docs/results"""
+    command: str = ""
+    """command that made the run, or that would make it"""
+
+    @property
+    def preference(self) -> tuple[int, int, int, str]:
+        """Smaller is better."""
+        kind, budget = verdicts.kind(self.judgement.verdict), self.judgement.ours_budget
+        place = -1 if kind in verdicts.JUDGED else verdicts.VERDICTS.index(kind)
+        size = BUDGETS.index(budget) if budget in BUDGETS else -1
+        return place, -size, -self.judgement.ours_n, self.run
 
 
 def read_runs(folder: str | Path) -> list[View]:
-    """The committed runs in `folder`, by name; none where there is no such folder."""
+    """The committed runs in `folder`, by name; none where the folder does not exist."""
     return [View(path.parent) for path in sorted(Path(folder).glob("*/study.json"))]
 
 
-def overall(runs: list[View], published: pd.DataFrame, conf: Path) -> pd.DataFrame:
-    """The published rows in their order, with ADDED, `run` (the folder) and `command` (what made ours, or would)."""
-    best: dict[int, tuple[tuple, dict[str, Any]]] = {}
+def scorecard(runs: list[View], published: pd.DataFrame, conf: Path) -> pd.DataFrame:
+    """The published rows in their order with the columns of `Judgement`, `run` and `command`."""
+    best: dict[int, Counterpart] = {}
     for view in runs:
-        for i, found in _counterparts(view, published):
-            rank = _rank(found)
-            if i not in best or rank < best[i][0]:
-                best[i] = rank, found
-    studies = {name: _study(conf, name) for name in sorted(set(published["study"]) - {""})}
-    rows = [
-        row | printed(row) | ({"run": "", "command": ""} | studies.get(row["study"], {})) | best.get(i, ((), {}))[1]
-        for i, row in zip(published.index, published.to_dict("records"), strict=True)
-    ]
-    return pd.DataFrame(rows, columns=ALL)
+        for i, candidate in _counterparts(view, published):
+            if i not in best or candidate.preference < best[i].preference:
+                best[i] = candidate
+    budgets = {name: config.compose(conf, "study", name).budget for name in sorted(set(published["study"]) - {""})}
+    rows = []
+    for i, row in zip(published.index, published.to_dict("records"), strict=True):
+        chosen = best.get(i) or _without_run(PublishedNumber(**row), budgets)
+        rows.append(row | asdict(chosen.judgement) | {key: getattr(chosen, key) for key in chosen._fields[1:]})
+    return pd.DataFrame(rows, columns=[*COLUMNS, *ADDED, "run", "command"])
 
 
-def _study(conf: Path, name: str) -> dict[str, str]:
-    """Verdict and command of a published row that a study has and no run."""
-    budget = config.compose(conf, "study", name).budget
-    said = f"not run: study {name} has it, at budget {budget}"
-    return {"verdict": said, "command": f"snakemake --cores 2 --config study={name}"}
+def _without_run(printed: PublishedNumber, budgets: dict[str, str]) -> Counterpart:
+    """A row that no run has; budgets: that of each study."""
+    if not printed.study:
+        return Counterpart(not_run(printed), printed.ours_method)
+    reason = f"study {printed.study} would run it at budget {budgets[printed.study]}"
+    command = f"snakemake --cores 2 --config study={printed.study}"
+    return Counterpart(not_run(printed, reason), printed.ours_method, command=command)
 
 
-def _counterparts(view: View, published: pd.DataFrame) -> list[tuple[int, dict[str, Any]]]:
-    """(row, what this run has in its place) of every row of which it has a cell; a cell without a number counts under
-    the published protocol alone."""
-    ours, found = Counterparts(view), []
-    source = {"run": view.folder.name, "command": view.study["command"]}
-    rows = wanted(view, published)
+def _counterparts(view: View, published: pd.DataFrame) -> Iterator[tuple[int, Counterpart]]:
+    """(row, counterpart) for every row of which this run has a cell; a cell without a number counts under the
+    published protocol alone."""
+    ours, rows = Counterparts(view), rows_for_study(view, published)
     for i, row in zip(rows.index, rows.to_dict("records"), strict=True):
-        named = row | {"ours_method": ours.name(row["ours_method"])}
-        if ours.has(named["ours_method"], row["dataset"]):
-            result = compare(ours, named)
-            if result["ours_n"] or row["protocol"] == view.study["protocol"]:
-                found.append((i, result | {"ours_method": named["ours_method"]} | source))
-    return found
-
-
-def _rank(found: dict[str, Any]) -> tuple:
-    """Smaller is better."""
-    kind = verdicts.kind(found["verdict"])
-    place = -1 if kind in verdicts.JUDGED else verdicts.VERDICTS.index(kind)
-    budget = BUDGETS.index(found["ours_budget"]) if found["ours_budget"] in BUDGETS else -1
-    return place, -budget, -found["ours_n"], found["run"]
+        method = ours.name(row["ours_method"])
+        if ours.has(method, row["dataset"]):
+            judgement = compare(ours, PublishedNumber(**row | {"ours_method": method}))
+            if judgement.ours_n or row["protocol"] == view.study["protocol"]:
+                yield i, Counterpart(judgement, method, view.folder.name, view.study["command"])
 
 
 def counts(card: pd.DataFrame) -> pd.DataFrame:
@@ -95,17 +114,16 @@ def counts(card: pd.DataFrame) -> pd.DataFrame:
     return table.assign(rows=table.sum(axis=1)).rename_axis(index="paper", columns=None)
 
 
-def badge(card: pd.DataFrame) -> dict[str, Any]:
-    """What a badge says, by the schema of shields.io's endpoint."""
+def badge(card: pd.DataFrame) -> dict[str, str | int]:
+    """The content of a badge, by the schema of shields.io's endpoint."""
     total = counts(card).loc["all papers"]
     judged = int(total[list(verdicts.JUDGED)].sum())
     message = f"{judged} of {total['rows']} judged, {total['agrees']} agree"
     return {"schemaVersion": 1, "label": "published numbers", "message": message, "color": "blue"}
 
 
-def badge_svg(said: dict[str, Any]) -> str:
-    """The badge as a picture of its own."""
-    label, message = said["label"], said["message"]
+def badge_svg(label: str, message: str) -> str:
+    """The badge as a picture."""
     left, right = (7 * len(text) + 12 for text in (label, message))  # 7: about a letter of 11 pixels
     text = 'y="14" text-anchor="middle" lengthAdjust="spacingAndGlyphs"'
     return (
@@ -122,106 +140,99 @@ def badge_svg(said: dict[str, Any]) -> str:
 
 
 def to_page(card: pd.DataFrame, runs: list[View]) -> str:
-    """The scorecard in Markdown: counts, runs, the rows that are judged, and why the others are not."""
+    """The scorecard in Markdown: counts, runs, the judged rows, and the reasons why others are not judged."""
+    is_judged = card["verdict"].map(verdicts.kind).isin(verdicts.JUDGED)
+    judged, others = card[is_judged], card[~is_judged]
+    names = {"ours_protocol": "protocol", "ours_budget": "budget", "ours_commit": "commit", "run": "run"}
+    shown = show(judged).join(judged[list(names)].rename(columns=names))
     summary = counts(card).reset_index()
-    kinds = card["verdict"].map(verdicts.kind)
-    judged = card[kinds.isin(verdicts.JUDGED)]
-    beside = {"protocol": "ours_protocol", "budget": "ours_budget", "commit": "ours_commit", "run": "run"}
-    made = pd.DataFrame({name: judged[column] for name, column in beside.items()})
-    rest = card[~kinds.isin(verdicts.JUDGED)]
-    reasons = rest.groupby(["source", "verdict", "command"], sort=False).size().rename("rows").reset_index()
+    reasons = others.groupby(["source", "verdict", "command"], sort=False).size().rename("rows").reset_index()
     return "\n".join(
         [
             "# Published numbers beside ours\n",
-            f"All {count(len(card), 'published number')} of `published/`, the best counterpart of each in "
-            f"`docs/results/`; made by `{REMAKE}`. Every column is in [scorecard.csv](scorecard.csv).\n",
-            "**A verdict is on the method at the budget that stands beside it.** Budgets below `paper` train for fewer "
-            "updates than was published: there `worse` or `inconclusive` says what this budget reaches, not what the "
-            "method does at its published one.\n",
-            "The rules were fixed beforehand (`gpbench.report.scorecard.verdicts`). "
-            f"Margins: {verdicts.MARGINS}. *agrees*: the "
-            "95 % interval of ours - published lies inside the margin; *better*, *worse*, *differs* (of what has no "
-            "direction): it lies beyond; *inconclusive*: neither. *not judged*: our fits are incomplete or have not "
-            "converged, or no side prints a spread. *other protocol*: means that are not comparable.\n",
+            f"All {count(len(card), 'published number')} in `published/`, each with its best counterpart in "
+            "`docs/results/`; made by `make docs`. [scorecard.csv](scorecard.csv) has every column. Rows not run yet "
+            "show the command that runs them.\n",
+            f"{INTRODUCTION}\n",
             f"![Published numbers against ours]({FIGURE})\n\n{FIGURE_CAPTION}\n",
-            to_markdown(Table(summary, summary.astype(str), "Rows by paper and verdict")),
+            to_markdown(Table(summary, summary, "Rows by paper and verdict")),
             to_markdown(_runs(runs)),
-            to_markdown(Table(judged, show(judged).join(made), "The rows that are judged", SPREAD_NOTE)),
-            to_markdown(Table(reasons, reasons.astype(str), "Why the others have no verdict")),
+            to_markdown(Table(judged, shown, "Judged rows", SPREAD_NOTE)),
+            to_markdown(Table(reasons, reasons, "Rows without a verdict")),
         ]
     )
 
 
 def _runs(runs: list[View]) -> Table:
-    """What each committed run is."""
-    columns = ["run", "protocol", "budget", "fits done", "commits", "command"]
-    rows = []
-    for view in runs:
-        commits = " ".join(sorted(view.done["commit"].dropna().str[:10].unique()))
-        done = f"{len(view.done)} of {len(view.fits)}"
-        facts = (view.study[key] for key in ("protocol", "budget"))
-        rows.append([view.folder.name, *facts, done, commits, view.study["command"]])
-    frame = pd.DataFrame(rows, columns=columns)
+    """Protocol, budget, number of fits, commits and command of each committed run."""
+    rows = [
+        {
+            "run": view.folder.name,
+            "protocol": view.study["protocol"],
+            "budget": view.study["budget"],
+            "fits done": f"{len(view.done)} of {len(view.fits)}",
+            "commits": " ".join(sorted(view.done["commit"].dropna().str[:10].unique())),
+            "command": view.study["command"],
+        }
+        for view in runs
+    ]
+    frame = pd.DataFrame(rows, columns=["run", "protocol", "budget", "fits done", "commits", "command"])
     return Table(frame, frame, "Committed runs")
 
 
-def texts(card: pd.DataFrame, runs: list[View]) -> dict[str, str]:
-    """Name -> content of every file but the figure."""
-    said = badge(card)
-    return {
+def texts(results: Path, published: Path, conf: Path) -> tuple[pd.DataFrame, dict[str, str]]:
+    """The scorecard of the committed runs, and the content of every file but the figure."""
+    runs = read_runs(results)
+    card = scorecard(runs, read_published(published), conf)
+    content = badge(card)
+    return card, {
         "scorecard.csv": card.to_csv(index=False, lineterminator="\n", float_format="%.6g"),
         "scorecard.md": to_page(card, runs),
-        "badge.json": json.dumps(said, indent=1) + "\n",
-        "badge.svg": badge_svg(said),
+        "badge.json": json.dumps(content, indent=1) + "\n",
+        "badge.svg": badge_svg(str(content["label"]), str(content["message"])),
     }
 
 
-def write_overall(results: Path, published: Path, conf: Path, folder: Path) -> list[Path]:
+def write_scorecard(results: Path, published: Path, conf: Path, folder: Path) -> list[Path]:
     """Write scorecard.csv, scorecard.md, badge.json, badge.svg and scorecard.png into `folder`."""
-    card, runs = _read(results, published, conf)
-    made = texts(card, runs)
-    paths = [write(folder / name, text) for name, text in made.items()]
-    return [*paths, _draw(card, folder / FIGURE, _digest(made["scorecard.csv"]))]
+    card, contents = texts(results, published, conf)
+    paths = [write(folder / name, text) for name, text in contents.items()]
+    return [*paths, *_draw(card, folder / FIGURE, digest(contents["scorecard.csv"]))]
 
 
-def _draw(card: pd.DataFrame, path: Path, digest: str) -> Path:
+def _draw(card: pd.DataFrame, path: Path, data: str) -> list[Path]:
     from matplotlib import style
 
-    from gpbench.report.figures import STYLE
+    from gpbench.report.figures import STYLE, save
     from gpbench.report.figures.scorecard import against
 
     with style.context(["default", STYLE]):
         figure = against(card)
-        metadata = {"Software": None, KEY: digest}
-        return write(path, lambda to: figure.savefig(to, format="png", metadata=metadata))
+    return save(figure, path.with_suffix(""), ("png",), png={KEY: data})
 
 
 def stale(results: Path, published: Path, conf: Path, folder: Path) -> list[Path]:
-    """The files in `folder` that are not what `write_overall` would make of today's numbers."""
-    made = texts(*_read(results, published, conf))
-    wrong = [folder / name for name, text in made.items() if not _same(folder / name, text)]
-    picture = folder / FIGURE
-    return wrong + [picture] * (drawn_from(picture) != _digest(made["scorecard.csv"]))
+    """The files in `folder` that `write_scorecard` would change."""
+    _, contents = texts(results, published, conf)
+    paths = [folder / name for name, text in contents.items() if not has_text(folder / name, text)]
+    return paths + [folder / FIGURE] * (drawn_from(folder / FIGURE) != digest(contents["scorecard.csv"]))
+
+
+def has_text(path: Path, text: str) -> bool:
+    """Whether a file exists and holds this text."""
+    return path.is_file() and path.read_text() == text
 
 
 def drawn_from(path: Path) -> str:
-    """The digest of its data that a figure carries; empty where there is none."""
+    """The digest that a figure carries of its data; empty where there is none."""
     from PIL import Image
 
     if not path.is_file():
         return ""
     with Image.open(path) as image:
-        return image.info.get(KEY, "")
+        return str(image.info.get(KEY, ""))
 
 
-def _read(results: Path, published: Path, conf: Path) -> tuple[pd.DataFrame, list[View]]:
-    runs = read_runs(results)
-    return overall(runs, read_published(published), conf), runs
-
-
-def _same(path: Path, text: str) -> bool:
-    return path.is_file() and path.read_text() == text
-
-
-def _digest(text: str) -> str:
+def digest(text: str) -> str:
+    """SHA-256 of a text."""
     return hashlib.sha256(text.encode()).hexdigest()

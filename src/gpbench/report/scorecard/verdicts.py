@@ -2,36 +2,36 @@
 
 In this order:
 
-- `not run: <reason>` where we have no method for it, or no finished fit;
-- `other protocol (...)` where our protocol (scaling, scheme of the splits) is not the published one: the difference is
-  printed and not judged;
-- `not judged: <reason>` where another study has the published settings (ours may differ under the same name), some of
-  our fits are not done or are chains that fail their budget's gate (which an R-hat may: it is what the gate is about),
-  or neither side has a spread;
+- `not run: <reason>` where we do not have the method, or no fit of it is finished;
+- `other protocol (...)` where our protocol (scaling, scheme of the splits) differs from the published one: the
+  difference is printed but not judged;
+- `not judged: <reason>` where another study has the published settings (ours may differ under the same name), where
+  some of our fits are not done or are chains that fail their budget's gate (allowed for an R-hat, which the gate is
+  about), or where neither side has a spread;
 - `agrees` where the 95 % interval of ours - published lies inside [-margin, margin]: two one-sided tests at 2.5 %, so
   that few splits never make numbers agree;
-- `better` or `worse`, by the metric's direction, where the interval lies beyond the margin; `differs` of a metric
-  that has no direction (acceptance, coverage);
+- `better` or `worse`, by the metric's direction, where the interval lies beyond the margin; `differs` for a metric
+  without a direction (acceptance, coverage);
 - `inconclusive` otherwise.
 
-Every row is judged on its own, at 2.5 % a side; no correction is made for their number.
+Every row is judged on its own at 2.5 % a side, without correction for the number of rows.
 
-**Interval.** Welch's, from the standard deviations and numbers of both sides, which may differ (3 of 20 splits are
-printed so). Where a side prints no spread, or is a single run, the other side's standard deviation stands in for it:
-s sqrt(1/n_a + 1/n_b), Student's t with the degrees of freedom of the side that is known (of a single published run this
-is the prediction interval). Published splits cannot be paired with ours, for papers print no number per split; pairing
-would only narrow the interval, so `agrees`, `better` and `worse` err on the safe side.
+**Interval.** Welch's, from the standard deviations and numbers of runs of both sides, which may differ (printed as
+"3 of 20 splits"). Where one side prints no spread, or is a single run, the standard deviation of the other side is
+used: s sqrt(1/n_a + 1/n_b), with Student's t and the degrees of freedom of the known side (for a single published run
+this is the prediction interval). Published splits cannot be paired with ours because papers print no number per split;
+pairing would only narrow the interval, so `agrees`, `better` and `worse` err on the safe side.
 
-**Runs.** Of predictions, a run is a split (its chains or restarts averaged first). Of samplers (studies of kind
+**Runs.** For predictions, a run is a split (its chains or restarts are averaged first). For samplers (studies of kind
 `sample`) a run is a chain on a data set, and chains on one data set count as independent runs, as they do in the
-papers' own spreads: where sets of one kind differ much the interval is too narrow. What all chains of a set have in
-common (R-hat, ESS of all chains) counts once a set.
+papers' own spreads: where data sets of one kind differ much, the interval is too narrow. What all chains of a data set
+have in common (R-hat, ESS of all chains) counts once per data set.
 
 **Margin**, in the unit of the metric: 0.05 nats of MNLL; 0.05 of R-hat; 10 % of the published number for effective
-sample sizes and acceptance rates, which differ so between seeds; of what has a perfect score of 1 (accuracy, area under
-the ROC curve) 5 % of what the published number lacks, so that it does not matter whether a paper prints accuracy or
-error; 5 % of the published number for all else (RMSE, error, Brier score, seconds, operations). It is never less than
-half a unit of the last printed digit, for so far a printed number may be from its own mean.
+sample sizes and acceptance rates, which differ that much between seeds; for metrics with a perfect score of 1
+(accuracy, area under the ROC curve) 5 % of 1 - published, so that it does not matter whether a paper prints accuracy or
+error; 5 % of the published number for all others (RMSE, error, Brier score, seconds, operations). It is at least half a
+unit of the last printed digit, because a printed number may be that far from the mean that it rounds.
 """
 
 from __future__ import annotations
@@ -48,13 +48,14 @@ R_HAT_MARGIN = 0.05
 RELATIVE_MARGIN = 0.05
 CHAIN_MARGIN = 0.10
 UNDIRECTED = ("acceptance_latents", "acceptance_theta")
-"""Metrics of which neither more nor less is better, whatever the registry draws upwards."""
+"""Metrics of which neither more nor less is better, whichever direction the registry gives."""
 OF_A_SET = ("r_hat", "ess_bulk", "ess_tail")
-"""Beginnings of the names of what all chains of a data set have in common; each chain's row repeats it."""
+"""Prefixes of metrics of all chains of a data set together; the row of each chain repeats them."""
 MARGINS = (
     f"{NATS_MARGIN} nats of MNLL, {R_HAT_MARGIN} of R-hat, {CHAIN_MARGIN:.0%} of the published number for effective "
     f"sample sizes and acceptance rates, {RELATIVE_MARGIN:.0%} of 1 - published for accuracy and area under the ROC "
-    f"curve, {RELATIVE_MARGIN:.0%} of the published number for all else; at least half a unit of its last printed digit"
+    f"curve, {RELATIVE_MARGIN:.0%} of the published number for all others; at least half a unit of the last printed "
+    "digit"
 )
 
 
@@ -64,9 +65,9 @@ def kind(verdict: str) -> str:
 
 
 def direction(metric: str) -> str:
-    """`min`, `max`, or '' of a metric that has none."""
-    found = METRICS[metric].direction
-    return "" if metric in UNDIRECTED or found == "target" else found
+    """`min`, `max`, or '' for a metric without a direction."""
+    registered = METRICS[metric].direction
+    return "" if metric in UNDIRECTED or registered == "target" else registered
 
 
 def margin(metric: str, published: float) -> float:
@@ -83,7 +84,7 @@ def margin(metric: str, published: float) -> float:
 
 
 def judge(lower: float, upper: float, margin: float, direction: str) -> str:
-    """Verdict on the interval of ours - published, where both stand for the same protocol."""
+    """Verdict on the interval of ours - published, both under the same protocol."""
     if -margin <= lower and upper <= margin:
         return "agrees"
     if not (upper < -margin or lower > margin):
@@ -96,8 +97,8 @@ def judge(lower: float, upper: float, margin: float, direction: str) -> str:
 def combined(sd_a: float, n_a: int, sd_b: float, n_b: int) -> tuple[float, float, str]:
     """(standard error of the difference of two means, degrees of freedom, side whose spread is assumed: '', 'a', 'b').
 
-    sqrt(s_a²/n_a + s_b²/n_b) by Welch and Satterthwaite; a side without a spread has that of the other, whose degrees
-    of freedom hold; (NaN, NaN, '') where neither has one."""
+    sqrt(s_a²/n_a + s_b²/n_b) by Welch and Satterthwaite; for a side without a spread that of the other is used, with
+    its degrees of freedom; (NaN, NaN, '') where neither has one."""
     known_a, known_b = n_a > 1 and math.isfinite(sd_a), n_b > 1 and math.isfinite(sd_b)
     if not (known_a or known_b):
         return math.nan, math.nan, ""
@@ -110,7 +111,7 @@ def combined(sd_a: float, n_a: int, sd_b: float, n_b: int) -> tuple[float, float
 
 
 def interval(difference: float, error: float, freedom: float, level: float = 0.95) -> tuple[float, float]:
-    """difference ± t_v error; (NaN, NaN) where the error is not known."""
+    """difference ± t_v error; (NaN, NaN) where the error is unknown."""
     from scipy.stats import t
 
     if math.isnan(error):

@@ -1,4 +1,4 @@
-"""How far the scores of a study allow to tell its methods apart."""
+"""Which methods of a study differ: ranks, tests and practical differences over data sets and over splits."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ COMPARISONS = (
 
 
 def statistics(view: View) -> dict:
-    """Every comparison over data sets, and every method against the best of each data set."""
+    """All comparisons over data sets, and every method against the best of each data set."""
     return {
         "alpha": ALPHA,
         "decided": DECIDED,
@@ -65,36 +65,37 @@ def statistics(view: View) -> dict:
 
 
 def complete_losses(view: View, spec: Comparison) -> tuple[pd.DataFrame, list[dict]]:
-    """Mean losses `[data sets, methods]` without a missing cell, and what was dropped to reach it.
+    """Mean losses `[data sets, methods]` without a missing cell, and the methods and data sets dropped for that.
 
-    Only cells with every expected split done count. Methods that are not of every task are dropped first, then
-    what has the largest share of missing cells. A dropped name has kind ('method' or 'dataset'), complete of cells
-    and, by reason, how many of its cells are not.
+    Only cells with every expected split done count. Methods that do not apply to every task are dropped first, then the
+    method or data set with the largest share of missing cells. Each dropped one has kind ('method' or 'dataset'), name,
+    the numbers of complete and of all cells, and by reason the number of incomplete cells.
     """
     losses = METRICS[spec.metric].loss(view.matrix(spec.metric, *spec.tasks))
-    kept = complete(losses.drop(columns=unable(view, spec)))
+    complete_cells = complete(losses.drop(columns=unable(view, spec)))
     cells = view.cells(spec.metric, *spec.tasks)
     dropped = []
-    for kind, names, left in (("dataset", losses.index, kept.index), ("method", losses.columns, kept.columns)):
+    axes = (("dataset", losses.index, complete_cells.index), ("method", losses.columns, complete_cells.columns))
+    for kind, names, left in axes:
         for name in names.difference(left, sort=False):
-            own = cells[cells[kind] == name]
-            reasons = own.loc[~own["complete"], "statuses"].map(_why).value_counts().to_dict()
-            row = {"kind": kind, "name": name, "complete": int(own["complete"].sum()), "cells": len(own)}
+            rows = cells[cells[kind] == name]
+            reasons = rows.loc[~rows["complete"], "statuses"].map(_why).value_counts().to_dict()
+            row = {"kind": kind, "name": name, "complete": int(rows["complete"].sum()), "cells": len(rows)}
             dropped.append(row | {"reasons": reasons})
-    return kept, dropped
+    return complete_cells, dropped
 
 
 def _why(statuses: str) -> str:
-    """Why a cell is not complete, without numbers of splits: 'skipped: regression only', 'in part stopped', ..."""
+    """Why a cell is not complete, without the numbers of splits: 'skipped: regression only', 'partly stopped', ..."""
     if statuses.startswith(("missing", "not planned")):
         return statuses.split(":")[0]
-    in_part = re.findall(r"\d+(?: of \d+)? ([a-z -]+)", statuses) if statuses[:1].isdigit() else []
-    # every split is done where there is no status, but the metric has no finite value
-    return f"in part {' and '.join(in_part)}" if in_part else statuses or "no finite score"
+    partly = re.findall(r"\d+(?: of \d+)? ([a-z -]+)", statuses) if statuses[:1].isdigit() else []
+    # without a status every split is done, but the metric has no finite value
+    return f"partly {' and '.join(partly)}" if partly else statuses or "no finite score"
 
 
 def unable(view: View, spec: Comparison) -> list[str]:
-    """Methods of which every fit to the data sets of one of the tasks was skipped."""
+    """Methods whose fits were all skipped for one of the tasks."""
     fits = view.fits[view.fits["task"].isin(spec.tasks)]
     skipped = (fits["status"] == "skipped").groupby([fits["method"], fits["task"]]).all()
     skipping = set(skipped[skipped].index.get_level_values("method"))
@@ -102,14 +103,14 @@ def unable(view: View, spec: Comparison) -> list[str]:
 
 
 def rankable(losses: pd.DataFrame) -> bool:
-    """Whether there are two methods to rank on a data set."""
+    """Whether there are at least two methods and one data set."""
     return len(losses) >= 1 and len(losses.columns) >= 2
 
 
 def compare(view: View, spec: Comparison) -> dict:
     """Ranks with bootstrap intervals, Friedman's test and Wilcoxon-Holm pairs of `complete_losses`.
 
-    Where fewer than two methods or one data set are left, `reason` says so and nothing else is given.
+    Where fewer than two methods or no data set are left, `reason` states that in place of the results.
     """
     losses, dropped = complete_losses(view, spec)
     result = {
@@ -138,10 +139,7 @@ def compare(view: View, spec: Comparison) -> dict:
 
 
 def indistinct_groups(ordered: list[str], pairs: pd.DataFrame) -> list[list[str]]:
-    """Maximal runs of at least two methods, in rank order, in which no pair is rejected.
-
-    Two methods on either side of a rejected pair share no run, whether they differ or not.
-    """
+    """Maximal runs of at least two methods, in rank order, in which no pair is rejected."""
     rejected = {frozenset(pair) for pair in pairs.loc[pairs["reject"], ["a", "b"]].itertuples(index=False)}
     groups, reached = [], 0
     for start in range(len(ordered)):
@@ -155,7 +153,7 @@ def indistinct_groups(ordered: list[str], pairs: pd.DataFrame) -> list[list[str]
 
 
 def posteriors(view: View, spec: Comparison, best_only: bool = False) -> pd.DataFrame:
-    """Bayesian signed-rank test of every pair of `complete_losses` (or of the first in mean rank with the others).
+    """Bayesian signed-rank test of every pair of `complete_losses` (or of the first in mean rank with each other one).
 
     Columns a, b (in rank order), a_better, equal, b_better, decision; no rows where fewer than two methods are left.
     """
@@ -164,8 +162,8 @@ def posteriors(view: View, spec: Comparison, best_only: bool = False) -> pd.Data
     rows = []
     for a, b in combinations(ordered, 2):
         if a == ordered[0] or not best_only:
-            found = signed_rank_posterior(losses[a], losses[b], spec.metric)
-            rows.append({"a": a, "b": b, **asdict(found), "decision": decision(found)})
+            posterior = signed_rank_posterior(losses[a], losses[b], spec.metric)
+            rows.append({"a": a, "b": b, **asdict(posterior), "decision": decision(posterior)})
     return pd.DataFrame(rows, columns=["a", "b", "a_better", "equal", "b_better", "decision"])
 
 
@@ -184,8 +182,8 @@ def differences_to_best(view: View, metric: str, dataset: str) -> pd.DataFrame:
     """Loss of each complete method minus that of the best, paired over splits: intervals and posteriors.
 
     Columns dataset, metric, method, best, difference, lower, upper, p (Nadeau and Bengio; not corrected for the number
-    of methods), n, better, equal, worse (Bayesian correlated t with the metric's ROPE); no rows where fewer than two
-    splits or methods are complete.
+    of methods), n, better, equal, worse (Bayesian correlated t test with the metric's ROPE); no rows where fewer than
+    two splits or methods are complete.
     """
     cells = view.cells(metric)
     methods = list(cells.loc[(cells["dataset"] == dataset) & cells["complete"], "method"])
@@ -196,24 +194,23 @@ def differences_to_best(view: View, metric: str, dataset: str) -> pd.DataFrame:
     rows = []
     for method in methods:
         if method != best:
-            found = paired_difference(losses[method], losses[best], fraction, 1 - ALPHA)
-            chance = correlated_t_posterior(losses[method], losses[best], fraction, metric)
-            named = {"dataset": dataset, "metric": metric, "method": method, "best": best, "difference": found.mean}
-            named |= {"lower": found.lower, "upper": found.upper, "p": found.p, "n": found.n}
-            rows.append(named | {"better": chance.a_better, "equal": chance.equal, "worse": chance.b_better})
+            paired = paired_difference(losses[method], losses[best], fraction, 1 - ALPHA)
+            posterior = correlated_t_posterior(losses[method], losses[best], fraction, metric)
+            row = {"dataset": dataset, "metric": metric, "method": method, "best": best, "difference": paired.mean}
+            row |= {"lower": paired.lower, "upper": paired.upper, "p": paired.p, "n": paired.n}
+            rows.append(row | {"better": posterior.a_better, "equal": posterior.equal, "worse": posterior.b_better})
     return pd.DataFrame(rows)
 
 
 def write_statistics(view: View, folder: str | Path) -> list[Path]:
     """Write `folder`/statistics.json and statistics.md."""
-    found = statistics(view)
-    text = json.dumps(_finite(found), indent=1, allow_nan=False) + "\n"
-    folder = Path(folder)
-    return [write(folder / "statistics.json", text), write(folder / "statistics.md", to_markdown(found, view))]
+    results, folder = statistics(view), Path(folder)
+    text = json.dumps(_finite(results), indent=1, allow_nan=False) + "\n"
+    return [write(folder / "statistics.json", text), write(folder / "statistics.md", to_markdown(results, view))]
 
 
 def _finite(value: object) -> object:
-    """The same structure with None for numbers that JSON cannot hold, and plain Python numbers."""
+    """The same structure with plain Python numbers, and None for those that JSON cannot hold."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,0 +1,1 @@
+"""Tables of a study, a file for each family of tables: a function takes a `View` and returns a `render.Table`."""

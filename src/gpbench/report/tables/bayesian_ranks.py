@@ -1,4 +1,4 @@
-"""The table of Bayesian signed-rank tests against the first in mean rank."""
+"""Bayesian signed-rank tests of the method with the best mean rank against the others."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ def bayes(view: View) -> Table:
     """Methods in rows, comparisons in columns: is the first in mean rank practically better, equal or worse?"""
     frames, shown = [], pd.DataFrame({"method": [view.labels[method] for method in view.methods]})
     for spec in COMPARISONS:
-        found = posteriors(view, spec, best_only=True)
-        if found.empty:
+        tests = posteriors(view, spec, best_only=True)
+        if tests.empty:
             continue
-        frames.append(found.assign(comparison=spec.name))
-        others = {row.b: row for row in found.itertuples()}
-        first = found["a"].iloc[0]
-        cells = ["(first)" if method == first else _text(others.get(method)) for method in view.methods]
+        frames.append(tests.assign(comparison=spec.name))
+        first, by_method = tests["a"].iloc[0], tests.set_index("b")
+        cells = [
+            "(first)" if method == first else _text(by_method.loc[method]) if method in by_method.index else "-"
+            for method in view.methods
+        ]
         datasets = count(len(complete_losses(view, spec)[0]), "data set")
         shown[f"{spec.title} ({datasets}): {view.labels[first]} against it"] = cells
     columns = ["comparison", "a", "b", "a_better", "equal", "b_better", "decision"]
@@ -30,15 +32,14 @@ def bayes(view: View) -> Table:
         pd.concat(frames)[columns] if frames else pd.DataFrame(columns=columns),
         shown,
         "Practical differences over data sets",
-        "Probability that the first in mean rank is practically better / equal / worse, by Bayesian signed-rank tests "
-        f"over the data sets that every ranked method finished. Equal: within a region fixed beforehand ({ropes}). "
-        f"Bold: one of them is at least {DECIDED:g}. The prior weighs half a data set, so that even two data sets can "
-        "decide, and nothing is corrected for having chosen the first on the same data. All pairs: statistics.json.",
+        "Probability that the method with the best mean rank is practically better / equal / worse, by Bayesian "
+        "signed-rank tests over the data sets that every ranked method finished. Equal: within a region fixed "
+        f"beforehand ({ropes}). Bold: one of the probabilities is at least {DECIDED:g}. The prior weighs half a data "
+        "set, so even two data sets can decide; there is no correction for choosing the first on the same data. "
+        "statistics.json has all pairs.",
     )
 
 
-def _text(row) -> str:
-    if row is None:
-        return "-"
-    text = " / ".join(f"{p:.2f}" for p in (row.a_better, row.equal, row.b_better))
-    return text if row.decision == "undecided" else f"**{text}**"
+def _text(test: pd.Series) -> str:
+    text = " / ".join(f"{test[key]:.2f}" for key in ("a_better", "equal", "b_better"))
+    return text if test["decision"] == "undecided" else f"**{text}**"

@@ -1,4 +1,4 @@
-"""Tables that a study may ask for: scores by what it varies."""
+"""Scores by the settings that a study varies: random features, pairs of methods, number of workers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FIXED, RESAMPLED = "var_fixed", "var_resampled"
 
 
 def features(view: View) -> Table:
-    """Error and MNLL by the number of features and the treatment of the frequencies, and a paired difference."""
+    """Error and MNLL by number of features and treatment of the frequencies, and their paired difference."""
     grid = view.grid("frequencies", "num_features")
     treatments = list(grid["frequencies"].unique())
     data, shown = [], []
@@ -34,8 +34,8 @@ def features(view: View) -> Table:
                     | _difference(by_treatment, places)
                 )
     note = (
-        "Mean ± standard deviation over splits (number of splits). The difference is paired: the mean over splits that "
-        f"both have, and its sign on each of them; below zero {_printed(FIXED)} is better."
+        "Mean ± standard deviation over splits (number of splits). The difference is paired: its mean over the splits "
+        f"that both treatments have, and its sign on each of them; below zero {_printed(FIXED)} is better."
     )
     return Table(pd.DataFrame(data), pd.DataFrame(shown), "Treatments of the frequencies", note)
 
@@ -44,21 +44,22 @@ def _printed(treatment: str) -> str:
     return treatment.replace("_", "-").upper()
 
 
-def _numbers(scores: pd.DataFrame) -> dict:
-    """Mean, sd and number of splits of each treatment, and of the paired difference; scores `[splits, treatments]`."""
+def _numbers(scores: pd.DataFrame) -> dict[str, float]:
+    """Mean, sd and number of splits of each treatment and of the paired difference; scores `[splits, treatments]`."""
     columns = {name: scores[name] for name in scores.columns} | {"difference": _paired(scores)}
-    found = {}
+    numbers = {}
     for name, values in columns.items():
-        found |= {f"{name}_mean": values.mean(), f"{name}_sd": values.std(ddof=1), f"{name}_n": int(values.count())}
-    return found
+        numbers |= {f"{name}_mean": values.mean(), f"{name}_sd": values.std(ddof=1), f"{name}_n": int(values.count())}
+    return numbers
 
 
 def _paired(scores: pd.DataFrame) -> pd.Series:
     """VAR-FIXED minus VAR-RESAMPLED on each split that has both."""
-    return scores.reindex(columns=[FIXED, RESAMPLED]).pipe(lambda both: both[FIXED] - both[RESAMPLED]).dropna()
+    both = scores.reindex(columns=[FIXED, RESAMPLED])
+    return (both[FIXED] - both[RESAMPLED]).dropna()
 
 
-def _difference(scores: pd.DataFrame, places: int) -> dict:
+def _difference(scores: pd.DataFrame, places: int) -> dict[str, str]:
     values = _paired(scores)
     mean = f"{values.mean():+.{places}f}" if len(values) else "-"
     signs = " ".join({-1: "−", 0: "0", 1: "+"}[int(np.sign(value))] for value in values)
@@ -74,7 +75,7 @@ def _mean(values: pd.Series, places: int) -> str:
 
 
 def differences(view: View) -> Table:
-    """Scores of one method minus those of another, paired over splits, for the study's `pairs` of methods."""
+    """Scores of one method minus those of another, paired over splits, for the `pairs` of methods in the study."""
     data, shown = [], []
     for dataset in view.datasets:
         metrics = ("mnll", view.error_metric(dataset))
@@ -82,58 +83,52 @@ def differences(view: View) -> Table:
             row = {"data set": dataset, "difference": f"{view.labels[a]} − {view.labels[b]}"}
             for metric in metrics:
                 scores = view.per_split(metric, dataset)
-                found = _interval(scores[a], scores[b], view.test_fraction(dataset))
-                data.append({"dataset": dataset, "a": a, "b": b, "metric": metric} | asdict(found))
-                row[METRICS[metric].label] = _with_interval(found, decimals([scores[b].std(ddof=1)]))
-            shown.append(row | {"splits": found.n})
+                difference = _interval(scores[a], scores[b], view.test_fraction(dataset))
+                data.append({"dataset": dataset, "a": a, "b": b, "metric": metric} | asdict(difference))
+                row[METRICS[metric].label] = _with_interval(difference, decimals([scores[b].std(ddof=1)]))
+            shown.append(row | {"splits": difference.n})
     note = (
-        "Mean over the splits that both have; below zero the first is better. In brackets the 95 % Nadeau-Bengio "
-        "interval, which allows for training sets that overlap (not corrected for the number of pairs); a single "
-        "split has none."
+        "Mean over the splits that both have; below zero the first is better. In brackets: the 95 % Nadeau-Bengio "
+        "interval, which allows for overlapping training sets (not corrected for the number of pairs); a single split "
+        "has none."
     )
     return Table(pd.DataFrame(data), pd.DataFrame(shown), "Paired differences", note)
 
 
 def _interval(a: pd.Series, b: pd.Series, test_fraction: float) -> PairedDifference:
-    """The paired difference a - b `[splits]`; without interval where fewer than two splits have both."""
+    """The paired difference a - b `[splits]`; without an interval where fewer than two splits have both."""
     difference = (a - b).dropna()
     if len(difference) < 2:
         return PairedDifference(difference.mean(), np.nan, np.nan, np.nan, len(difference))
     return paired_difference(a, b, test_fraction)
 
 
-def _with_interval(found: PairedDifference, places: int) -> str:
-    if not found.n:
+def _with_interval(difference: PairedDifference, places: int) -> str:
+    if not difference.n:
         return "-"
-    mean = f"{found.mean:+.{places}f}"
-    return mean + f" [{found.lower:+.{places}f}, {found.upper:+.{places}f}]" * (found.n > 1)
+    interval = f" [{difference.lower:+.{places}f}, {difference.upper:+.{places}f}]" * (difference.n > 1)
+    return f"{difference.mean:+.{places}f}{interval}"
 
 
 def workers(view: View) -> Table:
-    """Cost and scores of every cell by scheme and number of workers, with staleness and restarts where noted."""
+    """Cost and scores of every cell by scheme and number of workers, with staleness and restarts where recorded."""
     grid = view.grid("scheme", "workers").set_index("method")
     data = []
     for dataset in view.datasets:
         for method in view.methods:
             fits = view.done[(view.done["dataset"] == dataset) & (view.done["method"] == method)]
-            scheme, count = grid.loc[method] if method in grid.index else ("one process", 1)
+            scheme, processes = grid.loc[method] if method in grid.index else ("one process", 1)
             columns = ["seconds_train", view.error_metric(dataset), "mnll", "staleness_mean", "restarts"]
             means = fits[columns].astype(float).mean().rename({view.error_metric(dataset): "error"})
-            data.append({"dataset": dataset, "method": method, "scheme": scheme, "workers": int(count)} | dict(means))
-            data[-1]["fits"] = len(fits)
-    shown = pd.DataFrame(data).rename(
-        columns={
-            "dataset": "data set",
-            "seconds_train": "training s",
-            "error": "RMSE or error rate",
-            "mnll": "MNLL",
-            "staleness_mean": "mean staleness",
-        }
-    )
-    for name in ("training s", "RMSE or error rate", "MNLL", "mean staleness", "restarts"):
+            cell = {"dataset": dataset, "method": method, "scheme": scheme, "workers": int(processes)}
+            data.append(cell | dict(means) | {"fits": len(fits)})
+    names = {"seconds_train": "training s", "error": "RMSE or error rate", "mnll": "MNLL"}
+    names |= {"staleness_mean": "mean staleness", "restarts": "restarts"}
+    shown = pd.DataFrame(data).rename(columns=names | {"dataset": "data set"})
+    for name in names.values():
         shown[name] = shown[name].map(number)
     note = (
         f"Means over finished fits, on {view.study['machine']['cores']} cores: more workers than cores take turns. "
-        "Staleness: updates by others between the fetch of parameters and the push."
+        "Staleness: updates by other workers between fetching the parameters and pushing an update."
     )
     return Table(pd.DataFrame(data), shown.drop(columns="method"), "Distributed training", note)

@@ -1,4 +1,4 @@
-"""Tables that a study may ask for: whether its Markov chains have mixed, and what their draws are worth."""
+"""Whether Markov chains have mixed: R-hat and effective sample sizes of predictions, and of functions of layers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORST = {"r_hat": "max", "ess_bulk": "min", "ess_tail": "min"}
 
 
 def chains(view: View) -> Table:
-    """R-hat and effective sample sizes of every cell and split, of what is judged and of covariance parameters."""
+    """R-hat and effective sample sizes of every cell and split, for predictions (judged) and covariance parameters."""
     columns = ["dataset", "method", "split", "gate", *MIXING, *MIXING_REPORTED]
     fits = view.done[view.done["r_hat"].notna() | view.done["draws"].notna()]
     data = fits.groupby(columns[:3], sort=False).agg(dict.fromkeys(columns[3:], "first") | {"seconds_train": "sum"})
@@ -39,14 +39,15 @@ def chains(view: View) -> Table:
         }
     )
     limit = view.study.get("r_hat")
-    judged = f"✗: R-hat above {limit:g}, the limit of the budget" if limit else "the budget sets no limit"
+    judged = f"✗: R-hat exceeds {limit:g}, the limit of the budget" if limit else "the budget sets no limit"
     note = (
-        "Worst over test rows of predictive mean and log density, split and rank-normalised (vehtari2021); of a single "
-        f"chain the halves are compared; {judged}. Over rows: mean ± standard deviation over rows of R-hat of the "
-        "predictive mean. ESS: draws of all chains together; per second: of training of all chains, burn-in included. "
-        "Covariance parameters are not judged: a deep posterior has many modes that predict the same."
+        "Split and rank-normalised (vehtari2021), the worst over test rows of predictive mean and log density; for a "
+        f"single chain its halves are compared; {judged}. Over rows: mean ± standard deviation over test rows of the "
+        "R-hat of the predictive mean. ESS: draws of all chains together; per second: of the training time of all "
+        "chains, including burn-in. Covariance parameters are not judged, because a deep posterior has many modes with "
+        "the same predictions."
     )
-    return Table(data, shown, "Chains: R-hat and effective sample sizes", note)
+    return Table(data, shown, "R-hat and effective sample sizes of Markov chains", note)
 
 
 def _ratio(value: float) -> str:
@@ -66,31 +67,31 @@ def functions(view: View) -> Table:
     )
     names = ["data set", "method", "split", "quantity", *COUNTS, "largest R-hat", "least bulk ESS", "least tail ESS"]
     note = (
-        f"The worst of {POINTS} inputs inside the training data (vehtari2021); the CSV has each. A hidden function and "
-        "its mirror image are equally probable, so its own R-hat is large wherever chains keep to different signs; "
-        "its absolute value and the output do not depend on the sign. Chains with fewer than "
+        f"The worst of {POINTS} inputs inside the training data (vehtari2021); the CSV has each of them. A hidden "
+        "function and its mirror image are equally probable, so its R-hat is large where chains keep to different "
+        "signs; its absolute value and the output do not depend on the sign. Chains with fewer than "
         f"{diagnostics.FEWEST_DRAWS} draws are left out."
     )
     return Table(data, shown.set_axis(names, axis=1), "Have the chains mixed?", note)
 
 
-def _diagnosed(rows: pd.DataFrame) -> Iterator[dict]:
-    """A row for each sampler, split, quantity and input; rows: those of `layers.parquet`."""
+def _diagnosed(rows: pd.DataFrame) -> Iterator[dict[str, object]]:
+    """A row for each sampler, split, quantity and input; rows: `layers.parquet`."""
     if rows.empty:
         return
-    for (dataset, method, split), own in rows[rows["chain"]].groupby(["dataset", "method", "split"], sort=False):
-        observed = own.loc[own["layer"] == 0, "x"]
+    for (dataset, method, split), fits in rows[rows["chain"]].groupby(["dataset", "method", "split"], sort=False):
+        observed = fits.loc[fits["layer"] == 0, "x"]
         place = {"dataset": dataset, "method": method, "split": split}
-        for (layer, output), drawn in own[own["layer"] > 0].groupby(["layer", "output"]):
+        for (layer, output), drawn in fits[fits["layer"] > 0].groupby(["layer", "output"]):
             x, draws = _chains(drawn[drawn["x"].between(observed.min(), observed.max())])
             if draws.shape[1] < diagnostics.FEWEST_DRAWS:
                 continue
             name = f"layer {layer}" + f", output {output + 1}" * bool(output)
-            quantities = {name: draws} | ({f"|{name}|": np.abs(draws)} if layer < own["layer"].max() else {})
+            quantities = {name: draws} | ({f"|{name}|": np.abs(draws)} if layer < fits["layer"].max() else {})
             counts = dict(zip(COUNTS, draws.shape, strict=False))
             for quantity, values in quantities.items():
-                found = pd.DataFrame(diagnostics.summary(values)).assign(x=x, quantity=quantity)
-                yield from (place | counts | row for row in found.to_dict("records"))
+                summary = pd.DataFrame(diagnostics.summary(values)).assign(x=x, quantity=quantity)
+                yield from (place | counts | row for row in summary.to_dict("records"))
 
 
 def _chains(drawn: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:

@@ -3,9 +3,9 @@
 The hypothesis is that VFE has the lower MNLL, the alternative that FITC has; a small p rejects VFE. Two versions:
 
 - paired: the differences FITC - VFE of the splits that both have, exact; p is at least 2^-n for n splits;
-- unpaired: the public code draws FOLDS folds with replacement, for each objective on its own, and tests the differences
-  of what it drew, RESAMPLES times. Folds differ in difficulty and these differences do not cancel that, so its p-values
-  are noisier; given are their median and their middle 90 %.
+- unpaired: the public code draws FOLDS folds with replacement, separately for each objective, and tests the differences
+  of the drawn scores, RESAMPLES times. Folds differ in difficulty, which these differences do not cancel, so that its
+  p-values are noisier; their median and middle 90 % are given.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def p_values(view: View) -> pd.DataFrame:
 
 
 def _tests(fitc: np.ndarray, vfe: np.ndarray) -> list[float]:
-    """COLUMNS from n on; MNLL of each objective `[n]`, paired."""
+    """COLUMNS from `n` on; MNLL of each objective `[n]`, paired."""
     drawn = np.random.default_rng(0).integers(len(fitc), size=(2, RESAMPLES, FOLDS))
     unpaired = [signed_rank_less(difference) for difference in fitc[drawn[0]] - vfe[drawn[1]]]
     difference = fitc - vfe
@@ -44,7 +44,7 @@ def _tests(fitc: np.ndarray, vfe: np.ndarray) -> list[float]:
 
 
 def table(view: View) -> Table:
-    """The p-values of both tests side by side."""
+    """The p-values of both tests, side by side."""
     data = p_values(view)
     ranges = [f"{number(row.p_unpaired_low)} to {number(row.p_unpaired_high)}" for row in data.itertuples()]
     shown = pd.DataFrame(
@@ -54,14 +54,14 @@ def table(view: View) -> Table:
             "splits": data["n"],
             "FITC − VFE": [f"{value:+.4f}" for value in data["difference"]],
             "p, paired": data["p_paired"].map(number),
-            "least p possible": (0.5 ** data["n"]).map(number),
+            "smallest possible p": (0.5 ** data["n"]).map(number),
             "p, unpaired": data["p_unpaired"].map(number),
-            "its middle 90 %": ranges,
+            "middle 90 % of p, unpaired": ranges,
         }
     )
     note = (
         "Test MNLL in nats; below zero FITC is better. One-sided Wilcoxon signed-rank tests of the hypothesis that VFE "
         "is better: a small p rejects it. Paired: exact, over the splits. Unpaired, as the public code of rossi2021: "
-        f"{FOLDS} folds drawn with replacement for each objective on its own, {RESAMPLES} times; median p."
+        f"{FOLDS} folds drawn with replacement separately for each objective, {RESAMPLES} times; median p."
     )
     return Table(data, shown, "Is VFE the better objective of the sampler?", note)

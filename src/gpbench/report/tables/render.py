@@ -1,9 +1,8 @@
-"""Files written aside and renamed, and one table printed as CSV, Markdown, HTML and LaTeX."""
+"""A table as CSV, Markdown, HTML and LaTeX, and numbers as text."""
 
 from __future__ import annotations
 
 import html
-import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,32 +11,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from gpbench.places import write_aside
+
 _LATEX = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "≈": r"$\approx$",
-    "≤": r"$\leq$",
-    "≥": r"$\geq$",
-    "−": r"$-$",
-    "×": r"$\times$",
-    "✗": r"$\times$",
-    "…": r"\dots{}",
-    "–": "--",
-    "<": r"$<$",
-    ">": r"$>$",
+    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    **{"±": r"$\pm$", "≈": r"$\approx$", "≤": r"$\leq$", "≥": r"$\geq$", "−": r"$-$", "×": r"$\times$"},
+    **{"✗": r"$\times$", "…": r"\dots{}", "–": "--", "<": r"$<$", ">": r"$>$"},
 }
-
-
-# a number that a space, a bracket, a sign of its own or nothing follows: '3-layer DGP' and '2024-01-01' are names
+# a number at the start, followed by a space, a bracket, a mark or nothing: '3-layer DGP' and '2024-01-01' are names
 _NUMBER = re.compile(
     r"[<>≤≥≈~\s]*([-+−]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:e[-+]?\d+)?)(?=$|[\s(/%±≈✗,;])", re.IGNORECASE
 )
@@ -50,7 +32,7 @@ WIDE = 8
 
 @dataclass(frozen=True)
 class Table:
-    """data: numbers, for the CSV; shown: text cells (`**bold**` allowed); caption; note: how to read it."""
+    """data: numbers, for the CSV; shown: cells as text (`**bold**` allowed); caption; note: how to read the table."""
 
     data: pd.DataFrame
     shown: pd.DataFrame
@@ -59,17 +41,13 @@ class Table:
 
 
 def write(path: Path, content: str | bytes | Callable[[Path], None]) -> Path:
-    """Write text, bytes or whatever `content(temporary)` saves to `path` by a rename, so no half file is ever seen."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{os.getpid()}.{path.name}")
-    try:
+    """Write text, bytes or whatever `content(temporary path)` saves to `path` by a rename, so that no reader ever sees
+    half a file."""
+    with write_aside(path) as temporary:
         if callable(content):
-            content(aside)
+            content(temporary)
         else:
-            aside.write_bytes(content.encode() if isinstance(content, str) else content)
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
+            temporary.write_bytes(content.encode() if isinstance(content, str) else content)
     return path
 
 
@@ -109,36 +87,22 @@ def to_html(table: Table) -> str:
 
 def to_latex(table: Table, label: str) -> str:
     """LaTeX float for the package booktabs."""
-    head, *body = ([_latex_cell(cell) for cell in row] for row in _rows(table.shown))
-    lines = [" & ".join(row) + r" \\" for row in body]
-    note = [rf"\par\smallskip {escape_latex(table.note)}"] if table.note else []
-    return "\n".join(
-        [
-            "% needs \\usepackage{booktabs}",
-            r"\begin{table}",
-            r"\centering\footnotesize",
-            rf"\caption{{{escape_latex(table.caption)}}}\label{{tab:{label}}}",
-            rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}",
-            r"\toprule",
-            " & ".join(head) + r" \\",
-            r"\midrule",
-            *lines,
-            r"\bottomrule",
-            r"\end{tabular}",
-            *note,
-            r"\end{table}",
-            "",
-        ]
-    )
+    shown = table.shown.map(_latex_cell).rename(columns=lambda name: escape_latex(str(name)))
+    columns = "l" + "r" * (len(shown.columns) - 1)
+    caption = escape_latex(table.caption)
+    text = shown.to_latex(index=False, column_format=columns, caption=caption, label=f"tab:{label}")
+    note = rf"\par\smallskip {escape_latex(table.note)}" + "\n" if table.note else ""
+    text = text.replace("\\begin{table}\n", "\\begin{table}\n\\centering\\footnotesize\n")
+    return "% needs \\usepackage{booktabs}\n" + text.replace("\\end{table}", note + "\\end{table}")
 
 
 def escape_latex(text: str) -> str:
-    """Text in which every character that LaTeX reserves is escaped."""
+    """Text with LaTeX's reserved characters escaped."""
     return "".join(_LATEX.get(character, character) for character in text)
 
 
-def number(value: float, digits: int = 3) -> str:
-    """A number with `digits` significant digits and no exponent between 1e-4 and 1e6; '-' where it is not known."""
+def number(value: float | None, digits: int = 3) -> str:
+    """A number with `digits` significant digits and no exponent between 1e-4 and 1e6; '-' where it is unknown."""
     if value is None or not np.isfinite(value):
         return "-"
     if value != 0 and not 1e-4 <= abs(value) < 1e6:
@@ -182,12 +146,12 @@ def _html_cell(cell: str) -> str:
 
 
 def leading_number(text: str) -> float | None:
-    """What a cell is sorted by: its first number, of '2.31 ± 0.02 (5)' or '< 0.001' say; None for other text."""
-    found = _NUMBER.match(text)
-    return float(found[1].replace("−", "-").replace(",", "")) if found else None
+    """The number that a cell is sorted by, as in '2.31 ± 0.02 (5)' or '< 0.001'; None for other text."""
+    match = _NUMBER.match(text)
+    return float(match[1].replace("−", "-").replace(",", "")) if match else None
 
 
-def _latex_cell(cell: str) -> str:
-    text, bold = _bold(cell)
+def _latex_cell(cell: object) -> str:
+    text, bold = _bold(str(cell))
     text = escape_latex(" ".join(text.split()))
     return rf"\textbf{{{text}}}" if bold else text

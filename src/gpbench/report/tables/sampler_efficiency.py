@@ -1,7 +1,7 @@
-"""What the draws of samplers are worth: tables of effective sample sizes and of convergence (filippone2013).
+"""Effective sample sizes and speed of convergence of samplers (filippone2013).
 
-Of studies of kind `sample`, in which nothing is predicted. `prefixes.parquet` has the moments of every sampled variable
-over the first draws of each chain: fit_id, iteration, quantity, mean, variance.
+For studies of kind `sample`, in which nothing is predicted. `prefixes.parquet` has the moments of every sampled
+variable over the first draws of each chain: fit_id, iteration, quantity, mean, variance.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ SCORES = (
     *("ess_bulk_per_cubic", "ess_bulk_per_second"),
 )
 LAST = 4
-"""Checkpoints of R-hat that are printed; the CSV has all."""
+"""Number of checkpoints of R-hat that are printed; the CSV has all."""
 ALPHA = 0.05
+PAIR = ["faster", "slower", "median_faster", "median_slower", "p"]
 UPPER = 0.975
 MANY = 1e9
-"""Degrees of freedom that stand for infinitely many, which SciPy's quantiles do not know."""
+"""Stands for infinitely many degrees of freedom, which SciPy's quantiles do not accept."""
 
 
 def scored(view: View) -> pd.DataFrame:
-    """Finished chains with all SCORES, NaN where a fit has none; without rows where the study draws no samples.
+    """Finished chains with all SCORES, NaN where a fit has none; empty for studies without samples.
 
-    A scheme that factorises nothing while it runs has no ESS per O(n^3) operation."""
+    A sampler without O(n^3) operations has no ESS per operation."""
     fits = view.done.reindex(columns=dict.fromkeys([*view.done.columns, *SCORES])).astype(dict.fromkeys(SCORES, float))
     fits = fits[fits["ess_min"].notna()]
     per_operation = ["ess_per_cubic", "ess_bulk_per_cubic"]
@@ -45,25 +46,25 @@ def scored(view: View) -> pd.DataFrame:
 def shrinkage(view: View) -> pd.DataFrame:
     """R-hat of the slowest variable of every split over the first draws of its chains, and its upper limit.
 
-    Columns dataset, method, split, iteration, r_hat, upper; no rows where a split has a single chain.
+    Columns dataset, method, split, iteration, r_hat, upper; splits with a single chain are left out.
     """
     prefixes = view.probe("prefixes")
-    found = [row for where, own in _splits(prefixes) for row in _slowest(where, own)]
-    return pd.DataFrame(found, columns=[*SPLIT, "iteration", "r_hat", "upper"])
+    rows = [row for where, moments in _splits(prefixes) for row in _slowest(where, moments)]
+    return pd.DataFrame(rows, columns=[*SPLIT, "iteration", "r_hat", "upper"])
 
 
-def _splits(prefixes: pd.DataFrame) -> Iterator[tuple[dict, pd.DataFrame]]:
-    """The moments of the chains of every split that has several."""
-    for where, own in prefixes.groupby(SPLIT, sort=False) if len(prefixes) else ():
-        if own["replica"].nunique() > 1:
-            yield dict(zip(SPLIT, where, strict=True)), own.sort_values(["iteration", "replica"], kind="stable")
+def _splits(prefixes: pd.DataFrame) -> Iterator[tuple[dict[str, object], pd.DataFrame]]:
+    """The moments of every split that has several chains."""
+    for where, chains in prefixes.groupby(SPLIT, sort=False) if len(prefixes) else ():
+        if chains["replica"].nunique() > 1:
+            yield dict(zip(SPLIT, where, strict=True)), chains.sort_values(["iteration", "replica"], kind="stable")
 
 
-def _slowest(where: dict, own: pd.DataFrame) -> Iterator[dict]:
+def _slowest(where: dict[str, object], chains: pd.DataFrame) -> Iterator[dict[str, object]]:
     """A row for each checkpoint at which some variable moves."""
-    iterations = own["iteration"].unique()
-    shape = len(iterations), own["replica"].nunique(), -1
-    moments = (own[name].to_numpy().reshape(shape) for name in ("mean", "variance"))
+    iterations = chains["iteration"].unique()
+    shape = len(iterations), chains["replica"].nunique(), -1
+    moments = (chains[name].to_numpy().reshape(shape) for name in ("mean", "variance"))
     for t, mean, variance in zip(iterations, *moments, strict=True):
         r_hat = diagnostics.gelman_rubin(mean, variance, t)
         if not np.isnan(r_hat).all():
@@ -75,10 +76,10 @@ def _slowest(where: dict, own: pd.DataFrame) -> Iterator[dict]:
 def upper_limit(r_hat: float, variance: np.ndarray, draws: int) -> float:
     """97.5 % upper limit of `gelman_rubin` of m chains with variances `[m]`: its part b/W times the quantile of F with
     m - 1 and v degrees of freedom, v = 2 W^2 / var(W). Source: Gelman and Rubin (1992)."""
-    m, within, own = len(variance), variance.mean(), (draws - 1) / draws
+    m, within, share = len(variance), variance.mean(), (draws - 1) / draws
     with np.errstate(divide="ignore", invalid="ignore"):
         freedom = min(2 * m * within**2 / variance.var(ddof=1), MANY)
-    return float(np.sqrt(own + stats.f.ppf(UPPER, m - 1, freedom) * (r_hat**2 - own)))
+    return float(np.sqrt(share + stats.f.ppf(UPPER, m - 1, freedom) * (r_hat**2 - share)))
 
 
 def efficiency(view: View) -> Table:
@@ -89,34 +90,35 @@ def efficiency(view: View) -> Table:
     data.columns = [name if kind == "mean" else f"{name}_sd" for name, kind in data.columns]
     data = data.assign(chains=cells.size(), splits=cells["split"].nunique(), failing=_failing(fits))
     data = data.join(checks).reset_index().merge(view.progress[[*CELL, "expected"]], on=CELL)
-    shown = pd.DataFrame([_row(view, row, list(checks)) for row in data.to_dict("records")])
+    shown = pd.DataFrame([_row(view, row, list(checks)) for _, row in data.iterrows()])
     note = (
-        "Mean ± standard deviation over all chains of all splits. ESS: Geyer's initial monotone sequence of each "
-        "chain, the least of all sampled variables, in draws. R-hat: Gelman and Rubin's over the first draws of the "
-        "chains of a split, of its slowest variable; median over splits. Acceptance: of latent values / of "
-        "parameters. Operations: factorisations, inversions and products of n x n matrices an iteration, by which ESS "
-        "is divided; - where there is none. Seconds: of training, which all chains of a batch share, burn-in included. "
-        "Bulk and tail ESS (vehtari2021): of all chains of a split together. ✗: splits whose chains fail the gate."
+        "Mean ± standard deviation over all chains of all splits. ESS: by Geyer's initial monotone sequence of each "
+        "chain, the smallest over all sampled variables, in draws. R-hat: Gelman and Rubin's, over the first draws of "
+        "the chains of a split, for its slowest variable; median over splits. Acceptance: of latent values / of "
+        "parameters. Operations: factorisations, inversions and products of n x n matrices per iteration, by which ESS "
+        "is divided; - where there are none. Seconds: training time, which all chains of a batch share, including "
+        "burn-in. Bulk and tail ESS (vehtari2021): all chains of a split together. ✗: splits whose chains fail the "
+        "budget's R-hat limit."
     )
     return Table(data, shown, "Efficiency of samplers", note)
 
 
 def _checkpoints(view: View) -> pd.DataFrame:
     """Median over splits of R-hat at each checkpoint, one a column; rows dataset, method."""
-    found = shrinkage(view).pivot_table(index=CELL, columns="iteration", values="r_hat", aggfunc="median")
-    return found.rename(columns=lambda iteration: f"r_hat_classic_{int(iteration)}").rename_axis(columns=None)
+    medians = shrinkage(view).pivot_table(index=CELL, columns="iteration", values="r_hat", aggfunc="median")
+    return medians.rename(columns=lambda iteration: f"r_hat_classic_{int(iteration)}").rename_axis(columns=None)
 
 
 def _failing(fits: pd.DataFrame) -> pd.Series:
-    """Splits of each cell whose chains fail the gate."""
+    """Number of splits of each cell whose chains fail the gate."""
     unmixed = fits["split"].where(fits["status"] == UNMIXED)
     return unmixed.groupby([fits["dataset"], fits["method"]]).nunique()
 
 
-def _row(view: View, cell: dict, checkpoints: list[str]) -> dict[str, str]:
-    """What is printed of a cell."""
+def _row(view: View, cell: pd.Series, checkpoints: list[str]) -> dict[str, str]:
+    """The printed row of a cell."""
     percent = [cell[f"acceptance_{part}"] for part in ("latents", "theta")]
-    known = [f"{number(cell[name])}" for name in checkpoints if np.isfinite(cell[name])]
+    known = [number(cell[name]) for name in checkpoints if np.isfinite(cell[name])]
     absent = f" of {cell['expected']} splits" * (cell["splits"] < cell["expected"])
     failing = f" ✗ {cell['failing']}/{cell['splits']}" if cell["failing"] else ""
     return {
@@ -134,25 +136,25 @@ def _row(view: View, cell: dict, checkpoints: list[str]) -> dict[str, str]:
     }
 
 
-def _spread(cell: dict, name: str) -> str:
-    """mean ± sd with the digits of the mean."""
+def _spread(cell: pd.Series, name: str) -> str:
+    """'mean ± sd'."""
     mean, sd = cell[name], cell[f"{name}_sd"]
     return number(mean) + (f" ± {number(sd, 2)}" if np.isfinite(sd) else "")
 
 
 def convergence_order(view: View) -> Table:
-    """Methods by R-hat at the last checkpoint, fastest first; `|` before one that is significantly slower."""
-    found = shrinkage(view)
+    """Methods by R-hat at the last checkpoint, fastest first; `|` precedes a method that is significantly slower."""
+    checkpoints = shrinkage(view)
     codes = {method: i for i, method in enumerate(view.methods, 1)}
     data, shown = [], []
     for dataset in view.datasets:
-        own = found[found["dataset"] == dataset]
-        last = own[own["iteration"] == own["iteration"].max()]
+        chains = checkpoints[checkpoints["dataset"] == dataset]
+        last = chains[chains["iteration"] == chains["iteration"].max()]
         groups = dict(list(last.groupby("method")))
         by_method = {method: groups[method]["r_hat"].to_numpy() for method in view.methods if method in groups}
-        shorter = [str(codes[method]) for method in own["method"].unique() if method not in by_method]
+        shorter = [str(codes[method]) for method in chains["method"].unique() if method not in by_method]
         pairs = _pairs(by_method)
-        data += [{"dataset": dataset} | pair for pair in pairs]
+        data += [(dataset, *pair) for pair in pairs]
         shown.append(
             {
                 "data set": dataset,
@@ -165,38 +167,35 @@ def convergence_order(view: View) -> Table:
         )
     named = ", ".join(f"{code} {view.labels[method]}" for method, code in codes.items())
     note = (
-        f"{named}. Fastest first, by the median over splits of the R-hat of the slowest variable, which follows in "
-        "that order; `|`: significantly slower than the method before it, by a one-sided Mann-Whitney test over splits "
-        f"at {ALPHA:g} (not corrected for the number of pairs), which fewer than 3 splits a method cannot reach. "
-        "Methods with fewer draws than these are left out and named. The CSV has every pair."
+        f"{named}. Fastest first, by the median over splits of the R-hat of the slowest variable, which is printed in "
+        "the same order; `|`: significantly slower than the method before it, by a one-sided Mann-Whitney test over "
+        f"splits at {ALPHA:g} (not corrected for the number of pairs), which needs at least 3 splits per method to "
+        "reject. Methods with fewer draws are left out and listed as shorter chains. The CSV has every pair."
     )
-    columns = ["dataset", "faster", "slower", "median_faster", "median_slower", "p"]
-    return Table(pd.DataFrame(data, columns=columns), pd.DataFrame(shown), "Order of convergence", note)
+    data = pd.DataFrame(data, columns=["dataset", *PAIR])
+    return Table(data, pd.DataFrame(shown), "Order of convergence", note)
 
 
 def _ordered(by_method: dict[str, np.ndarray]) -> list[str]:
-    """Methods, the lowest median first."""
+    """Methods by median, lowest first."""
     return sorted(by_method, key=lambda method: np.median(by_method[method]))
 
 
-def _pairs(by_method: dict[str, np.ndarray]) -> list[dict]:
-    """Every pair of methods, that of the lower median first, with the p-value of its being faster."""
+def _pairs(by_method: dict[str, np.ndarray]) -> list[tuple]:
+    """PAIR of all methods, the one with the lower median first; p: of a one-sided Mann-Whitney test."""
+    medians = {method: float(np.median(values)) for method, values in by_method.items()}
     return [
-        {
-            **{"faster": a, "slower": b},
-            **{"median_faster": np.median(by_method[a]), "median_slower": np.median(by_method[b])},
-            "p": float(stats.mannwhitneyu(by_method[a], by_method[b], alternative="less").pvalue),
-        }
+        (a, b, medians[a], medians[b], stats.mannwhitneyu(by_method[a], by_method[b], alternative="less").pvalue)
         for a, b in combinations(_ordered(by_method), 2)
     ]
 
 
-def _order(by_method: dict[str, np.ndarray], pairs: list[dict], codes: dict[str, int]) -> str:
-    """'2|1,3': codes of methods, fastest first, those that are not told apart from the one before them together."""
-    p = {(pair["faster"], pair["slower"]): pair["p"] for pair in pairs}
+def _order(by_method: dict[str, np.ndarray], pairs: list[tuple], codes: dict[str, int]) -> str:
+    """'2|1,3': codes of methods, fastest first; methods that do not differ from the one before are grouped."""
+    p_values = {(faster, slower): p for faster, slower, *_, p in pairs}
     groups: list[list[str]] = []
     for method in _ordered(by_method):
-        if groups and p[groups[-1][-1], method] > ALPHA:
+        if groups and p_values[groups[-1][-1], method] > ALPHA:
             groups[-1].append(method)
         else:
             groups.append([method])

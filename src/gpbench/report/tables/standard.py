@@ -1,10 +1,11 @@
-"""The tables of a study, as numbers and as text."""
+"""Scores, ranks, cost and status: tables of every study, and the registry of all tables by name."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -39,8 +40,8 @@ def scores(view: View, metric: str, tasks: tuple[str, ...], title: str) -> Table
         f"{title}: {kind.label} on test rows{unit} ({sense})",
         "Mean ± standard deviation over splits (number of splits). Bold: best mean among complete cells. "
         "≈: the 95 % Nadeau-Bengio interval of the paired difference to the best contains 0 "
-        "(not corrected for the number of methods). Means of cells with unfinished splits are not compared, nor are "
-        "those marked ✗, of which some chains have not converged or some fits are not done.",
+        "(not corrected for the number of methods). Cells with unfinished splits are not compared, nor are those "
+        "marked ✗, in which some chains have not converged or some fits are not done.",
     )
 
 
@@ -48,20 +49,19 @@ def _mark(view: View, metric: str, cells: pd.DataFrame) -> pd.DataFrame:
     """Columns best and tied: complete cells only, by mean and by the paired interval."""
     loss = METRICS[metric].loss(cells["mean"].where(cells["complete"]))
     cells = cells.assign(best=loss.notna() & (loss == loss.groupby(cells["dataset"]).transform("min")), tied=False)
-    found = [differences_to_best(view, metric, dataset) for dataset in cells["dataset"].unique()]
     tied = {
         (row.method, row.dataset)
-        for frame in found
-        for row in frame.itertuples()
+        for dataset in cells["dataset"].unique()
+        for row in differences_to_best(view, metric, dataset).itertuples()
         if row.lower <= 0 <= row.upper and row.n > 1
     }
     cells["tied"] = [(cell.method, cell.dataset) in tied for cell in cells.itertuples()]
     return cells
 
 
-def _score_text(cell, places: int) -> str:
+def _score_text(cell: Any, places: int) -> str:
     if cell.n == 0:
-        # a missing cell has no reason of its own to print
+        # the reason of a missing cell is always the same
         return "missing" if cell.statuses.startswith("missing:") else cell.statuses or "undefined"
     spread = f" ± {cell.sd:.{places}f}" if np.isfinite(cell.sd) else ""
     if cell.n < cell.expected:
@@ -76,19 +76,19 @@ def rank_table(view: View) -> Table:
     """Mean rank of each method in each comparison, with a bootstrap interval over data sets."""
     rows, shown, notes = [], pd.DataFrame({"method": [view.labels[m] for m in view.methods]}), []
     for spec in COMPARISONS:
-        found = compare(view, spec)
-        ranked = {row["method"]: row for row in found.get("ranks", [])}
-        rows += [{"comparison": spec.name, "datasets": len(found["datasets"]), **row} for row in ranked.values()]
-        heading = f"{found['title']} ({count(len(found['datasets']), 'data set')})"
+        comparison = compare(view, spec)
+        ranked, datasets = {row["method"]: row for row in comparison.get("ranks", [])}, len(comparison["datasets"])
+        rows += [{"comparison": spec.name, "datasets": datasets, **row} for row in ranked.values()]
+        heading = f"{spec.title} ({count(datasets, 'data set')})"
         shown[heading] = [_rank_text(ranked.get(method)) for method in view.methods]
-        if found["dropped"]:
-            notes.append(f"{found['title']}: left out as incomplete: {left_out(found, view)}.")
+        if comparison["dropped"]:
+            notes.append(f"{spec.title}: left out because incomplete: {left_out(comparison, view)}.")
     columns = ["comparison", "datasets", "method", "mean_rank", "lower", "upper", "firsts"]
-    note = "1 is best; 95 % bootstrap interval over data sets. Ranks need data sets that every ranked method finished. "
+    note = "1 is best; 95 % bootstrap interval over data sets. Only data sets that every ranked method finished count. "
     return Table(pd.DataFrame(rows, columns=columns), shown, "Mean ranks over data sets", note + " ".join(notes))
 
 
-def _rank_text(row: dict | None) -> str:
+def _rank_text(row: dict[str, float] | None) -> str:
     return f"{row['mean_rank']:.2f} [{row['lower']:.1f}, {row['upper']:.1f}]" if row else "-"
 
 
@@ -107,12 +107,12 @@ def cost(view: View) -> Table:
                 "finished fits": len(fits),
                 "training s per fit": number(train.median()),
                 "range": f"{number(train.min(), 2)} to {number(train.max(), 2)}" if len(fits) else "-",
-                "training s in all": number(train.sum()) if len(fits) else "-",
+                "training s in total": number(train.sum()) if len(fits) else "-",
                 "prediction s per fit": number(fits["seconds_predict"].median()),
                 "peak memory MB": number(fits["peak_memory_mb"].max()),
             }
         )
-    note = "Medians over finished fits of all data sets; peak memory is the largest of any fit. The CSV has every cell."
+    note = "Medians over finished fits of all data sets; peak memory is the maximum over fits. The CSV has every cell."
     return Table(data, pd.DataFrame(shown), "Cost of training and prediction", note)
 
 
@@ -124,28 +124,27 @@ def status(view: View) -> Table:
     data = counts.rename_axis(index="method", columns=None).reset_index()
     used = [name for name in STATUSES if name == "done" or data[name].any()]
     shown = data[["method", "planned", *used]].assign(method=data["method"].map(view.labels))
-    note = f"Every planned fit is counted once; only those done and those {UNMIXED} enter a mean, the latter marked ✗."
+    note = f"Every planned fit is counted once. Means are over fits that are done or {UNMIXED}, the latter marked ✗."
     return Table(data, shown, "Fits by status", note)
 
 
 def unfinished(view: View) -> Table:
-    """Every fit that is not done or not converged, with its reason; the splits of a data set, and data sets of which
-    the same splits ended so, share a printed row."""
+    """Every fit that is not done or has not converged, with its reason; splits of a data set, and data sets with the
+    same splits, share a printed row."""
     fits = view.fits[view.fits["status"] != "done"]
     data = fits[["method", "dataset", "split", "status", "reason", "fit_id"]]
-    shown: dict[tuple[str, ...], list[str]] = {}
-    for (method, dataset, state, reason), splits in fits.groupby(["method", "dataset", "status", "reason"], sort=False)[
-        "split"
-    ]:
+    groups = fits.groupby(["method", "dataset", "status", "reason"], sort=False)["split"]
+    datasets: dict[tuple[str, ...], list[str]] = {}
+    for (method, dataset, state, reason), splits in groups:
         alike = (view.labels[method], ", ".join(map(str, sorted(set(splits)))), state, reason or "-")
-        shown.setdefault(alike, []).append(dataset)
-    rows = [[method, ", ".join(datasets), *rest] for (method, *rest), datasets in shown.items()]
+        datasets.setdefault(alike, []).append(dataset)
+    rows = [[method, ", ".join(names), *ending] for (method, *ending), names in datasets.items()]
     names = ["method", "data set", "splits", "status", "reason"]
-    return Table(data, pd.DataFrame(rows, columns=names), f"Fits that are not done, or not converged ({len(data)})")
+    return Table(data, pd.DataFrame(rows, columns=names), f"Fits that are not done or have not converged ({len(data)})")
 
 
 def all_metrics(view: View) -> Table:
-    """Every metric: per fit in the CSV, mean and sd per cell as text."""
+    """All metrics: per fit in the CSV, mean and sd per cell as text."""
     keys = ["fit_id", "method", "dataset", "split", "replica"]
     data = view.done.melt(id_vars=keys, value_vars=list(METRICS), var_name="metric").dropna(subset="value")
     cells = data.groupby(["dataset", "method", "metric"], sort=False)["value"].agg(["mean", "std", "count"])
@@ -157,7 +156,7 @@ def all_metrics(view: View) -> Table:
         sd=shown["std"].map(partial(number, digits=2)),
         fits=shown["count"],
     ).drop(columns=["std", "count"])
-    return Table(data, shown, "Every metric of every cell", "Finished fits only; standard deviation with ddof = 1.")
+    return Table(data, shown, "All metrics of all cells", "Finished fits only; sample standard deviation (ddof = 1).")
 
 
 regression_mnll = partial(scores, metric="mnll", tasks=REGRESSION, title="Regression")

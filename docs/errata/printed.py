@@ -5,9 +5,9 @@ from pathlib import Path
 import pandas as pd
 
 from gpbench import config
-from gpbench.report.scorecard.one_run import read_published
+from gpbench.report.scorecard.published import read_published
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 ROWS = read_published(ROOT / "published")
 
 

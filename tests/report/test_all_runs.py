@@ -12,7 +12,7 @@ from synthetic_study import build
 from gpbench.evaluation.metrics import METRICS
 from gpbench.report.figures.scorecard import FAMILIES, against
 from gpbench.report.scorecard import all_runs, verdicts
-from gpbench.report.scorecard.one_run import COLUMNS, read_published
+from gpbench.report.scorecard.published import COLUMNS, read_published
 from gpbench.report.view import View
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +34,7 @@ def run(folder, budget="quick", protocol="common", splits=5, status=lambda *_: (
 
 
 def best(views, **changes):
-    return all_runs.overall(views, pd.DataFrame([BASE | changes]), CONF).iloc[0]
+    return all_runs.scorecard(views, pd.DataFrame([BASE | changes]), CONF).iloc[0]
 
 
 @pytest.fixture(scope="module")
@@ -81,14 +81,14 @@ def test_ours_stands_with_run_budget_protocol_splits_commit_and_command(runs):
 
 def test_what_no_run_has_says_which_study_would_or_why_none(runs):
     found = best([runs["quick"]], dataset="energy")
-    assert found["verdict"] == "not run: study ashman2020_uci has it, at budget quick"
+    assert found["verdict"] == "not run: study ashman2020_uci would run it at budget quick"
     assert found["command"] == "snakemake --cores 2 --config study=ashman2020_uci"
     assert (found["run"], found["ours_n"]) == ("", 0)
     found = best([runs["quick"]], ours_method="", study="", reason="later: needs STRIDE")
     assert (found["verdict"], found["command"]) == ("not run: later: needs STRIDE", "")
     assert best([runs["failed"]])["verdict"] == "not run: failed: no Cholesky"
     other = best([runs["quick"]], study="rossi2021_uci")
-    assert other["verdict"] == "not judged: its settings are those of study rossi2021_uci"
+    assert other["verdict"] == "not judged: study rossi2021_uci has the published settings"
     # a failed fit under another protocol says nothing of this one
     assert best([runs["failed"]], protocol="ashman2020")["verdict"].startswith("not run: study ashman2020_uci")
 
@@ -97,7 +97,7 @@ def test_a_run_is_compared_with_the_papers_that_its_study_names(tmp_path):
     view = run(tmp_path / "run")
     view.study["published"] = ["rossi2021"]
     rows = pd.DataFrame([BASE, BASE | {"source": "rossi2021"}])
-    assert all_runs.overall([view], rows, CONF)["run"].tolist() == ["", "run"]
+    assert all_runs.scorecard([view], rows, CONF)["run"].tolist() == ["", "run"]
 
 
 @pytest.fixture(scope="module")
@@ -110,13 +110,13 @@ def written(tmp_path_factory):
     run(folder / "results" / "one", protocol="ashman2020", splits=4, datasets=("boston", "concrete", "energy"))
     run(folder / "results" / "two", splits=3)
     where = folder / "results", folder / "published", CONF, folder / "card"
-    all_runs.write_overall(*where)
+    all_runs.write_scorecard(*where)
     return where
 
 
 def test_every_published_row_is_covered_once_in_its_order(written):
-    rows = read_published(ROOT / "published")
-    card = all_runs.overall(all_runs.read_runs(written[0]), rows, CONF)
+    rows = read_published(written[1])
+    card = all_runs.scorecard(all_runs.read_runs(written[0]), rows, CONF)
     keys = ["source", "item", "dataset", "method_printed", "setting", "metric_printed", "value"]
     pd.testing.assert_frame_equal(card[keys], rows[keys])
     kinds = card["verdict"].map(verdicts.kind)
@@ -140,13 +140,13 @@ def test_counts_and_badge_add_up(written):
     assert said["message"] in "".join(ET.fromstring((written[-1] / "badge.svg").read_text()).itertext())
     page = (written[-1] / "scorecard.md").read_text()
     assert page.count("\n| ashman2020, ") == judged
-    assert "A verdict is on the method at the budget that stands beside it." in page
+    assert "A verdict holds for the method at the budget beside it." in page
 
 
-def test_the_same_numbers_give_the_same_bytes(written, tmp_path):
-    names = ["scorecard.csv", "scorecard.md", "badge.json", "badge.svg"]
-    all_runs.write_overall(*written[:-1], tmp_path)
-    assert [(tmp_path / n).read_bytes() for n in names] == [(written[-1] / n).read_bytes() for n in names]
+def test_the_same_numbers_give_the_same_texts(written):
+    _, contents = all_runs.texts(*written[:-1])
+    assert contents == {name: (written[-1] / name).read_text() for name in contents}
+    assert set(contents) == {"scorecard.csv", "scorecard.md", "badge.json", "badge.svg"}
 
 
 def test_what_is_stale_is_named(written, tmp_path):
@@ -159,7 +159,7 @@ def test_what_is_stale_is_named(written, tmp_path):
 
 def test_without_any_run_all_is_not_run(tmp_path):
     none = all_runs.read_runs(tmp_path / "none")
-    card = all_runs.overall(none, pd.DataFrame([BASE, BASE | {"study": "", "reason": "a bound"}]), CONF)
+    card = all_runs.scorecard(none, pd.DataFrame([BASE, BASE | {"study": "", "reason": "a bound"}]), CONF)
     kinds = card["verdict"].map(verdicts.kind)
     assert set(kinds) == {"not run"}
     assert all_runs.badge(card)["message"] == "0 of 2 judged, 0 agree"
@@ -171,7 +171,10 @@ def test_the_figure_draws_every_number_in_the_panel_of_its_metric():
     numbers = [
         *(("mnll", 1.0, 1.01, "agrees"), ("mnll", -2.0, 0.5, "worse"), ("rmse", 3.0, 2.0, "better")),
         *(("accuracy", 0.9, 0.8, "worse"), ("error", 0.2, 0.2, "agrees"), ("acceptance_theta", 0.2, 0.6, "differs")),
-        *(("r_hat_classic_1000", 1.5, 1.4, "not judged: x"), ("ess_percent", 2.0, 1.0, "other protocol (x; theirs y)")),
+        *(
+            ("r_hat_classic_1000", 1.5, 1.4, "not judged: x"),
+            ("ess_percent", 2.0, 1.0, "other protocol (ours x, published y)"),
+        ),
         ("cubic", 20.0, 20.0, "agrees"),
     ]
     names = ["ours_metric", "published", "ours", "verdict"]

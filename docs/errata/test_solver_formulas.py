@@ -11,7 +11,7 @@ from scipy.stats import norm
 
 from gpbench import config
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 RNG = np.random.default_rng(0)
 INPUTS = RNG.normal(size=(30, 2))
 TARGETS = np.sin(INPUTS[:, 0])
