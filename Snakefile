@@ -14,8 +14,9 @@ from snakemake.exceptions import WorkflowError
 from gpbench import places
 from gpbench.errors import UserError, unknown
 from gpbench import report as reporting
-from gpbench.report import items
-from gpbench.study import collect, graph
+from gpbench.report.papers import items
+from gpbench.study.planning import graph
+from gpbench.study.results import collect
 
 PY = shlex.quote(sys.executable)
 WHERE = places.find()

@@ -140,7 +140,7 @@ def test_one_changed_setting_refits_one_method(study):
 
 
 def test_words_about_a_report_redraw_nothing_and_its_code_refits_nothing(study):
-    page = study.root / "src/gpbench/report/page.py"
+    page = study.root / "src/gpbench/report/page/page.py"
     page.write_text(page.read_text() + "\n# a comment\n")
     assert "Nothing to be done" in study.snakemake("-n")[1]
     page.write_text(page.read_text() + "\nSOMETHING_NEW = 1\n")
