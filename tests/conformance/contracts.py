@@ -4,13 +4,13 @@ import contextlib
 import dataclasses
 import io
 import pickle
-import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from cases import SPLITS, STEPS, YARDSTICK, Case, assert_close, assert_same, changed, group, mnll
+from cases import ALONE, SPLITS, STEPS, YARDSTICK, Case, assert_close, assert_same, changed, group, mnll
 from gpbench import streams
 from gpbench.methods.base import SamplerMethod
 from gpbench.predictive.counts import Counts
@@ -18,8 +18,9 @@ from gpbench.predictive.distributions import GaussianMixture
 from gpbench.study.fitting import fold, lightning_module
 
 STANDARD_ERRORS = 6.0
-CRASH = 45
-"""step at which a fit is cut off: after two checkpoints that hold samples of a sampler, between two blocks"""
+CRASH, NEWEST = 38, 35
+"""Step at which a fit is cut off, between two blocks, and that of its newest checkpoint. Samplers keep states from the
+middle of a fit on, so that the newest two checkpoints hold some."""
 POISONED, POISON_STEP = 1, 7
 
 
@@ -31,42 +32,51 @@ def learning_beats_the_constant_predictor(case: Case) -> None:
 
 def batched_is_looped(case: Case) -> None:
     """The training parts are of unequal size, so that padding rows and their noise count for nothing."""
-    for one, other in zip(case.together, case.alone, strict=True):
+    for one, other in zip(case.together[:ALONE], case.alone, strict=True):
         assert_close(one, other)
 
 
 def fitting_twice_is_the_same(case: Case) -> None:
+    """Where there are steps, `resumed_is_uninterrupted` says it: what it resumes was begun anew."""
+    if not case.closed_form:
+        pytest.skip("what is resumed is fitted twice")
     assert_same(case.fit(group(case.cell, 0))[0], case.alone[0])
 
 
 def resumed_is_uninterrupted(case: Case) -> None:
-    """Also where the newest checkpoint is damaged, which is said."""
     needs_steps(case)
-    work, damaged = case.folder(), case.folder() / "work"
-    with pytest.raises(Crash):
-        crash(case, work)
-    newest = sorted(work.glob("checkpoint-*.pt"))[-1]
-    assert newest.name == f"checkpoint-{40:09d}.pt"
-    shutil.copytree(work, damaged)
-    (damaged / newest.name).write_bytes(newest.read_bytes()[:500])
-    for folder, said in ((work, ""), (damaged, f"{damaged / newest.name} cannot be read")):
-        with contextlib.redirect_stderr(io.StringIO()) as stderr:
-            resumed = case.fit(group(case.cell, *range(SPLITS)), work=folder)
-        assert said in stderr.getvalue()
-        assert bool(stderr.getvalue()) == bool(said)
-        for one, other in zip(resumed, case.together, strict=True):
-            assert_same(one, other)
+    assert resumed_as_uninterrupted(case, crashed(case)) == ""
+
+
+def a_damaged_checkpoint_gives_way_to_the_one_before(case: Case) -> None:
+    """Which is said, and the fit is the uninterrupted one."""
+    work = crashed(case)
+    newest = work / f"checkpoint-{NEWEST:09d}.pt"
+    newest.write_bytes(newest.read_bytes()[:500])
+    assert f"{newest} cannot be read" in resumed_as_uninterrupted(case, work)
+
+
+def resumed_as_uninterrupted(case: Case, work: Path) -> str:
+    """Resume all splits in a work folder; what is printed on standard error."""
+    with contextlib.redirect_stderr(io.StringIO()) as stderr:
+        resumed = case.fit(group(case.cell, *range(SPLITS)), work=work)
+    for one, other in zip(resumed, case.together, strict=True):
+        assert_same(one, other)
+    return stderr.getvalue()
 
 
 class Crash(Exception):
     """Ends a fit where a kill would."""
 
 
-def crash(case: Case, work) -> None:
-    """Fit all splits, with a checkpoint after each block, until step `CRASH`."""
-    with pytest.MonkeyPatch.context() as patch:
+def crashed(case: Case) -> Path:
+    """The work folder of all splits, checkpointed after each block and cut off at step `CRASH`."""
+    work = case.folder()
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Crash):
         before_step(case, patch, CRASH, lambda fit: raise_crash())
         case.fit(group(case.cell, *range(SPLITS), checkpoint_seconds=0.0), work=work)
+    assert sorted(work.glob("checkpoint-*.pt"))[-1].name == f"checkpoint-{NEWEST:09d}.pt"
+    return work
 
 
 def raise_crash() -> None:

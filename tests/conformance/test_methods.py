@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from contracts import CONTRACTS
+from contracts import CONTRACTS, a_damaged_checkpoint_gives_way_to_the_one_before
 
 from cases import CONF, Case, every_case, methods, table
 from gpbench import config
@@ -22,6 +22,12 @@ def case(request, tmp_path_factory):
 @pytest.mark.parametrize("contract", CONTRACTS, ids=lambda contract: contract.__name__)
 def test_contract(case, contract):
     contract(case)
+
+
+@pytest.mark.parametrize("name", ["svgp", "bsgp_1"])
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(name, tmp_path_factory):
+    """Of a fit with an optimiser, and of a chain, whose samples lie in files of their own."""
+    a_damaged_checkpoint_gives_way_to_the_one_before(Case(name, "regression", tmp_path_factory))
 
 
 @pytest.mark.parametrize("name", config.options(CONF, "method"))

@@ -226,8 +226,8 @@ def test_rows_are_predicted_with_the_same_weights():
 def test_learning_beats_the_constant_predictor_in_both_precisions(treatment, kernel):
     for dtype in (torch.float32, torch.float64):
         made = method(num_features=30, samples_test=20, frequencies=treatment, kernel=kernel)
-        x, y = problem("regression", n=200, dtype=dtype)
-        state, losses = train(made, training_set(x, y), 300)
+        x, y = problem("regression", n=100, dtype=dtype)
+        state, losses = train(made, training_set(x, y), 150)
         assert all(value.dtype == dtype for value in state.params.values())
         assert losses[-1] < losses[0]
         (predictive,) = made.predict(state, x[None], keys(1))

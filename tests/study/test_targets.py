@@ -10,7 +10,7 @@ import torch
 import yaml
 from records import finish
 
-from cases import CONF, Case, assert_close, every_case, group, methods, table, two_targets
+from cases import ALONE, CONF, Case, assert_close, every_case, group, methods, table, two_targets
 from gpbench import places
 from gpbench.data import table as tables
 from gpbench.study.commands.predict_csv import answer
@@ -95,7 +95,7 @@ def test_boosting_tunes_each_target(tmp_path_factory):
 def test_replicas_and_test_rows_do_not_touch_each_other(name, tmp_path_factory):
     """With two targets: a batch of splits is its splits one by one, and test rows change no fitted quantity."""
     made = case(name, "all", tmp_path_factory)
-    for one, other in zip(made.together, made.alone, strict=True):
+    for one, other in zip(made.together[:ALONE], made.alone, strict=True):
         assert_close(one, other)
     targets, inputs = made.table.targets.copy(), made.table.inputs.copy()
     targets[made.fold.test], inputs[made.fold.test] = 1e5, -1e5

@@ -87,12 +87,12 @@ def transition(keep):
     ],
 )
 def test_the_joint_distribution(name, make):
-    model = geweke.model(name, chains=3000)
+    model = geweke.model(name, chains=1500)
     geweke.check(make, model, {"theta": 0.7, "latents": 0.6}, rounds=6, transition=transition(keep=True))
 
 
 def test_an_estimate_that_does_not_go_with_the_state_is_found_out():
-    model = geweke.model("volatility", chains=3000)
+    model = geweke.model("volatility", chains=1500)
     geweke.fails(sampler("laplace", 1), model, {"theta": 0.7}, rounds=6, transition=transition(keep=False))
 
 
