@@ -24,6 +24,8 @@ CONF = REPOSITORY / "conf"
 YARDSTICK = "constant"
 # few steps: optimisers amplify a difference of rounding, so that 1e-9 says something of the sums and not of chaos
 STEPS, BLOCK, ROWS, SPLITS = 40, 5, 80, 3
+MORE_STEPS = {"bsgp": 60}
+"""of a family that learns more slowly"""
 ALONE = 2
 """of the splits, those that are also fitted one by one: the second trains on a row less than the others"""
 CLASSES = {"regression": 0, "binary": 2, "multiclass": 3, "counts": 0}
@@ -113,10 +115,12 @@ def cell(
         columns=data.inputs.shape[1],
         classes=[str(c) for c in range(CLASSES[task])],
     )
-    sizes = schema.Sizes(STEPS, STEPS, STEPS)
+    method = composed(conf, "method", name, small)
+    steps = MORE_STEPS.get(method.family, STEPS)
+    sizes = schema.Sizes(steps, steps, steps)
     return resolve._cell(
         schema.Study("conformance", "", [name], [dataset.name], dtype=dtype, noise_block=BLOCK, splits=SPLITS),
-        composed(conf, "method", name, small),
+        method,
         dataset,
         composed(CONF, "protocol", protocol[0], protocol[1:]),
         schema.Budget("conformance", "", {"default": sizes}),
@@ -155,6 +159,7 @@ class Case:
         self.table, self.conf, self.protocol = data or table(task), conf, protocol
         self.cell = self.of_dtype("float64")
         self.method = fold.method(self.cell["what"])
+        self.steps = self.cell["what"]["steps"]
         self.closed_form = isinstance(self.method, ClosedFormMethod)
 
     def of_dtype(self, dtype: str) -> dict:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from cases import ALONE, SPLITS, STEPS, YARDSTICK, Case, assert_close, assert_same, changed, group, mnll
+from cases import ALONE, SPLITS, YARDSTICK, Case, assert_close, assert_same, changed, group, mnll
 from gpbench import streams
 from gpbench.methods.base import SamplerMethod
 from gpbench.predictive.counts import Counts
@@ -18,9 +18,9 @@ from gpbench.predictive.distributions import GaussianMixture
 from gpbench.study.fitting import fold, lightning_module
 
 STANDARD_ERRORS = 6.0
-CRASH, NEWEST = 38, 35
-"""Step at which a fit is cut off, between two blocks, and that of its newest checkpoint. Samplers keep states from the
-middle of a fit on, so that the newest two checkpoints hold some."""
+CRASH, NEWEST = 2, 5
+"""So many steps before its end a fit is cut off, between two blocks, and was its newest checkpoint. Samplers keep states
+from the middle of a fit on, so that the newest two checkpoints hold some."""
 POISONED, POISON_STEP = 1, 7
 
 
@@ -51,7 +51,7 @@ def resumed_is_uninterrupted(case: Case) -> None:
 def a_damaged_checkpoint_gives_way_to_the_one_before(case: Case) -> None:
     """Which is said, and the fit is the uninterrupted one."""
     work = crashed(case)
-    newest = work / f"checkpoint-{NEWEST:09d}.pt"
+    newest = work / f"checkpoint-{case.steps - NEWEST:09d}.pt"
     newest.write_bytes(newest.read_bytes()[:500])
     assert f"{newest} cannot be read" in resumed_as_uninterrupted(case, work)
 
@@ -70,12 +70,12 @@ class Crash(Exception):
 
 
 def crashed(case: Case) -> Path:
-    """The work folder of all splits, checkpointed after each block and cut off at step `CRASH`."""
+    """The work folder of all splits, checkpointed after each block and cut off near its end."""
     work = case.folder()
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Crash):
-        before_step(case, patch, CRASH, lambda fit: raise_crash())
+        before_step(case, patch, case.steps - CRASH, lambda fit: raise_crash())
         case.fit(group(case.cell, *range(SPLITS), checkpoint_seconds=0.0), work=work)
-    assert sorted(work.glob("checkpoint-*.pt"))[-1].name == f"checkpoint-{NEWEST:09d}.pt"
+    assert sorted(work.glob("checkpoint-*.pt"))[-1].name == f"checkpoint-{case.steps - NEWEST:09d}.pt"
     return work
 
 
@@ -185,7 +185,7 @@ def a_diverged_replica_leaves_the_others_alone(case: Case) -> None:
         outcomes = case.fit(group(case.cell, *range(SPLITS)))
     poisoned = outcomes.pop(POISONED)
     assert poisoned.status == "diverged"
-    assert f"at step {POISON_STEP + 1} of {STEPS}" in poisoned.reason
+    assert f"at step {POISON_STEP + 1} of {case.steps}" in poisoned.reason
     assert poisoned.points is None
     for one, other in zip(outcomes, [case.together[0], case.together[2]], strict=True):
         assert_close(one, other)

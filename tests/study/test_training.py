@@ -139,8 +139,8 @@ def test_a_chain_takes_every_step_from_0_and_is_asked_after_every_step_from_1(tm
     monkeypatch.setattr(module.Method, "step", stepping)
     monkeypatch.setattr(module.Method, "keep", keeping)
     (outcome,) = chain.fit(group(chain.cell, 0))
-    assert taken == [(number, STEPS) for number in range(STEPS)]
-    assert asked == [(number, STEPS) for number in range(1, STEPS + 1)]
+    assert taken == [(number, chain.steps) for number in range(chain.steps)]
+    assert asked == [(number, chain.steps) for number in range(1, chain.steps + 1)]
     assert {len(values) for values in outcome.model["samples"].values()} == {sum(kept)}
     assert sum(kept) > 0
 
