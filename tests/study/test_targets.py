@@ -1,6 +1,7 @@
 """Several targets: one fit of all of them, against fits of each alone, from the plan to the answer."""
 
 import dataclasses
+import functools
 import pickle
 
 import numpy as np
@@ -24,12 +25,18 @@ METHODS = [
 COLUMNS = ("constant", "linear")  # methods that treat each target on its own
 LEARNT = 0.8
 """of what is gained alone over the constant predictor, at least this is gained together"""
-STEPS = 500
+STEPS = 200
 
 
 def case(name: str, outputs: str, folders, data=None) -> Case:
     protocol = ("common", "splits.train_fraction=0.75", f"outputs={outputs}")
     return Case(name, "regression", folders, data=data or two_targets(), protocol=protocol)
+
+
+@pytest.fixture(scope="module")
+def case_of(tmp_path_factory):
+    """The case of a method with both targets, whose fits tests share."""
+    return functools.cache(lambda name: case(name, "all", tmp_path_factory))
 
 
 def fit(made: Case, steps: int | None = None) -> fold.Outcome:
@@ -92,9 +99,9 @@ def test_boosting_tunes_each_target(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_replicas_and_test_rows_do_not_touch_each_other(name, tmp_path_factory):
+def test_replicas_and_test_rows_do_not_touch_each_other(name, case_of):
     """With two targets: a batch of splits is its splits one by one, and test rows change no fitted quantity."""
-    made = case(name, "all", tmp_path_factory)
+    made = case_of(name)
     for one, other in zip(made.together[:ALONE], made.alone, strict=True):
         assert_close(one, other)
     targets, inputs = made.table.targets.copy(), made.table.inputs.copy()
@@ -103,6 +110,16 @@ def test_replicas_and_test_rows_do_not_touch_each_other(name, tmp_path_factory):
     (outcome,) = made.fit(group(made.cell, 0), changed)
     assert not outcome.points.equals(made.alone[0].points)
     assert same(outcome.model, made.alone[0].model)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_model_alone_says_how_many_targets_there_are(name, case_of):
+    """`answer` builds a method anew and never calls `init`."""
+    made = case_of(name)
+    outcome = made.alone[0]
+    x = made.fold.scaling.inputs(made.table.inputs[made.fold.test])
+    again = made.answer(outcome, x).affine(made.fold.scaling.y_scale, made.fold.scaling.y_shift)
+    np.testing.assert_allclose(again.mean().ravel(), outcome.points["mean"], rtol=1e-9)
 
 
 def same(one, other) -> bool:
@@ -122,16 +139,6 @@ def test_facts_of_the_training_targets_are_lists(tmp_path_factory):
     assert info["train_target_sd"] == train.std(0).tolist()
     last = case("constant", "last", tmp_path_factory)
     assert fit(last).info["train_target_sd"] == pytest.approx([train[:, 1].std()])
-
-
-def test_a_restart_finds_the_targets_again(tmp_path_factory):
-    """`answer` builds a method anew and never calls `init`; the model alone says how many targets there are."""
-    for name in METHODS:
-        made = case(name, "all", tmp_path_factory)
-        outcome = fit(made)
-        x = made.fold.scaling.inputs(made.table.inputs[made.fold.test])
-        again = made.answer(outcome, x).affine(made.fold.scaling.y_scale, made.fold.scaling.y_shift)
-        np.testing.assert_allclose(again.mean().ravel(), outcome.points["mean"], rtol=1e-9)
 
 
 @pytest.mark.parametrize(("choice", "heads"), [("all", ["y_mean", "y_sd"]), ("last", ["mean", "sd"])])

@@ -40,7 +40,7 @@ def test_surrogate_data_without_their_own_density_are_found_out():
     def wrong(model):
         return Wrong(model, latents.EllipticalSlice(model), theta_updates=4)
 
-    geweke.fails(wrong, geweke.model("ordinal", chains=1500), {"theta": 0.7}, rounds=6)
+    geweke.fails(wrong, geweke.model("ordinal", chains=3000), {"theta": 0.7}, rounds=6)
 
 
 def test_khr_is_accepted_by_densities_under_the_approximation():

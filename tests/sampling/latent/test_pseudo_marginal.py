@@ -92,7 +92,7 @@ def test_the_joint_distribution(name, make):
 
 
 def test_an_estimate_that_does_not_go_with_the_state_is_found_out():
-    model = geweke.model("volatility", chains=1500)
+    model = geweke.model("volatility", chains=3000)
     geweke.fails(sampler("laplace", 1), model, {"theta": 0.7}, rounds=6, transition=transition(keep=False))
 
 
