@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
 from gpbench import config
 from gpbench.config import schema
@@ -71,17 +72,14 @@ def composed(conf: Path, group: str, name: str, overrides: tuple[str, ...] = ())
     return config.compose(conf, group, name, overrides)
 
 
-def methods(conf: Path) -> dict[str, config.MethodConfig]:
-    """Every method that the project and installed plugins offer, as configured."""
-    return {name: composed(conf, "method", name) for name in config.options(conf, "method")}
-
-
 def every_case(conf: Path) -> list[tuple[str, str]]:
     """(method, task) of the first method of each module: the others of a module are presets."""
     first = {}
-    for name, method in methods(conf).items():
-        first.setdefault(method.header.module, (name, method.header.tasks))
-    return [(name, task) for name, tasks in first.values() for task in tasks]
+    for name, path in config.options(conf, "method").items():
+        module = yaml.safe_load(path.read_text()).get("module")  # a preset may take over that of another one
+        if module is not None:
+            first.setdefault(module, name)
+    return [(name, task) for name in first.values() for task in composed(conf, "method", name).header.tasks]
 
 
 def two_targets() -> Table:

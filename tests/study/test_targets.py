@@ -11,7 +11,7 @@ import torch
 import yaml
 from records import finish
 
-from cases import ALONE, CONF, Case, assert_close, every_case, group, methods, table, two_targets
+from cases import ALONE, CONF, Case, assert_close, composed, every_case, group, table, two_targets
 from gpbench import places
 from gpbench.data import table as tables
 from gpbench.study.commands.predict_csv import answer
@@ -20,7 +20,9 @@ from gpbench.study.planning import resolve as resolving
 from gpbench.study.storage.store import Store
 
 METHODS = [
-    name for name, task in every_case(CONF) if task == "regression" and methods(CONF)[name].header.max_outputs is None
+    name
+    for name, task in every_case(CONF)
+    if task == "regression" and composed(CONF, "method", name).header.max_outputs is None
 ]
 COLUMNS = ("constant", "linear")  # methods that treat each target on its own
 LEARNT = 0.8
