@@ -19,8 +19,8 @@ from gpbench.study.fitting import fold, lightning_module
 
 STANDARD_ERRORS = 6.0
 CRASH, NEWEST = 2, 5
-"""So many steps before its end a fit is cut off, between two blocks, and was its newest checkpoint. Samplers keep states
-from the middle of a fit on, so that the newest two checkpoints hold some."""
+"""A fit is cut off so many steps before its end, between two blocks, and so many before it was its newest checkpoint.
+Samplers keep states from the middle of a fit on, so that the newest two checkpoints hold some."""
 POISONED, POISON_STEP = 1, 7
 
 
@@ -72,9 +72,10 @@ class Crash(Exception):
 def crashed(case: Case) -> Path:
     """The work folder of all splits, checkpointed after each block and cut off near its end."""
     work = case.folder()
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(Crash):
+    with pytest.MonkeyPatch.context() as patch:
         before_step(case, patch, case.steps - CRASH, lambda fit: raise_crash())
-        case.fit(group(case.cell, *range(SPLITS), checkpoint_seconds=0.0), work=work)
+        with pytest.raises(Crash):
+            case.fit(group(case.cell, *range(SPLITS), checkpoint_seconds=0.0), work=work)
     assert sorted(work.glob("checkpoint-*.pt"))[-1].name == f"checkpoint-{case.steps - NEWEST:09d}.pt"
     return work
 
@@ -97,7 +98,11 @@ def before_step(case: Case, patch: pytest.MonkeyPatch, chosen: int, action) -> N
 
 
 def single_precision_is_close(case: Case) -> None:
-    """Without noise the same numbers to single precision; with it (whose draws differ) it learns as well."""
+    """Without noise the same numbers to single precision; with it (whose draws differ) it learns as well.
+
+    Gradients that are zero but for rounding (of a kernel where q is still the prior) let Adam make a whole step in a
+    direction that the precision and the instructions of the CPU decide, and every step magnifies it: after 40 steps
+    scores differ by 0.003 at most, after 60 on some CPUs by more than 0.01."""
     needs_steps(case)
     (outcome,) = case.fit(group(case.single, 0))
     assert all(value.dtype == torch.float32 for value in outcome.model["params"].values())
