@@ -39,7 +39,7 @@ class Project:
 
     def call(self, *words: str) -> tuple[int, str]:
         process = self.start(*words)
-        out = process.communicate(timeout=300)[0]
+        out = process.communicate(timeout=900)[0]
         return process.returncode, out
 
     def snakemake(self, *words: str, overrides: str = "") -> tuple[int, str]:

@@ -45,7 +45,7 @@ def kill(process: subprocess.Popen[str]) -> None:
 def study(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A project in which the study was killed -9 in the middle of a fit, unlocked, and run to its end."""
     project = Project(tmp_path_factory.mktemp("graph") / "a project", STUDY, "boston", "wine", "digits", "mnist_5k")
-    running, deadline = project.start(*SNAKEMAKE, "--config", f"overrides={STUDY}"), time.monotonic() + 280
+    running, deadline = project.start(*SNAKEMAKE, "--config", f"overrides={STUDY}"), time.monotonic() + 600
     while not list(project.root.glob("store/.work/*/checkpoint-*.pt")):
         assert running.poll() is None, running.communicate()[0]
         assert time.monotonic() < deadline
