@@ -83,9 +83,8 @@ def test_two_functions_are_learnt_together_as_well_as_alone(name, tmp_path_facto
     """They are as smooth and as noisy as each other, so that a shared kernel and noise cost nothing."""
 
     def density(choice: str) -> float:
-        return (
-            fit(case(name, choice, tmp_path_factory), MORE_STEPS.get(name, STEPS)).points["log_density_scaled"].mean()
-        )
+        outcome = fit(case(name, choice, tmp_path_factory), MORE_STEPS.get(name, STEPS))
+        return outcome.points["log_density_scaled"].mean()
 
     constant = fit(case("constant", "all", tmp_path_factory)).points["log_density_scaled"].mean()
     alone = np.mean([density("first"), density("last")])
