@@ -203,7 +203,7 @@ def test_two_modes_and_agreement_between_chains():
     data = bumps(50, [list(range(50))] * 2)
     m, state = method(num_samples=100), chains(data, noise_variance=0.01)
     state.params["v"] = state.params["v"] * torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
-    run(m, data, state, 1000)
+    run(m, data, state, 1500)
     f1 = torch.stack([dgp_mcmc.hidden_values(v, state.buffers)[..., 0] for v in state.samples["v"]], 1)
     overlap = torch.nn.functional.cosine_similarity(f1, f1[0, 0], dim=-1)
     assert (overlap.abs() > 0.5).all()  # there are two modes ...
