@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
 from gpbench import config
 from gpbench.config import schema
@@ -25,7 +26,11 @@ from projects import REPOSITORY
 CONF = REPOSITORY / "conf"
 YARDSTICK = "constant"
 # few steps: optimisers amplify a difference of rounding, so that 1e-9 says something of the sums and not of chaos
-STEPS, BLOCK, ROWS, SPLITS = 60, 10, 80, 3
+STEPS, BLOCK, ROWS, SPLITS = 40, 5, 80, 3
+MORE_STEPS = {"bsgp": 60}
+"""of a family that learns more slowly"""
+ALONE = 2
+"""of the splits, those that are also fitted one by one: the second trains on a row less than the others"""
 CLASSES = {"regression": 0, "binary": 2, "multiclass": 3, "counts": 0}
 PROTOCOL = ("common", "splits.train_fraction=0.75")
 """name and overrides"""
@@ -69,17 +74,14 @@ def composed(conf: Path, group: str, name: str, overrides: tuple[str, ...] = ())
     return config.compose(conf, group, name, overrides)
 
 
-def methods(conf: Path) -> dict[str, config.MethodConfig]:
-    """Every method that the project and installed plugins offer, as configured."""
-    return {name: composed(conf, "method", name) for name in config.options(conf, "method")}
-
-
 def every_case(conf: Path) -> list[tuple[str, str]]:
     """(method, task) of the first method of each module: the others of a module are presets."""
     first = {}
-    for name, method in methods(conf).items():
-        first.setdefault(method.header.module, (name, method.header.tasks))
-    return [(name, task) for name, tasks in first.values() for task in tasks]
+    for name, path in config.options(conf, "method").items():
+        module = yaml.safe_load(path.read_text()).get("module")  # a preset may take over that of another one
+        if module is not None:
+            first.setdefault(module, name)
+    return [(name, task) for name in first.values() for task in composed(conf, "method", name).header.tasks]
 
 
 def two_targets() -> Table:
@@ -113,10 +115,12 @@ def cell(
         columns=data.inputs.shape[1],
         classes=[str(c) for c in range(CLASSES[task])],
     )
-    sizes = schema.Sizes(STEPS, STEPS, STEPS)
+    method = composed(conf, "method", name, small)
+    steps = MORE_STEPS.get(method.family, STEPS)
+    sizes = schema.Sizes(steps, steps, steps)
     return make_cell(
         schema.Study("conformance", "", [name], [dataset.name], dtype=dtype, noise_block=BLOCK, splits=SPLITS),
-        composed(conf, "method", name, small),
+        method,
         dataset,
         composed(CONF, "protocol", protocol[0], protocol[1:]),
         schema.Budget("conformance", "", {"default": sizes}),
@@ -154,6 +158,7 @@ class Case:
         self.table, self.conf, self.protocol = data or table(task), conf, protocol
         self.cell = self.of_dtype("float64")
         self.method = make_method(self.cell.what)
+        self.steps = self.cell.what.steps
         self.closed_form = isinstance(self.method, ClosedFormMethod)
 
     def of_dtype(self, dtype: str) -> Cell:
@@ -184,7 +189,7 @@ class Case:
 
     @functools.cached_property
     def alone(self) -> list[Outcome]:
-        return [self.fit(group(self.cell, split))[0] for split in range(SPLITS)]
+        return [self.fit(group(self.cell, split))[0] for split in range(ALONE)]
 
     @functools.cached_property
     def fold(self) -> Fold:

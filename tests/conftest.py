@@ -17,12 +17,12 @@ PLACES = ("GPBENCH_ROOT", "GPBENCH_STORE", "GPBENCH_MIRROR", "GPBENCH_DVC_REMOTE
 # minutes each; begun first, so that parallel workers end together (`--no-loadscope-reorder`, see the Makefile)
 LONGEST = (
     "workflow/test_graph.py",
-    "study/test_accuracy.py",
-    "study/test_asynchronous.py",
-    "study/test_accuracy_sparse.py",
-    "study/test_run.py",
+    "fitting/test_accuracy_random_features.py",
+    "fitting/test_asynchronous.py",
+    "fitting/test_accuracy_sparse.py",
+    "fitting/test_batches.py",
     "conformance/test_methods.py",
-    "study/test_targets.py",
+    "fitting/test_several_targets.py",
     "workflow/test_data_graph.py",
 )
 

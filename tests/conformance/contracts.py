@@ -4,13 +4,13 @@ import contextlib
 import dataclasses
 import io
 import pickle
-import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from cases import SPLITS, STEPS, YARDSTICK, Case, assert_close, assert_same, changed, group, mnll
+from cases import ALONE, SPLITS, YARDSTICK, Case, assert_close, assert_same, changed, group, mnll
 from gpbench import streams
 from gpbench.methods.base import SamplerMethod
 from gpbench.predictive.counts import Counts
@@ -19,8 +19,9 @@ from gpbench.study.fitting import lightning_module
 from gpbench.study.fitting.fold import make_fold, make_method
 
 STANDARD_ERRORS = 6.0
-CRASH = 45
-"""step at which a fit is cut off: after two checkpoints that hold samples of a sampler, between two blocks"""
+CRASH, NEWEST = 2, 5
+"""A fit is cut off so many steps before its end, between two blocks, and so many before it was its newest checkpoint.
+Samplers keep states from the middle of a fit on, so that the newest two checkpoints hold some."""
 POISONED, POISON_STEP = 1, 7
 
 
@@ -32,42 +33,52 @@ def learning_beats_the_constant_predictor(case: Case) -> None:
 
 def batched_is_looped(case: Case) -> None:
     """The training parts are of unequal size, so that padding rows and their noise count for nothing."""
-    for one, other in zip(case.together, case.alone, strict=True):
+    for one, other in zip(case.together[:ALONE], case.alone, strict=True):
         assert_close(one, other)
 
 
 def fitting_twice_is_the_same(case: Case) -> None:
+    """Where there are steps, `resumed_is_uninterrupted` says it: what it resumes was begun anew."""
+    if not case.closed_form:
+        pytest.skip("what is resumed is fitted twice")
     assert_same(case.fit(group(case.cell, 0))[0], case.alone[0])
 
 
 def resumed_is_uninterrupted(case: Case) -> None:
-    """Also where the newest checkpoint is damaged, which is said."""
     needs_steps(case)
-    work, damaged = case.folder(), case.folder() / "work"
-    with pytest.raises(Crash):
-        crash(case, work)
-    newest = sorted(work.glob("checkpoint-*.pt"))[-1]
-    assert newest.name == f"checkpoint-{40:09d}.pt"
-    shutil.copytree(work, damaged)
-    (damaged / newest.name).write_bytes(newest.read_bytes()[:500])
-    for folder, said in ((work, ""), (damaged, f"{damaged / newest.name} cannot be read")):
-        with contextlib.redirect_stderr(io.StringIO()) as stderr:
-            resumed = case.fit(group(case.cell, *range(SPLITS)), work=folder)
-        assert said in stderr.getvalue()
-        assert bool(stderr.getvalue()) == bool(said)
-        for one, other in zip(resumed, case.together, strict=True):
-            assert_same(one, other)
+    assert resumed_as_uninterrupted(case, crashed(case)) == ""
+
+
+def a_damaged_checkpoint_gives_way_to_the_one_before(case: Case) -> None:
+    """Which is said, and the fit is the uninterrupted one."""
+    work = crashed(case)
+    newest = work / f"checkpoint-{case.steps - NEWEST:09d}.pt"
+    newest.write_bytes(newest.read_bytes()[:500])
+    assert f"{newest} cannot be read" in resumed_as_uninterrupted(case, work)
+
+
+def resumed_as_uninterrupted(case: Case, work: Path) -> str:
+    """Resume all splits in a work folder; what is printed on standard error."""
+    with contextlib.redirect_stderr(io.StringIO()) as stderr:
+        resumed = case.fit(group(case.cell, *range(SPLITS)), work=work)
+    for one, other in zip(resumed, case.together, strict=True):
+        assert_same(one, other)
+    return stderr.getvalue()
 
 
 class Crash(Exception):
     """Ends a fit where a kill would."""
 
 
-def crash(case: Case, work) -> None:
-    """Fit all splits, with a checkpoint after each block, until step `CRASH`."""
+def crashed(case: Case) -> Path:
+    """The work folder of all splits, checkpointed after each block and cut off near its end."""
+    work = case.folder()
     with pytest.MonkeyPatch.context() as patch:
-        before_step(case, patch, CRASH, lambda fit: raise_crash())
-        case.fit(group(case.cell, *range(SPLITS), checkpoint_seconds=0.0), work=work)
+        before_step(case, patch, case.steps - CRASH, lambda fit: raise_crash())
+        with pytest.raises(Crash):
+            case.fit(group(case.cell, *range(SPLITS), checkpoint_seconds=0.0), work=work)
+    assert sorted(work.glob("checkpoint-*.pt"))[-1].name == f"checkpoint-{case.steps - NEWEST:09d}.pt"
+    return work
 
 
 def raise_crash() -> None:
@@ -88,7 +99,11 @@ def before_step(case: Case, patch: pytest.MonkeyPatch, chosen: int, action) -> N
 
 
 def single_precision_is_close(case: Case) -> None:
-    """Without noise the same numbers to single precision; with it (whose draws differ) it learns as well."""
+    """Without noise the same numbers to single precision; with it (whose draws differ) it learns as well.
+
+    Gradients that are zero but for rounding (of a kernel where q is still the prior) let Adam make a whole step in a
+    direction that the precision and the instructions of the CPU decide, and every step magnifies it: after 40 steps
+    scores differ by 0.003 at most, after 60 on some CPUs by more than 0.01."""
     needs_steps(case)
     (outcome,) = case.fit(group(case.single, 0))
     assert all(value.dtype == torch.float32 for value in outcome.model["params"].values())
@@ -176,7 +191,7 @@ def a_diverged_replica_leaves_the_others_alone(case: Case) -> None:
         outcomes = case.fit(group(case.cell, *range(SPLITS)))
     poisoned = outcomes.pop(POISONED)
     assert poisoned.status == "diverged"
-    assert f"at step {POISON_STEP + 1} of {STEPS}" in poisoned.reason
+    assert f"at step {POISON_STEP + 1} of {case.steps}" in poisoned.reason
     assert poisoned.points is None
     for one, other in zip(outcomes, [case.together[0], case.together[2]], strict=True):
         assert_close(one, other)

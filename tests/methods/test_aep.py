@@ -151,8 +151,10 @@ def test_common_scale_of_the_classes_is_not_trained():
     assert not method("multiclass", separate="all").frozen(0, 10)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("task", CLASSES)
+@pytest.mark.parametrize(
+    ("task", "dtype"),
+    [("regression", torch.float32), ("binary", torch.float64), ("multiclass", torch.float32)],
+)
 def test_training_beats_the_constant_predictor(task, dtype):
     x, y = cases.problem(task, n=80, dtype=dtype)
     ours = method(task, num_inducing=20)

@@ -52,13 +52,13 @@ def test_objectives_agree_with_every_input_inducing_and_give_the_exact_evidence(
 
 
 def chain_sds(step_size: float) -> torch.Tensor:
-    """Sds of v on the toy with exact gradients and preconditioner 1: 512 chains, 20 states 50 transitions apart."""
-    chains, name = 512, "layer1.whitened_values"
+    """Sds of v on the toy with exact gradients and preconditioner 1: 2,048 chains, 5 states 50 transitions apart."""
+    chains, name = 2048, "layer1.whitened_values"
     method, state, batch = toy(chains)
     generator, kept = torch.Generator().manual_seed(1), []
     params, num_data = {name: state.params[name]}, torch.full((chains,), 5.0, dtype=torch.float64)
     memory = sghmc.init(params)
-    for step in range(1250):
+    for step in range(451):
         v = params[name].requires_grad_()
         potential = -method.log_joint(state.params | params, state.buffers, batch, torch.empty(0))
         (gradient,) = torch.autograd.grad(potential.sum(), v)
@@ -97,26 +97,23 @@ def test_posterior_sds_are_within_five_percent_and_the_bias_of_the_step_is_the_c
 
 def test_a_flat_likelihood_leaves_the_priors():
     # rows of weight 0: v ~ N(0, I), log lengthscale ~ N(0, 1), log outputscale ~ N(log 0.05, 1), Z ~ N(0, I)
-    chains = 200
+    chains = 1000
     method, state, batch = toy(chains)
     flat = Batch(batch.x, batch.y, torch.zeros_like(batch.weight))
-    generator, kept = torch.Generator().manual_seed(0), {}
+    generator = torch.Generator().manual_seed(0)
     params, num_data = method.sampled(state.params), torch.ones(chains, dtype=torch.float64)
     memory = sghmc.init(params)
-    for step in range(2000):
+    for step in range(500):
         leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
         potential = -method.log_joint(state.params | leaves, {}, flat, torch.empty(0))
         gradient = dict(zip(leaves, torch.autograd.grad(potential.sum(), list(leaves.values())), strict=True))
         noise = torch.randn(chains, sghmc.flatten(params).shape[1], generator=generator, dtype=torch.float64)
         params, memory = sghmc.step(
-            params, gradient, memory, noise, num_data, step_size=0.1, friction=0.05, adapt=step < 500
+            params, gradient, memory, noise, num_data, step_size=0.1, friction=0.05, adapt=step < 200
         )
-        if step >= 800 and step % 80 == 0:
-            for name, value in params.items():
-                kept.setdefault(name, []).append(value)
-    for name, values in kept.items():
-        draws = torch.cat([value.reshape(chains, -1) for value in values])
+    for name, value in params.items():
+        draws = value.reshape(chains, -1)
         mean = math.log(0.05) if name.endswith("log_outputscale") else 0.0
-        # 15 x 200 draws, little correlated: at least 1,000 independent ones, five standard errors
-        assert (draws.mean(0) - mean).abs().max() < 5 / math.sqrt(1000), name
-        assert (draws.std(0) - 1).abs().max() < 5 / math.sqrt(2 * 1000), name
+        # the last states of independent chains; five standard errors
+        assert (draws.mean(0) - mean).abs().max() < 5 / math.sqrt(chains), name
+        assert (draws.std(0) - 1).abs().max() < 5 / math.sqrt(2 * chains), name

@@ -97,7 +97,7 @@ def test_boosting_variance_is_honest_on_new_rows():
     rng = np.random.default_rng(1)
     x = rng.uniform(-1, 1, (2400, 1))
     y = np.sin(4 * x) + 0.2 * rng.standard_normal(x.shape)
-    method = gradient_boosting.Method(gradient_boosting.Hyperparameters(trials=5, folds=3), "regression")
+    method = gradient_boosting.Method(gradient_boosting.Hyperparameters(trials=2, folds=3), "regression")
     predictive = method.predict(method.fit(x[:400], y[:400], rng), x[400:])
     error = ((predictive.mean() - y[400:]) ** 2).mean()
     # 400 held-out squares have a relative standard error of sqrt(2 / 400) = 7 %

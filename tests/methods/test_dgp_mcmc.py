@@ -75,11 +75,11 @@ def test_the_start_is_the_smoothed_function():
 
 def test_without_information_the_chain_returns_to_the_prior():
     # noise of variance 1e8 says nothing of F1: v is N(0, I), whatever it started from
-    data, m = bumps(6, [list(range(6))] * 4), method(num_samples=2000, burn_in=0.05)
+    data, m = bumps(6, [list(range(6))] * 16), method(num_samples=2000, burn_in=0.1)
     state = chains(data, noise_variance=1e8)
     state.params["v"] = state.params["v"] + 3
     state.memory["log_likelihood"] = dgp_mcmc.log_likelihood(state.params["v"], state.buffers)
-    run(m, data, state, 1000)
+    run(m, data, state, 300)
     v = torch.stack(state.samples["v"], 1).numpy()
     for values, expected in ((v, 0.0), (v**2, 1.0)):
         ess = diagnostics.summary(values)["ess_bulk"]
@@ -90,9 +90,9 @@ def test_without_information_the_chain_returns_to_the_prior():
 
 def test_the_chain_samples_the_posterior_of_a_grid():
     # two rows, so that p(v | y) can be summed over a grid; E f1 = 0 by symmetry, whatever the sign of the start
-    data, m = bumps(2, [[0, 1]] * 8), method(num_samples=3000, burn_in=0.05)
+    data, m = bumps(2, [[0, 1]] * 32), method(num_samples=3000, burn_in=0.05)
     state = chains(data)
-    run(m, data, state, 3000)
+    run(m, data, state, 750)
     v = torch.stack(state.samples["v"], 1)
     grid = torch.linspace(-6, 6, 241, dtype=torch.float64)
     points = torch.cartesian_prod(grid, grid)
@@ -150,7 +150,7 @@ def dense_conditionals(state: State, x: torch.Tensor) -> tuple[torch.Tensor, tor
 
 
 def test_layers_draw_from_the_dense_conditionals():
-    data, draws = bumps(), 20_000
+    data, draws = bumps(), 2000
     state = chains(data)
     run(method(), data, state, 30)
     state.samples = {"v": [state.params["v"]] * draws}
@@ -165,18 +165,18 @@ def test_layers_draw_from_the_dense_conditionals():
     train, y = hidden_of(state)[0], state.buffers["y"][0]
     top = gram("layer2", train, train) + NOISE_VARIANCE * torch.eye(12, dtype=y.dtype)
     standardised = []
-    for f1, f2 in zip(f1_draws[:2000], f2_draws[:2000], strict=True):
+    for f1, f2 in zip(f1_draws, f2_draws, strict=True):
         gain = torch.linalg.solve(top, gram("layer2", train, f1)).T
         spread = gram("layer2", f1, f1) - gain @ gram("layer2", train, f1) + JITTER * torch.eye(3, dtype=y.dtype)
         chol = torch.linalg.cholesky(spread)
         standardised.append(torch.linalg.solve_triangular(chol, (f2 - gain @ y)[:, None], upper=False)[:, 0])
     white = torch.stack(standardised)
-    assert (white.mean(0).abs() < 4 / math.sqrt(2000)).all()
-    assert ((white.T.cov() - torch.eye(3, dtype=y.dtype)).abs() < 4 * math.sqrt(2 / 2000)).all()
+    assert (white.mean(0).abs() < 4 / math.sqrt(draws)).all()
+    assert ((white.T.cov() - torch.eye(3, dtype=y.dtype)).abs() < 4 * math.sqrt(2 / draws)).all()
 
 
 def test_the_predictive_is_the_law_of_the_second_layer_and_the_noise():
-    data, draws = bumps(), 4000
+    data, draws = bumps(), 1000
     state = chains(data)
     run(method(), data, state, 30)
     state.samples = {"v": [state.params["v"]] * draws}

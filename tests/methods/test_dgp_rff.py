@@ -222,17 +222,17 @@ def test_rows_are_predicted_with_the_same_weights():
     np.testing.assert_allclose(whole.mean()[3:5], part.mean(), rtol=1e-12)
 
 
-@pytest.mark.parametrize(("treatment", "kernel"), list(product(TREATMENTS, KERNELS)))
-def test_learning_beats_the_constant_predictor_in_both_precisions(treatment, kernel):
-    for dtype in (torch.float32, torch.float64):
-        made = method(num_features=30, samples_test=20, frequencies=treatment, kernel=kernel)
-        x, y = problem("regression", n=200, dtype=dtype)
-        state, losses = train(made, training_set(x, y), 300)
-        assert all(value.dtype == dtype for value in state.params.values())
-        assert losses[-1] < losses[0]
-        (predictive,) = made.predict(state, x[None], keys(1))
-        constant = -0.5 * np.log(2 * np.pi * np.e * float(y.var()))
-        assert predictive.log_prob(y.double().numpy()).mean() > constant + 0.2
+@pytest.mark.parametrize(("kernel", "dtype"), [("rbf", torch.float32), ("arc_cosine", torch.float64)])
+@pytest.mark.parametrize("treatment", TREATMENTS)
+def test_learning_beats_the_constant_predictor_in_both_precisions(treatment, kernel, dtype):
+    made = method(num_features=30, samples_test=20, frequencies=treatment, kernel=kernel)
+    x, y = problem("regression", n=200, dtype=dtype)
+    state, losses = train(made, training_set(x, y), 300)
+    assert all(value.dtype == dtype for value in state.params.values())
+    assert losses[-1] < losses[0]
+    (predictive,) = made.predict(state, x[None], keys(1))
+    constant = -0.5 * np.log(2 * np.pi * np.e * float(y.var()))
+    assert predictive.log_prob(y.double().numpy()).mean() > constant + 0.2
 
 
 def test_the_loss_of_several_samples_is_the_mean_of_theirs():

@@ -14,14 +14,19 @@ PARTS = ("Snakefile", "workflows", "published", "src/gpbench")
 
 
 class Project:
-    """A project folder, and the commands that are run in it with the package as it is there."""
+    """A project folder with some data sets and one protocol, and commands run in it with the package as it is there."""
 
     said: dict[str, tuple[int, str]]
     """exit status and output of the commands that made it"""
 
-    def __init__(self, root: Path, study: str) -> None:
+    def __init__(self, root: Path, study: str, *datasets: str) -> None:
         self.study = study
         self.root = copy_project(root, *PARTS)
+        # Snakemake reads every entry whenever it starts
+        for group, names in (("dataset", datasets), ("protocol", ("common",))):
+            for path in (root / "conf" / group).glob("*.yaml"):
+                if path.stem not in names:
+                    path.unlink()
         (root / "profiles").mkdir()
         (root / "profiles/default").symlink_to("../workflows/profiles/default")
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("GPBENCH", "MLFLOW", "PYTEST"))}
@@ -34,7 +39,7 @@ class Project:
 
     def call(self, *words: str) -> tuple[int, str]:
         process = self.start(*words)
-        out = process.communicate(timeout=300)[0]
+        out = process.communicate(timeout=900)[0]
         return process.returncode, out
 
     def snakemake(self, *words: str, overrides: str = "") -> tuple[int, str]:

@@ -11,6 +11,7 @@ import yaml
 from graphs import SNAKEMAKE, Project
 
 from gpbench.data.table import Table
+from gpbench.study.planning.plan import run_name
 
 FILES = {
     item: "".join(f"{row},{row * factor % 9}\n" for row in range(rows))
@@ -33,13 +34,7 @@ def entry(name: str, files: list[str]) -> dict:
 @pytest.fixture(scope="module")
 def project(tmp_path_factory) -> Project:
     """A project with three data sets of its own besides boston, whose raw files lie in the folder `mirror`."""
-    made = Project(tmp_path_factory.mktemp("graph") / "my data", "")
-    for path in (made.root / "conf/dataset").glob("*.yaml"):
-        if path.stem != "boston":
-            path.unlink()
-    for path in (made.root / "conf/protocol").glob("*.yaml"):
-        if path.stem != "common":
-            path.unlink()
+    made = Project(tmp_path_factory.mktemp("graph") / "my data", "", "boston")
     study = {"name": "default", "title": "", "methods": ["constant"], "datasets": ["boston"], "splits": 1}
     (made.root / "conf/study/default.yaml").write_text(yaml.safe_dump(study | {"budget": "smoke"}))
     outs = []
@@ -53,8 +48,11 @@ def project(tmp_path_factory) -> Project:
     return made
 
 
-def run(project: Project, *words: str, datasets: str = "boston") -> tuple[int, str]:
-    return project.call(*SNAKEMAKE, *words, "--config", "mirror=mirror", f"overrides=datasets=[{datasets}]")
+def run(project: Project, target: str = "", datasets: str = "boston") -> tuple[int, str]:
+    """Make a target, by default the scores of a study of some data sets."""
+    overrides = f"datasets=[{datasets}]"
+    target = target or f"results/{run_name('default', overrides)}/scores.parquet"
+    return project.call(*SNAKEMAKE, target, "--config", "mirror=mirror", f"overrides={overrides}")
 
 
 def raw(project: Project) -> set[str]:

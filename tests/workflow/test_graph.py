@@ -45,8 +45,8 @@ def kill(process: subprocess.Popen[str]) -> None:
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A project in which the study was killed -9 in the middle of a fit, unlocked, and run to its end."""
-    project = Project(tmp_path_factory.mktemp("graph") / "a project", STUDY)
-    running, deadline = project.start(*SNAKEMAKE, "--config", f"overrides={STUDY}"), time.monotonic() + 120
+    project = Project(tmp_path_factory.mktemp("graph") / "a project", STUDY, "boston", "wine", "digits", "mnist_5k")
+    running, deadline = project.start(*SNAKEMAKE, "--config", f"overrides={STUDY}"), time.monotonic() + 600
     while not list(project.root.glob("store/.work/*/checkpoint-*.pt")):
         assert running.poll() is None, running.communicate()[0]
         assert time.monotonic() < deadline
@@ -92,27 +92,11 @@ def test_a_second_run_does_nothing(study):
 
 def test_a_typo_is_refused_before_any_job_and_deletes_nothing(study):
     before = study.files()
-    for text, said in (
-        ("budget=smok", "unknown budget 'smok'; did you mean 'smoke'?"),
-        ("svgp.label='x", "No closing quotation"),
-        ("3", "override '3' is not of the form key=value"),
-    ):
-        code, out = study.snakemake(overrides=text)
-        assert code == 1
-        assert said in out
-        assert "Traceback" not in out
+    code, out = study.snakemake(overrides="budget=smok")
+    assert code == 1
+    assert "unknown budget 'smok'; did you mean 'smoke'?" in out
+    assert "Traceback" not in out
     assert study.files() == before
-
-
-def test_a_dry_run_lists_the_jobs_of_one_changed_setting(study):
-    fits = study.fits()
-    code, out = study.snakemake("-n", overrides=f"{STUDY} svgp.steps=60")
-    assert code == 0
-    listed = jobs(out)
-    assert listed["fit"] >= 1
-    assert {"collect": 1, "page": 1, "figures": 1}.items() <= listed.items()
-    assert "prepare" not in listed
-    assert study.fits() == fits
 
 
 def test_a_figure_of_a_paper_is_made_by_its_name_from_the_fits_that_are_there(study):
@@ -134,6 +118,9 @@ def test_one_changed_setting_refits_one_method(study):
     changed = f"{STUDY} svgp.steps=60"
     code, out = study.snakemake(f"results/{run_name('default', changed)}/scores.parquet", overrides=changed)
     assert code == 0, out
+    listed = jobs(out)
+    assert listed["fit"] >= 1
+    assert set(listed) == {"fit", "collect", "total"}, "nothing is prepared anew"
     assert before < study.fits()
     scores = pd.read_parquet(study.root / "results" / run_name("default", changed) / "scores.parquet")
     new = scores[~scores["fit_id"].isin(before)]

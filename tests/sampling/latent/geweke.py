@@ -24,7 +24,7 @@ INVERSE = Prior(6.0, 6.0, inverse=True)
 """Light tails, unlike the inverse Gamma(1, 1) of the papers, which has no mean."""
 
 
-def model(name="logit", chains=4000, rows=4, ard=True, variance=VARIANCE, lengthscale=LENGTHSCALE):
+def model(name="logit", chains=2000, rows=4, ard=True, variance=VARIANCE, lengthscale=LENGTHSCALE):
     """A model of `rows` <= 4 rows in two dimensions; y is yet to come."""
     x = INPUTS[:rows].expand(chains, -1, -1)
     ones = torch.ones(chains, rows, dtype=F64)

@@ -29,7 +29,7 @@ def surrogate(latent="elliptical", repeats=(1, 1)):
     ],
 )
 def test_the_joint_distribution(name, make):
-    geweke.check(make, geweke.model(name, chains=3000), {"theta": 0.7, "latents": 0.4}, rounds=6)
+    geweke.check(make, geweke.model(name, chains=1500), {"theta": 0.7, "latents": 0.4}, rounds=6)
 
 
 def test_surrogate_data_without_their_own_density_are_found_out():

@@ -13,13 +13,13 @@ from gpbench.sampling.latent import multinomial, weights
 
 ROWS, FUNCTIONS, SOURCES = 3, 3, 2
 APPROACHES = {
-    "a": (3000, 8, 0.9, 0.9),
-    "b": (3000, 8, 0.9, 0.9),
-    "c": (600, 5, 0.7, 0.9),
-    "d": (600, 4, 0.7, 0.5),
-    "e": (3000, 8, 0.9, 1.0),
-    "f": (600, 5, 0.7, 1.0),
-    "dirichlet": (3000, 8, 0.9, 0.7),
+    "a": (2000, 6, 0.9, 0.9),
+    "b": (2000, 6, 0.9, 0.9),
+    "c": (400, 4, 0.7, 0.9),
+    "d": (400, 3, 0.7, 0.5),
+    "e": (2000, 6, 0.9, 1.0),
+    "f": (400, 4, 0.7, 1.0),
+    "dirichlet": (2000, 6, 0.9, 0.7),
 }
 """Approach -> chains, transitions, and step sizes of f and of theta with which some proposals are refused."""
 LEVEL = 0.01
@@ -99,13 +99,13 @@ SLOW = {"c", "d", "f"}
 def test_a_posterior_by_importance_sampling(name):
     """Two rows of two classes, where draws from the prior, weighted by the likelihood, tell all."""
     y = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]], dtype=F64)
-    model, start = prior_draws(200_000, 2, 2, 2, seed=3)
+    model, start = prior_draws(100_000, 2, 2, 2, seed=3)
     weight = dataclasses.replace(model, y=y).log_lik(start["f"]).softmax(0)
     wanted = torch.stack(seen(start), 1)
     mean = weight @ wanted
     error = (weight.square() @ (wanted - mean).square()).sqrt()
 
-    (_, _, *steps), chains, rng = APPROACHES[name], 4000, np.random.default_rng(4)
+    (_, _, *steps), chains, rng = APPROACHES[name], 2000, np.random.default_rng(4)
     model, state = prior_draws(chains, 2, 2, 2, seed=5)
     model = dataclasses.replace(model, y=y.expand(chains, -1, -1))
     operator = approach(name, model, 3, *steps)

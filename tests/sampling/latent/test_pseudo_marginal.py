@@ -87,7 +87,7 @@ def transition(keep):
     ],
 )
 def test_the_joint_distribution(name, make):
-    model = geweke.model(name, chains=3000)
+    model = geweke.model(name, chains=1500)
     geweke.check(make, model, {"theta": 0.7, "latents": 0.6}, rounds=6, transition=transition(keep=True))
 
 

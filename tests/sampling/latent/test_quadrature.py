@@ -186,7 +186,7 @@ OF_F = [
 @pytest.mark.parametrize(("name", "likelihood"), OF_F)
 def test_samplers_of_f(name, likelihood):
     sizes = {"latents": SIZES.get(name, 1.0)}
-    z = z_scores(lambda m: latents.named(name, m, 3), likelihood, 3, None, sizes, chains=8000, steps=12, seed=1)
+    z = z_scores(lambda m: latents.named(name, m, 3), likelihood, 3, None, sizes, chains=4000, steps=12, seed=1)
     assert np.abs(z).max() < LIMIT, z
 
 
@@ -217,7 +217,7 @@ def test_samplers_of_psi_and_f(name):
     make, likelihood, variance = JOINT[name]
     theta = THETA.get(name.split("-")[-1], 0.7)
     sizes = {"theta": theta, "sufficient": theta, "latents": 0.6}
-    chains = 2000 if name.endswith("hmc") else 5000  # what needs a factorisation a leapfrog step takes long
+    chains = 1000 if name.endswith("hmc") else 2500  # what needs a factorisation a leapfrog step takes long
     z = z_scores(make, likelihood, 2, variance, sizes, chains, steps=12, seed=2)
     assert np.abs(z).max() < LIMIT, z
 

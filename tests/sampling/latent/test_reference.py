@@ -89,22 +89,22 @@ def scheme_of_psi(held, theta):
     return lambda m: schemes.scheme(f"theta_given_{held}", m, None, theta, (0, 1))
 
 
-LONGER, LONG, SHORT = (64, 300, 200), (64, 200, 200), (40, 50, 50)
+LONGER, LONG, SHORT, FEWER = (64, 300, 200), (64, 200, 200), (40, 50, 50), (32, 200, 150)
 """Chains, steps of burn-in, steps kept."""
 CASES = {
-    "logit_50 aa hmc_v2": (scheme("aa", "hmc_v2", (1, 1)), LONG),
-    "logit_100 aa hmc_v2": (scheme("aa", "hmc_v2", (1, 2)), LONGER),
-    "logit_50 asis elliptical": (scheme("asis", "elliptical", (2, 1)), LONG),
-    "logit_50 surr": (lambda m: joint.Surrogate(m, latents.named("elliptical", m), 2), LONG),
-    "probit_50 pm ep": (lambda m: pseudo_marginal.PseudoMarginal(m, "ep", 4), SHORT),
-    "poisson_50 aa hmc_v1": (scheme("aa", "hmc_v1", (1, 1)), LONG),
-    "logit_100_given_psi mh_v1": (alone("mh_v1"), (64, 1200, 1200)),
-    "logit_100_given_psi mh_v2": (alone("mh_v2"), (64, 1200, 1200)),
-    "logit_100_given_psi elliptical": (alone("elliptical"), LONG),
-    "logit_100_given_psi hmc_v1": (alone("hmc_v1"), LONG),
-    "logit_100_given_psi hmc_v2": (alone("hmc_v2"), LONG),
+    "logit_50 aa hmc_v2": (scheme("aa", "hmc_v2", (1, 1)), FEWER),
+    "logit_50 asis elliptical": (scheme("asis", "elliptical", (2, 1)), FEWER),
+    "logit_50 surr": (lambda m: joint.Surrogate(m, latents.named("elliptical", m), 2), FEWER),
+    "probit_50 pm ep": (lambda m: pseudo_marginal.PseudoMarginal(m, "ep", 4), (20, 50, 30)),
+    "poisson_50 aa hmc_v1": (scheme("aa", "hmc_v1", (1, 1)), FEWER),
+    "logit_100_given_psi mh_v1": (alone("mh_v1"), (32, 1200, 600)),
+    "logit_100_given_psi mh_v2": (alone("mh_v2"), (32, 1200, 600)),
+    "logit_100_given_psi elliptical": (alone("elliptical"), FEWER),
+    "logit_100_given_psi hmc_v1": (alone("hmc_v1"), FEWER),
+    "logit_100_given_psi hmc_v2": (alone("hmc_v2"), FEWER),
 }
 SLOW = {
+    "logit_100 aa hmc_v2": (scheme("aa", "hmc_v2", (1, 2)), LONGER),
     "logit_100 sa": (scheme("sa", "hmc_v2", (1, 1)), (32, 16000, 16000)),
     "logit_100 asis": (scheme("asis", "elliptical", (4, 1)), LONGER),
     "logit_100 khr": (joint.KHR, LONGER),

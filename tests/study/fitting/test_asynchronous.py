@@ -1,7 +1,5 @@
 """The parameter server and its workers: as objects in this process, and as processes that are killed."""
 
-import os
-import signal
 import sys
 import time
 from contextlib import nullcontext
@@ -19,8 +17,8 @@ from gpbench.study.fitting import lightning_module
 from gpbench.study.fitting.distributed import asynchronous, parameter_server
 
 ENTRY = "gpbench.study.fitting.distributed.asynchronous"
-LONG = 400
-"""Steps of a fit that is to last for seconds."""
+ENDLESS = 40_000
+"""Steps of a fit that is killed long before its end."""
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +89,7 @@ def test_a_gradient_is_as_old_as_the_updates_between_fetch_and_push(parts):
     assert (moment.step, moment.staleness) == (1, 0.0)
 
 
-def test_every_ticket_is_applied_once_whoever_dies(parts, monkeypatch):
+def test_every_ticket_is_applied_once_whoever_dies(case, parts):
     owner, worker, _ = parts
     rng, applied, holding = np.random.default_rng(0), [], {}
     names = iter(range(10**6))
@@ -118,6 +116,14 @@ def test_every_ticket_is_applied_once_whoever_dies(parts, monkeypatch):
     assert sum(owner.fit.staleness) == STEPS
     assert owner.fit.restarts > 5
     assert owner.exchange(-1, None) is None
+    owner.fit.save()
+    (outcome,) = case.fit(shared(case, 2), work=owner.fit.work)  # which has nothing left to train
+    assert outcome.status == "done", outcome.reason
+    info = outcome.info
+    assert (info["restarts"], info["staleness_histogram"]) == (owner.fit.restarts, owner.fit.staleness)
+    assert info["staleness_max"] == len(info["staleness_histogram"]) - 1 > 0
+    mean = np.arange(len(owner.fit.staleness)) @ owner.fit.staleness / STEPS
+    assert info["staleness_mean"] == pytest.approx(mean)
 
 
 def test_one_worker_makes_the_fit_of_one_process(case, parts):
@@ -149,7 +155,7 @@ def test_a_gradient_that_is_not_finite_ends_all_movement(parts):
         assert_equal(task.parameters, moved.parameters)
         push = worker.gradient(task)
     assert owner.fit.reasons == [f"not finite at step 2 of {STEPS}"]
-    assert [moment.active for moment in owner.report(whole=False)[1]] == [True]
+    assert [(moment.step, moment.active) for moment in owner.report(whole=False)[1]] == [(1, True), (3, False)]
 
 
 def test_through_ray_too_one_worker_makes_the_fit_of_one_process_even_if_stopped(case, one_session):
@@ -163,33 +169,9 @@ def test_through_ray_too_one_worker_makes_the_fit_of_one_process_even_if_stopped
     assert_same(outcome, case.fit(group(case.cell, 0))[0])
 
 
-def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost(case, one_session, monkeypatch):
-    follow, killed = asynchronous.Driver.follow, []
-
-    def following(driver, seconds, moments, content):
-        if not killed and any(moment.staleness > 0 for moment in moments):
-            killed.append(workers()[0])
-            os.kill(killed[0], signal.SIGKILL)
-        follow(driver, seconds, moments, content)
-
-    monkeypatch.setattr(asynchronous.Driver, "follow", following)
-    (outcome,) = case.fit(shared(case, 2, LONG))
-    assert outcome.status == "done", outcome.reason
-    info = outcome.info
-    assert info["restarts"] == len(killed) == 1
-    assert sum(info["staleness_histogram"]) == outcome.trace[-1]["step"] == LONG
-    assert info["staleness_mean"] > 0
-    assert info["staleness_max"] == len(info["staleness_histogram"]) - 1 > 0
-    assert max(row["staleness"] for row in outcome.trace) > 0
-    assert outcome.trace[-1]["objective"] > outcome.trace[0]["objective"]
-    errors = [row["rmse"] for row in outcome.trace if "rmse" in row]
-    assert errors[-1] < errors[0]
-
-
-def workers() -> list[int]:
-    """Processes of workers that this process (indirectly) started."""
-    family = psutil.Process().children(recursive=True)
-    return [p.pid for p in family if called(p, "ray::Worker")]
+def below(driver, *names: str) -> list[psutil.Process]:
+    """Living processes of these names that a driver (indirectly) started."""
+    return [p for p in psutil.Process(driver.pid).children(recursive=True) if called(p, *names)]
 
 
 def called(process: psutil.Process, *names: str) -> bool:
@@ -200,23 +182,39 @@ def called(process: psutil.Process, *names: str) -> bool:
         return False
 
 
-def test_a_driver_that_is_killed_leaves_a_checkpoint_and_nobody_who_trains(case, short_folder):
-    work, cut_off = case.folder(), shared(case, 2, 10 * LONG, checkpoint_seconds=0.0)
-    driver = get_context("spawn").Process(target=asynchronous.run, args=(cut_off, case.table, work))
+def test_a_killed_worker_is_replaced_and_a_killed_driver_leaves_a_checkpoint_and_nobody_who_trains(case, short_folder):
+    """No ticket is lost with the worker: the checkpoint holds each that was handed out, as applied or as returned."""
+    work, endless = case.folder(), shared(case, 2, ENDLESS, checkpoint_seconds=0.0, log_points=ENDLESS // 10)
+    driver = get_context("spawn").Process(target=asynchronous.run, args=(endless, case.table, work))
     driver.start()
-    wait(lambda: list(work.glob("checkpoint-*[1-9]*.pt")) or not driver.is_alive())
+    wait(lambda: newest(work) or not driver.is_alive())
+    first, second = below(driver, "ray::Worker")
+    first.kill()
+    wait(lambda: len({p.pid for p in below(driver, "ray::Worker")} - {first.pid}) == 2)
+    reached = newest(work)
+    wait(lambda: newest(work) > reached)
     family = psutil.Process(driver.pid).children(recursive=True)
-    training_too = [p for p in family if called(p, "ray::Server", "ray::Worker")]
+    training_too = below(driver, "ray::Server", "ray::Worker")
     driver.kill()
     driver.join()
     assert len(training_too) == 3
     wait(lambda: not any(map(alive, training_too)))
     for helper in filter(alive, family):  # of ray, which take a minute to notice
         helper.kill()
-    fit = parameter_server.SharedFit(cut_off, case.table, work)
-    assert 0 < fit.done < 10 * LONG
+    fit = parameter_server.SharedFit(endless, case.table, work)
+    assert fit.restarts == 1
+    assert 0 < fit.done < ENDLESS
     assert sum(fit.staleness) == fit.done == fit.issued - len(fit.returned)
-    assert max(row[0]["step"] for row in fit.trace) <= fit.done
+    assert len(fit.staleness) > 1
+    trace = [row for (row,) in fit.trace]
+    assert max(row["step"] for row in trace) <= fit.done
+    assert max(row["staleness"] for row in trace) > 0
+    assert np.mean([row["objective"] for row in trace[-10:]]) > trace[0]["objective"]
+
+
+def newest(work) -> str:
+    """Name of the newest checkpoint after step 0; empty where there is none."""
+    return max((path.name for path in work.glob("checkpoint-*[1-9]*.pt")), default="")
 
 
 def alive(process: psutil.Process) -> bool:

@@ -11,7 +11,7 @@ from gpbench.study.fitting.noise import Draws
 
 KEYS = [Key("toy", "toy", split) for split in range(3)]
 COUNTS, BLOCK, DRAWN = [40, 39, 40], 5, 13
-CRASH = 45
+CRASH = 33
 """step at which a fit is cut off, between two blocks of its second half"""
 
 

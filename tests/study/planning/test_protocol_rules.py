@@ -6,7 +6,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from cases import CONF, Case, changed, group, table, two_targets
+from cases import CONF, Case, changed, every_case, group, table, two_targets
 from gpbench import config, places
 from gpbench.errors import UserError
 from gpbench.study.commands.fit_one import batch
@@ -72,11 +72,12 @@ def test_an_official_split_is_taken_once_however_many_are_asked_for(project):
 
 
 def test_events_are_skipped_by_every_method(project):
-    every = ",".join(sorted(config.options(CONF, "method")))
-    for cell in cells(f"methods=[{every}] datasets=[coal] splits=1"):
-        assert cell.skip.endswith(" only")
-        assert "events" not in cell.skip
-        assert cell.what.protocol.outputs == []
+    every = every_case(CONF)
+    assert "events" not in {task for _, task in every}
+    for cell in cells(f"methods=[{','.join(dict(every))}] datasets=[coal] splits=1"):
+        assert cell["skip"].endswith(" only")
+        assert "events" not in cell["skip"]
+        assert cell["what"]["protocol"]["outputs"] == []
 
 
 def test_a_method_may_limit_the_targets(project):

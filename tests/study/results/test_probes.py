@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -21,6 +17,7 @@ from gpbench.methods.base import GradientMethod, State
 from gpbench.places import Places
 from gpbench.predictive.distributions import Categorical
 from gpbench.streams import Key
+from gpbench.study.commands import job
 from gpbench.study.fitting import lightning_module
 from gpbench.study.fitting.fold import Fold, make_fold
 from gpbench.study.planning import plan
@@ -42,11 +39,10 @@ def study(tmp_path_factory):
     where = prepared_project(tmp_path_factory.mktemp("probes") / "project", "composed_bumps")
     made = plan.make(where, "cutajar2017_posterior", OVERRIDES)
     plan.freeze(made, where)
-    batch = where.root / "batch.json"
-    batch.write_text(json.dumps({"groups": [group for batch in made.batches for group in batch.groups]}))
-    places = {"GPBENCH_ROOT": str(where.root), "GPBENCH_STORE": str(where.store), "OMP_NUM_THREADS": "1", "CI": "1"}
-    command = [sys.executable, "-m", "gpbench.study.commands.job", str(batch), str(where.root / "statuses.json")]
-    subprocess.run(command, env=os.environ | places, check=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CI", "1")  # no progress lines
+        statuses = job.run_groups(tuple(group for batch in made.batches for group in batch.groups), where)
+    assert {end["status"] for end in statuses.values()} == {"done"}
     for kind in ("bounds", "layers", "inputs"):
         probes.write(where, made.name, kind)
     return where, made

@@ -23,7 +23,7 @@ from projects import copy_project, hold_tracker
 
 PLUGIN = Path(__file__).parent / "unruly_plugin"
 DATASET, SPLITS = "diabetes", 2
-STEPS, BLOCK = 600, 5
+STEPS, BLOCK = 240, 5
 LEARNERS = (
     f"methods=[svgp] svgp.num_inducing=10 svgp.steps={STEPS} noise_block={BLOCK} "
     "trainer.replicas=1 trainer.checkpoint_seconds=0"
@@ -143,8 +143,39 @@ def test_nothing_is_left_of_work_that_ended(whole):
     assert len(list((where.store / ".spool").glob("[!.]*"))) == len(fits(where))
 
 
-def test_a_batch_that_is_killed_continues_where_it_was(root, whole):
-    """Without refitting what was done, and to the same numbers bit for bit (alone or in a group of two)."""
+@pytest.fixture(scope="module")
+def capped(root):
+    """A batch stopped by its time cap, and what was said by the two processes that then finish it side by side."""
+    where = places(root, "capped")
+    batch = planned(where, f"{LEARNERS} trainer.max_minutes=1e-9")
+    statuses = job.run_batch(json.loads(batch.read_text()), where)
+    store = Store(where.store)
+    assert {s["status"] for s in statuses.values()} == {"stopped"}
+    assert all("stopped after 1e-09 minutes" in s["reason"] for s in statuses.values())
+    assert not store.ids()
+    assert {store.checkpoint(g["group_id"]) for g in store.groups()} == {BLOCK}
+
+    batch = planned(where, f"{LEARNERS} raises.victim=9 raises.pause=1".replace("[svgp]", "[svgp,raises]"))
+    assert {g["how"]["max_minutes"] for g in json.loads(batch.read_text())["groups"]} == {None}
+    (root / "diary.txt").unlink(missing_ok=True)
+    return where, batch, [finish(process) for process in (start(where, batch), start(where, batch))]
+
+
+def test_a_time_cap_stops_and_two_processes_without_it_finish_each_fit_once(root, capped):
+    where, batch, ended = capped
+    for statuses, said in ended:
+        assert {s["status"] for s in statuses.values()} == {"done"}
+        assert "Traceback" not in said
+    store = Store(where.store)
+    groups = json.loads(batch.read_text())["groups"]
+    assert sorted(store.ids()) == sorted(f["fit_id"] for g in groups for f in g["fits"])
+    assert sorted((root / "diary.txt").read_text().splitlines()) == ["[0]", "[1]"]
+    assert not store.groups()
+
+
+def test_a_batch_that_is_killed_continues_where_it_was(root, whole, capped):
+    """Without refitting what was done, and to the numbers of fits that were stopped elsewhere, bit for bit, and of
+    those that were not stopped, in a group of two."""
     where = places(root, "killed")
     batch = planned(where)
     process = start(where, batch)
@@ -153,7 +184,7 @@ def test_a_batch_that_is_killed_continues_where_it_was(root, whole):
     while not half_way(store):
         assert process.poll() is None, process.stderr.read()
         assert time.monotonic() < deadline
-        time.sleep(0.002)
+        time.sleep(0.005)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     (done,) = store.ids()
@@ -167,41 +198,17 @@ def test_a_batch_that_is_killed_continues_where_it_was(root, whole):
     assert {s["status"] for s in statuses.values()} == {"done"}
     assert (store.folder(done) / "fit.json").stat().st_mtime_ns == written
     for split in range(SPLITS):
-        one, other = points(where, fits(where)["svgp", split]), points(whole[0], fits(whole[0])["svgp", split])
+        ours, stopped, company = (fits(at)["svgp", split] for at in (where, capped[0], whole[0]))
+        assert ours["fit_id"] == stopped["fit_id"]
+        pd.testing.assert_frame_equal(points(where, ours), points(capped[0], stopped), check_exact=True)
+        one, other = points(where, ours), points(whole[0], company)
         assert ((one - other).abs() / (1 + other.abs())).to_numpy().max() <= 1e-9
-    uninterrupted = places(root, "uninterrupted")
-    finish(start(uninterrupted, planned(uninterrupted)))
-    for split in range(SPLITS):
-        one, other = fits(where)["svgp", split], fits(uninterrupted)["svgp", split]
-        assert one["fit_id"] == other["fit_id"]
-        pd.testing.assert_frame_equal(points(where, one), points(uninterrupted, other), check_exact=True)
 
 
 def half_way(store: Store) -> bool:
     """Whether one fit is done and the other in the middle."""
     reached = [store.checkpoint(group.group_id) for group in store.groups()]
     return len(store.ids()) == len(reached) == 1 and STEPS / 3 < reached[0] < STEPS
-
-
-def test_a_time_cap_stops_and_two_processes_without_it_finish_each_fit_once(root):
-    where = places(root, "capped")
-    statuses, _ = finish(start(where, planned(where, f"{LEARNERS} trainer.max_minutes=1e-9")))
-    store = Store(where.store)
-    assert {s["status"] for s in statuses.values()} == {"stopped"}
-    assert all("stopped after 1e-09 minutes" in s["reason"] for s in statuses.values())
-    assert not store.ids()
-    assert {store.checkpoint(g.group_id) for g in store.groups()} == {BLOCK}
-
-    batch = planned(where, f"{LEARNERS} raises.victim=9 raises.pause=1".replace("[svgp]", "[svgp,raises]"))
-    groups = json.loads(batch.read_text())["groups"]
-    assert {g.how.max_minutes for g in groups} == {None}
-    (root / "diary.txt").unlink(missing_ok=True)
-    for statuses, said in map(finish, [start(where, batch), start(where, batch)]):
-        assert {s["status"] for s in statuses.values()} == {"done"}
-        assert "Traceback" not in said
-    assert sorted(store.ids()) == sorted(f.fit_id for g in groups for f in g.fits)
-    assert sorted((root / "diary.txt").read_text().splitlines()) == ["[0]", "[1]"]
-    assert not store.groups()
 
 
 def test_a_store_that_cannot_be_written_is_one_line(root, monkeypatch, capfd):
