@@ -29,11 +29,10 @@ from torch import Tensor
 
 from gpbench import streams
 from gpbench.gp import inducing_priors, kernels, likelihoods, linalg, quadrature, sparse
+from gpbench.gp.layers import mean_map, start_inducing
 from gpbench.gp.sparse import Layer
 from gpbench.hyper import Annotated, Fraction, Gt, Lt, PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, SamplerMethod, State, TrainingSet
-from gpbench.methods.dsvi import mean_map
-from gpbench.methods.layers import start_inducing
+from gpbench.methods.base import Batch, Noise, SamplerMethod, Shapes, State, TrainingSet
 from gpbench.predictive.distributions import Predictive
 from gpbench.sampling import sghmc
 from gpbench.streams import Key
@@ -109,21 +108,22 @@ class Method(SamplerMethod):
         if self.task == "regression":
             state.params["log_noise_variance"] = z.new_full((len(z),), self.hyper.noise_variance).log()
         state.memory = sghmc.init(self.sampled(state.params))
-        self.num_coordinates = state.memory["momentum"].shape[1]
         if optimised := self.optimised(state.params):
             flat = sghmc.flatten(optimised)
             state.memory |= {"adam_mean": torch.zeros_like(flat), "adam_square": torch.zeros_like(flat)}
-            state.memory["window"] = z.new_zeros(len(z), self.hyper.window, self.num_coordinates)
+            state.memory["window"] = z.new_zeros(len(z), self.hyper.window, state.memory["momentum"].shape[1])
         return state
 
-    def noise_size(self, batch_size: int, step: int = 0, steps: int = 1) -> int:
-        """One normal for the window, one a coordinate (so `init` must have run), two a row and hidden unit."""
-        return 1 + self.num_coordinates + 2 * batch_size * self.hyper.hidden_width * (self.hyper.layers - 1)
+    def noise_shapes(self, state: State, rows: int, step: int, steps: int) -> Shapes:
+        """One normal for the window and one a coordinate; two a row and hidden unit."""
+        coordinates = state.memory["momentum"].shape[1]
+        return Shapes((1 + coordinates,), (2, self.hyper.layers - 1, self.hyper.hidden_width))
 
-    def step(self, state: State, batch: Batch, noise: Tensor, step: int, steps: int) -> Tensor:
+    def step(self, state: State, batch: Batch, noise: Noise, step: int, steps: int) -> Tensor:
         """One transition, `step` from 0; the loss `[R]` is that of the state left, NaN where the chain diverged."""
         adapt = step < self.burn_in(steps)
-        choice, kick, hidden = self._split_noise(noise, batch)
+        choice, kick = noise.fixed.tensor_split([1], 1)
+        hidden = noise.per_row.permute(2, 3, 0, 1, 4)  # [2, L - 1, R, B, width]
         chain = self.sampled(state.params)
         leaves = {name: value.detach().requires_grad_() for name, value in chain.items()}
         potential = -self.log_joint(state.params | leaves, state.buffers, batch, hidden[0])
@@ -263,14 +263,6 @@ class Method(SamplerMethod):
         scale = (memory["adam_square"] / (1 - second ** (count + 1))).sqrt() + ADAM_EPSILON
         moved = sghmc.flatten(moving) - self.hyper.learning_rate * direction / scale
         state.params |= sghmc.unflatten(moved, moving)
-
-    def _split_noise(self, noise: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Normals for the window `[R, 1]`, the chain `[R, K]` and the hidden layers `[2, L - 1, R, B, width]`."""
-        # rows come last, and first among the axes of their part, so padding rows take nothing from the others
-        shape = (*batch.x.shape[:2], 2, self.hyper.layers - 1, self.hyper.hidden_width)
-        coordinates = noise.shape[1] - 1 - math.prod(shape[1:])
-        choice, kick, hidden = noise.split([1, coordinates, math.prod(shape[1:])], 1)
-        return choice, kick, hidden.view(shape).permute(2, 3, 0, 1, 4)
 
     def _first_layer(self, name: str, x: Tensor, z: Tensor, mask: Tensor, num_outputs: int) -> dict[str, Tensor]:
         lengthscale = kernels.start_lengthscale(x, mask, self.hyper.lengthscale)

@@ -25,7 +25,7 @@ from torch import Tensor
 from gpbench import streams
 from gpbench.data.table import Table
 from gpbench.gp import linalg
-from gpbench.methods.base import Batch, GradientMethod, SamplerMethod, State
+from gpbench.methods.base import Batch, GradientMethod, Noise, SamplerMethod, Shapes, State
 from gpbench.places import write_text
 from gpbench.predictive.distributions import Predictive
 from gpbench.study.fitting import chain_draws, checkpoint
@@ -66,10 +66,14 @@ class Fit(LightningModule, ABC):
         self.clock.pause()
         self.full = self.data.full() if self.batch_size is None else None
         counts = self.data.count.tolist()
-        self.draws = Draws(self.method, self.keys, counts, self.batch_size, self.steps, self.block, self.data.inputs)
+        self.draws = Draws(self.noise_shapes, self.keys, counts, self.batch_size, self.block, self.data.inputs)
         self.saved_at = self.told_at = time.monotonic()
         self.logged = {round(s) for s in np.linspace(1, self.steps, min(self.steps, how["log_points"]))}
         self.evaluated = {round(s) for s in np.geomspace(max(self.steps / 100, 1), self.steps, how["eval_points"])}
+
+    def noise_shapes(self, rows: int, step: int) -> Shapes:
+        """Of the noise of a step with so many rows."""
+        return self.method.noise_shapes(self.state, rows, step, self.steps)
 
     def _batch_size(self, hyper: Any) -> int | None:
         """Rows of a mini-batch, drawn with replacement; None where every replica takes all its rows."""
@@ -87,10 +91,10 @@ class Fit(LightningModule, ABC):
         self.state = state
 
     @abstractmethod
-    def advance(self, batch: Batch, noise: Tensor, step: int) -> Tensor:
+    def advance(self, batch: Batch, noise: Noise, step: int) -> Tensor:
         """One step from `step` to `step + 1`; returns minus the objective `[R]`."""
 
-    def draw(self, step: int) -> tuple[Batch, Tensor]:
+    def draw(self, step: int) -> tuple[Batch, Noise]:
         """Rows and noise of a step."""
         positions, noise = self.draws.at(step)
         return self.full if positions is None else self.data.take(positions), noise
@@ -251,12 +255,12 @@ class GradientFit(Fit):
     def optimiser_state(self) -> dict[str, Any]:
         return self.adam.state_dict()
 
-    def advance(self, batch: Batch, noise: Tensor, step: int) -> Tensor:
+    def advance(self, batch: Batch, noise: Noise, step: int) -> Tensor:
         loss = self.differentiate(batch, noise)
         self.update(loss, step)
         return loss
 
-    def differentiate(self, batch: Batch, noise: Tensor) -> Tensor:
+    def differentiate(self, batch: Batch, noise: Noise) -> Tensor:
         """Leave the gradient of the loss in the parameters; the loss `[R]`."""
         self.adam.zero_grad(set_to_none=True)
         loss = self.method.loss(self.state, batch, noise)
@@ -295,7 +299,7 @@ class GradientFit(Fit):
 class SamplerFit(Fit):
     """Markov chains; the states that the method wants to keep join an append-only reservoir."""
 
-    def advance(self, batch: Batch, noise: Tensor, step: int) -> Tensor:
+    def advance(self, batch: Batch, noise: Noise, step: int) -> Tensor:
         objective = self.method.step(self.state, batch, noise, step, self.steps)
         self.deactivate(objective.isfinite(), step)
         if self.method.keep(step + 1, self.steps):

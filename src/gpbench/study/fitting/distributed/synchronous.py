@@ -24,7 +24,7 @@ from torch import Tensor, distributed, multiprocessing
 
 from gpbench.data.table import Table
 from gpbench.errors import UserError
-from gpbench.methods.base import Batch, GradientMethod
+from gpbench.methods.base import Batch, GradientMethod, Noise
 from gpbench.study.fitting.fold import Outcome
 from gpbench.study.fitting.lightning_module import MODEL_FILE, GradientFit, TimeCap, answer, outcome, save, train
 
@@ -41,12 +41,12 @@ class SharedFit(GradientFit):
         self.rank, self.workers = rank, group["what"]["distributed"]["workers"]
         self.restore()
 
-    def draw(self, step: int) -> tuple[Batch, Tensor]:
+    def draw(self, step: int) -> tuple[Batch, Noise]:
         batch, noise = super().draw(step)
         x, y, weight = (part.chunk(self.workers, 1)[self.rank] for part in (batch.x, batch.y, batch.weight))
         return Batch(x, y, self.workers * weight), noise
 
-    def differentiate(self, batch: Batch, noise: Tensor) -> Tensor:
+    def differentiate(self, batch: Batch, noise: Noise) -> Tensor:
         """The loss of the whole mini-batch, so that every worker decides alike."""
         return self.trainer.strategy.reduce(super().differentiate(batch, noise), reduce_op="mean")
 
@@ -73,7 +73,7 @@ def require_divisible(fit: GradientFit, workers: int) -> None:
     rows = fit.batch_size or int(fit.data.count[0])
     if rows % workers:
         raise UserError(f"{rows} rows a step cannot be shared equally by {workers} workers; change batch_size")
-    if method.noise_size(rows) != method.noise_size(rows // workers):
+    if fit.noise_shapes(rows, 0).size(rows) != fit.noise_shapes(rows, 0).size(0):
         raise UserError(
             f"{name} draws noise for every row, which synchronous workers cannot share; leave out its scheme"
         )
