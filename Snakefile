@@ -8,14 +8,15 @@
 import os
 import shlex
 import sys
+from dataclasses import asdict
 
 from snakemake.exceptions import WorkflowError
 
 from gpbench import places
 from gpbench.errors import UserError, unknown
 from gpbench import report as reporting
-from gpbench.report import items
-from gpbench.study import collect, graph
+from gpbench.report.papers import items
+from gpbench.study.commands import snakemake_graph as graph
 
 PY = shlex.quote(sys.executable)
 WHERE = places.find()
@@ -37,7 +38,8 @@ try:
         os.environ["GPBENCH_RUN"] = GRAPH.name  # jobs inherit it
     else:
         GRAPH = graph.read(WHERE, os.environ["GPBENCH_RUN"])
-    FIGURE_NAMES, TABLE_NAMES = (reporting.names(GRAPH.study, kind) for kind in ("figures", "tables"))
+    STUDY = asdict(GRAPH.study)
+    FIGURE_NAMES, TABLE_NAMES = (reporting.names(STUDY, kind) for kind in ("figures", "tables"))
 except UserError as error:
     raise WorkflowError(str(error))
 

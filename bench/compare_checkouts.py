@@ -43,6 +43,7 @@ SAMPLED = {  # fits of kind `sample`: name of the method -> data set
     "multinomial_gp_modalities": "modalities",
 }
 SAMPLERS = ("sa", "aa", "asis", "khr", "surr", "pm_la", "pm_ep", "theta_given_f", "theta_given_nu", "f_given_theta")
+SLOW = ("aep_images", "aep_2017_images")  # ten minutes each; presets of aep
 SMALL = ("budget=smoke", "noise_block=20", "split=0")
 
 
@@ -51,6 +52,8 @@ def cells(methods: list[str]) -> list[list[str]]:
     made = []
     for method in methods:
         for task, dataset in DATASETS.items():
+            if method in SLOW:
+                continue
             wants_images = method.endswith("_images")
             if wants_images != (task == "images") or method.split("_")[-1] in ("modalities", "regions"):
                 continue

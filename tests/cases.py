@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import importlib
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,12 +11,15 @@ import pytest
 
 from gpbench import config
 from gpbench.config import schema
-from gpbench.data import protocols
+from gpbench.data import splits
 from gpbench.data.table import Table
 from gpbench.methods.base import ClosedFormMethod
-from gpbench.study.fitting import fold
-from gpbench.study.fitting.fold import Outcome
-from gpbench.study.planning import resolve
+from gpbench.study.fitting.entries import entry
+from gpbench.study.fitting.fold import Fold, make_fold, make_method
+from gpbench.study.fitting.outcome import Outcome
+from gpbench.study.planning import batches
+from gpbench.study.planning.resolve import make_cell
+from gpbench.study.records import Cell, Group
 from projects import REPOSITORY
 
 CONF = REPOSITORY / "conf"
@@ -95,7 +97,7 @@ def cell(
     conf: Path = CONF,
     data: Table | None = None,
     protocol: tuple[str, ...] = PROTOCOL,
-) -> dict:
+) -> Cell:
     """A cell as the planner makes it, with `SPLITS` fits."""
     data = data or table(task)
     hyper = composed(conf, "method", name).hyper
@@ -112,7 +114,7 @@ def cell(
         classes=[str(c) for c in range(CLASSES[task])],
     )
     sizes = schema.Sizes(STEPS, STEPS, STEPS)
-    return resolve._cell(
+    return make_cell(
         schema.Study("conformance", "", [name], [dataset.name], dtype=dtype, noise_block=BLOCK, splits=SPLITS),
         composed(conf, "method", name, small),
         dataset,
@@ -123,25 +125,24 @@ def cell(
     )
 
 
-def group(cell: dict, *splits: int, **how) -> dict:
+def group(cell: Cell, *splits: int, **how: object) -> Group:
     """The fits of some splits in one tensor batch, as a batch file holds them."""
-    fits = [fit for fit in cell["fits"] if fit["split"] in splits]
-    group_id = "-".join(fit["fit_id"] for fit in fits)
-    shared = {k: cell[k] for k in ("address", "label", "family", "rows", "what")}
-    return shared | {"how": cell["how"] | how, "fits": fits, "group_id": group_id}
+    fits = tuple(fit for fit in cell.fits if fit.split in splits)
+    trained = dataclasses.replace(cell, how=dataclasses.replace(cell.how, **how))
+    return dataclasses.replace(batches.group_of(trained, fits, cell.rows), group_id="-".join(f.fit_id for f in fits))
 
 
 @contextmanager
 def unequal_parts():
     """Split 1 has a training row less than the others."""
-    whole = protocols.split_rows
+    whole = splits.Shuffled.rows
 
-    def split_rows(splits, n, split, labels):
-        train, test = whole(splits, n, split, labels)
+    def rows(self, n, split, labels=None):
+        train, test = whole(self, n, split, labels)
         return (train[:-1] if split == 1 else train), test
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(protocols, "split_rows", split_rows)
+        patch.setattr(splits.Shuffled, "rows", rows)
         yield
 
 
@@ -152,14 +153,14 @@ class Case:
         self.name, self.task, self.folders = name, task, folders
         self.table, self.conf, self.protocol = data or table(task), conf, protocol
         self.cell = self.of_dtype("float64")
-        self.method = fold.method(self.cell["what"])
+        self.method = make_method(self.cell.what)
         self.closed_form = isinstance(self.method, ClosedFormMethod)
 
-    def of_dtype(self, dtype: str) -> dict:
+    def of_dtype(self, dtype: str) -> Cell:
         return cell(self.name, self.task, dtype, self.conf, self.table, self.protocol)
 
     @functools.cached_property
-    def single(self) -> dict:
+    def single(self) -> Cell:
         """The cell in single precision."""
         return self.of_dtype("float32")
 
@@ -171,11 +172,11 @@ class Case:
     def folder(self) -> Path:
         return self.folders.mktemp(f"{self.name}-{self.task}")
 
-    def fit(self, group: dict, data: Table | None = None, work: Path | None = None) -> list[Outcome]:
+    def fit(self, group: Group, data: Table | None = None, work: Path | None = None) -> list[Outcome]:
         """Fit a group in a work folder of its own."""
-        entry = importlib.import_module(group["what"]["entry"])
+        fitting = entry(group.what)
         with unequal_parts():
-            return entry.run(group, data or self.table, work or self.folder())
+            return fitting.run(group, data or self.table, work or self.folder())
 
     @functools.cached_property
     def together(self) -> list[Outcome]:
@@ -186,16 +187,16 @@ class Case:
         return [self.fit(group(self.cell, split))[0] for split in range(SPLITS)]
 
     @functools.cached_property
-    def fold(self) -> fold.Fold:
+    def fold(self) -> Fold:
         """Split 0, whose size is that of the planner."""
-        return fold.fold(self.cell["what"], self.table, 0, 0)
+        return make_fold(self.cell.what, self.table, 0, 0)
 
     def answer(self, outcome: Outcome, x: np.ndarray):
         """Predictive of split 0 at scaled inputs x `[T, D]`, by the fitted model, as `gpbench predict` asks it."""
-        entry = importlib.import_module(self.cell["what"]["entry"])
-        path = self.folder() / entry.MODEL_FILE
-        entry.save(outcome.model, path)
-        return entry.answer(self.cell["what"], path, x, self.fold.key)
+        fitting = entry(self.cell.what)
+        path = self.folder() / fitting.MODEL_FILE
+        fitting.save(outcome.model, path)
+        return fitting.answer(self.cell.what, path, x, self.fold.key)
 
 
 def mnll(outcome: Outcome) -> float:

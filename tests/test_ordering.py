@@ -13,7 +13,7 @@ from gpbench.data.table import Table
 from gpbench.evaluation.metrics import METRICS, score
 from gpbench.evaluation.pointwise import pointwise
 from gpbench.predictive.distributions import GaussianMixture
-from gpbench.study.fitting import fold as predict
+from gpbench.study.fitting.fold import make_fold
 
 PROPER = ("mnll", "mnll_scaled", "rmse", "rmse_scaled", "smse", "msll", "crps")
 NOISE_SD = 0.5
@@ -36,10 +36,10 @@ def scores(table, tmp_path_factory):
     points, info = {}, None
     for name in ("exact_gp", "linear", "constant"):
         one = group(cell(name, "regression"), 0)
-        one["what"]["protocol"]["splits"]["train"] = 80
-        outcome = importlib.import_module(one["what"]["entry"]).run(one, table, tmp_path_factory.mktemp(name))[0]
+        one.what.protocol.splits.train = 80
+        outcome = importlib.import_module(one.what["entry"]).run(one, table, tmp_path_factory.mktemp(name))[0]
         points[name], info = outcome.points, outcome.info
-    fold = predict.fold(one["what"], table, 0, 0)
+    fold = make_fold(one.what, table, 0, 0)
     mean = truth(table.inputs[fold.test])[None, :, None]
     oracle = GaussianMixture(mean, np.full_like(mean, NOISE_SD**2))
     points["oracle"] = pointwise(oracle, table.targets[fold.test], task="regression", rows=fold.test)

@@ -15,7 +15,8 @@ from gpbench import streams
 from gpbench.methods.base import SamplerMethod
 from gpbench.predictive.counts import Counts
 from gpbench.predictive.distributions import GaussianMixture
-from gpbench.study.fitting import fold, lightning_module
+from gpbench.study.fitting import lightning_module
+from gpbench.study.fitting.fold import make_fold, make_method
 
 STANDARD_ERRORS = 6.0
 CRASH = 45
@@ -135,7 +136,7 @@ def order_of_rows_matters(case: Case, permuted) -> str:
         y = case.fold.scaling.targets(case.table.targets[case.fold.train])
         rng = streams.rng(case.fold.key, "init")
         before = rng.bit_generator.state
-        case.method.fit(x, y[:, 0].astype(int) if case.cell["what"]["data"]["classes"] else y, rng)
+        case.method.fit(x, y[:, 0].astype(int) if case.cell.what.data.classes else y, rng)
         return "draws rows at random" if rng.bit_generator.state != before else ""
     if len(case.fold.train) > getattr(case.method.hyper, "batch_size", np.inf):
         return "learns from mini-batches"
@@ -147,9 +148,9 @@ def order_of_rows_matters(case: Case, permuted) -> str:
 
 
 def starting_params(case: Case, data) -> dict[str, torch.Tensor]:
-    folds = [fold.fold(case.cell["what"], data, 0, 0)]
+    folds = [make_fold(case.cell.what, data, 0, 0)]
     train = lightning_module.training_set(data, folds, torch.float64, torch.device("cpu"))
-    return fold.method(case.cell["what"]).init(train, [folds[0].key]).params
+    return make_method(case.cell.what).init(train, [folds[0].key]).params
 
 
 def test_rows_change_no_fitted_quantity(case: Case) -> None:
@@ -193,7 +194,7 @@ def needs_steps(case: Case) -> None:
 
 def noise_size(case: Case, rows: int) -> int:
     """Normals of one step; asked after `init`, which some samplers need for it."""
-    method = fold.method(case.cell["what"])
+    method = make_method(case.cell.what)
     train = lightning_module.training_set(case.table, [case.fold], torch.float64, torch.device("cpu"))
     method.init(train, [case.fold.key])
     return method.noise_size(rows)

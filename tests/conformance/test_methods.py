@@ -37,8 +37,8 @@ def test_a_task_that_a_method_does_not_support_is_skipped_with_its_reason(tmp_pa
     _, cells, _ = resolving.resolve(Places(CONF.parent, tmp_path), "default", overrides)
     assert len(cells) == 3 * len(every)
     for cell in cells:
-        tasks = every[cell["address"]["method"]].header.tasks
-        assert cell["skip"] == ("" if cell["what"]["data"]["task"] in tasks else f"{' and '.join(tasks)} only")
+        tasks = every[cell.address.method].header.tasks
+        assert cell.skip == ("" if cell.what.data.task in tasks else f"{' and '.join(tasks)} only")
 
 
 @pytest.mark.parametrize("part", ["inputs", "targets"])

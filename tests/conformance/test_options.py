@@ -12,7 +12,7 @@ from contracts import (
 )
 
 from cases import Case
-from gpbench.study.fitting import fold
+from gpbench.study.fitting.fold import make_method
 
 OPTIONS = [
     ("svgp", "regression", {"ard": False, "separate": "kernels", "natural_gradients": True}),
@@ -42,8 +42,8 @@ def case(request, tmp_path_factory):
     made = Case(name, task, tmp_path_factory)
     for part in ("cell", "single"):
         what = getattr(made, part)["what"]
-        setattr(made, part, getattr(made, part) | {"what": what | {"method": what["method"] | options}})
-    made.method = fold.method(made.cell["what"])
+        setattr(made, part, getattr(made, part) | {"what": what | {"method": what.method | options}})
+    made.method = make_method(made.cell.what)
     return made
 
 

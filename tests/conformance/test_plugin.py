@@ -84,7 +84,7 @@ def test_the_command_line_fits_it(python_path, project):
     answer = json.loads(done.stdout)
     assert answer["status"] == "done"
     record = json.loads((project / "store" / answer["fit_id"] / "fit.json").read_text())
-    assert record["what"]["method"] == {"module": f"{NAME}.method", "neighbours": 7}
+    assert record.what.method == {"module": f"{NAME}.method", "neighbours": 7}
     # its code is part of what it is, and so is the code of the helpers it imports
-    assert {f"{NAME}.method", "gpbench.predictive.distributions"} <= set(record["what"]["code"])
-    assert "scipy" in record["what"]["versions"]
+    assert {f"{NAME}.method", "gpbench.predictive.distributions"} <= set(record.what.code)
+    assert "scipy" in record.what.versions

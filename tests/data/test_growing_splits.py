@@ -12,8 +12,8 @@ from gpbench.data import protocols
 from gpbench.data.protocols import freeze, num_splits, sizes, split_rows
 from gpbench.data.table import Table
 from gpbench.errors import UserError
-from gpbench.study.fitting import fold as predict
 from gpbench.study.planning import resolve as resolving
+from gpbench.study.fitting.fold import make_fold
 
 BLOCKS, ALL, BALANCED, COMMON = (
     config.compose(CONF, "protocol", name)
@@ -61,13 +61,13 @@ def test_rows_left_as_they_are_reach_a_method():
     data = {"md5": "", "task": "binary", "classes": 2, "images": False}
     made = {"name": "", "inputs": "as they are", "targets": "as they are", "leaks": [], "outputs": [0, 1, 2]}
     what = {"data": data, "protocol": made | {"splits": {"scheme": "blocks", "train": 20}}}
-    fold = predict.fold(what, table, 1, 0)
+    fold = make_fold(what, table, 1, 0)
     assert np.array_equal(fold.scaling.inputs(table.inputs), table.inputs)
     assert np.array_equal(fold.scaling.targets(fold.targets), targets)
     assert fold.train.tolist() == list(range(20, 40))
     targets[20:, 0] = 1
     with pytest.raises(UserError, match=r"split 1: no training row of class \[0\]"):
-        predict.fold(what, table, 1, 0)
+        make_fold(what, table, 1, 0)
 
 
 @pytest.mark.parametrize(("dataset", "expected"), [(PIMA, [10, 20, 50, 100]), (GLASS, [10, 20, 50, 82])])
@@ -142,10 +142,10 @@ def test_fits_grow_with_their_split(tmp_path_factory):
         num_splits(protocol, dataclasses.replace(PIMA, expect=dataclasses.replace(PIMA.expect, class_counts=[60, 30])))
         == 4
     )
-    what = made.cell["what"] | {"protocol": made.cell["what"]["protocol"] | {"splits": splits}}
+    what = made.cell.what | {"protocol": made.cell.what.protocol | {"splits": splits}}
     for split in range(2):
         one = group(made.cell, split) | {"what": what}
-        fold = predict.fold(what, data, split, 0)
+        fold = make_fold(what, data, split, 0)
         inputs = data.inputs.copy()
         inputs[fold.test] += 100
         plain, other = (made.fit(one, each)[0] for each in (data, dataclasses.replace(data, inputs=inputs)))
@@ -163,7 +163,7 @@ def test_studies_of_these_protocols_are_planned(project):
     assert (whole["rows"], whole["test_rows"]) == (351, 351)
     names = "pima,thyroid_normal,ionosphere,glass_window,usps_3v5,breast_wisconsin,abalone_sex"
     growing = planned(f"datasets=[{names}] protocol=filippone2014 splits=160")
-    assert [cell["what"]["protocol"]["splits"]["sizes"][-1] for cell in growing] == [100, 100, 100, 82, 100, 100, 100]
+    assert [cell.what.protocol.splits.sizes[-1] for cell in growing] == [100, 100, 100, 82, 100, 100, 100]
     with pytest.raises(
         UserError, match="wants splits 0 to 1 of 'ionosphere'; protocol 'filippone2013_real' has 0 to 0"
     ):

@@ -10,7 +10,7 @@ from cases import CONF, Case, group
 from gpbench import config
 from gpbench.data import protocols
 from gpbench.data.table import Table
-from gpbench.study.fitting import fold as predict
+from gpbench.study.fitting.fold import make_fold
 
 NAME = "hensman2015mcmc"
 SPLITS = {"scheme": "thinning", "seed": 0, "count": 10}
@@ -63,10 +63,10 @@ def test_other_schemes_keep_the_table(counts):
 
 def test_fits_learn_from_one_half_and_are_scored_on_the_other(tmp_path_factory, counts):
     case = Case("constant", "counts", tmp_path_factory, data=counts, protocol=(NAME,))
-    what = case.cell["what"]
-    assert (case.cell["rows"], case.cell["test_rows"]) == (300, 300)
-    table = protocols.rows(what["protocol"]["splits"], counts)
+    what = case.cell.what
+    assert (case.cell.rows, case.cell.test_rows) == (300, 300)
+    table = protocols.rows(what.protocol["splits"], counts)
     for split, outcome in zip((0, 2), case.fit(group(case.cell, 0, 2), table), strict=True):
-        fold = predict.fold(what, table, split, 0)
+        fold = make_fold(what, table, split, 0)
         assert outcome.info["train_target_mean"] == [table.targets[fold.train].mean()]
         assert np.array_equal(outcome.points["y"], counts.targets[:, 0] - table.targets[fold.train, 0])

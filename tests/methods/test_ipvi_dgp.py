@@ -151,7 +151,7 @@ def test_every_player_moves_at_its_own_rate(tmp_path_factory):
     """Adam's first step is the rate, in the direction of the gradient."""
     case = Case("ipvi_dgp_2", "regression", tmp_path_factory)
     rates = {"discriminator_rate": 0.03, "generator_rate": 0.002, "learning_rate": 0.01}
-    what = case.cell["what"] | {"method": case.cell["what"]["method"] | rates}
+    what = case.cell.what | {"method": case.cell.what.method | rates}
     fit = lightning_module.GradientFit(
         group(case.cell | {"what": what}, 0), case.table, case.folder(), torch.device("cpu")
     )

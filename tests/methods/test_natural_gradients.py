@@ -71,8 +71,8 @@ def test_one_whole_step_is_optimal_for_several_targets_and_for_the_last_layer_of
 
 def with_hyper(folders, task: str, **hyper) -> Case:
     case = Case("svgp", task, folders)
-    what = case.cell["what"]
-    case.cell = case.cell | {"what": what | {"method": what["method"] | {"natural_gradients": True} | hyper}}
+    what = case.cell.what
+    case.cell = case.cell | {"what": what | {"method": what.method | {"natural_gradients": True} | hyper}}
     return case
 
 
@@ -124,7 +124,7 @@ def test_gradients_that_are_pushed_to_a_server(workers, tmp_path_factory):
     """One worker makes the fit of one process; those of several are of another q, and what that does is said."""
     case = with_hyper(tmp_path_factory, "regression")
     made = group(case.cell, 0)
-    made["what"] = made["what"] | {"distributed": {"scheme": "asynchronous", "workers": workers}}
+    made.what = made.what | {"distributed": {"scheme": "asynchronous", "workers": workers}}
     arguments = made, case.table, case.folder()
     owner, worker = parameter_server.Server(*arguments), parameter_server.Worker(*arguments)
     tasks = {number: owner.exchange(number, None) for number in range(workers)}
@@ -148,6 +148,6 @@ def test_workers_that_share_mini_batches_make_the_fit_of_one_process(tmp_path_fa
         "entry": "gpbench.study.fitting.distributed.synchronous",
         "distributed": {"scheme": "synchronous", "workers": 2},
     }
-    ((outcome,), (alone,)) = (case.fit(one) for one in (made | {"what": made["what"] | scheme}, made))
+    ((outcome,), (alone,)) = (case.fit(one) for one in (made | {"what": made.what | scheme}, made))
     for name, value in alone.model["params"].items():
         torch.testing.assert_close(outcome.model["params"][name], value, rtol=1e-9, atol=1e-9)

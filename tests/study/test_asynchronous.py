@@ -26,8 +26,8 @@ LONG = 400
 @pytest.fixture(scope="module")
 def case(tmp_path_factory):
     made = Case("dgp_rff", "regression", tmp_path_factory)
-    what = made.cell["what"]
-    made.cell = made.cell | {"what": what | {"method": what["method"] | {"batch_size": 16}}}
+    what = made.cell.what
+    made.cell = made.cell | {"what": what | {"method": what.method | {"batch_size": 16}}}
     return made
 
 
@@ -55,7 +55,7 @@ def one_session(ray, monkeypatch):
 def shared(case: Case, workers: int, steps: int = STEPS, **how) -> dict:
     made = group(case.cell, 0, **how)
     scheme = {"entry": ENTRY, "distributed": {"scheme": "asynchronous", "workers": workers}, "steps": steps}
-    return made | {"what": made["what"] | scheme}
+    return made | {"what": made.what | scheme}
 
 
 @pytest.fixture

@@ -157,7 +157,7 @@ def test_a_gpu_that_is_not_there(project):
 def test_a_checkpoint_of_another_configuration(project):
     where = places.find()
     plan = planning.make(where, "default", "methods=[svgp] datasets=[wine] splits=1 budget=smoke")
-    work = Store(where.store).begin(plan.batches[0]["groups"][0])
+    work = Store(where.store).begin(plan.batches[0].groups[0])
     checkpoint.write(work, {"step": 50, "fits": ["another"]}, {})
     done = call(project, "fit", "method=svgp", "dataset=wine", "budget=smoke")
     assert done.returncode == 1

@@ -84,7 +84,7 @@ def collected(where: Places, methods: str, overrides: str, splits: int = FOLDS) 
     words = f"methods=[{methods}] datasets=[boston] splits={splits} replicas={CHAINS} budget=smoke {overrides}"
     made = plan.make(where, "default", words)
     plan.freeze(made, where)
-    job.run_batch({"groups": [group for batch in made.batches for group in batch["groups"]]}, where)
+    job.run_batch({"groups": [group for batch in made.batches for group in batch.groups]}, where)
     collect.collect(where, made.name)
     return made, View(where.results / made.name)
 
@@ -97,11 +97,11 @@ def short(where):
 
 def test_four_chains_on_eight_folds_ride_in_one_process(where, short):
     made, view = short
-    groups = [group for batch in made.batches for group in batch["groups"] if group["address"]["method"] == "bsgp_1"]
-    assert [len(group["fits"]) for group in groups] == [FOLDS * CHAINS]
+    groups = [group for batch in made.batches for group in batch.groups if group.address.method == "bsgp_1"]
+    assert [len(group.fits) for group in groups] == [FOLDS * CHAINS]
     fits = view.fits[view.fits["method"] == "bsgp_1"]
     records = [Store(where.store).record(fit_id) for fit_id in fits["fit_id"]]
-    assert {record["seconds"]["shared_by"] for record in records} == {FOLDS * CHAINS}
+    assert {record.seconds.shared_by for record in records} == {FOLDS * CHAINS}
     assert len(fits) == FOLDS * CHAINS
     assert fits[["r_hat", "ess_bulk", "ess_tail", "r_hat_covariance"]].notna().all(axis=None)
 
@@ -146,7 +146,7 @@ def test_the_limit_is_no_part_of_a_fit_but_collects_anew(where, short):
     plan.freeze(same, where)
     read = [collect.read_plan(where, name) for name in (made.name, same.name)]
     assert collect.seen(where, read[0]) != collect.seen(where, read[1])
-    assert {cell["r_hat"] for cell in read[1]["cells"]} == {1.5}
+    assert {cell.r_hat for cell in read[1]["cells"]} == {1.5}
 
 
 def test_chains_that_mix_pass_and_those_that_stay_apart_do_not(where):

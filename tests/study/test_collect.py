@@ -30,14 +30,14 @@ def study(project):
     plan = planning.make(where, "default", STUDY)
     planning.freeze(plan, where)
     store = Store(where.store)
-    cells = {(c["address"]["method"], c["address"]["dataset"]): c for c in plan.cells}
+    cells = {(c.address.method, c.address.dataset): c for c in plan.cells}
     for dataset in ("boston", "wine"):
         for fit in cells["constant", dataset]["fits"]:
             finish(store, cells["constant", dataset], fit)
     finish(store, cells["svgp", "boston"], cells["svgp", "boston"]["fits"][0], "diverged", "not finite at step 7")
     finish(store, cells["svgp", "wine"], cells["svgp", "wine"]["fits"][0], "failed", "ValueError: no")
-    groups = [g for b in plan.batches for g in b["groups"] if g["address"]["dataset"] == "boston"]
-    begun = next(g for g in groups if g["fits"][0] == cells["svgp", "boston"]["fits"][1])
+    groups = [g for b in plan.batches for g in b.groups if g.address.dataset == "boston"]
+    begun = next(g for g in groups if g.fits[0] == cells["svgp", "boston"]["fits"][1])
     (store.begin(begun) / "checkpoint-000000050.pt").touch()
     return where, plan.name, store
 
@@ -109,7 +109,7 @@ def test_verdict_names_what_did_not_end_well(study, gpbench):
     lines = collect.verdict(where, name)
     assert len(lines) == 6
     failed = next(line for line in lines if line.startswith("failed"))
-    fit_id = next(i for i in store.ids() if store.record(i)["status"] == "failed")
+    fit_id = next(i for i in store.ids() if store.record(i).status == "failed")
     assert failed == f"failed: svgp on wine, split 0 ({fit_id}): ValueError: no"
     answer = gpbench("verdict", name)
     assert answer.code == 1
@@ -121,7 +121,7 @@ def test_verdict_is_silent_when_all_is_well(project, gpbench):
     where = places.find()
     plan = planning.make(where, "default", "methods=[constant,exact_gp] datasets=[wine] splits=1")
     planning.freeze(plan, where)
-    finish(Store(where.store), plan.cells[0], plan.cells[0]["fits"][0])
+    finish(Store(where.store), plan.cells[0], plan.cells[0].fits[0])
     answer = gpbench("verdict", plan.name)
     assert (answer.code, answer.err) == (0, "")
 
@@ -131,7 +131,7 @@ def test_seen_moves_with_the_store_and_with_the_scoring_code(study, monkeypatch)
     plan = collect.read_plan(where, name)
     before = collect.seen(where, plan)
     assert before == collect.seen(where, plan)
-    store.clear([next(i for i in store.ids() if store.record(i)["status"] == "failed")])
+    store.clear([next(i for i in store.ids() if store.record(i).status == "failed")])
     after = collect.seen(where, plan)
     assert after != before
     monkeypatch.setattr(scoring, "digest", lambda: "another metric")
@@ -140,9 +140,9 @@ def test_seen_moves_with_the_store_and_with_the_scoring_code(study, monkeypatch)
 
 def test_scores_are_kept_until_their_code_changes(study, monkeypatch):
     where, _, store = study
-    record = store.record(next(i for i in store.ids() if store.record(i)["status"] == "done"))
+    record = store.record(next(i for i in store.ids() if store.record(i).status == "done"))
     first = scoring.scores(store, record)
-    path = store.folder(record["fit_id"]) / "scores.json"
+    path = store.folder(record.fit_id) / "scores.json"
     kept = json.loads(path.read_text())
     made_by = identity.code("gpbench.evaluation.metrics", "gpbench.sampling.diagnostics")
     assert kept["code"] == identity.digest(made_by)

@@ -26,7 +26,7 @@ def make(overrides: str = SMALL) -> planning.Plan:
 
 def wanted(plan: planning.Plan, method: str, dataset: str) -> dict:
     """One cell of a plan."""
-    return next(c for c in plan.cells if (c["method"], c["address"]["dataset"]) == (method, dataset))
+    return next(c for c in plan.cells if (c.method, c.address.dataset) == (method, dataset))
 
 
 def simulated(seed: int, families: int = 6) -> tuple[list[dict], dict[str, int], dict[Place, float]]:
@@ -52,9 +52,9 @@ def test_what_is_measured_is_predicted_from_its_measurements(project):
     cell = wanted(plan, "svgp", "wine")
     rough = plan.cost.seconds(cell)
     assert plan.cost.known(cell) == "unmeasured"
-    finish(store, cell, cell["fits"][0])  # two seconds a step, 500 times the rough ones
+    finish(store, cell, cell.fits[0])  # two seconds a step, 500 times the rough ones
     learned = make().cost
-    assert learned.seconds(cell) / cell["what"]["steps"] == pytest.approx(2, rel=0.3)
+    assert learned.seconds(cell) / cell.what.steps == pytest.approx(2, rel=0.3)
     assert learned.known(cell) == "measured"
     assert learned.known(wanted(plan, "svgp", "boston")) == "near"
     assert learned.seconds(wanted(plan, "svgp", "boston")) > 50 * rough
@@ -69,15 +69,15 @@ def test_before_anything_is_measured_a_small_fit_is_quick(project):
 def test_committed_records_are_measured_cells_too(project):
     where, plan = places.find(), make()
     cell, fit = wanted(plan, "svgp", "wine"), wanted(plan, "svgp", "wine")["fits"][0]
-    row = {key: cell["address"][key] for key in ("dataset", "protocol", "budget")}
-    row |= {"fit_id": fit["fit_id"], "method": "svgp", "preset": "svgp", "family": "svgp", "status": "done"}
-    row |= {"split": 0, "replica": 0, "steps": 100, "n_train": fit["rows"], "peak_memory_mb": 300.0, "commit": "0"}
+    row = {key: cell.address[key] for key in ("dataset", "protocol", "budget")}
+    row |= {"fit_id": fit.fit_id, "method": "svgp", "preset": "svgp", "family": "svgp", "status": "done"}
+    row |= {"split": 0, "replica": 0, "steps": 100, "n_train": fit.rows, "peak_memory_mb": 300.0, "commit": "0"}
     row |= {"seconds_train": 10.0, "seconds_predict": 1.0, "seconds_shared_by": 1}
     row |= {"started": "2026-01-01T10:00:00+00:00", "ended": "2026-01-01T10:03:20+00:00"}
     committed.write(where, "other", [row], {})
     learned = make().cost
     assert learned.known(cell) == "measured"
-    assert learned.seconds(cell) / cell["what"]["steps"] == pytest.approx(2, rel=0.3)
+    assert learned.seconds(cell) / cell.what.steps == pytest.approx(2, rel=0.3)
 
 
 def test_steps_do_not_change_what_a_step_costs_and_a_shared_batch_is_shared(project):
@@ -125,7 +125,7 @@ def test_the_estimate_of_a_study(project, gpbench):
     core, two, many = estimate.core, estimate.wall(2), estimate.wall(1000)
     assert core.low < core.median < core.high
     assert two.median == pytest.approx(core.median / 2, rel=0.2)
-    longest = max(plan.cost.seconds(cell) for cell in plan.cells if not cell["skip"])
+    longest = max(plan.cost.seconds(cell) for cell in plan.cells if not cell.skip)
     assert many.median > 0.8 * longest  # no fit is split among cores
     by_method = {name: sum(part.fits for part in parts) for name, parts in estimate.by("method").items()}
     assert by_method == {"constant": 4, "svgp": 4, "exact_gp": 2}
@@ -139,7 +139,7 @@ def test_the_estimate_of_a_study(project, gpbench):
 def test_only_what_is_to_be_run_is_counted_or_all(project, gpbench):
     store, plan = Store(places.find().store), make()
     cell = wanted(plan, "svgp", "wine")
-    for fit in cell["fits"]:
+    for fit in cell.fits:
         finish(store, cell, fit)
     assert sum(part.fits for part in costing.Estimate(make()).parts) == 8
     assert sum(part.fits for part in costing.Estimate(make(), everything=True).parts) == 10

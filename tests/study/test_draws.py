@@ -100,8 +100,8 @@ def test_equal_sizes_are_drawn_together_up_to_the_largest_draw(monkeypatch):
 
 def test_a_fit_cut_off_after_its_samples_grew_goes_on_bit_for_bit(tmp_path_factory, monkeypatch):
     case = Case("dgp_rff", "regression", tmp_path_factory)
-    what = case.cell["what"]
-    case.cell |= {"what": what | {"method": what["method"] | {"samples_late": 3, "batch_size": 16}}}
+    what = case.cell.what
+    case.cell |= {"what": what | {"method": what.method | {"samples_late": 3, "batch_size": 16}}}
     work, advance, sizes = case.folder(), lightning_module.GradientFit.advance, []
 
     def interrupted(fit, batch, noise, step):

@@ -51,7 +51,7 @@ def made(where: Places, words: str) -> plan.Plan:
 
 
 def groups(made: plan.Plan) -> list[dict]:
-    return [group for batch in made.batches for group in batch["groups"]]
+    return [group for batch in made.batches for group in batch.groups]
 
 
 def collected(where: Places, words: str) -> View:
@@ -75,10 +75,10 @@ def chain_cell(where) -> dict:
 
 def grouped(cell: dict, replicas: int = 5, square: int = 2_100_000, chains: int = CHAINS, **what) -> list[list[tuple]]:
     """(split, replica) of the groups of a cell with so many chains a split; its splits have 455 rows, unless told."""
-    fits = [fit for fit in cell["fits"] if fit["replica"] < chains]
-    how = cell["how"] | {"replicas": replicas, "square": square}
-    groups = plan._groups(NoGroups(), [cell | {"fits": fits, "how": how, "what": cell["what"] | what}], ids(fits))
-    return [[(fit["split"], fit["replica"]) for fit in group["fits"]] for group in groups]
+    fits = [fit for fit in cell.fits if fit.replica < chains]
+    how = cell.how | {"replicas": replicas, "square": square}
+    groups = plan._groups(NoGroups(), [cell | {"fits": fits, "how": how, "what": cell.what | what}], ids(fits))
+    return [[(fit.split, fit.replica) for fit in group.fits] for group in groups]
 
 
 class NoGroups:
@@ -89,7 +89,7 @@ class NoGroups:
 
 
 def ids(fits: list[dict]) -> set[str]:
-    return {fit["fit_id"] for fit in fits}
+    return {fit.fit_id for fit in fits}
 
 
 def test_ten_chains_of_a_split_advance_in_one_batch(chain_cell):
@@ -109,11 +109,11 @@ def test_ten_chains_of_a_split_advance_in_one_batch(chain_cell):
 
 def test_chains_of_unequal_numbers_of_rows_do_not_ride_together(chain_cell):
     rows = {0: 50, 1: 51}
-    fits = [fit | {"rows": rows[fit["split"]]} for fit in chain_cell["fits"]]
+    fits = [fit | {"rows": rows[fit.split]} for fit in chain_cell["fits"]]
     cell = chain_cell | {"fits": fits}
     assert [len(group) for group in grouped(cell, replicas=20)] == [10, 10]
     assert [len(group) for group in grouped(cell, replicas=20, kind="predict")] == [20], "of folds, say"
-    growing = chain_cell | {"fits": [fit | {"rows": (10, 20)[fit["replica"] % 2]} for fit in chain_cell["fits"]]}
+    growing = chain_cell | {"fits": [fit | {"rows": (10, 20)[fit.replica % 2]} for fit in chain_cell["fits"]]}
     assert [{r % 2 for _, r in group} for group in grouped(growing, replicas=10, kind="predict")] == [{0}, {1}]
 
 
@@ -188,7 +188,7 @@ def test_tables_and_page_of_a_study_without_scores(mixed):
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_a_killed_group_resumes_bit_for_bit(where, tmp_path, dtype, monkeypatch):
     (group,) = groups(made(where, f"methods=[ar] splits=1 ar.steps=400 dtype={dtype} trainer.checkpoint_seconds=0"))
-    table = tables.load(where.prepared_file("boston"), group["what"]["data"]["md5"])
+    table = tables.load(where.prepared_file("boston"), group.what.data.md5)
     whole, cut = (tmp_path / name for name in ("whole", "cut"))
     for work in (whole, cut):
         work.mkdir()
@@ -215,16 +215,16 @@ def test_a_killed_group_resumes_bit_for_bit(where, tmp_path, dtype, monkeypatch)
 
 def test_a_chain_does_not_depend_on_its_company(where, tmp_path):
     (group,) = groups(made(where, "methods=[ar] splits=1 ar.steps=60 ar.apart=2"))
-    table = tables.load(where.prepared_file("boston"), group["what"]["data"]["md5"])
+    table = tables.load(where.prepared_file("boston"), group.what.data.md5)
     together = chains_only.run(group, table, tmp_path / "together")
-    (alone,) = chains_only.run(group | {"fits": group["fits"][7:8]}, table, tmp_path / "alone")
+    (alone,) = chains_only.run(group | {"fits": group.fits[7:8]}, table, tmp_path / "alone")
     for name, values in together[7].chain.items():
         np.testing.assert_array_equal(alone.chain[name], values, err_msg=name)
 
 
 def test_a_draw_that_is_no_number_is_a_divergence(where, tmp_path, monkeypatch):
     (group,) = groups(made(where, "methods=[ar] splits=1 ar.steps=40"))
-    table = tables.load(where.prepared_file("boston"), group["what"]["data"]["md5"])
+    table = tables.load(where.prepared_file("boston"), group.what.data.md5)
     advance = lightning_module.SamplerFit.advance
 
     def breaks(fit, batch, noise, step):
@@ -240,14 +240,14 @@ def test_a_draw_that_is_no_number_is_a_divergence(where, tmp_path, monkeypatch):
 
 def test_what_a_method_needs_to_know_is_in_simulated_data_alone(where):
     study = made(where, "methods=[ar] ar.truth=true")
-    assert {cell["skip"] for cell in study.cells} == {"needs the true f, which only simulated data sets have"}
+    assert {cell.skip for cell in study.cells} == {"needs the true f, which only simulated data sets have"}
     chains = made(where, "methods=[ar] kind=predict")
-    assert {cell["skip"] for cell in chains.cells} == {"kind sample only"}
+    assert {cell.skip for cell in chains.cells} == {"kind sample only"}
 
 
 def test_the_truth_is_for_chains_alone(where):
     study = plan.make(where, "filippone2013_parameterisations", "datasets=[lrg_100_2] splits=1 kind=predict figures=[]")
-    (reason,) = {cell["skip"] for cell in study.cells}
+    (reason,) = {cell.skip for cell in study.cells}
     assert reason == "the protocol hands over the truth (f, ...), which is for kind=sample"
 
 

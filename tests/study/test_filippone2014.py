@@ -21,7 +21,7 @@ def planned(tmp_path_factory) -> dict:
     """The study's cells of one data set, by method; its rows and classes are those of `made_up`."""
     places = Places(CONF.parent, tmp_path_factory.mktemp("places"))
     overrides = f"datasets=[ionosphere] budget=smoke splits={len(SIZES)}"
-    return {cell["method"]: cell for cell in resolve.resolve(places, STUDY, overrides)[1]}
+    return {cell.method: cell for cell in resolve.resolve(places, STUDY, overrides)[1]}
 
 
 def made_up() -> tuple[Table, np.ndarray]:
@@ -37,9 +37,9 @@ def made_up() -> tuple[Table, np.ndarray]:
 
 def fitted(cell: dict, split: int, folder):
     shared = {k: cell[k] for k in ("address", "label", "family", "rows", "what", "how")}
-    fit = cell["fits"][split]
-    entry = importlib.import_module(cell["what"]["entry"])
-    return entry.run(shared | {"fits": [fit], "group_id": fit["fit_id"]}, made_up()[0], folder)[0]
+    fit = cell.fits[split]
+    entry = importlib.import_module(cell.what["entry"])
+    return entry.run(shared | {"fits": [fit], "group_id": fit.fit_id}, made_up()[0], folder)[0]
 
 
 def test_the_study_has_these_classifiers(planned):

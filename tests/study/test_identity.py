@@ -121,7 +121,7 @@ def fits(overrides: str = "", study: str = "default") -> dict[tuple, str]:
     """(method, data set, split) -> fit_id."""
     _, cells, _ = resolving.resolve(places.find(), study, overrides)
     return {
-        (c["address"]["method"], c["address"]["dataset"], f["split"]): f["fit_id"] for c in cells for f in c["fits"]
+        (c.address.method, c.address.dataset, f.split): f.fit_id for c in cells for f in c.fits
     }
 
 
@@ -171,12 +171,12 @@ def test_studies_share_their_fits(project):
 def test_why_says_what_moved(project, gpbench):
     where, text = places.find(), "methods=[svgp] datasets=[wine] splits=1 svgp.num_inducing=50 protocol.splits.seed=3"
     _, cells, _ = resolving.resolve(where, "default", text)
-    fit_id = finish(Store(where.store), cells[0], cells[0]["fits"][0])
+    fit_id = finish(Store(where.store), cells[0], cells[0].fits[0])
     assert gpbench("why", fit_id[:6]).out == f"{fit_id}: nothing moved; it would not be fitted again\n"
     path = where.store / fit_id / "fit.json"
     record = json.loads(path.read_text())
-    record["what"]["code"]["gpbench.gp.kernels"] = "0123"
-    record["what"]["method"]["jitter"] = 0.5
+    record.what.code["gpbench.gp.kernels"] = "0123"
+    record.what.method.hyper["jitter"] = 0.5
     path.write_text(json.dumps(record))
     lines = gpbench("why", fit_id[:6]).out.splitlines()
     kernels = identity.code("gpbench.gp.kernels")["gpbench.gp.kernels"]
@@ -186,7 +186,7 @@ def test_why_says_what_moved(project, gpbench):
 def test_a_plan_says_what_moved(project, gpbench):
     where, place = places.find(), "methods=[svgp] datasets=[wine] splits=1"
     _, cells, _ = resolving.resolve(where, "default", place)
-    finish(Store(where.store), cells[0], cells[0]["fits"][0])
+    finish(Store(where.store), cells[0], cells[0].fits[0])
     assert " done " in gpbench("plan", "--overrides", place).out
     out = gpbench("plan", "--overrides", f"{place} svgp.num_inducing=50 budget=smoke").out
     assert "method.num_inducing: 100 -> 50; steps: " in out

@@ -26,7 +26,7 @@ def make(overrides: str = SMALL) -> planning.Plan:
 def wanted(plan: planning.Plan, method: str, dataset: str) -> dict:
     """One cell of a plan."""
     address = {"method": method, "dataset": dataset}
-    return next(c for c in plan.cells if address.items() <= c["address"].items())
+    return next(c for c in plan.cells if address.items() <= c.address.items())
 
 
 def everything(folder) -> list[str]:
@@ -47,7 +47,7 @@ def test_two_thousand_fits_are_planned_in_seconds(project, record_property):
     seconds = time.perf_counter() - started
     record_property("seconds", seconds)
     print(f"{sum(len(c['fits']) for c in plan.cells)} fits planned in {seconds:.1f} s")
-    assert sum(len(c["fits"]) for c in plan.cells) >= 2000
+    assert sum(len(c.fits) for c in plan.cells) >= 2000
     assert seconds < 10
 
 
@@ -55,8 +55,8 @@ def test_impossible_fits_are_skipped_with_their_reason(project, gpbench):
     plan = make()
     assert wanted(plan, "exact_gp", "wine")["skip"] == "regression only"
     assert wanted(plan, "exact_gp", "boston")["skip"] == ""
-    planned = {f["fit_id"] for b in plan.batches for g in b["groups"] for f in g["fits"]}
-    assert not planned & {f["fit_id"] for f in wanted(plan, "exact_gp", "wine")["fits"]}
+    planned = {f.fit_id for b in plan.batches for g in b.groups for f in g.fits}
+    assert not planned & {f.fit_id for f in wanted(plan, "exact_gp", "wine")["fits"]}
     out = gpbench("plan", "--overrides", SMALL).out
     assert re.search(r"exact_gp wine split 1 +skipped +regression only", out)
     assert "10 fits to run" in out
@@ -89,16 +89,16 @@ def test_states(project, gpbench):
 def test_batches_are_deterministic_and_cover_what_is_pending(project):
     one, two = make(), make()
     assert one.batches == two.batches
-    planned = [f["fit_id"] for b in one.batches for g in b["groups"] for f in g["fits"]]
+    planned = [f.fit_id for b in one.batches for g in b.groups for f in g.fits]
     assert sorted(planned) == sorted(i for i, (state, _) in one.states.items() if state == "pending")
-    assert len({b["batch_id"] for b in one.batches}) == len(one.batches)
+    assert len({b.batch_id for b in one.batches}) == len(one.batches)
 
 
 def test_a_batch_holds_the_predicted_minutes(project):
     plan = make("splits=20 datasets=[boston] methods=[svgp] trainer.batch_minutes=0.2")
     assert len(plan.batches) > 2
     for batch in plan.batches:
-        assert len(batch["groups"]) == 1 or batch["seconds"] <= 12
+        assert len(batch.groups) == 1 or batch.seconds <= 12
     everything_at_once = make("splits=20 datasets=[boston] methods=[svgp] trainer.batch_minutes=1e9")
     assert len(everything_at_once.batches) <= 10  # about an eighth each
 
@@ -106,7 +106,7 @@ def test_a_batch_holds_the_predicted_minutes(project):
 def test_splits_ride_together_where_a_step_is_small(project):
     def sizes(words: str) -> set[int]:
         plan = make(f"datasets=[boston] methods=[svgp] splits=10 {words}")
-        return {len(g["fits"]) for b in plan.batches for g in b["groups"]}
+        return {len(g.fits) for b in plan.batches for g in b.groups}
 
     assert sizes("") == {1}  # 100 inducing inputs x 455 rows
     assert sizes("svgp.num_inducing=4") == {5}
@@ -117,31 +117,31 @@ def test_splits_ride_together_where_a_step_is_small(project):
 def test_devices_do_not_share_a_batch(project):
     cells = make().cells
     for cell in cells[:2]:
-        cell["how"] = cell["how"] | {"device": "cuda"}
+        cell.how = cell.how | {"device": "cuda"}
     plan = planning.build(places.find(), "mixed", "", make().study, cells, [])
     for batch in plan.batches:
-        assert len({g["how"]["device"] for g in batch["groups"]}) == 1
+        assert len({g.how.device for g in batch.groups}) == 1
 
 
 def test_what_was_begun_comes_first_and_as_it_was(project):
     store = Store(places.find().store)
     words = "methods=[constant,svgp] datasets=[boston] splits=6 svgp.num_inducing=4"
-    group = next(g for b in make(words).batches for g in b["groups"] if len(g["fits"]) == 5)
+    group = next(g for b in make(words).batches for g in b.groups if len(g.fits) == 5)
     work = store.begin(group)
     (work / "checkpoint-000000150.pt").touch()
     plan = make(f"{words} trainer.replicas=2")  # would group them otherwise
-    first = plan.batches[0]["groups"][0]
+    first = plan.batches[0].groups[0]
     assert first.pop("how")["replicas"] == 2  # how it runs is of today
     assert first == {k: v for k, v in group.items() if k != "how"}
-    assert plan.states[group["fits"][2]["fit_id"]] == ("pending", "resumes at step 150")
-    planned = [f["fit_id"] for b in plan.batches for g in b["groups"] for f in g["fits"]]
+    assert plan.states[group.fits[2].fit_id] == ("pending", "resumes at step 150")
+    planned = [f.fit_id for b in plan.batches for g in b.groups for f in g.fits]
     assert len(planned) == len(set(planned)) == 12
 
 
 def test_a_begun_group_of_another_study_is_left_alone(project):
-    Store(places.find().store).begin(make("methods=[svgp] datasets=[wine]").batches[0]["groups"][0])
+    Store(places.find().store).begin(make("methods=[svgp] datasets=[wine]").batches[0].groups[0])
     plan = make("methods=[svgp] datasets=[boston]")
-    assert {g["address"]["dataset"] for b in plan.batches for g in b["groups"]} == {"boston"}
+    assert {g.address.dataset for b in plan.batches for g in b.groups} == {"boston"}
 
 
 def test_freeze_keeps_the_time_of_what_did_not_change(project):
@@ -165,7 +165,7 @@ def test_names_of_results_folders():
 def test_a_star_reaches_every_method_that_has_the_key(project, gpbench):
     study = "methods=[constant,svgp,dsvi] datasets=[boston] splits=1"
     plan = make(f"{study} *.num_inducing=33")
-    given = {c["address"]["method"]: c["what"]["method"].get("num_inducing") for c in plan.cells}
+    given = {c.address.method: c.what.method.get("num_inducing") for c in plan.cells}
     assert given == {"constant": None, "svgp": 33, "dsvi": 33}
     assert plan.remarks == ["*.num_inducing: constant have no 'num_inducing'"]
     assert "remark: *.num_inducing" in gpbench("plan", "--overrides", f"{study} *.num_inducing=33").out
@@ -175,14 +175,14 @@ def test_a_star_reaches_every_method_that_has_the_key(project, gpbench):
 
 def test_a_value_with_spaces_is_kept(project):
     plan = make("methods=[svgp] datasets=[boston] splits=1 'svgp.label=Sparse GP'")
-    assert plan.cells[0]["label"] == "Sparse GP"
-    assert plan.cells[0]["address"]["overrides"] == "'label=Sparse GP'"
+    assert plan.cells[0].label == "Sparse GP"
+    assert plan.cells[0].address.overrides == "'label=Sparse GP'"
 
 
 def test_the_budget_s_hyperparameters_come_before_the_user_s(project):
     def trials(words: str) -> int:
         plan = make(f"methods=[gradient_boosting] datasets=[wine] splits=1 {words}")
-        return plan.cells[0]["what"]["method"]["trials"]
+        return plan.cells[0].what.method.hyper["trials"]
 
     assert trials("budget=smoke") == 1
     assert trials("budget=smoke gradient_boosting.trials=3") == 3
@@ -190,23 +190,23 @@ def test_the_budget_s_hyperparameters_come_before_the_user_s(project):
 
 def test_splits_of_single_data_sets(project):
     plan = make("methods=[constant] datasets=[boston,wine] splits=3 splits_of={wine:1} first_split=4")
-    assert [[f["split"] for f in c["fits"]] for c in plan.cells] == [[4, 5, 6], [4]]
+    assert [[f.split for f in c.fits] for c in plan.cells] == [[4, 5, 6], [4]]
 
 
 def test_a_data_set_may_have_its_own_preset(project):
     words = "methods=[svgp,bsgp_1] datasets=[boston,wine] splits=1 presets={wine:{bsgp_1:bsgp_2}}"
     plan = make(f"{words} bsgp_1.num_inducing=30")
-    layers = {(c["method"], c["address"]["dataset"]): c["what"]["method"].get("layers") for c in plan.cells}
+    layers = {(c.method, c.address.dataset): c.what.method.get("layers") for c in plan.cells}
     assert layers["bsgp_1", "boston"] == 1
     assert layers["bsgp_1", "wine"] == 2
-    assert {c["what"]["method"]["num_inducing"] for c in plan.cells if c["method"] == "bsgp_1"} == {30}
+    assert {c.what.method.hyper["num_inducing"] for c in plan.cells if c.method == "bsgp_1"} == {30}
 
 
 def test_jobs_read_what_the_main_process_planned(project):
     where = places.find()
     loaded = graph.load(where, "default", SMALL)
     assert loaded == graph.read(where, loaded.name)
-    assert set(loaded.batches) == {b["batch_id"] for b in make().batches}
+    assert set(loaded.batches) == {b.batch_id for b in make().batches}
     assert {name for b in loaded.batches.values() for name in b["datasets"]} == {"boston", "wine"}
 
 

@@ -21,9 +21,8 @@ from gpbench.methods.base import GradientMethod, State
 from gpbench.places import Places
 from gpbench.predictive.distributions import Categorical
 from gpbench.streams import Key
-from gpbench.study.fitting import fold as predict
 from gpbench.study.fitting import lightning_module
-from gpbench.study.fitting.fold import Fold
+from gpbench.study.fitting.fold import Fold, make_fold
 from gpbench.study.planning import plan
 from gpbench.study.results import probes
 from gpbench.study.results.fitted_models import Fitted
@@ -44,7 +43,7 @@ def study(tmp_path_factory):
     made = plan.make(where, "cutajar2017_posterior", OVERRIDES)
     plan.freeze(made, where)
     batch = where.root / "batch.json"
-    batch.write_text(json.dumps({"groups": [group for batch in made.batches for group in batch["groups"]]}))
+    batch.write_text(json.dumps({"groups": [group for batch in made.batches for group in batch.groups]}))
     places = {"GPBENCH_ROOT": str(where.root), "GPBENCH_STORE": str(where.store), "OMP_NUM_THREADS": "1", "CI": "1"}
     command = [sys.executable, "-m", "gpbench.study.fitting.job", str(batch), str(where.root / "statuses.json")]
     subprocess.run(command, env=os.environ | places, check=True)
@@ -56,7 +55,7 @@ def study(tmp_path_factory):
 def written(study, kind: str) -> pd.DataFrame:
     """A probe's file, with the method of every fit."""
     where, made = study
-    methods = {fit["fit_id"]: cell["method"] for cell in made.cells for fit in cell["fits"]}
+    methods = {fit.fit_id: cell.method for cell in made.cells for fit in cell.fits}
     rows = pd.read_parquet(where.results / made.name / f"{kind}.parquet")
     assert list(rows.columns) == probes.COLUMNS[kind]
     return rows.assign(method=rows["fit_id"].map(methods))
@@ -73,8 +72,8 @@ def test_every_variational_fit_has_its_bounds(study):
 def test_layers_hold_training_rows_and_functions_on_a_wider_grid(study):
     where, made = study
     rows, cell = written(study, "layers"), made.cells[0]
-    table = tables.load(where.prepared_file("composed_bumps"), cell["what"]["data"]["md5"])
-    train = predict.fold(cell["what"], table, 0, 0).train
+    table = tables.load(where.prepared_file("composed_bumps"), cell.what.data.md5)
+    train = make_fold(cell.what, table, 0, 0).train
     x, y = table.inputs[train, 0], table.targets[train, 0]
     low, high = x.min(), x.max()
     for _, own in rows.groupby("fit_id"):
@@ -90,13 +89,13 @@ def test_layers_hold_training_rows_and_functions_on_a_wider_grid(study):
 
 def test_the_mean_of_the_last_layer_is_the_predictive_mean_in_original_units(study):
     where, made = study
-    cell = next(cell for cell in made.cells if cell["method"] == "rbf_50")
-    what, fit = cell["what"], cell["fits"][1]
+    cell = next(cell for cell in made.cells if cell.method == "rbf_50")
+    what, fit = cell.what, cell.fits[1]
     rows = written(study, "layers").query("fit_id == @fit['fit_id'] and layer == 2")
     mean = rows.groupby("x")["f"].mean()
-    table = tables.load(where.prepared_file("composed_bumps"), what["data"]["md5"])
-    fold = predict.fold(what, table, fit["split"], fit["replica"])
-    path = Store(where.store).folder(fit["fit_id"]) / lightning_module.MODEL_FILE
+    table = tables.load(where.prepared_file("composed_bumps"), what.data["md5"])
+    fold = make_fold(what, table, fit.split, fit.replica)
+    path = Store(where.store).folder(fit.fit_id) / lightning_module.MODEL_FILE
     predictive = lightning_module.answer(what, path, fold.scaling.inputs(mean.index.to_numpy()[:, None]), fold.key)
     original = predictive.affine(fold.scaling.y_scale, fold.scaling.y_shift)
     np.testing.assert_allclose(mean, original.mean()[:, 0], rtol=1e-9, atol=1e-12)
@@ -105,8 +104,8 @@ def test_the_mean_of_the_last_layer_is_the_predictive_mean_in_original_units(stu
 def test_inputs_are_those_of_the_test_rows(study):
     where, made = study
     rows, cell = written(study, "inputs"), made.cells[0]
-    table = tables.load(where.prepared_file("composed_bumps"), cell["what"]["data"]["md5"])
-    assert set(rows["fit_id"]) == {fit["fit_id"] for cell in made.cells for fit in cell["fits"]}
+    table = tables.load(where.prepared_file("composed_bumps"), cell.what.data.md5)
+    assert set(rows["fit_id"]) == {fit.fit_id for cell in made.cells for fit in cell.fits}
     for _, own in rows.groupby("fit_id"):
         assert own["row"].tolist() == list(range(50, 550))
         np.testing.assert_array_equal(own["x"], table.inputs[50:, 0])

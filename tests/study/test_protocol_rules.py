@@ -25,7 +25,7 @@ def cells(words: str) -> list[dict]:
 
 
 def fits(words: str) -> list[str]:
-    return [fit["fit_id"] for cell in cells(words) for fit in cell["fits"]]
+    return [fit.fit_id for cell in cells(words) for fit in cell.fits]
 
 
 @pytest.mark.parametrize("name", [name for name in PROTOCOLS if name != STRATIFIED])
@@ -60,9 +60,9 @@ def test_stratified_folds_let_no_test_input_in(tmp_path_factory):
 
 
 def test_an_official_split_is_taken_once_however_many_are_asked_for(project):
-    made = {c["address"]["dataset"]: c for c in cells("methods=[constant] datasets=[usps,wine] splits=5")}
-    assert [f["split"] for f in made["wine"]["fits"]] == [0, 1, 2, 3, 4]
-    assert [f["split"] for f in made["usps"]["fits"]] == [0]
+    made = {c.address.dataset: c for c in cells("methods=[constant] datasets=[usps,wine] splits=5")}
+    assert [f.split for f in made["wine"]["fits"]] == [0, 1, 2, 3, 4]
+    assert [f.split for f in made["usps"]["fits"]] == [0]
     assert (made["usps"]["rows"], made["usps"]["test_rows"]) == (7291, 2007)
     with pytest.raises(UserError, match="wants splits 3 to 3 of 'usps'; protocol 'common' has 0 to 0"):
         batch(places.find(), ["method=constant", "dataset=usps", "split=3"])
@@ -74,16 +74,16 @@ def test_an_official_split_is_taken_once_however_many_are_asked_for(project):
 def test_events_are_skipped_by_every_method(project):
     every = ",".join(sorted(config.options(CONF, "method")))
     for cell in cells(f"methods=[{every}] datasets=[coal] splits=1"):
-        assert cell["skip"].endswith(" only")
-        assert "events" not in cell["skip"]
-        assert cell["what"]["protocol"]["outputs"] == []
+        assert cell.skip.endswith(" only")
+        assert "events" not in cell.skip
+        assert cell.what.protocol.outputs == []
 
 
 def test_a_method_may_limit_the_targets(project):
     words = "methods=[exact_gp,linear] datasets=[energy,boston] splits=1 exact_gp.max_outputs=1 protocol"
-    reasons = [c["skip"] for c in cells(f"{words}=rossi2021")]
+    reasons = [c.skip for c in cells(f"{words}=rossi2021")]
     assert reasons == ["2 targets, at most 1", "", "", ""]
-    assert not any(c["skip"] for c in cells(f"{words}=common"))
+    assert not any(c.skip for c in cells(f"{words}=common"))
 
 
 def test_rules_for_other_data_sets_and_what_is_printed_move_no_fit(project):

@@ -34,10 +34,10 @@ def half_done(project) -> Store:
     store, where = Store(places.find().store), places.find()
     words = "methods=[svgp] datasets=[boston] splits=5"
     (cell,) = planning.make(where, "default", words).cells
-    finish(store, cell, cell["fits"][0])
-    finish(store, cell, cell["fits"][1], "diverged", "not finite at step 7")
+    finish(store, cell, cell.fits[0])
+    finish(store, cell, cell.fits[1], "diverged", "not finite at step 7")
     (other,) = planning.make(where, "default", f"{words} svgp.jitter=0.5").cells
-    finish(store, other, other["fits"][2])
+    finish(store, other, other.fits[2])
     return store
 
 

@@ -23,12 +23,12 @@ def study(project):
     where = places.find()
     plan, store = planning.make(where, "default", STUDY), Store(where.store)
     for cell in plan.cells:
-        place = cell["method"], cell["address"]["dataset"]
-        for fit in cell["fits"]:
+        place = cell.method, cell.address.dataset
+        for fit in cell.fits:
             if place[0] == "constant":
                 finish(store, cell, fit)
             elif place == ("svgp", "boston"):
-                finish(store, cell, fit, *(("diverged", "step 7") if fit["split"] else ("done", "")))
+                finish(store, cell, fit, *(("diverged", "step 7") if fit.split else ("done", "")))
     assert collect.record(where, planning.content(plan)) == (6, 6)
     planning.freeze(plan, where)
     collect.collect(where, plan.name)
@@ -41,10 +41,10 @@ def test_recorded_fits_are_done_and_what_ended_badly_runs_again(study):
     where, _, _ = study
     made = planning.make(where, "default", STUDY)
     states = {
-        (cell["method"], cell["address"]["dataset"], fit["split"]): made.states[fit["fit_id"]][0]
+        (cell.method, cell.address.dataset, fit.split): made.states[fit.fit_id][0]
         for cell in made.cells
-        for fit in cell["fits"]
-        if fit["fit_id"] in made.states
+        for fit in cell.fits
+        if fit.fit_id in made.states
     }
     assert {place for place, state in states.items() if state == "done"} == {
         *(("constant", dataset, split) for dataset in ("boston", "wine") for split in (0, 1)),

@@ -56,7 +56,7 @@ def places(root: Path, store: str) -> Places:
 def planned(where: Places, overrides: str = LEARNERS) -> Path:
     """File of one batch that holds everything a study still wants."""
     made = plan.make(where, "default", f"datasets=[{DATASET}] splits={SPLITS} budget=smoke {overrides}")
-    groups = [group for batch in made.batches for group in batch["groups"]]
+    groups = [group for batch in made.batches for group in batch.groups]
     path = where.store.parent / f"{where.store.name}.batch.json"
     path.write_text(json.dumps({"groups": groups}))
     return path
@@ -86,15 +86,15 @@ def fits(where: Places) -> dict[tuple[str, int], dict]:
     """(method, split) -> record of everything in the store."""
     store = Store(where.store)
     records = [store.record(fit_id) for fit_id in store.ids()]
-    return {(r["address"]["method"], r["split"]): r for r in records}
+    return {(r.address.method, r.split): r for r in records}
 
 
 def points(where: Places, record: dict) -> pd.DataFrame:
-    return pd.read_parquet(where.store / record["fit_id"] / "points.parquet")
+    return pd.read_parquet(where.store / record.fit_id / "points.parquet")
 
 
 def log(where: Places, record: dict) -> str:
-    return (where.store / record["fit_id"] / "log.txt").read_text()
+    return (where.store / record.fit_id / "log.txt").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def whole(root):
     where = places(root, "whole")
     batch = planned(where, f"{LEARNERS} trainer.replicas=2".replace("[svgp]", "[constant,raises,dies,svgp]"))
     groups = json.loads(batch.read_text())["groups"]
-    assert [len(g["fits"]) for g in groups if g["address"]["method"] in ("raises", "dies")] == [2, 2]
+    assert [len(g.fits) for g in groups if g.address.method in ("raises", "dies")] == [2, 2]
     statuses, said = finish(start(where, batch))
     return where, statuses, said
 
@@ -111,19 +111,19 @@ def whole(root):
 def test_failed_fits_leave_the_others_alone(whole):
     where, statuses, _ = whole
     bad = {("raises", 1), ("dies", 1)}
-    assert {place: r["status"] for place, r in fits(where).items()} == {
+    assert {place: r.status for place, r in fits(where).items()} == {
         (method, split): "failed" if (method, split) in bad else "done"
         for method in ("constant", "raises", "dies", "svgp")
         for split in range(SPLITS)
     }
     for record in fits(where).values():
-        assert statuses[record["fit_id"]] == {"status": record["status"], "reason": record["reason"]}
+        assert statuses[record.fit_id] == {"status": record.status, "reason": record.reason}
 
 
 def test_an_exception_is_one_line_and_its_traceback_is_in_the_log(whole):
     where, _, said = whole
     record = fits(where)["raises", 1]
-    assert record["reason"] == "ArithmeticError: the sum is wrong"
+    assert record.reason == "ArithmeticError: the sum is wrong"
     assert "Traceback" in log(where, record)
     assert "and this line is for the log" in log(where, record)
     assert "Traceback" not in said
@@ -138,7 +138,7 @@ def test_nothing_is_left_of_work_that_ended(whole):
     """But for the checkpoints of the fit that was killed, from which a retry continues."""
     where, _, _ = whole
     (left,) = Store(where.store).groups()
-    assert (left["address"]["method"], [f["split"] for f in left["fits"]]) == ("dies", [1])
+    assert (left["address"]["method"], [f.split for f in left["fits"]]) == ("dies", [1])
     assert not list((where.store / ".tmp").iterdir())
     assert len(list((where.store / ".spool").glob("[!.]*"))) == len(fits(where))
 
@@ -159,9 +159,9 @@ def test_a_batch_that_is_killed_continues_where_it_was(root, whole):
     (done,) = store.ids()
     (group,) = store.groups()
     written = (store.folder(done) / "fit.json").stat().st_mtime_ns
-    reached = store.checkpoint(group["group_id"])
+    reached = store.checkpoint(group.group_id)
     assert STEPS / 3 < reached < STEPS
-    assert group["fits"][0]["fit_id"] != done
+    assert group.fits[0].fit_id != done
 
     statuses, _ = finish(start(where, batch))
     assert {s["status"] for s in statuses.values()} == {"done"}
@@ -179,7 +179,7 @@ def test_a_batch_that_is_killed_continues_where_it_was(root, whole):
 
 def half_way(store: Store) -> bool:
     """Whether one fit is done and the other in the middle."""
-    reached = [store.checkpoint(group["group_id"]) for group in store.groups()]
+    reached = [store.checkpoint(group.group_id) for group in store.groups()]
     return len(store.ids()) == len(reached) == 1 and STEPS / 3 < reached[0] < STEPS
 
 
@@ -190,16 +190,16 @@ def test_a_time_cap_stops_and_two_processes_without_it_finish_each_fit_once(root
     assert {s["status"] for s in statuses.values()} == {"stopped"}
     assert all("stopped after 1e-09 minutes" in s["reason"] for s in statuses.values())
     assert not store.ids()
-    assert {store.checkpoint(g["group_id"]) for g in store.groups()} == {BLOCK}
+    assert {store.checkpoint(g.group_id) for g in store.groups()} == {BLOCK}
 
     batch = planned(where, f"{LEARNERS} raises.victim=9 raises.pause=1".replace("[svgp]", "[svgp,raises]"))
     groups = json.loads(batch.read_text())["groups"]
-    assert {g["how"]["max_minutes"] for g in groups} == {None}
+    assert {g.how.max_minutes for g in groups} == {None}
     (root / "diary.txt").unlink(missing_ok=True)
     for statuses, said in map(finish, [start(where, batch), start(where, batch)]):
         assert {s["status"] for s in statuses.values()} == {"done"}
         assert "Traceback" not in said
-    assert sorted(store.ids()) == sorted(f["fit_id"] for g in groups for f in g["fits"])
+    assert sorted(store.ids()) == sorted(f.fit_id for g in groups for f in g.fits)
     assert sorted((root / "diary.txt").read_text().splitlines()) == ["[0]", "[1]"]
     assert not store.groups()
 

@@ -54,7 +54,7 @@ def test_a_finished_fit_is_never_replaced(store):
     put(store, "aa11000000000000")
     before = (store.folder("aa11000000000000") / "fit.json").stat()
     put(store, "aa11000000000000", status="failed")
-    assert store.record("aa11000000000000")["status"] == "done"
+    assert store.record("aa11000000000000").status == "done"
     assert (store.folder("aa11000000000000") / "fit.json").stat() == before
 
 

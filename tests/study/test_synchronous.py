@@ -17,8 +17,8 @@ ENTRY = "gpbench.study.fitting.distributed.synchronous"
 
 
 def with_hyper(case: Case, **hyper) -> Case:
-    what = case.cell["what"]
-    case.cell = case.cell | {"what": what | {"method": what["method"] | {"batch_size": 16} | hyper}}
+    what = case.cell.what
+    case.cell = case.cell | {"what": what | {"method": what.method | {"batch_size": 16} | hyper}}
     return case
 
 
@@ -30,7 +30,7 @@ def case(tmp_path_factory):
 def shared(case: Case, workers: int, **how) -> dict:
     made = group(case.cell, 0, **how)
     return made | {
-        "what": made["what"] | {"entry": ENTRY, "distributed": {"scheme": "synchronous", "workers": workers}}
+        "what": made.what | {"entry": ENTRY, "distributed": {"scheme": "synchronous", "workers": workers}}
     }
 
 

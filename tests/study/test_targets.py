@@ -35,8 +35,8 @@ def case(name: str, outputs: str, folders, data=None) -> Case:
 def fit(made: Case, steps: int | None = None) -> fold.Outcome:
     """Split 0 with so many steps, where there are any."""
     one = group(made.cell, 0)
-    if steps and one["what"]["steps"]:
-        one["what"] = one["what"] | {"steps": steps}
+    if steps and one.what.steps:
+        one.what = one.what | {"steps": steps}
     return made.fit(one)[0]
 
 
@@ -145,13 +145,13 @@ def test_answers_name_their_target_where_there_are_several(project, choice, head
     words = f"methods=[linear] datasets=[two] splits=1 protocol.outputs={choice}"
     _, (cell,), _ = resolving.resolve(where, "default", words)
     (outcome,) = closed_form.run(cell, data, tmp_path)
-    fit_id = finish(Store(where.store), cell, cell["fits"][0])
+    fit_id = finish(Store(where.store), cell, cell.fits[0])
     closed_form.save(outcome.model, where.store / fit_id / closed_form.MODEL_FILE)
     pd.DataFrame(data.inputs, columns=data.input_names).to_csv(tmp_path / "new.csv", index=False)
     answer(where, fit_id, tmp_path / "new.csv", tmp_path / "out.csv")
     rows = pd.read_csv(tmp_path / "out.csv")
     assert list(rows.columns[:2]) == heads
-    assert len(rows.columns) == 7 * len(cell["what"]["protocol"]["outputs"])
+    assert len(rows.columns) == 7 * len(cell.what.protocol.outputs)
     second, points = rows["other_mean" if choice == "all" else "mean"], outcome.points
     theirs = points[points["output"] == points["output"].max()]
     np.testing.assert_allclose(second[theirs["row"]], theirs["mean"], rtol=1e-9)

@@ -35,7 +35,7 @@ def planned(where: Places, overrides: str = "") -> dict:
 def spool(where: Places, cell: dict, split: int, score: float = 0.0, status: str = "done", reason: str = "") -> str:
     """A fit ends and asks to be tracked; it has one score."""
     store = Store(where.store)
-    fit_id = finish(store, cell, cell["fits"][split], status, reason)
+    fit_id = finish(store, cell, cell.fits[split], status, reason)
     kept = {"code": scoring.digest(), "scores": {"mnll": score}}
     write_text(store.folder(fit_id) / "scores.json", json.dumps(kept))
     store.spool(fit_id)
@@ -116,11 +116,11 @@ def test_a_fit_has_its_parameters_scores_trace_data_and_record(where):
     for run in view.fits():
         record = Store(where.store).record(run.data.tags["gpbench.fit"])
         assert run.data.params | {"method": "constant", "dataset": DATASET, "dtype": "float64"} == run.data.params
-        assert run.data.metrics["mnll"] == SCORES[record["split"]]
+        assert run.data.metrics["mnll"] == SCORES[record.split]
         trace = view.client.get_metric_history(run.info.run_id, "trace.objective")
         assert [(point.step, point.value) for point in trace] == [(1, -2.0), (2, -1.0)]
         (data,) = run.inputs.dataset_inputs
-        assert (data.dataset.name, data.dataset.digest) == (DATASET, record["what"]["data"]["md5"])
+        assert (data.dataset.name, data.dataset.digest) == (DATASET, record.what.data.md5)
         (kept,) = (where.root / "mlartifacts" / DATASET / run.info.run_id / "artifacts").iterdir()
         assert json.loads(kept.read_text()) == record
 
@@ -181,9 +181,9 @@ def test_a_server_that_does_not_answer_is_one_line_and_the_spool_is_kept(where, 
 
 def test_a_fit_that_takes_the_place_of_another_tags_it_and_leaves_the_means(where):
     cell = planned(where)
-    old = cell["fits"][0]["fit_id"]
+    old = cell.fits[0]["fit_id"]
     # the same address under another identity: its code has changed, say
-    new = spool(where, cell | {"fits": [cell["fits"][0] | {"fit_id": f"new{old[3:]}"}]}, 0, 9.0)
+    new = spool(where, cell | {"fits": [cell.fits[0] | {"fit_id": f"new{old[3:]}"}]}, 0, 9.0)
     tracking.drain(where)
     view = View(where)
     by_fit = {run.data.tags["gpbench.fit"]: run for run in view.fits()}
@@ -221,7 +221,7 @@ def test_a_fit_that_was_retried_takes_the_place_of_its_failure(where):
 
 def test_overrides_with_quotes_do_not_upset_the_search_for_their_cell(where):
     cell = planned(where, "'protocol.leaks=[test_x]'")
-    assert "'" in cell["address"]["overrides"]
+    assert "'" in cell.address.overrides
     fit_id = spool(where, cell, 0)
     tracking.drain(where)
     assert fit_id in [run.data.tags["gpbench.fit"] for run in View(where).fits()]

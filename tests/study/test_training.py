@@ -28,8 +28,8 @@ def mini(tmp_path_factory):
 
 
 def with_hyper(case: Case, **hyper) -> Case:
-    what = case.cell["what"]
-    case.cell = case.cell | {"what": what | {"method": what["method"] | hyper}}
+    what = case.cell.what
+    case.cell = case.cell | {"what": what | {"method": what.method | hyper}}
     return case
 
 
@@ -101,7 +101,7 @@ def test_a_replica_that_is_not_finite_does_not_move_again(case, monkeypatch):
 
 
 def test_numbers_of_an_expanded_parameter_move_one_by_one(case, monkeypatch):
-    module = importlib.import_module(case.cell["what"]["method"]["module"])
+    module = importlib.import_module(case.cell.what.method.module)
     init = module.Method.init
 
     def expanded(method, data, keys):
@@ -124,7 +124,7 @@ def at_infinity(loss):
 
 def test_a_chain_takes_every_step_from_0_and_is_asked_after_every_step_from_1(tmp_path_factory, monkeypatch):
     chain = Case("bsgp_1", "regression", tmp_path_factory)
-    module = importlib.import_module(chain.cell["what"]["method"]["module"])
+    module = importlib.import_module(chain.cell.what.method.module)
     step, keep, taken, asked, kept = module.Method.step, module.Method.keep, [], [], []
 
     def stepping(method, state, batch, noise, number, steps):
@@ -151,7 +151,7 @@ def test_seconds_go_on_where_a_checkpoint_left_them(case):
     path = work / f"checkpoint-{BLOCK:09d}.pt"
     torch.save(torch.load(path, weights_only=True) | {"seconds": 1000.0}, path)
     (outcome,) = case.fit(group(case.cell, 0), work=work)
-    assert 1000 < outcome.seconds["train"] < 1060
+    assert 1000 < outcome.seconds.train < 1060
     assert all(row["seconds"] > 1000 for row in outcome.trace if row["step"] > BLOCK)
 
 
@@ -195,8 +195,8 @@ def test_the_trace_begins_and_ends_with_the_fit_and_scores_where_it_looks(case):
 
 def test_seconds_of_a_batch_are_shared_and_marked_so(case):
     for outcome in case.together:
-        assert outcome.seconds["shared_by"] == SPLITS
-        assert outcome.seconds["train"] * SPLITS == pytest.approx(outcome.trace[-1]["seconds"], rel=0.5)
+        assert outcome.seconds.shared_by == SPLITS
+        assert outcome.seconds.train * SPLITS == pytest.approx(outcome.trace[-1]["seconds"], rel=0.5)
 
 
 def test_progress_is_there_for_whoever_watches(case, monkeypatch):

@@ -19,7 +19,7 @@ def study(project):
     def write(variants: dict, overrides: str = "", **keys):
         content = {"name": "mine", "title": "Mine", "methods": [], "datasets": ["wine"], "splits": 1} | keys
         (project / "conf/study/mine.yaml").write_text(yaml.safe_dump(content | {"variants": variants}, sort_keys=False))
-        return {cell["method"]: cell for cell in resolving.resolve(places.find(), "mine", overrides)[1]}
+        return {cell.method: cell for cell in resolving.resolve(places.find(), "mine", overrides)[1]}
 
     return write
 
@@ -31,19 +31,19 @@ def test_a_variant_for_each_combination_of_listed_values(study):
     found = study({"{kernel}_{num_features}": RFF | {"num_features": [5, 10], "hidden_width": 2}}, methods=["svgp"])
     assert list(found) == ["svgp", "rbf_5", "rbf_10", "arc_cosine_5", "arc_cosine_10"]
     cell = found["arc_cosine_5"]
-    assert cell["label"] == "arc_cosine, 5 features"
-    assert cell["settings"] == {"kernel": "arc_cosine", "num_features": 5, "hidden_width": 2}
-    assert cell["settings"].items() <= cell["what"]["method"].items()
+    assert cell.label == "arc_cosine, 5 features"
+    assert cell.settings == {"kernel": "arc_cosine", "num_features": 5, "hidden_width": 2}
+    assert cell.settings.items() <= cell.what.method.items()
     assert found["svgp"]["settings"] == {}
 
 
 def test_a_variant_is_the_fit_of_its_settings_from_the_command_line(study):
     small = {"method": "dgp_rff", "num_features": 5, "likelihood": "softmax"}
     (cell,) = study({"small": small}, datasets=["wdbc"]).values()
-    assert cell["address"]["overrides"] == "num_features=5 likelihood=softmax"
+    assert cell.address.overrides == "num_features=5 likelihood=softmax"
     words = "methods=[dgp_rff] datasets=[wdbc] splits=1 dgp_rff.num_features=5 dgp_rff.likelihood=softmax"
     _, (same,), _ = resolving.resolve(places.find(), "default", words)
-    assert [f["fit_id"] for f in cell["fits"]] == [f["fit_id"] for f in same["fits"]]
+    assert [f.fit_id for f in cell.fits] == [f.fit_id for f in same["fits"]]
 
 
 def test_overrides_reach_one_variant_or_all_of_a_method(study):
@@ -52,14 +52,14 @@ def test_overrides_reach_one_variant_or_all_of_a_method(study):
     assert [found[name]["what"]["method"]["hidden_width"] for name in found] == [4, 4]
     assert [found[name]["what"]["method"]["batch_size"] for name in found] == [200, 7]
     everywhere = study(variants, "*.hidden_width=6")
-    assert {cell["what"]["method"]["hidden_width"] for cell in everywhere.values()} == {6}
+    assert {cell.what.method.hyper["hidden_width"] for cell in everywhere.values()} == {6}
 
 
 def test_a_preset_stands_in_for_the_method_of_a_variant(study):
     variants = {"wide": {"method": "dgp_rff", "num_features": 7}}
     (cell,) = study(variants, presets={"wine": {"dgp_rff": "dgp_rff_images"}}).values()
-    chosen = cell["what"]["method"]
-    assert (cell["address"]["method"], chosen["hidden_width"], chosen["num_features"]) == ("dgp_rff_images", 50, 7)
+    chosen = cell.what.method
+    assert (cell.address.method, chosen["hidden_width"], chosen["num_features"]) == ("dgp_rff_images", 50, 7)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_schemes_choose_the_entry_and_are_part_of_the_identity(study, monkeypatc
     without_ray = study({"a": three | {"scheme": "asynchronous"}})["a"]
     assert without_ray["skip"] == "scheme asynchronous needs ray: pip install gpbench[distributed]"
     assert "distributed" not in found["dgp_rff"]["what"]
-    assert len({cell["fits"][0]["fit_id"] for cell in found.values()}) == 7
+    assert len({cell.fits[0]["fit_id"] for cell in found.values()}) == 7
     where = places.find()
     plan = planning.build(where, "mine", "", resolving.resolve(where, "mine")[0], [found["asynchronous_4"]], [])
     assert [graph._needs(batch, plan.cost)["threads"] for batch in plan.batches] == [4]
@@ -159,7 +159,7 @@ def test_schemes_choose_the_entry_and_are_part_of_the_identity(study, monkeypatc
 )
 def test_a_scheme_suits_some_methods(study, method, said):
     (cell,) = study({"a": {"method": method, "scheme": "synchronous", "workers": 2}}).values()
-    assert cell["skip"] == said
+    assert cell.skip == said
 
 
 def test_a_method_builds_on_another_one(project):
@@ -174,6 +174,6 @@ def test_a_study_takes_only_the_methods_that_it_is_asked_for(study):
     whole = study(variants, methods=["svgp"])
     some = study(variants, "only=[rff_10,svgp]", methods=["svgp"], pairs=pairs)
     assert list(some) == ["svgp", "rff_10"]
-    assert [cell["fits"] for cell in some.values()] == [whole[name]["fits"] for name in some]
+    assert [cell.fits for cell in some.values()] == [whole[name]["fits"] for name in some]
     with pytest.raises(UserError, match=r"unknown method 'rff_7' in only of study 'mine'; did you mean"):
         study(variants, "only=[rff_7]", methods=["svgp"])

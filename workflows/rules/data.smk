@@ -19,12 +19,12 @@ for OWNERS, ITEMS in GRAPH.absent.items():
 
 rule prepare:
     input:
-        lambda w: expand("data/raw/{item}", item=GRAPH.datasets[w.dataset]["raw"]),
-        entry=lambda w: GRAPH.datasets[w.dataset]["entry"],
+        lambda w: expand("data/raw/{item}", item=GRAPH.datasets[w.dataset].raw),
+        entry=lambda w: GRAPH.datasets[w.dataset].entry,
     output:
         "data/prepared/{dataset}.npz",
     resources:
-        mem_mb=lambda w: GRAPH.datasets[w.dataset]["mem_mb"],
+        mem_mb=lambda w: GRAPH.datasets[w.dataset].mem_mb,
     shell:
         "{PY} -m gpbench.cli data prepare {wildcards.dataset}"
 

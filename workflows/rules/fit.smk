@@ -9,14 +9,14 @@ def batch(wildcards):
 rule fit:
     input:
         batch="plans/batches/{batch}.json",
-        data=lambda w: expand("data/prepared/{dataset}.npz", dataset=batch(w)["datasets"]),
+        data=lambda w: expand("data/prepared/{dataset}.npz", dataset=batch(w).datasets),
     output:
         "runs/{batch}.json",
-    threads: lambda w: batch(w)["threads"]
+    threads: lambda w: batch(w).threads
     priority: 10
     resources:
-        mem_mb=lambda w: batch(w)["mem_mb"],
-        runtime=lambda w: batch(w)["minutes"],
-        gpu=lambda w: batch(w)["gpu"],
+        mem_mb=lambda w: batch(w).mem_mb,
+        runtime=lambda w: batch(w).minutes,
+        gpu=lambda w: batch(w).gpu,
     shell:
-        "OMP_NUM_THREADS={threads} MKL_NUM_THREADS={threads} {PY} -m gpbench.study.fitting.job {input.batch} {output}"
+        "OMP_NUM_THREADS={threads} MKL_NUM_THREADS={threads} {PY} -m gpbench.study.commands.job {input.batch} {output}"

@@ -4,9 +4,9 @@ COLLECTED = {"predict": ["points.parquet"], "sample": ["prefixes.parquet", "draw
 # what every caption of the Snakemake report says of the study (in workflows/report/)
 TOLD = {
     "study": GRAPH.name,
-    "basis": "protocol {protocol}, budget {budget}, at most {splits} splits".format_map(GRAPH.study),
+    "basis": "protocol {protocol}, budget {budget}, at most {splits} splits".format_map(STUDY),
 }
-PROBES = expand(f"{RESULTS}/{{probe}}.parquet", probe=GRAPH.study["probes"])
+PROBES = expand(f"{RESULTS}/{{probe}}.parquet", probe=GRAPH.study.probes)
 
 
 rule collect:
@@ -15,7 +15,7 @@ rule collect:
         seen=f"plans/{GRAPH.name}.seen",
         runs=expand("runs/{batch}.json", batch=GRAPH.batches),
     output:
-        multiext(f"{RESULTS}/", "scores.parquet", "traces.parquet", *COLLECTED[GRAPH.study["kind"]], "study.json"),
+        multiext(f"{RESULTS}/", "scores.parquet", "traces.parquet", *COLLECTED[GRAPH.study.kind], "study.json"),
     shell:
         "{PY} -m gpbench.cli collect {GRAPH.name}"
 
@@ -24,11 +24,11 @@ rule collect:
 rule probe:
     input:
         f"{RESULTS}/scores.parquet",
-        data=expand("data/prepared/{dataset}.npz", dataset=GRAPH.study["datasets"]),
+        data=expand("data/prepared/{dataset}.npz", dataset=GRAPH.study.datasets),
     output:
         f"{RESULTS}/{{probe}}.parquet",
     wildcard_constraints:
-        probe="|".join(GRAPH.study["probes"]) or "none",
+        probe="|".join(GRAPH.study.probes) or "none",
     shell:
         "OMP_NUM_THREADS=1 {PY} -m gpbench.study.results.probes {GRAPH.name} {wildcards.probe}"
 

@@ -80,47 +80,42 @@ def plan(arguments: argparse.Namespace) -> None:
     total = 0.0
     for cell in made.cells:
         minutes = made.cost.seconds(cell) / 60
-        for one in cell["fits"]:
-            state, reason = made.states.get(one["fit_id"], ("skipped", cell["skip"]))
+        for fit in cell.fits:
+            state, reason = made.states.get(fit.fit_id, ("skipped", cell.skip))
             total += minutes if state == "pending" else 0.0
             if state == "pending" or not arguments.pending:
                 expected = f"{minutes:6.2f} min" if state == "pending" else " " * 10
-                where = f"{cell['method']} {cell['address']['dataset']} split {one['split']}"
-                print(f"{one['fit_id']}  {where:<40} {state:<9} {expected}  {reason}")
-    states = [s for s, _ in made.states.values()]
-    skipped = sum(len(c["fits"]) for c in made.cells if c["skip"])
+                where = f"{cell.method} {cell.address.dataset} split {fit.split}"
+                print(f"{fit.fit_id}  {where:<40} {state:<9} {expected}  {reason}")
+    states = [state.name for state in made.states.values()]
+    skipped = sum(len(cell.fits) for cell in made.cells if cell.skip)
     print(
-        f"{made.name}: {states.count('pending')} fits to run in {len(made.batches)} jobs, about {total:.1f} minutes "
-        f"of one core; {states.count('done')} done, {skipped} skipped, "
-        f"{len(states) - states.count('pending') - states.count('done')} ended badly"
+        f"{made.name}: {count(states.count('pending'), 'fit')} to run in {count(len(made.batches), 'job')}, about "
+        f"{total:.1f} minutes of one core; {states.count('done')} done, {skipped} skipped, "
+        f"{len(states) - states.count('pending') - states.count('done')} failed"
     )
 
 
 def fit(arguments: argparse.Namespace) -> None:
     import json
 
-    from gpbench.study.commands import fit_one
-    from gpbench.study.fitting import job
+    from gpbench.study.commands import fit_one, job
+    from gpbench.study.results.scoring import mixing, scores
     from gpbench.study.storage.store import Store
 
     where = places.find()
-    batch, fit_ids = fit_one.batch(where, arguments.settings)
+    groups, fit_ids = fit_one.groups(where, arguments.settings)
     store = Store(where.store)
-    if batch["groups"]:
-        store.require_writable()
-        job.run_batch(batch, where)
+    if groups:
+        job.run_groups(groups, where)
     for fit_id in fit_ids:
-        record = store.record(fit_id) if store.has(fit_id) else None
-        if record is None:
-            raise UserError(f"fit {fit_id} did not finish; run the same command again to resume it")
-        from gpbench.study.results.scoring import mixing, scores
-
-        said = {"fit_id": fit_id, "status": record["status"], **scores(store, record), **mixing(store, [fit_id])}
-        print(json.dumps(said, indent=1))
-        if record["status"] != "done":
-            raise UserError(
-                f"fit {fit_id}: {record['status']}: {record['reason']}; log: {store.folder(fit_id)}/log.txt"
-            )
+        if not store.has(fit_id):
+            raise UserError(f"fit {fit_id} is not finished; run the same command again to resume it")
+        record = store.record(fit_id)
+        result = {"fit_id": fit_id, "status": record.status, **scores(store, record), **mixing(store, [fit_id])}
+        print(json.dumps(result, indent=1))
+        if record.status != "done":
+            raise UserError(f"fit {fit_id}: {record.status}: {record.reason}; log: {store.folder(fit_id)}/log.txt")
 
 
 def cost(arguments: argparse.Namespace) -> None:
@@ -128,7 +123,7 @@ def cost(arguments: argparse.Namespace) -> None:
     from gpbench.study.planning import plan as planning
 
     if arguments.cores < 1:
-        raise UserError(f"--cores {arguments.cores} is not a number from 1 upwards")
+        raise UserError(f"--cores must be a positive integer, got {arguments.cores}")
     made = planning.make(places.find(), arguments.study, arguments.overrides)
     print("\n".join(estimate.lines(estimate.Estimate(made, arguments.all), arguments.cores)))
 
@@ -153,7 +148,7 @@ def new(arguments: argparse.Namespace) -> None:
 def status(arguments: argparse.Namespace) -> None:
     import time
 
-    from gpbench.study.fitting import progress as watch
+    from gpbench.study.commands import progress
     from gpbench.study.planning import plan as planning
     from gpbench.study.storage.store import Store
 
@@ -161,15 +156,17 @@ def status(arguments: argparse.Namespace) -> None:
     store = Store(where.store)
     while True:
         made = planning.make(where, arguments.study, arguments.overrides)
-        states = [s for s, _ in made.states.values()]
+        states = [state.name for state in made.states.values()]
         counts = ", ".join(f"{states.count(s)} {s}" for s in sorted(set(states)))
-        left = sum(b["seconds"] for b in made.batches)
+        left = sum(batch.seconds for batch in made.batches)
         print(f"{made.name}: {counts or 'no fits'}; about {left / 60:.1f} minutes of one core left")
         for group in store.groups():
-            running = any(store.busy(f["fit_id"]) for f in group["fits"])
-            progress = store.progress(group["group_id"])
-            far = watch.state(progress) if progress else "starting"
-            print(f"  {'running' if running else 'interrupted'}: {watch.name(group)}: {far}")
+            running = any(store.busy(fit.fit_id) for fit in group.fits)
+            at = store.progress(group.group_id)
+            print(
+                f"  {'running' if running else 'interrupted'}: {progress.name(group)}: "
+                f"{progress.describe(at) if at else 'starting'}"
+            )
         if not arguments.watch:
             return
         time.sleep(2)
@@ -204,24 +201,24 @@ def record(arguments: argparse.Namespace) -> None:
     from gpbench.study.results import collect as collecting
 
     where = places.find()
-    made = planning.make(where, arguments.study, arguments.overrides)
-    new, known = collecting.record(where, planning.content(made))
-    print(f"{made.name}: {new} fits added to the {known - new} recorded ones in docs/results/{made.name}/scores.csv")
+    frozen = planning.make(where, arguments.study, arguments.overrides).frozen
+    new, total = collecting.record(where, frozen)
+    print(f"{frozen.name}: {count(new, 'fit')} added, {total} in docs/results/{frozen.name}/scores.csv")
 
 
 def verdict(arguments: argparse.Namespace) -> None:
     from gpbench.study.results import collect as collecting
 
     where = places.find()
-    unmixed = collecting.unmixed(where, arguments.name)
+    unmixed = collecting.not_converged(where, arguments.name)
     for line in unmixed:
         print(line, file=sys.stderr)
-    lines = collecting.verdict(where, arguments.name)
+    lines = collecting.not_done(where, arguments.name)
     if lines:
         print("\n".join(lines), file=sys.stderr)
-        raise UserError(f"{len(lines)} fits of {arguments.name} did not end well; `gpbench retry` clears them")
-    but = f", but the chains of {len(unmixed)} splits have not converged" if unmixed else ""
-    print(f"{arguments.name}: every fit ended well{but}; open results/{arguments.name}/report.html")
+        raise UserError(f"{count(len(lines), 'fit')} of {arguments.name} failed or is missing; `gpbench retry` clears them")
+    but = f", but the chains of {count(len(unmixed), 'split')} have not converged" if unmixed else ""
+    print(f"{arguments.name}: every fit is done{but}; open results/{arguments.name}/report.html")
 
 
 def cite(arguments: argparse.Namespace) -> None:

@@ -8,14 +8,12 @@ from gpbench.config.compose import (
     check,
     compose,
     folders,
-    hyperparameters,
     options,
     read_yaml,
-    source_path,
-    source_tree,
     split_override,
     split_overrides,
 )
+from gpbench.config.method_source import hyperparameters
 
 __all__ = [
     "ENTRY_POINTS",
@@ -28,8 +26,6 @@ __all__ = [
     "hyperparameters",
     "options",
     "read_yaml",
-    "source_path",
-    "source_tree",
     "split_override",
     "split_overrides",
 ]

@@ -6,14 +6,10 @@ method's own module as a dataclass, which is read from its source without import
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import functools
-import importlib.util
 import shlex
 import sys
-import types
-from importlib.machinery import ModuleSpec
 from importlib.metadata import EntryPoints, entry_points
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
@@ -21,8 +17,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from gpbench import hyper
 from gpbench.config import schema
+from gpbench.config.method_source import find_spec, hyperparameters
 from gpbench.errors import UserError, unknown
 
 GROUPS = {
@@ -44,7 +40,7 @@ def folders(conf: Path) -> list[Path]:
     The entry point names a package; its folder `conf` holds method/*.yaml (dataset/*.yaml, ...)."""
     found = [conf]
     for point in _points(tuple(sys.path)):
-        spec = _spec(point.value)
+        spec = find_spec(point.value)
         if spec is None or not spec.submodule_search_locations:
             raise UserError(f"entry point {point.name!r} in {ENTRY_POINTS} names {point.value!r}, which is no package")
         found += [Path(location) / "conf" for location in spec.submodule_search_locations]
@@ -80,71 +76,6 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UserError(f"{path} must hold keys and values")
     return content
-
-
-def _spec(module: str) -> ModuleSpec | None:
-    """Where a module is, without importing it (only the packages above it are); None where it is nowhere."""
-    try:
-        return importlib.util.find_spec(module)
-    except ModuleNotFoundError:
-        return None
-
-
-@functools.cache
-def source_path(module: str) -> Path:
-    """Source file of a module, without importing the module itself."""
-    spec = _spec(module)
-    if spec is None or not spec.origin:
-        raise UserError(f"module {module!r} cannot be found; is its package installed?")
-    return Path(spec.origin)
-
-
-def source_tree(path: Path) -> ast.Module:
-    """Syntax tree of a module; a syntax error is one line."""
-    try:
-        return ast.parse(path.read_text())
-    except SyntaxError as error:
-        raise UserError(f"{path}, line {error.lineno}: {error.msg}") from error
-
-
-@functools.cache
-def hyperparameters(module: str, name: str = "Hyperparameters") -> type[hyper.Settings]:
-    """The dataclass `name` of a method's module, built from its source alone; so are those that it inherits from."""
-    path = source_path(module)
-    tree = source_tree(path)
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef) and node.name == name:
-            namespace: dict[str, Any] = {known: getattr(hyper, known) for known in hyper.__all__}
-            namespace |= {"__name__": module} | _base_classes(node, tree, module)
-            try:
-                exec(compile(ast.Module([node], []), str(path), "exec", dont_inherit=True), namespace)
-            except NameError as error:
-                raise UserError(f"{path}: {name}: {error}; use the names of gpbench.hyper") from error
-            if not issubclass(namespace[name], hyper.Settings):
-                raise UserError(f"{path}: {name} must inherit from gpbench.hyper.Settings")
-            return namespace[name]
-    raise UserError(f"{path} has no dataclass {name}; every method declares one (it may be empty)")
-
-
-def _base_classes(node: ast.ClassDef, tree: ast.Module, module: str) -> dict[str, Any]:
-    """Namespace of the base classes of a dataclass: of its own module, or imported (`from package import module`)."""
-    origins = {n.name: f"{module}.{n.name}" for n in tree.body if isinstance(n, ast.ClassDef)}
-    for statement in tree.body:
-        if isinstance(statement, ast.ImportFrom):
-            source = importlib.util.resolve_name(
-                "." * statement.level + (statement.module or ""), module.rpartition(".")[0]
-            )
-            origins |= {alias.asname or alias.name: f"{source}.{alias.name}" for alias in statement.names}
-        elif isinstance(statement, ast.Import):
-            origins |= {alias.asname: alias.name for alias in statement.names if alias.asname}
-    namespace: dict[str, Any] = {}
-    for base in map(ast.unparse, node.bases):
-        alias, dot, attribute = base.partition(".")
-        if alias in origins and alias not in hyper.__all__:
-            source, _, name = (origins[alias] + dot + attribute).rpartition(".")
-            cls = hyperparameters(source, name)
-            namespace[alias] = types.SimpleNamespace(**{attribute: cls}) if dot else cls
-    return namespace
 
 
 def _fields(cls: type) -> dict[str, Any]:

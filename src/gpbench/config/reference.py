@@ -10,7 +10,7 @@ from typing import Any
 
 from gpbench import config
 from gpbench.config import schema
-from gpbench.config.schema import Splits
+from gpbench.config.schema import SplitRules
 
 INTRODUCTION = """\
 # Configuration reference
@@ -41,7 +41,7 @@ where it is not the default one), `MLFLOW_TRACKING_URI` (a server).
 
 NESTED = {
     "dataset": (schema.Source, schema.Upstream, schema.Expect),
-    "protocol": (Splits,),
+    "protocol": (SplitRules,),
     "budget": (schema.Sizes,),
     "paper": (schema.Item,),
 }

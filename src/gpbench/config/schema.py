@@ -163,8 +163,8 @@ class Dataset:
 
 
 @dataclass(frozen=True)
-class Splits:
-    """How rows are split; the schemes are explained in `split_rows`."""
+class SplitRules:
+    """How rows are split; the schemes are explained in `gpbench.data.splits`."""
 
     scheme: Literal["permutation", "shuffle", "train_test_split", "k_fold", "blocks", "balanced"] = "permutation"
     seed: NonNegativeInt = 1
@@ -192,7 +192,7 @@ class Protocol:
 
     name: str
     title: str
-    splits: Splits
+    splits: SplitRules
     metrics: list[str]
     """that are reported"""
     spread: Literal["population sd", "sample sd", "standard error", "two sd"]

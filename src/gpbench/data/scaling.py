@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+
+from gpbench.data.splits import FrozenProtocol
 
 
 @dataclass(frozen=True)
@@ -25,21 +26,21 @@ class Scaling:
 
 
 def scaling(
-    protocol: dict[str, Any], inputs: np.ndarray, targets: np.ndarray, train: np.ndarray, task: str, images: bool
+    protocol: FrozenProtocol, inputs: np.ndarray, targets: np.ndarray, train: np.ndarray, task: str, images: bool
 ) -> Scaling:
     """Scaling of one split from its training rows (population standard deviation; constant columns keep scale 1).
 
-    protocol: what `protocols.freeze` makes of it. Pixels are divided by the largest training value instead, so that
+    Pixels are divided by the largest training value instead, so that
     0..255 becomes 0..1 and a background of 0 stays 0. Classes are never scaled. Where the protocol lists the leak
     `test_x`, input statistics come from all rows, as in the paper it copies."""
-    seen = inputs if "test_x" in protocol["leaks"] else inputs[train]
-    if protocol["inputs"] == "as they are":
+    seen = inputs if "test_x" in protocol.leaks else inputs[train]
+    if protocol.inputs == "as they are":
         x_shift, x_scale = _none(inputs)
     elif images:
         x_shift, x_scale = np.zeros(inputs.shape[1]), np.full(inputs.shape[1], float(seen.max()) or 1.0)
     else:
         x_shift, x_scale = seen.mean(0), _spread(seen)
-    if task == "regression" and protocol["targets"] == "standardise":
+    if task == "regression" and protocol.targets == "standardise":
         y_shift, y_scale = targets[train].mean(0), _spread(targets[train])
     else:
         y_shift, y_scale = _none(targets)

@@ -5,7 +5,8 @@ Objective  elbo = 1/S sum_s sum_n E_{q(f_sn)} log p(y_n | f_sn) - sum_l KL[q(v^l
            (hensman2015, eq. 19; salimbeni2017, eqs. 15 and 18): f_sn is the last layer's function at row n given
            sample s of the layers before it, whose moments a method gives by `propagate`.
 
-The expectation of softmax has no closed form: f_sn is drawn, mean + sqrt(variance) * normal, in training and prediction.
+The expectation of softmax has no closed form: f_sn is drawn, mean + sqrt(variance) * normal, in training and
+prediction.
 Everything is trained by Adam: Z, m, L_q, and the logarithms of lengthscale, outputscale and noise variance; with
 `natural_gradients` the last layer's m and L_q take natural-gradient steps instead (salimbeni2018), from the same
 gradients.

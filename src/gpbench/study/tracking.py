@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from gpbench import places
 from gpbench.errors import UserError, exit_status
 from gpbench.places import Places
 from gpbench.study.planning import identity
+from gpbench.study.records import Address, Fit, FitRecord, Group, Progress
 from gpbench.study.storage.store import Store
 
 if TYPE_CHECKING:
@@ -124,11 +126,11 @@ class Writer:
         words = " and ".join(f"tags.`gpbench.{k}` = '{v}'" for k, v in tags.items())
         return list(self.client.search_runs([experiment], words, max_results=MOST))
 
-    def cell(self, record: dict[str, Any]) -> tuple[str, str]:
+    def cell(self, record: FitRecord) -> tuple[str, str]:
         """(experiment, run) of the fit's cell, created where it is new."""
-        address, kind = record["address"], record["what"]["kind"]
+        address, kind = record.address, record.what.kind
         experiment = self.experiment(address["dataset"])
-        key = identity.digest([*(address[k] for k in PLACE), *([kind] if kind != "predict" else [])])
+        key = identity.digest([*(getattr(address, k) for k in PLACE), *([kind] if kind != "predict" else [])])
         found = self.find(experiment, cell=key)
         if found:
             run = found[0].info.run_id
@@ -149,7 +151,7 @@ class Writer:
         experiment, parent = self.cell(record)
         place = f"{parent} split={record['split']} replica={record['replica']}"
         # a fit that was retried has the same identity, but began at another time
-        if self.find(experiment, fit=fit_id, started=record["provenance"]["started"], complete="yes"):
+        if self.find(experiment, fit=fit_id, started=record.provenance.started, complete="yes"):
             return
         for old in self.find(experiment, place=place):
             if "gpbench.complete" in old.data.tags:
@@ -159,52 +161,52 @@ class Writer:
         tags = {
             "gpbench.fit": fit_id,
             "gpbench.place": place,
-            "gpbench.status": record["status"],
+            "gpbench.status": record.status,
             "mlflow.parentRunId": parent,
             "mlflow.runName": f"{_cell_name(record['address'])} split {record['split']}",
-            **{f"gpbench.{k}": str(v) for k, v in record["provenance"].items()},
+            **{f"gpbench.{k}": str(v) for k, v in asdict(record.provenance).items()},
         }
         run = self.client.create_run(experiment, tags=tags).info.run_id
         self._values(run, record)
         self._artifacts(run, record)
         self._data(run, record)
-        if record["reason"]:
-            self.client.set_tag(run, "gpbench.reason", record["reason"])
-        self.client.set_terminated(run, "FINISHED" if record["status"] == "done" else "FAILED")
+        if record.reason:
+            self.client.set_tag(run, "gpbench.reason", record.reason)
+        self.client.set_terminated(run, "FINISHED" if record.status == "done" else "FAILED")
         self.client.set_tag(run, "gpbench.complete", "yes")
 
-    def _values(self, run: str, record: dict[str, Any]) -> None:
+    def _values(self, run: str, record: FitRecord) -> None:
         """Parameters, final scores, how the fit's own chain has mixed, and the trace over steps."""
         from mlflow.entities import Metric, Param
 
         from gpbench.study.results.scoring import mixing, scores
 
         now = int(time.time() * 1000)
-        chain = {f"chain.{k}": float(v) for k, v in mixing(self.store, [record["fit_id"]]).items()}
+        chain = {f"chain.{k}": float(v) for k, v in mixing(self.store, [record.fit_id]).items()}
         params = [Param(k, str(v)[:6000]) for k, v in _params(record).items()]
         metrics = [Metric(k, v, now, 0) for k, v in (scores(self.store, record) | chain).items() if math.isfinite(v)]
-        metrics += [Metric(f"trace.{k}", v, now, step) for step, k, v in _trace(self.store.folder(record["fit_id"]))]
+        metrics += [Metric(f"trace.{k}", v, now, step) for step, k, v in _trace(self.store.folder(record.fit_id))]
         self.client.log_batch(run, metrics[:1000], params)
         for i in range(1000, len(metrics), 1000):
             self.client.log_batch(run, metrics[i : i + 1000])
 
-    def _artifacts(self, run: str, record: dict[str, Any]) -> None:
+    def _artifacts(self, run: str, record: FitRecord) -> None:
         """The fit's record and log; without a server they are copied to where `make ui` looks for them."""
-        folder = self.store.folder(record["fit_id"])
+        folder = self.store.folder(record.fit_id)
         for path in (p for p in (folder / "fit.json", folder / "log.txt") if p.is_file() and p.stat().st_size):
             if self.local:
-                target = self.where.root / "mlartifacts" / record["address"]["dataset"] / run / "artifacts"
+                target = self.where.root / "mlartifacts" / record.address["dataset"] / run / "artifacts"
                 target.mkdir(parents=True, exist_ok=True)
                 shutil.copy(path, target)
             else:
                 self.client.log_artifact(run, str(path))
 
-    def _data(self, run: str, record: dict[str, Any]) -> None:
+    def _data(self, run: str, record: FitRecord) -> None:
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
-        data = record["what"]["data"]
+        data = record.what.data
         source = json.dumps({"uri": f"data/prepared/{record['address']['dataset']}.npz"})
-        dataset = Dataset(record["address"]["dataset"], data["md5"], "local", source)
+        dataset = Dataset(record.address["dataset"], data["md5"], "local", source)
         self.client.log_inputs(run, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
 
     def cells(self) -> None:
@@ -223,16 +225,14 @@ class Writer:
                     self.client.log_metric(run, f"{name}.sd", spread)
 
 
-def _cell_name(address: dict[str, str]) -> str:
-    return " ".join(address[k] for k in ("method", "dataset", "protocol", "budget", "overrides") if address[k])
+def _cell_name(address: Address) -> str:
+    return " ".join(text for text in astuple(address) if text)
 
 
-def _params(record: dict[str, Any]) -> dict[str, Any]:
+def _params(record: FitRecord) -> dict[str, object]:
     """The hyperparameters under their own names, and what else was chosen."""
-    what = record["what"]
-    hyper = {k: v for k, v in what["method"].items() if k != "module"}
-    chosen = {k: record["address"][k] for k in ("method", "dataset", "protocol", "budget")}
-    return chosen | hyper | {"steps": what["steps"], "dtype": what["dtype"]}
+    chosen = {k: v for k, v in asdict(record.address).items() if k != "overrides"}
+    return chosen | record.what.method.hyper | {"steps": record.what.steps, "dtype": record.what.dtype}
 
 
 def _trace(folder: Path) -> list[tuple[int, str, float]]:
@@ -254,29 +254,29 @@ class Live:
         self.runs: dict[str, str] = {}
         self.last = -1
 
-    def see(self, group: dict[str, Any], progress: dict[str, Any]) -> None:
+    def see(self, group: Group, progress: Progress) -> None:
         """Log what is new in a group's progress."""
-        if progress.get("step", -1) <= self.last:
+        if progress.step <= self.last:
             return
-        self.last = progress["step"]
-        for fit, value in zip(group["fits"], progress["objective"], strict=True):
-            self.client.log_metric(self._run(group, fit), "live.objective", value, step=progress["step"])
+        self.last = progress.step
+        for fit, value in zip(group.fits, progress.objective, strict=True):
+            self.client.log_metric(self._run(group, fit), "live.objective", value, step=progress.step)
 
-    def end(self, group: dict[str, Any]) -> None:
+    def end(self, group: Group) -> None:
         """The fits are over: their live runs give way."""
-        for fit in group["fits"]:
-            if run := self.runs.pop(fit["fit_id"], None):
+        for fit in group.fits:
+            if run := self.runs.pop(fit.fit_id, None):
                 self.client.set_terminated(run)
-                self.client.set_tag(run, "gpbench.superseded", fit["fit_id"])
+                self.client.set_tag(run, "gpbench.superseded", fit.fit_id)
         self.last = -1
 
-    def _run(self, group: dict[str, Any], fit: dict[str, Any]) -> str:
-        if fit["fit_id"] not in self.runs:
+    def _run(self, group: Group, fit: Fit) -> str:
+        if fit.fit_id not in self.runs:
             name = f"live: {_cell_name(group['address'])} split {fit['split']}"
-            experiment = self.writer.experiment(group["address"]["dataset"])
-            tags = {"mlflow.runName": name, "gpbench.live": fit["fit_id"]}
-            self.runs[fit["fit_id"]] = self.client.create_run(experiment, tags=tags).info.run_id
-        return self.runs[fit["fit_id"]]
+            experiment = self.writer.experiment(group.address.dataset)
+            tags = {"mlflow.runName": name, "gpbench.live": fit.fit_id}
+            self.runs[fit.fit_id] = self.client.create_run(experiment, tags=tags).info.run_id
+        return self.runs[fit.fit_id]
 
 
 def main() -> int:

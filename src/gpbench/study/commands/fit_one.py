@@ -2,79 +2,69 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
-from typing import Any
 
 from gpbench import config
 from gpbench.errors import UserError, unknown
 from gpbench.places import Places
 from gpbench.study.planning import plan as planning
-from gpbench.study.planning import resolve as resolving
+from gpbench.study.planning.resolve import Resolved, resolve
+from gpbench.study.records import FitRecord, Group, What
 
 CHOICES = ("method", "dataset", "protocol", "budget", "trainer")
-NUMBERS = ("split", "replica", "kind", "dtype", "noise_block")
+VALUES = ("split", "replica", "kind", "dtype", "noise_block")
+GROUPS = ("method", "budget", "protocol", "trainer")
 
 
-def _cell(where: Places, settings: list[str]) -> tuple[Any, dict[str, Any]]:
-    """(study, cell) of settings such as method=dsvi dataset=boston split=0 method.layers=3."""
-    words = dict(config.split_override(s) for s in settings)
-    groups = ("method", "budget", "protocol", "trainer")
+def _resolve_one(where: Places, settings: list[str]) -> Resolved:
+    """The one cell, with the one fit, of settings such as method=dsvi dataset=boston split=0 method.layers=3."""
+    words = dict(config.split_override(text) for text in settings)
     for key in words:
-        if key not in (*CHOICES, *NUMBERS) and key.split(".")[0] not in groups:
-            raise unknown("setting", key, (*CHOICES, *NUMBERS, *(f"{g}.KEY" for g in groups)), "gpbench fit")
-    for needed in ("method", "dataset"):
-        if needed not in words:
+        if key not in (*CHOICES, *VALUES) and key.split(".")[0] not in GROUPS:
+            raise unknown("setting", key, (*CHOICES, *VALUES, *(f"{g}.KEY" for g in GROUPS)), "gpbench fit")
+    for group in ("method", "dataset"):
+        if group not in words:
             raise UserError(
-                f"gpbench fit needs {needed}=NAME; choose one of: {', '.join(config.options(where.conf, needed))}"
+                f"gpbench fit needs {group}=NAME; choose one of: {', '.join(config.options(where.conf, group))}"
             )
-    split = _number(words, "split")
-    rename = {"method": "methods", "dataset": "datasets"}
-    overrides = [
-        f"methods=[{words['method']}]",
-        f"datasets=[{words['dataset']}]",
-        "splits=1",
-        "splits_of={}",
-        "presets={}",
-    ]
-    overrides += [f"first_split={split}", f"replicas={_number(words, 'replica') + 1}"]
+    overrides = [f"methods=[{words['method']}]", f"datasets=[{words['dataset']}]", "splits=1", "splits_of={}"]
+    overrides += ["presets={}", f"first_split={_number(words, 'split')}", f"replicas={_number(words, 'replica') + 1}"]
     for key, value in words.items():
-        if key in rename or key in ("split", "replica"):
-            continue
-        target, dot, leaf = key.partition(".")
-        overrides.append(f"{words['method'] if dot and target == 'method' else target}{dot}{leaf}={value}")
-    study, cells, _ = resolving.resolve(where, "default", shlex.join(overrides))
-    cell = cells[0] | {"fits": cells[0]["fits"][-1:]}
-    return study, cell
+        if key not in ("method", "dataset", "split", "replica"):
+            target, dot, leaf = key.partition(".")
+            overrides.append(f"{words['method'] if dot and target == 'method' else target}{dot}{leaf}={value}")
+    resolved = resolve(where, "default", shlex.join(overrides))
+    cell = resolved.cells[0]
+    return dataclasses.replace(resolved, cells=(dataclasses.replace(cell, fits=cell.fits[-1:]),), remarks=[])
 
 
 def _number(words: dict[str, str], key: str) -> int:
     value = words.get(key, "0")
-    if not value.isdigit():
-        raise UserError(f"{key}={value} is not a number from 0 upwards")
+    if not (value.isascii() and value.isdigit()):
+        raise UserError(f"{key} must be a non-negative integer, got {value}")
     return int(value)
 
 
-def batch(where: Places, settings: list[str]) -> tuple[dict[str, Any], list[str]]:
-    """The batch that fits one cell (without groups where it is in the store), and its fits; data are prepared."""
+def groups(where: Places, settings: list[str]) -> tuple[tuple[Group, ...], list[str]]:
+    """The groups that fit one cell (none where it is in the store), and its fits; data are prepared."""
     from gpbench.data.prepare import ensure
 
-    study, cell = _cell(where, settings)
-    if cell["skip"]:
-        raise UserError(f"{cell['address']['method']} on {cell['address']['dataset']}: {cell['skip']}")
-    dataset = config.compose(where.conf, "dataset", cell["address"]["dataset"])
-    ensure(dataset, where)
-    made = planning.build(where, "single", "", study, [cell], [])
-    groups = [g for b in made.batches for g in b["groups"]]
-    return {"groups": groups}, [f["fit_id"] for f in cell["fits"]]
+    resolved = _resolve_one(where, settings)
+    (cell,) = resolved.cells
+    if cell.skip:
+        raise UserError(f"{cell.address.method} on {cell.address.dataset}: {cell.skip}")
+    ensure(config.compose(where.conf, "dataset", cell.address.dataset), where)
+    plan = planning.build(where, "single", "", resolved)
+    return tuple(group for batch in plan.batches for group in batch.groups), [fit.fit_id for fit in cell.fits]
 
 
-def what_now(where: Places, record: dict[str, Any]) -> dict[str, Any]:
+def what_now(where: Places, record: FitRecord) -> What:
     """`what` of a stored fit's place, composed from today's configuration and code."""
-    address = record["address"]
-    settings = [f"{k}={address[k]}" for k in ("method", "dataset", "protocol", "budget")]
-    settings += [f"{k}={record['what'][k]}" for k in ("kind", "dtype", "noise_block")]
-    settings += [f"split={record['split']}", f"replica={record['replica']}"]
-    for key, value in config.split_overrides(address["overrides"]):
+    address = record.address
+    settings = [f"{k}={getattr(address, k)}" for k in ("method", "dataset", "protocol", "budget")]
+    settings += [f"{k}={getattr(record.what, k)}" for k in ("kind", "dtype", "noise_block")]
+    settings += [f"split={record.split}", f"replica={record.replica}"]
+    for key, value in config.split_overrides(address.overrides):
         settings.append(f"{key}={value}" if key.split(".")[0] in ("protocol", "budget") else f"method.{key}={value}")
-    _, cell = _cell(where, settings)
-    return cell["what"] | {"split": record["split"], "replica": record["replica"]}
+    return _resolve_one(where, settings).cells[0].what

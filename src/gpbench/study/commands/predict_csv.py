@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import sys
 from pathlib import Path
 
 import numpy as np
 
 from gpbench import config
-from gpbench.data import protocols
+from gpbench.data import splits
 from gpbench.data import table as tables
 from gpbench.errors import UserError
 from gpbench.places import Places, write_aside
 from gpbench.predictive.distributions import Predictive
-from gpbench.study.fitting import fold
+from gpbench.study.fitting.entries import entry
+from gpbench.study.fitting.fold import make_fold
 from gpbench.study.storage.store import Store
 
 QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
@@ -30,24 +30,24 @@ def answer(where: Places, prefix: str, source: Path, target: Path | None) -> Non
     store = Store(where.store)
     fit_id = store.find(prefix)
     record = store.record(fit_id)
-    if record["status"] != "done":
+    if record.status != "done":
         raise UserError(f"fit {fit_id} is {record['status']}: {record['reason']}; it has no model")
-    what, address = record["what"], record["address"]
-    if what["kind"] != "predict":
-        raise UserError(f"fit {fit_id} is of kind {what['kind']}: its draws are kept, but no model that predicts")
-    dataset = config.compose(where.conf, "dataset", address["dataset"])
-    table = tables.load(where.prepared_file(dataset.name), what["data"]["md5"])
-    table = protocols.rows(what["protocol"]["splits"], table)
-    part = fold.fold(what, table, record["split"], record["replica"])
-    x = part.scaling.inputs(read_inputs(source, table.input_names))
-    entry = importlib.import_module(what["entry"])
-    predictive = entry.answer(what, store.folder(fit_id) / entry.MODEL_FILE, x, part.key)
-    if what["data"]["task"] == "regression":
-        predictive = predictive.affine(part.scaling.y_scale, part.scaling.y_shift)
+    what, address = record.what, record.address
+    if what.kind != "predict":
+        raise UserError(f"fit {fit_id} is of kind {what.kind}: its draws are kept, but no model that predicts")
+    dataset = config.compose(where.conf, "dataset", address.dataset)
+    table = tables.load(where.prepared_file(dataset.name), str(what.data.md5))
+    table = splits.numbered_rows(what.protocol.splits, table)
+    fold = make_fold(what, table, record.split, record.replica)
+    x = fold.scaling.inputs(read_inputs(source, table.input_names))
+    fitting = entry(what)
+    predictive = fitting.answer(what, store.folder(fit_id) / fitting.MODEL_FILE, x, fold.key)
+    if what.data.task == "regression":
+        predictive = predictive.affine(fold.scaling.y_scale, fold.scaling.y_shift)
     if dataset.classes:
         rows = pd.DataFrame(predictive.probabilities(), columns=[f"p_{name}" for name in dataset.classes])
     else:
-        rows = pd.DataFrame(columns(predictive, [table.target_names[i] for i in what["protocol"]["outputs"]]))
+        rows = pd.DataFrame(columns(predictive, [table.target_names[i] for i in what.protocol.outputs]))
     if target is None:
         rows.to_csv(sys.stdout, index=False)
         return

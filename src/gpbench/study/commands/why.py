@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any
 
 from gpbench import config
 from gpbench.errors import UserError, unknown
 from gpbench.places import Places
 from gpbench.study.commands import fit_one
 from gpbench.study.planning import plan as planning
-from gpbench.study.planning.identity import moved
+from gpbench.study.records import Cell, Fit
 from gpbench.study.storage.store import Store
 
 KEYS = ("method", "dataset", "protocol", "budget", "study")
@@ -35,15 +34,15 @@ def why(where: Places, words: list[str]) -> list[str]:
 def _fit(where: Places, prefix: str) -> list[str]:
     """What of a finished fit's identity is another today."""
     if set(prefix) - set("0123456789abcdef"):
-        raise UserError(f"{prefix!r} is no fit's identity, nor a cell like dsvi/boston; `gpbench plan` lists a study's")
+        raise UserError(f"{prefix!r} is neither a fit's identity nor a cell such as dsvi/boston; see `gpbench plan`")
     store = Store(where.store)
     record = store.record(store.find(prefix))
-    lines = moved(record["what"], fit_one.what_now(where, record))
-    return lines or [f"{record['fit_id']}: nothing moved; it would not be fitted again"]
+    lines = planning.moved(record.what, fit_one.what_now(where, record))
+    return lines or [f"{record.fit_id}: nothing moved; it would not be fitted again"]
 
 
 def _cell(where: Places, given: dict[str, str]) -> list[str]:
-    """What is to be said of each fit of a cell."""
+    """A line about each fit of a cell."""
     study, method, dataset = given.get("study"), given["method"], given["dataset"]
     words = [f"{key}={given[key]}" for key in ("protocol", "budget") if key in given]
     for group in ("dataset", *(() if study else ("method",))):
@@ -51,24 +50,24 @@ def _cell(where: Places, given: dict[str, str]) -> list[str]:
             raise unknown(group, given[group], names, "gpbench why")
     if study is None:
         words += [f"methods=[{method}]", f"datasets=[{dataset}]"]
-    made = planning.make(where, study or "default", shlex.join(words))
-    cells = [cell for cell in made.cells if (cell["method"], cell["address"]["dataset"]) == (method, dataset)]
+    plan = planning.make(where, study or "default", shlex.join(words))
+    cells = [cell for cell in plan.cells if (cell.method, cell.address.dataset) == (method, dataset)]
     if not cells:
-        key = "method" if method not in made.study.methods else "dataset"
-        raise unknown(key, given[key], getattr(made.study, f"{key}s"), f"study {study!r}")
-    address, store = cells[0]["address"], Store(where.store)
-    head = f"{method} on {dataset}, protocol {address['protocol']}, budget {address['budget']}"
-    return [head, *(f"  {_said(store, made, cells[0], fit)}" for fit in cells[0]["fits"])]
+        key = "method" if method not in plan.study.methods else "dataset"
+        raise unknown(key, given[key], getattr(plan.study, f"{key}s"), f"study {study!r}")
+    (cell, *_), store = cells, Store(where.store)
+    head = f"{method} on {dataset}, protocol {cell.address.protocol}, budget {cell.address.budget}"
+    return [head, *(f"  {_explain(store, plan, cell, fit)}" for fit in cell.fits)]
 
 
-def _said(store: Store, made: planning.Plan, cell: dict[str, Any], fit: dict[str, Any]) -> str:
+def _explain(store: Store, plan: planning.Plan, cell: Cell, fit: Fit) -> str:
     """State of a fit and the reason of it, in a line."""
-    state, reason = made.states.get(fit["fit_id"], ("skipped", cell["skip"]))
+    state, reason = plan.states.get(fit.fit_id, ("skipped", cell.skip))
     if state == "done":
         reason = f"nothing moved; it would not be fitted again{f' ({reason})' if reason else ''}"
     elif state == "pending":
         reason = {"new": "it was never fitted"}.get(reason, f"to be fitted: {reason}")
     elif state != "skipped":
-        reason = f"{reason}; log: {store.folder(fit['fit_id'])}/log.txt; `gpbench retry {fit['fit_id']}` clears it"
-    place = f"split {fit['split']}" + (f", chain {fit['replica']}" if cell["fits"][-1]["replica"] else "")
-    return f"{place}  {fit['fit_id']}  {state:<9} {reason}"
+        reason = f"{reason}; log: {store.folder(fit.fit_id)}/log.txt; `gpbench retry {fit.fit_id}` clears it"
+    place = f"split {fit.split}" + (f", chain {fit.replica}" if cell.fits[-1].replica else "")
+    return f"{place}  {fit.fit_id}  {state:<9} {reason}"

@@ -11,7 +11,6 @@ of one with more than there is room for evenly spaced ones (some latent values).
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,8 +18,9 @@ import torch
 from gpbench.data.table import Table
 from gpbench.sampling import diagnostics
 from gpbench.study.fitting import lightning_module
-from gpbench.study.fitting.fold import Outcome
 from gpbench.study.fitting.lightning_module import SamplerFit
+from gpbench.study.fitting.outcome import Outcome
+from gpbench.study.records import Group
 
 PARTS = 5
 """Moments of a chain shorter than 2,000 draws are kept after so many equal parts."""
@@ -34,7 +34,7 @@ class ChainFit(SamplerFit):
         return {}
 
 
-def run(group: dict[str, Any], table: Table, work: Path) -> list[Outcome]:
+def run(group: Group, table: Table, work: Path) -> list[Outcome]:
     """Draw the chains of a group (resuming where they were cut off)."""
     return lightning_module.complete(ChainFit, group, table, work, outcome)
 

@@ -12,39 +12,40 @@ import numpy as np
 from gpbench import streams
 from gpbench.data.table import Table
 from gpbench.predictive.distributions import Predictive
-from gpbench.study.fitting import fold as predict
-from gpbench.study.fitting.fold import Outcome
+from gpbench.study.fitting.fold import make_fold, make_method
+from gpbench.study.fitting.outcome import Outcome, finish
+from gpbench.study.records import Group, What
 
 MODEL_FILE = "model.pkl"
 
 
-def run(group: dict[str, Any], table: Table, work: Path) -> list[Outcome]:
+def run(group: Group, table: Table, work: Path) -> list[Outcome]:
     """Fit and evaluate every fit of a group."""
-    what = group["what"]
-    return [_fit(what, table, fit["split"], fit["replica"]) for fit in group["fits"]]
+    what = group.what
+    return [_fit(what, table, fit.split, fit.replica) for fit in group.fits]
 
 
-def _fit(what: dict[str, Any], table: Table, split: int, replica: int) -> Outcome:
-    fold = predict.fold(what, table, split, replica)
-    task = what["data"]["task"]
+def _fit(what: What, table: Table, split: int, replica: int) -> Outcome:
+    fold = make_fold(what, table, split, replica)
+    task = what.data.task
     y = fold.scaling.targets(fold.targets[fold.train])
     started = time.perf_counter()
-    method = predict.method(what)
+    method = make_method(what)
     model = method.fit(
         fold.scaling.inputs(table.inputs[fold.train]),
-        y[:, 0].astype(int) if what["data"]["classes"] else y,
+        y[:, 0].astype(int) if what.data.classes else y,
         streams.rng(fold.key, "init"),
     )
     outcome = Outcome("done", model=model, seconds={"train": time.perf_counter() - started})
     started = time.perf_counter()
     predictive = method.predict(model, fold.scaling.inputs(table.inputs[fold.test]))
-    return predict.finish(outcome, predictive, fold, task, started)
+    return finish(outcome, predictive, fold, task, started)
 
 
 def save(model: dict[str, Any], path: Path) -> None:
     path.write_bytes(pickle.dumps(model))
 
 
-def answer(what: dict[str, Any], path: Path, x: np.ndarray, key: streams.Key) -> Predictive:
+def answer(what: What, path: Path, x: np.ndarray, key: streams.Key) -> Predictive:
     """Predictive of scaled inputs x `[T, D]` by a stored model."""
-    return predict.method(what).predict(pickle.loads(path.read_bytes()), x)
+    return make_method(what).predict(pickle.loads(path.read_bytes()), x)

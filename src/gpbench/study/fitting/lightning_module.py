@@ -29,11 +29,12 @@ from gpbench.methods.base import Batch, GradientMethod, Noise, SamplerMethod, Sh
 from gpbench.places import write_text
 from gpbench.predictive.distributions import Predictive
 from gpbench.study.fitting import chain_draws, checkpoint
-from gpbench.study.fitting import fold as predict
 from gpbench.study.fitting.clock import Clock
-from gpbench.study.fitting.fold import Outcome
+from gpbench.study.fitting.fold import make_fold, make_method
 from gpbench.study.fitting.noise import Draws
+from gpbench.study.fitting.outcome import Outcome, finish
 from gpbench.study.fitting.training_rows import training_set
+from gpbench.study.records import Group, What
 
 MODEL_FILE = "model.pt"
 EVAL_ROWS = 500  # test rows looked at while a fit is running
@@ -46,16 +47,16 @@ class TimeCap(Exception):
 class Fit(LightningModule, ABC):
     """A group of fits: feeds steps with rows and noise, keeps trace and checkpoints. `advance` makes one step."""
 
-    def __init__(self, group: dict[str, Any], table: Table, work: Path, device: torch.device) -> None:
+    def __init__(self, group: Group, table: Table, work: Path, device: torch.device) -> None:
         super().__init__()
         self.automatic_optimization = False
-        what, how = group["what"], group["how"]
+        what, how = group.what, group.how
         self.group, self.table, self.work, self.how = group, table, work, how
-        self.steps, self.block = what["steps"], what["noise_block"]
-        self.method = predict.method(what)
-        self.folds = [predict.fold(what, table, f["split"], f["replica"]) for f in group["fits"]]
+        self.steps, self.block = what.steps, what.noise_block
+        self.method = make_method(what)
+        self.folds = [make_fold(what, table, f.split, f.replica) for f in group.fits]
         self.keys = [fold.key for fold in self.folds]
-        self.data = training_set(table, self.folds, getattr(torch, what["dtype"]), device)
+        self.data = training_set(table, self.folds, getattr(torch, what.dtype), device)
         self.batch_size = self._batch_size(self.method.hyper)
         self.done, self.trace, self.reasons = 0, [], [""] * len(self.folds)
         self.saved_optimiser: dict[str, Any] = {}
@@ -68,8 +69,8 @@ class Fit(LightningModule, ABC):
         counts = self.data.count.tolist()
         self.draws = Draws(self.noise_shapes, self.keys, counts, self.batch_size, self.block, self.data.inputs)
         self.saved_at = self.told_at = time.monotonic()
-        self.logged = {round(s) for s in np.linspace(1, self.steps, min(self.steps, how["log_points"]))}
-        self.evaluated = {round(s) for s in np.geomspace(max(self.steps / 100, 1), self.steps, how["eval_points"])}
+        self.logged = {round(s) for s in np.linspace(1, self.steps, min(self.steps, how.log_points))}
+        self.evaluated = {round(s) for s in np.geomspace(max(self.steps / 100, 1), self.steps, how.eval_points)}
 
     def noise_shapes(self, rows: int, step: int) -> Shapes:
         """Of the noise of a step with so many rows."""
@@ -133,7 +134,7 @@ class Fit(LightningModule, ABC):
 
     def look(self, r: int) -> dict[str, float]:
         """Test scores of replica r now, on its first `EVAL_ROWS` test rows; nothing is ever chosen by them."""
-        fold, task = self.folds[r], self.group["what"]["data"]["task"]
+        fold, task = self.folds[r], self.group.what.data.task
         test = fold.test[:EVAL_ROWS]
         predictive = answer_one(self.method, self.replica(r), fold.scaling.inputs(self.table.inputs[test]), fold.key)
         if not predictive.is_finite():
@@ -168,15 +169,15 @@ class Fit(LightningModule, ABC):
 
     def is_over(self) -> bool:
         """Whether the time cap is reached."""
-        if self.how["max_minutes"] is None:
+        if self.how.max_minutes is None:
             return False
-        over = self.clock.pause() > 60 * self.how["max_minutes"]
+        over = self.clock.pause() > 60 * self.how.max_minutes
         self.clock.go()
         return over
 
     def is_due(self) -> bool:
         """Whether the last checkpoint is old enough for another one."""
-        return time.monotonic() - self.saved_at >= self.how["checkpoint_seconds"]
+        return time.monotonic() - self.saved_at >= self.how.checkpoint_seconds
 
     def stopped(self) -> str:
         return f"stopped after {self.how['max_minutes']} minutes at step {self.done} of {self.steps}"
@@ -197,7 +198,7 @@ class Fit(LightningModule, ABC):
     def content(self) -> dict[str, Any]:
         """Of a checkpoint: all that changes from step to step, but the samples."""
         return {
-            "fits": [f["fit_id"] for f in self.group["fits"]],
+            "fits": [f.fit_id for f in self.group.fits],
             "step": self.done,
             "params": {k: v.detach() for k, v in self.state.params.items()},
             "memory": self.state.memory,
@@ -210,7 +211,7 @@ class Fit(LightningModule, ABC):
 
     def restore(self) -> None:
         """Continue from the newest readable checkpoint, if there is one."""
-        found = checkpoint.read(self.work, [f["fit_id"] for f in self.group["fits"]], self.device)
+        found = checkpoint.read(self.work, [f.fit_id for f in self.group.fits], self.device)
         if found is not None:
             saved, self.state.samples = found
             self.load(saved)
@@ -308,33 +309,33 @@ class SamplerFit(Fit):
         return objective.detach()
 
 
-def run(group: dict[str, Any], table: Table, work: Path) -> list[Outcome]:
+def run(group: Group, table: Table, work: Path) -> list[Outcome]:
     """Fit a group (resuming where it was cut off) and evaluate every fit of it."""
-    family = SamplerFit if isinstance(predict.method(group["what"]), SamplerMethod) else GradientFit
+    family = SamplerFit if isinstance(make_method(group.what), SamplerMethod) else GradientFit
     return complete(family, group, table, work, outcome)
 
 
 def complete(
-    family: type[Fit], group: dict[str, Any], table: Table, work: Path, end: Callable[[Any, int], Outcome]
+    family: type[Fit], group: Group, table: Table, work: Path, end: Callable[[Any, int], Outcome]
 ) -> list[Outcome]:
     """Train a group as a `family` of fits, resuming where it was cut off; `end(fit, r)` says what replica r leaves."""
-    how = group["how"]
-    torch.set_num_threads(how["threads"])
-    device = torch.device(how["device"])
+    how = group.how
+    torch.set_num_threads(how.threads)
+    device = torch.device(how.device)
     fit = family(group, table, work, device).to(device)
     fit.restore()
     if fit.done < fit.steps:
         try:
             train(fit)
         except TimeCap as cap:
-            return [Outcome("stopped", str(cap))] * len(group["fits"])
-    return [end(fit, r) for r in range(len(group["fits"]))]
+            return [Outcome("stopped", str(cap))] * len(group.fits)
+    return [end(fit, r) for r in range(len(group.fits))]
 
 
 def train(fit: Fit, **settings: Any) -> None:
     """All steps that are left; settings: of Lightning's trainer."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    usual = {"accelerator": "gpu" if fit.how["device"] == "cuda" else "cpu", "devices": 1, "max_epochs": 1}
+    usual = {"accelerator": "gpu" if fit.how.device == "cuda" else "cpu", "devices": 1, "max_epochs": 1}
     absent = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # advice on features that are switched off here
@@ -357,7 +358,7 @@ def trained(fit: Fit, r: int) -> Outcome:
 
 def outcome(fit: Fit, r: int) -> Outcome:
     """What replica r of a trained fit leaves behind."""
-    fold, task = fit.folds[r], fit.group["what"]["data"]["task"]
+    fold, task = fit.folds[r], fit.group.what.data.task
     result = trained(fit, r)
     if result.status != "done":
         return result
@@ -365,7 +366,7 @@ def outcome(fit: Fit, r: int) -> Outcome:
     result.model = {"params": state.params, "buffers": state.buffers, "samples": state.samples}
     started = time.perf_counter()
     x = fold.scaling.inputs(fit.table.inputs[fold.test])
-    predict.finish(result, answer_one(fit.method, state, x, fold.key), fold, task, started)
+    finish(result, answer_one(fit.method, state, x, fold.key), fold, task, started)
     if isinstance(fit.method, SamplerMethod) and result.status == "done":
         result.chain = chain_draws.draws(fit.method, state, fold, fit.table, task)
     return result
@@ -386,7 +387,7 @@ def _cpu(values: dict[str, Any]) -> dict[str, Any]:
     return {k: [t.cpu().clone() for t in v] if isinstance(v, list) else v.cpu().clone() for k, v in values.items()}
 
 
-def answer(what: dict[str, Any], path: Path, x: np.ndarray, key: streams.Key) -> Predictive:
+def answer(what: What, path: Path, x: np.ndarray, key: streams.Key) -> Predictive:
     """Predictive of scaled inputs x `[T, D]` by a stored model."""
     stored = torch.load(path, weights_only=True)
-    return answer_one(predict.method(what), State(**stored), x, key)
+    return answer_one(make_method(what), State(**stored), x, key)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from gpbench.study.planning import cost as costs
 from gpbench.study.planning.plan import Plan
+from gpbench.study.records import Cell
 
 SECONDS_PER_JOB = 6.0  # a job imports torch and what the study is run by, once for its fits
 DRAWS, LEVEL, QUANTILE = 2000, 0.9, 1.645
@@ -41,21 +42,21 @@ class Estimate:
 
     def __init__(self, plan: Plan, everything: bool = False) -> None:
         self.plan = plan
-        wanted = [(cell, _fits(plan, cell, everything)) for cell in plan.cells if not cell["skip"]]
+        wanted = [(cell, _fits(plan, cell, everything)) for cell in plan.cells if not cell.skip]
         wanted = [(cell, fits) for cell, fits in wanted if fits]
         rng = np.random.default_rng(0)
         machine = np.exp(costs.MACHINE * rng.standard_normal(DRAWS))
         rates = _rates(plan.cost, [cell for cell, _ in wanted], rng)
         self.parts = [self._part(cell, fits, machine * rate) for (cell, fits), rate in zip(wanted, rates, strict=True)]
 
-    def _part(self, cell: dict[str, Any], fits: int, rate: np.ndarray) -> Part:
-        how, workers = cell["how"], cell["what"].get("distributed", {"workers": 1})["workers"]
-        longest = costs.SECONDS_PER_FIT + rate * (cell["what"]["steps"] or 1)
-        start_up = 1 + SECONDS_PER_JOB / (60 * how["batch_minutes"])  # every batch_minutes another job begins
-        seconds = fits * longest * start_up * how["threads"] * workers
+    def _part(self, cell: Cell, fits: int, rate: np.ndarray) -> Part:
+        how, workers = cell.how, cell.what.workers
+        longest = costs.SECONDS_PER_FIT + rate * (cell.what.steps or 1)
+        start_up = 1 + SECONDS_PER_JOB / (60 * how.batch_minutes)  # every batch_minutes another job begins
+        seconds = fits * longest * start_up * how.threads * workers
         cost = self.plan.cost
         known, memory = cost.known(cell), cost.memory_mb(cell)
-        return Part(cell["method"], cell["address"]["dataset"], fits, known, memory, seconds, longest)
+        return Part(cell.method, cell.address.dataset, fits, known, memory, seconds, longest)
 
     @property
     def core(self) -> Time:
@@ -75,18 +76,18 @@ class Estimate:
 
     def by(self, key: str) -> dict[str, list[Part]]:
         """The parts of each `method` or `dataset`, in the study's order."""
-        found: dict[str, list[Part]] = {}
+        parts: dict[str, list[Part]] = {}
         for part in self.parts:
-            found.setdefault(getattr(part, key), []).append(part)
-        return found
+            parts.setdefault(getattr(part, key), []).append(part)
+        return parts
 
 
-def _fits(plan: Plan, cell: dict[str, Any], everything: bool) -> int:
+def _fits(plan: Plan, cell: Cell, everything: bool) -> int:
     """How many fits of a cell are to be run."""
-    return sum(everything or plan.states[fit["fit_id"]][0] == "pending" for fit in cell["fits"])
+    return sum(everything or plan.states[fit.fit_id].name == "pending" for fit in cell.fits)
 
 
-def _rates(cost: costs.Cost, cells: list[dict[str, Any]], rng: np.random.Generator) -> list[np.ndarray]:
+def _rates(cost: costs.CostModel, cells: list[Cell], rng: np.random.Generator) -> list[np.ndarray]:
     """Draws of the seconds a step of every cell; those of a family are drawn together."""
     places = [costs.place(cell) for cell in cells]
     rates: dict[costs.Place, np.ndarray] = {}
@@ -105,7 +106,7 @@ def _time(seconds: np.ndarray) -> Time:
 def lines(estimate: Estimate, cores: int = 2) -> list[str]:
     """What `gpbench cost` prints."""
     plan, parts = estimate.plan, estimate.parts
-    states = [state for state, _ in plan.states.values()]
+    states = [state.name for state in plan.states.values()]
     kinds = [part.known for part in parts]
     inside, total = plan.cost.held_out(QUANTILE)
     head = [
@@ -115,7 +116,7 @@ def lines(estimate: Estimate, cores: int = 2) -> list[str]:
         f"{cores} cores: {show(estimate.wall(cores))}",
         f"memory: a job asks for {estimate.memory_mb / 1024:.1f} GB at most",
         f"known from: {kinds.count('measured')} cells measured, {kinds.count('near')} near (others of the family are), "
-        f"{kinds.count('unmeasured')} unmeasured (from rough coefficients, most within a factor of 3)",
+        f"{kinds.count('unmeasured')} unmeasured (from what their methods declare, most within a factor of 3)",
     ]
     if total:
         head.append(f"check: {inside} of {total} measured cells lie in their {LEVEL:.0%} interval when left out")

@@ -1,8 +1,8 @@
 """Identity of a fit: the hash of *what* it is, and never of *how* it runs.
 
-The code that a fit uses is part of what it is: the static import closure inside gpbench (and inside a
-plugin's package) of its method, its trainer and its protocol, as syntax trees without docstrings,
-comments and annotations-only imports, plus the versions of the third-party packages imported there.
+The code that a fit uses is part of what it is: the modules inside the boundary of `numerics` (and inside a plugin's
+package) that its method and its loop import, as syntax trees without docstrings, comments, messages and imports for
+annotations, plus the versions of the third-party packages imported there.
 """
 
 from __future__ import annotations
@@ -14,36 +14,62 @@ import importlib.metadata
 import importlib.util
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from gpbench.config.compose import source_path, source_tree
+from gpbench.config.method_source import source_path, source_tree
+from gpbench.study.planning.numerics import LOOPS, PLANNING_ONLY, VOCABULARY, is_inside
 
 DISTRIBUTIONS = {"sklearn": "scikit-learn"}
 
 
-def canonical(content: Any) -> str:
+def canonical(content: object) -> str:
     """JSON text that is the same for equal content."""
     return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
 
-def digest(content: Any, length: int = 16) -> str:
+def digest(content: object, length: int = 16) -> str:
     """First hexadecimal digits of the SHA-256 of the canonical text."""
     return hashlib.sha256(canonical(content).encode()).hexdigest()[:length]
 
 
+def numerics(method: str, trained_by: str) -> tuple[str, ...]:
+    """The modules whose closure decides the numbers of a fit: its method's and those of its training."""
+    return (method, *LOOPS[trained_by])
+
+
 @functools.cache
 def code(*modules: str) -> dict[str, str]:
-    """Module -> digest of its code, for the import closure of `modules`."""
-    closure: dict[str, str] = {}
+    """Module -> digest of its code, for the import closure of `modules` inside the boundary."""
+    return _closure(modules, _is_hashed)
+
+
+@functools.cache
+def whole_code(*modules: str) -> dict[str, str]:
+    """The same for the whole import closure: of what scores and reports are made by."""
+    return _closure(modules, lambda module: True)
+
+
+def _closure(modules: tuple[str, ...], counts: Callable[[str], bool]) -> dict[str, str]:
+    digests: dict[str, str] = {}
     todo = list(modules)
     while todo:
         module = todo.pop()
-        if module in closure:
-            continue
-        closure[module], imports = _parse(module)
-        todo += [name for name in imports if _is_module(name, module)]
-    return dict(sorted(closure.items()))
+        if module not in digests:
+            digests[module], imported = _parse(module)
+            todo += [name for name in imported if _is_module(name, module) and counts(name)]
+    return dict(sorted(digests.items()))
+
+
+def _is_hashed(module: str) -> bool:
+    """Whether a module counts: of gpbench those inside the boundary, of a plugin's package all."""
+    return module.split(".")[0] != "gpbench" or is_inside(module)
+
+
+def imports(module: str) -> list[str]:
+    """The modules of gpbench that a module imports at run time, without the vocabulary."""
+    named = {name for name in _parse(module)[1] if name.split(".")[0] == "gpbench" and _is_module(name, module)}
+    return sorted(named - set(VOCABULARY))
 
 
 @functools.cache
@@ -51,9 +77,9 @@ def versions(*modules: str) -> dict[str, str]:
     """Third-party distribution -> version, for everything imported in the closure of `modules`."""
     own = {module.split(".")[0] for module in code(*modules)}
     names = {name.split(".")[0] for module in code(*modules) for name in _parse(module)[1]}
-    third = sorted(names - own - set(sys.stdlib_module_names) - {"__future__"})
+    third_party = sorted(names - own - {"gpbench"} - set(sys.stdlib_module_names) - {"__future__"})
     # without the local tag: the CPU and the GPU build are the same version
-    return {name: _version(name).split("+")[0] for name in third}
+    return {name: _version(name).split("+")[0] for name in third_party}
 
 
 def _version(name: str) -> str:
@@ -97,7 +123,8 @@ def _is_module(name: str, importer: str) -> bool:
 
 
 class _Strip(ast.NodeTransformer):
-    """Drop what cannot change a result: docstrings, other bare strings, and imports for annotations."""
+    """Drop what cannot change a result: docstrings, other bare strings, messages, imports for annotations, and what
+    hyperparameters tell the planner alone."""
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
         if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
@@ -109,8 +136,23 @@ class _Strip(ast.NodeTransformer):
             return None
         return self.generic_visit(node)
 
+    def visit_Raise(self, node: ast.Raise) -> ast.AST:
+        if isinstance(node.exc, ast.Call):
+            node.exc = node.exc.func
+        node.cause = None
+        return self.generic_visit(node)
 
-def moved(old: Any, new: Any, prefix: str = "") -> list[str]:
+    def visit_Assert(self, node: ast.Assert) -> ast.AST:
+        node.msg = None
+        return self.generic_visit(node)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        if node.name == "Hyperparameters":
+            node.body = [part for part in node.body if getattr(part, "name", "") not in PLANNING_ONLY]
+        return self.generic_visit(node)
+
+
+def moved(old: object, new: object, prefix: str = "") -> list[str]:
     """What differs between two *whats*, one line a component: `path: old -> new`."""
     if isinstance(old, dict) and isinstance(new, dict):
         lines: list[str] = []
@@ -120,5 +162,5 @@ def moved(old: Any, new: Any, prefix: str = "") -> list[str]:
     return [] if old == new else [f"{prefix}: {_show(old)} -> {_show(new)}"]
 
 
-def _show(value: Any) -> str:
+def _show(value: object) -> str:
     return "(absent)" if value is None else str(value)

@@ -9,46 +9,48 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gpbench.errors import UserError
 from gpbench.places import Places, write_aside, write_if_changed, write_text
 from gpbench.study.planning import identity
+from gpbench.study.records import Cell, Fit, FitRecord, FrozenPlan, from_json
 from gpbench.study.results import chain_file, scoring
 from gpbench.study.storage import committed, provenance
 from gpbench.study.storage.store import FINAL, Store
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 CLASS_POINTS = ["row", "y", "log_density", "modal", "confidence", "p_true"]
 TRACE_COLUMNS = ["fit_id", "step", "seconds", "objective", "mnll", "rmse", "error"]
 NUMBER_POINTS = ["row", "output", "y", "mean", "sd", "log_density", "pit", "crps"]
 TRACED_ROWS = 3
-# what distributed fits note of themselves
 DISTRIBUTED = ["staleness_mean", "restarts"]
+"""What distributed fits note of themselves."""
+Done = list[tuple[Cell, str]]
+"""Cells and identities of done fits."""
 
 
-def read_plan(where: Places, name: str) -> dict[str, Any]:
+def read_plan(where: Places, name: str) -> FrozenPlan:
     """The frozen plan of a study."""
     path = where.plans / f"{name}.json"
     if not path.is_file():
-        raise UserError(f"{path} is missing; run `gpbench plan` for this study first")
-    return json.loads(path.read_text())
+        raise UserError(f"{path} is missing; `snakemake --cores 2 --config study=...` plans and runs a study")
+    return from_json(FrozenPlan, path.read_text(), path)
 
 
-def fits(plan: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """(cell, fit) of everything a study wants."""
-    return [(cell, fit) for cell in plan["cells"] for fit in cell["fits"]]
-
-
-def seen(where: Places, plan: dict[str, Any]) -> str:
+def seen(where: Places, plan: FrozenPlan) -> str:
     """What a collection depends on, as text: the status of every fit, the scoring code, and the limits of R-hat."""
-    return _seen(Ended(where, plan["name"]), plan)
+    return _seen(Ended(where, plan.name), plan)
 
 
-def _seen(ended: Ended, plan: dict[str, Any]) -> str:
-    states = {fit["fit_id"]: ended.status(cell, fit)[0] for cell, fit in fits(plan)}
-    limits = [cell["r_hat"] for cell in plan["cells"]]
+def _seen(ended: Ended, plan: FrozenPlan) -> str:
+    states = {fit.fit_id: ended.status(cell, fit)[0] for cell, fit in plan.fits}
+    limits = [cell.r_hat for cell in plan.cells]
     return identity.canonical({"scoring": scoring.digest(), "states": states, "r_hat": limits})
 
 
@@ -63,50 +65,54 @@ class Ended:
     def __init__(self, where: Places, name: str) -> None:
         self.store = Store(where.store)
         self.begun = self.store.begun()
-        self.records = committed.by_fit(where, name)
-        self.stored = functools.cache(self._stored)
+        self.recorded = committed.by_fit(where, name)
+        self.stored: Callable[[str], FitRecord | None] = functools.cache(self._stored)
 
-    def _stored(self, fit_id: str) -> dict[str, Any] | None:
+    def _stored(self, fit_id: str) -> FitRecord | None:
         """The store's record of a fit, read once; None where it has none."""
         return self.store.record(fit_id) if self.store.has(fit_id) else None
 
-    def status(self, cell: dict[str, Any], fit: dict[str, Any]) -> tuple[str, str]:
+    def status(self, cell: Cell, fit: Fit) -> tuple[str, str]:
         """(status, reason) of a fit, whether it ended, is under way, or cannot be."""
-        if cell["skip"]:
-            return "skipped", cell["skip"]
-        if record := self.stored(fit["fit_id"]) or self.records.get(fit["fit_id"]):
-            return record["status"], record["reason"]
-        group = self.begun.get(fit["fit_id"])
+        if cell.skip:
+            return "skipped", cell.skip
+        if record := self.stored(fit.fit_id):
+            return record.status, record.reason
+        if row := self.recorded.get(fit.fit_id):
+            return row["status"], row["reason"]
+        group = self.begun.get(fit.fit_id)
         if group is None:
             return "missing", "not run yet"
-        note = self.store.work(group["group_id"]) / "stopped.txt"
-        step = f"at step {self.store.checkpoint(group['group_id'])} of {group['what']['steps']}"
-        return ("stopped", note.read_text()) if note.is_file() else ("missing", f"interrupted {step}")
+        note = self.store.work(group.group_id) / "stopped.txt"
+        if note.is_file():
+            return "stopped", note.read_text()
+        return "missing", f"interrupted at step {self.store.checkpoint(group.group_id)} of {group.what.steps}"
 
 
-def mixing(ended: Ended, plan: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def mixing(ended: Ended, plan: FrozenPlan) -> dict[str, committed.Row]:
     """fit_id -> how the chains of its cell and split have mixed together: numbers, `gate`, and the reason if failed."""
-    found: dict[str, dict[str, Any]] = {}
-    for cell in (cell for cell in plan["cells"] if not cell["skip"]):
-        for split in dict.fromkeys(fit["split"] for fit in cell["fits"]):
-            wanted = [fit["fit_id"] for fit in cell["fits"] if fit["split"] == split]
-            ids = [fit_id for fit_id in wanted if scoring.has_chain(ended.store, fit_id)]
-            if ids:
-                values = scoring.mixing(ended.store, ids)
-                found |= dict.fromkeys(ids, values | _judged(values, cell["r_hat"]))
-            known = [fit_id for fit_id in wanted if fit_id in ended.records and fit_id not in ids]
-            found |= {fit_id: ended.records[fit_id] for fit_id in known if ended.records[fit_id]["gate"]}
-    return found
+    by_fit: dict[str, committed.Row] = {}
+    for cell in (cell for cell in plan.cells if not cell.skip):
+        for split in dict.fromkeys(fit.split for fit in cell.fits):
+            fit_ids = [fit.fit_id for fit in cell.fits if fit.split == split]
+            chains = [fit_id for fit_id in fit_ids if scoring.has_chain(ended.store, fit_id)]
+            if chains:
+                values = scoring.mixing(ended.store, chains)
+                by_fit |= dict.fromkeys(chains, values | _gate(values, cell.r_hat))
+            for fit_id in set(fit_ids) - set(chains):
+                if (row := ended.recorded.get(fit_id)) and row["gate"]:
+                    by_fit[fit_id] = row
+    return by_fit
 
 
-def _judged(mixing: dict[str, float], limit: float | None) -> dict[str, Any]:
+def _gate(mixing: dict[str, float], limit: float | None) -> dict[str, str]:
     """gate and, where it failed, reason; chains too short for an R-hat fail."""
     if limit is None:
         return {"gate": ""}
     if mixing["r_hat"] <= limit:
         return {"gate": "passed"}
-    drawn = f"of {mixing['chains']} x {mixing['draws']} draws"
-    return {"gate": "failed", "reason": f"R-hat {mixing['r_hat']:.5g} {drawn}, at most {limit:g}"}
+    drawn = f"{mixing['chains']} chains of {mixing['draws']} draws"
+    return {"gate": "failed", "reason": f"R-hat {mixing['r_hat']:.5g} exceeds {limit:g} ({drawn})"}
 
 
 def collect(where: Places, name: str) -> dict[str, int]:
@@ -118,63 +124,63 @@ def collect(where: Places, name: str) -> dict[str, int]:
     ended = Ended(where, name)
     write_if_changed(stamp(where, name), _seen(ended, plan))
     rows = score_rows(ended, plan)
-    kept = [(cell, fit["fit_id"]) for cell, fit in fits(plan) if not cell["skip"] and ended.store.has(fit["fit_id"])]
+    finished = [(cell, fit.fit_id) for cell, fit in plan.fits if not cell.skip and ended.store.has(fit.fit_id)]
     traces = [
         _read(path).assign(fit_id=fit_id)
-        for _, fit_id in kept
+        for _, fit_id in finished
         if (path := ended.store.folder(fit_id) / "trace.parquet").is_file()
     ]
     folder = where.results / name
     _write(folder / "traces.parquet", _table(traces, TRACE_COLUMNS))
     status = {row["fit_id"]: row["status"] for row in rows}
-    done = [(cell, fit_id) for cell, fit_id in kept if status[fit_id] == "done"]
-    for part, table in {"predict": _predicted, "sample": _sampled}[plan["study"]["kind"]](ended.store, done):
+    done = [(cell, fit_id) for cell, fit_id in finished if status[fit_id] == "done"]
+    tables = {"predict": _predicted, "sample": _sampled}[plan.study.kind](ended.store, done)
+    for part, table in tables:
         _write(folder / f"{part}.parquet", table)
     write_text(folder / "study.json", json.dumps(facts(where, plan), indent=1))
     # last: its time says that all of them are there
     scores = pd.DataFrame(rows)
     _write(folder / "scores.parquet", scores)
-    return scores["status"].value_counts().to_dict()
+    return {str(name): int(number) for name, number in scores["status"].value_counts().items()}
 
 
-def facts(where: Places, plan: dict[str, Any]) -> dict[str, Any]:
-    """Content of study.json: what was asked for, by whom it is read, and where it was collected."""
-    study, first, last = plan["study"], plan["cells"][0], plan["cells"][-1]
+def facts(where: Places, plan: FrozenPlan) -> dict[str, object]:
+    """Content of study.json: what was asked for, what made it, and where it was collected."""
+    study, first, last = asdict(plan.study), plan.cells[0], plan.cells[-1]
     return {
-        "name": plan["name"],
-        "command": plan["command"],
+        "name": plan.name,
+        "command": plan.command,
         **{k: study[k] for k in ("title", "kind", "datasets", "methods", "protocol", "budget", "splits")},
         **{k: study[k] for k in ("figures", "tables", "pairs", "published")},
-        "settings": {cell["method"]: cell["settings"] for cell in plan["cells"]},
-        "reported": first["reported"],
-        "r_hat": first["r_hat"],
-        "expected": [[cell["method"], cell["address"]["dataset"], fit["split"]] for cell, fit in fits(plan)],
-        **provenance.commit(where.root),
+        "settings": {cell.method: cell.settings for cell in plan.cells},
+        "reported": asdict(first.reported),
+        "r_hat": first.r_hat,
+        "expected": [[cell.method, cell.address.dataset, fit.split] for cell, fit in plan.fits],
+        **asdict(provenance.commit(where.root)),
         "created": provenance.now(),
-        "machine": provenance.machine(),
-        "versions": first["what"]["versions"] | last["what"]["versions"],
+        "machine": asdict(provenance.machine()),
+        "versions": first.what.versions | last.what.versions,
     }
 
 
-def score_rows(ended: Ended, plan: dict[str, Any]) -> list[dict[str, Any]]:
+def score_rows(ended: Ended, plan: FrozenPlan) -> list[committed.Row]:
     """One row of scores.parquet for every fit that a study wants."""
     mixed = mixing(ended, plan)
-    return [_row(ended, cell, fit) | mixed.get(fit["fit_id"], {}) for cell, fit in fits(plan)]
+    return [_row(ended, cell, fit) | mixed.get(fit.fit_id, {}) for cell, fit in plan.fits]
 
 
-def record(where: Places, plan: dict[str, Any]) -> tuple[int, int]:
+def record(where: Places, plan: FrozenPlan) -> tuple[int, int]:
     """Add the study's finished fits to its committed records; (number of new ones, of all)."""
-    rows = score_rows(Ended(where, plan["name"]), plan)
-    ended = [{k: v for k, v in row.items() if _said(v)} for row in rows if row["status"] in (*FINAL, "skipped")]
-    return committed.write(where, plan["name"], ended, facts(where, plan))
+    rows = score_rows(Ended(where, plan.name), plan)
+    final = [{k: v for k, v in row.items() if _has_content(v)} for row in rows if row["status"] in (*FINAL, "skipped")]
+    return committed.write(where, plan.name, final, facts(where, plan))
 
 
-def _said(value: Any) -> bool:
-    """Whether a field of a record has something to say."""
+def _has_content(value: object) -> bool:
     return value is not None and value != "" and not (isinstance(value, float) and math.isnan(value))
 
 
-def _predicted(store: Store, done: list[tuple[dict, str]]) -> Iterator[tuple[str, Any]]:
+def _predicted(store: Store, done: Done) -> Iterator[tuple[str, pd.DataFrame]]:
     """points, and of Markov chains chains, of the done fits of some cells."""
     folders = {fit_id: store.folder(fit_id) for _, fit_id in done}
     points = [_points(path / "points.parquet").assign(fit_id=i) for i, path in folders.items()]
@@ -184,49 +190,49 @@ def _predicted(store: Store, done: list[tuple[dict, str]]) -> Iterator[tuple[str
     yield "chains", _table(drawn, ["fit_id", "row", "draw", "mean"])
 
 
-def _sampled(store: Store, done: list[tuple[dict, str]]) -> Iterator[tuple[str, Any]]:
+def _sampled(store: Store, done: Done) -> Iterator[tuple[str, pd.DataFrame]]:
     """prefixes of the done fits of some cells, and draws of those of the first split of each cell."""
     paths = {fit_id: store.folder(fit_id) / "chain.npz" for _, fit_id in done}
     prefixes = [chain_file.prefixes(path).assign(fit_id=i) for i, path in paths.items()]
     yield "prefixes", _table(prefixes, chain_file.PREFIX_COLUMNS)
-    first = {fit["fit_id"] for cell, _ in done for fit in cell["fits"] if fit["split"] == cell["fits"][0]["split"]}
+    first = {fit.fit_id for cell, _ in done for fit in cell.fits if fit.split == cell.fits[0].split}
     drawn = [chain_file.draws(path).assign(fit_id=i) for i, path in paths.items() if i in first]
     yield "draws", _table(drawn, chain_file.DRAW_COLUMNS)
 
 
-def _row(ended: Ended, cell: dict, fit: dict) -> dict[str, Any]:
+def _row(ended: Ended, cell: Cell, fit: Fit) -> committed.Row:
     """One row of scores.parquet."""
-    address, (status, reason) = cell["address"], ended.status(cell, fit)
+    address, (status, reason) = asdict(cell.address), ended.status(cell, fit)
     row = {
-        "fit_id": fit["fit_id"],
-        "kind": cell["what"]["kind"],
-        "label": cell["label"],
-        "family": cell["family"],
-        "method": cell["method"],
+        "fit_id": fit.fit_id,
+        "kind": cell.what.kind,
+        "label": cell.label,
+        "family": cell.family,
         "preset": address["method"],
-        **{k: address[k] for k in ("dataset", "protocol", "budget", "overrides")},
-        "split": fit["split"],
-        "replica": fit["replica"],
-        "task": cell["what"]["data"]["task"],
+        **address,
+        "method": cell.method,
+        "split": fit.split,
+        "replica": fit.replica,
+        "task": cell.what.data.task,
         "status": status,
         "reason": reason,
-        "steps": cell["what"]["steps"],
-        "n_train": fit["rows"],
-        "n_test": fit["test_rows"],
+        "steps": cell.what.steps,
+        "n_train": fit.rows,
+        "n_test": fit.test_rows,
     }
     if status not in FINAL:
         return row
-    record = ended.stored(fit["fit_id"])
+    record = ended.stored(fit.fit_id)
     if record is None:
-        return ended.records[fit["fit_id"]] | row
-    known = {k: record["provenance"][k] for k in ("commit", "dirty", "started", "ended")}
-    seconds = {f"seconds_{k}": record["seconds"][k] for k in ("train", "predict", "shared_by")}
-    noted = {k: record["info"][k] for k in DISTRIBUTED if k in record["info"]}
-    measured = known | seconds | {"peak_memory_mb": record["peak_memory_mb"]} | noted
-    return row | measured | scoring.scores(ended.store, record)
+        return ended.recorded[fit.fit_id] | row
+    measured = {k: getattr(record.provenance, k) for k in ("commit", "dirty", "started", "ended")}
+    measured |= {f"seconds_{k}": v for k, v in asdict(record.seconds).items()}
+    measured |= {"peak_memory_mb": record.peak_memory_mb}
+    noted = {k: record.info[k] for k in DISTRIBUTED if k in record.info}
+    return row | measured | noted | scoring.scores(ended.store, record)
 
 
-def _read(path: Path, columns: list[str] | None = None) -> Any:
+def _read(path: Path, columns: list[str] | None = None) -> pd.DataFrame:
     """Those of the columns that a file has; pandas' own reader takes three times as long for a small one."""
     from pyarrow.parquet import ParquetFile
 
@@ -234,19 +240,19 @@ def _read(path: Path, columns: list[str] | None = None) -> Any:
         return file.read(columns=columns).to_pandas()
 
 
-def _points(path: Path) -> Any:
+def _points(path: Path) -> pd.DataFrame:
     """The columns that figures need."""
     points = _read(path, NUMBER_POINTS)
     if "mean" in points:
         return points.reindex(columns=NUMBER_POINTS)  # counts have no CRPS
     points = _read(path)
     probabilities = points.filter(regex=r"^p\d+$")
-    every, values = range(len(points)), probabilities.to_numpy()
-    named = points.assign(confidence=values[every, points["modal"]], p_true=values[every, points["y"].astype(int)])
+    rows, values = range(len(points)), probabilities.to_numpy()
+    named = points.assign(confidence=values[rows, points["modal"]], p_true=values[rows, points["y"].astype(int)])
     return named[[*CLASS_POINTS, *probabilities]]
 
 
-def _drawn(path: Path) -> Any:
+def _drawn(path: Path) -> pd.DataFrame:
     """The predictive mean of a chain's draws at three of its rows, of the first target."""
     import numpy as np
     import pandas as pd
@@ -257,40 +263,37 @@ def _drawn(path: Path) -> Any:
     return mean.rename_axis("draw").reset_index().melt("draw", var_name="row", value_name="mean")
 
 
-def _table(parts: list[Any], columns: list[str]) -> Any:
+def _table(parts: list[pd.DataFrame], columns: list[str]) -> pd.DataFrame:
     """All parts in one table with the same columns always."""
     import pandas as pd
 
     return pd.concat(parts, ignore_index=True).reindex(columns=columns) if parts else pd.DataFrame(columns=columns)
 
 
-def _write(path: Path, table: Any) -> None:
+def _write(path: Path, table: pd.DataFrame) -> None:
     with write_aside(path) as temporary:
         table.to_parquet(temporary, index=False)
 
 
-def verdict(where: Places, name: str) -> list[str]:
+def not_done(where: Places, name: str) -> list[str]:
     """One line for every fit that failed, diverged, ran out of memory, was stopped or is missing."""
     plan, ended = read_plan(where, name), Ended(where, name)
-    lines = []
-    for cell, fit in fits(plan):
-        status, reason = ended.status(cell, fit)
-        if status not in ("done", "skipped"):
-            lines.append(f"{status}: {_place(cell, fit)} ({fit['fit_id']}): {reason}")
-    return lines
+    states = ((cell, fit, *ended.status(cell, fit)) for cell, fit in plan.fits)
+    return [
+        f"{status}: {_place(cell, fit)} ({fit.fit_id}): {reason}"
+        for cell, fit, status, reason in states
+        if status not in ("done", "skipped")
+    ]
 
 
-def unmixed(where: Places, name: str) -> list[str]:
+def not_converged(where: Places, name: str) -> list[str]:
     """One line for every cell and split whose chains fail the gate of the study's budget."""
     plan = read_plan(where, name)
-    found = mixing(Ended(where, name), plan)
-    failed = {
-        f"not converged: {_place(cell, fit)}: {found[fit['fit_id']]['reason']}": None
-        for cell, fit in fits(plan)
-        if found.get(fit["fit_id"], {}).get("gate") == "failed"
-    }
-    return list(failed)
+    mixed = mixing(Ended(where, name), plan)
+    failed = ((cell, fit) for cell, fit in plan.fits if mixed.get(fit.fit_id, {}).get("gate") == "failed")
+    lines = [f"not converged: {_place(cell, fit)}: {mixed[fit.fit_id]['reason']}" for cell, fit in failed]
+    return list(dict.fromkeys(lines))
 
 
-def _place(cell: dict[str, Any], fit: dict[str, Any]) -> str:
-    return f"{cell['method']} on {cell['address']['dataset']}, split {fit['split']}"
+def _place(cell: Cell, fit: Fit) -> str:
+    return f"{cell.method} on {cell.address.dataset}, split {fit.split}"

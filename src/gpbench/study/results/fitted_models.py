@@ -5,22 +5,21 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 
 from gpbench import config
-from gpbench.data import protocols
+from gpbench.data import splits
 from gpbench.data import table as tables
 from gpbench.data.table import Table
 from gpbench.errors import UserError
 from gpbench.methods.base import GradientMethod, SamplerMethod, State
 from gpbench.places import Places
-from gpbench.study.fitting import fold as predict
 from gpbench.study.fitting import lightning_module
-from gpbench.study.fitting.fold import Fold
-from gpbench.study.planning.resolve import PROBED_INPUTS
+from gpbench.study.fitting.fold import Fold, make_fold, make_method
+from gpbench.study.planning.checks import PROBED_INPUTS
+from gpbench.study.records import Cell, What
 from gpbench.study.storage.store import Store
 
 
@@ -28,7 +27,7 @@ from gpbench.study.storage.store import Store
 class Fitted:
     """A finished fit: its `what`, its method and stored state, its split of a table, and what classes are called."""
 
-    what: dict[str, Any]
+    what: What
     method: GradientMethod | SamplerMethod
     state: State
     fold: Fold
@@ -47,18 +46,18 @@ class Fitted:
         return dict(zip(("x0_name", "x1_name"), self.table.input_names, strict=True))
 
 
-def finished(where: Places, cells: list[dict[str, Any]]) -> Iterator[tuple[str, Fitted]]:
+def finished(where: Places, cells: list[Cell]) -> Iterator[tuple[str, Fitted]]:
     """Every done fit of some cells with its identity, one data set after the other."""
     store = Store(where.store)
     load = functools.lru_cache(1)(tables.load)
-    for cell in sorted(cells, key=lambda cell: cell["address"]["dataset"]):
-        what, classes = cell["what"], config.compose(where.conf, "dataset", cell["address"]["dataset"]).classes
-        for fit in cell["fits"]:
-            if not store.ended_well(fit["fit_id"]):
+    for cell in sorted(cells, key=lambda cell: cell.address.dataset):
+        what, classes = cell.what, config.compose(where.conf, "dataset", cell.address.dataset).classes
+        for fit in cell.fits:
+            if not store.ended_well(fit.fit_id):
                 continue
-            table = load(where.prepared_file(cell["address"]["dataset"]), what["data"]["md5"])
-            table = protocols.rows(what["protocol"]["splits"], table)
-            path = store.folder(fit["fit_id"]) / lightning_module.MODEL_FILE
+            table = load(where.prepared_file(cell.address.dataset), str(what.data.md5))
+            table = splits.numbered_rows(what.protocol.splits, table)
+            path = store.folder(fit.fit_id) / lightning_module.MODEL_FILE
             state = State(**torch.load(path, weights_only=True, map_location="cpu"))
-            fold = predict.fold(what, table, fit["split"], fit["replica"])
-            yield fit["fit_id"], Fitted(what, predict.method(what), state, fold, table, tuple(classes))
+            fold = make_fold(what, table, fit.split, fit.replica)
+            yield fit.fit_id, Fitted(what, make_method(what), state, fold, table, tuple(classes))

@@ -36,8 +36,9 @@ from gpbench.config import schema
 from gpbench.errors import UserError, exit_status
 from gpbench.methods.base import GradientMethod, SamplerMethod
 from gpbench.places import Places, write_aside
-from gpbench.study.fitting import fold as predict
 from gpbench.study.fitting import lightning_module
+from gpbench.study.fitting.fold import make_method
+from gpbench.study.records import FrozenPlan
 from gpbench.study.results import collect, posterior_probes
 from gpbench.study.results.fitted_models import Fitted, finished
 
@@ -56,7 +57,7 @@ GRID, SIDE = 201, 100
 def write(where: Places, name: str, kind: str) -> None:
     """Write results/NAME/KIND.parquet, without rows where no fit is done; UserError where no method can be asked."""
     plan = collect.read_plan(where, name)
-    cells = [c for c in plan["cells"] if not c["skip"] and answers(predict.method(c["what"]), kind)]
+    cells = [cell for cell in plan.cells if not cell.skip and answers(make_method(cell.what), kind)]
     if not cells:
         raise UserError(f"no method of study {name!r} has {kind}; leave them out of `probes` in its file")
     if kind == "bounds":
@@ -87,18 +88,18 @@ def answers(method: Any, kind: str) -> bool:
     return hasattr(method, "functions")
 
 
-def _budget(where: Places, plan: dict[str, Any]) -> schema.Budget:
+def _budget(where: Places, plan: FrozenPlan) -> schema.Budget:
     """The budget that a study was planned with; its overrides are among those of every cell."""
-    words = config.split_overrides(plan["cells"][0]["address"]["overrides"])
+    words = config.split_overrides(plan.cells[0].address.overrides)
     own = [f"{key.removeprefix('budget.')}={value}" for key, value in words if key.startswith("budget.")]
-    return config.compose(where.conf, "budget", plan["study"]["budget"], tuple(own))
+    return config.compose(where.conf, "budget", plan.study.budget, tuple(own))
 
 
 @torch.no_grad()
 def bounds(fitted: Fitted, batches: int, rows: int) -> pd.DataFrame:
     """loss / n on `batches` mini-batches of `rows` training rows, drawn with replacement; columns batch, bound."""
     method, key, n = fitted.method, fitted.fold.key, len(fitted.fold.train)
-    dtype = getattr(torch, fitted.what["dtype"])
+    dtype = getattr(torch, fitted.what.dtype)
     data = lightning_module.training_set(fitted.table, [fitted.fold], dtype, torch.device("cpu"))
     method.init(data, [key])  # some methods learn here what their noise depends on; the stored state is what is asked
     rows = min(rows, n)
@@ -160,7 +161,7 @@ def _functions(fitted: Fitted, x: np.ndarray) -> list[np.ndarray]:
     with torch.no_grad():
         draws = fitted.method.functions(fitted.state, scaled, [fitted.fold.key])
     draws = [f[:, 0].double().numpy() for f in draws]
-    if fitted.what["data"]["task"] == "regression":
+    if fitted.what.data.task == "regression":
         draws[-1] = draws[-1] * scaling.y_scale + scaling.y_shift
     return draws
 

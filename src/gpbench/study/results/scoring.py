@@ -9,10 +9,10 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from gpbench.places import write_text
 from gpbench.study.planning import identity
+from gpbench.study.records import FitRecord
 from gpbench.study.storage.store import Store
 
 CUBIC = ("cholesky", "inverse", "product")
@@ -21,22 +21,22 @@ CUBIC = ("cholesky", "inverse", "product")
 
 def digest() -> str:
     """Digest of the scoring code: a new or changed metric rescores, and refits nothing."""
-    return identity.digest(identity.code("gpbench.evaluation.metrics", "gpbench.sampling.diagnostics"))
+    return identity.digest(identity.whole_code("gpbench.evaluation.metrics", "gpbench.sampling.diagnostics"))
 
 
-def scores(store: Store, record: dict[str, Any]) -> dict[str, float]:
+def scores(store: Store, record: FitRecord) -> dict[str, float]:
     """Metric -> value of one fit (NaN is kept as NaN); empty where the fit is not done."""
-    if record["status"] != "done":
+    if record.status != "done":
         return {}
-    make = {"predict": _of_points, "sample": _of_draws}[record["what"]["kind"]]
-    return _kept(store.folder(record["fit_id"]) / "scores.json", lambda: make(store, record))
+    make = {"predict": _of_points, "sample": _of_draws}[record.what.kind]
+    return _kept(store.folder(record.fit_id) / "scores.json", lambda: make(store, record))
 
 
-def reported(record: dict[str, Any]) -> dict[str, float]:
+def reported(record: FitRecord) -> dict[str, float]:
     """What a fit's sampler says of a transition: acceptance, counts of operations, and `cubic`, all those of O(n^3)."""
-    said = record["info"].get("sampler", {})
-    counts = [said[name] for name in CUBIC if name in said]
-    return said | ({"cubic": sum(counts)} if counts else {})
+    means: dict[str, float] = record.info.get("sampler", {})
+    counts = [means[name] for name in CUBIC if name in means]
+    return means | ({"cubic": sum(counts)} if counts else {})
 
 
 def has_chain(store: Store, fit_id: str) -> bool:
@@ -66,41 +66,41 @@ def _kept(path: Path, make: Callable[[], dict[str, float]]) -> dict[str, float]:
     return values
 
 
-def _of_points(store: Store, record: dict[str, Any]) -> dict[str, float]:
+def _of_points(store: Store, record: FitRecord) -> dict[str, float]:
     """Scores of the predictions of held-out rows, and what the fit's sampler says."""
     import pandas as pd
 
     from gpbench.evaluation.metrics import efficiency, score
 
-    points = pd.read_parquet(store.folder(record["fit_id"]) / "points.parquet")
+    points = pd.read_parquet(store.folder(record.fit_id) / "points.parquet")
     info = {
-        "task": record["what"]["data"]["task"],
-        "num_classes": record["what"]["data"]["classes"],
-        "seconds_train": record["seconds"]["train"],
-        "seconds_predict": record["seconds"]["predict"],
-        "peak_memory_mb": record["peak_memory_mb"],
-        **record["info"],
+        "task": record.what.data.task,
+        "num_classes": record.what.data.classes,
+        "seconds_train": record.seconds.train,
+        "seconds_predict": record.seconds.predict,
+        "peak_memory_mb": record.peak_memory_mb,
+        **record.info,
     }
     return score(points, info) | efficiency(reported(record))
 
 
-def _of_draws(store: Store, record: dict[str, Any]) -> dict[str, float]:
+def _of_draws(store: Store, record: FitRecord) -> dict[str, float]:
     """What the draws of a chain of its own are worth."""
     import numpy as np
 
     from gpbench.evaluation.metrics import efficiency
 
-    chain, said = np.load(store.folder(record["fit_id"]) / "chain.npz"), reported(record)
+    chain, means = np.load(store.folder(record.fit_id) / "chain.npz"), reported(record)
     ess, iterations = float(chain["ess"].min()), int(chain["iterations"][-1])
     return efficiency(
-        said
+        means
         | {
             "iterations": iterations,
             "ess_min": ess,
             "ess_percent": 100 * ess / iterations,
-            "ess_per_cubic": _ratio(ess, said.get("cubic", 0.0)),
-            "ess_percent_per_cubic": _ratio(100 * ess / iterations, said.get("cubic", 0.0)),
-            "ess_per_second": _ratio(ess, record["seconds"]["train"]),
+            "ess_per_cubic": _ratio(ess, means.get("cubic", 0.0)),
+            "ess_percent_per_cubic": _ratio(100 * ess / iterations, means.get("cubic", 0.0)),
+            "ess_per_second": _ratio(ess, record.seconds.train),
         }
     )
 
@@ -112,12 +112,12 @@ def _mixing(store: Store, fit_ids: list[str]) -> dict[str, float]:
 
     records = [store.record(fit_id) for fit_id in fit_ids]
     chains = [dict(np.load(store.folder(fit_id) / "chain.npz")) for fit_id in fit_ids]
-    judge = {"predict": diagnostics.mixing, "sample": diagnostics.convergence}[records[0]["what"]["kind"]]
-    found = judge(chains)
+    judge = {"predict": diagnostics.mixing, "sample": diagnostics.convergence}[records[0].what.kind]
+    values = judge(chains)
     operations = sum(reported(record).get("cubic", 0.0) for record in records)
-    seconds = sum(record["seconds"]["train"] for record in records)
-    each = {"ess_bulk_per_cubic": _ratio(found["ess_bulk"], operations)}
-    return found | each | {"ess_bulk_per_second": _ratio(found["ess_bulk"], seconds)}
+    seconds = sum(record.seconds.train for record in records)
+    each = {"ess_bulk_per_cubic": _ratio(values["ess_bulk"], operations)}
+    return values | each | {"ess_bulk_per_second": _ratio(values["ess_bulk"], seconds)}
 
 
 def _ratio(value: float, cost: float) -> float:

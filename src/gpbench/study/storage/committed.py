@@ -16,6 +16,8 @@ from typing import Any
 from gpbench.errors import UserError
 from gpbench.places import Places, write_text
 
+Row = dict[str, Any]
+"""A row of scores.csv: column -> text or number; numbers that it lacks are left out."""
 PLACE = ("method", "dataset", "split", "replica")
 """What a run has one record of: a fit made anew replaces the record of the one before it."""
 TEXTS = dict.fromkeys(
@@ -33,7 +35,7 @@ def folder(where: Places, name: str) -> Path:
     return where.root / "docs" / "results" / name
 
 
-def read(path: Path) -> list[dict[str, Any]]:
+def read(path: Path) -> list[Row]:
     """The records of a scores.csv, without the numbers that they lack; none where there is no file. UserError for a
     line that is cut short."""
     if not path.is_file():
@@ -46,12 +48,12 @@ def read(path: Path) -> list[dict[str, Any]]:
             raise UserError(f"{path}, line {lines.line_num}: no record ({error}); `git checkout` the file") from error
 
 
-def by_fit(where: Places, name: str) -> dict[str, dict[str, Any]]:
+def by_fit(where: Places, name: str) -> dict[str, Row]:
     """fit_id -> record of a run."""
     return {row["fit_id"]: row for row in read(folder(where, name) / "scores.csv") if row["status"] != "skipped"}
 
 
-def write(where: Places, name: str, rows: list[dict[str, Any]], facts: dict[str, Any]) -> tuple[int, int]:
+def write(where: Places, name: str, rows: list[Row], facts: dict[str, object]) -> tuple[int, int]:
     """Add rows to the records of a run, and what is known of the study; (number of new fits, of all)."""
     path = folder(where, name) / "scores.csv"
     kept = {_place(row): row for row in read(path)}
@@ -69,7 +71,7 @@ def write(where: Places, name: str, rows: list[dict[str, Any]], facts: dict[str,
     return len(fits - known), len(fits)
 
 
-def _place(row: dict[str, Any]) -> tuple:
+def _place(row: Row) -> tuple[str | int, ...]:
     return tuple(row[key] for key in PLACE)
 
 

@@ -7,34 +7,47 @@ import functools
 import os
 import platform
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+
+@dataclass(frozen=True)
+class Commit:
+    """Git commit of the project, and whether tracked files differ from it; empty outside a git checkout."""
+
+    commit: str
+    dirty: bool
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Processor, cores, system and Python."""
+
+    processor: str
+    cores: int | None
+    system: str
+    python: str
 
 
 @functools.cache
-def commit(root: Path) -> dict[str, Any]:
-    """Git commit of the project and whether tracked files differ from it; empty outside a git checkout."""
+def commit(root: Path) -> Commit:
+    """The commit that a project folder is at."""
 
     def git(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=False)
 
     try:
         head = git("rev-parse", "HEAD")
-    except FileNotFoundError:
-        return {"commit": "", "dirty": False}
+    except FileNotFoundError:  # there is no git
+        return Commit("", False)
     if head.returncode:
-        return {"commit": "", "dirty": False}
-    return {"commit": head.stdout.strip(), "dirty": bool(git("status", "--porcelain", "-uno").stdout.strip())}
+        return Commit("", False)
+    return Commit(head.stdout.strip(), bool(git("status", "--porcelain", "-uno").stdout.strip()))
 
 
-def machine() -> dict[str, Any]:
-    """Processor, cores, system and Python."""
-    return {
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "system": platform.platform(),
-        "python": platform.python_version(),
-    }
+def machine() -> Machine:
+    """This machine."""
+    return Machine(_processor(), os.cpu_count(), platform.platform(), platform.python_version())
 
 
 @functools.cache

@@ -15,7 +15,6 @@ Nothing here knows what kind of fit it is.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -23,12 +22,12 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
 from gpbench.errors import UserError
 from gpbench.places import write_text
+from gpbench.study.records import FitRecord, Group, OtherEdition, Progress, from_json, to_json
 
 FINAL = ("done", "diverged", "out-of-memory", "failed")
 """statuses that end a fit; `gpbench retry` clears all but done"""
@@ -67,29 +66,41 @@ class Store:
         with os.scandir(self.folder(fit_id)) as entries:
             return sorted(e.name for e in entries if not (PARTS.fullmatch(e.name) and e.is_file(follow_symlinks=False)))
 
-    def record(self, fit_id: str) -> dict[str, Any]:
-        """fit.json of a finished fit; one line where it is absent or broken."""
+    def record(self, fit_id: str) -> FitRecord:
+        """fit.json of a finished fit. Raises UserError where it is absent or damaged."""
         path = self.folder(fit_id) / "fit.json"
         try:
-            return json.loads(path.read_text())
+            return from_json(FitRecord, path.read_text(), path)
         except FileNotFoundError:
             raise UserError(f"no fit {fit_id!r} in {self.root}; `gpbench plan` lists a study's fits") from None
-        except ValueError as error:
-            raise UserError(f"{path} is damaged ({error}); `gpbench retry {fit_id}` moves it aside") from error
+        except OtherEdition:
+            raise
+        except UserError as error:
+            raise UserError(f"{error}; `gpbench retry {fit_id}` moves it aside") from error
+
+    def records(self) -> tuple[list[FitRecord], int]:
+        """Records of all finished fits of this edition of gpbench, and how many there are of others."""
+        records, others = [], 0
+        for fit_id in (fit_id for fit_id in self.ids() if self.has(fit_id)):
+            try:
+                records.append(self.record(fit_id))
+            except OtherEdition:
+                others += 1
+        return records, others
 
     def find(self, prefix: str) -> str:
         """The fit whose identity begins with `prefix`."""
-        found = [fit_id for fit_id in self.ids() if fit_id.startswith(prefix)]
-        if not found:
+        matching = [fit_id for fit_id in self.ids() if fit_id.startswith(prefix)]
+        if not matching:
             raise UserError(f"no fit begins with {prefix!r} in {self.root}; `gpbench plan` lists a study's fits")
-        if len(found) > 1:
-            raise UserError(f"{len(found)} fits begin with {prefix!r} in {self.root}; give more of the identity")
-        return found[0]
+        if len(matching) > 1:
+            raise UserError(f"{len(matching)} fits begin with {prefix!r} in {self.root}; give more of the identity")
+        return matching[0]
 
     def ended_well(self, fit_id: str) -> bool:
         """Whether a fit is done; one whose record is broken is not."""
         try:
-            return self.record(fit_id)["status"] == "done"
+            return self.record(fit_id).status == "done"
         except UserError:
             return False
 
@@ -149,34 +160,35 @@ class Store:
         lock.release()
         return False
 
-    def groups(self) -> list[dict[str, Any]]:
+    def groups(self) -> list[Group]:
         """Groups of fits that were begun and not finished, as they were planned."""
-        found = []
+        groups = []
         for path in sorted((self.root / ".work").glob("*/group.json")):
-            with contextlib.suppress(FileNotFoundError):  # finished by another process just now
-                found.append(json.loads(path.read_text()))
-        return found
+            with contextlib.suppress(FileNotFoundError, OtherEdition):  # finished by another process just now
+                groups.append(from_json(Group, path.read_text(), path))
+        return groups
 
-    def begun(self) -> dict[str, dict[str, Any]]:
+    def begun(self) -> dict[str, Group]:
         """fit_id -> the begun group it rides in."""
-        return {fit["fit_id"]: group for group in self.groups() for fit in group["fits"]}
+        return {fit.fit_id: group for group in self.groups() for fit in group.fits}
 
-    def progress(self, group_id: str) -> dict[str, Any]:
-        """step, steps and seconds of a group at work; empty before its first report."""
+    def progress(self, group_id: str) -> Progress | None:
+        """How far a group at work is; None before its first report."""
+        path = self.work(group_id) / "progress.json"
         try:
-            return json.loads((self.work(group_id) / "progress.json").read_text())
-        except (FileNotFoundError, ValueError):
-            return {}
+            return from_json(Progress, path.read_text(), path)
+        except (FileNotFoundError, UserError):  # read while it is written
+            return None
 
     def checkpoint(self, group_id: str) -> int:
         """Step of a group's newest checkpoint; 0 where there is none."""
         return max((int(p.stem.split("-")[1]) for p in self.work(group_id).glob("checkpoint-*.pt")), default=0)
 
-    def begin(self, group: dict[str, Any]) -> Path:
+    def begin(self, group: Group) -> Path:
         """Folder of a group's checkpoints, which survives a kill together with the group as it was planned."""
-        folder = self.work(group["group_id"])
+        folder = self.work(group.group_id)
         if not (folder / "group.json").is_file():
-            write_text(folder / "group.json", json.dumps(group))
+            write_text(folder / "group.json", to_json(group))
         return folder
 
     def end(self, group_id: str) -> None:

@@ -33,8 +33,9 @@ import torch
 from gpbench.data.table import Table
 from gpbench.errors import UserError
 from gpbench.study.fitting.distributed.parameter_server import Moment, Push, Server, SharedFit, Task, Worker
-from gpbench.study.fitting.fold import Outcome
 from gpbench.study.fitting.lightning_module import MODEL_FILE, Clock, TimeCap, answer, outcome, save
+from gpbench.study.fitting.outcome import Outcome
+from gpbench.study.records import Group
 
 __all__ = ["MODEL_FILE", "answer", "run", "save"]
 
@@ -149,10 +150,10 @@ def cluster(processes: int) -> Iterator[Any]:
             ray.shutdown()
 
 
-def run(group: dict[str, Any], table: Table, work: Path) -> list[Outcome]:
+def run(group: Group, table: Table, work: Path) -> list[Outcome]:
     """Fit the one fit of a group with `what.distributed.workers` workers (resuming where it was cut off)."""
     fit = SharedFit(group, table, work)
-    workers = group["what"]["distributed"]["workers"]
+    workers = group.what.workers
     if fit.done < fit.steps:
         try:
             Driver(fit, workers)

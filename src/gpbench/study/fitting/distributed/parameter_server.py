@@ -19,6 +19,7 @@ from gpbench.data.table import Table
 from gpbench.errors import UserError
 from gpbench.methods.base import GradientMethod
 from gpbench.study.fitting.lightning_module import GradientFit
+from gpbench.study.records import Group
 
 
 class Task(NamedTuple):
@@ -54,9 +55,9 @@ class SharedFit(GradientFit):
     issued: tickets 0 .. issued - 1 were handed out; returned: those of them that are to be handed out again;
     staleness: number of updates whose gradient was 0, 1, ... updates old; restarts: of workers."""
 
-    def __init__(self, group: dict[str, Any], table: Table, work: Path) -> None:
-        device = torch.device(group["how"]["device"])
-        torch.set_num_threads(group["how"]["threads"])
+    def __init__(self, group: Group, table: Table, work: Path) -> None:
+        device = torch.device(group.how.device)
+        torch.set_num_threads(group.how.threads)
         super().__init__(group, table, work, device)
         if not isinstance(self.method, GradientMethod):
             raise UserError(f"{group['what']['method']['module']} has no gradients to push; leave out its scheme")
@@ -89,7 +90,7 @@ class Server:
 
     Its calls come one at a time and with all their arguments, so that a push is applied wholly or not at all."""
 
-    def __init__(self, group: dict[str, Any], table: Table, work: Path) -> None:
+    def __init__(self, group: Group, table: Table, work: Path) -> None:
         self.fit = SharedFit(group, table, work)
         self.out: dict[int, tuple[int, int]] = {}  # worker -> its ticket, and the updates that its parameters have seen
         self.lost: set[int] = set()
@@ -167,7 +168,7 @@ class Server:
 class Worker:
     """Computes gradients."""
 
-    def __init__(self, group: dict[str, Any], table: Table, work: Path) -> None:
+    def __init__(self, group: Group, table: Table, work: Path) -> None:
         self.fit = SharedFit(group, table, work)
 
     def work(self, exchange: Callable[[Push | None], Task | None]) -> None:

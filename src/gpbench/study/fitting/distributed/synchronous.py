@@ -25,8 +25,9 @@ from torch import Tensor, distributed, multiprocessing
 from gpbench.data.table import Table
 from gpbench.errors import UserError
 from gpbench.methods.base import Batch, GradientMethod, Noise
-from gpbench.study.fitting.fold import Outcome
 from gpbench.study.fitting.lightning_module import MODEL_FILE, GradientFit, TimeCap, answer, outcome, save, train
+from gpbench.study.fitting.outcome import Outcome
+from gpbench.study.records import Group
 
 __all__ = ["MODEL_FILE", "answer", "run", "save"]
 
@@ -34,11 +35,11 @@ __all__ = ["MODEL_FILE", "answer", "run", "save"]
 class SharedFit(GradientFit):
     """The fit of one worker of `workers`, the one with number `rank`."""
 
-    def __init__(self, group: dict[str, Any], table: Table, work: Path, rank: int) -> None:
-        device = torch.device("cuda", rank) if group["how"]["device"] == "cuda" else torch.device("cpu")
+    def __init__(self, group: Group, table: Table, work: Path, rank: int) -> None:
+        device = torch.device("cuda", rank) if group.how.device == "cuda" else torch.device("cpu")
         super().__init__(group, table, work, device)
         self.to(device)
-        self.rank, self.workers = rank, group["what"]["distributed"]["workers"]
+        self.rank, self.workers = rank, group.what.workers
         self.restore()
 
     def draw(self, step: int) -> tuple[Batch, Noise]:
@@ -67,7 +68,7 @@ class SharedFit(GradientFit):
 
 def require_divisible(fit: GradientFit, workers: int) -> None:
     """Refuse what cannot be cut into equal parts whose gradients add up."""
-    name, method = fit.group["what"]["method"]["module"], fit.method
+    name, method = fit.group.what.method.module, fit.method
     if not isinstance(method, GradientMethod):
         raise UserError(f"{name} has no gradients to average; leave out its scheme")
     rows = fit.batch_size or int(fit.data.count[0])
@@ -80,22 +81,22 @@ def require_divisible(fit: GradientFit, workers: int) -> None:
 
 
 def require_devices(how: dict[str, Any], workers: int) -> None:
-    if how["device"] == "cuda" and torch.cuda.device_count() < workers:
+    if how.device == "cuda" and torch.cuda.device_count() < workers:
         raise UserError(f"{workers} synchronous workers need a GPU each, {torch.cuda.device_count()} are here")
 
 
-def run(group: dict[str, Any], table: Table, work: Path) -> list[Outcome]:
+def run(group: Group, table: Table, work: Path) -> list[Outcome]:
     """Fit the one fit of a group with `what.distributed.workers` workers (resuming where it was cut off)."""
-    workers = group["what"]["distributed"]["workers"]
-    require_devices(group["how"], workers)
+    workers = group.what.workers
+    require_devices(group.how, workers)
     torch.set_num_threads(1)  # OpenMP's threads do not survive a fork
     fit = GradientFit(group, table, work, torch.device("cpu"))  # CUDA does not either
     require_divisible(fit, workers)
     fit.restore()
     if fit.done < fit.steps:
         _fork(workers, group, table, work)
-    torch.set_num_threads(group["how"]["threads"])
-    device = torch.device(group["how"]["device"])
+    torch.set_num_threads(group.how.threads)
+    device = torch.device(group.how.device)
     fit = GradientFit(group, table, work, device).to(device)
     fit.restore()
     if fit.done < fit.steps:
@@ -105,7 +106,7 @@ def run(group: dict[str, Any], table: Table, work: Path) -> list[Outcome]:
     return [result]
 
 
-def _fork(workers: int, group: dict[str, Any], table: Table, work: Path) -> None:
+def _fork(workers: int, group: Group, table: Table, work: Path) -> None:
     """Let the workers train until the last checkpoint is written."""
     meeting = work / "meeting"
     meeting.unlink(missing_ok=True)
@@ -117,14 +118,14 @@ def _fork(workers: int, group: dict[str, Any], table: Table, work: Path) -> None
         meeting.unlink(missing_ok=True)
 
 
-def _work(rank: int, meeting: Path, group: dict[str, Any], table: Table, work: Path) -> None:
+def _work(rank: int, meeting: Path, group: Group, table: Table, work: Path) -> None:
     """Life of one worker."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it dies with its parent
-    how, workers = group["how"], group["what"]["distributed"]["workers"]
-    torch.set_num_threads(how["threads"])
+    how, workers = group.how, group.what.workers
+    torch.set_num_threads(how.threads)
     os.environ["LOCAL_RANK"] = str(rank)  # tells Lightning that the processes are there already
-    backend = "nccl" if how["device"] == "cuda" else "gloo"
+    backend = "nccl" if how.device == "cuda" else "gloo"
     distributed.init_process_group(backend, init_method=f"file://{meeting.absolute()}", rank=rank, world_size=workers)
     try:
         train(

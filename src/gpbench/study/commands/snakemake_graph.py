@@ -2,42 +2,60 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gpbench import config
 from gpbench.config import schema
-from gpbench.config.compose import source_path
+from gpbench.config.method_source import source_path
 from gpbench.places import Places, write_if_changed
 from gpbench.study.planning import identity
 from gpbench.study.planning import plan as planning
-from gpbench.study.planning.cost import Cost
+from gpbench.study.planning.cost import CostModel
+from gpbench.study.records import Batch, from_json, to_json
 from gpbench.study.results import collect
 from gpbench.study.storage import snakemake_lock
 from gpbench.study.storage.store import Store
 
 
 @dataclass(frozen=True)
+class Needs:
+    """Resources of one batch, and the data sets that it reads."""
+
+    datasets: list[str]
+    threads: int
+    mem_mb: int
+    minutes: int
+    gpu: int
+
+
+@dataclass(frozen=True)
+class DatasetFiles:
+    """What a data set is prepared from: raw files and its file in conf/; and the memory that takes."""
+
+    raw: list[str]
+    entry: str
+    mem_mb: int
+
+
+@dataclass(frozen=True)
 class Graph:
-    """Name of the results folder, the study, batch -> {datasets, threads, mem_mb, minutes, gpu}, data set -> {raw,
-    entry, mem_mb}, who needs them -> raw files that are not there, and the data sets that `snakemake data` makes."""
+    """Name of the results folder, the study, batch -> what it needs, data set -> its files, data sets that need them
+    (joined by `_and_`) -> raw files that are not there, and the data sets that `snakemake data` makes."""
 
     name: str
-    study: dict[str, Any]
-    batches: dict[str, dict[str, Any]]
-    datasets: dict[str, dict[str, Any]]
+    study: schema.Study
+    batches: dict[str, Needs]
+    datasets: dict[str, DatasetFiles]
     absent: dict[str, list[str]]
     catalogue: list[str]
 
 
 def read(where: Places, name: str) -> Graph:
     """What was planned: for Snakemake's jobs, which parse the Snakefile too."""
-    return Graph(**json.loads(_path(where, name).read_text()))
+    return from_json(Graph, _path(where, name).read_text(), _path(where, name))
 
 
 def _path(where: Places, name: str) -> Path:
@@ -54,7 +72,7 @@ def load(where: Places, study_name: str, overrides: str) -> Graph:
     store.require_writable()
     planning.freeze(made, where)
     for batch in made.batches:  # it has fits to run, so a note that it ran is of another time
-        (where.runs / f"{batch['batch_id']}.json").unlink(missing_ok=True)
+        (where.runs / f"{batch.batch_id}.json").unlink(missing_ok=True)
     snakemake_lock.take(where.root)
     plan = collect.read_plan(where, name)
     write_if_changed(collect.stamp(where, name), collect.seen(where, plan))
@@ -62,48 +80,43 @@ def load(where: Places, study_name: str, overrides: str) -> Graph:
     entries = config.options(where.conf, "dataset")
     every = {n: config.compose(where.conf, "dataset", n) for n in entries}
     catalogue = [n for n, dataset in every.items() if not dataset.on_request]
-    datasets = {n: _sources(every[n], entries[n]) for n in sorted({*catalogue, *made.study.datasets})}
-    batches = {b["batch_id"]: _needs(b, made.cost) for b in made.batches}
-    study = dataclasses.asdict(made.study)
-    graph = Graph(name, study, batches, datasets, _absent(where, datasets), catalogue)
-    write_if_changed(_path(where, name), json.dumps(dataclasses.asdict(graph)))
+    datasets = {n: _files(every[n], entries[n]) for n in sorted({*catalogue, *made.study.datasets})}
+    batches = {batch.batch_id: _needs(batch, made.cost) for batch in made.batches}
+    graph = Graph(name, made.study, batches, datasets, _absent(where, datasets), catalogue)
+    write_if_changed(_path(where, name), to_json(graph))
     return graph
 
 
-def _sources(dataset: schema.Dataset, entry: Path) -> dict[str, Any]:
+def _files(dataset: schema.Dataset, entry: Path) -> DatasetFiles:
     """What a data set is prepared from, and the memory that takes: up to three copies, of bytes or of numbers."""
     copies = 3 * (1 if dataset.source.kind in ("idx", "svmlight") else 8)
     mem_mb = 500 + copies * dataset.rows * (dataset.columns + 1) // 1_000_000
-    return {"raw": dataset.source.files, "entry": str(entry), "mem_mb": mem_mb}
+    return DatasetFiles(dataset.source.files, str(entry), mem_mb)
 
 
-def _absent(where: Places, datasets: dict[str, dict[str, Any]]) -> dict[str, list[str]]:
+def _absent(where: Places, datasets: dict[str, DatasetFiles]) -> dict[str, list[str]]:
     """The raw files that are not there, grouped by the data sets that need them."""
     groups: dict[str, list[str]] = {}
-    for item in sorted({item for one in datasets.values() for item in one["raw"]}):
+    for item in sorted({item for files in datasets.values() for item in files.raw}):
         if not (where.raw / item).is_file():
-            groups.setdefault("_and_".join(n for n, one in datasets.items() if item in one["raw"]), []).append(item)
+            groups.setdefault("_and_".join(name for name, files in datasets.items() if item in files.raw), []).append(item)
     return groups
 
 
 def _report_code() -> str:
     """What figures, tables and page are made by: code, template and style."""
     folder = source_path("gpbench.report").parent
-    kinds = (".html", ".css", ".js", ".mplstyle")
-    assets = {p.name: identity.digest(p.read_text()) for p in sorted(folder.rglob("*")) if p.suffix in kinds}
-    return identity.canonical(identity.code("gpbench.report.__main__") | assets)
+    suffixes = (".html", ".css", ".js", ".mplstyle")
+    assets = {p.name: identity.digest(p.read_text()) for p in sorted(folder.rglob("*")) if p.suffix in suffixes}
+    return identity.canonical(identity.whole_code("gpbench.report.__main__") | assets)
 
 
-def _workers(group: dict[str, Any]) -> int:
-    return group["what"].get("distributed", {"workers": 1})["workers"]
-
-
-def _needs(batch: dict[str, Any], cost: Cost) -> dict[str, Any]:
+def _needs(batch: Batch, cost: CostModel) -> Needs:
     """Resources of one batch."""
-    return {
-        "datasets": sorted({g["address"]["dataset"] for g in batch["groups"]}),
-        "threads": max(g["how"]["threads"] * _workers(g) for g in batch["groups"]),
-        "mem_mb": max(cost.memory_mb(g) for g in batch["groups"]),
-        "minutes": math.ceil(10 + 3 * batch["seconds"] / 60),
-        "gpu": int(any(g["how"]["device"] == "cuda" for g in batch["groups"])),
-    }
+    return Needs(
+        datasets=sorted({group.address.dataset for group in batch.groups}),
+        threads=max(group.how.threads * group.what.workers for group in batch.groups),
+        mem_mb=max(cost.memory_mb(group) for group in batch.groups),
+        minutes=math.ceil(10 + 3 * batch.seconds / 60),
+        gpu=int(any(group.how.device == "cuda" for group in batch.groups)),
+    )

@@ -1,0 +1,24 @@
+"""How fits are made: the module of each kind and way of training, imported when it is first needed.
+
+Such a module has `run(group, table, work) -> list[Outcome]`, and of fits that predict `MODEL_FILE`,
+`save(model, path)` and `answer(what, path, x, key) -> Predictive`."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+from gpbench.study.records import What
+
+PREDICT = {
+    "closed_form": "gpbench.study.fitting.closed_form",
+    "single": "gpbench.study.fitting.lightning_module",
+    "asynchronous": "gpbench.study.fitting.distributed.asynchronous",
+    "synchronous": "gpbench.study.fitting.distributed.synchronous",
+}
+SAMPLE = "gpbench.study.fitting.chains_only"
+
+
+def entry(what: What) -> ModuleType:
+    """The module that makes a fit."""
+    return importlib.import_module(SAMPLE if what.kind == "sample" else PREDICT[what.trained_by])

@@ -1,0 +1,49 @@
+"""What a fit leaves behind, and its evaluation on held-out rows. No torch."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpbench.evaluation.pointwise import components, pointwise
+from gpbench.predictive.distributions import Predictive
+from gpbench.study.fitting.fold import Fold
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass
+class Outcome:
+    """What a fit leaves behind. points, components, chain and model are absent where it failed.
+
+    chain: what the states of a Markov chain predict one by one (see `chain_draws`)."""
+
+    status: str
+    reason: str = ""
+    points: pd.DataFrame | None = None
+    components: dict[str, np.ndarray] = field(default_factory=dict)
+    chain: dict[str, np.ndarray] = field(default_factory=dict)
+    model: dict[str, Any] | None = None
+    trace: list[dict[str, float]] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+def finish(outcome: Outcome, predictive: Predictive, fold: Fold, task: str, started: float) -> Outcome:
+    """Evaluate a predictive (scaled units) of the test rows; one that is not finite marks the fit as diverged."""
+    outcome.seconds["predict"] = time.perf_counter() - started
+    if not predictive.is_finite():
+        outcome.status, outcome.reason = "diverged", "the predictive is not finite"
+        return outcome
+    scaled_by = (fold.scaling.y_shift, fold.scaling.y_scale) if task == "regression" else None
+    outcome.points = pointwise(predictive, fold.targets[fold.test], task=task, scaled_by=scaled_by, rows=fold.test)
+    outcome.components = components(predictive)
+    outcome.info |= {
+        "train_target_mean": fold.targets[fold.train].mean(0).tolist(),
+        "train_target_sd": fold.targets[fold.train].std(0).tolist(),
+    }
+    return outcome

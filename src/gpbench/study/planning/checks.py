@@ -1,0 +1,65 @@
+"""Names in a study and its protocol that refer to something else: refused before anything is composed. No torch."""
+
+from __future__ import annotations
+
+from gpbench import config
+from gpbench.config import schema
+from gpbench.errors import UserError, unknown
+from gpbench.evaluation.metrics import METRICS
+from gpbench.places import Places
+
+PROBED_INPUTS = {"layers": (1, "one input"), "surfaces": (2, "two inputs"), "probabilities": (2, "two inputs")}
+"""Probe of functions that are drawn over the inputs -> number of inputs that it needs, and in words."""
+
+
+def check_study(places: Places, study: schema.Study) -> None:
+    """Refuse an empty study, names that occur twice, and names that nothing has."""
+    where = f"study {study.name!r}"
+    if not study.methods or not study.datasets:
+        raise UserError(f"{where} is empty: it needs methods and datasets")
+    printed = [path.stem for path in (places.root / "published").glob("*.csv")]
+    for key in study.published or []:
+        if printed and key not in printed:
+            raise unknown("citation key", key, printed, f"published of {where}")
+    for a, b in study.pairs:
+        if a == b:
+            raise UserError(f"pairs of {where} compare {a!r} with itself; name two methods")
+    for name in {name for pair in study.pairs for name in pair}:
+        if name not in study.methods:
+            raise unknown("method", name, study.methods, f"pairs of {where}")
+    for name in study.datasets:
+        if study.datasets.count(name) > 1:
+            raise UserError(f"{where} names dataset {name!r} twice; name it once")
+    for key in ("splits_of", "presets"):
+        for name in getattr(study, key):
+            _check_option(places, "dataset", name, f"{key} of {where}")
+    for name in {name for by_method in study.presets.values() for name in by_method}:
+        _check_option(places, "method", name, f"presets of {where}")
+
+
+def check_protocol(places: Places, protocol: schema.Protocol) -> None:
+    """Refuse metrics that do not exist, and numbers of test rows for data sets that do not exist."""
+    where = f"protocol {protocol.name!r}"
+    for name in protocol.metrics:
+        if name not in METRICS:
+            raise unknown("metric", name, METRICS, f"metrics of {where}")
+    for name in protocol.splits.test_rows:
+        _check_option(places, "dataset", name, f"test_rows of {where}")
+
+
+def check_probes(study: schema.Study, datasets: list[schema.Dataset]) -> None:
+    """Refuse probes that ask what fits of the study's kind, or of its data sets, cannot answer."""
+    if study.kind != "predict" and study.probes:
+        raise UserError(f"probes of study {study.name!r} ask fits of kind predict, not {study.kind}; drop them")
+    for dataset in datasets:
+        for probe, (columns, words) in PROBED_INPUTS.items():
+            if probe in study.probes and dataset.columns != columns:
+                has = "more" if dataset.columns > columns else "fewer"
+                raise UserError(
+                    f"probe {probe!r} of study {study.name!r} needs {words}, {dataset.name!r} has {has}; drop one"
+                )
+
+
+def _check_option(places: Places, group: str, name: str, where: str) -> None:
+    if name not in (available := config.options(places.conf, group)):
+        raise unknown(group, name, available, where)

@@ -1,0 +1,65 @@
+"""Why a method cannot be fitted to a data set, known before anything runs. No torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+from gpbench.config import MethodConfig
+from gpbench.config.schema import Dataset, Kind
+
+MAX_WORKERS_PER_CORE = 2
+
+
+def impossible(kind: Kind, method: MethodConfig, dataset: Dataset, rows: int, outputs: tuple[int, ...]) -> str:
+    """Why a method cannot be fitted to these targets of a data set; empty where it can."""
+    header, hyper = method.header, method.hyper
+    if dataset.md5 is None:
+        return unpinned(dataset)
+    if kind not in header.kinds:
+        return "no Markov chain" if kind == "sample" else f"kind {' or '.join(header.kinds)} only"
+    if dataset.task not in header.tasks:
+        return f"{' and '.join(header.tasks)} only"
+    if reason := _not_distributed(method, rows) or hyper.impossible(dataset.task):
+        return reason
+    target_names = [[*dataset.source.targets, *dataset.truth][i] for i in outputs]
+    if kind == "predict" and (truth := [name for name in target_names if name in dataset.truth]):
+        return f"the protocol hands over the truth ({truth[0]}, ...), which is for kind=sample"
+    if missing := [name for name in hyper.needs() if name not in target_names]:
+        return f"needs the true {', '.join(missing)}, which only simulated data sets have"
+    sizes = (
+        ("training rows", rows, header.max_rows),
+        ("inputs", dataset.columns, header.max_inputs),
+        ("targets", len(outputs), header.max_outputs),
+    )
+    exceeded = (f"{size} {noun}, at most {limit}" for noun, size, limit in sizes if limit is not None and size > limit)
+    return next(exceeded, "")
+
+
+def unpinned(dataset: Dataset) -> str:
+    """What to do about a data set without a checksum."""
+    return (
+        f"has no md5 yet; run `gpbench data pin {dataset.name}`, then `gpbench data prepare {dataset.name}`, which "
+        "prints the one to write into its file"
+    )
+
+
+def _not_distributed(method: MethodConfig, rows: int) -> str:
+    """Why a method cannot be trained by its scheme; empty where it can."""
+    header, scheme, workers = method.header, method.header.scheme, method.header.workers
+    if scheme == "single":
+        return f"{workers} workers need a scheme" if workers > 1 else ""
+    if header.closed_form:
+        return f"scheme {scheme} needs a method with updates"
+    if scheme not in header.schemes:
+        return f"trained by scheme {' or '.join(header.schemes)} only"
+    if workers > MAX_WORKERS_PER_CORE * (os.cpu_count() or 1):
+        return f"{workers} workers, at most {MAX_WORKERS_PER_CORE} a core"
+    if scheme == "asynchronous":
+        if importlib.util.find_spec("ray") is None:
+            return "scheme asynchronous needs ray: pip install gpbench[distributed]"
+        if workers > 1 and not method.hyper.allows_stale_gradients():
+            return "its steps need gradients of the present parameters, and asynchronous workers push old ones"
+        return ""
+    rows_per_step = method.hyper.rows_per_step(rows)
+    return f"{rows_per_step} rows a step cannot be shared equally by {workers} workers" if rows_per_step % workers else ""

@@ -1,0 +1,249 @@
+"""The words of a study as types, and their JSON: everything that planning, fitting, storing and collecting hand on.
+
+    What       what a fit is: hashed into its identity          Group  fits that ride in one tensor batch
+    Cell       method x data set x protocol, with its fits      Batch  the groups of one job
+    Fit        one split and replica of a cell                  FitRecord  fit.json of a finished fit
+
+Nothing else reads or writes these files. JSON that does not fit a type is refused by one line that names the file.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from gpbench.config.schema import Kind, Study, Task, Trainer
+from gpbench.data.splits import FrozenProtocol
+from gpbench.errors import UserError
+
+Setting = bool | int | float | str | list[Any] | None
+"""Value of a hyperparameter in JSON."""
+
+
+@dataclass(frozen=True)
+class MethodSettings:
+    """Module of a method and all of its hyperparameters."""
+
+    module: str
+    hyper: dict[str, Setting]
+
+
+@dataclass(frozen=True)
+class PreparedData:
+    """A data set by the md5 of its prepared arrays; classes: their number, 0 in regression."""
+
+    md5: str | None
+    task: Task
+    images: bool
+    classes: int
+
+
+@dataclass(frozen=True)
+class What:
+    """What the fits of a cell are, all of it hashed; steps are None for closed forms.
+
+    trained_by: closed_form, or the scheme of the updates. code: module -> digest, of the numerics that a fit uses;
+    versions: of the packages that those import."""
+
+    kind: Kind
+    method: MethodSettings
+    data: PreparedData
+    protocol: FrozenProtocol
+    steps: int | None
+    dtype: str
+    noise_block: int
+    trained_by: str
+    workers: int
+    code: dict[str, str]
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Address:
+    """How people call a cell."""
+
+    method: str
+    dataset: str
+    protocol: str
+    budget: str
+    overrides: str
+
+
+@dataclass(frozen=True)
+class Fit:
+    """One split and replica of a cell, with its numbers of training and test rows."""
+
+    fit_id: str
+    split: int
+    replica: int
+    rows: int
+    test_rows: int
+
+
+@dataclass(frozen=True)
+class Reported:
+    """What a protocol's source prints: names of metrics, and the spread beside a mean over splits."""
+
+    metrics: list[str]
+    spread: str
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a method declares of its cost: seconds a step at 500 rows of 10 columns, and how they grow with rows."""
+
+    seconds_per_step: float
+    rows_power: float
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Method x data set x protocol of a study; impossible ones carry the reason in `skip`.
+
+    method: the study's name for it, `settings` what the study sets of it (of a variant); r_hat: limit of the budget;
+    rows, test_rows: of split 0; how: the trainer; sampler: whether its fits are Markov chains."""
+
+    method: str
+    settings: dict[str, Setting]
+    address: Address
+    label: str
+    family: str
+    reported: Reported
+    r_hat: float | None
+    rows: int
+    test_rows: int
+    what: What
+    how: Trainer
+    cost: Cost
+    sampler: bool
+    skip: str
+    fits: tuple[Fit, ...]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Fits of a cell that ride in one tensor batch, as they were planned; rows: training rows of the first."""
+
+    group_id: str
+    address: Address
+    label: str
+    family: str
+    rows: int
+    what: What
+    how: Trainer
+    fits: tuple[Fit, ...]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one job runs; seconds: those that are predicted."""
+
+    batch_id: str
+    groups: tuple[Group, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class FrozenPlan:
+    """plans/NAME.json: a study as it was resolved; command: what makes it again."""
+
+    name: str
+    command: str
+    study: Study
+    cells: tuple[Cell, ...]
+
+    @property
+    def fits(self) -> list[tuple[Cell, Fit]]:
+        """Everything that the study wants."""
+        return [(cell, fit) for cell in self.cells for fit in cell.fits]
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Seconds of a fit; where `shared_by` fits rode in one batch, training is that of the batch divided by them."""
+
+    train: float = 0.0
+    predict: float = 0.0
+    shared_by: int = 1
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where a fit comes from; never part of its identity. adopted: how its evidence was carried over, if it was."""
+
+    started: str
+    ended: str
+    commit: str
+    dirty: bool
+    processor: str
+    cores: int | None
+    system: str
+    python: str
+    adopted: str = ""
+
+
+@dataclass(frozen=True)
+class FitRecord:
+    """fit.json: how a fit ended, what and how it was."""
+
+    fit_id: str
+    split: int
+    replica: int
+    status: str
+    reason: str
+    address: Address
+    label: str
+    family: str
+    rows: int
+    what: What
+    how: Trainer
+    seconds: Seconds
+    peak_memory_mb: float
+    provenance: Provenance
+    info: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a group at work is; objective: of each of its fits."""
+
+    step: int
+    steps: int
+    seconds: float
+    objective: list[float]
+
+
+class OtherEdition(UserError):
+    """A file that another edition of gpbench wrote."""
+
+
+T = TypeVar("T")
+
+
+@functools.cache
+def _adapter(cls: type[T]) -> TypeAdapter[T]:
+    return TypeAdapter(cls)
+
+
+def to_json(record: object) -> str:
+    """Text of a record; NaN and infinity are kept as JavaScript writes them."""
+    return json.dumps(asdict(record), indent=1)  # type: ignore[call-overload]
+
+
+def from_json(cls: type[T], text: str, where: Path | str) -> T:
+    """A record from its text. Raises UserError, naming `where`, for text that is damaged or of another edition."""
+    try:
+        return _adapter(cls).validate_python(json.loads(text))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise OtherEdition(
+            f"{where} is not a {cls.__name__} of this edition of gpbench ({key}: {first['msg']}); use another store"
+        ) from error
+    except ValueError as error:
+        raise UserError(f"{where} is damaged ({error})") from error
