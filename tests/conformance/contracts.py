@@ -15,7 +15,7 @@ from gpbench import streams
 from gpbench.methods.base import SamplerMethod
 from gpbench.predictive.counts import Counts
 from gpbench.predictive.distributions import GaussianMixture
-from gpbench.study.fitting import lightning_module
+from gpbench.study.fitting import lightning_module, loop
 from gpbench.study.fitting.fold import make_fold, make_method
 
 STANDARD_ERRORS = 6.0
@@ -149,7 +149,7 @@ def order_of_rows_matters(case: Case, permuted) -> str:
 
 def starting_params(case: Case, data) -> dict[str, torch.Tensor]:
     folds = [make_fold(case.cell.what, data, 0, 0)]
-    train = lightning_module.training_set(data, folds, torch.float64, torch.device("cpu"))
+    train = loop.training_set(data, folds, torch.float64, torch.device("cpu"))
     return make_method(case.cell.what).init(train, [folds[0].key]).params
 
 
@@ -195,7 +195,7 @@ def needs_steps(case: Case) -> None:
 def noise_size(case: Case, rows: int) -> int:
     """Normals of one step; asked after `init`, which some samplers need for it."""
     method = make_method(case.cell.what)
-    train = lightning_module.training_set(case.table, [case.fold], torch.float64, torch.device("cpu"))
+    train = loop.training_set(case.table, [case.fold], torch.float64, torch.device("cpu"))
     method.init(train, [case.fold.key])
     return method.noise_size(rows)
 

@@ -12,8 +12,8 @@ from gpbench.data import protocols
 from gpbench.data.protocols import freeze, num_splits, sizes, split_rows
 from gpbench.data.table import Table
 from gpbench.errors import UserError
-from gpbench.study.planning import resolve as resolving
 from gpbench.study.fitting.fold import make_fold
+from gpbench.study.planning import resolve as resolving
 
 BLOCKS, ALL, BALANCED, COMMON = (
     config.compose(CONF, "protocol", name)

@@ -120,9 +120,7 @@ def test_digest_does_not_depend_on_order():
 def fits(overrides: str = "", study: str = "default") -> dict[tuple, str]:
     """(method, data set, split) -> fit_id."""
     _, cells, _ = resolving.resolve(places.find(), study, overrides)
-    return {
-        (c.address.method, c.address.dataset, f.split): f.fit_id for c in cells for f in c.fits
-    }
+    return {(c.address.method, c.address.dataset, f.split): f.fit_id for c in cells for f in c.fits}
 
 
 CELLS = "methods=[constant,svgp,dsvi] datasets=[boston,wine] splits=2 "

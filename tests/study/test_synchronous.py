@@ -29,9 +29,7 @@ def case(tmp_path_factory):
 
 def shared(case: Case, workers: int, **how) -> dict:
     made = group(case.cell, 0, **how)
-    return made | {
-        "what": made.what | {"entry": ENTRY, "distributed": {"scheme": "synchronous", "workers": workers}}
-    }
+    return made | {"what": made.what | {"entry": ENTRY, "distributed": {"scheme": "synchronous", "workers": workers}}}
 
 
 def assert_equal(outcome, expected, relative: float = 1e-9) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from cases import BLOCK, SPLITS, STEPS, Case, assert_close, assert_same, changed, group, numbers
 from gpbench.errors import UserError
-from gpbench.study.fitting import job, lightning_module
+from gpbench.study.fitting import job, lightning_module, loop
 
 BATCH = 16
 
@@ -201,7 +201,7 @@ def test_seconds_of_a_batch_are_shared_and_marked_so(case):
 
 def test_progress_is_there_for_whoever_watches(case, monkeypatch):
     work = case.folder()
-    monkeypatch.setattr(lightning_module.Fit, "tell", told_at_once(lightning_module.Fit.tell))
+    monkeypatch.setattr(lightning_module.Fit, "tell", told_at_once(lightning_module.Fit.report_progress))
     case.fit(group(case.cell, 0, 1), work=work)
     progress = json.loads((work / "progress.json").read_text())
     assert (progress["step"], progress["steps"], len(progress["objective"])) == (STEPS, STEPS, 2)
@@ -227,9 +227,7 @@ def test_in_single_precision_a_large_common_offset_costs_no_digits(case):
     far = dataclasses.replace(case.table, inputs=case.table.inputs + 1e6)
     fold = case.fold
     scaling = dataclasses.replace(fold.scaling, x_shift=fold.scaling.x_shift + 1e6)
-    data = lightning_module.training_set(
-        far, [dataclasses.replace(fold, scaling=scaling)], torch.float32, torch.device("cpu")
-    )
+    data = loop.training_set(far, [dataclasses.replace(fold, scaling=scaling)], torch.float32, torch.device("cpu"))
     exact = fold.scaling.inputs(case.table.inputs[fold.train])
     np.testing.assert_allclose(data.full().x[0].numpy(), exact, atol=1e-5)
 

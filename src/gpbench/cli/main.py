@@ -216,7 +216,9 @@ def verdict(arguments: argparse.Namespace) -> None:
     lines = collecting.not_done(where, arguments.name)
     if lines:
         print("\n".join(lines), file=sys.stderr)
-        raise UserError(f"{count(len(lines), 'fit')} of {arguments.name} failed or is missing; `gpbench retry` clears them")
+        raise UserError(
+            f"{count(len(lines), 'fit')} of {arguments.name} failed or is missing; `gpbench retry` clears them"
+        )
     but = f", but the chains of {count(len(unmixed), 'split')} have not converged" if unmixed else ""
     print(f"{arguments.name}: every fit is done{but}; open results/{arguments.name}/report.html")
 

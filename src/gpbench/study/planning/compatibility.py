@@ -62,4 +62,6 @@ def _not_distributed(method: MethodConfig, rows: int) -> str:
             return "its steps need gradients of the present parameters, and asynchronous workers push old ones"
         return ""
     rows_per_step = method.hyper.rows_per_step(rows)
-    return f"{rows_per_step} rows a step cannot be shared equally by {workers} workers" if rows_per_step % workers else ""
+    return (
+        f"{rows_per_step} rows a step cannot be shared equally by {workers} workers" if rows_per_step % workers else ""
+    )

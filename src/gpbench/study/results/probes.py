@@ -36,7 +36,7 @@ from gpbench.config import schema
 from gpbench.errors import UserError, exit_status
 from gpbench.methods.base import GradientMethod, SamplerMethod
 from gpbench.places import Places, write_aside
-from gpbench.study.fitting import lightning_module
+from gpbench.study.fitting import loop
 from gpbench.study.fitting.fold import make_method
 from gpbench.study.records import FrozenPlan
 from gpbench.study.results import collect, posterior_probes
@@ -100,7 +100,7 @@ def bounds(fitted: Fitted, batches: int, rows: int) -> pd.DataFrame:
     """loss / n on `batches` mini-batches of `rows` training rows, drawn with replacement; columns batch, bound."""
     method, key, n = fitted.method, fitted.fold.key, len(fitted.fold.train)
     dtype = getattr(torch, fitted.what.dtype)
-    data = lightning_module.training_set(fitted.table, [fitted.fold], dtype, torch.device("cpu"))
+    data = loop.training_set(fitted.table, [fitted.fold], dtype, torch.device("cpu"))
     method.init(data, [key])  # some methods learn here what their noise depends on; the stored state is what is asked
     rows = min(rows, n)
     values = []

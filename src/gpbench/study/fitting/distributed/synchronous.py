@@ -26,6 +26,7 @@ from gpbench.data.table import Table
 from gpbench.errors import UserError
 from gpbench.methods.base import Batch, GradientMethod, Noise
 from gpbench.study.fitting.lightning_module import MODEL_FILE, GradientFit, TimeCap, answer, outcome, save, train
+from gpbench.study.fitting.loop import share
 from gpbench.study.fitting.outcome import Outcome
 from gpbench.study.records import Group
 
@@ -40,12 +41,10 @@ class SharedFit(GradientFit):
         super().__init__(group, table, work, device)
         self.to(device)
         self.rank, self.workers = rank, group.what.workers
-        self.restore()
 
     def draw(self, step: int) -> tuple[Batch, Noise]:
         batch, noise = super().draw(step)
-        x, y, weight = (part.chunk(self.workers, 1)[self.rank] for part in (batch.x, batch.y, batch.weight))
-        return Batch(x, y, self.workers * weight), noise
+        return share(batch, self.rank, self.workers), noise
 
     def differentiate(self, batch: Batch, noise: Noise) -> Tensor:
         """The loss of the whole mini-batch, so that every worker decides alike."""
@@ -92,13 +91,11 @@ def run(group: Group, table: Table, work: Path) -> list[Outcome]:
     torch.set_num_threads(1)  # OpenMP's threads do not survive a fork
     fit = GradientFit(group, table, work, torch.device("cpu"))  # CUDA does not either
     require_divisible(fit, workers)
-    fit.restore()
     if fit.done < fit.steps:
         _fork(workers, group, table, work)
     torch.set_num_threads(group.how.threads)
     device = torch.device(group.how.device)
     fit = GradientFit(group, table, work, device).to(device)
-    fit.restore()
     if fit.done < fit.steps:
         return [Outcome("stopped", fit.stopped())]
     result = outcome(fit, 0)
