@@ -193,11 +193,10 @@ def needs_steps(case: Case) -> None:
 
 
 def noise_size(case: Case, rows: int) -> int:
-    """Normals of one step; asked after `init`, which some samplers need for it."""
+    """Normals of one step."""
     method = make_method(case.cell.what)
     train = loop.training_set(case.table, [case.fold], torch.float64, torch.device("cpu"))
-    method.init(train, [case.fold.key])
-    return method.noise_size(rows)
+    return method.noise_shapes(method.init(train, [case.fold.key]), rows, 0, 1).size(rows)
 
 
 CONTRACTS = [

@@ -123,7 +123,7 @@ def test_probes_come_from_the_noise_alone():
     first, second = torch.tensor([[0.1], [0.2]], dtype=torch.float64)[:, None]
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    losses = [float(made.loss(state, data.full(), noise)) for noise in (first, first, second)]
+    losses = [float(cases.flat_loss(made, state, data.full(), noise)) for noise in (first, first, second)]
     assert torch.equal(torch.get_rng_state(), before)
     assert losses[0] == losses[1] != losses[2]
 

@@ -16,10 +16,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from geweke import packed
 
 from gpbench.gp import latent_likelihoods
 from gpbench.sampling.latent import approximations, joint, latents, pseudo_marginal, schemes
-from gpbench.sampling.latent.model import Generator, Model, Prior, half_log_det, multiply, solve
+from gpbench.sampling.latent.model import Model, Prior, half_log_det, multiply, solve
 from gpbench.sampling.tuning import DualAveraging
 from projects import REPOSITORY
 
@@ -70,7 +71,7 @@ def draws(operator, found, burn_in, steps, seed):
         state |= {f"{tuner.name}.step_size": tuner.settings(state, step, tuning)[0] for tuner in tuners}
         state["theta.tuning"] = torch.full((chains,), float(step < tuning), dtype=F64)
         noise = torch.tensor(rng.standard_normal((chains, operator.fixed + rows * operator.per_row)))
-        state, info = operator.step(state, Generator(noise, rows, operator.per_row))
+        state, info = operator.step(state, packed(noise, rows, operator.per_row))
         for tuner in tuners:
             state |= tuner.learn(state, step, tuning, info[f"{tuner.name}.acceptance"], state["psi"])
         kept.append(torch.cat([state["psi"], state["f"][:, :ROWS_COMPARED]], 1))

@@ -101,13 +101,12 @@ def bounds(fitted: Fitted, batches: int, rows: int) -> pd.DataFrame:
     method, key, n = fitted.method, fitted.fold.key, len(fitted.fold.train)
     dtype = getattr(torch, fitted.what.dtype)
     data = loop.training_set(fitted.table, [fitted.fold], dtype, torch.device("cpu"))
-    method.init(data, [key])  # some methods learn here what their noise depends on; the stored state is what is asked
     rows = min(rows, n)
-    values = []
+    shapes, values = method.noise_shapes(fitted.state, rows, 0, 1), []
     for batch in range(batches):
         positions = torch.from_numpy(streams.rng(key, "eval", 1 + batch).integers(0, n, (1, rows)))
-        noise = streams.normal([key], "eval", 1 + batch, (method.noise_size(rows),), like=data.inputs)
-        values.append(float(method.loss(fitted.state, data.take(positions), noise)) / n)
+        normals = streams.normal([key], "eval", 1 + batch, (shapes.size(rows),), like=data.inputs)
+        values.append(float(method.loss(fitted.state, data.take(positions), shapes.split(normals, rows))) / n)
     return pd.DataFrame({"batch": range(batches), "bound": values})
 
 

@@ -11,7 +11,7 @@ from typing import Literal
 from torch import Tensor
 
 from gpbench.hyper import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, GradientMethod, State, TrainingSet
+from gpbench.methods.base import Batch, GradientMethod, Noise, State, TrainingSet
 from gpbench.predictive.distributions import GaussianMixture, Predictive
 from gpbench.streams import Key
 
@@ -40,7 +40,7 @@ class Method(GradientMethod):
         self.step, self.doomed = 0, self.hyper.victim in splits
         return State({"weight": data.x_shift.new_zeros(*data.x_shift.shape, 1)})
 
-    def loss(self, state: State, batch: Batch, noise: Tensor) -> Tensor:
+    def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
         self.step += 1
         if self.doomed and self.step == STEP:
             if self.hyper.fate == "dies":
