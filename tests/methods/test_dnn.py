@@ -16,6 +16,7 @@ from gp_cases import (
     training_set,
 )
 
+from gpbench.methods.base import Shapes
 from gpbench.methods.dnn import Hyperparameters, Method, forward, matched_units
 
 CLASSES = {"regression": 0, "binary": 2, "multiclass": 3}
@@ -113,10 +114,11 @@ def test_noise_lies_row_by_row():
     m, (x, y) = method("regression", hidden_layers=2), problem("regression")
     data = training_set(x, y)
     state = m.init(data, keys(1))
-    assert m.noise_size(7) == 7 * m.noise_size(1) == 7 * 2 * state.params["layer1.weight"].shape[-1]
+    units = 2 * state.params["layer1.weight"].shape[-1]
+    assert m.noise_shapes(state, 7, 0, 1) == Shapes(per_row=(units,))
     noise = noise_for(m, state, [len(x)])
     other = noise.clone()
-    other[:, m.noise_size(3) : m.noise_size(4)] *= -1  # keeps what was left out and leaves out what was kept
+    other[:, 3 * units : 4 * units] *= -1  # keeps what was left out and leaves out what was kept
     one, two = (forward(x[None], m.weights(state), m.masks(n.view(1, len(x), -1)))[0, :, 0] for n in (noise, other))
     assert (one != two).nonzero().flatten().tolist() == [3]
 

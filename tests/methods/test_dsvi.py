@@ -3,11 +3,19 @@ import numpy as np
 import pytest
 import torch
 
-from gpbench.gp import linalg
+from gpbench.gp import linalg, sparse
+from gpbench.gp.layers import init_layer, layer, mean_map
 from gpbench.methods import dsvi, svgp
-from gpbench.methods.base import State
+from gpbench.methods.base import Batch, State
 
 CLASSES = {"regression": 0, "binary": 2, "multiclass": 3}
+
+
+def propagated(
+    deep: dsvi.Method, state: State, batch: Batch, normals: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    layers, noise = deep.layers(state), cases.split(deep, state, batch, normals).per_row.permute(2, 0, 1, 3)
+    return deep.propagate(state, layers, batch.x, sparse.conditional(batch.x[None], *layers[0]), noise)
 
 
 def method(task: str = "regression", **settings) -> dsvi.Method:
@@ -55,7 +63,7 @@ def test_order_of_the_inducing_inputs_changes_nothing():
     moved = dict(state.params)
     for name, part in zip(deep.names, deep.layers(state), strict=True):
         moved[f"{name}.inducing_inputs"] = part.inducing_inputs[:, order]
-        chol = svgp.layer(moved, name, 1e-10).chol_kzz
+        chol = layer(moved, name, 1e-10).chol_kzz
         mean = torch.linalg.solve_triangular(chol, (part.chol_kzz @ part.whitened_mean)[:, order], upper=False)
         # S of u is unchanged; a QR decomposition makes its root triangular without squaring it
         root = torch.linalg.qr((part.chol_kzz[:, None] @ part.whitened_chol)[:, :, order].mT).R.mT
@@ -72,7 +80,7 @@ def test_hidden_layer_without_variance_is_the_identity():
     deep = method()
     batch, state = start(deep)
     one = state.params
-    prior = svgp.init_layer("layer1", one["layer1.inducing_inputs"], 3, torch.ones(1).double(), 1e-14)
+    prior = init_layer("layer1", one["layer1.inducing_inputs"], 3, torch.ones(1).double(), 1e-14)
     state = State(one | prior | {"layer1.log_noise_variance": torch.tensor([-40.0]).double()}, state.buffers)
     shallow = svgp.Method(svgp.Hyperparameters(num_inducing=6), "regression")
     last = {k.replace("layer2", "layer1"): v for k, v in one.items() if not k.startswith("layer1")}
@@ -87,7 +95,7 @@ def test_prior_in_every_layer_has_no_kl_and_prior_moments():
     data = cases.training_set(*cases.problem("regression"))
     state = deep.init(data, cases.keys(1))
     batch = data.full()
-    mean, variance = deep.propagate(state, deep.layers(state), batch.x, cases.noise_for(deep, state, [40]))
+    mean, variance = propagated(deep, state, batch, cases.noise_for(deep, state, [40]))
     torch.testing.assert_close(mean, torch.zeros_like(mean))
     torch.testing.assert_close(variance, torch.ones_like(variance))
     expected = deep.likelihood.expected_log_prob(batch.y, mean, variance, deep.noise_variance(state)).sum()
@@ -98,7 +106,7 @@ def test_layers_propagate_as_an_independent_loop_does():
     deep = method(layers=3, samples_train=2)
     batch, state = start(deep)
     noise = cases.noise_for(deep, state, [40])
-    mean, _ = deep.propagate(state, deep.layers(state), batch.x, noise)
+    mean, _ = propagated(deep, state, batch, noise)
     eps = noise.view(40, 2, 2, 3)
     layers = deep.layers(state)
     for sample in range(2):
@@ -112,7 +120,7 @@ def test_layers_propagate_as_an_independent_loop_does():
             spread = spread + torch.stack([(root.T @ a).square().sum(0) for root in part.whitened_chol[0]], -1)
             spread = spread + state.params[f"layer{number + 1}.log_noise_variance"].exp()
             f = f + a.T @ part.whitened_mean[0] + spread.sqrt() * eps[:, sample, number]
-        expected, _ = svgp.sparse.conditional(f[None], *layers[-1])
+        expected, _ = sparse.conditional(f[None], *layers[-1])
         torch.testing.assert_close(mean[sample], expected, rtol=1e-8, atol=1e-8)
 
 
@@ -178,7 +186,7 @@ def test_functions_have_the_moments_of_every_layer(separate):
     state, x = cases.perturbed(deep.init(data, cases.keys(2)), 0.3), data.full().x[:, :5]
     *hidden, last = deep.functions(state, x, cases.keys(2))
     assert [f.shape for f in (*hidden, last)] == [(draws, 2, 5, 2), (draws, 2, 5, 2), (draws, 2, 5, 1)]
-    mean, variance = svgp.sparse.conditional(x, *deep.layers(state)[0])
+    mean, variance = sparse.conditional(x, *deep.layers(state)[0])
     variance = variance + state.params["layer1.log_noise_variance"].exp()[:, None, None]
     assert ((hidden[0].mean(0) - x - mean).abs() < 4.5 * (variance / draws).sqrt()).all()
     torch.testing.assert_close(hidden[0].var(0), variance, rtol=0.25, atol=0)
@@ -204,9 +212,9 @@ def test_a_draw_is_one_function_whatever_the_rows():
 def test_mean_map_keeps_pads_or_projects_on_the_singular_vectors():
     x = torch.as_tensor(np.random.default_rng(0).normal(size=(2, 50, 4)))
     identity = torch.eye(4, dtype=torch.float64)
-    assert torch.equal(dsvi.mean_map(x, 4)[1], identity)
-    assert torch.equal(dsvi.mean_map(x, 6)[1], torch.cat([identity, torch.zeros(4, 2)], 1))
-    narrow = dsvi.mean_map(x, 2)
+    assert torch.equal(mean_map(x, 4)[1], identity)
+    assert torch.equal(mean_map(x, 6)[1], torch.cat([identity, torch.zeros(4, 2)], 1))
+    narrow = mean_map(x, 2)
     for r in range(2):
         right = np.linalg.svd(x[r].numpy())[2][:2].T
         np.testing.assert_allclose(np.abs(right.T @ narrow[r].numpy()), np.eye(2), atol=1e-10)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from cases import STEPS, Case, group
+from gpbench.gp.layers import init_layer
 from gpbench.methods import dsvi, svgp
 from gpbench.methods.base import State
 from gpbench.study.fitting import lightning_module
@@ -26,7 +27,7 @@ def after_step(method: svgp.Method, state: State, batch, noise) -> State:
 def toy_start(seed: int) -> dict[str, torch.Tensor]:
     """The toy's kernel and noise, and any q."""
     generator = torch.Generator().manual_seed(seed)
-    params = svgp.init_layer("layer1", cases.Z[None], 1, torch.tensor([cases.LENGTHSCALE]).double(), cases.OUTPUTSCALE)
+    params = init_layer("layer1", cases.Z[None], 1, torch.tensor([cases.LENGTHSCALE]).double(), cases.OUTPUTSCALE)
     for name in ("layer1.whitened_mean", "layer1.whitened_chol"):
         params[name] = params[name] + torch.randn(params[name].shape, generator=generator, dtype=torch.float64)
     return params | {"log_noise_variance": torch.tensor([cases.NOISE_VARIANCE]).double().log()}

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from gpbench.gp import kernels, linalg
+from gpbench.gp.layers import init_layer
 from gpbench.methods import svgp
 from gpbench.methods.base import Batch, State
 
@@ -25,7 +26,7 @@ def toy(z: torch.Tensor = cases.Z) -> tuple[svgp.Method, Batch, State]:
     covariance = torch.linalg.inv(torch.linalg.inv(kzz) + projection @ projection.T / cases.NOISE_VARIANCE)
     mean = covariance @ projection @ cases.Y / cases.NOISE_VARIANCE
     chol_kzz, root = torch.linalg.cholesky(kzz), torch.linalg.cholesky(covariance)
-    params = svgp.init_layer("layer1", z[None], 1, scales[0][0], cases.OUTPUTSCALE)
+    params = init_layer("layer1", z[None], 1, scales[0][0], cases.OUTPUTSCALE)
     params["layer1.whitened_mean"] = torch.linalg.solve_triangular(chol_kzz, mean, upper=False)[None]
     params["layer1.whitened_chol"] = torch.linalg.solve_triangular(chol_kzz, root, upper=False)[None, None]
     params["log_noise_variance"] = cases.X.new_tensor([cases.NOISE_VARIANCE]).log()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy import stats
 
-from gpbench.gp import kernels
+from gpbench.gp import kernels, sparse
 from gpbench.methods import svgp
 from gpbench.methods.base import Batch, State
 
@@ -82,14 +82,14 @@ def test_the_softmax_estimate_is_brute_force_monte_carlo():
     ours = method("multiclass", multiclass="softmax", samples_train=20_000)
     batch, state = start(ours, "multiclass")
     batch = Batch(*(part[:, :3] for part in (batch.x, batch.y, batch.weight)))
-    mean, variance = method("multiclass").propagate(state, ours.layers(state), batch.x, NO_NOISE)
+    mean, variance = sparse.conditional(batch.x[None], *ours.layers(state)[0])
     rng = np.random.default_rng(0)
     f = mean.numpy() + np.sqrt(variance.numpy()) * rng.normal(size=(200_000, 1, 1, 3))
     log_prob = torch.from_numpy(f).log_softmax(-1).numpy()
     label = np.broadcast_to(batch.y.long().numpy(), (200_000, *batch.y.shape))
     drawn = np.take_along_axis(log_prob, label, -1)[..., 0]
     expected, error = drawn.mean(0).sum(-1), np.sqrt((drawn.var(0) * (1 / 200_000 + 1 / 20_000)).sum(-1))
-    kl = svgp.sparse.kl_whitened(*ours.layers(state)[0][2:4])
+    kl = sparse.kl_whitened(*ours.layers(state)[0][2:4])
     noise = torch.randn(
         2, cases.noise_size(ours, state, 3), generator=torch.Generator().manual_seed(1), dtype=torch.float64
     )
@@ -115,7 +115,7 @@ def test_softmax_predicts_the_mean_over_samples_of_f():
     ours = method("multiclass", multiclass="softmax", samples_test=5000)
     batch, state = start(ours, "multiclass")
     with torch.no_grad():
-        mean, variance = method("multiclass").propagate(state, ours.layers(state), batch.x[:, :4], NO_NOISE)
+        mean, variance = sparse.conditional(batch.x[:, :4][None], *ours.layers(state)[0])
     f = mean.numpy() + np.sqrt(variance.numpy()) * np.random.default_rng(0).normal(size=(50_000, 1, 1, 3))
     probs = np.exp(f - f.max(-1, keepdims=True))
     probs /= probs.sum(-1, keepdims=True)
@@ -142,7 +142,7 @@ def test_counts_are_poisson_with_the_exposure():
     mean, sd = mean.detach().numpy().ravel(), variance.sqrt().detach().numpy().ravel()
     draws = np.random.default_rng(1).normal(mean, sd, size=(20_000, 40))
     log_prob = stats.poisson.logpmf(y.numpy().ravel(), 2.5 * np.exp(draws))
-    kl = svgp.sparse.kl_whitened(*ours.layers(state)[0][2:4])
+    kl = sparse.kl_whitened(*ours.layers(state)[0][2:4])
     bound = -float(cases.flat_loss(ours, state, data.full(), NO_NOISE[:1]) - kl)
     assert bound == pytest.approx(log_prob.mean(0).sum(), abs=4 * np.sqrt(log_prob.var(0).sum() / 20_000))
     trained, losses = cases.train(ours, data, 100)

@@ -1,5 +1,7 @@
 """What is random in a step: the same numbers in any order, alone or in company, before and after the samples change."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -100,7 +102,9 @@ def test_equal_sizes_are_drawn_together_up_to_the_largest_draw(monkeypatch):
 def test_a_fit_cut_off_after_its_samples_grew_goes_on_bit_for_bit(tmp_path_factory, monkeypatch):
     case = Case("dgp_rff", "regression", tmp_path_factory)
     what = case.cell.what
-    case.cell |= {"what": what | {"method": what.method | {"samples_late": 3, "batch_size": 16}}}
+    hyper = what.method.hyper | {"samples_late": 3, "batch_size": 16}
+    method = dataclasses.replace(what.method, hyper=hyper)
+    case.cell = dataclasses.replace(case.cell, what=dataclasses.replace(what, method=method))
     work, advance, sizes = case.folder(), lightning_module.GradientFit.advance, []
 
     def interrupted(fit, batch, noise, step):
