@@ -316,7 +316,7 @@ def test_functions_go_through_the_inducing_values():
     state.samples = {name: [value, 0.5 * value] for name, value in state.params.items()}
     z = state.buffers[mcmc_svgp.Z]
     (functions,) = m.functions(state, z, keys(1))
-    for params, f in zip(mcmc_svgp.kept_states(state), functions, strict=True):
+    for params, f in zip(state.kept(), functions, strict=True):
         torch.testing.assert_close(f, m.layer(params, z).chol_kzz @ params[V], rtol=0, atol=1e-4)
 
 

@@ -96,6 +96,12 @@ class State:
     memory: dict[str, Tensor] = field(default_factory=dict)
     samples: dict[str, list[Tensor]] = field(default_factory=dict)
 
+    def kept(self) -> list[dict[str, Tensor]]:
+        """The states in the reservoir; the present params while it is empty."""
+        if not any(self.samples.values()):
+            return [self.params]
+        return [dict(zip(self.samples, values, strict=True)) for values in zip(*self.samples.values(), strict=True)]
+
 
 class Noise(NamedTuple):
     """Standard normals of a step: `fixed` `[R, *shape]`, and `per_row` `[R, B, *shape]` of every row of its batch."""

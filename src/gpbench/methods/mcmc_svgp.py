@@ -240,7 +240,7 @@ class Method(SamplerMethod):
     @torch.no_grad()
     def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
         """Equal mixture over the kept states at x `[R, T, D]`; no randomness."""
-        kept = kept_states(state)
+        kept = state.kept()
         moments = [sparse.conditional(x, *self.layer(params, state.buffers[Z])) for params in kept]
         mean, variance = (torch.stack(part) for part in zip(*moments, strict=True))  # [S, R, T, Q]
         noises = [None] * len(keys)
@@ -252,16 +252,9 @@ class Method(SamplerMethod):
     def functions(self, state: State, x: Tensor, keys: list[Key]) -> list[Tensor]:
         """Posterior functions `[S, R, T, Q]` at x `[R, T, D]`, one a kept state."""
         drawn = []
-        for sample, params in enumerate(kept_states(state)):
+        for sample, params in enumerate(state.kept()):
             layer = self.layer(params, state.buffers[Z])
             size = layer.whitened_mean.shape
             known = layer._replace(whitened_chol=x.new_zeros(size[0], size[2], size[1], size[1]))
             drawn.append(sparse.draw(known, streams.source(keys, "eval", sample, x))(x))
         return [torch.stack(drawn)]
-
-
-def kept_states(state: State) -> list[Params]:
-    """The sampled params; the present ones while none was kept."""
-    if not any(state.samples.values()):
-        return [state.params]
-    return [dict(zip(state.samples, values, strict=True)) for values in zip(*state.samples.values(), strict=True)]

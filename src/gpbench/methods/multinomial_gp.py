@@ -227,7 +227,7 @@ class Method(SamplerMethod):
         own = multinomial.squares(x, self.sizes) / buffers["scale"][..., None] + buffers["nugget"][..., None]
         model = Model(buffers["grams"], buffers["grams"][:, 0], buffers["weight"])
         probabilities = []
-        for s, kept in enumerate(kept_states(state)):
+        for s, kept in enumerate(state.kept()):
             theta = kept.get("theta", buffers.get("theta"))
             chol = model.factor(theta)
             projected = torch.linalg.solve_triangular(
@@ -245,10 +245,3 @@ class Method(SamplerMethod):
 def tuners(operator: Operator) -> list[tuning.DualAveraging]:
     """Of every step size."""
     return [tuning.DualAveraging(part.name, part.target, part.first_step) for part in operator.tuned]
-
-
-def kept_states(state: State) -> list[dict[str, Tensor]]:
-    """The sampled params; the present ones while none was kept."""
-    if not any(state.samples.values()):
-        return [state.params]
-    return [dict(zip(state.samples, values, strict=True)) for values in zip(*state.samples.values(), strict=True)]
