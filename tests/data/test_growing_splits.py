@@ -13,7 +13,11 @@ from gpbench.data.protocols import freeze, num_splits, sizes, split_rows
 from gpbench.data.table import Table
 from gpbench.errors import UserError
 from gpbench.study.fitting.fold import make_fold
+<<<<<<< HEAD
 from gpbench.study.planning import resolve as resolving
+=======
+from gpbench.study.planning.resolve import resolve
+>>>>>>> main
 
 BLOCKS, ALL, BALANCED, COMMON = (
     config.compose(CONF, "protocol", name)
@@ -155,7 +159,7 @@ def test_fits_grow_with_their_split(tmp_path_factory):
 
 def test_studies_of_these_protocols_are_planned(project):
     def planned(words: str) -> list[dict]:
-        return resolving.resolve(places.find(), "default", f"methods=[constant] presets={{}} splits_of={{}} {words}")[1]
+        return resolve(places.find(), "default", f"methods=[constant] presets={{}} splits_of={{}} {words}").cells
 
     (blocks,) = planned("datasets=[lrg_100_2] protocol=filippone2013 splits=10")
     assert (blocks["rows"], blocks["test_rows"], len(blocks["fits"])) == (100, 100, 10)

@@ -7,17 +7,65 @@ from dataclasses import asdict
 import numpy as np
 import pandas as pd
 
+from gpbench.config.schema import Trainer
+from gpbench.data.splits import FrozenProtocol, Official
 from gpbench.evaluation.pointwise import pointwise
 from gpbench.predictive.distributions import Categorical, GaussianMixture
-from gpbench.study.records import Cell, Fit, FitRecord, PreparedData, Provenance, Seconds, to_json
+from gpbench.study.records import (
+    Address,
+    Cell,
+    Cost,
+    Fit,
+    FitRecord,
+    MethodSettings,
+    PreparedData,
+    Provenance,
+    Reported,
+    Seconds,
+    What,
+    to_json,
+)
 from gpbench.study.storage import provenance
 from gpbench.study.storage.store import Store
 
+PROTOCOL = FrozenProtocol("common", "standardise", "standardise", (), (0,), Official(9))
+WHAT = What(
+    kind="predict",
+    method=MethodSettings("gpbench.methods.constant", {}),
+    data=PreparedData("0" * 32, "regression", False, 0),
+    protocol=PROTOCOL,
+    steps=None,
+    dtype="float64",
+    noise_block=50,
+    trained_by="closed_form",
+    workers=1,
+    code={},
+    versions={},
+)
+CELL = Cell(
+    method="constant",
+    settings={},
+    address=Address("constant", "boston", "common", "quick", ""),
+    label="Constant",
+    family="constant",
+    reported=Reported(["mnll"], "sample sd"),
+    r_hat=None,
+    rows=9,
+    test_rows=1,
+    what=WHAT,
+    how=Trainer("cpu"),
+    cost=Cost(0.01, 0.25),
+    sampler=False,
+    skip="",
+    fits=(),
+)
+"""A cell that nobody planned."""
 
-def finish(store: Store, cell: Cell, fit: Fit, status: str = "done", reason: str = "") -> str:
-    """Put a fit of a planned cell into the store, with points that a predictive of it could have."""
+
+def record_of(cell: Cell, fit: Fit, status: str = "done", reason: str = "") -> FitRecord:
+    """Record of a fit of a cell."""
     now = provenance.now()
-    record = FitRecord(
+    return FitRecord(
         fit_id=fit.fit_id,
         split=fit.split,
         replica=fit.replica,
@@ -34,12 +82,22 @@ def finish(store: Store, cell: Cell, fit: Fit, status: str = "done", reason: str
         provenance=Provenance(now, now, "", False, **asdict(provenance.machine())),
         info={"train_target_mean": [1.0], "train_target_sd": [2.0]},
     )
+
+
+def put(store: Store, fit_id: str, status: str = "done") -> None:
+    """Put a fit that nobody planned into the store: its record alone."""
+    with store.writing(fit_id) as folder:
+        (folder / "fit.json").write_text(to_json(record_of(CELL, Fit(fit_id, 0, 0, 9, 1), status)))
+
+
+def finish(store: Store, cell: Cell, fit: Fit, status: str = "done", reason: str = "") -> str:
+    """Put a fit of a planned cell into the store, with points that a predictive of it could have."""
     with store.writing(fit.fit_id) as folder:
         if status == "done":
             points(cell.what.data).to_parquet(folder / "points.parquet", index=False)
             trace = {"step": [1, 2], "seconds": [0.1, 0.2], "objective": [-2.0, -1.0]}
             pd.DataFrame(trace).to_parquet(folder / "trace.parquet", index=False)
-        (folder / "fit.json").write_text(to_json(record))
+        (folder / "fit.json").write_text(to_json(record_of(cell, fit, status, reason)))
     return fit.fit_id
 
 

@@ -32,12 +32,12 @@ def study(project):
     store = Store(where.store)
     cells = {(c.address.method, c.address.dataset): c for c in plan.cells}
     for dataset in ("boston", "wine"):
-        for fit in cells["constant", dataset]["fits"]:
+        for fit in cells["constant", dataset].fits:
             finish(store, cells["constant", dataset], fit)
-    finish(store, cells["svgp", "boston"], cells["svgp", "boston"]["fits"][0], "diverged", "not finite at step 7")
-    finish(store, cells["svgp", "wine"], cells["svgp", "wine"]["fits"][0], "failed", "ValueError: no")
+    finish(store, cells["svgp", "boston"], cells["svgp", "boston"].fits[0], "diverged", "not finite at step 7")
+    finish(store, cells["svgp", "wine"], cells["svgp", "wine"].fits[0], "failed", "ValueError: no")
     groups = [g for b in plan.batches for g in b.groups if g.address.dataset == "boston"]
-    begun = next(g for g in groups if g.fits[0] == cells["svgp", "boston"]["fits"][1])
+    begun = next(g for g in groups if g.fits[0] == cells["svgp", "boston"].fits[1])
     (store.begin(begun) / "checkpoint-000000050.pt").touch()
     return where, plan.name, store
 
@@ -106,7 +106,7 @@ def test_a_study_of_which_nothing_ran_is_collected(project):
 
 def test_verdict_names_what_did_not_end_well(study, gpbench):
     where, name, store = study
-    lines = collect.verdict(where, name)
+    lines = collect.not_done(where, name)
     assert len(lines) == 6
     failed = next(line for line in lines if line.startswith("failed"))
     fit_id = next(i for i in store.ids() if store.record(i).status == "failed")

@@ -68,7 +68,7 @@ def test_before_anything_is_measured_a_small_fit_is_quick(project):
 
 def test_committed_records_are_measured_cells_too(project):
     where, plan = places.find(), make()
-    cell, fit = wanted(plan, "svgp", "wine"), wanted(plan, "svgp", "wine")["fits"][0]
+    cell, fit = wanted(plan, "svgp", "wine"), wanted(plan, "svgp", "wine").fits[0]
     row = {key: cell.address[key] for key in ("dataset", "protocol", "budget")}
     row |= {"fit_id": fit.fit_id, "method": "svgp", "preset": "svgp", "family": "svgp", "status": "done"}
     row |= {"split": 0, "replica": 0, "steps": 100, "n_train": fit.rows, "peak_memory_mb": 300.0, "commit": "0"}

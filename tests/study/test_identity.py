@@ -12,7 +12,7 @@ from gpbench import places
 from gpbench.errors import UserError
 from gpbench.study.planning import identity
 from gpbench.study.planning import plan as planning
-from gpbench.study.planning import resolve as resolving
+from gpbench.study.planning.resolve import resolve
 from gpbench.study.storage.store import Store
 
 METHOD = '''\
@@ -119,7 +119,11 @@ def test_digest_does_not_depend_on_order():
 
 def fits(overrides: str = "", study: str = "default") -> dict[tuple, str]:
     """(method, data set, split) -> fit_id."""
+<<<<<<< HEAD
     _, cells, _ = resolving.resolve(places.find(), study, overrides)
+=======
+    cells = resolve(places.find(), study, overrides).cells
+>>>>>>> main
     return {(c.address.method, c.address.dataset, f.split): f.fit_id for c in cells for f in c.fits}
 
 
@@ -168,26 +172,26 @@ def test_studies_share_their_fits(project):
 
 def test_why_says_what_moved(project, gpbench):
     where, text = places.find(), "methods=[svgp] datasets=[wine] splits=1 svgp.num_inducing=50 protocol.splits.seed=3"
-    _, cells, _ = resolving.resolve(where, "default", text)
+    cells = resolve(where, "default", text).cells
     fit_id = finish(Store(where.store), cells[0], cells[0].fits[0])
     assert gpbench("why", fit_id[:6]).out == f"{fit_id}: nothing moved; it would not be fitted again\n"
     path = where.store / fit_id / "fit.json"
     record = json.loads(path.read_text())
-    record.what.code["gpbench.gp.kernels"] = "0123"
-    record.what.method.hyper["jitter"] = 0.5
+    record["what"]["code"]["gpbench.gp.kernels"] = "0123"
+    record["what"]["method"]["hyper"]["jitter"] = 0.5
     path.write_text(json.dumps(record))
     lines = gpbench("why", fit_id[:6]).out.splitlines()
     kernels = identity.code("gpbench.gp.kernels")["gpbench.gp.kernels"]
-    assert lines == [f"code.gpbench.gp.kernels: 0123 -> {kernels}", "method.jitter: 0.5 -> 1e-06"]
+    assert lines == [f"code.gpbench.gp.kernels: 0123 -> {kernels}", "method.hyper.jitter: 0.5 -> 1e-06"]
 
 
 def test_a_plan_says_what_moved(project, gpbench):
     where, place = places.find(), "methods=[svgp] datasets=[wine] splits=1"
-    _, cells, _ = resolving.resolve(where, "default", place)
+    cells = resolve(where, "default", place).cells
     finish(Store(where.store), cells[0], cells[0].fits[0])
     assert " done " in gpbench("plan", "--overrides", place).out
     out = gpbench("plan", "--overrides", f"{place} svgp.num_inducing=50 budget=smoke").out
-    assert "method.num_inducing: 100 -> 50; steps: " in out
+    assert "method.hyper.num_inducing: 100 -> 50; steps: " in out
 
 
 def test_moved_names_what_came_and_went():

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import time
+from dataclasses import replace
 
 import pytest
 from records import finish
 
 from gpbench import places
 from gpbench.errors import UserError
-from gpbench.study.planning import graph
+from gpbench.study.commands import snakemake_graph as graph
 from gpbench.study.planning import plan as planning
+from gpbench.study.planning.resolve import resolve
+from gpbench.study.records import Cell
+from gpbench.study.results import collect
 from gpbench.study.storage.store import Store
 
 SMALL = "methods=[constant,svgp,exact_gp] datasets=[boston,wine] splits=2"
@@ -23,10 +26,9 @@ def make(overrides: str = SMALL) -> planning.Plan:
     return planning.make(places.find(), "default", overrides)
 
 
-def wanted(plan: planning.Plan, method: str, dataset: str) -> dict:
+def wanted(plan: planning.Plan, method: str, dataset: str) -> Cell:
     """One cell of a plan."""
-    address = {"method": method, "dataset": dataset}
-    return next(c for c in plan.cells if address.items() <= c.address.items())
+    return next(cell for cell in plan.cells if (cell.address.method, cell.address.dataset) == (method, dataset))
 
 
 def everything(folder) -> list[str]:
@@ -46,27 +48,27 @@ def test_two_thousand_fits_are_planned_in_seconds(project, record_property):
     plan = make("splits=20 splits_of={} replicas=3")
     seconds = time.perf_counter() - started
     record_property("seconds", seconds)
-    print(f"{sum(len(c['fits']) for c in plan.cells)} fits planned in {seconds:.1f} s")
+    print(f"{sum(len(c.fits) for c in plan.cells)} fits planned in {seconds:.1f} s")
     assert sum(len(c.fits) for c in plan.cells) >= 2000
     assert seconds < 10
 
 
 def test_impossible_fits_are_skipped_with_their_reason(project, gpbench):
     plan = make()
-    assert wanted(plan, "exact_gp", "wine")["skip"] == "regression only"
-    assert wanted(plan, "exact_gp", "boston")["skip"] == ""
+    assert wanted(plan, "exact_gp", "wine").skip == "regression only"
+    assert wanted(plan, "exact_gp", "boston").skip == ""
     planned = {f.fit_id for b in plan.batches for g in b.groups for f in g.fits}
-    assert not planned & {f.fit_id for f in wanted(plan, "exact_gp", "wine")["fits"]}
+    assert not planned & {f.fit_id for f in wanted(plan, "exact_gp", "wine").fits}
     out = gpbench("plan", "--overrides", SMALL).out
     assert re.search(r"exact_gp wine split 1 +skipped +regression only", out)
     assert "10 fits to run" in out
-    assert "0 done, 2 skipped, 0 ended badly" in out
+    assert "0 done, 2 skipped, 0 failed" in out
 
 
 def test_too_many_rows_are_skipped(project):
     entry = project / "conf/dataset/boston.yaml"
     entry.write_text(entry.read_text().replace("rows: 506", "rows: 6000"))
-    assert wanted(make(), "exact_gp", "boston")["skip"] == "5400 training rows, at most 5000"
+    assert wanted(make(), "exact_gp", "boston").skip == "5400 training rows, at most 5000"
 
 
 def test_states(project, gpbench):
@@ -79,8 +81,8 @@ def test_states(project, gpbench):
     assert states[constant["fits"][1]["fit_id"]] == ("pending", "new")
     assert states[svgp["fits"][0]["fit_id"]] == ("diverged", "not finite at step 7")
     changed = make(f"{SMALL} svgp.jitter=0.5")
-    first = wanted(changed, "svgp", "boston")["fits"][0]["fit_id"]
-    assert changed.states[first] == ("pending", "method.jitter: 1e-06 -> 0.5")
+    first = wanted(changed, "svgp", "boston").fits[0].fit_id
+    assert changed.states[first] == ("pending", "method.hyper.jitter: 1e-06 -> 0.5")
     pending = gpbench("plan", "--pending", "--overrides", SMALL).out
     assert "8 fits to run" in pending
     assert "not finite" not in pending
@@ -115,10 +117,9 @@ def test_splits_ride_together_where_a_step_is_small(project):
 
 
 def test_devices_do_not_share_a_batch(project):
-    cells = make().cells
-    for cell in cells[:2]:
-        cell.how = cell.how | {"device": "cuda"}
-    plan = planning.build(places.find(), "mixed", "", make().study, cells, [])
+    resolved = resolve(places.find(), "default", SMALL)
+    on_gpu = [replace(cell, how=replace(cell.how, device="cuda")) for cell in resolved.cells[:2]]
+    plan = planning.build(places.find(), "mixed", "", replace(resolved, cells=(*on_gpu, *resolved.cells[2:])))
     for batch in plan.batches:
         assert len({g.how.device for g in batch.groups}) == 1
 
@@ -131,8 +132,8 @@ def test_what_was_begun_comes_first_and_as_it_was(project):
     (work / "checkpoint-000000150.pt").touch()
     plan = make(f"{words} trainer.replicas=2")  # would group them otherwise
     first = plan.batches[0].groups[0]
-    assert first.pop("how")["replicas"] == 2  # how it runs is of today
-    assert first == {k: v for k, v in group.items() if k != "how"}
+    assert first.how.replicas == 2  # how it runs is of today
+    assert replace(first, how=group.how) == group
     assert plan.states[group.fits[2].fit_id] == ("pending", "resumes at step 150")
     planned = [f.fit_id for b in plan.batches for g in b.groups for f in g.fits]
     assert len(planned) == len(set(planned)) == 12
@@ -151,8 +152,7 @@ def test_freeze_keeps_the_time_of_what_did_not_change(project):
     assert len(files) == 1 + len(make().batches)
     planning.freeze(make(), where)
     assert {path: path.stat().st_mtime_ns for path in where.plans.rglob("*.json")} == files
-    frozen = json.loads((where.plans / f"{make().name}.json").read_text())
-    assert frozen["cells"] == make().cells
+    assert collect.read_plan(where, make().name) == make().frozen
 
 
 def test_names_of_results_folders():
@@ -165,7 +165,7 @@ def test_names_of_results_folders():
 def test_a_star_reaches_every_method_that_has_the_key(project, gpbench):
     study = "methods=[constant,svgp,dsvi] datasets=[boston] splits=1"
     plan = make(f"{study} *.num_inducing=33")
-    given = {c.address.method: c.what.method.get("num_inducing") for c in plan.cells}
+    given = {c.address.method: c.what.method.hyper.get("num_inducing") for c in plan.cells}
     assert given == {"constant": None, "svgp": 33, "dsvi": 33}
     assert plan.remarks == ["*.num_inducing: constant have no 'num_inducing'"]
     assert "remark: *.num_inducing" in gpbench("plan", "--overrides", f"{study} *.num_inducing=33").out
@@ -196,7 +196,7 @@ def test_splits_of_single_data_sets(project):
 def test_a_data_set_may_have_its_own_preset(project):
     words = "methods=[svgp,bsgp_1] datasets=[boston,wine] splits=1 presets={wine:{bsgp_1:bsgp_2}}"
     plan = make(f"{words} bsgp_1.num_inducing=30")
-    layers = {(c.method, c.address.dataset): c.what.method.get("layers") for c in plan.cells}
+    layers = {(c.method, c.address.dataset): c.what.method.hyper.get("layers") for c in plan.cells}
     assert layers["bsgp_1", "boston"] == 1
     assert layers["bsgp_1", "wine"] == 2
     assert {c.what.method.hyper["num_inducing"] for c in plan.cells if c.method == "bsgp_1"} == {30}
@@ -207,7 +207,7 @@ def test_jobs_read_what_the_main_process_planned(project):
     loaded = graph.load(where, "default", SMALL)
     assert loaded == graph.read(where, loaded.name)
     assert set(loaded.batches) == {b.batch_id for b in make().batches}
-    assert {name for b in loaded.batches.values() for name in b["datasets"]} == {"boston", "wine"}
+    assert {name for b in loaded.batches.values() for name in b.datasets} == {"boston", "wine"}
 
 
 def test_a_note_of_an_earlier_run_does_not_hide_a_batch(project):

@@ -11,7 +11,7 @@ from gpbench import config, places
 from gpbench.errors import UserError
 from gpbench.study.commands.fit_one import batch
 from gpbench.study.planning import identity
-from gpbench.study.planning import resolve as resolving
+from gpbench.study.planning.resolve import resolve
 
 # others let rows train and test at once, or need counts of the classes: see tests/data/test_growing_splits.py
 PROTOCOLS = sorted(
@@ -21,7 +21,7 @@ STRATIFIED = "filippone2012"
 
 
 def cells(words: str) -> list[dict]:
-    return resolving.resolve(places.find(), "default", f"presets={{}} splits_of={{}} {words}")[1]
+    return resolve(places.find(), "default", f"presets={{}} splits_of={{}} {words}").cells
 
 
 def fits(words: str) -> list[str]:

@@ -61,7 +61,7 @@ def test_what_is_collected_from_records_is_what_was_collected_from_the_store(stu
     after = pd.read_parquet(where.results / name / "scores.parquet")
     pd.testing.assert_frame_equal(after[before.columns], before, rtol=1e-9)
     assert counts == before["status"].value_counts().to_dict()
-    assert len(collect.verdict(where, name)) == 5
+    assert len(collect.not_done(where, name)) == 5
 
 
 def test_a_folder_of_records_is_a_view(study):

@@ -1,25 +1,23 @@
 """The store: a fit is there whole or not at all."""
 
-import json
 import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
+from records import CELL, put, record_of
 
 from gpbench.errors import UserError
+from gpbench.study.planning import batches
+from gpbench.study.records import Fit, Progress, to_json
 from gpbench.study.storage.store import Store
 
 
 @pytest.fixture
 def store(tmp_path):
     return Store(tmp_path / "store")
-
-
-def put(store: Store, fit_id: str, status: str = "done") -> None:
-    with store.writing(fit_id) as folder:
-        (folder / "fit.json").write_text(json.dumps({"fit_id": fit_id, "status": status, "reason": ""}))
 
 
 def test_an_empty_store(store):
@@ -30,11 +28,11 @@ def test_an_empty_store(store):
 
 def test_a_fit_appears_when_it_is_whole(store):
     with store.writing("aa11000000000000") as folder:
-        (folder / "fit.json").write_text('{"status": "done"}')
+        (folder / "fit.json").write_text(to_json(record_of(CELL, Fit("aa11000000000000", 0, 0, 9, 1))))
         assert not store.has("aa11000000000000")
         assert store.ids() == []
     assert store.has("aa11000000000000")
-    assert (store.ids(), store.record("aa11000000000000")) == (["aa11000000000000"], {"status": "done"})
+    assert (store.ids(), store.record("aa11000000000000").status) == (["aa11000000000000"], "done")
     assert list((store.root / ".tmp").iterdir()) == []
 
 
@@ -143,20 +141,37 @@ def test_retry_does_not_move_a_fit_with_foreign_files(project, gpbench):
 
 
 def test_groups_at_work(store):
-    group = {"group_id": "gg", "fits": [{"fit_id": "aa"}, {"fit_id": "bb"}]}
+    fits = tuple(Fit(fit_id, split, 0, 9, 1) for split, fit_id in enumerate(("aa", "bb")))
+    group = batches.group_of(CELL, fits, rows=9)
     work = store.begin(group)
-    assert store.begin(group | {"fits": []}) == work  # as it was planned first
+    assert store.begin(replace(group, fits=())) == work  # as it was planned first
     assert store.groups() == [group]
     assert store.begun() == {"aa": group, "bb": group}
-    assert (store.checkpoint("gg"), store.progress("gg")) == (0, {})
+    assert (store.checkpoint(group.group_id), store.progress(group.group_id)) == (0, None)
     (work / "checkpoint-000000050.pt").touch()
     (work / "checkpoint-000000100.pt").touch()
-    (work / "progress.json").write_text('{"step": 100}')
-    assert (store.checkpoint("gg"), store.progress("gg")) == (100, {"step": 100})
+    progress = Progress(100, 400, 2.5, [1.0, 2.0])
+    (work / "progress.json").write_text(to_json(progress))
+    assert (store.checkpoint(group.group_id), store.progress(group.group_id)) == (100, progress)
     (work / "progress.json").write_text('{"st')  # read while it is written
-    assert store.progress("gg") == {}
-    store.end("gg")
+    assert store.progress(group.group_id) is None
+    store.end(group.group_id)
     assert store.groups() == []
+
+
+def test_fits_of_another_edition_are_counted_and_left_alone(project, gpbench):
+    store = Store(project / "store")
+    put(store, "aa11000000000000")
+    with store.writing("bb22000000000000") as folder:
+        (folder / "fit.json").write_text('{"fit_id": "bb22000000000000", "status": "failed", "what": {"entry": "old"}}')
+    with store.writing("cc33000000000000") as folder:
+        (folder / "fit.json").write_text("{}")
+    with pytest.raises(UserError, match=r"cc33.* is damaged \(fit_id: Field required\); `gpbench retry cc33"):
+        store.records()
+    assert gpbench("retry").out.startswith("1 fit cleared")
+    records, others = store.records()
+    assert ([record.fit_id for record in records], others) == (["aa11000000000000"], 1)
+    assert "1 fit of another edition of gpbench in" in gpbench("plan", "--pending").out
 
 
 def test_a_lock_is_seen_by_others_and_dies_with_its_holder(store):

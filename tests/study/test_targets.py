@@ -15,7 +15,7 @@ from gpbench import places
 from gpbench.data import table as tables
 from gpbench.study.commands.predict_csv import answer
 from gpbench.study.fitting import closed_form, fold
-from gpbench.study.planning import resolve as resolving
+from gpbench.study.planning.resolve import resolve
 from gpbench.study.storage.store import Store
 
 METHODS = [
@@ -143,7 +143,7 @@ def test_answers_name_their_target_where_there_are_several(project, choice, head
     (where.conf / "dataset/two.yaml").write_text(yaml.safe_dump(entry))
     tables.save(data, where.prepared / "two.npz", {})
     words = f"methods=[linear] datasets=[two] splits=1 protocol.outputs={choice}"
-    _, (cell,), _ = resolving.resolve(where, "default", words)
+    (cell,) = resolve(where, "default", words).cells
     (outcome,) = closed_form.run(cell, data, tmp_path)
     fit_id = finish(Store(where.store), cell, cell.fits[0])
     closed_form.save(outcome.model, where.store / fit_id / closed_form.MODEL_FILE)

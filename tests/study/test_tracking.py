@@ -181,7 +181,7 @@ def test_a_server_that_does_not_answer_is_one_line_and_the_spool_is_kept(where, 
 
 def test_a_fit_that_takes_the_place_of_another_tags_it_and_leaves_the_means(where):
     cell = planned(where)
-    old = cell.fits[0]["fit_id"]
+    old = cell.fits[0].fit_id
     # the same address under another identity: its code has changed, say
     new = spool(where, cell | {"fits": [cell.fits[0] | {"fit_id": f"new{old[3:]}"}]}, 0, 9.0)
     tracking.drain(where)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import yaml
 
 from gpbench import config, places
 from gpbench.errors import UserError
-from gpbench.study.planning import graph
+from gpbench.study.commands import snakemake_graph as graph
+from gpbench.study.fitting import entries
+from gpbench.study.planning import compatibility
 from gpbench.study.planning import plan as planning
-from gpbench.study.planning import resolve as resolving
+from gpbench.study.planning.resolve import resolve
 
 
 @pytest.fixture
@@ -19,7 +23,7 @@ def study(project):
     def write(variants: dict, overrides: str = "", **keys):
         content = {"name": "mine", "title": "Mine", "methods": [], "datasets": ["wine"], "splits": 1} | keys
         (project / "conf/study/mine.yaml").write_text(yaml.safe_dump(content | {"variants": variants}, sort_keys=False))
-        return {cell.method: cell for cell in resolving.resolve(places.find(), "mine", overrides)[1]}
+        return {cell.method: cell for cell in resolve(places.find(), "mine", overrides).cells}
 
     return write
 
@@ -33,8 +37,8 @@ def test_a_variant_for_each_combination_of_listed_values(study):
     cell = found["arc_cosine_5"]
     assert cell.label == "arc_cosine, 5 features"
     assert cell.settings == {"kernel": "arc_cosine", "num_features": 5, "hidden_width": 2}
-    assert cell.settings.items() <= cell.what.method.items()
-    assert found["svgp"]["settings"] == {}
+    assert cell.settings.items() <= cell.what.method.hyper.items()
+    assert found["svgp"].settings == {}
 
 
 def test_a_variant_is_the_fit_of_its_settings_from_the_command_line(study):
@@ -42,15 +46,15 @@ def test_a_variant_is_the_fit_of_its_settings_from_the_command_line(study):
     (cell,) = study({"small": small}, datasets=["wdbc"]).values()
     assert cell.address.overrides == "num_features=5 likelihood=softmax"
     words = "methods=[dgp_rff] datasets=[wdbc] splits=1 dgp_rff.num_features=5 dgp_rff.likelihood=softmax"
-    _, (same,), _ = resolving.resolve(places.find(), "default", words)
-    assert [f.fit_id for f in cell.fits] == [f.fit_id for f in same["fits"]]
+    (same,) = resolve(places.find(), "default", words).cells
+    assert [f.fit_id for f in cell.fits] == [f.fit_id for f in same.fits]
 
 
 def test_overrides_reach_one_variant_or_all_of_a_method(study):
     variants = {"rff_{num_features}": {"method": "dgp_rff", "num_features": [5, 10]}}
     found = study(variants, "dgp_rff.hidden_width=4 rff_10.batch_size=7")
-    assert [found[name]["what"]["method"]["hidden_width"] for name in found] == [4, 4]
-    assert [found[name]["what"]["method"]["batch_size"] for name in found] == [200, 7]
+    assert [found[name].what.method.hyper["hidden_width"] for name in found] == [4, 4]
+    assert [found[name].what.method.hyper["batch_size"] for name in found] == [200, 7]
     everywhere = study(variants, "*.hidden_width=6")
     assert {cell.what.method.hyper["hidden_width"] for cell in everywhere.values()} == {6}
 
@@ -96,7 +100,7 @@ def test_what_variants_vary_cannot_be_overridden(study, word):
 
 def test_settings_are_those_that_were_composed(study):
     found = study({"rff": {"method": "dgp_rff", "num_features": 5}}, "rff.num_features=7")
-    assert found["rff"]["settings"] == {"num_features": 7}
+    assert found["rff"].settings == {"num_features": 7}
 
 
 def test_a_paper_without_numbers_and_a_probe_without_an_answer_are_refused_before_any_fit(study, project):
@@ -116,36 +120,37 @@ def test_a_paper_without_numbers_and_a_probe_without_an_answer_are_refused_befor
 def test_settings_that_fit_no_data_of_a_task_are_skipped_with_their_reason(study):
     flat = {"method": "dgp_rff", "hidden_layers": 0, "feed_forward": True}
     found = study({"flat": flat, "bell": {"method": "dgp_rff", "likelihood": "gaussian"}})
-    assert found["flat"]["skip"] == "feed_forward needs a hidden layer, hidden_layers is 0"
-    assert found["bell"]["skip"] == "the gaussian likelihood is for regression data, not multiclass"
+    assert found["flat"].skip == "feed_forward needs a hidden layer, hidden_layers is 0"
+    assert found["bell"].skip == "the gaussian likelihood is for regression data, not multiclass"
 
 
 def test_a_set_on_request_without_md5_is_skipped_with_what_to_do(study):
     """It is listed, and stops nobody who has not asked for its files."""
     found = study({}, methods=["constant"], datasets=["wine", "year"], protocol="ashman2020")
-    assert found["constant"]["address"]["dataset"] == "year"
-    assert found["constant"]["skip"].startswith("has no md5 yet; run `gpbench data pin year`")
+    assert found["constant"].address.dataset == "year"
+    assert found["constant"].skip.startswith("has no md5 yet; run `gpbench data pin year`")
 
 
 def test_schemes_choose_the_entry_and_are_part_of_the_identity(study, monkeypatch):
-    monkeypatch.setattr(resolving.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(compatibility.os, "cpu_count", lambda: 2)
     shared = {"method": "dgp_rff", "workers": [1, 4, 5]}
     found = study({"{scheme}_{workers}": shared | {"scheme": ["asynchronous", "synchronous"]}}, methods=["dgp_rff"])
-    assert found["synchronous_4"]["what"]["entry"] == "gpbench.study.fitting.distributed.synchronous"
-    assert found["asynchronous_4"]["what"]["distributed"] == {"scheme": "asynchronous", "workers": 4}
-    assert found["asynchronous_5"]["skip"] == "5 workers, at most 2 a core"
-    monkeypatch.setattr(resolving.os, "cpu_count", lambda: 64)
+    assert entries.entry(found["synchronous_4"].what).__name__ == "gpbench.study.fitting.distributed.synchronous"
+    assert (found["asynchronous_4"].what.trained_by, found["asynchronous_4"].what.workers) == ("asynchronous", 4)
+    assert found["asynchronous_5"].skip == "5 workers, at most 2 a core"
+    monkeypatch.setattr(compatibility.os, "cpu_count", lambda: 64)
     three = {"method": "dgp_rff", "scheme": "synchronous", "workers": 3, "batch_size": 50}
-    assert study({"a": three})["a"]["skip"] == "50 rows a step are not shared equally by 3 workers"
-    assert study({"a": {"method": "dgp_rff", "workers": 2}})["a"]["skip"] == "2 workers need a scheme"
-    monkeypatch.setattr(resolving.importlib.util, "find_spec", lambda name: None)
+    assert study({"a": three})["a"].skip == "50 rows a step cannot be shared equally by 3 workers"
+    assert study({"a": {"method": "dgp_rff", "workers": 2}})["a"].skip == "2 workers need a scheme"
+    monkeypatch.setattr(compatibility.importlib.util, "find_spec", lambda name: None)
     without_ray = study({"a": three | {"scheme": "asynchronous"}})["a"]
     assert without_ray["skip"] == "scheme asynchronous needs ray: pip install gpbench[distributed]"
-    assert "distributed" not in found["dgp_rff"]["what"]
-    assert len({cell.fits[0]["fit_id"] for cell in found.values()}) == 7
+    assert (found["dgp_rff"].what.trained_by, found["dgp_rff"].what.workers) == ("single", 1)
+    assert len({cell.fits[0].fit_id for cell in found.values()}) == 7
     where = places.find()
-    plan = planning.build(where, "mine", "", resolving.resolve(where, "mine")[0], [found["asynchronous_4"]], [])
-    assert [graph._needs(batch, plan.cost)["threads"] for batch in plan.batches] == [4]
+    resolved = replace(resolve(where, "mine"), cells=(found["asynchronous_4"],))
+    plan = planning.build(where, "mine", "", resolved)
+    assert [graph._needs(batch, plan.cost).threads for batch in plan.batches] == [4]
 
 
 @pytest.mark.parametrize(
@@ -174,6 +179,6 @@ def test_a_study_takes_only_the_methods_that_it_is_asked_for(study):
     whole = study(variants, methods=["svgp"])
     some = study(variants, "only=[rff_10,svgp]", methods=["svgp"], pairs=pairs)
     assert list(some) == ["svgp", "rff_10"]
-    assert [cell.fits for cell in some.values()] == [whole[name]["fits"] for name in some]
+    assert [cell.fits for cell in some.values()] == [whole[name].fits for name in some]
     with pytest.raises(UserError, match=r"unknown method 'rff_7' in only of study 'mine'; did you mean"):
         study(variants, "only=[rff_7]", methods=["svgp"])

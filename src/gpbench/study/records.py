@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -236,14 +236,18 @@ def to_json(record: object) -> str:
 
 
 def from_json(cls: type[T], text: str, where: Path | str) -> T:
-    """A record from its text. Raises UserError, naming `where`, for text that is damaged or of another edition."""
+    """A record from its text; `where` is what messages call it.
+
+    Raises OtherEdition where it has an identity but not today's fields, UserError where it is damaged."""
     try:
-        return _adapter(cls).validate_python(json.loads(text))
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        raise OtherEdition(
-            f"{where} is not a {cls.__name__} of this edition of gpbench ({key}: {first['msg']}); use another store"
-        ) from error
+        content = json.loads(text)
     except ValueError as error:
         raise UserError(f"{where} is damaged ({error})") from error
+    try:
+        return _adapter(cls).validate_python(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    if isinstance(content, dict) and fields(cls)[0].name in content:  # type: ignore[arg-type]
+        raise OtherEdition(f"{where} was written by another edition of gpbench ({reason}); use another store")
+    raise UserError(f"{where} is damaged ({reason})")
