@@ -13,11 +13,7 @@ from gpbench.data.protocols import freeze, num_splits, sizes, split_rows
 from gpbench.data.table import Table
 from gpbench.errors import UserError
 from gpbench.study.fitting.fold import make_fold
-<<<<<<< HEAD
-from gpbench.study.planning import resolve as resolving
-=======
 from gpbench.study.planning.resolve import resolve
->>>>>>> main
 
 BLOCKS, ALL, BALANCED, COMMON = (
     config.compose(CONF, "protocol", name)

@@ -119,11 +119,7 @@ def test_digest_does_not_depend_on_order():
 
 def fits(overrides: str = "", study: str = "default") -> dict[tuple, str]:
     """(method, data set, split) -> fit_id."""
-<<<<<<< HEAD
-    _, cells, _ = resolving.resolve(places.find(), study, overrides)
-=======
     cells = resolve(places.find(), study, overrides).cells
->>>>>>> main
     return {(c.address.method, c.address.dataset, f.split): f.fit_id for c in cells for f in c.fits}
 
 
