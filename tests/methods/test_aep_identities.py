@@ -8,7 +8,8 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from gpbench.methods import aep, layers, svgp
+from gpbench.gp import layers
+from gpbench.methods import aep, svgp
 from gpbench.methods.base import State
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from cases import STEPS, Case, group
+from cases import STEPS, Case, group, trained_by, with_hyper
 from gpbench.gp.layers import init_layer
 from gpbench.methods import dsvi, svgp
 from gpbench.methods.base import State
@@ -71,10 +71,9 @@ def test_one_whole_step_is_optimal_for_several_targets_and_for_the_last_layer_of
     assert gradient["layer1.whitened_mean"].abs().max() > 1e-3
 
 
-def with_hyper(folders, task: str, **hyper) -> Case:
+def natural_case(folders, task: str, **hyper) -> Case:
     case = Case("svgp", task, folders)
-    what = case.cell.what
-    case.cell = case.cell | {"what": what | {"method": what.method | {"natural_gradients": True} | hyper}}
+    case.cell = with_hyper(case.cell, natural_gradients=True, **hyper)
     return case
 
 
@@ -85,7 +84,7 @@ def fit(case: Case, *splits: int) -> lightning_module.GradientFit:
 
 
 def test_adam_moves_the_rest_alone(tmp_path_factory):
-    made = fit(with_hyper(tmp_path_factory, "regression"), 0)
+    made = fit(natural_case(tmp_path_factory, "regression"), 0)
     before = {name: value.detach().clone() for name, value in made.state.params.items()}
     for step in (0, 1):  # where q starts, at the prior, the bound is flat in Z
         made.advance(*made.draw(step), step)
@@ -95,7 +94,7 @@ def test_adam_moves_the_rest_alone(tmp_path_factory):
 
 
 def test_a_replica_that_is_not_finite_is_not_moved(tmp_path_factory, monkeypatch):
-    made = fit(with_hyper(tmp_path_factory, "regression"), 0, 1)
+    made = fit(natural_case(tmp_path_factory, "regression"), 0, 1)
     made.advance(*made.draw(0), 0)
     loss, infinite = made.method.loss, torch.tensor([0.0, torch.inf])
     monkeypatch.setattr(made.method, "loss", lambda *arguments: loss(*arguments) + infinite)
@@ -107,7 +106,7 @@ def test_a_replica_that_is_not_finite_is_not_moved(tmp_path_factory, monkeypatch
 
 
 def test_a_step_too_long_diverges_and_says_what_it_was(tmp_path_factory):
-    case = with_hyper(tmp_path_factory, "regression", natural_step=5.0)
+    case = natural_case(tmp_path_factory, "regression", natural_step=5.0)
     (outcome,) = case.fit(group(case.cell, 0))
     assert outcome.status == "diverged"
     assert outcome.reason == f"not finite at step 2 of {STEPS} (no Cholesky factor in 'natural gradient of layer1')"
@@ -116,7 +115,7 @@ def test_a_step_too_long_diverges_and_says_what_it_was(tmp_path_factory):
 def test_they_learn_faster_than_adam(tmp_path_factory):
     bounds = {}
     for chosen in (False, True):
-        case = with_hyper(tmp_path_factory, "regression", natural_gradients=chosen)
+        case = natural_case(tmp_path_factory, "regression", natural_gradients=chosen)
         bounds[chosen] = case.fit(group(case.cell, 0))[0].trace[-1]["objective"]
     assert bounds[True] > bounds[False] + 10
 
@@ -124,7 +123,7 @@ def test_they_learn_faster_than_adam(tmp_path_factory):
 @pytest.mark.parametrize("workers", [1, 3])
 def test_gradients_that_are_pushed_to_a_server(workers, tmp_path_factory):
     """One worker makes the fit of one process; those of several are of another q, and what that does is said."""
-    case = with_hyper(tmp_path_factory, "regression")
+    case = natural_case(tmp_path_factory, "regression")
     made = group(case.cell, 0)
     made.what = made.what | {"distributed": {"scheme": "asynchronous", "workers": workers}}
     arguments = made, case.table, case.folder()
@@ -144,12 +143,8 @@ def test_gradients_that_are_pushed_to_a_server(workers, tmp_path_factory):
 
 
 def test_workers_that_share_mini_batches_make_the_fit_of_one_process(tmp_path_factory):
-    case = with_hyper(tmp_path_factory, "regression", batch_size=16)
+    case = natural_case(tmp_path_factory, "regression", batch_size=16)
     made = group(case.cell, 0)
-    scheme = {
-        "entry": "gpbench.study.fitting.distributed.synchronous",
-        "distributed": {"scheme": "synchronous", "workers": 2},
-    }
-    ((outcome,), (alone,)) = (case.fit(one) for one in (made | {"what": made.what | scheme}, made))
+    ((outcome,), (alone,)) = (case.fit(one) for one in (trained_by(made, "synchronous", 2), made))
     for name, value in alone.model["params"].items():
         torch.testing.assert_close(outcome.model["params"][name], value, rtol=1e-9, atol=1e-9)

@@ -1,11 +1,9 @@
 """What is random in a step: the same numbers in any order, alone or in company, before and after the samples change."""
 
-import dataclasses
-
 import pytest
 import torch
 
-from cases import SPLITS, STEPS, Case, assert_same, group
+from cases import SPLITS, STEPS, Case, assert_same, group, with_hyper
 from gpbench import streams
 from gpbench.methods.base import Shapes
 from gpbench.streams import Key
@@ -101,10 +99,7 @@ def test_equal_sizes_are_drawn_together_up_to_the_largest_draw(monkeypatch):
 
 def test_a_fit_cut_off_after_its_samples_grew_goes_on_bit_for_bit(tmp_path_factory, monkeypatch):
     case = Case("dgp_rff", "regression", tmp_path_factory)
-    what = case.cell.what
-    hyper = what.method.hyper | {"samples_late": 3, "batch_size": 16}
-    method = dataclasses.replace(what.method, hyper=hyper)
-    case.cell = dataclasses.replace(case.cell, what=dataclasses.replace(what, method=method))
+    case.cell = with_hyper(case.cell, samples_late=3, batch_size=16)
     work, advance, sizes = case.folder(), lightning_module.GradientFit.advance, []
 
     def interrupted(fit, batch, noise, step):

@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from cases import BLOCK, SPLITS, STEPS, Case, assert_close, assert_same, changed, group, numbers
+from cases import with_hyper as with_settings
 from gpbench.errors import UserError
-from gpbench.study.fitting import job, lightning_module, loop
+from gpbench.study.commands import job
+from gpbench.study.fitting import lightning_module, loop
 
 BATCH = 16
 
@@ -28,8 +30,7 @@ def mini(tmp_path_factory):
 
 
 def with_hyper(case: Case, **hyper) -> Case:
-    what = case.cell.what
-    case.cell = case.cell | {"what": what | {"method": what.method | hyper}}
+    case.cell = with_settings(case.cell, **hyper)
     return case
 
 
@@ -220,7 +221,7 @@ def told_at_once(tell):
 def test_a_gpu_that_is_not_there_is_one_line(case, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UserError, match="no GPU is available here; use trainer=cpu"):
-        job.require_device({"groups": [group(case.cell, 0, device="cuda")]})
+        job.require_device((group(case.cell, 0, device="cuda"),))
 
 
 def test_in_single_precision_a_large_common_offset_costs_no_digits(case):

@@ -32,6 +32,8 @@ class Hyperparameters(Settings):
 
 
 class Method(GradientMethod):
+    step, doomed = 0, False
+
     def init(self, data: TrainingSet, keys: list[Key]) -> State:
         splits = [key.split for key in keys]
         with Path(os.environ["UNRULY_DIARY"]).open("a") as diary:
