@@ -134,9 +134,8 @@ def test_the_bound_of_svgp_stays_below_the_log_integral(task):
 def test_gradients_against_finite_differences(task):
     m = method(task)
     state, batch = chains(m, outputs=m.likelihood.num_outputs), toy(task)
-    start = flatten(state.params) + 0.3 * torch.from_numpy(
-        np.random.default_rng(0).standard_normal((1, m.num_coordinates))
-    )
+    start = flatten(state.params)
+    start = start + 0.3 * torch.from_numpy(np.random.default_rng(0).standard_normal(start.shape))
 
     def value(position):
         return log_joint(m, state, batch, unflatten(position, state.params))
