@@ -1,4 +1,4 @@
-# Everything from nothing: `make study` and `make test` need Python 3.11, git and make.
+# `make study` and `make test` do everything from nothing; they need Python 3.11, git and make.
 PYTHON ?= python3.11
 CORES  ?= 2
 BIN    := .venv/bin
@@ -10,25 +10,28 @@ export DVC_NO_ANALYTICS = 1
 .PHONY: help study test slow lint bench figures docs ui status clean
 .DEFAULT_GOAL := help
 
-help:  ## this list
+help:  ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
-study: .venv/.ok  ## environment, data, the default study, report; ARGS goes to snakemake
+study: .venv/.ok  ## run the default study and write its report; ARGS is passed to snakemake
 	gpbench unlock
 	snakemake --cores $(CORES) $(ARGS)
 
-test: .venv/.ok  ## all tests
+test: .venv/.ok  ## run all tests but the slow ones; ARGS is passed to pytest
 	OMP_NUM_THREADS=1 python -m pytest -n $(CORES) --no-loadscope-reorder $(ARGS)
 
-slow: .venv/.ok  ## tests of minutes: accuracy on real data (needs GPBENCH_MIRROR), samplers beside libraries and papers
+slow: .venv/.ok  ## run the slow tests: accuracy on real data (needs GPBENCH_MIRROR), samplers against libraries
 	OMP_NUM_THREADS=1 python -m pytest -n $(CORES) -m slow -rP tests/evaluation tests/study tests/methods tests/sampling $(ARGS)
 
-lint: .venv/.ok  ## style and one-way imports
+lint: .venv/.ok  ## check style, types, the direction of imports and the workflow
 	ruff check .
 	ruff format --check .
 	lint-imports
+	python -m mypy
+	python -m snakefmt --check Snakefile workflows/rules
+	snakemake --lint
 
-bench: .venv/.ok  ## timings: steps, loop, DGP-RFF, BSGP, samplers beside GPyTorch and BlackJAX; a study of 2,000 cells
+bench: .venv/.ok  ## time steps, loops and samplers against GPyTorch and BlackJAX, and a study of 2,000 cells
 	OMP_NUM_THREADS=1 python bench/bench.py
 	OMP_NUM_THREADS=1 python bench/loop.py
 	OMP_NUM_THREADS=1 python bench/rff.py
@@ -39,20 +42,21 @@ bench: .venv/.ok  ## timings: steps, loop, DGP-RFF, BSGP, samplers beside GPyTor
 figures: .venv/.ok  ## redraw the figures of the default study
 	snakemake --cores $(CORES) --forcerun figures --until figures
 
-docs: .venv/.ok  ## what the documentation shows of committed results: tables, figures, scorecard, lists
+docs: .venv/.ok  ## regenerate the parts of the documentation that are made from code and committed results
 	gpbench reference > docs/config.md
 	python -m gpbench.report documents
 	gpbench papers > docs/papers.md
+	python docs/architecture.py
 
-ui: .venv/.ok  ## MLflow at http://127.0.0.1:5000
+ui: .venv/.ok  ## open MLflow at http://127.0.0.1:5000 (PORT=... for another port)
 	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow server --host 127.0.0.1 --port $(PORT) --workers 1 \
 		--backend-store-uri sqlite:///mlflow.db --artifacts-destination ./mlartifacts
 
-status: .venv/.ok  ## what is running, how far
+status: .venv/.ok  ## watch running fits and their progress
 	gpbench status --watch
 
-clean:  ## remove results and plans; fits stay in store/
-	rm -rf results plans runs
+clean:  ## remove results, plans and logs; finished fits stay in store/
+	rm -rf results plans runs logs
 
 .venv/.ok: requirements.lock pyproject.toml
 	$(PYTHON) -m venv .venv

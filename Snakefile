@@ -1,12 +1,11 @@
 # The graph of a study. `snakemake --cores 2` runs the default one;
 #   snakemake --cores 2 --config study=default overrides="budget=smoke svgp.num_inducing=50"
-# runs another, in its own results folder;
+# runs another, in a results folder of that run;
 #   snakemake --cores 2 figures/cutajar2017_fig2.pdf
-# makes a figure of a paper (docs/papers.md lists them), from the study that it is of. Planning happens here, in the main
-# process, before any job.
-# mirror=FOLDER or mirror=URL names a place of raw files, as GPBENCH_MIRROR does.
+# makes a figure of a paper (docs/papers.md lists them) from the study that it belongs to. `mirror=FOLDER` or
+# `mirror=URL` names a place of raw files, as GPBENCH_MIRROR does.
+# The study is planned here, in Snakemake's main process, before any job starts.
 import os
-import shlex
 import sys
 from dataclasses import asdict
 
@@ -18,26 +17,30 @@ from gpbench import report as reporting
 from gpbench.report.papers import items
 from gpbench.study.commands import snakemake_graph as graph
 
-PY = shlex.quote(sys.executable)
 WHERE = places.find()
 
-if "mirror" in config:  # jobs inherit it
-    os.environ["GPBENCH_MIRROR"] = str(config["mirror"])
+# jobs inherit these: `python` is the interpreter that runs Snakemake, and the mirror is where they fetch
+os.environ.update(PATH=os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath))))
+if "mirror" in config:
+    os.environ.update(GPBENCH_MIRROR=str(config["mirror"]))
 
 try:
     for key in config:
         if key not in ("study", "overrides", "mirror"):
             raise unknown("key", key, ("study", "overrides", "mirror"), "--config")
     if workflow.is_main_process:
-        ASKED = items.requested(WHERE.conf, sys.argv[1:])
-        GRAPH = graph.load(WHERE, *items.choose(ASKED, config.get("study"), str(config.get("overrides", ""))))
-        items.stamp(WHERE, ASKED, GRAPH.name)
-        for item in ASKED:
+        REQUESTED = items.requested(WHERE.conf, sys.argv[1:])
+        GRAPH = graph.load(WHERE, *items.choose(REQUESTED, config.get("study"), str(config.get("overrides", ""))))
+        items.stamp(WHERE, REQUESTED, GRAPH.name)
+        for item in REQUESTED:
             jobs = len(GRAPH.batches)
-            print(f"gpbench: {item.target} is made from results/{GRAPH.name}, {jobs} jobs of fits to run", file=sys.stderr)
-        os.environ["GPBENCH_RUN"] = GRAPH.name  # jobs inherit it
+            print(
+                f"gpbench: {item.target} is made from results/{GRAPH.name}; jobs of fits to run: {jobs}",
+                file=sys.stderr,
+            )
+        os.environ.update(GPBENCH_RUN=GRAPH.name)  # jobs inherit it
     else:
-        GRAPH = graph.read(WHERE, os.environ["GPBENCH_RUN"])
+        GRAPH = graph.read(WHERE, os.environ.get("GPBENCH_RUN"))
     STUDY = asdict(GRAPH.study)
     FIGURE_NAMES, TABLE_NAMES = (reporting.names(STUDY, kind) for kind in ("figures", "tables"))
 except UserError as error:
@@ -46,7 +49,7 @@ except UserError as error:
 RESULTS = f"results/{GRAPH.name}"
 
 
-# of `snakemake --report results/STUDY/snakemake.html`
+# for `snakemake --report results/STUDY/snakemake.html`
 report: "workflows/report/workflow.rst"
 
 
@@ -57,6 +60,7 @@ wildcard_constraints:
     item=r".+",
 
 
+include: "workflows/rules/common.smk"
 include: "workflows/rules/data.smk"
 include: "workflows/rules/fit.smk"
 include: "workflows/rules/report.smk"
@@ -76,12 +80,18 @@ rule all:
         f"{RESULTS}/report.html",
 
 
-# the report is there first, so that what failed can be read in it
+# runs after the report, so that the report shows what failed
 rule verdict:
     input:
         f"{RESULTS}/report.html",
         f"{RESULTS}/tracked.txt",
     output:
         f"{RESULTS}/complete.txt",
+    log:
+        f"{LOGS}/verdict.log",
+    conda:
+        "workflows/envs/gpbench.yaml"
+    params:
+        **CAPTION,
     shell:
-        "{PY} -m gpbench.cli verdict {GRAPH.name} && echo complete > {output}"
+        logged("python -m gpbench.cli verdict {params.study} && echo complete > {output}")

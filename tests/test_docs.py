@@ -1,11 +1,14 @@
 """What the documentation says is what the code does."""
 
+import importlib
 import re
 
 from gpbench.cli.main import parser
 from gpbench.config.reference import reference
 from gpbench.report.export import documents
 from projects import REPOSITORY
+
+PAGES = [*sorted(REPOSITORY.glob("*.md")), *sorted((REPOSITORY / "docs").glob("*.md"))]
 
 
 def test_the_configuration_reference_is_current():
@@ -19,12 +22,36 @@ def test_what_the_documents_show_of_committed_results_is_current():
 
 def test_every_gpbench_command_in_the_documents_exists():
     commands = set(next(a for a in parser()._actions if a.choices and "plan" in a.choices).choices)
-    documents = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
-    named = {word for d in documents for word in re.findall(r"`?gpbench ([a-z]+)\b", d.read_text())}
-    assert named <= commands | {"checkout"}
+    text = "\n".join(page.read_text() for page in PAGES)
+    code = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL) + re.findall(r"`([^`\n]+)`", text)
+    named = {word for part in code for word in re.findall(r"^gpbench ([a-z]+)\b", part, re.MULTILINE)}
+    assert named
+    assert named <= commands
 
 
 def test_every_link_of_the_documents_leads_somewhere():
-    for document in [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]:
+    for document in PAGES:
         for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
             assert target.startswith("http") or (document.parent / target).exists(), f"{document.name}: {target}"
+
+
+def test_the_picture_of_the_architecture_is_current(monkeypatch):
+    monkeypatch.syspath_prepend(REPOSITORY / "docs")
+    architecture = importlib.import_module("architecture")
+    assert architecture.PAGE.read_text() == architecture.page(), "run `make docs`"
+    assert [path.name for path in architecture.SOURCE.rglob("*.py") if architecture.is_homeless(path)] == []
+
+
+def test_the_make_targets_of_the_documents_exist():
+    targets = set(re.findall(r"^([a-z]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
+    named = {word for page in PAGES for word in re.findall(r"(?:^|`)make ([a-z]+)\b", page.read_text(), re.MULTILINE)}
+    assert {"study", "test", "lint"} <= named
+    assert named <= targets
+
+
+def test_the_files_that_the_documents_name_exist():
+    text = "\n".join(page.read_text() for page in PAGES)
+    # names in capitals and `mine` stand for a name that the reader chooses
+    named = set(re.findall(r"`((?:src|conf|tests|bench|docs|workflows)/(?![\w/]*(?:mine|[A-Z]))[\w./-]*[\w/])`", text))
+    assert len(named) > 15
+    assert sorted(name for name in named if not (REPOSITORY / name).exists()) == []

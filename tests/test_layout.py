@@ -1,9 +1,12 @@
 """The repository: one-way imports, an environment with one source, small files."""
 
+import ast
 import importlib.metadata
+import itertools
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -42,27 +45,42 @@ def test_the_conda_environment_only_points_at_the_lock():
     }
 
 
-@pytest.mark.parametrize("line", LOCK)
-def test_a_line_of_the_lock(line):
-    name, version = re.fullmatch(r"([A-Za-z0-9._-]+)==([A-Za-z0-9.!_-]+)", line).groups()  # no local tag (+cpu)
-    assert not re.match(r"(nvidia|cuda|triton)", name)
-    try:
-        installed = importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        pytest.skip(f"{name} is not installed here")
-    assert installed.split("+")[0] == version
+def test_the_lock_pins_what_is_installed():
+    pattern = re.compile(r"(?!nvidia|cuda|triton)[A-Za-z0-9._-]+==[A-Za-z0-9.!_-]+")  # no local tag (+cpu)
+    assert [line for line in LOCK if not pattern.fullmatch(line)] == []
+    installed = {d.name.lower(): d.version.split("+")[0] for d in importlib.metadata.distributions()}
+    differing = {n: installed[n.lower()] for n, version in PINS.items() if installed.get(n.lower(), version) != version}
+    assert differing == {}
 
 
 def test_the_lock_names_everything_once_and_what_is_needed():
     assert len(PINS) == len(LOCK)
-    own = importlib.metadata.requires("gpbench")
-    needed = {re.match(r"[A-Za-z0-9._-]+", line)[0].lower() for line in own if "extra ==" not in line}
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    lines = [*project["dependencies"], *itertools.chain(*project["optional-dependencies"].values())]
+    needed = {re.match(r"[A-Za-z0-9._-]+", line)[0].lower() for line in lines}
     assert needed <= {name.lower() for name in PINS}
 
 
-@pytest.mark.parametrize("name", ["lightning", "pytorch-lightning"])
-def test_the_malicious_releases_are_not_locked(name):
-    assert PINS[name] not in ("2.6.2", "2.6.3")  # GHSA-w37p-236h-pfx3
+def test_the_malicious_releases_are_not_locked():
+    assert not {PINS["lightning"], PINS["pytorch-lightning"]} & {"2.6.2", "2.6.3"}  # GHSA-w37p-236h-pfx3
+
+
+def test_every_check_is_part_of_make_lint_and_every_tool_is_pinned():
+    done = subprocess.run(["make", "-n", "lint"], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    commands = ("ruff check", "ruff format --check", "lint-imports", "mypy", "snakefmt --check", "snakemake --lint")
+    assert [command for command in commands if command not in done.stdout] == []
+    assert {"ruff", "import-linter", "mypy", "snakefmt", "snakemake"} <= PINS.keys()
+    hooks = yaml.safe_load((REPOSITORY / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    assert {hook["entry"].split()[0] for hook in hooks} == {"ruff", "snakefmt", "lint-imports"}
+
+
+def test_the_project_is_described_the_same_everywhere():
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())
+    assert citation["cff-version"] == "1.2.0"
+    assert (citation["version"], citation["license"]) == (project["version"], project["license"])
+    assert citation["repository-code"] == project["urls"]["Homepage"]
+    assert citation["authors"] == project["authors"]
 
 
 def test_the_readme_is_short():
@@ -78,12 +96,36 @@ def tracked() -> list[Path]:
 
 def test_no_tracked_file_is_large_or_made_by_a_run():
     assert [str(path) for path in tracked() if path.stat().st_size > 1_000_000] == []
-    made = ("data", "plans", "store", "runs", "results", "mlartifacts", "mlruns")
+    made = ("data", "plans", "store", "runs", "results", "logs", "mlartifacts", "mlruns")
     assert [str(path) for path in tracked() if path.relative_to(REPOSITORY).parts[0] in made] == []
 
 
-def test_source_files_can_be_held_in_the_head():
-    folders = ("src", "tests", "bench", "workflows")
-    sources = [p for folder in folders for p in (REPOSITORY / folder).rglob("*") if p.suffix in (".py", ".smk")]
-    assert len(sources) > 50
-    assert [str(p) for p in sources if len(p.read_text().splitlines()) > 400] == []
+def sources(*folders: str) -> dict[str, str]:
+    """Path below the repository -> text, of the Python and Snakemake files of some folders."""
+    files = [p for folder in folders for p in (REPOSITORY / folder).rglob("*") if p.suffix in (".py", ".smk")]
+    return {str(p.relative_to(REPOSITORY)): p.read_text() for p in files}
+
+
+def longer(texts: dict[str, str], limit: int) -> dict[str, int]:
+    """The files with more lines than a limit."""
+    return {name: n for name, text in texts.items() if (n := len(text.splitlines())) > limit}
+
+
+def test_files_are_short():
+    texts = sources("src", "tests", "bench", "workflows", "docs")
+    assert len(texts) > 200
+    assert longer(texts, 400) == {}
+    assert longer(sources("src/gpbench/methods"), 250) == {}
+
+
+def test_functions_are_short():
+    nodes = [(name, node) for name, text in sources("src").items() for node in ast.walk(ast.parse(text))]
+    functions = [(f"{f}: {n.name}", n.end_lineno - n.lineno + 1) for f, n in nodes if isinstance(n, ast.FunctionDef)]
+    assert len(functions) > 1000
+    assert [(name, lines) for name, lines in functions if lines > 60] == []
+
+
+def test_the_package_is_no_longer_than_before_its_refactoring_and_typed():
+    texts = sources("src").values()
+    assert sum(text.count("\n") for text in texts) <= 25_153
+    assert sum(text.count("dict[str, Any]") for text in texts) < 30

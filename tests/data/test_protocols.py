@@ -8,12 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.model_selection import KFold, train_test_split
+from sklearn import model_selection
+from sklearn.model_selection import train_test_split
 
 from gpbench import config
-from gpbench.config.schema import Protocol, Splits
+from gpbench.config.schema import Protocol, SplitRules
 from gpbench.data import protocols
-from gpbench.data.protocols import freeze, sizes, split_rows
+from gpbench.data.protocols import freeze
+from gpbench.data.splits import FrozenProtocol, KFold, Official, Shuffled, Splits
 from gpbench.errors import UserError
 from projects import REPOSITORY
 
@@ -39,19 +41,19 @@ def protocol(name: str, **splits) -> Protocol:
     return dataclasses.replace(plain, splits=dataclasses.replace(plain.splits, **splits))
 
 
-def frozen(name: str, rows: int, **splits) -> dict:
+def frozen(name: str, rows: int, **splits) -> Splits:
     """Frozen splits of a data set with so many rows, and with classes where they count."""
     rules = protocol(name, **splits)
-    return freeze(rules, dataclasses.replace(WINE if rules.splits.stratified else BOSTON, rows=rows))["splits"]
+    return freeze(rules, dataclasses.replace(WINE if rules.splits.stratified else BOSTON, rows=rows)).splits
 
 
 def parts(name: str, rows: int, split: int, **splits) -> tuple[np.ndarray, np.ndarray]:
-    return split_rows(frozen(name, rows, **splits), rows, split, np.arange(rows) % 3)
+    return frozen(name, rows, **splits).rows(rows, split, np.arange(rows) % 3)
 
 
 def test_common_is_the_literature_s_protocol():
     common = config.compose(CONF, "protocol", "common")
-    assert common.splits == Splits("permutation", seed=1, train_fraction=0.9, count=20)
+    assert common.splits == SplitRules("permutation", seed=1, train_fraction=0.9, count=20)
     assert (common.inputs, common.targets, common.outputs, common.leaks) == ("standardise", "standardise", "first", [])
 
 
@@ -75,13 +77,13 @@ def test_first_splits_of_506_rows_written_out():
 )
 def test_the_published_index_files(mirror: Path, name):
     dataset = config.compose(CONF, "dataset", name)
-    splits = freeze(protocol("common"), dataset)["splits"]
+    splits = freeze(protocol("common"), dataset).splits
     with tarfile.open(mirror / name / "splits.tar.gz") as archive:
         files = {Path(m.name).name: archive.extractfile(m).read().split() for m in archive.getmembers() if m.isfile()}
     count = int(files["n_splits.txt"][0])
     assert count == (5 if name == "protein" else 20)
     for split in range(count):
-        train, test = split_rows(splits, dataset.rows, split)
+        train, test = splits.rows(dataset.rows, split)
         assert np.array_equal(train, np.array(files[f"index_train_{split}.txt"], float))
         assert np.array_equal(test, np.array(files[f"index_test_{split}.txt"], float))
 
@@ -126,12 +128,12 @@ def test_train_test_split_is_scikit_learns(rows):
 def test_sizes_of_train_test_split_are_scikit_learns():
     for rows in range(5, 2000, 3):
         train, test = train_test_split(np.zeros(rows), test_size=0.2, random_state=0)
-        assert sizes(frozen("rossi2021", rows), rows) == (len(train), len(test))
+        assert frozen("rossi2021", rows).sizes(rows) == (len(train), len(test))
 
 
 @pytest.mark.parametrize(("rows", "count"), [(20, 10), (506, 10), (1030, 7), (5, 5)])
 def test_k_fold_is_scikit_learns(rows, count):
-    expected = list(KFold(count, shuffle=True, random_state=3).split(np.arange(rows)))
+    expected = list(model_selection.KFold(count, shuffle=True, random_state=3).split(np.arange(rows)))
     for split in range(count):
         train, test = parts("urbainczyk2025", rows, split, count=count, seed=3)
         assert np.array_equal(train, expected[split][0])
@@ -142,15 +144,15 @@ def test_k_fold_is_scikit_learns(rows, count):
 def test_stratified_folds_share_every_class_evenly(count):
     labels = np.random.default_rng(0).permutation(np.repeat([0, 1, 2, 3], [101, 30, 9, 2]))
     dataset = dataclasses.replace(WINE, rows=len(labels))
-    splits = freeze(protocol("urbainczyk2025", count=count, stratified=True), dataset)["splits"]
-    folds = [split_rows(splits, len(labels), split, labels)[1] for split in range(count)]
+    splits = freeze(protocol("urbainczyk2025", count=count, stratified=True), dataset).splits
+    folds = [splits.rows(len(labels), split, labels)[1] for split in range(count)]
     tables = np.array([np.bincount(labels[fold], minlength=4) for fold in folds])
     assert (tables.max(0) - tables.min(0) <= 1).all()
-    assert len(folds[0]) == sizes(splits, len(labels))[1]
+    assert len(folds[0]) == splits.sizes(len(labels))[1]
     assert np.ptp([len(fold) for fold in folds]) <= 1
     dealt = sorted(np.random.RandomState(0).permutation(len(labels)), key=lambda row: labels[row])
     assert [sorted(dealt[split::count]) for split in range(count)] == [fold.tolist() for fold in folds]
-    plain = split_rows(splits | {"stratified": False}, len(labels), 0)[1]
+    plain = dataclasses.replace(splits, stratified=False).rows(len(labels), 0)[1]
     assert set(folds[0]) != set(plain)
 
 
@@ -165,7 +167,7 @@ def test_a_split_is_disjoint_complete_and_repeats(name, rows):
         again = parts(name, rows, split)
         assert np.array_equal(train, again[0])
         assert np.array_equal(test, again[1])
-        assert sizes(splits, rows, split) == (len(train), len(test))
+        assert splits.sizes(rows, split) == (len(train), len(test))
         seen.append(tuple(sorted(test)))
     assert len(set(seen)) == len(seen)
 
@@ -177,51 +179,46 @@ def test_splits_differ_by_seed(scheme):
 
 
 def test_the_official_split_is_the_first_rows():
-    splits = freeze(protocol("cutajar2017"), MNIST)["splits"]
-    assert splits == {"scheme": "official", "train": 60_000}
-    train, test = split_rows(splits, 70_000, 0)
+    splits = freeze(protocol("cutajar2017"), MNIST).splits
+    assert splits == Official(60_000)
+    train, test = splits.rows(70_000, 0)
     assert np.array_equal(train, np.arange(60_000))
     assert np.array_equal(test, np.arange(60_000, 70_000))
     assert protocols.num_splits(protocol("cutajar2017"), MNIST) == 1
     other = protocol("cutajar2017", official=False)
-    assert freeze(other, MNIST)["splits"] == {"scheme": "permutation", "seed": 1, "train": 63_000}
+    assert freeze(other, MNIST).splits == Shuffled("permutation", 1, 63_000)
     assert protocols.num_splits(other, MNIST) == protocols.num_splits(protocol("cutajar2017"), BOSTON) == 3
 
 
 def test_numbers_of_test_rows():
     for name in ("rossi2021", "cutajar2017"):
-        splits = freeze(protocol(name), AIRLINE)["splits"]
-        assert sizes(splits, AIRLINE.rows) == (AIRLINE.rows - 100_000, 100_000)
-    assert sizes(freeze(protocol("cutajar2016"), SPAM)["splits"], SPAM.rows) == (4601 - 68, 68)  # sqrt(4601) = 67.8
+        splits = freeze(protocol(name), AIRLINE).splits
+        assert splits.sizes(AIRLINE.rows) == (AIRLINE.rows - 100_000, 100_000)
+    assert freeze(protocol("cutajar2016"), SPAM).splits.sizes(SPAM.rows) == (4601 - 68, 68)  # sqrt(4601) = 67.8
 
 
 def test_a_frozen_protocol_holds_what_decides_the_fit_and_nothing_else():
     made = freeze(protocol("rossi2021"), BOSTON)
-    assert made == {
-        "name": "rossi2021",
-        "inputs": "standardise",
-        "targets": "standardise",
-        "outputs": [0],
-        "leaks": ["test_x"],
-        "splits": {"scheme": "train_test_split", "seed": 0, "train": 404},
-    }
+    assert made == FrozenProtocol(
+        name="rossi2021",
+        inputs="standardise",
+        targets="standardise",
+        leaks=("test_x",),
+        outputs=(0,),
+        splits=Shuffled("train_test_split", seed=0, train=404),
+    )
     assert freeze(protocol("rossi2021", test_rows={"airline": 7}, count=99), BOSTON) == made
     assert freeze(protocol("rossi2021", test_rows={"boston": 102}), BOSTON) == made
     assert freeze(protocol("rossi2021", test_rows={"boston": 7}), BOSTON) != made
-    assert freeze(protocol("urbainczyk2025"), BOSTON)["splits"] == {
-        "scheme": "k_fold",
-        "seed": 0,
-        "count": 10,
-        "stratified": False,
-    }
+    assert freeze(protocol("urbainczyk2025"), BOSTON).splits == KFold(0, 10, stratified=False)
 
 
-@pytest.mark.parametrize(("outputs", "columns"), [("first", [0]), ("last", [1]), ("all", [0, 1])])
+@pytest.mark.parametrize(("outputs", "columns"), [("first", (0,)), ("last", (1,)), ("all", (0, 1))])
 def test_outputs_are_columns_of_the_targets(outputs, columns):
     plain = dataclasses.replace(protocol("common"), outputs=outputs)
-    assert freeze(plain, ENERGY)["outputs"] == columns
-    assert freeze(plain, BOSTON)["outputs"] == [0]
-    assert freeze(plain, COAL)["outputs"] == []
+    assert freeze(plain, ENERGY).outputs == columns
+    assert freeze(plain, BOSTON).outputs == (0,)
+    assert freeze(plain, COAL).outputs == ()
 
 
 REFUSED = {
@@ -231,9 +228,9 @@ REFUSED = {
     "folds and sqrt": ("urbainczyk2025", BOSTON, {"sqrt_test": True}, "remove 'sqrt_test' and 'test_rows'"),
     "one fold": ("urbainczyk2025", BOSTON, {"count": 1}, "506 rows cannot be cut into 1 folds"),
     "too many folds": ("urbainczyk2025", BOSTON, {"count": 507}, "506 rows cannot be cut into 507 folds"),
-    "all rows test": ("common", BOSTON, {"test_rows": {"boston": 506}}, "506 rows cannot be cut into 0 that train"),
-    "more rows than there are": ("common", BOSTON, {"test_rows": {"boston": 600}}, "cut into -94 that train"),
-    "no test row": ("common", BOSTON, {"train_fraction": 0.9999}, "506 rows cannot be cut into 506 that train"),
+    "all rows test": ("common", BOSTON, {"test_rows": {"boston": 506}}, "506 rows cannot be cut into 0 training rows"),
+    "more rows than there are": ("common", BOSTON, {"test_rows": {"boston": 600}}, "cut into -94 training rows"),
+    "no test row": ("common", BOSTON, {"train_fraction": 0.9999}, "506 rows cannot be cut into 506 training rows"),
 }
 
 

@@ -1,13 +1,15 @@
 """Scaling: statistics of training rows alone, and what is not scaled."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from gpbench.data.protocols import check_classes
 from gpbench.data.scaling import scaling
+from gpbench.data.splits import FrozenProtocol, Official, check_classes
 from gpbench.errors import UserError
 
-PLAIN = {"inputs": "standardise", "targets": "standardise", "leaks": []}
+PLAIN = FrozenProtocol("common", "standardise", "standardise", leaks=(), outputs=(0, 1), splits=Official(30))
 
 
 @pytest.fixture
@@ -43,7 +45,9 @@ def test_a_listed_leak_lets_test_inputs_in_and_no_targets(rows):
     inputs, targets, train = rows
     moved = inputs.copy()
     moved[30:] = 100.0
-    one, two = (scaling(PLAIN | {"leaks": ["test_x"]}, x, targets, train, "regression", False) for x in (inputs, moved))
+    one, two = (
+        scaling(replace(PLAIN, leaks=("test_x",)), x, targets, train, "regression", False) for x in (inputs, moved)
+    )
     assert (one.x_shift[:2] != two.x_shift[:2]).all()
     assert (one.y_shift == two.y_shift).all()
 
@@ -67,11 +71,11 @@ def test_classes_are_not_scaled(rows):
 @pytest.mark.parametrize("images", [False, True])
 def test_columns_may_stay_as_they_are(rows, images):
     inputs, targets, train = rows
-    raw = PLAIN | {"inputs": "as they are", "targets": "as they are"}
+    raw = replace(PLAIN, inputs="as they are", targets="as they are")
     made = scaling(raw, inputs, targets, train, "regression", images)
     assert np.array_equal(made.inputs(inputs), inputs)
     assert np.array_equal(made.targets(targets), targets)
-    half = scaling(PLAIN | {"targets": "as they are"}, inputs, targets, train, "regression", images)
+    half = scaling(replace(PLAIN, targets="as they are"), inputs, targets, train, "regression", images)
     assert np.array_equal(half.targets(targets), targets)
     assert not np.array_equal(half.inputs(inputs), inputs)
 

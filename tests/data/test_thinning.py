@@ -9,11 +9,12 @@ from scipy import stats
 from cases import CONF, Case, group
 from gpbench import config
 from gpbench.data import protocols
+from gpbench.data.splits import Official, Shuffled, Thinning, numbered_rows
 from gpbench.data.table import Table
 from gpbench.study.fitting.fold import make_fold
 
 NAME = "hensman2015mcmc"
-SPLITS = {"scheme": "thinning", "seed": 0, "count": 10}
+SPLITS = Thinning(0, 10)
 PINES, BANANA, MNIST = (config.compose(CONF, "dataset", name) for name in ("pines_counts", "banana", "mnist"))
 
 
@@ -25,19 +26,19 @@ def counts() -> Table:
 
 def test_counts_are_thinned_and_other_tasks_split_by_rows():
     protocol = config.compose(CONF, "protocol", NAME)
-    frozen = protocols.freeze(protocol, PINES)["splits"]
+    frozen = protocols.freeze(protocol, PINES).splits
     assert frozen == SPLITS
-    assert protocols.sizes(frozen, 1024) == (1024, 1024)
-    assert protocols.freeze(protocol, BANANA)["splits"] == {"scheme": "shuffle", "seed": 0, "train": 1000}
-    assert protocols.freeze(protocol, MNIST)["splits"] == {"scheme": "official", "train": 60_000}
+    assert frozen.sizes(1024) == (1024, 1024)
+    assert protocols.freeze(protocol, BANANA).splits == Shuffled("shuffle", 0, 1000)
+    assert protocols.freeze(protocol, MNIST).splits == Official(60_000)
     plain = dataclasses.replace(protocol, splits=dataclasses.replace(protocol.splits, counts="rows"))
-    assert protocols.freeze(plain, PINES)["splits"] == {"scheme": "shuffle", "seed": 0, "train": 512}
+    assert protocols.freeze(plain, PINES).splits == Shuffled("shuffle", 0, 512)
 
 
 def test_every_bin_trains_and_tests_and_no_event_is_lost(counts):
-    table, kept = protocols.rows(SPLITS, counts), []
+    table, kept = numbered_rows(SPLITS, counts), []
     for split in range(10):
-        train, test = protocols.split_rows(SPLITS, len(table.targets), split)
+        train, test = SPLITS.rows(len(table.targets), split)
         assert not set(train) & set(test)
         for rows in (train, test):
             assert np.array_equal(table.inputs[rows], counts.inputs)
@@ -51,21 +52,21 @@ def test_every_bin_trains_and_tests_and_no_event_is_lost(counts):
 
 
 def test_a_split_does_not_depend_on_those_after_it(counts):
-    few, many = ({"scheme": "thinning", "seed": 3, "count": count} for count in (2, 5))
-    assert np.array_equal(protocols.rows(many, counts).targets[:1200], protocols.rows(few, counts).targets)
-    other = protocols.rows({"scheme": "thinning", "seed": 4, "count": 2}, counts)
-    assert not np.array_equal(protocols.rows(few, counts).targets, other.targets)
+    few, many = (Thinning(3, count) for count in (2, 5))
+    assert np.array_equal(numbered_rows(many, counts).targets[:1200], numbered_rows(few, counts).targets)
+    other = numbered_rows(Thinning(4, 2), counts)
+    assert not np.array_equal(numbered_rows(few, counts).targets, other.targets)
 
 
 def test_other_schemes_keep_the_table(counts):
-    assert protocols.rows({"scheme": "shuffle", "seed": 0, "train": 5}, counts) is counts
+    assert numbered_rows(Shuffled("shuffle", 0, 5), counts) is counts
 
 
 def test_fits_learn_from_one_half_and_are_scored_on_the_other(tmp_path_factory, counts):
     case = Case("constant", "counts", tmp_path_factory, data=counts, protocol=(NAME,))
     what = case.cell.what
     assert (case.cell.rows, case.cell.test_rows) == (300, 300)
-    table = protocols.rows(what.protocol["splits"], counts)
+    table = numbered_rows(what.protocol.splits, counts)
     for split, outcome in zip((0, 2), case.fit(group(case.cell, 0, 2), table), strict=True):
         fold = make_fold(what, table, split, 0)
         assert outcome.info["train_target_mean"] == [table.targets[fold.train].mean()]

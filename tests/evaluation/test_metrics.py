@@ -186,7 +186,7 @@ def test_unknown_task_and_empty_table_are_refused_in_one_line():
     points, info = regression_points()
     with pytest.raises(UserError, match="unknown task 'ranking'"):
         score(points, info | {"task": "ranking"})
-    with pytest.raises(UserError, match="no test points"):
+    with pytest.raises(UserError, match="leaves no test rows"):
         score(points[:0], info)
 
 

@@ -84,7 +84,7 @@ def test_several_targets_have_a_row_each_as_if_alone():
 
 
 def test_classes_of_several_targets_are_refused_in_one_line():
-    with pytest.raises(UserError, match="classes of one target can be scored, not of 2; choose one by `outputs`"):
+    with pytest.raises(UserError, match="classification scores one target, got 2; choose one by `outputs`"):
         pointwise(Categorical(np.full((1, 3, 2), 0.5)), np.zeros((3, 2)), task="binary", rows=np.arange(3))
 
 

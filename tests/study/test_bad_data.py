@@ -12,8 +12,8 @@ from refusals import call, listing
 
 from gpbench import config, places
 from gpbench.data.prepare import prepare
-from gpbench.data.protocols import split_rows
-from gpbench.study.fitting import job
+from gpbench.data.splits import Shuffled
+from gpbench.study.commands import job
 from gpbench.study.planning import plan as planning
 from gpbench.study.storage.store import Store
 from projects import copy_project
@@ -147,8 +147,8 @@ def test_prepared_files_are_checked_before_any_fit(project, batch, spoil, said):
 
 def test_a_class_that_the_training_rows_lack(project):
     """A result of the fit, not of the command: it is kept with its reason, and the command says so."""
-    splits = {"scheme": "permutation", "seed": 1, "train": 36}  # of `common`
-    only = split_rows(splits, 40, 0)[1][0]  # the one row of its class is a test row
+    splits = Shuffled("permutation", 1, 36)  # of `common`
+    only = splits.rows(40, 0)[1][0]  # the one row of its class is a test row
     pinned(project, "".join(f"{i},{i % 7},{int(i == only)}\n" for i in range(40)))
     source = SOURCE | {"labels": {"0": "no", "1": "yes"}}
     entry = ENTRY | {"task": "binary", "classes": ["no", "yes"], "rows": 40, "source": source}

@@ -14,7 +14,8 @@ from gpbench.places import Places
 from gpbench.report.tables.standard import TABLES
 from gpbench.report.view import UNMIXED, View
 from gpbench.sampling import diagnostics
-from gpbench.study.fitting import chain_draws, job
+from gpbench.study.commands import job
+from gpbench.study.fitting import chain_draws
 from gpbench.study.fitting.lightning_module import SamplerFit
 from gpbench.study.planning import plan
 from gpbench.study.results import collect, scoring

@@ -7,7 +7,6 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from records import finish
 
 from gpbench import places
 from gpbench.errors import UserError
@@ -16,6 +15,7 @@ from gpbench.study.planning import identity
 from gpbench.study.planning import plan as planning
 from gpbench.study.results import collect, scoring
 from gpbench.study.storage.store import Store
+from handmade import finish
 
 STUDY = "methods=[constant,exact_gp,svgp] datasets=[boston,wine] splits=2"
 IDENTITY = ["fit_id", "kind", "label", "family", "method", "dataset", "protocol", "budget", "overrides"]
@@ -114,7 +114,7 @@ def test_verdict_names_what_did_not_end_well(study, gpbench):
     answer = gpbench("verdict", name)
     assert answer.code == 1
     assert answer.err.splitlines()[:-1] == lines
-    assert answer.err.splitlines()[-1].startswith(f"gpbench: 6 fits of {name} did not end well; `gpbench retry`")
+    assert answer.err.splitlines()[-1].startswith(f"gpbench: 6 fits of {name} failed or are missing; `gpbench retry`")
 
 
 def test_verdict_is_silent_when_all_is_well(project, gpbench):
@@ -144,7 +144,7 @@ def test_scores_are_kept_until_their_code_changes(study, monkeypatch):
     first = scoring.scores(store, record)
     path = store.folder(record.fit_id) / "scores.json"
     kept = json.loads(path.read_text())
-    made_by = identity.code("gpbench.evaluation.metrics", "gpbench.sampling.diagnostics")
+    made_by = identity.whole_code("gpbench.evaluation.metrics", "gpbench.sampling.diagnostics")
     assert kept["code"] == identity.digest(made_by)
     path.write_text(json.dumps(kept | {"scores": {"mnll": 0.0}}))
     assert scoring.scores(store, record) == {"mnll": 0.0}
@@ -154,5 +154,5 @@ def test_scores_are_kept_until_their_code_changes(study, monkeypatch):
 
 
 def test_a_study_that_was_not_planned(project):
-    with pytest.raises(UserError, match=r"plans/nothing\.json is missing; run `gpbench plan`"):
+    with pytest.raises(UserError, match=r"plans/nothing\.json is missing; `snakemake"):
         collect.collect(places.find(), "nothing")

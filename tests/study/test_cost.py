@@ -6,15 +6,16 @@ import math
 
 import numpy as np
 import pytest
-from records import finish
 
 from gpbench import places
 from gpbench.study.planning import cost as costs
 from gpbench.study.planning import estimate as costing
 from gpbench.study.planning import plan as planning
-from gpbench.study.planning.cost import Cost, Place
+from gpbench.study.planning.cost import CostModel, Measured, Place
+from gpbench.study.records import Cell, Cost
 from gpbench.study.storage import committed
 from gpbench.study.storage.store import Store
+from handmade import finish
 
 SMALL = "methods=[constant,svgp,exact_gp] datasets=[boston,wine] splits=2"
 QUANTILE = 1.645
@@ -24,26 +25,26 @@ def make(overrides: str = SMALL) -> planning.Plan:
     return planning.make(places.find(), "default", overrides)
 
 
-def wanted(plan: planning.Plan, method: str, dataset: str) -> dict:
+def wanted(plan: planning.Plan, method: str, dataset: str) -> Cell:
     """One cell of a plan."""
     return next(c for c in plan.cells if (c.method, c.address.dataset) == (method, dataset))
 
 
-def simulated(seed: int, families: int = 6) -> tuple[list[dict], dict[str, int], dict[Place, float]]:
+DECLARED = {f"family{number}": Cost(0.02, 0.25) for number in range(6)}
+
+
+def simulated(seed: int) -> tuple[list[Measured], dict[str, int], dict[Place, float]]:
     """Measured fits, columns of their data sets, and log rates of all places: drawn from the model itself."""
     columns = {f"data{i}": int(4 * 2**i) for i in range(6)}
-    prior, rates, rng = Cost([], columns), {}, np.random.default_rng(seed)
-    for f in range(families):
+    prior, rates, rng = CostModel([], columns, DECLARED), {}, np.random.default_rng(seed)
+    for f in range(len(DECLARED)):
         places_ = [
             Place(f"family{f} cpu", (f"method{f}", settings), name, "common", 200 * 3**i)
             for settings in ("", "layers=3")
             for i, name in enumerate(columns)
         ]
         rates |= dict(zip(places_, rng.multivariate_normal(*prior.rate(places_)).tolist(), strict=True))
-    fits = [
-        {"place": place, "steps": 100, "seconds": 100 * math.exp(rate), "peak_memory_mb": 100.0}
-        for place, rate in rates.items()
-    ]
+    fits = [Measured(place, 100, 100 * math.exp(rate), 100.0) for place, rate in rates.items()]
     return fits, columns, rates
 
 
@@ -63,13 +64,14 @@ def test_what_is_measured_is_predicted_from_its_measurements(project):
 
 
 def test_before_anything_is_measured_a_small_fit_is_quick(project):
-    assert Cost([], {"boston": 13}).seconds(wanted(make(), "constant", "boston")) < 2
+    cell = wanted(make(), "constant", "boston")
+    assert CostModel([], {"boston": 13}, {cell.family: cell.cost}).seconds(cell) < 2
 
 
 def test_committed_records_are_measured_cells_too(project):
     where, plan = places.find(), make()
     cell, fit = wanted(plan, "svgp", "wine"), wanted(plan, "svgp", "wine").fits[0]
-    row = {key: cell.address[key] for key in ("dataset", "protocol", "budget")}
+    row = {key: getattr(cell.address, key) for key in ("dataset", "protocol", "budget")}
     row |= {"fit_id": fit.fit_id, "method": "svgp", "preset": "svgp", "family": "svgp", "status": "done"}
     row |= {"split": 0, "replica": 0, "steps": 100, "n_train": fit.rows, "peak_memory_mb": 300.0, "commit": "0"}
     row |= {"seconds_train": 10.0, "seconds_predict": 1.0, "seconds_shared_by": 1}
@@ -85,9 +87,9 @@ def test_steps_do_not_change_what_a_step_costs_and_a_shared_batch_is_shared(proj
     assert costs.place(wanted(plan, "svgp", "wine")) == costs.place(wanted(make(), "svgp", "wine"))
     deeper = make(f"{SMALL} svgp.num_inducing=10")
     assert costs.place(wanted(deeper, "svgp", "wine")) != costs.place(wanted(make(), "svgp", "wine"))
-    times = {"started": "2026-01-01T10:00:00+00:00", "ended": "2026-01-01T10:00:50+00:00"}
-    assert costs._seconds(times, 1.0, 5) == 10.0
-    assert costs._seconds(times, 60.0, 5) == 60.0  # resumed: only the end is between the two times
+    times = "2026-01-01T10:00:00+00:00", "2026-01-01T10:00:50+00:00"
+    assert costs._seconds(*times, 1.0, 5) == 10.0
+    assert costs._seconds(*times, 60.0, 5) == 60.0  # resumed: only the end is between the two times
 
 
 def test_held_out_cells_lie_in_their_intervals():
@@ -96,24 +98,24 @@ def test_held_out_cells_lie_in_their_intervals():
     inside = total = 0
     for seed in range(10):
         fits, columns, rates = simulated(seed)
-        found, number = Cost(fits, columns).held_out(QUANTILE)
+        found, number = CostModel(fits, columns, DECLARED).held_out(QUANTILE)
         inside, total = inside + found, total + number
     assert total == 720
     assert abs(inside - 648) <= 24
     by_hand = 0
     for left in fits:
-        mean, cov = Cost([fit for fit in fits if fit is not left], columns).rate([left["place"]])
-        by_hand += abs(rates[left["place"]] - mean[0]) <= QUANTILE * math.sqrt(cov[0, 0])
+        mean, cov = CostModel([fit for fit in fits if fit is not left], columns, DECLARED).rate([left.place])
+        by_hand += abs(rates[left.place] - mean[0]) <= QUANTILE * math.sqrt(cov[0, 0])
     assert by_hand == found
 
 
 def test_an_unknown_data_set_of_a_known_family_is_less_certain_than_a_known_one():
     fits, columns, rates = simulated(0)
-    cost = Cost([fit for fit in fits if fit["place"].dataset != "data5"], columns)
+    cost = CostModel([fit for fit in fits if fit.place.dataset != "data5"], columns, DECLARED)
     spread = {place: math.sqrt(cost.rate([place])[1][0, 0]) for place in rates}
     known = [sd for place, sd in spread.items() if place.dataset != "data5"]
     new = [sd for place, sd in spread.items() if place.dataset == "data5"]
-    never = math.sqrt(Cost([], columns).rate([fits[0]["place"]])[1][0, 0])
+    never = math.sqrt(CostModel([], columns, DECLARED).rate([fits[0].place])[1][0, 0])
     assert costs.CELL < max(known) < 1.5 * costs.CELL
     assert 2 * max(known) < min(new) <= max(new) < never
 
@@ -149,7 +151,7 @@ def test_only_what_is_to_be_run_is_counted_or_all(project, gpbench):
 def test_a_measured_total_has_a_narrow_interval_that_holds_it():
     """Sums of cells whose every fit was measured are known but for the machine's load and each cell's own noise."""
     fits, columns, rates = simulated(1)
-    cost, rng = Cost(fits, columns), np.random.default_rng(0)
+    cost, rng = CostModel(fits, columns, DECLARED), np.random.default_rng(0)
     places_ = [place for place in rates if place.family == "family0 cpu"]
     mean, cov = cost.rate(places_)
     drawn = np.exp(rng.multivariate_normal(mean, cov, 2000)).sum(1)
@@ -167,5 +169,5 @@ def test_durations_are_said_in_one_unit(seconds, said):
 
 
 def test_refusals(project, gpbench):
-    assert "--cores 0 is not a number from 1" in gpbench("cost", "--cores", "0").err
+    assert "--cores must be a positive integer, got 0" in gpbench("cost", "--cores", "0").err
     assert "unknown study 'defalt'; did you mean 'default'" in gpbench("cost", "defalt").err

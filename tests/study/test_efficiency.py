@@ -18,7 +18,8 @@ from gpbench.report.significance.comparisons import write_statistics
 from gpbench.report.tables.standard import TABLES
 from gpbench.report.view import UNMIXED, View
 from gpbench.sampling import diagnostics
-from gpbench.study.fitting import chains_only, job, lightning_module
+from gpbench.study.commands import job
+from gpbench.study.fitting import chains_only, lightning_module
 from gpbench.study.planning import plan
 from gpbench.study.results import chain_file, collect, scoring
 from gpbench.study.storage.store import Store

@@ -17,7 +17,7 @@ from gpbench import places
 from gpbench.report import FIGURE_NAMES
 from gpbench.report import __main__ as report
 from gpbench.report.view import View
-from gpbench.study.fitting import job
+from gpbench.study.commands import job
 from gpbench.study.planning import plan as planning
 from gpbench.study.results import collect
 from projects import REPOSITORY

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from records import finish
 
 from gpbench import places
 from gpbench.errors import UserError
@@ -14,6 +13,7 @@ from gpbench.study.planning import identity
 from gpbench.study.planning import plan as planning
 from gpbench.study.planning.resolve import resolve
 from gpbench.study.storage.store import Store
+from handmade import finish
 
 METHOD = '''\
 """A method."""
@@ -105,8 +105,8 @@ def test_versions_are_of_what_is_imported(package, tmp_path):
 
 
 def test_what_is_scored_or_drawn_is_not_in_it():
-    closure = identity.code("gpbench.study.fitting.lightning_module", "gpbench.methods.svgp")
-    assert {"gpbench.methods.svgp", "gpbench.gp.kernels", "gpbench.data.protocols", "gpbench.streams"} <= set(closure)
+    closure = identity.code(*identity.numerics("gpbench.methods.svgp", "single"))
+    assert {"gpbench.methods.svgp", "gpbench.gp.kernels", "gpbench.data.splits", "gpbench.streams"} <= set(closure)
     assert not [m for m in closure if m.startswith(("gpbench.report", "gpbench.evaluation.metrics"))]
     assert "gpbench.methods.dgp_rff" not in closure
 

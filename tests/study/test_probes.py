@@ -45,7 +45,7 @@ def study(tmp_path_factory):
     batch = where.root / "batch.json"
     batch.write_text(json.dumps({"groups": [group for batch in made.batches for group in batch.groups]}))
     places = {"GPBENCH_ROOT": str(where.root), "GPBENCH_STORE": str(where.store), "OMP_NUM_THREADS": "1", "CI": "1"}
-    command = [sys.executable, "-m", "gpbench.study.fitting.job", str(batch), str(where.root / "statuses.json")]
+    command = [sys.executable, "-m", "gpbench.study.commands.job", str(batch), str(where.root / "statuses.json")]
     subprocess.run(command, env=os.environ | places, check=True)
     for kind in ("bounds", "layers", "inputs"):
         probes.write(where, made.name, kind)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from records import finish
 
 from gpbench import places
 from gpbench.study.planning import plan as planning
 from gpbench.study.storage.store import Store
+from handmade import finish
 
 TINY = """
 name: tiny
@@ -60,7 +60,7 @@ def test_what_moved_is_named(half_done, gpbench):
     out = gpbench("plan", "--overrides", " ".join(words)).out
     assert "boston split 2" in out
     lines = gpbench("why", "svgp/boston").out.splitlines()
-    assert lines[3].endswith("pending   to be fitted: method.jitter: 0.5 -> 1e-06")
+    assert lines[3].endswith("pending   to be fitted: method.hyper.jitter: 0.5 -> 1e-06")
 
 
 def test_a_cell_of_another_study_protocol_or_budget(project, tiny, gpbench):
@@ -84,7 +84,7 @@ def test_a_cell_of_another_study_protocol_or_budget(project, tiny, gpbench):
             ("method=sgp_10", "dataset=wine", "study=tiny"),
             "unknown dataset 'wine' in study 'tiny'; choose one",
         ),
-        (("svgp",), "'svgp' is no fit's identity, nor a cell like dsvi/boston"),
+        (("svgp",), "'svgp' is neither a fit's identity nor a cell such as dsvi/boston"),
         (("0123",), "no fit begins with '0123'"),
     ],
 )

@@ -15,7 +15,7 @@ import pytest
 from gpbench import config
 from gpbench.data.prepare import prepare
 from gpbench.places import Places
-from gpbench.study.fitting import job
+from gpbench.study.commands import job
 from gpbench.study.planning import plan
 from gpbench.study.storage.store import Store
 from plugins import install
@@ -67,7 +67,7 @@ def start(where: Places, batch: Path) -> subprocess.Popen:
     command = [
         sys.executable,
         "-m",
-        "gpbench.study.fitting.job",
+        "gpbench.study.commands.job",
         str(batch),
         str(batch.with_suffix(f".{time.time_ns()}.out")),
     ]

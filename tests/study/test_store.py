@@ -7,12 +7,12 @@ import time
 from dataclasses import replace
 
 import pytest
-from records import CELL, put, record_of
 
 from gpbench.errors import UserError
 from gpbench.study.planning import batches
 from gpbench.study.records import Fit, Progress, to_json
 from gpbench.study.storage.store import Store
+from handmade import CELL, put, record_of
 
 
 @pytest.fixture

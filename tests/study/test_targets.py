@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 import torch
 import yaml
-from records import finish
 
 from cases import CONF, Case, assert_close, every_case, group, methods, table, two_targets
 from gpbench import places
@@ -17,6 +16,7 @@ from gpbench.study.commands.predict_csv import answer
 from gpbench.study.fitting import closed_form, fold
 from gpbench.study.planning.resolve import resolve
 from gpbench.study.storage.store import Store
+from handmade import finish
 
 METHODS = [
     name for name, task in every_case(CONF) if task == "regression" and methods(CONF)[name].header.max_outputs is None

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from filelock import FileLock
-from records import finish
 
 from gpbench.errors import UserError
 from gpbench.places import Places, write_text
@@ -16,6 +15,7 @@ from gpbench.study import tracking
 from gpbench.study.planning import plan
 from gpbench.study.results import scoring
 from gpbench.study.storage.store import Store
+from handmade import finish
 from projects import copy_project
 
 DATASET, SPLITS = "boston", 8

@@ -62,7 +62,7 @@ def test_overrides_reach_one_variant_or_all_of_a_method(study):
 def test_a_preset_stands_in_for_the_method_of_a_variant(study):
     variants = {"wide": {"method": "dgp_rff", "num_features": 7}}
     (cell,) = study(variants, presets={"wine": {"dgp_rff": "dgp_rff_images"}}).values()
-    chosen = cell.what.method
+    chosen = cell.what.method.hyper
     assert (cell.address.method, chosen["hidden_width"], chosen["num_features"]) == ("dgp_rff_images", 50, 7)
 
 

@@ -140,7 +140,7 @@ def test_one_changed_setting_refits_one_method(study):
 
 
 def test_words_about_a_report_redraw_nothing_and_its_code_refits_nothing(study):
-    page = study.root / "src/gpbench/report/page.py"
+    page = study.root / "src/gpbench/report/page/page.py"
     page.write_text(page.read_text() + "\n# a comment\n")
     assert "Nothing to be done" in study.snakemake("-n")[1]
     page.write_text(page.read_text() + "\nSOMETHING_NEW = 1\n")
@@ -158,6 +158,9 @@ def test_a_failing_fit_fails_the_study_after_its_report(study):
     assert f"1 fits of {folder.name} did not end well" in out
     assert (folder / "report.html").is_file()
     assert not (folder / "complete.txt").exists()
+    log = study.root / "logs" / folder.name / "verdict.log"
+    assert log.read_text() in out
+    assert "diverged: svgp on wine" in log.read_text()
     assert sorted(pd.read_parquet(folder / "scores.parquet")["status"]) == ["diverged", "done"]
     # a result as good as any: it is not fitted again, until someone asks for it
     assert ": 0 fits to run" in study.gpbench("plan", "--overrides", text)[1]

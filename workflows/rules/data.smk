@@ -1,39 +1,52 @@
-# source -> data/raw -> data/prepared; sets that ship inside packages have no raw files.
-# Only the files that are not there have a rule: Snakemake deletes what a rule makes before it runs the rule again.
-# They are fetched where Snakemake runs; nodes of a cluster often have no network.
-for OWNERS, ITEMS in GRAPH.absent.items():
+# source -> data/raw -> data/prepared; data sets that ship inside packages have no raw files.
+# Only missing files have a rule, because Snakemake deletes what a rule makes before it runs the rule again.
+# They are fetched where Snakemake runs, because the nodes of a cluster often have no network.
+for OWNERS, FILES in GRAPH.absent.items():
 
     rule:
         name:
             f"fetch_{OWNERS}"
         output:
-            expand("data/raw/{item}", item=ITEMS),
+            expand("data/raw/{file}", file=FILES),
+        log:
+            f"logs/data/fetch_{OWNERS}.log",
         localrule: True
+        conda:
+            "../envs/gpbench.yaml"
         resources:
             dvc=1,
         params:
-            files=ITEMS,
+            files=FILES,
         shell:
-            "{PY} -m gpbench.cli data fetch --files {params.files:q}"
+            logged("python -m gpbench.cli data fetch --files {params.files:q}")
 
 
 rule prepare:
     input:
-        lambda w: expand("data/raw/{item}", item=GRAPH.datasets[w.dataset].raw),
+        lambda w: expand("data/raw/{file}", file=GRAPH.datasets[w.dataset].raw),
         entry=lambda w: GRAPH.datasets[w.dataset].entry,
     output:
         "data/prepared/{dataset}.npz",
+    log:
+        "logs/data/prepare_{dataset}.log",
+    conda:
+        "../envs/gpbench.yaml"
     resources:
         mem_mb=lambda w: GRAPH.datasets[w.dataset].mem_mb,
     shell:
-        "{PY} -m gpbench.cli data prepare {wildcards.dataset}"
+        logged("python -m gpbench.cli data prepare {wildcards.dataset}")
 
 
-# every set that is not on request: fetched, prepared, and every md5 and figure of the catalogue checked
+# every data set that is not on request: fetched and prepared, with every checksum and figure of the catalogue verified
 rule data:
     input:
         expand("data/prepared/{dataset}.npz", dataset=GRAPH.catalogue),
     output:
-        multiext("results/data/statistics", ".csv", ".md"),
+        csv="results/data/statistics.csv",
+        md="results/data/statistics.md",
+    log:
+        "logs/data/verify.log",
+    conda:
+        "../envs/gpbench.yaml"
     shell:
-        "{PY} -m gpbench.cli data verify --statistics {output[0]}"
+        logged("python -m gpbench.cli data verify --statistics {output.csv}")

@@ -1,22 +1,23 @@
-# One job runs a batch of fits. Its only output is a JSON of statuses: Snakemake deletes declared outputs,
-# so what fits leave behind lies undeclared in the store.
-
-
-def batch(wildcards):
-    return GRAPH.batches[wildcards.batch]
-
-
+# One job runs a batch of fits. Its only declared output is a JSON file of statuses: Snakemake deletes declared outputs
+# when a job fails and before it runs again, so a fit leaves its files undeclared in the store.
 rule fit:
     input:
         batch="plans/batches/{batch}.json",
-        data=lambda w: expand("data/prepared/{dataset}.npz", dataset=batch(w).datasets),
+        data=lambda w: expand("data/prepared/{dataset}.npz", dataset=GRAPH.batches[w.batch].datasets),
     output:
         "runs/{batch}.json",
-    threads: lambda w: batch(w).threads
+    log:
+        "logs/fits/{batch}.log",
     priority: 10
+    conda:
+        "../envs/gpbench.yaml"
+    threads: lambda w: GRAPH.batches[w.batch].threads
     resources:
-        mem_mb=lambda w: batch(w).mem_mb,
-        runtime=lambda w: batch(w).minutes,
-        gpu=lambda w: batch(w).gpu,
+        mem_mb=lambda w: GRAPH.batches[w.batch].mem_mb,
+        runtime=lambda w: GRAPH.batches[w.batch].minutes,
+        gpu=lambda w: GRAPH.batches[w.batch].gpu,
     shell:
-        "OMP_NUM_THREADS={threads} MKL_NUM_THREADS={threads} {PY} -m gpbench.study.commands.job {input.batch} {output}"
+        logged(
+            "OMP_NUM_THREADS={threads} MKL_NUM_THREADS={threads} "
+            "python -m gpbench.study.commands.job {input.batch} {output}"
+        )

@@ -1,4 +1,4 @@
-# figures and tables of papers by name, from the study that they are of; `plans/items` says what was asked for
+# Figures and tables of papers by name, made from the study that they belong to; plans/items holds those requested.
 PAPER_ITEM = r"[a-z0-9]+_[a-z0-9_]+"
 
 
@@ -11,10 +11,16 @@ rule paper_figure:
         "plans/items/{name}.json",
     output:
         multiext("figures/{name}", ".pdf", ".png", ".md"),
+    log:
+        f"{LOGS}/figure_{{name}}.log",
     wildcard_constraints:
         name=PAPER_ITEM,
+    conda:
+        "../envs/gpbench.yaml"
+    params:
+        **CAPTION,
     shell:
-        "{PY} -m gpbench.report item {RESULTS} {wildcards.name} figures"
+        logged("python -m gpbench.report item results/{params.study} {wildcards.name} figures")
 
 
 rule paper_table:
@@ -26,7 +32,13 @@ rule paper_table:
         "plans/items/{name}.json",
     output:
         multiext("tables/{name}", ".csv", ".md", ".html", ".tex"),
+    log:
+        f"{LOGS}/table_{{name}}.log",
     wildcard_constraints:
         name=PAPER_ITEM,
+    conda:
+        "../envs/gpbench.yaml"
+    params:
+        **CAPTION,
     shell:
-        "{PY} -m gpbench.report item {RESULTS} {wildcards.name} tables"
+        logged("python -m gpbench.report item results/{params.study} {wildcards.name} tables")

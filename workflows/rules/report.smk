@@ -1,8 +1,8 @@
 # the study's view of the store, and everything that is drawn from it
 REPORT = "plans/report.code"
 COLLECTED = {"predict": ["points.parquet"], "sample": ["prefixes.parquet", "draws.parquet"]}
-# what every caption of the Snakemake report says of the study (in workflows/report/)
-TOLD = {
+# what every caption of the Snakemake report names (in workflows/report/)
+CAPTION = {
     "study": GRAPH.name,
     "basis": "protocol {protocol}, budget {budget}, at most {splits} splits".format_map(STUDY),
 }
@@ -16,21 +16,33 @@ rule collect:
         runs=expand("runs/{batch}.json", batch=GRAPH.batches),
     output:
         multiext(f"{RESULTS}/", "scores.parquet", "traces.parquet", *COLLECTED[GRAPH.study.kind], "study.json"),
+    log:
+        f"{LOGS}/collect.log",
+    conda:
+        "../envs/gpbench.yaml"
+    params:
+        **CAPTION,
     shell:
-        "{PY} -m gpbench.cli collect {GRAPH.name}"
+        logged("python -m gpbench.cli collect {params.study}")
 
 
-# what finished fits are asked besides predictions
+# what a study evaluates on finished fits besides predictions
 rule probe:
     input:
         f"{RESULTS}/scores.parquet",
         data=expand("data/prepared/{dataset}.npz", dataset=GRAPH.study.datasets),
     output:
         f"{RESULTS}/{{probe}}.parquet",
+    log:
+        f"{LOGS}/probe_{{probe}}.log",
     wildcard_constraints:
         probe="|".join(GRAPH.study.probes) or "none",
+    conda:
+        "../envs/gpbench.yaml"
+    params:
+        **CAPTION,
     shell:
-        "OMP_NUM_THREADS=1 {PY} -m gpbench.study.results.probes {GRAPH.name} {wildcards.probe}"
+        logged("OMP_NUM_THREADS=1 python -m gpbench.study.results.probes {params.study} {wildcards.probe}")
 
 
 rule track:
@@ -38,8 +50,12 @@ rule track:
         f"{RESULTS}/scores.parquet",
     output:
         f"{RESULTS}/tracked.txt",
+    log:
+        f"{LOGS}/track.log",
+    conda:
+        "../envs/gpbench.yaml"
     shell:
-        "{PY} -m gpbench.cli track > {output}"
+        logged("python -m gpbench.cli track > {output}")
 
 
 # one job for all of them, four a process: starting one costs about as much as drawing three
@@ -55,12 +71,19 @@ rule figures:
             for n in FIGURE_NAMES
         ],
         expand(f"{RESULTS}/figures/{{name}}.pdf", name=FIGURE_NAMES),
+    log:
+        f"{LOGS}/figures.log",
+    conda:
+        "../envs/gpbench.yaml"
     threads: 4
     params:
-        **TOLD,
+        **CAPTION,
         names=" ".join(FIGURE_NAMES),
     shell:
-        "echo {params.names} | OMP_NUM_THREADS=1 xargs -n 4 -P {threads} {PY} -m gpbench.report figure {RESULTS}"
+        logged(
+            "echo {params.names} | OMP_NUM_THREADS=1 "
+            "xargs -n 4 -P {threads} python -m gpbench.report figure results/{params.study}"
+        )
 
 
 rule tables:
@@ -74,10 +97,14 @@ rule tables:
             for n in TABLE_NAMES
         ],
         expand(f"{RESULTS}/tables/{{name}}.{{kind}}", name=TABLE_NAMES, kind=["csv", "md", "tex"]),
+    log:
+        f"{LOGS}/tables.log",
+    conda:
+        "../envs/gpbench.yaml"
     params:
-        **TOLD,
+        **CAPTION,
     shell:
-        "{PY} -m gpbench.report table {RESULTS}"
+        logged("python -m gpbench.report table results/{params.study}")
 
 
 rule statistics:
@@ -87,10 +114,14 @@ rule statistics:
     output:
         f"{RESULTS}/statistics.json",
         report(f"{RESULTS}/statistics.md", "../report/statistics.rst", category="Report", labels={"part": "statistics"}),
+    log:
+        f"{LOGS}/statistics.log",
+    conda:
+        "../envs/gpbench.yaml"
     params:
-        **TOLD,
+        **CAPTION,
     shell:
-        "{PY} -m gpbench.report statistics {RESULTS}"
+        logged("python -m gpbench.report statistics results/{params.study}")
 
 
 rule scorecard:
@@ -101,10 +132,14 @@ rule scorecard:
     output:
         multiext(f"{RESULTS}/scorecard", ".csv", ".md", ".json"),
         report(f"{RESULTS}/scorecard.html", "../report/scorecard.rst", category="Report", labels={"part": "scorecard"}),
+    log:
+        f"{LOGS}/scorecard.log",
+    conda:
+        "../envs/gpbench.yaml"
     params:
-        **TOLD,
+        **CAPTION,
     shell:
-        "{PY} -m gpbench.report scorecard {RESULTS}"
+        logged("python -m gpbench.report scorecard results/{params.study}")
 
 
 rule page:
@@ -116,5 +151,11 @@ rule page:
         REPORT,
     output:
         report(f"{RESULTS}/report.html", "../report/page.rst", category="Report", labels={"part": "everything"}),
+    log:
+        f"{LOGS}/page.log",
+    conda:
+        "../envs/gpbench.yaml"
+    params:
+        **CAPTION,
     shell:
-        "{PY} -m gpbench.report page {RESULTS}"
+        logged("python -m gpbench.report page results/{params.study}")

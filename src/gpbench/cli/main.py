@@ -56,6 +56,15 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("name")
     add_study(add("record", "add a study's finished fits to its committed records, docs/results/STUDY/", record))
     one = add(
+        "adopt", "carry a run's fits over to today's identities, after a check that the code gives the same", adopt
+    )
+    one.add_argument("run", help="a folder of docs/results, or a study")
+    one.add_argument("--overrides", default="", help="of a study, as in snakemake --config overrides='...'")
+    one.add_argument(
+        "--check", type=int, default=1, metavar="N", help="groups of fits to refit of each method and task"
+    )
+    one.add_argument("--against", type=Path, metavar="CHECKOUT", help="of the code that made them, to refit beside it")
+    one = add(
         "verdict", "list what did not end well in a planned study, then exit 1, and chains not converged", verdict
     )
     one.add_argument("name")
@@ -206,6 +215,17 @@ def record(arguments: argparse.Namespace) -> None:
     print(f"{frozen.name}: {count(new, 'fit')} added, {total} in docs/results/{frozen.name}/scores.csv")
 
 
+def adopt(arguments: argparse.Namespace) -> None:
+    from gpbench.study.commands import adopt as adopting
+
+    if arguments.check < 1:
+        raise UserError(f"--check must be a positive integer, got {arguments.check}")
+    lines = adopting.adopt(places.find(), arguments.run, arguments.overrides, arguments.check, arguments.against)
+    print("\n".join(lines))
+    if stale := [line for line in lines if line.startswith("stays stale")]:
+        raise UserError(f"{len(stale)} of {len(lines)} were not adopted; run the study to fit them again")
+
+
 def verdict(arguments: argparse.Namespace) -> None:
     from gpbench.study.results import collect as collecting
 
@@ -216,9 +236,8 @@ def verdict(arguments: argparse.Namespace) -> None:
     lines = collecting.not_done(where, arguments.name)
     if lines:
         print("\n".join(lines), file=sys.stderr)
-        raise UserError(
-            f"{count(len(lines), 'fit')} of {arguments.name} failed or is missing; `gpbench retry` clears them"
-        )
+        failed = f"{count(len(lines), 'fit')} of {arguments.name} failed or {'are' if len(lines) > 1 else 'is'} missing"
+        raise UserError(f"{failed}; `gpbench retry` clears what failed")
     but = f", but the chains of {count(len(unmixed), 'split')} have not converged" if unmixed else ""
     print(f"{arguments.name}: every fit is done{but}; open results/{arguments.name}/report.html")
 

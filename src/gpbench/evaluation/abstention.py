@@ -21,10 +21,10 @@ def abstention_curve(p: ArrayLike, y: ArrayLike, score: Score) -> tuple[np.ndarr
     p, y = np.asarray(p, float), np.asarray(y)
     half = np.arange(51)
     # hundredths are rounded once, so that a probability of 0.6 is not below a threshold of 0.5 + 0.1
-    kept = (p <= (50 - half[:, None]) / 100) | (p >= (50 + half[:, None]) / 100)
-    scores = np.array([score(p[rows], y[rows]) if rows.any() else np.nan for rows in kept])
+    answered = (p <= (50 - half[:, None]) / 100) | (p >= (50 + half[:, None]) / 100)
+    scores = np.array([score(p[rows], y[rows]) if rows.any() else np.nan for rows in answered])
     defined = ~np.isnan(scores)
-    return 1 - kept.mean(1)[defined], scores[defined]
+    return 1 - answered.mean(1)[defined], scores[defined]
 
 
 def capacity(p: ArrayLike, y: ArrayLike, score: Score) -> float:
@@ -48,6 +48,6 @@ def reject_curve(confidence: ArrayLike, correct: ArrayLike) -> tuple[np.ndarray,
     class, correct `[N]` whether it was right. Thresholds that leave no row are left out. Source: filippone2012.
     """
     confidence, correct = np.asarray(confidence, float), np.asarray(correct, float)
-    kept = confidence > np.arange(101)[:, None] / 100
-    kept = kept[kept.any(1)]
-    return 1 - kept.mean(1), kept @ correct / kept.sum(1)
+    answered = confidence > np.arange(101)[:, None] / 100
+    answered = answered[answered.any(1)]
+    return 1 - answered.mean(1), answered @ correct / answered.sum(1)

@@ -1,6 +1,6 @@
-"""Calibration: do the stated probabilities come true? Curves and bins with intervals, as tables to be drawn.
+"""Calibration: whether stated probabilities come true, as tables of curves and bins with intervals.
 
-pandas is imported where a table is made: planning checks the names of metrics and must not wait for it.
+pandas is imported where a table is made, because planning needs the names of metrics only and must be fast.
 """
 
 from __future__ import annotations
@@ -43,16 +43,8 @@ def pit_histogram(pit: ArrayLike, bins: int = 10, level: float = 0.95) -> pd.Dat
     count = np.bincount(_bin_of(pit, bins), minlength=bins)
     tail = (1 - level) / (2 * bins)
     lower, upper = binom.ppf([tail, 1 - tail], count.sum(), 1 / bins)
-    return pd.DataFrame(
-        {
-            "left": edges[:-1],
-            "right": edges[1:],
-            "count": count,
-            "expected": count.sum() / bins,
-            "lower": lower,
-            "upper": upper,
-        }
-    )
+    band = {"expected": count.sum() / bins, "lower": lower, "upper": upper}
+    return pd.DataFrame({"left": edges[:-1], "right": edges[1:], "count": count, **band})
 
 
 def coverage(pit: ArrayLike, level: float) -> float:
@@ -87,17 +79,8 @@ def reliability_curve(confidence: ArrayLike, correct: ArrayLike, bins: int = 15,
     count, stated, right = (np.bincount(index, weights, bins) for weights in (None, confidence, correct))
     filled = np.where(count > 0, count, np.nan)
     lower, upper = wilson_interval(right, count, level)
-    return pd.DataFrame(
-        {
-            "left": edges[:-1],
-            "right": edges[1:],
-            "confidence": stated / filled,
-            "fraction": right / filled,
-            "count": count.astype(int),
-            "lower": lower,
-            "upper": upper,
-        }
-    )
+    curve = {"left": edges[:-1], "right": edges[1:], "confidence": stated / filled, "fraction": right / filled}
+    return pd.DataFrame({**curve, "count": count.astype(int), "lower": lower, "upper": upper})
 
 
 def expected_calibration_error(confidence: ArrayLike, correct: ArrayLike, bins: int = 15) -> float:

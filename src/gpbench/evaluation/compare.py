@@ -41,7 +41,7 @@ def complete(losses: pd.DataFrame) -> pd.DataFrame:
     """The part of a table without missing cells.
 
     The data set or method with the largest share of missing cells is dropped until none is missing; on equal shares the
-    data set, for methods are what is compared.
+    data set, because the methods are what is compared.
     """
     kept = losses
     while kept.isna().to_numpy().any():
@@ -70,7 +70,7 @@ def friedman(losses: pd.DataFrame) -> Friedman:
         return Friedman(0.0, 1.0, 0.0, 1.0)
     chi_squared, p_chi_squared = stats.friedmanchisquare(*losses.to_numpy().T)
     left = n * (k - 1) - chi_squared
-    # every data set ranks the methods alike where nothing is left
+    # the denominator is zero where every data set ranks the methods alike
     f = (n - 1) * chi_squared / left if left > 1e-9 else np.inf
     return Friedman(float(chi_squared), float(p_chi_squared), float(f), float(stats.f.sf(f, k - 1, (k - 1) * (n - 1))))
 
@@ -96,7 +96,7 @@ def _signed_rank_tails(differences: ArrayLike) -> tuple[float | np.ndarray, floa
     if np.isnan(differences).any():
         raise ValueError("differences must not be NaN")
     zero = differences == 0
-    # among what is not zero, for zeros come first; doubled, because ties have ranks that end in one half
+    # ranks among the nonzero differences (zeros come first), doubled because ties have ranks that end in one half
     doubled = np.rint(2 * (stats.rankdata(np.abs(differences), axis=0) - zero.sum(axis=0))).astype(int)
     doubled[zero] = 0
     observed = np.where(differences > 0, doubled, 0).sum(axis=0)

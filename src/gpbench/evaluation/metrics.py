@@ -37,7 +37,7 @@ class Metric:
 
     direction: lower is better, higher is better, or nearer to `target`; unit: "" is dimensionless, "y" the target's.
     lower, upper: values outside are a bug, not a bad fit. So is NaN, unless `nullable`: undefined on these test rows
-    or not measured. tasks: none where it is of the draws of a Markov chain.
+    or not measured. tasks: empty for a metric of the draws of a Markov chain.
     """
 
     name: str
@@ -71,7 +71,7 @@ def score(points: pd.DataFrame, info: Mapping[str, Any]) -> dict[str, float]:
     if info["task"] not in TASKS:
         raise UserError(f"unknown task {info['task']!r}; choose one of: {', '.join(TASKS)}")
     if len(points) == 0:
-        raise UserError("no test points to score; give the protocol a test part")
+        raise UserError("this protocol leaves no test rows to score")
     return {metric.name: metric(points, info) for metric in METRICS.values() if info["task"] in metric.tasks}
 
 
@@ -192,15 +192,15 @@ def _area(scores: np.ndarray, positive: np.ndarray) -> float:
     """P(score of a positive > score of a negative), ties one half (Mann-Whitney), NaN without both kinds."""
     from scipy.stats import rankdata  # scipy.stats costs more to import than all the rest
 
-    count = int(positive.sum())
-    rest = len(positive) - count
-    if count == 0 or rest == 0:
+    positives = int(positive.sum())
+    negatives = len(positive) - positives
+    if positives == 0 or negatives == 0:
         return math.nan
-    return float((rankdata(scores)[positive].sum() - count * (count + 1) / 2) / (count * rest))
+    return float((rankdata(scores)[positive].sum() - positives * (positives + 1) / 2) / (positives * negatives))
 
 
 def efficiency(values: Mapping[str, float]) -> dict[str, float]:
-    """Those of some values that are metrics of Markov chains (of no task), by name, checked."""
+    """The values that are metrics of Markov chains (those without a task), by name, checked."""
     return {m.name: m(None, values) for m in METRICS.values() if not m.tasks and m.name in values}
 
 
@@ -217,7 +217,7 @@ def _cost(name: str, label: str, unit: str) -> Metric:
 
 
 def _drawn(name: str, label: str, direction: Literal["min", "max"] = "max", upper: float = math.inf) -> Metric:
-    """What the draws of a Markov chain are worth: of no task, for nothing is predicted."""
+    """A metric of the draws of a Markov chain, without a task because nothing is predicted."""
     return Metric(name, label, direction, "", 0, upper, (), partial(fact, name=name), nullable=True)
 
 

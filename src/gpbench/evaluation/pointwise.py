@@ -1,4 +1,6 @@
-"""One row per test point and target: what a fit said there and how it scored; metrics need these rows alone."""
+"""One row per test point and target: what a fit predicts there and how it scores; metrics need these rows alone."""
+
+from typing import cast
 
 import numpy as np
 import pandas as pd
@@ -40,14 +42,13 @@ def pointwise(
         raise ValueError("predictive or targets are not finite: check is_finite() and mark the fit diverged")
     if task == "regression":
         shift, scale = scaled_by if scaled_by is not None else (0.0, 1.0)
-        return _regression(predictive.affine(scale=scale, shift=shift), y, rows, np.log(scale))
+        predictive = cast(GaussianMixture, predictive).affine(scale=scale, shift=shift)
+        return _regression(predictive, y, rows, np.log(scale))
     if task == "counts":
-        return _counts(predictive, y, rows)
+        return _counts(cast(Counts, predictive), y, rows)
     if y.shape[1] != 1:
-        raise UserError(
-            f"classes of one target can be scored, not of {y.shape[1]}; choose one by `outputs` of the protocol"
-        )
-    return _classification(predictive, y[:, 0], rows)
+        raise UserError(f"classification scores one target, got {y.shape[1]}; choose one by `outputs` in the protocol")
+    return _classification(cast(Categorical, predictive), y[:, 0], rows)
 
 
 def components(predictive: Predictive) -> dict[str, np.ndarray]:
@@ -61,7 +62,7 @@ def components(predictive: Predictive) -> dict[str, np.ndarray]:
     elif isinstance(predictive, Counts):
         arrays = {"rate": predictive.component_rate, "weights": predictive.weights}
     else:
-        arrays = {"probs": predictive.component_probs}
+        arrays = {"probs": cast(Categorical, predictive).component_probs}
     if 4 * sum(array.size for array in arrays.values()) > COMPONENTS_LIMIT_BYTES:
         return {}
     return {name: array.astype(np.float32) for name, array in arrays.items()}
@@ -82,7 +83,7 @@ def _counts(predictive: Counts, y: np.ndarray, rows: np.ndarray) -> pd.DataFrame
 
 
 def _moments(predictive: GaussianMixture | Counts, y: np.ndarray, rows: np.ndarray) -> dict[str, np.ndarray]:
-    """What is said of every target that is a number, each `[N, P]`."""
+    """The columns that regression and counts share, each `[N, P]`."""
     return {
         "row": np.broadcast_to(rows[:, None], y.shape),
         "output": np.broadcast_to(np.arange(y.shape[1]), y.shape),

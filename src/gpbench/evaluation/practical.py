@@ -22,11 +22,11 @@ class Rope:
     """Differences of at most `half_width` on the scale of `scale(loss)` do not matter; `said` in words."""
 
     half_width: float
-    scale: Callable[[ArrayLike], ArrayLike]
+    scale: Callable[[np.ndarray], np.ndarray]
     said: str
 
 
-def _log(losses: ArrayLike) -> np.ndarray:
+def _log(losses: np.ndarray) -> np.ndarray:
     """Logarithm, finite for an RMSE of 0."""
     return np.log(np.maximum(losses, np.finfo(float).tiny))
 
@@ -58,12 +58,12 @@ def signed_rank_posterior(a: ArrayLike, b: ArrayLike, metric: str, draws: int = 
     sum_ij w_i w_j [(z_i + z_j)/2 in it]. ValueError for an infinite or missing loss. Source: benavoli2014.
     """
     rope = ROPES[metric]
-    a, b = (np.asarray(rope.scale(np.asarray(losses, float))) for losses in (a, b))
-    if not np.isfinite(a - b).all():
+    observed = rope.scale(np.asarray(a, float)) - rope.scale(np.asarray(b, float))
+    if not np.isfinite(observed).all():
         raise ValueError("the Bayesian signed-rank test needs finite losses")
-    differences = np.concatenate([[0.0], a - b])
+    differences = np.concatenate([[0.0], observed])
     walsh = (differences[:, None] + differences) / 2
-    weights = np.random.default_rng(seed).dirichlet([0.5] + [1.0] * len(a), draws)
+    weights = np.random.default_rng(seed).dirichlet([0.5] + [1.0] * len(observed), draws)
     # a mean on the border counts half on either side
     below, above = (np.heaviside(sign * walsh - rope.half_width, 0.5) for sign in (-1, 1))
     left, right = (((weights @ region) * weights).sum(axis=1) for region in (below, above))
@@ -80,8 +80,7 @@ def correlated_t_posterior(a: ArrayLike, b: ArrayLike, test_fraction: float, met
     (NaN) are left out; UserErrors as `paired_mean`. Source: benavoli2017.
     """
     rope = ROPES[metric]
-    scaled = (rope.scale(np.asarray(losses, float)) for losses in (a, b))
-    mean, error, n = paired_mean(*scaled, test_fraction)
+    mean, error, n = paired_mean(rope.scale(np.asarray(a, float)), rope.scale(np.asarray(b, float)), test_fraction)
     if error == 0:
         below, above = float(mean < -rope.half_width), float(mean > rope.half_width)
     else:

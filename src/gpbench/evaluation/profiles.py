@@ -17,8 +17,8 @@ def excess(losses: pd.DataFrame, metric: str) -> pd.DataFrame:
     """
     if losses.isna().to_numpy().any():
         raise ValueError("losses must have no missing cells")
-    scaled = ROPES[metric].scale(losses)
-    return scaled.sub(scaled.min(axis=1), axis=0)
+    scaled = ROPES[metric].scale(losses.to_numpy(float))
+    return pd.DataFrame(scaled - scaled.min(axis=1, keepdims=True), index=losses.index, columns=losses.columns)
 
 
 def profile(distances: pd.DataFrame) -> pd.DataFrame:
@@ -36,7 +36,7 @@ def profile(distances: pd.DataFrame) -> pd.DataFrame:
 
 
 def pareto_front(cost: pd.Series, loss: pd.Series) -> list[str]:
-    """Names, by rising cost, that no other dominates: costs and loses at most as much, and less of one of them."""
+    """Names by rising cost that no other name dominates; to dominate is to be no worse in both and better in one."""
 
     def dominated(name: str) -> bool:
         no_worse = (cost <= cost[name]) & (loss <= loss[name])

@@ -7,14 +7,14 @@ from scipy.special import gammaln, pdtr, xlogy
 from gpbench.predictive.distributions import SUM_TOLERANCE, of_shape
 
 LARGEST = 2**53
-"""Quantiles beyond it are not told apart: a float64 holds no larger integers one by one."""
+"""Larger quantiles are not resolved: above it a float64 does not hold every integer."""
 
 
 class Counts:
     """p(y) = sum_s weights_s Poisson(y; rate_s), y = 0, 1, ...; rate `[S, *R, N, P]`, weights `[S]`.
 
     Raises ValueError for shapes that do not fit, for a rate below 0, and for weights that are negative or do not sum
-    to 1 within 1e-6; NaN and infinity are let through in a rate, for a diverged fit must be reported (`is_finite`).
+    to 1 within 1e-6; NaN and infinity are allowed in a rate, because a diverged fit must be reported (`is_finite`).
     """
 
     def __init__(self, rate: ArrayLike, weights: ArrayLike) -> None:
@@ -77,7 +77,7 @@ class Counts:
         return rng.poisson(np.take_along_axis(self.component_rate, component, axis=0)).astype(np.float64)
 
     def _quantile(self, level: float) -> np.ndarray:
-        """By bisection between counts, the upper one found by doubling."""
+        """Bisection between two counts; the upper one comes from doubling."""
         low, high = np.full(self.shape, -1.0), np.ceil(self.mean())
         while (short := (self._cdf(high) < level) & (high < LARGEST)).any():
             low, high = np.where(short, high, low), np.where(short, 2 * high + 1, high)

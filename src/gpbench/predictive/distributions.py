@@ -18,7 +18,7 @@ class Predictive(Protocol):
     """Predictive distribution of targets y `[*R, N, P]` (or class numbers `[*R, N]`), each on its own."""
 
     def is_finite(self) -> bool:
-        """Whether every number in it is finite; if not, the fit has diverged and must be reported so."""
+        """Whether every number in it is finite; if not, the fit has diverged and must be reported as such."""
         ...
 
     def log_prob(self, y: ArrayLike) -> np.ndarray:
@@ -50,8 +50,8 @@ class GaussianMixture:
     """p(y) = 1/S sum_s N(y; mean_s, variance_s), noise included; mean, variance `[S, *R, N, P]`.
 
     Log densities, distribution functions and quantiles are marginal to each of the P targets.
-    Raises ValueError for unequal shapes and for a variance that is not positive; NaN and infinity are let
-    through, for a diverged fit must be reported (`is_finite`), not crash.
+    Raises ValueError for unequal shapes and for a variance that is not positive; NaN and infinity are
+    allowed, because a diverged fit must be reported (`is_finite`), not crash.
     """
 
     def __init__(self, mean: ArrayLike, variance: ArrayLike) -> None:
@@ -62,7 +62,7 @@ class GaussianMixture:
                 f"mean {self.component_mean.shape} and variance {self.component_variance.shape} differ in shape"
             )
         if self.component_mean.ndim < 3 or len(self.component_mean) == 0:
-            raise ValueError(f"mean must be [S, *R, N, P] with S >= 1, not {self.component_mean.shape}")
+            raise ValueError(f"mean must be [S, *R, N, P] with S >= 1, got {self.component_mean.shape}")
         if np.any(self.component_variance <= 0):
             raise ValueError(f"variance must be positive; the smallest is {np.nanmin(self.component_variance):g}")
 
@@ -119,7 +119,7 @@ class GaussianMixture:
         size = len(self.component_mean)
         return self.component_mean.reshape(size, -1), np.sqrt(self.component_variance).reshape(size, -1)
 
-    def _each(self, function, y: ArrayLike) -> np.ndarray:
+    def _each(self, function: mixtures.Statistic, y: ArrayLike) -> np.ndarray:
         y = of_shape(y, self.shape).astype(np.float64)
         return function(*self._flat(), y.ravel()).reshape(self.shape)
 
@@ -127,18 +127,18 @@ class GaussianMixture:
 class Categorical:
     """P(y = c) = 1/S sum_s probs_sc for classes c = 0..C-1; probs `[S, *R, N, C]`.
 
-    `mean`, `variance`, `cdf` and `quantile` are those of the class number: they mean something for two classes and
-    for ordered ones. Raises ValueError where probabilities leave [0, 1] or do not sum to 1 within 1e-6
-    (float32 rounding is divided out); NaN is let through, see `is_finite`.
+    `mean`, `variance`, `cdf` and `quantile` are those of the class number: they are meaningful for two classes
+    and for ordered ones. Raises ValueError where probabilities leave [0, 1] or do not sum to 1 within 1e-6
+    (float32 rounding is divided out); NaN is allowed, see `is_finite`.
     """
 
     def __init__(self, probs: ArrayLike) -> None:
         self.component_probs = np.asarray(probs, dtype=np.float64)
         if self.component_probs.ndim < 3 or self.component_probs.shape[-1] < 2 or len(self.component_probs) == 0:
-            raise ValueError(f"probs must be [S, *R, N, C] with S >= 1, C >= 2, not {self.component_probs.shape}")
+            raise ValueError(f"probs must be [S, *R, N, C] with S >= 1, C >= 2, got {self.component_probs.shape}")
         if np.any((self.component_probs < 0) | (self.component_probs > 1 + SUM_TOLERANCE)):
             low, high = np.nanmin(self.component_probs), np.nanmax(self.component_probs)
-            raise ValueError(f"probs must lie in [0, 1]; they reach from {low:g} to {high:g}")
+            raise ValueError(f"probs must lie in [0, 1], got values from {low:g} to {high:g}")
         total = self.component_probs.sum(axis=-1, keepdims=True)
         if np.any(np.abs(total - 1) > SUM_TOLERANCE):
             raise ValueError(f"probs must sum to 1 within {SUM_TOLERANCE:g}; off by {np.nanmax(np.abs(total - 1)):g}")

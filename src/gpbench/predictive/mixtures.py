@@ -14,6 +14,9 @@ BLOCK = 2**17
 NEWTON_STEPS, BISECTIONS = 10, 60
 RELATIVE_TOLERANCE = 1e-11
 
+Statistic = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+"""of means `[S, T]`, standard deviations `[S, T]` and y `[T]`; `[T]`"""
+
 
 def log_density(mean: np.ndarray, sd: np.ndarray, y: np.ndarray) -> np.ndarray:
     """log 1/S sum_s N(y_t; mean_st, sd_st^2) `[T]`, by log-mean-exp, so it is finite far from every component."""
@@ -54,8 +57,8 @@ def crps(mean: np.ndarray, sd: np.ndarray, y: np.ndarray) -> np.ndarray:
 def quantile(mean: np.ndarray, sd: np.ndarray, levels: ArrayLike) -> np.ndarray:
     """F_t^-1(level) `[L, T]` for levels `[L]` strictly between 0 and 1 (else ValueError).
 
-    Newton on Phi^-1(F(x)) = Phi^-1(level), which is linear for one component, kept inside a bracket; what has not
-    converged after a few steps (mass between far modes) is bisected. The smallest and largest quantile of the
+    Newton on Phi^-1(F(x)) = Phi^-1(level), which is linear for one component, kept inside a bracket; levels that have
+    not converged after a few steps (mass between far modes) are bisected. The smallest and largest quantile of the
     components bracket the quantile of the mixture.
     """
     size, count = mean.shape
@@ -126,7 +129,7 @@ def _mean_absolute(gap: np.ndarray, twice_variance: np.ndarray) -> np.ndarray:
     return gap * erf(ratio) + scale * np.exp(-(ratio**2)) / np.sqrt(np.pi)
 
 
-def _in_blocks(function: Callable, mean: np.ndarray, sd: np.ndarray, y: np.ndarray) -> np.ndarray:
+def _in_blocks(function: Statistic, mean: np.ndarray, sd: np.ndarray, y: np.ndarray) -> np.ndarray:
     """function(mean `[S, B]`, sd `[S, B]`, y `[B]`) -> `[B]`, joined over blocks of mixtures."""
     result = np.empty(mean.shape[1])
     for columns in _blocks(mean.shape[1], len(mean)):

@@ -10,30 +10,30 @@ from gpbench.errors import UserError, unknown
 from gpbench.places import Places
 from gpbench.study.planning import plan as planning
 from gpbench.study.planning.resolve import Resolved, resolve
-from gpbench.study.records import FitRecord, Group, What
+from gpbench.study.records import Address, FitRecord, Group, What
 
 CHOICES = ("method", "dataset", "protocol", "budget", "trainer")
 VALUES = ("split", "replica", "kind", "dtype", "noise_block")
 GROUPS = ("method", "budget", "protocol", "trainer")
 
 
-def _resolve_one(where: Places, settings: list[str]) -> Resolved:
-    """The one cell, with the one fit, of settings such as method=dsvi dataset=boston split=0 method.layers=3."""
-    words = dict(config.split_override(text) for text in settings)
-    for key in words:
+def _resolve_one(where: Places, words: list[str]) -> Resolved:
+    """The one cell, with the one fit, of words such as method=dsvi dataset=boston split=0 method.layers=3."""
+    values = dict(config.split_override(word) for word in words)
+    for key in values:
         if key not in (*CHOICES, *VALUES) and key.split(".")[0] not in GROUPS:
             raise unknown("setting", key, (*CHOICES, *VALUES, *(f"{g}.KEY" for g in GROUPS)), "gpbench fit")
     for group in ("method", "dataset"):
-        if group not in words:
+        if group not in values:
             raise UserError(
                 f"gpbench fit needs {group}=NAME; choose one of: {', '.join(config.options(where.conf, group))}"
             )
-    overrides = [f"methods=[{words['method']}]", f"datasets=[{words['dataset']}]", "splits=1", "splits_of={}"]
-    overrides += ["presets={}", f"first_split={_number(words, 'split')}", f"replicas={_number(words, 'replica') + 1}"]
-    for key, value in words.items():
+    overrides = [f"methods=[{values['method']}]", f"datasets=[{values['dataset']}]", "splits=1", "splits_of={}"]
+    overrides += ["presets={}", f"first_split={_number(values, 'split')}", f"replicas={_number(values, 'replica') + 1}"]
+    for key, value in values.items():
         if key not in ("method", "dataset", "split", "replica"):
             target, dot, leaf = key.partition(".")
-            overrides.append(f"{words['method'] if dot and target == 'method' else target}{dot}{leaf}={value}")
+            overrides.append(f"{values['method'] if dot and target == 'method' else target}{dot}{leaf}={value}")
     resolved = resolve(where, "default", shlex.join(overrides))
     cell = resolved.cells[0]
     return dataclasses.replace(resolved, cells=(dataclasses.replace(cell, fits=cell.fits[-1:]),), remarks=[])
@@ -46,11 +46,11 @@ def _number(words: dict[str, str], key: str) -> int:
     return int(value)
 
 
-def groups(where: Places, settings: list[str]) -> tuple[tuple[Group, ...], list[str]]:
+def groups(where: Places, words: list[str]) -> tuple[tuple[Group, ...], list[str]]:
     """The groups that fit one cell (none where it is in the store), and its fits; data are prepared."""
     from gpbench.data.prepare import ensure
 
-    resolved = _resolve_one(where, settings)
+    resolved = _resolve_one(where, words)
     (cell,) = resolved.cells
     if cell.skip:
         raise UserError(f"{cell.address.method} on {cell.address.dataset}: {cell.skip}")
@@ -59,12 +59,17 @@ def groups(where: Places, settings: list[str]) -> tuple[tuple[Group, ...], list[
     return tuple(group for batch in plan.batches for group in batch.groups), [fit.fit_id for fit in cell.fits]
 
 
+def settings(address: Address, what: What, split: int, replica: int) -> list[str]:
+    """The words after `gpbench fit` that ask for one fit of a cell."""
+    words = [f"{k}={getattr(address, k)}" for k in ("method", "dataset", "protocol", "budget")]
+    words += [f"{k}={getattr(what, k)}" for k in ("kind", "dtype", "noise_block")]
+    words += [f"split={split}", f"replica={replica}"]
+    for key, value in config.split_overrides(address.overrides):
+        words.append(f"{key}={value}" if key.split(".")[0] in ("protocol", "budget") else f"method.{key}={value}")
+    return words
+
+
 def what_now(where: Places, record: FitRecord) -> What:
     """`what` of a stored fit's place, composed from today's configuration and code."""
-    address = record.address
-    settings = [f"{k}={getattr(address, k)}" for k in ("method", "dataset", "protocol", "budget")]
-    settings += [f"{k}={getattr(record.what, k)}" for k in ("kind", "dtype", "noise_block")]
-    settings += [f"split={record.split}", f"replica={record.replica}"]
-    for key, value in config.split_overrides(address.overrides):
-        settings.append(f"{key}={value}" if key.split(".")[0] in ("protocol", "budget") else f"method.{key}={value}")
-    return _resolve_one(where, settings).cells[0].what
+    words = settings(record.address, record.what, record.split, record.replica)
+    return _resolve_one(where, words).cells[0].what

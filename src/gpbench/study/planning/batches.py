@@ -16,7 +16,7 @@ JOBS, LEAST_SECONDS = 8, 15.0
 
 
 def groups(store: Store, cells: Iterable[Cell], pending: set[str]) -> list[Group]:
-    """Groups of the pending fits: those that were begun come first and as they were, so that they resume bit for bit."""
+    """Groups of the pending fits: those that were begun first and as they were, so that they resume bit for bit."""
     cells = list(cells)
     planned, covered = [], set()
     trainer = {fit.fit_id: cell.how for cell in cells for fit in cell.fits}

@@ -1,14 +1,14 @@
 """What fits will cost: a Gaussian process over the measured ones. No torch.
 
-    log(seconds a step) = log(seconds_per_step) + p a + 0.4 b + g + m,   a = log(rows / 500),  b = log(columns / 10),
+    log(seconds a step) = log(seconds_per_step) + p a + 0.4 b + g + m,  a = log(rows / 500), b = log(columns / 10),
                           with seconds_per_step and the power p of the rows as the method declares them
     cov(g, g')          = [same family] (0.7² + 0.3² a a' + 0.3² b b' + 0.9² [same settings] + 0.5² [same data set])
                           + 0.25² [same cell]
 
 m ~ N(0, 0.2²) is the same for all fits of a run: what else the machine does then. The logarithms have those standard
 deviations because they were about the most likely ones for 323 cells of nine earlier runs on two cores; of these the
-declared seconds alone were within a factor of three in four cells of five. Seconds are those of the clock: training, the
-looks at held-out rows on the way, prediction and writing.
+declared seconds alone were within a factor of three in four cells of five. Seconds are those of the clock: training,
+the looks at held-out rows on the way, prediction and writing.
 """
 
 from __future__ import annotations

@@ -92,7 +92,8 @@ def _states(
         earlier[place] = earlier[*place, record.address.overrides] = record
     begun = store.begun()
     states = {}
-    for cell, fit in ((cell, fit) for cell in cells if not cell.skip for fit in cell.fits):
+    possible = [(cell, fit) for cell in cells if not cell.skip for fit in cell.fits]
+    for cell, fit in possible:
         if record := finished.get(fit.fit_id):
             states[fit.fit_id] = State(record.status, record.reason)
         elif (row := recorded.get(fit.fit_id)) and row["status"] == "done":

@@ -23,7 +23,7 @@ PLACE = ("method", "dataset", "split", "replica")
 TEXTS = dict.fromkeys(
     (
         *("fit_id", "kind", "label", "family", "method", "preset", "dataset", "protocol", "budget", "overrides"),
-        *("task", "status", "reason", "commit", "started", "ended", "gate"),
+        *("task", "status", "reason", "commit", "started", "ended", "gate", "adopted"),
     ),
     "",
 )

@@ -132,6 +132,15 @@ class Store:
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
+    def copy(self, fit_id: str, target: str, record: str) -> None:
+        """Put a copy of a fit under another identity, with another fit.json."""
+        with self.writing(target) as folder:
+            for path in self.folder(fit_id).iterdir():
+                if PARTS.fullmatch(path.name) and path.name != "fit.json":
+                    shutil.copy2(path, folder)
+            (folder / "fit.json").write_text(record)
+        self.spool(target)
+
     @contextlib.contextmanager
     def locked(self, fit_ids: list[str]) -> Iterator[None]:
         """Hold the locks of some fits (in a fixed order); waits, and says so, where another process has one."""

@@ -1,0 +1,233 @@
+"""Carry evidence over to today's identities: `gpbench adopt RUN`.
+
+Where numerical code was moved but not changed, finished fits keep their numbers and lose their names. For each method
+and task of a run the cheapest of such fits are refitted; where every score agrees to `TOLERANCE`, all of the fits take
+today's identities, with a note. What differs is named and stays stale.
+
+Optimisers amplify rounding, so that fits made on another processor need not come out again. `--against CHECKOUT`
+therefore names a checkout of the code that made them, with an environment of its own: it refits the same fits on this
+machine, must give them the identities of the evidence, and its scores are what today's are compared with.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gpbench import config
+from gpbench.errors import UserError, count
+from gpbench.places import Places
+from gpbench.study.commands import fit_one, job
+from gpbench.study.planning import batches
+from gpbench.study.planning import plan as planning
+from gpbench.study.records import Cell, Fit, FitRecord, Group, to_json
+from gpbench.study.results import scoring
+from gpbench.study.storage import committed, provenance
+from gpbench.study.storage.store import Store
+
+TOLERANCE = 1e-9
+"""Largest relative difference of a score; committed records keep ten digits."""
+FACTS = ("preset", "protocol", "budget", "overrides", "steps", "n_train", "n_test")
+"""Columns of a record that must be what they are today."""
+MEASURED = ("second", "memory")
+"""Parts of the names of scores that measure the machine."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A finished fit under an earlier identity; scores: those that do not measure the machine."""
+
+    cell: Cell
+    fit: Fit
+    source: committed.Row | FitRecord
+    scores: dict[str, float]
+    seconds: float
+    commit: str
+
+
+def adopt(where: Places, run: str, overrides: str, check: int, against: Path | None) -> list[str]:
+    """Adopt what agrees; lines that say what was refitted, adopted and refused.
+
+    Raises UserError where nothing is stale."""
+    plan = planning.make(where, *_study(where, run, overrides))
+    store, lines = Store(where.store), []
+    stale = [*_recorded(where, plan), *_stored(store, plan)]
+    unlike = {item.fit.fit_id: reason for item in stale if (reason := _moved(item))}
+    lines += [f"stays stale: {_name(item)}: {unlike[item.fit.fit_id]}" for item in stale if item.fit.fit_id in unlike]
+    stale = [item for item in stale if item.fit.fit_id not in unlike]
+    if not stale:
+        raise UserError("\n".join([*lines, f"{plan.name} has no fits whose code moved; nothing to adopt"]))
+    adopted: list[tuple[Evidence, str]] = []
+    for (method, task), items in _by_method_and_task(stale).items():
+        chosen = sorted(items, key=lambda item: item.seconds)[:check]
+        differences = _check(where, store, chosen, against)
+        if differences:
+            lines += [f"stays stale: {method} ({task}, {count(len(items), 'fit')}): {text}" for text in differences]
+        else:
+            names = ", ".join(_name(item) for item in chosen)
+            beside = " by both codes on one machine" if against else ""
+            note = f"of commit {{}}; at {_commit(where)} {names} refitted{beside} with equal scores"
+            adopted += [(item, note.format(item.commit[:7])) for item in items]
+            lines.append(f"adopted: {method} ({task}): {count(len(items), 'fit')}; refitted{beside}: {names}")
+    _write(where, store, plan, adopted)
+    return lines
+
+
+def _study(where: Places, run: str, overrides: str) -> tuple[str, str]:
+    """Study and overrides of a committed run, or of a study that is named."""
+    path = committed.folder(where, run) / "study.json"
+    if overrides or not path.is_file():
+        return run, overrides
+    words = dict(
+        config.split_override(word) for word in shlex.split(json.loads(path.read_text())["command"]) if "=" in word
+    )
+    return words["study"], words.get("overrides", "")
+
+
+def _commit(where: Places) -> str:
+    commit = provenance.commit(where.root)
+    return (commit.commit[:7] or "no commit") + (" with changes" if commit.dirty else "")
+
+
+def _recorded(where: Places, plan: planning.Plan) -> Iterator[Evidence]:
+    """Committed records under earlier identities, of fits that the study wants today."""
+    wanted = {(c.method, c.address.dataset, f.split, f.replica): (c, f) for c in plan.cells for f in c.fits}
+    for row in committed.by_fit(where, plan.name).values():
+        cell, fit = wanted.get((row["method"], row["dataset"], row["split"], row["replica"]), (None, None))
+        if cell and fit and row["status"] == "done" and plan.states[fit.fit_id].name == "pending":
+            scores = {k: v for k, v in row.items() if isinstance(v, float) and _is_score(k)}
+            yield Evidence(cell, fit, row, scores, row["seconds_train"] * row["seconds_shared_by"], row["commit"])
+
+
+def _stored(store: Store, plan: planning.Plan) -> Iterator[Evidence]:
+    """Stored fits under earlier identities, the latest of each place."""
+    records = sorted(store.records()[0], key=lambda record: record.provenance.started)
+    earlier = {(r.address, r.split, r.replica): r for r in records if r.status == "done"}
+    for cell, fit in plan.frozen.fits:
+        record = earlier.get((cell.address, fit.split, fit.replica))
+        if record and not cell.skip and plan.states[fit.fit_id].name == "pending":
+            scores = {k: v for k, v in scoring.scores(store, record).items() if _is_score(k)}
+            seconds = record.seconds.train * record.seconds.shared_by
+            yield Evidence(cell, fit, record, scores, seconds, record.provenance.commit)
+
+
+def _is_score(name: str) -> bool:
+    return not any(part in name for part in MEASURED)
+
+
+def _moved(item: Evidence) -> str:
+    """What besides code is another one today; '' where nothing is known to be."""
+    cell, fit, source = item.cell, item.fit, item.source
+    if isinstance(source, FitRecord):
+        lines = planning.moved(source.what, cell.what)
+        return "; ".join(line for line in lines if not line.startswith(("code.", "versions.")))
+    address = cell.address
+    today = (
+        address.method,
+        address.protocol,
+        address.budget,
+        address.overrides,
+        cell.what.steps,
+        fit.rows,
+        fit.test_rows,
+    )
+    pairs = [(name, source.get(name), value) for name, value in zip(FACTS, today, strict=True)]
+    return "; ".join(f"{name}: {old} -> {new}" for name, old, new in pairs if (old or None) != (new or None))
+
+
+def _by_method_and_task(stale: Iterable[Evidence]) -> dict[tuple[str, str], list[Evidence]]:
+    parts: dict[tuple[str, str], list[Evidence]] = {}
+    for item in stale:
+        parts.setdefault((item.cell.method, item.cell.what.data.task), []).append(item)
+    return parts
+
+
+def _check(where: Places, store: Store, chosen: list[Evidence], against: Path | None) -> list[str]:
+    """Refit some fits, each by itself; what differs."""
+    groups = tuple(batches.group_of(item.cell, (item.fit,), item.fit.rows) for item in chosen)
+    _prepare(where, groups)
+    job.run_groups(groups, where)
+    return [text for item in chosen if (text := _difference(store, item, against))]
+
+
+def _prepare(where: Places, groups: tuple[Group, ...]) -> None:
+    from gpbench.data.prepare import ensure
+
+    for name in sorted({group.address.dataset for group in groups}):
+        ensure(config.compose(where.conf, "dataset", name), where)
+
+
+def _difference(store: Store, item: Evidence, against: Path | None) -> str:
+    """How a refitted fit differs from its evidence; '' where every score agrees."""
+    fit_id = item.fit.fit_id
+    if not store.has(fit_id):
+        return f"{_name(item)} did not finish when it was refitted"
+    record = store.record(fit_id)
+    if record.status != "done":
+        return f"{_name(item)} {record.status} when it was refitted: {record.reason}"
+    today = scoring.scores(store, record)
+    evidence = _refitted_by(against, item) if against else item.scores
+    if not evidence.keys() & today.keys():
+        return f"{_name(item)} has no score to compare"
+    unlike = [
+        f"{name} {value:.10g} -> {today[name]:.10g}"
+        for name, value in evidence.items()
+        if name in today and not _agree(value, today[name])
+    ]
+    return f"{_name(item)}: {', '.join(unlike)}" if unlike else ""
+
+
+def _refitted_by(checkout: Path, item: Evidence) -> dict[str, float]:
+    """Scores of a fit by the code that made the evidence, on this machine."""
+    words = fit_one.settings(item.cell.address, item.cell.what, item.fit.split, item.fit.replica)
+    python = checkout / ".venv" / "bin" / "python"
+    with tempfile.TemporaryDirectory() as store:
+        places = {"GPBENCH_ROOT": str(checkout), "GPBENCH_STORE": store, "CI": "1"}
+        command = [str(python), "-m", "gpbench.cli", "fit", *words]
+        try:
+            done = subprocess.run(
+                command, cwd=checkout, env=os.environ | places, capture_output=True, text=True, check=False
+            )
+        except OSError as error:
+            raise UserError(f"{python} cannot be run ({error.strerror}); `make .venv/.ok` in {checkout}") from error
+    if done.returncode:
+        raise UserError(f"{checkout} cannot refit {_name(item)}: {done.stderr.strip().splitlines()[-1]}")
+    result = json.loads(done.stdout)
+    made_by = item.source.fit_id if isinstance(item.source, FitRecord) else item.source["fit_id"]
+    if result["fit_id"] != made_by:
+        raise UserError(
+            f"{checkout} has another code or configuration than {_name(item)} was made by; check out {item.commit[:7]}"
+        )
+    return {name: value for name, value in result.items() if isinstance(value, float) and _is_score(name)}
+
+
+def _agree(old: float, new: float) -> bool:
+    return math.isclose(old, new, rel_tol=TOLERANCE, abs_tol=1e-300) or (math.isnan(old) and math.isnan(new))
+
+
+def _name(item: Evidence) -> str:
+    replica = f", chain {item.fit.replica}" if item.cell.fits[-1].replica else ""
+    return f"{item.cell.method} on {item.cell.address.dataset}, split {item.fit.split}{replica}"
+
+
+def _write(where: Places, store: Store, plan: planning.Plan, adopted: list[tuple[Evidence, str]]) -> None:
+    """Give today's identities to records and to copies of stored fits."""
+    rows = []
+    for item, note in adopted:
+        if isinstance(item.source, FitRecord):
+            if not store.has(item.fit.fit_id):
+                found = replace(item.source.provenance, adopted=note)
+                record = replace(item.source, fit_id=item.fit.fit_id, what=item.cell.what, provenance=found)
+                store.copy(item.source.fit_id, item.fit.fit_id, to_json(record))
+        else:
+            rows.append(item.source | {"fit_id": item.fit.fit_id, "adopted": note})
+    if rows:
+        facts = json.loads((committed.folder(where, plan.name) / "study.json").read_text())
+        committed.write(where, plan.name, rows, facts)
