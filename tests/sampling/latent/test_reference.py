@@ -167,7 +167,7 @@ def test_data_and_log_densities_are_those_of_the_reference():
     rng, found = np.random.default_rng(0), {path.stem: json.loads(path.read_text()) for path in FOLDER.glob("*.json")}
     places = {}
     for name, one in found.items():
-        size, rows = len(one.settings["problem"]["psi"]), len(one["y"])
+        size, rows = len(one["settings"]["problem"]["psi"]), len(one["y"])
         places[name] = rng.uniform(-1, 1, (4, size)), rng.standard_normal((4, rows))
     # apart from this process, which other tests fork: JAX has threads
     done = subprocess.run(
@@ -180,7 +180,7 @@ def test_data_and_log_densities_are_those_of_the_reference():
     assert done.returncode == 0, done.stderr
     for name, theirs in json.loads(done.stdout).items():
         one, (psi, nu) = found[name], (torch.tensor(part) for part in places[name])
-        assert (one["x"], one["y"], one.settings["problem"]) == (theirs["x"], theirs["y"], theirs["problem"])
+        assert (one["x"], one["y"], one["settings"]["problem"]) == (theirs["x"], theirs["y"], theirs["problem"])
         ours, held = model(one, 4), {part: torch.tensor(value, dtype=F64) for part, value in one["held"].items()}
         psi, nu = held.get("psi", psi).expand(4, -1), held.get("nu", nu).expand(4, -1)
         f = held.get("f", multiply(ours.factor(psi), nu))
