@@ -63,7 +63,8 @@ def noise_size(method: GradientMethod | SamplerMethod, state: State, rows: int, 
 def split(method: GradientMethod | SamplerMethod, state: State, batch: Batch, normals: Tensor, *steps: int) -> Noise:
     """The noise of a step in normals `[R, size]`; steps: its number, and that of all, 0 and 1 by default."""
     rows = batch.x.shape[1]
-    return method.noise_shapes(state, rows, *(steps or (0, 1))).split(normals, rows)
+    shapes = method.noise_shapes(state, rows, *(steps or (0, 1)))
+    return shapes.split(normals[:, : shapes.size(rows)], rows)
 
 
 def flat_loss(method: GradientMethod, state: State, batch: Batch, normals: Tensor) -> Tensor:

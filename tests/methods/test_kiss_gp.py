@@ -160,7 +160,8 @@ def test_beyond_the_training_inputs_is_as_at_their_edge():
 
 
 def test_many_inputs_are_skipped_with_the_reason(tmp_path):
-    _, (cell,), _ = resolve.resolve(Places(REPOSITORY, tmp_path), "default", "methods=[kiss_gp] datasets=[boston]")
+    study = resolve.resolve(Places(REPOSITORY, tmp_path), "default", "methods=[kiss_gp] datasets=[boston]")
+    (cell,) = study.cells
     assert cell.skip == "13 inputs, at most 4"
 
 
