@@ -42,10 +42,11 @@ def gpbench_step(dtype: torch.dtype) -> Step:
     state, batch = method.init(data, [Key("bench", "bench", 0)]), data.full()
     parameters = [parameter.requires_grad_() for parameter in state.params.values()]
     optimiser = torch.optim.Adam(parameters, lr=0.01)
+    shapes = method.noise_shapes(state, BATCH, 0, 1)
 
     def step() -> None:
         optimiser.zero_grad()
-        noise = torch.randn(1, method.noise_size(BATCH), dtype=dtype)
+        noise = shapes.split(torch.randn(1, shapes.size(BATCH), dtype=dtype), BATCH)
         method.loss(state, batch, noise).sum().backward()
         optimiser.step()
 

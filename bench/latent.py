@@ -23,6 +23,7 @@ from bench import REPEATS, Step, interleaved, median_interval, report
 from torch import Tensor
 
 from gpbench.gp import latent_likelihoods
+from gpbench.methods.base import Shapes
 from gpbench.sampling.diagnostics import summary
 from gpbench.sampling.latent import approximations, joint, latents, parameters, pseudo_marginal, schemes
 from gpbench.sampling.latent.model import Generator, Model, Operator, Prior, State
@@ -63,7 +64,8 @@ def noises(operator: Operator, seed: int = 1) -> Iterator[Tensor]:
 
 
 def advance(operator: Operator, state: State, noise: Tensor) -> tuple[State, dict]:
-    return operator.step(state, Generator(noise, operator.model.weight.shape[1], operator.per_row))
+    shapes = Shapes((operator.fixed,), (operator.per_row,))
+    return operator.step(state, Generator(*shapes.split(noise, operator.model.weight.shape[1])))
 
 
 def burn_in(operator: Operator, state: State, source: Iterator[Tensor]) -> State:

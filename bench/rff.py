@@ -36,10 +36,11 @@ def rff_step(kernel: str, frequencies: int, samples: int, batch: int) -> Step:
     method = dgp_rff.Method(hyper, "regression")
     state, full = method.init(data, [Key("bench", "bench", 0)]), data.full()
     optimiser = torch.optim.Adam([p.requires_grad_() for p in state.params.values()], lr=0.01)
+    shapes = method.noise_shapes(state, batch, 0, 1)
 
     def step() -> None:
         optimiser.zero_grad()
-        noise = torch.randn(1, method.noise_size(batch), dtype=torch.float64)
+        noise = shapes.split(torch.randn(1, shapes.size(batch), dtype=torch.float64), batch)
         method.loss(state, full, noise).sum().backward()
         optimiser.step()
 

@@ -136,6 +136,17 @@ def group(cell: Cell, *splits: int, **how: object) -> Group:
     return dataclasses.replace(batches.group_of(trained, fits, cell.rows), group_id="-".join(f.fit_id for f in fits))
 
 
+def with_hyper(cell: Cell, **hyper: object) -> Cell:
+    """The cell with other hyperparameters."""
+    method = dataclasses.replace(cell.what.method, hyper=cell.what.method.hyper | hyper)
+    return dataclasses.replace(cell, what=dataclasses.replace(cell.what, method=method))
+
+
+def trained_by(made: Group, scheme: str, workers: int) -> Group:
+    """The group, trained by another scheme."""
+    return dataclasses.replace(made, what=dataclasses.replace(made.what, trained_by=scheme, workers=workers))
+
+
 @contextmanager
 def unequal_parts():
     """Split 1 has a training row less than the others."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import torch
 
@@ -62,6 +62,19 @@ def normal(keys: list[Key], stream: str, block: int, shape: tuple[int, ...], lik
         for key in keys
     ]
     return torch.stack(draws)
+
+
+def source(keys: list[Key], stream: str, block: int, like: torch.Tensor) -> Callable[..., torch.Tensor]:
+    """normal(*shape): the next standard normals `[R, *shape]` of a block, one generator a replica."""
+    import torch
+
+    generators = [generator(key, stream, block, like.device) for key in keys]
+
+    def normal(*shape: int) -> torch.Tensor:
+        draws = [torch.randn(shape, generator=g, dtype=like.dtype, device=like.device) for g in generators]
+        return torch.stack(draws)
+
+    return normal
 
 
 def normal_steps(key: Key, stream: str, block: int, sizes: list[int], like: torch.Tensor) -> Iterator[torch.Tensor]:

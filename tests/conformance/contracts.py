@@ -15,7 +15,7 @@ from gpbench import streams
 from gpbench.methods.base import SamplerMethod
 from gpbench.predictive.counts import Counts
 from gpbench.predictive.distributions import GaussianMixture
-from gpbench.study.fitting import lightning_module
+from gpbench.study.fitting import lightning_module, loop
 from gpbench.study.fitting.fold import make_fold, make_method
 
 STANDARD_ERRORS = 6.0
@@ -50,7 +50,7 @@ def resumed_is_uninterrupted(case: Case) -> None:
 
 
 def a_damaged_checkpoint_gives_way_to_the_one_before(case: Case) -> None:
-    """Which is said, and the fit is the uninterrupted one."""
+    """Which is reported, and the fit is the uninterrupted one."""
     work = crashed(case)
     newest = work / f"checkpoint-{case.steps - NEWEST:09d}.pt"
     newest.write_bytes(newest.read_bytes()[:500])
@@ -58,8 +58,9 @@ def a_damaged_checkpoint_gives_way_to_the_one_before(case: Case) -> None:
 
 
 def resumed_as_uninterrupted(case: Case, work: Path) -> str:
-    """Resume all splits in a work folder; what is printed on standard error."""
-    with contextlib.redirect_stderr(io.StringIO()) as stderr:
+    """Resume all splits in a work folder, which does not call `init` again; what is printed on standard error."""
+    with contextlib.redirect_stderr(io.StringIO()) as stderr, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(case.method), "init", None)
         resumed = case.fit(group(case.cell, *range(SPLITS)), work=work)
     for one, other in zip(resumed, case.together, strict=True):
         assert_same(one, other)
@@ -164,7 +165,7 @@ def order_of_rows_matters(case: Case, permuted) -> str:
 
 def starting_params(case: Case, data) -> dict[str, torch.Tensor]:
     folds = [make_fold(case.cell.what, data, 0, 0)]
-    train = lightning_module.training_set(data, folds, torch.float64, torch.device("cpu"))
+    train = loop.training_set(data, folds, torch.float64, torch.device("cpu"))
     return make_method(case.cell.what).init(train, [folds[0].key]).params
 
 
@@ -208,11 +209,10 @@ def needs_steps(case: Case) -> None:
 
 
 def noise_size(case: Case, rows: int) -> int:
-    """Normals of one step; asked after `init`, which some samplers need for it."""
+    """Normals of one step."""
     method = make_method(case.cell.what)
-    train = lightning_module.training_set(case.table, [case.fold], torch.float64, torch.device("cpu"))
-    method.init(train, [case.fold.key])
-    return method.noise_size(rows)
+    train = loop.training_set(case.table, [case.fold], torch.float64, torch.device("cpu"))
+    return method.noise_shapes(method.init(train, [case.fold.key]), rows, 0, 1).size(rows)
 
 
 CONTRACTS = [

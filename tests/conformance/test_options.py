@@ -11,7 +11,7 @@ from contracts import (
     single_precision_is_close,
 )
 
-from cases import Case
+from cases import Case, with_hyper
 from gpbench.study.fitting.fold import make_method
 
 OPTIONS = [
@@ -41,8 +41,7 @@ def case(request, tmp_path_factory):
     name, task, options = request.param
     made = Case(name, task, tmp_path_factory)
     for part in ("cell", "single"):
-        what = getattr(made, part)["what"]
-        setattr(made, part, getattr(made, part) | {"what": what | {"method": what.method | options}})
+        setattr(made, part, with_hyper(getattr(made, part), **options))
     made.method = make_method(made.cell.what)
     return made
 

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpbench.methods.base import GradientMethod, State, TrainingSet
+from gpbench.methods.base import Batch, GradientMethod, Noise, SamplerMethod, State, TrainingSet
 from gpbench.streams import Key
 
 # the toy of the golden numbers: five points of sin 2x, three inducing inputs
@@ -56,16 +56,33 @@ def replica(state: State, r: int) -> State:
     )
 
 
-def loss_and_gradient(method: GradientMethod, state: State, batch, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+def noise_size(method: GradientMethod | SamplerMethod, state: State, rows: int, step: int = 0, steps: int = 1) -> int:
+    return method.noise_shapes(state, rows, step, steps).size(rows)
+
+
+def split(method: GradientMethod | SamplerMethod, state: State, batch: Batch, normals: Tensor, *steps: int) -> Noise:
+    """The noise of a step in normals `[R, size]`; steps: its number, and that of all, 0 and 1 by default."""
+    rows = batch.x.shape[1]
+    shapes = method.noise_shapes(state, rows, *(steps or (0, 1)))
+    return shapes.split(normals[:, : shapes.size(rows)], rows)
+
+
+def flat_loss(method: GradientMethod, state: State, batch: Batch, normals: Tensor) -> Tensor:
+    return method.loss(state, batch, split(method, state, batch, normals))
+
+
+def loss_and_gradient(
+    method: GradientMethod, state: State, batch: Batch, normals: Tensor
+) -> tuple[Tensor, dict[str, Tensor]]:
     state = with_gradient(state)
-    loss = method.loss(state, batch, noise)
-    gradient = torch.autograd.grad(loss.sum(), list(state.params.values()))
-    return loss.detach(), dict(zip(state.params, gradient, strict=True))
+    value = flat_loss(method, state, batch, normals)
+    gradient = torch.autograd.grad(value.sum(), list(state.params.values()))
+    return value.detach(), dict(zip(state.params, gradient, strict=True))
 
 
-def noise_for(method: GradientMethod, rows: list[int], dtype: torch.dtype = torch.float64) -> Tensor:
+def noise_for(method: GradientMethod, state: State, rows: list[int], dtype: torch.dtype = torch.float64) -> Tensor:
     """Noise `[R, size]` of replicas of unequal length, each as it would be alone, zeros at the end."""
-    sizes = [method.noise_size(n) for n in rows]
+    sizes = [noise_size(method, state, n) for n in rows]
     noise = torch.zeros(len(rows), max(sizes), dtype=dtype)
     for r, size in enumerate(sizes):
         noise[r, :size] = torch.randn(size, generator=torch.Generator().manual_seed(r), dtype=torch.float64).to(dtype)
@@ -77,16 +94,17 @@ def assert_batched_is_looped(method: GradientMethod, task: str) -> None:
     x, y = problem(task)
     rows = [list(range(30)), list(range(10, 40)), list(range(5, 34))]
     batched = training_set(x, y, rows)
-    state, noise = perturbed(method.init(batched, keys(3))), noise_for(method, [30, 30, 29])
-    loss, gradient = loss_and_gradient(method, state, batched.full(), noise)
+    state = perturbed(method.init(batched, keys(3)))
+    noise = noise_for(method, state, [30, 30, 29])
+    losses, gradient = loss_and_gradient(method, state, batched.full(), noise)
     test = torch.stack([x[:6], x[6:12], x[12:18]])
     predictions = method.predict(state, test, keys(3))
     for r in range(3):
         alone = training_set(x, y, [rows[r]])
         alone_state = perturbed(method.init(alone, keys(3)[r : r + 1]))
-        alone_noise = noise[r : r + 1, : method.noise_size(len(rows[r]))]
+        alone_noise = noise[r : r + 1, : noise_size(method, alone_state, len(rows[r]))]
         alone_loss, alone_gradient = loss_and_gradient(method, alone_state, alone.full(), alone_noise)
-        torch.testing.assert_close(loss[r : r + 1], alone_loss, rtol=1e-9, atol=0)
+        torch.testing.assert_close(losses[r : r + 1], alone_loss, rtol=1e-9, atol=0)
         # some gradients are zero but for rounding (robust-max does not see the outputscale): relative to the largest
         scale = max(float(value.abs().max()) for value in alone_gradient.values())
         for name, value in alone_gradient.items():
@@ -105,15 +123,16 @@ def assert_nan_stays_in_its_replica(method: GradientMethod, task: str) -> None:
     """A replica whose parameters are NaN leaves loss and gradient of the others bit for bit as they were."""
     x, y = problem(task)
     data = training_set(x, y, [list(range(r, 30 + r)) for r in range(3)])
-    state, noise = perturbed(method.init(data, keys(3))), noise_for(method, [30] * 3)
-    loss, gradient = loss_and_gradient(method, state, data.full(), noise)
+    state = perturbed(method.init(data, keys(3)))
+    noise = noise_for(method, state, [30] * 3)
+    losses, gradient = loss_and_gradient(method, state, data.full(), noise)
     broken = {k: v.clone() for k, v in state.params.items()}
     for value in broken.values():
         value[1] = torch.nan
     broken_loss, broken_gradient = loss_and_gradient(method, State(broken, state.buffers), data.full(), noise)
     assert broken_loss[1].isnan()
     for others in (0, 2):
-        assert broken_loss[others] == loss[others]
+        assert broken_loss[others] == losses[others]
         for name in gradient:
             assert torch.equal(broken_gradient[name][others], gradient[name][others]), name
 
@@ -124,10 +143,10 @@ def train(method: GradientMethod, data: TrainingSet, steps: int) -> tuple[State,
     optimiser, batch, losses = torch.optim.Adam(state.params.values(), lr=0.03), data.full(), []
     for step in range(steps):
         generator = torch.Generator().manual_seed(step)
-        noise = torch.randn(1, method.noise_size(batch.x.shape[1]), generator=generator, dtype=batch.x.dtype)
+        normals = torch.randn(1, noise_size(method, state, batch.x.shape[1]), generator=generator, dtype=batch.x.dtype)
         optimiser.zero_grad()
-        loss = method.loss(state, batch, noise).sum()
-        loss.backward()
+        value = flat_loss(method, state, batch, normals).sum()
+        value.backward()
         optimiser.step()
-        losses.append(loss.item())
+        losses.append(value.item())
     return state, losses

@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch
-from gp_cases import training_set
+from gp_cases import noise_size, split, training_set
 
 from gpbench.data.simulated import generators
 from gpbench.methods import dgp_mcmc
@@ -44,13 +44,13 @@ def run(m: Method, data: TrainingSet, state: State, steps: int, first: int = 0) 
     it."""
     batch, counts, losses = data.full(), data.count.tolist(), []
     for step in range(steps):
-        noise = torch.zeros(len(counts), m.noise_size(max(counts)), dtype=batch.x.dtype)
+        noise = torch.zeros(len(counts), noise_size(m, state, max(counts)), dtype=batch.x.dtype)
         for r, count in enumerate(counts):
-            size = m.noise_size(count)
+            size = noise_size(m, state, count)
             noise[r, :size] = torch.from_numpy(
                 np.random.default_rng((step, first + r)).standard_normal(noise.shape[1])
             )[:size]
-        losses.append(m.step(state, batch, noise, step, steps))
+        losses.append(m.step(state, batch, split(m, state, batch, noise), step, steps))
         if m.keep(step + 1, steps):
             state.samples.setdefault("v", []).append(state.params["v"].clone())
     return torch.stack(losses, 1)

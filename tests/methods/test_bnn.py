@@ -8,6 +8,7 @@ import torch
 from gp_cases import (
     assert_batched_is_looped,
     assert_nan_stays_in_its_replica,
+    flat_loss,
     keys,
     noise_for,
     perturbed,
@@ -81,7 +82,7 @@ def test_expected_log_likelihood_of_one_layer_of_units_is_that_of_sampled_weight
     task, samples = "regression", 4000
     m = method(task, samples_train=samples, samples_test=samples, weight_variance=0.05, units=6)
     state, x, y = started(m, task)
-    local = m.sample_outputs(state, x[None], noise_for(m, [len(x)]))[:, 0]
+    local = m.sample_outputs(state, x[None], noise_for(m, state, [len(x)]))[:, 0]
     shared = torch.stack([dnn.outputs(x[None], weights)[0] for weights in m.predictive_weights(state, keys(1))])
     noise_variance = m.noise_variance(state)
     one, other = (m.likelihood.log_prob(y, f[:, None], noise_variance).sum((1, 2)) for f in (local, shared))
@@ -96,8 +97,8 @@ def test_without_variance_it_is_the_network_with_no_dropout(task):
     x, y = problem(task)
     data, plain = training_set(x, y), dnn.Method(dnn.Hyperparameters(match_basis=10, dropout=0.0), task, CLASSES[task])
     state, start = m.init(data, keys(1)), plain.init(data, keys(1))
-    expected = plain.loss(start, data.full(), noise_for(plain, [len(x)]))
-    loss = m.loss(state, data.full(), noise_for(m, [len(x)]))
+    expected = flat_loss(plain, start, data.full(), noise_for(plain, start, [len(x)]))
+    loss = flat_loss(m, state, data.full(), noise_for(m, state, [len(x)]))
     torch.testing.assert_close(loss - m.kl(state), expected, rtol=1e-9, atol=1e-9)
     (ours,), (theirs,) = m.predict(state, x[None], keys(1)), plain.predict(start, x[None], keys(1))
     np.testing.assert_allclose(ours.mean(), theirs.mean(), rtol=1e-9, atol=1e-9)
@@ -116,19 +117,19 @@ def test_a_prediction_is_a_mixture_over_weights_that_rows_share():
 def test_mini_batches_are_unbiased_at_the_same_noise(task):
     m = method(task, samples_train=3)
     state, x, y = started(m, task)
-    data, noise = training_set(x, y), noise_for(m, [len(x)]).view(1, 4, -1)
-    parts = [m.loss(state, data.take(torch.arange(10 * p, 10 * p + 10)[None]), noise[:, p]) for p in range(4)]
-    whole = m.loss(state, data.full(), noise.view(1, -1))
+    data, noise = training_set(x, y), noise_for(m, state, [len(x)]).view(1, 4, -1)
+    parts = [flat_loss(m, state, data.take(torch.arange(10 * p, 10 * p + 10)[None]), noise[:, p]) for p in range(4)]
+    whole = flat_loss(m, state, data.full(), noise.view(1, -1))
     torch.testing.assert_close(torch.stack(parts).mean(0), whole, rtol=1e-12, atol=0)
 
 
 def test_gradient_agrees_with_finite_differences():
     m = method("multiclass", samples_train=2, units=3)
     state, x, y = started(m, "multiclass")
-    data, names, noise = training_set(x, y), list(state.params), noise_for(m, [len(x)])
+    data, names, noise = training_set(x, y), list(state.params), noise_for(m, state, [len(x)])
 
     def loss(*values):
-        return m.loss(State(dict(zip(names, values, strict=True))), data.full(), noise)
+        return flat_loss(m, State(dict(zip(names, values, strict=True))), data.full(), noise)
 
     assert torch.autograd.gradcheck(loss, [state.params[name].requires_grad_() for name in names])
 

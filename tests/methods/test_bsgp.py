@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from bsgp_cases import TOY_MEAN, TOY_SD, log_likelihood, posterior_covariance, toy
+from gp_cases import noise_size, split
 
 from gpbench.methods.base import Batch, State, TrainingSet
 from gpbench.methods.bsgp import Hyperparameters, Method
@@ -39,11 +40,11 @@ def small(task: str = "regression", **hyper) -> Method:
 
 def run(method: Method, state: State, batch: Batch, steps: int) -> list[torch.Tensor]:
     """`steps` transitions; the noise belongs to (replica, step), and more rows only lengthen it."""
-    losses, size = [], method.noise_size(40)
+    losses, size = [], noise_size(method, state, 40)
     for step in range(steps):
         noise = np.stack([np.random.default_rng((step, r)).standard_normal(size) for r in range(len(batch.x))])
-        noise = torch.from_numpy(noise[:, : method.noise_size(batch.x.shape[1])]).to(batch.x)
-        losses.append(method.step(state, batch, noise, step, steps))
+        noise = torch.from_numpy(noise[:, : noise_size(method, state, batch.x.shape[1])]).to(batch.x)
+        losses.append(method.step(state, batch, split(method, state, batch, noise), step, steps))
         if method.keep(step + 1, steps):
             for name, value in state.params.items():
                 state.samples.setdefault(name, []).append(value.clone())
@@ -157,10 +158,11 @@ def test_batched_chains_equal_one_at_a_time(task, layers):
     scaling = (part[1:2] for part in (data.x_shift, data.x_scale, data.y_shift, data.y_scale))
     own = TrainingSet(data.inputs, data.targets, data.rows[1:2, :n], data.count[1:2], *scaling)
     alone = method.init(own, KEYS[1:2])
-    batch, size = own.full(), method.noise_size(n)
+    batch, size = own.full(), noise_size(method, alone, n)
     for step in range(8):
-        noise = torch.from_numpy(np.random.default_rng((step, 1)).standard_normal(method.noise_size(40))[:size])[None]
-        loss = method.step(alone, batch, noise, step, 8)
+        longest = np.random.default_rng((step, 1)).standard_normal(noise_size(method, alone, 40))
+        noise = torch.from_numpy(longest[:size])[None]
+        loss = method.step(alone, batch, split(method, alone, batch, noise), step, 8)
         torch.testing.assert_close(loss[0], losses[step][1], rtol=1e-9, atol=0)
         if method.keep(step + 1, 8):
             for name, value in alone.params.items():
@@ -193,11 +195,11 @@ def test_states_are_kept_evenly_after_burn_in(steps, kept):
 def test_preconditioner_and_noise_stay_after_burn_in():
     method, data = small(), training_set()
     state = method.init(data, KEYS)
-    noise = torch.zeros(3, method.noise_size(40), dtype=torch.float64)
-    method.step(state, data.full(), noise, 0, 2)
+    noise = torch.zeros(3, noise_size(method, state, 40), dtype=torch.float64)
+    method.step(state, data.full(), split(method, state, data.full(), noise), 0, 2)
     before = {"noise": state.params["log_noise_variance"], "square": state.memory["gradient_square"]}
     assert before["noise"].abs().min() == pytest.approx(method.hyper.learning_rate, rel=1e-3)
-    method.step(state, data.full(), noise, 1, 2)
+    method.step(state, data.full(), split(method, state, data.full(), noise), 1, 2)
     torch.testing.assert_close(state.params["log_noise_variance"], before["noise"], rtol=0, atol=0)
     torch.testing.assert_close(state.memory["gradient_square"], before["square"], rtol=0, atol=0)
 
@@ -223,18 +225,18 @@ def test_the_chain_moves_what_is_sampled_and_adam_the_rest(sampled):
     method, data = small(sampled=sampled, layers=2, optimise_every=2), training_set()
     state = method.init(data, KEYS)
     start = dict(state.params)
-    noise = torch.zeros(3, method.noise_size(40), dtype=torch.float64)
+    noise = torch.zeros(3, noise_size(method, state, 40), dtype=torch.float64)
     assert set(method.sampled(state.params)) | set(method.optimised(state.params)) == set(state.params)
-    method.step(state, data.full(), noise, 1, 100)  # no Adam step
+    method.step(state, data.full(), split(method, state, data.full(), noise), 1, 100)  # no Adam step
     moved = {name for name, value in state.params.items() if not torch.equal(value, start[name])}
     assert moved == set(method.sampled(start))
-    method.step(state, data.full(), noise, 2, 100)
+    method.step(state, data.full(), split(method, state, data.full(), noise), 2, 100)
     for name, value in method.optimised(state.params).items():
         assert not torch.equal(value, start[name]), name
         # the first step of Adam is one learning rate long, whatever the gradient
         assert (value - start[name]).abs().max().item() <= method.hyper.learning_rate * 1.001
     before = method.optimised(state.params)
-    method.step(state, data.full(), noise, 52, 100)  # burn-in is over
+    method.step(state, data.full(), split(method, state, data.full(), noise), 52, 100)  # burn-in is over
     for name, value in before.items():
         torch.testing.assert_close(state.params[name], value, rtol=0, atol=0)
 

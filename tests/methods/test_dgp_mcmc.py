@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import torch
-from gp_cases import keys
+from gp_cases import flat_loss, keys, noise_size
 from mcmc_cases import JITTER, NOISE_VARIANCE, SCALES, bumps, chains, gram, hidden_of, method, prior, run
 from torch.distributions import MultivariateNormal
 
@@ -53,13 +53,15 @@ def test_chains_of_a_split_have_one_target_and_start_from_both_signs():
 
 def test_the_variational_fit_learns_and_its_hidden_function_is_that_of_its_draws():
     data, hyper = bumps(50), Hyperparameters(iterations=300)
-    settings = dgp_rff.Hyperparameters(hidden_width=1, num_features=50, frequencies="prior_fixed", samples_test=2000)
+    settings = dgp_rff.Hyperparameters(
+        hidden_width=1, num_features=50, frequencies="prior_fixed", samples_train=200, samples_test=2000
+    )
     rff = dgp_rff.Method(settings, "regression")
     state = rff.init(data, keys(1))
-    noise = streams.normal(keys(1), "noise", 0, (200 * rff.noise_size(50),), like=data.inputs)
-    before = rff.loss(state, data.full(), noise).item()
+    noise = streams.normal(keys(1), "noise", 0, (noise_size(rff, state, 50),), like=data.inputs)
+    before = flat_loss(rff, state, data.full(), noise).item()
     state.params, hidden = dgp_mcmc.variational_fit(hyper, data, keys(1))
-    assert rff.loss(state, data.full(), noise).item() < before - 50
+    assert flat_loss(rff, state, data.full(), noise).item() < before - 50
     draws = rff.functions(state, data.full().x, keys(1))[0][:, 0, :, 0]
     assert ((draws.mean(0) - hidden[0]).abs() < 4.5 * draws.std(0) / math.sqrt(2000)).all()
 

@@ -8,9 +8,11 @@ import torch
 from gp_cases import (
     assert_batched_is_looped,
     assert_nan_stays_in_its_replica,
+    flat_loss,
     keys,
     loss_and_gradient,
     noise_for,
+    noise_size,
     problem,
     train,
     training_set,
@@ -60,7 +62,7 @@ class Linear:
 
     def bound(self, root: torch.Tensor, kl: torch.Tensor) -> torch.Tensor:
         """Bound with q(W) = N(m, root root^T) of a given divergence from the prior."""
-        loss = self.method.loss(self.state, self.batch, self.noise(root).reshape(1, -1))
+        loss = flat_loss(self.method, self.state, self.batch, self.noise(root).reshape(1, -1))
         return (self.method.kl(self.state) - loss)[0] - kl
 
 
@@ -164,15 +166,15 @@ def test_mini_batches_are_unbiased(options, task):
     """At fixed noise, which follows its row where rows have their own."""
     made = method(task, samples_train=2, **options)
     batch, state = start(made, task)
-    noise = noise_for(made, [40])
-    shared = noise.shape[1] - 40 * (made.noise_size(2) - made.noise_size(1))
+    noise = noise_for(made, state, [40])
+    shared = noise.shape[1] - 40 * (noise_size(made, state, 2) - noise_size(made, state, 1))
     of_rows = noise[:, shared:].reshape(40, -1)
     bounds = []
     for rows in torch.randperm(40, generator=torch.Generator().manual_seed(0)).split(10):
         part = Batch(batch.x[:, rows], batch.y[:, rows], torch.full((1, 10), 4.0).double())
         part_noise = torch.cat([noise[:, :shared], of_rows[rows].reshape(1, -1)], 1)
-        bounds.append(made.loss(state, part, part_noise))
-    full = made.loss(state, batch, noise)
+        bounds.append(flat_loss(made, state, part, part_noise))
+    full = flat_loss(made, state, batch, noise)
     assert torch.stack(bounds).std() > 1e-3
     torch.testing.assert_close(torch.stack(bounds).mean(0), full, rtol=1e-12, atol=1e-12)
 
@@ -181,10 +183,10 @@ def test_mini_batches_are_unbiased(options, task):
 def test_gradient_agrees_with_finite_differences(options):
     made = method(num_features=3, hidden_width=2, **options)
     batch, state = start(made)
-    noise, names = noise_for(made, [40]), list(state.params)
+    noise, names = noise_for(made, state, [40]), list(state.params)
 
     def loss(*values):
-        return made.loss(State(dict(zip(names, values, strict=True)), state.buffers), batch, noise)
+        return flat_loss(made, State(dict(zip(names, values, strict=True)), state.buffers), batch, noise)
 
     assert torch.autograd.gradcheck(loss, [state.params[name].clone().requires_grad_() for name in names])
 
@@ -194,7 +196,7 @@ def test_lengthscales_move_fixed_frequencies_under_the_prior_and_only_the_kl_und
         made = method(frequencies=treatment)
         batch, state = start(made)
         lengthscale = state.params["layer1.log_lengthscale"].requires_grad_()
-        (of_loss,) = torch.autograd.grad(made.loss(state, batch, noise_for(made, [40])).sum(), lengthscale)
+        (of_loss,) = torch.autograd.grad(flat_loss(made, state, batch, noise_for(made, state, [40])).sum(), lengthscale)
         if treatment == "prior_fixed":
             assert (of_loss.abs() > 1e-3).all()
         else:
@@ -240,10 +242,12 @@ def test_the_loss_of_several_samples_is_the_mean_of_theirs():
         one, three = method(**options), method(samples_train=3, **options)
         batch, state = start(three)
         one.init(training_set(batch.x[0], batch.y[0]), keys(1))
-        noise = noise_for(three, [40])
-        shared = three.noise_size(0)
+        noise = noise_for(three, state, [40])
+        shared = noise_size(three, state, 0)
         of_samples = noise[:, :shared].reshape(3, -1)
         of_rows = noise[:, shared:].reshape(40, 3, -1)
-        losses = [one.loss(state, batch, torch.cat([of_samples[s], of_rows[:, s].reshape(-1)])[None]) for s in range(3)]
+        losses = [
+            flat_loss(one, state, batch, torch.cat([of_samples[s], of_rows[:, s].reshape(-1)])[None]) for s in range(3)
+        ]
         together, _ = loss_and_gradient(three, state, batch, noise)
         torch.testing.assert_close(together, torch.stack(losses).mean(0), rtol=1e-12, atol=0)

@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from gp_cases import keys, loss_and_gradient, noise_for, problem, train, training_set
+from gp_cases import flat_loss, keys, loss_and_gradient, noise_for, noise_size, problem, train, training_set
 from rff_cases import KERNELS, OPTIONS, TREATMENTS, method, named, start
 
 from gpbench.methods import dgp_rff
@@ -34,10 +34,10 @@ def test_only_resampled_frequencies_take_noise_of_a_step(treatment):
     made = method(frequencies=treatment, samples_train=2)
     batch, state = start(made)
     resampled = treatment == "var_resampled"
-    assert made.noise_size(40) == 2 * (weights + resampled * frequencies)
+    assert noise_size(made, state, 40) == 2 * (weights + resampled * frequencies)
     assert {name for name in state.buffers} == (set() if resampled else {f"layer{i}.frequency_noise" for i in (1, 2)})
-    noise = noise_for(made, [40]).requires_grad_()
-    (gradient,) = torch.autograd.grad(made.loss(state, batch, noise).sum(), noise)
+    noise = noise_for(made, state, [40]).requires_grad_()
+    (gradient,) = torch.autograd.grad(flat_loss(made, state, batch, noise).sum(), noise)
     assert (gradient != 0).all()
 
 
@@ -71,10 +71,11 @@ def test_what_is_frozen_for_the_first_part(treatment, freeze_frequencies):
 
 def test_samples_are_more_from_half_of_the_updates_on():
     made = method(samples_train=1, samples_late=7)
-    start(made)
-    one = made.noise_size(40, 0, 11)
+    _, state = start(made)
+    one = noise_size(made, state, 40, 0, 11)
     for steps, few in ((11, 6), (10, 5)):
-        assert [made.noise_size(40, step, steps) // one for step in range(steps)] == [1] * few + [7] * (steps - few)
+        samples = [noise_size(made, state, 40, step, steps) // one for step in range(steps)]
+        assert samples == [1] * few + [7] * (steps - few)
     assert method().samples(10, 11) == 1
 
 
@@ -82,7 +83,7 @@ def test_samples_are_more_from_half_of_the_updates_on():
 def test_many_samples_in_chunks_are_as_in_one_piece(options, monkeypatch):
     made = method(samples_train=5, **options)
     batch, state = start(made, replicas=2)
-    noise, x = noise_for(made, [40, 40]), batch.x
+    noise, x = noise_for(made, state, [40, 40]), batch.x
     loss, gradient = loss_and_gradient(made, state, batch, noise)
     whole = made.predict(state, x, keys(2))
     calls = counted(monkeypatch, "_log_prob")
@@ -117,7 +118,9 @@ def test_local_noise_has_the_same_expected_bound_and_a_smaller_gradient_variance
         for name, value in state.params.items():
             # weights with a tenth of the prior's variance; less of resampled frequencies, whose noise both share
             value -= 2.0 * name.endswith("weight_log_variance") + 8.0 * name.endswith("frequency_log_variance")
-        noise = torch.randn(draws, made.noise_size(40), generator=torch.Generator().manual_seed(2 + local)).double()
+        noise = torch.randn(
+            draws, noise_size(made, state, 40), generator=torch.Generator().manual_seed(2 + local)
+        ).double()
         bound, gradient = loss_and_gradient(made, State(first_of(state.params), first_of(state.buffers)), batch, noise)
         bounds.append(bound)
         variances.append(gradient["layer2.weight_mean"].var(0).sum())
@@ -140,15 +143,15 @@ def test_local_noise_gives_one_layer_the_mean_and_variance_of_its_weights(kernel
     weights = method(hidden_layers=0, kernel=kernel, samples_train=2 * size)
     batch, state = start(weights)
     corners = size**0.5 * torch.eye(size).double()
-    expected = weights.loss(state, batch, torch.cat([corners, -corners]).reshape(1, -1))
-    ours = local.loss(state, batch, torch.tensor([1.0, -1.0]).double().repeat(1, 40))
+    expected = flat_loss(weights, state, batch, torch.cat([corners, -corners]).reshape(1, -1))
+    ours = flat_loss(local, state, batch, torch.tensor([1.0, -1.0]).double().repeat(1, 40))
     torch.testing.assert_close(ours, expected, rtol=1e-12, atol=0)
 
 
 def test_local_noise_is_one_draw_a_row_and_output():
     made = method(local_reparameterisation=True, frequencies="var_resampled", samples_train=2)
-    start(made)
-    assert made.noise_size(40) == 2 * (48 + 40 * (3 + 1))
+    _, state = start(made)
+    assert noise_size(made, state, 40) == 2 * (48 + 40 * (3 + 1))
 
 
 def test_two_classes_by_softmax_have_two_outputs():

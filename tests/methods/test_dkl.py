@@ -32,7 +32,9 @@ def test_with_an_identity_for_a_network_it_is_kiss_gp():
     }
     deep = method(hidden_units=(4,), outputscale=1.0, noise_variance=0.1)
     state = of_network(deep.init(data, cases.keys(1)), weights)
-    torch.testing.assert_close(deep.loss(state, data.full(), noise), kiss.loss(plain, data.full(), noise))
+    torch.testing.assert_close(
+        cases.flat_loss(deep, state, data.full(), noise), cases.flat_loss(kiss, plain, data.full(), noise)
+    )
     (ours,), (expected,) = (m.predict(s, x[None, :9] + 0.1, cases.keys(1)) for m, s in ((deep, state), (kiss, plain)))
     np.testing.assert_allclose(ours.mean(), expected.mean(), rtol=1e-9)
     np.testing.assert_allclose(ours.variance(), expected.variance(), rtol=1e-9)
@@ -44,7 +46,9 @@ def test_gradient_agrees_with_finite_differences():
     state = cases.perturbed(made.init(data, cases.keys(1)))
 
     def loss(*values):
-        return made.loss(State(dict(zip(state.params, values, strict=True))), data.full(), torch.empty(1, 0))
+        return cases.flat_loss(
+            made, State(dict(zip(state.params, values, strict=True))), data.full(), torch.empty(1, 0)
+        )
 
     assert torch.autograd.gradcheck(loss, [value.requires_grad_() for value in state.params.values()])
 
@@ -77,7 +81,7 @@ def test_network_and_gp_move_at_their_rates():
     before = noise_variance(made, state)
     weight = state.params["layer3"].detach().clone()
     optimiser = torch.optim.Adam(state.params.values(), lr=made.hyper.learning_rate)
-    made.loss(state, data.full(), torch.empty(1, 0)).sum().backward()
+    cases.flat_loss(made, state, data.full(), torch.empty(1, 0)).sum().backward()
     optimiser.step()
     after = noise_variance(made, state)
     assert float((after / before).log().abs()) == pytest.approx(0.03, rel=1e-4)

@@ -8,6 +8,7 @@ import torch
 from gp_cases import (
     assert_batched_is_looped,
     assert_nan_stays_in_its_replica,
+    flat_loss,
     keys,
     noise_for,
     perturbed,
@@ -15,6 +16,7 @@ from gp_cases import (
     training_set,
 )
 
+from gpbench.methods.base import Shapes
 from gpbench.methods.dnn import Hyperparameters, Method, forward, matched_units
 
 CLASSES = {"regression": 0, "binary": 2, "multiclass": 3}
@@ -71,7 +73,9 @@ def test_without_dropout_the_loss_is_that_of_a_plain_network(task):
         expected = torch.nn.functional.gaussian_nll_loss(f, y, noise_variance, full=True, reduction="sum")
     else:
         expected = torch.nn.functional.cross_entropy(f, y[:, 0].long(), reduction="sum")
-    torch.testing.assert_close(m.loss(state, data.full(), noise_for(m, [len(x)]))[0], expected, rtol=1e-10, atol=0)
+    torch.testing.assert_close(
+        flat_loss(m, state, data.full(), noise_for(m, state, [len(x)]))[0], expected, rtol=1e-10, atol=0
+    )
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -110,10 +114,11 @@ def test_noise_lies_row_by_row():
     m, (x, y) = method("regression", hidden_layers=2), problem("regression")
     data = training_set(x, y)
     state = m.init(data, keys(1))
-    assert m.noise_size(7) == 7 * m.noise_size(1) == 7 * 2 * state.params["layer1.weight"].shape[-1]
-    noise = noise_for(m, [len(x)])
+    units = 2 * state.params["layer1.weight"].shape[-1]
+    assert m.noise_shapes(state, 7, 0, 1) == Shapes(per_row=(units,))
+    noise = noise_for(m, state, [len(x)])
     other = noise.clone()
-    other[:, m.noise_size(3) : m.noise_size(4)] *= -1  # keeps what was left out and leaves out what was kept
+    other[:, 3 * units : 4 * units] *= -1  # keeps what was left out and leaves out what was kept
     one, two = (forward(x[None], m.weights(state), m.masks(n.view(1, len(x), -1)))[0, :, 0] for n in (noise, other))
     assert (one != two).nonzero().flatten().tolist() == [3]
 
@@ -123,9 +128,9 @@ def test_mini_batches_are_unbiased_at_the_same_masks(task):
     m, (x, y) = method(task), problem(task)
     data = training_set(x, y)
     state = perturbed(m.init(data, keys(1)))
-    noise = noise_for(m, [len(x)]).view(1, 4, -1)
-    parts = [m.loss(state, data.take(torch.arange(10 * p, 10 * p + 10)[None]), noise[:, p]) for p in range(4)]
-    whole = m.loss(state, data.full(), noise.view(1, -1))
+    noise = noise_for(m, state, [len(x)]).view(1, 4, -1)
+    parts = [flat_loss(m, state, data.take(torch.arange(10 * p, 10 * p + 10)[None]), noise[:, p]) for p in range(4)]
+    whole = flat_loss(m, state, data.full(), noise.view(1, -1))
     torch.testing.assert_close(torch.stack(parts).mean(0), whole, rtol=1e-12, atol=0)
 
 
@@ -144,7 +149,7 @@ def test_several_targets_have_an_output_each():
     m, (x, y) = Method(Hyperparameters(match_basis=10), "regression", 0, 2), problem("regression")
     data = training_set(x, torch.cat([y, -y], 1))
     state = m.init(data, keys(1))
-    assert m.loss(state, data.full(), noise_for(m, [len(x)])).isfinite().all()
+    assert flat_loss(m, state, data.full(), noise_for(m, state, [len(x)])).isfinite().all()
     assert m.predict(state, x[None, :5], keys(1))[0].mean().shape == (5, 2)
 
 

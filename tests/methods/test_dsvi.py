@@ -3,11 +3,19 @@ import numpy as np
 import pytest
 import torch
 
-from gpbench.gp import linalg
+from gpbench.gp import linalg, sparse
+from gpbench.gp.layers import init_layer, layer, mean_map
 from gpbench.methods import dsvi, svgp
-from gpbench.methods.base import State
+from gpbench.methods.base import Batch, State
 
 CLASSES = {"regression": 0, "binary": 2, "multiclass": 3}
+
+
+def propagated(
+    deep: dsvi.Method, state: State, batch: Batch, normals: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    layers, noise = deep.layers(state), cases.split(deep, state, batch, normals).per_row.permute(2, 0, 1, 3)
+    return deep.propagate(state, layers, batch.x, sparse.conditional(batch.x[None], *layers[0]), noise)
 
 
 def method(task: str = "regression", **settings) -> dsvi.Method:
@@ -30,8 +38,9 @@ def test_one_layer_is_svgp(task, multiclass, options):
     deep = dsvi.Method(dsvi.Hyperparameters(layers=1, **options), task, CLASSES[task])
     shallow = svgp.Method(svgp.Hyperparameters(**options), task, CLASSES[task])
     batch, state = start(deep, task)
-    assert deep.noise_size(40) == shallow.noise_size(40) == (120 if multiclass == "softmax" else 0)
-    noise = cases.noise_for(deep, [40])
+    for one in (deep, shallow):
+        assert cases.noise_size(one, state, 40) == (120 if multiclass == "softmax" else 0)
+    noise = cases.noise_for(deep, state, [40])
     (loss, gradient), (expected, its_gradient) = (
         cases.loss_and_gradient(one, state, batch, noise) for one in (deep, shallow)
     )
@@ -54,27 +63,31 @@ def test_order_of_the_inducing_inputs_changes_nothing():
     moved = dict(state.params)
     for name, part in zip(deep.names, deep.layers(state), strict=True):
         moved[f"{name}.inducing_inputs"] = part.inducing_inputs[:, order]
-        chol = svgp.layer(moved, name, 1e-10).chol_kzz
+        chol = layer(moved, name, 1e-10).chol_kzz
         mean = torch.linalg.solve_triangular(chol, (part.chol_kzz @ part.whitened_mean)[:, order], upper=False)
         # S of u is unchanged; a QR decomposition makes its root triangular without squaring it
         root = torch.linalg.qr((part.chol_kzz[:, None] @ part.whitened_chol)[:, :, order].mT).R.mT
         root = torch.linalg.solve_triangular(chol[:, None], root, upper=False)
         moved |= {f"{name}.whitened_mean": mean, f"{name}.whitened_chol": root}
-    noise = cases.noise_for(deep, [40])
-    expected = deep.loss(state, batch, noise)
-    torch.testing.assert_close(deep.loss(State(moved, state.buffers), batch, noise), expected, rtol=1e-8, atol=0)
+    noise = cases.noise_for(deep, state, [40])
+    expected = cases.flat_loss(deep, state, batch, noise)
+    torch.testing.assert_close(
+        cases.flat_loss(deep, State(moved, state.buffers), batch, noise), expected, rtol=1e-8, atol=0
+    )
 
 
 def test_hidden_layer_without_variance_is_the_identity():
     deep = method()
     batch, state = start(deep)
     one = state.params
-    prior = svgp.init_layer("layer1", one["layer1.inducing_inputs"], 3, torch.ones(1).double(), 1e-14)
+    prior = init_layer("layer1", one["layer1.inducing_inputs"], 3, torch.ones(1).double(), 1e-14)
     state = State(one | prior | {"layer1.log_noise_variance": torch.tensor([-40.0]).double()}, state.buffers)
     shallow = svgp.Method(svgp.Hyperparameters(num_inducing=6), "regression")
     last = {k.replace("layer2", "layer1"): v for k, v in one.items() if not k.startswith("layer1")}
-    expected = shallow.loss(State(last), batch, torch.empty(1, 0, dtype=torch.float64))
-    torch.testing.assert_close(deep.loss(state, batch, cases.noise_for(deep, [40])), expected, rtol=1e-5, atol=0)
+    expected = cases.flat_loss(shallow, State(last), batch, torch.empty(1, 0, dtype=torch.float64))
+    torch.testing.assert_close(
+        cases.flat_loss(deep, state, batch, cases.noise_for(deep, state, [40])), expected, rtol=1e-5, atol=0
+    )
 
 
 def test_prior_in_every_layer_has_no_kl_and_prior_moments():
@@ -82,18 +95,18 @@ def test_prior_in_every_layer_has_no_kl_and_prior_moments():
     data = cases.training_set(*cases.problem("regression"))
     state = deep.init(data, cases.keys(1))
     batch = data.full()
-    mean, variance = deep.propagate(state, deep.layers(state), batch.x, cases.noise_for(deep, [40]))
+    mean, variance = propagated(deep, state, batch, cases.noise_for(deep, state, [40]))
     torch.testing.assert_close(mean, torch.zeros_like(mean))
     torch.testing.assert_close(variance, torch.ones_like(variance))
     expected = deep.likelihood.expected_log_prob(batch.y, mean, variance, deep.noise_variance(state)).sum()
-    torch.testing.assert_close(-deep.loss(state, batch, cases.noise_for(deep, [40])).sum(), expected)
+    torch.testing.assert_close(-cases.flat_loss(deep, state, batch, cases.noise_for(deep, state, [40])).sum(), expected)
 
 
 def test_layers_propagate_as_an_independent_loop_does():
     deep = method(layers=3, samples_train=2)
     batch, state = start(deep)
-    noise = cases.noise_for(deep, [40])
-    mean, _ = deep.propagate(state, deep.layers(state), batch.x, noise)
+    noise = cases.noise_for(deep, state, [40])
+    mean, _ = propagated(deep, state, batch, noise)
     eps = noise.view(40, 2, 2, 3)
     layers = deep.layers(state)
     for sample in range(2):
@@ -107,7 +120,7 @@ def test_layers_propagate_as_an_independent_loop_does():
             spread = spread + torch.stack([(root.T @ a).square().sum(0) for root in part.whitened_chol[0]], -1)
             spread = spread + state.params[f"layer{number + 1}.log_noise_variance"].exp()
             f = f + a.T @ part.whitened_mean[0] + spread.sqrt() * eps[:, sample, number]
-        expected, _ = svgp.sparse.conditional(f[None], *layers[-1])
+        expected, _ = sparse.conditional(f[None], *layers[-1])
         torch.testing.assert_close(mean[sample], expected, rtol=1e-8, atol=1e-8)
 
 
@@ -115,29 +128,35 @@ def test_minibatch_estimates_average_to_the_full_batch_for_fixed_noise():
     deep = method()
     data = cases.training_set(*cases.problem("regression"))
     state = cases.perturbed(deep.init(data, cases.keys(1)))
-    noise = cases.noise_for(deep, [40])
+    noise = cases.noise_for(deep, state, [40])
     rows = noise.view(1, 40, -1)
-    parts = [deep.loss(state, data.take(torch.arange(40)[None, k::4]), rows[:, k::4].flatten(1)) for k in range(4)]
-    torch.testing.assert_close(sum(parts) / 4, deep.loss(state, data.full(), noise))
+    parts = [
+        cases.flat_loss(deep, state, data.take(torch.arange(40)[None, k::4]), rows[:, k::4].flatten(1))
+        for k in range(4)
+    ]
+    torch.testing.assert_close(sum(parts) / 4, cases.flat_loss(deep, state, data.full(), noise))
 
 
 def test_more_samples_are_the_average_of_single_ones():
     one, two = method(), method(samples_train=2)
     batch, state = start(one)
-    noise = cases.noise_for(two, [40])
-    single = [one.loss(state, batch, noise.view(1, 40, 2, 3)[:, :, s].flatten(1)) for s in range(2)]
-    torch.testing.assert_close(two.loss(state, batch, noise), sum(single) / 2)
+    noise = cases.noise_for(two, state, [40])
+    single = [cases.flat_loss(one, state, batch, noise.view(1, 40, 2, 3)[:, :, s].flatten(1)) for s in range(2)]
+    torch.testing.assert_close(cases.flat_loss(two, state, batch, noise), sum(single) / 2)
 
 
 @pytest.mark.parametrize("options", [{"multiclass": "softmax"}, {"separate": "all"}], ids=["softmax", "separate"])
 def test_estimates_of_options_are_unbiased_over_mini_batches_and_samples(options):
     one, two = method("multiclass", **options), method("multiclass", samples_train=2, **options)
     data = cases.training_set(*cases.problem("multiclass"))
-    state, noise = cases.perturbed(one.init(data, cases.keys(1))), cases.noise_for(two, [40])
-    expected, rows = two.loss(state, data.full(), noise), noise.view(1, 40, -1)
-    parts = [two.loss(state, data.take(torch.arange(40)[None, k::4]), rows[:, k::4].flatten(1)) for k in range(4)]
+    state = cases.perturbed(one.init(data, cases.keys(1)))
+    noise = cases.noise_for(two, state, [40])
+    expected, rows = cases.flat_loss(two, state, data.full(), noise), noise.view(1, 40, -1)
+    parts = [
+        cases.flat_loss(two, state, data.take(torch.arange(40)[None, k::4]), rows[:, k::4].flatten(1)) for k in range(4)
+    ]
     torch.testing.assert_close(sum(parts) / 4, expected)
-    samples = [one.loss(state, data.full(), part.flatten(1)) for part in rows.chunk(2, -1)]
+    samples = [cases.flat_loss(one, state, data.full(), part.flatten(1)) for part in rows.chunk(2, -1)]
     torch.testing.assert_close(sum(samples) / 2, expected)
 
 
@@ -149,9 +168,12 @@ def test_separate_layers_with_equal_parameters_are_as_shared_ones():
         for part in ("inducing_inputs", "log_lengthscale", "log_outputscale"):
             value = repeated[f"{name}.{part}"]
             repeated[f"{name}.{part}"] = value[:, None].repeat(1, 3, *(1 for _ in value.shape[1:]))
-    noise = cases.noise_for(shared, [40])
+    noise = cases.noise_for(shared, state, [40])
     torch.testing.assert_close(
-        own.loss(State(repeated, state.buffers), batch, noise), shared.loss(state, batch, noise), rtol=1e-10, atol=0
+        cases.flat_loss(own, State(repeated, state.buffers), batch, noise),
+        cases.flat_loss(shared, state, batch, noise),
+        rtol=1e-10,
+        atol=0,
     )
 
 
@@ -164,7 +186,7 @@ def test_functions_have_the_moments_of_every_layer(separate):
     state, x = cases.perturbed(deep.init(data, cases.keys(2)), 0.3), data.full().x[:, :5]
     *hidden, last = deep.functions(state, x, cases.keys(2))
     assert [f.shape for f in (*hidden, last)] == [(draws, 2, 5, 2), (draws, 2, 5, 2), (draws, 2, 5, 1)]
-    mean, variance = svgp.sparse.conditional(x, *deep.layers(state)[0])
+    mean, variance = sparse.conditional(x, *deep.layers(state)[0])
     variance = variance + state.params["layer1.log_noise_variance"].exp()[:, None, None]
     assert ((hidden[0].mean(0) - x - mean).abs() < 4.5 * (variance / draws).sqrt()).all()
     torch.testing.assert_close(hidden[0].var(0), variance, rtol=0.25, atol=0)
@@ -190,9 +212,9 @@ def test_a_draw_is_one_function_whatever_the_rows():
 def test_mean_map_keeps_pads_or_projects_on_the_singular_vectors():
     x = torch.as_tensor(np.random.default_rng(0).normal(size=(2, 50, 4)))
     identity = torch.eye(4, dtype=torch.float64)
-    assert torch.equal(dsvi.mean_map(x, 4)[1], identity)
-    assert torch.equal(dsvi.mean_map(x, 6)[1], torch.cat([identity, torch.zeros(4, 2)], 1))
-    narrow = dsvi.mean_map(x, 2)
+    assert torch.equal(mean_map(x, 4)[1], identity)
+    assert torch.equal(mean_map(x, 6)[1], torch.cat([identity, torch.zeros(4, 2)], 1))
+    narrow = mean_map(x, 2)
     for r in range(2):
         right = np.linalg.svd(x[r].numpy())[2][:2].T
         np.testing.assert_allclose(np.abs(right.T @ narrow[r].numpy()), np.eye(2), atol=1e-10)
@@ -223,10 +245,10 @@ def test_gradient_agrees_with_finite_differences():
     deep = method(num_inducing=3)
     data = cases.training_set(*cases.problem("regression", n=5, num_inputs=2))
     state = cases.perturbed(deep.init(data, cases.keys(1)))
-    names, noise = list(state.params), cases.noise_for(deep, [5])
+    names, noise = list(state.params), cases.noise_for(deep, state, [5])
 
     def loss(*values):
-        return deep.loss(State(dict(zip(names, values, strict=True)), state.buffers), data.full(), noise)
+        return cases.flat_loss(deep, State(dict(zip(names, values, strict=True)), state.buffers), data.full(), noise)
 
     assert torch.autograd.gradcheck(loss, [value.requires_grad_() for value in state.params.values()], atol=1e-4)
 

@@ -42,7 +42,7 @@ def toy(z: torch.Tensor = cases.Z) -> tuple[fitc_svgp.Method, State, float]:
 
 
 def elbo(ours: fitc_svgp.Method, state: State, x: torch.Tensor, y: torch.Tensor) -> float:
-    return -float(ours.loss(state, cases.training_set(x, y).full(), NO_NOISE))
+    return -float(cases.flat_loss(ours, state, cases.training_set(x, y).full(), NO_NOISE))
 
 
 def test_the_best_q_of_the_toy_reaches_the_published_optimum():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from cases import Case, group
+from cases import Case, group, with_hyper
 from gpbench.gp import kernels, linalg, sparse
 from gpbench.methods import ipvi_dgp
 from gpbench.methods.base import State
@@ -23,7 +23,8 @@ def problem(ours: ipvi_dgp.Method, n: int = 20):
     """A state off its start, all rows, and noise."""
     x, y = cases.problem(ours.task, n)
     data = cases.training_set(x, y)
-    return cases.perturbed(ours.init(data, cases.keys(1))), data.full(), cases.noise_for(ours, [n])
+    state = cases.perturbed(ours.init(data, cases.keys(1)))
+    return state, data.full(), cases.noise_for(ours, state, [n])
 
 
 def with_params(state: State, **params: torch.Tensor) -> State:
@@ -83,11 +84,13 @@ def test_the_best_discriminator_is_the_log_density_ratio():
     psi = [state.params[name] for name in DISCRIMINATOR]
     adam = torch.optim.Adam(psi, lr=0.1)
     for _ in range(120):
-        for value, gradient in zip(psi, torch.autograd.grad(ours.loss(state, batch, noise).sum(), psi), strict=True):
+        for value, gradient in zip(
+            psi, torch.autograd.grad(cases.flat_loss(ours, state, batch, noise).sum(), psi), strict=True
+        ):
             value.grad = gradient
         adam.step()
     with torch.no_grad():
-        divergence = ours.loss(state, batch, noise) - ours.loss(silent(state), batch, noise)
+        divergence = cases.flat_loss(ours, state, batch, noise) - cases.flat_loss(ours, silent(state), batch, noise)
     # 20,000 draws from q and p each, with information s (1 - s) > 0.2 a draw: a standard error of 0.01
     assert psi[0][0, 0, 0].item() == pytest.approx(bias, abs=0.05)
     assert divergence.item() / num_inducing == pytest.approx(bias**2 / 2, abs=0.05)
@@ -96,11 +99,11 @@ def test_the_best_discriminator_is_the_log_density_ratio():
 def test_without_discriminator_the_loss_is_the_likelihood_of_the_moments():
     ours = method()
     state, batch, noise = problem(ours)
-    e, _, hidden = ours._split_noise(state, batch.x, noise)
+    e, _, hidden = ours._by_layer(state, cases.split(ours, state, batch, noise))
     mean, variance = ours.propagate(state, batch.x, e, hidden)
     sd = (variance + state.params["log_noise_variance"].exp()).sqrt()
     expected = -torch.distributions.Normal(mean, sd).log_prob(batch.y).sum()
-    torch.testing.assert_close(ours.loss(silent(state), batch, noise)[0], expected)
+    torch.testing.assert_close(cases.flat_loss(ours, silent(state), batch, noise)[0], expected)
 
 
 def test_gradient_of_the_likelihood_agrees_with_finite_differences():
@@ -111,7 +114,7 @@ def test_gradient_of_the_likelihood_agrees_with_finite_differences():
 
     def loss(*values):
         params = state.params | dict(zip(names, values, strict=True))
-        return ours.loss(State(params, state.buffers), batch, noise)
+        return cases.flat_loss(ours, State(params, state.buffers), batch, noise)
 
     assert torch.autograd.gradcheck(loss, [state.params[name].requires_grad_() for name in names], atol=1e-4)
 
@@ -121,7 +124,7 @@ def test_every_player_follows_its_own_objective_only():
     state, batch, noise = problem(ours)
     _, gradient = cases.loss_and_gradient(ours, state, batch, noise)
     _, alone = cases.loss_and_gradient(ours, silent(state), batch, noise)
-    e, prior, _ = ours._split_noise(state, batch.x, noise)
+    e, prior, _ = ours._by_layer(state, cases.split(ours, state, batch, noise))
     for number, name in enumerate(ours.names):
         p = {k.removeprefix(f"{name}."): v for k, v in state.params.items() if k.startswith(name)}
         z = p["inducing_inputs"][:, None].expand(-1, 5, -1, -1)
@@ -151,10 +154,8 @@ def test_every_player_moves_at_its_own_rate(tmp_path_factory):
     """Adam's first step is the rate, in the direction of the gradient."""
     case = Case("ipvi_dgp_2", "regression", tmp_path_factory)
     rates = {"discriminator_rate": 0.03, "generator_rate": 0.002, "learning_rate": 0.01}
-    what = case.cell.what | {"method": case.cell.what.method | rates}
-    fit = lightning_module.GradientFit(
-        group(case.cell | {"what": what}, 0), case.table, case.folder(), torch.device("cpu")
-    )
+    cell = with_hyper(case.cell, **rates)
+    fit = lightning_module.GradientFit(group(cell, 0), case.table, case.folder(), torch.device("cpu"))
     adam, before = fit.configure_optimizers(), {k: v.detach().clone() for k, v in fit.state.params.items()}
     fit.advance(*fit.draw(0), 0)
     assert {part["betas"] for part in adam.param_groups} == {(0.5, 0.999)}

@@ -123,7 +123,7 @@ def test_probes_come_from_the_noise_alone():
     first, second = torch.tensor([[0.1], [0.2]], dtype=torch.float64)[:, None]
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    losses = [float(made.loss(state, data.full(), noise)) for noise in (first, first, second)]
+    losses = [float(cases.flat_loss(made, state, data.full(), noise)) for noise in (first, first, second)]
     assert torch.equal(torch.get_rng_state(), before)
     assert losses[0] == losses[1] != losses[2]
 
@@ -160,7 +160,8 @@ def test_beyond_the_training_inputs_is_as_at_their_edge():
 
 
 def test_many_inputs_are_skipped_with_the_reason(tmp_path):
-    _, (cell,), _ = resolve.resolve(Places(REPOSITORY, tmp_path), "default", "methods=[kiss_gp] datasets=[boston]")
+    study = resolve.resolve(Places(REPOSITORY, tmp_path), "default", "methods=[kiss_gp] datasets=[boston]")
+    (cell,) = study.cells
     assert cell.skip == "13 inputs, at most 4"
 
 

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from gp_cases import noise_size, split
 
 from gpbench.errors import UserError
 from gpbench.gp import latent_likelihoods
@@ -64,10 +65,10 @@ def run(likelihood="logit", known=False, steps=STEPS, chains=slice(0, CHAINS), *
     own = keys()[chains]
     data = training_set(x, y if known else y[:, :1], len(own))
     state, batch, history = method.init(data, own), data.full(), []
-    size = method.noise_size(ROWS)
+    size = noise_size(method, state, ROWS)
     for step in range(steps):
         noise = np.random.default_rng(step).standard_normal((CHAINS, size))[chains]
-        objective = method.step(state, batch, torch.from_numpy(noise), step, STEPS)
+        objective = method.step(state, batch, split(method, state, batch, torch.from_numpy(noise)), step, STEPS)
         assert objective.isfinite().all()
         history.append(dict(state.memory))
     return method, state, history

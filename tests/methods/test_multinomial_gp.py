@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from gp_cases import training_set
+from gp_cases import noise_size, split, training_set
 
 from gpbench.errors import UserError
 from gpbench.gp import multinomial
@@ -35,8 +35,8 @@ def run(m, steps=10):
     rows = data()
     state, batch, rng = m.init(rows, KEYS), rows.full(), np.random.default_rng(1)
     for step in range(steps):
-        noise = torch.from_numpy(rng.standard_normal((len(KEYS), m.noise_size(ROWS))))
-        objective = m.step(state, batch, noise, step, steps)
+        noise = torch.from_numpy(rng.standard_normal((len(KEYS), noise_size(m, state, ROWS))))
+        objective = m.step(state, batch, split(m, state, batch, noise), step, steps)
         assert objective.isfinite().all()
         if m.keep(step + 1, steps):
             for name, value in state.params.items():

@@ -8,6 +8,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from gp_cases import noise_size, split
 
 from gpbench.data.simulated import generators
 from gpbench.methods.base import TrainingSet
@@ -33,10 +34,10 @@ def ess(item, rows, steps, known=False, **settings):
     method = Method(dataclasses.replace(Hyperparameters(burn_in=0.25, keep_latents=known), **settings), "binary", 2)
     data = training_set(item, rows, known)
     state = method.init(data, [Key(item, "findings", 0, r) for r in range(CHAINS)])
-    batch, size, source = data.full(), method.noise_size(rows), torch.Generator().manual_seed(0)
+    batch, size, source = data.full(), noise_size(method, state, rows), torch.Generator().manual_seed(0)
     for step in range(steps):
         noise = torch.randn(CHAINS, size, generator=source, dtype=torch.float64)
-        method.step(state, batch, noise, step, steps)
+        method.step(state, batch, split(method, state, batch, noise), step, steps)
         if method.keep(step + 1, steps):
             for name, value in state.params.items():
                 state.samples.setdefault(name, []).append(value)

@@ -152,7 +152,7 @@ def test_sgpr_is_svgp_at_its_best_q():
     twin.params["layer1.inducing_inputs"] = state.params["inducing_inputs"]
     twin.params["layer1.whitened_mean"] = torch.linalg.solve(precision, a @ y / 0.1)
     twin.params["layer1.whitened_chol"] = torch.linalg.cholesky(torch.linalg.inv(precision))[:, None]
-    best = -float(other.loss(twin, data.full(), NO_NOISE))
+    best = -float(cases.flat_loss(other, twin, data.full(), NO_NOISE))
     assert objective(ours, state) == pytest.approx(best, rel=1e-9)
     (one,), (another,) = (m.predict(s, x[None], cases.keys(1)) for m, s in ((ours, state), (other, twin)))
     np.testing.assert_allclose(one.mean(), another.mean(), atol=1e-9)

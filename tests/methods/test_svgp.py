@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from gpbench.gp import kernels, linalg
+from gpbench.gp.layers import init_layer
 from gpbench.methods import svgp
 from gpbench.methods.base import Batch, State
 
@@ -25,7 +26,7 @@ def toy(z: torch.Tensor = cases.Z) -> tuple[svgp.Method, Batch, State]:
     covariance = torch.linalg.inv(torch.linalg.inv(kzz) + projection @ projection.T / cases.NOISE_VARIANCE)
     mean = covariance @ projection @ cases.Y / cases.NOISE_VARIANCE
     chol_kzz, root = torch.linalg.cholesky(kzz), torch.linalg.cholesky(covariance)
-    params = svgp.init_layer("layer1", z[None], 1, scales[0][0], cases.OUTPUTSCALE)
+    params = init_layer("layer1", z[None], 1, scales[0][0], cases.OUTPUTSCALE)
     params["layer1.whitened_mean"] = torch.linalg.solve_triangular(chol_kzz, mean, upper=False)[None]
     params["layer1.whitened_chol"] = torch.linalg.solve_triangular(chol_kzz, root, upper=False)[None, None]
     params["log_noise_variance"] = cases.X.new_tensor([cases.NOISE_VARIANCE]).log()
@@ -34,7 +35,7 @@ def toy(z: torch.Tensor = cases.Z) -> tuple[svgp.Method, Batch, State]:
 
 def elbo(parts: tuple[svgp.Method, Batch, State]) -> float:
     toy_method, batch, state = parts
-    return -float(toy_method.loss(state, batch, NO_NOISE))
+    return -float(cases.flat_loss(toy_method, state, batch, NO_NOISE))
 
 
 def test_optimal_bound_is_titsias_bound():
@@ -86,7 +87,7 @@ def test_bound_is_below_the_evidence_for_any_inducing_inputs_and_any_q(seed):
     covariance = kernels.rbf(x[None], x[None], *scales)[0] + state.params["log_noise_variance"].exp() * torch.eye(n)
     evidence = torch.distributions.MultivariateNormal(torch.zeros(n).double(), covariance).log_prob(y[:, 0])
     batch = cases.training_set(x, y).full()
-    assert -method(num_inducing=num_inducing).loss(state, batch, NO_NOISE) < evidence
+    assert -cases.flat_loss(method(num_inducing=num_inducing), state, batch, NO_NOISE) < evidence
 
 
 def test_bound_does_not_fall_when_inducing_inputs_are_added_and_stays_below_the_evidence():
@@ -135,15 +136,15 @@ def test_bound_is_gpytorchs_at_the_same_parameters():
     likelihood = gpytorch.likelihoods.GaussianLikelihood().double()
     likelihood.noise = params["log_noise_variance"].exp()
     bound = gpytorch.mlls.VariationalELBO(likelihood, reference, num_data=len(x))(reference(x), y[:, 0]) * len(x)
-    assert -float(ours.loss(state, data.full(), NO_NOISE)) == pytest.approx(bound.item(), rel=1e-6)
+    assert -float(cases.flat_loss(ours, state, data.full(), NO_NOISE)) == pytest.approx(bound.item(), rel=1e-6)
 
 
 def test_minibatch_estimates_average_to_the_full_batch():
     x, y = cases.problem("regression")
     ours, data = method(), cases.training_set(x, y)
     state = cases.perturbed(ours.init(data, cases.keys(1)))
-    parts = [ours.loss(state, data.take(torch.arange(40)[None, k::4]), NO_NOISE) for k in range(4)]
-    torch.testing.assert_close(sum(parts) / 4, ours.loss(state, data.full(), NO_NOISE))
+    parts = [cases.flat_loss(ours, state, data.take(torch.arange(40)[None, k::4]), NO_NOISE) for k in range(4)]
+    torch.testing.assert_close(sum(parts) / 4, cases.flat_loss(ours, state, data.full(), NO_NOISE))
 
 
 @pytest.mark.parametrize("task", CLASSES)
@@ -163,7 +164,7 @@ def test_gradient_agrees_with_finite_differences():
     names = list(state.params)
 
     def loss(*values):
-        return ours.loss(State(dict(zip(names, values, strict=True))), data.full(), NO_NOISE)
+        return cases.flat_loss(ours, State(dict(zip(names, values, strict=True))), data.full(), NO_NOISE)
 
     assert torch.autograd.gradcheck(loss, [value.requires_grad_() for value in state.params.values()], atol=1e-4)
 

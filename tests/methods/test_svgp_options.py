@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy import stats
 
-from gpbench.gp import kernels
+from gpbench.gp import kernels, sparse
 from gpbench.methods import svgp
 from gpbench.methods.base import Batch, State
 
@@ -71,8 +71,10 @@ def test_outputs_of_their_own_are_svgps_of_one_target_each():
         one = {name: value[:, q] if value.ndim > 1 else value for name, value in state.params.items()}
         one["layer1.whitened_mean"] = state.params["layer1.whitened_mean"][..., q : q + 1]
         one["layer1.whitened_chol"] = state.params["layer1.whitened_chol"][:, q : q + 1]
-        losses.append(method().loss(State(one), cases.training_set(x, y[:, q : q + 1]).full(), NO_NOISE[:1]))
-    torch.testing.assert_close(own.loss(state, data.full(), NO_NOISE[:1]), sum(losses))
+        losses.append(
+            cases.flat_loss(method(), State(one), cases.training_set(x, y[:, q : q + 1]).full(), NO_NOISE[:1])
+        )
+    torch.testing.assert_close(cases.flat_loss(own, state, data.full(), NO_NOISE[:1]), sum(losses))
 
 
 def test_the_softmax_estimate_is_brute_force_monte_carlo():
@@ -80,16 +82,18 @@ def test_the_softmax_estimate_is_brute_force_monte_carlo():
     ours = method("multiclass", multiclass="softmax", samples_train=20_000)
     batch, state = start(ours, "multiclass")
     batch = Batch(*(part[:, :3] for part in (batch.x, batch.y, batch.weight)))
-    mean, variance = method("multiclass").propagate(state, ours.layers(state), batch.x, NO_NOISE)
+    mean, variance = sparse.conditional(batch.x[None], *ours.layers(state)[0])
     rng = np.random.default_rng(0)
     f = mean.numpy() + np.sqrt(variance.numpy()) * rng.normal(size=(200_000, 1, 1, 3))
     log_prob = torch.from_numpy(f).log_softmax(-1).numpy()
     label = np.broadcast_to(batch.y.long().numpy(), (200_000, *batch.y.shape))
     drawn = np.take_along_axis(log_prob, label, -1)[..., 0]
     expected, error = drawn.mean(0).sum(-1), np.sqrt((drawn.var(0) * (1 / 200_000 + 1 / 20_000)).sum(-1))
-    kl = svgp.sparse.kl_whitened(*ours.layers(state)[0][2:4])
-    noise = torch.randn(2, ours.noise_size(3), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    estimate = (kl - ours.loss(state, batch, noise)).numpy()
+    kl = sparse.kl_whitened(*ours.layers(state)[0][2:4])
+    noise = torch.randn(
+        2, cases.noise_size(ours, state, 3), generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    )
+    estimate = (kl - cases.flat_loss(ours, state, batch, noise)).numpy()
     assert (np.abs(estimate - expected) < 4 * error).all()
     assert (error < 0.02).all()
 
@@ -97,11 +101,12 @@ def test_the_softmax_estimate_is_brute_force_monte_carlo():
 def test_the_softmax_gradient_is_that_of_the_estimate():
     ours = method("multiclass", multiclass="softmax", samples_train=2, num_inducing=3)
     data = cases.training_set(*cases.problem("multiclass", n=5))
-    state, noise = cases.perturbed(ours.init(data, cases.keys(1))), cases.noise_for(ours, [5])
+    state = cases.perturbed(ours.init(data, cases.keys(1)))
+    noise = cases.noise_for(ours, state, [5])
     names = list(state.params)
 
     def loss(*values):
-        return ours.loss(State(dict(zip(names, values, strict=True))), data.full(), noise)
+        return cases.flat_loss(ours, State(dict(zip(names, values, strict=True))), data.full(), noise)
 
     assert torch.autograd.gradcheck(loss, [value.requires_grad_() for value in state.params.values()], atol=1e-4)
 
@@ -110,7 +115,7 @@ def test_softmax_predicts_the_mean_over_samples_of_f():
     ours = method("multiclass", multiclass="softmax", samples_test=5000)
     batch, state = start(ours, "multiclass")
     with torch.no_grad():
-        mean, variance = method("multiclass").propagate(state, ours.layers(state), batch.x[:, :4], NO_NOISE)
+        mean, variance = sparse.conditional(batch.x[:, :4][None], *ours.layers(state)[0])
     f = mean.numpy() + np.sqrt(variance.numpy()) * np.random.default_rng(0).normal(size=(50_000, 1, 1, 3))
     probs = np.exp(f - f.max(-1, keepdims=True))
     probs /= probs.sum(-1, keepdims=True)
@@ -137,8 +142,8 @@ def test_counts_are_poisson_with_the_exposure():
     mean, sd = mean.detach().numpy().ravel(), variance.sqrt().detach().numpy().ravel()
     draws = np.random.default_rng(1).normal(mean, sd, size=(20_000, 40))
     log_prob = stats.poisson.logpmf(y.numpy().ravel(), 2.5 * np.exp(draws))
-    kl = svgp.sparse.kl_whitened(*ours.layers(state)[0][2:4])
-    bound = -float(ours.loss(state, data.full(), NO_NOISE[:1]) - kl)
+    kl = sparse.kl_whitened(*ours.layers(state)[0][2:4])
+    bound = -float(cases.flat_loss(ours, state, data.full(), NO_NOISE[:1]) - kl)
     assert bound == pytest.approx(log_prob.mean(0).sum(), abs=4 * np.sqrt(log_prob.var(0).sum() / 20_000))
     trained, losses = cases.train(ours, data, 100)
     (predictive,) = ours.predict(trained, x[None], cases.keys(1))
@@ -167,4 +172,4 @@ def test_awkward_data_train_below_the_evidence(change, separate):
     kernel = kernels.rbf(x[None], x[None], scales[0], scales[1][:, 0])[0]
     noise = given["log_noise_variance"].exp() * torch.eye(len(x)).double()
     evidence = torch.distributions.MultivariateNormal(torch.zeros(len(x)).double(), kernel + noise).log_prob(y[:, 0])
-    assert -ours.loss(state, data.full(), NO_NOISE[:1]) < evidence
+    assert -cases.flat_loss(ours, state, data.full(), NO_NOISE[:1]) < evidence

@@ -24,12 +24,10 @@ from scipy.spatial.distance import pdist
 from torch import Tensor
 
 from gpbench import streams
-from gpbench.gp import likelihoods, linalg, propagation
+from gpbench.gp import layers, likelihoods, linalg, propagation
 from gpbench.gp.sparse import Layer
 from gpbench.hyper import Annotated, Gt, Le, PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods import layers
-from gpbench.methods.base import Batch, GradientMethod, State, TrainingSet
-from gpbench.methods.dsvi import mean_map
+from gpbench.methods.base import Batch, GradientMethod, Noise, State, TrainingSet
 
 DISTANCE_ROWS = 1000
 
@@ -137,7 +135,7 @@ class Method(GradientMethod):
             state.params |= self.start_layer(name, z, hyper.hidden_width, lengthscale, outputscale, rngs)
             state.params[f"{name}.log_noise_variance"] = z.new_full(z.shape[:1], hyper.layer_noise_variance).log()
             if hyper.mean_function == "linear":
-                mapped = state.buffers[f"{name}.mean_map"] = mean_map(x, hyper.hidden_width)
+                mapped = state.buffers[f"{name}.mean_map"] = layers.mean_map(x, hyper.hidden_width)
                 x, z = x @ mapped, z @ mapped
             else:
                 z = spread(z)[:, None].repeat(len(z), 1, hyper.hidden_width)
@@ -181,7 +179,7 @@ class Method(GradientMethod):
         }
         return layers.layer(state.params | belief, name, self.hyper.jitter)
 
-    def loss(self, state: State, batch: Batch, noise: Tensor) -> Tensor:
+    def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
         state, x, y = converted(state, torch.float64), batch.x.double(), batch.y.double()
         fraction = self.hyper.power / state.buffers["num_rows"]
         cavities, energy = [], 0.0

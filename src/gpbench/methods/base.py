@@ -16,9 +16,10 @@ A method of layers may define `functions(state, x, keys)`: posterior draws of th
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
@@ -95,6 +96,36 @@ class State:
     memory: dict[str, Tensor] = field(default_factory=dict)
     samples: dict[str, list[Tensor]] = field(default_factory=dict)
 
+    def kept(self) -> list[dict[str, Tensor]]:
+        """The states in the reservoir; the present params while it is empty."""
+        if not any(self.samples.values()):
+            return [self.params]
+        return [dict(zip(self.samples, values, strict=True)) for values in zip(*self.samples.values(), strict=True)]
+
+
+class Noise(NamedTuple):
+    """Standard normals of a step: `fixed` `[R, *shape]`, and `per_row` `[R, B, *shape]` of every row of its batch."""
+
+    fixed: Tensor
+    per_row: Tensor
+
+
+class Shapes(NamedTuple):
+    """Shapes of the standard normals that a step takes: those that do not depend on its rows, and those of a row."""
+
+    fixed: tuple[int, ...] = (0,)
+    per_row: tuple[int, ...] = (0,)
+
+    def size(self, rows: int) -> int:
+        """How many numbers a step with so many rows takes."""
+        return math.prod(self.fixed) + rows * math.prod(self.per_row)
+
+    def split(self, normals: Tensor, rows: int) -> Noise:
+        """The noise in a vector a replica `[R, size]`: row by row at its end, so that padding takes nothing."""
+        count = math.prod(self.fixed)
+        fixed, per_row = normals[:, :count], normals[:, count:]
+        return Noise(fixed.view(len(normals), *self.fixed), per_row.view(len(normals), rows, *self.per_row))
+
 
 class Method:
     """hyper: the module's `Hyperparameters`; task: regression, binary or multiclass; num_classes: 0 in regression;
@@ -129,9 +160,9 @@ class GradientMethod(Method, ABC):
     def init(self, data: TrainingSet, keys: list[Key]) -> State:
         """Initial state; random choices come from `streams.rng(key, "init")`, one key a replica."""
 
-    def noise_size(self, batch_size: int, step: int = 0, steps: int = 1) -> int:
-        """How many standard normals step `step` of `steps` of one replica needs."""
-        return 0
+    def noise_shapes(self, state: State, rows: int, step: int, steps: int) -> Shapes:
+        """The noise of step `step` of `steps` with so many rows; none by default."""
+        return Shapes()
 
     def frozen(self, step: int, steps: int) -> frozenset[str]:
         """Names of params that are not trained at `step` of `steps`."""
@@ -146,8 +177,8 @@ class GradientMethod(Method, ABC):
         return {}
 
     @abstractmethod
-    def loss(self, state: State, batch: Batch, noise: Tensor) -> Tensor:
-        """Minus the (estimated) objective in nats, `[R]`; noise `[R, noise_size]`."""
+    def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
+        """Minus the (estimated) objective in nats, `[R]`."""
 
     @abstractmethod
     def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
@@ -165,11 +196,11 @@ class SamplerMethod(Method, ABC):
         """Initial state of the chains."""
 
     @abstractmethod
-    def noise_size(self, batch_size: int, step: int = 0, steps: int = 1) -> int:
-        """How many standard normals step `step` of `steps` of one replica needs."""
+    def noise_shapes(self, state: State, rows: int, step: int, steps: int) -> Shapes:
+        """The noise of step `step` of `steps` with so many rows."""
 
     @abstractmethod
-    def step(self, state: State, batch: Batch, noise: Tensor, step: int, steps: int) -> Tensor:
+    def step(self, state: State, batch: Batch, noise: Noise, step: int, steps: int) -> Tensor:
         """Advance `state` in place by transition `step` (from 0); returns minus the estimated log joint `[R]`."""
 
     def burn_in(self, steps: int) -> int:

@@ -30,7 +30,7 @@ from gpbench import streams
 from gpbench.gp.divergences import mean_field_kl
 from gpbench.hyper import PositiveFloat, PositiveInt, dataclass
 from gpbench.methods import dnn
-from gpbench.methods.base import Batch, State, TrainingSet
+from gpbench.methods.base import Batch, Noise, Shapes, State, TrainingSet
 from gpbench.streams import Key
 
 
@@ -59,22 +59,22 @@ class Method(dnn.Method):
         variances = {f"{name}.log_variance": torch.full_like(params[f"{name}.weight"], start) for name in self.names}
         return State(params | variances)
 
-    def noise_size(self, batch_size: int, step: int = 0, steps: int = 1) -> int:
-        """One normal a row, training sample and unit, the outputs included; asked after `init`."""
-        return batch_size * self.hyper.samples_train * sum(self.widths)
+    def noise_shapes(self, state: State, rows: int, step: int, steps: int) -> Shapes:
+        """One normal a row, training sample and unit, the outputs included."""
+        return Shapes(per_row=(self.hyper.samples_train, sum(weight.shape[-1] for weight in self.weights(state))))
 
     def variances(self, state: State) -> list[Tensor]:
         """Posterior variances s^2, in the shape and order of the means `weights`."""
         return [state.params[f"{name}.log_variance"].exp() for name in self.names]
 
-    def loss(self, state: State, batch: Batch, noise: Tensor) -> Tensor:
+    def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
         """-elbo `[R]`."""
-        f = self.sample_outputs(state, batch.x, noise)
+        f = self.sample_outputs(state, batch.x, noise.per_row)
         log_prob = self.likelihood.log_prob(batch.y, f, self.noise_variance(state)).mean(0)
         return self.kl(state) - (batch.weight * log_prob).sum(-1)
 
     def sample_outputs(self, state: State, x: Tensor, noise: Tensor) -> Tensor:
-        """Outputs `[S, R, B, Q]` at x `[R, B, D]`, S = samples_train; a row's samples follow each other in noise."""
+        """Outputs `[S, R, B, Q]` at x `[R, B, D]`, S = samples_train; noise `[R, B, S, units]`."""
         samples, (replicas, rows, _) = self.hyper.samples_train, x.shape
         f = x.repeat_interleave(samples, 1)  # [R, B S, D]
         means, variances = self.weights(state), self.variances(state)

@@ -29,18 +29,15 @@ from torch import Tensor
 
 from gpbench import streams
 from gpbench.gp import inducing_priors, kernels, likelihoods, linalg, quadrature, sparse
+from gpbench.gp.layers import mean_map, start_inducing
 from gpbench.gp.sparse import Layer
 from gpbench.hyper import Annotated, Fraction, Gt, Lt, PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, SamplerMethod, State, TrainingSet
-from gpbench.methods.dsvi import mean_map
-from gpbench.methods.layers import start_inducing
+from gpbench.methods.base import Batch, Noise, SamplerMethod, Shapes, State, TrainingSet
 from gpbench.predictive.distributions import Predictive
-from gpbench.sampling import sghmc
+from gpbench.sampling import moving_window, sghmc
 from gpbench.streams import Key
 
 PRIOR_LOG_OUTPUTSCALE = math.log(0.05)
-ADAM_DECAY = (0.9, 0.999)
-ADAM_EPSILON = 1e-8
 PREDICT_ROWS, PREDICT_ELEMENTS = 250, 2**18
 """Rows predicted at once, and numbers in a temporary (2 MB in float64, for a processor's cache): so many states."""
 SAMPLED = {
@@ -109,21 +106,20 @@ class Method(SamplerMethod):
         if self.task == "regression":
             state.params["log_noise_variance"] = z.new_full((len(z),), self.hyper.noise_variance).log()
         state.memory = sghmc.init(self.sampled(state.params))
-        self.num_coordinates = state.memory["momentum"].shape[1]
         if optimised := self.optimised(state.params):
-            flat = sghmc.flatten(optimised)
-            state.memory |= {"adam_mean": torch.zeros_like(flat), "adam_square": torch.zeros_like(flat)}
-            state.memory["window"] = z.new_zeros(len(z), self.hyper.window, self.num_coordinates)
+            state.memory |= moving_window.init(self.sampled(state.params), optimised, self.hyper.window)
         return state
 
-    def noise_size(self, batch_size: int, step: int = 0, steps: int = 1) -> int:
-        """One normal for the window, one a coordinate (so `init` must have run), two a row and hidden unit."""
-        return 1 + self.num_coordinates + 2 * batch_size * self.hyper.hidden_width * (self.hyper.layers - 1)
+    def noise_shapes(self, state: State, rows: int, step: int, steps: int) -> Shapes:
+        """One normal for the window and one a coordinate; two a row and hidden unit."""
+        coordinates = state.memory["momentum"].shape[1]
+        return Shapes((1 + coordinates,), (2, self.hyper.layers - 1, self.hyper.hidden_width))
 
-    def step(self, state: State, batch: Batch, noise: Tensor, step: int, steps: int) -> Tensor:
+    def step(self, state: State, batch: Batch, noise: Noise, step: int, steps: int) -> Tensor:
         """One transition, `step` from 0; the loss `[R]` is that of the state left, NaN where the chain diverged."""
         adapt = step < self.burn_in(steps)
-        choice, kick, hidden = self._split_noise(noise, batch)
+        choice, kick = noise.fixed.tensor_split([1], 1)
+        hidden = noise.per_row.permute(2, 3, 0, 1, 4)  # [2, L - 1, R, B, width]
         chain = self.sampled(state.params)
         leaves = {name: value.detach().requires_grad_() for name, value in chain.items()}
         potential = -self.log_joint(state.params | leaves, state.buffers, batch, hidden[0])
@@ -148,10 +144,10 @@ class Method(SamplerMethod):
     @torch.no_grad()
     def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
         """Equal mixture over the kept states, each with its own noise in the hidden layers; x `[R, T, D]`."""
-        kept = state.samples if any(state.samples.values()) else {name: [value] for name, value in state.params.items()}
+        kept = state.kept()
         return [
             self._predict_replica(
-                {name: torch.stack([value[r] for value in values]) for name, values in kept.items()},
+                {name: torch.stack([params[name][r] for params in kept]) for name in kept[0]},
                 {name: value[r] for name, value in state.buffers.items()},
                 x[r],
                 streams.generator(key, "eval", device=x.device),
@@ -245,32 +241,22 @@ class Method(SamplerMethod):
 
     def _optimise(self, state: State, batch: Batch, choice: Tensor, hidden_noise: Tensor, count: int) -> None:
         """Adam step number `count` (from 0), at a random member of the window of states put aside."""
-        memory, window, chain = state.memory, state.memory["window"], self.sampled(state.params)
-        window[:, count % window.shape[1]] = sghmc.flatten(chain)
-        filled = min(count + 1, window.shape[1])
-        member = (torch.special.ndtr(choice[:, 0]) * filled).long().clamp_max(filled - 1)
-        chosen = sghmc.unflatten(window[torch.arange(len(window), device=window.device), member], chain)
-        moving = self.optimised(state.params)
-        leaves = {name: value.detach().requires_grad_() for name, value in moving.items()}
-        params = chosen | leaves
-        loss = -self.log_likelihood(self.layers(params), params, state.buffers, batch, hidden_noise)
-        gradient = torch.autograd.grad((loss / batch.weight.sum(1)).sum(), list(leaves.values()))
-        gradient = sghmc.flatten(dict(zip(leaves, gradient, strict=True)))
-        first, second = ADAM_DECAY
-        memory["adam_mean"] = torch.lerp(gradient, memory["adam_mean"], first)
-        memory["adam_square"] = torch.lerp(gradient.square(), memory["adam_square"], second)
-        direction = memory["adam_mean"] / (1 - first ** (count + 1))
-        scale = (memory["adam_square"] / (1 - second ** (count + 1))).sqrt() + ADAM_EPSILON
-        moved = sghmc.flatten(moving) - self.hyper.learning_rate * direction / scale
-        state.params |= sghmc.unflatten(moved, moving)
 
-    def _split_noise(self, noise: Tensor, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Normals for the window `[R, 1]`, the chain `[R, K]` and the hidden layers `[2, L - 1, R, B, width]`."""
-        # rows come last, and first among the axes of their part, so padding rows take nothing from the others
-        shape = (*batch.x.shape[:2], 2, self.hyper.layers - 1, self.hyper.hidden_width)
-        coordinates = noise.shape[1] - 1 - math.prod(shape[1:])
-        choice, kick, hidden = noise.split([1, coordinates, math.prod(shape[1:])], 1)
-        return choice, kick, hidden.view(shape).permute(2, 3, 0, 1, 4)
+        def loss(params: dict[str, Tensor]) -> Tensor:  # -1/N sum_n ell_n
+            value = -self.log_likelihood(self.layers(params), params, state.buffers, batch, hidden_noise)
+            return value / batch.weight.sum(1)
+
+        moved, memory = moving_window.step(
+            self.sampled(state.params),
+            self.optimised(state.params),
+            state.memory,
+            choice[:, 0],
+            loss,
+            count=count,
+            learning_rate=self.hyper.learning_rate,
+        )
+        state.params |= moved
+        state.memory |= memory
 
     def _first_layer(self, name: str, x: Tensor, z: Tensor, mask: Tensor, num_outputs: int) -> dict[str, Tensor]:
         lengthscale = kernels.start_lengthscale(x, mask, self.hyper.lengthscale)

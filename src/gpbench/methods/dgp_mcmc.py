@@ -29,7 +29,7 @@ from gpbench import streams
 from gpbench.gp import features, kernels, likelihoods, linalg
 from gpbench.hyper import Fraction, PositiveFloat, PositiveInt, Settings, dataclass
 from gpbench.methods import dgp_rff
-from gpbench.methods.base import Batch, SamplerMethod, State, TrainingSet
+from gpbench.methods.base import Batch, Noise, SamplerMethod, Shapes, State, TrainingSet
 from gpbench.predictive.distributions import Predictive
 from gpbench.sampling import elliptical
 from gpbench.streams import Key
@@ -82,20 +82,19 @@ class Method(SamplerMethod):
         v = (chol.mT @ torch.cholesky_solve((hidden * buffers["mask"])[..., None], smoother))[..., 0]
         return State({"v": v}, buffers, {"log_likelihood": log_likelihood(v, buffers)})
 
-    def noise_size(self, batch_size: int, step: int = 0, steps: int = 1) -> int:
-        """One normal for the threshold, one a try, then one a row for the draw from the prior."""
-        return 1 + elliptical.MAX_TRIES + batch_size
+    def noise_shapes(self, state: State, rows: int, step: int, steps: int) -> Shapes:
+        """One normal for the threshold, one a try, and one a row for the draw from the prior."""
+        return Shapes((1 + elliptical.MAX_TRIES,), ())
 
     @torch.no_grad()
-    def step(self, state: State, batch: Batch, noise: Tensor, step: int, steps: int) -> Tensor:
+    def step(self, state: State, batch: Batch, noise: Noise, step: int, steps: int) -> Tensor:
         """One elliptical slice transition; returns -log p(y, F1) `[R]` up to a constant."""
-        choices = 1 + elliptical.MAX_TRIES
         v, value, _ = elliptical.step(
             state.params["v"],
             lambda v: log_likelihood(v, state.buffers),
             state.memory["log_likelihood"],
-            noise[:, choices:],
-            torch.special.ndtr(noise[:, :choices]),
+            noise.per_row,
+            torch.special.ndtr(noise.fixed),
         )
         state.params["v"], state.memory["log_likelihood"] = v, value
         return 0.5 * v.square().sum(1) - value
@@ -210,8 +209,9 @@ def variational_fit(hyper: Hyperparameters, data: TrainingSet, keys: list[Key]) 
     params = state.params = {name: value.detach().requires_grad_() for name, value in state.params.items()}
     adam = torch.optim.Adam(params.values(), lr=hyper.learning_rate, fused=True)
     for step in range(hyper.iterations):
-        size = method.noise_size(batch.x.shape[1], step, hyper.iterations)
-        noise = streams.normal(keys, "init", 1 + step, (size,), like=batch.x)
+        rows = batch.x.shape[1]
+        shapes = method.noise_shapes(state, rows, step, hyper.iterations)
+        noise = shapes.split(streams.normal(keys, "init", 1 + step, (shapes.size(rows),), like=batch.x), rows)
         adam.zero_grad()
         method.loss(state, batch, noise).sum().backward()
         for name in method.frozen(step, hyper.iterations):

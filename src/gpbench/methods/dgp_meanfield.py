@@ -26,11 +26,10 @@ from torch import Tensor
 
 from gpbench import streams
 from gpbench.gp import kernels, likelihoods, linalg, lowrank, propagation, psi
+from gpbench.gp.layers import mean_map, start_inducing
 from gpbench.gp.sparse import Layer
 from gpbench.hyper import PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, GradientMethod, State, TrainingSet
-from gpbench.methods.dsvi import mean_map
-from gpbench.methods.layers import start_inducing
+from gpbench.methods.base import Batch, GradientMethod, Noise, State, TrainingSet
 
 Gaussians = tuple[Tensor, Tensor | None]
 """Means and variances `[R, N, W]` of independent variables; no variance: known values."""
@@ -106,7 +105,7 @@ class Method(GradientMethod):
         ]
         return [(buffers["x"], None), *hidden, (buffers["y"], None)]
 
-    def loss(self, state: State, batch: Batch, noise: Tensor) -> Tensor:
+    def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
         mask = state.buffers["mask"].double()
         params = double(state.params)
         variables = self.variables(params, double(state.buffers))

@@ -47,7 +47,7 @@ from gpbench.gp import kernels, likelihoods
 from gpbench.gp.divergences import mean_field_kl
 from gpbench.gp.features import FEATURES_PER_FREQUENCY, product, random_features
 from gpbench.hyper import Annotated, Ge, Le, Lt, NonNegativeFloat, PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, GradientMethod, State, TrainingSet
+from gpbench.methods.base import Batch, GradientMethod, Noise, Shapes, State, TrainingSet
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 
@@ -114,7 +114,6 @@ class Method(GradientMethod):
         """q(Omega) at its prior, q(W) by the settings."""
         hyper, generators = self.hyper, [streams.rng(key, "init") for key in keys]
         like, num_inputs = data.inputs, data.inputs.shape[1]
-        self.num_inputs = num_inputs
 
         def normal(*shape: int) -> Tensor:
             draws = [torch.from_numpy(generator.standard_normal(shape)) for generator in generators]
@@ -155,9 +154,11 @@ class Method(GradientMethod):
         """Monte Carlo samples S of one step: `samples_late` from half of the updates on."""
         return self.hyper.samples_late if 2 * step >= steps else self.hyper.samples_train
 
-    def noise_size(self, batch_size: int, step: int = 0, steps: int = 1) -> int:
+    def noise_shapes(self, state: State, rows: int, step: int, steps: int) -> Shapes:
         """For each sample: a normal a weight (local: a row and output) and a resampled frequency."""
-        return self.samples(step, steps) * self._sample_size(batch_size, self.num_inputs)
+        samples, local = self.samples(step, steps), self.hyper.local_reparameterisation
+        shapes = self._shapes(state.params["layer1.log_lengthscale"].shape[1], weights=not local)
+        return Shapes((samples, sum(map(math.prod, shapes.values()))), (samples, sum(self.widths) * local))
 
     def frozen(self, step: int, steps: int) -> frozenset[str]:
         """The covariance parameters Theta, for the first `freeze_fraction` of the updates; `step` from 0."""
@@ -168,14 +169,11 @@ class Method(GradientMethod):
             frozen += ["frequency_mean", "frequency_log_variance"]
         return frozenset(f"{name}.{parameter}" for name in self.names for parameter in frozen)
 
-    def loss(self, state: State, batch: Batch, noise: Tensor) -> Tensor:
+    def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
         """-elbo `[R]`."""
-        replicas, rows, num_inputs = batch.x.shape
-        samples = noise.shape[1] // self._sample_size(rows, num_inputs)
-        local = samples * rows * sum(self.widths) if self.hyper.local_reparameterisation else 0
-        shared, local = noise.split([noise.shape[1] - local, local], 1)
-        shared = shared.reshape(replicas, samples, -1).transpose(0, 1)
-        local = local.reshape(replicas, rows, samples, -1).permute(2, 0, 1, 3)
+        replicas, rows, _ = batch.x.shape
+        shared, local = noise.fixed.transpose(0, 1), noise.per_row.permute(2, 0, 1, 3)
+        samples = len(shared)
         # some samples at a time, whose features are computed again in the backward pass: memory stays small
         size = max(1, CHUNK_ELEMENTS // (replicas * rows * self.num_weights))
         parts = list(zip(shared.split(size), local.split(size), strict=True))
@@ -273,12 +271,6 @@ class Method(GradientMethod):
         if weights:
             shapes |= {f"{name}.weight": (self.num_weights, self.widths[i]) for i, name in enumerate(self.names)}
         return shapes
-
-    def _sample_size(self, rows: int, num_inputs: int) -> int:
-        """Normals of one sample in a step with that many rows."""
-        local = self.hyper.local_reparameterisation
-        shared = sum(map(math.prod, self._shapes(num_inputs, weights=not local).values()))
-        return shared + (rows * sum(self.widths) if local else 0)
 
     def _noise_variance(self, state: State) -> Tensor | None:
         return state.params["log_noise_variance"].exp() if self.task == "regression" else None

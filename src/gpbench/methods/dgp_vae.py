@@ -27,12 +27,12 @@ from torch import Tensor
 
 from gpbench import streams
 from gpbench.gp import propagation, sparse
+from gpbench.gp.layers import start_inducing
 from gpbench.gp.sparse import Layer
 from gpbench.hyper import PositiveFloat, PositiveInt, dataclass
 from gpbench.methods import dgp_meanfield
-from gpbench.methods.base import Batch, State, TrainingSet
+from gpbench.methods.base import Batch, Noise, State, TrainingSet
 from gpbench.methods.dgp_meanfield import Gaussians, double
-from gpbench.methods.layers import start_inducing
 
 START_DEVIATION = 0.1
 """Standard deviation of v at the start; at 1, f would hide what the networks say."""
@@ -103,7 +103,7 @@ class Method(dgp_meanfield.Method):
             variables.append((mean, params[f"{name}.log_variance"].exp()[:, None].expand_as(mean)))
         return [*variables, (y, None)]
 
-    def loss(self, state: State, batch: Batch, noise: Tensor) -> Tensor:
+    def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
         params, weight = double(state.params), batch.weight.double()
         variables, layers = self.variables(params, batch.x.double(), batch.y.double()), self.layers(state)
         bound = sum(self.entropy(variance, weight) for _, variance in variables[1:-1])

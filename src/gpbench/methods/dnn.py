@@ -28,7 +28,7 @@ from torch import Tensor
 from gpbench import streams
 from gpbench.gp import likelihoods
 from gpbench.hyper import Annotated, Ge, Lt, PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, GradientMethod, State, TrainingSet
+from gpbench.methods.base import Batch, GradientMethod, Noise, Shapes, State, TrainingSet
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 
@@ -90,9 +90,8 @@ class Method(GradientMethod):
     def init(self, data: TrainingSet, keys: list[Key]) -> State:
         """Weights `[R, D + 1, H]` of each layer, the biases (zero) in the last row."""
         generators, like = [streams.rng(key, "init") for key in keys], data.inputs
-        num_inputs, self.widths = like.shape[1], self.layer_widths(like.shape[1])
-        params = {}
-        for name, width in zip(self.names, self.widths, strict=True):
+        num_inputs, params = like.shape[1], {}
+        for name, width in zip(self.names, self.layer_widths(num_inputs), strict=True):
             draws = [torch.from_numpy(generator.standard_normal((num_inputs, width))) for generator in generators]
             weight = math.sqrt(2 / num_inputs) * torch.stack(draws).to(like)
             params[f"{name}.weight"] = torch.nn.functional.pad(weight, (0, 0, 0, 1))
@@ -109,13 +108,13 @@ class Method(GradientMethod):
         )
         return [units] * hyper.hidden_layers + [num_outputs]
 
-    def noise_size(self, batch_size: int, step: int = 0, steps: int = 1) -> int:
-        """One normal a row and hidden unit; asked after `init`, which knows the number of inputs."""
-        return batch_size * sum(self.widths[:-1])
+    def noise_shapes(self, state: State, rows: int, step: int, steps: int) -> Shapes:
+        """One normal a row and hidden unit."""
+        return Shapes(per_row=(sum(weight.shape[-1] for weight in self.weights(state)[:-1]),))
 
-    def loss(self, state: State, batch: Batch, noise: Tensor) -> Tensor:
+    def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
         """-log likelihood `[R]`, under dropout."""
-        f = forward(batch.x, self.weights(state), self.masks(noise.view(*batch.x.shape[:2], -1)))
+        f = forward(batch.x, self.weights(state), self.masks(noise.per_row))
         log_prob = self.likelihood.log_prob(batch.y, f[None], self.noise_variance(state))[0]
         return -(batch.weight * log_prob).sum(-1)
 

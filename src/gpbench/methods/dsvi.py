@@ -12,17 +12,18 @@ With one layer it is `svgp`. Softmax, whose expectation has no closed form, take
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
-import torch
 from torch import Tensor
 
-from gpbench import streams
 from gpbench.gp import sparse
+from gpbench.gp.layers import mean_map
 from gpbench.gp.sparse import Layer
 from gpbench.hyper import PositiveFloat, PositiveInt, dataclass
 from gpbench.methods import svgp
 from gpbench.methods.base import State, TrainingSet
+from gpbench.methods.layered import LayeredMethod, Moments
+from gpbench.streams import Key
 
 
 @dataclass(frozen=True)
@@ -37,25 +38,13 @@ class Hyperparameters(svgp.Hyperparameters):
     inner_chol_factor: PositiveFloat = 1e-5
 
 
-def mean_map(x: Tensor, width: int) -> Tensor:
-    """W `[R, D, width]` of the linear mean function of a layer with inputs x `[R, N, D]` (salimbeni2017, sec. 3.1)."""
-    replicas, _, num_inputs = x.shape
-    if width >= num_inputs:
-        return torch.eye(num_inputs, width, dtype=x.dtype, device=x.device).repeat(replicas, 1, 1)
-    vectors = torch.linalg.eigh(x.mT @ x).eigenvectors.flip(-1)[..., :width]
-    # eigenvectors have no sign of their own: the largest entry is made positive
-    largest = vectors.gather(1, vectors.abs().argmax(1, keepdim=True))
-    return vectors * largest.sign()
+class Method(LayeredMethod):
+    def __init__(self, hyper: Any, task: str, num_classes: int = 0, num_targets: int = 1) -> None:
+        super().__init__(hyper, task, num_classes, num_targets, depth=hyper.layers)
 
-
-class Method(svgp.Method):
-    def __init__(self, hyper, task: str, num_classes: int = 0, num_targets: int = 1) -> None:
-        super().__init__(hyper, task, num_classes, num_targets)
-        self.names = [f"layer{number}" for number in range(1, hyper.layers + 1)]
-
-    def init(self, data: TrainingSet, keys: list[streams.Key]) -> State:
+    def init(self, data: TrainingSet, keys: list[Key]) -> State:
         hyper, train = self.hyper, data.full()
-        x, z = train.x, self.start_inducing(train, data.count, keys)
+        x, z = train.x, self.start_inducing(train, data, keys)
         width = min(hyper.hidden_width, x.shape[-1])
         state = State(self.start_noise(z))
         for name in self.names[:-1]:
@@ -67,25 +56,16 @@ class Method(svgp.Method):
         return state
 
     @property
-    def row_noise(self) -> int:
-        """Standard normals of a row and sample: those of the hidden layers, then those of f^L where it is drawn."""
-        return (self.hyper.layers - 1) * self.hyper.hidden_width + super().row_noise
+    def hidden_noise(self) -> int:
+        return (self.hyper.layers - 1) * self.hyper.hidden_width
 
-    def deepen(
-        self, state: State, layers: list[Layer], x: Tensor, moments: tuple[Tensor, Tensor], noise: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Moments of g^L `[S, R, B, Q]` from those of g^1(x) `[1, R, B, W]` and noise `[S, R, B, row_noise]`."""
-        f, (mean, variance) = x[None], moments
+    def propagate(self, state: State, layers: list[Layer], x: Tensor, first: Moments, noise: Tensor) -> Moments:
+        """Moments of g^L given one draw f^l_sn of every row in every hidden layer (salimbeni2017, eq. 15)."""
+        f, (mean, variance) = x[None], first
         noises = noise.split(self.hyper.hidden_width, -1)
         for name, part, eps in zip(self.names[:-1], layers[1:], noises, strict=False):
+            # f^l = f^{l-1} W + mean + sqrt(variance + s_l) * eps
             std = (variance + state.params[f"{name}.log_noise_variance"].exp()[:, None, None]).sqrt()
             f = f @ state.buffers[f"{name}.mean_map"] + mean + std * eps[..., : mean.shape[-1]]
             mean, variance = sparse.conditional(f, *part)
         return mean, variance
-
-    def outputs(self, state: State, name: str, f: Tensor, g: Tensor, normal: Callable[..., Tensor]) -> Tensor:
-        """f^l = m^l(f) + g^l(f) + e^l in the hidden layers."""
-        if name == self.names[-1]:
-            return g
-        std = (0.5 * state.params[f"{name}.log_noise_variance"]).exp()[:, None, None]
-        return f @ state.buffers[f"{name}.mean_map"] + g + std * normal(*g.shape[1:])

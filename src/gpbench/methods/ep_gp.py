@@ -22,7 +22,7 @@ from gpbench import streams
 from gpbench.gp import kernels
 from gpbench.gp.latent_likelihoods import Probit
 from gpbench.hyper import PositiveFloat, Settings, dataclass
-from gpbench.methods.base import Batch, GradientMethod, State, TrainingSet
+from gpbench.methods.base import Batch, GradientMethod, Noise, State, TrainingSet
 from gpbench.sampling.latent import approximations
 from gpbench.sampling.latent.model import Model, Prior
 
@@ -58,7 +58,7 @@ class Method(GradientMethod):
         x, y, mask = x.gather(1, order[..., None].expand_as(x)), y.gather(1, order), mask.gather(1, order)
         return Model(x, y, mask, Probit(), lengthscale=UNUSED, variance=UNUSED, ard=self.hyper.ard)
 
-    def loss(self, state: State, batch: Batch, noise: Tensor) -> Tensor:
+    def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
         model, psi = self.model(batch.x, batch.y[..., 0], batch.weight), parameters(state)
         with torch.no_grad():
             chol = model.factor(psi)

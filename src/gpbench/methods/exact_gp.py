@@ -17,7 +17,7 @@ from torch import Tensor
 from gpbench import streams
 from gpbench.gp import kernels, likelihoods, linalg
 from gpbench.hyper import PositiveFloat, Settings, dataclass
-from gpbench.methods.base import Batch, GradientMethod, State, TrainingSet
+from gpbench.methods.base import Batch, GradientMethod, Noise, State, TrainingSet
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Method(GradientMethod):
         }
         return State(params, {"x": x, "y": train.y, "mask": train.weight})
 
-    def loss(self, state: State, batch: Batch, noise: Tensor) -> Tensor:
+    def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
         mask = (batch.weight > 0).to(batch.x.dtype)
         y = batch.y * mask[..., None]
         log_density = LogDensity.apply(self.covariance(state.params, batch.x, mask), y)

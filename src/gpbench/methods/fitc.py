@@ -18,7 +18,7 @@ from torch import Tensor
 from gpbench.gp import lowrank
 from gpbench.hyper import dataclass
 from gpbench.methods import sgpr
-from gpbench.methods.base import Batch, State
+from gpbench.methods.base import Batch, Noise, State
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Hyperparameters(sgpr.Hyperparameters):
 
 
 class Method(sgpr.Method):
-    def loss(self, state: State, batch: Batch, noise: Tensor) -> Tensor:
+    def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
         mask = (batch.weight > 0).to(batch.x.dtype)
         a, unexplained = self.rows(state.params, batch.x, mask)
         variance = self.variance(state.params, unexplained)

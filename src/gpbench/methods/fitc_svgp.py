@@ -20,9 +20,9 @@ from torch import Tensor
 
 from gpbench import streams
 from gpbench.gp import kernels, likelihoods, sparse
+from gpbench.gp.layers import init_layer, layer, start_inducing
 from gpbench.hyper import PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, GradientMethod, State, TrainingSet
-from gpbench.methods.layers import init_layer, layer, start_inducing
+from gpbench.methods.base import Batch, GradientMethod, Noise, State, TrainingSet
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 
@@ -52,7 +52,7 @@ class Method(GradientMethod):
         params = init_layer(NAME, z, self.num_targets, lengthscale, hyper.outputscale, ard=hyper.ard)
         return State(params | {"log_noise_variance": z.new_full((len(z),), hyper.noise_variance).log()})
 
-    def loss(self, state: State, batch: Batch, noise: Tensor) -> Tensor:
+    def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
         z, chol_kzz, m, chol, *scales = layer(state.params, NAME, self.hyper.jitter)
         a = torch.linalg.solve_triangular(chol_kzz, kernels.rbf(z, batch.x, *scales), upper=False)  # [R, M, B]
         unexplained = (scales[1][:, None] - a.square().sum(1)).clamp_min(0.0)[..., None]  # k_nn - ||a_n||^2

@@ -31,10 +31,9 @@ from torch.nn.functional import softplus
 
 from gpbench import streams
 from gpbench.gp import kernels, likelihoods, lowrank, quadrature, sparse
+from gpbench.gp.layers import mean_map, start_inducing
 from gpbench.hyper import PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, GradientMethod, State, TrainingSet
-from gpbench.methods.dsvi import mean_map
-from gpbench.methods.layers import start_inducing
+from gpbench.methods.base import Batch, GradientMethod, Noise, Shapes, State, TrainingSet
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 
@@ -83,7 +82,6 @@ class Method(GradientMethod):
         state.params |= self._first_layer(self.names[-1], x, z, train.weight, self.likelihood.num_outputs, rngs)
         if self.task == "regression":
             state.params["log_noise_variance"] = z.new_full((len(z),), self.hyper.noise_variance).log()
-        self.widths = self._widths(state)
         return state
 
     def rates(self, name: str) -> tuple[float, float]:
@@ -95,14 +93,14 @@ class Method(GradientMethod):
         """The common scale of the classes' functions, which robust-max cannot see."""
         return frozenset({f"{self.names[-1]}.log_outputscale"} if self.task == "multiclass" else ())
 
-    def noise_size(self, batch_size: int, step: int = 0, steps: int = 1) -> int:
-        """For every layer draws of e and of v ~ p, then one normal a row and hidden unit; `init` must have run."""
-        draws = self.hyper.num_samples * self.hyper.num_inducing
-        return 2 * draws * sum(self.widths) + batch_size * sum(self.widths[:-1])
+    def noise_shapes(self, state: State, rows: int, step: int, steps: int) -> Shapes:
+        """For every layer draws of e and of v ~ p; one normal a row and hidden unit."""
+        widths = self._widths(state)
+        return Shapes((2, self.hyper.num_samples, self.hyper.num_inducing, sum(widths)), (sum(widths[:-1]),))
 
-    def loss(self, state: State, batch: Batch, noise: Tensor) -> Tensor:
+    def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
         """Minus phi's objective; stop-gradients give each of the players the gradient of its own."""
-        e, prior, hidden = self._split_noise(state, batch.x, noise)
+        e, prior, hidden = self._by_layer(state, noise)
         mean, variance = self.propagate(state, batch.x, e, hidden)
         log_prob = self.likelihood.log_expected_prob(batch.y, mean[None], variance[None], noise_variance(state))
         loss = -(batch.weight * log_prob[0]).sum(-1)
@@ -121,12 +119,13 @@ class Method(GradientMethod):
     def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
         """Equal mixture over `samples_test` passes, each with its own draws of v and in the hidden layers."""
         widths, rows = self._widths(state), x.shape[1]
-        size = 2 * self.hyper.num_samples * self.hyper.num_inducing * sum(widths) + rows * sum(widths[:-1])
+        shapes = self.noise_shapes(state, rows, 0, 1)
         shape = (self.hyper.samples_test, len(keys), rows, widths[-1])
         mean, variance = x.new_empty(shape), x.new_empty(shape)
         chunk = max(1, sparse.CHUNK_ELEMENTS // (len(keys) * self.hyper.num_samples * max(widths)))
         for sample in range(self.hyper.samples_test):
-            e, _, hidden = self._split_noise(state, x, streams.normal(keys, "eval", sample, (size,), x))
+            normals = streams.normal(keys, "eval", sample, (shapes.size(rows),), x)
+            e, _, hidden = self._by_layer(state, shapes.split(normals, rows))
             for start in range(0, rows, chunk):
                 some = slice(start, start + chunk)
                 moments = self.propagate(state, x[:, some], e, [part[:, some] for part in hidden])
@@ -160,14 +159,11 @@ class Method(GradientMethod):
         """Number of outputs of every layer."""
         return [state.params[f"{name}.generator_bias"].shape[-1] for name in self.names]
 
-    def _split_noise(self, state: State, x: Tensor, noise: Tensor) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+    def _by_layer(self, state: State, noise: Noise) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
         """Normals of the generators and of the priors, `[R, S, M, K]` a layer, and of hidden layers, `[R, B, K]`."""
-        widths, shape = self._widths(state), (self.hyper.num_samples, self.hyper.num_inducing)
-        draws = 2 * math.prod(shape) * sum(widths)
-        values = noise[:, :draws].view(len(noise), 2, *shape, sum(widths))
-        # rows come last, and first among the axes of their part, so padding rows take nothing from the others
-        hidden = noise[:, draws:].view(*x.shape[:2], sum(widths[:-1]))
-        return *(values[:, part].split(widths, -1) for part in (0, 1)), hidden.split(widths[:-1], -1)
+        widths = self._widths(state)
+        e, prior = (noise.fixed[:, part].split(widths, -1) for part in (0, 1))
+        return e, prior, noise.per_row.split(widths[:-1], -1)
 
     def _first_layer(self, name: str, x: Tensor, z: Tensor, mask: Tensor, num_outputs: int, rngs) -> dict[str, Tensor]:
         lengthscale = kernels.start_lengthscale(x, mask, self.hyper.lengthscale)

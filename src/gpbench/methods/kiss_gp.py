@@ -21,7 +21,7 @@ from torch import Tensor
 from gpbench import streams
 from gpbench.gp import kernels, likelihoods, structured
 from gpbench.hyper import Annotated, Ge, NonNegativeInt, PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, GradientMethod, State, TrainingSet
+from gpbench.methods.base import Batch, GradientMethod, Noise, Shapes, State, TrainingSet
 
 Params = dict[str, Tensor]
 """of one replica, without its axis"""
@@ -79,17 +79,17 @@ class Method(GradientMethod):
         """What the GP is over `[N, Q]`, here its inputs x `[N, D]`."""
         return x
 
-    def noise_size(self, batch_size: int, step: int = 0, steps: int = 1) -> int:
+    def noise_shapes(self, state: State, rows: int, step: int, steps: int) -> Shapes:
         """A normal seeds the probes of the log determinant."""
-        return int(batch_size > self.hyper.cholesky_rows)
+        return Shapes((int(rows > self.hyper.cholesky_rows),))
 
-    def loss(self, state: State, batch: Batch, noise: Tensor) -> Tensor:
+    def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
         """-log evidence `[R]`, a replica at a time: its rows alone decide how it is computed."""
         losses = []
         for r, kept in enumerate(batch.weight > 0):
             params = replica(state.params, r)
             process = self.process(params, self.features(params, batch.x[r, kept]))
-            losses.append(-structured.log_density(process, batch.y[r, kept], noise[r, :1], self.accuracy))
+            losses.append(-structured.log_density(process, batch.y[r, kept], noise.fixed[r], self.accuracy))
         return torch.stack(losses)
 
     def process(self, params: Params, features: Tensor) -> structured.Process:

@@ -29,7 +29,7 @@ from gpbench import streams
 from gpbench.errors import UserError
 from gpbench.gp import latent_likelihoods
 from gpbench.hyper import Annotated, Fraction, Ge, Le, PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, SamplerMethod, State, TrainingSet
+from gpbench.methods.base import Batch, Noise, SamplerMethod, Shapes, State, TrainingSet
 from gpbench.predictive.distributions import Predictive
 from gpbench.sampling.latent import approximations, joint, latents, pseudo_marginal, schemes
 from gpbench.sampling.latent.model import COUNTS, Generator, Model, Operator, Prior, multiply
@@ -124,7 +124,7 @@ class Method(SamplerMethod):
         counts = {f"count.{name}": torch.zeros_like(psi[:, 0]) for name in ("steps", *COUNTS)}
         sums = {f"acceptance.{part}": torch.zeros_like(psi[:, 0]) for part in ("latents", "theta")}
         kept = {name: chain[name] for name in self.sampled}
-        buffers = {"x": batch.x, "y": batch.y[..., 0], "weight": batch.weight}
+        buffers = {"x": batch.x, "y": batch.y[..., 0], "known": batch.y[..., 1:], "weight": batch.weight}
         return State({name: value.clone() for name, value in kept.items()}, buffers, chain | tuners | counts | sums)
 
     @property
@@ -212,12 +212,14 @@ class Method(SamplerMethod):
             return psi, approximations.laplace(model, psi, chol).mean
         return psi, multiply(chol, nu)
 
-    def noise_size(self, batch_size: int, step: int = 0, steps: int = 1) -> int:
-        """Normals of a transition (`init` must have run): so many, and so many for every row."""
-        return self.operator.fixed + batch_size * self.operator.per_row
+    def noise_shapes(self, state: State, rows: int, step: int, steps: int) -> Shapes:
+        """Normals of a transition."""
+        if self.batch is None:
+            self.prepare(rows_of(state))
+        return Shapes((self.operator.fixed,), (self.operator.per_row,))
 
     @torch.no_grad()
-    def step(self, state: State, batch: Batch, noise: Tensor, step: int, steps: int) -> Tensor:
+    def step(self, state: State, batch: Batch, noise: Noise, step: int, steps: int) -> Tensor:
         """One transition; returns -log p(y | f) - log p(psi) `[R]` up to a constant, NaN where the chain is lost."""
         self.prepare(batch)
         burn_in, memory = self.burn_in(steps), state.memory
@@ -226,7 +228,7 @@ class Method(SamplerMethod):
             chain[f"{tuner.name}.step_size"] = tuner.settings(memory, step, burn_in)[0]
         if TUNING in chain:
             chain[TUNING] = torch.full_like(chain[TUNING], float(step < burn_in))
-        generator = Generator(noise, batch.x.shape[1], self.operator.per_row)
+        generator = Generator(*noise)
         chain, info = self.operator.step(chain, generator)
         for tuner in self.tuners:
             chain |= tuner.learn(memory, step, burn_in, info[f"{tuner.name}.acceptance"], chain["psi"])
@@ -255,7 +257,7 @@ class Method(SamplerMethod):
     def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
         """Equal mixture over the kept states at x `[R, T, D]`; no randomness."""
         buffers = state.buffers
-        self.prepare(Batch(buffers["x"], buffers["y"][..., None], buffers["weight"]))
+        self.prepare(rows_of(state))
         names = [*state.samples] or [*state.params]
         if "psi" not in names or ("f" not in names and self.hyper.sampler != "marginal"):
             raise UserError(
@@ -287,6 +289,12 @@ class Method(SamplerMethod):
             mean = (left.mT @ nu)[..., 0]
             variance = (outputscale[:, None] - left.square().sum(1)).clamp_min(0.0)
         return mean.unflatten(0, shape), variance.unflatten(0, shape)
+
+
+def rows_of(state: State) -> Batch:
+    """The training rows, with the columns behind y."""
+    y, buffers = state.buffers["y"][..., None], state.buffers
+    return Batch(buffers["x"], torch.cat([y, buffers.get("known", y[..., :0])], -1), buffers["weight"])
 
 
 def _repeated(values: Tensor, times: int) -> Tensor:

@@ -29,8 +29,7 @@ from gpbench.gp import kernels, likelihoods, linalg, sparse
 from gpbench.gp.sparse import Layer
 from gpbench.hyper import Fraction, PositiveFloat, PositiveInt, Settings, dataclass
 from gpbench.methods import svgp, warm_start
-from gpbench.methods.base import Batch, SamplerMethod, State, TrainingSet
-from gpbench.methods.layers import source
+from gpbench.methods.base import Batch, Noise, SamplerMethod, Shapes, State, TrainingSet
 from gpbench.predictive.distributions import Predictive
 from gpbench.sampling import hmc, tuning
 from gpbench.sampling.sghmc import flatten, unflatten
@@ -100,7 +99,6 @@ class Method(SamplerMethod):
 
     def chains(self, params: Params, z: Tensor) -> State:
         """Chains at params, v first, whose inducing inputs are z `[R, M, D]`."""
-        self.num_coordinates = flatten(params).shape[1]
         return State(params, {Z: z}, {name: value for tuner in self.tuners for name, value in tuner.start(z).items()})
 
     def optimise(self, data: TrainingSet, keys: list[Key]) -> Params:
@@ -125,13 +123,13 @@ class Method(SamplerMethod):
         """The logarithms of theta among params."""
         return {name: params[name] for name in (LENGTHSCALE, OUTPUTSCALE, NOISE) if name in params}
 
-    def noise_size(self, batch_size: int, step: int = 0, steps: int = 1) -> int:
-        """Normals of a test, the number of steps and another test, then one a coordinate (so `init` must have run)."""
-        return 3 + self.num_coordinates
+    def noise_shapes(self, state: State, rows: int, step: int, steps: int) -> Shapes:
+        """Normals of a test, the number of steps and another test, then one a coordinate."""
+        return Shapes((3 + flatten(state.params).shape[1],))
 
-    def step(self, state: State, batch: Batch, noise: Tensor, step: int, steps: int) -> Tensor:
+    def step(self, state: State, batch: Batch, noise: Noise, step: int, steps: int) -> Tensor:
         """One transition; returns -log q(v, theta) `[R]` up to a constant, NaN where the chain is lost."""
-        return -self.transition(state, batch, noise, step, self.burn_in(steps))
+        return -self.transition(state, batch, noise.fixed, step, self.burn_in(steps))
 
     def step_joint(self, state: State, batch: Batch, noise: Tensor, step: int, burn_in: int) -> Tensor:
         """HMC on v and theta; the log density `[R]` of the state left."""
@@ -242,7 +240,7 @@ class Method(SamplerMethod):
     @torch.no_grad()
     def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
         """Equal mixture over the kept states at x `[R, T, D]`; no randomness."""
-        kept = kept_states(state)
+        kept = state.kept()
         moments = [sparse.conditional(x, *self.layer(params, state.buffers[Z])) for params in kept]
         mean, variance = (torch.stack(part) for part in zip(*moments, strict=True))  # [S, R, T, Q]
         noises = [None] * len(keys)
@@ -254,16 +252,9 @@ class Method(SamplerMethod):
     def functions(self, state: State, x: Tensor, keys: list[Key]) -> list[Tensor]:
         """Posterior functions `[S, R, T, Q]` at x `[R, T, D]`, one a kept state."""
         drawn = []
-        for sample, params in enumerate(kept_states(state)):
+        for sample, params in enumerate(state.kept()):
             layer = self.layer(params, state.buffers[Z])
             size = layer.whitened_mean.shape
             known = layer._replace(whitened_chol=x.new_zeros(size[0], size[2], size[1], size[1]))
-            drawn.append(sparse.draw(known, source(keys, sample, x))(x))
+            drawn.append(sparse.draw(known, streams.source(keys, "eval", sample, x))(x))
         return [torch.stack(drawn)]
-
-
-def kept_states(state: State) -> list[Params]:
-    """The sampled params; the present ones while none was kept."""
-    if not any(state.samples.values()):
-        return [state.params]
-    return [dict(zip(state.samples, values, strict=True)) for values in zip(*state.samples.values(), strict=True)]

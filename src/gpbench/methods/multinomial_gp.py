@@ -30,7 +30,7 @@ from gpbench import streams
 from gpbench.errors import UserError
 from gpbench.gp import multinomial
 from gpbench.hyper import Fraction, NonNegativeInt, PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, SamplerMethod, State, TrainingSet
+from gpbench.methods.base import Batch, Noise, SamplerMethod, Shapes, State, TrainingSet
 from gpbench.predictive.distributions import Categorical, Predictive
 from gpbench.sampling import tuning
 from gpbench.sampling.latent import multinomial as operators
@@ -165,14 +165,14 @@ class Method(SamplerMethod):
         given_f = weights.WeightsRMHMC if approach == "d" else weights.WeightsHMC
         return Sequence(model, [latents, given_f(model, hyper.leapfrogs, hyper.weight_step_size)])
 
-    def noise_size(self, batch_size: int, step: int = 0, steps: int = 1) -> int:
-        """Normals of the updates, then of every row one a function (`init` must have run where `sources` is empty)."""
-        empty = torch.empty(1, len(self.sizes), 0, 0)
+    def noise_shapes(self, state: State, rows: int, step: int, steps: int) -> Shapes:
+        """Normals of the updates, and of every row one a function."""
+        empty = torch.empty(1, state.buffers["grams"].shape[1], 0, 0)
         operator = self.operator(Model(empty, torch.empty(1, self.functions, 0), torch.empty(1, 0)))
-        return operator.fixed + batch_size * operator.per_row
+        return Shapes((operator.fixed,), (operator.per_row,))
 
     @torch.no_grad()
-    def step(self, state: State, batch: Batch, noise: Tensor, step: int, steps: int) -> Tensor:
+    def step(self, state: State, batch: Batch, noise: Noise, step: int, steps: int) -> Tensor:
         """One transition; returns -log p(y, f, theta) `[R]` up to a constant, NaN where the chain is lost."""
         model, burn_in = self.model(state.buffers, batch), self.burn_in(steps)
         operator = self.operator(model)
@@ -181,10 +181,10 @@ class Method(SamplerMethod):
         chain["log_lik"] = model.log_lik(chain["f"])
         for tuner in learning:
             chain[f"{tuner.name}.step_size"], _ = tuner.settings(state.memory, step, burn_in)
-        chain, info = operator.step(chain, Generator(noise, batch.x.shape[1], operator.per_row))
+        chain, info = operator.step(chain, Generator(*noise))
         if self.hyper.tune:
             for tuner in learning:
-                state.memory |= tuner.learn(state.memory, step, burn_in, info[f"{tuner.name}.acceptance"], noise)
+                state.memory |= tuner.learn(state.memory, step, burn_in, info[f"{tuner.name}.acceptance"], noise.fixed)
         state.params = {name: chain[name] for name in state.params}
         state.memory["chol"] = chain["chol"]
         if step >= burn_in:
@@ -227,7 +227,7 @@ class Method(SamplerMethod):
         own = multinomial.squares(x, self.sizes) / buffers["scale"][..., None] + buffers["nugget"][..., None]
         model = Model(buffers["grams"], buffers["grams"][:, 0], buffers["weight"])
         probabilities = []
-        for s, kept in enumerate(kept_states(state)):
+        for s, kept in enumerate(state.kept()):
             theta = kept.get("theta", buffers.get("theta"))
             chol = model.factor(theta)
             projected = torch.linalg.solve_triangular(
@@ -245,10 +245,3 @@ class Method(SamplerMethod):
 def tuners(operator: Operator) -> list[tuning.DualAveraging]:
     """Of every step size."""
     return [tuning.DualAveraging(part.name, part.target, part.first_step) for part in operator.tuned]
-
-
-def kept_states(state: State) -> list[dict[str, Tensor]]:
-    """The sampled params; the present ones while none was kept."""
-    if not any(state.samples.values()):
-        return [state.params]
-    return [dict(zip(state.samples, values, strict=True)) for values in zip(*state.samples.values(), strict=True)]

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from gpbench import streams
 from gpbench.gp import kernels, likelihoods, lowrank
+from gpbench.gp.layers import start_inducing
 from gpbench.hyper import PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, GradientMethod, State, TrainingSet
-from gpbench.methods.layers import start_inducing
+from gpbench.methods.base import Batch, GradientMethod, Noise, State, TrainingSet
 
 NAME = "sparse GP"
 """of its one layer, in the events of the Cholesky helper"""
@@ -55,7 +55,7 @@ class Method(GradientMethod):
         }
         return State(params, {"x": x, "y": train.y, "mask": train.weight})
 
-    def loss(self, state: State, batch: Batch, noise: Tensor) -> Tensor:
+    def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
         mask = (batch.weight > 0).to(batch.x.dtype)
         a, unexplained = self.rows(state.params, batch.x, mask)
         variance = self.variance(state.params, unexplained)

@@ -30,10 +30,12 @@ def maximise(
     state, full = method.init(data, keys), data.full()
     params = state.params = {name: value.contiguous().requires_grad_() for name, value in state.params.items()}
     adam = torch.optim.Adam(params.values(), lr=method.hyper.learning_rate, fused=True)
+    rows = min(full.x.shape[1], START_ROWS)
+    none = method.noise_shapes(state, rows, 0, iterations).split(full.x.new_empty(len(keys), 0), rows)
     for step in range(iterations):
         batch = full if full.x.shape[1] <= START_ROWS else data.take(_positions(data, keys, step))
         adam.zero_grad()
-        loss = method.loss(state, batch, batch.x.new_empty(0)) - log_prior(params)
+        loss = method.loss(state, batch, none) - log_prior(params)
         loss.sum().backward()
         for name in method.frozen(step, iterations) | still(step):
             params[name].grad = None

@@ -5,9 +5,8 @@ import dataclasses
 import geweke
 import numpy as np
 import torch
+from geweke import packed
 from torch.nn.functional import pad
-
-from gpbench.sampling.latent.model import Generator
 
 COMPARED = ("psi", "f", "log_lik", "log_estimate", "theta.log_estimate")
 
@@ -24,7 +23,7 @@ def walk(operator, psi, f, noise, settings):
     state, seen = operator.init(operator.model.state(psi, f)), []
     state |= {key: torch.full_like(psi[:, 0], value) for key, value in settings.items()}
     for numbers in noise:
-        state, info = operator.step(state, Generator(numbers, f.shape[1], operator.per_row))
+        state, info = operator.step(state, packed(numbers, f.shape[1], operator.per_row))
         seen.append((state, info))
     return seen
 

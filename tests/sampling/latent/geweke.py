@@ -13,6 +13,7 @@ import torch
 from scipy import stats
 
 from gpbench.gp import latent_likelihoods
+from gpbench.methods.base import Shapes
 from gpbench.sampling.latent.model import Generator, Model, Prior
 
 F64 = torch.float64
@@ -22,6 +23,11 @@ INPUTS = torch.tensor([[0.1, 0.9], [0.4, 0.3], [0.7, 0.8], [0.9, 0.1]], dtype=F6
 LENGTHSCALE, VARIANCE = Prior(4.0, 8.0), Prior(5.0, 5.0)
 INVERSE = Prior(6.0, 6.0, inverse=True)
 """Light tails, unlike the inverse Gamma(1, 1) of the papers, which has no mean."""
+
+
+def packed(normals: torch.Tensor, rows: int, per_row: int) -> Generator:
+    """The random numbers of a step in one vector a chain: those of the rows, row by row, at its end."""
+    return Generator(*Shapes((normals.shape[1] - rows * per_row,), (per_row,)).split(normals, rows))
 
 
 def model(name="logit", chains=2000, rows=4, ard=True, variance=VARIANCE, lengthscale=LENGTHSCALE):
@@ -55,7 +61,7 @@ def advance(operator, state, rng):
     """One transition."""
     chains, rows = operator.model.weight.shape
     noise = torch.from_numpy(rng.standard_normal((chains, operator.fixed + rows * operator.per_row)))
-    state, info = operator.step(state, Generator(noise, rows, operator.per_row))
+    state, info = operator.step(state, packed(noise, rows, operator.per_row))
     return state, info
 
 

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import torch
+from geweke import packed
 from torch import Tensor
 
 from gpbench.sampling.latent import multinomial, weights
@@ -61,4 +62,4 @@ def approach(name: str, model: Model, leapfrogs: int, step: float, theta_step: f
 
 def generator(operator: Operator, rng: np.random.Generator, chains: int, rows: int) -> Generator:
     size = operator.fixed + rows * operator.per_row
-    return Generator(normals(rng, chains, size), rows, operator.per_row)
+    return packed(normals(rng, chains, size), rows, operator.per_row)

@@ -6,6 +6,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from geweke import packed
 from multinomial_cases import F64, approach, generator, normals, one_hot, prior_draws
 from scipy import stats
 
@@ -202,7 +203,7 @@ def test_chains_do_not_see_each_other_nor_one_that_is_lost(name):
         operator = approach(name, part, 2, 0.6, 0.5)
         size = operator.fixed + 3 * operator.per_row
         chain = operator.init({key: value[rows] for key, value in state.items()})
-        return operator.step(chain, multinomial.Generator(noise[rows, :size], 3, operator.per_row))
+        return operator.step(chain, packed(noise[rows, :size], 3, operator.per_row))
 
     together, told = advance(slice(0, 4))
     assert (together["f"][[0, 1, 3]] != state["f"][[0, 1, 3]]).any()
@@ -227,7 +228,7 @@ def test_padding_rows_count_for_nothing(name):
         operator = approach(name, part, 2, 0.6, 0.5)
         noise = normals(np.random.default_rng(9), 2, 200)[:, : operator.fixed + 3 * operator.per_row]
         noise = pad(noise, (0, (rows - 3) * operator.per_row))
-        end, _ = operator.step(operator.init(chain), multinomial.Generator(noise, rows, operator.per_row))
+        end, _ = operator.step(operator.init(chain), packed(noise, rows, operator.per_row))
         ends.append(end)
     torch.testing.assert_close(ends[1]["theta"], ends[0]["theta"], rtol=1e-9, atol=1e-11)
     torch.testing.assert_close(ends[1]["f"][..., :3], ends[0]["f"], rtol=1e-9, atol=1e-11)

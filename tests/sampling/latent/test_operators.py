@@ -7,9 +7,10 @@ import geweke
 import numpy as np
 import pytest
 import torch
+from geweke import packed
 
 from gpbench.sampling.latent import latents, parameters, schemes
-from gpbench.sampling.latent.model import Generator, Prior
+from gpbench.sampling.latent.model import Prior
 
 F64 = torch.float64
 LATENTS = {
@@ -181,14 +182,14 @@ def test_chains_do_not_see_each_other_and_padding_counts_for_nothing(scheme, lat
     make, theta = joint(scheme, latent, "hmc" if latent == "hmc" else "mh"), sizes(latent)
     operator = make(model)
     noise = torch.from_numpy(rng.standard_normal((5, operator.fixed + 4 * operator.per_row)))
-    together, info = operator.step(geweke.start(operator, psi, f, theta), Generator(noise, 4, operator.per_row))
+    together, info = operator.step(geweke.start(operator, psi, f, theta), packed(noise, 4, operator.per_row))
     for r in range(5):
         one = slice(r, r + 1)
         data = {"x": pad(model.x[one].mT).mT, "y": pad(model.y[one]), "weight": pad(model.weight[one])}
         operator = make(dataclasses.replace(model, **data))
         state = geweke.start(operator, psi[one], pad(f[one]), theta)
         own = pad(noise[one], operator.per_row)
-        alone, told = operator.step(state, Generator(own, 5, operator.per_row))
+        alone, told = operator.step(state, packed(own, 5, operator.per_row))
         for key in ("psi", "f", "log_lik"):
             expected = pad(together[key][one]) if key == "f" else together[key][one]
             torch.testing.assert_close(alone[key], expected, rtol=1e-9, atol=1e-11)
@@ -202,7 +203,7 @@ def test_a_chain_that_is_not_a_number_stays_alone():
     for latent in LATENTS:
         operator = joint("aa", latent)(model)
         noise = torch.from_numpy(np.random.default_rng(1).standard_normal((3, operator.fixed + 4 * operator.per_row)))
-        state, _ = operator.step(geweke.start(operator, psi, f, sizes(latent)), Generator(noise, 4, operator.per_row))
+        state, _ = operator.step(geweke.start(operator, psi, f, sizes(latent)), packed(noise, 4, operator.per_row))
         assert state["f"][[0, 2]].isfinite().all()
         assert state["psi"][[0, 2]].isfinite().all()
 
@@ -220,7 +221,7 @@ def test_a_trajectory_of_psi_counts_its_gradients(scheme, inversions):
 
 
 def test_more_random_numbers_than_announced_are_refused():
-    generator = Generator(torch.zeros(2, 7), 3, 2)
+    generator = packed(torch.zeros(2, 7), 3, 2)
     generator.normal(1)
     generator.latents(2)
     with pytest.raises(ValueError, match="more than the 1 random numbers"):

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import test_quadrature as quadrature
 import torch
+from geweke import packed
 
 from gpbench.errors import UserError
 from gpbench.gp import latent_likelihoods
 from gpbench.sampling.latent import latents
 from gpbench.sampling.latent import pseudo_marginal as pm
 from gpbench.sampling.latent.approximations import Gaussian
-from gpbench.sampling.latent.model import Generator, solve
+from gpbench.sampling.latent.model import solve
 
 F64 = torch.float64
 LAWS = [quadrature._law(prior) for prior in (quadrature.LENGTHSCALE, quadrature.VARIANCE)]
@@ -153,8 +154,8 @@ def test_a_grid_of_estimates():
     operator = pm.Estimator(model, grid, "ep", num_importance=5)
     state = operator.init(model.state(psi, f))
     noise = torch.from_numpy(np.random.default_rng(0).standard_normal((3, 4 * operator.per_row)))
-    found = operator.step(state, Generator(noise, 4, operator.per_row))[0]["log_estimate"]
-    same = Generator(noise, 4, operator.per_row)
+    found = operator.step(state, packed(noise, 4, operator.per_row))[0]["log_estimate"]
+    same = packed(noise, 4, operator.per_row)
     for g, log_tau in enumerate(grid):
         at = torch.full((3, 1), log_tau, dtype=F64)
         chol = model.factor(at)

@@ -12,11 +12,12 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from geweke import packed
 from scipy import special, stats
 
 from gpbench.gp import latent_likelihoods
 from gpbench.sampling.latent import joint, latents, pseudo_marginal, schemes
-from gpbench.sampling.latent.model import Generator, Model, Prior
+from gpbench.sampling.latent.model import Model, Prior
 
 F64 = torch.float64
 X = np.array([[0.1, 0.9], [0.4, 0.3], [0.8, 0.6]])
@@ -150,7 +151,7 @@ def z_scores(make, likelihood, rows, variance, sizes, chains, steps, seed):
     for _ in range(steps):
         noise = rng.standard_normal((chains, operator.fixed + rows * operator.per_row))
         noise = torch.tensor(np.pad(noise, ((0, 0), (0, operator.per_row))))
-        state, _ = operator.step(state, Generator(noise, rows + 1, operator.per_row))
+        state, _ = operator.step(state, packed(noise, rows + 1, operator.per_row))
         moved = state["f"][:, :rows].numpy()
         seen.append(functions(moved, None if variance is None else ranks_of(state["psi"].numpy(), variance)))
     # f is on its way: it has not kept its place

@@ -16,10 +16,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from geweke import packed
 
 from gpbench.gp import latent_likelihoods
 from gpbench.sampling.latent import approximations, joint, latents, pseudo_marginal, schemes
-from gpbench.sampling.latent.model import Generator, Model, Prior, half_log_det, multiply, solve
+from gpbench.sampling.latent.model import Model, Prior, half_log_det, multiply, solve
 from gpbench.sampling.tuning import DualAveraging
 from projects import REPOSITORY
 
@@ -70,7 +71,7 @@ def draws(operator, found, burn_in, steps, seed):
         state |= {f"{tuner.name}.step_size": tuner.settings(state, step, tuning)[0] for tuner in tuners}
         state["theta.tuning"] = torch.full((chains,), float(step < tuning), dtype=F64)
         noise = torch.tensor(rng.standard_normal((chains, operator.fixed + rows * operator.per_row)))
-        state, info = operator.step(state, Generator(noise, rows, operator.per_row))
+        state, info = operator.step(state, packed(noise, rows, operator.per_row))
         for tuner in tuners:
             state |= tuner.learn(state, step, tuning, info[f"{tuner.name}.acceptance"], state["psi"])
         kept.append(torch.cat([state["psi"], state["f"][:, :ROWS_COMPARED]], 1))
@@ -166,7 +167,7 @@ def test_data_and_log_densities_are_those_of_the_reference():
     rng, found = np.random.default_rng(0), {path.stem: json.loads(path.read_text()) for path in FOLDER.glob("*.json")}
     places = {}
     for name, one in found.items():
-        size, rows = len(one.settings["problem"]["psi"]), len(one["y"])
+        size, rows = len(one["settings"]["problem"]["psi"]), len(one["y"])
         places[name] = rng.uniform(-1, 1, (4, size)), rng.standard_normal((4, rows))
     # apart from this process, which other tests fork: JAX has threads
     done = subprocess.run(
@@ -179,7 +180,7 @@ def test_data_and_log_densities_are_those_of_the_reference():
     assert done.returncode == 0, done.stderr
     for name, theirs in json.loads(done.stdout).items():
         one, (psi, nu) = found[name], (torch.tensor(part) for part in places[name])
-        assert (one["x"], one["y"], one.settings["problem"]) == (theirs["x"], theirs["y"], theirs["problem"])
+        assert (one["x"], one["y"], one["settings"]["problem"]) == (theirs["x"], theirs["y"], theirs["problem"])
         ours, held = model(one, 4), {part: torch.tensor(value, dtype=F64) for part, value in one["held"].items()}
         psi, nu = held.get("psi", psi).expand(4, -1), held.get("nu", nu).expand(4, -1)
         f = held.get("f", multiply(ours.factor(psi), nu))

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from cases import SPLITS, STEPS, Case, assert_same, group
+from cases import SPLITS, STEPS, Case, assert_same, group, with_hyper
 from gpbench import streams
+from gpbench.methods.base import Shapes
 from gpbench.streams import Key
 from gpbench.study.fitting import lightning_module
 from gpbench.study.fitting.noise import Draws
@@ -19,20 +20,18 @@ class Crash(Exception):
     """Ends a fit where a kill would."""
 
 
-class Growing:
-    """Needs a number a row, and from half of the steps on (in the middle of a block) three."""
-
-    def noise_size(self, rows: int, step: int = 0, steps: int = 1) -> int:
-        return rows * (3 if 2 * step >= steps else 1)
+def growing(rows: int, step: int) -> Shapes:
+    """A number a row, and from half of the steps on (in the middle of a block) three."""
+    return Shapes(per_row=(3 if 2 * step >= DRAWN else 1,))
 
 
 def draws(keys=KEYS, counts=COUNTS, batch_size: int | None = None, dtype=torch.float64) -> Draws:
-    return Draws(Growing(), keys, counts, batch_size, DRAWN, BLOCK, torch.empty(0, dtype=dtype))
+    return Draws(growing, keys, counts, batch_size, BLOCK, torch.empty(0, dtype=dtype))
 
 
 def assert_equal(one: tuple, other: tuple) -> None:
-    for mine, theirs in zip(one, other, strict=True):
-        assert mine is theirs is None or torch.equal(mine, theirs)
+    assert one[0] is other[0] is None or torch.equal(one[0], other[0])
+    assert torch.equal(one[1].per_row, other[1].per_row)
 
 
 @pytest.mark.parametrize("batch_size", [None, 6])
@@ -46,7 +45,7 @@ def test_any_order_gives_the_numbers_of_the_sequence(batch_size):
 
 
 def test_sizes_change_within_a_block():
-    sizes = [draws(batch_size=6).at(step)[1].shape[1] for step in range(DRAWN)]
+    sizes = [draws(batch_size=6).at(step)[1].per_row[0].numel() for step in range(DRAWN)]
     assert sizes == [6] * 7 + [18] * 6
     assert 7 % BLOCK != 0
 
@@ -55,7 +54,7 @@ def test_no_two_steps_or_replicas_share_numbers():
     made = draws(batch_size=6)
     positions, noises = zip(*map(made.at, range(DRAWN)), strict=True)
     assert len(torch.cat(positions).unique(dim=0)) == 3 * DRAWN
-    noise = torch.cat([noise.flatten() for noise in noises])
+    noise = torch.cat([noise.per_row.flatten() for noise in noises])
     assert len(noise.unique()) == len(noise) == 3 * (7 * 6 + 6 * 18)
     assert abs(noise.mean()) < 4 / len(noise) ** 0.5
     assert abs(noise.var() - 1) < 4 * (2 / len(noise)) ** 0.5
@@ -72,14 +71,14 @@ def test_a_replica_draws_in_company_what_it_draws_alone(batch_size, largest, mon
         positions, noise = together.at(step)
         for r, own in enumerate(alone):
             own_positions, own_noise = own.at(step)
-            size = own_noise.shape[1]
-            assert torch.equal(noise[r, :size], own_noise[0])
-            assert (noise[r, size:] == 0).all()
+            size = own_noise.per_row.shape[1]
+            assert torch.equal(noise.per_row[r, :size], own_noise.per_row[0])
+            assert (noise.per_row[r, size:] == 0).all()
             assert positions is own_positions is None or torch.equal(positions[r], own_positions[0])
 
 
 def test_positions_are_training_rows_of_their_replica():
-    made = Draws(Growing(), KEYS, [3, 50, 7], 400, DRAWN, BLOCK, torch.empty(0, dtype=torch.float64))
+    made = Draws(growing, KEYS, [3, 50, 7], 400, BLOCK, torch.empty(0, dtype=torch.float64))
     positions = torch.stack([made.at(step)[0] for step in range(DRAWN)])
     assert positions.shape == (DRAWN, 3, 400)
     for r, count in enumerate([3, 50, 7]):
@@ -100,12 +99,11 @@ def test_equal_sizes_are_drawn_together_up_to_the_largest_draw(monkeypatch):
 
 def test_a_fit_cut_off_after_its_samples_grew_goes_on_bit_for_bit(tmp_path_factory, monkeypatch):
     case = Case("dgp_rff", "regression", tmp_path_factory)
-    what = case.cell.what
-    case.cell |= {"what": what | {"method": what.method | {"samples_late": 3, "batch_size": 16}}}
+    case.cell = with_hyper(case.cell, samples_late=3, batch_size=16)
     work, advance, sizes = case.folder(), lightning_module.GradientFit.advance, []
 
     def interrupted(fit, batch, noise, step):
-        sizes.append(noise.shape[1])
+        sizes.append(noise.fixed[0].numel())
         if step == CRASH:
             raise Crash
         return advance(fit, batch, noise, step)

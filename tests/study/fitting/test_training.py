@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from cases import ALONE, BLOCK, SPLITS, STEPS, Case, assert_close, assert_same, changed, group, numbers
+from cases import with_hyper as with_settings
 from gpbench.errors import UserError
 from gpbench.study.commands import job
-from gpbench.study.fitting import lightning_module
+from gpbench.study.fitting import lightning_module, loop
 
 BATCH = 16
 
@@ -29,8 +30,7 @@ def mini(tmp_path_factory):
 
 
 def with_hyper(case: Case, **hyper) -> Case:
-    what = case.cell.what
-    case.cell = case.cell | {"what": what | {"method": what.method | hyper}}
+    case.cell = with_settings(case.cell, **hyper)
     return case
 
 
@@ -202,7 +202,7 @@ def test_seconds_of_a_batch_are_shared_and_marked_so(case):
 
 def test_progress_is_there_for_whoever_watches(case, monkeypatch):
     work = case.folder()
-    monkeypatch.setattr(lightning_module.Fit, "tell", told_at_once(lightning_module.Fit.tell))
+    monkeypatch.setattr(lightning_module.Fit, "tell", told_at_once(lightning_module.Fit.report_progress))
     case.fit(group(case.cell, 0, 1), work=work)
     progress = json.loads((work / "progress.json").read_text())
     assert (progress["step"], progress["steps"], len(progress["objective"])) == (STEPS, STEPS, 2)
@@ -221,16 +221,14 @@ def told_at_once(tell):
 def test_a_gpu_that_is_not_there_is_one_line(case, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UserError, match="no GPU is available here; use trainer=cpu"):
-        job.require_device({"groups": [group(case.cell, 0, device="cuda")]})
+        job.require_device((group(case.cell, 0, device="cuda"),))
 
 
 def test_in_single_precision_a_large_common_offset_costs_no_digits(case):
     far = dataclasses.replace(case.table, inputs=case.table.inputs + 1e6)
     fold = case.fold
     scaling = dataclasses.replace(fold.scaling, x_shift=fold.scaling.x_shift + 1e6)
-    data = lightning_module.training_set(
-        far, [dataclasses.replace(fold, scaling=scaling)], torch.float32, torch.device("cpu")
-    )
+    data = loop.training_set(far, [dataclasses.replace(fold, scaling=scaling)], torch.float32, torch.device("cpu"))
     exact = fold.scaling.inputs(case.table.inputs[fold.train])
     np.testing.assert_allclose(data.full().x[0].numpy(), exact, atol=1e-5)
 

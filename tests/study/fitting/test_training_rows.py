@@ -8,7 +8,7 @@ import torch
 from gpbench.data.scaling import Scaling
 from gpbench.data.table import Table
 from gpbench.streams import Key
-from gpbench.study.fitting import lightning_module
+from gpbench.study.fitting import loop
 from gpbench.study.fitting.fold import Fold
 
 ROWS, COLUMNS = 500_000, 8
@@ -21,7 +21,7 @@ def test_no_copy_of_all_rows_in_double_precision_is_made_on_the_way_to_single():
     fold = Fold(Key("a", "b", 0), np.arange(ROWS), np.arange(0), targets, Scaling(shift, ones, ones[:1], ones[:1]))
     table = Table(inputs, targets, list("abcdefgh"), ["y"])
     tracemalloc.start()
-    data = lightning_module.training_set(table, [fold], torch.float32, torch.device("cpu"))
+    data = loop.training_set(table, [fold], torch.float32, torch.device("cpu"))
     _, peak = tracemalloc.get_traced_memory()  # of NumPy: a tensor is not traced
     tracemalloc.stop()
     assert peak < 0.5 * 8 * inputs.size

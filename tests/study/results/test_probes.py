@@ -13,7 +13,7 @@ from gpbench.data import table as tables
 from gpbench.data.scaling import Scaling
 from gpbench.data.table import Table
 from gpbench.errors import UserError
-from gpbench.methods.base import GradientMethod, State
+from gpbench.methods.base import GradientMethod, Shapes, State
 from gpbench.places import Places
 from gpbench.predictive.distributions import Categorical
 from gpbench.streams import Key
@@ -109,17 +109,17 @@ def test_inputs_are_those_of_the_test_rows(study):
 
 
 class Sum(GradientMethod):
-    """loss = sum_b weight_b y_b + 100 x the only normal of a step; learns in `init` that there is one."""
+    """loss = sum_b weight_b y_b + 100 x the only normal of a step."""
 
     def init(self, data, keys):
-        self.size, self.seen = 1, []
+        self.seen = []
         return State({})
 
-    def noise_size(self, batch_size, step=0, steps=1):
-        return self.size
+    def noise_shapes(self, state, rows, step, steps):
+        return Shapes((1,))
 
     def loss(self, state, batch, noise):
-        self.seen.append((batch.y.shape[1], noise.item()))
+        self.seen.append((batch.y.shape[1], noise.fixed.item()))
         return (batch.weight * batch.y[..., 0]).sum(1)
 
     def predict(self, state, x, keys):

@@ -175,16 +175,11 @@ class Model:
 
 
 class Generator:
-    """The random numbers of one step, drawn beforehand: noise `[R, size]` standard normals, to be taken in order.
+    """The random numbers of one step, drawn beforehand, to be taken in order: standard normals fixed `[R, size]`, and
+    by_row `[R, n, size]` of every row."""
 
-    The first `size - n per_row` are for what does not depend on the rows; the others stand row by row, so that a chain
-    with fewer rows than n has its padding at the end.
-    """
-
-    def __init__(self, noise: Tensor, rows: int, per_row: int) -> None:
-        fixed = noise.shape[1] - rows * per_row
-        self.fixed, self.taken, self.rows_taken = noise[:, :fixed], 0, 0
-        self.by_row = noise[:, fixed:].reshape(len(noise), rows, per_row)
+    def __init__(self, fixed: Tensor, by_row: Tensor) -> None:
+        self.fixed, self.by_row, self.taken, self.rows_taken = fixed, by_row, 0, 0
 
     def normal(self, count: int) -> Tensor:
         """Standard normals `[R, count]`."""

@@ -45,7 +45,7 @@ def outcome(fit: ChainFit, r: int) -> Outcome:
     if result.status != "done":
         return result
     samples = {name: torch.cat([value[r : r + 1] for value in kept]) for name, kept in fit.state.samples.items()}
-    arrays = {name: value.flatten(1).double().cpu().numpy() for name, value in samples.items()}
+    arrays = {name: value.reshape(len(value), -1).double().cpu().numpy() for name, value in samples.items()}
     for name, values in arrays.items():
         if not np.isfinite(values).all():
             result.status, result.reason = "diverged", f"a draw of {name!r} is not finite"

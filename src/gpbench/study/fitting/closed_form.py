@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from gpbench import streams
 from gpbench.data.table import Table
 from gpbench.predictive.distributions import Predictive
-from gpbench.study.fitting.fold import make_fold, make_method
+from gpbench.streams import Key
+from gpbench.study.fitting.fold import fit_closed_form, make_fold, make_method
 from gpbench.study.fitting.outcome import Outcome, finish
 from gpbench.study.records import Group, What
 
@@ -26,26 +26,19 @@ def run(group: Group, table: Table, work: Path) -> list[Outcome]:
 
 
 def _fit(what: What, table: Table, split: int, replica: int) -> Outcome:
-    fold = make_fold(what, table, split, replica)
-    task = what.data.task
-    y = fold.scaling.targets(fold.targets[fold.train])
+    fold, method = make_fold(what, table, split, replica), make_method(what)
     started = time.perf_counter()
-    method = make_method(what)
-    model = method.fit(
-        fold.scaling.inputs(table.inputs[fold.train]),
-        y[:, 0].astype(int) if what.data.classes else y,
-        streams.rng(fold.key, "init"),
-    )
+    model = fit_closed_form(method, fold, table, what.data.classes)
     outcome = Outcome("done", model=model, seconds={"train": time.perf_counter() - started})
     started = time.perf_counter()
     predictive = method.predict(model, fold.scaling.inputs(table.inputs[fold.test]))
-    return finish(outcome, predictive, fold, task, started)
+    return finish(outcome, predictive, fold, what.data.task, started)
 
 
 def save(model: dict[str, Any], path: Path) -> None:
     path.write_bytes(pickle.dumps(model))
 
 
-def answer(what: What, path: Path, x: np.ndarray, key: streams.Key) -> Predictive:
+def answer(what: What, path: Path, x: np.ndarray, key: Key) -> Predictive:
     """Predictive of scaled inputs x `[T, D]` by a stored model."""
     return make_method(what).predict(pickle.loads(path.read_bytes()), x)

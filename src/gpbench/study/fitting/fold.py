@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpbench import streams
 from gpbench.data.scaling import Scaling, scaling
 from gpbench.data.splits import check_classes
 from gpbench.streams import Key
 
 if TYPE_CHECKING:
     from gpbench.data.table import Table
+    from gpbench.methods.base import ClosedFormMethod
     from gpbench.study.records import What
 
 
@@ -46,3 +48,10 @@ def make_method(what: What) -> Any:
     module = importlib.import_module(what.method.module)
     hyper = module.Hyperparameters(**what.method.hyper)
     return module.Method(hyper, what.data.task, what.data.classes, len(what.protocol.outputs))
+
+
+def fit_closed_form(method: ClosedFormMethod, fold: Fold, table: Table, classes: int) -> dict[str, Any]:
+    """The model of the training rows of a fold; classes: their number, 0 in regression."""
+    y = fold.scaling.targets(fold.targets[fold.train])
+    x = fold.scaling.inputs(table.inputs[fold.train])
+    return method.fit(x, y[:, 0].astype(int) if classes else y, streams.rng(fold.key, "init"))

@@ -1,4 +1,4 @@
-"""Fits of methods with steps: R replicas in one tensor batch, as a LightningModule.
+"""Fits of methods with steps as a LightningModule: what surrounds the numerics of `loop`.
 
 Lightning counts steps by optimiser calls, which is wrong for samplers (none) and for methods with several
 optimisers; so the step number comes from the loader and drives stopping, logging and checkpoints.
@@ -8,11 +8,9 @@ continues bit for bit.
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,79 +20,54 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
-from gpbench import streams
 from gpbench.data.table import Table
 from gpbench.gp import linalg
-from gpbench.methods.base import Batch, GradientMethod, SamplerMethod, State
+from gpbench.methods.base import SamplerMethod, State
 from gpbench.places import write_text
 from gpbench.predictive.distributions import Predictive
+from gpbench.streams import Key
 from gpbench.study.fitting import chain_draws, checkpoint
 from gpbench.study.fitting.clock import Clock
 from gpbench.study.fitting.fold import make_fold, make_method
-from gpbench.study.fitting.noise import Draws
+from gpbench.study.fitting.loop import GradientLoop, Loop, SamplerLoop, answer_one, training_set
 from gpbench.study.fitting.outcome import Outcome, finish
-from gpbench.study.fitting.training_rows import training_set
-from gpbench.study.records import Group, What
+from gpbench.study.fitting.trace import EVAL_ROWS, test_scores
+from gpbench.study.records import Group, Progress, What, to_json
 
 MODEL_FILE = "model.pt"
-EVAL_ROWS = 500  # test rows looked at while a fit is running
 
 
 class TimeCap(Exception):
     """The trainer's `max_minutes` are over; the checkpoint is written."""
 
 
-class Fit(LightningModule, ABC):
-    """A group of fits: feeds steps with rows and noise, keeps trace and checkpoints. `advance` makes one step."""
+class Fit(Loop, LightningModule):
+    """A group of fits at work: trace, checkpoints, clock. Begins where its newest checkpoint stands, if it has one."""
 
     def __init__(self, group: Group, table: Table, work: Path, device: torch.device) -> None:
         super().__init__()
         self.automatic_optimization = False
         what, how = group.what, group.how
         self.group, self.table, self.work, self.how = group, table, work, how
-        self.steps, self.block = what.steps, what.noise_block
         self.method = make_method(what)
         self.folds = [make_fold(what, table, f.split, f.replica) for f in group.fits]
-        self.keys = [fold.key for fold in self.folds]
-        self.data = training_set(table, self.folds, getattr(torch, what.dtype), device)
-        self.batch_size = self._batch_size(self.method.hyper)
-        self.done, self.trace, self.reasons = 0, [], [""] * len(self.folds)
+        data = training_set(table, self.folds, getattr(torch, what.dtype), device)
+        self.prepare(data, [fold.key for fold in self.folds], what.steps, what.noise_block)
+        self.done, self.trace = 0, []
         self.saved_optimiser: dict[str, Any] = {}
-        self.active = torch.ones(len(self.folds), dtype=torch.bool, device=device)
-        linalg.events(clear=True)
-        self.clock = Clock(device)  # what a method does before its first step is training too
-        self.hold(self.method.init(self.data, self.keys))
-        self.clock.pause()
-        self.full = self.data.full() if self.batch_size is None else None
-        counts = self.data.count.tolist()
-        self.draws = Draws(self.method, self.keys, counts, self.batch_size, self.steps, self.block, self.data.inputs)
-        self.saved_at = self.told_at = time.monotonic()
+        self.saved_at = self.reported_at = time.monotonic()
         self.logged = {round(s) for s in np.linspace(1, self.steps, min(self.steps, how.log_points))}
         self.evaluated = {round(s) for s in np.geomspace(max(self.steps / 100, 1), self.steps, how.eval_points)}
-
-    def _batch_size(self, hyper: Any) -> int | None:
-        """Rows of a mini-batch, drawn with replacement; None where every replica takes all its rows."""
-        size, counts = getattr(hyper, "batch_size", None), self.data.count
-        if size is None or bool((counts <= size).all()):
-            return None
-        if bool((counts <= size).any()):
-            raise ValueError(
-                f"batch_size {size} is a full batch for some splits of this group only; change it by a row"
-            )
-        return size
-
-    def hold(self, state: State) -> None:
-        """Take a state's tensors; subclasses say which are trained."""
-        self.state = state
-
-    @abstractmethod
-    def advance(self, batch: Batch, noise: Tensor, step: int) -> Tensor:
-        """One step from `step` to `step + 1`; returns minus the objective `[R]`."""
-
-    def draw(self, step: int) -> tuple[Batch, Tensor]:
-        """Rows and noise of a step."""
-        positions, noise = self.draws.at(step)
-        return self.full if positions is None else self.data.take(positions), noise
+        linalg.events(clear=True)
+        self.clock = Clock(device)  # what a method does before its first step is training too
+        saved = checkpoint.read(work, [f.fit_id for f in group.fits], device)
+        if saved is None:
+            self.hold(self.method.init(self.data, self.keys))
+            self.clock.pause()
+        else:
+            content, samples = saved
+            self.hold(State(content["params"], content["buffers"], content["memory"], samples))
+            self.load(content)
 
     def training_step(self, step: int) -> None:
         objective = self.advance(*self.draw(step), step)
@@ -103,18 +76,6 @@ class Fit(LightningModule, ABC):
             self.record(objective)
         if self.done % self.block == 0 or self.done == self.steps:
             self.pause_at_block()
-
-    def deactivate(self, finite: Tensor, step: int) -> Tensor:
-        """Mark replicas that just became non-finite; returns which (None of them moves again)."""
-        newly = self.active & ~finite
-        if bool(newly.any()):
-            # the first of a replica's failures is the cause of the others
-            failed = {e["replica"]: e["name"] for e in reversed(linalg.events()) if e["failed"]}
-            for r in newly.nonzero().flatten().tolist():
-                layer = f" (no Cholesky factor in {failed[r]!r})" if r in failed else ""
-                self.reasons[r] = f"not finite at step {step + 1} of {self.steps}{layer}"
-            self.active &= finite
-        return newly
 
     def record(self, objective: Tensor) -> None:
         """One trace row a replica, with test scores where due; outside the clock."""
@@ -125,33 +86,15 @@ class Fit(LightningModule, ABC):
                 if self.active[r]:
                     row |= self.look(r)
         self.trace.append(rows)
-        self.tell()
+        self.report_progress()
         self.clock.go()
 
     def look(self, r: int) -> dict[str, float]:
-        """Test scores of replica r now, on its first `EVAL_ROWS` test rows; nothing is ever chosen by them."""
-        fold, task = self.folds[r], self.group.what.data.task
-        test = fold.test[:EVAL_ROWS]
-        predictive = answer_one(self.method, self.replica(r), fold.scaling.inputs(self.table.inputs[test]), fold.key)
-        if not predictive.is_finite():
-            return {}
-        y = fold.targets[test]
-        if task in ("binary", "multiclass"):
-            wrong = predictive.modal() != y[:, 0]
-            return {"mnll": -float(predictive.log_prob(y[:, 0]).mean()), "error": float(wrong.mean())}
-        shift, scale = fold.scaling.y_shift, fold.scaling.y_scale  # of counts: 0, 1
-        density = predictive.log_prob((y - shift) / scale) - np.log(scale)
-        error = predictive.mean() * scale + shift - y
-        return {"mnll": -float(density.mean()), "rmse": float(np.sqrt((error**2).mean()))}
-
-    def replica(self, r: int) -> State:
-        """The state of one replica, with the replica axis kept."""
-        one = slice(r, r + 1)
-        pick = {
-            name: {k: v[one].detach() for k, v in getattr(self.state, name).items()} for name in ("params", "buffers")
-        }
-        samples = {k: [v[one] for v in values] for k, values in self.state.samples.items()}
-        return State(**pick, samples=samples)
+        """Test scores of replica r now."""
+        fold = self.folds[r]
+        x = fold.scaling.inputs(self.table.inputs[fold.test[:EVAL_ROWS]])
+        predictive = answer_one(self.method, self.replica(r), x, fold.key)
+        return test_scores(predictive, fold, self.group.what.data.task)
 
     def pause_at_block(self) -> None:
         """Checkpoint where one is due, and stop where the time cap is reached."""
@@ -176,19 +119,20 @@ class Fit(LightningModule, ABC):
         return time.monotonic() - self.saved_at >= self.how.checkpoint_seconds
 
     def stopped(self) -> str:
-        return f"stopped after {self.how['max_minutes']} minutes at step {self.done} of {self.steps}"
+        return f"stopped after {self.how.max_minutes} minutes at step {self.done} of {self.steps}"
 
-    def tell(self) -> None:
+    def report_progress(self) -> None:
         """Progress for whoever watches, at most once a second."""
         now = time.monotonic()
-        if now - self.told_at >= 1.0:
+        if now - self.reported_at >= 1.0:
             objective = [row["objective"] for row in self.trace[-1]]
-            progress = {"step": self.done, "steps": self.steps, "seconds": self.clock.seconds, "objective": objective}
-            write_text(self.work / "progress.json", json.dumps(progress))
-            self.told_at = now
+            progress = Progress(self.done, self.steps, self.clock.seconds, objective)
+            write_text(self.work / "progress.json", to_json(progress))
+            self.reported_at = now
 
     def save(self) -> None:
-        checkpoint.write(self.work, self.content(), self.state.samples)
+        """Write a checkpoint: with the buffers, so that a resumed fit need not repeat `init`."""
+        checkpoint.write(self.work, self.content() | {"buffers": self.state.buffers}, self.state.samples)
         self.saved_at = time.monotonic()
 
     def content(self) -> dict[str, Any]:
@@ -204,13 +148,6 @@ class Fit(LightningModule, ABC):
             "seconds": self.clock.seconds,
             "trace": self.trace,
         }
-
-    def restore(self) -> None:
-        """Continue from the newest readable checkpoint, if there is one."""
-        found = checkpoint.read(self.work, [f.fit_id for f in self.group.fits], self.device)
-        if found is not None:
-            saved, self.state.samples = found
-            self.load(saved)
 
     def load(self, saved: dict[str, Any]) -> None:
         """Take over `content`."""
@@ -230,79 +167,26 @@ class Fit(LightningModule, ABC):
         return None
 
 
-class GradientFit(Fit):
-    """Adam on minus the objective, summed over replicas; a replica that is not finite stops moving."""
+class GradientFit(GradientLoop, Fit):
+    """Fits by `GradientLoop`."""
 
     def hold(self, state: State) -> None:
+        super().hold(state)
         for name, value in state.params.items():
-            state.params[name] = torch.nn.Parameter(value.contiguous())  # steps are in place: nothing may be expanded
-            self.register_parameter(name.replace(".", "_"), state.params[name])
-        self.state = state
+            self.register_parameter(name.replace(".", "_"), value)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        groups: dict[tuple[float, float], list[torch.nn.Parameter]] = {}
-        for name, value in self.state.params.items():
-            groups.setdefault(self.method.rates(name), []).append(value)
-        settings = [{"params": part, "lr": rate, "betas": (decay, 0.999)} for (rate, decay), part in groups.items()]
-        self.adam = torch.optim.Adam(settings, fused=True)
+        adam = self.start_adam()
         if self.saved_optimiser:
-            self.adam.load_state_dict(self.saved_optimiser)
-        return self.adam
+            adam.load_state_dict(self.saved_optimiser)
+        return adam
 
     def optimiser_state(self) -> dict[str, Any]:
         return self.adam.state_dict()
 
-    def advance(self, batch: Batch, noise: Tensor, step: int) -> Tensor:
-        loss = self.differentiate(batch, noise)
-        self.update(loss, step)
-        return loss
 
-    def differentiate(self, batch: Batch, noise: Tensor) -> Tensor:
-        """Leave the gradient of the loss in the parameters; the loss `[R]`."""
-        self.adam.zero_grad(set_to_none=True)
-        loss = self.method.loss(self.state, batch, noise)
-        self.propagate(loss.sum())
-        return loss.detach()
-
-    def propagate(self, total: Tensor) -> None:
-        total.backward()
-
-    def update(self, loss: Tensor, step: int) -> None:
-        """Step `step` of Adam along the gradients that are there; the method's own step of what it moves itself."""
-        params, finite = self.state.params, loss.isfinite()
-        own = self.method.step_own(self.state)
-        for value in [*own.values(), *(p.grad for p in params.values() if p.grad is not None)]:
-            finite = finite & value.reshape(len(finite), -1).sum(1).isfinite()
-        newly = self.deactivate(finite, step)
-        if not bool(self.active.all()):
-            self.freeze_replicas(newly)
-        for name, value in own.items():
-            params[name].data[self.active] = value[self.active]
-            params[name].grad = None
-        for name in self.method.frozen(step, self.steps):
-            params[name].grad = None
-        self.adam.step()
-
-    def freeze_replicas(self, newly: Tensor) -> None:
-        """With no gradient and no momentum Adam does not move a replica."""
-        for p in self.state.params.values():
-            if p.grad is not None:
-                p.grad[~self.active] = 0.0
-            if newly.any() and p in self.adam.state:
-                self.adam.state[p]["exp_avg"][newly] = 0.0
-                self.adam.state[p]["exp_avg_sq"][newly] = 0.0
-
-
-class SamplerFit(Fit):
-    """Markov chains; the states that the method wants to keep join an append-only reservoir."""
-
-    def advance(self, batch: Batch, noise: Tensor, step: int) -> Tensor:
-        objective = self.method.step(self.state, batch, noise, step, self.steps)
-        self.deactivate(objective.isfinite(), step)
-        if self.method.keep(step + 1, self.steps):
-            for name, value in self.state.params.items():
-                self.state.samples.setdefault(name, []).append(value.detach().clone())
-        return objective.detach()
+class SamplerFit(SamplerLoop, Fit):
+    """Fits by `SamplerLoop`."""
 
 
 def run(group: Group, table: Table, work: Path) -> list[Outcome]:
@@ -319,7 +203,6 @@ def complete(
     torch.set_num_threads(how.threads)
     device = torch.device(how.device)
     fit = family(group, table, work, device).to(device)
-    fit.restore()
     if fit.done < fit.steps:
         try:
             train(fit)
@@ -368,13 +251,6 @@ def outcome(fit: Fit, r: int) -> Outcome:
     return result
 
 
-@torch.no_grad()
-def answer_one(method: GradientMethod | SamplerMethod, state: State, x: np.ndarray, key: streams.Key) -> Predictive:
-    """Predictive of scaled inputs x `[T, D]` by one replica: asked one by one, none depends on another."""
-    like = next(iter(state.params.values()))
-    return method.predict(state, torch.as_tensor(x).to(like)[None], [key])[0]
-
-
 def save(model: dict[str, Any], path: Path) -> None:
     torch.save({k: _cpu(v) for k, v in model.items()}, path)
 
@@ -383,7 +259,7 @@ def _cpu(values: dict[str, Any]) -> dict[str, Any]:
     return {k: [t.cpu().clone() for t in v] if isinstance(v, list) else v.cpu().clone() for k, v in values.items()}
 
 
-def answer(what: What, path: Path, x: np.ndarray, key: streams.Key) -> Predictive:
+def answer(what: What, path: Path, x: np.ndarray, key: Key) -> Predictive:
     """Predictive of scaled inputs x `[T, D]` by a stored model."""
     stored = torch.load(path, weights_only=True)
     return answer_one(make_method(what), State(**stored), x, key)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from gpbench import streams
-from gpbench.methods.base import GradientMethod, SamplerMethod
+from gpbench.methods.base import Noise, Shapes
 from gpbench.streams import Key
 
 
@@ -15,39 +17,41 @@ class Draws:
     """Mini-batch positions and noise of every step of R replicas, seeded anew every `block` steps.
 
     Steps may be asked for in any order; the numbers of a step do not depend on the order, nor on the other replicas.
-    counts: training rows of each replica; batch_size None: all rows, no positions; like: dtype and device.
+    shapes: (rows, step) -> shapes of the noise of a step with so many rows; counts: training rows of each replica;
+    batch_size None: all rows, no positions; like: dtype and device.
     """
 
     def __init__(
         self,
-        method: GradientMethod | SamplerMethod,
+        shapes: Callable[[int, int], Shapes],
         keys: list[Key],
         counts: list[int],
         batch_size: int | None,
-        steps: int,
         block: int,
         like: Tensor,
     ) -> None:
-        self.method, self.keys, self.counts, self.batch_size = method, keys, counts, batch_size
-        self.steps, self.block, self.like = steps, block, like
+        self.shapes, self.keys, self.counts, self.batch_size = shapes, keys, counts, batch_size
+        self.block, self.like = block, like
         self.open_block, self.drawn = -1, 0  # and how many of its steps have their noise
 
-    def at(self, step: int) -> tuple[Tensor | None, Tensor]:
-        """Positions `[R, B]` (None for all rows) and noise `[R, size]` of a step, counted from 0."""
+    def at(self, step: int) -> tuple[Tensor | None, Noise]:
+        """Positions `[R, B]` (None for all rows) and noise of a step, counted from 0."""
         block, place = divmod(step, self.block)
         if block != self.open_block or place < self.drawn:
             self._open(block)
         while self.drawn < place:
-            self._noise()  # of a step that nobody asked for
+            self._next()  # of a step that is left out
         positions = None if self.batch_size is None else self.positions[:, place]
-        return positions, self._noise()
+        rows = self.batch_size or max(self.counts)
+        return positions, self.shapes(rows, step).split(self._next(), rows)
 
     def _open(self, block: int) -> None:
         """Seed the streams of one block and draw its mini-batches."""
         steps = range(block * self.block, (block + 1) * self.block)
         self.open_block, self.drawn, self.normals = block, 0, []
         for key, count in zip(self.keys, self.counts, strict=True):
-            sizes = [self.method.noise_size(self.batch_size or count, step, self.steps) for step in steps]
+            rows = self.batch_size or count
+            sizes = [self.shapes(rows, step).size(rows) for step in steps]
             self.normals.append(streams.normal_steps(key, "noise", block, sizes, self.like))
         if self.batch_size is not None:
             rows = [
@@ -56,8 +60,8 @@ class Draws:
             ]
             self.positions = torch.as_tensor(np.stack(rows), device=self.like.device)
 
-    def _noise(self) -> Tensor:
-        """Noise of the next step; rows come last in it, so padding ends the vector of a replica with fewer rows."""
+    def _next(self) -> Tensor:
+        """Numbers of the next step `[R, size]`; rows come last, so padding ends those of a replica with fewer rows."""
         self.drawn += 1
         parts = [next(normals) for normals in self.normals]
         longest = max(map(len, parts))

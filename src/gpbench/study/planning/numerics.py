@@ -17,8 +17,8 @@ INSIDE = (
     "gpbench.data.splits",
     "gpbench.study.fitting.fold",
     "gpbench.study.fitting.noise",
-    "gpbench.study.fitting.lightning_module",
-    "gpbench.study.fitting.distributed.parameter_server",
+    "gpbench.study.fitting.loop",
+    "gpbench.study.fitting.distributed.updates",
 )
 """Modules, and packages with all below them."""
 
@@ -33,9 +33,9 @@ PLANNING_ONLY = ("impossible", "needs", "width", "allows_stale_gradients")
 
 LOOPS = {
     "closed_form": ("gpbench.study.fitting.fold",),
-    "single": ("gpbench.study.fitting.lightning_module",),
-    "synchronous": ("gpbench.study.fitting.lightning_module",),
-    "asynchronous": ("gpbench.study.fitting.distributed.parameter_server",),
+    "single": ("gpbench.study.fitting.loop",),
+    "synchronous": ("gpbench.study.fitting.loop",),
+    "asynchronous": ("gpbench.study.fitting.distributed.updates",),
 }
 """How a fit is trained -> the numerics of its training."""
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from gpbench.study.fitting import lightning_module
+from gpbench.study.fitting import loop
 from gpbench.study.results.fitted_models import Fitted
 
 SIDE, MARGIN = 120, 0.1
@@ -23,7 +23,7 @@ def probabilities(fitted: Fitted) -> pd.DataFrame:
     axes = np.linspace(low - margin, high + margin, SIDE).T
     x = np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, 2)
     scaled = fitted.fold.scaling.inputs(x)
-    p = lightning_module.answer_one(fitted.method, fitted.state, scaled, fitted.fold.key).probabilities()[:, 1]
+    p = loop.answer_one(fitted.method, fitted.state, scaled, fitted.fold.key).probabilities()[:, 1]
     known = fitted.fold.targets[fitted.fold.train, 0]
     parts = [
         pd.DataFrame({"layer": layer, "x0": at[:, 0], "x1": at[:, 1], "p": values})

@@ -36,7 +36,7 @@ from gpbench.config import schema
 from gpbench.errors import UserError, exit_status
 from gpbench.methods.base import GradientMethod, SamplerMethod
 from gpbench.places import Places, write_aside
-from gpbench.study.fitting import lightning_module
+from gpbench.study.fitting import loop
 from gpbench.study.fitting.fold import make_method
 from gpbench.study.records import FrozenPlan
 from gpbench.study.results import collect, posterior_probes
@@ -100,14 +100,13 @@ def bounds(fitted: Fitted, batches: int, rows: int) -> pd.DataFrame:
     """loss / n on `batches` mini-batches of `rows` training rows, drawn with replacement; columns batch, bound."""
     method, key, n = fitted.method, fitted.fold.key, len(fitted.fold.train)
     dtype = getattr(torch, fitted.what.dtype)
-    data = lightning_module.training_set(fitted.table, [fitted.fold], dtype, torch.device("cpu"))
-    method.init(data, [key])  # some methods learn here what their noise depends on; the stored state is what is asked
+    data = loop.training_set(fitted.table, [fitted.fold], dtype, torch.device("cpu"))
     rows = min(rows, n)
-    values = []
+    shapes, values = method.noise_shapes(fitted.state, rows, 0, 1), []
     for batch in range(batches):
         positions = torch.from_numpy(streams.rng(key, "eval", 1 + batch).integers(0, n, (1, rows)))
-        noise = streams.normal([key], "eval", 1 + batch, (method.noise_size(rows),), like=data.inputs)
-        values.append(float(method.loss(fitted.state, data.take(positions), noise)) / n)
+        normals = streams.normal([key], "eval", 1 + batch, (shapes.size(rows),), like=data.inputs)
+        values.append(float(method.loss(fitted.state, data.take(positions), shapes.split(normals, rows))) / n)
     return pd.DataFrame({"batch": range(batches), "bound": values})
 
 

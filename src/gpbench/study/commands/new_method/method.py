@@ -21,7 +21,7 @@ from torch import Tensor
 from gpbench import streams
 from gpbench.gp import likelihoods, linalg
 from gpbench.hyper import PositiveFloat, Settings, dataclass
-from gpbench.methods.base import Batch, GradientMethod, State, TrainingSet
+from gpbench.methods.base import Batch, GradientMethod, Noise, State, TrainingSet
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Method(GradientMethod):
         }
         return State(params, {"x": train.x, "y": train.y, "weight": train.weight})
 
-    def loss(self, state: State, batch: Batch, noise: Tensor) -> Tensor:
+    def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
         """Minus the log evidence `[R]`; batches are full, padding rows have weight 0."""
         a, s = self.variances(state.params)
         x, y, rows = self.features(batch.x, batch.weight), batch.y * batch.weight[..., None], batch.weight.sum(-1)

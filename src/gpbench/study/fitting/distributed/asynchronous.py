@@ -32,8 +32,10 @@ import torch
 
 from gpbench.data.table import Table
 from gpbench.errors import UserError
-from gpbench.study.fitting.distributed.parameter_server import Moment, Push, Server, SharedFit, Task, Worker
-from gpbench.study.fitting.lightning_module import MODEL_FILE, Clock, TimeCap, answer, outcome, save
+from gpbench.study.fitting.clock import Clock
+from gpbench.study.fitting.distributed.parameter_server import Moment, Server, SharedFit, Task, Worker
+from gpbench.study.fitting.distributed.updates import Push, set_parameters
+from gpbench.study.fitting.lightning_module import MODEL_FILE, TimeCap, answer, outcome, save
 from gpbench.study.fitting.outcome import Outcome
 from gpbench.study.records import Group
 
@@ -107,7 +109,7 @@ class Driver:
             fit.done, fit.clock.seconds = moment.step, moment.seconds
             fit.active.fill_(moment.active)
             if moment.parameters is not None:
-                fit.set(moment.parameters)
+                set_parameters(fit, moment.parameters)
             fit.record(torch.tensor(moment.loss))
             fit.trace[-1][0]["staleness"] = moment.staleness
         fit.clock.seconds = seconds

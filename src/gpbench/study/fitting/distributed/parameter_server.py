@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import io
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +18,8 @@ import torch
 from gpbench.data.table import Table
 from gpbench.errors import UserError
 from gpbench.methods.base import GradientMethod
+from gpbench.study.fitting.distributed import updates
+from gpbench.study.fitting.distributed.updates import Push
 from gpbench.study.fitting.lightning_module import GradientFit
 from gpbench.study.records import Group
 
@@ -27,13 +29,6 @@ class Task(NamedTuple):
 
     ticket: int
     parameters: list[np.ndarray]
-
-
-class Push(NamedTuple):
-    """What a worker gives back: the loss `[1]` and its gradient, an array a parameter (None: it plays no part)."""
-
-    loss: np.ndarray
-    gradient: list[np.ndarray | None]
 
 
 class Moment(NamedTuple):
@@ -58,12 +53,11 @@ class SharedFit(GradientFit):
     def __init__(self, group: Group, table: Table, work: Path) -> None:
         device = torch.device(group.how.device)
         torch.set_num_threads(group.how.threads)
+        self.issued, self.returned, self.staleness, self.restarts = 0, [], [], 0  # before a checkpoint is loaded
         super().__init__(group, table, work, device)
         if not isinstance(self.method, GradientMethod):
-            raise UserError(f"{group['what']['method']['module']} has no gradients to push; leave out its scheme")
+            raise UserError(f"{group.what.method.module} has no gradients to push; leave out its scheme")
         self.to(device)
-        self.issued, self.returned, self.staleness, self.restarts = 0, [], [], 0
-        self.restore()
         self.configure_optimizers()
 
     def content(self) -> dict[str, Any]:
@@ -74,15 +68,6 @@ class SharedFit(GradientFit):
         super().load(saved)
         self.issued, self.returned = saved["issued"], saved["returned"]
         self.staleness, self.restarts = saved["staleness"], saved["restarts"]
-
-    def arrays(self) -> list[np.ndarray]:
-        """Copies of the parameters."""
-        return [p.detach().cpu().numpy().copy() for p in self.state.params.values()]
-
-    @torch.no_grad()
-    def set(self, parameters: Iterable[np.ndarray]) -> None:
-        for p, array in zip(self.state.params.values(), parameters, strict=True):
-            p.copy_(torch.tensor(array))
 
 
 class Server:
@@ -137,13 +122,11 @@ class Server:
         else:
             return None
         self.out[worker] = ticket, fit.done
-        return Task(ticket, fit.arrays())
+        return Task(ticket, updates.parameters_of(fit))
 
     def _apply(self, push: Push, staleness: int) -> None:
-        fit, loss = self.fit, torch.tensor(push.loss, device=self.fit.active.device)
-        for p, gradient in zip(fit.state.params.values(), push.gradient, strict=True):
-            p.grad = None if gradient is None else torch.tensor(gradient, device=p.device)
-        fit.update(loss, fit.done)
+        fit = self.fit
+        updates.apply(fit, push, fit.done)
         fit.done += 1
         self.recent.append(staleness)
         fit.staleness += [0] * (staleness + 1 - len(fit.staleness))
@@ -151,7 +134,7 @@ class Server:
         looked = fit.done in fit.evaluated
         if looked or fit.done in fit.logged:
             mean, self.recent = float(np.mean(self.recent)), []
-            parameters = fit.arrays() if looked else None
+            parameters = updates.parameters_of(fit) if looked else None
             self.moments.append(Moment(fit.done, self._seconds(), push.loss, mean, bool(fit.active[0]), parameters))
         if fit.done == fit.steps:
             fit.clock.pause()
@@ -175,11 +158,4 @@ class Worker:
         """Until nothing is left to do."""
         push = None
         while (task := exchange(push)) is not None:
-            push = self.gradient(task)
-
-    def gradient(self, task: Task) -> Push:
-        fit = self.fit
-        fit.set(task.parameters)
-        loss = fit.differentiate(*fit.draw(task.ticket))
-        gradient = [None if p.grad is None else p.grad.cpu().numpy() for p in fit.state.params.values()]
-        return Push(loss.cpu().numpy(), gradient)
+            push = updates.gradient(self.fit, task.parameters, task.ticket)

@@ -24,8 +24,9 @@ from torch import Tensor, distributed, multiprocessing
 
 from gpbench.data.table import Table
 from gpbench.errors import UserError
-from gpbench.methods.base import Batch, GradientMethod
+from gpbench.methods.base import Batch, GradientMethod, Noise
 from gpbench.study.fitting.lightning_module import MODEL_FILE, GradientFit, TimeCap, answer, outcome, save, train
+from gpbench.study.fitting.loop import share
 from gpbench.study.fitting.outcome import Outcome
 from gpbench.study.records import Group
 
@@ -40,14 +41,12 @@ class SharedFit(GradientFit):
         super().__init__(group, table, work, device)
         self.to(device)
         self.rank, self.workers = rank, group.what.workers
-        self.restore()
 
-    def draw(self, step: int) -> tuple[Batch, Tensor]:
+    def draw(self, step: int) -> tuple[Batch, Noise]:
         batch, noise = super().draw(step)
-        x, y, weight = (part.chunk(self.workers, 1)[self.rank] for part in (batch.x, batch.y, batch.weight))
-        return Batch(x, y, self.workers * weight), noise
+        return share(batch, self.rank, self.workers), noise
 
-    def differentiate(self, batch: Batch, noise: Tensor) -> Tensor:
+    def differentiate(self, batch: Batch, noise: Noise) -> Tensor:
         """The loss of the whole mini-batch, so that every worker decides alike."""
         return self.trainer.strategy.reduce(super().differentiate(batch, noise), reduce_op="mean")
 
@@ -74,7 +73,7 @@ def require_divisible(fit: GradientFit, workers: int) -> None:
     rows = fit.batch_size or int(fit.data.count[0])
     if rows % workers:
         raise UserError(f"{rows} rows a step cannot be shared equally by {workers} workers; change batch_size")
-    if method.noise_size(rows) != method.noise_size(rows // workers):
+    if fit.noise_shapes(rows, 0).size(rows) != fit.noise_shapes(rows, 0).size(0):
         raise UserError(
             f"{name} draws noise for every row, which synchronous workers cannot share; leave out its scheme"
         )
@@ -92,13 +91,11 @@ def run(group: Group, table: Table, work: Path) -> list[Outcome]:
     torch.set_num_threads(1)  # OpenMP's threads do not survive a fork
     fit = GradientFit(group, table, work, torch.device("cpu"))  # CUDA does not either
     require_divisible(fit, workers)
-    fit.restore()
     if fit.done < fit.steps:
         _fork(workers, group, table, work)
     torch.set_num_threads(group.how.threads)
     device = torch.device(group.how.device)
     fit = GradientFit(group, table, work, device).to(device)
-    fit.restore()
     if fit.done < fit.steps:
         return [Outcome("stopped", fit.stopped())]
     result = outcome(fit, 0)

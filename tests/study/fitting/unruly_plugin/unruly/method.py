@@ -11,7 +11,7 @@ from typing import Literal
 from torch import Tensor
 
 from gpbench.hyper import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, GradientMethod, State, TrainingSet
+from gpbench.methods.base import Batch, GradientMethod, Noise, State, TrainingSet
 from gpbench.predictive.distributions import GaussianMixture, Predictive
 from gpbench.streams import Key
 
@@ -32,6 +32,8 @@ class Hyperparameters(Settings):
 
 
 class Method(GradientMethod):
+    step, doomed = 0, False
+
     def init(self, data: TrainingSet, keys: list[Key]) -> State:
         splits = [key.split for key in keys]
         with Path(os.environ["UNRULY_DIARY"]).open("a") as diary:
@@ -40,7 +42,7 @@ class Method(GradientMethod):
         self.step, self.doomed = 0, self.hyper.victim in splits
         return State({"weight": data.x_shift.new_zeros(*data.x_shift.shape, 1)})
 
-    def loss(self, state: State, batch: Batch, noise: Tensor) -> Tensor:
+    def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
         self.step += 1
         if self.doomed and self.step == STEP:
             if self.hyper.fate == "dies":

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gpbench.hyper import Fraction, NonNegativeFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, SamplerMethod, State, TrainingSet
+from gpbench.methods.base import Batch, Noise, SamplerMethod, Shapes, State, TrainingSet
 from gpbench.predictive.distributions import GaussianMixture, Predictive
 from gpbench.streams import Key
 
@@ -28,12 +28,12 @@ class Method(SamplerMethod):
         centre = torch.tensor([self.hyper.apart * key.replica for key in keys]).to(data.x_shift)
         return State({"level": centre.clone(), "log_lengthscale": -centre}, {"centre": centre})
 
-    def noise_size(self, batch_size: int, step: int = 0, steps: int = 1) -> int:
-        return 1
+    def noise_shapes(self, state: State, rows: int, step: int, steps: int) -> Shapes:
+        return Shapes((1,))
 
-    def step(self, state: State, batch: Batch, noise: Tensor, step: int, steps: int) -> Tensor:
-        state.params = {"level": state.buffers["centre"] + noise[:, 0], "log_lengthscale": -noise[:, 0]}
-        return 0.5 * noise[:, 0].square()
+    def step(self, state: State, batch: Batch, noise: Noise, step: int, steps: int) -> Tensor:
+        state.params = {"level": state.buffers["centre"] + noise.fixed[:, 0], "log_lengthscale": -noise.fixed[:, 0]}
+        return 0.5 * noise.fixed[:, 0].square()
 
     def report(self, state: State) -> dict[str, Tensor]:
         level = state.params["level"]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gpbench.hyper import Annotated, Fraction, Ge, Lt, NonNegativeFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, SamplerMethod, State, TrainingSet
+from gpbench.methods.base import Batch, Noise, SamplerMethod, Shapes, State, TrainingSet
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 
@@ -35,12 +35,12 @@ class Method(SamplerMethod):
         level = torch.tensor([self.hyper.apart * key.replica for key in keys]).to(data.x_shift)[:, None]
         return State({name: level.repeat(1, size) for name, size in SIZES.items()}, {"level": level})
 
-    def noise_size(self, batch_size: int, step: int = 0, steps: int = 1) -> int:
-        return sum(SIZES.values())
+    def noise_shapes(self, state: State, rows: int, step: int, steps: int) -> Shapes:
+        return Shapes((sum(SIZES.values()),))
 
-    def step(self, state: State, batch: Batch, noise: Tensor, step: int, steps: int) -> Tensor:
+    def step(self, state: State, batch: Batch, noise: Noise, step: int, steps: int) -> Tensor:
         level, rho = state.buffers["level"], self.hyper.rho
-        for name, part in zip(SIZES, noise.split(list(SIZES.values()), 1), strict=True):
+        for name, part in zip(SIZES, noise.fixed.split(list(SIZES.values()), 1), strict=True):
             moved = level + rho * (state.params[name] - level) + math.sqrt(1 - rho**2) * part
             state.params[name] = moved
         return 0.5 * (state.params["psi"] - level).square().sum(1)

@@ -1,17 +1,13 @@
-"""Layers of sparse GPs as `svgp` and `dsvi` train them: their parameters, and what is drawn by a row of noise."""
+"""Where a layer of sparse GPs starts, and the layer that its parameters stand for."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gpbench import streams
 from gpbench.gp import inducing, kernels, linalg
 from gpbench.gp.sparse import Layer
-from gpbench.streams import Key
 
 
 def start_inducing(x: Tensor, count: Tensor, num: int, rngs: list[np.random.Generator]) -> Tensor:
@@ -63,21 +59,14 @@ def layer(params: dict[str, Tensor], name: str, jitter: float) -> Layer:
     return Layer(z, chol_kzz, params[f"{name}.whitened_mean"], whitened_chol, lengthscale, outputscale)
 
 
-def by_row(noise: Tensor, rows: int, size: int) -> Tensor:
-    """Noise `[R, rows * S * size]` as `[S, R, rows, size]`; one sample where nothing is drawn (size 0).
+def mean_map(x: Tensor, width: int) -> Tensor:
+    """W `[R, D, width]` of the linear mean function x W of a layer with inputs x `[R, N, D]` (salimbeni2017, sec. 3.1).
 
-    Rows come first in the noise, so that padding rows at the end take nothing from the others.
-    """
-    samples = noise.shape[-1] // (rows * size) if size else 1
-    return noise.view(len(noise), rows, samples, size).permute(2, 0, 1, 3)
-
-
-def source(keys: list[Key], sample: int, like: Tensor) -> Callable[..., Tensor]:
-    """normal(*shape): the next standard normals `[R, *shape]` of sample number `sample` of the stream `eval`."""
-    generators = [streams.generator(key, "eval", sample, like.device) for key in keys]
-
-    def normal(*shape: int) -> Tensor:
-        draws = [torch.randn(shape, generator=g, dtype=like.dtype, device=like.device) for g in generators]
-        return torch.stack(draws)
-
-    return normal
+    The identity, padded with zeros to widen; the leading right-singular vectors of x to narrow."""
+    replicas, _, num_inputs = x.shape
+    if width >= num_inputs:
+        return torch.eye(num_inputs, width, dtype=x.dtype, device=x.device).repeat(replicas, 1, 1)
+    vectors = torch.linalg.eigh(x.mT @ x).eigenvectors.flip(-1)[..., :width]
+    # the sign of an eigenvector is arbitrary: the largest entry is made positive
+    largest = vectors.gather(1, vectors.abs().argmax(1, keepdim=True))
+    return vectors * largest.sign()

@@ -1,0 +1,164 @@
+"""What `svgp` and `dsvi` share: layers of sparse GPs with whitened Gaussian posteriors, trained on a bound.
+
+Posterior  u^l = f^l(Z^l) = L v^l with L L^T = K_ZZ, q(v^l_q) = N(m_q, L_q L_q^T) for output q of layer l.
+Objective  elbo = 1/S sum_s sum_n E_{q(f_sn)} log p(y_n | f_sn) - sum_l KL[q(v^l) || N(0, I)]
+           (hensman2015, eq. 19; salimbeni2017, eqs. 15 and 18): f_sn is the last layer's function at row n given
+           sample s of the layers before it, whose moments a method gives by `propagate`.
+
+The expectation of softmax has no closed form: f_sn is drawn, mean + sqrt(variance) * normal, in training and
+prediction.
+Everything is trained by Adam: Z, m, L_q, and the logarithms of lengthscale, outputscale and noise variance; with
+`natural_gradients` the last layer's m and L_q take natural-gradient steps instead (salimbeni2018), from the same
+gradients.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpbench import streams
+from gpbench.gp import kernels, likelihoods, natural, quadrature, sparse
+from gpbench.gp.layers import init_layer, layer, start_inducing
+from gpbench.gp.sparse import Layer
+from gpbench.methods.base import Batch, GradientMethod, Noise, Shapes, State, TrainingSet
+from gpbench.predictive.distributions import Predictive
+from gpbench.streams import Key
+
+Moments = tuple[Tensor, Tensor]
+"""Mean and variance `[S, R, B, Q]` of functions at B rows."""
+
+
+class LayeredMethod(GradientMethod):
+    """names: of the layers, in the order in which they are applied."""
+
+    def __init__(self, hyper: Any, task: str, num_classes: int = 0, num_targets: int = 1, depth: int = 1) -> None:
+        super().__init__(hyper, task, num_classes, num_targets)
+        self.likelihood = likelihoods.for_task(task, num_classes, num_targets, hyper.multiclass, hyper.exposure)
+        self.num_outputs = self.likelihood.num_outputs
+        self.is_drawn = isinstance(self.likelihood, likelihoods.Softmax)
+        self.names = [f"layer{number}" for number in range(1, depth + 1)]
+
+    @abstractmethod
+    def propagate(self, state: State, layers: list[Layer], x: Tensor, first: Moments, noise: Tensor) -> Moments:
+        """Moments of the last layer at x `[R, B, D]`, from those of the first, which all samples share.
+
+        noise `[S, R, B, row_noise]`: standard normals, first those of the hidden layers."""
+
+    @property
+    def hidden_noise(self) -> int:
+        """Standard normals of a row and sample in the hidden layers."""
+        return 0
+
+    @property
+    def row_noise(self) -> int:
+        """Standard normals of a row and sample: those of the hidden layers, then those of f where it is drawn."""
+        return self.hidden_noise + self.num_outputs * self.is_drawn
+
+    def noise_shapes(self, state: State, rows: int, step: int, steps: int) -> Shapes:
+        return Shapes(per_row=(self.hyper.samples_train if self.row_noise else 1, self.row_noise))
+
+    def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
+        layers = self.layers(state)
+        first = sparse.conditional(batch.x[None], *layers[0])  # q(f^1_n) = N(A^T m, k_nn - ||A||^2 + ||L_q^T A||^2)
+        mean, variance = self.functions_at(state, layers, batch.x, first, noise.per_row.permute(2, 0, 1, 3))
+        if self.is_drawn:
+            expected = self.likelihood.log_prob(batch.y, mean).mean(0)  # log p(y_n | f_sn)
+        else:  # E_{q(f_sn)} log p(y_n | f_sn)
+            expected = self.likelihood.expected_log_prob(batch.y, mean, variance, self.noise_variance(state)).mean(0)
+        kl = sum(sparse.kl_whitened(part.whitened_mean, part.whitened_chol) for part in layers)
+        return kl - (batch.weight * expected).sum(-1)  # -elbo
+
+    def functions_at(self, state: State, layers: list[Layer], x: Tensor, first: Moments, noise: Tensor) -> Moments:
+        """As `propagate`; functions that are drawn have no variance."""
+        mean, variance = self.propagate(state, layers, x, first, noise)
+        if not self.is_drawn:
+            return mean, variance
+        f = mean + quadrature.std(variance) * noise[..., -self.num_outputs :]
+        return f, torch.zeros_like(f)
+
+    def layers(self, state: State) -> list[Layer]:
+        """Layers in the order in which they are applied."""
+        return [layer(state.params, name, self.hyper.jitter) for name in self.names]
+
+    def noise_variance(self, state: State) -> Tensor | None:
+        """Variance of the Gaussian likelihood `[R]`, scaled units."""
+        log_noise_variance = state.params.get("log_noise_variance")
+        return None if log_noise_variance is None else log_noise_variance.exp()
+
+    def frozen(self, step: int, steps: int) -> frozenset[str]:
+        """The common scale of the classes' functions, which robust-max cannot see: Adam would follow its rounding."""
+        unseen = isinstance(self.likelihood, likelihoods.RobustMax) and self.hyper.separate == "none"
+        return frozenset({f"{self.names[-1]}.log_outputscale"} if unseen else ())
+
+    @torch.no_grad()
+    def step_own(self, state: State) -> dict[str, Tensor]:
+        """q(v) of the last layer after a natural-gradient step, if it takes one."""
+        if not self.hyper.natural_gradients:
+            return {}
+        last = self.names[-1]
+        names = f"{last}.whitened_mean", f"{last}.whitened_chol"
+        mean, chol = (state.params[name] for name in names)
+        rate, what = self.hyper.natural_step, f"natural gradient of {last}"
+        moved = natural.step(mean, chol.tril(), mean.grad, chol.grad, rate, what)
+        return dict(zip(names, moved, strict=True))
+
+    def start_inducing(self, train: Batch, data: TrainingSet, keys: list[Key]) -> Tensor:
+        """k-means centres of each replica's training inputs `[R, M, D]`."""
+        return start_inducing(train.x, data.count, self.hyper.num_inducing, [streams.rng(key, "init") for key in keys])
+
+    def start_layer(
+        self, name: str, x: Tensor, mask: Tensor, z: Tensor, num_outputs: int, factor: float = 1.0
+    ) -> dict[str, Tensor]:
+        """Parameters of a layer with inputs like x `[R, N, D]`, of which the mask `[R, N]` counts."""
+        hyper = self.hyper
+        lengthscale = kernels.start_lengthscale(x, mask, hyper.lengthscale)
+        return init_layer(name, z, num_outputs, lengthscale, hyper.outputscale, factor, hyper.ard, hyper.separate)
+
+    def start_noise(self, z: Tensor) -> dict[str, Tensor]:
+        if self.task != "regression":
+            return {}
+        return {"log_noise_variance": z.new_full(z.shape[:1], self.hyper.noise_variance).log()}
+
+    @torch.no_grad()
+    def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
+        mean, variance = self.marginals(state, x, keys)
+        if self.is_drawn:
+            return [self.likelihood.predictive(mean[:, r]) for r in range(len(keys))]
+        noise_variance = self.noise_variance(state)
+        noises = [None] * len(keys) if noise_variance is None else noise_variance
+        return [self.likelihood.predictive(mean[:, r], variance[:, r], noise) for r, noise in enumerate(noises)]
+
+    def marginals(self, state: State, x: Tensor, keys: list[Key]) -> Moments:
+        """Moments of f at test rows: S = samples_test, or 1 where nothing is drawn."""
+        layers, rows, size = self.layers(state), x.shape[1], self.row_noise
+        first = sparse.conditional(x[None], *layers[0])
+        # into one tensor, a sample at a time: parts that live on between large temporaries would fragment memory
+        shape = (self.hyper.samples_test if size else 1, len(keys), rows, self.num_outputs)
+        mean, variance = x.new_empty(shape), x.new_empty(shape)
+        for sample in range(len(mean)):
+            noise = streams.normal(keys, "eval", sample, (rows, size), x)[None]
+            (mean[sample],), (variance[sample],) = self.functions_at(state, layers, x, first, noise)
+        return mean, variance
+
+    @torch.no_grad()
+    def functions(self, state: State, x: Tensor, keys: list[Key]) -> list[Tensor]:
+        """Posterior draws of every layer's outputs at x `[R, T, D]`: `[S, R, T, D_out]` each, S = samples_test.
+
+        A draw is one function a layer, whatever the rows; where a layer has noise, every row has its own."""
+        layers = self.layers(state)
+        shapes = [(self.hyper.samples_test, *x.shape[:2], part.whitened_mean.shape[-1]) for part in layers]
+        outputs = [x.new_empty(shape) for shape in shapes]
+        for sample in range(self.hyper.samples_test):
+            f, normal = x, streams.source(keys, "eval", sample, x)
+            drawn = [sparse.draw(part, normal) for part in layers]  # before any noise of rows
+            for name, g, output in zip(self.names, drawn, outputs, strict=True):
+                values = g(f)
+                if name != self.names[-1]:  # f^l = m^l(f) + g^l(f) + e^l
+                    std = (0.5 * state.params[f"{name}.log_noise_variance"]).exp()[:, None, None]
+                    values = f @ state.buffers[f"{name}.mean_map"] + values + std * normal(*values.shape[1:])
+                f = output[sample] = values
+        return outputs
