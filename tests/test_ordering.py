@@ -37,7 +37,7 @@ def scores(table, tmp_path_factory):
     for name in ("exact_gp", "linear", "constant"):
         one = group(cell(name, "regression"), 0)
         one.what.protocol.splits.train = 80
-        outcome = importlib.import_module(one.what["entry"]).run(one, table, tmp_path_factory.mktemp(name))[0]
+        outcome = importlib.import_module(one.what.entry).run(one, table, tmp_path_factory.mktemp(name))[0]
         points[name], info = outcome.points, outcome.info
     fold = make_fold(one.what, table, 0, 0)
     mean = truth(table.inputs[fold.test])[None, :, None]

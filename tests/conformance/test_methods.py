@@ -32,11 +32,11 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(name, tmp_path_factory
 def test_a_task_that_a_method_does_not_support_is_skipped_with_its_reason(tmp_path):
     names = list(dict(CASES))
     overrides = f"datasets=[boston,wdbc,wine] methods=[{','.join(names)}] kiss_gp.max_inputs=null"
-    _, cells, _ = resolving.resolve(Places(CONF.parent, tmp_path), "default", overrides)
+    cells = resolving.resolve(Places(CONF.parent, tmp_path), "default", overrides).cells
     assert len(cells) == 3 * len(names)
     for cell in cells:
-        tasks = composed(CONF, "method", cell["address"]["method"]).header.tasks
-        assert cell["skip"] == ("" if cell["what"]["data"]["task"] in tasks else f"{' and '.join(tasks)} only")
+        tasks = composed(CONF, "method", cell.address.method).header.tasks
+        assert cell.skip == ("" if cell.what.data.task in tasks else f"{' and '.join(tasks)} only")
 
 
 @pytest.mark.parametrize("part", ["inputs", "targets"])

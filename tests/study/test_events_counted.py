@@ -104,7 +104,7 @@ def test_a_study_of_counts_and_numbers_is_reported(project, arrivals, gpbench, m
     plan = planning.make(where, "default", f"{overrides} tables=[counts_mnll]")
     planning.freeze(plan, where)
     batch = project / "batch.json"
-    batch.write_text(json.dumps({"groups": [group for part in plan.batches for group in part["groups"]]}))
+    batch.write_text(json.dumps({"groups": [group for part in plan.batches for group in part.groups]}))
     monkeypatch.setattr("sys.argv", ["run", str(batch), str(project / "done.json")])
     assert job.main() == 0
     collect.collect(where, plan.name)

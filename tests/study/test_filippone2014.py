@@ -38,7 +38,7 @@ def made_up() -> tuple[Table, np.ndarray]:
 def fitted(cell: dict, split: int, folder):
     shared = {k: cell[k] for k in ("address", "label", "family", "rows", "what", "how")}
     fit = cell.fits[split]
-    entry = importlib.import_module(cell.what["entry"])
+    entry = importlib.import_module(cell.what.entry)
     return entry.run(shared | {"fits": [fit], "group_id": fit.fit_id}, made_up()[0], folder)[0]
 
 

@@ -153,10 +153,10 @@ def capped(root):
     assert {s["status"] for s in statuses.values()} == {"stopped"}
     assert all("stopped after 1e-09 minutes" in s["reason"] for s in statuses.values())
     assert not store.ids()
-    assert {store.checkpoint(g["group_id"]) for g in store.groups()} == {BLOCK}
+    assert {store.checkpoint(g.group_id) for g in store.groups()} == {BLOCK}
 
     batch = planned(where, f"{LEARNERS} raises.victim=9 raises.pause=1".replace("[svgp]", "[svgp,raises]"))
-    assert {g["how"]["max_minutes"] for g in json.loads(batch.read_text())["groups"]} == {None}
+    assert {g.how.max_minutes for g in json.loads(batch.read_text())["groups"]} == {None}
     (root / "diary.txt").unlink(missing_ok=True)
     return where, batch, [finish(process) for process in (start(where, batch), start(where, batch))]
 
@@ -168,7 +168,7 @@ def test_a_time_cap_stops_and_two_processes_without_it_finish_each_fit_once(root
         assert "Traceback" not in said
     store = Store(where.store)
     groups = json.loads(batch.read_text())["groups"]
-    assert sorted(store.ids()) == sorted(f["fit_id"] for g in groups for f in g["fits"])
+    assert sorted(store.ids()) == sorted(f.fit_id for g in groups for f in g.fits)
     assert sorted((root / "diary.txt").read_text().splitlines()) == ["[0]", "[1]"]
     assert not store.groups()
 

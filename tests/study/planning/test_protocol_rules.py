@@ -61,9 +61,9 @@ def test_stratified_folds_let_no_test_input_in(tmp_path_factory):
 
 def test_an_official_split_is_taken_once_however_many_are_asked_for(project):
     made = {c.address.dataset: c for c in cells("methods=[constant] datasets=[usps,wine] splits=5")}
-    assert [f.split for f in made["wine"]["fits"]] == [0, 1, 2, 3, 4]
-    assert [f.split for f in made["usps"]["fits"]] == [0]
-    assert (made["usps"]["rows"], made["usps"]["test_rows"]) == (7291, 2007)
+    assert [f.split for f in made["wine"].fits] == [0, 1, 2, 3, 4]
+    assert [f.split for f in made["usps"].fits] == [0]
+    assert (made["usps"].rows, made["usps"].test_rows) == (7291, 2007)
     with pytest.raises(UserError, match="wants splits 3 to 3 of 'usps'; protocol 'common' has 0 to 0"):
         batch(places.find(), ["method=constant", "dataset=usps", "split=3"])
     (random,) = cells("methods=[constant] datasets=[usps] splits=5 protocol.splits.official=false")
@@ -75,9 +75,9 @@ def test_events_are_skipped_by_every_method(project):
     every = every_case(CONF)
     assert "events" not in {task for _, task in every}
     for cell in cells(f"methods=[{','.join(dict(every))}] datasets=[coal] splits=1"):
-        assert cell["skip"].endswith(" only")
-        assert "events" not in cell["skip"]
-        assert cell["what"]["protocol"]["outputs"] == []
+        assert cell.skip.endswith(" only")
+        assert "events" not in cell.skip
+        assert cell.what.protocol.outputs == []
 
 
 def test_a_method_may_limit_the_targets(project):
