@@ -3,8 +3,6 @@
 80 training rows and 1,920 test rows, so that no order is an accident of the test noise.
 """
 
-import importlib
-
 import numpy as np
 import pytest
 
@@ -13,6 +11,7 @@ from gpbench.data.table import Table
 from gpbench.evaluation.metrics import METRICS, score
 from gpbench.evaluation.pointwise import pointwise
 from gpbench.predictive.distributions import GaussianMixture
+from gpbench.study.fitting.entries import entry
 from gpbench.study.fitting.fold import make_fold
 
 PROPER = ("mnll", "mnll_scaled", "rmse", "rmse_scaled", "smse", "msll", "crps")
@@ -37,7 +36,7 @@ def scores(table, tmp_path_factory):
     for name in ("exact_gp", "linear", "constant"):
         one = group(cell(name, "regression"), 0)
         one.what.protocol.splits.train = 80
-        outcome = importlib.import_module(one.what.entry).run(one, table, tmp_path_factory.mktemp(name))[0]
+        outcome = entry(one.what).run(one, table, tmp_path_factory.mktemp(name))[0]
         points[name], info = outcome.points, outcome.info
     fold = make_fold(one.what, table, 0, 0)
     mean = truth(table.inputs[fold.test])[None, :, None]

@@ -8,7 +8,7 @@ from cases import CONF, Case, composed, every_case, table
 from gpbench.data import table as tables
 from gpbench.errors import UserError
 from gpbench.places import Places
-from gpbench.study.planning import resolve as resolving
+from gpbench.study.planning.resolve import resolve
 
 CASES = every_case(CONF)
 
@@ -32,7 +32,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(name, tmp_path_factory
 def test_a_task_that_a_method_does_not_support_is_skipped_with_its_reason(tmp_path):
     names = list(dict(CASES))
     overrides = f"datasets=[boston,wdbc,wine] methods=[{','.join(names)}] kiss_gp.max_inputs=null"
-    cells = resolving.resolve(Places(CONF.parent, tmp_path), "default", overrides).cells
+    cells = resolve(Places(CONF.parent, tmp_path), "default", overrides).cells
     assert len(cells) == 3 * len(names)
     for cell in cells:
         tasks = composed(CONF, "method", cell.address.method).header.tasks

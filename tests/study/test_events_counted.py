@@ -19,6 +19,7 @@ from gpbench.report.registry import names
 from gpbench.report.view import View
 from gpbench.study.commands import job
 from gpbench.study.planning import plan as planning
+from gpbench.study.records import Batch, to_json
 from gpbench.study.results import collect
 from projects import REPOSITORY
 
@@ -104,7 +105,8 @@ def test_a_study_of_counts_and_numbers_is_reported(project, arrivals, gpbench, m
     plan = planning.make(where, "default", f"{overrides} tables=[counts_mnll]")
     planning.freeze(plan, where)
     batch = project / "batch.json"
-    batch.write_text(json.dumps({"groups": [group for part in plan.batches for group in part.groups]}))
+    groups = tuple(group for part in plan.batches for group in part.groups)
+    batch.write_text(to_json(Batch("all", groups, 0.0)))
     monkeypatch.setattr("sys.argv", ["run", str(batch), str(project / "done.json")])
     assert job.main() == 0
     collect.collect(where, plan.name)

@@ -1,7 +1,5 @@
 """The classifiers of filippone2014 as the study configures them, on 20 rows of a made-up set of two classes."""
 
-import importlib
-
 import numpy as np
 import pytest
 from scipy.special import expit
@@ -10,7 +8,10 @@ from cases import CONF
 from gpbench.data.table import Table
 from gpbench.evaluation.metrics import METRICS, score
 from gpbench.places import Places
-from gpbench.study.planning import resolve
+from gpbench.study.fitting.entries import entry
+from gpbench.study.planning.batches import group_of
+from gpbench.study.planning.resolve import resolve
+from gpbench.study.records import Cell
 
 STUDY, SIZES = "filippone2014_classification", (10, 20, 50, 100)
 METHODS = ("pm_ep", "mcmc_ep", "ep_gp", "svm")
@@ -21,7 +22,7 @@ def planned(tmp_path_factory) -> dict:
     """The study's cells of one data set, by method; its rows and classes are those of `made_up`."""
     places = Places(CONF.parent, tmp_path_factory.mktemp("places"))
     overrides = f"datasets=[ionosphere] budget=smoke splits={len(SIZES)}"
-    return {cell.method: cell for cell in resolve.resolve(places, STUDY, overrides)[1]}
+    return {cell.method: cell for cell in resolve(places, STUDY, overrides).cells}
 
 
 def made_up() -> tuple[Table, np.ndarray]:
@@ -35,11 +36,9 @@ def made_up() -> tuple[Table, np.ndarray]:
     return Table(x, y[:, None], list("abcd"), ["class"]), expit(f)
 
 
-def fitted(cell: dict, split: int, folder):
-    shared = {k: cell[k] for k in ("address", "label", "family", "rows", "what", "how")}
+def fitted(cell: Cell, split: int, folder):
     fit = cell.fits[split]
-    entry = importlib.import_module(cell.what.entry)
-    return entry.run(shared | {"fits": [fit], "group_id": fit.fit_id}, made_up()[0], folder)[0]
+    return entry(cell.what).run(group_of(cell, (fit,), fit.rows), made_up()[0], folder)[0]
 
 
 def test_the_study_has_these_classifiers(planned):

@@ -17,6 +17,7 @@ from gpbench.data.prepare import prepare
 from gpbench.places import Places
 from gpbench.study.commands import job
 from gpbench.study.planning import plan
+from gpbench.study.records import Batch, FitRecord, Group, from_json, to_json
 from gpbench.study.storage.store import Store
 from plugins import install
 from projects import copy_project, hold_tracker
@@ -56,10 +57,14 @@ def places(root: Path, store: str) -> Places:
 def planned(where: Places, overrides: str = LEARNERS) -> Path:
     """File of one batch that holds everything a study still wants."""
     made = plan.make(where, "default", f"datasets=[{DATASET}] splits={SPLITS} budget=smoke {overrides}")
-    groups = [group for batch in made.batches for group in batch.groups]
+    groups = tuple(group for batch in made.batches for group in batch.groups)
     path = where.store.parent / f"{where.store.name}.batch.json"
-    path.write_text(json.dumps({"groups": groups}))
+    path.write_text(to_json(Batch("all", groups, 0.0)))
     return path
+
+
+def groups_of(batch: Path) -> tuple[Group, ...]:
+    return from_json(Batch, batch.read_text(), batch).groups
 
 
 def start(where: Places, batch: Path) -> subprocess.Popen:
@@ -82,18 +87,18 @@ def finish(process: subprocess.Popen) -> tuple[dict, str]:
     return json.loads(Path(process.args[-1]).read_text()), said
 
 
-def fits(where: Places) -> dict[tuple[str, int], dict]:
+def fits(where: Places) -> dict[tuple[str, int], FitRecord]:
     """(method, split) -> record of everything in the store."""
     store = Store(where.store)
     records = [store.record(fit_id) for fit_id in store.ids()]
     return {(r.address.method, r.split): r for r in records}
 
 
-def points(where: Places, record: dict) -> pd.DataFrame:
+def points(where: Places, record: FitRecord) -> pd.DataFrame:
     return pd.read_parquet(where.store / record.fit_id / "points.parquet")
 
 
-def log(where: Places, record: dict) -> str:
+def log(where: Places, record: FitRecord) -> str:
     return (where.store / record.fit_id / "log.txt").read_text()
 
 
@@ -102,7 +107,7 @@ def whole(root):
     """A batch that is left alone: well-behaved fits first and last, those that fail between them."""
     where = places(root, "whole")
     batch = planned(where, f"{LEARNERS} trainer.replicas=2".replace("[svgp]", "[constant,raises,dies,svgp]"))
-    groups = json.loads(batch.read_text())["groups"]
+    groups = groups_of(batch)
     assert [len(g.fits) for g in groups if g.address.method in ("raises", "dies")] == [2, 2]
     statuses, said = finish(start(where, batch))
     return where, statuses, said
@@ -131,14 +136,14 @@ def test_an_exception_is_one_line_and_its_traceback_is_in_the_log(whole):
 
 def test_a_fit_whose_process_is_killed_has_failed_by_that_signal(whole):
     where, _, _ = whole
-    assert "killed by signal 9 (SIGKILL)" in fits(where)["dies", 1]["reason"]
+    assert "killed by signal 9 (SIGKILL)" in fits(where)["dies", 1].reason
 
 
 def test_nothing_is_left_of_work_that_ended(whole):
     """But for the checkpoints of the fit that was killed, from which a retry continues."""
     where, _, _ = whole
     (left,) = Store(where.store).groups()
-    assert (left["address"]["method"], [f.split for f in left["fits"]]) == ("dies", [1])
+    assert (left.address.method, [f.split for f in left.fits]) == ("dies", [1])
     assert not list((where.store / ".tmp").iterdir())
     assert len(list((where.store / ".spool").glob("[!.]*"))) == len(fits(where))
 
@@ -148,7 +153,7 @@ def capped(root):
     """A batch stopped by its time cap, and what was said by the two processes that then finish it side by side."""
     where = places(root, "capped")
     batch = planned(where, f"{LEARNERS} trainer.max_minutes=1e-9")
-    statuses = job.run_batch(json.loads(batch.read_text()), where)
+    statuses = job.run_groups(groups_of(batch), where)
     store = Store(where.store)
     assert {s["status"] for s in statuses.values()} == {"stopped"}
     assert all("stopped after 1e-09 minutes" in s["reason"] for s in statuses.values())
@@ -156,7 +161,7 @@ def capped(root):
     assert {store.checkpoint(g.group_id) for g in store.groups()} == {BLOCK}
 
     batch = planned(where, f"{LEARNERS} raises.victim=9 raises.pause=1".replace("[svgp]", "[svgp,raises]"))
-    assert {g.how.max_minutes for g in json.loads(batch.read_text())["groups"]} == {None}
+    assert {g.how.max_minutes for g in groups_of(batch)} == {None}
     (root / "diary.txt").unlink(missing_ok=True)
     return where, batch, [finish(process) for process in (start(where, batch), start(where, batch))]
 
@@ -167,7 +172,7 @@ def test_a_time_cap_stops_and_two_processes_without_it_finish_each_fit_once(root
         assert {s["status"] for s in statuses.values()} == {"done"}
         assert "Traceback" not in said
     store = Store(where.store)
-    groups = json.loads(batch.read_text())["groups"]
+    groups = groups_of(batch)
     assert sorted(store.ids()) == sorted(f.fit_id for g in groups for f in g.fits)
     assert sorted((root / "diary.txt").read_text().splitlines()) == ["[0]", "[1]"]
     assert not store.groups()

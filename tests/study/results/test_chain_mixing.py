@@ -85,7 +85,7 @@ def collected(where: Places, methods: str, overrides: str, splits: int = FOLDS) 
     words = f"methods=[{methods}] datasets=[boston] splits={splits} replicas={CHAINS} budget=smoke {overrides}"
     made = plan.make(where, "default", words)
     plan.freeze(made, where)
-    job.run_batch({"groups": [group for batch in made.batches for group in batch.groups]}, where)
+    job.run_groups(tuple(group for batch in made.batches for group in batch.groups), where)
     collect.collect(where, made.name)
     return made, View(where.results / made.name)
 

@@ -1,6 +1,7 @@
 """Fits of the kind `sample`: chains of known autocorrelation through plan, run, collect and report."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,8 @@ from gpbench.report.view import UNMIXED, View
 from gpbench.sampling import diagnostics
 from gpbench.study.commands import job
 from gpbench.study.fitting import chains_only, lightning_module
-from gpbench.study.planning import plan
+from gpbench.study.planning import batches, plan
+from gpbench.study.records import Cell, Fit, Group, MethodSettings
 from gpbench.study.results import chain_file, collect, scoring
 from gpbench.study.storage.store import Store
 from plugins import install
@@ -50,15 +52,15 @@ def made(where: Places, words: str) -> plan.Plan:
     return plan.make(where, "default", f"{WORDS} {words}")
 
 
-def groups(made: plan.Plan) -> list[dict]:
-    return [group for batch in made.batches for group in batch.groups]
+def groups(made: plan.Plan) -> tuple[Group, ...]:
+    return tuple(group for batch in made.batches for group in batch.groups)
 
 
 def collected(where: Places, words: str) -> View:
     """Run and collect a study of ten chains a split."""
     study = made(where, words)
     plan.freeze(study, where)
-    job.run_batch({"groups": groups(study)}, where)
+    job.run_groups(groups(study), where)
     collect.collect(where, study.name)
     return View(where.results / study.name)
 
@@ -69,15 +71,15 @@ def mixed(where) -> View:
 
 
 @pytest.fixture(scope="module")
-def chain_cell(where) -> dict:
+def chain_cell(where) -> Cell:
     return made(where, "methods=[ar]").cells[0]
 
 
-def grouped(cell: dict, replicas: int = 5, square: int = 2_100_000, chains: int = CHAINS, **what) -> list[list[tuple]]:
+def grouped(cell: Cell, replicas: int = 5, square: int = 2_100_000, chains: int = CHAINS, **what) -> list[list[tuple]]:
     """(split, replica) of the groups of a cell with so many chains a split; its splits have 455 rows, unless told."""
-    fits = [fit for fit in cell.fits if fit.replica < chains]
-    how = cell.how | {"replicas": replicas, "square": square}
-    groups = plan._groups(NoGroups(), [cell | {"fits": fits, "how": how, "what": cell.what | what}], ids(fits))
+    fits = tuple(fit for fit in cell.fits if fit.replica < chains)
+    how, changed = replace(cell.how, replicas=replicas, square=square), replace(cell.what, **what)
+    groups = batches.groups(NoGroups(), [replace(cell, fits=fits, how=how, what=changed)], ids(fits))
     return [[(fit.split, fit.replica) for fit in group.fits] for group in groups]
 
 
@@ -88,7 +90,7 @@ class NoGroups:
         return []
 
 
-def ids(fits: list[dict]) -> set[str]:
+def ids(fits: tuple[Fit, ...]) -> set[str]:
     return {fit.fit_id for fit in fits}
 
 
@@ -102,18 +104,18 @@ def test_ten_chains_of_a_split_advance_in_one_batch(chain_cell):
     assert sizes(square=900_000, chains=4) == [4, 4]
     assert sizes(square=200_000, chains=3) == [1] * 6
     assert sizes(replicas=64, square=100_000_000) == [20]
-    method = chain_cell["what"]["method"]
-    assert sizes(method=method | {"num_inducing": 4, "batch_size": 100}) == [5] * 4, "as without chains"
-    assert [len(group) for group in grouped(chain_cell | {"sampler": False})] == [1] * 20
+    sparse = MethodSettings("gpbench.methods.bsgp", {"num_inducing": 4, "batch_size": 100})
+    assert sizes(method=sparse) == [5] * 4, "as without chains"
+    assert [len(group) for group in grouped(replace(chain_cell, sampler=False))] == [1] * 20
 
 
 def test_chains_of_unequal_numbers_of_rows_do_not_ride_together(chain_cell):
     rows = {0: 50, 1: 51}
-    fits = [fit | {"rows": rows[fit.split]} for fit in chain_cell["fits"]]
-    cell = chain_cell | {"fits": fits}
+    cell = replace(chain_cell, fits=tuple(replace(fit, rows=rows[fit.split]) for fit in chain_cell.fits))
     assert [len(group) for group in grouped(cell, replicas=20)] == [10, 10]
     assert [len(group) for group in grouped(cell, replicas=20, kind="predict")] == [20], "of folds, say"
-    growing = chain_cell | {"fits": [fit | {"rows": (10, 20)[fit.replica % 2]} for fit in chain_cell["fits"]]}
+    alternating = tuple(replace(fit, rows=(10, 20)[fit.replica % 2]) for fit in chain_cell.fits)
+    growing = replace(chain_cell, fits=alternating)
     assert [{r % 2 for _, r in group} for group in grouped(growing, replicas=10, kind="predict")] == [{0}, {1}]
 
 
