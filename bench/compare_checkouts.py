@@ -43,7 +43,12 @@ SAMPLED = {  # fits of kind `sample`: name of the method -> data set
     "multinomial_gp_modalities": "modalities",
 }
 SAMPLERS = ("sa", "aa", "asis", "khr", "surr", "pm_la", "pm_ep", "theta_given_f", "theta_given_nu", "f_given_theta")
-SLOW = ("aep_images", "aep_2017_images")  # ten minutes each; presets of aep
+# aep on images takes ten minutes a fit; deeper networks run the code of two layers
+SLOW = (
+    "aep_images",
+    "aep_2017_images",
+    *(f"{m}_{depth}" for m in ("bsgp", "sghmc_dgp", "ipvi_dgp") for depth in (3, 4, 5)),
+)
 SMALL = ("budget=smoke", "noise_block=20", "split=0")
 
 

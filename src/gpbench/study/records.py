@@ -244,7 +244,8 @@ def from_json(cls: type[T], text: str, where: Path | str) -> T:
     except ValueError as error:
         raise UserError(f"{where} is damaged ({error})") from error
     try:
-        return _adapter(cls).validate_python(content)
+        record: T = _adapter(cls).validate_python(content)  # type: ignore[arg-type]
+        return record
     except ValidationError as error:
         first = error.errors()[0]
         reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"

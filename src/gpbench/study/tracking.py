@@ -56,8 +56,9 @@ def drain_soon(where: Places) -> None:
     if not waiting(where) or (stamp.exists() and time.time() - stamp.stat().st_mtime < SOON):
         return
     stamp.touch()
-    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    subprocess.Popen([sys.executable, "-m", "gpbench.study.tracking", "--if-free"], cwd=where.root, **quiet)
+    command = [sys.executable, "-m", "gpbench.study.tracking", "--if-free"]
+    null = subprocess.DEVNULL
+    subprocess.Popen(command, cwd=where.root, stdin=null, stdout=null, stderr=null)
 
 
 def drain(where: Places, wait: bool = True) -> int:
@@ -129,7 +130,7 @@ class Writer:
     def cell(self, record: FitRecord) -> tuple[str, str]:
         """(experiment, run) of the fit's cell, created where it is new."""
         address, kind = record.address, record.what.kind
-        experiment = self.experiment(address["dataset"])
+        experiment = self.experiment(address.dataset)
         key = identity.digest([*(getattr(address, k) for k in PLACE), *([kind] if kind != "predict" else [])])
         found = self.find(experiment, cell=key)
         if found:
@@ -149,7 +150,7 @@ class Writer:
             return  # cleared by `gpbench retry` before it was read
         record = self.store.record(fit_id)
         experiment, parent = self.cell(record)
-        place = f"{parent} split={record['split']} replica={record['replica']}"
+        place = f"{parent} split={record.split} replica={record.replica}"
         # a fit that was retried has the same identity, but began at another time
         if self.find(experiment, fit=fit_id, started=record.provenance.started, complete="yes"):
             return
@@ -163,7 +164,7 @@ class Writer:
             "gpbench.place": place,
             "gpbench.status": record.status,
             "mlflow.parentRunId": parent,
-            "mlflow.runName": f"{_cell_name(record['address'])} split {record['split']}",
+            "mlflow.runName": f"{_cell_name(record.address)} split {record.split}",
             **{f"gpbench.{k}": str(v) for k, v in asdict(record.provenance).items()},
         }
         run = self.client.create_run(experiment, tags=tags).info.run_id
@@ -195,7 +196,7 @@ class Writer:
         folder = self.store.folder(record.fit_id)
         for path in (p for p in (folder / "fit.json", folder / "log.txt") if p.is_file() and p.stat().st_size):
             if self.local:
-                target = self.where.root / "mlartifacts" / record.address["dataset"] / run / "artifacts"
+                target = self.where.root / "mlartifacts" / record.address.dataset / run / "artifacts"
                 target.mkdir(parents=True, exist_ok=True)
                 shutil.copy(path, target)
             else:
@@ -205,8 +206,8 @@ class Writer:
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
         data = record.what.data
-        source = json.dumps({"uri": f"data/prepared/{record['address']['dataset']}.npz"})
-        dataset = Dataset(record.address["dataset"], data["md5"], "local", source)
+        source = json.dumps({"uri": f"data/prepared/{record.address.dataset}.npz"})
+        dataset = Dataset(record.address.dataset, str(data.md5), "local", source)
         self.client.log_inputs(run, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
 
     def cells(self) -> None:
@@ -272,7 +273,7 @@ class Live:
 
     def _run(self, group: Group, fit: Fit) -> str:
         if fit.fit_id not in self.runs:
-            name = f"live: {_cell_name(group['address'])} split {fit['split']}"
+            name = f"live: {_cell_name(group.address)} split {fit.split}"
             experiment = self.writer.experiment(group.address.dataset)
             tags = {"mlflow.runName": name, "gpbench.live": fit.fit_id}
             self.runs[fit.fit_id] = self.client.create_run(experiment, tags=tags).info.run_id

@@ -31,7 +31,7 @@ def answer(where: Places, prefix: str, source: Path, target: Path | None) -> Non
     fit_id = store.find(prefix)
     record = store.record(fit_id)
     if record.status != "done":
-        raise UserError(f"fit {fit_id} is {record['status']}: {record['reason']}; it has no model")
+        raise UserError(f"fit {fit_id} is {record.status}: {record.reason}; it has no model")
     what, address = record.what, record.address
     if what.kind != "predict":
         raise UserError(f"fit {fit_id} is of kind {what.kind}: its draws are kept, but no model that predicts")

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from gpbench.data.table import Table
 from gpbench.methods.base import SamplerMethod, State
-from gpbench.predictive.distributions import Categorical, Predictive
+from gpbench.predictive.distributions import Categorical, GaussianMixture, Predictive
 from gpbench.study.fitting.fold import Fold
 
 MOST_ROWS = 50
@@ -33,24 +33,24 @@ def draws(method: SamplerMethod, state: State, fold: Fold, table: Table, task: s
     like = next(iter(state.params.values()))
     x = torch.as_tensor(fold.scaling.inputs(table.inputs[rows])).to(like)[None]
     samples = state.samples or {name: [value] for name, value in state.params.items()}
-    key, said = fold.key._replace(replica=0), []
+    key, predicted = fold.key._replace(replica=0), []
     for kept in zip(*samples.values(), strict=True):
         alone = {name: [value] for name, value in zip(samples, kept, strict=True)}
         (predictive,) = method.predict(State(state.params, state.buffers, samples=alone), x, [key])
-        said.append(_said(predictive, fold, rows, task))
-    mean, log_density = (np.stack(part) for part in zip(*said, strict=True))
+        predicted.append(_predicted(predictive, fold, rows, task))
+    mean, log_density = (np.stack(part) for part in zip(*predicted, strict=True))
     names = [name for name in samples if name.endswith(method.covariance_parameters)]
     covariance = {name: _array(samples[name]) for name in names}
     return {"rows": rows, "mean": mean, "log_density": log_density, **covariance}
 
 
-def _said(predictive: Predictive, fold: Fold, rows: np.ndarray, task: str) -> tuple[np.ndarray, np.ndarray]:
+def _predicted(predictive: Predictive, fold: Fold, rows: np.ndarray, task: str) -> tuple[np.ndarray, np.ndarray]:
     """Mean (probability of the observed class) and log density of the targets at some rows, each `[K, P]`."""
     y = fold.targets[rows]
     if isinstance(predictive, Categorical):
         log_density = predictive.log_prob(y[:, 0])[:, None]
         return np.exp(log_density), log_density
-    if task == "regression":
+    if task == "regression" and isinstance(predictive, GaussianMixture):
         predictive = predictive.affine(scale=fold.scaling.y_scale, shift=fold.scaling.y_shift)
     return predictive.mean(), predictive.log_prob(y)
 

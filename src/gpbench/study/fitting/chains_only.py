@@ -83,7 +83,8 @@ def checkpoints(count: int) -> list[int]:
 
 def watch(sizes: list[int], most: int) -> np.ndarray:
     """Places of at most `most` numbers among variables of some sizes, which stand one after the other."""
-    chosen, before = [], 0
+    chosen: list[int] = []
+    before = 0
     for size in sizes:
         room = min(size, most - len(chosen))
         chosen += (before + np.unique(np.linspace(0, size - 1, room).round().astype(int))).tolist()

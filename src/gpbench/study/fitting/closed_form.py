@@ -41,4 +41,5 @@ def save(model: dict[str, Any], path: Path) -> None:
 
 def answer(what: What, path: Path, x: np.ndarray, key: Key) -> Predictive:
     """Predictive of scaled inputs x `[T, D]` by a stored model."""
-    return make_method(what).predict(pickle.loads(path.read_bytes()), x)
+    predictive: Predictive = make_method(what).predict(pickle.loads(path.read_bytes()), x)
+    return predictive

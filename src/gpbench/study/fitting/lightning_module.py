@@ -52,8 +52,10 @@ class Fit(Loop, LightningModule):
         self.method = make_method(what)
         self.folds = [make_fold(what, table, f.split, f.replica) for f in group.fits]
         data = training_set(table, self.folds, getattr(torch, what.dtype), device)
+        assert what.steps is not None, "a closed form has no steps"
         self.prepare(data, [fold.key for fold in self.folds], what.steps, what.noise_block)
-        self.done, self.trace = 0, []
+        self.done = 0
+        self.trace: list[list[dict[str, float]]] = []
         self.saved_optimiser: dict[str, Any] = {}
         self.saved_at = self.reported_at = time.monotonic()
         self.logged = {round(s) for s in np.linspace(1, self.steps, min(self.steps, how.log_points))}
@@ -173,6 +175,7 @@ class GradientFit(GradientLoop, Fit):
     def hold(self, state: State) -> None:
         super().hold(state)
         for name, value in state.params.items():
+            assert isinstance(value, torch.nn.Parameter)
             self.register_parameter(name.replace(".", "_"), value)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:

@@ -86,7 +86,7 @@ class Loop(ABC):
             raise ValueError(
                 f"batch_size {max(sizes)} is a full batch for some splits of this group only; change it by a row"
             )
-        return sizes[0]
+        return int(sizes[0])
 
     def hold(self, state: State) -> None:
         """Take over the tensors of a state; subclasses say which are trained."""
@@ -94,12 +94,16 @@ class Loop(ABC):
 
     def noise_shapes(self, rows: int, step: int) -> Shapes:
         """Of the noise of a step with so many rows."""
-        return self.method.noise_shapes(self.state, rows, step, self.steps)
+        shapes: Shapes = self.method.noise_shapes(self.state, rows, step, self.steps)
+        return shapes
 
     def draw(self, step: int) -> tuple[Batch, Noise]:
         """Rows and noise of a step."""
         positions, noise = self.draws.at(step)
-        return self.full if positions is None else self.data.take(positions), noise
+        if positions is None:
+            assert self.full is not None
+            return self.full, noise
+        return self.data.take(positions), noise
 
     @abstractmethod
     def advance(self, batch: Batch, noise: Noise, step: int) -> Tensor:

@@ -54,11 +54,11 @@ class Draws:
             sizes = [self.shapes(rows, step).size(rows) for step in steps]
             self.normals.append(streams.normal_steps(key, "noise", block, sizes, self.like))
         if self.batch_size is not None:
-            rows = [
+            positions = [
                 streams.rng(key, "batch", block).integers(0, count, (self.block, self.batch_size))
                 for key, count in zip(self.keys, self.counts, strict=True)
             ]
-            self.positions = torch.as_tensor(np.stack(rows), device=self.like.device)
+            self.positions = torch.as_tensor(np.stack(positions), device=self.like.device)
 
     def _next(self) -> Tensor:
         """Numbers of the next step `[R, size]`; rows come last, so padding ends those of a replica with fewer rows."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpbench.predictive.distributions import Predictive
+from gpbench.predictive.distributions import Categorical, Predictive
 from gpbench.study.fitting.fold import Fold
 
 EVAL_ROWS = 500
@@ -16,7 +16,7 @@ def test_scores(predictive: Predictive, fold: Fold, task: str) -> dict[str, floa
     if not predictive.is_finite():
         return {}
     y = fold.targets[fold.test[:EVAL_ROWS]]
-    if task in ("binary", "multiclass"):
+    if isinstance(predictive, Categorical):
         wrong = predictive.modal() != y[:, 0]
         return {"mnll": -float(predictive.log_prob(y[:, 0]).mean()), "error": float(wrong.mean())}
     shift, scale = fold.scaling.y_shift, fold.scaling.y_scale  # of counts: 0, 1

@@ -18,7 +18,8 @@ JOBS, LEAST_SECONDS = 8, 15.0
 def groups(store: Store, cells: Iterable[Cell], pending: set[str]) -> list[Group]:
     """Groups of the pending fits: those that were begun first and as they were, so that they resume bit for bit."""
     cells = list(cells)
-    planned, covered = [], set()
+    planned: list[Group] = []
+    covered: set[str] = set()
     trainer = {fit.fit_id: cell.how for cell in cells for fit in cell.fits}
     for group in store.groups():
         ids = {fit.fit_id for fit in group.fits}

@@ -146,7 +146,7 @@ def _same(one: list[Place], other: list[Place], key: str) -> np.ndarray:
     """Whether two places have the same `key`."""
     numbers = {value: number for number, value in enumerate({getattr(p, key) for p in (*one, *other)})}
     mine, theirs = (np.array([numbers[getattr(p, key)] for p in places]) for places in (one, other))
-    return mine[:, None] == theirs
+    return np.asarray(mine[:, None] == theirs)
 
 
 def place(cell: Cell | Group) -> Place:

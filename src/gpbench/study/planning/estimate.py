@@ -127,7 +127,7 @@ def _table(estimate: Estimate, key: str) -> list[str]:
     """A line for each method or data set."""
     lines = ["", f"{key:<28}{'fits':>6}  {'one core, ' + format(LEVEL, '.0%') + ' interval':<34}{'GB':>5}  measured"]
     for name, parts in estimate.by(key).items():
-        time = _time(sum(part.seconds for part in parts))
+        time = _time(sum((part.seconds for part in parts), np.zeros(1)))
         known = f"{sum(part.known == 'measured' for part in parts)} of {len(parts)} cells"
         memory = max(part.memory_mb for part in parts) / 1024
         fits = sum(part.fits for part in parts)

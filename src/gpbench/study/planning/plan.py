@@ -86,7 +86,9 @@ def _states(
     store: Store, cells: Iterable[Cell], records: list[FitRecord], recorded: dict[str, committed.Row]
 ) -> dict[str, State]:
     finished = {record.fit_id: record for record in records}
-    earlier: dict[tuple, FitRecord] = {}  # the last fit of a place, with whatever overrides and with these
+    earlier: dict[
+        tuple[str | int, ...], FitRecord
+    ] = {}  # the last fit of a place, with whatever overrides and with these
     for record in sorted(records, key=lambda record: record.provenance.started):
         place = _place(record.address, record)
         earlier[place] = earlier[*place, record.address.overrides] = record
@@ -94,8 +96,8 @@ def _states(
     states = {}
     possible = [(cell, fit) for cell in cells if not cell.skip for fit in cell.fits]
     for cell, fit in possible:
-        if record := finished.get(fit.fit_id):
-            states[fit.fit_id] = State(record.status, record.reason)
+        if ended := finished.get(fit.fit_id):
+            states[fit.fit_id] = State(ended.status, ended.reason)
         elif (row := recorded.get(fit.fit_id)) and row["status"] == "done":
             states[fit.fit_id] = State("done", f"record of commit {row['commit'][:7]}")
         elif group := begun.get(fit.fit_id):

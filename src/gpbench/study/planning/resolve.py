@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import shlex
+from collections.abc import Callable
 
 from gpbench import config
 from gpbench.config import MethodConfig, schema
@@ -20,6 +21,7 @@ from gpbench.study.records import Address, Cell, Cost, Fit, MethodSettings, Prep
 STUDY_KEYS = tuple(f.name for f in dataclasses.fields(schema.Study) if f.name not in ("name", "title"))
 GROUPS = ("protocol", "budget", "trainer")
 Overrides = dict[str, list[str]]
+Configured = Callable[[str, tuple[str, ...]], MethodConfig]
 """Target (a method, `protocol`, `budget`, `trainer`) -> its overrides `key=value`."""
 
 
@@ -74,7 +76,7 @@ def _is_of_study(key: str) -> bool:
 
 
 def _cell_of_variant(
-    setup: _Setup, name: str, variant: Variant, dataset: schema.Dataset, by_target: Overrides, configured
+    setup: _Setup, name: str, variant: Variant, dataset: schema.Dataset, by_target: Overrides, configured: Configured
 ) -> Cell:
     """The cell of a study's method on a data set, with the overrides that are for it."""
     preset = setup.study.presets.get(dataset.name, {}).get(variant.method, variant.method)
@@ -151,7 +153,10 @@ def _method(places: Places, name: str, budget: schema.Budget, overrides: list[st
     """The method with the hyperparameters that are part of the budget, then the user's."""
     plain = config.compose(places.conf, "method", name)
     given = [f"{k}={v}" for k, v in (budget.hyper.get(name) or budget.hyper.get(plain.family, {})).items()]
-    return config.compose(places.conf, "method", name, (*given, *overrides)) if given or overrides else plain
+    method: MethodConfig = (
+        config.compose(places.conf, "method", name, (*given, *overrides)) if given or overrides else plain
+    )
+    return method
 
 
 def make_cell(

@@ -36,10 +36,10 @@ class Fitted:
 
     def training_inputs(self, kind: str) -> np.ndarray:
         """Inputs `[n, D]` of the training rows in original units; UserError where a probe `kind` needs another D."""
-        x, (columns, said) = self.table.inputs[self.fold.train], PROBED_INPUTS[kind]
+        x, (columns, words) = self.table.inputs[self.fold.train], PROBED_INPUTS[kind]
         if x.shape[1] != columns:
-            raise UserError(f"`probes: [{kind}]` needs data sets with {said}, not {x.shape[1]}; leave it out")
-        return x
+            raise UserError(f"`probes: [{kind}]` needs data sets with {words}, not {x.shape[1]}; leave it out")
+        return np.asarray(x)
 
     def input_names(self) -> dict[str, str]:
         """Names of the two inputs of a probe that draws over them, by column."""

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from gpbench.predictive.distributions import Categorical
 from gpbench.study.fitting import loop
 from gpbench.study.results.fitted_models import Fitted
 
@@ -23,7 +24,9 @@ def probabilities(fitted: Fitted) -> pd.DataFrame:
     axes = np.linspace(low - margin, high + margin, SIDE).T
     x = np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, 2)
     scaled = fitted.fold.scaling.inputs(x)
-    p = loop.answer_one(fitted.method, fitted.state, scaled, fitted.fold.key).probabilities()[:, 1]
+    predictive = loop.answer_one(fitted.method, fitted.state, scaled, fitted.fold.key)
+    assert isinstance(predictive, Categorical)
+    p = predictive.probabilities()[:, 1]
     known = fitted.fold.targets[fitted.fold.train, 0]
     parts = [
         pd.DataFrame({"layer": layer, "x0": at[:, 0], "x1": at[:, 1], "p": values})

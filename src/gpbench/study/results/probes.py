@@ -25,6 +25,7 @@ from __future__ import annotations
 import argparse
 import functools
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,7 @@ def write(where: Places, name: str, kind: str) -> None:
     cells = [cell for cell in plan.cells if not cell.skip and answers(make_method(cell.what), kind)]
     if not cells:
         raise UserError(f"no method of study {name!r} has {kind}; leave them out of `probes` in its file")
+    ask: Callable[[Fitted], pd.DataFrame]
     if kind == "bounds":
         budget = _budget(where, plan)
         ask = functools.partial(bounds, batches=budget.bound_batches, rows=budget.bound_rows)
@@ -92,13 +94,15 @@ def _budget(where: Places, plan: FrozenPlan) -> schema.Budget:
     """The budget that a study was planned with; its overrides are among those of every cell."""
     words = config.split_overrides(plan.cells[0].address.overrides)
     own = [f"{key.removeprefix('budget.')}={value}" for key, value in words if key.startswith("budget.")]
-    return config.compose(where.conf, "budget", plan.study.budget, tuple(own))
+    budget: schema.Budget = config.compose(where.conf, "budget", plan.study.budget, tuple(own))
+    return budget
 
 
 @torch.no_grad()
 def bounds(fitted: Fitted, batches: int, rows: int) -> pd.DataFrame:
     """loss / n on `batches` mini-batches of `rows` training rows, drawn with replacement; columns batch, bound."""
     method, key, n = fitted.method, fitted.fold.key, len(fitted.fold.train)
+    assert isinstance(method, GradientMethod)
     dtype = getattr(torch, fitted.what.dtype)
     data = loop.training_set(fitted.table, [fitted.fold], dtype, torch.device("cpu"))
     rows = min(rows, n)
@@ -154,11 +158,12 @@ ASK = {
 
 def _functions(fitted: Fitted, x: np.ndarray) -> list[np.ndarray]:
     """Posterior draws `[S, T, Q]` of the outputs of every layer at x `[T, D]` in original units."""
+    method: Any = fitted.method  # `answers` says that it has functions
     like = next(iter(fitted.state.params.values()))
     scaling = fitted.fold.scaling
     scaled = torch.as_tensor(scaling.inputs(x)).to(like)[None]
     with torch.no_grad():
-        draws = fitted.method.functions(fitted.state, scaled, [fitted.fold.key])
+        draws = method.functions(fitted.state, scaled, [fitted.fold.key])
     draws = [f[:, 0].double().numpy() for f in draws]
     if fitted.what.data.task == "regression":
         draws[-1] = draws[-1] * scaling.y_scale + scaling.y_shift

@@ -60,7 +60,8 @@ def _kept(path: Path, make: Callable[[], dict[str, float]]) -> dict[str, float]:
     if path.is_file():
         kept = json.loads(path.read_text())
         if kept["code"] == digest():
-            return kept["scores"]
+            values: dict[str, float] = kept["scores"]
+            return values
     values = make()
     write_text(path, json.dumps({"code": digest(), "scores": values}, indent=1))
     return values

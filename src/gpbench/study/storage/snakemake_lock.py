@@ -46,6 +46,6 @@ def _alive(root: Path) -> bool:
     """Whether the noted owner still runs (the same process, not another with its number)."""
     try:
         note = json.loads(_note(root).read_text())
-        return abs(psutil.Process(note["pid"]).create_time() - note["started"]) < 1.0
+        return bool(abs(psutil.Process(note["pid"]).create_time() - note["started"]) < 1.0)
     except (FileNotFoundError, ValueError, psutil.NoSuchProcess):
         return False

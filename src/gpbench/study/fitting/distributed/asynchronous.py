@@ -50,10 +50,11 @@ def exchange(server: Any, worker: int, push: Push | None) -> Task | None:
     """`Server.exchange` of the server in another process, whose handle this is."""
     import ray
 
-    return ray.get(server.exchange.remote(worker, push))
+    task: Task | None = ray.get(server.exchange.remote(worker, push))
+    return task
 
 
-class Told(Clock):
+class ServerClock(Clock):
     """The server's clock, as the driver last heard of it."""
 
     def pause(self) -> float:
@@ -65,11 +66,12 @@ class Driver:
 
     def __init__(self, fit: SharedFit, workers: int) -> None:
         self.fit = fit
-        fit.clock = Told(fit.clock.device, fit.clock.seconds)
+        fit.clock = ServerClock(fit.clock.device, fit.clock.seconds)
         with cluster(workers + 1) as self.ray:
             self.shared = fit.group, self.ray.put(fit.table), fit.work
             self.server = self.ray.remote(Server).remote(*self.shared)
-            self.numbers, self.crew = itertools.count(), {}
+            self.numbers = itertools.count()
+            self.crew: dict[int, Any] = {}
             self.hire(workers)
             self.watch()
 

@@ -53,7 +53,10 @@ class SharedFit(GradientFit):
     def __init__(self, group: Group, table: Table, work: Path) -> None:
         device = torch.device(group.how.device)
         torch.set_num_threads(group.how.threads)
-        self.issued, self.returned, self.staleness, self.restarts = 0, [], [], 0  # before a checkpoint is loaded
+        # before a checkpoint is loaded
+        self.issued, self.restarts = 0, 0
+        self.returned: list[int] = []
+        self.staleness: list[int] = []
         super().__init__(group, table, work, device)
         if not isinstance(self.method, GradientMethod):
             raise UserError(f"{group.what.method.module} has no gradients to push; leave out its scheme")

@@ -15,13 +15,13 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any
 
 import torch
 from lightning.pytorch.plugins.environments import LightningEnvironment
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, distributed, multiprocessing
 
+from gpbench.config.schema import Trainer
 from gpbench.data.table import Table
 from gpbench.errors import UserError
 from gpbench.methods.base import Batch, GradientMethod, Noise
@@ -79,13 +79,13 @@ def require_divisible(fit: GradientFit, workers: int) -> None:
         )
 
 
-def require_devices(how: dict[str, Any], workers: int) -> None:
+def require_devices(how: Trainer, workers: int) -> None:
     if how.device == "cuda" and torch.cuda.device_count() < workers:
         raise UserError(f"{workers} synchronous workers need a GPU each, {torch.cuda.device_count()} are here")
 
 
 def run(group: Group, table: Table, work: Path) -> list[Outcome]:
-    """Fit the one fit of a group with `what.distributed.workers` workers (resuming where it was cut off)."""
+    """Fit the one fit of a group with `what.workers` workers (resuming where it was cut off)."""
     workers = group.what.workers
     require_devices(group.how, workers)
     torch.set_num_threads(1)  # OpenMP's threads do not survive a fork
