@@ -1,0 +1,108 @@
+"""`gpbench adopt`: evidence keeps its numbers where code was moved and not changed, and only there."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpbench import places
+from gpbench.study.commands import job
+from gpbench.study.planning import identity
+from gpbench.study.planning import plan as planning
+from gpbench.study.results import collect
+from gpbench.study.storage import committed
+from gpbench.study.storage.store import Store
+from projects import hold_tracker
+
+STUDY = "methods=[constant,linear] datasets=[boston,wine] splits=2"
+NAME = planning.run_name("default", STUDY)
+
+
+@pytest.fixture
+def study(project, gpbench, monkeypatch):
+    """A study that was fitted, recorded and then given other identities by moved code; its store."""
+    where = places.find()
+    hold_tracker(where.store)
+    for dataset in ("boston", "wine"):
+        assert gpbench("data", "prepare", dataset).code == 0
+    plan = planning.make(where, "default", STUDY)
+    job.run_groups(tuple(group for batch in plan.batches for group in batch.groups), where)
+    assert collect.record(where, plan.frozen) == (8, 8)
+    code = identity.code
+    monkeypatch.setattr(identity, "code", lambda *modules: code(*modules) | {"moved": "elsewhere"})
+    return Store(where.store)
+
+
+def lose(store: Store) -> None:
+    """Leave the records alone to tell of the fits."""
+    store.clear(store.ids())
+
+
+def states() -> list[str]:
+    return [state.name for state in planning.make(places.find(), "default", STUDY).states.values()]
+
+
+def test_records_that_come_out_again_are_adopted_with_a_note(study, gpbench):
+    lose(study)
+    before = committed.by_fit(places.find(), NAME)
+    assert states() == ["pending"] * 8
+    answer = gpbench("adopt", NAME)
+    assert answer.code == 0, answer.err
+    assert "adopted: linear (regression): 2 fits; refitted: linear on boston, split " in answer.out
+    assert len(study.ids()) == 4  # one of each method and task was refitted
+    assert states() == ["done"] * 8
+    after = committed.by_fit(places.find(), NAME)
+    assert not before.keys() & after.keys()
+    numbers = ("method", "dataset", "split", "mnll", "commit", "started")
+    assert [[row.get(k) for k in numbers] for row in after.values()] == [
+        [row.get(k) for k in numbers] for row in before.values()
+    ]
+    assert all("refitted with equal scores" in row["adopted"] for row in after.values())
+    assert "has no fits whose code moved" in gpbench("adopt", NAME).err
+
+
+def test_a_score_that_differs_keeps_its_method_and_task_stale(study, gpbench):
+    lose(study)
+    where = places.find()
+    path = committed.folder(where, NAME) / "scores.csv"
+    rows = committed.read(path)
+    for row in rows:
+        if (row["method"], row["dataset"]) == ("linear", "boston"):
+            row["mnll"] *= 1 + 1e-8
+    path.unlink()
+    committed.write(where, NAME, rows, {"command": f"snakemake --cores 2 --config study=default overrides='{STUDY}'"})
+    answer = gpbench("adopt", NAME)
+    assert answer.code == 1
+    assert "stays stale: linear (regression, 2 fits): linear on boston, split " in answer.out
+    assert "mnll " in answer.out
+    assert sorted(states()) == ["done"] * 7 + ["pending"]  # one of the two was refitted, and is what today's code gives
+    assert "were not adopted" in answer.err
+
+
+def test_settings_that_changed_are_named(study, gpbench):
+    lose(study)
+    where = places.find()
+    path = committed.folder(where, NAME) / "scores.csv"
+    path.write_text(path.read_text().replace(",quick,", ",check,"))
+    answer = gpbench("adopt", NAME)
+    assert answer.code == 1
+    assert "budget: check -> quick" in answer.err
+    assert states() == ["pending"] * 8
+
+
+def test_stored_fits_are_copied_to_todays_identities(study, gpbench):
+    where = places.find()
+    (committed.folder(where, NAME) / "scores.csv").unlink()
+    (committed.folder(where, NAME) / "study.json").unlink()
+    answer = gpbench("adopt", "default", "--overrides", STUDY, "--check", "2")
+    assert answer.code == 0, answer.err
+    assert states() == ["done"] * 8
+    records = {record.fit_id: record for record in study.records()[0]}
+    assert len(records) == 16  # the old ones stay
+    notes = [record.provenance.adopted for record in records.values() if record.what.code.get("moved")]
+    assert len(notes) == 8
+
+
+def test_refusals(project, gpbench):
+    assert "--check must be a positive integer, got 0" in gpbench("adopt", "default", "--check", "0").err
+    assert "unknown study 'nothing'" in gpbench("adopt", "nothing").err
+    assert "default has no fits whose code moved; nothing to adopt" in gpbench("adopt", "default").err
