@@ -42,7 +42,7 @@ SAMPLED = {  # fits of kind `sample`: name of the method -> data set
     "dgp_mcmc": "diabetes",
     "multinomial_gp_modalities": "modalities",
 }
-SAMPLERS = ("sa", "aa", "asis", "khr", "surr", "pm_la", "pm_ep", "theta_given_f", "theta_given_nu", "f_given_theta")
+SAMPLERS = ("sa", "aa", "asis", "khr", "surr", "pm", "marginal", "latents", "theta_given_f", "theta_given_nu")
 # aep on images takes ten minutes a fit; deeper networks run the code of two layers
 SLOW = (
     "aep_images",

@@ -20,7 +20,9 @@ def shell(tmp_path: Path):
 
     def start(command: str) -> subprocess.Popen[str]:
         line = "set -euo pipefail; " + names["logged"](command).format(log=tmp_path / "log.txt")
-        return subprocess.Popen(["bash", "-c", line], stdout=subprocess.PIPE, text=True, start_new_session=True)
+        # a test run in the background ignores Ctrl-C, and what it starts would inherit that
+        unignored = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), "start_new_session": True}
+        return subprocess.Popen(["bash", "-c", line], stdout=subprocess.PIPE, text=True, **unignored)
 
     return start
 
@@ -40,5 +42,5 @@ def test_what_a_job_prints_while_it_ends_is_logged(shell, tmp_path, number):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     os.killpg(job.pid, number)
-    job.communicate()
+    job.communicate(timeout=30)
     assert log.read_text().endswith("checkpoint written\n")
