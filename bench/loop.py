@@ -16,19 +16,21 @@ import torch
 from gpbench import places
 from gpbench.data.table import Table
 from gpbench.study.fitting import lightning_module
-from gpbench.study.planning import resolve
+from gpbench.study.planning.batches import group_of
+from gpbench.study.planning.resolve import resolve
+from gpbench.study.records import Group
 
 STEPS, REPEATS = 1000, 7
 
 
-def group() -> dict:
+def group() -> Group:
     """One fit on boston's 506 rows, as it would be planned; the rows themselves are made up."""
     words = (
         f"methods=[svgp] datasets=[boston] splits=1 svgp.num_inducing=10 svgp.batch_size=20 svgp.steps={STEPS} "
         "trainer.checkpoint_seconds=1e9 trainer.eval_points=0"
     )
-    _, (cell,), _ = resolve.resolve(places.find(), "default", words)
-    return {key: cell[key] for key in ("what", "how", "fits")}
+    (cell,) = resolve(places.find(), "default", words).cells
+    return group_of(cell, cell.fits, cell.rows)
 
 
 def table() -> Table:

@@ -9,6 +9,7 @@ one thread; turns alternate.
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -18,12 +19,14 @@ from bench import DIM, NUM_INDUCING, Step, interleaved, report
 from torch import Tensor
 
 from gpbench import places, streams
+from gpbench.data.splits import Official
 from gpbench.data.table import Table
 from gpbench.methods import bsgp
 from gpbench.methods.base import State, TrainingSet
 from gpbench.streams import Key
 from gpbench.study.fitting import lightning_module
-from gpbench.study.planning import resolve
+from gpbench.study.planning.batches import group_of
+from gpbench.study.planning.resolve import resolve
 
 ROWS, STEPS_A_TURN = (10_000, 100_000, 1_000_000), 50
 STATES, TEST_ROWS, KEY = 256, 1000, Key("bench", "bench", 0)
@@ -32,9 +35,10 @@ STATES, TEST_ROWS, KEY = 256, 1000, Key("bench", "bench", 0)
 def steps(rows: int, work: Path) -> Step:
     """A turn of a fit of so many training rows: one block of noise, and its steps."""
     words = "methods=[bsgp_1] datasets=[boston] splits=1 dtype=float64 trainer.log_points=1 trainer.eval_points=0"
-    _, (cell,), _ = resolve.resolve(places.find(), "default", f"{words} noise_block={STEPS_A_TURN} bsgp_1.steps=100000")
-    group = {key: cell[key] for key in ("what", "how", "fits")}
-    group["what"]["protocol"]["splits"] = {"scheme": "official", "train": rows}
+    words += f" noise_block={STEPS_A_TURN} bsgp_1.steps=100000"
+    (cell,) = resolve(places.find(), "default", words).cells
+    what = replace(cell.what, protocol=replace(cell.what.protocol, splits=Official(rows)))
+    group = group_of(replace(cell, what=what), cell.fits, rows)
     x = np.random.default_rng(0).standard_normal((rows + 1, DIM))
     table = Table(x, np.sin(x).sum(1, keepdims=True), [f"x{i}" for i in range(DIM)], ["y"])
     fit, numbers = lightning_module.SamplerFit(group, table, work, torch.device("cpu")), count()

@@ -10,13 +10,11 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import functools
-import json
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -27,8 +25,9 @@ from gpbench.evaluation.pointwise import pointwise
 from gpbench.places import Places
 from gpbench.predictive.distributions import GaussianMixture
 from gpbench.study.planning import estimate, plan
+from gpbench.study.records import Cell, Fit, FitRecord, Provenance, Seconds, to_json
 from gpbench.study.results import collect
-from gpbench.study.storage import store
+from gpbench.study.storage import provenance, store
 
 METHODS = ("svgp", "dsvi", "dgp_rff", "exact_gp", "sgpr", "fitc", "fitc_svgp", "aep", "dnn", "bnn")
 RATES = (0.001, 0.003, 0.01, 0.03)
@@ -77,13 +76,13 @@ def fill(made: plan.Plan, where: Places) -> int:
     trace["mnll"] = np.where(steps % LOOKS == 0, 1.0 / steps, np.nan)  # held-out rows are looked at now and then
     written = 0
     for cell in made.cells:
-        for fit in cell["fits"]:
-            folder = where.store / fit["fit_id"]
+        for fit in cell.fits:
+            folder = where.store / fit.fit_id
             folder.mkdir(parents=True)
-            kind = int(cell["address"]["dataset"][-1]) % 5, fit["split"], METHODS.index(cell["address"]["method"])
+            kind = int(cell.address.dataset[-1]) % 5, fit.split, METHODS.index(cell.address.method)
             points(*kind).to_parquet(folder / "points.parquet", index=False)
             trace.to_parquet(folder / "trace.parquet", index=False)
-            (folder / "fit.json").write_text(json.dumps(record(cell, fit), indent=1))
+            (folder / "fit.json").write_text(to_json(record(cell, fit)))
             written += 1
     return written
 
@@ -98,21 +97,28 @@ def points(dataset: int, split: int, method: int) -> pd.DataFrame:
     return pointwise(predictive, y, task="regression", scaled_by=(np.zeros(1), np.ones(1)), rows=np.arange(ROWS))
 
 
-def record(cell: dict[str, Any], fit: dict[str, Any]) -> dict[str, Any]:
+def record(cell: Cell, fit: Fit) -> FitRecord:
     """fit.json of a fit that took ten seconds."""
     ended = datetime.datetime.now(datetime.UTC)
-    times = {"started": ended - datetime.timedelta(seconds=10), "ended": ended}
-    return {
-        **{key: fit[key] for key in ("fit_id", "split", "replica")},
-        **{key: cell[key] for key in ("address", "label", "family", "how")},
-        "what": cell["what"] | {"split": fit["split"], "replica": fit["replica"]},
-        "status": "done",
-        "reason": "",
-        "seconds": {"train": 9.0, "predict": 0.1, "shared_by": 1},
-        "peak_memory_mb": 400.0,
-        "info": {"train_target_mean": [0.0], "train_target_sd": [1.0]},
-        "provenance": {key: moment.isoformat() for key, moment in times.items()} | {"commit": "", "dirty": False},
-    }
+    started = ended - datetime.timedelta(seconds=10)
+    machine = dataclasses.asdict(provenance.machine())
+    return FitRecord(
+        fit_id=fit.fit_id,
+        split=fit.split,
+        replica=fit.replica,
+        status="done",
+        reason="",
+        address=cell.address,
+        label=cell.label,
+        family=cell.family,
+        rows=fit.rows,
+        what=cell.what,
+        how=cell.how,
+        seconds=Seconds(train=9.0, predict=0.1),
+        peak_memory_mb=400.0,
+        provenance=Provenance(started.isoformat(), ended.isoformat(), "", False, **machine),
+        info={"train_target_mean": [0.0], "train_target_sd": [1.0]},
+    )
 
 
 @dataclasses.dataclass

@@ -3,6 +3,8 @@
 80 training rows and 1,920 test rows, so that no order is an accident of the test noise.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -35,7 +37,8 @@ def scores(table, tmp_path_factory):
     points, info = {}, None
     for name in ("exact_gp", "linear", "constant"):
         one = group(cell(name, "regression"), 0)
-        one.what.protocol.splits.train = 80
+        protocol = replace(one.what.protocol, splits=replace(one.what.protocol.splits, train=80))
+        one = replace(one, what=replace(one.what, protocol=protocol))
         outcome = entry(one.what).run(one, table, tmp_path_factory.mktemp(name))[0]
         points[name], info = outcome.points, outcome.info
     fold = make_fold(one.what, table, 0, 0)

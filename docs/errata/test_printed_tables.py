@@ -113,7 +113,7 @@ def test_the_mnist_number_of_aep_has_no_linear_mean():
 def test_twenty_folds_would_hold_out_a_twentieth():
     """The protocol is that of the authors' program: independent shuffles, of which each holds out a tenth."""
     protocol = config.compose(ROOT / "conf", "protocol", "ashman2020")
-    train, test = protocols.sizes(protocols.freeze(protocol, dataset("boston"))["splits"], 506)
+    train, test = protocols.freeze(protocol, dataset("boston")).splits.sizes(506)
     assert (train, test) == (455, 51)
     assert 20 * test > 506
 

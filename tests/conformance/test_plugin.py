@@ -12,6 +12,8 @@ from contracts import CONTRACTS
 from cases import CONF, Case, every_case
 from gpbench import config
 from gpbench.errors import UserError
+from gpbench.study.records import MethodSettings
+from gpbench.study.storage.store import Store
 from plugins import install
 from projects import hold_tracker
 
@@ -83,8 +85,8 @@ def test_the_command_line_fits_it(python_path, project):
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert answer["status"] == "done"
-    record = json.loads((project / "store" / answer["fit_id"] / "fit.json").read_text())
-    assert record.what.method == {"module": f"{NAME}.method", "neighbours": 7}
+    record = Store(project / "store").record(answer["fit_id"])
+    assert record.what.method == MethodSettings(f"{NAME}.method", {"neighbours": 7})
     # its code is part of what it is, and so is the code of the helpers it imports
     assert {f"{NAME}.method", "gpbench.predictive.distributions"} <= set(record.what.code)
     assert "scipy" in record.what.versions

@@ -73,7 +73,7 @@ def test_one_whole_step_is_optimal_for_several_targets_and_for_the_last_layer_of
 
 def natural_case(folders, task: str, **hyper) -> Case:
     case = Case("svgp", task, folders)
-    case.cell = with_hyper(case.cell, natural_gradients=True, **hyper)
+    case.cell = with_hyper(case.cell, **{"natural_gradients": True} | hyper)
     return case
 
 

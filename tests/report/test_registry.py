@@ -9,7 +9,7 @@ import pytest
 from gpbench.errors import UserError
 from gpbench.report.page.sections import OUTLINE
 from gpbench.report.registry import FIGURES, TABLES, names
-from gpbench.study.planning import graph
+from gpbench.study.commands import snakemake_graph as graph
 
 ENTRIES = [*FIGURES.values(), *TABLES.values()]
 

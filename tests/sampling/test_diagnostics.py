@@ -91,7 +91,7 @@ def test_covariance_parameters_are_reported_and_not_judged():
     found = diagnostics.mixing(drawn)
     assert found["r_hat_covariance"] > 1.2
     assert found["ess_covariance"] < plain["ess_covariance"] / 10
-    assert found["r_hat"] == plain.r_hat
+    assert found["r_hat"] == plain["r_hat"]
     bare = [{name: chain[name] for name in ("rows", "mean", "log_density")} for chain in drawn]
     assert np.isnan(diagnostics.mixing(bare)["r_hat_covariance"])
 

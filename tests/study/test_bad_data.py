@@ -103,7 +103,7 @@ def batch(project, monkeypatch, capfd):
     where = places.find()
     plan = planning.make(where, "default", "methods=[constant] datasets=[wine] splits=1")
     planning.freeze(plan, where)
-    source = where.plans / "batches" / f"{plan.batches[0]['batch_id']}.json"
+    source = where.plans / "batches" / f"{plan.batches[0].batch_id}.json"
     prepare(config.compose(where.conf, "dataset", "wine"), where)
 
     def start() -> tuple[int, str, set[str]]:

@@ -51,8 +51,8 @@ WORDS = {
     "unbalanced quotes": (overrides("svgp.label='Sparse"), ["overrides", "No closing quotation"]),
     "unbalanced brackets": (overrides("methods=[svgp"), ["methods=[svgp", "default.yaml"]),
     "split that is not there": ((*CELL, "split=20"), ["wants splits 20 to 20 of 'wine'", "'common' has 0 to 19"]),
-    "negative split": ((*CELL, "split=-1"), ["split=-1 is not a number from 0 upwards"]),
-    "split in words": ((*CELL, "split=first"), ["split=first is not a number from 0 upwards"]),
+    "negative split": ((*CELL, "split=-1"), ["split must be a non-negative integer, got -1"]),
+    "split in words": ((*CELL, "split=first"), ["split must be a non-negative integer, got first"]),
     "too many splits": (overrides("splits=21"), ["wants splits 0 to 20", "'common' has 0 to 19"]),
     "negative first split": (overrides("first_split=-1"), ["first_split", "greater than or equal to 0", "-1"]),
     "no methods": (overrides("methods=[]"), ["study 'default' is empty", "it needs methods and datasets"]),
@@ -64,7 +64,7 @@ WORDS = {
     "impossible cell": (("fit", "method=exact_gp", "dataset=wine"), ["exact_gp on wine: regression only"]),
     "no data set named": (("fit", "method=svgp"), ["gpbench fit needs dataset=NAME", "choose one of: abalone, "]),
     "identity of no fit": (("why", "abc"), ["no fit begins with 'abc' in ", "`gpbench plan`"]),
-    "study that was not planned": (("collect", "mine"), ["plans/mine.json is missing", "run `gpbench plan`"]),
+    "study that was not planned": (("collect", "mine"), ["plans/mine.json is missing", "`snakemake --cores 2"]),
     "unknown data set to fetch": (("data", "fetch", "bostn"), ["unknown dataset 'bostn'", "did you mean 'boston'?"]),
 }
 

@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from gpbench.errors import UserError
 from gpbench.places import Places, write_text
 from gpbench.study import tracking
 from gpbench.study.planning import plan
+from gpbench.study.records import FitRecord, from_json
 from gpbench.study.results import scoring
 from gpbench.study.storage.store import Store
 from handmade import finish
@@ -122,7 +124,7 @@ def test_a_fit_has_its_parameters_scores_trace_data_and_record(where):
         (data,) = run.inputs.dataset_inputs
         assert (data.dataset.name, data.dataset.digest) == (DATASET, record.what.data.md5)
         (kept,) = (where.root / "mlartifacts" / DATASET / run.info.run_id / "artifacts").iterdir()
-        assert json.loads(kept.read_text()) == record
+        assert from_json(FitRecord, kept.read_text(), kept) == record
 
 
 def test_draining_again_adds_nothing(where):
@@ -183,7 +185,7 @@ def test_a_fit_that_takes_the_place_of_another_tags_it_and_leaves_the_means(wher
     cell = planned(where)
     old = cell.fits[0].fit_id
     # the same address under another identity: its code has changed, say
-    new = spool(where, cell | {"fits": [cell.fits[0] | {"fit_id": f"new{old[3:]}"}]}, 0, 9.0)
+    new = spool(where, replace(cell, fits=(replace(cell.fits[0], fit_id=f"fff{old[3:]}"),)), 0, 9.0)
     tracking.drain(where)
     view = View(where)
     by_fit = {run.data.tags["gpbench.fit"]: run for run in view.fits()}

@@ -5,79 +5,88 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from gpbench import places
 from gpbench.cli import data
 from gpbench.errors import UserError, count
+
+Commands = Any
+"""What `add_subparsers` returns, whose type argparse does not export."""
 
 
 def parser() -> argparse.ArgumentParser:
     """The commands and their arguments."""
     top = argparse.ArgumentParser(prog="gpbench", description="Reproducible comparison of (deep) GP inference.")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    add_planning(commands)
+    add_fitting(commands)
+    add_results(commands)
+    data.add(commands)
+    return top
 
-    def add(name: str, text: str, function) -> argparse.ArgumentParser:
-        one = commands.add_parser(name, help=text, description=text)
-        one.set_defaults(function=function)
-        return one
 
-    def add_study(one: argparse.ArgumentParser) -> None:
-        one.add_argument("study", nargs="?", default="default")
-        one.add_argument("--overrides", default="", help="as in snakemake --config overrides='...'")
+def add(commands: Commands, name: str, text: str, function: Callable) -> argparse.ArgumentParser:
+    command = commands.add_parser(name, help=text, description=text)
+    command.set_defaults(function=function)
+    return command
 
-    one = add("plan", "each fit of a study with its state, reason and expected minutes", plan)
-    add_study(one)
+
+def add_of_study(commands: Commands, name: str, text: str, function: Callable) -> argparse.ArgumentParser:
+    """A command about a study and its overrides."""
+    command = add(commands, name, text, function)
+    command.add_argument("study", nargs="?", default="default")
+    command.add_argument("--overrides", default="", help="as in snakemake --config overrides='...'")
+    return command
+
+
+def add_planning(commands: Commands) -> None:
+    one = add_of_study(commands, "plan", "each fit of a study with its state, reason and expected minutes", plan)
     one.add_argument("--pending", action="store_true", help="only what would run")
-    one = add("fit", "fit one cell: method=dsvi dataset=boston split=0 method.layers=3", fit)
-    one.add_argument("settings", nargs="+", metavar="key=value")
-    one = add("cost", "hours and memory that a study's fits will take, learned from measured ones", cost)
-    add_study(one)
-    one.add_argument("--all", action="store_true", help="of all its fits, not of those alone that are to be run")
+    one = add_of_study(commands, "cost", "predicted hours and memory of a study's fits", cost)
+    one.add_argument("--all", action="store_true", help="of all its fits, not only of those that are to be run")
     one.add_argument("--cores", type=int, default=2, help="for the time by the clock; default: %(default)s")
-    one = add("why", "what moved since fits were made, or why they are skipped, missing or failed", why)
+    one = add(commands, "why", "what moved since fits were made, or why they are skipped, missing or failed", why)
     one.add_argument("cell", nargs="+", help="dsvi/boston, method=dsvi dataset=boston study=..., or a fit's identity")
-    one = add("new", "write a working method to start from, its module and its YAML", new)
+    one = add(commands, "new", "write a working method to start from, its module and its YAML", new)
     one.add_argument("what", choices=["method"])
     one.add_argument("name")
     one.add_argument("--out", type=Path, help="folder of a Python package of your own; default: this project")
-    one = add("status", "what is running, how far, and what is finished", status)
-    add_study(one)
+    add(commands, "reference", "the configuration reference, as Markdown", reference)
+
+
+def add_fitting(commands: Commands) -> None:
+    one = add(commands, "fit", "fit one cell: method=dsvi dataset=boston split=0 method.layers=3", fit)
+    one.add_argument("settings", nargs="+", metavar="key=value")
+    one = add_of_study(commands, "status", "what is running, how far, and what is finished", status)
     one.add_argument("--watch", action="store_true", help="again every two seconds")
-    one = add(
-        "retry", "move aside what failed, diverged or ran out of memory, so that the next run fits it again", retry
-    )
+    one = add(commands, "retry", "move failed fits aside, so that the next run fits them again", retry)
     one.add_argument("fits", nargs="*", help="beginnings of identities; default: all")
-    one = add("predict", "answer with a kept model: mean, sd, quantiles or class probabilities as CSV", predict)
+    one = add(
+        commands, "predict", "predict by a fitted model: mean, sd and quantiles, or probabilities, as CSV", predict
+    )
     one.add_argument("fit", help="beginning of a fit's identity")
     one.add_argument("table", type=Path, help="CSV with the data set's input names as header")
     one.add_argument("--out", type=Path, help="file to write; default: standard output")
-    one = add("collect", "gather a planned study's results", collect)
-    one.add_argument("name")
-    add_study(add("record", "add a study's finished fits to its committed records, docs/results/STUDY/", record))
-    one = add(
-        "adopt", "carry a run's fits over to today's identities, after a check that the code gives the same", adopt
-    )
+    one = add(commands, "adopt", "keep a run's fits after code was moved, if they come out again", adopt)
     one.add_argument("run", help="a folder of docs/results, or a study")
     one.add_argument("--overrides", default="", help="of a study, as in snakemake --config overrides='...'")
-    one.add_argument(
-        "--check", type=int, default=1, metavar="N", help="groups of fits to refit of each method and task"
-    )
+    one.add_argument("--check", type=int, default=1, metavar="N", help="fits to refit of each method and task")
     one.add_argument("--against", type=Path, metavar="CHECKOUT", help="of the code that made them, to refit beside it")
-    one = add(
-        "verdict", "list what did not end well in a planned study, then exit 1, and chains not converged", verdict
-    )
-    one.add_argument("name")
-    one = add("cite", "BibTeX of the methods, data sets and protocol that a study uses", cite)
-    add_study(one)
-    one = add("crate", "pack a finished study as an RO-Crate: results/NAME/crate.zip", crate)
-    one.add_argument("name")
-    add("reference", "the configuration reference, as Markdown", reference)
-    add("papers", "the figures and tables that can be made by name, as Markdown", papers)
-    add("track", "log finished fits to MLflow", track)
-    add("unlock", "free Snakemake's lock if the process that holds it is dead", unlock)
-    data.add(commands)
-    return top
+    add(commands, "track", "log finished fits to MLflow", track)
+    add(commands, "unlock", "free Snakemake's lock if the process that holds it is dead", unlock)
+
+
+def add_results(commands: Commands) -> None:
+    add(commands, "collect", "gather a planned study's results", collect).add_argument("name")
+    add_of_study(commands, "record", "add a study's finished fits to its committed records in docs/results/", record)
+    text = "list the fits of a planned study that are not done, then exit 1, and chains that have not converged"
+    add(commands, "verdict", text, verdict).add_argument("name")
+    add_of_study(commands, "cite", "BibTeX of the methods, data sets and protocol that a study uses", cite)
+    add(commands, "crate", "pack a finished study as an RO-Crate: results/NAME/crate.zip", crate).add_argument("name")
+    add(commands, "papers", "the figures and tables that can be made by name, as Markdown", papers)
 
 
 def plan(arguments: argparse.Namespace) -> None:

@@ -3,6 +3,7 @@
 import sys
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
 from tempfile import TemporaryDirectory
@@ -11,12 +12,12 @@ import numpy as np
 import psutil
 import pytest
 
-from cases import STEPS, Case, assert_same, group
+from cases import STEPS, Case, assert_same, group, trained_by, with_hyper
 from gpbench.errors import UserError
 from gpbench.study.fitting import lightning_module
 from gpbench.study.fitting.distributed import asynchronous, parameter_server
+from gpbench.study.records import Group
 
-ENTRY = "gpbench.study.fitting.distributed.asynchronous"
 ENDLESS = 40_000
 """Steps of a fit that is killed long before its end."""
 
@@ -24,8 +25,7 @@ ENDLESS = 40_000
 @pytest.fixture(scope="module")
 def case(tmp_path_factory):
     made = Case("dgp_rff", "regression", tmp_path_factory)
-    what = made.cell.what
-    made.cell = made.cell | {"what": what | {"method": what.method | {"batch_size": 16}}}
+    made.cell = with_hyper(made.cell, batch_size=16)
     return made
 
 
@@ -50,10 +50,9 @@ def one_session(ray, monkeypatch):
     monkeypatch.setattr(asynchronous, "POLL_SECONDS", 0.01)
 
 
-def shared(case: Case, workers: int, steps: int = STEPS, **how) -> dict:
-    made = group(case.cell, 0, **how)
-    scheme = {"entry": ENTRY, "distributed": {"scheme": "asynchronous", "workers": workers}, "steps": steps}
-    return made | {"what": made.what | scheme}
+def shared(case: Case, workers: int, steps: int = STEPS, **how) -> Group:
+    made = trained_by(group(case.cell, 0, **how), "asynchronous", workers)
+    return replace(made, what=replace(made.what, steps=steps))
 
 
 @pytest.fixture

@@ -204,7 +204,7 @@ def test_a_batch_that_is_killed_continues_where_it_was(root, whole, capped):
     assert (store.folder(done) / "fit.json").stat().st_mtime_ns == written
     for split in range(SPLITS):
         ours, stopped, company = (fits(at)["svgp", split] for at in (where, capped[0], whole[0]))
-        assert ours["fit_id"] == stopped["fit_id"]
+        assert ours.fit_id == stopped.fit_id
         pd.testing.assert_frame_equal(points(where, ours), points(capped[0], stopped), check_exact=True)
         one, other = points(where, ours), points(whole[0], company)
         assert ((one - other).abs() / (1 + other.abs())).to_numpy().max() <= 1e-9

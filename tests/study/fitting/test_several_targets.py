@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,8 @@ from cases import ALONE, CONF, Case, assert_close, composed, every_case, group, 
 from gpbench import places
 from gpbench.data import table as tables
 from gpbench.study.commands.predict_csv import answer
-from gpbench.study.fitting import closed_form, fold
+from gpbench.study.fitting import closed_form
+from gpbench.study.fitting.outcome import Outcome
 from gpbench.study.planning.resolve import resolve
 from gpbench.study.storage.store import Store
 from handmade import finish
@@ -42,15 +44,15 @@ def case_of(tmp_path_factory):
     return functools.cache(lambda name: case(name, "all", tmp_path_factory))
 
 
-def fit(made: Case, steps: int | None = None) -> fold.Outcome:
+def fit(made: Case, steps: int | None = None) -> Outcome:
     """Split 0 with so many steps, where there are any."""
     one = group(made.cell, 0)
     if steps and one.what.steps:
-        one.what = one.what | {"steps": steps}
+        one = replace(one, what=replace(one.what, steps=steps))
     return made.fit(one)[0]
 
 
-def of(outcome: fold.Outcome, output: int) -> pd.DataFrame:
+def of(outcome: Outcome, output: int) -> pd.DataFrame:
     """Points of one target, without its number."""
     assert outcome.status == "done", outcome.reason
     points = outcome.points

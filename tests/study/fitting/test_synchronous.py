@@ -8,17 +8,16 @@ import pytest
 import torch
 from torch import multiprocessing
 
+import cases
 from cases import BLOCK, STEPS, Case, group
 from gpbench.errors import UserError
 from gpbench.methods import dgp_rff
 from gpbench.study.fitting import lightning_module
-
-ENTRY = "gpbench.study.fitting.distributed.synchronous"
+from gpbench.study.records import Group
 
 
 def with_hyper(case: Case, **hyper) -> Case:
-    what = case.cell.what
-    case.cell = case.cell | {"what": what | {"method": what.method | {"batch_size": 16} | hyper}}
+    case.cell = cases.with_hyper(case.cell, **{"batch_size": 16} | hyper)
     return case
 
 
@@ -27,9 +26,8 @@ def case(tmp_path_factory):
     return with_hyper(Case("dgp_rff", "regression", tmp_path_factory))
 
 
-def shared(case: Case, workers: int, **how) -> dict:
-    made = group(case.cell, 0, **how)
-    return made | {"what": made.what | {"entry": ENTRY, "distributed": {"scheme": "synchronous", "workers": workers}}}
+def shared(case: Case, workers: int, **how) -> Group:
+    return cases.trained_by(group(case.cell, 0, **how), "synchronous", workers)
 
 
 def assert_equal(outcome, expected, relative: float = 1e-9) -> None:
@@ -81,7 +79,6 @@ def test_a_worker_that_is_killed_ends_the_fit_and_the_checkpoint_stays(case, mon
         case.fit(shared(case, 2, checkpoint_seconds=0.0), work=work)
     monkeypatch.setattr(dgp_rff.Method, "loss", loss)
     fit = lightning_module.GradientFit(shared(case, 2), case.table, work, torch.device("cpu"))
-    fit.restore()
     assert fit.done == BLOCK
     (outcome,) = case.fit(shared(case, 2), work=work)
     assert_equal(outcome, case.fit(group(case.cell, 0))[0])

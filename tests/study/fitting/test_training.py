@@ -51,7 +51,7 @@ def test_mini_batches_are_rows_of_the_training_part_weighted_to_its_size(mini):
 
 def test_every_block_draws_anew_and_every_time_the_same(mini):
     fit = lightning_module.GradientFit(group(mini.cell, 0, 1), mini.table, mini.folder(), torch.device("cpu"))
-    drawn = [fit.draws.at(step) for step in (0, BLOCK, 0)]
+    drawn = [(positions, noise.per_row) for positions, noise in (fit.draws.at(step) for step in (0, BLOCK, 0))]
     for first, second, again in zip(*drawn, strict=True):
         assert torch.equal(first, again)
         assert not torch.equal(first, second)
@@ -152,7 +152,7 @@ def test_seconds_go_on_where_a_checkpoint_left_them(case):
     path = work / f"checkpoint-{BLOCK:09d}.pt"
     torch.save(torch.load(path, weights_only=True) | {"seconds": 1000.0}, path)
     (outcome,) = case.fit(group(case.cell, 0), work=work)
-    assert 1000 < outcome.seconds.train < 1060
+    assert 1000 < outcome.seconds["train"] < 1060
     assert all(row["seconds"] > 1000 for row in outcome.trace if row["step"] > BLOCK)
 
 
@@ -196,13 +196,13 @@ def test_the_trace_begins_and_ends_with_the_fit_and_scores_where_it_looks(case):
 
 def test_seconds_of_a_batch_are_shared_and_marked_so(case):
     for outcome in case.together:
-        assert outcome.seconds.shared_by == SPLITS
-        assert outcome.seconds.train * SPLITS == pytest.approx(outcome.trace[-1]["seconds"], rel=0.5)
+        assert outcome.seconds["shared_by"] == SPLITS
+        assert outcome.seconds["train"] * SPLITS == pytest.approx(outcome.trace[-1]["seconds"], rel=0.5)
 
 
 def test_progress_is_there_for_whoever_watches(case, monkeypatch):
     work = case.folder()
-    monkeypatch.setattr(lightning_module.Fit, "tell", told_at_once(lightning_module.Fit.report_progress))
+    monkeypatch.setattr(lightning_module.Fit, "report_progress", told_at_once(lightning_module.Fit.report_progress))
     case.fit(group(case.cell, 0, 1), work=work)
     progress = json.loads((work / "progress.json").read_text())
     assert (progress["step"], progress["steps"], len(progress["objective"])) == (STEPS, STEPS, 2)

@@ -9,9 +9,10 @@ import pytest
 from cases import CONF, Case, changed, every_case, group, table, two_targets
 from gpbench import config, places
 from gpbench.errors import UserError
-from gpbench.study.commands.fit_one import batch
+from gpbench.study.commands import fit_one
 from gpbench.study.planning import identity
 from gpbench.study.planning.resolve import resolve
+from gpbench.study.records import Cell
 
 # others let rows train and test at once, or need counts of the classes: see tests/data/test_growing_splits.py
 PROTOCOLS = sorted(
@@ -20,7 +21,7 @@ PROTOCOLS = sorted(
 STRATIFIED = "filippone2012"
 
 
-def cells(words: str) -> list[dict]:
+def cells(words: str) -> tuple[Cell, ...]:
     return resolve(places.find(), "default", f"presets={{}} splits_of={{}} {words}").cells
 
 
@@ -65,7 +66,7 @@ def test_an_official_split_is_taken_once_however_many_are_asked_for(project):
     assert [f.split for f in made["usps"].fits] == [0]
     assert (made["usps"].rows, made["usps"].test_rows) == (7291, 2007)
     with pytest.raises(UserError, match="wants splits 3 to 3 of 'usps'; protocol 'common' has 0 to 0"):
-        batch(places.find(), ["method=constant", "dataset=usps", "split=3"])
+        fit_one.groups(places.find(), ["method=constant", "dataset=usps", "split=3"])
     (random,) = cells("methods=[constant] datasets=[usps] splits=5 protocol.splits.official=false")
     assert len(random["fits"]) == 5
     assert random["rows"] == round(0.9 * 9298)
@@ -77,7 +78,7 @@ def test_events_are_skipped_by_every_method(project):
     for cell in cells(f"methods=[{','.join(dict(every))}] datasets=[coal] splits=1"):
         assert cell.skip.endswith(" only")
         assert "events" not in cell.skip
-        assert cell.what.protocol.outputs == []
+        assert cell.what.protocol.outputs == ()
 
 
 def test_a_method_may_limit_the_targets(project):

@@ -132,7 +132,7 @@ def test_short_chains_are_printed_as_failing_and_compared_with_nothing(where, sh
     assert shown[view.labels["constant"]].startswith("**"), "the only cell that is compared"
     listed = TABLES["unfinished"].function(view).data
     assert len(listed) == FOLDS * CHAINS
-    assert listed["reason"].str.fullmatch(r"R-hat \S+ of 4 x 30 draws, at most 1.05").all()
+    assert listed["reason"].str.fullmatch(r"R-hat \S+ exceeds 1.05 \(4 chains of 30 draws\)").all()
     assert TABLES["status"].function(view).data.set_index("method").loc["bsgp_1", ["done", UNMIXED]].tolist() == [0, 32]
     assert main.main(["verdict", made.name]) == 0, "no failed job"
     said = capsys.readouterr()
@@ -147,7 +147,7 @@ def test_the_limit_is_no_part_of_a_fit_but_collects_anew(where, short):
     plan.freeze(same, where)
     read = [collect.read_plan(where, name) for name in (made.name, same.name)]
     assert collect.seen(where, read[0]) != collect.seen(where, read[1])
-    assert {cell.r_hat for cell in read[1]["cells"]} == {1.5}
+    assert {cell.r_hat for cell in read[1].cells} == {1.5}
 
 
 def test_chains_that_mix_pass_and_those_that_stay_apart_do_not(where):

@@ -24,6 +24,7 @@ from gpbench.study.planning import plan
 from gpbench.study.results import probes
 from gpbench.study.results.fitted_models import Fitted
 from gpbench.study.storage.store import Store
+from handmade import WHAT
 from projects import prepared_project
 
 BATCHES, ROWS, REPLICAS = 3, 30, 2
@@ -87,9 +88,9 @@ def test_the_mean_of_the_last_layer_is_the_predictive_mean_in_original_units(stu
     where, made = study
     cell = next(cell for cell in made.cells if cell.method == "rbf_50")
     what, fit = cell.what, cell.fits[1]
-    rows = written(study, "layers").query("fit_id == @fit['fit_id'] and layer == 2")
+    rows = written(study, "layers").query("fit_id == @fit.fit_id and layer == 2")
     mean = rows.groupby("x")["f"].mean()
-    table = tables.load(where.prepared_file("composed_bumps"), what.data["md5"])
+    table = tables.load(where.prepared_file("composed_bumps"), what.data.md5)
     fold = make_fold(what, table, fit.split, fit.replica)
     path = Store(where.store).folder(fit.fit_id) / lightning_module.MODEL_FILE
     predictive = lightning_module.answer(what, path, fold.scaling.inputs(mean.index.to_numpy()[:, None]), fold.key)
@@ -133,7 +134,7 @@ def stand_in(method, columns: int = 1, n: int = 40, held_out: int = 5) -> Fitted
     scaling = Scaling(zero, one, np.zeros(1), np.ones(1))
     fold = Fold(Key("stand-in", "test", 0), np.arange(n), np.arange(n, n + held_out), targets, scaling)
     state = State({"any": torch.zeros(1, dtype=torch.float64)})
-    what = {"dtype": "float64", "data": {"task": "regression"}}
+    what = WHAT
     return Fitted(what, method, state, fold, Table(inputs, targets, [f"x{i}" for i in range(columns)], ["y"]))
 
 
@@ -280,7 +281,7 @@ def test_methods_that_cannot_be_asked_are_refused_in_one_line(project, capsys):
     plan.freeze(made, where)
     unheard = "no method of study"
     asked = [(made.name, kind, unheard) for kind in ("layers", "probabilities", "inducing")]
-    for name, kind, said in (*asked, ("other", "bounds", "run `gpbench plan`")):
+    for name, kind, said in (*asked, ("other", "bounds", "`snakemake --cores 2")):
         assert probes.main([name, kind]) == 1
         error = capsys.readouterr().err
         assert said in error
