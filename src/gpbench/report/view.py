@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import numpy as np
 import pandas as pd
@@ -20,6 +20,7 @@ import pandas as pd
 from gpbench.errors import UserError, unknown
 from gpbench.evaluation.metrics import METRICS
 from gpbench.study.results import collect
+from gpbench.study.records import Setting
 from gpbench.study.storage import committed
 
 UNMIXED = "not converged"
@@ -48,7 +49,7 @@ class StudyRecord(TypedDict, total=False):
     tables: list[str]
     pairs: list[tuple[str, str]]
     published: list[str] | None
-    settings: dict[str, dict[str, Any]]
+    settings: dict[str, dict[str, Setting]]
     reported: dict[str, list[str] | str]
     r_hat: float | None
     expected: list[tuple[str, str, int]]

@@ -135,7 +135,7 @@ def _megabytes(dataset: Dataset, where: Places) -> str:
     """Total size of its raw files; - where one is unknown."""
     documented = {item: one.size for item, one in dataset.source.unpinned.items()}
     known = documented | {item: pin.size for item, pin in fetch.pins(where).items()}
-    sizes = [known.get(item) for item in dataset.source.files]
+    sizes = [known.get(item) or 0 for item in dataset.source.files]
     return f"{sum(sizes) / 1e6:.3f}" if sizes and all(sizes) else "-"
 
 

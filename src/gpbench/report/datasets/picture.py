@@ -90,7 +90,8 @@ def _events(table: Table, dataset: Dataset) -> Figure:
         return figure
     figure = _figure(6.0)
     axis = figure.subplots()
-    axis.scatter(*table.inputs[_sample(len(table.inputs), SAMPLE), :2].T, s=8, color=BLUE, alpha=0.7, linewidths=0)
+    x, y = table.inputs[_sample(len(table.inputs), SAMPLE), :2].T
+    axis.scatter(x, y, s=8, color=BLUE, alpha=0.7, linewidths=0)
     axis.set(xlabel=labels[0], ylabel=labels[1], xlim=window[0], ylim=window[1], aspect="equal")
     axis.spines[:].set_visible(True)
     return figure
@@ -100,16 +101,19 @@ def _bins(table: Table, dataset: Dataset) -> Figure:
     """Counts of bins: bars in one dimension, else a map of the first two dimensions."""
     *inputs, count = (_label(dataset, name) for name in (*table.input_names, table.target_names[0]))
     bins, window = dataset.source.bins, dataset.window
-    axis = _figure(3.2 if len(bins) == 1 else 5.9).subplots()
+    figure = _figure(3.2 if len(bins) == 1 else 5.9)
+    axis = figure.subplots()
     if len(bins) == 1:
         axis.bar(table.inputs[:, 0], table.targets[:, 0], width=np.diff(window[0]) / bins[0], color=BLUE)
     else:
         grid = table.targets.reshape(*bins[:2], -1).sum(-1).T  # the second coordinate in rows
-        painted = axis.imshow(grid, "Blues", origin="lower", extent=(*window[0], *window[1]), interpolation="nearest")
-        axis.figure.colorbar(painted, label=count, ticks=MaxNLocator(integer=True), shrink=0.8)
+        (left, right), (bottom, top) = window[:2]
+        extent = (left, right, bottom, top)
+        painted = axis.imshow(grid, "Blues", origin="lower", extent=extent, interpolation="nearest")
+        figure.colorbar(painted, label=count, ticks=MaxNLocator(integer=True), shrink=0.8)
         axis.grid(False)
     axis.set(xlabel=inputs[0], ylabel=(*inputs, count)[1], xlim=window[0])
-    return axis.figure
+    return figure
 
 
 def _columns(table: Table, dataset: Dataset) -> Figure:
@@ -122,7 +126,7 @@ def _columns(table: Table, dataset: Dataset) -> Figure:
     lines = -(-len(chosen) // PER_ROW)
     first = max(2.0, 0.8 + 0.22 * len(dataset.classes))
     figure = _figure(first + 1.25 * lines + 0.5)
-    above, below = figure.subfigures(2, 1, height_ratios=[first, 1.25 * lines + 0.2])
+    (above,), (below,) = figure.subfigures(2, 1, squeeze=False, height_ratios=[first, 1.25 * lines + 0.2])
 
     panels = above.subplots(1, targets.shape[1] + 1, squeeze=False)[0]
     if dataset.classes:
@@ -181,15 +185,18 @@ def _map(axis: Axes, inputs: np.ndarray, target: np.ndarray, table: Table, datas
     rows = _sample(len(inputs), POINTS)
     for label, name in enumerate(dataset.classes):
         members = rows[target[rows] == label]
-        axis.scatter(*inputs[members].T, s=5, alpha=0.6, linewidths=0, color=f"C{label}", label=name)
+        x, y = inputs[members].T
+        axis.scatter(x, y, s=5, alpha=0.6, linewidths=0, color=f"C{label}", label=name)
     axis.set(xlabel=_label(dataset, table.input_names[0]), ylabel=_label(dataset, table.input_names[1]))
     axis.legend(loc="upper left", markerscale=2)
 
 
 def _boxes(axis: Axes, values: np.ndarray, target: np.ndarray, dataset: Dataset) -> None:
     places = range(len(dataset.classes))
-    options = {"orientation": "horizontal", "widths": 0.6, "showfliers": False, "medianprops": {"color": ORANGE}}
-    axis.boxplot([values[target == label] for label in places], positions=places, **options)
+    members, median = [values[target == label] for label in places], {"color": ORANGE}
+    axis.boxplot(
+        members, positions=places, orientation="horizontal", widths=0.6, showfliers=False, medianprops=median
+    )
     axis.set_yticks(places, [""] * len(places))
     axis.set_ylim(len(places) - 0.5, -0.5)
 
@@ -222,7 +229,7 @@ def _histogram(axis: Axes, values: np.ndarray, label: str, color: str) -> None:
         axis.hist(values, bins=BINS, color=color)
     whole = bool(np.all(distinct == np.round(distinct)))
     axis.set_xlabel(label)
-    axis.xaxis.set_major_locator(FixedLocator(distinct) if len(distinct) <= 2 else MaxNLocator(3, integer=whole))
+    axis.xaxis.set_major_locator(FixedLocator(distinct.tolist()) if len(distinct) <= 2 else MaxNLocator(3, integer=whole))
     axis.yaxis.set_major_locator(MaxNLocator(3, integer=True))
 
 

@@ -73,8 +73,8 @@ def of_study(where: Places, study: str, overrides: str = "") -> str:
     from gpbench.study.planning import resolve
     from gpbench.study.storage import provenance
 
-    _, resolved, _ = resolve.resolve(where, study, overrides)
-    addresses = [cell["address"] for cell in resolved if not cell["skip"]]
-    methods, datasets = ([address[key] for address in addresses] for key in ("method", "dataset"))
-    purposes = used(where, methods, datasets, resolved[0]["address"]["protocol"])
-    return bibtex(where, purposes, provenance.commit(where.root)["commit"])
+    cells = resolve.resolve(where, study, overrides).cells
+    addresses = [cell.address for cell in cells if not cell.skip]
+    methods, datasets = [address.method for address in addresses], [address.dataset for address in addresses]
+    purposes = used(where, methods, datasets, cells[0].address.protocol)
+    return bibtex(where, purposes, provenance.commit(where.root).commit)

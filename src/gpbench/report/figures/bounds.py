@@ -39,7 +39,7 @@ def _draw_bounds(axis: Axes, view: View, rows: pd.DataFrame) -> None:
             _write_reason_at(axis, i, "no bound")
             continue
         line = {"color": look.color, "linewidth": 1.0}
-        lines = {key: line for key in ("boxprops", "whiskerprops", "capprops", "medianprops")}
+        lines: canvas.Style = dict.fromkeys(("boxprops", "whiskerprops", "capprops", "medianprops"), line)
         outliers = {"marker": ".", "markersize": 3, "markeredgecolor": look.color}
         axis.boxplot(values, positions=[i], widths=0.5, flierprops=outliers, **lines)
 
@@ -57,7 +57,7 @@ def _draw_scores(axis: Axes, view: View, dataset: str) -> None:
 
 
 def _write_reason_at(axis: Axes, x: int, reason: str) -> None:
-    place = {"transform": axis.get_xaxis_transform(), "ha": "center", "va": "center", "rotation": 90}
+    place: canvas.Style = {"transform": axis.get_xaxis_transform(), "ha": "center", "va": "center", "rotation": 90}
     axis.text(x, 0.5, reason, fontsize=6.5, color=canvas.GREY, **place)
 
 

@@ -12,7 +12,7 @@ from gpbench.report.figures.published import OPEN, published_mnll
 from gpbench.report.view import View
 
 _COLUMNS = 3
-PUBLISHED = {"color": "black", "marker": "D", "markersize": 4, "linestyle": "none"} | OPEN
+PUBLISHED: canvas.Style = {"color": "black", "marker": "D", "markersize": 4, "linestyle": "none"} | OPEN
 
 
 def boxes(view: View) -> Figure:
@@ -41,7 +41,7 @@ def _panel(axis: Axes, view: View, dataset: str, methods: list[str]) -> None:
         if len(values):
             _box(axis, values.to_numpy(), x, look[method])
         else:
-            place_text = {"ha": "center", "va": "bottom", "rotation": 90, "transform": axis.get_xaxis_transform()}
+            place_text: canvas.Style = {"ha": "center", "va": "bottom", "rotation": 90, "transform": axis.get_xaxis_transform()}
             axis.text(x, 0.05, canvas.short_reason(cells.loc[method]), fontsize=6.5, color=canvas.GREY, **place_text)
     axis.set_xticks(range(1, len(methods) + 1), [view.labels[name] for name in methods], rotation=30, ha="right")
     axis.set_xlim(0.4, len(methods) + 0.6)
@@ -50,7 +50,5 @@ def _panel(axis: Axes, view: View, dataset: str, methods: list[str]) -> None:
 
 
 def _box(axis: Axes, values: np.ndarray, x: int, look: canvas.Look) -> None:
-    ink = {"color": look.color}
-    lines = {key: ink for key in ("boxprops", "whiskerprops", "capprops", "medianprops")}
-    outliers = {"markeredgecolor": look.color}
-    axis.boxplot([values], positions=[x], widths=0.5, sym=".", flierprops=outliers, **lines)
+    lines: canvas.Style = dict.fromkeys(("boxprops", "whiskerprops", "capprops", "medianprops"), {"color": look.color})
+    axis.boxplot([values], positions=[x], widths=0.5, sym=".", flierprops={"markeredgecolor": look.color}, **lines)

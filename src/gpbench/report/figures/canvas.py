@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 from matplotlib.transforms import Transform
+from matplotlib.typing import LineStyleType
 
 from gpbench.report.view import View
 
@@ -23,11 +24,13 @@ GREY = "#777777"  # of remarks and reference lines
 NOTHING_FINISHED = "No fit of this study is finished."
 
 Name = TypeVar("Name", str, int)
+Style = dict[str, Any]
+"""Keyword arguments of a matplotlib function, whose types only that function knows."""
 
 # Okabe and Ito's palette; grey stands for its yellow, which is too pale on paper.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#808080")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<")
-_LINES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
+_LINES: tuple[LineStyleType, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
 
 
 @dataclass(frozen=True)
@@ -37,10 +40,10 @@ class Look:
     label: str
     color: str
     marker: str
-    linestyle: object
+    linestyle: LineStyleType
 
     @property
-    def options(self) -> dict[str, object]:
+    def options(self) -> Style:
         """Options of a matplotlib line."""
         return {"color": self.color, "marker": self.marker, "linestyle": self.linestyle}
 
@@ -64,7 +67,7 @@ def chain_looks(chains: Iterable[int]) -> dict[int, Look]:
     return {chain: replace(look, marker="", linestyle="-") for chain, look in looks.items()}
 
 
-def panels(rows: int, columns: int, height: float, **options: object) -> tuple[Figure, np.ndarray]:
+def panels(rows: int, columns: int, height: float, **options: Any) -> tuple[Figure, np.ndarray]:
     """A figure of `rows x columns` axes, `height` inches a row, laid out without overlaps."""
     figure = Figure(figsize=(WIDTH, max(rows * height + 0.6, 1.5)), layout="constrained")
     FigureCanvasAgg(figure)

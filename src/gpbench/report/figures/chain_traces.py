@@ -19,7 +19,7 @@ LAGS = 100
 """Kept draws over which autocorrelation is shown."""
 MOST_ROWS = 20
 """Rows of the figure; data sets beyond are left out."""
-LIMIT = {"color": "#D55E00", "linestyle": "--", "linewidth": 0.9}
+LIMIT: canvas.Style = {"color": "#D55E00", "linestyle": "--", "linewidth": 0.9}
 
 
 def chain_traces(view: View) -> Figure:

@@ -53,7 +53,7 @@ def _name(axis: Axes, view: View, method: str, rank: float, row: float, end: flo
     axis.plot([rank, rank, end], [0, row, row], color=look.color, linewidth=0.9)
     axis.plot([rank], [0], look.marker, color=look.color, clip_on=False, zorder=3)
     text = f"{look.label}  {rank:.2f}" if left else f"{rank:.2f}  {look.label}"
-    place = {"ha": "right" if left else "left", "va": "center", "fontsize": 7, "textcoords": "offset points"}
+    place: canvas.Style = {"ha": "right" if left else "left", "va": "center", "fontsize": 7, "textcoords": "offset points"}
     axis.annotate(text, (end, row), (-3 if left else 3, 0), **place)
 
 

@@ -5,6 +5,8 @@ In percent of the draws, so that chains of different lengths, also published one
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -65,7 +67,7 @@ def _decades(fits: pd.DataFrame, published: pd.Series) -> tuple[float, float]:
 
 
 def _marks(
-    axis: Axes, cells: pd.DataFrame, methods: list[str], shift: float, look: canvas.Look, **options: object
+    axis: Axes, cells: pd.DataFrame, methods: list[str], shift: float, look: canvas.Look, **options: Any
 ) -> None:
     """Mean and standard deviation of each method; bars stay above zero."""
     cells = cells[cells["mean"] > 0]
@@ -74,7 +76,7 @@ def _marks(
     spread = np.nan_to_num(cells["std"])
     low = np.minimum(spread, 0.95 * cells["mean"])
     places = [methods.index(method) + shift for method in cells.index]
-    style = {"color": look.color, "marker": look.marker, "linestyle": "none", "elinewidth": 0.8, "markersize": 3.8}
+    style: canvas.Style = {"color": look.color, "marker": look.marker, "linestyle": "none", "elinewidth": 0.8, "markersize": 3.8}
     axis.errorbar(cells["mean"], places, xerr=[low, spread], **style, **options)
 
 

@@ -110,7 +110,7 @@ def _draw_outline(axis: Axes, grid: Grid) -> None:
 
 
 def _share_scale(figure: Figure, axes: np.ndarray, maps: list[QuadMesh]) -> None:
-    scale = ScalarMappable(Normalize(0.0, max(part.get_array().max() for part in maps)), DENSITY)
+    scale = ScalarMappable(Normalize(0.0, max(np.asarray(part.get_array()).max() for part in maps)), DENSITY)
     for part in maps:
         part.set_norm(scale.norm)
     bar = figure.colorbar(scale, ax=axes, location="bottom", shrink=0.6, aspect=60, pad=0.02)

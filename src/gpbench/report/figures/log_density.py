@@ -51,7 +51,7 @@ def _draw_splits(axis: Axes, view: View, dataset: str) -> None:
             axis.text(
                 0, i, f"◂ {len(values) - len(drawn)}", va="center", color=look.color, transform=canvas.across(axis)
             )
-        grey = {"va": "center", "fontsize": 7, "color": canvas.GREY, "transform": canvas.across(axis)}
+        grey: canvas.Style = {"va": "center", "fontsize": 7, "color": canvas.GREY, "transform": canvas.across(axis)}
         cell = cells.loc[method]
         if cell["n"] == 0:
             axis.text(0.5, i, canvas.short_reason(cell), ha="center", **grey)

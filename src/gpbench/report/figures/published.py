@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from gpbench.report.figures import canvas
 from gpbench.report.view import View
 
-OPEN = {"fillstyle": "none", "alpha": 0.6}
+OPEN: canvas.Style = {"fillstyle": "none", "alpha": 0.6}
 """Options of the marker of a published number."""
 QUOTED = "quoted from other work"
 """The `reason` of rows of published/*.csv that a paper quotes from another one."""
@@ -36,7 +36,7 @@ def score_limits(scores: pd.DataFrame, published: pd.Series) -> tuple[float, flo
 
 def source_legend(figure: Figure, first: str, has_published: bool) -> None:
     """A legend of our marks, published marks (if any) and the dashed line of our first method."""
-    ink = {"color": "black", "linestyle": "none", "marker": "o", "markersize": 4}
+    ink: canvas.Style = {"color": "black", "linestyle": "none", "marker": "o", "markersize": 4}
     handles = [Line2D([], [], label="ours", **ink)]
     if has_published:
         handles.append(Line2D([], [], label="published", **ink | OPEN))

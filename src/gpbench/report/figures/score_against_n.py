@@ -27,7 +27,7 @@ def score_against_n(view: View) -> Figure:
         for axis, metric in zip(row, SHOWN, strict=True):
             _panel(axis, view, fits, metric)
         row[0].set_ylabel(dataset, fontweight="bold")
-        corner = {"ha": "right", "va": "bottom", "transform": row[-1].transAxes, "fontsize": 6.5, "color": canvas.GREY}
+        corner: canvas.Style = {"ha": "right", "va": "bottom", "transform": row[-1].transAxes, "fontsize": 6.5, "color": canvas.GREY}
         row[-1].text(0.99, 0.02, _splits(view, dataset), **corner)
     for axis, metric in zip(axes[0], SHOWN, strict=True):
         axis.set_title(METRICS[metric].label.replace("area under ROC curve", "AUC"), loc="left")

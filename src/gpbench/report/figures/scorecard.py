@@ -31,7 +31,7 @@ def scorecard(view: View) -> Figure:
     for axis, (name, group) in zip(axes[:, 0], groups, strict=True):
         _rows(axis, group.reset_index(drop=True))
         canvas.title(axis, f"{name[0]}, {METRICS[name[1]].label}")
-    ink = {"color": "black", "linestyle": "none", "marker": "o"}
+    ink: canvas.Style = {"color": "black", "linestyle": "none", "marker": "o"}
     handles = [Line2D([], [], mfc="white", label="published", **ink), Line2D([], [], label="ours", **ink)]
     figure.legend(handles=handles, loc="outside lower center", ncols=2)
     return figure
@@ -39,7 +39,7 @@ def scorecard(view: View) -> Figure:
 
 def _rows(axis: Axes, rows: pd.DataFrame) -> None:
     y = np.arange(len(rows))
-    options = {"fmt": "o", "elinewidth": 0.9, "markersize": 4}
+    options: canvas.Style = {"fmt": "o", "elinewidth": 0.9, "markersize": 4}
     axis.errorbar(
         rows["published"], y - 0.15, xerr=rows["published_sd"].fillna(0), mfc="white", color="#0072B2", **options
     )
@@ -59,7 +59,7 @@ class Mark:
     full: bool = True
 
     @property
-    def options(self) -> dict[str, object]:
+    def options(self) -> canvas.Style:
         face = self.color if self.full else "white"
         return {"marker": self.shape, "color": self.color, "mfc": face, "markersize": 4, "mew": 0.9}
 
@@ -131,13 +131,8 @@ def _family(axis: Axes, family: Family, rows: pd.DataFrame) -> None:
     for kind, mark in MARKS.items():
         of_kind = points[points["kind"] == kind]
         x, y = (of_kind[name].clip(low, high) for name in ("published", "ours"))
-        bars = {
-            "xerr": of_kind["published_error"],
-            "yerr": of_kind["ours_error"],
-            "elinewidth": 0.6,
-            "linestyle": "none",
-        }
-        axis.errorbar(x, y, **bars, **mark.options)
+        errors = {"xerr": of_kind["published_error"], "yerr": of_kind["ours_error"]}
+        axis.errorbar(x, y, **errors, elinewidth=0.6, linestyle="none", **mark.options)
     axis.set(xlim=(low, high), ylim=(low, high), xlabel="published", ylabel="ours", aspect="equal")
     canvas.title(axis, family.title)
     canvas.remark(axis, f"{len(rows)}")

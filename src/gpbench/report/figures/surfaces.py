@@ -83,7 +83,7 @@ def _draw(panel: Panel, axis: Axes) -> ScalarMappable | None:
     if rows.empty:
         canvas.write_reason(axis, "no finished fit")
         return None
-    options = {"vmin": low, "vmax": high, "rasterized": True}
+    options: canvas.Style = {"vmin": low, "vmax": high, "rasterized": True}
     if (rows["layer"] == 0).all():
         return axis.scatter(rows["x0"], rows["x1"], c=rows["mean"], s=1.5, marker="s", linewidths=0, **options)
     grid = rows.pivot(index="x1", columns="x0", values="mean")

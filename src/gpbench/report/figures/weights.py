@@ -52,11 +52,11 @@ def _boxes(axis: Axes, drawn: list[pd.Series], places: np.ndarray, width: float,
     statistics = [
         {name: values.quantile(q) for name, q in QUANTILES.items()} | {"mean": values.mean()} for values in drawn
     ]
-    lines = {key: {"color": look.color} for key in ("whiskerprops", "capprops")}
+    lines: canvas.Style = dict.fromkeys(("whiskerprops", "capprops"), {"color": look.color})
     mean = {"marker": look.marker, "markerfacecolor": "white", "markeredgecolor": look.color, "markersize": 3.5}
-    boxes = {"patch_artist": True, "boxprops": _box_options(look), "medianprops": {"color": "black"}}
+    boxes: canvas.Style = {"patch_artist": True, "boxprops": _box_options(look), "medianprops": {"color": "black"}}
     axis.bxp(statistics, places, widths=width, showmeans=True, meanprops=mean, showfliers=False, **boxes, **lines)
 
 
-def _box_options(look: canvas.Look) -> dict[str, str | float]:
+def _box_options(look: canvas.Look) -> canvas.Style:
     return {"facecolor": look.color, "alpha": 0.55, "edgecolor": look.color}

@@ -49,7 +49,7 @@ def provenance(view: View) -> list[tuple[str, str]]:
     """Where the numbers come from, as (term, text)."""
     dirty = int(view.fits["dirty"].eq(True).sum())
     overrides = sorted({text for text in view.fits["overrides"].dropna() if text})
-    machine, versions = (view.study.get(key, {}) for key in ("machine", "versions"))
+    machine, versions = view.study.get("machine", {}), view.study.get("versions", {})
     return [
         ("collected at commit", view.study["commit"] or "none (not a git checkout)"),
         ("created", str(view.study["created"])),

@@ -128,7 +128,7 @@ def blank(path: Path) -> str:
     from PIL import Image
 
     with Image.open(path) as image:
-        return image.text.get("Description", "")
+        return str(image.info.get("Description", ""))
 
 
 def _statistics(view: View) -> dict:

@@ -77,7 +77,7 @@ def _read_paper(path: Path) -> pd.DataFrame:
 
 def rounding(printed: str | float) -> float:
     """Half a unit of the last printed decimal, 0.005 for '2.50'; 0 where nothing is printed."""
-    return 0.5 * 10.0 ** min(Decimal(printed).as_tuple().exponent, 0) if isinstance(printed, str) else 0.0
+    return 0.5 * 10.0 ** min(int(Decimal(printed).as_tuple().exponent), 0) if isinstance(printed, str) else 0.0
 
 
 def sample_sd(spread: float, kind: str, splits: int) -> float:

@@ -66,7 +66,7 @@ def left_out(comparison: dict, view: View, reasons: bool = True) -> str:
 def practically(comparison: dict, view: View) -> str:
     """Which methods the first in mean rank is practically better than or equal to, by the Bayesian signed-rank test."""
     first = comparison["ranks"][0]["method"]
-    others = {decision: [] for decision in WORDS}
+    others: dict[str, list[str]] = {decision: [] for decision in WORDS}
     for pair in comparison["bayes"]:
         if pair["a"] == first:
             others[pair["decision"]].append(view.labels[pair["b"]])

@@ -38,9 +38,9 @@ def p_values(view: View) -> pd.DataFrame:
 def _tests(fitc: np.ndarray, vfe: np.ndarray) -> list[float]:
     """COLUMNS from `n` on; MNLL of each objective `[n]`, paired."""
     drawn = np.random.default_rng(0).integers(len(fitc), size=(2, RESAMPLES, FOLDS))
-    unpaired = [signed_rank_less(difference) for difference in fitc[drawn[0]] - vfe[drawn[1]]]
+    unpaired = [float(signed_rank_less(difference)) for difference in fitc[drawn[0]] - vfe[drawn[1]]]
     difference = fitc - vfe
-    return [len(fitc), difference.mean(), signed_rank_less(difference), *np.quantile(unpaired, [0.5, 0.05, 0.95])]
+    return [len(fitc), difference.mean(), float(signed_rank_less(difference)), *np.quantile(unpaired, [0.5, 0.05, 0.95])]
 
 
 def table(view: View) -> Table:
