@@ -7,8 +7,6 @@ step), `points.parquet` (one row per test point) and the results of probes, such
 and `scores.csv`. Nothing else is read.
 """
 
-from __future__ import annotations
-
 import json
 from functools import cached_property
 from pathlib import Path
@@ -19,8 +17,8 @@ import pandas as pd
 
 from gpbench.errors import UserError, unknown
 from gpbench.evaluation.metrics import METRICS
-from gpbench.study.results import collect
 from gpbench.study.records import Setting
+from gpbench.study.results import collect
 from gpbench.study.storage import committed
 
 UNMIXED = "not converged"

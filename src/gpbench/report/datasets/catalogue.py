@@ -99,7 +99,7 @@ def overview(summaries: list[tuple[Dataset, Statistics]]) -> render.Table:
 
     data = pd.DataFrame([_row(dataset, figures) for dataset, figures in summaries])
     shown = data.drop(columns="md5").assign(
-        constant_inputs=[_several(figures.constant_inputs, 3) for _, figures in summaries],
+        constant_inputs=[_several(figures.constant_inputs, 3) for _, figures in summaries]
     )
     note = "sd: population standard deviation. A duplicate repeats an earlier row. train_rows: official split."
     return Table(data, shown, "Statistics of the prepared data sets", note)

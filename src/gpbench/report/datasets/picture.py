@@ -1,7 +1,5 @@
 """The picture of a data set: its images (whole, or inputs and targets), columns, events or bins."""
 
-from __future__ import annotations
-
 import textwrap
 from pathlib import Path
 
@@ -194,9 +192,7 @@ def _map(axis: Axes, inputs: np.ndarray, target: np.ndarray, table: Table, datas
 def _boxes(axis: Axes, values: np.ndarray, target: np.ndarray, dataset: Dataset) -> None:
     places = range(len(dataset.classes))
     members, median = [values[target == label] for label in places], {"color": ORANGE}
-    axis.boxplot(
-        members, positions=places, orientation="horizontal", widths=0.6, showfliers=False, medianprops=median
-    )
+    axis.boxplot(members, positions=places, orientation="horizontal", widths=0.6, showfliers=False, medianprops=median)
     axis.set_yticks(places, [""] * len(places))
     axis.set_ylim(len(places) - 0.5, -0.5)
 
@@ -229,7 +225,9 @@ def _histogram(axis: Axes, values: np.ndarray, label: str, color: str) -> None:
         axis.hist(values, bins=BINS, color=color)
     whole = bool(np.all(distinct == np.round(distinct)))
     axis.set_xlabel(label)
-    axis.xaxis.set_major_locator(FixedLocator(distinct.tolist()) if len(distinct) <= 2 else MaxNLocator(3, integer=whole))
+    axis.xaxis.set_major_locator(
+        FixedLocator(distinct.tolist()) if len(distinct) <= 2 else MaxNLocator(3, integer=whole)
+    )
     axis.yaxis.set_major_locator(MaxNLocator(3, integer=True))
 
 

@@ -1,7 +1,5 @@
 """BibTeX of what a study uses: its methods, data sets and protocol, and gpbench itself. No torch, no pandas."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from importlib import metadata
@@ -11,8 +9,7 @@ from gpbench import config
 from gpbench.errors import UserError
 from gpbench.places import Places
 
-UNPUBLISHED = "baseline"
-"""`reference` of a method without a publication."""
+UNPUBLISHED = "baseline"  # `reference` of a method without a publication
 SPLITS = {"permutation": "hernandezlobato2015"}
 """Scheme of a protocol's splits -> the source of these splits (see `gpbench.data.protocols.split_rows`)."""
 _ENTRY = re.compile(r"^@\w+\{([^,\s]+),.*?^\}", re.MULTILINE | re.DOTALL)

@@ -1,7 +1,5 @@
 """Draw and write the registered figures of a study."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Scores of classifiers that may abstain: of two classes (filippone2014, figure 5) and of many (filippone2012)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np
@@ -14,8 +12,7 @@ from gpbench.evaluation.metrics import METRICS
 from gpbench.report.figures import canvas
 from gpbench.report.view import View
 
-GRID = np.linspace(0, 1, 201)
-"""Degrees of abstention at which curves of splits are averaged."""
+GRID = np.linspace(0, 1, 201)  # degrees of abstention at which curves of splits are averaged
 Curve = Callable[[pd.DataFrame], tuple[np.ndarray, np.ndarray]]
 """From the test points of a fit to degrees of abstention and scores of the remaining points."""
 

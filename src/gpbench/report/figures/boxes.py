@@ -1,7 +1,5 @@
 """Box plots of the splits, as in rossi2021 (figure 10)."""
 
-from __future__ import annotations
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -41,8 +39,8 @@ def _panel(axis: Axes, view: View, dataset: str, methods: list[str]) -> None:
         if len(values):
             _box(axis, values.to_numpy(), x, look[method])
         else:
-            place_text: canvas.Style = {"ha": "center", "va": "bottom", "rotation": 90, "transform": axis.get_xaxis_transform()}
-            axis.text(x, 0.05, canvas.short_reason(cells.loc[method]), fontsize=6.5, color=canvas.GREY, **place_text)
+            reason, transform = canvas.short_reason(cells.loc[method]), axis.get_xaxis_transform()
+            canvas.note(axis, x, 0.05, reason, va="bottom", rotation=90, transform=transform)
     axis.set_xticks(range(1, len(methods) + 1), [view.labels[name] for name in methods], rotation=30, ha="right")
     axis.set_xlim(0.4, len(methods) + 0.6)
     canvas.title(axis, dataset)

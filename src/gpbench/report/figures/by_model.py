@@ -1,7 +1,5 @@
 """Models side by side, the published number of each beside ours, as in ashman2020."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -89,7 +87,9 @@ def _draw_ours(axis: Axes, cells: pd.DataFrame, marks: dict[str, canvas.Style], 
     canvas.remark_incomplete(axis, cells)
 
 
-def _draw_published(axis: Axes, card: pd.DataFrame, names: list[str], marks: dict[str, canvas.Style], sign: int) -> None:
+def _draw_published(
+    axis: Axes, card: pd.DataFrame, names: list[str], marks: dict[str, canvas.Style], sign: int
+) -> None:
     """Published numbers of the methods, and of other work that the paper quotes."""
     for row in card.itertuples():
         quoted = row.reason == QUOTED

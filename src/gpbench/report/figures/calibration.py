@@ -1,7 +1,5 @@
 """Calibration of predictive intervals and probabilities."""
 
-from __future__ import annotations
-
 import textwrap
 
 import numpy as np

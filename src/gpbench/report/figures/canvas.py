@@ -1,7 +1,5 @@
 """What the figures share: panels, titles and remarks, one look per method, legends, empty panels."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -24,13 +22,12 @@ GREY = "#777777"  # of remarks and reference lines
 NOTHING_FINISHED = "No fit of this study is finished."
 
 Name = TypeVar("Name", str, int)
-Style = dict[str, Any]
-"""Keyword arguments of a matplotlib function, whose types only that function knows."""
+Style = dict[str, Any]  # keyword arguments of a matplotlib function, whose types only that function knows
 
 # Okabe and Ito's palette; grey stands for its yellow, which is too pale on paper.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#808080")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<")
-_LINES: tuple[LineStyleType, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
+_LINES: list[LineStyleType] = ["-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 1, 1, 1, 1, 1))]
 
 
 @dataclass(frozen=True)
@@ -154,6 +151,11 @@ def remark_incomplete(axis: Axes, cells: pd.DataFrame) -> None:
     """A remark that counts the cells with unfinished splits, if there are any."""
     if incomplete := int((~cells["complete"]).sum()):
         remark(axis, f"{incomplete} incomplete")
+
+
+def note(axis: Axes, x: float, y: float, text: str, ha: str = "center", va: str = "center", **options: Any) -> None:
+    """Small grey text inside or beside a panel."""
+    axis.text(x, y, text, fontsize=6.5, color=GREY, ha=ha, va=va, **options)
 
 
 def short_reason(cell: pd.Series) -> str:

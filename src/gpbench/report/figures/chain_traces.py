@@ -1,7 +1,5 @@
 """Draws of a parameter, their autocorrelation and their R-hat (filippone2014, figures 3 and 4)."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -15,10 +13,8 @@ from gpbench.report.figures.traces import draw_chains
 from gpbench.report.tables.sampler_efficiency import CELL, shrinkage
 from gpbench.report.view import UNMIXED, View
 
-LAGS = 100
-"""Kept draws over which autocorrelation is shown."""
-MOST_ROWS = 20
-"""Rows of the figure; data sets beyond are left out."""
+LAGS = 100  # kept draws over which autocorrelation is shown
+MOST_ROWS = 20  # rows of the figure; data sets beyond are left out
 LIMIT: canvas.Style = {"color": "#D55E00", "linestyle": "--", "linewidth": 0.9}
 
 

@@ -1,7 +1,5 @@
 """Test scores against training time and steps."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes

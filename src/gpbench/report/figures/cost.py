@@ -1,7 +1,5 @@
 """Seconds of training or prediction against the score."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes

@@ -122,7 +122,7 @@ def _scales(axis: Axes, states: Posterior) -> None:
     looks = canvas.looks_of({chain: "" for chain in sorted(set(states.chain))})
     for chain, look in looks.items():
         of_chain = states.chain == chain
-        marks: canvas.Style = {"marker": look.marker, "markersize": 2.5, "markeredgewidth": 0, "linestyle": "none", "alpha": 0.7}
-        axis.plot(states.lengthscale[of_chain], states.outputscale[of_chain], color=look.color, **marks)
+        x, y = states.lengthscale[of_chain], states.outputscale[of_chain]
+        axis.plot(x, y, look.marker, color=look.color, markersize=2.5, markeredgewidth=0, alpha=0.7)
     axis.set_title("θ", loc="left")
     axis.set(xlabel="lengthscale", ylabel="outputscale")

@@ -1,7 +1,5 @@
 """Critical-difference diagrams: mean ranks over data sets, and what they can show."""
 
-from __future__ import annotations
-
 import textwrap
 
 from matplotlib.axes import Axes
@@ -52,9 +50,8 @@ def _name(axis: Axes, view: View, method: str, rank: float, row: float, end: flo
     look = canvas.looks(view)[method]
     axis.plot([rank, rank, end], [0, row, row], color=look.color, linewidth=0.9)
     axis.plot([rank], [0], look.marker, color=look.color, clip_on=False, zorder=3)
-    text = f"{look.label}  {rank:.2f}" if left else f"{rank:.2f}  {look.label}"
-    place: canvas.Style = {"ha": "right" if left else "left", "va": "center", "fontsize": 7, "textcoords": "offset points"}
-    axis.annotate(text, (end, row), (-3 if left else 3, 0), **place)
+    text, offset, ha = (f"{look.label}  {rank:.2f}", -3, "right") if left else (f"{rank:.2f}  {look.label}", 3, "left")
+    axis.annotate(text, (end, row), (offset, 0), textcoords="offset points", ha=ha, va="center", fontsize=7)
 
 
 def _axis(axis: Axes, k: int, bottom: float) -> None:

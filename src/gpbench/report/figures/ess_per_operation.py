@@ -3,8 +3,6 @@
 In percent of the draws, so that chains of different lengths, also published ones, can be compared.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -76,8 +74,8 @@ def _marks(
     spread = np.nan_to_num(cells["std"])
     low = np.minimum(spread, 0.95 * cells["mean"])
     places = [methods.index(method) + shift for method in cells.index]
-    style: canvas.Style = {"color": look.color, "marker": look.marker, "linestyle": "none", "elinewidth": 0.8, "markersize": 3.8}
-    axis.errorbar(cells["mean"], places, xerr=[low, spread], **style, **options)
+    options |= {"color": look.color, "marker": look.marker, "linestyle": "none"}
+    axis.errorbar(cells["mean"], places, xerr=[low, spread], elinewidth=0.8, markersize=3.8, **options)
 
 
 def _legend(figure: Figure, published: bool) -> None:

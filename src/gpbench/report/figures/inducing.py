@@ -1,7 +1,5 @@
 """Inducing inputs over two inputs, beside the decisions of the classifier."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Mean test MNLL with confidence intervals, and mean ranks, methods in rows as in rossi2021."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -62,8 +60,7 @@ def _draw_means(axis: Axes, view: View, dataset: str, card: pd.DataFrame) -> Non
             half = half_width(printed.published_sd, printed.splits)
             _mark(axis, look, row, printed.published, half, high, ours=False)
         if not cell["n"]:
-            place: canvas.Style = {"ha": "center", "va": "center", "transform": canvas.across(axis)}
-            axis.text(0.5, row, canvas.short_reason(cell), fontsize=6.5, color=canvas.GREY, **place)
+            canvas.note(axis, 0.5, row, canvas.short_reason(cell), transform=canvas.across(axis))
     if cells["n"].iloc[0]:
         axis.axvline(cells["mean"].iloc[0], color=canvas.GREY, linestyle="--", linewidth=0.7, zorder=0)
     axis.set_xlim(low, high)

@@ -1,7 +1,5 @@
 """Mean test log density of every split."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes

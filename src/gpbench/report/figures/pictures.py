@@ -1,7 +1,5 @@
 """Test images whose lower part was predicted: the original, the inputs, and the predictions of each method."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes

@@ -1,7 +1,5 @@
 """Performance profiles and Pareto fronts: distances from the best method of each data set, and their cost."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 

@@ -2,8 +2,6 @@
 
 Curves for a few methods; for more, tiles shaded like the bars of filippone2013."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes

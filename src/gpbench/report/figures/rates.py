@@ -1,7 +1,5 @@
 """Inferred rates of events over binned inputs of one or two dimensions."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes

@@ -1,7 +1,5 @@
 """Scores against a setting that a study varies: random features, workers, inducing inputs, layers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Published numbers beside ours: row by row for one study, and all of them in a scatter plot."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

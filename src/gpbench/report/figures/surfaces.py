@@ -1,7 +1,5 @@
 """Functions of two inputs: the data, the posterior means, and the hidden layers of deep methods."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

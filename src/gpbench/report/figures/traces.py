@@ -1,7 +1,5 @@
 """Predictions by the states of Markov chains."""
 
-from __future__ import annotations
-
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure

@@ -1,7 +1,5 @@
 """Posteriors of the weights of sources of data in the covariance of each class (filippone2012, figure 3)."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes

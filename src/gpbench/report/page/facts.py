@@ -1,7 +1,5 @@
 """Facts of a study for its page: what was compared, where the numbers come from, how to reproduce them."""
 
-from __future__ import annotations
-
 from gpbench.errors import count
 from gpbench.report.page import sections
 from gpbench.report.tables.render import number

@@ -1,7 +1,5 @@
 """One self-contained page of a study, put together from the files beside it."""
 
-from __future__ import annotations
-
 import base64
 import json
 import shutil
@@ -35,15 +33,11 @@ class Section:
     title: str
     facts: list[tuple[str, str]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    findings: list[tuple[str, list[str]]] = field(default_factory=list)
-    """(heading, sentences)"""
-    tables: list[tuple[str, str]] = field(default_factory=list)
-    """(file, HTML fragment)"""
+    findings: list[tuple[str, list[str]]] = field(default_factory=list)  # (heading, sentences)
+    tables: list[tuple[str, str]] = field(default_factory=list)  # (file, HTML fragment)
     figures: list[dict[str, str | int]] = field(default_factory=list)
-    blank: list[tuple[str, str]] = field(default_factory=list)
-    """(figure, why there is nothing to draw)"""
-    commands: list[tuple[str, str]] = field(default_factory=list)
-    """(purpose, text to copy)"""
+    blank: list[tuple[str, str]] = field(default_factory=list)  # (figure, why there is nothing to draw)
+    commands: list[tuple[str, str]] = field(default_factory=list)  # (purpose, text to copy)
 
     def __bool__(self) -> bool:
         return any(list(vars(self).values())[2:])

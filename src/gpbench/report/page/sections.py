@@ -1,7 +1,5 @@
 """The sections of a study's page: which tables and figures each of them shows, and the commands that make them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from gpbench.evaluation.metrics import CLASSIFICATION, COUNTS, REGRESSION

@@ -3,8 +3,6 @@
 Expected costs depend on committed records alone, not on the store, so that the list is the same everywhere.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from gpbench import config
@@ -50,12 +48,9 @@ CORE_LIMIT = "a core"
 class Expected(NamedTuple):
     """Setting and expected cost of a run, as text."""
 
-    setting: str
-    """protocol, budget and number of splits"""
-    cpu: str
-    """minutes on two cores; empty where none of its data are available"""
-    gpu: str
-    """minutes on one GPU"""
+    setting: str  # protocol, budget and number of splits
+    cpu: str  # minutes on two cores; empty where none of its data are available
+    gpu: str  # minutes on one GPU
 
 
 def papers(where: Places) -> str:

@@ -1,7 +1,5 @@
 """One figure or table of a paper, made from the results of a study, with a caption that states its provenance."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

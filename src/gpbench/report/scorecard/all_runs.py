@@ -7,8 +7,6 @@ with its budget and command, or the reason why none does. The files depend on th
 the same bytes, except for the PNG, whose key `gpbench-data` is the SHA-256 of the CSV that it draws.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator
@@ -51,10 +49,8 @@ class Counterpart(NamedTuple):
 
     judgement: Judgement
     ours_method: str
-    run: str = ""
-    """folder in docs/results"""
-    command: str = ""
-    """command that made the run, or that would make it"""
+    run: str = ""  # folder in docs/results
+    command: str = ""  # command that made the run, or that would make it
 
     @property
     def preference(self) -> tuple[int, int, int, str]:

@@ -1,7 +1,5 @@
 """Published numbers beside those of one study, with a verdict for each (rules: `gpbench.report.scorecard.verdicts`)."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass, fields, replace
@@ -33,22 +31,18 @@ class Judgement:
     ours: float = math.nan
     ours_sd: float = math.nan
     ours_n: int = 0
-    difference: float = math.nan
-    """ours - published"""
+    difference: float = math.nan  # ours - published
     standard_error: float = math.nan
-    spread_assumed: str = ""
-    """`published` or `ours`: the side without a spread"""
+    spread_assumed: str = ""  # `published` or `ours`: the side without a spread
     lower: float = math.nan
     upper: float = math.nan
     margin: float = math.nan
     verdict: str = ""
-    compared: str = ""
-    """numbers of runs on both sides, where they differ"""
+    compared: str = ""  # numbers of runs on both sides, where they differ
     ours_protocol: str = ""
     ours_budget: str = ""
     ours_commit: str = ""
-    ours_settings: str = ""
-    """overrides of the run beyond the settings of its study"""
+    ours_settings: str = ""  # overrides of the run beyond the settings of its study
 
 
 ADDED = [field.name for field in fields(Judgement)]

@@ -1,7 +1,5 @@
 """Published numbers: the columns of `published/<citation key>.csv`, and how these files are read."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, fields
 from decimal import Decimal
@@ -16,40 +14,30 @@ from gpbench.errors import UserError
 class PublishedNumber:
     """One printed number: a row of `published/<citation key>.csv`."""
 
-    source: str
-    """citation key of the paper"""
-    item: str
-    """table, figure or section"""
+    source: str  # citation key of the paper
+    item: str  # table, figure or section
     dataset: str
     method_printed: str
     setting: str
     metric_printed: str
     protocol: str
     scale: str
-    value: float
-    """as printed"""
+    value: float  # as printed
     spread: float
     spread_kind: str
-    splits: int
-    """runs that the spread is over: splits, or for samplers chains x data sets"""
+    splits: int  # runs that the spread is over: splits, or for samplers chains x data sets
     ours_method: str
     """our names for the method, `svgp|sgp_100`, of which a study has one; empty where we do not have the method"""
-    ours_metric: str
-    """may be empty where `ours_method` is"""
-    factor: float
-    """number in our unit = factor x printed number"""
-    study: str
-    """the study in conf/study that reproduces it; may be empty"""
-    reason: str
-    """why no study reproduces it"""
+    ours_metric: str  # may be empty where `ours_method` is
+    factor: float  # number in our unit = factor x printed number
+    study: str  # the study in conf/study that reproduces it; may be empty
+    reason: str  # why no study reproduces it
     note: str
-    rounding: float = 0.0
-    """half a unit of the last printed digit; computed from `value`, no column of the files"""
+    rounding: float = 0.0  # half a unit of the last printed digit; computed from `value`, no column of the files
 
 
 COLUMNS = [field.name for field in fields(PublishedNumber) if field.name != "rounding"]
-TEXTS = ("ours_method", "ours_metric", "study", "reason", "note", "setting")
-"""Columns that may be empty."""
+TEXTS = ("ours_method", "ours_metric", "study", "reason", "note", "setting")  # columns that may be empty
 
 
 def read_published(folder: str | Path) -> pd.DataFrame:

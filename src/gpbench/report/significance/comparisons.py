@@ -1,7 +1,5 @@
 """Which methods of a study differ: ranks, tests and practical differences over data sets and over splits."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """The statistics of a study in sentences."""
 
-from __future__ import annotations
-
 from gpbench.errors import count
 from gpbench.evaluation.practical import DECIDED, ROPES
 from gpbench.report.tables.render import number

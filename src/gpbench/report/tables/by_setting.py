@@ -1,7 +1,5 @@
 """Scores by the settings that a study varies: random features, pairs of methods, number of workers."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 import numpy as np

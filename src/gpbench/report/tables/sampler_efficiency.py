@@ -4,8 +4,6 @@ For studies of kind `sample`, in which nothing is predicted. `prefixes.parquet` 
 variable over the first draws of each chain: fit_id, iteration, quantity, mean, variance.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import combinations
 
@@ -24,13 +22,11 @@ SCORES = (
     *("cubic", "quadratic", "iterations", "r_hat", "r_hat_classic", "ess_bulk", "ess_tail"),
     *("ess_bulk_per_cubic", "ess_bulk_per_second"),
 )
-LAST = 4
-"""Number of checkpoints of R-hat that are printed; the CSV has all."""
+LAST = 4  # number of checkpoints of R-hat that are printed; the CSV has all
 ALPHA = 0.05
 PAIR = ["faster", "slower", "median_faster", "median_slower", "p"]
 UPPER = 0.975
-MANY = 1e9
-"""Stands for infinitely many degrees of freedom, which SciPy's quantiles do not accept."""
+MANY = 1e9  # stands for infinitely many degrees of freedom, which SciPy's quantiles do not accept
 
 
 def scored(view: View) -> pd.DataFrame:

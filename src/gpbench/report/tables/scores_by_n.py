@@ -1,7 +1,5 @@
 """Scores of classifiers by number of training rows, for protocols whose splits differ in size (filippone2014)."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from scipy import stats
