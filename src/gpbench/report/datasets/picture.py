@@ -139,9 +139,8 @@ def _columns(table: Table, dataset: Dataset) -> Figure:
         _strongest(panels[-1], inputs, targets[:, 0], share, table, dataset)
 
     if len(chosen) < inputs.shape[1]:
-        below.suptitle(
-            f"the {INPUTS} inputs of {inputs.shape[1]} that correlate most with the target", fontsize="medium"
-        )
+        text = f"the {INPUTS} inputs of {inputs.shape[1]} that correlate most with the target"
+        below.suptitle(text, fontsize="medium")
     axes = list(below.subplots(lines, PER_ROW, squeeze=False).flat)
     for axis, j in zip(axes, chosen, strict=False):
         _histogram(axis, inputs[:, j], _label(dataset, table.input_names[j]), BLUE)
@@ -163,23 +162,19 @@ def _explained(inputs: np.ndarray, target: np.ndarray, classes: bool) -> np.ndar
     return np.divide(common, total, out=np.zeros(len(total)), where=np.ptp(inputs, 0) > 0)
 
 
-def _strongest(
-    axis: Axes, inputs: np.ndarray, target: np.ndarray, share: np.ndarray, table: Table, dataset: Dataset
-) -> None:
-    """The target (points) or the classes (boxes) against the most correlated input."""
+def _strongest(axis: Axes, x: np.ndarray, y: np.ndarray, share: np.ndarray, table: Table, dataset: Dataset) -> None:
     best = int(np.argmax(share))
     if dataset.classes:
-        _boxes(axis, inputs[:, best], target, dataset)
+        _boxes(axis, x[:, best], y, dataset)
     else:
-        rows = _sample(len(inputs), POINTS)
-        axis.scatter(inputs[rows, best], target[rows], s=5, color=ORANGE, alpha=0.4, linewidths=0)
+        rows = _sample(len(x), POINTS)
+        axis.scatter(x[rows, best], y[rows], s=5, color=ORANGE, alpha=0.4, linewidths=0)
         axis.set_ylabel(_label(dataset, table.target_names[0]))
     axis.set_xlabel(_label(dataset, table.input_names[best]))
     axis.set_title(f"largest {'η²' if dataset.classes else 'r²'}: {share[best]:.2f}", loc="left")
 
 
 def _map(axis: Axes, inputs: np.ndarray, target: np.ndarray, table: Table, dataset: Dataset) -> None:
-    """The classes in the plane of the only two inputs."""
     rows = _sample(len(inputs), POINTS)
     for label, name in enumerate(dataset.classes):
         members = rows[target[rows] == label]
@@ -225,9 +220,8 @@ def _histogram(axis: Axes, values: np.ndarray, label: str, color: str) -> None:
         axis.hist(values, bins=BINS, color=color)
     whole = bool(np.all(distinct == np.round(distinct)))
     axis.set_xlabel(label)
-    axis.xaxis.set_major_locator(
-        FixedLocator(distinct.tolist()) if len(distinct) <= 2 else MaxNLocator(3, integer=whole)
-    )
+    few = len(distinct) <= 2
+    axis.xaxis.set_major_locator(FixedLocator(distinct.tolist()) if few else MaxNLocator(3, integer=whole))
     axis.yaxis.set_major_locator(MaxNLocator(3, integer=True))
 
 

@@ -94,7 +94,6 @@ def _add(crate: ROCrate, identity: str, kind: str, **properties: object) -> Enti
 
 
 def _add_file(crate: ROCrate, path: str, content: bytes) -> Entity:
-    """A file with its name, size, media type and SHA-256."""
     place = Path(path)
     properties = {
         "name": ABOUT.get(path, f"{place.stem.replace('_', ' ')} ({place.suffix[1:]})"),
@@ -134,20 +133,16 @@ def _software(crate: ROCrate, view: View) -> Entity:
         for name, version in view.study["versions"].items()
     ]
     commits = sorted(view.fits["commit"].dropna().unique())
-    return _add(
-        crate,
-        "#gpbench",
-        "SoftwareApplication",
-        name="gpbench",
-        description=about["Summary"],
-        version=f"{about['Version']}, commit {view.study['commit'] or 'unknown'}",
-        releaseNotes=f"Commits of the fits: {', '.join(filter(None, commits)) or 'unknown'}",
-        softwareRequirements=packages,
-    )
+    properties = {
+        "description": about["Summary"],
+        "version": f"{about['Version']}, commit {view.study['commit'] or 'unknown'}",
+        "releaseNotes": f"Commits of the fits: {', '.join(filter(None, commits)) or 'unknown'}",
+        "softwareRequirements": packages,
+    }
+    return _add(crate, "#gpbench", "SoftwareApplication", name="gpbench", **properties)
 
 
 def _run(view: View) -> dict[str, str]:
-    """When, how and on what the study ran."""
     machine = ", ".join(f"{name} {value}" for name, value in view.study["machine"].items())
     # all texts have one format and time zone, so their order is that of time
     started, ended = (view.fits[key].dropna() for key in ("started", "ended"))

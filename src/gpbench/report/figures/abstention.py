@@ -30,9 +30,8 @@ def abstention(view: View) -> Figure:
             axis.set_ylabel(f"{name} of the rest")
         canvas.title(row[0], dataset)
         if len(of_dataset):
-            canvas.remark(
-                row[-1], f"{of_dataset['n_train'].iloc[0]:.0f} training rows, {of_dataset['split'].nunique()} splits"
-            )
+            rows, splits = of_dataset["n_train"].iloc[0], of_dataset["split"].nunique()
+            canvas.remark(row[-1], f"{rows:.0f} training rows, {splits} splits")
     for axis in axes[-1]:
         axis.set_xlabel("degree of abstention")
     canvas.legend(figure, view, list(points["method"]))
@@ -104,7 +103,6 @@ def _auc(p: np.ndarray, y: np.ndarray) -> float:
 
 
 def _abstaining(score: Score) -> Curve:
-    """The curve of a score of classifiers of two classes."""
     return lambda rows: abstention_curve(rows["p1"], rows["y"], score)
 
 

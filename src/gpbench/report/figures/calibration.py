@@ -56,7 +56,6 @@ def _draw_reliability(axis: Axes, probability: ArrayLike, happened: ArrayLike, b
 
 
 def _reference(axis: Axes, regression: bool) -> None:
-    """The line of perfect calibration, labels and limits."""
     black: canvas.Style = {"color": "black", "linewidth": 0.8, "zorder": 1}
     if regression:
         axis.axhline(0, **black)

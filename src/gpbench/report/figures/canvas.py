@@ -52,10 +52,7 @@ def looks(view: View) -> dict[str, Look]:
 
 def looks_of(labels: dict[Name, str]) -> dict[Name, Look]:
     """One look per name, in this order; labels: name -> text of the legend."""
-    return {
-        name: Look(label, _COLOURS[i % 8], _MARKERS[i % 9], _LINES[i % 5])
-        for i, (name, label) in enumerate(labels.items())
-    }
+    return {name: Look(labels[name], _COLOURS[i % 8], _MARKERS[i % 9], _LINES[i % 5]) for i, name in enumerate(labels)}
 
 
 def chain_looks(chains: Iterable[int]) -> dict[int, Look]:
@@ -125,10 +122,7 @@ def legend(figure: Figure, view: View, methods: list[str], lines: bool = True) -
 
 def legend_of(figure: Figure, shown: list[Look], lines: bool = True) -> None:
     """One legend below all panels, in as many columns as its labels leave room for; none without entries."""
-    handles = [
-        Line2D([], [], color=look.color, marker=look.marker, linestyle=look.linestyle if lines else "none")
-        for look in shown
-    ]
+    handles = [Line2D([], [], **look.options | ({} if lines else {"linestyle": "none"})) for look in shown]
     if handles:
         labels = [look.label for look in shown]
         columns = int(min(max(WIDTH / (0.06 * max(map(len, labels)) + 0.6), 1), 6))

@@ -60,8 +60,7 @@ def _autocorrelation(axis: Axes, drawn: pd.DataFrame) -> None:
     lags = step * np.arange(rho.shape[1])
     axis.plot(lags, rho.T, color="#BBBBBB", linewidth=0.5)
     axis.plot(lags, rho.mean(0), color="black", linewidth=1)
-    axis.set_ylabel("autocorrelation")
-    axis.set_ylim(-0.2, 1.02)
+    axis.set(ylabel="autocorrelation", ylim=(-0.2, 1.02))
 
 
 def autocorrelation(values: np.ndarray, lags: int) -> np.ndarray:
@@ -79,13 +78,11 @@ def _shrinkage(axis: Axes, rows: pd.DataFrame) -> None:
     median = rows.groupby("iteration")[["r_hat", "upper"]].median()
     axis.plot(median.index, excess(median["r_hat"]), color="black", marker=".", markersize=4)
     axis.plot(median.index, excess(median["upper"]), **LIMIT)
-    axis.set(yscale="log", ylim=(LEAST, None))
-    axis.set_ylabel("R-hat")
+    axis.set(yscale="log", ylim=(LEAST, None), ylabel="R-hat")
     threshold_axis(axis)
 
 
 def _failing(view: View, dataset: str, method: str) -> str:
-    """How many splits of a sampler have chains that have not converged, if any."""
     fits = view.done.query("dataset == @dataset and method == @method")
     failing = fits.loc[fits["status"] == UNMIXED, "split"].nunique()
     return f"✗ {failing}/{fits['split'].nunique()} splits" if failing else ""

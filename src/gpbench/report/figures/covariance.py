@@ -65,7 +65,6 @@ def _blank(axes: np.ndarray, reason: str) -> None:
 
 
 def _draw(name: str, rows: pd.DataFrame, axes: np.ndarray) -> None:
-    """The six panels of a method on one data set."""
     states, observed = _posterior(rows), rows.loc[rows["layer"] == 0, "x"].unique()
     top = np.quantile(states.outputscale, BAND[-1]) * 1.15
     for axis, (heading, fixed) in zip(axes, PANELS.items(), strict=False):
@@ -118,7 +117,6 @@ def _band(axis: Axes, x: np.ndarray, k: np.ndarray, colour: str) -> None:
 
 
 def _scales(axis: Axes, states: Posterior) -> None:
-    """Draws of lengthscale and outputscale, one mark per chain."""
     looks = canvas.looks_of({chain: "" for chain in sorted(set(states.chain))})
     for chain, look in looks.items():
         of_chain = states.chain == chain

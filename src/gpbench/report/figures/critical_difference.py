@@ -63,12 +63,10 @@ def _axis(axis: Axes, k: int, bottom: float) -> None:
     for tick in range(1, k + 1):
         axis.plot([tick, tick], [0, 0.12], color="black", linewidth=0.8)
         axis.text(tick, 0.2, str(tick), ha="center", va="bottom", fontsize=7)
-    axis.set_xlim(1 - 0.4 * k, k + 0.4 * k)
-    axis.set_ylim(bottom, 0.55)
+    axis.set(xlim=(1 - 0.4 * k, k + 0.4 * k), ylim=(bottom, 0.55))
 
 
 def _reading(comparison: dict, view: View) -> str:
-    """How many pairs differ, what the tests could show, and what is left out."""
     dropped = left_out(comparison, view, reasons=False)
     rejected = sum(pair["reject"] for pair in comparison["pairs"])
     text = f"{rejected} of {count(len(comparison['pairs']), 'pair')} differ significantly. {comparison['power']}"

@@ -73,7 +73,6 @@ def _grid(rows: pd.DataFrame) -> Grid:
 
 
 def _draw_decisions(axis: Axes, grid: Grid) -> None:
-    """Probability as shades, p = 1/2 as a line, training rows as points."""
     axis.pcolormesh(grid.x0, grid.x1, grid.p, cmap=SHADES, vmin=0, vmax=1, alpha=0.45, linewidth=0, rasterized=True)
     colours = np.where(grid.observed["p"] > 0, *CLASSES[::-1])
     axis.scatter(grid.observed["x0"], grid.observed["x1"], c=colours, s=0.8, linewidths=0, rasterized=True)

@@ -25,7 +25,6 @@ def pictures(view: View) -> Figure:
 
 
 def _draw(view: View, dataset: str, seen: pd.DataFrame, axes: np.ndarray) -> None:
-    """The images of a data set's first split, one column of images per panel."""
     done = view.done
     fits = done[(done["dataset"] == dataset) & (done["split"] == seen["split"].min())]
     first = fits.sort_values("replica", kind="stable").groupby("method")["fit_id"].first()

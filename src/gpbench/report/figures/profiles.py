@@ -89,7 +89,6 @@ def _profile(axis: Axes, view: View, metric: str, losses: pd.DataFrame) -> None:
 
 
 def _ticks(axis: Axis, end: float, place: Callable[[float], float] = float) -> None:
-    """Ticks up to `end` at `place(tick)`, printed without exponents."""
     ticks = [tick for tick in _TICKS if place(tick) <= end]
     axis.set_ticks([place(tick) for tick in ticks], [f"{tick:g}" for tick in ticks])
     axis.set_minor_locator(NullLocator())

@@ -52,7 +52,6 @@ def _panel(axis: Axes, view: View, fits: pd.DataFrame, metric: str) -> None:
 
 
 def _splits(view: View, dataset: str) -> str:
-    """Number of splits of one size, and of incomplete cells."""
     fits = view.done[view.done["dataset"] == dataset]
     most = fits.groupby(["method", "n_train"])["split"].nunique().max() if len(fits) else 0
     incomplete = int((~view.cells("accuracy").query("dataset == @dataset")["complete"]).sum())

@@ -53,9 +53,7 @@ def _lines(view: View, rows: pd.DataFrame, dataset: str) -> Iterator[list[Panel]
     observed = next((part[part["layer"] == 0] for part in parts.values() if len(part)), rows)
     limits = (observed["mean"].min(), observed["mean"].max())
     title = "training data" if len(view.datasets) == 1 else f"{dataset}: data"
-    fits = [
-        Panel(view.labels[name], part[part["layer"] == part["layer"].max()], limits) for name, part in parts.items()
-    ]
+    fits = [Panel(view.labels[m], part[part["layer"] == part["layer"].max()], limits) for m, part in parts.items()]
     yield [Panel(title, observed, limits), *fits]
     for name, part in parts.items():
         hidden = part[(part["layer"] > 0) & (part["layer"] < part["layer"].max())]
@@ -67,12 +65,10 @@ def _lines(view: View, rows: pd.DataFrame, dataset: str) -> Iterator[list[Panel]
 
 
 def _name(panel: Panel, axis: str) -> str:
-    """Name of an input; '' without a finished fit."""
     return next(iter(panel.rows[axis]), "")
 
 
 def _draw(panel: Panel, axis: Axes) -> ScalarMappable | None:
-    """Training rows as points, functions as a map."""
     axis.set_title(panel.title, loc="left")
     axis.grid(False)
     axis.margins(0)

@@ -47,9 +47,7 @@ def _panel(axis: Axes, kept: pd.DataFrame) -> None:
 
 def _boxes(axis: Axes, drawn: list[pd.Series], places: np.ndarray, width: float, look: canvas.Look) -> None:
     """Quartiles, whiskers from 5 % to 95 %, and the mean."""
-    statistics = [
-        {name: values.quantile(q) for name, q in QUANTILES.items()} | {"mean": values.mean()} for values in drawn
-    ]
+    statistics = [{name: y.quantile(q) for name, q in QUANTILES.items()} | {"mean": y.mean()} for y in drawn]
     lines: canvas.Style = dict.fromkeys(("whiskerprops", "capprops"), {"color": look.color})
     mean = {"marker": look.marker, "markerfacecolor": "white", "markeredgecolor": look.color, "markersize": 3.5}
     boxes: canvas.Style = {"patch_artist": True, "boxprops": _box_options(look), "medianprops": {"color": "black"}}

@@ -160,19 +160,13 @@ def to_page(card: pd.DataFrame, runs: list[View]) -> str:
 
 
 def _runs(runs: list[View]) -> Table:
-    """Protocol, budget, number of fits, commits and command of each committed run."""
-    rows = [
-        {
-            "run": view.folder.name,
-            "protocol": view.study["protocol"],
-            "budget": view.study["budget"],
-            "fits done": f"{len(view.done)} of {len(view.fits)}",
-            "commits": " ".join(sorted(view.done["commit"].dropna().str[:10].unique())),
-            "command": view.study["command"],
-        }
-        for view in runs
-    ]
-    frame = pd.DataFrame(rows, columns=["run", "protocol", "budget", "fits done", "commits", "command"])
+    columns = ["run", "protocol", "budget", "fits done", "commits", "command"]
+    rows = []
+    for view in runs:
+        study, commits = view.study, sorted(view.done["commit"].dropna().str[:10].unique())
+        fits = f"{len(view.done)} of {len(view.fits)}"
+        rows.append([view.folder.name, study["protocol"], study["budget"], fits, " ".join(commits), study["command"]])
+    frame = pd.DataFrame(rows, columns=columns)
     return Table(frame, frame, "Committed runs")
 
 

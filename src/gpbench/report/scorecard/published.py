@@ -57,9 +57,8 @@ def _read_paper(path: Path) -> pd.DataFrame:
         raise UserError(f"{path}: columns differ from the schema in {wrong}; see gpbench.report.scorecard.published")
     frame = frame.fillna(dict.fromkeys(TEXTS, ""))
     if (lost := frame["value"].isna() & (frame["ours_method"] != "")).any():
-        raise UserError(
-            f"{path}, line {lost.idxmax() + 2}: ours_method is given without a value; leave it empty and give a reason"
-        )
+        line = f"{path}, line {lost.idxmax() + 2}"
+        raise UserError(f"{line}: ours_method is given without a value; leave it empty and give a reason")
     return frame.assign(value=frame["value"].astype(float), rounding=frame["value"].map(rounding))
 
 
@@ -70,11 +69,8 @@ def rounding(printed: str | float) -> float:
 
 def sample_sd(spread: float, kind: str, splits: int) -> float:
     """Standard deviation over splits (ddof = 1) of a printed spread; NaN where none was printed."""
-    factors = {
-        "sample sd": 1.0,
-        "population sd": math.sqrt(splits / max(splits - 1, 1)),
-        "standard error": math.sqrt(splits),
-    }
+    population = math.sqrt(splits / max(splits - 1, 1))
+    factors = {"sample sd": 1.0, "population sd": population, "standard error": math.sqrt(splits)}
     if kind in factors:
         return spread * factors[kind]
     if math.isnan(spread):

@@ -50,7 +50,6 @@ def shrinkage(view: View) -> pd.DataFrame:
 
 
 def _splits(prefixes: pd.DataFrame) -> Iterator[tuple[dict[str, object], pd.DataFrame]]:
-    """The moments of every split that has several chains."""
     for where, chains in prefixes.groupby(SPLIT, sort=False) if len(prefixes) else ():
         if chains["replica"].nunique() > 1:
             yield dict(zip(SPLIT, where, strict=True)), chains.sort_values(["iteration", "replica"], kind="stable")
@@ -106,13 +105,11 @@ def _checkpoints(view: View) -> pd.DataFrame:
 
 
 def _failing(fits: pd.DataFrame) -> pd.Series:
-    """Number of splits of each cell whose chains fail the gate."""
     unmixed = fits["split"].where(fits["status"] == UNMIXED)
     return unmixed.groupby([fits["dataset"], fits["method"]]).nunique()
 
 
 def _row(view: View, cell: pd.Series, checkpoints: list[str]) -> dict[str, str]:
-    """The printed row of a cell."""
     percent = [cell[f"acceptance_{part}"] for part in ("latents", "theta")]
     known = [number(cell[name]) for name in checkpoints if np.isfinite(cell[name])]
     absent = f" of {cell['expected']} splits" * (cell["splits"] < cell["expected"])
@@ -133,7 +130,6 @@ def _row(view: View, cell: pd.Series, checkpoints: list[str]) -> dict[str, str]:
 
 
 def _spread(cell: pd.Series, name: str) -> str:
-    """'mean ± sd'."""
     mean, sd = cell[name], cell[f"{name}_sd"]
     return number(mean) + (f" ± {number(sd, 2)}" if np.isfinite(sd) else "")
 
@@ -173,7 +169,6 @@ def convergence_order(view: View) -> Table:
 
 
 def _ordered(by_method: dict[str, np.ndarray]) -> list[str]:
-    """Methods by median, lowest first."""
     return sorted(by_method, key=lambda method: np.median(by_method[method]))
 
 

@@ -55,7 +55,6 @@ def _summary(scores: pd.DataFrame, method: str) -> dict[str, float]:
 
 
 def _printed(view: View, dataset: str, n: int, metric: Metric, summaries: dict[str, dict]) -> dict[str, object]:
-    """A row of the table."""
     unfinished = view.progress.query("dataset == @dataset").set_index("method")["statuses"]
     best = np.nanmin([metric.loss(summary["mean"]) for summary in summaries.values()])
     cells = {}
