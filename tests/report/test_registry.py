@@ -9,7 +9,7 @@ import pytest
 from gpbench.errors import UserError
 from gpbench.report.page.sections import OUTLINE
 from gpbench.report.registry import FIGURES, TABLES, names
-from gpbench.study.planning import graph
+from gpbench.study.commands import snakemake_graph
 
 ENTRIES = [*FIGURES.values(), *TABLES.values()]
 
@@ -50,6 +50,6 @@ def test_an_unknown_name_is_refused_with_the_nearest():
 
 
 def test_a_change_of_any_registered_module_makes_the_report_anew():
-    code = json.loads(graph._report_code())
+    code = json.loads(snakemake_graph._report_code())
     assert {f"gpbench.report.{entry.source.split(':')[0]}" for entry in ENTRIES} <= code.keys()
     assert {"gpbench.evaluation.profiles", "gpbench.report.__main__", "report.html"} <= code.keys()

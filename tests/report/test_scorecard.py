@@ -132,7 +132,7 @@ def test_a_study_may_be_compared_with_no_paper(published, tmp_path):
     assert pd.read_csv(folder / "scorecard.csv").empty
     assert "compared with no paper" in (folder / "scorecard.md").read_text()
     for name in ("scorecard", "convergence"):
-        assert FIGURES[name].draw(View(folder)).axes
+        assert FIGURES[name].function(View(folder)).axes
 
 
 def test_same_splits_are_judged(steady):

@@ -73,7 +73,8 @@ def _crate(view: View, where: Places, files: dict[str, Path]) -> ROCrate:
     crate = ROCrate(version=VERSION)
     crate.metadata.extra_terms = TERMS
     crate.name, crate.datePublished = study["title"], study["created"]
-    crate.license = _add(crate, *_licence(metadata.metadata("gpbench")["License-Expression"]))
+    licence = metadata.metadata("gpbench")["License-Expression"]
+    crate.license = _add(crate, f"https://spdx.org/licenses/{licence}", "CreativeWork")
     crate.description = (
         f"Study {study['name']}: {count(len(view.methods), 'method')} on {count(len(view.datasets), 'data set')}, "
         f"protocol {study['protocol']}, budget {study['budget']}; {len(view.done)} of {len(view.fits)} fits done."
@@ -102,10 +103,6 @@ def _add_file(crate: ROCrate, path: str, content: bytes) -> Entity:
         "sha256": hashlib.sha256(content).hexdigest(),
     }
     return crate.add_file(io.BytesIO(content), path, properties=properties)
-
-
-def _licence(expression: str) -> tuple[str, str]:
-    return f"https://spdx.org/licenses/{expression}", "CreativeWork"
 
 
 def _sources(crate: ROCrate, view: View, where: Places) -> tuple[list[Entity], str]:

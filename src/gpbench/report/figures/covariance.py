@@ -52,16 +52,13 @@ def covariance(view: View) -> Figure:
         of_cell = first_split(rows, dataset, method)
         name = cell_label(view, dataset, method)
         if of_cell.empty or of_cell["column"].max() > 0:
-            _blank(block, f"{name}: " + ("no finished fit" if of_cell.empty else "more than one input"))
+            reason = f"{name}: " + ("no finished fit" if of_cell.empty else "more than one input")
+            for axis, text in zip(block, ["", reason, *[""] * 4], strict=True):
+                canvas.write_reason(axis, text)
             continue
         _draw(name, of_cell, block)
         canvas.remark(block[-1], mixing(view, of_cell, "r_hat_covariance"))
     return figure
-
-
-def _blank(axes: np.ndarray, reason: str) -> None:
-    for axis, text in zip(axes, ["", reason, *[""] * 4], strict=True):
-        canvas.write_reason(axis, text)
 
 
 def _draw(name: str, rows: pd.DataFrame, axes: np.ndarray) -> None:

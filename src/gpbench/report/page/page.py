@@ -73,15 +73,13 @@ def _sections(view: View) -> Iterator[Section]:
     yield _citations(view)
 
 
-def _fragment(path: Path) -> str:
-    return path.read_text() if path.is_file() else f"{NOTE}{path.name} was not written.</p>"
-
-
 def _tables(view: View, part: str) -> Iterator[tuple[str, str]]:
     """The tables of a part; a note equal to that of the table before is not repeated."""
     previous = ""
     for name in sections.tables(view, part):
-        table, mark, note = _fragment(view.folder / "tables" / f"{name}.html").partition(NOTE)
+        path = view.folder / "tables" / f"{name}.html"
+        fragment = path.read_text() if path.is_file() else f"{NOTE}{path.name} was not written.</p>"
+        table, mark, note = fragment.partition(NOTE)
         yield f"tables/{name}.csv", table + (mark + note if note != previous else "")
         previous = note
 

@@ -72,14 +72,11 @@ def _section(where: Places, title: str, items: list[Named], expectations: dict[t
     head = ["item", "what", "target", "study", "protocol, budget, splits", "2 cores", "one GPU", "state"]
     rows = [head, ["---"] * len(head)]
     for item in items:
-        run = [_target(item), f"`{item.study}`", *expectations[item.study, item.overrides]] if item.study else [""] * 5
+        target = f"`{item.target}`" + " (published)" * (item.table == PUBLISHED)
+        run = [target, f"`{item.study}`", *expectations[item.study, item.overrides]] if item.study else [""] * 5
         ready = state(where, item) if not item.study or run[-1] else "needs data that are not pinned"
         rows.append([item.item, item.title, *run, ready])
     return f"## {title} ({items[0].paper})\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
-
-
-def _target(item: Named) -> str:
-    return f"`{item.target}`" + " (published)" * (item.table == PUBLISHED)
 
 
 def state(where: Places, item: Named) -> str:
