@@ -1,7 +1,5 @@
 """Write one output of a study: `python -m gpbench.report figure results/quick convergence`."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

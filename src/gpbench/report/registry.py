@@ -4,8 +4,6 @@ A function is named by the text `module:function`, so that a workflow can list i
 matplotlib. To add a figure or table, write its function of a `View` and one entry here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module

@@ -7,18 +7,17 @@ step), `points.parquet` (one row per test point) and the results of probes, such
 and `scores.csv`. Nothing else is read.
 """
 
-from __future__ import annotations
-
 import json
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import numpy as np
 import pandas as pd
 
 from gpbench.errors import UserError, unknown
 from gpbench.evaluation.metrics import METRICS
+from gpbench.study.records import Setting
 from gpbench.study.results import collect
 from gpbench.study.storage import committed
 
@@ -48,7 +47,7 @@ class StudyRecord(TypedDict, total=False):
     tables: list[str]
     pairs: list[tuple[str, str]]
     published: list[str] | None
-    settings: dict[str, dict[str, Any]]
+    settings: dict[str, dict[str, Setting]]
     reported: dict[str, list[str] | str]
     r_hat: float | None
     expected: list[tuple[str, str, int]]
@@ -82,7 +81,6 @@ class View:
 
     @cached_property
     def _scores(self) -> pd.DataFrame:
-        """`scores.parquet`, or `scores.csv` of committed records."""
         if self.recorded:
             return pd.DataFrame(committed.read(self.folder / "scores.csv"))
         return pd.read_parquet(self._path("scores.parquet"))
@@ -245,25 +243,22 @@ class View:
         cells = self.fits.groupby(keys)["split"].nunique().rename("expected").reset_index()
         unfinished = self.fits.loc[self.fits["status"] != "done", keys].drop_duplicates()
         statuses = {cell: describe_statuses(fits) for cell, fits in self.fits.merge(unfinished, on=keys).groupby(keys)}
-        return cells.assign(
-            statuses=[statuses.get(cell, "") for cell in zip(cells["method"], cells["dataset"], strict=True)]
-        )
+        names = zip(cells["method"], cells["dataset"], strict=True)
+        return cells.assign(statuses=[statuses.get(cell, "") for cell in names])
 
     @cached_property
     def warning(self) -> str:
         """A sentence that names the cells whose chains have not converged; '' if all have."""
-        failing = (
-            self.fits[self.fits["status"] == UNMIXED].groupby(["dataset", "method"], sort=False)["split"].nunique()
-        )
+        unmixed = self.fits[self.fits["status"] == UNMIXED]
+        failing = unmixed.groupby(["dataset", "method"], sort=False)["split"].nunique()
         cells = [f"{self.labels[method]} on {dataset} ({n} splits)" for (dataset, method), n in failing.items()]
         return f"✗ Chains that have not converged: {', '.join(cells)}." if cells else ""
 
     def matrix(self, metric: str, *tasks: str) -> pd.DataFrame:
         """Mean scores `[datasets, methods]`; NaN for incomplete cells, never imputed."""
         cells = self.cells(metric, *tasks)
-        matrix = cells.assign(mean=cells["mean"].where(cells["complete"])).pivot(
-            index="dataset", columns="method", values="mean"
-        )
+        means = cells.assign(mean=cells["mean"].where(cells["complete"]))
+        matrix = means.pivot(index="dataset", columns="method", values="mean")
         return matrix.reindex(index=self.datasets_of(*tasks), columns=self.methods)
 
     def test_fraction(self, dataset: str) -> float:

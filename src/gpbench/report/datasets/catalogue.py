@@ -98,9 +98,8 @@ def overview(summaries: list[tuple[Dataset, Statistics]]) -> render.Table:
     from gpbench.report.tables.render import Table
 
     data = pd.DataFrame([_row(dataset, figures) for dataset, figures in summaries])
-    shown = data.drop(columns="md5").assign(
-        constant_inputs=[_several(figures.constant_inputs, 3) for _, figures in summaries],
-    )
+    constant = [_several(figures.constant_inputs, 3) for _, figures in summaries]
+    shown = data.drop(columns="md5").assign(constant_inputs=constant)
     note = "sd: population standard deviation. A duplicate repeats an earlier row. train_rows: official split."
     return Table(data, shown, "Statistics of the prepared data sets", note)
 
@@ -135,12 +134,11 @@ def _megabytes(dataset: Dataset, where: Places) -> str:
     """Total size of its raw files; - where one is unknown."""
     documented = {item: one.size for item, one in dataset.source.unpinned.items()}
     known = documented | {item: pin.size for item, pin in fetch.pins(where).items()}
-    sizes = [known.get(item) for item in dataset.source.files]
+    sizes = [known.get(item) or 0 for item in dataset.source.files]
     return f"{sum(sizes) / 1e6:.3f}" if sizes and all(sizes) else "-"
 
 
 def _file(item: str, dataset: Dataset, where: Places) -> list[str]:
-    """A raw file with its size, state, checksums, licence and sources."""
     known = fetch.pins(where).get(item) or dataset.source.unpinned.get(item)
     about = vars(known) if known else {}
     size = f"{about['size']:,} bytes" if about.get("size") else "size unknown"
@@ -150,7 +148,6 @@ def _file(item: str, dataset: Dataset, where: Places) -> list[str]:
 
 
 def _citation(key: str, where: Places) -> list[str]:
-    """The entry of a key in conf/references.bib, of the project or of a plugin."""
     text = citations.entries(where.conf).get(key, f"{key} (not in conf/references.bib)")
     return [line("citation" if i == 0 else "", part) for i, part in enumerate(text.splitlines())]
 

@@ -1,7 +1,5 @@
 """Grids of grey images."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The picture of a data set: its images (whole, or inputs and targets), columns, events or bins."""
 
-from __future__ import annotations
-
 import textwrap
 from pathlib import Path
 
@@ -90,7 +88,8 @@ def _events(table: Table, dataset: Dataset) -> Figure:
         return figure
     figure = _figure(6.0)
     axis = figure.subplots()
-    axis.scatter(*table.inputs[_sample(len(table.inputs), SAMPLE), :2].T, s=8, color=BLUE, alpha=0.7, linewidths=0)
+    x, y = table.inputs[_sample(len(table.inputs), SAMPLE), :2].T
+    axis.scatter(x, y, s=8, color=BLUE, alpha=0.7, linewidths=0)
     axis.set(xlabel=labels[0], ylabel=labels[1], xlim=window[0], ylim=window[1], aspect="equal")
     axis.spines[:].set_visible(True)
     return figure
@@ -100,16 +99,19 @@ def _bins(table: Table, dataset: Dataset) -> Figure:
     """Counts of bins: bars in one dimension, else a map of the first two dimensions."""
     *inputs, count = (_label(dataset, name) for name in (*table.input_names, table.target_names[0]))
     bins, window = dataset.source.bins, dataset.window
-    axis = _figure(3.2 if len(bins) == 1 else 5.9).subplots()
+    figure = _figure(3.2 if len(bins) == 1 else 5.9)
+    axis = figure.subplots()
     if len(bins) == 1:
         axis.bar(table.inputs[:, 0], table.targets[:, 0], width=np.diff(window[0]) / bins[0], color=BLUE)
     else:
         grid = table.targets.reshape(*bins[:2], -1).sum(-1).T  # the second coordinate in rows
-        painted = axis.imshow(grid, "Blues", origin="lower", extent=(*window[0], *window[1]), interpolation="nearest")
-        axis.figure.colorbar(painted, label=count, ticks=MaxNLocator(integer=True), shrink=0.8)
+        (left, right), (bottom, top) = window[:2]
+        extent = (left, right, bottom, top)
+        painted = axis.imshow(grid, "Blues", origin="lower", extent=extent, interpolation="nearest")
+        figure.colorbar(painted, label=count, ticks=MaxNLocator(integer=True), shrink=0.8)
         axis.grid(False)
     axis.set(xlabel=inputs[0], ylabel=(*inputs, count)[1], xlim=window[0])
-    return axis.figure
+    return figure
 
 
 def _columns(table: Table, dataset: Dataset) -> Figure:
@@ -122,7 +124,7 @@ def _columns(table: Table, dataset: Dataset) -> Figure:
     lines = -(-len(chosen) // PER_ROW)
     first = max(2.0, 0.8 + 0.22 * len(dataset.classes))
     figure = _figure(first + 1.25 * lines + 0.5)
-    above, below = figure.subfigures(2, 1, height_ratios=[first, 1.25 * lines + 0.2])
+    (above,), (below,) = figure.subfigures(2, 1, squeeze=False, height_ratios=[first, 1.25 * lines + 0.2])
 
     panels = above.subplots(1, targets.shape[1] + 1, squeeze=False)[0]
     if dataset.classes:
@@ -137,9 +139,8 @@ def _columns(table: Table, dataset: Dataset) -> Figure:
         _strongest(panels[-1], inputs, targets[:, 0], share, table, dataset)
 
     if len(chosen) < inputs.shape[1]:
-        below.suptitle(
-            f"the {INPUTS} inputs of {inputs.shape[1]} that correlate most with the target", fontsize="medium"
-        )
+        text = f"the {INPUTS} inputs of {inputs.shape[1]} that correlate most with the target"
+        below.suptitle(text, fontsize="medium")
     axes = list(below.subplots(lines, PER_ROW, squeeze=False).flat)
     for axis, j in zip(axes, chosen, strict=False):
         _histogram(axis, inputs[:, j], _label(dataset, table.input_names[j]), BLUE)
@@ -161,35 +162,32 @@ def _explained(inputs: np.ndarray, target: np.ndarray, classes: bool) -> np.ndar
     return np.divide(common, total, out=np.zeros(len(total)), where=np.ptp(inputs, 0) > 0)
 
 
-def _strongest(
-    axis: Axes, inputs: np.ndarray, target: np.ndarray, share: np.ndarray, table: Table, dataset: Dataset
-) -> None:
-    """The target (points) or the classes (boxes) against the most correlated input."""
+def _strongest(axis: Axes, x: np.ndarray, y: np.ndarray, share: np.ndarray, table: Table, dataset: Dataset) -> None:
     best = int(np.argmax(share))
     if dataset.classes:
-        _boxes(axis, inputs[:, best], target, dataset)
+        _boxes(axis, x[:, best], y, dataset)
     else:
-        rows = _sample(len(inputs), POINTS)
-        axis.scatter(inputs[rows, best], target[rows], s=5, color=ORANGE, alpha=0.4, linewidths=0)
+        rows = _sample(len(x), POINTS)
+        axis.scatter(x[rows, best], y[rows], s=5, color=ORANGE, alpha=0.4, linewidths=0)
         axis.set_ylabel(_label(dataset, table.target_names[0]))
     axis.set_xlabel(_label(dataset, table.input_names[best]))
     axis.set_title(f"largest {'η²' if dataset.classes else 'r²'}: {share[best]:.2f}", loc="left")
 
 
 def _map(axis: Axes, inputs: np.ndarray, target: np.ndarray, table: Table, dataset: Dataset) -> None:
-    """The classes in the plane of the only two inputs."""
     rows = _sample(len(inputs), POINTS)
     for label, name in enumerate(dataset.classes):
         members = rows[target[rows] == label]
-        axis.scatter(*inputs[members].T, s=5, alpha=0.6, linewidths=0, color=f"C{label}", label=name)
+        x, y = inputs[members].T
+        axis.scatter(x, y, s=5, alpha=0.6, linewidths=0, color=f"C{label}", label=name)
     axis.set(xlabel=_label(dataset, table.input_names[0]), ylabel=_label(dataset, table.input_names[1]))
     axis.legend(loc="upper left", markerscale=2)
 
 
 def _boxes(axis: Axes, values: np.ndarray, target: np.ndarray, dataset: Dataset) -> None:
     places = range(len(dataset.classes))
-    options = {"orientation": "horizontal", "widths": 0.6, "showfliers": False, "medianprops": {"color": ORANGE}}
-    axis.boxplot([values[target == label] for label in places], positions=places, **options)
+    members, median = [values[target == label] for label in places], {"color": ORANGE}
+    axis.boxplot(members, positions=places, orientation="horizontal", widths=0.6, showfliers=False, medianprops=median)
     axis.set_yticks(places, [""] * len(places))
     axis.set_ylim(len(places) - 0.5, -0.5)
 
@@ -222,7 +220,8 @@ def _histogram(axis: Axes, values: np.ndarray, label: str, color: str) -> None:
         axis.hist(values, bins=BINS, color=color)
     whole = bool(np.all(distinct == np.round(distinct)))
     axis.set_xlabel(label)
-    axis.xaxis.set_major_locator(FixedLocator(distinct) if len(distinct) <= 2 else MaxNLocator(3, integer=whole))
+    few = len(distinct) <= 2
+    axis.xaxis.set_major_locator(FixedLocator(distinct.tolist()) if few else MaxNLocator(3, integer=whole))
     axis.yaxis.set_major_locator(MaxNLocator(3, integer=True))
 
 

@@ -1,7 +1,5 @@
 """BibTeX of what a study uses: its methods, data sets and protocol, and gpbench itself. No torch, no pandas."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from importlib import metadata
@@ -11,8 +9,7 @@ from gpbench import config
 from gpbench.errors import UserError
 from gpbench.places import Places
 
-UNPUBLISHED = "baseline"
-"""`reference` of a method without a publication."""
+UNPUBLISHED = "baseline"  # `reference` of a method without a publication
 SPLITS = {"permutation": "hernandezlobato2015"}
 """Scheme of a protocol's splits -> the source of these splits (see `gpbench.data.protocols.split_rows`)."""
 _ENTRY = re.compile(r"^@\w+\{([^,\s]+),.*?^\}", re.MULTILINE | re.DOTALL)
@@ -73,8 +70,8 @@ def of_study(where: Places, study: str, overrides: str = "") -> str:
     from gpbench.study.planning import resolve
     from gpbench.study.storage import provenance
 
-    _, resolved, _ = resolve.resolve(where, study, overrides)
-    addresses = [cell["address"] for cell in resolved if not cell["skip"]]
-    methods, datasets = ([address[key] for address in addresses] for key in ("method", "dataset"))
-    purposes = used(where, methods, datasets, resolved[0]["address"]["protocol"])
-    return bibtex(where, purposes, provenance.commit(where.root)["commit"])
+    cells = resolve.resolve(where, study, overrides).cells
+    addresses = [cell.address for cell in cells if not cell.skip]
+    methods, datasets = [address.method for address in addresses], [address.dataset for address in addresses]
+    purposes = used(where, methods, datasets, cells[0].address.protocol)
+    return bibtex(where, purposes, provenance.commit(where.root).commit)

@@ -73,7 +73,8 @@ def _crate(view: View, where: Places, files: dict[str, Path]) -> ROCrate:
     crate = ROCrate(version=VERSION)
     crate.metadata.extra_terms = TERMS
     crate.name, crate.datePublished = study["title"], study["created"]
-    crate.license = _add(crate, *_licence(metadata.metadata("gpbench")["License-Expression"]))
+    licence = metadata.metadata("gpbench")["License-Expression"]
+    crate.license = _add(crate, f"https://spdx.org/licenses/{licence}", "CreativeWork")
     crate.description = (
         f"Study {study['name']}: {count(len(view.methods), 'method')} on {count(len(view.datasets), 'data set')}, "
         f"protocol {study['protocol']}, budget {study['budget']}; {len(view.done)} of {len(view.fits)} fits done."
@@ -94,7 +95,6 @@ def _add(crate: ROCrate, identity: str, kind: str, **properties: object) -> Enti
 
 
 def _add_file(crate: ROCrate, path: str, content: bytes) -> Entity:
-    """A file with its name, size, media type and SHA-256."""
     place = Path(path)
     properties = {
         "name": ABOUT.get(path, f"{place.stem.replace('_', ' ')} ({place.suffix[1:]})"),
@@ -103,10 +103,6 @@ def _add_file(crate: ROCrate, path: str, content: bytes) -> Entity:
         "sha256": hashlib.sha256(content).hexdigest(),
     }
     return crate.add_file(io.BytesIO(content), path, properties=properties)
-
-
-def _licence(expression: str) -> tuple[str, str]:
-    return f"https://spdx.org/licenses/{expression}", "CreativeWork"
 
 
 def _sources(crate: ROCrate, view: View, where: Places) -> tuple[list[Entity], str]:
@@ -134,20 +130,16 @@ def _software(crate: ROCrate, view: View) -> Entity:
         for name, version in view.study["versions"].items()
     ]
     commits = sorted(view.fits["commit"].dropna().unique())
-    return _add(
-        crate,
-        "#gpbench",
-        "SoftwareApplication",
-        name="gpbench",
-        description=about["Summary"],
-        version=f"{about['Version']}, commit {view.study['commit'] or 'unknown'}",
-        releaseNotes=f"Commits of the fits: {', '.join(filter(None, commits)) or 'unknown'}",
-        softwareRequirements=packages,
-    )
+    properties = {
+        "description": about["Summary"],
+        "version": f"{about['Version']}, commit {view.study['commit'] or 'unknown'}",
+        "releaseNotes": f"Commits of the fits: {', '.join(filter(None, commits)) or 'unknown'}",
+        "softwareRequirements": packages,
+    }
+    return _add(crate, "#gpbench", "SoftwareApplication", name="gpbench", **properties)
 
 
 def _run(view: View) -> dict[str, str]:
-    """When, how and on what the study ran."""
     machine = ", ".join(f"{name} {value}" for name, value in view.study["machine"].items())
     # all texts have one format and time zone, so their order is that of time
     started, ended = (view.fits[key].dropna() for key in ("started", "ended"))

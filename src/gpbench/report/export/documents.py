@@ -5,8 +5,6 @@ of today's records, a figure if its key `gpbench-data` is not the digest of the 
 `python -m gpbench.report documents` writes all of them; with `--check` it names the stale ones and exits with 1.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from textwrap import fill
 
@@ -20,8 +18,7 @@ from gpbench.report.tables.render import to_markdown, write
 from gpbench.report.tables.standard import table
 from gpbench.report.view import View
 
-RUN = "uci_common"
-"""The run that the README shows; the results of the other runs are in the scorecard."""
+RUN = "uci_common"  # the run that the README shows; the results of the other runs are in the scorecard
 FIGURES = ("critical_difference", "performance_profile", "pareto", "log_density")
 TABLES = (
     *("regression_mnll", "regression_rmse", "classification_mnll", "classification_error"),

@@ -1,7 +1,5 @@
 """Draw and write the registered figures of a study."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +12,9 @@ from gpbench.report.tables.render import write
 from gpbench.report.view import View
 
 STYLE = Path(__file__).parent.parent / "gpbench.mplstyle"
+KINDS = ("pdf", "png")
+Kinds = tuple[str, ...]
+Tags = dict[str, str]
 
 
 def draw(view: View, name: str) -> Figure:
@@ -24,19 +25,13 @@ def draw(view: View, name: str) -> Figure:
         return FIGURES[name].function(view)
 
 
-def write_figure(
-    view: View, name: str, folder: str | Path, kinds: tuple[str, ...] = ("pdf", "png"), **metadata: str
-) -> list[Path]:
+def write_figure(view: View, name: str, folder: str | Path, kinds: Kinds = KINDS, **metadata: str) -> list[Path]:
     """Draw a figure into `folder`/name.pdf and .png (200 dpi, with this metadata); equal data give equal bytes."""
     return save(draw(view, name), Path(folder) / name, kinds, png=metadata)
 
 
 def save(
-    figure: Figure,
-    stem: Path,
-    kinds: tuple[str, ...] = ("pdf", "png"),
-    pdf: dict[str, str] | None = None,
-    png: dict[str, str] | None = None,
+    figure: Figure, stem: Path, kinds: Kinds = KINDS, pdf: Tags | None = None, png: Tags | None = None
 ) -> list[Path]:
     """Write `stem`.pdf and .png with their metadata (of a PDF Title, Subject, ...) but without dates and versions."""
     why_empty = {"Description": str(figure.get_label())} if figure.get_label() else {}  # set by `canvas.empty`

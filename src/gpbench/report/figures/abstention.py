@@ -1,7 +1,5 @@
 """Scores of classifiers that may abstain: of two classes (filippone2014, figure 5) and of many (filippone2012)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np
@@ -14,8 +12,7 @@ from gpbench.evaluation.metrics import METRICS
 from gpbench.report.figures import canvas
 from gpbench.report.view import View
 
-GRID = np.linspace(0, 1, 201)
-"""Degrees of abstention at which curves of splits are averaged."""
+GRID = np.linspace(0, 1, 201)  # degrees of abstention at which curves of splits are averaged
 Curve = Callable[[pd.DataFrame], tuple[np.ndarray, np.ndarray]]
 """From the test points of a fit to degrees of abstention and scores of the remaining points."""
 
@@ -33,9 +30,8 @@ def abstention(view: View) -> Figure:
             axis.set_ylabel(f"{name} of the rest")
         canvas.title(row[0], dataset)
         if len(of_dataset):
-            canvas.remark(
-                row[-1], f"{of_dataset['n_train'].iloc[0]:.0f} training rows, {of_dataset['split'].nunique()} splits"
-            )
+            rows, splits = of_dataset["n_train"].iloc[0], of_dataset["split"].nunique()
+            canvas.remark(row[-1], f"{rows:.0f} training rows, {splits} splits")
     for axis in axes[-1]:
         axis.set_xlabel("degree of abstention")
     canvas.legend(figure, view, list(points["method"]))
@@ -107,7 +103,6 @@ def _auc(p: np.ndarray, y: np.ndarray) -> float:
 
 
 def _abstaining(score: Score) -> Curve:
-    """The curve of a score of classifiers of two classes."""
     return lambda rows: abstention_curve(rows["p1"], rows["y"], score)
 
 

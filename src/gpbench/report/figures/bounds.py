@@ -1,7 +1,5 @@
 """Lower bounds of trained models beside their test scores."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -36,10 +34,10 @@ def _draw_bounds(axis: Axes, view: View, rows: pd.DataFrame) -> None:
     for i, (method, look) in enumerate(canvas.looks(view).items()):
         values = rows.loc[rows["method"] == method, "bound"]
         if values.empty:
-            _write_reason_at(axis, i, "no bound")
+            canvas.note(axis, i, 0.5, "no bound", transform=axis.get_xaxis_transform(), rotation=90)
             continue
         line = {"color": look.color, "linewidth": 1.0}
-        lines = {key: line for key in ("boxprops", "whiskerprops", "capprops", "medianprops")}
+        lines: canvas.Style = dict.fromkeys(("boxprops", "whiskerprops", "capprops", "medianprops"), line)
         outliers = {"marker": ".", "markersize": 3, "markeredgecolor": look.color}
         axis.boxplot(values, positions=[i], widths=0.5, flierprops=outliers, **lines)
 
@@ -49,16 +47,11 @@ def _draw_scores(axis: Axes, view: View, dataset: str) -> None:
     for i, (method, look) in enumerate(canvas.looks(view).items()):
         values = scores[method].dropna()
         if values.empty:
-            _write_reason_at(axis, i, "no finished fit")
+            canvas.note(axis, i, 0.5, "no finished fit", transform=axis.get_xaxis_transform(), rotation=90)
             continue
         axis.plot(np.full(len(values), i), values, look.marker, color=look.color, markersize=4, mew=0)
         axis.plot([i - 0.3, i + 0.3], [values.mean()] * 2, color=look.color)
     axis.set_xlim(-0.6, len(view.methods) - 0.4)
-
-
-def _write_reason_at(axis: Axes, x: int, reason: str) -> None:
-    place = {"transform": axis.get_xaxis_transform(), "ha": "center", "va": "center", "rotation": 90}
-    axis.text(x, 0.5, reason, fontsize=6.5, color=canvas.GREY, **place)
 
 
 def _agreement(bound: pd.Series, mnll: pd.Series) -> str:

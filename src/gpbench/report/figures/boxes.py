@@ -1,7 +1,5 @@
 """Box plots of the splits, as in rossi2021 (figure 10)."""
 
-from __future__ import annotations
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -12,7 +10,7 @@ from gpbench.report.figures.published import OPEN, published_mnll
 from gpbench.report.view import View
 
 _COLUMNS = 3
-PUBLISHED = {"color": "black", "marker": "D", "markersize": 4, "linestyle": "none"} | OPEN
+PUBLISHED: canvas.Style = {"color": "black", "marker": "D", "markersize": 4, "linestyle": "none"} | OPEN
 
 
 def boxes(view: View) -> Figure:
@@ -41,8 +39,8 @@ def _panel(axis: Axes, view: View, dataset: str, methods: list[str]) -> None:
         if len(values):
             _box(axis, values.to_numpy(), x, look[method])
         else:
-            place_text = {"ha": "center", "va": "bottom", "rotation": 90, "transform": axis.get_xaxis_transform()}
-            axis.text(x, 0.05, canvas.short_reason(cells.loc[method]), fontsize=6.5, color=canvas.GREY, **place_text)
+            reason, transform = canvas.short_reason(cells.loc[method]), axis.get_xaxis_transform()
+            canvas.note(axis, x, 0.05, reason, va="bottom", rotation=90, transform=transform)
     axis.set_xticks(range(1, len(methods) + 1), [view.labels[name] for name in methods], rotation=30, ha="right")
     axis.set_xlim(0.4, len(methods) + 0.6)
     canvas.title(axis, dataset)
@@ -50,7 +48,5 @@ def _panel(axis: Axes, view: View, dataset: str, methods: list[str]) -> None:
 
 
 def _box(axis: Axes, values: np.ndarray, x: int, look: canvas.Look) -> None:
-    ink = {"color": look.color}
-    lines = {key: ink for key in ("boxprops", "whiskerprops", "capprops", "medianprops")}
-    outliers = {"markeredgecolor": look.color}
-    axis.boxplot([values], positions=[x], widths=0.5, sym=".", flierprops=outliers, **lines)
+    lines: canvas.Style = dict.fromkeys(("boxprops", "whiskerprops", "capprops", "medianprops"), {"color": look.color})
+    axis.boxplot([values], positions=[x], widths=0.5, sym=".", flierprops={"markeredgecolor": look.color}, **lines)

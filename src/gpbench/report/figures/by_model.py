@@ -1,7 +1,5 @@
 """Models side by side, the published number of each beside ours, as in ashman2020."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -15,12 +13,10 @@ from gpbench.report.figures import canvas
 from gpbench.report.figures.published import OPEN, QUOTED, source_legend
 from gpbench.report.view import View
 
-Mark = dict[str, str | float]
-"""Options of a marker."""
-
 # family -> colour, and markers of its methods in the order of the study
 FAMILIES = {"svgp": ("#000000", "os"), "dsvi": ("#C00000", "^"), "aep": ("#009E73", "*")}
-QUOTED_MARK = {"color": "#0072B2", "marker": "x"}
+Marks = dict[str, canvas.Style]
+QUOTED_MARK: canvas.Style = {"color": "#0072B2", "marker": "x"}
 SHIFT = 0.2  # of our marks to the left and of published ones to the right
 _COLUMNS = 4
 
@@ -38,7 +34,6 @@ def error_by_model(view: View) -> Figure:
 
 
 def _by_model(view: View, metric_of: Callable[[str], str], sign: int) -> Figure:
-    """One panel of sign * metric per data set with a finished fit."""
     cells = {name: view.cells(metric_of(name)).query("dataset == @name").set_index("method") for name in view.datasets}
     datasets = [name for name in view.datasets if cells[name]["n"].any()]
     if not datasets:
@@ -64,12 +59,12 @@ def _by_model(view: View, metric_of: Callable[[str], str], sign: int) -> Figure:
     return figure
 
 
-def _marks(view: View) -> dict[str, Mark]:
+def _marks(view: View) -> Marks:
     """Colour and marker of every method; kernels with one lengthscale per layer are pale and half filled."""
     fits = view.fits.dropna(subset="family")  # a fit that was never collected has no family
     family = {name: name for name in view.methods} | dict(zip(fits["method"], fits["family"], strict=True))
     seen: Counter[str] = Counter()
-    marks: dict[str, Mark] = {}
+    marks: Marks = {}
     for method, look in canvas.looks(view).items():
         color, markers = FAMILIES.get(family[method], (look.color, look.marker))
         marks[method] = {"color": color, "marker": markers[seen[family[method]] % len(markers)]}
@@ -79,7 +74,7 @@ def _marks(view: View) -> dict[str, Mark]:
     return marks
 
 
-def _draw_ours(axis: Axes, cells: pd.DataFrame, marks: dict[str, Mark], sign: int) -> None:
+def _draw_ours(axis: Axes, cells: pd.DataFrame, marks: Marks, sign: int) -> None:
     """Mean and population standard deviation of every cell; dashed: the first method."""
     for x, (method, mark) in enumerate(marks.items()):
         cell = cells.loc[method]
@@ -92,8 +87,7 @@ def _draw_ours(axis: Axes, cells: pd.DataFrame, marks: dict[str, Mark], sign: in
     canvas.remark_incomplete(axis, cells)
 
 
-def _draw_published(axis: Axes, card: pd.DataFrame, names: list[str], marks: dict[str, Mark], sign: int) -> None:
-    """Published numbers of the methods, and of other work that the paper quotes."""
+def _draw_published(axis: Axes, card: pd.DataFrame, names: list[str], marks: Marks, sign: int) -> None:
     for row in card.itertuples():
         quoted = row.reason == QUOTED
         name = row.method_printed if quoted else row.ours_method

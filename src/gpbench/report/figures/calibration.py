@@ -1,7 +1,5 @@
 """Calibration of predictive intervals and probabilities."""
 
-from __future__ import annotations
-
 import textwrap
 
 import numpy as np
@@ -58,8 +56,7 @@ def _draw_reliability(axis: Axes, probability: ArrayLike, happened: ArrayLike, b
 
 
 def _reference(axis: Axes, regression: bool) -> None:
-    """The line of perfect calibration, labels and limits."""
-    black = {"color": "black", "linewidth": 0.8, "zorder": 1}
+    black: canvas.Style = {"color": "black", "linewidth": 0.8, "zorder": 1}
     if regression:
         axis.axhline(0, **black)
         reach = max(0.1, 1.1 * max(map(abs, axis.get_ylim())))

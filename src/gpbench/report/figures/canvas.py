@@ -1,11 +1,9 @@
 """What the figures share: panels, titles and remarks, one look per method, legends, empty panels."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -15,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 from matplotlib.transforms import Transform
+from matplotlib.typing import LineStyleType
 
 from gpbench.report.view import View
 
@@ -23,11 +22,12 @@ GREY = "#777777"  # of remarks and reference lines
 NOTHING_FINISHED = "No fit of this study is finished."
 
 Name = TypeVar("Name", str, int)
+Style = dict[str, Any]  # keyword arguments of a matplotlib function, whose types only that function knows
 
 # Okabe and Ito's palette; grey stands for its yellow, which is too pale on paper.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#808080")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<")
-_LINES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
+_LINES: list[LineStyleType] = ["-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 1, 1, 1, 1, 1))]
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class Look:
     label: str
     color: str
     marker: str
-    linestyle: object
+    linestyle: LineStyleType
 
     @property
-    def options(self) -> dict[str, object]:
+    def options(self) -> Style:
         """Options of a matplotlib line."""
         return {"color": self.color, "marker": self.marker, "linestyle": self.linestyle}
 
@@ -52,10 +52,7 @@ def looks(view: View) -> dict[str, Look]:
 
 def looks_of(labels: dict[Name, str]) -> dict[Name, Look]:
     """One look per name, in this order; labels: name -> text of the legend."""
-    return {
-        name: Look(label, _COLOURS[i % 8], _MARKERS[i % 9], _LINES[i % 5])
-        for i, (name, label) in enumerate(labels.items())
-    }
+    return {name: Look(labels[name], _COLOURS[i % 8], _MARKERS[i % 9], _LINES[i % 5]) for i, name in enumerate(labels)}
 
 
 def chain_looks(chains: Iterable[int]) -> dict[int, Look]:
@@ -64,7 +61,7 @@ def chain_looks(chains: Iterable[int]) -> dict[int, Look]:
     return {chain: replace(look, marker="", linestyle="-") for chain, look in looks.items()}
 
 
-def panels(rows: int, columns: int, height: float, **options: object) -> tuple[Figure, np.ndarray]:
+def panels(rows: int, columns: int, height: float, **options: Any) -> tuple[Figure, np.ndarray]:
     """A figure of `rows x columns` axes, `height` inches a row, laid out without overlaps."""
     figure = Figure(figsize=(WIDTH, max(rows * height + 0.6, 1.5)), layout="constrained")
     FigureCanvasAgg(figure)
@@ -125,10 +122,7 @@ def legend(figure: Figure, view: View, methods: list[str], lines: bool = True) -
 
 def legend_of(figure: Figure, shown: list[Look], lines: bool = True) -> None:
     """One legend below all panels, in as many columns as its labels leave room for; none without entries."""
-    handles = [
-        Line2D([], [], color=look.color, marker=look.marker, linestyle=look.linestyle if lines else "none")
-        for look in shown
-    ]
+    handles = [Line2D([], [], **look.options | ({} if lines else {"linestyle": "none"})) for look in shown]
     if handles:
         labels = [look.label for look in shown]
         columns = int(min(max(WIDTH / (0.06 * max(map(len, labels)) + 0.6), 1), 6))
@@ -151,6 +145,11 @@ def remark_incomplete(axis: Axes, cells: pd.DataFrame) -> None:
     """A remark that counts the cells with unfinished splits, if there are any."""
     if incomplete := int((~cells["complete"]).sum()):
         remark(axis, f"{incomplete} incomplete")
+
+
+def note(axis: Axes, x: float, y: float, text: str, ha: str = "center", va: str = "center", **options: Any) -> None:
+    """Small grey text inside or beside a panel."""
+    axis.text(x, y, text, fontsize=6.5, color=GREY, ha=ha, va=va, **options)
 
 
 def short_reason(cell: pd.Series) -> str:

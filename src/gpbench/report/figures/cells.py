@@ -1,7 +1,5 @@
 """The cells (data set, method) that a figure shows, and how well their chains agree."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Draws of a parameter, their autocorrelation and their R-hat (filippone2014, figures 3 and 4)."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -15,11 +13,9 @@ from gpbench.report.figures.traces import draw_chains
 from gpbench.report.tables.sampler_efficiency import CELL, shrinkage
 from gpbench.report.view import UNMIXED, View
 
-LAGS = 100
-"""Kept draws over which autocorrelation is shown."""
-MOST_ROWS = 20
-"""Rows of the figure; data sets beyond are left out."""
-LIMIT = {"color": "#D55E00", "linestyle": "--", "linewidth": 0.9}
+LAGS = 100  # kept draws over which autocorrelation is shown
+MOST_ROWS = 20  # rows of the figure; data sets beyond are left out
+LIMIT: canvas.Style = {"color": "#D55E00", "linestyle": "--", "linewidth": 0.9}
 
 
 def chain_traces(view: View) -> Figure:
@@ -64,8 +60,7 @@ def _autocorrelation(axis: Axes, drawn: pd.DataFrame) -> None:
     lags = step * np.arange(rho.shape[1])
     axis.plot(lags, rho.T, color="#BBBBBB", linewidth=0.5)
     axis.plot(lags, rho.mean(0), color="black", linewidth=1)
-    axis.set_ylabel("autocorrelation")
-    axis.set_ylim(-0.2, 1.02)
+    axis.set(ylabel="autocorrelation", ylim=(-0.2, 1.02))
 
 
 def autocorrelation(values: np.ndarray, lags: int) -> np.ndarray:
@@ -83,13 +78,11 @@ def _shrinkage(axis: Axes, rows: pd.DataFrame) -> None:
     median = rows.groupby("iteration")[["r_hat", "upper"]].median()
     axis.plot(median.index, excess(median["r_hat"]), color="black", marker=".", markersize=4)
     axis.plot(median.index, excess(median["upper"]), **LIMIT)
-    axis.set(yscale="log", ylim=(LEAST, None))
-    axis.set_ylabel("R-hat")
+    axis.set(yscale="log", ylim=(LEAST, None), ylabel="R-hat")
     threshold_axis(axis)
 
 
 def _failing(view: View, dataset: str, method: str) -> str:
-    """How many splits of a sampler have chains that have not converged, if any."""
     fits = view.done.query("dataset == @dataset and method == @method")
     failing = fits.loc[fits["status"] == UNMIXED, "split"].nunique()
     return f"✗ {failing}/{fits['split'].nunique()} splits" if failing else ""

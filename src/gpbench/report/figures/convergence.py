@@ -1,7 +1,5 @@
 """Test scores against training time and steps."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -28,13 +26,11 @@ def convergence(view: View) -> Figure:
         _draw_finals(left, view, without_trace, "mnll")
         _draw_published(right, view, dataset)
         canvas.title(left, dataset)
-        left.set_ylabel("test MNLL")
-        left.set_xscale("log")
+        left.set(ylabel="test MNLL", xscale="log")
     axes[-1, 0].set_xlabel("training seconds")
     axes[-1, 1].set_xlabel("steps")
-    canvas.legend(
-        figure, view, [*traces["method"].unique(), *finals.loc[finals["dataset"].isin(datasets), "method"].unique()]
-    )
+    single = finals.loc[finals["dataset"].isin(datasets), "method"]
+    canvas.legend(figure, view, [*traces["method"], *single])
     return figure
 
 
@@ -72,7 +68,6 @@ def error_over_time(view: View) -> Figure:
 
 
 def _timed(axis: Axes, view: View, rows: pd.DataFrame, finals: pd.DataFrame, metric: str) -> None:
-    """One panel of scores against seconds."""
     means = _curve(axis, view, rows, "seconds", metric)
     if not means and not np.isfinite(finals[metric].astype(float)).any():
         canvas.write_reason(axis, f"no finished fit\nhas a test {METRICS[metric].label}")
@@ -136,7 +131,6 @@ def _limit(axis: Axes, means: list[np.ndarray], finals: pd.Series) -> None:
 
 
 def _draw_finals(axis: Axes, view: View, fits: pd.DataFrame, metric: str) -> None:
-    """Mean and range of the final scores of methods without training steps."""
     for method, look in canvas.looks(view).items():
         rows = fits[(fits["method"] == method) & np.isfinite(fits[metric].astype(float))]
         if len(rows):

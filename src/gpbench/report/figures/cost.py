@@ -1,7 +1,5 @@
 """Seconds of training or prediction against the score."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -47,13 +45,6 @@ def _cost(view: View, stage: str, column: str) -> Figure:
 def _mark(axis: Axes, cell: pd.Series, look: canvas.Look) -> None:
     """Means, with standard deviations as bars that stay above 0 seconds."""
     left = min(cell["sd_seconds"], 0.9 * cell["mean_seconds"])
-    axis.errorbar(
-        max(cell["mean_seconds"], SHORTEST),
-        cell["mean"],
-        xerr=np.nan_to_num([[left], [cell["sd_seconds"]]]),
-        yerr=np.nan_to_num(cell["sd"]),
-        color=look.color,
-        marker=look.marker,
-        markersize=5,
-        elinewidth=0.7,
-    )
+    x, xerr = max(cell["mean_seconds"], SHORTEST), np.nan_to_num([[left], [cell["sd_seconds"]]])
+    options = look.options | {"linestyle": "-", "markersize": 5, "elinewidth": 0.7}
+    axis.errorbar(x, cell["mean"], xerr=xerr, yerr=np.nan_to_num(cell["sd"]), **options)

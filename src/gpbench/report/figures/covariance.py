@@ -52,20 +52,16 @@ def covariance(view: View) -> Figure:
         of_cell = first_split(rows, dataset, method)
         name = cell_label(view, dataset, method)
         if of_cell.empty or of_cell["column"].max() > 0:
-            _blank(block, f"{name}: " + ("no finished fit" if of_cell.empty else "more than one input"))
+            reason = f"{name}: " + ("no finished fit" if of_cell.empty else "more than one input")
+            for axis, text in zip(block, ["", reason, *[""] * 4], strict=True):
+                canvas.write_reason(axis, text)
             continue
         _draw(name, of_cell, block)
         canvas.remark(block[-1], mixing(view, of_cell, "r_hat_covariance"))
     return figure
 
 
-def _blank(axes: np.ndarray, reason: str) -> None:
-    for axis, text in zip(axes, ["", reason, *[""] * 4], strict=True):
-        canvas.write_reason(axis, text)
-
-
 def _draw(name: str, rows: pd.DataFrame, axes: np.ndarray) -> None:
-    """The six panels of a method on one data set."""
     states, observed = _posterior(rows), rows.loc[rows["layer"] == 0, "x"].unique()
     top = np.quantile(states.outputscale, BAND[-1]) * 1.15
     for axis, (heading, fixed) in zip(axes, PANELS.items(), strict=False):
@@ -118,11 +114,10 @@ def _band(axis: Axes, x: np.ndarray, k: np.ndarray, colour: str) -> None:
 
 
 def _scales(axis: Axes, states: Posterior) -> None:
-    """Draws of lengthscale and outputscale, one mark per chain."""
     looks = canvas.looks_of({chain: "" for chain in sorted(set(states.chain))})
     for chain, look in looks.items():
         of_chain = states.chain == chain
-        marks = {"marker": look.marker, "markersize": 2.5, "markeredgewidth": 0, "linestyle": "none", "alpha": 0.7}
-        axis.plot(states.lengthscale[of_chain], states.outputscale[of_chain], color=look.color, **marks)
+        x, y = states.lengthscale[of_chain], states.outputscale[of_chain]
+        axis.plot(x, y, look.marker, color=look.color, markersize=2.5, markeredgewidth=0, alpha=0.7)
     axis.set_title("θ", loc="left")
     axis.set(xlabel="lengthscale", ylabel="outputscale")

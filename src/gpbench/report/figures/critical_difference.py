@@ -1,7 +1,5 @@
 """Critical-difference diagrams: mean ranks over data sets, and what they can show."""
 
-from __future__ import annotations
-
 import textwrap
 
 from matplotlib.axes import Axes
@@ -52,9 +50,8 @@ def _name(axis: Axes, view: View, method: str, rank: float, row: float, end: flo
     look = canvas.looks(view)[method]
     axis.plot([rank, rank, end], [0, row, row], color=look.color, linewidth=0.9)
     axis.plot([rank], [0], look.marker, color=look.color, clip_on=False, zorder=3)
-    text = f"{look.label}  {rank:.2f}" if left else f"{rank:.2f}  {look.label}"
-    place = {"ha": "right" if left else "left", "va": "center", "fontsize": 7, "textcoords": "offset points"}
-    axis.annotate(text, (end, row), (-3 if left else 3, 0), **place)
+    text, offset, ha = (f"{look.label}  {rank:.2f}", -3, "right") if left else (f"{rank:.2f}  {look.label}", 3, "left")
+    axis.annotate(text, (end, row), (offset, 0), textcoords="offset points", ha=ha, va="center", fontsize=7)
 
 
 def _axis(axis: Axes, k: int, bottom: float) -> None:
@@ -66,12 +63,10 @@ def _axis(axis: Axes, k: int, bottom: float) -> None:
     for tick in range(1, k + 1):
         axis.plot([tick, tick], [0, 0.12], color="black", linewidth=0.8)
         axis.text(tick, 0.2, str(tick), ha="center", va="bottom", fontsize=7)
-    axis.set_xlim(1 - 0.4 * k, k + 0.4 * k)
-    axis.set_ylim(bottom, 0.55)
+    axis.set(xlim=(1 - 0.4 * k, k + 0.4 * k), ylim=(bottom, 0.55))
 
 
 def _reading(comparison: dict, view: View) -> str:
-    """How many pairs differ, what the tests could show, and what is left out."""
     dropped = left_out(comparison, view, reasons=False)
     rejected = sum(pair["reject"] for pair in comparison["pairs"])
     text = f"{rejected} of {count(len(comparison['pairs']), 'pair')} differ significantly. {comparison['power']}"

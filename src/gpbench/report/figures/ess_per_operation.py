@@ -3,7 +3,7 @@
 In percent of the draws, so that chains of different lengths, also published ones, can be compared.
 """
 
-from __future__ import annotations
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -58,15 +58,12 @@ def ess_per_operation(view: View) -> Figure:
 
 
 def _decades(fits: pd.DataFrame, published: pd.Series) -> tuple[float, float]:
-    """Limits of all panels: whole decades."""
     values = np.concatenate([fits.to_numpy().ravel(), published.to_numpy(float)])
     powers = np.log10(values[values > 0])  # False where NaN
     return 10 ** np.floor(powers.min()), 10 ** np.ceil(powers.max() + 1e-9)
 
 
-def _marks(
-    axis: Axes, cells: pd.DataFrame, methods: list[str], shift: float, look: canvas.Look, **options: object
-) -> None:
+def _marks(axis: Axes, cells: pd.DataFrame, methods: list[str], shift: float, look: canvas.Look, **style: Any) -> None:
     """Mean and standard deviation of each method; bars stay above zero."""
     cells = cells[cells["mean"] > 0]
     if cells.empty:
@@ -74,8 +71,8 @@ def _marks(
     spread = np.nan_to_num(cells["std"])
     low = np.minimum(spread, 0.95 * cells["mean"])
     places = [methods.index(method) + shift for method in cells.index]
-    style = {"color": look.color, "marker": look.marker, "linestyle": "none", "elinewidth": 0.8, "markersize": 3.8}
-    axis.errorbar(cells["mean"], places, xerr=[low, spread], **style, **options)
+    style |= {"color": look.color, "marker": look.marker, "linestyle": "none"}
+    axis.errorbar(cells["mean"], places, xerr=[low, spread], elinewidth=0.8, markersize=3.8, **style)
 
 
 def _legend(figure: Figure, published: bool) -> None:

@@ -4,8 +4,6 @@ Every draw of a fit is an independent estimate of log p(y | tau) at each point o
 the study sets the grid (`grid_low`, `grid_high`, `grid_points`) and the prior (`lengthscale_shape` and `_rate`).
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Inducing inputs over two inputs, beside the decisions of the classifier."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
@@ -75,7 +73,6 @@ def _grid(rows: pd.DataFrame) -> Grid:
 
 
 def _draw_decisions(axis: Axes, grid: Grid) -> None:
-    """Probability as shades, p = 1/2 as a line, training rows as points."""
     axis.pcolormesh(grid.x0, grid.x1, grid.p, cmap=SHADES, vmin=0, vmax=1, alpha=0.45, linewidth=0, rasterized=True)
     colours = np.where(grid.observed["p"] > 0, *CLASSES[::-1])
     axis.scatter(grid.observed["x0"], grid.observed["x1"], c=colours, s=0.8, linewidths=0, rasterized=True)
@@ -110,7 +107,7 @@ def _draw_outline(axis: Axes, grid: Grid) -> None:
 
 
 def _share_scale(figure: Figure, axes: np.ndarray, maps: list[QuadMesh]) -> None:
-    scale = ScalarMappable(Normalize(0.0, max(part.get_array().max() for part in maps)), DENSITY)
+    scale = ScalarMappable(Normalize(0.0, max(np.asarray(part.get_array()).max() for part in maps)), DENSITY)
     for part in maps:
         part.set_norm(scale.norm)
     bar = figure.colorbar(scale, ax=axes, location="bottom", shrink=0.6, aspect=60, pad=0.02)

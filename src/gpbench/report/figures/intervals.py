@@ -1,7 +1,5 @@
 """Mean test MNLL with confidence intervals, and mean ranks, methods in rows as in rossi2021."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -62,8 +60,7 @@ def _draw_means(axis: Axes, view: View, dataset: str, card: pd.DataFrame) -> Non
             half = half_width(printed.published_sd, printed.splits)
             _mark(axis, look, row, printed.published, half, high, ours=False)
         if not cell["n"]:
-            place = {"ha": "center", "va": "center", "transform": canvas.across(axis)}
-            axis.text(0.5, row, canvas.short_reason(cell), fontsize=6.5, color=canvas.GREY, **place)
+            canvas.note(axis, 0.5, row, canvas.short_reason(cell), transform=canvas.across(axis))
     if cells["n"].iloc[0]:
         axis.axvline(cells["mean"].iloc[0], color=canvas.GREY, linestyle="--", linewidth=0.7, zorder=0)
     axis.set_xlim(low, high)
@@ -74,10 +71,10 @@ def _draw_means(axis: Axes, view: View, dataset: str, card: pd.DataFrame) -> Non
 def _mark(axis: Axes, look: canvas.Look, row: int, mean: float, half: float, high: float, ours: bool) -> None:
     """A mean with its bar, or its value if it lies beyond the axis."""
     if mean > high:
-        place = {"ha": "right", "va": "center", "fontsize": 6, "color": look.color, "transform": canvas.across(axis)}
-        axis.text(1 if ours else 0.8, row, f"{mean:.3g} ▸" if ours else f"({mean:.3g})", **place)
+        x, text = (1, f"{mean:.3g} ▸") if ours else (0.8, f"({mean:.3g})")
+        axis.text(x, row, text, ha="right", va="center", fontsize=6, color=look.color, transform=canvas.across(axis))
     else:
-        shape = {"color": look.color, "marker": look.marker, "markersize": 3.5} | ({} if ours else OPEN)
+        shape: canvas.Style = {"color": look.color, "marker": look.marker, "markersize": 3.5} | ({} if ours else OPEN)
         axis.errorbar(mean, row if ours else row + BELOW, xerr=half, elinewidth=0.8, **shape)
 
 

@@ -1,7 +1,5 @@
 """Posterior draws of the functions of every layer of a deep GP with one input."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes

@@ -1,7 +1,5 @@
 """Mean test log density of every split."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -48,10 +46,9 @@ def _draw_splits(axis: Axes, view: View, dataset: str) -> None:
         if len(values) and values.mean() >= low:
             axis.plot([values.mean()] * 2, [i - 0.35, i + 0.35], color=look.color, linewidth=1.6)
         if len(drawn) < len(values):
-            axis.text(
-                0, i, f"◂ {len(values) - len(drawn)}", va="center", color=look.color, transform=canvas.across(axis)
-            )
-        grey = {"va": "center", "fontsize": 7, "color": canvas.GREY, "transform": canvas.across(axis)}
+            left, transform = len(values) - len(drawn), canvas.across(axis)
+            axis.text(0, i, f"◂ {left}", va="center", color=look.color, transform=transform)
+        grey: canvas.Style = {"va": "center", "fontsize": 7, "color": canvas.GREY, "transform": canvas.across(axis)}
         cell = cells.loc[method]
         if cell["n"] == 0:
             axis.text(0.5, i, canvas.short_reason(cell), ha="center", **grey)

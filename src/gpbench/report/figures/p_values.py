@@ -1,7 +1,5 @@
 """Paired and unpaired tests of two objectives by depth (rossi2021)."""
 
-from __future__ import annotations
-
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure

@@ -1,7 +1,5 @@
 """Test images whose lower part was predicted: the original, the inputs, and the predictions of each method."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -27,7 +25,6 @@ def pictures(view: View) -> Figure:
 
 
 def _draw(view: View, dataset: str, seen: pd.DataFrame, axes: np.ndarray) -> None:
-    """The images of a data set's first split, one column of images per panel."""
     done = view.done
     fits = done[(done["dataset"] == dataset) & (done["split"] == seen["split"].min())]
     first = fits.sort_values("replica", kind="stable").groupby("method")["fit_id"].first()

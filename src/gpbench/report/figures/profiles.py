@@ -1,7 +1,5 @@
 """Performance profiles and Pareto fronts: distances from the best method of each data set, and their cost."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 
@@ -91,7 +89,6 @@ def _profile(axis: Axes, view: View, metric: str, losses: pd.DataFrame) -> None:
 
 
 def _ticks(axis: Axis, end: float, place: Callable[[float], float] = float) -> None:
-    """Ticks up to `end` at `place(tick)`, printed without exponents."""
     ticks = [tick for tick in _TICKS if place(tick) <= end]
     axis.set_ticks([place(tick) for tick in ticks], [f"{tick:g}" for tick in ticks])
     axis.set_minor_locator(NullLocator())

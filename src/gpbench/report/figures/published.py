@@ -1,7 +1,5 @@
 """Published numbers beside ours in a figure of scores."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -10,10 +8,8 @@ from matplotlib.lines import Line2D
 from gpbench.report.figures import canvas
 from gpbench.report.view import View
 
-OPEN = {"fillstyle": "none", "alpha": 0.6}
-"""Options of the marker of a published number."""
-QUOTED = "quoted from other work"
-"""The `reason` of rows of published/*.csv that a paper quotes from another one."""
+OPEN: canvas.Style = {"fillstyle": "none", "alpha": 0.6}  # options of the marker of a published number
+QUOTED = "quoted from other work"  # the `reason` of rows of published/*.csv that a paper quotes from another one
 
 
 def published_mnll(view: View) -> pd.DataFrame:
@@ -36,7 +32,7 @@ def score_limits(scores: pd.DataFrame, published: pd.Series) -> tuple[float, flo
 
 def source_legend(figure: Figure, first: str, has_published: bool) -> None:
     """A legend of our marks, published marks (if any) and the dashed line of our first method."""
-    ink = {"color": "black", "linestyle": "none", "marker": "o", "markersize": 4}
+    ink: canvas.Style = {"color": "black", "linestyle": "none", "marker": "o", "markersize": 4}
     handles = [Line2D([], [], label="ours", **ink)]
     if has_published:
         handles.append(Line2D([], [], label="published", **ink | OPEN))

@@ -2,8 +2,6 @@
 
 Curves for a few methods; for more, tiles shaded like the bars of filippone2013."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -65,7 +63,6 @@ def tiles(view: View, r_hats: pd.DataFrame) -> Figure:
 
 
 def _tiles(axis: Axes, median: pd.DataFrame) -> None:
-    """Medians `[methods, checkpoints]`, shaded by threshold."""
     values = median.to_numpy(float)
     shade = np.where(np.isnan(values), np.nan, np.digitize(values, THRESHOLDS))
     axis.imshow(shade, cmap=ListedColormap(list(SHADES.values())), vmin=-0.5, vmax=3.5, aspect="auto")
@@ -92,7 +89,6 @@ def _curve(axis: Axes, rows: pd.DataFrame, look: canvas.Look) -> None:
 
 
 def _axis(axis: Axes, iterations: pd.Series) -> None:
-    """Both axes logarithmic, a line at every threshold."""
     axis.set(xscale="log", yscale="log", ylim=(LEAST, None))
     ticks = sorted(iterations.unique())
     axis.xaxis.set_major_locator(FixedLocator(ticks))
@@ -109,7 +105,6 @@ def threshold_axis(axis: Axes) -> None:
 
 
 def _chains(rows: pd.DataFrame, view: View) -> str:
-    """Number of splits, and of chains of each."""
     if rows.empty:
         return "no split with several chains"
     chains = view.done[view.done["dataset"] == rows["dataset"].iloc[0]].groupby(["method", "split"]).size().max()

@@ -1,7 +1,5 @@
 """Inferred rates of events over binned inputs of one or two dimensions."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -41,7 +39,6 @@ def _rates(view: View, seen: pd.DataFrame, dataset: str) -> pd.DataFrame:
 
 
 def _line(view: View, dataset: str, by_method: dict[str, pd.DataFrame], axes: np.ndarray) -> None:
-    """Counts as vertical lines, the rate of each method with two standard deviations."""
     look = canvas.looks(view)
     first = next(iter(by_method.values()))
     top = max(first["y"].max(), *(float((part["rate"] + 2 * part["sd"]).max()) for part in by_method.values()))
@@ -63,7 +60,6 @@ def _line(view: View, dataset: str, by_method: dict[str, pd.DataFrame], axes: np
 
 
 def _plane(view: View, dataset: str, by_method: dict[str, pd.DataFrame], axes: np.ndarray) -> None:
-    """Counts, and the rate of each method on one scale."""
     top = max(float(part["rate"].max()) for part in by_method.values())
     counts = next(iter(by_method.values()))
     _image(axes[0], counts, "y", f"{dataset}: held-out counts", float(counts["y"].max()))

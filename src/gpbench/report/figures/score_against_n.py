@@ -1,7 +1,5 @@
 """Scores of classifiers against the number of training rows (filippone2014, figures 6 and 7)."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -27,8 +25,7 @@ def score_against_n(view: View) -> Figure:
         for axis, metric in zip(row, SHOWN, strict=True):
             _panel(axis, view, fits, metric)
         row[0].set_ylabel(dataset, fontweight="bold")
-        corner = {"ha": "right", "va": "bottom", "transform": row[-1].transAxes, "fontsize": 6.5, "color": canvas.GREY}
-        row[-1].text(0.99, 0.02, _splits(view, dataset), **corner)
+        canvas.note(row[-1], 0.99, 0.02, _splits(view, dataset), "right", "bottom", transform=row[-1].transAxes)
     for axis, metric in zip(axes[0], SHOWN, strict=True):
         axis.set_title(METRICS[metric].label.replace("area under ROC curve", "AUC"), loc="left")
     for axis in axes[-1]:
@@ -55,7 +52,6 @@ def _panel(axis: Axes, view: View, fits: pd.DataFrame, metric: str) -> None:
 
 
 def _splits(view: View, dataset: str) -> str:
-    """Number of splits of one size, and of incomplete cells."""
     fits = view.done[view.done["dataset"] == dataset]
     most = fits.groupby(["method", "n_train"])["split"].nunique().max() if len(fits) else 0
     incomplete = int((~view.cells("accuracy").query("dataset == @dataset")["complete"]).sum())

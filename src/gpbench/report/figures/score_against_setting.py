@@ -1,7 +1,5 @@
 """Scores against a setting that a study varies: random features, workers, inducing inputs, layers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -76,7 +74,6 @@ def curves(view: View, key: str) -> pd.DataFrame:
 
 
 def _why_empty(view: View, grid: pd.DataFrame, keys: str) -> str:
-    """Why there is nothing to draw; '' otherwise."""
     if grid.empty:
         return f"No method of this study sets {keys}."
     return canvas.NOTHING_FINISHED if view.done.empty else ""
@@ -94,14 +91,12 @@ def _draw_lines(axis: Axes, cells: pd.DataFrame, by: str, key: str, look: dict[s
 
 
 def _label_bottom(axes: np.ndarray, values: pd.Series, name: str) -> None:
-    """A logarithmic axis, shared by all panels, below the last row."""
     for axis in axes[-1]:
         canvas.tick_settings(axis, values, "log")
         axis.set_xlabel(name)
 
 
 def _draw_one_process(axis: Axes, cells: pd.DataFrame) -> None:
-    """A dashed line for each method that is trained by one process."""
     for mean in cells.loc[cells["n"] > 0, "mean"]:
         axis.axhline(mean, color=ONE_PROCESS.color, linestyle=ONE_PROCESS.linestyle, linewidth=0.9)
 
@@ -124,16 +119,15 @@ def _mnll_against(view: View, key: str, name: str, scale: str) -> Figure:
     if reason := _why_empty(view, grid, key):
         return canvas.empty(reason)
     without = [method for method in view.methods if method not in set(grid["method"])]
-    look = canvas.looks_of(
-        {label: label for label in [*grid["curve"].unique(), *(view.labels[name] for name in without)]}
-    )
+    names = [*grid["curve"], *(view.labels[name] for name in without)]
+    look = canvas.looks_of(dict(zip(names, names, strict=True)))
     look |= {view.labels[name]: replace(look[view.labels[name]], marker="") for name in without}
     figure, axes = canvas.wrapped(len(view.datasets), 1.8)
     for axis, dataset in zip(axes, view.datasets, strict=True):
         cells = view.cells("mnll").query("dataset == @dataset").set_index("method")
         published = card[card["dataset"] == dataset].set_index("ours_method")["published"]
         for curve, rows in grid.groupby("curve", sort=False):
-            _draw_curve(axis, rows.set_index("method"), key, cells, published, look[curve])
+            _draw_curve(axis, rows.set_index("method"), key, cells[cells["n"] > 0], published, look[curve])
         for method in without:
             axis.axhline(cells.loc[method, "mean"], **look[view.labels[method]].options, linewidth=0.9)
         axis.set_ylim(score_limits(view.per_split("mnll", dataset), published))
@@ -146,10 +140,9 @@ def _mnll_against(view: View, key: str, name: str, scale: str) -> Figure:
 
 
 def _draw_curve(
-    axis: Axes, rows: pd.DataFrame, key: str, cells: pd.DataFrame, published: pd.Series, look: canvas.Look
+    axis: Axes, rows: pd.DataFrame, key: str, done: pd.DataFrame, card: pd.Series, look: canvas.Look
 ) -> None:
-    """Mean and standard deviation over splits; open marks: published."""
-    ours = rows.join(cells[cells["n"] > 0], how="inner").sort_values(key)
+    ours = rows.join(done, how="inner").sort_values(key)
     axis.errorbar(ours[key], ours["mean"], yerr=np.nan_to_num(ours["sd"]), **look.options, elinewidth=0.7)
-    printed = rows.loc[ours.index, [key]].join(published, how="inner")
+    printed = rows.loc[ours.index, [key]].join(card, how="inner")
     axis.plot(printed[key], printed["published"], look.marker, color=look.color, **OPEN)

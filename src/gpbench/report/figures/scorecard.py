@@ -1,7 +1,5 @@
 """Published numbers beside ours: row by row for one study, and all of them in a scatter plot."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -24,14 +22,13 @@ def scorecard(view: View) -> Figure:
     if rows.empty:
         return canvas.empty("No published number has a counterpart in this study.")
     groups = list(rows.groupby(["dataset", "ours_metric"], sort=False))
-    figure, axes = canvas.panels(
-        len(groups), 1, 1, height_ratios=[len(group) + 1.2 for _, group in groups], gridspec_kw={"hspace": 0.05}
-    )
+    heights = [len(group) + 1.2 for _, group in groups]
+    figure, axes = canvas.panels(len(groups), 1, 1, height_ratios=heights, gridspec_kw={"hspace": 0.05})
     figure.set_figheight(0.8 + sum(0.24 * len(group) + 0.55 for _, group in groups))
     for axis, (name, group) in zip(axes[:, 0], groups, strict=True):
         _rows(axis, group.reset_index(drop=True))
         canvas.title(axis, f"{name[0]}, {METRICS[name[1]].label}")
-    ink = {"color": "black", "linestyle": "none", "marker": "o"}
+    ink: canvas.Style = {"color": "black", "linestyle": "none", "marker": "o"}
     handles = [Line2D([], [], mfc="white", label="published", **ink), Line2D([], [], label="ours", **ink)]
     figure.legend(handles=handles, loc="outside lower center", ncols=2)
     return figure
@@ -39,10 +36,9 @@ def scorecard(view: View) -> Figure:
 
 def _rows(axis: Axes, rows: pd.DataFrame) -> None:
     y = np.arange(len(rows))
-    options = {"fmt": "o", "elinewidth": 0.9, "markersize": 4}
-    axis.errorbar(
-        rows["published"], y - 0.15, xerr=rows["published_sd"].fillna(0), mfc="white", color="#0072B2", **options
-    )
+    options: canvas.Style = {"fmt": "o", "elinewidth": 0.9, "markersize": 4}
+    bar = rows["published_sd"].fillna(0)
+    axis.errorbar(rows["published"], y - 0.15, xerr=bar, mfc="white", color="#0072B2", **options)
     axis.errorbar(rows["ours"], y + 0.15, xerr=rows["ours_sd"].fillna(0), color="#D55E00", **options)
     axis.set_yticks(y, rows["source"] + ": " + rows["method_printed"] + " " + rows["setting"].fillna(""))
     axis.set_ylim(len(rows) - 0.5, -0.5)
@@ -50,30 +46,17 @@ def _rows(axis: Axes, rows: pd.DataFrame) -> None:
         axis.text(1.01, i, verdict, transform=canvas.across(axis), va="center", fontsize=7)
 
 
-@dataclass(frozen=True)
-class Mark:
-    """Colour and shape of a verdict; full: whether the shape is filled."""
-
-    color: str
-    shape: str
-    full: bool = True
-
-    @property
-    def options(self) -> dict[str, object]:
-        face = self.color if self.full else "white"
-        return {"marker": self.shape, "color": self.color, "mfc": face, "markersize": 4, "mew": 0.9}
-
-
 # in drawing order, so that later marks cover earlier ones
-MARKS = {
-    "other protocol": Mark("#999999", "+"),
-    "not judged": Mark(canvas.GREY, "x"),
-    "inconclusive": Mark("#555555", "s", full=False),
-    "differs": Mark("#CC79A7", "D"),
-    "worse": Mark("#D55E00", "v"),
-    "better": Mark("#009E73", "^"),
-    "agrees": Mark("#0072B2", "o"),
+MARKS: dict[str, canvas.Style] = {
+    "other protocol": {"color": "#999999", "marker": "+"},
+    "not judged": {"color": canvas.GREY, "marker": "x"},
+    "inconclusive": {"color": "#555555", "marker": "s", "mfc": "white"},
+    "differs": {"color": "#CC79A7", "marker": "D"},
+    "worse": {"color": "#D55E00", "marker": "v"},
+    "better": {"color": "#009E73", "marker": "^"},
+    "agrees": {"color": "#0072B2", "marker": "o"},
 }
+MARK: canvas.Style = {"markersize": 4, "mew": 0.9}
 
 
 @dataclass(frozen=True)
@@ -111,7 +94,7 @@ def against(card: pd.DataFrame) -> Figure:
         _family(axis, family, group)
     kinds = rows["verdict"].map(verdicts.kind).value_counts()
     handles = [
-        Line2D([], [], linestyle="none", label=f"{kind} ({kinds[kind]})", **mark.options)
+        Line2D([], [], linestyle="none", label=f"{kind} ({kinds[kind]})", **MARK, **mark)
         for kind, mark in reversed(MARKS.items())
         if kind in kinds
     ]
@@ -131,13 +114,8 @@ def _family(axis: Axes, family: Family, rows: pd.DataFrame) -> None:
     for kind, mark in MARKS.items():
         of_kind = points[points["kind"] == kind]
         x, y = (of_kind[name].clip(low, high) for name in ("published", "ours"))
-        bars = {
-            "xerr": of_kind["published_error"],
-            "yerr": of_kind["ours_error"],
-            "elinewidth": 0.6,
-            "linestyle": "none",
-        }
-        axis.errorbar(x, y, **bars, **mark.options)
+        errors = {"xerr": of_kind["published_error"], "yerr": of_kind["ours_error"]}
+        axis.errorbar(x, y, **errors, elinewidth=0.6, linestyle="none", **MARK, **mark)
     axis.set(xlim=(low, high), ylim=(low, high), xlabel="published", ylabel="ours", aspect="equal")
     canvas.title(axis, family.title)
     canvas.remark(axis, f"{len(rows)}")
@@ -157,10 +135,8 @@ def _losses(rows: pd.DataFrame) -> pd.DataFrame:
     """published, ours and their standard errors (0 if unknown), with 1 - accuracy for accuracies; kind of verdict."""
     perfect = rows["ours_metric"].isin(PERFECT)
     drawn = {name: rows[name].astype(float).mask(perfect, 1 - rows[name]) for name in ("published", "ours")}
-    errors = {
-        "published_error": rows["published_sd"] / np.sqrt(rows["splits"]),
-        "ours_error": rows["ours_sd"] / np.sqrt(rows["ours_n"]),
-    }
+    published_error = rows["published_sd"] / np.sqrt(rows["splits"])
+    errors = {"published_error": published_error, "ours_error": rows["ours_sd"] / np.sqrt(rows["ours_n"])}
     return pd.DataFrame(drawn | errors).fillna(0.0).assign(kind=rows["verdict"].map(verdicts.kind))
 
 

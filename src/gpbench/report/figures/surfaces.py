@@ -1,7 +1,5 @@
 """Functions of two inputs: the data, the posterior means, and the hidden layers of deep methods."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -55,9 +53,7 @@ def _lines(view: View, rows: pd.DataFrame, dataset: str) -> Iterator[list[Panel]
     observed = next((part[part["layer"] == 0] for part in parts.values() if len(part)), rows)
     limits = (observed["mean"].min(), observed["mean"].max())
     title = "training data" if len(view.datasets) == 1 else f"{dataset}: data"
-    fits = [
-        Panel(view.labels[name], part[part["layer"] == part["layer"].max()], limits) for name, part in parts.items()
-    ]
+    fits = [Panel(view.labels[m], part[part["layer"] == part["layer"].max()], limits) for m, part in parts.items()]
     yield [Panel(title, observed, limits), *fits]
     for name, part in parts.items():
         hidden = part[(part["layer"] > 0) & (part["layer"] < part["layer"].max())]
@@ -69,12 +65,10 @@ def _lines(view: View, rows: pd.DataFrame, dataset: str) -> Iterator[list[Panel]
 
 
 def _name(panel: Panel, axis: str) -> str:
-    """Name of an input; '' without a finished fit."""
     return next(iter(panel.rows[axis]), "")
 
 
 def _draw(panel: Panel, axis: Axes) -> ScalarMappable | None:
-    """Training rows as points, functions as a map."""
     axis.set_title(panel.title, loc="left")
     axis.grid(False)
     axis.margins(0)
@@ -83,7 +77,7 @@ def _draw(panel: Panel, axis: Axes) -> ScalarMappable | None:
     if rows.empty:
         canvas.write_reason(axis, "no finished fit")
         return None
-    options = {"vmin": low, "vmax": high, "rasterized": True}
+    options: canvas.Style = {"vmin": low, "vmax": high, "rasterized": True}
     if (rows["layer"] == 0).all():
         return axis.scatter(rows["x0"], rows["x1"], c=rows["mean"], s=1.5, marker="s", linewidths=0, **options)
     grid = rows.pivot(index="x1", columns="x0", values="mean")

@@ -1,7 +1,5 @@
 """Predictions by the states of Markov chains."""
 
-from __future__ import annotations
-
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -38,7 +36,6 @@ def draw_chains(axis: Axes, draws: pd.DataFrame, column: str, looks: dict[int, c
 
 
 def _mixing(view: View, dataset: str, method: str, split: int) -> str:
-    """R-hat of the split, and whether its chains have not converged."""
     fits = view.done.query("dataset == @dataset and method == @method and split == @split")
     failed = f", {UNMIXED}" * bool((fits["status"] == UNMIXED).any())
     return f"R-hat {fits['r_hat'].iloc[0]:.3f}{failed}"

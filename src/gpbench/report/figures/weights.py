@@ -1,7 +1,5 @@
 """Posteriors of the weights of sources of data in the covariance of each class (filippone2012, figure 3)."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -49,14 +47,12 @@ def _panel(axis: Axes, kept: pd.DataFrame) -> None:
 
 def _boxes(axis: Axes, drawn: list[pd.Series], places: np.ndarray, width: float, look: canvas.Look) -> None:
     """Quartiles, whiskers from 5 % to 95 %, and the mean."""
-    statistics = [
-        {name: values.quantile(q) for name, q in QUANTILES.items()} | {"mean": values.mean()} for values in drawn
-    ]
-    lines = {key: {"color": look.color} for key in ("whiskerprops", "capprops")}
+    statistics = [{name: y.quantile(q) for name, q in QUANTILES.items()} | {"mean": y.mean()} for y in drawn]
+    lines: canvas.Style = dict.fromkeys(("whiskerprops", "capprops"), {"color": look.color})
     mean = {"marker": look.marker, "markerfacecolor": "white", "markeredgecolor": look.color, "markersize": 3.5}
-    boxes = {"patch_artist": True, "boxprops": _box_options(look), "medianprops": {"color": "black"}}
+    boxes: canvas.Style = {"patch_artist": True, "boxprops": _box_options(look), "medianprops": {"color": "black"}}
     axis.bxp(statistics, places, widths=width, showmeans=True, meanprops=mean, showfliers=False, **boxes, **lines)
 
 
-def _box_options(look: canvas.Look) -> dict[str, str | float]:
+def _box_options(look: canvas.Look) -> canvas.Style:
     return {"facecolor": look.color, "alpha": 0.55, "edgecolor": look.color}

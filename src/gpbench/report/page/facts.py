@@ -1,7 +1,5 @@
 """Facts of a study for its page: what was compared, where the numbers come from, how to reproduce them."""
 
-from __future__ import annotations
-
 from gpbench.errors import count
 from gpbench.report.page import sections
 from gpbench.report.tables.render import number
@@ -49,7 +47,7 @@ def provenance(view: View) -> list[tuple[str, str]]:
     """Where the numbers come from, as (term, text)."""
     dirty = int(view.fits["dirty"].eq(True).sum())
     overrides = sorted({text for text in view.fits["overrides"].dropna() if text})
-    machine, versions = (view.study.get(key, {}) for key in ("machine", "versions"))
+    machine, versions = view.study.get("machine", {}), view.study.get("versions", {})
     return [
         ("collected at commit", view.study["commit"] or "none (not a git checkout)"),
         ("created", str(view.study["created"])),

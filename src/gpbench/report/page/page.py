@@ -1,7 +1,5 @@
 """One self-contained page of a study, put together from the files beside it."""
 
-from __future__ import annotations
-
 import base64
 import json
 import shutil
@@ -35,15 +33,11 @@ class Section:
     title: str
     facts: list[tuple[str, str]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    findings: list[tuple[str, list[str]]] = field(default_factory=list)
-    """(heading, sentences)"""
-    tables: list[tuple[str, str]] = field(default_factory=list)
-    """(file, HTML fragment)"""
+    findings: list[tuple[str, list[str]]] = field(default_factory=list)  # (heading, sentences)
+    tables: list[tuple[str, str]] = field(default_factory=list)  # (file, HTML fragment)
     figures: list[dict[str, str | int]] = field(default_factory=list)
-    blank: list[tuple[str, str]] = field(default_factory=list)
-    """(figure, why there is nothing to draw)"""
-    commands: list[tuple[str, str]] = field(default_factory=list)
-    """(purpose, text to copy)"""
+    blank: list[tuple[str, str]] = field(default_factory=list)  # (figure, why there is nothing to draw)
+    commands: list[tuple[str, str]] = field(default_factory=list)  # (purpose, text to copy)
 
     def __bool__(self) -> bool:
         return any(list(vars(self).values())[2:])
@@ -53,48 +47,39 @@ def render(view: View) -> str:
     """HTML of the page; a missing file is reported in its place."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    environment = Environment(
-        loader=PackageLoader("gpbench.report.page", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("report.html").render(
-        study=view.study, basis=basis(view), sections=[section for section in _sections(view) if section]
-    )
+    loader, undefined = PackageLoader("gpbench.report.page", "."), StrictUndefined
+    jinja = Environment(loader=loader, autoescape=True, undefined=undefined, trim_blocks=True, lstrip_blocks=True)
+    filled = [section for section in _sections(view) if section]
+    return jinja.get_template("report.html").render(study=view.study, basis=basis(view), sections=filled)
 
 
 def _sections(view: View) -> Iterator[Section]:
-    """Every section of the page, main findings first."""
     findings = _findings(view)
     yield Section("summary", "Summary", facts=facts.summary(view), warnings=facts.warnings(view), findings=findings[:1])
-    for part in sections.OUTLINE:
-        section = Section(part.id, part.title, tables=list(_tables(view, part)))
+    for part, title in sections.OUTLINE.items():
+        section = Section(part, title, tables=list(_tables(view, part)))
         for name in sections.figures(view, part):
             _add_figure(view, name, section)
-        if part.id == "ranking":
+        if part == "ranking":
             section.findings = findings[1:]
-        if part.id == "chains" and "chains" not in view.study["tables"] and view.done["r_hat"].notna().any():
+        if part == "chains" and "chains" not in view.study["tables"] and view.done["r_hat"].notna().any():
             section.tables.append(("scores.parquet", to_html(chain_mixing.chains(view))))
-        if part.id == "differences" and (differences := _statistics(view)["differences"]):
+        if part == "differences" and (differences := _statistics(view)["differences"]):
             section.tables.append(("statistics.json", _differences(view, differences)))
-        if part.id == "scorecard":
+        if part == "scorecard":
             _add_scorecard(view, section)
         yield section
     yield Section("provenance", "Provenance", facts=facts.provenance(view), commands=facts.commands(view))
     yield _citations(view)
 
 
-def _fragment(path: Path) -> str:
-    return path.read_text() if path.is_file() else f"{NOTE}{path.name} was not written.</p>"
-
-
-def _tables(view: View, part: sections.Part) -> Iterator[tuple[str, str]]:
+def _tables(view: View, part: str) -> Iterator[tuple[str, str]]:
     """The tables of a part; a note equal to that of the table before is not repeated."""
     previous = ""
     for name in sections.tables(view, part):
-        table, mark, note = _fragment(view.folder / "tables" / f"{name}.html").partition(NOTE)
+        path = view.folder / "tables" / f"{name}.html"
+        fragment = path.read_text() if path.is_file() else f"{NOTE}{path.name} was not written.</p>"
+        table, mark, note = fragment.partition(NOTE)
         yield f"tables/{name}.csv", table + (mark + note if note != previous else "")
         previous = note
 
@@ -128,7 +113,7 @@ def blank(path: Path) -> str:
     from PIL import Image
 
     with Image.open(path) as image:
-        return image.text.get("Description", "")
+        return str(image.info.get("Description", ""))
 
 
 def _statistics(view: View) -> dict:
@@ -140,7 +125,6 @@ def _statistics(view: View) -> dict:
 
 
 def _findings(view: View) -> list[tuple[str, list[str]]]:
-    """(heading, sentences) of every comparison for which the study has data sets."""
     comparisons = _statistics(view)["comparisons"]
     specs = [spec for spec in COMPARISONS if spec.name in comparisons and view.datasets_of(*spec.tasks)]
     return [(spec.title, sentences(comparisons[spec.name], view)) for spec in specs]
@@ -161,9 +145,9 @@ def _differences(view: View, differences: list[dict]) -> str:
         for row in differences
     ]
     note = (
-        "Paired over splits; corrected resampled t interval (Nadeau and Bengio 2003), not corrected for the number of "
-        "methods."
+        "Paired over splits; corrected resampled t interval (Nadeau and Bengio 2003), not corrected for the number of"
     )
+    note += " methods."
     frame = pd.DataFrame(rows)
     return to_html(Table(frame, frame, "Each method minus the best of its data set (lower is better)", note))
 
@@ -204,7 +188,6 @@ def write_page(view: View, folder: str | Path, published: str | Path = "publishe
 
 
 def _completed(view: View, published: Path) -> View:
-    """The same view after every output of the study was written into its folder."""
     from gpbench.report.figures import write_figure
     from gpbench.report.scorecard.one_run import write_scorecard
     from gpbench.report.significance.comparisons import write_statistics

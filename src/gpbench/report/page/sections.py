@@ -1,9 +1,5 @@
 """The sections of a study's page: which tables and figures each of them shows, and the commands that make them."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-
 from gpbench.evaluation.metrics import CLASSIFICATION, COUNTS, REGRESSION
 from gpbench.report.registry import FIGURES, TABLES, Entry, names
 from gpbench.report.view import View
@@ -12,36 +8,29 @@ TASKS = {"regression": REGRESSION, "classification": CLASSIFICATION, "counts": C
 """First word of a table's name -> the tasks that it is for."""
 
 
-@dataclass(frozen=True)
-class Part:
-    """A section of the page, which the registry names by its id."""
-
-    id: str
-    title: str
-
-
-OUTLINE = (
-    Part("status", "Status and failures"),
-    Part("scores", "Scores"),
-    Part("ranking", "Ranking over data sets"),
-    Part("differences", "Paired differences"),
-    Part("settings", "What the study varies"),
-    Part("convergence", "Convergence"),
-    Part("calibration", "Calibration"),
-    Part("chains", "Sampler diagnostics"),
-    Part("cost", "Cost"),
-    Part("scorecard", "Scorecard"),
-)
+OUTLINE = {
+    "status": "Status and failures",
+    "scores": "Scores",
+    "ranking": "Ranking over data sets",
+    "differences": "Paired differences",
+    "settings": "What the study varies",
+    "convergence": "Convergence",
+    "calibration": "Calibration",
+    "chains": "Sampler diagnostics",
+    "cost": "Cost",
+    "scorecard": "Scorecard",
+}
+"""Section of the page, as the registry names it -> its title."""
 
 
-def tables(view: View, part: Part) -> list[str]:
-    """The study's tables that belong to a part and have rows."""
-    return [name for name in _of(part, TABLES, names(view.study, "tables")) if _applies(view, name)]
+def tables(view: View, section: str) -> list[str]:
+    """The study's tables of a section and have rows."""
+    return [name for name in _of(section, TABLES, names(view.study, "tables")) if _applies(view, name)]
 
 
-def figures(view: View, part: Part) -> list[str]:
-    """The study's figures that belong to a part."""
-    return _of(part, FIGURES, names(view.study, "figures"))
+def figures(view: View, section: str) -> list[str]:
+    """The study's figures of a section."""
+    return _of(section, FIGURES, names(view.study, "figures"))
 
 
 def command(view: View, target: str = "") -> str:
@@ -56,9 +45,8 @@ def example(view: View) -> str:
     return names(view.study, "figures")[0]
 
 
-def _of(part: Part, registered: dict[str, Entry], present: tuple[str, ...]) -> list[str]:
-    """The present names of a section, in the order of the registry."""
-    return [name for name, entry in registered.items() if entry.section == part.id and name in present]
+def _of(section: str, registered: dict[str, Entry], present: tuple[str, ...]) -> list[str]:
+    return [name for name, entry in registered.items() if entry.section == section and name in present]
 
 
 def _applies(view: View, name: str) -> bool:

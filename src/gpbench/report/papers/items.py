@@ -5,8 +5,6 @@ Snakemake knows its targets only after it has read the Snakefile, which plans on
 words of the command. This module imports only what that needs.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

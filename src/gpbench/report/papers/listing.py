@@ -3,9 +3,7 @@
 Expected costs depend on committed records alone, not on the store, so that the list is the same everywhere.
 """
 
-from __future__ import annotations
-
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gpbench import config
 from gpbench.places import Places
@@ -13,6 +11,7 @@ from gpbench.report.papers.items import PUBLISHED, Named, registry
 from gpbench.study.planning.cost import learn
 from gpbench.study.planning.plan import run_name
 from gpbench.study.planning.resolve import resolve
+from gpbench.study.records import Cell
 
 CORES = 2
 LAUNCH = 10e-6
@@ -49,12 +48,9 @@ CORE_LIMIT = "a core"
 class Expected(NamedTuple):
     """Setting and expected cost of a run, as text."""
 
-    setting: str
-    """protocol, budget and number of splits"""
-    cpu: str
-    """minutes on two cores; empty where none of its data are available"""
-    gpu: str
-    """minutes on one GPU"""
+    setting: str  # protocol, budget and number of splits
+    cpu: str  # minutes on two cores; empty where none of its data are available
+    gpu: str  # minutes on one GPU
 
 
 def papers(where: Places) -> str:
@@ -76,14 +72,11 @@ def _section(where: Places, title: str, items: list[Named], expectations: dict[t
     head = ["item", "what", "target", "study", "protocol, budget, splits", "2 cores", "one GPU", "state"]
     rows = [head, ["---"] * len(head)]
     for item in items:
-        run = [_target(item), f"`{item.study}`", *expectations[item.study, item.overrides]] if item.study else [""] * 5
+        target = f"`{item.target}`" + " (published)" * (item.table == PUBLISHED)
+        run = [target, f"`{item.study}`", *expectations[item.study, item.overrides]] if item.study else [""] * 5
         ready = state(where, item) if not item.study or run[-1] else "needs data that are not pinned"
         rows.append([item.item, item.title, *run, ready])
     return f"## {title} ({items[0].paper})\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
-
-
-def _target(item: Named) -> str:
-    return f"`{item.target}`" + " (published)" * (item.table == PUBLISHED)
 
 
 def state(where: Places, item: Named) -> str:
@@ -101,27 +94,27 @@ def state(where: Places, item: Named) -> str:
 
 def expected(where: Places, study_name: str, overrides: str) -> Expected:
     """Setting and cost of a run with no finished fit."""
-    study, cells, _ = resolve(where, study_name, overrides)
-    splits = {len({fit["split"] for fit in cell["fits"]}) for cell in cells}
+    resolved = resolve(where, study_name, overrides)
+    study, splits = resolved.study, {len({fit.split for fit in cell.fits}) for cell in resolved.cells}
     span = f"{min(splits)}" + f" to {max(splits)}" * (len(splits) > 1)
     setting = f"{study.protocol}, {study.budget}, {span}"
-    cells = [cell for cell in cells if not cell["skip"] or cell["skip"].endswith(CORE_LIMIT)]
+    cells = [cell for cell in resolved.cells if not cell.skip or cell.skip.endswith(CORE_LIMIT)]
     if not cells:
         return Expected(setting, "", "")
     cost = learn(where, [], cells)
-    cpu = [cost.seconds(cell) * len(cell["fits"]) / CORES for cell in cells]
+    cpu = [cost.seconds(cell) * len(cell.fits) / CORES for cell in cells]
     gpu = [min(_launches(cell), seconds) for cell, seconds in zip(cells, cpu, strict=True)]
     return Expected(setting, _minutes(sum(cpu)), _minutes(sum(gpu)))
 
 
-def _launches(cell: dict[str, Any]) -> float:
+def _launches(cell: Cell) -> float:
     """Seconds of all fits of a cell together if bound by kernel launches; infinite for other methods."""
-    what = cell["what"]
-    if cell["family"] not in KERNELS or "distributed" in what or not what["steps"]:
+    what = cell.what
+    if cell.family not in KERNELS or what.trained_by != "single" or not what.steps:
         return float("inf")
-    hyper = what["method"]
-    layers = hyper.get("layers") or hyper.get("hidden_layers", 0) + 1
-    return what["steps"] * layers * KERNELS[cell["family"]] * LAUNCH
+    depths = (what.method.hyper.get(key) for key in ("layers", "hidden_layers"))
+    layers, hidden = (depth if isinstance(depth, int) else 0 for depth in depths)
+    return what.steps * (layers or hidden + 1) * KERNELS[cell.family] * LAUNCH
 
 
 def _minutes(seconds: float) -> str:

@@ -1,7 +1,5 @@
 """One figure or table of a paper, made from the results of a study, with a caption that states its provenance."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,13 +36,11 @@ def _write_table(view: View, item: Named, published: Path, folder: Path) -> list
 
 
 def _published(view: View, item: Named, folder: Path) -> Table:
-    """The printed numbers of the item beside ours, with a verdict for each."""
     rows = read_published(folder)
     rows = rows[(rows["source"] == item.paper) & (rows["item"] == item.printed)]
     if rows.empty:
-        raise UserError(
-            f"{folder}/{item.paper}.csv has no item {item.printed!r}, which is named in conf/paper/{item.paper}.yaml"
-        )
+        named = f"conf/paper/{item.paper}.yaml"
+        raise UserError(f"{folder}/{item.paper}.csv has no item {item.printed!r}, which is named in {named}")
     return to_table(scorecard(view, rows))
 
 

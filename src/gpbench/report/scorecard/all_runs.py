@@ -7,8 +7,6 @@ with its budget and command, or the reason why none does. The files depend on th
 the same bytes, except for the PNG, whose key `gpbench-data` is the SHA-256 of the CSV that it draws.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator
@@ -51,10 +49,8 @@ class Counterpart(NamedTuple):
 
     judgement: Judgement
     ours_method: str
-    run: str = ""
-    """folder in docs/results"""
-    command: str = ""
-    """command that made the run, or that would make it"""
+    run: str = ""  # folder in docs/results
+    command: str = ""  # command that made the run, or that would make it
 
     @property
     def preference(self) -> tuple[int, int, int, str]:
@@ -164,19 +160,13 @@ def to_page(card: pd.DataFrame, runs: list[View]) -> str:
 
 
 def _runs(runs: list[View]) -> Table:
-    """Protocol, budget, number of fits, commits and command of each committed run."""
-    rows = [
-        {
-            "run": view.folder.name,
-            "protocol": view.study["protocol"],
-            "budget": view.study["budget"],
-            "fits done": f"{len(view.done)} of {len(view.fits)}",
-            "commits": " ".join(sorted(view.done["commit"].dropna().str[:10].unique())),
-            "command": view.study["command"],
-        }
-        for view in runs
-    ]
-    frame = pd.DataFrame(rows, columns=["run", "protocol", "budget", "fits done", "commits", "command"])
+    columns = ["run", "protocol", "budget", "fits done", "commits", "command"]
+    rows = []
+    for view in runs:
+        study, commits = view.study, sorted(view.done["commit"].dropna().str[:10].unique())
+        fits = f"{len(view.done)} of {len(view.fits)}"
+        rows.append([view.folder.name, study["protocol"], study["budget"], fits, " ".join(commits), study["command"]])
+    frame = pd.DataFrame(rows, columns=columns)
     return Table(frame, frame, "Committed runs")
 
 

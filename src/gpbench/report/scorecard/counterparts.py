@@ -1,7 +1,5 @@
 """Our counterparts of published numbers: means over the splits, or over the chains of samplers, of a study's cells."""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import dataclass
 from functools import cache
@@ -26,8 +24,7 @@ class OurMean:
     mean: float
     sd: float
     n: int
-    unfinished: str
-    """why it may not be judged; empty where it may"""
+    unfinished: str  # why it may not be judged; empty where it may
     protocol: str
     budget: str
     commit: str

@@ -1,7 +1,5 @@
 """Published numbers beside those of one study, with a verdict for each (rules: `gpbench.report.scorecard.verdicts`)."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass, fields, replace
@@ -33,22 +31,18 @@ class Judgement:
     ours: float = math.nan
     ours_sd: float = math.nan
     ours_n: int = 0
-    difference: float = math.nan
-    """ours - published"""
+    difference: float = math.nan  # ours - published
     standard_error: float = math.nan
-    spread_assumed: str = ""
-    """`published` or `ours`: the side without a spread"""
+    spread_assumed: str = ""  # `published` or `ours`: the side without a spread
     lower: float = math.nan
     upper: float = math.nan
     margin: float = math.nan
     verdict: str = ""
-    compared: str = ""
-    """numbers of runs on both sides, where they differ"""
+    compared: str = ""  # numbers of runs on both sides, where they differ
     ours_protocol: str = ""
     ours_budget: str = ""
     ours_commit: str = ""
-    ours_settings: str = ""
-    """overrides of the run beyond the settings of its study"""
+    ours_settings: str = ""  # overrides of the run beyond the settings of its study
 
 
 ADDED = [field.name for field in fields(Judgement)]
@@ -66,9 +60,8 @@ def not_run(printed: PublishedNumber, reason: str = "") -> Judgement:
     """The judgement of a number without a counterpart; UserError for a metric that is not registered."""
     metric, mean, margin = printed.ours_metric, printed.factor * printed.value, math.nan
     if metric not in METRICS and (metric or printed.ours_method):
-        raise UserError(
-            f"published metric {metric!r} of {printed.source} {printed.item} is not in the registry of metrics"
-        )
+        item = f"{printed.source} {printed.item}"
+        raise UserError(f"published metric {metric!r} of {item} is not in the registry of metrics")
     if metric:
         margin = max(verdicts.margin(metric, mean), abs(printed.factor) * printed.rounding)
     sd = abs(printed.factor) * sample_sd(printed.spread, printed.spread_kind, printed.splits)
@@ -92,11 +85,10 @@ def compare(ours: Counterparts, printed: PublishedNumber) -> Judgement:
     error, freedom, assumed = verdicts.combined(mean.sd, mean.n, result.published_sd, printed.splits)
     lower, upper = verdicts.interval(difference, error, freedom)
     assumed = {"": "", "a": "ours", "b": "published"}[assumed]
-    result = replace(
-        result, difference=difference, standard_error=error, spread_assumed=assumed, lower=lower, upper=upper
-    )
+    result = replace(result, difference=difference, standard_error=error, lower=lower, upper=upper)
     compared = _compared(mean.n, printed.splits, "runs" if ours.by_chain(metric) else "splits")
-    return replace(result, compared=compared, verdict=_verdict(mean, ours.study, printed, result))
+    verdict = _verdict(mean, ours.study, printed, result)
+    return replace(result, spread_assumed=assumed, compared=compared, verdict=verdict)
 
 
 def _verdict(ours: OurMean, study: str, printed: PublishedNumber, judgement: Judgement) -> str:
@@ -124,9 +116,8 @@ def to_table(card: pd.DataFrame) -> Table:
     card = card.sort_values("ours_n", key=lambda n: n == 0, kind="stable", ignore_index=True)
     title = "Published numbers beside ours"
     if card.empty:
-        return Table(
-            card, show(card), title, "This study is compared with no paper (`published` in its file is empty)."
-        )
+        note = "This study is compared with no paper (`published` in its file is empty)."
+        return Table(card, show(card), title, note)
     run = card[card["ours_n"] > 0]
     sources = [" and ".join(sorted(run[f"ours_{key}"].unique())) for key in ("protocol", "budget", "commit")]
     ours = "Ours: protocol {}, budget {}, commit {}. ".format(*sources) if len(run) else "We have none of them yet. "

@@ -1,7 +1,5 @@
 """Published numbers: the columns of `published/<citation key>.csv`, and how these files are read."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, fields
 from decimal import Decimal
@@ -16,40 +14,30 @@ from gpbench.errors import UserError
 class PublishedNumber:
     """One printed number: a row of `published/<citation key>.csv`."""
 
-    source: str
-    """citation key of the paper"""
-    item: str
-    """table, figure or section"""
+    source: str  # citation key of the paper
+    item: str  # table, figure or section
     dataset: str
     method_printed: str
     setting: str
     metric_printed: str
     protocol: str
     scale: str
-    value: float
-    """as printed"""
+    value: float  # as printed
     spread: float
     spread_kind: str
-    splits: int
-    """runs that the spread is over: splits, or for samplers chains x data sets"""
+    splits: int  # runs that the spread is over: splits, or for samplers chains x data sets
     ours_method: str
     """our names for the method, `svgp|sgp_100`, of which a study has one; empty where we do not have the method"""
-    ours_metric: str
-    """may be empty where `ours_method` is"""
-    factor: float
-    """number in our unit = factor x printed number"""
-    study: str
-    """the study in conf/study that reproduces it; may be empty"""
-    reason: str
-    """why no study reproduces it"""
+    ours_metric: str  # may be empty where `ours_method` is
+    factor: float  # number in our unit = factor x printed number
+    study: str  # the study in conf/study that reproduces it; may be empty
+    reason: str  # why no study reproduces it
     note: str
-    rounding: float = 0.0
-    """half a unit of the last printed digit; computed from `value`, no column of the files"""
+    rounding: float = 0.0  # half a unit of the last printed digit; computed from `value`, no column of the files
 
 
 COLUMNS = [field.name for field in fields(PublishedNumber) if field.name != "rounding"]
-TEXTS = ("ours_method", "ours_metric", "study", "reason", "note", "setting")
-"""Columns that may be empty."""
+TEXTS = ("ours_method", "ours_metric", "study", "reason", "note", "setting")  # columns that may be empty
 
 
 def read_published(folder: str | Path) -> pd.DataFrame:
@@ -69,24 +57,20 @@ def _read_paper(path: Path) -> pd.DataFrame:
         raise UserError(f"{path}: columns differ from the schema in {wrong}; see gpbench.report.scorecard.published")
     frame = frame.fillna(dict.fromkeys(TEXTS, ""))
     if (lost := frame["value"].isna() & (frame["ours_method"] != "")).any():
-        raise UserError(
-            f"{path}, line {lost.idxmax() + 2}: ours_method is given without a value; leave it empty and give a reason"
-        )
+        line = f"{path}, line {lost.idxmax() + 2}"
+        raise UserError(f"{line}: ours_method is given without a value; leave it empty and give a reason")
     return frame.assign(value=frame["value"].astype(float), rounding=frame["value"].map(rounding))
 
 
 def rounding(printed: str | float) -> float:
     """Half a unit of the last printed decimal, 0.005 for '2.50'; 0 where nothing is printed."""
-    return 0.5 * 10.0 ** min(Decimal(printed).as_tuple().exponent, 0) if isinstance(printed, str) else 0.0
+    return 0.5 * 10.0 ** min(int(Decimal(printed).as_tuple().exponent), 0) if isinstance(printed, str) else 0.0
 
 
 def sample_sd(spread: float, kind: str, splits: int) -> float:
     """Standard deviation over splits (ddof = 1) of a printed spread; NaN where none was printed."""
-    factors = {
-        "sample sd": 1.0,
-        "population sd": math.sqrt(splits / max(splits - 1, 1)),
-        "standard error": math.sqrt(splits),
-    }
+    population = math.sqrt(splits / max(splits - 1, 1))
+    factors = {"sample sd": 1.0, "population sd": population, "standard error": math.sqrt(splits)}
     if kind in factors:
         return spread * factors[kind]
     if math.isnan(spread):

@@ -34,8 +34,6 @@ error; 5 % of the published number for all others (RMSE, error, Brier score, sec
 unit of the last printed digit, because a printed number may be that far from the mean that it rounds.
 """
 
-from __future__ import annotations
-
 import math
 
 from gpbench.evaluation.metrics import METRICS

@@ -1,7 +1,5 @@
 """Which methods of a study differ: ranks, tests and practical differences over data sets and over splits."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -113,24 +111,17 @@ def compare(view: View, spec: Comparison) -> dict:
     Where fewer than two methods or no data set are left, `reason` states that in place of the results.
     """
     losses, dropped = complete_losses(view, spec)
-    result = {
-        "title": spec.title,
-        "metric": spec.metric,
-        "datasets": list(losses.index),
-        "methods": list(losses.columns),
-        "dropped": dropped,
-    }
+    result: dict = {"title": spec.title, "metric": spec.metric, "datasets": list(losses.index)}
+    result |= {"methods": list(losses.columns), "dropped": dropped}
     n, k = losses.shape
     if not rankable(losses):
         return result | {"reason": f"{count(n, 'data set')} x {count(k, 'method')} complete; ranks need at least 1 x 2"}
     intervals = rank_intervals(losses, np.random.default_rng(0), level=1 - ALPHA)
     pairs = wilcoxon_holm(losses, ALPHA)
     first = (ranks(losses) == 1).sum()
+    ranked = intervals.rename_axis("method").reset_index().assign(firsts=first[intervals.index].to_numpy())
     return result | {
-        "ranks": intervals.rename_axis("method")
-        .reset_index()
-        .assign(firsts=first[intervals.index].to_numpy())
-        .to_dict("records"),
+        "ranks": ranked.to_dict("records"),
         "friedman": asdict(friedman(losses)) if n >= 2 and k >= 3 else None,
         "pairs": pairs.to_dict("records"),
         "groups": indistinct_groups(list(intervals.index), pairs),

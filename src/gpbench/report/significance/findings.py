@@ -1,7 +1,5 @@
 """The statistics of a study in sentences."""
 
-from __future__ import annotations
-
 from gpbench.errors import count
 from gpbench.evaluation.practical import DECIDED, ROPES
 from gpbench.report.tables.render import number
@@ -66,7 +64,7 @@ def left_out(comparison: dict, view: View, reasons: bool = True) -> str:
 def practically(comparison: dict, view: View) -> str:
     """Which methods the first in mean rank is practically better than or equal to, by the Bayesian signed-rank test."""
     first = comparison["ranks"][0]["method"]
-    others = {decision: [] for decision in WORDS}
+    others: dict[str, list[str]] = {decision: [] for decision in WORDS}
     for pair in comparison["bayes"]:
         if pair["a"] == first:
             others[pair["decision"]].append(view.labels[pair["b"]])

@@ -1,7 +1,5 @@
 """Bayesian signed-rank tests of the method with the best mean rank against the others."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from gpbench.errors import count

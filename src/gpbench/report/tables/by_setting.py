@@ -1,7 +1,5 @@
 """Scores by the settings that a study varies: random features, pairs of methods, number of workers."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 import numpy as np
@@ -47,7 +45,7 @@ def _printed(treatment: str) -> str:
 def _numbers(scores: pd.DataFrame) -> dict[str, float]:
     """Mean, sd and number of splits of each treatment and of the paired difference; scores `[splits, treatments]`."""
     columns = {name: scores[name] for name in scores.columns} | {"difference": _paired(scores)}
-    numbers = {}
+    numbers: dict[str, float] = {}
     for name, values in columns.items():
         numbers |= {f"{name}_mean": values.mean(), f"{name}_sd": values.std(ddof=1), f"{name}_n": int(values.count())}
     return numbers

@@ -1,7 +1,5 @@
 """Whether Markov chains have mixed: R-hat and effective sample sizes of predictions, and of functions of layers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,8 +9,7 @@ from gpbench.report.tables.render import Table, number
 from gpbench.report.view import MIXING, MIXING_REPORTED, View
 from gpbench.sampling import diagnostics
 
-POINTS = 11
-"""Inputs at which the functions of chains are compared."""
+POINTS = 11  # inputs at which the functions of chains are compared
 COUNTS = ["chains", "draws"]
 WORST = {"r_hat": "max", "ess_bulk": "min", "ess_tail": "min"}
 

@@ -8,8 +8,6 @@ The hypothesis is that VFE has the lower MNLL, the alternative that FITC has; a 
   p-values are noisier; their median and middle 90 % are given.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 
@@ -38,9 +36,9 @@ def p_values(view: View) -> pd.DataFrame:
 def _tests(fitc: np.ndarray, vfe: np.ndarray) -> list[float]:
     """COLUMNS from `n` on; MNLL of each objective `[n]`, paired."""
     drawn = np.random.default_rng(0).integers(len(fitc), size=(2, RESAMPLES, FOLDS))
-    unpaired = [signed_rank_less(difference) for difference in fitc[drawn[0]] - vfe[drawn[1]]]
-    difference = fitc - vfe
-    return [len(fitc), difference.mean(), signed_rank_less(difference), *np.quantile(unpaired, [0.5, 0.05, 0.95])]
+    unpaired = [float(signed_rank_less(difference)) for difference in fitc[drawn[0]] - vfe[drawn[1]]]
+    difference, quantiles = fitc - vfe, np.quantile(unpaired, [0.5, 0.05, 0.95])
+    return [len(fitc), difference.mean(), float(signed_rank_less(difference)), *quantiles]
 
 
 def table(view: View) -> Table:

@@ -1,7 +1,5 @@
 """A table as CSV, Markdown, HTML and LaTeX, and numbers as text."""
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Callable
@@ -26,8 +24,7 @@ _NUMBER = re.compile(
 
 
 NOTE = '<p class="note">'
-WIDE = 8
-"""Columns beyond which a table is printed across the page."""
+WIDE = 8  # columns beyond which a table is printed across the page
 
 
 @dataclass(frozen=True)

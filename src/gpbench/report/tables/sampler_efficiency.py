@@ -4,8 +4,6 @@ For studies of kind `sample`, in which nothing is predicted. `prefixes.parquet` 
 variable over the first draws of each chain: fit_id, iteration, quantity, mean, variance.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import combinations
 
@@ -24,13 +22,11 @@ SCORES = (
     *("cubic", "quadratic", "iterations", "r_hat", "r_hat_classic", "ess_bulk", "ess_tail"),
     *("ess_bulk_per_cubic", "ess_bulk_per_second"),
 )
-LAST = 4
-"""Number of checkpoints of R-hat that are printed; the CSV has all."""
+LAST = 4  # number of checkpoints of R-hat that are printed; the CSV has all
 ALPHA = 0.05
 PAIR = ["faster", "slower", "median_faster", "median_slower", "p"]
 UPPER = 0.975
-MANY = 1e9
-"""Stands for infinitely many degrees of freedom, which SciPy's quantiles do not accept."""
+MANY = 1e9  # stands for infinitely many degrees of freedom, which SciPy's quantiles do not accept
 
 
 def scored(view: View) -> pd.DataFrame:
@@ -54,7 +50,6 @@ def shrinkage(view: View) -> pd.DataFrame:
 
 
 def _splits(prefixes: pd.DataFrame) -> Iterator[tuple[dict[str, object], pd.DataFrame]]:
-    """The moments of every split that has several chains."""
     for where, chains in prefixes.groupby(SPLIT, sort=False) if len(prefixes) else ():
         if chains["replica"].nunique() > 1:
             yield dict(zip(SPLIT, where, strict=True)), chains.sort_values(["iteration", "replica"], kind="stable")
@@ -110,13 +105,11 @@ def _checkpoints(view: View) -> pd.DataFrame:
 
 
 def _failing(fits: pd.DataFrame) -> pd.Series:
-    """Number of splits of each cell whose chains fail the gate."""
     unmixed = fits["split"].where(fits["status"] == UNMIXED)
     return unmixed.groupby([fits["dataset"], fits["method"]]).nunique()
 
 
 def _row(view: View, cell: pd.Series, checkpoints: list[str]) -> dict[str, str]:
-    """The printed row of a cell."""
     percent = [cell[f"acceptance_{part}"] for part in ("latents", "theta")]
     known = [number(cell[name]) for name in checkpoints if np.isfinite(cell[name])]
     absent = f" of {cell['expected']} splits" * (cell["splits"] < cell["expected"])
@@ -137,7 +130,6 @@ def _row(view: View, cell: pd.Series, checkpoints: list[str]) -> dict[str, str]:
 
 
 def _spread(cell: pd.Series, name: str) -> str:
-    """'mean ± sd'."""
     mean, sd = cell[name], cell[f"{name}_sd"]
     return number(mean) + (f" ± {number(sd, 2)}" if np.isfinite(sd) else "")
 
@@ -177,7 +169,6 @@ def convergence_order(view: View) -> Table:
 
 
 def _ordered(by_method: dict[str, np.ndarray]) -> list[str]:
-    """Methods by median, lowest first."""
     return sorted(by_method, key=lambda method: np.median(by_method[method]))
 
 

@@ -1,7 +1,5 @@
 """Scores of classifiers by number of training rows, for protocols whose splits differ in size (filippone2014)."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from scipy import stats
@@ -57,7 +55,6 @@ def _summary(scores: pd.DataFrame, method: str) -> dict[str, float]:
 
 
 def _printed(view: View, dataset: str, n: int, metric: Metric, summaries: dict[str, dict]) -> dict[str, object]:
-    """A row of the table."""
     unfinished = view.progress.query("dataset == @dataset").set_index("method")["statuses"]
     best = np.nanmin([metric.loss(summary["mean"]) for summary in summaries.values()])
     cells = {}

@@ -1,7 +1,5 @@
 """Scores, ranks, cost and status: tables of every study, and the registry of all tables by name."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
