@@ -80,8 +80,7 @@ def source(keys: list[Key], stream: str, block: int, like: torch.Tensor) -> Call
 def normal_steps(key: Key, stream: str, block: int, sizes: list[int], like: torch.Tensor) -> Iterator[torch.Tensor]:
     """Standard normals of one replica, a vector of `sizes[k]` numbers for step k of a block.
 
-    Steps of equal size are drawn together, up to `LARGEST_DRAW` numbers; `sizes` alone decides which.
-    """
+    Steps of equal size are drawn together, up to `LARGEST_DRAW` numbers; `sizes` alone decides which."""
     import torch
 
     source = generator(key, stream, block, like.device)

@@ -170,7 +170,7 @@ def test_statistics_as_a_table(mine, gpbench):
     assert answer.code == 0
     with Path("out/sets.csv").open(newline="") as stream:
         first, second = csv.DictReader(stream)
-    assert (first["name"], first.rows, first["target_mean"], first["target_sd"]) == ("mine", "4", "17.5", "8.29156")
+    assert (first["name"], first["rows"], first["target_mean"], first["target_sd"]) == ("mine", "4", "17.5", "8.29156")
     assert (first["duplicate_rows"], first["constant_inputs"], first["md5"]) == ("1", "b", ARRAYS)
     assert (second["name"], second["classes"]) == ("wdbc", "malignant: 212; benign: 357")
     assert "| mine | My own set | regression | 4 | 2 | 1 |" in Path("out/sets.md").read_text()

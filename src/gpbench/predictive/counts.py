@@ -14,8 +14,7 @@ class Counts:
     """p(y) = sum_s weights_s Poisson(y; rate_s), y = 0, 1, ...; rate `[S, *R, N, P]`, weights `[S]`.
 
     Raises ValueError for shapes that do not fit, for a rate below 0, and for weights that are negative or do not sum
-    to 1 within 1e-6; NaN and infinity are allowed in a rate, because a diverged fit must be reported (`is_finite`).
-    """
+    to 1 within 1e-6; NaN and infinity are allowed in a rate, because a diverged fit must be reported (`is_finite`)."""
 
     def __init__(self, rate: ArrayLike, weights: ArrayLike) -> None:
         self.component_rate = np.asarray(rate, dtype=np.float64)

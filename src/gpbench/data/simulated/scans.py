@@ -20,14 +20,7 @@ FEATURES = 40
 TETRAHEDRON = np.array([[1, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1]]) / np.sqrt(3.0)
 SEPARATION, NOISE = 1.5, 4.0
 MODALITIES = {"GM": 1.0, "WM": 1.0, "T2": 0.0, "FA": 1.0, "MD": 1.0}
-REGIONS = {
-    "brainstem": 1.0,
-    "cerebellum": 1.0,
-    "caudate": 0.5,
-    "occipital": 0.0,
-    "putamen": 0.5,
-    "other": 0.5,
-}
+REGIONS = {"brainstem": 1.0, "cerebellum": 1.0, "caudate": 0.5, "occipital": 0.0, "putamen": 0.5, "other": 0.5}
 """source -> strength of the signal; in the paper SimpleMKL drops T2, and occipital is the control region"""
 
 
