@@ -104,7 +104,7 @@ def test_show_what_is_prepared(mine, gpbench):
     lines = [line.split() for line in answer.out.splitlines()]
     assert ["a", "1.5", "0.7071068", "0.5", "2.5", "3"] in lines
     assert ["y", "17.5", "8.291562", "10", "30", "3"] in lines
-    assert ["repeated", "1", "rows;", "1", "by", "their", "inputs", "alone"] in lines
+    assert ["repeated", "1", "rows;", "1", "in", "their", "inputs", "alone"] in lines
     assert ["constant", "b"] in lines
     assert lines[-1][0] == "picture"
     with Image.open(lines[-1][1]) as image:

@@ -5,85 +5,94 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpbench import places
 from gpbench.cli import data
-from gpbench.errors import UserError, count
+from gpbench.errors import UserError, count, exit_status
+
+if TYPE_CHECKING:
+    from gpbench.study.planning.plan import Plan
 
 
 def parser() -> argparse.ArgumentParser:
-    """The commands and their arguments."""
+    """The commands, each named after its function, and their arguments."""
     top = argparse.ArgumentParser(prog="gpbench", description="Reproducible comparison of (deep) GP inference.")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def add(name: str, text: str, function) -> argparse.ArgumentParser:
-        one = commands.add_parser(name, help=text, description=text)
-        one.set_defaults(function=function)
-        return one
+    def add(function: Callable, text: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        command = commands.add_parser(function.__name__, help=text, description=text, parents=parents)
+        command.set_defaults(function=function)
+        return command
 
-    def add_study(one: argparse.ArgumentParser) -> None:
-        one.add_argument("study", nargs="?", default="default")
-        one.add_argument("--overrides", default="", help="as in snakemake --config overrides='...'")
-
-    one = add("plan", "each fit of a study with its state, reason and expected minutes", plan)
-    add_study(one)
-    one.add_argument("--pending", action="store_true", help="only what would run")
-    one = add("fit", "fit one cell: method=dsvi dataset=boston split=0 method.layers=3", fit)
-    one.add_argument("settings", nargs="+", metavar="key=value")
-    one = add("cost", "hours and memory that a study's fits will take, learned from measured ones", cost)
-    add_study(one)
-    one.add_argument("--all", action="store_true", help="of all its fits, not of those alone that are to be run")
-    one.add_argument("--cores", type=int, default=2, help="for the time by the clock; default: %(default)s")
-    one = add("why", "what moved since fits were made, or why they are skipped, missing or failed", why)
-    one.add_argument("cell", nargs="+", help="dsvi/boston, method=dsvi dataset=boston study=..., or a fit's identity")
-    one = add("new", "write a working method to start from, its module and its YAML", new)
-    one.add_argument("what", choices=["method"])
-    one.add_argument("name")
-    one.add_argument("--out", type=Path, help="folder of a Python package of your own; default: this project")
-    one = add("status", "what is running, how far, and what is finished", status)
-    add_study(one)
-    one.add_argument("--watch", action="store_true", help="again every two seconds")
-    one = add(
-        "retry", "move aside what failed, diverged or ran out of memory, so that the next run fits it again", retry
-    )
-    one.add_argument("fits", nargs="*", help="beginnings of identities; default: all")
-    one = add("predict", "answer with a kept model: mean, sd, quantiles or class probabilities as CSV", predict)
-    one.add_argument("fit", help="beginning of a fit's identity")
-    one.add_argument("table", type=Path, help="CSV with the data set's input names as header")
-    one.add_argument("--out", type=Path, help="file to write; default: standard output")
-    one = add("collect", "gather a planned study's results", collect)
-    one.add_argument("name")
-    add_study(add("record", "add a study's finished fits to its committed records, docs/results/STUDY/", record))
-    one = add(
-        "adopt", "carry a run's fits over to today's identities, after a check that the code gives the same", adopt
-    )
-    one.add_argument("run", help="a folder of docs/results, or a study")
-    one.add_argument("--overrides", default="", help="of a study, as in snakemake --config overrides='...'")
-    one.add_argument(
-        "--check", type=int, default=1, metavar="N", help="groups of fits to refit of each method and task"
-    )
-    one.add_argument("--against", type=Path, metavar="CHECKOUT", help="of the code that made them, to refit beside it")
-    one = add(
-        "verdict", "list what did not end well in a planned study, then exit 1, and chains not converged", verdict
-    )
-    one.add_argument("name")
-    one = add("cite", "BibTeX of the methods, data sets and protocol that a study uses", cite)
-    add_study(one)
-    one = add("crate", "pack a finished study as an RO-Crate: results/NAME/crate.zip", crate)
-    one.add_argument("name")
-    add("reference", "the configuration reference, as Markdown", reference)
-    add("papers", "the figures and tables that can be made by name, as Markdown", papers)
-    add("track", "log finished fits to MLflow", track)
-    add("unlock", "free Snakemake's lock if the process that holds it is dead", unlock)
+    _add_study_commands(add)
+    _add_fit_commands(add)
+    add(reference, "the configuration reference, as Markdown")
+    add(papers, "the figures and tables that can be made by name, as Markdown")
+    add(track, "log finished fits to MLflow")
+    add(unlock, "free Snakemake's lock if the process that holds it is dead")
     data.add(commands)
     return top
 
 
-def plan(arguments: argparse.Namespace) -> None:
+def _add_study_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
+    study, planned = argparse.ArgumentParser(add_help=False), argparse.ArgumentParser(add_help=False)
+    study.add_argument("study", nargs="?", default="default")
+    study.add_argument("--overrides", default="", help="as in snakemake --config overrides='...'")
+    planned.add_argument("name")
+    command = add(plan, "each fit of a study with its state, reason and expected minutes", study)
+    command.add_argument("--pending", action="store_true", help="only fits that would run")
+    command = add(cost, "hours and memory that a study's fits will take, learned from measured ones", study)
+    command.add_argument("--all", action="store_true", help="of all its fits, not only of those that are to be run")
+    command.add_argument("--cores", type=int, default=2, help="for the time by the clock; default: %(default)s")
+    command = add(status, "what is running, how far, and what is finished", study)
+    command.add_argument("--watch", action="store_true", help="again every two seconds")
+    add(record, "add a study's finished fits to its committed records, docs/results/STUDY/", study)
+    add(cite, "BibTeX of the methods, data sets and protocol that a study uses", study)
+    add(collect, "gather a planned study's results", planned)
+    add(verdict, "list failed and missing fits of a planned study, then exit 1, and chains not converged", planned)
+    add(crate, "pack a finished study as an RO-Crate: results/NAME/crate.zip", planned)
+
+
+def _add_fit_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
+    command = add(fit, "fit one cell: method=dsvi dataset=boston split=0 method.layers=3")
+    command.add_argument("settings", nargs="+", metavar="key=value")
+    command = add(why, "what changed since fits were made, or why they are skipped, missing or failed")
+    command.add_argument(
+        "cell", nargs="+", help="dsvi/boston, method=dsvi dataset=boston study=..., or a fit's identity"
+    )
+    command = add(new, "write a working method to start from, its module and its YAML")
+    command.add_argument("what", choices=["method"])
+    command.add_argument("name")
+    command.add_argument("--out", type=Path, help="folder of a Python package of your own; default: this project")
+    command = add(
+        retry, "move aside fits that failed, diverged or ran out of memory, so that the next run repeats them"
+    )
+    command.add_argument("fits", nargs="*", help="beginnings of identities; default: all")
+    command = add(predict, "answer with a kept model: mean, sd, quantiles or class probabilities as CSV")
+    command.add_argument("fit", help="beginning of a fit's identity")
+    command.add_argument("table", type=Path, help="CSV with the data set's input names as header")
+    command.add_argument("--out", type=Path, help="file to write; default: standard output")
+    command = add(adopt, "carry a run's fits over to today's identities, after a check that the code gives the same")
+    command.add_argument("run", help="a folder of docs/results, or a study")
+    command.add_argument("--overrides", default="", help="of a study, as in snakemake --config overrides='...'")
+    text = "groups of fits to refit of each method and task"
+    command.add_argument("--check", type=int, default=1, metavar="N", help=text)
+    text = "of the code that made them, to refit beside it"
+    command.add_argument("--against", type=Path, metavar="CHECKOUT", help=text)
+
+
+def _planned(arguments: argparse.Namespace) -> Plan:
+    """The plan of the study that the arguments name."""
     from gpbench.study.planning import plan as planning
 
-    made = planning.make(places.find(), arguments.study, arguments.overrides)
+    return planning.make(places.find(), arguments.study, arguments.overrides)
+
+
+def plan(arguments: argparse.Namespace) -> None:
+    made = _planned(arguments)
     for remark in made.remarks:
         print(f"remark: {remark}")
     total = 0.0
@@ -129,12 +138,10 @@ def fit(arguments: argparse.Namespace) -> None:
 
 def cost(arguments: argparse.Namespace) -> None:
     from gpbench.study.planning import estimate
-    from gpbench.study.planning import plan as planning
 
     if arguments.cores < 1:
         raise UserError(f"--cores must be a positive integer, got {arguments.cores}")
-    made = planning.make(places.find(), arguments.study, arguments.overrides)
-    print("\n".join(estimate.lines(estimate.Estimate(made, arguments.all), arguments.cores)))
+    print("\n".join(estimate.lines(estimate.Estimate(_planned(arguments), arguments.all), arguments.cores)))
 
 
 def why(arguments: argparse.Namespace) -> None:
@@ -158,13 +165,11 @@ def status(arguments: argparse.Namespace) -> None:
     import time
 
     from gpbench.study.commands import progress
-    from gpbench.study.planning import plan as planning
     from gpbench.study.storage.store import Store
 
-    where = places.find()
-    store = Store(where.store)
+    store = Store(places.find().store)
     while True:
-        made = planning.make(where, arguments.study, arguments.overrides)
+        made = _planned(arguments)
         states = [state.name for state in made.states.values()]
         counts = ", ".join(f"{states.count(s)} {s}" for s in sorted(set(states)))
         left = sum(batch.seconds for batch in made.batches)
@@ -172,10 +177,8 @@ def status(arguments: argparse.Namespace) -> None:
         for group in store.groups():
             running = any(store.busy(fit.fit_id) for fit in group.fits)
             at = store.progress(group.group_id)
-            print(
-                f"  {'running' if running else 'interrupted'}: {progress.name(group)}: "
-                f"{progress.describe(at) if at else 'starting'}"
-            )
+            described = progress.describe(at) if at else "starting"
+            print(f"  {'running' if running else 'interrupted'}: {progress.name(group)}: {described}")
         if not arguments.watch:
             return
         time.sleep(2)
@@ -206,12 +209,10 @@ def collect(arguments: argparse.Namespace) -> None:
 
 
 def record(arguments: argparse.Namespace) -> None:
-    from gpbench.study.planning import plan as planning
     from gpbench.study.results import collect as collecting
 
-    where = places.find()
-    frozen = planning.make(where, arguments.study, arguments.overrides).frozen
-    new, total = collecting.record(where, frozen)
+    frozen = _planned(arguments).frozen
+    new, total = collecting.record(places.find(), frozen)
     print(f"{frozen.name}: {count(new, 'fit')} added, {total} in docs/results/{frozen.name}/scores.csv")
 
 
@@ -230,12 +231,10 @@ def verdict(arguments: argparse.Namespace) -> None:
     from gpbench.study.results import collect as collecting
 
     where = places.find()
-    unmixed = collecting.not_converged(where, arguments.name)
-    for line in unmixed:
+    unmixed, lines = collecting.not_converged(where, arguments.name), collecting.not_done(where, arguments.name)
+    for line in [*unmixed, *lines]:
         print(line, file=sys.stderr)
-    lines = collecting.not_done(where, arguments.name)
     if lines:
-        print("\n".join(lines), file=sys.stderr)
         failed = f"{count(len(lines), 'fit')} of {arguments.name} failed or {'are' if len(lines) > 1 else 'is'} missing"
         raise UserError(f"{failed}; `gpbench retry` clears what failed")
     but = f", but the chains of {count(len(unmixed), 'split')} have not converged" if unmixed else ""
@@ -282,18 +281,10 @@ def main(words: list[str] | None = None) -> int:
     """Exit status: 0, 1 after one line on standard error, 130 after Ctrl-C."""
     arguments = parser().parse_args(words)
     try:
-        arguments.function(arguments)
-    except UserError as error:
-        print(f"gpbench: {error}", file=sys.stderr)
-        return 1
+        return exit_status(lambda: arguments.function(arguments))
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
         with contextlib.suppress(OSError):
             sys.stdout.close()
         return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -78,7 +78,8 @@ def _table(cls: type, meanings: dict[str, str] | None = None) -> str:
 
 def _meanings(cls: type) -> dict[str, str]:
     """Field -> the `#:` comments above it and at the end of its line."""
-    meanings, above = {}, []
+    meanings: dict[str, str] = {}
+    above: list[str] = []
     for line in inspect.getsource(cls).splitlines():
         code, _, comment = line.partition("#: ")
         if field := re.match(r" +(\w+): ", code):

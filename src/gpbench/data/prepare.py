@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from gpbench.config.schema import Dataset
 from gpbench.data import summary, table
@@ -25,8 +24,7 @@ def prepare(dataset: Dataset, places: Places) -> str:
             raise UserError(f"{wrong}; {remedy}")
     parsed = read.read(dataset, places.raw)
     table.check(parsed, dataset.name, dataset.task, len(dataset.classes), len(dataset.truth))
-    if parsed.inputs.shape != (dataset.rows, dataset.columns):
-        expected = (dataset.rows, dataset.columns)
+    if parsed.inputs.shape != (expected := (dataset.rows, dataset.columns)):
         raise UserError(f"data set {dataset.name!r} has shape {parsed.inputs.shape}, but the catalogue says {expected}")
     summary.check(summary.statistics(parsed, dataset), dataset)
     md5 = parsed.md5
@@ -46,9 +44,8 @@ def prepare(dataset: Dataset, places: Places) -> str:
 
 def require_current(dataset: Dataset, places: Places) -> None:
     """Raise UserError if a prepared file was made from another catalogue entry (columns, names, units, ...)."""
-    path = places.prepared_file(dataset.name)
-    about = table.header(path)
-    if {key: about.get(key) for key in _entry(dataset)} != _entry(dataset):
+    path, entry = places.prepared_file(dataset.name), _entry(dataset)
+    if {key: value for key, value in table.header(path).items() if key in entry} != entry:
         raise UserError(
             f"{path} was prepared before conf/dataset/{dataset.name}.yaml changed; "
             f"run `gpbench data prepare {dataset.name}`"
@@ -64,7 +61,7 @@ def ensure(dataset: Dataset, places: Places) -> None:
         prepare(dataset, places)
 
 
-def _entry(dataset: Dataset) -> dict[str, Any]:
+def _entry(dataset: Dataset) -> dict[str, object]:
     """The keys of a catalogue entry on which the prepared file depends, as plain data."""
     keys = ("task", "md5", "classes", "drop", "units")
     return {key: getattr(dataset, key) for key in keys} | {"source": dataclasses.asdict(dataset.source)}

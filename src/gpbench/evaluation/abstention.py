@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
+# of probabilities of class 1 and class numbers; NaN where it is undefined on these rows
 Score = Callable[[np.ndarray, np.ndarray], float]
-"""of probabilities of class 1 and class numbers; NaN where it is undefined on these rows"""
 
 
 def abstention_curve(p: ArrayLike, y: ArrayLike, score: Score) -> tuple[np.ndarray, np.ndarray]:

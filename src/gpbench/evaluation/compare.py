@@ -4,9 +4,9 @@ A table of losses has one row a data set and one column a method, lower is bette
 Missing cells are never imputed: `complete` first drops whole rows or columns.
 """
 
+import itertools
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations
 
 import numpy as np
 import pandas as pd
@@ -132,7 +132,7 @@ def wilcoxon_holm(losses: pd.DataFrame, alpha: float = 0.05) -> pd.DataFrame:
     Columns a, b, wins, ties, losses (of a against b), median_difference (a - b), p, p_holm, reject (p_holm <= alpha).
     Infinite losses rank last; two of them tie."""
     _check(losses)
-    pairs = list(combinations(range(len(losses.columns)), 2))
+    pairs = list(itertools.combinations(range(len(losses.columns)), 2))
     first, second = np.transpose(pairs)
     values, names = losses.to_numpy(float), losses.columns
     difference = _difference(values[:, first], values[:, second])
@@ -157,20 +157,15 @@ def min_datasets(k: int, alpha: float = 0.05) -> int:
 
     2/2^n is the smallest p-value of the exact two-sided signed-rank test, so with fewer data sets Holm's correction
     over all pairs of k methods can reject nothing, whatever the scores."""
-    pairs = k * (k - 1) // 2
-    n = 1
-    while pairs * 2.0 ** (1 - n) > alpha:
-        n += 1
-    return n
+    return next(n for n in itertools.count(1) if k * (k - 1) // 2 * 2.0 ** (1 - n) <= alpha)
 
 
 def power_statement(k: int, n: int, alpha: float = 0.05) -> str:
     """One sentence: whether n data sets can show any pair of k methods to differ."""
     needed, pairs = min_datasets(k, alpha), k * (k - 1) // 2
     rule = f"With {k} methods ({pairs} pairs), exact two-sided Wilcoxon tests with Holm's correction at {alpha:g}"
-    if n < needed:
-        return f"{rule} need at least {needed} data sets to reject anything; {n} cannot suffice, whatever the scores."
-    return f"{rule} need at least {needed} data sets to reject anything; {n} suffice where a difference is consistent."
+    verdict = "cannot suffice, whatever the scores" if n < needed else "suffice where a difference is consistent"
+    return f"{rule} need at least {needed} data sets to reject anything; {n} {verdict}."
 
 
 def rank_intervals(

@@ -25,8 +25,8 @@ from gpbench.errors import UserError
 from gpbench.places import Places, write_aside
 
 
-def fetch(items: list[str], places: Places, mirror: str | None = None) -> list[Path]:
-    """Fetch and verify raw files that are missing in data/raw; `mirror` replaces GPBENCH_MIRROR.
+def fetch(items: list[str], places: Places) -> list[Path]:
+    """Fetch and verify raw files that are missing in data/raw; returns their paths.
 
     Raises UserError for the first file that is wrong, unknown or not available, with the reason of every source."""
     pinned = pins(places)
@@ -37,7 +37,7 @@ def fetch(items: list[str], places: Places, mirror: str | None = None) -> list[P
     for item, known in missing.items():
         with _locked(item, places):
             if _uncached(known, places):
-                _obtain(item, known, dvc.cached(known.md5, places), places, mirror, reasons.get(item, ""))
+                _obtain(item, known, dvc.cached(known.md5, places), places, reasons.get(item, ""))
     if missing:
         _checkout(missing, places)
     return [places.raw / item for item in items]
@@ -128,12 +128,10 @@ def _from_remote(missing: dict[str, Pin], places: Places) -> dict[str, str]:
     return reasons
 
 
-def _obtain(
-    item: str, known: Upstream, target: Path, places: Places, mirror: str | None = None, reason: str = ""
-) -> None:
+def _obtain(item: str, known: Upstream, target: Path, places: Places, reason: str = "") -> None:
     """Write the verified file to `target` from the first source that has it; `reason`: why the remote failed."""
     tried = [reason] if reason else []
-    for source in [*_in_mirror(item, mirror), *known.urls]:
+    for source in [*_in_mirror(item), *known.urls]:
         try:
             return _take(source, item, known, target, places)
         except OSError as error:
@@ -144,10 +142,9 @@ def _obtain(
     )
 
 
-def _in_mirror(item: str, mirror: str | None = None) -> list[str]:
+def _in_mirror(item: str) -> list[str]:
     """Possible places of an item in the mirror: as it is, or gzipped."""
-    mirror = mirror or os.environ.get("GPBENCH_MIRROR")
-    if not mirror:
+    if not (mirror := os.environ.get("GPBENCH_MIRROR")):
         return []
     names = [item] if item.endswith(".gz") else [item, f"{item}.gz"]
     if is_url(mirror):
