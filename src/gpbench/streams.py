@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     import torch
 
 STREAMS = ("init", "batch", "noise", "mcmc", "eval")
-LARGEST_DRAW = 2**23
-"""Numbers drawn at once: 64 MB in float64."""
+LARGEST_DRAW = 2**23  # numbers drawn at once: 64 MB in float64
 
 
 class Key(NamedTuple):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -115,8 +117,6 @@ def plan(arguments: argparse.Namespace) -> None:
 
 
 def fit(arguments: argparse.Namespace) -> None:
-    import json
-
     from gpbench.study.commands import fit_one, job
     from gpbench.study.results.scoring import mixing, scores
     from gpbench.study.storage.store import Store
@@ -162,8 +162,6 @@ def new(arguments: argparse.Namespace) -> None:
 
 
 def status(arguments: argparse.Namespace) -> None:
-    import time
-
     from gpbench.study.commands import progress
     from gpbench.study.storage.store import Store
 

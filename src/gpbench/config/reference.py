@@ -90,9 +90,9 @@ def _meanings(cls: type) -> dict[str, str]:
 
 def _type(annotation: Any) -> str:
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-    for name in ("Task", "Scheme"):
-        text = text.replace(name, inspect.formatannotation(getattr(schema, name)))
-    for long, short in (("annotated_types.", ""), ("typing.", ""), ("gpbench.config.schema.", ""), ("|", "or")):
+    aliases = {name: inspect.formatannotation(getattr(schema, name)) for name in ("Task", "Scheme")}
+    shorter = {"annotated_types.": "", "typing.": "", "gpbench.config.schema.": "", "|": "or"}
+    for long, short in (aliases | shorter).items():
         text = text.replace(long, short)
     return f"`{text}`"
 

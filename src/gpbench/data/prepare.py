@@ -22,22 +22,18 @@ def prepare(dataset: Dataset, places: Places) -> str:
             pinned = item in pins(places)
             remedy = "delete it and fetch it again" if pinned else f"run `gpbench data pin {dataset.name}`"
             raise UserError(f"{wrong}; {remedy}")
-    parsed = read.read(dataset, places.raw)
+    parsed, where = read.read(dataset, places.raw), f"data set {dataset.name!r}"
     table.check(parsed, dataset.name, dataset.task, len(dataset.classes), len(dataset.truth))
     if parsed.inputs.shape != (expected := (dataset.rows, dataset.columns)):
-        raise UserError(f"data set {dataset.name!r} has shape {parsed.inputs.shape}, but the catalogue says {expected}")
+        raise UserError(f"{where} has shape {parsed.inputs.shape}, but the catalogue says {expected}")
     summary.check(summary.statistics(parsed, dataset), dataset)
     md5 = parsed.md5
     if dataset.md5 is None:
-        raise UserError(
-            f"data set {dataset.name!r} is not pinned; if the source is right, "
-            f"write md5: {md5} into conf/dataset/{dataset.name}.yaml"
-        )
+        entry = f"conf/dataset/{dataset.name}.yaml"
+        raise UserError(f"{where} is not pinned; if the source is right, write md5: {md5} into {entry}")
     if md5 != dataset.md5:
-        raise UserError(
-            f"data set {dataset.name!r}: md5 of the arrays is {md5}, but the catalogue says {dataset.md5}; "
-            "the source is not the one that was pinned"
-        )
+        problem = f"md5 of the arrays is {md5}, but the catalogue says {dataset.md5}"
+        raise UserError(f"{where}: {problem}; the source is not the one that was pinned")
     table.save(parsed, places.prepared_file(dataset.name), _entry(dataset))
     return md5
 
@@ -46,9 +42,9 @@ def require_current(dataset: Dataset, places: Places) -> None:
     """Raise UserError if a prepared file was made from another catalogue entry (columns, names, units, ...)."""
     path, entry = places.prepared_file(dataset.name), _entry(dataset)
     if {key: value for key, value in table.header(path).items() if key in entry} != entry:
+        name = dataset.name
         raise UserError(
-            f"{path} was prepared before conf/dataset/{dataset.name}.yaml changed; "
-            f"run `gpbench data prepare {dataset.name}`"
+            f"{path} was prepared before conf/dataset/{name}.yaml changed; run `gpbench data prepare {name}`"
         )
 
 

@@ -221,7 +221,5 @@ def _check(losses: pd.DataFrame, datasets: int = 1, methods: int = 2) -> None:
     if losses.isna().to_numpy().any():
         raise UserError("the table of losses has missing cells: restrict it with `complete` first")
     if len(losses) < datasets or len(losses.columns) < methods:
-        raise UserError(
-            f"{len(losses)} complete data sets x {len(losses.columns)} methods; "
-            f"this statistic needs at least {datasets} x {methods}: run more cells"
-        )
+        shape = f"{len(losses)} complete data sets x {len(losses.columns)} methods"
+        raise UserError(f"{shape}; this statistic needs at least {datasets} x {methods}: run more cells")

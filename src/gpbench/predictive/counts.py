@@ -6,8 +6,7 @@ from scipy.special import gammaln, pdtr, xlogy
 
 from gpbench.predictive.distributions import SUM_TOLERANCE, of_shape
 
-LARGEST = 2**53
-"""Larger quantiles are not resolved: above it a float64 does not hold every integer."""
+LARGEST = 2**53  # larger quantiles are not resolved: above it a float64 does not hold every integer
 
 
 class Counts:

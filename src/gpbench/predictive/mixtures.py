@@ -14,8 +14,8 @@ BLOCK = 2**17
 NEWTON_STEPS, BISECTIONS = 10, 60
 RELATIVE_TOLERANCE = 1e-11
 
+# `[T]` of means `[S, T]`, standard deviations `[S, T]` and y `[T]`
 Statistic = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
-"""of means `[S, T]`, standard deviations `[S, T]` and y `[T]`; `[T]`"""
 
 
 def log_density(mean: np.ndarray, sd: np.ndarray, y: np.ndarray) -> np.ndarray:

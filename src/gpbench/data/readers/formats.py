@@ -90,12 +90,13 @@ def excel(path: Path, source: Source) -> tuple[list[str], Iterator[Row]]:
     from openpyxl.utils.exceptions import InvalidFileException
     from xlrd.compdoc import CompDocError
 
-    damaged = (ValueError, KeyError, BadZipFile, InvalidFileException, xlrd.XLRDError, CompDocError, AssertionError)
+    damaged: tuple[type[Exception], ...] = (ValueError, KeyError, IndexError, AssertionError, struct.error, BadZipFile)
+    damaged += (InvalidFileException, xlrd.XLRDError, CompDocError)
     with opened(path):
         pass  # for its message about a missing file
     try:
         frame = pd.read_excel(path, sheet_name=source.sheet or 0, header=None, na_filter=False, dtype=object)
-    except (*damaged, IndexError, struct.error) as error:
+    except damaged as error:
         raise UserError(f"{path} cannot be read as an Excel file: {error}") from error
     numbered = ((i, _trimmed(cells)) for i, cells in enumerate(frame.to_numpy().tolist(), 1))
     filled = ((i, cells) for i, cells in numbered if cells)
