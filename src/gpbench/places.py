@@ -57,8 +57,7 @@ def find() -> Places:
     root = next((c.resolve() for c in candidates if (c / "conf" / "config.yaml").is_file()), None)
     if root is None:
         raise UserError(f"no conf/config.yaml in {requested or here} or above; enter a checkout or set GPBENCH_ROOT")
-    store = Path(os.environ.get("GPBENCH_STORE") or root / "store").absolute()
-    return Places(root, store)
+    return Places(root, Path(os.environ.get("GPBENCH_STORE") or root / "store").absolute())
 
 
 @contextlib.contextmanager

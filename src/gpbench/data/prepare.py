@@ -42,10 +42,8 @@ def require_current(dataset: Dataset, places: Places) -> None:
     """Raise UserError if a prepared file was made from another catalogue entry (columns, names, units, ...)."""
     path, entry = places.prepared_file(dataset.name), _entry(dataset)
     if {key: value for key, value in table.header(path).items() if key in entry} != entry:
-        name = dataset.name
-        raise UserError(
-            f"{path} was prepared before conf/dataset/{name}.yaml changed; run `gpbench data prepare {name}`"
-        )
+        changed = f"conf/dataset/{dataset.name}.yaml changed"
+        raise UserError(f"{path} was prepared before {changed}; run `gpbench data prepare {dataset.name}`")
 
 
 def ensure(dataset: Dataset, places: Places) -> None:

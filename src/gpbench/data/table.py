@@ -67,10 +67,9 @@ def check(table: Table, name: str, task: str, classes: int, truth: int = 0) -> N
             bad = np.argwhere(~np.isfinite(part))
             if len(bad):
                 row, column = bad[0]
-                raise UserError(
-                    f"data set {name!r}: {kind} {names[column]!r} is not a finite number in row {seen + row}; "
-                    f"correct the source or drop the column in conf/dataset/{name}.yaml"
-                )
+                problem = f"{kind} {names[column]!r} is not a finite number in row {seen + row}"
+                remedy = f"correct the source or drop the column in conf/dataset/{name}.yaml"
+                raise UserError(f"data set {name!r}: {problem}; {remedy}")
             seen += len(part)
     if len(table.inputs) < 2:
         raise UserError(f"data set {name!r} has {len(table.inputs)} row(s); at least 2 are needed to train and test")
@@ -80,20 +79,16 @@ def check(table: Table, name: str, task: str, classes: int, truth: int = 0) -> N
     if task in ("binary", "multiclass"):
         numbers = np.unique(targets)
         if targets.shape[1] != 1 or not np.array_equal(numbers, np.arange(classes)):
-            raise UserError(
-                f"data set {name!r}: class numbers are {numbers.tolist()[:5]}, expected 0..{classes - 1}; "
-                f"check 'classes' in conf/dataset/{name}.yaml"
-            )
+            problem = f"class numbers are {numbers.tolist()[:5]}, expected 0..{classes - 1}"
+            raise UserError(f"data set {name!r}: {problem}; check 'classes' in conf/dataset/{name}.yaml")
 
 
 def _check_counts(targets: np.ndarray, names: list[str], name: str) -> None:
     bad = np.argwhere((targets < 0) | (targets != np.floor(targets)))
     if len(bad):
         row, column = bad[0]
-        raise UserError(
-            f"data set {name!r}: target {names[column]!r} is {targets[row, column]:g} in row {row}, "
-            f"not a count 0, 1, ...; correct the source or the task in conf/dataset/{name}.yaml"
-        )
+        problem = f"target {names[column]!r} is {targets[row, column]:g} in row {row}, not a count 0, 1, ..."
+        raise UserError(f"data set {name!r}: {problem}; correct the source or the task in conf/dataset/{name}.yaml")
 
 
 def save(table: Table, path: Path, about: dict[str, object]) -> None:

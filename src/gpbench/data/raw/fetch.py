@@ -94,9 +94,7 @@ def _present(item: str, known: Pin | None, places: Places) -> bool:
     """Whether data/raw has the pinned file, or any if it is not pinned; UserError for a wrong one, which is kept."""
     path = places.raw / item
     if known is None and not path.is_file():
-        raise UserError(
-            f"{path} is missing and not pinned in data.dvc; put it there or run `gpbench data pin` for its data set"
-        )
+        raise UserError(f"{path} is missing and not pinned in data.dvc; put it there or run `gpbench data pin`")
     if known is not None and path.is_file() and (reason := wrong(path, known)):
         raise UserError(f"{path} is not the pinned file ({reason}); delete it to fetch it again")
     return path.is_file()
@@ -136,10 +134,8 @@ def _obtain(item: str, known: Upstream, target: Path, places: Places, reason: st
             return _take(source, item, known, target, places)
         except OSError as error:
             tried.append(f"{source}: {error.strerror or error}")
-    raise UserError(
-        f"{item} could not be fetched: {'; '.join(tried) or 'no source is known'}; "
-        f"set GPBENCH_MIRROR to a folder or URL that holds it, check the network, or put it at data/raw/{item}"
-    )
+    remedy = f"set GPBENCH_MIRROR to a folder or URL that holds it, check the network, or put it at data/raw/{item}"
+    raise UserError(f"{item} could not be fetched: {'; '.join(tried) or 'no source is known'}; {remedy}")
 
 
 def _in_mirror(item: str) -> list[str]:
@@ -186,9 +182,8 @@ def _checkout(new: dict[str, Pin], places: Places) -> None:
         if reason := wrong(places.raw / item, known):
             (places.raw / item).unlink(missing_ok=True)
             reason = dvc.last_line(result) if result.returncode else reason
-            raise UserError(
-                f"{item}: dvc checkout failed: {reason}; delete {dvc.cached(known.md5, places)} and fetch again"
-            )
+            cached = dvc.cached(known.md5, places)
+            raise UserError(f"{item}: dvc checkout failed: {reason}; delete {cached} and fetch again")
 
 
 def _uncached(known: Pin, places: Places) -> str:
