@@ -9,9 +9,8 @@ class UserError(Exception):
     """A mistake that the user can correct, in one line: what is wrong, where, what to do."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(
-            " ".join(line.strip() for line in text.splitlines())
-        )  # messages of libraries may have several lines
+        # messages of libraries may have several lines
+        super().__init__(" ".join(line.strip() for line in text.splitlines()))
 
 
 def unknown(kind: str, name: str, valid: Iterable[str], where: str = "") -> UserError:

@@ -56,11 +56,8 @@ def find() -> Places:
     candidates = [Path(requested)] if requested else [here, *here.parents, Path(__file__).resolve().parents[2]]
     root = next((c.resolve() for c in candidates if (c / "conf" / "config.yaml").is_file()), None)
     if root is None:
-        raise UserError(
-            f"no conf/config.yaml in {requested or here} or above; run inside a gpbench checkout or set GPBENCH_ROOT"
-        )
-    store = Path(os.environ.get("GPBENCH_STORE") or root / "store").absolute()
-    return Places(root, store)
+        raise UserError(f"no conf/config.yaml in {requested or here} or above; enter a checkout or set GPBENCH_ROOT")
+    return Places(root, Path(os.environ.get("GPBENCH_STORE") or root / "store").absolute())
 
 
 @contextlib.contextmanager
@@ -74,9 +71,7 @@ def write_aside(target: Path) -> Iterator[Path]:
         handle, name = tempfile.mkstemp(prefix=f".{target.stem}.", suffix=target.suffix, dir=target.parent)
         os.close(handle)
     except OSError as error:
-        raise UserError(
-            f"cannot write {target}: {error.strerror}; check the folder's permissions and free space"
-        ) from error
+        raise UserError(f"cannot write {target}: {error.strerror}; check the folder's permissions") from error
     temporary = Path(name)
     try:
         yield temporary

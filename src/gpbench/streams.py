@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     import torch
 
 STREAMS = ("init", "batch", "noise", "mcmc", "eval")
-LARGEST_DRAW = 2**23
-"""Numbers drawn at once: 64 MB in float64."""
+LARGEST_DRAW = 2**23  # numbers drawn at once: 64 MB in float64
 
 
 class Key(NamedTuple):
@@ -80,8 +79,7 @@ def source(keys: list[Key], stream: str, block: int, like: torch.Tensor) -> Call
 def normal_steps(key: Key, stream: str, block: int, sizes: list[int], like: torch.Tensor) -> Iterator[torch.Tensor]:
     """Standard normals of one replica, a vector of `sizes[k]` numbers for step k of a block.
 
-    Steps of equal size are drawn together, up to `LARGEST_DRAW` numbers; `sizes` alone decides which.
-    """
+    Steps of equal size are drawn together, up to `LARGEST_DRAW` numbers; `sizes` alone decides which."""
     import torch
 
     source = generator(key, stream, block, like.device)

@@ -37,7 +37,7 @@ def folder(tmp_path):
 
 def test_features_and_both_targets(folder):
     made = read.read(flights(["delayed"], EXPO), folder)
-    assert made.input_names == airline.NAMES
+    assert made.input_names == list(airline.FEATURES)
     assert made.inputs.tolist() == [
         [10, 810, 116, 20 * 60 + 3, 22 * 60 + 11, 4, 3, 1],
         [0, 810, 113, 7 * 60 + 54, 10 * 60 + 2, 4, 3, 1],

@@ -104,7 +104,7 @@ def test_show_what_is_prepared(mine, gpbench):
     lines = [line.split() for line in answer.out.splitlines()]
     assert ["a", "1.5", "0.7071068", "0.5", "2.5", "3"] in lines
     assert ["y", "17.5", "8.291562", "10", "30", "3"] in lines
-    assert ["repeated", "1", "rows;", "1", "by", "their", "inputs", "alone"] in lines
+    assert ["repeated", "1", "rows;", "1", "in", "their", "inputs", "alone"] in lines
     assert ["constant", "b"] in lines
     assert lines[-1][0] == "picture"
     with Image.open(lines[-1][1]) as image:
@@ -170,7 +170,7 @@ def test_statistics_as_a_table(mine, gpbench):
     assert answer.code == 0
     with Path("out/sets.csv").open(newline="") as stream:
         first, second = csv.DictReader(stream)
-    assert (first["name"], first.rows, first["target_mean"], first["target_sd"]) == ("mine", "4", "17.5", "8.29156")
+    assert (first["name"], first["rows"], first["target_mean"], first["target_sd"]) == ("mine", "4", "17.5", "8.29156")
     assert (first["duplicate_rows"], first["constant_inputs"], first["md5"]) == ("1", "b", ARRAYS)
     assert (second["name"], second["classes"]) == ("wdbc", "malignant: 212; benign: 357")
     assert "| mine | My own set | regression | 4 | 2 | 1 |" in Path("out/sets.md").read_text()

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import yaml
@@ -55,7 +56,8 @@ def team(tmp_path_factory) -> Path:
     mirror = folder / "mirror" / ITEM
     mirror.parent.mkdir(parents=True)
     mirror.write_bytes(CONTENT)
-    fetch([ITEM], places(first), mirror=str(folder / "mirror"))
+    with mock.patch.dict(os.environ, GPBENCH_MIRROR=str(folder / "mirror")):
+        fetch([ITEM], places(first))
     assert dvc(first, "push", TARGET).returncode == 0
     assert dvc(first, "push").returncode == 0  # all that is there: most outputs are not
     shutil.rmtree(folder / "mirror")

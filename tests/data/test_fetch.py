@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import select
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from zc.lockfile import LockFile
@@ -19,6 +21,7 @@ from gpbench.data.raw import download
 from gpbench.data.raw.fetch import fetch, pin, pins, state, verify
 from gpbench.data.raw.pins import Pin
 from gpbench.errors import UserError
+from gpbench.places import Places
 from web import CONTENT, ITEM, entry, left_behind, pin_only, serve, status, whole
 
 OTHER = CONTENT.replace(b"10", b"11")
@@ -35,6 +38,11 @@ def put(path: Path, content: bytes = CONTENT) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     return path
+
+
+def fetch_from_mirror(items: list[str], places: Places) -> list[Path]:
+    with mock.patch.dict(os.environ, GPBENCH_MIRROR=str(places.root / "mirror")):
+        return fetch(items, places)
 
 
 def as_pin(out: dict) -> Pin:
@@ -81,7 +89,7 @@ def test_states_of_files_that_nothing_gives(project):
 def test_a_mirror_in_a_folder(project, name):
     put(project / "mirror" / name, gzip.compress(CONTENT) if name.endswith(".gz") else CONTENT)
     places = pin_only(project, entry(CONTENT))
-    assert fetch([ITEM], places, mirror=str(project / "mirror"))[0].read_bytes() == CONTENT
+    assert fetch_from_mirror([ITEM], places)[0].read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
@@ -98,13 +106,13 @@ def test_a_file_that_is_pinned_gzipped_stays_so(project):
     packed = gzip.compress(CONTENT)
     put(project / "mirror/mine/rows.gz", packed)
     places = pin_only(project, entry(packed, item="mine/rows.gz"))
-    assert fetch(["mine/rows.gz"], places, mirror="mirror")[0].read_bytes() == packed
+    assert fetch_from_mirror(["mine/rows.gz"], places)[0].read_bytes() == packed
 
 
 def test_a_wrong_mirror_is_passed_over(project, web):
     put(project / "mirror" / ITEM, OTHER)
     places = pin_only(project, entry(CONTENT, web.on("/rows.data", whole(CONTENT))))
-    assert fetch([ITEM], places, mirror="mirror")[0].read_bytes() == CONTENT
+    assert fetch_from_mirror([ITEM], places)[0].read_bytes() == CONTENT
     assert (project / "mirror" / ITEM).read_bytes() == OTHER
 
 
@@ -115,7 +123,7 @@ def test_a_wrong_file_is_never_overwritten(project):
     with pytest.raises(
         UserError, match=r"rows\.data is not the pinned file \(md5 is .*\); delete it to fetch it again"
     ):
-        fetch([ITEM], places, mirror="mirror")
+        fetch_from_mirror([ITEM], places)
     assert path.read_bytes() == OTHER
 
 
@@ -123,7 +131,7 @@ def test_a_wrong_object_in_the_cache_is_replaced(project):
     put(project / "mirror" / ITEM)
     put(cached(project), OTHER)
     places = pin_only(project, entry(CONTENT))
-    assert fetch([ITEM], places, mirror="mirror")[0].read_bytes() == CONTENT
+    assert fetch_from_mirror([ITEM], places)[0].read_bytes() == CONTENT
     assert cached(project).read_bytes() == CONTENT
 
 
@@ -171,7 +179,7 @@ def test_dvc_may_be_busy(project):
     lock = LockFile(project / ".dvc/tmp/lock")
     began = time.monotonic()
     threading.Timer(1.5, lock.close).start()
-    assert fetch([ITEM], places, mirror="mirror")[0].read_bytes() == CONTENT
+    assert fetch_from_mirror([ITEM], places)[0].read_bytes() == CONTENT
     assert time.monotonic() - began > 1.5
 
 

@@ -4,95 +4,97 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gpbench import places
 from gpbench.cli import data
-from gpbench.errors import UserError, count
+from gpbench.errors import UserError, count, exit_status
 
-Commands = Any
-"""What `add_subparsers` returns, whose type argparse does not export."""
+if TYPE_CHECKING:
+    from gpbench.study.planning.plan import Plan
 
 
 def parser() -> argparse.ArgumentParser:
-    """The commands and their arguments."""
+    """The commands, each named after its function, and their arguments."""
     top = argparse.ArgumentParser(prog="gpbench", description="Reproducible comparison of (deep) GP inference.")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    add_planning(commands)
-    add_fitting(commands)
-    add_results(commands)
+
+    def add(function: Callable, text: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        command = commands.add_parser(function.__name__, help=text, description=text, parents=parents)
+        command.set_defaults(function=function)
+        return command
+
+    _add_study_commands(add)
+    _add_fit_commands(add)
+    add(reference, "the configuration reference, as Markdown")
+    add(papers, "the figures and tables that can be made by name, as Markdown")
+    add(track, "log finished fits to MLflow")
+    add(unlock, "free Snakemake's lock if the process that holds it is dead")
     data.add(commands)
     return top
 
 
-def add(commands: Commands, name: str, text: str, function: Callable) -> argparse.ArgumentParser:
-    command = commands.add_parser(name, help=text, description=text)
-    command.set_defaults(function=function)
-    return command
+def _add_study_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
+    study, planned = argparse.ArgumentParser(add_help=False), argparse.ArgumentParser(add_help=False)
+    study.add_argument("study", nargs="?", default="default")
+    study.add_argument("--overrides", default="", help="as in snakemake --config overrides='...'")
+    planned.add_argument("name")
+    command = add(plan, "each fit of a study with its state, reason and expected minutes", study)
+    command.add_argument("--pending", action="store_true", help="only fits that would run")
+    command = add(cost, "hours and memory that a study's fits will take, learned from measured ones", study)
+    command.add_argument("--all", action="store_true", help="of all its fits, not only of those that are to be run")
+    command.add_argument("--cores", type=int, default=2, help="for the time by the clock; default: %(default)s")
+    command = add(status, "what is running, how far, and what is finished", study)
+    command.add_argument("--watch", action="store_true", help="again every two seconds")
+    add(record, "add a study's finished fits to its committed records, docs/results/STUDY/", study)
+    add(cite, "BibTeX of the methods, data sets and protocol that a study uses", study)
+    add(collect, "gather a planned study's results", planned)
+    add(verdict, "list failed and missing fits of a planned study, then exit 1, and chains not converged", planned)
+    add(crate, "pack a finished study as an RO-Crate: results/NAME/crate.zip", planned)
 
 
-def add_of_study(commands: Commands, name: str, text: str, function: Callable) -> argparse.ArgumentParser:
-    """A command about a study and its overrides."""
-    command = add(commands, name, text, function)
-    command.add_argument("study", nargs="?", default="default")
-    command.add_argument("--overrides", default="", help="as in snakemake --config overrides='...'")
-    return command
-
-
-def add_planning(commands: Commands) -> None:
-    one = add_of_study(commands, "plan", "each fit of a study with its state, reason and expected minutes", plan)
-    one.add_argument("--pending", action="store_true", help="only what would run")
-    one = add_of_study(commands, "cost", "predicted hours and memory of a study's fits", cost)
-    one.add_argument("--all", action="store_true", help="of all its fits, not only of those that are to be run")
-    one.add_argument("--cores", type=int, default=2, help="for the time by the clock; default: %(default)s")
-    one = add(commands, "why", "what moved since fits were made, or why they are skipped, missing or failed", why)
-    one.add_argument("cell", nargs="+", help="dsvi/boston, method=dsvi dataset=boston study=..., or a fit's identity")
-    one = add(commands, "new", "write a working method to start from, its module and its YAML", new)
-    one.add_argument("what", choices=["method"])
-    one.add_argument("name")
-    one.add_argument("--out", type=Path, help="folder of a Python package of your own; default: this project")
-    add(commands, "reference", "the configuration reference, as Markdown", reference)
-
-
-def add_fitting(commands: Commands) -> None:
-    one = add(commands, "fit", "fit one cell: method=dsvi dataset=boston split=0 method.layers=3", fit)
-    one.add_argument("settings", nargs="+", metavar="key=value")
-    one = add_of_study(commands, "status", "what is running, how far, and what is finished", status)
-    one.add_argument("--watch", action="store_true", help="again every two seconds")
-    one = add(commands, "retry", "move failed fits aside, so that the next run fits them again", retry)
-    one.add_argument("fits", nargs="*", help="beginnings of identities; default: all")
-    one = add(
-        commands, "predict", "predict by a fitted model: mean, sd and quantiles, or probabilities, as CSV", predict
+def _add_fit_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
+    command = add(fit, "fit one cell: method=dsvi dataset=boston split=0 method.layers=3")
+    command.add_argument("settings", nargs="+", metavar="key=value")
+    command = add(why, "what changed since fits were made, or why they are skipped, missing or failed")
+    command.add_argument(
+        "cell", nargs="+", help="dsvi/boston, method=dsvi dataset=boston study=..., or a fit's identity"
     )
-    one.add_argument("fit", help="beginning of a fit's identity")
-    one.add_argument("table", type=Path, help="CSV with the data set's input names as header")
-    one.add_argument("--out", type=Path, help="file to write; default: standard output")
-    one = add(commands, "adopt", "keep a run's fits after code was moved, if they come out again", adopt)
-    one.add_argument("run", help="a folder of docs/results, or a study")
-    one.add_argument("--overrides", default="", help="of a study, as in snakemake --config overrides='...'")
-    one.add_argument("--check", type=int, default=1, metavar="N", help="fits to refit of each method and task")
-    one.add_argument("--against", type=Path, metavar="CHECKOUT", help="of the code that made them, to refit beside it")
-    add(commands, "track", "log finished fits to MLflow", track)
-    add(commands, "unlock", "free Snakemake's lock if the process that holds it is dead", unlock)
+    command = add(new, "write a working method to start from, its module and its YAML")
+    command.add_argument("what", choices=["method"])
+    command.add_argument("name")
+    command.add_argument("--out", type=Path, help="folder of a Python package of your own; default: this project")
+    command = add(
+        retry, "move aside fits that failed, diverged or ran out of memory, so that the next run repeats them"
+    )
+    command.add_argument("fits", nargs="*", help="beginnings of identities; default: all")
+    command = add(predict, "answer with a kept model: mean, sd, quantiles or class probabilities as CSV")
+    command.add_argument("fit", help="beginning of a fit's identity")
+    command.add_argument("table", type=Path, help="CSV with the data set's input names as header")
+    command.add_argument("--out", type=Path, help="file to write; default: standard output")
+    command = add(adopt, "carry a run's fits over to today's identities, after a check that the code gives the same")
+    command.add_argument("run", help="a folder of docs/results, or a study")
+    command.add_argument("--overrides", default="", help="of a study, as in snakemake --config overrides='...'")
+    text = "groups of fits to refit of each method and task"
+    command.add_argument("--check", type=int, default=1, metavar="N", help=text)
+    text = "of the code that made them, to refit beside it"
+    command.add_argument("--against", type=Path, metavar="CHECKOUT", help=text)
 
 
-def add_results(commands: Commands) -> None:
-    add(commands, "collect", "gather a planned study's results", collect).add_argument("name")
-    add_of_study(commands, "record", "add a study's finished fits to its committed records in docs/results/", record)
-    text = "list the fits of a planned study that are not done, then exit 1, and chains that have not converged"
-    add(commands, "verdict", text, verdict).add_argument("name")
-    add_of_study(commands, "cite", "BibTeX of the methods, data sets and protocol that a study uses", cite)
-    add(commands, "crate", "pack a finished study as an RO-Crate: results/NAME/crate.zip", crate).add_argument("name")
-    add(commands, "papers", "the figures and tables that can be made by name, as Markdown", papers)
+def _planned(arguments: argparse.Namespace) -> Plan:
+    """The plan of the study that the arguments name."""
+    from gpbench.study.planning import plan as planning
+
+    return planning.make(places.find(), arguments.study, arguments.overrides)
 
 
 def plan(arguments: argparse.Namespace) -> None:
-    from gpbench.study.planning import plan as planning
-
-    made = planning.make(places.find(), arguments.study, arguments.overrides)
+    made = _planned(arguments)
     for remark in made.remarks:
         print(f"remark: {remark}")
     total = 0.0
@@ -115,8 +117,6 @@ def plan(arguments: argparse.Namespace) -> None:
 
 
 def fit(arguments: argparse.Namespace) -> None:
-    import json
-
     from gpbench.study.commands import fit_one, job
     from gpbench.study.results.scoring import mixing, scores
     from gpbench.study.storage.store import Store
@@ -138,12 +138,10 @@ def fit(arguments: argparse.Namespace) -> None:
 
 def cost(arguments: argparse.Namespace) -> None:
     from gpbench.study.planning import estimate
-    from gpbench.study.planning import plan as planning
 
     if arguments.cores < 1:
         raise UserError(f"--cores must be a positive integer, got {arguments.cores}")
-    made = planning.make(places.find(), arguments.study, arguments.overrides)
-    print("\n".join(estimate.lines(estimate.Estimate(made, arguments.all), arguments.cores)))
+    print("\n".join(estimate.lines(estimate.Estimate(_planned(arguments), arguments.all), arguments.cores)))
 
 
 def why(arguments: argparse.Namespace) -> None:
@@ -164,16 +162,12 @@ def new(arguments: argparse.Namespace) -> None:
 
 
 def status(arguments: argparse.Namespace) -> None:
-    import time
-
     from gpbench.study.commands import progress
-    from gpbench.study.planning import plan as planning
     from gpbench.study.storage.store import Store
 
-    where = places.find()
-    store = Store(where.store)
+    store = Store(places.find().store)
     while True:
-        made = planning.make(where, arguments.study, arguments.overrides)
+        made = _planned(arguments)
         states = [state.name for state in made.states.values()]
         counts = ", ".join(f"{states.count(s)} {s}" for s in sorted(set(states)))
         left = sum(batch.seconds for batch in made.batches)
@@ -181,10 +175,8 @@ def status(arguments: argparse.Namespace) -> None:
         for group in store.groups():
             running = any(store.busy(fit.fit_id) for fit in group.fits)
             at = store.progress(group.group_id)
-            print(
-                f"  {'running' if running else 'interrupted'}: {progress.name(group)}: "
-                f"{progress.describe(at) if at else 'starting'}"
-            )
+            described = progress.describe(at) if at else "starting"
+            print(f"  {'running' if running else 'interrupted'}: {progress.name(group)}: {described}")
         if not arguments.watch:
             return
         time.sleep(2)
@@ -215,12 +207,10 @@ def collect(arguments: argparse.Namespace) -> None:
 
 
 def record(arguments: argparse.Namespace) -> None:
-    from gpbench.study.planning import plan as planning
     from gpbench.study.results import collect as collecting
 
-    where = places.find()
-    frozen = planning.make(where, arguments.study, arguments.overrides).frozen
-    new, total = collecting.record(where, frozen)
+    frozen = _planned(arguments).frozen
+    new, total = collecting.record(places.find(), frozen)
     print(f"{frozen.name}: {count(new, 'fit')} added, {total} in docs/results/{frozen.name}/scores.csv")
 
 
@@ -239,12 +229,10 @@ def verdict(arguments: argparse.Namespace) -> None:
     from gpbench.study.results import collect as collecting
 
     where = places.find()
-    unmixed = collecting.not_converged(where, arguments.name)
-    for line in unmixed:
+    unmixed, lines = collecting.not_converged(where, arguments.name), collecting.not_done(where, arguments.name)
+    for line in [*unmixed, *lines]:
         print(line, file=sys.stderr)
-    lines = collecting.not_done(where, arguments.name)
     if lines:
-        print("\n".join(lines), file=sys.stderr)
         failed = f"{count(len(lines), 'fit')} of {arguments.name} failed or {'are' if len(lines) > 1 else 'is'} missing"
         raise UserError(f"{failed}; `gpbench retry` clears what failed")
     but = f", but the chains of {count(len(unmixed), 'split')} have not converged" if unmixed else ""
@@ -291,18 +279,10 @@ def main(words: list[str] | None = None) -> int:
     """Exit status: 0, 1 after one line on standard error, 130 after Ctrl-C."""
     arguments = parser().parse_args(words)
     try:
-        arguments.function(arguments)
-    except UserError as error:
-        print(f"gpbench: {error}", file=sys.stderr)
-        return 1
+        return exit_status(lambda: arguments.function(arguments))
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
         with contextlib.suppress(OSError):
             sys.stdout.close()
         return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -30,8 +30,8 @@ GROUPS = {
     "paper": schema.Paper,
 }
 ENTRY_POINTS = "gpbench.conf"
+# keys that say what a method is, so that no override may change them
 FIXED = {"name", "module", "reference", "tasks", "kinds", "schemes", "closed_form"}
-"""keys that say what a method is, so that no override may change them"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,28 +86,28 @@ def compose(conf: Path, group: str, name: str, overrides: tuple[str, ...] = ()) 
     path = available[name]
     where = f"{group} {name!r} ({path})"
     content = _merged(name, available)
-    classes = [schema.Method, hyperparameters(_module(content, path))] if group == "method" else [GROUPS[group]]
-    defaults = {key: value for cls in classes for key, value in _defaults(cls).items()}
-    _check_overrides(group, overrides, defaults, where)
+    fixed = FIXED & {override.split("=", 1)[0] for override in overrides}
+    if group == "method" and fixed:
+        raise UserError(f"{where}: {min(fixed)!r} cannot be overridden; write a method file of your own to change it")
     if overrides or "${" in str(content):
         content = apply(content, group, overrides, where)
     content |= {"name": name}
-    if group != "method":
-        return check(GROUPS[group], content, where)
-    for key in content:
-        if key not in defaults:
-            raise unknown("key", key, defaults, where)
-    content = {key: value for key, value in (defaults | content).items() if value is not dataclasses.MISSING}
-    parts = [{key: content[key] for key in _defaults(cls) if key in content} for cls in classes]
-    return MethodConfig(*(check(cls, part, where) for cls, part in zip(classes, parts, strict=True)))
+    return check(GROUPS[group], content, where) if group != "method" else _method(content, path, where)
 
 
-def _module(content: Content, path: Path) -> str:
-    """The module of a method."""
-    module = content.get("module")
-    if not isinstance(module, str):
+def _method(content: Content, path: Path, where: str) -> MethodConfig:
+    """A method from the keys of its header and its hyperparameters, whose defaults are checked too."""
+    if not isinstance(module := content.get("module"), str):
         raise UserError(f"{path}: key 'module' is missing; it names the Python module of the method")
-    return module
+    classes: tuple[type, ...] = (schema.Method, hyperparameters(module))
+    defaults = [_defaults(cls) for cls in classes]
+    valid = {key for part in defaults for key in part}
+    for key in content:
+        if key not in valid:
+            raise unknown("key", key, valid, where)
+    parts = [part | {key: content[key] for key in part if key in content} for part in defaults]
+    set_parts = [{key: value for key, value in part.items() if value is not dataclasses.MISSING} for part in parts]
+    return MethodConfig(*(check(cls, part, where) for cls, part in zip(classes, set_parts, strict=True)))
 
 
 def _merged(name: str, available: dict[str, Path], heirs: tuple[str, ...] = ()) -> Content:
@@ -147,15 +147,6 @@ def _read_yaml(path: Path) -> Content:
     if not isinstance(content, dict):
         raise UserError(f"{path} must be a mapping of keys to values")
     return {str(key): value for key, value in content.items()}
-
-
-def _check_overrides(group: str, overrides: tuple[str, ...], valid: Content, where: str) -> None:
-    for override in overrides:
-        key = override.split("=", 1)[0]
-        if key.split(".")[0] not in valid:
-            raise unknown("key", key, valid, where)
-        if group == "method" and key in FIXED:
-            raise UserError(f"{where}: {key!r} cannot be overridden; write a method file of your own to change it")
 
 
 def _defaults(cls: type) -> Content:

@@ -8,7 +8,6 @@ import importlib.util
 import types
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import Any
 
 from gpbench import hyper
 from gpbench.errors import UserError
@@ -46,7 +45,7 @@ def hyperparameters(module: str, name: str = "Hyperparameters") -> type[hyper.Se
     tree = source_tree(path)
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and node.name == name:
-            namespace: dict[str, Any] = {known: getattr(hyper, known) for known in hyper.__all__}
+            namespace = {known: getattr(hyper, known) for known in hyper.__all__}
             namespace |= {"__name__": module} | _base_classes(node, tree, module)
             try:
                 exec(compile(ast.Module([node], []), str(path), "exec", dont_inherit=True), namespace)
@@ -58,7 +57,7 @@ def hyperparameters(module: str, name: str = "Hyperparameters") -> type[hyper.Se
     raise UserError(f"{path} has no dataclass {name}; every method declares one (it may be empty)")
 
 
-def _base_classes(node: ast.ClassDef, tree: ast.Module, module: str) -> dict[str, Any]:
+def _base_classes(node: ast.ClassDef, tree: ast.Module, module: str) -> dict[str, object]:
     """Namespace of the base classes of a dataclass: of its own module, or imported (`from package import module`)."""
     origins = {n.name: f"{module}.{n.name}" for n in tree.body if isinstance(n, ast.ClassDef)}
     for statement in tree.body:
@@ -69,7 +68,7 @@ def _base_classes(node: ast.ClassDef, tree: ast.Module, module: str) -> dict[str
             origins |= {alias.asname or alias.name: f"{source}.{alias.name}" for alias in statement.names}
         elif isinstance(statement, ast.Import):
             origins |= {alias.asname: alias.name for alias in statement.names if alias.asname}
-    namespace: dict[str, Any] = {}
+    namespace: dict[str, object] = {}
     for base in map(ast.unparse, node.bases):
         alias, dot, attribute = base.partition(".")
         if alias in origins and alias not in hyper.__all__:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -77,21 +77,22 @@ def _table(cls: type, meanings: dict[str, str] | None = None) -> str:
 
 
 def _meanings(cls: type) -> dict[str, str]:
-    """Field -> the string that stands below it in the source."""
-    meanings = {}
-    for tree in ast.parse(inspect.getsource(cls)).body:
-        body = tree.body if isinstance(tree, ast.ClassDef) else []
-        for above, node in zip(body, body[1:], strict=False):
-            if isinstance(above, ast.AnnAssign) and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-                meanings[ast.unparse(above.target)] = " ".join(str(node.value.value).replace("|", "\\|").split())
+    """Field -> the `#:` comments above it and at the end of its line."""
+    meanings: dict[str, str] = {}
+    above: list[str] = []
+    for line in inspect.getsource(cls).splitlines():
+        code, _, comment = line.partition("#: ")
+        if field := re.match(r" +(\w+): ", code):
+            meanings[field[1]] = " ".join([*above, comment]).replace("|", "\\|").strip()
+        above = [*above, comment] if comment and not code.strip() else []
     return meanings
 
 
 def _type(annotation: Any) -> str:
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-    for name in ("Task", "Scheme"):
-        text = text.replace(name, inspect.formatannotation(getattr(schema, name)))
-    for long, short in (("annotated_types.", ""), ("typing.", ""), ("gpbench.config.schema.", ""), ("|", "or")):
+    aliases = {name: inspect.formatannotation(getattr(schema, name)) for name in ("Task", "Scheme")}
+    shorter = {"annotated_types.": "", "typing.": "", "gpbench.config.schema.": "", "|": "or"}
+    for long, short in (aliases | shorter).items():
         text = text.replace(long, short)
     return f"`{text}`"
 

@@ -10,8 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from gpbench.errors import UserError, unknown
 
-Content = dict[str, Any]
-"""keys and values of a configuration file, before validation"""
+Content = dict[str, Any]  # keys and values of a configuration file, before validation
 
 
 def check(cls: type, content: Content, where: str) -> Any:

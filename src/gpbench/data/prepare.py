@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from gpbench.config.schema import Dataset
 from gpbench.data import summary, table
@@ -23,36 +22,28 @@ def prepare(dataset: Dataset, places: Places) -> str:
             pinned = item in pins(places)
             remedy = "delete it and fetch it again" if pinned else f"run `gpbench data pin {dataset.name}`"
             raise UserError(f"{wrong}; {remedy}")
-    parsed = read.read(dataset, places.raw)
+    parsed, where = read.read(dataset, places.raw), f"data set {dataset.name!r}"
     table.check(parsed, dataset.name, dataset.task, len(dataset.classes), len(dataset.truth))
-    if parsed.inputs.shape != (dataset.rows, dataset.columns):
-        expected = (dataset.rows, dataset.columns)
-        raise UserError(f"data set {dataset.name!r} has shape {parsed.inputs.shape}, but the catalogue says {expected}")
+    if parsed.inputs.shape != (expected := (dataset.rows, dataset.columns)):
+        raise UserError(f"{where} has shape {parsed.inputs.shape}, but the catalogue says {expected}")
     summary.check(summary.statistics(parsed, dataset), dataset)
     md5 = parsed.md5
     if dataset.md5 is None:
-        raise UserError(
-            f"data set {dataset.name!r} is not pinned; if the source is right, "
-            f"write md5: {md5} into conf/dataset/{dataset.name}.yaml"
-        )
+        entry = f"conf/dataset/{dataset.name}.yaml"
+        raise UserError(f"{where} is not pinned; if the source is right, write md5: {md5} into {entry}")
     if md5 != dataset.md5:
-        raise UserError(
-            f"data set {dataset.name!r}: md5 of the arrays is {md5}, but the catalogue says {dataset.md5}; "
-            "the source is not the one that was pinned"
-        )
+        problem = f"md5 of the arrays is {md5}, but the catalogue says {dataset.md5}"
+        raise UserError(f"{where}: {problem}; the source is not the one that was pinned")
     table.save(parsed, places.prepared_file(dataset.name), _entry(dataset))
     return md5
 
 
 def require_current(dataset: Dataset, places: Places) -> None:
     """Raise UserError if a prepared file was made from another catalogue entry (columns, names, units, ...)."""
-    path = places.prepared_file(dataset.name)
-    about = table.header(path)
-    if {key: about.get(key) for key in _entry(dataset)} != _entry(dataset):
-        raise UserError(
-            f"{path} was prepared before conf/dataset/{dataset.name}.yaml changed; "
-            f"run `gpbench data prepare {dataset.name}`"
-        )
+    path, entry = places.prepared_file(dataset.name), _entry(dataset)
+    if {key: value for key, value in table.header(path).items() if key in entry} != entry:
+        changed = f"conf/dataset/{dataset.name}.yaml changed"
+        raise UserError(f"{path} was prepared before {changed}; run `gpbench data prepare {dataset.name}`")
 
 
 def ensure(dataset: Dataset, places: Places) -> None:
@@ -64,7 +55,7 @@ def ensure(dataset: Dataset, places: Places) -> None:
         prepare(dataset, places)
 
 
-def _entry(dataset: Dataset) -> dict[str, Any]:
+def _entry(dataset: Dataset) -> dict[str, object]:
     """The keys of a catalogue entry on which the prepared file depends, as plain data."""
     keys = ("task", "md5", "classes", "drop", "units")
     return {key: getattr(dataset, key) for key in keys} | {"source": dataclasses.asdict(dataset.source)}

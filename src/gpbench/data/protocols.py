@@ -11,8 +11,7 @@ from gpbench.config.schema import Dataset, Protocol, SplitRules
 from gpbench.data.splits import Balanced, Blocks, FrozenProtocol, KFold, Official, Shuffled, Splits, Thinning
 from gpbench.errors import UserError
 
-LEFT = 10
-"""rows of the rarest class that `balanced` leaves to test"""
+LEFT = 10  # rows of the rarest class that `balanced` leaves to test
 
 
 def freeze(protocol: Protocol, dataset: Dataset) -> FrozenProtocol:

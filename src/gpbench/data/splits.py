@@ -17,8 +17,7 @@ from gpbench.errors import UserError
 if TYPE_CHECKING:
     from gpbench.data.table import Table
 
-Rows = tuple[np.ndarray, np.ndarray]
-"""Row numbers (train, test)."""
+Rows = tuple[np.ndarray, np.ndarray]  # row numbers (train, test)
 
 
 @dataclass(frozen=True)

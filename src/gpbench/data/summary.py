@@ -72,9 +72,8 @@ def check(computed: Statistics, dataset: Dataset) -> None:
         value, expected = getattr(computed, key), getattr(dataset.expect, key)
         if expected != getattr(nothing_stated, key) and not _agree(value, expected):
             raise UserError(
-                f"data set {dataset.name!r}: {key} is {_shown(value)}, but 'expect' in "
-                f"conf/dataset/{dataset.name}.yaml says {_shown(expected)}; "
-                "the source is not the one described there, or the stated value is wrong"
+                f"data set {dataset.name!r}: {key} is {_shown(value)}, but 'expect' in conf/dataset/{dataset.name}.yaml"
+                f" says {_shown(expected)}; the source is not the one described there, or the stated value is wrong"
             )
     for low, high, (lower, upper) in zip(computed.input_min, computed.input_max, dataset.window, strict=False):
         if low < lower or high > upper:
@@ -94,13 +93,11 @@ class Column(NamedTuple):
 
 def columns(table: Table) -> list[Column]:
     """Statistics of each column, inputs first, in original units."""
-    rows = []
-    for array, names in ((table.inputs, table.input_names), (table.targets, table.target_names)):
-        for j, name in enumerate(names):
-            values = array[:, j].astype(float)
-            low, high = float(values.min()), float(values.max())
-            rows.append(Column(name, float(values.mean()), float(values.std()), low, high, len(np.unique(array[:, j]))))
-    return rows
+    parts = ((table.inputs, table.input_names), (table.targets, table.target_names))
+    named = ((name, array[:, j].astype(float)) for array, names in parts for j, name in enumerate(names))
+    return [
+        Column(n, float(v.mean()), float(v.std()), float(v.min()), float(v.max()), len(np.unique(v))) for n, v in named
+    ]
 
 
 def _repeats(*arrays: np.ndarray) -> int:

@@ -56,10 +56,8 @@ def check(table: Table, name: str, task: str, classes: int, truth: int = 0) -> N
     """Raise UserError for non-finite values, too few rows, and class numbers or counts that do not fit the task.
 
     truth: number of columns after the targets that only need to be finite."""
-    for kind, array, names in (
-        ("input", table.inputs, table.input_names),
-        ("target", table.targets, table.target_names),
-    ):
+    parts = (("input", table.inputs, table.input_names), ("target", table.targets, table.target_names))
+    for kind, array, names in parts:
         if array.ndim != 2 or array.shape[1] != len(names):
             raise UserError(f"data set {name!r}: {kind}s have shape {array.shape} but {len(names)} names")
         if repeated := sorted({n for n in names if names.count(n) > 1}):
@@ -69,10 +67,9 @@ def check(table: Table, name: str, task: str, classes: int, truth: int = 0) -> N
             bad = np.argwhere(~np.isfinite(part))
             if len(bad):
                 row, column = bad[0]
-                raise UserError(
-                    f"data set {name!r}: {kind} {names[column]!r} is not a finite number in row {seen + row}; "
-                    f"correct the source or drop the column in conf/dataset/{name}.yaml"
-                )
+                problem = f"{kind} {names[column]!r} is not a finite number in row {seen + row}"
+                remedy = f"correct the source or drop the column in conf/dataset/{name}.yaml"
+                raise UserError(f"data set {name!r}: {problem}; {remedy}")
             seen += len(part)
     if len(table.inputs) < 2:
         raise UserError(f"data set {name!r} has {len(table.inputs)} row(s); at least 2 are needed to train and test")
@@ -82,23 +79,19 @@ def check(table: Table, name: str, task: str, classes: int, truth: int = 0) -> N
     if task in ("binary", "multiclass"):
         numbers = np.unique(targets)
         if targets.shape[1] != 1 or not np.array_equal(numbers, np.arange(classes)):
-            raise UserError(
-                f"data set {name!r}: class numbers are {numbers.tolist()[:5]}, expected 0..{classes - 1}; "
-                f"check 'classes' in conf/dataset/{name}.yaml"
-            )
+            problem = f"class numbers are {numbers.tolist()[:5]}, expected 0..{classes - 1}"
+            raise UserError(f"data set {name!r}: {problem}; check 'classes' in conf/dataset/{name}.yaml")
 
 
 def _check_counts(targets: np.ndarray, names: list[str], name: str) -> None:
     bad = np.argwhere((targets < 0) | (targets != np.floor(targets)))
     if len(bad):
         row, column = bad[0]
-        raise UserError(
-            f"data set {name!r}: target {names[column]!r} is {targets[row, column]:g} in row {row}, "
-            f"not a count 0, 1, ...; correct the source or the task in conf/dataset/{name}.yaml"
-        )
+        problem = f"target {names[column]!r} is {targets[row, column]:g} in row {row}, not a count 0, 1, ..."
+        raise UserError(f"data set {name!r}: {problem}; correct the source or the task in conf/dataset/{name}.yaml")
 
 
-def save(table: Table, path: Path, about: dict[str, Any]) -> None:
+def save(table: Table, path: Path, about: dict[str, object]) -> None:
     """Write the prepared file; about: what a reader without the catalogue needs to know."""
     header = json.dumps({"inputs": table.input_names, "targets": table.target_names} | about)
     with write_aside(path) as temporary, temporary.open("wb") as stream:
@@ -110,19 +103,16 @@ def load(path: Path, md5: str | None) -> Table:
     with _opened(path) as stored:
         names = json.loads(str(stored["header"]))
         table = Table(stored["inputs"], stored["targets"], names["inputs"], names["targets"])
-    if table.md5 != md5:
-        raise UserError(
-            f"{path} is damaged or belongs to another catalogue entry: md5 of its arrays is {table.md5}, "
-            f"expected {md5}; {_remedy(path)}"
-        )
+    if (actual := table.md5) != md5:
+        problem = f"is damaged or belongs to another catalogue entry: md5 of its arrays is {actual}, expected {md5}"
+        raise UserError(f"{path} {problem}; {_remedy(path)}")
     return table
 
 
-def header(path: Path) -> dict[str, Any]:
+def header(path: Path) -> dict[str, object]:
     """Names, and whatever else was saved beside the arrays of a prepared file."""
     with _opened(path) as stored:
-        about: dict[str, Any] = json.loads(str(stored["header"]))
-    return about
+        return json.loads(str(stored["header"]))
 
 
 @contextlib.contextmanager

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 def wilson_interval(successes: ArrayLike, count: ArrayLike, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
     """Interval for a binomial proportion, (NaN, NaN) where count is 0.
 
-    (p + z^2/2n -+ z sqrt(p (1 - p)/n + z^2/4n^2)) / (1 + z^2/n). Source: Wilson (1927).
-    """
+    (p + z^2/2n -+ z sqrt(p (1 - p)/n + z^2/4n^2)) / (1 + z^2/n). Source: Wilson (1927)."""
     successes, count = np.asarray(successes, float), np.asarray(count, float)
     count = np.where(count > 0, count, np.nan)
     fraction, ratio = successes / count, ndtri(0.5 + level / 2) ** 2 / count
@@ -34,8 +33,7 @@ def pit_histogram(pit: ArrayLike, bins: int = 10, level: float = 0.95) -> pd.Dat
 
     Columns left, right, count, expected, lower, upper (counts), one row a bin. Each count is Binomial(n, 1/bins) if
     the predictive is right; the band splits 1 - level evenly over the bins (Bonferroni), so that all bins lie inside
-    it together with probability at least `level`.
-    """
+    it together with probability at least `level`."""
     import pandas as pd
     from scipy.stats import binom
 
@@ -55,8 +53,7 @@ def coverage(pit: ArrayLike, level: float) -> float:
 def coverage_curve(pit: ArrayLike, levels: ArrayLike | None = None, level: float = 0.95) -> pd.DataFrame:
     """Observed against nominal coverage of central intervals: columns nominal, empirical, lower, upper (Wilson).
 
-    levels: nominal probabilities, 0.05 to 0.95 by default; level: of the pointwise interval.
-    """
+    levels: nominal probabilities, 0.05 to 0.95 by default; level: of the pointwise interval."""
     import pandas as pd
 
     pit = np.asarray(pit, float)
@@ -70,8 +67,7 @@ def reliability_curve(confidence: ArrayLike, correct: ArrayLike, bins: int = 15,
     """Stated confidence against fraction correct in equal-width bins of confidence over [0, 1].
 
     confidence `[N]`: probability of the predicted class; correct `[N]`: whether it was right. Columns left, right,
-    confidence (mean), fraction, count, lower, upper (Wilson); NaN in empty bins.
-    """
+    confidence (mean), fraction, count, lower, upper (Wilson); NaN in empty bins."""
     import pandas as pd
 
     confidence, correct = np.asarray(confidence, float), np.asarray(correct, float)

@@ -4,9 +4,9 @@ A table of losses has one row a data set and one column a method, lower is bette
 Missing cells are never imputed: `complete` first drops whole rows or columns.
 """
 
+import itertools
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations
 
 import numpy as np
 import pandas as pd
@@ -41,8 +41,7 @@ def complete(losses: pd.DataFrame) -> pd.DataFrame:
     """The part of a table without missing cells.
 
     The data set or method with the largest share of missing cells is dropped until none is missing; on equal shares the
-    data set, because the methods are what is compared.
-    """
+    data set, because the methods are what is compared."""
     kept = losses
     while kept.isna().to_numpy().any():
         missing = kept.isna()
@@ -62,8 +61,7 @@ def friedman(losses: pd.DataFrame) -> Friedman:
     """Do k methods rank alike on n data sets? Chi-squared (corrected for ties) and its refinement F.
 
     F = (n - 1) chi^2 / (n (k - 1) - chi^2), k - 1 and (k - 1)(n - 1) degrees of freedom. UserError for fewer than
-    three methods or two data sets. Source: demsar2006, section 3.2.2.
-    """
+    three methods or two data sets. Source: demsar2006, section 3.2.2."""
     _check(losses, datasets=2, methods=3)
     n, k = losses.shape
     if (ranks(losses).nunique(axis=1) == 1).all():
@@ -78,8 +76,7 @@ def friedman(losses: pd.DataFrame) -> Friedman:
 def signed_rank_test(differences: ArrayLike) -> float | np.ndarray:
     """Exact two-sided p-value of Wilcoxon's signed-rank test, valid with ties: min(1, 2 min(P(W <= w), P(W >= w))).
 
-    differences `[n]`, or `[n, m]` for m tests at once. Zeros are left out (Wilcoxon's rule). ValueError for NaN.
-    """
+    differences `[n]`, or `[n, m]` for m tests at once. Zeros are left out (Wilcoxon's rule). ValueError for NaN."""
     at_most, at_least = _signed_rank_tails(differences)
     return np.minimum(1.0, 2 * np.minimum(at_most, at_least))
 
@@ -111,8 +108,7 @@ def _rank_sum_tails(ranks: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     """P(W <= w) and P(W >= w) for w = 0, 1, ..., of the sum W of those ranks (integers) whose sign is positive.
 
     Under the null each of the 2^n signs is equally likely given the ranks; the distribution of the sum is built by
-    adding one rank at a time. A rank of 0 changes nothing.
-    """
+    adding one rank at a time. A rank of 0 changes nothing."""
     probability = np.zeros(sum(ranks) + 1)
     probability[0] = 1.0
     for rank in ranks:
@@ -134,10 +130,9 @@ def wilcoxon_holm(losses: pd.DataFrame, alpha: float = 0.05) -> pd.DataFrame:
     """Exact signed-rank test of every pair over data sets, Holm-corrected over all pairs.
 
     Columns a, b, wins, ties, losses (of a against b), median_difference (a - b), p, p_holm, reject (p_holm <= alpha).
-    Infinite losses rank last; two of them tie.
-    """
+    Infinite losses rank last; two of them tie."""
     _check(losses)
-    pairs = list(combinations(range(len(losses.columns)), 2))
+    pairs = list(itertools.combinations(range(len(losses.columns)), 2))
     first, second = np.transpose(pairs)
     values, names = losses.to_numpy(float), losses.columns
     difference = _difference(values[:, first], values[:, second])
@@ -161,22 +156,16 @@ def min_datasets(k: int, alpha: float = 0.05) -> int:
     """Smallest number n of data sets with k (k - 1)/2 * 2/2^n <= alpha.
 
     2/2^n is the smallest p-value of the exact two-sided signed-rank test, so with fewer data sets Holm's correction
-    over all pairs of k methods can reject nothing, whatever the scores.
-    """
-    pairs = k * (k - 1) // 2
-    n = 1
-    while pairs * 2.0 ** (1 - n) > alpha:
-        n += 1
-    return n
+    over all pairs of k methods can reject nothing, whatever the scores."""
+    return next(n for n in itertools.count(1) if k * (k - 1) // 2 * 2.0 ** (1 - n) <= alpha)
 
 
 def power_statement(k: int, n: int, alpha: float = 0.05) -> str:
     """One sentence: whether n data sets can show any pair of k methods to differ."""
     needed, pairs = min_datasets(k, alpha), k * (k - 1) // 2
     rule = f"With {k} methods ({pairs} pairs), exact two-sided Wilcoxon tests with Holm's correction at {alpha:g}"
-    if n < needed:
-        return f"{rule} need at least {needed} data sets to reject anything; {n} cannot suffice, whatever the scores."
-    return f"{rule} need at least {needed} data sets to reject anything; {n} suffice where a difference is consistent."
+    verdict = "cannot suffice, whatever the scores" if n < needed else "suffice where a difference is consistent"
+    return f"{rule} need at least {needed} data sets to reject anything; {n} {verdict}."
 
 
 def rank_intervals(
@@ -184,8 +173,7 @@ def rank_intervals(
 ) -> pd.DataFrame:
     """Percentile bootstrap over data sets of the mean ranks.
 
-    Index: methods, best first; columns mean_rank, lower, upper.
-    """
+    Index: methods, best first; columns mean_rank, lower, upper."""
     table = ranks(losses)
     # how often a resample holds each data set, as a share of it
     weights = rng.multinomial(len(table), np.full(len(table), 1 / len(table)), size=resamples) / len(table)
@@ -197,8 +185,7 @@ def rank_intervals(
 def paired_difference(a: ArrayLike, b: ArrayLike, test_fraction: float, level: float = 0.95) -> PairedDifference:
     """Corrected resampled t interval of the mean of a - b over random splits `[n]` of one data set.
 
-    mean +- t_{n-1} error, with the error of `paired_mean` (nadeau2003); UserErrors as there.
-    """
+    mean +- t_{n-1} error, with the error of `paired_mean` (nadeau2003); UserErrors as there."""
     mean, error, n = paired_mean(a, b, test_fraction)
     half = float(stats.t.ppf(0.5 + level / 2, n - 1) * error)
     p = 2 * stats.t.sf(abs(mean) / error, n - 1) if error > 0 else float(mean == 0)
@@ -210,8 +197,7 @@ def paired_mean(a: ArrayLike, b: ArrayLike, test_fraction: float) -> tuple[float
 
     error^2 = (1/n + n_test/n_train) s^2 with n_test/n_train = test_fraction/(1 - test_fraction): training sets overlap,
     so splits are not independent. Splits that either lacks (NaN) are left out and n counts the rest.
-    Source: nadeau2003. UserError for fewer than two common splits or an infinite loss.
-    """
+    Source: nadeau2003. UserError for fewer than two common splits or an infinite loss."""
     if not 0 < test_fraction < 1:
         raise UserError(f"test fraction {test_fraction} must lie strictly between 0 and 1")
     difference = _difference(a, b)
@@ -235,7 +221,5 @@ def _check(losses: pd.DataFrame, datasets: int = 1, methods: int = 2) -> None:
     if losses.isna().to_numpy().any():
         raise UserError("the table of losses has missing cells: restrict it with `complete` first")
     if len(losses) < datasets or len(losses.columns) < methods:
-        raise UserError(
-            f"{len(losses)} complete data sets x {len(losses.columns)} methods; "
-            f"this statistic needs at least {datasets} x {methods}: run more cells"
-        )
+        shape = f"{len(losses)} complete data sets x {len(losses.columns)} methods"
+        raise UserError(f"{shape}; this statistic needs at least {datasets} x {methods}: run more cells")

@@ -37,8 +37,7 @@ class Metric:
 
     direction: lower is better, higher is better, or nearer to `target`; unit: "" is dimensionless, "y" the target's.
     lower, upper: values outside are a bug, not a bad fit. So is NaN, unless `nullable`: undefined on these test rows
-    or not measured. tasks: empty for a metric of the draws of a Markov chain.
-    """
+    or not measured. tasks: empty for a metric of the draws of a Markov chain."""
 
     name: str
     label: str

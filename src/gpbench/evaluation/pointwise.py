@@ -32,8 +32,7 @@ def pointwise(
     Classification columns: row, y, p0..p{C-1}, log_density, modal.
     Counts columns: row, output, y, mean, sd, log_density, pit = P(Y < y) + P(Y = y)/2, whose mean is 1/2 where the
     predictive is right though it is not uniform.
-    Raises UserError for classes of several targets, ValueError for a predictive or targets that are not finite.
-    """
+    Raises UserError for classes of several targets, ValueError for a predictive or targets that are not finite."""
     y, rows = np.asarray(y, dtype=np.float64), np.asarray(rows)
     y = y.reshape(len(y), -1)
     if rows.shape != y.shape[:1]:
@@ -55,8 +54,7 @@ def components(predictive: Predictive) -> dict[str, np.ndarray]:
     """Components in float32, in the units of `predictive`; empty where they exceed `COMPONENTS_LIMIT_BYTES`.
 
     GaussianMixture: mean, variance `[S, N, P]`; Categorical: probs `[S, N, C]`; Counts: rate `[S, N, P]` and
-    weights `[S]`.
-    """
+    weights `[S]`."""
     if isinstance(predictive, GaussianMixture):
         arrays = {"mean": predictive.component_mean, "variance": predictive.component_variance}
     elif isinstance(predictive, Counts):

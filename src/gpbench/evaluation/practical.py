@@ -55,8 +55,7 @@ def signed_rank_posterior(a: ArrayLike, b: ArrayLike, metric: str, draws: int = 
     The probability that, of the three regions (a lower by more than the ROPE, within it, b lower), one is the most
     probable for the mean of two data sets drawn from the population. The population is a Dirichlet process: weights
     w ~ Dirichlet(1/2, 1, ..., 1) of a difference of 0, the prior's, and of the n observed; a region has probability
-    sum_ij w_i w_j [(z_i + z_j)/2 in it]. ValueError for an infinite or missing loss. Source: benavoli2014.
-    """
+    sum_ij w_i w_j [(z_i + z_j)/2 in it]. ValueError for an infinite or missing loss. Source: benavoli2014."""
     rope = ROPES[metric]
     observed = rope.scale(np.asarray(a, float)) - rope.scale(np.asarray(b, float))
     if not np.isfinite(observed).all():
@@ -77,8 +76,7 @@ def correlated_t_posterior(a: ArrayLike, b: ArrayLike, test_fraction: float, met
 
     The mean difference has the posterior t_{n-1}(mean, error^2), error^2 = (1/n + rho/(1 - rho)) s^2, with the
     correlation of two splits rho = test_fraction; its mass below, within and above the ROPE. Splits that either lacks
-    (NaN) are left out; UserErrors as `paired_mean`. Source: benavoli2017.
-    """
+    (NaN) are left out; UserErrors as `paired_mean`. Source: benavoli2017."""
     rope = ROPES[metric]
     mean, error, n = paired_mean(rope.scale(np.asarray(a, float)), rope.scale(np.asarray(b, float)), test_fraction)
     if error == 0:

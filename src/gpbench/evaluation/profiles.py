@@ -13,8 +13,7 @@ def excess(losses: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Loss of each method minus that of the best of the data set, on the scale of the metric's ROPE.
 
     For RMSE that is the logarithm of the ratio to the best, which dolan2002 takes; MNLL and error rate may be 0 or
-    negative and have no ratio. ValueError for missing cells.
-    """
+    negative and have no ratio. ValueError for missing cells."""
     if losses.isna().to_numpy().any():
         raise ValueError("losses must have no missing cells")
     scaled = ROPES[metric].scale(losses.to_numpy(float))
@@ -24,8 +23,7 @@ def excess(losses: pd.DataFrame, metric: str) -> pd.DataFrame:
 def profile(distances: pd.DataFrame) -> pd.DataFrame:
     """Share of the data sets `[n]` on which a method lies within a distance of the best: its distribution function.
 
-    Rows: n a method, at its sorted distances; columns method, distance, share = 1/n, ..., 1. Source: dolan2002.
-    """
+    Rows: n a method, at its sorted distances; columns method, distance, share = 1/n, ..., 1. Source: dolan2002."""
     n = len(distances)
     share = np.arange(1, n + 1) / n
     parts = [

@@ -6,16 +6,14 @@ from scipy.special import gammaln, pdtr, xlogy
 
 from gpbench.predictive.distributions import SUM_TOLERANCE, of_shape
 
-LARGEST = 2**53
-"""Larger quantiles are not resolved: above it a float64 does not hold every integer."""
+LARGEST = 2**53  # larger quantiles are not resolved: above it a float64 does not hold every integer
 
 
 class Counts:
     """p(y) = sum_s weights_s Poisson(y; rate_s), y = 0, 1, ...; rate `[S, *R, N, P]`, weights `[S]`.
 
     Raises ValueError for shapes that do not fit, for a rate below 0, and for weights that are negative or do not sum
-    to 1 within 1e-6; NaN and infinity are allowed in a rate, because a diverged fit must be reported (`is_finite`).
-    """
+    to 1 within 1e-6; NaN and infinity are allowed in a rate, because a diverged fit must be reported (`is_finite`)."""
 
     def __init__(self, rate: ArrayLike, weights: ArrayLike) -> None:
         self.component_rate = np.asarray(rate, dtype=np.float64)

@@ -51,8 +51,7 @@ class GaussianMixture:
 
     Log densities, distribution functions and quantiles are marginal to each of the P targets.
     Raises ValueError for unequal shapes and for a variance that is not positive; NaN and infinity are
-    allowed, because a diverged fit must be reported (`is_finite`), not crash.
-    """
+    allowed, because a diverged fit must be reported (`is_finite`), not crash."""
 
     def __init__(self, mean: ArrayLike, variance: ArrayLike) -> None:
         self.component_mean = np.asarray(mean, dtype=np.float64)
@@ -129,8 +128,7 @@ class Categorical:
 
     `mean`, `variance`, `cdf` and `quantile` are those of the class number: they are meaningful for two classes
     and for ordered ones. Raises ValueError where probabilities leave [0, 1] or do not sum to 1 within 1e-6
-    (float32 rounding is divided out); NaN is allowed, see `is_finite`.
-    """
+    (float32 rounding is divided out); NaN is allowed, see `is_finite`."""
 
     def __init__(self, probs: ArrayLike) -> None:
         self.component_probs = np.asarray(probs, dtype=np.float64)

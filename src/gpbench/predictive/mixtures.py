@@ -14,8 +14,8 @@ BLOCK = 2**17
 NEWTON_STEPS, BISECTIONS = 10, 60
 RELATIVE_TOLERANCE = 1e-11
 
+# `[T]` of means `[S, T]`, standard deviations `[S, T]` and y `[T]`
 Statistic = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
-"""of means `[S, T]`, standard deviations `[S, T]` and y `[T]`; `[T]`"""
 
 
 def log_density(mean: np.ndarray, sd: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -38,8 +38,7 @@ def crps(mean: np.ndarray, sd: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Continuous ranked probability score E|Y - y| - E|Y - Y'|/2 `[T]`, in the units of y, lower is better.
 
     1/S sum_s A(y - mean_s, sd_s^2) - 1/(2 S^2) sum_rs A(mean_r - mean_s, sd_r^2 + sd_s^2), A(m, v) = E|m + sqrt(v) Z|.
-    Time O(S^2 T). Source: Grimit, Gneiting, Berrocal and Johnson (2006).
-    """
+    Time O(S^2 T). Source: Grimit, Gneiting, Berrocal and Johnson (2006)."""
 
     def block(mean: np.ndarray, sd: np.ndarray, y: np.ndarray) -> np.ndarray:
         size, twice_variance = len(mean), 2 * sd**2
@@ -59,8 +58,7 @@ def quantile(mean: np.ndarray, sd: np.ndarray, levels: ArrayLike) -> np.ndarray:
 
     Newton on Phi^-1(F(x)) = Phi^-1(level), which is linear for one component, kept inside a bracket; levels that have
     not converged after a few steps (mass between far modes) are bisected. The smallest and largest quantile of the
-    components bracket the quantile of the mixture.
-    """
+    components bracket the quantile of the mixture."""
     size, count = mean.shape
     levels = np.asarray(levels, float)
     if not np.all((levels > 0) & (levels < 1)):

@@ -25,8 +25,8 @@ from gpbench.errors import UserError
 from gpbench.places import Places, write_aside
 
 
-def fetch(items: list[str], places: Places, mirror: str | None = None) -> list[Path]:
-    """Fetch and verify raw files that are missing in data/raw; `mirror` replaces GPBENCH_MIRROR.
+def fetch(items: list[str], places: Places) -> list[Path]:
+    """Fetch and verify raw files that are missing in data/raw; returns their paths.
 
     Raises UserError for the first file that is wrong, unknown or not available, with the reason of every source."""
     pinned = pins(places)
@@ -37,7 +37,7 @@ def fetch(items: list[str], places: Places, mirror: str | None = None) -> list[P
     for item, known in missing.items():
         with _locked(item, places):
             if _uncached(known, places):
-                _obtain(item, known, dvc.cached(known.md5, places), places, mirror, reasons.get(item, ""))
+                _obtain(item, known, dvc.cached(known.md5, places), places, reasons.get(item, ""))
     if missing:
         _checkout(missing, places)
     return [places.raw / item for item in items]
@@ -94,9 +94,7 @@ def _present(item: str, known: Pin | None, places: Places) -> bool:
     """Whether data/raw has the pinned file, or any if it is not pinned; UserError for a wrong one, which is kept."""
     path = places.raw / item
     if known is None and not path.is_file():
-        raise UserError(
-            f"{path} is missing and not pinned in data.dvc; put it there or run `gpbench data pin` for its data set"
-        )
+        raise UserError(f"{path} is missing and not pinned in data.dvc; put it there or run `gpbench data pin`")
     if known is not None and path.is_file() and (reason := wrong(path, known)):
         raise UserError(f"{path} is not the pinned file ({reason}); delete it to fetch it again")
     return path.is_file()
@@ -128,26 +126,21 @@ def _from_remote(missing: dict[str, Pin], places: Places) -> dict[str, str]:
     return reasons
 
 
-def _obtain(
-    item: str, known: Upstream, target: Path, places: Places, mirror: str | None = None, reason: str = ""
-) -> None:
+def _obtain(item: str, known: Upstream, target: Path, places: Places, reason: str = "") -> None:
     """Write the verified file to `target` from the first source that has it; `reason`: why the remote failed."""
     tried = [reason] if reason else []
-    for source in [*_in_mirror(item, mirror), *known.urls]:
+    for source in [*_in_mirror(item), *known.urls]:
         try:
             return _take(source, item, known, target, places)
         except OSError as error:
             tried.append(f"{source}: {error.strerror or error}")
-    raise UserError(
-        f"{item} could not be fetched: {'; '.join(tried) or 'no source is known'}; "
-        f"set GPBENCH_MIRROR to a folder or URL that holds it, check the network, or put it at data/raw/{item}"
-    )
+    remedy = f"set GPBENCH_MIRROR to a folder or URL that holds it, check the network, or put it at data/raw/{item}"
+    raise UserError(f"{item} could not be fetched: {'; '.join(tried) or 'no source is known'}; {remedy}")
 
 
-def _in_mirror(item: str, mirror: str | None = None) -> list[str]:
+def _in_mirror(item: str) -> list[str]:
     """Possible places of an item in the mirror: as it is, or gzipped."""
-    mirror = mirror or os.environ.get("GPBENCH_MIRROR")
-    if not mirror:
+    if not (mirror := os.environ.get("GPBENCH_MIRROR")):
         return []
     names = [item] if item.endswith(".gz") else [item, f"{item}.gz"]
     if is_url(mirror):
@@ -189,9 +182,8 @@ def _checkout(new: dict[str, Pin], places: Places) -> None:
         if reason := wrong(places.raw / item, known):
             (places.raw / item).unlink(missing_ok=True)
             reason = dvc.last_line(result) if result.returncode else reason
-            raise UserError(
-                f"{item}: dvc checkout failed: {reason}; delete {dvc.cached(known.md5, places)} and fetch again"
-            )
+            cached = dvc.cached(known.md5, places)
+            raise UserError(f"{item}: dvc checkout failed: {reason}; delete {cached} and fetch again")
 
 
 def _uncached(known: Pin, places: Places) -> str:

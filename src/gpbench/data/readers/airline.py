@@ -18,7 +18,11 @@ from gpbench.data.table import DAMAGED, Table
 from gpbench.errors import UserError
 
 YEAR, OLDEST, LARGEST = 2008, 1950, np.iinfo(np.int16).max
-NAMES = ["age", "distance", "air_time", "dep_time", "arr_time", "day_of_week", "day_of_month", "month"]
+# inputs -> arrays of the archive
+FEATURES = {
+    "age": "plane_year", "distance": "distance_mi", "air_time": "air_time_min", "dep_time": "dep_time_hhmm",
+    "arr_time": "arr_time_hhmm", "day_of_week": "day_of_week", "day_of_month": "day_of_month", "month": "month",
+}  # fmt: skip
 # names in the arrays of the archive -> columns of the Data Expo's table
 EXPO = {
     "month": "Month", "day_of_month": "DayofMonth", "day_of_week": "DayOfWeek", "dep_time_hhmm": "DepTime",
@@ -36,22 +40,17 @@ def read(dataset: Dataset, raw: Path) -> Table:
     for name, values in flights.items():
         _check(name, values, files[0])
     known = flights["plane_year"] >= OLDEST
-    features = {
-        "age": YEAR - flights["plane_year"],
-        "distance": flights["distance_mi"],
-        "air_time": flights["air_time_min"],
-        "dep_time": minutes(flights["dep_time_hhmm"]),
-        "arr_time": minutes(flights["arr_time_hhmm"]),
-        "day_of_week": flights["day_of_week"],
-        "day_of_month": flights["day_of_month"],
-        "month": flights["month"],
-    }
-    inputs = np.empty((int(known.sum()), len(NAMES)), np.int16)
-    for column, name in enumerate(NAMES):
-        inputs[:, column] = features[name][known]
+    inputs = np.empty((int(known.sum()), len(FEATURES)), np.int16)
+    for column, name in enumerate(FEATURES.values()):
+        values = flights[name][known]
+        inputs[:, column] = (
+            YEAR - values if name == "plane_year" else minutes(values) if name.endswith("hhmm") else values
+        )
     delay = flights["arr_delay_min"][known][:, None]
     (target,) = dataset.source.targets
-    return Table(inputs, delay.astype(float) if target == "delay" else (delay > 0).astype(np.int64), NAMES, [target])
+    return Table(
+        inputs, delay.astype(float) if target == "delay" else (delay > 0).astype(np.int64), [*FEATURES], [target]
+    )
 
 
 def minutes(hhmm: np.ndarray) -> np.ndarray:

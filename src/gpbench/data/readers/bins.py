@@ -25,10 +25,8 @@ def count(events: Table, dataset: Dataset) -> Table:
     source, window = dataset.source, dataset.window
     where, coordinates = f"data set {dataset.name!r}", events.inputs.shape[1]
     if not len(source.bins) == len(window) == coordinates:
-        raise UserError(
-            f"{where}: {len(source.bins)} bins and {len(window)} pairs in window for {coordinates} coordinates; "
-            f"give one of each per coordinate in conf/dataset/{dataset.name}.yaml"
-        )
+        problem = f"{len(source.bins)} bins and {len(window)} pairs in window for {coordinates} coordinates"
+        raise UserError(f"{where}: {problem}; give one of each per coordinate in conf/dataset/{dataset.name}.yaml")
     if dataset.task != "counts" or len(source.targets) != 1:
         raise UserError(f"{where}: 'bins' needs the task counts and one target, the name of the counts")
     low, high = np.array(window).T

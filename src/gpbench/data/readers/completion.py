@@ -10,8 +10,7 @@ from gpbench.config.schema import Dataset
 from gpbench.data.table import Table
 
 SIDE, MARGIN = 28, 4
-TRAIN, TEST = 140, 10
-"""number of digits of each class"""
+TRAIN, TEST = 140, 10  # number of digits of each class
 
 
 def read(dataset: Dataset, raw: Path) -> Table:

@@ -23,7 +23,7 @@ def build(dataset: Dataset, names: list[str], rows: Iterable[Row]) -> Table:
 
     Rows listed in `leave_out`, rows with a missing value and (with `only_labels`) rows of other labels are left out.
     Raises UserError with file and line for too many or too few cells, a cell that is not finite, an unknown label."""
-    source = dataset.source
+    source, name = dataset.source, f"data set {dataset.name!r}"
     columns = _Columns(dataset, names)
     inputs, targets, count = array("d"), array("d"), 0
     for where, cells in rows:
@@ -37,11 +37,9 @@ def build(dataset: Dataset, names: list[str], rows: Iterable[Row]) -> Table:
             targets.extend(target)
             inputs.extend(columns.inputs(where, cells))
     if count <= max(source.leave_out, default=-1):
-        raise UserError(
-            f"data set {dataset.name!r}: leave_out lists row {max(source.leave_out)}, but there are {count} rows"
-        )
+        raise UserError(f"{name}: leave_out lists row {max(source.leave_out)}, but there are {count} rows")
     if not inputs:
-        raise UserError(f"data set {dataset.name!r}: all {count} rows are left out")
+        raise UserError(f"{name}: all {count} rows are left out")
     x = np.frombuffer(inputs).reshape(-1, len(columns.input_names))
     y = np.array(targets).reshape(len(x), len(source.targets))
     return Table(x, y.astype(np.int64) if columns.classes else y, columns.input_names, list(source.targets))

@@ -84,45 +84,31 @@ def _attributes(path: Path, numbered: Iterator[tuple[int, str]]) -> list[str]:
 
 
 def excel(path: Path, source: Source) -> tuple[list[str], Iterator[Row]]:
-    """Column names and rows of a sheet (by default the first) of an .xls or .xlsx file."""
-    with opened(path):  # for its message about a missing file
-        rows = (_xls if path.suffix == ".xls" else _xlsx)(path, source.sheet)
-    numbered = [(i, _trimmed(cells)) for i, cells in enumerate(rows, 1)]
-    filled = iter([(i, cells) for i, cells in numbered if cells])
+    """Column names and rows of a sheet (by default the first) of an .xls or .xlsx file; empty rows are skipped."""
+    import pandas as pd
+    import xlrd
+    from openpyxl.utils.exceptions import InvalidFileException
+    from xlrd.compdoc import CompDocError
+
+    damaged: tuple[type[Exception], ...] = (ValueError, KeyError, IndexError, AssertionError, struct.error, BadZipFile)
+    damaged += (InvalidFileException, xlrd.XLRDError, CompDocError)
+    with opened(path):
+        pass  # for its message about a missing file
+    try:
+        frame = pd.read_excel(path, sheet_name=source.sheet or 0, header=None, na_filter=False, dtype=object)
+    except damaged as error:
+        raise UserError(f"{path} cannot be read as an Excel file: {error}") from error
+    numbered = ((i, _trimmed(cells)) for i, cells in enumerate(frame.to_numpy().tolist(), 1))
+    filled = ((i, cells) for i, cells in numbered if cells)
     names = [str(cell).strip() for cell in next(filled, (0, []))[1]] if source.header == "line" else []
     return names, ((f"{path}, sheet {source.sheet or 1}, row {i}", cells) for i, cells in filled)
 
 
-def _xls(path: Path, sheet: str) -> list[list[Any]]:
-    import xlrd
-    from xlrd.compdoc import CompDocError
-
-    damaged = (xlrd.XLRDError, CompDocError, BadZipFile, AssertionError, IndexError, struct.error)
-    try:
-        book = xlrd.open_workbook(path)
-        chosen = book.sheet_by_name(sheet) if sheet else book.sheet_by_index(0)
-    except damaged as error:
-        raise UserError(f"{path} cannot be read as an Excel file: {error}") from error
-    return [chosen.row_values(i) for i in range(chosen.nrows)]
-
-
-def _xlsx(path: Path, sheet: str) -> list[list[Any]]:
-    import openpyxl
-    from openpyxl.utils.exceptions import InvalidFileException
-
-    try:
-        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
-        return [list(row) for row in (book[sheet] if sheet else book.worksheets[0]).iter_rows(values_only=True)]
-    except (BadZipFile, InvalidFileException, KeyError) as error:
-        raise UserError(f"{path} cannot be read as an Excel file: {error}") from error
-
-
 def _trimmed(cells: list[Any]) -> list[Any]:
     """Cells without the empty ones at the end, which sheets keep after deletions."""
-    end = len(cells)
-    while end and cells[end - 1] in (None, ""):
-        end -= 1
-    return cells[:end]
+    while cells and cells[-1] in (None, ""):
+        cells.pop()
+    return cells
 
 
 def r_object(path: Path, source: Source) -> tuple[list[str], Iterator[Row]]:
@@ -137,13 +123,7 @@ def r_object(path: Path, source: Source) -> tuple[list[str], Iterator[Row]]:
             warnings.simplefilter("ignore")  # about attributes that rdata does not convert
             warnings.filterwarnings("error", message="Unknown file type")
             objects = rdata.read_rda(path, default_encoding="ASCII")
-    except (
-        EOFError,
-        ValueError,
-        NotImplementedError,
-        OSError,
-        UserWarning,
-    ) as error:  # rdata: "Type ... not implemented"
+    except (EOFError, ValueError, NotImplementedError, OSError, UserWarning) as error:
         raise UserError(f"{path} cannot be read as an R data file: {error}") from error
     if len(objects) != 1:
         raise UserError(f"{path} contains {len(objects)} objects ({', '.join(objects)}), expected one")

@@ -99,25 +99,25 @@ def _bundled(dataset: Dataset, inputs: np.ndarray, targets: np.ndarray, names: l
 
 def _idx(dataset: Dataset, raw: Path) -> Table:
     """Pairs of IDX files (images, labels), one pair after the other."""
-    return _images([_pair(raw, *pair) for pair in _pairs(dataset.source.files)], dataset)
+    return _images(_pairs(raw, dataset.source.files), dataset)
 
 
 def _svmlight(dataset: Dataset, raw: Path) -> Table:
     """A text file of images (official training part), followed by pairs of IDX files (test part)."""
     first, *rest = dataset.source.files
     train = formats.svmlight(raw / first, dataset.train_rows or 0, dataset.columns)
-    return _images([train, *(_pair(raw, *pair) for pair in _pairs(rest))], dataset)
+    return _images([train, *_pairs(raw, rest)], dataset)
 
 
-def _pairs(files: list[str]) -> list[tuple[str, str]]:
-    return list(zip(files[::2], files[1::2], strict=True))
-
-
-def _pair(raw: Path, images: str, labels: str) -> tuple[np.ndarray, np.ndarray]:
-    pixels, classes = formats.idx(raw / images), formats.idx(raw / labels)
-    if len(pixels) != len(classes):
-        raise UserError(f"{raw / images} has {len(pixels)} images, but {raw / labels} has {len(classes)} labels")
-    return pixels.reshape(len(pixels), -1), classes
+def _pairs(raw: Path, files: list[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Pixels `[n, d]` and labels `[n]` of files that alternate between images and labels."""
+    parts = []
+    for images, labels in zip(files[::2], files[1::2], strict=True):
+        pixels, classes = formats.idx(raw / images), formats.idx(raw / labels)
+        if len(pixels) != len(classes):
+            raise UserError(f"{raw / images} has {len(pixels)} images, but {raw / labels} has {len(classes)} labels")
+        parts.append((pixels.reshape(len(pixels), -1), classes))
+    return parts
 
 
 def _images(parts: list[tuple[np.ndarray, np.ndarray]], dataset: Dataset) -> Table:

@@ -8,10 +8,8 @@ from functools import partial
 import numpy as np
 
 from gpbench.data.simulated import latent_gp, mountain_car, scans
-from gpbench.data.simulated.reproducible import DIGITS, stream
+from gpbench.data.simulated.reproducible import DIGITS, Draw, stream
 from gpbench.errors import unknown
-
-Draw = tuple[np.ndarray, np.ndarray, list[str]]
 
 
 def bump(x: np.ndarray) -> np.ndarray:

@@ -23,17 +23,14 @@ from statistics import NormalDist
 
 import numpy as np
 
-from gpbench.data.simulated.reproducible import DIGITS, exp, gaussian, stream
+from gpbench.data.simulated.reproducible import DIGITS, Draw, exp, gaussian, stream
 
 BLOCKS = 10
 JITTER = 1e-6
 CATEGORIES, ORDINAL_NOISE = 5, 0.5
 LOG_VARIANCE_2013 = 2.0
 LOG_VARIANCE_2014 = round(math.log(2.08), DIGITS)
-POOL = 4
-"""rows drawn per row that is kept, if classes are balanced"""
-
-Draw = tuple[np.ndarray, np.ndarray, list[str]]
+POOL = 4  # rows drawn per row that is kept, if classes are balanced
 
 
 def covariance(x: np.ndarray, log_lengthscales: np.ndarray, log_variance: float) -> np.ndarray:
@@ -55,18 +52,6 @@ def latents(
     return x, gaussian(covariance(x, log_lengthscales, log_variance), normal).round(DIGITS)
 
 
-def bernoulli_logit(rng: np.random.Generator, f: np.ndarray) -> np.ndarray:
-    return rng.uniform(size=len(f)) * (1 + exp(-f)) < 1
-
-
-def poisson(rng: np.random.Generator, f: np.ndarray) -> np.ndarray:
-    return rng.poisson(exp(f))
-
-
-def volatility(rng: np.random.Generator, f: np.ndarray) -> np.ndarray:
-    return exp(f) * rng.standard_normal(len(f))
-
-
 def ordinal(rng: np.random.Generator, f: np.ndarray) -> np.ndarray:
     inner = [NormalDist().inv_cdf(s / CATEGORIES) for s in range(1, CATEGORIES)]
     thresholds = exp(np.array(LOG_VARIANCE_2013 / 2)) * np.array(inner)
@@ -74,9 +59,9 @@ def ordinal(rng: np.random.Generator, f: np.ndarray) -> np.ndarray:
 
 
 LIKELIHOODS: dict[str, Callable[[np.random.Generator, np.ndarray], np.ndarray]] = {
-    "lrg": bernoulli_logit,
-    "lcx": poisson,
-    "vlt": volatility,
+    "lrg": lambda rng, f: rng.uniform(size=len(f)) * (1 + exp(-f)) < 1,
+    "lcx": lambda rng, f: rng.poisson(exp(f)),
+    "vlt": lambda rng, f: exp(f) * rng.standard_normal(len(f)),
     "ord": ordinal,
 }
 

@@ -17,7 +17,7 @@ import math
 
 import numpy as np
 
-from gpbench.data.simulated.reproducible import stream
+from gpbench.data.simulated.reproducible import Draw, stream
 
 POSITION, VELOCITY, GOAL = (-1.2, 0.6), (-0.07, 0.07), 0.5
 TILINGS, TILES = 8, 8
@@ -79,7 +79,7 @@ def learn(rng: np.random.Generator) -> tuple[Weights, list[int]]:
     return weights, [episode(weights, start) for start in rng.uniform(-0.6, -0.4, EPISODES).tolist()]
 
 
-def cost_to_go() -> tuple[np.ndarray, np.ndarray, list[str]]:
+def cost_to_go() -> Draw:
     """-max_a Q on a regular grid of 100 x 100 states: inputs `[10000, 2]`, position slowest, and targets."""
     weights, _ = learn(stream())
     axes = (np.linspace(*POSITION, SIDE), np.linspace(*VELOCITY, SIDE))

@@ -12,11 +12,11 @@ import math
 import numpy as np
 
 SEED = 20170808
-DIGITS = 9
-"""number of decimals, since logarithms in NumPy's generators may differ in the last bit"""
+DIGITS = 9  # number of decimals, since logarithms in NumPy's generators may differ in the last bit
 LN2 = math.log(2.0)
-TERMS = 16
-"""of the series of exp on [-ln(2)/2, ln(2)/2]; further ones do not change it"""
+TERMS = 16  # of the series of exp on [-ln(2)/2, ln(2)/2]; further ones do not change it
+
+Draw = tuple[np.ndarray, np.ndarray, list[str]]  # inputs, targets (and what they were drawn from), names of the inputs
 
 
 def stream(*key: int) -> np.random.Generator:

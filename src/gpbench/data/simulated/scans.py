@@ -11,27 +11,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpbench.data.simulated.reproducible import stream
+from gpbench.data.simulated.reproducible import Draw, stream
 
-CLASSES = {"MSA": 18, "PSP": 16, "IPD": 14, "control": 14}
-"""class -> number of subjects"""
-FEATURES = 40
-"""number of features of each source"""
+CLASSES = {"MSA": 18, "PSP": 16, "IPD": 14, "control": 14}  # class -> number of subjects
+FEATURES = 40  # number of features of each source
 TETRAHEDRON = np.array([[1, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1]]) / np.sqrt(3.0)
 SEPARATION, NOISE = 1.5, 4.0
+# source -> strength of the signal; in the paper SimpleMKL drops T2, and occipital is the control region
 MODALITIES = {"GM": 1.0, "WM": 1.0, "T2": 0.0, "FA": 1.0, "MD": 1.0}
-REGIONS = {
-    "brainstem": 1.0,
-    "cerebellum": 1.0,
-    "caudate": 0.5,
-    "occipital": 0.0,
-    "putamen": 0.5,
-    "other": 0.5,
-}
-"""source -> strength of the signal; in the paper SimpleMKL drops T2, and occipital is the control region"""
+REGIONS = {"brainstem": 1.0, "cerebellum": 1.0, "caudate": 0.5, "occipital": 0.0, "putamen": 0.5, "other": 0.5}
 
 
-def subjects(strengths: dict[str, float]) -> tuple[np.ndarray, np.ndarray, list[str]]:
+def subjects(strengths: dict[str, float]) -> Draw:
     """Inputs `[62, 40 S]`, source after source, classes `[62]` and the names of the inputs: GM_1 .. GM_40, WM_1 .."""
     rng = stream(2012, len(strengths))
     y = np.repeat(np.arange(len(CLASSES)), list(CLASSES.values()))
