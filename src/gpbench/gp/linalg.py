@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypedDict
 
 import torch
 from torch import Tensor
 
 FIRST_JITTER, LAST_JITTER, GROWTH = 1e-8, 1e-4, 10.0
 
-_events: list[dict[str, Any]] = []
+
+class Event(TypedDict):
+    """What happened to the matrix `name` of a replica: the jitter added (absolute), and whether it has no factor."""
+
+    name: str
+    replica: int
+    jitter: float
+    failed: bool
 
 
-def events(clear: bool = True) -> list[dict[str, Any]]:
-    """What `cholesky` had to do since the last call: dicts with name, replica, jitter (absolute) and failed."""
+_events: list[Event] = []
+
+
+def events(clear: bool = True) -> list[Event]:
+    """What `cholesky` had to do since the last call."""
     recorded = list(_events)
     if clear:
         _events.clear()

@@ -18,7 +18,6 @@ One step is one transition on all rows. Step sizes are learnt in burn-in (dual a
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Literal
 
 import numpy as np
@@ -31,9 +30,9 @@ from gpbench.gp import latent_likelihoods
 from gpbench.hyper import Annotated, Fraction, Ge, Le, PositiveFloat, PositiveInt, Settings, dataclass
 from gpbench.methods.base import Batch, Noise, SamplerMethod, Shapes, State, TrainingSet
 from gpbench.predictive.distributions import Predictive
-from gpbench.sampling.latent import approximations, joint, latents, pseudo_marginal, schemes
+from gpbench.sampling.latent import approximations, schemes
 from gpbench.sampling.latent.model import COUNTS, Generator, Model, Operator, Prior, multiply
-from gpbench.sampling.tuning import DualAveraging
+from gpbench.sampling.latent.prediction import moments
 from gpbench.streams import Key
 
 TUNING = "theta.tuning"
@@ -142,7 +141,8 @@ class Method(SamplerMethod):
             return
         hyper = self.hyper
         rate = batch.x.shape[-1] ** -0.5 if hyper.lengthscale_rate is None else hyper.lengthscale_rate
-        variance = Prior(hyper.variance_shape, hyper.variance_rate, hyper.variance_prior == "inverse_gamma")
+        prior = Prior(hyper.variance_shape, hyper.variance_rate, hyper.variance_prior == "inverse_gamma")
+        variance: Prior | float | Tensor = prior
         if hyper.outputscale is not None:
             variance = hyper.outputscale
         if hyper.sampler == "theta_given_f":
@@ -150,25 +150,8 @@ class Method(SamplerMethod):
         likelihood = latent_likelihoods.named(hyper.likelihood, self.num_classes)
         lengthscale = Prior(hyper.lengthscale_shape, rate)
         model = Model(batch.x, batch.y[..., 0], batch.weight, likelihood, lengthscale, variance, hyper.ard)
-        self.batch, self.operator = batch, self.scheme(model)
-        self.tuners = [DualAveraging(part.name, part.target, part.first_step) for part in self.operator.tuned]
-
-    def scheme(self, model: Model) -> Operator:
-        """The transition that the settings ask for."""
-        hyper, repeats = self.hyper, (self.hyper.latent_updates, self.hyper.theta_updates)
-        of_f = None if hyper.latents == "none" else latents.named(hyper.latents, model, hyper.leapfrogs)
-        if hyper.sampler == "khr":
-            return joint.KHR(model, hyper.theta_updates)
-        if hyper.sampler == "surr":
-            return joint.Surrogate(model, of_f, *repeats)
-        if hyper.sampler == "pm":
-            return pseudo_marginal.PseudoMarginal(model, hyper.approximation, hyper.num_importance, of_f, *repeats)
-        if hyper.sampler == "marginal":
-            return pseudo_marginal.Marginal(model, hyper.approximation, hyper.theta_updates)
-        if hyper.sampler == "estimator":
-            grid = torch.linspace(hyper.grid_low, hyper.grid_high, hyper.grid_points).to(model.x)
-            return pseudo_marginal.Estimator(model, grid, hyper.approximation, hyper.num_importance)
-        return schemes.scheme(hyper.sampler, model, of_f, hyper.theta, repeats)
+        self.batch, self.operator = batch, schemes.sampler(hyper, model)
+        self.tuners = schemes.tuners(self.operator)
 
     def known(self, batch: Batch) -> Tensor:
         """Columns behind y of simulated data `[R, n, 1 + D + 1]`: f, log lengthscales, log variance."""
@@ -231,7 +214,8 @@ class Method(SamplerMethod):
         generator = Generator(*noise)
         chain, info = self.operator.step(chain, generator)
         for tuner in self.tuners:
-            chain |= tuner.learn(memory, step, burn_in, info[f"{tuner.name}.acceptance"], chain["psi"])
+            acceptance = torch.as_tensor(info[f"{tuner.name}.acceptance"])
+            chain |= tuner.learn(memory, step, burn_in, acceptance, chain["psi"])
         if step >= burn_in:
             chain |= _counted(chain, info)
         state.memory, state.params = chain, {name: chain[name] for name in state.params}
@@ -249,57 +233,35 @@ class Method(SamplerMethod):
         """As `SamplerMethod.variables`."""
         if name != "psi":
             return super().variables(name, size)
-        of_tau = size if self.hyper.outputscale is not None or self.hyper.sampler == "theta_given_f" else size - 1
-        of_tau = [f"log lengthscale {i + 1}" for i in range(of_tau)] if self.hyper.ard else ["log lengthscale"]
+        known_variance = self.hyper.outputscale is not None or self.hyper.sampler == "theta_given_f"
+        numbers = range(1, size + 1 if known_variance else size)
+        of_tau = [f"log lengthscale {number}" for number in numbers] if self.hyper.ard else ["log lengthscale"]
         return [*of_tau, "log variance"][:size]
 
     @torch.no_grad()
     def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
         """Equal mixture over the kept states at x `[R, T, D]`; no randomness."""
-        buffers = state.buffers
+        buffers, hyper = state.buffers, self.hyper
         self.prepare(rows_of(state))
         names = [*state.samples] or [*state.params]
-        if "psi" not in names or ("f" not in names and self.hyper.sampler != "marginal"):
+        if "psi" not in names or ("f" not in names and hyper.sampler != "marginal"):
             raise UserError(
-                f"sampler {self.hyper.sampler} keeps {', '.join(names)} of a chain, which predicts nothing; "
+                f"sampler {hyper.sampler} keeps {', '.join(names)} of a chain, which predicts nothing; "
                 "set keep_latents=true, or run it in a study of kind sample"
             )
         kept = {name: torch.stack(state.samples.get(name) or [state.params[name]]) for name in names}  # [S, R, ...]
         size = max(1, CHUNK_ELEMENTS // (buffers["x"].shape[1] ** 2 * len(keys)))
         chunks = zip(*(kept[name].split(size) for name in names), strict=True)
-        moments = [self.moments(dict(zip(names, chunk, strict=True)), x) for chunk in chunks]
-        mean, variance = (torch.cat(part) for part in zip(*moments, strict=True))  # [S, R, T]
-        likelihood = self.operator.model.likelihood
-        return [likelihood.predictive(mean[:, r], variance[:, r]) for r in range(len(keys))]
-
-    def moments(self, kept: dict[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance `[S, R, T]` of f at x given S kept states, or given their psi by the approximation."""
-        shape = kept["psi"].shape[:2]
-        flat = {name: value.flatten(0, 1) for name, value in kept.items()}  # chains S R
-        model, psi, x = self.operator.model, flat["psi"], _repeated(x, shape[0])
-        data = {name: _repeated(getattr(model, name), shape[0]) for name in ("x", "y", "weight")}
-        model = dataclasses.replace(model, **data)
-        chol, cross, outputscale = model.factor(psi), model.cross(psi, x), model.outputscale(psi)
-        if self.hyper.sampler == "marginal":
-            find = pseudo_marginal.APPROXIMATIONS[self.hyper.approximation]
-            mean, variance = find(model, psi, chol).predict(chol, cross, outputscale)
-        else:
-            joined = torch.linalg.solve_triangular(chol, torch.cat([cross, flat["f"][..., None]], 2), upper=False)
-            left, nu = joined[..., :-1], joined[..., -1:]
-            mean = (left.mT @ nu)[..., 0]
-            variance = (outputscale[:, None] - left.square().sum(1)).clamp_min(0.0)
-        return mean.unflatten(0, shape), variance.unflatten(0, shape)
+        model, approximation = self.operator.model, hyper.approximation if hyper.sampler == "marginal" else None
+        parts = [moments(model, dict(zip(names, chunk, strict=True)), x, approximation) for chunk in chunks]
+        mean, variance = (torch.cat(part) for part in zip(*parts, strict=True))  # [S, R, T]
+        return [model.likelihood.predictive(mean[:, r], variance[:, r]) for r in range(len(keys))]
 
 
 def rows_of(state: State) -> Batch:
     """The training rows, with the columns behind y."""
     y, buffers = state.buffers["y"][..., None], state.buffers
     return Batch(buffers["x"], torch.cat([y, buffers.get("known", y[..., :0])], -1), buffers["weight"])
-
-
-def _repeated(values: Tensor, times: int) -> Tensor:
-    """values `[R, ...]` as `[times R, ...]`."""
-    return values.expand(times, *values.shape).flatten(0, 1)
 
 
 def _counted(chain: dict[str, Tensor], info: dict[str, Tensor | float]) -> dict[str, Tensor]:

@@ -147,3 +147,6 @@ class ExpectedJump:
         """Settings `[T, 2]` in the unit square."""
         low, high = LOG_STEP_SIZES[[0, -1]]
         return (settings - [low, 1]) / [high - low, max(self.leapfrogs - 1, 1)]
+
+
+Tuner = DualAveraging | ExpectedJump

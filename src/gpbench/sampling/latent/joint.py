@@ -47,7 +47,7 @@ class KHR(Marginal):
         return {"theta.log_estimate": log_weight[:, 0], "f": f[:, 0], "log_lik": self.model.log_lik(f[:, 0])}
 
 
-class Surrogate(Operator):
+class Surrogate(Operator[Model]):
     """Updates of f, then of psi with surrogate data, drawn anew for each of them."""
 
     name = "theta"
@@ -94,7 +94,7 @@ class Surrogate(Operator):
 
         gain = self.value(there, new_q, data) - self.value(state, q, data)
         acceptance = hmc.acceptance(gain)
-        info = {"theta.acceptance": acceptance, "cholesky": 2.0, "product": 1.0, "quadratic": 11.0}
+        info: Info = {"theta.acceptance": acceptance, "cholesky": 2.0, "product": 1.0, "quadratic": 11.0}
         return select(generator.uniform() < acceptance, there, state), info
 
     def given(self, state: State, data: Tensor) -> Gaussian:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from scipy import stats
@@ -159,7 +159,7 @@ class Model:
 
     def log_prior(self, psi: Tensor) -> Tensor:
         """log p(psi) `[R]` without its constant."""
-        return sum(prior.log_density(part).sum(-1) for prior, part in self.priors(psi))
+        return sum((prior.log_density(part).sum(-1) for prior, part in self.priors(psi)), torch.zeros(()))
 
     def prior_gradient(self, psi: Tensor) -> Tensor:
         """d log p(psi) / dpsi `[R, P]`."""
@@ -208,7 +208,10 @@ class Generator:
         return self.latents(1)[:, 0]
 
 
-class Operator(ABC):
+M = TypeVar("M")
+
+
+class Operator(ABC, Generic[M]):
     """A transition that leaves the posterior of a model invariant, or that of some coordinates given the others.
 
     name: before what it keeps and tells. target: the acceptance for which its step size is to be tuned, None for
@@ -223,7 +226,7 @@ class Operator(ABC):
     fixed = 0
     per_row = 0
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: M) -> None:
         self.model = model
 
     @property
