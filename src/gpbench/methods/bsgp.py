@@ -124,15 +124,9 @@ class Method(SamplerMethod):
         leaves = {name: value.detach().requires_grad_() for name, value in chain.items()}
         potential = -self.log_joint(state.params | leaves, state.buffers, batch, hidden[0])
         gradient = torch.autograd.grad(potential.sum(), list(leaves.values()))
+        slopes, rows, hyper = dict(zip(leaves, gradient, strict=True)), batch.weight.sum(1), self.hyper
         moved, memory = sghmc.step(
-            chain,
-            dict(zip(leaves, gradient, strict=True)),
-            state.memory,
-            kick,
-            batch.weight.sum(1),
-            step_size=self.hyper.step_size,
-            friction=self.hyper.friction,
-            adapt=adapt,
+            chain, slopes, state.memory, kick, rows, step_size=hyper.step_size, friction=hyper.friction, adapt=adapt
         )
         state.params |= moved
         state.memory |= memory
@@ -241,14 +235,9 @@ class Method(SamplerMethod):
             value = -self.log_likelihood(self.layers(params), params, state.buffers, batch, hidden_noise)
             return value / batch.weight.sum(1)
 
+        chain, others, rate = self.sampled(state.params), self.optimised(state.params), self.hyper.learning_rate
         moved, memory = moving_window.step(
-            self.sampled(state.params),
-            self.optimised(state.params),
-            state.memory,
-            choice[:, 0],
-            loss,
-            count=count,
-            learning_rate=self.hyper.learning_rate,
+            chain, others, state.memory, choice[:, 0], loss, count=count, learning_rate=rate
         )
         state.params |= moved
         state.memory |= memory

@@ -14,7 +14,7 @@ for a mini-batch that stands for all n rows:
 with W_s = m + s eps_s fresh each step. Three treatments of the frequencies (section 3.3):
 
     prior_fixed     Omega = eps / lengthscale, eps drawn once; no KL of Omega
-    var_fixed       Omega = mu + beta eps, eps drawn once
+    var_fixed       Omega = mu + beta eps, eps drawn once, for all samples
     var_resampled   Omega_s = mu + beta eps_s, eps_s fresh each step
 
 (the paper prints beta^2 eps; the standard deviation multiplies the noise). No Cholesky factorisation anywhere.
@@ -26,8 +26,7 @@ Choices where the paper is silent or speaks of long runs:
 - the first lengthscale is sqrt(total variance of the scaled training inputs): sqrt(D) on standardised inputs, about 7
   on pixels in [0, 1], where sqrt(784) = 28 makes the features nearly constant. Hidden layers start at sqrt(D_F);
 - the paper keeps the covariance parameters fixed for 12,000 iterations and draws 100 Monte Carlo samples from half of
-  its time budget on; here both are fractions of the updates, so that short budgets have all phases;
-- one eps of fixed frequencies serves all samples.
+  its time budget on; here both are fractions of the updates, so that short budgets have all phases.
 """
 
 from __future__ import annotations
@@ -96,10 +95,8 @@ class Hyperparameters(Settings):
 class Method(GradientMethod):
     def __init__(self, hyper: Hyperparameters, task: str, num_classes: int = 0, num_targets: int = 1) -> None:
         super().__init__(hyper, task, num_classes, num_targets)
-        multiclass = hyper.likelihood == "softmax" or task == "multiclass"
-        self.likelihood = likelihoods.for_task(
-            "multiclass" if multiclass else task, num_classes, num_targets, multiclass="softmax"
-        )
+        of_task = "multiclass" if hyper.likelihood == "softmax" else task
+        self.likelihood = likelihoods.for_task(of_task, num_classes, num_targets, multiclass="softmax")
         self.names = [f"layer{number}" for number in range(1, hyper.hidden_layers + 2)]
         self.widths = [hyper.hidden_width] * hyper.hidden_layers + [self.likelihood.num_outputs]
         self.num_weights = hyper.num_features * FEATURES_PER_FREQUENCY[hyper.kernel]  # of one output
@@ -114,11 +111,10 @@ class Method(GradientMethod):
             return torch.stack(draws).to(like)
 
         state, train = State({}), data.full()
-        params, buffers = state.params, state.buffers
+        params = state.params
         inputs_variance = kernels.start_lengthscale(train.x, train.weight).square()
-        width, lengthscale = num_inputs, inputs_variance.sqrt()
-        if hyper.lengthscale is not None:
-            lengthscale = torch.full_like(lengthscale, hyper.lengthscale)
+        width, given = num_inputs, hyper.lengthscale
+        lengthscale = inputs_variance.sqrt() if given is None else torch.full_like(inputs_variance, given)
         for name, next_width in zip(self.names, self.widths, strict=True):
             frequency_noise = normal(width, hyper.num_features)
             weights = hyper.weight_mean_variance**0.5 * normal(self.num_weights, next_width)
@@ -128,7 +124,7 @@ class Method(GradientMethod):
             params[f"{name}.weight_mean"] = weights
             params[f"{name}.weight_log_variance"] = torch.full_like(weights, hyper.weight_variance).log()
             if hyper.frequencies != "var_resampled":
-                buffers[f"{name}.frequency_noise"] = frequency_noise
+                state.buffers[f"{name}.frequency_noise"] = frequency_noise
             if hyper.frequencies != "prior_fixed":
                 log_variance = (-2 * log_lengthscale[..., None]).clamp(*mean_field.LOG_VARIANCE_RANGE)
                 params[f"{name}.frequency_mean"] = torch.zeros_like(frequency_noise)
@@ -153,18 +149,16 @@ class Method(GradientMethod):
         """The covariance parameters Theta, for the first `freeze_fraction` of the updates; `step` from 0."""
         if step >= self.hyper.freeze_fraction * steps:
             return frozenset()
-        frozen = ["log_lengthscale", "log_outputscale"]
-        if self.hyper.freeze_frequencies and self.hyper.frequencies != "prior_fixed":
-            frozen += ["frequency_mean", "frequency_log_variance"]
+        posterior = self.hyper.freeze_frequencies and self.hyper.frequencies != "prior_fixed"
+        frozen = "log_lengthscale", "log_outputscale", *(["frequency_mean", "frequency_log_variance"] * posterior)
         return frozenset(f"{name}.{parameter}" for name in self.names for parameter in frozen)
 
     def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
         """-elbo `[R]`."""
-        replicas, rows, _ = batch.x.shape
         shared, local = noise.fixed.transpose(0, 1), noise.per_row.permute(2, 0, 1, 3)
         samples = len(shared)
         # some samples at a time, whose features are computed again in the backward pass: memory stays small
-        size = max(1, CHUNK_ELEMENTS // (replicas * rows * self.num_weights))
+        size = max(1, CHUNK_ELEMENTS // (batch.weight.numel() * self.num_weights))
         parts = list(zip(shared.split(size), local.split(size), strict=True))
         if len(parts) == 1:
             return self.kl(state) - self._log_prob(state, batch, shared, local) / samples
@@ -219,7 +213,7 @@ class Method(GradientMethod):
                 f = torch.cat([f, x.expand(*f.shape[:-1], -1)], -1)
             outputscale = state.params[f"{name}.log_outputscale"].exp()
             phi = random_features(self.hyper.kernel, f, drawn[f"{name}.frequency"], outputscale)
-            if local is None:
+            if local is None or f"{name}.weight" in drawn:
                 f = product(phi, drawn[f"{name}.weight"])
             else:
                 f = mean_field.draw_outputs(

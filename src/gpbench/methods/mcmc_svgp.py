@@ -39,6 +39,7 @@ from gpbench.streams import Key
 Z, V = "layer1.inducing_inputs", "layer1.whitened_values"
 LENGTHSCALE, OUTPUTSCALE, NOISE = "layer1.log_lengthscale", "layer1.log_outputscale", "log_noise_variance"
 Params = dict[str, Tensor]
+LogDensity = Callable[[Params], Tensor]
 Projection = Callable[[slice], tuple[Tensor, Tensor]]
 """Rows -> a `[R, M, B]` and variance `[R, B]` of their f given v."""
 
@@ -164,22 +165,10 @@ class Method(SamplerMethod):
         return value
 
     def move(
-        self,
-        state: State,
-        params: Params,
-        log_density: Callable[[Params], Tensor],
-        noise: Tensor,
-        step: int,
-        burn_in: int,
+        self, state: State, params: Params, log_density: LogDensity, noise: Tensor, step: int, burn_in: int
     ) -> tuple[Params, Tensor]:
         """One transition of HMC on params: where it leads, and the log density there `[R]`; noise `[R, 3 + K]`."""
-
-        def at(position: Tensor) -> hmc.Point:
-            leaf = position.detach().requires_grad_()
-            value = log_density(unflatten(leaf, params))
-            (gradient,) = torch.autograd.grad(value.sum(), leaf)
-            return hmc.Point(position, value.detach(), gradient)
-
+        at = hmc.differentiated(lambda position: log_density(unflatten(position, params)))
         start = at(flatten(params))
         test, number = torch.special.ndtr(noise[:, :2]).unbind(1)
         size, most = self.tuner.settings(state.memory, step, burn_in)

@@ -7,12 +7,23 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from gpbench.sampling.latent.model import Model
+from gpbench.sampling.latent.model import Model, State
 from gpbench.sampling.latent.pseudo_marginal import APPROXIMATIONS
 
+CHUNK_ELEMENTS = 2**22
+"""Of the covariance matrices with which kept states predict together."""
 
-def moments(model: Model, kept: dict[str, Tensor], x: Tensor, approximation: str | None) -> tuple[Tensor, Tensor]:
+
+def moments(model: Model, kept: State, x: Tensor, approximation: str | None) -> tuple[Tensor, Tensor]:
     """Mean, variance `[S, R, T]` of f at x `[R, T, D]` given S kept states, or by an approximation given their psi."""
+    size = max(1, CHUNK_ELEMENTS // (model.x.shape[1] ** 2 * len(x)))
+    chunks = zip(*(values.split(size) for values in kept.values()), strict=True)
+    parts = [_moments(model, dict(zip(kept, chunk, strict=True)), x, approximation) for chunk in chunks]
+    mean, variance = (torch.cat(part) for part in zip(*parts, strict=True))
+    return mean, variance
+
+
+def _moments(model: Model, kept: State, x: Tensor, approximation: str | None) -> tuple[Tensor, Tensor]:
     shape = kept["psi"].shape[:2]
     flat = {name: value.flatten(0, 1) for name, value in kept.items()}  # chains S R
     psi, x = flat["psi"], _repeated(x, shape[0])
