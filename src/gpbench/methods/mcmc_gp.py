@@ -27,11 +27,12 @@ from torch import Tensor
 from gpbench import streams
 from gpbench.errors import UserError
 from gpbench.gp import latent_likelihoods
+from gpbench.gp.linalg import multiply
 from gpbench.hyper import Annotated, Fraction, Ge, Le, PositiveFloat, PositiveInt, Settings, dataclass
 from gpbench.methods.base import Batch, Noise, SamplerMethod, Shapes, State, TrainingSet
 from gpbench.predictive.distributions import Predictive
 from gpbench.sampling.latent import approximations, counting, schemes, truth
-from gpbench.sampling.latent.model import Generator, Model, Operator, Prior, multiply
+from gpbench.sampling.latent.model import Generator, Model, Operator, Prior
 from gpbench.sampling.latent.prediction import moments
 from gpbench.streams import Key
 

@@ -29,12 +29,13 @@ from torch import Tensor
 from gpbench import streams
 from gpbench.errors import UserError
 from gpbench.gp import multinomial
+from gpbench.gp.linalg import half_log_det, multiply, solve
 from gpbench.hyper import Fraction, NonNegativeInt, PositiveFloat, PositiveInt, Settings, dataclass
 from gpbench.methods.base import Batch, Noise, SamplerMethod, Shapes, State, TrainingSet
 from gpbench.predictive.distributions import Categorical, Predictive
 from gpbench.sampling.latent import multinomial as operators
 from gpbench.sampling.latent import weights
-from gpbench.sampling.latent.model import Generator, Info, Operator, Prior, half_log_det, multiply, solve
+from gpbench.sampling.latent.model import Generator, Info, Operator, Prior
 from gpbench.sampling.latent.multinomial import Model
 from gpbench.sampling.latent.schemes import Sequence, tuners
 from gpbench.streams import Key

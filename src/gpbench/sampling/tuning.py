@@ -26,6 +26,8 @@ from torch import Tensor
 
 Memory = dict[str, Tensor]
 
+WALK, LANGEVIN, HAMILTONIAN = 0.25, 0.57, 0.7
+"""Acceptances to which step sizes are tuned."""
 SHRINKAGE, DELAY, DECAY = 0.05, 10.0, 0.75
 
 RUNS, FIRST = 30, 5

@@ -23,7 +23,8 @@ from torch import Tensor
 from gpbench.errors import UserError
 from gpbench.gp import linalg
 from gpbench.gp.latent_likelihoods import Probit
-from gpbench.sampling.latent.model import Info, Model, half_log_det, multiply, solve, solve_transposed
+from gpbench.gp.linalg import half_log_det, multiply, solve, solve_transposed
+from gpbench.sampling.latent.model import Info, Model
 
 TOLERANCE = 1e-4
 """Of the squared change, times n."""

@@ -16,11 +16,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gpbench.gp.linalg import multiply, solve
 from gpbench.sampling import hmc
 from gpbench.sampling.latent.approximations import Approximation, Gaussian, posterior
 from gpbench.sampling.latent.latents import LatentOperator
-from gpbench.sampling.latent.model import WALK, Generator, Info, Model, Operator, State, multiply, select, solve, total
+from gpbench.sampling.latent.model import Generator, Info, Model, Operator, State, select, total
 from gpbench.sampling.latent.pseudo_marginal import Marginal, weigh
+from gpbench.sampling.tuning import WALK
 
 MODE_STEPS, LONGEST_STEP = 10, 2.0
 """Of Newton's method in one dimension; S need only be the same function of sigma every time."""

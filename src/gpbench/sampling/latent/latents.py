@@ -21,22 +21,10 @@ import torch
 from torch import Tensor
 
 from gpbench.gp import linalg
+from gpbench.gp.linalg import log_normal, multiply, solve, solve_transposed
 from gpbench.sampling import elliptical, hmc
-from gpbench.sampling.latent.model import (
-    HAMILTONIAN,
-    LANGEVIN,
-    WALK,
-    Generator,
-    Info,
-    Model,
-    Operator,
-    State,
-    log_normal,
-    multiply,
-    select,
-    solve,
-    solve_transposed,
-)
+from gpbench.sampling.latent.model import Generator, Info, Model, Operator, State, select
+from gpbench.sampling.tuning import HAMILTONIAN, LANGEVIN, WALK
 
 
 class LatentOperator(Operator[Model]):

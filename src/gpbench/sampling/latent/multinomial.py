@@ -22,9 +22,10 @@ import torch
 from torch import Tensor
 
 from gpbench.gp import linalg, multinomial
+from gpbench.gp.linalg import multiply, solve, solve_transposed
 from gpbench.sampling import hmc
 from gpbench.sampling.latent import rmhmc
-from gpbench.sampling.latent.model import Generator, Info, Operator, Prior, State, multiply, solve, solve_transposed
+from gpbench.sampling.latent.model import Generator, Info, Operator, Prior, State
 
 TRAJECTORY = 0.65
 """Acceptance to which step sizes of trajectories are tuned, where they are: the 60 to 70 % of filippone2012."""

@@ -20,25 +20,10 @@ from scipy import stats
 from torch import Tensor
 
 from gpbench.gp import linalg
+from gpbench.gp.linalg import half_log_det, log_normal, multiply, solve, solve_transposed
 from gpbench.sampling import hmc
-from gpbench.sampling.latent.model import (
-    HAMILTONIAN,
-    LANGEVIN,
-    WALK,
-    Generator,
-    Info,
-    Model,
-    Operator,
-    Prior,
-    State,
-    half_log_det,
-    log_normal,
-    multiply,
-    select,
-    solve,
-    solve_transposed,
-    total,
-)
+from gpbench.sampling.latent.model import Generator, Info, Model, Operator, Prior, State, select, total
+from gpbench.sampling.tuning import HAMILTONIAN, LANGEVIN, WALK
 
 NOISE_JITTER = 1e-10
 """Of a metric's diagonal, relative: directions in which psi changes nothing."""

@@ -26,7 +26,8 @@ from gpbench.sampling import hmc
 from gpbench.sampling.latent import approximations
 from gpbench.sampling.latent.approximations import Approximation, Gaussian
 from gpbench.sampling.latent.latents import LatentOperator
-from gpbench.sampling.latent.model import WALK, Generator, Info, Model, Operator, Prior, State, select, total
+from gpbench.sampling.latent.model import Generator, Info, Model, Operator, Prior, State, select, total
+from gpbench.sampling.tuning import WALK
 
 APPROXIMATIONS = {"laplace": approximations.laplace, "ep": approximations.ep}
 

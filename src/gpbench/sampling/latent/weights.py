@@ -17,20 +17,12 @@ from scipy import special
 from torch import Tensor
 
 from gpbench.gp import linalg
+from gpbench.gp.linalg import half_log_det, multiply, solve
 from gpbench.sampling import hmc
 from gpbench.sampling.latent import rmhmc
-from gpbench.sampling.latent.model import (
-    WALK,
-    Generator,
-    Info,
-    Operator,
-    State,
-    half_log_det,
-    multiply,
-    select,
-    solve,
-)
+from gpbench.sampling.latent.model import Generator, Info, Operator, State, select
 from gpbench.sampling.latent.multinomial import TRAJECTORY, Model
+from gpbench.sampling.tuning import WALK
 
 
 class Weights(Operator[Model]):
