@@ -18,7 +18,7 @@ from gp_cases import (
 )
 from torch.distributions import Normal, kl_divergence
 
-from gpbench.methods import dnn
+from gpbench.methods import base, dnn
 from gpbench.methods.base import State
 from gpbench.methods.bnn import Hyperparameters, Method, sampled_affine
 
@@ -84,7 +84,7 @@ def test_expected_log_likelihood_of_one_layer_of_units_is_that_of_sampled_weight
     state, x, y = started(m, task)
     local = m.sample_outputs(state, x[None], noise_for(m, state, [len(x)]))[:, 0]
     shared = torch.stack([dnn.outputs(x[None], weights)[0] for weights in m.predictive_weights(state, keys(1))])
-    noise_variance = m.noise_variance(state)
+    noise_variance = base.noise_variance(state.params)
     one, other = (m.likelihood.log_prob(y, f[:, None], noise_variance).sum((1, 2)) for f in (local, shared))
     error = math.sqrt((one.var() + other.var()) / samples)
     assert abs(one.mean() - other.mean()) < 4 * error

@@ -24,7 +24,7 @@ from cases import CONF
 from gpbench import config
 from gpbench.data.readers import read
 from gpbench.gp import features, kernels
-from gpbench.gp.divergences import mean_field_kl
+from gpbench.gp.mean_field import kl as mean_field_kl
 from gpbench.methods.base import Batch, State
 from rates import exponent
 

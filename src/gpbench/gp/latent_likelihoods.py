@@ -23,7 +23,7 @@ from torch import Tensor
 
 from gpbench.gp import likelihoods
 from gpbench.gp.quadrature import at_nodes, hermite, std
-from gpbench.predictive.distributions import Categorical, GaussianMixture
+from gpbench.predictive.distributions import Categorical, GaussianMixture, Predictive
 
 LOG_ROOT_TAU = 0.5 * math.log(2 * math.pi)
 NORMAL_POINTS = 20
@@ -82,7 +82,7 @@ class Probit:
     def sample(self, f: Tensor, uniform: Tensor) -> Tensor:
         return (uniform < torch.special.ndtr(f)).to(f)
 
-    def predictive(self, mean: Tensor, variance: Tensor) -> Categorical:
+    def predictive(self, mean: Tensor, variance: Tensor) -> Predictive:
         return likelihoods.BernoulliProbit().predictive(mean[..., None], variance[..., None])
 
 

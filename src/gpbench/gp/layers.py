@@ -44,6 +44,23 @@ def init_layer(
     }
 
 
+def kernel(params: dict[str, Tensor], name: str, jitter: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Z, the factor of K_ZZ + jitter * outputscale * I, lengthscale and outputscale of a layer with one kernel."""
+    z = params[f"{name}.inducing_inputs"]
+    lengthscale, outputscale = params[f"{name}.log_lengthscale"].exp(), params[f"{name}.log_outputscale"].exp()
+    kzz = kernels.rbf(z, z, lengthscale, outputscale)
+    return z, linalg.cholesky(kzz, name, jitter * outputscale), lengthscale, outputscale
+
+
+def init_kernel(name: str, z: Tensor, lengthscale: Tensor, outputscale: float) -> dict[str, Tensor]:
+    """Inducing inputs z `[R, M, D]` and one ARD kernel that starts with the lengthscale `[R]` for every input."""
+    return {
+        f"{name}.inducing_inputs": z,
+        f"{name}.log_lengthscale": lengthscale.log()[:, None].repeat(1, z.shape[-1]),
+        f"{name}.log_outputscale": torch.full_like(lengthscale, outputscale).log(),
+    }
+
+
 def layer(params: dict[str, Tensor], name: str, jitter: float) -> Layer:
     """Natural parameters of the layer `name`, with the factor of K_ZZ + jitter * outputscale * I."""
     z = params[f"{name}.inducing_inputs"]

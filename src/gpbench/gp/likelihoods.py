@@ -4,20 +4,24 @@ expected_log_prob: int log p(y | f) N(f; mean, variance) df, the term of a varia
 log int p(y | f)^power N(f; mean, variance) df, the normaliser of (power) expectation propagation; log_expected_prob:
 that of power 1, the log predictive density. log_power_prob / power tends to expected_log_prob as power tends to 0.
 
-Shapes: y `[R, B, P]` (0/1, class numbers or counts as floats), f, mean and variance `[S, R, B, Q]`, noise_variance
-`[R]` (None but for `Gaussian`), power a float > 0; results `[S, R, B]` in nats.
-`predictive` is for one replica: mean and variance `[S, N, Q]`.
+Shapes: y `[R, B, P]` (0/1, class numbers or counts as floats), f, mean and variance `[S, R, B, Q]`, noise
+`[R]` a variance (None but for `Gaussian`), power a float > 0; results `[S, R, B]` in nats.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gpbench.gp.quadrature import at_nodes, hermite, std, trapezoid
+
+if TYPE_CHECKING:
+    from gpbench.predictive.distributions import Predictive
 
 
 def for_task(
@@ -29,7 +33,7 @@ def for_task(
     if task == "binary":
         return BernoulliProbit()
     if task == "multiclass":
-        return {"robustmax": RobustMax, "softmax": Softmax}[multiclass](num_classes)
+        return RobustMax(num_classes) if multiclass == "robustmax" else Softmax(num_classes)
     if task == "counts":
         return Poisson(exposure)
     raise ValueError(f"no likelihood for the task {task!r}")
@@ -39,65 +43,102 @@ def _host(tensor: Tensor) -> np.ndarray:
     return tensor.detach().cpu().double().numpy()
 
 
-class _Factorising:
-    """What is the same for every likelihood that has `log_power_prob`."""
-
-    def log_expected_prob(
-        self, y: Tensor, mean: Tensor, variance: Tensor, noise_variance: Tensor | None = None
-    ) -> Tensor:
-        """log int p(y | f) N(f; mean, variance) df."""
-        return self.log_power_prob(y, mean, variance, noise_variance, 1.0)
+def _given(noise: Tensor | None) -> Tensor:
+    if noise is None:
+        raise ValueError("the Gaussian likelihood needs a noise variance")
+    return noise
 
 
-class _OneFunction(_Factorising):
-    """Integrals by quadrature of `_log_prob(y, f)`, element by element."""
+class Likelihood(ABC):
+    """p(y | f) of `num_outputs` functions f."""
 
     num_outputs = 1
+
+    @abstractmethod
+    def log_prob(self, y: Tensor, f: Tensor, noise: Tensor | None = None) -> Tensor:
+        """log p(y | f)."""
+
+    def expected_log_prob(self, y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor | None = None) -> Tensor:
+        """int log p(y | f) N(f; mean, variance) df. Raises ValueError where it has no closed form."""
+        raise ValueError(f"{type(self).__name__.lower()} has no closed-form expectation; sample f and average log_prob")
+
+    def log_power_prob(self, y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor | None, power: float) -> Tensor:
+        """log int p(y | f)^power N(f; mean, variance) df. Raises ValueError where it has no closed form."""
+        return self.expected_log_prob(y, mean, variance, noise)
+
+    def log_expected_prob(self, y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor | None = None) -> Tensor:
+        """log int p(y | f) N(f; mean, variance) df."""
+        return self.log_power_prob(y, mean, variance, noise, 1.0)
+
+    def predictive(self, mean: Tensor, variance: Tensor | None = None, noise: Tensor | None = None) -> Predictive:
+        """Predictive of one replica, an equal mixture over S: mean and variance `[S, N, Q]`; without a variance, f is
+        known to be `mean`. Raises ValueError where a variance cannot be integrated."""
+        return self._predictive(mean, torch.zeros_like(mean) if variance is None else variance, noise)
+
+    @abstractmethod
+    def _predictive(self, mean: Tensor, variance: Tensor, noise: Tensor | None) -> Predictive:
+        """`predictive` with a variance."""
+
+    def predictives(self, mean: Tensor, variance: Tensor | None, noise: Tensor | None = None) -> list[Predictive]:
+        """`predictive` of every replica: mean and variance `[S, R, N, Q]`, noise variances along R."""
+        replicas = range(mean.shape[1])
+        noises = [None for _ in replicas] if noise is None else noise.unbind()
+        variances = [None for _ in replicas] if variance is None else variance.unbind(1)
+        return [self.predictive(*moments) for moments in zip(mean.unbind(1), variances, noises, strict=True)]
+
+
+class _OneFunction(Likelihood):
+    """Integrals by quadrature of `_log_prob(y, f)`, element by element."""
+
     rule = staticmethod(hermite)
 
-    def log_prob(self, y: Tensor, f: Tensor, noise_variance: None = None) -> Tensor:
+    @abstractmethod
+    def _log_prob(self, y: Tensor, f: Tensor) -> Tensor:
+        """log p(y | f), element by element."""
+
+    def log_prob(self, y: Tensor, f: Tensor, noise: Tensor | None = None) -> Tensor:
         """log p(y | f)."""
         return self._log_prob(y, f).sum(-1)
 
-    def expected_log_prob(self, y: Tensor, mean: Tensor, variance: Tensor, noise_variance: None = None) -> Tensor:
+    def expected_log_prob(self, y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor | None = None) -> Tensor:
         """sum_k w_k log p(y | f_k)."""
         f, weights = at_nodes(mean, variance, self.rule())
         return (self._log_prob(y[..., None], f) @ weights).sum(-1)
 
-    def log_power_prob(self, y: Tensor, mean: Tensor, variance: Tensor, noise_variance: None, power: float) -> Tensor:
+    def log_power_prob(self, y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor | None, power: float) -> Tensor:
         """log sum_k w_k p(y | f_k)^power."""
         f, weights = at_nodes(mean, variance, self.rule())
         return (power * self._log_prob(y[..., None], f) + weights.log()).logsumexp(-1).sum(-1)
 
 
-class Gaussian(_Factorising):
-    """p(y | f) = N(y; f, noise_variance): an output a target, one noise variance for all."""
+class Gaussian(Likelihood):
+    """p(y | f) = N(y; f, noise): an output a target, one noise variance for all."""
 
     def __init__(self, num_targets: int = 1) -> None:
         self.num_outputs = num_targets
 
-    def log_prob(self, y: Tensor, f: Tensor, noise_variance: Tensor) -> Tensor:
-        """log N(y; f, noise_variance)."""
-        return self.log_expected_prob(y, f, torch.zeros_like(f), noise_variance)
+    def log_prob(self, y: Tensor, f: Tensor, noise: Tensor | None = None) -> Tensor:
+        """log N(y; f, noise)."""
+        return self.log_expected_prob(y, f, torch.zeros_like(f), noise)
 
-    def expected_log_prob(self, y: Tensor, mean: Tensor, variance: Tensor, noise_variance: Tensor) -> Tensor:
+    def expected_log_prob(self, y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor | None = None) -> Tensor:
         """-1/2 log(2 pi noise) - ((y - mean)^2 + variance) / (2 noise)."""
-        noise = noise_variance[:, None, None]
+        noise = _given(noise)[:, None, None]
         quadratic = ((y - mean).square() + variance) / noise
         return -0.5 * (quadratic + torch.log(2 * math.pi * noise)).sum(-1)
 
-    def log_power_prob(self, y: Tensor, mean: Tensor, variance: Tensor, noise_variance: Tensor, power: float) -> Tensor:
+    def log_power_prob(self, y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor | None, power: float) -> Tensor:
         """log N(y; mean, variance + noise / power) + (1 - power)/2 log(2 pi noise) - 1/2 log power."""
-        noise = noise_variance[:, None, None]
+        noise = _given(noise)[:, None, None]
         total = variance + noise / power
         constant = (1 - power) * torch.log(2 * math.pi * noise) - math.log(power)
         return 0.5 * (constant - (y - mean).square() / total - torch.log(2 * math.pi * total)).sum(-1)
 
-    def predictive(self, mean: Tensor, variance: Tensor, noise_variance: Tensor):
+    def _predictive(self, mean: Tensor, variance: Tensor, noise: Tensor | None) -> Predictive:
         """Equally weighted mixture of N(mean, variance + noise) over the S components."""
         from gpbench.predictive.distributions import GaussianMixture
 
-        return GaussianMixture(_host(mean), _host(variance + noise_variance))
+        return GaussianMixture(_host(mean), _host(variance + _given(noise)))
 
 
 class BernoulliProbit(_OneFunction):
@@ -106,13 +147,13 @@ class BernoulliProbit(_OneFunction):
     def _log_prob(self, y: Tensor, f: Tensor) -> Tensor:
         return torch.special.log_ndtr((2 * y - 1) * f)
 
-    def log_power_prob(self, y: Tensor, mean: Tensor, variance: Tensor, noise_variance: None, power: float) -> Tensor:
+    def log_power_prob(self, y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor | None, power: float) -> Tensor:
         """log Phi((2 y - 1) mean / sqrt(1 + variance)) at power 1, else by quadrature."""
         if power == 1:
             return self.log_prob(y, mean / (1 + variance).sqrt())
-        return super().log_power_prob(y, mean, variance, noise_variance, power)
+        return super().log_power_prob(y, mean, variance, noise, power)
 
-    def predictive(self, mean: Tensor, variance: Tensor, noise_variance: None = None):
+    def _predictive(self, mean: Tensor, variance: Tensor, noise: Tensor | None) -> Predictive:
         """Probabilities of (0, 1), one component a sample."""
         from gpbench.predictive.distributions import Categorical
 
@@ -136,12 +177,12 @@ class Poisson(_OneFunction):
         log_rate = f + self.log_exposure
         return y * log_rate - log_rate.exp() - torch.lgamma(y + 1)
 
-    def expected_log_prob(self, y: Tensor, mean: Tensor, variance: Tensor, noise_variance: None = None) -> Tensor:
+    def expected_log_prob(self, y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor | None = None) -> Tensor:
         """y (mean + log exposure) - exposure e^(mean + variance/2) - log y!."""
         log_rate = mean + self.log_exposure
         return (y * log_rate - (log_rate + variance / 2).exp() - torch.lgamma(y + 1)).sum(-1)
 
-    def predictive(self, mean: Tensor, variance: Tensor, noise_variance: None = None):
+    def _predictive(self, mean: Tensor, variance: Tensor, noise: Tensor | None) -> Predictive:
         """Mixture of Poissons, 81 weighted nodes a sample."""
         from gpbench.predictive.counts import Counts
 
@@ -150,7 +191,7 @@ class Poisson(_OneFunction):
         return Counts(_host(rate), _host(weights.repeat(len(mean)) / len(mean)))
 
 
-class RobustMax(_Factorising):
+class RobustMax(Likelihood):
     """p(y = c | f) = 1 - epsilon where f_c is the largest of the C functions, else epsilon / (C - 1).
 
     Source: hensman2015, section 2.1; the integral over the largest function is one-dimensional,
@@ -163,17 +204,17 @@ class RobustMax(_Factorising):
         self.num_outputs = num_classes
         self.hit, self.miss = 1 - epsilon, epsilon / (num_classes - 1)
 
-    def log_prob(self, y: Tensor, f: Tensor, noise_variance: None = None) -> Tensor:
+    def log_prob(self, y: Tensor, f: Tensor, noise: Tensor | None = None) -> Tensor:
         """log(1 - epsilon) where the largest function is the class's, else log(epsilon / (C - 1))."""
         hit = f.argmax(-1) == y[..., 0].long()
         return torch.where(hit, math.log(self.hit), math.log(self.miss)).to(f.dtype)
 
-    def expected_log_prob(self, y: Tensor, mean: Tensor, variance: Tensor, noise_variance: None = None) -> Tensor:
+    def expected_log_prob(self, y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor | None = None) -> Tensor:
         """P log(1 - epsilon) + (1 - P) log(epsilon / (C - 1))."""
         largest = self.prob_largest(y, mean, variance)
         return largest * math.log(self.hit) + (1 - largest) * math.log(self.miss)
 
-    def log_power_prob(self, y: Tensor, mean: Tensor, variance: Tensor, noise_variance: None, power: float) -> Tensor:
+    def log_power_prob(self, y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor | None, power: float) -> Tensor:
         """log(P (1 - epsilon)^power + (1 - P) (epsilon / (C - 1))^power)."""
         return self._power_prob(self.prob_largest(y, mean, variance), power).log()
 
@@ -190,7 +231,7 @@ class RobustMax(_Factorising):
     def _power_prob(self, largest: Tensor, power: float = 1.0) -> Tensor:
         return largest * self.hit**power + (1 - largest) * self.miss**power
 
-    def predictive(self, mean: Tensor, variance: Tensor, noise_variance: None = None):
+    def _predictive(self, mean: Tensor, variance: Tensor, noise: Tensor | None) -> Predictive:
         """Class probabilities, one component a sample, normalised (quadrature leaves an error of about 1e-4)."""
         from gpbench.predictive.distributions import Categorical
 
@@ -202,36 +243,24 @@ class RobustMax(_Factorising):
         return Categorical(_host(probs / probs.sum(-1, keepdim=True)))
 
 
-class Softmax:
+class Softmax(Likelihood):
     """p(y = c | f) = exp(f_c) / sum_c' exp(f_c'); integrals over f are left to the samples of f given."""
 
     def __init__(self, num_classes: int) -> None:
         self.num_outputs = num_classes
 
-    def log_prob(self, y: Tensor, f: Tensor, noise_variance: None = None) -> Tensor:
+    def log_prob(self, y: Tensor, f: Tensor, noise: Tensor | None = None) -> Tensor:
         """f_y - log sum_c exp(f_c)."""
         label = y.long().expand(*f.shape[:-1], 1)
         return f.log_softmax(-1).gather(-1, label)[..., 0]
 
-    def expected_log_prob(self, *arguments) -> Tensor:
-        """Has no closed form.
-
-        Raises ValueError: sample f and average `log_prob`.
-        """
-        raise ValueError("softmax has no closed-form expectation; sample f and average log_prob")
-
-    log_expected_prob = log_power_prob = expected_log_prob
-
-    def predictive(self, mean: Tensor, variance: None = None, noise_variance: None = None):
-        """Probabilities softmax(f) at samples of f given as `mean`.
-
-        Raises ValueError where a variance is given: it could not be integrated.
-        """
-        from gpbench.predictive.distributions import Categorical
-
+    def predictive(self, mean: Tensor, variance: Tensor | None = None, noise: Tensor | None = None) -> Predictive:
+        """Probabilities softmax(f) at samples of f given as `mean`."""
         if variance is not None:
             raise ValueError("softmax has no closed-form predictive; sample f and pass variance=None")
+        return super().predictive(mean)
+
+    def _predictive(self, mean: Tensor, variance: Tensor, noise: Tensor | None) -> Predictive:
+        from gpbench.predictive.distributions import Categorical
+
         return Categorical(_host(mean.softmax(-1)))
-
-
-Likelihood = Gaussian | BernoulliProbit | Poisson | RobustMax | Softmax

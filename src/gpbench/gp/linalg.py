@@ -1,19 +1,29 @@
-"""Cholesky factors that survive ill-conditioned matrices, one replica at a time."""
+"""Cholesky factors that survive ill-conditioned matrices, one replica at a time; products and solves of vectors."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypedDict
 
 import torch
 from torch import Tensor
 
 FIRST_JITTER, LAST_JITTER, GROWTH = 1e-8, 1e-4, 10.0
 
-_events: list[dict[str, Any]] = []
+
+class Event(TypedDict):
+    """What happened to the matrix `name` of a replica: the jitter added (absolute), and whether it has no factor."""
+
+    name: str
+    replica: int
+    jitter: float
+    failed: bool
 
 
-def events(clear: bool = True) -> list[dict[str, Any]]:
-    """What `cholesky` had to do since the last call: dicts with name, replica, jitter (absolute) and failed."""
+_events: list[Event] = []
+
+
+def events(clear: bool = True) -> list[Event]:
+    """What `cholesky` had to do since the last call."""
     recorded = list(_events)
     if clear:
         _events.clear()
@@ -69,3 +79,29 @@ def _record(name: str, added: Tensor) -> None:
         if jitter != 0:
             failed = jitter != jitter
             _events.append({"name": name, "replica": position % replicas, "jitter": jitter, "failed": failed})
+
+
+def solve(chol: Tensor, vector: Tensor) -> Tensor:
+    """L^-1 v `[R, n]`."""
+    return torch.linalg.solve_triangular(chol, vector[..., None], upper=False)[..., 0]
+
+
+def solve_transposed(chol: Tensor, vector: Tensor) -> Tensor:
+    """L^-T v `[R, n]`."""
+    return torch.linalg.solve_triangular(chol.mT, vector[..., None], upper=True)[..., 0]
+
+
+def half_log_det(chol: Tensor) -> Tensor:
+    """1/2 log |L L^T| `[R]`."""
+    return chol.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+
+def log_normal(x: Tensor, mean: Tensor, root: Tensor, size: Tensor) -> Tensor:
+    """log N(x; mean, size^2 G^-1) `[R]`, G = root root^T, but for what depends on size alone."""
+    return half_log_det(root) - 0.5 * (multiply(root.mT, x - mean) / size).square().sum(1)
+
+
+def multiply(matrix: Tensor, vector: Tensor) -> Tensor:
+    """A v `[R, n]`."""
+    # as a row times a matrix: of batches, that is 4 to 8 times faster on a CPU than a matrix times a column
+    return (vector[..., None, :] @ matrix.mT)[..., 0, :]

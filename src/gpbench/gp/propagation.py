@@ -23,15 +23,28 @@ def moments(
     return (first if weights is None else first + mean @ weights), second
 
 
+def through(
+    layers: list[Layer], x: Tensor, noise_variances: list[Tensor], weights: list[Tensor | None]
+) -> tuple[Tensor, Tensor]:
+    """Moments `[R, B, Q]` of the last of the layers at known x `[R, B, D]`, the output of each taken for a Gaussian.
+
+    noise_variances `[R]`: of every layer but the last; weights: as in `moments`, of every layer."""
+    mean, variance = moments(layers[0], x, None, weights[0])
+    for layer, noise_variance, weight in zip(layers[1:], noise_variances, weights[1:], strict=True):
+        mean, variance = moments(layer, mean, variance + noise_variance[:, None, None], weight)
+    return mean, variance
+
+
 def _random_input(layer: Layer, mean: Tensor, variance: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
     if layer.outputscale.ndim == 2:
         replicas, outputs = layer.outputscale.shape
-        inputs = (part.repeat_interleave(outputs, 0) for part in (mean, variance))
+        mean, variance = (part.repeat_interleave(outputs, 0) for part in (mean, variance))
         each = None if weights is None else weights.mT.flatten(0, 1)[..., None]
-        parts = _random_input(sparse.single_outputs(layer), *inputs, each)
-        return tuple(part.view(replicas, outputs, -1).mT for part in parts)
+        parts = _random_input(sparse.single_outputs(layer), mean, variance, each)
+        first, second = (part.view(replicas, outputs, -1).mT for part in parts)
+        return first, second
     # one order of memory however many replicas there are: products round by it, and K_ZZ^-1 magnifies that
-    root, upper = layer.whitened_chol.contiguous(), layer.chol_kzz.mT
+    root, upper = layer.posterior_chol.contiguous(), layer.chol_kzz.mT
     eye = torch.eye(root.shape[-1], dtype=root.dtype, device=root.device)
     a = torch.linalg.solve_triangular(upper, layer.whitened_mean, upper=True)
     half = torch.linalg.solve_triangular(upper[:, None], root @ root.mT - eye, upper=True)

@@ -31,6 +31,13 @@ class Layer(NamedTuple):
     lengthscale: Tensor  # [R, (Q,) D or 1]
     outputscale: Tensor  # [R, (Q,)]
 
+    @property
+    def posterior_chol(self) -> Tensor:
+        """`whitened_chol`; raises ValueError where v is known."""
+        if self.whitened_chol is None:
+            raise ValueError("a layer whose whitened values are known has no posterior covariance")
+        return self.whitened_chol
+
 
 def conditional(
     x: Tensor,
@@ -108,10 +115,10 @@ def draw(layer: Layer, normal: Callable[..., Tensor]) -> Callable[[Tensor], Tens
         outputs = layer.outputscale.shape[1]
         each = draw(single_outputs(layer), lambda *shape: normal(outputs, *shape).flatten(0, 1))
         return lambda x: each(_each_output(x, layer.outputscale)).view(-1, outputs, x.shape[1]).mT
-    z, chol_kzz, mean, chol, lengthscale, outputscale = layer
+    z, chol_kzz, mean, _, lengthscale, outputscale = layer
     frequencies = normal(z.shape[-1], NUM_FREQUENCIES) / lengthscale[..., None]
     weights = normal(2 * NUM_FREQUENCIES, mean.shape[-1])
-    v = mean + (chol @ normal(*mean.mT.shape[1:], 1))[..., 0].mT
+    v = mean + (layer.posterior_chol @ normal(*mean.mT.shape[1:], 1))[..., 0].mT
 
     def prior(x: Tensor) -> Tensor:
         return features.fourier(x, frequencies, outputscale) @ weights

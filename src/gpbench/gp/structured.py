@@ -49,7 +49,7 @@ class Accuracy(NamedTuple):
 class Points(NamedTuple):
     """Inputs as interpolation sees them: the 4 nearest grid points an input and their weights, both `[N, D, 4]`."""
 
-    index: Tensor
+    index: Tensor  # type: ignore[assignment]  # the field hides tuple.index
     weight: Tensor
 
 

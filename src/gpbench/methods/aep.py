@@ -27,7 +27,7 @@ from gpbench import streams
 from gpbench.gp import layers, likelihoods, linalg, propagation
 from gpbench.gp.sparse import Layer
 from gpbench.hyper import Annotated, Gt, Le, PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, GradientMethod, Noise, State, TrainingSet
+from gpbench.methods.base import Batch, GradientMethod, Noise, State, TrainingSet, noise_variance
 
 DISTANCE_ROWS = 1000
 
@@ -112,7 +112,8 @@ def spread(z: Tensor) -> Tensor:
 
 
 def converted(state: State, dtype: torch.dtype) -> State:
-    return State(*({k: v.to(dtype) for k, v in part.items()} for part in (state.params, state.buffers)))
+    params, buffers = ({k: v.to(dtype) for k, v in part.items()} for part in (state.params, state.buffers))
+    return State(params, buffers)
 
 
 class Method(GradientMethod):
@@ -182,35 +183,26 @@ class Method(GradientMethod):
     def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
         state, x, y = converted(state, torch.float64), batch.x.double(), batch.y.double()
         fraction = self.hyper.power / state.buffers["num_rows"]
-        cavities, energy = [], 0.0
+        cavities, energy = [], torch.zeros(())
         for name in self.names:
             factor, shift = self.sites(state, name)
             q, part = cavity(posterior(factor, shift, name), shift, fraction, name)
             cavities.append(self.layer(state, name, q))
             energy = energy + part
         mean, variance = self.propagate(state, cavities, x)
-        log_z = self.log_normalisers(y, mean, variance, self.noise_variance(state))
+        log_z = self.log_normalisers(y, mean, variance, noise_variance(state.params))
         return -energy - (batch.weight * log_z).sum(-1) / self.hyper.power
 
     def propagate(self, state: State, parts: list[Layer], x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of the last layer's functions `[R, B, Q]` at x `[R, B, D]`."""
-        mean, variance = x, None
-        for name, part in zip(self.names, parts, strict=True):
-            mean, variance = propagation.moments(part, mean, variance, state.buffers.get(f"{name}.mean_map"))
-            if name != self.names[-1]:
-                variance = variance + state.params[f"{name}.log_noise_variance"].exp()[:, None, None]
-        return mean, variance
+        noise_variances = [state.params[f"{name}.log_noise_variance"].exp() for name in self.names[:-1]]
+        return propagation.through(parts, x, noise_variances, [state.buffers.get(f"{n}.mean_map") for n in self.names])
 
     def log_normalisers(self, y: Tensor, mean: Tensor, variance: Tensor, noise_variance: Tensor | None) -> Tensor:
         """log Z_n `[R, B]`, one replica at a time: how it rounds must not depend on the others, see `psi`."""
         noises = [None] * len(y) if noise_variance is None else noise_variance.split(1)
         each = zip(y.split(1), mean[None].split(1, 1), variance[None].split(1, 1), noises, strict=True)
         return torch.cat([self.likelihood.log_power_prob(*parts, self.hyper.power)[0] for parts in each])
-
-    def noise_variance(self, state: State) -> Tensor | None:
-        """Variance of the Gaussian likelihood `[R]`, scaled units."""
-        log_noise_variance = state.params.get("log_noise_variance")
-        return None if log_noise_variance is None else log_noise_variance.exp()
 
     def posterior(self, state: State) -> list[Layer]:
         """The layers under q."""
@@ -220,7 +212,4 @@ class Method(GradientMethod):
     def predict(self, state: State, x: Tensor, keys: list[streams.Key]) -> list:
         state = converted(state, torch.float64)
         mean, variance = self.propagate(state, self.posterior(state), x.double())
-        noise_variance = self.noise_variance(state)
-        noises = [None] * len(keys) if noise_variance is None else noise_variance
-        each = zip(mean, variance, noises, strict=True)
-        return [self.likelihood.predictive(m[None], v[None], noise) for m, v, noise in each]
+        return self.likelihood.predictives(mean[None], variance[None], noise_variance(state.params))

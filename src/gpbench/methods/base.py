@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from gpbench.predictive.distributions import Predictive
     from gpbench.streams import Key
 
+Model = dict[str, Any]
+"""What a closed-form method has learnt: names and values of its own choice, which are stored as they are."""
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -103,6 +106,11 @@ class State:
         return [dict(zip(self.samples, values, strict=True)) for values in zip(*self.samples.values(), strict=True)]
 
 
+def noise_variance(params: dict[str, Tensor]) -> Tensor | None:
+    """Variance of the Gaussian likelihood `[R]`, scaled units; None in classification."""
+    return params["log_noise_variance"].exp() if "log_noise_variance" in params else None
+
+
 class Noise(NamedTuple):
     """Standard normals of a step: `fixed` `[R, *shape]`, and `per_row` `[R, B, *shape]` of every row of its batch."""
 
@@ -142,11 +150,11 @@ class ClosedFormMethod(Method, ABC):
     """A method without steps, in NumPy, one replica at a time (it must not import torch)."""
 
     @abstractmethod
-    def fit(self, x: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> dict[str, Any]:
+    def fit(self, x: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> Model:
         """Model of scaled inputs x `[n, D]` and targets y `[n, P]` (regression) or class numbers `[n]`."""
 
     @abstractmethod
-    def predict(self, model: dict[str, Any], x: np.ndarray) -> Predictive:
+    def predict(self, model: Model, x: np.ndarray) -> Predictive:
         """Predictive of x `[T, D]` in scaled units."""
 
 

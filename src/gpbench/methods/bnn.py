@@ -27,10 +27,10 @@ import torch
 from torch import Tensor
 
 from gpbench import streams
-from gpbench.gp.divergences import mean_field_kl
+from gpbench.gp import mean_field
 from gpbench.hyper import PositiveFloat, PositiveInt, dataclass
 from gpbench.methods import dnn
-from gpbench.methods.base import Batch, Noise, Shapes, State, TrainingSet
+from gpbench.methods.base import Batch, Noise, Shapes, State, TrainingSet, noise_variance
 from gpbench.streams import Key
 
 
@@ -70,7 +70,7 @@ class Method(dnn.Method):
     def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
         """-elbo `[R]`."""
         f = self.sample_outputs(state, batch.x, noise.per_row)
-        log_prob = self.likelihood.log_prob(batch.y, f, self.noise_variance(state)).mean(0)
+        log_prob = self.likelihood.log_prob(batch.y, f, noise_variance(state.params)).mean(0)
         return self.kl(state) - (batch.weight * log_prob).sum(-1)
 
     def sample_outputs(self, state: State, x: Tensor, noise: Tensor) -> Tensor:
@@ -88,7 +88,8 @@ class Method(dnn.Method):
         """KL[q || p] in nats, `[R]`."""
         prior = torch.tensor(math.log(self.hyper.prior_variance))
         posteriors = ((state.params[f"{name}.weight"], state.params[f"{name}.log_variance"]) for name in self.names)
-        return sum(mean_field_kl(mean, log_variance, prior.to(mean)) for mean, log_variance in posteriors)
+        terms = (mean_field.kl(mean, log_variance, prior.to(mean)) for mean, log_variance in posteriors)
+        return sum(terms, torch.zeros(()))
 
     def predictive_weights(self, state: State, keys: list[Key]) -> Iterator[list[Tensor]]:
         """`samples_test` draws of all weights, one at a time: of a wide network they are large."""

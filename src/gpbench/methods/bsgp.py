@@ -28,11 +28,11 @@ import torch
 from torch import Tensor
 
 from gpbench import streams
-from gpbench.gp import inducing_priors, kernels, likelihoods, linalg, quadrature, sparse
-from gpbench.gp.layers import mean_map, start_inducing
+from gpbench.gp import inducing_priors, kernels, likelihoods, quadrature, sparse
+from gpbench.gp.layers import init_kernel, kernel, mean_map, start_inducing
 from gpbench.gp.sparse import Layer
 from gpbench.hyper import Annotated, Fraction, Gt, Lt, PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, Noise, SamplerMethod, Shapes, State, TrainingSet
+from gpbench.methods.base import Batch, Noise, SamplerMethod, Shapes, State, TrainingSet, noise_variance
 from gpbench.predictive.distributions import Predictive
 from gpbench.sampling import moving_window, sghmc
 from gpbench.streams import Key
@@ -124,15 +124,9 @@ class Method(SamplerMethod):
         leaves = {name: value.detach().requires_grad_() for name, value in chain.items()}
         potential = -self.log_joint(state.params | leaves, state.buffers, batch, hidden[0])
         gradient = torch.autograd.grad(potential.sum(), list(leaves.values()))
+        slopes, rows, hyper = dict(zip(leaves, gradient, strict=True)), batch.weight.sum(1), self.hyper
         moved, memory = sghmc.step(
-            chain,
-            dict(zip(leaves, gradient, strict=True)),
-            state.memory,
-            kick,
-            batch.weight.sum(1),
-            step_size=self.hyper.step_size,
-            friction=self.hyper.friction,
-            adapt=adapt,
+            chain, slopes, state.memory, kick, rows, step_size=hyper.step_size, friction=hyper.friction, adapt=adapt
         )
         state.params |= moved
         state.memory |= memory
@@ -200,7 +194,8 @@ class Method(SamplerMethod):
 
     def layers(self, params: dict[str, Tensor]) -> list[Layer]:
         """Layers in the order in which they are applied, with their factors of K_ZZ + jitter * outputscale * I."""
-        return [self._layer(params, name) for name in self.names]
+        parts = [(f"{name}.whitened_values", kernel(params, name, self.hyper.jitter)) for name in self.names]
+        return [Layer(z, chol, params[v], None, *scales) for v, (z, chol, *scales) in parts]
 
     def propagate(
         self, layers: list[Layer], buffers: dict[str, Tensor], x: Tensor, noise: Tensor
@@ -213,12 +208,6 @@ class Method(SamplerMethod):
             sd = quadrature.std(variance)
             f = f @ buffers[f"{name}.mean_map"] + mean + sd * eps[..., : mean.shape[-1]]
         return sparse.conditional(f, *layers[-1])
-
-    def _layer(self, params: dict[str, Tensor], name: str) -> Layer:
-        z, v = params[f"{name}.inducing_inputs"], params[f"{name}.whitened_values"]
-        lengthscale, outputscale = params[f"{name}.log_lengthscale"].exp(), params[f"{name}.log_outputscale"].exp()
-        kzz = kernels.rbf(z, z, lengthscale, outputscale)
-        return Layer(z, linalg.cholesky(kzz, name, self.hyper.jitter * outputscale), v, None, lengthscale, outputscale)
 
     def _predict_replica(
         self, samples: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, generator: torch.Generator
@@ -246,28 +235,15 @@ class Method(SamplerMethod):
             value = -self.log_likelihood(self.layers(params), params, state.buffers, batch, hidden_noise)
             return value / batch.weight.sum(1)
 
+        chain, others, rate = self.sampled(state.params), self.optimised(state.params), self.hyper.learning_rate
         moved, memory = moving_window.step(
-            self.sampled(state.params),
-            self.optimised(state.params),
-            state.memory,
-            choice[:, 0],
-            loss,
-            count=count,
-            learning_rate=self.hyper.learning_rate,
+            chain, others, state.memory, choice[:, 0], loss, count=count, learning_rate=rate
         )
         state.params |= moved
         state.memory |= memory
 
     def _first_layer(self, name: str, x: Tensor, z: Tensor, mask: Tensor, num_outputs: int) -> dict[str, Tensor]:
         lengthscale = kernels.start_lengthscale(x, mask, self.hyper.lengthscale)
-        return {
-            f"{name}.inducing_inputs": z,
-            f"{name}.whitened_values": z.new_zeros(*z.shape[:2], num_outputs),
-            f"{name}.log_lengthscale": lengthscale.log()[:, None].repeat(1, z.shape[-1]),
-            f"{name}.log_outputscale": torch.full_like(lengthscale, self.hyper.outputscale).log(),
-        }
-
-
-def noise_variance(params: dict[str, Tensor]) -> Tensor | None:
-    """Variance of the Gaussian likelihood `[R]`, scaled units; None in classification."""
-    return params["log_noise_variance"].exp() if "log_noise_variance" in params else None
+        # the order in which the chain takes its coordinates, hence its noise
+        values = {f"{name}.inducing_inputs": z, f"{name}.whitened_values": z.new_zeros(*z.shape[:2], num_outputs)}
+        return values | init_kernel(name, z, lengthscale, self.hyper.outputscale)

@@ -7,12 +7,10 @@ Counts: Poisson with rate (sum of y + 1/2) / n, the posterior mean under Jeffrey
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from gpbench.hyper import Settings, dataclass
-from gpbench.methods.base import ClosedFormMethod
+from gpbench.methods.base import ClosedFormMethod, Model
 from gpbench.predictive.counts import Counts
 from gpbench.predictive.distributions import Categorical, GaussianMixture, Predictive
 
@@ -33,7 +31,7 @@ def with_unseen(probs: np.ndarray, classes: np.ndarray, num_classes: int, rows: 
 
 
 class Method(ClosedFormMethod):
-    def fit(self, x: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> dict[str, Any]:
+    def fit(self, x: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> Model:
         """Moments or rate of y `[n, P]`, or smoothed frequencies of the class numbers y `[n]`."""
         if self.task == "regression":
             return {"mean": y.mean(0), "variance": y.var(0)}
@@ -42,7 +40,7 @@ class Method(ClosedFormMethod):
         counts = np.bincount(y.astype(int), minlength=self.num_classes)
         return {"probs": (counts + 1) / (len(y) + self.num_classes)}
 
-    def predict(self, model: dict[str, Any], x: np.ndarray) -> Predictive:
+    def predict(self, model: Model, x: np.ndarray) -> Predictive:
         """The same distribution for each row of x `[T, D]`."""
         if self.task == "regression":
             return GaussianMixture(*(np.tile(model[name], (1, len(x), 1)) for name in ("mean", "variance")))

@@ -112,9 +112,7 @@ class Method(SamplerMethod):
             whitened, top = top_layer(v, hidden, buffers)
             moments.append((product(top, whitened), marginal_variance(buffers, 2, top)))
         mean, variance = (torch.stack(part)[..., None] for part in zip(*moments, strict=True))  # [S, R, T, 1]
-        noise_variance = buffers["log_noise_variance"].exp()
-        gaussian = likelihoods.Gaussian()
-        return [gaussian.predictive(mean[:, r], variance[:, r], noise_variance[r]) for r in range(len(keys))]
+        return likelihoods.Gaussian().predictives(mean, variance, buffers["log_noise_variance"].exp())
 
     @torch.no_grad()
     def functions(self, state: State, x: Tensor, keys: list[Key]) -> list[Tensor]:

@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from gpbench import streams
-from gpbench.gp import kernels, likelihoods, linalg, lowrank, propagation, psi
-from gpbench.gp.layers import mean_map, start_inducing
+from gpbench.gp import kernels, likelihoods, lowrank, propagation, psi
+from gpbench.gp.layers import kernel, mean_map, start_inducing
 from gpbench.gp.sparse import Layer
 from gpbench.hyper import PositiveFloat, PositiveInt, Settings, dataclass
 from gpbench.methods.base import Batch, GradientMethod, Noise, State, TrainingSet
@@ -77,7 +77,8 @@ class Method(GradientMethod):
         rngs = [streams.rng(key, "init") for key in keys]
         z = start_inducing(x, data.count, hyper.num_inducing, rngs)
         weights = principal_map(x, mask, min(hyper.hidden_width, x.shape[-1]))
-        components, buffers, params = x @ weights * mask[..., None], {"x": x, "y": y, "mask": mask}, {}
+        components, buffers = x @ weights * mask[..., None], {"x": x, "y": y, "mask": mask}
+        params: dict[str, Tensor] = {}
         for name in self.names[:-1]:
             params |= self.start_layer(name, x, z, mask, hyper.layer_noise_variance)
             params[f"{name}.offset"] = torch.zeros_like(components)
@@ -109,14 +110,15 @@ class Method(GradientMethod):
         mask = state.buffers["mask"].double()
         params = double(state.params)
         variables = self.variables(params, double(state.buffers))
-        bound = sum(self.entropy(variance, mask) for _, variance in variables[1:-1])
-        for name, *pair in zip(self.names, variables, variables[1:], strict=False):
-            bound = bound + self.bound(params, name, *pair, mask)
+        bound = self.entropy(variables, mask)
+        for name, inputs, outputs in zip(self.names, variables, variables[1:], strict=False):
+            bound = bound + self.bound(params, name, inputs, outputs, mask)
         return -bound
 
-    def entropy(self, variance: Tensor, mask: Tensor) -> Tensor:
-        """sum_n H[N(., diag(variance_n))] in nats `[R]`."""
-        return 0.5 * (mask[..., None] * torch.log(2 * math.pi * math.e * variance)).sum((1, 2))
+    def entropy(self, variables: list[Gaussians], mask: Tensor) -> Tensor:
+        """sum_n H[N(., diag(variance_n))] of all variables that are not known, in nats `[R]`."""
+        logs = [torch.log(2 * math.pi * math.e * variance) for _, variance in variables if variance is not None]
+        return sum((0.5 * (mask[..., None] * log).sum((1, 2)) for log in logs), torch.zeros(()))
 
     def bound(self, params: dict[str, Tensor], name: str, inputs: Gaussians, outputs: Gaussians, mask: Tensor):
         """F_l `[R]` of the layer `name`."""
@@ -131,33 +133,30 @@ class Method(GradientMethod):
 
     def collapse(self, params: dict[str, Tensor], name: str, inputs: Gaussians, outputs: Gaussians, mask: Tensor):
         """L^-1 Psi2 L^-T `[R, M, M]`, L L^T = K, and the best q(v), u = L v."""
-        z, chol_kzz, *scales = self.kernel(params, name)
+        z, chol_kzz, lengthscale, outputscale = kernel(params, name, self.hyper.jitter)
         (mean, variance), (target, _) = inputs, outputs
         if variance is None:
-            a = torch.linalg.solve_triangular(chol_kzz, kernels.rbf(z, mean, *scales), upper=False) * mask[:, None]
+            a = (
+                torch.linalg.solve_triangular(chol_kzz, kernels.rbf(z, mean, lengthscale, outputscale), upper=False)
+                * mask[:, None]
+            )
             phi = a @ a.mT
         else:
-            once = psi.psi1(mean, variance, z, *scales) * mask[..., None]
+            once = psi.psi1(mean, variance, z, lengthscale, outputscale) * mask[..., None]
             a = torch.linalg.solve_triangular(chol_kzz, once.mT, upper=False)
-            half = torch.linalg.solve_triangular(chol_kzz, psi.psi2_sum(mean, variance, z, *scales, mask), upper=False)
+            twice = psi.psi2_sum(mean, variance, z, lengthscale, outputscale, mask)
+            half = torch.linalg.solve_triangular(chol_kzz, twice, upper=False)
             phi = torch.linalg.solve_triangular(chol_kzz, half.mT, upper=False)
         noise_variance = params[f"{name}.log_noise_variance"].exp()[:, None, None]
         return phi, lowrank.posterior(phi / noise_variance, a @ target / noise_variance, name)
-
-    def kernel(self, params: dict[str, Tensor], name: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Z, the factor of K + jitter * outputscale * I, lengthscale and outputscale."""
-        z, *logs = (params[f"{name}.{part}"] for part in ("inducing_inputs", "log_lengthscale", "log_outputscale"))
-        lengthscale, outputscale = (log.exp() for log in logs)
-        kzz = kernels.rbf(z, z, lengthscale, outputscale)
-        return z, linalg.cholesky(kzz, name, self.hyper.jitter * outputscale), lengthscale, outputscale
 
     def layers(self, state: State) -> list[Layer]:
         """Layers at their best q(v)."""
         params, mask = double(state.params), state.buffers["mask"].double()
         variables, layers = self.variables(params, double(state.buffers)), []
-        for name, *pair in zip(self.names, variables, variables[1:], strict=False):
-            z, chol_kzz, *scales = self.kernel(params, name)
-            _, q = self.collapse(params, name, *pair, mask)
+        for name, inputs, outputs in zip(self.names, variables, variables[1:], strict=False):
+            z, chol_kzz, *scales = kernel(params, name, self.hyper.jitter)
+            _, q = self.collapse(params, name, inputs, outputs, mask)
             layers.append(Layer(z, chol_kzz, *lowrank.mean_and_chol(q), *scales))
         return layers
 
@@ -165,16 +164,12 @@ class Method(GradientMethod):
     def predict(self, state: State, x: Tensor, keys: list[streams.Key]) -> list:
         mean, variance = self.marginals(state, x)
         gaussian, noise_variance = likelihoods.Gaussian(), self.noise_variance(state, self.names[-1])
-        return [gaussian.predictive(mean[r][None], variance[r][None], noise_variance[r]) for r in range(len(keys))]
+        return gaussian.predictives(mean[None], variance[None], noise_variance)
 
     def marginals(self, state: State, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of f^L at test rows x `[R, T, D]`: two `[R, T, P]`."""
-        mean, variance = x.double(), None
-        for name, layer in zip(self.names, self.layers(state), strict=True):
-            mean, variance = propagation.moments(layer, mean, variance)
-            if name != self.names[-1]:
-                variance = variance + self.noise_variance(state, name)[:, None, None]
-        return mean, variance
+        noise_variances = [self.noise_variance(state, name) for name in self.names[:-1]]
+        return propagation.through(self.layers(state), x.double(), noise_variances, [None for _ in self.names])
 
     def noise_variance(self, state: State, name: str) -> Tensor:
         """s_l `[R]`."""

@@ -14,7 +14,7 @@ for a mini-batch that stands for all n rows:
 with W_s = m + s eps_s fresh each step. Three treatments of the frequencies (section 3.3):
 
     prior_fixed     Omega = eps / lengthscale, eps drawn once; no KL of Omega
-    var_fixed       Omega = mu + beta eps, eps drawn once
+    var_fixed       Omega = mu + beta eps, eps drawn once, for all samples
     var_resampled   Omega_s = mu + beta eps_s, eps_s fresh each step
 
 (the paper prints beta^2 eps; the standard deviation multiplies the noise). No Cholesky factorisation anywhere.
@@ -22,14 +22,11 @@ Positive quantities are stored as logs; log variances of the posteriors are clip
 
 Choices where the paper is silent or speaks of long runs:
 - weights start at m ~ N(0, v), s^2 = v: from m = 0, s^2 = 1 training stalls on the noise of the weights. v = 1e-4 had
-  better held-out density than 1e-3 and 1e-2 on training rows of boston and of digits after 1,000 to 3,000 updates
-  (the bound then starts lower, as the KL of many small variances is large, and catches up);
-- the first lengthscale follows one rule, sqrt(total variance of the scaled training inputs): sqrt(D) on
-  standardised inputs, about 7 on pixels in [0, 1] (sqrt(784) = 28 there makes the features nearly constant). Those of
-  hidden layers start at sqrt(D_F), where appended inputs count with their total variance;
+  better held-out density than 1e-3 and 1e-2 on training rows of boston and of digits after 1,000 to 3,000 updates;
+- the first lengthscale is sqrt(total variance of the scaled training inputs): sqrt(D) on standardised inputs, about 7
+  on pixels in [0, 1], where sqrt(784) = 28 makes the features nearly constant. Hidden layers start at sqrt(D_F);
 - the paper keeps the covariance parameters fixed for 12,000 iterations and draws 100 Monte Carlo samples from half of
-  its time budget on; here both are fractions of the updates, so that short budgets have all phases;
-- one eps of fixed frequencies serves all samples.
+  its time budget on; here both are fractions of the updates, so that short budgets have all phases.
 """
 
 from __future__ import annotations
@@ -43,20 +40,16 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from gpbench import streams
-from gpbench.gp import kernels, likelihoods
-from gpbench.gp.divergences import mean_field_kl
+from gpbench.gp import kernels, likelihoods, mean_field
 from gpbench.gp.features import FEATURES_PER_FREQUENCY, product, random_features
 from gpbench.hyper import Annotated, Ge, Le, Lt, NonNegativeFloat, PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, GradientMethod, Noise, Shapes, State, TrainingSet
+from gpbench.methods.base import Batch, GradientMethod, Noise, Shapes, State, TrainingSet, noise_variance
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 
-LOG_VARIANCE_RANGE = (-20.0, 5.0)
 INITIAL_LOG_NOISE_VARIANCE = -2.0
 CHUNK_ELEMENTS = 2**20
 """Numbers of one feature matrix: 8 MB in float64."""
-SMALLEST_VARIANCE = 1e-16
-"""Below it the local noise of a row counts as none; keeps the gradient of its root finite."""
 
 
 @dataclass(frozen=True)
@@ -102,10 +95,8 @@ class Hyperparameters(Settings):
 class Method(GradientMethod):
     def __init__(self, hyper: Hyperparameters, task: str, num_classes: int = 0, num_targets: int = 1) -> None:
         super().__init__(hyper, task, num_classes, num_targets)
-        multiclass = hyper.likelihood == "softmax" or task == "multiclass"
-        self.likelihood = likelihoods.for_task(
-            "multiclass" if multiclass else task, num_classes, num_targets, multiclass="softmax"
-        )
+        of_task = "multiclass" if hyper.likelihood == "softmax" else task
+        self.likelihood = likelihoods.for_task(of_task, num_classes, num_targets, multiclass="softmax")
         self.names = [f"layer{number}" for number in range(1, hyper.hidden_layers + 2)]
         self.widths = [hyper.hidden_width] * hyper.hidden_layers + [self.likelihood.num_outputs]
         self.num_weights = hyper.num_features * FEATURES_PER_FREQUENCY[hyper.kernel]  # of one output
@@ -119,36 +110,30 @@ class Method(GradientMethod):
             draws = [torch.from_numpy(generator.standard_normal(shape)) for generator in generators]
             return torch.stack(draws).to(like)
 
-        params, buffers = {}, {}
-        train = data.full()
+        state, train = State({}), data.full()
+        params = state.params
         inputs_variance = kernels.start_lengthscale(train.x, train.weight).square()
-        width, lengthscale = num_inputs, inputs_variance.sqrt()
-        if hyper.lengthscale is not None:
-            lengthscale = torch.full_like(lengthscale, hyper.lengthscale)
+        width, given = num_inputs, hyper.lengthscale
+        lengthscale = inputs_variance.sqrt() if given is None else torch.full_like(inputs_variance, given)
         for name, next_width in zip(self.names, self.widths, strict=True):
             frequency_noise = normal(width, hyper.num_features)
             weights = hyper.weight_mean_variance**0.5 * normal(self.num_weights, next_width)
             log_lengthscale = lengthscale.log()[:, None].repeat(1, width)
-            params |= {
-                f"{name}.log_lengthscale": log_lengthscale,
-                f"{name}.log_outputscale": torch.zeros_like(lengthscale),
-                f"{name}.weight_mean": weights,
-                f"{name}.weight_log_variance": torch.full_like(weights, hyper.weight_variance).log(),
-            }
+            params[f"{name}.log_lengthscale"] = log_lengthscale
+            params[f"{name}.log_outputscale"] = torch.zeros_like(lengthscale)
+            params[f"{name}.weight_mean"] = weights
+            params[f"{name}.weight_log_variance"] = torch.full_like(weights, hyper.weight_variance).log()
             if hyper.frequencies != "var_resampled":
-                buffers[f"{name}.frequency_noise"] = frequency_noise
+                state.buffers[f"{name}.frequency_noise"] = frequency_noise
             if hyper.frequencies != "prior_fixed":
-                frequency_log_variance = (-2 * log_lengthscale[..., None]).clamp(*LOG_VARIANCE_RANGE)
-                params |= {
-                    f"{name}.frequency_mean": torch.zeros_like(frequency_noise),
-                    f"{name}.frequency_log_variance": frequency_log_variance.repeat(1, 1, hyper.num_features),
-                }
-            appended = hyper.feed_forward
-            width = next_width + appended * num_inputs
-            lengthscale = (next_width + appended * inputs_variance).sqrt().expand_as(lengthscale)
+                log_variance = (-2 * log_lengthscale[..., None]).clamp(*mean_field.LOG_VARIANCE_RANGE)
+                params[f"{name}.frequency_mean"] = torch.zeros_like(frequency_noise)
+                params[f"{name}.frequency_log_variance"] = log_variance.repeat(1, 1, hyper.num_features)
+            width = next_width + hyper.feed_forward * num_inputs
+            lengthscale = (next_width + hyper.feed_forward * inputs_variance).sqrt().expand_as(lengthscale)
         if self.task == "regression":
             params["log_noise_variance"] = torch.full_like(lengthscale, INITIAL_LOG_NOISE_VARIANCE)
-        return State(params, buffers)
+        return state
 
     def samples(self, step: int, steps: int) -> int:
         """Monte Carlo samples S of one step: `samples_late` from half of the updates on."""
@@ -164,40 +149,38 @@ class Method(GradientMethod):
         """The covariance parameters Theta, for the first `freeze_fraction` of the updates; `step` from 0."""
         if step >= self.hyper.freeze_fraction * steps:
             return frozenset()
-        frozen = ["log_lengthscale", "log_outputscale"]
-        if self.hyper.freeze_frequencies and self.hyper.frequencies != "prior_fixed":
-            frozen += ["frequency_mean", "frequency_log_variance"]
+        posterior = self.hyper.freeze_frequencies and self.hyper.frequencies != "prior_fixed"
+        frozen = "log_lengthscale", "log_outputscale", *(["frequency_mean", "frequency_log_variance"] * posterior)
         return frozenset(f"{name}.{parameter}" for name in self.names for parameter in frozen)
 
     def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
         """-elbo `[R]`."""
-        replicas, rows, _ = batch.x.shape
         shared, local = noise.fixed.transpose(0, 1), noise.per_row.permute(2, 0, 1, 3)
         samples = len(shared)
         # some samples at a time, whose features are computed again in the backward pass: memory stays small
-        size = max(1, CHUNK_ELEMENTS // (replicas * rows * self.num_weights))
+        size = max(1, CHUNK_ELEMENTS // (batch.weight.numel() * self.num_weights))
         parts = list(zip(shared.split(size), local.split(size), strict=True))
         if len(parts) == 1:
             return self.kl(state) - self._log_prob(state, batch, shared, local) / samples
         recompute = partial(checkpoint, self._log_prob, state, batch, use_reentrant=False, preserve_rng_state=False)
-        return self.kl(state) - sum(recompute(*part) for part in parts) / samples
+        return self.kl(state) - sum((recompute(*part) for part in parts), torch.zeros(())) / samples
 
     def _log_prob(self, state: State, batch: Batch, shared: Tensor, local: Tensor) -> Tensor:
         """sum_s sum_b weight_b log p(y_b | x_b, W_s, Omega_s), `[R]`; noise `[S, R, ...]`."""
         drawn = self._draw(state, shared, weights=not self.hyper.local_reparameterisation)
         f = self._forward(batch.x, state, drawn, local)[-1]
-        log_prob = self.likelihood.log_prob(batch.y, f, self._noise_variance(state))
+        log_prob = self.likelihood.log_prob(batch.y, f, noise_variance(state.params))
         return (batch.weight * log_prob).sum((0, 2))
 
     def kl(self, state: State) -> Tensor:
         """KL[q(W) || N(0, I)] + KL[q(Omega) || N(0, 1 / lengthscale^2)] in nats, `[R]`."""
-        total = 0.0
+        total = torch.zeros(())
         for name in self.names:
-            weight = _posterior(state, f"{name}.weight")
-            total = total + mean_field_kl(*weight, torch.zeros_like(weight[1]))
+            weight = mean_field.factor(state.params, f"{name}.weight")
+            total = total + mean_field.kl(*weight, torch.zeros_like(weight[1]))
             if self.hyper.frequencies != "prior_fixed":
                 prior_log_variance = -2 * state.params[f"{name}.log_lengthscale"][..., None]
-                total = total + mean_field_kl(*_posterior(state, f"{name}.frequency"), prior_log_variance)
+                total = total + mean_field.kl(*mean_field.factor(state.params, f"{name}.frequency"), prior_log_variance)
         return total
 
     @torch.no_grad()
@@ -209,9 +192,7 @@ class Method(GradientMethod):
         f = x.new_empty(self.hyper.samples_test, len(keys), x.shape[1], self.widths[-1])
         for start in range(0, x.shape[1], rows):
             f[:, :, start : start + rows] = self._forward(x[:, start : start + rows], state, drawn)[-1]
-        noise_variance = self._noise_variance(state)
-        noises = [None] * len(keys) if noise_variance is None else noise_variance
-        return [self._predictive(f[:, r], noise) for r, noise in enumerate(noises)]
+        return self.likelihood.predictives(f, None, noise_variance(state.params))
 
     @torch.no_grad()
     def functions(self, state: State, x: Tensor, keys: list[Key]) -> list[Tensor]:
@@ -223,12 +204,6 @@ class Method(GradientMethod):
         size = sum(map(math.prod, self._shapes(x.shape[-1], weights=True).values()))
         return streams.normal(keys, "eval", 0, (self.hyper.samples_test, size), like=x).transpose(0, 1)
 
-    def _predictive(self, f: Tensor, noise_variance: Tensor | None) -> Predictive:
-        """Predictive of one replica from samples f `[S, T, Q]`, which carry no variance of their own."""
-        if isinstance(self.likelihood, likelihoods.Softmax):
-            return self.likelihood.predictive(f)
-        return self.likelihood.predictive(f, torch.zeros_like(f), noise_variance)
-
     def _forward(self, x: Tensor, state: State, drawn: dict[str, Tensor], local: Tensor | None = None) -> list[Tensor]:
         """Samples of every layer's outputs `[S, R, B, D_out]` at x `[R, B, D]`; `local` noise where weights are not
         drawn."""
@@ -238,10 +213,12 @@ class Method(GradientMethod):
                 f = torch.cat([f, x.expand(*f.shape[:-1], -1)], -1)
             outputscale = state.params[f"{name}.log_outputscale"].exp()
             phi = random_features(self.hyper.kernel, f, drawn[f"{name}.frequency"], outputscale)
-            if f"{name}.weight" in drawn:
+            if local is None or f"{name}.weight" in drawn:
                 f = product(phi, drawn[f"{name}.weight"])
             else:
-                f = _local_outputs(phi, *_posterior(state, f"{name}.weight"), local.split(self.widths, -1)[i])
+                f = mean_field.draw_outputs(
+                    phi, *mean_field.factor(state.params, f"{name}.weight"), local.split(self.widths, -1)[i]
+                )
             outputs.append(f)
         return outputs
 
@@ -258,12 +235,12 @@ class Method(GradientMethod):
         """W or Omega of one layer from standard normals of its shape."""
         if self.hyper.frequencies == "prior_fixed" and name.endswith("frequency"):
             return noise * (-state.params[name.replace("frequency", "log_lengthscale")]).exp()[..., None]
-        mean, log_variance = _posterior(state, name)
+        mean, log_variance = mean_field.factor(state.params, name)
         return mean + (0.5 * log_variance).exp() * noise
 
     def _shapes(self, num_inputs: int, weights: bool) -> dict[str, tuple[int, int]]:
         """What one sample draws: resampled frequencies `[D, F]`, then (if asked) weights `[N, D_out]`, by layer."""
-        shapes = {}
+        shapes: dict[str, tuple[int, int]] = {}
         if self.hyper.frequencies == "var_resampled":
             appended = num_inputs if self.hyper.feed_forward else 0
             inputs = [num_inputs, *(width + appended for width in self.widths)]
@@ -271,17 +248,3 @@ class Method(GradientMethod):
         if weights:
             shapes |= {f"{name}.weight": (self.num_weights, self.widths[i]) for i, name in enumerate(self.names)}
         return shapes
-
-    def _noise_variance(self, state: State) -> Tensor | None:
-        return state.params["log_noise_variance"].exp() if self.task == "regression" else None
-
-
-def _posterior(state: State, name: str) -> tuple[Tensor, Tensor]:
-    """Mean and clipped log variance of a mean-field factor."""
-    return state.params[f"{name}_mean"], state.params[f"{name}_log_variance"].clamp(*LOG_VARIANCE_RANGE)
-
-
-def _local_outputs(phi: Tensor, mean: Tensor, log_variance: Tensor, noise: Tensor) -> Tensor:
-    """Phi W under q(W), drawn a row at a time: Phi m + sqrt(Phi^2 s^2) eps (kingma2015)."""
-    variance = product(phi.square(), log_variance.exp())
-    return product(phi, mean) + variance.clamp_min(SMALLEST_VARIANCE).sqrt() * noise

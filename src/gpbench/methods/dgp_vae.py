@@ -27,7 +27,7 @@ from torch import Tensor
 
 from gpbench import streams
 from gpbench.gp import propagation, sparse
-from gpbench.gp.layers import start_inducing
+from gpbench.gp.layers import kernel, start_inducing
 from gpbench.gp.sparse import Layer
 from gpbench.hyper import PositiveFloat, PositiveInt, dataclass
 from gpbench.methods import dgp_meanfield
@@ -68,7 +68,8 @@ class Method(dgp_meanfield.Method):
     def init(self, data: TrainingSet, keys: list[streams.Key]) -> State:
         hyper, train = self.hyper, data.full()
         rngs = [streams.rng(key, "init") for key in keys]
-        x, z, params = train.x, start_inducing(train.x, data.count, hyper.num_inducing, rngs), {}
+        x, z = train.x, start_inducing(train.x, data.count, hyper.num_inducing, rngs)
+        params: dict[str, Tensor] = {}
         width = min(hyper.hidden_width, x.shape[-1])
         for name in self.names[:-1]:
             params |= self.start_layer(name, x, z, train.weight, hyper.layer_noise_variance)
@@ -85,7 +86,7 @@ class Method(dgp_meanfield.Method):
 
     def start_posterior(self, params: dict[str, Tensor], name: str, u: Tensor) -> dict[str, Tensor]:
         """q(u) with means u `[R, M, W]`."""
-        _, chol_kzz, *_ = self.kernel(double(params), name)
+        _, chol_kzz, *_ = kernel(double(params), name, self.hyper.jitter)
         mean = torch.linalg.solve_triangular(chol_kzz, u.double(), upper=False).to(u)
         eye = torch.eye(u.shape[1], dtype=u.dtype, device=u.device)
         chol = (START_DEVIATION * eye).repeat(len(u), u.shape[2], 1, 1)
@@ -95,26 +96,26 @@ class Method(dgp_meanfield.Method):
         """mu^l `[R, B, W]` of the layer `name` from mu^{l-1}."""
         return perceptron(x, [params[f"{name}.network{number}"] for number in (1, 2, 3)])
 
-    def variables(self, params: dict[str, Tensor], x: Tensor, y: Tensor) -> list[Gaussians]:
-        """q(h^0), ..., q(h^L) of rows x, y."""
-        variables = [(x, None)]
+    def variables(self, params: dict[str, Tensor], buffers: dict[str, Tensor]) -> list[Gaussians]:
+        """q(h^0), ..., q(h^L) of the rows x, y in buffers."""
+        variables: list[Gaussians] = [(buffers["x"], None)]
         for name in self.names[:-1]:
             mean = self.recognise(params, name, variables[-1][0])
             variables.append((mean, params[f"{name}.log_variance"].exp()[:, None].expand_as(mean)))
-        return [*variables, (y, None)]
+        return [*variables, (buffers["y"], None)]
 
     def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
         params, weight = double(state.params), batch.weight.double()
-        variables, layers = self.variables(params, batch.x.double(), batch.y.double()), self.layers(state)
-        bound = sum(self.entropy(variance, weight) for _, variance in variables[1:-1])
+        variables, layers = self.variables(params, double({"x": batch.x, "y": batch.y})), self.layers(state)
+        bound = self.entropy(variables, weight)
         for name, layer, inputs, outputs in zip(self.names, layers, variables, variables[1:], strict=False):
             expected = self.expected_log_prob(
                 outputs, propagation.moments(layer, *inputs), self.noise_variance(state, name)
             )
-            bound = bound + (weight * expected).sum(-1) - sparse.kl_whitened(layer.whitened_mean, layer.whitened_chol)
+            bound = bound + (weight * expected).sum(-1) - sparse.kl_whitened(layer.whitened_mean, layer.posterior_chol)
         return -bound
 
-    def expected_log_prob(self, outputs: Gaussians, functions: Gaussians, noise_variance: Tensor) -> Tensor:
+    def expected_log_prob(self, outputs: Gaussians, functions: tuple[Tensor, Tensor], noise_variance: Tensor) -> Tensor:
         """E log N(h; f, s) of independent h and f, summed over units `[R, B]`."""
         (mean, variance), (function_mean, function_variance) = outputs, functions
         noise = noise_variance[:, None, None]
@@ -124,7 +125,7 @@ class Method(dgp_meanfield.Method):
     def layers(self, state: State) -> list[Layer]:
         params, layers = double(state.params), []
         for name in self.names:
-            z, chol_kzz, *scales = self.kernel(params, name)
+            z, chol_kzz, *scales = kernel(params, name, self.hyper.jitter)
             q = params[f"{name}.whitened_mean"], params[f"{name}.whitened_chol"].tril()
             layers.append(Layer(z, chol_kzz, *q, *scales))
         return layers

@@ -28,7 +28,7 @@ from torch import Tensor
 from gpbench import streams
 from gpbench.gp import likelihoods
 from gpbench.hyper import Annotated, Ge, Lt, PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, GradientMethod, Noise, Shapes, State, TrainingSet
+from gpbench.methods.base import Batch, GradientMethod, Noise, Shapes, State, TrainingSet, noise_variance
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 
@@ -72,10 +72,11 @@ def affine(x: Tensor, weight: Tensor) -> Tensor:
     return torch.baddbmm(weight[:, -1:], x, weight[:, :-1])
 
 
-def forward(x: Tensor, weights: list[Tensor], masks: Iterable[Tensor] | None = None) -> Tensor:
+def forward(x: Tensor, weights: list[Tensor], masks: Iterable[Tensor | float] | None = None) -> Tensor:
     """Outputs f `[R, B, Q]` for x `[R, B, D]`; masks: L factors `[R, B, h]` of the hidden units, 1 by default."""
     *hidden, last = weights
-    for weight, mask in zip(hidden, masks or [1.0] * len(hidden), strict=True):
+    factors: Iterable[Tensor | float] = masks or [1.0] * len(hidden)
+    for weight, mask in zip(hidden, factors, strict=True):
         x = affine(x, weight).relu() * mask
     return affine(x, last)
 
@@ -84,7 +85,9 @@ class Method(GradientMethod):
     def __init__(self, hyper: Hyperparameters, task: str, num_classes: int = 0, num_targets: int = 1) -> None:
         super().__init__(hyper, task, num_classes, num_targets)
         regression = task == "regression"
-        self.likelihood = likelihoods.Gaussian(num_targets) if regression else likelihoods.Softmax(num_classes)
+        self.likelihood: likelihoods.Likelihood = (
+            likelihoods.Gaussian(num_targets) if regression else likelihoods.Softmax(num_classes)
+        )
         self.names = [f"layer{number}" for number in range(1, hyper.hidden_layers + 2)]
 
     def init(self, data: TrainingSet, keys: list[Key]) -> State:
@@ -115,7 +118,7 @@ class Method(GradientMethod):
     def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
         """-log likelihood `[R]`, under dropout."""
         f = forward(batch.x, self.weights(state), self.masks(noise.per_row))
-        log_prob = self.likelihood.log_prob(batch.y, f[None], self.noise_variance(state))[0]
+        log_prob = self.likelihood.log_prob(batch.y, f[None], noise_variance(state.params))[0]
         return -(batch.weight * log_prob).sum(-1)
 
     def masks(self, noise: Tensor) -> list[Tensor]:
@@ -129,18 +132,11 @@ class Method(GradientMethod):
         """Weights in the order in which they are applied."""
         return [state.params[f"{name}.weight"] for name in self.names]
 
-    def noise_variance(self, state: State) -> Tensor | None:
-        """Variance of the Gaussian likelihood `[R]`, scaled units."""
-        return state.params["log_noise_variance"].exp() if self.task == "regression" else None
-
     @torch.no_grad()
     def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
         """One component for each of `predictive_weights`, the same weights for every row of x `[R, T, D]`."""
         f = torch.stack([outputs(x, weights) for weights in self.predictive_weights(state, keys)])  # [S, R, T, Q]
-        if self.task != "regression":
-            return [self.likelihood.predictive(f[:, r]) for r in range(len(keys))]
-        noises = self.noise_variance(state)
-        return [self.likelihood.predictive(f[:, r], torch.zeros_like(f[:, r]), noises[r]) for r in range(len(keys))]
+        return self.likelihood.predictives(f, None, noise_variance(state.params))
 
     def predictive_weights(self, state: State, keys: list[Key]) -> Iterable[list[Tensor]]:
         """Weights to predict with, one list a component: here a single one."""

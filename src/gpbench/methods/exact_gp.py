@@ -92,4 +92,4 @@ class Method(GradientMethod):
         outputscale, noise_variance = state.params["log_outputscale"].exp(), state.params["log_noise_variance"].exp()
         variance = (outputscale[:, None] - a.square().sum(1)).clamp_min(0.0)[..., None].expand_as(mean)
         gaussian = likelihoods.Gaussian()
-        return [gaussian.predictive(mean[r][None], variance[r][None], noise_variance[r]) for r in range(len(keys))]
+        return gaussian.predictives(mean[None], variance[None], noise_variance)

@@ -53,7 +53,9 @@ class Method(GradientMethod):
         return State(params | {"log_noise_variance": z.new_full((len(z),), hyper.noise_variance).log()})
 
     def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
-        z, chol_kzz, m, chol, *scales = layer(state.params, NAME, self.hyper.jitter)
+        belief = layer(state.params, NAME, self.hyper.jitter)
+        z, chol_kzz, m, _, *scales = belief
+        chol = belief.posterior_chol
         a = torch.linalg.solve_triangular(chol_kzz, kernels.rbf(z, batch.x, *scales), upper=False)  # [R, M, B]
         unexplained = (scales[1][:, None] - a.square().sum(1)).clamp_min(0.0)[..., None]  # k_nn - ||a_n||^2
         mean, variance = a.mT @ m, unexplained + (chol.mT @ a[:, None]).square().sum(2).mT  # [R, B, P]
@@ -66,4 +68,4 @@ class Method(GradientMethod):
     def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
         mean, variance = sparse.conditional(x, *layer(state.params, NAME, self.hyper.jitter))
         gaussian, noise_variance = likelihoods.Gaussian(self.num_targets), state.params["log_noise_variance"].exp()
-        return [gaussian.predictive(mean[r][None], variance[r][None], noise_variance[r]) for r in range(len(keys))]
+        return gaussian.predictives(mean[None], variance[None], noise_variance)

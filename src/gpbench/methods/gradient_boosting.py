@@ -17,7 +17,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 from sklearn.model_selection import KFold
 
 from gpbench.hyper import Annotated, Ge, PositiveInt, Settings, dataclass
-from gpbench.methods.base import ClosedFormMethod
+from gpbench.methods.base import ClosedFormMethod, Model
 from gpbench.methods.constant import with_unseen
 from gpbench.predictive.distributions import Categorical, GaussianMixture, Predictive
 
@@ -31,7 +31,7 @@ class Hyperparameters(Settings):
     iterations: PositiveInt = 200
 
 
-def draw_setting(rng: np.random.Generator) -> dict[str, Any]:
+def draw_setting(rng: np.random.Generator) -> dict[str, float]:
     """One random setting of the trees."""
     return {
         "learning_rate": float(np.exp(rng.uniform(np.log(0.02), np.log(0.3)))),
@@ -42,7 +42,7 @@ def draw_setting(rng: np.random.Generator) -> dict[str, Any]:
 
 
 class Method(ClosedFormMethod):
-    def fit(self, x: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> dict[str, Any]:
+    def fit(self, x: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> Model:
         """One tuned ensemble per column of y `[n, P]` (regression) or one for the class numbers y `[n]`.
 
         variance `[P]`: mean squared out-of-fold residual (held-out log loss in classification), scaled units.
@@ -51,7 +51,7 @@ class Method(ClosedFormMethod):
         estimators, losses = zip(*(self._tune(x, target, rng) for target in targets), strict=True)
         return {"estimators": list(estimators), "held_out_loss": np.array(losses), "rows": len(x)}
 
-    def predict(self, model: dict[str, Any], x: np.ndarray) -> Predictive:
+    def predict(self, model: Model, x: np.ndarray) -> Predictive:
         """Gaussian of the out-of-fold variance around the trees' prediction, or class probabilities, for x `[T, D]`."""
         if self.task == "regression":
             mean = np.stack([estimator.predict(x) for estimator in model["estimators"]], axis=-1)
@@ -68,7 +68,7 @@ class Method(ClosedFormMethod):
         trial, last = np.unravel_index(losses.argmin(), losses.shape)
         return self._estimator(settings[trial], int(last) + 1, seed).fit(x, y), losses[trial, last]
 
-    def _held_out_loss(self, x: np.ndarray, y: np.ndarray, setting: dict[str, Any], seed: int) -> np.ndarray:
+    def _held_out_loss(self, x: np.ndarray, y: np.ndarray, setting: dict[str, float], seed: int) -> np.ndarray:
         """Mean out-of-fold loss after each boosting round `[iterations]`."""
         total = np.zeros(self.hyper.iterations)
         for train, test in KFold(min(self.hyper.folds, len(x)), shuffle=True, random_state=seed).split(x):
@@ -85,6 +85,6 @@ class Method(ClosedFormMethod):
             complete = with_unseen(probs, estimator.classes_, self.num_classes, rows)
             yield -np.log(complete[np.arange(len(y)), y.astype(int)])
 
-    def _estimator(self, setting: dict[str, Any], iterations: int, seed: int) -> Any:
+    def _estimator(self, setting: dict[str, float], iterations: int, seed: int) -> Any:
         family = HistGradientBoostingRegressor if self.task == "regression" else HistGradientBoostingClassifier
         return family(max_iter=iterations, early_stopping=False, random_state=seed, **setting)

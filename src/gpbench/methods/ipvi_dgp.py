@@ -31,9 +31,9 @@ from torch.nn.functional import softplus
 
 from gpbench import streams
 from gpbench.gp import kernels, likelihoods, lowrank, quadrature, sparse
-from gpbench.gp.layers import mean_map, start_inducing
+from gpbench.gp.layers import init_kernel, mean_map, start_inducing
 from gpbench.hyper import PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, GradientMethod, Noise, Shapes, State, TrainingSet
+from gpbench.methods.base import Batch, GradientMethod, Noise, Shapes, State, TrainingSet, noise_variance
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 
@@ -102,7 +102,7 @@ class Method(GradientMethod):
         """Minus phi's objective; stop-gradients give each of the players the gradient of its own."""
         e, prior, hidden = self._by_layer(state, noise)
         mean, variance = self.propagate(state, batch.x, e, hidden)
-        log_prob = self.likelihood.log_expected_prob(batch.y, mean[None], variance[None], noise_variance(state))
+        log_prob = self.likelihood.log_expected_prob(batch.y, mean[None], variance[None], noise_variance(state.params))
         loss = -(batch.weight * log_prob[0]).sum(-1)
         for name, part, other in zip(self.names, e, prior, strict=True):
             z = state.params[f"{name}.inducing_inputs"].detach()
@@ -130,8 +130,7 @@ class Method(GradientMethod):
                 some = slice(start, start + chunk)
                 moments = self.propagate(state, x[:, some], e, [part[:, some] for part in hidden])
                 mean[sample, :, some], variance[sample, :, some] = moments
-        noises = [None] * len(keys) if noise_variance(state) is None else noise_variance(state)
-        return [self.likelihood.predictive(mean[:, r], variance[:, r], noise) for r, noise in enumerate(noises)]
+        return self.likelihood.predictives(mean, variance, noise_variance(state.params))
 
     def propagate(self, state: State, x: Tensor, e: list[Tensor], hidden: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Moments of f^L at x `[R, B, D]`, two `[R, B, Q]`; normals e `[R, S, M, K]` of each layer's generator, and
@@ -167,11 +166,7 @@ class Method(GradientMethod):
 
     def _first_layer(self, name: str, x: Tensor, z: Tensor, mask: Tensor, num_outputs: int, rngs) -> dict[str, Tensor]:
         lengthscale = kernels.start_lengthscale(x, mask, self.hyper.lengthscale)
-        params = {
-            f"{name}.inducing_inputs": z,
-            f"{name}.log_lengthscale": lengthscale.log()[:, None].repeat(1, z.shape[-1]),
-            f"{name}.log_outputscale": torch.full_like(lengthscale, self.hyper.outputscale).log(),
-        }
+        params = init_kernel(name, z, lengthscale, self.hyper.outputscale)
         num_inputs = num_outputs + z.shape[-1]
         for player, size in (("generator", num_outputs), ("discriminator", 1)):
             limit = math.sqrt(6 / (num_inputs + size))
@@ -186,8 +181,3 @@ def linear_map(state: State, player: str, v: Tensor, z: Tensor) -> Tensor:
     weight, bias = state.params[f"{player}_weight"], state.params[f"{player}_bias"]
     values, inputs = weight.split([v.shape[-1], z.shape[-1]], 1)
     return v @ values[:, None] + (z @ inputs + bias[:, None])[:, None]
-
-
-def noise_variance(state: State) -> Tensor | None:
-    """Variance of the Gaussian likelihood `[R]`, scaled units; None in classification."""
-    return state.params["log_noise_variance"].exp() if "log_noise_variance" in state.params else None

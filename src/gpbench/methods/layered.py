@@ -24,7 +24,7 @@ from gpbench import streams
 from gpbench.gp import kernels, likelihoods, natural, quadrature, sparse
 from gpbench.gp.layers import init_layer, layer, start_inducing
 from gpbench.gp.sparse import Layer
-from gpbench.methods.base import Batch, GradientMethod, Noise, Shapes, State, TrainingSet
+from gpbench.methods.base import Batch, GradientMethod, Noise, Shapes, State, TrainingSet, noise_variance
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 
@@ -68,8 +68,8 @@ class LayeredMethod(GradientMethod):
         if self.is_drawn:
             expected = self.likelihood.log_prob(batch.y, mean).mean(0)  # log p(y_n | f_sn)
         else:  # E_{q(f_sn)} log p(y_n | f_sn)
-            expected = self.likelihood.expected_log_prob(batch.y, mean, variance, self.noise_variance(state)).mean(0)
-        kl = sum(sparse.kl_whitened(part.whitened_mean, part.whitened_chol) for part in layers)
+            expected = self.likelihood.expected_log_prob(batch.y, mean, variance, noise_variance(state.params)).mean(0)
+        kl = sum((sparse.kl_whitened(part.whitened_mean, part.posterior_chol) for part in layers), torch.zeros(()))
         return kl - (batch.weight * expected).sum(-1)  # -elbo
 
     def functions_at(self, state: State, layers: list[Layer], x: Tensor, first: Moments, noise: Tensor) -> Moments:
@@ -83,11 +83,6 @@ class LayeredMethod(GradientMethod):
     def layers(self, state: State) -> list[Layer]:
         """Layers in the order in which they are applied."""
         return [layer(state.params, name, self.hyper.jitter) for name in self.names]
-
-    def noise_variance(self, state: State) -> Tensor | None:
-        """Variance of the Gaussian likelihood `[R]`, scaled units."""
-        log_noise_variance = state.params.get("log_noise_variance")
-        return None if log_noise_variance is None else log_noise_variance.exp()
 
     def frozen(self, step: int, steps: int) -> frozenset[str]:
         """The common scale of the classes' functions, which robust-max cannot see: Adam would follow its rounding."""
@@ -103,7 +98,8 @@ class LayeredMethod(GradientMethod):
         names = f"{last}.whitened_mean", f"{last}.whitened_chol"
         mean, chol = (state.params[name] for name in names)
         rate, what = self.hyper.natural_step, f"natural gradient of {last}"
-        moved = natural.step(mean, chol.tril(), mean.grad, chol.grad, rate, what)
+        slope, chol_slope = (part.grad for part in (mean, chol) if part.grad is not None)
+        moved = natural.step(mean, chol.tril(), slope, chol_slope, rate, what)
         return dict(zip(names, moved, strict=True))
 
     def start_inducing(self, train: Batch, data: TrainingSet, keys: list[Key]) -> Tensor:
@@ -126,11 +122,7 @@ class LayeredMethod(GradientMethod):
     @torch.no_grad()
     def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
         mean, variance = self.marginals(state, x, keys)
-        if self.is_drawn:
-            return [self.likelihood.predictive(mean[:, r]) for r in range(len(keys))]
-        noise_variance = self.noise_variance(state)
-        noises = [None] * len(keys) if noise_variance is None else noise_variance
-        return [self.likelihood.predictive(mean[:, r], variance[:, r], noise) for r, noise in enumerate(noises)]
+        return self.likelihood.predictives(mean, None if self.is_drawn else variance, noise_variance(state.params))
 
     def marginals(self, state: State, x: Tensor, keys: list[Key]) -> Moments:
         """Moments of f at test rows: S = samples_test, or 1 where nothing is drawn."""

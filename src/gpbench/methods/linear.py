@@ -8,15 +8,13 @@ strength has the best held-out log probability in cross-validation on the traini
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from sklearn.linear_model import BayesianRidge, LogisticRegression
 from sklearn.model_selection import KFold
 
 from gpbench.errors import UserError
 from gpbench.hyper import Annotated, Ge, Settings, dataclass
-from gpbench.methods.base import ClosedFormMethod
+from gpbench.methods.base import ClosedFormMethod, Model
 from gpbench.methods.constant import with_unseen
 from gpbench.predictive.distributions import Categorical, GaussianMixture, Predictive
 
@@ -32,7 +30,7 @@ class Hyperparameters(Settings):
 
 
 class Method(ClosedFormMethod):
-    def fit(self, x: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> dict[str, Any]:
+    def fit(self, x: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> Model:
         """Regression: one estimator per column of y `[n, P]`; classification: one for the class numbers y `[n]`."""
         if self.task == "regression":
             return {"estimators": [BayesianRidge().fit(x, column) for column in y.T]}
@@ -42,7 +40,7 @@ class Method(ClosedFormMethod):
         strength = max(STRENGTHS, key=lambda strength: self._held_out_log_prob(x, y, strength, seed))
         return {"estimator": _logistic(strength).fit(x, y), "strength": strength, "rows": len(y)}
 
-    def predict(self, model: dict[str, Any], x: np.ndarray) -> Predictive:
+    def predict(self, model: Model, x: np.ndarray) -> Predictive:
         """Gaussian with parameter uncertainty and noise, or class probabilities, for x `[T, D]`."""
         if self.task == "regression":
             moments = np.array([estimator.predict(x, return_std=True) for estimator in model["estimators"]])

@@ -18,7 +18,6 @@ One step is one transition on all rows. Step sizes are learnt in burn-in (dual a
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Literal
 
 import numpy as np
@@ -28,19 +27,18 @@ from torch import Tensor
 from gpbench import streams
 from gpbench.errors import UserError
 from gpbench.gp import latent_likelihoods
+from gpbench.gp.linalg import multiply
 from gpbench.hyper import Annotated, Fraction, Ge, Le, PositiveFloat, PositiveInt, Settings, dataclass
 from gpbench.methods.base import Batch, Noise, SamplerMethod, Shapes, State, TrainingSet
 from gpbench.predictive.distributions import Predictive
-from gpbench.sampling.latent import approximations, joint, latents, pseudo_marginal, schemes
-from gpbench.sampling.latent.model import COUNTS, Generator, Model, Operator, Prior, multiply
-from gpbench.sampling.tuning import DualAveraging
+from gpbench.sampling.latent import approximations, counting, schemes, truth
+from gpbench.sampling.latent.model import Generator, Model, Operator, Prior
+from gpbench.sampling.latent.prediction import moments
 from gpbench.streams import Key
 
 TUNING = "theta.tuning"
 """1 in burn-in: a pseudo-marginal chain then takes the approximate evidence for its estimate (filippone2014)."""
 UNIFORM_START = (-3.0, -1.0)
-CHUNK_ELEMENTS = 2**22
-"""Of the covariance matrices with which kept states predict together."""
 
 
 @dataclass(frozen=True)
@@ -121,11 +119,11 @@ class Method(SamplerMethod):
         psi, f = self.start(model, batch, data, keys)
         chain = self.operator.init(model.state(psi, f))
         tuners = {name: value for tuner in self.tuners for name, value in tuner.start(psi).items()}
-        counts = {f"count.{name}": torch.zeros_like(psi[:, 0]) for name in ("steps", *COUNTS)}
-        sums = {f"acceptance.{part}": torch.zeros_like(psi[:, 0]) for part in ("latents", "theta")}
         kept = {name: chain[name] for name in self.sampled}
         buffers = {"x": batch.x, "y": batch.y[..., 0], "known": batch.y[..., 1:], "weight": batch.weight}
-        return State({name: value.clone() for name, value in kept.items()}, buffers, chain | tuners | counts | sums)
+        return State(
+            {name: value.clone() for name, value in kept.items()}, buffers, chain | tuners | counting.start(psi[:, 0])
+        )
 
     @property
     def sampled(self) -> tuple[str, ...]:
@@ -142,51 +140,17 @@ class Method(SamplerMethod):
             return
         hyper = self.hyper
         rate = batch.x.shape[-1] ** -0.5 if hyper.lengthscale_rate is None else hyper.lengthscale_rate
-        variance = Prior(hyper.variance_shape, hyper.variance_rate, hyper.variance_prior == "inverse_gamma")
+        prior = Prior(hyper.variance_shape, hyper.variance_rate, hyper.variance_prior == "inverse_gamma")
+        variance: Prior | float | Tensor = prior
         if hyper.outputscale is not None:
             variance = hyper.outputscale
         if hyper.sampler == "theta_given_f":
-            variance = self.known(batch)[:, 0, -1].exp()
+            variance = truth.columns(batch.x, batch.y, hyper.sampler)[:, 0, -1].exp()
         likelihood = latent_likelihoods.named(hyper.likelihood, self.num_classes)
         lengthscale = Prior(hyper.lengthscale_shape, rate)
         model = Model(batch.x, batch.y[..., 0], batch.weight, likelihood, lengthscale, variance, hyper.ard)
-        self.batch, self.operator = batch, self.scheme(model)
-        self.tuners = [DualAveraging(part.name, part.target, part.first_step) for part in self.operator.tuned]
-
-    def scheme(self, model: Model) -> Operator:
-        """The transition that the settings ask for."""
-        hyper, repeats = self.hyper, (self.hyper.latent_updates, self.hyper.theta_updates)
-        of_f = None if hyper.latents == "none" else latents.named(hyper.latents, model, hyper.leapfrogs)
-        if hyper.sampler == "khr":
-            return joint.KHR(model, hyper.theta_updates)
-        if hyper.sampler == "surr":
-            return joint.Surrogate(model, of_f, *repeats)
-        if hyper.sampler == "pm":
-            return pseudo_marginal.PseudoMarginal(model, hyper.approximation, hyper.num_importance, of_f, *repeats)
-        if hyper.sampler == "marginal":
-            return pseudo_marginal.Marginal(model, hyper.approximation, hyper.theta_updates)
-        if hyper.sampler == "estimator":
-            grid = torch.linspace(hyper.grid_low, hyper.grid_high, hyper.grid_points).to(model.x)
-            return pseudo_marginal.Estimator(model, grid, hyper.approximation, hyper.num_importance)
-        return schemes.scheme(hyper.sampler, model, of_f, hyper.theta, repeats)
-
-    def known(self, batch: Batch) -> Tensor:
-        """Columns behind y of simulated data `[R, n, 1 + D + 1]`: f, log lengthscales, log variance."""
-        if batch.y.shape[2] != 3 + batch.x.shape[2]:
-            raise UserError(
-                f"sampler {self.hyper.sampler} needs data that tell f and the covariance parameters behind y; "
-                "take a simulated data set and a protocol with outputs: truth, or another sampler"
-            )
-        return batch.y[..., 1:]
-
-    def truth(self, batch: Batch, model: Model) -> tuple[Tensor, Tensor]:
-        """psi `[R, P]` and f `[R, n]` that simulated data come from."""
-        known = self.known(batch)
-        if not (self.hyper.ard or bool((known[..., 1:-1] == known[..., 1:2]).all())):
-            raise UserError("the data were drawn with a lengthscale for each input; set ard=true to condition on them")
-        of_tau, of_sigma = known[:, 0, 1 : 1 + model.num_lengthscales], known[:, 0, -1:]
-        psi = torch.cat([of_tau, of_sigma], 1)[:, : model.num_parameters]
-        return psi, known[..., 0]
+        self.batch, self.operator = batch, schemes.sampler(hyper, model)
+        self.tuners = schemes.tuners(self.operator)
 
     def start(self, model: Model, batch: Batch, data: TrainingSet, keys: list[Key]) -> tuple[Tensor, Tensor]:
         """First psi, from its prior, and f, from its prior given psi; or what simulated data tell of them."""
@@ -199,7 +163,7 @@ class Method(SamplerMethod):
         psi = torch.cat(parts, 1)
         nu = torch.stack([torch.as_tensor(_padded(rng, data, r)) for r, rng in enumerate(rngs)]).to(batch.x)
         if hyper.needs():
-            psi_known, f_known = self.truth(batch, model)
+            psi_known, f_known = truth.parameters(model, truth.columns(batch.x, batch.y, hyper.sampler))
             if hyper.sampler == "theta_given_f":
                 return psi, f_known
             if hyper.sampler == "theta_given_nu":
@@ -231,82 +195,48 @@ class Method(SamplerMethod):
         generator = Generator(*noise)
         chain, info = self.operator.step(chain, generator)
         for tuner in self.tuners:
-            chain |= tuner.learn(memory, step, burn_in, info[f"{tuner.name}.acceptance"], chain["psi"])
+            acceptance = torch.as_tensor(info[f"{tuner.name}.acceptance"])
+            chain |= tuner.learn(memory, step, burn_in, acceptance, chain["psi"])
         if step >= burn_in:
-            chain |= _counted(chain, info)
+            chain |= counting.add(chain, info)
         state.memory, state.params = chain, {name: chain[name] for name in state.params}
         lost = sum(value.reshape(len(value), -1).sum(1) for value in state.params.values())
         return -chain["log_lik"] - self.operator.model.log_prior(chain["psi"]) + 0 * lost
 
     def report(self, state: State) -> dict[str, Tensor]:
         """As `SamplerMethod.report`."""
-        memory = state.memory
-        steps = memory["count.steps"].clamp_min(1)
-        counts = {name: memory[f"count.{name}"] / steps for name in COUNTS}
-        return counts | {f"acceptance_{part}": memory[f"acceptance.{part}"] / steps for part in ("latents", "theta")}
+        return counting.means(state.memory)
 
     def variables(self, name: str, size: int) -> list[str]:
         """As `SamplerMethod.variables`."""
         if name != "psi":
             return super().variables(name, size)
-        of_tau = size if self.hyper.outputscale is not None or self.hyper.sampler == "theta_given_f" else size - 1
-        of_tau = [f"log lengthscale {i + 1}" for i in range(of_tau)] if self.hyper.ard else ["log lengthscale"]
+        known_variance = self.hyper.outputscale is not None or self.hyper.sampler == "theta_given_f"
+        numbers = range(1, size + 1 if known_variance else size)
+        of_tau = [f"log lengthscale {number}" for number in numbers] if self.hyper.ard else ["log lengthscale"]
         return [*of_tau, "log variance"][:size]
 
     @torch.no_grad()
     def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
         """Equal mixture over the kept states at x `[R, T, D]`; no randomness."""
-        buffers = state.buffers
+        hyper = self.hyper
         self.prepare(rows_of(state))
         names = [*state.samples] or [*state.params]
-        if "psi" not in names or ("f" not in names and self.hyper.sampler != "marginal"):
+        if "psi" not in names or ("f" not in names and hyper.sampler != "marginal"):
             raise UserError(
-                f"sampler {self.hyper.sampler} keeps {', '.join(names)} of a chain, which predicts nothing; "
+                f"sampler {hyper.sampler} keeps {', '.join(names)} of a chain, which predicts nothing; "
                 "set keep_latents=true, or run it in a study of kind sample"
             )
         kept = {name: torch.stack(state.samples.get(name) or [state.params[name]]) for name in names}  # [S, R, ...]
-        size = max(1, CHUNK_ELEMENTS // (buffers["x"].shape[1] ** 2 * len(keys)))
-        chunks = zip(*(kept[name].split(size) for name in names), strict=True)
-        moments = [self.moments(dict(zip(names, chunk, strict=True)), x) for chunk in chunks]
-        mean, variance = (torch.cat(part) for part in zip(*moments, strict=True))  # [S, R, T]
-        likelihood = self.operator.model.likelihood
-        return [likelihood.predictive(mean[:, r], variance[:, r]) for r in range(len(keys))]
-
-    def moments(self, kept: dict[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance `[S, R, T]` of f at x given S kept states, or given their psi by the approximation."""
-        shape = kept["psi"].shape[:2]
-        flat = {name: value.flatten(0, 1) for name, value in kept.items()}  # chains S R
-        model, psi, x = self.operator.model, flat["psi"], _repeated(x, shape[0])
-        data = {name: _repeated(getattr(model, name), shape[0]) for name in ("x", "y", "weight")}
-        model = dataclasses.replace(model, **data)
-        chol, cross, outputscale = model.factor(psi), model.cross(psi, x), model.outputscale(psi)
-        if self.hyper.sampler == "marginal":
-            find = pseudo_marginal.APPROXIMATIONS[self.hyper.approximation]
-            mean, variance = find(model, psi, chol).predict(chol, cross, outputscale)
-        else:
-            joined = torch.linalg.solve_triangular(chol, torch.cat([cross, flat["f"][..., None]], 2), upper=False)
-            left, nu = joined[..., :-1], joined[..., -1:]
-            mean = (left.mT @ nu)[..., 0]
-            variance = (outputscale[:, None] - left.square().sum(1)).clamp_min(0.0)
-        return mean.unflatten(0, shape), variance.unflatten(0, shape)
+        model, approximation = self.operator.model, hyper.approximation if hyper.sampler == "marginal" else None
+        mean, variance = moments(model, kept, x, approximation)
+        return [model.likelihood.predictive(mean[:, r], variance[:, r]) for r in range(len(keys))]
 
 
 def rows_of(state: State) -> Batch:
     """The training rows, with the columns behind y."""
     y, buffers = state.buffers["y"][..., None], state.buffers
     return Batch(buffers["x"], torch.cat([y, buffers.get("known", y[..., :0])], -1), buffers["weight"])
-
-
-def _repeated(values: Tensor, times: int) -> Tensor:
-    """values `[R, ...]` as `[times R, ...]`."""
-    return values.expand(times, *values.shape).flatten(0, 1)
-
-
-def _counted(chain: dict[str, Tensor], info: dict[str, Tensor | float]) -> dict[str, Tensor]:
-    """Sums of operations and acceptances with those of one more transition."""
-    more = {f"count.{name}": info.get(name, 0.0) for name in COUNTS} | {"count.steps": 1.0}
-    more |= {f"acceptance.{part}": info.get(f"{part}.acceptance", torch.nan) for part in ("latents", "theta")}
-    return {name: chain[name] + value for name, value in more.items()}
 
 
 def _padded(rng: np.random.Generator, data: TrainingSet, r: int) -> np.ndarray:

@@ -25,7 +25,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from gpbench import streams
-from gpbench.gp import kernels, likelihoods, linalg, sparse
+from gpbench.gp import kernels, likelihoods, sparse
+from gpbench.gp.layers import kernel
 from gpbench.gp.sparse import Layer
 from gpbench.hyper import Fraction, PositiveFloat, PositiveInt, Settings, dataclass
 from gpbench.methods import svgp, warm_start
@@ -38,6 +39,7 @@ from gpbench.streams import Key
 Z, V = "layer1.inducing_inputs", "layer1.whitened_values"
 LENGTHSCALE, OUTPUTSCALE, NOISE = "layer1.log_lengthscale", "layer1.log_outputscale", "log_noise_variance"
 Params = dict[str, Tensor]
+LogDensity = Callable[[Params], Tensor]
 Projection = Callable[[slice], tuple[Tensor, Tensor]]
 """Rows -> a `[R, M, B]` and variance `[R, B]` of their f given v."""
 
@@ -83,7 +85,7 @@ class Method(SamplerMethod):
         self.likelihood = likelihoods.for_task(task, num_classes, num_targets, exposure=hyper.exposure)
         gibbs = hyper.sampler == "gibbs"
         self.transition = self.step_gibbs if gibbs else self.step_joint
-        self.tuner = tuning.DualAveraging("hmc", ACCEPTANCE, hyper.step_size, hyper.leapfrogs)
+        self.tuner: tuning.Tuner = tuning.DualAveraging("hmc", ACCEPTANCE, hyper.step_size, hyper.leapfrogs)
         if hyper.tuning == "esjd":
             self.tuner = tuning.ExpectedJump("hmc", hyper.leapfrogs, penalty=0.0 if gibbs else 0.5)
         self.walk_tuner = tuning.DualAveraging("walk", WALK_ACCEPTANCE, hyper.step_size)
@@ -163,22 +165,10 @@ class Method(SamplerMethod):
         return value
 
     def move(
-        self,
-        state: State,
-        params: Params,
-        log_density: Callable[[Params], Tensor],
-        noise: Tensor,
-        step: int,
-        burn_in: int,
+        self, state: State, params: Params, log_density: LogDensity, noise: Tensor, step: int, burn_in: int
     ) -> tuple[Params, Tensor]:
         """One transition of HMC on params: where it leads, and the log density there `[R]`; noise `[R, 3 + K]`."""
-
-        def at(position: Tensor) -> hmc.Point:
-            leaf = position.detach().requires_grad_()
-            value = log_density(unflatten(leaf, params))
-            (gradient,) = torch.autograd.grad(value.sum(), leaf)
-            return hmc.Point(position, value.detach(), gradient)
-
+        at = hmc.differentiated(lambda position: log_density(unflatten(position, params)))
         start = at(flatten(params))
         test, number = torch.special.ndtr(noise[:, :2]).unbind(1)
         size, most = self.tuner.settings(state.memory, step, burn_in)
@@ -202,12 +192,13 @@ class Method(SamplerMethod):
             total = log_likelihood(slice(0, n))
         else:
             chunks = [slice(first, first + size) for first in range(0, n, size)]
-            total = sum(checkpoint(log_likelihood, rows, use_reentrant=False) for rows in chunks)
+            parts = (checkpoint(log_likelihood, rows, use_reentrant=False) for rows in chunks)
+            total = sum(parts, torch.zeros(()))
         return total - 0.5 * v.square().sum((1, 2)) + self.log_prior(self.theta(params))
 
     def log_prior(self, theta: Params) -> Tensor:
         """log p(log theta) `[R]`: shape log theta - rate theta, summed, without constants; a Gamma's with Jacobian."""
-        total = 0.0
+        total = torch.zeros(())
         for name, value in theta.items():
             of_lengthscale = (self.hyper.lengthscale_shape, self.hyper.lengthscale_rate)
             shape, rate = of_lengthscale if name == LENGTHSCALE else (1.0, 1.0)
@@ -216,12 +207,11 @@ class Method(SamplerMethod):
 
     def projection(self, params: Params, z: Tensor, x: Tensor) -> Projection:
         """a and the variance that v leaves, at rows of x `[R, N, D]`."""
-        layer = self.layer(params, z)
+        z, chol_kzz, *scales = kernel(params | {Z: z}, "layer1", self.hyper.jitter)
 
         def project(rows: slice) -> tuple[Tensor, Tensor]:
-            kzx = kernels.rbf(z, x[:, rows], layer.lengthscale, layer.outputscale)
-            a = torch.linalg.solve_triangular(layer.chol_kzz, kzx, upper=False)
-            return a, (layer.outputscale[:, None] - a.square().sum(1)).clamp_min(0.0)
+            a = torch.linalg.solve_triangular(chol_kzz, kernels.rbf(z, x[:, rows], *scales), upper=False)
+            return a, (scales[1][:, None] - a.square().sum(1)).clamp_min(0.0)
 
         return project
 
@@ -232,10 +222,8 @@ class Method(SamplerMethod):
         return lambda rows: (a[..., rows], variance[:, rows])
 
     def layer(self, params: Params, z: Tensor) -> Layer:
-        lengthscale, outputscale = params[LENGTHSCALE].exp(), params[OUTPUTSCALE].exp()
-        kzz = kernels.rbf(z, z, lengthscale, outputscale)
-        chol_kzz = linalg.cholesky(kzz, "layer1", self.hyper.jitter * outputscale)
-        return Layer(z, chol_kzz, params.get(V), None, lengthscale, outputscale)
+        z, chol_kzz, *scales = kernel(params | {Z: z}, "layer1", self.hyper.jitter)
+        return Layer(z, chol_kzz, params[V], None, *scales)
 
     @torch.no_grad()
     def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
@@ -243,10 +231,10 @@ class Method(SamplerMethod):
         kept = state.kept()
         moments = [sparse.conditional(x, *self.layer(params, state.buffers[Z])) for params in kept]
         mean, variance = (torch.stack(part) for part in zip(*moments, strict=True))  # [S, R, T, Q]
-        noises = [None] * len(keys)
+        noises = None
         if NOISE in state.params:
             noises = torch.stack([params[NOISE] for params in kept]).exp().T[..., None, None]  # [R, S, 1, 1]
-        return [self.likelihood.predictive(mean[:, r], variance[:, r], noise) for r, noise in enumerate(noises)]
+        return self.likelihood.predictives(mean, variance, noises)
 
     @torch.no_grad()
     def functions(self, state: State, x: Tensor, keys: list[Key]) -> list[Tensor]:

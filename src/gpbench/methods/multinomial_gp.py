@@ -29,15 +29,15 @@ from torch import Tensor
 from gpbench import streams
 from gpbench.errors import UserError
 from gpbench.gp import multinomial
+from gpbench.gp.linalg import half_log_det, multiply, solve
 from gpbench.hyper import Fraction, NonNegativeInt, PositiveFloat, PositiveInt, Settings, dataclass
 from gpbench.methods.base import Batch, Noise, SamplerMethod, Shapes, State, TrainingSet
 from gpbench.predictive.distributions import Categorical, Predictive
-from gpbench.sampling import tuning
 from gpbench.sampling.latent import multinomial as operators
 from gpbench.sampling.latent import weights
-from gpbench.sampling.latent.model import Generator, Info, Operator, Prior, half_log_det, multiply, solve
+from gpbench.sampling.latent.model import Generator, Info, Operator, Prior
 from gpbench.sampling.latent.multinomial import Model
-from gpbench.sampling.latent.schemes import Sequence
+from gpbench.sampling.latent.schemes import Sequence, tuners
 from gpbench.streams import Key
 
 PRIOR = Prior(2.0, 2.0)
@@ -153,7 +153,7 @@ class Method(SamplerMethod):
         """The transition of an approach."""
         hyper, approach = self.hyper, self.hyper.approach
         if approach in "cdf":
-            latents = operators.RMHMC(model, hyper.leapfrogs, hyper.step_size)
+            latents: operators.Latents = operators.RMHMC(model, hyper.leapfrogs, hyper.step_size)
         else:
             latents = operators.HMC(model, hyper.leapfrogs, hyper.step_size, homogeneous=approach != "a")
         if hyper.weights == "unweighted":
@@ -177,14 +177,16 @@ class Method(SamplerMethod):
         model, burn_in = self.model(state.buffers, batch), self.burn_in(steps)
         operator = self.operator(model)
         learning = tuners(operator)
-        chain = {"theta": state.buffers.get("theta")} | state.params | {"chol": state.memory["chol"]}
+        theta = {name: state.buffers[name] for name in ("theta",) if name in state.buffers}
+        chain = theta | state.params | {"chol": state.memory["chol"]}
         chain["log_lik"] = model.log_lik(chain["f"])
         for tuner in learning:
             chain[f"{tuner.name}.step_size"], _ = tuner.settings(state.memory, step, burn_in)
         chain, info = operator.step(chain, Generator(*noise))
         if self.hyper.tune:
             for tuner in learning:
-                state.memory |= tuner.learn(state.memory, step, burn_in, info[f"{tuner.name}.acceptance"], noise.fixed)
+                acceptance = torch.as_tensor(info[f"{tuner.name}.acceptance"])
+                state.memory |= tuner.learn(state.memory, step, burn_in, acceptance, noise.fixed)
         state.params = {name: chain[name] for name in state.params}
         state.memory["chol"] = chain["chol"]
         if step >= burn_in:
@@ -228,7 +230,7 @@ class Method(SamplerMethod):
         model = Model(buffers["grams"], buffers["grams"][:, 0], buffers["weight"])
         probabilities = []
         for s, kept in enumerate(state.kept()):
-            theta = kept.get("theta", buffers.get("theta"))
+            theta = kept["theta"] if "theta" in kept else buffers["theta"]
             chol = model.factor(theta)
             projected = torch.linalg.solve_triangular(
                 chol, torch.einsum("rcs,rsnt->rcnt", theta.exp(), cross), upper=False
@@ -240,8 +242,3 @@ class Method(SamplerMethod):
             probabilities.append(f.softmax(2).mean(1).mT)
         stacked = torch.stack(probabilities).double().cpu().numpy()
         return [Categorical(stacked[:, r]) for r in range(len(keys))]
-
-
-def tuners(operator: Operator) -> list[tuning.DualAveraging]:
-    """Of every step size."""
-    return [tuning.DualAveraging(part.name, part.target, part.first_step) for part in operator.tuned]

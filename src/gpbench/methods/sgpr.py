@@ -80,7 +80,7 @@ class Method(GradientMethod):
     def predict(self, state: State, x: Tensor, keys: list[streams.Key]) -> list:
         mean, variance = self.marginals(state, x)
         noise_variance, gaussian = state.params["log_noise_variance"].exp(), likelihoods.Gaussian()
-        return [gaussian.predictive(mean[r][None], variance[r][None], noise_variance[r]) for r in range(len(keys))]
+        return gaussian.predictives(mean[None], variance[None], noise_variance)
 
     def marginals(self, state: State, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of f at test rows x `[R, T, D]`: two `[R, T, P]`."""

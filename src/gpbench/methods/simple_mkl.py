@@ -21,7 +21,7 @@ and n^3.
 from __future__ import annotations
 
 import warnings
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import brentq, minimize_scalar
@@ -31,7 +31,7 @@ from sklearn.svm import SVC
 
 from gpbench.errors import UserError
 from gpbench.hyper import Annotated, Ge, PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import ClosedFormMethod
+from gpbench.methods.base import ClosedFormMethod, Model
 from gpbench.methods.constant import with_unseen
 from gpbench.methods.svm import smallest_class
 from gpbench.predictive.distributions import Categorical, Predictive
@@ -93,7 +93,7 @@ class Problem(NamedTuple):
 
 
 class Method(ClosedFormMethod):
-    def fit(self, x: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> dict[str, Any]:
+    def fit(self, x: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> Model:
         """Machines of x `[n, D]`, class numbers y `[n]`, as planes: coefficients `[m, D]`, intercepts `[m]`; weights
         `[q]` of the sources; C; sharpness a; held_out: the accuracy that chose C."""
         smallest_class(y, "simple_mkl")
@@ -115,7 +115,7 @@ class Method(ClosedFormMethod):
         chosen = {"C": problems[best].C, "held_out": accuracies[best], "sharpness": sharpness(held_out[best], number)}
         return learned | chosen | {"classes": classes, "rows": len(x)}
 
-    def predict(self, model: dict[str, Any], x: np.ndarray) -> Predictive:
+    def predict(self, model: Model, x: np.ndarray) -> Predictive:
         """Class probabilities for x `[T, D]`."""
         values = every_class(x @ model["coefficients"].T + model["intercepts"])
         probs = softmax(model["sharpness"] * values, axis=1)

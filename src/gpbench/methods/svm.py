@@ -15,7 +15,7 @@ couples pairs instead (wu2004). Cost: 36 folds + 1 machines, each between n^2 an
 from __future__ import annotations
 
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import log_expit, logit, softmax
@@ -25,7 +25,7 @@ from sklearn.svm import SVC
 
 from gpbench.errors import UserError
 from gpbench.hyper import Annotated, Ge, Settings, dataclass
-from gpbench.methods.base import ClosedFormMethod
+from gpbench.methods.base import ClosedFormMethod, Model
 from gpbench.methods.constant import with_unseen
 from gpbench.predictive.distributions import Categorical, Predictive
 
@@ -48,7 +48,7 @@ class Curve(NamedTuple):
 
 
 class Method(ClosedFormMethod):
-    def fit(self, x: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> dict[str, Any]:
+    def fit(self, x: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> Model:
         """Tuned machine of x `[n, D]`, class numbers y `[n]`, and a curve a class (of two classes one)."""
         count = min(self.hyper.folds, smallest_class(y, "svm"))
         folds = StratifiedKFold(count, shuffle=True, random_state=int(rng.integers(2**31)))
@@ -58,7 +58,7 @@ class Method(ClosedFormMethod):
         best = int(np.argmin([sum(curve.loss for curve in each) for each in curves]))
         return {"machine": machines[best].fit(x, y), "curves": curves[best], "rows": len(y)}
 
-    def predict(self, model: dict[str, Any], x: np.ndarray) -> Predictive:
+    def predict(self, model: Model, x: np.ndarray) -> Predictive:
         """Class probabilities for x `[T, D]`."""
         machine, (slope, offset, _) = model["machine"], np.array(model["curves"]).T
         values = slope * machine.decision_function(x).reshape(len(x), -1) + offset

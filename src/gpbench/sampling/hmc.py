@@ -33,6 +33,18 @@ LogDensity = Callable[[Tensor], Point]
 """Position `[R, K]` -> the point there; NaN in a chain must not reach the others."""
 
 
+def differentiated(log_density: Callable[[Tensor], Tensor]) -> LogDensity:
+    """A log density `[R]` of positions `[R, K]` with its gradient, by automatic differentiation."""
+
+    def at(position: Tensor) -> Point:
+        leaf = position.detach().requires_grad_()
+        value = log_density(leaf)
+        (gradient,) = torch.autograd.grad(value.sum(), leaf)
+        return Point(position, value.detach(), gradient)
+
+    return at
+
+
 def step(
     start: Point, log_density: LogDensity, momentum: Tensor, uniform: Tensor, step_size: Tensor, leapfrogs: Tensor
 ) -> tuple[Point, Tensor]:

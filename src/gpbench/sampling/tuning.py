@@ -26,6 +26,8 @@ from torch import Tensor
 
 Memory = dict[str, Tensor]
 
+WALK, LANGEVIN, HAMILTONIAN = 0.25, 0.57, 0.7
+"""Acceptances to which step sizes are tuned."""
 SHRINKAGE, DELAY, DECAY = 0.05, 10.0, 0.75
 
 RUNS, FIRST = 30, 5
@@ -147,3 +149,6 @@ class ExpectedJump:
         """Settings `[T, 2]` in the unit square."""
         low, high = LOG_STEP_SIZES[[0, -1]]
         return (settings - [low, 1]) / [high - low, max(self.leapfrogs - 1, 1)]
+
+
+Tuner = DualAveraging | ExpectedJump

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from gpbench.gp import latent_likelihoods
+from gpbench.gp.linalg import solve
 from gpbench.sampling.latent import joint, latents
 from gpbench.sampling.latent.approximations import laplace
-from gpbench.sampling.latent.model import solve
 
 F64 = torch.float64
 

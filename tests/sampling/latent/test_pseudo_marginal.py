@@ -13,10 +13,10 @@ from geweke import packed
 
 from gpbench.errors import UserError
 from gpbench.gp import latent_likelihoods
+from gpbench.gp.linalg import solve
 from gpbench.sampling.latent import latents
 from gpbench.sampling.latent import pseudo_marginal as pm
 from gpbench.sampling.latent.approximations import Gaussian
-from gpbench.sampling.latent.model import solve
 
 F64 = torch.float64
 LAWS = [quadrature._law(prior) for prior in (quadrature.LENGTHSCALE, quadrature.VARIANCE)]

@@ -19,8 +19,9 @@ import torch
 from geweke import packed
 
 from gpbench.gp import latent_likelihoods
+from gpbench.gp.linalg import half_log_det, multiply, solve
 from gpbench.sampling.latent import approximations, joint, latents, pseudo_marginal, schemes
-from gpbench.sampling.latent.model import Model, Prior, half_log_det, multiply, solve
+from gpbench.sampling.latent.model import Model, Prior
 from gpbench.sampling.tuning import DualAveraging
 from projects import REPOSITORY
 

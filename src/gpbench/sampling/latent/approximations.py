@@ -23,7 +23,8 @@ from torch import Tensor
 from gpbench.errors import UserError
 from gpbench.gp import linalg
 from gpbench.gp.latent_likelihoods import Probit
-from gpbench.sampling.latent.model import Info, Model, half_log_det, multiply, solve, solve_transposed
+from gpbench.gp.linalg import half_log_det, multiply, solve, solve_transposed
+from gpbench.sampling.latent.model import Info, Model
 
 TOLERANCE = 1e-4
 """Of the squared change, times n."""
@@ -110,7 +111,7 @@ def laplace(model: Model, psi: Tensor, chol: Tensor) -> Approximation:
     # its mean is one step of Newton on, which comes for nothing
     q = posterior(chol, precision, precision * mean + model.gradient(mean))
     evidence = model.log_lik(q.mean) - 0.5 * (q.weights * q.mean).sum(1) - q.half_log_det
-    counts = {"cholesky": iterations + 1.0, "product": 1.0, "quadratic": 5.0 * iterations + 4.0}
+    counts: Info = {"cholesky": iterations + 1.0, "product": 1.0, "quadratic": 5.0 * iterations + 4.0}
     return Approximation(**vars(q), log_evidence=evidence, iterations=iterations, counts=counts)
 
 
@@ -177,7 +178,7 @@ def ep(model: Model, psi: Tensor, chol: Tensor) -> Approximation:
             break
     q = posterior(chol, tau, nu)
     # products of a sweep: its n updates of rank one together, and V^T V
-    counts = {"cholesky": iterations + 1.0, "inverse": iterations, "product": 2.0 * iterations + 1.0}
+    counts: Info = {"cholesky": iterations + 1.0, "inverse": iterations, "product": 2.0 * iterations + 1.0}
     counts |= {"quadratic": iterations + 4.0}
     evidence = _log_evidence(model, q, sigma.diagonal(dim1=-2, dim2=-1), nu)
     return Approximation(**vars(q), log_evidence=evidence, iterations=iterations, counts=counts)

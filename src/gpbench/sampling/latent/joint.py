@@ -16,11 +16,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gpbench.gp.linalg import multiply, solve
 from gpbench.sampling import hmc
 from gpbench.sampling.latent.approximations import Approximation, Gaussian, posterior
 from gpbench.sampling.latent.latents import LatentOperator
-from gpbench.sampling.latent.model import WALK, Generator, Info, Model, Operator, State, multiply, select, solve, total
+from gpbench.sampling.latent.model import Generator, Info, Model, Operator, State, select, total
 from gpbench.sampling.latent.pseudo_marginal import Marginal, weigh
+from gpbench.sampling.tuning import WALK
 
 MODE_STEPS, LONGEST_STEP = 10, 2.0
 """Of Newton's method in one dimension; S need only be the same function of sigma every time."""
@@ -47,7 +49,7 @@ class KHR(Marginal):
         return {"theta.log_estimate": log_weight[:, 0], "f": f[:, 0], "log_lik": self.model.log_lik(f[:, 0])}
 
 
-class Surrogate(Operator):
+class Surrogate(Operator[Model]):
     """Updates of f, then of psi with surrogate data, drawn anew for each of them."""
 
     name = "theta"
@@ -94,7 +96,7 @@ class Surrogate(Operator):
 
         gain = self.value(there, new_q, data) - self.value(state, q, data)
         acceptance = hmc.acceptance(gain)
-        info = {"theta.acceptance": acceptance, "cholesky": 2.0, "product": 1.0, "quadratic": 11.0}
+        info: Info = {"theta.acceptance": acceptance, "cholesky": 2.0, "product": 1.0, "quadratic": 11.0}
         return select(generator.uniform() < acceptance, there, state), info
 
     def given(self, state: State, data: Tensor) -> Gaussian:

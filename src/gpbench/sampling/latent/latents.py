@@ -15,29 +15,19 @@ of leapfrog steps are uniform on 1, ..., leapfrogs. Sources: filippone2013, sect
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from gpbench.gp import linalg
+from gpbench.gp.linalg import log_normal, multiply, solve, solve_transposed
 from gpbench.sampling import elliptical, hmc
-from gpbench.sampling.latent.model import (
-    HAMILTONIAN,
-    LANGEVIN,
-    WALK,
-    Generator,
-    Info,
-    Model,
-    Operator,
-    State,
-    log_normal,
-    multiply,
-    select,
-    solve,
-    solve_transposed,
-)
+from gpbench.sampling.latent.model import Generator, Info, Model, Operator, State, select
+from gpbench.sampling.tuning import HAMILTONIAN, LANGEVIN, WALK
 
 
-class LatentOperator(Operator):
+class LatentOperator(Operator[Model]):
     """A transition of f; `refresh` follows a change of psi."""
 
     name = "latents"
@@ -131,7 +121,7 @@ class Hamiltonian(LatentOperator):
         momentum, (uniform, number) = generator.latent(), generator.uniforms(2).unbind(1)
         most = torch.full_like(uniform, self.leapfrogs)
         leapfrogs = hmc.draw_leapfrogs(number, most)
-        density = _Density(self.model, state, self.metric, state.get(f"{self.name}.root"))
+        density = _Density(self.model, state, self.metric, state.get(f"{self.name}.root", torch.empty(0)))
         # padding rows have no momentum, as their noise is 0
         start = density(density.inverse(state["f"]))
         end, acceptance = hmc.step(start, density, momentum, uniform, self.step_size(state)[:, 0], leapfrogs)
@@ -143,7 +133,7 @@ class Hamiltonian(LatentOperator):
 class _Density:
     """W as a function of w, f = A w: the points that `hmc` asks for."""
 
-    def __init__(self, model: Model, state: State, metric: str, root: Tensor | None) -> None:
+    def __init__(self, model: Model, state: State, metric: str, root: Tensor) -> None:
         self.model, self.chol, self.metric, self.root = model, state["chol"], metric, root
         self.products = 4 if metric == "posterior" else 2
 
@@ -229,4 +219,9 @@ def named(name: str, model: Model, leapfrogs: int = 10) -> LatentOperator:
         return Hamiltonian(model, metric, leapfrogs)
     if name in ("mh", "mh_v1"):
         return Walk(model, prior=name == "mh_v1")
-    return {"mh_v2": PriorReversible, "elliptical": EllipticalSlice, "smmala": ManifoldLangevin}[name](model)
+    others: dict[str, Callable[[Model], LatentOperator]] = {
+        "mh_v2": PriorReversible,
+        "elliptical": EllipticalSlice,
+        "smmala": ManifoldLangevin,
+    }
+    return others[name](model)

@@ -22,9 +22,10 @@ import torch
 from torch import Tensor
 
 from gpbench.gp import linalg, multinomial
+from gpbench.gp.linalg import multiply, solve, solve_transposed
 from gpbench.sampling import hmc
 from gpbench.sampling.latent import rmhmc
-from gpbench.sampling.latent.model import Generator, Info, Operator, Prior, State, multiply, solve, solve_transposed
+from gpbench.sampling.latent.model import Generator, Info, Operator, Prior, State
 
 TRAJECTORY = 0.65
 """Acceptance to which step sizes of trajectories are tuned, where they are: the 60 to 70 % of filippone2012."""
@@ -68,13 +69,14 @@ class Model:
         return {"theta": theta, "f": f, "chol": self.factor(theta), "log_lik": self.log_lik(f)}
 
 
-class Latents(Operator):
+class Latents(Operator[Model]):
     """An update of f given theta by trajectories of `leapfrogs` steps."""
 
     name, target, fixed = "latents", TRAJECTORY, 1
 
     def __init__(self, model: Model, leapfrogs: int, first_step: float) -> None:
-        self.model, self.leapfrogs, self.first_step = model, leapfrogs, first_step
+        super().__init__(model)
+        self.leapfrogs, self.first_step = leapfrogs, first_step
         self.per_row = model.y.shape[1]
 
     def told(self, state: State, f: Tensor, acceptance: Tensor, counts: Info) -> tuple[State, Info]:
@@ -160,7 +162,7 @@ class RMHMC(Latents):
         size = self.step_size(state)[:, 0]
         move = rmhmc.step(start, target, normal, uniform, size, self.leapfrogs)
         points, metrics = self.leapfrogs + 1, move.metrics + 1
-        counts = {"cholesky": metrics * functions**3, "product": metrics * functions**2}
+        counts: Info = {"cholesky": metrics * functions**3, "product": metrics * functions**2}
         counts |= {"inverse": points * functions**3, "quadratic": 4 * metrics * functions**2}
         return self.told(state, target.latents(move.position), move.acceptance, counts)
 

@@ -20,28 +20,15 @@ from scipy import stats
 from torch import Tensor
 
 from gpbench.gp import linalg
+from gpbench.gp.linalg import half_log_det, log_normal, multiply, solve, solve_transposed
 from gpbench.sampling import hmc
-from gpbench.sampling.latent.model import (
-    HAMILTONIAN,
-    LANGEVIN,
-    WALK,
-    Generator,
-    Info,
-    Model,
-    Operator,
-    Prior,
-    State,
-    half_log_det,
-    log_normal,
-    multiply,
-    select,
-    solve,
-    solve_transposed,
-    total,
-)
+from gpbench.sampling.latent.model import Generator, Info, Model, Operator, Prior, State, select, total
+from gpbench.sampling.tuning import HAMILTONIAN, LANGEVIN, WALK
 
 NOISE_JITTER = 1e-10
 """Of a metric's diagonal, relative: directions in which psi changes nothing."""
+
+NOT_REQUESTED = torch.empty(0)
 
 
 class Place(NamedTuple):
@@ -49,8 +36,8 @@ class Place(NamedTuple):
 
     state: State
     value: Tensor
-    gradient: Tensor | None = None
-    metric: Tensor | None = None
+    gradient: Tensor = NOT_REQUESTED
+    metric: Tensor = NOT_REQUESTED
 
 
 class Sufficient:
@@ -146,23 +133,25 @@ class Ancillary:
 Target = Sufficient | Ancillary
 
 
-class ParameterOperator(Operator):
+class ParameterOperator(Operator[Model]):
     """A transition of psi given what its target holds; `free` of its coordinates move, the first ones."""
 
     name = "theta"
+    uniforms = 1
+    """Random numbers of a step, besides one for each coordinate that moves."""
 
     def __init__(self, target: Target, free: int | None = None, name: str = "theta") -> None:
         super().__init__(target.model)
         self.conditional, self.name = target, name
         self.free = self.model.num_parameters if free is None else free
+        self.fixed = self.free + self.uniforms
 
     def place(self, state: State, psi: Tensor, gradient: bool = False, metric: bool = False) -> Place:
         """The place psi, with gradient and metric of the coordinates that move."""
         place = self.conditional.at(state, psi, gradient, metric)
-        if place.gradient is None:
-            return place
-        metric = None if place.metric is None else place.metric[:, : self.free, : self.free]
-        return place._replace(gradient=place.gradient[:, : self.free], metric=metric)
+        if gradient:
+            place = place._replace(gradient=place.gradient[:, : self.free])
+        return place._replace(metric=place.metric[:, : self.free, : self.free]) if metric else place
 
     def moved(self, psi: Tensor, step: Tensor) -> Tensor:
         """psi + step `[R, free]`."""
@@ -179,10 +168,6 @@ class ParameterWalk(ParameterOperator):
     target = WALK
     first_step = 0.2
 
-    @property
-    def fixed(self) -> int:
-        return self.free + 1
-
     def step(self, state: State, generator: Generator) -> tuple[State, Info]:
         jump = self.step_size(state) * generator.normal(self.free)
         now = self.conditional.value(state)
@@ -197,14 +182,11 @@ class ParameterHamiltonian(ParameterOperator):
 
     target = HAMILTONIAN
     first_step = 0.05
+    uniforms = 2
 
     def __init__(self, target: Target, free: int | None = None, name: str = "theta", leapfrogs: int = 10) -> None:
         super().__init__(target, free, name)
         self.leapfrogs = leapfrogs
-
-    @property
-    def fixed(self) -> int:
-        return self.free + 2
 
     def step(self, state: State, generator: Generator) -> tuple[State, Info]:
         momentum, (uniform, number) = generator.normal(self.free), generator.uniforms(2).unbind(1)
@@ -230,10 +212,6 @@ class ParameterLangevin(ParameterOperator):
     target = LANGEVIN
     first_step = 0.5
 
-    @property
-    def fixed(self) -> int:
-        return self.free + 1
-
     def step(self, state: State, generator: Generator) -> tuple[State, Info]:
         size, z, zero = self.step_size(state), generator.normal(self.free), generator.fixed.new_zeros(1, self.free)
         now = self.place(state, state["psi"], gradient=True, metric=True)
@@ -256,7 +234,7 @@ class ParameterLangevin(ParameterOperator):
         return start + 0.5 * size.square() * drift, root
 
 
-class GibbsVariance(Operator):
+class GibbsVariance(Operator[Model]):
     """sigma | f, tau ~ inverse Gamma(a + n/2, b + 1/2 f^T (K / sigma)^-1 f), of an inverse Gamma prior; exact."""
 
     name = "variance"
@@ -264,6 +242,7 @@ class GibbsVariance(Operator):
 
     def step(self, state: State, generator: Generator) -> tuple[State, Info]:
         model, prior = self.model, self.model.variance
+        assert isinstance(prior, Prior)  # see `is_conjugate`
         sigma = state["psi"][:, -1].exp()
         quadratic = sigma * solve(state["chol"], state["f"]).square().sum(1)
         shape = prior.shape + 0.5 * model.weight.sum(1)

@@ -26,7 +26,8 @@ from gpbench.sampling import hmc
 from gpbench.sampling.latent import approximations
 from gpbench.sampling.latent.approximations import Approximation, Gaussian
 from gpbench.sampling.latent.latents import LatentOperator
-from gpbench.sampling.latent.model import WALK, Generator, Info, Model, Operator, Prior, State, select, total
+from gpbench.sampling.latent.model import Generator, Info, Model, Operator, Prior, State, select, total
+from gpbench.sampling.tuning import WALK
 
 APPROXIMATIONS = {"laplace": approximations.laplace, "ep": approximations.ep}
 
@@ -50,7 +51,7 @@ def log_estimate(model: Model, chol: Tensor, q: Gaussian, z: Tensor) -> Tensor:
     return log_mean(weigh(model, chol, q, z)[1])
 
 
-class Marginal(Operator):
+class Marginal(Operator[Model]):
     """A random walk on psi in which the approximate evidence Z stands for p(y | psi): MCMC EP of filippone2014.
 
     What it samples is not quite p(psi | y). f stays where it is: p(f | y, psi) is the approximation itself.
@@ -90,7 +91,7 @@ class Marginal(Operator):
         gain = gain + self.model.log_prior(psi) - self.model.log_prior(state["psi"])
         acceptance = hmc.acceptance(gain.masked_fill(idle, 0.0))
         accepted = generator.uniform() < acceptance
-        told = {"cholesky": 1.0, "quadratic": 2.0 * self.draws, "theta.acceptance": acceptance}
+        told: Info = {"cholesky": 1.0, "quadratic": 2.0 * self.draws, "theta.acceptance": acceptance}
         return select(accepted, there, state), total(q.counts, told)
 
     def unknown(self, state: State) -> Tensor:
@@ -159,7 +160,7 @@ class PseudoMarginal(Marginal):
         return {"theta.log_estimate": estimate, "theta.f": f, "theta.estimated": (~tuning).to(f)}
 
 
-class Estimator(Operator):
+class Estimator(Operator[Model]):
     """Independent estimates log p^(y | tau) of m = num_importance draws, `state["log_estimate"]` `[R, G]`, a step.
 
     grid `[G]`: log tau of all lengthscales. Raises UserError where the variance is sampled.

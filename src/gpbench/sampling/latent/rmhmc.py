@@ -22,8 +22,8 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from gpbench.gp.linalg import half_log_det, multiply, solve, solve_transposed
 from gpbench.sampling import hmc
-from gpbench.sampling.latent.model import half_log_det, multiply, solve, solve_transposed
 
 MOST, TOLERANCE = 20, 1e-4
 """Fixed-point iterations, and the relative change that ends them; filippone2012 gives neither."""

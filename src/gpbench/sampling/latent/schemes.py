@@ -11,18 +11,24 @@ Each update may be repeated. What an operator keeps of K is made anew when psi h
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
+
+from gpbench.sampling.latent import joint, latents, pseudo_marginal
 from gpbench.sampling.latent.latents import LatentOperator
-from gpbench.sampling.latent.model import Generator, Info, Model, Operator, State, total
+from gpbench.sampling.latent.model import Generator, Info, M, Model, Operator, State, total
 from gpbench.sampling.latent.parameters import Ancillary, GibbsVariance, Sufficient, is_conjugate, named
+from gpbench.sampling.tuning import DualAveraging
 
 SUFFICIENT = "sufficient"
 """Name of the operator on p(psi | f) where another one has the name theta."""
 
 
-class Sequence(Operator):
+class Sequence(Operator[M]):
     """Transitions one after the other, each of which leaves the posterior invariant."""
 
-    def __init__(self, model: Model, parts: list[Operator]) -> None:
+    def __init__(self, model: M, parts: list[Operator]) -> None:
         super().__init__(model)
         self.parts = parts
         self.fixed = sum(part.fixed for part in parts)
@@ -62,9 +68,9 @@ def ancillary(model: Model, theta: str) -> list[Operator]:
     return [named(theta, Ancillary(model))]
 
 
-def scheme(name: str, model: Model, latents: LatentOperator | None, theta: str, repeats: tuple[int, int]) -> Operator:
+def scheme(name: str, model: Model, of_f: LatentOperator | None, theta: str, repeats: tuple[int, int]) -> Operator:
     """The sampler of a name above; repeats: updates of f and of psi in a transition."""
-    of_f = [] if latents is None else [latents] * repeats[0]
+    updates = [] if of_f is None else [of_f] * repeats[0]
     of_psi = {
         "latents": lambda: [],
         "theta_given_f": lambda: sufficient(model, theta),
@@ -73,4 +79,28 @@ def scheme(name: str, model: Model, latents: LatentOperator | None, theta: str, 
         "aa": lambda: ancillary(model, theta),
         "asis": lambda: [*sufficient(model, theta, SUFFICIENT), *ancillary(model, theta)],
     }[name]()
-    return Sequence(model, [*of_f, *of_psi * repeats[1]])
+    return Sequence(model, [*updates, *of_psi * repeats[1]])
+
+
+def sampler(settings: Any, model: Model) -> Operator:
+    """The transition that the settings ask for."""
+    name, repeats = settings.sampler, (settings.latent_updates, settings.theta_updates)
+    if name == "khr":
+        return joint.KHR(model, settings.theta_updates)
+    if name == "marginal":
+        return pseudo_marginal.Marginal(model, settings.approximation, settings.theta_updates)
+    if name == "estimator":
+        grid = torch.linspace(settings.grid_low, settings.grid_high, settings.grid_points).to(model.x)
+        return pseudo_marginal.Estimator(model, grid, settings.approximation, settings.num_importance)
+    of_f = None if settings.latents == "none" else latents.named(settings.latents, model, settings.leapfrogs)
+    if name == "pm":
+        return pseudo_marginal.PseudoMarginal(model, settings.approximation, settings.num_importance, of_f, *repeats)
+    if name == "surr" and of_f is not None:
+        return joint.Surrogate(model, of_f, *repeats)
+    return scheme(name, model, of_f, settings.theta, repeats)
+
+
+def tuners(operator: Operator) -> list[DualAveraging]:
+    """Tuners of every step size in an operator."""
+    parts = [(part.name, part.target, part.first_step) for part in operator.tuned]
+    return [DualAveraging(name, target, step) for name, target, step in parts if target is not None]

@@ -17,29 +17,22 @@ from scipy import special
 from torch import Tensor
 
 from gpbench.gp import linalg
+from gpbench.gp.linalg import half_log_det, multiply, solve
 from gpbench.sampling import hmc
 from gpbench.sampling.latent import rmhmc
-from gpbench.sampling.latent.model import (
-    WALK,
-    Generator,
-    Info,
-    Operator,
-    State,
-    half_log_det,
-    multiply,
-    select,
-    solve,
-)
+from gpbench.sampling.latent.model import Generator, Info, Operator, State, select
 from gpbench.sampling.latent.multinomial import TRAJECTORY, Model
+from gpbench.sampling.tuning import WALK
 
 
-class Weights(Operator):
+class Weights(Operator[Model]):
     """An update of theta, class by class."""
 
     name = "theta"
 
     def __init__(self, model: Model, first_step: float) -> None:
-        self.model, self.first_step = model, first_step
+        super().__init__(model)
+        self.first_step = first_step
         self.functions, self.sources = model.y.shape[1], model.grams.shape[1]
 
     def step_sizes(self, state: State) -> Tensor:
@@ -60,7 +53,7 @@ class WeightsHMC(Weights):
         target = WeightsTarget(self.model, state["f"])
         theta, acceptance, counts = self.move(target, state, generator)
         theta = theta.reshape(state["theta"].shape)
-        told = {"theta.acceptance": acceptance.reshape(-1, self.functions).mean(1)}
+        told: Info = {"theta.acceptance": acceptance.reshape(-1, self.functions).mean(1)}
         return state | {"theta": theta, "chol": self.model.factor(theta)}, told | counts
 
     def move(self, target: WeightsTarget, state: State, generator: Generator) -> tuple[Tensor, Tensor, Info]:
@@ -87,7 +80,11 @@ class WeightsRMHMC(WeightsHMC):
         move = rmhmc.step(start, target, normal, uniform, size, self.leapfrogs)
         points, metrics = self.leapfrogs + 1, (move.metrics + 1).reshape(-1, self.functions).sum(1)
         products = self.functions * points * self.sources * (self.sources + 1) / 2
-        counts = {"cholesky": metrics + self.functions, "inverse": (self.sources + 1) * metrics, "product": products}
+        counts: Info = {
+            "cholesky": metrics + self.functions,
+            "inverse": (self.sources + 1) * metrics,
+            "product": products,
+        }
         return move.position, move.acceptance, counts
 
 

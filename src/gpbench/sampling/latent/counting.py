@@ -1,0 +1,30 @@
+"""Sums over the transitions of a chain, whose means a method reports: operations and probabilities of acceptance."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gpbench.sampling.latent.model import COUNTS, Info, State
+
+PARTS = ("latents", "theta")
+
+
+def start(like: Tensor) -> State:
+    """Sums of no transition, each like a tensor `[R]`."""
+    names = [f"count.{name}" for name in ("steps", *COUNTS)] + [f"acceptance.{part}" for part in PARTS]
+    return {name: torch.zeros_like(like) for name in names}
+
+
+def add(sums: State, info: Info) -> State:
+    """Sums with those of one more transition."""
+    more = {f"count.{name}": info.get(name, 0.0) for name in COUNTS} | {"count.steps": 1.0}
+    more |= {f"acceptance.{part}": info.get(f"{part}.acceptance", torch.nan) for part in PARTS}
+    return {name: sums[name] + value for name, value in more.items()}
+
+
+def means(sums: State) -> State:
+    """Means per transition `[R]`, named as in `SamplerMethod.report`."""
+    steps = sums["count.steps"].clamp_min(1)
+    counts = {name: sums[f"count.{name}"] / steps for name in COUNTS}
+    return counts | {f"acceptance_{part}": sums[f"acceptance.{part}"] / steps for part in PARTS}

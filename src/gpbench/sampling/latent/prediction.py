@@ -1,0 +1,45 @@
+"""What kept states (f, psi) of chains say of f at more rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from gpbench.sampling.latent.model import Model, State
+from gpbench.sampling.latent.pseudo_marginal import APPROXIMATIONS
+
+CHUNK_ELEMENTS = 2**22
+"""Of the covariance matrices with which kept states predict together."""
+
+
+def moments(model: Model, kept: State, x: Tensor, approximation: str | None) -> tuple[Tensor, Tensor]:
+    """Mean, variance `[S, R, T]` of f at x `[R, T, D]` given S kept states, or by an approximation given their psi."""
+    size = max(1, CHUNK_ELEMENTS // (model.x.shape[1] ** 2 * len(x)))
+    chunks = zip(*(values.split(size) for values in kept.values()), strict=True)
+    parts = [_moments(model, dict(zip(kept, chunk, strict=True)), x, approximation) for chunk in chunks]
+    mean, variance = (torch.cat(part) for part in zip(*parts, strict=True))
+    return mean, variance
+
+
+def _moments(model: Model, kept: State, x: Tensor, approximation: str | None) -> tuple[Tensor, Tensor]:
+    shape = kept["psi"].shape[:2]
+    flat = {name: value.flatten(0, 1) for name, value in kept.items()}  # chains S R
+    psi, x = flat["psi"], _repeated(x, shape[0])
+    rows, y, weight = (_repeated(part, shape[0]) for part in (model.x, model.y, model.weight))
+    model = replace(model, x=rows, y=y, weight=weight)
+    chol, cross, outputscale = model.factor(psi), model.cross(psi, x), model.outputscale(psi)
+    if approximation:
+        mean, variance = APPROXIMATIONS[approximation](model, psi, chol).predict(chol, cross, outputscale)
+    else:
+        joined = torch.linalg.solve_triangular(chol, torch.cat([cross, flat["f"][..., None]], 2), upper=False)
+        left, nu = joined[..., :-1], joined[..., -1:]
+        mean = (left.mT @ nu)[..., 0]
+        variance = (outputscale[:, None] - left.square().sum(1)).clamp_min(0.0)
+    return mean.unflatten(0, shape), variance.unflatten(0, shape)
+
+
+def _repeated(values: Tensor, times: int) -> Tensor:
+    """values `[R, ...]` as `[times R, ...]`."""
+    return values.expand(times, *values.shape).flatten(0, 1)
