@@ -49,7 +49,7 @@ def bare_seconds(data: Table) -> float:
         fit = lightning_module.GradientFit(group(), data, Path(work), torch.device("cpu"))
         adam = torch.optim.Adam(fit.state.params.values(), lr=0.01, fused=True)
         positions = torch.as_tensor(np.random.default_rng(0).integers(0, 455, (STEPS, 1, 20)))
-        noise = torch.zeros(1, 0, dtype=torch.float64)
+        _, noise = fit.draw(0)
         started = time.perf_counter()
         for position in positions:
             adam.zero_grad()

@@ -124,8 +124,7 @@ def test_they_learn_faster_than_adam(tmp_path_factory):
 def test_gradients_that_are_pushed_to_a_server(workers, tmp_path_factory):
     """One worker makes the fit of one process; those of several are of another q, and what that does is said."""
     case = natural_case(tmp_path_factory, "regression")
-    made = group(case.cell, 0)
-    made.what = made.what | {"distributed": {"scheme": "asynchronous", "workers": workers}}
+    made = trained_by(group(case.cell, 0), "asynchronous", workers)
     arguments = made, case.table, case.folder()
     owner, worker = parameter_server.Server(*arguments), parameter_server.Worker(*arguments)
     tasks = {number: owner.exchange(number, None) for number in range(workers)}

@@ -81,7 +81,7 @@ def test_a_preset_stands_in_for_the_method_of_a_variant(study):
         ({"a": {"method": "dgp_rff", "label": 3}}, "label is 3, which is no text"),
         ({"a/b": {"method": "dgp_rff"}}, "'a/b' is no name"),
         ({"budget": {"method": "dgp_rff"}}, "'budget' is no name"),
-        ({"a": {"method": "dgp_rff", "module": "os"}}, "'module' is what the method is"),
+        ({"a": {"method": "dgp_rff", "module": "os"}}, "'module' cannot be overridden"),
     ],
 )
 def test_mistakes_are_one_line(study, variants, message):
@@ -144,7 +144,7 @@ def test_schemes_choose_the_entry_and_are_part_of_the_identity(study, monkeypatc
     assert study({"a": {"method": "dgp_rff", "workers": 2}})["a"].skip == "2 workers need a scheme"
     monkeypatch.setattr(compatibility.importlib.util, "find_spec", lambda name: None)
     without_ray = study({"a": three | {"scheme": "asynchronous"}})["a"]
-    assert without_ray["skip"] == "scheme asynchronous needs ray: pip install gpbench[distributed]"
+    assert without_ray.skip == "scheme asynchronous needs ray: pip install gpbench[distributed]"
     assert (found["dgp_rff"].what.trained_by, found["dgp_rff"].what.workers) == ("single", 1)
     assert len({cell.fits[0].fit_id for cell in found.values()}) == 7
     where = places.find()

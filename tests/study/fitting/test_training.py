@@ -51,7 +51,7 @@ def test_mini_batches_are_rows_of_the_training_part_weighted_to_its_size(mini):
 
 def test_every_block_draws_anew_and_every_time_the_same(mini):
     fit = lightning_module.GradientFit(group(mini.cell, 0, 1), mini.table, mini.folder(), torch.device("cpu"))
-    drawn = [(positions, noise.per_row) for positions, noise in (fit.draws.at(step) for step in (0, BLOCK, 0))]
+    drawn = [(positions, noise.fixed) for positions, noise in (fit.draws.at(step) for step in (0, BLOCK, 0))]
     for first, second, again in zip(*drawn, strict=True):
         assert torch.equal(first, again)
         assert not torch.equal(first, second)
@@ -212,7 +212,7 @@ def told_at_once(tell):
     """`tell` without its pause of a second."""
 
     def now(fit):
-        fit.told_at = 0.0
+        fit.reported_at = 0.0
         tell(fit)
 
     return now

@@ -112,8 +112,11 @@ def test_inputs_are_those_of_the_test_rows(study):
 class Sum(GradientMethod):
     """loss = sum_b weight_b y_b + 100 x the only normal of a step."""
 
-    def init(self, data, keys):
+    def __init__(self, *settings) -> None:
+        super().__init__(*settings)
         self.seen = []
+
+    def init(self, data, keys):
         return State({})
 
     def noise_shapes(self, state, rows, step, steps):

@@ -161,4 +161,7 @@ class Worker:
         """Until nothing is left to do."""
         push = None
         while (task := exchange(push)) is not None:
-            push = updates.gradient(self.fit, task.parameters, task.ticket)
+            push = self.gradient(task)
+
+    def gradient(self, task: Task) -> Push:
+        return updates.gradient(self.fit, task.parameters, task.ticket)
