@@ -144,7 +144,7 @@ def test_a_failing_fit_fails_the_study_after_its_report(study):
     code, out = study.snakemake(overrides=text)
     assert code == 1
     assert re.search(r"^diverged: svgp on wine, split 0 \([0-9a-f]{16}\): ", out, re.MULTILINE), out
-    assert f"1 fits of {folder.name} did not end well" in out
+    assert f"1 fit of {folder.name} failed or is missing" in out
     assert (folder / "report.html").is_file()
     assert not (folder / "complete.txt").exists()
     log = study.root / "logs" / folder.name / "verdict.log"
