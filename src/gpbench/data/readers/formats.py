@@ -123,6 +123,7 @@ def r_object(path: Path, source: Source) -> tuple[list[str], Iterator[Row]]:
             warnings.simplefilter("ignore")  # about attributes that rdata does not convert
             warnings.filterwarnings("error", message="Unknown file type")
             objects = rdata.read_rda(path, default_encoding="ASCII")
+    # NotImplementedError is what rdata raises for an R type that it does not read
     except (EOFError, ValueError, NotImplementedError, OSError, UserWarning) as error:
         raise UserError(f"{path} cannot be read as an R data file: {error}") from error
     if len(objects) != 1:

@@ -21,8 +21,9 @@ from gpbench.study.records import Address, Cell, Cost, Fit, MethodSettings, Prep
 STUDY_KEYS = tuple(f.name for f in dataclasses.fields(schema.Study) if f.name not in ("name", "title"))
 GROUPS = ("protocol", "budget", "trainer")
 Overrides = dict[str, list[str]]
-Configured = Callable[[str, tuple[str, ...]], MethodConfig]
 """Target (a method, `protocol`, `budget`, `trainer`) -> its overrides `key=value`."""
+Configured = Callable[[str, tuple[str, ...]], MethodConfig]
+"""(method, overrides) -> the method as configured."""
 
 
 @dataclasses.dataclass(frozen=True)
