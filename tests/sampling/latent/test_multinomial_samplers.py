@@ -180,7 +180,7 @@ def test_the_metric_of_weights_is_the_information_of_f_and_the_curvature_of_the_
 
 def test_the_metric_of_latent_values_is_that_of_f_in_other_coordinates():
     target, position = latents_target()
-    f = target.latents(position)
+    f, _ = target.latents(position)
     pi = f.softmax(1)
     eye = torch.eye(9, dtype=F64)
     dense = torch.stack([torch.block_diag(*factors) for factors in target.chol])

@@ -220,11 +220,11 @@ def test_a_trajectory_of_psi_counts_its_gradients(scheme, inversions):
     torch.testing.assert_close(info["inverse"], inversions * (info["cholesky"] - 1.0), check_dtype=False)
 
 
-def test_more_random_numbers_than_announced_are_refused():
+def test_more_random_numbers_than_declared_are_refused():
     generator = packed(torch.zeros(2, 7), 3, 2)
     generator.normal(1)
     generator.latents(2)
     with pytest.raises(ValueError, match="more than the 1 random numbers"):
         generator.normal(1)
-    with pytest.raises(ValueError, match="more than the 2 numbers a row"):
+    with pytest.raises(ValueError, match="more than the 2 numbers per row"):
         generator.latent()

@@ -17,6 +17,7 @@ from gpbench.gp.linalg import solve
 from gpbench.sampling.latent import latents
 from gpbench.sampling.latent import pseudo_marginal as pm
 from gpbench.sampling.latent.approximations import Gaussian
+from gpbench.sampling.latent.schemes import Sequence
 
 F64 = torch.float64
 LAWS = [quadrature._law(prior) for prior in (quadrature.LENGTHSCALE, quadrature.VARIANCE)]
@@ -54,9 +55,12 @@ def test_estimates_are_unbiased(kind, name, rows, num_importance):
     assert error < 0.01
 
 
-def sampler(kind="laplace", num_importance=1, latent=None, repeats=(1, 1), operator=pm.PseudoMarginal):
+def sampler(kind="laplace", num_importance=1, latent=None, repeats=(1, 1)):
+    """Updates of psi, then of f."""
+
     def make(model):
-        return operator(model, kind, num_importance, latent and latents.named(latent, model), *repeats)
+        of_f = [latents.named(latent, model)] * repeats[0] if latent else []
+        return Sequence(model, [pm.PseudoMarginal(model, kind, num_importance)] * repeats[1] + of_f)
 
     return make
 
@@ -66,8 +70,9 @@ def transition(keep):
 
     def advance(operator, state, rng):
         chains, rows = operator.model.weight.shape
-        q = operator.approximate(operator.model, state["psi"], state["chol"])
-        z = torch.from_numpy(rng.standard_normal((chains, operator.num_importance, rows)))
+        walk = operator.parts[0]
+        q = walk.approximate(operator.model, state["psi"], state["chol"])
+        z = torch.from_numpy(rng.standard_normal((chains, walk.per_row, rows)))
         if keep:
             z[:, 0] = q.coordinates(solve(state["chol"], state["f"]))
         estimate = pm.log_estimate(operator.model, state["chol"], q, z)
@@ -193,7 +198,7 @@ MOVING = {"theta.step_size": 0.5, "theta.tuning": 0.0, "latents.step_size": 0.3}
         ("probit", sampler("ep", 3, "hmc_v1", (2, 2)), MOVING),
         ("poisson", sampler("laplace", 1), MOVING),
         ("logit", sampler("laplace", 3, "elliptical"), MOVING | {"theta.tuning": 1.0}),
-        ("probit", lambda model: pm.Marginal(model, "ep", 2), MOVING),
+        ("probit", lambda model: Sequence(model, [pm.Marginal(model, "ep")] * 2), MOVING),
     ],
 )
 def test_chains_do_not_see_each_other(name, make, settings, dtype):
