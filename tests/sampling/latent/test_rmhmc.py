@@ -101,5 +101,5 @@ def test_fixed_points_are_found_chain_by_chain():
     x, found, tries = rmhmc.fixed_point(lambda x: 1 + factor * x, start, wanted)
     assert found.tolist() == [True, False, False]
     assert abs(float(x[0]) - 1 / 0.9) < 1e-4
-    assert tries[0] < rmhmc.MOST == tries[1]
+    assert tries[0] < rmhmc.MOST_ITERATIONS == tries[1]
     assert tries[2] == 0

@@ -5,8 +5,8 @@
 The functions f `[R, m, n]` move by HMC or RMHMC given theta `[R, m, q]`; theta moves by HMC or RMHMC given f (SA), or
 by random walks or Dirichlet proposals given nu_c = L_c^-1 f_c (AA), L_c the factor of K_c. The classes of theta are
 independent given f, and each moves on its own. Operators and states are those of `gpbench.sampling.latent.model`, with
-theta for psi and an axis of classes more: chol `[R, m, n, n]`. Operations are counted in units of n^3; one on matrices
-of m n rows is m^3 of them.
+theta in place of psi and one more axis, of classes: chol `[R, m, n, n]`. Operations are counted in units of n^3; one on
+matrices of m n rows counts as m^3.
 
 filippone2012 calls all of its operators for f RM-HMC; with a constant mass they are HMC in other coordinates: mass I on
 f itself, or the mass K^-1 + Lambda(pi) at the class frequencies pi, whose inverse is A A^T, A = L B^{-T/2}, B the
@@ -29,7 +29,7 @@ from gpbench.sampling.latent.coordinates import Identity, Preconditioned, Whiten
 from gpbench.sampling.latent.model import Generator, Info, Operator, Prior, State
 
 TRAJECTORY = 0.65
-"""Acceptance to which step sizes of trajectories are tuned, where they are: the 60 to 70 % of filippone2012."""
+"""Acceptance to which step sizes of trajectories are tuned: within the 60 to 70 % of filippone2012."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Model:
     prior: Prior = Prior(2.0, 2.0)
 
     def factor(self, theta: Tensor) -> Tensor:
-        """Factors L_c `[R, m, n, n]` of K_c, in padding rows the identity; NaN where there is none."""
+        """Factors L_c `[R, m, n, n]` of K_c, in padding rows the identity; NaN if K_c has no factor."""
         covariance = torch.einsum("rcs,rsij->rcij", theta.exp(), self.grams)
         padding = torch.diag_embed(1 - self.weight)[:, None]
         return linalg.cholesky((covariance + padding).movedim(1, 0), "K").movedim(0, 1)  # replicas stand last there
@@ -61,7 +61,7 @@ class Model:
         return self.weight[:, None] * f.softmax(1)
 
     def frequencies(self) -> Tensor:
-        """The share of each class among the rows in the place of pi `[R, m, n]`."""
+        """The share of each class among the rows, in the shape of pi `[R, m, n]`."""
         share = self.y.sum(2) / self.weight.sum(1, keepdim=True)
         return share[..., None] * self.weight[:, None]
 

@@ -13,8 +13,8 @@ Sources: filippone2013, section 2 and appendix; with `variance` held, psi is mov
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -45,34 +45,20 @@ class Place(NamedTuple):
     metric: Tensor = NOT_REQUESTED
 
 
-class Target(ABC):
-    """The density of psi given y and what is held in its coordinate system."""
-
-    def __init__(self, model: Model) -> None:
-        self.model = model
-
-    @abstractmethod
-    def value(self, state: State) -> Tensor:
-        """Log density `[R]` at the psi of a state."""
-
-    @abstractmethod
-    def at(self, state: State, psi: Tensor, gradient: bool = False, metric: bool = False) -> Place:
-        """The place psi, given what a state holds."""
-
-    @abstractmethod
-    def counts(self, gradient: bool, metric: bool) -> Info:
-        """Operations of `at`."""
-
-
-class Sufficient(Target):
+@dataclass(frozen=True)
+class Sufficient:
     """p(psi | f)."""
 
+    model: Model
+
     def value(self, state: State) -> Tensor:
+        """Log density `[R]` at the psi of a state."""
         whitened = solve(state["chol"], state["f"])
         normal = -0.5 * whitened.square().sum(1) - half_log_det(state["chol"])
         return normal + self.model.log_prior(state["psi"])
 
     def at(self, state: State, psi: Tensor, gradient: bool = False, metric: bool = False) -> Place:
+        """The place psi, given the f of a state."""
         model = self.model
         covariance = model.covariance(psi)
         chol = linalg.cholesky(covariance, "K")
@@ -95,6 +81,7 @@ class Sufficient(Target):
         return Place(there, value, slope, 0.5 * traces + torch.diag_embed(model.prior_curvature(psi)))
 
     def counts(self, gradient: bool, metric: bool) -> Info:
+        """Operations of `at`."""
         number = self.model.num_parameters
         return {
             "cholesky": 1,
@@ -104,13 +91,18 @@ class Sufficient(Target):
         }
 
 
-class Ancillary(Target):
+@dataclass(frozen=True)
+class Ancillary:
     """p(psi | y, nu)."""
 
+    model: Model
+
     def value(self, state: State) -> Tensor:
+        """Log density `[R]` at the psi of a state."""
         return state["log_lik"] + self.model.log_prior(state["psi"])
 
     def at(self, state: State, psi: Tensor, gradient: bool = False, metric: bool = False) -> Place:
+        """The place psi, given the nu of a state."""
         model, nu = self.model, solve(state["chol"], state["f"])
         covariance = model.covariance(psi)
         chol = linalg.cholesky(covariance, "K")
@@ -137,6 +129,7 @@ class Ancillary(Target):
         return multiply(root, multiply(lower, nu[:, None]))
 
     def counts(self, gradient: bool, metric: bool) -> Info:
+        """Operations of `at`."""
         number = self.model.num_parameters
         return {
             "cholesky": 1,
@@ -144,6 +137,9 @@ class Ancillary(Target):
             "product": 0,
             "quadratic": 2 + 3 * number * gradient + number**2 * metric,
         }
+
+
+Target = Sufficient | Ancillary
 
 
 class ParameterOperator(Operator[Model]):
