@@ -104,7 +104,7 @@ def test_given_surrogate_data_f_is_gaussian():
     ("name", "make"),
     [("ordinal", joint.KHR), ("logit", surrogate("smmala", (1, 2))), ("poisson", surrogate("elliptical", (2, 1)))],
 )
-def test_chains_do_not_see_each_other(name, make, dtype):
+def test_chains_do_not_depend_on_each_other(name, make, dtype):
     company.check(make, name, {"theta.step_size": 0.5, "latents.step_size": 0.5}, dtype)
 
 

@@ -1,4 +1,4 @@
-"""Estimates of the evidence are unbiased, pseudo-marginal chains exact, and approximate ones as said."""
+"""Estimates of the evidence are unbiased, pseudo-marginal chains exact, and the others approximate as documented."""
 
 import dataclasses
 import math
@@ -97,7 +97,7 @@ def test_the_joint_distribution(name, make):
     geweke.check(make, model, {"theta": 0.7, "latents": 0.6}, rounds=6, transition=transition(keep=True))
 
 
-def test_an_estimate_that_does_not_go_with_the_state_is_found_out():
+def test_an_estimate_that_does_not_belong_to_the_state_fails_the_test():
     model = geweke.model("volatility", chains=3000)
     geweke.fails(sampler("laplace", 1), model, {"theta": 0.7}, rounds=6, transition=transition(keep=False))
 
@@ -123,7 +123,7 @@ def test_the_approximate_posterior_is_that_of_the_approximate_evidence():
     assert (np.abs(expected - 0.5) > 6 * found.std(0) / math.sqrt(count)).any()
 
 
-def test_burn_in_takes_the_approximate_evidence_and_then_one_estimate_for_good():
+def test_burn_in_uses_the_approximate_evidence_and_sampling_keeps_its_estimate():
     model, psi, f = company.chains("probit", 50)
     operator = sampler("ep", 4)(model)
     state = operator.init(model.state(psi, f)) | {"theta.step_size": torch.full((50,), 0.7, dtype=F64)}
@@ -201,9 +201,9 @@ MOVING = {"theta.step_size": 0.5, "theta.tuning": 0.0, "latents.step_size": 0.3}
         ("probit", lambda model: Sequence(model, [pm.Marginal(model, "ep")] * 2), MOVING),
     ],
 )
-def test_chains_do_not_see_each_other(name, make, settings, dtype):
+def test_chains_do_not_depend_on_each_other(name, make, settings, dtype):
     company.check(make, name, settings, dtype)
 
 
-def test_estimates_do_not_see_each_other():
+def test_estimates_do_not_depend_on_each_other():
     company.check(grid_of, "ordinal", {}, ard=False, variance=2.0)

@@ -86,11 +86,16 @@ class Approximation(Gaussian):
 def posterior(chol: Tensor, precision: Tensor, linear: Tensor, root: Tensor | None = None) -> Gaussian:
     """q of lambda and eta `[R, n]`; root: the factor of B, if it is known already."""
     if root is None:
-        scaled = precision.sqrt()[..., None] * chol
-        root = linalg.cholesky(_plus_identity(scaled.mT @ scaled), "posterior")
+        root = whitened_factor(chol, precision, "posterior")
     whitened = solve_transposed(root, solve(root, multiply(chol.mT, linear)))
     mean = multiply(chol, whitened)
     return Gaussian(mean, linear - precision * mean, precision, whitened, root)
+
+
+def whitened_factor(chol: Tensor, precision: Tensor, name: str) -> Tensor:
+    """L_B `[R, n, n]`, L_B L_B^T = B = I + L^T diag(precision) L, which is never near singular."""
+    scaled = precision.sqrt()[..., None] * chol
+    return linalg.cholesky(_plus_identity(scaled.mT @ scaled), name)
 
 
 def _factor(covariance: Tensor, precision: Tensor, name: str) -> tuple[Tensor, Tensor]:

@@ -67,13 +67,13 @@ class Surrogate(Operator[Model]):
         eta = q.coordinates(solve(state["chol"], state["f"]))
 
         psi = state["psi"] + self.step_size(state) * generator.normal(state["psi"].shape[1])
-        there = {"psi": psi, "chol": self.model.factor(psi), "theta.noise": self.noise(psi)}
-        new_q = self.given(there, data)
-        f = multiply(there["chol"], new_q.draw(eta[:, None])[:, 0])
-        there |= self.model.at_latents(f) | {"theta.root": new_q.root}
+        proposed = {"psi": psi, "chol": self.model.factor(psi), "theta.noise": self.noise(psi)}
+        new_q = self.given(proposed, data)
+        f = multiply(proposed["chol"], new_q.draw(eta[:, None])[:, 0])
+        proposed |= self.model.at_latents(f) | {"theta.root": new_q.root}
 
-        gain = self.value(there, new_q, data) - self.value(state, q, data)
-        return self.accept_or_stay(state, there, gain, generator, cholesky=2.0, product=1.0, quadratic=11.0)
+        gain = self.value(proposed, new_q, data) - self.value(state, q, data)
+        return self.accept_or_stay(state, proposed, gain, generator, cholesky=2.0, product=1.0, quadratic=11.0)
 
     def given(self, state: State, data: Tensor) -> Gaussian:
         """p(f | g, psi); data: g `[R, n]`."""

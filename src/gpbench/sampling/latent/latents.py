@@ -20,9 +20,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from gpbench.gp import linalg
 from gpbench.gp.linalg import log_normal, multiply, solve, solve_transposed
 from gpbench.sampling import elliptical, hmc
+from gpbench.sampling.latent.approximations import whitened_factor
 from gpbench.sampling.latent.coordinates import Identity, Preconditioned, Whitened
 from gpbench.sampling.latent.model import Generator, Info, Model, Operator, State
 from gpbench.sampling.tuning import HAMILTONIAN, LANGEVIN, WALK
@@ -34,6 +34,9 @@ class LatentOperator(Operator[Model]):
     name = "latents"
     fixed = 1
     per_row = 1
+
+    def init(self, state: State) -> State:
+        return self.refresh(super().init(state))[0]
 
     def refresh(self, state: State) -> tuple[State, Info]:
         """The state with the entries that depend on K computed again, and the report of it."""
@@ -102,15 +105,12 @@ class Hamiltonian(LatentOperator):
         self.leapfrogs = leapfrogs
         self.coordinates, self.first_step = COORDINATES[name]
 
-    def init(self, state: State) -> State:
-        return self.refresh(super().init(state))[0]
-
     def refresh(self, state: State) -> tuple[State, Info]:
         if self.coordinates is not Preconditioned:
             return state, {}
         # C is the Fisher information at f = 0
-        information = self.model.information(torch.zeros_like(state["f"]))
-        root = _root(state["chol"], information)
+        information = self.model.information(torch.zeros_like(state["f"])).clamp_min(0.0)
+        root = whitened_factor(state["chol"], information, "metric")
         return state | {f"{self.name}.root": root}, {"cholesky": 1, "product": 1}
 
     def density(self, state: State) -> Identity:
@@ -137,9 +137,6 @@ class ManifoldLangevin(LatentOperator):
     target = LANGEVIN
     first_step = 0.5
 
-    def init(self, state: State) -> State:
-        return self.refresh(super().init(state))[0]
-
     def refresh(self, state: State) -> tuple[State, Info]:
         root, drift = self._metric(state["chol"], solve(state["chol"], state["f"]), state["f"])
         kept = {f"{self.name}.root": root, f"{self.name}.drift": drift}
@@ -150,28 +147,21 @@ class ManifoldLangevin(LatentOperator):
         root, drift = state[f"{self.name}.root"], state[f"{self.name}.drift"]
         nu = solve(state["chol"], state["f"])
         mean = nu + 0.5 * size.square() * drift
-        proposed = mean + size * solve_transposed(root, z)
-        f = multiply(state["chol"], proposed)
-        new_root, new_drift = self._metric(state["chol"], proposed, f)
-        back = proposed + 0.5 * size.square() * new_drift
-        there = self.model.at_latents(f) | {f"{self.name}.root": new_root, f"{self.name}.drift": new_drift}
+        new_nu = mean + size * solve_transposed(root, z)
+        f = multiply(state["chol"], new_nu)
+        new_root, new_drift = self._metric(state["chol"], new_nu, f)
+        back = new_nu + 0.5 * size.square() * new_drift
+        proposed = self.model.at_latents(f) | {f"{self.name}.root": new_root, f"{self.name}.drift": new_drift}
         # W(f') - W(f) + log q(f | f') - log q(f' | f)
-        gain = there["log_lik"] - state["log_lik"] + 0.5 * (nu.square() - proposed.square()).sum(1)
-        gain = gain + log_normal(nu, back, new_root, size) - log_normal(proposed, mean, root, size)
-        return self.accept_or_stay(state, there, gain, generator, cholesky=1, product=1, quadratic=8)
+        gain = proposed["log_lik"] - state["log_lik"] + 0.5 * (nu.square() - new_nu.square()).sum(1)
+        gain = gain + log_normal(nu, back, new_root, size) - log_normal(new_nu, mean, root, size)
+        return self.accept_or_stay(state, proposed, gain, generator, cholesky=1, product=1, quadratic=8)
 
     def _metric(self, chol: Tensor, nu: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:
         """Factor of B `[R, n, n]` and drift B^-1 grad `[R, n]` at nu."""
-        root = _root(chol, self.model.information(f))
+        root = whitened_factor(chol, self.model.information(f).clamp_min(0.0), "metric")
         slope = multiply(chol.mT, self.model.gradient(f)) - nu
         return root, solve_transposed(root, solve(root, slope))
-
-
-def _root(chol: Tensor, information: Tensor) -> Tensor:
-    """L_B with L_B L_B^T = I + L^T diag(information) L, which is never near singular."""
-    scaled = information.clamp_min(0).sqrt()[:, :, None] * chol
-    eye = torch.eye(chol.shape[-1]).to(chol)
-    return linalg.cholesky(eye + scaled.mT @ scaled, "metric")
 
 
 def named(name: str, model: Model, leapfrogs: int = 10) -> LatentOperator:

@@ -62,10 +62,10 @@ class Sufficient:
         model = self.model
         covariance = model.covariance(psi)
         chol = linalg.cholesky(covariance, "K")
-        there = {"psi": psi, "chol": chol}
-        value = self.value(state | there)
+        proposed = {"psi": psi, "chol": chol}
+        value = self.value(state | proposed)
         if not gradient:
-            return Place(there, value)
+            return Place(proposed, value)
         inverse = torch.cholesky_inverse(_finite(chol))
         slopes = model.derivatives(psi, covariance)
         weights = multiply(inverse, state["f"])
@@ -74,11 +74,11 @@ class Sufficient:
         quadratic = ((slopes @ weights[:, None, :, None])[..., 0] * weights[:, None]).sum(2)
         slope = 0.5 * (quadratic - traces) + model.prior_gradient(psi)
         if not metric:
-            return Place(there, value, slope)
+            return Place(proposed, value, slope)
         # 1/2 Tr(K^-1 dK_r K^-1 dK_s) - d2 log p(psi)
         products = inverse[:, None] @ slopes
         traces = torch.einsum("rpij,rqji->rpq", products, products)
-        return Place(there, value, slope, 0.5 * traces + torch.diag_embed(model.prior_curvature(psi)))
+        return Place(proposed, value, slope, 0.5 * traces + torch.diag_embed(model.prior_curvature(psi)))
 
     def counts(self, gradient: bool, metric: bool) -> Info:
         """Operations of `at`."""
@@ -107,18 +107,18 @@ class Ancillary:
         covariance = model.covariance(psi)
         chol = linalg.cholesky(covariance, "K")
         f = multiply(chol, nu)
-        there = {"psi": psi, "chol": chol, **model.at_latents(f)}
-        value = self.value(there)
+        proposed = {"psi": psi, "chol": chol, **model.at_latents(f)}
+        value = self.value(proposed)
         if not gradient:
-            return Place(there, value)
+            return Place(proposed, value)
         # (dL_p nu)^T d log p(y | f) / df + d log p(psi) / dpsi_p
         directions = self._directions(psi, covariance, chol, nu)  # [R, P, n]
         slope = (directions @ model.gradient(f)[..., None])[..., 0] + model.prior_gradient(psi)
         if not metric:
-            return Place(there, value, slope)
+            return Place(proposed, value, slope)
         # (dL_r nu)^T R (dL_s nu) - d2 log p(psi)
         fisher = (directions * model.information(f)[:, None]) @ directions.mT
-        return Place(there, value, slope, fisher + torch.diag_embed(model.prior_curvature(psi)))
+        return Place(proposed, value, slope, fisher + torch.diag_embed(model.prior_curvature(psi)))
 
     def _directions(self, psi: Tensor, covariance: Tensor, chol: Tensor, nu: Tensor) -> Tensor:
         """dL_p nu `[R, P, n]`; of log sigma it is f / 2."""
@@ -175,9 +175,9 @@ class ParameterWalk(ParameterOperator):
     def step(self, state: State, generator: Generator) -> tuple[State, Info]:
         jump = self.step_size(state) * generator.normal(self.free)
         now = self.conditional.value(state)
-        there = self.place(state, self.moved(state["psi"], jump))
+        proposed = self.place(state, self.moved(state["psi"], jump))
         counts = self.conditional.counts(gradient=False, metric=False)
-        return self.accept_or_stay(state, there.state, there.value - now, generator, **counts)
+        return self.accept_or_stay(state, proposed.state, proposed.value - now, generator, **counts)
 
 
 class ParameterHamiltonian(ParameterOperator):
@@ -198,9 +198,9 @@ class ParameterHamiltonian(ParameterOperator):
         start = density(torch.zeros_like(momentum))
         size = self.step_size(state)[:, 0]
         end, acceptance = hmc.step(start, density, momentum, uniform, size, leapfrogs)
-        there = self.place(state, self.moved(state["psi"], end.position))
+        proposed = self.place(state, self.moved(state["psi"], end.position))
         # chains that stay keep their state as it was, without the rounding of a new factor
-        chosen = select((end.position != 0).any(1), there.state, state)
+        chosen = select((end.position != 0).any(1), proposed.state, state)
         gradients = {key: (leapfrogs + 1) * count for key, count in self.conditional.counts(True, False).items()}
         info: Info = {f"{self.name}.acceptance": acceptance, **gradients}
         return chosen, total(info, self.conditional.counts(False, False))
@@ -217,13 +217,13 @@ class ParameterLangevin(ParameterOperator):
         now = self.place(state, state["psi"], gradient=True, metric=True)
         mean, root = self._proposal(now, zero, size)
         jump = mean + size * solve_transposed(root, z)
-        there = self.place(state, self.moved(state["psi"], jump), gradient=True, metric=True)
-        back, back_root = self._proposal(there, jump, size)
+        proposed = self.place(state, self.moved(state["psi"], jump), gradient=True, metric=True)
+        back, back_root = self._proposal(proposed, jump, size)
         # log p(psi') - log p(psi) + log q(psi | psi') - log q(psi' | psi)
-        gain = there.value - now.value
+        gain = proposed.value - now.value
         gain = gain + log_normal(zero, back, back_root, size) - log_normal(jump, mean, root, size)
         counts = {key: 2 * count for key, count in self.conditional.counts(True, True).items()}
-        return self.accept_or_stay(state, there.state, gain, generator, **counts)
+        return self.accept_or_stay(state, proposed.state, gain, generator, **counts)
 
     def _proposal(self, place: Place, start: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
         """Mean of the proposal from `start`, and the factor of the metric there."""

@@ -76,11 +76,11 @@ class Marginal(Operator[Model]):
         psi = state["psi"] + torch.where(unknown[:, None], 0.0, jump)
         chol = self.model.factor(psi)
         q = self.approximate(self.model, psi, chol)
-        there = {"psi": psi, "chol": chol, **self.estimate(state, chol, q, generator)}
-        gain = there["theta.log_estimate"] - state["theta.log_estimate"]
+        proposed = {"psi": psi, "chol": chol, **self.estimate(state, chol, q, generator)}
+        gain = proposed["theta.log_estimate"] - state["theta.log_estimate"]
         gain = gain + self.model.log_prior(psi) - self.model.log_prior(state["psi"])
         gain, products = gain.masked_fill(unknown, 0.0), 2.0 * self.per_row  # a draw of f takes two
-        state, info = self.accept_or_stay(state, there, gain, generator, cholesky=1.0, quadratic=products)
+        state, info = self.accept_or_stay(state, proposed, gain, generator, cholesky=1.0, quadratic=products)
         return state, total(q.counts, info)
 
     def unknown(self, state: State) -> Tensor:
