@@ -62,7 +62,7 @@ def test_with_a_constant_metric_it_is_hmc():
 
 def test_the_implicit_leapfrog_is_reversible(monkeypatch):
     monkeypatch.setattr(rmhmc, "TOLERANCE", 1e-13)
-    monkeypatch.setattr(rmhmc, "MOST", 200)
+    monkeypatch.setattr(rmhmc, "MOST_ITERATIONS", 200)
     target, start = Bending(), Bending().at(normals(5, 2))
     momentum, size = normals(5, 2, seed=1), torch.full((5,), 0.2, dtype=F64)
     end, final, solved, _ = rmhmc.integrate(start, momentum, target, size, 6)
