@@ -106,8 +106,8 @@ def test_psi_given_the_whitened_f_of_the_data():
 
 
 @pytest.mark.parametrize("sampler", ["latents", "theta_given_f", "theta_given_nu"])
-def test_data_that_do_not_tell_are_refused(sampler):
-    with pytest.raises(UserError, match="needs data that tell f"):
+def test_data_without_the_truth_are_refused(sampler):
+    with pytest.raises(UserError, match="needs the true f"):
         run(sampler=sampler, ard=True)
 
 

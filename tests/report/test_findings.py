@@ -97,7 +97,7 @@ def test_the_table_sets_the_first_in_rank_against_all_others(view):
     assert shown["BSGP (2 layers)"] == "-", "one split diverged"
     assert shown["Constant"].strip("*") == " / ".join(f"{data.loc['constant', key]:.2f}" for key in FIELDS)
     assert shown["Constant"].startswith("**") == (data.loc["constant", "decision"] != "undecided")
-    assert ROPES["rmse"].said in table.note
+    assert ROPES["rmse"].in_words in table.note
 
 
 def test_differences_to_the_best_have_their_posterior(view):

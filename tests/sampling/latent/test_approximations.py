@@ -128,7 +128,7 @@ def test_the_gradient_of_ep(monkeypatch):
 
 
 @pytest.mark.parametrize(("kind", "name"), CASES)
-def test_the_gaussian_is_what_it_says(kind, name):
+def test_the_gaussian_equals_its_dense_formulas(kind, name):
     model, psi, chol = problem(name)
     q, covariance = FIND[kind](model, psi, chol), model.covariance(psi)
     precise = torch.linalg.inv(covariance) + torch.diag_embed(q.precision)
@@ -146,7 +146,7 @@ def test_the_gaussian_is_what_it_says(kind, name):
 
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
 @pytest.mark.parametrize(("kind", "name"), CASES)
-def test_chains_do_not_see_each_other_and_padding_counts_for_nothing(kind, name, dtype):
+def test_chains_do_not_depend_on_each_other_nor_on_padding(kind, name, dtype):
     model, psi, _ = problem(name, chains=5)
     psi[:, 1] += torch.linspace(-2, 2, 5)  # they stop at unlike times
     psi[2] = torch.nan
@@ -181,6 +181,6 @@ def test_operations_are_counted():
     assert newton.counts["product"] == 1
 
 
-def test_ep_is_for_probit():
+def test_ep_refuses_other_likelihoods_than_probit():
     with pytest.raises(UserError, match="choose approximation=laplace"):
         ep(*problem("logit"))

@@ -53,7 +53,7 @@ def statistics(view: View) -> dict:
     return {
         "alpha": ALPHA,
         "decided": DECIDED,
-        "ropes": {metric: {"half_width": rope.half_width, "said": rope.said} for metric, rope in ROPES.items()},
+        "ropes": {metric: {"half_width": rope.half_width, "said": rope.in_words} for metric, rope in ROPES.items()},
         "comparisons": {
             spec.name: compare(view, spec) | {"bayes": posteriors(view, spec).to_dict("records")}
             for spec in COMPARISONS

@@ -69,7 +69,7 @@ def practically(comparison: dict, view: View) -> str:
         if pair["a"] == first:
             others[pair["decision"]].append(view.labels[pair["b"]])
     results = "; ".join(f"{WORDS[decision]} {', '.join(names)}" for decision, names in others.items() if names)
-    rope = ROPES[comparison["metric"]].said
+    rope = ROPES[comparison["metric"]].in_words
     return (
         f"Bayesian signed-rank tests (equal within {rope}, decided from a probability of {DECIDED:g}): "
         f"{view.labels[first]} is {results} (not corrected for choosing the first method on the same data sets)."
