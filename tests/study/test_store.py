@@ -166,7 +166,7 @@ def test_fits_of_another_edition_are_counted_and_left_alone(project, gpbench):
         (folder / "fit.json").write_text('{"fit_id": "bb22000000000000", "status": "failed", "what": {"entry": "old"}}')
     with store.writing("cc33000000000000") as folder:
         (folder / "fit.json").write_text("{}")
-    with pytest.raises(UserError, match=r"cc33.* is damaged \(fit_id: Field required\); `gpbench retry cc33"):
+    with pytest.raises(UserError, match=r"cc33.* is damaged \(address: Field required\); `gpbench retry cc33"):
         store.records()
     assert gpbench("retry").out.startswith("1 fit cleared")
     records, others = store.records()

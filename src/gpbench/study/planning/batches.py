@@ -40,7 +40,7 @@ def groups(store: Store, cells: Iterable[Cell], pending: set[str]) -> list[Group
 def group_of(cell: Cell, fits: tuple[Fit, ...], rows: int) -> Group:
     """Some fits of a cell in one tensor batch."""
     group_id = identity.digest([fit.fit_id for fit in fits])
-    return Group(group_id, cell.address, cell.label, cell.family, rows, cell.what, cell.how, fits)
+    return Group(cell.address, cell.label, cell.family, rows, cell.what, cell.how, group_id, fits)
 
 
 def _alike(fits: list[Fit], kind: str) -> list[list[Fit]]:
