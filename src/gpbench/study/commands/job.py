@@ -60,13 +60,9 @@ def require_device(groups: tuple[Group, ...]) -> None:
 
 
 def _status(store: Store, fit_id: str, group: Group) -> dict[str, str]:
-    if store.has(fit_id):
-        record = store.record(fit_id)
-        return {"status": record.status, "reason": record.reason}
-    stopped = store.work(group.group_id) / "stopped.txt"
-    if stopped.is_file():
-        return {"status": "stopped", "reason": stopped.read_text()}
-    return {"status": "missing", "reason": "interrupted"}
+    record = store.record(fit_id) if store.has(fit_id) else None
+    status, reason = (record.status, record.reason) if record else store.unfinished(group)
+    return {"status": status, "reason": reason}
 
 
 def run(source: Path, target: Path) -> None:

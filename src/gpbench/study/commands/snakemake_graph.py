@@ -99,9 +99,8 @@ def _absent(where: Places, datasets: dict[str, DatasetFiles]) -> dict[str, list[
     groups: dict[str, list[str]] = {}
     for item in sorted({item for files in datasets.values() for item in files.raw}):
         if not (where.raw / item).is_file():
-            groups.setdefault("_and_".join(name for name, files in datasets.items() if item in files.raw), []).append(
-                item
-            )
+            users = "_and_".join(name for name, files in datasets.items() if item in files.raw)
+            groups.setdefault(users, []).append(item)
     return groups
 
 

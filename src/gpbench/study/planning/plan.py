@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from gpbench import config
-from gpbench.config import schema
 from gpbench.errors import count
 from gpbench.places import Places, write_if_changed
 from gpbench.study.planning import batches, identity
@@ -26,14 +25,10 @@ class State(NamedTuple):
     reason: str
 
 
-@dataclasses.dataclass
-class Plan:
-    """A study's cells and what of them is still to be run; command: what makes it again; states: by fit_id."""
+@dataclasses.dataclass(frozen=True)
+class Plan(FrozenPlan):
+    """A study's cells and what of them is still to be run; states: by fit_id."""
 
-    name: str
-    command: str
-    study: schema.Study
-    cells: tuple[Cell, ...]
     states: dict[str, State]
     batches: tuple[Batch, ...]
     remarks: list[str]
@@ -86,9 +81,8 @@ def _states(
     store: Store, cells: Iterable[Cell], records: list[FitRecord], recorded: dict[str, committed.Row]
 ) -> dict[str, State]:
     finished = {record.fit_id: record for record in records}
-    earlier: dict[
-        tuple[str | int, ...], FitRecord
-    ] = {}  # the last fit of a place, with whatever overrides and with these
+    # the last fit of a place, with whatever overrides and with these
+    earlier: dict[tuple[str | int, ...], FitRecord] = {}
     for record in sorted(records, key=lambda record: record.provenance.started):
         place = _place(record.address, record)
         earlier[place] = earlier[*place, record.address.overrides] = record

@@ -80,13 +80,9 @@ class Ended:
             return record.status, record.reason
         if row := self.recorded.get(fit.fit_id):
             return row["status"], row["reason"]
-        group = self.begun.get(fit.fit_id)
-        if group is None:
-            return "missing", "not run yet"
-        note = self.store.work(group.group_id) / "stopped.txt"
-        if note.is_file():
-            return "stopped", note.read_text()
-        return "missing", f"interrupted at step {self.store.checkpoint(group.group_id)} of {group.what.steps}"
+        if group := self.begun.get(fit.fit_id):
+            return self.store.unfinished(group)
+        return "missing", "not run yet"
 
 
 def mixing(ended: Ended, plan: FrozenPlan) -> dict[str, committed.Row]:

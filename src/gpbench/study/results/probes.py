@@ -74,20 +74,13 @@ def write(where: Places, name: str, kind: str) -> None:
 
 
 def answers(method: Any, kind: str) -> bool:
-    """Whether a method has a bound, functions of layers, inducing inputs, classes, weights of sources, a state."""
-    stored = isinstance(method, GradientMethod | SamplerMethod)
+    """Whether fits of a method answer a probe: by what kind of method it is, or as its settings declare."""
+    if kind in ("layers", "surfaces"):
+        return callable(getattr(method, "functions", None))
     if kind == "bounds":
-        return isinstance(method, GradientMethod) and hasattr(method.hyper, "batch_size")
-    if kind == "inputs":
-        return stored
-    if kind == "probabilities":
-        return stored and method.task == "binary"
-    if kind == "inducing":  # those that all outputs of the first layer share
-        return stored and hasattr(method.hyper, "num_inducing") and getattr(method.hyper, "separate", "none") == "none"
-    if kind == "weights":
-        several = stored and len(getattr(method.hyper, "sources", ())) > 1
-        return several and method.hyper.only is None and method.hyper.weights != "unweighted"
-    return hasattr(method, "functions")
+        return isinstance(method, GradientMethod) and kind in method.hyper.probes()
+    always = kind == "inputs" or (kind == "probabilities" and method.task == "binary")
+    return isinstance(method, GradientMethod | SamplerMethod) and (always or kind in method.hyper.probes())
 
 
 def _budget(where: Places, plan: FrozenPlan) -> schema.Budget:
