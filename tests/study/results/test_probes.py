@@ -268,7 +268,7 @@ def test_optimised_inducing_inputs_are_a_single_state():
         ("rossi2021_banana", "budget=smoke", ["probabilities", "inducing"]),
     ],
 )
-def test_nothing_finished_leaves_a_table_without_rows(project, study, overrides, kinds):
+def test_without_finished_fits_the_table_has_no_rows(project, study, overrides, kinds):
     where = Places(project, project / "store")
     made = plan.make(where, study, overrides)
     plan.freeze(made, where)
@@ -278,7 +278,7 @@ def test_nothing_finished_leaves_a_table_without_rows(project, study, overrides,
         assert (list(rows.columns), len(rows)) == (probes.COLUMNS[kind], 0)
 
 
-def test_methods_that_cannot_be_asked_are_refused_in_one_line(project, capsys):
+def test_probes_that_no_method_answers_are_refused_in_one_line(project, capsys):
     where = Places(project, project / "store")
     made = plan.make(where, "default", "methods=[exact_gp,linear,constant] datasets=[boston] splits=1")
     plan.freeze(made, where)

@@ -75,7 +75,7 @@ def load(where: Places, study_name: str, overrides: str) -> Graph:
         (where.runs / f"{batch.batch_id}.json").unlink(missing_ok=True)
     snakemake_lock.take(where.root)
     plan = collect.read_plan(where, name)
-    write_if_changed(collect.stamp(where, name), collect.seen(where, plan))
+    write_if_changed(collect.stamp(where, name), collect.seen(collect.Ended(where, name), plan))
     write_if_changed(where.plans / "report.code", _report_code())
     entries = config.options(where.conf, "dataset")
     every = {n: config.compose(where.conf, "dataset", n) for n in entries}

@@ -99,17 +99,14 @@ def _states(
         else:
             place = _place(cell.address, fit)
             old = earlier.get((*place, cell.address.overrides) if cell.settings else place)
-            states[fit.fit_id] = State("pending", why(old, cell.what) if old else "new")
+            states[fit.fit_id] = State(
+                "pending", "; ".join(moved(old.what, cell.what)) or "unchanged" if old else "new"
+            )
     return states
 
 
 def _place(address: Address, fit: Fit | FitRecord) -> tuple[str | int, ...]:
     return address.method, address.dataset, address.protocol, fit.split, fit.replica
-
-
-def why(old: FitRecord, what: What) -> str:
-    """Which components moved since an earlier fit of the same place, in one line."""
-    return "; ".join(moved(old.what, what)) or "unchanged"
 
 
 def moved(old: What, new: What) -> list[str]:

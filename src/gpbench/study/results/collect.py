@@ -43,12 +43,8 @@ def read_plan(where: Places, name: str) -> FrozenPlan:
     return from_json(FrozenPlan, path.read_text(), path)
 
 
-def seen(where: Places, plan: FrozenPlan) -> str:
+def seen(ended: Ended, plan: FrozenPlan) -> str:
     """What a collection depends on, as text: the status of every fit, the scoring code, and the limits of R-hat."""
-    return _seen(Ended(where, plan.name), plan)
-
-
-def _seen(ended: Ended, plan: FrozenPlan) -> str:
     states = {fit.fit_id: ended.status(cell, fit)[0] for cell, fit in plan.fits}
     limits = [cell.r_hat for cell in plan.cells]
     return identity.canonical({"scoring": scoring.digest(), "states": states, "r_hat": limits})
@@ -66,11 +62,13 @@ class Ended:
         self.store = Store(where.store)
         self.begun = self.store.begun()
         self.recorded = committed.by_fit(where, name)
-        self.stored: Callable[[str], FitRecord | None] = functools.cache(self._stored)
 
-    def _stored(self, fit_id: str) -> FitRecord | None:
-        """The store's record of a fit, read once; None where it has none."""
-        return self.store.record(fit_id) if self.store.has(fit_id) else None
+        @functools.cache
+        def stored(fit_id: str) -> FitRecord | None:
+            """The store's record of a fit, read once; None where it has none."""
+            return self.store.record(fit_id) if self.store.has(fit_id) else None
+
+        self.stored: Callable[[str], FitRecord | None] = stored
 
     def status(self, cell: Cell, fit: Fit) -> tuple[str, str]:
         """(status, reason) of a fit, whether it ended, is under way, or cannot be."""
@@ -118,7 +116,7 @@ def collect(where: Places, name: str) -> dict[str, int]:
 
     plan = read_plan(where, name)
     ended = Ended(where, name)
-    write_if_changed(stamp(where, name), _seen(ended, plan))
+    write_if_changed(stamp(where, name), seen(ended, plan))
     rows = score_rows(ended, plan)
     finished = [(cell, fit.fit_id) for cell, fit in plan.fits if not cell.skip and ended.store.has(fit.fit_id)]
     traces = [

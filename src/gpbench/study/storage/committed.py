@@ -45,7 +45,9 @@ def read(path: Path) -> list[Row]:
         try:
             return [TEXTS | {key: _value(key, text) for key, text in line.items() if text != ""} for line in lines]
         except ValueError as error:
-            raise UserError(f"{path}, line {lines.line_num}: no record ({error}); `git checkout` the file") from error
+            raise UserError(
+                f"{path}, line {lines.line_num} is not a record ({error}); restore it by `git checkout`"
+            ) from error
 
 
 def by_fit(where: Places, name: str) -> dict[str, Row]:
@@ -77,7 +79,7 @@ def _place(row: Row) -> tuple[str | int, ...]:
 
 def _value(key: str, text: str | None) -> Any:
     if text is None:
-        raise ValueError("it is cut short")
+        raise ValueError("the line is cut short")
     if key in TEXTS:
         return text
     if key == "dirty":
