@@ -43,9 +43,11 @@ def run_group(group: Group, table: Table, where: Places, look: Callable[[Group],
         for fit in missing:
             run_group(replace(group, fits=(fit,), group_id=identity.digest([fit.fit_id])), table, where, look)
         store.end(group.group_id)
-    elif code < 0:
+    elif code < 0:  # its checkpoints stay
+        killed = f"killed by signal {-code} ({signal.Signals(-code).name})"
+        outcome = Outcome("failed", f"{killed}; `gpbench retry` continues from the checkpoint")
         for fit in missing:
-            _record_death(group, fit, -code, where)
+            write(store, group, fit, outcome, provenance.now(), where)
 
 
 def _in_child(group: Group, table: Table, where: Places, look: Callable[[Group], None]) -> int:
@@ -110,12 +112,6 @@ def _failed(error: Exception) -> Outcome:
     first = (str(error).strip() or "no message").splitlines()[0]
     reason = first if isinstance(error, UserError) else f"{type(error).__name__}: {first}"
     return Outcome("out-of-memory" if memory else "failed", reason)
-
-
-def _record_death(group: Group, fit: Fit, signum: int, where: Places) -> None:
-    """A child that was killed; its checkpoints stay, so that a retry continues from them."""
-    reason = f"killed by signal {signum} ({signal.Signals(signum).name}); `gpbench retry` continues from the checkpoint"
-    write(Store(where.store), group, fit, Outcome("failed", reason), provenance.now(), where)
 
 
 def write(store: Store, group: Group, fit: Fit, outcome: Outcome, started: str, where: Places) -> None:
