@@ -185,7 +185,7 @@ def test_a_batch_that_is_killed_continues_where_it_was(root, whole, capped):
     batch = planned(where)
     process = start(where, batch)
     store = Store(where.store)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not half_way(store):
         assert process.poll() is None, process.stderr.read()
         assert time.monotonic() < deadline

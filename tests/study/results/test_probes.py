@@ -211,7 +211,7 @@ def test_probabilities_are_averaged_over_a_grid_wider_than_the_training_rows():
     fitted.table.inputs[:n] = np.random.default_rng(0).uniform([10.0, -4.0], [20.0, 4.0], size=(n, 2))
     fitted.fold.targets[:] = np.arange(len(fitted.fold.targets))[:, None] % 2
     scaling = Scaling(np.array([5.0, 0.0]), np.array([20.0, 1.0]), np.zeros(1), np.ones(1))
-    rows = probes.ASK["probabilities"](
+    rows = probes.PROBES["probabilities"](
         dataclasses.replace(fitted, fold=dataclasses.replace(fitted.fold, scaling=scaling))
     )
     assert {"fit_id", *rows.columns} == set(probes.COLUMNS["probabilities"])
@@ -230,7 +230,7 @@ def with_inducing(state: State) -> pd.DataFrame:
     fitted = stand_in(Sum(None, "regression"), columns=2)
     scaling = Scaling(np.array([1.0, 2.0]), np.array([10.0, 20.0]), np.array([5.0]), np.array([7.0]))
     fold = dataclasses.replace(fitted.fold, scaling=scaling)
-    rows = probes.ASK["inducing"](dataclasses.replace(fitted, fold=fold, state=state))
+    rows = probes.PROBES["inducing"](dataclasses.replace(fitted, fold=fold, state=state))
     assert {"fit_id", *rows.columns} == set(probes.COLUMNS["inducing"])
     observed = rows[rows["layer"] == 0]
     wide = observed.pivot(index="sample", columns="column", values="x")
