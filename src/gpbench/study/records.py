@@ -1,6 +1,6 @@
 """The words of a study as types, and their JSON: everything that planning, fitting, storing and collecting hand on.
 
-    What       what a fit is: hashed into its identity          Group  fits that ride in one tensor batch
+    What       what a fit is: hashed into its identity          Group  fits that share one tensor batch
     Cell       method x data set x protocol, with its fits      Batch  the groups of one job
     Fit        one split and replica of a cell                  FitRecord  fit.json of a finished fit
 
@@ -135,7 +135,7 @@ class Cell(Planned):
 
 @dataclass(frozen=True)
 class Group(Planned):
-    """Fits of a cell that ride in one tensor batch, as they were planned."""
+    """Fits of a cell that share one tensor batch, as they were planned."""
 
     group_id: str
     fits: tuple[Fit, ...]
@@ -224,7 +224,7 @@ class FitRecord(Planned):
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a group at work is; objective: of each of its fits."""
+    """Progress of a running group; objective: of each of its fits."""
 
     step: int
     steps: int

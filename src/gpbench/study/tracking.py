@@ -1,8 +1,9 @@
 """MLflow is a view of the store: fits leave their identity in a spool, one locked writer reads it.
 
 A run a cell (method x data set x protocol x budget), in the experiment of its data set; nested runs a fit.
-Reading the spool twice changes nothing. A fit that takes an earlier one's place tags its run `superseded`,
-for people annotate runs. `MLFLOW_TRACKING_URI` names a server; without it, mlflow.db beside the project.
+Reading the spool twice changes nothing. A fit that replaces an earlier one tags its run `superseded`
+instead of deleting it, for people annotate runs. `MLFLOW_TRACKING_URI` names a server; without it, mlflow.db beside
+the project.
 
     python -m gpbench.study.tracking        read the spool now (waits for another writer)
 """
@@ -62,7 +63,7 @@ def drain_soon(where: Places) -> None:
 
 
 def drain(where: Places, wait: bool = True) -> int:
-    """Log every fit of the spool; how many there were. With wait=False, 0 where another writer is at work."""
+    """Log every fit of the spool; how many there were. With wait=False, 0 while another writer is running."""
     where.store.mkdir(parents=True, exist_ok=True)
     try:
         held = FileLock(where.store / ".tracking.lock").acquire(timeout=-1 if wait else 0)
@@ -76,7 +77,7 @@ def drain(where: Places, wait: bool = True) -> int:
             request = where.store / ".spool" / fit_id
             requested_at = request.stat().st_mtime_ns
             writer.fit(fit_id)
-            if request.stat().st_mtime_ns == requested_at:  # else it was made anew meanwhile, and is read again
+            if request.stat().st_mtime_ns == requested_at:  # else it was repeated meanwhile, and is read again
                 request.unlink()
         writer.cells()
         return len(todo)
@@ -143,7 +144,7 @@ class Writer:
         return experiment, run
 
     def fit(self, fit_id: str) -> None:
-        """Log one fit, unless it is there; tag the run whose place it takes."""
+        """Log one fit unless it is logged; tag the run that it supersedes."""
         if not self.store.has(fit_id):
             return  # cleared by `gpbench retry` before it was read
         record = self.store.record(fit_id)
@@ -260,7 +261,7 @@ class Live:
             self.client.log_metric(self._run(group, fit), "live.objective", value, step=progress.step)
 
     def end(self, group: Group) -> None:
-        """The fits are over: their live runs give way."""
+        """The fits have ended: their live runs are superseded."""
         for fit in group.fits:
             if run := self.runs.pop(fit.fit_id, None):
                 self.client.set_terminated(run)

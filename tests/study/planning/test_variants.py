@@ -94,7 +94,7 @@ def test_invalid_variants_are_refused_in_one_line(study, variants, message):
 @pytest.mark.parametrize("word", ["*.num_features=7", "dgp_rff.num_features=7", "rff_10.num_features=7"])
 def test_what_variants_vary_cannot_be_overridden(study, word):
     """Else names, labels and axes of figures would show the old values."""
-    with pytest.raises(UserError, match="override of 'num_features': it is what the variants of study 'mine' vary"):
+    with pytest.raises(UserError, match="'num_features' cannot be overridden: the variants of study 'mine'"):
         study({"rff_{num_features}": {"method": "dgp_rff", "num_features": [5, 10]}}, word)
 
 

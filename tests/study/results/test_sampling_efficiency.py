@@ -250,7 +250,7 @@ def test_what_a_method_needs_to_know_is_in_simulated_data_alone(where):
 def test_the_truth_is_for_chains_alone(where):
     study = plan.make(where, "filippone2013_parameterisations", "datasets=[lrg_100_2] splits=1 kind=predict figures=[]")
     (reason,) = {cell.skip for cell in study.cells}
-    assert reason == "the protocol hands over the truth (f, ...), which is for kind=sample"
+    assert reason == "the protocol predicts the simulated truth (f, ...), which only kind=sample may"
 
 
 def test_chains_make_no_predictions(where, mixed, tmp_path, capsys):

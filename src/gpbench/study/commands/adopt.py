@@ -5,7 +5,7 @@ and task of a run the cheapest of such fits are refitted; where every score agre
 today's identities, with a note. What differs is named and stays stale.
 
 Optimisers amplify rounding, so that fits made on another processor need not come out again. `--against CHECKOUT`
-therefore names a checkout of the code that made them, with an environment of its own: it refits the same fits on this
+therefore names a checkout of the code that made them, with its own environment: it refits the same fits on this
 machine, must give them the identities of the evidence, and its scores are what today's are compared with.
 """
 
@@ -82,7 +82,7 @@ def adopt(where: Places, run: str, overrides: str, check: int, against: Path | N
 
 
 def _study(where: Places, run: str, overrides: str) -> tuple[str, str]:
-    """Study and overrides of a committed run, or of a study that is named."""
+    """Study and overrides of a committed run, or of a study given by name."""
     path = committed.folder(where, run) / "study.json"
     if overrides or not path.is_file():
         return run, overrides
@@ -207,8 +207,8 @@ def _write(where: Places, store: Store, plan: planning.Plan, adopted: list[tuple
     for item, note in adopted:
         if isinstance(item.source, FitRecord):
             if not store.has(item.fit.fit_id):
-                found = replace(item.source.provenance, adopted=note)
-                record = replace(item.source, fit_id=item.fit.fit_id, what=item.cell.what, provenance=found)
+                origin = replace(item.source.provenance, adopted=note)
+                record = replace(item.source, fit_id=item.fit.fit_id, what=item.cell.what, provenance=origin)
                 store.copy(item.source.fit_id, item.fit.fit_id, to_json(record))
         else:
             rows.append(item.source | {"fit_id": item.fit.fit_id, "adopted": note})

@@ -1,6 +1,6 @@
 """Run one Snakemake job, a batch of fits: everything is imported once, then each group of fits gets a child process.
 
-The job exits 0 and writes the statuses of its fits; what failed is said at the end of the study.
+The job exits 0 and writes the statuses of its fits; failed fits are listed at the end of the study.
 
     python -m gpbench.study.commands.job plans/batches/ID.json runs/ID.json
 """
@@ -50,7 +50,7 @@ def run_groups(groups: tuple[Group, ...], where: Places) -> dict[str, dict[str, 
 
 
 def require_device(groups: tuple[Group, ...]) -> None:
-    """Refuse a GPU that is not there before any fit is begun; CUDA itself is not started, for children are forked."""
+    """Refuse a missing GPU before any fit is begun; CUDA itself is not started, for children are forked."""
     if any(group.how.device == "cuda" for group in groups):
         os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
         import torch

@@ -33,7 +33,7 @@ POLL_SECONDS = 0.02
 
 
 def run_group(group: Group, table: Table, where: Places, look: Callable[[Group], None]) -> None:
-    """One child for the group; if it dies with several fits aboard, one child for each. `look` is called meanwhile."""
+    """One child for the group; if it dies with several fits, one child for each. `look` is called meanwhile."""
     store = Store(where.store)
     code = _in_child(group, table, where, look)
     missing = [fit for fit in group.fits if not store.has(fit.fit_id)]

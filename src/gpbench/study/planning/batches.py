@@ -1,4 +1,4 @@
-"""How the fits that are to be run are cut: into groups that ride in one tensor batch, and into batches, one a job."""
+"""How the fits that are to be run are cut: into groups that share one tensor batch, and into batches, one a job."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _alike(fits: list[Fit], kind: str) -> list[list[Fit]]:
 
 
 def _replicas(cell: Cell, rows: int) -> int:
-    """How many fits of a cell with so many training rows ride in one tensor batch: many where a step is small, else
+    """How many fits of a cell with so many training rows share one tensor batch: many where a step is small, else
     one; if more than all chains of a split, then whole splits."""
     what, how = cell.what, cell.how
     if what.steps is None or what.trained_by != "single":

@@ -30,7 +30,7 @@ from gpbench.study.storage import committed
 COLUMNS_POWER = 0.4
 FAMILY, SLOPE, SETTINGS, DATASET, CELL, MACHINE = 0.7, 0.3, 0.9, 0.5, 0.25, 0.2
 UNMEASURED_MB = 2000
-SECONDS_PER_FIT = 0.1  # a process of its own, and its folder in the store
+SECONDS_PER_FIT = 0.1  # to start its process and to write its folder in the store
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +131,7 @@ class CostModel:
         return math.log(declared.seconds_per_step) + declared.rows_power * rows + COLUMNS_POWER * columns
 
     def _cov(self, one: list[Place], other: list[Place]) -> np.ndarray:
-        """Of g, without what a cell has of its own."""
+        """Of g, without the term of single cells."""
         settings, dataset = (_same(one, other, key) for key in ("settings", "dataset"))
         sizes = sum(np.outer(a, b) for a, b in zip(self._sizes(one), self._sizes(other), strict=True))
         return FAMILY**2 + SLOPE**2 * sizes + SETTINGS**2 * settings + DATASET**2 * dataset
@@ -145,8 +145,8 @@ class CostModel:
 def _same(one: list[Place], other: list[Place], key: str) -> np.ndarray:
     """Whether two places have the same `key`."""
     numbers = {value: number for number, value in enumerate({getattr(p, key) for p in (*one, *other)})}
-    mine, theirs = (np.array([numbers[getattr(p, key)] for p in places]) for places in (one, other))
-    return np.asarray(mine[:, None] == theirs)
+    rows, columns = (np.array([numbers[getattr(p, key)] for p in places]) for places in (one, other))
+    return np.asarray(rows[:, None] == columns)
 
 
 def place(planned: Planned) -> Place:

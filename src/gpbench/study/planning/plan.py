@@ -48,7 +48,7 @@ class Plan(FrozenPlan):
 def make(places: Places, study_name: str, overrides: str = "") -> Plan:
     """Resolve a study, look at the store, and cut what is missing into batches."""
     resolved = resolve(places, study_name, overrides)
-    # in one order, as in the run's name: the same study by other words is not planned anew
+    # sorted, as in the run's name: the order of the overrides does not make another run
     words = " ".join(_word(f"{key}={value}") for key, value in sorted(config.split_overrides(overrides)))
     command = f"snakemake --cores 2 --config study={study_name}" + (f" overrides={shlex.quote(words)}" if words else "")
     return build(places, run_name(study_name, overrides), command, resolved)
@@ -60,7 +60,7 @@ def _word(text: str) -> str:
 
 
 def run_name(study_name: str, overrides: str) -> str:
-    """Name of the results folder: a study with overrides has one of its own."""
+    """Name of the results folder: a study with overrides has another one."""
     words = sorted(config.split_overrides(overrides))
     return f"{study_name}-{identity.digest(words, 6)}" if words else study_name
 

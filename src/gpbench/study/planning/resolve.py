@@ -79,7 +79,7 @@ def _is_of_study(key: str) -> bool:
 def _cell_of_variant(
     setup: Setup, name: str, variant: Variant, dataset: schema.Dataset, by_target: Overrides, configured: Configured
 ) -> Cell:
-    """The cell of a study's method on a data set, with the overrides that are for it."""
+    """The cell of a study's method on a data set, with the overrides that apply to it."""
     preset = setup.study.presets.get(dataset.name, {}).get(variant.method, variant.method)
     targets = dict.fromkeys((variant.method, preset, name))
     given = [word for target in targets for word in by_target.get(target, [])]
@@ -102,11 +102,11 @@ def _chosen(study: schema.Study, variants: dict[str, Variant]) -> dict[str, Vari
 
 
 def _check_varied(study: schema.Study, name: str, variant: Variant, given: list[str]) -> None:
-    """Refuse an override of what makes the variants of a study differ: names and figures would lie."""
+    """Refuse an override of a key that the variants of a study vary: names and figures would be wrong."""
     for key in variant.varied:
         if any(word.startswith(f"{key}=") for word in given):
             raise UserError(
-                f"override of {key!r}: it is what the variants of study {study.name!r} vary ({name}); "
+                f"{key!r} cannot be overridden: the variants of study {study.name!r} differ in it ({name}); "
                 f"change `variants` in conf/study/{study.name}.yaml"
             )
 
@@ -114,7 +114,7 @@ def _check_varied(study: schema.Study, name: str, variant: Variant, given: list[
 def _by_target(
     places: Places, study: schema.Study, base: dict[str, str], words: list[tuple[str, str]]
 ) -> tuple[Overrides, list[str]]:
-    """Overrides by what they are for, and remarks.
+    """Overrides by their targets, and remarks.
 
     Targets: a method of the study (`*`: every one), the method that variants are of (base: the study's method -> it), a
     preset, `protocol`, `budget`, `trainer`."""

@@ -132,14 +132,14 @@ def collect(where: Places, name: str) -> dict[str, int]:
     for part, table in tables:
         _write(folder / f"{part}.parquet", table)
     write_text(folder / "study.json", json.dumps(facts(where, plan), indent=1))
-    # last: its time says that all of them are there
+    # last: its time of change marks the collection as complete
     scores = pd.DataFrame(rows)
     _write(folder / "scores.parquet", scores)
     return {str(name): int(number) for name, number in scores["status"].value_counts().items()}
 
 
 def facts(where: Places, plan: FrozenPlan) -> dict[str, object]:
-    """Content of study.json: what was asked for, what made it, and where it was collected."""
+    """Content of study.json: what was requested, what made it, and where it was collected."""
     study, first, last = asdict(plan.study), plan.cells[0], plan.cells[-1]
     return {
         "name": plan.name,

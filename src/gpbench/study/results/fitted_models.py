@@ -1,4 +1,4 @@
-"""Finished fits of the kind `predict`, loaded to be asked more than their predictions."""
+"""Finished fits of the kind `predict`, loaded for what needs more than their predictions."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ PROBES = {
 
 def _functions(fitted: Fitted, x: np.ndarray) -> list[np.ndarray]:
     """Posterior draws `[S, T, Q]` of the outputs of every layer at x `[T, D]` in original units."""
-    method: Any = fitted.method  # `answers` says that it has functions
+    method: Any = fitted.method  # `answers` has checked that it has functions
     like = next(iter(fitted.state.params.values()))
     scaling = fitted.fold.scaling
     scaled = torch.as_tensor(scaling.inputs(x)).to(like)[None]

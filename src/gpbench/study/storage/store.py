@@ -4,7 +4,7 @@
                             of a Markov chain chain.npz; what is computed later: scores.json, mixing-*.json
     store/.work/<group>/    group.json, checkpoints, progress of a group of fits that is not finished
     store/.spool/<fit_id>   records that the tracker has not read yet
-    store/.locks/<fit_id>   who is at work
+    store/.locks/<fit_id>   lock of the process that fits it
 
     store/.cleared/         fits that `gpbench retry` moved aside
 
@@ -142,7 +142,7 @@ class Store:
 
     @contextlib.contextmanager
     def locked(self, fit_ids: list[str]) -> Iterator[None]:
-        """Hold the locks of some fits, in a fixed order; waits, and says so, where another process has one."""
+        """Hold the locks of some fits, in a fixed order; waits, and prints a line, while another process holds one."""
         self.require_writable()
         folder = self.root / ".locks"
         folder.mkdir(exist_ok=True)
@@ -171,11 +171,11 @@ class Store:
         return groups
 
     def begun(self) -> dict[str, Group]:
-        """fit_id -> the begun group it rides in."""
+        """fit_id -> the begun group that it belongs to."""
         return {fit.fit_id: group for group in self.groups() for fit in group.fits}
 
     def progress(self, group_id: str) -> Progress | None:
-        """How far a group at work is; None before its first report."""
+        """Progress of a running group; None before its first report."""
         path = self.work(group_id) / "progress.json"
         try:
             return from_json(Progress, path.read_text(), path)
