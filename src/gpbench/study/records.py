@@ -9,15 +9,15 @@ Nothing else reads or writes these files. JSON that does not fit a type is refus
 
 from __future__ import annotations
 
-import functools
 import json
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from gpbench.config.schema import Kind, Study, Task, Trainer
+from gpbench.config.validate import T, adapter
 from gpbench.data.splits import FrozenProtocol
 from gpbench.errors import UserError
 
@@ -236,14 +236,6 @@ class OtherEdition(UserError):
     """A file that another edition of gpbench wrote."""
 
 
-T = TypeVar("T")
-
-
-@functools.cache
-def _adapter(cls: type[T]) -> TypeAdapter[T]:
-    return TypeAdapter(cls)
-
-
 def to_json(record: object) -> str:
     """Text of a record; NaN and infinity are kept as JavaScript writes them."""
     return json.dumps(asdict(record), indent=1)  # type: ignore[call-overload]
@@ -258,7 +250,7 @@ def from_json(cls: type[T], text: str, where: Path | str) -> T:
     except ValueError as error:
         raise UserError(f"{where} is damaged ({error})") from error
     try:
-        record: T = _adapter(cls).validate_python(content)  # type: ignore[arg-type]
+        record: T = adapter(cls).validate_python(content)  # type: ignore[arg-type]
         return record
     except ValidationError as error:
         first = error.errors()[0]

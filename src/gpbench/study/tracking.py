@@ -239,8 +239,8 @@ def _trace(folder: Path) -> list[tuple[int, str, float]]:
 
     if not (folder / "trace.parquet").is_file():
         return []
-    rows = pd.read_parquet(folder / "trace.parquet").to_dict("records")
-    return [(int(r["step"]), k, float(v)) for r in rows for k, v in r.items() if k != "step" and math.isfinite(v)]
+    entries = pd.read_parquet(folder / "trace.parquet").melt("step").itertuples(index=False)
+    return [(int(step), name, float(value)) for step, name, value in entries if math.isfinite(value)]
 
 
 class Live:
