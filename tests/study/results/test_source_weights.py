@@ -36,3 +36,7 @@ def test_weights_are_named_by_class_and_source():
 )
 def test_methods_with_learned_weights_of_several_sources_answer_the_probe(settings, asked):
     assert probes.answers(fitted(torch.zeros(1, 2, 2), **settings).method, "weights") is asked
+
+
+def test_a_number_of_functions_is_not_a_method_that_draws_them():
+    assert not probes.answers(fitted(torch.zeros(1, 2, 2)).method, "layers")
