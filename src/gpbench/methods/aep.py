@@ -57,6 +57,9 @@ class Hyperparameters(Settings):
     learning_rate: PositiveFloat = 0.01
     batch_size: PositiveInt = 50
 
+    def probes(self) -> list[str]:
+        return super().probes() if self.separate == "none" else ["bounds"]
+
 
 class Belief(NamedTuple):
     """q(v) = N(mean, root root^T) of the outputs of a layer."""

@@ -77,6 +77,9 @@ class Hyperparameters(Settings):
             return f"Dirichlet weights move given nu, by approach e or f, not {self.approach}"
         return ""
 
+    def probes(self) -> list[str]:
+        return ["weights"] if len(self.sources) > 1 and self.only is None and self.weights != "unweighted" else []
+
 
 class Method(SamplerMethod):
     covariance_parameters = ("theta",)

@@ -51,6 +51,9 @@ class Hyperparameters(Settings):
             return f"exposure is for counts, not {task}"
         return ""
 
+    def probes(self) -> list[str]:
+        return super().probes() if self.separate == "none" else ["bounds"]
+
     def allows_stale_gradients(self) -> bool:
         return not self.natural_gradients
 

@@ -211,7 +211,7 @@ def test_probabilities_are_averaged_over_a_grid_wider_than_the_training_rows():
     fitted.table.inputs[:n] = np.random.default_rng(0).uniform([10.0, -4.0], [20.0, 4.0], size=(n, 2))
     fitted.fold.targets[:] = np.arange(len(fitted.fold.targets))[:, None] % 2
     scaling = Scaling(np.array([5.0, 0.0]), np.array([20.0, 1.0]), np.zeros(1), np.ones(1))
-    rows = probes.ASK["probabilities"](
+    rows = probes.PROBES["probabilities"](
         dataclasses.replace(fitted, fold=dataclasses.replace(fitted.fold, scaling=scaling))
     )
     assert {"fit_id", *rows.columns} == set(probes.COLUMNS["probabilities"])
@@ -230,7 +230,7 @@ def with_inducing(state: State) -> pd.DataFrame:
     fitted = stand_in(Sum(None, "regression"), columns=2)
     scaling = Scaling(np.array([1.0, 2.0]), np.array([10.0, 20.0]), np.array([5.0]), np.array([7.0]))
     fold = dataclasses.replace(fitted.fold, scaling=scaling)
-    rows = probes.ASK["inducing"](dataclasses.replace(fitted, fold=fold, state=state))
+    rows = probes.PROBES["inducing"](dataclasses.replace(fitted, fold=fold, state=state))
     assert {"fit_id", *rows.columns} == set(probes.COLUMNS["inducing"])
     observed = rows[rows["layer"] == 0]
     wide = observed.pivot(index="sample", columns="column", values="x")
@@ -268,7 +268,7 @@ def test_optimised_inducing_inputs_are_a_single_state():
         ("rossi2021_banana", "budget=smoke", ["probabilities", "inducing"]),
     ],
 )
-def test_nothing_finished_leaves_a_table_without_rows(project, study, overrides, kinds):
+def test_without_finished_fits_the_table_has_no_rows(project, study, overrides, kinds):
     where = Places(project, project / "store")
     made = plan.make(where, study, overrides)
     plan.freeze(made, where)
@@ -278,7 +278,7 @@ def test_nothing_finished_leaves_a_table_without_rows(project, study, overrides,
         assert (list(rows.columns), len(rows)) == (probes.COLUMNS[kind], 0)
 
 
-def test_methods_that_cannot_be_asked_are_refused_in_one_line(project, capsys):
+def test_probes_that_no_method_answers_are_refused_in_one_line(project, capsys):
     where = Places(project, project / "store")
     made = plan.make(where, "default", "methods=[exact_gp,linear,constant] datasets=[boston] splits=1")
     plan.freeze(made, where)

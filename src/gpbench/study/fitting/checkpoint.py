@@ -17,12 +17,12 @@ Samples = dict[str, list[Tensor]]
 
 
 def write(work: Path, content: dict[str, Any], samples: Samples) -> None:
-    """Write the checkpoint of `content["step"]`; samples that are new since the last one go to a file of their own."""
+    """Write the checkpoint of `content["step"]`; samples that are new since the last one go to another file."""
     total = len(next(iter(samples.values()), []))
-    kept = sum(int(p.stem.split("-")[2]) for p in work.glob("samples-*.pt"))
-    if total > kept:
-        with write_aside(work / f"samples-{kept:06d}-{total - kept:06d}.pt") as temporary:
-            torch.save({name: values[kept:] for name, values in samples.items()}, temporary)
+    written = sum(int(p.stem.split("-")[2]) for p in work.glob("samples-*.pt"))
+    if total > written:
+        with write_aside(work / f"samples-{written:06d}-{total - written:06d}.pt") as temporary:
+            torch.save({name: values[written:] for name, values in samples.items()}, temporary)
     with write_aside(work / f"checkpoint-{content['step']:09d}.pt") as temporary:
         torch.save(content | {"samples": total}, temporary)
     for old in _checkpoints(work)[:-2]:
@@ -40,7 +40,7 @@ def read(work: Path, fits: list[str], device: torch.device) -> tuple[dict[str, A
             print(f"gpbench: {path} cannot be read ({error}); the one before it is used", file=sys.stderr)
             continue
         if content["fits"] != fits:
-            raise UserError(f"{path} is a checkpoint of another configuration; delete {work} to start these fits anew")
+            raise UserError(f"{path} is a checkpoint of another configuration; delete {work} to start these fits again")
         return content, _samples(work, content["samples"], device)
     return None
 

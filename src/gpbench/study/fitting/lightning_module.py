@@ -30,8 +30,7 @@ from gpbench.study.fitting import chain_draws, checkpoint
 from gpbench.study.fitting.clock import Clock
 from gpbench.study.fitting.fold import make_fold, make_method
 from gpbench.study.fitting.loop import GradientLoop, Loop, SamplerLoop, answer_one, training_set
-from gpbench.study.fitting.outcome import Outcome, finish
-from gpbench.study.fitting.trace import EVAL_ROWS, test_scores
+from gpbench.study.fitting.outcome import EVAL_ROWS, Outcome, finish, test_scores
 from gpbench.study.records import Group, Progress, What, to_json
 
 MODEL_FILE = "model.pt"
