@@ -122,7 +122,7 @@ def _mnll_against(view: View, key: str, name: str, scale: str) -> Figure:
     names = [*grid["curve"], *(view.labels[name] for name in without)]
     look = canvas.looks_of(dict(zip(names, names, strict=True)))
     look |= {view.labels[name]: replace(look[view.labels[name]], marker="") for name in without}
-    figure, axes = canvas.wrapped(len(view.datasets), 1.8)
+    figure, axes = canvas.titled(view.datasets, 1.8, x=name, y="test MNLL")
     for axis, dataset in zip(axes, view.datasets, strict=True):
         cells = view.cells("mnll").query("dataset == @dataset").set_index("method")
         published = card[card["dataset"] == dataset].set_index("ours_method")["published"]
@@ -131,10 +131,8 @@ def _mnll_against(view: View, key: str, name: str, scale: str) -> Figure:
         for method in without:
             axis.axhline(cells.loc[method, "mean"], **look[view.labels[method]].options, linewidth=0.9)
         axis.set_ylim(score_limits(view.per_split("mnll", dataset), published))
-        canvas.title(axis, dataset)
         canvas.remark_incomplete(axis, cells)
         canvas.tick_settings(axis, grid[key], scale)
-    canvas.label_edges(axes, name, "test MNLL")
     canvas.legend_of(figure, list(look.values()))
     return figure
 
