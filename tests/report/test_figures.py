@@ -111,12 +111,8 @@ def test_unfinished_cells_leave_gaps_that_are_named(tmp_path, name):
     lost = ("svgp", "dgp_rff")
     folder = build_probed(tmp_path / "s", lambda method, *_: ("failed", "no") if method in lost else ("done", ""))
     shown = texts(draw(View(folder), name))
-    remarks = {
-        "features": "1 of 4 not complete",
-        "workers": "1 of 3 not complete",
-        "bounds": "no finished fit",
-    }
-    assert reason_by_figure.get(name, "boston") in shown
+    remarks = {"features": "1 of 4 not complete", "workers": "1 of 3 not complete", "bounds": "no finished fit"}
+    assert remarks.get(name, "boston") in shown
 
 
 def test_error_over_time_has_a_column_for_each_data_set(probed_view):

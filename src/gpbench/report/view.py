@@ -131,9 +131,8 @@ class View:
 
     def grid(self, *keys: str) -> pd.DataFrame:
         """The methods for which the study sets all these keys, with their values: columns method and keys."""
-        settings = self.study["settings"]
-        methods = [name for name in self.methods if settings[name].keys() >= set(keys)]
-        rows = [[name, *(settings[name][key] for key in keys)] for name in methods]
+        settings = [(name, self.study["settings"][name]) for name in self.methods]
+        rows = [[name, *map(setting.get, keys)] for name, setting in settings if setting.keys() >= set(keys)]
         return pd.DataFrame(rows, columns=["method", *keys])
 
     def probe(self, name: str) -> pd.DataFrame:

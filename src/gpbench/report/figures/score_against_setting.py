@@ -45,7 +45,8 @@ def workers(view: View) -> Figure:
         for axis, metric in zip(row, ("seconds_train", error), strict=False):
             cells = view.cells(metric).query("dataset == @dataset")
             _draw_lines(axis, grid.merge(cells, on="method"), "scheme", "workers", look)
-            _draw_one_process(axis, cells[~cells["method"].isin(grid["method"])])
+            for mean in cells.loc[~cells["method"].isin(grid["method"]) & (cells["n"] > 0), "mean"]:
+                axis.axhline(mean, color=ONE_PROCESS.color, linestyle=ONE_PROCESS.linestyle, linewidth=0.9)
         _draw_staleness(row[2], view, grid, dataset, look)
         canvas.title(row[0], dataset)
         row[0].set_ylabel("training seconds")
@@ -94,11 +95,6 @@ def _label_bottom(axes: np.ndarray, values: pd.Series, name: str) -> None:
     for axis in axes[-1]:
         canvas.tick_settings(axis, values, "log")
         axis.set_xlabel(name)
-
-
-def _draw_one_process(axis: Axes, cells: pd.DataFrame) -> None:
-    for mean in cells.loc[cells["n"] > 0, "mean"]:
-        axis.axhline(mean, color=ONE_PROCESS.color, linestyle=ONE_PROCESS.linestyle, linewidth=0.9)
 
 
 def _draw_staleness(axis: Axes, view: View, grid: pd.DataFrame, dataset: str, look: dict[str, canvas.Look]) -> None:

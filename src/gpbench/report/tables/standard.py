@@ -90,9 +90,9 @@ def _rank_text(row: dict[str, float] | None) -> str:
 
 def cost(view: View) -> Table:
     """Seconds and memory of finished fits by method."""
-    columns = ["seconds_train", "seconds_predict", "peak_memory_mb"]
-    data = view.done.groupby(["method", "dataset"])[columns].mean().reset_index()
-    data = data.merge(view.done.groupby(["method", "dataset"]).size().rename("fits").reset_index())
+    cells = view.done.groupby(["method", "dataset"])
+    means = cells[["seconds_train", "seconds_predict", "peak_memory_mb"]].mean()
+    data = means.assign(fits=cells.size()).reset_index()
     shown = []
     for method in view.methods:
         fits = view.done[view.done["method"] == method]
