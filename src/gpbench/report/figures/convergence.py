@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from gpbench.evaluation.metrics import METRICS
 from gpbench.report.figures import canvas
 from gpbench.report.figures.cost import SHORTEST
-from gpbench.report.figures.published import QUOTED
+from gpbench.report.figures.published import QUOTED, published_mnll
 from gpbench.report.view import View
 
 
@@ -36,13 +36,11 @@ def convergence(view: View) -> Figure:
 
 def _draw_published(axis: Axes, view: View, dataset: str) -> None:
     """A triangle at the right edge for every method with a number published under the same protocol."""
-    card = view.card[(view.card["dataset"] == dataset) & (view.card["ours_metric"] == "mnll")]
-    for row in card[card["protocol"] == view.study["protocol"]].itertuples():
-        if row.ours_method in view.methods:
-            look = canvas.looks(view)[row.ours_method]
-            axis.plot(1.02, row.published, "<", color=look.color, clip_on=False, transform=canvas.across(axis))
-            low, high = axis.get_ylim()
-            axis.set_ylim(min(low, row.published), max(high, row.published))
+    for row in published_mnll(view).query("dataset == @dataset").itertuples():
+        look = canvas.looks(view)[row.ours_method]
+        axis.plot(1.02, row.published, "<", color=look.color, clip_on=False, transform=canvas.across(axis))
+        low, high = axis.get_ylim()
+        axis.set_ylim(min(low, row.published), max(high, row.published))
 
 
 def error_over_time(view: View) -> Figure:

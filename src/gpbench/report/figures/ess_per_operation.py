@@ -72,6 +72,5 @@ def _marks(axis: Axes, cells: pd.DataFrame, methods: list[str], shift: float, lo
 def _legend(figure: Figure, published: bool) -> None:
     handles = [Line2D([], [], label=look.label, **look.options) for look in KINDS.values()]
     if published:
-        look = KINDS["ess_percent"]
-        handles.append(Line2D([], [], label="published", **look.options | OPEN))
+        handles.append(Line2D([], [], label="published", **KINDS["ess_percent"].options | OPEN))
     figure.legend(handles=handles, loc="outside lower center", ncols=3)

@@ -1,9 +1,9 @@
-// the page shows every table and text without this script, which adds sorting and copying
+// without a script every table and text is there; this adds sorting and copying
 const button = (text, action) => {
-  const element = Object.assign(document.createElement("button"), { type: "button" });
-  element.append(...text);
-  element.addEventListener("click", action);
-  return element;
+  const made = Object.assign(document.createElement("button"), { type: "button" });
+  made.append(...text);
+  made.addEventListener("click", action);
+  return made;
 };
 
 // numbers before words, and what has neither value nor word (-) last, in both directions
