@@ -149,7 +149,7 @@ def test_traces_show_three_rows_of_the_first_split_a_line_a_chain(view, folder):
     assert {len(axis.lines) for axis in axes} == {CHAINS}
     drawn = pd.read_parquet(folder / "chains.parquet").query("fit_id == 'bsgp_1-boston-0-2' and row == 20")
     np.testing.assert_array_equal(axes[1].lines[2].get_ydata(), drawn["mean"])
-    assert axes[2].get_title(loc="right") == "R-hat 1.020"
+    assert axes[2].get_title(loc="right") == f"R-hat 1.020, {CHAINS} chains"
     assert len({line.get_color() for line in axes[0].lines}) == CHAINS
 
 

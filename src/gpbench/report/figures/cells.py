@@ -31,4 +31,4 @@ def mixing(view: View, rows: pd.DataFrame, column: str = "r_hat") -> str:
     fits = view.done[view.done["fit_id"].isin(rows["fit_id"])]
     value = float(fits[column].iloc[0])
     failed = f", {UNMIXED}" if (fits["status"] == UNMIXED).any() else ""
-    return f"R-hat {value:.2f}, {count(len(fits), 'chain')}{failed}" if np.isfinite(value) else ""
+    return f"R-hat {value:.3f}, {count(len(fits), 'chain')}{failed}" if np.isfinite(value) else ""
