@@ -45,13 +45,13 @@ def curves(view: View, r_hats: pd.DataFrame) -> Figure:
 
 def tiles(view: View, r_hats: pd.DataFrame) -> Figure:
     """One row per method, one tile per checkpoint."""
-    figure, axes = canvas.titled(view.datasets, 0.5 + 0.17 * len(view.methods), 3, "iterations")
-    for i, (axis, dataset) in enumerate(zip(axes, view.datasets, strict=True)):
+    figure, axes = canvas.titled(view.datasets, 0.5 + 0.17 * len(view.methods), 3, "iterations", sharey=True)
+    for axis, dataset in zip(axes, view.datasets, strict=True):
         of_dataset = r_hats[r_hats["dataset"] == dataset]
         median = of_dataset.groupby(["method", "iteration"])["r_hat"].median().unstack().reindex(view.methods)
         _tiles(axis, median)
-        axis.set_yticks(range(len(median)), [view.labels[name] for name in median.index] if i % 3 == 0 else [])
         canvas.remark(axis, _chains(of_dataset, view))
+    axes[0].set_yticks(range(len(view.methods)), [view.labels[method] for method in view.methods])
     handles = [Patch(facecolor=shade, edgecolor=canvas.GREY, label=name) for name, shade in SHADES.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     return figure
