@@ -267,7 +267,7 @@ def _position(column: pd.Series, order: list[str] | None) -> pd.Series:
 
 def commits(fits: pd.DataFrame, length: int = 40, mark_dirty: bool = False) -> list[str]:
     """The commits of fits in alphabetical order, `length` characters of each, with `+` for uncommitted changes."""
-    known = fits[fits["commit"].fillna("") != ""]
+    known = fits[fits["commit"].notna() & (fits["commit"] != "")]
     return sorted({f"{fit.commit[:length]}{'+' * (mark_dirty and fit.dirty is True)}" for fit in known.itertuples()})
 
 
