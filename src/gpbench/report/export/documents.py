@@ -16,7 +16,7 @@ from gpbench.report.scorecard import all_runs
 from gpbench.report.significance import comparisons
 from gpbench.report.tables.render import to_markdown, write
 from gpbench.report.tables.standard import table
-from gpbench.report.view import View
+from gpbench.report.view import View, commits
 
 RUN = "uci_common"  # the run that the README shows; the results of the other runs are in the scorecard
 FIGURES = ("critical_difference", "performance_profile", "pareto", "log_density")
@@ -52,11 +52,10 @@ def summary(view: View) -> str:
     """What was run, and how many pairs of methods differ by MNLL over all data sets."""
     (spec,) = (spec for spec in comparisons.COMPARISONS if spec.name == COMPARISON)
     comparison, study = comparisons.compare(view, spec), view.study
-    commits = ", ".join(sorted({commit[:7] for commit in view.done["commit"]}))
     text = (
         f"Study `{study['name']}`: {count(len(view.done), 'fit')} of {count(len(view.methods), 'method')} on "
         f"{count(len(view.datasets), 'data set')}, protocol {study['protocol']}, budget {study['budget']}, "
-        f"{study['splits']} splits, commit {commits}."
+        f"{study['splits']} splits, commit {', '.join(commits(view.done, 7))}."
     )
     if "pairs" in comparison:
         differing, pairs = sum(pair["reject"] for pair in comparison["pairs"]), count(len(comparison["pairs"]), "pair")

@@ -161,11 +161,11 @@ def posteriors(view: View, spec: Comparison, best_only: bool = False) -> pd.Data
 def differences(view: View) -> pd.DataFrame:
     """`differences_to_best` of the main metrics on every data set."""
     frames = [
-        differences_to_best(view, metric, dataset)
+        frame
         for metric, tasks in (("mnll", TASKS), ("rmse", REGRESSION), ("error", CLASSIFICATION))
         for dataset in view.datasets_of(*tasks)
+        if len(frame := differences_to_best(view, metric, dataset))
     ]
-    frames = [frame for frame in frames if len(frame)]
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
 
