@@ -207,11 +207,11 @@ class Method(SamplerMethod):
         """Moments of f^L `[R, B, Q]` given one sample through the hidden layers; noise `[L - 1, R, B, >= width]`."""
         f = x
         for name, layer, eps in zip(self.names, layers, noise, strict=False):
-            mean, variance = sparse.conditional(f, *layer)
+            mean, variance = sparse.conditional(f, layer)
             # a variance of exactly 0 (x on an inducing input) would give its root an infinite gradient
             sd = quadrature.std(variance)
             f = f @ buffers[f"{name}.mean_map"] + mean + sd * eps[..., : mean.shape[-1]]
-        return sparse.conditional(f, *layers[-1])
+        return sparse.conditional(f, layers[-1])
 
     def _optimise(self, state: State, batch: Batch, choice: Tensor, hidden_noise: Tensor, count: int) -> None:
         """Adam step number `count` (from 0), at a random member of the window of states put aside."""

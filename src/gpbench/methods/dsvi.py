@@ -66,5 +66,5 @@ class Method(LayeredMethod):
             # f^l = f^{l-1} W + mean + sqrt(variance + s_l) * eps
             std = (variance + state.params[f"{name}.log_noise_variance"].exp()[:, None, None]).sqrt()
             f = f @ state.buffers[f"{name}.mean_map"] + mean + std * eps[..., : mean.shape[-1]]
-            mean, variance = sparse.conditional(f, *part)
+            mean, variance = sparse.conditional(f, part)
         return mean, variance

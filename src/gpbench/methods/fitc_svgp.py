@@ -66,5 +66,5 @@ class Method(GradientMethod):
 
     @torch.no_grad()
     def predict(self, state: State, x: Tensor, key: Key) -> Predictive:
-        moments = sparse.conditional(x, *layer(state.params, NAME, self.hyper.jitter))
+        moments = sparse.conditional(x, layer(state.params, NAME, self.hyper.jitter))
         return likelihoods.Gaussian(self.num_targets).predictive(*moments, state.params["log_noise_variance"].exp())

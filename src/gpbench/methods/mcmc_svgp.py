@@ -121,7 +121,7 @@ class Method(SamplerMethod):
             self.hyper.iterations,
             lambda params: self.log_prior(self.theta(params)),
             still=lambda step: {Z} if is_full or step < FIXED else set(),
-        )
+        ).params
 
     def theta(self, params: Params) -> Params:
         """The logarithms of theta among params."""
@@ -231,7 +231,7 @@ class Method(SamplerMethod):
     def predict(self, state: State, x: Tensor, key: Key) -> Predictive:
         """Equal mixture over the kept states at x `[1, T, D]`; no randomness."""
         kept = state.kept()
-        moments = [sparse.conditional(x, *self.layer(params, state.buffers[Z])) for params in kept]
+        moments = [sparse.conditional(x, self.layer(params, state.buffers[Z])) for params in kept]
         mean, variance = (torch.cat(part) for part in zip(*moments, strict=True))  # [S, T, Q]
         noises = None
         if NOISE in state.params:
