@@ -209,7 +209,7 @@ def test_a_chain_without_f_predicts_nothing():
         ("binary", {"latents": "none"}, "needs an operator of f"),
         ("binary", {"latents": "none", "sampler": "khr"}, ""),
         ("binary", {"sampler": "theta_given_nu", "outputscale": 1.0}, "takes the variance of simulated data"),
-        ("binary", {"sampler": "estimator"}, "outputscale is not set"),
+        ("binary", {"sampler": "estimator"}, "outputscale must be set"),
         ("binary", {"sampler": "estimator", "outputscale": 1.0, "grid_low": 2.0}, "needs grid_low < grid_high"),
         ("binary", {"sampler": "estimator", "outputscale": 1.0, "grid_points": 41}, "2 to 40 grid_points"),
         ("binary", {"sampler": "estimator", "outputscale": 1.0, "num_samples": 501}, "500 repetitions at most"),

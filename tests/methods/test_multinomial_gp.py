@@ -141,8 +141,8 @@ def test_variables_have_names():
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"only": 2}, "no source 2"),
-        ({"weights": "dirichlet", "only": 0}, "no weights on a simplex"),
+        ({"only": 2}, "only must be below the number of sources, 2, got 2"),
+        ({"weights": "dirichlet", "only": 0}, "at least two sources"),
         ({"weights": "dirichlet", "approach": "d"}, "approach e or f"),
         ({}, ""),
         ({"only": 1}, ""),

@@ -184,12 +184,14 @@ class Method(GradientMethod):
         fraction = self.hyper.power / state.buffers["num_rows"]
         cavities, energy = [], torch.zeros(())
         for name in self.names:
-            factor, shift = self.sites(state, name)
+            factor, shift = self.sites(state, name)  # R with T = R R^T, and t
+            # the cavity's S_c, m_c, and phi(m, S) + N / a (phi(m_c, S_c) - phi(m, S))
             q, part = cavity(posterior(factor, shift, name), shift, fraction, name)
             cavities.append(self.layer(state, name, q))
             energy = energy + part
         mean, variance = self.propagate(state, cavities, x)
         log_z = self.log_normalisers(y, mean, variance, noise_variance(state.params))
+        # -energy, with 1/a sum_n log Z_n
         return -energy - (batch.weight * log_z).sum(-1) / self.hyper.power
 
     def propagate(self, state: State, parts: list[Layer], x: Tensor) -> tuple[Tensor, Tensor]:

@@ -79,7 +79,7 @@ class Hyperparameters(Settings):
 
     def impossible(self, task: str) -> str:
         if self.prior != "normal" and self.sampled != "u_theta_z":
-            return f"prior: {self.prior} is of inducing inputs that are sampled, not of sampled: {self.sampled}"
+            return f"prior {self.prior} needs inducing inputs that are sampled: u_theta_z, not {self.sampled}"
         return ""
 
 

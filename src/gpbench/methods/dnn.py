@@ -117,7 +117,7 @@ class Method(GradientMethod):
     def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
         """-log likelihood `[R]`, under dropout."""
         f = forward(batch.x, self.weights(state), self.masks(noise.per_row))
-        log_prob = self.likelihood.log_prob(batch.y, f[None], noise_variance(state.params))[0]
+        log_prob = self.likelihood.log_prob(batch.y, f[None], noise_variance(state.params))[0]  # log p(y_b | f_b)
         return -(batch.weight * log_prob).sum(-1)
 
     def masks(self, noise: Tensor) -> list[Tensor]:

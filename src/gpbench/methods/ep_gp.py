@@ -63,6 +63,7 @@ class Method(GradientMethod):
             chol = model.factor(psi)
             q = approximations.ep(model, psi, chol)
             outer = q.outer(chol)  # M [R, n, n]
+        # 1/2 Tr(M K)
         trace = 0.5 * (outer * model.covariance(psi)).sum((1, 2))
         # the value of log Z, with the gradient of 1/2 Tr(M K)
         return -(q.log_evidence + trace - trace.detach())
