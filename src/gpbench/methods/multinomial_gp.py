@@ -28,6 +28,7 @@ from torch import Tensor
 from gpbench import streams
 from gpbench.errors import UserError
 from gpbench.gp import multinomial
+from gpbench.gp.jitter import DEFAULT_JITTER
 from gpbench.gp.linalg import half_log_det, multiply, solve
 from gpbench.hyper import Fraction, NonNegativeInt, PositiveFloat, PositiveInt, Settings, dataclass
 from gpbench.methods.base import Batch, Noise, SamplerMethod, Shapes, State, TrainingSet
@@ -94,7 +95,7 @@ class Method(SamplerMethod):
         # a source that is 0 in all training rows says nothing, on any scale
         diagonals = torch.where(diagonals > 0, diagonals, 1.0)
         scale = diagonals if self.hyper.scaled else torch.ones_like(diagonals)
-        nugget = multinomial.JITTER * diagonals / scale
+        nugget = DEFAULT_JITTER * diagonals / scale
         grams = multinomial.grams(x, x, self.sizes) / scale[..., None, None]
         grams = grams + torch.diag_embed(nugget[..., None] * train.weight[:, None])
         buffers = {"x": x, "weight": train.weight, "scale": scale, "nugget": nugget, "grams": grams}

@@ -13,9 +13,10 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from gpbench.errors import UserError
 from gpbench.gp import latent_likelihoods
+from gpbench.gp.jitter import DEFAULT_JITTER
 from gpbench.sampling.latent import approximations
 from gpbench.sampling.latent.approximations import ep, laplace
-from gpbench.sampling.latent.model import JITTER, Model, Prior
+from gpbench.sampling.latent.model import Model, Prior
 
 F64 = torch.float64
 FIND = {"laplace": laplace, "ep": ep}
@@ -48,7 +49,7 @@ def test_laplace_is_that_of_scikit_learn(monkeypatch):
     mean, variance = q.predict(chol, model.cross(psi, new), model.outputscale(psi))
     for r in range(3):
         tau, sigma = psi[r].exp().tolist()
-        kernel = ConstantKernel(sigma) * RBF(tau) + WhiteKernel(JITTER * sigma)
+        kernel = ConstantKernel(sigma) * RBF(tau) + WhiteKernel(DEFAULT_JITTER * sigma)
         other = GaussianProcessClassifier(kernel, optimizer=None).fit(model.x[r].numpy(), model.y[r].numpy())
         assert q.log_evidence[r] == pytest.approx(other.log_marginal_likelihood(), abs=1e-6)
         # algorithm 3.2 of rasmussen2006 with what scikit-learn keeps of its fit

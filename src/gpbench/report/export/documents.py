@@ -5,6 +5,7 @@ of today's records, a figure if its key `gpbench-data` is not the digest of the 
 `python -m gpbench.report documents` writes all of them; with `--check` it names the stale ones and exits with 1.
 """
 
+from collections import Counter
 from pathlib import Path
 from textwrap import fill
 
@@ -49,7 +50,7 @@ def filled(text: str, blocks: dict[str, str]) -> str:
 
 
 def summary(view: View) -> str:
-    """What was run, and how many pairs of methods differ by MNLL over all data sets."""
+    """What was run, which methods rank best by MNLL, and how many pairs of methods differ significantly."""
     (spec,) = (spec for spec in comparisons.COMPARISONS if spec.name == COMPARISON)
     comparison, study = comparisons.compare(view, spec), view.study
     text = (
@@ -58,9 +59,20 @@ def summary(view: View) -> str:
         f"{study['splits']} splits, commit {', '.join(commits(view.done, 7))}."
     )
     if "pairs" in comparison:
-        differing, pairs = sum(pair["reject"] for pair in comparison["pairs"]), count(len(comparison["pairs"]), "pair")
-        text += f" {differing} of {pairs} differ by MNLL over all data sets. {comparison['power']}"
+        ranked = [(view.labels[row["method"]], row["mean_rank"]) for row in comparison["ranks"]]
+        best = ", ".join(f"{label} {rank:.1f}" for label, rank in ranked[:3])
+        text += f" {count(len(ranked), 'method')} finished on all of them; the best mean ranks are {best}."
+        text += f" {_differing(view, comparison)}"
     return fill(text, 120) + "\n"
+
+
+def _differing(view: View, comparison: dict) -> str:
+    """How many pairs differ significantly, and which methods are the worse ones."""
+    places = {row["method"]: place for place, row in enumerate(comparison["ranks"])}
+    rejected = [max(pair["a"], pair["b"], key=places.__getitem__) for pair in comparison["pairs"] if pair["reject"]]
+    worse = ", ".join(f"{view.labels[name]} in {n}" for name, n in Counter(rejected).most_common())
+    text = f"{len(rejected)} of {count(len(comparison['pairs']), 'pair')} differ significantly"
+    return f"{text}; the worse method is {worse}." if rejected else f"{text}."
 
 
 def verdicts(card: pd.DataFrame) -> str:

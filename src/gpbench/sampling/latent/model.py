@@ -25,13 +25,12 @@ from scipy import stats
 from torch import Tensor
 
 from gpbench.gp import kernels, linalg
+from gpbench.gp.jitter import DEFAULT_JITTER
 from gpbench.gp.latent_likelihoods import Likelihood
 from gpbench.sampling import hmc
 
 State = dict[str, Tensor]
 Info = dict[str, "Tensor | float"]
-JITTER = 1e-6
-"""Of the variance sigma: it is part of the model."""
 COUNTS = ("cholesky", "inverse", "product", "quadratic")
 
 
@@ -107,7 +106,7 @@ class Model:
         """K `[R, n, n]` with its jitter; in padding rows it is the identity."""
         outputscale = self.outputscale(psi)
         kernel = kernels.rbf(self.x, self.x, self.lengthscales(psi), outputscale)
-        diagonal = torch.lerp(torch.ones_like(self.weight), JITTER * outputscale[:, None], self.weight)
+        diagonal = torch.lerp(torch.ones_like(self.weight), DEFAULT_JITTER * outputscale[:, None], self.weight)
         return kernel * self.mask + torch.diag_embed(diagonal)
 
     @property
