@@ -25,7 +25,8 @@ from gpbench import config
 from gpbench.data.readers import read
 from gpbench.gp import features, kernels
 from gpbench.gp.mean_field import kl as mean_field_kl
-from gpbench.methods.base import Batch, State
+from gpbench.methods.base import State
+from gpbench.methods.training_rows import Batch
 from rates import exponent
 
 

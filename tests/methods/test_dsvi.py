@@ -6,7 +6,8 @@ import torch
 from gpbench.gp import linalg, sparse
 from gpbench.gp.layers import init_layer, layer, mean_map
 from gpbench.methods import base, dsvi, svgp
-from gpbench.methods.base import Batch, State
+from gpbench.methods.base import State
+from gpbench.methods.training_rows import Batch
 
 CLASSES = {"regression": 0, "binary": 2, "multiclass": 3}
 

@@ -9,8 +9,8 @@ from gp_cases import noise_size, replica, split
 
 from gpbench.errors import UserError
 from gpbench.gp import latent_likelihoods
-from gpbench.methods.base import TrainingSet
 from gpbench.methods.mcmc_gp import Hyperparameters, Method
+from gpbench.methods.training_rows import TrainingSet
 from gpbench.sampling.latent.model import Model, Prior
 from gpbench.streams import Key
 

@@ -28,8 +28,9 @@ from scipy import optimize, stats
 
 from gpbench.gp import likelihoods
 from gpbench.methods import mcmc_svgp, svgp
-from gpbench.methods.base import Batch, State
+from gpbench.methods.base import State
 from gpbench.methods.mcmc_svgp import NOISE, Hyperparameters, Method, V
+from gpbench.methods.training_rows import Batch
 from gpbench.sampling.sghmc import flatten, unflatten
 
 F64 = torch.float64

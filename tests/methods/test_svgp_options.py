@@ -8,7 +8,8 @@ from scipy import stats
 
 from gpbench.gp import kernels, sparse
 from gpbench.methods import svgp
-from gpbench.methods.base import Batch, State
+from gpbench.methods.base import State
+from gpbench.methods.training_rows import Batch
 
 CLASSES = {"regression": 0, "binary": 2, "multiclass": 3, "counts": 0}
 NO_NOISE = torch.empty(2, 0, dtype=torch.float64)

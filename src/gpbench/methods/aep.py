@@ -27,7 +27,8 @@ from gpbench import streams
 from gpbench.gp import layers, likelihoods, linalg, propagation
 from gpbench.gp.sparse import Layer
 from gpbench.hyper import Annotated, Gt, Le, PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, GradientMethod, Noise, State, noise_variance
+from gpbench.methods.base import GradientMethod, Noise, State, noise_variance
+from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 

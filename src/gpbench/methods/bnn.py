@@ -30,7 +30,8 @@ from gpbench import streams
 from gpbench.gp import mean_field
 from gpbench.hyper import PositiveFloat, PositiveInt, dataclass
 from gpbench.methods import dnn
-from gpbench.methods.base import Batch, Noise, Shapes, State, noise_variance
+from gpbench.methods.base import Noise, Shapes, State, noise_variance
+from gpbench.methods.training_rows import Batch
 from gpbench.streams import Key
 
 

@@ -32,7 +32,8 @@ from gpbench.gp import inducing_priors, kernels, likelihoods, quadrature, sparse
 from gpbench.gp.layers import init_kernel, kernel, mean_map, start_inducing
 from gpbench.gp.sparse import Layer
 from gpbench.hyper import Annotated, Fraction, Gt, Lt, PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, Noise, SamplerMethod, Shapes, State, noise_variance
+from gpbench.methods.base import Noise, SamplerMethod, Shapes, State, noise_variance
+from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive
 from gpbench.sampling import moving_window, sghmc
 from gpbench.streams import Key

@@ -29,7 +29,8 @@ from gpbench import streams
 from gpbench.gp import features, kernels, likelihoods, linalg
 from gpbench.hyper import Fraction, PositiveFloat, PositiveInt, Settings, dataclass
 from gpbench.methods import dgp_rff, warm_start
-from gpbench.methods.base import Batch, Noise, SamplerMethod, Shapes, State, TrainingSet
+from gpbench.methods.base import Noise, SamplerMethod, Shapes, State
+from gpbench.methods.training_rows import Batch, TrainingSet
 from gpbench.predictive.distributions import Predictive
 from gpbench.sampling import elliptical
 from gpbench.streams import Key

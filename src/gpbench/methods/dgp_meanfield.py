@@ -29,7 +29,8 @@ from gpbench.gp import kernels, likelihoods, lowrank, propagation, psi
 from gpbench.gp.layers import kernel, mean_map, start_inducing
 from gpbench.gp.sparse import Layer
 from gpbench.hyper import PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, GradientMethod, Noise, State
+from gpbench.methods.base import GradientMethod, Noise, State
+from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 

@@ -28,7 +28,8 @@ from torch import Tensor
 from gpbench import streams
 from gpbench.gp import likelihoods
 from gpbench.hyper import Annotated, Ge, Lt, PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, GradientMethod, Noise, Shapes, State, noise_variance
+from gpbench.methods.base import GradientMethod, Noise, Shapes, State, noise_variance
+from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 

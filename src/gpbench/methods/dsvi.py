@@ -21,8 +21,9 @@ from gpbench.gp.layers import mean_map
 from gpbench.gp.sparse import Layer
 from gpbench.hyper import PositiveFloat, PositiveInt, dataclass
 from gpbench.methods import svgp
-from gpbench.methods.base import Batch, State
+from gpbench.methods.base import State
 from gpbench.methods.layered import LayeredMethod, Moments
+from gpbench.methods.training_rows import Batch
 from gpbench.streams import Key
 
 

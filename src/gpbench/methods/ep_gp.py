@@ -21,7 +21,8 @@ from torch import Tensor
 from gpbench.gp import kernels
 from gpbench.gp.latent_likelihoods import Probit
 from gpbench.hyper import PositiveFloat, Settings, dataclass
-from gpbench.methods.base import Batch, GradientMethod, Noise, State
+from gpbench.methods.base import GradientMethod, Noise, State
+from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive
 from gpbench.sampling.latent import approximations
 from gpbench.sampling.latent.model import Model, Prior

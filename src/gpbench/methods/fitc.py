@@ -18,7 +18,8 @@ from torch import Tensor
 from gpbench.gp import lowrank
 from gpbench.hyper import dataclass
 from gpbench.methods import sgpr
-from gpbench.methods.base import Batch, Noise, State
+from gpbench.methods.base import Noise, State
+from gpbench.methods.training_rows import Batch
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,8 @@ from gpbench import streams
 from gpbench.gp import kernels, likelihoods, sparse
 from gpbench.gp.layers import init_layer, layer, start_inducing
 from gpbench.hyper import PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, GradientMethod, Noise, State
+from gpbench.methods.base import GradientMethod, Noise, State
+from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 

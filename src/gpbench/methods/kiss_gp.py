@@ -20,7 +20,8 @@ from torch import Tensor
 
 from gpbench.gp import kernels, likelihoods, structured
 from gpbench.hyper import Annotated, Ge, NonNegativeInt, PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, GradientMethod, Noise, Shapes, State
+from gpbench.methods.base import GradientMethod, Noise, Shapes, State
+from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 

@@ -24,7 +24,8 @@ from gpbench import streams
 from gpbench.gp import kernels, likelihoods, natural, quadrature, sparse
 from gpbench.gp.layers import init_layer, layer, start_inducing
 from gpbench.gp.sparse import Layer
-from gpbench.methods.base import Batch, GradientMethod, Noise, Shapes, State, noise_variance
+from gpbench.methods.base import GradientMethod, Noise, Shapes, State, noise_variance
+from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 

@@ -29,7 +29,8 @@ from gpbench.errors import UserError
 from gpbench.gp import latent_likelihoods
 from gpbench.gp.linalg import multiply
 from gpbench.hyper import Annotated, Fraction, Ge, Le, PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, Noise, SamplerMethod, Shapes, State, TrainingSet
+from gpbench.methods.base import Noise, SamplerMethod, Shapes, State
+from gpbench.methods.training_rows import Batch, TrainingSet
 from gpbench.predictive.distributions import Predictive
 from gpbench.sampling.latent import approximations, counting, schemes, truth
 from gpbench.sampling.latent.model import Generator, Model, Operator, Prior

@@ -30,7 +30,8 @@ from gpbench.gp.layers import kernel
 from gpbench.gp.sparse import Layer
 from gpbench.hyper import Fraction, PositiveFloat, PositiveInt, Settings, dataclass
 from gpbench.methods import svgp, warm_start
-from gpbench.methods.base import Batch, Noise, SamplerMethod, Shapes, State, TrainingSet
+from gpbench.methods.base import Noise, SamplerMethod, Shapes, State
+from gpbench.methods.training_rows import Batch, TrainingSet
 from gpbench.predictive.distributions import Predictive
 from gpbench.sampling import hmc, tuning
 from gpbench.sampling.sghmc import flatten, unflatten

@@ -31,7 +31,8 @@ from gpbench.gp import multinomial
 from gpbench.gp.jitter import DEFAULT_JITTER
 from gpbench.gp.linalg import half_log_det, multiply, solve
 from gpbench.hyper import Fraction, NonNegativeInt, PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, Noise, SamplerMethod, Shapes, State, TrainingSet
+from gpbench.methods.base import Noise, SamplerMethod, Shapes, State
+from gpbench.methods.training_rows import Batch, TrainingSet
 from gpbench.predictive.distributions import Categorical, Predictive
 from gpbench.sampling.latent import multinomial as operators
 from gpbench.sampling.latent import weights

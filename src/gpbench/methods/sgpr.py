@@ -21,7 +21,8 @@ from gpbench import streams
 from gpbench.gp import kernels, likelihoods, lowrank
 from gpbench.gp.layers import start_inducing
 from gpbench.hyper import PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, GradientMethod, Noise, State
+from gpbench.methods.base import GradientMethod, Noise, State
+from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from gpbench.gp.sparse import Layer
 from gpbench.hyper import PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, State
+from gpbench.methods.base import State
 from gpbench.methods.layered import LayeredMethod, Moments
+from gpbench.methods.training_rows import Batch
 from gpbench.streams import Key
 
 

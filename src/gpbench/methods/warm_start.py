@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from gpbench import streams
-from gpbench.methods.base import GradientMethod, State, TrainingSet
+from gpbench.methods.base import GradientMethod, State
+from gpbench.methods.training_rows import TrainingSet
 from gpbench.streams import Key
 
 START_ROWS = 1000

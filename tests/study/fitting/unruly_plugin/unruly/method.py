@@ -11,7 +11,8 @@ from typing import Literal
 from torch import Tensor
 
 from gpbench.hyper import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, GradientMethod, Noise, State, TrainingSet
+from gpbench.methods.base import GradientMethod, Noise, State
+from gpbench.methods.training_rows import Batch, TrainingSet
 from gpbench.predictive.distributions import GaussianMixture, Predictive
 from gpbench.streams import Key
 

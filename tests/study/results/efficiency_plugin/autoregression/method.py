@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from gpbench.hyper import Annotated, Fraction, Ge, Lt, NonNegativeFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, Noise, SamplerMethod, Shapes, State
+from gpbench.methods.base import Noise, SamplerMethod, Shapes, State
+from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 
