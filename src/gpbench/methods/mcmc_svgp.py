@@ -111,9 +111,7 @@ class Method(SamplerMethod):
         rows, num_inducing = int(data.count.max()), self.hyper.num_inducing
         is_full = bool((data.count <= num_inducing).any())
         if is_full and bool((data.count != rows).any()):
-            raise ValueError(
-                f"{num_inducing} inducing inputs are as many as the rows of some splits of this group only"
-            )
+            raise ValueError(f"{num_inducing} inducing inputs are as many as the rows of some splits only")
         shared = {field.name for field in fields(svgp.Hyperparameters)} & {field.name for field in fields(self.hyper)}
         settings = {name: getattr(self.hyper, name) for name in shared} | {"num_inducing": min(num_inducing, rows)}
         method = svgp.Method(svgp.Hyperparameters(**settings), self.task, self.num_classes, self.num_targets)
