@@ -176,7 +176,7 @@ def test_draws_of_functions_have_the_moments_of_the_posterior(own, monkeypatch):
     one = {name: value[:1, :1] if name == "x" else value[:1] for name, value in given.items()}
     generator, single = torch.Generator().manual_seed(0), whole_layer(**one)
     repeated = sparse.Layer(*(part.expand(draws, *part.shape[1:]) for part in single))  # a draw a replica
-    drawn = sparse.draw(repeated, lambda *shape: torch.randn(draws, *shape, generator=generator).double())
+    drawn = sparse.draw(repeated, lambda *shape: torch.randn(shape, generator=generator).double())
     f = drawn(one["x"][0].expand(draws, -1, -1))
     mean, variance = (moment[0, 0] for moment in sparse.conditional(one["x"], *single))
     assert f.shape == (draws, B, Q)
@@ -205,7 +205,7 @@ def test_a_draw_is_one_function_whatever_the_rows():
 
     def at(x: torch.Tensor) -> torch.Tensor:
         generator = torch.Generator().manual_seed(3)
-        drawn = sparse.draw(whole_layer(**given), lambda *shape: torch.randn(R, *shape, generator=generator).double())
+        drawn = sparse.draw(whole_layer(**given), lambda *shape: torch.randn(shape, generator=generator).double())
         return drawn(x)
 
     x = given["x"][0]

@@ -109,16 +109,15 @@ def draw(layer: Layer, normal: Callable[..., Tensor]) -> Callable[[Tensor], Tens
 
     f(x) = phi(x)^T w + A^T (v - L^-1 phi(Z)^T w), v ~ q(v): a draw from the prior by random features, moved to
     agree with u = L v at Z. Its mean and covariance, over all that is drawn, are those of the posterior.
-    normal(*shape): standard normals `[R, *shape]`. Source: wilson2020.
+    normal(*shape): standard normals. Source: wilson2020.
     """
     if layer.outputscale.ndim == 2:
-        outputs = layer.outputscale.shape[1]
-        each = draw(single_outputs(layer), lambda *shape: normal(outputs, *shape).flatten(0, 1))
+        outputs, each = layer.outputscale.shape[1], draw(single_outputs(layer), normal)
         return lambda x: each(_each_output(x, layer.outputscale)).view(-1, outputs, x.shape[1]).mT
     z, chol_kzz, mean, _, lengthscale, outputscale = layer
-    frequencies = normal(z.shape[-1], NUM_FREQUENCIES) / lengthscale[..., None]
-    weights = normal(2 * NUM_FREQUENCIES, mean.shape[-1])
-    v = mean + (layer.posterior_chol @ normal(*mean.mT.shape[1:], 1))[..., 0].mT
+    frequencies = normal(len(z), z.shape[-1], NUM_FREQUENCIES) / lengthscale[..., None]
+    weights = normal(len(z), 2 * NUM_FREQUENCIES, mean.shape[-1])
+    v = mean + (layer.posterior_chol @ normal(*mean.mT.shape, 1))[..., 0].mT
 
     def prior(x: Tensor) -> Tensor:
         return features.fourier(x, frequencies, outputscale) @ weights

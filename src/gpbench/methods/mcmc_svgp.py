@@ -91,11 +91,13 @@ class Method(SamplerMethod):
         self.walk_tuner = tuning.DualAveraging("walk", WALK_ACCEPTANCE, hyper.step_size)
         self.tuners = [self.tuner, self.walk_tuner] if gibbs else [self.tuner]
 
-    def init(self, data: TrainingSet, keys: list[Key]) -> State:
-        """A draw from the variational posterior; the chains (replicas) of a split share Z and theta."""
+    def start(self, data: TrainingSet, keys: list[Key]) -> State:
+        """A draw from the variational posterior; the chains (replicas) of a split share Z and theta.
+
+        All replicas at once, for thousands of updates lead to it."""
         start = self.optimise(data, [key._replace(replica=0) for key in keys])
         mean, chol = start["layer1.whitened_mean"], start["layer1.whitened_chol"].tril()
-        normal = streams.normal(keys, "init", 0, mean.mT.shape[1:], like=mean)
+        normal = torch.cat([streams.normal(key, "init", 0, (1, *mean.mT.shape[1:]), like=mean) for key in keys])
         v = mean + (chol @ normal[..., None])[..., 0].mT
         return self.chains({V: v} | self.theta(start), start[Z])
 
@@ -226,23 +228,23 @@ class Method(SamplerMethod):
         return Layer(z, chol_kzz, params[V], None, *scales)
 
     @torch.no_grad()
-    def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
-        """Equal mixture over the kept states at x `[R, T, D]`; no randomness."""
+    def predict(self, state: State, x: Tensor, key: Key) -> Predictive:
+        """Equal mixture over the kept states at x `[1, T, D]`; no randomness."""
         kept = state.kept()
         moments = [sparse.conditional(x, *self.layer(params, state.buffers[Z])) for params in kept]
-        mean, variance = (torch.stack(part) for part in zip(*moments, strict=True))  # [S, R, T, Q]
+        mean, variance = (torch.cat(part) for part in zip(*moments, strict=True))  # [S, T, Q]
         noises = None
         if NOISE in state.params:
-            noises = torch.stack([params[NOISE] for params in kept]).exp().T[..., None, None]  # [R, S, 1, 1]
-        return self.likelihood.predictives(mean, variance, noises)
+            noises = torch.cat([params[NOISE] for params in kept]).exp()[:, None, None]  # [S, 1, 1]
+        return self.likelihood.predictive(mean, variance, noises)
 
     @torch.no_grad()
-    def functions(self, state: State, x: Tensor, keys: list[Key]) -> list[Tensor]:
-        """Posterior functions `[S, R, T, Q]` at x `[R, T, D]`, one a kept state."""
+    def functions(self, state: State, x: Tensor, key: Key) -> list[Tensor]:
+        """Posterior functions `[S, 1, T, Q]` at x `[1, T, D]`, one a kept state."""
         drawn = []
         for sample, params in enumerate(state.kept()):
             layer = self.layer(params, state.buffers[Z])
             size = layer.whitened_mean.shape
             known = layer._replace(whitened_chol=x.new_zeros(size[0], size[2], size[1], size[1]))
-            drawn.append(sparse.draw(known, streams.source(keys, "eval", sample, x))(x))
+            drawn.append(sparse.draw(known, streams.source(key, "eval", sample, x))(x))
         return [torch.stack(drawn)]

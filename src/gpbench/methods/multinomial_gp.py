@@ -19,8 +19,7 @@ Prediction (1/N1 N2) sum softmax(f_*) over N1 kept states and N2 draws of f_* gi
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -85,27 +84,31 @@ class Method(SamplerMethod):
         super().__init__(hyper, task, num_classes, num_targets)
         self.sizes = list(hyper.sources) if hyper.only is None else [hyper.sources[hyper.only]]
 
-    def init(self, data: TrainingSet, keys: list[Key]) -> State:
+    def init(self, train: Batch, key: Key) -> State:
         """Draws from the prior. Raises UserError where the sources have not as many columns as the data."""
-        batch = data.full()
-        x = self.columns(batch.x)
-        diagonals = multinomial.squares(x, self.sizes).sum(2) / batch.weight.sum(1, keepdim=True)
+        x = self.columns(train.x)
+        diagonals = multinomial.squares(x, self.sizes).sum(2) / x.shape[1]
         # a source that is 0 in all training rows says nothing, on any scale
         diagonals = torch.where(diagonals > 0, diagonals, 1.0)
         scale = diagonals if self.hyper.scaled else torch.ones_like(diagonals)
         nugget = multinomial.JITTER * diagonals / scale
         grams = multinomial.grams(x, x, self.sizes) / scale[..., None, None]
-        grams = grams + torch.diag_embed(nugget[..., None] * batch.weight[:, None])
-        buffers = {"x": x, "weight": batch.weight, "scale": scale, "nugget": nugget, "grams": grams}
-        theta, other, nu = self.prior_draws(batch, keys)
-        model = self.model(buffers, batch)
-        chol = model.factor(theta)
-        memory = {"chol": chol}
-        for tuner in tuners(self.operator(model)):
-            memory |= tuner.start(theta)
+        grams = grams + torch.diag_embed(nugget[..., None] * train.weight[:, None])
+        buffers = {"x": x, "weight": train.weight, "scale": scale, "nugget": nugget, "grams": grams}
+        theta, other, nu = self.prior_draws(train, streams.rng(key, "init"))
         learned = self.hyper.weights != "unweighted"
-        params = {"f": multiply(chol, nu)} | ({"theta": theta} if learned else {}) | other
-        return State(params, buffers | ({} if learned else {"theta": theta}), memory)
+        params = {"f": multiply(self.model(buffers, train).factor(theta), nu)}
+        (params if learned else buffers)["theta"] = theta
+        return State(params | other, buffers)
+
+    def start(self, data: TrainingSet, keys: list[Key]) -> State:
+        """As `SteppedMethod.start`, with the factors, of all replicas: their padding rows are not zero."""
+        state = super().start(data, keys)
+        theta, model = (state.params | state.buffers)["theta"], self.model(state.buffers, data.full())
+        state.memory["chol"] = model.factor(theta)
+        for tuner in tuners(self.operator(model)):
+            state.memory |= tuner.start(theta)
+        return state
 
     def columns(self, x: Tensor) -> Tensor:
         """The columns of the sources that take part."""
@@ -116,29 +119,25 @@ class Method(SamplerMethod):
         self.sizes = self.sizes or [x.shape[-1]]
         return x if self.hyper.only is None else x.split(sizes, -1)[self.hyper.only]
 
-    def prior_draws(self, batch: Batch, keys: list[Key]) -> tuple[Tensor, dict[str, Tensor], Tensor]:
-        """theta `[R, m, q]`, log alpha `[R]` of Dirichlet weights, and nu `[R, m, n]`."""
-        rngs = [streams.rng(key, "init") for key in keys]
-        shape, like = (self.functions, len(self.sizes)), batch.x
+    def prior_draws(self, train: Batch, rng: np.random.Generator) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+        """theta `[1, m, q]`, log alpha `[1]` of Dirichlet weights, and nu `[1, m, n]`."""
+        shape = (1, self.functions, len(self.sizes))
 
-        def drawn(draw: Callable[[np.random.Generator], Any]) -> Tensor:
-            return torch.as_tensor(np.stack([draw(rng) for rng in rngs])).to(like)
+        def tensor(numbers: np.ndarray) -> Tensor:
+            return torch.as_tensor(numbers).to(train.x)
 
         other = {}
         if self.hyper.weights == "dirichlet":
-            log_alpha = drawn(lambda rng: rng.exponential()).log()
-            normals = drawn(lambda rng: rng.standard_normal((2, *shape)))
-            alpha = log_alpha.exp()[:, None, None].expand_as(normals[:, 0])
-            theta = weights.log_gammas(alpha, *normals.unbind(1)).log_softmax(-1)
+            log_alpha = tensor(rng.exponential(size=1)).log()
+            normals = tensor(rng.standard_normal((2, *shape)))
+            alpha = log_alpha.exp()[:, None, None].expand(shape)
+            theta = weights.log_gammas(alpha, *normals).log_softmax(-1)
             other["log_concentration"] = log_alpha
         elif self.hyper.weights == "learned":
-            theta = drawn(lambda rng: rng.gamma(PRIOR.shape, 1 / PRIOR.rate, shape)).log()
+            theta = tensor(rng.gamma(PRIOR.shape, 1 / PRIOR.rate, shape)).log()
         else:
-            theta = like.new_zeros(len(keys), *shape)
-        rows = batch.weight.shape[1]
-        # drawn row by row, so that padding rows at the end take nothing from the others
-        nu = drawn(lambda rng: rng.standard_normal((rows, self.functions))) * batch.weight[..., None]
-        return theta, other, nu.mT
+            theta = train.x.new_zeros(shape)
+        return theta, other, tensor(rng.standard_normal((1, train.x.shape[1], self.functions))).mT
 
     @property
     def functions(self) -> int:
@@ -222,10 +221,10 @@ class Method(SamplerMethod):
         return [f"{label}[{i // columns},{i % columns}]" if size > 1 else label for i in range(size)]
 
     @torch.no_grad()
-    def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
-        """Class probabilities at x `[R, T, D]`, a component a kept state."""
+    def predict(self, state: State, x: Tensor, key: Key) -> Predictive:
+        """Class probabilities at x `[1, T, D]`, a component a kept state."""
         buffers, x = state.buffers, self.columns(x)
-        cross = multinomial.grams(buffers["x"], x, self.sizes) / buffers["scale"][..., None, None]  # [R, q, n, T]
+        cross = multinomial.grams(buffers["x"], x, self.sizes) / buffers["scale"][..., None, None]  # [1, q, n, T]
         own = multinomial.squares(x, self.sizes) / buffers["scale"][..., None] + buffers["nugget"][..., None]
         model = Model(buffers["grams"], buffers["grams"][:, 0], buffers["weight"])
         probabilities = []
@@ -235,10 +234,9 @@ class Method(SamplerMethod):
             projected = torch.linalg.solve_triangular(
                 chol, torch.einsum("rcs,rsnt->rcnt", theta.exp(), cross), upper=False
             )
-            mean = multiply(projected.mT, solve(chol, kept["f"]))  # [R, m, T]
+            mean = multiply(projected.mT, solve(chol, kept["f"]))  # [1, m, T]
             variance = torch.einsum("rcs,rst->rct", theta.exp(), own) - projected.square().sum(2)
-            normal = streams.normal(keys, "eval", s, (self.hyper.samples_test, self.functions, 1), like=x)
+            normal = streams.normal(key, "eval", s, (1, self.hyper.samples_test, self.functions, 1), like=x)
             f = mean[:, None] + variance.clamp_min(0).sqrt()[:, None] * normal
             probabilities.append(f.softmax(2).mean(1).mT)
-        stacked = torch.stack(probabilities).double().cpu().numpy()
-        return [Categorical(stacked[:, r]) for r in range(len(keys))]
+        return Categorical(torch.cat(probabilities).double().cpu().numpy())

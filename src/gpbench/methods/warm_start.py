@@ -27,7 +27,7 @@ def maximise(
 
     All rows, or mini-batches of `START_ROWS` where there are more; still(step) names the params that stay at a step.
     """
-    state, full = method.init(data, keys), data.full()
+    state, full = method.start(data, keys), data.full()
     params = state.params = {name: value.contiguous().requires_grad_() for name, value in state.params.items()}
     adam = torch.optim.Adam(params.values(), lr=method.hyper.learning_rate, fused=True)
     rows = min(full.x.shape[1], START_ROWS)
