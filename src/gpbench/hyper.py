@@ -17,7 +17,7 @@ Fraction = Annotated[float, Gt(0), Lt(1)]
 
 __all__ = [
     "Annotated", "Fraction", "Ge", "Gt", "Le", "Literal", "Lt", "NonNegativeFloat", "NonNegativeInt",
-    "PositiveFloat", "PositiveInt", "Settings", "dataclass",
+    "OptimisedSettings", "PositiveFloat", "PositiveInt", "Settings", "dataclass",
 ]  # fmt: skip
 
 
@@ -46,3 +46,12 @@ class Settings:
     def allows_stale_gradients(self) -> bool:
         """Whether a step may use gradients of earlier parameters, as several asynchronous workers push them."""
         return True
+
+
+@dataclass(frozen=True)
+class OptimisedSettings(Settings):
+    """Base class of the `Hyperparameters` of gradient methods.
+
+    decay: the last part of the steps, in which the rate of Adam falls to zero; before it is constant."""
+
+    decay: Annotated[float, Ge(0), Lt(1)] = 0.0

@@ -194,6 +194,8 @@ class Budget:
     name: str  #: name of the file; it is not written into the file
     title: str  #: one line for tables and reports
     steps: dict[str, Sizes]  #: method or family -> number of updates; `default` applies to those not listed
+    #: fits by gradients end once they have converged; `steps` are the most
+    until_converged: bool = False
     #: method or family -> hyperparameters that are part of the budget (number of tuning trials, say)
     hyper: dict[str, dict[str, float | int]] = field(default_factory=dict)
     #: number of mini-batches on which `probes: [bounds]` evaluates the objective of a finished fit

@@ -28,7 +28,7 @@ from gpbench import streams
 from gpbench.gp import kernels, likelihoods, lowrank, propagation, psi
 from gpbench.gp.layers import kernel, mean_map, start_inducing
 from gpbench.gp.sparse import Layer
-from gpbench.hyper import PositiveFloat, PositiveInt, Settings, dataclass
+from gpbench.hyper import OptimisedSettings, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods.base import Batch, GradientMethod, Noise, State
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
@@ -38,7 +38,7 @@ Gaussians = tuple[Tensor, Tensor | None]
 
 
 @dataclass(frozen=True)
-class Hyperparameters(Settings):
+class Hyperparameters(OptimisedSettings):
     """Settings of the competitor in cutajar2017: 3 GPs a hidden layer (at most D), 100 inducing inputs.
 
     lengthscale null: sqrt(total variance of a layer's inputs); hidden_variance: v, layer_noise_variance and

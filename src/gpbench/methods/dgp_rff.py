@@ -42,7 +42,17 @@ from torch.utils.checkpoint import checkpoint
 from gpbench import streams
 from gpbench.gp import kernels, likelihoods, mean_field
 from gpbench.gp.features import FEATURES_PER_FREQUENCY, product, random_features
-from gpbench.hyper import Annotated, Ge, Le, Lt, NonNegativeFloat, PositiveFloat, PositiveInt, Settings, dataclass
+from gpbench.hyper import (
+    Annotated,
+    Ge,
+    Le,
+    Lt,
+    NonNegativeFloat,
+    OptimisedSettings,
+    PositiveFloat,
+    PositiveInt,
+    dataclass,
+)
 from gpbench.methods.base import Batch, GradientMethod, Noise, Shapes, State, noise_variance
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
@@ -53,7 +63,7 @@ CHUNK_ELEMENTS = 2**20
 
 
 @dataclass(frozen=True)
-class Hyperparameters(Settings):
+class Hyperparameters(OptimisedSettings):
     """hidden_layers: 0 is a shallow GP; num_features: frequencies a layer; likelihood: null = by task;
     lengthscale: null = sqrt(total variance of the training inputs); weight_mean_variance, weight_variance: the
     variance the initial m are drawn with, and the initial s^2; samples_late: Monte Carlo samples from half of the

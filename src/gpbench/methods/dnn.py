@@ -27,7 +27,7 @@ from torch import Tensor
 
 from gpbench import streams
 from gpbench.gp import likelihoods
-from gpbench.hyper import Annotated, Ge, Lt, PositiveFloat, PositiveInt, Settings, dataclass
+from gpbench.hyper import Annotated, Ge, Lt, OptimisedSettings, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods.base import Batch, GradientMethod, Noise, Shapes, State, noise_variance
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
@@ -38,7 +38,7 @@ CHUNK_ELEMENTS = 2**20
 
 
 @dataclass(frozen=True)
-class Network(Settings):
+class Network(OptimisedSettings):
     """units: of every hidden layer; null = matched to a deep GP of as many hidden layers, `match_width` GPs in each
     and `match_basis` features N_Phi a layer: 200 are 100 frequencies of the RBF kernel, 100 of the arc-cosine are 100.
     """

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from gpbench.gp import kernels, likelihoods, linalg
-from gpbench.hyper import PositiveFloat, Settings, dataclass
+from gpbench.hyper import OptimisedSettings, PositiveFloat, dataclass
 from gpbench.methods.base import Batch, GradientMethod, Noise, State
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 
 
 @dataclass(frozen=True)
-class Hyperparameters(Settings):
+class Hyperparameters(OptimisedSettings):
     """Initial values in scaled units; lengthscale None: sqrt(total variance of the inputs). Always a full batch."""
 
     lengthscale: PositiveFloat | None = None

@@ -21,7 +21,7 @@ from torch import Tensor
 from gpbench import streams
 from gpbench.gp import kernels, likelihoods, sparse
 from gpbench.gp.layers import init_layer, layer, start_inducing
-from gpbench.hyper import PositiveFloat, PositiveInt, Settings, dataclass
+from gpbench.hyper import OptimisedSettings, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods.base import Batch, GradientMethod, Noise, State
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
@@ -30,7 +30,7 @@ NAME = "layer1"
 
 
 @dataclass(frozen=True)
-class Hyperparameters(Settings):
+class Hyperparameters(OptimisedSettings):
     """Settings of rossi2021; initial values, which it does not give, of `svgp`; lengthscale None: sqrt(total variance
     of the inputs); ard: a lengthscale an input, else one for all."""
 

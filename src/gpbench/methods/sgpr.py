@@ -20,7 +20,7 @@ from torch import Tensor
 from gpbench import streams
 from gpbench.gp import kernels, likelihoods, lowrank
 from gpbench.gp.layers import start_inducing
-from gpbench.hyper import PositiveFloat, PositiveInt, Settings, dataclass
+from gpbench.hyper import OptimisedSettings, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods.base import Batch, GradientMethod, Noise, State
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
@@ -30,7 +30,7 @@ NAME = "sparse GP"
 
 
 @dataclass(frozen=True)
-class Hyperparameters(Settings):
+class Hyperparameters(OptimisedSettings):
     """Initial values in scaled units; lengthscale None: sqrt(total variance of the inputs); ard: a lengthscale an
     input. Always a full batch."""
 

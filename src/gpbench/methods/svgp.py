@@ -15,14 +15,14 @@ from typing import Literal
 from torch import Tensor
 
 from gpbench.gp.sparse import Layer
-from gpbench.hyper import PositiveFloat, PositiveInt, Settings, dataclass
+from gpbench.hyper import OptimisedSettings, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods.base import Batch, State
 from gpbench.methods.layered import LayeredMethod, Moments
 from gpbench.streams import Key
 
 
 @dataclass(frozen=True)
-class Hyperparameters(Settings):
+class Hyperparameters(OptimisedSettings):
     """Settings of hensman2013 as ashman2020 ran them; lengthscale null: sqrt(total variance of the inputs).
 
     ard: a lengthscale an input, else one for all; separate: outputs have kernels, or kernels and inducing inputs, of

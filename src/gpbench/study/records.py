@@ -45,7 +45,8 @@ class PreparedData:
 
 @dataclass(frozen=True)
 class What:
-    """What the fits of a cell are, all of it hashed; steps are None for closed forms.
+    """What the fits of a cell are, all of it hashed; steps are None for closed forms, and the most
+    where a fit ends once it has converged.
 
     trained_by: closed_form, or the scheme of the updates. code: module -> digest, of the numerics that a fit uses;
     versions: of the packages that those import."""
@@ -55,6 +56,7 @@ class What:
     data: PreparedData
     protocol: FrozenProtocol
     steps: int | None
+    until_converged: bool
     dtype: str
     noise_block: int
     trained_by: str

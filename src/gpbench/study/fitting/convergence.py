@@ -1,8 +1,8 @@
 """Has an optimised fit converged? What as many steps again would gain, predicted from the objective so far.
 
 The objective a datum, averaged over windows of steps at a constant rate, is regressed on log(step) over the last half
-of the steps: gain = slope * log 2. A fit has converged where gain + 1.645 standard errors < 0.02 nats a datum, at step t
-and at t / 2, for there are plateaus on which a fit rests before it goes on.
+of the steps: gain = slope * log 2. A fit has converged where gain + 1.645 standard errors < 0.02 nats a datum, at t and
+at t / 2 steps, for there are plateaus on which a fit rests before it goes on.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class Gain(NamedTuple):
 
 @dataclass(frozen=True)
 class Convergence:
-    """status: converged, still improving or not judged; gain: the predicted one, NaN where nothing is predicted."""
+    """convergence: converged, still improving or not judged, and why; gain: the predicted one, NaN without any."""
 
-    status: str
+    convergence: str
     gain: float = math.nan
-    reason: str = ""
+    not_judged_because: str = ""
 
 
 def predicted_gain(objective: np.ndarray, steps: int) -> Gain | None:
@@ -68,7 +68,7 @@ def judge(objective: np.ndarray, steps: int) -> Convergence:
     """The rule at `steps`, objective as in `predicted_gain`."""
     now, before = predicted_gain(objective, steps), predicted_gain(objective, steps // 2)
     if now is None or before is None:
-        return Convergence(NOT_JUDGED, reason=f"{steps} steps are too few")
+        return Convergence(NOT_JUDGED, not_judged_because=f"{steps} steps are too few")
     if now.is_small and before.is_small:
         return Convergence(CONVERGED, now.mean)
     if now.mean >= LARGEST_GAIN:

@@ -12,6 +12,7 @@ import logging
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from torch import Tensor
 
 from gpbench.data.table import Table
 from gpbench.gp import linalg
-from gpbench.methods.base import SamplerMethod, State
+from gpbench.methods.base import SamplerMethod, State, TrainingSet
 from gpbench.places import write_text
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
@@ -31,6 +32,7 @@ from gpbench.study.fitting.clock import Clock
 from gpbench.study.fitting.fold import make_fold, make_method
 from gpbench.study.fitting.loop import GradientLoop, Loop, SamplerLoop, answer_one, training_set
 from gpbench.study.fitting.outcome import Outcome, finish
+from gpbench.study.fitting.schedule import Schedule
 from gpbench.study.fitting.trace import EVAL_ROWS, test_scores
 from gpbench.study.records import Group, Progress, What, to_json
 
@@ -74,16 +76,22 @@ class Fit(Loop, LightningModule):
     def training_step(self, step: int) -> None:
         objective = self.advance(*self.draw(step), step)
         self.done = step + 1
-        if self.done in self.logged or self.done in self.evaluated:
+        if self.done in self.logged or self.done in self.evaluated or self.is_finished():
             self.record(objective)
-        if self.done % self.block == 0 or self.done == self.steps:
+        if self.done % self.block == 0 or self.is_finished():
             self.pause_at_block()
+        if self.is_finished():
+            self.trainer.should_stop = True
+
+    def is_finished(self) -> bool:
+        """Whether every replica has made its last step."""
+        return self.done >= self.last_step
 
     def record(self, objective: Tensor) -> None:
         """One trace row a replica, with test scores where due; outside the clock."""
         seconds = self.clock.pause()
         rows = [{"step": self.done, "seconds": seconds, "objective": -v} for v in objective.tolist()]
-        if self.done in self.evaluated:
+        if self.done in self.evaluated or self.is_finished():
             for r, row in enumerate(rows):
                 if self.active[r]:
                     row |= self.look(r)
@@ -101,11 +109,11 @@ class Fit(Loop, LightningModule):
     def pause_at_block(self) -> None:
         """Checkpoint where one is due, and stop where the time cap is reached."""
         over = self.is_over()
-        if over or self.is_due() or self.done == self.steps:
+        if over or self.is_due() or self.is_finished():
             self.clock.pause()
             self.save()
             self.clock.go()
-        if over and self.done < self.steps:
+        if over and not self.is_finished():
             raise TimeCap(self.stopped())
 
     def is_over(self) -> bool:
@@ -172,6 +180,11 @@ class Fit(Loop, LightningModule):
 class GradientFit(GradientLoop, Fit):
     """Fits by `GradientLoop`."""
 
+    def prepare(self, data: TrainingSet, keys: list[Key], steps: int, block: int) -> None:
+        super().prepare(data, keys, steps, block)
+        rows, until_converged = data.count.tolist(), self.group.what.until_converged
+        self.schedule = Schedule(steps, self.method.hyper.decay, rows, until_converged)
+
     def hold(self, state: State) -> None:
         super().hold(state)
         for name, value in state.params.items():
@@ -186,6 +199,13 @@ class GradientFit(GradientLoop, Fit):
 
     def optimiser_state(self) -> dict[str, Any]:
         return self.adam.state_dict()
+
+    def content(self) -> dict[str, Any]:
+        return super().content() | {"schedule": self.schedule.content()}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        super().load(saved)
+        self.schedule.load(saved["schedule"])
 
 
 class SamplerFit(SamplerLoop, Fit):
@@ -206,7 +226,7 @@ def complete(
     torch.set_num_threads(how.threads)
     device = torch.device(how.device)
     fit = family(group, table, work, device).to(device)
-    if fit.done < fit.steps:
+    if not fit.is_finished():
         try:
             train(fit)
         except TimeCap as cap:
@@ -233,6 +253,8 @@ def trained(fit: Fit, r: int) -> Outcome:
     result = Outcome("done", trace=trace, seconds={"train": fit.clock.seconds / shared, "shared_by": shared})
     if not bool(fit.active[r]):
         result.status, result.reason = "diverged", fit.reasons[r]
+    if isinstance(fit, GradientFit):
+        result.info |= asdict(fit.schedule.judge(r)) | {"steps_done": fit.schedule.ends(r)}
     if isinstance(fit.method, SamplerMethod):
         result.info["sampler"] = {name: float(values[r]) for name, values in fit.method.report(fit.state).items()}
     return result

@@ -17,6 +17,7 @@ from gpbench.gp import linalg
 from gpbench.methods.base import Batch, GradientMethod, Noise, SamplerMethod, Shapes, State, TrainingSet
 from gpbench.study.fitting.fold import Fold
 from gpbench.study.fitting.noise import Draws
+from gpbench.study.fitting.schedule import Schedule
 
 if TYPE_CHECKING:
     from gpbench.data.table import Table
@@ -88,6 +89,11 @@ class Loop(ABC):
             )
         return int(sizes[0])
 
+    @property
+    def last_step(self) -> int:
+        """The number of steps, as far as it is decided."""
+        return self.steps
+
     def hold(self, state: State) -> None:
         """Take over the tensors of a state; subclasses say which are trained."""
         self.state = state
@@ -135,6 +141,11 @@ class GradientLoop(Loop):
     """Adam on minus the objective, summed over replicas; a replica that is not finite stops moving."""
 
     method: GradientMethod
+    schedule: Schedule
+
+    @property
+    def last_step(self) -> int:
+        return self.schedule.last()
 
     def hold(self, state: State) -> None:
         for name, value in state.params.items():
@@ -173,24 +184,28 @@ class GradientLoop(Loop):
         moved = self.method.step_own(self.state)
         for value in [*moved.values(), *(p.grad for p in params.values() if p.grad is not None)]:
             finite = finite & value.reshape(len(finite), -1).sum(1).isfinite()
-        newly = self.deactivate(finite, step)
-        if not bool(self.active.all()):
-            self.freeze_replicas(newly)
+        self.deactivate(finite, step)
+        factors = loss.new_tensor(self.schedule.factors(step)) * self.active
         for name, value in moved.items():
-            params[name].data[self.active] = value[self.active]
+            params[name].data[factors > 0] = value[factors > 0]
             params[name].grad = None
         for name in self.method.frozen(step, self.steps):
             params[name].grad = None
-        self.adam.step()
+        self.step_adam(factors)
+        self.schedule.observe(loss, step)
 
-    def freeze_replicas(self, newly: Tensor) -> None:
-        """With no gradient and no momentum Adam does not move a replica."""
-        for p in self.state.params.values():
-            if p.grad is not None:
-                p.grad[~self.active] = 0.0
-            if newly.any() and p in self.adam.state:
-                self.adam.state[p]["exp_avg"][newly] = 0.0
-                self.adam.state[p]["exp_avg_sq"][newly] = 0.0
+    @torch.no_grad()
+    def step_adam(self, factors: Tensor) -> None:
+        """A step of Adam, whose length is multiplied by a factor `[R]` of each replica."""
+        if bool((factors == 1).all()):
+            self.adam.step()
+            return
+        before = {p: p.clone() for p in self.state.params.values() if p.grad is not None}
+        self.adam.step()
+        for p, start in before.items():
+            factor = factors.view(-1, *[1] * (p.ndim - 1))
+            # a replica that has ended stays, even where its gradient is not finite
+            p.copy_(torch.where(factor == 1, p, torch.where(factor == 0, start, start + factor * (p - start))))
 
 
 class SamplerLoop(Loop):

@@ -183,6 +183,7 @@ def make_cell(
         data=PreparedData(dataset.md5, dataset.task, dataset.images, len(dataset.classes)),
         protocol=frozen,
         steps=_steps(method, budget, train_rows * dataset.columns),
+        until_converged=budget.until_converged and not header.closed_form and "sample" not in header.kinds,
         dtype=study.dtype,
         noise_block=study.noise_block,
         trained_by=trained_by,
