@@ -208,6 +208,56 @@ class GradientLoop(Loop):
             p.copy_(torch.where(factor == 1, p, torch.where(factor == 0, start, start + factor * (p - start))))
 
 
+class QuasiNewtonLoop(Loop):
+    """L-BFGS on all rows, an iteration a step, every replica by itself; one that cannot descend any further has ended."""
+
+    method: GradientMethod
+    schedule: Schedule
+
+    @property
+    def last_step(self) -> int:
+        return self.schedule.last()
+
+    def hold(self, state: State) -> None:
+        state.params = {name: value.contiguous() for name, value in state.params.items()}
+        self.state = state
+        self.searches: list[Search | None] = [None] * len(self.keys)
+
+    @property
+    def names(self) -> list[str]:
+        """Params that are optimised; the others follow from them in closed form."""
+        return [name for name in self.state.params if name not in self.method.solved]
+
+    def advance(self, batch: Batch, noise: Noise, step: int) -> Tensor:
+        losses = [self.descend(r, noise, step) for r in range(len(self.keys))]
+        loss = torch.stack(losses)
+        self.deactivate(loss.isfinite(), step)
+        self.schedule.observe(loss, step)
+        return loss
+
+    def descend(self, r: int, noise: Noise, step: int) -> Tensor:
+        """One iteration of replica r; its loss."""
+        one, rows = self.replica(r), self.data.replica(r)
+        start = {name: one.params[name] for name in self.names}
+
+        def objective(x: Tensor) -> tuple[Tensor, Tensor]:
+            leaves = {name: value.requires_grad_() for name, value in unflatten(x[None], start).items()}
+            loss = self.method.loss(State(one.params | leaves, one.buffers), rows, noise)
+            gradient = torch.autograd.grad(loss.sum(), list(leaves.values()))
+            return loss.detach()[0], flatten(dict(zip(leaves, gradient, strict=True)))[0]
+
+        search = self.searches[r] or lbfgs.start(objective, flatten(start)[0])
+        if self.schedule.factors(step)[r] > 0 and bool(self.active[r]):
+            search = lbfgs.step(objective, search)
+        self.searches[r] = search
+        if search.ended:
+            self.schedule.end(r, step + 1)
+        moved = State(one.params | unflatten(search.x[None], start), one.buffers)
+        for name, value in (moved.params | self.method.solve(moved, rows)).items():
+            self.state.params[name][r : r + 1] = value
+        return search.loss
+
+
 class SamplerLoop(Loop):
     """Markov chains; the states that the method wants to keep join an append-only reservoir."""
 
