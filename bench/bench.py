@@ -20,7 +20,7 @@ from scipy.stats import binom
 from torch import Tensor
 
 from gpbench.methods import dsvi
-from gpbench.methods.base import TrainingSet
+from gpbench.methods.training_rows import TrainingSet
 from gpbench.streams import Key
 
 NUM_INDUCING, BATCH, DIM, REPEATS, WARMUP = 100, 1000, 8, 20, 5

@@ -43,6 +43,7 @@ SAMPLED = {  # fits of kind `sample`: name of the method -> data set
     "multinomial_gp_modalities": "modalities",
 }
 SAMPLERS = ("sa", "aa", "asis", "khr", "surr", "pm", "marginal", "latents", "theta_given_f", "theta_given_nu")
+OF_TRUTH = ("latents", "theta_given_f", "theta_given_nu")  # samplers that need the true f and psi
 # aep on images takes ten minutes a fit; deeper networks run the code of two layers
 SLOW = (
     "aep_images",
@@ -71,7 +72,8 @@ def cells(methods: list[str]) -> list[list[str]]:
         made.append([f"method={method}", f"dataset={dataset}", "kind=sample", "protocol=filippone2013"])
         made.append([f"method={method}", f"dataset={dataset}", "kind=sample"])
     for sampler in SAMPLERS:
-        made.append(["method=mcmc_gp", "dataset=lrg_100_2", "kind=sample", f"method.sampler={sampler}"])
+        given = ["protocol=filippone2013", "method.ard=true"] if sampler in OF_TRUTH else []
+        made.append(["method=mcmc_gp", "dataset=lrg_100_2", "kind=sample", f"method.sampler={sampler}", *given])
     return made
 
 

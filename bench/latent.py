@@ -47,6 +47,10 @@ def aa(model: Model) -> Operator:
     return schemes.scheme("aa", model, latents.named("hmc_v2", model), "mh", (1, 1))
 
 
+def surrogate(model: Model) -> Operator:
+    return schemes.Sequence(model, [latents.named("elliptical", model), joint.Surrogate(model)])
+
+
 def start(operator: Operator, seed: int = 0) -> State:
     """Chains where the data come from."""
     model, rng = operator.model, np.random.default_rng(seed)
@@ -207,7 +211,7 @@ def bench_operators() -> None:
             label = f"psi, {target.__name__.lower()}: {name}"
             turns[label] = stepping(lambda m, name=name, target=target: parameters.named(name, target(m)))
     turns["khr"] = stepping(joint.KHR)
-    turns["surr, f: elliptical"] = stepping(lambda m: joint.Surrogate(m, latents.named("elliptical", m)))
+    turns["surr, f: elliptical"] = stepping(surrogate)
     turns["pm, laplace"] = stepping(lambda m: pseudo_marginal.PseudoMarginal(m, "laplace", 1))
     turns["pm, ep"] = stepping(lambda m: pseudo_marginal.PseudoMarginal(m, "ep", 1), "probit")
     for name, find in (("laplace", approximations.laplace), ("ep", approximations.ep)):

@@ -15,7 +15,7 @@ from bench import DIM, REPEATS, Step, interleaved, median_interval
 
 from gpbench.gp.features import FEATURES_PER_FREQUENCY
 from gpbench.methods import dgp_rff
-from gpbench.methods.base import TrainingSet
+from gpbench.methods.training_rows import TrainingSet
 from gpbench.streams import Key
 
 BASE = {"frequencies": 100, "samples": 1, "batch": 1000}

@@ -22,7 +22,8 @@ from gpbench import places, streams
 from gpbench.data.splits import Official
 from gpbench.data.table import Table
 from gpbench.methods import bsgp
-from gpbench.methods.base import State, TrainingSet
+from gpbench.methods.base import State
+from gpbench.methods.training_rows import TrainingSet
 from gpbench.streams import Key
 from gpbench.study.fitting import lightning_module
 from gpbench.study.planning.batches import group_of

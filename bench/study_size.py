@@ -25,7 +25,7 @@ from gpbench.evaluation.pointwise import pointwise
 from gpbench.places import Places
 from gpbench.predictive.distributions import GaussianMixture
 from gpbench.study.planning import estimate, plan
-from gpbench.study.records import Cell, Fit, FitRecord, Provenance, Seconds, to_json
+from gpbench.study.records import Cell, Fit, FitRecord, Seconds, to_json
 from gpbench.study.results import collect
 from gpbench.study.storage import provenance, store
 
@@ -99,24 +99,15 @@ def points(dataset: int, split: int, method: int) -> pd.DataFrame:
 
 def record(cell: Cell, fit: Fit) -> FitRecord:
     """fit.json of a fit that took ten seconds."""
-    ended = datetime.datetime.now(datetime.UTC)
-    started = ended - datetime.timedelta(seconds=10)
-    machine = dataclasses.asdict(provenance.machine())
-    return FitRecord(
-        fit_id=fit.fit_id,
-        split=fit.split,
-        replica=fit.replica,
+    started = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=10)
+    return FitRecord.of(
+        cell,
+        fit,
         status="done",
         reason="",
-        address=cell.address,
-        label=cell.label,
-        family=cell.family,
-        rows=fit.rows,
-        what=cell.what,
-        how=cell.how,
         seconds=Seconds(train=9.0, predict=0.1),
         peak_memory_mb=400.0,
-        provenance=Provenance(started.isoformat(), ended.isoformat(), "", False, **machine),
+        provenance=provenance.since(started.isoformat(), Path("/")),
         info={"train_target_mean": [0.0], "train_target_sd": [1.0]},
     )
 

@@ -19,7 +19,7 @@ from gpbench.study.fitting.entries import entry
 from gpbench.study.fitting.fold import Fold, make_fold, make_method
 from gpbench.study.fitting.outcome import Outcome
 from gpbench.study.planning import batches
-from gpbench.study.planning.resolve import make_cell
+from gpbench.study.planning.resolve import Setup, make_cell
 from gpbench.study.records import Cell, Group
 from projects import REPOSITORY
 
@@ -118,15 +118,13 @@ def cell(
     method = composed(conf, "method", name, small)
     steps = MORE_STEPS.get(method.family, STEPS)
     sizes = schema.Sizes(steps, steps, steps)
-    return make_cell(
+    setup = Setup(
         schema.Study("conformance", "", [name], [dataset.name], dtype=dtype, noise_block=BLOCK, splits=SPLITS),
-        method,
-        dataset,
         composed(CONF, "protocol", protocol[0], protocol[1:]),
         schema.Budget("conformance", "", {"default": sizes}),
         schema.Trainer("conformance", checkpoint_seconds=1e9, log_points=20, eval_points=2),
-        list(small),
     )
+    return make_cell(setup, method, dataset, list(small))
 
 
 def group(cell: Cell, *splits: int, **how: object) -> Group:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -19,7 +19,6 @@ from gpbench.study.records import (
     FitRecord,
     MethodSettings,
     PreparedData,
-    Provenance,
     Reported,
     Seconds,
     What,
@@ -64,22 +63,14 @@ CELL = Cell(
 
 def record_of(cell: Cell, fit: Fit, status: str = "done", reason: str = "") -> FitRecord:
     """Record of a fit of a cell."""
-    now = provenance.now()
-    return FitRecord(
-        fit_id=fit.fit_id,
-        split=fit.split,
-        replica=fit.replica,
+    return FitRecord.of(
+        cell,
+        fit,
         status=status,
         reason=reason,
-        address=cell.address,
-        label=cell.label,
-        family=cell.family,
-        rows=fit.rows,
-        what=cell.what,
-        how=cell.how,
         seconds=Seconds(train=2.0 * (cell.what.steps or 1), predict=0.5),
         peak_memory_mb=100.0,
-        provenance=Provenance(now, now, "", False, **asdict(provenance.machine())),
+        provenance=provenance.since(provenance.now(), Path("/")),
         info={"train_target_mean": [1.0], "train_target_sd": [2.0]},
     )
 

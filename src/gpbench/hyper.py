@@ -43,6 +43,14 @@ class Settings:
         Replicas share one tensor batch only where this matrix is small. Usually the field `num_inducing`."""
         return getattr(self, "num_inducing", None)
 
+    def probes(self) -> list[str]:
+        """Probes of a study that not every method answers and that fits with these settings do.
+
+        Usually `bounds` with a field `batch_size`, and `inducing` with `num_inducing`: inducing inputs of the first
+        layer that all its outputs share."""
+        fields = {"bounds": "batch_size", "inducing": "num_inducing"}
+        return [probe for probe, field in fields.items() if hasattr(self, field)]
+
     def allows_stale_gradients(self) -> bool:
         """Whether a step may use gradients of earlier parameters, as several asynchronous workers push them."""
         return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -81,6 +82,21 @@ def write_aside(target: Path) -> Iterator[Path]:
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def locked(path: Path, work: str) -> Iterator[None]:
+    """Hold the lock file of some work; waits, and prints a line, while another process holds it."""
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path)
+    try:
+        held = lock.acquire(timeout=0)
+    except Timeout:
+        print(f"gpbench: waiting for another process that works on {work}", file=sys.stderr)
+        held = lock.acquire()
+    with held:
+        yield
 
 
 def write_text(target: Path, text: str) -> None:

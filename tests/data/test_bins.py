@@ -49,7 +49,7 @@ def test_a_plane(tmp_path):
         (COUNTED | {"targets": ["a", "b"]}, {}, "'bins' needs the task counts and one target"),
     ],
 )
-def test_what_does_not_fit(tmp_path, source, changes, said):
+def test_inconsistent_entries_are_refused(tmp_path, source, changes, said):
     with pytest.raises(UserError, match=f"data set 'mine': {said}"):
         read(tmp_path, "0.5\n3\n", source, **({"window": [[0, 4]]} | changes))
 

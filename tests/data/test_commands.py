@@ -63,7 +63,7 @@ def test_list(mine, gpbench):
     assert "unpinned: not in data.dvc, see `gpbench data pin`" in answer.out  # this data.dvc has one file
 
 
-def test_a_set_is_where_the_worst_of_its_files_is(mine, gpbench):
+def test_the_state_of_a_data_set_is_the_worst_of_its_files(mine, gpbench):
     mine.unlink()
     assert " upstream " in gpbench("data", "list", "mine").out
     entry = Path("conf/dataset/mine.yaml")
@@ -118,13 +118,13 @@ def test_show_classes_without_a_picture(gpbench):
     assert not Path("results").exists()
 
 
-def test_a_citation_that_nobody_wrote_down(mine, gpbench):
+def test_a_missing_citation(mine, gpbench):
     entry = Path("conf/dataset/mine.yaml")
     entry.write_text(entry.read_text().replace("harrison1978", "nobody2099"))
     assert "nobody2099 (not in conf/references.bib)" in gpbench("data", "show", "mine").out
 
 
-def test_verify_what_is_here(mine, gpbench):
+def test_verify_existing_files(mine, gpbench):
     gpbench("data", "prepare", "mine")
     answer = gpbench("data", "verify")
     assert (answer.code, answer.err) == (0, "")
@@ -154,7 +154,7 @@ def spoil_expectation(mine: Path) -> None:
         (spoil_expectation, "mine: WRONG: data set 'mine': target_mean is [17.5]"),
     ],
 )
-def test_verify_what_is_wrong(mine, gpbench, spoil, said):
+def test_verify_wrong_files(mine, gpbench, spoil, said):
     gpbench("data", "prepare", "mine")
     spoil(mine)
     answer = gpbench("data", "verify", "mine", "boston")
@@ -204,7 +204,7 @@ def test_fetch_by_name_and_by_file(mine, gpbench):
     assert gpbench("data", "fetch", "--files", "mine/rows.txt").out == f"{path}\n"
 
 
-def test_fetch_what_is_not_there(mine, gpbench):
+def test_fetch_a_missing_file(mine, gpbench):
     mine.write_bytes(b"something else")
     answer = gpbench("data", "fetch", "mine")
     assert answer.code == 1

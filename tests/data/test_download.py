@@ -78,14 +78,14 @@ def test_the_right_file_once(project, web):
         (garbage, r"what\?"),
     ],
 )
-def test_a_fault_that_stays_is_asked_once(project, web, answer, said):
+def test_a_permanent_fault_is_not_retried(project, web, answer, said):
     url = web.on("/rows.data", answer)
     refused(pin_only(project, entry(CONTENT, url)), rf"mine/rows\.data could not be fetched: {url}: {said}")
     assert len(web.asked) == 1
     assert parts(project) == []
 
 
-def test_both_sums_count(project, web):
+def test_both_checksums_are_verified(project, web):
     places = pin_only(project, entry(CONTENT, web.on("/rows.data", whole(CONTENT)), sha256="0" * 64))
     refused(places, "sha256 is [0-9a-f]{64}, expected 0{64}")
 
@@ -93,7 +93,7 @@ def test_both_sums_count(project, web):
 @pytest.mark.parametrize(
     "faults", [(status(500), status(429)), (gone, status(503)), (cut(CONTENT, 7), cut(CONTENT, 9))]
 )
-def test_a_fault_that_may_pass_is_asked_again(project, web, faults):
+def test_a_transient_fault_is_retried(project, web, faults):
     places = pin_only(project, entry(CONTENT, web.on("/rows.data", *faults, ranged(CONTENT))))
     assert fetch([ITEM], places)[0].read_bytes() == CONTENT
     assert len(web.asked) == 3
@@ -107,7 +107,7 @@ def test_a_fault_that_may_pass_is_asked_again(project, web, faults):
         (cut(CONTENT, 0), f"ended after 0 of {len(CONTENT)} bytes"),
     ],
 )
-def test_but_not_for_ever(project, web, fault, said):
+def test_retries_are_limited(project, web, fault, said):
     url = web.on("/rows.data", fault)
     refused(pin_only(project, entry(CONTENT, url)), rf"{url}: {said} \(3 attempts\); set GPBENCH_MIRROR")
     assert len(web.asked) == 3
@@ -133,7 +133,7 @@ def test_a_server_that_dies_in_the_middle_and_comes_back(project, web):
         (CONTENT, ranged(CONTENT)),
     ],
 )
-def test_whatever_part_an_earlier_run_left(project, web, there, answer):
+def test_partial_files_of_an_earlier_run(project, web, there, answer):
     url = web.on("/rows.data", cut(CONTENT, 1), gone)
     places = pin_only(project, entry(CONTENT, url))
     refused(places, "3 attempts")
@@ -183,7 +183,7 @@ def test_a_silent_server(project, web, monkeypatch):
     assert len(web.asked) == 3
 
 
-def test_nobody_listens_and_every_source_has_its_reason(project, web, monkeypatch):
+def test_every_unreachable_source_is_reported_with_its_reason(project, web, monkeypatch):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         nobody = f"http://127.0.0.1:{closed.getsockname()[1]}/rows.data"
@@ -222,7 +222,7 @@ def test_a_member_of_an_archive(project, web, kind):
 
 
 @pytest.mark.parametrize("name", ["all.zip", "all.tar.gz", "rows.data.gz"])
-def test_an_archive_that_is_none(project, web, name):
+def test_a_file_that_is_not_an_archive(project, web, name):
     url = web.on(f"/{name}", whole(b"<html>moved</html>")) + ("" if name == "rows.data.gz" else "#rows.data")
     refused(pin_only(project, entry(CONTENT, url)), f"{url}: (cannot be unpacked|Not a gzipped file)")
     assert parts(project) == []

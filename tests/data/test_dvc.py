@@ -85,7 +85,7 @@ def test_plain_dvc_pull_does_too(second):
     assert (done.returncode, (second / TARGET).read_bytes()) == (0, CONTENT), done.stderr
 
 
-def test_a_remote_that_lacks_it_and_one_that_nobody_knows(second, monkeypatch):
+def test_a_remote_without_the_file_and_an_unknown_remote(second, monkeypatch):
     shutil.rmtree(second.parent / "remote" / "files")
     with pytest.raises(UserError, match="DVC remote team: does not have it or does not answer; set GPBENCH_MIRROR"):
         fetch([ITEM], places(second))

@@ -75,7 +75,7 @@ def test_the_order_of_the_sources(project, web, monkeypatch):
     assert len(web.asked) == 1
 
 
-def test_states_of_files_that_nothing_gives(project):
+def test_states_of_files_without_a_source(project):
     places = pin_only(project, entry(CONTENT))
     assert state(ITEM, places) == "nowhere"
     assert state("mine/other", places) == "unpinned"
@@ -109,7 +109,7 @@ def test_a_file_that_is_pinned_gzipped_stays_so(project):
     assert fetch_from_mirror(["mine/rows.gz"], places)[0].read_bytes() == packed
 
 
-def test_a_wrong_mirror_is_passed_over(project, web):
+def test_a_wrong_file_in_the_mirror_is_skipped(project, web):
     put(project / "mirror" / ITEM, OTHER)
     places = pin_only(project, entry(CONTENT, web.on("/rows.data", whole(CONTENT))))
     assert fetch_from_mirror([ITEM], places)[0].read_bytes() == CONTENT
@@ -193,7 +193,7 @@ outs:
 """
 
 
-def test_pinning_a_file_that_is_there(project):
+def test_pinning_an_existing_file(project):
     places = pin_only(project)
     (project / "data.dvc").write_text(HAND_KEPT)
     put(places.raw / ITEM)
@@ -216,7 +216,7 @@ def test_pinning_a_file_that_is_documented(project, web):
 
 
 @pytest.mark.parametrize("document", [{"size": 12}, {"md5": "0" * 32}, {"sha256": "0" * 64}])
-def test_a_file_is_not_pinned_against_its_documents(project, web, document):
+def test_a_file_that_differs_from_its_documentation_is_not_pinned(project, web, document):
     places = pin_only(project, entry(OTHER, item="mine/first"))
     before = (project / "data.dvc").read_text()
     known = Upstream([web.on("/rows.data", whole(CONTENT))], **document)
@@ -229,7 +229,7 @@ def test_a_file_is_not_pinned_against_its_documents(project, web, document):
     assert (project / "data.dvc").read_text() == before
 
 
-def test_pinning_what_nobody_gives(project, web):
+def test_pinning_a_file_without_a_source(project, web):
     known = Upstream([web.on("/rows.data", status(404))])
     with pytest.raises(UserError, match=rf"could not be fetched: .*404.*put it at data/raw/{ITEM}"):
         pin([ITEM], {ITEM: known}, pin_only(project))

@@ -127,7 +127,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("protocol", "dataset", "splits", "said"), REFUSED.values(), ids=REFUSED)
-def test_rules_that_make_no_sense(protocol, dataset, splits, said):
+def test_invalid_rules_are_refused(protocol, dataset, splits, said):
     with pytest.raises(UserError, match=said) as caught:
         freeze(rules(protocol, **splits), dataset)
     assert str(caught.value).startswith(f"protocol {protocol.name!r} on data set {dataset.name!r}: ")

@@ -235,7 +235,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("name", "dataset", "splits", "said"), REFUSED.values(), ids=REFUSED)
-def test_rules_that_make_no_sense(name, dataset, splits, said):
+def test_invalid_rules_are_refused(name, dataset, splits, said):
     with pytest.raises(UserError, match=said) as caught:
         freeze(protocol(name, **splits), dataset)
     assert str(caught.value).startswith(f"protocol {name!r} on data set {dataset.name!r}: ")

@@ -53,7 +53,7 @@ def test_duplicates_are_those_of_pandas(monkeypatch, kind, chunk):
         ([0.0, 1.0], [1.0, 0.0], 0),
     ],
 )
-def test_what_counts_as_the_same_row(first, second, repeats):
+def test_which_rows_are_duplicates(first, second, repeats):
     found = statistics(made(np.array([first, second]), np.zeros((2, 1))), entry())
     assert (found.duplicate_rows, found.duplicate_inputs) == (repeats, repeats)
 

@@ -34,12 +34,12 @@ def test_a_good_table_passes():
         ({"targets": GOOD.targets / 2}, "multiclass", r"class numbers are \[0.0, 0.5, 1.0\]"),
     ],
 )
-def test_what_no_method_can_use(changes, task, said):
+def test_unusable_tables_are_refused(changes, task, said):
     with pytest.raises(UserError, match=said):
         check(dataclasses.replace(GOOD, **changes), "mine", task, 3)
 
 
-def test_a_prepared_file_comes_back(tmp_path):
+def test_a_prepared_file_is_read_as_written(tmp_path):
     save(GOOD, tmp_path / "mine.npz", {})
     back = load(tmp_path / "mine.npz", GOOD.md5)
     assert (back.input_names, back.target_names) == (["a", "b"], ["y"])
@@ -47,7 +47,7 @@ def test_a_prepared_file_comes_back(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["mine.npz"]
 
 
-def test_every_flipped_byte_is_met(tmp_path):
+def test_every_flipped_byte_is_detected(tmp_path):
     """In the arrays, and in the container around them."""
     path = tmp_path / "mine.npz"
     save(GOOD, path, {})

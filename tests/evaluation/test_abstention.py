@@ -61,7 +61,7 @@ def test_a_classifier_that_never_abstains_has_its_plain_scores():
     assert METRICS["capacity_accuracy"](table([0.5] * 4, [0, 0, 0, 1]), BINARY) == 0.75
 
 
-def test_a_confidence_that_says_little_costs_capacity():
+def test_an_uninformative_confidence_costs_capacity():
     rng = np.random.default_rng(0)
     f = 2 * rng.standard_normal(4000)
     y = rng.random(4000) < 1 / (1 + np.exp(-f))

@@ -75,7 +75,7 @@ def test_reliability_of_true_probabilities_lies_in_its_intervals():
     assert table["confidence"].between(table["lower"], table["upper"]).all()
 
 
-def test_values_that_are_no_probabilities_are_refused():
+def test_values_outside_the_unit_interval_are_refused():
     with pytest.raises(ValueError, match=r"lie in \[0, 1\]"):
         pit_histogram([0.5, 1.2])
     with pytest.raises(ValueError, match=r"lie in \[0, 1\]"):

@@ -37,7 +37,7 @@ def test_ranks_share_ties():
     assert ranks(table).to_numpy().tolist() == [[1.0, 2.5, 2.5], [3.0, 1.0, 2.0]]
 
 
-def test_complete_drops_what_misses_most():
+def test_complete_drops_the_row_or_column_with_most_missing_cells():
     table = losses(5, 4)
     table["m3"] = np.nan
     table.loc["d2", "m1"] = np.nan
@@ -142,7 +142,7 @@ def test_min_datasets_is_where_the_most_consistent_scores_are_first_rejected(k, 
     assert wilcoxon_holm(always_the_same_order)["reject"].any()
 
 
-def test_power_statement_says_which_side_the_number_is_on():
+def test_power_statement_tells_whether_there_are_enough_data_sets():
     assert "at least 11 data sets to reject anything; 7 cannot suffice" in power_statement(8, 7)
     assert "11 suffice" in power_statement(8, 11)
 

@@ -78,7 +78,7 @@ def test_the_one_sided_rule_does_not(datasets):
     assert errors(datasets)["one-sided"] > MOST
 
 
-def test_the_bad_method_is_found():
+def test_the_bad_method_is_detected():
     """So the error is not kept by rejecting nothing, as it is with 10 data sets: 28 * 2/2^10 = 0.055."""
     assert errors(20)["bad found"] > 0.95 * REPETITIONS
     assert not by_holm(table(np.random.default_rng(0), 10))

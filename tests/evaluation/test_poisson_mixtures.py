@@ -80,13 +80,13 @@ def test_the_targets_of_a_drawn_row_come_from_one_component():
     np.testing.assert_array_equal(draws[:, 0] > 500, draws[:, 1] > 500)
 
 
-def test_tensors_and_single_precision_are_taken(rate):
+def test_tensors_and_single_precision_are_accepted(rate):
     there = Counts(torch.as_tensor(rate), torch.as_tensor(WEIGHTS))
     np.testing.assert_array_equal(there.mean(), Counts(rate, WEIGHTS).mean())
     assert Counts(rate.astype(np.float32), WEIGHTS.astype(np.float32)).mean().dtype == np.float64
 
 
-def test_a_predictive_that_is_not_finite_says_so(rate):
+def test_a_predictive_that_is_not_finite_reports_it(rate):
     assert Counts(rate, WEIGHTS).is_finite()
     for value in (np.nan, np.inf):
         rate[1, 0, 2, 0] = value
@@ -94,7 +94,7 @@ def test_a_predictive_that_is_not_finite_says_so(rate):
 
 
 @pytest.mark.parametrize(
-    ("rate", "weights", "said"),
+    ("rate", "weights", "message"),
     [
         (np.ones((2, 3)), [0.5, 0.5], r"rate must be \[S, \*R, N, P\]"),
         (np.ones((2, 3, 1)), [1.0], r"weights \[S\], not \(2, 3, 1\) and \(1,\)"),
@@ -104,13 +104,13 @@ def test_a_predictive_that_is_not_finite_says_so(rate):
         (np.ones((1, 3, 1)), [np.nan], "not to nan"),
     ],
 )
-def test_what_is_no_mixture(rate, weights, said):
-    with pytest.raises(ValueError, match=said):
+def test_invalid_mixtures_are_refused(rate, weights, message):
+    with pytest.raises(ValueError, match=message):
         Counts(rate, weights)
 
 
 @pytest.mark.parametrize("y", [-1.0, 0.5, np.nan])
-def test_what_is_no_count(y):
+def test_values_that_are_not_counts_are_refused(y):
     one = Counts(np.ones((1, 2, 1)), [1.0])
     for function in (one.log_prob, one.cdf):
         with pytest.raises(ValueError, match="y must hold counts"):

@@ -62,7 +62,7 @@ def test_rmse_is_compared_by_ratio():
     assert np.isfinite(ROPES["rmse"].scale([0.0, 1.0])).all()
 
 
-def test_signed_rank_knows_better_equal_and_worse():
+def test_signed_rank_distinguishes_better_equal_and_worse():
     a, b = scores(13, 0.0, spread=0.001)
     assert signed_rank_posterior(a, b, "mnll").equal > 0.95
     assert signed_rank_posterior(a - 0.1, b, "mnll").a_better > 0.95
@@ -101,7 +101,7 @@ def test_missing_or_infinite_losses_are_refused():
         correlated_t_posterior([1.0, np.nan], [1.0, 2.0], 0.1, "mnll")
 
 
-def test_a_decision_is_what_has_the_stated_probability():
+def test_a_decision_needs_the_stated_probability():
     assert decision(Posterior(0.95, 0.05, 0.0)) == "a_better"
     assert decision(Posterior(0.0, 0.96, 0.04)) == "equal"
     assert decision(Posterior(0.94, 0.06, 0.0)) == "undecided"

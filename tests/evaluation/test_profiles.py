@@ -25,7 +25,7 @@ def test_a_profile_counts_the_data_sets_within_a_distance():
         assert reached.reindex(expected.index, fill_value=0).to_dict() == pytest.approx(expected.to_dict())
 
 
-def test_the_front_has_what_none_dominates():
+def test_the_front_holds_the_undominated_methods():
     cost = pd.Series({"slow": 9.0, "cheap": 1.0, "middle": 3.0, "worse": 4.0, "twin": 3.0, "same_cost": 1.0})
     loss = pd.Series({"slow": 0.1, "cheap": 5.0, "middle": 2.0, "worse": 2.5, "twin": 2.0, "same_cost": 6.0})
     assert pareto_front(cost, loss) == ["cheap", "middle", "twin", "slow"]

@@ -24,7 +24,8 @@ def layer(dtype=torch.float64, num_inducing: int = M) -> dict[str, torch.Tensor]
 def conditional(x, inducing_inputs, whitened_mean, whitened_chol, lengthscale, outputscale):
     kzz = kernels.rbf(inducing_inputs, inducing_inputs, lengthscale, outputscale)
     chol_kzz = linalg.cholesky(kzz, "test", 1e-6 * outputscale)
-    return sparse.conditional(x, inducing_inputs, chol_kzz, whitened_mean, whitened_chol, lengthscale, outputscale)
+    moments = inducing_inputs, chol_kzz, whitened_mean, whitened_chol, lengthscale, outputscale
+    return sparse.conditional(x, sparse.Layer(*moments))
 
 
 def dense(s: int, r: int, q: int, given: dict[str, torch.Tensor]) -> tuple[np.ndarray, np.ndarray]:
@@ -157,10 +158,10 @@ def whole_layer(x, inducing_inputs, whitened_mean, whitened_chol, lengthscale, o
 def test_outputs_with_kernels_of_their_own_are_layers_of_one_output(shared_inputs, fitc, monkeypatch):
     given = own_kernels(shared_inputs)
     without = {"whitened_chol": None} if fitc else {}
-    moments = sparse.conditional(given["x"], *whole_layer(**given)._replace(**without))
+    moments = sparse.conditional(given["x"], whole_layer(**given)._replace(**without))
     monkeypatch.setattr(sparse, "CHUNK_ELEMENTS", R * M * Q * 5)
     with torch.no_grad():
-        chunked = sparse.conditional(given["x"], *whole_layer(**given)._replace(**without))
+        chunked = sparse.conditional(given["x"], whole_layer(**given)._replace(**without))
     for q in range(Q):
         expected = conditional(**output(q, given) | without)
         for ours, theirs, one in zip(moments, chunked, expected, strict=True):
@@ -178,7 +179,7 @@ def test_draws_of_functions_have_the_moments_of_the_posterior(own, monkeypatch):
     repeated = sparse.Layer(*(part.expand(draws, *part.shape[1:]) for part in single))  # a draw a replica
     drawn = sparse.draw(repeated, lambda *shape: torch.randn(shape, generator=generator).double())
     f = drawn(one["x"][0].expand(draws, -1, -1))
-    mean, variance = (moment[0, 0] for moment in sparse.conditional(one["x"], *single))
+    mean, variance = (moment[0, 0] for moment in sparse.conditional(one["x"], single))
     assert f.shape == (draws, B, Q)
     assert ((f.mean(0) - mean).abs() < 4.5 * (variance / draws).sqrt()).all()
     for q in range(Q):

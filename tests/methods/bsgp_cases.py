@@ -6,8 +6,9 @@ x = (-1, -.5, 0, .5, 1), y = sin 2x, Z = (-1, 0, 1), lengthscale 0.6, outputscal
 
 import torch
 
-from gpbench.methods.base import Batch, State
+from gpbench.methods.base import State
 from gpbench.methods.bsgp import Hyperparameters, Method
+from gpbench.methods.training_rows import Batch
 
 TOY_MEAN = torch.tensor([-0.790710, 0.203596, 0.767218], dtype=torch.float64)  # of v [closed form]
 TOY_SD = torch.tensor([0.187473, 0.195537, 0.202412], dtype=torch.float64)

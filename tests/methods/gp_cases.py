@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpbench.methods.base import Batch, GradientMethod, Noise, SamplerMethod, State, TrainingSet
+from gpbench.methods.base import GradientMethod, Noise, SamplerMethod, State
+from gpbench.methods.training_rows import Batch, TrainingSet
 from gpbench.streams import Key
 
 # the toy of the golden numbers: five points of sin 2x, three inducing inputs

@@ -6,8 +6,9 @@ from gp_cases import noise_size, split, training_set
 
 from gpbench.data.simulated import generators
 from gpbench.methods import dgp_mcmc
-from gpbench.methods.base import State, TrainingSet
+from gpbench.methods.base import State
 from gpbench.methods.dgp_mcmc import Hyperparameters, Method
+from gpbench.methods.training_rows import TrainingSet
 
 JITTER = 1e-6
 SCALES = {"layer1": (0.7, 0.9), "layer2": (0.8, 1.2)}

@@ -5,8 +5,9 @@ from itertools import product
 from gp_cases import keys, perturbed, problem, training_set
 
 from cases import CLASSES
-from gpbench.methods.base import Batch, State
+from gpbench.methods.base import State
 from gpbench.methods.dgp_rff import Hyperparameters, Method
+from gpbench.methods.training_rows import Batch
 
 TREATMENTS = ("prior_fixed", "var_fixed", "var_resampled")
 KERNELS = ("rbf", "arc_cosine")

@@ -8,8 +8,9 @@ import torch
 from bsgp_cases import TOY_MEAN, TOY_SD, log_likelihood, posterior_covariance, toy
 from gp_cases import each, noise_size, split
 
-from gpbench.methods.base import Batch, State, TrainingSet
+from gpbench.methods.base import State
 from gpbench.methods.bsgp import Hyperparameters, Method
+from gpbench.methods.training_rows import Batch, TrainingSet
 from gpbench.sampling import sghmc
 from gpbench.streams import Key
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 from bsgp_cases import TOY_SD, log_likelihood, posterior_covariance, toy
 
-from gpbench.methods.base import Batch, State
+from gpbench.methods.base import State
 from gpbench.methods.bsgp import Hyperparameters, Method
+from gpbench.methods.training_rows import Batch
 from gpbench.sampling import sghmc
 
 # the VFE posterior of u (means -.991832, 0, .991832; sds .195442, .174476, .195442) and its normaliser, the Titsias

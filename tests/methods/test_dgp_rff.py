@@ -25,7 +25,8 @@ from gpbench import config
 from gpbench.data.readers import read
 from gpbench.gp import features, kernels
 from gpbench.gp.mean_field import kl as mean_field_kl
-from gpbench.methods.base import Batch, State
+from gpbench.methods.base import State
+from gpbench.methods.training_rows import Batch
 from rates import exponent
 
 
@@ -93,7 +94,7 @@ def test_with_the_posterior_of_all_weights_it_predicts_as_the_gp_of_its_features
     linear = Linear(kernel)
     x = torch.randn(1, 9, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     drawn = linear.noise(torch.linalg.cholesky(linear.covariance))
-    monkeypatch.setattr(linear.method, "_test_noise", lambda keys, x: drawn)
+    monkeypatch.setattr(linear.method, "_test_noise", lambda key, x: drawn)
     ours = linear.method.predict(linear.state, x, keys(1)[0])
     phi = linear.features(x)
     mean, variance = gp_prediction(linear.phi, phi, linear.y, linear.noise_variance)

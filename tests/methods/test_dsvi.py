@@ -6,7 +6,8 @@ import torch
 from gpbench.gp import linalg, sparse
 from gpbench.gp.layers import init_layer, layer, mean_map
 from gpbench.methods import base, dsvi, svgp
-from gpbench.methods.base import Batch, State
+from gpbench.methods.base import State
+from gpbench.methods.training_rows import Batch
 
 CLASSES = {"regression": 0, "binary": 2, "multiclass": 3}
 
@@ -15,7 +16,7 @@ def propagated(
     deep: dsvi.Method, state: State, batch: Batch, normals: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     layers, noise = deep.layers(state), cases.split(deep, state, batch, normals).per_row.permute(2, 0, 1, 3)
-    return deep.propagate(state, layers, batch.x, sparse.conditional(batch.x[None], *layers[0]), noise)
+    return deep.propagate(state, layers, batch.x, sparse.conditional(batch.x[None], layers[0]), noise)
 
 
 def method(task: str = "regression", **settings) -> dsvi.Method:
@@ -120,7 +121,7 @@ def test_layers_propagate_as_an_independent_loop_does():
             spread = spread + torch.stack([(root.T @ a).square().sum(0) for root in part.whitened_chol[0]], -1)
             spread = spread + state.params[f"layer{number + 1}.log_noise_variance"].exp()
             f = f + a.T @ part.whitened_mean[0] + spread.sqrt() * eps[:, sample, number]
-        expected, _ = sparse.conditional(f[None], *layers[-1])
+        expected, _ = sparse.conditional(f[None], layers[-1])
         torch.testing.assert_close(mean[sample], expected, rtol=1e-8, atol=1e-8)
 
 
@@ -187,7 +188,7 @@ def test_functions_have_the_moments_of_every_layer(separate):
     replicas = cases.each(deep.functions, state, x, cases.keys(2))
     *hidden, last = (torch.cat(layer, 1) for layer in zip(*replicas, strict=True))
     assert [f.shape for f in (*hidden, last)] == [(draws, 2, 5, 2), (draws, 2, 5, 2), (draws, 2, 5, 1)]
-    mean, variance = sparse.conditional(x, *deep.layers(state)[0])
+    mean, variance = sparse.conditional(x, deep.layers(state)[0])
     variance = variance + state.params["layer1.log_noise_variance"].exp()[:, None, None]
     assert ((hidden[0].mean(0) - x - mean).abs() < 4.5 * (variance / draws).sqrt()).all()
     torch.testing.assert_close(hidden[0].var(0), variance, rtol=0.25, atol=0)

@@ -56,7 +56,9 @@ def test_moments_are_those_of_the_gaussian_that_a_linear_generator_draws_from():
     scales = state.params["layer1.log_lengthscale"].exp(), state.params["layer1.log_outputscale"].exp()
     chol = torch.linalg.cholesky(kernels.rbf(z, z, *scales) + 0.8e-6 * torch.eye(6))
     root = w.square().sum(0).sqrt()[:, None, None] * torch.eye(6)
-    expected_mean, expected_variance = sparse.conditional(x[None], z, chol, z @ c + b, root[None], *scales)
+    expected_mean, expected_variance = sparse.conditional(
+        x[None], sparse.Layer(z, chol, z @ c + b, root[None], *scales)
+    )
     torch.testing.assert_close(mean, expected_mean, rtol=0, atol=float(5 * (expected_variance / samples).sqrt().max()))
     torch.testing.assert_close(variance, expected_variance, rtol=5 * (2 / samples) ** 0.5, atol=0)
 

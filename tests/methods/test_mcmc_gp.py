@@ -9,8 +9,8 @@ from gp_cases import noise_size, replica, split
 
 from gpbench.errors import UserError
 from gpbench.gp import latent_likelihoods
-from gpbench.methods.base import TrainingSet
 from gpbench.methods.mcmc_gp import Hyperparameters, Method
+from gpbench.methods.training_rows import TrainingSet
 from gpbench.sampling.latent.model import Model, Prior
 from gpbench.streams import Key
 
@@ -106,8 +106,8 @@ def test_psi_given_the_whitened_f_of_the_data():
 
 
 @pytest.mark.parametrize("sampler", ["latents", "theta_given_f", "theta_given_nu"])
-def test_data_that_do_not_tell_are_refused(sampler):
-    with pytest.raises(UserError, match="needs data that tell f"):
+def test_data_without_the_truth_are_refused(sampler):
+    with pytest.raises(UserError, match="needs the true f"):
         run(sampler=sampler, ard=True)
 
 
@@ -209,7 +209,7 @@ def test_a_chain_without_f_predicts_nothing():
         ("binary", {"latents": "none"}, "needs an operator of f"),
         ("binary", {"latents": "none", "sampler": "khr"}, ""),
         ("binary", {"sampler": "theta_given_nu", "outputscale": 1.0}, "takes the variance of simulated data"),
-        ("binary", {"sampler": "estimator"}, "outputscale is not set"),
+        ("binary", {"sampler": "estimator"}, "outputscale must be set"),
         ("binary", {"sampler": "estimator", "outputscale": 1.0, "grid_low": 2.0}, "needs grid_low < grid_high"),
         ("binary", {"sampler": "estimator", "outputscale": 1.0, "grid_points": 41}, "2 to 40 grid_points"),
         ("binary", {"sampler": "estimator", "outputscale": 1.0, "num_samples": 501}, "500 repetitions at most"),

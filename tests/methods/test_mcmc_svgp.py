@@ -28,8 +28,9 @@ from scipy import optimize, stats
 
 from gpbench.gp import likelihoods
 from gpbench.methods import mcmc_svgp, svgp
-from gpbench.methods.base import Batch, State
+from gpbench.methods.base import State
 from gpbench.methods.mcmc_svgp import NOISE, Hyperparameters, Method, V
+from gpbench.methods.training_rows import Batch
 from gpbench.sampling.sghmc import flatten, unflatten
 
 F64 = torch.float64
@@ -275,7 +276,7 @@ def test_every_row_is_an_inducing_input_where_as_many_are_asked_for():
     _, _, state = started(num_inducing=20, iterations=mcmc_svgp.FIXED + 20)
     torch.testing.assert_close(state.buffers[mcmc_svgp.Z][0].sort(0).values, X, rtol=0, atol=0)
     unlike = training_set(X, Y, [[0, 1, 2, 3, 4], [0, 1, 2, 3]])
-    with pytest.raises(ValueError, match="5 inducing inputs are every row of some splits"):
+    with pytest.raises(ValueError, match="5 inducing inputs are as many as the rows of some splits"):
         method(num_inducing=5).start(unlike, keys(2))
 
 

@@ -8,7 +8,7 @@ import torch
 from gp_cases import noise_size, replica, split, training_set
 
 from gpbench.errors import UserError
-from gpbench.gp import multinomial
+from gpbench.gp.jitter import DEFAULT_JITTER
 from gpbench.methods import multinomial_gp
 from gpbench.methods.multinomial_gp import Hyperparameters, Method
 from gpbench.streams import Key
@@ -74,7 +74,7 @@ def test_unweighted_sources_have_weights_of_one():
     assert "acceptance_theta" not in m.report(state)
     batch = data().full()
     scaled = [part / part.square().sum(2).mean(1).sqrt()[:, None, None] for part in batch.x.split(SOURCES, -1)]
-    covariance = sum(part @ part.mT + multinomial.JITTER * torch.eye(ROWS, dtype=F64) for part in scaled)
+    covariance = sum(part @ part.mT + DEFAULT_JITTER * torch.eye(ROWS, dtype=F64) for part in scaled)
     chol = state.memory["chol"]
     torch.testing.assert_close(chol @ chol.mT, covariance[:, None].expand(-1, CLASSES, -1, -1))
 
@@ -98,7 +98,7 @@ def test_raw_sources_are_not_scaled():
     scaled, raw = (method(scaled=scaled).start(data(), KEYS).buffers for scaled in (True, False))
     torch.testing.assert_close(
         raw["grams"],
-        scaled["grams"] * raw["grams"].diagonal(dim1=2, dim2=3).mean(2)[..., None, None] / (1 + multinomial.JITTER),
+        scaled["grams"] * raw["grams"].diagonal(dim1=2, dim2=3).mean(2)[..., None, None] / (1 + DEFAULT_JITTER),
     )
     torch.testing.assert_close(
         scaled["grams"].diagonal(dim1=2, dim2=3).mean(2), torch.full((2, 2), 1 + 1e-6, dtype=F64)
@@ -119,11 +119,11 @@ def test_predictions_by_dense_algebra():
             ]
         )
         kernel = lambda a, b, scale=scale: (a / scale) @ b.mT  # noqa: E731
-        train = kernel(batch.x[0], batch.x[0]) + multinomial.JITTER * weights.sum() * torch.eye(ROWS, dtype=F64)
+        train = kernel(batch.x[0], batch.x[0]) + DEFAULT_JITTER * weights.sum() * torch.eye(ROWS, dtype=F64)
         cross = kernel(x[0], batch.x[0])
         mean[c] = cross @ torch.linalg.solve(train, state.params["f"][0, c])
         variance = kernel(x[0], x[0]) - cross @ torch.linalg.solve(train, cross.T)
-        deviation[c] = (variance.diagonal() + multinomial.JITTER * weights.sum()).sqrt()
+        deviation[c] = (variance.diagonal() + DEFAULT_JITTER * weights.sum()).sqrt()
     rng = np.random.default_rng(3)
     f = mean + deviation * torch.from_numpy(rng.standard_normal((200_000, CLASSES, 1)))
     drawn = f.softmax(1)
@@ -141,8 +141,8 @@ def test_variables_have_names():
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"only": 2}, "no source 2"),
-        ({"weights": "dirichlet", "only": 0}, "no weights on a simplex"),
+        ({"only": 2}, "only must be below the number of sources, 2, got 2"),
+        ({"weights": "dirichlet", "only": 0}, "at least two sources"),
         ({"weights": "dirichlet", "approach": "d"}, "approach e or f"),
         ({}, ""),
         ({"only": 1}, ""),

@@ -11,8 +11,8 @@ import torch
 from gp_cases import noise_size, split
 
 from gpbench.data.simulated import generators
-from gpbench.methods.base import TrainingSet
 from gpbench.methods.mcmc_gp import Hyperparameters, Method
+from gpbench.methods.training_rows import TrainingSet
 from gpbench.sampling.diagnostics import geyer_ess
 from gpbench.streams import Key
 

@@ -9,7 +9,8 @@ from scipy.stats import multivariate_normal
 
 from gpbench.gp import linalg
 from gpbench.methods import exact_gp, fitc, sgpr, svgp
-from gpbench.methods.base import Batch, State
+from gpbench.methods.base import State
+from gpbench.methods.training_rows import Batch
 
 NO_NOISE = torch.empty(1, 0, dtype=torch.float64)
 BOTH = pytest.mark.parametrize("module", [sgpr, fitc], ids=["sgpr", "fitc"])

@@ -7,7 +7,8 @@ import torch
 from gpbench.gp import kernels, linalg
 from gpbench.gp.layers import init_layer
 from gpbench.methods import svgp
-from gpbench.methods.base import Batch, State
+from gpbench.methods.base import State
+from gpbench.methods.training_rows import Batch
 
 NO_NOISE = torch.empty(1, 0, dtype=torch.float64)
 CLASSES = {"regression": 0, "binary": 2, "multiclass": 3}

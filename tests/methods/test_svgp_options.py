@@ -8,7 +8,8 @@ from scipy import stats
 
 from gpbench.gp import kernels, sparse
 from gpbench.methods import svgp
-from gpbench.methods.base import Batch, State
+from gpbench.methods.base import State
+from gpbench.methods.training_rows import Batch
 
 CLASSES = {"regression": 0, "binary": 2, "multiclass": 3, "counts": 0}
 NO_NOISE = torch.empty(2, 0, dtype=torch.float64)
@@ -84,7 +85,7 @@ def test_the_softmax_estimate_is_brute_force_monte_carlo():
     ours = method("multiclass", multiclass="softmax", samples_train=20_000)
     batch, state = start(ours, "multiclass")
     batch = Batch(*(part[:, :3] for part in (batch.x, batch.y, batch.weight)))
-    mean, variance = sparse.conditional(batch.x[None], *ours.layers(state)[0])
+    mean, variance = sparse.conditional(batch.x[None], ours.layers(state)[0])
     rng = np.random.default_rng(0)
     f = mean.numpy() + np.sqrt(variance.numpy()) * rng.normal(size=(200_000, 1, 1, 3))
     log_prob = torch.from_numpy(f).log_softmax(-1).numpy()
@@ -117,7 +118,7 @@ def test_softmax_predicts_the_mean_over_samples_of_f():
     ours = method("multiclass", multiclass="softmax", samples_test=5000)
     batch, state = start(ours, "multiclass")
     with torch.no_grad():
-        mean, variance = sparse.conditional(batch.x[:, :4][None], *ours.layers(state)[0])
+        mean, variance = sparse.conditional(batch.x[:, :4][None], ours.layers(state)[0])
     f = mean.numpy() + np.sqrt(variance.numpy()) * np.random.default_rng(0).normal(size=(50_000, 1, 1, 3))
     probs = np.exp(f - f.max(-1, keepdims=True))
     probs /= probs.sum(-1, keepdims=True)

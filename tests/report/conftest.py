@@ -1,7 +1,7 @@
 """Studies that the tests of this folder share."""
 
 import pytest
-from synthetic_study import build, build_asked
+from synthetic_study import build, build_probed
 
 from gpbench.report.significance.comparisons import write_statistics
 from gpbench.report.view import View
@@ -27,9 +27,9 @@ def small(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def asked(tmp_path_factory):
+def probed(tmp_path_factory):
     """Eight methods of which most are variants, two data sets, with bounds, functions of layers and staleness."""
-    return build_asked(tmp_path_factory.mktemp("asked") / "asked")
+    return build_probed(tmp_path_factory.mktemp("probed") / "probed")
 
 
 @pytest.fixture(scope="session")
@@ -38,8 +38,8 @@ def small_view(small):
 
 
 @pytest.fixture(scope="session")
-def asked_view(asked):
-    return View(asked)
+def probed_view(probed):
+    return View(probed)
 
 
 @pytest.fixture(scope="session")

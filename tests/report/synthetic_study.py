@@ -147,8 +147,8 @@ def build(
     return folder
 
 
-def build_asked(folder, status=lambda *_: ("done", "")):
-    """A study with all that its figures may ask for: variants, bounds, functions of layers, four chains, staleness.
+def build_probed(folder, status=lambda *_: ("done", "")):
+    """A study with all that figures may request: variants, bounds, functions of layers, four chains, staleness.
 
     On boston `svgp` is variational and `bsgp_2` a sampler, whose chains keep to alternating signs."""
     build(folder, METHODS, ["boston", "banana"], 3, status, settings=SETTINGS)

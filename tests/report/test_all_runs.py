@@ -75,8 +75,8 @@ def test_the_best_of_several_runs_stands_for_a_row(runs, names, chosen):
 def test_ours_stands_with_run_budget_protocol_splits_commit_and_command(runs):
     found = best([runs["check"]])
     beside = ["run", "ours_budget", "ours_protocol", "ours_n", "ours_commit", "command", "compared"]
-    said = ["b_check", "check", "common", 2, "0123abc", "snakemake --config study=ashman2020_uci", "2 of 5 splits"]
-    assert found[beside].tolist() == said
+    expected = ["b_check", "check", "common", 2, "0123abc", "snakemake --config study=ashman2020_uci", "2 of 5 splits"]
+    assert found[beside].tolist() == expected
 
 
 def test_what_no_run_has_says_which_study_would_or_why_none(runs):
@@ -133,11 +133,11 @@ def test_counts_and_badge_add_up(written):
     card = pd.read_csv(written[-1] / "scorecard.csv")
     table = all_runs.counts(card)
     assert table.loc["all papers", "rows"] == len(card) == table["rows"].sum() / 2
-    said = json.loads((written[-1] / "badge.json").read_text())
+    badge = json.loads((written[-1] / "badge.json").read_text())
     judged = int(table.loc["all papers", list(verdicts.JUDGED)].sum())
-    assert said["message"] == f"{judged} of {len(card)} judged, {table.loc['all papers', 'agrees']} agree"
-    assert {"schemaVersion", "label", "message", "color"} == set(said)
-    assert said["message"] in "".join(ET.fromstring((written[-1] / "badge.svg").read_text()).itertext())
+    assert badge["message"] == f"{judged} of {len(card)} judged, {table.loc['all papers', 'agrees']} agree"
+    assert {"schemaVersion", "label", "message", "color"} == set(badge)
+    assert badge["message"] in "".join(ET.fromstring((written[-1] / "badge.svg").read_text()).itertext())
     page = (written[-1] / "scorecard.md").read_text()
     assert page.count("\n| ashman2020, ") == judged
     assert "A verdict holds for the method at the budget beside it." in page

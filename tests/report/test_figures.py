@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.collections import LineCollection
-from synthetic_study import METHODS, build, build_asked
+from synthetic_study import METHODS, build, build_probed
 
 from gpbench.errors import UserError
 from gpbench.report.figures import draw, write_figure
@@ -13,7 +13,7 @@ from gpbench.report.scorecard.one_run import scorecard
 from gpbench.report.view import View
 
 PROBED = ("features", "bounds", "layers", "workers", "num_inducing", "depth", "p_values")
-"""Figures that need the variants and probes of the study `asked`."""
+"""Figures that need the variants and probes of the study `probed`."""
 
 
 def texts(figure):
@@ -29,9 +29,9 @@ def failed(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def failed_asked(tmp_path_factory):
-    """The study `asked`, of which no fit is finished."""
-    return View(build_asked(tmp_path_factory.mktemp("failed_asked") / "s", lambda *_: ("failed", "no memory")))
+def failed_probed(tmp_path_factory):
+    """The study `probed`, of which no fit is finished."""
+    return View(build_probed(tmp_path_factory.mktemp("failed_probed") / "s", lambda *_: ("failed", "no memory")))
 
 
 @pytest.fixture(scope="module", params=["banana", "boston"])
@@ -41,8 +41,8 @@ def single(request, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_every_figure_is_written_without_a_date(small_view, asked_view, tmp_path, name):
-    (path,) = write_figure(asked_view if name in PROBED else small_view, name, tmp_path, kinds=("pdf",))
+def test_every_figure_is_written_without_a_date(small_view, probed_view, tmp_path, name):
+    (path,) = write_figure(probed_view if name in PROBED else small_view, name, tmp_path, kinds=("pdf",))
     assert path == tmp_path / f"{name}.pdf"
     assert path.read_bytes().startswith(b"%PDF")
     assert b"CreationDate" not in path.read_bytes()
@@ -50,9 +50,9 @@ def test_every_figure_is_written_without_a_date(small_view, asked_view, tmp_path
 
 
 @pytest.mark.parametrize("name", ["cost", "pit", "critical_difference", "layers", "boxes"])
-def test_files_are_the_same_byte_for_byte(small, asked, tmp_path, name):
+def test_files_are_the_same_byte_for_byte(small, probed, tmp_path, name):
     """Lines and bars, stairs, annotations, line collections, boxes; `test_pictures` and `test_posteriors` have maps."""
-    study = asked if name in PROBED else small
+    study = probed if name in PROBED else small
     first, second = (write_figure(View(study), name, tmp_path / folder) for folder in "ab")
     assert [path.name for path in first] == [f"{name}.pdf", f"{name}.png"]
     for a, b in zip(first, second, strict=True):
@@ -68,13 +68,13 @@ def test_every_data_set_and_method_is_named(view, name):
         assert label in shown
 
 
-def test_absent_fits_are_said_in_the_figure(view):
+def test_absent_fits_are_named_in_the_figure(view):
     shown = texts(draw(view, "log_density"))
     assert "skipped: regression only" in shown
     assert "4/5" in shown
 
 
-def test_critical_difference_prints_whether_the_data_sets_suffice(view):
+def test_critical_difference_states_whether_the_data_sets_suffice(view):
     shown = texts(draw(view, "critical_difference")).replace("\n", " ")
     assert "5 cannot suffice, whatever the scores" in shown
     assert "Left out as incomplete: boston, yacht (7/8); DSVI (2 layers), Gradient boosting (6/7)" in shown
@@ -102,46 +102,46 @@ def test_an_unknown_figure_names_the_nearest(view, tmp_path):
 
 
 @pytest.mark.parametrize("name", PROBED)
-def test_a_probed_study_without_a_finished_fit_says_so(failed_asked, name):
-    assert "No " in texts(draw(failed_asked, name))
+def test_a_probed_study_without_a_finished_fit_says_so(failed_probed, name):
+    assert "No " in texts(draw(failed_probed, name))
 
 
 @pytest.mark.parametrize("name", ["error_over_time", "features", "bounds", "workers"])
 def test_unfinished_cells_leave_gaps_that_are_named(tmp_path, name):
     lost = ("svgp", "dgp_rff")
-    folder = build_asked(tmp_path / "s", lambda method, *_: ("failed", "no") if method in lost else ("done", ""))
+    folder = build_probed(tmp_path / "s", lambda method, *_: ("failed", "no") if method in lost else ("done", ""))
     shown = texts(draw(View(folder), name))
-    said = {"features": "1 of 4 not complete", "workers": "1 of 3 not complete", "bounds": "no finished fit"}
-    assert said.get(name, "boston") in shown
+    remarks = {"features": "1 of 4 not complete", "workers": "1 of 3 not complete", "bounds": "no finished fit"}
+    assert remarks.get(name, "boston") in shown
 
 
-def test_error_over_time_has_a_column_for_each_data_set(asked_view):
-    axes = draw(asked_view, "error_over_time").axes
+def test_error_over_time_has_a_column_for_each_data_set(probed_view):
+    axes = draw(probed_view, "error_over_time").axes
     assert [axis.get_title("left") for axis in axes[:2]] == ["boston", "banana"]
     assert [axis.get_ylabel() for axis in axes] == ["test RMSE", "test error rate", "test MNLL", ""]
 
 
-def test_feature_lines_hold_the_means_over_splits(asked_view):
-    axis = draw(asked_view, "features").axes[0]
+def test_feature_lines_hold_the_means_over_splits(probed_view):
+    axis = draw(probed_view, "features").axes[0]
     fixed = axis.containers[0].lines[0]
-    means = asked_view.per_split("rmse", "boston")[["svgp", "dsvi"]].mean()
+    means = probed_view.per_split("rmse", "boston")[["svgp", "dsvi"]].mean()
     np.testing.assert_allclose(fixed.get_ydata(orig=False), means, rtol=1e-12)
     np.testing.assert_allclose(fixed.get_xdata(orig=False), [10, 100], rtol=0.03)
 
 
-def test_bounds_are_compared_with_the_order_of_the_scores(asked_view):
+def test_bounds_are_compared_with_the_order_of_the_scores(probed_view):
     """Bounds of this study follow the quality that its scores are drawn from, but for close neighbours."""
-    figure = draw(asked_view, "bounds")
-    said = figure.axes[1].get_title("right")
-    assert float(said.rsplit(" ", 1)[1]) > 0.6
+    figure = draw(probed_view, "bounds")
+    remark = figure.axes[1].get_title("right")
+    assert float(remark.rsplit(" ", 1)[1]) > 0.6
     assert texts(figure).count("no bound") == 2, "the constant method, on both data sets"
 
 
-def test_layers_show_both_signs_of_a_sampler_and_one_of_a_variational_method(asked_view):
-    axes = np.reshape(draw(asked_view, "layers").axes, (2, -1))
+def test_layers_show_both_signs_of_a_sampler_and_one_of_a_variational_method(probed_view):
+    axes = np.reshape(draw(probed_view, "layers").axes, (2, -1))
     titles = [axis.get_title("left") for axis in axes[0]]
     for method, lines, colours in (("svgp", 50, 1), ("bsgp_2", 100, 2)):
-        column = axes[:, titles.index(f"boston\n{asked_view.labels[method]}")]
+        column = axes[:, titles.index(f"boston\n{probed_view.labels[method]}")]
         for axis in column:
             (drawn,) = [part for part in axis.collections if isinstance(part, LineCollection)]
             assert len(drawn.get_segments()) == lines
@@ -151,13 +151,13 @@ def test_layers_show_both_signs_of_a_sampler_and_one_of_a_variational_method(ask
 
 
 def test_a_method_that_failed_keeps_its_column_of_layers(tmp_path):
-    folder = build_asked(tmp_path / "s", lambda method, *_: ("failed", "no") if method == "svgp" else ("done", ""))
+    folder = build_probed(tmp_path / "s", lambda method, *_: ("failed", "no") if method == "svgp" else ("done", ""))
     assert "no finished fit" in texts(draw(View(folder), "layers"))
 
 
-def test_one_process_is_a_dashed_line_beside_the_schemes(asked_view):
-    _, error, staleness, bottom, *_ = draw(asked_view, "workers").axes
-    alone = asked_view.per_split("rmse", "boston").mean()
+def test_one_process_is_a_dashed_line_beside_the_schemes(probed_view):
+    _, error, staleness, bottom, *_ = draw(probed_view, "workers").axes
+    alone = probed_view.per_split("rmse", "boston").mean()
     dashed = [line.get_ydata()[0] for line in error.lines if line.get_color() == "#555555"]
     assert dashed == [alone[method] for method in METHODS if method not in ("dgp_rff", "exact_gp", "boosting")]
     assert list(staleness.containers[0].lines[0].get_ydata(orig=False)) == [0.9, 8.5]

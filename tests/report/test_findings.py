@@ -36,10 +36,10 @@ def test_what_is_left_out_is_counted_with_reasons(view):
         **{"kind": "dataset", "name": "boston", "complete": 7, "cells": 8},
         "reasons": {"partly diverged": 1},
     }
-    said = left_out(compare(view, SPEC["all_mnll"]), view)
-    assert "Exact GP: 4 of 7 data sets (3 skipped: regression only)" in said
-    assert "DSVI (2 layers): 6 of 7 data sets (1 partly stopped)" in said
-    assert "yacht: 7 of 8 methods (1 failed: layer 1: Cholesky failed with jitter" in said
+    text = left_out(compare(view, SPEC["all_mnll"]), view)
+    assert "Exact GP: 4 of 7 data sets (3 skipped: regression only)" in text
+    assert "DSVI (2 layers): 6 of 7 data sets (1 partly stopped)" in text
+    assert "yacht: 7 of 8 methods (1 failed: layer 1: Cholesky failed with jitter" in text
 
 
 def test_statistics_say_what_they_rest_on(statistics_folder):
@@ -97,7 +97,7 @@ def test_the_table_sets_the_first_in_rank_against_all_others(view):
     assert shown["BSGP (2 layers)"] == "-", "one split diverged"
     assert shown["Constant"].strip("*") == " / ".join(f"{data.loc['constant', key]:.2f}" for key in FIELDS)
     assert shown["Constant"].startswith("**") == (data.loc["constant", "decision"] != "undecided")
-    assert ROPES["rmse"].said in table.note
+    assert ROPES["rmse"].in_words in table.note
 
 
 def test_differences_to_the_best_have_their_posterior(view):
@@ -110,12 +110,12 @@ def test_differences_to_the_best_have_their_posterior(view):
 def test_a_sentence_says_what_is_undecided(view):
     found = compare(view, SPEC["regression_mnll"])
     pairs = posteriors(view, SPEC["regression_mnll"]).to_dict("records")
-    said = sentences(found | {"bayes": pairs}, view)[-1]
+    sentence = sentences(found | {"bayes": pairs}, view)[-1]
     first = found["ranks"][0]["method"]
     for key, words in (("a_better", "better than"), ("undecided", "undecided versus")):
         names = [view.labels[pair["b"]] for pair in pairs if pair["a"] == first and pair["decision"] == key]
-        assert (f"{words} {', '.join(names)}" in said) == bool(names)
-    assert f"{view.labels[first]} is" in said
+        assert (f"{words} {', '.join(names)}" in sentence) == bool(names)
+    assert f"{view.labels[first]} is" in sentence
 
 
 def test_curves_reach_the_share_of_data_sets_within_a_distance(view):

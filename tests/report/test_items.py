@@ -1,4 +1,4 @@
-"""Figures and tables of papers: what can be asked for, what is made, and what the list of them says."""
+"""Figures and tables of papers: which can be requested, what is written, and the list of them."""
 
 import json
 import re
@@ -61,7 +61,7 @@ def test_words_of_a_command_name_items_and_nothing_else_does():
 
 
 @pytest.mark.parametrize(
-    ("word", "said"),
+    ("word", "message"),
     [
         ("figures/cutajar2017_fgi2.pdf", "did you mean 'cutajar2017_fig2'?"),
         ("figures/rossi2021_table5.pdf", "has no rule; ask for tables/rossi2021_table5.csv"),
@@ -69,8 +69,8 @@ def test_words_of_a_command_name_items_and_nothing_else_does():
         ("figures/urbainczyk2025_fig2.pdf", "cannot be made yet: it needs the method STRIDE"),
     ],
 )
-def test_what_cannot_be_made_is_refused_with_what_can(word, said):
-    with pytest.raises(UserError, match=re.escape(said)):
+def test_what_cannot_be_made_is_refused_with_what_can(word, message):
+    with pytest.raises(UserError, match=re.escape(message)):
         items.requested(CONF, [word])
 
 
@@ -95,7 +95,7 @@ def test_overrides_of_a_command_replace_those_of_the_item(registry):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("{title: x}", "needs either `later` or `study`"),
         ("{title: x, study: default, later: y}", "needs either `later` or `study`"),
@@ -106,16 +106,16 @@ def test_overrides_of_a_command_replace_those_of_the_item(registry):
         ("{title: x, study: default, fig: cost}", "unknown key 'fig'"),
     ],
 )
-def test_a_bad_entry_is_refused_by_its_place(tmp_path, text, said):
+def test_a_bad_entry_is_refused_by_its_place(tmp_path, text, message):
     (tmp_path / "conf" / "paper").mkdir(parents=True)
     shutil.copytree(CONF / "study", tmp_path / "conf" / "study")
     (tmp_path / "conf/paper/someone2020.yaml").write_text(f"name: someone2020\ntitle: x\nitems:\n  fig1: {text}\n")
-    with pytest.raises(UserError, match=re.escape(said)) as error:
+    with pytest.raises(UserError, match=re.escape(message)) as error:
         items.registry(tmp_path / "conf")
     assert "someone2020" in str(error.value)
 
 
-def test_the_note_of_what_was_asked_for_changes_with_the_run_alone(tmp_path, registry):
+def test_the_record_of_requested_items_changes_with_the_run_alone(tmp_path, registry):
     where, item = Places(tmp_path, tmp_path / "store"), registry["rossi2021_fig7"]
     path = tmp_path / "plans" / "items" / "rossi2021_fig7.json"
     items.stamp(where, [item], "rossi2021_uci")
@@ -142,12 +142,12 @@ def test_a_figure_has_its_caption_beside_it_and_inside(small, figure, tmp_path):
 
 
 def test_a_caption_says_what_it_is_made_of_and_what_is_missing(view, figure):
-    said, study, fits = provenance(view, figure), view.study, view.fits
-    assert f"Protocol {study['protocol']}, budget {study['budget']}, 5 splits." in said
-    assert f"{(fits['status'] == 'done').sum()} of {len(fits)} fits done (" in said
+    text, study, fits = provenance(view, figure), view.study, view.fits
+    assert f"Protocol {study['protocol']}, budget {study['budget']}, 5 splits." in text
+    assert f"{(fits['status'] == 'done').sum()} of {len(fits)} fits done (" in text
     for status in set(fits["status"]) - {"done"}:
-        assert f"{(fits['status'] == status).sum()} {status}" in said
-    assert all(dataset in said for dataset in study["datasets"])
+        assert f"{(fits['status'] == status).sum()} {status}" in text
+    assert all(dataset in text for dataset in study["datasets"])
 
 
 def test_a_published_table_holds_its_rows_beside_ours(small, registry, tmp_path):
@@ -178,8 +178,8 @@ def written() -> dict[str, list[str]]:
 
 def test_the_list_is_current_but_for_the_costs(registry):
     rows = written()
-    said = {(i.study, i.overrides): listing.Expected(*rows[i.name][4:7]) for i in registry.values() if i.study}
-    text = re.sub(r" +\|", " |", listing.document(WHERE, said))
+    expectations = {(i.study, i.overrides): listing.Expected(*rows[i.name][4:7]) for i in registry.values() if i.study}
+    text = re.sub(r" +\|", " |", listing.document(WHERE, expectations))
     assert re.sub(r" +\|", " |", (REPOSITORY / "docs" / "papers.md").read_text()) == text, (
         "gpbench papers > docs/papers.md"
     )

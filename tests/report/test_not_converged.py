@@ -31,7 +31,7 @@ def folder(tmp_path_factory):
     scores = pd.concat([scores, *copies], ignore_index=True)
     samplers = scores["method"].isin(["bsgp_1", "bsgp_2"])
     failing = (scores["method"] == "bsgp_2") & (scores["dataset"] == "boston") & scores["split"].isin(FAILING)
-    told = {
+    chains = {
         "chains": CHAINS,
         "draws": DRAWS,
         "r_hat_row": 1.0,
@@ -39,7 +39,7 @@ def folder(tmp_path_factory):
         "ess_bulk": 80.0,
         "ess_tail": 60.0,
     }
-    for name, value in (told | {"r_hat_covariance": 2.5, "ess_covariance": 5.0}).items():
+    for name, value in (chains | {"r_hat_covariance": 2.5, "ess_covariance": 5.0}).items():
         scores[name] = np.where(samplers, value, np.nan)
     scores["r_hat"] = np.where(failing, 1.31, np.where(samplers, 1.02, np.nan))
     scores["gate"] = np.where(failing, "failed", np.where(samplers, "passed", ""))
@@ -96,10 +96,10 @@ def test_status_counts_them_and_unfinished_lists_them_with_their_r_hat(view):
 
 
 def test_every_table_and_the_page_say_so(view, folder, tmp_path):
-    said = "✗ Chains that have not converged: BSGP (2 layers) on boston (2 splits)."
+    warning = "✗ Chains that have not converged: BSGP (2 layers) on boston (2 splits)."
     for name in ("differences", "cost", "all_metrics"):
         write_table(view, name, tmp_path)
-        assert said in (tmp_path / f"{name}.md").read_text()
+        assert warning in (tmp_path / f"{name}.md").read_text()
     assert r"$\times$ Chains that have not converged" in (tmp_path / "cost.tex").read_text()
     page = render(view)
     assert "8 fits by Markov chains that have not converged: their R-hat exceeds 1.05" in page
@@ -149,7 +149,7 @@ def test_traces_show_three_rows_of_the_first_split_a_line_a_chain(view, folder):
     assert {len(axis.lines) for axis in axes} == {CHAINS}
     drawn = pd.read_parquet(folder / "chains.parquet").query("fit_id == 'bsgp_1-boston-0-2' and row == 20")
     np.testing.assert_array_equal(axes[1].lines[2].get_ydata(), drawn["mean"])
-    assert axes[2].get_title(loc="right") == "R-hat 1.020"
+    assert axes[2].get_title(loc="right") == f"R-hat 1.020, {CHAINS} chains"
     assert len({line.get_color() for line in axes[0].lines}) == CHAINS
 
 

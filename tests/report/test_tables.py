@@ -147,8 +147,8 @@ def test_an_unknown_table_names_the_nearest(view, tmp_path):
         write_table(view, "rank", tmp_path)
 
 
-def test_treatments_are_compared_on_paired_splits(asked):
-    view = View(asked)
+def test_treatments_are_compared_on_paired_splits(probed):
+    view = View(probed)
     table = TABLES["features"].function(view)
     scores = view.per_split("error", "banana")
     difference = scores["svgp"] - scores["bsgp_1"]
@@ -161,8 +161,8 @@ def test_treatments_are_compared_on_paired_splits(asked):
     assert shown["VAR-FIXED"].endswith("(3)")
 
 
-def test_workers_has_a_row_for_every_cell(asked):
-    data = TABLES["workers"].function(View(asked)).data.set_index(["dataset", "method"])
+def test_workers_has_a_row_for_every_cell(probed):
+    data = TABLES["workers"].function(View(probed)).data.set_index(["dataset", "method"])
     assert len(data) == 16
     assert data.loc[("boston", "exact_gp"), ["scheme", "workers", "staleness_mean", "restarts"]].tolist() == [
         *("asynchronous", 10, 8.5, 1.0)
@@ -170,9 +170,9 @@ def test_workers_has_a_row_for_every_cell(asked):
     assert data.loc[("boston", "constant"), ["scheme", "workers"]].tolist() == ["one process", 1]
 
 
-def test_diagnostics_see_the_two_signs_of_the_hidden_function(asked):
+def test_diagnostics_see_the_two_signs_of_the_hidden_function(probed):
     """The draws of this study are independent: 4 x 50 of them, mirrored in every other chain."""
-    table = TABLES["diagnostics"].function(View(asked))
+    table = TABLES["diagnostics"].function(View(probed))
     worst = table.shown.set_index("quantity")
     assert list(worst.index) == ["layer 1", "|layer 1|", "layer 2"]
     assert worst[["chains", "draws"]].to_numpy().tolist() == [[4, 50]] * 3
@@ -184,10 +184,10 @@ def test_diagnostics_see_the_two_signs_of_the_hidden_function(asked):
     assert len(table.data) == 3 * 11
 
 
-def test_too_few_draws_or_none_leave_an_empty_table(asked, small, tmp_path):
-    for path in asked.iterdir():
+def test_too_few_draws_or_none_leave_an_empty_table(probed, small, tmp_path):
+    for path in probed.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    layers = pd.read_parquet(asked / "layers.parquet")
+    layers = pd.read_parquet(probed / "layers.parquet")
     layers[(layers["sample"] < 3) | (layers["layer"] == 0)].to_parquet(tmp_path / "layers.parquet")
     for folder in (tmp_path, small):
         assert TABLES["diagnostics"].function(View(folder)).shown.empty

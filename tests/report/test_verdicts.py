@@ -72,9 +72,9 @@ def test_interval_is_that_of_scipy_s_welch_test():
 
 def test_a_side_without_a_spread_is_given_the_other_s():
     """With equal numbers that of Student, with one run the prediction interval: s sqrt(1 + 1/n), n - 1 degrees."""
-    assert combined(0.2, 5, np.nan, 5) == (pytest.approx(0.2 * np.sqrt(2 / 5)), 4, "b")
-    assert combined(np.nan, 5, 0.2, 8) == (pytest.approx(0.2 * np.sqrt(1 / 5 + 1 / 8)), 7, "a")
-    assert combined(0.1, 1, 0.2, 8) == (pytest.approx(0.2 * np.sqrt(1 + 1 / 8)), 7, "a")
+    assert combined(0.2, 5, np.nan, 5) == (pytest.approx(0.2 * np.sqrt(2 / 5)), 4, "published")
+    assert combined(np.nan, 5, 0.2, 8) == (pytest.approx(0.2 * np.sqrt(1 / 5 + 1 / 8)), 7, "ours")
+    assert combined(0.1, 1, 0.2, 8) == (pytest.approx(0.2 * np.sqrt(1 + 1 / 8)), 7, "ours")
     error, _, assumed = combined(np.nan, 1, 0.2, 1)
     assert (np.isnan(error), assumed) == (True, "")
     assert np.isnan(interval(0.1, error, np.nan)).all()

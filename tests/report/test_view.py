@@ -53,23 +53,23 @@ def test_replicas_of_a_split_are_averaged_first(small, tmp_path):
     assert after.loc[1:].equals(before.loc[1:])
 
 
-def test_replicas_of_a_split_have_one_row_each(asked, tmp_path):
-    study = json.loads((asked / "study.json").read_text())
+def test_replicas_of_a_split_have_one_row_each(probed, tmp_path):
+    study = json.loads((probed / "study.json").read_text())
     study["expected"] += [["bsgp_2", "boston", 0]] * 3  # a plan lists every replica
     for name in ("scores", "layers"):
-        (tmp_path / f"{name}.parquet").write_bytes((asked / f"{name}.parquet").read_bytes())
+        (tmp_path / f"{name}.parquet").write_bytes((probed / f"{name}.parquet").read_bytes())
     (tmp_path / "study.json").write_text(json.dumps(study))
     view = View(tmp_path)
     assert not view.fits["fit_id"].duplicated().any()
-    assert len(view.probe("layers")) == len(pd.read_parquet(asked / "layers.parquet"))
+    assert len(view.probe("layers")) == len(pd.read_parquet(probed / "layers.parquet"))
     assert view.probe("bounds").empty
 
 
-def test_a_grid_holds_the_methods_that_set_all_its_keys(asked_view):
-    assert asked_view.grid("scheme", "workers").to_numpy().tolist() == [
+def test_a_grid_holds_the_methods_that_set_all_its_keys(probed_view):
+    assert probed_view.grid("scheme", "workers").to_numpy().tolist() == [
         *(["dgp_rff", "asynchronous", 2], ["exact_gp", "asynchronous", 10], ["boosting", "synchronous", 2])
     ]
-    assert asked_view.grid("scheme", "num_features").empty
+    assert probed_view.grid("scheme", "num_features").empty
 
 
 @pytest.mark.parametrize("column", ["protocol", "budget", "overrides"])

@@ -81,7 +81,7 @@ def test_the_posterior_is_left_invariant_by_one_transition():
     assert abs(up - down) < 4 * math.sqrt(up + down)
 
 
-def test_chains_do_not_see_each_other():
+def test_chains_do_not_depend_on_each_other():
     generator = torch.Generator().manual_seed(3)
     f, nu = (torch.randn(6, 3, 2, generator=generator, dtype=torch.float64) for _ in range(2))
     uniforms = torch.rand(6, 1 + elliptical.MAX_TRIES, generator=generator, dtype=torch.float64)
@@ -119,7 +119,7 @@ def test_chains_that_cannot_move_stay_and_end(dtype):
     assert tries[1] == elliptical.MAX_TRIES
 
 
-def test_a_bracket_that_is_refused_closes_around_the_state():
+def test_after_rejections_the_bracket_closes_around_the_state():
     # nothing but f itself is good enough: by the last try the proposal is nowhere else
     seen = []
 

@@ -12,19 +12,9 @@ from gpbench.sampling import hmc
 F64 = torch.float64
 
 
-def differentiated(log_density):
-    """The points of a density of positions `[R, K]`."""
-
-    def at(position):
-        leaf = position.detach().requires_grad_()
-        value = log_density(leaf)
-        (gradient,) = torch.autograd.grad(value.sum(), leaf)
-        return hmc.Point(position.detach(), value.detach(), gradient)
-
-    return at
-
-
-banana = differentiated(lambda w: -0.5 * w[:, 0].square() - 2 * (w[:, 1] - w[:, 0].square()).square() - w[:, 2].cosh())
+banana = hmc.differentiated(
+    lambda w: -0.5 * w[:, 0].square() - 2 * (w[:, 1] - w[:, 0].square()).square() - w[:, 2].cosh()
+)
 """Neither Gaussian nor the same along every coordinate."""
 
 
@@ -80,7 +70,7 @@ def test_a_gaussian_has_its_moments():
     # 2,000 independent chains from far away; at the end independent draws, but for the bias of 60 transitions
     factor = torch.linalg.cholesky(torch.tensor([[1.0, 0.8], [0.8, 2.0]], dtype=F64))
     covariance = factor @ factor.T
-    gaussian = differentiated(lambda w: -0.5 * (w @ torch.linalg.inv(covariance) * w).sum(1))
+    gaussian = hmc.differentiated(lambda w: -0.5 * (w @ torch.linalg.inv(covariance) * w).sum(1))
     rng, chains = np.random.default_rng(0), 2000
     point = gaussian(torch.full((chains, 2), 3.0, dtype=F64))
     size, accepted = torch.full((chains,), 0.7, dtype=F64), []
@@ -112,11 +102,11 @@ def test_exact_draws_stay_exact_and_moves_balance():
     # a step so long that half of the proposals are refused: without the Metropolis test the law would change
     rng = np.random.default_rng(0)
     start = torch.from_numpy(exact_draws(rng, 40_000))
-    point, chains = differentiated(two_modes)(start), len(start)
+    point, chains = hmc.differentiated(two_modes)(start), len(start)
     size = torch.full((chains,), 0.4, dtype=F64)
     momentum, uniforms = torch.from_numpy(rng.standard_normal((chains, 1))), torch.from_numpy(rng.random((2, chains)))
     leapfrogs = hmc.draw_leapfrogs(uniforms[0], torch.full((chains,), 3.0))
-    moved, probability = hmc.step(point, differentiated(two_modes), momentum, uniforms[1], size, leapfrogs)
+    moved, probability = hmc.step(point, hmc.differentiated(two_modes), momentum, uniforms[1], size, leapfrogs)
     assert 0.3 < float(probability.mean()) < 0.8
     torch.testing.assert_close(moved.value, two_modes(moved.position), rtol=0, atol=0)
     assert stats.ks_2samp(moved.position[:, 0].numpy(), exact_draws(rng, 40_000)[:, 0]).pvalue > 0.01
@@ -141,7 +131,7 @@ def test_a_random_walk_leaves_exact_draws_exact():
     assert stats.ks_2samp(moved[:, 0].numpy(), exact_draws(rng, 40_000)[:, 0]).pvalue > 0.01
 
 
-def test_chains_do_not_see_each_other():
+def test_chains_do_not_depend_on_each_other():
     start, momentum = normals(5, 3), normals(5, 3, seed=1)
     uniform = torch.tensor([0.1, 0.9, 0.5, 0.2, 0.7], dtype=F64)
     size, leapfrogs = torch.tensor([0.05, 0.3, 0.9, 0.2, 0.1], dtype=F64), torch.tensor([3, 9, 1, 12, 5])
@@ -158,9 +148,9 @@ def test_chains_do_not_see_each_other():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
-def test_a_trajectory_that_diverges_is_refused(dtype):
+def test_a_trajectory_that_diverges_is_rejected(dtype):
     # a log density of NaN to the right of 1; chain 1 gets there, chain 2 is lost from the beginning
-    beyond = differentiated(lambda w: torch.where(w[:, 0] > 1, torch.nan, -0.5 * w[:, 0].square()))
+    beyond = hmc.differentiated(lambda w: torch.where(w[:, 0] > 1, torch.nan, -0.5 * w[:, 0].square()))
     position = torch.tensor([[0.0], [0.0], [torch.nan]], dtype=dtype)
     momentum = torch.tensor([[0.1], [5.0], [0.0]], dtype=dtype)
     ones = torch.ones(3, dtype=dtype)
@@ -191,7 +181,7 @@ def test_getting_it_right():
         y = w[:, 1] + torch.from_numpy(rng.standard_normal(chains))
         seen.append(bounded(w[:, 0], w[:, 1], y))
 
-        @differentiated
+        @hmc.differentiated
         def posterior(w, y=y):
             theta, f = w.unbind(1)
             return -0.5 * (theta.square() + f.square() / theta.exp() + theta + (y - f).square())

@@ -89,7 +89,7 @@ def test_the_first_runs_are_spread():
     assert sorted(first[:, 1]) == [1, 3, 5, 7, 10]
 
 
-def test_chains_tune_alone_and_from_where_they_were():
+def test_chains_are_tuned_independently_and_resume():
     tuner, scale = ExpectedJump("hmc", 6), [0.1, 1.0]
     together, _ = run(tuner, 91, 90, scale)
     for r in range(2):

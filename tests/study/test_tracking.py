@@ -97,7 +97,7 @@ def where(tmp_path_factory, environment):
     return where
 
 
-def test_each_fit_is_there_once(where):
+def test_each_fit_is_logged_once(where):
     fits = View(where).fits()
     assert sorted(run.data.tags["gpbench.fit"] for run in fits) == Store(where.store).ids()
     assert {run.data.tags["gpbench.status"] for run in fits} == {"done"}
@@ -127,7 +127,7 @@ def test_a_fit_has_its_parameters_scores_trace_data_and_record(where):
         assert from_json(FitRecord, kept.read_text(), kept) == record
 
 
-def test_draining_again_adds_nothing(where):
+def test_draining_twice_adds_nothing(where):
     before = len(View(where).runs())
     assert tracking.drain(where) == 0
     for fit_id in Store(where.store).ids():
@@ -136,7 +136,7 @@ def test_draining_again_adds_nothing(where):
     assert len(View(where).runs()) == before
 
 
-def test_a_run_that_a_killed_writer_left_half_is_made_anew(where):
+def test_an_incomplete_run_of_a_killed_writer_is_replaced(where):
     view = View(where)
     half = view.fits()[0]
     view.client.delete_tag(half.info.run_id, "gpbench.complete")
@@ -148,7 +148,7 @@ def test_a_run_that_a_killed_writer_left_half_is_made_anew(where):
     assert all(run.data.tags["gpbench.complete"] == "yes" for run in fits)
 
 
-def test_a_writer_that_does_not_wait_leaves_the_spool_to_the_one_at_work(where):
+def test_a_second_writer_that_does_not_wait_leaves_the_spool_alone(where):
     Store(where.store).spool(Store(where.store).ids()[0])
     with FileLock(where.store / ".tracking.lock"):
         assert tracking.drain(where, wait=False) == 0
@@ -156,7 +156,7 @@ def test_a_writer_that_does_not_wait_leaves_the_spool_to_the_one_at_work(where):
     assert tracking.drain(where, wait=False) == 1
 
 
-def test_a_fit_that_was_cleared_before_it_was_read_is_passed_over(where):
+def test_a_fit_cleared_before_it_was_read_is_skipped(where):
     before = len(View(where).runs())
     Store(where.store).spool("0123456789abcdef")
     tracking.drain(where)
@@ -197,7 +197,7 @@ def test_a_fit_that_takes_the_place_of_another_tags_it_and_leaves_the_means(wher
     assert parent.data.metrics["mnll"] == pytest.approx(statistics.mean([9.0, *SCORES[1:]]))
 
 
-def test_a_failed_fit_is_told_with_its_reason_and_left_out_of_the_means(where):
+def test_a_failed_fit_is_logged_with_its_reason_and_not_averaged(where):
     cell = planned(where, "noise_block=7")  # other fits of the same cell
     failed = spool(where, cell, 3, status="failed", reason="ArithmeticError: the sum is wrong")
     tracking.drain(where)

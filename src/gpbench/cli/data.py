@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,65 +77,54 @@ def verify(arguments: argparse.Namespace) -> None:
     where, out = places.find(), arguments.statistics
     if out and out.suffix != ".csv":
         raise UserError(f"--statistics {out}: the name must end in .csv (a .md file is written beside it)")
-    verdicts = {}
-    for dataset in _datasets(where, arguments.datasets):
-        verdicts[dataset.name] = verdict = _verdict(dataset, where)
-        print(f"{dataset.name}: {verdict}", flush=True)
+    datasets = _datasets(where, arguments.datasets)
+    wrong: list[str] = []
+    computed: list[tuple[Dataset, Statistics]] = []
+    for dataset in datasets:
+        faults, verified, statistics = _verify(dataset, where)
+        verdict = f"OK: {', '.join(verified)}" if verified else "neither fetched nor prepared"
+        print(f"{dataset.name}: {'WRONG: ' + '; '.join(faults) if faults else verdict}", flush=True)
+        if faults:
+            wrong.append(dataset.name)
+        elif statistics:
+            computed.append((dataset, statistics))
     if out:
-        _write_statistics([v for v in verdicts.values() if v.statistics and not v.wrong], out)
-    if wrong := [name for name, verdict in verdicts.items() if verdict.wrong]:
-        raise UserError(f"{len(wrong)} of {len(verdicts)} data sets are wrong: {', '.join(wrong)}; see the lines above")
+        _write_statistics(computed, out)
+    if wrong:
+        raise UserError(f"{len(wrong)} of {len(datasets)} data sets are wrong: {', '.join(wrong)}; see the lines above")
 
 
-@dataclass
-class _Verdict:
-    """The outcome of verifying one data set."""
-
-    dataset: Dataset
-    wrong: list[str] = field(default_factory=list)
-    right: list[str] = field(default_factory=list)
-    statistics: Statistics | None = None
-    """of the prepared arrays"""
-
-    def __str__(self) -> str:
-        if self.wrong:
-            return "WRONG: " + "; ".join(self.wrong)
-        return "OK: " + ", ".join(self.right) if self.right else "neither fetched nor prepared"
-
-
-def _verdict(dataset: Dataset, where: Places) -> _Verdict:
+def _verify(dataset: Dataset, where: Places) -> tuple[list[str], list[str], Statistics | None]:
+    """What is wrong with the files of a data set, what is right, and the statistics of its prepared arrays."""
     from gpbench.data import prepare, summary, table
     from gpbench.data.raw import fetch
 
-    verdict = _Verdict(dataset)
-    files = dataset.source.files
-    here = [item for item in files if (where.raw / item).is_file()]
-    verdict.wrong += [wrong for item in here if (wrong := fetch.verify(item, where))]
-    if here:
-        verdict.right.append(f"{len(here)} of {len(files)} raw files")
+    files, statistics = dataset.source.files, None
+    existing = [item for item in files if (where.raw / item).is_file()]
+    faults = [fault for item in existing if (fault := fetch.verify(item, where))]
+    verified = [f"{len(existing)} of {len(files)} raw files"] if existing else []
     if where.prepared_file(dataset.name).is_file():
         try:
             prepare.require_current(dataset, where)
-            loaded = table.load(where.prepared_file(dataset.name), dataset.md5)
-            verdict.statistics = summary.statistics(loaded, dataset)
-            summary.check(verdict.statistics, dataset)
-            verdict.right.append("prepared arrays and their statistics")
+            statistics = summary.statistics(table.load(where.prepared_file(dataset.name), dataset.md5), dataset)
+            summary.check(statistics, dataset)
+            verified.append("prepared arrays and their statistics")
         except UserError as error:
-            verdict.wrong.append(str(error))
-    return verdict
+            faults.append(str(error))
+    return faults, verified, statistics
 
 
-def _write_statistics(verdicts: list[_Verdict], out: Path) -> None:
+def _write_statistics(computed: list[tuple[Dataset, Statistics]], out: Path) -> None:
     """Statistics as CSV, and as Markdown beside it."""
-    if not verdicts:
+    if not computed:
         raise UserError(f"{out} cannot be written: none of these data sets is prepared; run `gpbench data prepare`")
     from gpbench.report.datasets import catalogue
     from gpbench.report.tables import render
 
-    overview = catalogue.overview([(v.dataset, v.statistics) for v in verdicts if v.statistics])
+    overview = catalogue.overview(computed)
     places.write_text(out, overview.data.to_csv(index=False, lineterminator="\n"))
     places.write_text(out.with_suffix(".md"), render.to_markdown(overview))
-    print(f"statistics of {count(len(verdicts), 'data set')}: {out} and {out.with_suffix('.md')}")
+    print(f"statistics of {count(len(computed), 'data set')}: {out} and {out.with_suffix('.md')}")
 
 
 def fetch(arguments: argparse.Namespace) -> None:

@@ -94,23 +94,24 @@ def _planned(arguments: argparse.Namespace) -> Plan:
 
 
 def plan(arguments: argparse.Namespace) -> None:
-    made = _planned(arguments)
-    for remark in made.remarks:
+    planned = _planned(arguments)
+    for remark in planned.remarks:
         print(f"remark: {remark}")
     total = 0.0
-    for cell in made.cells:
-        minutes = made.cost.seconds(cell) / 60
+    for cell in planned.cells:
+        minutes = planned.cost.seconds(cell) / 60
         for fit in cell.fits:
-            state, reason = made.states.get(fit.fit_id, ("skipped", cell.skip))
+            state, reason = planned.states.get(fit.fit_id, ("skipped", cell.skip))
             total += minutes if state == "pending" else 0.0
             if state == "pending" or not arguments.pending:
                 expected = f"{minutes:6.2f} min" if state == "pending" else " " * 10
                 where = f"{cell.method} {cell.address.dataset} split {fit.split}"
                 print(f"{fit.fit_id}  {where:<40} {state:<9} {expected}  {reason}")
-    states = [state.name for state in made.states.values()]
-    skipped = sum(len(cell.fits) for cell in made.cells if cell.skip)
+    states = [state.name for state in planned.states.values()]
+    skipped = sum(len(cell.fits) for cell in planned.cells if cell.skip)
+    pending, jobs = count(states.count("pending"), "fit"), count(len(planned.batches), "job")
     print(
-        f"{made.name}: {count(states.count('pending'), 'fit')} to run in {count(len(made.batches), 'job')}, about "
+        f"{planned.name}: {pending} to run in {jobs}, about "
         f"{total:.1f} minutes of one core; {states.count('done')} done, {skipped} skipped, "
         f"{len(states) - states.count('pending') - states.count('done')} failed"
     )
@@ -167,15 +168,15 @@ def status(arguments: argparse.Namespace) -> None:
 
     store = Store(places.find().store)
     while True:
-        made = _planned(arguments)
-        states = [state.name for state in made.states.values()]
+        planned = _planned(arguments)
+        states = [state.name for state in planned.states.values()]
         counts = ", ".join(f"{states.count(s)} {s}" for s in sorted(set(states)))
-        left = sum(batch.seconds for batch in made.batches)
-        print(f"{made.name}: {counts or 'no fits'}; about {left / 60:.1f} minutes of one core left")
+        left = sum(batch.seconds for batch in planned.batches)
+        print(f"{planned.name}: {counts or 'no fits'}; about {left / 60:.1f} minutes of one core left")
         for group in store.groups():
             running = any(store.busy(fit.fit_id) for fit in group.fits)
-            at = store.progress(group.group_id)
-            described = progress.describe(at) if at else "starting"
+            reached = store.progress(group.group_id)
+            described = progress.describe(reached) if reached else "starting"
             print(f"  {'running' if running else 'interrupted'}: {progress.name(group)}: {described}")
         if not arguments.watch:
             return

@@ -99,8 +99,8 @@ def _type(annotation: Any) -> str:
 
 def _default(f: dataclasses.Field) -> str:
     if f.default_factory is not dataclasses.MISSING:
-        made = f.default_factory()
-        return "its defaults" if dataclasses.is_dataclass(made) else f"`{made!r}`"
+        default = f.default_factory()
+        return "its defaults" if dataclasses.is_dataclass(default) else f"`{default!r}`"
     if f.default is dataclasses.MISSING:
         return "required"
     return "null" if f.default is None else f"`{f.default!r}`"

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
 from gpbench.errors import UserError, unknown
 
 Content = dict[str, Any]  # keys and values of a configuration file, before validation
+T = TypeVar("T")
 
 
 def check(cls: type, content: Content, where: str) -> Any:
     """An instance of the dataclass `cls`; UserError for unknown keys, wrong types and values out of range."""
     _check_keys(cls, content, where)
     try:
-        return _adapter(cls).validate_python(content)
+        return adapter(cls).validate_python(content)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
@@ -26,7 +27,8 @@ def check(cls: type, content: Content, where: str) -> Any:
 
 
 @functools.cache
-def _adapter(cls: type) -> TypeAdapter:
+def adapter(cls: type[T]) -> TypeAdapter[T]:
+    """Pydantic's validator of a dataclass, built once."""
     return TypeAdapter(cls)
 
 

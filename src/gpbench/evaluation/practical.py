@@ -19,11 +19,11 @@ DECIDED = 0.95  # the probability from which on a pair counts as decided
 
 @dataclass(frozen=True)
 class Rope:
-    """Differences of at most `half_width` on the scale of `scale(loss)` do not matter; `said` in words."""
+    """Differences of at most `half_width` on the scale of `scale(loss)` do not matter; `in_words` for readers."""
 
     half_width: float
     scale: Callable[[np.ndarray], np.ndarray]
-    said: str
+    in_words: str
 
 
 def _log(losses: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import TypedDict
 import torch
 from torch import Tensor
 
-FIRST_JITTER, LAST_JITTER, GROWTH = 1e-8, 1e-4, 10.0
+from gpbench.gp.jitter import FIRST_JITTER, JITTER_GROWTH, LAST_JITTER
 
 
 class Event(TypedDict):
@@ -69,7 +69,7 @@ def _jitter_needed(matrix: Tensor) -> Tensor:
     while bool(needs.any()) and relative <= LAST_JITTER * 1.001:
         added = torch.where(needs, relative * scale, added)
         needs = _try(matrix + added[..., None, None] * eye)[1]
-        relative *= GROWTH
+        relative *= JITTER_GROWTH
     return added.masked_fill(needs, torch.nan)
 
 

@@ -15,9 +15,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-JITTER = 1e-6
-"""Of the mean diagonal of a source."""
-
 
 def grams(x1: Tensor, x2: Tensor, sizes: list[int]) -> Tensor:
     """X_s X'_s^T of every source `[R, q, N, T]`, for rows x1 `[R, N, D]` and x2 `[R, T, D]`; source s has the next

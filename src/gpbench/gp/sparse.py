@@ -39,15 +39,7 @@ class Layer(NamedTuple):
         return self.whitened_chol
 
 
-def conditional(
-    x: Tensor,
-    inducing_inputs: Tensor,
-    chol_kzz: Tensor,
-    whitened_mean: Tensor,
-    whitened_chol: Tensor | None,
-    lengthscale: Tensor,
-    outputscale: Tensor,
-) -> tuple[Tensor, Tensor]:
+def conditional(x: Tensor, layer: Layer) -> tuple[Tensor, Tensor]:
     """Marginal mean and variance of f(x) when u = L v, L L^T = K_ZZ, v_q ~ N(m_q, L_q L_q^T).
 
     A = L^-1 k(Z, x);  mean_q = A^T m_q;  variance_q = k(x, x) - ||A||^2 + ||L_q^T A||^2 (columnwise).
@@ -60,27 +52,25 @@ def conditional(
     *samples, replicas, rows, _ = x.shape
     # S and B become the columns of one product per replica
     columns = x.reshape(-1, replicas, rows, x.shape[-1]).transpose(0, 1).reshape(replicas, -1, x.shape[-1])
-    layer = Layer(inducing_inputs, chol_kzz, whitened_mean, whitened_chol, lengthscale, outputscale)
     if torch.is_grad_enabled():
-        moments = _moments(columns, *layer)
+        moments = _moments(columns, layer)
     else:
-        num_factors = 1 if whitened_chol is None else whitened_chol.shape[1]
-        chunk = max(1, CHUNK_ELEMENTS // (replicas * whitened_mean.shape[1] * num_factors))
-        chunks = [_moments(part, *layer) for part in columns.split(chunk, 1)]
-        moments = [torch.cat(parts, 1) for parts in zip(*chunks, strict=True)]
+        num_factors = 1 if layer.whitened_chol is None else layer.whitened_chol.shape[1]
+        chunk = max(1, CHUNK_ELEMENTS // (replicas * layer.whitened_mean.shape[1] * num_factors))
+        means, variances = zip(*(_moments(part, layer) for part in columns.split(chunk, 1)), strict=True)
+        moments = torch.cat(means, 1), torch.cat(variances, 1)
     mean, variance = (m.reshape(replicas, -1, rows, m.shape[-1]).transpose(0, 1) for m in moments)
     return mean.reshape(*samples, *mean.shape[1:]), variance.reshape(*samples, *variance.shape[1:])
 
 
-def _moments(x, inducing_inputs, chol_kzz, whitened_mean, whitened_chol, lengthscale, outputscale):
+def _moments(x: Tensor, layer: Layer) -> tuple[Tensor, Tensor]:
     """Mean and variance `[R, B, Q]` at x `[R, B, D]`."""
+    z, chol_kzz, whitened_mean, whitened_chol, lengthscale, outputscale = layer
     if outputscale.ndim == 2:
-        layer = Layer(inducing_inputs, chol_kzz, whitened_mean, whitened_chol, lengthscale, outputscale)
-        moments = _moments(_each_output(x, outputscale), *single_outputs(layer))
-        return tuple(m.view(*outputscale.shape, -1).mT for m in moments)
-    a = torch.linalg.solve_triangular(
-        chol_kzz, kernels.rbf(inducing_inputs, x, lengthscale, outputscale), upper=False
-    )  # [R, M, B]
+        mean, variance = _moments(_each_output(x, outputscale), single_outputs(layer))
+        return mean.view(*outputscale.shape, -1).mT, variance.view(*outputscale.shape, -1).mT
+    # A = L^-1 k(Z, x) [R, M, B]
+    a = torch.linalg.solve_triangular(chol_kzz, kernels.rbf(z, x, lengthscale, outputscale), upper=False)
     mean = a.mT @ whitened_mean
     if whitened_chol is None:
         reduction = -a.square().sum(1, keepdim=True).expand(-1, mean.shape[-1], -1)

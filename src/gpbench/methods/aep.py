@@ -26,8 +26,9 @@ from torch import Tensor
 from gpbench import streams
 from gpbench.gp import layers, likelihoods, linalg, propagation
 from gpbench.gp.sparse import Layer
-from gpbench.hyper import Annotated, Gt, Le, OptimisedSettings, PositiveFloat, PositiveInt, dataclass
-from gpbench.methods.base import Batch, GradientMethod, Noise, State, noise_variance
+from gpbench.hyper import Annotated, Gt, Le, PositiveFloat, PositiveInt, OptimisedSettings, dataclass
+from gpbench.methods.base import GradientMethod, Noise, State, noise_variance
+from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 
@@ -58,6 +59,9 @@ class Hyperparameters(OptimisedSettings):
     jitter: PositiveFloat = 1e-5
     learning_rate: PositiveFloat = 0.01
     batch_size: PositiveInt = 50
+
+    def probes(self) -> list[str]:
+        return super().probes() if self.separate == "none" else ["bounds"]
 
 
 class Belief(NamedTuple):
@@ -184,12 +188,14 @@ class Method(GradientMethod):
         fraction = self.hyper.power / state.buffers["num_rows"]
         cavities, energy = [], torch.zeros(())
         for name in self.names:
-            factor, shift = self.sites(state, name)
+            factor, shift = self.sites(state, name)  # R with T = R R^T, and t
+            # the cavity's S_c, m_c, and phi(m, S) + N / a (phi(m_c, S_c) - phi(m, S))
             q, part = cavity(posterior(factor, shift, name), shift, fraction, name)
             cavities.append(self.layer(state, name, q))
             energy = energy + part
         mean, variance = self.propagate(state, cavities, x)
         log_z = self.log_normalisers(y, mean, variance, noise_variance(state.params))
+        # -energy, with 1/a sum_n log Z_n
         return -energy - (batch.weight * log_z).sum(-1) / self.hyper.power
 
     def propagate(self, state: State, parts: list[Layer], x: Tensor) -> tuple[Tensor, Tensor]:

@@ -30,7 +30,8 @@ from gpbench import streams
 from gpbench.gp import mean_field
 from gpbench.hyper import PositiveFloat, PositiveInt, dataclass
 from gpbench.methods import dnn
-from gpbench.methods.base import Batch, Noise, Shapes, State, noise_variance
+from gpbench.methods.base import Noise, Shapes, State, noise_variance
+from gpbench.methods.training_rows import Batch
 from gpbench.streams import Key
 
 
@@ -70,6 +71,7 @@ class Method(dnn.Method):
     def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
         """-elbo `[R]`."""
         f = self.sample_outputs(state, batch.x, noise.per_row)
+        # 1/S sum_s log p(y_b | f_sb)
         log_prob = self.likelihood.log_prob(batch.y, f, noise_variance(state.params)).mean(0)
         return self.kl(state) - (batch.weight * log_prob).sum(-1)
 

@@ -32,7 +32,8 @@ from gpbench.gp import inducing_priors, kernels, likelihoods, quadrature, sparse
 from gpbench.gp.layers import init_kernel, kernel, mean_map, start_inducing
 from gpbench.gp.sparse import Layer
 from gpbench.hyper import Annotated, Fraction, Gt, Lt, PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, Noise, SamplerMethod, Shapes, State, noise_variance
+from gpbench.methods.base import Noise, SamplerMethod, Shapes, State, noise_variance
+from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive
 from gpbench.sampling import moving_window, sghmc
 from gpbench.streams import Key
@@ -79,7 +80,7 @@ class Hyperparameters(Settings):
 
     def impossible(self, task: str) -> str:
         if self.prior != "normal" and self.sampled != "u_theta_z":
-            return f"prior: {self.prior} is of inducing inputs that are sampled, not of sampled: {self.sampled}"
+            return f"prior {self.prior} needs inducing inputs that are sampled: u_theta_z, not {self.sampled}"
         return ""
 
 
@@ -207,11 +208,11 @@ class Method(SamplerMethod):
         """Moments of f^L `[R, B, Q]` given one sample through the hidden layers; noise `[L - 1, R, B, >= width]`."""
         f = x
         for name, layer, eps in zip(self.names, layers, noise, strict=False):
-            mean, variance = sparse.conditional(f, *layer)
+            mean, variance = sparse.conditional(f, layer)
             # a variance of exactly 0 (x on an inducing input) would give its root an infinite gradient
             sd = quadrature.std(variance)
             f = f @ buffers[f"{name}.mean_map"] + mean + sd * eps[..., : mean.shape[-1]]
-        return sparse.conditional(f, *layers[-1])
+        return sparse.conditional(f, layers[-1])
 
     def _optimise(self, state: State, batch: Batch, choice: Tensor, hidden_noise: Tensor, count: int) -> None:
         """Adam step number `count` (from 0), at a random member of the window of states put aside."""

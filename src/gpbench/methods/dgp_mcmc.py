@@ -28,8 +28,9 @@ from torch import Tensor
 from gpbench import streams
 from gpbench.gp import features, kernels, likelihoods, linalg
 from gpbench.hyper import Fraction, PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods import dgp_rff
-from gpbench.methods.base import Batch, Noise, SamplerMethod, Shapes, State, TrainingSet
+from gpbench.methods import dgp_rff, warm_start
+from gpbench.methods.base import Noise, SamplerMethod, Shapes, State
+from gpbench.methods.training_rows import Batch, TrainingSet
 from gpbench.predictive.distributions import Predictive
 from gpbench.sampling import elliptical
 from gpbench.streams import Key
@@ -199,26 +200,15 @@ def kept_states(state: State) -> list[Tensor]:
 
 
 def variational_fit(hyper: Hyperparameters, data: TrainingSet, keys: list[Key]) -> tuple[dict[str, Tensor], Tensor]:
-    """Parameters (`COVARIANCE` among them) and mean hidden function `[R, n]` of `dgp_rff` at the training inputs.
-
-    Adam on full batches; all randomness from the stream `init`, a block an update.
-    """
-    settings = dgp_rff.Hyperparameters(hidden_width=1, num_features=hyper.num_features, frequencies="prior_fixed")
-    method, batch = dgp_rff.Method(settings, "regression"), data.full()
-    state = method.start(data, keys)
-    params = state.params = {name: value.detach().requires_grad_() for name, value in state.params.items()}
-    adam = torch.optim.Adam(params.values(), lr=hyper.learning_rate, fused=True)
-    for step in range(hyper.iterations):
-        rows = batch.x.shape[1]
-        shapes = method.noise_shapes(state, rows, step, hyper.iterations)
-        normals = [streams.normal(key, "init", 1 + step, (1, shapes.size(rows)), like=batch.x) for key in keys]
-        noise = shapes.split(torch.cat(normals), rows)
-        adam.zero_grad()
-        method.loss(state, batch, noise).sum().backward()
-        for name in method.frozen(step, hyper.iterations):
-            params[name].grad = None
-        adam.step()
-    params = {name: value.detach() for name, value in params.items()}
+    """Parameters (`COVARIANCE` among them) and mean hidden function `[R, n]` of `dgp_rff` at the training inputs."""
+    settings = dgp_rff.Hyperparameters(
+        hidden_width=1,
+        num_features=hyper.num_features,
+        frequencies="prior_fixed",
+        learning_rate=hyper.learning_rate,
+    )
+    state = warm_start.maximise(dgp_rff.Method(settings, "regression"), data, keys, hyper.iterations)
+    params = state.params
     frequencies = state.buffers["layer1.frequency_noise"] / params["layer1.log_lengthscale"].exp()[..., None]
-    phi = features.fourier(batch.x, frequencies, params["layer1.log_outputscale"].exp())
+    phi = features.fourier(data.full().x, frequencies, params["layer1.log_outputscale"].exp())
     return params, (phi @ params["layer1.weight_mean"])[..., 0]

@@ -28,8 +28,9 @@ from gpbench import streams
 from gpbench.gp import kernels, likelihoods, lowrank, propagation, psi
 from gpbench.gp.layers import kernel, mean_map, start_inducing
 from gpbench.gp.sparse import Layer
-from gpbench.hyper import OptimisedSettings, PositiveFloat, PositiveInt, dataclass
-from gpbench.methods.base import Batch, GradientMethod, Noise, State
+from gpbench.hyper import PositiveFloat, PositiveInt, OptimisedSettings, dataclass
+from gpbench.methods.base import GradientMethod, Noise, State
+from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 
@@ -126,8 +127,10 @@ class Method(GradientMethod):
         (mean, variance), count = outputs, mask.sum(-1)
         second = mean.square() if variance is None else mean.square() + variance
         trace = phi.diagonal(dim1=1, dim2=2).sum(-1)  # tr(K^-1 Psi2)
+        # sum_d [||mu_d||^2 + sum_n v_nd + psi0 - tr(K^-1 Psi2)], the terms over 2 s
         residual = (mask[..., None] * second).sum((1, 2)) + mean.shape[-1] * (count * outputscale - trace)
         constant = count * mean.shape[-1] * torch.log(2 * math.pi * noise_variance)
+        # log_normaliser: sum_d of 1/2 log |K| - 1/2 log |K + Psi2 / s| and of the term in mu_d^T Psi1
         return lowrank.log_normaliser(q) - 0.5 * (constant + residual / noise_variance)
 
     def collapse(self, params: dict[str, Tensor], name: str, inputs: Gaussians, outputs: Gaussians, mask: Tensor):

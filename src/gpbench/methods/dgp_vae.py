@@ -31,8 +31,9 @@ from gpbench.gp.layers import kernel, start_inducing
 from gpbench.gp.sparse import Layer
 from gpbench.hyper import PositiveFloat, PositiveInt, dataclass
 from gpbench.methods import dgp_meanfield
-from gpbench.methods.base import Batch, Noise, State
+from gpbench.methods.base import Noise, State
 from gpbench.methods.dgp_meanfield import Gaussians, double
+from gpbench.methods.training_rows import Batch
 from gpbench.streams import Key
 
 START_DEVIATION = 0.1

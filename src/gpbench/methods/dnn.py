@@ -27,8 +27,9 @@ from torch import Tensor
 
 from gpbench import streams
 from gpbench.gp import likelihoods
-from gpbench.hyper import Annotated, Ge, Lt, OptimisedSettings, PositiveFloat, PositiveInt, dataclass
-from gpbench.methods.base import Batch, GradientMethod, Noise, Shapes, State, noise_variance
+from gpbench.hyper import Annotated, Ge, Lt, PositiveFloat, PositiveInt, OptimisedSettings, dataclass
+from gpbench.methods.base import GradientMethod, Noise, Shapes, State, noise_variance
+from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 
@@ -117,7 +118,7 @@ class Method(GradientMethod):
     def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
         """-log likelihood `[R]`, under dropout."""
         f = forward(batch.x, self.weights(state), self.masks(noise.per_row))
-        log_prob = self.likelihood.log_prob(batch.y, f[None], noise_variance(state.params))[0]
+        log_prob = self.likelihood.log_prob(batch.y, f[None], noise_variance(state.params))[0]  # log p(y_b | f_b)
         return -(batch.weight * log_prob).sum(-1)
 
     def masks(self, noise: Tensor) -> list[Tensor]:

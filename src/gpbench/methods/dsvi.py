@@ -21,8 +21,9 @@ from gpbench.gp.layers import mean_map
 from gpbench.gp.sparse import Layer
 from gpbench.hyper import PositiveFloat, PositiveInt, dataclass
 from gpbench.methods import svgp
-from gpbench.methods.base import Batch, State
+from gpbench.methods.base import State
 from gpbench.methods.layered import LayeredMethod, Moments
+from gpbench.methods.training_rows import Batch
 from gpbench.streams import Key
 
 
@@ -66,5 +67,5 @@ class Method(LayeredMethod):
             # f^l = f^{l-1} W + mean + sqrt(variance + s_l) * eps
             std = (variance + state.params[f"{name}.log_noise_variance"].exp()[:, None, None]).sqrt()
             f = f @ state.buffers[f"{name}.mean_map"] + mean + std * eps[..., : mean.shape[-1]]
-            mean, variance = sparse.conditional(f, *part)
+            mean, variance = sparse.conditional(f, part)
         return mean, variance

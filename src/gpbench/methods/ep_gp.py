@@ -20,8 +20,9 @@ from torch import Tensor
 
 from gpbench.gp import kernels
 from gpbench.gp.latent_likelihoods import Probit
-from gpbench.hyper import OptimisedSettings, PositiveFloat, dataclass
-from gpbench.methods.base import Batch, GradientMethod, Noise, State
+from gpbench.hyper import PositiveFloat, OptimisedSettings, dataclass
+from gpbench.methods.base import GradientMethod, Noise, State
+from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive
 from gpbench.sampling.latent import approximations
 from gpbench.sampling.latent.model import Model, Prior
@@ -63,6 +64,7 @@ class Method(GradientMethod):
             chol = model.factor(psi)
             q = approximations.ep(model, psi, chol)
             outer = q.outer(chol)  # M [R, n, n]
+        # 1/2 Tr(M K)
         trace = 0.5 * (outer * model.covariance(psi)).sum((1, 2))
         # the value of log Z, with the gradient of 1/2 Tr(M K)
         return -(q.log_evidence + trace - trace.detach())

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from gpbench.gp import kernels, likelihoods, linalg
-from gpbench.hyper import OptimisedSettings, PositiveFloat, dataclass
-from gpbench.methods.base import Batch, GradientMethod, Noise, State
+from gpbench.hyper import PositiveFloat, OptimisedSettings, dataclass
+from gpbench.methods.base import GradientMethod, Noise, State
+from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 
@@ -68,6 +69,7 @@ class Method(GradientMethod):
     def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
         mask = (batch.weight > 0).to(batch.x.dtype)
         y = batch.y * mask[..., None]
+        # -1/2 ||L^-1 y||^2 - sum_i log L_ii
         log_density = LogDensity.apply(self.covariance(state.params, batch.x, mask), y)
         # a padding row is a standard normal at 0, apart from its constant
         return 0.5 * y.shape[-1] * mask.sum(-1) * math.log(2 * math.pi) - log_density

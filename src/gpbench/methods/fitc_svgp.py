@@ -21,8 +21,9 @@ from torch import Tensor
 from gpbench import streams
 from gpbench.gp import kernels, likelihoods, sparse
 from gpbench.gp.layers import init_layer, layer, start_inducing
-from gpbench.hyper import OptimisedSettings, PositiveFloat, PositiveInt, dataclass
-from gpbench.methods.base import Batch, GradientMethod, Noise, State
+from gpbench.hyper import PositiveFloat, PositiveInt, OptimisedSettings, dataclass
+from gpbench.methods.base import GradientMethod, Noise, State
+from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 
@@ -56,15 +57,19 @@ class Method(GradientMethod):
         belief = layer(state.params, NAME, self.hyper.jitter)
         z, chol_kzz, m, _, *scales = belief
         chol = belief.posterior_chol
-        a = torch.linalg.solve_triangular(chol_kzz, kernels.rbf(z, batch.x, *scales), upper=False)  # [R, M, B]
+        # a_n = L^-1 k(Z, x_n)  [R, M, B]
+        a = torch.linalg.solve_triangular(chol_kzz, kernels.rbf(z, batch.x, *scales), upper=False)
         unexplained = (scales[1][:, None] - a.square().sum(1)).clamp_min(0.0)[..., None]  # k_nn - ||a_n||^2
+        # moments of q(f_n): a_n^T m and k_nn - ||a_n||^2 + ||L_q^T a_n||^2
         mean, variance = a.mT @ m, unexplained + (chol.mT @ a[:, None]).square().sum(2).mT  # [R, B, P]
         row_variance = state.params["log_noise_variance"].exp()[:, None, None] + unexplained  # lambda_n
         quadratic = ((batch.y - mean).square() + variance) / row_variance
+        # E_{q(f_n)} log N(y_n | f_n, lambda_n)
         expected = -0.5 * (quadratic + torch.log(2 * torch.pi * row_variance)).sum(-1)
+        # -elbo
         return sparse.kl_whitened(m, chol) - (batch.weight * expected).sum(-1)
 
     @torch.no_grad()
     def predict(self, state: State, x: Tensor, key: Key) -> Predictive:
-        moments = sparse.conditional(x, *layer(state.params, NAME, self.hyper.jitter))
+        moments = sparse.conditional(x, layer(state.params, NAME, self.hyper.jitter))
         return likelihoods.Gaussian(self.num_targets).predictive(*moments, state.params["log_noise_variance"].exp())

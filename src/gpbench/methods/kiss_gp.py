@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 
 from gpbench.gp import kernels, likelihoods, structured
-from gpbench.hyper import Annotated, Ge, NonNegativeInt, OptimisedSettings, PositiveFloat, PositiveInt, dataclass
-from gpbench.methods.base import Batch, GradientMethod, Noise, Shapes, State
+from gpbench.hyper import Annotated, Ge, NonNegativeInt, PositiveFloat, PositiveInt, OptimisedSettings, dataclass
+from gpbench.methods.base import GradientMethod, Noise, Shapes, State
+from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 

@@ -24,7 +24,8 @@ from gpbench import streams
 from gpbench.gp import kernels, likelihoods, natural, quadrature, sparse
 from gpbench.gp.layers import init_layer, layer, start_inducing
 from gpbench.gp.sparse import Layer
-from gpbench.methods.base import Batch, GradientMethod, Noise, Shapes, State, noise_variance
+from gpbench.methods.base import GradientMethod, Noise, Shapes, State, noise_variance
+from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 
@@ -63,7 +64,7 @@ class LayeredMethod(GradientMethod):
 
     def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
         layers = self.layers(state)
-        first = sparse.conditional(batch.x[None], *layers[0])  # q(f^1_n) = N(A^T m, k_nn - ||A||^2 + ||L_q^T A||^2)
+        first = sparse.conditional(batch.x[None], layers[0])  # q(f^1_n) = N(A^T m, k_nn - ||A||^2 + ||L_q^T A||^2)
         mean, variance = self.functions_at(state, layers, batch.x, first, noise.per_row.permute(2, 0, 1, 3))
         if self.is_drawn:
             expected = self.likelihood.log_prob(batch.y, mean).mean(0)  # log p(y_n | f_sn)
@@ -125,7 +126,7 @@ class LayeredMethod(GradientMethod):
     def marginals(self, state: State, x: Tensor, key: Key) -> Moments:
         """Moments `[S, 1, T, Q]` of f at test rows: S = samples_test, or 1 where nothing is drawn."""
         layers, rows, size = self.layers(state), x.shape[1], self.row_noise
-        first = sparse.conditional(x[None], *layers[0])
+        first = sparse.conditional(x[None], layers[0])
         # into one tensor, a sample at a time: parts that live on between large temporaries would fragment memory
         shape = (self.hyper.samples_test if size else 1, 1, rows, self.num_outputs)
         mean, variance = x.new_empty(shape), x.new_empty(shape)

@@ -29,7 +29,8 @@ from gpbench.errors import UserError
 from gpbench.gp import latent_likelihoods
 from gpbench.gp.linalg import multiply
 from gpbench.hyper import Annotated, Fraction, Ge, Le, PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, Noise, SamplerMethod, Shapes, State, TrainingSet
+from gpbench.methods.base import Noise, SamplerMethod, Shapes, State
+from gpbench.methods.training_rows import Batch, TrainingSet
 from gpbench.predictive.distributions import Predictive
 from gpbench.sampling.latent import approximations, counting, schemes, truth
 from gpbench.sampling.latent.model import Generator, Model, Operator, Prior
@@ -86,15 +87,15 @@ class Hyperparameters(Settings):
         if approximates and self.approximation == "ep" and self.likelihood != "probit":
             return f"expectation propagation is for the probit likelihood, not {self.likelihood}"
         if self.needs() and self.outputscale is not None:
-            return f"sampler {self.sampler} takes the variance of simulated data, outputscale is set"
+            return f"sampler {self.sampler} takes the variance of simulated data; outputscale must be null"
         if self.sampler == "estimator" and self.outputscale is None:
-            return "sampler estimator varies the lengthscale alone, outputscale is not set"
+            return "sampler estimator varies the lengthscale alone; outputscale must be set"
         if self.sampler == "estimator" and not (self.grid_low < self.grid_high and 1 < self.grid_points <= 40):
             return "sampler estimator needs grid_low < grid_high and 2 to 40 grid_points"
         if self.sampler == "estimator" and self.num_samples > 500:
-            return f"sampler estimator keeps 500 repetitions at most, num_samples is {self.num_samples}"
+            return f"sampler estimator keeps 500 repetitions at most; got num_samples {self.num_samples}"
         if self.latents == "none" and self.sampler in ("latents", "sa", "aa", "asis", "surr"):
-            return f"sampler {self.sampler} needs an operator of f, latents is none"
+            return f"sampler {self.sampler} needs an operator of f; latents must not be none"
         return ""
 
     def needs(self) -> list[str]:

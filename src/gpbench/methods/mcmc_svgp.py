@@ -30,7 +30,8 @@ from gpbench.gp.layers import kernel
 from gpbench.gp.sparse import Layer
 from gpbench.hyper import Fraction, PositiveFloat, PositiveInt, Settings, dataclass
 from gpbench.methods import svgp, warm_start
-from gpbench.methods.base import Batch, Noise, SamplerMethod, Shapes, State, TrainingSet
+from gpbench.methods.base import Noise, SamplerMethod, Shapes, State
+from gpbench.methods.training_rows import Batch, TrainingSet
 from gpbench.predictive.distributions import Predictive
 from gpbench.sampling import hmc, tuning
 from gpbench.sampling.sghmc import flatten, unflatten
@@ -92,9 +93,9 @@ class Method(SamplerMethod):
         self.tuners = [self.tuner, self.walk_tuner] if gibbs else [self.tuner]
 
     def start(self, data: TrainingSet, keys: list[Key]) -> State:
-        """A draw from the variational posterior; the chains (replicas) of a split share Z and theta.
+        """Draws from the variational posterior, to which thousands of updates lead: hence of all replicas at once.
 
-        All replicas at once, for thousands of updates lead to it."""
+        The chains of a split share Z and theta."""
         start = self.optimise(data, [key._replace(replica=0) for key in keys])
         mean, chol = start["layer1.whitened_mean"], start["layer1.whitened_chol"].tril()
         normal = torch.cat([streams.normal(key, "init", 0, (1, *mean.mT.shape[1:]), like=mean) for key in keys])
@@ -110,7 +111,7 @@ class Method(SamplerMethod):
         rows, num_inducing = int(data.count.max()), self.hyper.num_inducing
         is_full = bool((data.count <= num_inducing).any())
         if is_full and bool((data.count != rows).any()):
-            raise ValueError(f"{num_inducing} inducing inputs are every row of some splits of this group only")
+            raise ValueError(f"{num_inducing} inducing inputs are as many as the rows of some splits only")
         shared = {field.name for field in fields(svgp.Hyperparameters)} & {field.name for field in fields(self.hyper)}
         settings = {name: getattr(self.hyper, name) for name in shared} | {"num_inducing": min(num_inducing, rows)}
         method = svgp.Method(svgp.Hyperparameters(**settings), self.task, self.num_classes, self.num_targets)
@@ -121,7 +122,7 @@ class Method(SamplerMethod):
             self.hyper.iterations,
             lambda params: self.log_prior(self.theta(params)),
             still=lambda step: {Z} if is_full or step < FIXED else set(),
-        )
+        ).params
 
     def theta(self, params: Params) -> Params:
         """The logarithms of theta among params."""
@@ -231,12 +232,10 @@ class Method(SamplerMethod):
     def predict(self, state: State, x: Tensor, key: Key) -> Predictive:
         """Equal mixture over the kept states at x `[1, T, D]`; no randomness."""
         kept = state.kept()
-        moments = [sparse.conditional(x, *self.layer(params, state.buffers[Z])) for params in kept]
+        moments = [sparse.conditional(x, self.layer(params, state.buffers[Z])) for params in kept]
         mean, variance = (torch.cat(part) for part in zip(*moments, strict=True))  # [S, T, Q]
-        noises = None
-        if NOISE in state.params:
-            noises = torch.cat([params[NOISE] for params in kept]).exp()[:, None, None]  # [S, 1, 1]
-        return self.likelihood.predictive(mean, variance, noises)
+        logs = [params[NOISE] for params in kept if NOISE in params]
+        return self.likelihood.predictive(mean, variance, torch.cat(logs).exp()[:, None, None] if logs else None)
 
     @torch.no_grad()
     def functions(self, state: State, x: Tensor, key: Key) -> list[Tensor]:

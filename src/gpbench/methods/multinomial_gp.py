@@ -28,9 +28,11 @@ from torch import Tensor
 from gpbench import streams
 from gpbench.errors import UserError
 from gpbench.gp import multinomial
+from gpbench.gp.jitter import DEFAULT_JITTER
 from gpbench.gp.linalg import half_log_det, multiply, solve
 from gpbench.hyper import Fraction, NonNegativeInt, PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, Noise, SamplerMethod, Shapes, State, TrainingSet
+from gpbench.methods.base import Noise, SamplerMethod, Shapes, State
+from gpbench.methods.training_rows import Batch, TrainingSet
 from gpbench.predictive.distributions import Categorical, Predictive
 from gpbench.sampling.latent import multinomial as operators
 from gpbench.sampling.latent import weights
@@ -40,8 +42,8 @@ from gpbench.sampling.latent.schemes import Sequence, tuners
 from gpbench.streams import Key
 
 PRIOR = Prior(2.0, 2.0)
-TOLD = "told."
-"""before the sums that `report` averages"""
+COUNTED = "told."
+"""Prefix, in `memory`, of the sums that `report` averages."""
 
 
 @dataclass(frozen=True)
@@ -69,12 +71,15 @@ class Hyperparameters(Settings):
     def impossible(self, task: str) -> str:
         sources = 1 if self.only is not None else max(len(self.sources), 1)
         if self.only is not None and self.only >= len(self.sources):
-            return f"there is no source {self.only} (from 0) among {len(self.sources)}"
+            return f"only must be below the number of sources, {len(self.sources)}, got {self.only}"
         if self.weights == "dirichlet" and sources == 1:
-            return "a single source has no weights on a simplex"
+            return "Dirichlet weights need at least two sources"
         if self.weights == "dirichlet" and self.approach not in "ef":
             return f"Dirichlet weights move given nu, by approach e or f, not {self.approach}"
         return ""
+
+    def probes(self) -> list[str]:
+        return ["weights"] if len(self.sources) > 1 and self.only is None and self.weights != "unweighted" else []
 
 
 class Method(SamplerMethod):
@@ -91,7 +96,7 @@ class Method(SamplerMethod):
         # a source that is 0 in all training rows says nothing, on any scale
         diagonals = torch.where(diagonals > 0, diagonals, 1.0)
         scale = diagonals if self.hyper.scaled else torch.ones_like(diagonals)
-        nugget = multinomial.JITTER * diagonals / scale
+        nugget = DEFAULT_JITTER * diagonals / scale
         grams = multinomial.grams(x, x, self.sizes) / scale[..., None, None]
         grams = grams + torch.diag_embed(nugget[..., None] * train.weight[:, None])
         buffers = {"x": x, "weight": train.weight, "scale": scale, "nugget": nugget, "grams": grams}
@@ -114,8 +119,8 @@ class Method(SamplerMethod):
         """The columns of the sources that take part."""
         sizes = self.hyper.sources or (x.shape[-1],)
         if sum(sizes) != x.shape[-1]:
-            what = f"multinomial_gp.sources hold {sum(sizes)} columns, the data have {x.shape[-1]}"
-            raise UserError(f"{what}; give the number of columns of each source")
+            columns = f"multinomial_gp.sources hold {sum(sizes)} columns, the data have {x.shape[-1]}"
+            raise UserError(f"{columns}; give the number of columns of each source")
         self.sizes = self.sizes or [x.shape[-1]]
         return x if self.hyper.only is None else x.split(sizes, -1)[self.hyper.only]
 
@@ -201,18 +206,18 @@ class Method(SamplerMethod):
         return value + PRIOR.log_density(chain["theta"]).sum((1, 2)) * (self.hyper.weights == "learned")
 
     def count(self, state: State, info: Info) -> None:
-        """Add what a transition did to what is told of all."""
+        """Add the operations and acceptances of a transition to their sums."""
         like = state.memory["chol"][:, 0, 0, 0]
         for name, value in {"transitions": 1.0, **info}.items():
-            old = state.memory.get(TOLD + name, torch.zeros_like(like))
-            state.memory[TOLD + name] = old + value
+            before = state.memory.get(COUNTED + name, torch.zeros_like(like))
+            state.memory[COUNTED + name] = before + value
 
     def report(self, state: State) -> dict[str, Tensor]:
         """Means of the transitions after burn-in `[R]`, in units of n^3 (quadratic: n^2) operations."""
-        told = {name.removeprefix(TOLD): value for name, value in state.memory.items() if name.startswith(TOLD)}
-        transitions = told.pop("transitions", torch.ones(1))
+        sums = {name.removeprefix(COUNTED): v for name, v in state.memory.items() if name.startswith(COUNTED)}
+        transitions = sums.pop("transitions", torch.ones(1))
         names = {"latents.acceptance": "acceptance_latents", "theta.acceptance": "acceptance_theta"}
-        return {names.get(name, name): value / transitions for name, value in told.items()}
+        return {names.get(name, name): value / transitions for name, value in sums.items()}
 
     def variables(self, name: str, size: int) -> list[str]:
         """Class and source (from 0) of a weight, class and row of a latent value."""

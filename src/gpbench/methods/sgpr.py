@@ -20,8 +20,9 @@ from torch import Tensor
 from gpbench import streams
 from gpbench.gp import kernels, likelihoods, lowrank
 from gpbench.gp.layers import start_inducing
-from gpbench.hyper import OptimisedSettings, PositiveFloat, PositiveInt, dataclass
-from gpbench.methods.base import Batch, GradientMethod, Noise, State
+from gpbench.hyper import PositiveFloat, PositiveInt, OptimisedSettings, dataclass
+from gpbench.methods.base import GradientMethod, Noise, State
+from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 
@@ -56,9 +57,10 @@ class Method(GradientMethod):
 
     def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
         mask = (batch.weight > 0).to(batch.x.dtype)
-        a, unexplained = self.rows(state.params, batch.x, mask)
+        a, unexplained = self.rows(state.params, batch.x, mask)  # A with Q = A^T A; diag(K - Q)
         variance = self.variance(state.params, unexplained)
         penalty = 0.5 * batch.y.shape[-1] * (unexplained / variance).sum(-1)  # tr(K - Q) / (2 s)
+        # - log N(y; 0, Q + s I) + penalty
         return penalty - lowrank.log_density(a, batch.y * mask[..., None], variance, mask, NAME)
 
     def features(self, params: dict[str, Tensor], x: Tensor) -> Tensor:

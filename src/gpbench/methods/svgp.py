@@ -15,9 +15,10 @@ from typing import Literal
 from torch import Tensor
 
 from gpbench.gp.sparse import Layer
-from gpbench.hyper import OptimisedSettings, PositiveFloat, PositiveInt, dataclass
-from gpbench.methods.base import Batch, State
+from gpbench.hyper import PositiveFloat, PositiveInt, OptimisedSettings, dataclass
+from gpbench.methods.base import State
 from gpbench.methods.layered import LayeredMethod, Moments
+from gpbench.methods.training_rows import Batch
 from gpbench.streams import Key
 
 
@@ -50,6 +51,9 @@ class Hyperparameters(OptimisedSettings):
         if self.exposure != 1 and task != "counts":
             return f"exposure is for counts, not {task}"
         return ""
+
+    def probes(self) -> list[str]:
+        return super().probes() if self.separate == "none" else ["bounds"]
 
     def allows_stale_gradients(self) -> bool:
         return not self.natural_gradients

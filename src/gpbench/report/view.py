@@ -8,7 +8,7 @@ and `scores.csv`. Nothing else is read.
 """
 
 import json
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TypedDict
 
@@ -66,7 +66,7 @@ class View:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self._cells: dict[str, pd.DataFrame] = {}
+        self._all_cells = cache(self._summarise)
 
     def _path(self, name: str) -> Path:
         path = self.folder / name
@@ -97,7 +97,8 @@ class View:
         scores = self._scores[self._scores["kind"] == self.study["kind"]]
         # a study without finished fits, or without some task, lacks columns
         scores = scores.reindex(columns=dict.fromkeys([*scores.columns, *METRICS, *FACTS]))
-        self._check_statuses(scores)
+        if unregistered := set(scores["status"]) - set(STATUSES):
+            raise unknown("status", min(unregistered), STATUSES, "scores.parquet")
         scores["status"] = scores["status"].mask(scores["gate"] == "failed", UNMIXED)
         keys = ["method", "dataset", "split"]
         # once for all replicas of a split: each collected one has a row of its own
@@ -112,12 +113,6 @@ class View:
         fits["task"] = fits["task"].fillna(fits["dataset"].map(self.tasks))
         order = {"method": self.methods, "dataset": self.datasets}
         return fits.sort_values(keys, key=lambda column: _position(column, order.get(column.name)), ignore_index=True)
-
-    @staticmethod
-    def _check_statuses(scores: pd.DataFrame) -> None:
-        for status in scores["status"].unique():
-            if status not in STATUSES:
-                raise unknown("status", status, STATUSES, "scores.parquet")
 
     @cached_property
     def traces(self) -> pd.DataFrame:
@@ -136,9 +131,8 @@ class View:
 
     def grid(self, *keys: str) -> pd.DataFrame:
         """The methods for which the study sets all these keys, with their values: columns method and keys."""
-        settings = self.study["settings"]
-        methods = [name for name in self.methods if settings[name].keys() >= set(keys)]
-        rows = [[name, *(settings[name][key] for key in keys)] for name in methods]
+        settings = [(name, self.study["settings"][name]) for name in self.methods]
+        rows = [[name, *map(setting.get, keys)] for name, setting in settings if setting.keys() >= set(keys)]
         return pd.DataFrame(rows, columns=["method", *keys])
 
     def probe(self, name: str) -> pd.DataFrame:
@@ -218,9 +212,7 @@ class View:
     def cells(self, metric: str, *tasks: str) -> pd.DataFrame:
         """One row per method and data set: mean, sd (ddof = 1), n and expected splits, statuses, and complete: whether
         every fit is done and every split has a value."""
-        if metric not in self._cells:
-            self._cells[metric] = self._summarise(metric)
-        cells = self._cells[metric]
+        cells = self._all_cells(metric)
         return cells[cells["dataset"].isin(self.datasets_of(*tasks))].reset_index(drop=True)
 
     def _summarise(self, metric: str) -> pd.DataFrame:
@@ -271,6 +263,12 @@ def _position(column: pd.Series, order: list[str] | None) -> pd.Series:
     if order is None:
         return column
     return column.map({name: i for i, name in enumerate(order)}).fillna(len(order))
+
+
+def commits(fits: pd.DataFrame, length: int = 40, mark_dirty: bool = False) -> list[str]:
+    """The commits of fits in alphabetical order, `length` characters of each, with `+` for uncommitted changes."""
+    known = fits[fits["commit"].notna() & (fits["commit"] != "")]
+    return sorted({f"{fit.commit[:length]}{'+' * (mark_dirty and fit.dirty is True)}" for fit in known.itertuples()})
 
 
 def describe_statuses(fits: pd.DataFrame, width: int = 48) -> str:

@@ -1,9 +1,9 @@
-"""Have the chains mixed, and what are their draws worth? The rank-normalised diagnostics of vehtari2021, by ArviZ, and
-the older ones that papers print: Geyer's effective sample size of a chain, and R-hat of Gelman and Rubin.
+"""Mixing and effective sample sizes of Markov chains: the rank-normalised diagnostics of vehtari2021, by ArviZ, and the
+older ones that papers print, Geyer's effective sample size of a chain and R-hat of Gelman and Rubin.
 
-A fit by a Markov chain leaves what its kept states say one by one (`gpbench.study.fitting.chain_draws`): the predictive
-mean and the log density at some test rows, which are judged, and the covariance parameters, which are only reported:
-the posterior of a deep GP has many modes (signs and orders of hidden units) that predict the same.
+A fit by a Markov chain stores, for each kept state (`gpbench.study.fitting.chain_draws`), the predictive mean and the
+log density at some test rows, which are judged, and the covariance parameters, which are only reported: the posterior
+of a deep GP has many modes (signs and orders of hidden units) with the same predictions.
 
 R-hat of the whole is the worst of all rows. With many rows that is strict: even independent draws reach about 1.04 in
 the worst of 100 quantities for 4 chains of 64 draws, 1.01 for 4 of 256.
@@ -15,8 +15,6 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-
-from gpbench.errors import UserError
 
 FEWEST_DRAWS = 4
 CHECKPOINTS = (1_000, 2_000, 5_000, 10_000, 20_000)
@@ -30,27 +28,27 @@ def summary(draws: np.ndarray) -> dict[str, np.ndarray]:
 
     draws `[chains, draws, *quantities]`. `r_hat` (near 1 where the chains agree; the halves of a single chain count as
     two chains), `ess_bulk` (of the location) and `ess_tail` (of the 5 % and 95 % quantiles) in draws, summed over
-    chains. NaN where a draw is NaN, R-hat also for a single chain of fewer than 8 draws; infinite, or huge by rounding,
-    where no chain moves and they differ. Raises UserError for fewer than 4 draws a chain. Source: vehtari2021.
+    chains. NaN where a draw is NaN or chains have fewer than 4 draws, R-hat also for a single chain of fewer than 8;
+    infinite, or huge by rounding, where no chain moves and they differ. Source: vehtari2021.
     """
     draws = np.asarray(draws, dtype=np.float64)
-    if draws.ndim < 2 or draws.shape[1] < FEWEST_DRAWS:
-        raise UserError(
-            f"chains of shape {draws.shape} (chains, draws, ...) are too short for R-hat and ESS; "
-            f"keep at least {FEWEST_DRAWS} draws a chain"
-        )
+    if draws.shape[1] < FEWEST_DRAWS or not draws.size:
+        return {name: np.full(draws.shape[2:], np.nan) for name in ("r_hat", "ess_bulk", "ess_tail")}
     arviz = _arviz()
-    chains, several = (arviz.convert_to_dataset({"x": part}) for part in (draws, _several(draws)))
+    # of a single chain the halves, because ArviZ refuses to compare a chain with itself
+    half = draws.shape[1] // 2
+    several = draws if len(draws) > 1 else np.concatenate([draws[:, :half], draws[:, -half:]])
+    chains, compared = (arviz.convert_to_dataset({"x": part}) for part in (draws, several))
     with np.errstate(divide="ignore", invalid="ignore"):
         return {
-            "r_hat": arviz.rhat(several, method="rank")["x"].values,
+            "r_hat": arviz.rhat(compared, method="rank")["x"].values,
             "ess_bulk": arviz.ess(chains, method="bulk")["x"].values,
             "ess_tail": arviz.ess(chains, method="tail")["x"].values,
         }
 
 
 def mixing(chains: Sequence[Mapping[str, np.ndarray]]) -> dict[str, float]:
-    """How well the chains of one posterior have mixed, as a few numbers; NaN where they are too short to tell.
+    """How well the chains of one posterior have mixed; NaN for chains of fewer than 4 draws.
 
     Each chain has `mean` and `log_density` `[draws, rows, targets]`, covariance parameters `[draws, ...]` under their
     names, and `rows`. `r_hat`, `ess_bulk` and `ess_tail` are the worst over rows of mean and log density; `r_hat_row`
@@ -58,20 +56,20 @@ def mixing(chains: Sequence[Mapping[str, np.ndarray]]) -> dict[str, float]:
     `r_hat_covariance` and `ess_covariance` the worst of the covariance parameters that a chain moves.
     """
     judged = _stack(chains, JUDGED)
-    # what no draw of any chain changes, a probability of 1 say, has nothing to mix; but then something else must move
+    # a quantity that is the same in all draws of all chains, such as a probability of 1, has nothing to mix
     moving = (judged != judged[:1, :1]).any((0, 1))
-    found = _summary(judged[:, :, moving])
-    of_mean = found["r_hat"][: moving[: moving.size // 2].sum()]
+    by_row = summary(judged[:, :, moving])
+    of_mean = by_row["r_hat"][: moving[: moving.size // 2].sum()]
     covariance = _stack(chains, [name for name in chains[0] if name not in (*JUDGED, ROWS)])
-    reported = _summary(covariance[:, :, (covariance != covariance[:, :1]).any((0, 1))])
+    reported = summary(covariance[:, :, (covariance != covariance[:, :1]).any((0, 1))])
     return {
         "chains": len(chains),
         "draws": judged.shape[1],
-        **_least(found),
-        "r_hat_row": _of(np.mean, of_mean),
-        "r_hat_row_sd": _of(np.std, of_mean),
-        "r_hat_covariance": _of(np.max, reported["r_hat"]),
-        "ess_covariance": _of(np.min, reported["ess_bulk"]),
+        **_worst(by_row),
+        "r_hat_row": _reduced(np.mean, of_mean),
+        "r_hat_row_sd": _reduced(np.std, of_mean),
+        "r_hat_covariance": _reduced(np.max, reported["r_hat"]),
+        "ess_covariance": _reduced(np.min, reported["ess_bulk"]),
     }
 
 
@@ -113,7 +111,7 @@ def gelman_rubin(mean: np.ndarray, variance: np.ndarray, draws: int) -> np.ndarr
 
 
 def convergence(chains: Sequence[Mapping[str, np.ndarray]]) -> dict[str, float]:
-    """How well the sampled variables of the chains of one posterior have mixed; NaN where they are too short to tell.
+    """How well the sampled variables of the chains of one posterior have mixed; NaN for chains of fewer than 4 draws.
 
     Each chain has `draws` `[draws, watched]` of some variables, of which `r_hat`, `ess_bulk` and `ess_tail` are the
     worst, and moments `mean` and `variance` `[checkpoints, variables]` of all of them over the first `iterations`
@@ -121,40 +119,29 @@ def convergence(chains: Sequence[Mapping[str, np.ndarray]]) -> dict[str, float]:
     1000, and so on.
     """
     draws = np.stack([chain["draws"] for chain in chains])
-    found = _summary(draws[:, :, (draws != draws[:1, :1]).any((0, 1))])
+    watched = summary(draws[:, :, (draws != draws[:1, :1]).any((0, 1))])
     mean, variance = (np.stack([chain[name] for chain in chains]) for name in ("mean", "variance"))
     iterations = chains[0]["iterations"].tolist()
-    classic = {t: _worst(gelman_rubin(mean[:, k], variance[:, k], t)) for k, t in enumerate(iterations)}
+    by_variable = {t: gelman_rubin(mean[:, k], variance[:, k], t) for k, t in enumerate(iterations)}
+    # NaN are the variables that do not move
+    classic = {t: _reduced(np.max, r_hat[~np.isnan(r_hat)]) for t, r_hat in by_variable.items()}
     return {
         "chains": len(chains),
         "draws": draws.shape[1],
-        **_least(found),
+        **_worst(watched),
         "r_hat_classic": classic[iterations[-1]],
         **{f"r_hat_classic_{t}": classic[t] for t in CHECKPOINTS if t in classic},
     }
 
 
-def _least(found: Mapping[str, np.ndarray]) -> dict[str, float]:
+def _worst(by_quantity: Mapping[str, np.ndarray]) -> dict[str, float]:
     """A `summary` of the worst quantity."""
-    return {name: _of(np.max if name == "r_hat" else np.min, values) for name, values in found.items()}
+    return {name: _reduced(np.max if name == "r_hat" else np.min, values) for name, values in by_quantity.items()}
 
 
-def _worst(values: np.ndarray) -> float:
-    """The largest of some R-hats, without those of what never moves."""
-    return _of(np.max, values[~np.isnan(values)])
-
-
-def _of(function: Callable[[np.ndarray], float], values: np.ndarray) -> float:
-    """A number of values, NaN where one is NaN or there is none."""
+def _reduced(function: Callable[[np.ndarray], float], values: np.ndarray) -> float:
+    """function(values), NaN where a value is NaN or there are none."""
     return float(function(values)) if values.size else np.nan
-
-
-def _summary(draws: np.ndarray) -> dict[str, np.ndarray]:
-    """`summary`, with NaN for chains that are too short and nothing for no quantities."""
-    count = draws.shape[2]
-    if draws.shape[1] < FEWEST_DRAWS or not count:
-        return {name: np.full(count, np.nan) for name in ("r_hat", "ess_bulk", "ess_tail")}
-    return summary(draws)
 
 
 def _stack(chains: Sequence[Mapping[str, np.ndarray]], names: Sequence[str]) -> np.ndarray:
@@ -164,14 +151,8 @@ def _stack(chains: Sequence[Mapping[str, np.ndarray]], names: Sequence[str]) -> 
     return np.concatenate([np.empty((len(chains), draws, 0)), *parts], 2)
 
 
-def _several(draws: np.ndarray) -> np.ndarray:
-    """The chains, or the halves of a single one, which ArviZ would refuse to compare with itself."""
-    half = draws.shape[1] // 2
-    return draws if len(draws) > 1 else np.concatenate([draws[:, :half], draws[:, -half:]])
-
-
 def _arviz():
-    """ArviZ, which is slow to import and greets with advice on its next version."""
+    """ArviZ, imported late because that is slow, without its warning about the next version."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         import arviz

@@ -5,9 +5,9 @@ U ~ U(0, 1), and an angle phi ~ U(0, 2 pi), and goes along the ellipse through f
 
     f' = f cos phi + nu sin phi,  accepted where L(f') > U L(f);
 
-where it is not, the bracket (first [phi - 2 pi, phi]) shrinks to phi on its side of 0, and phi is drawn again from it.
-There is nothing to tune and the prior itself is never evaluated. Chains stand on the leading axis R and do not see each
-other: those that have accepted stay while others go on. All randomness comes in as arguments, a uniform a try.
+otherwise the bracket (first [phi - 2 pi, phi]) shrinks to phi on its side of 0, and phi is drawn again from it. There
+is nothing to tune and the prior itself is never evaluated. Chains are the leading axis R and none depends on another:
+those that have accepted stay while others go on. All random numbers are arguments, one uniform for every try.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 MAX_TRIES = 64
-"""By then the bracket is about 2 pi e^-32 wide where nothing was accepted, so that staying moves no chain visibly."""
+"""After so many rejections the bracket is about 2 pi e^-32 wide, so that a chain which stays has not visibly moved."""
 
 
 def step(
@@ -32,8 +32,8 @@ def step(
     """One transition of R chains: the new f `[R, ...]`, its log likelihood and the number of tries `[R]`.
 
     log_likelihood maps f to `[R]` nats; value is that of f; prior_draw nu in the shape of f; uniforms `[R, 1 + T]` in
-    (0, 1): the threshold's, then one a try. A chain stays where it is when its T tries are used up, and where its own
-    log likelihood is NaN; a proposal of NaN is refused. Source: murray2010.
+    (0, 1): that of the threshold, then one for every try. A chain stays where it is after T rejected tries, and if its
+    log likelihood is NaN; proposals of NaN are rejected. Source: murray2010.
     """
     threshold = value + uniforms[:, 0].log()
     waiting = ~threshold.isnan()
@@ -43,6 +43,7 @@ def step(
         angle = low + uniform * (high - low)
         if number == 0:
             low = angle - 2 * math.pi  # the whole ellipse, cut at the first angle
+        # f' = f cos phi + nu sin phi
         proposal = _along(angle.cos(), f) + _along(angle.sin(), prior_draw)
         proposed = log_likelihood(proposal)
         accepted = waiting & (proposed > threshold)

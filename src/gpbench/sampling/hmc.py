@@ -6,10 +6,10 @@ For a log density l(w) up to a constant, unit mass and momentum p ~ N(0, I), a t
 
 and accepts where it ends with probability min(1, exp(l(w') - |p'|^2/2 - l(w) + |p|^2/2)). The leapfrog is reversible
 and keeps volumes, so that l is left invariant whatever the step size e and L; drawing L anew every time keeps
-trajectories from closing. A trajectory that leaves the numbers (NaN) is refused.
+trajectories from closing. A trajectory that ends in NaN is rejected.
 
-Chains stand on the leading axis R, each with a step size and a number of steps of its own, and do not see each other.
-All randomness comes in as arguments.
+Chains are the leading axis R; each has its own step size and number of steps, and none depends on another. All random
+numbers are arguments.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Point(NamedTuple):
 
 
 LogDensity = Callable[[Tensor], Point]
-"""Position `[R, K]` -> the point there; NaN in a chain must not reach the others."""
+"""Position `[R, K]` -> the point there; NaN in one chain must not change the others."""
 
 
 def differentiated(log_density: Callable[[Tensor], Tensor]) -> LogDensity:
@@ -48,12 +48,13 @@ def differentiated(log_density: Callable[[Tensor], Tensor]) -> LogDensity:
 def step(
     start: Point, log_density: LogDensity, momentum: Tensor, uniform: Tensor, step_size: Tensor, leapfrogs: Tensor
 ) -> tuple[Point, Tensor]:
-    """One transition: the new point and the probability with which it was to be accepted `[R]`, 0 for NaN.
+    """One transition: the new point and the probability of acceptance `[R]`, 0 for NaN.
 
     momentum `[R, K]` standard normal; uniform `[R]` in (0, 1), for the Metropolis test; step_size `[R]`, leapfrogs
     `[R]` of integers >= 1. Source: neal2011, figure 2.
     """
     end, final = integrate(start, momentum, log_density, step_size, leapfrogs)
+    # l(w') - |p'|^2/2 - l(w) + |p|^2/2
     gain = end.value - start.value + 0.5 * (momentum.square() - final.square()).sum(1)
     probability = acceptance(gain)
     return where(uniform < probability, end, start), probability
@@ -76,10 +77,11 @@ def random_walk(
 def integrate(
     start: Point, momentum: Tensor, log_density: LogDensity, step_size: Tensor, leapfrogs: Tensor
 ) -> tuple[Point, Tensor]:
-    """Where `leapfrogs` `[R]` steps lead, and the momentum there; chains whose steps are done wait for the others."""
+    """The point after `leapfrogs` `[R]` steps and the momentum there; chains that are done wait for the others."""
     point, size = start, step_size[:, None]
     for number in range(int(leapfrogs.max())):
         active = leapfrogs > number
+        # p <- p + e/2 grad l(w);  w <- w + e p;  p <- p + e/2 grad l(w)
         half = momentum + 0.5 * size * point.gradient
         moved = log_density(torch.where(active[:, None], point.position + size * half, point.position))
         momentum = torch.where(active[:, None], half + 0.5 * size * moved.gradient, momentum)
@@ -92,13 +94,13 @@ def acceptance(gain: Tensor) -> Tensor:
     return gain.clamp_max(0.0).exp().nan_to_num(0.0)
 
 
-def where(chosen: Tensor, one: Point, other: Point) -> Point:
-    """The points of `one` in the chosen chains `[R]`, else of `other`."""
+def where(chosen: Tensor, new: Point, old: Point) -> Point:
+    """The new points in the chosen chains `[R]`, the old ones in the others."""
     column = chosen[:, None]
     return Point(
-        torch.where(column, one.position, other.position),
-        torch.where(chosen, one.value, other.value),
-        torch.where(column, one.gradient, other.gradient),
+        torch.where(column, new.position, old.position),
+        torch.where(chosen, new.value, old.value),
+        torch.where(column, new.gradient, old.gradient),
     )
 
 

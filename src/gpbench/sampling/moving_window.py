@@ -1,6 +1,6 @@
-"""Moving-window Monte Carlo EM (havasi2018): what a chain does not sample is optimised at states that it has passed.
+"""Moving-window Monte Carlo EM (havasi2018): parameters that a chain does not sample are optimised at its past states.
 
-A step puts the state of the chain aside, chooses one of the last `window` states at random, and moves the parameters
+A step stores the state of the chain, chooses one of the last `window` states at random, and moves the parameters
 phi by one step of Adam along the gradient of the loss there:
 
     m = b_1 m + (1 - b_1) g,  s = b_2 s + (1 - b_2) g^2,

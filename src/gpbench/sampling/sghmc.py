@@ -1,6 +1,6 @@
 """Stochastic-gradient Hamiltonian Monte Carlo whose preconditioner is learnt during burn-in.
 
-The scheme of springenberg2016 as rossi2021 run it, element by element. With G = grad U / N for a potential U over
+The scheme of springenberg2016 as rossi2021 use it, element by element. With G = grad U / N for a potential U over
 N data, step size e and friction b:
 
     burn-in   rho = 1 / (tau + 1);  g <- (1 - rho) g + rho G;  s <- (1 - rho) s + rho G^2;
@@ -10,7 +10,7 @@ N data, step size e and friction b:
 For U = theta^2 / (2 sd^2) with exact gradients the stationary variance is sd^2 / (1 - h / (2 (2 - b))),
 h = e^2 / (N sqrt(s) sd^2); it is stable for h < 2 (2 - b).
 
-Parameters and gradients are dicts of `[R, ...]`; chains do not see each other. Memory holds flat tensors `[R, K]`, one
+Parameters and gradients are dicts of `[R, ...]`; no chain depends on another. Memory holds flat tensors `[R, K]`, one
 column a scalar parameter, in the order of the dict.
 """
 
@@ -64,6 +64,7 @@ def step(
     if adapt:
         memory = memory | _adapted(memory, mean_gradient)
     scaled_step = step_size**2 / (memory["gradient_square"] + SMALLEST_SQUARE).sqrt()
+    # p <- (1 - b) p - e^2 G / sqrt(s) + N(0, 2 b e^2 / (N sqrt(s)));   theta <- theta + p
     kick = (2 * friction * scaled_step / num_data).sqrt() * noise
     momentum = (1 - friction) * memory["momentum"] - scaled_step * mean_gradient + kick
     return unflatten(flatten(params) + momentum, params), memory | {"momentum": momentum}

@@ -1,4 +1,4 @@
-"""What a sampler learns of its settings while it burns in; afterwards they stay.
+"""Settings that a sampler learns during burn-in and keeps afterwards.
 
 `DualAveraging`: the step size at which proposals are accepted with a given probability (hoffman2014, section 3.2),
 
@@ -7,11 +7,11 @@
 
 e while it learns, e_bar from then on. `ExpectedJump`: the step size and number of leapfrog steps of the longest jumps,
 by Bayesian optimisation (wang2013, hensman2015mcmc). The burn-in is cut into 30 runs of equal length; each has the
-settings that promise most (expected improvement) by a GP through the runs so far, of which the objective is
+settings of the largest expected improvement under a GP fitted to the runs so far, whose objective is
 
     mean |w' - w|^2 / (largest number of steps)^penalty.
 
-Tuners hold no state: what is learnt is a dict of tensors `[R, ...]`, and no chain knows of another.
+Tuners hold no state: what they learn is a dict of tensors `[R, ...]`, of each chain for itself.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from torch import Tensor
 Memory = dict[str, Tensor]
 
 WALK, LANGEVIN, HAMILTONIAN = 0.25, 0.57, 0.7
-"""Acceptances to which step sizes are tuned."""
+"""Probabilities of acceptance to which step sizes are tuned."""
 SHRINKAGE, DELAY, DECAY = 0.05, 10.0, 0.75
 
 RUNS, FIRST = 30, 5
 LOG_STEP_SIZES = np.linspace(-4, -0.5, 36)
-"""log10 of the step sizes that are tried"""
+"""log10 of the candidate step sizes"""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class DualAveraging:
     """The step size, from `step_size` on, for which `target` is the probability of acceptance."""
 
     name: str
-    """before the names of what it keeps"""
+    """prefix of its entries in the memory"""
     target: float
     step_size: float
     leapfrogs: int = 1
@@ -56,7 +56,7 @@ class DualAveraging:
         return log_step.exp(), torch.full_like(log_step, self.leapfrogs)
 
     def learn(self, memory: Memory, step: int, burn_in: int, acceptance: Tensor, jump: Tensor) -> Memory:
-        """What transition `step`, with its probability of acceptance `[R]` and its jump `[R, K]`, changes in memory."""
+        """Changed entries of the memory after transition `step`, given its acceptance `[R]` and its jump `[R, K]`."""
         if step >= burn_in:
             return {}
         number = step + 1
@@ -135,7 +135,7 @@ class ExpectedJump:
 
         kernel = Matern([0.3, 0.3], (0.1, 10.0), nu=2.5) + WhiteKernel(0.1, (1e-3, 1.0))
         with warnings.catch_warnings():
-            # a lengthscale on its bound is what a flat objective asks for
+            # a flat objective drives lengthscales to their bounds, which is no defect
             warnings.simplefilter("ignore", ConvergenceWarning)
             return GaussianProcessRegressor(kernel, normalize_y=True).fit(self._unit(tried), objective)
 

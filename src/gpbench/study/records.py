@@ -1,6 +1,6 @@
 """The words of a study as types, and their JSON: everything that planning, fitting, storing and collecting hand on.
 
-    What       what a fit is: hashed into its identity          Group  fits that ride in one tensor batch
+    What       what a fit is: hashed into its identity          Group  fits that share one tensor batch
     Cell       method x data set x protocol, with its fits      Batch  the groups of one job
     Fit        one split and replica of a cell                  FitRecord  fit.json of a finished fit
 
@@ -9,15 +9,15 @@ Nothing else reads or writes these files. JSON that does not fit a type is refus
 
 from __future__ import annotations
 
-import functools
 import json
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from gpbench.config.schema import Kind, Study, Task, Trainer
+from gpbench.config.validate import T, adapter
 from gpbench.data.splits import FrozenProtocol
 from gpbench.errors import UserError
 
@@ -104,23 +104,31 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Cell:
-    """Method x data set x protocol of a study; impossible ones carry the reason in `skip`.
+class Planned:
+    """What a cell, a group of its fits and the record of each fit have in common: what is fitted, and how.
 
-    method: the study's name for it, `settings` what the study sets of it (of a variant); r_hat: limit of the budget;
-    rows, test_rows: of split 0; how: the trainer; sampler: whether its fits are Markov chains."""
+    rows: of training, those of split 0 in a cell and of the first fit in a group; how: the trainer."""
 
-    method: str
-    settings: dict[str, Setting]
     address: Address
     label: str
     family: str
-    reported: Reported
-    r_hat: float | None
     rows: int
-    test_rows: int
     what: What
     how: Trainer
+
+
+@dataclass(frozen=True)
+class Cell(Planned):
+    """Method x data set x protocol of a study; impossible ones carry the reason in `skip`.
+
+    method: the study's name for it, `settings` what the study sets of it (of a variant); r_hat: limit of the budget;
+    test_rows: of split 0; sampler: whether its fits are Markov chains."""
+
+    method: str
+    settings: dict[str, Setting]
+    reported: Reported
+    r_hat: float | None
+    test_rows: int
     cost: Cost
     sampler: bool
     skip: str
@@ -128,16 +136,10 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Group:
-    """Fits of a cell that ride in one tensor batch, as they were planned; rows: training rows of the first."""
+class Group(Planned):
+    """Fits of a cell that share one tensor batch, as they were planned."""
 
     group_id: str
-    address: Address
-    label: str
-    family: str
-    rows: int
-    what: What
-    how: Trainer
     fits: tuple[Fit, ...]
 
 
@@ -175,22 +177,34 @@ class Seconds:
 
 
 @dataclass(frozen=True)
-class Provenance:
-    """Where a fit comes from; never part of its identity. adopted: how its evidence was carried over, if it was."""
+class Commit:
+    """Git commit of the project, and whether tracked files differ from it; empty outside a git checkout."""
 
-    started: str
-    ended: str
     commit: str
     dirty: bool
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Processor, cores, system and Python."""
+
     processor: str
     cores: int | None
     system: str
     python: str
+
+
+@dataclass(frozen=True)
+class Provenance(Machine, Commit):
+    """Where a fit comes from; never part of its identity. adopted: how its evidence was carried over, if it was."""
+
+    started: str
+    ended: str
     adopted: str = ""
 
 
 @dataclass(frozen=True)
-class FitRecord:
+class FitRecord(Planned):
     """fit.json: how a fit ended, what and how it was."""
 
     fit_id: str
@@ -198,21 +212,21 @@ class FitRecord:
     replica: int
     status: str
     reason: str
-    address: Address
-    label: str
-    family: str
-    rows: int
-    what: What
-    how: Trainer
     seconds: Seconds
     peak_memory_mb: float
     provenance: Provenance
     info: dict[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, planned: Planned, fit: Fit, **ended: Any) -> FitRecord:
+        """The record of a fit of a cell or group; `ended`: the fields from `status` on."""
+        common = {f.name: getattr(planned, f.name) for f in fields(Planned)} | {"rows": fit.rows}
+        return cls(**common, fit_id=fit.fit_id, split=fit.split, replica=fit.replica, **ended)
+
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a group at work is; objective: of each of its fits."""
+    """Progress of a running group; objective: of each of its fits."""
 
     step: int
     steps: int
@@ -224,14 +238,6 @@ class OtherEdition(UserError):
     """A file that another edition of gpbench wrote."""
 
 
-T = TypeVar("T")
-
-
-@functools.cache
-def _adapter(cls: type[T]) -> TypeAdapter[T]:
-    return TypeAdapter(cls)
-
-
 def to_json(record: object) -> str:
     """Text of a record; NaN and infinity are kept as JavaScript writes them."""
     return json.dumps(asdict(record), indent=1)  # type: ignore[call-overload]
@@ -240,17 +246,17 @@ def to_json(record: object) -> str:
 def from_json(cls: type[T], text: str, where: Path | str) -> T:
     """A record from its text; `where` is what messages call it.
 
-    Raises OtherEdition where it has an identity but not today's fields, UserError where it is damaged."""
+    Raises OtherEdition where it has some of today's fields and not all, UserError where it is damaged."""
     try:
         content = json.loads(text)
     except ValueError as error:
         raise UserError(f"{where} is damaged ({error})") from error
     try:
-        record: T = _adapter(cls).validate_python(content)  # type: ignore[arg-type]
+        record: T = adapter(cls).validate_python(content)  # type: ignore[arg-type]
         return record
     except ValidationError as error:
         first = error.errors()[0]
         reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-    if isinstance(content, dict) and fields(cls)[0].name in content:  # type: ignore[arg-type]
+    if isinstance(content, dict) and any(f.name in content for f in fields(cls)):  # type: ignore[arg-type]
         raise OtherEdition(f"{where} was written by another edition of gpbench ({reason}); use another store")
     raise UserError(f"{where} is damaged ({reason})")

@@ -1,19 +1,20 @@
 """MLflow is a view of the store: fits leave their identity in a spool, one locked writer reads it.
 
 A run a cell (method x data set x protocol x budget), in the experiment of its data set; nested runs a fit.
-Reading the spool twice changes nothing. A fit that takes an earlier one's place tags its run `superseded`,
-for people annotate runs. `MLFLOW_TRACKING_URI` names a server; without it, mlflow.db beside the project.
+Reading the spool twice changes nothing. A fit that replaces an earlier one tags its run `superseded`
+instead of deleting it, for people annotate runs. `MLFLOW_TRACKING_URI` names a server; without it, mlflow.db beside
+the project.
 
     python -m gpbench.study.tracking        read the spool now (waits for another writer)
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import time
@@ -62,23 +63,21 @@ def drain_soon(where: Places) -> None:
 
 
 def drain(where: Places, wait: bool = True) -> int:
-    """Log every fit of the spool; how many there were. With wait=False, 0 where another writer is at work."""
+    """Log every fit of the spool; how many there were. With wait=False, 0 while another writer is running."""
     where.store.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(where.store / ".tracking.lock")
     try:
-        lock.acquire(timeout=-1 if wait else 0)
+        held = FileLock(where.store / ".tracking.lock").acquire(timeout=-1 if wait else 0)
     except Timeout:
         return 0
-    with contextlib.ExitStack() as stack:
-        stack.callback(lock.release)
+    with held:
         if not (todo := waiting(where)):
             return 0
         writer = Writer(where)
         for fit_id in todo:
             request = where.store / ".spool" / fit_id
-            asked = request.stat().st_mtime_ns
+            requested_at = request.stat().st_mtime_ns
             writer.fit(fit_id)
-            if request.stat().st_mtime_ns == asked:  # else it was made anew meanwhile, and is read again
+            if request.stat().st_mtime_ns == requested_at:  # else it was repeated meanwhile, and is read again
                 request.unlink()
         writer.cells()
         return len(todo)
@@ -117,13 +116,14 @@ class Writer:
     def experiment(self, name: str) -> str:
         """Identity of an experiment, created where it is new."""
         if name not in self.experiments:
-            found = self.client.get_experiment_by_name(name)
+            known = self.client.get_experiment_by_name(name)
             # by scheme, not by path: `make ui` serves the folder mlartifacts, and the project can be moved
             location = f"{ARTIFACTS}/{name}" if self.local else None
-            self.experiments[name] = found.experiment_id if found else self.client.create_experiment(name, location)
+            self.experiments[name] = known.experiment_id if known else self.client.create_experiment(name, location)
         return self.experiments[name]
 
     def find(self, experiment: str, **tags: str) -> list[Any]:
+        """The runs of an experiment that have some tags."""
         words = " and ".join(f"tags.`gpbench.{k}` = '{v}'" for k, v in tags.items())
         return list(self.client.search_runs([experiment], words, max_results=MOST))
 
@@ -132,9 +132,8 @@ class Writer:
         address, kind = record.address, record.what.kind
         experiment = self.experiment(address.dataset)
         key = identity.digest([*(getattr(address, k) for k in PLACE), *([kind] if kind != "predict" else [])])
-        found = self.find(experiment, cell=key)
-        if found:
-            run = found[0].info.run_id
+        if runs := self.find(experiment, cell=key):
+            run = runs[0].info.run_id
         else:
             tags = {"gpbench.cell": key, "gpbench.kind": kind, "mlflow.runName": _cell_name(address)}
             run = self.client.create_run(experiment, tags=tags).info.run_id
@@ -145,7 +144,7 @@ class Writer:
         return experiment, run
 
     def fit(self, fit_id: str) -> None:
-        """Log one fit, unless it is there; tag the run whose place it takes."""
+        """Log one fit unless it is logged; tag the run that it supersedes."""
         if not self.store.has(fit_id):
             return  # cleared by `gpbench retry` before it was read
         record = self.store.record(fit_id)
@@ -187,8 +186,8 @@ class Writer:
         params = [Param(k, str(v)[:6000]) for k, v in _params(record).items()]
         metrics = [Metric(k, v, now, 0) for k, v in (scores(self.store, record) | chain).items() if math.isfinite(v)]
         metrics += [Metric(f"trace.{k}", v, now, step) for step, k, v in _trace(self.store.folder(record.fit_id))]
-        self.client.log_batch(run, metrics[:1000], params)
-        for i in range(1000, len(metrics), 1000):
+        self.client.log_batch(run, params=params)
+        for i in range(0, len(metrics), 1000):
             self.client.log_batch(run, metrics[i : i + 1000])
 
     def _artifacts(self, run: str, record: FitRecord) -> None:
@@ -219,11 +218,9 @@ class Writer:
             self.client.set_tag(run, "gpbench.done", f"{len(done)} of {len(current)}")
             for name in sorted({k for c in done for k in c.data.metrics if not k.startswith(("trace.", "chain."))}):
                 values = [c.data.metrics[name] for c in done if name in c.data.metrics]
-                mean = sum(values) / len(values)
-                self.client.log_metric(run, name, mean)
+                self.client.log_metric(run, name, statistics.fmean(values))
                 if len(values) > 1:
-                    spread = math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1))
-                    self.client.log_metric(run, f"{name}.sd", spread)
+                    self.client.log_metric(run, f"{name}.sd", statistics.stdev(values))
 
 
 def _cell_name(address: Address) -> str:
@@ -242,8 +239,8 @@ def _trace(folder: Path) -> list[tuple[int, str, float]]:
 
     if not (folder / "trace.parquet").is_file():
         return []
-    rows = pd.read_parquet(folder / "trace.parquet").to_dict("records")
-    return [(int(r["step"]), k, float(v)) for r in rows for k, v in r.items() if k != "step" and math.isfinite(v)]
+    entries = pd.read_parquet(folder / "trace.parquet").melt("step").itertuples(index=False)
+    return [(int(step), name, float(value)) for step, name, value in entries if math.isfinite(value)]
 
 
 class Live:
@@ -264,7 +261,7 @@ class Live:
             self.client.log_metric(self._run(group, fit), "live.objective", value, step=progress.step)
 
     def end(self, group: Group) -> None:
-        """The fits are over: their live runs give way."""
+        """The fits have ended: their live runs are superseded."""
         for fit in group.fits:
             if run := self.runs.pop(fit.fit_id, None):
                 self.client.set_terminated(run)

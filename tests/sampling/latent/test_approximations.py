@@ -13,9 +13,10 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
 from gpbench.errors import UserError
 from gpbench.gp import latent_likelihoods
+from gpbench.gp.jitter import DEFAULT_JITTER
 from gpbench.sampling.latent import approximations
 from gpbench.sampling.latent.approximations import ep, laplace
-from gpbench.sampling.latent.model import JITTER, Model, Prior
+from gpbench.sampling.latent.model import Model, Prior
 
 F64 = torch.float64
 FIND = {"laplace": laplace, "ep": ep}
@@ -48,7 +49,7 @@ def test_laplace_is_that_of_scikit_learn(monkeypatch):
     mean, variance = q.predict(chol, model.cross(psi, new), model.outputscale(psi))
     for r in range(3):
         tau, sigma = psi[r].exp().tolist()
-        kernel = ConstantKernel(sigma) * RBF(tau) + WhiteKernel(JITTER * sigma)
+        kernel = ConstantKernel(sigma) * RBF(tau) + WhiteKernel(DEFAULT_JITTER * sigma)
         other = GaussianProcessClassifier(kernel, optimizer=None).fit(model.x[r].numpy(), model.y[r].numpy())
         assert q.log_evidence[r] == pytest.approx(other.log_marginal_likelihood(), abs=1e-6)
         # algorithm 3.2 of rasmussen2006 with what scikit-learn keeps of its fit
@@ -128,7 +129,7 @@ def test_the_gradient_of_ep(monkeypatch):
 
 
 @pytest.mark.parametrize(("kind", "name"), CASES)
-def test_the_gaussian_is_what_it_says(kind, name):
+def test_the_gaussian_equals_its_dense_formulas(kind, name):
     model, psi, chol = problem(name)
     q, covariance = FIND[kind](model, psi, chol), model.covariance(psi)
     precise = torch.linalg.inv(covariance) + torch.diag_embed(q.precision)
@@ -146,7 +147,7 @@ def test_the_gaussian_is_what_it_says(kind, name):
 
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
 @pytest.mark.parametrize(("kind", "name"), CASES)
-def test_chains_do_not_see_each_other_and_padding_counts_for_nothing(kind, name, dtype):
+def test_chains_do_not_depend_on_each_other_nor_on_padding(kind, name, dtype):
     model, psi, _ = problem(name, chains=5)
     psi[:, 1] += torch.linspace(-2, 2, 5)  # they stop at unlike times
     psi[2] = torch.nan
@@ -181,6 +182,6 @@ def test_operations_are_counted():
     assert newton.counts["product"] == 1
 
 
-def test_ep_is_for_probit():
+def test_ep_refuses_other_likelihoods_than_probit():
     with pytest.raises(UserError, match="choose approximation=laplace"):
         ep(*problem("logit"))

@@ -10,19 +10,25 @@ from gpbench.gp import latent_likelihoods
 from gpbench.gp.linalg import solve
 from gpbench.sampling.latent import joint, latents
 from gpbench.sampling.latent.approximations import laplace
+from gpbench.sampling.latent.schemes import Sequence
 
 F64 = torch.float64
 
 
-def surrogate(latent="elliptical", repeats=(1, 1)):
-    return lambda model: joint.Surrogate(model, latents.named(latent, model), *repeats)
+def surrogate(latent="elliptical", repeats=(1, 1), update=joint.Surrogate):
+    """Updates of f, then of psi."""
+
+    def make(model):
+        return Sequence(model, [latents.named(latent, model)] * repeats[0] + [update(model)] * repeats[1])
+
+    return make
 
 
 @pytest.mark.parametrize(
     ("name", "make"),
     [
         ("logit", joint.KHR),
-        ("volatility", lambda model: joint.KHR(model, 2)),
+        ("volatility", lambda model: Sequence(model, [joint.KHR(model)] * 2)),
         ("logit", surrogate("hmc_v1", (2, 2))),
         ("poisson", surrogate("mh_v2")),
         ("ordinal", surrogate(repeats=(1, 4))),
@@ -32,14 +38,12 @@ def test_the_joint_distribution(name, make):
     geweke.check(make, geweke.model(name, chains=1500), {"theta": 0.7, "latents": 0.4}, rounds=6)
 
 
-def test_surrogate_data_without_their_own_density_are_found_out():
+def test_surrogate_data_without_their_density_in_the_acceptance_fail_the_test():
     class Wrong(joint.Surrogate):
         def value(self, state, q, data):
             return state["log_lik"] + self.model.log_prior(state["psi"])
 
-    def wrong(model):
-        return Wrong(model, latents.EllipticalSlice(model), theta_updates=4)
-
+    wrong = surrogate(repeats=(1, 4), update=Wrong)
     geweke.fails(wrong, geweke.model("ordinal", chains=3000), {"theta": 0.7}, rounds=6)
 
 
@@ -69,7 +73,7 @@ def test_khr_is_accepted_by_densities_under_the_approximation():
 @pytest.mark.parametrize("name", latent_likelihoods.NAMED)
 def test_surrogate_data_are_as_wide_as_the_likelihood(name):
     model, psi, f = company.chains(name, 20)
-    operator = surrogate()(model)
+    operator = joint.Surrogate(model)
     noise, sigma = operator.noise(psi), model.outputscale(psi)[:, None]
     # 1 / S is the information at the mode of the one-dimensional posterior, where the slope is 0
     grid = torch.linspace(-8, 8, 16_001, dtype=F64)[:, None, None]
@@ -80,7 +84,7 @@ def test_surrogate_data_are_as_wide_as_the_likelihood(name):
 
 def test_given_surrogate_data_f_is_gaussian():
     model, psi, f = company.chains("logit", 6)
-    operator = surrogate()(model)
+    operator = joint.Surrogate(model)
     state, data = operator.init(model.state(psi, f)), 1.5 * f + 0.3
     q, noise, covariance = operator.given(state, data), operator.noise(psi), model.covariance(psi)
     total = covariance + torch.diag_embed(noise)
@@ -100,7 +104,7 @@ def test_given_surrogate_data_f_is_gaussian():
     ("name", "make"),
     [("ordinal", joint.KHR), ("logit", surrogate("smmala", (1, 2))), ("poisson", surrogate("elliptical", (2, 1)))],
 )
-def test_chains_do_not_see_each_other(name, make, dtype):
+def test_chains_do_not_depend_on_each_other(name, make, dtype):
     company.check(make, name, {"theta.step_size": 0.5, "latents.step_size": 0.5}, dtype)
 
 

@@ -67,12 +67,12 @@ def test_interweaving(variance):
     geweke.check(joint("asis", "hmc_v2"), geweke.model(variance=variance, ard=False), sizes("hmc_v2"))
 
 
-def test_operators_that_keep_something_of_k_follow_psi():
+def test_operators_that_store_something_of_k_follow_psi():
     for latent in ("hmc_v1", "smmala"):
         geweke.check(joint("aa", latent, repeats=(2, 2)), geweke.model(chains=2000), sizes(latent), rounds=6)
 
 
-def test_wrong_transitions_are_found_out():
+def test_wrong_transitions_fail_the_joint_distribution_test():
     class Biased(latents.PriorReversible):
         def step(self, state, generator):
             state, info = super().step(state, generator)
@@ -174,7 +174,7 @@ def pad(values, count=1):
 
 @pytest.mark.parametrize("latent", LATENTS)
 @pytest.mark.parametrize("scheme", ["sa", "aa", "asis"])
-def test_chains_do_not_see_each_other_and_padding_counts_for_nothing(scheme, latent):
+def test_chains_do_not_depend_on_each_other_nor_on_padding(scheme, latent):
     rng = np.random.default_rng(3)
     model = geweke.model(chains=5, variance=geweke.INVERSE)
     psi, f, y = geweke.joint_draw(model, rng)
@@ -196,7 +196,7 @@ def test_chains_do_not_see_each_other_and_padding_counts_for_nothing(scheme, lat
         torch.testing.assert_close(told["latents.acceptance"], info["latents.acceptance"][one], rtol=1e-8, atol=0)
 
 
-def test_a_chain_that_is_not_a_number_stays_alone():
+def test_a_nan_chain_does_not_change_the_others():
     model = geweke.model(chains=3)
     psi, f, y = geweke.joint_draw(model, np.random.default_rng(0))
     psi[1], model = torch.nan, dataclasses.replace(model, y=y)
@@ -220,11 +220,11 @@ def test_a_trajectory_of_psi_counts_its_gradients(scheme, inversions):
     torch.testing.assert_close(info["inverse"], inversions * (info["cholesky"] - 1.0), check_dtype=False)
 
 
-def test_more_random_numbers_than_announced_are_refused():
+def test_more_random_numbers_than_declared_are_refused():
     generator = packed(torch.zeros(2, 7), 3, 2)
     generator.normal(1)
     generator.latents(2)
     with pytest.raises(ValueError, match="more than the 1 random numbers"):
         generator.normal(1)
-    with pytest.raises(ValueError, match="more than the 2 numbers a row"):
+    with pytest.raises(ValueError, match="more than the 2 numbers per row"):
         generator.latent()

@@ -1,4 +1,4 @@
-"""Estimates of the evidence are unbiased, pseudo-marginal chains exact, and approximate ones as said."""
+"""Estimates of the evidence are unbiased, pseudo-marginal chains exact, and the others approximate as documented."""
 
 import dataclasses
 import math
@@ -17,6 +17,7 @@ from gpbench.gp.linalg import solve
 from gpbench.sampling.latent import latents
 from gpbench.sampling.latent import pseudo_marginal as pm
 from gpbench.sampling.latent.approximations import Gaussian
+from gpbench.sampling.latent.schemes import Sequence
 
 F64 = torch.float64
 LAWS = [quadrature._law(prior) for prior in (quadrature.LENGTHSCALE, quadrature.VARIANCE)]
@@ -54,9 +55,12 @@ def test_estimates_are_unbiased(kind, name, rows, num_importance):
     assert error < 0.01
 
 
-def sampler(kind="laplace", num_importance=1, latent=None, repeats=(1, 1), operator=pm.PseudoMarginal):
+def sampler(kind="laplace", num_importance=1, latent=None, repeats=(1, 1)):
+    """Updates of psi, then of f."""
+
     def make(model):
-        return operator(model, kind, num_importance, latent and latents.named(latent, model), *repeats)
+        of_f = [latents.named(latent, model)] * repeats[0] if latent else []
+        return Sequence(model, [pm.PseudoMarginal(model, kind, num_importance)] * repeats[1] + of_f)
 
     return make
 
@@ -66,8 +70,9 @@ def transition(keep):
 
     def advance(operator, state, rng):
         chains, rows = operator.model.weight.shape
-        q = operator.approximate(operator.model, state["psi"], state["chol"])
-        z = torch.from_numpy(rng.standard_normal((chains, operator.num_importance, rows)))
+        walk = operator.parts[0]
+        q = walk.approximate(operator.model, state["psi"], state["chol"])
+        z = torch.from_numpy(rng.standard_normal((chains, walk.per_row, rows)))
         if keep:
             z[:, 0] = q.coordinates(solve(state["chol"], state["f"]))
         estimate = pm.log_estimate(operator.model, state["chol"], q, z)
@@ -92,7 +97,7 @@ def test_the_joint_distribution(name, make):
     geweke.check(make, model, {"theta": 0.7, "latents": 0.6}, rounds=6, transition=transition(keep=True))
 
 
-def test_an_estimate_that_does_not_go_with_the_state_is_found_out():
+def test_an_estimate_that_does_not_belong_to_the_state_fails_the_test():
     model = geweke.model("volatility", chains=3000)
     geweke.fails(sampler("laplace", 1), model, {"theta": 0.7}, rounds=6, transition=transition(keep=False))
 
@@ -118,7 +123,7 @@ def test_the_approximate_posterior_is_that_of_the_approximate_evidence():
     assert (np.abs(expected - 0.5) > 6 * found.std(0) / math.sqrt(count)).any()
 
 
-def test_burn_in_takes_the_approximate_evidence_and_then_one_estimate_for_good():
+def test_burn_in_uses_the_approximate_evidence_and_sampling_keeps_its_estimate():
     model, psi, f = company.chains("probit", 50)
     operator = sampler("ep", 4)(model)
     state = operator.init(model.state(psi, f)) | {"theta.step_size": torch.full((50,), 0.7, dtype=F64)}
@@ -193,12 +198,12 @@ MOVING = {"theta.step_size": 0.5, "theta.tuning": 0.0, "latents.step_size": 0.3}
         ("probit", sampler("ep", 3, "hmc_v1", (2, 2)), MOVING),
         ("poisson", sampler("laplace", 1), MOVING),
         ("logit", sampler("laplace", 3, "elliptical"), MOVING | {"theta.tuning": 1.0}),
-        ("probit", lambda model: pm.Marginal(model, "ep", 2), MOVING),
+        ("probit", lambda model: Sequence(model, [pm.Marginal(model, "ep")] * 2), MOVING),
     ],
 )
-def test_chains_do_not_see_each_other(name, make, settings, dtype):
+def test_chains_do_not_depend_on_each_other(name, make, settings, dtype):
     company.check(make, name, settings, dtype)
 
 
-def test_estimates_do_not_see_each_other():
+def test_estimates_do_not_depend_on_each_other():
     company.check(grid_of, "ordinal", {}, ard=False, variance=2.0)

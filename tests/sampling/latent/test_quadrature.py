@@ -195,6 +195,10 @@ def scheme(name, theta="mh", latent="elliptical"):
     return lambda m: schemes.scheme(name, m, latents.named(latent, m, 3), theta, (1, 1))
 
 
+def surrogate(model):
+    return schemes.Sequence(model, [latents.named("elliptical", model), joint.Surrogate(model)])
+
+
 THETA = {"mh": 0.7, "hmc": 0.3, "smmala": 1.2}
 JOINT = {
     "sa-mh": (scheme("sa", "mh"), "logit", INVERSE),
@@ -207,7 +211,7 @@ JOINT = {
     "asis-hmc": (scheme("asis", "hmc"), "probit", VARIANCE),
     "asis-smmala": (scheme("asis", "smmala", "smmala"), "logit", INVERSE),
     "khr": (joint.KHR, "logit", INVERSE),
-    "surr": (lambda m: joint.Surrogate(m, latents.named("elliptical", m)), "ordinal", INVERSE),
+    "surr": (surrogate, "ordinal", INVERSE),
     "pm-laplace": (lambda m: pseudo_marginal.PseudoMarginal(m, "laplace", 1), "poisson", INVERSE),
     "pm-ep": (lambda m: pseudo_marginal.PseudoMarginal(m, "ep", 4), "probit", VARIANCE),
 }

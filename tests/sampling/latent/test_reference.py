@@ -91,12 +91,16 @@ def scheme_of_psi(held, theta):
     return lambda m: schemes.scheme(f"theta_given_{held}", m, None, theta, (0, 1))
 
 
+def surrogate(updates):
+    return lambda m: schemes.Sequence(m, [latents.named("elliptical", m)] * updates + [joint.Surrogate(m)])
+
+
 LONGER, LONG, SHORT, FEWER = (64, 300, 200), (64, 200, 200), (40, 50, 50), (32, 200, 150)
 """Chains, steps of burn-in, steps kept."""
 CASES = {
     "logit_50 aa hmc_v2": (scheme("aa", "hmc_v2", (1, 1)), FEWER),
     "logit_50 asis elliptical": (scheme("asis", "elliptical", (2, 1)), FEWER),
-    "logit_50 surr": (lambda m: joint.Surrogate(m, latents.named("elliptical", m), 2), FEWER),
+    "logit_50 surr": (surrogate(2), FEWER),
     "probit_50 pm ep": (lambda m: pseudo_marginal.PseudoMarginal(m, "ep", 4), (20, 50, 30)),
     "poisson_50 aa hmc_v1": (scheme("aa", "hmc_v1", (1, 1)), FEWER),
     "logit_100_given_psi mh_v1": (alone("mh_v1"), (32, 1200, 600)),
@@ -110,7 +114,7 @@ SLOW = {
     "logit_100 sa": (scheme("sa", "hmc_v2", (1, 1)), (32, 16000, 16000)),
     "logit_100 asis": (scheme("asis", "elliptical", (4, 1)), LONGER),
     "logit_100 khr": (joint.KHR, LONGER),
-    "logit_100 surr": (lambda m: joint.Surrogate(m, latents.named("elliptical", m), 4), LONGER),
+    "logit_100 surr": (surrogate(4), LONGER),
     "logit_100 pm laplace": (lambda m: pseudo_marginal.PseudoMarginal(m, "laplace", 16), LONGER),
     "probit_100 pm ep": (lambda m: pseudo_marginal.PseudoMarginal(m, "ep", 16), SHORT),
     "logit_100_given_psi mh": (alone("mh"), (64, 9000, 9000)),

@@ -62,7 +62,7 @@ def test_with_a_constant_metric_it_is_hmc():
 
 def test_the_implicit_leapfrog_is_reversible(monkeypatch):
     monkeypatch.setattr(rmhmc, "TOLERANCE", 1e-13)
-    monkeypatch.setattr(rmhmc, "MOST", 200)
+    monkeypatch.setattr(rmhmc, "MOST_ITERATIONS", 200)
     target, start = Bending(), Bending().at(normals(5, 2))
     momentum, size = normals(5, 2, seed=1), torch.full((5,), 0.2, dtype=F64)
     end, final, solved, _ = rmhmc.integrate(start, momentum, target, size, 6)
@@ -85,7 +85,7 @@ def test_the_energy_error_falls_with_the_square_of_the_step():
     assert 3.5 < float(ratio) < 4.5
 
 
-def test_an_equation_that_is_not_solved_refuses_its_trajectory_alone():
+def test_an_unsolved_equation_rejects_only_its_own_trajectory():
     target, start = Bending(), Bending().at(torch.tensor([[0.1, 0.1], [0.1, 0.1], [torch.nan, 0.0]], dtype=F64))
     ones = torch.ones(3, dtype=F64)
     normal = torch.tensor([[0.3, 0.2], [40.0, 0.2], [0.1, 0.1]], dtype=F64)
@@ -95,11 +95,11 @@ def test_an_equation_that_is_not_solved_refuses_its_trajectory_alone():
     assert (move.position[1] == start.position[1]).all()
 
 
-def test_fixed_points_are_found_chain_by_chain():
+def test_fixed_points_are_solved_chain_by_chain():
     start, wanted = torch.tensor([[1.0], [1.0], [1.0]], dtype=F64), torch.tensor([True, True, False])
     factor = torch.tensor([[0.1], [-2.0], [0.1]], dtype=F64)
     x, found, tries = rmhmc.fixed_point(lambda x: 1 + factor * x, start, wanted)
     assert found.tolist() == [True, False, False]
     assert abs(float(x[0]) - 1 / 0.9) < 1e-4
-    assert tries[0] < rmhmc.MOST == tries[1]
+    assert tries[0] < rmhmc.MOST_ITERATIONS == tries[1]
     assert tries[2] == 0

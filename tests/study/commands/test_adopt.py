@@ -41,7 +41,7 @@ def states() -> list[str]:
     return [state.name for state in planning.make(places.find(), "default", STUDY).states.values()]
 
 
-def test_records_that_come_out_again_are_adopted_with_a_note(study, gpbench):
+def test_reproduced_records_are_adopted_with_a_note(study, gpbench):
     lose(study)
     before = committed.by_fit(places.find(), NAME)
     assert states() == ["pending"] * 8

@@ -88,7 +88,7 @@ def test_a_gradient_is_as_old_as_the_updates_between_fetch_and_push(parts):
     assert (moment.step, moment.staleness) == (1, 0.0)
 
 
-def test_every_ticket_is_applied_once_whoever_dies(case, parts):
+def test_every_ticket_is_applied_once_whichever_process_dies(case, parts):
     owner, worker, _ = parts
     rng, applied, holding = np.random.default_rng(0), [], {}
     names = iter(range(10**6))

@@ -62,7 +62,7 @@ def test_no_two_steps_or_replicas_share_numbers():
 
 @pytest.mark.parametrize("largest", [7, 60, streams.LARGEST_DRAW])
 @pytest.mark.parametrize("batch_size", [None, 6])
-def test_a_replica_draws_in_company_what_it_draws_alone(batch_size, largest, monkeypatch):
+def test_a_replica_draws_the_same_numbers_batched_and_alone(batch_size, largest, monkeypatch):
     """However much is drawn at once; a replica with a row less has zeros in the place of that row's noise."""
     monkeypatch.setattr(streams, "LARGEST_DRAW", largest)
     together, steps = draws(batch_size=batch_size), range(DRAWN)
@@ -97,7 +97,7 @@ def test_equal_sizes_are_drawn_together_up_to_the_largest_draw(monkeypatch):
     assert all(part.dtype == torch.float32 for part in drawn)
 
 
-def test_a_fit_cut_off_after_its_samples_grew_goes_on_bit_for_bit(tmp_path_factory, monkeypatch):
+def test_a_fit_interrupted_between_samples_and_checkpoint_resumes_bit_for_bit(tmp_path_factory, monkeypatch):
     case = Case("dgp_rff", "regression", tmp_path_factory)
     case.cell = with_hyper(case.cell, samples_late=3, batch_size=16)
     work, advance, sizes = case.folder(), lightning_module.GradientFit.advance, []

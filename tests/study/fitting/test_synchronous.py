@@ -55,7 +55,7 @@ def test_stopped_by_the_time_cap_they_all_stop_at_a_checkpoint_and_go_on_from_it
     assert not (work / "meeting").exists()
 
 
-def test_what_goes_wrong_in_a_worker_is_said(case, monkeypatch):
+def test_errors_of_a_worker_are_reported(case, monkeypatch):
     def broken(method, state, batch, noise):
         raise ArithmeticError("one is not two")
 
@@ -110,7 +110,7 @@ def test_a_fit_that_is_not_finite_ends_as_in_one_process(case, monkeypatch):
         ({"local_reparameterisation": True}, 2, "dgp_rff draws noise for every row, which synchronous workers cannot"),
     ],
 )
-def test_what_cannot_be_shared_is_refused(case, hyper, workers, said):
+def test_batches_that_cannot_be_shared_equally_are_refused(case, hyper, workers, said):
     with pytest.raises(UserError, match=said):
         with_hyper(case, **hyper).fit(shared(case, workers))
 

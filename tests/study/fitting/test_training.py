@@ -105,8 +105,8 @@ def test_numbers_of_an_expanded_parameter_move_one_by_one(case, monkeypatch):
     module = importlib.import_module(case.cell.what.method.module)
     init = module.Method.init
 
-    def expanded(method, data, keys):
-        state = init(method, data, keys)
+    def expanded(method, train, key):
+        state = init(method, train, key)
         for name, value in state.params.items():
             state.params[name] = value.mean(-1, keepdim=True).expand_as(value)
         return state
@@ -200,7 +200,7 @@ def test_seconds_of_a_batch_are_shared_and_marked_so(case):
         assert outcome.seconds["train"] * SPLITS == pytest.approx(outcome.trace[-1]["seconds"], rel=0.5)
 
 
-def test_progress_is_there_for_whoever_watches(case, monkeypatch):
+def test_progress_is_written_for_watchers(case, monkeypatch):
     work = case.folder()
     monkeypatch.setattr(lightning_module.Fit, "report_progress", told_at_once(lightning_module.Fit.report_progress))
     case.fit(group(case.cell, 0, 1), work=work)

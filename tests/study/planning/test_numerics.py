@@ -102,6 +102,6 @@ def test_changed_splits_or_scaling_move_everything(edited):
         assert edited(module, "\n\n\n", "\n\nA = 1\n\n\n") == set(identities())
 
 
-def test_the_loop_moves_what_it_trains(edited):
+def test_a_changed_loop_moves_the_fits_that_it_trains(edited):
     moved = edited("gpbench.study.fitting.loop", "class Loop", "A = 1\n\n\nclass Loop")
     assert moved == {h.module for h in METHODS.values() if not h.closed_form}

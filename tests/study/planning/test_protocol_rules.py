@@ -49,7 +49,7 @@ def test_test_rows_change_no_fitted_quantity(name, tmp_path_factory):
         assert np.array_equal(one.sigma_, x.sigma_) == (name != "rossi2021")
 
 
-def test_stratified_folds_let_no_test_input_in(tmp_path_factory):
+def test_stratified_folds_do_not_depend_on_test_inputs(tmp_path_factory):
     """Classes of all rows decide the folds, so only inputs can be changed."""
     made = Case("linear", "multiclass", tmp_path_factory, protocol=(STRATIFIED,))
     data = dataclasses.replace(changed(made.table, made.fold.test), targets=made.table.targets)
@@ -60,7 +60,7 @@ def test_stratified_folds_let_no_test_input_in(tmp_path_factory):
     assert np.ptp(np.unique(classes, return_counts=True)[1]) <= 1
 
 
-def test_an_official_split_is_taken_once_however_many_are_asked_for(project):
+def test_an_official_split_is_used_once_however_many_are_requested(project):
     made = {c.address.dataset: c for c in cells("methods=[constant] datasets=[usps,wine] splits=5")}
     assert [f.split for f in made["wine"].fits] == [0, 1, 2, 3, 4]
     assert [f.split for f in made["usps"].fits] == [0]
@@ -70,6 +70,14 @@ def test_an_official_split_is_taken_once_however_many_are_asked_for(project):
     (random,) = cells("methods=[constant] datasets=[usps] splits=5 protocol.splits.official=false")
     assert len(random.fits) == 5
     assert random.rows == round(0.9 * 9298)
+
+
+@pytest.mark.parametrize("split", [0, 1])
+def test_one_fit_is_of_the_split_and_the_method_that_were_asked_for(project, split):
+    words = ["method=gradient_boosting", "dataset=digits", f"split={split}", "budget=smoke"]
+    ((group,), _) = fit_one.groups(places.find(), words)  # the default study has a preset and three splits of digits
+    assert [fit.split for fit in group.fits] == [split]
+    assert group.address.method == "gradient_boosting"
 
 
 def test_events_are_skipped_by_every_method(project):
@@ -110,7 +118,7 @@ def test_each_protocol_has_fits_of_its_own(project):
     assert len({fit for each in made for fit in each}) == 3 * len(PROTOCOLS)
 
 
-def test_a_fit_s_identity_has_no_code_of_the_catalogue():
+def test_code_of_the_catalogue_is_outside_the_identity():
     closure = identity.code(*identity.numerics("gpbench.methods.linear", "closed_form"))
     assert "gpbench.data.splits" in closure
     assert not {"gpbench.config.schema", "gpbench.config", "gpbench.evaluation.metrics"} & set(closure)
@@ -125,6 +133,6 @@ def test_a_fit_s_identity_has_no_code_of_the_catalogue():
         ("splits=9 protocol=rossi2021", "wants splits 0 to 8 of 'boston'; protocol 'rossi2021' has 0 to 7"),
     ],
 )
-def test_mistakes_in_a_protocol(project, words, said):
+def test_invalid_protocols_are_refused(project, words, said):
     with pytest.raises(UserError, match=said):
         cells(f"methods=[constant] datasets=[boston] {words}")

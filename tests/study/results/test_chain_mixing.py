@@ -48,7 +48,7 @@ def test_the_draws_of_a_chain_average_to_what_the_fit_predicts(name, task, tmp_p
         np.testing.assert_array_equal(chain[name], torch.cat(samples[name]).numpy())
 
 
-def test_states_are_asked_with_the_same_noise_in_all_chains(tmp_path_factory):
+def test_states_of_all_chains_are_evaluated_with_the_same_noise(tmp_path_factory):
     """Equal states of a deep model say the same, in whatever chain and at whatever place."""
     case = Case("bsgp_2", "regression", tmp_path_factory)
     fit = SamplerFit(group(case.cell, 0), case.table, case.folder(), torch.device("cpu"))
@@ -96,7 +96,7 @@ def short(where):
     return collected(where, "bsgp_1,constant", f"budget.r_hat=1.05 bsgp_1.num_inducing=8 {TOGETHER}")
 
 
-def test_four_chains_on_eight_folds_ride_in_one_process(where, short):
+def test_four_chains_on_eight_folds_share_one_process(where, short):
     made, view = short
     groups = [group for batch in made.batches for group in batch.groups if group.address.method == "bsgp_1"]
     assert [len(group.fits) for group in groups] == [FOLDS * CHAINS]
@@ -140,13 +140,13 @@ def test_short_chains_are_printed_as_failing_and_compared_with_nothing(where, sh
     assert "the chains of 8 splits have not converged" in said.out
 
 
-def test_the_limit_is_no_part_of_a_fit_but_collects_anew(where, short):
+def test_a_changed_limit_refits_nothing_and_collects_again(where, short):
     made, _ = short
     same = plan.make(where, "default", made.command.split("overrides=")[1].strip("'").replace("1.05", "1.5"))
     assert not same.batches
     plan.freeze(same, where)
     read = [collect.read_plan(where, name) for name in (made.name, same.name)]
-    assert collect.seen(where, read[0]) != collect.seen(where, read[1])
+    assert len({collect.seen(collect.Ended(where, frozen.name), frozen) for frozen in read}) == 2
     assert {cell.r_hat for cell in read[1].cells} == {1.5}
 
 

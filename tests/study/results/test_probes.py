@@ -116,7 +116,7 @@ class Sum(GradientMethod):
         super().__init__(*settings)
         self.seen = []
 
-    def init(self, data, keys):
+    def init(self, train, key):
         return State({})
 
     def noise_shapes(self, state, rows, step, steps):
@@ -126,7 +126,7 @@ class Sum(GradientMethod):
         self.seen.append((batch.y.shape[1], noise.fixed.item()))
         return (batch.weight * batch.y[..., 0]).sum(1)
 
-    def predict(self, state, x, keys):
+    def predict(self, state, x, key):
         raise AssertionError("a probe predicts nothing")
 
 
@@ -164,7 +164,7 @@ def test_functions_over_other_numbers_of_inputs_are_refused(ask, columns, wanted
 class Planes(Sum):
     """Draws -1, 0, 1 of a hidden layer of two outputs, x0 + s and x1 + 2 s, and of f = x0 - x1 + 3 s."""
 
-    def functions(self, state, x, keys):
+    def functions(self, state, x, key):
         s = torch.tensor([-1.0, 0.0, 1.0], dtype=x.dtype)[:, None, None, None]
         return [x + s * torch.tensor([1.0, 2.0], dtype=x.dtype), x[..., :1] - x[..., 1:] + 3 * s]
 
@@ -200,9 +200,9 @@ def test_surfaces_hold_moments_of_every_layer_on_the_grid_of_the_training_rows()
 class Classifier(Sum):
     """P(y = 1) is 0.2 x0, or 0.8 x0 in the other of two states, in scaled inputs."""
 
-    def predict(self, state, x, keys):
+    def predict(self, state, x, key):
         p = torch.stack([x[0, :, 0] * share for share in (0.2, 0.8)])
-        return [Categorical(torch.stack([1 - p, p], -1).numpy())]
+        return Categorical(torch.stack([1 - p, p], -1).numpy())
 
 
 def test_probabilities_are_averaged_over_a_grid_wider_than_the_training_rows():
@@ -211,7 +211,7 @@ def test_probabilities_are_averaged_over_a_grid_wider_than_the_training_rows():
     fitted.table.inputs[:n] = np.random.default_rng(0).uniform([10.0, -4.0], [20.0, 4.0], size=(n, 2))
     fitted.fold.targets[:] = np.arange(len(fitted.fold.targets))[:, None] % 2
     scaling = Scaling(np.array([5.0, 0.0]), np.array([20.0, 1.0]), np.zeros(1), np.ones(1))
-    rows = probes.ASK["probabilities"](
+    rows = probes.PROBES["probabilities"](
         dataclasses.replace(fitted, fold=dataclasses.replace(fitted.fold, scaling=scaling))
     )
     assert {"fit_id", *rows.columns} == set(probes.COLUMNS["probabilities"])
@@ -230,7 +230,7 @@ def with_inducing(state: State) -> pd.DataFrame:
     fitted = stand_in(Sum(None, "regression"), columns=2)
     scaling = Scaling(np.array([1.0, 2.0]), np.array([10.0, 20.0]), np.array([5.0]), np.array([7.0]))
     fold = dataclasses.replace(fitted.fold, scaling=scaling)
-    rows = probes.ASK["inducing"](dataclasses.replace(fitted, fold=fold, state=state))
+    rows = probes.PROBES["inducing"](dataclasses.replace(fitted, fold=fold, state=state))
     assert {"fit_id", *rows.columns} == set(probes.COLUMNS["inducing"])
     observed = rows[rows["layer"] == 0]
     wide = observed.pivot(index="sample", columns="column", values="x")
@@ -268,7 +268,7 @@ def test_optimised_inducing_inputs_are_a_single_state():
         ("rossi2021_banana", "budget=smoke", ["probabilities", "inducing"]),
     ],
 )
-def test_nothing_finished_leaves_a_table_without_rows(project, study, overrides, kinds):
+def test_without_finished_fits_the_table_has_no_rows(project, study, overrides, kinds):
     where = Places(project, project / "store")
     made = plan.make(where, study, overrides)
     plan.freeze(made, where)
@@ -278,7 +278,7 @@ def test_nothing_finished_leaves_a_table_without_rows(project, study, overrides,
         assert (list(rows.columns), len(rows)) == (probes.COLUMNS[kind], 0)
 
 
-def test_methods_that_cannot_be_asked_are_refused_in_one_line(project, capsys):
+def test_probes_that_no_method_answers_are_refused_in_one_line(project, capsys):
     where = Places(project, project / "store")
     made = plan.make(where, "default", "methods=[exact_gp,linear,constant] datasets=[boston] splits=1")
     plan.freeze(made, where)

@@ -109,7 +109,7 @@ def test_ten_chains_of_a_split_advance_in_one_batch(chain_cell):
     assert [len(group) for group in grouped(replace(chain_cell, sampler=False))] == [1] * 20
 
 
-def test_chains_of_unequal_numbers_of_rows_do_not_ride_together(chain_cell):
+def test_chains_with_different_numbers_of_rows_do_not_share_a_batch(chain_cell):
     rows = {0: 50, 1: 51}
     cell = replace(chain_cell, fits=tuple(replace(fit, rows=rows[fit.split]) for fit in chain_cell.fits))
     assert [len(group) for group in grouped(cell, replicas=20)] == [10, 10]
@@ -215,7 +215,7 @@ def test_a_killed_group_resumes_bit_for_bit(where, tmp_path, dtype, monkeypatch)
             np.testing.assert_array_equal(one.chain[name], values, err_msg=name)
 
 
-def test_a_chain_does_not_depend_on_its_company(where, tmp_path):
+def test_a_chain_does_not_depend_on_others_in_its_batch(where, tmp_path):
     (group,) = groups(made(where, "methods=[ar] splits=1 ar.steps=60 ar.apart=2"))
     table = tables.load(where.prepared_file("boston"), group.what.data.md5)
     together = chains_only.run(group, table, tmp_path / "together")
@@ -224,7 +224,7 @@ def test_a_chain_does_not_depend_on_its_company(where, tmp_path):
         np.testing.assert_array_equal(alone.chain[name], values, err_msg=name)
 
 
-def test_a_draw_that_is_no_number_is_a_divergence(where, tmp_path, monkeypatch):
+def test_a_draw_that_is_not_finite_is_a_divergence(where, tmp_path, monkeypatch):
     (group,) = groups(made(where, "methods=[ar] splits=1 ar.steps=40"))
     table = tables.load(where.prepared_file("boston"), group.what.data.md5)
     advance = lightning_module.SamplerFit.advance
@@ -250,10 +250,10 @@ def test_what_a_method_needs_to_know_is_in_simulated_data_alone(where):
 def test_the_truth_is_for_chains_alone(where):
     study = plan.make(where, "filippone2013_parameterisations", "datasets=[lrg_100_2] splits=1 kind=predict figures=[]")
     (reason,) = {cell.skip for cell in study.cells}
-    assert reason == "the protocol hands over the truth (f, ...), which is for kind=sample"
+    assert reason == "the protocol predicts the simulated truth (f, ...), which only kind=sample may"
 
 
-def test_chains_are_asked_for_no_predictions(where, mixed, tmp_path, capsys):
+def test_chains_make_no_predictions(where, mixed, tmp_path, capsys):
     with pytest.raises(UserError, match="probes of study 'default' ask fits of kind predict, not sample"):
         made(where, "methods=[ar] probes=[layers]")
     fit_id = mixed.done["fit_id"].iloc[0]

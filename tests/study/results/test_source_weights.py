@@ -34,5 +34,9 @@ def test_weights_are_named_by_class_and_source():
     ("settings", "asked"),
     [({}, True), ({"weights": "dirichlet"}, True), ({"weights": "unweighted"}, False), ({"only": 1}, False)],
 )
-def test_learned_weights_of_several_sources_are_asked(settings, asked):
+def test_methods_with_learned_weights_of_several_sources_answer_the_probe(settings, asked):
     assert probes.answers(fitted(torch.zeros(1, 2, 2), **settings).method, "weights") is asked
+
+
+def test_a_number_of_functions_is_not_a_method_that_draws_them():
+    assert not probes.answers(fitted(torch.zeros(1, 2, 2)).method, "layers")

@@ -10,19 +10,15 @@ import contextlib
 import hashlib
 import os
 import shutil
-import sys
 import urllib.parse
-from collections.abc import Iterator
 from pathlib import Path
-
-from filelock import FileLock, Timeout
 
 from gpbench.config.schema import Upstream
 from gpbench.data.raw import dvc
 from gpbench.data.raw.download import download, is_url, unpack
 from gpbench.data.raw.pins import Pin, add, check_item, pins, sums, wrong
 from gpbench.errors import UserError
-from gpbench.places import Places, write_aside
+from gpbench.places import Places, locked, write_aside
 
 
 def fetch(items: list[str], places: Places) -> list[Path]:
@@ -203,16 +199,6 @@ def _aside(name: str, places: Places) -> Path:
     return path
 
 
-@contextlib.contextmanager
-def _locked(name: str, places: Places) -> Iterator[None]:
-    """One process at a time; prints a line if it has to wait."""
-    lock = FileLock(_aside(f"{name}.lock", places))
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        print(f"gpbench: waiting for another process that works on {name}", file=sys.stderr)
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
+def _locked(name: str, places: Places) -> contextlib.AbstractContextManager[None]:
+    """One process at a time."""
+    return locked(_aside(f"{name}.lock", places), name)

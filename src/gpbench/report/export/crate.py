@@ -16,7 +16,7 @@ from gpbench.errors import UserError, count
 from gpbench.places import Places, write_aside
 from gpbench.report.export import citations
 from gpbench.report.registry import names
-from gpbench.report.view import View
+from gpbench.report.view import View, commits
 
 if TYPE_CHECKING:
     from rocrate.model.entity import Entity
@@ -129,11 +129,10 @@ def _software(crate: ROCrate, view: View) -> Entity:
         _add(crate, f"#package-{name}", "SoftwareApplication", name=name, version=version)
         for name, version in view.study["versions"].items()
     ]
-    commits = sorted(view.fits["commit"].dropna().unique())
     properties = {
         "description": about["Summary"],
         "version": f"{about['Version']}, commit {view.study['commit'] or 'unknown'}",
-        "releaseNotes": f"Commits of the fits: {', '.join(filter(None, commits)) or 'unknown'}",
+        "releaseNotes": f"Commits of the fits: {', '.join(commits(view.fits)) or 'unknown'}",
         "softwareRequirements": packages,
     }
     return _add(crate, "#gpbench", "SoftwareApplication", name="gpbench", **properties)

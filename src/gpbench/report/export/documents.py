@@ -5,6 +5,7 @@ of today's records, a figure if its key `gpbench-data` is not the digest of the 
 `python -m gpbench.report documents` writes all of them; with `--check` it names the stale ones and exits with 1.
 """
 
+from collections import Counter
 from pathlib import Path
 from textwrap import fill
 
@@ -16,7 +17,7 @@ from gpbench.report.scorecard import all_runs
 from gpbench.report.significance import comparisons
 from gpbench.report.tables.render import to_markdown, write
 from gpbench.report.tables.standard import table
-from gpbench.report.view import View
+from gpbench.report.view import View, commits
 
 RUN = "uci_common"  # the run that the README shows; the results of the other runs are in the scorecard
 FIGURES = ("critical_difference", "performance_profile", "pareto", "log_density")
@@ -49,19 +50,29 @@ def filled(text: str, blocks: dict[str, str]) -> str:
 
 
 def summary(view: View) -> str:
-    """What was run, and how many pairs of methods differ by MNLL over all data sets."""
+    """What was run, which methods rank best by MNLL, and how many pairs of methods differ significantly."""
     (spec,) = (spec for spec in comparisons.COMPARISONS if spec.name == COMPARISON)
     comparison, study = comparisons.compare(view, spec), view.study
-    commits = ", ".join(sorted({commit[:7] for commit in view.done["commit"]}))
     text = (
         f"Study `{study['name']}`: {count(len(view.done), 'fit')} of {count(len(view.methods), 'method')} on "
         f"{count(len(view.datasets), 'data set')}, protocol {study['protocol']}, budget {study['budget']}, "
-        f"{study['splits']} splits, commit {commits}."
+        f"{study['splits']} splits, commit {', '.join(commits(view.done, 7))}."
     )
     if "pairs" in comparison:
-        differing, pairs = sum(pair["reject"] for pair in comparison["pairs"]), count(len(comparison["pairs"]), "pair")
-        text += f" {differing} of {pairs} differ by MNLL over all data sets. {comparison['power']}"
+        ranked = [(view.labels[row["method"]], row["mean_rank"]) for row in comparison["ranks"]]
+        best = ", ".join(f"{label} {rank:.1f}" for label, rank in ranked[:3])
+        text += f" {count(len(ranked), 'method')} finished on all of them; the best mean ranks are {best}."
+        text += f" {_differing(view, comparison)}"
     return fill(text, 120) + "\n"
+
+
+def _differing(view: View, comparison: dict) -> str:
+    """How many pairs differ significantly, and which methods are the worse ones."""
+    places = {row["method"]: place for place, row in enumerate(comparison["ranks"])}
+    rejected = [max(pair["a"], pair["b"], key=places.__getitem__) for pair in comparison["pairs"] if pair["reject"]]
+    worse = ", ".join(f"{view.labels[name]} in {n}" for name, n in Counter(rejected).most_common())
+    text = f"{len(rejected)} of {count(len(comparison['pairs']), 'pair')} differ significantly"
+    return f"{text}; the worse method is {worse}." if rejected else f"{text}."
 
 
 def verdicts(card: pd.DataFrame) -> str:

@@ -44,28 +44,23 @@ def reject(view: View) -> Figure:
     points = points[points["dataset"].isin(datasets)]
     if points.empty:
         return canvas.empty("No fit to several classes is finished.")
-    figure, axes = canvas.wrapped(len(datasets), 2.3, 2)
+    figure, axes = canvas.titled(datasets, 2.3, 2, "rate of rejection", "accuracy of the rest")
     for axis, dataset in zip(axes, datasets, strict=True):
         of_dataset = points[points["dataset"] == dataset]
         _panel(axis, view, of_dataset, _rejecting)
-        canvas.title(axis, dataset)
         canvas.remark(axis, f"{of_dataset['split'].nunique()} splits")
-    canvas.label_edges(axes, "rate of rejection", "accuracy of the rest", 2)
     canvas.legend(figure, view, list(points["method"]))
     return figure
 
 
 def mean_curve(curves: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
     """Mean score at every degree of GRID over curves, interpolated linearly; NaN where fewer than half reach."""
-    values = np.array([np.interp(GRID, degree, score, right=np.nan) for degree, score in map(_steps, curves)])
+    values = np.empty((len(curves), len(GRID)))
+    for value, (degree, score) in zip(values, curves, strict=True):
+        steps, first_threshold = np.unique(degree, return_index=True)
+        value[:] = np.interp(GRID, steps, score[first_threshold], right=np.nan)
     reached = np.isfinite(values).sum(0)
     return np.where(2 * reached > len(curves), np.nansum(values, 0) / np.maximum(reached, 1), np.nan)
-
-
-def _steps(curve: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """A curve with the first threshold of each degree of abstention."""
-    degree, first = np.unique(curve[0], return_index=True)
-    return degree, curve[1][first]
 
 
 def _smallest(view: View) -> pd.DataFrame:
@@ -81,17 +76,13 @@ def _panel(axis: Axes, view: View, points: pd.DataFrame, curve: Curve) -> None:
     if points.empty:
         canvas.write_reason(axis, "no finished fit")
         return
-    for method, look in canvas.looks(view).items():
-        fits = points[points["method"] == method].groupby("fit_id")
-        curves = [points for points in (curve(rows) for _, rows in fits) if len(points[0])]
+    for look, of_method in canvas.by_method(view, points):
+        curves = [points for points in (curve(rows) for _, rows in of_method.groupby("fit_id")) if len(points[0])]
         if curves:
-            _draw(axis, mean_curve(curves), look)
-
-
-def _draw(axis: Axes, scores: np.ndarray, look: canvas.Look) -> None:
-    """A line; a single mark for a classifier that always or never abstains."""
-    reached = np.isfinite(scores)
-    axis.plot(GRID[reached], scores[reached], **look.options, markevery=[0], markersize=4)
+            scores = mean_curve(curves)
+            reached = np.isfinite(scores)
+            # the mark shows a classifier that always or never abstains
+            axis.plot(GRID[reached], scores[reached], **look.options, markevery=[0], markersize=4)
 
 
 def _accuracy(p: np.ndarray, y: np.ndarray) -> float:

@@ -9,7 +9,6 @@ from gpbench.report.figures import canvas
 from gpbench.report.figures.published import OPEN, published_mnll
 from gpbench.report.view import View
 
-_COLUMNS = 3
 PUBLISHED: canvas.Style = {"color": "black", "marker": "D", "markersize": 4, "linestyle": "none"} | OPEN
 
 
@@ -18,14 +17,13 @@ def boxes(view: View) -> Figure:
     if view.done.empty:
         return canvas.empty(canvas.NOTHING_FINISHED)
     card = published_mnll(view)
-    figure, axes = canvas.wrapped(len(view.datasets), 2.4, _COLUMNS)
+    figure, axes = canvas.titled(view.datasets, 2.4, 3, y="test MNLL (nats)")
     for axis, dataset in zip(axes, view.datasets, strict=True):
         fits = view.fits.query("dataset == @dataset and status != 'skipped'")
         methods = canvas.present(view.methods, fits["method"])
         _panel(axis, view, dataset, methods)
         for row in card[(card["dataset"] == dataset) & card["ours_method"].isin(methods)].itertuples():
             axis.plot(methods.index(row.ours_method) + 1, row.published, **PUBLISHED)
-    canvas.label_edges(axes, "", "test MNLL (nats)", _COLUMNS)
     if not card.empty:
         figure.legend(handles=[Line2D([], [], label="published mean", **PUBLISHED)], loc="outside lower center")
     return figure
@@ -43,7 +41,6 @@ def _panel(axis: Axes, view: View, dataset: str, methods: list[str]) -> None:
             canvas.note(axis, x, 0.05, reason, va="bottom", rotation=90, transform=transform)
     axis.set_xticks(range(1, len(methods) + 1), [view.labels[name] for name in methods], rotation=30, ha="right")
     axis.set_xlim(0.4, len(methods) + 0.6)
-    canvas.title(axis, dataset)
     canvas.remark_incomplete(axis, cells.loc[methods])
 
 

@@ -23,9 +23,7 @@ _COLUMNS = 4
 
 def loglik_by_model(view: View) -> Figure:
     """Mean test log-likelihood of every model, one panel per data set."""
-    figure = _by_model(view, lambda dataset: "mnll", -1)
-    canvas.label_edges(figure.axes, "", "test log-lik. (nats)", _COLUMNS)
-    return figure
+    return _by_model(view, lambda dataset: "mnll", -1, "test log-lik. (nats)")
 
 
 def error_by_model(view: View) -> Figure:
@@ -33,7 +31,7 @@ def error_by_model(view: View) -> Figure:
     return _by_model(view, view.error_metric, 1)
 
 
-def _by_model(view: View, metric_of: Callable[[str], str], sign: int) -> Figure:
+def _by_model(view: View, metric_of: Callable[[str], str], sign: int, y: str = "") -> Figure:
     cells = {name: view.cells(metric_of(name)).query("dataset == @name").set_index("method") for name in view.datasets}
     datasets = [name for name in view.datasets if cells[name]["n"].any()]
     if not datasets:
@@ -41,15 +39,14 @@ def _by_model(view: View, metric_of: Callable[[str], str], sign: int) -> Figure:
     marks, card = _marks(view), view.card[view.card["protocol"] == view.study["protocol"]]
     names = [*marks, *card.query("reason == @QUOTED and dataset in @datasets")["method_printed"].unique()]
     labels = [view.labels.get(name, name) for name in names]
-    figure, axes = canvas.wrapped(len(datasets), 1.9, _COLUMNS)
+    figure, axes = canvas.titled(datasets, 1.9, _COLUMNS, y=y)
     for axis, dataset in zip(axes, datasets, strict=True):
         metric = metric_of(dataset)
         _draw_ours(axis, cells[dataset], marks, sign)
         _draw_published(axis, card.query("dataset == @dataset and ours_metric == @metric"), names, marks, sign)
-        canvas.title(axis, dataset)
         axis.set_xlim(-0.7, len(names) - 0.3)
         axis.set_xticks(range(len(names)), [])
-        if sign > 0:
+        if not y:
             axis.set_ylabel(f"test {METRICS[metric].label}")
     for axis in axes[-_COLUMNS:]:
         axis.set_xticklabels(labels, rotation=90, fontsize=6)

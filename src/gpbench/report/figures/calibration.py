@@ -13,7 +13,6 @@ from gpbench.evaluation.metrics import CLASSIFICATION
 from gpbench.report.figures import canvas
 from gpbench.report.view import View
 
-_COLUMNS = 3
 _FEW = 10  # test points; bins with fewer are left out
 
 
@@ -24,17 +23,14 @@ def calibration(view: View) -> Figure:
     datasets = canvas.present(view.datasets_of("regression", *CLASSIFICATION), points["dataset"])
     if not datasets:
         return canvas.empty("No finished fit of a regression or classification data set has test points.")
-    figure, axes = canvas.wrapped(len(datasets), 2.0, _COLUMNS)
+    figure, axes = canvas.titled(datasets, 2.0, 3)
     for axis, dataset in zip(axes, datasets, strict=True):
         rows = points[points["dataset"] == dataset]
         regression = view.tasks[dataset] == "regression"
         draw = _coverage_error if regression else _confidence
-        for method, look in canvas.looks(view).items():
-            chosen = rows[rows["method"] == method]
-            if len(chosen):
-                draw(axis, chosen, look)
+        for look, of_method in canvas.by_method(view, rows):
+            draw(axis, of_method, look)
         _reference(axis, regression)
-        canvas.title(axis, dataset)
     canvas.legend(figure, view, list(points["method"].unique()))
     return figure
 
@@ -72,18 +68,15 @@ def reliability(view: View) -> Figure:
     datasets = canvas.present(view.datasets_of(*CLASSIFICATION), view.points["dataset"])
     if not datasets:
         return canvas.empty("No finished fit of a classification data set, so no probabilities to show.")
-    figure, axes = canvas.wrapped(len(datasets), 2.6, _COLUMNS)
+    figure, axes = canvas.titled(datasets, 2.6, 3)
     for axis, dataset in zip(axes, datasets, strict=True):
-        rows = view.points[view.points["dataset"] == dataset]
-        for method, look in canvas.looks(view).items():
-            chosen = rows[rows["method"] == method]
-            if len(chosen):
-                _every_class(axis, chosen, view.tasks[dataset] == "binary", look)
+        binary = view.tasks[dataset] == "binary"
+        for look, rows in canvas.by_method(view, view.points[view.points["dataset"] == dataset]):
+            _every_class(axis, rows, binary, look)
         axis.axline((0, 0), slope=1, color="black", linewidth=0.8, zorder=1)
         axis.set_box_aspect(1)
         axis.set(xlabel="predicted probability", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
-        axis.set_ylabel("fraction of class 1" if view.tasks[dataset] == "binary" else "fraction correct")
-        canvas.title(axis, dataset)
+        axis.set_ylabel("fraction of class 1" if binary else "fraction correct")
     canvas.legend(figure, view, list(view.points.loc[view.points["dataset"].isin(datasets), "method"].unique()))
     return figure
 
@@ -103,14 +96,12 @@ def pit(view: View) -> Figure:
     methods = canvas.present(view.methods, points["method"])
     if not methods:
         return canvas.empty("No finished fit of a regression data set, so no PIT to show.")
-    figure, axes = canvas.wrapped(len(datasets), 0.33 * len(methods) + 0.4)
+    figure, axes = canvas.titled(datasets, 0.33 * len(methods) + 0.4, x="PIT")
     for i, (dataset, axis) in enumerate(zip(datasets, axes, strict=True)):
         values = {name: group for name, group in points[points["dataset"] == dataset].groupby("method")["pit"]}
         _histograms(axis, {method: values.get(method) for method in methods}, canvas.looks(view))
         labels = [textwrap.fill(view.labels[method], 12) if i % 4 == 0 else "" for method in methods]
         axis.set_yticks(np.arange(len(methods)) - 0.4, labels)
-        canvas.title(axis, dataset)
-    canvas.label_edges(axes, "PIT", "")
     return figure
 
 

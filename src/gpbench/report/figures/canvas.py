@@ -1,7 +1,7 @@
 """What the figures share: panels, titles and remarks, one look per method, legends, empty panels."""
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -68,23 +68,22 @@ def panels(rows: int, columns: int, height: float, **options: Any) -> tuple[Figu
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
-def wrapped(count: int, height: float, columns: int = 4) -> tuple[Figure, list[Axes]]:
-    """A figure of `count` axes in rows of at most `columns`; the places left over stay blank."""
-    columns = min(columns, count)
-    figure, axes = panels(-(-count // columns), columns, height)
-    flat = list(axes.flat)
-    for axis in flat[count:]:
-        axis.axis("off")
-    return figure, flat[:count]
+def titled(
+    titles: Sequence[str], height: float, columns: int = 4, x: str = "", y: str = "", **options: Any
+) -> tuple[Figure, list[Axes]]:
+    """A figure with a panel for each title, in rows of at most `columns`; the places left over stay blank.
 
-
-def label_edges(axes: list[Axes], x: str, y: str, columns: int = 4) -> None:
-    """Label the axes of `wrapped` panels: x where no panel is below, y in the first column."""
-    for i, axis in enumerate(axes):
-        if i + columns >= len(axes):
-            axis.set_xlabel(x)
-        if i % columns == 0:
-            axis.set_ylabel(y)
+    x labels the panels that have none below, y those of the first column."""
+    columns = min(columns, len(titles))
+    figure, axes = panels(-(-len(titles) // columns), columns, height, **options)
+    for i, axis in enumerate(axes.flat):
+        if i >= len(titles):
+            axis.axis("off")
+            continue
+        title(axis, titles[i])
+        axis.set_xlabel(x if i + columns >= len(titles) else "")
+        axis.set_ylabel(y if i % columns == 0 else "")
+    return figure, list(axes.flat[: len(titles)])
 
 
 def present(names: Iterable[str], column: Iterable[str]) -> list[str]:
@@ -155,6 +154,12 @@ def note(axis: Axes, x: float, y: float, text: str, ha: str = "center", va: str 
 def short_reason(cell: pd.Series) -> str:
     """Why a cell has no score, in at most 34 characters."""
     return textwrap.shorten(cell["statuses"], 34, placeholder=" …")
+
+
+def by_method(view: View, rows: pd.DataFrame) -> list[tuple[Look, pd.DataFrame]]:
+    """The look and the rows of every method that has some, in the study's order."""
+    groups = dict(iter(rows.groupby("method")))
+    return [(look, groups[method]) for method, look in looks(view).items() if method in groups]
 
 
 def across(axis: Axes) -> Transform:

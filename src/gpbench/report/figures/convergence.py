@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from gpbench.evaluation.metrics import METRICS
 from gpbench.report.figures import canvas
 from gpbench.report.figures.cost import SHORTEST
-from gpbench.report.figures.published import QUOTED
+from gpbench.report.figures.published import QUOTED, published_mnll
 from gpbench.report.view import View
 
 
@@ -36,13 +36,11 @@ def convergence(view: View) -> Figure:
 
 def _draw_published(axis: Axes, view: View, dataset: str) -> None:
     """A triangle at the right edge for every method with a number published under the same protocol."""
-    card = view.card[(view.card["dataset"] == dataset) & (view.card["ours_metric"] == "mnll")]
-    for row in card[card["protocol"] == view.study["protocol"]].itertuples():
-        if row.ours_method in view.methods:
-            look = canvas.looks(view)[row.ours_method]
-            axis.plot(1.02, row.published, "<", color=look.color, clip_on=False, transform=canvas.across(axis))
-            low, high = axis.get_ylim()
-            axis.set_ylim(min(low, row.published), max(high, row.published))
+    for row in published_mnll(view).query("dataset == @dataset").itertuples():
+        look = canvas.looks(view)[row.ours_method]
+        axis.plot(1.02, row.published, "<", color=look.color, clip_on=False, transform=canvas.across(axis))
+        low, high = axis.get_ylim()
+        axis.set_ylim(min(low, row.published), max(high, row.published))
 
 
 def error_over_time(view: View) -> Figure:
@@ -100,10 +98,8 @@ def _progress(view: View, metric: str) -> tuple[pd.DataFrame, pd.DataFrame]:
 def _curve(axis: Axes, view: View, rows: pd.DataFrame, clock: str, metric: str) -> list[np.ndarray]:
     """Draw mean and range of every method over its splits; returns the means."""
     means = []
-    for method, look in canvas.looks(view).items():
-        fits = [fit.sort_values("step") for _, fit in rows[rows["method"] == method].groupby("fit_id", sort=True)]
-        if not fits:
-            continue
+    for look, of_method in canvas.by_method(view, rows):
+        fits = [fit.sort_values("step") for _, fit in of_method.groupby("fit_id")]
         grid, values = _aligned(fits, clock, metric)
         mean = values.mean(axis=0)
         if len(fits) > 1:
@@ -131,10 +127,8 @@ def _limit(axis: Axes, means: list[np.ndarray], finals: pd.Series) -> None:
 
 
 def _draw_finals(axis: Axes, view: View, fits: pd.DataFrame, metric: str) -> None:
-    for method, look in canvas.looks(view).items():
-        rows = fits[(fits["method"] == method) & np.isfinite(fits[metric].astype(float))]
-        if len(rows):
-            at = max(rows["seconds_train"].mean(), SHORTEST)
-            mean = rows[metric].mean()
-            spread = [[mean - rows[metric].min()], [rows[metric].max() - mean]]
-            axis.errorbar([at], [mean], yerr=spread, color=look.color, marker=look.marker, elinewidth=0.8)
+    for look, rows in canvas.by_method(view, fits[np.isfinite(fits[metric].astype(float))]):
+        at = max(rows["seconds_train"].mean(), SHORTEST)
+        mean = rows[metric].mean()
+        spread = [[mean - rows[metric].min()], [rows[metric].max() - mean]]
+        axis.errorbar([at], [mean], yerr=spread, color=look.color, marker=look.marker, elinewidth=0.8)

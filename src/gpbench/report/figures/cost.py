@@ -26,18 +26,15 @@ def _cost(view: View, stage: str, column: str) -> Figure:
     cells = cells[cells["n"] > 0]
     if cells.empty:
         return canvas.empty("No finished fit has a test score.")
-    figure, axes = canvas.wrapped(len(view.datasets), 1.9)
+    figure, axes = canvas.titled(view.datasets, 1.9, x=f"{stage} seconds per fit", y="test MNLL")
     for axis, dataset in zip(axes, view.datasets, strict=True):
-        rows = cells[cells["dataset"] == dataset].set_index("method")
+        rows = cells[cells["dataset"] == dataset]
         if rows.empty:
-            canvas.write_reason(axis, f"{dataset}\nno finished fit")
+            canvas.write_reason(axis, "no finished fit")
             continue
-        for method, look in canvas.looks(view).items():
-            if method in rows.index:
-                _mark(axis, rows.loc[method], look)
-        canvas.title(axis, dataset)
+        for look, cell in canvas.by_method(view, rows):
+            _mark(axis, cell.iloc[0], look)
         axis.set_xscale("log")
-    canvas.label_edges(axes, f"{stage} seconds per fit", "test MNLL")
     canvas.legend(figure, view, list(cells["method"].unique()), lines=False)
     return figure
 

@@ -11,7 +11,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
 from gpbench.report.figures import canvas
-from gpbench.report.figures.cells import cell_label, cells_to_show, first_split, mixing
+from gpbench.report.figures.cells import by_cell, cell_label, mixing
 from gpbench.report.view import View
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73")  # one per inducing input
@@ -46,10 +46,9 @@ def covariance(view: View) -> Figure:
     rows = view.probe("inducing")
     if rows.empty:
         return canvas.empty_probe("covariances", "inducing")
-    cells = cells_to_show(view, rows)
+    cells = by_cell(view, rows, unfinished=True)
     figure, axes = canvas.panels(2 * len(cells), 3, 1.75)
-    for (dataset, method), block in zip(cells, axes.reshape(-1, 6), strict=True):
-        of_cell = first_split(rows, dataset, method)
+    for ((dataset, method), of_cell), block in zip(cells.items(), axes.reshape(-1, 6), strict=True):
         name = cell_label(view, dataset, method)
         if of_cell.empty or of_cell["column"].max() > 0:
             reason = f"{name}: " + ("no finished fit" if of_cell.empty else "more than one input")

@@ -13,6 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 
 from gpbench.report.figures import canvas
+from gpbench.report.figures.log_density import name_rows
 from gpbench.report.figures.published import OPEN
 from gpbench.report.tables.sampler_efficiency import scored
 from gpbench.report.view import View
@@ -21,7 +22,6 @@ KINDS = {
     "ess_percent": canvas.Look("least ESS of a chain", "#0072B2", "o", "none"),
     "per_operation": canvas.Look("the same per O(n³) operation of an iteration", "#D55E00", "s", "none"),
 }
-_COLUMNS = 3
 _SHIFT, _PUBLISHED_SHIFT = 0.17, 0.08
 
 
@@ -30,10 +30,11 @@ def ess_per_operation(view: View) -> Figure:
     fits = scored(view).assign(per_operation=lambda rows: rows["ess_percent"] / rows["cubic"].where(rows["cubic"] > 0))
     if fits.empty:
         return canvas.empty("No chains: no fit by a sampler is finished.")
-    figure, axes = canvas.wrapped(len(view.datasets), 0.6 + 0.24 * len(view.methods), _COLUMNS)
+    height = 0.6 + 0.24 * len(view.methods)
+    figure, axes = canvas.titled(view.datasets, height, 3, "ESS, % of draws", sharey=True)
     published = view.card[view.card["ours_metric"] == "ess_percent"].dropna(subset="published")
     decades = _decades(fits[list(KINDS)], published["published"])
-    for i, (axis, dataset) in enumerate(zip(axes, view.datasets, strict=True)):
+    for axis, dataset in zip(axes, view.datasets, strict=True):
         of_dataset, printed = (rows[rows["dataset"] == dataset] for rows in (fits, published))
         for kind, look in KINDS.items():
             side = _SHIFT * (1 if kind == "per_operation" else -1)
@@ -41,18 +42,11 @@ def ess_per_operation(view: View) -> Figure:
         printed = printed[printed["ours_method"].isin(view.methods)].set_index("ours_method")
         sds = printed.reindex(columns=["published", "published_sd"]).set_axis(["mean", "std"], axis=1)
         _marks(axis, sds, view.methods, _PUBLISHED_SHIFT - _SHIFT, KINDS["ess_percent"], **OPEN)
-        axis.set(xscale="log", xlim=decades, ylim=(len(view.methods) - 0.4, -0.6))
+        axis.set(xscale="log", xlim=decades)
         axis.xaxis.set_minor_formatter(NullFormatter())
-        labels = [view.labels[method] for method in view.methods] if i % _COLUMNS == 0 else []
-        axis.set_yticks(range(len(view.methods)), labels or [""] * len(view.methods))
-        canvas.title(axis, dataset)
-        canvas.remark(
-            axis,
-            f"{of_dataset['split'].nunique()} splits, {of_dataset['iterations'].max():,.0f} draws"
-            if len(of_dataset)
-            else "no chain",
-        )
-    canvas.label_edges(axes, "ESS, % of draws", "", _COLUMNS)
+        splits, draws = of_dataset["split"].nunique(), of_dataset["iterations"].max()
+        canvas.remark(axis, f"{splits} splits, {draws:,.0f} draws" if splits else "no chain")
+    name_rows(axes[0], view)
     _legend(figure, not published.empty)
     return figure
 
@@ -78,6 +72,5 @@ def _marks(axis: Axes, cells: pd.DataFrame, methods: list[str], shift: float, lo
 def _legend(figure: Figure, published: bool) -> None:
     handles = [Line2D([], [], label=look.label, **look.options) for look in KINDS.values()]
     if published:
-        look = KINDS["ess_percent"]
-        handles.append(Line2D([], [], label="published", **look.options | OPEN))
+        handles.append(Line2D([], [], label="published", **KINDS["ess_percent"].options | OPEN))
     figure.legend(handles=handles, loc="outside lower center", ncols=3)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from scipy.ndimage import gaussian_filter
 
 from gpbench.report.figures import canvas
-from gpbench.report.figures.cells import cell_label, cells_to_show, first_split, mixing
+from gpbench.report.figures.cells import by_cell, cell_label, mixing
 from gpbench.report.view import View
 
 CLASSES = ("#D55E00", "#0072B2")
@@ -43,13 +43,13 @@ def inducing(view: View) -> Figure:
     points, classified = view.probe("inducing"), view.probe("probabilities")
     if points.empty or classified.empty:
         return canvas.empty_probe("inducing inputs", "inducing", "probabilities")
-    cells = cells_to_show(view, points)
+    cells, classifiers = by_cell(view, points, unfinished=True), by_cell(view, classified)
     figure, axes = canvas.panels(len(cells), 2, 1.75)
     maps: list[QuadMesh] = []
-    for (dataset, method), (left, right) in zip(cells, axes, strict=True):
+    for ((dataset, method), z), (left, right) in zip(cells.items(), axes, strict=True):
         canvas.title(left, cell_label(view, dataset, method))
-        probabilities, z = (first_split(rows, dataset, method) for rows in (classified, points))
-        if probabilities.empty or z.empty:
+        probabilities = classifiers.get((dataset, method))
+        if probabilities is None or z.empty:
             canvas.write_reason(left, "no finished fit")
             canvas.write_reason(right, "")
             continue

@@ -13,7 +13,6 @@ from gpbench.report.figures.published import OPEN, published_mnll, score_limits,
 from gpbench.report.significance.comparisons import COMPARISONS, compare
 from gpbench.report.view import View
 
-_COLUMNS = 3
 BELOW = 0.3  # rows from our mark down to the published one
 
 
@@ -22,17 +21,13 @@ def intervals(view: View) -> Figure:
     if view.done.empty:
         return canvas.empty(canvas.NOTHING_FINISHED)
     card = published_mnll(view)
-    columns = min(_COLUMNS, len(view.datasets) + 1)
-    rows = -(-(len(view.datasets) + 1) // columns)
-    figure, axes = canvas.panels(rows, columns, 0.55 + 0.18 * len(view.methods), sharey=True)
-    ranks, *unused = axes.flat[len(view.datasets) :]
-    for axis, dataset in zip(axes.flat, view.datasets, strict=False):
+    height = 0.55 + 0.18 * len(view.methods)
+    figure, (*axes, ranks) = canvas.titled([*view.datasets, "ranks"], height, 3, sharey=True)
+    for axis, dataset in zip(axes, view.datasets, strict=True):
         _draw_means(axis, view, dataset, card[card["dataset"] == dataset])
         axis.set_xlabel("test MNLL (nats)")
     _draw_ranks(ranks, view, card)
-    for axis in unused:
-        axis.set_axis_off()
-    name_rows(axes[0, 0], view)
+    name_rows(axes[0], view)
     source_legend(figure, view.labels[view.methods[0]], not card.empty)
     return figure
 
@@ -64,7 +59,6 @@ def _draw_means(axis: Axes, view: View, dataset: str, card: pd.DataFrame) -> Non
     if cells["n"].iloc[0]:
         axis.axvline(cells["mean"].iloc[0], color=canvas.GREY, linestyle="--", linewidth=0.7, zorder=0)
     axis.set_xlim(low, high)
-    canvas.title(axis, dataset)
     canvas.remark_incomplete(axis, cells)
 
 
@@ -81,7 +75,6 @@ def _mark(axis: Axes, look: canvas.Look, row: int, mean: float, half: float, hig
 def _draw_ranks(axis: Axes, view: View, card: pd.DataFrame) -> None:
     """Mean ranks with bootstrap intervals over the data sets, and those of the published means if all are known."""
     comparison = compare(view, COMPARISONS[0])
-    canvas.title(axis, "ranks")
     if "reason" in comparison:
         canvas.write_reason(axis, f"No ranks: {comparison['reason']}.")
         return

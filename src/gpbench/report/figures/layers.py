@@ -5,14 +5,14 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from gpbench.report.figures import canvas
-from gpbench.report.figures.cells import cells_to_show, first_split
+from gpbench.report.figures.cells import by_cell
 from gpbench.report.view import View
 
 DRAWS = 100
-RISING, FALLING = "#0072B2", "#D55E00"
+RISING = canvas.Look("hidden function rises over the data", "#0072B2", "", "-")
+FALLING = canvas.Look("hidden function falls", "#D55E00", "", "-")
 
 
 def layers(view: View) -> Figure:
@@ -20,13 +20,12 @@ def layers(view: View) -> Figure:
     rows = view.probe("layers")
     if rows.empty:
         return canvas.empty_probe("functions", "layers")
-    cells = cells_to_show(view, rows)
+    cells = by_cell(view, rows, unfinished=True)
     depth = int(rows["layer"].max())
     figure, axes = canvas.panels(depth, len(cells), 1.9, sharex="col", sharey="row")
-    for (dataset, method), column in zip(cells, axes.T, strict=True):
+    for ((dataset, method), of_cell), column in zip(cells.items(), axes.T, strict=True):
         label = view.labels[method] if len(view.datasets) == 1 else f"{dataset}\n{view.labels[method]}"
         canvas.title(column[0], label.replace(", ", ",\n"))
-        of_cell = first_split(rows, dataset, method)
         if of_cell.empty:
             for axis in column:
                 canvas.write_reason(axis, "no finished fit")
@@ -35,9 +34,7 @@ def layers(view: View) -> Figure:
         column[-1].set_xlabel("input")
     for number, axis in enumerate(axes[:, 0], 1):
         axis.set_ylabel(f"output (layer {number})" if number == depth else f"layer {number}")
-    handles = [Line2D([], [], color=color) for color in (RISING, FALLING)]
-    labels = ["hidden function rises over the data", "hidden function falls"]
-    figure.legend(handles, labels, loc="outside lower center", ncols=2)
+    canvas.legend_of(figure, [RISING, FALLING])
     return figure
 
 
@@ -67,7 +64,7 @@ def _draw_functions(axis: Axes, drawn: pd.DataFrame, rises: pd.Series) -> None:
     lines, colours = [], []
     for (replica, sample, _), line in drawn.groupby(["replica", "sample", "output"]):
         lines.append(line[["x", "f"]].to_numpy())
-        colours.append(RISING if rises[replica, sample] else FALLING)
+        colours.append((RISING if rises[replica, sample] else FALLING).color)
     axis.add_collection(LineCollection(lines, colors=colours, linewidths=0.4, alpha=0.35))
     axis.autoscale_view()
 

@@ -8,24 +8,16 @@ from matplotlib.figure import Figure
 from gpbench.report.figures import canvas
 from gpbench.report.view import View
 
-_COLUMNS = 3
-
 
 def log_density(view: View) -> Figure:
     """Mean test log density of each split, methods in rows, one panel per data set."""
     if view.done.empty:
         return canvas.empty(canvas.NOTHING_FINISHED)
-    rows = -(-len(view.datasets) // _COLUMNS)
-    columns = min(_COLUMNS, len(view.datasets))
-    figure, axes = canvas.panels(rows, columns, 0.55 + 0.16 * len(view.methods), sharey=True)
-    for i, axis in enumerate(axes.flat):
-        if i >= len(view.datasets):
-            axis.set_axis_off()
-            continue
-        _draw_splits(axis, view, view.datasets[i])
-        if i + columns >= len(view.datasets):
-            axis.set_xlabel("mean test log density (nats)")
-    name_rows(axes[0, 0], view)
+    height = 0.55 + 0.16 * len(view.methods)
+    figure, axes = canvas.titled(view.datasets, height, 3, x="mean test log density (nats)", sharey=True)
+    for axis, dataset in zip(axes, view.datasets, strict=True):
+        _draw_splits(axis, view, dataset)
+    name_rows(axes[0], view)
     return figure
 
 
@@ -55,7 +47,6 @@ def _draw_splits(axis: Axes, view: View, dataset: str) -> None:
         elif not cell["complete"]:
             unfinished = cell["n"] < cell["expected"]
             axis.text(1.01, i, f"{cell['n']}/{cell['expected']}" if unfinished else "✗", **grey)
-    canvas.title(axis, dataset)
     axis.margins(x=0.08)
 
 

@@ -19,16 +19,14 @@ def p_values(view: View) -> Figure:
     tests = objectives.p_values(view)
     if tests.empty:
         return canvas.empty("No FITC and VFE of the same depth are finished on the same split.")
-    figure, axes = canvas.wrapped(len(view.datasets), 1.8)
+    figure, axes = canvas.titled(view.datasets, 1.8, x="layers", y="p")
     least = tests[["p_paired", "p_unpaired_low"]].min(axis=None)
     for axis, dataset in zip(axes, view.datasets, strict=True):
         rows = tests[tests["dataset"] == dataset]
         _panel(axis, rows)
-        canvas.title(axis, dataset)
         canvas.remark(axis, f"{rows['n'].min()} splits" if len(rows) else "no finished pair")
         axis.set_ylim(least / 2, 1.5)
         canvas.tick_settings(axis, tests["layers"])
-    canvas.label_edges(axes, "layers", "p")
     canvas.legend_of(figure, [PAIRED, UNPAIRED, LEVEL])
     return figure
 

@@ -20,7 +20,6 @@ MOST_CURVES = 8
 TICKS = (1.001, 1.01, *THRESHOLDS, 11.0)
 LEAST, MOST = 1e-3, 30.0
 """Ends of the logarithmic axis of R-hat - 1, where values beyond it are drawn."""
-_COLUMNS = 3
 
 
 def r_hat(view: View) -> Figure:
@@ -33,30 +32,26 @@ def r_hat(view: View) -> Figure:
 
 def curves(view: View, r_hats: pd.DataFrame) -> Figure:
     """One curve per method."""
-    figure, axes = canvas.wrapped(len(view.datasets), 1.9, _COLUMNS)
+    figure, axes = canvas.titled(view.datasets, 1.9, 3, "iterations", "R-hat")
     for axis, dataset in zip(axes, view.datasets, strict=True):
         of_dataset = r_hats[r_hats["dataset"] == dataset]
-        for method, look in canvas.looks(view).items():
-            _curve(axis, of_dataset[of_dataset["method"] == method], look)
+        for look, rows in canvas.by_method(view, of_dataset):
+            _curve(axis, rows, look)
         _axis(axis, of_dataset["iteration"])
-        canvas.title(axis, dataset)
         canvas.remark(axis, _chains(of_dataset, view))
-    canvas.label_edges(axes, "iterations", "R-hat", _COLUMNS)
     canvas.legend(figure, view, list(r_hats["method"]))
     return figure
 
 
 def tiles(view: View, r_hats: pd.DataFrame) -> Figure:
     """One row per method, one tile per checkpoint."""
-    figure, axes = canvas.wrapped(len(view.datasets), 0.5 + 0.17 * len(view.methods), _COLUMNS)
-    for i, (axis, dataset) in enumerate(zip(axes, view.datasets, strict=True)):
+    figure, axes = canvas.titled(view.datasets, 0.5 + 0.17 * len(view.methods), 3, "iterations", sharey=True)
+    for axis, dataset in zip(axes, view.datasets, strict=True):
         of_dataset = r_hats[r_hats["dataset"] == dataset]
         median = of_dataset.groupby(["method", "iteration"])["r_hat"].median().unstack().reindex(view.methods)
         _tiles(axis, median)
-        axis.set_yticks(range(len(median)), [view.labels[name] for name in median.index] if i % _COLUMNS == 0 else [])
-        canvas.title(axis, dataset)
         canvas.remark(axis, _chains(of_dataset, view))
-    canvas.label_edges(axes, "iterations", "", _COLUMNS)
+    axes[0].set_yticks(range(len(view.methods)), [view.labels[method] for method in view.methods])
     handles = [Patch(facecolor=shade, edgecolor=canvas.GREY, label=name) for name, shade in SHADES.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     return figure

@@ -65,13 +65,8 @@ def _plane(view: View, dataset: str, by_method: dict[str, pd.DataFrame], axes: n
     _image(axes[0], counts, "y", f"{dataset}: held-out counts", float(counts["y"].max()))
     for axis, method in zip(axes[1:], view.methods, strict=True):
         if method in by_method:
-            _image(
-                axis,
-                by_method[method],
-                "rate",
-                f"{view.labels[method]}, at most {by_method[method]['rate'].max():.2g}",
-                top,
-            )
+            part = by_method[method]
+            _image(axis, part, "rate", f"{view.labels[method]}, at most {part['rate'].max():.2g}", top)
         else:
             axis.set_title(view.labels[method], loc="left", fontsize=8)
             canvas.write_reason(axis, "no finished fit")

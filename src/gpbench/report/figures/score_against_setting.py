@@ -45,7 +45,8 @@ def workers(view: View) -> Figure:
         for axis, metric in zip(row, ("seconds_train", error), strict=False):
             cells = view.cells(metric).query("dataset == @dataset")
             _draw_lines(axis, grid.merge(cells, on="method"), "scheme", "workers", look)
-            _draw_one_process(axis, cells[~cells["method"].isin(grid["method"])])
+            for mean in cells.loc[~cells["method"].isin(grid["method"]) & (cells["n"] > 0), "mean"]:
+                axis.axhline(mean, color=ONE_PROCESS.color, linestyle=ONE_PROCESS.linestyle, linewidth=0.9)
         _draw_staleness(row[2], view, grid, dataset, look)
         canvas.title(row[0], dataset)
         row[0].set_ylabel("training seconds")
@@ -96,11 +97,6 @@ def _label_bottom(axes: np.ndarray, values: pd.Series, name: str) -> None:
         axis.set_xlabel(name)
 
 
-def _draw_one_process(axis: Axes, cells: pd.DataFrame) -> None:
-    for mean in cells.loc[cells["n"] > 0, "mean"]:
-        axis.axhline(mean, color=ONE_PROCESS.color, linestyle=ONE_PROCESS.linestyle, linewidth=0.9)
-
-
 def _draw_staleness(axis: Axes, view: View, grid: pd.DataFrame, dataset: str, look: dict[str, canvas.Look]) -> None:
     """Updates by other workers between the fetch of the parameters and the push of their gradient."""
     fits = view.done[(view.done["dataset"] == dataset) & view.done["staleness_mean"].notna()]
@@ -122,7 +118,7 @@ def _mnll_against(view: View, key: str, name: str, scale: str) -> Figure:
     names = [*grid["curve"], *(view.labels[name] for name in without)]
     look = canvas.looks_of(dict(zip(names, names, strict=True)))
     look |= {view.labels[name]: replace(look[view.labels[name]], marker="") for name in without}
-    figure, axes = canvas.wrapped(len(view.datasets), 1.8)
+    figure, axes = canvas.titled(view.datasets, 1.8, x=name, y="test MNLL")
     for axis, dataset in zip(axes, view.datasets, strict=True):
         cells = view.cells("mnll").query("dataset == @dataset").set_index("method")
         published = card[card["dataset"] == dataset].set_index("ours_method")["published"]
@@ -131,10 +127,8 @@ def _mnll_against(view: View, key: str, name: str, scale: str) -> Figure:
         for method in without:
             axis.axhline(cells.loc[method, "mean"], **look[view.labels[method]].options, linewidth=0.9)
         axis.set_ylim(score_limits(view.per_split("mnll", dataset), published))
-        canvas.title(axis, dataset)
         canvas.remark_incomplete(axis, cells)
         canvas.tick_settings(axis, grid[key], scale)
-    canvas.label_edges(axes, name, "test MNLL")
     canvas.legend_of(figure, list(look.values()))
     return figure
 

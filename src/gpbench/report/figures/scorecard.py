@@ -89,7 +89,7 @@ def against(card: pd.DataFrame) -> Figure:
         return canvas.empty("No published number has a counterpart in the committed runs.")
     place = rows["ours_metric"].map(lambda name: next(i for i, family in enumerate(FAMILIES) if family.holds(name)))
     groups = [(FAMILIES[i], group) for i, group in rows.groupby(place)]
-    figure, axes = canvas.wrapped(len(groups), 2.3, columns=3)
+    figure, axes = canvas.titled([family.title for family, _ in groups], 2.3, 3)
     for axis, (family, group) in zip(axes, groups, strict=True):
         _family(axis, family, group)
     kinds = rows["verdict"].map(verdicts.kind).value_counts()
@@ -117,7 +117,6 @@ def _family(axis: Axes, family: Family, rows: pd.DataFrame) -> None:
         errors = {"xerr": of_kind["published_error"], "yerr": of_kind["ours_error"]}
         axis.errorbar(x, y, **errors, elinewidth=0.6, linestyle="none", **MARK, **mark)
     axis.set(xlim=(low, high), ylim=(low, high), xlabel="published", ylabel="ours", aspect="equal")
-    canvas.title(axis, family.title)
     canvas.remark(axis, f"{len(rows)}")
 
 

@@ -5,8 +5,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gpbench.report.figures import canvas
-from gpbench.report.figures.cells import by_cell
-from gpbench.report.view import UNMIXED, View
+from gpbench.report.figures.cells import by_cell, mixing
+from gpbench.report.view import View
 
 
 def traces(view: View) -> Figure:
@@ -14,14 +14,13 @@ def traces(view: View) -> Figure:
     drawn = view.probe("chains")
     if drawn.empty:
         return canvas.empty("No chains: no fit by a Markov chain is finished.")
-    drawn = drawn[drawn["split"] == drawn.groupby(["dataset", "method"])["split"].transform("min")]
     looks, cells = canvas.chain_looks(drawn["replica"]), by_cell(view, drawn)
     figure, axes = canvas.panels(len(cells), max(draws["row"].nunique() for draws in cells.values()), 1.5)
     for ((dataset, method), draws), line in zip(cells.items(), axes, strict=True):
         classes = view.tasks[dataset] in ("binary", "multiclass")
         line[0].set_ylabel("probability of\nthe observed class" if classes else "predictive mean")
         canvas.title(line[0], f"{dataset}, {view.labels[method]}")
-        canvas.remark(line[-1], _mixing(view, dataset, method, draws["split"].iloc[0]))
+        canvas.remark(line[-1], mixing(view, draws))
         for axis, (row, predictions) in zip(line, draws.groupby("row"), strict=False):
             draw_chains(axis, predictions, "mean", looks, 0.6)
             axis.set_xlabel(f"draw, test row {row}")
@@ -33,9 +32,3 @@ def draw_chains(axis: Axes, draws: pd.DataFrame, column: str, looks: dict[int, c
     """A column against the draw, one line per chain."""
     for replica, chain in draws.sort_values("draw").groupby("replica"):
         axis.plot(chain["draw"], chain[column], linewidth=linewidth, **looks[replica].options)
-
-
-def _mixing(view: View, dataset: str, method: str, split: int) -> str:
-    fits = view.done.query("dataset == @dataset and method == @method and split == @split")
-    failed = f", {UNMIXED}" * bool((fits["status"] == UNMIXED).any())
-    return f"R-hat {fits['r_hat'].iloc[0]:.3f}{failed}"

@@ -8,7 +8,6 @@ from matplotlib.patches import Patch
 
 from gpbench.report.figures import canvas
 from gpbench.report.figures.cells import by_cell
-from gpbench.report.tables.sampler_efficiency import CELL
 from gpbench.report.view import View
 
 QUANTILES = {"whislo": 0.05, "q1": 0.25, "med": 0.5, "q3": 0.75, "whishi": 0.95}
@@ -20,7 +19,6 @@ def weights(view: View) -> Figure:
     kept = view.probe("weights")
     if kept.empty:
         return canvas.empty("No weights of sources: no fit that learns them is finished.")
-    kept = kept[kept["split"] == kept.groupby(CELL)["split"].transform("min")]
     cells = by_cell(view, kept)
     figure, axes = canvas.panels(len(cells), 1, 1.9)
     for ((dataset, method), states), axis in zip(cells.items(), axes[:, 0], strict=True):

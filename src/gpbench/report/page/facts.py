@@ -2,8 +2,9 @@
 
 from gpbench.errors import count
 from gpbench.report.page import sections
+from gpbench.report.registry import names
 from gpbench.report.tables.render import number
-from gpbench.report.view import SCORED, UNMIXED, View
+from gpbench.report.view import SCORED, UNMIXED, View, commits
 
 
 def summary(view: View) -> list[tuple[str, str]]:
@@ -51,7 +52,7 @@ def provenance(view: View) -> list[tuple[str, str]]:
     return [
         ("collected at commit", view.study["commit"] or "none (not a git checkout)"),
         ("created", str(view.study["created"])),
-        ("commits of the fits", ", ".join(_commits(view)) or "none"),
+        ("commits of the fits", ", ".join(commits(view.fits)) or "none"),
         ("fits with uncommitted changes", str(dirty)),
         ("overrides", "; ".join(overrides) or "none"),
         *([("machine", ", ".join(f"{name} {value}" for name, value in machine.items()))] if machine else []),
@@ -62,16 +63,9 @@ def provenance(view: View) -> list[tuple[str, str]]:
 def commands(view: View) -> list[tuple[str, str]]:
     """How to reproduce the study and parts of it, as (purpose, commands)."""
     checkout = [f"git checkout {view.study['commit']}"] if view.study["commit"] else []
-    name = view.study["name"]
+    name, example = view.study["name"], names(view.study, "figures")[0]
     return [
         ("How to reproduce it", "\n".join([*checkout, sections.command(view)])),
-        (
-            "How to remake one table or figure",
-            f"python -m gpbench.report figure results/{name} {sections.example(view)}",
-        ),
+        ("How to remake one table or figure", f"python -m gpbench.report figure results/{name} {example}"),
         ("How to cite and share it", f"gpbench cite {name.split('-')[0]}\ngpbench crate {name}"),
     ]
-
-
-def _commits(view: View) -> list[str]:
-    return sorted({str(commit) for commit in view.fits["commit"].dropna() if commit})

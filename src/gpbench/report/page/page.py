@@ -145,9 +145,9 @@ def _differences(view: View, differences: list[dict]) -> str:
         for row in differences
     ]
     note = (
-        "Paired over splits; corrected resampled t interval (Nadeau and Bengio 2003), not corrected for the number of"
+        "Paired over splits; corrected resampled t interval (Nadeau and Bengio 2003), not corrected for the number of "
+        "methods."
     )
-    note += " methods."
     frame = pd.DataFrame(rows)
     return to_html(Table(frame, frame, "Each method minus the best of its data set (lower is better)", note))
 

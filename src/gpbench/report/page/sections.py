@@ -40,11 +40,6 @@ def command(view: View, target: str = "") -> str:
     return whole.replace("snakemake", f"snakemake results/{view.study['name']}/{target}", 1) if target else whole
 
 
-def example(view: View) -> str:
-    """The first figure of the study."""
-    return names(view.study, "figures")[0]
-
-
 def _of(section: str, registered: dict[str, Entry], present: tuple[str, ...]) -> list[str]:
     return [name for name, entry in registered.items() if entry.section == section and name in present]
 

@@ -11,7 +11,7 @@ from gpbench.report.registry import FIGURES, TABLES
 from gpbench.report.scorecard.one_run import scorecard, to_table
 from gpbench.report.scorecard.published import read_published
 from gpbench.report.tables.render import Table, write, write_formats
-from gpbench.report.view import View
+from gpbench.report.view import View, commits
 
 
 def write_item(view: View, item: Named, published: Path, folder: Path) -> list[Path]:
@@ -54,11 +54,12 @@ def provenance(view: View, item: Named) -> str:
     study, fits = view.study, view.fits
     counts = fits["status"].value_counts()
     others = ", ".join(f"{n} {status}" for status, n in counts.items() if status != "done")
+    known = ", ".join(commits(fits, 7, mark_dirty=True)) or "unknown"
     return (
         f"Data: {', '.join(study['datasets'])}. "
         f"Protocol {study['protocol']}, budget {study['budget']}, {_splits(fits)}. "
         f"{counts.get('done', 0)} of {len(fits)} fits done" + (f" ({others})" if others else "") + "; "
-        f"commit {_commits(fits)}. Study {study['title']!r} (results/{study['name']}) made by `{study['command']}`; "
+        f"commit {known}. Study {study['title']!r} (results/{study['name']}) made by `{study['command']}`; "
         f"this item by `snakemake --cores 2 {item.target}`."
     )
 
@@ -70,10 +71,3 @@ def _splits(fits: pd.DataFrame) -> str:
     splits = count(high, "split") if low == high else f"{low} to {count(high, 'split')}"
     replicas = fits["replica"].nunique()
     return splits if replicas == 1 else f"{splits} of {replicas} chains or restarts each"
-
-
-def _commits(fits: pd.DataFrame) -> str:
-    """The commits of the fits, `+` where there were uncommitted changes."""
-    known = fits[fits["commit"].notna() & (fits["commit"] != "")]
-    commits = {f"{row.commit[:7]}{'+' * bool(row.dirty)}" for row in known.itertuples()}
-    return ", ".join(sorted(commits)) or "unknown"

@@ -23,7 +23,7 @@ from gpbench.report.scorecard.counterparts import Counterparts
 from gpbench.report.scorecard.one_run import ADDED, SPREAD_NOTE, Judgement, compare, not_run, rows_for_study, show
 from gpbench.report.scorecard.published import COLUMNS, PublishedNumber, read_published
 from gpbench.report.tables.render import Table, to_markdown, write
-from gpbench.report.view import View
+from gpbench.report.view import View, commits
 
 BUDGETS = ("smoke", "quick", "check", "paper")
 KEY = "gpbench-data"
@@ -163,9 +163,9 @@ def _runs(runs: list[View]) -> Table:
     columns = ["run", "protocol", "budget", "fits done", "commits", "command"]
     rows = []
     for view in runs:
-        study, commits = view.study, sorted(view.done["commit"].dropna().str[:10].unique())
-        fits = f"{len(view.done)} of {len(view.fits)}"
-        rows.append([view.folder.name, study["protocol"], study["budget"], fits, " ".join(commits), study["command"]])
+        study, fits = view.study, f"{len(view.done)} of {len(view.fits)}"
+        setting = [view.folder.name, study["protocol"], study["budget"]]
+        rows.append([*setting, fits, " ".join(commits(view.done, 10)), study["command"]])
     frame = pd.DataFrame(rows, columns=columns)
     return Table(frame, frame, "Committed runs")
 

@@ -10,7 +10,7 @@ import pandas as pd
 from gpbench import config
 from gpbench.errors import count
 from gpbench.report.scorecard import verdicts
-from gpbench.report.view import SCORED, View, describe_statuses
+from gpbench.report.view import SCORED, View, commits, describe_statuses
 from gpbench.study.planning.resolve import STUDY_KEYS
 
 CELL = ["method", "dataset"]
@@ -83,9 +83,8 @@ class Counterparts:
 def _facts(fits: pd.DataFrame) -> tuple[str, str, str]:
     """Protocol, budget and commits (`+`: with uncommitted changes) of the finished fits of a cell."""
     done = fits[fits["status"].isin(SCORED)]
-    versions = zip(done["commit"].fillna(""), done["dirty"], strict=True)
-    commits = {f"{commit[:10]}{'+' * (dirty is True)}" for commit, dirty in versions if commit}
-    return done["protocol"].iloc[0], done["budget"].iloc[0], " ".join(sorted(commits)) or "unknown"
+    known = " ".join(commits(done, 10, mark_dirty=True)) or "unknown"
+    return done["protocol"].iloc[0], done["budget"].iloc[0], known
 
 
 def run_settings(command: str) -> tuple[str, str]:

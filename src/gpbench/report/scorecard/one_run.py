@@ -5,7 +5,6 @@ import math
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from gpbench.errors import UserError, unknown
@@ -13,7 +12,7 @@ from gpbench.evaluation.metrics import METRICS
 from gpbench.report.scorecard import verdicts
 from gpbench.report.scorecard.counterparts import Counterparts, OurMean
 from gpbench.report.scorecard.published import PublishedNumber, read_published, sample_sd
-from gpbench.report.tables.render import Table, number, to_html, to_markdown, write
+from gpbench.report.tables.render import Table, mean_sd, number, signed, to_html, to_markdown, write
 from gpbench.report.view import View
 
 SPREAD_NOTE = (
@@ -84,9 +83,8 @@ def compare(ours: Counterparts, printed: PublishedNumber) -> Judgement:
     difference = result.ours - result.published
     error, freedom, assumed = verdicts.combined(mean.sd, mean.n, result.published_sd, printed.splits)
     lower, upper = verdicts.interval(difference, error, freedom)
-    assumed = {"": "", "a": "ours", "b": "published"}[assumed]
-    result = replace(result, difference=difference, standard_error=error, lower=lower, upper=upper)
     compared = _compared(mean.n, printed.splits, "runs" if ours.by_chain(metric) else "splits")
+    result = replace(result, difference=difference, standard_error=error, lower=lower, upper=upper)
     verdict = _verdict(mean, ours.study, printed, result)
     return replace(result, spread_assumed=assumed, compared=compared, verdict=verdict)
 
@@ -140,9 +138,9 @@ def show(card: pd.DataFrame) -> pd.DataFrame:
             "data set": card["dataset"],
             "method": (card["method_printed"] + " " + card["setting"]).str.strip(),
             "metric": [METRICS[row.ours_metric].label if row.ours_metric else row.metric_printed for row in rows],
-            "published": [_with_sd(row.published, row.published_sd, row.splits) for row in rows],
-            "ours": [_with_sd(row.ours, row.ours_sd, row.ours_n) for row in rows],
-            "difference [95 % interval]": [_with_interval(row.difference, row.lower, row.upper) for row in rows],
+            "published": [mean_sd(row.published, row.published_sd, row.splits) for row in rows],
+            "ours": [mean_sd(row.ours, row.ours_sd, row.ours_n) for row in rows],
+            "difference [95 % interval]": [signed(row.difference, row.lower, row.upper) for row in rows],
             "standard error": [number(row.standard_error) for row in rows],
             "verdict and note": [
                 _remarks(row.verdict, row.compared, row.spread_assumed, row.ours_settings, row.note) for row in rows
@@ -154,18 +152,6 @@ def show(card: pd.DataFrame) -> pd.DataFrame:
 def _remarks(verdict: str, compared: str, spread_assumed: str, settings: str, note: str) -> str:
     assumed = {"": "", "ours": "our spread assumed", "published": "published spread assumed"}[spread_assumed or ""]
     return "; ".join(filter(None, (verdict, compared, assumed, settings and f"with {settings}", note)))
-
-
-def _with_sd(mean: float, sd: float, n: int) -> str:
-    if not np.isfinite(mean):
-        return "-"
-    return f"{mean:.3f} ± {sd:.3f} ({n})" if np.isfinite(sd) else f"{mean:.3f} ({n})"
-
-
-def _with_interval(difference: float, lower: float, upper: float) -> str:
-    if not np.isfinite(difference):
-        return "-"
-    return f"{difference:+.3f}" + (f" [{lower:+.3f}, {upper:+.3f}]" if np.isfinite(lower) else "")
 
 
 def rows_for_study(view: View, published: pd.DataFrame) -> pd.DataFrame:

@@ -92,19 +92,19 @@ def judge(lower: float, upper: float, margin: float, direction: str) -> str:
     return "better" if (upper < 0) == (direction == "min") else "worse"
 
 
-def combined(sd_a: float, n_a: int, sd_b: float, n_b: int) -> tuple[float, float, str]:
-    """(standard error of the difference of two means, degrees of freedom, side whose spread is assumed: '', 'a', 'b').
+def combined(our_sd: float, our_n: int, published_sd: float, published_n: int) -> tuple[float, float, str]:
+    """(standard error of ours - published, its degrees of freedom, the side whose spread is assumed, if any).
 
     sqrt(s_a²/n_a + s_b²/n_b) by Welch and Satterthwaite; for a side without a spread that of the other is used, with
     its degrees of freedom; (NaN, NaN, '') where neither has one."""
-    known_a, known_b = n_a > 1 and math.isfinite(sd_a), n_b > 1 and math.isfinite(sd_b)
-    if not (known_a or known_b):
+    ours, published = our_n > 1 and math.isfinite(our_sd), published_n > 1 and math.isfinite(published_sd)
+    if not (ours or published):
         return math.nan, math.nan, ""
-    if not (known_a and known_b):
-        sd, n = (sd_a, n_a) if known_a else (sd_b, n_b)
-        return sd * math.sqrt(1 / n_a + 1 / n_b), n - 1, "b" if known_a else "a"
-    a, b = sd_a**2 / n_a, sd_b**2 / n_b
-    freedom = (a + b) ** 2 / (a**2 / (n_a - 1) + b**2 / (n_b - 1)) if a + b else math.inf
+    if not (ours and published):
+        sd, n = (our_sd, our_n) if ours else (published_sd, published_n)
+        return sd * math.sqrt(1 / our_n + 1 / published_n), n - 1, "published" if ours else "ours"
+    a, b = our_sd**2 / our_n, published_sd**2 / published_n
+    freedom = (a + b) ** 2 / (a**2 / (our_n - 1) + b**2 / (published_n - 1)) if a + b else math.inf
     return math.sqrt(a + b), freedom, ""
 
 

@@ -53,7 +53,7 @@ def statistics(view: View) -> dict:
     return {
         "alpha": ALPHA,
         "decided": DECIDED,
-        "ropes": {metric: {"half_width": rope.half_width, "said": rope.said} for metric, rope in ROPES.items()},
+        "ropes": {metric: {"half_width": rope.half_width, "said": rope.in_words} for metric, rope in ROPES.items()},
         "comparisons": {
             spec.name: compare(view, spec) | {"bayes": posteriors(view, spec).to_dict("records")}
             for spec in COMPARISONS
@@ -161,11 +161,11 @@ def posteriors(view: View, spec: Comparison, best_only: bool = False) -> pd.Data
 def differences(view: View) -> pd.DataFrame:
     """`differences_to_best` of the main metrics on every data set."""
     frames = [
-        differences_to_best(view, metric, dataset)
+        frame
         for metric, tasks in (("mnll", TASKS), ("rmse", REGRESSION), ("error", CLASSIFICATION))
         for dataset in view.datasets_of(*tasks)
+        if len(frame := differences_to_best(view, metric, dataset))
     ]
-    frames = [frame for frame in frames if len(frame)]
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
 

@@ -3,7 +3,7 @@
 from gpbench.errors import count
 from gpbench.evaluation.practical import DECIDED, ROPES
 from gpbench.report.tables.render import number
-from gpbench.report.view import View
+from gpbench.report.view import View, commits
 
 _OF = {"dataset": "method", "method": "data set"}
 WORDS = {"a_better": "better than", "equal": "equal to", "undecided": "undecided versus", "b_better": "worse than"}
@@ -21,8 +21,8 @@ def to_markdown(results: dict, view: View) -> str:
 
 def basis(view: View) -> str:
     """One sentence with protocol, budget, number of splits and commits of the finished fits."""
-    commits = sorted(filter(None, view.done["commit"].dropna().astype(str).str[:7].unique()))
-    code = f"fits of commit {', '.join(commits)}" if commits else "commit unknown"
+    known = ", ".join(commits(view.done, 7))
+    code = f"fits of commit {known}" if known else "commit unknown"
     code += " with uncommitted changes" * bool(view.done["dirty"].eq(True).any())
     splits = count(view.fits["split"].nunique(), "split")
     return f"Protocol {view.study['protocol']}, budget {view.study['budget']}, {splits}; {code}."
@@ -69,7 +69,7 @@ def practically(comparison: dict, view: View) -> str:
         if pair["a"] == first:
             others[pair["decision"]].append(view.labels[pair["b"]])
     results = "; ".join(f"{WORDS[decision]} {', '.join(names)}" for decision, names in others.items() if names)
-    rope = ROPES[comparison["metric"]].said
+    rope = ROPES[comparison["metric"]].in_words
     return (
         f"Bayesian signed-rank tests (equal within {rope}, decided from a probability of {DECIDED:g}): "
         f"{view.labels[first]} is {results} (not corrected for choosing the first method on the same data sets)."

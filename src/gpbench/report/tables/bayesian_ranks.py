@@ -25,7 +25,7 @@ def bayes(view: View) -> Table:
         datasets = count(len(complete_losses(view, spec)[0]), "data set")
         shown[f"{spec.title} ({datasets}): {view.labels[first]} against it"] = cells
     columns = ["comparison", "a", "b", "a_better", "equal", "b_better", "decision"]
-    ropes = ", ".join(f"{metric} {rope.said}" for metric, rope in ROPES.items())
+    ropes = ", ".join(f"{metric} {rope.in_words}" for metric, rope in ROPES.items())
     return Table(
         pd.concat(frames)[columns] if frames else pd.DataFrame(columns=columns),
         shown,

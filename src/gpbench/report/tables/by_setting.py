@@ -1,13 +1,14 @@
 """Scores by the settings that a study varies: random features, pairs of methods, number of workers."""
 
 from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from gpbench.evaluation.compare import PairedDifference, paired_difference
 from gpbench.evaluation.metrics import METRICS
-from gpbench.report.tables.render import Table, decimals, number
+from gpbench.report.tables.render import Table, decimals, mean_sd, number, signed
 from gpbench.report.view import View
 
 FIXED, RESAMPLED = "var_fixed", "var_resampled"
@@ -23,13 +24,17 @@ def features(view: View) -> Table:
             scores = view.per_split(metric, dataset)
             places = decimals(scores.std(ddof=1))
             for num_features, rows in grid.groupby("num_features"):
-                by_treatment = scores[rows["method"]].set_axis(rows["frequencies"], axis=1).reindex(columns=treatments)
+                by_treatment = scores[rows["method"]].set_axis(rows["frequencies"], axis=1)
+                both = by_treatment.reindex(columns=[FIXED, RESAMPLED])
+                difference = (both[FIXED] - both[RESAMPLED]).dropna()
+                columns = {name: by_treatment.get(name, pd.Series(dtype=float)) for name in treatments}
                 place = {"dataset": dataset, "metric": metric, "num_features": num_features}
-                data.append(place | _numbers(by_treatment))
+                data.append(place | _numbers(columns | {"difference": difference}))
                 shown.append(
                     {"data set": dataset, "features": num_features, "metric": METRICS[metric].label}
-                    | {_printed(name): _mean(by_treatment[name], places) for name in treatments}
-                    | _difference(by_treatment, places)
+                    | {_printed(name): mean_sd(**_summary(values), places=places) for name, values in columns.items()}
+                    | {f"{_printed(FIXED)} − {_printed(RESAMPLED)}": signed(difference.mean(), places=places)}
+                    | {"signs": " ".join("−0+"[int(np.sign(value)) + 1] for value in difference) or "-"}
                 )
     note = (
         "Mean ± standard deviation over splits (number of splits). The difference is paired: its mean over the splits "
@@ -42,34 +47,13 @@ def _printed(treatment: str) -> str:
     return treatment.replace("_", "-").upper()
 
 
-def _numbers(scores: pd.DataFrame) -> dict[str, float]:
-    """Mean, sd and number of splits of each treatment and of the paired difference; scores `[splits, treatments]`."""
-    columns = {name: scores[name] for name in scores.columns} | {"difference": _paired(scores)}
-    numbers: dict[str, float] = {}
-    for name, values in columns.items():
-        numbers |= {f"{name}_mean": values.mean(), f"{name}_sd": values.std(ddof=1), f"{name}_n": int(values.count())}
-    return numbers
+def _summary(values: pd.Series) -> dict[str, Any]:
+    return {"mean": values.mean(), "sd": values.std(ddof=1), "n": int(values.count())}
 
 
-def _paired(scores: pd.DataFrame) -> pd.Series:
-    """VAR-FIXED minus VAR-RESAMPLED on each split that has both."""
-    both = scores.reindex(columns=[FIXED, RESAMPLED])
-    return (both[FIXED] - both[RESAMPLED]).dropna()
-
-
-def _difference(scores: pd.DataFrame, places: int) -> dict[str, str]:
-    values = _paired(scores)
-    mean = f"{values.mean():+.{places}f}" if len(values) else "-"
-    signs = " ".join({-1: "−", 0: "0", 1: "+"}[int(np.sign(value))] for value in values)
-    return {f"{_printed(FIXED)} − {_printed(RESAMPLED)}": mean, "signs": signs or "-"}
-
-
-def _mean(values: pd.Series, places: int) -> str:
-    values = values.dropna()
-    if values.empty:
-        return "-"
-    spread = f" ± {values.std(ddof=1):.{places}f}" if len(values) > 1 else ""
-    return f"{values.mean():.{places}f}{spread} ({len(values)})"
+def _numbers(columns: dict[str, pd.Series]) -> dict[str, float]:
+    """`_summary` of every column."""
+    return {f"{name}_{key}": number for name in columns for key, number in _summary(columns[name]).items()}
 
 
 def differences(view: View) -> Table:
@@ -83,7 +67,9 @@ def differences(view: View) -> Table:
                 scores = view.per_split(metric, dataset)
                 difference = _interval(scores[a], scores[b], view.test_fraction(dataset))
                 data.append({"dataset": dataset, "a": a, "b": b, "metric": metric} | asdict(difference))
-                row[METRICS[metric].label] = _with_interval(difference, decimals([scores[b].std(ddof=1)]))
+                row[METRICS[metric].label] = signed(
+                    difference.mean, difference.lower, difference.upper, decimals([scores[b].std(ddof=1)])
+                )
             shown.append(row | {"splits": difference.n})
     note = (
         "Mean over the splits that both have; below zero the first is better. In brackets: the 95 % Nadeau-Bengio "
@@ -99,13 +85,6 @@ def _interval(a: pd.Series, b: pd.Series, test_fraction: float) -> PairedDiffere
     if len(difference) < 2:
         return PairedDifference(difference.mean(), np.nan, np.nan, np.nan, len(difference))
     return paired_difference(a, b, test_fraction)
-
-
-def _with_interval(difference: PairedDifference, places: int) -> str:
-    if not difference.n:
-        return "-"
-    interval = f" [{difference.lower:+.{places}f}, {difference.upper:+.{places}f}]" * (difference.n > 1)
-    return f"{difference.mean:+.{places}f}{interval}"
 
 
 def workers(view: View) -> Table:

@@ -1,6 +1,7 @@
 """A table as CSV, Markdown, HTML and LaTeX, and numbers as text."""
 
 import html
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -105,6 +106,21 @@ def number(value: float | None, digits: int = 3) -> str:
     if value != 0 and not 1e-4 <= abs(value) < 1e6:
         return f"{value:.{digits - 1}e}"
     return f"{value:.{max(digits - 1 - _magnitude(value), 0)}f}"
+
+
+def mean_sd(mean: float, sd: float, n: int | str, places: int = 3) -> str:
+    """'2.31 ± 0.02 (5)', without ± where the sd is unknown; '-' for an unknown mean."""
+    if not np.isfinite(mean):
+        return "-"
+    spread = f" ± {sd:.{places}f}" if np.isfinite(sd) else ""
+    return f"{mean:.{places}f}{spread} ({n})"
+
+
+def signed(value: float, lower: float = math.nan, upper: float = math.nan, places: int = 3) -> str:
+    """'+0.031 [-0.002, +0.064]', without brackets where the interval is unknown; '-' for an unknown value."""
+    if not np.isfinite(value):
+        return "-"
+    return f"{value:+.{places}f}" + (f" [{lower:+.{places}f}, {upper:+.{places}f}]" if np.isfinite(lower) else "")
 
 
 def decimals(spreads: pd.Series | np.ndarray, fallback: int = 3) -> int:

@@ -4,8 +4,7 @@ For studies of kind `sample`, in which nothing is predicted. `prefixes.parquet` 
 variable over the first draws of each chain: fit_id, iteration, quantity, mean, variance.
 """
 
-from collections.abc import Iterator
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 import pandas as pd
@@ -42,30 +41,19 @@ def scored(view: View) -> pd.DataFrame:
 def shrinkage(view: View) -> pd.DataFrame:
     """R-hat of the slowest variable of every split over the first draws of its chains, and its upper limit.
 
-    Columns dataset, method, split, iteration, r_hat, upper; splits with a single chain are left out.
+    Columns dataset, method, split, iteration, r_hat, upper; left out: splits with a single chain, and checkpoints at
+    which no variable moves.
     """
-    prefixes = view.probe("prefixes")
-    rows = [row for where, moments in _splits(prefixes) for row in _slowest(where, moments)]
-    return pd.DataFrame(rows, columns=[*SPLIT, "iteration", "r_hat", "upper"])
-
-
-def _splits(prefixes: pd.DataFrame) -> Iterator[tuple[dict[str, object], pd.DataFrame]]:
+    prefixes, rows = view.probe("prefixes"), []
     for where, chains in prefixes.groupby(SPLIT, sort=False) if len(prefixes) else ():
-        if chains["replica"].nunique() > 1:
-            yield dict(zip(SPLIT, where, strict=True)), chains.sort_values(["iteration", "replica"], kind="stable")
-
-
-def _slowest(where: dict[str, object], chains: pd.DataFrame) -> Iterator[dict[str, object]]:
-    """A row for each checkpoint at which some variable moves."""
-    iterations = chains["iteration"].unique()
-    shape = len(iterations), chains["replica"].nunique(), -1
-    moments = (chains[name].to_numpy().reshape(shape) for name in ("mean", "variance"))
-    for t, mean, variance in zip(iterations, *moments, strict=True):
-        r_hat = diagnostics.gelman_rubin(mean, variance, t)
-        if not np.isnan(r_hat).all():
-            worst = np.nanargmax(r_hat)
-            upper = upper_limit(r_hat[worst], variance[:, worst], t)
-            yield where | {"iteration": int(t), "r_hat": r_hat[worst], "upper": upper}
+        shape = chains["replica"].nunique(), -1
+        for t, moments in chains.sort_values("replica", kind="stable").groupby("iteration"):
+            mean, variance = (moments[name].to_numpy().reshape(shape) for name in ("mean", "variance"))
+            r_hat = diagnostics.gelman_rubin(mean, variance, t) if len(mean) > 1 else np.array([np.nan])
+            if not np.isnan(r_hat).all():
+                worst = np.nanargmax(r_hat)
+                rows.append([*where, t, r_hat[worst], upper_limit(r_hat[worst], variance[:, worst], t)])
+    return pd.DataFrame(rows, columns=[*SPLIT, "iteration", "r_hat", "upper"])
 
 
 def upper_limit(r_hat: float, variance: np.ndarray, draws: int) -> float:
@@ -142,16 +130,16 @@ def convergence_order(view: View) -> Table:
     for dataset in view.datasets:
         chains = checkpoints[checkpoints["dataset"] == dataset]
         last = chains[chains["iteration"] == chains["iteration"].max()]
-        groups = dict(list(last.groupby("method")))
-        by_method = {method: groups[method]["r_hat"].to_numpy() for method in view.methods if method in groups}
+        groups = {method: rows["r_hat"] for method, rows in last.groupby("method")}
+        by_method = {method: groups[method] for method in view.methods if method in groups}
+        by_method = dict(sorted(by_method.items(), key=lambda item: item[1].median()))
         shorter = [str(codes[method]) for method in chains["method"].unique() if method not in by_method]
-        pairs = _pairs(by_method)
-        data += [(dataset, *pair) for pair in pairs]
+        data += [(dataset, *pair) for pair in _pairs(by_method)]
         shown.append(
             {
                 "data set": dataset,
-                "order": _order(by_method, pairs, codes),
-                "R-hat": ", ".join(number(np.median(by_method[method])) for method in _ordered(by_method)) or "-",
+                "order": _order(by_method, codes),
+                "R-hat": ", ".join(number(r_hat.median()) for r_hat in by_method.values()) or "-",
                 "iterations": str(int(last["iteration"].max())) if len(last) else "-",
                 "shorter chains": ", ".join(shorter) or "-",
                 "splits": str(max(map(len, by_method.values()), default=0)),
@@ -168,26 +156,22 @@ def convergence_order(view: View) -> Table:
     return Table(data, pd.DataFrame(shown), "Order of convergence", note)
 
 
-def _ordered(by_method: dict[str, np.ndarray]) -> list[str]:
-    return sorted(by_method, key=lambda method: np.median(by_method[method]))
-
-
-def _pairs(by_method: dict[str, np.ndarray]) -> list[tuple]:
-    """PAIR of all methods, the one with the lower median first; p: of a one-sided Mann-Whitney test."""
-    medians = {method: float(np.median(values)) for method, values in by_method.items()}
+def _pairs(by_method: dict[str, pd.Series]) -> list[tuple[str, str, float, float, float]]:
+    """PAIR of all methods, which are in the order of their medians."""
     return [
-        (a, b, medians[a], medians[b], stats.mannwhitneyu(by_method[a], by_method[b], alternative="less").pvalue)
-        for a, b in combinations(_ordered(by_method), 2)
+        (a, b, by_method[a].median(), by_method[b].median(), _p_value(by_method[a], by_method[b]))
+        for a, b in combinations(by_method, 2)
     ]
 
 
-def _order(by_method: dict[str, np.ndarray], pairs: list[tuple], codes: dict[str, int]) -> str:
-    """'2|1,3': codes of methods, fastest first; methods that do not differ from the one before are grouped."""
-    p_values = {(faster, slower): p for faster, slower, *_, p in pairs}
-    groups: list[list[str]] = []
-    for method in _ordered(by_method):
-        if groups and p_values[groups[-1][-1], method] > ALPHA:
-            groups[-1].append(method)
-        else:
-            groups.append([method])
-    return "|".join(",".join(str(codes[method]) for method in group) for group in groups) or "-"
+def _p_value(faster: pd.Series, slower: pd.Series) -> float:
+    """Of a one-sided Mann-Whitney test."""
+    return float(stats.mannwhitneyu(faster, slower, alternative="less").pvalue)
+
+
+def _order(by_method: dict[str, pd.Series], codes: dict[str, int]) -> str:
+    """'2|1,3': codes of methods, fastest first; `|` precedes one that is significantly slower than the one before."""
+    text = "".join(str(codes[method]) for method in [*by_method][:1])
+    for a, b in pairwise(by_method):
+        text += f"{',' if _p_value(by_method[a], by_method[b]) > ALPHA else '|'}{codes[b]}"
+    return text or "-"

@@ -1,11 +1,13 @@
 """Scores of classifiers by number of training rows, for protocols whose splits differ in size (filippone2014)."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from scipy import stats
 
 from gpbench.evaluation.metrics import METRICS, Metric
-from gpbench.report.tables.render import Table
+from gpbench.report.tables.render import Table, mean_sd
 from gpbench.report.view import View
 
 SHOWN = ("accuracy", "auc", "capacity_accuracy", "capacity_auc", "mnll")
@@ -59,15 +61,12 @@ def _printed(view: View, dataset: str, n: int, metric: Metric, summaries: dict[s
     best = np.nanmin([metric.loss(summary["mean"]) for summary in summaries.values()])
     cells = {}
     for method, summary in summaries.items():
-        text = _mean(**summary) + " ✗" * bool(unfinished.get(method))
+        text = _mean(summary) + " ✗" * bool(unfinished.get(method))
         cells[view.labels[method]] = f"**{text}**" if metric.loss(summary["mean"]) == best else text
     return {"data set": dataset, "rows": n, "metric": metric.label} | cells
 
 
-def _mean(mean: float, sd: float, n: int, difference: float, p: float, **interval: float) -> str:
+def _mean(summary: dict[str, Any]) -> str:
     """Mean ± sd (number of splits), and whether it differs significantly from the first method."""
-    if not n:
-        return "-"
-    spread = f" ± {sd:.3f}" if n > 1 else ""
-    sign = (" >" if difference > 0 else " <") if p <= ALPHA else ""
-    return f"{mean:.3f}{spread} ({n}){sign}"
+    sign = (" >" if summary["difference"] > 0 else " <") if summary["p"] <= ALPHA else ""
+    return mean_sd(summary["mean"], summary["sd"], summary["n"]) + sign

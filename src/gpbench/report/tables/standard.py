@@ -5,7 +5,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from gpbench.errors import count, unknown
@@ -13,7 +12,7 @@ from gpbench.evaluation.metrics import CLASSIFICATION, COUNTS, METRICS, REGRESSI
 from gpbench.report.registry import TABLES
 from gpbench.report.significance.comparisons import COMPARISONS, compare, differences_to_best
 from gpbench.report.significance.findings import left_out
-from gpbench.report.tables.render import Table, decimals, number, write_formats
+from gpbench.report.tables.render import Table, decimals, mean_sd, number, write_formats
 from gpbench.report.view import STATUSES, UNMIXED, View
 
 
@@ -61,12 +60,11 @@ def _score_text(cell: Any, places: int) -> str:
     if cell.n == 0:
         # the reason of a missing cell is always the same
         return "missing" if cell.statuses.startswith("missing:") else cell.statuses or "undefined"
-    spread = f" ± {cell.sd:.{places}f}" if np.isfinite(cell.sd) else ""
     if cell.n < cell.expected:
-        return f"{cell.mean:.{places}f}{spread} ({cell.n}/{cell.expected}, {cell.statuses or 'rest undefined'})"
+        return mean_sd(cell.mean, cell.sd, f"{cell.n}/{cell.expected}, {cell.statuses or 'rest undefined'}", places)
+    text = mean_sd(cell.mean, cell.sd, cell.n, places)
     if not cell.complete:
-        return f"{cell.mean:.{places}f}{spread} ({cell.n}) ✗ {cell.statuses}"
-    text = f"{cell.mean:.{places}f}{spread} ({cell.n})"
+        return f"{text} ✗ {cell.statuses}"
     return f"**{text}**" if cell.best else text + " ≈" * cell.tied
 
 
@@ -92,9 +90,9 @@ def _rank_text(row: dict[str, float] | None) -> str:
 
 def cost(view: View) -> Table:
     """Seconds and memory of finished fits by method."""
-    columns = ["seconds_train", "seconds_predict", "peak_memory_mb"]
-    data = view.done.groupby(["method", "dataset"])[columns].mean().reset_index()
-    data = data.merge(view.done.groupby(["method", "dataset"]).size().rename("fits").reset_index())
+    cells = view.done.groupby(["method", "dataset"])
+    means = cells[["seconds_train", "seconds_predict", "peak_memory_mb"]].mean()
+    data = means.assign(fits=cells.size()).reset_index()
     shown = []
     for method in view.methods:
         fits = view.done[view.done["method"] == method]
@@ -168,8 +166,8 @@ def table(view: View, name: str) -> Table:
     """The registered table `name` of a study; the note of every table names chains that have not converged."""
     if name not in TABLES:
         raise unknown("table", name, TABLES)
-    made = TABLES[name].function(view)
-    return replace(made, note=" ".join(filter(None, (made.note, view.warning))))
+    plain = TABLES[name].function(view)
+    return replace(plain, note=" ".join(filter(None, (plain.note, view.warning))))
 
 
 def write_table(view: View, name: str, folder: str | Path) -> list[Path]:

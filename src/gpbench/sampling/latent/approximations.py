@@ -8,8 +8,8 @@ Both replace each factor p(y_i | f_i) by exp(-1/2 lambda_i f_i^2 + eta_i f_i) up
 in which K is never inverted. Laplace (williams1998, rasmussen2006 algorithm 3.1): lambda is the curvature of
 -log p(y | f) at the mode, found by Newton's method from f = 0; a step is halved while it makes things worse. EP
 (minka2001, rasmussen2006 algorithm 3.5), of probit factors: each in turn is that for which q has the first two moments
-of q without it times p(y_i | f_i). Both stop where f or the mean moves by less than |change|^2 < n / 10^4
-(filippone2014), each chain on its own: what it finds does not depend on the others.
+of q without it times p(y_i | f_i). Both stop when |change|^2 < n / 10^4 of f or of the mean (filippone2014), each chain
+on its own, so that its result does not depend on the others.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TOLERANCE = 1e-4
 """Of the squared change, times n."""
 MOST_STEPS, MOST_SWEEPS, MOST_HALVINGS = 50, 20, 30
 SLACK = 1e-3
-"""Nats that a step of Newton may lose, far more than rounding."""
+"""Nats that a Newton step may lose; far more than rounding."""
 HAZARD_AT_0 = math.sqrt(2 / math.pi)
 
 
@@ -76,7 +76,7 @@ class Gaussian:
 
 @dataclass(frozen=True)
 class Approximation(Gaussian):
-    """q(f) with the log evidence log Z it gives and the steps or sweeps it took `[R]`; counts: operations in all."""
+    """q(f) with its log evidence log Z and the number of steps or sweeps `[R]`; counts: operations in all."""
 
     log_evidence: Tensor
     iterations: Tensor
@@ -84,13 +84,18 @@ class Approximation(Gaussian):
 
 
 def posterior(chol: Tensor, precision: Tensor, linear: Tensor, root: Tensor | None = None) -> Gaussian:
-    """q of lambda and eta `[R, n]`; root: where it is known already."""
+    """q of lambda and eta `[R, n]`; root: the factor of B, if it is known already."""
     if root is None:
-        scaled = precision.sqrt()[..., None] * chol
-        root = linalg.cholesky(_plus_identity(scaled.mT @ scaled), "posterior")
+        root = whitened_factor(chol, precision, "posterior")
     whitened = solve_transposed(root, solve(root, multiply(chol.mT, linear)))
     mean = multiply(chol, whitened)
     return Gaussian(mean, linear - precision * mean, precision, whitened, root)
+
+
+def whitened_factor(chol: Tensor, precision: Tensor, name: str) -> Tensor:
+    """L_B `[R, n, n]`, L_B L_B^T = B = I + L^T diag(precision) L, which is never near singular."""
+    scaled = precision.sqrt()[..., None] * chol
+    return linalg.cholesky(_plus_identity(scaled.mT @ scaled), name)
 
 
 def _factor(covariance: Tensor, precision: Tensor, name: str) -> tuple[Tensor, Tensor]:
@@ -105,10 +110,10 @@ def _plus_identity(matrix: Tensor) -> Tensor:
 
 
 def laplace(model: Model, psi: Tensor, chol: Tensor) -> Approximation:
-    """Laplace's approximation at psi `[R, P]`, chol the factor of K; one factorisation a step of Newton."""
+    """Laplace's approximation at psi `[R, P]`, chol the factor of K; one factorisation per Newton step."""
     mean, iterations = _mode(model, psi)
     precision = model.curvature(mean).clamp_min(0.0)
-    # its mean is one step of Newton on, which comes for nothing
+    # eta = lambda f + gradient makes the mean of q one more Newton step, at no cost
     q = posterior(chol, precision, precision * mean + model.gradient(mean))
     evidence = model.log_lik(q.mean) - 0.5 * (q.weights * q.mean).sum(1) - q.half_log_det
     counts: Info = {"cholesky": iterations + 1.0, "product": 1.0, "quadratic": 5.0 * iterations + 4.0}
@@ -116,7 +121,7 @@ def laplace(model: Model, psi: Tensor, chol: Tensor) -> Approximation:
 
 
 def _mode(model: Model, psi: Tensor) -> tuple[Tensor, Tensor]:
-    """The mode f `[R, n]` of log p(y | f) + log N(f; 0, K), and the steps that it took `[R]`."""
+    """The mode f `[R, n]` of log p(y | f) + log N(f; 0, K), and the number of steps `[R]`."""
     covariance, rows = model.covariance(psi), model.weight.sum(1)
     f = weights = torch.zeros_like(model.weight)
     value, iterations = model.log_lik(f), torch.zeros_like(rows)
@@ -144,7 +149,7 @@ def _newton(model: Model, covariance: Tensor, f: Tensor, weights: Tensor) -> tup
 def _halving(
     model: Model, start: tuple[Tensor, Tensor, Tensor], step: Tensor, weights_step: Tensor, active: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """f, weights and log density after the largest of the steps 1, 1/2, 1/4, ... that is no loss."""
+    """f, weights and log density after the largest of the steps 1, 1/2, 1/4, ... that does not lower the density."""
     f, weights, value = start
     size = active.to(f)
     for _ in range(MOST_HALVINGS):
@@ -163,7 +168,7 @@ def ep(model: Model, psi: Tensor, chol: Tensor) -> Approximation:
     Raises UserError for a likelihood other than probit.
     """
     if not isinstance(model.likelihood, Probit):
-        raise UserError("expectation propagation is for the likelihood probit; choose approximation=laplace")
+        raise UserError("expectation propagation needs the probit likelihood; choose approximation=laplace")
     covariance, rows = model.covariance(psi), model.weight.sum(1)
     tau = nu = mean = torch.zeros_like(model.weight)
     sigma, iterations = covariance, torch.zeros_like(rows)
@@ -185,10 +190,10 @@ def ep(model: Model, psi: Tensor, chol: Tensor) -> Approximation:
 
 
 def _sweep(model: Model, sigma: Tensor, mean: Tensor, tau: Tensor, nu: Tensor) -> tuple[Tensor, Tensor]:
-    """New sites lambda = tau and eta = nu `[R, n]`, each updated in its turn from q's covariance and mean.
+    """New sites lambda = tau and eta = nu `[R, n]`, updated one after the other from the covariance and mean of q.
 
-    A site changes sigma by -c s s^T, s its column, and the mean by e s. Nothing is written to sigma: s comes from the
-    columns before it, and only its part of the sites to come.
+    A site changes sigma by -c s s^T, s its column, and the mean by e s. Sigma is not written to: s is computed from the
+    columns before it, and only in the rows of later sites.
     """
     columns, mean, gains = torch.empty_like(sigma), mean.clone(), torch.empty_like(tau)
     parts = (part.unbind(1) for part in (2 * model.y - 1, model.weight, tau, nu))
@@ -217,7 +222,7 @@ def _match(sign: Tensor, weight: Tensor, cavity: Tensor, mean: Tensor) -> tuple[
     scale = sign * (cavity / more).sqrt()
     z = scale * mean
     hazard = HAZARD_AT_0 * weight / torch.special.erfcx(z * -math.sqrt(0.5))  # phi(z) / Phi(z)
-    slope = (hazard * (z + hazard)).clamp(0.0, 1.0)  # which it is but for rounding
+    slope = (hazard * (z + hazard)).clamp(0.0, 1.0)  # removes rounding only
     left = more - slope
     site = slope * cavity / left
     return site, torch.addcmul(mean * site, scale * hazard, more / left)

@@ -1,4 +1,4 @@
-"""Sums over the transitions of a chain, whose means a method reports: operations and probabilities of acceptance."""
+"""Means over the transitions of a chain, which a method reports: operations and probabilities of acceptance."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ PARTS = ("latents", "theta")
 
 
 def start(like: Tensor) -> State:
-    """Sums of no transition, each like a tensor `[R]`."""
+    """Sums before the first transition, each like a tensor `[R]`."""
     names = [f"count.{name}" for name in ("steps", *COUNTS)] + [f"acceptance.{part}" for part in PARTS]
     return {name: torch.zeros_like(like) for name in names}
 
 
 def add(sums: State, info: Info) -> State:
     """Sums with those of one more transition."""
-    more = {f"count.{name}": info.get(name, 0.0) for name in COUNTS} | {"count.steps": 1.0}
-    more |= {f"acceptance.{part}": info.get(f"{part}.acceptance", torch.nan) for part in PARTS}
-    return {name: sums[name] + value for name, value in more.items()}
+    terms = {f"count.{name}": info.get(name, 0.0) for name in COUNTS} | {"count.steps": 1.0}
+    terms |= {f"acceptance.{part}": info.get(f"{part}.acceptance", torch.nan) for part in PARTS}
+    return {name: sums[name] + value for name, value in terms.items()}
 
 
 def means(sums: State) -> State:

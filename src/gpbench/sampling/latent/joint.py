@@ -17,10 +17,8 @@ import torch
 from torch import Tensor
 
 from gpbench.gp.linalg import multiply, solve
-from gpbench.sampling import hmc
 from gpbench.sampling.latent.approximations import Approximation, Gaussian, posterior
-from gpbench.sampling.latent.latents import LatentOperator
-from gpbench.sampling.latent.model import Generator, Info, Model, Operator, State, select, total
+from gpbench.sampling.latent.model import Generator, Info, Model, Operator, State
 from gpbench.sampling.latent.pseudo_marginal import Marginal, weigh
 from gpbench.sampling.tuning import WALK
 
@@ -30,13 +28,9 @@ MOST_NOISE = 1e6
 
 
 class KHR(Marginal):
-    """The joint update of knorrheld2002; `theta.log_estimate` is the log w of the state."""
+    """The joint update of knorrheld2002; `theta.log_estimate` is log w(psi, f)."""
 
-    draws = 1
-
-    def __init__(self, model: Model, theta_updates: int = 1) -> None:
-        super().__init__(model, "laplace", theta_updates)
-        self.per_row = theta_updates
+    per_row = 1
 
     def init(self, state: State) -> State:
         q = self.approximate(self.model, state["psi"], state["chol"])
@@ -44,60 +38,42 @@ class KHR(Marginal):
         log_weight = weigh(self.model, state["chol"], q, z[:, None])[1][:, 0]
         return super().init(state) | {"theta.log_estimate": log_weight}
 
-    def known(self, state: State, chol: Tensor, q: Approximation, generator: Generator) -> State:
+    def estimate(self, state: State, chol: Tensor, q: Approximation, generator: Generator) -> State:
         f, log_weight = weigh(self.model, chol, q, generator.latents(1))
-        return {"theta.log_estimate": log_weight[:, 0], "f": f[:, 0], "log_lik": self.model.log_lik(f[:, 0])}
+        return {"theta.log_estimate": log_weight[:, 0], **self.model.at_latents(f[:, 0])}
 
 
 class Surrogate(Operator[Model]):
-    """Updates of f, then of psi with surrogate data, drawn anew for each of them."""
+    """An update of psi, and of f with it, given new surrogate data."""
 
     name = "theta"
     target = WALK
     first_step = 0.2
 
-    def __init__(self, model: Model, latents: LatentOperator, latent_updates: int = 1, theta_updates: int = 1) -> None:
-        super().__init__(model)
-        self.of_f, self.theta_updates = [latents] * latent_updates, theta_updates
-        self.fixed = theta_updates * (model.num_parameters + 1) + latent_updates * latents.fixed
-        self.per_row = theta_updates + latent_updates * latents.per_row
+    per_row = 1
 
-    @property
-    def tuned(self) -> list[Operator]:
-        return [self, *self.of_f[0].tuned]
+    def __init__(self, model: Model) -> None:
+        super().__init__(model)
+        self.fixed = model.num_parameters + 1
 
     def init(self, state: State) -> State:
         noise = self.noise(state["psi"])
         root = posterior(state["chol"], self.model.weight / noise, 0 * noise).root
-        return self.of_f[0].init(super().init(state) | {"theta.noise": noise, "theta.root": root})
+        return super().init(state) | {"theta.noise": noise, "theta.root": root}
 
     def step(self, state: State, generator: Generator) -> tuple[State, Info]:
-        state, info = self.of_f[0].refresh(state)
-        infos = [info]
-        for part in self.of_f:
-            state, info = part.step(state, generator)
-            infos.append(info)
-        for _ in range(self.theta_updates):
-            state, info = self.walk(state, generator)
-            infos.append(info)
-        return state, total(*infos)
-
-    def walk(self, state: State, generator: Generator) -> tuple[State, Info]:
-        """One step of the random walk."""
         data = state["f"] + state["theta.noise"].sqrt() * generator.latent()
         q = self.given(state, data)
         eta = q.coordinates(solve(state["chol"], state["f"]))
 
         psi = state["psi"] + self.step_size(state) * generator.normal(state["psi"].shape[1])
-        there = {"psi": psi, "chol": self.model.factor(psi), "theta.noise": self.noise(psi)}
-        new_q = self.given(there, data)
-        f = multiply(there["chol"], new_q.draw(eta[:, None])[:, 0])
-        there |= {"f": f, "log_lik": self.model.log_lik(f), "theta.root": new_q.root}
+        proposed = {"psi": psi, "chol": self.model.factor(psi), "theta.noise": self.noise(psi)}
+        new_q = self.given(proposed, data)
+        f = multiply(proposed["chol"], new_q.draw(eta[:, None])[:, 0])
+        proposed |= self.model.at_latents(f) | {"theta.root": new_q.root}
 
-        gain = self.value(there, new_q, data) - self.value(state, q, data)
-        acceptance = hmc.acceptance(gain)
-        info: Info = {"theta.acceptance": acceptance, "cholesky": 2.0, "product": 1.0, "quadratic": 11.0}
-        return select(generator.uniform() < acceptance, there, state), info
+        gain = self.value(proposed, new_q, data) - self.value(state, q, data)
+        return self.accept_or_stay(state, proposed, gain, generator, cholesky=2.0, product=1.0, quadratic=11.0)
 
     def given(self, state: State, data: Tensor) -> Gaussian:
         """p(f | g, psi); data: g `[R, n]`."""
@@ -105,7 +81,7 @@ class Surrogate(Operator[Model]):
         return posterior(state["chol"], precision, precision * data, state.get("theta.root"))
 
     def value(self, state: State, q: Gaussian, data: Tensor) -> Tensor:
-        """log p(y | f) + log N(g; 0, K + S) + log p(psi) `[R]`, whose w is (K + S)^-1 g."""
+        """log p(y | f) + log N(g; 0, K + S) + log p(psi) `[R]`; the weights w of q are (K + S)^-1 g."""
         log_det = (self.model.weight * state["theta.noise"].log()).sum(1)
         normal = -0.5 * ((q.weights * data).sum(1) + log_det) - q.half_log_det
         return state["log_lik"] + normal + self.model.log_prior(state["psi"])

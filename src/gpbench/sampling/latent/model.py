@@ -9,9 +9,9 @@ The state of R chains is a dict of tensors:
     psi `[R, P]`; f `[R, n]`; chol `[R, n, n]`, the factor L of K; log_lik `[R]`, log p(y | f); and what operators add
     under their names ("latents.step_size" `[R]`).
 
-An operator's `step` tells in a dict what it did: "<name>.acceptance" `[R]`, the probability with which its proposal was
-to be accepted (in mean, where it made several), and how many operations of size n it took: "cholesky", "inverse" (of a
-triangle), "product" (of matrices), which are O(n^3), and "quadratic", which are O(n^2).
+An operator's `step` reports in a dict what it did: "<name>.acceptance" `[R]`, the probability with which its proposal
+was to be accepted (the mean, if it made several), and how many operations of size n it took: "cholesky", "inverse" (of
+a triangle), "product" (of matrices), which are O(n^3), and "quadratic", which are O(n^2).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from scipy import stats
 from torch import Tensor
 
 from gpbench.gp import kernels, linalg
+from gpbench.gp.jitter import DEFAULT_JITTER
 from gpbench.gp.latent_likelihoods import Likelihood
+from gpbench.sampling import hmc
 
 State = dict[str, Tensor]
 Info = dict[str, "Tensor | float"]
-JITTER = 1e-6
-"""Of the variance sigma: it is part of the model."""
 COUNTS = ("cholesky", "inverse", "product", "quadratic")
 
 
@@ -103,14 +103,16 @@ class Model:
         return torch.as_tensor(self.variance).to(psi).expand(psi.shape[0])
 
     def covariance(self, psi: Tensor) -> Tensor:
-        """K `[R, n, n]` with its jitter; of padding rows the identity."""
-        return self.bordered(kernels.rbf(self.x, self.x, self.lengthscales(psi), self.outputscale(psi)), psi)
+        """K `[R, n, n]` with its jitter; in padding rows it is the identity."""
+        outputscale = self.outputscale(psi)
+        kernel = kernels.rbf(self.x, self.x, self.lengthscales(psi), outputscale)
+        diagonal = torch.lerp(torch.ones_like(self.weight), DEFAULT_JITTER * outputscale[:, None], self.weight)
+        return kernel * self.mask + torch.diag_embed(diagonal)
 
-    def bordered(self, kernel: Tensor, psi: Tensor) -> Tensor:
-        """K from the kernel `[R, n, n]` of all rows."""
-        mask = self.weight[:, :, None] * self.weight[:, None, :]
-        diagonal = torch.lerp(torch.ones_like(self.weight), JITTER * self.outputscale(psi)[:, None], self.weight)
-        return kernel * mask + torch.diag_embed(diagonal)
+    @property
+    def mask(self) -> Tensor:
+        """`[R, n, n]`: 0 in rows and columns of padding, else 1."""
+        return self.weight[:, :, None] * self.weight[:, None, :]
 
     def cross(self, psi: Tensor, x: Tensor) -> Tensor:
         """Covariances of f at the rows and at x `[R, T, D]`: `[R, n, T]`."""
@@ -130,8 +132,7 @@ class Model:
         # jitter does not move with tau, but distances are 0 there
         parts = [covariance[:, None] * distances]
         if isinstance(self.variance, Prior):
-            mask = self.weight[:, :, None] * self.weight[:, None, :]
-            parts.append((covariance * mask)[:, None])
+            parts.append((covariance * self.mask)[:, None])
         return torch.cat(parts, 1)
 
     def log_lik(self, f: Tensor) -> Tensor:
@@ -167,14 +168,18 @@ class Model:
         """-d2 log p(psi) / dpsi2 `[R, P]`."""
         return torch.cat([prior.curvature(part) for prior, part in self.priors(psi)], -1)
 
+    def at_latents(self, f: Tensor) -> State:
+        """The entries of a state that change when f does."""
+        return {"f": f, "log_lik": self.log_lik(f)}
+
     def state(self, psi: Tensor, f: Tensor) -> State:
-        """Chains at psi and f."""
-        return {"psi": psi, "f": f, "chol": self.factor(psi), "log_lik": self.log_lik(f)}
+        """State of chains at psi and f."""
+        return {"psi": psi, "chol": self.factor(psi), **self.at_latents(f)}
 
 
 class Generator:
-    """The random numbers of one step, drawn beforehand, to be taken in order: standard normals fixed `[R, size]`, and
-    by_row `[R, n, size]` of every row."""
+    """The random numbers of one step, drawn beforehand and taken in order: standard normals fixed `[R, size]` and, for
+    every row, by_row `[R, n, size]`."""
 
     def __init__(self, fixed: Tensor, by_row: Tensor) -> None:
         self.fixed, self.by_row, self.taken, self.rows_taken = fixed, by_row, 0, 0
@@ -183,7 +188,7 @@ class Generator:
         """Standard normals `[R, count]`."""
         self.taken += count
         if self.taken > self.fixed.shape[1]:
-            raise ValueError(f"a step takes more than the {self.fixed.shape[1]} random numbers that it announced")
+            raise ValueError(f"a step takes more than the {self.fixed.shape[1]} random numbers that it declared")
         return self.fixed[:, self.taken - count : self.taken]
 
     def uniforms(self, count: int) -> Tensor:
@@ -191,14 +196,14 @@ class Generator:
         return torch.special.ndtr(self.normal(count))
 
     def uniform(self) -> Tensor:
-        """A uniform number a chain `[R]`."""
+        """A uniform number for every chain `[R]`."""
         return self.uniforms(1)[:, 0]
 
     def latents(self, count: int) -> Tensor:
         """Standard normals `[R, count, n]`."""
         self.rows_taken += count
         if self.rows_taken > self.by_row.shape[2]:
-            raise ValueError(f"a step takes more than the {self.by_row.shape[2]} numbers a row that it announced")
+            raise ValueError(f"a step takes more than the {self.by_row.shape[2]} numbers per row that it declared")
         return self.by_row[:, :, self.rows_taken - count : self.rows_taken].mT
 
     def latent(self) -> Tensor:
@@ -212,10 +217,10 @@ M = TypeVar("M")
 class Operator(ABC, Generic[M]):
     """A transition that leaves the posterior of a model invariant, or that of some coordinates given the others.
 
-    name: before what it keeps and tells. target: the acceptance for which its step size is to be tuned, None for
-    nothing to tune; first_step: where its step size starts. fixed, per_row: normals that a step takes, so many and so
-    many for every row. The step size stands in `state["<name>.step_size"]` `[R]`: who runs the chain sets it, and
-    changes it in burn-in only.
+    name: prefix of its entries in the state and in the report. target: the acceptance to which its step size is tuned,
+    None if it has no step size; first_step: the initial step size. fixed, per_row: how many normals a step takes, in
+    all and for every row. The step size is `state["<name>.step_size"]` `[R]`: whoever runs the chain sets it, and
+    changes it during burn-in only.
     """
 
     name = ""
@@ -229,18 +234,29 @@ class Operator(ABC, Generic[M]):
 
     @property
     def tuned(self) -> list[Operator]:
-        """The operators in it whose step sizes are tuned."""
+        """The operators in this one whose step sizes are tuned."""
         return [] if self.target is None else [self]
 
     def init(self, state: State) -> State:
-        """The state with what the operator keeps besides psi, f, chol and log_lik."""
+        """The state with the entries that the operator needs besides psi, f, chol and log_lik."""
         if self.target is None:
             return state
         return state | {f"{self.name}.step_size": torch.full_like(state["log_lik"], self.first_step)}
 
     @abstractmethod
     def step(self, state: State, generator: Generator) -> tuple[State, Info]:
-        """One transition of every chain, and what it did."""
+        """One transition of every chain, and the report of what it did."""
+
+    def accept_or_stay(
+        self, state: State, proposed: State, gain: Tensor, generator: Generator, **counts: float | Tensor
+    ) -> tuple[State, Info]:
+        """Metropolis: the proposed entries with probability min(1, exp(gain)), gain `[R]`; counts go into the report.
+
+        What `proposed` lacks stays as it is.
+        """
+        acceptance = hmc.acceptance(gain)
+        accepted = generator.uniform() < acceptance
+        return select(accepted, proposed, state), {f"{self.name}.acceptance": acceptance, **counts}
 
     def step_size(self, state: State) -> Tensor:
         """`[R, 1]`."""
@@ -248,7 +264,7 @@ class Operator(ABC, Generic[M]):
 
 
 def select(accepted: Tensor, new: State, old: State) -> State:
-    """The new values of the accepted chains `[R]`, the old ones of the others; what `new` lacks stays."""
+    """The new entries in the accepted chains `[R]`, the old ones in the others; what `new` lacks stays as it is."""
     chosen = {}
     for key, value in new.items():
         mask = accepted.reshape(-1, *[1] * (value.ndim - 1))
@@ -257,7 +273,7 @@ def select(accepted: Tensor, new: State, old: State) -> State:
 
 
 def total(*infos: Info) -> Info:
-    """What several operators did: counts are summed, acceptances of one name averaged."""
+    """The report of several operators: counts are summed, acceptances of the same name averaged."""
     keys = dict.fromkeys(key for info in infos for key in info)
     summed = {key: sum(info[key] for info in infos if key in info) for key in keys}
     return {

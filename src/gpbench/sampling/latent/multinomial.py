@@ -5,8 +5,8 @@
 The functions f `[R, m, n]` move by HMC or RMHMC given theta `[R, m, q]`; theta moves by HMC or RMHMC given f (SA), or
 by random walks or Dirichlet proposals given nu_c = L_c^-1 f_c (AA), L_c the factor of K_c. The classes of theta are
 independent given f, and each moves on its own. Operators and states are those of `gpbench.sampling.latent.model`, with
-theta for psi and an axis of classes more: chol `[R, m, n, n]`. Operations are counted in units of n^3; one on matrices
-of m n rows is m^3 of them.
+theta in place of psi and one more axis, of classes: chol `[R, m, n, n]`. Operations are counted in units of n^3; one on
+matrices of m n rows counts as m^3.
 
 filippone2012 calls all of its operators for f RM-HMC; with a constant mass they are HMC in other coordinates: mass I on
 f itself, or the mass K^-1 + Lambda(pi) at the class frequencies pi, whose inverse is A A^T, A = L B^{-T/2}, B the
@@ -22,13 +22,14 @@ import torch
 from torch import Tensor
 
 from gpbench.gp import linalg, multinomial
-from gpbench.gp.linalg import multiply, solve, solve_transposed
+from gpbench.gp.linalg import multiply, solve
 from gpbench.sampling import hmc
 from gpbench.sampling.latent import rmhmc
+from gpbench.sampling.latent.coordinates import Identity, Preconditioned, Whitened
 from gpbench.sampling.latent.model import Generator, Info, Operator, Prior, State
 
 TRAJECTORY = 0.65
-"""Acceptance to which step sizes of trajectories are tuned, where they are: the 60 to 70 % of filippone2012."""
+"""Acceptance to which step sizes of trajectories are tuned: within the 60 to 70 % of filippone2012."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Model:
     prior: Prior = Prior(2.0, 2.0)
 
     def factor(self, theta: Tensor) -> Tensor:
-        """Factors L_c `[R, m, n, n]` of K_c, in padding rows the identity; NaN where there is none."""
+        """Factors L_c `[R, m, n, n]` of K_c, in padding rows the identity; NaN if K_c has no factor."""
         covariance = torch.einsum("rcs,rsij->rcij", theta.exp(), self.grams)
         padding = torch.diag_embed(1 - self.weight)[:, None]
         return linalg.cholesky((covariance + padding).movedim(1, 0), "K").movedim(0, 1)  # replicas stand last there
@@ -60,13 +61,17 @@ class Model:
         return self.weight[:, None] * f.softmax(1)
 
     def frequencies(self) -> Tensor:
-        """The share of each class among the rows in the place of pi `[R, m, n]`."""
+        """The share of each class among the rows, in the shape of pi `[R, m, n]`."""
         share = self.y.sum(2) / self.weight.sum(1, keepdim=True)
         return share[..., None] * self.weight[:, None]
 
+    def at_latents(self, f: Tensor) -> State:
+        """The entries of a state that change when f does."""
+        return {"f": f, "log_lik": self.log_lik(f)}
+
     def state(self, theta: Tensor, f: Tensor) -> State:
-        """Chains at theta and f."""
-        return {"theta": theta, "f": f, "chol": self.factor(theta), "log_lik": self.log_lik(f)}
+        """State of chains at theta and f."""
+        return {"theta": theta, "chol": self.factor(theta), **self.at_latents(f)}
 
 
 class Latents(Operator[Model]):
@@ -79,76 +84,32 @@ class Latents(Operator[Model]):
         self.leapfrogs, self.first_step = leapfrogs, first_step
         self.per_row = model.y.shape[1]
 
-    def told(self, state: State, f: Tensor, acceptance: Tensor, counts: Info) -> tuple[State, Info]:
-        moved = state | {"f": f, "log_lik": self.model.log_lik(f)}
-        return moved, {"latents.acceptance": acceptance} | counts
-
 
 class HMC(Latents):
-    """HMC with mass I on f, or (`homogeneous`) with that of the class frequencies."""
+    """HMC with mass I on f, or (`homogeneous`) with the mass of the class frequencies."""
 
     def __init__(self, model: Model, leapfrogs: int, first_step: float, homogeneous: bool = False) -> None:
         super().__init__(model, leapfrogs, first_step)
-        self.density = HomogeneousMass if homogeneous else IdentityMass
+        self.homogeneous = homogeneous
+
+    def density(self, chol: Tensor) -> Identity:
+        """log p(y, f | theta) in coordinates with mass I."""
+        if not self.homogeneous:
+            return Identity(self.model, chol)
+        precision = multinomial.whitened_precision(chol, self.model.frequencies())
+        return Preconditioned(self.model, chol, linalg.cholesky(precision, "mass"))
 
     def step(self, state: State, generator: Generator) -> tuple[State, Info]:
-        density = self.density(self.model, state["chol"])
+        density, functions = self.density(state["chol"]), self.per_row
         # padding rows have no momentum, as their noise is 0
-        momentum, uniform = generator.latents(self.per_row).flatten(1), generator.uniform()
+        momentum, uniform = generator.latents(functions).flatten(1), generator.uniform()
         leapfrogs = torch.full_like(uniform, self.leapfrogs, dtype=torch.int64)
         size, start = self.step_size(state)[:, 0], density(density.position(state["f"]))
         end, acceptance = hmc.step(start, density, momentum, uniform, size, leapfrogs)
-        return self.told(state, density.latents(end.position)[0], acceptance, density.counts(self.leapfrogs + 1))
-
-
-class IdentityMass:
-    """log p(y, f | theta) of positions f `[R, m n]`."""
-
-    def __init__(self, model: Model, chol: Tensor) -> None:
-        self.model, self.chol = model, chol
-
-    def position(self, f: Tensor) -> Tensor:
-        return f.flatten(1)
-
-    def latents(self, position: Tensor) -> tuple[Tensor, Tensor]:
-        """f and nu `[R, m, n]`."""
-        f = position.reshape(self.chol.shape[:-1])
-        return f, solve(self.chol, f)
-
-    def pulled(self, slope: Tensor, nu: Tensor) -> Tensor:
-        """The gradient of positions, from that `[R, m, n]` of log p(y | f)."""
-        return (slope - solve_transposed(self.chol, nu)).flatten(1)
-
-    def __call__(self, position: Tensor) -> hmc.Point:
-        f, nu = self.latents(position)
-        value = self.model.log_lik(f) - 0.5 * nu.square().sum((1, 2))
-        return hmc.Point(position, value, self.pulled(self.model.gradient(f), nu))
-
-    def counts(self, points: int) -> Info:
-        return {"quadratic": 2 * self.chol.shape[1] * points}
-
-
-class HomogeneousMass(IdentityMass):
-    """The same of positions w = B^{T/2} nu, f = L nu."""
-
-    def __init__(self, model: Model, chol: Tensor) -> None:
-        super().__init__(model, chol)
-        self.root = linalg.cholesky(multinomial.whitened_precision(chol, model.frequencies()), "mass")
-
-    def position(self, f: Tensor) -> Tensor:
-        return multiply(self.root.mT, solve(self.chol, f).flatten(1))
-
-    def latents(self, position: Tensor) -> tuple[Tensor, Tensor]:
-        nu = solve_transposed(self.root, position).reshape(self.chol.shape[:-1])
-        return multiply(self.chol, nu), nu
-
-    def pulled(self, slope: Tensor, nu: Tensor) -> Tensor:
-        return solve(self.root, (multiply(self.chol.mT, slope) - nu).flatten(1))
-
-    def counts(self, points: int) -> Info:
-        functions = self.chol.shape[1]
-        quadratic = 2 * (functions + functions**2) * points
-        return {"cholesky": functions**3, "product": functions**2, "quadratic": quadratic}
+        info: Info = {"latents.acceptance": acceptance, "quadratic": density.quadratic * (self.leapfrogs + 1)}
+        if self.homogeneous:
+            info |= {"cholesky": functions**3, "product": functions**2}
+        return state | self.model.at_latents(density.latents(end.position)[0]), info
 
 
 class RMHMC(Latents):
@@ -162,39 +123,33 @@ class RMHMC(Latents):
         size = self.step_size(state)[:, 0]
         move = rmhmc.step(start, target, normal, uniform, size, self.leapfrogs)
         points, metrics = self.leapfrogs + 1, move.metrics + 1
-        counts: Info = {"cholesky": metrics * functions**3, "product": metrics * functions**2}
-        counts |= {"inverse": points * functions**3, "quadratic": 4 * metrics * functions**2}
-        return self.told(state, target.latents(move.position), move.acceptance, counts)
+        info: Info = {"cholesky": metrics * functions**3, "product": metrics * functions**2}
+        info |= {"inverse": points * functions**3, "quadratic": 4 * metrics * functions**2}
+        info["latents.acceptance"] = move.acceptance
+        return state | self.model.at_latents(target.latents(move.position)[0]), info
 
 
-class LatentsTarget:
+class LatentsTarget(Whitened):
     """log p(y, nu | theta) of positions nu `[R, m n]`, with the metric I + L^T Lambda(f) L."""
 
-    def __init__(self, model: Model, chol: Tensor) -> None:
-        self.model, self.chol = model, chol
+    model: Model
 
-    def latents(self, position: Tensor) -> Tensor:
-        """f = L nu `[R, m, n]`."""
-        return multiply(self.chol, position.reshape(self.chol.shape[:-1]))
-
-    def pulled(self, gradient: Tensor) -> Tensor:
-        """L^T g, a gradient of f as one of nu `[R, m n]`."""
-        return multiply(self.chol.mT, gradient).flatten(1)
-
-    def _factor(self, pi: Tensor) -> Tensor:
-        return linalg.cholesky(multinomial.whitened_precision(self.chol, pi), "metric")
+    def metric(self, position: Tensor) -> tuple[Tensor, Tensor]:
+        """pi `[R, m, n]` and the factor of the metric."""
+        pi = self.model.probabilities(self.latents(position)[0])
+        return pi, linalg.cholesky(multinomial.whitened_precision(self.chol, pi), "metric")
 
     def factor(self, position: Tensor) -> Tensor:
-        return self._factor(self.model.probabilities(self.latents(position)))
+        return self.metric(position)[1]
 
     def at(self, position: Tensor) -> rmhmc.Point:
-        f = self.latents(position)
-        pi = self.model.probabilities(f)
-        factor = self._factor(pi)
+        pi, factor = self.metric(position)
         traces = multinomial.information_traces(pi, multinomial.subject_covariances(self.chol, factor))
-        value = self.model.log_lik(f) - 0.5 * position.square().sum(1)
-        gradient = self.pulled(self.model.gradient(f)) - position
-        return rmhmc.Point(position, value, gradient, factor, self.pulled(traces), pi)
+        return rmhmc.Point(*self(position), factor, self.of_nu(traces), pi)
 
     def quadratics(self, point: rmhmc.Point, u: Tensor) -> Tensor:
-        return self.pulled(multinomial.information_quadratics(point.local, self.latents(u)))
+        return self.of_nu(multinomial.information_quadratics(point.local, self.latents(u)[0]))
+
+    def of_nu(self, gradient: Tensor) -> Tensor:
+        """L^T g, a gradient with respect to f as one with respect to nu `[R, m n]`."""
+        return multiply(self.chol.mT, gradient).flatten(1)

@@ -13,6 +13,8 @@ Sources: filippone2013, section 2 and appendix; with `variance` held, psi is mov
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -28,11 +30,14 @@ from gpbench.sampling.tuning import HAMILTONIAN, LANGEVIN, WALK
 NOISE_JITTER = 1e-10
 """Of a metric's diagonal, relative: directions in which psi changes nothing."""
 
+LEAPFROGS = 10
+"""The largest number of steps of Hamiltonian dynamics."""
+
 NOT_REQUESTED = torch.empty(0)
 
 
 class Place(NamedTuple):
-    """Where psi `[R, P]` leads: the state there, log density `[R]`, gradient `[R, P]` and metric `[R, P, P]`."""
+    """A proposal of psi `[R, P]`: the state there, log density `[R]`, gradient `[R, P]` and metric `[R, P, P]`."""
 
     state: State
     value: Tensor
@@ -40,11 +45,11 @@ class Place(NamedTuple):
     metric: Tensor = NOT_REQUESTED
 
 
+@dataclass(frozen=True)
 class Sufficient:
     """p(psi | f)."""
 
-    def __init__(self, model: Model) -> None:
-        self.model = model
+    model: Model
 
     def value(self, state: State) -> Tensor:
         """Log density `[R]` at the psi of a state."""
@@ -53,25 +58,27 @@ class Sufficient:
         return normal + self.model.log_prior(state["psi"])
 
     def at(self, state: State, psi: Tensor, gradient: bool = False, metric: bool = False) -> Place:
-        """The place psi given the f of a state."""
+        """The place psi, given the f of a state."""
         model = self.model
         covariance = model.covariance(psi)
         chol = linalg.cholesky(covariance, "K")
-        there = {"psi": psi, "chol": chol}
-        value = self.value(state | there)
+        proposed = {"psi": psi, "chol": chol}
+        value = self.value(state | proposed)
         if not gradient:
-            return Place(there, value)
+            return Place(proposed, value)
         inverse = torch.cholesky_inverse(_finite(chol))
         slopes = model.derivatives(psi, covariance)
         weights = multiply(inverse, state["f"])
+        # 1/2 (f^T K^-1 dK_p K^-1 f - Tr(K^-1 dK_p)) + d log p(psi) / dpsi_p
         traces = (inverse[:, None] * slopes).sum((2, 3))
         quadratic = ((slopes @ weights[:, None, :, None])[..., 0] * weights[:, None]).sum(2)
         slope = 0.5 * (quadratic - traces) + model.prior_gradient(psi)
         if not metric:
-            return Place(there, value, slope)
-        products = inverse[:, None] @ slopes  # K^-1 dK
+            return Place(proposed, value, slope)
+        # 1/2 Tr(K^-1 dK_r K^-1 dK_s) - d2 log p(psi)
+        products = inverse[:, None] @ slopes
         traces = torch.einsum("rpij,rqji->rpq", products, products)
-        return Place(there, value, slope, 0.5 * traces + torch.diag_embed(model.prior_curvature(psi)))
+        return Place(proposed, value, slope, 0.5 * traces + torch.diag_embed(model.prior_curvature(psi)))
 
     def counts(self, gradient: bool, metric: bool) -> Info:
         """Operations of `at`."""
@@ -84,32 +91,34 @@ class Sufficient:
         }
 
 
+@dataclass(frozen=True)
 class Ancillary:
     """p(psi | y, nu)."""
 
-    def __init__(self, model: Model) -> None:
-        self.model = model
+    model: Model
 
     def value(self, state: State) -> Tensor:
         """Log density `[R]` at the psi of a state."""
         return state["log_lik"] + self.model.log_prior(state["psi"])
 
     def at(self, state: State, psi: Tensor, gradient: bool = False, metric: bool = False) -> Place:
-        """The place psi given the nu of a state."""
+        """The place psi, given the nu of a state."""
         model, nu = self.model, solve(state["chol"], state["f"])
         covariance = model.covariance(psi)
         chol = linalg.cholesky(covariance, "K")
         f = multiply(chol, nu)
-        there = {"psi": psi, "chol": chol, "f": f, "log_lik": model.log_lik(f)}
-        value = self.value(there)
+        proposed = {"psi": psi, "chol": chol, **model.at_latents(f)}
+        value = self.value(proposed)
         if not gradient:
-            return Place(there, value)
+            return Place(proposed, value)
+        # (dL_p nu)^T d log p(y | f) / df + d log p(psi) / dpsi_p
         directions = self._directions(psi, covariance, chol, nu)  # [R, P, n]
         slope = (directions @ model.gradient(f)[..., None])[..., 0] + model.prior_gradient(psi)
         if not metric:
-            return Place(there, value, slope)
+            return Place(proposed, value, slope)
+        # (dL_r nu)^T R (dL_s nu) - d2 log p(psi)
         fisher = (directions * model.information(f)[:, None]) @ directions.mT
-        return Place(there, value, slope, fisher + torch.diag_embed(model.prior_curvature(psi)))
+        return Place(proposed, value, slope, fisher + torch.diag_embed(model.prior_curvature(psi)))
 
     def _directions(self, psi: Tensor, covariance: Tensor, chol: Tensor, nu: Tensor) -> Tensor:
         """dL_p nu `[R, P, n]`; of log sigma it is f / 2."""
@@ -134,9 +143,8 @@ Target = Sufficient | Ancillary
 
 
 class ParameterOperator(Operator[Model]):
-    """A transition of psi given what its target holds; `free` of its coordinates move, the first ones."""
+    """A transition of psi given what its target holds; only the first `free` coordinates move."""
 
-    name = "theta"
     uniforms = 1
     """Random numbers of a step, besides one for each coordinate that moves."""
 
@@ -157,10 +165,6 @@ class ParameterOperator(Operator[Model]):
         """psi + step `[R, free]`."""
         return psi + torch.nn.functional.pad(step, (0, psi.shape[1] - self.free))
 
-    def told(self, acceptance: Tensor, times: float | Tensor, gradient: bool, metric: bool) -> Info:
-        counts = {key: times * count for key, count in self.conditional.counts(gradient, metric).items()}
-        return {f"{self.name}.acceptance": acceptance, **counts}
-
 
 class ParameterWalk(ParameterOperator):
     """`mh`: psi' = psi + a z."""
@@ -171,26 +175,21 @@ class ParameterWalk(ParameterOperator):
     def step(self, state: State, generator: Generator) -> tuple[State, Info]:
         jump = self.step_size(state) * generator.normal(self.free)
         now = self.conditional.value(state)
-        there = self.place(state, self.moved(state["psi"], jump))
-        acceptance = hmc.acceptance(there.value - now)
-        accepted = generator.uniform() < acceptance
-        return select(accepted, there.state, state), self.told(acceptance, 1, False, False)
+        proposed = self.place(state, self.moved(state["psi"], jump))
+        counts = self.conditional.counts(gradient=False, metric=False)
+        return self.accept_or_stay(state, proposed.state, proposed.value - now, generator, **counts)
 
 
 class ParameterHamiltonian(ParameterOperator):
-    """`hmc` with unit mass and 1 to `leapfrogs` steps."""
+    """`hmc` with unit mass and 1 to `LEAPFROGS` steps."""
 
     target = HAMILTONIAN
     first_step = 0.05
     uniforms = 2
 
-    def __init__(self, target: Target, free: int | None = None, name: str = "theta", leapfrogs: int = 10) -> None:
-        super().__init__(target, free, name)
-        self.leapfrogs = leapfrogs
-
     def step(self, state: State, generator: Generator) -> tuple[State, Info]:
         momentum, (uniform, number) = generator.normal(self.free), generator.uniforms(2).unbind(1)
-        leapfrogs = hmc.draw_leapfrogs(number, torch.full_like(uniform, self.leapfrogs))
+        leapfrogs = hmc.draw_leapfrogs(number, torch.full_like(uniform, LEAPFROGS))
 
         def density(jump: Tensor) -> hmc.Point:
             place = self.place(state, self.moved(state["psi"], jump), gradient=True)
@@ -199,11 +198,12 @@ class ParameterHamiltonian(ParameterOperator):
         start = density(torch.zeros_like(momentum))
         size = self.step_size(state)[:, 0]
         end, acceptance = hmc.step(start, density, momentum, uniform, size, leapfrogs)
-        there = self.place(state, self.moved(state["psi"], end.position))
-        # chains that stay keep their very state, without the rounding of a new factor
-        chosen = select((end.position != 0).any(1), there.state, state)
-        last = self.conditional.counts(False, False)
-        return chosen, total(self.told(acceptance, leapfrogs + 1, True, False), last)
+        proposed = self.place(state, self.moved(state["psi"], end.position))
+        # chains that stay keep their state as it was, without the rounding of a new factor
+        chosen = select((end.position != 0).any(1), proposed.state, state)
+        gradients = {key: (leapfrogs + 1) * count for key, count in self.conditional.counts(True, False).items()}
+        info: Info = {f"{self.name}.acceptance": acceptance, **gradients}
+        return chosen, total(info, self.conditional.counts(False, False))
 
 
 class ParameterLangevin(ParameterOperator):
@@ -217,13 +217,13 @@ class ParameterLangevin(ParameterOperator):
         now = self.place(state, state["psi"], gradient=True, metric=True)
         mean, root = self._proposal(now, zero, size)
         jump = mean + size * solve_transposed(root, z)
-        there = self.place(state, self.moved(state["psi"], jump), gradient=True, metric=True)
-        back, back_root = self._proposal(there, jump, size)
-        gain = there.value - now.value
+        proposed = self.place(state, self.moved(state["psi"], jump), gradient=True, metric=True)
+        back, back_root = self._proposal(proposed, jump, size)
+        # log p(psi') - log p(psi) + log q(psi | psi') - log q(psi' | psi)
+        gain = proposed.value - now.value
         gain = gain + log_normal(zero, back, back_root, size) - log_normal(jump, mean, root, size)
-        acceptance = hmc.acceptance(gain)
-        accepted = generator.uniform() < acceptance
-        return select(accepted, there.state, state), self.told(acceptance, 2, True, True)
+        counts = {key: 2 * count for key, count in self.conditional.counts(True, True).items()}
+        return self.accept_or_stay(state, proposed.state, gain, generator, **counts)
 
     def _proposal(self, place: Place, start: Tensor, size: Tensor) -> tuple[Tensor, Tensor]:
         """Mean of the proposal from `start`, and the factor of the metric there."""
@@ -235,7 +235,7 @@ class ParameterLangevin(ParameterOperator):
 
 
 class GibbsVariance(Operator[Model]):
-    """sigma | f, tau ~ inverse Gamma(a + n/2, b + 1/2 f^T (K / sigma)^-1 f), of an inverse Gamma prior; exact."""
+    """sigma | f, tau ~ inverse Gamma(a + n/2, b + 1/2 f^T (K / sigma)^-1 f), for the prior inverse Gamma(a, b)."""
 
     name = "variance"
     fixed = 1
@@ -256,17 +256,18 @@ class GibbsVariance(Operator[Model]):
 
 
 def is_conjugate(model: Model) -> bool:
-    """Whether `GibbsVariance` is for this model."""
+    """Whether sigma has an inverse Gamma prior, so that `GibbsVariance` applies."""
     return isinstance(model.variance, Prior) and model.variance.inverse
 
 
 def named(name: str, target: Target, free: int | None = None, prefix: str = "theta") -> ParameterOperator:
-    """The operator mh, hmc or smmala on a target."""
-    operators = {"mh": ParameterWalk, "hmc": ParameterHamiltonian, "smmala": ParameterLangevin}
-    return operators[name](target, free, prefix)
+    """The operator mh, hmc or smmala on a target, whose entries have the given prefix."""
+    kinds: dict[str, Callable[[Target, int | None, str], ParameterOperator]]
+    kinds = {"mh": ParameterWalk, "hmc": ParameterHamiltonian, "smmala": ParameterLangevin}
+    return kinds[name](target, free, prefix)
 
 
 def _finite(chol: Tensor) -> Tensor:
-    """A factor with the identity for a chain that has none, whose density is NaN anyway."""
+    """The factor, with the identity for chains whose factor is NaN: their density is NaN anyway."""
     eye = torch.eye(chol.shape[-1]).to(chol)
     return torch.where(chol.isnan().any((1, 2))[:, None, None], eye, chol)

@@ -1,4 +1,4 @@
-"""What kept states (f, psi) of chains say of f at more rows."""
+"""Predictions of f at new rows from kept states (f, psi) of chains."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpbench.sampling.latent.model import Model, State
 from gpbench.sampling.latent.pseudo_marginal import APPROXIMATIONS
 
 CHUNK_ELEMENTS = 2**22
-"""Of the covariance matrices with which kept states predict together."""
+"""The largest number of elements of the covariance matrices of kept states that predict together."""
 
 
 def moments(model: Model, kept: State, x: Tensor, approximation: str | None) -> tuple[Tensor, Tensor]:
@@ -25,7 +25,7 @@ def moments(model: Model, kept: State, x: Tensor, approximation: str | None) -> 
 
 def _moments(model: Model, kept: State, x: Tensor, approximation: str | None) -> tuple[Tensor, Tensor]:
     shape = kept["psi"].shape[:2]
-    flat = {name: value.flatten(0, 1) for name, value in kept.items()}  # chains S R
+    flat = {name: value.flatten(0, 1) for name, value in kept.items()}  # S R chains
     psi, x = flat["psi"], _repeated(x, shape[0])
     rows, y, weight = (_repeated(part, shape[0]) for part in (model.x, model.y, model.weight))
     model = replace(model, x=rows, y=y, weight=weight)
@@ -35,6 +35,7 @@ def _moments(model: Model, kept: State, x: Tensor, approximation: str | None) ->
     else:
         joined = torch.linalg.solve_triangular(chol, torch.cat([cross, flat["f"][..., None]], 2), upper=False)
         left, nu = joined[..., :-1], joined[..., -1:]
+        # k_*^T K^-1 f and k_** - k_*^T K^-1 k_*, with L^-1 k_* and nu = L^-1 f
         mean = (left.mT @ nu)[..., 0]
         variance = (outputscale[:, None] - left.square().sum(1)).clamp_min(0.0)
     return mean.unflatten(0, shape), variance.unflatten(0, shape)

@@ -9,8 +9,9 @@ f_i = L nu_i, with q and B as in `approximations` and z_i ~ N(0, I) what nu_i is
 walk on psi accepted by p^(y | psi') p(psi') / (p^(y | psi) p(psi)) leaves p(psi | y) invariant whatever q and m are, as
 long as the estimate of the present psi stays as it is until psi moves (andrieu2009).
 
-An f goes with an estimate: one of the f_i, chosen by its weight. With it (psi, f) has the law p(psi, f | y); so has
-(psi, f') where f' comes from f by transitions that leave p(f | y, psi) invariant; the walk goes on from f, not f'.
+An f belongs to an estimate: one of the f_i, chosen with probability proportional to w_i. (psi, f) then has the law
+p(psi, f | y); so has (psi, f') if f' comes from f by transitions that leave p(f | y, psi) invariant. The random walk
+goes on from f, not from f'.
 """
 
 from __future__ import annotations
@@ -22,21 +23,20 @@ import torch
 from torch import Tensor
 
 from gpbench.errors import UserError
-from gpbench.sampling import hmc
 from gpbench.sampling.latent import approximations
 from gpbench.sampling.latent.approximations import Approximation, Gaussian
-from gpbench.sampling.latent.latents import LatentOperator
-from gpbench.sampling.latent.model import Generator, Info, Model, Operator, Prior, State, select, total
+from gpbench.sampling.latent.model import Generator, Info, Model, Operator, Prior, State, total
 from gpbench.sampling.tuning import WALK
 
 APPROXIMATIONS = {"laplace": approximations.laplace, "ep": approximations.ep}
 
 
 def weigh(model: Model, chol: Tensor, q: Gaussian, z: Tensor) -> tuple[Tensor, Tensor]:
-    """f_i `[R, m, n]` made of normals z `[R, m, n]` (0 in padding rows), and log w_i `[R, m]`; chol, q at one psi."""
+    """f_i `[R, m, n]` of normals z `[R, m, n]` (0 in padding rows), and log w_i `[R, m]`; chol, q of the same psi."""
     nu = q.draw(z)
     f = (chol @ nu.mT).mT
     log_prob = model.likelihood.log_prob(model.y[:, None].expand_as(f), f)
+    # log p(y | f_i) - |nu_i|^2/2 + |z_i|^2/2 - 1/2 log |B|
     terms = model.weight[:, None] * log_prob + 0.5 * (z.square() - nu.square())
     return f, terms.sum(-1) - q.half_log_det[:, None]
 
@@ -52,118 +52,84 @@ def log_estimate(model: Model, chol: Tensor, q: Gaussian, z: Tensor) -> Tensor:
 
 
 class Marginal(Operator[Model]):
-    """A random walk on psi in which the approximate evidence Z stands for p(y | psi): MCMC EP of filippone2014.
+    """A step of a random walk on psi in which the approximate evidence Z replaces p(y | psi): MCMC EP of filippone2014.
 
-    What it samples is not quite p(psi | y). f stays where it is: p(f | y, psi) is the approximation itself.
+    It samples an approximation of p(psi | y). f does not move: p(f | y, psi) is the Gaussian approximation itself.
     """
 
     name = "theta"
     target = WALK
     first_step = 0.2
-    draws = 0
-    """Of f from the approximation, for an estimate."""
 
-    def __init__(self, model: Model, approximation: str = "laplace", theta_updates: int = 1) -> None:
+    def __init__(self, model: Model, approximation: str = "laplace") -> None:
         super().__init__(model)
-        self.approximate, self.theta_updates = APPROXIMATIONS[approximation], theta_updates
-        self.fixed = theta_updates * (model.num_parameters + 1)
+        self.approximate = APPROXIMATIONS[approximation]
+        self.fixed = model.num_parameters + 1
 
     def init(self, state: State) -> State:
         q = self.approximate(self.model, state["psi"], state["chol"])
         return super().init(state) | {"theta.log_estimate": q.log_evidence}
 
     def step(self, state: State, generator: Generator) -> tuple[State, Info]:
-        infos = []
-        for _ in range(self.theta_updates):
-            state, info = self.walk(state, generator)
-            infos.append(info)
-        return state, total(*infos)
-
-    def walk(self, state: State, generator: Generator) -> tuple[State, Info]:
-        """One step of the random walk."""
         jump = self.step_size(state) * generator.normal(state["psi"].shape[1])
-        idle = self.unknown(state)  # a move to where the chain is, with an estimate of its own, is always accepted
-        psi = state["psi"] + torch.where(idle[:, None], 0.0, jump)
+        unknown = self.unknown(state)  # such a chain stays where it is, and always accepts its new estimate
+        psi = state["psi"] + torch.where(unknown[:, None], 0.0, jump)
         chol = self.model.factor(psi)
         q = self.approximate(self.model, psi, chol)
-        there = {"psi": psi, "chol": chol, **self.known(state, chol, q, generator)}
-        gain = there["theta.log_estimate"] - state["theta.log_estimate"]
+        proposed = {"psi": psi, "chol": chol, **self.estimate(state, chol, q, generator)}
+        gain = proposed["theta.log_estimate"] - state["theta.log_estimate"]
         gain = gain + self.model.log_prior(psi) - self.model.log_prior(state["psi"])
-        acceptance = hmc.acceptance(gain.masked_fill(idle, 0.0))
-        accepted = generator.uniform() < acceptance
-        told: Info = {"cholesky": 1.0, "quadratic": 2.0 * self.draws, "theta.acceptance": acceptance}
-        return select(accepted, there, state), total(q.counts, told)
+        gain, products = gain.masked_fill(unknown, 0.0), 2.0 * self.per_row  # a draw of f takes two
+        state, info = self.accept_or_stay(state, proposed, gain, generator, cholesky=1.0, quadratic=products)
+        return state, total(q.counts, info)
 
     def unknown(self, state: State) -> Tensor:
-        """Whether the estimate of the present psi is still to be found `[R]`."""
+        """Whether a chain has no estimate of log p(y | psi) yet `[R]`."""
         return torch.zeros_like(state["log_lik"], dtype=torch.bool)
 
-    def known(self, state: State, chol: Tensor, q: Approximation, generator: Generator) -> State:
-        """What goes with a psi whose factor is chol and approximation q: `theta.log_estimate`, log p(y | psi) or so."""
+    def estimate(self, state: State, chol: Tensor, q: Approximation, generator: Generator) -> State:
+        """Entries of a proposal with factor chol and approximation q: `theta.log_estimate` of log p(y | psi), ..."""
         return {"theta.log_estimate": q.log_evidence}
 
 
 class PseudoMarginal(Marginal):
-    """The pseudo-marginal sampler with m = num_importance, and updates of f after those of psi.
+    """A step of the pseudo-marginal sampler with m = num_importance; f becomes the one that belongs to the estimate.
 
-    While `state["theta.tuning"]` `[R]` is 1 the approximate evidence stands for the estimate, as in `Marginal`. When it
-    has turned 0 a first step draws the estimate of the present psi, and stays.
+    While `state["theta.tuning"]` `[R]` is 1 the approximate evidence replaces the estimate, as in `Marginal`. The first
+    step after it has become 0 draws the estimate of the present psi and does not move psi.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        approximation: str = "laplace",
-        num_importance: int = 1,
-        latents: LatentOperator | None = None,
-        latent_updates: int = 1,
-        theta_updates: int = 1,
-    ) -> None:
-        super().__init__(model, approximation, theta_updates)
-        self.num_importance = self.draws = num_importance
-        self.of_f = [] if latents is None else [latents] * latent_updates
-        self.fixed += theta_updates + sum(part.fixed for part in self.of_f)
-        self.per_row = theta_updates * num_importance + sum(part.per_row for part in self.of_f)
-
-    @property
-    def tuned(self) -> list[Operator]:
-        return [self, *(operator for part in self.of_f[:1] for operator in part.tuned)]
+    def __init__(self, model: Model, approximation: str = "laplace", num_importance: int = 1) -> None:
+        super().__init__(model, approximation)
+        self.fixed += 1
+        self.per_row = num_importance
 
     def init(self, state: State) -> State:
         state, zero = super().init(state), torch.zeros_like(state["log_lik"])
-        state |= {"theta.tuning": zero + 1, "theta.estimated": zero, "theta.f": state["f"]}
-        return self.of_f[0].init(state) if self.of_f else state
+        return state | {"theta.tuning": zero + 1, "theta.estimated": zero, "theta.f": state["f"]}
 
     def step(self, state: State, generator: Generator) -> tuple[State, Info]:
         state, info = super().step(state, generator)
-        infos, f = [info], state["theta.f"]
-        state = state | {"f": f, "log_lik": self.model.log_lik(f)}
-        if self.of_f:
-            state, info = self.of_f[0].refresh(state)
-            infos.append(info)
-        for part in self.of_f:
-            state, info = part.step(state, generator)
-            infos.append(info)
-        return state, total(*infos)
+        return state | self.model.at_latents(state["theta.f"]), info
 
     def unknown(self, state: State) -> Tensor:
         return (state["theta.tuning"] == 0) & (state["theta.estimated"] == 0)
 
-    def known(self, state: State, chol: Tensor, q: Approximation, generator: Generator) -> State:
-        """The estimate, and an f that goes with it."""
+    def estimate(self, state: State, chol: Tensor, q: Approximation, generator: Generator) -> State:
+        """The estimate, and the f that belongs to it: f_i with probability w_i / sum_j w_j."""
         tuning = state["theta.tuning"] > 0
-        candidates, log_weight = weigh(self.model, chol, q, generator.latents(self.num_importance))
+        candidates, log_weight = weigh(self.model, chol, q, generator.latents(self.per_row))
         estimate = torch.where(tuning, q.log_evidence, log_mean(log_weight).nan_to_num(-math.inf))
         below = log_weight.softmax(1).cumsum(1) < generator.uniform()[:, None]
-        chosen = below.sum(1).clamp_max(self.num_importance - 1)
+        chosen = below.sum(1).clamp_max(self.per_row - 1)
         f = candidates[torch.arange(len(chosen)).to(chosen), chosen]
         return {"theta.log_estimate": estimate, "theta.f": f, "theta.estimated": (~tuning).to(f)}
 
 
 class Estimator(Operator[Model]):
-    """Independent estimates log p^(y | tau) of m = num_importance draws, `state["log_estimate"]` `[R, G]`, a step.
+    """A step draws independent estimates log p^(y | tau) `[R, G]` of m = num_importance draws: `log_estimate`.
 
-    grid `[G]`: log tau of all lengthscales. Raises UserError where the variance is sampled.
+    grid `[G]`: log tau, the same for all lengthscales. Raises UserError if the variance is sampled.
     """
 
     name = "estimator"
@@ -171,19 +137,19 @@ class Estimator(Operator[Model]):
     def __init__(self, model: Model, grid: Tensor, approximation: str = "laplace", num_importance: int = 1) -> None:
         super().__init__(model)
         if isinstance(model.variance, Prior):
-            raise UserError("sampler estimator varies the lengthscale alone; set outputscale to the variance")
+            raise UserError("sampler estimator varies the lengthscale only; set outputscale to the known variance")
         self.grid, self.approximate, self.num_importance = grid, APPROXIMATIONS[approximation], num_importance
         self.per_row = len(grid) * num_importance
 
     @cached_property
     def places(self) -> list[tuple[Tensor, Approximation]]:
         """Factor of K and approximation at every point of the grid."""
-        found = []
+        places = []
         for log_tau in self.grid:
             psi = log_tau.expand(len(self.model.x), self.model.num_parameters)
             chol = self.model.factor(psi)
-            found.append((chol, self.approximate(self.model, psi, chol)))
-        return found
+            places.append((chol, self.approximate(self.model, psi, chol)))
+        return places
 
     def init(self, state: State) -> State:
         return state | {"log_estimate": torch.stack([q.log_evidence for _, q in self.places], 1)}

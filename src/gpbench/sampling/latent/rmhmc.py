@@ -7,11 +7,11 @@ The leapfrog is implicit, the first two of its equations being solved by fixed-p
 
     p_half = p - e/2 dH/dx(x, p_half);  x' = x + e/2 (G(x)^-1 + G(x')^-1) p_half;  p' = p_half - e/2 dH/dx(x', p_half).
 
-Solved, it is reversible and keeps volumes. With a fixed number of iterations it often is not: with six, the law of the
-draws is visibly another. So they go on until nothing moves, and a trajectory for which `MOST` are not enough is
-refused, as is one that leaves the numbers; long steps thus have low acceptances. (One that is solved forwards and not
-backwards is accepted all the same; the joint-distribution test finds no trace of such.) With a constant metric it is
-HMC with mass G. Everything random comes in as arguments.
+If the equations are solved, it is reversible and keeps volumes. With a fixed number of iterations they often are not:
+with six, the draws visibly have another law. So iterations go on until nothing moves; a trajectory for which
+`MOST_ITERATIONS` are not enough is rejected, as is one that ends in NaN, and long steps thus have low acceptances. (A
+trajectory that is solved forwards but not backwards is accepted all the same; the joint-distribution test shows no
+effect of these.) With a constant metric it is HMC with mass G. All random numbers are arguments.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from torch import Tensor
 from gpbench.gp.linalg import half_log_det, multiply, solve, solve_transposed
 from gpbench.sampling import hmc
 
-MOST, TOLERANCE = 20, 1e-4
-"""Fixed-point iterations, and the relative change that ends them; filippone2012 gives neither."""
+MOST_ITERATIONS, TOLERANCE = 20, 1e-4
+"""Of a fixed-point iteration, and the relative change that ends it; filippone2012 gives neither."""
 
 
 class Point(NamedTuple):
-    """Where chains are: position, log density and its gradient, factor of G `[R, K, K]`, Tr(G^-1 d_iG) `[R, K]`, and
-    what else of the position `Target.quadratics` needs."""
+    """Position, log density and its gradient, factor of G `[R, K, K]`, Tr(G^-1 d_iG) `[R, K]`, and the quantity that
+    `Target.quadratics` needs."""
 
     position: Tensor
     value: Tensor
@@ -42,21 +42,21 @@ class Point(NamedTuple):
 
 
 class Target(Protocol):
-    """A density of positions `[R, K]` with its metric; NaN in a chain must not reach the others."""
+    """A density of positions `[R, K]` with its metric; NaN in one chain must not change the others."""
 
     def factor(self, position: Tensor) -> Tensor:
         """Lower factor of G `[R, K, K]`."""
 
     def at(self, position: Tensor) -> Point:
-        """The point."""
+        """The position with everything that a `Point` holds."""
 
     def quadratics(self, point: Point, u: Tensor) -> Tensor:
         """u^T d_iG u `[R, K]`."""
 
 
 class Move(NamedTuple):
-    """Positions after a transition `[R, K]`, the probability with which it was to be accepted `[R]`, and how many
-    metrics were found on the way `[R]`."""
+    """Positions after a transition `[R, K]`, its probability of acceptance `[R]`, and the number of metrics that were
+    computed for it `[R]`."""
 
     position: Tensor
     acceptance: Tensor
@@ -79,8 +79,8 @@ def step(start: Point, target: Target, normal: Tensor, uniform: Tensor, step_siz
 def integrate(
     start: Point, momentum: Tensor, target: Target, step_size: Tensor, leapfrogs: int
 ) -> tuple[Point, Tensor, Tensor, Tensor]:
-    """Where generalised leapfrog steps lead, the momentum there, whether all equations were solved and how many metrics
-    that took `[R]`."""
+    """The point after generalised leapfrog steps, the momentum there, whether all equations were solved `[R]` and how
+    many metrics that took `[R]`."""
     point, size = start, step_size[:, None]
     solved, metrics = torch.ones_like(step_size, dtype=torch.bool), torch.zeros_like(step_size)
     for _ in range(leapfrogs):
@@ -91,35 +91,37 @@ def integrate(
         def pushed(p: Tensor, x: Point = here, start: Tensor = before) -> Tensor:
             return start - 0.5 * size * slope(x, target, p)
 
+        # p_half = p - e/2 dH/dx(x, p_half)
         half, solved, _ = fixed_point(pushed, before, solved)
         velocity = _solve(here.factor, half)
 
         def moved(position: Tensor, x: Tensor = here.position, v: Tensor = velocity, p: Tensor = half) -> Tensor:
             return x + 0.5 * size * (v + _solve(target.factor(position), p))
 
-        # the first iteration, from G(x') = G(x), needs no new metric
+        # x' = x + e/2 (G(x)^-1 + G(x')^-1) p_half; the first iteration, with G(x') = G(x), needs no new metric
         position, solved, tries = fixed_point(moved, here.position + size * velocity, solved)
         point = target.at(position)
+        # p' = p_half - e/2 dH/dx(x', p_half)
         momentum = half - 0.5 * size * slope(point, target, half)
         metrics = metrics + tries + solved
     return point, momentum, solved, metrics
 
 
 def fixed_point(update: Callable[[Tensor], Tensor], start: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """x = update(x) `[R, K]` from start on, whether it was found `[R]`, and the updates that took `[R]`.
+    """The x = update(x) `[R, K]` reached from start, whether it is solved `[R]`, and the number of updates `[R]`.
 
-    Chains that have found it, or for which it is not wanted `[R]`, wait for the others."""
-    x, tries, found = start, torch.zeros_like(start[:, 0]), torch.zeros_like(wanted)
-    waiting = wanted
-    for _ in range(MOST):
-        if not bool(waiting.any()):
+    Chains that are solved, or that are not wanted `[R]`, do not move while the others go on."""
+    x, tries, solved = start, torch.zeros_like(start[:, 0]), torch.zeros_like(wanted)
+    active = wanted
+    for _ in range(MOST_ITERATIONS):
+        if not bool(active.any()):
             break
         new = update(x)
         change = (new - x).abs().amax(1)
-        x, tries = torch.where(waiting[:, None], new, x), tries + waiting
-        found = found | (waiting & (change <= TOLERANCE * (1 + new.abs().amax(1))))
-        waiting = waiting & ~found & change.isfinite()
-    return x, found, tries
+        x, tries = torch.where(active[:, None], new, x), tries + active
+        solved = solved | (active & (change <= TOLERANCE * (1 + new.abs().amax(1))))
+        active = active & ~solved & change.isfinite()
+    return x, solved, tries
 
 
 def slope(point: Point, target: Target, momentum: Tensor) -> Tensor:

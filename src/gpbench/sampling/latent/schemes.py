@@ -1,12 +1,17 @@
-"""Joint samplers of (f, psi) given y that alternate two conditional transitions (filippone2013, section 3.3).
+"""Samplers of (f, psi) given y, put together from transitions of f and of psi (filippone2013, section 3.3).
 
     latents          f alone, psi known
     theta_given_f    psi alone, f known;    theta_given_nu   psi alone, nu = L^-1 f known
-    sa               f | y, psi;  log tau | f by the operator chosen, sigma | f exactly (inverse Gamma prior)
+    sa               f | y, psi;  log tau | f by the chosen operator, sigma | f exactly (inverse Gamma prior)
     aa               f | y, psi;  psi | y, nu
     asis             f | y, psi;  psi | f as in sa;  psi | y, nu with the nu of the new psi: interweaving (yu2011)
+    surr             f | y, psi;  psi given surrogate data (`joint`)
+    khr              psi and f together (`joint`)
+    pm               psi by an estimate of p(y | psi);  f | y, psi (`pseudo_marginal`)
+    marginal         psi by an approximation of p(y | psi) (`pseudo_marginal`)
+    estimator        independent estimates of p(y | psi) (`pseudo_marginal`)
 
-Each update may be repeated. What an operator keeps of K is made anew when psi has moved.
+Each update may be repeated. What operators of f keep of K is computed again when psi has moved.
 """
 
 from __future__ import annotations
@@ -15,14 +20,15 @@ from typing import Any
 
 import torch
 
-from gpbench.sampling.latent import joint, latents, pseudo_marginal
+from gpbench.sampling.latent import joint, latents
 from gpbench.sampling.latent.latents import LatentOperator
 from gpbench.sampling.latent.model import Generator, Info, M, Model, Operator, State, total
 from gpbench.sampling.latent.parameters import Ancillary, GibbsVariance, Sufficient, is_conjugate, named
+from gpbench.sampling.latent.pseudo_marginal import Estimator, Marginal, PseudoMarginal
 from gpbench.sampling.tuning import DualAveraging
 
 SUFFICIENT = "sufficient"
-"""Name of the operator on p(psi | f) where another one has the name theta."""
+"""Name of the operator on p(psi | f) in a scheme where the one on p(psi | y, nu) has the name theta."""
 
 
 class Sequence(Operator[M]):
@@ -36,7 +42,7 @@ class Sequence(Operator[M]):
 
     @property
     def tuned(self) -> list[Operator]:
-        return list({part.name: part for own in self.parts for part in own.tuned}.values())
+        return list({operator.name: operator for part in self.parts for operator in part.tuned}.values())
 
     def init(self, state: State) -> State:
         for part in dict.fromkeys(self.parts):
@@ -44,7 +50,7 @@ class Sequence(Operator[M]):
         return state
 
     def step(self, state: State, generator: Generator) -> tuple[State, Info]:
-        # the transition before ended with the last part
+        # the previous step ended with the last part
         infos, stale = [], not isinstance(self.parts[-1], LatentOperator)
         for part in self.parts:
             if isinstance(part, LatentOperator) and stale:
@@ -57,47 +63,41 @@ class Sequence(Operator[M]):
 
 
 def sufficient(model: Model, theta: str, name: str = "theta") -> list[Operator]:
-    """psi given f: the operator on all of it, or on the lengthscales and then sigma exactly."""
+    """Transitions of psi given f: of all of it, or of the lengthscales and then of sigma exactly."""
     if not is_conjugate(model):
         return [named(theta, Sufficient(model), prefix=name)]
     return [named(theta, Sufficient(model), model.num_lengthscales, name), GibbsVariance(model)]
 
 
-def ancillary(model: Model, theta: str) -> list[Operator]:
-    """psi given y and nu."""
-    return [named(theta, Ancillary(model))]
-
-
 def scheme(name: str, model: Model, of_f: LatentOperator | None, theta: str, repeats: tuple[int, int]) -> Operator:
-    """The sampler of a name above; repeats: updates of f and of psi in a transition."""
-    updates = [] if of_f is None else [of_f] * repeats[0]
-    of_psi = {
-        "latents": lambda: [],
-        "theta_given_f": lambda: sufficient(model, theta),
-        "theta_given_nu": lambda: ancillary(model, theta),
-        "sa": lambda: sufficient(model, theta),
-        "aa": lambda: ancillary(model, theta),
-        "asis": lambda: [*sufficient(model, theta, SUFFICIENT), *ancillary(model, theta)],
-    }[name]()
-    return Sequence(model, [*updates, *of_psi * repeats[1]])
+    """Latents, theta_given_f, theta_given_nu, sa, aa or asis; repeats: updates of f and of psi in a transition."""
+    of_psi: list[Operator] = []
+    if name in ("theta_given_f", "sa", "asis"):
+        of_psi += sufficient(model, theta, SUFFICIENT if name == "asis" else "theta")
+    if name in ("theta_given_nu", "aa", "asis"):
+        of_psi.append(named(theta, Ancillary(model)))
+    updates = [] if of_f is None else [of_f]
+    return Sequence(model, [*updates * repeats[0], *of_psi * repeats[1]])
 
 
 def sampler(settings: Any, model: Model) -> Operator:
     """The transition that the settings ask for."""
-    name, repeats = settings.sampler, (settings.latent_updates, settings.theta_updates)
-    if name == "khr":
-        return joint.KHR(model, settings.theta_updates)
-    if name == "marginal":
-        return pseudo_marginal.Marginal(model, settings.approximation, settings.theta_updates)
+    name, approximation, num_importance = settings.sampler, settings.approximation, settings.num_importance
+    of_f = None if settings.latents == "none" else latents.named(settings.latents, model, settings.leapfrogs)
+    updates = [] if of_f is None else [of_f] * settings.latent_updates
+    repeats = settings.theta_updates
     if name == "estimator":
         grid = torch.linspace(settings.grid_low, settings.grid_high, settings.grid_points).to(model.x)
-        return pseudo_marginal.Estimator(model, grid, settings.approximation, settings.num_importance)
-    of_f = None if settings.latents == "none" else latents.named(settings.latents, model, settings.leapfrogs)
+        return Estimator(model, grid, approximation, num_importance)
+    if name == "khr":
+        return Sequence(model, [joint.KHR(model)] * repeats)
+    if name == "marginal":
+        return Sequence(model, [Marginal(model, approximation)] * repeats)
     if name == "pm":
-        return pseudo_marginal.PseudoMarginal(model, settings.approximation, settings.num_importance, of_f, *repeats)
-    if name == "surr" and of_f is not None:
-        return joint.Surrogate(model, of_f, *repeats)
-    return scheme(name, model, of_f, settings.theta, repeats)
+        return Sequence(model, [*[PseudoMarginal(model, approximation, num_importance)] * repeats, *updates])
+    if name == "surr":
+        return Sequence(model, [*updates, *[joint.Surrogate(model)] * repeats])
+    return scheme(name, model, of_f, settings.theta, (settings.latent_updates, repeats))
 
 
 def tuners(operator: Operator) -> list[DualAveraging]:

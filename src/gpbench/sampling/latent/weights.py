@@ -6,8 +6,8 @@ Given f (SA) the classes theta_c `[R, q]` of `gpbench.sampling.latent.multinomia
 
 and move by HMC with mass I, or by RMHMC. Given nu_c = L_c^-1 f_c (AA) they move by random walks, one class after the
 other, and take f along: f_c' = L_c' nu_c, accepted by log p(y | f') + log p(theta') - log p(y | f) - log p(theta).
-Weights on the simplex (e^theta_c ~ Dirichlet(alpha, ..., alpha), alpha ~ Exp(1)) have Dirichlet proposals around where
-they are, with their densities there and back in the acceptance; theta is then log w.
+Weights on the simplex (e^theta_c ~ Dirichlet(alpha, ..., alpha), alpha ~ Exp(1)) have Dirichlet proposals around the
+present weights, with the densities of the move and of its reverse in the acceptance; theta is then log w.
 """
 
 from __future__ import annotations
@@ -34,10 +34,7 @@ class Weights(Operator[Model]):
         super().__init__(model)
         self.first_step = first_step
         self.functions, self.sources = model.y.shape[1], model.grams.shape[1]
-
-    def step_sizes(self, state: State) -> Tensor:
-        """One of every class `[R m]`."""
-        return self.step_size(state).expand(-1, self.functions).flatten()
+        self.fixed = self.functions * (self.sources + 1)
 
 
 class WeightsHMC(Weights):
@@ -47,45 +44,39 @@ class WeightsHMC(Weights):
 
     def __init__(self, model: Model, leapfrogs: int, first_step: float) -> None:
         super().__init__(model, first_step)
-        self.leapfrogs, self.fixed = leapfrogs, self.functions * (self.sources + 1)
+        self.leapfrogs = leapfrogs
 
     def step(self, state: State, generator: Generator) -> tuple[State, Info]:
-        target = WeightsTarget(self.model, state["f"])
-        theta, acceptance, counts = self.move(target, state, generator)
-        theta = theta.reshape(state["theta"].shape)
-        told: Info = {"theta.acceptance": acceptance.reshape(-1, self.functions).mean(1)}
-        return state | {"theta": theta, "chol": self.model.factor(theta)}, told | counts
+        target, position = WeightsTarget(self.model, state["f"]), state["theta"].flatten(0, 1)
+        normal = generator.normal(self.functions * self.sources).reshape(-1, self.sources)
+        uniform = generator.uniforms(self.functions).flatten()
+        size = self.step_size(state).expand(-1, self.functions).flatten()
+        position, acceptance, counts = self.move(target, position, normal, uniform, size)
+        theta = position.reshape(state["theta"].shape)
+        info: Info = {"theta.acceptance": acceptance.reshape(-1, self.functions).mean(1)}
+        return state | {"theta": theta, "chol": self.model.factor(theta)}, info | counts
 
-    def move(self, target: WeightsTarget, state: State, generator: Generator) -> tuple[Tensor, Tensor, Info]:
-        """New positions `[R m, q]`, acceptances `[R m]`, counts."""
-        normal, uniform, size = self.randomness(state, generator)
+    def move(
+        self, target: WeightsTarget, position: Tensor, normal: Tensor, uniform: Tensor, size: Tensor
+    ) -> tuple[Tensor, Tensor, Info]:
+        """New positions `[R m, q]`, acceptances `[R m]` and counts; normal `[R m, q]`, uniform and size `[R m]`."""
         leapfrogs = torch.full_like(uniform, self.leapfrogs, dtype=torch.int64)
-        start = target.point(state["theta"].flatten(0, 1))
-        end, acceptance = hmc.step(start, target.point, normal, uniform, size, leapfrogs)
+        end, acceptance = hmc.step(target.point(position), target.point, normal, uniform, size, leapfrogs)
         evaluations = self.functions * (self.leapfrogs + 1)
         return end.position, acceptance, {"cholesky": evaluations + self.functions, "inverse": evaluations}
 
-    def randomness(self, state: State, generator: Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Momenta `[R m, q]`, and uniform numbers and step sizes `[R m]`."""
-        normal = generator.normal(self.functions * self.sources).reshape(-1, self.sources)
-        return normal, generator.uniforms(self.functions).flatten(), self.step_sizes(state)
-
 
 class WeightsRMHMC(WeightsHMC):
-    """RMHMC of theta given f, with its Fisher information and the curvature of the prior for a metric."""
+    """RMHMC of theta given f; the metric is its Fisher information plus the curvature of the prior."""
 
-    def move(self, target: WeightsTarget, state: State, generator: Generator) -> tuple[Tensor, Tensor, Info]:
-        normal, uniform, size = self.randomness(state, generator)
-        start = target.at(state["theta"].flatten(0, 1))
-        move = rmhmc.step(start, target, normal, uniform, size, self.leapfrogs)
+    def move(
+        self, target: WeightsTarget, position: Tensor, normal: Tensor, uniform: Tensor, size: Tensor
+    ) -> tuple[Tensor, Tensor, Info]:
+        move = rmhmc.step(target.at(position), target, normal, uniform, size, self.leapfrogs)
         points, metrics = self.leapfrogs + 1, (move.metrics + 1).reshape(-1, self.functions).sum(1)
         products = self.functions * points * self.sources * (self.sources + 1) / 2
-        counts: Info = {
-            "cholesky": metrics + self.functions,
-            "inverse": (self.sources + 1) * metrics,
-            "product": products,
-        }
-        return move.position, move.acceptance, counts
+        counts: Info = {"cholesky": metrics + self.functions, "inverse": (self.sources + 1) * metrics}
+        return move.position, move.acceptance, counts | {"product": products}
 
 
 class WeightsTarget:
@@ -158,13 +149,9 @@ class WeightsTarget:
 
 
 class WeightsWalk(Weights):
-    """Random walks of theta_c given nu = L^-1 f, one class at a time: f_c' = L_c' nu_c."""
+    """Random walks of theta_c given nu = L^-1 f, one class after the other: f_c' = L_c' nu_c."""
 
     target = WALK
-
-    def __init__(self, model: Model, first_step: float) -> None:
-        super().__init__(model, first_step)
-        self.fixed = self.functions * (self.sources + 1)
 
     def propose(self, state: State, generator: Generator) -> tuple[Tensor, Tensor]:
         """theta' `[R, m, q]`, and the log ratio of priors and proposals `[R, m]`."""
@@ -179,21 +166,21 @@ class WeightsWalk(Weights):
         f = multiply(chol, solve(state["chol"], state["f"]))
         uniforms, acceptances = generator.uniforms(self.functions), []
         for c in range(self.functions):
-            here = torch.arange(self.functions, device=f.device) == c
+            this_class = torch.arange(self.functions, device=f.device) == c
             moved = {
-                name: torch.where(here.reshape(-1, *[1] * (value.ndim - 2)), value, state[name])
+                name: torch.where(this_class.reshape(-1, *[1] * (value.ndim - 2)), value, state[name])
                 for name, value in (("theta", proposal), ("f", f), ("chol", chol))
             }
             moved["log_lik"] = self.model.log_lik(moved["f"])
             acceptances.append(hmc.acceptance(moved["log_lik"] - state["log_lik"] + ratio[:, c]))
             state = select(uniforms[:, c] < acceptances[-1], moved, state)
-        told = {"theta.acceptance": torch.stack(acceptances, 1).mean(1)}
-        return state, told | {"cholesky": self.functions, "quadratic": 2 * self.functions}
+        counts: Info = {"cholesky": self.functions, "quadratic": 2 * self.functions}
+        return state, counts | {"theta.acceptance": torch.stack(acceptances, 1).mean(1)}
 
 
 class DirichletWalk(WeightsWalk):
     """Weights w on the simplex given nu: w_c' ~ Dirichlet(w_c / e^2 + 0.1), e the step size; then alpha given w, by a
-    log-normal walk. The state has log w for theta, and log_concentration `[R]`, log alpha."""
+    log-normal walk. In the state theta is log w, and log_concentration `[R]` is log alpha."""
 
     FLOOR = 0.1
 
@@ -204,12 +191,13 @@ class DirichletWalk(WeightsWalk):
     def propose(self, state: State, generator: Generator) -> tuple[Tensor, Tensor]:
         theta, size = state["theta"], self.step_size(state)[..., None]
         normals = generator.normal(2 * self.functions * self.sources).reshape(-1, 2, *theta.shape[1:]).unbind(1)
-        there = theta.exp() / size.square() + self.FLOOR
-        proposal = log_gammas(there, *normals).log_softmax(-1)
-        back = proposal.exp() / size.square() + self.FLOOR
+        # w' ~ Dirichlet(w / e^2 + 0.1), and the shapes of the reverse move
+        shapes = theta.exp() / size.square() + self.FLOOR
+        proposal = log_gammas(shapes, *normals).log_softmax(-1)
+        reverse = proposal.exp() / size.square() + self.FLOOR
         alpha = state["log_concentration"].exp()[:, None, None].expand_as(theta)
         prior = log_dirichlet(proposal, alpha) - log_dirichlet(theta, alpha)
-        return proposal, prior + log_dirichlet(theta, back) - log_dirichlet(proposal, there)
+        return proposal, prior + log_dirichlet(theta, reverse) - log_dirichlet(proposal, shapes)
 
     def step(self, state: State, generator: Generator) -> tuple[State, Info]:
         state, info = super().step(state, generator)

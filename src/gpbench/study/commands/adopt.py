@@ -5,7 +5,7 @@ and task of a run the cheapest of such fits are refitted; where every score agre
 today's identities, with a note. What differs is named and stays stale.
 
 Optimisers amplify rounding, so that fits made on another processor need not come out again. `--against CHECKOUT`
-therefore names a checkout of the code that made them, with an environment of its own: it refits the same fits on this
+therefore names a checkout of the code that made them, with its own environment: it refits the same fits on this
 machine, must give them the identities of the evidence, and its scores are what today's are compared with.
 """
 
@@ -17,25 +17,24 @@ import os
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpbench import config
+from gpbench.data.prepare import ensure
 from gpbench.errors import UserError, count
 from gpbench.places import Places
 from gpbench.study.commands import fit_one, job
 from gpbench.study.planning import batches
 from gpbench.study.planning import plan as planning
-from gpbench.study.records import Cell, Fit, FitRecord, Group, to_json
+from gpbench.study.records import Cell, Fit, FitRecord, to_json
 from gpbench.study.results import scoring
 from gpbench.study.storage import committed, provenance
 from gpbench.study.storage.store import Store
 
 TOLERANCE = 1e-9
 """Largest relative difference of a score; committed records keep ten digits."""
-FACTS = ("preset", "protocol", "budget", "overrides", "steps", "n_train", "n_test")
-"""Columns of a record that must be what they are today."""
 MEASURED = ("second", "memory")
 """Parts of the names of scores that measure the machine."""
 
@@ -58,14 +57,16 @@ def adopt(where: Places, run: str, overrides: str, check: int, against: Path | N
     Raises UserError where nothing is stale."""
     plan = planning.make(where, *_study(where, run, overrides))
     store, lines = Store(where.store), []
-    stale = [*_recorded(where, plan), *_stored(store, plan)]
-    unlike = {item.fit.fit_id: reason for item in stale if (reason := _moved(item))}
-    lines += [f"stays stale: {_name(item)}: {unlike[item.fit.fit_id]}" for item in stale if item.fit.fit_id in unlike]
-    stale = [item for item in stale if item.fit.fit_id not in unlike]
+    stale: dict[tuple[str, str], list[Evidence]] = {}  # by method and task
+    for item in (*_recorded(where, plan), *_stored(store, plan)):
+        if reason := _moved(item):
+            lines.append(f"stays stale: {_name(item)}: {reason}")
+        else:
+            stale.setdefault((item.cell.method, item.cell.what.data.task), []).append(item)
     if not stale:
         raise UserError("\n".join([*lines, f"{plan.name} has no fits whose code moved; nothing to adopt"]))
     adopted: list[tuple[Evidence, str]] = []
-    for (method, task), items in _by_method_and_task(stale).items():
+    for (method, task), items in stale.items():
         chosen = sorted(items, key=lambda item: item.seconds)[:check]
         differences = _check(where, store, chosen, against)
         if differences:
@@ -81,7 +82,7 @@ def adopt(where: Places, run: str, overrides: str, check: int, against: Path | N
 
 
 def _study(where: Places, run: str, overrides: str) -> tuple[str, str]:
-    """Study and overrides of a committed run, or of a study that is named."""
+    """Study and overrides of a committed run, or of a study given by name."""
     path = committed.folder(where, run) / "study.json"
     if overrides or not path.is_file():
         return run, overrides
@@ -110,7 +111,7 @@ def _stored(store: Store, plan: planning.Plan) -> Iterator[Evidence]:
     """Stored fits under earlier identities, the latest of each place."""
     records = sorted(store.records()[0], key=lambda record: record.provenance.started)
     earlier = {(r.address, r.split, r.replica): r for r in records if r.status == "done"}
-    for cell, fit in plan.frozen.fits:
+    for cell, fit in plan.fits:
         record = earlier.get((cell.address, fit.split, fit.replica))
         if record and not cell.skip and plan.states[fit.fit_id].name == "pending":
             scores = {k: v for k, v in scoring.scores(store, record).items() if _is_score(k)}
@@ -123,45 +124,28 @@ def _is_score(name: str) -> bool:
 
 
 def _moved(item: Evidence) -> str:
-    """What besides code is another one today; '' where nothing is known to be."""
+    """What besides code has changed since; '' where nothing is known to have."""
     cell, fit, source = item.cell, item.fit, item.source
     if isinstance(source, FitRecord):
         lines = planning.moved(source.what, cell.what)
         return "; ".join(line for line in lines if not line.startswith(("code.", "versions.")))
     address = cell.address
-    today = (
-        address.method,
-        address.protocol,
-        address.budget,
-        address.overrides,
-        cell.what.steps,
-        fit.rows,
-        fit.test_rows,
-    )
-    pairs = [(name, source.get(name), value) for name, value in zip(FACTS, today, strict=True)]
-    return "; ".join(f"{name}: {old} -> {new}" for name, old, new in pairs if (old or None) != (new or None))
-
-
-def _by_method_and_task(stale: Iterable[Evidence]) -> dict[tuple[str, str], list[Evidence]]:
-    parts: dict[tuple[str, str], list[Evidence]] = {}
-    for item in stale:
-        parts.setdefault((item.cell.method, item.cell.what.data.task), []).append(item)
-    return parts
+    today = {
+        "preset": address.method,
+        **{key: getattr(address, key) for key in ("protocol", "budget", "overrides")},
+        **{"steps": cell.what.steps, "n_train": fit.rows, "n_test": fit.test_rows},
+    }
+    moved = {key: new for key, new in today.items() if (source.get(key) or None) != (new or None)}
+    return "; ".join(f"{key}: {source.get(key)} -> {new}" for key, new in moved.items())
 
 
 def _check(where: Places, store: Store, chosen: list[Evidence], against: Path | None) -> list[str]:
     """Refit some fits, each by itself; what differs."""
     groups = tuple(batches.group_of(item.cell, (item.fit,), item.fit.rows) for item in chosen)
-    _prepare(where, groups)
-    job.run_groups(groups, where)
-    return [text for item in chosen if (text := _difference(store, item, against))]
-
-
-def _prepare(where: Places, groups: tuple[Group, ...]) -> None:
-    from gpbench.data.prepare import ensure
-
     for name in sorted({group.address.dataset for group in groups}):
         ensure(config.compose(where.conf, "dataset", name), where)
+    job.run_groups(groups, where)
+    return [text for item in chosen if (text := _difference(store, item, against))]
 
 
 def _difference(store: Store, item: Evidence, against: Path | None) -> str:
@@ -223,8 +207,8 @@ def _write(where: Places, store: Store, plan: planning.Plan, adopted: list[tuple
     for item, note in adopted:
         if isinstance(item.source, FitRecord):
             if not store.has(item.fit.fit_id):
-                found = replace(item.source.provenance, adopted=note)
-                record = replace(item.source, fit_id=item.fit.fit_id, what=item.cell.what, provenance=found)
+                origin = replace(item.source.provenance, adopted=note)
+                record = replace(item.source, fit_id=item.fit.fit_id, what=item.cell.what, provenance=origin)
                 store.copy(item.source.fit_id, item.fit.fit_id, to_json(record))
         else:
             rows.append(item.source | {"fit_id": item.fit.fit_id, "adopted": note})

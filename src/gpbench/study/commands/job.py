@@ -1,6 +1,6 @@
 """Run one Snakemake job, a batch of fits: everything is imported once, then each group of fits gets a child process.
 
-The job exits 0 and writes the statuses of its fits; what failed is said at the end of the study.
+The job exits 0 and writes the statuses of its fits; failed fits are listed at the end of the study.
 
     python -m gpbench.study.commands.job plans/batches/ID.json runs/ID.json
 """
@@ -50,7 +50,7 @@ def run_groups(groups: tuple[Group, ...], where: Places) -> dict[str, dict[str, 
 
 
 def require_device(groups: tuple[Group, ...]) -> None:
-    """Refuse a GPU that is not there before any fit is begun; CUDA itself is not started, for children are forked."""
+    """Refuse a missing GPU before any fit is begun; CUDA itself is not started, for children are forked."""
     if any(group.how.device == "cuda" for group in groups):
         os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
         import torch
@@ -60,13 +60,9 @@ def require_device(groups: tuple[Group, ...]) -> None:
 
 
 def _status(store: Store, fit_id: str, group: Group) -> dict[str, str]:
-    if store.has(fit_id):
-        record = store.record(fit_id)
-        return {"status": record.status, "reason": record.reason}
-    stopped = store.work(group.group_id) / "stopped.txt"
-    if stopped.is_file():
-        return {"status": "stopped", "reason": stopped.read_text()}
-    return {"status": "missing", "reason": "interrupted"}
+    record = store.record(fit_id) if store.has(fit_id) else None
+    status, reason = (record.status, record.reason) if record else store.unfinished(group)
+    return {"status": status, "reason": reason}
 
 
 def run(source: Path, target: Path) -> None:

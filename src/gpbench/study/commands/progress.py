@@ -1,4 +1,4 @@
-"""What a person sees while a batch runs: which cells, how far, how long still. Quiet where nobody watches."""
+"""Progress of a batch for a person: which cells, how far, how much longer. Silent under CI."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class DatasetFiles:
 @dataclass(frozen=True)
 class Graph:
     """Name of the results folder, the study, batch -> what it needs, data set -> its files, data sets that need them
-    (joined by `_and_`) -> raw files that are not there, and the data sets that `snakemake data` makes."""
+    (joined by `_and_`) -> missing raw files, and the data sets that `snakemake data` makes."""
 
     name: str
     study: schema.Study
@@ -66,23 +66,22 @@ def load(where: Places, study_name: str, overrides: str) -> Graph:
     """Plan a study, in Snakemake's main process."""
     name = planning.run_name(study_name, overrides)
     store = Store(where.store)
-    made = planning.make(where, study_name, overrides)
-    for remark in made.remarks:
+    plan = planning.make(where, study_name, overrides)
+    for remark in plan.remarks:
         print(f"gpbench: {remark}", file=sys.stderr)
     store.require_writable()
-    planning.freeze(made, where)
-    for batch in made.batches:  # it has fits to run, so a note that it ran is of another time
+    planning.freeze(plan, where)
+    for batch in plan.batches:  # it has fits to run, so that statuses of an earlier run are outdated
         (where.runs / f"{batch.batch_id}.json").unlink(missing_ok=True)
     snakemake_lock.take(where.root)
-    plan = collect.read_plan(where, name)
-    write_if_changed(collect.stamp(where, name), collect.seen(where, plan))
+    write_if_changed(collect.stamp(where, name), collect.seen(collect.Ended(where, name), plan))
     write_if_changed(where.plans / "report.code", _report_code())
     entries = config.options(where.conf, "dataset")
-    every = {n: config.compose(where.conf, "dataset", n) for n in entries}
-    catalogue = [n for n, dataset in every.items() if not dataset.on_request]
-    datasets = {n: _files(every[n], entries[n]) for n in sorted({*catalogue, *made.study.datasets})}
-    batches = {batch.batch_id: _needs(batch, made.cost) for batch in made.batches}
-    graph = Graph(name, made.study, batches, datasets, _absent(where, datasets), catalogue)
+    all_datasets = {n: config.compose(where.conf, "dataset", n) for n in entries}
+    catalogue = [n for n, dataset in all_datasets.items() if not dataset.on_request]
+    datasets = {n: _files(all_datasets[n], entries[n]) for n in sorted({*catalogue, *plan.study.datasets})}
+    batches = {batch.batch_id: _needs(batch, plan.cost) for batch in plan.batches}
+    graph = Graph(name, plan.study, batches, datasets, _absent(where, datasets), catalogue)
     write_if_changed(_path(where, name), to_json(graph))
     return graph
 
@@ -95,13 +94,12 @@ def _files(dataset: schema.Dataset, entry: Path) -> DatasetFiles:
 
 
 def _absent(where: Places, datasets: dict[str, DatasetFiles]) -> dict[str, list[str]]:
-    """The raw files that are not there, grouped by the data sets that need them."""
+    """The missing raw files, grouped by the data sets that need them."""
     groups: dict[str, list[str]] = {}
     for item in sorted({item for files in datasets.values() for item in files.raw}):
         if not (where.raw / item).is_file():
-            groups.setdefault("_and_".join(name for name, files in datasets.items() if item in files.raw), []).append(
-                item
-            )
+            users = "_and_".join(name for name, files in datasets.items() if item in files.raw)
+            groups.setdefault(users, []).append(item)
     return groups
 
 

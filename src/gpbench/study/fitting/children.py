@@ -6,15 +6,14 @@ A child that crashes takes its own group with it and nothing else; a group of se
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import resource
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict, replace
-from typing import NoReturn
+from dataclasses import replace
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from gpbench.places import Places, write_text
 from gpbench.study.fitting.entries import entry
 from gpbench.study.fitting.outcome import Outcome
 from gpbench.study.planning import identity
-from gpbench.study.records import Fit, FitRecord, Group, Provenance, Seconds, to_json
+from gpbench.study.records import Fit, FitRecord, Group, Seconds, to_json
 from gpbench.study.storage import provenance
 from gpbench.study.storage.store import Store
 
@@ -34,7 +33,7 @@ POLL_SECONDS = 0.02
 
 
 def run_group(group: Group, table: Table, where: Places, look: Callable[[Group], None]) -> None:
-    """One child for the group; if it dies with several fits aboard, one child for each. `look` is called meanwhile."""
+    """One child for the group; if it dies with several fits, one child for each. `look` is called meanwhile."""
     store = Store(where.store)
     code = _in_child(group, table, where, look)
     missing = [fit for fit in group.fits if not store.has(fit.fit_id)]
@@ -44,51 +43,39 @@ def run_group(group: Group, table: Table, where: Places, look: Callable[[Group],
         for fit in missing:
             run_group(replace(group, fits=(fit,), group_id=identity.digest([fit.fit_id])), table, where, look)
         store.end(group.group_id)
-    elif code < 0:
+    elif code < 0:  # its checkpoints stay
+        killed = f"killed by signal {-code} ({signal.Signals(-code).name})"
+        outcome = Outcome("failed", f"{killed}; `gpbench retry` continues from the checkpoint")
         for fit in missing:
-            _record_death(group, fit, -code, where)
+            write(store, group, fit, outcome, provenance.now(), where)
 
 
 def _in_child(group: Group, table: Table, where: Places, look: Callable[[Group], None]) -> int:
     """Fork, run, wait; the child's exit code, negative for a signal."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    child = os.fork()
-    if child == 0:
-        _child(group, table, where)
+    child = multiprocessing.get_context("fork").Process(target=_child, args=(group, table, where))
+    child.start()
     try:
-        while True:
-            pid, status = os.waitpid(child, os.WNOHANG)
-            if pid:
-                return os.waitstatus_to_exitcode(status)
+        while child.is_alive():
             look(group)
-            time.sleep(POLL_SECONDS)
-    except BaseException:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        raise
+            child.join(POLL_SECONDS)
+    finally:  # on an interrupt, too
+        child.kill()
+        child.join()
+    assert child.exitcode is not None
+    return child.exitcode
 
 
-def _child(group: Group, table: Table, where: Places) -> NoReturn:
-    """Never returns. Output goes to the group's log; the child dies with its parent."""
-    code = 1
+def _child(group: Group, table: Table, where: Places) -> None:
+    """Fit in a process that dies with its parent; it exits with 0, `STOPPED`, or 1 after a message."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    store, fit_ids = Store(where.store), [fit.fit_id for fit in group.fits]
     try:
-        if sys.platform == "linux":
-            ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-        store = Store(where.store)
-        with store.locked([fit.fit_id for fit in group.fits]):
-            if all(store.has(fit.fit_id) for fit in group.fits):
-                code = 0  # another process did it while we waited
-            else:
-                code = _fit(group, table, where, store)
+        with store.locked(fit_ids):
+            if not all(map(store.has, fit_ids)):  # else another process did it while we waited
+                sys.exit(_fit(group, table, where, store))
     except UserError as error:
-        print(f"gpbench: {error}", file=sys.stderr)
-    except BaseException:  # noqa: BLE001 - the child ends here whatever happened; the exit code says so
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        sys.exit(f"gpbench: {error}")
 
 
 def _fit(group: Group, table: Table, where: Places, store: Store) -> int:
@@ -127,12 +114,6 @@ def _failed(error: Exception) -> Outcome:
     return Outcome("out-of-memory" if memory else "failed", reason)
 
 
-def _record_death(group: Group, fit: Fit, signum: int, where: Places) -> None:
-    """A child that was killed; its checkpoints stay, so that a retry continues from them."""
-    reason = f"killed by signal {signum} ({signal.Signals(signum).name}); `gpbench retry` continues from the checkpoint"
-    write(Store(where.store), group, fit, Outcome("failed", reason), provenance.now(), where)
-
-
 def write(store: Store, group: Group, fit: Fit, outcome: Outcome, started: str, where: Places) -> None:
     """The fit's folder: everything it leaves behind, visible at once or not at all."""
     import pandas as pd
@@ -151,30 +132,15 @@ def write(store: Store, group: Group, fit: Fit, outcome: Outcome, started: str, 
         log = store.work(group.group_id) / "log.txt"
         if log.is_file():
             (folder / "log.txt").write_bytes(log.read_bytes())
-        (folder / "fit.json").write_text(to_json(_record(group, fit, outcome, started, where)))
+        record = FitRecord.of(
+            group,
+            fit,
+            status=outcome.status,
+            reason=outcome.reason,
+            seconds=Seconds(**outcome.seconds),  # type: ignore[arg-type]
+            peak_memory_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+            provenance=provenance.since(started, where.root),
+            info=outcome.info,
+        )
+        (folder / "fit.json").write_text(to_json(record))
     store.spool(fit.fit_id)
-
-
-def _record(group: Group, fit: Fit, outcome: Outcome, started: str, where: Places) -> FitRecord:
-    return FitRecord(
-        fit_id=fit.fit_id,
-        split=fit.split,
-        replica=fit.replica,
-        status=outcome.status,
-        reason=outcome.reason,
-        address=group.address,
-        label=group.label,
-        family=group.family,
-        rows=fit.rows,
-        what=group.what,
-        how=group.how,
-        seconds=Seconds(**asdict(Seconds()) | outcome.seconds),
-        peak_memory_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        provenance=Provenance(
-            started=started,
-            ended=provenance.now(),
-            **asdict(provenance.commit(where.root)),
-            **asdict(provenance.machine()),
-        ),
-        info=outcome.info,
-    )

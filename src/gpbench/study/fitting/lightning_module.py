@@ -31,9 +31,8 @@ from gpbench.study.fitting import chain_draws, checkpoint
 from gpbench.study.fitting.clock import Clock
 from gpbench.study.fitting.fold import make_fold, make_method
 from gpbench.study.fitting.loop import GradientLoop, Loop, SamplerLoop, answer_one, training_set
-from gpbench.study.fitting.outcome import Outcome, finish
+from gpbench.study.fitting.outcome import EVAL_ROWS, Outcome, finish, test_scores
 from gpbench.study.fitting.schedule import Schedule
-from gpbench.study.fitting.trace import EVAL_ROWS, test_scores
 from gpbench.study.records import Group, Progress, What, to_json
 
 MODEL_FILE = "model.pt"
@@ -147,28 +146,11 @@ class Fit(Loop, LightningModule):
 
     def content(self) -> dict[str, Any]:
         """Of a checkpoint: all that changes from step to step, but the samples."""
-        return {
-            "fits": [f.fit_id for f in self.group.fits],
-            "step": self.done,
-            "params": {k: v.detach() for k, v in self.state.params.items()},
-            "memory": self.state.memory,
-            "optimiser": self.optimiser_state(),
-            "active": self.active,
-            "reasons": self.reasons,
-            "seconds": self.clock.seconds,
-            "trace": self.trace,
-        }
+        return checkpoint.content(self)
 
     def load(self, saved: dict[str, Any]) -> None:
         """Take over `content`."""
-        with torch.no_grad():
-            for name, value in saved["params"].items():
-                self.state.params[name].copy_(value)
-        self.state.memory = saved["memory"]
-        self.saved_optimiser = saved["optimiser"]
-        self.active, self.reasons = saved["active"], saved["reasons"]
-        self.done, self.trace = saved["step"], saved["trace"]
-        self.clock.seconds = saved["seconds"]
+        checkpoint.restore(self, saved)
 
     def optimiser_state(self) -> dict[str, Any]:
         return {}

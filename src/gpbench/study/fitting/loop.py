@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from gpbench.gp import linalg
-from gpbench.methods.base import Batch, GradientMethod, Noise, SamplerMethod, Shapes, State, TrainingSet
+from gpbench.methods.base import GradientMethod, Noise, SamplerMethod, Shapes, State
+from gpbench.methods.training_rows import Batch, TrainingSet
 from gpbench.study.fitting.fold import Fold
 from gpbench.study.fitting.noise import Draws
 from gpbench.study.fitting.schedule import Schedule

@@ -14,9 +14,9 @@ from gpbench.streams import Key
 
 
 class Draws:
-    """Mini-batch positions and noise of every step of R replicas, seeded anew every `block` steps.
+    """Mini-batch positions and noise of every step of R replicas, seeded again every `block` steps.
 
-    Steps may be asked for in any order; the numbers of a step do not depend on the order, nor on the other replicas.
+    Steps may be requested in any order; the numbers of a step do not depend on the order, nor on the other replicas.
     shapes: (rows, step) -> shapes of the noise of a step with so many rows; counts: training rows of each replica;
     batch_size None: all rows, no positions; like: dtype and device.
     """

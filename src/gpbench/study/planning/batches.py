@@ -1,4 +1,4 @@
-"""How the fits that are to be run are cut: into groups that ride in one tensor batch, and into batches, one a job."""
+"""How the fits that are to be run are cut: into groups that share one tensor batch, and into batches, one a job."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def groups(store: Store, cells: Iterable[Cell], pending: set[str]) -> list[Group
 def group_of(cell: Cell, fits: tuple[Fit, ...], rows: int) -> Group:
     """Some fits of a cell in one tensor batch."""
     group_id = identity.digest([fit.fit_id for fit in fits])
-    return Group(group_id, cell.address, cell.label, cell.family, rows, cell.what, cell.how, fits)
+    return Group(cell.address, cell.label, cell.family, rows, cell.what, cell.how, group_id, fits)
 
 
 def _alike(fits: list[Fit], kind: str) -> list[list[Fit]]:
@@ -55,7 +55,7 @@ def _alike(fits: list[Fit], kind: str) -> list[list[Fit]]:
 
 
 def _replicas(cell: Cell, rows: int) -> int:
-    """How many fits of a cell with so many training rows ride in one tensor batch: many where a step is small, else
+    """How many fits of a cell with so many training rows share one tensor batch: many where a step is small, else
     one; if more than all chains of a split, then whole splits."""
     what, how = cell.what, cell.how
     if what.steps is None or what.trained_by != "single":

@@ -24,7 +24,7 @@ def impossible(kind: Kind, method: MethodConfig, dataset: Dataset, rows: int, ou
         return reason
     target_names = [[*dataset.source.targets, *dataset.truth][i] for i in outputs]
     if kind == "predict" and (truth := [name for name in target_names if name in dataset.truth]):
-        return f"the protocol hands over the truth ({truth[0]}, ...), which is for kind=sample"
+        return f"the protocol predicts the simulated truth ({truth[0]}, ...), which only kind=sample may"
     if missing := [name for name in hyper.needs() if name not in target_names]:
         return f"needs the true {', '.join(missing)}, which only simulated data sets have"
     sizes = (

@@ -24,13 +24,13 @@ import numpy as np
 
 from gpbench import config
 from gpbench.places import Places
-from gpbench.study.records import Address, Cell, Cost, FitRecord, Group
+from gpbench.study.records import Address, Cell, Cost, FitRecord, Planned
 from gpbench.study.storage import committed
 
 COLUMNS_POWER = 0.4
 FAMILY, SLOPE, SETTINGS, DATASET, CELL, MACHINE = 0.7, 0.3, 0.9, 0.5, 0.25, 0.2
 UNMEASURED_MB = 2000
-SECONDS_PER_FIT = 0.1  # a process of its own, and its folder in the store
+SECONDS_PER_FIT = 0.1  # to start its process and to write its folder in the store
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,11 +81,11 @@ class CostModel:
         self._posterior = functools.cache(self._learn)
         self._median = functools.cache(lambda place: float(np.exp(self.rate([place])[0][0])))
 
-    def seconds(self, cell: Cell | Group) -> float:
+    def seconds(self, cell: Planned) -> float:
         """Predicted seconds of one fit of a cell: the median."""
         return SECONDS_PER_FIT + self._median(place(cell)) * (cell.what.steps or 1)
 
-    def memory_mb(self, cell: Cell | Group) -> int:
+    def memory_mb(self, cell: Planned) -> int:
         """Memory to ask for: half as much again as the measured peak, or what is ample for small data."""
         peak = self.peak.get(place(cell))
         return UNMEASURED_MB if peak is None else math.ceil(1.5 * peak)
@@ -131,7 +131,7 @@ class CostModel:
         return math.log(declared.seconds_per_step) + declared.rows_power * rows + COLUMNS_POWER * columns
 
     def _cov(self, one: list[Place], other: list[Place]) -> np.ndarray:
-        """Of g, without what a cell has of its own."""
+        """Of g, without the term of single cells."""
         settings, dataset = (_same(one, other, key) for key in ("settings", "dataset"))
         sizes = sum(np.outer(a, b) for a, b in zip(self._sizes(one), self._sizes(other), strict=True))
         return FAMILY**2 + SLOPE**2 * sizes + SETTINGS**2 * settings + DATASET**2 * dataset
@@ -145,13 +145,13 @@ class CostModel:
 def _same(one: list[Place], other: list[Place], key: str) -> np.ndarray:
     """Whether two places have the same `key`."""
     numbers = {value: number for number, value in enumerate({getattr(p, key) for p in (*one, *other)})}
-    mine, theirs = (np.array([numbers[getattr(p, key)] for p in places]) for places in (one, other))
-    return np.asarray(mine[:, None] == theirs)
+    rows, columns = (np.array([numbers[getattr(p, key)] for p in places]) for places in (one, other))
+    return np.asarray(rows[:, None] == columns)
 
 
-def place(cell: Cell | Group) -> Place:
-    """The place of a planned cell, or of a group of its fits."""
-    return _place(cell.address, cell.family, cell.how.device, cell.what.steps, cell.rows)
+def place(planned: Planned) -> Place:
+    """The place of a planned cell, of a group of its fits, or of a fit."""
+    return _place(planned.address, planned.family, planned.how.device, planned.what.steps, planned.rows)
 
 
 def _place(address: Address, family: str, device: str, steps: int | None, rows: int) -> Place:
@@ -181,10 +181,10 @@ def learn(where: Places, records: list[FitRecord], cells: Iterable[Cell]) -> Cos
 
 def _of_store(record: FitRecord) -> Measured:
     """A measured fit of the store."""
-    steps, seconds, provenance = record.what.steps, record.seconds, record.provenance
+    seconds, provenance = record.seconds, record.provenance
     return Measured(
-        place=_place(record.address, record.family, record.how.device, steps, record.rows),
-        steps=steps,
+        place=place(record),
+        steps=record.what.steps,
         seconds=_seconds(provenance.started, provenance.ended, seconds.train + seconds.predict, seconds.shared_by),
         peak_memory_mb=record.peak_memory_mb,
     )

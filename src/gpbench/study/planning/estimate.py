@@ -42,8 +42,8 @@ class Estimate:
 
     def __init__(self, plan: Plan, everything: bool = False) -> None:
         self.plan = plan
-        wanted = [(cell, _fits(plan, cell, everything)) for cell in plan.cells if not cell.skip]
-        wanted = [(cell, fits) for cell, fits in wanted if fits]
+        possible = [(cell, _fits(plan, cell, everything)) for cell in plan.cells if not cell.skip]
+        wanted = [(cell, fits) for cell, fits in possible if fits]
         rng = np.random.default_rng(0)
         machine = np.exp(costs.MACHINE * rng.standard_normal(DRAWS))
         rates = _rates(plan.cost, [cell for cell, _ in wanted], rng)
@@ -61,25 +61,22 @@ class Estimate:
     @property
     def core(self) -> Time:
         """Seconds of one core."""
-        return _time(sum((part.seconds for part in self.parts), np.zeros(1)))
+        return _time(_total(self.parts))
 
     def wall(self, cores: int) -> Time:
         """Seconds by the clock on some cores, none idle before the last fit; no fit is split."""
-        together = sum((part.seconds for part in self.parts), np.zeros(1))
-        longest = np.maximum.reduce([part.longest for part in self.parts]) if self.parts else np.zeros(1)
-        return _time(np.maximum(together / cores, longest))
+        longest = np.max([part.longest for part in self.parts] or [np.zeros(1)], axis=0)
+        return _time(np.maximum(_total(self.parts) / cores, longest))
 
     @property
     def memory_mb(self) -> int:
         """Of the job that asks for most."""
         return max((part.memory_mb for part in self.parts), default=0)
 
-    def by(self, key: str) -> dict[str, list[Part]]:
-        """The parts of each `method` or `dataset`, in the study's order."""
-        parts: dict[str, list[Part]] = {}
-        for part in self.parts:
-            parts.setdefault(getattr(part, key), []).append(part)
-        return parts
+
+def _total(parts: list[Part]) -> np.ndarray:
+    """Draws of the seconds of some parts together."""
+    return sum((part.seconds for part in parts), np.zeros(1))
 
 
 def _fits(plan: Plan, cell: Cell, everything: bool) -> int:
@@ -126,12 +123,12 @@ def lines(estimate: Estimate, cores: int = 2) -> list[str]:
 def _table(estimate: Estimate, key: str) -> list[str]:
     """A line for each method or data set."""
     lines = ["", f"{key:<28}{'fits':>6}  {'one core, ' + format(LEVEL, '.0%') + ' interval':<34}{'GB':>5}  measured"]
-    for name, parts in estimate.by(key).items():
-        time = _time(sum((part.seconds for part in parts), np.zeros(1)))
+    for name in dict.fromkeys(getattr(part, key) for part in estimate.parts):
+        parts = [part for part in estimate.parts if getattr(part, key) == name]
         known = f"{sum(part.known == 'measured' for part in parts)} of {len(parts)} cells"
         memory = max(part.memory_mb for part in parts) / 1024
         fits = sum(part.fits for part in parts)
-        lines.append(f"{name:<28}{fits:>6}  {show(time):<34}{memory:>5.1f}  {known}")
+        lines.append(f"{name:<28}{fits:>6}  {show(_time(_total(parts))):<34}{memory:>5.1f}  {known}")
     return lines
 
 

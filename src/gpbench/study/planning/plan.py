@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from gpbench import config
-from gpbench.config import schema
 from gpbench.errors import count
 from gpbench.places import Places, write_if_changed
 from gpbench.study.planning import batches, identity
@@ -26,14 +25,10 @@ class State(NamedTuple):
     reason: str
 
 
-@dataclasses.dataclass
-class Plan:
-    """A study's cells and what of them is still to be run; command: what makes it again; states: by fit_id."""
+@dataclasses.dataclass(frozen=True)
+class Plan(FrozenPlan):
+    """A study's cells and what of them is still to be run; states: by fit_id."""
 
-    name: str
-    command: str
-    study: schema.Study
-    cells: tuple[Cell, ...]
     states: dict[str, State]
     batches: tuple[Batch, ...]
     remarks: list[str]
@@ -53,7 +48,7 @@ class Plan:
 def make(places: Places, study_name: str, overrides: str = "") -> Plan:
     """Resolve a study, look at the store, and cut what is missing into batches."""
     resolved = resolve(places, study_name, overrides)
-    # in one order, as in the run's name: the same study by other words is not planned anew
+    # sorted, as in the run's name: the order of the overrides does not make another run
     words = " ".join(_word(f"{key}={value}") for key, value in sorted(config.split_overrides(overrides)))
     command = f"snakemake --cores 2 --config study={study_name}" + (f" overrides={shlex.quote(words)}" if words else "")
     return build(places, run_name(study_name, overrides), command, resolved)
@@ -65,7 +60,7 @@ def _word(text: str) -> str:
 
 
 def run_name(study_name: str, overrides: str) -> str:
-    """Name of the results folder: a study with overrides has one of its own."""
+    """Name of the results folder: a study with overrides has another one."""
     words = sorted(config.split_overrides(overrides))
     return f"{study_name}-{identity.digest(words, 6)}" if words else study_name
 
@@ -86,9 +81,8 @@ def _states(
     store: Store, cells: Iterable[Cell], records: list[FitRecord], recorded: dict[str, committed.Row]
 ) -> dict[str, State]:
     finished = {record.fit_id: record for record in records}
-    earlier: dict[
-        tuple[str | int, ...], FitRecord
-    ] = {}  # the last fit of a place, with whatever overrides and with these
+    # the last fit of a place, with whatever overrides and with these
+    earlier: dict[tuple[str | int, ...], FitRecord] = {}
     for record in sorted(records, key=lambda record: record.provenance.started):
         place = _place(record.address, record)
         earlier[place] = earlier[*place, record.address.overrides] = record
@@ -105,17 +99,14 @@ def _states(
         else:
             place = _place(cell.address, fit)
             old = earlier.get((*place, cell.address.overrides) if cell.settings else place)
-            states[fit.fit_id] = State("pending", why(old, cell.what) if old else "new")
+            states[fit.fit_id] = State(
+                "pending", "; ".join(moved(old.what, cell.what)) or "unchanged" if old else "new"
+            )
     return states
 
 
 def _place(address: Address, fit: Fit | FitRecord) -> tuple[str | int, ...]:
     return address.method, address.dataset, address.protocol, fit.split, fit.replica
-
-
-def why(old: FitRecord, what: What) -> str:
-    """Which components moved since an earlier fit of the same place, in one line."""
-    return "; ".join(moved(old.what, what)) or "unchanged"
 
 
 def moved(old: What, new: What) -> list[str]:

@@ -36,7 +36,7 @@ class Resolved:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Setup:
+class Setup:
     """What all cells of a study share."""
 
     study: schema.Study
@@ -62,7 +62,7 @@ def resolve(places: Places, study_name: str, overrides: str = "") -> Resolved:
     checks.check_protocol(places, protocol)
     datasets = [config.compose(places.conf, "dataset", name) for name in study.datasets]
     checks.check_probes(study, datasets)
-    setup = _Setup(study, protocol, budget, trainer)
+    setup = Setup(study, protocol, budget, trainer)
     configured = functools.cache(lambda name, words: _method(places, name, budget, list(words)))
     cells = tuple(
         _cell_of_variant(setup, name, variant, dataset, by_target, configured)
@@ -77,9 +77,9 @@ def _is_of_study(key: str) -> bool:
 
 
 def _cell_of_variant(
-    setup: _Setup, name: str, variant: Variant, dataset: schema.Dataset, by_target: Overrides, configured: Configured
+    setup: Setup, name: str, variant: Variant, dataset: schema.Dataset, by_target: Overrides, configured: Configured
 ) -> Cell:
-    """The cell of a study's method on a data set, with the overrides that are for it."""
+    """The cell of a study's method on a data set, with the overrides that apply to it."""
     preset = setup.study.presets.get(dataset.name, {}).get(variant.method, variant.method)
     targets = dict.fromkeys((variant.method, preset, name))
     given = [word for target in targets for word in by_target.get(target, [])]
@@ -88,7 +88,7 @@ def _cell_of_variant(
     method = configured(preset, tuple(words))
     shared = [f"{group}.{word}" for group in ("protocol", "budget") for word in by_target.get(group, [])]
     values = dataclasses.asdict(method.header) | dataclasses.asdict(method.hyper)
-    cell = make_cell(setup.study, method, dataset, setup.protocol, setup.budget, setup.trainer, [*words, *shared])
+    cell = make_cell(setup, method, dataset, [*words, *shared])
     settings = {key: values[key] for key in variant.settings}
     return dataclasses.replace(cell, method=name, settings=settings, label=variant.label or cell.label)
 
@@ -102,11 +102,11 @@ def _chosen(study: schema.Study, variants: dict[str, Variant]) -> dict[str, Vari
 
 
 def _check_varied(study: schema.Study, name: str, variant: Variant, given: list[str]) -> None:
-    """Refuse an override of what makes the variants of a study differ: names and figures would lie."""
+    """Refuse an override of a key that the variants of a study vary: names and figures would be wrong."""
     for key in variant.varied:
         if any(word.startswith(f"{key}=") for word in given):
             raise UserError(
-                f"override of {key!r}: it is what the variants of study {study.name!r} vary ({name}); "
+                f"{key!r} cannot be overridden: the variants of study {study.name!r} differ in it ({name}); "
                 f"change `variants` in conf/study/{study.name}.yaml"
             )
 
@@ -114,7 +114,7 @@ def _check_varied(study: schema.Study, name: str, variant: Variant, given: list[
 def _by_target(
     places: Places, study: schema.Study, base: dict[str, str], words: list[tuple[str, str]]
 ) -> tuple[Overrides, list[str]]:
-    """Overrides by what they are for, and remarks.
+    """Overrides by their targets, and remarks.
 
     Targets: a method of the study (`*`: every one), the method that variants are of (base: the study's method -> it), a
     preset, `protocol`, `budget`, `trainer`."""
@@ -152,24 +152,16 @@ def _hyper_keys(places: Places, method: str) -> set[str]:
 
 def _method(places: Places, name: str, budget: schema.Budget, overrides: list[str]) -> MethodConfig:
     """The method with the hyperparameters that are part of the budget, then the user's."""
-    plain = config.compose(places.conf, "method", name)
-    given = [f"{k}={v}" for k, v in (budget.hyper.get(name) or budget.hyper.get(plain.family, {})).items()]
-    method: MethodConfig = (
-        config.compose(places.conf, "method", name, (*given, *overrides)) if given or overrides else plain
-    )
+    method: MethodConfig = config.compose(places.conf, "method", name)
+    given = [f"{k}={v}" for k, v in (budget.hyper.get(name) or budget.hyper.get(method.family, {})).items()]
+    if given or overrides:
+        method = config.compose(places.conf, "method", name, (*given, *overrides))
     return method
 
 
-def make_cell(
-    study: schema.Study,
-    method: MethodConfig,
-    dataset: schema.Dataset,
-    protocol: schema.Protocol,
-    budget: schema.Budget,
-    trainer: schema.Trainer,
-    overrides: list[str],
-) -> Cell:
+def make_cell(setup: Setup, method: MethodConfig, dataset: schema.Dataset, overrides: list[str]) -> Cell:
     """One cell; impossible ones carry the reason in `skip`."""
+    study, protocol, budget = setup.study, setup.protocol, setup.budget
     if dataset.md5 is None and not dataset.on_request:
         raise UserError(f"data set {dataset.name!r} {unpinned(dataset)}")
     frozen = protocols.freeze(protocol, dataset)
@@ -202,7 +194,7 @@ def make_cell(
         rows=train_rows,
         test_rows=test_rows,
         what=what,
-        how=trainer,
+        how=setup.trainer,
         cost=Cost(header.seconds_per_step, header.rows_power),
         sampler="sample" in header.kinds,
         skip=impossible(study.kind, method, dataset, train_rows, frozen.outputs),

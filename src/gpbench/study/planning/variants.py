@@ -31,18 +31,18 @@ class Variant:
 
 def expand(study: schema.Study) -> dict[str, Variant]:
     """Name -> variant, one for each combination of listed values; UserError for templates that make no names."""
-    found: dict[str, Variant] = {}
+    variants: dict[str, Variant] = {}
     for name in study.methods:
-        if name in found:
+        if name in variants:
             raise UserError(f"study {study.name!r} names method {name!r} twice; name it once")
-        found[name] = Variant(name)
+        variants[name] = Variant(name)
     for template, content in study.variants.items():
         where = f"variant {template!r} of study {study.name!r}"
         for name, variant in _variants(template, content, where):
-            if name in found:
+            if name in variants:
                 raise UserError(f"{where}: the name {name!r} is taken; put every listed key into it, as {{key}}")
-            found[name] = variant
-    return found
+            variants[name] = variant
+    return variants
 
 
 def _variants(template: str, content: dict[str, Any], where: str) -> list[tuple[str, Variant]]:
@@ -50,25 +50,27 @@ def _variants(template: str, content: dict[str, Any], where: str) -> list[tuple[
         raise UserError(f"{where} names no method; give it a key 'method'")
     settings = {k: v for k, v in content.items() if k not in ("method", "label")}
     lists = {k: v for k, v in settings.items() if isinstance(v, list)}
-    made = []
+    variants = []
     for values in itertools.product(*lists.values()):
         chosen = settings | dict(zip(lists, values, strict=True))
         name, label = (_filled(text, chosen, where) for text in (template, content.get("label", "")))
         if not re.fullmatch("[a-z0-9_]+", name) or name in GROUPS:
             raise UserError(
-                f"{where}: {name!r} is no name; use small letters, digits and _, and not {', '.join(GROUPS)}"
+                f"{where}: {name!r} is not a valid name; use small letters, digits and _, and not {', '.join(GROUPS)}"
             )
-        made.append((name, Variant(content["method"], label, chosen, tuple(lists))))
-    return made
+        variants.append((name, Variant(content["method"], label, chosen, tuple(lists))))
+    return variants
 
 
 def _filled(template: Any, settings: dict[str, Any], where: str) -> str:
     """A name or label with `{key}` replaced by its value."""
     if not isinstance(template, str):
-        raise UserError(f"{where}: label is {template!r}, which is no text")
+        raise UserError(f"{where}: label must be a string, got {template!r}")
     try:
         return template.format_map(settings)
     except KeyError as error:
         raise UserError(f"{where} has no setting {error} to put into its name or label") from error
     except (AttributeError, IndexError, TypeError, ValueError) as error:
-        raise UserError(f"{where}: {template!r} is no template ({error}); write settings as {{key}}") from error
+        raise UserError(
+            f"{where}: {template!r} is not a valid template ({error}); write settings as {{key}}"
+        ) from error

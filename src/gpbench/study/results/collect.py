@@ -43,12 +43,8 @@ def read_plan(where: Places, name: str) -> FrozenPlan:
     return from_json(FrozenPlan, path.read_text(), path)
 
 
-def seen(where: Places, plan: FrozenPlan) -> str:
+def seen(ended: Ended, plan: FrozenPlan) -> str:
     """What a collection depends on, as text: the status of every fit, the scoring code, and the limits of R-hat."""
-    return _seen(Ended(where, plan.name), plan)
-
-
-def _seen(ended: Ended, plan: FrozenPlan) -> str:
     states = {fit.fit_id: ended.status(cell, fit)[0] for cell, fit in plan.fits}
     limits = [cell.r_hat for cell in plan.cells]
     return identity.canonical({"scoring": scoring.digest(), "states": states, "r_hat": limits})
@@ -66,11 +62,13 @@ class Ended:
         self.store = Store(where.store)
         self.begun = self.store.begun()
         self.recorded = committed.by_fit(where, name)
-        self.stored: Callable[[str], FitRecord | None] = functools.cache(self._stored)
 
-    def _stored(self, fit_id: str) -> FitRecord | None:
-        """The store's record of a fit, read once; None where it has none."""
-        return self.store.record(fit_id) if self.store.has(fit_id) else None
+        @functools.cache
+        def stored(fit_id: str) -> FitRecord | None:
+            """The store's record of a fit, read once; None where it has none."""
+            return self.store.record(fit_id) if self.store.has(fit_id) else None
+
+        self.stored: Callable[[str], FitRecord | None] = stored
 
     def status(self, cell: Cell, fit: Fit) -> tuple[str, str]:
         """(status, reason) of a fit, whether it ended, is under way, or cannot be."""
@@ -80,13 +78,9 @@ class Ended:
             return record.status, record.reason
         if row := self.recorded.get(fit.fit_id):
             return row["status"], row["reason"]
-        group = self.begun.get(fit.fit_id)
-        if group is None:
-            return "missing", "not run yet"
-        note = self.store.work(group.group_id) / "stopped.txt"
-        if note.is_file():
-            return "stopped", note.read_text()
-        return "missing", f"interrupted at step {self.store.checkpoint(group.group_id)} of {group.what.steps}"
+        if group := self.begun.get(fit.fit_id):
+            return self.store.unfinished(group)
+        return "missing", "not run yet"
 
 
 def mixing(ended: Ended, plan: FrozenPlan) -> dict[str, committed.Row]:
@@ -122,7 +116,7 @@ def collect(where: Places, name: str) -> dict[str, int]:
 
     plan = read_plan(where, name)
     ended = Ended(where, name)
-    write_if_changed(stamp(where, name), _seen(ended, plan))
+    write_if_changed(stamp(where, name), seen(ended, plan))
     rows = score_rows(ended, plan)
     finished = [(cell, fit.fit_id) for cell, fit in plan.fits if not cell.skip and ended.store.has(fit.fit_id)]
     traces = [
@@ -138,14 +132,14 @@ def collect(where: Places, name: str) -> dict[str, int]:
     for part, table in tables:
         _write(folder / f"{part}.parquet", table)
     write_text(folder / "study.json", json.dumps(facts(where, plan), indent=1))
-    # last: its time says that all of them are there
+    # last: its time of change marks the collection as complete
     scores = pd.DataFrame(rows)
     _write(folder / "scores.parquet", scores)
     return {str(name): int(number) for name, number in scores["status"].value_counts().items()}
 
 
 def facts(where: Places, plan: FrozenPlan) -> dict[str, object]:
-    """Content of study.json: what was asked for, what made it, and where it was collected."""
+    """Content of study.json: what was requested, what made it, and where it was collected."""
     study, first, last = asdict(plan.study), plan.cells[0], plan.cells[-1]
     return {
         "name": plan.name,

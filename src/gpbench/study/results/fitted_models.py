@@ -1,12 +1,14 @@
-"""Finished fits of the kind `predict`, loaded to be asked more than their predictions."""
+"""Finished fits of the kind `predict`, loaded for what needs more than their predictions."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
 from gpbench import config
@@ -61,3 +63,11 @@ def finished(where: Places, cells: list[Cell]) -> Iterator[tuple[str, Fitted]]:
             state = State(**torch.load(path, weights_only=True, map_location="cpu"))
             fold = make_fold(what, table, fit.split, fit.replica)
             yield fit.fit_id, Fitted(what, make_method(what), state, fold, table, tuple(classes))
+
+
+def long_table(axes: tuple[str, ...], shape: tuple[int, ...], **values: Any) -> pd.DataFrame:
+    """A row for each entry of values that broadcast to `shape`, and its indices under the names of the axes.
+
+    A value of an axis's name replaces the index."""
+    columns = dict(zip(axes, np.indices(shape, sparse=True), strict=True)) | values
+    return pd.DataFrame({name: np.broadcast_to(column, shape).reshape(-1) for name, column in columns.items()})

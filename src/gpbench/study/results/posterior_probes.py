@@ -9,7 +9,7 @@ import torch
 
 from gpbench.predictive.distributions import Categorical
 from gpbench.study.fitting import loop
-from gpbench.study.results.fitted_models import Fitted
+from gpbench.study.results.fitted_models import Fitted, long_table
 
 SIDE, MARGIN = 120, 0.1
 
@@ -53,7 +53,11 @@ def inducing(fitted: Fitted) -> pd.DataFrame:
     lengthscale = np.exp(samples("log_lengthscale"))[:, None] * scaling.x_scale
     outputscale = np.exp(samples("log_outputscale"))[:, None, None]
     observed = fitted.table.inputs[fitted.fold.train][:, None]
-    parts = [_long(0, observed, np.nan, np.nan), _long(1, z, lengthscale, outputscale)]
+    axes = ("sample", "point", "column")
+    parts = [
+        long_table(axes, observed.shape, layer=0, x=observed, lengthscale=np.nan, outputscale=np.nan),
+        long_table(axes, z.shape, layer=1, x=z, lengthscale=lengthscale, outputscale=outputscale),
+    ]
     return pd.concat(parts, ignore_index=True)
 
 
@@ -64,14 +68,5 @@ def weights(fitted: Fitted) -> pd.DataFrame:
     kept = torch.cat(fitted.state.samples["theta"]).double().exp().numpy()  # [S, m, q]
     starts = np.cumsum([0, *fitted.method.hyper.sources[:-1]])
     sources = [fitted.table.input_names[start].rsplit("_", 1)[0] for start in starts]
-    sample, number, source = np.indices(kept.shape).reshape(3, -1)
-    named = {"class": np.array(fitted.classes)[number], "source": np.array(sources)[source]}
-    return pd.DataFrame({"sample": sample, **named, "weight": kept.reshape(-1)})
-
-
-def _long(layer: int, x: np.ndarray, lengthscale: np.ndarray | float, outputscale: np.ndarray | float) -> pd.DataFrame:
-    """Points x `[S, M, D]` with the scales that belong to them, a row a number."""
-    sample, point, column = np.indices(x.shape).reshape(3, -1)
-    values = {"x": x, "lengthscale": lengthscale, "outputscale": outputscale}
-    flat = {name: np.broadcast_to(value, x.shape).reshape(-1) for name, value in values.items()}
-    return pd.DataFrame({"layer": layer, "sample": sample, "point": point, "column": column, **flat})
+    names = {"class": np.array(fitted.classes)[:, None], "source": np.array(sources)}
+    return long_table(("sample", "class", "source"), kept.shape, **names, weight=kept)

@@ -1,4 +1,4 @@
-"""What finished fits are asked besides predictions: `python -m gpbench.study.results.probes STUDY KIND`.
+"""What finished fits are evaluated for besides predictions: `python -m gpbench.study.results.probes STUDY KIND`.
 
     bounds.parquet   fit_id, batch, bound: minus the lower bound of the stored model in nats per training row, on large
                      mini-batches, with one draw of the noise each (cutajar2017, figure 4)
@@ -41,7 +41,7 @@ from gpbench.study.fitting import loop
 from gpbench.study.fitting.fold import make_method
 from gpbench.study.records import FrozenPlan
 from gpbench.study.results import collect, posterior_probes
-from gpbench.study.results.fitted_models import Fitted, finished
+from gpbench.study.results.fitted_models import Fitted, finished, long_table
 
 COLUMNS = {
     "bounds": ["fit_id", "batch", "bound"],
@@ -56,45 +56,38 @@ GRID, SIDE = 201, 100
 
 
 def write(where: Places, name: str, kind: str) -> None:
-    """Write results/NAME/KIND.parquet, without rows where no fit is done; UserError where no method can be asked."""
+    """Write results/NAME/KIND.parquet, without rows where no fit is done; UserError where no method answers."""
     plan = collect.read_plan(where, name)
     cells = [cell for cell in plan.cells if not cell.skip and answers(make_method(cell.what), kind)]
     if not cells:
-        raise UserError(f"no method of study {name!r} has {kind}; leave them out of `probes` in its file")
-    ask: Callable[[Fitted], pd.DataFrame]
+        raise UserError(f"no method of study {name!r} answers the probe {kind!r}; leave it out of `probes` in its file")
+    probe: Callable[[Fitted], pd.DataFrame]
     if kind == "bounds":
         budget = _budget(where, plan)
-        ask = functools.partial(bounds, batches=budget.bound_batches, rows=budget.bound_rows)
+        probe = functools.partial(bounds, batches=budget.bound_batches, rows=budget.bound_rows)
     else:
-        ask = ASK[kind]
-    parts = [ask(fitted).assign(fit_id=fit_id) for fit_id, fitted in finished(where, cells)]
+        probe = PROBES[kind]
+    parts = [probe(fitted).assign(fit_id=fit_id) for fit_id, fitted in finished(where, cells)]
     table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=COLUMNS[kind])
     with write_aside(where.results / name / f"{kind}.parquet") as temporary:
         table[COLUMNS[kind]].to_parquet(temporary, index=False)
 
 
 def answers(method: Any, kind: str) -> bool:
-    """Whether a method has a bound, functions of layers, inducing inputs, classes, weights of sources, a state."""
-    stored = isinstance(method, GradientMethod | SamplerMethod)
+    """Whether fits of a method answer a probe: by what kind of method it is, or as its settings declare."""
+    if kind in ("layers", "surfaces"):
+        return callable(getattr(method, "functions", None))
     if kind == "bounds":
-        return isinstance(method, GradientMethod) and hasattr(method.hyper, "batch_size")
-    if kind == "inputs":
-        return stored
-    if kind == "probabilities":
-        return stored and method.task == "binary"
-    if kind == "inducing":  # those that all outputs of the first layer share
-        return stored and hasattr(method.hyper, "num_inducing") and getattr(method.hyper, "separate", "none") == "none"
-    if kind == "weights":
-        several = stored and len(getattr(method.hyper, "sources", ())) > 1
-        return several and method.hyper.only is None and method.hyper.weights != "unweighted"
-    return hasattr(method, "functions")
+        return isinstance(method, GradientMethod) and kind in method.hyper.probes()
+    always = kind == "inputs" or (kind == "probabilities" and method.task == "binary")
+    return isinstance(method, GradientMethod | SamplerMethod) and (always or kind in method.hyper.probes())
 
 
 def _budget(where: Places, plan: FrozenPlan) -> schema.Budget:
     """The budget that a study was planned with; its overrides are among those of every cell."""
     words = config.split_overrides(plan.cells[0].address.overrides)
-    own = [f"{key.removeprefix('budget.')}={value}" for key, value in words if key.startswith("budget.")]
-    budget: schema.Budget = config.compose(where.conf, "budget", plan.study.budget, tuple(own))
+    of_budget = [f"{key.removeprefix('budget.')}={value}" for key, value in words if key.startswith("budget.")]
+    budget: schema.Budget = config.compose(where.conf, "budget", plan.study.budget, tuple(of_budget))
     return budget
 
 
@@ -120,9 +113,10 @@ def layers(fitted: Fitted) -> pd.DataFrame:
     low, high = observed_x.min(), observed_x.max()
     x = np.linspace(low - (high - low) / 2, high + (high - low) / 2, GRID)
     draws = _functions(fitted, x[:, None])
-    rows = _long(0, observed_x, fold.targets[fold.train][None])
-    observed = rows.assign(sample=rows.index // fold.targets.shape[1])
-    parts = [observed, *(_long(number, x, f) for number, f in enumerate(draws, 1))]
+    targets = fold.targets[fold.train]
+    parts = [long_table(("sample", "output"), targets.shape, layer=0, x=observed_x[:, None], f=targets)]
+    for layer, f in enumerate(draws, 1):
+        parts.append(long_table(("sample", "x", "output"), f.shape, layer=layer, x=x[:, None], f=f))
     return pd.concat(parts, ignore_index=True).assign(chain=isinstance(fitted.method, SamplerMethod))
 
 
@@ -141,11 +135,10 @@ def inputs(fitted: Fitted) -> pd.DataFrame:
     """The inputs of the test rows, in original units; columns row, column, x."""
     rows = fitted.fold.test
     x = fitted.table.inputs[rows]
-    place, column = np.indices(x.shape).reshape(2, -1)
-    return pd.DataFrame({"row": rows[place], "column": column, "x": x.reshape(-1)})
+    return long_table(("row", "column"), x.shape, row=rows[:, None], x=x)
 
 
-ASK = {
+PROBES = {
     "layers": layers,
     "surfaces": surfaces,
     "inputs": inputs,
@@ -153,12 +146,12 @@ ASK = {
     "inducing": posterior_probes.inducing,
     "weights": posterior_probes.weights,
 }
-"""What a finished fit is asked, but for `bounds`, which are asked in the measure of a budget."""
+"""What evaluates a finished fit for each probe but `bounds`, whose numbers of batches and rows the budget gives."""
 
 
 def _functions(fitted: Fitted, x: np.ndarray) -> list[np.ndarray]:
     """Posterior draws `[S, T, Q]` of the outputs of every layer at x `[T, D]` in original units."""
-    method: Any = fitted.method  # `answers` says that it has functions
+    method: Any = fitted.method  # `answers` has checked that it has functions
     like = next(iter(fitted.state.params.values()))
     scaling = fitted.fold.scaling
     scaled = torch.as_tensor(scaling.inputs(x)).to(like)[None]
@@ -172,15 +165,7 @@ def _functions(fitted: Fitted, x: np.ndarray) -> list[np.ndarray]:
 
 def _surface(layer: int, x: np.ndarray, mean: np.ndarray, sd: np.ndarray) -> pd.DataFrame:
     """Moments `[T, Q]` at x `[T, 2]`, a row each."""
-    place, output = np.indices(mean.shape).reshape(2, -1)
-    at = {"x0": x[place, 0], "x1": x[place, 1]}
-    return pd.DataFrame({"layer": layer, "output": output, **at, "mean": mean.reshape(-1), "sd": sd.reshape(-1)})
-
-
-def _long(layer: int, x: np.ndarray, f: np.ndarray) -> pd.DataFrame:
-    """Values f `[S, T, Q]` at x `[T]`, a row each."""
-    sample, place, output = np.indices(f.shape).reshape(3, -1)
-    return pd.DataFrame({"layer": layer, "output": output, "sample": sample, "x": x[place], "f": f.reshape(-1)})
+    return long_table(("x0", "output"), mean.shape, layer=layer, x0=x[:, :1], x1=x[:, 1:], mean=mean, sd=sd)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -188,8 +173,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m gpbench.study.results.probes", description="Ask finished fits.")
     parser.add_argument("study", help="name of its results folder")
     parser.add_argument("kind", choices=COLUMNS)
-    asked = parser.parse_args(arguments)
-    return exit_status(lambda: write(places.find(), asked.study, asked.kind))
+    chosen = parser.parse_args(arguments)
+    return exit_status(lambda: write(places.find(), chosen.study, chosen.kind))
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ def scores(store: Store, record: FitRecord) -> dict[str, float]:
 
 
 def reported(record: FitRecord) -> dict[str, float]:
-    """What a fit's sampler says of a transition: acceptance, counts of operations, and `cubic`, all those of O(n^3)."""
+    """What a sampler reports of a transition: acceptance, counts of operations, and `cubic`, all those of O(n^3)."""
     means: dict[str, float] = record.info.get("sampler", {})
     counts = [means[name] for name in CUBIC if name in means]
     return means | ({"cubic": sum(counts)} if counts else {})
@@ -56,19 +56,18 @@ def mixing(store: Store, fit_ids: list[str]) -> dict[str, float]:
 
 
 def _kept(path: Path, make: Callable[[], dict[str, float]]) -> dict[str, float]:
-    """What is kept in a file, if today's code made it; else it is made anew."""
+    """The scores in a file if today's code made them; otherwise they are computed and written."""
     if path.is_file():
-        kept = json.loads(path.read_text())
-        if kept["code"] == digest():
-            values: dict[str, float] = kept["scores"]
-            return values
+        stored = json.loads(path.read_text())
+        if stored["code"] == digest():
+            return dict(stored["scores"])
     values = make()
     write_text(path, json.dumps({"code": digest(), "scores": values}, indent=1))
     return values
 
 
 def _of_points(store: Store, record: FitRecord) -> dict[str, float]:
-    """Scores of the predictions of held-out rows, and what the fit's sampler says."""
+    """Scores of the predictions of held-out rows, and what the fit's sampler reports."""
     import pandas as pd
 
     from gpbench.evaluation.metrics import efficiency, score
@@ -86,7 +85,7 @@ def _of_points(store: Store, record: FitRecord) -> dict[str, float]:
 
 
 def _of_draws(store: Store, record: FitRecord) -> dict[str, float]:
-    """What the draws of a chain of its own are worth."""
+    """Efficiency of the draws of one chain."""
     import numpy as np
 
     from gpbench.evaluation.metrics import efficiency

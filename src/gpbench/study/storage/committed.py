@@ -1,8 +1,8 @@
 """Committed score records of finished fits: docs/results/<run>/scores.csv, one line a fit, and study.json beside it.
 
 A record is the fit's row of scores.parquet, about 1 kB. Where the store lacks a fit, its record stands in for it: the
-fit counts as done and is not run again (what only the store holds, its points and its model, is then not there). The
-record of a fit that ended badly is shown, and the fit is run again.
+fit counts as done and is not run again (its points and its model, which only the store holds, are missing then). The
+record of a failed fit is shown, and the fit is run again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gpbench.places import Places, write_text
 Row = dict[str, Any]
 """A row of scores.csv: column -> text or number; numbers that it lacks are left out."""
 PLACE = ("method", "dataset", "split", "replica")
-"""What a run has one record of: a fit made anew replaces the record of the one before it."""
+"""What a run has one record of: a repeated fit replaces the earlier record."""
 TEXTS = dict.fromkeys(
     (
         *("fit_id", "kind", "label", "family", "method", "preset", "dataset", "protocol", "budget", "overrides"),
@@ -45,7 +45,9 @@ def read(path: Path) -> list[Row]:
         try:
             return [TEXTS | {key: _value(key, text) for key, text in line.items() if text != ""} for line in lines]
         except ValueError as error:
-            raise UserError(f"{path}, line {lines.line_num}: no record ({error}); `git checkout` the file") from error
+            raise UserError(
+                f"{path}, line {lines.line_num} is not a record ({error}); restore it by `git checkout`"
+            ) from error
 
 
 def by_fit(where: Places, name: str) -> dict[str, Row]:
@@ -56,9 +58,9 @@ def by_fit(where: Places, name: str) -> dict[str, Row]:
 def write(where: Places, name: str, rows: list[Row], facts: dict[str, object]) -> tuple[int, int]:
     """Add rows to the records of a run, and what is known of the study; (number of new fits, of all)."""
     path = folder(where, name) / "scores.csv"
-    kept = {_place(row): row for row in read(path)}
-    known = {row["fit_id"] for row in kept.values()}
-    merged = kept | {_place(row): row for row in rows}
+    recorded = {_place(row): row for row in read(path)}
+    known = {row["fit_id"] for row in recorded.values()}
+    merged = recorded | {_place(row): row for row in rows}
     ordered = sorted(merged.values(), key=lambda row: [str(row[k]).rjust(6) for k in PLACE])
     columns = dict.fromkeys(key for row in ordered for key in row)
     stream = io.StringIO()
@@ -77,7 +79,7 @@ def _place(row: Row) -> tuple[str | int, ...]:
 
 def _value(key: str, text: str | None) -> Any:
     if text is None:
-        raise ValueError("it is cut short")
+        raise ValueError("the line is cut short")
     if key in TEXTS:
         return text
     if key == "dirty":

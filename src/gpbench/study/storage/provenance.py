@@ -7,26 +7,10 @@ import functools
 import os
 import platform
 import subprocess
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
 
-
-@dataclass(frozen=True)
-class Commit:
-    """Git commit of the project, and whether tracked files differ from it; empty outside a git checkout."""
-
-    commit: str
-    dirty: bool
-
-
-@dataclass(frozen=True)
-class Machine:
-    """Processor, cores, system and Python."""
-
-    processor: str
-    cores: int | None
-    system: str
-    python: str
+from gpbench.study.records import Commit, Machine, Provenance
 
 
 @functools.cache
@@ -57,6 +41,11 @@ def _processor() -> str:
     except OSError:
         return platform.processor()
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def since(started: str, root: Path) -> Provenance:
+    """Of what began at a time and ends now."""
+    return Provenance(started=started, ended=now(), **asdict(commit(root)), **asdict(machine()))
 
 
 def now() -> str:

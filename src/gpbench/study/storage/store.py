@@ -4,7 +4,7 @@
                             of a Markov chain chain.npz; what is computed later: scores.json, mixing-*.json
     store/.work/<group>/    group.json, checkpoints, progress of a group of fits that is not finished
     store/.spool/<fit_id>   records that the tracker has not read yet
-    store/.locks/<fit_id>   who is at work
+    store/.locks/<fit_id>   lock of the process that fits it
 
     store/.cleared/         fits that `gpbench retry` moved aside
 
@@ -18,7 +18,6 @@ import contextlib
 import os
 import re
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +25,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from gpbench.errors import UserError
-from gpbench.places import write_text
+from gpbench.places import locked, write_text
 from gpbench.study.records import FitRecord, Group, OtherEdition, Progress, from_json, to_json
 
 FINAL = ("done", "diverged", "out-of-memory", "failed")
@@ -143,19 +142,13 @@ class Store:
 
     @contextlib.contextmanager
     def locked(self, fit_ids: list[str]) -> Iterator[None]:
-        """Hold the locks of some fits (in a fixed order); waits, and says so, where another process has one."""
+        """Hold the locks of some fits, in a fixed order; waits, and prints a line, while another process holds one."""
         self.require_writable()
         folder = self.root / ".locks"
         folder.mkdir(exist_ok=True)
         with contextlib.ExitStack() as stack:
             for fit_id in sorted(fit_ids):
-                lock = FileLock(folder / fit_id)
-                try:
-                    lock.acquire(timeout=0)
-                except Timeout:
-                    print(f"gpbench: waiting for another process that works on fit {fit_id}", file=sys.stderr)
-                    lock.acquire()
-                stack.callback(lock.release)
+                stack.enter_context(locked(folder / fit_id, f"fit {fit_id}"))
             yield
 
     def busy(self, fit_id: str) -> bool:
@@ -163,13 +156,11 @@ class Store:
         path = self.root / ".locks" / fit_id
         if not path.exists():
             return False
-        lock = FileLock(path)
         try:
-            lock.acquire(timeout=0)
+            with FileLock(path).acquire(timeout=0):
+                return False
         except Timeout:
             return True
-        lock.release()
-        return False
 
     def groups(self) -> list[Group]:
         """Groups of fits that were begun and not finished, as they were planned."""
@@ -180,16 +171,23 @@ class Store:
         return groups
 
     def begun(self) -> dict[str, Group]:
-        """fit_id -> the begun group it rides in."""
+        """fit_id -> the begun group that it belongs to."""
         return {fit.fit_id: group for group in self.groups() for fit in group.fits}
 
     def progress(self, group_id: str) -> Progress | None:
-        """How far a group at work is; None before its first report."""
+        """Progress of a running group; None before its first report."""
         path = self.work(group_id) / "progress.json"
         try:
             return from_json(Progress, path.read_text(), path)
         except (FileNotFoundError, UserError):  # read while it is written
             return None
+
+    def unfinished(self, group: Group) -> tuple[str, str]:
+        """(status, reason) of a group that was begun and has not ended."""
+        note = self.work(group.group_id) / "stopped.txt"
+        if note.is_file():
+            return "stopped", note.read_text()
+        return "missing", f"interrupted at step {self.checkpoint(group.group_id)} of {group.what.steps}"
 
     def checkpoint(self, group_id: str) -> int:
         """Step of a group's newest checkpoint; 0 where there is none."""

@@ -24,7 +24,8 @@ from torch import Tensor, distributed, multiprocessing
 from gpbench.config.schema import Trainer
 from gpbench.data.table import Table
 from gpbench.errors import UserError
-from gpbench.methods.base import Batch, GradientMethod, Noise
+from gpbench.methods.base import GradientMethod, Noise
+from gpbench.methods.training_rows import Batch
 from gpbench.study.fitting.lightning_module import MODEL_FILE, GradientFit, TimeCap, answer, outcome, save, train
 from gpbench.study.fitting.loop import share
 from gpbench.study.fitting.outcome import Outcome

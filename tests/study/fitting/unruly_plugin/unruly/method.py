@@ -11,7 +11,8 @@ from typing import Literal
 from torch import Tensor
 
 from gpbench.hyper import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, GradientMethod, Noise, State, TrainingSet
+from gpbench.methods.base import GradientMethod, Noise, State
+from gpbench.methods.training_rows import Batch, TrainingSet
 from gpbench.predictive.distributions import GaussianMixture, Predictive
 from gpbench.streams import Key
 
@@ -34,7 +35,7 @@ class Hyperparameters(Settings):
 class Method(GradientMethod):
     step, doomed = 0, False
 
-    def init(self, data: TrainingSet, keys: list[Key]) -> State:
+    def start(self, data: TrainingSet, keys: list[Key]) -> State:
         splits = [key.split for key in keys]
         with Path(os.environ["UNRULY_DIARY"]).open("a") as diary:
             diary.write(f"{splits}\n")
@@ -51,6 +52,6 @@ class Method(GradientMethod):
         error = batch.y - batch.x @ state.params["weight"]
         return (batch.weight * error[..., 0].square()).sum(-1)
 
-    def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
+    def predict(self, state: State, x: Tensor, key: Key) -> Predictive:
         mean = x @ state.params["weight"]
-        return [GaussianMixture(m[None], m.new_ones(m.shape)[None]) for m in mean]
+        return GaussianMixture(mean, mean.new_ones(mean.shape))

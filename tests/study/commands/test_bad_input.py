@@ -70,7 +70,7 @@ WORDS = {
 
 
 @pytest.mark.parametrize(("words", "said"), WORDS.values(), ids=WORDS)
-def test_words(refused, words, said):
+def test_invalid_arguments(refused, words, said):
     refused(words, said)
 
 
@@ -137,7 +137,7 @@ def test_results_that_cannot_be_written(project, refused):
     where = places.find()
     plan = planning.make(where, "default", "methods=[constant] datasets=[wine] splits=1")
     planning.freeze(plan, where)
-    write_if_changed(collect.stamp(where, plan.name), collect.seen(where, collect.read_plan(where, plan.name)))
+    write_if_changed(collect.stamp(where, plan.name), collect.seen(collect.Ended(where, plan.name), plan))
     (project / "results").touch()
     refused(("collect", plan.name), ["cannot write", "results/", "check the folder's permissions"])
 

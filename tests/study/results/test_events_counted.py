@@ -58,7 +58,7 @@ def arrivals(project, gpbench):
     return np.histogram(times.round(6), BINS, WINDOW)[0]
 
 
-def test_a_model_of_counts_is_fitted_scored_and_asked(project, arrivals, gpbench):
+def test_a_model_of_counts_is_fitted_scored_and_used(project, arrivals, gpbench):
     words = ("fit", "dataset=arrivals", "budget=smoke")
     found = {}
     for method in ("constant", "svgp"):

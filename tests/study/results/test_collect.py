@@ -85,7 +85,7 @@ def test_traces_and_points_are_of_finished_fits(study):
     assert (classes["p_true"] <= classes["confidence"]).all()
 
 
-def test_study_json_says_what_was_expected(study):
+def test_study_json_lists_the_expected_fits(study):
     where, name, _ = study
     collect.collect(where, name)
     facts = json.loads((where.results / name / "study.json").read_text())
@@ -96,7 +96,7 @@ def test_study_json_says_what_was_expected(study):
     assert {"numpy", "torch"} <= set(facts["versions"])
 
 
-def test_a_study_of_which_nothing_ran_is_collected(project):
+def test_a_study_without_finished_fits_is_collected(project):
     where = places.find()
     plan = planning.make(where, "default", STUDY)
     planning.freeze(plan, where)
@@ -104,7 +104,7 @@ def test_a_study_of_which_nothing_ran_is_collected(project):
     assert pd.read_parquet(where.results / plan.name / "points.parquet").empty
 
 
-def test_verdict_names_what_did_not_end_well(study, gpbench):
+def test_verdict_lists_failed_and_missing_fits(study, gpbench):
     where, name, store = study
     lines = collect.not_done(where, name)
     assert len(lines) == 6
@@ -117,7 +117,7 @@ def test_verdict_names_what_did_not_end_well(study, gpbench):
     assert answer.err.splitlines()[-1].startswith(f"gpbench: 6 fits of {name} failed or are missing; `gpbench retry`")
 
 
-def test_verdict_is_silent_when_all_is_well(project, gpbench):
+def test_verdict_of_a_complete_study(project, gpbench):
     where = places.find()
     plan = planning.make(where, "default", "methods=[constant,exact_gp] datasets=[wine] splits=1")
     planning.freeze(plan, where)
@@ -126,16 +126,16 @@ def test_verdict_is_silent_when_all_is_well(project, gpbench):
     assert (answer.code, answer.err) == (0, "")
 
 
-def test_seen_moves_with_the_store_and_with_the_scoring_code(study, monkeypatch):
+def test_seen_depends_on_the_store_and_on_the_scoring_code(study, monkeypatch):
     where, name, store = study
     plan = collect.read_plan(where, name)
-    before = collect.seen(where, plan)
-    assert before == collect.seen(where, plan)
+    before = collect.seen(collect.Ended(where, plan.name), plan)
+    assert before == collect.seen(collect.Ended(where, plan.name), plan)
     store.clear([next(i for i in store.ids() if store.record(i).status == "failed")])
-    after = collect.seen(where, plan)
+    after = collect.seen(collect.Ended(where, plan.name), plan)
     assert after != before
     monkeypatch.setattr(scoring, "digest", lambda: "another metric")
-    assert collect.seen(where, plan) != after
+    assert collect.seen(collect.Ended(where, plan.name), plan) != after
 
 
 def test_scores_are_kept_until_their_code_changes(study, monkeypatch):

@@ -37,7 +37,7 @@ def study(project):
     return where, plan.name, before
 
 
-def test_recorded_fits_are_done_and_what_ended_badly_runs_again(study):
+def test_recorded_fits_are_done_and_failed_ones_run_again(study):
     where, _, _ = study
     made = planning.make(where, "default", STUDY)
     states = {
@@ -55,7 +55,7 @@ def test_recorded_fits_are_done_and_what_ended_badly_runs_again(study):
     assert {state for state, _ in other.states.values()} == {"pending"}
 
 
-def test_what_is_collected_from_records_is_what_was_collected_from_the_store(study):
+def test_records_are_collected_as_the_store_was(study):
     where, name, before = study
     counts = collect.collect(where, name)
     after = pd.read_parquet(where.results / name / "scores.parquet")
@@ -64,7 +64,7 @@ def test_what_is_collected_from_records_is_what_was_collected_from_the_store(stu
     assert len(collect.not_done(where, name)) == 5
 
 
-def test_a_folder_of_records_is_a_view(study):
+def test_a_folder_of_records_can_be_viewed(study):
     where, name, _ = study
     view = View(committed.folder(where, name))
     cells = view.cells("mnll").set_index(["method", "dataset"])
@@ -75,7 +75,7 @@ def test_a_folder_of_records_is_a_view(study):
     assert view.traces.empty
 
 
-def test_a_fit_made_anew_replaces_its_record(study):
+def test_a_repeated_fit_replaces_its_record(study):
     where, name, _ = study
     (old,) = (row for row in committed.by_fit(where, name).values() if row["status"] == "diverged")
     new = old | {"fit_id": "f" * 16, "status": "done"}
@@ -84,10 +84,10 @@ def test_a_fit_made_anew_replaces_its_record(study):
     assert committed.by_fit(where, name)["f" * 16]["status"] == "done"
 
 
-def test_a_line_that_is_cut_short_is_refused_by_its_number(study):
+def test_a_truncated_line_is_refused_with_its_number(study):
     where, name, _ = study
     path = committed.folder(where, name) / "scores.csv"
     text = path.read_text().splitlines()
     path.write_text("\n".join([*text[:-1], text[-1][:40]]))
-    with pytest.raises(UserError, match=rf"scores.csv, line {len(text)}: no record .it is cut short"):
+    with pytest.raises(UserError, match=rf"scores.csv, line {len(text)} is not a record .the line is cut short"):
         committed.by_fit(where, name)

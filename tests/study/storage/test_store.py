@@ -26,7 +26,7 @@ def test_an_empty_store(store):
     assert not store.root.exists()
 
 
-def test_a_fit_appears_when_it_is_whole(store):
+def test_a_fit_appears_only_when_it_is_complete(store):
     with store.writing("aa11000000000000") as folder:
         (folder / "fit.json").write_text(to_json(record_of(CELL, Fit("aa11000000000000", 0, 0, 9, 1))))
         assert not store.has("aa11000000000000")
@@ -36,7 +36,7 @@ def test_a_fit_appears_when_it_is_whole(store):
     assert list((store.root / ".tmp").iterdir()) == []
 
 
-def test_what_fails_while_writing_leaves_nothing(store):
+def test_an_error_while_writing_leaves_no_files(store):
     def stop_half_way() -> None:
         with store.writing("aa11000000000000") as folder:
             (folder / "fit.json").write_text("{}")
@@ -56,7 +56,7 @@ def test_a_finished_fit_is_never_replaced(store):
     assert (store.folder("aa11000000000000") / "fit.json").stat() == before
 
 
-def test_a_fit_is_found_by_its_beginning(store):
+def test_a_fit_is_found_by_a_prefix_of_its_identity(store):
     put(store, "aa11000000000000")
     put(store, "aa22000000000000")
     assert store.find("aa1") == "aa11000000000000"
@@ -66,7 +66,7 @@ def test_a_fit_is_found_by_its_beginning(store):
         store.find("bb")
 
 
-def test_a_damaged_record_says_so_and_retry_moves_it_aside(project, gpbench):
+def test_a_damaged_record_is_reported_and_retry_moves_it_aside(project, gpbench):
     store = Store(project / "store")
     put(store, "aa11000000000000")
     put(store, "bb22000000000000")
@@ -81,7 +81,7 @@ def test_a_damaged_record_says_so_and_retry_moves_it_aside(project, gpbench):
     assert store.ids() == ["bb22000000000000"]
 
 
-def test_retry_clears_what_did_not_end_well(project, gpbench):
+def test_retry_clears_failed_fits(project, gpbench):
     store = Store(project / "store")
     ids = [f"{name:0<16}" for name in ("aa", "bb", "cc", "dd", "ee")]
     for fit_id, status in zip(ids, ("done", "failed", "diverged", "out-of-memory", "done"), strict=True):
@@ -109,7 +109,7 @@ FOREIGN = {
 }
 
 
-def test_retry_leaves_alone_what_gpbench_did_not_make(project, gpbench, tmp_path):
+def test_retry_does_not_touch_foreign_folders(project, gpbench, tmp_path):
     store, elsewhere = Store(project / "store"), tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "fit.json").write_text('{"status": "failed"}')
@@ -140,7 +140,7 @@ def test_retry_does_not_move_a_fit_with_foreign_files(project, gpbench):
     assert gpbench("retry", "aa").out.startswith("1 fit cleared")
 
 
-def test_groups_at_work(store):
+def test_unfinished_groups(store):
     fits = tuple(Fit(fit_id, split, 0, 9, 1) for split, fit_id in enumerate(("aa", "bb")))
     group = batches.group_of(CELL, fits, rows=9)
     work = store.begin(group)
@@ -159,14 +159,14 @@ def test_groups_at_work(store):
     assert store.groups() == []
 
 
-def test_fits_of_another_edition_are_counted_and_left_alone(project, gpbench):
+def test_fits_of_another_edition_are_counted_and_ignored(project, gpbench):
     store = Store(project / "store")
     put(store, "aa11000000000000")
     with store.writing("bb22000000000000") as folder:
         (folder / "fit.json").write_text('{"fit_id": "bb22000000000000", "status": "failed", "what": {"entry": "old"}}')
     with store.writing("cc33000000000000") as folder:
         (folder / "fit.json").write_text("{}")
-    with pytest.raises(UserError, match=r"cc33.* is damaged \(fit_id: Field required\); `gpbench retry cc33"):
+    with pytest.raises(UserError, match=r"cc33.* is damaged \(address: Field required\); `gpbench retry cc33"):
         store.records()
     assert gpbench("retry").out.startswith("1 fit cleared")
     records, others = store.records()
@@ -190,7 +190,7 @@ def test_a_lock_is_seen_by_others_and_dies_with_its_holder(store):
         pass
 
 
-def test_who_waits_for_a_lock_says_so_and_gets_it(store, capfd):
+def test_a_process_that_waits_for_a_lock_prints_so_and_gets_it(store, capfd):
     program = (
         "import sys, time; from gpbench.study.storage.store import Store\n"
         "with Store(sys.argv[1]).locked(['aa']): print('held', flush=True); time.sleep(0.5)"

@@ -75,16 +75,16 @@ def test_a_preset_stands_in_for_the_method_of_a_variant(study):
         ({"a": {"method": "dgp_rf"}}, "unknown method 'dgp_rf'"),
         ({"a": {"method": "dgp_rff", "num_feature": 5}}, "did you mean 'num_features'?"),
         ({"a": {"method": "dgp_rff", "num_features": 0}}, "num_features: Input should be greater than or equal to 1"),
-        ({"a_{num_features": {"method": "dgp_rff"}}, "'a_{num_features' is no template"),
-        ({"a_{}": {"method": "dgp_rff"}}, "'a_{}' is no template"),
-        ({"a_{num_features.x}": {"method": "dgp_rff", "num_features": 5}}, "is no template"),
-        ({"a": {"method": "dgp_rff", "label": 3}}, "label is 3, which is no text"),
-        ({"a/b": {"method": "dgp_rff"}}, "'a/b' is no name"),
-        ({"budget": {"method": "dgp_rff"}}, "'budget' is no name"),
+        ({"a_{num_features": {"method": "dgp_rff"}}, "'a_{num_features' is not a valid template"),
+        ({"a_{}": {"method": "dgp_rff"}}, "'a_{}' is not a valid template"),
+        ({"a_{num_features.x}": {"method": "dgp_rff", "num_features": 5}}, "is not a valid template"),
+        ({"a": {"method": "dgp_rff", "label": 3}}, "label must be a string, got 3"),
+        ({"a/b": {"method": "dgp_rff"}}, "'a/b' is not a valid name"),
+        ({"budget": {"method": "dgp_rff"}}, "'budget' is not a valid name"),
         ({"a": {"method": "dgp_rff", "module": "os"}}, "'module' cannot be overridden"),
     ],
 )
-def test_mistakes_are_one_line(study, variants, message):
+def test_invalid_variants_are_refused_in_one_line(study, variants, message):
     with pytest.raises(UserError) as caught:
         study(variants)
     assert message in str(caught.value)
@@ -94,7 +94,7 @@ def test_mistakes_are_one_line(study, variants, message):
 @pytest.mark.parametrize("word", ["*.num_features=7", "dgp_rff.num_features=7", "rff_10.num_features=7"])
 def test_what_variants_vary_cannot_be_overridden(study, word):
     """Else names, labels and axes of figures would show the old values."""
-    with pytest.raises(UserError, match="override of 'num_features': it is what the variants of study 'mine' vary"):
+    with pytest.raises(UserError, match="'num_features' cannot be overridden: the variants of study 'mine'"):
         study({"rff_{num_features}": {"method": "dgp_rff", "num_features": [5, 10]}}, word)
 
 
@@ -103,7 +103,7 @@ def test_settings_are_those_that_were_composed(study):
     assert found["rff"].settings == {"num_features": 7}
 
 
-def test_a_paper_without_numbers_and_a_probe_without_an_answer_are_refused_before_any_fit(study, project):
+def test_papers_without_numbers_and_impossible_probes_are_refused_before_any_fit(study, project):
     (project / "published").mkdir()
     (project / "published/cutajar2017.csv").touch()
     for keys, said in (
@@ -117,14 +117,14 @@ def test_a_paper_without_numbers_and_a_probe_without_an_answer_are_refused_befor
         assert said in str(caught.value)
 
 
-def test_settings_that_fit_no_data_of_a_task_are_skipped_with_their_reason(study):
+def test_settings_impossible_for_a_task_are_skipped_with_their_reason(study):
     flat = {"method": "dgp_rff", "hidden_layers": 0, "feed_forward": True}
     found = study({"flat": flat, "bell": {"method": "dgp_rff", "likelihood": "gaussian"}})
     assert found["flat"].skip == "feed_forward needs a hidden layer, hidden_layers is 0"
     assert found["bell"].skip == "the gaussian likelihood is for regression data, not multiclass"
 
 
-def test_a_set_on_request_without_md5_is_skipped_with_what_to_do(study):
+def test_a_data_set_on_request_without_md5_is_skipped_with_a_remedy(study):
     """It is listed, and stops nobody who has not asked for its files."""
     found = study({}, methods=["constant"], datasets=["wine", "year"], protocol="ashman2020")
     assert found["constant"].address.dataset == "year"
@@ -162,19 +162,19 @@ def test_schemes_choose_the_entry_and_are_part_of_the_identity(study, monkeypatc
         ("dgp_rff", ""),
     ],
 )
-def test_a_scheme_suits_some_methods(study, method, said):
+def test_methods_declare_the_schemes_that_suit_them(study, method, said):
     (cell,) = study({"a": {"method": method, "scheme": "synchronous", "workers": 2}}).values()
     assert cell.skip == said
 
 
-def test_a_method_builds_on_another_one(project):
+def test_a_method_file_can_build_on_another(project):
     base, built = (config.compose(places.find().conf, "method", f"dgp_rff_2017{more}") for more in ("", "_binary"))
     assert built.header.module == base.header.module
     assert (built.hyper.likelihood, base.hyper.likelihood) == ("softmax", None)
     assert built.hyper.samples_late == base.hyper.samples_late == 100
 
 
-def test_a_study_takes_only_the_methods_that_it_is_asked_for(study):
+def test_only_selects_methods_of_a_study(study):
     variants, pairs = {"rff_{num_features}": RFF | {"kernel": "rbf", "num_features": [5, 10]}}, [["svgp", "rff_5"]]
     whole = study(variants, methods=["svgp"])
     some = study(variants, "only=[rff_10,svgp]", methods=["svgp"], pairs=pairs)

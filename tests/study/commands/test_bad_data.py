@@ -88,7 +88,7 @@ def test_a_raw_file_that_is_not_the_pinned_one(project, refused):
     refused(("data", "prepare", "boston_uci"), ["housing.data is not the pinned file (size is 6 bytes", "delete it"])
 
 
-def test_a_raw_file_that_nobody_has(project, refused, monkeypatch):
+def test_a_raw_file_without_a_source(project, refused, monkeypatch):
     pins = project / "data.dvc"
     pins.write_text("".join(line for line in pins.read_text().splitlines(True) if "http" not in line))
     monkeypatch.setenv("GPBENCH_MIRROR", "/no/such/mirror")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -48,7 +49,7 @@ def simulated(seed: int) -> tuple[list[Measured], dict[str, int], dict[Place, fl
     return fits, columns, rates
 
 
-def test_what_is_measured_is_predicted_from_its_measurements(project):
+def test_predictions_of_measured_cells_are_their_measurements(project):
     store, plan = Store(places.find().store), make()
     cell = wanted(plan, "svgp", "wine")
     rough = plan.cost.seconds(cell)
@@ -82,7 +83,7 @@ def test_committed_records_are_measured_cells_too(project):
     assert learned.seconds(cell) / cell.what.steps == pytest.approx(2, rel=0.3)
 
 
-def test_steps_do_not_change_what_a_step_costs_and_a_shared_batch_is_shared(project):
+def test_cost_per_step_does_not_depend_on_steps_and_a_batch_is_shared_equally(project):
     plan = make(f"{SMALL} svgp.steps=10")
     assert costs.place(wanted(plan, "svgp", "wine")) == costs.place(wanted(make(), "svgp", "wine"))
     deeper = make(f"{SMALL} svgp.num_inducing=10")
@@ -129,7 +130,9 @@ def test_the_estimate_of_a_study(project, gpbench):
     assert two.median == pytest.approx(core.median / 2, rel=0.2)
     longest = max(plan.cost.seconds(cell) for cell in plan.cells if not cell.skip)
     assert many.median > 0.8 * longest  # no fit is split among cores
-    by_method = {name: sum(part.fits for part in parts) for name, parts in estimate.by("method").items()}
+    by_method = Counter()
+    for part in estimate.parts:
+        by_method[part.method] += part.fits
     assert by_method == {"constant": 4, "svgp": 4, "exact_gp": 2}
     out = gpbench("cost", "--overrides", SMALL).out
     assert "10 fits of 5 cells; of the study's 10, 0 are done" in out
@@ -138,7 +141,7 @@ def test_the_estimate_of_a_study(project, gpbench):
     assert "4 cores: " in gpbench("cost", "--overrides", SMALL, "--cores", "4").out
 
 
-def test_only_what_is_to_be_run_is_counted_or_all(project, gpbench):
+def test_pending_fits_are_counted_or_all_on_request(project, gpbench):
     store, plan = Store(places.find().store), make()
     cell = wanted(plan, "svgp", "wine")
     for fit in cell.fits:
@@ -148,7 +151,7 @@ def test_only_what_is_to_be_run_is_counted_or_all(project, gpbench):
     assert "10 fits of 5 cells; of the study's 10, 2 are done" in gpbench("cost", "--all", "--overrides", SMALL).out
 
 
-def test_a_measured_total_has_a_narrow_interval_that_holds_it():
+def test_the_interval_of_measured_fits_is_narrow_and_covers_their_total():
     """Sums of cells whose every fit was measured are known but for the machine's load and each cell's own noise."""
     fits, columns, rates = simulated(1)
     cost, rng = CostModel(fits, columns, DECLARED), np.random.default_rng(0)
@@ -164,7 +167,7 @@ def test_a_measured_total_has_a_narrow_interval_that_holds_it():
     ("seconds", "said"),
     [((30, 20, 45), "30 seconds (20 to 45)"), ((300, 120, 900), "5.0 minutes (2.0 to 15)")],
 )
-def test_durations_are_said_in_one_unit(seconds, said):
+def test_durations_are_printed_in_one_unit(seconds, said):
     assert costing.show(costing.Time(*seconds)) == said
 
 

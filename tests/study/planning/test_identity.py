@@ -68,18 +68,18 @@ def test_the_closure_is_the_package_s_own_modules(package):
         ("    import torch", "    import torch\n    import pandas"),
     ],
 )
-def test_what_cannot_change_a_result_keeps_it(package, old, new):
+def test_edits_that_cannot_change_a_result_keep_the_identity(package, old, new):
     assert old in METHOD
     assert package() == package(method=METHOD.replace(old, new))
 
 
-def test_code_moves_it(package):
+def test_changed_code_moves_the_identity(package):
     before, after = package(), package(method=METHOD.replace("helper.twice(x)", "helper.twice(x) + 1"))
     assert before[".method"] != after[".method"]
     assert before[".helper"] == after[".helper"]
 
 
-def test_an_imported_helper_moves_it(package):
+def test_a_changed_helper_moves_the_identity(package):
     before, after = package(), package(helper=HELPER.replace("2", "3"))
     assert before[".method"] == after[".method"]
     assert before[".helper"] != after[".helper"]
@@ -104,7 +104,7 @@ def test_versions_are_of_what_is_imported(package, tmp_path):
     assert "+" not in identity.versions("gpbench.methods.svgp")["torch"]
 
 
-def test_what_is_scored_or_drawn_is_not_in_it():
+def test_scores_and_figures_are_outside_the_identity():
     closure = identity.code(*identity.numerics("gpbench.methods.svgp", "single"))
     assert {"gpbench.methods.svgp", "gpbench.gp.kernels", "gpbench.data.splits", "gpbench.streams"} <= set(closure)
     assert not [m for m in closure if m.startswith(("gpbench.report", "gpbench.evaluation.metrics"))]
@@ -126,19 +126,19 @@ def fits(overrides: str = "", study: str = "default") -> dict[tuple, str]:
 CELLS = "methods=[constant,svgp,dsvi] datasets=[boston,wine] splits=2 "
 
 
-def test_fits_have_names_of_their_own(project):
+def test_fits_have_unique_identities(project):
     made = fits(CELLS)
     assert len(set(made.values())) == len(made) == 3 * 2 * 2
     assert made == fits(CELLS)
 
 
-def test_how_a_fit_runs_is_not_in_it(project):
+def test_the_trainer_is_outside_the_identity(project):
     how = "trainer.threads=2 trainer.batch_minutes=9 trainer.replicas=1 trainer.small=0 trainer.max_minutes=1"
     cadence = "trainer.checkpoint_seconds=1 trainer.log_points=7 trainer.eval_points=0 trainer.live=true"
     assert fits(f"{CELLS} {how} {cadence} trainer=gpu") == fits(CELLS)
 
 
-def test_every_part_of_what_a_fit_is_moves_it(project):
+def test_every_component_of_what_moves_the_identity(project):
     plain = fits(CELLS)
     changes = ["dtype=float32", "noise_block=25", "protocol.splits.seed=2", "protocol.leaks=[test_x]", "budget=smoke"]
     for word in changes:
@@ -154,7 +154,7 @@ def test_one_hyperparameter_moves_one_method(project):
     assert {p for p in plain if p[0] == "svgp"} == {p for p in plain if plain[p] != moved[p]}
 
 
-def test_the_same_data_under_two_names_are_the_same(project):
+def test_equal_data_under_two_names_have_the_same_identity(project):
     made = fits("methods=[constant,svgp] datasets=[boston,boston_uci] splits=2")
     assert made["svgp", "boston", 1] == made["svgp", "boston_uci", 1]
     assert len(set(made.values())) == 4
@@ -166,7 +166,7 @@ def test_studies_share_their_fits(project):
     assert fits(study="small").items() <= fits().items()
 
 
-def test_why_says_what_moved(project, gpbench):
+def test_why_prints_the_components_that_moved(project, gpbench):
     where, text = places.find(), "methods=[svgp] datasets=[wine] splits=1 svgp.num_inducing=50 protocol.splits.seed=3"
     cells = resolve(where, "default", text).cells
     fit_id = finish(Store(where.store), cells[0], cells[0].fits[0])
@@ -181,7 +181,7 @@ def test_why_says_what_moved(project, gpbench):
     assert lines == [f"code.gpbench.gp.kernels: 0123 -> {kernels}", "method.hyper.jitter: 0.5 -> 1e-06"]
 
 
-def test_a_plan_says_what_moved(project, gpbench):
+def test_a_plan_names_the_components_that_moved(project, gpbench):
     where, place = places.find(), "methods=[svgp] datasets=[wine] splits=1"
     cells = resolve(where, "default", place).cells
     finish(Store(where.store), cells[0], cells[0].fits[0])
@@ -190,11 +190,11 @@ def test_a_plan_says_what_moved(project, gpbench):
     assert "method.hyper.num_inducing: 100 -> 50; steps: " in out
 
 
-def test_moved_names_what_came_and_went():
+def test_moved_names_added_and_removed_components():
     old, new = {"a": 1, "b": {"c": 2, "d": 3}}, {"b": {"c": 2, "d": 4}, "e": 5}
     assert identity.moved(old, new) == ["a: 1 -> (absent)", "b.d: 3 -> 4", "e: (absent) -> 5"]
     assert identity.moved(old, old) == []
 
 
-def test_the_repository_s_own_copy_is_what_is_digested():
+def test_the_code_of_this_checkout_is_digested():
     assert Path(identity.source_path("gpbench.study.planning.plan")) == Path(planning.__file__)

@@ -42,7 +42,7 @@ def test_planning_writes_nothing(project, gpbench):
     assert everything(project) == before
 
 
-def test_two_thousand_fits_are_planned_and_each_has_a_name_of_its_own(project):
+def test_two_thousand_fits_are_planned_with_unique_identities(project):
     plan = make("splits=20 splits_of={} replicas=3")
     names = [fit.fit_id for cell in plan.cells for fit in cell.fits]
     assert len(names) >= 2000
@@ -68,7 +68,7 @@ def test_too_many_rows_are_skipped(project):
     assert wanted(make(), "exact_gp", "boston").skip == "5400 training rows, at most 5000"
 
 
-def test_states(project, gpbench):
+def test_states_of_planned_fits(project, gpbench):
     store, plan = Store(places.find().store), make()
     constant, svgp = wanted(plan, "constant", "boston"), wanted(plan, "svgp", "boston")
     finish(store, constant, constant.fits[0])
@@ -102,7 +102,7 @@ def test_a_batch_holds_the_predicted_minutes(project):
     assert len(everything_at_once.batches) <= 10  # about an eighth each
 
 
-def test_splits_ride_together_where_a_step_is_small(project):
+def test_splits_share_a_tensor_batch_if_a_step_is_small(project):
     def sizes(words: str) -> set[int]:
         plan = make(f"datasets=[boston] methods=[svgp] splits=10 {words}")
         return {len(g.fits) for b in plan.batches for g in b.groups}
@@ -121,7 +121,7 @@ def test_devices_do_not_share_a_batch(project):
         assert len({g.how.device for g in batch.groups}) == 1
 
 
-def test_what_was_begun_comes_first_and_as_it_was(project):
+def test_interrupted_groups_come_first_and_unchanged(project):
     store = Store(places.find().store)
     words = "methods=[constant,svgp] datasets=[boston] splits=6 svgp.num_inducing=4"
     group = next(g for b in make(words).batches for g in b.groups if len(g.fits) == 5)
@@ -136,13 +136,13 @@ def test_what_was_begun_comes_first_and_as_it_was(project):
     assert len(planned) == len(set(planned)) == 12
 
 
-def test_a_begun_group_of_another_study_is_left_alone(project):
+def test_an_interrupted_group_of_another_study_is_not_planned(project):
     Store(places.find().store).begin(make("methods=[svgp] datasets=[wine]").batches[0].groups[0])
     plan = make("methods=[svgp] datasets=[boston]")
     assert {g.address.dataset for b in plan.batches for g in b.groups} == {"boston"}
 
 
-def test_freeze_keeps_the_time_of_what_did_not_change(project):
+def test_freeze_does_not_rewrite_unchanged_files(project):
     where = places.find()
     planning.freeze(make(), where)
     files = {path: path.stat().st_mtime_ns for path in where.plans.rglob("*.json")}
@@ -159,7 +159,7 @@ def test_names_of_results_folders():
     assert one.startswith("default-")
 
 
-def test_a_star_reaches_every_method_that_has_the_key(project, gpbench):
+def test_a_star_overrides_every_method_that_has_the_key(project, gpbench):
     study = "methods=[constant,svgp,dsvi] datasets=[boston] splits=1"
     plan = make(f"{study} *.num_inducing=33")
     given = {c.address.method: c.what.method.hyper.get("num_inducing") for c in plan.cells}
@@ -176,7 +176,7 @@ def test_a_value_with_spaces_is_kept(project):
     assert plan.cells[0].address.overrides == "'label=Sparse GP'"
 
 
-def test_the_budget_s_hyperparameters_come_before_the_user_s(project):
+def test_overrides_replace_hyperparameters_of_the_budget(project):
     def trials(words: str) -> int:
         plan = make(f"methods=[gradient_boosting] datasets=[wine] splits=1 {words}")
         return plan.cells[0].what.method.hyper["trials"]
@@ -185,12 +185,12 @@ def test_the_budget_s_hyperparameters_come_before_the_user_s(project):
     assert trials("budget=smoke gradient_boosting.trials=3") == 3
 
 
-def test_splits_of_single_data_sets(project):
+def test_the_number_of_splits_can_differ_by_data_set(project):
     plan = make("methods=[constant] datasets=[boston,wine] splits=3 splits_of={wine:1} first_split=4")
     assert [[f.split for f in c.fits] for c in plan.cells] == [[4, 5, 6], [4]]
 
 
-def test_a_data_set_may_have_its_own_preset(project):
+def test_presets_replace_a_method_on_single_data_sets(project):
     words = "methods=[svgp,bsgp_1] datasets=[boston,wine] splits=1 presets={wine:{bsgp_1:bsgp_2}}"
     plan = make(f"{words} bsgp_1.num_inducing=30")
     layers = {(c.method, c.address.dataset): c.what.method.hyper.get("layers") for c in plan.cells}
@@ -199,7 +199,7 @@ def test_a_data_set_may_have_its_own_preset(project):
     assert {c.what.method.hyper["num_inducing"] for c in plan.cells if c.method == "bsgp_1"} == {30}
 
 
-def test_jobs_read_what_the_main_process_planned(project):
+def test_jobs_read_the_graph_of_the_main_process(project):
     where = places.find()
     loaded = graph.load(where, "default", SMALL)
     assert loaded == graph.read(where, loaded.name)
@@ -207,7 +207,7 @@ def test_jobs_read_what_the_main_process_planned(project):
     assert {name for b in loaded.batches.values() for name in b.datasets} == {"boston", "wine"}
 
 
-def test_a_note_of_an_earlier_run_does_not_hide_a_batch(project):
+def test_statuses_of_an_earlier_run_do_not_hide_a_batch(project):
     """After `gpbench retry`, or a stop, a batch may have the name it had when it ran."""
     where = places.find()
     loaded = graph.load(where, "default", SMALL)
@@ -219,7 +219,7 @@ def test_a_note_of_an_earlier_run_does_not_hide_a_batch(project):
     assert [path.name for path in where.runs.iterdir()] == ["0123.json"]
 
 
-def test_the_command_of_a_run_says_its_overrides_in_one_order_and_gives_the_run_again(project):
+def test_the_command_of_a_run_sorts_its_overrides_and_plans_the_same_run(project):
     made = [
         planning.make(places.find(), "default", words)
         for words in ("svgp.label='A b' methods=[svgp] splits=1", "splits=1 methods=[svgp] svgp.label='A b'")

@@ -41,7 +41,7 @@ def half_done(project) -> Store:
     return store
 
 
-def test_a_cell_says_of_each_fit_what_it_is_and_why(half_done, gpbench):
+def test_why_explains_each_fit_of_a_cell(half_done, gpbench):
     answer = gpbench("why", "svgp/boston")
     assert answer.code == 0, answer.err
     head, *lines = answer.out.splitlines()
@@ -54,7 +54,7 @@ def test_a_cell_says_of_each_fit_what_it_is_and_why(half_done, gpbench):
     assert gpbench("why", "method=svgp", "dataset=boston").out == answer.out
 
 
-def test_what_moved_is_named(half_done, gpbench):
+def test_moved_components_are_named(half_done, gpbench):
     # a fit of other settings is what an override of them is compared with
     words = ("methods=[svgp] datasets=[boston] splits=5", "svgp.jitter=0.5")
     out = gpbench("plan", "--overrides", " ".join(words)).out
