@@ -72,6 +72,14 @@ def test_an_official_split_is_taken_once_however_many_are_asked_for(project):
     assert random.rows == round(0.9 * 9298)
 
 
+@pytest.mark.parametrize("split", [0, 1])
+def test_one_fit_is_of_the_split_and_the_method_that_were_asked_for(project, split):
+    words = ["method=gradient_boosting", "dataset=digits", f"split={split}", "budget=smoke"]
+    ((group,), _) = fit_one.groups(places.find(), words)  # the default study has a preset and three splits of digits
+    assert [fit.split for fit in group.fits] == [split]
+    assert group.address.method == "gradient_boosting"
+
+
 def test_events_are_skipped_by_every_method(project):
     every = every_case(CONF)
     assert "events" not in {task for _, task in every}

@@ -24,16 +24,20 @@ def _resolve_one(where: Places, words: list[str]) -> Resolved:
         if key not in (*CHOICES, *VALUES) and key.split(".")[0] not in GROUPS:
             raise unknown("setting", key, (*CHOICES, *VALUES, *(f"{g}.KEY" for g in GROUPS)), "gpbench fit")
     for group in ("method", "dataset"):
+        available = config.options(where.conf, group)
         if group not in values:
-            raise UserError(
-                f"gpbench fit needs {group}=NAME; choose one of: {', '.join(config.options(where.conf, group))}"
-            )
-    overrides = [f"methods=[{values['method']}]", f"datasets=[{values['dataset']}]", "splits=1", "splits_of={}"]
-    overrides += ["presets={}", f"first_split={_number(values, 'split')}", f"replicas={_number(values, 'replica') + 1}"]
+            raise UserError(f"gpbench fit needs {group}=NAME; choose one of: {', '.join(available)}")
+        if values[group] not in available:
+            raise unknown(group, values[group], available)
+    method, dataset = values["method"], values["dataset"]
+    overrides = [f"methods=[{method}]", f"datasets=[{dataset}]", "splits=1"]
+    # Hydra merges mappings: what the study says of this data set is replaced by name
+    overrides += [f"splits_of={{{dataset}:1}}", f"presets={{{dataset}:{{{method}:{method}}}}}"]
+    overrides += [f"first_split={_number(values, 'split')}", f"replicas={_number(values, 'replica') + 1}"]
     for key, value in values.items():
         if key not in ("method", "dataset", "split", "replica"):
             target, dot, leaf = key.partition(".")
-            overrides.append(f"{values['method'] if dot and target == 'method' else target}{dot}{leaf}={value}")
+            overrides.append(f"{method if dot and target == 'method' else target}{dot}{leaf}={value}")
     resolved = resolve(where, "default", shlex.join(overrides))
     cell = resolved.cells[0]
     return dataclasses.replace(resolved, cells=(dataclasses.replace(cell, fits=cell.fits[-1:]),), remarks=[])
