@@ -26,7 +26,7 @@ from torch import Tensor
 from gpbench import streams
 from gpbench.gp import layers, likelihoods, linalg, propagation
 from gpbench.gp.sparse import Layer
-from gpbench.hyper import Annotated, Gt, Le, PositiveFloat, PositiveInt, OptimisedSettings, dataclass
+from gpbench.hyper import Annotated, Gt, Le, OptimisedSettings, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods.base import GradientMethod, Noise, State, noise_variance
 from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive

@@ -42,7 +42,17 @@ from torch.utils.checkpoint import checkpoint
 from gpbench import streams
 from gpbench.gp import kernels, likelihoods, mean_field
 from gpbench.gp.features import FEATURES_PER_FREQUENCY, product, random_features
-from gpbench.hyper import Annotated, Ge, Le, Lt, NonNegativeFloat, PositiveFloat, PositiveInt, OptimisedSettings, dataclass
+from gpbench.hyper import (
+    Annotated,
+    Ge,
+    Le,
+    Lt,
+    NonNegativeFloat,
+    OptimisedSettings,
+    PositiveFloat,
+    PositiveInt,
+    dataclass,
+)
 from gpbench.methods.base import GradientMethod, Noise, Shapes, State, noise_variance
 from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from gpbench import streams
 from gpbench.gp import likelihoods
-from gpbench.hyper import Annotated, Ge, Lt, PositiveFloat, PositiveInt, OptimisedSettings, dataclass
+from gpbench.hyper import Annotated, Ge, Lt, OptimisedSettings, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods.base import GradientMethod, Noise, Shapes, State, noise_variance
 from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive

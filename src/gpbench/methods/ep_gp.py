@@ -20,7 +20,7 @@ from torch import Tensor
 
 from gpbench.gp import kernels
 from gpbench.gp.latent_likelihoods import Probit
-from gpbench.hyper import PositiveFloat, OptimisedSettings, dataclass
+from gpbench.hyper import OptimisedSettings, PositiveFloat, dataclass
 from gpbench.methods.base import GradientMethod, Noise, State
 from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive

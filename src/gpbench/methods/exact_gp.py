@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gpbench.gp import kernels, likelihoods, linalg
-from gpbench.hyper import PositiveFloat, OptimisedSettings, dataclass
+from gpbench.hyper import OptimisedSettings, PositiveFloat, dataclass
 from gpbench.methods.base import GradientMethod, Noise, State
 from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive

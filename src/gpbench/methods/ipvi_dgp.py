@@ -33,7 +33,7 @@ from torch.nn.functional import softplus
 from gpbench import streams
 from gpbench.gp import kernels, likelihoods, lowrank, quadrature, sparse
 from gpbench.gp.layers import init_kernel, mean_map, start_inducing
-from gpbench.hyper import PositiveFloat, PositiveInt, OptimisedSettings, dataclass
+from gpbench.hyper import OptimisedSettings, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods.base import GradientMethod, Noise, Shapes, State, noise_variance
 from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive

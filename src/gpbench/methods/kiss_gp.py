@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from gpbench.gp import kernels, likelihoods, structured
-from gpbench.hyper import Annotated, Ge, NonNegativeInt, PositiveFloat, PositiveInt, OptimisedSettings, dataclass
+from gpbench.hyper import Annotated, Ge, NonNegativeInt, OptimisedSettings, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods.base import GradientMethod, Noise, Shapes, State
 from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive

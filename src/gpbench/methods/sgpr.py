@@ -20,7 +20,7 @@ from torch import Tensor
 from gpbench import streams
 from gpbench.gp import kernels, likelihoods, lowrank
 from gpbench.gp.layers import start_inducing
-from gpbench.hyper import PositiveFloat, PositiveInt, OptimisedSettings, dataclass
+from gpbench.hyper import OptimisedSettings, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods.base import GradientMethod, Noise, State
 from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive

@@ -15,7 +15,7 @@ from typing import Literal
 from torch import Tensor
 
 from gpbench.gp.sparse import Layer
-from gpbench.hyper import PositiveFloat, PositiveInt, OptimisedSettings, dataclass
+from gpbench.hyper import OptimisedSettings, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods.base import State
 from gpbench.methods.layered import LayeredMethod, Moments
 from gpbench.methods.training_rows import Batch

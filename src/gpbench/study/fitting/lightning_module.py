@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
 from gpbench.data.table import Table
@@ -33,6 +32,7 @@ from gpbench.study.fitting.fold import make_fold, make_method
 from gpbench.study.fitting.loop import GradientLoop, Loop, SamplerLoop, answer_one, training_set
 from gpbench.study.fitting.outcome import EVAL_ROWS, Outcome, finish, test_scores
 from gpbench.study.fitting.schedule import Schedule
+from gpbench.study.fitting.trimmed_lightning import LightningModule, Trainer
 from gpbench.study.records import Group, Progress, What, to_json
 
 MODEL_FILE = "model.pt"

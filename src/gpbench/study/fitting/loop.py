@@ -6,6 +6,7 @@ saved (`lightning_module`) stands outside. Sums over replicas are never taken bu
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
@@ -138,6 +139,16 @@ class Loop(ABC):
         return State(**pick, samples=samples)
 
 
+class Adam(torch.optim.Adam):
+    """torch's Adam, whose methods do not import torch's compiler (seconds) only to say that they are not compiled."""
+
+    add_param_group = inspect.unwrap(torch.optim.Adam.add_param_group)
+    zero_grad = inspect.unwrap(torch.optim.Adam.zero_grad)
+    state_dict = inspect.unwrap(torch.optim.Adam.state_dict)
+    load_state_dict = inspect.unwrap(torch.optim.Adam.load_state_dict)
+    step = torch.no_grad()(inspect.unwrap(torch.optim.Adam.step))
+
+
 class GradientLoop(Loop):
     """Adam on minus the objective, summed over replicas; a replica that is not finite stops moving."""
 
@@ -161,7 +172,7 @@ class GradientLoop(Loop):
         settings = [
             {"params": part, "lr": rate, "betas": (decay, ADAM_SECOND_DECAY)} for (rate, decay), part in groups.items()
         ]
-        self.adam = torch.optim.Adam(settings, fused=True)
+        self.adam: torch.optim.Adam = Adam(settings, fused=True)
         return self.adam
 
     def advance(self, batch: Batch, noise: Noise, step: int) -> Tensor:
