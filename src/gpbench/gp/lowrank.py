@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gpbench.gp import kernels, linalg
+from gpbench.gp import kernels, linalg, sparse
 
 
 class Posterior(NamedTuple):
@@ -79,4 +79,4 @@ def features(x: Tensor, z: Tensor, lengthscale: Tensor, outputscale: Tensor, jit
     x `[R, N, D]`, z `[R, M, D]`, lengthscale `[R, D]` or `[R, 1]`, outputscale `[R]`.
     """
     chol = linalg.cholesky(kernels.rbf(z, z, lengthscale, outputscale), name, jitter * outputscale)
-    return torch.linalg.solve_triangular(chol, kernels.rbf(z, x, lengthscale, outputscale), upper=False)
+    return sparse.project(x, z, chol, lengthscale, outputscale)

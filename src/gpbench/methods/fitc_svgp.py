@@ -56,7 +56,7 @@ class Method(GradientMethod):
         belief = layer(state.params, NAME, self.hyper.jitter)
         z, chol_kzz, m, _, *scales = belief
         chol = belief.posterior_chol
-        a = torch.linalg.solve_triangular(chol_kzz, kernels.rbf(z, batch.x, *scales), upper=False)  # [R, M, B]
+        a = sparse.project(batch.x, z, chol_kzz, *scales)  # [R, M, B]
         unexplained = (scales[1][:, None] - a.square().sum(1)).clamp_min(0.0)[..., None]  # k_nn - ||a_n||^2
         mean, variance = a.mT @ m, unexplained + (chol.mT @ a[:, None]).square().sum(2).mT  # [R, B, P]
         row_variance = state.params["log_noise_variance"].exp()[:, None, None] + unexplained  # lambda_n
