@@ -109,8 +109,8 @@ class Loop(ABC):
     def advance(self, batch: Batch, noise: Noise, step: int) -> Tensor:
         """One step from `step` to `step + 1`; returns minus the objective `[R]`."""
 
-    def deactivate(self, finite: Tensor, step: int) -> Tensor:
-        """Mark replicas that just became non-finite, which never move again; returns which."""
+    def deactivate(self, finite: Tensor, step: int) -> None:
+        """Mark replicas that just became non-finite, which never move again."""
         newly = self.active & ~finite
         if bool(newly.any()):
             # the first of a replica's failures is the cause of the others
@@ -119,7 +119,6 @@ class Loop(ABC):
                 layer = f" (no Cholesky factor in {failed[r]!r})" if r in failed else ""
                 self.reasons[r] = f"not finite at step {step + 1} of {self.steps}{layer}"
             self.active &= finite
-        return newly
 
     def replica(self, r: int) -> State:
         """The state of one replica, with the replica axis kept."""
@@ -152,7 +151,17 @@ class GradientLoop(Loop):
         self.adam = torch.optim.Adam(settings, fused=True)
         return self.adam
 
+    careful = False
+    """Whether every Cholesky factor is checked at once: from the first step on that was not finite in all replicas."""
+
     def advance(self, batch: Batch, noise: Noise, step: int) -> Tensor:
+        """A step waits for the device once; one that fails is made again, carefully, with the jitter that it needs."""
+        if not self.careful:
+            with linalg.deferred_checks():
+                loss = self.differentiate(batch, noise)
+                if self.update(loss, step):
+                    return loss
+            self.careful = True
         loss = self.differentiate(batch, noise)
         self.update(loss, step)
         return loss
@@ -167,30 +176,39 @@ class GradientLoop(Loop):
     def propagate(self, total: Tensor) -> None:
         total.backward()
 
-    def update(self, loss: Tensor, step: int) -> None:
-        """Step `step` of Adam along the gradients that are there; the method's own step of what it moves itself."""
-        params, finite = self.state.params, loss.isfinite()
-        moved = self.method.step_own(self.state)
-        for value in [*moved.values(), *(p.grad for p in params.values() if p.grad is not None)]:
-            finite = finite & value.reshape(len(finite), -1).sum(1).isfinite()
-        newly = self.deactivate(finite, step)
-        if not bool(self.active.all()):
-            self.freeze_replicas(newly)
+    def update(self, loss: Tensor, step: int) -> bool:
+        """Step `step` of Adam along the gradients that are there; the method's own step of what it moves itself.
+
+        Where checks are deferred and something is not finite, nothing is moved: False."""
+        params, moved = self.state.params, self.method.step_own(self.state)
+        values = [loss, *moved.values(), *(p.grad for p in params.values() if p.grad is not None)]
+        finite = torch.stack([value.reshape(len(loss), -1).sum(1) for value in values]).isfinite().all(0)
+        if linalg.checks_are_deferred():
+            if not bool(finite.all()):
+                return False
+        else:
+            self.deactivate(finite, step)
         for name, value in moved.items():
-            params[name].data[self.active] = value[self.active]
+            params[name].data.copy_(torch.where(_shaped(self.active, value), value, params[name]))
             params[name].grad = None
+        if any(self.reasons):
+            self.freeze_replicas()
         for name in self.method.frozen(step, self.steps):
             params[name].grad = None
         self.adam.step()
+        return True
 
-    def freeze_replicas(self, newly: Tensor) -> None:
-        """With no gradient and no momentum Adam does not move a replica."""
+    def freeze_replicas(self) -> None:
+        """With no gradient and no momentum Adam does not move the replicas that are not active."""
         for p in self.state.params.values():
-            if p.grad is not None:
-                p.grad[~self.active] = 0.0
-            if newly.any() and p in self.adam.state:
-                self.adam.state[p]["exp_avg"][newly] = 0.0
-                self.adam.state[p]["exp_avg_sq"][newly] = 0.0
+            moments = (self.adam.state[p][name] for name in ("exp_avg", "exp_avg_sq") if p in self.adam.state)
+            for value in (*moments, *(() if p.grad is None else (p.grad,))):
+                value.masked_fill_(_shaped(~self.active, value), 0.0)
+
+
+def _shaped(mask: Tensor, like: Tensor) -> Tensor:
+    """mask `[R]` with as many axes as `like`."""
+    return mask.view(-1, *[1] * (like.ndim - 1))
 
 
 class SamplerLoop(Loop):
