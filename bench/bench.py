@@ -39,7 +39,7 @@ def gpbench_step(dtype: torch.dtype) -> Step:
     rows, zeros, ones = torch.arange(BATCH)[None], torch.zeros(1, DIM, dtype=dtype), torch.ones(1, DIM, dtype=dtype)
     data = TrainingSet(x, y, rows, torch.tensor([BATCH]), zeros, ones, zeros[:, :1], ones[:, :1])
     method = dsvi.Method(dsvi.Hyperparameters(num_inducing=NUM_INDUCING, hidden_width=DIM), "regression")
-    state, batch = method.init(data, [Key("bench", "bench", 0)]), data.full()
+    state, batch = method.start(data, [Key("bench", "bench", 0)]), data.full()
     parameters = [parameter.requires_grad_() for parameter in state.params.values()]
     optimiser = torch.optim.Adam(parameters, lr=0.01)
     shapes = method.noise_shapes(state, BATCH, 0, 1)

@@ -34,7 +34,7 @@ def rff_step(kernel: str, frequencies: int, samples: int, batch: int) -> Step:
     features = 2 * frequencies // FEATURES_PER_FREQUENCY[kernel]  # as many columns of Phi for both kernels
     hyper = dgp_rff.Hyperparameters(kernel=kernel, num_features=features, samples_train=samples)
     method = dgp_rff.Method(hyper, "regression")
-    state, full = method.init(data, [Key("bench", "bench", 0)]), data.full()
+    state, full = method.start(data, [Key("bench", "bench", 0)]), data.full()
     optimiser = torch.optim.Adam([p.requires_grad_() for p in state.params.values()], lr=0.01)
     shapes = method.noise_shapes(state, batch, 0, 1)
 

@@ -58,7 +58,7 @@ def fitted(layers: int) -> tuple[bsgp.Method, State]:
     rows = torch.arange(TEST_ROWS)[None]
     data = TrainingSet(x, y, rows, torch.tensor([TEST_ROWS]), zeros, ones, zeros[:, :1], ones[:, :1])
     method = bsgp.Method(bsgp.Hyperparameters(layers=layers, num_inducing=NUM_INDUCING), "regression")
-    state = method.init(data, [KEY])
+    state = method.start(data, [KEY])
     state.samples = {k: [v + 0.1 * torch.randn_like(v) for _ in range(STATES)] for k, v in state.params.items()}
     return method, state
 
@@ -88,9 +88,9 @@ def bench_steps() -> None:
 def bench_prediction(layers: int) -> None:
     method, state = fitted(layers)
     x = torch.randn(1, TEST_ROWS, DIM, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    np.testing.assert_allclose(method.predict(state, x, [KEY])[0].component_mean, looped(method, state, x), 1e-9, 1e-9)
+    np.testing.assert_allclose(method.predict(state, x, KEY).component_mean, looped(method, state, x), 1e-9, 1e-9)
     turns = {
-        "batched over states": lambda: method.predict(state, x, [KEY]),
+        "batched over states": lambda: method.predict(state, x, KEY),
         "one by one": lambda: looped(method, state, x),
     }
     title = f"{TEST_ROWS:,} rows predicted by {STATES} states, {layers} layer(s)"

@@ -54,13 +54,11 @@ def test_generators_repeat_and_differ_by_stream():
     assert not torch.equal(draw, torch.randn(5, generator=streams.generator(KEY, "noise", 3)))
 
 
-def test_a_replica_draws_what_it_would_draw_alone():
-    keys = [KEY._replace(split=split) for split in range(4)]
+def test_a_source_goes_on_where_its_last_draw_ended():
     like = torch.empty(0, dtype=torch.float64)
-    together = streams.normal(keys, "noise", 5, (3, 2), like)
-    assert together.shape == (4, 3, 2)
-    for key, draw in zip(keys, together, strict=True):
-        assert torch.equal(draw, streams.normal([key], "noise", 5, (3, 2), like)[0])
+    source = streams.source(KEY, "noise", 5, like)
+    assert torch.equal(source(3, 20), streams.normal(KEY, "noise", 5, (3, 20), like))
+    assert not torch.equal(source(3, 20), streams.normal(KEY, "noise", 5, (3, 20), like))
 
 
 OTHER = {"dataset": "472f5ad695b55373eeded9dff8f86f4c", "protocol": "cutajar2017", "split": 4, "replica": 0}

@@ -52,28 +52,17 @@ def generator(key: Key, stream: str, block: int = 0, device: torch.device | str 
     return torch.Generator(device=device).manual_seed(seed(key, stream, block))
 
 
-def normal(keys: list[Key], stream: str, block: int, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
-    """Standard normals `[R, *shape]`, one independent draw a replica, with the dtype and device of `like`."""
+def source(key: Key, stream: str, block: int, like: torch.Tensor) -> Callable[..., torch.Tensor]:
+    """normal(*shape): the next standard normals of a block, with the dtype and device of `like`."""
     import torch
 
-    draws = [
-        torch.randn(shape, generator=generator(key, stream, block, like.device), dtype=like.dtype, device=like.device)
-        for key in keys
-    ]
-    return torch.stack(draws)
+    numbers = generator(key, stream, block, like.device)
+    return lambda *shape: torch.randn(shape, generator=numbers, dtype=like.dtype, device=like.device)
 
 
-def source(keys: list[Key], stream: str, block: int, like: torch.Tensor) -> Callable[..., torch.Tensor]:
-    """normal(*shape): the next standard normals `[R, *shape]` of a block, one generator a replica."""
-    import torch
-
-    generators = [generator(key, stream, block, like.device) for key in keys]
-
-    def normal(*shape: int) -> torch.Tensor:
-        draws = [torch.randn(shape, generator=g, dtype=like.dtype, device=like.device) for g in generators]
-        return torch.stack(draws)
-
-    return normal
+def normal(key: Key, stream: str, block: int, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+    """The first standard normals of a block, with the dtype and device of `like`."""
+    return source(key, stream, block, like)(*shape)
 
 
 def normal_steps(key: Key, stream: str, block: int, sizes: list[int], like: torch.Tensor) -> Iterator[torch.Tensor]:

@@ -58,9 +58,9 @@ def a_damaged_checkpoint_gives_way_to_the_one_before(case: Case) -> None:
 
 
 def resumed_as_uninterrupted(case: Case, work: Path) -> str:
-    """Resume all splits in a work folder, which does not call `init` again; what is printed on standard error."""
+    """Resume all splits in a work folder, which does not start again; what is printed on standard error."""
     with contextlib.redirect_stderr(io.StringIO()) as stderr, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(case.method), "init", None)
+        patch.setattr(type(case.method), "start", None)
         resumed = case.fit(group(case.cell, *range(SPLITS)), work=work)
     for one, other in zip(resumed, case.together, strict=True):
         assert_same(one, other)
@@ -166,7 +166,7 @@ def order_of_rows_matters(case: Case, permuted) -> str:
 def starting_params(case: Case, data) -> dict[str, torch.Tensor]:
     folds = [make_fold(case.cell.what, data, 0, 0)]
     train = loop.training_set(data, folds, torch.float64, torch.device("cpu"))
-    return make_method(case.cell.what).init(train, [folds[0].key]).params
+    return make_method(case.cell.what).start(train, [folds[0].key]).params
 
 
 def test_rows_change_no_fitted_quantity(case: Case) -> None:
@@ -212,7 +212,7 @@ def noise_size(case: Case, rows: int) -> int:
     """Normals of one step."""
     method = make_method(case.cell.what)
     train = loop.training_set(case.table, [case.fold], torch.float64, torch.device("cpu"))
-    return method.noise_shapes(method.init(train, [case.fold.key]), rows, 0, 1).size(rows)
+    return method.noise_shapes(method.start(train, [case.fold.key]), rows, 0, 1).size(rows)
 
 
 CONTRACTS = [

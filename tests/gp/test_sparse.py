@@ -24,7 +24,8 @@ def layer(dtype=torch.float64, num_inducing: int = M) -> dict[str, torch.Tensor]
 def conditional(x, inducing_inputs, whitened_mean, whitened_chol, lengthscale, outputscale):
     kzz = kernels.rbf(inducing_inputs, inducing_inputs, lengthscale, outputscale)
     chol_kzz = linalg.cholesky(kzz, "test", 1e-6 * outputscale)
-    return sparse.conditional(x, inducing_inputs, chol_kzz, whitened_mean, whitened_chol, lengthscale, outputscale)
+    moments = inducing_inputs, chol_kzz, whitened_mean, whitened_chol, lengthscale, outputscale
+    return sparse.conditional(x, sparse.Layer(*moments))
 
 
 def dense(s: int, r: int, q: int, given: dict[str, torch.Tensor]) -> tuple[np.ndarray, np.ndarray]:
@@ -94,17 +95,15 @@ def test_gradient_by_hand_is_that_of_the_operations(num_inducing, without):
     leaves = {n: v.clone().requires_grad_(n not in without) for n, v in given.items()}
     if "whitened_chol" in without:
         leaves["whitened_chol"] = None
-    moments = sparse.conditional(**leaves)
-    kl = (
-        torch.zeros(R)
-        if leaves["whitened_chol"] is None
-        else sparse.kl_whitened(leaves["whitened_mean"], leaves["whitened_chol"])
-    )
+    part = sparse.Layer(**{n: leaves[n] for n in sparse.Layer._fields})
+    moments, kl = sparse.conditional(leaves["x"], part), torch.zeros(R)
+    if part.whitened_chol is not None:
+        kl = sparse.kl_whitened(part.whitened_mean, part.whitened_chol)
     generator = torch.Generator().manual_seed(0)
     weights = [torch.randn(part.shape, generator=generator) for part in (*moments, kl)]
     found, wanted = [
         sum((w * part).sum() for w, part in zip(weights, parts, strict=True))
-        for parts in ((*moments, kl), composed(**leaves))
+        for parts in ((*moments, kl), composed(leaves["x"], *part))
     ]
     torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
     trained = {n: value for n, value in leaves.items() if value is not None and value.requires_grad}
@@ -204,10 +203,10 @@ def whole_layer(x, inducing_inputs, whitened_mean, whitened_chol, lengthscale, o
 def test_outputs_with_kernels_of_their_own_are_layers_of_one_output(shared_inputs, fitc, monkeypatch):
     given = own_kernels(shared_inputs)
     without = {"whitened_chol": None} if fitc else {}
-    moments = sparse.conditional(given["x"], *whole_layer(**given)._replace(**without))
+    moments = sparse.conditional(given["x"], whole_layer(**given)._replace(**without))
     monkeypatch.setattr(sparse, "CHUNK_ELEMENTS", R * M * Q * 5)
     with torch.no_grad():
-        chunked = sparse.conditional(given["x"], *whole_layer(**given)._replace(**without))
+        chunked = sparse.conditional(given["x"], whole_layer(**given)._replace(**without))
     for q in range(Q):
         expected = conditional(**output(q, given) | without)
         for ours, theirs, one in zip(moments, chunked, expected, strict=True):
@@ -223,9 +222,9 @@ def test_draws_of_functions_have_the_moments_of_the_posterior(own, monkeypatch):
     one = {name: value[:1, :1] if name == "x" else value[:1] for name, value in given.items()}
     generator, single = torch.Generator().manual_seed(0), whole_layer(**one)
     repeated = sparse.Layer(*(part.expand(draws, *part.shape[1:]) for part in single))  # a draw a replica
-    drawn = sparse.draw(repeated, lambda *shape: torch.randn(draws, *shape, generator=generator).double())
+    drawn = sparse.draw(repeated, lambda *shape: torch.randn(shape, generator=generator).double())
     f = drawn(one["x"][0].expand(draws, -1, -1))
-    mean, variance = (moment[0, 0] for moment in sparse.conditional(one["x"], *single))
+    mean, variance = (moment[0, 0] for moment in sparse.conditional(one["x"], single))
     assert f.shape == (draws, B, Q)
     assert ((f.mean(0) - mean).abs() < 4.5 * (variance / draws).sqrt()).all()
     for q in range(Q):
@@ -252,7 +251,7 @@ def test_a_draw_is_one_function_whatever_the_rows():
 
     def at(x: torch.Tensor) -> torch.Tensor:
         generator = torch.Generator().manual_seed(3)
-        drawn = sparse.draw(whole_layer(**given), lambda *shape: torch.randn(R, *shape, generator=generator).double())
+        drawn = sparse.draw(whole_layer(**given), lambda *shape: torch.randn(shape, generator=generator).double())
         return drawn(x)
 
     x = given["x"][0]

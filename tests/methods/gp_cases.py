@@ -1,5 +1,7 @@
 """Small data and helpers for the tests of the GP methods."""
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -58,9 +60,13 @@ def perturbed(state: State, scale: float = 0.1) -> State:
 
 
 def replica(state: State, r: int) -> State:
-    return State(
-        {k: v[r : r + 1] for k, v in state.params.items()}, {k: v[r : r + 1] for k, v in state.buffers.items()}
-    )
+    params, buffers = ({k: v[r : r + 1] for k, v in part.items()} for part in (state.params, state.buffers))
+    return State(params, buffers, samples={k: [v[r : r + 1] for v in kept] for k, kept in state.samples.items()})
+
+
+def each(answer: Callable, state: State, x: Tensor, keys: list[Key]) -> list:
+    """What a method's `predict`, `functions` or `marginals` answers for every replica, at x `[R, T, D]`."""
+    return [answer(replica(state, r), x[r : r + 1], key) for r, key in enumerate(keys)]
 
 
 def noise_size(method: GradientMethod | SamplerMethod, state: State, rows: int, step: int = 0, steps: int = 1) -> int:
@@ -101,14 +107,14 @@ def assert_batched_is_looped(method: GradientMethod, task: str) -> None:
     x, y = problem(task)
     rows = [list(range(30)), list(range(10, 40)), list(range(5, 34))]
     batched = training_set(x, y, rows)
-    state = perturbed(method.init(batched, keys(3)))
+    state = perturbed(method.start(batched, keys(3)))
     noise = noise_for(method, state, [30, 30, 29])
     losses, gradient = loss_and_gradient(method, state, batched.full(), noise)
     test = torch.stack([x[:6], x[6:12], x[12:18]])
-    predictions = method.predict(state, test, keys(3))
+    predictions = each(method.predict, state, test, keys(3))
     for r in range(3):
         alone = training_set(x, y, [rows[r]])
-        alone_state = perturbed(method.init(alone, keys(3)[r : r + 1]))
+        alone_state = perturbed(method.start(alone, keys(3)[r : r + 1]))
         alone_noise = noise[r : r + 1, : noise_size(method, alone_state, len(rows[r]))]
         alone_loss, alone_gradient = loss_and_gradient(method, alone_state, alone.full(), alone_noise)
         torch.testing.assert_close(losses[r : r + 1], alone_loss, rtol=1e-9, atol=0)
@@ -116,7 +122,7 @@ def assert_batched_is_looped(method: GradientMethod, task: str) -> None:
         scale = max(float(value.abs().max()) for value in alone_gradient.values())
         for name, value in alone_gradient.items():
             torch.testing.assert_close(gradient[name][r : r + 1], value, rtol=1e-9, atol=1e-9 * scale, msg=name)
-        (prediction,) = method.predict(alone_state, test[r : r + 1], keys(3)[r : r + 1])
+        prediction = method.predict(alone_state, test[r : r + 1], keys(3)[r])
         for ours, expected in zip(arrays(predictions[r]), arrays(prediction), strict=True):
             np.testing.assert_allclose(ours, expected, rtol=1e-9, atol=1e-9)
 
@@ -130,7 +136,7 @@ def assert_nan_stays_in_its_replica(method: GradientMethod, task: str) -> None:
     """A replica whose parameters are NaN leaves loss and gradient of the others bit for bit as they were."""
     x, y = problem(task)
     data = training_set(x, y, [list(range(r, 30 + r)) for r in range(3)])
-    state = perturbed(method.init(data, keys(3)))
+    state = perturbed(method.start(data, keys(3)))
     noise = noise_for(method, state, [30] * 3)
     losses, gradient = loss_and_gradient(method, state, data.full(), noise)
     broken = {k: v.clone() for k, v in state.params.items()}
@@ -146,7 +152,7 @@ def assert_nan_stays_in_its_replica(method: GradientMethod, task: str) -> None:
 
 def train(method: GradientMethod, data: TrainingSet, steps: int) -> tuple[State, list[float]]:
     """Adam on full batches of one replica; the losses on the way."""
-    state = with_gradient(method.init(data, keys(1)))
+    state = with_gradient(method.start(data, keys(1)))
     optimiser, batch, losses = torch.optim.Adam(state.params.values(), lr=0.03), data.full(), []
     for step in range(steps):
         generator = torch.Generator().manual_seed(step)

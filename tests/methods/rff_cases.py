@@ -29,4 +29,4 @@ def start(made: Method, task: str = "regression", replicas: int = 1) -> tuple[Ba
     """All rows of some equal replicas, and parameters off their start."""
     x, y = problem(task)
     data = training_set(x, y, [list(range(len(x)))] * replicas)
-    return data.full(), perturbed(made.init(data, keys(replicas)))
+    return data.full(), perturbed(made.start(data, keys(replicas)))

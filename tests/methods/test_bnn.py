@@ -33,7 +33,7 @@ def method(task: str, **hyper) -> Method:
 def started(m: Method, task: str) -> tuple[State, torch.Tensor, torch.Tensor]:
     """A state off its start, and the data it is for."""
     x, y = problem(task)
-    return perturbed(m.init(training_set(x, y), keys(1))), x, y
+    return perturbed(m.start(training_set(x, y), keys(1))), x, y
 
 
 def test_units_are_those_of_the_network_with_dropout():
@@ -83,7 +83,7 @@ def test_expected_log_likelihood_of_one_layer_of_units_is_that_of_sampled_weight
     m = method(task, samples_train=samples, samples_test=samples, weight_variance=0.05, units=6)
     state, x, y = started(m, task)
     local = m.sample_outputs(state, x[None], noise_for(m, state, [len(x)]))[:, 0]
-    shared = torch.stack([dnn.outputs(x[None], weights)[0] for weights in m.predictive_weights(state, keys(1))])
+    shared = torch.stack([dnn.outputs(x[None], weights)[0] for weights in m.predictive_weights(state, keys(1)[0])])
     noise_variance = base.noise_variance(state.params)
     one, other = (m.likelihood.log_prob(y, f[:, None], noise_variance).sum((1, 2)) for f in (local, shared))
     error = math.sqrt((one.var() + other.var()) / samples)
@@ -96,18 +96,18 @@ def test_without_variance_it_is_the_network_with_no_dropout(task):
     m = method(task, weight_variance=1e-30, samples_train=2)
     x, y = problem(task)
     data, plain = training_set(x, y), dnn.Method(dnn.Hyperparameters(match_basis=10, dropout=0.0), task, CLASSES[task])
-    state, start = m.init(data, keys(1)), plain.init(data, keys(1))
+    state, start = m.start(data, keys(1)), plain.start(data, keys(1))
     expected = flat_loss(plain, start, data.full(), noise_for(plain, start, [len(x)]))
     loss = flat_loss(m, state, data.full(), noise_for(m, state, [len(x)]))
     torch.testing.assert_close(loss - m.kl(state), expected, rtol=1e-9, atol=1e-9)
-    (ours,), (theirs,) = m.predict(state, x[None], keys(1)), plain.predict(start, x[None], keys(1))
+    ours, theirs = m.predict(state, x[None], keys(1)[0]), plain.predict(start, x[None], keys(1)[0])
     np.testing.assert_allclose(ours.mean(), theirs.mean(), rtol=1e-9, atol=1e-9)
 
 
 def test_a_prediction_is_a_mixture_over_weights_that_rows_share():
     m = method("regression", samples_test=7)
     state, x, _ = started(m, "regression")
-    (whole,), (part,) = m.predict(state, x[None], keys(1)), m.predict(state, x[None, 3:5], keys(1))
+    whole, part = m.predict(state, x[None], keys(1)[0]), m.predict(state, x[None, 3:5], keys(1)[0])
     assert len(whole.component_mean) == 7
     assert whole.component_mean.std(0).min() > 0
     np.testing.assert_allclose(whole.component_mean[:, 3:5], part.component_mean, rtol=1e-12)
@@ -140,7 +140,7 @@ def test_the_posterior_widens_where_there_are_no_data():
     state, losses = train(m, training_set(x, torch.sin(3 * x)), 300)
     assert losses[-1] < losses[0]
     near, far = (
-        m.predict(state, torch.full((1, 1, 1), at, dtype=torch.float64), keys(1))[0].component_mean.std()
+        m.predict(state, torch.full((1, 1, 1), at, dtype=torch.float64), keys(1)[0]).component_mean.std()
         for at in (0.0, 10.0)
     )
     assert far > 2 * near

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from bsgp_cases import TOY_MEAN, TOY_SD, log_likelihood, posterior_covariance, toy
-from gp_cases import noise_size, split
+from gp_cases import each, noise_size, split
 
 from gpbench.methods.base import Batch, State, TrainingSet
 from gpbench.methods.bsgp import Hyperparameters, Method
@@ -70,7 +70,7 @@ def test_predictive_averages_to_that_of_fitc():
     for name, value in state.params.items():
         state.samples[name] = [value] * 6
     state.samples["layer1.whitened_values"] = list((TOY_MEAN + corners)[:, None, :, None])
-    (predictive,) = method.predict(state, torch.tensor([[[0.25]]], dtype=torch.float64), KEYS[:1])
+    predictive = method.predict(state, torch.tensor([[[0.25]]], dtype=torch.float64), KEYS[0])
     assert predictive.mean().item() == pytest.approx(0.311039, abs=2e-6)
     assert predictive.variance().item() - 0.05 == pytest.approx(0.156836, abs=2e-6)
 
@@ -78,7 +78,7 @@ def test_predictive_averages_to_that_of_fitc():
 def test_one_state_predicts_its_own_conditional():
     method, state, batch = toy()
     state.params["layer1.whitened_values"] = TOY_MEAN.reshape(1, 3, 1)
-    (predictive,) = method.predict(state, batch.x, KEYS[:1])
+    predictive = method.predict(state, batch.x, KEYS[0])
     np.testing.assert_allclose(predictive.log_prob(batch.y[0].numpy()).sum(), log_likelihood(method, state, batch)[0])
 
 
@@ -123,7 +123,7 @@ def test_fitc_is_at_least_vfe():
 @pytest.mark.parametrize("task", ["regression", "binary", "multiclass"])
 def test_gradient_agrees_with_finite_differences(task):
     method, data = small(task, layers=2, num_inducing=3), training_set(task, counts=(40,))
-    state, batch = method.init(data, KEYS[:1]), data.full()
+    state, batch = method.start(data, KEYS[:1]), data.full()
     hidden = torch.randn(1, 1, 40, 30, dtype=torch.float64)
     names = [name for name in state.params if name != "log_noise_variance"]
     values = [(state.params[name] + 0.1 * torch.randn_like(state.params[name])).requires_grad_() for name in names]
@@ -136,7 +136,7 @@ def test_gradient_agrees_with_finite_differences(task):
 
 def test_a_hidden_layer_without_amplitude_changes_nothing():
     deep, shallow, data = small(layers=2), small(layers=1), training_set()
-    state, reference = deep.init(data, KEYS), shallow.init(data, KEYS)
+    state, reference = deep.start(data, KEYS), shallow.start(data, KEYS)
     state.params["layer1.log_outputscale"] -= 40
     v = torch.randn(3, 8, 1, dtype=torch.float64)
     state.params["layer2.whitened_values"] = reference.params["layer1.whitened_values"] = v
@@ -150,14 +150,14 @@ def test_a_hidden_layer_without_amplitude_changes_nothing():
 @pytest.mark.parametrize(("task", "layers"), [("regression", 2), ("multiclass", 1)])
 def test_batched_chains_equal_one_at_a_time(task, layers):
     method, data = small(task, layers=layers), training_set(task)
-    together, x = method.init(data, KEYS), torch.randn(3, 6, 2, dtype=torch.float64)
+    together, x = method.start(data, KEYS), torch.randn(3, 6, 2, dtype=torch.float64)
     losses = run(method, together, data.full(), 8)
-    predictives = method.predict(together, x, KEYS)
+    predictives = each(method.predict, together, x, KEYS)
     # the second replica lacks a row: alone it has no padding
     n = 39
     scaling = (part[1:2] for part in (data.x_shift, data.x_scale, data.y_shift, data.y_scale))
     own = TrainingSet(data.inputs, data.targets, data.rows[1:2, :n], data.count[1:2], *scaling)
-    alone = method.init(own, KEYS[1:2])
+    alone = method.start(own, KEYS[1:2])
     batch, size = own.full(), noise_size(method, alone, n)
     for step in range(8):
         longest = np.random.default_rng((step, 1)).standard_normal(noise_size(method, alone, 40))
@@ -169,13 +169,13 @@ def test_batched_chains_equal_one_at_a_time(task, layers):
                 alone.samples.setdefault(name, []).append(value.clone())
     for name, value in alone.params.items():
         torch.testing.assert_close(value[0], together.params[name][1], rtol=1e-9, atol=1e-11)
-    predictive = method.predict(alone, x[1:2], KEYS[1:2])[0]
+    predictive = method.predict(alone, x[1:2], KEYS[1])
     np.testing.assert_allclose(predictive.mean(), predictives[1].mean(), rtol=1e-8)
 
 
 def test_a_diverged_chain_is_nan_and_leaves_the_others_alone():
     method, data = small(), training_set(counts=(40, 40))
-    state, healthy = method.init(data, KEYS[:2]), method.init(data, KEYS[:2])
+    state, healthy = method.start(data, KEYS[:2]), method.start(data, KEYS[:2])
     state.params["layer1.whitened_values"][1, 0] = torch.nan
     losses, expected = run(method, state, data.full(), 4), run(method, healthy, data.full(), 4)
     assert all(loss[1].isnan() for loss in losses)
@@ -194,7 +194,7 @@ def test_states_are_kept_evenly_after_burn_in(steps, kept):
 
 def test_preconditioner_and_noise_stay_after_burn_in():
     method, data = small(), training_set()
-    state = method.init(data, KEYS)
+    state = method.start(data, KEYS)
     noise = torch.zeros(3, noise_size(method, state, 40), dtype=torch.float64)
     method.step(state, data.full(), split(method, state, data.full(), noise), 0, 2)
     before = {"noise": state.params["log_noise_variance"], "square": state.memory["gradient_square"]}
@@ -211,10 +211,10 @@ def test_preconditioner_and_noise_stay_after_burn_in():
 )
 def test_learning_beats_the_constant_predictor(task, dtype, gain):
     method, data = small(task, num_samples=20, step_size=0.05), training_set(task, counts=(40,), dtype=dtype)
-    state = method.init(data, KEYS[:1])
+    state = method.start(data, KEYS[:1])
     run(method, state, data.full(), 600)
     assert all(value.dtype == dtype for value in state.params.values())
-    (predictive,) = method.predict(state, data.full().x, KEYS[:1])
+    predictive = method.predict(state, data.full().x, KEYS[0])
     y = data.targets.double().numpy()
     constant = -math.log(2) if task == "binary" else -0.5 * np.log(2 * np.pi * np.e * y.var())
     assert predictive.log_prob(y if task == "regression" else y[:, 0]).mean() > constant + gain
@@ -223,7 +223,7 @@ def test_learning_beats_the_constant_predictor(task, dtype, gain):
 @pytest.mark.parametrize("sampled", ["u", "u_theta", "u_theta_z"])
 def test_the_chain_moves_what_is_sampled_and_adam_the_rest(sampled):
     method, data = small(sampled=sampled, layers=2, optimise_every=2), training_set()
-    state = method.init(data, KEYS)
+    state = method.start(data, KEYS)
     start = dict(state.params)
     noise = torch.zeros(3, noise_size(method, state, 40), dtype=torch.float64)
     assert set(method.sampled(state.params)) | set(method.optimised(state.params)) == set(state.params)
@@ -243,7 +243,7 @@ def test_the_chain_moves_what_is_sampled_and_adam_the_rest(sampled):
 
 def test_adam_climbs_the_likelihood_of_what_is_not_sampled():
     method, data = small(sampled="u", window=1), training_set(counts=(40,))
-    state, batch = method.init(data, KEYS[:1]), data.full()
+    state, batch = method.start(data, KEYS[:1]), data.full()
     fixed = method.sampled(state.params)
 
     def value():
@@ -265,7 +265,7 @@ def test_strauss_and_uniform_are_the_same_chain_and_dpp_is_another():
     states = {}
     for prior in ("uniform", "strauss", "dpp"):
         method, data = small(prior=prior), training_set()
-        states[prior] = method.init(data, KEYS)
+        states[prior] = method.start(data, KEYS)
         run(method, states[prior], data.full(), 5)
     z = {prior: state.params["layer1.inducing_inputs"] for prior, state in states.items()}
     torch.testing.assert_close(z["strauss"], z["uniform"], rtol=0, atol=0)
@@ -277,7 +277,7 @@ def test_objectives_differ_in_depth_and_task():
         data, values = training_set(task, counts=(40,)), {}
         for objective in ("fitc", "vfe"):
             method = small(task, objective=objective, layers=2)
-            state = method.init(data, KEYS[:1])
+            state = method.start(data, KEYS[:1])
             hidden = torch.zeros(1, 1, 40, 30, dtype=torch.float64)
             values[objective] = method.log_joint(state.params, state.buffers, data.full(), hidden).item()
         assert values["fitc"] > values["vfe"], f"Jensen, {task}"

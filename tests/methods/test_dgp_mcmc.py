@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import torch
-from gp_cases import flat_loss, keys, noise_size
+from gp_cases import each, flat_loss, keys, noise_size
 from mcmc_cases import JITTER, NOISE_VARIANCE, SCALES, bumps, chains, gram, hidden_of, method, prior, run
 from torch.distributions import MultivariateNormal
 
@@ -41,7 +41,7 @@ def test_the_sign_of_the_hidden_function_changes_nothing():
 
 def test_chains_of_a_split_have_one_target_and_start_from_both_signs():
     data, m = bumps(rows=[list(range(12))] * 3), method(iterations=30)
-    state = m.init(data, [key._replace(replica=r) for r, key in enumerate(keys(1) * 3)])
+    state = m.start(data, [key._replace(replica=r) for r, key in enumerate(keys(1) * 3)])
     for name in dgp_mcmc.COVARIANCE:
         for r in (1, 2):
             torch.testing.assert_close(state.buffers[name][0], state.buffers[name][r], rtol=1e-9, atol=1e-12)
@@ -57,12 +57,12 @@ def test_the_variational_fit_learns_and_its_hidden_function_is_that_of_its_draws
         hidden_width=1, num_features=50, frequencies="prior_fixed", samples_train=200, samples_test=2000
     )
     rff = dgp_rff.Method(settings, "regression")
-    state = rff.init(data, keys(1))
-    noise = streams.normal(keys(1), "noise", 0, (noise_size(rff, state, 50),), like=data.inputs)
+    state = rff.start(data, keys(1))
+    noise = streams.normal(*keys(1), "noise", 0, (1, noise_size(rff, state, 50)), like=data.inputs)
     before = flat_loss(rff, state, data.full(), noise).item()
     state.params, hidden = dgp_mcmc.variational_fit(hyper, data, keys(1))
     assert flat_loss(rff, state, data.full(), noise).item() < before - 50
-    draws = rff.functions(state, data.full().x, keys(1))[0][:, 0, :, 0]
+    draws = rff.functions(state, data.full().x, keys(1)[0])[0][:, 0, :, 0]
     assert ((draws.mean(0) - hidden[0]).abs() < 4.5 * draws.std(0) / math.sqrt(2000)).all()
 
 
@@ -112,19 +112,19 @@ def test_replicas_of_unequal_length_do_what_each_does_alone():
     x = torch.linspace(-3, 3, 7, dtype=torch.float64)[None, :, None].expand(3, -1, -1)
     together, m = chains(bumps(rows=rows)), method()
     trace = run(m, bumps(rows=rows), together, 40)
-    predicted, drawn = m.predict(together, x, keys(3)), m.functions(together, x, keys(3))
+    predicted, drawn = (each(answer, together, x, keys(3)) for answer in (m.predict, m.functions))
     for r, own in enumerate(rows):
-        data, key = bumps(rows=[own]), keys(3)[r : r + 1]
+        data, key = bumps(rows=[own]), keys(3)[r]
         alone = chains(data)
         torch.testing.assert_close(run(m, data, alone, 40, first=r)[0], trace[r], rtol=1e-9, atol=1e-9)
         for one, other in zip(alone.samples["v"], together.samples["v"], strict=True):
             torch.testing.assert_close(one[0], other[r, : len(own)], rtol=1e-9, atol=1e-9)
             assert (other[r, len(own) :] == 0).all()
-        (one,) = m.predict(alone, x[:1], key)
+        one = m.predict(alone, x[:1], key)
         np.testing.assert_allclose(one.component_mean, predicted[r].component_mean, rtol=1e-9, atol=1e-9)
         np.testing.assert_allclose(one.component_variance, predicted[r].component_variance, rtol=1e-9, atol=1e-9)
-        for one, layer in zip(m.functions(alone, x[:1], key), drawn, strict=True):
-            torch.testing.assert_close(one[:, 0], layer[:, r], rtol=1e-9, atol=1e-9)
+        for one, layer in zip(m.functions(alone, x[:1], key), drawn[r], strict=True):
+            torch.testing.assert_close(one, layer, rtol=1e-9, atol=1e-9)
 
 
 def test_the_bottom_layer_at_the_training_inputs_is_f1():
@@ -140,7 +140,7 @@ def test_the_bottom_layer_at_the_training_inputs_is_f1():
     torch.testing.assert_close(mean + correction, hidden_of(state)[0], rtol=0, atol=1e-9)
     assert dgp_mcmc.marginal_variance(state.buffers, 1, bottom).max() <= jitter
     state.samples = {"v": [state.params["v"]] * 3}
-    hidden, _ = method().functions(state, x, keys(1))
+    hidden, _ = method().functions(state, x, keys(1)[0])
     assert (hidden[:, 0, :, 0] - hidden_of(state)[0]).abs().max() < 6 * math.sqrt(2 * jitter) + correction.abs().max()
 
 
@@ -157,7 +157,7 @@ def test_layers_draw_from_the_dense_conditionals():
     run(method(), data, state, 30)
     state.samples = {"v": [state.params["v"]] * draws}
     x = torch.tensor([-2.5, 0.1, 2.8], dtype=torch.float64)
-    f1_draws, f2_draws = (layer[:, 0, :, 0] for layer in method().functions(state, x[None, :, None], keys(1)))
+    f1_draws, f2_draws = (layer[:, 0, :, 0] for layer in method().functions(state, x[None, :, None], keys(1)[0]))
     mean, covariance = dense_conditionals(state, x)
     sd = covariance.diagonal().sqrt()
     assert ((f1_draws.mean(0) - mean).abs() < 4 * sd / math.sqrt(draws)).all()
@@ -183,10 +183,10 @@ def test_the_predictive_is_the_law_of_the_second_layer_and_the_noise():
     run(method(), data, state, 30)
     state.samples = {"v": [state.params["v"]] * draws}
     x = torch.tensor([-2.5, 0.1, 2.8], dtype=torch.float64)[None, :, None]
-    (predictive,) = method().predict(state, x, keys(1))
+    predictive = method().predict(state, x, keys(1)[0])
     assert predictive.component_mean.shape == (draws, 3, 1)
     assert (predictive.component_variance > NOISE_VARIANCE).all()
-    y = method().functions(state, x, keys(1))[1][:, 0].numpy()
+    y = method().functions(state, x, keys(1)[0])[1][:, 0].numpy()
     sd = np.sqrt(predictive.variance() - NOISE_VARIANCE)
     assert (np.abs(predictive.mean() - y.mean(0)) < 4 * math.sqrt(2) * sd / math.sqrt(draws)).all()
     fourth = ((y - y.mean(0)) ** 4).mean(0)
@@ -211,7 +211,7 @@ def test_two_modes_and_agreement_between_chains():
     assert (overlap.abs() > 0.5).all()  # there are two modes ...
     assert ((overlap[:, 1:] * overlap[:, :-1] < 0).sum(1) > 10).all()  # ... and each chain changes between them
     x = torch.linspace(-1.8, 1.8, 9, dtype=torch.float64)[None, :, None].expand(2, -1, -1)
-    one, other = m.predict(state, x, keys(2))  # both say the same of y
+    one, other = each(m.predict, state, x, keys(2))  # both say the same of y
     h = generators.bump(generators.bump(x[0].numpy()))
     for predictive in (one, other):
         assert np.sqrt(((predictive.mean() - h) ** 2).mean()) < 0.1

@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from gp_cases import flat_loss, keys, loss_and_gradient, noise_for, noise_size, problem, train, training_set
+from gp_cases import each, flat_loss, keys, loss_and_gradient, noise_for, noise_size, problem, train, training_set
 from rff_cases import KERNELS, OPTIONS, TREATMENTS, method, named, start
 
 from gpbench.methods import dgp_rff
@@ -22,7 +22,7 @@ def certain_weights(state: State) -> State:
 def test_only_resampled_frequencies_vary_in_prediction(treatment):
     made = method(frequencies=treatment, samples_test=50)
     batch, state = start(made)
-    hidden, f = made.functions(certain_weights(state), batch.x, keys(1))
+    hidden, f = made.functions(certain_weights(state), batch.x, keys(1)[0])
     assert (hidden.shape, f.shape) == ((50, 1, 40, 3), (50, 1, 40, 1))
     spread = torch.stack([hidden.std(0).mean(), f.std(0).mean()])
     assert (spread > 0.05).all() if treatment == "var_resampled" else (spread < 1e-3).all()
@@ -52,7 +52,7 @@ def test_under_the_fixed_prior_the_frequencies_have_no_posterior():
 
 def test_treatments_start_from_the_same_weights():
     data = training_set(*problem("regression"))
-    starts = [method(frequencies=treatment).init(data, keys(1)) for treatment in TREATMENTS]
+    starts = [method(frequencies=treatment).start(data, keys(1)) for treatment in TREATMENTS]
     for name in ("layer1.weight_mean", "layer2.weight_mean"):
         assert all(torch.equal(starts[0].params[name], other.params[name]) for other in starts)
     assert torch.equal(starts[0].buffers["layer2.frequency_noise"], starts[1].buffers["layer2.frequency_noise"])
@@ -85,7 +85,7 @@ def test_many_samples_in_chunks_are_as_in_one_piece(options, monkeypatch):
     batch, state = start(made, replicas=2)
     noise, x = noise_for(made, state, [40, 40]), batch.x
     loss, gradient = loss_and_gradient(made, state, batch, noise)
-    whole = made.predict(state, x, keys(2))
+    whole = each(made.predict, state, x, keys(2))
     calls = counted(monkeypatch, "_log_prob")
     monkeypatch.setattr(dgp_rff, "CHUNK_ELEMENTS", 2 * 2 * 40 * made.num_weights)
     chunked_loss, chunked = loss_and_gradient(made, state, batch, noise)
@@ -93,7 +93,7 @@ def test_many_samples_in_chunks_are_as_in_one_piece(options, monkeypatch):
     torch.testing.assert_close(chunked_loss, loss, rtol=1e-12, atol=0)
     for name, value in gradient.items():
         torch.testing.assert_close(chunked[name], value, rtol=1e-10, atol=1e-10 * float(value.abs().max()), msg=name)
-    for ours, theirs in zip(made.predict(state, x, keys(2)), whole, strict=True):
+    for ours, theirs in zip(each(made.predict, state, x, keys(2)), whole, strict=True):
         np.testing.assert_allclose(ours.component_mean, theirs.component_mean, rtol=1e-12, atol=1e-14)
 
 
@@ -160,8 +160,8 @@ def test_two_classes_by_softmax_have_two_outputs():
     state, _ = train(made, training_set(x, y), 200)
     assert state.params["layer2.weight_mean"].shape == (1, 60, 2)
     assert "log_noise_variance" not in state.params
-    f = made.functions(state, x[None], keys(1))[-1][:, 0]
-    (predictive,) = made.predict(state, x[None], keys(1))
+    f = made.functions(state, x[None], keys(1)[0])[-1][:, 0]
+    predictive = made.predict(state, x[None], keys(1)[0])
     expected = (f[..., 1] - f[..., 0]).sigmoid().mean(0)
     np.testing.assert_allclose(np.exp(predictive.log_prob(np.ones(200))), expected, rtol=1e-9)
     assert predictive.log_prob(y[:, 0].numpy()).mean() > np.log(0.5) + 0.2
@@ -187,7 +187,7 @@ def test_inputs_fed_forward_are_seen_by_every_layer():
         batch, state = start(made)
         for i in (1, 2):
             state.params[f"layer{i}.weight_mean"] = torch.zeros_like(state.params[f"layer{i}.weight_mean"])
-        _, hidden, f = made.functions(certain_weights(state), batch.x, keys(1))
+        _, hidden, f = made.functions(certain_weights(state), batch.x, keys(1)[0])
         assert hidden.abs().max() < 1e-3
         assert (f.std(2).min() > 0.01) == feed_forward
 
@@ -200,23 +200,23 @@ def test_thirty_layers_train(num_inputs, dtype):
     assert np.isfinite(losses).all()
     assert losses[-1] < losses[0]
     assert all(value.isfinite().all() and value.dtype == dtype for value in state.params.values())
-    assert made.predict(state, x[None], keys(1))[0].is_finite()
+    assert made.predict(state, x[None], keys(1)[0]).is_finite()
 
 
 def test_lengthscales_start_at_the_root_of_the_total_variance_of_their_inputs():
     x, y = problem("regression")
     made = method(hidden_layers=1, hidden_width=4, feed_forward=True)
-    params = made.init(training_set(3 * x, y), keys(1)).params
+    params = made.start(training_set(3 * x, y), keys(1)).params
     total = 9 * x.var(0, correction=0).sum()
     torch.testing.assert_close(params["layer1.log_lengthscale"].exp(), total.sqrt().expand(1, 3))
     torch.testing.assert_close(params["layer2.log_lengthscale"].exp(), (4 + total).sqrt().expand(1, 7))
-    given = method(hidden_width=4, feed_forward=True, lengthscale=0.5).init(training_set(3 * x, y), keys(1)).params
+    given = method(hidden_width=4, feed_forward=True, lengthscale=0.5).start(training_set(3 * x, y), keys(1)).params
     torch.testing.assert_close(given["layer1.log_lengthscale"].exp(), torch.full((1, 3), 0.5).double())
     assert torch.equal(given["layer2.log_lengthscale"], params["layer2.log_lengthscale"])
 
 
 def test_weights_start_with_the_variances_that_are_set():
     made = method(num_features=5000, weight_mean_variance=0.04, weight_variance=0.25)
-    params = made.init(training_set(*problem("regression")), keys(1)).params
+    params = made.start(training_set(*problem("regression")), keys(1)).params
     assert params["layer1.weight_mean"].std() == pytest.approx(0.2, rel=0.03)
     torch.testing.assert_close(params["layer1.weight_log_variance"].exp().unique(), torch.tensor([0.25]).double())

@@ -22,7 +22,7 @@ def test_with_an_identity_for_a_network_it_is_kiss_gp():
     x, y = cases.problem("regression", num_inputs=2)
     data, noise = cases.training_set(x, y), torch.empty(1, 0)
     kiss = kiss_gp.Method(kiss_gp.Hyperparameters(grid_size=8), "regression")
-    plain, identity = kiss.init(data, cases.keys(1)), torch.eye(2).double()
+    plain, identity = kiss.start(data, cases.keys(1)), torch.eye(2).double()
     # relu(x) - relu(-x) = x
     both = torch.cat([identity, -identity], 1)
     weights = {
@@ -31,11 +31,11 @@ def test_with_an_identity_for_a_network_it_is_kiss_gp():
         "log_lengthscale": plain.params["log_lengthscale"] / 10,  # the ratio of the rates
     }
     deep = method(hidden_units=(4,), outputscale=1.0, noise_variance=0.1)
-    state = of_network(deep.init(data, cases.keys(1)), weights)
+    state = of_network(deep.start(data, cases.keys(1)), weights)
     torch.testing.assert_close(
         cases.flat_loss(deep, state, data.full(), noise), cases.flat_loss(kiss, plain, data.full(), noise)
     )
-    (ours,), (expected,) = (m.predict(s, x[None, :9] + 0.1, cases.keys(1)) for m, s in ((deep, state), (kiss, plain)))
+    ours, expected = (m.predict(s, x[None, :9] + 0.1, cases.keys(1)[0]) for m, s in ((deep, state), (kiss, plain)))
     np.testing.assert_allclose(ours.mean(), expected.mean(), rtol=1e-9)
     np.testing.assert_allclose(ours.variance(), expected.variance(), rtol=1e-9)
 
@@ -43,7 +43,7 @@ def test_with_an_identity_for_a_network_it_is_kiss_gp():
 def test_gradient_agrees_with_finite_differences():
     data = cases.training_set(*cases.problem("regression", n=8))
     made = method(hidden_units=(3,))
-    state = cases.perturbed(made.init(data, cases.keys(1)))
+    state = cases.perturbed(made.start(data, cases.keys(1)))
 
     def loss(*values):
         return cases.flat_loss(
@@ -59,7 +59,7 @@ def test_iterations_give_the_network_the_gradient_of_the_dense_evidence():
     gradients = []
     for settings, draws in (({}, 1), (ITERATIVE, 30)):
         made = method(**settings)
-        state = cases.perturbed(made.init(data, cases.keys(1)))
+        state = cases.perturbed(made.start(data, cases.keys(1)))
         noises = torch.arange(draws, dtype=torch.float64)[:, None, None]
         found = [cases.loss_and_gradient(made, state, data.full(), noise)[1]["layer1"][0] for noise in noises]
         gradients.append(torch.stack(found))
@@ -77,7 +77,7 @@ def test_network_and_gp_move_at_their_rates():
     """Adam's first step is its rate, whatever the gradient."""
     data = cases.training_set(*cases.problem("regression"))
     made = method(learning_rate=0.002, gp_learning_rate=0.03)
-    state = cases.with_gradient(made.init(data, cases.keys(1)))
+    state = cases.with_gradient(made.start(data, cases.keys(1)))
     before = noise_variance(made, state)
     weight = state.params["layer3"].detach().clone()
     optimiser = torch.optim.Adam(state.params.values(), lr=made.hyper.learning_rate)

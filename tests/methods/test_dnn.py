@@ -66,7 +66,7 @@ def plain_network(state, names: list[str]) -> torch.nn.Sequential:
 def test_without_dropout_the_loss_is_that_of_a_plain_network(task):
     m, (x, y) = method(task, hidden_layers=2, dropout=0.0), problem(task)
     data = training_set(x, y)
-    state = perturbed(m.init(data, keys(1)))
+    state = perturbed(m.start(data, keys(1)))
     f = plain_network(state, m.names)(x)
     if task == "regression":
         noise_variance = state.params["log_noise_variance"].exp().expand(len(x), 1)
@@ -82,8 +82,8 @@ def test_without_dropout_the_loss_is_that_of_a_plain_network(task):
 def test_predictions_leave_dropout_out(task, monkeypatch):
     monkeypatch.setattr("gpbench.methods.dnn.CHUNK_ELEMENTS", 50)  # several chunks of rows
     m, (x, y) = method(task), problem(task)
-    state = perturbed(m.init(training_set(x, y), keys(1)))
-    f, (predictive,) = plain_network(state, m.names)(x).detach(), m.predict(state, x[None], keys(1))
+    state = perturbed(m.start(training_set(x, y), keys(1)))
+    f, predictive = plain_network(state, m.names)(x).detach(), m.predict(state, x[None], keys(1)[0])
     if task == "regression":
         np.testing.assert_allclose(predictive.component_mean[0], f, rtol=1e-10)
         np.testing.assert_allclose(predictive.component_variance, state.params["log_noise_variance"].exp().item())
@@ -113,7 +113,7 @@ def test_masks_keep_units_with_the_stated_probability_and_leave_the_mean_of_a_li
 def test_noise_lies_row_by_row():
     m, (x, y) = method("regression", hidden_layers=2), problem("regression")
     data = training_set(x, y)
-    state = m.init(data, keys(1))
+    state = m.start(data, keys(1))
     units = 2 * state.params["layer1.weight"].shape[-1]
     assert m.noise_shapes(state, 7, 0, 1) == Shapes(per_row=(units,))
     noise = noise_for(m, state, [len(x)])
@@ -127,7 +127,7 @@ def test_noise_lies_row_by_row():
 def test_mini_batches_are_unbiased_at_the_same_masks(task):
     m, (x, y) = method(task), problem(task)
     data = training_set(x, y)
-    state = perturbed(m.init(data, keys(1)))
+    state = perturbed(m.start(data, keys(1)))
     noise = noise_for(m, state, [len(x)]).view(1, 4, -1)
     parts = [flat_loss(m, state, data.take(torch.arange(10 * p, 10 * p + 10)[None]), noise[:, p]) for p in range(4)]
     whole = flat_loss(m, state, data.full(), noise.view(1, -1))
@@ -136,7 +136,7 @@ def test_mini_batches_are_unbiased_at_the_same_masks(task):
 
 def test_weights_start_with_the_variance_of_he2015_and_without_bias():
     m, (x, y) = method("regression", units=300, hidden_layers=2), problem("regression")
-    params = m.init(training_set(x, y), keys(1)).params
+    params = m.start(training_set(x, y), keys(1)).params
     for name, num_inputs in [("layer1", 3), ("layer2", 300)]:
         weight = params[f"{name}.weight"][0]
         assert weight.shape == (num_inputs + 1, 300)
@@ -148,9 +148,9 @@ def test_weights_start_with_the_variance_of_he2015_and_without_bias():
 def test_several_targets_have_an_output_each():
     m, (x, y) = Method(Hyperparameters(match_basis=10), "regression", 0, 2), problem("regression")
     data = training_set(x, torch.cat([y, -y], 1))
-    state = m.init(data, keys(1))
+    state = m.start(data, keys(1))
     assert flat_loss(m, state, data.full(), noise_for(m, state, [len(x)])).isfinite().all()
-    assert m.predict(state, x[None, :5], keys(1))[0].mean().shape == (5, 2)
+    assert m.predict(state, x[None, :5], keys(1)[0]).mean().shape == (5, 2)
 
 
 @pytest.mark.parametrize("task", TASKS)

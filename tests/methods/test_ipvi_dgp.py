@@ -23,7 +23,7 @@ def problem(ours: ipvi_dgp.Method, n: int = 20):
     """A state off its start, all rows, and noise."""
     x, y = cases.problem(ours.task, n)
     data = cases.training_set(x, y)
-    state = cases.perturbed(ours.init(data, cases.keys(1)))
+    state = cases.perturbed(ours.start(data, cases.keys(1)))
     return state, data.full(), cases.noise_for(ours, state, [n])
 
 
@@ -48,7 +48,7 @@ def test_moments_are_those_of_the_gaussian_that_a_linear_generator_draws_from():
     ours = ipvi_dgp.Method(ipvi_dgp.Hyperparameters(num_inducing=6, outputscale=0.8), "regression", num_targets=2)
     rng = np.random.default_rng(1)
     w, c, b = (torch.as_tensor(rng.normal(size=shape)) for shape in ((2, 2), (3, 2), (2,)))
-    state = with_params(ours.init(cases.training_set(x, y), cases.keys(1)), **generator_of(w, c, b))
+    state = with_params(ours.start(cases.training_set(x, y), cases.keys(1)), **generator_of(w, c, b))
     samples = 20_000
     e = torch.randn(1, samples, 6, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     mean, variance = ours.moments(state, "layer1", e, x[None])
@@ -56,7 +56,9 @@ def test_moments_are_those_of_the_gaussian_that_a_linear_generator_draws_from():
     scales = state.params["layer1.log_lengthscale"].exp(), state.params["layer1.log_outputscale"].exp()
     chol = torch.linalg.cholesky(kernels.rbf(z, z, *scales) + 0.8e-6 * torch.eye(6))
     root = w.square().sum(0).sqrt()[:, None, None] * torch.eye(6)
-    expected_mean, expected_variance = sparse.conditional(x[None], z, chol, z @ c + b, root[None], *scales)
+    expected_mean, expected_variance = sparse.conditional(
+        x[None], sparse.Layer(z, chol, z @ c + b, root[None], *scales)
+    )
     torch.testing.assert_close(mean, expected_mean, rtol=0, atol=float(5 * (expected_variance / samples).sqrt().max()))
     torch.testing.assert_close(variance, expected_variance, rtol=5 * (2 / samples) ** 0.5, atol=0)
 
@@ -182,9 +184,9 @@ def test_a_hidden_layer_that_adds_nothing_changes_nothing():
 def test_predictions_do_not_depend_on_how_rows_are_cut(monkeypatch):
     ours = method(layers=2)
     state, batch, _ = problem(ours)
-    (whole,) = ours.predict(state, batch.x, cases.keys(1))
+    whole = ours.predict(state, batch.x, cases.keys(1)[0])
     monkeypatch.setattr(sparse, "CHUNK_ELEMENTS", 5 * 3 * 7)  # 7 rows at once
-    (cut,) = ours.predict(state, batch.x, cases.keys(1))
+    cut = ours.predict(state, batch.x, cases.keys(1)[0])
     for one, other in zip(cases.arrays(whole), cases.arrays(cut), strict=True):
         assert one.shape[0] == 3
         np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)

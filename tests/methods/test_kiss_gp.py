@@ -83,12 +83,12 @@ def test_it_becomes_the_exact_gp_as_the_grid_gets_finer():
     data, test = cases.training_set(x, y), x[None, :10] * 0.9
     settings = {"lengthscale": 1.0, "noise_variance": 0.05}
     exact = exact_gp.Method(exact_gp.Hyperparameters(**settings), "regression")
-    (expected,) = exact.predict(exact.init(data, cases.keys(1)), test, cases.keys(1))
+    expected = exact.predict(exact.start(data, cases.keys(1)), test, cases.keys(1)[0])
     cells_of_range = np.array([10, 20, 40])
     errors = []
     for count in cells_of_range:
         ours = method(grid_size=int(count) + 3, **settings)
-        (found,) = ours.predict(ours.init(data, cases.keys(1)), test, cases.keys(1))
+        found = ours.predict(ours.start(data, cases.keys(1)), test, cases.keys(1)[0])
         moments = np.abs(found.mean() - expected.mean()), np.abs(found.variance() - expected.variance())
         errors.append([moment.max() for moment in moments])
     orders = np.log2(np.divide(errors[:-1], errors[1:]))
@@ -98,7 +98,7 @@ def test_it_becomes_the_exact_gp_as_the_grid_gets_finer():
 
 def estimates(made: kiss_gp.Method, data, draws: int) -> dict[str, np.ndarray]:
     """Loss and gradients `[draws, ...]` under many probes."""
-    state = cases.perturbed(made.init(data, cases.keys(1)))
+    state = cases.perturbed(made.start(data, cases.keys(1)))
     found = []
     for noise in torch.arange(draws, dtype=torch.float64)[:, None, None]:
         loss, gradient = cases.loss_and_gradient(made, state, data.full(), noise)
@@ -119,7 +119,7 @@ def test_iterations_estimate_the_evidence_and_its_gradient_without_bias():
 
 def test_probes_come_from_the_noise_alone():
     made, data = method(**ITERATIVE), cases.training_set(*cases.problem("regression", num_inputs=2))
-    state = made.init(data, cases.keys(1))
+    state = made.start(data, cases.keys(1))
     first, second = torch.tensor([[0.1], [0.2]], dtype=torch.float64)[:, None]
     torch.manual_seed(1)
     before = torch.get_rng_state()
@@ -133,7 +133,7 @@ def test_a_low_rank_inverse_never_understates_a_variance():
     variances = []
     for settings in ({}, {**ITERATIVE, "lanczos_rank": 40}, {**ITERATIVE, "lanczos_rank": 5}):
         made = method(**settings)
-        (predictive,) = made.predict(made.init(data, cases.keys(1)), test, cases.keys(1))
+        predictive = made.predict(made.start(data, cases.keys(1)), test, cases.keys(1)[0])
         variances.append(predictive.variance())
     exact, full, low = variances
     np.testing.assert_allclose(full, exact, rtol=1e-3)
@@ -153,8 +153,8 @@ def test_nan_stays_in_its_replica(settings):
 
 def test_beyond_the_training_inputs_is_as_at_their_edge():
     data = cases.training_set(cases.X, cases.Y)
-    state = method().init(data, cases.keys(1))
-    (found,) = method().predict(state, torch.tensor([[[1.0], [3.0]]]).double(), cases.keys(1))
+    state = method().start(data, cases.keys(1))
+    found = method().predict(state, torch.tensor([[[1.0], [3.0]]]).double(), cases.keys(1)[0])
     assert found.mean()[0] == found.mean()[1]
     assert found.variance()[0] == found.variance()[1]
 

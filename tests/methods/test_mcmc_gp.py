@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from gp_cases import noise_size, split
+from gp_cases import noise_size, replica, split
 
 from gpbench.errors import UserError
 from gpbench.gp import latent_likelihoods
@@ -64,7 +64,7 @@ def run(likelihood="logit", known=False, steps=STEPS, chains=slice(0, CHAINS), *
     method = Method(hyper, *TASKS["logit" if likelihood == "probit" else likelihood])
     own = keys()[chains]
     data = training_set(x, y if known else y[:, :1], len(own))
-    state, batch, history = method.init(data, own), data.full(), []
+    state, batch, history = method.start(data, own), data.full(), []
     size = noise_size(method, state, ROWS)
     for step in range(steps):
         noise = np.random.default_rng(step).standard_normal((CHAINS, size))[chains]
@@ -196,7 +196,7 @@ def test_a_chain_without_f_predicts_nothing():
     method, state, _ = run(keep_latents=False)
     assert list(state.params) == ["psi"]
     with pytest.raises(UserError, match="set keep_latents=true"):
-        method.predict(state, torch.zeros(CHAINS, 2, 2, dtype=F64), keys())
+        method.predict(state, torch.zeros(1, 2, 2, dtype=F64), keys()[0])
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_a_chain_without_f_predicts_nothing():
         ("binary", {"latents": "none"}, "needs an operator of f"),
         ("binary", {"latents": "none", "sampler": "khr"}, ""),
         ("binary", {"sampler": "theta_given_nu", "outputscale": 1.0}, "takes the variance of simulated data"),
-        ("binary", {"sampler": "estimator"}, "outputscale is not set"),
+        ("binary", {"sampler": "estimator"}, "outputscale must be set"),
         ("binary", {"sampler": "estimator", "outputscale": 1.0, "grid_low": 2.0}, "needs grid_low < grid_high"),
         ("binary", {"sampler": "estimator", "outputscale": 1.0, "grid_points": 41}, "2 to 40 grid_points"),
         ("binary", {"sampler": "estimator", "outputscale": 1.0, "num_samples": 501}, "500 repetitions at most"),
@@ -222,12 +222,12 @@ def test_impossible_settings(task, settings, reason):
 
 def test_the_predictive_mixes_over_kept_states():
     method, state, _ = run()
-    x = torch.from_numpy(np.random.default_rng(5).random((CHAINS, 4, 2)))
+    x = torch.from_numpy(np.random.default_rng(5).random((1, 4, 2)))
     params = state.params
     state.samples = {name: [value, value + 0.3] for name, value in params.items()}
-    mixed = method.predict(state, x, keys())[0].probabilities()
+    mixed = method.predict(replica(state, 0), x, keys()[0]).probabilities()
     parts = []
     for shift in (0.0, 0.3):
         state.samples = {name: [value + shift] for name, value in params.items()}
-        parts.append(method.predict(state, x, keys())[0].probabilities())
+        parts.append(method.predict(replica(state, 0), x, keys()[0]).probabilities())
     np.testing.assert_allclose(mixed, np.mean(parts, 0), rtol=1e-12)

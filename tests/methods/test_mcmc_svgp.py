@@ -246,7 +246,7 @@ def bounded(m: Method, state: State, x: torch.Tensor, y: torch.Tensor) -> torch.
 def started(task: str = "regression", replicas: int = 1, rows: int = 5, **hyper):
     data = training_set(X, targets(task), [list(range(rows))] * replicas)
     m = method(task, **hyper)
-    return m, data, m.init(data, keys(replicas))
+    return m, data, m.start(data, keys(replicas))
 
 
 def test_the_start_is_the_optimum_of_bound_and_prior():
@@ -276,14 +276,14 @@ def test_every_row_is_an_inducing_input_where_as_many_are_asked_for():
     _, _, state = started(num_inducing=20, iterations=mcmc_svgp.FIXED + 20)
     torch.testing.assert_close(state.buffers[mcmc_svgp.Z][0].sort(0).values, X, rtol=0, atol=0)
     unlike = training_set(X, Y, [[0, 1, 2, 3, 4], [0, 1, 2, 3]])
-    with pytest.raises(ValueError, match="5 inducing inputs are every row of some splits"):
-        method(num_inducing=5).init(unlike, keys(2))
+    with pytest.raises(ValueError, match="5 inducing inputs are as many as the rows of some splits"):
+        method(num_inducing=5).start(unlike, keys(2))
 
 
 def test_chains_of_a_split_share_inducing_inputs_and_start_apart():
     data = training_set(X, Y, [list(range(5))] * 2)
     m = method()
-    state = m.init(data, [keys(1)[0], keys(1)[0]._replace(replica=1)])
+    state = m.start(data, [keys(1)[0], keys(1)[0]._replace(replica=1)])
     torch.testing.assert_close(*state.buffers[mcmc_svgp.Z], rtol=1e-9, atol=1e-9)
     for name, value in m.theta(state.params).items():
         torch.testing.assert_close(value[0], value[1], rtol=1e-9, atol=1e-9, msg=name)
@@ -298,7 +298,7 @@ def test_the_predictive_averages_the_kept_states():
         for _ in range(4)
     ]
     state.samples = {name: [params[name] for params in kept] for name in state.params}
-    (predictive,) = m.predict(state, x, keys(1))
+    predictive = m.predict(state, x, keys(1)[0])
     z = state.buffers[mcmc_svgp.Z][0]
     for params, mean, variance in zip(kept, predictive.component_mean, predictive.component_variance, strict=True):
         lengthscale, outputscale, noise = (float(v) for v in flatten(m.theta(params)).exp()[0])
@@ -315,7 +315,7 @@ def test_functions_go_through_the_inducing_values():
     m, _, state = started(num_inducing=5)
     state.samples = {name: [value, 0.5 * value] for name, value in state.params.items()}
     z = state.buffers[mcmc_svgp.Z]
-    (functions,) = m.functions(state, z, keys(1))
+    (functions,) = m.functions(state, z, keys(1)[0])
     for params, f in zip(state.kept(), functions, strict=True):
         torch.testing.assert_close(f, m.layer(params, z).chol_kzz @ params[V], rtol=0, atol=1e-4)
 
@@ -327,7 +327,7 @@ def test_single_precision_follows_double_precision(task, sampler):
     for dtype in (F64, torch.float32):
         data = training_set(X.to(dtype), targets(task).to(dtype))
         m = method(task, sampler=sampler, jitter=1e-4)
-        state = m.init(data, keys(1))
+        state = m.start(data, keys(1))
         state.params = {name: torch.full_like(value, 0.1) for name, value in state.params.items()}
         state.buffers[mcmc_svgp.Z] = Z[None].to(dtype)
         losses = []

@@ -5,12 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from gp_cases import noise_size, split, training_set
+from gp_cases import noise_size, replica, split, training_set
 
 from gpbench.errors import UserError
 from gpbench.gp import multinomial
 from gpbench.methods import multinomial_gp
-from gpbench.methods.base import State
 from gpbench.methods.multinomial_gp import Hyperparameters, Method
 from gpbench.streams import Key
 
@@ -33,7 +32,7 @@ def method(**hyper):
 def run(m, steps=10):
     """The state after some transitions, all kept after burn-in."""
     rows = data()
-    state, batch, rng = m.init(rows, KEYS), rows.full(), np.random.default_rng(1)
+    state, batch, rng = m.start(rows, KEYS), rows.full(), np.random.default_rng(1)
     for step in range(steps):
         noise = torch.from_numpy(rng.standard_normal((len(KEYS), noise_size(m, state, ROWS))))
         objective = m.step(state, batch, split(m, state, batch, noise), step, steps)
@@ -50,7 +49,7 @@ def test_every_approach_moves_both_and_counts(approach):
     step_size = 0.001 if approach == "a" else 0.05
     m = method(approach=approach, leapfrogs=2, step_size=step_size, weight_step_size=0.05)
     state = run(m, steps=4)
-    first = m.init(data(), KEYS)
+    first = m.start(data(), KEYS)
     assert all((state.params[name] != first.params[name]).any() for name in ("f", "theta"))
     chol = m.model(state.buffers, data().full()).factor(state.params["theta"])
     torch.testing.assert_close(state.memory["chol"], chol)
@@ -83,7 +82,7 @@ def test_unweighted_sources_have_weights_of_one():
 def test_dirichlet_weights_stay_on_the_simplex():
     m = method(weights="dirichlet", tune=True)
     state = run(m, steps=20)
-    first = m.init(data(), KEYS)
+    first = m.start(data(), KEYS)
     for one in (first, state):
         torch.testing.assert_close(one.params["theta"].exp().sum(2), torch.ones(2, CLASSES, dtype=F64))
     assert (state.params["log_concentration"] != first.params["log_concentration"]).any()
@@ -91,12 +90,12 @@ def test_dirichlet_weights_stay_on_the_simplex():
 
 def test_a_source_alone_is_that_source():
     torch.testing.assert_close(
-        method(only=1).init(data(), KEYS).buffers["grams"], method().init(data(), KEYS).buffers["grams"][:, 1:]
+        method(only=1).start(data(), KEYS).buffers["grams"], method().start(data(), KEYS).buffers["grams"][:, 1:]
     )
 
 
 def test_raw_sources_are_not_scaled():
-    scaled, raw = (method(scaled=scaled).init(data(), KEYS).buffers for scaled in (True, False))
+    scaled, raw = (method(scaled=scaled).start(data(), KEYS).buffers for scaled in (True, False))
     torch.testing.assert_close(
         raw["grams"],
         scaled["grams"] * raw["grams"].diagonal(dim1=2, dim2=3).mean(2)[..., None, None] / (1 + multinomial.JITTER),
@@ -108,10 +107,9 @@ def test_raw_sources_are_not_scaled():
 
 def test_predictions_by_dense_algebra():
     m = method(samples_test=20_000)
-    state = m.init(data(), KEYS)
+    state = m.start(data(), KEYS)
     batch, x = data().full(), torch.from_numpy(np.random.default_rng(2).standard_normal((2, 3, sum(SOURCES))))
-    alone = State(state.params, state.buffers)
-    probabilities = m.predict(alone, x, KEYS)[0].probabilities()
+    probabilities = m.predict(replica(state, 0), x[:1], KEYS[0]).probabilities()
     mean, deviation = torch.zeros(CLASSES, 3, dtype=F64), torch.zeros(CLASSES, 3, dtype=F64)
     for c, weights in enumerate(state.params["theta"][0].exp()):
         scale = torch.cat(
@@ -143,8 +141,8 @@ def test_variables_have_names():
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"only": 2}, "no source 2"),
-        ({"weights": "dirichlet", "only": 0}, "no weights on a simplex"),
+        ({"only": 2}, "only must be below the number of sources, 2, got 2"),
+        ({"weights": "dirichlet", "only": 0}, "at least two sources"),
         ({"weights": "dirichlet", "approach": "d"}, "approach e or f"),
         ({}, ""),
         ({"only": 1}, ""),
@@ -158,7 +156,7 @@ def test_settings_that_fit_no_data(settings, reason):
 
 def test_sources_must_make_up_the_columns():
     with pytest.raises(UserError, match="sources hold 4 columns, the data have 5"):
-        method(sources=(2, 2)).init(data(), KEYS)
+        method(sources=(2, 2)).start(data(), KEYS)
 
 
 def test_defaults_are_the_published_settings():

@@ -21,7 +21,7 @@ def method(task: str = "regression", **settings) -> svgp.Method:
 def start(ours: svgp.Method, task: str = "regression") -> tuple[Batch, State]:
     """Two replicas off their start."""
     data = cases.training_set(*cases.problem(task), [list(range(30)), list(range(10, 40))])
-    return data.full(), cases.perturbed(ours.init(data, cases.keys(2)))
+    return data.full(), cases.perturbed(ours.start(data, cases.keys(2)))
 
 
 def test_one_lengthscale_is_as_many_equal_ones():
@@ -55,7 +55,9 @@ def test_outputs_with_equal_parameters_of_their_own_are_as_those_that_share_them
         summed = gradient[name] if gradient[name].ndim == value.ndim else gradient[name].sum(1)
         torch.testing.assert_close(summed, value, rtol=1e-8, atol=1e-8)
     x = batch.x[:, :7]
-    predictives = [one.predict(State(of), x, cases.keys(2)) for one, of in ((own, repeated), (shared, state.params))]
+    predictives = [
+        cases.each(one.predict, State(of), x, cases.keys(2)) for one, of in ((own, repeated), (shared, state.params))
+    ]
     for ours, theirs in zip(*predictives, strict=True):
         np.testing.assert_allclose(ours.component_probs, theirs.component_probs, rtol=1e-10)
 
@@ -65,7 +67,7 @@ def test_outputs_of_their_own_are_svgps_of_one_target_each():
     y = torch.cat([y, y.square() - x[:, 1:2]], 1)
     own = svgp.Method(svgp.Hyperparameters(num_inducing=6, separate="all"), "regression", num_targets=2)
     data = cases.training_set(x, y)
-    state = cases.perturbed(own.init(data, cases.keys(1)))
+    state = cases.perturbed(own.start(data, cases.keys(1)))
     losses = []
     for q in range(2):
         one = {name: value[:, q] if value.ndim > 1 else value for name, value in state.params.items()}
@@ -82,7 +84,7 @@ def test_the_softmax_estimate_is_brute_force_monte_carlo():
     ours = method("multiclass", multiclass="softmax", samples_train=20_000)
     batch, state = start(ours, "multiclass")
     batch = Batch(*(part[:, :3] for part in (batch.x, batch.y, batch.weight)))
-    mean, variance = sparse.conditional(batch.x[None], *ours.layers(state)[0])
+    mean, variance = sparse.conditional(batch.x[None], ours.layers(state)[0])
     rng = np.random.default_rng(0)
     f = mean.numpy() + np.sqrt(variance.numpy()) * rng.normal(size=(200_000, 1, 1, 3))
     log_prob = torch.from_numpy(f).log_softmax(-1).numpy()
@@ -101,7 +103,7 @@ def test_the_softmax_estimate_is_brute_force_monte_carlo():
 def test_the_softmax_gradient_is_that_of_the_estimate():
     ours = method("multiclass", multiclass="softmax", samples_train=2, num_inducing=3)
     data = cases.training_set(*cases.problem("multiclass", n=5))
-    state = cases.perturbed(ours.init(data, cases.keys(1)))
+    state = cases.perturbed(ours.start(data, cases.keys(1)))
     noise = cases.noise_for(ours, state, [5])
     names = list(state.params)
 
@@ -115,11 +117,11 @@ def test_softmax_predicts_the_mean_over_samples_of_f():
     ours = method("multiclass", multiclass="softmax", samples_test=5000)
     batch, state = start(ours, "multiclass")
     with torch.no_grad():
-        mean, variance = sparse.conditional(batch.x[:, :4][None], *ours.layers(state)[0])
+        mean, variance = sparse.conditional(batch.x[:, :4][None], ours.layers(state)[0])
     f = mean.numpy() + np.sqrt(variance.numpy()) * np.random.default_rng(0).normal(size=(50_000, 1, 1, 3))
     probs = np.exp(f - f.max(-1, keepdims=True))
     probs /= probs.sum(-1, keepdims=True)
-    for r, predictive in enumerate(ours.predict(state, batch.x[:, :4], cases.keys(2))):
+    for r, predictive in enumerate(cases.each(ours.predict, state, batch.x[:, :4], cases.keys(2))):
         drawn = predictive.component_probs
         assert drawn.shape == (5000, 4, 3)
         assert (np.abs(drawn.mean(0) - probs[:, r].mean(0)) < 4.5 * drawn.std(0) / np.sqrt(5000)).all()
@@ -137,8 +139,8 @@ def test_counts_are_poisson_with_the_exposure():
     y = torch.as_tensor(np.random.default_rng(0).poisson(2.5 * f.exp().numpy())).double()
     ours = method("counts", exposure=2.5)
     data = cases.training_set(x, y)
-    state = cases.perturbed(ours.init(data, cases.keys(1)))
-    mean, variance = ours.marginals(state, data.full().x, cases.keys(1))
+    state = cases.perturbed(ours.start(data, cases.keys(1)))
+    mean, variance = ours.marginals(state, data.full().x, cases.keys(1)[0])
     mean, sd = mean.detach().numpy().ravel(), variance.sqrt().detach().numpy().ravel()
     draws = np.random.default_rng(1).normal(mean, sd, size=(20_000, 40))
     log_prob = stats.poisson.logpmf(y.numpy().ravel(), 2.5 * np.exp(draws))
@@ -146,7 +148,7 @@ def test_counts_are_poisson_with_the_exposure():
     bound = -float(cases.flat_loss(ours, state, data.full(), NO_NOISE[:1]) - kl)
     assert bound == pytest.approx(log_prob.mean(0).sum(), abs=4 * np.sqrt(log_prob.var(0).sum() / 20_000))
     trained, losses = cases.train(ours, data, 100)
-    (predictive,) = ours.predict(trained, x[None], cases.keys(1))
+    predictive = ours.predict(trained, x[None], cases.keys(1)[0])
     assert losses[-1] < losses[0]
     assert predictive.log_prob(y.numpy()).mean() > stats.poisson.logpmf(y.numpy(), y.mean().item()).mean()
 

@@ -82,14 +82,12 @@ def rbf_gradient(
     )
 
 
-def start_lengthscale(x: Tensor, mask: Tensor, given: float | None = None) -> Tensor:
+def start_lengthscale(x: Tensor, given: float | None = None) -> Tensor:
     """Initial lengthscale `[R]`: the one given, else sqrt(sum_d var x_d), which is sqrt(D) on standardised inputs.
 
-    x `[R, N, D]`; mask `[R, N]` is 1 in the rows that count, 0 in padding.
+    x `[R, N, D]`: the training rows, none of padding.
     """
     if given is not None:
         return x.new_full(x.shape[:1], given)
-    mask = mask[..., None]
-    count = mask.sum(1, keepdim=True)
-    centred = (x - (mask * x).sum(1, keepdim=True) / count) * mask
-    return (centred.square().sum((1, 2)) / count[:, 0, 0]).clamp_min(1e-6).sqrt()
+    centred = x - x.sum(1, keepdim=True) / x.shape[1]
+    return (centred.square().sum((1, 2)) / x.shape[1]).clamp_min(1e-6).sqrt()

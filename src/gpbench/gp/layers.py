@@ -10,10 +10,9 @@ from gpbench.gp import inducing, kernels, linalg
 from gpbench.gp.sparse import Layer
 
 
-def start_inducing(x: Tensor, count: Tensor, num: int, rngs: list[np.random.Generator]) -> Tensor:
-    """k-means centres `[R, num, D]` of the rows x `[R, n, D]`, of which the first count `[R]` are not padding."""
-    rows = [part[:n].cpu().numpy() for part, n in zip(x, count.tolist(), strict=True)]
-    return x.new_tensor(np.stack([inducing.kmeans(part, num, rng) for part, rng in zip(rows, rngs, strict=True)]))
+def start_inducing(x: Tensor, num: int, rng: np.random.Generator) -> Tensor:
+    """k-means centres `[1, num, D]` of the rows x `[1, n, D]`."""
+    return x.new_tensor(inducing.kmeans(x[0].cpu().numpy(), num, rng)[None])
 
 
 def init_layer(

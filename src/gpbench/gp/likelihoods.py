@@ -79,13 +79,6 @@ class Likelihood(ABC):
     def _predictive(self, mean: Tensor, variance: Tensor, noise: Tensor | None) -> Predictive:
         """`predictive` with a variance."""
 
-    def predictives(self, mean: Tensor, variance: Tensor | None, noise: Tensor | None = None) -> list[Predictive]:
-        """`predictive` of every replica: mean and variance `[S, R, N, Q]`, noise variances along R."""
-        replicas = range(mean.shape[1])
-        noises = [None for _ in replicas] if noise is None else noise.unbind()
-        variances = [None for _ in replicas] if variance is None else variance.unbind(1)
-        return [self.predictive(*moments) for moments in zip(mean.unbind(1), variances, noises, strict=True)]
-
 
 class _OneFunction(Likelihood):
     """Integrals by quadrature of `_log_prob(y, f)`, element by element."""

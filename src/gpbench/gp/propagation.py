@@ -19,7 +19,7 @@ def moments(
     """
     if variance is not None:
         return _random_input(layer, mean, variance, weights)
-    first, second = sparse.conditional(mean, *layer)
+    first, second = sparse.conditional(mean, layer)
     return (first if weights is None else first + mean @ weights), second
 
 

@@ -40,15 +40,7 @@ class Layer(NamedTuple):
         return self.whitened_chol
 
 
-def conditional(
-    x: Tensor,
-    inducing_inputs: Tensor,
-    chol_kzz: Tensor,
-    whitened_mean: Tensor,
-    whitened_chol: Tensor | None,
-    lengthscale: Tensor,
-    outputscale: Tensor,
-) -> tuple[Tensor, Tensor]:
+def conditional(x: Tensor, layer: Layer) -> tuple[Tensor, Tensor]:
     """Marginal mean and variance of f(x) when u = L v, L L^T = K_ZZ, v_q ~ N(m_q, L_q L_q^T).
 
     A = L^-1 k(Z, x);  mean_q = A^T m_q;  variance_q = k(x, x) - ||A||^2 + ||L_q^T A||^2 (columnwise).
@@ -61,26 +53,26 @@ def conditional(
     *samples, replicas, rows, _ = x.shape
     # S and B become the columns of one product per replica
     columns = x.reshape(-1, replicas, rows, x.shape[-1]).transpose(0, 1).reshape(replicas, -1, x.shape[-1])
-    layer = Layer(inducing_inputs, chol_kzz, whitened_mean, whitened_chol, lengthscale, outputscale)
     if torch.is_grad_enabled():
-        moments = _moments(columns, *layer)
+        moments = _moments(columns, layer)
     else:
-        num_factors = 1 if whitened_chol is None else whitened_chol.shape[1]
-        chunk = max(1, CHUNK_ELEMENTS // (replicas * whitened_mean.shape[1] * num_factors))
-        chunks = [_moments(part, *layer) for part in columns.split(chunk, 1)]
-        moments = [torch.cat(parts, 1) for parts in zip(*chunks, strict=True)]
+        num_factors = 1 if layer.whitened_chol is None else layer.whitened_chol.shape[1]
+        chunk = max(1, CHUNK_ELEMENTS // (replicas * layer.whitened_mean.shape[1] * num_factors))
+        means, variances = zip(*(_moments(part, layer) for part in columns.split(chunk, 1)), strict=True)
+        moments = torch.cat(means, 1), torch.cat(variances, 1)
     mean, variance = (m.reshape(replicas, -1, rows, m.shape[-1]).transpose(0, 1) for m in moments)
     return mean.reshape(*samples, *mean.shape[1:]), variance.reshape(*samples, *variance.shape[1:])
 
 
-def _moments(x, inducing_inputs, chol_kzz, whitened_mean, whitened_chol, lengthscale, outputscale):
+def _moments(x: Tensor, layer: Layer) -> tuple[Tensor, Tensor]:
     """Mean and variance `[R, B, Q]` at x `[R, B, D]`."""
+    z, chol_kzz, whitened_mean, whitened_chol, lengthscale, outputscale = layer
     if outputscale.ndim == 2:
-        layer = Layer(inducing_inputs, chol_kzz, whitened_mean, whitened_chol, lengthscale, outputscale)
-        moments = _moments(_each_output(x, outputscale), *single_outputs(layer))
-        return tuple(m.view(*outputscale.shape, -1).mT for m in moments)
-    a = project(x, inducing_inputs, chol_kzz, lengthscale, outputscale)
-    return _Marginals.apply(a, whitened_mean, whitened_chol, outputscale)
+        mean, variance = _moments(_each_output(x, outputscale), single_outputs(layer))
+        return mean.view(*outputscale.shape, -1).mT, variance.view(*outputscale.shape, -1).mT
+    a = project(x, z, chol_kzz, lengthscale, outputscale)
+    moments: tuple[Tensor, Tensor] = _Marginals.apply(a, whitened_mean, whitened_chol, outputscale)
+    return moments
 
 
 def single_outputs(layer: Layer) -> Layer:
@@ -103,16 +95,15 @@ def draw(layer: Layer, normal: Callable[..., Tensor]) -> Callable[[Tensor], Tens
 
     f(x) = phi(x)^T w + A^T (v - L^-1 phi(Z)^T w), v ~ q(v): a draw from the prior by random features, moved to
     agree with u = L v at Z. Its mean and covariance, over all that is drawn, are those of the posterior.
-    normal(*shape): standard normals `[R, *shape]`. Source: wilson2020.
+    normal(*shape): standard normals. Source: wilson2020.
     """
     if layer.outputscale.ndim == 2:
-        outputs = layer.outputscale.shape[1]
-        each = draw(single_outputs(layer), lambda *shape: normal(outputs, *shape).flatten(0, 1))
+        outputs, each = layer.outputscale.shape[1], draw(single_outputs(layer), normal)
         return lambda x: each(_each_output(x, layer.outputscale)).view(-1, outputs, x.shape[1]).mT
     z, chol_kzz, mean, _, lengthscale, outputscale = layer
-    frequencies = normal(z.shape[-1], NUM_FREQUENCIES) / lengthscale[..., None]
-    weights = normal(2 * NUM_FREQUENCIES, mean.shape[-1])
-    v = mean + (layer.posterior_chol @ normal(*mean.mT.shape[1:], 1))[..., 0].mT
+    frequencies = normal(len(z), z.shape[-1], NUM_FREQUENCIES) / lengthscale[..., None]
+    weights = normal(len(z), 2 * NUM_FREQUENCIES, mean.shape[-1])
+    v = mean + (layer.posterior_chol @ normal(*mean.mT.shape, 1))[..., 0].mT
 
     def prior(x: Tensor) -> Tensor:
         return features.fourier(x, frequencies, outputscale) @ weights

@@ -27,7 +27,9 @@ from gpbench import streams
 from gpbench.gp import layers, likelihoods, linalg, propagation
 from gpbench.gp.sparse import Layer
 from gpbench.hyper import Annotated, Gt, Le, PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, GradientMethod, Noise, State, TrainingSet, noise_variance
+from gpbench.methods.base import Batch, GradientMethod, Noise, State, noise_variance
+from gpbench.predictive.distributions import Predictive
+from gpbench.streams import Key
 
 DISTANCE_ROWS = 1000
 
@@ -122,32 +124,29 @@ class Method(GradientMethod):
         self.likelihood = likelihoods.for_task(task, num_classes, num_targets)
         self.names = [f"layer{number}" for number in range(1, hyper.layers + 1)]
 
-    def init(self, data: TrainingSet, keys: list[streams.Key]) -> State:
+    def init(self, train: Batch, key: Key) -> State:
         """Z by k-means in the first layer; in later ones on a diagonal, or pushed through the linear mean function."""
-        hyper, train = self.hyper, data.full()
-        x, rngs = train.x.double(), [streams.rng(key, "init") for key in keys]
-        rows = [part[:n].cpu().numpy() for part, n in zip(x, data.count.tolist(), strict=True)]
-        z = layers.start_inducing(x, data.count, hyper.num_inducing, rngs)
-        distances = [median_distance(*pair) for pair in zip(rows, rngs, strict=True)]
-        lengthscale = hyper.lengthscale * x.new_tensor(distances)
+        hyper, x, rng = self.hyper, train.x.double(), streams.rng(key, "init")
+        z = layers.start_inducing(x, hyper.num_inducing, rng)
+        lengthscale = hyper.lengthscale * x.new_tensor([median_distance(x[0].cpu().numpy(), rng)])
         outputscale = hyper.outputscale
-        state = State({}, {"num_rows": data.count.to(x)})
+        state = State({}, {"num_rows": x.new_tensor([x.shape[1]])})
         for name in self.names[:-1]:
-            state.params |= self.start_layer(name, z, hyper.hidden_width, lengthscale, outputscale, rngs)
+            state.params |= self.start_layer(name, z, hyper.hidden_width, lengthscale, outputscale, rng)
             state.params[f"{name}.log_noise_variance"] = z.new_full(z.shape[:1], hyper.layer_noise_variance).log()
             if hyper.mean_function == "linear":
                 mapped = state.buffers[f"{name}.mean_map"] = layers.mean_map(x, hyper.hidden_width)
                 x, z = x @ mapped, z @ mapped
             else:
-                z = spread(z)[:, None].repeat(len(z), 1, hyper.hidden_width)
+                z = spread(z)[:, None].repeat(1, 1, hyper.hidden_width)
             lengthscale, outputscale = z.new_full(z.shape[:1], hyper.hidden_lengthscale), hyper.hidden_outputscale
         num_outputs = self.likelihood.num_outputs
-        state.params |= self.start_layer(self.names[-1], z, num_outputs, lengthscale, outputscale, rngs)
+        state.params |= self.start_layer(self.names[-1], z, num_outputs, lengthscale, outputscale, rng)
         if self.task == "regression":
             state.params["log_noise_variance"] = z.new_full(z.shape[:1], hyper.noise_variance).log()
         return converted(state, train.x.dtype)
 
-    def start_layer(self, name, z, num_outputs, lengthscale, outputscale, rngs) -> dict[str, Tensor]:
+    def start_layer(self, name, z, num_outputs, lengthscale, outputscale, rng) -> dict[str, Tensor]:
         """Sites of u of precision 1 / d, d ~ U(0, 0.5), and means from -1 to 1, in terms of v."""
         hyper = self.hyper
         params = layers.init_layer(
@@ -155,7 +154,7 @@ class Method(GradientMethod):
         )
         upper = layers.layer(params, name, hyper.jitter).chol_kzz.mT
         upper = upper if upper.ndim == 4 else upper[:, None]
-        precision = 2 / z.new_tensor(np.stack([1 - rng.random((num_outputs, z.shape[1])) for rng in rngs]))
+        precision = 2 / z.new_tensor(1 - rng.random((1, num_outputs, z.shape[1])))
         # u = L_K v: L_K^T diag(precision) L_K = R R^T with an upper triangular R
         params[f"{name}.site_factor"] = upper * precision.sqrt()[:, :, None]
         params[f"{name}.site_shift"] = (upper @ (precision * spread(z))[..., None])[..., 0]
@@ -185,12 +184,14 @@ class Method(GradientMethod):
         fraction = self.hyper.power / state.buffers["num_rows"]
         cavities, energy = [], torch.zeros(())
         for name in self.names:
-            factor, shift = self.sites(state, name)
+            factor, shift = self.sites(state, name)  # R with T = R R^T, and t
+            # the cavity's S_c, m_c, and phi(m, S) + N / a (phi(m_c, S_c) - phi(m, S))
             q, part = cavity(posterior(factor, shift, name), shift, fraction, name)
             cavities.append(self.layer(state, name, q))
             energy = energy + part
         mean, variance = self.propagate(state, cavities, x)
         log_z = self.log_normalisers(y, mean, variance, noise_variance(state.params))
+        # -energy, with 1/a sum_n log Z_n
         return -energy - (batch.weight * log_z).sum(-1) / self.hyper.power
 
     def propagate(self, state: State, parts: list[Layer], x: Tensor) -> tuple[Tensor, Tensor]:
@@ -209,7 +210,7 @@ class Method(GradientMethod):
         return [self.layer(state, name, posterior(*self.sites(state, name), name)) for name in self.names]
 
     @torch.no_grad()
-    def predict(self, state: State, x: Tensor, keys: list[streams.Key]) -> list:
+    def predict(self, state: State, x: Tensor, key: Key) -> Predictive:
         state = converted(state, torch.float64)
-        mean, variance = self.propagate(state, self.posterior(state), x.double())
-        return self.likelihood.predictives(mean[None], variance[None], noise_variance(state.params))
+        moments = self.propagate(state, self.posterior(state), x.double())
+        return self.likelihood.predictive(*moments, noise_variance(state.params))

@@ -1,4 +1,4 @@
-"""What a method is: a small core of pure tensor code, with a leading replica axis R everywhere.
+"""What a method is: a small core of pure tensor code.
 
 Three families, told apart by what they define:
 
@@ -6,12 +6,15 @@ Three families, told apart by what they define:
 - `GradientMethod`: `init`, `loss`, `predict`; the trainer owns the optimiser;
 - `SamplerMethod`: `init`, `step`, `predict`; the trainer owns the reservoir of samples.
 
+`loss` and `step` work on R replicas at once, along the first axis of every tensor. `init`, `predict` and `functions`
+answer for one replica; its tensors keep that axis, of length 1, so that all of them share the functions of `gp`.
+
 A method's module also defines a frozen dataclass `Hyperparameters` with the published defaults; it is
 read without importing the module (see `gpbench.config`), so it may use only literals and the names of
 `gpbench.hyper`. Methods know nothing of files, Snakemake or MLflow.
 
-A method of layers may define `functions(state, x, keys)`: posterior draws of the outputs of every layer at x
-`[R, T, D]`, a tensor `[S, R, T, D_out]` each; studies with `probes: [layers]` draw them.
+A method of layers may define `functions(state, x, key)`: posterior draws of the outputs of every layer at x
+`[1, T, D]`, a tensor `[S, 1, T, D_out]` each; studies with `probes: [layers]` draw them.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
     from torch import Tensor
 
@@ -71,17 +76,17 @@ class TrainingSet:
 
     def full(self) -> Batch:
         """Every training row, padding rows (all zero) with weight 0."""
-        n = self.rows.shape[1]
-        import torch
+        replicas = [self.replica(r) for r in range(len(self.rows))]
+        return Batch(*(stack([getattr(rows, part) for rows in replicas]) for part in ("x", "y", "weight")))
 
-        mask = torch.arange(n, device=self.rows.device)[None, :] < self.count[:, None]
-        return self._scaled(self.rows, mask.to(self.inputs.dtype), mask[..., None])
+    def replica(self, r: int) -> Batch:
+        """Every training row of one replica, none of padding."""
+        rows = self.rows[r : r + 1, : int(self.count[r])]
+        return self._scaled(rows, self.inputs.new_ones(rows.shape), slice(r, r + 1))
 
-    def _scaled(self, rows: Tensor, weight: Tensor, mask: Tensor | None = None) -> Batch:
-        x = (self.inputs[rows] - self.x_shift[:, None]) / self.x_scale[:, None]
-        y = (self.targets[rows] - self.y_shift[:, None]) / self.y_scale[:, None]
-        if mask is not None:
-            x, y = x * mask, y * mask
+    def _scaled(self, rows: Tensor, weight: Tensor, replicas: slice = slice(None)) -> Batch:
+        x = (self.inputs[rows] - self.x_shift[replicas, None]) / self.x_scale[replicas, None]
+        y = (self.targets[rows] - self.y_shift[replicas, None]) / self.y_scale[replicas, None]
         return Batch(x, y, weight)
 
 
@@ -104,6 +109,22 @@ class State:
         if not any(self.samples.values()):
             return [self.params]
         return [dict(zip(self.samples, values, strict=True)) for values in zip(*self.samples.values(), strict=True)]
+
+
+def stack(values: list[Tensor]) -> Tensor:
+    """Tensors `[1, ...]` of single replicas as one `[R, ...]`, padded with zeros where they differ in size."""
+    from torch import cat
+    from torch.nn.functional import pad
+
+    if len(values) == 1:
+        return values[0]  # with its order of memory, by which products round
+    shape = [max(sizes) for sizes in zip(*(value.shape for value in values), strict=True)]
+    return cat([pad(value, _padding(value.shape, shape)) for value in values])
+
+
+def _padding(shape: Sequence[int], padded: list[int]) -> list[int]:
+    """Zeros before and after every axis, the last axis first, as `torch.nn.functional.pad` takes them."""
+    return [zeros for size, whole in zip(shape[::-1], padded[::-1], strict=True) for zeros in (0, whole - size)]
 
 
 def noise_variance(params: dict[str, Tensor]) -> Tensor | None:
@@ -158,19 +179,45 @@ class ClosedFormMethod(Method, ABC):
         """Predictive of x `[T, D]` in scaled units."""
 
 
-class GradientMethod(Method, ABC):
-    """A method that minimises `loss` by Adam with `hyper.learning_rate`, but for what `step_own` moves.
+class SteppedMethod(Method, ABC):
+    """What gradient methods and samplers have in common."""
 
-    Steps take mini-batches of `hyper.batch_size` rows; without that hyperparameter always all rows.
-    """
+    def init(self, train: Batch, key: Key) -> State:
+        """Initial state of one replica; random choices come from `streams.rng(key, "init")`.
 
-    @abstractmethod
-    def init(self, data: TrainingSet, keys: list[Key]) -> State:
-        """Initial state; random choices come from `streams.rng(key, "init")`, one key a replica."""
+        train `[1, n, ...]`: all its training rows, none of padding. Every tensor of the state has shape `[1, ...]`."""
+        raise NotImplementedError(f"{type(self).__module__}.Method must define init, or start for all replicas at once")
+
+    def start(self, data: TrainingSet, keys: list[Key]) -> State:
+        """Initial state of R replicas: that of each by `init`, stacked; where they differ in rows, padded with zeros.
+
+        To be overridden only where all replicas at once are much faster, or where zeros are no valid padding."""
+        states = [self.init(data.replica(r), key) for r, key in enumerate(keys)]
+
+        def stacked(tensors: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+            return {name: stack([values[name] for values in tensors]) for name in tensors[0]}
+
+        params, buffers, memory = (
+            stacked([getattr(state, part) for state in states]) for part in ("params", "buffers", "memory")
+        )
+        return State(params, buffers, memory)
 
     def noise_shapes(self, state: State, rows: int, step: int, steps: int) -> Shapes:
         """The noise of step `step` of `steps` with so many rows; none by default."""
         return Shapes()
+
+    @abstractmethod
+    def predict(self, state: State, x: Tensor, key: Key) -> Predictive:
+        """Predictive of one replica for x `[1, T, D]`, in scaled units; randomness from the stream `eval`.
+
+        That of a sampler averages over `state.samples` (over `state.params` while it is empty)."""
+
+
+class GradientMethod(SteppedMethod, ABC):
+    """A method that minimises `loss` by Adam with `hyper.learning_rate`, but for what `step_own` moves.
+
+    Steps take mini-batches of `hyper.batch_size` rows; without that hyperparameter always all rows.
+    """
 
     def frozen(self, step: int, steps: int) -> frozenset[str]:
         """Names of params that are not trained at `step` of `steps`."""
@@ -188,24 +235,12 @@ class GradientMethod(Method, ABC):
     def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
         """Minus the (estimated) objective in nats, `[R]`."""
 
-    @abstractmethod
-    def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
-        """One predictive a replica for x `[R, T, D]`, in scaled units; randomness from the stream `eval`."""
 
-
-class SamplerMethod(Method, ABC):
+class SamplerMethod(SteppedMethod, ABC):
     """A Markov chain a replica. `hyper.num_samples` states are kept, after a fraction `hyper.burn_in` of the steps."""
 
     covariance_parameters: tuple[str, ...] = ("log_lengthscale", "log_outputscale", "log_noise_variance")
     """endings of the names of sampled covariance parameters, whose draws are reported"""
-
-    @abstractmethod
-    def init(self, data: TrainingSet, keys: list[Key]) -> State:
-        """Initial state of the chains."""
-
-    @abstractmethod
-    def noise_shapes(self, state: State, rows: int, step: int, steps: int) -> Shapes:
-        """The noise of step `step` of `steps` with so many rows."""
 
     @abstractmethod
     def step(self, state: State, batch: Batch, noise: Noise, step: int, steps: int) -> Tensor:
@@ -231,7 +266,3 @@ class SamplerMethod(Method, ABC):
     def variables(self, name: str, size: int) -> list[str]:
         """What the `size` numbers of the sampled `name` of a chain are called."""
         return [f"{name}[{i}]" for i in range(size)]
-
-    @abstractmethod
-    def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
-        """One predictive a replica, averaged over `state.samples` (over `state.params` while it is empty)."""

@@ -30,7 +30,7 @@ from gpbench import streams
 from gpbench.gp import mean_field
 from gpbench.hyper import PositiveFloat, PositiveInt, dataclass
 from gpbench.methods import dnn
-from gpbench.methods.base import Batch, Noise, Shapes, State, TrainingSet, noise_variance
+from gpbench.methods.base import Batch, Noise, Shapes, State, noise_variance
 from gpbench.streams import Key
 
 
@@ -52,9 +52,9 @@ def sampled_affine(x: Tensor, mean: Tensor, variance: Tensor, noise: Tensor) -> 
 
 
 class Method(dnn.Method):
-    def init(self, data: TrainingSet, keys: list[Key]) -> State:
+    def init(self, train: Batch, key: Key) -> State:
         """Means as the weights of `dnn` start, variances small."""
-        params = super().init(data, keys).params
+        params = super().init(train, key).params
         start = math.log(self.hyper.weight_variance)
         variances = {f"{name}.log_variance": torch.full_like(params[f"{name}.weight"], start) for name in self.names}
         return State(params | variances)
@@ -70,6 +70,7 @@ class Method(dnn.Method):
     def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
         """-elbo `[R]`."""
         f = self.sample_outputs(state, batch.x, noise.per_row)
+        # 1/S sum_s log p(y_b | f_sb)
         log_prob = self.likelihood.log_prob(batch.y, f, noise_variance(state.params)).mean(0)
         return self.kl(state) - (batch.weight * log_prob).sum(-1)
 
@@ -91,12 +92,12 @@ class Method(dnn.Method):
         terms = (mean_field.kl(mean, log_variance, prior.to(mean)) for mean, log_variance in posteriors)
         return sum(terms, torch.zeros(()))
 
-    def predictive_weights(self, state: State, keys: list[Key]) -> Iterator[list[Tensor]]:
+    def predictive_weights(self, state: State, key: Key) -> Iterator[list[Tensor]]:
         """`samples_test` draws of all weights, one at a time: of a wide network they are large."""
         means, variances = self.weights(state), self.variances(state)
         shapes = [mean.shape[1:] for mean in means]
         for sample in range(self.hyper.samples_test):
-            noise = streams.normal(keys, "eval", sample, (sum(map(math.prod, shapes)),), like=means[0])
+            noise = streams.normal(key, "eval", sample, (1, sum(map(math.prod, shapes))), like=means[0])
             noises = noise.split([math.prod(shape) for shape in shapes], -1)
             yield [
                 mean + variance.sqrt() * eps.view_as(mean)

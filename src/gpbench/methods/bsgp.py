@@ -32,7 +32,7 @@ from gpbench.gp import inducing_priors, kernels, likelihoods, quadrature, sparse
 from gpbench.gp.layers import init_kernel, kernel, mean_map, start_inducing
 from gpbench.gp.sparse import Layer
 from gpbench.hyper import Annotated, Fraction, Gt, Lt, PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, Noise, SamplerMethod, Shapes, State, TrainingSet, noise_variance
+from gpbench.methods.base import Batch, Noise, SamplerMethod, Shapes, State, noise_variance
 from gpbench.predictive.distributions import Predictive
 from gpbench.sampling import moving_window, sghmc
 from gpbench.streams import Key
@@ -79,7 +79,7 @@ class Hyperparameters(Settings):
 
     def impossible(self, task: str) -> str:
         if self.prior != "normal" and self.sampled != "u_theta_z":
-            return f"prior: {self.prior} is of inducing inputs that are sampled, not of sampled: {self.sampled}"
+            return f"prior {self.prior} needs inducing inputs that are sampled: u_theta_z, not {self.sampled}"
         return ""
 
 
@@ -89,17 +89,15 @@ class Method(SamplerMethod):
         self.likelihood = likelihoods.for_task(task, num_classes, num_targets)
         self.names = [f"layer{number}" for number in range(1, hyper.layers + 1)]
 
-    def init(self, data: TrainingSet, keys: list[Key]) -> State:
+    def init(self, train: Batch, key: Key) -> State:
         """v = 0, Z by k-means, pushed through the mean functions for the deeper layers."""
-        train = data.full()
-        rngs = [streams.rng(key, "init") for key in keys]
-        x, z = train.x, start_inducing(train.x, data.count, self.hyper.num_inducing, rngs)
+        x, z = train.x, start_inducing(train.x, self.hyper.num_inducing, streams.rng(key, "init"))
         width = min(self.hyper.hidden_width, x.shape[-1])
         state = State({})
         for name in self.names:
             hidden = name != self.names[-1]
             num_outputs = width if hidden else self.likelihood.num_outputs
-            state.params |= self._first_layer(name, x, z, train.weight, num_outputs)
+            state.params |= self._first_layer(name, x, z, num_outputs)
             if hidden:
                 mapped = state.buffers[f"{name}.mean_map"] = mean_map(x, width)
                 x, z = x @ mapped, z @ mapped
@@ -136,18 +134,24 @@ class Method(SamplerMethod):
         return potential.detach().masked_fill(diverged, torch.nan)
 
     @torch.no_grad()
-    def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
-        """Equal mixture over the kept states, each with its own noise in the hidden layers; x `[R, T, D]`."""
-        kept = state.kept()
-        return [
-            self._predict_replica(
-                {name: torch.stack([params[name][r] for params in kept]) for name in kept[0]},
-                {name: value[r] for name, value in state.buffers.items()},
-                x[r],
-                streams.generator(key, "eval", device=x.device),
-            )
-            for r, key in enumerate(keys)
-        ]
+    def predict(self, state: State, x: Tensor, key: Key) -> Predictive:
+        """Equal mixture over the S kept states, each with its own noise in the hidden layers; x `[1, T, D]`."""
+        kept, normal = state.kept(), streams.source(key, "eval", 0, x)
+        # blocks of states take the place of replicas
+        samples = {name: torch.cat([params[name] for params in kept]) for name in kept[0]}
+        size, elements = len(kept), PREDICT_ELEMENTS // self.hyper.num_inducing
+        states = max(1, elements // PREDICT_ROWS)
+        rows = max(1, elements // states)
+        # filled in place: results kept one by one between large temporaries would scatter the heap over gigabytes
+        mean, variance = x.new_empty(2, size, x.shape[1], self.likelihood.num_outputs)
+        for some in (slice(first, first + states) for first in range(0, size, states)):
+            layers = self.layers({name: value[some] for name, value in samples.items()})
+            for part in (slice(first, first + rows) for first in range(0, x.shape[1], rows)):
+                inputs = x[:, part].expand(len(layers[0].inducing_inputs), -1, -1)
+                noise = normal(self.hyper.layers - 1, *inputs.shape[:2], self.hyper.hidden_width)
+                mean[some, part], variance[some, part] = self.propagate(layers, state.buffers, inputs, noise)
+        noises = noise_variance(samples)
+        return self.likelihood.predictive(mean, variance, None if noises is None else noises[:, None, None])
 
     def log_joint(
         self, params: dict[str, Tensor], buffers: dict[str, Tensor], batch: Batch, hidden_noise: Tensor
@@ -203,30 +207,11 @@ class Method(SamplerMethod):
         """Moments of f^L `[R, B, Q]` given one sample through the hidden layers; noise `[L - 1, R, B, >= width]`."""
         f = x
         for name, layer, eps in zip(self.names, layers, noise, strict=False):
-            mean, variance = sparse.conditional(f, *layer)
+            mean, variance = sparse.conditional(f, layer)
             # a variance of exactly 0 (x on an inducing input) would give its root an infinite gradient
             sd = quadrature.std(variance)
             f = f @ buffers[f"{name}.mean_map"] + mean + sd * eps[..., : mean.shape[-1]]
-        return sparse.conditional(f, *layers[-1])
-
-    def _predict_replica(
-        self, samples: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor, generator: torch.Generator
-    ) -> Predictive:
-        """Predictive at x `[T, D]`: blocks of the S kept states `[S, ...]` take the place of replicas."""
-        size, elements = len(samples["layer1.inducing_inputs"]), PREDICT_ELEMENTS // self.hyper.num_inducing
-        states = max(1, elements // PREDICT_ROWS)
-        rows = max(1, elements // states)
-        # filled in place: results kept one by one between large temporaries would scatter the heap over gigabytes
-        mean, variance = x.new_empty(2, size, len(x), self.likelihood.num_outputs)
-        for some in (slice(first, first + states) for first in range(0, size, states)):
-            layers = self.layers({name: value[some] for name, value in samples.items()})
-            for part in (slice(first, first + rows) for first in range(0, len(x), rows)):
-                inputs = x[part].expand(len(layers[0].inducing_inputs), -1, -1)
-                shape = (self.hyper.layers - 1, *inputs.shape[:2], self.hyper.hidden_width)
-                noise = torch.randn(shape, generator=generator, dtype=x.dtype, device=x.device)
-                mean[some, part], variance[some, part] = self.propagate(layers, buffers, inputs, noise)
-        noises = noise_variance(samples)
-        return self.likelihood.predictive(mean, variance, None if noises is None else noises[:, None, None])
+        return sparse.conditional(f, layers[-1])
 
     def _optimise(self, state: State, batch: Batch, choice: Tensor, hidden_noise: Tensor, count: int) -> None:
         """Adam step number `count` (from 0), at a random member of the window of states put aside."""
@@ -242,8 +227,8 @@ class Method(SamplerMethod):
         state.params |= moved
         state.memory |= memory
 
-    def _first_layer(self, name: str, x: Tensor, z: Tensor, mask: Tensor, num_outputs: int) -> dict[str, Tensor]:
-        lengthscale = kernels.start_lengthscale(x, mask, self.hyper.lengthscale)
+    def _first_layer(self, name: str, x: Tensor, z: Tensor, num_outputs: int) -> dict[str, Tensor]:
+        lengthscale = kernels.start_lengthscale(x, self.hyper.lengthscale)
         # the order in which the chain takes its coordinates, hence its noise
         values = {f"{name}.inducing_inputs": z, f"{name}.whitened_values": z.new_zeros(*z.shape[:2], num_outputs)}
         return values | init_kernel(name, z, lengthscale, self.hyper.outputscale)

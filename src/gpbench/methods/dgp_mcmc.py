@@ -13,7 +13,7 @@ log p(F1) = -||v||^2 / 2 + constant, and no F1, rounded as it is, is ever solved
 Nothing else changes: the ellipse through L v and L nu is L times the one through v and nu.
 
 The covariance parameters stay what a variational fit (`dgp_rff` with 50 random frequencies) finds. All chains of a
-split share that fit, so they have one target; it is made in `init`, again where a fit is resumed. The sign of F1 makes
+split share that fit, so they have one target; it is made in `start`. The sign of F1 makes
 no difference to the target, hence two modes. Chain r starts from (-1)^r times the hidden function of the fit; each also
 changes sides by itself, as the ellipse through F1 passes through -F1.
 """
@@ -28,7 +28,7 @@ from torch import Tensor
 from gpbench import streams
 from gpbench.gp import features, kernels, likelihoods, linalg
 from gpbench.hyper import Fraction, PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods import dgp_rff
+from gpbench.methods import dgp_rff, warm_start
 from gpbench.methods.base import Batch, Noise, SamplerMethod, Shapes, State, TrainingSet
 from gpbench.predictive.distributions import Predictive
 from gpbench.sampling import elliptical
@@ -62,8 +62,10 @@ class Hyperparameters(Settings):
 
 
 class Method(SamplerMethod):
-    def init(self, data: TrainingSet, keys: list[Key]) -> State:
-        """Chains at plus or minus the hidden function of a variational fit, whose covariance parameters they keep."""
+    def start(self, data: TrainingSet, keys: list[Key]) -> State:
+        """Chains at plus or minus the hidden function of a variational fit, whose covariance parameters they keep.
+
+        All replicas at once, for thousands of updates lead there, and padding rows of a factor are not zero."""
         covariance, hidden = variational_fit(self.hyper, data, [key._replace(replica=0) for key in keys])
         sign = torch.tensor([(-1.0) ** key.replica for key in keys]).to(hidden)
         return self.chains(data.full(), covariance, sign[:, None] * hidden)
@@ -100,36 +102,36 @@ class Method(SamplerMethod):
         return 0.5 * v.square().sum(1) - value
 
     @torch.no_grad()
-    def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
-        """Equal mixture over the kept states, each with a draw of its own of F1* at every row of x `[R, T, D]`."""
+    def predict(self, state: State, x: Tensor, key: Key) -> Predictive:
+        """Equal mixture over the kept states, each with a draw of its own of F1* at every row of x `[1, T, D]`."""
         kept, buffers = kept_states(state), state.buffers
         bottom = project(buffers, 1, buffers["chol"], buffers["x"], x)
         sd = marginal_variance(buffers, 1, bottom).sqrt()
-        noise = streams.normal(keys, "eval", 0, (len(kept), x.shape[1]), like=x)
+        noise = streams.normal(key, "eval", 0, (len(kept), 1, x.shape[1]), like=x)
         moments = []
         for s, v in enumerate(kept):
-            hidden = product(bottom, v) + sd * noise[:, s]
+            hidden = product(bottom, v) + sd * noise[s]
             whitened, top = top_layer(v, hidden, buffers)
             moments.append((product(top, whitened), marginal_variance(buffers, 2, top)))
-        mean, variance = (torch.stack(part)[..., None] for part in zip(*moments, strict=True))  # [S, R, T, 1]
-        return likelihoods.Gaussian().predictives(mean, variance, buffers["log_noise_variance"].exp())
+        mean, variance = (torch.cat(part)[..., None] for part in zip(*moments, strict=True))  # [S, T, 1]
+        return likelihoods.Gaussian().predictive(mean, variance, buffers["log_noise_variance"].exp())
 
     @torch.no_grad()
-    def functions(self, state: State, x: Tensor, keys: list[Key]) -> list[Tensor]:
-        """Posterior functions `[S, R, T, 1]` of both layers, drawn jointly at x `[R, T, D]`, one a kept state.
+    def functions(self, state: State, x: Tensor, key: Key) -> list[Tensor]:
+        """Posterior functions `[S, 1, T, 1]` of both layers, drawn jointly at x `[1, T, D]`, one a kept state.
 
         The second layer is F2 at the first one's values: y without its noise. Jitter is added to both covariances.
         """
         kept, buffers = kept_states(state), state.buffers
         bottom = project(buffers, 1, buffers["chol"], buffers["x"], x)
         chol = self._factor_given(buffers, 1, bottom, x)
-        noise = streams.normal(keys, "eval", 0, (2, len(kept), x.shape[1]), like=x)
+        noise = streams.normal(key, "eval", 0, (2, len(kept), 1, x.shape[1]), like=x)
         functions = []
         for s, v in enumerate(kept):
-            hidden = product(bottom, v) + product(chol.mT, noise[:, 0, s])
+            hidden = product(bottom, v) + product(chol.mT, noise[0, s])
             whitened, top = top_layer(v, hidden, buffers)
             top_chol = self._factor_given(buffers, 2, top, hidden[..., None])
-            functions.append((hidden, product(top, whitened) + product(top_chol.mT, noise[:, 1, s])))
+            functions.append((hidden, product(top, whitened) + product(top_chol.mT, noise[1, s])))
         return [torch.stack(layer)[..., None] for layer in zip(*functions, strict=True)]
 
     def _factor_given(self, buffers: dict[str, Tensor], layer: int, projected: Tensor, x: Tensor) -> Tensor:
@@ -197,25 +199,15 @@ def kept_states(state: State) -> list[Tensor]:
 
 
 def variational_fit(hyper: Hyperparameters, data: TrainingSet, keys: list[Key]) -> tuple[dict[str, Tensor], Tensor]:
-    """Parameters (`COVARIANCE` among them) and mean hidden function `[R, n]` of `dgp_rff` at the training inputs.
-
-    Adam on full batches; all randomness from the stream `init`, a block an update.
-    """
-    settings = dgp_rff.Hyperparameters(hidden_width=1, num_features=hyper.num_features, frequencies="prior_fixed")
-    method, batch = dgp_rff.Method(settings, "regression"), data.full()
-    state = method.init(data, keys)
-    params = state.params = {name: value.detach().requires_grad_() for name, value in state.params.items()}
-    adam = torch.optim.Adam(params.values(), lr=hyper.learning_rate, fused=True)
-    for step in range(hyper.iterations):
-        rows = batch.x.shape[1]
-        shapes = method.noise_shapes(state, rows, step, hyper.iterations)
-        noise = shapes.split(streams.normal(keys, "init", 1 + step, (shapes.size(rows),), like=batch.x), rows)
-        adam.zero_grad()
-        method.loss(state, batch, noise).sum().backward()
-        for name in method.frozen(step, hyper.iterations):
-            params[name].grad = None
-        adam.step()
-    params = {name: value.detach() for name, value in params.items()}
+    """Parameters (`COVARIANCE` among them) and mean hidden function `[R, n]` of `dgp_rff` at the training inputs."""
+    settings = dgp_rff.Hyperparameters(
+        hidden_width=1,
+        num_features=hyper.num_features,
+        frequencies="prior_fixed",
+        learning_rate=hyper.learning_rate,
+    )
+    state = warm_start.maximise(dgp_rff.Method(settings, "regression"), data, keys, hyper.iterations)
+    params = state.params
     frequencies = state.buffers["layer1.frequency_noise"] / params["layer1.log_lengthscale"].exp()[..., None]
-    phi = features.fourier(batch.x, frequencies, params["layer1.log_outputscale"].exp())
+    phi = features.fourier(data.full().x, frequencies, params["layer1.log_outputscale"].exp())
     return params, (phi @ params["layer1.weight_mean"])[..., 0]

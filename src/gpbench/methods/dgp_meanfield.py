@@ -29,7 +29,9 @@ from gpbench.gp import kernels, likelihoods, lowrank, propagation, psi, sparse
 from gpbench.gp.layers import kernel, mean_map, start_inducing
 from gpbench.gp.sparse import Layer
 from gpbench.hyper import PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, GradientMethod, Noise, State, TrainingSet
+from gpbench.methods.base import Batch, GradientMethod, Noise, State
+from gpbench.predictive.distributions import Predictive
+from gpbench.streams import Key
 
 Gaussians = tuple[Tensor, Tensor | None]
 """Means and variances `[R, N, W]` of independent variables; no variance: known values."""
@@ -54,11 +56,10 @@ class Hyperparameters(Settings):
     learning_rate: PositiveFloat = 0.05
 
 
-def principal_map(x: Tensor, mask: Tensor, width: int) -> Tensor:
-    """W `[R, D, width]`: x W are the leading principal components at mean square 1, or all and zeros."""
+def principal_map(x: Tensor, width: int) -> Tensor:
+    """W `[1, D, width]`: x W, x `[1, N, D]`, are the first principal components at mean square 1, or all and zeros."""
     weights = mean_map(x, width)
-    components = (x @ weights) * mask[..., None]
-    scale = (components.square().sum(1) / mask.sum(1, keepdim=True)).sqrt()
+    scale = ((x @ weights).square().sum(1) / x.shape[1]).sqrt()
     return weights / torch.where(scale > 0, scale, 1.0)[:, None]
 
 
@@ -71,31 +72,29 @@ class Method(GradientMethod):
         super().__init__(hyper, task, num_classes, num_targets)
         self.names = [f"layer{number}" for number in range(1, hyper.layers + 1)]
 
-    def init(self, data: TrainingSet, keys: list[streams.Key]) -> State:
-        hyper, train = self.hyper, data.full()
-        x, y, mask = train.x, train.y, train.weight
-        rngs = [streams.rng(key, "init") for key in keys]
-        z = start_inducing(x, data.count, hyper.num_inducing, rngs)
-        weights = principal_map(x, mask, min(hyper.hidden_width, x.shape[-1]))
-        components, buffers = x @ weights * mask[..., None], {"x": x, "y": y, "mask": mask}
+    def init(self, train: Batch, key: Key) -> State:
+        hyper, x = self.hyper, train.x
+        z = start_inducing(x, hyper.num_inducing, streams.rng(key, "init"))
+        weights = principal_map(x, min(hyper.hidden_width, x.shape[-1]))
+        components, buffers = x @ weights, {"x": x, "y": train.y, "mask": train.weight}
         params: dict[str, Tensor] = {}
         for name in self.names[:-1]:
-            params |= self.start_layer(name, x, z, mask, hyper.layer_noise_variance)
+            params |= self.start_layer(name, x, z, hyper.layer_noise_variance)
             params[f"{name}.offset"] = torch.zeros_like(components)
             params[f"{name}.log_variance"] = torch.full_like(components, math.log(hyper.hidden_variance))
             buffers["components"] = components
             # the second map, and every later one, is the identity
             x, z = components, z @ weights if name == "layer1" else z
-        return State(params | self.start_layer(self.names[-1], x, z, mask, hyper.noise_variance), buffers)
+        return State(params | self.start_layer(self.names[-1], x, z, hyper.noise_variance), buffers)
 
-    def start_layer(self, name: str, x: Tensor, z: Tensor, mask: Tensor, noise_variance: float) -> dict[str, Tensor]:
-        """Parameters of a layer whose inputs are like x `[R, N, W]`."""
-        replicas, lengthscale = len(x), kernels.start_lengthscale(x, mask, self.hyper.lengthscale)
+    def start_layer(self, name: str, x: Tensor, z: Tensor, noise_variance: float) -> dict[str, Tensor]:
+        """Parameters of a layer whose inputs are like x `[1, N, W]`."""
+        lengthscale = kernels.start_lengthscale(x, self.hyper.lengthscale)
         return {
             f"{name}.inducing_inputs": z,
             f"{name}.log_lengthscale": lengthscale.log()[:, None].repeat(1, x.shape[-1]),
-            f"{name}.log_outputscale": x.new_full((replicas,), math.log(self.hyper.outputscale)),
-            f"{name}.log_noise_variance": x.new_full((replicas,), math.log(noise_variance)),
+            f"{name}.log_outputscale": x.new_full((1,), math.log(self.hyper.outputscale)),
+            f"{name}.log_noise_variance": x.new_full((1,), math.log(noise_variance)),
         }
 
     def variables(self, params: dict[str, Tensor], buffers: dict[str, Tensor]) -> list[Gaussians]:
@@ -127,8 +126,10 @@ class Method(GradientMethod):
         (mean, variance), count = outputs, mask.sum(-1)
         second = mean.square() if variance is None else mean.square() + variance
         trace = phi.diagonal(dim1=1, dim2=2).sum(-1)  # tr(K^-1 Psi2)
+        # sum_d [||mu_d||^2 + sum_n v_nd + psi0 - tr(K^-1 Psi2)], the terms over 2 s
         residual = (mask[..., None] * second).sum((1, 2)) + mean.shape[-1] * (count * outputscale - trace)
         constant = count * mean.shape[-1] * torch.log(2 * math.pi * noise_variance)
+        # log_normaliser: sum_d of 1/2 log |K| - 1/2 log |K + Psi2 / s| and of the term in mu_d^T Psi1
         return lowrank.log_normaliser(q) - 0.5 * (constant + residual / noise_variance)
 
     def collapse(self, params: dict[str, Tensor], name: str, inputs: Gaussians, outputs: Gaussians, mask: Tensor):
@@ -158,13 +159,12 @@ class Method(GradientMethod):
         return layers
 
     @torch.no_grad()
-    def predict(self, state: State, x: Tensor, keys: list[streams.Key]) -> list:
-        mean, variance = self.marginals(state, x)
-        gaussian, noise_variance = likelihoods.Gaussian(), self.noise_variance(state, self.names[-1])
-        return gaussian.predictives(mean[None], variance[None], noise_variance)
+    def predict(self, state: State, x: Tensor, key: Key) -> Predictive:
+        noise_variance = self.noise_variance(state, self.names[-1])
+        return likelihoods.Gaussian().predictive(*self.marginals(state, x), noise_variance)
 
     def marginals(self, state: State, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of f^L at test rows x `[R, T, D]`: two `[R, T, P]`."""
+        """Mean and variance of f^L at test rows x `[1, T, D]`: two `[1, T, P]`."""
         noise_variances = [self.noise_variance(state, name) for name in self.names[:-1]]
         return propagation.through(self.layers(state), x.double(), noise_variances, [None for _ in self.names])
 

@@ -43,7 +43,7 @@ from gpbench import streams
 from gpbench.gp import kernels, likelihoods, mean_field
 from gpbench.gp.features import FEATURES_PER_FREQUENCY, product, random_features
 from gpbench.hyper import Annotated, Ge, Le, Lt, NonNegativeFloat, PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, GradientMethod, Noise, Shapes, State, TrainingSet, noise_variance
+from gpbench.methods.base import Batch, GradientMethod, Noise, Shapes, State, noise_variance
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 
@@ -101,18 +101,16 @@ class Method(GradientMethod):
         self.widths = [hyper.hidden_width] * hyper.hidden_layers + [self.likelihood.num_outputs]
         self.num_weights = hyper.num_features * FEATURES_PER_FREQUENCY[hyper.kernel]  # of one output
 
-    def init(self, data: TrainingSet, keys: list[Key]) -> State:
+    def init(self, train: Batch, key: Key) -> State:
         """q(Omega) at its prior, q(W) by the settings."""
-        hyper, generators = self.hyper, [streams.rng(key, "init") for key in keys]
-        like, num_inputs = data.inputs, data.inputs.shape[1]
+        hyper, rng, num_inputs = self.hyper, streams.rng(key, "init"), train.x.shape[-1]
 
         def normal(*shape: int) -> Tensor:
-            draws = [torch.from_numpy(generator.standard_normal(shape)) for generator in generators]
-            return torch.stack(draws).to(like)
+            return torch.from_numpy(rng.standard_normal((1, *shape))).to(train.x)
 
-        state, train = State({}), data.full()
+        state = State({})
         params = state.params
-        inputs_variance = kernels.start_lengthscale(train.x, train.weight).square()
+        inputs_variance = kernels.start_lengthscale(train.x).square()
         width, given = num_inputs, hyper.lengthscale
         lengthscale = inputs_variance.sqrt() if given is None else torch.full_like(inputs_variance, given)
         for name, next_width in zip(self.names, self.widths, strict=True):
@@ -184,25 +182,25 @@ class Method(GradientMethod):
         return total
 
     @torch.no_grad()
-    def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
-        """Equal mixture over `samples_test` weights, the same for every row of x `[R, T, D]`."""
-        drawn = self._draw(state, self._test_noise(keys, x))
-        rows = max(1, CHUNK_ELEMENTS // (len(keys) * self.hyper.samples_test * self.num_weights))
+    def predict(self, state: State, x: Tensor, key: Key) -> Predictive:
+        """Equal mixture over `samples_test` weights, the same for every row of x `[1, T, D]`."""
+        drawn = self._draw(state, self._test_noise(key, x))
+        rows = max(1, CHUNK_ELEMENTS // (self.hyper.samples_test * self.num_weights))
         # into one tensor: parts that live on between large temporaries would leave holes of their size in memory
-        f = x.new_empty(self.hyper.samples_test, len(keys), x.shape[1], self.widths[-1])
+        f = x.new_empty(self.hyper.samples_test, x.shape[1], self.widths[-1])
         for start in range(0, x.shape[1], rows):
-            f[:, :, start : start + rows] = self._forward(x[:, start : start + rows], state, drawn)[-1]
-        return self.likelihood.predictives(f, None, noise_variance(state.params))
+            f[:, start : start + rows] = self._forward(x[:, start : start + rows], state, drawn)[-1][:, 0]
+        return self.likelihood.predictive(f, None, noise_variance(state.params))
 
     @torch.no_grad()
-    def functions(self, state: State, x: Tensor, keys: list[Key]) -> list[Tensor]:
-        """Posterior draws of every layer's outputs at x `[R, T, D]`: `[S, R, T, D_out]` each, S = `samples_test`."""
-        return self._forward(x, state, self._draw(state, self._test_noise(keys, x)))
+    def functions(self, state: State, x: Tensor, key: Key) -> list[Tensor]:
+        """Posterior draws of every layer's outputs at x `[1, T, D]`: `[S, 1, T, D_out]` each, S = `samples_test`."""
+        return self._forward(x, state, self._draw(state, self._test_noise(key, x)))
 
-    def _test_noise(self, keys: list[Key], x: Tensor) -> Tensor:
-        """Noise `[S, R, size]` of `samples_test` weights and frequencies."""
+    def _test_noise(self, key: Key, x: Tensor) -> Tensor:
+        """Noise `[S, 1, size]` of `samples_test` weights and frequencies."""
         size = sum(map(math.prod, self._shapes(x.shape[-1], weights=True).values()))
-        return streams.normal(keys, "eval", 0, (self.hyper.samples_test, size), like=x).transpose(0, 1)
+        return streams.normal(key, "eval", 0, (self.hyper.samples_test, 1, size), like=x)
 
     def _forward(self, x: Tensor, state: State, drawn: dict[str, Tensor], local: Tensor | None = None) -> list[Tensor]:
         """Samples of every layer's outputs `[S, R, B, D_out]` at x `[R, B, D]`; `local` noise where weights are not

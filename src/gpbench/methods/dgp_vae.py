@@ -31,8 +31,9 @@ from gpbench.gp.layers import kernel, start_inducing
 from gpbench.gp.sparse import Layer
 from gpbench.hyper import PositiveFloat, PositiveInt, dataclass
 from gpbench.methods import dgp_meanfield
-from gpbench.methods.base import Batch, Noise, State, TrainingSet
+from gpbench.methods.base import Batch, Noise, State
 from gpbench.methods.dgp_meanfield import Gaussians, double
+from gpbench.streams import Key
 
 START_DEVIATION = 0.1
 """Standard deviation of v at the start; at 1, f would hide what the networks say."""
@@ -65,23 +66,21 @@ def perceptron(x: Tensor, weights: list[Tensor]) -> Tensor:
 
 
 class Method(dgp_meanfield.Method):
-    def init(self, data: TrainingSet, keys: list[streams.Key]) -> State:
-        hyper, train = self.hyper, data.full()
-        rngs = [streams.rng(key, "init") for key in keys]
-        x, z = train.x, start_inducing(train.x, data.count, hyper.num_inducing, rngs)
+    def init(self, train: Batch, key: Key) -> State:
+        hyper, rng = self.hyper, streams.rng(key, "init")
+        x, z = train.x, start_inducing(train.x, hyper.num_inducing, rng)
         params: dict[str, Tensor] = {}
         width = min(hyper.hidden_width, x.shape[-1])
         for name in self.names[:-1]:
-            params |= self.start_layer(name, x, z, train.weight, hyper.layer_noise_variance)
-            networks = [start_network(x.shape[-1], width, rng) for rng in rngs]
-            for number, weights in enumerate(zip(*networks, strict=True), start=1):
-                params[f"{name}.network{number}"] = x.new_tensor(np.stack(weights))
-            params[f"{name}.log_variance"] = x.new_full((len(x), width), math.log(hyper.hidden_variance))
+            params |= self.start_layer(name, x, z, hyper.layer_noise_variance)
+            for number, weight in enumerate(start_network(x.shape[-1], width, rng), start=1):
+                params[f"{name}.network{number}"] = x.new_tensor(weight[None])
+            params[f"{name}.log_variance"] = x.new_full((1, width), math.log(hyper.hidden_variance))
             x, above = self.recognise(params, name, x), z
             z = self.recognise(params, name, above)
             params |= self.start_posterior(params, name, z)
         name = self.names[-1]
-        params |= self.start_layer(name, x, z, train.weight, hyper.noise_variance)
+        params |= self.start_layer(name, x, z, hyper.noise_variance)
         return State(params | self.start_posterior(params, name, z.new_zeros(*z.shape[:2], self.num_targets)))
 
     def start_posterior(self, params: dict[str, Tensor], name: str, u: Tensor) -> dict[str, Tensor]:

@@ -20,8 +20,8 @@ from torch import Tensor
 from gpbench import streams
 from gpbench.hyper import Annotated, Ge, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods import kiss_gp
-from gpbench.methods.base import Batch
 from gpbench.methods.kiss_gp import Params
+from gpbench.streams import Key
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Hyperparameters(kiss_gp.Hyperparameters):
 
     def impossible(self, task: str) -> str:
         points = self.grid_size**self.num_outputs
-        return f"a grid of {points} points, at most a million" if points > 1_000_000 else ""
+        return f"a grid of {points} points exceeds a million" if points > 1_000_000 else ""
 
 
 class Method(kiss_gp.Method):
@@ -48,19 +48,17 @@ class Method(kiss_gp.Method):
         self.speed = hyper.gp_learning_rate / hyper.learning_rate
         self.names = [f"layer{number}" for number in range(1, len(hyper.hidden_units) + 2)]
 
-    def start_features(self, train: Batch, keys: list[streams.Key]) -> Params:
-        """Weights `[R, inputs + 1, outputs]` of every layer, the last row its biases."""
-        rngs = [streams.rng(key, "init") for key in keys]
-        widths = [train.x.shape[-1], *self.hyper.hidden_units, self.hyper.num_outputs]
+    def start_features(self, x: Tensor, key: Key) -> Params:
+        """Weights `[1, inputs + 1, outputs]` of every layer, the last row its biases."""
+        rng, widths = streams.rng(key, "init"), [x.shape[-1], *self.hyper.hidden_units, self.hyper.num_outputs]
         params = {}
         for name, inputs, outputs in zip(self.names, widths, widths[1:], strict=False):
-            weights = [torch.as_tensor(rng.normal(0.0, (2 / inputs) ** 0.5, (inputs, outputs))) for rng in rngs]
-            weight = torch.stack(weights).to(train.x)
-            params[name] = torch.cat([weight, weight.new_zeros(len(keys), 1, outputs)], 1)
+            weight = torch.as_tensor(rng.normal(0.0, (2 / inputs) ** 0.5, (1, inputs, outputs))).to(x)
+            params[name] = torch.cat([weight, weight.new_zeros(1, 1, outputs)], 1)
         return params
 
-    def start_lengthscale(self, train: Batch) -> Tensor:
-        return train.x.new_full((len(train.x), self.hyper.num_outputs), self.hyper.lengthscale)
+    def start_lengthscale(self, x: Tensor) -> Tensor:
+        return x.new_full((1, self.hyper.num_outputs), self.hyper.lengthscale)
 
     def features(self, params: Params, x: Tensor) -> Tensor:
         """Outputs of the network `[N, Q]`."""

@@ -28,7 +28,7 @@ from torch import Tensor
 from gpbench import streams
 from gpbench.gp import likelihoods
 from gpbench.hyper import Annotated, Ge, Lt, PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, GradientMethod, Noise, Shapes, State, TrainingSet, noise_variance
+from gpbench.methods.base import Batch, GradientMethod, Noise, Shapes, State, noise_variance
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 
@@ -90,17 +90,16 @@ class Method(GradientMethod):
         )
         self.names = [f"layer{number}" for number in range(1, hyper.hidden_layers + 2)]
 
-    def init(self, data: TrainingSet, keys: list[Key]) -> State:
-        """Weights `[R, D + 1, H]` of each layer, the biases (zero) in the last row."""
-        generators, like = [streams.rng(key, "init") for key in keys], data.inputs
-        num_inputs, params = like.shape[1], {}
+    def init(self, train: Batch, key: Key) -> State:
+        """Weights `[1, D + 1, H]` of each layer, the biases (zero) in the last row."""
+        rng, num_inputs, params = streams.rng(key, "init"), train.x.shape[-1], {}
         for name, width in zip(self.names, self.layer_widths(num_inputs), strict=True):
-            draws = [torch.from_numpy(generator.standard_normal((num_inputs, width))) for generator in generators]
-            weight = math.sqrt(2 / num_inputs) * torch.stack(draws).to(like)
+            draws = torch.from_numpy(rng.standard_normal((1, num_inputs, width)))
+            weight = math.sqrt(2 / num_inputs) * draws.to(train.x)
             params[f"{name}.weight"] = torch.nn.functional.pad(weight, (0, 0, 0, 1))
             num_inputs = width
         if self.task == "regression":
-            params["log_noise_variance"] = like.new_full((len(keys),), INITIAL_LOG_NOISE_VARIANCE)
+            params["log_noise_variance"] = train.x.new_full((1,), INITIAL_LOG_NOISE_VARIANCE)
         return State(params)
 
     def layer_widths(self, num_inputs: int) -> list[int]:
@@ -118,7 +117,7 @@ class Method(GradientMethod):
     def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
         """-log likelihood `[R]`, under dropout."""
         f = forward(batch.x, self.weights(state), self.masks(noise.per_row))
-        log_prob = self.likelihood.log_prob(batch.y, f[None], noise_variance(state.params))[0]
+        log_prob = self.likelihood.log_prob(batch.y, f[None], noise_variance(state.params))[0]  # log p(y_b | f_b)
         return -(batch.weight * log_prob).sum(-1)
 
     def masks(self, noise: Tensor) -> list[Tensor]:
@@ -133,12 +132,12 @@ class Method(GradientMethod):
         return [state.params[f"{name}.weight"] for name in self.names]
 
     @torch.no_grad()
-    def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
-        """One component for each of `predictive_weights`, the same weights for every row of x `[R, T, D]`."""
-        f = torch.stack([outputs(x, weights) for weights in self.predictive_weights(state, keys)])  # [S, R, T, Q]
-        return self.likelihood.predictives(f, None, noise_variance(state.params))
+    def predict(self, state: State, x: Tensor, key: Key) -> Predictive:
+        """One component for each of `predictive_weights`, the same weights for every row of x `[1, T, D]`."""
+        f = torch.cat([outputs(x, weights) for weights in self.predictive_weights(state, key)])  # [S, T, Q]
+        return self.likelihood.predictive(f, None, noise_variance(state.params))
 
-    def predictive_weights(self, state: State, keys: list[Key]) -> Iterable[list[Tensor]]:
+    def predictive_weights(self, state: State, key: Key) -> Iterable[list[Tensor]]:
         """Weights to predict with, one list a component: here a single one."""
         return [self.weights(state)]
 

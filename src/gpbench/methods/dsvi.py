@@ -21,7 +21,7 @@ from gpbench.gp.layers import mean_map
 from gpbench.gp.sparse import Layer
 from gpbench.hyper import PositiveFloat, PositiveInt, dataclass
 from gpbench.methods import svgp
-from gpbench.methods.base import State, TrainingSet
+from gpbench.methods.base import Batch, State
 from gpbench.methods.layered import LayeredMethod, Moments
 from gpbench.streams import Key
 
@@ -42,17 +42,16 @@ class Method(LayeredMethod):
     def __init__(self, hyper: Any, task: str, num_classes: int = 0, num_targets: int = 1) -> None:
         super().__init__(hyper, task, num_classes, num_targets, depth=hyper.layers)
 
-    def init(self, data: TrainingSet, keys: list[Key]) -> State:
-        hyper, train = self.hyper, data.full()
-        x, z = train.x, self.start_inducing(train, data, keys)
+    def init(self, train: Batch, key: Key) -> State:
+        hyper, x, z = self.hyper, train.x, self.start_inducing(train.x, key)
         width = min(hyper.hidden_width, x.shape[-1])
         state = State(self.start_noise(z))
         for name in self.names[:-1]:
-            state.params |= self.start_layer(name, x, train.weight, z, width, hyper.inner_chol_factor)
+            state.params |= self.start_layer(name, x, z, width, hyper.inner_chol_factor)
             state.params[f"{name}.log_noise_variance"] = z.new_full(z.shape[:1], hyper.layer_noise_variance).log()
             state.buffers[f"{name}.mean_map"] = mean_map(x, width)
             x, z = x @ state.buffers[f"{name}.mean_map"], z @ state.buffers[f"{name}.mean_map"]
-        state.params |= self.start_layer(self.names[-1], x, train.weight, z, self.num_outputs)
+        state.params |= self.start_layer(self.names[-1], x, z, self.num_outputs)
         return state
 
     @property
@@ -67,5 +66,5 @@ class Method(LayeredMethod):
             # f^l = f^{l-1} W + mean + sqrt(variance + s_l) * eps
             std = (variance + state.params[f"{name}.log_noise_variance"].exp()[:, None, None]).sqrt()
             f = f @ state.buffers[f"{name}.mean_map"] + mean + std * eps[..., : mean.shape[-1]]
-            mean, variance = sparse.conditional(f, *part)
+            mean, variance = sparse.conditional(f, part)
         return mean, variance

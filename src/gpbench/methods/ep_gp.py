@@ -18,13 +18,14 @@ import math
 import torch
 from torch import Tensor
 
-from gpbench import streams
 from gpbench.gp import kernels
 from gpbench.gp.latent_likelihoods import Probit
 from gpbench.hyper import PositiveFloat, Settings, dataclass
-from gpbench.methods.base import Batch, GradientMethod, Noise, State, TrainingSet
+from gpbench.methods.base import Batch, GradientMethod, Noise, State
+from gpbench.predictive.distributions import Predictive
 from gpbench.sampling.latent import approximations
 from gpbench.sampling.latent.model import Model, Prior
+from gpbench.streams import Key
 
 UNUSED = Prior(1.0, 1.0)
 """The likelihood is maximised, not the posterior."""
@@ -42,13 +43,11 @@ class Hyperparameters(Settings):
 
 
 class Method(GradientMethod):
-    def init(self, data: TrainingSet, keys: list[streams.Key]) -> State:
-        train = data.full()
-        x, replicas = train.x, len(train.x)
-        lengthscale = kernels.start_lengthscale(x, train.weight, self.hyper.lengthscale)
+    def init(self, train: Batch, key: Key) -> State:
+        x, lengthscale = train.x, kernels.start_lengthscale(train.x, self.hyper.lengthscale)
         params = {
             "log_lengthscale": lengthscale.log()[:, None].repeat(1, x.shape[-1] if self.hyper.ard else 1),
-            "log_outputscale": x.new_full((replicas,), math.log(self.hyper.outputscale)),
+            "log_outputscale": x.new_full((1,), math.log(self.hyper.outputscale)),
         }
         return State(params, {"x": x, "y": train.y[..., 0], "mask": train.weight})
 
@@ -64,17 +63,17 @@ class Method(GradientMethod):
             chol = model.factor(psi)
             q = approximations.ep(model, psi, chol)
             outer = q.outer(chol)  # M [R, n, n]
+        # 1/2 Tr(M K)
         trace = 0.5 * (outer * model.covariance(psi)).sum((1, 2))
         # the value of log Z, with the gradient of 1/2 Tr(M K)
         return -(q.log_evidence + trace - trace.detach())
 
     @torch.no_grad()
-    def predict(self, state: State, x: Tensor, keys: list[streams.Key]) -> list:
+    def predict(self, state: State, x: Tensor, key: Key) -> Predictive:
         model, psi = self.model(**state.buffers), parameters(state)
         chol = model.factor(psi)
         q = approximations.ep(model, psi, chol)
-        mean, variance = q.predict(chol, model.cross(psi, x), model.outputscale(psi))  # [R, T]
-        return [model.likelihood.predictive(mean[r, None], variance[r, None]) for r in range(len(keys))]
+        return model.likelihood.predictive(*q.predict(chol, model.cross(psi, x), model.outputscale(psi)))
 
 
 def parameters(state: State) -> Tensor:

@@ -14,10 +14,11 @@ import math
 import torch
 from torch import Tensor
 
-from gpbench import streams
 from gpbench.gp import kernels, likelihoods, linalg
 from gpbench.hyper import PositiveFloat, Settings, dataclass
-from gpbench.methods.base import Batch, GradientMethod, Noise, State, TrainingSet
+from gpbench.methods.base import Batch, GradientMethod, Noise, State
+from gpbench.predictive.distributions import Predictive
+from gpbench.streams import Key
 
 
 @dataclass(frozen=True)
@@ -55,20 +56,19 @@ class LogDensity(torch.autograd.Function):
 
 
 class Method(GradientMethod):
-    def init(self, data: TrainingSet, keys: list[streams.Key]) -> State:
-        train = data.full()
-        x, replicas = train.x, train.x.shape[0]
-        lengthscale = kernels.start_lengthscale(x, train.weight, self.hyper.lengthscale)
+    def init(self, train: Batch, key: Key) -> State:
+        x, lengthscale = train.x, kernels.start_lengthscale(train.x, self.hyper.lengthscale)
         params = {
             "log_lengthscale": lengthscale.log()[:, None].repeat(1, x.shape[-1]),
-            "log_outputscale": x.new_full((replicas,), math.log(self.hyper.outputscale)),
-            "log_noise_variance": x.new_full((replicas,), math.log(self.hyper.noise_variance)),
+            "log_outputscale": x.new_full((1,), math.log(self.hyper.outputscale)),
+            "log_noise_variance": x.new_full((1,), math.log(self.hyper.noise_variance)),
         }
         return State(params, {"x": x, "y": train.y, "mask": train.weight})
 
     def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
         mask = (batch.weight > 0).to(batch.x.dtype)
         y = batch.y * mask[..., None]
+        # -1/2 ||L^-1 y||^2 - sum_i log L_ii
         log_density = LogDensity.apply(self.covariance(state.params, batch.x, mask), y)
         # a padding row is a standard normal at 0, apart from its constant
         return 0.5 * y.shape[-1] * mask.sum(-1) * math.log(2 * math.pi) - log_density
@@ -83,13 +83,12 @@ class Method(GradientMethod):
         return covariance + torch.where(mask > 0, noise_variance[:, None], 1.0).diag_embed()
 
     @torch.no_grad()
-    def predict(self, state: State, x: Tensor, keys: list[streams.Key]) -> list:
+    def predict(self, state: State, x: Tensor, key: Key) -> Predictive:
         train_x, train_y, mask = state.buffers["x"], state.buffers["y"], state.buffers["mask"]
         chol = linalg.cholesky(self.covariance(state.params, train_x, mask), "exact_gp")
         cross = self.kernel(state.params, train_x, x) * mask[..., None]
-        a = torch.linalg.solve_triangular(chol, cross, upper=False)  # [R, N, T]
+        a = torch.linalg.solve_triangular(chol, cross, upper=False)  # [1, N, T]
         mean = a.mT @ torch.linalg.solve_triangular(chol, train_y, upper=False)
         outputscale, noise_variance = state.params["log_outputscale"].exp(), state.params["log_noise_variance"].exp()
         variance = (outputscale[:, None] - a.square().sum(1)).clamp_min(0.0)[..., None].expand_as(mean)
-        gaussian = likelihoods.Gaussian()
-        return gaussian.predictives(mean[None], variance[None], noise_variance)
+        return likelihoods.Gaussian().predictive(mean, variance, noise_variance)

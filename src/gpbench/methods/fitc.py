@@ -30,7 +30,8 @@ class Method(sgpr.Method):
     def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
         mask = (batch.weight > 0).to(batch.x.dtype)
         a, unexplained = self.rows(state.params, batch.x, mask)
-        variance = self.variance(state.params, unexplained)
+        variance = self.variance(state.params, unexplained)  # diag(K - Q) + s
+        # - log N(y; 0, Q + Lambda)
         return -lowrank.log_density(a, batch.y * mask[..., None], variance, mask, sgpr.NAME)
 
     def variance(self, params: dict[str, Tensor], unexplained: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from gpbench import streams
 from gpbench.gp import kernels, likelihoods, sparse
 from gpbench.gp.layers import init_layer, layer, start_inducing
 from gpbench.hyper import PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, GradientMethod, Noise, State, TrainingSet
+from gpbench.methods.base import Batch, GradientMethod, Noise, State
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 
@@ -45,10 +45,10 @@ class Hyperparameters(Settings):
 
 
 class Method(GradientMethod):
-    def init(self, data: TrainingSet, keys: list[Key]) -> State:
-        hyper, train = self.hyper, data.full()
-        z = start_inducing(train.x, data.count, hyper.num_inducing, [streams.rng(key, "init") for key in keys])
-        lengthscale = kernels.start_lengthscale(train.x, train.weight, hyper.lengthscale)
+    def init(self, train: Batch, key: Key) -> State:
+        hyper = self.hyper
+        z = start_inducing(train.x, hyper.num_inducing, streams.rng(key, "init"))
+        lengthscale = kernels.start_lengthscale(train.x, hyper.lengthscale)
         params = init_layer(NAME, z, self.num_targets, lengthscale, hyper.outputscale, ard=hyper.ard)
         return State(params | {"log_noise_variance": z.new_full((len(z),), hyper.noise_variance).log()})
 
@@ -56,16 +56,18 @@ class Method(GradientMethod):
         belief = layer(state.params, NAME, self.hyper.jitter)
         z, chol_kzz, m, _, *scales = belief
         chol = belief.posterior_chol
-        a = sparse.project(batch.x, z, chol_kzz, *scales)  # [R, M, B]
+        a = sparse.project(batch.x, z, chol_kzz, *scales)  # a_n = L^-1 k(Z, x_n)  [R, M, B]
         unexplained = (scales[1][:, None] - a.square().sum(1)).clamp_min(0.0)[..., None]  # k_nn - ||a_n||^2
+        # moments of q(f_n): a_n^T m and k_nn - ||a_n||^2 + ||L_q^T a_n||^2
         mean, variance = a.mT @ m, unexplained + (chol.mT @ a[:, None]).square().sum(2).mT  # [R, B, P]
         row_variance = state.params["log_noise_variance"].exp()[:, None, None] + unexplained  # lambda_n
         quadratic = ((batch.y - mean).square() + variance) / row_variance
+        # E_{q(f_n)} log N(y_n | f_n, lambda_n)
         expected = -0.5 * (quadratic + torch.log(2 * torch.pi * row_variance)).sum(-1)
+        # -elbo
         return sparse.kl_whitened(m, chol) - (batch.weight * expected).sum(-1)
 
     @torch.no_grad()
-    def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
-        mean, variance = sparse.conditional(x, *layer(state.params, NAME, self.hyper.jitter))
-        gaussian, noise_variance = likelihoods.Gaussian(self.num_targets), state.params["log_noise_variance"].exp()
-        return gaussian.predictives(mean[None], variance[None], noise_variance)
+    def predict(self, state: State, x: Tensor, key: Key) -> Predictive:
+        moments = sparse.conditional(x, layer(state.params, NAME, self.hyper.jitter))
+        return likelihoods.Gaussian(self.num_targets).predictive(*moments, state.params["log_noise_variance"].exp())

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
@@ -33,7 +34,7 @@ from gpbench import streams
 from gpbench.gp import kernels, likelihoods, lowrank, quadrature, sparse
 from gpbench.gp.layers import init_kernel, mean_map, start_inducing
 from gpbench.hyper import PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, GradientMethod, Noise, Shapes, State, TrainingSet, noise_variance
+from gpbench.methods.base import Batch, GradientMethod, Noise, Shapes, State, noise_variance
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 
@@ -69,17 +70,17 @@ class Method(GradientMethod):
         self.likelihood = likelihoods.for_task(task, num_classes, num_targets)
         self.names = [f"layer{number}" for number in range(1, hyper.layers + 1)]
 
-    def init(self, data: TrainingSet, keys: list[Key]) -> State:
+    def init(self, train: Batch, key: Key) -> State:
         """Z by k-means, pushed through the mean functions for the deeper layers; Glorot's uniform weights."""
-        train, rngs = data.full(), [streams.rng(key, "init") for key in keys]
-        x, z = train.x, start_inducing(train.x, data.count, self.hyper.num_inducing, rngs)
+        rng = streams.rng(key, "init")
+        x, z = train.x, start_inducing(train.x, self.hyper.num_inducing, rng)
         width = min(self.hyper.hidden_width, x.shape[-1])
         state = State({})
         for name in self.names[:-1]:
-            state.params |= self._first_layer(name, x, z, train.weight, width, rngs)
+            state.params |= self._first_layer(name, x, z, width, rng)
             mapped = state.buffers[f"{name}.mean_map"] = mean_map(x, width)
             x, z = x @ mapped, z @ mapped
-        state.params |= self._first_layer(self.names[-1], x, z, train.weight, self.likelihood.num_outputs, rngs)
+        state.params |= self._first_layer(self.names[-1], x, z, self.likelihood.num_outputs, rng)
         if self.task == "regression":
             state.params["log_noise_variance"] = z.new_full((len(z),), self.hyper.noise_variance).log()
         return state
@@ -116,21 +117,21 @@ class Method(GradientMethod):
         return loss
 
     @torch.no_grad()
-    def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
+    def predict(self, state: State, x: Tensor, key: Key) -> Predictive:
         """Equal mixture over `samples_test` passes, each with its own draws of v and in the hidden layers."""
         widths, rows = self._widths(state), x.shape[1]
         shapes = self.noise_shapes(state, rows, 0, 1)
-        shape = (self.hyper.samples_test, len(keys), rows, widths[-1])
+        shape = (self.hyper.samples_test, rows, widths[-1])
         mean, variance = x.new_empty(shape), x.new_empty(shape)
-        chunk = max(1, sparse.CHUNK_ELEMENTS // (len(keys) * self.hyper.num_samples * max(widths)))
+        chunk = max(1, sparse.CHUNK_ELEMENTS // (self.hyper.num_samples * max(widths)))
         for sample in range(self.hyper.samples_test):
-            normals = streams.normal(keys, "eval", sample, (shapes.size(rows),), x)
+            normals = streams.normal(key, "eval", sample, (1, shapes.size(rows)), x)
             e, _, hidden = self._by_layer(state, shapes.split(normals, rows))
             for start in range(0, rows, chunk):
                 some = slice(start, start + chunk)
                 moments = self.propagate(state, x[:, some], e, [part[:, some] for part in hidden])
-                mean[sample, :, some], variance[sample, :, some] = moments
-        return self.likelihood.predictives(mean, variance, noise_variance(state.params))
+                (mean[sample, some],), (variance[sample, some],) = moments
+        return self.likelihood.predictive(mean, variance, noise_variance(state.params))
 
     def propagate(self, state: State, x: Tensor, e: list[Tensor], hidden: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Moments of f^L at x `[R, B, D]`, two `[R, B, Q]`; normals e `[R, S, M, K]` of each layer's generator, and
@@ -164,15 +165,17 @@ class Method(GradientMethod):
         e, prior = (noise.fixed[:, part].split(widths, -1) for part in (0, 1))
         return e, prior, noise.per_row.split(widths[:-1], -1)
 
-    def _first_layer(self, name: str, x: Tensor, z: Tensor, mask: Tensor, num_outputs: int, rngs) -> dict[str, Tensor]:
-        lengthscale = kernels.start_lengthscale(x, mask, self.hyper.lengthscale)
+    def _first_layer(
+        self, name: str, x: Tensor, z: Tensor, num_outputs: int, rng: np.random.Generator
+    ) -> dict[str, Tensor]:
+        lengthscale = kernels.start_lengthscale(x, self.hyper.lengthscale)
         params = init_kernel(name, z, lengthscale, self.hyper.outputscale)
         num_inputs = num_outputs + z.shape[-1]
         for player, size in (("generator", num_outputs), ("discriminator", 1)):
             limit = math.sqrt(6 / (num_inputs + size))
-            weights = [torch.as_tensor(rng.uniform(-limit, limit, (num_inputs, size))) for rng in rngs]
-            params[f"{name}.{player}_weight"] = torch.stack(weights).to(z)
-            params[f"{name}.{player}_bias"] = z.new_zeros(len(z), size)
+            weight = torch.as_tensor(rng.uniform(-limit, limit, (1, num_inputs, size)))
+            params[f"{name}.{player}_weight"] = weight.to(z)
+            params[f"{name}.{player}_bias"] = z.new_zeros(1, size)
         return params
 
 

@@ -18,10 +18,11 @@ import math
 import torch
 from torch import Tensor
 
-from gpbench import streams
 from gpbench.gp import kernels, likelihoods, structured
 from gpbench.hyper import Annotated, Ge, NonNegativeInt, PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, GradientMethod, Noise, Shapes, State, TrainingSet
+from gpbench.methods.base import Batch, GradientMethod, Noise, Shapes, State
+from gpbench.predictive.distributions import Predictive
+from gpbench.streams import Key
 
 Params = dict[str, Tensor]
 """of one replica, without its axis"""
@@ -52,28 +53,22 @@ class Method(GradientMethod):
             hyper.cholesky_rows, hyper.cg_tolerance, hyper.num_probes, hyper.lanczos_rank
         )
 
-    def init(self, data: TrainingSet, keys: list[streams.Key]) -> State:
-        train = data.full()
+    def init(self, train: Batch, key: Key) -> State:
         gp = {
-            "log_lengthscale": self.start_lengthscale(train).log(),
-            "log_outputscale": train.x.new_full((len(keys),), math.log(self.hyper.outputscale)),
-            "log_noise_variance": train.x.new_full((len(keys),), math.log(self.hyper.noise_variance)),
+            "log_lengthscale": self.start_lengthscale(train.x).log(),
+            "log_outputscale": train.x.new_full((1,), math.log(self.hyper.outputscale)),
+            "log_noise_variance": train.x.new_full((1,), math.log(self.hyper.noise_variance)),
         }
-        params = self.start_features(train, keys) | {name: value / self.speed for name, value in gp.items()}
+        params = self.start_features(train.x, key) | {name: value / self.speed for name, value in gp.items()}
         return State(params, {"x": train.x, "y": train.y, "mask": train.weight})
 
-    def start_features(self, train: Batch, keys: list[streams.Key]) -> Params:
+    def start_features(self, x: Tensor, key: Key) -> Params:
         """Parameters of `features`: the inputs themselves have none."""
         return {}
 
-    def start_lengthscale(self, train: Batch) -> Tensor:
-        """Lengthscales in units of the grid `[R, D]`."""
-        starts = []
-        for x, kept in zip(train.x, train.weight > 0, strict=True):
-            own = x[None, kept]
-            start = kernels.start_lengthscale(own, torch.ones_like(own[..., 0]), self.hyper.lengthscale)
-            starts.append(start / edges(own[0])[1])
-        return torch.stack(starts)
+    def start_lengthscale(self, x: Tensor) -> Tensor:
+        """Lengthscales in units of the grid `[1, D]`."""
+        return kernels.start_lengthscale(x, self.hyper.lengthscale)[:, None] / edges(x[0])[1]
 
     def features(self, params: Params, x: Tensor) -> Tensor:
         """What the GP is over `[N, Q]`, here its inputs x `[N, D]`."""
@@ -103,19 +98,15 @@ class Method(GradientMethod):
         return structured.Process(structured.interpolate((features - lower) / width, size), factors, noise_variance)
 
     @torch.no_grad()
-    def predict(self, state: State, x: Tensor, keys: list[streams.Key]) -> list:
-        gaussian = likelihoods.Gaussian(self.num_targets)
-        predictives = []
-        for r, kept in enumerate(state.buffers["mask"] > 0):
-            params, train, y = replica(state.params, r), state.buffers["x"][r, kept], state.buffers["y"][r, kept]
-            features = self.features(params, train)
-            process, (lower, width) = self.process(params, features), edges(features)
-            z = ((self.features(params, x[r]) - lower) / width).clamp(0.0, 1.0)
-            points = structured.interpolate(z, self.hyper.grid_size)
-            mean, variance = structured.posterior(process, y, points, self.accuracy)
-            variance = variance[:, None].expand_as(mean)
-            predictives.append(gaussian.predictive(mean[None], variance[None], process.noise_variance))
-        return predictives
+    def predict(self, state: State, x: Tensor, key: Key) -> Predictive:
+        kept, params = state.buffers["mask"] > 0, replica(state.params, 0)
+        features = self.features(params, state.buffers["x"][kept])
+        process, (lower, width) = self.process(params, features), edges(features)
+        z = ((self.features(params, x[0]) - lower) / width).clamp(0.0, 1.0)
+        points = structured.interpolate(z, self.hyper.grid_size)
+        mean, variance = structured.posterior(process, state.buffers["y"][kept], points, self.accuracy)
+        variance = variance[:, None].expand_as(mean)
+        return likelihoods.Gaussian(self.num_targets).predictive(mean[None], variance[None], process.noise_variance)
 
 
 def replica(params: Params, r: int) -> Params:

@@ -24,7 +24,7 @@ from gpbench import streams
 from gpbench.gp import kernels, likelihoods, natural, quadrature, sparse
 from gpbench.gp.layers import init_layer, layer, start_inducing
 from gpbench.gp.sparse import Layer
-from gpbench.methods.base import Batch, GradientMethod, Noise, Shapes, State, TrainingSet, noise_variance
+from gpbench.methods.base import Batch, GradientMethod, Noise, Shapes, State, noise_variance
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 
@@ -63,7 +63,7 @@ class LayeredMethod(GradientMethod):
 
     def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
         layers = self.layers(state)
-        first = sparse.conditional(batch.x[None], *layers[0])  # q(f^1_n) = N(A^T m, k_nn - ||A||^2 + ||L_q^T A||^2)
+        first = sparse.conditional(batch.x[None], layers[0])  # q(f^1_n) = N(A^T m, k_nn - ||A||^2 + ||L_q^T A||^2)
         mean, variance = self.functions_at(state, layers, batch.x, first, noise.per_row.permute(2, 0, 1, 3))
         if self.is_drawn:
             expected = self.likelihood.log_prob(batch.y, mean).mean(0)  # log p(y_n | f_sn)
@@ -102,16 +102,14 @@ class LayeredMethod(GradientMethod):
         moved = natural.step(mean, chol.tril(), slope, chol_slope, rate, what)
         return dict(zip(names, moved, strict=True))
 
-    def start_inducing(self, train: Batch, data: TrainingSet, keys: list[Key]) -> Tensor:
-        """k-means centres of each replica's training inputs `[R, M, D]`."""
-        return start_inducing(train.x, data.count, self.hyper.num_inducing, [streams.rng(key, "init") for key in keys])
+    def start_inducing(self, x: Tensor, key: Key) -> Tensor:
+        """k-means centres of the training inputs `[1, M, D]`."""
+        return start_inducing(x, self.hyper.num_inducing, streams.rng(key, "init"))
 
-    def start_layer(
-        self, name: str, x: Tensor, mask: Tensor, z: Tensor, num_outputs: int, factor: float = 1.0
-    ) -> dict[str, Tensor]:
-        """Parameters of a layer with inputs like x `[R, N, D]`, of which the mask `[R, N]` counts."""
+    def start_layer(self, name: str, x: Tensor, z: Tensor, num_outputs: int, factor: float = 1.0) -> dict[str, Tensor]:
+        """Parameters of a layer whose inputs are like x `[1, N, D]`."""
         hyper = self.hyper
-        lengthscale = kernels.start_lengthscale(x, mask, hyper.lengthscale)
+        lengthscale = kernels.start_lengthscale(x, hyper.lengthscale)
         return init_layer(name, z, num_outputs, lengthscale, hyper.outputscale, factor, hyper.ard, hyper.separate)
 
     def start_noise(self, z: Tensor) -> dict[str, Tensor]:
@@ -120,37 +118,37 @@ class LayeredMethod(GradientMethod):
         return {"log_noise_variance": z.new_full(z.shape[:1], self.hyper.noise_variance).log()}
 
     @torch.no_grad()
-    def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
-        mean, variance = self.marginals(state, x, keys)
-        return self.likelihood.predictives(mean, None if self.is_drawn else variance, noise_variance(state.params))
+    def predict(self, state: State, x: Tensor, key: Key) -> Predictive:
+        mean, variance = (moment[:, 0] for moment in self.marginals(state, x, key))
+        return self.likelihood.predictive(mean, None if self.is_drawn else variance, noise_variance(state.params))
 
-    def marginals(self, state: State, x: Tensor, keys: list[Key]) -> Moments:
-        """Moments of f at test rows: S = samples_test, or 1 where nothing is drawn."""
+    def marginals(self, state: State, x: Tensor, key: Key) -> Moments:
+        """Moments `[S, 1, T, Q]` of f at test rows: S = samples_test, or 1 where nothing is drawn."""
         layers, rows, size = self.layers(state), x.shape[1], self.row_noise
-        first = sparse.conditional(x[None], *layers[0])
+        first = sparse.conditional(x[None], layers[0])
         # into one tensor, a sample at a time: parts that live on between large temporaries would fragment memory
-        shape = (self.hyper.samples_test if size else 1, len(keys), rows, self.num_outputs)
+        shape = (self.hyper.samples_test if size else 1, 1, rows, self.num_outputs)
         mean, variance = x.new_empty(shape), x.new_empty(shape)
         for sample in range(len(mean)):
-            noise = streams.normal(keys, "eval", sample, (rows, size), x)[None]
+            noise = streams.normal(key, "eval", sample, (1, 1, rows, size), x)
             (mean[sample],), (variance[sample],) = self.functions_at(state, layers, x, first, noise)
         return mean, variance
 
     @torch.no_grad()
-    def functions(self, state: State, x: Tensor, keys: list[Key]) -> list[Tensor]:
-        """Posterior draws of every layer's outputs at x `[R, T, D]`: `[S, R, T, D_out]` each, S = samples_test.
+    def functions(self, state: State, x: Tensor, key: Key) -> list[Tensor]:
+        """Posterior draws of every layer's outputs at x `[1, T, D]`: `[S, 1, T, D_out]` each, S = samples_test.
 
         A draw is one function a layer, whatever the rows; where a layer has noise, every row has its own."""
         layers = self.layers(state)
         shapes = [(self.hyper.samples_test, *x.shape[:2], part.whitened_mean.shape[-1]) for part in layers]
         outputs = [x.new_empty(shape) for shape in shapes]
         for sample in range(self.hyper.samples_test):
-            f, normal = x, streams.source(keys, "eval", sample, x)
+            f, normal = x, streams.source(key, "eval", sample, x)
             drawn = [sparse.draw(part, normal) for part in layers]  # before any noise of rows
             for name, g, output in zip(self.names, drawn, outputs, strict=True):
                 values = g(f)
                 if name != self.names[-1]:  # f^l = m^l(f) + g^l(f) + e^l
                     std = (0.5 * state.params[f"{name}.log_noise_variance"]).exp()[:, None, None]
-                    values = f @ state.buffers[f"{name}.mean_map"] + values + std * normal(*values.shape[1:])
+                    values = f @ state.buffers[f"{name}.mean_map"] + values + std * normal(*values.shape)
                 f = output[sample] = values
         return outputs

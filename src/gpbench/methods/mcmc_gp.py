@@ -86,15 +86,15 @@ class Hyperparameters(Settings):
         if approximates and self.approximation == "ep" and self.likelihood != "probit":
             return f"expectation propagation is for the probit likelihood, not {self.likelihood}"
         if self.needs() and self.outputscale is not None:
-            return f"sampler {self.sampler} takes the variance of simulated data, outputscale is set"
+            return f"sampler {self.sampler} takes the variance of simulated data; outputscale must be null"
         if self.sampler == "estimator" and self.outputscale is None:
-            return "sampler estimator varies the lengthscale alone, outputscale is not set"
+            return "sampler estimator varies the lengthscale alone; outputscale must be set"
         if self.sampler == "estimator" and not (self.grid_low < self.grid_high and 1 < self.grid_points <= 40):
             return "sampler estimator needs grid_low < grid_high and 2 to 40 grid_points"
         if self.sampler == "estimator" and self.num_samples > 500:
-            return f"sampler estimator keeps 500 repetitions at most, num_samples is {self.num_samples}"
+            return f"sampler estimator keeps 500 repetitions at most; got num_samples {self.num_samples}"
         if self.latents == "none" and self.sampler in ("latents", "sa", "aa", "asis", "surr"):
-            return f"sampler {self.sampler} needs an operator of f, latents is none"
+            return f"sampler {self.sampler} needs an operator of f; latents must not be none"
         return ""
 
     def needs(self) -> list[str]:
@@ -107,23 +107,19 @@ class Method(SamplerMethod):
     covariance_parameters = ("psi",)
     hyper: Hyperparameters
     operator: Operator
-    """Of the data that `init` and `step` have seen last."""
+    """Of the rows that `init`, `start` or `step` have seen last."""
     batch: Batch | None = None
 
     @torch.no_grad()
-    def init(self, data: TrainingSet, keys: list[Key]) -> State:
-        """Chains at their start."""
-        batch = data.full()
-        self.prepare(batch)
-        model = self.operator.model
-        psi, f = self.start(model, batch, data, keys)
-        chain = self.operator.init(model.state(psi, f))
+    def start(self, data: TrainingSet, keys: list[Key]) -> State:
+        """Chains at their start, with what operators keep: of all replicas, as padding rows of factors are not 0."""
+        state = super().start(data, keys)
+        psi, f = state.params["psi"], state.params["f"]
+        self.prepare(data.full())
+        chain = self.operator.init(self.operator.model.state(psi, f))
         tuners = {name: value for tuner in self.tuners for name, value in tuner.start(psi).items()}
-        kept = {name: chain[name] for name in self.sampled}
-        buffers = {"x": batch.x, "y": batch.y[..., 0], "known": batch.y[..., 1:], "weight": batch.weight}
-        return State(
-            {name: value.clone() for name, value in kept.items()}, buffers, chain | tuners | counting.start(psi[:, 0])
-        )
+        params = {name: chain[name].clone() for name in self.sampled}
+        return State(params, state.buffers, chain | tuners | counting.start(psi[:, 0]))
 
     @property
     def sampled(self) -> tuple[str, ...]:
@@ -152,18 +148,24 @@ class Method(SamplerMethod):
         self.batch, self.operator = batch, schemes.sampler(hyper, model)
         self.tuners = schemes.tuners(self.operator)
 
-    def start(self, model: Model, batch: Batch, data: TrainingSet, keys: list[Key]) -> tuple[Tensor, Tensor]:
+    def init(self, train: Batch, key: Key) -> State:
         """First psi, from its prior, and f, from its prior given psi; or what simulated data tell of them."""
-        hyper, rngs = self.hyper, [streams.rng(key, "init") for key in keys]
-        uniform = torch.as_tensor(np.stack([rng.random(model.num_parameters) for rng in rngs])).to(model.x)
+        self.prepare(train)
+        psi, f = self.draw(self.operator.model, train, streams.rng(key, "init"))
+        buffers = {"x": train.x, "y": train.y[..., 0], "known": train.y[..., 1:], "weight": train.weight}
+        return State({"psi": psi, "f": f}, buffers)
+
+    def draw(self, model: Model, train: Batch, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """psi `[1, P]` and f `[1, n]` of `init`."""
+        hyper, uniform = self.hyper, torch.as_tensor(rng.random((1, model.num_parameters))).to(model.x)
         parts = [prior.quantile(part) for prior, part in model.priors(uniform)]
         if hyper.start == "uniform":
             low, high = UNIFORM_START
             parts[0] = low + (high - low) * uniform[:, : model.num_lengthscales]
         psi = torch.cat(parts, 1)
-        nu = torch.stack([torch.as_tensor(_padded(rng, data, r)) for r, rng in enumerate(rngs)]).to(batch.x)
+        nu = torch.as_tensor(rng.standard_normal((1, train.x.shape[1]))).to(train.x)
         if hyper.needs():
-            psi_known, f_known = truth.parameters(model, truth.columns(batch.x, batch.y, hyper.sampler))
+            psi_known, f_known = truth.parameters(model, truth.columns(train.x, train.y, hyper.sampler))
             if hyper.sampler == "theta_given_f":
                 return psi, f_known
             if hyper.sampler == "theta_given_nu":
@@ -217,8 +219,8 @@ class Method(SamplerMethod):
         return [*of_tau, "log variance"][:size]
 
     @torch.no_grad()
-    def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
-        """Equal mixture over the kept states at x `[R, T, D]`; no randomness."""
+    def predict(self, state: State, x: Tensor, key: Key) -> Predictive:
+        """Equal mixture over the kept states at x `[1, T, D]`; no randomness."""
         hyper = self.hyper
         self.prepare(rows_of(state))
         names = [*state.samples] or [*state.params]
@@ -227,19 +229,13 @@ class Method(SamplerMethod):
                 f"sampler {hyper.sampler} keeps {', '.join(names)} of a chain, which predicts nothing; "
                 "set keep_latents=true, or run it in a study of kind sample"
             )
-        kept = {name: torch.stack(state.samples.get(name) or [state.params[name]]) for name in names}  # [S, R, ...]
+        kept = {name: torch.stack(state.samples.get(name) or [state.params[name]]) for name in names}  # [S, 1, ...]
         model, approximation = self.operator.model, hyper.approximation if hyper.sampler == "marginal" else None
         mean, variance = moments(model, kept, x, approximation)
-        return [model.likelihood.predictive(mean[:, r], variance[:, r]) for r in range(len(keys))]
+        return model.likelihood.predictive(mean[:, 0], variance[:, 0])
 
 
 def rows_of(state: State) -> Batch:
     """The training rows, with the columns behind y."""
     y, buffers = state.buffers["y"][..., None], state.buffers
     return Batch(buffers["x"], torch.cat([y, buffers.get("known", y[..., :0])], -1), buffers["weight"])
-
-
-def _padded(rng: np.random.Generator, data: TrainingSet, r: int) -> np.ndarray:
-    """A standard normal for every row of replica r, 0 in padding."""
-    count, longest = int(data.count[r]), data.rows.shape[1]
-    return np.pad(rng.standard_normal(count), (0, longest - count))

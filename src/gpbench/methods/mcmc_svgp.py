@@ -91,11 +91,13 @@ class Method(SamplerMethod):
         self.walk_tuner = tuning.DualAveraging("walk", WALK_ACCEPTANCE, hyper.step_size)
         self.tuners = [self.tuner, self.walk_tuner] if gibbs else [self.tuner]
 
-    def init(self, data: TrainingSet, keys: list[Key]) -> State:
-        """A draw from the variational posterior; the chains (replicas) of a split share Z and theta."""
+    def start(self, data: TrainingSet, keys: list[Key]) -> State:
+        """Draws from the variational posterior, to which thousands of updates lead: hence of all replicas at once.
+
+        The chains of a split share Z and theta."""
         start = self.optimise(data, [key._replace(replica=0) for key in keys])
         mean, chol = start["layer1.whitened_mean"], start["layer1.whitened_chol"].tril()
-        normal = streams.normal(keys, "init", 0, mean.mT.shape[1:], like=mean)
+        normal = torch.cat([streams.normal(key, "init", 0, (1, *mean.mT.shape[1:]), like=mean) for key in keys])
         v = mean + (chol @ normal[..., None])[..., 0].mT
         return self.chains({V: v} | self.theta(start), start[Z])
 
@@ -108,7 +110,9 @@ class Method(SamplerMethod):
         rows, num_inducing = int(data.count.max()), self.hyper.num_inducing
         is_full = bool((data.count <= num_inducing).any())
         if is_full and bool((data.count != rows).any()):
-            raise ValueError(f"{num_inducing} inducing inputs are every row of some splits of this group only")
+            raise ValueError(
+                f"{num_inducing} inducing inputs are as many as the rows of some splits of this group only"
+            )
         shared = {field.name for field in fields(svgp.Hyperparameters)} & {field.name for field in fields(self.hyper)}
         settings = {name: getattr(self.hyper, name) for name in shared} | {"num_inducing": min(num_inducing, rows)}
         method = svgp.Method(svgp.Hyperparameters(**settings), self.task, self.num_classes, self.num_targets)
@@ -119,7 +123,7 @@ class Method(SamplerMethod):
             self.hyper.iterations,
             lambda params: self.log_prior(self.theta(params)),
             still=lambda step: {Z} if is_full or step < FIXED else set(),
-        )
+        ).params
 
     def theta(self, params: Params) -> Params:
         """The logarithms of theta among params."""
@@ -226,23 +230,21 @@ class Method(SamplerMethod):
         return Layer(z, chol_kzz, params[V], None, *scales)
 
     @torch.no_grad()
-    def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
-        """Equal mixture over the kept states at x `[R, T, D]`; no randomness."""
+    def predict(self, state: State, x: Tensor, key: Key) -> Predictive:
+        """Equal mixture over the kept states at x `[1, T, D]`; no randomness."""
         kept = state.kept()
-        moments = [sparse.conditional(x, *self.layer(params, state.buffers[Z])) for params in kept]
-        mean, variance = (torch.stack(part) for part in zip(*moments, strict=True))  # [S, R, T, Q]
-        noises = None
-        if NOISE in state.params:
-            noises = torch.stack([params[NOISE] for params in kept]).exp().T[..., None, None]  # [R, S, 1, 1]
-        return self.likelihood.predictives(mean, variance, noises)
+        moments = [sparse.conditional(x, self.layer(params, state.buffers[Z])) for params in kept]
+        mean, variance = (torch.cat(part) for part in zip(*moments, strict=True))  # [S, T, Q]
+        logs = [params[NOISE] for params in kept if NOISE in params]
+        return self.likelihood.predictive(mean, variance, torch.cat(logs).exp()[:, None, None] if logs else None)
 
     @torch.no_grad()
-    def functions(self, state: State, x: Tensor, keys: list[Key]) -> list[Tensor]:
-        """Posterior functions `[S, R, T, Q]` at x `[R, T, D]`, one a kept state."""
+    def functions(self, state: State, x: Tensor, key: Key) -> list[Tensor]:
+        """Posterior functions `[S, 1, T, Q]` at x `[1, T, D]`, one a kept state."""
         drawn = []
         for sample, params in enumerate(state.kept()):
             layer = self.layer(params, state.buffers[Z])
             size = layer.whitened_mean.shape
             known = layer._replace(whitened_chol=x.new_zeros(size[0], size[2], size[1], size[1]))
-            drawn.append(sparse.draw(known, streams.source(keys, "eval", sample, x))(x))
+            drawn.append(sparse.draw(known, streams.source(key, "eval", sample, x))(x))
         return [torch.stack(drawn)]

@@ -19,8 +19,7 @@ Prediction (1/N1 N2) sum softmax(f_*) over N1 kept states and N2 draws of f_* gi
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -41,8 +40,8 @@ from gpbench.sampling.latent.schemes import Sequence, tuners
 from gpbench.streams import Key
 
 PRIOR = Prior(2.0, 2.0)
-TOLD = "told."
-"""before the sums that `report` averages"""
+COUNTED = "told."
+"""Prefix, in `memory`, of the sums that `report` averages."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +69,9 @@ class Hyperparameters(Settings):
     def impossible(self, task: str) -> str:
         sources = 1 if self.only is not None else max(len(self.sources), 1)
         if self.only is not None and self.only >= len(self.sources):
-            return f"there is no source {self.only} (from 0) among {len(self.sources)}"
+            return f"only must be below the number of sources, {len(self.sources)}, got {self.only}"
         if self.weights == "dirichlet" and sources == 1:
-            return "a single source has no weights on a simplex"
+            return "Dirichlet weights need at least two sources"
         if self.weights == "dirichlet" and self.approach not in "ef":
             return f"Dirichlet weights move given nu, by approach e or f, not {self.approach}"
         return ""
@@ -85,60 +84,60 @@ class Method(SamplerMethod):
         super().__init__(hyper, task, num_classes, num_targets)
         self.sizes = list(hyper.sources) if hyper.only is None else [hyper.sources[hyper.only]]
 
-    def init(self, data: TrainingSet, keys: list[Key]) -> State:
+    def init(self, train: Batch, key: Key) -> State:
         """Draws from the prior. Raises UserError where the sources have not as many columns as the data."""
-        batch = data.full()
-        x = self.columns(batch.x)
-        diagonals = multinomial.squares(x, self.sizes).sum(2) / batch.weight.sum(1, keepdim=True)
+        x = self.columns(train.x)
+        diagonals = multinomial.squares(x, self.sizes).sum(2) / x.shape[1]
         # a source that is 0 in all training rows says nothing, on any scale
         diagonals = torch.where(diagonals > 0, diagonals, 1.0)
         scale = diagonals if self.hyper.scaled else torch.ones_like(diagonals)
         nugget = multinomial.JITTER * diagonals / scale
         grams = multinomial.grams(x, x, self.sizes) / scale[..., None, None]
-        grams = grams + torch.diag_embed(nugget[..., None] * batch.weight[:, None])
-        buffers = {"x": x, "weight": batch.weight, "scale": scale, "nugget": nugget, "grams": grams}
-        theta, other, nu = self.prior_draws(batch, keys)
-        model = self.model(buffers, batch)
-        chol = model.factor(theta)
-        memory = {"chol": chol}
-        for tuner in tuners(self.operator(model)):
-            memory |= tuner.start(theta)
+        grams = grams + torch.diag_embed(nugget[..., None] * train.weight[:, None])
+        buffers = {"x": x, "weight": train.weight, "scale": scale, "nugget": nugget, "grams": grams}
+        theta, other, nu = self.prior_draws(train, streams.rng(key, "init"))
         learned = self.hyper.weights != "unweighted"
-        params = {"f": multiply(chol, nu)} | ({"theta": theta} if learned else {}) | other
-        return State(params, buffers | ({} if learned else {"theta": theta}), memory)
+        params = {"f": multiply(self.model(buffers, train).factor(theta), nu)}
+        (params if learned else buffers)["theta"] = theta
+        return State(params | other, buffers)
+
+    def start(self, data: TrainingSet, keys: list[Key]) -> State:
+        """As `SteppedMethod.start`, with the factors, of all replicas: their padding rows are not zero."""
+        state = super().start(data, keys)
+        theta, model = (state.params | state.buffers)["theta"], self.model(state.buffers, data.full())
+        state.memory["chol"] = model.factor(theta)
+        for tuner in tuners(self.operator(model)):
+            state.memory |= tuner.start(theta)
+        return state
 
     def columns(self, x: Tensor) -> Tensor:
         """The columns of the sources that take part."""
         sizes = self.hyper.sources or (x.shape[-1],)
         if sum(sizes) != x.shape[-1]:
-            what = f"multinomial_gp.sources hold {sum(sizes)} columns, the data have {x.shape[-1]}"
-            raise UserError(f"{what}; give the number of columns of each source")
+            columns = f"multinomial_gp.sources hold {sum(sizes)} columns, the data have {x.shape[-1]}"
+            raise UserError(f"{columns}; give the number of columns of each source")
         self.sizes = self.sizes or [x.shape[-1]]
         return x if self.hyper.only is None else x.split(sizes, -1)[self.hyper.only]
 
-    def prior_draws(self, batch: Batch, keys: list[Key]) -> tuple[Tensor, dict[str, Tensor], Tensor]:
-        """theta `[R, m, q]`, log alpha `[R]` of Dirichlet weights, and nu `[R, m, n]`."""
-        rngs = [streams.rng(key, "init") for key in keys]
-        shape, like = (self.functions, len(self.sizes)), batch.x
+    def prior_draws(self, train: Batch, rng: np.random.Generator) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+        """theta `[1, m, q]`, log alpha `[1]` of Dirichlet weights, and nu `[1, m, n]`."""
+        shape = (1, self.functions, len(self.sizes))
 
-        def drawn(draw: Callable[[np.random.Generator], Any]) -> Tensor:
-            return torch.as_tensor(np.stack([draw(rng) for rng in rngs])).to(like)
+        def tensor(numbers: np.ndarray) -> Tensor:
+            return torch.as_tensor(numbers).to(train.x)
 
         other = {}
         if self.hyper.weights == "dirichlet":
-            log_alpha = drawn(lambda rng: rng.exponential()).log()
-            normals = drawn(lambda rng: rng.standard_normal((2, *shape)))
-            alpha = log_alpha.exp()[:, None, None].expand_as(normals[:, 0])
-            theta = weights.log_gammas(alpha, *normals.unbind(1)).log_softmax(-1)
+            log_alpha = tensor(rng.exponential(size=1)).log()
+            normals = tensor(rng.standard_normal((2, *shape)))
+            alpha = log_alpha.exp()[:, None, None].expand(shape)
+            theta = weights.log_gammas(alpha, *normals).log_softmax(-1)
             other["log_concentration"] = log_alpha
         elif self.hyper.weights == "learned":
-            theta = drawn(lambda rng: rng.gamma(PRIOR.shape, 1 / PRIOR.rate, shape)).log()
+            theta = tensor(rng.gamma(PRIOR.shape, 1 / PRIOR.rate, shape)).log()
         else:
-            theta = like.new_zeros(len(keys), *shape)
-        rows = batch.weight.shape[1]
-        # drawn row by row, so that padding rows at the end take nothing from the others
-        nu = drawn(lambda rng: rng.standard_normal((rows, self.functions))) * batch.weight[..., None]
-        return theta, other, nu.mT
+            theta = train.x.new_zeros(shape)
+        return theta, other, tensor(rng.standard_normal((1, train.x.shape[1], self.functions))).mT
 
     @property
     def functions(self) -> int:
@@ -202,18 +201,18 @@ class Method(SamplerMethod):
         return value + PRIOR.log_density(chain["theta"]).sum((1, 2)) * (self.hyper.weights == "learned")
 
     def count(self, state: State, info: Info) -> None:
-        """Add what a transition did to what is told of all."""
+        """Add the operations and acceptances of a transition to their sums."""
         like = state.memory["chol"][:, 0, 0, 0]
         for name, value in {"transitions": 1.0, **info}.items():
-            old = state.memory.get(TOLD + name, torch.zeros_like(like))
-            state.memory[TOLD + name] = old + value
+            before = state.memory.get(COUNTED + name, torch.zeros_like(like))
+            state.memory[COUNTED + name] = before + value
 
     def report(self, state: State) -> dict[str, Tensor]:
         """Means of the transitions after burn-in `[R]`, in units of n^3 (quadratic: n^2) operations."""
-        told = {name.removeprefix(TOLD): value for name, value in state.memory.items() if name.startswith(TOLD)}
-        transitions = told.pop("transitions", torch.ones(1))
+        sums = {name.removeprefix(COUNTED): v for name, v in state.memory.items() if name.startswith(COUNTED)}
+        transitions = sums.pop("transitions", torch.ones(1))
         names = {"latents.acceptance": "acceptance_latents", "theta.acceptance": "acceptance_theta"}
-        return {names.get(name, name): value / transitions for name, value in told.items()}
+        return {names.get(name, name): value / transitions for name, value in sums.items()}
 
     def variables(self, name: str, size: int) -> list[str]:
         """Class and source (from 0) of a weight, class and row of a latent value."""
@@ -222,10 +221,10 @@ class Method(SamplerMethod):
         return [f"{label}[{i // columns},{i % columns}]" if size > 1 else label for i in range(size)]
 
     @torch.no_grad()
-    def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
-        """Class probabilities at x `[R, T, D]`, a component a kept state."""
+    def predict(self, state: State, x: Tensor, key: Key) -> Predictive:
+        """Class probabilities at x `[1, T, D]`, a component a kept state."""
         buffers, x = state.buffers, self.columns(x)
-        cross = multinomial.grams(buffers["x"], x, self.sizes) / buffers["scale"][..., None, None]  # [R, q, n, T]
+        cross = multinomial.grams(buffers["x"], x, self.sizes) / buffers["scale"][..., None, None]  # [1, q, n, T]
         own = multinomial.squares(x, self.sizes) / buffers["scale"][..., None] + buffers["nugget"][..., None]
         model = Model(buffers["grams"], buffers["grams"][:, 0], buffers["weight"])
         probabilities = []
@@ -235,10 +234,9 @@ class Method(SamplerMethod):
             projected = torch.linalg.solve_triangular(
                 chol, torch.einsum("rcs,rsnt->rcnt", theta.exp(), cross), upper=False
             )
-            mean = multiply(projected.mT, solve(chol, kept["f"]))  # [R, m, T]
+            mean = multiply(projected.mT, solve(chol, kept["f"]))  # [1, m, T]
             variance = torch.einsum("rcs,rst->rct", theta.exp(), own) - projected.square().sum(2)
-            normal = streams.normal(keys, "eval", s, (self.hyper.samples_test, self.functions, 1), like=x)
+            normal = streams.normal(key, "eval", s, (1, self.hyper.samples_test, self.functions, 1), like=x)
             f = mean[:, None] + variance.clamp_min(0).sqrt()[:, None] * normal
             probabilities.append(f.softmax(2).mean(1).mT)
-        stacked = torch.stack(probabilities).double().cpu().numpy()
-        return [Categorical(stacked[:, r]) for r in range(len(keys))]
+        return Categorical(torch.cat(probabilities).double().cpu().numpy())

@@ -21,7 +21,9 @@ from gpbench import streams
 from gpbench.gp import kernels, likelihoods, lowrank
 from gpbench.gp.layers import start_inducing
 from gpbench.hyper import PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, GradientMethod, Noise, State, TrainingSet
+from gpbench.methods.base import Batch, GradientMethod, Noise, State
+from gpbench.predictive.distributions import Predictive
+from gpbench.streams import Key
 
 NAME = "sparse GP"
 """of its one layer, in the events of the Cholesky helper"""
@@ -42,24 +44,22 @@ class Hyperparameters(Settings):
 
 
 class Method(GradientMethod):
-    def init(self, data: TrainingSet, keys: list[streams.Key]) -> State:
-        train = data.full()
-        x, replicas = train.x, len(keys)
-        rngs = [streams.rng(key, "init") for key in keys]
-        lengthscale = kernels.start_lengthscale(x, train.weight, self.hyper.lengthscale)
+    def init(self, train: Batch, key: Key) -> State:
+        x, lengthscale = train.x, kernels.start_lengthscale(train.x, self.hyper.lengthscale)
         params = {
-            "inducing_inputs": start_inducing(x, data.count, self.hyper.num_inducing, rngs),
+            "inducing_inputs": start_inducing(x, self.hyper.num_inducing, streams.rng(key, "init")),
             "log_lengthscale": lengthscale.log()[:, None].repeat(1, x.shape[-1] if self.hyper.ard else 1),
-            "log_outputscale": x.new_full((replicas,), math.log(self.hyper.outputscale)),
-            "log_noise_variance": x.new_full((replicas,), math.log(self.hyper.noise_variance)),
+            "log_outputscale": x.new_full((1,), math.log(self.hyper.outputscale)),
+            "log_noise_variance": x.new_full((1,), math.log(self.hyper.noise_variance)),
         }
         return State(params, {"x": x, "y": train.y, "mask": train.weight})
 
     def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
         mask = (batch.weight > 0).to(batch.x.dtype)
-        a, unexplained = self.rows(state.params, batch.x, mask)
+        a, unexplained = self.rows(state.params, batch.x, mask)  # A with Q = A^T A; diag(K - Q)
         variance = self.variance(state.params, unexplained)
         penalty = 0.5 * batch.y.shape[-1] * (unexplained / variance).sum(-1)  # tr(K - Q) / (2 s)
+        # - log N(y; 0, Q + s I) + penalty
         return penalty - lowrank.log_density(a, batch.y * mask[..., None], variance, mask, NAME)
 
     def features(self, params: dict[str, Tensor], x: Tensor) -> Tensor:
@@ -77,13 +77,11 @@ class Method(GradientMethod):
         return params["log_noise_variance"].exp()[:, None].expand_as(unexplained)
 
     @torch.no_grad()
-    def predict(self, state: State, x: Tensor, keys: list[streams.Key]) -> list:
-        mean, variance = self.marginals(state, x)
-        noise_variance, gaussian = state.params["log_noise_variance"].exp(), likelihoods.Gaussian()
-        return gaussian.predictives(mean[None], variance[None], noise_variance)
+    def predict(self, state: State, x: Tensor, key: Key) -> Predictive:
+        return likelihoods.Gaussian().predictive(*self.marginals(state, x), state.params["log_noise_variance"].exp())
 
     def marginals(self, state: State, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of f at test rows x `[R, T, D]`: two `[R, T, P]`."""
+        """Mean and variance of f at test rows x `[1, T, D]`: two `[1, T, P]`."""
         params, train = state.params, state.buffers
         a, unexplained = self.rows(params, train["x"], train["mask"])
         q = lowrank.condition(a, train["y"], self.variance(params, unexplained), NAME)

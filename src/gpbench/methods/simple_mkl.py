@@ -55,7 +55,7 @@ class Hyperparameters(Settings):
     tolerance: PositiveFloat = 0.01
 
     def impossible(self, task: str) -> str:
-        return "" if self.penalties else "no value of C is tried; give simple_mkl.penalties some"
+        return "" if self.penalties else "simple_mkl.penalties must name at least one value of C"
 
 
 class Machines(NamedTuple):

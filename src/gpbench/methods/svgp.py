@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gpbench.gp.sparse import Layer
 from gpbench.hyper import PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import State, TrainingSet
+from gpbench.methods.base import Batch, State
 from gpbench.methods.layered import LayeredMethod, Moments
 from gpbench.streams import Key
 
@@ -56,10 +56,9 @@ class Hyperparameters(Settings):
 
 
 class Method(LayeredMethod):
-    def init(self, data: TrainingSet, keys: list[Key]) -> State:
-        train = data.full()
-        z = self.start_inducing(train, data, keys)
-        return State(self.start_layer("layer1", train.x, train.weight, z, self.num_outputs) | self.start_noise(z))
+    def init(self, train: Batch, key: Key) -> State:
+        z = self.start_inducing(train.x, key)
+        return State(self.start_layer("layer1", train.x, z, self.num_outputs) | self.start_noise(z))
 
     def propagate(self, state: State, layers: list[Layer], x: Tensor, first: Moments, noise: Tensor) -> Moments:
         return first

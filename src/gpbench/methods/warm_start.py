@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gpbench import streams
-from gpbench.methods.base import GradientMethod, TrainingSet
+from gpbench.methods.base import GradientMethod, State, TrainingSet
 from gpbench.streams import Key
 
 START_ROWS = 1000
@@ -20,27 +20,29 @@ def maximise(
     data: TrainingSet,
     keys: list[Key],
     iterations: int,
-    log_prior: Callable[[Params], Tensor],
-    still: Callable[[int], set[str]],
-) -> Params:
-    """Params of a method, whose steps take no noise, after `iterations` updates for its objective + log_prior `[R]`.
+    log_prior: Callable[[Params], Tensor] = lambda params: torch.zeros(()),
+    still: Callable[[int], set[str]] = lambda step: set(),
+) -> State:
+    """State of a method after `iterations` updates for its objective + log_prior `[R]`.
 
     All rows, or mini-batches of `START_ROWS` where there are more; still(step) names the params that stay at a step.
     """
-    state, full = method.init(data, keys), data.full()
+    state, full = method.start(data, keys), data.full()
     params = state.params = {name: value.contiguous().requires_grad_() for name, value in state.params.items()}
     adam = torch.optim.Adam(params.values(), lr=method.hyper.learning_rate, fused=True)
     rows = min(full.x.shape[1], START_ROWS)
-    none = method.noise_shapes(state, rows, 0, iterations).split(full.x.new_empty(len(keys), 0), rows)
     for step in range(iterations):
         batch = full if full.x.shape[1] <= START_ROWS else data.take(_positions(data, keys, step))
+        shapes = method.noise_shapes(state, rows, step, iterations)
+        normals = [streams.normal(key, "init", 1 + step, (1, shapes.size(rows)), like=full.x) for key in keys]
         adam.zero_grad()
-        loss = method.loss(state, batch, none) - log_prior(params)
+        loss = method.loss(state, batch, shapes.split(torch.cat(normals), rows)) - log_prior(params)
         loss.sum().backward()
         for name in method.frozen(step, iterations) | still(step):
             params[name].grad = None
         adam.step()
-    return {name: value.detach() for name, value in params.items()}
+    state.params = {name: value.detach() for name, value in params.items()}
+    return state
 
 
 def _positions(data: TrainingSet, keys: list[Key], step: int) -> Tensor:

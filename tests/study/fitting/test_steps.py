@@ -16,20 +16,20 @@ class Loop(GradientLoop):
     """A loop alone, without what runs and watches it."""
 
     def __init__(self, careful: bool, repeated: int | None = None, **hyper) -> None:
-        """repeated: a replica whose inducing inputs are all but equal, so that K_ZZ has no factor."""
+        """repeated: a replica whose inducing inputs are equal, so that K_ZZ has no factor."""
         x = torch.randn(ROWS, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         zeros, ones = x.new_zeros(REPLICAS, 2), x.new_ones(REPLICAS, 2)
         rows, count = torch.arange(ROWS).repeat(REPLICAS, 1), torch.full((REPLICAS,), ROWS)
         data = TrainingSet(x, x.sin().sum(1, keepdim=True), rows, count, zeros, ones, zeros[:, :1], ones[:, :1])
         keys = [Key("steps", "steps", split) for split in range(REPLICAS)]
         self.method = svgp.Method(
-            svgp.Hyperparameters(num_inducing=9, jitter=1e-15, batch_size=10, **hyper), "regression"
+            svgp.Hyperparameters(num_inducing=9, jitter=1e-18, batch_size=10, **hyper), "regression"
         )
         self.prepare(data, keys, STEPS, STEPS)
         state = self.method.start(data, keys)
         if repeated is not None:
             z = state.params["layer1.inducing_inputs"]
-            z[repeated] = z[repeated, :1] + 1e-9 * torch.arange(9.0)[:, None]
+            z[repeated] = z[repeated, :1].clone()
         self.hold(state)
         self.start_adam()
         self.careful = careful

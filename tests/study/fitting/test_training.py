@@ -105,8 +105,8 @@ def test_numbers_of_an_expanded_parameter_move_one_by_one(case, monkeypatch):
     module = importlib.import_module(case.cell.what.method.module)
     init = module.Method.init
 
-    def expanded(method, data, keys):
-        state = init(method, data, keys)
+    def expanded(method, train, key):
+        state = init(method, train, key)
         for name, value in state.params.items():
             state.params[name] = value.mean(-1, keepdim=True).expand_as(value)
         return state

@@ -116,7 +116,7 @@ class Sum(GradientMethod):
         super().__init__(*settings)
         self.seen = []
 
-    def init(self, data, keys):
+    def init(self, train, key):
         return State({})
 
     def noise_shapes(self, state, rows, step, steps):
@@ -126,7 +126,7 @@ class Sum(GradientMethod):
         self.seen.append((batch.y.shape[1], noise.fixed.item()))
         return (batch.weight * batch.y[..., 0]).sum(1)
 
-    def predict(self, state, x, keys):
+    def predict(self, state, x, key):
         raise AssertionError("a probe predicts nothing")
 
 
@@ -164,7 +164,7 @@ def test_functions_over_other_numbers_of_inputs_are_refused(ask, columns, wanted
 class Planes(Sum):
     """Draws -1, 0, 1 of a hidden layer of two outputs, x0 + s and x1 + 2 s, and of f = x0 - x1 + 3 s."""
 
-    def functions(self, state, x, keys):
+    def functions(self, state, x, key):
         s = torch.tensor([-1.0, 0.0, 1.0], dtype=x.dtype)[:, None, None, None]
         return [x + s * torch.tensor([1.0, 2.0], dtype=x.dtype), x[..., :1] - x[..., 1:] + 3 * s]
 
@@ -200,9 +200,9 @@ def test_surfaces_hold_moments_of_every_layer_on_the_grid_of_the_training_rows()
 class Classifier(Sum):
     """P(y = 1) is 0.2 x0, or 0.8 x0 in the other of two states, in scaled inputs."""
 
-    def predict(self, state, x, keys):
+    def predict(self, state, x, key):
         p = torch.stack([x[0, :, 0] * share for share in (0.2, 0.8)])
-        return [Categorical(torch.stack([1 - p, p], -1).numpy())]
+        return Categorical(torch.stack([1 - p, p], -1).numpy())
 
 
 def test_probabilities_are_averaged_over_a_grid_wider_than_the_training_rows():

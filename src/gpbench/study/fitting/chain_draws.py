@@ -36,7 +36,7 @@ def draws(method: SamplerMethod, state: State, fold: Fold, table: Table, task: s
     key, predicted = fold.key._replace(replica=0), []
     for kept in zip(*samples.values(), strict=True):
         alone = {name: [value] for name, value in zip(samples, kept, strict=True)}
-        (predictive,) = method.predict(State(state.params, state.buffers, samples=alone), x, [key])
+        predictive = method.predict(State(state.params, state.buffers, samples=alone), x, key)
         predicted.append(_predicted(predictive, fold, rows, task))
     mean, log_density = (np.stack(part) for part in zip(*predicted, strict=True))
     names = [name for name in samples if name.endswith(method.covariance_parameters)]

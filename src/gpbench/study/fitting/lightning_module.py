@@ -64,7 +64,7 @@ class Fit(Loop, LightningModule):
         self.clock = Clock(device)  # what a method does before its first step is training too
         saved = checkpoint.read(work, [f.fit_id for f in group.fits], device)
         if saved is None:
-            self.hold(self.method.init(self.data, self.keys))
+            self.hold(self.method.start(self.data, self.keys))
             self.clock.pause()
         else:
             content, samples = saved

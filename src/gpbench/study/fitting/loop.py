@@ -233,6 +233,6 @@ def share(batch: Batch, rank: int, workers: int) -> Batch:
 
 @torch.no_grad()
 def answer_one(method: GradientMethod | SamplerMethod, state: State, x: np.ndarray, key: Key) -> Predictive:
-    """Predictive of scaled inputs x `[T, D]` by one replica: each is asked alone, none depends on another."""
+    """Predictive of scaled inputs x `[T, D]` by one replica."""
     like = next(iter(state.params.values()))
-    return method.predict(state, torch.as_tensor(x).to(like)[None], [key])[0]
+    return method.predict(state, torch.as_tensor(x).to(like)[None], key)

@@ -109,7 +109,7 @@ def bounds(fitted: Fitted, batches: int, rows: int) -> pd.DataFrame:
     shapes, values = method.noise_shapes(fitted.state, rows, 0, 1), []
     for batch in range(batches):
         positions = torch.from_numpy(streams.rng(key, "eval", 1 + batch).integers(0, n, (1, rows)))
-        normals = streams.normal([key], "eval", 1 + batch, (shapes.size(rows),), like=data.inputs)
+        normals = streams.normal(key, "eval", 1 + batch, (1, shapes.size(rows)), like=data.inputs)
         values.append(float(method.loss(fitted.state, data.take(positions), shapes.split(normals, rows))) / n)
     return pd.DataFrame({"batch": range(batches), "bound": values})
 
@@ -163,7 +163,7 @@ def _functions(fitted: Fitted, x: np.ndarray) -> list[np.ndarray]:
     scaling = fitted.fold.scaling
     scaled = torch.as_tensor(scaling.inputs(x)).to(like)[None]
     with torch.no_grad():
-        draws = method.functions(fitted.state, scaled, [fitted.fold.key])
+        draws = method.functions(fitted.state, scaled, fitted.fold.key)
     draws = [f[:, 0].double().numpy() for f in draws]
     if fitted.what.data.task == "regression":
         draws[-1] = draws[-1] * scaling.y_scale + scaling.y_shift

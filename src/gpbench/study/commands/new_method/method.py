@@ -18,10 +18,11 @@ import math
 import torch
 from torch import Tensor
 
-from gpbench import streams
 from gpbench.gp import likelihoods, linalg
 from gpbench.hyper import PositiveFloat, Settings, dataclass
-from gpbench.methods.base import Batch, GradientMethod, Noise, State, TrainingSet
+from gpbench.methods.base import Batch, GradientMethod, Noise, State
+from gpbench.predictive.distributions import Predictive
+from gpbench.streams import Key
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,10 @@ class Hyperparameters(Settings):
 
 
 class Method(GradientMethod):
-    def init(self, data: TrainingSet, keys: list[streams.Key]) -> State:
-        train = data.full()
+    def init(self, train: Batch, key: Key) -> State:
         params = {
-            "log_weight_variance": train.x.new_full((len(keys),), math.log(self.hyper.weight_variance)),
-            "log_noise_variance": train.x.new_full((len(keys),), math.log(self.hyper.noise_variance)),
+            "log_weight_variance": train.x.new_full((1,), math.log(self.hyper.weight_variance)),
+            "log_noise_variance": train.x.new_full((1,), math.log(self.hyper.noise_variance)),
         }
         return State(params, {"x": train.x, "y": train.y, "weight": train.weight})
 
@@ -53,15 +53,14 @@ class Method(GradientMethod):
         return 0.5 * (y.shape[-1] * each + misfit)
 
     @torch.no_grad()
-    def predict(self, state: State, x: Tensor, keys: list[streams.Key]) -> list:
+    def predict(self, state: State, x: Tensor, key: Key) -> Predictive:
         (a, s), train = self.variances(state.params), state.buffers
         known = self.features(train["x"], train["weight"]), train["y"] * train["weight"][..., None]
         factor, weights = self.posterior(*known, a, s)
         new = self.features(x, torch.ones_like(x[..., 0]))
         mean = new @ weights
         variance = torch.linalg.solve_triangular(factor, new.mT, upper=False).square().sum(-2)
-        spread, gaussian = variance[..., None].expand_as(mean), likelihoods.Gaussian()
-        return [gaussian.predictive(mean[r][None], spread[r][None], s[r]) for r in range(len(keys))]
+        return likelihoods.Gaussian().predictive(mean, variance[..., None].expand_as(mean), s)
 
     @staticmethod
     def variances(params: dict[str, Tensor]) -> tuple[Tensor, Tensor]:

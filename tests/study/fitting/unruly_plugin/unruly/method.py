@@ -34,7 +34,7 @@ class Hyperparameters(Settings):
 class Method(GradientMethod):
     step, doomed = 0, False
 
-    def init(self, data: TrainingSet, keys: list[Key]) -> State:
+    def start(self, data: TrainingSet, keys: list[Key]) -> State:
         splits = [key.split for key in keys]
         with Path(os.environ["UNRULY_DIARY"]).open("a") as diary:
             diary.write(f"{splits}\n")
@@ -51,6 +51,6 @@ class Method(GradientMethod):
         error = batch.y - batch.x @ state.params["weight"]
         return (batch.weight * error[..., 0].square()).sum(-1)
 
-    def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
+    def predict(self, state: State, x: Tensor, key: Key) -> Predictive:
         mean = x @ state.params["weight"]
-        return [GaussianMixture(m[None], m.new_ones(m.shape)[None]) for m in mean]
+        return GaussianMixture(mean, mean.new_ones(mean.shape))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gpbench.hyper import Fraction, NonNegativeFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, Noise, SamplerMethod, Shapes, State, TrainingSet
+from gpbench.methods.base import Batch, Noise, SamplerMethod, Shapes, State
 from gpbench.predictive.distributions import GaussianMixture, Predictive
 from gpbench.streams import Key
 
@@ -24,8 +24,8 @@ class Hyperparameters(Settings):
 
 
 class Method(SamplerMethod):
-    def init(self, data: TrainingSet, keys: list[Key]) -> State:
-        centre = torch.tensor([self.hyper.apart * key.replica for key in keys]).to(data.x_shift)
+    def init(self, train: Batch, key: Key) -> State:
+        centre = torch.tensor([self.hyper.apart * key.replica]).to(train.x)
         return State({"level": centre.clone(), "log_lengthscale": -centre}, {"centre": centre})
 
     def noise_shapes(self, state: State, rows: int, step: int, steps: int) -> Shapes:
@@ -39,7 +39,7 @@ class Method(SamplerMethod):
         level = state.params["level"]
         return {"cholesky": torch.full_like(level, 2.0), "product": torch.ones_like(level)}
 
-    def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
-        levels = torch.stack(state.samples.get("level") or [state.params["level"]])  # [S, R]
-        mean = levels[:, :, None, None].expand(*levels.shape, x.shape[1], 1)
-        return [GaussianMixture(mean[:, r], torch.ones_like(mean[:, r])) for r in range(len(keys))]
+    def predict(self, state: State, x: Tensor, key: Key) -> Predictive:
+        levels = torch.cat(state.samples.get("level") or [state.params["level"]])  # [S]
+        mean = levels[:, None, None].expand(-1, x.shape[1], 1)
+        return GaussianMixture(mean, torch.ones_like(mean))

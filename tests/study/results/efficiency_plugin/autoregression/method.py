@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gpbench.hyper import Annotated, Fraction, Ge, Lt, NonNegativeFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.base import Batch, Noise, SamplerMethod, Shapes, State, TrainingSet
+from gpbench.methods.base import Batch, Noise, SamplerMethod, Shapes, State
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 
@@ -31,8 +31,8 @@ class Hyperparameters(Settings):
 
 
 class Method(SamplerMethod):
-    def init(self, data: TrainingSet, keys: list[Key]) -> State:
-        level = torch.tensor([self.hyper.apart * key.replica for key in keys]).to(data.x_shift)[:, None]
+    def init(self, train: Batch, key: Key) -> State:
+        level = torch.tensor([[self.hyper.apart * key.replica]]).to(train.x)
         return State({name: level.repeat(1, size) for name, size in SIZES.items()}, {"level": level})
 
     def noise_shapes(self, state: State, rows: int, step: int, steps: int) -> Shapes:
@@ -58,5 +58,5 @@ class Method(SamplerMethod):
     def variables(self, name: str, size: int) -> list[str]:
         return ["log lengthscale 1", "log variance"] if name == "psi" else super().variables(name, size)
 
-    def predict(self, state: State, x: Tensor, keys: list[Key]) -> list[Predictive]:
+    def predict(self, state: State, x: Tensor, key: Key) -> Predictive:
         raise AssertionError("a fit of kind sample was asked for predictions")
