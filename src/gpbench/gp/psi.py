@@ -169,41 +169,45 @@ class _ExpProduct(torch.autograd.Function):
     def forward(ctx, left: Tensor, right: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(left, right, weight)
         result = left.new_zeros(*left.shape[:2], weight.shape[2])
-        for row, point in _blocks(left, right):
-            result[row] += (left[row] @ right[point].mT).exp_() @ weight[point]
+        for (row, result_row), (point, weight_point) in _blocks((left, result), (right, weight)):
+            result_row.baddbmm_(torch.bmm(row, point.mT).exp_(), weight_point)
         return result
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         left, right, weight = ctx.saved_tensors
-        grad_left, grad_right, grad_weight = (torch.zeros_like(part) for part in (left, right, weight))
-        for row, point in _blocks(left, right):
-            expected = (left[row] @ right[point].mT).exp_()
-            grad_weight[point] += expected.mT @ grad[row]
-            expected *= grad[row] @ weight[point].mT
-            grad_left[row] += expected @ right[point]
-            grad_right[point] += expected.mT @ left[row]
-        return grad_left, grad_right, grad_weight
+        for_left, for_right, for_weight = (torch.zeros_like(part) for part in (left, right, weight))
+        for rows, points in _blocks((left, grad, for_left), (right, weight, for_right, for_weight)):
+            (row, grad_row, for_row), (point, weight_point, for_point, for_weight_point) = rows, points
+            expected = torch.bmm(row, point.mT).exp_()
+            for_weight_point.baddbmm_(expected.mT, grad_row)
+            expected *= torch.bmm(grad_row, weight_point.mT)
+            for_row.baddbmm_(expected, point)
+            for_point.baddbmm_(expected.mT, row)
+        return for_left, for_right, for_weight
 
 
-Block = tuple[slice, slice]
-"""Replicas, and rows or points of theirs."""
+Parts = tuple[Tensor, ...]
 
 
-def _blocks(left: Tensor, right: Tensor) -> Iterator[tuple[Block, Block]]:
-    """Blocks of rows and of points that make the temporaries.
+def _blocks(by_row: Parts, by_point: Parts) -> Iterator[tuple[Parts, Parts]]:
+    """Parts of tensors of rows `[R, B, ...]` and of points `[R, P, ...]` whose pairs make a temporary.
 
     On a CPU one replica at a time: how a product rounds depends on how many are taken at once, and the moments carry
     that further by the condition of K_ZZ. Elsewhere, bound by launches, all of them, and all points.
     """
-    replicas, rows, points = *left.shape[:2], right.shape[1]
-    if left.device.type == "cpu":
+    (replicas, rows), points = by_row[0].shape[:2], by_point[0].shape[1]
+    if by_row[0].device.type == "cpu":
         size = min(rows, CHUNK_ROWS, CHUNK_ELEMENTS)
         sizes = 1, size, CHUNK_ELEMENTS // size
     else:
         sizes = replicas, max(1, CHUNK_ELEMENTS_GPU // (replicas * points)), points
-    parts = (range(0, n, size) for n, size in zip((replicas, rows, points), sizes, strict=True))
-    for r, row, point in product(*parts):
-        together = slice(r, r + sizes[0])
-        yield (together, slice(row, row + sizes[1])), (together, slice(point, point + sizes[2]))
+
+    def parts(tensors: Parts, size: int) -> list[list[Parts]]:
+        """By replicas, then by rows or points."""
+        cut = [[part.split(size, 1) for part in tensor.split(sizes[0])] for tensor in tensors]
+        return [list(zip(*same, strict=True)) for same in zip(*cut, strict=True)]
+
+    for pairs in zip(parts(by_row, sizes[1]), parts(by_point, sizes[2]), strict=True):
+        yield from product(*pairs)
