@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from gpbench import streams
-from gpbench.gp import kernels, likelihoods, lowrank, propagation, psi
+from gpbench.gp import kernels, likelihoods, lowrank, propagation, psi, sparse
 from gpbench.gp.layers import kernel, mean_map, start_inducing
 from gpbench.gp.sparse import Layer
 from gpbench.hyper import OptimisedSettings, PositiveFloat, PositiveInt, dataclass
@@ -138,10 +138,7 @@ class Method(GradientMethod):
         z, chol_kzz, lengthscale, outputscale = kernel(params, name, self.hyper.jitter)
         (mean, variance), (target, _) = inputs, outputs
         if variance is None:
-            a = (
-                torch.linalg.solve_triangular(chol_kzz, kernels.rbf(z, mean, lengthscale, outputscale), upper=False)
-                * mask[:, None]
-            )
+            a = sparse.project(mean, z, chol_kzz, lengthscale, outputscale) * mask[:, None]
             phi = a @ a.mT
         else:
             once = psi.psi1(mean, variance, z, lengthscale, outputscale) * mask[..., None]

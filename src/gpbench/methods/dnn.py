@@ -23,6 +23,7 @@ import math
 from collections.abc import Iterable
 
 import torch
+from scipy import special
 from torch import Tensor
 
 from gpbench import streams
@@ -124,7 +125,7 @@ class Method(GradientMethod):
     def masks(self, noise: Tensor) -> list[Tensor]:
         """0 with probability p, else 1 / (1 - p): one `[R, B, h]` a hidden layer from normals `[R, B, L h]`."""
         dropout = self.hyper.dropout
-        threshold = torch.special.ndtri(torch.tensor(dropout, dtype=torch.float64)).item()
+        threshold = float(special.ndtri(dropout))
         kept = (noise > threshold).to(noise) / (1 - dropout)
         return list(kept.chunk(self.hyper.hidden_layers, -1))
 

@@ -117,8 +117,8 @@ class Loop(ABC):
     def advance(self, batch: Batch, noise: Noise, step: int) -> Tensor:
         """One step from `step` to `step + 1`; returns minus the objective `[R]`."""
 
-    def deactivate(self, finite: Tensor, step: int) -> Tensor:
-        """Mark replicas that just became non-finite, which never move again; returns which."""
+    def deactivate(self, finite: Tensor, step: int) -> None:
+        """Mark replicas that just became non-finite, which never move again."""
         newly = self.active & ~finite
         if bool(newly.any()):
             # the first of a replica's failures is the cause of the others
@@ -127,7 +127,6 @@ class Loop(ABC):
                 layer = f" (no Cholesky factor in {failed[r]!r})" if r in failed else ""
                 self.reasons[r] = f"not finite at step {step + 1} of {self.steps}{layer}"
             self.active &= finite
-        return newly
 
     def replica(self, r: int) -> State:
         """The state of one replica, with the replica axis kept."""
@@ -175,7 +174,17 @@ class GradientLoop(Loop):
         self.adam: torch.optim.Adam = Adam(settings, fused=True)
         return self.adam
 
+    careful = False
+    """Whether every Cholesky factor is checked at once: from the first step on that was not finite in all replicas."""
+
     def advance(self, batch: Batch, noise: Noise, step: int) -> Tensor:
+        """A step waits for the device once; one that fails is made again, carefully, with the jitter that it needs."""
+        if not self.careful:
+            with linalg.deferred_checks():
+                loss = self.differentiate(batch, noise)
+                if self.update(loss, step):
+                    return loss
+            self.careful = True
         loss = self.differentiate(batch, noise)
         self.update(loss, step)
         return loss
@@ -190,34 +199,52 @@ class GradientLoop(Loop):
     def propagate(self, total: Tensor) -> None:
         total.backward()
 
-    def update(self, loss: Tensor, step: int) -> None:
-        """Step `step` of Adam along the gradients that are there; the method's own step of what it moves itself."""
-        params, finite = self.state.params, loss.isfinite()
-        moved = self.method.step_own(self.state)
-        for value in [*moved.values(), *(p.grad for p in params.values() if p.grad is not None)]:
-            finite = finite & value.reshape(len(finite), -1).sum(1).isfinite()
-        self.deactivate(finite, step)
-        factors = loss.new_tensor(self.schedule.factors(step)) * self.active
+    def update(self, loss: Tensor, step: int) -> bool:
+        """Step `step` of Adam along the gradients that are there; the method's own step of what it moves itself.
+
+        Where checks are deferred and something is not finite, nothing is moved: False."""
+        params, moved = self.state.params, self.method.step_own(self.state)
+        values = [loss, *moved.values(), *(p.grad for p in params.values() if p.grad is not None)]
+        finite = torch.stack([value.reshape(len(loss), -1).sum(1) for value in values]).isfinite().all(0)
+        if linalg.checks_are_deferred():
+            if not bool(finite.all()):
+                return False
+        else:
+            self.deactivate(finite, step)
+        factors = self.factors(step)
         for name, value in moved.items():
-            params[name].data[factors > 0] = value[factors > 0]
+            params[name].data.copy_(_kept(value, params[name], factors))
             params[name].grad = None
         for name in self.method.frozen(step, self.steps):
             params[name].grad = None
         self.step_adam(factors)
         self.schedule.observe(loss, step)
+        return True
+
+    def factors(self, step: int) -> Tensor | None:
+        """What the steps of the replicas are multiplied by `[R]`, 0 for those that ended or failed; None where by 1."""
+        factors = self.schedule.factors(step)
+        if all(factor == 1 for factor in factors) and not any(self.reasons):
+            return None
+        return self.data.inputs.new_tensor(factors) * self.active
 
     @torch.no_grad()
-    def step_adam(self, factors: Tensor) -> None:
-        """A step of Adam, whose length is multiplied by a factor `[R]` of each replica."""
-        if bool((factors == 1).all()):
-            self.adam.step()
-            return
-        before = {p: p.clone() for p in self.state.params.values() if p.grad is not None}
+    def step_adam(self, factors: Tensor | None) -> None:
+        """A step of Adam, whose length is multiplied by the factors."""
+        trained = [p for p in self.state.params.values() if p.grad is not None]
+        before = [] if factors is None else [p.clone() for p in trained]
         self.adam.step()
-        for p, start in before.items():
-            factor = factors.view(-1, *[1] * (p.ndim - 1))
-            # a replica that has ended stays, even where its gradient is not finite
-            p.copy_(torch.where(factor == 1, p, torch.where(factor == 0, start, start + factor * (p - start))))
+        for p, start in zip(trained, before, strict=False):
+            p.copy_(_kept(p, start, factors))
+
+
+def _kept(moved: Tensor, start: Tensor, factors: Tensor | None) -> Tensor:
+    """start + factor * (moved - start) of each replica; start itself where the factor is 0, whatever `moved` holds."""
+    if factors is None:
+        return moved
+    factor = factors.view(-1, *[1] * (moved.ndim - 1))
+    part = torch.where(factor == 1, moved, start + factor * (moved - start))
+    return torch.where(factor == 0, start, part)
 
 
 class QuasiNewtonLoop(Loop):
