@@ -21,7 +21,7 @@ from gpbench import streams
 from gpbench.gp import lowrank
 from gpbench.gp.layers import start_inducing
 from gpbench.gp.sparse import Layer
-from gpbench.hyper import OptimisedSettings, PositiveFloat, PositiveInt, dataclass
+from gpbench.hyper import NonNegativeInt, OptimisedSettings, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods import warm_start
 from gpbench.methods.base import State
 from gpbench.methods.layered import LayeredMethod, Moments
@@ -39,7 +39,8 @@ class LayerSettings(OptimisedSettings):
     """Settings of hensman2013 as ashman2020 ran them; lengthscale null: sqrt(total variance of the inputs).
 
     ard: a lengthscale an input, else one for all; separate: outputs have kernels, or kernels and inducing inputs, of
-    their own; samples_train, samples_test: of f under softmax; exposure: expected count of a bin where f = 0."""
+    their own; samples_train, samples_test: of f under softmax; exposure: expected count of a bin where f = 0;
+    full_batch_rows: training rows up to which every step takes all of them."""
 
     num_inducing: PositiveInt = 100
     lengthscale: PositiveFloat | None = None
@@ -56,6 +57,7 @@ class LayerSettings(OptimisedSettings):
     natural_step: PositiveFloat = 0.1
     learning_rate: PositiveFloat = 0.01
     batch_size: PositiveInt = 10_000
+    full_batch_rows: NonNegativeInt = 0
 
     def impossible(self, task: str) -> str:
         if self.multiclass == "softmax" and task != "multiclass":

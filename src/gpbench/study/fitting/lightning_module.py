@@ -234,9 +234,13 @@ class SamplerFit(SamplerLoop, Fit):
 
 def run(group: Group, table: Table, work: Path) -> list[Outcome]:
     """Fit a group (resuming where it was cut off) and evaluate every fit of it."""
-    families = {"adam": GradientFit, "lbfgs": QuasiNewtonFit, "chain": SamplerFit}
-    family = families[advanced_by(make_method(group.what), [fit.rows for fit in group.fits])]
-    return complete(family, group, table, work, outcome)
+    return complete(family(group), group, table, work, outcome)
+
+
+def family(group: Group) -> type[Fit]:
+    """The kind of fits that a group takes in one process."""
+    families: dict[str, type[Fit]] = {"adam": GradientFit, "lbfgs": QuasiNewtonFit, "chain": SamplerFit}
+    return families[advanced_by(make_method(group.what), [fit.rows for fit in group.fits])]
 
 
 def complete(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -246,7 +247,10 @@ class QuasiNewtonLoop(Loop):
 
     def advance(self, batch: Batch, noise: Noise, step: int) -> Tensor:
         loss = torch.stack([self.descend(r, step) for r in range(len(self.keys))])
-        self.deactivate(loss.isfinite(), step)
+        finite = loss.isfinite()
+        for value in self.state.params.values():
+            finite = finite & value.reshape(len(finite), -1).sum(1).isfinite()
+        self.deactivate(finite, step)
         self.schedule.observe(loss, step)
         return loss
 
@@ -257,7 +261,7 @@ class QuasiNewtonLoop(Loop):
         objective = lbfgs.of_params(lambda params: self.method.profile(State(params, one.buffers), rows), start)
         if len(self.searches) == r:
             self.searches.append(lbfgs.start(objective, lbfgs.flatten(start)))
-        search = self.searches[r]
+        search = replace(self.searches[r], x=lbfgs.flatten(start))
         if step < self.schedule.ends(r):
             search = self.searches[r] = lbfgs.step(objective, search)
             moved = State(one.params | lbfgs.unflatten(search.x, start), one.buffers)
