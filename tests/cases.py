@@ -27,8 +27,8 @@ CONF = REPOSITORY / "conf"
 YARDSTICK = "constant"
 # few steps: optimisers amplify a difference of rounding, so that 1e-9 says something of the sums and not of chaos
 STEPS, BLOCK, ROWS, SPLITS = 40, 5, 80, 3
-MORE_STEPS = {"bsgp": 60}
-"""of a family that learns more slowly"""
+OTHER_STEPS = {"bsgp": 60, "exact_gp": 15}
+"""of a family that learns more slowly, and of one whose few parameters L-BFGS finds before those steps are over"""
 ALONE = 2
 """of the splits, those that are also fitted one by one: the second trains on a row less than the others"""
 CLASSES = {"regression": 0, "binary": 2, "multiclass": 3, "counts": 0}
@@ -116,7 +116,7 @@ def cell(
         classes=[str(c) for c in range(CLASSES[task])],
     )
     method = composed(conf, "method", name, small)
-    steps = MORE_STEPS.get(method.family, STEPS)
+    steps = OTHER_STEPS.get(method.family, STEPS)
     sizes = schema.Sizes(steps, steps, steps)
     setup = Setup(
         schema.Study("conformance", "", [name], [dataset.name], dtype=dtype, noise_block=BLOCK, splits=SPLITS),

@@ -62,7 +62,7 @@ def test_defaults_and_presets():
     one, two = compose(CONF, "method", "bsgp_1"), compose(CONF, "method", "bsgp_2")
     assert (one.hyper.layers, two.hyper.layers) == (1, 2)
     assert one.family == two.family == "bsgp"
-    assert compose(CONF, "method", "svgp").hyper == config.hyperparameters("gpbench.methods.svgp")()
+    assert compose(CONF, "method", "fitc_svgp").hyper == config.hyperparameters("gpbench.methods.fitc_svgp")()
 
 
 def test_the_schema_read_from_source_is_the_module_s():

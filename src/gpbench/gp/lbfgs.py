@@ -2,8 +2,8 @@
 
     x' = x + t d,  d = -H g,  t the first of 1, 1/2, 1/4, ... with f(x + t d) <= f(x) + 1e-4 t g^T d,
 
-H the inverse Hessian by the two-loop recursion over the last `PAIRS` pairs s = x' - x, y = g' - g with s^T y > 0. A point
-at which f is not finite counts as one that is too far.
+H the inverse Hessian by the two-loop recursion over the last `PAIRS` pairs s = x' - x, y = g' - g with s^T y > 0.
+A point at which f is not finite counts as one that is too far.
 """
 
 from __future__ import annotations
@@ -26,13 +26,35 @@ Objective = Callable[[Tensor], tuple[Tensor, Tensor]]
 class Search:
     """Where a minimisation stands: x `[P]`, f(x), its gradient, and the pairs (s, y), the latest last.
 
-    ended: no step along the steepest descent makes f smaller, to the precision of f."""
+    ended: no step along the steepest descent makes f smaller, to the precision of f, or f(x) is not finite."""
 
     x: Tensor
     loss: Tensor
     gradient: Tensor
     pairs: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     ended: bool = False
+
+
+def flatten(params: dict[str, Tensor]) -> Tensor:
+    """The numbers of all tensors, one after another `[P]`."""
+    return torch.cat([value.flatten() for value in params.values()])
+
+
+def unflatten(x: Tensor, like: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The inverse of `flatten`; like: tensors of the same names and shapes."""
+    parts = x.split([value.numel() for value in like.values()])
+    return {name: part.view(value.shape) for (name, value), part in zip(like.items(), parts, strict=True)}
+
+
+def of_params(f: Callable[[dict[str, Tensor]], Tensor], like: dict[str, Tensor]) -> Objective:
+    """f of tensors `like`, as a function of their numbers."""
+
+    def objective(x: Tensor) -> tuple[Tensor, Tensor]:
+        x = x.detach().requires_grad_()
+        value = f(unflatten(x, like)).sum()
+        return value.detach(), torch.autograd.grad(value, x)[0]
+
+    return objective
 
 
 def start(objective: Objective, x: Tensor) -> Search:
@@ -51,7 +73,8 @@ def step(objective: Objective, search: Search) -> Search:
         for _ in range(HALVINGS):
             x = search.x + length * direction
             loss, gradient = objective(x)
-            if loss <= search.loss + DECREASE * length * slope and gradient.isfinite().all():
+            enough = search.loss + DECREASE * length * slope  # which rounding may make the same as the loss
+            if loss <= enough and loss < search.loss and gradient.isfinite().all():
                 return _moved(search, x, loss, gradient, pairs)
             length *= 0.5
     return Search(search.x, search.loss, search.gradient, ended=True)

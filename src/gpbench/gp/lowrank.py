@@ -88,6 +88,16 @@ def log_density(a: Tensor, y: Tensor, variance: Tensor, mask: Tensor, name: str)
     return log_normaliser(condition(a, y, variance, name)) - 0.5 * rows.sum(-1)
 
 
+def bound(a: Tensor, y: Tensor, unexplained: Tensor, noise_variance: Tensor, mask: Tensor, name: str) -> Tensor:
+    """Lower bound of the log evidence at the best q(v) (titsias2009, eq. 9), in nats `[R]`, summed over targets:
+
+    log N(y; 0, Q + s I) - tr(K - Q) / (2 s);  unexplained `[R, N]`: diagonal of K - Q, noise_variance `[R]`: s, other
+    shapes as in `log_density`."""
+    variance = noise_variance[:, None].expand_as(unexplained)
+    penalty = 0.5 * y.shape[-1] * (unexplained / variance).sum(-1)  # tr(K - Q) / (2 s)
+    return log_density(a, y, variance, mask, name) - penalty
+
+
 def marginals(q: Posterior, a: Tensor, outputscale: Tensor) -> tuple[Tensor, Tensor]:
     """Mean a^T B^-1 b and variance outputscale - ||a||^2 + ||U^-1 a||^2 of f `[R, T, P]`, in the columns of A."""
     root = torch.linalg.solve_triangular(q.upper, a, upper=True)

@@ -147,8 +147,20 @@ class SteppedMethod(Method, ABC):
 class GradientMethod(SteppedMethod, ABC):
     """A method that minimises `loss` by Adam with `hyper.learning_rate`, but for what `step_own` moves.
 
-    Steps take mini-batches of `hyper.batch_size` rows; without that hyperparameter always all rows.
+    Steps take mini-batches of `hyper.batch_size` rows; without that hyperparameter always all rows. One whose
+    `hyper.takes_lbfgs` may be true minimises `profile` by L-BFGS there; `solved`: params that then follow by `solve`.
     """
+
+    solved: frozenset[str] = frozenset()
+
+    def profile(self, state: State, rows: Batch) -> Tensor:
+        """The loss of all training rows at the best values of the params `solved`, `[R]`; it takes no noise."""
+        none = rows.x[..., :0]
+        return self.loss(state, rows, Noise(none, none))
+
+    def solve(self, state: State, rows: Batch) -> dict[str, Tensor]:
+        """The best values of the params `solved`, given the others and all training rows."""
+        return {}
 
     def frozen(self, step: int, steps: int) -> frozenset[str]:
         """Names of params that are not trained at `step` of `steps`."""

@@ -28,7 +28,7 @@ from gpbench.streams import Key
 
 
 @dataclass(frozen=True)
-class Hyperparameters(svgp.Hyperparameters):
+class Hyperparameters(svgp.LayerSettings):
     """Settings of salimbeni2017 as ashman2020 ran them; hidden layers have min(hidden_width, D) outputs.
 
     lengthscale null: sqrt(total variance of the layer's inputs); the others as in `svgp`."""

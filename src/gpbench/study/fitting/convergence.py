@@ -13,12 +13,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-WINDOW = 25
-"""Steps whose objectives are averaged."""
+ADAM_WINDOW, LBFGS_WINDOW = 25, 2
+"""Steps whose objectives are averaged: few of an optimiser without noise, whose steps are few."""
 LEAST_WINDOWS = 8
 """Windows of the last half without which nothing is said."""
 LARGEST_GAIN = 0.02
 """Nats a datum that a converged fit may still gain on doubling its steps."""
+LARGEST_SLOPE = 1e-4
+"""Nats a datum, for a unit of a parameter (most are logarithms or standardised inputs), of one that is stationary."""
 ONE_SIDED = 1.645
 """Quantile of 95 % of a standard normal."""
 CHECKS_PER_DOUBLING = 4
@@ -47,15 +49,15 @@ class Convergence:
     not_judged_because: str = ""
 
 
-def predicted_gain(objective: np.ndarray, steps: int) -> Gain | None:
+def predicted_gain(objective: np.ndarray, steps: int, window: int = ADAM_WINDOW) -> Gain | None:
     """Gain of `steps` further steps after the first `steps`; None where the last half has too few windows.
 
-    objective `[windows]`: means a datum over consecutive windows of `WINDOW` steps."""
-    first, last = math.ceil(steps / 2 / WINDOW), steps // WINDOW
+    objective `[windows]`: means a datum over consecutive windows of `window` steps."""
+    first, last = math.ceil(steps / 2 / window), steps // window
     values = objective[first:last]
     if len(values) < LEAST_WINDOWS or not np.isfinite(values).all():
         return None
-    log_step = np.log(WINDOW * (np.arange(first, last) + 0.5))
+    log_step = np.log(window * (np.arange(first, last) + 0.5))
     centred = log_step - log_step.mean()
     scatter = centred @ centred
     slope = centred @ values / scatter
@@ -64,9 +66,9 @@ def predicted_gain(objective: np.ndarray, steps: int) -> Gain | None:
     return Gain(math.log(2) * slope, math.log(2) * error)
 
 
-def judge(objective: np.ndarray, steps: int) -> Convergence:
-    """The rule at `steps`, objective as in `predicted_gain`."""
-    now, before = predicted_gain(objective, steps), predicted_gain(objective, steps // 2)
+def judge(objective: np.ndarray, steps: int, window: int = ADAM_WINDOW) -> Convergence:
+    """The rule at `steps`, objective and window as in `predicted_gain`."""
+    now, before = (predicted_gain(objective, so_far, window) for so_far in (steps, steps // 2))
     if now is None or before is None:
         return Convergence(NOT_JUDGED, not_judged_because=f"{steps} steps are too few")
     if now.is_small and before.is_small:
@@ -77,9 +79,9 @@ def judge(objective: np.ndarray, steps: int) -> Convergence:
     return Convergence(NOT_JUDGED, now.mean, reason)
 
 
-def is_checked(step: int) -> bool:
+def is_checked(step: int, window: int = ADAM_WINDOW) -> bool:
     """Whether the rule is applied after `step` steps: at the ends of windows, a few times a doubling."""
-    if step % WINDOW or step < 2 * WINDOW * LEAST_WINDOWS:
+    if step % window or step < 2 * window * LEAST_WINDOWS:
         return False
     level = CHECKS_PER_DOUBLING * math.log2(step)
-    return math.floor(level) > math.floor(CHECKS_PER_DOUBLING * math.log2(step - WINDOW))
+    return math.floor(level) > math.floor(CHECKS_PER_DOUBLING * math.log2(step - window))

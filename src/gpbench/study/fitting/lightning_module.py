@@ -22,14 +22,24 @@ from torch import Tensor
 
 from gpbench.data.table import Table
 from gpbench.gp import linalg
+from gpbench.gp.lbfgs import Search
 from gpbench.methods.base import SamplerMethod, State, TrainingSet
 from gpbench.places import write_text
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 from gpbench.study.fitting import chain_draws, checkpoint
 from gpbench.study.fitting.clock import Clock
+from gpbench.study.fitting.convergence import ADAM_WINDOW, LBFGS_WINDOW
 from gpbench.study.fitting.fold import make_fold, make_method
-from gpbench.study.fitting.loop import GradientLoop, Loop, SamplerLoop, answer_one, training_set
+from gpbench.study.fitting.loop import (
+    GradientLoop,
+    Loop,
+    QuasiNewtonLoop,
+    SamplerLoop,
+    advanced_by,
+    answer_one,
+    training_set,
+)
 from gpbench.study.fitting.outcome import EVAL_ROWS, Outcome, finish, test_scores
 from gpbench.study.fitting.schedule import Schedule
 from gpbench.study.fitting.trimmed_lightning import LightningModule, Trainer
@@ -159,13 +169,35 @@ class Fit(Loop, LightningModule):
         return None
 
 
-class GradientFit(GradientLoop, Fit):
-    """Fits by `GradientLoop`."""
+class OptimisedFit(Fit):
+    """Fits that a schedule ends; window: steps that its rule averages."""
+
+    schedule: Schedule
+    window: int
 
     def prepare(self, data: TrainingSet, keys: list[Key], steps: int, block: int) -> None:
         super().prepare(data, keys, steps, block)
-        rows, until_converged = data.count.tolist(), self.group.what.until_converged
-        self.schedule = Schedule(steps, self.method.hyper.decay, rows, until_converged)
+        self.schedule = Schedule(steps, self.decay(), data.count.tolist(), self.group.what.until_converged, self.window)
+
+    def decay(self) -> float:
+        """The part of the steps in which the rate falls."""
+        return 0.0
+
+    def content(self) -> dict[str, Any]:
+        return super().content() | {"schedule": self.schedule.content()}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        super().load(saved)
+        self.schedule.load(saved["schedule"])
+
+
+class GradientFit(GradientLoop, OptimisedFit):
+    """Fits by `GradientLoop`."""
+
+    window = ADAM_WINDOW
+
+    def decay(self) -> float:
+        return float(self.method.hyper.decay)
 
     def hold(self, state: State) -> None:
         super().hold(state)
@@ -182,12 +214,18 @@ class GradientFit(GradientLoop, Fit):
     def optimiser_state(self) -> dict[str, Any]:
         return self.adam.state_dict()
 
-    def content(self) -> dict[str, Any]:
-        return super().content() | {"schedule": self.schedule.content()}
+
+class QuasiNewtonFit(QuasiNewtonLoop, OptimisedFit):
+    """Fits by `QuasiNewtonLoop`."""
+
+    window = LBFGS_WINDOW
+
+    def optimiser_state(self) -> dict[str, Any]:
+        return {"searches": [vars(search) for search in self.searches]}
 
     def load(self, saved: dict[str, Any]) -> None:
         super().load(saved)
-        self.schedule.load(saved["schedule"])
+        self.searches = [Search(**search) for search in saved["optimiser"]["searches"]]
 
 
 class SamplerFit(SamplerLoop, Fit):
@@ -196,8 +234,13 @@ class SamplerFit(SamplerLoop, Fit):
 
 def run(group: Group, table: Table, work: Path) -> list[Outcome]:
     """Fit a group (resuming where it was cut off) and evaluate every fit of it."""
-    family = SamplerFit if isinstance(make_method(group.what), SamplerMethod) else GradientFit
-    return complete(family, group, table, work, outcome)
+    return complete(family(group), group, table, work, outcome)
+
+
+def family(group: Group) -> type[Fit]:
+    """The kind of fits that a group takes in one process."""
+    families: dict[str, type[Fit]] = {"adam": GradientFit, "lbfgs": QuasiNewtonFit, "chain": SamplerFit}
+    return families[advanced_by(make_method(group.what), [fit.rows for fit in group.fits])]
 
 
 def complete(
@@ -235,7 +278,7 @@ def trained(fit: Fit, r: int) -> Outcome:
     result = Outcome("done", trace=trace, seconds={"train": fit.clock.seconds / shared, "shared_by": shared})
     if not bool(fit.active[r]):
         result.status, result.reason = "diverged", fit.reasons[r]
-    if isinstance(fit, GradientFit):
+    if isinstance(fit, OptimisedFit):
         result.info |= asdict(fit.schedule.judge(r)) | {"steps_done": fit.schedule.ends(r)}
     if isinstance(fit.method, SamplerMethod):
         result.info["sampler"] = {name: float(values[r]) for name, values in fit.method.report(fit.state).items()}

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gpbench.gp import linalg
+from gpbench.gp import lbfgs, linalg
 from gpbench.methods.base import GradientMethod, Noise, SamplerMethod, Shapes, State
 from gpbench.methods.training_rows import Batch, TrainingSet
 from gpbench.study.fitting.fold import Fold
@@ -248,10 +249,20 @@ def _kept(moved: Tensor, start: Tensor, factors: Tensor | None) -> Tensor:
 
 
 class QuasiNewtonLoop(Loop):
-    """L-BFGS on all rows, an iteration a step, every replica by itself; one that cannot descend any further has ended."""
+    """L-BFGS on all rows, an iteration a step, every replica by itself; one that cannot descend any further has ended.
+
+    searches: of the replicas, once there was a step."""
 
     method: GradientMethod
     schedule: Schedule
+
+    def prepare(self, data: TrainingSet, keys: list[Key], steps: int, block: int) -> None:
+        super().prepare(data, keys, steps, block)
+        self.rows = [data.replica(r) for r in range(len(keys))]
+        self.searches: list[lbfgs.Search] = []
+
+    def _batch_size(self, counts: list[int]) -> int | None:
+        return None
 
     @property
     def last_step(self) -> int:
@@ -260,40 +271,31 @@ class QuasiNewtonLoop(Loop):
     def hold(self, state: State) -> None:
         state.params = {name: value.contiguous() for name, value in state.params.items()}
         self.state = state
-        self.searches: list[Search | None] = [None] * len(self.keys)
-
-    @property
-    def names(self) -> list[str]:
-        """Params that are optimised; the others follow from them in closed form."""
-        return [name for name in self.state.params if name not in self.method.solved]
 
     def advance(self, batch: Batch, noise: Noise, step: int) -> Tensor:
-        losses = [self.descend(r, noise, step) for r in range(len(self.keys))]
-        loss = torch.stack(losses)
-        self.deactivate(loss.isfinite(), step)
+        loss = torch.stack([self.descend(r, step) for r in range(len(self.keys))])
+        finite = loss.isfinite()
+        for value in self.state.params.values():
+            finite = finite & value.reshape(len(finite), -1).sum(1).isfinite()
+        self.deactivate(finite, step)
         self.schedule.observe(loss, step)
         return loss
 
-    def descend(self, r: int, noise: Noise, step: int) -> Tensor:
-        """One iteration of replica r; its loss."""
-        one, rows = self.replica(r), self.data.replica(r)
-        start = {name: one.params[name] for name in self.names}
-
-        def objective(x: Tensor) -> tuple[Tensor, Tensor]:
-            leaves = {name: value.requires_grad_() for name, value in unflatten(x[None], start).items()}
-            loss = self.method.loss(State(one.params | leaves, one.buffers), rows, noise)
-            gradient = torch.autograd.grad(loss.sum(), list(leaves.values()))
-            return loss.detach()[0], flatten(dict(zip(leaves, gradient, strict=True)))[0]
-
-        search = self.searches[r] or lbfgs.start(objective, flatten(start)[0])
-        if self.schedule.factors(step)[r] > 0 and bool(self.active[r]):
-            search = lbfgs.step(objective, search)
-        self.searches[r] = search
-        if search.ended:
-            self.schedule.end(r, step + 1)
-        moved = State(one.params | unflatten(search.x[None], start), one.buffers)
-        for name, value in (moved.params | self.method.solve(moved, rows)).items():
-            self.state.params[name][r : r + 1] = value
+    def descend(self, r: int, step: int) -> Tensor:
+        """One iteration of replica r, unless it has ended; its loss."""
+        one, rows = self.replica(r), self.rows[r]
+        start = {name: value for name, value in one.params.items() if name not in self.method.solved}
+        objective = lbfgs.of_params(lambda params: self.method.profile(State(params, one.buffers), rows), start)
+        if len(self.searches) == r:
+            self.searches.append(lbfgs.start(objective, lbfgs.flatten(start)))
+        search = replace(self.searches[r], x=lbfgs.flatten(start))
+        if step < self.schedule.ends(r):
+            search = self.searches[r] = lbfgs.step(objective, search)
+            moved = State(one.params | lbfgs.unflatten(search.x, start), one.buffers)
+            for name, value in (moved.params | self.method.solve(moved, rows)).items():
+                self.state.params[name][r : r + 1] = value
+            if search.ended:
+                self.schedule.end(r, step + 1, float(search.gradient.abs().max()))
         return search.loss
 
 
@@ -309,6 +311,16 @@ class SamplerLoop(Loop):
             for name, value in self.state.params.items():
                 self.state.samples.setdefault(name, []).append(value.detach().clone())
         return objective.detach()
+
+
+def advanced_by(method: GradientMethod | SamplerMethod, rows: list[int]) -> str:
+    """How fits to so many training rows each go on: `adam`, `lbfgs` or `chain`."""
+    if isinstance(method, SamplerMethod):
+        return "chain"
+    by_lbfgs = {method.hyper.takes_lbfgs(method.task, count) for count in rows}
+    if len(by_lbfgs) > 1:
+        raise ValueError("some splits of this group have too many rows for L-BFGS; set optimiser=adam")
+    return "lbfgs" if by_lbfgs.pop() else "adam"
 
 
 def share(batch: Batch, rank: int, workers: int) -> Batch:

@@ -2,7 +2,8 @@
 
 A fit trains at a constant rate for c steps, and d more while the rate falls as half a cosine to zero,
 d / (c + d) = `decay`. Without a stopping rule c + d is the number of steps; with it c is where the rule of
-`convergence` holds first, if it does before. Replicas decide each for itself.
+`convergence` holds first, if it does before. Replicas decide each for itself. A search for a minimum may also end by
+itself, where it finds no lower value; it has converged if there the gradient is small, or if the rule holds.
 """
 
 from __future__ import annotations
@@ -15,19 +16,24 @@ import torch
 from torch import Tensor
 
 from gpbench.study.fitting import convergence
-from gpbench.study.fitting.convergence import CONVERGED, NOT_JUDGED, WINDOW, Convergence
+from gpbench.study.fitting.convergence import ADAM_WINDOW, CONVERGED, Convergence
 
 
 class Schedule:
-    """rows: training rows of each replica; until_converged: whether the rule may end a fit before `steps`.
+    """rows: training rows of each replica; until_converged: whether the rule may end a fit before `steps`; window:
+    steps that the rule averages.
 
-    constant: the steps at the constant rate of each replica, as far as they are decided."""
+    constant: the steps at the constant rate of each replica, as far as they are decided; stationary: whether it ended
+    where its gradient is small."""
 
-    def __init__(self, steps: int, decay: float, rows: list[int], until_converged: bool) -> None:
-        self.steps, self.decay, self.until_converged = steps, decay, until_converged
+    def __init__(
+        self, steps: int, decay: float, rows: list[int], until_converged: bool, window: int = ADAM_WINDOW
+    ) -> None:
+        self.steps, self.decay, self.until_converged, self.window = steps, decay, until_converged, window
         self.rows = np.array(rows)
         self.longest = steps - round(decay * steps)
         self.constant = [self.longest] * len(rows)
+        self.stationary = [False] * len(rows)
         self.sum: Tensor | float = 0.0
         self.means: list[Tensor] = []
 
@@ -54,25 +60,30 @@ class Schedule:
     def observe(self, loss: Tensor, step: int) -> None:
         """Take note of the loss `[R]` of `step`, and end the constant rate of replicas that have converged."""
         self.sum = self.sum - loss
-        if (step + 1) % WINDOW == 0:
-            self.means.append(self.sum / WINDOW)
+        if (step + 1) % self.window == 0:
+            self.means.append(self.sum / self.window)
             self.sum = 0.0
-        if self.until_converged and convergence.is_checked(step + 1):
+        if self.until_converged and convergence.is_checked(step + 1, self.window):
             for r in range(len(self.constant)):
                 if self.constant[r] == self.longest and self.judge(r, step + 1).convergence == CONVERGED:
                     self.constant[r] = min(step + 1, self.longest)
 
+    def end(self, r: int, step: int, slope: float) -> None:
+        """Replica r has found no lower value and makes `step` steps; slope: the steepest in a parameter, in nats."""
+        self.constant[r] = step
+        self.stationary[r] = slope / self.rows[r] < convergence.LARGEST_SLOPE
+
     def judge(self, r: int, step: int | None = None) -> Convergence:
         """Whether replica r has converged, by its steps at the constant rate or, of them, the first `step`."""
-        if not self.means:
-            return Convergence(NOT_JUDGED, not_judged_because=f"{self.constant[r]} steps are too few")
-        means = torch.stack(self.means)[:, r].double().cpu().numpy() / self.rows[r]
-        return convergence.judge(means, step or self.constant[r])
+        means = torch.stack(self.means)[:, r].double().cpu().numpy() / self.rows[r] if self.means else np.zeros(0)
+        found = convergence.judge(means, step or self.constant[r], self.window)
+        return Convergence(CONVERGED, found.gain) if self.stationary[r] else found
 
     def content(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
-        return {"constant": self.constant, "sum": self.sum, "means": self.means}
+        return {"constant": self.constant, "stationary": self.stationary, "sum": self.sum, "means": self.means}
 
     def load(self, saved: dict[str, Any]) -> None:
         """Take over `content`."""
-        self.constant, self.sum, self.means = saved["constant"], saved["sum"], saved["means"]
+        self.constant, self.stationary = saved["constant"], saved["stationary"]
+        self.sum, self.means = saved["sum"], saved["means"]
