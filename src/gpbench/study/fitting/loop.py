@@ -196,8 +196,9 @@ class GradientLoop(Loop):
         moved = self.method.step_own(self.state)
         for value in [*moved.values(), *(p.grad for p in params.values() if p.grad is not None)]:
             finite = finite & value.reshape(len(finite), -1).sum(1).isfinite()
-        self.deactivate(finite, step)
-        factors = loss.new_tensor(self.schedule.factors(step)) * self.active
+        factors = loss.new_tensor(self.schedule.factors(step))
+        self.deactivate(finite | (factors == 0), step)  # one that has ended is not judged any more
+        factors = factors * self.active
         for name, value in moved.items():
             params[name].data[factors > 0] = value[factors > 0]
             params[name].grad = None
