@@ -205,6 +205,9 @@ class Budget:
     bound_rows: PositiveInt = 50_000  #: number of training rows in each of these mini-batches
     #: largest R-hat of predictive mean and log density at which chains count as converged; null: not judged
     r_hat: Annotated[float, Gt(1)] | None = None
+    #: gain (nats a datum, predicted for as many steps again) below which a fit by gradients counts as converged; null:
+    #: fits that still improve are marked, and ranked all the same
+    gain: PositiveFloat | None = None
 
 
 @dataclass(frozen=True)

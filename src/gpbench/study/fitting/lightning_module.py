@@ -21,8 +21,10 @@ import torch
 from torch import Tensor
 
 from gpbench.data.table import Table
+from gpbench.errors import UserError
 from gpbench.gp import linalg
 from gpbench.gp.lbfgs import Search
+from gpbench.hyper import OptimisedSettings
 from gpbench.methods.base import SamplerMethod, State, TrainingSet
 from gpbench.places import write_text
 from gpbench.predictive.distributions import Predictive
@@ -69,7 +71,9 @@ class Fit(Loop, LightningModule):
         self.trace: list[list[dict[str, float]]] = []
         self.saved_optimiser: dict[str, Any] = {}
         self.saved_at = self.reported_at = time.monotonic()
-        self.logged = {round(s) for s in np.linspace(1, self.steps, min(self.steps, how.log_points))}
+        # a fit that ends by itself is likely to end early
+        spread = np.geomspace if what.until_converged else np.linspace
+        self.logged = {round(s) for s in spread(1, self.steps, min(self.steps, how.log_points))}
         self.evaluated = {round(s) for s in np.geomspace(max(self.steps / 100, 1), self.steps, how.eval_points)}
         linalg.events(clear=True)
         self.clock = Clock(device)  # what a method does before its first step is training too
@@ -85,7 +89,7 @@ class Fit(Loop, LightningModule):
     def training_step(self, step: int) -> None:
         objective = self.advance(*self.draw(step), step)
         self.done = step + 1
-        if self.done in self.logged or self.done in self.evaluated or self.is_finished():
+        if any(self.is_logged(r, self.done) for r in range(len(self.folds))):
             self.record(objective)
         if self.done % self.block == 0 or self.is_finished():
             self.pause_at_block()
@@ -96,14 +100,23 @@ class Fit(Loop, LightningModule):
         """Whether every replica has made its last step."""
         return self.done >= self.last_step
 
+    def ends(self, r: int) -> int:
+        """The last step of replica r, as far as it is decided."""
+        return self.steps
+
+    def is_logged(self, r: int, step: int) -> bool:
+        """Whether a step is in the trace of replica r."""
+        end = self.ends(r)
+        return step == end or (step < end and (step in self.logged or step in self.evaluated))
+
     def record(self, objective: Tensor) -> None:
         """One trace row a replica, with test scores where due; outside the clock."""
         seconds = self.clock.pause()
         rows = [{"step": self.done, "seconds": seconds, "objective": -v} for v in objective.tolist()]
-        if self.done in self.evaluated or self.is_finished():
-            for r, row in enumerate(rows):
-                if self.active[r]:
-                    row |= self.look(r)
+        for r, row in enumerate(rows):
+            end = self.ends(r)
+            if self.active[r] and (self.done == end or (self.done < end and self.done in self.evaluated)):
+                row |= self.look(r)
         self.trace.append(rows)
         self.report_progress()
         self.clock.go()
@@ -145,7 +158,8 @@ class Fit(Loop, LightningModule):
         now = time.monotonic()
         if now - self.reported_at >= 1.0:
             objective = [row["objective"] for row in self.trace[-1]]
-            progress = Progress(self.done, self.steps, self.clock.seconds, objective)
+            at_most = self.group.what.until_converged and self.last_step == self.steps
+            progress = Progress(self.done, self.last_step, self.clock.seconds, objective, at_most)
             write_text(self.work / "progress.json", to_json(progress))
             self.reported_at = now
 
@@ -177,11 +191,19 @@ class OptimisedFit(Fit):
 
     def prepare(self, data: TrainingSet, keys: list[Key], steps: int, block: int) -> None:
         super().prepare(data, keys, steps, block)
+        if not isinstance(self.method.hyper, OptimisedSettings):
+            module = self.group.what.method.module
+            raise UserError(
+                f"{module}: Hyperparameters of a gradient method must inherit from gpbench.hyper.OptimisedSettings"
+            )
         self.schedule = Schedule(steps, self.decay(), data.count.tolist(), self.group.what.until_converged, self.window)
 
     def decay(self) -> float:
         """The part of the steps in which the rate falls."""
         return 0.0
+
+    def ends(self, r: int) -> int:
+        return self.schedule.ends(r)
 
     def content(self) -> dict[str, Any]:
         return super().content() | {"schedule": self.schedule.content()}
@@ -274,12 +296,12 @@ def train(fit: Fit, **settings: Any) -> None:
 def trained(fit: Fit, r: int) -> Outcome:
     """Status, trace and cost of replica r of a trained fit."""
     shared = len(fit.folds)
-    trace = [rows[r] for rows in fit.trace]
+    trace = [rows[r] for rows in fit.trace if fit.is_logged(r, int(rows[r]["step"]))]
     result = Outcome("done", trace=trace, seconds={"train": fit.clock.seconds / shared, "shared_by": shared})
     if not bool(fit.active[r]):
         result.status, result.reason = "diverged", fit.reasons[r]
     if isinstance(fit, OptimisedFit):
-        result.info |= asdict(fit.schedule.judge(r)) | {"steps_done": fit.schedule.ends(r)}
+        result.info |= asdict(fit.schedule.judge(r)) | {"steps_done": fit.ends(r)}
     if isinstance(fit.method, SamplerMethod):
         result.info["sampler"] = {name: float(values[r]) for name, values in fit.method.report(fit.state).items()}
     return result

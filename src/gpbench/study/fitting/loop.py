@@ -207,12 +207,15 @@ class GradientLoop(Loop):
         params, moved = self.state.params, self.method.step_own(self.state)
         values = [loss, *moved.values(), *(p.grad for p in params.values() if p.grad is not None)]
         finite = torch.stack([value.reshape(len(loss), -1).sum(1) for value in values]).isfinite().all(0)
+        scheduled = self.schedule.factors(step)
+        if 0 in scheduled:
+            finite = finite | (loss.new_tensor(scheduled) == 0)  # one that has ended is not judged any more
         if linalg.checks_are_deferred():
             if not bool(finite.all()):
                 return False
         else:
             self.deactivate(finite, step)
-        factors = self.factors(step)
+        factors = self.factors(scheduled)
         for name, value in moved.items():
             params[name].data.copy_(_kept(value, params[name], factors))
             params[name].grad = None
@@ -222,12 +225,11 @@ class GradientLoop(Loop):
         self.schedule.observe(loss, step)
         return True
 
-    def factors(self, step: int) -> Tensor | None:
+    def factors(self, scheduled: list[float]) -> Tensor | None:
         """What the steps of the replicas are multiplied by `[R]`, 0 for those that ended or failed; None where by 1."""
-        factors = self.schedule.factors(step)
-        if all(factor == 1 for factor in factors) and not any(self.reasons):
+        if all(factor == 1 for factor in scheduled) and not any(self.reasons):
             return None
-        return self.data.inputs.new_tensor(factors) * self.active
+        return self.data.inputs.new_tensor(scheduled) * self.active
 
     @torch.no_grad()
     def step_adam(self, factors: Tensor | None) -> None:

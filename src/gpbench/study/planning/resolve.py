@@ -175,7 +175,7 @@ def make_cell(setup: Setup, method: MethodConfig, dataset: schema.Dataset, overr
         data=PreparedData(dataset.md5, dataset.task, dataset.images, len(dataset.classes)),
         protocol=frozen,
         steps=_steps(method, budget, dataset.task, train_rows, dataset.columns),
-        until_converged=budget.until_converged and not header.closed_form and "sample" not in header.kinds,
+        until_converged=budget.until_converged and _ends_by_itself(method),
         dtype=study.dtype,
         noise_block=study.noise_block,
         trained_by=trained_by,
@@ -191,6 +191,7 @@ def make_cell(setup: Setup, method: MethodConfig, dataset: schema.Dataset, overr
         family=method.family,
         reported=Reported(protocol.metrics, protocol.spread),
         r_hat=budget.r_hat,
+        gain=budget.gain,
         rows=train_rows,
         test_rows=test_rows,
         what=what,
@@ -224,6 +225,12 @@ def _splits(study: schema.Study, protocol: schema.Protocol, dataset: schema.Data
             f"protocol {protocol.name!r} has 0 to {available - 1}"
         )
     return wanted
+
+
+def _ends_by_itself(method: MethodConfig) -> bool:
+    """Whether fits can end once they have converged: those by gradients of the present parameters."""
+    header = method.header
+    return not header.closed_form and "sample" not in header.kinds and header.scheme != "asynchronous"
 
 
 def _steps(method: MethodConfig, budget: schema.Budget, task: str, rows: int, columns: int) -> int | None:

@@ -92,12 +92,12 @@ def run(group: Group, table: Table, work: Path) -> list[Outcome]:
     torch.set_num_threads(1)  # OpenMP's threads do not survive a fork
     fit = GradientFit(group, table, work, torch.device("cpu"))  # CUDA does not either
     require_divisible(fit, workers)
-    if fit.done < fit.steps:
+    if not fit.is_finished():
         _fork(workers, group, table, work)
     torch.set_num_threads(group.how.threads)
     device = torch.device(group.how.device)
     fit = GradientFit(group, table, work, device).to(device)
-    if fit.done < fit.steps:
+    if not fit.is_finished():
         return [Outcome("stopped", fit.stopped())]
     result = outcome(fit, 0)
     result.info["workers"] = workers
