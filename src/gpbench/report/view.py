@@ -224,7 +224,7 @@ class View:
 
     def cells(self, metric: str, *tasks: str) -> pd.DataFrame:
         """One row per method and data set: mean, sd (ddof = 1), n and expected splits, statuses, complete: whether all
-        fits are done and every split has a value, and improving: in how many splits fits that are done still improve."""
+        fits are done and every split has a value, and improving: in how many splits finished fits still improve."""
         cells = self._all_cells(metric)
         return cells[cells["dataset"].isin(self.datasets_of(*tasks))].reset_index(drop=True)
 
