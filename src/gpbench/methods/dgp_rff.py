@@ -42,17 +42,7 @@ from torch.utils.checkpoint import checkpoint
 from gpbench import streams
 from gpbench.gp import kernels, likelihoods, mean_field
 from gpbench.gp.features import FEATURES_PER_FREQUENCY, product, random_features
-from gpbench.hyper import (
-    Annotated,
-    Ge,
-    Le,
-    Lt,
-    NonNegativeFloat,
-    OptimisedSettings,
-    PositiveFloat,
-    PositiveInt,
-    dataclass,
-)
+from gpbench.hyper import Annotated, Ge, Le, Lt, OptimisedSettings, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods.base import GradientMethod, Noise, Shapes, State, noise_variance
 from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive
@@ -80,7 +70,7 @@ class Hyperparameters(OptimisedSettings):
     feed_forward: bool = False
     likelihood: Literal["gaussian", "bernoulli", "softmax"] | None = None
     lengthscale: PositiveFloat | None = None
-    weight_mean_variance: NonNegativeFloat = 1e-4
+    weight_mean_variance: Annotated[float, Ge(0)] = 1e-4
     weight_variance: PositiveFloat = 1e-4
     samples_train: PositiveInt = 1
     samples_late: PositiveInt = 1

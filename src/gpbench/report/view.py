@@ -243,7 +243,7 @@ class View:
 
     @cached_property
     def progress(self) -> pd.DataFrame:
-        """Per cell: expected splits, why some fits are not done ('' if all are), and in how many splits fits improve."""
+        """Per cell: expected splits, why some fits are not done ('' if all are), and in how many some improve."""
         keys = ["method", "dataset"]
         cells = self.fits.groupby(keys)["split"].nunique().rename("expected").reset_index()
         unfinished = self.fits.loc[self.fits["status"] != "done", keys].drop_duplicates()
