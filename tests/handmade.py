@@ -34,6 +34,7 @@ WHAT = What(
     data=PreparedData("0" * 32, "regression", False, 0),
     protocol=PROTOCOL,
     steps=None,
+    until_converged=False,
     dtype="float64",
     noise_block=50,
     trained_by="closed_form",

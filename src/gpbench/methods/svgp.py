@@ -30,8 +30,6 @@ from gpbench.streams import Key
 
 NAME = "layer1"
 """of its one layer"""
-FULL_BATCH = 20_000
-"""Training rows up to which every step can take all of them."""
 
 
 @dataclass(frozen=True)
@@ -76,13 +74,13 @@ class LayerSettings(OptimisedSettings):
 @dataclass(frozen=True)
 class Hyperparameters(LayerSettings):
     """As above; optimiser: `lbfgs` means Adam where the best q is not known (other likelihoods, outputs with kernels of
-    their own), where q takes natural gradients, and beyond `FULL_BATCH` rows."""
+    their own), where q takes natural gradients, and beyond 20,000 rows."""
 
     optimiser: Literal["adam", "lbfgs"] = "adam"
 
     def takes_lbfgs(self, task: str, rows: int) -> bool:
         is_solved = task == "regression" and self.separate == "none" and not self.natural_gradients
-        return is_solved and rows <= FULL_BATCH and super().takes_lbfgs(task, rows)
+        return is_solved and rows <= 20_000 and super().takes_lbfgs(task, rows)
 
 
 class Method(LayeredMethod):
