@@ -193,9 +193,8 @@ class Budget:
 
     name: str  #: name of the file; it is not written into the file
     title: str  #: one line for tables and reports
-    steps: dict[
-        str, Sizes
-    ]  #: method or family -> number of updates; `default`: of those not listed; `lbfgs`: iterations
+    #: method or family -> number of updates; `default` applies to those not listed, `lbfgs` to all fits by L-BFGS
+    steps: dict[str, Sizes]
     #: fits by gradients end once they have converged; `steps` are the most
     until_converged: bool = False
     #: method or family -> hyperparameters that are part of the budget (number of tuning trials, say)

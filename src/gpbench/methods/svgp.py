@@ -30,17 +30,11 @@ from gpbench.streams import Key
 
 NAME = "layer1"
 """of its one layer"""
-FULL_BATCH = 20_000
-"""Training rows up to which every step can take all of them."""
 
 
 @dataclass(frozen=True)
 class LayerSettings(OptimisedSettings):
-    """Settings of hensman2013 as ashman2020 ran them; lengthscale null: sqrt(total variance of the inputs).
-
-    ard: a lengthscale an input, else one for all; separate: outputs have kernels, or kernels and inducing inputs, of
-    their own; samples_train, samples_test: of f under softmax; exposure: expected count of a bin where f = 0;
-    full_batch_rows: training rows up to which every step takes all of them."""
+    """Settings that `svgp` and `dsvi` share; `Hyperparameters` explains them."""
 
     num_inducing: PositiveInt = 100
     lengthscale: PositiveFloat | None = None
@@ -75,14 +69,19 @@ class LayerSettings(OptimisedSettings):
 
 @dataclass(frozen=True)
 class Hyperparameters(LayerSettings):
-    """As above; optimiser: `lbfgs` means Adam where the best q is not known (other likelihoods, outputs with kernels of
-    their own), where q takes natural gradients, and beyond `FULL_BATCH` rows."""
+    """Settings of hensman2013 as ashman2020 ran them; lengthscale null: sqrt(total variance of the inputs).
+
+    ard: a lengthscale an input, else one for all; separate: outputs have kernels, or kernels and inducing inputs, of
+    their own; samples_train, samples_test: of f under softmax; exposure: expected count of a bin where f = 0;
+    full_batch_rows: training rows up to which every step takes all of them; optimiser: `lbfgs` means Adam where the
+    best q is not known (other likelihoods, separate outputs), where it takes natural gradients, and beyond 20,000
+    rows."""
 
     optimiser: Literal["adam", "lbfgs"] = "adam"
 
     def takes_lbfgs(self, task: str, rows: int) -> bool:
         is_solved = task == "regression" and self.separate == "none" and not self.natural_gradients
-        return is_solved and rows <= FULL_BATCH and super().takes_lbfgs(task, rows)
+        return is_solved and rows <= 20_000 and super().takes_lbfgs(task, rows)
 
 
 class Method(LayeredMethod):
