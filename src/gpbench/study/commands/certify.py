@@ -58,7 +58,7 @@ def _certified(where: Places, store: Store, record: FitRecord) -> str:
         write_text(path, json.dumps(compared(store, record, longer), indent=1))
     change = json.loads(path.read_text())
     return (
-        f"{change['certificate_steps']} steps gain {change['certificate_objective']:+.4f} nats a datum of the objective "
+        f"{change['certificate_steps']} steps gain {change['certificate_objective']:+.4f} nats a datum "
         f"and change the MNLL by {change['certificate_mnll']:+.4f}"
     )
 
