@@ -31,7 +31,6 @@ from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 from gpbench.study.fitting import chain_draws, checkpoint
 from gpbench.study.fitting.clock import Clock
-from gpbench.study.fitting.convergence import ADAM_WINDOW, LBFGS_WINDOW
 from gpbench.study.fitting.fold import make_fold, make_method
 from gpbench.study.fitting.loop import (
     GradientLoop,
@@ -184,23 +183,18 @@ class Fit(Loop, LightningModule):
 
 
 class OptimisedFit(Fit):
-    """Fits that a schedule ends; window: steps that its rule averages."""
+    """Fits that a schedule ends."""
 
     schedule: Schedule
-    window: int
 
     def prepare(self, data: TrainingSet, keys: list[Key], steps: int, block: int) -> None:
         super().prepare(data, keys, steps, block)
+        self.until_converged = self.group.what.until_converged
         if not isinstance(self.method.hyper, OptimisedSettings):
             module = self.group.what.method.module
             raise UserError(
                 f"{module}: Hyperparameters of a gradient method must inherit from gpbench.hyper.OptimisedSettings"
             )
-        self.schedule = Schedule(steps, self.decay(), data.count.tolist(), self.group.what.until_converged, self.window)
-
-    def decay(self) -> float:
-        """The part of the steps in which the rate falls."""
-        return 0.0
 
     def ends(self, r: int) -> int:
         return self.schedule.ends(r)
@@ -215,11 +209,6 @@ class OptimisedFit(Fit):
 
 class GradientFit(GradientLoop, OptimisedFit):
     """Fits by `GradientLoop`."""
-
-    window = ADAM_WINDOW
-
-    def decay(self) -> float:
-        return float(self.method.hyper.decay)
 
     def hold(self, state: State) -> None:
         super().hold(state)
@@ -239,8 +228,6 @@ class GradientFit(GradientLoop, OptimisedFit):
 
 class QuasiNewtonFit(QuasiNewtonLoop, OptimisedFit):
     """Fits by `QuasiNewtonLoop`."""
-
-    window = LBFGS_WINDOW
 
     def optimiser_state(self) -> dict[str, Any]:
         return {"searches": [vars(search) for search in self.searches]}

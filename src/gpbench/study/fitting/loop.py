@@ -18,6 +18,7 @@ from torch import Tensor
 from gpbench.gp import lbfgs, linalg
 from gpbench.methods.base import GradientMethod, Noise, SamplerMethod, Shapes, State
 from gpbench.methods.training_rows import Batch, TrainingSet
+from gpbench.study.fitting.convergence import ADAM_WINDOW, LBFGS_WINDOW
 from gpbench.study.fitting.fold import Fold
 from gpbench.study.fitting.noise import Draws
 from gpbench.study.fitting.schedule import Schedule
@@ -149,15 +150,33 @@ class Adam(torch.optim.Adam):
     step = torch.no_grad()(inspect.unwrap(torch.optim.Adam.step))
 
 
-class GradientLoop(Loop):
-    """Adam on minus the objective, summed over replicas; a replica that is not finite stops moving."""
+class OptimisedLoop(Loop):
+    """Steps that a schedule ends; window: steps that its rule averages; decay: the part in which the rate falls."""
 
-    method: GradientMethod
     schedule: Schedule
+    window: int
+    until_converged = False
+
+    def prepare(self, data: TrainingSet, keys: list[Key], steps: int, block: int) -> None:
+        super().prepare(data, keys, steps, block)
+        self.schedule = Schedule(steps, self.decay(), data.count.tolist(), self.until_converged, self.window)
+
+    def decay(self) -> float:
+        return 0.0
 
     @property
     def last_step(self) -> int:
         return self.schedule.last()
+
+
+class GradientLoop(OptimisedLoop):
+    """Adam on minus the objective, summed over replicas; a replica that is not finite stops moving."""
+
+    method: GradientMethod
+    window = ADAM_WINDOW
+
+    def decay(self) -> float:
+        return float(self.method.hyper.decay)
 
     def hold(self, state: State) -> None:
         for name, value in state.params.items():
@@ -250,13 +269,13 @@ def _kept(moved: Tensor, start: Tensor, factors: Tensor | None) -> Tensor:
     return torch.where(factor == 0, start, part)
 
 
-class QuasiNewtonLoop(Loop):
+class QuasiNewtonLoop(OptimisedLoop):
     """L-BFGS on all rows, an iteration a step, every replica by itself; one that cannot descend any further has ended.
 
     searches: of the replicas, once there was a step."""
 
     method: GradientMethod
-    schedule: Schedule
+    window = LBFGS_WINDOW
 
     def prepare(self, data: TrainingSet, keys: list[Key], steps: int, block: int) -> None:
         super().prepare(data, keys, steps, block)
@@ -265,10 +284,6 @@ class QuasiNewtonLoop(Loop):
 
     def _batch_size(self, counts: list[int]) -> int | None:
         return None
-
-    @property
-    def last_step(self) -> int:
-        return self.schedule.last()
 
     def hold(self, state: State) -> None:
         state.params = {name: value.contiguous() for name, value in state.params.items()}
