@@ -238,6 +238,7 @@ class View:
         cells = cells.merge(self.progress, on=["method", "dataset"], how="left")
         cells["expected"] = cells["expected"].fillna(0).astype(int)
         cells["statuses"] = cells["statuses"].fillna("not planned")
+        cells["improving"] = cells["improving"].fillna(0).astype(int)
         cells["complete"] = (cells["n"] == cells["expected"]) & (cells["n"] > 0) & (cells["statuses"] == "")
         return cells
 

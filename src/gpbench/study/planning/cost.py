@@ -105,7 +105,7 @@ class CostModel:
         weight = len(seen) * (STEPS_OF_FAMILY / STEPS_OF_FIT) ** 2
         mean = (math.log(LIKELY_STEPS) + weight * (float(np.mean(seen)) if seen else 0.0)) / (1 + weight)
         spread = math.hypot(STEPS_OF_FAMILY / math.sqrt(1 + weight), STEPS_OF_FIT)
-        return np.minimum(np.exp(mean + spread * np.asarray(deviations)), most)
+        return np.exp(np.minimum(mean + spread * np.asarray(deviations), math.log(most)))
 
     def memory_mb(self, cell: Planned) -> int:
         """Memory to ask for: half as much again as the measured peak, or what is ample for small data."""
