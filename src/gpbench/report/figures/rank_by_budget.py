@@ -43,7 +43,8 @@ def rank_by_budget(view: View) -> Figure:
 def runs_of(view: View) -> list[View]:
     """The view and one run of its study and protocol for each other budget."""
     runs = {view.study["budget"]: view}
-    for folder in (view.folder.absolute().parent, COMMITTED):
+    beside = view.folder.absolute().parent
+    for folder in (beside, beside.parent / COMMITTED):
         for path in sorted(folder.glob("*/study.json")):
             study = json.loads(path.read_text())
             if all(study.get(key) == view.study[key] for key in ("title", "kind", "protocol")):
