@@ -65,7 +65,7 @@ def _certified(where: Places, store: Store, record: FitRecord) -> str:
 
 def refitted(where: Places, store: Store, record: FitRecord) -> FitRecord | None:
     """The same fit at `TIMES` its steps, without a rule that ends it; None where it does not finish."""
-    steps = TIMES * int(record.info.get("steps_done", record.what.steps))
+    steps = TIMES * int(record.info.get("steps_done") or record.what.steps or 0)
     words = fit_one.settings(record.address, record.what, record.split, record.replica)
     kept = [word for word in words if not word.startswith("method.steps=")]
     groups, (fit_id,) = fit_one.groups(where, [*kept, f"method.steps={steps}", "budget.until_converged=false"])

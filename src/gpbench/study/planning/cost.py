@@ -93,7 +93,8 @@ class CostModel:
 
     def seconds(self, cell: Planned) -> float:
         """Predicted seconds of one fit of a cell: the median."""
-        return SECONDS_PER_FIT + self._median(place(cell)) * self.steps(cell)
+        steps: float = self.steps(cell)
+        return SECONDS_PER_FIT + self._median(place(cell)) * steps
 
     def steps(self, cell: Planned, deviations: float | np.ndarray = 0.0) -> Any:
         """Predicted steps of a fit, at so many standard deviations of their logarithm; 1 of a closed form."""
