@@ -58,8 +58,8 @@ def _certified(where: Places, store: Store, record: FitRecord) -> str:
         write_text(path, json.dumps(compared(store, record, longer), indent=1))
     change = json.loads(path.read_text())
     return (
-        f"{change['certificate_steps']} steps gain {change['certificate_objective']:+.4f} nats a datum of the objective "
-        f"and change the MNLL by {change['certificate_mnll']:+.4f}"
+        f"{change['certificate_steps']} steps gain {change['certificate_objective']:+.4f} nats a datum of the "
+        f"objective and change the MNLL by {change['certificate_mnll']:+.4f}"
     )
 
 
