@@ -223,8 +223,8 @@ class View:
         return scores.reindex(columns=self.methods).astype(float)
 
     def cells(self, metric: str, *tasks: str) -> pd.DataFrame:
-        """One row per method and data set: mean, sd (ddof = 1), n and expected splits, statuses, complete: whether all
-        fits are done and every split has a value, and improving: in how many splits finished fits still improve."""
+        """One row per method and data set: mean, sd (ddof = 1), n and expected splits, statuses, complete: whether
+        every fit is done and every split has a value, and improving: in how many splits done fits still improve."""
         cells = self._all_cells(metric)
         return cells[cells["dataset"].isin(self.datasets_of(*tasks))].reset_index(drop=True)
 
@@ -238,12 +238,13 @@ class View:
         cells = cells.merge(self.progress, on=["method", "dataset"], how="left")
         cells["expected"] = cells["expected"].fillna(0).astype(int)
         cells["statuses"] = cells["statuses"].fillna("not planned")
+        cells["improving"] = cells["improving"].fillna(0).astype(int)
         cells["complete"] = (cells["n"] == cells["expected"]) & (cells["n"] > 0) & (cells["statuses"] == "")
         return cells
 
     @cached_property
     def progress(self) -> pd.DataFrame:
-        """Per cell: expected splits, why some fits are not done ('' if all are), and in how many some improve."""
+        """Per cell: expected splits, why some fits are not done ('' if all are), in how many splits fits improve."""
         keys = ["method", "dataset"]
         cells = self.fits.groupby(keys)["split"].nunique().rename("expected").reset_index()
         unfinished = self.fits.loc[self.fits["status"] != "done", keys].drop_duplicates()

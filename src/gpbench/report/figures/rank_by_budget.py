@@ -10,6 +10,7 @@ from matplotlib.ticker import NullLocator
 from gpbench.evaluation.compare import complete, ranks
 from gpbench.evaluation.metrics import METRICS
 from gpbench.report.figures import canvas
+from gpbench.report.significance.comparisons import rankable
 from gpbench.report.view import View
 
 COMMITTED = Path("docs") / "results"
@@ -43,7 +44,8 @@ def rank_by_budget(view: View) -> Figure:
 def runs_of(view: View) -> list[View]:
     """The view and one run of its study and protocol for each other budget."""
     runs = {view.study["budget"]: view}
-    for folder in (view.folder.absolute().parent, COMMITTED):
+    beside = view.folder.absolute().parent
+    for folder in (beside, beside.parent / COMMITTED):
         for path in sorted(folder.glob("*/study.json")):
             study = json.loads(path.read_text())
             if all(study.get(key) == view.study[key] for key in ("title", "kind", "protocol")):
@@ -52,11 +54,12 @@ def runs_of(view: View) -> list[View]:
 
 
 def mean_ranks(runs: list[View]) -> pd.DataFrame:
-    """COLUMNS over the data sets and methods that are complete in every run, in order of hours."""
+    """COLUMNS over the data sets and methods that are complete in every run, in order of hours; no rows without two
+    methods."""
     losses = [METRICS["mnll"].loss(run.matrix("mnll")) for run in runs]
-    shared = complete(pd.concat(losses, axis=1, keys=range(len(runs)), join="inner").T.groupby(level=1).agg(_all).T)
-    rows = []
-    for run, loss in zip(runs, losses, strict=True):
+    shared = complete(sum(losses[1:], start=losses[0]))  # a sum lacks what one of the runs lacks
+    rows: list[list[object]] = []
+    for run, loss in zip(runs if rankable(shared) else [], losses, strict=False):
         common = run.done["dataset"].isin(shared.index) & run.done["method"].isin(shared.columns)
         hours = float(run.done.loc[common, "seconds_train"].sum()) / 3600
         mean = ranks(loss.loc[shared.index, shared.columns]).mean()
@@ -64,8 +67,3 @@ def mean_ranks(runs: list[View]) -> pd.DataFrame:
     ranked = pd.DataFrame(rows, columns=COLUMNS).sort_values("hours", kind="stable")
     ranked.attrs["datasets"] = len(shared)
     return ranked
-
-
-def _all(column: pd.Series) -> float:
-    """A number where no run lacks one."""
-    return float(column.sum(skipna=False))

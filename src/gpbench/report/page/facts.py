@@ -52,8 +52,8 @@ def warnings(view: View) -> list[str]:
     if optimised:
         texts.append(
             f"{count(optimised, 'fit')} by gradients that have not converged: as many steps again would gain "
-            f"{view.study['gain']} nats a datum or more, or nothing can be predicted. Their cells are marked ✗ "
-            "and neither ranked nor compared."
+            f"{view.study['gain']} nats a datum or more, or nothing can be predicted. Cells with such fits are marked "
+            "✗ and neither ranked nor compared."
         )
     if view.still_improving:
         texts.append(f"{view.still_improving} The budget requires no convergence: they are ranked all the same.")

@@ -26,9 +26,9 @@ def convergence(view: View) -> Table:
         }
     )
     note = (
-        "Converged: by the rule of docs/decisions.md, as many steps again would gain less than 0.02 nats a datum; for "
-        "Markov chains: by their R-hat. Refitted: the first split of the cell at four times its steps; the gain is "
-        "that of the objective a datum, in scaled units, over the last tenth of the steps."
+        "Converged: as many steps again are predicted to gain less than 0.02 nats a datum; of Markov chains, by their "
+        "R-hat. Refitted: the first split of the cell at four times its steps; the gain is of the "
+        "objective a datum, in scaled units, over the last tenth of the steps."
     )
     return Table(data, shown, "Have the fits converged?", note)
 

@@ -58,14 +58,14 @@ def _certified(where: Places, store: Store, record: FitRecord) -> str:
         write_text(path, json.dumps(compared(store, record, longer), indent=1))
     change = json.loads(path.read_text())
     return (
-        f"{change['certificate_steps']} steps gain {change['certificate_objective']:+.4f} nats a datum "
-        f"and change the MNLL by {change['certificate_mnll']:+.4f}"
+        f"{change['certificate_steps']} steps gain {change['certificate_objective']:+.4f} nats a datum of the "
+        f"objective and change the MNLL by {change['certificate_mnll']:+.4f}"
     )
 
 
 def refitted(where: Places, store: Store, record: FitRecord) -> FitRecord | None:
     """The same fit at `TIMES` its steps, without a rule that ends it; None where it does not finish."""
-    steps = TIMES * int(record.info["steps_done"])
+    steps = TIMES * int(record.info.get("steps_done") or record.what.steps or 0)
     words = fit_one.settings(record.address, record.what, record.split, record.replica)
     kept = [word for word in words if not word.startswith("method.steps=")]
     groups, (fit_id,) = fit_one.groups(where, [*kept, f"method.steps={steps}", "budget.until_converged=false"])

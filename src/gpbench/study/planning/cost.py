@@ -93,7 +93,8 @@ class CostModel:
 
     def seconds(self, cell: Planned) -> float:
         """Predicted seconds of one fit of a cell: the median."""
-        return SECONDS_PER_FIT + self._median(place(cell)) * float(self.steps(cell))
+        steps: float = self.steps(cell)
+        return SECONDS_PER_FIT + self._median(place(cell)) * steps
 
     def steps(self, cell: Planned, deviations: float | np.ndarray = 0.0) -> Any:
         """Predicted steps of a fit, at so many standard deviations of their logarithm; 1 of a closed form."""
@@ -105,7 +106,7 @@ class CostModel:
         weight = len(seen) * (STEPS_OF_FAMILY / STEPS_OF_FIT) ** 2
         mean = (math.log(LIKELY_STEPS) + weight * (float(np.mean(seen)) if seen else 0.0)) / (1 + weight)
         spread = math.hypot(STEPS_OF_FAMILY / math.sqrt(1 + weight), STEPS_OF_FIT)
-        return np.minimum(np.exp(mean + spread * np.asarray(deviations)), most)
+        return np.exp(np.minimum(mean + spread * np.asarray(deviations), math.log(most)))
 
     def memory_mb(self, cell: Planned) -> int:
         """Memory to ask for: half as much again as the measured peak, or what is ample for small data."""
