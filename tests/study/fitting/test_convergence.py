@@ -12,7 +12,7 @@ from cases import with_hyper as with_settings
 from gpbench.errors import UserError
 from gpbench.hyper import Settings
 from gpbench.study.fitting import convergence, lightning_module
-from gpbench.study.fitting.convergence import CONVERGED, IMPROVING, NOT_JUDGED, ADAM_WINDOW, Convergence, judge
+from gpbench.study.fitting.convergence import ADAM_WINDOW, CONVERGED, IMPROVING, NOT_JUDGED, Convergence, judge
 from gpbench.study.fitting.schedule import Schedule
 
 TOTAL = 4000
