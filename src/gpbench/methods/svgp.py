@@ -27,7 +27,8 @@ class Hyperparameters(OptimisedSettings):
     """Settings of hensman2013 as ashman2020 ran them; lengthscale null: sqrt(total variance of the inputs).
 
     ard: a lengthscale an input, else one for all; separate: outputs have kernels, or kernels and inducing inputs, of
-    their own; samples_train, samples_test: of f under softmax; exposure: expected count of a bin where f = 0."""
+    their own; samples_train, samples_test: of f under softmax; exposure: expected count of a bin where f = 0;
+    natural_gradients: under which likelihoods the last layer takes them, with the rate natural_step."""
 
     num_inducing: PositiveInt = 100
     lengthscale: PositiveFloat | None = None
@@ -40,7 +41,7 @@ class Hyperparameters(OptimisedSettings):
     samples_train: PositiveInt = 1
     samples_test: PositiveInt = 100
     jitter: PositiveFloat = 1e-6
-    natural_gradients: bool = False
+    natural_gradients: Literal["none", "gaussian", "all"] = "none"
     natural_step: PositiveFloat = 0.1
     learning_rate: PositiveFloat = 0.01
     batch_size: PositiveInt = 10_000
@@ -56,13 +57,13 @@ class Hyperparameters(OptimisedSettings):
         return super().probes() if self.separate == "none" else ["bounds"]
 
     def allows_stale_gradients(self) -> bool:
-        return not self.natural_gradients
+        return self.natural_gradients == "none"
 
 
 class Method(LayeredMethod):
     def init(self, train: Batch, key: Key) -> State:
         z = self.start_inducing(train.x, key)
-        return State(self.start_layer("layer1", train.x, z, self.num_outputs) | self.start_noise(z))
+        return State(self.start_layer("layer1", train.x, z, self.num_outputs, self.hyper.outputscale) | self.start_noise(z))
 
     def propagate(self, state: State, layers: list[Layer], x: Tensor, first: Moments, noise: Tensor) -> Moments:
         return first

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -177,8 +178,35 @@ class GradientLoop(Loop):
 
     def advance(self, batch: Batch, noise: Noise, step: int) -> Tensor:
         loss = self.differentiate(batch, noise)
+        moved = self.step_own(loss, step)
+        if moved:
+            loss = self.differentiate(batch, noise)
+            for name in moved:
+                self.state.params[name].grad = None
         self.update(loss, step)
         return loss
+
+    def step_own(self, loss: Tensor, step: int) -> list[str]:
+        """Step `step` of the method's own, which needs gradients; the names of the parameters that it moves."""
+        params, factors = self.state.params, self.factors(loss, step)
+        moved = self.method.step_own(self.state, step, factors)
+        if moved:
+            self.deactivate(self.finite(loss, moved.values()), step)
+        for name, value in moved.items():
+            moving = (factors > 0) & self.active
+            params[name].data[moving] = value[moving]
+        return list(moved)
+
+    def finite(self, loss: Tensor, values: Iterable[Tensor]) -> Tensor:
+        """Which replicas are finite `[R]`, in the loss and in values `[R, ...]`."""
+        finite = loss.isfinite()
+        for value in values:
+            finite = finite & value.reshape(len(finite), -1).sum(1).isfinite()
+        return finite
+
+    def factors(self, loss: Tensor, step: int) -> Tensor:
+        """What the rates of the replicas are multiplied by at a step `[R]`; 0 where one has ended or is not finite."""
+        return loss.new_tensor(self.schedule.factors(step)) * self.method.pace(self.state) * self.active
 
     def differentiate(self, batch: Batch, noise: Noise) -> Tensor:
         """Leave the gradient of the loss in the parameters; the loss `[R]`."""
@@ -191,19 +219,12 @@ class GradientLoop(Loop):
         total.backward()
 
     def update(self, loss: Tensor, step: int) -> None:
-        """Step `step` of Adam along the gradients that are there; the method's own step of what it moves itself."""
-        params, finite = self.state.params, loss.isfinite()
-        moved = self.method.step_own(self.state)
-        for value in [*moved.values(), *(p.grad for p in params.values() if p.grad is not None)]:
-            finite = finite & value.reshape(len(finite), -1).sum(1).isfinite()
-        self.deactivate(finite, step)
-        factors = loss.new_tensor(self.schedule.factors(step)) * self.active
-        for name, value in moved.items():
-            params[name].data[factors > 0] = value[factors > 0]
-            params[name].grad = None
+        """Step `step` of Adam along the gradients that are there."""
+        params = self.state.params
+        self.deactivate(self.finite(loss, (p.grad for p in params.values() if p.grad is not None)), step)
         for name in self.method.frozen(step, self.steps):
             params[name].grad = None
-        self.step_adam(factors)
+        self.step_adam(self.factors(loss, step))
         self.schedule.observe(loss, step)
 
     @torch.no_grad()
