@@ -72,10 +72,10 @@ def test_little_noise_makes_hidden_layers_and_rates_small():
     params = {"large": torch.tensor([0.01]).log(), "small": torch.tensor([1e-9]).log()}
     for name in params:
         warm_layer.limit(params, name, best)
-    # s / (outputscale * (1 / 1 + 1 / 4))
-    torch.testing.assert_close(params["large"].exp(), torch.tensor([1e-6 / 5]))
+    # a tenth of s / (outputscale * (1 / 1 + 1 / 4))
+    torch.testing.assert_close(params["large"].exp(), torch.tensor([1e-7 / 5]))
     torch.testing.assert_close(params["small"].exp(), torch.tensor([1e-9]))
-    torch.testing.assert_close(warm_layer.pace(best), torch.tensor([0.1]))
+    torch.testing.assert_close(warm_layer.pace(best), torch.tensor([[10**-1.5]]))
     assert warm_layer.pace(best | {"log_noise_variance": torch.tensor([0.05]).log()}) == 1
 
 
@@ -84,7 +84,6 @@ def test_classes_have_no_such_start():
     for made in (dsvi.Method(dsvi.Hyperparameters(**SMALL), "binary", 2), bsgp.Method(chain(), "binary", 2)):
         state = made.start(data, cases.keys(1))
         assert "pace" not in state.buffers
-        assert made.pace(state) == 1.0
 
 
 def chain(**settings) -> bsgp.Hyperparameters:
@@ -108,11 +107,16 @@ def test_a_chain_starts_at_a_draw_from_q():
 def test_steps_of_a_chain_fall_in_burn_in_and_with_the_noise(step, factor):
     """A transition is that of a chain with the shorter step."""
     data, pace, ends = training(), 0.1, []
-    for settings, scale in (({"step_decay": 0.25, "burn_in": 0.5}, pace), ({"burn_in": 0.5}, factor * pace)):
-        method = bsgp.Method(chain(**settings), "regression")
+    batch = data.full()
+    for warm in (True, False):
+        size = 0.03 if warm else 0.03 * factor * pace
+        method = bsgp.Method(chain(step_size=size, step_decay=0.25, burn_in=0.5), "regression")
         state = method.init(data.replica(0), cases.keys(1)[0])
-        state.buffers["pace"] = torch.tensor([scale], dtype=torch.float64)
-        normals = torch.randn(1, cases.noise_size(method, state, 40), generator=torch.Generator().manual_seed(0)).double()
-        method.step(state, data.full(), cases.split(method, state, data.full(), normals, step, 20), step, 20)
+        state.buffers["pace"] = torch.tensor([[pace]], dtype=torch.float64)
+        if not warm:
+            del state.buffers["pace"]
+        generator = torch.Generator().manual_seed(0)
+        normals = torch.randn(1, cases.noise_size(method, state, 40), generator=generator, dtype=torch.float64)
+        method.step(state, batch, cases.split(method, state, batch, normals, step, 20), step, 20)
         ends.append(state.params["layer2.whitened_values"])
     torch.testing.assert_close(ends[0], ends[1], rtol=1e-12, atol=1e-12)

@@ -21,8 +21,8 @@ def step(
 
     L^T (2 G) L is the symmetric matrix H whose lower triangle is that of L^T (d loss / d L); with I + rate H = U U^T,
     U upper triangular, L' = L U^-T is lower triangular: S itself is never inverted.
-    mean, grad_mean `[R, M, Q]`, chol, grad_chol `[R, Q, M, M]` (lower triangular), rate `[R]`, halved where it would leave
-    S'^-1 indefinite; a gradient that is not finite gives NaN and an event of `linalg.cholesky` under `name`.
+    mean, grad_mean `[R, M, Q]`, chol, grad_chol `[R, Q, M, M]` (lower triangular), rate `[R]`, halved where it would
+    leave S'^-1 indefinite; a gradient that is not finite gives NaN and an event of `linalg.cholesky` under `name`.
     Source: hensman2013; salimbeni2018.
     """
     product = chol.mT @ grad_chol

@@ -31,7 +31,7 @@ from gpbench import streams
 from gpbench.gp import inducing_priors, kernels, likelihoods, quadrature, sparse
 from gpbench.gp.layers import init_kernel, kernel, mean_map, start_inducing
 from gpbench.gp.sparse import Layer
-from gpbench.hyper import Annotated, Fraction, Gt, Le, Lt, NonNegativeInt, PositiveFloat, PositiveInt, Settings, dataclass
+from gpbench.hyper import Annotated, Fraction, Gt, Lt, NonNegativeInt, PositiveFloat, PositiveInt, Settings, dataclass
 from gpbench.methods import warm_layer
 from gpbench.methods.base import Noise, SamplerMethod, Shapes, State, noise_variance
 from gpbench.methods.training_rows import Batch
@@ -57,10 +57,9 @@ class Hyperparameters(Settings):
     The program's 0.01 is meant for its 210,000 transitions; 0.03 covers nine times the ground in a few thousand and had
     the better held-out density on training rows of boston after 1,000 and 3,000. Hidden layers have
     min(hidden_width, D) outputs; burn_in: fraction of the updates; noise_variance: the initial one, Var(y) = 1;
-    optimise_every: transitions for each Adam step, whose rate is learning_rate; window: states it chooses from;
-    step_decay: what the step size is multiplied by in the course of burn-in. start_rows: in regression the last layer
-    starts at the optimum of `sgpr` on at most so many rows (0: at v = 0), found by start_iterations of L-BFGS; hidden
-    layers, step size and rate are smaller where there is little noise.
+    optimise_every: transitions for each Adam step, whose rate is learning_rate; window: states it chooses from.
+    start_rows, start_iterations: as in `dsvi`, of the last layer (0: v = 0); a chain that starts so has smaller steps
+    and hidden layers where there is little noise, and its steps fall by the factor step_decay in burn-in.
     """
 
     layers: PositiveInt = 1
@@ -74,7 +73,7 @@ class Hyperparameters(Settings):
     noise_variance: PositiveFloat = 1.0
     jitter: PositiveFloat = 1e-6
     step_size: PositiveFloat = 0.03
-    step_decay: Annotated[float, Gt(0), Le(1)] = 1.0
+    step_decay: Fraction = 0.5
     friction: Annotated[float, Gt(0), Lt(2)] = 0.05
     burn_in: Fraction = 0.5
     num_samples: PositiveInt = 64
@@ -112,26 +111,16 @@ class Method(SamplerMethod):
         if self.task == "regression":
             state.params["log_noise_variance"] = z.new_full((len(z),), self.hyper.noise_variance).log()
             if self.hyper.start_rows:
-                self.start_warm(state, Batch(x, train.y, train.weight), key)
+                warm_layer.start(state, self.names, self.hyper, Batch(x, train.y, train.weight), key)
         state.memory = sghmc.init(self.sampled(state.params))
         if optimised := self.optimised(state.params):
             state.memory |= moving_window.init(self.sampled(state.params), optimised, self.hyper.window)
         return state
 
-    def start_warm(self, state: State, train: Batch, key: Key) -> None:
-        """Put the optimum of `sgpr` into the last layer, v drawn from its q(v), and make hidden layers as small as needed."""
-        last, best = self.names[-1], warm_layer.optimum(self.hyper, train, key)
-        warm_layer.take_over(state.params, last, best)
-        mean, chol = best["whitened_mean"], best["whitened_chol"]
-        normal = streams.normal(key, "init", 0, (*mean.mT.shape, 1), like=mean)
-        state.params[f"{last}.whitened_values"] = mean + (chol @ normal)[..., 0].mT
-        for name in self.names[:-1]:
-            warm_layer.limit(state.params, f"{name}.log_outputscale", best)
-        state.buffers["pace"] = warm_layer.pace(best)
-
-    def pace(self, state: State) -> Tensor | float:
-        """What rates are multiplied by, `[R, 1]` or one number."""
-        return state.buffers["pace"][:, None] if "pace" in state.buffers else 1.0
+    def step_size(self, state: State, step: int, steps: int) -> Tensor | float:
+        """That of a transition, `[R, 1]` or one number: of chains that start warm it falls log-linearly in burn-in."""
+        decay = self.hyper.step_decay ** min(step / max(self.burn_in(steps), 1), 1.0)
+        return self.hyper.step_size * (decay * state.buffers["pace"] if "pace" in state.buffers else 1.0)
 
     def noise_shapes(self, state: State, rows: int, step: int, steps: int) -> Shapes:
         """One normal for the window and one a coordinate; two a row and hidden unit."""
@@ -140,18 +129,17 @@ class Method(SamplerMethod):
 
     def step(self, state: State, batch: Batch, noise: Noise, step: int, steps: int) -> Tensor:
         """One transition, `step` from 0; the loss `[R]` is that of the state left, NaN where the chain diverged."""
-        burn_in = self.burn_in(steps)
-        adapt = step < burn_in
-        step_size = self.hyper.step_size * self.hyper.step_decay ** min(step / max(burn_in, 1), 1.0)
+        adapt = step < self.burn_in(steps)
         choice, kick = noise.fixed.tensor_split([1], 1)
         hidden = noise.per_row.permute(2, 3, 0, 1, 4)  # [2, L - 1, R, B, width]
         chain = self.sampled(state.params)
         leaves = {name: value.detach().requires_grad_() for name, value in chain.items()}
         potential = -self.log_joint(state.params | leaves, state.buffers, batch, hidden[0])
         gradient = torch.autograd.grad(potential.sum(), list(leaves.values()))
-        slopes, rows, hyper = dict(zip(leaves, gradient, strict=True)), batch.weight.sum(1), self.hyper
+        slopes, rows = dict(zip(leaves, gradient, strict=True)), batch.weight.sum(1)
+        size = self.step_size(state, step, steps)
         moved, memory = sghmc.step(
-            chain, slopes, state.memory, kick, rows, step_size=step_size * self.pace(state), friction=hyper.friction, adapt=adapt
+            chain, slopes, state.memory, kick, rows, step_size=size, friction=self.hyper.friction, adapt=adapt
         )
         state.params |= moved
         state.memory |= memory
@@ -248,7 +236,7 @@ class Method(SamplerMethod):
             return value / batch.weight.sum(1)
 
         chain, others = self.sampled(state.params), self.optimised(state.params)
-        rate = self.hyper.learning_rate * self.pace(state)
+        rate = self.hyper.learning_rate * state.buffers.get("pace", 1.0)
         moved, memory = moving_window.step(
             chain, others, state.memory, choice[:, 0], loss, count=count, learning_rate=rate
         )

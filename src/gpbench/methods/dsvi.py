@@ -31,9 +31,9 @@ from gpbench.streams import Key
 class Hyperparameters(svgp.Hyperparameters):
     """Settings of salimbeni2017 as ashman2020 ran them; hidden layers have min(hidden_width, D) outputs.
 
-    lengthscale null: sqrt(total variance of the layer's inputs); inner: of the hidden layers at the start. start_rows: in
-    regression the last layer starts at the optimum of `sgpr` on at most so many rows (0: like the others), found by
-    start_iterations of L-BFGS; hidden layers and rates are smaller where there is little noise. The others as in `svgp`.
+    lengthscale null: sqrt(total variance of the layer's inputs); inner: of the hidden layers at the start. start_rows:
+    in regression the last layer starts at the optimum of `sgpr` on at most so many rows (0: like the others), found by
+    start_iterations of L-BFGS; hidden layers and rates are smaller where there is little noise; others as in `svgp`.
     """
 
     layers: PositiveInt = 2
@@ -60,21 +60,11 @@ class Method(LayeredMethod):
             x, z = x @ state.buffers[f"{name}.mean_map"], z @ state.buffers[f"{name}.mean_map"]
         state.params |= self.start_layer(self.names[-1], x, z, self.num_outputs, hyper.outputscale)
         if hyper.start_rows and self.task == "regression":
-            self.start_warm(state, Batch(x, train.y, train.weight), key)
+            warm_layer.start(state, self.names, hyper, Batch(x, train.y, train.weight), key)
         return state
 
-    def start_warm(self, state: State, train: Batch, key: Key) -> None:
-        """Put the optimum of `sgpr` into the last layer, and make hidden layers and rates as small as its noise asks."""
-        params = state.params
-        best = warm_layer.optimum(self.hyper, train, key)
-        warm_layer.take_over(params, self.names[-1], best)
-        for name in self.names[:-1]:
-            for part in ("log_outputscale", "log_noise_variance"):
-                warm_layer.limit(params, f"{name}.{part}", best)
-        state.buffers["pace"] = warm_layer.pace(best)
-
     def pace(self, state: State) -> Tensor | float:
-        return state.buffers.get("pace", 1.0)
+        return state.buffers["pace"][:, 0] if "pace" in state.buffers else 1.0
 
     @property
     def hidden_noise(self) -> int:

@@ -63,7 +63,9 @@ class Hyperparameters(OptimisedSettings):
 class Method(LayeredMethod):
     def init(self, train: Batch, key: Key) -> State:
         z = self.start_inducing(train.x, key)
-        return State(self.start_layer("layer1", train.x, z, self.num_outputs, self.hyper.outputscale) | self.start_noise(z))
+        return State(
+            self.start_layer("layer1", train.x, z, self.num_outputs, self.hyper.outputscale) | self.start_noise(z)
+        )
 
     def propagate(self, state: State, layers: list[Layer], x: Tensor, first: Moments, noise: Tensor) -> Moments:
         return first
