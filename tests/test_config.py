@@ -162,7 +162,7 @@ def test_hyperparameters_that_inherit_are_read_without_importing_their_bases(tmp
 
     read = config.hyperparameters("gpbench.methods.dsvi")
     assert vars(read()) == vars(dsvi.Hyperparameters())
-    assert read(natural_gradients=True).allows_stale_gradients() is False
+    assert read(natural_gradients="all").allows_stale_gradients() is False
 
 
 @pytest.mark.parametrize("item", ["dataset/lrg_400_10", "method/sghmc_dgp_3", "protocol/salimbeni2017"])

@@ -57,7 +57,7 @@ class Settings:
         return [probe for probe, field in fields.items() if hasattr(self, field)]
 
     def allows_stale_gradients(self) -> bool:
-        """Whether a step may use gradients of earlier parameters, as several asynchronous workers push them."""
+        """Whether a step may use gradients of earlier parameters, as asynchronous workers push them."""
         return True
 
 

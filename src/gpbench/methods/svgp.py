@@ -47,7 +47,7 @@ class LayerSettings(OptimisedSettings):
     samples_train: PositiveInt = 1
     samples_test: PositiveInt = 100
     jitter: PositiveFloat = 1e-6
-    natural_gradients: bool = False
+    natural_gradients: Literal["none", "gaussian", "all"] = "none"
     natural_step: PositiveFloat = 0.1
     learning_rate: PositiveFloat = 0.01
     batch_size: PositiveInt = 10_000
@@ -64,7 +64,7 @@ class LayerSettings(OptimisedSettings):
         return super().probes() if self.separate == "none" else ["bounds"]
 
     def allows_stale_gradients(self) -> bool:
-        return not self.natural_gradients
+        return self.natural_gradients == "none"
 
 
 @dataclass(frozen=True)
@@ -75,12 +75,12 @@ class Hyperparameters(LayerSettings):
     their own; samples_train, samples_test: of f under softmax; exposure: expected count of a bin where f = 0;
     full_batch_rows: training rows up to which every step takes all of them; optimiser: `lbfgs` means Adam where the
     best q is not known (other likelihoods, separate outputs), where it takes natural gradients, and beyond 20,000
-    rows."""
+    rows; natural_gradients: under which likelihoods the last layer takes them, with the rate natural_step."""
 
     optimiser: Literal["adam", "lbfgs"] = "adam"
 
     def takes_lbfgs(self, task: str, rows: int) -> bool:
-        is_solved = task == "regression" and self.separate == "none" and not self.natural_gradients
+        is_solved = task == "regression" and self.separate == "none" and self.natural_gradients == "none"
         return is_solved and rows <= 20_000 and super().takes_lbfgs(task, rows)
 
 
@@ -90,7 +90,7 @@ class Method(LayeredMethod):
     def init(self, train: Batch, key: Key) -> State:
         rng = streams.rng(key, "init")
         z = start_inducing(train.x, self.hyper.num_inducing, rng)
-        params = self.start_layer(NAME, train.x, z, self.num_outputs) | self.start_noise(z)
+        params = self.start_layer(NAME, train.x, z, self.num_outputs, self.hyper.outputscale) | self.start_noise(z)
         return warm_start.by_some_rows(self, State(params), train, rng)
 
     def propagate(self, state: State, layers: list[Layer], x: Tensor, first: Moments, noise: Tensor) -> Moments:

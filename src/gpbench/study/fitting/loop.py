@@ -198,16 +198,41 @@ class GradientLoop(OptimisedLoop):
     """Whether every Cholesky factor is checked at once: from the first step on that was not finite in all replicas."""
 
     def advance(self, batch: Batch, noise: Noise, step: int) -> Tensor:
-        """A step waits for the device once; one that fails is made again, carefully, with the jitter that it needs."""
-        if not self.careful:
+        """A step waits for the device once; one that fails is made again, carefully, with the jitter that it needs.
+
+        Methods with steps of their own are always careful: what these moved is not taken back."""
+        if not self.careful and not self.method.has_own_steps():
             with linalg.deferred_checks():
                 loss = self.differentiate(batch, noise)
                 if self.update(loss, step):
                     return loss
             self.careful = True
         loss = self.differentiate(batch, noise)
+        if moved := self.step_own(loss, step):
+            loss = self.differentiate(batch, noise)
+            for name in moved:
+                self.state.params[name].grad = None
         self.update(loss, step)
         return loss
+
+    def step_own(self, loss: Tensor, step: int) -> list[str]:
+        """Step `step` of the method's own, which needs gradients; the names of the parameters that it moves."""
+        if not self.method.has_own_steps():
+            return []
+        params, factors = self.state.params, self.factors(step)
+        pace = torch.ones_like(loss) if factors is None else factors
+        moved = self.method.step_own(self.state, step, pace)
+        self.deactivate(self.finite([loss, *moved.values()], step), step)
+        moving = pace * self.active > 0
+        for name, value in moved.items():
+            params[name].data.copy_(_kept(value, params[name], moving.to(loss)))
+        return list(moved)
+
+    def finite(self, values: list[Tensor], step: int) -> Tensor:
+        """Which replicas are finite `[R]` in values `[R, ...]`; one that has ended is not judged any more."""
+        finite = torch.stack([value.reshape(len(value), -1).sum(1) for value in values]).isfinite().all(0)
+        scheduled = self.schedule.factors(step)
+        return finite | (values[0].new_tensor(scheduled) == 0) if 0 in scheduled else finite
 
     def differentiate(self, batch: Batch, noise: Noise) -> Tensor:
         """Leave the gradient of the loss in the parameters; the loss `[R]`."""
@@ -220,35 +245,27 @@ class GradientLoop(OptimisedLoop):
         total.backward()
 
     def update(self, loss: Tensor, step: int) -> bool:
-        """Step `step` of Adam along the gradients that are there; the method's own step of what it moves itself.
+        """Step `step` of Adam along the gradients that are there.
 
         Where checks are deferred and something is not finite, nothing is moved: False."""
-        params, moved = self.state.params, self.method.step_own(self.state)
-        values = [loss, *moved.values(), *(p.grad for p in params.values() if p.grad is not None)]
-        finite = torch.stack([value.reshape(len(loss), -1).sum(1) for value in values]).isfinite().all(0)
-        scheduled = self.schedule.factors(step)
-        if 0 in scheduled:
-            finite = finite | (loss.new_tensor(scheduled) == 0)  # one that has ended is not judged any more
-        if linalg.checks_are_deferred():
-            if not bool(finite.all()):
-                return False
-        else:
+        params = self.state.params
+        finite = self.finite([loss, *(p.grad for p in params.values() if p.grad is not None)], step)
+        if not linalg.checks_are_deferred():
             self.deactivate(finite, step)
-        factors = self.factors(scheduled)
-        for name, value in moved.items():
-            params[name].data.copy_(_kept(value, params[name], factors))
-            params[name].grad = None
+        elif not bool(finite.all()):
+            return False
         for name in self.method.frozen(step, self.steps):
             params[name].grad = None
-        self.step_adam(factors)
+        self.step_adam(self.factors(step))
         self.schedule.observe(loss, step)
         return True
 
-    def factors(self, scheduled: list[float]) -> Tensor | None:
+    def factors(self, step: int) -> Tensor | None:
         """What the steps of the replicas are multiplied by `[R]`, 0 for those that ended or failed; None where by 1."""
-        if all(factor == 1 for factor in scheduled) and not any(self.reasons):
+        scheduled, pace = self.schedule.factors(step), self.method.pace(self.state)
+        if isinstance(pace, float) and all(factor == 1 for factor in scheduled) and not any(self.reasons):
             return None
-        return self.data.inputs.new_tensor(scheduled) * self.active
+        return self.data.inputs.new_tensor(scheduled) * pace * self.active
 
     @torch.no_grad()
     def step_adam(self, factors: Tensor | None) -> None:

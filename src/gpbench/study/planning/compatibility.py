@@ -60,7 +60,7 @@ def _not_distributed(method: MethodConfig, task: str, rows: int) -> str:
     if scheme == "asynchronous":
         if importlib.util.find_spec("ray") is None:
             return "scheme asynchronous needs ray: pip install gpbench[distributed]"
-        if workers > 1 and not method.hyper.allows_stale_gradients():
+        if not method.hyper.allows_stale_gradients():
             return "its steps need gradients of the present parameters, and asynchronous workers push old ones"
         return ""
     rows_per_step = method.hyper.rows_per_step(rows)
