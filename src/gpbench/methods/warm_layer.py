@@ -34,7 +34,7 @@ Params = dict[str, Tensor]
 
 def start(state: State, layers: list[str], hyper: Any, train: Batch, key: Key) -> None:
     """Put the optimum into the last layer, v of a chain drawn from q(v), and make hidden layers and rates as small as
-    its noise asks; train: what enters the last layer, and the targets. `buffers["pace"]` `[1, 1]`: the factor of rates."""
+    its noise asks; train: inputs of the last layer, and targets. `buffers["pace"]` `[1, 1]`: the factor of rates."""
     params, last, best = state.params, layers[-1], optimum(hyper, train, key)
     take_over(params, last, best)
     if (values := f"{last}.whitened_values") in params:
