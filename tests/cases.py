@@ -27,8 +27,10 @@ CONF = REPOSITORY / "conf"
 YARDSTICK = "constant"
 # few steps: optimisers amplify a difference of rounding, so that 1e-9 says something of the sums and not of chaos
 STEPS, BLOCK, ROWS, SPLITS = 40, 5, 80, 3
-OTHER_STEPS = {"bsgp": 60, "exact_gp": 15}
-"""of a family that learns more slowly, and of one whose few parameters L-BFGS finds before those steps are over"""
+MORE_STEPS = {"bsgp": 60}
+"""of a family that learns more slowly"""
+ITERATIONS = 15
+"""of L-BFGS: more magnify differences of rounding, or find the few parameters of an exact GP before they are over"""
 ALONE = 2
 """of the splits, those that are also fitted one by one: the second trains on a row less than the others"""
 CLASSES = {"regression": 0, "binary": 2, "multiclass": 3, "counts": 0}
@@ -116,12 +118,12 @@ def cell(
         classes=[str(c) for c in range(CLASSES[task])],
     )
     method = composed(conf, "method", name, small)
-    steps = OTHER_STEPS.get(method.family, STEPS)
-    sizes = schema.Sizes(steps, steps, steps)
+    steps = MORE_STEPS.get(method.family, STEPS)
+    sizes = {"default": schema.Sizes(steps, steps, steps), "lbfgs": schema.Sizes(*[ITERATIONS] * 3)}
     setup = Setup(
         schema.Study("conformance", "", [name], [dataset.name], dtype=dtype, noise_block=BLOCK, splits=SPLITS),
         composed(CONF, "protocol", protocol[0], protocol[1:]),
-        schema.Budget("conformance", "", {"default": sizes}),
+        schema.Budget("conformance", "", sizes),
         schema.Trainer("conformance", checkpoint_seconds=1e9, log_points=20, eval_points=2),
     )
     return make_cell(setup, method, dataset, list(small))
