@@ -24,7 +24,7 @@ from gpbench.data.table import Table
 from gpbench.errors import UserError
 from gpbench.gp import linalg
 from gpbench.hyper import OptimisedSettings
-from gpbench.methods.base import SamplerMethod, State, TrainingSet
+from gpbench.methods.base import GradientMethod, SamplerMethod, State, TrainingSet
 from gpbench.places import write_text
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
@@ -178,8 +178,10 @@ class GradientFit(GradientLoop, Fit):
 
     def prepare(self, data: TrainingSet, keys: list[Key], steps: int, block: int) -> None:
         super().prepare(data, keys, steps, block)
+        module = self.group.what.method.module
+        if not isinstance(self.method, GradientMethod):
+            raise UserError(f"{module} has no gradients; leave out its scheme")
         if not isinstance(self.method.hyper, OptimisedSettings):
-            module = self.group.what.method.module
             raise UserError(
                 f"{module}: Hyperparameters of a gradient method must inherit from gpbench.hyper.OptimisedSettings"
             )
