@@ -252,7 +252,7 @@ def verdict(arguments: argparse.Namespace) -> None:
     if lines:
         failed = f"{count(len(lines), 'fit')} of {arguments.name} failed or {'are' if len(lines) > 1 else 'is'} missing"
         raise UserError(f"{failed}; `gpbench retry` clears what failed")
-    but = f", but {count(len(unmixed), 'split')} of its cells have not converged" if unmixed else ""
+    but = f", but the fits of {count(len(unmixed), 'split')} have not converged" if unmixed else ""
     print(f"{arguments.name}: every fit is done{but}; open results/{arguments.name}/report.html")
 
 

@@ -68,7 +68,7 @@ def test_the_command_line_says_it(project, gpbench):
     assert "6 done (1 still improving)" in gpbench("status", "--overrides", overrides).out
     answer = gpbench("verdict", plan.name)
     assert answer.code == 0
-    assert "every fit is done, but 2 splits of its cells have not converged" in answer.out
+    assert "every fit is done, but the fits of 2 splits have not converged" in answer.out
     assert answer.err.count("not converged: svgp on boston") == 2
 
 

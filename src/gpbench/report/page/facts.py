@@ -39,7 +39,7 @@ def warnings(view: View) -> list[str]:
     """What a reader must know before any number."""
     unfinished = int((~view.fits["status"].isin(SCORED)).sum())
     unmixed = view.fits[view.fits["status"] == UNMIXED]
-    chains, optimised = (int((unmixed["draws"].notna() == is_chain).sum()) for is_chain in (True, False))
+    chains, optimised = (int((unmixed["steps_done"].isna() == is_chain).sum()) for is_chain in (True, False))
     texts = []
     if unfinished:
         texts.append(f"{count(unfinished, 'fit')} not done: not part of any mean; listed below with the reasons.")

@@ -25,7 +25,7 @@ from gpbench.errors import UserError
 from gpbench.gp import linalg
 from gpbench.gp.lbfgs import Search
 from gpbench.hyper import OptimisedSettings
-from gpbench.methods.base import SamplerMethod, State, TrainingSet
+from gpbench.methods.base import GradientMethod, SamplerMethod, State, TrainingSet
 from gpbench.places import write_text
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
@@ -190,8 +190,10 @@ class OptimisedFit(Fit):
     def prepare(self, data: TrainingSet, keys: list[Key], steps: int, block: int) -> None:
         super().prepare(data, keys, steps, block)
         self.until_converged = self.group.what.until_converged
+        module = self.group.what.method.module
+        if not isinstance(self.method, GradientMethod):
+            raise UserError(f"{module} has no gradients; leave out its scheme")
         if not isinstance(self.method.hyper, OptimisedSettings):
-            module = self.group.what.method.module
             raise UserError(
                 f"{module}: Hyperparameters of a gradient method must inherit from gpbench.hyper.OptimisedSettings"
             )

@@ -16,8 +16,6 @@ import numpy as np
 import torch
 
 from gpbench.data.table import Table
-from gpbench.errors import UserError
-from gpbench.methods.base import GradientMethod
 from gpbench.study.fitting.distributed import updates
 from gpbench.study.fitting.distributed.updates import Push
 from gpbench.study.fitting.lightning_module import GradientFit
@@ -58,8 +56,6 @@ class SharedFit(GradientFit):
         self.returned: list[int] = []
         self.staleness: list[int] = []
         super().__init__(group, table, work, device)
-        if not isinstance(self.method, GradientMethod):
-            raise UserError(f"{group.what.method.module} has no gradients to push; leave out its scheme")
         self.to(device)
         self.configure_optimizers()
 
