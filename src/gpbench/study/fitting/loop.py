@@ -206,7 +206,7 @@ class GradientLoop(Loop):
 
     def factors(self, loss: Tensor, step: int) -> Tensor:
         """What the rates of the replicas are multiplied by at a step `[R]`; 0 where one has ended or is not finite."""
-        return loss.new_tensor(self.schedule.factors(step)) * self.method.pace(self.state) * self.active
+        return loss.new_tensor(self.schedule.factors(step)) * self.active
 
     def differentiate(self, batch: Batch, noise: Noise) -> Tensor:
         """Leave the gradient of the loss in the parameters; the loss `[R]`."""
@@ -224,7 +224,7 @@ class GradientLoop(Loop):
         self.deactivate(self.finite(loss, (p.grad for p in params.values() if p.grad is not None)), step)
         for name in self.method.frozen(step, self.steps):
             params[name].grad = None
-        self.step_adam(self.factors(loss, step))
+        self.step_adam(self.factors(loss, step) * self.method.pace(self.state))
         self.schedule.observe(loss, step)
 
     @torch.no_grad()
