@@ -171,18 +171,18 @@ class GradientMethod(SteppedMethod, ABC):
         return self.hyper.learning_rate, 0.9
 
     def pace(self, state: State) -> Tensor | float:
-        """What all rates of the replicas are multiplied by, `[R]` or one number."""
+        """What the rates of Adam are multiplied by, `[R]` or one number."""
         return 1.0
 
     def has_own_steps(self) -> bool:
         """Whether `step_own` moves anything."""
         return False
 
-    def step_own(self, state: State, step: int, pace: Tensor) -> dict[str, Tensor]:
+    def step_own(self, state: State, step: int, factor: Tensor) -> dict[str, Tensor]:
         """New values of the params that Adam is not to move, from their gradients, which are in `.grad`.
 
         They are taken over first; then Adam moves the others by a new gradient on the same rows and noise.
-        pace `[R]`: what the rates of this step are multiplied by."""
+        factor `[R]`: what the schedule multiplies rates by."""
         return {}
 
     @abstractmethod

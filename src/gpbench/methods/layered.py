@@ -105,13 +105,13 @@ class LayeredMethod(GradientMethod):
         return self.natural_rate(RAMP_STEPS) > 0
 
     @torch.no_grad()
-    def step_own(self, state: State, step: int, pace: Tensor) -> dict[str, Tensor]:
+    def step_own(self, state: State, step: int, factor: Tensor) -> dict[str, Tensor]:
         """q(v) of the last layer after a natural-gradient step, if it takes one."""
         rate, last = self.natural_rate(step), self.names[-1]
         names = f"{last}.whitened_mean", f"{last}.whitened_chol"
         mean, chol = (state.params[name] for name in names)
         slope, chol_slope = (part.grad for part in (mean, chol) if part.grad is not None)
-        moved = natural.step(mean, chol.tril(), slope, chol_slope, rate * pace, f"natural gradient of {last}")
+        moved = natural.step(mean, chol.tril(), slope, chol_slope, rate * factor, f"natural gradient of {last}")
         return dict(zip(names, moved, strict=True))
 
     def start_inducing(self, x: Tensor, key: Key) -> Tensor:

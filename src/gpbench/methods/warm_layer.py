@@ -1,7 +1,7 @@
 """The last layer of a deep GP regression starts at the optimum of a sparse GP: that of `sgpr` on some of the rows.
 
 Two more starting values follow from it, for a model of little noise bears neither noisy hidden layers nor long steps:
-the variance of hidden values, and a factor of all rates.
+the variance of hidden values, and a factor of rates.
 """
 
 from __future__ import annotations

@@ -220,10 +220,10 @@ class GradientLoop(OptimisedLoop):
         if not self.method.has_own_steps():
             return []
         params, factors = self.state.params, self.factors(step)
-        pace = torch.ones_like(loss) if factors is None else factors
-        moved = self.method.step_own(self.state, step, pace)
+        factor = torch.ones_like(loss) if factors is None else factors
+        moved = self.method.step_own(self.state, step, factor)
         self.deactivate(self.finite([loss, *moved.values()], step), step)
-        moving = pace * self.active > 0
+        moving = factor * self.active > 0
         for name, value in moved.items():
             params[name].data.copy_(_kept(value, params[name], moving.to(loss)))
         return list(moved)
@@ -256,13 +256,13 @@ class GradientLoop(OptimisedLoop):
             return False
         for name in self.method.frozen(step, self.steps):
             params[name].grad = None
-        self.step_adam(self.factors(step))
+        self.step_adam(self.factors(step, self.method.pace(self.state)))
         self.schedule.observe(loss, step)
         return True
 
-    def factors(self, step: int) -> Tensor | None:
+    def factors(self, step: int, pace: Tensor | float = 1.0) -> Tensor | None:
         """What the steps of the replicas are multiplied by `[R]`, 0 for those that ended or failed; None where by 1."""
-        scheduled, pace = self.schedule.factors(step), self.method.pace(self.state)
+        scheduled = self.schedule.factors(step)
         if isinstance(pace, float) and all(factor == 1 for factor in scheduled) and not any(self.reasons):
             return None
         return self.data.inputs.new_tensor(scheduled) * pace * self.active
