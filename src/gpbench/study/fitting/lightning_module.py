@@ -30,6 +30,7 @@ from gpbench.places import write_text
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 from gpbench.study.fitting import chain_draws, checkpoint
+from gpbench.study.fitting.checkpoint import Content
 from gpbench.study.fitting.clock import Clock
 from gpbench.study.fitting.fold import make_fold, make_method
 from gpbench.study.fitting.loop import (
@@ -68,7 +69,7 @@ class Fit(Loop, LightningModule):
         self.prepare(data, [fold.key for fold in self.folds], what.steps, what.noise_block)
         self.done = 0
         self.trace: list[list[dict[str, float]]] = []
-        self.saved_optimiser: dict[str, Any] = {}
+        self.saved_optimiser: Content = {}
         self.saved_at = self.reported_at = time.monotonic()
         # a fit that ends by itself is likely to end early
         spread = np.geomspace if what.until_converged else np.linspace
@@ -167,15 +168,15 @@ class Fit(Loop, LightningModule):
         checkpoint.write(self.work, self.content() | {"buffers": self.state.buffers}, self.state.samples)
         self.saved_at = time.monotonic()
 
-    def content(self) -> dict[str, Any]:
+    def content(self) -> Content:
         """Of a checkpoint: all that changes from step to step, but the samples."""
         return checkpoint.content(self)
 
-    def load(self, saved: dict[str, Any]) -> None:
+    def load(self, saved: Content) -> None:
         """Take over `content`."""
         checkpoint.restore(self, saved)
 
-    def optimiser_state(self) -> dict[str, Any]:
+    def optimiser_state(self) -> Content:
         return {}
 
     def configure_optimizers(self) -> Any:
@@ -201,10 +202,10 @@ class OptimisedFit(Fit):
     def ends(self, r: int) -> int:
         return self.schedule.ends(r)
 
-    def content(self) -> dict[str, Any]:
+    def content(self) -> Content:
         return super().content() | {"schedule": self.schedule.content()}
 
-    def load(self, saved: dict[str, Any]) -> None:
+    def load(self, saved: Content) -> None:
         super().load(saved)
         self.schedule.load(saved["schedule"])
 
@@ -224,17 +225,17 @@ class GradientFit(GradientLoop, OptimisedFit):
             adam.load_state_dict(self.saved_optimiser)
         return adam
 
-    def optimiser_state(self) -> dict[str, Any]:
+    def optimiser_state(self) -> Content:
         return self.adam.state_dict()
 
 
 class QuasiNewtonFit(QuasiNewtonLoop, OptimisedFit):
     """Fits by `QuasiNewtonLoop`."""
 
-    def optimiser_state(self) -> dict[str, Any]:
+    def optimiser_state(self) -> Content:
         return {"searches": [vars(search) for search in self.searches]}
 
-    def load(self, saved: dict[str, Any]) -> None:
+    def load(self, saved: Content) -> None:
         super().load(saved)
         self.searches = [Search(**search) for search in saved["optimiser"]["searches"]]
 
