@@ -104,9 +104,9 @@ class Model:
 
     def covariance(self, psi: Tensor) -> Tensor:
         """K `[R, n, n]` with its jitter; in padding rows it is the identity."""
-        outputscale = self.outputscale(psi)
-        kernel = kernels.rbf(self.x, self.x, self.lengthscales(psi), outputscale)
-        diagonal = torch.lerp(torch.ones_like(self.weight), DEFAULT_JITTER * outputscale[:, None], self.weight)
+        kernel = kernels.rbf(self.x, self.x, self.lengthscales(psi), self.outputscale(psi))
+        jitter = DEFAULT_JITTER * self.outputscale(psi)[:, None]
+        diagonal = torch.lerp(torch.ones_like(self.weight), jitter, self.weight)
         return kernel * self.mask + torch.diag_embed(diagonal)
 
     @property
