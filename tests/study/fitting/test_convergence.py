@@ -106,7 +106,7 @@ def case(tmp_path_factory):
             return Convergence(CONVERGED if enough else IMPROVING, 0.01)
 
         patch.setattr(Schedule, "judge", judged)
-        patch.setattr(convergence, "is_checked", lambda step: True)
+        patch.setattr(convergence, "is_checked", lambda step, window: True)
         yield case
 
 
