@@ -94,8 +94,8 @@ def test_the_rate_is_constant_and_then_falls_to_zero():
 
 @pytest.fixture(scope="module")
 def case(tmp_path_factory):
-    """Fits of svgp, of which split 1 converges first; all of them within `STEPS`."""
-    case = Case("svgp", "regression", tmp_path_factory)
+    """Fits of fitc_svgp, of which split 1 converges first; all of them within `STEPS`."""
+    case = Case("fitc_svgp", "regression", tmp_path_factory)
     what = dataclasses.replace(case.cell.what, until_converged=True)
     case.cell = with_settings(dataclasses.replace(case.cell, what=what), decay=DECAY)
     with pytest.MonkeyPatch.context() as patch:
