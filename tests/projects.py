@@ -1,9 +1,12 @@
 """Copies of this repository's project files, for tests that write."""
 
+import hashlib
 import os
 import shutil
 import time
 from pathlib import Path
+
+import yaml
 
 from gpbench import config
 from gpbench.data.prepare import prepare
@@ -21,6 +24,16 @@ def copy_project(target: Path, *more: str) -> Path:
         else:
             shutil.copy2(REPOSITORY / name, target / name)
     return target
+
+
+def pin(project: Path, name: str, content: str) -> None:
+    """Put a raw file into data/raw of a project, and its pin into data.dvc."""
+    (project / "data/raw").mkdir(parents=True, exist_ok=True)
+    (project / "data/raw" / name).write_text(content)
+    pins = yaml.safe_load((project / "data.dvc").read_text())
+    md5 = hashlib.md5(content.encode()).hexdigest()
+    pins["outs"].append({"path": name, "md5": md5, "size": len(content), "hash": "md5"})
+    (project / "data.dvc").write_text(yaml.safe_dump(pins))
 
 
 def prepared_project(root: Path, dataset: str) -> Places:

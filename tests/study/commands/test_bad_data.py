@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from gpbench.data.splits import Shuffled
 from gpbench.study.commands import job
 from gpbench.study.planning import plan as planning
 from gpbench.study.storage.store import Store
-from projects import copy_project
+from projects import copy_project, pin
 
 # a text table of two inputs, three rows and classes, and how its catalogue entry or file can be wrong
 SOURCE = {"kind": "table", "files": ["mine.csv"], "targets": ["y"]}
@@ -63,21 +62,11 @@ RAW = {
 }
 
 
-def pinned(project: Path, content: str) -> None:
-    """Put mine.csv into data/raw, and its pin into data.dvc."""
-    (project / "data/raw").mkdir(parents=True)
-    (project / "data/raw/mine.csv").write_text(content)
-    outs = yaml.safe_load((project / "data.dvc").read_text())
-    md5 = hashlib.md5(content.encode()).hexdigest()
-    outs["outs"].append({"path": "mine.csv", "md5": md5, "size": len(content), "hash": "md5"})
-    (project / "data.dvc").write_text(yaml.safe_dump(outs))
-
-
 @pytest.mark.parametrize(("content", "changes", "said"), RAW.values(), ids=RAW)
 def test_raw_files(project, refused, content, changes, said):
     (project / "conf/dataset/mine.yaml").write_text(yaml.safe_dump(ENTRY | changes))
     if content is not None:
-        pinned(project, content)
+        pin(project, "mine.csv", content)
     refused(("data", "prepare", "mine"), said)
 
 
@@ -149,7 +138,7 @@ def test_a_class_that_the_training_rows_lack(project):
     """A result of the fit, not of the command: it is kept with its reason, and the command says so."""
     splits = Shuffled("permutation", 1, 36)  # of `common`
     only = splits.rows(40, 0)[1][0]  # the one row of its class is a test row
-    pinned(project, "".join(f"{i},{i % 7},{int(i == only)}\n" for i in range(40)))
+    pin(project, "mine.csv", "".join(f"{i},{i % 7},{int(i == only)}\n" for i in range(40)))
     source = SOURCE | {"labels": {"0": "no", "1": "yes"}}
     entry = ENTRY | {"task": "binary", "classes": ["no", "yes"], "rows": 40, "source": source}
     (project / "conf/dataset/mine.yaml").write_text(yaml.safe_dump(entry | {"md5": None}))

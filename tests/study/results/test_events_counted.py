@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import json
 import re
@@ -21,7 +20,7 @@ from gpbench.study.commands import job
 from gpbench.study.planning import plan as planning
 from gpbench.study.records import Batch, to_json
 from gpbench.study.results import collect
-from projects import REPOSITORY
+from projects import REPOSITORY, pin
 
 BINS, WINDOW = 40, [0.0, 10.0]
 ENTRY = {
@@ -44,12 +43,7 @@ def arrivals(project, gpbench):
     """A project with 300 events, most of them early, prepared."""
     times = 10 * np.random.default_rng(0).beta(1, 4, 300)
     content = "".join(f"{time:.6f}\n" for time in times)
-    (project / "data/raw").mkdir(parents=True)
-    (project / "data/raw/arrivals.csv").write_text(content)
-    pins = yaml.safe_load((project / "data.dvc").read_text())
-    md5 = hashlib.md5(content.encode()).hexdigest()
-    pins["outs"].append({"path": "arrivals.csv", "md5": md5, "size": len(content), "hash": "md5"})
-    (project / "data.dvc").write_text(yaml.safe_dump(pins))
+    pin(project, "arrivals.csv", content)
     path = project / "conf/dataset/arrivals.yaml"
     path.write_text(yaml.safe_dump(ENTRY))
     told = gpbench("data", "prepare", "arrivals").err
