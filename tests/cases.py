@@ -29,6 +29,8 @@ YARDSTICK = "constant"
 STEPS, BLOCK, ROWS, SPLITS = 40, 5, 80, 3
 MORE_STEPS = {"bsgp": 60}
 """of a family that learns more slowly"""
+ITERATIONS = 15
+"""of L-BFGS: more magnify differences of rounding, or find the few parameters of an exact GP before they are over"""
 ALONE = 2
 """of the splits, those that are also fitted one by one: the second trains on a row less than the others"""
 CLASSES = {"regression": 0, "binary": 2, "multiclass": 3, "counts": 0}
@@ -117,11 +119,11 @@ def cell(
     )
     method = composed(conf, "method", name, small)
     steps = MORE_STEPS.get(method.family, STEPS)
-    sizes = schema.Sizes(steps, steps, steps)
+    sizes = {"default": schema.Sizes(steps, steps, steps), "lbfgs": schema.Sizes(*[ITERATIONS] * 3)}
     setup = Setup(
         schema.Study("conformance", "", [name], [dataset.name], dtype=dtype, noise_block=BLOCK, splits=SPLITS),
         composed(CONF, "protocol", protocol[0], protocol[1:]),
-        schema.Budget("conformance", "", {"default": sizes}),
+        schema.Budget("conformance", "", sizes),
         schema.Trainer("conformance", checkpoint_seconds=1e9, log_points=20, eval_points=2),
     )
     return make_cell(setup, method, dataset, list(small))

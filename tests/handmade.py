@@ -34,6 +34,7 @@ WHAT = What(
     data=PreparedData("0" * 32, "regression", False, 0),
     protocol=PROTOCOL,
     steps=None,
+    until_converged=False,
     dtype="float64",
     noise_block=50,
     trained_by="closed_form",
@@ -49,6 +50,7 @@ CELL = Cell(
     family="constant",
     reported=Reported(["mnll"], "sample sd"),
     r_hat=None,
+    gain=None,
     rows=9,
     test_rows=1,
     what=WHAT,
@@ -61,8 +63,8 @@ CELL = Cell(
 """A cell that nobody planned."""
 
 
-def record_of(cell: Cell, fit: Fit, status: str = "done", reason: str = "") -> FitRecord:
-    """Record of a fit of a cell."""
+def record_of(cell: Cell, fit: Fit, status: str = "done", reason: str = "", **info: object) -> FitRecord:
+    """Record of a fit of a cell; info: what it noted."""
     return FitRecord.of(
         cell,
         fit,
@@ -71,7 +73,7 @@ def record_of(cell: Cell, fit: Fit, status: str = "done", reason: str = "") -> F
         seconds=Seconds(train=2.0 * (cell.what.steps or 1), predict=0.5),
         peak_memory_mb=100.0,
         provenance=provenance.since(provenance.now(), Path("/")),
-        info={"train_target_mean": [1.0], "train_target_sd": [2.0]},
+        info={"train_target_mean": [1.0], "train_target_sd": [2.0]} | info,
     )
 
 
@@ -81,14 +83,14 @@ def put(store: Store, fit_id: str, status: str = "done") -> None:
         (folder / "fit.json").write_text(to_json(record_of(CELL, Fit(fit_id, 0, 0, 9, 1), status)))
 
 
-def finish(store: Store, cell: Cell, fit: Fit, status: str = "done", reason: str = "") -> str:
+def finish(store: Store, cell: Cell, fit: Fit, status: str = "done", reason: str = "", **info: object) -> str:
     """Put a fit of a planned cell into the store, with points that a predictive of it could have."""
     with store.writing(fit.fit_id) as folder:
         if status == "done":
             points(cell.what.data).to_parquet(folder / "points.parquet", index=False)
             trace = {"step": [1, 2], "seconds": [0.1, 0.2], "objective": [-2.0, -1.0]}
             pd.DataFrame(trace).to_parquet(folder / "trace.parquet", index=False)
-        (folder / "fit.json").write_text(to_json(record_of(cell, fit, status, reason)))
+        (folder / "fit.json").write_text(to_json(record_of(cell, fit, status, reason, **info)))
     return fit.fit_id
 
 

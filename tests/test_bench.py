@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from projects import REPOSITORY
 
@@ -24,6 +25,15 @@ def test_the_loop_is_timed_with_and_without_lightning(bench, monkeypatch):
     data = loop.table()
     assert loop.lightning_seconds(data) > 0
     assert loop.bare_seconds(data) > 0
+
+
+def test_steps_are_timed_and_their_operations_counted(bench, monkeypatch, capsys):
+    steps = bench("steps")
+    for name, value in {"REPEATS": 1, "WARMUP": 0, "METHODS": {"SVGP": ("svgp", 200, {"batch_size": 50})}}.items():
+        monkeypatch.setattr(steps, name, value)
+    assert steps.counts(steps.our_step("SVGP", torch.float32)) == steps.counts(steps.our_step("SVGP", torch.float64))
+    times = steps.interleaved({"ours": steps.our_step("SVGP", torch.float64)})
+    assert times["ours"].shape == (1,)
 
 
 def test_a_prediction_batched_over_states_is_that_of_one_by_one(bench, monkeypatch, capsys):

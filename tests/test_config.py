@@ -62,7 +62,7 @@ def test_defaults_and_presets():
     one, two = compose(CONF, "method", "bsgp_1"), compose(CONF, "method", "bsgp_2")
     assert (one.hyper.layers, two.hyper.layers) == (1, 2)
     assert one.family == two.family == "bsgp"
-    assert compose(CONF, "method", "svgp").hyper == config.hyperparameters("gpbench.methods.svgp")()
+    assert compose(CONF, "method", "fitc_svgp").hyper == config.hyperparameters("gpbench.methods.fitc_svgp")()
 
 
 def test_the_schema_read_from_source_is_the_module_s():
@@ -162,7 +162,7 @@ def test_hyperparameters_that_inherit_are_read_without_importing_their_bases(tmp
 
     read = config.hyperparameters("gpbench.methods.dsvi")
     assert vars(read()) == vars(dsvi.Hyperparameters())
-    assert read(natural_gradients=True).allows_stale_gradients() is False
+    assert read(natural_gradients="all").allows_stale_gradients() is False
 
 
 @pytest.mark.parametrize("item", ["dataset/lrg_400_10", "method/sghmc_dgp_3", "protocol/salimbeni2017"])

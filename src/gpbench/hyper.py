@@ -17,7 +17,7 @@ Fraction = Annotated[float, Gt(0), Lt(1)]
 
 __all__ = [
     "Annotated", "Fraction", "Ge", "Gt", "Le", "Literal", "Lt", "NonNegativeFloat", "NonNegativeInt",
-    "PositiveFloat", "PositiveInt", "Settings", "dataclass",
+    "OptimisedSettings", "PositiveFloat", "PositiveInt", "Settings", "dataclass",
 ]  # fmt: skip
 
 
@@ -34,8 +34,13 @@ class Settings:
         return []
 
     def rows_per_step(self, rows: int) -> int:
-        """Rows of one step, of so many training rows: a mini-batch of `batch_size` where there is such a field."""
-        return min(getattr(self, "batch_size", rows), rows)
+        """Rows of one step, of so many training rows: a mini-batch of `batch_size` where there is such a field, but all
+        rows where there are at most `full_batch_rows`."""
+        return rows if rows <= getattr(self, "full_batch_rows", 0) else min(getattr(self, "batch_size", rows), rows)
+
+    def takes_lbfgs(self, task: str, rows: int) -> bool:
+        """Whether a fit to so many training rows is by L-BFGS, on all of them in every step: `optimiser` says so."""
+        return getattr(self, "optimiser", "adam") == "lbfgs"
 
     def width(self) -> int | None:
         """Columns of the largest matrix of a step, whose rows are those of the step; None where it is square.
@@ -52,5 +57,14 @@ class Settings:
         return [probe for probe, field in fields.items() if hasattr(self, field)]
 
     def allows_stale_gradients(self) -> bool:
-        """Whether a step may use gradients of earlier parameters, as several asynchronous workers push them."""
+        """Whether a step may use gradients of earlier parameters, as asynchronous workers push them."""
         return True
+
+
+@dataclass(frozen=True)
+class OptimisedSettings(Settings):
+    """Base class of the `Hyperparameters` of gradient methods.
+
+    decay: the last part of the steps, in which the rate of Adam falls to zero; before it is constant."""
+
+    decay: Annotated[float, Ge(0), Lt(1)] = 0.0

@@ -12,7 +12,6 @@ import torch
 
 from cases import ALONE, SPLITS, YARDSTICK, Case, assert_close, assert_same, changed, group, mnll
 from gpbench import streams
-from gpbench.methods.base import SamplerMethod
 from gpbench.predictive.counts import Counts
 from gpbench.predictive.distributions import GaussianMixture
 from gpbench.study.fitting import lightning_module, loop
@@ -88,7 +87,7 @@ def raise_crash() -> None:
 
 def before_step(case: Case, patch: pytest.MonkeyPatch, chosen: int, action) -> None:
     """Call `action(fit)` before one step of every fit."""
-    family = lightning_module.SamplerFit if isinstance(case.method, SamplerMethod) else lightning_module.GradientFit
+    family = lightning_module.family(group(case.cell, 0))
     advance = family.advance
 
     def interrupted(fit, batch, noise, step):

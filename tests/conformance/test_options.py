@@ -15,9 +15,9 @@ from cases import Case, with_hyper
 from gpbench.study.fitting.fold import make_method
 
 OPTIONS = [
-    ("svgp", "regression", {"ard": False, "separate": "kernels", "natural_gradients": True}),
-    ("svgp", "multiclass", {"separate": "all", "multiclass": "softmax", "natural_gradients": True}),
-    ("dsvi", "regression", {"separate": "all", "natural_gradients": True}),
+    ("svgp", "regression", {"ard": False, "separate": "kernels", "natural_gradients": "all"}),
+    ("svgp", "multiclass", {"separate": "all", "multiclass": "softmax", "natural_gradients": "all"}),
+    ("dsvi", "regression", {"separate": "all", "natural_gradients": "all"}),
     ("dsvi", "multiclass", {"ard": False, "separate": "kernels", "multiclass": "softmax", "samples_train": 2}),
     ("aep", "regression", {"batch_size": 1000, "mean_function": "linear", "power": 0.5}),
     ("aep", "binary", {"batch_size": 1000, "ard": False, "separate": "kernels", "layers": 1}),

@@ -65,3 +65,13 @@ def test_arc_cosine_of_one_point_is_its_squared_length_and_of_opposite_points_no
 def test_arc_cosine_of_the_origin_is_zero():
     _, x, lengthscale, outputscale = inputs()
     assert (arc_cosine(torch.zeros_like(x), x, lengthscale, outputscale) == 0).all()
+
+
+@pytest.mark.parametrize("data", [(), (0,), (1,), (0, 1)])
+def test_gradient_agrees_with_finite_differences(data):
+    """Also where inputs are data, and broadcast against kernels of their own."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(2, 1, 4, 3), (2, 1, 5, 3), (2, 2, 3), (2, 2)]
+    values = [0.5 + torch.rand(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+    inputs = [value.requires_grad_(number not in data) for number, value in enumerate(values)]
+    assert torch.autograd.gradcheck(kernels.rbf, inputs)

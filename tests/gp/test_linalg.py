@@ -80,3 +80,17 @@ def test_events_can_be_read_without_clearing():
     linalg.cholesky(torch.ones(1, 2, 2, dtype=torch.float64), "layer1")
     assert linalg.events(clear=False) == linalg.events()
     assert linalg.events() == []
+
+
+def test_where_checks_are_deferred_a_replica_without_a_factor_gets_nan_and_the_others_theirs():
+    """Nothing is recorded and nothing mended: the step is made again outside."""
+    matrix = definite()
+    matrix[1] = 2.0
+    expected = linalg.cholesky(matrix[[0, 2]], "layer1")
+    with linalg.deferred_checks():
+        factor = linalg.cholesky(matrix, "layer1")
+    assert torch.equal(factor[[0, 2]], expected)
+    assert factor[1, -1, -1].isnan()
+    assert linalg.events() == []
+    assert linalg.cholesky(matrix, "layer1").isfinite().all()
+    assert len(linalg.events()) == 1

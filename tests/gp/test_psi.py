@@ -122,7 +122,8 @@ def test_blocks_of_rows_change_nothing(monkeypatch):
         return value, *torch.autograd.grad(value.square().sum(), arguments)
 
     whole = value_and_gradient()
-    monkeypatch.setitem(psi.CHUNK_ELEMENTS, "cpu", 20)  # two rows of ten pairs
+    monkeypatch.setattr(psi, "CHUNK_ROWS", 2)
+    monkeypatch.setattr(psi, "CHUNK_ELEMENTS", 6)  # two rows of three pairs
     torch.testing.assert_close(value_and_gradient(), whole, rtol=1e-11, atol=1e-11)
 
 

@@ -68,6 +68,51 @@ def test_gradient_agrees_with_finite_differences(num_inducing):
     )
 
 
+def composed(x, inducing_inputs, chol_kzz, whitened_mean, whitened_chol, lengthscale, outputscale):
+    """`conditional` and `kl_whitened` by differentiable operations, a formula a line."""
+    apart = (inducing_inputs[:, :, None] - x[:, None]) / lengthscale[:, None, None]
+    kzx = outputscale[:, None, None] * torch.exp(-0.5 * apart.square().sum(-1))
+    a = torch.linalg.solve_triangular(chol_kzz, kzx, upper=False)
+    variance = outputscale[:, None, None] - a.square().sum(1, keepdim=True)
+    if whitened_chol is None:
+        return a.mT @ whitened_mean, variance.clamp_min(0.0).mT.expand(-1, -1, Q), torch.zeros(R)
+    variance = variance + (whitened_chol.mT @ a[:, None]).square().sum(2)
+    log_det = whitened_chol.diagonal(dim1=-2, dim2=-1).abs().log().sum((1, 2))
+    squares = whitened_chol.square().sum((1, 2, 3)) + whitened_mean.square().sum((1, 2))
+    kl = 0.5 * (squares - Q * whitened_mean.shape[1]) - log_det
+    return a.mT @ whitened_mean, variance.clamp_min(0.0).mT, kl
+
+
+@pytest.mark.parametrize("without", [(), ("x",), ("x", "inducing_inputs"), ("whitened_chol",)])
+@pytest.mark.parametrize("num_inducing", [7, 140])
+def test_gradient_by_hand_is_that_of_the_operations(num_inducing, without):
+    """Also where rows or inducing inputs are data, and where there are factors enough for blocks of columns."""
+    given = layer(num_inducing=num_inducing)
+    given["x"] = given["x"][0]
+    scales = given["lengthscale"], given["outputscale"]
+    kzz = kernels.rbf(given["inducing_inputs"], given["inducing_inputs"], *scales)
+    given["chol_kzz"] = linalg.cholesky(kzz, "test", 1e-2 * given["outputscale"])
+    leaves = {n: v.clone().requires_grad_(n not in without) for n, v in given.items()}
+    if "whitened_chol" in without:
+        leaves["whitened_chol"] = None
+    part = sparse.Layer(**{n: leaves[n] for n in sparse.Layer._fields})
+    moments, kl = sparse.conditional(leaves["x"], part), torch.zeros(R)
+    if part.whitened_chol is not None:
+        kl = sparse.kl_whitened(part.whitened_mean, part.whitened_chol)
+    generator = torch.Generator().manual_seed(0)
+    weights = [torch.randn(part.shape, generator=generator) for part in (*moments, kl)]
+    found, wanted = [
+        sum((w * part).sum() for w, part in zip(weights, parts, strict=True))
+        for parts in ((*moments, kl), composed(leaves["x"], *part))
+    ]
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
+    trained = {n: value for n, value in leaves.items() if value is not None and value.requires_grad}
+    gradients = [torch.autograd.grad(value, list(trained.values())) for value in (found, wanted)]
+    for name, ours, theirs in zip(trained, *gradients, strict=True):
+        parts = (ours.tril(), theirs.tril()) if "chol" in name else (ours, theirs)  # a factor is triangular
+        torch.testing.assert_close(*parts, rtol=1e-10, atol=1e-10 * float(theirs.abs().max()), msg=name)
+
+
 def test_without_a_factor_it_is_the_fitc_conditional():
     given = layer()
     mean, variance = conditional(**given | {"whitened_chol": None})

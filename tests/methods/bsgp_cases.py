@@ -5,6 +5,7 @@ x = (-1, -.5, 0, .5, 1), y = sin 2x, Z = (-1, 0, 1), lengthscale 0.6, outputscal
 """
 
 import torch
+from gp_cases import hessian
 
 from gpbench.methods.base import State
 from gpbench.methods.bsgp import Hyperparameters, Method
@@ -40,5 +41,4 @@ def posterior_covariance(method: Method, state: State, batch: Batch) -> torch.Te
         moved = State(state.params | {"layer1.whitened_values": v.reshape(1, 3, 1)})
         return log_likelihood(method, moved, batch)[0]
 
-    hessian = torch.autograd.functional.hessian(value, torch.zeros(3, dtype=torch.float64))
-    return torch.linalg.inv(torch.eye(3, dtype=torch.float64) - hessian)
+    return torch.linalg.inv(torch.eye(3, dtype=torch.float64) - hessian(value, 3))

@@ -40,6 +40,13 @@ def problem(task: str, n: int = 40, num_inputs: int = 3, dtype: torch.dtype = to
     return x.to(dtype), y.to(dtype)
 
 
+def hessian(value, size: int) -> Tensor:
+    """Of a quadratic function of `[size]`, from its gradients, which are linear (and differentiable only once)."""
+    points = torch.cat([torch.zeros(1, size), torch.eye(size)]).double()
+    gradients = torch.stack([torch.autograd.functional.jacobian(value, point) for point in points])
+    return gradients[1:] - gradients[0]
+
+
 def with_gradient(state: State) -> State:
     return State({k: v.clone().requires_grad_() for k, v in state.params.items()}, state.buffers)
 

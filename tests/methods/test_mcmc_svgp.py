@@ -19,6 +19,7 @@ from gp_cases import (
     Y,
     Z,
     flat_loss,
+    hessian,
     keys,
     noise_size,
     split,
@@ -82,7 +83,7 @@ def posterior(m: Method, state: State, batch: Batch) -> tuple[torch.Tensor, torc
         return log_joint(m, state, batch, {V: v.reshape(1, size, 1)})[0]
 
     zero = torch.zeros(size, dtype=F64, requires_grad=True)
-    precision = -torch.autograd.functional.hessian(value, zero)
+    precision = -hessian(value, size)
     mean = torch.linalg.solve(precision, torch.autograd.grad(value(zero), zero)[0])
     # density and prior of v are without (2 pi)^(-M/2), the integral without (2 pi)^(M/2)
     log_integral = value(mean) - 0.5 * torch.logdet(precision) - m.log_prior(m.theta(state.params))[0]

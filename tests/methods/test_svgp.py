@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from gpbench.gp import kernels, linalg
+from gpbench.gp import kernels, lbfgs, linalg
 from gpbench.gp.layers import init_layer
-from gpbench.methods import svgp
-from gpbench.methods.base import State
-from gpbench.methods.training_rows import Batch
+from gpbench.methods import sgpr, svgp, warm_start
+from gpbench.methods.base import GradientMethod, State
+from gpbench.methods.training_rows import Batch, TrainingSet
 
 NO_NOISE = torch.empty(1, 0, dtype=torch.float64)
 CLASSES = {"regression": 0, "binary": 2, "multiclass": 3}
@@ -194,3 +194,53 @@ def test_given_lengthscale_replaces_the_rule():
     np.testing.assert_allclose(given.exp(), 0.7)
     ruled = method().start(data, cases.keys(1)).params["layer1.log_lengthscale"]
     np.testing.assert_allclose(ruled.exp(), x.var(0, correction=0).sum().sqrt().item())
+
+
+def by_lbfgs(method: GradientMethod, data: TrainingSet, iterations: int) -> tuple[State, float]:
+    """State after some iterations, and its loss."""
+    state, rows = method.start(data, cases.keys(1)), data.replica(0)
+    start = {name: value for name, value in state.params.items() if name not in method.solved}
+    objective = lbfgs.of_params(lambda params: method.profile(State(params, state.buffers), rows), start)
+    search = lbfgs.start(objective, lbfgs.flatten(start))
+    for _ in range(iterations):
+        search = lbfgs.step(objective, search)
+    moved = State(state.params | lbfgs.unflatten(search.x, start), state.buffers)
+    return State(moved.params | method.solve(moved, rows), state.buffers), float(search.loss)
+
+
+@pytest.mark.parametrize("num_targets", [1, 2])
+def test_by_lbfgs_the_bound_is_that_of_sgpr_and_the_elbo_at_the_q_that_follows(num_targets):
+    x, y = cases.problem("regression")
+    data = cases.training_set(x, torch.cat([y, y.square()], 1)[:, :num_targets])
+    settings = {"num_inducing": 6, "optimiser": "lbfgs", "noise_variance": 0.1}
+    ours = svgp.Method(svgp.Hyperparameters(**settings), "regression", num_targets=num_targets)
+    collapsed = sgpr.Method(sgpr.Hyperparameters(**settings), "regression", num_targets=num_targets)
+    (state, loss), (_, expected) = (by_lbfgs(method, data, 60) for method in (ours, collapsed))
+    assert loss == pytest.approx(expected, rel=1e-9)
+    assert float(cases.flat_loss(ours, state, data.full(), torch.empty(1, 0).to(x))) == pytest.approx(loss, rel=1e-9)
+
+
+@pytest.mark.parametrize("module", [svgp, sgpr])
+def test_of_many_rows_it_starts_from_the_optimum_of_some(module, monkeypatch):
+    monkeypatch.setattr(warm_start, "MANY_ROWS", 30)
+    monkeypatch.setattr(warm_start, "START_ROWS", 20)
+    data = cases.training_set(*cases.problem("regression"))
+    method = module.Method(module.Hyperparameters(num_inducing=6, optimiser="lbfgs"), "regression")
+    plain = module.Method(module.Hyperparameters(num_inducing=6, optimiser="adam"), "regression")
+    losses = [float(m.profile(m.start(data, cases.keys(1)), data.replica(0))) for m in (method, plain)]
+    assert losses[0] < losses[1] - 10
+
+
+@pytest.mark.parametrize(
+    ("task", "rows", "settings", "expected"),
+    [
+        ("regression", 20_000, {}, True),
+        ("regression", 20_001, {}, False),
+        ("binary", 100, {}, False),
+        ("regression", 100, {"separate": "all"}, False),
+        ("regression", 100, {"natural_gradients": True}, False),
+        ("regression", 100, {"optimiser": "adam"}, False),
+    ],
+)
+def test_lbfgs_is_for_a_best_q_in_closed_form(task, rows, settings, expected):
+    assert svgp.Hyperparameters(**{"optimiser": "lbfgs"} | settings).takes_lbfgs(task, rows) == expected

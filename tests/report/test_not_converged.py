@@ -96,11 +96,11 @@ def test_status_counts_them_and_unfinished_lists_them_with_their_r_hat(view):
 
 
 def test_every_table_and_the_page_say_so(view, folder, tmp_path):
-    warning = "✗ Chains that have not converged: BSGP (2 layers) on boston (2 splits)."
+    warning = "✗ Not converged: BSGP (2 layers) on boston (2 splits)."
     for name in ("differences", "cost", "all_metrics"):
         write_table(view, name, tmp_path)
         assert warning in (tmp_path / f"{name}.md").read_text()
-    assert r"$\times$ Chains that have not converged" in (tmp_path / "cost.tex").read_text()
+    assert r"$\times$ Not converged" in (tmp_path / "cost.tex").read_text()
     page = render(view)
     assert "8 fits by Markov chains that have not converged: their R-hat exceeds 1.05" in page
     assert "not done: not part of any mean" not in page

@@ -19,7 +19,7 @@ from gpbench.study.planning.plan import run_name
 # svgp takes long enough to be killed
 STUDY = (
     "budget=smoke methods=[constant,linear,svgp] datasets=[boston,wine] splits=2 "
-    "svgp.num_inducing=10 svgp.steps=1500 trainer.checkpoint_seconds=0"
+    "svgp.num_inducing=10 svgp.optimiser=adam svgp.steps=1500 trainer.checkpoint_seconds=0"
 )
 RESULTS = run_name("default", STUDY)
 

@@ -49,12 +49,17 @@ def _add_study_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
     command = add(cost, "hours and memory that a study's fits will take, learned from measured ones", study)
     command.add_argument("--all", action="store_true", help="of all its fits, not only of those that are to be run")
     command.add_argument("--cores", type=int, default=2, help="for the time by the clock; default: %(default)s")
+    add(certify, "refit a split of each cell at four times its steps, to see whether it had converged", study)
     command = add(status, "what is running, how far, and what is finished", study)
     command.add_argument("--watch", action="store_true", help="again every two seconds")
     add(record, "add a study's finished fits to its committed records, docs/results/STUDY/", study)
     add(cite, "BibTeX of the methods, data sets and protocol that a study uses", study)
     add(collect, "gather a planned study's results", planned)
-    add(verdict, "list failed and missing fits of a planned study, then exit 1, and chains not converged", planned)
+    add(
+        verdict,
+        "list failed and missing fits of a planned study, then exit 1, and those that have not converged",
+        planned,
+    )
     add(crate, "pack a finished study as an RO-Crate: results/NAME/crate.zip", planned)
 
 
@@ -119,6 +124,7 @@ def plan(arguments: argparse.Namespace) -> None:
 
 def fit(arguments: argparse.Namespace) -> None:
     from gpbench.study.commands import fit_one, job
+    from gpbench.study.records import CONVERGENCE
     from gpbench.study.results.scoring import mixing, scores
     from gpbench.study.storage.store import Store
 
@@ -131,7 +137,8 @@ def fit(arguments: argparse.Namespace) -> None:
         if not store.has(fit_id):
             raise UserError(f"fit {fit_id} is not finished; run the same command again to resume it")
         record = store.record(fit_id)
-        result = {"fit_id": fit_id, "status": record.status, **scores(store, record), **mixing(store, [fit_id])}
+        noted = {key: record.info[key] for key in CONVERGENCE if key in record.info}
+        result = {"fit_id": fit_id, "status": record.status} | noted | scores(store, record) | mixing(store, [fit_id])
         print(json.dumps(result, indent=1))
         if record.status != "done":
             raise UserError(f"fit {fit_id}: {record.status}: {record.reason}; log: {store.folder(fit_id)}/log.txt")
@@ -143,6 +150,13 @@ def cost(arguments: argparse.Namespace) -> None:
     if arguments.cores < 1:
         raise UserError(f"--cores must be a positive integer, got {arguments.cores}")
     print("\n".join(estimate.lines(estimate.Estimate(_planned(arguments), arguments.all), arguments.cores)))
+
+
+def certify(arguments: argparse.Namespace) -> None:
+    from gpbench.study.commands import certify as certifying
+
+    for line in certifying.certify(places.find(), arguments.study, arguments.overrides):
+        print(line, flush=True)
 
 
 def why(arguments: argparse.Namespace) -> None:
@@ -171,6 +185,8 @@ def status(arguments: argparse.Namespace) -> None:
         planned = _planned(arguments)
         states = [state.name for state in planned.states.values()]
         counts = ", ".join(f"{states.count(s)} {s}" for s in sorted(set(states)))
+        improving = sum("still improving" in state.reason for state in planned.states.values())
+        counts += f" ({improving} still improving)" if improving else ""
         left = sum(batch.seconds for batch in planned.batches)
         print(f"{planned.name}: {counts or 'no fits'}; about {left / 60:.1f} minutes of one core left")
         for group in store.groups():
@@ -236,7 +252,7 @@ def verdict(arguments: argparse.Namespace) -> None:
     if lines:
         failed = f"{count(len(lines), 'fit')} of {arguments.name} failed or {'are' if len(lines) > 1 else 'is'} missing"
         raise UserError(f"{failed}; `gpbench retry` clears what failed")
-    but = f", but the chains of {count(len(unmixed), 'split')} have not converged" if unmixed else ""
+    but = f", but the fits of {count(len(unmixed), 'split')} have not converged" if unmixed else ""
     print(f"{arguments.name}: every fit is done{but}; open results/{arguments.name}/report.html")
 
 

@@ -193,7 +193,10 @@ class Budget:
 
     name: str  #: name of the file; it is not written into the file
     title: str  #: one line for tables and reports
-    steps: dict[str, Sizes]  #: method or family -> number of updates; `default` applies to those not listed
+    #: method or family -> number of updates; `default` applies to those not listed, `lbfgs` to all fits by L-BFGS
+    steps: dict[str, Sizes]
+    #: fits by gradients end once they have converged; `steps` are the most
+    until_converged: bool = False
     #: method or family -> hyperparameters that are part of the budget (number of tuning trials, say)
     hyper: dict[str, dict[str, float | int]] = field(default_factory=dict)
     #: number of mini-batches on which `probes: [bounds]` evaluates the objective of a finished fit
@@ -201,6 +204,9 @@ class Budget:
     bound_rows: PositiveInt = 50_000  #: number of training rows in each of these mini-batches
     #: largest R-hat of predictive mean and log density at which chains count as converged; null: not judged
     r_hat: Annotated[float, Gt(1)] | None = None
+    #: gain (nats a datum, predicted for as many steps again) below which a fit by gradients counts as converged; null:
+    #: fits that still improve are marked, and ranked all the same
+    gain: PositiveFloat | None = None
 
 
 @dataclass(frozen=True)

@@ -218,7 +218,7 @@ class RobustMax(Likelihood):
         f_label, weights = at_nodes(own_mean, own_variance, hermite())  # [S, R, B, 1, K], [K]
         # a probability that underflows to 0 has gradient 0, which is right: P itself enters, not its logarithm
         below = torch.special.ndtr((f_label - mean[..., None]) / std(variance)[..., None])  # [S, R, B, C, K]
-        own = torch.nn.functional.one_hot(label[..., 0], self.num_outputs).bool()
+        own = label == torch.arange(self.num_outputs, device=label.device)  # one_hot would wait for the device
         return below.masked_fill(own[..., None], 1.0).prod(-2) @ weights
 
     def _power_prob(self, largest: Tensor, power: float = 1.0) -> Tensor:

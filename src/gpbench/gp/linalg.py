@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TypedDict
 
 import torch
@@ -30,33 +32,84 @@ def events(clear: bool = True) -> list[Event]:
     return recorded
 
 
+_deferred = False
+
+
+@contextmanager
+def deferred_checks() -> Iterator[None]:
+    """In it `cholesky` waits for no check: a replica without a factor gets NaN, and nothing is mended or recorded.
+
+    For a step whose result is checked anyway, and which is made again outside where it is not finite."""
+    global _deferred
+    before, _deferred = _deferred, True
+    try:
+        yield
+    finally:
+        _deferred = before
+
+
+def checks_are_deferred() -> bool:
+    return _deferred
+
+
 def cholesky(matrix: Tensor, name: str, jitter: Tensor | None = None) -> Tensor:
     """Lower Cholesky factor L of K (+ jitter I): L L^T = K + (jitter + added) I.
 
     matrix `[*S, R, M, M]`; jitter `[*S, R]` is always added (a method's published jitter). Where that
     is not enough, 1e-8, 1e-7, ..., 1e-4 of the mean diagonal is added, only in the replicas that need
-    it, and recorded in `events` under `name`. A matrix that stays indefinite (or holds NaN) gets a
-    factor of NaN and an event with `failed`; the other replicas are not touched. Differentiable.
+    it, and recorded in `events` under `name` (but see `deferred_checks`). A matrix that stays indefinite (or holds NaN)
+    gets a factor of NaN and an event with `failed`; the other replicas are not touched. Differentiable once.
     """
-    if jitter is not None:
-        matrix = matrix + torch.diag_embed(jitter[..., None].expand(matrix.shape[:-1]))
-    factor, failed = _try(matrix)
-    if not bool(failed.any()):
+    factor: Tensor = _Cholesky.apply(matrix, jitter, name)
+    return factor
+
+
+class _Cholesky(torch.autograd.Function):
+    """`cholesky`. Backward, with Phi(X) the lower triangle of X, its diagonal halved:
+
+    dK = 1/2 L^-T (Phi(L^T dL) + Phi(L^T dL)^T) L^-1,    d jitter = tr dK."""
+
+    @staticmethod
+    def forward(ctx, matrix: Tensor, jitter: Tensor | None, name: str) -> Tensor:
+        if jitter is not None:
+            matrix = matrix.clone()
+            matrix.diagonal(dim1=-2, dim2=-1).add_(jitter[..., None])
+        factor, info = torch.linalg.cholesky_ex(matrix)
+        if _deferred:
+            # NaN in the last pivot reaches all that is made of the factor
+            factor.diagonal(dim1=-2, dim2=-1)[..., -1].masked_fill_(info > 0, torch.nan)
+        elif bool(_failed(factor, info).any()):
+            factor = _mended(matrix, name)
+        ctx.save_for_backward(factor)
         return factor
-    added = _jitter_needed(matrix.detach())
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        (factor,) = ctx.saved_tensors
+        product = factor.mT @ grad
+        symmetric = 0.5 * (product.tril() + product.tril(-1).mT)
+        half = torch.linalg.solve_triangular(factor.mT, symmetric, upper=True)
+        grad_matrix = torch.linalg.solve_triangular(factor, half, upper=False, left=False)
+        trace = grad_matrix.diagonal(dim1=-2, dim2=-1).sum(-1) if ctx.needs_input_grad[1] else None
+        return grad_matrix, trace, None
+
+
+def _mended(matrix: Tensor, name: str) -> Tensor:
+    """Factors with the jitter that they need."""
+    added = _jitter_needed(matrix)
     _record(name, added)
     failed = added.isnan()[..., None, None]
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-    # a failed matrix is replaced, so that its factor and gradient cannot upset the batched routines
-    mended = torch.where(failed, eye, matrix + added[..., None, None] * eye)
+    # a failed matrix is replaced, so that it cannot upset the batched routines
+    factor, _ = torch.linalg.cholesky_ex(torch.where(failed, eye, matrix + added[..., None, None] * eye))
     # filled in LAPACK's order of memory, which later products depend on to the last bit
-    return _try(mended)[0].mT.masked_fill(failed, torch.nan).mT
+    return factor.mT.masked_fill(failed, torch.nan).mT
 
 
-def _try(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Factor, and where it failed `[*S, R]`; some LAPACKs let NaN pass, and it always ends in the last pivot."""
-    factor, info = torch.linalg.cholesky_ex(matrix)
-    return factor, (info > 0) | ~factor[..., -1, -1].isfinite()
+def _failed(factor: Tensor, info: Tensor) -> Tensor:
+    """Where there is no factor `[*S, R]`; some LAPACKs let NaN pass, and it always ends in the last pivot."""
+    return (info > 0) | ~factor[..., -1, -1].isfinite()
 
 
 def _jitter_needed(matrix: Tensor) -> Tensor:
@@ -64,11 +117,11 @@ def _jitter_needed(matrix: Tensor) -> Tensor:
     scale = matrix.diagonal(dim1=-2, dim2=-1).mean(-1)
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
     added = torch.zeros_like(scale)
-    needs = _try(matrix)[1]
+    needs = _failed(*torch.linalg.cholesky_ex(matrix))
     relative = FIRST_JITTER
     while bool(needs.any()) and relative <= LAST_JITTER * 1.001:
         added = torch.where(needs, relative * scale, added)
-        needs = _try(matrix + added[..., None, None] * eye)[1]
+        needs = _failed(*torch.linalg.cholesky_ex(matrix + added[..., None, None] * eye))
         relative *= JITTER_GROWTH
     return added.masked_fill(needs, torch.nan)
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gpbench.gp import kernels, linalg
+from gpbench.gp import kernels, linalg, sparse
 
 
 class Posterior(NamedTuple):
@@ -50,9 +50,32 @@ def mean_and_chol(q: Posterior) -> tuple[Tensor, Tensor]:
 
 
 def condition(a: Tensor, y: Tensor, variance: Tensor, name: str) -> Posterior:
-    """q(v | y) for y_n ~ N(a_n^T v, variance_n); a `[R, M, N]`, y `[R, N, P]`, variance `[R, N]`."""
-    scaled = a / variance[:, None]
-    return posterior(scaled @ a.mT, scaled @ y, name)
+    """q(v | y) for y_n ~ N(a_n^T v, variance_n); a `[R, M, N]`, y `[R, N, P]` (data), variance `[R, N]`."""
+    phi, b = _Gram.apply(a, y, 1 / variance)
+    return posterior(phi, b, name)
+
+
+class _Gram(torch.autograd.Function):
+    """A diag(w) A^T `[R, M, M]` and A diag(w) y `[R, M, P]`, with the gradients of A and w by hand.
+
+    With G that of the first, taken as symmetric, and g that of the second, H = 2 G A and h = g y^T:
+    dA = (H + h) diag(w),    dw_n = a_n^T (1/2 H + h)_n.
+    """
+
+    @staticmethod
+    def forward(ctx, a: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(a, y, weight)
+        scaled = a * weight[:, None]
+        return scaled @ a.mT, scaled @ y
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad: Tensor, grad_y: Tensor) -> tuple[Tensor, None, Tensor]:
+        a, y, weight = ctx.saved_tensors
+        half = torch.bmm(0.5 * (grad + grad.mT), a)  # 1/2 H
+        along = torch.baddbmm(half, grad_y, y.mT)
+        grad_weight = (a * along).sum(1)
+        return along.add_(half).mul_(weight[:, None]), None, grad_weight
 
 
 def log_density(a: Tensor, y: Tensor, variance: Tensor, mask: Tensor, name: str) -> Tensor:
@@ -63,6 +86,16 @@ def log_density(a: Tensor, y: Tensor, variance: Tensor, mask: Tensor, name: str)
     constants = mask * torch.log(2 * math.pi * variance)
     rows = y.shape[-1] * constants + y.square().sum(-1) / variance
     return log_normaliser(condition(a, y, variance, name)) - 0.5 * rows.sum(-1)
+
+
+def bound(a: Tensor, y: Tensor, unexplained: Tensor, noise_variance: Tensor, mask: Tensor, name: str) -> Tensor:
+    """Lower bound of the log evidence at the best q(v) (titsias2009, eq. 9), in nats `[R]`, summed over targets:
+
+    log N(y; 0, Q + s I) - tr(K - Q) / (2 s);  unexplained `[R, N]`: diagonal of K - Q, noise_variance `[R]`: s, other
+    shapes as in `log_density`."""
+    variance = noise_variance[:, None].expand_as(unexplained)
+    penalty = 0.5 * y.shape[-1] * (unexplained / variance).sum(-1)  # tr(K - Q) / (2 s)
+    return log_density(a, y, variance, mask, name) - penalty
 
 
 def marginals(q: Posterior, a: Tensor, outputscale: Tensor) -> tuple[Tensor, Tensor]:
@@ -79,4 +112,4 @@ def features(x: Tensor, z: Tensor, lengthscale: Tensor, outputscale: Tensor, jit
     x `[R, N, D]`, z `[R, M, D]`, lengthscale `[R, D]` or `[R, 1]`, outputscale `[R]`.
     """
     chol = linalg.cholesky(kernels.rbf(z, z, lengthscale, outputscale), name, jitter * outputscale)
-    return torch.linalg.solve_triangular(chol, kernels.rbf(z, x, lengthscale, outputscale), upper=False)
+    return sparse.project(x, z, chol, lengthscale, outputscale)

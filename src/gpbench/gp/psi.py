@@ -13,12 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from itertools import product
 
 import torch
 from torch import Tensor
 
-CHUNK_ELEMENTS = {"cpu": 2**17, "cuda": 2**25}
-"""Largest temporary of `moments`: on a CPU 1 MB in float64, which stays in the cache between its uses."""
+CHUNK_ELEMENTS, CHUNK_ROWS = 2**17, 256
+"""Largest temporary of `moments` on a CPU, 1 MB in float64, which stays in the cache between its uses, and its rows:
+the more square it is, the less a product packs of what it is made of."""
+
+CHUNK_ELEMENTS_GPU = 2**25
 
 
 def psi1(mean: Tensor, variance: Tensor, inducing_inputs: Tensor, lengthscale: Tensor, outputscale: Tensor) -> Tensor:
@@ -156,7 +160,7 @@ def _upper(num_inducing: int, device: torch.device) -> Tensor:
 
 
 class _ExpProduct(torch.autograd.Function):
-    """exp(left right^T) weight `[R, B, Q]`, a block of rows at a time and once more in the gradient.
+    """exp(left right^T) weight `[R, B, Q]`, a block at a time and once more in the gradient.
 
     left `[R, B, K]`, right `[R, P, K]`, weight `[R, P, Q]`.
     """
@@ -164,34 +168,46 @@ class _ExpProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx, left: Tensor, right: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(left, right, weight)
-        result = left.new_empty(*left.shape[:2], weight.shape[2])
-        for r, rows in _blocks(left, right):
-            result[r, rows] = (left[r, rows] @ right[r].mT).exp_() @ weight[r]
+        result = left.new_zeros(*left.shape[:2], weight.shape[2])
+        for (row, result_row), (point, weight_point) in _blocks((left, result), (right, weight)):
+            result_row.baddbmm_(torch.bmm(row, point.mT).exp_(), weight_point)
         return result
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         left, right, weight = ctx.saved_tensors
-        grad_left, grad_right, grad_weight = torch.empty_like(left), torch.zeros_like(right), torch.zeros_like(weight)
-        for r, rows in _blocks(left, right):
-            product = (left[r, rows] @ right[r].mT).exp_()
-            grad_weight[r] += product.mT @ grad[r, rows]
-            product *= grad[r, rows] @ weight[r].mT
-            grad_left[r, rows] = product @ right[r]
-            grad_right[r] += product.mT @ left[r, rows]
-        return grad_left, grad_right, grad_weight
+        for_left, for_right, for_weight = (torch.zeros_like(part) for part in (left, right, weight))
+        for rows, points in _blocks((left, grad, for_left), (right, weight, for_right, for_weight)):
+            (row, grad_row, for_row), (point, weight_point, for_point, for_weight_point) = rows, points
+            expected = torch.bmm(row, point.mT).exp_()
+            for_weight_point.baddbmm_(expected.mT, grad_row)
+            expected *= torch.bmm(grad_row, weight_point.mT)
+            for_row.baddbmm_(expected, point)
+            for_point.baddbmm_(expected.mT, row)
+        return for_left, for_right, for_weight
 
 
-def _blocks(left: Tensor, right: Tensor) -> Iterator[tuple[slice, slice]]:
-    """Slices of replicas and rows of at most `CHUNK_ELEMENTS` pairs of row and point.
+Parts = tuple[Tensor, ...]
+
+
+def _blocks(by_row: Parts, by_point: Parts) -> Iterator[tuple[Parts, Parts]]:
+    """Parts of tensors of rows `[R, B, ...]` and of points `[R, P, ...]` whose pairs make a temporary.
 
     On a CPU one replica at a time: how a product rounds depends on how many are taken at once, and the moments carry
-    that further by the condition of K_ZZ. On a GPU, bound by launches, all of them.
+    that further by the condition of K_ZZ. Elsewhere, bound by launches, all of them, and all points.
     """
-    replicas, rows = left.shape[:2]
-    together = replicas if left.is_cuda else 1
-    size = max(1, CHUNK_ELEMENTS[left.device.type] // (together * right.shape[1]))
-    for r in range(0, replicas, together):
-        for row in range(0, rows, size):
-            yield slice(r, r + together), slice(row, row + size)
+    (replicas, rows), points = by_row[0].shape[:2], by_point[0].shape[1]
+    if by_row[0].device.type == "cpu":
+        size = min(rows, CHUNK_ROWS, CHUNK_ELEMENTS)
+        sizes = 1, size, CHUNK_ELEMENTS // size
+    else:
+        sizes = replicas, max(1, CHUNK_ELEMENTS_GPU // (replicas * points)), points
+
+    def parts(tensors: Parts, size: int) -> list[list[Parts]]:
+        """By replicas, then by rows or points."""
+        cut = [[part.split(size, 1) for part in tensor.split(sizes[0])] for tensor in tensors]
+        return [list(zip(*same, strict=True)) for same in zip(*cut, strict=True)]
+
+    for pairs in zip(parts(by_row, sizes[1]), parts(by_point, sizes[2]), strict=True):
+        yield from product(*pairs)

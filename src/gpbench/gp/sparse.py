@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,8 +13,9 @@ from gpbench.gp import features, kernels
 CHUNK_ELEMENTS = 2**20
 """Largest temporary of a prediction: 8 MB in float64; allocation dominates beyond."""
 
-TRIANGLE_BLOCKS = 5
-"""Blocks of columns in which a triangular factor is multiplied: 0.6 of the work of a full product."""
+TRIANGLE_BLOCKS, BLOCKED_ROWS = 5, 400
+"""Blocks of columns in which triangular factors are multiplied, 0.6 of the work of a full product: it pays where they
+have so many rows in all."""
 
 NUM_FREQUENCIES = 256
 """Random frequencies of a draw of a function."""
@@ -69,14 +70,9 @@ def _moments(x: Tensor, layer: Layer) -> tuple[Tensor, Tensor]:
     if outputscale.ndim == 2:
         mean, variance = _moments(_each_output(x, outputscale), single_outputs(layer))
         return mean.view(*outputscale.shape, -1).mT, variance.view(*outputscale.shape, -1).mT
-    # A = L^-1 k(Z, x) [R, M, B]
-    a = torch.linalg.solve_triangular(chol_kzz, kernels.rbf(z, x, lengthscale, outputscale), upper=False)
-    mean = a.mT @ whitened_mean
-    if whitened_chol is None:
-        reduction = -a.square().sum(1, keepdim=True).expand(-1, mean.shape[-1], -1)
-    else:
-        reduction = _VarianceChange.apply(whitened_chol, a)
-    return mean, (outputscale[:, None, None] + reduction).clamp_min(0.0).mT
+    a = project(x, z, chol_kzz, lengthscale, outputscale)
+    moments: tuple[Tensor, Tensor] = _Marginals.apply(a, whitened_mean, whitened_chol, outputscale)
+    return moments
 
 
 def single_outputs(layer: Layer) -> Layer:
@@ -115,50 +111,87 @@ def draw(layer: Layer, normal: Callable[..., Tensor]) -> Callable[[Tensor], Tens
     missing = v - torch.linalg.solve_triangular(chol_kzz, prior(z), upper=False)  # [R, M, Q]
 
     def posterior(x: Tensor) -> Tensor:
-        a = torch.linalg.solve_triangular(chol_kzz, kernels.rbf(z, x, lengthscale, outputscale), upper=False)
-        return prior(x) + a.mT @ missing
+        return prior(x) + project(x, z, chol_kzz, lengthscale, outputscale).mT @ missing
 
     chunk = max(1, CHUNK_ELEMENTS // (len(z) * 2 * NUM_FREQUENCIES))
     return lambda x: torch.cat([posterior(rows) for rows in x.split(chunk, 1)], 1)
 
 
-class _VarianceChange(torch.autograd.Function):
-    """||L_q^T a_b||^2 - ||a_b||^2 `[R, Q, B]` for triangular L `[R, Q, M, M]` and columns a `[R, M, B]`.
+def project(x: Tensor, inducing_inputs: Tensor, chol_kzz: Tensor, lengthscale: Tensor, outputscale: Tensor) -> Tensor:
+    """A = L^-1 k(Z, x) `[R, M, B]` for x `[R, B, D]`: given u = L v, f(x) has mean A^T v and covariance K - A^T A.
 
-    The outputs are rows of one product, taken in blocks of columns J of L: T_J = L[J0:, J]^T a[J0:], for L is zero
-    above its diagonal. Backward, with S_J = 2 g T_J: dL[J0:, J] = a[J0:] S_J^T, da[J0:] += L[J0:, J] S_J.
+    The other shapes as in `Layer`, of a layer whose outputs share a kernel. Differentiable once.
     """
+    a: Tensor = _Project.apply(x, inducing_inputs, chol_kzz, lengthscale, outputscale)
+    return a
+
+
+class _Project(torch.autograd.Function):
+    """`project` with its gradient by hand. With H = L^-T dA: dk = H, dL = -tril(H A^T)."""
 
     @staticmethod
-    def forward(ctx, chol: Tensor, a: Tensor) -> Tensor:
-        replicas, outputs, _, num_columns = *chol.shape[:3], a.shape[-1]
-        change = -a.square().sum(1, keepdim=True).repeat(1, outputs, 1)
-        products = []
-        for start, block in _triangle_blocks(chol):
-            product = (block @ a[:, start:]).view(replicas, outputs, -1, num_columns)
-            change += product.square().sum(2)
-            products.append(product)
-        ctx.save_for_backward(chol, a, *products)
-        return change
+    def forward(ctx, x, inducing_inputs, chol_kzz, lengthscale, outputscale) -> Tensor:
+        scaled_z, scaled_x = (inputs / lengthscale[:, None] for inputs in (inducing_inputs, x))
+        k = kernels.rbf_scaled(scaled_z, scaled_x, outputscale)
+        # from the right, where a solver may go along the rows that lie in memory
+        a = torch.linalg.solve_triangular(chol_kzz.mT, k.mT, upper=True, left=False).mT
+        ctx.save_for_backward(k, a, chol_kzz, scaled_z, scaled_x, lengthscale, outputscale)
+        return a
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor]:
-        chol, a, *products = ctx.saved_tensors
-        grad = 2 * grad
-        grad_chol, grad_a = torch.zeros_like(chol), -grad.sum(1, keepdim=True) * a
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        k, a, chol_kzz, scaled_z, scaled_x, lengthscale, outputscale = ctx.saved_tensors
+        h = torch.linalg.solve_triangular(chol_kzz, grad.mT, upper=False, left=False).mT
+        grad_chol = (h @ a.mT).tril_().neg_() if ctx.needs_input_grad[2] else None
+        grad_z, grad_x, *grad_scales = kernels.rbf_gradient(
+            h.mul_(k), scaled_z, scaled_x, lengthscale, outputscale, ctx.needs_input_grad[0]
+        )
+        return grad_x, grad_z, grad_chol, *grad_scales
+
+
+class _Marginals(torch.autograd.Function):
+    """Mean A^T m and variance outputscale - ||a_b||^2 + ||L_q^T a_b||^2 `[R, B, Q]`, from A `[R, M, B]`.
+
+    Without factors L_q the variance drops its last term. The outputs are rows of one product, taken in blocks of
+    columns J of the factors: T_J = L[J0:, J]^T a[J0:], for L is zero above its diagonal. Backward, with g that of the
+    variance and S_J = 2 g T_J: dL[J0:, J] = a[J0:] S_J^T, da[J0:] += L[J0:, J] S_J.
+    """
+
+    @staticmethod
+    def forward(ctx, a: Tensor, mean: Tensor, chol: Tensor | None, outputscale: Tensor) -> tuple[Tensor, Tensor]:
+        unexplained = outputscale[:, None, None] - a.square().sum(1, keepdim=True)
+        variance = unexplained.expand(-1, mean.shape[-1], -1)  # [R, Q, B]
+        products = []
+        for start, block in _triangle_blocks(chol):
+            product = (block @ a[:, start:]).view(*variance.shape[:2], -1, a.shape[-1])
+            variance = variance + product.square().sum(2)
+            products.append(product)
+        ctx.save_for_backward(a, mean, chol, variance, *products)
+        return a.mT @ mean, variance.clamp_min(0.0).mT
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad_mean: Tensor, grad: Tensor) -> tuple[Tensor | None, ...]:
+        a, mean, chol, variance, *products = ctx.saved_tensors
+        grad = grad.mT * (variance >= 0)  # [R, Q, B]
+        total = grad.sum(1, keepdim=True)
+        grad_a = torch.baddbmm(total * a, mean, grad_mean.mT, beta=-2)
+        grad_chol: Any = None if chol is None else torch.zeros_like(chol)
         for (start, block), product in zip(_triangle_blocks(chol), products, strict=True):
-            scaled = (product * grad[:, :, None]).flatten(1, 2)  # S_J [R, Q |J|, B]
+            scaled = (product * (2 * grad)[:, :, None]).flatten(1, 2)  # S_J [R, Q |J|, B]
             grad_a[:, start:].baddbmm_(block.mT, scaled)
             grad_block = (scaled @ a[:, start:].mT).view(*product.shape[:3], -1)
             grad_chol[:, :, start:, start : start + product.shape[2]] = grad_block.mT
-        return grad_chol, grad_a
+        return grad_a, a @ grad_mean, grad_chol, total.sum((1, 2))
 
 
-def _triangle_blocks(chol: Tensor) -> Iterator[tuple[int, Tensor]]:
+def _triangle_blocks(chol: Tensor | None) -> Iterator[tuple[int, Tensor]]:
     """Pairs J0, L[J0:, J]^T `[R, Q |J|, M - J0]` of the blocks of columns J = J0, J0 + 1, ..."""
-    num_inducing = chol.shape[-1]
-    size = -(-num_inducing // TRIANGLE_BLOCKS)
+    if chol is None:
+        return
+    outputs, num_inducing = chol.shape[1:3]
+    size = -(-num_inducing // TRIANGLE_BLOCKS) if outputs * num_inducing >= BLOCKED_ROWS else num_inducing
     for start in range(0, num_inducing, size):
         yield start, chol[:, :, start:, start : start + size].mT.flatten(1, 2)
 
@@ -168,6 +201,26 @@ def kl_whitened(mean: Tensor, chol: Tensor) -> Tensor:
 
     1/2 (||L||_F^2 + ||m||^2 - Q M) - sum_qi log |(L_q)_ii|;  mean `[R, M, Q]`, chol `[R, Q, M, M]`.
     """
-    log_det = chol.diagonal(dim1=-2, dim2=-1).abs().log().sum((1, 2))
-    count = mean.shape[1] * mean.shape[2]
-    return 0.5 * (chol.square().sum((1, 2, 3)) + mean.square().sum((1, 2)) - count) - log_det
+    kl: Tensor = _KL.apply(mean, chol)
+    return kl
+
+
+class _KL(torch.autograd.Function):
+    """`kl_whitened` with its gradient by hand: m, and L - diag(1 / L_ii)."""
+
+    @staticmethod
+    def forward(ctx, mean: Tensor, chol: Tensor) -> Tensor:
+        ctx.save_for_backward(mean, chol)
+        squares = chol.square().sum((1, 2, 3)) + mean.square().sum((1, 2))
+        log_det = chol.diagonal(dim1=-2, dim2=-1).abs().log().sum((1, 2))
+        return torch.sub(0.5 * (squares - mean[0].numel()), log_det)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor]:
+        mean, chol = ctx.saved_tensors
+        grad = grad[:, None, None]
+        grad_chol = grad[..., None] * chol
+        diagonal = grad_chol.diagonal(dim1=-2, dim2=-1)
+        diagonal -= grad / chol.diagonal(dim1=-2, dim2=-1)
+        return grad * mean, grad_chol

@@ -26,7 +26,7 @@ from torch import Tensor
 from gpbench import streams
 from gpbench.gp import layers, likelihoods, linalg, propagation
 from gpbench.gp.sparse import Layer
-from gpbench.hyper import Annotated, Gt, Le, PositiveFloat, PositiveInt, Settings, dataclass
+from gpbench.hyper import Annotated, Gt, Le, OptimisedSettings, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods.base import GradientMethod, Noise, State, noise_variance
 from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive
@@ -36,7 +36,7 @@ DISTANCE_ROWS = 1000
 
 
 @dataclass(frozen=True)
-class Hyperparameters(Settings):
+class Hyperparameters(OptimisedSettings):
     """Settings of bui2016 as ashman2020 ran them; where they start, and the jitter, as in its program.
 
     mean_function: of the hidden layers; ard, separate: as in `svgp`; lengthscale: of the first layer, in median
@@ -194,7 +194,8 @@ class Method(GradientMethod):
             cavities.append(self.layer(state, name, q))
             energy = energy + part
         mean, variance = self.propagate(state, cavities, x)
-        log_z = self.log_normalisers(y, mean, variance, noise_variance(state.params))
+        noises = noise_variance(state.params)
+        log_z = self.likelihood.log_power_prob(y, mean[None], variance[None], noises, self.hyper.power)[0]
         # -energy, with 1/a sum_n log Z_n
         return -energy - (batch.weight * log_z).sum(-1) / self.hyper.power
 
@@ -202,12 +203,6 @@ class Method(GradientMethod):
         """Mean and variance of the last layer's functions `[R, B, Q]` at x `[R, B, D]`."""
         noise_variances = [state.params[f"{name}.log_noise_variance"].exp() for name in self.names[:-1]]
         return propagation.through(parts, x, noise_variances, [state.buffers.get(f"{n}.mean_map") for n in self.names])
-
-    def log_normalisers(self, y: Tensor, mean: Tensor, variance: Tensor, noise_variance: Tensor | None) -> Tensor:
-        """log Z_n `[R, B]`, one replica at a time: how it rounds must not depend on the others, see `psi`."""
-        noises = [None] * len(y) if noise_variance is None else noise_variance.split(1)
-        each = zip(y.split(1), mean[None].split(1, 1), variance[None].split(1, 1), noises, strict=True)
-        return torch.cat([self.likelihood.log_power_prob(*parts, self.hyper.power)[0] for parts in each])
 
     def posterior(self, state: State) -> list[Layer]:
         """The layers under q."""

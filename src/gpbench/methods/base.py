@@ -147,8 +147,20 @@ class SteppedMethod(Method, ABC):
 class GradientMethod(SteppedMethod, ABC):
     """A method that minimises `loss` by Adam with `hyper.learning_rate`, but for what `step_own` moves.
 
-    Steps take mini-batches of `hyper.batch_size` rows; without that hyperparameter always all rows.
+    Steps take mini-batches of `hyper.batch_size` rows; without that hyperparameter always all rows. One whose
+    `hyper.takes_lbfgs` may be true minimises `profile` by L-BFGS there; `solved`: params that then follow by `solve`.
     """
+
+    solved: frozenset[str] = frozenset()
+
+    def profile(self, state: State, rows: Batch) -> Tensor:
+        """The loss of all training rows at the best values of the params `solved`, `[R]`; it takes no noise."""
+        none = rows.x[..., :0]
+        return self.loss(state, rows, Noise(none, none))
+
+    def solve(self, state: State, rows: Batch) -> dict[str, Tensor]:
+        """The best values of the params `solved`, given the others and all training rows."""
+        return {}
 
     def frozen(self, step: int, steps: int) -> frozenset[str]:
         """Names of params that are not trained at `step` of `steps`."""
@@ -158,8 +170,19 @@ class GradientMethod(SteppedMethod, ABC):
         """Learning rate of the param `name`, and Adam's decay beta_1 of its mean gradient."""
         return self.hyper.learning_rate, 0.9
 
-    def step_own(self, state: State) -> dict[str, Tensor]:
-        """New values of the params that Adam is not to move, from their gradients, which are in `.grad`."""
+    def pace(self, state: State) -> Tensor | float:
+        """What the rates of Adam are multiplied by, `[R]` or one number."""
+        return 1.0
+
+    def has_own_steps(self) -> bool:
+        """Whether `step_own` moves anything."""
+        return False
+
+    def step_own(self, state: State, step: int, factor: Tensor) -> dict[str, Tensor]:
+        """New values of the params that Adam is not to move, from their gradients, which are in `.grad`.
+
+        They are taken over first; then Adam moves the others by a new gradient on the same rows and noise.
+        factor `[R]`: what the schedule multiplies rates by."""
         return {}
 
     @abstractmethod

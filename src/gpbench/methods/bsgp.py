@@ -31,7 +31,8 @@ from gpbench import streams
 from gpbench.gp import inducing_priors, kernels, likelihoods, quadrature, sparse
 from gpbench.gp.layers import init_kernel, kernel, mean_map, start_inducing
 from gpbench.gp.sparse import Layer
-from gpbench.hyper import Annotated, Fraction, Gt, Lt, PositiveFloat, PositiveInt, Settings, dataclass
+from gpbench.hyper import Annotated, Fraction, Gt, Lt, NonNegativeInt, PositiveFloat, PositiveInt, Settings, dataclass
+from gpbench.methods import warm_layer
 from gpbench.methods.base import Noise, SamplerMethod, Shapes, State, noise_variance
 from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive
@@ -57,6 +58,8 @@ class Hyperparameters(Settings):
     the better held-out density on training rows of boston after 1,000 and 3,000. Hidden layers have
     min(hidden_width, D) outputs; burn_in: fraction of the updates; noise_variance: the initial one, Var(y) = 1;
     optimise_every: transitions for each Adam step, whose rate is learning_rate; window: states it chooses from.
+    start_rows, start_iterations: as in `dsvi`, of the last layer (0: v = 0); a chain that starts so has smaller steps
+    and hidden layers where there is little noise, and its steps fall by the factor step_decay in burn-in.
     """
 
     layers: PositiveInt = 1
@@ -70,6 +73,7 @@ class Hyperparameters(Settings):
     noise_variance: PositiveFloat = 1.0
     jitter: PositiveFloat = 1e-6
     step_size: PositiveFloat = 0.03
+    step_decay: Fraction = 0.5
     friction: Annotated[float, Gt(0), Lt(2)] = 0.05
     burn_in: Fraction = 0.5
     num_samples: PositiveInt = 64
@@ -77,6 +81,8 @@ class Hyperparameters(Settings):
     optimise_every: PositiveInt = 1
     learning_rate: PositiveFloat = 0.01
     batch_size: PositiveInt = 1000
+    start_rows: NonNegativeInt = 0
+    start_iterations: PositiveInt = 500
 
     def impossible(self, task: str) -> str:
         if self.prior != "normal" and self.sampled != "u_theta_z":
@@ -104,10 +110,17 @@ class Method(SamplerMethod):
                 x, z = x @ mapped, z @ mapped
         if self.task == "regression":
             state.params["log_noise_variance"] = z.new_full((len(z),), self.hyper.noise_variance).log()
+            if self.hyper.start_rows:
+                warm_layer.start(state, self.names, self.hyper, Batch(x, train.y, train.weight), key)
         state.memory = sghmc.init(self.sampled(state.params))
         if optimised := self.optimised(state.params):
             state.memory |= moving_window.init(self.sampled(state.params), optimised, self.hyper.window)
         return state
+
+    def step_size(self, state: State, step: int, steps: int) -> Tensor | float:
+        """That of a transition, `[R, 1]` or one number: of chains that start warm it falls log-linearly in burn-in."""
+        decay = self.hyper.step_decay ** min(step / max(self.burn_in(steps), 1), 1.0)
+        return self.hyper.step_size * (decay * state.buffers["pace"] if "pace" in state.buffers else 1.0)
 
     def noise_shapes(self, state: State, rows: int, step: int, steps: int) -> Shapes:
         """One normal for the window and one a coordinate; two a row and hidden unit."""
@@ -123,9 +136,10 @@ class Method(SamplerMethod):
         leaves = {name: value.detach().requires_grad_() for name, value in chain.items()}
         potential = -self.log_joint(state.params | leaves, state.buffers, batch, hidden[0])
         gradient = torch.autograd.grad(potential.sum(), list(leaves.values()))
-        slopes, rows, hyper = dict(zip(leaves, gradient, strict=True)), batch.weight.sum(1), self.hyper
+        slopes, rows = dict(zip(leaves, gradient, strict=True)), batch.weight.sum(1)
+        size = self.step_size(state, step, steps)
         moved, memory = sghmc.step(
-            chain, slopes, state.memory, kick, rows, step_size=hyper.step_size, friction=hyper.friction, adapt=adapt
+            chain, slopes, state.memory, kick, rows, step_size=size, friction=self.hyper.friction, adapt=adapt
         )
         state.params |= moved
         state.memory |= memory
@@ -221,7 +235,8 @@ class Method(SamplerMethod):
             value = -self.log_likelihood(self.layers(params), params, state.buffers, batch, hidden_noise)
             return value / batch.weight.sum(1)
 
-        chain, others, rate = self.sampled(state.params), self.optimised(state.params), self.hyper.learning_rate
+        chain, others = self.sampled(state.params), self.optimised(state.params)
+        rate = self.hyper.learning_rate * state.buffers.get("pace", 1.0)
         moved, memory = moving_window.step(
             chain, others, state.memory, choice[:, 0], loss, count=count, learning_rate=rate
         )

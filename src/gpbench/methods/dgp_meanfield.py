@@ -25,10 +25,10 @@ import torch
 from torch import Tensor
 
 from gpbench import streams
-from gpbench.gp import kernels, likelihoods, lowrank, propagation, psi
+from gpbench.gp import kernels, likelihoods, lowrank, propagation, psi, sparse
 from gpbench.gp.layers import kernel, mean_map, start_inducing
 from gpbench.gp.sparse import Layer
-from gpbench.hyper import PositiveFloat, PositiveInt, Settings, dataclass
+from gpbench.hyper import OptimisedSettings, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods.base import GradientMethod, Noise, State
 from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive
@@ -39,7 +39,7 @@ Gaussians = tuple[Tensor, Tensor | None]
 
 
 @dataclass(frozen=True)
-class Hyperparameters(Settings):
+class Hyperparameters(OptimisedSettings):
     """Settings of the competitor in cutajar2017: 3 GPs a hidden layer (at most D), 100 inducing inputs.
 
     lengthscale null: sqrt(total variance of a layer's inputs); hidden_variance: v, layer_noise_variance and
@@ -138,10 +138,7 @@ class Method(GradientMethod):
         z, chol_kzz, lengthscale, outputscale = kernel(params, name, self.hyper.jitter)
         (mean, variance), (target, _) = inputs, outputs
         if variance is None:
-            a = (
-                torch.linalg.solve_triangular(chol_kzz, kernels.rbf(z, mean, lengthscale, outputscale), upper=False)
-                * mask[:, None]
-            )
+            a = sparse.project(mean, z, chol_kzz, lengthscale, outputscale) * mask[:, None]
             phi = a @ a.mT
         else:
             once = psi.psi1(mean, variance, z, lengthscale, outputscale) * mask[..., None]

@@ -42,7 +42,7 @@ from torch.utils.checkpoint import checkpoint
 from gpbench import streams
 from gpbench.gp import kernels, likelihoods, mean_field
 from gpbench.gp.features import FEATURES_PER_FREQUENCY, product, random_features
-from gpbench.hyper import Annotated, Ge, Le, Lt, NonNegativeFloat, PositiveFloat, PositiveInt, Settings, dataclass
+from gpbench.hyper import Annotated, Ge, Le, Lt, OptimisedSettings, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods.base import GradientMethod, Noise, Shapes, State, noise_variance
 from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive
@@ -54,7 +54,7 @@ CHUNK_ELEMENTS = 2**20
 
 
 @dataclass(frozen=True)
-class Hyperparameters(Settings):
+class Hyperparameters(OptimisedSettings):
     """hidden_layers: 0 is a shallow GP; num_features: frequencies a layer; likelihood: null = by task;
     lengthscale: null = sqrt(total variance of the training inputs); weight_mean_variance, weight_variance: the
     variance the initial m are drawn with, and the initial s^2; samples_late: Monte Carlo samples from half of the
@@ -70,7 +70,7 @@ class Hyperparameters(Settings):
     feed_forward: bool = False
     likelihood: Literal["gaussian", "bernoulli", "softmax"] | None = None
     lengthscale: PositiveFloat | None = None
-    weight_mean_variance: NonNegativeFloat = 1e-4
+    weight_mean_variance: Annotated[float, Ge(0)] = 1e-4
     weight_variance: PositiveFloat = 1e-4
     samples_train: PositiveInt = 1
     samples_late: PositiveInt = 1

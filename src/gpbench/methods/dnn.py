@@ -23,11 +23,12 @@ import math
 from collections.abc import Iterable
 
 import torch
+from scipy import special
 from torch import Tensor
 
 from gpbench import streams
 from gpbench.gp import likelihoods
-from gpbench.hyper import Annotated, Ge, Lt, PositiveFloat, PositiveInt, Settings, dataclass
+from gpbench.hyper import Annotated, Ge, Lt, OptimisedSettings, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods.base import GradientMethod, Noise, Shapes, State, noise_variance
 from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive
@@ -39,7 +40,7 @@ CHUNK_ELEMENTS = 2**20
 
 
 @dataclass(frozen=True)
-class Network(Settings):
+class Network(OptimisedSettings):
     """units: of every hidden layer; null = matched to a deep GP of as many hidden layers, `match_width` GPs in each
     and `match_basis` features N_Phi a layer: 200 are 100 frequencies of the RBF kernel, 100 of the arc-cosine are 100.
     """
@@ -124,7 +125,7 @@ class Method(GradientMethod):
     def masks(self, noise: Tensor) -> list[Tensor]:
         """0 with probability p, else 1 / (1 - p): one `[R, B, h]` a hidden layer from normals `[R, B, L h]`."""
         dropout = self.hyper.dropout
-        threshold = torch.special.ndtri(torch.tensor(dropout, dtype=torch.float64)).item()
+        threshold = float(special.ndtri(dropout))
         kept = (noise > threshold).to(noise) / (1 - dropout)
         return list(kept.chunk(self.hyper.hidden_layers, -1))
 

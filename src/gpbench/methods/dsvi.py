@@ -19,8 +19,8 @@ from torch import Tensor
 from gpbench.gp import sparse
 from gpbench.gp.layers import mean_map
 from gpbench.gp.sparse import Layer
-from gpbench.hyper import PositiveFloat, PositiveInt, dataclass
-from gpbench.methods import svgp
+from gpbench.hyper import NonNegativeInt, PositiveFloat, PositiveInt, dataclass
+from gpbench.methods import svgp, warm_layer
 from gpbench.methods.base import State
 from gpbench.methods.layered import LayeredMethod, Moments
 from gpbench.methods.training_rows import Batch
@@ -28,15 +28,21 @@ from gpbench.streams import Key
 
 
 @dataclass(frozen=True)
-class Hyperparameters(svgp.Hyperparameters):
+class Hyperparameters(svgp.LayerSettings):
     """Settings of salimbeni2017 as ashman2020 ran them; hidden layers have min(hidden_width, D) outputs.
 
-    lengthscale null: sqrt(total variance of the layer's inputs); the others as in `svgp`."""
+    lengthscale null: sqrt(total variance of the layer's inputs); inner: of the hidden layers at the start. start_rows:
+    in regression the last layer starts at the optimum of `sgpr` on at most so many rows (0: like the others), found by
+    start_iterations of L-BFGS; hidden layers and rates are smaller where there is little noise; others as in `svgp`.
+    """
 
     layers: PositiveInt = 2
     hidden_width: PositiveInt = 30
     layer_noise_variance: PositiveFloat = 1e-5
     inner_chol_factor: PositiveFloat = 1e-5
+    inner_outputscale: PositiveFloat = 1.0
+    start_rows: NonNegativeInt = 0
+    start_iterations: PositiveInt = 500
 
 
 class Method(LayeredMethod):
@@ -48,12 +54,17 @@ class Method(LayeredMethod):
         width = min(hyper.hidden_width, x.shape[-1])
         state = State(self.start_noise(z))
         for name in self.names[:-1]:
-            state.params |= self.start_layer(name, x, z, width, hyper.inner_chol_factor)
+            state.params |= self.start_layer(name, x, z, width, hyper.inner_outputscale, hyper.inner_chol_factor)
             state.params[f"{name}.log_noise_variance"] = z.new_full(z.shape[:1], hyper.layer_noise_variance).log()
             state.buffers[f"{name}.mean_map"] = mean_map(x, width)
             x, z = x @ state.buffers[f"{name}.mean_map"], z @ state.buffers[f"{name}.mean_map"]
-        state.params |= self.start_layer(self.names[-1], x, z, self.num_outputs)
+        state.params |= self.start_layer(self.names[-1], x, z, self.num_outputs, hyper.outputscale)
+        if hyper.start_rows and self.task == "regression":
+            warm_layer.start(state, self.names, hyper, Batch(x, train.y, train.weight), key)
         return state
+
+    def pace(self, state: State) -> Tensor | float:
+        return state.buffers["pace"][:, 0] if "pace" in state.buffers else 1.0
 
     @property
     def hidden_noise(self) -> int:

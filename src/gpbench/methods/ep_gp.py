@@ -20,7 +20,7 @@ from torch import Tensor
 
 from gpbench.gp import kernels
 from gpbench.gp.latent_likelihoods import Probit
-from gpbench.hyper import PositiveFloat, Settings, dataclass
+from gpbench.hyper import OptimisedSettings, PositiveFloat, dataclass
 from gpbench.methods.base import GradientMethod, Noise, State
 from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive
@@ -33,7 +33,7 @@ UNUSED = Prior(1.0, 1.0)
 
 
 @dataclass(frozen=True)
-class Hyperparameters(Settings):
+class Hyperparameters(OptimisedSettings):
     """Initial values in scaled units; lengthscale None: sqrt(total variance of the inputs); ard: a lengthscale an
     input. Always a full batch."""
 

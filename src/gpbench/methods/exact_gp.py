@@ -3,19 +3,23 @@
 Model      f ~ GP(0, k), k RBF-ARD; y_n = f(x_n) + e_n, e_n ~ N(0, noise_variance). Several targets have a function
            each, independent, with the same kernel and noise variance; their log evidences add up.
 Objective  log evidence = -1/2 ||L^-1 y||^2 - sum_i log L_ii - n/2 log 2 pi,  L L^T = K + noise_variance I,
-           ascended by Adam on the logarithms of lengthscale, outputscale and noise variance.
+           ascended by L-BFGS (from the optimum of some random rows, where there are many) or by Adam on the
+           logarithms of lengthscale, outputscale and noise variance.
 Posterior  mean = k_* L^-T L^-1 y;  variance = k_** - ||L^-1 k_*^T||^2 + noise_variance.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from gpbench import streams
 from gpbench.gp import kernels, likelihoods, linalg
-from gpbench.hyper import PositiveFloat, Settings, dataclass
+from gpbench.hyper import OptimisedSettings, PositiveFloat, dataclass
+from gpbench.methods import warm_start
 from gpbench.methods.base import GradientMethod, Noise, State
 from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive
@@ -23,13 +27,15 @@ from gpbench.streams import Key
 
 
 @dataclass(frozen=True)
-class Hyperparameters(Settings):
-    """Initial values in scaled units; lengthscale None: sqrt(total variance of the inputs). Always a full batch."""
+class Hyperparameters(OptimisedSettings):
+    """Initial values in scaled units; lengthscale None: sqrt(total variance of the inputs); learning_rate: of Adam.
+    Always a full batch."""
 
     lengthscale: PositiveFloat | None = None
     outputscale: PositiveFloat = 1.0
     noise_variance: PositiveFloat = 0.1
     jitter: PositiveFloat = 1e-8
+    optimiser: Literal["adam", "lbfgs"] = "lbfgs"
     learning_rate: PositiveFloat = 0.05
 
 
@@ -64,7 +70,8 @@ class Method(GradientMethod):
             "log_outputscale": x.new_full((1,), math.log(self.hyper.outputscale)),
             "log_noise_variance": x.new_full((1,), math.log(self.hyper.noise_variance)),
         }
-        return State(params, {"x": x, "y": train.y, "mask": train.weight})
+        state = State(params, {"x": x, "y": train.y, "mask": train.weight})
+        return warm_start.by_some_rows(self, state, train, streams.rng(key, "init"))
 
     def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
         mask = (batch.weight > 0).to(batch.x.dtype)

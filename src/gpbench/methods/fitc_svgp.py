@@ -21,7 +21,7 @@ from torch import Tensor
 from gpbench import streams
 from gpbench.gp import kernels, likelihoods, sparse
 from gpbench.gp.layers import init_layer, layer, start_inducing
-from gpbench.hyper import PositiveFloat, PositiveInt, Settings, dataclass
+from gpbench.hyper import OptimisedSettings, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods.base import GradientMethod, Noise, State
 from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive
@@ -31,7 +31,7 @@ NAME = "layer1"
 
 
 @dataclass(frozen=True)
-class Hyperparameters(Settings):
+class Hyperparameters(OptimisedSettings):
     """Settings of rossi2021; initial values, which it does not give, of `svgp`; lengthscale None: sqrt(total variance
     of the inputs); ard: a lengthscale an input, else one for all."""
 
@@ -57,8 +57,7 @@ class Method(GradientMethod):
         belief = layer(state.params, NAME, self.hyper.jitter)
         z, chol_kzz, m, _, *scales = belief
         chol = belief.posterior_chol
-        # a_n = L^-1 k(Z, x_n)  [R, M, B]
-        a = torch.linalg.solve_triangular(chol_kzz, kernels.rbf(z, batch.x, *scales), upper=False)
+        a = sparse.project(batch.x, z, chol_kzz, *scales)  # a_n = L^-1 k(Z, x_n)  [R, M, B]
         unexplained = (scales[1][:, None] - a.square().sum(1)).clamp_min(0.0)[..., None]  # k_nn - ||a_n||^2
         # moments of q(f_n): a_n^T m and k_nn - ||a_n||^2 + ||L_q^T a_n||^2
         mean, variance = a.mT @ m, unexplained + (chol.mT @ a[:, None]).square().sum(2).mT  # [R, B, P]

@@ -33,7 +33,7 @@ from torch.nn.functional import softplus
 from gpbench import streams
 from gpbench.gp import kernels, likelihoods, lowrank, quadrature, sparse
 from gpbench.gp.layers import init_kernel, mean_map, start_inducing
-from gpbench.hyper import PositiveFloat, PositiveInt, Settings, dataclass
+from gpbench.hyper import OptimisedSettings, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods.base import GradientMethod, Noise, Shapes, State, noise_variance
 from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive
@@ -44,7 +44,7 @@ FIRST_DECAY = 0.5
 
 
 @dataclass(frozen=True)
-class Hyperparameters(Settings):
+class Hyperparameters(OptimisedSettings):
     """Settings of the public program for data without settings of their own, with rossi2021's num_inducing and batches.
 
     Hidden layers have min(hidden_width, D) outputs; num_samples: of v; noise_variance: the initial one, Var(y) = 1;

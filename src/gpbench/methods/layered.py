@@ -8,8 +8,8 @@ Objective  elbo = 1/S sum_s sum_n E_{q(f_sn)} log p(y_n | f_sn) - sum_l KL[q(v^l
 The expectation of softmax has no closed form: f_sn is drawn, mean + sqrt(variance) * normal, in training and
 prediction.
 Everything is trained by Adam: Z, m, L_q, and the logarithms of lengthscale, outputscale and noise variance; with
-`natural_gradients` the last layer's m and L_q take natural-gradient steps instead (salimbeni2018), from the same
-gradients.
+`natural_gradients` the last layer's m and L_q take a natural-gradient step instead (salimbeni2018), before Adam moves
+the others. Where the likelihood is not Gaussian its rate grows log-linearly from 1e-4 over the first 5 steps.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from gpbench.streams import Key
 
 Moments = tuple[Tensor, Tensor]
 """Mean and variance `[S, R, B, Q]` of functions at B rows."""
+RAMP_START, RAMP_STEPS = 1e-4, 5
+"""First rate of natural gradients, and the steps over which it grows (salimbeni2018)."""
 
 
 class LayeredMethod(GradientMethod):
@@ -90,28 +92,39 @@ class LayeredMethod(GradientMethod):
         unseen = isinstance(self.likelihood, likelihoods.RobustMax) and self.hyper.separate == "none"
         return frozenset({f"{self.names[-1]}.log_outputscale"} if unseen else ())
 
+    def natural_rate(self, step: int) -> float:
+        """Rate of the natural gradient at `step`; 0 where there is none."""
+        is_gaussian, rate = self.task == "regression", self.hyper.natural_step
+        if self.hyper.natural_gradients == "none" or (self.hyper.natural_gradients == "gaussian" and not is_gaussian):
+            return 0.0
+        if is_gaussian or step >= RAMP_STEPS or rate <= RAMP_START:
+            return rate
+        return RAMP_START * (rate / RAMP_START) ** (step / RAMP_STEPS)
+
+    def has_own_steps(self) -> bool:
+        return self.natural_rate(RAMP_STEPS) > 0
+
     @torch.no_grad()
-    def step_own(self, state: State) -> dict[str, Tensor]:
+    def step_own(self, state: State, step: int, factor: Tensor) -> dict[str, Tensor]:
         """q(v) of the last layer after a natural-gradient step, if it takes one."""
-        if not self.hyper.natural_gradients:
-            return {}
-        last = self.names[-1]
+        rate, last = self.natural_rate(step), self.names[-1]
         names = f"{last}.whitened_mean", f"{last}.whitened_chol"
         mean, chol = (state.params[name] for name in names)
-        rate, what = self.hyper.natural_step, f"natural gradient of {last}"
         slope, chol_slope = (part.grad for part in (mean, chol) if part.grad is not None)
-        moved = natural.step(mean, chol.tril(), slope, chol_slope, rate, what)
+        moved = natural.step(mean, chol.tril(), slope, chol_slope, rate * factor, f"natural gradient of {last}")
         return dict(zip(names, moved, strict=True))
 
     def start_inducing(self, x: Tensor, key: Key) -> Tensor:
         """k-means centres of the training inputs `[1, M, D]`."""
         return start_inducing(x, self.hyper.num_inducing, streams.rng(key, "init"))
 
-    def start_layer(self, name: str, x: Tensor, z: Tensor, num_outputs: int, factor: float = 1.0) -> dict[str, Tensor]:
+    def start_layer(
+        self, name: str, x: Tensor, z: Tensor, num_outputs: int, outputscale: float, factor: float = 1.0
+    ) -> dict[str, Tensor]:
         """Parameters of a layer whose inputs are like x `[1, N, D]`."""
         hyper = self.hyper
         lengthscale = kernels.start_lengthscale(x, hyper.lengthscale)
-        return init_layer(name, z, num_outputs, lengthscale, hyper.outputscale, factor, hyper.ard, hyper.separate)
+        return init_layer(name, z, num_outputs, lengthscale, outputscale, factor, hyper.ard, hyper.separate)
 
     def start_noise(self, z: Tensor) -> dict[str, Tensor]:
         if self.task != "regression":

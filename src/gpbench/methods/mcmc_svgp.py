@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from gpbench import streams
-from gpbench.gp import kernels, likelihoods, sparse
+from gpbench.gp import likelihoods, sparse
 from gpbench.gp.layers import kernel
 from gpbench.gp.sparse import Layer
 from gpbench.hyper import Fraction, PositiveFloat, PositiveInt, Settings, dataclass
@@ -213,7 +213,7 @@ class Method(SamplerMethod):
         z, chol_kzz, *scales = kernel(params | {Z: z}, "layer1", self.hyper.jitter)
 
         def project(rows: slice) -> tuple[Tensor, Tensor]:
-            a = torch.linalg.solve_triangular(chol_kzz, kernels.rbf(z, x[:, rows], *scales), upper=False)
+            a = sparse.project(x[:, rows], z, chol_kzz, *scales)
             return a, (scales[1][:, None] - a.square().sum(1)).clamp_min(0.0)
 
         return project

@@ -7,12 +7,14 @@ Objective  bound = log N(y; 0, Q + s I) - tr(K - Q) / (2 s),  Q = K_XZ K_ZZ^-1 K
 Posterior  q(u) = N(m, S), S = K_ZZ (K_ZZ + K_ZX K_XZ / s)^-1 K_ZZ, m = S K_ZZ^-1 K_ZX y / s  (eq. 10);
            mean = k_* K_ZZ^-1 m, variance = k_** - k_* (K_ZZ^-1 - K_ZZ^-1 S K_ZZ^-1) k_*^T + s.
 
-Z and the logarithms of lengthscale, outputscale and noise variance are trained by Adam on full batches, O(N M^2) each.
+Z and the logarithms of lengthscale, outputscale and noise variance are trained on all rows, O(N M^2) a step, by L-BFGS
+(from the optimum of some random rows, where there are many) or by Adam.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -20,7 +22,8 @@ from torch import Tensor
 from gpbench import streams
 from gpbench.gp import kernels, likelihoods, lowrank
 from gpbench.gp.layers import start_inducing
-from gpbench.hyper import PositiveFloat, PositiveInt, Settings, dataclass
+from gpbench.hyper import OptimisedSettings, PositiveFloat, PositiveInt, dataclass
+from gpbench.methods import warm_start
 from gpbench.methods.base import GradientMethod, Noise, State
 from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive
@@ -31,9 +34,9 @@ NAME = "sparse GP"
 
 
 @dataclass(frozen=True)
-class Hyperparameters(Settings):
+class Hyperparameters(OptimisedSettings):
     """Initial values in scaled units; lengthscale None: sqrt(total variance of the inputs); ard: a lengthscale an
-    input. Always a full batch."""
+    input; learning_rate: of Adam. Always a full batch."""
 
     num_inducing: PositiveInt = 100
     ard: bool = True
@@ -41,27 +44,28 @@ class Hyperparameters(Settings):
     outputscale: PositiveFloat = 1.0
     noise_variance: PositiveFloat = 0.1
     jitter: PositiveFloat = 1e-6
+    optimiser: Literal["adam", "lbfgs"] = "lbfgs"
     learning_rate: PositiveFloat = 0.05
 
 
 class Method(GradientMethod):
     def init(self, train: Batch, key: Key) -> State:
         x, lengthscale = train.x, kernels.start_lengthscale(train.x, self.hyper.lengthscale)
+        rng = streams.rng(key, "init")
         params = {
-            "inducing_inputs": start_inducing(x, self.hyper.num_inducing, streams.rng(key, "init")),
+            "inducing_inputs": start_inducing(x, self.hyper.num_inducing, rng),
             "log_lengthscale": lengthscale.log()[:, None].repeat(1, x.shape[-1] if self.hyper.ard else 1),
             "log_outputscale": x.new_full((1,), math.log(self.hyper.outputscale)),
             "log_noise_variance": x.new_full((1,), math.log(self.hyper.noise_variance)),
         }
-        return State(params, {"x": x, "y": train.y, "mask": train.weight})
+        return warm_start.by_some_rows(self, State(params, {"x": x, "y": train.y, "mask": train.weight}), train, rng)
 
     def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
         mask = (batch.weight > 0).to(batch.x.dtype)
         a, unexplained = self.rows(state.params, batch.x, mask)  # A with Q = A^T A; diag(K - Q)
-        variance = self.variance(state.params, unexplained)
-        penalty = 0.5 * batch.y.shape[-1] * (unexplained / variance).sum(-1)  # tr(K - Q) / (2 s)
-        # - log N(y; 0, Q + s I) + penalty
-        return penalty - lowrank.log_density(a, batch.y * mask[..., None], variance, mask, NAME)
+        noise_variance = state.params["log_noise_variance"].exp()
+        # - log N(y; 0, Q + s I) + tr(K - Q) / (2 s)
+        return -lowrank.bound(a, batch.y * mask[..., None], unexplained, noise_variance, mask, NAME)
 
     def features(self, params: dict[str, Tensor], x: Tensor) -> Tensor:
         """A with Q = A^T A `[R, M, B]`."""

@@ -6,28 +6,35 @@ Objective  elbo = sum_n E_{q(f_n)} log p(y_n | f_n) - KL[q(v) || N(0, I)],
            q(f_n) = N(a_n^T m, k_nn - ||a_n||^2 + ||L_q^T a_n||^2),  a_n = L^-1 k(Z, x_n).
 
 It is the case of one layer of `layered`, where the objective stands; `dsvi` is a deep GP of such layers.
+With a Gaussian likelihood and all rows the best q is known, v ~ N(B^-1 A y / s, B^-1), B = I + A A^T / s, and the
+objective there is the bound of `sgpr`: L-BFGS maximises it over Z and the scales, and q follows.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
+import torch
 from torch import Tensor
 
+from gpbench import streams
+from gpbench.gp import lowrank
+from gpbench.gp.layers import start_inducing
 from gpbench.gp.sparse import Layer
-from gpbench.hyper import PositiveFloat, PositiveInt, Settings, dataclass
+from gpbench.hyper import NonNegativeInt, OptimisedSettings, PositiveFloat, PositiveInt, dataclass
+from gpbench.methods import warm_start
 from gpbench.methods.base import State
 from gpbench.methods.layered import LayeredMethod, Moments
 from gpbench.methods.training_rows import Batch
 from gpbench.streams import Key
 
+NAME = "layer1"
+"""of its one layer"""
+
 
 @dataclass(frozen=True)
-class Hyperparameters(Settings):
-    """Settings of hensman2013 as ashman2020 ran them; lengthscale null: sqrt(total variance of the inputs).
-
-    ard: a lengthscale an input, else one for all; separate: outputs have kernels, or kernels and inducing inputs, of
-    their own; samples_train, samples_test: of f under softmax; exposure: expected count of a bin where f = 0."""
+class LayerSettings(OptimisedSettings):
+    """Settings that `svgp` and `dsvi` share; `Hyperparameters` explains them."""
 
     num_inducing: PositiveInt = 100
     lengthscale: PositiveFloat | None = None
@@ -40,10 +47,11 @@ class Hyperparameters(Settings):
     samples_train: PositiveInt = 1
     samples_test: PositiveInt = 100
     jitter: PositiveFloat = 1e-6
-    natural_gradients: bool = False
+    natural_gradients: Literal["none", "gaussian", "all"] = "none"
     natural_step: PositiveFloat = 0.1
     learning_rate: PositiveFloat = 0.01
     batch_size: PositiveInt = 10_000
+    full_batch_rows: NonNegativeInt = 0
 
     def impossible(self, task: str) -> str:
         if self.multiclass == "softmax" and task != "multiclass":
@@ -56,13 +64,55 @@ class Hyperparameters(Settings):
         return super().probes() if self.separate == "none" else ["bounds"]
 
     def allows_stale_gradients(self) -> bool:
-        return not self.natural_gradients
+        return self.natural_gradients == "none"
+
+
+@dataclass(frozen=True)
+class Hyperparameters(LayerSettings):
+    """Settings of hensman2013 as ashman2020 ran them; lengthscale null: sqrt(total variance of the inputs).
+
+    ard: a lengthscale an input, else one for all; separate: outputs have kernels, or kernels and inducing inputs, of
+    their own; samples_train, samples_test: of f under softmax; exposure: expected count of a bin where f = 0;
+    full_batch_rows: training rows up to which every step takes all of them; optimiser: `lbfgs` means Adam where the
+    best q is not known (other likelihoods, separate outputs), where it takes natural gradients, and beyond 20,000
+    rows; natural_gradients: under which likelihoods the last layer takes them, with the rate natural_step."""
+
+    optimiser: Literal["adam", "lbfgs"] = "adam"
+
+    def takes_lbfgs(self, task: str, rows: int) -> bool:
+        is_solved = task == "regression" and self.separate == "none" and self.natural_gradients == "none"
+        return is_solved and rows <= 20_000 and super().takes_lbfgs(task, rows)
 
 
 class Method(LayeredMethod):
+    solved = frozenset({f"{NAME}.whitened_mean", f"{NAME}.whitened_chol"})
+
     def init(self, train: Batch, key: Key) -> State:
-        z = self.start_inducing(train.x, key)
-        return State(self.start_layer("layer1", train.x, z, self.num_outputs) | self.start_noise(z))
+        rng = streams.rng(key, "init")
+        z = start_inducing(train.x, self.hyper.num_inducing, rng)
+        params = self.start_layer(NAME, train.x, z, self.num_outputs, self.hyper.outputscale) | self.start_noise(z)
+        return warm_start.by_some_rows(self, State(params), train, rng)
 
     def propagate(self, state: State, layers: list[Layer], x: Tensor, first: Moments, noise: Tensor) -> Moments:
         return first
+
+    def profile(self, state: State, rows: Batch) -> Tensor:
+        outputscale, noise_variance = self.outputscale(state), state.params["log_noise_variance"].exp()
+        a = self.features(state, rows.x)
+        unexplained = (outputscale[:, None] - a.square().sum(1)).clamp_min(0.0)  # diagonal of K - A^T A
+        return -lowrank.bound(a, rows.y, unexplained, noise_variance, torch.ones_like(unexplained), NAME)
+
+    @torch.no_grad()
+    def solve(self, state: State, rows: Batch) -> dict[str, Tensor]:
+        noise_variance = state.params["log_noise_variance"].exp()[:, None].expand(rows.x.shape[:2])
+        q = lowrank.condition(self.features(state, rows.x), rows.y, noise_variance, NAME)
+        mean, chol = lowrank.mean_and_chol(q)
+        return {f"{NAME}.whitened_mean": mean, f"{NAME}.whitened_chol": chol}
+
+    def features(self, state: State, x: Tensor) -> Tensor:
+        """Columns a_n `[R, M, B]`."""
+        z, lengthscale = state.params[f"{NAME}.inducing_inputs"], state.params[f"{NAME}.log_lengthscale"].exp()
+        return lowrank.features(x, z, lengthscale, self.outputscale(state), self.hyper.jitter, NAME)
+
+    def outputscale(self, state: State) -> Tensor:
+        return state.params[f"{NAME}.log_outputscale"].exp()

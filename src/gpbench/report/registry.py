@@ -139,6 +139,10 @@ FIGURES = _by_name([
           "Test MNLL against training time (left) and against steps (right). Line: mean over splits; band: their "
           "range. Single marks: methods without training steps. Triangles at the right edge: published under the "
           "same protocol. The vertical axis leaves out the worst early values."),
+    Entry("rank_by_budget", "convergence", ON_REQUEST, "figures.rank_by_budget:rank_by_budget",
+          "Mean rank by test MNLL of every method against the training time of a whole run, for runs of the same study "
+          "at several budgets; over the data sets that all methods of the figure finished in all of the runs. Where "
+          "lines cross, a comparison at one budget ranks schedules."),
     Entry("error_over_time", "convergence", ON_REQUEST, "figures.convergence:error_over_time",
           "Test error (RMSE in regression) and MNLL against training time. Line: mean over splits; band: their "
           "range. Single marks: methods without training steps. The vertical axes leave out the worst early values."),
@@ -211,6 +215,7 @@ TABLES = _by_name([
     Entry("workers", "settings", ON_REQUEST, "tables.by_setting:workers"),
     Entry("p_values", "settings", ON_REQUEST, "tables.objectives:table"),
     Entry("scores_by_n", "settings", ON_REQUEST, "tables.scores_by_n:scores_by_n"),
+    Entry("convergence", "convergence", PREDICT, "tables.convergence:convergence"),
     Entry("efficiency", "chains", SAMPLE, "tables.sampler_efficiency:efficiency"),
     Entry("convergence_order", "chains", SAMPLE, "tables.sampler_efficiency:convergence_order"),
     Entry("chains", "chains", ON_REQUEST, "tables.chain_mixing:chains"),

@@ -15,20 +15,28 @@ from typing import TypedDict
 import numpy as np
 import pandas as pd
 
-from gpbench.errors import UserError, unknown
+from gpbench.errors import UserError, count, unknown
 from gpbench.evaluation.metrics import METRICS
-from gpbench.study.records import Setting
+from gpbench.study.fitting.convergence import IMPROVING as STILL
+from gpbench.study.records import CONVERGENCE, Setting
 from gpbench.study.results import collect
 from gpbench.study.storage import committed
 
 UNMIXED = "not converged"
-"""Status of a finished fit by a Markov chain whose split does not reach the R-hat that its budget requires."""
+"""Status of a finished fit that does not converge as its budget requires: the chains of its split by their R-hat, a fit
+by gradients by its predicted gain."""
+IMPROVING = "↗"
+"""Mark of a cell with fits that still improve, where the budget requires no convergence."""
 STATUSES = ("done", UNMIXED, "stopped", "diverged", "out-of-memory", "failed", "skipped", "missing")
 TASKS = ("regression", "binary", "multiclass", "counts")
 SCORED = ("done", UNMIXED)
 MIXING = ("chains", "draws", "r_hat", "r_hat_row", "r_hat_row_sd", "ess_bulk", "ess_tail")
 MIXING_REPORTED = ("r_hat_covariance", "ess_covariance")
-FACTS = ("commit", "dirty", "overrides", "staleness_mean", "restarts", "gate", *MIXING, *MIXING_REPORTED)
+CERTIFICATE = ("certificate_steps", "certificate_objective", "certificate_mnll")
+FACTS = (
+    *("commit", "dirty", "overrides", "staleness_mean", "restarts", "gate"),
+    *(*MIXING, *MIXING_REPORTED, *CONVERGENCE, *CERTIFICATE),
+)
 
 
 class StudyRecord(TypedDict, total=False):
@@ -50,6 +58,7 @@ class StudyRecord(TypedDict, total=False):
     settings: dict[str, dict[str, Setting]]
     reported: dict[str, list[str] | str]
     r_hat: float | None
+    gain: float | None
     expected: list[tuple[str, str, int]]
     commit: str
     dirty: bool
@@ -61,8 +70,9 @@ class StudyRecord(TypedDict, total=False):
 class View:
     """A study's results, loaded when first needed; only finished fits enter a mean.
 
-    Fits whose chains have not converged enter it too, but their cell is not complete: it is marked, and neither ranked
-    nor compared."""
+    Fits that have not converged as the budget requires enter it too, but their cell is not complete: it is marked, and
+    neither ranked nor compared. Where it requires nothing, cells that still improve are marked and ranked all the same.
+    """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -93,13 +103,15 @@ class View:
     @cached_property
     def fits(self) -> pd.DataFrame:
         """The scores of the study's kind, with a row of status `missing` for every expected fit without a result; the
-        status of a finished fit whose chains fail the check of R-hat is `not converged`."""
+        status of a finished fit that fails the gate of its budget is `not converged`. Column `convergence` is empty for
+        closed forms and for what was recorded before it was noted."""
         scores = self._scores[self._scores["kind"] == self.study["kind"]]
         # a study without finished fits, or without some task, lacks columns
         scores = scores.reindex(columns=dict.fromkeys([*scores.columns, *METRICS, *FACTS]))
         if unregistered := set(scores["status"]) - set(STATUSES):
             raise unknown("status", min(unregistered), STATUSES, "scores.parquet")
         scores["status"] = scores["status"].mask(scores["gate"] == "failed", UNMIXED)
+        scores["convergence"] = scores["convergence"].astype(object).where(scores["convergence"].notna(), "")
         keys = ["method", "dataset", "split"]
         # once for all replicas of a split: each collected one has a row of its own
         expected = pd.DataFrame(self.study["expected"], columns=keys).astype({"split": "int64"}).drop_duplicates()
@@ -109,6 +121,7 @@ class View:
         fits["kind"] = self.study["kind"]
         fits["replica"] = fits["replica"].fillna(0).astype("int64")
         fits["reason"] = fits["reason"].fillna("")
+        fits["convergence"] = fits["convergence"].fillna("")
         fits["label"] = fits["label"].fillna(fits["method"].map(self.labels))
         fits["task"] = fits["task"].fillna(fits["dataset"].map(self.tasks))
         order = {"method": self.methods, "dataset": self.datasets}
@@ -210,8 +223,8 @@ class View:
         return scores.reindex(columns=self.methods).astype(float)
 
     def cells(self, metric: str, *tasks: str) -> pd.DataFrame:
-        """One row per method and data set: mean, sd (ddof = 1), n and expected splits, statuses, and complete: whether
-        every fit is done and every split has a value."""
+        """One row per method and data set: mean, sd (ddof = 1), n and expected splits, statuses, complete: whether
+        every fit is done and every split has a value, and improving: in how many splits done fits still improve."""
         cells = self._all_cells(metric)
         return cells[cells["dataset"].isin(self.datasets_of(*tasks))].reset_index(drop=True)
 
@@ -225,26 +238,46 @@ class View:
         cells = cells.merge(self.progress, on=["method", "dataset"], how="left")
         cells["expected"] = cells["expected"].fillna(0).astype(int)
         cells["statuses"] = cells["statuses"].fillna("not planned")
+        cells["improving"] = cells["improving"].fillna(0).astype(int)
         cells["complete"] = (cells["n"] == cells["expected"]) & (cells["n"] > 0) & (cells["statuses"] == "")
         return cells
 
     @cached_property
     def progress(self) -> pd.DataFrame:
-        """Per cell: expected splits, and why some fits are not done ('' if all are)."""
+        """Per cell: expected splits, why some fits are not done ('' if all are), in how many splits fits improve."""
         keys = ["method", "dataset"]
         cells = self.fits.groupby(keys)["split"].nunique().rename("expected").reset_index()
         unfinished = self.fits.loc[self.fits["status"] != "done", keys].drop_duplicates()
         statuses = {cell: describe_statuses(fits) for cell, fits in self.fits.merge(unfinished, on=keys).groupby(keys)}
         names = zip(cells["method"], cells["dataset"], strict=True)
-        return cells.assign(statuses=[statuses.get(cell, "") for cell in names])
+        improving = self.improving.groupby(keys)["split"].nunique().rename("improving").reset_index()
+        cells = cells.assign(statuses=[statuses.get(cell, "") for cell in names]).merge(improving, "left", on=keys)
+        return cells.assign(improving=cells["improving"].fillna(0).astype(int))
+
+    @property
+    def improving(self) -> pd.DataFrame:
+        """Fits that are done, enter every comparison, and still improve."""
+        return self.fits[(self.fits["status"] == "done") & self.fits["convergence"].isin([STILL, UNMIXED])]
 
     @cached_property
     def warning(self) -> str:
-        """A sentence that names the cells whose chains have not converged; '' if all have."""
+        """Sentences that name the cells that have not converged as the budget requires, and count those that still
+        improve; '' without any."""
         unmixed = self.fits[self.fits["status"] == UNMIXED]
         failing = unmixed.groupby(["dataset", "method"], sort=False)["split"].nunique()
         cells = [f"{self.labels[method]} on {dataset} ({n} splits)" for (dataset, method), n in failing.items()]
-        return f"✗ Chains that have not converged: {', '.join(cells)}." if cells else ""
+        failed = f"✗ Not converged: {', '.join(cells)}." if cells else ""
+        return " ".join(filter(None, (failed, self.still_improving)))
+
+    @property
+    def still_improving(self) -> str:
+        """A sentence that counts the cells that still improve and are ranked all the same; '' without any."""
+        keys = ["dataset", "method"]
+        if self.improving.empty:
+            return ""
+        judged = self.fits[self.fits["convergence"] != ""].drop_duplicates(keys)
+        improving = self.improving.drop_duplicates(keys)
+        return f"{IMPROVING} {len(improving)} of {count(len(judged), 'cell')} had not converged at the last step."
 
     def matrix(self, metric: str, *tasks: str) -> pd.DataFrame:
         """Mean scores `[datasets, methods]`; NaN for incomplete cells, never imputed."""

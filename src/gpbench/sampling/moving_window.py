@@ -35,7 +35,7 @@ def step(
     loss: Callable[[Params], Tensor],
     *,
     count: int,
-    learning_rate: float,
+    learning_rate: Tensor | float,
 ) -> tuple[Params, Params]:
     """Parameters and memory after step number `count` (from 0); choice `[R]`: normals; loss: of all params, `[R]`."""
     window = memory["window"]

@@ -50,14 +50,15 @@ def step(
     noise: Tensor,
     num_data: Tensor,
     *,
-    step_size: float,
+    step_size: Tensor | float,
     friction: float,
     adapt: bool,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """One transition: the new parameters and memory.
 
     gradient of the potential U (not divided by N), named like params; noise `[R, K]` standard normal; num_data N
-    `[R]`; friction in (0, 2). With `adapt` the preconditioner is updated first, otherwise it stays.
+    `[R]`; step_size one number, or `[R, 1]`; friction in (0, 2). With `adapt` the preconditioner is updated first,
+    otherwise it stays.
     """
     num_data = num_data[:, None]
     mean_gradient = flatten({name: gradient[name] for name in params}) / num_data

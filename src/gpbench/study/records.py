@@ -10,6 +10,7 @@ Nothing else reads or writes these files. JSON that does not fit a type is refus
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,8 @@ class PreparedData:
 
 @dataclass(frozen=True)
 class What:
-    """What the fits of a cell are, all of it hashed; steps are None for closed forms.
+    """What the fits of a cell are, all of it hashed; steps are None for closed forms, and the most
+    where a fit ends once it has converged.
 
     trained_by: closed_form, or the scheme of the updates. code: module -> digest, of the numerics that a fit uses;
     versions: of the packages that those import."""
@@ -55,6 +57,7 @@ class What:
     data: PreparedData
     protocol: FrozenProtocol
     steps: int | None
+    until_converged: bool
     dtype: str
     noise_block: int
     trained_by: str
@@ -119,13 +122,14 @@ class Planned:
 class Cell(Planned):
     """Method x data set x protocol of a study; impossible ones carry the reason in `skip`.
 
-    method: the study's name for it, `settings` what the study sets of it (of a variant); r_hat: limit of the budget;
-    test_rows: of split 0; sampler: whether its fits are Markov chains."""
+    method: the study's name for it, `settings` what the study sets of it (of a variant); r_hat, gain: limits of the
+    budget; test_rows: of split 0; sampler: whether its fits are Markov chains."""
 
     method: str
     settings: dict[str, Setting]
     reported: Reported
     r_hat: float | None
+    gain: float | None
     test_rows: int
     cost: Cost
     sampler: bool
@@ -224,12 +228,24 @@ class FitRecord(Planned):
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of a running group; objective: of each of its fits."""
+    """Progress of a running group; objective: of each of its fits; at_most: whether it may end before `steps`."""
 
     step: int
     steps: int
     seconds: float
     objective: list[float]
+    at_most: bool = False
+
+
+CONVERGENCE = ("convergence", "gain", "not_judged_because", "steps_done")
+"""What a fit by gradients notes of its convergence."""
+
+
+def convergence_in_words(noted: Mapping[str, Any]) -> str:
+    """'converged', 'still improving (about 0.1 nats)' or 'not judged (why)' of what a fit noted; '' of others."""
+    status = noted.get("convergence") or ""
+    detail = f"about {noted['gain']:.2g} nats" if status == "still improving" else noted.get("not_judged_because")
+    return f"{status} ({detail})" if detail else status
 
 
 class OtherEdition(UserError):

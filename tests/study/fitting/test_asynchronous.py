@@ -238,5 +238,5 @@ def test_without_ray_it_is_one_line(case, monkeypatch):
 
 def test_a_chain_is_refused(tmp_path_factory):
     chain = Case("bsgp_1", "regression", tmp_path_factory)
-    with pytest.raises(UserError, match="bsgp has no gradients to push"):
+    with pytest.raises(UserError, match="bsgp has no gradients; leave out its scheme"):
         chain.fit(shared(chain, 1))

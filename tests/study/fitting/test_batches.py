@@ -26,7 +26,7 @@ PLUGIN = Path(__file__).parent / "unruly_plugin"
 DATASET, SPLITS = "diabetes", 2
 STEPS, BLOCK = 240, 5
 LEARNERS = (
-    f"methods=[svgp] svgp.num_inducing=10 svgp.steps={STEPS} noise_block={BLOCK} "
+    f"methods=[svgp] svgp.num_inducing=10 svgp.optimiser=adam svgp.steps={STEPS} noise_block={BLOCK} "
     "trainer.replicas=1 trainer.checkpoint_seconds=0"
 )
 

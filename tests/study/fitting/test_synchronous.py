@@ -117,7 +117,7 @@ def test_batches_that_cannot_be_shared_equally_are_refused(case, hyper, workers,
 
 def test_a_chain_is_refused(tmp_path_factory):
     chain = Case("bsgp_1", "regression", tmp_path_factory)
-    with pytest.raises(UserError, match="bsgp has no gradients to average"):
+    with pytest.raises(UserError, match="bsgp has no gradients; leave out its scheme"):
         chain.fit(shared(chain, 1))
 
 

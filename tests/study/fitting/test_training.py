@@ -20,7 +20,7 @@ BATCH = 16
 @pytest.fixture(scope="module")
 def case(tmp_path_factory):
     """Full batches."""
-    return Case("svgp", "regression", tmp_path_factory)
+    return Case("fitc_svgp", "regression", tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

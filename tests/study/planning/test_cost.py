@@ -45,7 +45,7 @@ def simulated(seed: int) -> tuple[list[Measured], dict[str, int], dict[Place, fl
             for i, name in enumerate(columns)
         ]
         rates |= dict(zip(places_, rng.multivariate_normal(*prior.rate(places_)).tolist(), strict=True))
-    fits = [Measured(place, 100, 100 * math.exp(rate), 100.0) for place, rate in rates.items()]
+    fits = [Measured(place, "quick", 100, 100 * math.exp(rate), 100.0) for place, rate in rates.items()]
     return fits, columns, rates
 
 
@@ -59,7 +59,8 @@ def test_predictions_of_measured_cells_are_their_measurements(project):
     assert learned.seconds(cell) / cell.what.steps == pytest.approx(2, rel=0.3)
     assert learned.known(cell) == "measured"
     assert learned.known(wanted(plan, "svgp", "boston")) == "near"
-    assert learned.seconds(wanted(plan, "svgp", "boston")) > 50 * rough
+    boston = wanted(plan, "svgp", "boston")
+    assert learned.seconds(boston) / boston.what.steps > 50 * rough / cell.what.steps
     assert learned.known(wanted(plan, "exact_gp", "boston")) == "unmeasured"
     assert learned.memory_mb(cell) == 150
 
@@ -174,3 +175,21 @@ def test_durations_are_printed_in_one_unit(seconds, said):
 def test_refusals(project, gpbench):
     assert "--cores must be a positive integer, got 0" in gpbench("cost", "--cores", "0").err
     assert "unknown study 'defalt'; did you mean 'default'" in gpbench("cost", "defalt").err
+
+
+def test_fits_that_end_by_themselves_cost_what_their_steps_are_likely_to(project):
+    """Before any is seen about `LIKELY_STEPS`, at most the cap; then as many as those of the family made."""
+    overrides = f"{SMALL} budget=converged"
+    plan, store = make(overrides), Store(places.find().store)
+    cell = wanted(plan, "svgp", "wine")
+    assert plan.cost.steps(cell) == pytest.approx(costs.LIKELY_STEPS)
+    assert plan.cost.steps(cell, 1e3) == pytest.approx(cell.what.steps)
+    assert plan.cost.steps(wanted(make(), "svgp", "wine")) == wanted(make(), "svgp", "wine").what.steps
+    finish(store, cell, cell.fits[0], steps_done=800)
+    learned = make(overrides).cost
+    assert 800 < learned.steps(cell) < 1200
+    assert learned.steps(wanted(plan, "svgp", "boston")) == learned.steps(cell)
+    capped = wanted(plan, "exact_gp", "boston")
+    assert learned.steps(capped) == pytest.approx(capped.what.steps)
+    estimate = costing.Estimate(make(overrides))
+    assert estimate.core.low < estimate.core.median < estimate.core.high

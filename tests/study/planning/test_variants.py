@@ -142,6 +142,8 @@ def test_schemes_choose_the_entry_and_are_part_of_the_identity(study, monkeypatc
     three = {"method": "dgp_rff", "scheme": "synchronous", "workers": 3, "batch_size": 50}
     assert study({"a": three})["a"].skip == "50 rows a step cannot be shared equally by 3 workers"
     assert study({"a": {"method": "dgp_rff", "workers": 2}})["a"].skip == "2 workers need a scheme"
+    natural = {"method": "svgp", "scheme": "asynchronous", "workers": 1, "natural_gradients": "all"}
+    assert study({"a": natural})["a"].skip.startswith("its steps need gradients of the present parameters")
     monkeypatch.setattr(compatibility.importlib.util, "find_spec", lambda name: None)
     without_ray = study({"a": three | {"scheme": "asynchronous"}})["a"]
     assert without_ray.skip == "scheme asynchronous needs ray: pip install gpbench[distributed]"

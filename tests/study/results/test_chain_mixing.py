@@ -137,7 +137,7 @@ def test_short_chains_are_printed_as_failing_and_compared_with_nothing(where, sh
     assert main.main(["verdict", made.name]) == 0, "no failed job"
     said = capsys.readouterr()
     assert said.err.count("not converged: bsgp_1 on boston, split ") == FOLDS
-    assert "the chains of 8 splits have not converged" in said.out
+    assert "but the fits of 8 splits have not converged" in said.out
 
 
 def test_a_changed_limit_refits_nothing_and_collects_again(where, short):

@@ -141,9 +141,10 @@ def remark(axis: Axes, text: str) -> None:
 
 
 def remark_incomplete(axis: Axes, cells: pd.DataFrame) -> None:
-    """A remark that counts the cells with unfinished splits, if there are any."""
-    if incomplete := int((~cells["complete"]).sum()):
-        remark(axis, f"{incomplete} incomplete")
+    """A remark that counts the cells with unfinished splits and those that still improve, if there are any."""
+    incomplete, improving = int((~cells["complete"]).sum()), int((cells["improving"] > 0).sum())
+    texts = [f"{incomplete} incomplete"] * bool(incomplete) + [f"{improving} still improving"] * bool(improving)
+    remark(axis, ", ".join(texts))
 
 
 def note(axis: Axes, x: float, y: float, text: str, ha: str = "center", va: str = "center", **options: Any) -> None:

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gpbench.report.figures import canvas
-from gpbench.report.view import View
+from gpbench.report.view import IMPROVING, View
 
 
 def log_density(view: View) -> Figure:
@@ -47,6 +47,8 @@ def _draw_splits(axis: Axes, view: View, dataset: str) -> None:
         elif not cell["complete"]:
             unfinished = cell["n"] < cell["expected"]
             axis.text(1.01, i, f"{cell['n']}/{cell['expected']}" if unfinished else "✗", **grey)
+        elif cell["improving"]:
+            axis.text(1.01, i, IMPROVING, **grey)
     axis.margins(x=0.08)
 
 

@@ -17,8 +17,15 @@ def summary(view: View) -> list[tuple[str, str]]:
         ("protocol", f"{view.study['protocol']}{_reported(view)}"),
         ("budget", str(view.study["budget"])),
         ("splits", str(view.fits["split"].nunique())),
+        *([("convergence", judged)] if (judged := _judged(view)) else []),
         ("training time", f"{number(view.done['seconds_train'].sum() / 60)} minutes over all finished fits"),
     ]
+
+
+def _judged(view: View) -> str:
+    """'12 fits converged, 3 still improving'; '' where no fit is judged."""
+    counts = view.done.loc[view.done["convergence"] != "", "convergence"].value_counts()
+    return ", ".join(f"{n} {name}" for name, n in counts.items())
 
 
 def _reported(view: View) -> str:
@@ -31,16 +38,25 @@ def _reported(view: View) -> str:
 def warnings(view: View) -> list[str]:
     """What a reader must know before any number."""
     unfinished = int((~view.fits["status"].isin(SCORED)).sum())
-    unmixed = int((view.fits["status"] == UNMIXED).sum())
+    unmixed = view.fits[view.fits["status"] == UNMIXED]
+    chains, optimised = (int((unmixed["steps_done"].isna() == is_chain).sum()) for is_chain in (True, False))
     texts = []
     if unfinished:
         texts.append(f"{count(unfinished, 'fit')} not done: not part of any mean; listed below with the reasons.")
-    if unmixed:
+    if chains:
         texts.append(
-            f"{count(unmixed, 'fit')} by Markov chains that have not converged: their R-hat exceeds "
+            f"{count(chains, 'fit')} by Markov chains that have not converged: their R-hat exceeds "
             f"{view.study['r_hat']}, the limit of the budget. Cells with such fits are marked ✗ and neither ranked nor "
             "compared."
         )
+    if optimised:
+        texts.append(
+            f"{count(optimised, 'fit')} by gradients that have not converged: as many steps again would gain "
+            f"{view.study['gain']} nats a datum or more, or nothing can be predicted. Cells with such fits are marked "
+            "✗ and neither ranked nor compared."
+        )
+    if view.still_improving:
+        texts.append(f"{view.still_improving} The budget requires no convergence: they are ranked all the same.")
     return texts
 
 

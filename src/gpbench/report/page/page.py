@@ -92,13 +92,14 @@ def _add_figure(view: View, name: str, section: Section) -> None:
     elif reason := blank(path):
         section.blank.append((name, reason))
     else:
+        study = f"Study: {view.study['title']}."
         content, title = path.read_bytes(), name.replace("_", " ").capitalize()
         width, height = struct.unpack(">II", content[16:24])
         section.figures.append(
             {
                 "name": name,
                 "title": title,
-                "caption": f"{FIGURES[name].caption} Study: {view.study['title']}.",
+                "caption": " ".join(filter(None, (FIGURES[name].caption, view.still_improving, study))),
                 "alt": f"{title}: {FIGURES[name].caption.split('. ')[0].rstrip('.')}.",
                 "data": base64.b64encode(content).decode(),
                 "width": width // 2,  # drawn at 200 dpi

@@ -45,6 +45,8 @@ def _of(section: str, registered: dict[str, Entry], present: tuple[str, ...]) ->
 
 
 def _applies(view: View, name: str) -> bool:
+    if name == "convergence":
+        return bool((view.done["convergence"] != "").any())
     if name == "unfinished":
         return bool((view.fits["status"] != "done").any())
     tasks = TASKS.get(name.split("_")[0])

@@ -25,7 +25,7 @@ from gpbench.report.scorecard.published import COLUMNS, PublishedNumber, read_pu
 from gpbench.report.tables.render import Table, to_markdown, write
 from gpbench.report.view import View, commits
 
-BUDGETS = ("smoke", "quick", "check", "paper")
+BUDGETS = ("smoke", "quick", "check", "converged", "paper")
 KEY = "gpbench-data"
 FIGURE = "scorecard.png"
 FIGURE_CAPTION = (

@@ -11,7 +11,8 @@ WORDS = {"a_better": "better than", "equal": "equal to", "undecided": "undecided
 
 def to_markdown(results: dict, view: View) -> str:
     """The results of `comparisons.statistics` in sentences, below the setting of the study."""
-    parts = ["# Statistics\n", f"{view.study['title']}. {basis(view)}\n"]
+    head = " ".join(filter(None, (f"{view.study['title']}. {basis(view)}", view.warning)))
+    parts = ["# Statistics\n", f"{head}\n"]
     for comparison in results["comparisons"].values():
         parts.append(f"## {comparison['title']}\n")
         parts += [f"- {sentence}" for sentence in sentences(comparison, view)]

@@ -13,7 +13,7 @@ from gpbench.report.registry import TABLES
 from gpbench.report.significance.comparisons import COMPARISONS, compare, differences_to_best
 from gpbench.report.significance.findings import left_out
 from gpbench.report.tables.render import Table, decimals, mean_sd, number, write_formats
-from gpbench.report.view import STATUSES, UNMIXED, View
+from gpbench.report.view import IMPROVING, STATUSES, UNMIXED, View
 
 
 def scores(view: View, metric: str, tasks: tuple[str, ...], title: str) -> Table:
@@ -38,7 +38,7 @@ def scores(view: View, metric: str, tasks: tuple[str, ...], title: str) -> Table
         "Mean ± standard deviation over splits (number of splits). Bold: best mean among complete cells. "
         "≈: the 95 % Nadeau-Bengio interval of the paired difference to the best contains 0 "
         "(not corrected for the number of methods). Cells with unfinished splits are not compared, nor are those "
-        "marked ✗, in which some chains have not converged or some fits are not done.",
+        "marked ✗, in which some fits have not converged or are not done.",
     )
 
 
@@ -65,6 +65,7 @@ def _score_text(cell: Any, places: int) -> str:
     text = mean_sd(cell.mean, cell.sd, cell.n, places)
     if not cell.complete:
         return f"{text} ✗ {cell.statuses}"
+    text += f" {IMPROVING}" * bool(cell.improving)
     return f"**{text}**" if cell.best else text + " ≈" * cell.tied
 
 
@@ -113,13 +114,16 @@ def cost(view: View) -> Table:
 
 
 def status(view: View) -> Table:
-    """How many fits of each method ended in each status."""
+    """How many fits of each method ended in each status, and how many of those that are judged have converged."""
     counts = view.fits.groupby(["method", "status"]).size().unstack(fill_value=0)
     counts = counts.reindex(index=view.methods, columns=list(STATUSES), fill_value=0)
     counts["planned"] = counts.sum(axis=1)
     data = counts.rename_axis(index="method", columns=None).reset_index()
     used = [name for name in STATUSES if name == "done" or data[name].any()]
-    shown = data[["method", "planned", *used]].assign(method=data["method"].map(view.labels))
+    judged = view.fits[view.fits["convergence"] != ""].groupby(["method", "convergence"]).size().unstack(fill_value=0)
+    judged = judged.reindex(index=view.methods, fill_value=0).add_prefix("of them ").reset_index(drop=True)
+    data = data.join(judged)
+    shown = data[["method", "planned", *used, *judged]].assign(method=data["method"].map(view.labels))
     note = f"Every planned fit is counted once. Means are over fits that are done or {UNMIXED}, the latter marked ✗."
     return Table(data, shown, "Fits by status", note)
 
@@ -163,7 +167,7 @@ counts_mnll = partial(scores, metric="mnll", tasks=COUNTS, title="Counts")
 
 
 def table(view: View, name: str) -> Table:
-    """The registered table `name` of a study; the note of every table names chains that have not converged."""
+    """The registered table `name` of a study; the note of every table names what has not converged."""
     if name not in TABLES:
         raise unknown("table", name, TABLES)
     plain = TABLES[name].function(view)

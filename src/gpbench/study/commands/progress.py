@@ -57,4 +57,6 @@ def describe(progress: Progress) -> str:
     """How far a group is, and an estimate of the rest."""
     part = progress.step / progress.steps
     left = progress.seconds * (1 - part) / max(part, 1e-9)
+    if progress.at_most:
+        return f"step {progress.step} of at most {progress.steps}, at most {left:.0f} s left"
     return f"step {progress.step} of {progress.steps} ({part:.0%}), about {left:.0f} s left"

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from gpbench.study.fitting.lightning_module import Fit
 
 Samples = dict[str, list[Tensor]]
+Content = dict[str, Any]
+"""What a checkpoint holds, as tensors, numbers, texts, and lists and dicts of them."""
 
 
-def content(fit: Fit) -> dict[str, Any]:
+def content(fit: Fit) -> Content:
     """What a checkpoint holds, but for buffers, which do not change, and samples, which have files of their own."""
     return {
         "fits": [f.fit_id for f in fit.group.fits],
@@ -38,7 +40,7 @@ def content(fit: Fit) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def restore(fit: Fit, saved: dict[str, Any]) -> None:
+def restore(fit: Fit, saved: Content) -> None:
     """Make a fit what it was when `content` was taken of it."""
     for name, value in saved["params"].items():
         fit.state.params[name].copy_(value)
@@ -49,7 +51,7 @@ def restore(fit: Fit, saved: dict[str, Any]) -> None:
     fit.clock.seconds = saved["seconds"]
 
 
-def write(work: Path, content: dict[str, Any], samples: Samples) -> None:
+def write(work: Path, content: Content, samples: Samples) -> None:
     """Write the checkpoint of `content["step"]`; samples that are new since the last one go to another file."""
     total = len(next(iter(samples.values()), []))
     written = sum(int(p.stem.split("-")[2]) for p in work.glob("samples-*.pt"))
@@ -62,7 +64,7 @@ def write(work: Path, content: dict[str, Any], samples: Samples) -> None:
         old.unlink()
 
 
-def read(work: Path, fits: list[str], device: torch.device) -> tuple[dict[str, Any], Samples] | None:
+def read(work: Path, fits: list[str], device: torch.device) -> tuple[Content, Samples] | None:
     """Newest readable checkpoint and its samples; None where there is none.
 
     Raises UserError where the checkpoint belongs to other fits (another configuration)."""

@@ -12,25 +12,39 @@ import logging
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
 from gpbench.data.table import Table
+from gpbench.errors import UserError
 from gpbench.gp import linalg
-from gpbench.methods.base import SamplerMethod, State
+from gpbench.gp.lbfgs import Search
+from gpbench.hyper import OptimisedSettings
+from gpbench.methods.base import GradientMethod, SamplerMethod, State, TrainingSet
 from gpbench.places import write_text
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 from gpbench.study.fitting import chain_draws, checkpoint
+from gpbench.study.fitting.checkpoint import Content
 from gpbench.study.fitting.clock import Clock
 from gpbench.study.fitting.fold import make_fold, make_method
-from gpbench.study.fitting.loop import GradientLoop, Loop, SamplerLoop, answer_one, training_set
+from gpbench.study.fitting.loop import (
+    GradientLoop,
+    Loop,
+    QuasiNewtonLoop,
+    SamplerLoop,
+    advanced_by,
+    answer_one,
+    training_set,
+)
 from gpbench.study.fitting.outcome import EVAL_ROWS, Outcome, finish, test_scores
+from gpbench.study.fitting.schedule import Schedule
+from gpbench.study.fitting.trimmed_lightning import LightningModule, Trainer
 from gpbench.study.records import Group, Progress, What, to_json
 
 MODEL_FILE = "model.pt"
@@ -55,9 +69,11 @@ class Fit(Loop, LightningModule):
         self.prepare(data, [fold.key for fold in self.folds], what.steps, what.noise_block)
         self.done = 0
         self.trace: list[list[dict[str, float]]] = []
-        self.saved_optimiser: dict[str, Any] = {}
+        self.saved_optimiser: Content = {}
         self.saved_at = self.reported_at = time.monotonic()
-        self.logged = {round(s) for s in np.linspace(1, self.steps, min(self.steps, how.log_points))}
+        # a fit that ends by itself is likely to end early
+        spread = np.geomspace if what.until_converged else np.linspace
+        self.logged = {round(s) for s in spread(1, self.steps, min(self.steps, how.log_points))}
         self.evaluated = {round(s) for s in np.geomspace(max(self.steps / 100, 1), self.steps, how.eval_points)}
         linalg.events(clear=True)
         self.clock = Clock(device)  # what a method does before its first step is training too
@@ -73,19 +89,34 @@ class Fit(Loop, LightningModule):
     def training_step(self, step: int) -> None:
         objective = self.advance(*self.draw(step), step)
         self.done = step + 1
-        if self.done in self.logged or self.done in self.evaluated:
+        if any(self.is_logged(r, self.done) for r in range(len(self.folds))):
             self.record(objective)
-        if self.done % self.block == 0 or self.done == self.steps:
+        if self.done % self.block == 0 or self.is_finished():
             self.pause_at_block()
+        if self.is_finished():
+            self.trainer.should_stop = True
+
+    def is_finished(self) -> bool:
+        """Whether every replica has made its last step."""
+        return self.done >= self.last_step
+
+    def ends(self, r: int) -> int:
+        """The last step of replica r, as far as it is decided."""
+        return self.steps
+
+    def is_logged(self, r: int, step: int) -> bool:
+        """Whether a step is in the trace of replica r."""
+        end = self.ends(r)
+        return step == end or (step < end and (step in self.logged or step in self.evaluated))
 
     def record(self, objective: Tensor) -> None:
         """One trace row a replica, with test scores where due; outside the clock."""
         seconds = self.clock.pause()
         rows = [{"step": self.done, "seconds": seconds, "objective": -v} for v in objective.tolist()]
-        if self.done in self.evaluated:
-            for r, row in enumerate(rows):
-                if self.active[r]:
-                    row |= self.look(r)
+        for r, row in enumerate(rows):
+            end = self.ends(r)
+            if self.active[r] and (self.done == end or (self.done < end and self.done in self.evaluated)):
+                row |= self.look(r)
         self.trace.append(rows)
         self.report_progress()
         self.clock.go()
@@ -100,11 +131,11 @@ class Fit(Loop, LightningModule):
     def pause_at_block(self) -> None:
         """Checkpoint where one is due, and stop where the time cap is reached."""
         over = self.is_over()
-        if over or self.is_due() or self.done == self.steps:
+        if over or self.is_due() or self.is_finished():
             self.clock.pause()
             self.save()
             self.clock.go()
-        if over and self.done < self.steps:
+        if over and not self.is_finished():
             raise TimeCap(self.stopped())
 
     def is_over(self) -> bool:
@@ -127,7 +158,8 @@ class Fit(Loop, LightningModule):
         now = time.monotonic()
         if now - self.reported_at >= 1.0:
             objective = [row["objective"] for row in self.trace[-1]]
-            progress = Progress(self.done, self.steps, self.clock.seconds, objective)
+            at_most = self.group.what.until_converged and self.last_step == self.steps
+            progress = Progress(self.done, self.last_step, self.clock.seconds, objective, at_most)
             write_text(self.work / "progress.json", to_json(progress))
             self.reported_at = now
 
@@ -136,22 +168,49 @@ class Fit(Loop, LightningModule):
         checkpoint.write(self.work, self.content() | {"buffers": self.state.buffers}, self.state.samples)
         self.saved_at = time.monotonic()
 
-    def content(self) -> dict[str, Any]:
+    def content(self) -> Content:
         """Of a checkpoint: all that changes from step to step, but the samples."""
         return checkpoint.content(self)
 
-    def load(self, saved: dict[str, Any]) -> None:
+    def load(self, saved: Content) -> None:
         """Take over `content`."""
         checkpoint.restore(self, saved)
 
-    def optimiser_state(self) -> dict[str, Any]:
+    def optimiser_state(self) -> Content:
         return {}
 
     def configure_optimizers(self) -> Any:
         return None
 
 
-class GradientFit(GradientLoop, Fit):
+class OptimisedFit(Fit):
+    """Fits that a schedule ends."""
+
+    schedule: Schedule
+
+    def prepare(self, data: TrainingSet, keys: list[Key], steps: int, block: int) -> None:
+        super().prepare(data, keys, steps, block)
+        self.until_converged = self.group.what.until_converged
+        module = self.group.what.method.module
+        if not isinstance(self.method, GradientMethod):
+            raise UserError(f"{module} has no gradients; leave out its scheme")
+        if not isinstance(self.method.hyper, OptimisedSettings):
+            raise UserError(
+                f"{module}: Hyperparameters of a gradient method must inherit from gpbench.hyper.OptimisedSettings"
+            )
+
+    def ends(self, r: int) -> int:
+        return self.schedule.ends(r)
+
+    def content(self) -> Content:
+        return super().content() | {"schedule": self.schedule.content()}
+
+    def load(self, saved: Content) -> None:
+        super().load(saved)
+        self.schedule.load(saved["schedule"])
+
+
+class GradientFit(GradientLoop, OptimisedFit):
     """Fits by `GradientLoop`."""
 
     def hold(self, state: State) -> None:
@@ -166,8 +225,19 @@ class GradientFit(GradientLoop, Fit):
             adam.load_state_dict(self.saved_optimiser)
         return adam
 
-    def optimiser_state(self) -> dict[str, Any]:
+    def optimiser_state(self) -> Content:
         return self.adam.state_dict()
+
+
+class QuasiNewtonFit(QuasiNewtonLoop, OptimisedFit):
+    """Fits by `QuasiNewtonLoop`."""
+
+    def optimiser_state(self) -> Content:
+        return {"searches": [vars(search) for search in self.searches]}
+
+    def load(self, saved: Content) -> None:
+        super().load(saved)
+        self.searches = [Search(**search) for search in saved["optimiser"]["searches"]]
 
 
 class SamplerFit(SamplerLoop, Fit):
@@ -176,8 +246,13 @@ class SamplerFit(SamplerLoop, Fit):
 
 def run(group: Group, table: Table, work: Path) -> list[Outcome]:
     """Fit a group (resuming where it was cut off) and evaluate every fit of it."""
-    family = SamplerFit if isinstance(make_method(group.what), SamplerMethod) else GradientFit
-    return complete(family, group, table, work, outcome)
+    return complete(family(group), group, table, work, outcome)
+
+
+def family(group: Group) -> type[Fit]:
+    """The kind of fits that a group takes in one process."""
+    families: dict[str, type[Fit]] = {"adam": GradientFit, "lbfgs": QuasiNewtonFit, "chain": SamplerFit}
+    return families[advanced_by(make_method(group.what), [fit.rows for fit in group.fits])]
 
 
 def complete(
@@ -188,7 +263,7 @@ def complete(
     torch.set_num_threads(how.threads)
     device = torch.device(how.device)
     fit = family(group, table, work, device).to(device)
-    if fit.done < fit.steps:
+    if not fit.is_finished():
         try:
             train(fit)
         except TimeCap as cap:
@@ -211,10 +286,12 @@ def train(fit: Fit, **settings: Any) -> None:
 def trained(fit: Fit, r: int) -> Outcome:
     """Status, trace and cost of replica r of a trained fit."""
     shared = len(fit.folds)
-    trace = [rows[r] for rows in fit.trace]
+    trace = [rows[r] for rows in fit.trace if fit.is_logged(r, int(rows[r]["step"]))]
     result = Outcome("done", trace=trace, seconds={"train": fit.clock.seconds / shared, "shared_by": shared})
     if not bool(fit.active[r]):
         result.status, result.reason = "diverged", fit.reasons[r]
+    if isinstance(fit, OptimisedFit):
+        result.info |= asdict(fit.schedule.judge(r)) | {"steps_done": fit.ends(r)}
     if isinstance(fit.method, SamplerMethod):
         result.info["sampler"] = {name: float(values[r]) for name, values in fit.method.report(fit.state).items()}
     return result

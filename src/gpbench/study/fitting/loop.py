@@ -6,18 +6,22 @@ saved (`lightning_module`) stands outside. Sums over replicas are never taken bu
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gpbench.gp import linalg
+from gpbench.gp import lbfgs, linalg
 from gpbench.methods.base import GradientMethod, Noise, SamplerMethod, Shapes, State
 from gpbench.methods.training_rows import Batch, TrainingSet
+from gpbench.study.fitting.convergence import ADAM_WINDOW, LBFGS_WINDOW
 from gpbench.study.fitting.fold import Fold
 from gpbench.study.fitting.noise import Draws
+from gpbench.study.fitting.schedule import Schedule
 
 if TYPE_CHECKING:
     from gpbench.data.table import Table
@@ -89,6 +93,11 @@ class Loop(ABC):
             )
         return int(sizes[0])
 
+    @property
+    def last_step(self) -> int:
+        """The number of steps, as far as it is decided."""
+        return self.steps
+
     def hold(self, state: State) -> None:
         """Take over the tensors of a state; subclasses say which are trained."""
         self.state = state
@@ -110,8 +119,8 @@ class Loop(ABC):
     def advance(self, batch: Batch, noise: Noise, step: int) -> Tensor:
         """One step from `step` to `step + 1`; returns minus the objective `[R]`."""
 
-    def deactivate(self, finite: Tensor, step: int) -> Tensor:
-        """Mark replicas that just became non-finite, which never move again; returns which."""
+    def deactivate(self, finite: Tensor, step: int) -> None:
+        """Mark replicas that just became non-finite, which never move again."""
         newly = self.active & ~finite
         if bool(newly.any()):
             # the first of a replica's failures is the cause of the others
@@ -120,7 +129,6 @@ class Loop(ABC):
                 layer = f" (no Cholesky factor in {failed[r]!r})" if r in failed else ""
                 self.reasons[r] = f"not finite at step {step + 1} of {self.steps}{layer}"
             self.active &= finite
-        return newly
 
     def replica(self, r: int) -> State:
         """The state of one replica, with the replica axis kept."""
@@ -132,10 +140,43 @@ class Loop(ABC):
         return State(**pick, samples=samples)
 
 
-class GradientLoop(Loop):
+class Adam(torch.optim.Adam):
+    """torch's Adam, whose methods do not import torch's compiler (seconds) only to say that they are not compiled."""
+
+    add_param_group = inspect.unwrap(torch.optim.Adam.add_param_group)
+    zero_grad = inspect.unwrap(torch.optim.Adam.zero_grad)
+    state_dict = inspect.unwrap(torch.optim.Adam.state_dict)
+    load_state_dict = inspect.unwrap(torch.optim.Adam.load_state_dict)
+    step = torch.no_grad()(inspect.unwrap(torch.optim.Adam.step))
+
+
+class OptimisedLoop(Loop):
+    """Steps that a schedule ends; window: steps that its rule averages; decay: the part in which the rate falls."""
+
+    schedule: Schedule
+    window: int
+    until_converged = False
+
+    def prepare(self, data: TrainingSet, keys: list[Key], steps: int, block: int) -> None:
+        super().prepare(data, keys, steps, block)
+        self.schedule = Schedule(steps, self.decay(), data.count.tolist(), self.until_converged, self.window)
+
+    def decay(self) -> float:
+        return 0.0
+
+    @property
+    def last_step(self) -> int:
+        return self.schedule.last()
+
+
+class GradientLoop(OptimisedLoop):
     """Adam on minus the objective, summed over replicas; a replica that is not finite stops moving."""
 
     method: GradientMethod
+    window = ADAM_WINDOW
+
+    def decay(self) -> float:
+        return float(self.method.hyper.decay)
 
     def hold(self, state: State) -> None:
         for name, value in state.params.items():
@@ -150,13 +191,48 @@ class GradientLoop(Loop):
         settings = [
             {"params": part, "lr": rate, "betas": (decay, ADAM_SECOND_DECAY)} for (rate, decay), part in groups.items()
         ]
-        self.adam = torch.optim.Adam(settings, fused=True)
+        self.adam: torch.optim.Adam = Adam(settings, fused=True)
         return self.adam
 
+    careful = False
+    """Whether every Cholesky factor is checked at once: from the first step on that was not finite in all replicas."""
+
     def advance(self, batch: Batch, noise: Noise, step: int) -> Tensor:
+        """A step waits for the device once; one that fails is made again, carefully, with the jitter that it needs.
+
+        Methods with steps of their own are always careful: what these moved is not taken back."""
+        if not self.careful and not self.method.has_own_steps():
+            with linalg.deferred_checks():
+                loss = self.differentiate(batch, noise)
+                if self.update(loss, step):
+                    return loss
+            self.careful = True
         loss = self.differentiate(batch, noise)
+        if moved := self.step_own(loss, step):
+            loss = self.differentiate(batch, noise)
+            for name in moved:
+                self.state.params[name].grad = None
         self.update(loss, step)
         return loss
+
+    def step_own(self, loss: Tensor, step: int) -> list[str]:
+        """Step `step` of the method's own, which needs gradients; the names of the parameters that it moves."""
+        if not self.method.has_own_steps():
+            return []
+        params, factors = self.state.params, self.factors(step)
+        factor = torch.ones_like(loss) if factors is None else factors
+        moved = self.method.step_own(self.state, step, factor)
+        self.deactivate(self.finite([loss, *moved.values()], step), step)
+        moving = factor * self.active > 0
+        for name, value in moved.items():
+            params[name].data.copy_(_kept(value, params[name], moving.to(loss)))
+        return list(moved)
+
+    def finite(self, values: list[Tensor], step: int) -> Tensor:
+        """Which replicas are finite `[R]` in values `[R, ...]`; one that has ended is not judged any more."""
+        finite = torch.stack([value.reshape(len(value), -1).sum(1) for value in values]).isfinite().all(0)
+        scheduled = self.schedule.factors(step)
+        return finite | (values[0].new_tensor(scheduled) == 0) if 0 in scheduled else finite
 
     def differentiate(self, batch: Batch, noise: Noise) -> Tensor:
         """Leave the gradient of the loss in the parameters; the loss `[R]`."""
@@ -168,30 +244,93 @@ class GradientLoop(Loop):
     def propagate(self, total: Tensor) -> None:
         total.backward()
 
-    def update(self, loss: Tensor, step: int) -> None:
-        """Step `step` of Adam along the gradients that are there; the method's own step of what it moves itself."""
-        params, finite = self.state.params, loss.isfinite()
-        moved = self.method.step_own(self.state)
-        for value in [*moved.values(), *(p.grad for p in params.values() if p.grad is not None)]:
-            finite = finite & value.reshape(len(finite), -1).sum(1).isfinite()
-        newly = self.deactivate(finite, step)
-        if not bool(self.active.all()):
-            self.freeze_replicas(newly)
-        for name, value in moved.items():
-            params[name].data[self.active] = value[self.active]
-            params[name].grad = None
+    def update(self, loss: Tensor, step: int) -> bool:
+        """Step `step` of Adam along the gradients that are there.
+
+        Where checks are deferred and something is not finite, nothing is moved: False."""
+        params = self.state.params
+        finite = self.finite([loss, *(p.grad for p in params.values() if p.grad is not None)], step)
+        if not linalg.checks_are_deferred():
+            self.deactivate(finite, step)
+        elif not bool(finite.all()):
+            return False
         for name in self.method.frozen(step, self.steps):
             params[name].grad = None
-        self.adam.step()
+        self.step_adam(self.factors(step, self.method.pace(self.state)))
+        self.schedule.observe(loss, step)
+        return True
 
-    def freeze_replicas(self, newly: Tensor) -> None:
-        """With no gradient and no momentum Adam does not move a replica."""
-        for p in self.state.params.values():
-            if p.grad is not None:
-                p.grad[~self.active] = 0.0
-            if newly.any() and p in self.adam.state:
-                self.adam.state[p]["exp_avg"][newly] = 0.0
-                self.adam.state[p]["exp_avg_sq"][newly] = 0.0
+    def factors(self, step: int, pace: Tensor | float = 1.0) -> Tensor | None:
+        """What the steps of the replicas are multiplied by `[R]`, 0 for those that ended or failed; None where by 1."""
+        scheduled = self.schedule.factors(step)
+        if isinstance(pace, float) and all(factor == 1 for factor in scheduled) and not any(self.reasons):
+            return None
+        return self.data.inputs.new_tensor(scheduled) * pace * self.active
+
+    @torch.no_grad()
+    def step_adam(self, factors: Tensor | None) -> None:
+        """A step of Adam, whose length is multiplied by the factors."""
+        trained = [p for p in self.state.params.values() if p.grad is not None]
+        before = [] if factors is None else [p.clone() for p in trained]
+        self.adam.step()
+        for p, start in zip(trained, before, strict=False):
+            p.copy_(_kept(p, start, factors))
+
+
+def _kept(moved: Tensor, start: Tensor, factors: Tensor | None) -> Tensor:
+    """start + factor * (moved - start) of each replica; start itself where the factor is 0, whatever `moved` holds."""
+    if factors is None:
+        return moved
+    factor = factors.view(-1, *[1] * (moved.ndim - 1))
+    part = torch.where(factor == 1, moved, start + factor * (moved - start))
+    return torch.where(factor == 0, start, part)
+
+
+class QuasiNewtonLoop(OptimisedLoop):
+    """L-BFGS on all rows, an iteration a step, every replica by itself; one that cannot descend any further has ended.
+
+    searches: of the replicas, once there was a step."""
+
+    method: GradientMethod
+    window = LBFGS_WINDOW
+
+    def prepare(self, data: TrainingSet, keys: list[Key], steps: int, block: int) -> None:
+        super().prepare(data, keys, steps, block)
+        self.rows = [data.replica(r) for r in range(len(keys))]
+        self.searches: list[lbfgs.Search] = []
+
+    def _batch_size(self, counts: list[int]) -> int | None:
+        return None
+
+    def hold(self, state: State) -> None:
+        state.params = {name: value.contiguous() for name, value in state.params.items()}
+        self.state = state
+
+    def advance(self, batch: Batch, noise: Noise, step: int) -> Tensor:
+        loss = torch.stack([self.descend(r, step) for r in range(len(self.keys))])
+        finite = loss.isfinite()
+        for value in self.state.params.values():
+            finite = finite & value.reshape(len(finite), -1).sum(1).isfinite()
+        self.deactivate(finite, step)
+        self.schedule.observe(loss, step)
+        return loss
+
+    def descend(self, r: int, step: int) -> Tensor:
+        """One iteration of replica r, unless it has ended; its loss."""
+        one, rows = self.replica(r), self.rows[r]
+        start = {name: value for name, value in one.params.items() if name not in self.method.solved}
+        objective = lbfgs.of_params(lambda params: self.method.profile(State(params, one.buffers), rows), start)
+        if len(self.searches) == r:
+            self.searches.append(lbfgs.start(objective, lbfgs.flatten(start)))
+        search = replace(self.searches[r], x=lbfgs.flatten(start))
+        if step < self.schedule.ends(r):
+            search = self.searches[r] = lbfgs.step(objective, search)
+            moved = State(one.params | lbfgs.unflatten(search.x, start), one.buffers)
+            for name, value in (moved.params | self.method.solve(moved, rows)).items():
+                self.state.params[name][r : r + 1] = value
+            if search.ended:
+                self.schedule.end(r, step + 1, float(search.gradient.abs().max()))
+        return search.loss
 
 
 class SamplerLoop(Loop):
@@ -206,6 +345,16 @@ class SamplerLoop(Loop):
             for name, value in self.state.params.items():
                 self.state.samples.setdefault(name, []).append(value.detach().clone())
         return objective.detach()
+
+
+def advanced_by(method: GradientMethod | SamplerMethod, rows: list[int]) -> str:
+    """How fits to so many training rows each go on: `adam`, `lbfgs` or `chain`."""
+    if isinstance(method, SamplerMethod):
+        return "chain"
+    by_lbfgs = {method.hyper.takes_lbfgs(method.task, count) for count in rows}
+    if len(by_lbfgs) > 1:
+        raise ValueError("some splits of this group have too many rows for L-BFGS; set optimiser=adam")
+    return "lbfgs" if by_lbfgs.pop() else "adam"
 
 
 def share(batch: Batch, rank: int, workers: int) -> Batch:

@@ -65,4 +65,7 @@ class Draws:
         self.drawn += 1
         parts = [next(normals) for normals in self.normals]
         longest = max(map(len, parts))
-        return torch.stack([torch.nn.functional.pad(part, (0, longest - len(part))) for part in parts])
+        if len(parts) == 1:
+            return parts[0][None]
+        pad = torch.nn.functional.pad
+        return torch.stack([p if len(p) == longest else pad(p, (0, longest - len(p))) for p in parts])

@@ -62,6 +62,8 @@ def _replicas(cell: Cell, rows: int) -> int:
         return 1
     chains = max(fit.replica for fit in cell.fits) + 1
     hyper = config.hyperparameters(what.method.module)(**what.method.hyper)
+    if hyper.takes_lbfgs(what.data.task, rows):
+        return 1  # every replica is searched by itself
     if (width := hyper.width()) is not None:
         most = how.replicas if width * hyper.rows_per_step(rows) <= how.small else 1
     elif cell.sampler:

@@ -20,7 +20,7 @@ def impossible(kind: Kind, method: MethodConfig, dataset: Dataset, rows: int, ou
         return "no Markov chain" if kind == "sample" else f"kind {' or '.join(header.kinds)} only"
     if dataset.task not in header.tasks:
         return f"{' and '.join(header.tasks)} only"
-    if reason := _not_distributed(method, rows) or hyper.impossible(dataset.task):
+    if reason := _not_distributed(method, dataset.task, rows) or hyper.impossible(dataset.task):
         return reason
     target_names = [[*dataset.source.targets, *dataset.truth][i] for i in outputs]
     if kind == "predict" and (truth := [name for name in target_names if name in dataset.truth]):
@@ -44,7 +44,7 @@ def unpinned(dataset: Dataset) -> str:
     )
 
 
-def _not_distributed(method: MethodConfig, rows: int) -> str:
+def _not_distributed(method: MethodConfig, task: str, rows: int) -> str:
     """Why a method cannot be trained by its scheme; empty where it can."""
     header, scheme, workers = method.header, method.header.scheme, method.header.workers
     if scheme == "single":
@@ -53,12 +53,14 @@ def _not_distributed(method: MethodConfig, rows: int) -> str:
         return f"scheme {scheme} needs a method with updates"
     if scheme not in header.schemes:
         return f"trained by scheme {' or '.join(header.schemes)} only"
+    if method.hyper.takes_lbfgs(task, rows):
+        return f"scheme {scheme} needs optimiser=adam: L-BFGS runs in one process"
     if workers > MAX_WORKERS_PER_CORE * (os.cpu_count() or 1):
         return f"{workers} workers, at most {MAX_WORKERS_PER_CORE} a core"
     if scheme == "asynchronous":
         if importlib.util.find_spec("ray") is None:
             return "scheme asynchronous needs ray: pip install gpbench[distributed]"
-        if workers > 1 and not method.hyper.allows_stale_gradients():
+        if not method.hyper.allows_stale_gradients():
             return "its steps need gradients of the present parameters, and asynchronous workers push old ones"
         return ""
     rows_per_step = method.hyper.rows_per_step(rows)

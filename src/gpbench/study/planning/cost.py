@@ -9,6 +9,11 @@ m ~ N(0, 0.2²) is the same for all fits of a run: what else the machine does th
 deviations because they were about the most likely ones for 323 cells of nine earlier runs on two cores; of these the
 declared seconds alone were within a factor of three in four cells of five. Seconds are those of the clock: training,
 the looks at held-out rows on the way, prediction and writing.
+
+A fit that ends once it has converged takes at most the steps of its budget. How many is learnt from the fits of its
+family and budget, of its own place where there are some:
+
+    log steps ~ N(log(LIKELY_STEPS), 0.8²) before any is seen, and N(s, 0.5²) around the family's s
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ import datetime
 import functools
 import math
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,6 +35,7 @@ from gpbench.study.storage import committed
 COLUMNS_POWER = 0.4
 FAMILY, SLOPE, SETTINGS, DATASET, CELL, MACHINE = 0.7, 0.3, 0.9, 0.5, 0.25, 0.2
 UNMEASURED_MB = 2000
+LIKELY_STEPS, STEPS_OF_FAMILY, STEPS_OF_FIT = 2000, 0.8, 0.5
 SECONDS_PER_FIT = 0.1  # to start its process and to write its folder in the store
 
 
@@ -57,9 +63,10 @@ class Posterior(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """A measured fit; steps: None of a closed form."""
+    """A measured fit; steps: that it made, None of a closed form."""
 
     place: Place
+    budget: str
     steps: int | None
     seconds: float
     peak_memory_mb: float
@@ -74,7 +81,10 @@ class CostModel:
         self.columns, self.declared = columns, declared
         self.rates: dict[str, dict[Place, list[float]]] = {}
         self.peak: dict[Place, float] = {}
+        self.log_steps: dict[tuple[str | Place, str], list[float]] = {}
         for fit in fits:
+            for like in (fit.place.family, fit.place):
+                self.log_steps.setdefault((like, fit.budget), []).append(math.log(fit.steps or 1))
             rate = math.log(fit.seconds / (fit.steps or 1))
             self.rates.setdefault(fit.place.family, {}).setdefault(fit.place, []).append(rate)
             self.peak[fit.place] = max(self.peak.get(fit.place, 0.0), fit.peak_memory_mb)
@@ -83,7 +93,20 @@ class CostModel:
 
     def seconds(self, cell: Planned) -> float:
         """Predicted seconds of one fit of a cell: the median."""
-        return SECONDS_PER_FIT + self._median(place(cell)) * (cell.what.steps or 1)
+        steps: float = self.steps(cell)
+        return SECONDS_PER_FIT + self._median(place(cell)) * steps
+
+    def steps(self, cell: Planned, deviations: float | np.ndarray = 0.0) -> Any:
+        """Predicted steps of a fit, at so many standard deviations of their logarithm; 1 of a closed form."""
+        most = cell.what.steps or 1
+        if not cell.what.until_converged:
+            return most
+        here, budget = place(cell), cell.address.budget
+        seen = self.log_steps.get((here, budget)) or self.log_steps.get((here.family, budget), [])
+        weight = len(seen) * (STEPS_OF_FAMILY / STEPS_OF_FIT) ** 2
+        mean = (math.log(LIKELY_STEPS) + weight * (float(np.mean(seen)) if seen else 0.0)) / (1 + weight)
+        spread = math.hypot(STEPS_OF_FAMILY / math.sqrt(1 + weight), STEPS_OF_FIT)
+        return np.exp(np.minimum(mean + spread * np.asarray(deviations), math.log(most)))
 
     def memory_mb(self, cell: Planned) -> int:
         """Memory to ask for: half as much again as the measured peak, or what is ample for small data."""
@@ -184,7 +207,8 @@ def _of_store(record: FitRecord) -> Measured:
     seconds, provenance = record.seconds, record.provenance
     return Measured(
         place=place(record),
-        steps=record.what.steps,
+        budget=record.address.budget,
+        steps=record.info.get("steps_done", record.what.steps),
         seconds=_seconds(provenance.started, provenance.ended, seconds.train + seconds.predict, seconds.shared_by),
         peak_memory_mb=record.peak_memory_mb,
     )
@@ -196,7 +220,8 @@ def _of_row(row: committed.Row) -> Measured:
     least = row["seconds_train"] + row["seconds_predict"]
     return Measured(
         place=_place(address, row["family"], "cpu", row.get("steps"), row["n_train"]),
-        steps=row.get("steps"),
+        budget=row["budget"],
+        steps=row.get("steps_done", row.get("steps")),
         seconds=_seconds(row["started"], row["ended"], least, row["seconds_shared_by"]),
         peak_memory_mb=row["peak_memory_mb"],
     )

@@ -47,11 +47,21 @@ class Estimate:
         rng = np.random.default_rng(0)
         machine = np.exp(costs.MACHINE * rng.standard_normal(DRAWS))
         rates = _rates(plan.cost, [cell for cell, _ in wanted], rng)
-        self.parts = [self._part(cell, fits, machine * rate) for (cell, fits), rate in zip(wanted, rates, strict=True)]
+        steps = self._steps([cell for cell, _ in wanted], rng)
+        self.parts = [
+            self._part(cell, fits, machine * rate * number)
+            for (cell, fits), rate, number in zip(wanted, rates, steps, strict=True)
+        ]
 
-    def _part(self, cell: Cell, fits: int, rate: np.ndarray) -> Part:
+    def _steps(self, cells: list[Cell], rng: np.random.Generator) -> list[np.ndarray | int]:
+        """Draws of the steps of every cell; what is unknown of a family's is unknown of all its cells together."""
+        families = dict.fromkeys(cell.family for cell in cells if cell.what.until_converged)
+        deviations = {family: rng.standard_normal(DRAWS) for family in families}
+        return [self.plan.cost.steps(cell, deviations.get(cell.family, 0.0)) for cell in cells]
+
+    def _part(self, cell: Cell, fits: int, training: np.ndarray) -> Part:
         how, workers = cell.how, cell.what.workers
-        longest = costs.SECONDS_PER_FIT + rate * (cell.what.steps or 1)
+        longest = costs.SECONDS_PER_FIT + training
         start_up = 1 + SECONDS_PER_JOB / (60 * how.batch_minutes)  # every batch_minutes another job begins
         seconds = fits * longest * start_up * how.threads * workers
         cost = self.plan.cost

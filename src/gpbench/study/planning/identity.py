@@ -147,7 +147,8 @@ class _Strip(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        if node.name == "Hyperparameters":
+        # what several methods share of their hyperparameters has another name
+        if node.name == "Hyperparameters" or any(ast.unparse(base).endswith("Settings") for base in node.bases):
             node.body = [part for part in node.body if getattr(part, "name", "") not in PLANNING_ONLY]
         return self.generic_visit(node)
 

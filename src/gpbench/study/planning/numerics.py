@@ -17,6 +17,8 @@ INSIDE = (
     "gpbench.data.splits",
     "gpbench.study.fitting.fold",
     "gpbench.study.fitting.noise",
+    "gpbench.study.fitting.schedule",
+    "gpbench.study.fitting.convergence",
     "gpbench.study.fitting.loop",
     "gpbench.study.fitting.distributed.updates",
 )

@@ -13,7 +13,7 @@ from gpbench.places import Places, write_if_changed
 from gpbench.study.planning import batches, identity
 from gpbench.study.planning.cost import CostModel, learn
 from gpbench.study.planning.resolve import Resolved, resolve
-from gpbench.study.records import Address, Batch, Cell, Fit, FitRecord, FrozenPlan, What, to_json
+from gpbench.study.records import Address, Batch, Cell, Fit, FitRecord, FrozenPlan, What, convergence_in_words, to_json
 from gpbench.study.storage import committed
 from gpbench.study.storage.store import Store
 
@@ -91,9 +91,11 @@ def _states(
     possible = [(cell, fit) for cell in cells if not cell.skip for fit in cell.fits]
     for cell, fit in possible:
         if ended := finished.get(fit.fit_id):
-            states[fit.fit_id] = State(ended.status, ended.reason)
+            states[fit.fit_id] = State(ended.status, ended.reason or convergence_in_words(ended.info))
         elif (row := recorded.get(fit.fit_id)) and row["status"] == "done":
-            states[fit.fit_id] = State("done", f"record of commit {row['commit'][:7]}")
+            states[fit.fit_id] = State(
+                "done", "; ".join(filter(None, (f"record of commit {row['commit'][:7]}", convergence_in_words(row))))
+            )
         elif group := begun.get(fit.fit_id):
             states[fit.fit_id] = State("pending", f"resumes at step {store.checkpoint(group.group_id)}")
         else:

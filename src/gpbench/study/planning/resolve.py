@@ -174,7 +174,8 @@ def make_cell(setup: Setup, method: MethodConfig, dataset: schema.Dataset, overr
         method=MethodSettings(header.module, dataclasses.asdict(method.hyper)),
         data=PreparedData(dataset.md5, dataset.task, dataset.images, len(dataset.classes)),
         protocol=frozen,
-        steps=_steps(method, budget, train_rows * dataset.columns),
+        steps=_steps(method, budget, dataset.task, train_rows, dataset.columns),
+        until_converged=budget.until_converged and _ends_by_itself(method),
         dtype=study.dtype,
         noise_block=study.noise_block,
         trained_by=trained_by,
@@ -190,6 +191,7 @@ def make_cell(setup: Setup, method: MethodConfig, dataset: schema.Dataset, overr
         family=method.family,
         reported=Reported(protocol.metrics, protocol.spread),
         r_hat=budget.r_hat,
+        gain=budget.gain,
         rows=train_rows,
         test_rows=test_rows,
         what=what,
@@ -225,12 +227,19 @@ def _splits(study: schema.Study, protocol: schema.Protocol, dataset: schema.Data
     return wanted
 
 
-def _steps(method: MethodConfig, budget: schema.Budget, values: int) -> int | None:
+def _ends_by_itself(method: MethodConfig) -> bool:
+    """Whether fits can end once they have converged: those by gradients of the present parameters."""
+    header = method.header
+    return not header.closed_form and "sample" not in header.kinds and header.scheme != "asynchronous"
+
+
+def _steps(method: MethodConfig, budget: schema.Budget, task: str, rows: int, columns: int) -> int | None:
     if method.header.closed_form:
         return None
     if method.header.steps:
         return method.header.steps
-    sizes = next((budget.steps[k] for k in (method.header.name, method.family, "default") if k in budget.steps), None)
+    keys = ("lbfgs",) if method.hyper.takes_lbfgs(task, rows) else (method.header.name, method.family)
+    sizes = next((budget.steps[k] for k in (*keys, "default") if k in budget.steps), None)
     if sizes is None:
         raise UserError(f"budget {budget.name!r} has no steps for {method.family!r} and no default")
-    return sizes.steps(values)
+    return sizes.steps(rows * columns)

@@ -1,7 +1,7 @@
 """A study's view of the store: scores, traces, points and chains of its fits, in some tables and one JSON.
 
-Fits by Markov chains are judged together, all chains (replicas) of a cell's split, by the R-hat that the study's budget
-allows: column `gate` of the scores says passed or failed, and nothing where there is no chain or no limit.
+Fits by Markov chains are judged together, all chains (replicas) of a cell's split; those by gradients each for itself
+(see `convergence`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpbench.errors import UserError
 from gpbench.places import Places, write_aside, write_if_changed, write_text
 from gpbench.study.planning import identity
 from gpbench.study.records import Cell, Fit, FitRecord, FrozenPlan, from_json
-from gpbench.study.results import chain_file, scoring
+from gpbench.study.results import chain_file, convergence, scoring
 from gpbench.study.storage import committed, provenance
 from gpbench.study.storage.store import FINAL, Store
 
@@ -29,6 +29,8 @@ CLASS_POINTS = ["row", "y", "log_density", "modal", "confidence", "p_true"]
 TRACE_COLUMNS = ["fit_id", "step", "seconds", "objective", "mnll", "rmse", "error"]
 NUMBER_POINTS = ["row", "output", "y", "mean", "sd", "log_density", "pit", "crps"]
 TRACED_ROWS = 3
+CERTIFICATE = "certificate.json"
+"""What `gpbench certify` leaves beside a fit."""
 DISTRIBUTED = ["staleness_mean", "restarts"]
 """What distributed fits note of themselves."""
 Done = list[tuple[Cell, str]]
@@ -44,10 +46,11 @@ def read_plan(where: Places, name: str) -> FrozenPlan:
 
 
 def seen(ended: Ended, plan: FrozenPlan) -> str:
-    """What a collection depends on, as text: the status of every fit, the scoring code, and the limits of R-hat."""
+    """What a collection depends on, as text: statuses, certificates, the scoring code, the limits of the budget."""
     states = {fit.fit_id: ended.status(cell, fit)[0] for cell, fit in plan.fits}
-    limits = [cell.r_hat for cell in plan.cells]
-    return identity.canonical({"scoring": scoring.digest(), "states": states, "r_hat": limits})
+    limits = [(cell.r_hat, cell.gain) for cell in plan.cells]
+    certified = sorted(fit_id for fit_id in states if (ended.store.folder(fit_id) / CERTIFICATE).is_file())
+    return identity.canonical({"scoring": scoring.digest(), "states": states, "limits": limits, "certified": certified})
 
 
 def stamp(where: Places, name: str) -> Path:
@@ -83,8 +86,8 @@ class Ended:
         return "missing", "not run yet"
 
 
-def mixing(ended: Ended, plan: FrozenPlan) -> dict[str, committed.Row]:
-    """fit_id -> how the chains of its cell and split have mixed together: numbers, `gate`, and the reason if failed."""
+def converged(ended: Ended, plan: FrozenPlan) -> dict[str, committed.Row]:
+    """fit_id -> columns of `convergence`, and of chains how those of its cell and split have mixed together."""
     by_fit: dict[str, committed.Row] = {}
     for cell in (cell for cell in plan.cells if not cell.skip):
         for split in dict.fromkeys(fit.split for fit in cell.fits):
@@ -92,21 +95,14 @@ def mixing(ended: Ended, plan: FrozenPlan) -> dict[str, committed.Row]:
             chains = [fit_id for fit_id in fit_ids if scoring.has_chain(ended.store, fit_id)]
             if chains:
                 values = scoring.mixing(ended.store, chains)
-                by_fit |= dict.fromkeys(chains, values | _gate(values, cell.r_hat))
+                by_fit |= dict.fromkeys(chains, values | convergence.of_chains(values, cell.r_hat))
             for fit_id in set(fit_ids) - set(chains):
-                if (row := ended.recorded.get(fit_id)) and row["gate"]:
+                record = ended.stored(fit_id)
+                if record and record.status == "done" and "convergence" in record.info:
+                    by_fit[fit_id] = convergence.of_optimised(record.info, cell.gain)
+                elif not record and (row := ended.recorded.get(fit_id)) and row["gate"]:
                     by_fit[fit_id] = row
     return by_fit
-
-
-def _gate(mixing: dict[str, float], limit: float | None) -> dict[str, str]:
-    """gate and, where it failed, reason; chains too short for an R-hat fail."""
-    if limit is None:
-        return {"gate": ""}
-    if mixing["r_hat"] <= limit:
-        return {"gate": "passed"}
-    drawn = f"{mixing['chains']} chains of {mixing['draws']} draws"
-    return {"gate": "failed", "reason": f"R-hat {mixing['r_hat']:.5g} exceeds {limit:g} ({drawn})"}
 
 
 def collect(where: Places, name: str) -> dict[str, int]:
@@ -149,6 +145,7 @@ def facts(where: Places, plan: FrozenPlan) -> dict[str, object]:
         "settings": {cell.method: cell.settings for cell in plan.cells},
         "reported": asdict(first.reported),
         "r_hat": first.r_hat,
+        "gain": first.gain,
         "expected": [[cell.method, cell.address.dataset, fit.split] for cell, fit in plan.fits],
         **asdict(provenance.commit(where.root)),
         "created": provenance.now(),
@@ -159,8 +156,8 @@ def facts(where: Places, plan: FrozenPlan) -> dict[str, object]:
 
 def score_rows(ended: Ended, plan: FrozenPlan) -> list[committed.Row]:
     """One row of scores.parquet for every fit that a study wants."""
-    mixed = mixing(ended, plan)
-    return [_row(ended, cell, fit) | mixed.get(fit.fit_id, {}) for cell, fit in plan.fits]
+    judged = converged(ended, plan)
+    return [_row(ended, cell, fit) | judged.get(fit.fit_id, {}) for cell, fit in plan.fits]
 
 
 def record(where: Places, plan: FrozenPlan) -> tuple[int, int]:
@@ -223,7 +220,9 @@ def _row(ended: Ended, cell: Cell, fit: Fit) -> committed.Row:
     measured |= {f"seconds_{k}": v for k, v in asdict(record.seconds).items()}
     measured |= {"peak_memory_mb": record.peak_memory_mb}
     noted = {k: record.info[k] for k in DISTRIBUTED if k in record.info}
-    return row | measured | noted | scoring.scores(ended.store, record)
+    path = ended.store.folder(fit.fit_id) / CERTIFICATE
+    certificate = json.loads(path.read_text()) if path.is_file() else {}
+    return row | measured | noted | certificate | scoring.scores(ended.store, record)
 
 
 def _read(path: Path, columns: list[str] | None = None) -> pd.DataFrame:
@@ -281,11 +280,11 @@ def not_done(where: Places, name: str) -> list[str]:
 
 
 def not_converged(where: Places, name: str) -> list[str]:
-    """One line for every cell and split whose chains fail the gate of the study's budget."""
+    """One line for every cell and split that fails the gate of the study's budget."""
     plan = read_plan(where, name)
-    mixed = mixing(Ended(where, name), plan)
-    failed = ((cell, fit) for cell, fit in plan.fits if mixed.get(fit.fit_id, {}).get("gate") == "failed")
-    lines = [f"not converged: {_place(cell, fit)}: {mixed[fit.fit_id]['reason']}" for cell, fit in failed]
+    judged = converged(Ended(where, name), plan)
+    failed = ((cell, fit) for cell, fit in plan.fits if judged.get(fit.fit_id, {}).get("gate") == "failed")
+    lines = [f"not converged: {_place(cell, fit)}: {judged[fit.fit_id]['reason']}" for cell, fit in failed]
     return list(dict.fromkeys(lines))
 
 

@@ -23,11 +23,33 @@ PLACE = ("method", "dataset", "split", "replica")
 TEXTS = dict.fromkeys(
     (
         *("fit_id", "kind", "label", "family", "method", "preset", "dataset", "protocol", "budget", "overrides"),
-        *("task", "status", "reason", "commit", "started", "ended", "gate", "adopted"),
+        *(
+            "task",
+            "status",
+            "reason",
+            "commit",
+            "started",
+            "ended",
+            "gate",
+            "adopted",
+            "convergence",
+            "not_judged_because",
+        ),
     ),
     "",
 )
-WHOLE = {"split", "replica", "steps", "n_train", "n_test", "seconds_shared_by", "chains", "draws"}
+WHOLE = {
+    "split",
+    "replica",
+    "steps",
+    "steps_done",
+    "certificate_steps",
+    "n_train",
+    "n_test",
+    "seconds_shared_by",
+    "chains",
+    "draws",
+}
 
 
 def folder(where: Places, name: str) -> Path:

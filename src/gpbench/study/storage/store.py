@@ -1,7 +1,8 @@
 """The store: one folder a finished fit, named by its identity; studies point into it and own nothing.
 
     store/<fit_id>/         fit.json, points.parquet, trace.parquet, components.npz, model.pt, log.txt;
-                            of a Markov chain chain.npz; what is computed later: scores.json, mixing-*.json
+                            of a Markov chain chain.npz; what is computed later: scores.json, mixing-*.json,
+                            certificate.json
     store/.work/<group>/    group.json, checkpoints, progress of a group of fits that is not finished
     store/.spool/<fit_id>   records that the tracker has not read yet
     store/.locks/<fit_id>   lock of the process that fits it
@@ -34,6 +35,7 @@ FINAL = ("done", "diverged", "out-of-memory", "failed")
 IDENTITY = re.compile("[0-9a-f]{16}")
 PARTS = re.compile(
     r"fit\.json|(points|trace)\.parquet|(components|chain)\.npz|model\.(pt|pkl)|log\.txt|scores\.json|mixing-\w+\.json"
+    r"|certificate\.json"
 )
 """Names of the files that a fit's folder may hold."""
 

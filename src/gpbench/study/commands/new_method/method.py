@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from gpbench.gp import likelihoods, linalg
-from gpbench.hyper import PositiveFloat, Settings, dataclass
+from gpbench.hyper import OptimisedSettings, PositiveFloat, dataclass
 from gpbench.methods.base import GradientMethod, Noise, State
 from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive
@@ -27,7 +27,7 @@ from gpbench.streams import Key
 
 
 @dataclass(frozen=True)
-class Hyperparameters(Settings):
+class Hyperparameters(OptimisedSettings):
     """Initial variances of weights and noise in scaled units, and Adam's rate: the published defaults stand here."""
 
     weight_variance: PositiveFloat = 1.0

@@ -10,14 +10,13 @@ import heapq
 import io
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from gpbench.data.table import Table
-from gpbench.errors import UserError
-from gpbench.methods.base import GradientMethod
+from gpbench.study.fitting.checkpoint import Content
 from gpbench.study.fitting.distributed import updates
 from gpbench.study.fitting.distributed.updates import Push
 from gpbench.study.fitting.lightning_module import GradientFit
@@ -58,16 +57,14 @@ class SharedFit(GradientFit):
         self.returned: list[int] = []
         self.staleness: list[int] = []
         super().__init__(group, table, work, device)
-        if not isinstance(self.method, GradientMethod):
-            raise UserError(f"{group.what.method.module} has no gradients to push; leave out its scheme")
         self.to(device)
         self.configure_optimizers()
 
-    def content(self) -> dict[str, Any]:
+    def content(self) -> Content:
         own = {"issued": self.issued, "returned": self.returned}
         return super().content() | own | {"staleness": self.staleness, "restarts": self.restarts}
 
-    def load(self, saved: dict[str, Any]) -> None:
+    def load(self, saved: Content) -> None:
         super().load(saved)
         self.issued, self.returned = saved["issued"], saved["returned"]
         self.staleness, self.restarts = saved["staleness"], saved["restarts"]

@@ -24,7 +24,7 @@ from torch import Tensor, distributed, multiprocessing
 from gpbench.config.schema import Trainer
 from gpbench.data.table import Table
 from gpbench.errors import UserError
-from gpbench.methods.base import GradientMethod, Noise
+from gpbench.methods.base import Noise
 from gpbench.methods.training_rows import Batch
 from gpbench.study.fitting.lightning_module import MODEL_FILE, GradientFit, TimeCap, answer, outcome, save, train
 from gpbench.study.fitting.loop import share
@@ -68,9 +68,7 @@ class SharedFit(GradientFit):
 
 def require_divisible(fit: GradientFit, workers: int) -> None:
     """Refuse what cannot be cut into equal parts whose gradients add up."""
-    name, method = fit.group.what.method.module, fit.method
-    if not isinstance(method, GradientMethod):
-        raise UserError(f"{name} has no gradients to average; leave out its scheme")
+    name = fit.group.what.method.module
     rows = fit.batch_size or int(fit.data.count[0])
     if rows % workers:
         raise UserError(f"{rows} rows a step cannot be shared equally by {workers} workers; change batch_size")
@@ -92,12 +90,12 @@ def run(group: Group, table: Table, work: Path) -> list[Outcome]:
     torch.set_num_threads(1)  # OpenMP's threads do not survive a fork
     fit = GradientFit(group, table, work, torch.device("cpu"))  # CUDA does not either
     require_divisible(fit, workers)
-    if fit.done < fit.steps:
+    if not fit.is_finished():
         _fork(workers, group, table, work)
     torch.set_num_threads(group.how.threads)
     device = torch.device(group.how.device)
     fit = GradientFit(group, table, work, device).to(device)
-    if fit.done < fit.steps:
+    if not fit.is_finished():
         return [Outcome("stopped", fit.stopped())]
     result = outcome(fit, 0)
     result.info["workers"] = workers

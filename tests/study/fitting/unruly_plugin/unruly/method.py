@@ -10,7 +10,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from gpbench.hyper import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Settings, dataclass
+from gpbench.hyper import NonNegativeFloat, NonNegativeInt, OptimisedSettings, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods.base import GradientMethod, Noise, State
 from gpbench.methods.training_rows import Batch, TrainingSet
 from gpbench.predictive.distributions import GaussianMixture, Predictive
@@ -20,7 +20,7 @@ STEP = 30
 
 
 @dataclass(frozen=True)
-class Hyperparameters(Settings):
+class Hyperparameters(OptimisedSettings):
     """pause: seconds before a fit begins to learn; num_inducing: none here, but by it the planner knows that splits
     may ride together."""
 

@@ -1,0 +1,93 @@
+"""Certificates of convergence: `gpbench certify STUDY` refits one split of each cell at four times its steps.
+
+What the longer fit gains is kept beside the shorter one in the store, and collected and recorded with its scores.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpbench.errors import UserError
+from gpbench.places import Places, write_text
+from gpbench.study.commands import fit_one, job
+from gpbench.study.planning import plan as planning
+from gpbench.study.records import FitRecord
+from gpbench.study.results import scoring
+from gpbench.study.results.collect import CERTIFICATE
+from gpbench.study.storage.store import Store
+
+if TYPE_CHECKING:
+    import numpy as np
+
+TIMES = 4
+LAST_PART = 0.1
+"""Part of the steps whose objectives are averaged: those of a single step are noisy."""
+
+
+def certify(where: Places, study: str, overrides: str) -> Iterator[str]:
+    """Refit the first finished split of each cell by gradients that has no certificate; a line for each cell.
+
+    Raises UserError where no such fit is in the store."""
+    store, found = Store(where.store), False
+    for cell in planning.make(where, study, overrides).cells:
+        if cell.skip or cell.sampler or cell.what.steps is None:
+            continue
+        record = next((r for fit in cell.fits if (r := _done(store, fit.fit_id))), None)
+        if record is not None:
+            found = True
+            yield f"{cell.method} on {cell.address.dataset}, split {record.split}: {_certified(where, store, record)}"
+    if not found:
+        raise UserError(f"study {study!r} has no finished fit by gradients in the store; run it first")
+
+
+def _done(store: Store, fit_id: str) -> FitRecord | None:
+    record = store.record(fit_id) if store.has(fit_id) else None
+    return record if record and record.status == "done" else None
+
+
+def _certified(where: Places, store: Store, record: FitRecord) -> str:
+    """The certificate of a fit in words, made where there is none."""
+    path = store.folder(record.fit_id) / CERTIFICATE
+    if not path.is_file():
+        longer = refitted(where, store, record)
+        if longer is None:
+            return "the longer fit did not finish"
+        write_text(path, json.dumps(compared(store, record, longer), indent=1))
+    change = json.loads(path.read_text())
+    return (
+        f"{change['certificate_steps']} steps gain {change['certificate_objective']:+.4f} nats a datum of the "
+        f"objective and change the MNLL by {change['certificate_mnll']:+.4f}"
+    )
+
+
+def refitted(where: Places, store: Store, record: FitRecord) -> FitRecord | None:
+    """The same fit at `TIMES` its steps, without a rule that ends it; None where it does not finish."""
+    steps = TIMES * int(record.info.get("steps_done") or record.what.steps or 0)
+    words = fit_one.settings(record.address, record.what, record.split, record.replica)
+    kept = [word for word in words if not word.startswith("method.steps=")]
+    groups, (fit_id,) = fit_one.groups(where, [*kept, f"method.steps={steps}", "budget.until_converged=false"])
+    job.run_groups(groups, where)
+    return _done(store, fit_id)
+
+
+def compared(store: Store, record: FitRecord, longer: FitRecord) -> dict[str, float]:
+    """What the longer fit gained: of the objective a datum, and in MNLL."""
+    before, after = (_objective(store.folder(r.fit_id) / "trace.parquet") for r in (record, longer))
+    mnll = [scoring.scores(store, r)["mnll"] for r in (record, longer)]
+    return {
+        "certificate_steps": longer.what.steps or 0,
+        "certificate_objective": float(after - before) / record.rows,
+        "certificate_mnll": mnll[1] - mnll[0],
+    }
+
+
+def _objective(path: Path) -> np.floating:
+    """Mean objective over the last part of a trace."""
+    import pandas as pd
+
+    trace = pd.read_parquet(path)
+    late = trace[trace["step"] > (1 - LAST_PART) * trace["step"].max()]
+    return late["objective"].mean()

@@ -1,0 +1,121 @@
+"""What a study prints of fits by gradients that still improve: marked everywhere, left out where its budget says so."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from synthetic_study import build
+
+from gpbench.report.figures import draw
+from gpbench.report.figures.rank_by_budget import mean_ranks, runs_of
+from gpbench.report.page import facts
+from gpbench.report.page.page import render
+from gpbench.report.registry import TABLES
+from gpbench.report.significance.comparisons import COMPARISONS, compare, statistics
+from gpbench.report.significance.findings import to_markdown
+from gpbench.report.tables.standard import table
+from gpbench.report.view import STATUSES, UNMIXED, View
+
+SHOWN = ["svgp", "dsvi", "dgp_rff", "constant"]
+LIMIT = 0.02
+
+
+def all_done(*_):
+    return "done", ""
+
+
+def study(folder, limit=None, budget="quick", quick=1.0):
+    """Three methods by gradients, of which dsvi still improves on boston, splits 1 and 2; svgp has a certificate."""
+    build(folder, SHOWN, ["boston", "energy"], 3, all_done)
+    scores = pd.read_parquet(folder / "scores.parquet").assign(budget=budget)
+    scores["seconds_train"] *= quick
+    optimised = scores["method"] != "constant"
+    improving = (scores["method"] == "dsvi") & (scores["dataset"] == "boston") & scores["split"].isin([1, 2])
+    scores["convergence"] = np.where(improving, "still improving", np.where(optimised, "converged", None))
+    scores["gain"] = np.where(improving, 0.13, np.where(optimised, 0.004, np.nan))
+    scores["steps_done"] = np.where(optimised, 1800, np.nan)
+    gates = np.where(improving, "failed", np.where(optimised, "passed", ""))
+    scores["gate"] = gates if limit else ""
+    scores["reason"] = np.where(improving & (limit is not None), "still improving (about 0.13 nats)", "")
+    first = (scores["method"] == "svgp") & (scores["split"] == 0)
+    certificate = {"certificate_steps": 7200, "certificate_objective": 0.011, "certificate_mnll": -0.002}
+    for name, value in certificate.items():
+        scores[name] = np.where(first, value, np.nan)
+    scores.to_parquet(folder / "scores.parquet")
+    content = json.loads((folder / "study.json").read_text()) | {"gain": limit, "budget": budget, "r_hat": None}
+    (folder / "study.json").write_text(json.dumps(content))
+    return View(folder)
+
+
+@pytest.fixture
+def ranked(tmp_path):
+    """The budget requires no convergence."""
+    return study(tmp_path / "study")
+
+
+@pytest.fixture
+def gated(tmp_path):
+    return study(tmp_path / "study", LIMIT, "converged")
+
+
+def test_without_a_limit_the_cell_is_marked_and_ranked(ranked):
+    shown = TABLES["regression_mnll"].function(ranked).shown.set_index("method")["boston"]
+    assert "↗" in shown["DSVI (2 layers)"]
+    assert "↗" not in shown["SVGP"]
+    assert "dsvi" in TABLES["ranks"].function(ranked).data.query("comparison == 'regression_mnll'")["method"].tolist()
+    sentence = "↗ 1 of 6 cells had not converged at the last step."
+    assert sentence in table(ranked, "cost").note
+    assert sentence in to_markdown(statistics(ranked), ranked)
+    assert f"{sentence} The budget requires no convergence: they are ranked all the same." in facts.warnings(ranked)
+    assert sentence in render(ranked)
+
+
+def test_with_a_limit_it_is_left_out_as_chains_are(gated):
+    cell = gated.cells("mnll").set_index(["method", "dataset"]).loc["dsvi", "boston"]
+    assert (cell["statuses"], bool(cell["complete"]), cell["improving"]) == (f"2 of 3 {UNMIXED}", False, 0)
+    comparison = compare(gated, COMPARISONS[1])
+    assert "boston" not in comparison["datasets"] or "dsvi" not in comparison["methods"]
+    assert "✗ Not converged: DSVI (2 layers) on boston (2 splits)." in table(gated, "cost").note
+    (text,) = facts.warnings(gated)
+    assert text.startswith("2 fits by gradients that have not converged: as many steps again would gain 0.02 nats")
+
+
+def test_status_counts_what_is_judged(ranked):
+    data = TABLES["status"].function(ranked).data.set_index("method")
+    assert data.loc["dsvi", ["of them converged", "of them still improving"]].tolist() == [4, 2]
+    assert data.loc["constant", ["of them converged", "of them still improving"]].tolist() == [0, 0]
+    assert dict(facts.summary(ranked))["convergence"] == "16 converged, 2 still improving"
+
+
+def test_the_table_of_convergence_has_status_gain_steps_and_certificate(ranked):
+    shown = TABLES["convergence"].function(ranked).shown.set_index(["data set", "method"])
+    assert len(shown) == 6
+    assert shown.loc[("boston", "DSVI (2 layers)")].tolist()[:3] == ["2 still improving, 1 converged", "0.130", "1800"]
+    certified = ["7200 steps", "+0.011", "-0.002"]
+    assert shown.loc[("boston", "SVGP")].tolist()[3:] == certified
+    assert shown.loc[("boston", "DGP-RFF")].tolist()[3:] == ["-", "-", "-"]
+
+
+def test_records_without_the_columns_say_nothing(tmp_path):
+    build(tmp_path / "old", SHOWN, ["boston"], 2, all_done)
+    view = View(tmp_path / "old")
+    assert (view.warning, len(TABLES["convergence"].function(view).data)) == ("", 0)
+    assert set(TABLES["status"].function(view).data) == {"method", "planned", *STATUSES}
+
+
+def test_ranks_of_several_budgets_are_drawn_in_order_of_their_cost(tmp_path):
+    quick, longer = study(tmp_path / "quick"), study(tmp_path / "longer", budget="check", quick=10.0)
+    assert [run.study["budget"] for run in runs_of(quick)] == ["quick", "check"]
+    ranked = mean_ranks([longer, quick])
+    assert ranked["budget"].drop_duplicates().tolist() == ["quick", "check"]
+    assert set(ranked["method"]) == set(SHOWN)
+    assert ranked.groupby("budget")["rank"].sum().tolist() == [10.0, 10.0]
+    axis = draw(quick, "rank_by_budget").axes[0]
+    assert len(axis.lines) == len(SHOWN)
+    assert [label.get_text().split("\n")[1] for label in axis.get_xticklabels()] == ["quick", "check"]
+
+
+def test_one_budget_alone_says_so(ranked):
+    (text,) = draw(ranked, "rank_by_budget").axes[0].texts
+    assert "at one budget only (quick)" in text.get_text()
