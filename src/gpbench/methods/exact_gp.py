@@ -86,9 +86,12 @@ class Method(GradientMethod):
 
     def covariance(self, params: dict[str, Tensor], x: Tensor, mask: Tensor) -> Tensor:
         """K + noise_variance I `[R, N, N]`; padding rows are rows of the identity."""
-        noise_variance = params["log_noise_variance"].exp() + self.hyper.jitter * params["log_outputscale"].exp()
         covariance = self.kernel(params, x, x) * mask[:, :, None] * mask[:, None, :]
-        return covariance + torch.where(mask > 0, noise_variance[:, None], 1.0).diag_embed()
+        return covariance + torch.where(mask > 0, self.noise_variance(params)[:, None], 1.0).diag_embed()
+
+    def noise_variance(self, params: dict[str, Tensor]) -> Tensor:
+        """Of the likelihood `[R]`; the jitter is part of it, so that no fit to repeated rows predicts without noise."""
+        return params["log_noise_variance"].exp() + self.hyper.jitter * params["log_outputscale"].exp()
 
     @torch.no_grad()
     def predict(self, state: State, x: Tensor, key: Key) -> Predictive:
@@ -97,6 +100,6 @@ class Method(GradientMethod):
         cross = self.kernel(state.params, train_x, x) * mask[..., None]
         a = torch.linalg.solve_triangular(chol, cross, upper=False)  # [1, N, T]
         mean = a.mT @ torch.linalg.solve_triangular(chol, train_y, upper=False)
-        outputscale, noise_variance = state.params["log_outputscale"].exp(), state.params["log_noise_variance"].exp()
+        outputscale = state.params["log_outputscale"].exp()
         variance = (outputscale[:, None] - a.square().sum(1)).clamp_min(0.0)[..., None].expand_as(mean)
-        return likelihoods.Gaussian().predictive(mean, variance, noise_variance)
+        return likelihoods.Gaussian().predictive(mean, variance, self.noise_variance(state.params))
