@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
 
@@ -109,6 +110,20 @@ def test_held_out_cells_lie_in_their_intervals():
         mean, cov = CostModel([fit for fit in fits if fit is not left], columns, DECLARED).rate([left.place])
         by_hand += abs(rates[left.place] - mean[0]) <= QUANTILE * math.sqrt(cov[0, 0])
     assert by_hand == found
+
+
+def test_a_slower_machine_is_learnt_from_its_first_fits():
+    """A machine three times as slow: with fits of three families, the other three are predicted within a quarter."""
+    fits, columns, rates = simulated(0)
+    slow = [dataclasses.replace(fit, seconds=3 * fit.seconds) for fit in fits if fit.place.family < "family3"]
+    elsewhere = [dataclasses.replace(fit, is_here=False) for fit in fits]
+    cost = CostModel(slow + elsewhere, columns, DECLARED)
+    others = [place for place in rates if place.family == "family4 cpu"]
+    error = cost.rate(others)[0] - math.log(3) - [rates[place] for place in others]
+    assert abs(error.mean()) < math.log(1.25)
+    assert CostModel(elsewhere, columns, DECLARED).rate(others)[0] == pytest.approx(
+        cost.rate(others)[0] - math.log(3), abs=0.2
+    )
 
 
 def test_an_unknown_data_set_of_a_known_family_is_less_certain_than_a_known_one():

@@ -5,10 +5,11 @@
     cov(g, g')          = [same family] (0.7² + 0.3² a a' + 0.3² b b' + 0.9² [same settings] + 0.5² [same data set])
                           + 0.25² [same cell]
 
-m ~ N(0, 0.2²) is the same for all fits of a run: what else the machine does then. The logarithms have those standard
-deviations because they were about the most likely ones for 323 cells of nine earlier runs on two cores; of these the
-declared seconds alone were within a factor of three in four cells of five. Seconds are those of the clock: training,
-the looks at held-out rows on the way, prediction and writing.
+m ~ N(0, 0.2²) is the same for all fits of a run: what else the machine does then. Committed fits were made elsewhere:
+their seconds are multiplied by the factor of this machine, log factor ~ N(0, 0.7²), as learnt from the fits of its
+store. The logarithms have those standard deviations because they were about the most likely ones for 323 cells of nine
+earlier runs on two cores; of these the declared seconds alone were within a factor of three in four cells of five.
+Seconds are those of the clock: training, the looks at held-out rows on the way, prediction and writing.
 
 A fit that ends once it has converged takes at most the steps of its budget. How many is learnt from the fits of its
 family and budget, of its own place where there are some:
@@ -34,6 +35,7 @@ from gpbench.study.storage import committed
 
 COLUMNS_POWER = 0.4
 FAMILY, SLOPE, SETTINGS, DATASET, CELL, MACHINE = 0.7, 0.3, 0.9, 0.5, 0.25, 0.2
+ELSEWHERE = 0.7
 UNMEASURED_MB = 2000
 LIKELY_STEPS, STEPS_OF_FAMILY, STEPS_OF_FIT = 2000, 0.8, 0.5
 SECONDS_PER_FIT = 0.1  # to start its process and to write its folder in the store
@@ -63,13 +65,14 @@ class Posterior(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """A measured fit; steps: that it made, None of a closed form."""
+    """A measured fit; steps: that it made, None of a closed form; is_here: whether this machine's store has it."""
 
     place: Place
     budget: str
     steps: int | None
     seconds: float
     peak_memory_mb: float
+    is_here: bool = True
 
 
 class CostModel:
@@ -79,6 +82,11 @@ class CostModel:
 
     def __init__(self, fits: list[Measured], columns: dict[str, int], declared: dict[str, Cost]) -> None:
         self.columns, self.declared = columns, declared
+        elsewhere = [fit for fit in fits if not fit.is_here]
+        if 0 < len(elsewhere) < len(fits):
+            here = [fit for fit in fits if fit.is_here]
+            factor = math.exp(CostModel(elsewhere, columns, declared).log_factor(here))
+            fits = here + [dataclasses.replace(fit, seconds=fit.seconds * factor) for fit in elsewhere]
         self.rates: dict[str, dict[Place, list[float]]] = {}
         self.peak: dict[Place, float] = {}
         self.log_steps: dict[tuple[str | Place, str], list[float]] = {}
@@ -138,6 +146,16 @@ class CostModel:
                 inside += int((np.abs(known.weighted) <= quantile * np.sqrt(precision)).sum())
                 total += len(known.places)
         return inside, total
+
+    def log_factor(self, fits: list[Measured]) -> float:
+        """By how much fits of another machine are slower than predicted here, as a logarithm: its posterior mean."""
+        precision, weighted = ELSEWHERE**-2, 0.0
+        for rates in CostModel(fits, self.columns, self.declared).rates.values():
+            mean, cov = self.rate(list(rates))
+            weights = np.linalg.solve(cov, np.ones(len(mean)))
+            precision += weights.sum()
+            weighted += weights @ (np.array([np.mean(values) for values in rates.values()]) - mean)
+        return float(weighted / precision)
 
     def _learn(self, family: str) -> Posterior:
         measured = self.rates.get(family, {})
@@ -224,6 +242,7 @@ def _of_row(row: committed.Row) -> Measured:
         steps=row.get("steps_done", row.get("steps")),
         seconds=_seconds(row["started"], row["ended"], least, row["seconds_shared_by"]),
         peak_memory_mb=row["peak_memory_mb"],
+        is_here=False,
     )
 
 
