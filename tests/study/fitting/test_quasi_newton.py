@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from cases import ALONE, SPLITS, Case, assert_close, assert_same, group
-from gpbench.study.fitting.convergence import CONVERGED, LBFGS_WINDOW
+from gpbench.study.fitting.convergence import CONVERGED, LBFGS_WINDOW, NOT_JUDGED
 from gpbench.study.fitting.schedule import Schedule
 
 MANY = 300
@@ -64,3 +65,17 @@ def test_a_search_that_ended_has_converged_if_its_gradient_is_small(slope, conve
     schedule.end(0, 6, slope)
     assert schedule.judge(0).convergence == convergence
     assert (schedule.ends(0), schedule.last()) == (6, 6)
+
+
+def test_a_fit_that_single_precision_rounds_too_much_says_so(case, tmp_path_factory):
+    """Targets that are linear but for noise of variance 1e-6 leave float32 too few digits of the objective."""
+    linear = case.table.inputs.sum(1, keepdims=True) / case.table.inputs.std()
+    exact = replace(case.table, targets=linear + 1e-3 * np.random.default_rng(0).standard_normal(linear.shape))
+    found = {}
+    for name, table in {"noisy": case.table, "exact": exact}.items():
+        fits = Case("sgpr", "regression", tmp_path_factory, data=table)
+        longer = replace(fits.single, what=replace(fits.single.what, steps=MANY))
+        (found[name],) = fits.fit(group(longer, 0))
+    assert "float32" not in found["noisy"].info["not_judged_because"]
+    assert found["exact"].info["convergence"] == NOT_JUDGED
+    assert "float32 rounds the objective by" in found["exact"].info["not_judged_because"]

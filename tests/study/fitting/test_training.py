@@ -224,13 +224,14 @@ def test_a_gpu_that_is_not_there_is_one_line(case, monkeypatch):
         job.require_device((group(case.cell, 0, device="cuda"),))
 
 
-def test_in_single_precision_a_large_common_offset_costs_no_digits(case):
-    far = dataclasses.replace(case.table, inputs=case.table.inputs + 1e6)
+def test_in_single_precision_large_common_offsets_cost_no_digits(case):
+    far = dataclasses.replace(case.table, inputs=case.table.inputs + 1e6, targets=case.table.targets + 1e6)
     fold = case.fold
-    scaling = dataclasses.replace(fold.scaling, x_shift=fold.scaling.x_shift + 1e6)
-    data = loop.training_set(far, [dataclasses.replace(fold, scaling=scaling)], torch.float32, torch.device("cpu"))
-    exact = fold.scaling.inputs(case.table.inputs[fold.train])
-    np.testing.assert_allclose(data.full().x[0].numpy(), exact, atol=1e-5)
+    moved = dataclasses.replace(fold.scaling, x_shift=fold.scaling.x_shift + 1e6, y_shift=fold.scaling.y_shift + 1e6)
+    folds = [dataclasses.replace(fold, scaling=moved, targets=far.targets)]
+    rows = loop.training_set(far, folds, torch.float32, torch.device("cpu")).full()
+    np.testing.assert_allclose(rows.x[0], fold.scaling.inputs(case.table.inputs[fold.train]), atol=1e-5)
+    np.testing.assert_allclose(rows.y[0], fold.scaling.targets(case.table.targets[fold.train]), atol=1e-5)
 
 
 def test_in_single_precision_too_test_rows_change_no_fitted_quantity(case):

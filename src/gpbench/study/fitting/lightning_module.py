@@ -9,6 +9,7 @@ continues bit for bit.
 from __future__ import annotations
 
 import logging
+import math
 import time
 import warnings
 from collections.abc import Callable
@@ -25,13 +26,15 @@ from gpbench.errors import UserError
 from gpbench.gp import linalg
 from gpbench.gp.lbfgs import Search
 from gpbench.hyper import OptimisedSettings
-from gpbench.methods.base import GradientMethod, SamplerMethod, State, TrainingSet
+from gpbench.methods.base import GradientMethod, Noise, SamplerMethod, State, TrainingSet
+from gpbench.methods.training_rows import Batch
 from gpbench.places import write_text
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 from gpbench.study.fitting import chain_draws, checkpoint
 from gpbench.study.fitting.checkpoint import Content
 from gpbench.study.fitting.clock import Clock
+from gpbench.study.fitting.convergence import LARGEST_GAIN, NOT_JUDGED, Convergence
 from gpbench.study.fitting.fold import make_fold, make_method
 from gpbench.study.fitting.loop import (
     GradientLoop,
@@ -202,6 +205,25 @@ class OptimisedFit(Fit):
     def ends(self, r: int) -> int:
         return self.schedule.ends(r)
 
+    def judged(self, r: int) -> Convergence:
+        """Whether replica r has converged; no objective is judged that single precision rounds by more than a gain."""
+        found, error = self.schedule.judge(r), self.rounding()[r]
+        if error < LARGEST_GAIN:
+            return found
+        return Convergence(NOT_JUDGED, found.gain, f"float32 rounds the objective by {error:.2g} nats a datum")
+
+    @torch.no_grad()
+    def rounding(self) -> list[float]:
+        """By how much the objective a datum, of the last step's rows and noise, differs in double precision; 0 of a
+        fit in double precision."""
+        if self.group.what.dtype == "float64":
+            return [0.0] * len(self.folds)
+        batch, noise = self.draw(self.done - 1)
+        state = State(_double(self.state.params), _double(self.state.buffers))
+        exact = self.method.loss(state, Batch(**_double(vars(batch))), Noise(**_double(noise._asdict())))
+        error = (self.method.loss(self.state, batch, noise) - exact).abs() / self.data.count
+        return [float(value) for value in error.nan_to_num(math.inf)]
+
     def content(self) -> Content:
         return super().content() | {"schedule": self.schedule.content()}
 
@@ -242,6 +264,10 @@ class QuasiNewtonFit(QuasiNewtonLoop, OptimisedFit):
 
 class SamplerFit(SamplerLoop, Fit):
     """Fits by `SamplerLoop`."""
+
+
+def _double(values: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.double() if value.is_floating_point() else value for name, value in values.items()}
 
 
 def run(group: Group, table: Table, work: Path) -> list[Outcome]:
@@ -291,7 +317,7 @@ def trained(fit: Fit, r: int) -> Outcome:
     if not bool(fit.active[r]):
         result.status, result.reason = "diverged", fit.reasons[r]
     if isinstance(fit, OptimisedFit):
-        result.info |= asdict(fit.schedule.judge(r)) | {"steps_done": fit.ends(r)}
+        result.info |= asdict(fit.judged(r)) | {"steps_done": fit.ends(r)}
     if isinstance(fit.method, SamplerMethod):
         result.info["sampler"] = {name: float(values[r]) for name, values in fit.method.report(fit.state).items()}
     return result

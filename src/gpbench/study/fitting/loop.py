@@ -35,15 +35,16 @@ ADAM_SECOND_DECAY = 0.999
 
 def training_set(table: Table, folds: list[Fold], dtype: torch.dtype, device: torch.device) -> TrainingSet:
     """The training rows of several folds; all raw rows are stored once."""
-    # in single precision a common offset (one of training rows) would eat digits; scaled values do not depend on it
-    offset = folds[0].scaling.x_shift if dtype == torch.float32 else np.zeros(table.inputs.shape[1])
+    # in single precision common offsets (of training rows) would eat digits; scaled values do not depend on them
+    first, is_single = folds[0].scaling, float(dtype == torch.float32)
+    x_offset, y_offset = is_single * first.x_shift, is_single * first.y_shift
     longest = max(len(fold.train) for fold in folds)
     rows = np.stack([np.pad(fold.train, (0, longest - len(fold.train))) for fold in folds])
 
     def tensor(arrays: list[np.ndarray]) -> Tensor:
         return torch.as_tensor(np.stack(arrays), device=device).to(dtype)
 
-    def shifted(array: np.ndarray, by: np.ndarray | float) -> Tensor:
+    def shifted(array: np.ndarray, by: np.ndarray) -> Tensor:
         """All rows, shifted and converted part by part: a large set has no further copy in float64."""
         whole = torch.empty(array.shape, dtype=dtype, device=device)
         size = max(1, CHUNK // max(array.shape[1], 1))
@@ -52,13 +53,13 @@ def training_set(table: Table, folds: list[Fold], dtype: torch.dtype, device: to
         return whole
 
     return TrainingSet(
-        inputs=shifted(table.inputs, offset),
-        targets=shifted(folds[0].targets, 0.0),
+        inputs=shifted(table.inputs, x_offset),
+        targets=shifted(folds[0].targets, y_offset),
         rows=torch.as_tensor(rows, device=device),
         count=torch.as_tensor([len(fold.train) for fold in folds], device=device),
-        x_shift=tensor([fold.scaling.x_shift - offset for fold in folds]),
+        x_shift=tensor([fold.scaling.x_shift - x_offset for fold in folds]),
         x_scale=tensor([fold.scaling.x_scale for fold in folds]),
-        y_shift=tensor([fold.scaling.y_shift for fold in folds]),
+        y_shift=tensor([fold.scaling.y_shift - y_offset for fold in folds]),
         y_scale=tensor([fold.scaling.y_scale for fold in folds]),
     )
 
