@@ -71,19 +71,13 @@ class Belief(NamedTuple):
     root: Tensor  # [Q, R, M, M] lower triangular
 
 
-def inverse_root(matrix: Tensor, name: str) -> Tensor:
-    """Lower triangular L with L L^T = matrix^-1, `[Q, R, M, M]`: matrix = U U^T with upper triangular U = L^-T."""
-    lower = linalg.cholesky(matrix.flip(-1, -2), name).flip(-1, -2).mT
-    return torch.linalg.solve_triangular(lower, identity(lower), upper=False)
-
-
 def identity(like: Tensor) -> Tensor:
     return torch.eye(like.shape[-1], dtype=like.dtype, device=like.device)
 
 
 def posterior(factor: Tensor, shift: Tensor, name: str) -> Belief:
     """S = (I + R R^T)^-1 and m = S t, from R `[Q, R, M, M]` and t `[Q, R, M]`."""
-    root = inverse_root(identity(factor) + factor @ factor.mT, name)
+    root = linalg.inverse_root(identity(factor) + factor @ factor.mT, name)
     return Belief((root @ (root.mT @ shift[..., None]))[..., 0], root)
 
 
@@ -94,7 +88,7 @@ def cavity(q: Belief, shift: Tensor, fraction: Tensor, name: str) -> tuple[Belie
     size N are N/(2 a) log |S_c| / |S| = N/a log |left| and N/(2 a) (b t^T m_c - t^T m) = -1/2 (t^T S_c m + t^T m_c).
     """
     part = fraction[:, None, None]
-    left = inverse_root((1 - part) * identity(q.root) + part * (q.root.mT @ q.root), name)
+    left = linalg.inverse_root((1 - part) * identity(q.root) + part * (q.root.mT @ q.root), name)
     root = q.root @ left
     half_shift, half_mean = (root.mT @ vector[..., None] for vector in (shift, q.mean))
     mean = (1 - fraction)[:, None] * (root @ half_shift)[..., 0]
