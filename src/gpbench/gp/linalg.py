@@ -64,33 +64,7 @@ def cholesky(matrix: Tensor, name: str, jitter: Tensor | None = None) -> Tensor:
     return factor
 
 
-def inverse_root(matrix: Tensor, name: str) -> Tensor:
-    """Lower triangular L with L L^T = K^-1, for K `[*S, R, M, M]` as in `cholesky`. Differentiable once."""
-    root: Tensor = _InverseRoot.apply(matrix, name)
-    return root
-
-
-class _InverseRoot(torch.autograd.Function):
-    """`inverse_root`: K = U U^T with an upper triangular U = L^-T. Backward, with Phi as in `_Cholesky`:
-
-    dK = -1/2 L (Phi(L^T dL) + Phi(L^T dL)^T) L^T."""
-
-    @staticmethod
-    def forward(ctx, matrix: Tensor, name: str) -> Tensor:
-        upper = cholesky(matrix.flip(-1, -2), name).flip(-1, -2)
-        eye = torch.eye(upper.shape[-1], dtype=upper.dtype, device=upper.device)
-        root = torch.linalg.solve_triangular(upper.mT, eye, upper=False)
-        ctx.save_for_backward(root)
-        return root
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, None]:
-        (root,) = ctx.saved_tensors
-        return -(root @ _symmetric(root.mT @ grad) @ root.mT), None
-
-
-def _symmetric(product: Tensor) -> Tensor:
+def symmetric(product: Tensor) -> Tensor:
     """1/2 (Phi(X) + Phi(X)^T), Phi(X) the lower triangle of X, its diagonal halved."""
     lower = 0.5 * product.tril()
     return lower + lower.tril(-1).mT
@@ -119,7 +93,7 @@ class _Cholesky(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
         (factor,) = ctx.saved_tensors
-        half = torch.linalg.solve_triangular(factor.mT, _symmetric(factor.mT @ grad), upper=True)
+        half = torch.linalg.solve_triangular(factor.mT, symmetric(factor.mT @ grad), upper=True)
         grad_matrix = torch.linalg.solve_triangular(factor, half, upper=False, left=False)
         trace = grad_matrix.diagonal(dim1=-2, dim2=-1).sum(-1) if ctx.needs_input_grad[1] else None
         return grad_matrix, trace, None
