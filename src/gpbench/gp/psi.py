@@ -19,9 +19,9 @@ from math import prod
 import torch
 from torch import Tensor
 
-CHUNK_ELEMENTS, CHUNK_ROWS, ALIGNED = 2**17, 504, 8
+CHUNK_ELEMENTS, CHUNK_ROWS = 2**17, 512
 """Largest temporary of `moments` on a CPU, 1 MB in float64, which stays in the cache between its uses, and its rows:
-the more square it is, the less a product packs of what it is made of, and products like multiples of 8 columns."""
+the more square it is, the less a product packs of what it is made of."""
 
 CHUNK_ELEMENTS_GPU = 2**25
 
@@ -156,11 +156,8 @@ def _factors(mean, precision, log_scale, points, penalty) -> Factors:
 
 def _joined(left: Tensor, left_offset: Tensor, right: Tensor, right_offset: Tensor) -> tuple[Tensor, Tensor]:
     """Factors whose product is the whole exponent, the offsets as two more columns."""
-    ones = torch.ones_like
-    return (
-        torch.cat([left, left_offset, ones(left_offset)], -1),
-        torch.cat([right, ones(right_offset), right_offset], -1),
-    )
+    whole_left = torch.cat([left, left_offset, torch.ones_like(left_offset)], -1)
+    return whole_left, torch.cat([right, torch.ones_like(right_offset), right_offset], -1)
 
 
 @cache
@@ -196,8 +193,11 @@ class _ExpProduct(torch.autograd.Function):
         single = weight.shape[2] == 1
         rows, points = (grad * left, weight * right) if single else (left, right)
         # of the points transposed, as a row of them is longer than a column
-        for_left, for_right = torch.zeros_like(left), torch.zeros_like(right.mT).mT
-        for_weight = torch.zeros_like(weight)
+        for_left, for_right, for_weight = (
+            torch.zeros_like(left),
+            torch.zeros_like(right.mT).mT,
+            torch.zeros_like(weight),
+        )
         by_row, by_point = (grad, rows, for_left), (weight, points, for_right, for_weight)
         for expected, row_parts, point_parts in _blocks(whole_left, whole_right, by_row, by_point):
             (grad_row, row, for_row), (weight_point, point, for_point, for_weight_point) = row_parts, point_parts
@@ -224,8 +224,8 @@ def _blocks(left: Tensor, right: Tensor, by_row: Parts, by_point: Parts) -> Iter
     """
     (replicas, rows), points = left.shape[:2], right.shape[1]
     if left.device.type == "cpu":
-        size = min(rows, CHUNK_ROWS)
-        sizes = 1, size, min(points, max(1, CHUNK_ELEMENTS // size // ALIGNED) * ALIGNED)
+        size = min(rows, CHUNK_ROWS, CHUNK_ELEMENTS)
+        sizes = 1, size, min(points, CHUNK_ELEMENTS // size)
     else:
         sizes = replicas, max(1, CHUNK_ELEMENTS_GPU // (replicas * points)), points
     memory = left.new_empty(prod(sizes))
