@@ -122,6 +122,21 @@ def test_where_layers_start():
         np.testing.assert_allclose(mean, np.linspace(-1, 1, 5)[None].repeat(len(mean), 0), atol=1e-6)
 
 
+@pytest.mark.parametrize("rows", [3, 10_000])
+def test_gradient_of_the_cavity_is_that_of_differences(rows):
+    generator = torch.Generator().manual_seed(0)
+    shapes = (2, 3, 5, 5), (2, 3, 5), (2, 3, 5), (2, 3, 5, 5), (3,)  # [Q, R, M, M], [Q, R, M] and [R]
+    factor, shift, *weights = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes)
+    fraction = torch.tensor([1.0, 0.5, 0.9], dtype=torch.float64) / rows
+
+    def weighted(factor, shift):
+        q, energy = aep.cavity(aep.posterior(factor, shift, "layer"), shift, fraction, "layer")
+        return sum((part * weight).sum() for part, weight in zip((q.mean, q.root, energy), weights, strict=True))
+
+    sites = factor.triu().requires_grad_(), shift.requires_grad_()
+    assert torch.autograd.gradcheck(weighted, sites, rtol=1e-5, atol=1e-5)
+
+
 def test_linear_mean_pushes_the_inducing_inputs_on():
     ours = method(mean_function="linear")
     state = ours.start(cases.training_set(*cases.problem("regression")), cases.keys(1))

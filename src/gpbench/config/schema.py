@@ -227,6 +227,10 @@ class Trainer:
     log_points: PositiveInt = 200  #: number of points in the trace of the objective
     eval_points: NonNegativeInt = 10  #: number of points in the trace of the test scores
     max_minutes: PositiveFloat | None = None  #: a fit that takes longer stops and can be resumed; null: no limit
+    #: compile the loss of methods that Adam trains (torch.compile, on a GPU with CUDA graphs): takes minutes before the
+    #: first step; methods with steps of their own and asynchronous workers run as always. Prepared for GPUs, never run
+    #: on one
+    compile: bool = False
     live: bool = False  #: send the trace of running fits to MLFLOW_TRACKING_URI
 
 

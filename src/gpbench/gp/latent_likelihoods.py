@@ -52,7 +52,7 @@ class Logit:
         return (uniform < f.sigmoid()).to(f)
 
     def predictive(self, mean: Tensor, variance: Tensor) -> Categorical:
-        f, weights = at_nodes(mean, variance, hermite())
+        f, weights = at_nodes(mean, variance, hermite)
         return _classes(torch.stack([(-f).sigmoid() @ weights, f.sigmoid() @ weights], -1))
 
 
@@ -105,6 +105,7 @@ class LogGaussianCox:
         return f.exp()
 
     def sample(self, f: Tensor, uniform: Tensor) -> Tensor:
+        # on the host: torch has no quantiles of counts, and no transition draws any
         return torch.as_tensor(stats.poisson.ppf(uniform.cpu().numpy(), f.exp().cpu().numpy())).to(f)
 
     def predictive(self, mean: Tensor, variance: Tensor):

@@ -95,12 +95,12 @@ class _OneFunction(Likelihood):
 
     def expected_log_prob(self, y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor | None = None) -> Tensor:
         """sum_k w_k log p(y | f_k)."""
-        f, weights = at_nodes(mean, variance, self.rule())
+        f, weights = at_nodes(mean, variance, self.rule)
         return (self._log_prob(y[..., None], f) @ weights).sum(-1)
 
     def log_power_prob(self, y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor | None, power: float) -> Tensor:
         """log sum_k w_k p(y | f_k)^power."""
-        f, weights = at_nodes(mean, variance, self.rule())
+        f, weights = at_nodes(mean, variance, self.rule)
         return (power * self._log_prob(y[..., None], f) + weights.log()).logsumexp(-1).sum(-1)
 
 
@@ -179,7 +179,7 @@ class Poisson(_OneFunction):
         """Mixture of Poissons, 81 weighted nodes a sample."""
         from gpbench.predictive.counts import Counts
 
-        f, weights = at_nodes(mean, variance, self.rule())  # [S, N, 1, K], [K]
+        f, weights = at_nodes(mean, variance, self.rule)  # [S, N, 1, K], [K]
         rate = (f + self.log_exposure).exp().movedim(-1, 1).flatten(0, 1)
         return Counts(_host(rate), _host(weights.repeat(len(mean)) / len(mean)))
 
@@ -215,7 +215,7 @@ class RobustMax(Likelihood):
         """P = Pr(f_y > f_c for every c != y) under independent normals, `[S, R, B]`."""
         label = y.long().expand(*mean.shape[:-1], 1)
         own_mean, own_variance = mean.gather(-1, label), variance.gather(-1, label)
-        f_label, weights = at_nodes(own_mean, own_variance, hermite())  # [S, R, B, 1, K], [K]
+        f_label, weights = at_nodes(own_mean, own_variance, hermite)  # [S, R, B, 1, K], [K]
         # a probability that underflows to 0 has gradient 0, which is right: P itself enters, not its logarithm
         below = torch.special.ndtr((f_label - mean[..., None]) / std(variance)[..., None])  # [S, R, B, C, K]
         own = label == torch.arange(self.num_outputs, device=label.device)  # one_hot would wait for the device

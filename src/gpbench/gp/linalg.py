@@ -64,6 +64,12 @@ def cholesky(matrix: Tensor, name: str, jitter: Tensor | None = None) -> Tensor:
     return factor
 
 
+def symmetric(product: Tensor) -> Tensor:
+    """1/2 (Phi(X) + Phi(X)^T), Phi(X) the lower triangle of X, its diagonal halved."""
+    lower = 0.5 * product.tril()
+    return lower + lower.tril(-1).mT
+
+
 class _Cholesky(torch.autograd.Function):
     """`cholesky`. Backward, with Phi(X) the lower triangle of X, its diagonal halved:
 
@@ -87,9 +93,7 @@ class _Cholesky(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
         (factor,) = ctx.saved_tensors
-        product = factor.mT @ grad
-        symmetric = 0.5 * (product.tril() + product.tril(-1).mT)
-        half = torch.linalg.solve_triangular(factor.mT, symmetric, upper=True)
+        half = torch.linalg.solve_triangular(factor.mT, symmetric(factor.mT @ grad), upper=True)
         grad_matrix = torch.linalg.solve_triangular(factor, half, upper=False, left=False)
         trace = grad_matrix.diagonal(dim1=-2, dim2=-1).sum(-1) if ctx.needs_input_grad[1] else None
         return grad_matrix, trace, None

@@ -14,11 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 from itertools import product
+from math import prod
 
 import torch
 from torch import Tensor
 
-CHUNK_ELEMENTS, CHUNK_ROWS = 2**17, 256
+CHUNK_ELEMENTS, CHUNK_ROWS = 2**17, 512
 """Largest temporary of `moments` on a CPU, 1 MB in float64, which stays in the cache between its uses, and its rows:
 the more square it is, the less a product packs of what it is made of."""
 
@@ -31,7 +32,7 @@ def psi1(mean: Tensor, variance: Tensor, inducing_inputs: Tensor, lengthscale: T
     outputscale prod_d sqrt(l_d^2 / (l_d^2 + s_d)) exp(-1/2 sum_d (mean_d - z_md)^2 / (l_d^2 + s_d)), s = variance.
     Source: damianou2013.
     """
-    left, right = _once(mean, variance, inducing_inputs, lengthscale, outputscale)
+    left, right = _joined(*_once(mean, variance, inducing_inputs, lengthscale, outputscale))
     return (left @ right.mT).exp()
 
 
@@ -42,7 +43,8 @@ def psi2(mean: Tensor, variance: Tensor, inducing_inputs: Tensor, lengthscale: T
     + (mean_d - c_d)^2 / (l_d^2 + 2 s_d)]). Source: damianou2013.
     """
     num_inducing = inducing_inputs.shape[1]
-    left, right = _twice(mean, variance, inducing_inputs, lengthscale, outputscale)
+    every = torch.arange(num_inducing**2, device=inducing_inputs.device)
+    left, right = _joined(*_twice(mean, variance, inducing_inputs, lengthscale, outputscale, every))
     return (left @ right.mT).exp().unflatten(2, (num_inducing, num_inducing))
 
 
@@ -55,8 +57,8 @@ def psi2_sum(
     """
     num_inducing, device = inducing_inputs.shape[1], inducing_inputs.device
     packed = _upper(num_inducing, device)
-    left, right = _twice(mean, variance, inducing_inputs, lengthscale, outputscale, packed)
-    sums = _ExpProduct.apply(right, left, weight[..., None])[..., 0]  # [R, M (M + 1) / 2]
+    left, left_offset, right, right_offset = _twice(mean, variance, inducing_inputs, lengthscale, outputscale, packed)
+    sums = _ExpProduct.apply(right, right_offset, left, left_offset, weight[..., None])[..., 0]  # [R, M (M + 1) / 2]
     number = torch.arange(num_inducing**2, device=device).view(num_inducing, -1)
     # where a pair, or its mirror image, stands among the packed ones, which are in order
     position = torch.searchsorted(packed, torch.minimum(number, number.T))
@@ -100,11 +102,11 @@ def moments(
     targets = a if weights is None else torch.cat([a, (a[:, :, None] * inducing_inputs[..., None]).flatten(2)], 2)
     first, *moved = _ExpProduct.apply(*_once(mean, variance, *layer), targets).split(a.shape[2], 2)
     packed = _upper(inducing_inputs.shape[1], inducing_inputs.device)
-    left, right = _twice(mean, variance, *layer, packed)
     pairs = (b + b.mT).flatten(2).index_select(2, packed)
     # a pair stands for itself and its mirror image, the diagonal for itself alone
     diagonal = packed % (inducing_inputs.shape[1] + 1) == 0
-    second = outputscale[:, None, None] + _ExpProduct.apply(left, right, torch.where(diagonal, 0.5 * pairs, pairs).mT)
+    twice = _ExpProduct.apply(*_twice(mean, variance, *layer, packed), torch.where(diagonal, 0.5 * pairs, pairs).mT)
+    second = outputscale[:, None, None] + twice
     if weights is not None:
         own, share = _tilted(mean, variance, lengthscale)
         fourth = (own @ weights) * first + torch.einsum("rbd,rdq,drbq->rbq", share, weights, torch.stack(moved))
@@ -120,36 +122,42 @@ def _tilted(mean: Tensor, variance: Tensor, lengthscale: Tensor) -> tuple[Tensor
     return mean * square / total, variance / total
 
 
-def _once(mean, variance, inducing_inputs, lengthscale, outputscale) -> tuple[Tensor, Tensor]:
-    """Factors of log psi1, see `_factors`."""
+Factors = tuple[Tensor, Tensor, Tensor, Tensor]
+"""Of an exponent `[R, B, P]`: left `[R, B, 2 D]`, its offset `[R, B, 1]`, right `[R, P, 2 D]`, its offset `[R, P, 1]`.
+
+The exponent is left right^T plus the offsets of its row and of its column."""
+
+
+def _once(mean, variance, inducing_inputs, lengthscale, outputscale) -> Factors:
+    """Factors of log psi1."""
     square = lengthscale.square()[:, None]
     precision = 0.5 / (square + variance)
     log_scale = outputscale.log()[:, None] + 0.5 * (2 * square * precision).log().sum(-1)
     return _factors(mean, precision, log_scale, inducing_inputs, torch.zeros_like(inducing_inputs[..., :1]))
 
 
-def _twice(mean, variance, inducing_inputs, lengthscale, outputscale, pairs=None) -> tuple[Tensor, Tensor]:
-    """Factors of log psi2 for all pairs of inducing inputs, or for some of them by their number m M + m'."""
+def _twice(mean, variance, inducing_inputs, lengthscale, outputscale, pairs) -> Factors:
+    """Factors of log psi2 for pairs of inducing inputs by their number m M + m'."""
     square = lengthscale.square()[:, None]
     precision = 1 / (square + 2 * variance)
     log_scale = 2 * outputscale.log()[:, None] + 0.5 * (square * precision).log().sum(-1)
-    one, other = inducing_inputs[:, :, None], inducing_inputs[:, None]
-    middle = (0.5 * (one + other)).flatten(1, 2)
-    apart = (one - other).div(2 * lengthscale[:, None, None]).square().sum(-1, keepdim=True).flatten(1, 2)
-    if pairs is not None:
-        middle, apart = middle.index_select(1, pairs), apart.index_select(1, pairs)
-    return _factors(mean, precision, log_scale, middle, apart)
+    num_inducing = inducing_inputs.shape[1]
+    one, other = (inducing_inputs.index_select(1, m) for m in (pairs // num_inducing, pairs % num_inducing))
+    apart = ((one - other) / (2 * lengthscale[:, None])).square().sum(-1, keepdim=True)
+    return _factors(mean, precision, log_scale, 0.5 * (one + other), apart)
 
 
-def _factors(mean, precision, log_scale, points, penalty) -> tuple[Tensor, Tensor]:
-    """Left `[R, B, 2 D + 2]` and right `[R, P, 2 D + 2]` factor of an exponent `[R, B, P]`.
+def _factors(mean, precision, log_scale, points, penalty) -> Factors:
+    """Of log_scale_b - sum_d precision_bd (mean_bd - points_pd)^2 - penalty_p."""
+    moved = precision * mean
+    offset = log_scale[..., None] - (moved * mean).sum(-1, keepdim=True)
+    return torch.cat([2 * moved, -precision], -1), offset, torch.cat([points, points.square()], -1), -penalty
 
-    log_scale_b - sum_d precision_bd (mean_bd - points_pd)^2 - penalty_p.
-    """
-    offset = log_scale[..., None] - (precision * mean.square()).sum(-1, keepdim=True)
-    left = torch.cat([2 * precision * mean, -precision, offset, torch.ones_like(offset)], -1)
-    right = torch.cat([points, points.square(), torch.ones_like(penalty), -penalty], -1)
-    return left, right
+
+def _joined(left: Tensor, left_offset: Tensor, right: Tensor, right_offset: Tensor) -> tuple[Tensor, Tensor]:
+    """Factors whose product is the whole exponent, the offsets as two more columns."""
+    whole_left = torch.cat([left, left_offset, torch.ones_like(left_offset)], -1)
+    return whole_left, torch.cat([right, torch.ones_like(right_offset), right_offset], -1)
 
 
 @cache
@@ -160,54 +168,75 @@ def _upper(num_inducing: int, device: torch.device) -> Tensor:
 
 
 class _ExpProduct(torch.autograd.Function):
-    """exp(left right^T) weight `[R, B, Q]`, a block at a time and once more in the gradient.
+    """E weight `[R, B, Q]`, E the exponentials of `Factors`, a block at a time and once more in the gradient.
 
-    left `[R, B, K]`, right `[R, P, K]`, weight `[R, P, Q]`.
+    weight `[R, P, Q]`. With g the gradient of the result and F = E * (g weight^T):
+    d weight = E^T g, d left = F right, d right = F^T left, d left_offset = F 1 = sum_q g_q (E weight)_q,
+    d right_offset = F^T 1 = sum_q weight_q (d weight)_q. Of a single output F is E with rows and columns scaled, and
+    the scales go to the narrow factors.
     """
 
     @staticmethod
-    def forward(ctx, left: Tensor, right: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(left, right, weight)
+    def forward(ctx, left, left_offset, right, right_offset, weight) -> Tensor:
         result = left.new_zeros(*left.shape[:2], weight.shape[2])
-        for (row, result_row), (point, weight_point) in _blocks((left, result), (right, weight)):
-            result_row.baddbmm_(torch.bmm(row, point.mT).exp_(), weight_point)
+        whole_left, whole_right = _joined(left, left_offset, right, right_offset)
+        for expected, (result_row,), (weight_point,) in _blocks(whole_left, whole_right, (result,), (weight,)):
+            result_row.baddbmm_(expected, weight_point)
+        ctx.save_for_backward(whole_left, whole_right, weight, result)
         return result
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        left, right, weight = ctx.saved_tensors
-        for_left, for_right, for_weight = (torch.zeros_like(part) for part in (left, right, weight))
-        for rows, points in _blocks((left, grad, for_left), (right, weight, for_right, for_weight)):
-            (row, grad_row, for_row), (point, weight_point, for_point, for_weight_point) = rows, points
-            expected = torch.bmm(row, point.mT).exp_()
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, ...]:
+        whole_left, whole_right, weight, result = ctx.saved_tensors
+        left, right = whole_left[..., :-2], whole_right[..., :-2]
+        single = weight.shape[2] == 1
+        rows, points = (grad * left, weight * right) if single else (left, right)
+        # of the points transposed, as a row of them is longer than a column
+        for_left, for_right, for_weight = (
+            torch.zeros_like(left),
+            torch.zeros_like(right.mT).mT,
+            torch.zeros_like(weight),
+        )
+        by_row, by_point = (grad, rows, for_left), (weight, points, for_right, for_weight)
+        for expected, row_parts, point_parts in _blocks(whole_left, whole_right, by_row, by_point):
+            (grad_row, row, for_row), (weight_point, point, for_point, for_weight_point) = row_parts, point_parts
             for_weight_point.baddbmm_(expected.mT, grad_row)
-            expected *= torch.bmm(grad_row, weight_point.mT)
+            if not single:
+                expected *= torch.bmm(grad_row, weight_point.mT)
             for_row.baddbmm_(expected, point)
-            for_point.baddbmm_(expected.mT, row)
-        return for_left, for_right, for_weight
+            for_point.mT.baddbmm_(row.mT, expected)
+        if single:
+            for_left, for_right = grad * for_left, weight * for_right
+        offsets = ((one * other).sum(-1, keepdim=True) for one, other in ((grad, result), (weight, for_weight)))
+        return for_left, next(offsets), for_right, next(offsets), for_weight
 
 
 Parts = tuple[Tensor, ...]
 
 
-def _blocks(by_row: Parts, by_point: Parts) -> Iterator[tuple[Parts, Parts]]:
-    """Parts of tensors of rows `[R, B, ...]` and of points `[R, P, ...]` whose pairs make a temporary.
+def _blocks(left: Tensor, right: Tensor, by_row: Parts, by_point: Parts) -> Iterator[tuple[Tensor, Parts, Parts]]:
+    """Blocks of exp(left right^T) with their parts of tensors of rows `[R, B, ...]` and of points `[R, P, ...]`.
 
-    On a CPU one replica at a time: how a product rounds depends on how many are taken at once, and the moments carry
-    that further by the condition of K_ZZ. Elsewhere, bound by launches, all of them, and all points.
+    The next block overwrites a block: fresh memory would cost as much as the product. On a CPU one replica at a time:
+    how a product rounds depends on how many are taken at once, and the moments carry that further by the condition of
+    K_ZZ. Elsewhere, bound by launches, all of them, and all points.
     """
-    (replicas, rows), points = by_row[0].shape[:2], by_point[0].shape[1]
-    if by_row[0].device.type == "cpu":
+    (replicas, rows), points = left.shape[:2], right.shape[1]
+    if left.device.type == "cpu":
         size = min(rows, CHUNK_ROWS, CHUNK_ELEMENTS)
-        sizes = 1, size, CHUNK_ELEMENTS // size
+        sizes = 1, size, min(points, CHUNK_ELEMENTS // size)
     else:
         sizes = replicas, max(1, CHUNK_ELEMENTS_GPU // (replicas * points)), points
+    memory = left.new_empty(prod(sizes))
 
     def parts(tensors: Parts, size: int) -> list[list[Parts]]:
         """By replicas, then by rows or points."""
         cut = [[part.split(size, 1) for part in tensor.split(sizes[0])] for tensor in tensors]
         return [list(zip(*same, strict=True)) for same in zip(*cut, strict=True)]
 
-    for pairs in zip(parts(by_row, sizes[1]), parts(by_point, sizes[2]), strict=True):
-        yield from product(*pairs)
+    for of_rows, of_points in zip(parts((left, *by_row), sizes[1]), parts((right, *by_point), sizes[2]), strict=True):
+        for (row, *row_parts), (point, *point_parts) in product(of_rows, of_points):
+            shape = len(row), row.shape[1], point.shape[1]
+            block = torch.bmm(row, point.mT, out=memory[: prod(shape)].view(shape))
+            yield block.exp_(), tuple(row_parts), tuple(point_parts)

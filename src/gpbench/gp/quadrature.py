@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
@@ -31,9 +32,15 @@ def trapezoid() -> Rule:
     return nodes, weights / weights.sum()
 
 
-def at_nodes(mean: Tensor, variance: Tensor, rule: Rule) -> tuple[Tensor, Tensor]:
+@cache
+def _on(rule: Callable[[], Rule], dtype: torch.dtype, device: torch.device) -> list[Tensor]:
+    """Nodes and weights of a rule where they are needed: they go there once."""
+    return [torch.tensor(part, dtype=dtype, device=device) for part in rule()]
+
+
+def at_nodes(mean: Tensor, variance: Tensor, rule: Callable[[], Rule]) -> tuple[Tensor, Tensor]:
     """f `[..., K]` at the nodes of N(mean, variance), and the weights `[K]`."""
-    nodes, weights = (torch.as_tensor(part, dtype=mean.dtype, device=mean.device) for part in rule)
+    nodes, weights = _on(rule, mean.dtype, mean.device)
     return mean[..., None] + std(variance)[..., None] * nodes, weights
 
 

@@ -206,6 +206,7 @@ def approximately(accuracy: Accuracy) -> Iterator[None]:
 def drawing_from(noise: Tensor) -> Iterator[None]:
     """linear_operator draws its probes from torch's own generator: inside it is seeded by a normal `[1]`."""
     with torch.random.fork_rng(devices=[noise.device] if noise.is_cuda else []):
-        # a hash, as the generator looks at the lowest 32 bits of a seed, where a short number has none
+        # on the host, where torch takes seeds from; a hash, as the generator looks at the lowest 32 bits of a seed,
+        # where a short number has none
         torch.manual_seed(int.from_bytes(hashlib.sha256(noise.cpu().numpy().tobytes()).digest()[:8], "big") >> 1)
         yield

@@ -69,6 +69,7 @@ class Belief(NamedTuple):
 
     mean: Tensor  # [Q, R, M]
     root: Tensor  # [Q, R, M, M] lower triangular
+    factor: Tensor | None = None  # R of the posterior's precision I + R R^T
 
 
 def inverse_root(matrix: Tensor, name: str) -> Tensor:
@@ -84,7 +85,7 @@ def identity(like: Tensor) -> Tensor:
 def posterior(factor: Tensor, shift: Tensor, name: str) -> Belief:
     """S = (I + R R^T)^-1 and m = S t, from R `[Q, R, M, M]` and t `[Q, R, M]`."""
     root = inverse_root(identity(factor) + factor @ factor.mT, name)
-    return Belief((root @ (root.mT @ shift[..., None]))[..., 0], root)
+    return Belief((root @ (root.mT @ shift[..., None]))[..., 0], root, factor)
 
 
 def cavity(q: Belief, shift: Tensor, fraction: Tensor, name: str) -> tuple[Belief, Tensor]:
@@ -92,15 +93,46 @@ def cavity(q: Belief, shift: Tensor, fraction: Tensor, name: str) -> tuple[Belie
 
     With S = root root^T and left left^T = (b I + a/N root^T root)^-1, S_c = root left left^T root^T. Differences of
     size N are N/(2 a) log |S_c| / |S| = N/a log |left| and N/(2 a) (b t^T m_c - t^T m) = -1/2 (t^T S_c m + t^T m_c).
+    Differentiable once, in the sites R and t.
     """
-    part = fraction[:, None, None]
-    left = inverse_root((1 - part) * identity(q.root) + part * (q.root.mT @ q.root), name)
-    root = q.root @ left
-    half_shift, half_mean = (root.mT @ vector[..., None] for vector in (shift, q.mean))
-    mean = (1 - fraction)[:, None] * (root @ half_shift)[..., 0]
-    log_det, log_det_left = (factor.diagonal(dim1=-2, dim2=-1).log().sum(-1) for factor in (q.root, left))
-    quadratic = (shift * (q.mean - mean)).sum(-1) - (half_shift * half_mean).sum((-2, -1))
-    return Belief(mean, root), (log_det + log_det_left / fraction + 0.5 * quadratic).sum(0)
+    mean, root, energy = _Cavity.apply(q.factor, shift, fraction, q.mean.detach(), q.root.detach(), name)
+    return Belief(mean, root), energy
+
+
+class _Cavity(torch.autograd.Function):
+    """`cavity`. Backward, with P = S^-1 = I + R R^T, g, G and c the gradients of m_c, the root of S_c and the energy:
+
+    e = S_c m,  w = c e - S_c g,  X = symmetric(root^T G), root that of S_c,  dR = 2 dP R,
+    dP = -b root X root^T - c/2 S (I - S_c) + b/2 (m_c w^T + w m_c^T + a/N c e e^T),  dt = b S_c g + c (m - m_c - e).
+    There is no difference of terms of size N in it.
+    """
+
+    @staticmethod
+    def forward(ctx, factor, shift, fraction, q_mean, q_root, name) -> tuple[Tensor, Tensor, Tensor]:
+        part = fraction[:, None, None]
+        left = inverse_root((1 - part) * identity(q_root) + part * (q_root.mT @ q_root), name)
+        root = q_root @ left
+        half_shift, half_mean = (root.mT @ vector[..., None] for vector in (shift, q_mean))
+        mean = (1 - fraction)[:, None] * (root @ half_shift)[..., 0]
+        log_det, log_det_left = (lower.diagonal(dim1=-2, dim2=-1).log().sum(-1) for lower in (q_root, left))
+        quadratic = (shift * (q_mean - mean)).sum(-1) - (half_shift * half_mean).sum((-2, -1))
+        ctx.save_for_backward(factor, fraction, q_mean, q_root, mean, root)
+        return mean, root, (log_det + log_det_left / fraction + 0.5 * quadratic).sum(0)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, g: Tensor, grad_root: Tensor, c: Tensor) -> tuple[Tensor | None, ...]:
+        factor, fraction, q_mean, q_root, mean, root = ctx.saved_tensors
+        c, part = c[:, None, None], fraction[:, None, None]
+        m, m_c, g = (vector[..., None] for vector in (q_mean, mean, g))
+        covariance = root @ root.mT
+        e, of_mean = covariance @ m, (1 - part) * (covariance @ g)
+        # twice dP: symmetric terms, and those of rank one, which are made so
+        twice = (root * (-2 * (1 - part))) @ linalg.symmetric(root.mT @ grad_root) @ root.mT
+        twice -= c * (q_root @ (q_root.mT @ (identity(root) - covariance)))
+        ranks = m_c @ ((1 - part) * c * e - of_mean).mT + (0.5 * (1 - part) * part * c * e) @ e.mT
+        twice += ranks + ranks.mT
+        return twice @ factor, (of_mean + c * (m - m_c - e))[..., 0], None, None, None, None
 
 
 def median_distance(x: np.ndarray, rng: np.random.Generator) -> float:

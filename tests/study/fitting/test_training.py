@@ -75,6 +75,21 @@ def test_the_time_cap_stops_at_a_checkpoint_and_the_rest_is_as_if_it_had_not(cas
         assert_same(one, other)
 
 
+def test_a_compiled_loss_changes_nothing_but_rounding(mini, monkeypatch):
+    """By the backend that runs the graph as it was captured, in seconds; where there is no whole graph it fails."""
+    captured, usual = [], torch.compile
+
+    def compiled(loss, mode):
+        captured.append(mode)
+        return usual(loss, backend="eager", fullgraph=True)
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    fitted = mini.fit(group(mini.cell, *range(SPLITS), compile=True))
+    assert captured == [None]
+    for one, other in zip(fitted, mini.together, strict=True):
+        assert_close(one, other)
+
+
 def test_the_clock_counts_training_once_however_often_it_is_asked(monkeypatch):
     now = iter([0.0, 3.0, 3.0, 10.0, 14.0])
     monkeypatch.setattr(lightning_module.time, "perf_counter", lambda: next(now))

@@ -18,13 +18,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from scipy import stats
 from torch import Tensor
 
 from gpbench.gp import linalg
 from gpbench.gp.linalg import half_log_det, log_normal, multiply, solve, solve_transposed
 from gpbench.sampling import hmc
-from gpbench.sampling.latent.model import Generator, Info, Model, Operator, Prior, State, select, total
+from gpbench.sampling.latent.model import Generator, Info, Model, Operator, Prior, State, gamma_at, select, total
 from gpbench.sampling.tuning import HAMILTONIAN, LANGEVIN, WALK
 
 NOISE_JITTER = 1e-10
@@ -246,9 +245,7 @@ class GibbsVariance(Operator[Model]):
         sigma = state["psi"][:, -1].exp()
         quadratic = sigma * solve(state["chol"], state["f"]).square().sum(1)
         shape = prior.shape + 0.5 * model.weight.sum(1)
-        uniform = generator.uniform()
-        gamma = torch.as_tensor(stats.gamma.ppf(*(part.cpu().double().numpy() for part in (uniform, shape)))).to(sigma)
-        new = (prior.rate + 0.5 * quadratic) / gamma
+        new = (prior.rate + 0.5 * quadratic) / gamma_at(shape, generator.uniform()).to(sigma)
         ratio = (new / sigma).sqrt()[:, None].expand_as(model.weight)
         chol = state["chol"] * torch.where(model.weight > 0, ratio, 1.0)[:, :, None]
         psi = torch.cat([state["psi"][:, :-1], new.log()[:, None]], 1)

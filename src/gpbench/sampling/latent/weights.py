@@ -13,14 +13,13 @@ present weights, with the densities of the move and of its reverse in the accept
 from __future__ import annotations
 
 import torch
-from scipy import special
 from torch import Tensor
 
 from gpbench.gp import linalg
 from gpbench.gp.linalg import half_log_det, multiply, solve
 from gpbench.sampling import hmc
 from gpbench.sampling.latent import rmhmc
-from gpbench.sampling.latent.model import Generator, Info, Operator, State, select
+from gpbench.sampling.latent.model import Generator, Info, Operator, State, gamma_at, select
 from gpbench.sampling.latent.multinomial import TRAJECTORY, Model
 from gpbench.sampling.tuning import WALK
 
@@ -223,6 +222,5 @@ def log_dirichlet(log_w: Tensor, shapes: Tensor) -> Tensor:
 def log_gammas(shapes: Tensor, normal: Tensor, other: Tensor) -> Tensor:
     """Logarithms of Gamma(shape, 1) draws from two standard normals each, which do not underflow where a shape is
     small: Gamma(a) is Gamma(a + 1) U^(1/a) in law."""
-    uniform = torch.special.ndtr(normal.double()).cpu().numpy()
-    larger = special.gammaincinv(shapes.double().cpu().numpy() + 1, uniform)
-    return torch.as_tensor(larger).to(shapes).log() + torch.special.log_ndtr(other) / shapes
+    larger = gamma_at(shapes.double() + 1, torch.special.ndtr(normal.double()))
+    return larger.to(shapes).log() + torch.special.log_ndtr(other) / shapes

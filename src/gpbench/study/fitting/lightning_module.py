@@ -26,8 +26,12 @@ from gpbench.errors import UserError
 from gpbench.gp import linalg
 from gpbench.gp.lbfgs import Search
 from gpbench.hyper import OptimisedSettings
+<<<<<<< HEAD
 from gpbench.methods.base import GradientMethod, Noise, SamplerMethod, State, TrainingSet
 from gpbench.methods.training_rows import Batch
+=======
+from gpbench.methods.base import Batch, GradientMethod, Noise, SamplerMethod, State, TrainingSet
+>>>>>>> b9
 from gpbench.places import write_text
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
@@ -233,7 +237,23 @@ class OptimisedFit(Fit):
 
 
 class GradientFit(GradientLoop, OptimisedFit):
-    """Fits by `GradientLoop`."""
+    """Fits by `GradientLoop`; compiled: the method's loss, where the trainer asks for it."""
+
+    compiled: Callable[[State, Batch, Noise], Tensor] | None = None
+
+    def prepare(self, data: TrainingSet, keys: list[Key], steps: int, block: int) -> None:
+        super().prepare(data, keys, steps, block)
+        if self.how.compile:
+            # on a GPU by CUDA graphs, which a step needs no more for than that nothing in it waits for the device
+            mode = "reduce-overhead" if self.how.device == "cuda" else None
+            self.compiled = torch.compile(self.method.loss, mode=mode)
+
+    def loss(self, batch: Batch, noise: Noise) -> Tensor:
+        # a careful step looks at every Cholesky factor, which a graph cannot
+        if self.compiled is None or not linalg.checks_are_deferred():
+            return super().loss(batch, noise)
+        # a copy, as the next run of a CUDA graph overwrites what this one returns
+        return self.compiled(self.state, batch, noise).clone()
 
     def hold(self, state: State) -> None:
         super().hold(state)

@@ -238,9 +238,12 @@ class GradientLoop(OptimisedLoop):
     def differentiate(self, batch: Batch, noise: Noise) -> Tensor:
         """Leave the gradient of the loss in the parameters; the loss `[R]`."""
         self.adam.zero_grad(set_to_none=True)
-        loss = self.method.loss(self.state, batch, noise)
+        loss = self.loss(batch, noise)
         self.propagate(loss.sum())
         return loss.detach()
+
+    def loss(self, batch: Batch, noise: Noise) -> Tensor:
+        return self.method.loss(self.state, batch, noise)
 
     def propagate(self, total: Tensor) -> None:
         total.backward()
