@@ -179,17 +179,17 @@ class Ordinal:
         return total
 
     def sample(self, f: Tensor, uniform: Tensor) -> Tensor:
-        inner = torch.tensor(self.thresholds[1:-1]).to(f)
+        inner = f.new_tensor(self.thresholds[1:-1])
         return (uniform[..., None] > torch.special.ndtr((inner - f[..., None]) / self.noise_sd)).sum(-1).to(f)
 
     def predictive(self, mean: Tensor, variance: Tensor) -> Categorical:
-        edges = torch.tensor(self.thresholds).to(mean)
+        edges = mean.new_tensor(self.thresholds)
         z = (edges - mean[..., None]) / (self.noise_sd**2 + variance[..., None]).sqrt()
         return _classes(_log_mass(z[..., :-1], z[..., 1:]).exp())
 
     def _ends(self, y: Tensor, f: Tensor) -> tuple[Tensor, Tensor]:
         """z_s and z_s+1 of the class of y."""
-        edges, s = torch.tensor(self.thresholds).to(f), y.long()
+        edges, s = f.new_tensor(self.thresholds), y.long()
         return (edges[s] - f) / self.noise_sd, (edges[s + 1] - f) / self.noise_sd
 
     def _terms(self, y: Tensor, f: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
