@@ -1,6 +1,6 @@
 """Steps of GPflow and GPflux, run by `.peers` for `steps.py`: `python bench/gpflow_steps.py float64`.
 
-Reads the names of works, a line each, does that work once and answers the seconds of the processor that it took.
+Reads lines `number name`, does the work of that name so often and answers the seconds of the processor that it took.
 Graphs are compiled by `tf.function` (not by XLA), on one thread; a work is built, and traced, when it is first named.
 """
 
@@ -102,12 +102,14 @@ def main() -> None:
     tf.keras.backend.set_floatx(sys.argv[1])
     tf.random.set_seed(0)
     built: dict[str, Callable[[], Any]] = {}
-    for name in map(str.strip, sys.stdin):
+    for line in sys.stdin:
+        times, name = line.strip().split(" ", 1)
         if name not in built:
             built[name] = WORKS[name]()
             built[name]()
         start = time.process_time()
-        built[name]()
+        for _ in range(int(times)):
+            built[name]()
         print(time.process_time() - start, file=answers, flush=True)
 
 

@@ -18,6 +18,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch_steps
 from timing import DIM, WARMUP, Elsewhere, Step, interleaved, interval_text
@@ -29,7 +30,7 @@ from gpbench.study.fitting.loop import GradientLoop, SamplerLoop
 
 BENCH = Path(__file__).parent
 PEERS = BENCH.parent / ".peers" / "bin" / "python"
-BLOCK, MANY, DTYPES = 500, 20, (torch.float64, torch.float32)
+BLOCK, MANY, TURN, DTYPES = 500, 20, 0.1, (torch.float64, torch.float32)
 VIEWS = {"view", "transpose", "unsqueeze", "squeeze", "expand", "slice", "select", "as_strided", "t", "permute"}
 VIEWS |= {"detach", "_unsafe_view", "unbind", "split", "alias", "diagonal", "_reshape_alias", "split_with_sizes"}
 
@@ -110,10 +111,10 @@ class Child:
         pipe, hidden = subprocess.PIPE, subprocess.DEVNULL
         self.process = subprocess.Popen(command, cwd=BENCH, env=env, text=True, stdin=pipe, stdout=pipe, stderr=hidden)
 
-    def seconds(self, work: str) -> float:
+    def seconds(self, work: str, times: int) -> float:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        print(work, file=self.process.stdin, flush=True)
+        print(times, work, file=self.process.stdin, flush=True)
         answer = self.process.stdout.readline()
         if not answer:
             raise RuntimeError(f"GPflow failed at {work}: see `{PEERS} bench/gpflow_steps.py`")
@@ -124,8 +125,8 @@ class GPflowStep(Elsewhere):
     def __init__(self, child: Child, work: str) -> None:
         self.child, self.work = child, work
 
-    def seconds(self) -> float:
-        return self.child.seconds(self.work)
+    def seconds(self, times: int) -> float:
+        return self.child.seconds(self.work, times)
 
 
 def gpytorch_steps(dtype: torch.dtype) -> dict[str, dict[str, Callable[[], Step]]]:
@@ -169,9 +170,10 @@ def bench_peers(dtype: torch.dtype) -> None:
         steps |= {name: make() for name, make in peers.items()}
         if row in GPFLOW and child is not None:
             steps[GPFLOW[row]] = GPflowStep(child, row)
-        times = interleaved(steps, *((7, 1) if predicts else ()))
+        times = interleaved(steps, 9 if predicts else None, TURN)
         for name in list(times)[1:]:
-            print(f"  {row:26s} {name:26s} {interval_text(times[name] / times['ours'])}", flush=True)
+            ratio = interval_text(times[name] / times["ours"])
+            print(f"  {row:26s} {name:26s} {ratio:22s} ours {np.median(times['ours']):.1f} ms", flush=True)
         if row in GPFLOW and child is None:
             print(f"  {row:26s} {GPFLOW[row]:26s} not built: make peers")
 
@@ -203,7 +205,7 @@ def bench_operations() -> None:
     """A line for each work: its time by that of DSVI-2, what it launches and how often it waits."""
     base = our_step(WORKS["DSVI-2"], torch.float64)
     for row, work in WORKS.items():
-        times = interleaved({"base": base, "step": our_step(work, torch.float64)})
+        times = interleaved({"base": base, "step": our_step(work, torch.float64)}, turn=TURN)
         seen = [
             "{} ({})".format(*counts(our_step(work._replace(replicas=replicas), torch.float64)))
             for replicas in (1, MANY)

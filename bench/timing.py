@@ -18,27 +18,34 @@ class Elsewhere:
     """A step in another process, which says how many seconds it took there."""
 
     def __call__(self) -> None:
-        self.seconds()
+        self.seconds(1)
 
-    def seconds(self) -> float:
+    def seconds(self, times: int) -> float:
+        """Of so many steps."""
         raise NotImplementedError
 
 
-def seconds(step: Step) -> float:
-    """What a step takes."""
+def seconds(step: Step, times: int = 1) -> float:
+    """What a step takes, on average over so many."""
     if isinstance(step, Elsewhere):
-        return step.seconds()
+        return step.seconds(times) / times
     start = time.process_time()
-    step()
-    return time.process_time() - start
+    for _ in range(times):
+        step()
+    return (time.process_time() - start) / times
 
 
-def interleaved(steps: dict[str, Step], repeats: int | None = None, warmup: int | None = None) -> dict[str, np.ndarray]:
-    """Milliseconds `[repeats]` of each step, run in turns after some that do not count."""
-    first = WARMUP if warmup is None else warmup
-    turns = range(first + (repeats or REPEATS))
-    times = np.array([[1e3 * seconds(step) for step in steps.values()] for _ in turns])
-    return dict(zip(steps, times[first:].T, strict=True))
+def interleaved(steps: dict[str, Step], repeats: int | None = None, turn: float = 0.0) -> dict[str, np.ndarray]:
+    """Milliseconds `[repeats]` of each step, run in turns after some that do not count.
+
+    turn: seconds that a step is repeated for in its turn, once at least: short ones would run on cold caches."""
+    for step in steps.values():
+        for _ in range(WARMUP):
+            step()
+    times = [max(1, round(turn / seconds(step))) if turn else 1 for step in steps.values()]
+    pairs = list(zip(steps.values(), times, strict=True))
+    taken = np.array([[1e3 * seconds(*pair) for pair in pairs] for _ in range(repeats or REPEATS)])
+    return dict(zip(steps, taken.T, strict=True))
 
 
 def median_interval(sample: np.ndarray) -> tuple[float, float, float]:
