@@ -65,21 +65,14 @@ def cholesky(matrix: Tensor, name: str, jitter: Tensor | None = None) -> Tensor:
 
 
 class _Cholesky(torch.autograd.Function):
-    """`cholesky`. Backward, with Phi(X) the lower triangle of X, its diagonal halved:
-
-    dK = 1/2 L^-T (Phi(L^T dL) + Phi(L^T dL)^T) L^-1,    d jitter = tr dK."""
+    """`cholesky`. Backward: d jitter = tr dK."""
 
     @staticmethod
     def forward(ctx, matrix: Tensor, jitter: Tensor | None, name: str) -> Tensor:
         if jitter is not None:
             matrix = matrix.clone()
             matrix.diagonal(dim1=-2, dim2=-1).add_(jitter[..., None])
-        factor, info = torch.linalg.cholesky_ex(matrix)
-        if _deferred:
-            # NaN in the last pivot reaches all that is made of the factor
-            factor.diagonal(dim1=-2, dim2=-1)[..., -1].masked_fill_(info > 0, torch.nan)
-        elif bool(_failed(factor, info).any()):
-            factor = _mended(matrix, name)
+        factor = factorise(matrix, name)
         ctx.save_for_backward(factor)
         return factor
 
@@ -87,12 +80,30 @@ class _Cholesky(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
         (factor,) = ctx.saved_tensors
-        product = factor.mT @ grad
-        symmetric = 0.5 * (product.tril() + product.tril(-1).mT)
-        half = torch.linalg.solve_triangular(factor.mT, symmetric, upper=True)
-        grad_matrix = torch.linalg.solve_triangular(factor, half, upper=False, left=False)
+        grad_matrix = 0.5 * twice_gradient(factor, grad)
         trace = grad_matrix.diagonal(dim1=-2, dim2=-1).sum(-1) if ctx.needs_input_grad[1] else None
         return grad_matrix, trace, None
+
+
+def factorise(matrix: Tensor, name: str) -> Tensor:
+    """`cholesky` of K itself, without a gradient."""
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    if _deferred:
+        # NaN in the last pivot reaches all that is made of the factor
+        factor.diagonal(dim1=-2, dim2=-1)[..., -1].masked_fill_(info > 0, torch.nan)
+    elif bool(_failed(factor, info).any()):
+        factor = _mended(matrix, name)
+    return factor
+
+
+def twice_gradient(factor: Tensor, grad: Tensor) -> Tensor:
+    """2 dK, symmetric, from L and dL. With Phi(X) the lower triangle of X, its diagonal halved:
+
+    dK = 1/2 L^-T (Phi(L^T dL) + Phi(L^T dL)^T) L^-1."""
+    product = factor.mT @ grad
+    symmetric = product.tril() + product.tril(-1).mT
+    half = torch.linalg.solve_triangular(factor, symmetric, upper=False, left=False)
+    return torch.linalg.solve_triangular(factor, half.mT, upper=False, left=False)
 
 
 def _mended(matrix: Tensor, name: str) -> Tensor:

@@ -49,9 +49,10 @@ def mean_and_chol(q: Posterior) -> tuple[Tensor, Tensor]:
     return chol @ q.root_mean, chol[:, None].expand(-1, q.root_mean.shape[-1], -1, -1)
 
 
-def condition(a: Tensor, y: Tensor, variance: Tensor, name: str) -> Posterior:
-    """q(v | y) for y_n ~ N(a_n^T v, variance_n); a `[R, M, N]`, y `[R, N, P]` (data), variance `[R, N]`."""
-    phi, b = _Gram.apply(a, y, 1 / variance)
+def condition(a: Tensor, y: Tensor, weight: Tensor, name: str) -> Posterior:
+    """q(v | y) for y_n ~ N(a_n^T v, 1 / weight_n), 0 in padding rows; a `[R, M, N]`, y `[R, N, P]` (data), weight
+    `[R, N]`."""
+    phi, b = _Gram.apply(a, y, weight)
     return posterior(phi, b, name)
 
 
@@ -81,11 +82,11 @@ class _Gram(torch.autograd.Function):
 def log_density(a: Tensor, y: Tensor, variance: Tensor, mask: Tensor, name: str) -> Tensor:
     """sum_p log N(y_p; 0, A^T A + diag(variance)) in nats `[R]`, shapes as in `condition`.
 
-    mask `[R, N]` is 0 in padding rows, where a and y are 0.
+    variance `[R, N]`; mask `[R, N]` is 0 in padding rows.
     """
-    constants = mask * torch.log(2 * math.pi * variance)
-    rows = y.shape[-1] * constants + y.square().sum(-1) / variance
-    return log_normaliser(condition(a, y, variance, name)) - 0.5 * rows.sum(-1)
+    weight = mask / variance
+    rows = y.shape[-1] * mask * torch.log(2 * math.pi * variance) + y.square().sum(-1) * weight
+    return log_normaliser(condition(a, y, weight, name)) - 0.5 * rows.sum(-1)
 
 
 def bound(a: Tensor, y: Tensor, unexplained: Tensor, noise_variance: Tensor, mask: Tensor, name: str) -> Tensor:
@@ -94,7 +95,7 @@ def bound(a: Tensor, y: Tensor, unexplained: Tensor, noise_variance: Tensor, mas
     log N(y; 0, Q + s I) - tr(K - Q) / (2 s);  unexplained `[R, N]`: diagonal of K - Q, noise_variance `[R]`: s, other
     shapes as in `log_density`."""
     variance = noise_variance[:, None].expand_as(unexplained)
-    penalty = 0.5 * y.shape[-1] * (unexplained / variance).sum(-1)  # tr(K - Q) / (2 s)
+    penalty = 0.5 * y.shape[-1] * (mask * unexplained).sum(-1) / noise_variance  # tr(K - Q) / (2 s)
     return log_density(a, y, variance, mask, name) - penalty
 
 
@@ -111,5 +112,5 @@ def features(x: Tensor, z: Tensor, lengthscale: Tensor, outputscale: Tensor, jit
 
     x `[R, N, D]`, z `[R, M, D]`, lengthscale `[R, D]` or `[R, 1]`, outputscale `[R]`.
     """
-    chol = linalg.cholesky(kernels.rbf(z, z, lengthscale, outputscale), name, jitter * outputscale)
+    chol = kernels.rbf_factor(z, lengthscale, outputscale, jitter, name)
     return sparse.project(x, z, chol, lengthscale, outputscale)

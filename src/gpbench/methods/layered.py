@@ -15,6 +15,8 @@ the others. Where the likelihood is not Gaussian its rate grows log-linearly fro
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import reduce
+from operator import add
 from typing import Any
 
 import torch
@@ -72,7 +74,7 @@ class LayeredMethod(GradientMethod):
             expected = self.likelihood.log_prob(batch.y, mean).mean(0)  # log p(y_n | f_sn)
         else:  # E_{q(f_sn)} log p(y_n | f_sn)
             expected = self.likelihood.expected_log_prob(batch.y, mean, variance, noise_variance(state.params)).mean(0)
-        kl = sum((sparse.kl_whitened(part.whitened_mean, part.posterior_chol) for part in layers), torch.zeros(()))
+        kl = reduce(add, (sparse.kl_whitened(part.whitened_mean, part.posterior_chol) for part in layers))
         return kl - (batch.weight * expected).sum(-1)  # -elbo
 
     def functions_at(self, state: State, layers: list[Layer], x: Tensor, first: Moments, noise: Tensor) -> Moments:
