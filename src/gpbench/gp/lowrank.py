@@ -33,13 +33,14 @@ def posterior(phi: Tensor, b: Tensor, name: str) -> Posterior:
     return Posterior(upper, torch.linalg.solve_triangular(upper, b, upper=True))
 
 
-def log_normaliser(q: Posterior) -> Tensor:
+def log_normaliser(phi: Tensor, b: Tensor, name: str) -> Tensor:
     """Logarithm of what `posterior` normalises by, summed over targets, in nats `[R]`.
 
-    sum_p log int N(v; 0, I) exp(-1/2 v^T Phi v + b_p^T v) dv = 1/2 ||U^-1 b||^2 - P log |U|.
+    sum_p log int N(v; 0, I) exp(-1/2 v^T Phi v + b_p^T v) dv = 1/2 sum_p b_p^T B^-1 b_p - P/2 log |B|.
     """
-    log_det = q.upper.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    return 0.5 * q.root_mean.square().sum((1, 2)) - q.root_mean.shape[-1] * log_det
+    eye = torch.eye(phi.shape[-1], dtype=phi.dtype, device=phi.device)
+    quadratic, log_det = linalg.quadratic_and_log_det(eye + phi, b, name)
+    return 0.5 * (quadratic - b.shape[-1] * log_det)
 
 
 def mean_and_chol(q: Posterior) -> tuple[Tensor, Tensor]:
@@ -86,7 +87,8 @@ def log_density(a: Tensor, y: Tensor, variance: Tensor, mask: Tensor, name: str)
     """
     weight = mask / variance
     rows = y.shape[-1] * mask * torch.log(2 * math.pi * variance) + y.square().sum(-1) * weight
-    return log_normaliser(condition(a, y, weight, name)) - 0.5 * rows.sum(-1)
+    phi, b = _Gram.apply(a, y, weight)
+    return log_normaliser(phi, b, name) - 0.5 * rows.sum(-1)
 
 
 def bound(a: Tensor, y: Tensor, unexplained: Tensor, noise_variance: Tensor, mask: Tensor, name: str) -> Tensor:

@@ -236,7 +236,8 @@ class GradientLoop(OptimisedLoop):
 
     def differentiate(self, batch: Batch, noise: Noise) -> Tensor:
         """Leave the gradient of the loss in the parameters; the loss `[R]`."""
-        self.adam.zero_grad(set_to_none=True)
+        for parameter in self.state.params.values():
+            parameter.grad = None
         loss = self.method.loss(self.state, batch, noise)
         self.propagate(loss.sum())
         return loss.detach()
