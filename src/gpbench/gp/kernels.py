@@ -67,7 +67,8 @@ class _RBFFactor(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
         factor, k, a, lengthscale, outputscale = ctx.saved_tensors
-        weight = linalg.twice_gradient(factor, grad).mul_(k)
+        grad_k = linalg.factor_gradient(factor, grad)
+        weight = (grad_k + grad_k.mT).mul_(k)
         for_z, _, *for_scales = rbf_gradient(weight, a, None, lengthscale, outputscale, False)
         return for_z, *for_scales, None, None
 

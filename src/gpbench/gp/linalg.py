@@ -80,7 +80,7 @@ class _Cholesky(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
         (factor,) = ctx.saved_tensors
-        grad_matrix = 0.5 * twice_gradient(factor, grad)
+        grad_matrix = factor_gradient(factor, grad)
         trace = grad_matrix.diagonal(dim1=-2, dim2=-1).sum(-1) if ctx.needs_input_grad[1] else None
         return grad_matrix, trace, None
 
@@ -96,12 +96,12 @@ def factorise(matrix: Tensor, name: str) -> Tensor:
     return factor
 
 
-def twice_gradient(factor: Tensor, grad: Tensor) -> Tensor:
-    """2 dK, symmetric, from L and dL. With Phi(X) the lower triangle of X, its diagonal halved:
+def factor_gradient(factor: Tensor, grad: Tensor) -> Tensor:
+    """dK, symmetric but for rounding, from L and dL. With Phi(X) the lower triangle of X, its diagonal halved:
 
     dK = 1/2 L^-T (Phi(L^T dL) + Phi(L^T dL)^T) L^-1."""
     product = factor.mT @ grad
-    symmetric = product.tril() + product.tril(-1).mT
+    symmetric = (product.tril() + product.tril(-1).mT).mul_(0.5)
     half = torch.linalg.solve_triangular(factor, symmetric, upper=False, left=False)
     return torch.linalg.solve_triangular(factor, half.mT, upper=False, left=False)
 
