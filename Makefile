@@ -7,7 +7,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export MLFLOW_DISABLE_TELEMETRY = true
 export DVC_NO_ANALYTICS = 1
 
-.PHONY: help study test slow lint bench figures docs ui status clean
+.PHONY: help study test slow lint bench peers figures docs ui status clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -31,14 +31,15 @@ lint: .venv/.ok  ## check style, types, the direction of imports and the workflo
 	python -m snakefmt --check Snakefile workflows/rules
 	snakemake --lint
 
-bench: .venv/.ok  ## time steps, loops and samplers against GPyTorch and BlackJAX, and a study of 2,000 cells
-	OMP_NUM_THREADS=1 python bench/bench.py
+bench: .venv/.ok  ## time steps, loops and samplers beside peers (GPflow after `make peers`), and a study of 2,000 cells
 	OMP_NUM_THREADS=1 python bench/steps.py
 	OMP_NUM_THREADS=1 python bench/loop.py
 	OMP_NUM_THREADS=1 python bench/rff.py
 	OMP_NUM_THREADS=1 python bench/sampler.py
 	OMP_NUM_THREADS=1 python bench/latent.py
 	OMP_NUM_THREADS=1 python bench/study_size.py
+
+peers: .peers/.ok  ## install GPflow and GPflux (1.5 GB) in an environment of their own, for `make bench`
 
 figures: .venv/.ok  ## redraw the figures of the default study
 	snakemake --cores $(CORES) --forcerun figures --until figures
@@ -64,4 +65,10 @@ clean:  ## remove results, plans and logs; finished fits stay in store/
 	.venv/bin/python -m pip install --disable-pip-version-check -q -r requirements.lock
 	.venv/bin/python -m pip install --disable-pip-version-check -q --no-deps --no-build-isolation -e .
 	.venv/bin/python -m pip check
+	touch $@
+
+.peers/.ok: bench/peers.txt
+	$(PYTHON) -m venv .peers
+	.peers/bin/python -m pip install --disable-pip-version-check -q -r bench/peers.txt
+	.peers/bin/python -m pip check
 	touch $@

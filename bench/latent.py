@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 import reference
 import torch
-from bench import REPEATS, Step, interleaved, median_interval, report
+from timing import REPEATS, Step, interleaved, median_interval, report
 from torch import Tensor
 
 from gpbench.gp import latent_likelihoods

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from bench import DIM, REPEATS, Step, interleaved, median_interval
+from timing import DIM, REPEATS, Step, interleaved, median_interval
 
 from gpbench.gp.features import FEATURES_PER_FREQUENCY
 from gpbench.methods import dgp_rff

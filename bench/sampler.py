@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from bench import DIM, NUM_INDUCING, Step, interleaved, report
+from timing import DIM, NUM_INDUCING, Step, interleaved, report
 from torch import Tensor
 
 from gpbench import places, streams

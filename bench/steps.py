@@ -1,66 +1,93 @@
-"""Steps of the methods as the training loop makes them: `python bench/steps.py`.
+"""Speed of a training step, and of a prediction, beside peers on the same work: `python bench/steps.py`.
 
-Time of a step beside that of GPyTorch on the same work (SVGP, SGPR, exact GP) and beside a DSVI-2 step (the rest), and
-what a GPU would see of it: operations that are no views, each a launch, and how often the host waits for the device.
-Steps alternate, so that a busy machine slows all alike; times are of the processor.
+Ours is the real training loop: draws of rows and noise, loss, gradient, checks and Adam. Peers are GPyTorch in this
+process, and GPflow and GPflux in an environment of their own (`make peers`), with a mini-batch that is always the same
+and without checks. All train inducing inputs, ARD kernels, q and the noise variance, by Adam, on one thread. Steps
+alternate, so that a busy machine slows all alike; times are of the processor. Then what a GPU would see of a step:
+operations that are no views, each a launch, and how often the host waits for the device.
 """
 
 from __future__ import annotations
 
 import importlib
-import time
+import os
+import subprocess
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
 
-import gpytorch
 import numpy as np
 import torch
-from bench import DIM, NUM_INDUCING, median_interval
-from torch import Tensor
+import torch_steps
+from timing import DIM, WARMUP, Elsewhere, Step, interleaved, interval_text
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpbench.methods.base import SamplerMethod, TrainingSet
 from gpbench.streams import Key
 from gpbench.study.fitting.loop import GradientLoop, SamplerLoop
 
-Step = Callable[[], Any]
-REPEATS, WARMUP, ROWS, BLOCK = 15, 4, 4000, 500
+BENCH = Path(__file__).parent
+PEERS = BENCH.parent / ".peers" / "bin" / "python"
+BLOCK, MANY, TURN, DTYPES = 500, 20, 0.1, (torch.float64, torch.float32)
 VIEWS = {"view", "transpose", "unsqueeze", "squeeze", "expand", "slice", "select", "as_strided", "t", "permute"}
 VIEWS |= {"detach", "_unsafe_view", "unbind", "split", "alias", "diagonal", "_reshape_alias", "split_with_sizes"}
-METHODS: dict[str, tuple[str, int, dict[str, Any]]] = {  # row -> module, training rows, hyperparameters
-    "DSVI-2": ("dsvi", ROWS, {"batch_size": 1000, "hidden_width": DIM}),
-    "SVGP": ("svgp", ROWS, {"batch_size": 1000}),
-    "SGPR, n 1000": ("sgpr", 1000, {}),
-    "exact GP, n 1000": ("exact_gp", 1000, {}),
-    "DGP-RFF": ("dgp_rff", ROWS, {"batch_size": 1000}),
-    "BSGP-1": ("bsgp", ROWS, {"batch_size": 1000}),
-    "BSGP-2": ("bsgp", ROWS, {"batch_size": 1000, "layers": 2, "hidden_width": DIM}),
-    "AEP, batch 50, width 2": ("aep", ROWS, {"batch_size": 50, "hidden_width": 2}),
-    "AEP, batch 1000, width 8": ("aep", ROWS, {"batch_size": 1000, "hidden_width": DIM}),
+
+
+class Work(NamedTuple):
+    """What a row does with which method: on training rows of so many inputs, in so many replicas at once."""
+
+    method: str
+    settings: dict[str, Any] = {}
+    rows: int = 4000
+    inputs: int = DIM
+    replicas: int = 1
+
+
+BIG, SMALL = {"batch_size": 1000}, {"batch_size": 100, "num_inducing": 20}
+HIDDEN = {"hidden_width": DIM}
+WORKS = {
+    "DSVI-2": Work("dsvi", BIG | HIDDEN),
+    "SVGP": Work("svgp", BIG),
+    "SGPR": Work("sgpr", {"optimiser": "adam"}, rows=1000),
+    "exact GP": Work("exact_gp", rows=1000),
+    "20 splits of DSVI-2": Work("dsvi", SMALL | HIDDEN, replicas=MANY),
+    "20 splits of SVGP": Work("svgp", SMALL, replicas=MANY),
+    "DGP-RFF, 8 inputs": Work("dgp_rff", BIG),
+    "DGP-RFF, 784 inputs": Work("dgp_rff", BIG, inputs=784),
+    "BSGP-1": Work("bsgp", BIG),
+    "BSGP-2": Work("bsgp", BIG | HIDDEN | {"layers": 2}),
+    "AEP, batch 50, width 2": Work("aep", {"batch_size": 50, "hidden_width": 2}),
+    "AEP, batch 1000, width 8": Work("aep", BIG | HIDDEN),
 }
+"""rows -> what we do; the first is also what predicts, and what those without a peer are compared with"""
 
 
-def training_set(rows: int, replicas: int, dtype: torch.dtype) -> TrainingSet:
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(rows, DIM, generator=generator, dtype=torch.float64).to(dtype)
-    zeros, ones = x.new_zeros(replicas, DIM), x.new_ones(replicas, DIM)
-    indices, count = torch.arange(rows).repeat(replicas, 1), torch.full((replicas,), rows)
-    return TrainingSet(x, x.sin().sum(-1, keepdim=True), indices, count, zeros, ones, zeros[:, :1], ones[:, :1])
+def training_set(rows: int, inputs: int, replicas: int, dtype: torch.dtype) -> TrainingSet:
+    x, y = torch_steps.rows(rows, inputs, dtype)
+    zeros, ones = x.new_zeros(replicas, inputs), x.new_ones(replicas, inputs)
+    indices, counts = torch.arange(rows).repeat(replicas, 1), torch.full((replicas,), rows)
+    return TrainingSet(x, y, indices, counts, zeros, ones, zeros[:, :1], ones[:, :1])
 
 
-def our_step(row: str, dtype: torch.dtype, replicas: int = 1) -> Step:
-    """A step of the training loop of some replicas, with its draws and checks."""
-    name, rows, settings = METHODS[row]
-    module = importlib.import_module(f"gpbench.methods.{name}")
-    method = module.Method(module.Hyperparameters(**settings), "regression")
+def loop_of(work: Work, dtype: torch.dtype) -> Any:
+    """The training loop of a work, at its start."""
+    module = importlib.import_module(f"gpbench.methods.{work.method}")
+    method = module.Method(module.Hyperparameters(**work.settings), "regression")
     loop: Any = type("Alone", (SamplerLoop if isinstance(method, SamplerMethod) else GradientLoop,), {})()
-    loop.method, keys = method, [Key("bench", "bench", split) for split in range(replicas)]
-    data = training_set(rows, replicas, dtype)
+    loop.method, keys = method, [Key("bench", "bench", split) for split in range(work.replicas)]
+    data = training_set(work.rows, work.inputs, work.replicas, dtype)
     loop.prepare(data, keys, 1_000_000, BLOCK)
     loop.hold(method.start(data, keys))
     if isinstance(loop, GradientLoop):
         loop.start_adam()
-    steps = iter(range(1_000_000))
+    return loop
+
+
+def our_step(work: Work, dtype: torch.dtype) -> Step:
+    """A step of the training loop of all replicas, with its draws and checks."""
+    loop, steps = loop_of(work, dtype), count()
 
     def step() -> None:
         number = next(steps)
@@ -69,55 +96,86 @@ def our_step(row: str, dtype: torch.dtype, replicas: int = 1) -> Step:
     return step
 
 
-class Sparse(gpytorch.models.ApproximateGP):
-    """SVGP of GPyTorch's tutorial."""
-
-    def __init__(self, inducing_inputs: Tensor) -> None:
-        posterior = gpytorch.variational.CholeskyVariationalDistribution(NUM_INDUCING)
-        super().__init__(gpytorch.variational.VariationalStrategy(self, inducing_inputs, posterior))
-        self.mean_module = gpytorch.means.ZeroMean()
-        self.covar_module = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel(ard_num_dims=DIM))
-
-    def forward(self, x: Tensor) -> gpytorch.distributions.MultivariateNormal:
-        return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+def our_prediction(work: Work, dtype: torch.dtype) -> Step:
+    """A prediction of 1,000 rows, 100 samples."""
+    loop, (x, _) = loop_of(work, dtype), torch_steps.rows(1000, work.inputs, dtype)
+    return lambda: loop.method.predict(loop.state, x[None], loop.keys[0])
 
 
-class Exact(gpytorch.models.ExactGP):
-    """Exact GP of GPyTorch's tutorial, or SGPR where there are inducing inputs."""
+class Child:
+    """GPflow and GPflux in a process of their own, in one type."""
 
-    def __init__(self, x: Tensor, y: Tensor, likelihood: Any, inducing_inputs: Tensor | None) -> None:
-        super().__init__(x, y, likelihood)
-        kernels = gpytorch.kernels
-        self.mean_module = gpytorch.means.ZeroMean()
-        self.covar_module = kernels.ScaleKernel(kernels.RBFKernel(ard_num_dims=DIM))
-        if inducing_inputs is not None:
-            self.covar_module = kernels.InducingPointKernel(self.covar_module, inducing_inputs, likelihood)
+    def __init__(self, dtype: torch.dtype) -> None:
+        name = str(dtype).removeprefix("torch.")
+        command, env = [str(PEERS), "gpflow_steps.py", name], os.environ | {"OMP_NUM_THREADS": "1"}
+        pipe, hidden = subprocess.PIPE, subprocess.DEVNULL
+        self.process = subprocess.Popen(command, cwd=BENCH, env=env, text=True, stdin=pipe, stdout=pipe, stderr=hidden)
 
-    def forward(self, x: Tensor) -> gpytorch.distributions.MultivariateNormal:
-        return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+    def seconds(self, work: str, times: int) -> float:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(times, work, file=self.process.stdin, flush=True)
+        answer = self.process.stdout.readline()
+        if not answer:
+            raise RuntimeError(f"GPflow failed at {work}: see `{PEERS} bench/gpflow_steps.py`")
+        return float(answer)
 
 
-def gpytorch_step(row: str, dtype: torch.dtype) -> Step:
-    """The same work by GPyTorch; factors by Cholesky."""
-    data = training_set(METHODS[row][1], 1, dtype)
-    likelihood = gpytorch.likelihoods.GaussianLikelihood()
-    x, y, z = data.inputs[:1000], data.targets[:1000, 0], data.inputs[:NUM_INDUCING].clone()
-    if row == "SVGP":
-        model: Any = Sparse(z).to(dtype)
-        objective: Any = gpytorch.mlls.VariationalELBO(likelihood, model, num_data=ROWS)
-    else:
-        model = Exact(x, y, likelihood, z if row.startswith("SGPR") else None).to(dtype)
-        objective = gpytorch.mlls.ExactMarginalLogLikelihood(likelihood, model)
-    model.train()
-    adam = torch.optim.Adam({*model.parameters(), *likelihood.parameters()}, lr=0.01)
+class GPflowStep(Elsewhere):
+    def __init__(self, child: Child, work: str) -> None:
+        self.child, self.work = child, work
 
-    def step() -> None:
-        adam.zero_grad()
-        with gpytorch.settings.max_cholesky_size(10_000):
-            (-objective(model(x), y)).backward()
-        adam.step()
+    def seconds(self, times: int) -> float:
+        return self.child.seconds(self.work, times)
 
-    return step
+
+def gpytorch_steps(dtype: torch.dtype) -> dict[str, dict[str, Callable[[], Step]]]:
+    """row -> peers in this process -> their step."""
+    dsvi, svgp, exact = (partial(step, dtype) for step in (torch_steps.dsvi, torch_steps.svgp, torch_steps.exact))
+    small = {"num_inducing": SMALL["num_inducing"], "batch": SMALL["batch_size"]}
+
+    def many(step: Callable[..., Step], **settings: Any) -> Step:
+        return torch_steps.looped([step(**settings, **small) for _ in range(MANY)])
+
+    return {
+        "DSVI-2": {
+            "GPyTorch, tutorial": partial(dsvi, shared=False),
+            "GPyTorch, shared kernel": partial(dsvi, shared=True),
+        },
+        "SVGP": {"GPyTorch": svgp},
+        "SGPR": {"GPyTorch": partial(exact, sparse=True)},
+        "exact GP": {
+            "GPyTorch, Cholesky": partial(exact, sparse=False),
+            "GPyTorch, CG": partial(exact, sparse=False, cholesky=False),
+        },
+        "predict": {"GPyTorch": partial(torch_steps.predict, dtype)},
+        "20 splits of DSVI-2": {"GPyTorch, looped": partial(many, dsvi, shared=True)},
+        "20 splits of SVGP": {"GPyTorch, looped": partial(many, svgp)},
+        "DGP-RFF, 8 inputs": {"minimal PyTorch": partial(torch_steps.rff, dtype, 8)},
+        "DGP-RFF, 784 inputs": {"minimal PyTorch": partial(torch_steps.rff, dtype, 784)},
+    }
+
+
+GPFLOW = {"DSVI-2": "GPflux", "SVGP": "GPflow", "SGPR": "GPflow", "exact GP": "GPflow", "predict": "GPflux"}
+"""row -> what does it in the other environment"""
+
+
+def bench_peers(dtype: torch.dtype) -> None:
+    """A line for each peer of each row: its time by ours."""
+    torch.set_default_dtype(dtype)  # GPyTorch makes part of its constants in the default type
+    child = Child(dtype) if PEERS.exists() else None
+    for row, peers in gpytorch_steps(dtype).items():
+        predicts = row == "predict"
+        steps = {"ours": our_prediction(WORKS["DSVI-2"], dtype) if predicts else our_step(WORKS[row], dtype)}
+        steps |= {name: make() for name, make in peers.items()}
+        if row in GPFLOW and child is not None:
+            steps[GPFLOW[row]] = GPflowStep(child, row)
+        times = interleaved(steps, 9 if predicts else None, TURN)
+        for name in list(times)[1:]:
+            ratio = interval_text(times[name] / times["ours"])
+            print(f"  {row:26s} {name:26s} {ratio:22s} ours {np.median(times['ours']):.1f} ms", flush=True)
+        if row in GPFLOW and child is None:
+            print(f"  {row:26s} {GPFLOW[row]:26s} not built: make peers")
 
 
 class Counter(TorchDispatchMode):
@@ -135,6 +193,7 @@ class Counter(TorchDispatchMode):
 
 
 def counts(step: Step) -> tuple[int, int]:
+    """Operations and waits of a step."""
     for _ in range(WARMUP):
         step()
     with Counter() as counter:
@@ -142,35 +201,27 @@ def counts(step: Step) -> tuple[int, int]:
     return counter.operations, counter.waits
 
 
-def interleaved(steps: dict[str, Step]) -> dict[str, np.ndarray]:
-    """Milliseconds of the processor `[REPEATS]` of each step, run in turns."""
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for repeat in range(WARMUP + REPEATS):
-        for name, step in steps.items():
-            start = time.thread_time()
-            step()
-            if repeat >= WARMUP:
-                times[name].append(1e3 * (time.thread_time() - start))
-    return {name: np.array(taken) for name, taken in times.items()}
+def bench_operations() -> None:
+    """A line for each work: its time by that of DSVI-2, what it launches and how often it waits."""
+    base = our_step(WORKS["DSVI-2"], torch.float64)
+    for row, work in WORKS.items():
+        times = interleaved({"base": base, "step": our_step(work, torch.float64)}, turn=TURN)
+        seen = [
+            "{} ({})".format(*counts(our_step(work._replace(replicas=replicas), torch.float64)))
+            for replicas in (1, MANY)
+        ]
+        print(f"  {row:26s} {interval_text(times['step'] / times['base']):22s} {'  '.join(seen)}", flush=True)
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    for dtype in (torch.float64, torch.float32):
-        torch.set_default_dtype(dtype)  # GPyTorch makes part of its constants in the default type
-        print(f"GPyTorch / ours, {str(dtype).removeprefix('torch.')} (median of {REPEATS} [95 % interval])")
-        for row in ("SVGP", "SGPR, n 1000", "exact GP, n 1000"):
-            times = interleaved({"ours": our_step(row, dtype), "theirs": gpytorch_step(row, dtype)})
-            ratio = "{:.2f} [{:.2f}, {:.2f}]".format(*median_interval(times["theirs"] / times["ours"]))
-            print(f"  {row:26s} {ratio}", flush=True)
+    torch.manual_seed(0)
+    for dtype in DTYPES:
+        print(f"time of a peer / ours, {str(dtype).removeprefix('torch.')} (median [95 % interval])")
+        bench_peers(dtype)
     torch.set_default_dtype(torch.float64)
-    base = our_step("DSVI-2", torch.float64)
-    print("method / DSVI-2, float64; operations (waits) a step with 1 and with 20 replicas")
-    for row in METHODS:
-        times = interleaved({"base": base, "step": our_step(row, torch.float64)})
-        ratio = "{:.2f} [{:.2f}, {:.2f}]".format(*median_interval(times["step"] / times["base"]))
-        seen = ["{} ({})".format(*counts(our_step(row, torch.float64, replicas))) for replicas in (1, 20)]
-        print(f"  {row:26s} {ratio:22s} {'  '.join(seen)}", flush=True)
+    print(f"ours / DSVI-2, float64; operations (waits) a step with 1 and with {MANY} replicas")
+    bench_operations()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import importlib
 import itertools
+import re
 import subprocess
 import sys
 
@@ -28,18 +29,38 @@ def test_the_loop_is_timed_with_and_without_lightning(bench, monkeypatch):
 
 
 def test_steps_are_timed_and_their_operations_counted(bench, monkeypatch, capsys):
-    steps = bench("steps")
-    for name, value in {"REPEATS": 1, "WARMUP": 0, "METHODS": {"SVGP": ("svgp", 200, {"batch_size": 50})}}.items():
-        monkeypatch.setattr(steps, name, value)
-    assert steps.counts(steps.our_step("SVGP", torch.float32)) == steps.counts(steps.our_step("SVGP", torch.float64))
-    times = steps.interleaved({"ours": steps.our_step("SVGP", torch.float64)})
-    assert times["ours"].shape == (1,)
+    steps, timing = bench("steps"), bench("timing")
+    monkeypatch.setattr(timing, "REPEATS", 1)
+    monkeypatch.setattr(timing, "WARMUP", 0)
+    small = {"batch_size": 50, "num_inducing": 5}
+    work = steps.Work("svgp", small, rows=200)
+    assert steps.counts(steps.our_step(work, torch.float32)) == steps.counts(steps.our_step(work, torch.float64))
+    monkeypatch.setattr(steps, "WORKS", {"DSVI-2": steps.Work("dsvi", small | {"hidden_width": 2}, rows=200)})
+    steps.bench_operations()
+    assert re.search(r"DSVI-2 +[\d.]+ \[[\d., ]+\] +\d+ \(1\)  \d+ \(1\)", capsys.readouterr().out)
+
+
+def test_steps_are_timed_beside_those_of_peers(bench, monkeypatch, capsys, tmp_path):
+    steps, timing = bench("steps"), bench("timing")
+    monkeypatch.setattr(timing, "REPEATS", 1)
+    monkeypatch.setattr(timing, "WARMUP", 0)
+    answering = tmp_path / "python"
+    answering.write_text(f"#!{sys.executable} -u\nimport sys\nfor line in sys.stdin: print(1000.0)\n")
+    answering.chmod(0o755)
+    rows = steps.gpytorch_steps(torch.float64)
+    monkeypatch.setattr(steps, "gpytorch_steps", lambda dtype: {"SVGP": rows["SVGP"]})
+    for peers, said in ((answering, r"GPflow +\d{3,}"), (tmp_path / "nothing", "GPflow +not built: make peers")):
+        monkeypatch.setattr(steps, "PEERS", peers)
+        steps.bench_peers(torch.float64)
+        printed = capsys.readouterr().out
+        assert re.search(r"SVGP +GPyTorch +[\d.]+ \[", printed)
+        assert re.search(said, printed)
 
 
 def test_a_prediction_batched_over_states_is_that_of_one_by_one(bench, monkeypatch, capsys):
     sampler = bench("sampler")
-    monkeypatch.setattr(importlib.import_module("bench"), "REPEATS", 1)
-    monkeypatch.setattr(importlib.import_module("bench"), "WARMUP", 0)
+    monkeypatch.setattr(importlib.import_module("timing"), "REPEATS", 1)
+    monkeypatch.setattr(importlib.import_module("timing"), "WARMUP", 0)
     for name, value in {"STATES": 30, "TEST_ROWS": 600, "ROWS": (2000,), "STEPS_A_TURN": 2}.items():
         monkeypatch.setattr(sampler, name, value)
     sampler.main()
@@ -47,7 +68,7 @@ def test_a_prediction_batched_over_states_is_that_of_one_by_one(bench, monkeypat
 
 
 def test_operators_on_latent_values_are_timed():
-    program = "import bench, latent; bench.REPEATS, bench.WARMUP, latent.CHAINS = 1, 0, 2; latent.bench_operators()"
+    program = "import timing, latent; timing.REPEATS, timing.WARMUP, latent.CHAINS = 1, 0, 2; latent.bench_operators()"
     # apart from this process, which other tests fork: JAX has threads
     done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY / "bench", capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -5,7 +5,7 @@ from arc_cosine import arc_cosine
 from scipy.integrate import quad
 from scipy.spatial.distance import cdist
 
-from gpbench.gp import kernels
+from gpbench.gp import kernels, linalg
 
 
 def inputs(dtype=torch.float64):
@@ -65,6 +65,22 @@ def test_arc_cosine_of_one_point_is_its_squared_length_and_of_opposite_points_no
 def test_arc_cosine_of_the_origin_is_zero():
     _, x, lengthscale, outputscale = inputs()
     assert (arc_cosine(torch.zeros_like(x), x, lengthscale, outputscale) == 0).all()
+
+
+def test_the_factor_of_a_kernel_and_its_gradient_are_those_by_way_of_the_matrix():
+    generator = torch.Generator().manual_seed(0)
+    z, lengthscale, outputscale = (
+        (0.5 + torch.rand(shape, generator=generator, dtype=torch.float64)).requires_grad_()
+        for shape in [(2, 4, 3), (2, 3), (2,)]
+    )
+    weight, jitter = torch.randn(2, 4, 4, generator=generator, dtype=torch.float64), 0.01
+    by_way = linalg.cholesky(kernels.rbf(z, z, lengthscale, outputscale), "layer1", jitter * outputscale)
+    factor = kernels.rbf_factor(z, lengthscale, outputscale, jitter, "layer1")
+    torch.testing.assert_close(factor, by_way, rtol=1e-13, atol=1e-13)
+    leaves = [z, lengthscale, outputscale]
+    gradients = [torch.autograd.grad((weight * value).sum(), leaves) for value in (factor, by_way)]
+    torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
+    assert torch.autograd.gradcheck(lambda *leaves: kernels.rbf_factor(*leaves, jitter, "layer1"), leaves)
 
 
 @pytest.mark.parametrize("data", [(), (0,), (1,), (0, 1)])

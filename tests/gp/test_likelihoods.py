@@ -152,3 +152,20 @@ def test_task_chooses_the_likelihood():
     assert likelihoods.for_task("counts", 0, exposure=2.0).log_exposure == pytest.approx(np.log(2))
     with pytest.raises(ValueError, match="ranking"):
         likelihoods.for_task("ranking", 0)
+
+
+def test_gaussian_expectation_and_its_gradient_are_those_of_its_formula():
+    generator = torch.Generator().manual_seed(0)
+    y, mean, variance, noise = (
+        0.5 + torch.rand(shape, generator=generator, dtype=torch.float64)
+        for shape in [(2, 4, 2), (3, 2, 4, 2), (3, 2, 4, 2), (2,)]
+    )
+    leaves = [value.requires_grad_() for value in (mean, variance, noise)]
+    by_formula = -0.5 * (
+        ((y - mean).square() + variance) / noise[:, None, None] + (2 * torch.pi * noise[:, None, None]).log()
+    )
+    expected = likelihoods.Gaussian(2).expected_log_prob(y, *leaves)
+    torch.testing.assert_close(expected, by_formula.sum(-1), rtol=1e-13, atol=1e-13)
+    weight = torch.randn(expected.shape, generator=generator, dtype=torch.float64)
+    gradients = [torch.autograd.grad((weight * value).sum(), leaves) for value in (expected, by_formula.sum(-1))]
+    torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)

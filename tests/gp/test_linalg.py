@@ -76,6 +76,18 @@ def test_gradient_goes_through_the_jittered_factor():
     assert singular.grad.isfinite().all()
 
 
+def test_quadratic_and_log_det_with_their_gradients_are_those_of_the_matrix():
+    matrix, y = definite(2, 3).requires_grad_(), torch.randn(2, 3, 2, dtype=torch.float64, requires_grad=True)
+    both = linalg.quadratic_and_log_det(matrix, y, "layer1")
+    torch.testing.assert_close(both[0], (y * torch.linalg.solve(matrix, y)).sum((1, 2)))
+    torch.testing.assert_close(both[1], torch.logdet(matrix))
+
+    def of_symmetric(matrix, y):
+        return linalg.quadratic_and_log_det((matrix + matrix.mT) / 2, y, "layer1")
+
+    assert torch.autograd.gradcheck(of_symmetric, [matrix, y])
+
+
 def test_events_can_be_read_without_clearing():
     linalg.cholesky(torch.ones(1, 2, 2, dtype=torch.float64), "layer1")
     assert linalg.events(clear=False) == linalg.events()

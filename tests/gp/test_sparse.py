@@ -279,3 +279,13 @@ def test_float32_is_close_to_float64():
     for ours, expected in zip(conditional(**layer(torch.float32)), conditional(**layer()), strict=True):
         assert ours.dtype == torch.float32
         torch.testing.assert_close(ours.double(), expected, rtol=1e-2, atol=1e-2)
+
+
+def test_unexplained_variance_has_its_gradient_where_it_is_positive_and_none_where_it_is_cut():
+    generator = torch.Generator().manual_seed(0)
+    a = (0.3 * torch.randn(2, 3, 5, generator=generator, dtype=torch.float64)).requires_grad_()
+    outputscale = torch.tensor([1.5, 2.0], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(sparse.unexplained, [a, outputscale])
+    cut = sparse.unexplained(10 + a, outputscale)
+    assert (cut == 0).all()
+    assert not torch.autograd.grad(cut.sum(), a)[0].any()

@@ -25,7 +25,7 @@ def best_q(ours: fitc_svgp.Method, state: State, x: torch.Tensor, y: torch.Tenso
     a = lowrank.features(x[None], params["layer1.inducing_inputs"], *scales, ours.hyper.jitter, "layer1")
     unexplained = scales[1][:, None] - a.square().sum(1)
     variance = unexplained + params["log_noise_variance"].exp()[:, None]
-    mean, chol = lowrank.mean_and_chol(lowrank.condition(a, y[None], variance, "layer1"))
+    mean, chol = lowrank.mean_and_chol(lowrank.condition(a, y[None], 1 / variance, "layer1"))
     evidence = torch.distributions.MultivariateNormal(
         torch.zeros(len(x)).double(), (a.mT @ a)[0] + variance[0].diag_embed()
     )

@@ -42,7 +42,7 @@ def test_q_is_that_of_all_rows_whatever_rows_the_optimum_is_of(monkeypatch):
     batch = training(rows=40).full()
     best = optimum_of(batch, start_rows=25)
     method = sgpr.Method(sgpr.Hyperparameters(num_inducing=6), "regression")
-    a, unexplained = method.rows(best, batch.x, batch.weight)
+    a, unexplained = method.rows(best, batch.x)
     precision = torch.eye(6) + a @ a.mT / best["log_noise_variance"].exp()
     covariance = best["whitened_chol"][:, 0] @ best["whitened_chol"][:, 0].mT
     torch.testing.assert_close(covariance, torch.linalg.inv(precision), rtol=1e-7, atol=1e-9)

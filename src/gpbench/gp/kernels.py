@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gpbench.gp import linalg
+
 
 def rbf(x1: Tensor, x2: Tensor, lengthscale: Tensor, outputscale: Tensor) -> Tensor:
     """Squared-exponential covariance with one lengthscale an input (ARD).
@@ -34,10 +36,41 @@ class _RBF(torch.autograd.Function):
     def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
         k, a, b, lengthscale, outputscale = ctx.saved_tensors
         *inputs, for_lengthscale, for_outputscale = rbf_gradient(
-            grad * k, a, b, lengthscale, outputscale, ctx.needs_input_grad[1]
+            grad * k if b is not None else (grad + grad.mT) * k, a, b, lengthscale, outputscale, ctx.needs_input_grad[1]
         )
         inputs = [None if g is None else g.sum_to_size(s) for g, s in zip(inputs, ctx.shapes, strict=True)]
         return *inputs, for_lengthscale, for_outputscale
+
+
+def rbf_factor(z: Tensor, lengthscale: Tensor, outputscale: Tensor, jitter: float, name: str) -> Tensor:
+    """Lower Cholesky factor of k(Z, Z) + jitter * outputscale * I `[*R, M, M]`, shapes as in `rbf`.
+
+    More jitter where that needs it as in `linalg.cholesky`, with events of `name`. Differentiable once.
+    """
+    factor: Tensor = _RBFFactor.apply(z, lengthscale, outputscale, jitter, name)
+    return factor
+
+
+class _RBFFactor(torch.autograd.Function):
+    """`rbf_factor` with its gradient by hand: the jitter on the diagonal scales with K, and moves with nothing else."""
+
+    @staticmethod
+    def forward(ctx, z: Tensor, lengthscale: Tensor, outputscale: Tensor, jitter: float, name: str) -> Tensor:
+        a = z / lengthscale[..., None, :]
+        k = rbf_scaled(a, None, outputscale)
+        k.diagonal(dim1=-2, dim2=-1).add_(jitter * outputscale[..., None])
+        factor = linalg.factorise(k, name)
+        ctx.save_for_backward(factor, k, a, lengthscale, outputscale)
+        return factor
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        factor, k, a, lengthscale, outputscale = ctx.saved_tensors
+        grad_k = linalg.factor_gradient(factor, grad)
+        weight = (grad_k + grad_k.mT).mul_(k)
+        for_z, _, *for_scales = rbf_gradient(weight, a, None, lengthscale, outputscale, False)
+        return for_z, *for_scales, None, None
 
 
 def rbf_scaled(a: Tensor, b: Tensor | None, outputscale: Tensor) -> Tensor:
@@ -59,10 +92,11 @@ def rbf_gradient(
     With a and b as in `rbf_scaled`, and r and c the sums of the rows and columns of W:
     d/da = W b - r a,    d/db = W^T a - c b,    d/d log outputscale = sum W,
     d/d log lengthscale = sum_nm W_nm (a_n - b_m)^2 = -sum_n a_n d/da_n - sum_m b_m d/db_m.
+    Without b both gradients fall to a, and weight is W + W^T.
     """
     mirrored = b is None
-    if b is None:  # both gradients fall to a
-        weight, b = weight + weight.mT, a
+    if b is None:
+        b = a
     rows, product = weight.sum(-1, keepdim=True), weight @ b
     grad_a, grad_b = torch.addcmul(product, rows, a, value=-1), None
     along = (a * grad_a).sum(-2)

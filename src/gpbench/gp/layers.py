@@ -47,8 +47,7 @@ def kernel(params: dict[str, Tensor], name: str, jitter: float) -> tuple[Tensor,
     """Z, the factor of K_ZZ + jitter * outputscale * I, lengthscale and outputscale of a layer with one kernel."""
     z = params[f"{name}.inducing_inputs"]
     lengthscale, outputscale = params[f"{name}.log_lengthscale"].exp(), params[f"{name}.log_outputscale"].exp()
-    kzz = kernels.rbf(z, z, lengthscale, outputscale)
-    return z, linalg.cholesky(kzz, name, jitter * outputscale), lengthscale, outputscale
+    return z, kernels.rbf_factor(z, lengthscale, outputscale, jitter, name), lengthscale, outputscale
 
 
 def init_kernel(name: str, z: Tensor, lengthscale: Tensor, outputscale: float) -> dict[str, Tensor]:
@@ -67,7 +66,7 @@ def layer(params: dict[str, Tensor], name: str, jitter: float) -> Layer:
     # the sign of a column of L_q is of no consequence, so the diagonal is left unconstrained
     whitened_chol = params[f"{name}.whitened_chol"].tril()
     if outputscale.ndim == 1:
-        chol_kzz = linalg.cholesky(kernels.rbf(z, z, lengthscale, outputscale), name, jitter * outputscale)
+        chol_kzz = kernels.rbf_factor(z, lengthscale, outputscale, jitter, name)
     else:
         own = z if z.ndim == 4 else z[:, None]  # [R, Q or 1, M, D]
         kzz = kernels.rbf(own, own, lengthscale, outputscale).transpose(0, 1)  # [Q, R, M, M]: events number replicas

@@ -33,13 +33,14 @@ def posterior(phi: Tensor, b: Tensor, name: str) -> Posterior:
     return Posterior(upper, torch.linalg.solve_triangular(upper, b, upper=True))
 
 
-def log_normaliser(q: Posterior) -> Tensor:
+def log_normaliser(phi: Tensor, b: Tensor, name: str) -> Tensor:
     """Logarithm of what `posterior` normalises by, summed over targets, in nats `[R]`.
 
-    sum_p log int N(v; 0, I) exp(-1/2 v^T Phi v + b_p^T v) dv = 1/2 ||U^-1 b||^2 - P log |U|.
+    sum_p log int N(v; 0, I) exp(-1/2 v^T Phi v + b_p^T v) dv = 1/2 sum_p b_p^T B^-1 b_p - P/2 log |B|.
     """
-    log_det = q.upper.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    return 0.5 * q.root_mean.square().sum((1, 2)) - q.root_mean.shape[-1] * log_det
+    eye = torch.eye(phi.shape[-1], dtype=phi.dtype, device=phi.device)
+    quadratic, log_det = linalg.quadratic_and_log_det(eye + phi, b, name)
+    return 0.5 * (quadratic - b.shape[-1] * log_det)
 
 
 def mean_and_chol(q: Posterior) -> tuple[Tensor, Tensor]:
@@ -49,9 +50,10 @@ def mean_and_chol(q: Posterior) -> tuple[Tensor, Tensor]:
     return chol @ q.root_mean, chol[:, None].expand(-1, q.root_mean.shape[-1], -1, -1)
 
 
-def condition(a: Tensor, y: Tensor, variance: Tensor, name: str) -> Posterior:
-    """q(v | y) for y_n ~ N(a_n^T v, variance_n); a `[R, M, N]`, y `[R, N, P]` (data), variance `[R, N]`."""
-    phi, b = _Gram.apply(a, y, 1 / variance)
+def condition(a: Tensor, y: Tensor, weight: Tensor, name: str) -> Posterior:
+    """q(v | y) for y_n ~ N(a_n^T v, 1 / weight_n), 0 in padding rows; a `[R, M, N]`, y `[R, N, P]` (data), weight
+    `[R, N]`."""
+    phi, b = _Gram.apply(a, y, weight)
     return posterior(phi, b, name)
 
 
@@ -81,11 +83,12 @@ class _Gram(torch.autograd.Function):
 def log_density(a: Tensor, y: Tensor, variance: Tensor, mask: Tensor, name: str) -> Tensor:
     """sum_p log N(y_p; 0, A^T A + diag(variance)) in nats `[R]`, shapes as in `condition`.
 
-    mask `[R, N]` is 0 in padding rows, where a and y are 0.
+    variance `[R, N]`; mask `[R, N]` is 0 in padding rows.
     """
-    constants = mask * torch.log(2 * math.pi * variance)
-    rows = y.shape[-1] * constants + y.square().sum(-1) / variance
-    return log_normaliser(condition(a, y, variance, name)) - 0.5 * rows.sum(-1)
+    weight = mask / variance
+    rows = y.shape[-1] * mask * torch.log(2 * math.pi * variance) + y.square().sum(-1) * weight
+    phi, b = _Gram.apply(a, y, weight)
+    return log_normaliser(phi, b, name) - 0.5 * rows.sum(-1)
 
 
 def bound(a: Tensor, y: Tensor, unexplained: Tensor, noise_variance: Tensor, mask: Tensor, name: str) -> Tensor:
@@ -94,7 +97,7 @@ def bound(a: Tensor, y: Tensor, unexplained: Tensor, noise_variance: Tensor, mas
     log N(y; 0, Q + s I) - tr(K - Q) / (2 s);  unexplained `[R, N]`: diagonal of K - Q, noise_variance `[R]`: s, other
     shapes as in `log_density`."""
     variance = noise_variance[:, None].expand_as(unexplained)
-    penalty = 0.5 * y.shape[-1] * (unexplained / variance).sum(-1)  # tr(K - Q) / (2 s)
+    penalty = 0.5 * y.shape[-1] * (mask * unexplained).sum(-1) / noise_variance  # tr(K - Q) / (2 s)
     return log_density(a, y, variance, mask, name) - penalty
 
 
@@ -111,5 +114,5 @@ def features(x: Tensor, z: Tensor, lengthscale: Tensor, outputscale: Tensor, jit
 
     x `[R, N, D]`, z `[R, M, D]`, lengthscale `[R, D]` or `[R, 1]`, outputscale `[R]`.
     """
-    chol = linalg.cholesky(kernels.rbf(z, z, lengthscale, outputscale), name, jitter * outputscale)
+    chol = kernels.rbf_factor(z, lengthscale, outputscale, jitter, name)
     return sparse.project(x, z, chol, lengthscale, outputscale)

@@ -150,6 +150,29 @@ class _Project(torch.autograd.Function):
         return grad_x, grad_z, grad_chol, *grad_scales
 
 
+def unexplained(a: Tensor, outputscale: Tensor) -> Tensor:
+    """Variance of f given u, outputscale - ||a_n||^2 `[R, B]`, in the columns of A `[R, M, B]`. Differentiable once."""
+    variance: Tensor = _Unexplained.apply(a, outputscale)
+    return variance
+
+
+class _Unexplained(torch.autograd.Function):
+    """`unexplained` with its gradient by hand, -2 a_n."""
+
+    @staticmethod
+    def forward(ctx, a: Tensor, outputscale: Tensor) -> Tensor:
+        variance = outputscale[:, None] - a.square().sum(1)
+        ctx.save_for_backward(a, variance)
+        return variance.clamp_min(0.0)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor]:
+        a, variance = ctx.saved_tensors
+        grad = grad * (variance >= 0)
+        return a * (-2 * grad)[:, None], grad.sum(1)
+
+
 class _Marginals(torch.autograd.Function):
     """Mean A^T m and variance outputscale - ||a_b||^2 + ||L_q^T a_b||^2 `[R, B, Q]`, from A `[R, M, B]`.
 
@@ -176,7 +199,7 @@ class _Marginals(torch.autograd.Function):
         a, mean, chol, variance, *products = ctx.saved_tensors
         grad = grad.mT * (variance >= 0)  # [R, Q, B]
         total = grad.sum(1, keepdim=True)
-        grad_a = torch.baddbmm(total * a, mean, grad_mean.mT, beta=-2)
+        grad_a = torch.bmm(mean, grad_mean.mT).addcmul_(total, a, value=-2)
         grad_chol: Any = None if chol is None else torch.zeros_like(chol)
         for (start, block), product in zip(_triangle_blocks(chol), products, strict=True):
             scaled = (product * (2 * grad)[:, :, None]).flatten(1, 2)  # S_J [R, Q |J|, B]

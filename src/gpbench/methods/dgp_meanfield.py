@@ -122,7 +122,7 @@ class Method(GradientMethod):
 
     def bound(self, params: dict[str, Tensor], name: str, inputs: Gaussians, outputs: Gaussians, mask: Tensor):
         """F_l `[R]` of the layer `name`."""
-        phi, q = self.collapse(params, name, inputs, outputs, mask)
+        phi, precision, b = self.collapse(params, name, inputs, outputs, mask)
         noise_variance, outputscale = (params[f"{name}.log_{part}"].exp() for part in ("noise_variance", "outputscale"))
         (mean, variance), count = outputs, mask.sum(-1)
         second = mean.square() if variance is None else mean.square() + variance
@@ -131,10 +131,10 @@ class Method(GradientMethod):
         residual = (mask[..., None] * second).sum((1, 2)) + mean.shape[-1] * (count * outputscale - trace)
         constant = count * mean.shape[-1] * torch.log(2 * math.pi * noise_variance)
         # log_normaliser: sum_d of 1/2 log |K| - 1/2 log |K + Psi2 / s| and of the term in mu_d^T Psi1
-        return lowrank.log_normaliser(q) - 0.5 * (constant + residual / noise_variance)
+        return lowrank.log_normaliser(precision, b, name) - 0.5 * (constant + residual / noise_variance)
 
     def collapse(self, params: dict[str, Tensor], name: str, inputs: Gaussians, outputs: Gaussians, mask: Tensor):
-        """L^-1 Psi2 L^-T `[R, M, M]`, L L^T = K, and the best q(v), u = L v."""
+        """Phi = L^-1 Psi2 L^-T `[R, M, M]`, L L^T = K, and Phi / s and b of the best q(v) as in `lowrank`, u = L v."""
         z, chol_kzz, lengthscale, outputscale = kernel(params, name, self.hyper.jitter)
         (mean, variance), (target, _) = inputs, outputs
         if variance is None:
@@ -147,7 +147,7 @@ class Method(GradientMethod):
             half = torch.linalg.solve_triangular(chol_kzz, twice, upper=False)
             phi = torch.linalg.solve_triangular(chol_kzz, half.mT, upper=False)
         noise_variance = params[f"{name}.log_noise_variance"].exp()[:, None, None]
-        return phi, lowrank.posterior(phi / noise_variance, a @ target / noise_variance, name)
+        return phi, phi / noise_variance, a @ target / noise_variance
 
     def layers(self, state: State) -> list[Layer]:
         """Layers at their best q(v)."""
@@ -155,7 +155,8 @@ class Method(GradientMethod):
         variables, layers = self.variables(params, double(state.buffers)), []
         for name, inputs, outputs in zip(self.names, variables, variables[1:], strict=False):
             z, chol_kzz, *scales = kernel(params, name, self.hyper.jitter)
-            _, q = self.collapse(params, name, inputs, outputs, mask)
+            _, precision, b = self.collapse(params, name, inputs, outputs, mask)
+            q = lowrank.posterior(precision, b, name)
             layers.append(Layer(z, chol_kzz, *lowrank.mean_and_chol(q), *scales))
         return layers
 

@@ -30,10 +30,10 @@ class Hyperparameters(sgpr.Hyperparameters):
 class Method(sgpr.Method):
     def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
         mask = (batch.weight > 0).to(batch.x.dtype)
-        a, unexplained = self.rows(state.params, batch.x, mask)
+        a, unexplained = self.rows(state.params, batch.x)
         variance = self.variance(state.params, unexplained)  # diag(K - Q) + s
         # - log N(y; 0, Q + Lambda)
-        return -lowrank.log_density(a, batch.y * mask[..., None], variance, mask, sgpr.NAME)
+        return -lowrank.log_density(a, batch.y, variance, mask, sgpr.NAME)
 
     def variance(self, params: dict[str, Tensor], unexplained: Tensor) -> Tensor:
         """Variance of y_n given u `[R, N]`: the diagonal of Lambda."""

@@ -58,7 +58,7 @@ class Method(GradientMethod):
         z, chol_kzz, m, _, *scales = belief
         chol = belief.posterior_chol
         a = sparse.project(batch.x, z, chol_kzz, *scales)  # a_n = L^-1 k(Z, x_n)  [R, M, B]
-        unexplained = (scales[1][:, None] - a.square().sum(1)).clamp_min(0.0)[..., None]  # k_nn - ||a_n||^2
+        unexplained = sparse.unexplained(a, scales[1])[..., None]  # k_nn - ||a_n||^2
         # moments of q(f_n): a_n^T m and k_nn - ||a_n||^2 + ||L_q^T a_n||^2
         mean, variance = a.mT @ m, unexplained + (chol.mT @ a[:, None]).square().sum(2).mT  # [R, B, P]
         row_variance = state.params["log_noise_variance"].exp()[:, None, None] + unexplained  # lambda_n

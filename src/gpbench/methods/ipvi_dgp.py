@@ -153,7 +153,7 @@ class Method(GradientMethod):
         centre = v.mean(1)  # [R, M, K]
         deviations = (v - centre[:, None]).mT.flatten(1, 2) @ a  # [R, S K, B]
         spread = deviations.unflatten(1, (-1, v.shape[-1])).square().mean(1)
-        unexplained = (outputscale[:, None] - a.square().sum(1)).clamp_min(0.0)
+        unexplained = sparse.unexplained(a, outputscale)
         return a.mT @ centre, (unexplained[:, None] + spread).mT
 
     def _widths(self, state: State) -> list[int]:

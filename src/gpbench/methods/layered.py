@@ -15,6 +15,8 @@ the others. Where the likelihood is not Gaussian its rate grows log-linearly fro
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import reduce
+from operator import add
 from typing import Any
 
 import torch
@@ -69,11 +71,11 @@ class LayeredMethod(GradientMethod):
         first = sparse.conditional(batch.x[None], layers[0])  # q(f^1_n) = N(A^T m, k_nn - ||A||^2 + ||L_q^T A||^2)
         mean, variance = self.functions_at(state, layers, batch.x, first, noise.per_row.permute(2, 0, 1, 3))
         if self.is_drawn:
-            expected = self.likelihood.log_prob(batch.y, mean).mean(0)  # log p(y_n | f_sn)
+            expected = self.likelihood.log_prob(batch.y, mean)  # log p(y_n | f_sn)
         else:  # E_{q(f_sn)} log p(y_n | f_sn)
-            expected = self.likelihood.expected_log_prob(batch.y, mean, variance, noise_variance(state.params)).mean(0)
-        kl = sum((sparse.kl_whitened(part.whitened_mean, part.posterior_chol) for part in layers), torch.zeros(()))
-        return kl - (batch.weight * expected).sum(-1)  # -elbo
+            expected = self.likelihood.expected_log_prob(batch.y, mean, variance, noise_variance(state.params))
+        kl = reduce(add, (sparse.kl_whitened(part.whitened_mean, part.posterior_chol) for part in layers))
+        return kl - (batch.weight * expected).sum((0, -1)) / len(expected)  # -elbo
 
     def functions_at(self, state: State, layers: list[Layer], x: Tensor, first: Moments, noise: Tensor) -> Moments:
         """As `propagate`; functions that are drawn have no variance."""

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from gpbench import streams
-from gpbench.gp import kernels, likelihoods, lowrank
+from gpbench.gp import kernels, likelihoods, lowrank, sparse
 from gpbench.gp.layers import start_inducing
 from gpbench.hyper import OptimisedSettings, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods import warm_start
@@ -62,20 +62,20 @@ class Method(GradientMethod):
 
     def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
         mask = (batch.weight > 0).to(batch.x.dtype)
-        a, unexplained = self.rows(state.params, batch.x, mask)  # A with Q = A^T A; diag(K - Q)
+        a, unexplained = self.rows(state.params, batch.x)  # A with Q = A^T A; diag(K - Q)
         noise_variance = state.params["log_noise_variance"].exp()
         # - log N(y; 0, Q + s I) + tr(K - Q) / (2 s)
-        return -lowrank.bound(a, batch.y * mask[..., None], unexplained, noise_variance, mask, NAME)
+        return -lowrank.bound(a, batch.y, unexplained, noise_variance, mask, NAME)
 
     def features(self, params: dict[str, Tensor], x: Tensor) -> Tensor:
         """A with Q = A^T A `[R, M, B]`."""
         scales = params["log_lengthscale"].exp(), params["log_outputscale"].exp()
         return lowrank.features(x, params["inducing_inputs"], *scales, self.hyper.jitter, NAME)
 
-    def rows(self, params: dict[str, Tensor], x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """A `[R, M, N]` and the diagonal of K - Q `[R, N]` of training rows, both 0 in padding rows."""
-        a = self.features(params, x) * mask[:, None]
-        return a, (params["log_outputscale"].exp()[:, None] - a.square().sum(1)).clamp_min(0.0) * mask
+    def rows(self, params: dict[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
+        """A `[R, M, N]` and the diagonal of K - Q `[R, N]` of training rows."""
+        a = self.features(params, x)
+        return a, sparse.unexplained(a, params["log_outputscale"].exp())
 
     def variance(self, params: dict[str, Tensor], unexplained: Tensor) -> Tensor:
         """Variance of y_n given u, in the likelihood that gives q(u) `[R, N]`: s."""
@@ -88,6 +88,6 @@ class Method(GradientMethod):
     def marginals(self, state: State, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of f at test rows x `[1, T, D]`: two `[1, T, P]`."""
         params, train = state.params, state.buffers
-        a, unexplained = self.rows(params, train["x"], train["mask"])
-        q = lowrank.condition(a, train["y"], self.variance(params, unexplained), NAME)
+        a, unexplained = self.rows(params, train["x"])
+        q = lowrank.condition(a, train["y"], train["mask"] / self.variance(params, unexplained), NAME)
         return lowrank.marginals(q, self.features(params, x), params["log_outputscale"].exp())

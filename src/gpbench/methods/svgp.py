@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from gpbench import streams
-from gpbench.gp import lowrank
+from gpbench.gp import lowrank, sparse
 from gpbench.gp.layers import start_inducing
 from gpbench.gp.sparse import Layer
 from gpbench.hyper import NonNegativeInt, OptimisedSettings, PositiveFloat, PositiveInt, dataclass
@@ -99,13 +99,13 @@ class Method(LayeredMethod):
     def profile(self, state: State, rows: Batch) -> Tensor:
         outputscale, noise_variance = self.outputscale(state), state.params["log_noise_variance"].exp()
         a = self.features(state, rows.x)
-        unexplained = (outputscale[:, None] - a.square().sum(1)).clamp_min(0.0)  # diagonal of K - A^T A
+        unexplained = sparse.unexplained(a, outputscale)  # diagonal of K - A^T A
         return -lowrank.bound(a, rows.y, unexplained, noise_variance, torch.ones_like(unexplained), NAME)
 
     @torch.no_grad()
     def solve(self, state: State, rows: Batch) -> dict[str, Tensor]:
-        noise_variance = state.params["log_noise_variance"].exp()[:, None].expand(rows.x.shape[:2])
-        q = lowrank.condition(self.features(state, rows.x), rows.y, noise_variance, NAME)
+        precision = (-state.params["log_noise_variance"]).exp()[:, None].expand(rows.x.shape[:2])
+        q = lowrank.condition(self.features(state, rows.x), rows.y, precision, NAME)
         mean, chol = lowrank.mean_and_chol(q)
         return {f"{NAME}.whitened_mean": mean, f"{NAME}.whitened_chol": chol}
 

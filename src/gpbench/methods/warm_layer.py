@@ -76,7 +76,7 @@ def posterior(method: sgpr.Method, params: Params, x: Tensor, y: Tensor) -> Para
     """Moments of q(v) given all rows, some of them at a time: B = I + sum a_n a_n^T / s, b = sum a_n y_n / s."""
     precision, shift = x.new_zeros(()), x.new_zeros(())
     for inputs, targets in zip(x.split(CHUNK_ROWS, 1), y.split(CHUNK_ROWS, 1), strict=True):
-        a, unexplained = method.rows(params, inputs, inputs.new_ones(inputs.shape[:2]))
+        a, unexplained = method.rows(params, inputs)
         scaled = a / method.variance(params, unexplained)[:, None]
         precision, shift = precision + scaled @ a.mT, shift + scaled @ targets
     mean, chol = lowrank.mean_and_chol(lowrank.posterior(precision, shift, sgpr.NAME))

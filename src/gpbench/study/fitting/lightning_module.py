@@ -26,12 +26,7 @@ from gpbench.errors import UserError
 from gpbench.gp import linalg
 from gpbench.gp.lbfgs import Search
 from gpbench.hyper import OptimisedSettings
-<<<<<<< HEAD
-from gpbench.methods.base import GradientMethod, Noise, SamplerMethod, State, TrainingSet
-from gpbench.methods.training_rows import Batch
-=======
 from gpbench.methods.base import Batch, GradientMethod, Noise, SamplerMethod, State, TrainingSet
->>>>>>> b9
 from gpbench.places import write_text
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key

@@ -231,13 +231,14 @@ class GradientLoop(OptimisedLoop):
 
     def finite(self, values: list[Tensor], step: int) -> Tensor:
         """Which replicas are finite `[R]` in values `[R, ...]`; one that has ended is not judged any more."""
-        finite = torch.stack([value.reshape(len(value), -1).sum(1) for value in values]).isfinite().all(0)
+        finite = torch.cat([value.reshape(len(value), -1) for value in values], 1).sum(1).isfinite()
         scheduled = self.schedule.factors(step)
         return finite | (values[0].new_tensor(scheduled) == 0) if 0 in scheduled else finite
 
     def differentiate(self, batch: Batch, noise: Noise) -> Tensor:
         """Leave the gradient of the loss in the parameters; the loss `[R]`."""
-        self.adam.zero_grad(set_to_none=True)
+        for parameter in self.state.params.values():
+            parameter.grad = None
         loss = self.loss(batch, noise)
         self.propagate(loss.sum())
         return loss.detach()

@@ -1,0 +1,68 @@
+"""Times of steps that are run in turns, so that a busy machine slows all alike; of the processor, on one thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from scipy.stats import binom
+
+NUM_INDUCING, DIM, REPEATS, WARMUP = 100, 8, 20, 5
+
+Step = Callable[[], Any]
+
+
+class Elsewhere:
+    """A step in another process, which says how many seconds it took there."""
+
+    def __call__(self) -> None:
+        self.seconds(1)
+
+    def seconds(self, times: int) -> float:
+        """Of so many steps."""
+        raise NotImplementedError
+
+
+def seconds(step: Step, times: int = 1) -> float:
+    """What a step takes, on average over so many."""
+    if isinstance(step, Elsewhere):
+        return step.seconds(times) / times
+    start = time.process_time()
+    for _ in range(times):
+        step()
+    return (time.process_time() - start) / times
+
+
+def interleaved(steps: dict[str, Step], repeats: int | None = None, turn: float = 0.0) -> dict[str, np.ndarray]:
+    """Milliseconds `[repeats]` of each step, run in turns after some that do not count.
+
+    turn: seconds that a step is repeated for in its turn, once at least: short ones would run on cold caches."""
+    for step in steps.values():
+        for _ in range(WARMUP):
+            step()
+    times = [max(1, round(turn / seconds(step))) if turn else 1 for step in steps.values()]
+    pairs = list(zip(steps.values(), times, strict=True))
+    taken = np.array([[1e3 * seconds(*pair) for pair in pairs] for _ in range(repeats or REPEATS)])
+    return dict(zip(steps, taken.T, strict=True))
+
+
+def median_interval(sample: np.ndarray) -> tuple[float, float, float]:
+    """Median and the order statistics that hold the true one in at least 95 of 100 cases (binomial, no model)."""
+    ordered = np.sort(sample)
+    low = max(int(binom.ppf(0.025, len(ordered), 0.5)) - 1, 0)
+    return float(np.median(ordered)), float(ordered[low]), float(ordered[len(ordered) - 1 - low])
+
+
+def interval_text(sample: np.ndarray) -> str:
+    """Median [95 % interval]."""
+    return "{:.2f} [{:.2f}, {:.2f}]".format(*median_interval(sample))
+
+
+def report(title: str, times: dict[str, np.ndarray], base: str) -> None:
+    """A line for each step: time in milliseconds, and how many times slower than `base` (pairs of one turn)."""
+    print(f"{title} (median of {REPEATS} [95 % interval])")
+    for name, taken in times.items():
+        milliseconds = "{:.1f} [{:.1f}, {:.1f}] ms".format(*median_interval(taken))
+        print(f"  {name:24s} {milliseconds:28s} x {interval_text(taken / times[base])}")
