@@ -103,8 +103,8 @@ def single_precision_is_close(case: Case) -> None:
 
     Gradients that are zero but for rounding (of a kernel where q is still the prior) let Adam make a whole step in a
     direction that the precision and the instructions of the CPU decide, and every step magnifies it: after 40 steps
-    scores differ by 0.003 at most, after 60 on some CPUs by more than 0.01. A search by L-BFGS magnifies rounding too, so
-    its predictions are compared at the same parameters."""
+    scores differ by 0.003 at most, after 60 on some CPUs by more than 0.01. A search by L-BFGS magnifies rounding
+    too, so its predictions are compared at the same parameters."""
     needs_steps(case)
     (outcome,) = case.fit(group(case.single, 0))
     assert all(value.dtype == torch.float32 for value in outcome.model["params"].values())
