@@ -4,7 +4,8 @@ Each fit trains at a constant rate, without a rule that ends it. After it the ru
 would have been, up to half of them, and what the fit gained from there to twice as many steps is seen in its
 objective. A call is false where that is more than 0.02 nats a datum; a fit is missed where the rule never calls it
 converged, though it gained less than that from half of its steps on. A search that ended by itself, where its gradient
-is small, counts as converged at its end, for there is nothing to double. Measured fits are kept in FOLDER and not repeated.
+is small, counts as converged at its end, for there is nothing to double. Measured fits are kept in FOLDER and are not
+repeated.
 """
 
 from __future__ import annotations
