@@ -66,7 +66,7 @@ def followed(label: str, dataset: str, split: int) -> dict[str, Any] | None:
     if fit.reasons[0]:
         return None
     means = torch.stack(fit.schedule.means)[:, 0].double().numpy() / fit.schedule.rows[0]
-    return {"means": means.tolist(), "window": fit.schedule.window, "stationary": bool(fit.schedule.stationary[0])}
+    return {"means": means.tolist(), "window": fit.schedule.rule.window, "stationary": bool(fit.schedule.stationary[0])}
 
 
 def level(means: np.ndarray, windows: int) -> float:
@@ -77,10 +77,11 @@ def level(means: np.ndarray, windows: int) -> float:
 def verdict(found: dict[str, Any]) -> tuple[int | None, float, float]:
     """Step of the first call (None without any), what twice its steps gain, and what the last doubling gains."""
     means, window = np.array(found["means"]), found["window"]
+    rule = convergence.ADAM if window == convergence.ADAM.window else convergence.LBFGS
     last = level(means, len(means)) - level(means, len(means) // 2)
     for windows in range(1, len(means) // 2 + 1):
         step = windows * window
-        if convergence.is_checked(step, window) and convergence.judge(means, step, window).convergence == CONVERGED:
+        if convergence.is_checked(step, window) and convergence.judge(means, step, rule).convergence == CONVERGED:
             return step, level(means, 2 * windows) - level(means, windows), last
     return None, float("nan"), last
 

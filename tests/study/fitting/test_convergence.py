@@ -12,11 +12,11 @@ from cases import with_hyper as with_settings
 from gpbench.errors import UserError
 from gpbench.hyper import Settings
 from gpbench.study.fitting import convergence, lightning_module
-from gpbench.study.fitting.convergence import ADAM_WINDOW, CONVERGED, IMPROVING, NOT_JUDGED, Convergence, judge
+from gpbench.study.fitting.convergence import ADAM, CONVERGED, IMPROVING, NOT_JUDGED, Convergence, judge
 from gpbench.study.fitting.schedule import Schedule
 
 TOTAL = 4000
-TIMES = ADAM_WINDOW * (np.arange(TOTAL // ADAM_WINDOW) + 0.5)
+TIMES = ADAM.window * (np.arange(TOTAL // ADAM.window) + 0.5)
 EARLY, LATE, DECAY = 8, 16, 0.25
 """Steps at which the fits of this file converge: of the split with a row less, and of the others."""
 
@@ -45,7 +45,7 @@ def test_the_rule_knows_what_has_converged(objective, status):
 
 
 def test_the_predicted_gain_is_what_as_many_steps_again_gain():
-    objective = 0.1 * np.log(ADAM_WINDOW * (np.arange(2 * len(TIMES)) + 0.5))
+    objective = 0.1 * np.log(ADAM.window * (np.arange(2 * len(TIMES)) + 0.5))
     actual = 0.1 * math.log(2)
     assert judge(objective, TOTAL).gain == pytest.approx(actual)
 
@@ -58,8 +58,8 @@ def test_few_steps_are_not_judged_and_the_reason_says_so():
 
 def test_the_rule_is_applied_a_few_times_a_doubling():
     checked = [step for step in range(1, 10_000) if convergence.is_checked(step)]
-    assert checked[0] >= 2 * ADAM_WINDOW * convergence.LEAST_WINDOWS
-    assert all(step % ADAM_WINDOW == 0 for step in checked)
+    assert checked[0] >= 2 * ADAM.window * convergence.LEAST_WINDOWS
+    assert all(step % ADAM.window == 0 for step in checked)
     doubling = [step for step in checked if 4000 < step <= 8000]
     assert len(doubling) == convergence.CHECKS_PER_DOUBLING
 

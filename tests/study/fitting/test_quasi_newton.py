@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from cases import ALONE, SPLITS, Case, assert_close, assert_same, group
-from gpbench.study.fitting.convergence import CONVERGED, LBFGS_WINDOW, NOT_JUDGED
+from gpbench.study.fitting.convergence import CONVERGED, LBFGS, NOT_JUDGED
 from gpbench.study.fitting.schedule import Schedule
 
 MANY = 300
@@ -59,7 +59,7 @@ def test_the_rule_of_convergence_ends_a_fit_before_its_search(case):
 
 @pytest.mark.parametrize(("slope", "convergence"), [(0.001, CONVERGED), (1.0, "not judged")])
 def test_a_search_that_ended_has_converged_if_its_gradient_is_small(slope, convergence):
-    schedule = Schedule(100, 0.0, [50], until_converged=False, window=LBFGS_WINDOW)
+    schedule = Schedule(100, 0.0, [50], until_converged=False, rule=LBFGS)
     for step in range(6):
         schedule.observe(torch.tensor([100.0 - step]), step)
     schedule.end(0, 6, slope)

@@ -18,7 +18,7 @@ from torch import Tensor
 from gpbench.gp import lbfgs, linalg
 from gpbench.methods.base import GradientMethod, Noise, SamplerMethod, Shapes, State
 from gpbench.methods.training_rows import Batch, TrainingSet
-from gpbench.study.fitting.convergence import ADAM_WINDOW, LBFGS_WINDOW
+from gpbench.study.fitting.convergence import ADAM, LBFGS, Rule
 from gpbench.study.fitting.fold import Fold
 from gpbench.study.fitting.noise import Draws
 from gpbench.study.fitting.schedule import Schedule
@@ -152,15 +152,15 @@ class Adam(torch.optim.Adam):
 
 
 class OptimisedLoop(Loop):
-    """Steps that a schedule ends; window: steps that its rule averages; decay: the part in which the rate falls."""
+    """Steps that a schedule ends; rule: by which it does; decay: the part in which the rate falls."""
 
     schedule: Schedule
-    window: int
+    rule: Rule
     until_converged = False
 
     def prepare(self, data: TrainingSet, keys: list[Key], steps: int, block: int) -> None:
         super().prepare(data, keys, steps, block)
-        self.schedule = Schedule(steps, self.decay(), data.count.tolist(), self.until_converged, self.window)
+        self.schedule = Schedule(steps, self.decay(), data.count.tolist(), self.until_converged, self.rule)
 
     def decay(self) -> float:
         return 0.0
@@ -174,7 +174,7 @@ class GradientLoop(OptimisedLoop):
     """Adam on minus the objective, summed over replicas; a replica that is not finite stops moving."""
 
     method: GradientMethod
-    window = ADAM_WINDOW
+    rule = ADAM
 
     def decay(self) -> float:
         return float(self.method.hyper.decay)
@@ -297,7 +297,7 @@ class QuasiNewtonLoop(OptimisedLoop):
     searches: of the replicas, once there was a step."""
 
     method: GradientMethod
-    window = LBFGS_WINDOW
+    rule = LBFGS
 
     def prepare(self, data: TrainingSet, keys: list[Key], steps: int, block: int) -> None:
         super().prepare(data, keys, steps, block)

@@ -16,20 +16,18 @@ import torch
 from torch import Tensor
 
 from gpbench.study.fitting import convergence
-from gpbench.study.fitting.convergence import ADAM_WINDOW, CONVERGED, Convergence
+from gpbench.study.fitting.convergence import ADAM, CONVERGED, Convergence, Rule
 
 
 class Schedule:
-    """rows: training rows of each replica; until_converged: whether the rule may end a fit before `steps`; window:
-    steps that the rule averages.
+    """rows: training rows of each replica; until_converged: whether the rule may end a fit before `steps`; rule:
+    that of the optimiser.
 
     constant: the steps at the constant rate of each replica, as far as they are decided; stationary: whether it ended
     where its gradient is small."""
 
-    def __init__(
-        self, steps: int, decay: float, rows: list[int], until_converged: bool, window: int = ADAM_WINDOW
-    ) -> None:
-        self.steps, self.decay, self.until_converged, self.window = steps, decay, until_converged, window
+    def __init__(self, steps: int, decay: float, rows: list[int], until_converged: bool, rule: Rule = ADAM) -> None:
+        self.steps, self.decay, self.until_converged, self.rule = steps, decay, until_converged, rule
         self.rows = np.array(rows)
         self.longest = steps - round(decay * steps)
         self.constant = [self.longest] * len(rows)
@@ -60,10 +58,10 @@ class Schedule:
     def observe(self, loss: Tensor, step: int) -> None:
         """Take note of the loss `[R]` of `step`, and end the constant rate of replicas that have converged."""
         self.sum = self.sum - loss
-        if (step + 1) % self.window == 0:
-            self.means.append(self.sum / self.window)
+        if (step + 1) % self.rule.window == 0:
+            self.means.append(self.sum / self.rule.window)
             self.sum = 0.0
-        if self.until_converged and convergence.is_checked(step + 1, self.window):
+        if self.until_converged and convergence.is_checked(step + 1, self.rule.window):
             for r in range(len(self.constant)):
                 if self.constant[r] == self.longest and self.judge(r, step + 1).convergence == CONVERGED:
                     self.constant[r] = min(step + 1, self.longest)
@@ -76,7 +74,7 @@ class Schedule:
     def judge(self, r: int, step: int | None = None) -> Convergence:
         """Whether replica r has converged, by its steps at the constant rate or, of them, the first `step`."""
         means = torch.stack(self.means)[:, r].double().cpu().numpy() / self.rows[r] if self.means else np.zeros(0)
-        found = convergence.judge(means, step or self.constant[r], self.window)
+        found = convergence.judge(means, step or self.constant[r], self.rule)
         return Convergence(CONVERGED, found.gain) if self.stationary[r] else found
 
     def content(self) -> dict[str, Any]:
