@@ -15,7 +15,7 @@ import numpy as np
 
 
 class Rule(NamedTuple):
-    """window: steps whose objectives are averaged; gain: nats a datum that may still be gained on doubling the steps."""
+    """window: steps whose objectives are averaged; gain: nats a datum that twice the steps may still gain."""
 
     window: int
     gain: float
