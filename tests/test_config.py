@@ -1,5 +1,6 @@
 """Configuration: every file composes, mistakes are one line that names the nearest name and the file, no torch."""
 
+import re
 import subprocess
 import sys
 
@@ -63,6 +64,24 @@ def test_defaults_and_presets():
     assert (one.hyper.layers, two.hyper.layers) == (1, 2)
     assert one.family == two.family == "bsgp"
     assert compose(CONF, "method", "fitc_svgp").hyper == config.hyperparameters("gpbench.methods.fitc_svgp")()
+
+
+def test_every_preset_of_a_paper_is_in_a_study():
+    used: set[str] = set()
+    for name in config.options(CONF, "study"):
+        study = compose(CONF, "study", name)
+        used |= {*study.methods, *(variant["method"] for variant in study.variants.values())}
+        used |= {preset for presets in study.presets.values() for preset in presets.values()}
+    presets = [name for name in config.options(CONF, "method") if re.search(r"_20\d\d", name)]
+    assert [name for name in presets if name not in used] == []
+
+
+def test_presets_have_the_settings_of_the_programs_that_they_name():
+    aep, dsvi = compose(CONF, "method", "aep_2016").hyper, compose(CONF, "method", "dsvi_2017").hyper
+    assert (aep.learning_rate, aep.jitter) == (0.005, 1e-6)
+    assert (dsvi.noise_variance, dsvi.layer_noise_variance) == (0.05, 0.0)
+    steps = compose(CONF, "budget", "paper").steps
+    assert [steps[name].small for name in ("aep_2016", "dsvi_2017", "svgp_2017")] == [6000, 10000, 10000]
 
 
 def test_the_schema_read_from_source_is_the_module_s():

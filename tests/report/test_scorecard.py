@@ -54,6 +54,16 @@ def test_another_protocol_is_not_judged(view):
     assert found["compared"] == "5 of 20 splits"
 
 
+def test_a_method_that_is_known_to_differ_is_shown_and_not_judged(steady):
+    """Beside a study that runs it; a reason alone says why none does."""
+    found = card(steady, study=run_settings(steady.study["command"])[0], reason="another likelihood")
+    assert found["verdict"] == "not judged: another likelihood"
+    assert found["difference"] == pytest.approx(0, abs=1e-12)
+    assert verdict(steady, reason="its study leaves it out") == "agrees"
+    rows = read_published(PUBLISHED).query("method_printed == 'DGP-EP'").set_index("dataset")
+    assert (rows["reason"] != "").to_dict() == {"power": False, "protein": False, "spambase": True, "eeg": True}
+
+
 def test_another_number_of_splits_is_judged_and_printed(steady):
     found = card(steady, splits=20)
     assert (found["verdict"], found["compared"]) == ("agrees", "5 of 20 splits")

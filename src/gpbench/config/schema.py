@@ -286,6 +286,8 @@ class Item:
     table: str = ""  #: name of a table of gpbench; `published`: printed numbers beside reproduced ones
     printed: str = ""  #: for the table `published`: value of the column `item` in published/PAPER.csv
     later: str = ""  #: what gpbench still lacks to reproduce the item
+    #: printed lines of a figure that ours does not have; of a table `published` they follow from published/PAPER.csv
+    lacks: str = ""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import math
 import torch
 from torch import Tensor
 
-from gpbench.gp import kernels, likelihoods, structured
+from gpbench.gp import kernels, likelihoods, linalg, structured
 from gpbench.hyper import Annotated, Ge, NonNegativeInt, OptimisedSettings, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods.base import GradientMethod, Noise, Shapes, State
 from gpbench.methods.training_rows import Batch
@@ -85,7 +85,8 @@ class Method(GradientMethod):
         for r, kept in enumerate(batch.weight > 0):
             params = replica(state.params, r)
             process = self.process(params, self.features(params, batch.x[r, kept]))
-            losses.append(-structured.log_density(process, batch.y[r, kept], noise.fixed[r], self.accuracy))
+            with linalg.replicas_from(r):
+                losses.append(-structured.log_density(process, batch.y[r, kept], noise.fixed[r], self.accuracy))
         return torch.stack(losses)
 
     def process(self, params: Params, features: Tensor) -> structured.Process:

@@ -164,7 +164,8 @@ class LayeredMethod(GradientMethod):
             for name, g, output in zip(self.names, drawn, outputs, strict=True):
                 values = g(f)
                 if name != self.names[-1]:  # f^l = m^l(f) + g^l(f) + e^l
-                    std = (0.5 * state.params[f"{name}.log_noise_variance"]).exp()[:, None, None]
-                    values = f @ state.buffers[f"{name}.mean_map"] + values + std * normal(*values.shape)
+                    values = f @ state.buffers[f"{name}.mean_map"] + values
+                    if (log_noise := state.params.get(f"{name}.log_noise_variance")) is not None:
+                        values = values + (0.5 * log_noise).exp()[:, None, None] * normal(*values.shape)
                 f = output[sample] = values
         return outputs

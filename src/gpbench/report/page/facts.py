@@ -55,6 +55,8 @@ def warnings(view: View) -> list[str]:
             f"{view.study['gain']} nats a datum or more, or nothing can be predicted. Cells with such fits are marked "
             "✗ and neither ranked nor compared."
         )
+    if view.needed_jitter:
+        texts.append(f"{view.needed_jitter} scores.parquet says how often, and in which matrices.")
     if view.still_improving:
         texts.append(f"{view.still_improving} The budget requires no convergence: they are ranked all the same.")
     return texts

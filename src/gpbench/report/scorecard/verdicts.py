@@ -6,8 +6,9 @@ In this order:
 - `other protocol (...)` where our protocol (scaling, scheme of the splits) differs from the published one: the
   difference is printed but not judged;
 - `not judged: <reason>` where another study has the published settings (ours may differ under the same name), where
-  some of our fits are not done or are chains that fail their budget's gate (allowed for an R-hat, which the gate is
-  about), or where neither side has a spread;
+  ours is known to differ from the published method (`reason` of the row), where some of our fits are not done or are
+  chains that fail their budget's gate (allowed for an R-hat, which the gate is about), or where neither side has a
+  spread;
 - `agrees` where the 95 % interval of ours - published lies inside [-margin, margin]: two one-sided tests at 2.5 %, so
   that few splits never make numbers agree;
 - `better` or `worse`, by the metric's direction, where the interval lies beyond the margin; `differs` for a metric
