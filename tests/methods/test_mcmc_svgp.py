@@ -349,8 +349,10 @@ def test_long_jumps_can_be_tuned_for():
     for step in range(20):
         normals = np.random.default_rng(step).standard_normal((1, noise_size(m, state, 5)))
         m.step(state, data.full(), split(m, state, data.full(), torch.from_numpy(normals)), step, 40)
-    trials = state.memory["hmc.trials"]
-    assert int((trials[0, :, 1] > 0).sum()) == 12  # burn-in
+    for name in ("hmc", "walk"):
+        trials = state.memory[f"{name}.trials"]
+        assert int((trials[0, :, 1] > 0).sum()) == 12  # burn-in
+    assert (state.memory["walk.trials"][0, :12, 1] == 1).all()
 
 
 def test_exposure_is_for_counts():

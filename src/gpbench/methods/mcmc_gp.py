@@ -13,11 +13,13 @@ Posterior  p(f, psi | y), psi = log(tau, sigma), by one of the samplers (`gpbenc
            theta_given_nu, estimator (independent estimates of p(y | tau) on a grid of log tau).
 Predictive a mixture over kept (f, psi): f_* | f, psi is Gaussian and is integrated out by quadrature or exactly.
 
-One step is one transition on all rows. Step sizes are learnt in burn-in (dual averaging) and stay afterwards.
+One step is one transition on all rows. Step sizes are learnt in the first quarter of burn-in (dual averaging) and stay
+afterwards, for the law of a chain that learns is another one.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import numpy as np
@@ -38,7 +40,10 @@ from gpbench.sampling.latent.prediction import moments
 from gpbench.streams import Key
 
 TUNING = "theta.tuning"
-"""1 in burn-in: a pseudo-marginal chain then takes the approximate evidence for its estimate (filippone2014)."""
+"""1 while step sizes are learnt: a pseudo-marginal chain takes the approximate evidence for its estimate then
+(filippone2014)."""
+LEARNING = 0.25
+"""The part of burn-in in which step sizes are learnt."""
 UNIFORM_START = (-3.0, -1.0)
 
 
@@ -190,16 +195,17 @@ class Method(SamplerMethod):
         """One transition; returns -log p(y | f) - log p(psi) `[R]` up to a constant, NaN where the chain is lost."""
         self.prepare(batch)
         burn_in, memory = self.burn_in(steps), state.memory
+        learning = math.ceil(LEARNING * burn_in)
         chain = memory | state.params
         for tuner in self.tuners:
-            chain[f"{tuner.name}.step_size"] = tuner.settings(memory, step, burn_in)[0]
+            chain[f"{tuner.name}.step_size"] = tuner.settings(memory, step, learning)[0]
         if TUNING in chain:
-            chain[TUNING] = torch.full_like(chain[TUNING], float(step < burn_in))
+            chain[TUNING] = torch.full_like(chain[TUNING], float(step < learning))
         generator = Generator(*noise)
         chain, info = self.operator.step(chain, generator)
         for tuner in self.tuners:
             acceptance = torch.as_tensor(info[f"{tuner.name}.acceptance"])
-            chain |= tuner.learn(memory, step, burn_in, acceptance, chain["psi"])
+            chain |= tuner.learn(memory, step, learning, acceptance, chain["psi"])
         if step >= burn_in:
             chain |= counting.add(chain, info)
         state.memory, state.params = chain, {name: chain[name] for name in state.params}

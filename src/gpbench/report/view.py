@@ -118,14 +118,15 @@ class View:
         scores["unmixed"] = ""
         scores.loc[drawn, "unmixed"] = [convergence.unmixed(mixing, limit) for mixing in chains]
         scores.loc[drawn, "convergence"] = [convergence.of_chains(mixing, limit)["convergence"] for mixing in chains]
-        keys = ["method", "dataset", "split"]
-        # once for all replicas of a split: each collected one has a row of its own
-        expected = pd.DataFrame(self.study["expected"], columns=keys).astype({"split": "int64"}).drop_duplicates()
+        keys = ["method", "dataset", "split", "replica"]
+        # a split is expected once for each of its replicas, which count from 0
+        expected = pd.DataFrame(self.study["expected"], columns=keys[:3]).astype({"split": "int64"})
+        expected["replica"] = expected.groupby(keys[:3]).cumcount()
+        scores["replica"] = scores.get("replica", pd.Series(0, scores.index)).fillna(0).astype("int64")
         fits = expected.merge(scores, how="outer", on=keys)
         missing = fits["status"].isna()
         fits.loc[missing, ["status", "reason"]] = ["missing", "no result was collected"]
         fits["kind"] = self.study["kind"]
-        fits["replica"] = fits["replica"].fillna(0).astype("int64")
         fits["reason"] = fits["reason"].fillna("")
         fits[["convergence", "unmixed"]] = fits[["convergence", "unmixed"]].fillna("")
         fits["label"] = fits["label"].fillna(fits["method"].map(self.labels))
@@ -283,7 +284,9 @@ class View:
             return ""
         judged = self.fits[self.fits["convergence"] != ""].drop_duplicates(keys)
         improving = self.improving.drop_duplicates(keys)
-        return f"{IMPROVING} {len(improving)} of {count(len(judged), 'cell')} had not converged at the last step."
+        return (
+            f"{IMPROVING} {len(improving)} of {count(len(judged), 'judged cell')} had not converged at the last step."
+        )
 
     def matrix(self, metric: str, *tasks: str) -> pd.DataFrame:
         """Mean scores `[datasets, methods]`; NaN for incomplete cells, never imputed."""
