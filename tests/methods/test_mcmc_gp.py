@@ -132,7 +132,7 @@ def test_the_estimate_is_the_evidence_of_the_approximation_while_step_sizes_are_
 
 
 def test_the_report_counts_what_comes_after_burn_in():
-    method, state, _ = run(sampler="asis", latents="hmc_v2")
+    method, state, _ = run(sampler="asis", latents="hmc_v2", theta_updates=1)
     told = method.report(state)
     assert {name: told[name].tolist() for name in ("cholesky", "inverse", "product")} == {
         "cholesky": [2.0] * CHAINS,
@@ -151,7 +151,7 @@ def test_the_report_counts_what_comes_after_burn_in():
 @pytest.mark.parametrize(
     "settings",
     [
-        {"sampler": "aa", "theta": "hmc", "latents": "hmc"},
+        {"sampler": "aa", "theta": "hmc", "latents": "hmc", "theta_updates": 1},
         {"sampler": "sa", "theta": "hmc", "latents": "smmala", "ard": True},
         {"sampler": "theta_given_nu", "theta": "hmc", "latents": "none", "known": True, "ard": True},
         {"sampler": "pm", "likelihood": "probit", "approximation": "ep", "latents": "elliptical"},
