@@ -161,3 +161,17 @@ def test_every_layer_has_its_priors(prior):
         expected = expected - 0.5 * sum(value.square().sum() for value in parts.values())
         expected = expected + inducing_priors.log_prior(prior, layer.inducing_inputs, layer.chol_kzz)
     torch.testing.assert_close(method.log_prior(layers, state.params), expected, rtol=1e-12, atol=0)
+
+
+def test_every_state_has_its_own_noise_in_the_hidden_layers():
+    """Of two states that are the same, predictions differ where a hidden layer does not know its values, and only
+    there."""
+    x = torch.linspace(-1, 1, 20, dtype=torch.float64)[None, :, None]
+    for layers in (1, 2):
+        method = Method(Hyperparameters(num_inducing=3, layers=layers, outputscale=1.0, lengthscale=0.1), "regression")
+        state = method.init(Batch(x, torch.sin(2 * x), torch.ones(1, 20, dtype=torch.float64)), Key("toy", "toy", 0))
+        last = f"layer{layers}.whitened_values"
+        state.params[last] = torch.ones_like(state.params[last])
+        state.samples = {name: [value] * 2 for name, value in state.params.items()}
+        one, other = method.predict(state, x, Key("toy", "toy", 0)).component_mean
+        assert (abs(one - other).max() > 0.01) == (layers > 1)

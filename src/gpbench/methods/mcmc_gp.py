@@ -30,7 +30,7 @@ from gpbench import streams
 from gpbench.errors import UserError
 from gpbench.gp import latent_likelihoods
 from gpbench.gp.linalg import multiply
-from gpbench.hyper import Annotated, Fraction, Ge, Le, PositiveFloat, PositiveInt, Settings, dataclass
+from gpbench.hyper import Annotated, Fraction, Ge, Le, Lt, PositiveFloat, PositiveInt, Settings, dataclass
 from gpbench.methods.base import Noise, SamplerMethod, Shapes, State
 from gpbench.methods.training_rows import Batch, TrainingSet
 from gpbench.predictive.distributions import Predictive
@@ -55,7 +55,7 @@ class Hyperparameters(Settings):
     latent_updates, theta_updates: of f and psi in a transition. leapfrogs: most steps of Hamiltonian dynamics.
     lengthscale_rate: null is 1/sqrt(D). outputscale: null samples it. start: psi from its prior, or log tau uniform on
     [-3, -1]. keep_latents: among what is kept, for predictions. burn_in: fraction of the transitions. grid_low,
-    grid_high, grid_points: log tau of `estimator`.
+    grid_high, grid_points: log tau of `estimator`. defensive: share of the draws of `pm` that are from the prior.
     """
 
     likelihood: Literal["logit", "probit", "poisson", "volatility", "ordinal"] = "logit"
@@ -69,6 +69,7 @@ class Hyperparameters(Settings):
     leapfrogs: Annotated[int, Ge(1), Le(1000)] = 10
     approximation: Literal["laplace", "ep"] = "laplace"
     num_importance: PositiveInt = 1
+    defensive: Annotated[float, Ge(0), Lt(1)] = 0.0
     ard: bool = False
     lengthscale_shape: PositiveFloat = 1.0
     lengthscale_rate: PositiveFloat | None = 1.0

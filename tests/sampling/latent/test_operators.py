@@ -67,6 +67,19 @@ def test_interweaving(variance):
     geweke.check(joint("asis", "hmc_v2"), geweke.model(variance=variance, ard=False), sizes("hmc_v2"))
 
 
+@pytest.mark.parametrize("scheme", ["sa", "aa", "asis"])
+def test_the_factor_of_a_state_is_that_of_its_psi(scheme):
+    """Also after an exact draw of the variance, whose factor is the old one scaled."""
+    model, rng = geweke.model(chains=50, variance=geweke.INVERSE), np.random.default_rng(0)
+    psi, f, y = geweke.joint_draw(model, rng)
+    operator = joint(scheme)(dataclasses.replace(model, y=y))
+    state = geweke.start(operator, psi, f, sizes("elliptical"))
+    for _ in range(3):
+        state, _ = geweke.advance(operator, state, rng)
+        torch.testing.assert_close(state["chol"], model.factor(state["psi"]), rtol=1e-9, atol=1e-12)
+    assert (state["psi"] != psi).any(0).all()
+
+
 def test_operators_that_store_something_of_k_follow_psi():
     for latent in ("hmc_v1", "smmala"):
         geweke.check(joint("aa", latent, repeats=(2, 2)), geweke.model(chains=2000), sizes(latent), rounds=6)
