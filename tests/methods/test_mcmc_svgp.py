@@ -342,6 +342,21 @@ def test_single_precision_follows_double_precision(task, sampler):
     torch.testing.assert_close(found[1], found[0], rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("sampler", ["joint", "gibbs"])
+def test_the_objective_is_that_of_the_state_left(sampler):
+    """So the density by which a walk of theta is accepted has the a_n of the theta that it goes to."""
+    m, data, state = started(sampler=sampler)
+    batch, seen = data.full(), []
+    for step in range(15):
+        before = state.params[mcmc_svgp.LENGTHSCALE]
+        normals = np.random.default_rng(step).standard_normal((1, noise_size(m, state, 5)))
+        objective = m.step(state, batch, split(m, state, batch, torch.from_numpy(normals)), step, 40)
+        projection = m.projection(state.params, state.buffers[mcmc_svgp.Z], batch.x)
+        torch.testing.assert_close(-objective, m.log_joint(state.params, projection, batch), rtol=1e-9, atol=1e-9)
+        seen.append(bool((state.params[mcmc_svgp.LENGTHSCALE] != before).any()))
+    assert any(seen)
+
+
 def test_long_jumps_can_be_tuned_for():
     m, data, state = started(tuning="esjd", sampler="gibbs")
     assert m.tuner.penalty == 0
@@ -349,8 +364,10 @@ def test_long_jumps_can_be_tuned_for():
     for step in range(20):
         normals = np.random.default_rng(step).standard_normal((1, noise_size(m, state, 5)))
         m.step(state, data.full(), split(m, state, data.full(), torch.from_numpy(normals)), step, 40)
-    trials = state.memory["hmc.trials"]
-    assert int((trials[0, :, 1] > 0).sum()) == 12  # burn-in
+    for name in ("hmc", "walk"):
+        trials = state.memory[f"{name}.trials"]
+        assert int((trials[0, :, 1] > 0).sum()) == 12  # burn-in
+    assert (state.memory["walk.trials"][0, :12, 1] == 1).all()
 
 
 def test_exposure_is_for_counts():

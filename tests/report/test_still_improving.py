@@ -65,7 +65,7 @@ def test_without_a_limit_the_cell_is_marked_and_ranked(ranked):
     assert "↗" in shown["DSVI (2 layers)"]
     assert "↗" not in shown["SVGP"]
     assert "dsvi" in TABLES["ranks"].function(ranked).data.query("comparison == 'regression_mnll'")["method"].tolist()
-    sentence = "↗ 1 of 6 cells had not converged at the last step."
+    sentence = "↗ 1 of 6 judged cells had not converged at the last step."
     assert sentence in table(ranked, "cost").note
     assert sentence in to_markdown(statistics(ranked), ranked)
     assert f"{sentence} The budget requires no convergence: they are ranked all the same." in facts.warnings(ranked)

@@ -87,9 +87,10 @@ class Method(SamplerMethod):
         gibbs = hyper.sampler == "gibbs"
         self.transition = self.step_gibbs if gibbs else self.step_joint
         self.tuner: tuning.Tuner = tuning.DualAveraging("hmc", ACCEPTANCE, hyper.step_size, hyper.leapfrogs)
+        self.walk_tuner: tuning.Tuner = tuning.DualAveraging("walk", WALK_ACCEPTANCE, hyper.step_size)
         if hyper.tuning == "esjd":
             self.tuner = tuning.ExpectedJump("hmc", hyper.leapfrogs, penalty=0.0 if gibbs else 0.5)
-        self.walk_tuner = tuning.DualAveraging("walk", WALK_ACCEPTANCE, hyper.step_size)
+            self.walk_tuner = tuning.ExpectedJump("walk", 1, penalty=0.0)
         self.tuners = [self.tuner, self.walk_tuner] if gibbs else [self.tuner]
 
     def start(self, data: TrainingSet, keys: list[Key]) -> State:

@@ -19,7 +19,7 @@ from gpbench.errors import UserError, count, unknown
 from gpbench.evaluation.metrics import METRICS
 from gpbench.study.fitting.convergence import IMPROVING as STILL
 from gpbench.study.records import CONVERGENCE, JITTER, Setting
-from gpbench.study.results import collect
+from gpbench.study.results import collect, convergence
 from gpbench.study.storage import committed
 
 UNMIXED = "not converged"
@@ -32,7 +32,7 @@ JITTERED = "†"
 STATUSES = ("done", UNMIXED, "stopped", "diverged", "out-of-memory", "failed", "skipped", "missing")
 TASKS = ("regression", "binary", "multiclass", "counts")
 SCORED = ("done", UNMIXED)
-MIXING = ("chains", "draws", "r_hat", "r_hat_row", "r_hat_row_sd", "ess_bulk", "ess_tail")
+MIXING = ("chains", "draws", "r_hat", "r_hat_row", "r_hat_row_sd", "ess_bulk", "ess_tail", "ess_every")
 MIXING_REPORTED = ("r_hat_covariance", "ess_covariance")
 CERTIFICATE = ("certificate_steps", "certificate_objective", "certificate_mnll")
 FACTS = (
@@ -106,7 +106,7 @@ class View:
     def fits(self) -> pd.DataFrame:
         """The scores of the study's kind, with a row of status `missing` for every expected fit without a result; the
         status of a finished fit that fails the gate of its budget is `not converged`. Column `convergence` is empty for
-        closed forms and for what was recorded before it was noted."""
+        closed forms and for gradient fits recorded before it was noted; `unmixed` says why chains are not judged."""
         scores = self._scores[self._scores["kind"] == self.study["kind"]]
         # a study without finished fits, or without some task, lacks columns
         scores = scores.reindex(columns=dict.fromkeys([*scores.columns, *METRICS, *FACTS]))
@@ -114,16 +114,23 @@ class View:
             raise unknown("status", min(unregistered), STATUSES, "scores.parquet")
         scores["status"] = scores["status"].mask(scores["gate"] == "failed", UNMIXED)
         scores["convergence"] = scores["convergence"].astype(object).where(scores["convergence"].notna(), "")
-        keys = ["method", "dataset", "split"]
-        # once for all replicas of a split: each collected one has a row of its own
-        expected = pd.DataFrame(self.study["expected"], columns=keys).astype({"split": "int64"}).drop_duplicates()
+        drawn, limit = scores[["r_hat", "draws"]].notna().any(axis=1), self.study.get("r_hat")
+        drawn &= scores["status"].isin(SCORED)
+        chains = scores.loc[drawn, list(MIXING)].astype(float).to_dict("records")
+        scores["unmixed"] = ""
+        scores.loc[drawn, "unmixed"] = [convergence.unmixed(mixing, limit) for mixing in chains]
+        scores.loc[drawn, "convergence"] = [convergence.of_chains(mixing, limit)["convergence"] for mixing in chains]
+        keys = ["method", "dataset", "split", "replica"]
+        # a split is expected once for each of its replicas, which count from 0
+        expected = pd.DataFrame(self.study["expected"], columns=keys[:3]).astype({"split": "int64"})
+        expected["replica"] = expected.groupby(keys[:3]).cumcount()
+        scores["replica"] = scores.get("replica", pd.Series(0, scores.index)).fillna(0).astype("int64")
         fits = expected.merge(scores, how="outer", on=keys)
         missing = fits["status"].isna()
         fits.loc[missing, ["status", "reason"]] = ["missing", "no result was collected"]
         fits["kind"] = self.study["kind"]
-        fits["replica"] = fits["replica"].fillna(0).astype("int64")
         fits["reason"] = fits["reason"].fillna("")
-        fits["convergence"] = fits["convergence"].fillna("")
+        fits[["convergence", "unmixed"]] = fits[["convergence", "unmixed"]].fillna("")
         fits["label"] = fits["label"].fillna(fits["method"].map(self.labels))
         fits["task"] = fits["task"].fillna(fits["dataset"].map(self.tasks))
         order = {"method": self.methods, "dataset": self.datasets}
@@ -297,7 +304,9 @@ class View:
             return ""
         judged = self.fits[self.fits["convergence"] != ""].drop_duplicates(keys)
         improving = self.improving.drop_duplicates(keys)
-        return f"{IMPROVING} {len(improving)} of {count(len(judged), 'cell')} had not converged at the last step."
+        return (
+            f"{IMPROVING} {len(improving)} of {count(len(judged), 'judged cell')} had not converged at the last step."
+        )
 
     def matrix(self, metric: str, *tasks: str) -> pd.DataFrame:
         """Mean scores `[datasets, methods]`; NaN for incomplete cells, never imputed."""
