@@ -49,8 +49,8 @@ UNIFORM_START = (-3.0, -1.0)
 
 @dataclass(frozen=True)
 class Hyperparameters(Settings):
-    """Settings; the defaults are what filippone2013 recommend: f by HMC in whitened coordinates, psi given nu by MH; but
-    with four updates of psi for one of f, which takes several times as long.
+    """Settings; the defaults are what filippone2013 recommend: f by HMC in whitened coordinates, psi given nu by MH;
+    but with four updates of psi for one of f, which takes several times as long.
 
     latent_updates, theta_updates: of f and psi in a transition. leapfrogs: most steps of Hamiltonian dynamics.
     lengthscale_rate: null is 1/sqrt(D). outputscale: null samples it. start: psi from its prior, or log tau uniform on

@@ -46,8 +46,8 @@ def warnings(view: View) -> list[str]:
     if chains:
         texts.append(
             f"{count(chains, 'fit')} by Markov chains that have not converged: their R-hat exceeds "
-            f"{view.study['r_hat']}, the limit of the budget, or they have too few effective draws. Cells with such fits are marked ✗ and neither ranked nor "
-            "compared."
+            f"{view.study['r_hat']}, the limit of the budget, or they have too few effective draws. Cells "
+            "with such fits are marked ✗ and neither ranked nor compared."
         )
     if optimised:
         texts.append(

@@ -7,8 +7,8 @@ each by a random walk (`mh`), Hamiltonian dynamics (`hmc`) or simplified manifol
 
     SA   1/2 Tr(K^-1 dK_r K^-1 dK_s) - d2 log p(psi);    AA   (dL_r nu)^T R (dL_s nu) - d2 log p(psi),
 
-R the Fisher information, dL = L tril_1/2(L^-1 dK L^-T), tril_1/2 the lower triangle with half of the diagonal. A gradient
-alone takes g^T dL nu in reverse, at the cost of two solves in all.
+R the Fisher information, dL = L tril_1/2(L^-1 dK L^-T), tril_1/2 the lower triangle with half of the diagonal. A
+gradient alone takes g^T dL nu in reverse, at the cost of two solves in all.
 Sources: filippone2013, section 2 and appendix; with `variance` held, psi is moved in its lengthscales alone.
 """
 

@@ -9,8 +9,9 @@ f_i = L nu_i, with q and B as in `approximations` and z_i ~ N(0, I) what nu_i is
 walk on psi accepted by p^(y | psi') p(psi') / (p^(y | psi) p(psi)) leaves p(psi | y) invariant whatever q and m are, as
 long as the estimate of the present psi stays as it is until psi moves (andrieu2009).
 
-Tails of p(f | y, psi) may be heavier than those of q, so that w is unbounded. With a `share` a > 0 of a defensive mixture
-(hesterberg1995), f is drawn from (1 - a) q(f) + a p(f | psi) and weighed by its density: then w <= max p(y | f) / a.
+Tails of p(f | y, psi) may be heavier than those of q, so that w is unbounded. With a `share` a > 0 of a defensive
+mixture (hesterberg1995), f is drawn from (1 - a) q(f) + a p(f | psi) and weighed by its density: then w <= max p(y |
+f) / a.
 
 An f belongs to an estimate: one of the f_i, chosen with probability proportional to w_i. (psi, f) then has the law
 p(psi, f | y); so has (psi, f') if f' comes from f by transitions that leave p(f | y, psi) invariant. The random walk

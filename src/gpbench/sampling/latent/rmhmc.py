@@ -9,10 +9,10 @@ The leapfrog is implicit, the first two of its equations being solved by fixed-p
 
 If the equations are solved, it is reversible and keeps volumes. With a fixed number of iterations they often are not:
 with six, the draws visibly have another law. So iterations go on until nothing moves; a trajectory for which
-`MOST_ITERATIONS` are not enough is rejected, as is one that ends in NaN, and long steps thus have low acceptances. So is
-one that does not lead back: from its end with the momentum turned round the equations must be solved again and end at
-the start (of those solved forwards one in twelve is not solved backwards at long steps). With a constant metric it is
-HMC with mass G. All random numbers are arguments.
+`MOST_ITERATIONS` are not enough is rejected, as is one that ends in NaN, and long steps thus have low acceptances. So
+is one that does not lead back: from its end with the momentum turned round the equations must be solved again and end
+at the start (of those solved forwards one in twelve is not solved backwards at long steps). With a constant metric it
+is HMC with mass G. All random numbers are arguments.
 """
 
 from __future__ import annotations
