@@ -106,6 +106,7 @@ def test_overrides_reach_the_item_with_their_types():
         ("method", "svpg", (), ["unknown method 'svpg'", "did you mean 'svgp'?"]),
         ("dataset", "zzz", (), ["unknown dataset 'zzz'", "choose one of: abalone, "]),
         ("method", "svgp", ("num_inducng=5",), ["unknown key 'num_inducng'", "'num_inducing'", "svgp.yaml"]),
+        ("method", "svgp", ("kernel=rbf+matern5",), ["svgp.yaml", "unknown kernel 'matern5'", "mean 'matern52'?"]),
         ("trainer", "cpu", ("thread=5",), ["unknown key 'thread'", "did you mean 'threads'?", "cpu.yaml"]),
         ("protocol", "common", ("splits.sed=5",), ["unknown key 'sed'", "common.yaml): splits", "mean 'seed'?"]),
         ("budget", "quick", ("steps.default.smal=5",), ["unknown key 'smal'", "quick.yaml): steps", "'small'"]),
@@ -223,3 +224,15 @@ def test_a_method_module_that_cannot_be_read(project, monkeypatch, request, sour
     (project / "conf/method/mine.yaml").write_text(preset.replace("gpbench.methods.constant", module))
     with pytest.raises(UserError, match=said):
         compose(project / "conf", "method", "mine")
+
+
+@pytest.mark.parametrize("name", ["aep", "dgp_meanfield", "dgp_vae", "kiss_gp", "dkl"])
+def test_methods_whose_formulas_need_the_rbf_kernel_say_so(name):
+    hyper = compose(CONF, "method", name, ("kernel=matern52+linear*periodic",)).hyper
+    assert hyper.impossible("regression") == "its formulas hold for kernel rbf only, not matern52+linear*periodic"
+    assert compose(CONF, "method", name).hyper.impossible("regression") == ""
+
+
+def test_the_probe_of_inducing_inputs_shows_an_rbf_kernel():
+    assert compose(CONF, "method", "svgp").hyper.probes() == ["bounds", "inducing"]
+    assert compose(CONF, "method", "svgp", ("kernel=matern12",)).hyper.probes() == ["bounds"]

@@ -114,10 +114,10 @@ def test_layers_propagate_as_an_independent_loop_does():
         f = batch.x[0]
         for number in range(2):
             chol, part = layers[number].chol_kzz[0], layers[number]
-            scaled = (f[:, None] - part.inducing_inputs[0]) / part.lengthscale[0]
-            kxz = part.outputscale[0] * torch.exp(-0.5 * scaled.square().sum(-1))
+            scaled = (f[:, None] - part.inducing_inputs[0]) / part.kernel.lengthscale[0]
+            kxz = part.kernel.outputscale[0] * torch.exp(-0.5 * scaled.square().sum(-1))
             a = torch.linalg.solve(chol, kxz.T)
-            spread = part.outputscale[0] - a.square().sum(0)[:, None]
+            spread = part.kernel.outputscale[0] - a.square().sum(0)[:, None]
             spread = spread + torch.stack([(root.T @ a).square().sum(0) for root in part.whitened_chol[0]], -1)
             spread = spread + state.params[f"layer{number + 1}.log_noise_variance"].exp()
             f = f + a.T @ part.whitened_mean[0] + spread.sqrt() * eps[:, sample, number]

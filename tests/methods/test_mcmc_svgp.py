@@ -50,8 +50,8 @@ def chains(m: Method, z: torch.Tensor = Z, replicas: int = 1, outputs: int = 1) 
     ones = torch.ones(replicas, dtype=F64)
     params = {
         V: torch.zeros(replicas, len(z), outputs, dtype=F64),
-        mcmc_svgp.LENGTHSCALE: (LENGTHSCALE * ones[:, None]).log(),
-        mcmc_svgp.OUTPUTSCALE: (OUTPUTSCALE * ones).log(),
+        "layer1.log_lengthscale": (LENGTHSCALE * ones[:, None]).log(),
+        "layer1.log_outputscale": (OUTPUTSCALE * ones).log(),
     }
     if m.task == "regression":
         params[NOISE] = (NOISE_VARIANCE * ones).log()
@@ -161,7 +161,7 @@ def test_rows_in_chunks_are_the_rows_at_once(task, monkeypatch):
 
 def test_the_prior_is_a_gamma_of_theta():
     m = method(lengthscale_shape=2.0, lengthscale_rate=3.2)
-    theta = {mcmc_svgp.LENGTHSCALE: torch.tensor([[0.3, -0.2]]), mcmc_svgp.OUTPUTSCALE: torch.tensor([0.7])}
+    theta = {"layer1.log_lengthscale": torch.tensor([[0.3, -0.2]]), "layer1.log_outputscale": torch.tensor([0.7])}
     expected = stats.gamma(2, scale=1 / 3.2).logpdf(np.exp([0.3, -0.2])).sum() + 0.1  # + log theta: Jacobian
     expected += stats.gamma(1).logpdf(np.exp(0.7)) + 0.7
     constant = 2 * (2 * math.log(3.2) - math.lgamma(2))
@@ -218,7 +218,7 @@ def prior_draws(rng, count: int) -> dict[str, torch.Tensor]:
     """v ~ N(0, I) of three inducing inputs, theta ~ Gamma(1, 1)."""
     logs = torch.from_numpy(np.log(rng.gamma(1.0, size=(3, count))))
     v = torch.from_numpy(rng.standard_normal((count, 3, 1)))
-    return {V: v, mcmc_svgp.LENGTHSCALE: logs[0][:, None], mcmc_svgp.OUTPUTSCALE: logs[1], NOISE: logs[2]}
+    return {V: v, "layer1.log_lengthscale": logs[0][:, None], "layer1.log_outputscale": logs[1], NOISE: logs[2]}
 
 
 def values(m: Method, state: State, x: torch.Tensor) -> torch.Tensor:

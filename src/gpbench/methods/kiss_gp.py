@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from gpbench.gp import kernels, likelihoods, linalg, structured
-from gpbench.hyper import Annotated, Ge, NonNegativeInt, OptimisedSettings, PositiveFloat, PositiveInt, dataclass
+from gpbench.hyper import Annotated, Ge, NonNegativeInt, PositiveFloat, PositiveInt, RBFSettings, dataclass
 from gpbench.methods.base import GradientMethod, Noise, Shapes, State
 from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive
@@ -30,7 +30,7 @@ Params = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Hyperparameters(OptimisedSettings):
+class Hyperparameters(RBFSettings):
     """The grid of rossi2021; initial values in scaled units, lengthscale null: sqrt(total variance of the inputs)."""
 
     grid_size: Annotated[int, Ge(5)] = 10
