@@ -127,6 +127,18 @@ def test_the_joint_distribution(name, make):
     geweke.check(make, model, {"theta": 0.7, "latents": 0.6}, rounds=6, transition=transition(keep=True))
 
 
+@pytest.mark.parametrize("latent", ["hmc_v1", "smmala"])
+def test_what_an_operator_of_f_keeps_of_k_follows_psi(latent):
+    model, rng = geweke.model("volatility", chains=50), np.random.default_rng(0)
+    psi, f, y = geweke.joint_draw(model, rng)
+    operator = sampler("laplace", 1, latent)(dataclasses.replace(model, y=y))
+    state = geweke.start(operator, psi, f, {"theta": 0.7, "latents": 0.6})
+    for _ in range(3):
+        state, _ = geweke.advance(operator, state, rng)
+        fresh, _ = operator.parts[-1].refresh(state)
+        torch.testing.assert_close(state["latents.root"], fresh["latents.root"], rtol=1e-9, atol=1e-12)
+
+
 def test_an_estimate_that_does_not_belong_to_the_state_fails_the_test():
     model = geweke.model("volatility", chains=3000)
     geweke.fails(sampler("laplace", 1), model, {"theta": 0.7}, rounds=6, transition=transition(keep=False))
