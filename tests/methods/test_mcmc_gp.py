@@ -9,6 +9,7 @@ from gp_cases import noise_size, replica, split
 
 from gpbench.errors import UserError
 from gpbench.gp import latent_likelihoods
+from gpbench.methods import mcmc_gp
 from gpbench.methods.mcmc_gp import Hyperparameters, Method
 from gpbench.methods.training_rows import TrainingSet
 from gpbench.sampling.latent.model import Model, Prior
@@ -16,7 +17,7 @@ from gpbench.streams import Key
 
 F64 = torch.float64
 CHAINS, ROWS, BURN_IN, STEPS = 3, 25, 20, 30
-LEARNING = BURN_IN // 4
+LEARNING = 5
 PSI = [-0.7, 0.2, 1.0]
 """log lengthscales and log variance of the data."""
 TASKS = {
@@ -117,7 +118,8 @@ def test_several_lengthscales_are_not_taken_for_one():
         run(known=True, sampler="latents")
 
 
-def test_step_sizes_change_in_the_first_quarter_of_burn_in_alone():
+def test_step_sizes_change_in_the_first_quarter_of_burn_in_alone(monkeypatch):
+    monkeypatch.setattr(mcmc_gp, "FEWEST", LEARNING)
     _, _, history = run(latents="hmc_v1")
     for name in ("latents.step_size", "theta.step_size"):
         sizes = torch.stack([chain[name] for chain in history])
@@ -125,7 +127,8 @@ def test_step_sizes_change_in_the_first_quarter_of_burn_in_alone():
         assert (sizes[LEARNING:] == sizes[LEARNING]).all()
 
 
-def test_the_estimate_is_the_evidence_of_the_approximation_while_step_sizes_are_learnt():
+def test_the_estimate_is_the_evidence_of_the_approximation_while_step_sizes_are_learnt(monkeypatch):
+    monkeypatch.setattr(mcmc_gp, "FEWEST", LEARNING)
     _, _, history = run(sampler="pm", latents="none", num_importance=2)
     assert all((chain["theta.estimated"] == 0).all() for chain in history[:LEARNING])
     assert all((chain["theta.estimated"] == 1).all() for chain in history[LEARNING:])

@@ -19,7 +19,6 @@ afterwards, for the law of a chain that learns is another one.
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 import numpy as np
@@ -42,15 +41,15 @@ from gpbench.streams import Key
 TUNING = "theta.tuning"
 """1 while step sizes are learnt: a pseudo-marginal chain takes the approximate evidence for its estimate then
 (filippone2014)."""
-LEARNING = 0.25
-"""The part of burn-in in which step sizes are learnt."""
+LEARNING, FEWEST = 0.25, 50
+"""The part of burn-in in which step sizes are learnt, and the fewest transitions (all of a shorter burn-in)."""
 UNIFORM_START = (-3.0, -1.0)
 
 
 @dataclass(frozen=True)
 class Hyperparameters(Settings):
-    """Settings; the defaults are what filippone2013 recommend: f by HMC in whitened coordinates, psi given nu by MH;
-    but with four updates of psi for one of f, which takes several times as long.
+    """Settings; the defaults are what filippone2013 recommend: f by HMC in whitened coordinates, psi given nu by MH.
+    Four updates of psi for one of f, which takes several times as long, gain most.
 
     latent_updates, theta_updates: of f and psi in a transition. leapfrogs: most steps of Hamiltonian dynamics.
     lengthscale_rate: null is 1/sqrt(D). outputscale: null samples it. start: psi from its prior, or log tau uniform on
@@ -65,7 +64,7 @@ class Hyperparameters(Settings):
     latents: Literal["none", "mh", "mh_v1", "mh_v2", "elliptical", "hmc", "hmc_v1", "hmc_v2", "smmala"] = "hmc_v2"
     theta: Literal["mh", "hmc", "smmala"] = "mh"
     latent_updates: PositiveInt = 1
-    theta_updates: PositiveInt = 4
+    theta_updates: PositiveInt = 1
     leapfrogs: Annotated[int, Ge(1), Le(1000)] = 10
     approximation: Literal["laplace", "ep"] = "laplace"
     num_importance: PositiveInt = 1
@@ -197,7 +196,7 @@ class Method(SamplerMethod):
         """One transition; returns -log p(y | f) - log p(psi) `[R]` up to a constant, NaN where the chain is lost."""
         self.prepare(batch)
         burn_in, memory = self.burn_in(steps), state.memory
-        learning = math.ceil(LEARNING * burn_in)
+        learning = min(burn_in, max(FEWEST, round(LEARNING * burn_in)))
         chain = memory | state.params
         for tuner in self.tuners:
             chain[f"{tuner.name}.step_size"] = tuner.settings(memory, step, learning)[0]

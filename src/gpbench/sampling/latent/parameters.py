@@ -67,14 +67,16 @@ class Sufficient:
         if not gradient:
             return Place(proposed, value)
         inverse = torch.cholesky_inverse(_finite(chol))
+        slopes = model.derivatives(psi, covariance)
         weights = multiply(inverse, state["f"])
         # 1/2 (f^T K^-1 dK_p K^-1 f - Tr(K^-1 dK_p)) + d log p(psi) / dpsi_p
-        outer = 0.5 * (weights[:, :, None] * weights[:, None] - inverse)
-        slope = model.chain(psi, covariance, outer) + model.prior_gradient(psi)
+        traces = (inverse[:, None] * slopes).sum((2, 3))
+        quadratic = ((slopes @ weights[:, None, :, None])[..., 0] * weights[:, None]).sum(2)
+        slope = 0.5 * (quadratic - traces) + model.prior_gradient(psi)
         if not metric:
             return Place(proposed, value, slope)
         # 1/2 Tr(K^-1 dK_r K^-1 dK_s) - d2 log p(psi)
-        products = inverse[:, None] @ model.derivatives(psi, covariance)
+        products = inverse[:, None] @ slopes
         traces = torch.einsum("rpij,rqji->rpq", products, products)
         return Place(proposed, value, slope, 0.5 * traces + torch.diag_embed(model.prior_curvature(psi)))
 
