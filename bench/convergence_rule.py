@@ -54,8 +54,6 @@ def followed(label: str, dataset: str, split: int) -> dict[str, Any] | None:
     name, steps, settings = METHODS[label]
     words = [f"method={name}", f"dataset={dataset}", f"split={split}", "budget=paper", f"method.steps={steps}"]
     words += ["method.decay=0", *(f"method.{key}={value}" for key, value in settings.items())]
-    if name == "svgp" and settings["optimiser"] == "lbfgs":
-        words = [word for word in words if not word.startswith("method.decay")]
     where = places.find()
     with tempfile.TemporaryDirectory() as work:
         (group,), _ = fit_one.groups(dataclasses.replace(where, store=Path(work) / "store"), words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -14,15 +15,15 @@ NUM_INDUCING, DIM, REPEATS, WARMUP = 100, 8, 20, 5
 Step = Callable[[], Any]
 
 
-class Elsewhere:
+class Elsewhere(ABC):
     """A step in another process, which says how many seconds it took there."""
 
     def __call__(self) -> None:
         self.seconds(1)
 
+    @abstractmethod
     def seconds(self, times: int) -> float:
         """Of so many steps."""
-        raise NotImplementedError
 
 
 def seconds(step: Step, times: int = 1) -> float:

@@ -114,10 +114,9 @@ def single_precision_is_close(case: Case) -> None:
         exact = case.alone[0].model
         rounded = {part: {name: value.float() for name, value in exact[part].items()} for part in ("params", "buffers")}
         model = dataclasses.replace(case.alone[0], model=exact | rounded)
-        np.testing.assert_allclose(case.answer(model, x).mean(), case.answer(case.alone[0], x).mean(), atol=1e-2)
-        np.testing.assert_allclose(
-            case.answer(model, x).variance(), case.answer(case.alone[0], x).variance(), rtol=1e-2
-        )
+        single, double = (case.answer(fitted, x) for fitted in (model, case.alone[0]))
+        np.testing.assert_allclose(single.mean(), double.mean(), atol=1e-2)
+        np.testing.assert_allclose(single.variance(), double.variance(), rtol=1e-2)
     elif noise_size(case, 1) == 0:
         assert abs(mnll(outcome) - mnll(case.alone[0])) < 1e-2
 

@@ -15,9 +15,8 @@ from torch import Tensor
 from gpbench import streams
 from gpbench.gp import lbfgs, lowrank
 from gpbench.methods import sgpr
-from gpbench.methods.base import Noise, State
+from gpbench.methods.base import State
 from gpbench.methods.training_rows import Batch
-from gpbench.sampling.sghmc import flatten, unflatten
 from gpbench.streams import Key
 
 TOLERANCE = 1e-3
@@ -58,16 +57,10 @@ def optimum(hyper: Any, train: Batch, key: Key) -> Params:
     # in the order of the set, which a set that has no more keeps
     chosen = np.sort(streams.rng(key, "init", 1).permutation(x.shape[1])[: hyper.start_rows])
     some = Batch(x[:, chosen], y[:, chosen], x.new_ones(1, len(chosen)))
-    cold, nothing = method.init(some, key), Noise(x.new_empty(1, 0), x.new_empty(1, 0))
-
-    def objective(flat: Tensor) -> tuple[Tensor, Tensor]:
-        flat = flat.detach().requires_grad_()
-        loss = method.loss(State(unflatten(flat[None], cold.params), cold.buffers), some, nothing)[0]
-        return loss.detach(), torch.autograd.grad(loss, flat)[0]
-
-    tolerance = TOLERANCE * len(chosen)
-    best = lbfgs.minimise(objective, flatten(cold.params)[0], hyper.start_iterations, tolerance)
-    params = unflatten(best[None], cold.params)
+    cold = method.init(some, key)
+    objective = lbfgs.of_params(lambda params: method.profile(State(params, cold.buffers), some), cold.params)
+    start, tolerance = lbfgs.flatten(cold.params), TOLERANCE * len(chosen)
+    params = lbfgs.unflatten(lbfgs.minimise(objective, start, hyper.start_iterations, tolerance), cold.params)
     found = params | posterior(method, params, x, y)
     return {name: value.to(train.x) for name, value in found.items()}
 

@@ -8,6 +8,7 @@ continues bit for bit.
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import time
@@ -206,15 +207,16 @@ class OptimisedFit(Fit):
 
     def judged(self, r: int) -> Convergence:
         """Whether replica r has converged; no objective is judged that single precision rounds by more than a gain."""
-        found, error = self.schedule.judge(r), self.rounding()[r]
+        found, error = self.schedule.judge(r), self.rounding[r]
         if error < LARGEST_GAIN:
             return found
         return Convergence(NOT_JUDGED, found.gain, f"float32 rounds the objective by {error:.2g} nats a datum")
 
+    @functools.cached_property
     @torch.no_grad()
     def rounding(self) -> list[float]:
-        """By how much the objective a datum, of the last step's rows and noise, differs in double precision; 0 of a
-        fit in double precision."""
+        """By how much the objective a datum, of the last step's rows and noise, differs in double precision, for each
+        replica of a finished fit; 0 of one in double precision."""
         if self.group.what.dtype == "float64":
             return [0.0] * len(self.folds)
         batch, noise = self.draw(self.done - 1)
