@@ -19,6 +19,8 @@ OPTIONS = [
     ("svgp", "multiclass", {"separate": "all", "multiclass": "softmax", "natural_gradients": "all"}),
     ("dsvi", "regression", {"separate": "all", "natural_gradients": "all"}),
     ("dsvi", "multiclass", {"ard": False, "separate": "kernels", "multiclass": "softmax", "samples_train": 2}),
+    ("dsvi", "regression", {"layer_noise_variance": 0.0}),
+    ("dnn", "regression", {"input_dropout": True, "samples_test": 20, "prior_lengthscale": 0.1}),
     ("aep", "regression", {"batch_size": 1000, "mean_function": "linear", "power": 0.5}),
     ("aep", "binary", {"batch_size": 1000, "ard": False, "separate": "kernels", "layers": 1}),
     ("bsgp_1", "regression", {"sampled": "u", "objective": "vfe", "optimise_every": 2, "window": 5}),

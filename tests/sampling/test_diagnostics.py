@@ -169,6 +169,7 @@ def left(draws: np.ndarray, iterations: list[int]) -> list[dict[str, np.ndarray]
     return [
         {
             "draws": one[:, :2],
+            "every": one[::10],
             "iterations": np.array(iterations),
             "mean": np.stack([one[:t].mean(0) for t in iterations]),
             "variance": np.stack([one[:t].var(0, ddof=1) for t in iterations]),
@@ -184,7 +185,11 @@ def test_convergence_is_the_worst_of_the_watched_variables_and_of_all_moments():
     found = diagnostics.convergence(left(draws, [1000, 2000, 5000]))
     each = diagnostics.summary(draws[..., :2])
     assert (found["chains"], found["draws"]) == (CHAINS, DRAWS)
-    assert found["r_hat"] == each["r_hat"].max() < 1.01
+    thinned = diagnostics.summary(draws[:, ::10, [0, 1, 3]])
+    assert found["r_hat"] == thinned["r_hat"].max() > 1.05 > each["r_hat"].max()
+    assert found["ess_every"] == min(thinned["ess_bulk"].min(), thinned["ess_tail"].min())
+    old = [{name: value for name, value in chain.items() if name != "every"} for chain in left(draws, [5000])]
+    assert diagnostics.convergence(old)["r_hat"] == each["r_hat"].max() < 1.01
     assert (found["ess_bulk"], found["ess_tail"]) == (each["ess_bulk"].min(), each["ess_tail"].min())
     assert found["r_hat_classic_1000"] > 2 > found["r_hat_classic_2000"] > found["r_hat_classic_5000"] > 1.05
     assert found["r_hat_classic"] == found["r_hat_classic_5000"]

@@ -13,23 +13,48 @@ from gpbench.gp.jitter import FIRST_JITTER, JITTER_GROWTH, LAST_JITTER
 
 
 class Event(TypedDict):
-    """What happened to the matrix `name` of a replica: the jitter added (absolute), and whether it has no factor."""
+    """What `times` matrices `name` of a replica needed: jitter, the largest one (absolute); or they have no factor."""
 
     name: str
     replica: int
     jitter: float
     failed: bool
+    times: int
 
 
-_events: list[Event] = []
+Tally = dict[tuple[str, int, bool], Event]
+_events: Tally = {}
+
+
+def add(tally: Tally, event: Event) -> None:
+    """Add an event to those of the same matrix, replica and outcome, of which one is kept."""
+    key = event["name"], event["replica"], event["failed"]
+    known = tally.get(key)
+    if known is not None:
+        event = event | {"times": known["times"] + event["times"], "jitter": max(known["jitter"], event["jitter"])}
+    tally[key] = event
 
 
 def events(clear: bool = True) -> list[Event]:
-    """What `cholesky` had to do since the last call."""
-    recorded = list(_events)
+    """What `cholesky` had to do since the last call, in the order of first times."""
+    recorded = list(_events.values())
     if clear:
         _events.clear()
     return recorded
+
+
+_first_replica = 0
+
+
+@contextmanager
+def replicas_from(first: int) -> Iterator[None]:
+    """In it the replicas of matrices are numbered from `first` on in events."""
+    global _first_replica
+    before, _first_replica = _first_replica, first
+    try:
+        yield
+    finally:
+        _first_replica = before
 
 
 _deferred = False
@@ -175,8 +200,8 @@ def _record(name: str, added: Tensor) -> None:
     replicas = added.shape[-1] if added.ndim else 1
     for position, jitter in enumerate(added.flatten().tolist()):
         if jitter != 0:
-            failed = jitter != jitter
-            _events.append({"name": name, "replica": position % replicas, "jitter": jitter, "failed": failed})
+            replica, failed = _first_replica + position % replicas, jitter != jitter
+            add(_events, Event(name=name, replica=replica, jitter=jitter, failed=failed, times=1))
 
 
 def solve(chol: Tensor, vector: Tensor) -> Tensor:

@@ -87,7 +87,7 @@ class LayeredMethod(GradientMethod):
 
     def layers(self, state: State) -> list[Layer]:
         """Layers in the order in which they are applied."""
-        return [layer(state.params, name, self.hyper.jitter) for name in self.names]
+        return [layer(state.params, name, self.hyper.jitter, self.hyper.kernel) for name in self.names]
 
     def frozen(self, step: int, steps: int) -> frozenset[str]:
         """The common scale of the classes' functions, which robust-max cannot see: Adam would follow its rounding."""
@@ -126,7 +126,8 @@ class LayeredMethod(GradientMethod):
         """Parameters of a layer whose inputs are like x `[1, N, D]`."""
         hyper = self.hyper
         lengthscale = kernels.start_lengthscale(x, hyper.lengthscale)
-        return init_layer(name, z, num_outputs, lengthscale, outputscale, factor, hyper.ard, hyper.separate)
+        form = hyper.ard, hyper.separate, hyper.kernel
+        return init_layer(name, z, num_outputs, lengthscale, outputscale, factor, *form)
 
     def start_noise(self, z: Tensor) -> dict[str, Tensor]:
         if self.task != "regression":
@@ -164,7 +165,8 @@ class LayeredMethod(GradientMethod):
             for name, g, output in zip(self.names, drawn, outputs, strict=True):
                 values = g(f)
                 if name != self.names[-1]:  # f^l = m^l(f) + g^l(f) + e^l
-                    std = (0.5 * state.params[f"{name}.log_noise_variance"]).exp()[:, None, None]
-                    values = f @ state.buffers[f"{name}.mean_map"] + values + std * normal(*values.shape)
+                    values = f @ state.buffers[f"{name}.mean_map"] + values
+                    if (log_noise := state.params.get(f"{name}.log_noise_variance")) is not None:
+                        values = values + (0.5 * log_noise).exp()[:, None, None] * normal(*values.shape)
                 f = output[sample] = values
         return outputs

@@ -13,7 +13,8 @@ Posterior  p(f, psi | y), psi = log(tau, sigma), by one of the samplers (`gpbenc
            theta_given_nu, estimator (independent estimates of p(y | tau) on a grid of log tau).
 Predictive a mixture over kept (f, psi): f_* | f, psi is Gaussian and is integrated out by quadrature or exactly.
 
-One step is one transition on all rows. Step sizes are learnt in burn-in (dual averaging) and stay afterwards.
+One step is one transition on all rows. Step sizes are learnt in the first quarter of burn-in (dual averaging) and stay
+afterwards, for the law of a chain that learns is another one.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from gpbench import streams
 from gpbench.errors import UserError
 from gpbench.gp import latent_likelihoods
 from gpbench.gp.linalg import multiply
-from gpbench.hyper import Annotated, Fraction, Ge, Le, PositiveFloat, PositiveInt, Settings, dataclass
+from gpbench.hyper import Annotated, Fraction, Ge, Le, Lt, PositiveFloat, PositiveInt, Settings, dataclass
 from gpbench.methods.base import Noise, SamplerMethod, Shapes, State
 from gpbench.methods.training_rows import Batch, TrainingSet
 from gpbench.predictive.distributions import Predictive
@@ -38,18 +39,22 @@ from gpbench.sampling.latent.prediction import moments
 from gpbench.streams import Key
 
 TUNING = "theta.tuning"
-"""1 in burn-in: a pseudo-marginal chain then takes the approximate evidence for its estimate (filippone2014)."""
+"""1 while step sizes are learnt: a pseudo-marginal chain takes the approximate evidence for its estimate then
+(filippone2014)."""
+LEARNING, FEWEST = 0.25, 50
+"""The part of burn-in in which step sizes are learnt, and the fewest transitions (all of a shorter burn-in)."""
 UNIFORM_START = (-3.0, -1.0)
 
 
 @dataclass(frozen=True)
 class Hyperparameters(Settings):
     """Settings; the defaults are what filippone2013 recommend: f by HMC in whitened coordinates, psi given nu by MH.
+    Four updates of psi for one of f, which takes several times as long, gain most.
 
     latent_updates, theta_updates: of f and psi in a transition. leapfrogs: most steps of Hamiltonian dynamics.
     lengthscale_rate: null is 1/sqrt(D). outputscale: null samples it. start: psi from its prior, or log tau uniform on
     [-3, -1]. keep_latents: among what is kept, for predictions. burn_in: fraction of the transitions. grid_low,
-    grid_high, grid_points: log tau of `estimator`.
+    grid_high, grid_points: log tau of `estimator`. defensive: share of the draws of `pm` that are from the prior.
     """
 
     likelihood: Literal["logit", "probit", "poisson", "volatility", "ordinal"] = "logit"
@@ -63,6 +68,7 @@ class Hyperparameters(Settings):
     leapfrogs: Annotated[int, Ge(1), Le(1000)] = 10
     approximation: Literal["laplace", "ep"] = "laplace"
     num_importance: PositiveInt = 1
+    defensive: Annotated[float, Ge(0), Lt(1)] = 0.0
     ard: bool = False
     lengthscale_shape: PositiveFloat = 1.0
     lengthscale_rate: PositiveFloat | None = 1.0
@@ -190,16 +196,17 @@ class Method(SamplerMethod):
         """One transition; returns -log p(y | f) - log p(psi) `[R]` up to a constant, NaN where the chain is lost."""
         self.prepare(batch)
         burn_in, memory = self.burn_in(steps), state.memory
+        learning = min(burn_in, max(FEWEST, round(LEARNING * burn_in)))
         chain = memory | state.params
         for tuner in self.tuners:
-            chain[f"{tuner.name}.step_size"] = tuner.settings(memory, step, burn_in)[0]
+            chain[f"{tuner.name}.step_size"] = tuner.settings(memory, step, learning)[0]
         if TUNING in chain:
-            chain[TUNING] = torch.full_like(chain[TUNING], float(step < burn_in))
+            chain[TUNING] = torch.full_like(chain[TUNING], float(step < learning))
         generator = Generator(*noise)
         chain, info = self.operator.step(chain, generator)
         for tuner in self.tuners:
             acceptance = torch.as_tensor(info[f"{tuner.name}.acceptance"])
-            chain |= tuner.learn(memory, step, burn_in, acceptance, chain["psi"])
+            chain |= tuner.learn(memory, step, learning, acceptance, chain["psi"])
         if step >= burn_in:
             chain |= counting.add(chain, info)
         state.memory, state.params = chain, {name: chain[name] for name in state.params}

@@ -113,13 +113,16 @@ def gelman_rubin(mean: np.ndarray, variance: np.ndarray, draws: int) -> np.ndarr
 def convergence(chains: Sequence[Mapping[str, np.ndarray]]) -> dict[str, float]:
     """How well the sampled variables of the chains of one posterior have mixed; NaN for chains of fewer than 4 draws.
 
-    Each chain has `draws` `[draws, watched]` of some variables, of which `r_hat`, `ess_bulk` and `ess_tail` are the
-    worst, and moments `mean` and `variance` `[checkpoints, variables]` of all of them over the first `iterations`
+    Each chain has `draws` `[draws, watched]` of some variables, of which `ess_bulk` and `ess_tail` are the worst,
+    `every` `[some draws, variables]` of all of them, of which `ess_every` is the worse of both (R-hat is the worst of
+    the two), and moments `mean` and `variance` `[checkpoints, variables]` of all of them over the first `iterations`
     `[checkpoints]` draws. `r_hat_classic` is the worst `gelman_rubin` of all draws, `r_hat_classic_1000` of the first
     1000, and so on.
     """
     draws = np.stack([chain["draws"] for chain in chains])
-    watched = summary(draws[:, :, (draws != draws[:1, :1]).any((0, 1))])
+    watched = _worst(_moving(draws))
+    # chains that were stored before every variable was kept have the watched ones alone
+    every = _worst(_moving(np.stack([chain["every"] for chain in chains]))) if "every" in chains[0] else watched
     mean, variance = (np.stack([chain[name] for chain in chains]) for name in ("mean", "variance"))
     iterations = chains[0]["iterations"].tolist()
     by_variable = {t: gelman_rubin(mean[:, k], variance[:, k], t) for k, t in enumerate(iterations)}
@@ -128,10 +131,17 @@ def convergence(chains: Sequence[Mapping[str, np.ndarray]]) -> dict[str, float]:
     return {
         "chains": len(chains),
         "draws": draws.shape[1],
-        **_worst(watched),
+        **watched,
+        "r_hat": np.max([watched["r_hat"], every["r_hat"]]).item(),
+        "ess_every": np.min([every["ess_bulk"], every["ess_tail"]]).item(),
         "r_hat_classic": classic[iterations[-1]],
         **{f"r_hat_classic_{t}": classic[t] for t in CHECKPOINTS if t in classic},
     }
+
+
+def _moving(draws: np.ndarray) -> dict[str, np.ndarray]:
+    """`summary` of the quantities that a chain moves."""
+    return summary(draws[:, :, (draws != draws[:1, :1]).any((0, 1))])
 
 
 def _worst(by_quantity: Mapping[str, np.ndarray]) -> dict[str, float]:

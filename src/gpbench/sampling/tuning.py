@@ -114,16 +114,18 @@ class ExpectedJump:
         return dict(zip(self._names, values, strict=True))
 
     def _choose(self, trials: np.ndarray, last: bool) -> tuple[float, float]:
-        """Settings of the next run given the trials `[T, 3]` so far; after the last one, those to stay with."""
+        """Settings of the next run given the trials `[T, 3]` so far; after the last one, those to stay with: of the
+        tried ones that with the largest mean under the GP, since the largest objective is the luckiest too."""
         if len(trials) < FIRST and not last:
             return self._spread(len(trials))
         tried, objective = trials[:, :2], trials[:, 2]
+        surrogate = self._surrogate(tried, objective)
         if last:
-            return tuple(tried[objective.argmax()])
+            return tuple(tried[surrogate.predict(self._unit(tried)).argmax()])
         from scipy.stats import norm
 
         grid = np.stack(np.meshgrid(LOG_STEP_SIZES, np.arange(1.0, self.leapfrogs + 1)), -1).reshape(-1, 2)
-        mean, sd = self._surrogate(tried, objective).predict(self._unit(grid), return_std=True)
+        mean, sd = surrogate.predict(self._unit(grid), return_std=True)
         gain = mean - objective.max()
         return tuple(grid[(gain * norm.cdf(gain / sd) + sd * norm.pdf(gain / sd)).argmax()])
 

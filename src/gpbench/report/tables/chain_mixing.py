@@ -36,7 +36,9 @@ def chains(view: View) -> Table:
         }
     )
     limit = view.study.get("r_hat")
-    judged = f"✗: R-hat exceeds {limit:g}, the limit of the budget" if limit else "the budget sets no limit"
+    judged = "the budget sets no limit"
+    if limit:
+        judged = f"✗: R-hat exceeds {limit:g}, the limit of the budget, or there are too few effective draws"
     note = (
         "Split and rank-normalised (vehtari2021), the worst over test rows of predictive mean and log density; for a "
         f"single chain its halves are compared; {judged}. Over rows: mean ± standard deviation over test rows of the "

@@ -143,6 +143,15 @@ class Model:
             parts.append((covariance * self.mask)[:, None])
         return torch.cat(parts, 1)
 
+    def chain(self, psi: Tensor, covariance: Tensor, weights: Tensor) -> Tensor:
+        """sum_ij W_ij (dK/dpsi_p)_ij `[R, P]` of symmetric W `[R, n, n]`, without the derivatives: with V = W * K,
+        sum_ij V_ij (a_i - a_j)^2 = 2 sum_i a_i (a_i sum_j V_ij - sum_j V_ij a_j)."""
+        weighted = weights * covariance * self.mask
+        centred = (self.x - self.x.mean(1, keepdim=True)) / self.lengthscales(psi)[:, None]
+        parts = 2 * (centred * (centred * weighted.sum(2, keepdim=True) - weighted @ centred)).sum(1)  # [R, D]
+        parts = parts if self.ard else parts.sum(1, keepdim=True)
+        return torch.cat([parts, weighted.sum((1, 2))[:, None]], 1) if isinstance(self.variance, Prior) else parts
+
     def log_lik(self, f: Tensor) -> Tensor:
         """log p(y | f) `[R]`."""
         return (self.weight * self.likelihood.log_prob(self.y, f)).sum(-1)

@@ -94,7 +94,8 @@ def sampler(settings: Any, model: Model) -> Operator:
     if name == "marginal":
         return Sequence(model, [Marginal(model, approximation)] * repeats)
     if name == "pm":
-        return Sequence(model, [*[PseudoMarginal(model, approximation, num_importance)] * repeats, *updates])
+        of_psi = PseudoMarginal(model, approximation, num_importance, settings.defensive)
+        return Sequence(model, [*[of_psi] * repeats, *updates])
     if name == "surr":
         return Sequence(model, [*updates, *[joint.Surrogate(model)] * repeats])
     return scheme(name, model, of_f, settings.theta, (settings.latent_updates, repeats))
