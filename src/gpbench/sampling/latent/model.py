@@ -17,6 +17,7 @@ a triangle), "product" (of matrices), which are O(n^3), and "quadratic", which a
 from __future__ import annotations
 
 import dataclasses
+import functools
 from abc import ABC, abstractmethod
 from typing import Generic, NamedTuple, TypeVar
 
@@ -112,10 +113,17 @@ class Model:
 
     def covariance(self, psi: Tensor) -> Tensor:
         """K `[R, n, n]` with its jitter; in padding rows it is the identity."""
-        kernel = kernels.rbf(self.x, self.x, self.lengthscales(psi), self.outputscale(psi))
+        kernel = kernels.rbf(self.x, self.x, self.lengthscales(psi), self.outputscale(psi), self.centre)
         jitter = DEFAULT_JITTER * self.outputscale(psi)[:, None]
         diagonal = torch.lerp(torch.ones_like(self.weight), jitter, self.weight)
         return kernel * self.mask + torch.diag_embed(diagonal)
+
+    @functools.cached_property
+    def centre(self) -> Tensor:
+        """Mean of the rows `[R, 1, D]`. Were padding in it, it would change the rounding of K, which the smallest pivots
+        of its factor, sqrt(jitter), magnify 1 / (2 sqrt(jitter)) = 500 times."""
+        weight = self.weight[:, :, None]
+        return (weight * self.x).sum(1, keepdim=True) / weight.sum(1, keepdim=True)
 
     @property
     def mask(self) -> Tensor:
@@ -124,7 +132,8 @@ class Model:
 
     def cross(self, psi: Tensor, x: Tensor) -> Tensor:
         """Covariances of f at the rows and at x `[R, T, D]`: `[R, n, T]`."""
-        return kernels.rbf(self.x, x, self.lengthscales(psi), self.outputscale(psi)) * self.weight[:, :, None]
+        kernel = kernels.rbf(self.x, x, self.lengthscales(psi), self.outputscale(psi), self.centre)
+        return kernel * self.weight[:, :, None]
 
     def factor(self, psi: Tensor) -> Tensor:
         """L `[R, n, n]`, L L^T = K; NaN where K has no factor."""
