@@ -12,6 +12,7 @@ from gpbench.gp import latent_likelihoods
 from gpbench.methods import mcmc_gp
 from gpbench.methods.mcmc_gp import Hyperparameters, Method
 from gpbench.methods.training_rows import TrainingSet
+from gpbench.sampling import tuning
 from gpbench.sampling.latent.model import Model, Prior
 from gpbench.streams import Key
 
@@ -127,6 +128,19 @@ def test_step_sizes_change_in_the_first_quarter_of_burn_in_alone(monkeypatch):
         assert (sizes[LEARNING:] == sizes[LEARNING]).all()
 
 
+@pytest.mark.parametrize("sampler", ["hmc", "nuts"])
+def test_scales_change_in_the_first_quarter_of_burn_in_alone(sampler, monkeypatch):
+    monkeypatch.setattr(mcmc_gp, "FEWEST", 16)
+    monkeypatch.setattr(tuning, "SHORTEST", 16)
+    method, state, history = run(sampler=sampler, leapfrogs=3, doublings=3)
+    scales = torch.stack([chain["theta.scale"] for chain in history])
+    changed = [step for step in range(1, STEPS) if (scales[step] != scales[step - 1]).any()]
+    assert changed == [3, 7, 13]  # the state kept of a step has what was learnt in it
+    assert (scales[:3] == 1).all()
+    assert "chol" not in state.memory
+    assert ((method.report(state)["divergent"] >= 0) & (method.report(state)["divergent"] <= 1)).all()
+
+
 def test_the_estimate_is_the_evidence_of_the_approximation_while_step_sizes_are_learnt(monkeypatch):
     monkeypatch.setattr(mcmc_gp, "FEWEST", LEARNING)
     _, _, history = run(sampler="pm", latents="none", num_importance=2)
@@ -158,6 +172,8 @@ def test_the_report_counts_what_comes_after_burn_in():
         {"sampler": "sa", "theta": "hmc", "latents": "smmala", "ard": True},
         {"sampler": "theta_given_nu", "theta": "hmc", "latents": "none", "known": True, "ard": True},
         {"sampler": "pm", "likelihood": "probit", "approximation": "ep", "latents": "elliptical"},
+        {"sampler": "hmc", "ard": True},
+        {"sampler": "nuts", "doublings": 4},
     ],
     ids=lambda settings: settings["sampler"],
 )

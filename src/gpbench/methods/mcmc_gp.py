@@ -6,15 +6,15 @@ Posterior  p(f, psi | y), psi = log(tau, sigma), by one of the samplers (`gpbenc
            sa, aa, asis      f | y, psi, then psi | f, psi | y, L^-1 f, or both in turn (filippone2013, section 3.3)
            surr              psi given surrogate data (murray2010covariance)
            khr               psi and f together, f from the Laplace approximation at the new psi (knorrheld2002)
+           hmc, nuts         psi and L^-1 f together by Hamiltonian dynamics, with gradients of both (hoffman2014)
            pm                psi by an unbiased estimate of p(y | psi): `num_importance` draws of f from a Gaussian
                              approximation (filippone2014); then f | y, psi
            marginal          psi by the evidence of the approximation itself, f by its Gaussian
-           and for the efficiency of a part of them, where simulated data tell the rest: latents, theta_given_f,
-           theta_given_nu, estimator (independent estimates of p(y | tau) on a grid of log tau).
+           and for the efficiency of a part, where simulated data tell the rest: latents, theta_given_f, theta_given_nu,
+           estimator (independent estimates of p(y | tau) on a grid of log tau).
 Predictive a mixture over kept (f, psi): f_* | f, psi is Gaussian and is integrated out by quadrature or exactly.
 
-One step is one transition on all rows. Step sizes are learnt in the first quarter of burn-in (dual averaging) and stay
-afterwards, for the law of a chain that learns is another one.
+One step is one transition on all rows. Step sizes are learnt in the first quarter of burn-in (dual averaging) and stay.
 """
 
 from __future__ import annotations
@@ -49,23 +49,23 @@ UNIFORM_START = (-3.0, -1.0)
 @dataclass(frozen=True)
 class Hyperparameters(Settings):
     """Settings; the defaults are what filippone2013 recommend: f by HMC in whitened coordinates, psi given nu by MH.
-    Four updates of psi for one of f, which takes several times as long, gain most.
-
-    latent_updates, theta_updates: of f and psi in a transition. leapfrogs: most steps of Hamiltonian dynamics.
-    lengthscale_rate: null is 1/sqrt(D). outputscale: null samples it. start: psi from its prior, or log tau uniform on
-    [-3, -1]. keep_latents: among what is kept, for predictions. burn_in: fraction of the transitions. grid_low,
-    grid_high, grid_points: log tau of `estimator`. defensive: share of the draws of `pm` that are from the prior.
+    latent_updates, theta_updates: of f and psi in a transition. leapfrogs: most steps of Hamiltonian dynamics (all of
+    them in `hmc`); doublings: most of `nuts`. lengthscale_rate: null is 1/sqrt(D). outputscale: null samples it. start:
+    psi from its prior, or log tau uniform on [-3, -1]. keep_latents: in what is kept, for predictions. burn_in: of all
+    transitions. grid_low, grid_high, grid_points: log tau of `estimator`. defensive: share of prior draws of `pm`.
     """
 
     likelihood: Literal["logit", "probit", "poisson", "volatility", "ordinal"] = "logit"
     sampler: Literal[
-        "latents", "theta_given_f", "theta_given_nu", "sa", "aa", "asis", "khr", "surr", "pm", "marginal", "estimator"
+        Literal["sa", "aa", "asis", "khr", "hmc", "nuts", "surr", "pm", "marginal"],
+        Literal["latents", "theta_given_f", "theta_given_nu", "estimator"],
     ] = "aa"
     latents: Literal["none", "mh", "mh_v1", "mh_v2", "elliptical", "hmc", "hmc_v1", "hmc_v2", "smmala"] = "hmc_v2"
     theta: Literal["mh", "hmc", "smmala"] = "mh"
     latent_updates: PositiveInt = 1
     theta_updates: PositiveInt = 1
     leapfrogs: Annotated[int, Ge(1), Le(1000)] = 10
+    doublings: Annotated[int, Ge(1), Le(10)] = 8
     approximation: Literal["laplace", "ep"] = "laplace"
     num_importance: PositiveInt = 1
     defensive: Annotated[float, Ge(0), Lt(1)] = 0.0
@@ -206,7 +206,8 @@ class Method(SamplerMethod):
         chain, info = self.operator.step(chain, generator)
         for tuner in self.tuners:
             acceptance = torch.as_tensor(info[f"{tuner.name}.acceptance"])
-            chain |= tuner.learn(memory, step, learning, acceptance, chain["psi"])
+            at = chain.get(f"{tuner.name}.position", chain["psi"])
+            chain |= tuner.learn(memory, step, learning, acceptance, at)
         if step >= burn_in:
             chain |= counting.add(chain, info)
         state.memory, state.params = chain, {name: chain[name] for name in state.params}

@@ -29,6 +29,7 @@ from gpbench.gp import kernels, linalg
 from gpbench.gp.jitter import DEFAULT_JITTER
 from gpbench.gp.latent_likelihoods import Likelihood
 from gpbench.sampling import hmc
+from gpbench.sampling.tuning import DualAveraging
 
 State = dict[str, Tensor]
 Info = dict[str, "Tensor | float"]
@@ -96,6 +97,10 @@ class Model:
     def num_lengthscales(self) -> int:
         return self.x.shape[-1] if self.ard else 1
 
+    def of(self, chains: Tensor) -> Model:
+        """The model of the chains with these numbers `[A]`."""
+        return dataclasses.replace(self, x=self.x[chains], y=self.y[chains], weight=self.weight[chains])
+
     @property
     def num_parameters(self) -> int:
         """P."""
@@ -116,14 +121,22 @@ class Model:
         kernel = kernels.rbf(self.x, self.x, self.lengthscales(psi), self.outputscale(psi), self.centre)
         jitter = DEFAULT_JITTER * self.outputscale(psi)[:, None]
         diagonal = torch.lerp(torch.ones_like(self.weight), jitter, self.weight)
-        return kernel * self.mask + torch.diag_embed(diagonal)
+        # in place but where a gradient is to pass: matrices of many chains are slow to allocate
+        covariance = kernel * self.mask if self.padded or kernel.requires_grad else kernel
+        covariance.diagonal(dim1=-2, dim2=-1).add_(diagonal)
+        return covariance
 
     @functools.cached_property
     def centre(self) -> Tensor:
-        """Mean of the rows `[R, 1, D]`. Were padding in it, it would change the rounding of K, which the smallest pivots
-        of its factor, sqrt(jitter), magnify 1 / (2 sqrt(jitter)) = 500 times."""
+        """Mean of the rows `[R, 1, D]`. Were padding in it, it would change the rounding of K, which the smallest
+        pivots of its factor, sqrt(jitter), magnify 1 / (2 sqrt(jitter)) = 500 times."""
         weight = self.weight[:, :, None]
         return (weight * self.x).sum(1, keepdim=True) / weight.sum(1, keepdim=True)
+
+    @functools.cached_property
+    def padded(self) -> bool:
+        """Whether there is any padding."""
+        return not bool((self.weight == 1).all())
 
     @property
     def mask(self) -> Tensor:
@@ -153,9 +166,9 @@ class Model:
         return torch.cat(parts, 1)
 
     def chain(self, psi: Tensor, covariance: Tensor, weights: Tensor) -> Tensor:
-        """sum_ij W_ij (dK/dpsi_p)_ij `[R, P]` of symmetric W `[R, n, n]`, without the derivatives: with V = W * K,
-        sum_ij V_ij (a_i - a_j)^2 = 2 sum_i a_i (a_i sum_j V_ij - sum_j V_ij a_j)."""
-        weighted = weights * covariance * self.mask
+        """sum_ij W_ij (dK/dpsi_p)_ij `[R, P]` of symmetric W `[R, n, n]`, 0 in padding, without the derivatives: with
+        V = W * K, sum_ij V_ij (a_i - a_j)^2 = 2 sum_i a_i (a_i sum_j V_ij - sum_j V_ij a_j)."""
+        weighted = weights * covariance
         centred = (self.x - self.x.mean(1, keepdim=True)) / self.lengthscales(psi)[:, None]
         parts = 2 * (centred * (centred * weighted.sum(2, keepdim=True) - weighted @ centred)).sum(1)  # [R, D]
         parts = parts if self.ard else parts.sum(1, keepdim=True)
@@ -262,6 +275,12 @@ class Operator(ABC, Generic[M]):
     def tuned(self) -> list[Operator]:
         """The operators in this one whose step sizes are tuned."""
         return [] if self.target is None else [self]
+
+    @property
+    def tuner(self) -> DualAveraging:
+        """What learns its settings, if it is tuned."""
+        assert self.target is not None
+        return DualAveraging(self.name, self.target, self.first_step)
 
     def init(self, state: State) -> State:
         """The state with the entries that the operator needs besides psi, f, chol and log_lik."""
