@@ -13,8 +13,7 @@ Posterior  p(f, psi | y), psi = log(tau, sigma), by one of the samplers (`gpbenc
            and for the efficiency of a part, where simulated data tell the rest: latents, theta_given_f, theta_given_nu,
            estimator (independent estimates of p(y | tau) on a grid of log tau).
 Predictive a mixture over kept (f, psi): f_* | f, psi is Gaussian and is integrated out by quadrature or exactly.
-
-One step is one transition on all rows. Step sizes are learnt in the first quarter of burn-in (dual averaging) and stay.
+Step       one transition on all rows; settings are learnt in the first quarter of burn-in and stay.
 """
 
 from __future__ import annotations
@@ -39,8 +38,7 @@ from gpbench.sampling.latent.prediction import moments
 from gpbench.streams import Key
 
 TUNING = "theta.tuning"
-"""1 while step sizes are learnt: a pseudo-marginal chain takes the approximate evidence for its estimate then
-(filippone2014)."""
+"""1 while step sizes are learnt: pseudo-marginal chains then take the approximate evidence (filippone2014)."""
 LEARNING, FEWEST = 0.25, 50
 """The part of burn-in in which step sizes are learnt, and the fewest transitions (all of a shorter burn-in)."""
 UNIFORM_START = (-3.0, -1.0)
@@ -49,10 +47,11 @@ UNIFORM_START = (-3.0, -1.0)
 @dataclass(frozen=True)
 class Hyperparameters(Settings):
     """Settings; the defaults are what filippone2013 recommend: f by HMC in whitened coordinates, psi given nu by MH.
-    latent_updates, theta_updates: of f and psi in a transition. leapfrogs: most steps of Hamiltonian dynamics (all of
-    them in `hmc`); doublings: most of `nuts`. lengthscale_rate: null is 1/sqrt(D). outputscale: null samples it. start:
-    psi from its prior, or log tau uniform on [-3, -1]. keep_latents: in what is kept, for predictions. burn_in: of all
-    transitions. grid_low, grid_high, grid_points: log tau of `estimator`. defensive: share of prior draws of `pm`.
+    walk: adapted goes along the covariance of psi. latent_updates, theta_updates: of f and psi in a transition.
+    leapfrogs: most steps of Hamiltonian dynamics (all of them in `hmc`); doublings: most of `nuts`. lengthscale_rate:
+    null is 1/sqrt(D). outputscale: null samples it. start: psi from its prior, or log tau uniform on [-3, -1].
+    keep_latents: in what is kept, for predictions. burn_in: of all transitions. grid_low, grid_high, grid_points: log
+    tau of `estimator`. defensive: share of prior draws of `pm`.
     """
 
     likelihood: Literal["logit", "probit", "poisson", "volatility", "ordinal"] = "logit"
@@ -62,6 +61,7 @@ class Hyperparameters(Settings):
     ] = "aa"
     latents: Literal["none", "mh", "mh_v1", "mh_v2", "elliptical", "hmc", "hmc_v1", "hmc_v2", "smmala"] = "hmc_v2"
     theta: Literal["mh", "hmc", "smmala"] = "mh"
+    walk: Literal["isotropic", "adapted"] = "isotropic"
     latent_updates: PositiveInt = 1
     theta_updates: PositiveInt = 1
     leapfrogs: Annotated[int, Ge(1), Le(1000)] = 10
@@ -86,11 +86,13 @@ class Hyperparameters(Settings):
 
     def impossible(self, task: str) -> str:
         fits = {"logit": "binary", "probit": "binary", "poisson": "counts", "volatility": "regression"}
-        wanted = fits.get(self.likelihood, "multiclass")
-        if task != wanted:
+        if task != (wanted := fits.get(self.likelihood, "multiclass")):
             return f"likelihood {self.likelihood} is for {wanted} data, not {task}"
-        approximates = self.sampler in ("pm", "marginal", "estimator")
-        if approximates and self.approximation == "ep" and self.likelihood != "probit":
+        if (
+            self.approximation == "ep"
+            and self.likelihood != "probit"
+            and self.sampler in ("pm", "marginal", "estimator")
+        ):
             return f"expectation propagation is for the probit likelihood, not {self.likelihood}"
         if self.needs() and self.outputscale is not None:
             return f"sampler {self.sampler} takes the variance of simulated data; outputscale must be null"
@@ -102,6 +104,8 @@ class Hyperparameters(Settings):
             return f"sampler estimator keeps 500 repetitions at most; got num_samples {self.num_samples}"
         if self.latents == "none" and self.sampler in ("latents", "sa", "aa", "asis", "surr"):
             return f"sampler {self.sampler} needs an operator of f; latents must not be none"
+        if self.walk == "adapted" and (self.theta != "mh" or self.sampler in ("hmc", "nuts", "latents", "estimator")):
+            return f"walk adapted is for random walks of psi, not theta {self.theta} of sampler {self.sampler}"
         return ""
 
     def needs(self) -> list[str]:
@@ -144,9 +148,7 @@ class Method(SamplerMethod):
         hyper = self.hyper
         rate = batch.x.shape[-1] ** -0.5 if hyper.lengthscale_rate is None else hyper.lengthscale_rate
         prior = Prior(hyper.variance_shape, hyper.variance_rate, hyper.variance_prior == "inverse_gamma")
-        variance: Prior | float | Tensor = prior
-        if hyper.outputscale is not None:
-            variance = hyper.outputscale
+        variance: Prior | float | Tensor = prior if hyper.outputscale is None else hyper.outputscale
         if hyper.sampler == "theta_given_f":
             variance = truth.columns(batch.x, batch.y, hyper.sampler)[:, 0, -1].exp()
         likelihood = latent_likelihoods.named(hyper.likelihood, self.num_classes)
@@ -202,12 +204,10 @@ class Method(SamplerMethod):
             chain[f"{tuner.name}.step_size"] = tuner.settings(memory, step, learning)[0]
         if TUNING in chain:
             chain[TUNING] = torch.full_like(chain[TUNING], float(step < learning))
-        generator = Generator(*noise)
-        chain, info = self.operator.step(chain, generator)
+        chain, info = self.operator.step(chain, Generator(*noise))
         for tuner in self.tuners:
             acceptance = torch.as_tensor(info[f"{tuner.name}.acceptance"])
-            at = chain.get(f"{tuner.name}.position", chain["psi"])
-            chain |= tuner.learn(memory, step, learning, acceptance, at)
+            chain |= tuner.learn(memory, step, learning, acceptance, chain.get("theta.position", chain["psi"]))
         if step >= burn_in:
             chain |= counting.add(chain, info)
         state.memory, state.params = chain, {name: chain[name] for name in state.params}

@@ -29,7 +29,7 @@ from gpbench.gp import kernels, linalg
 from gpbench.gp.jitter import DEFAULT_JITTER
 from gpbench.gp.latent_likelihoods import Likelihood
 from gpbench.sampling import hmc
-from gpbench.sampling.tuning import DualAveraging
+from gpbench.sampling.tuning import DualAveraging, StepAndScale, unit_scale
 
 State = dict[str, Tensor]
 Info = dict[str, "Tensor | float"]
@@ -259,7 +259,8 @@ class Operator(ABC, Generic[M]):
     name: prefix of its entries in the state and in the report. target: the acceptance to which its step size is tuned,
     None if it has no step size; first_step: the initial step size. fixed, per_row: how many normals a step takes, in
     all and for every row. The step size is `state["<name>.step_size"]` `[R]`: whoever runs the chain sets it, and
-    changes it during burn-in only.
+    changes it during burn-in only. adapted: the number of coordinates of a random walk along `state["<name>.scale"]`, a
+    factor of their covariance, which is learnt too; 0 for one that is alike in all directions.
     """
 
     name = ""
@@ -267,6 +268,7 @@ class Operator(ABC, Generic[M]):
     first_step = 1.0
     fixed = 0
     per_row = 0
+    adapted = 0
 
     def __init__(self, model: M) -> None:
         self.model = model
@@ -280,13 +282,16 @@ class Operator(ABC, Generic[M]):
     def tuner(self) -> DualAveraging:
         """What learns its settings, if it is tuned."""
         assert self.target is not None
+        if self.adapted:
+            return StepAndScale(self.name, self.target, self.first_step, size=self.adapted, dense=True)
         return DualAveraging(self.name, self.target, self.first_step)
 
     def init(self, state: State) -> State:
         """The state with the entries that the operator needs besides psi, f, chol and log_lik."""
         if self.target is None:
             return state
-        return state | {f"{self.name}.step_size": torch.full_like(state["log_lik"], self.first_step)}
+        scale = {f"{self.name}.scale": unit_scale(state["psi"], self.adapted, dense=True)} if self.adapted else {}
+        return state | {f"{self.name}.step_size": torch.full_like(state["log_lik"], self.first_step)} | scale
 
     @abstractmethod
     def step(self, state: State, generator: Generator) -> tuple[State, Info]:
@@ -306,6 +311,11 @@ class Operator(ABC, Generic[M]):
     def step_size(self, state: State) -> Tensor:
         """`[R, 1]`."""
         return state[f"{self.name}.step_size"][:, None]
+
+    def jump(self, state: State, normal: Tensor) -> Tensor:
+        """How far a random walk goes, `[R, K]` of standard normals: step size times scale times normal."""
+        scale = state[f"{self.name}.scale"] if self.adapted else None
+        return self.step_size(state) * (normal if scale is None else linalg.multiply(scale, normal))
 
 
 def select(accepted: Tensor, new: State, old: State) -> State:

@@ -180,7 +180,7 @@ class ParameterWalk(ParameterOperator):
     first_step = 0.2
 
     def step(self, state: State, generator: Generator) -> tuple[State, Info]:
-        jump = self.step_size(state) * generator.normal(self.free)
+        jump = self.jump(state, generator.normal(self.free))
         now = self.conditional.value(state)
         proposed = self.place(state, self.moved(state["psi"], jump))
         counts = self.conditional.counts(gradient=False, metric=False)

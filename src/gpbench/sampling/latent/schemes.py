@@ -24,7 +24,7 @@ import torch
 from gpbench.sampling.latent import joint, latents, whitened
 from gpbench.sampling.latent.latents import LatentOperator
 from gpbench.sampling.latent.model import Generator, Info, M, Model, Operator, State, total
-from gpbench.sampling.latent.parameters import Ancillary, GibbsVariance, Sufficient, is_conjugate, named
+from gpbench.sampling.latent.parameters import Ancillary, GibbsVariance, ParameterWalk, Sufficient, is_conjugate, named
 from gpbench.sampling.latent.pseudo_marginal import Estimator, Marginal, PseudoMarginal
 from gpbench.sampling.tuning import DualAveraging
 
@@ -83,6 +83,10 @@ def scheme(name: str, model: Model, of_f: LatentOperator | None, theta: str, rep
 
 def sampler(settings: Any, model: Model) -> Operator:
     """The transition that the settings ask for."""
+    return adapt(_sampler(settings, model)) if settings.walk == "adapted" else _sampler(settings, model)
+
+
+def _sampler(settings: Any, model: Model) -> Operator:
     name, approximation, num_importance = settings.sampler, settings.approximation, settings.num_importance
     of_f = None if settings.latents == "none" else latents.named(settings.latents, model, settings.leapfrogs)
     updates = [] if of_f is None else [of_f] * settings.latent_updates
@@ -104,6 +108,14 @@ def sampler(settings: Any, model: Model) -> Operator:
     if name == "surr":
         return Sequence(model, [*updates, *[joint.Surrogate(model)] * repeats])
     return scheme(name, model, of_f, settings.theta, (settings.latent_updates, repeats))
+
+
+def adapt(operator: Operator) -> Operator:
+    """The operator with its random walks of psi along the covariance of psi , learnt in burn-in."""
+    for part in operator.tuned:
+        if isinstance(part, ParameterWalk | Marginal | joint.Surrogate):
+            part.adapted = part.free if isinstance(part, ParameterWalk) else part.model.num_parameters
+    return operator
 
 
 def tuners(operator: Operator) -> list[DualAveraging]:
