@@ -33,7 +33,7 @@ OPTIONS = [
     ("mcmc_gp", "binary", {"sampler": "hmc", "latents": "none", "ard": True}),
     ("mcmc_gp_counts", "counts", {"sampler": "nuts", "latents": "none", "doublings": 3}),
     ("mcmc_gp", "binary", {"sampler": "pm", "latents": "mh_v2", "num_importance": 4, "variance_prior": "gamma"}),
-    ("mcmc_gp", "binary", {"sampler": "marginal", "latents": "none"}),
+    ("mcmc_gp", "binary", {"sampler": "marginal", "latents": "none", "kernel": "matern52 * periodic"}),
     ("mcmc_gp_counts", "counts", {"latents": "mh_v1", "outputscale": 2.0}),
 ]
 

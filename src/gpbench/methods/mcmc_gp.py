@@ -28,7 +28,7 @@ from gpbench import streams
 from gpbench.errors import UserError
 from gpbench.gp import latent_likelihoods
 from gpbench.gp.linalg import multiply
-from gpbench.hyper import Annotated, Fraction, Ge, Le, Lt, PositiveFloat, PositiveInt, Settings, dataclass
+from gpbench.hyper import Annotated, Formula, Fraction, Ge, Le, Lt, PositiveFloat, PositiveInt, Settings, dataclass
 from gpbench.methods.base import Noise, SamplerMethod, Shapes, State
 from gpbench.methods.training_rows import Batch, TrainingSet
 from gpbench.predictive.distributions import Predictive
@@ -61,6 +61,7 @@ class Hyperparameters(Settings):
     ] = "aa"
     latents: Literal["none", "mh", "mh_v1", "mh_v2", "elliptical", "hmc", "hmc_v1", "hmc_v2", "smmala"] = "hmc_v2"
     theta: Literal["mh", "hmc", "smmala"] = "mh"
+    kernel: Formula = "rbf"
     walk: Literal["isotropic", "adapted"] = "isotropic"
     latent_updates: PositiveInt = 1
     theta_updates: PositiveInt = 1
@@ -88,11 +89,8 @@ class Hyperparameters(Settings):
         fits = {"logit": "binary", "probit": "binary", "poisson": "counts", "volatility": "regression"}
         if task != (wanted := fits.get(self.likelihood, "multiclass")):
             return f"likelihood {self.likelihood} is for {wanted} data, not {task}"
-        if (
-            self.approximation == "ep"
-            and self.likelihood != "probit"
-            and self.sampler in ("pm", "marginal", "estimator")
-        ):
+        is_ep = self.approximation == "ep" and self.sampler in ("pm", "marginal", "estimator")
+        if is_ep and self.likelihood != "probit":
             return f"expectation propagation is for the probit likelihood, not {self.likelihood}"
         if self.needs() and self.outputscale is not None:
             return f"sampler {self.sampler} takes the variance of simulated data; outputscale must be null"
@@ -104,6 +102,8 @@ class Hyperparameters(Settings):
             return f"sampler estimator keeps 500 repetitions at most; got num_samples {self.num_samples}"
         if self.latents == "none" and self.sampler in ("latents", "sa", "aa", "asis", "surr"):
             return f"sampler {self.sampler} needs an operator of f; latents must not be none"
+        if self.kernel != "rbf" and (self.theta != "mh" or "+" in self.kernel or self.needs()):
+            return f"kernel {self.kernel} is for theta mh, psi unknown, and no sum, which has several variances"
         if self.walk == "adapted" and (self.theta != "mh" or self.sampler in ("hmc", "nuts", "latents", "estimator")):
             return f"walk adapted is for random walks of psi, not theta {self.theta} of sampler {self.sampler}"
         return ""
@@ -129,8 +129,8 @@ class Method(SamplerMethod):
         self.prepare(data.full())
         chain = self.operator.init(self.operator.model.state(psi, f))
         tuners = {name: value for tuner in self.tuners for name, value in tuner.start(psi).items()}
-        params = {name: chain[name].clone() for name in self.sampled}
-        return State(params, state.buffers, chain | tuners | counting.start(psi[:, 0]))
+        memory = chain | tuners | counting.start(psi[:, 0])
+        return State({name: chain[name].clone() for name in self.sampled}, state.buffers, memory)
 
     @property
     def sampled(self) -> tuple[str, ...]:
@@ -151,9 +151,8 @@ class Method(SamplerMethod):
         variance: Prior | float | Tensor = prior if hyper.outputscale is None else hyper.outputscale
         if hyper.sampler == "theta_given_f":
             variance = truth.columns(batch.x, batch.y, hyper.sampler)[:, 0, -1].exp()
-        likelihood = latent_likelihoods.named(hyper.likelihood, self.num_classes)
-        lengthscale = Prior(hyper.lengthscale_shape, rate)
-        model = Model(batch.x, batch.y[..., 0], batch.weight, likelihood, lengthscale, variance, hyper.ard)
+        law, tau = latent_likelihoods.named(hyper.likelihood, self.num_classes), Prior(hyper.lengthscale_shape, rate)
+        model = Model(batch.x, batch.y[..., 0], batch.weight, law, tau, variance, hyper.ard, hyper.kernel)
         self.batch, self.operator = batch, schemes.sampler(hyper, model)
         self.tuners = schemes.tuners(self.operator)
 
@@ -169,8 +168,7 @@ class Method(SamplerMethod):
         hyper, uniform = self.hyper, torch.as_tensor(rng.random((1, model.num_parameters))).to(model.x)
         parts = [prior.quantile(part) for prior, part in model.priors(uniform)]
         if hyper.start == "uniform":
-            low, high = UNIFORM_START
-            parts[0] = low + (high - low) * uniform[:, : model.num_lengthscales]
+            parts[0] = UNIFORM_START[0] + (UNIFORM_START[1] - UNIFORM_START[0]) * uniform[:, : model.num_lengthscales]
         psi = torch.cat(parts, 1)
         nu = torch.as_tensor(rng.standard_normal((1, train.x.shape[1]))).to(train.x)
         if hyper.needs():
@@ -224,7 +222,8 @@ class Method(SamplerMethod):
             return super().variables(name, size)
         known_variance = self.hyper.outputscale is not None or self.hyper.sampler == "theta_given_f"
         numbers = range(1, size + 1 if known_variance else size)
-        of_tau = [f"log lengthscale {number}" for number in numbers] if self.hyper.ard else ["log lengthscale"]
+        several = self.hyper.ard or len(numbers) > 1  # parts of a product have their own
+        of_tau = [f"log lengthscale {number}" for number in numbers] if several else ["log lengthscale"]
         return [*of_tau, "log variance"][:size]
 
     @torch.no_grad()
@@ -234,14 +233,12 @@ class Method(SamplerMethod):
         self.prepare(rows_of(state))
         names = [*state.samples] or [*state.params]
         if "psi" not in names or ("f" not in names and hyper.sampler != "marginal"):
-            raise UserError(
-                f"sampler {hyper.sampler} keeps {', '.join(names)} of a chain, which predicts nothing; "
-                "set keep_latents=true, or run it in a study of kind sample"
-            )
+            found = f"sampler {hyper.sampler} keeps {', '.join(names)} of a chain, which predicts nothing"
+            raise UserError(f"{found}; set keep_latents=true, or run it in a study of kind sample")
         kept = {name: torch.stack(state.samples.get(name) or [state.params[name]]) for name in names}  # [S, 1, ...]
-        model, approximation = self.operator.model, hyper.approximation if hyper.sampler == "marginal" else None
-        mean, variance = moments(model, kept, x, approximation)
-        return model.likelihood.predictive(mean[:, 0], variance[:, 0])
+        approximation = hyper.approximation if hyper.sampler == "marginal" else None
+        mean, variance = moments(self.operator.model, kept, x, approximation)
+        return self.operator.model.likelihood.predictive(mean[:, 0], variance[:, 0])
 
 
 def rows_of(state: State) -> Batch:

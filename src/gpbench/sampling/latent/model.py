@@ -1,7 +1,9 @@
 """A GP prior with a factorising likelihood, and what all of its samplers share (filippone2013, filippone2014).
 
     y_i | f_i ~ p(y_i | f_i);   f | psi ~ N(0, K),   K_ij = sigma exp(-1/2 sum_d (x_id - x_jd)^2 / tau_d^2) (+ jitter);
-    psi = (log tau_1, ..., log tau_D, log sigma), or with a single tau; sigma may be fixed.
+    psi = (log tau_1, ..., log tau_D, log sigma), or with a single tau; sigma may be fixed;
+
+or with another kernel of `gpbench.gp.kernels` without sums, whose periods are among tau.
 
 Many chains advance in one batch: the axis R of chains (replicas) comes first everywhere and nothing is mixed over it.
 The state of R chains is a dict of tensors:
@@ -92,10 +94,18 @@ class Model:
     lengthscale: Prior
     variance: Prior | float | Tensor
     ard: bool = False
+    formula: str = "rbf"
+
+    @functools.cached_property
+    def widths(self) -> dict[str, int]:
+        """How many numbers of psi each lengthscale and period of the kernel has, in their order."""
+        known = kernels.start(self.formula, torch.empty(1), torch.empty(()))
+        names = [name.replace("log_", "") for name in known if not name.endswith("outputscale")]
+        return dict.fromkeys(names, self.x.shape[-1] if self.ard else 1)
 
     @property
     def num_lengthscales(self) -> int:
-        return self.x.shape[-1] if self.ard else 1
+        return sum(self.widths.values())
 
     def of(self, chains: Tensor) -> Model:
         """The model of the chains with these numbers `[A]`."""
@@ -106,9 +116,11 @@ class Model:
         """P."""
         return self.num_lengthscales + isinstance(self.variance, Prior)
 
-    def lengthscales(self, psi: Tensor) -> Tensor:
-        """tau `[R, D]`."""
-        return psi[:, : self.num_lengthscales].exp().expand(-1, self.x.shape[-1])
+    def kernel(self, psi: Tensor) -> kernels.Kernel:
+        """The kernel at psi, its lengthscales `[R, D]`."""
+        parts = psi[:, : self.num_lengthscales].exp().split([*self.widths.values()], 1)
+        values = {name: part.expand(-1, self.x.shape[-1]) for name, part in zip(self.widths, parts, strict=True)}
+        return kernels.Kernel(self.formula, values | {"outputscale": self.outputscale(psi)})
 
     def outputscale(self, psi: Tensor) -> Tensor:
         """sigma `[R]`, a variance."""
@@ -118,7 +130,7 @@ class Model:
 
     def covariance(self, psi: Tensor) -> Tensor:
         """K `[R, n, n]` with its jitter; in padding rows it is the identity."""
-        kernel = kernels.rbf(self.x, self.x, self.lengthscales(psi), self.outputscale(psi), self.centre)
+        kernel = self.kernel(psi).covariance(self.x, self.x, self.centre)
         jitter = DEFAULT_JITTER * self.outputscale(psi)[:, None]
         diagonal = torch.lerp(torch.ones_like(self.weight), jitter, self.weight)
         # in place but where a gradient is to pass: matrices of many chains are slow to allocate
@@ -145,16 +157,15 @@ class Model:
 
     def cross(self, psi: Tensor, x: Tensor) -> Tensor:
         """Covariances of f at the rows and at x `[R, T, D]`: `[R, n, T]`."""
-        kernel = kernels.rbf(self.x, x, self.lengthscales(psi), self.outputscale(psi), self.centre)
-        return kernel * self.weight[:, :, None]
+        return self.kernel(psi).covariance(self.x, x, self.centre) * self.weight[:, :, None]
 
     def factor(self, psi: Tensor) -> Tensor:
         """L `[R, n, n]`, L L^T = K; NaN where K has no factor."""
         return linalg.cholesky(self.covariance(psi), "K")
 
     def derivatives(self, psi: Tensor, covariance: Tensor) -> Tensor:
-        """dK/dpsi_p `[R, P, n, n]` from K: K_ij (x_id - x_jd)^2 / tau_d^2; that of log sigma is K."""
-        scaled = self.x / self.lengthscales(psi)[:, None]
+        """dK/dpsi_p `[R, P, n, n]` of the RBF kernel from K: K_ij (x_id - x_jd)^2 / tau_d^2; that of log sigma is K."""
+        scaled = self.x / self.kernel(psi).lengthscale[:, None]
         if self.ard:
             distances = (scaled.mT[:, :, :, None] - scaled.mT[:, :, None, :]).square()  # [R, D, n, n]
         else:
@@ -168,8 +179,12 @@ class Model:
     def chain(self, psi: Tensor, covariance: Tensor, weights: Tensor) -> Tensor:
         """sum_ij W_ij (dK/dpsi_p)_ij `[R, P]` of symmetric W `[R, n, n]`, 0 in padding, without the derivatives: with
         V = W * K, sum_ij V_ij (a_i - a_j)^2 = 2 sum_i a_i (a_i sum_j V_ij - sum_j V_ij a_j)."""
+        if self.formula != "rbf":
+            with torch.enable_grad():
+                leaf = psi.detach().requires_grad_()
+                return torch.autograd.grad((weights * self.covariance(leaf)).sum(), leaf)[0]
         weighted = weights * covariance
-        centred = (self.x - self.x.mean(1, keepdim=True)) / self.lengthscales(psi)[:, None]
+        centred = (self.x - self.x.mean(1, keepdim=True)) / self.kernel(psi).lengthscale[:, None]
         parts = 2 * (centred * (centred * weighted.sum(2, keepdim=True) - weighted @ centred)).sum(1)  # [R, D]
         parts = parts if self.ard else parts.sum(1, keepdim=True)
         return torch.cat([parts, weighted.sum((1, 2))[:, None]], 1) if isinstance(self.variance, Prior) else parts
