@@ -28,10 +28,12 @@ OPTIONS = [
     ("ipvi_dgp_1", "regression", {"layers": 2}),
     ("mcmc_gp", "binary", {"sampler": "sa", "latents": "hmc_v1", "ard": True}),
     ("mcmc_gp", "binary", {"sampler": "asis", "latents": "smmala", "theta": "smmala"}),
-    ("mcmc_gp", "binary", {"sampler": "surr", "latents": "elliptical", "theta_updates": 2}),
+    ("mcmc_gp", "binary", {"sampler": "surr", "latents": "elliptical", "theta_updates": 2, "walk": "adapted"}),
     ("mcmc_gp", "binary", {"sampler": "khr", "latents": "none"}),
+    ("mcmc_gp", "binary", {"sampler": "hmc", "latents": "none", "ard": True}),
+    ("mcmc_gp_counts", "counts", {"sampler": "nuts", "latents": "none", "doublings": 3}),
     ("mcmc_gp", "binary", {"sampler": "pm", "latents": "mh_v2", "num_importance": 4, "variance_prior": "gamma"}),
-    ("mcmc_gp", "binary", {"sampler": "marginal", "latents": "none"}),
+    ("mcmc_gp", "binary", {"sampler": "marginal", "latents": "none", "kernel": "matern52 * periodic"}),
     ("mcmc_gp_counts", "counts", {"latents": "mh_v1", "outputscale": 2.0}),
 ]
 

@@ -348,12 +348,12 @@ def test_the_objective_is_that_of_the_state_left(sampler):
     m, data, state = started(sampler=sampler)
     batch, seen = data.full(), []
     for step in range(15):
-        before = state.params[mcmc_svgp.LENGTHSCALE]
+        before = state.params["layer1.log_lengthscale"]
         normals = np.random.default_rng(step).standard_normal((1, noise_size(m, state, 5)))
         objective = m.step(state, batch, split(m, state, batch, torch.from_numpy(normals)), step, 40)
         projection = m.projection(state.params, state.buffers[mcmc_svgp.Z], batch.x)
         torch.testing.assert_close(-objective, m.log_joint(state.params, projection, batch), rtol=1e-9, atol=1e-9)
-        seen.append(bool((state.params[mcmc_svgp.LENGTHSCALE] != before).any()))
+        seen.append(bool((state.params["layer1.log_lengthscale"] != before).any()))
     assert any(seen)
 
 

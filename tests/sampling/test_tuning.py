@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gpbench.sampling import hmc
-from gpbench.sampling.tuning import FIRST, LOG_STEP_SIZES, RUNS, DualAveraging, ExpectedJump
+from gpbench.sampling.tuning import FIRST, LOG_STEP_SIZES, RUNS, DualAveraging, ExpectedJump, StepAndScale
 
 F64 = torch.float64
 
@@ -45,6 +45,25 @@ def test_dual_averaging_finds_the_step_size_of_every_chain():
     size, _ = tuner.settings(memory, 300, 300)
     np.testing.assert_allclose(size / torch.tensor([0.01, 1.0, 100.0], dtype=F64), size[1], rtol=0.15)
     assert tuner.learn(memory, 300, 300, accepted, accepted[:, None]) == {}
+
+
+def test_scales_are_the_standard_deviations_of_each_chain_and_the_step_is_relative_to_them():
+    sd = torch.tensor([[0.3, 1.0, 3.0], [2.0, 0.5, 1.0]], dtype=F64)
+    tuner, w = StepAndScale("hmc", 0.8, 0.1, size=3), 0 * sd
+    memory, rng, before = tuner.start(w), np.random.default_rng(0), []
+    for step in range(480):
+        scale, (size, _) = memory["hmc.scale"], tuner.settings(memory, step, 400)
+        before.append(scale)
+        density = hmc.differentiated(lambda z, s=scale: -0.5 * (z * s / sd).square().sum(1))
+        momentum, uniform = torch.from_numpy(rng.standard_normal((2, 3))), torch.from_numpy(rng.random(2))
+        start = density(w / scale)
+        end, probability = hmc.step(start, density, momentum, uniform, size, torch.full((2,), 8))
+        w = end.position * scale
+        memory |= tuner.learn(memory, step, 400, probability, w)
+    changes = [step for step in range(1, 480) if not torch.equal(before[step], before[step - 1])]
+    assert changes == [100, 200, 350]
+    assert (memory["hmc.scale"] / sd - 1).abs().max() < 0.4
+    assert (tuner.settings(memory, 400, 400)[0] > 0.5).all()
 
 
 def test_dual_averaging_follows_the_published_recursion():

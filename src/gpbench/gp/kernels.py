@@ -100,12 +100,12 @@ class Kernel(NamedTuple):
         """The kernel with every value changed."""
         return Kernel(self.formula, {name: change(value) for name, value in self.values.items()})
 
-    def covariance(self, x1: Tensor, x2: Tensor) -> Tensor:
-        """k(x1, x2) `[*R, N, M]` of x1 `[*R, N, D]` and x2 `[*R, M, D]`. Differentiable once."""
-        products = (functools.reduce(torch.mul, [self._part(part, x1, x2) for part in term]) for term in self.terms)
-        return functools.reduce(torch.add, products)
+    def covariance(self, x1: Tensor, x2: Tensor, centre: Tensor | None = None) -> Tensor:
+        """k(x1, x2) `[*R, N, M]` of x1 `[*R, N, D]` and x2 `[*R, M, D]`; centre as in `scaled`. Differentiable once."""
+        parts = ([self._part(part, x1, x2, centre) for part in term] for term in self.terms)
+        return functools.reduce(torch.add, (functools.reduce(torch.mul, term) for term in parts))
 
-    def _part(self, part: Part, x1: Tensor, x2: Tensor) -> Tensor:
+    def _part(self, part: Part, x1: Tensor, x2: Tensor, centre: Tensor | None) -> Tensor:
         """One kernel; those that are no first factor of a term have no outputscale."""
         lengthscale = self.values[f"{part.prefix}lengthscale"]
         scale = self.values.get(f"{part.prefix}outputscale", torch.ones_like(lengthscale[..., 0]))
@@ -116,7 +116,7 @@ class Kernel(NamedTuple):
         if part.name in FROM_ORIGIN:
             a, b = (x / lengthscale[..., None, :] for x in (x1, x2))
             return FROM_ORIGIN[part.name](a, b, scale)
-        k: Tensor = _Stationary.apply(x1, None if x2 is x1 else x2, lengthscale, scale, part.name)
+        k: Tensor = _Stationary.apply(x1, None if x2 is x1 else x2, lengthscale, scale, part.name, centre)
         return k
 
     def diagonal(self, x: Tensor) -> Tensor:
@@ -142,14 +142,14 @@ class Kernel(NamedTuple):
         return linalg.cholesky(kzz, name, jitter * self.scale.movedim(0, -1)).movedim(-3, 0)
 
 
-def rbf(x1: Tensor, x2: Tensor, lengthscale: Tensor, outputscale: Tensor) -> Tensor:
+def rbf(x1: Tensor, x2: Tensor, lengthscale: Tensor, outputscale: Tensor, centre: Tensor | None = None) -> Tensor:
     """Squared-exponential covariance with one lengthscale an input (ARD).
 
     k(a, b) = outputscale * exp(-1/2 sum_d (a_d - b_d)^2 / lengthscale_d^2).
     x1 `[*R, N, D]`, x2 `[*R, M, D]`, lengthscale `[*R, D]` (units of x), outputscale `[*R]` (a variance,
-    units of f squared); returns `[*R, N, M]`. Differentiable once.
+    units of f squared); centre as in `scaled`; returns `[*R, N, M]`. Differentiable once.
     """
-    k: Tensor = _Stationary.apply(x1, None if x2 is x1 else x2, lengthscale, outputscale, "rbf")
+    k: Tensor = _Stationary.apply(x1, None if x2 is x1 else x2, lengthscale, outputscale, "rbf", centre)
     return k
 
 
@@ -157,8 +157,16 @@ class _Stationary(torch.autograd.Function):
     """A kernel of r^2 with its gradient by hand, a third of the operations; without x2, of x1 with itself."""
 
     @staticmethod
-    def forward(ctx, x1: Tensor, x2: Tensor | None, lengthscale: Tensor, outputscale: Tensor, name: str) -> Tensor:
-        a, b = scaled(x1, x2, lengthscale)
+    def forward(
+        ctx,
+        x1: Tensor,
+        x2: Tensor | None,
+        lengthscale: Tensor,
+        outputscale: Tensor,
+        name: str,
+        centre: Tensor | None = None,
+    ) -> Tensor:
+        a, b = scaled(x1, x2, lengthscale, centre)
         if name == "rbf":
             k = slope = rbf_scaled(a, b, outputscale)
         else:
@@ -178,7 +186,7 @@ class _Stationary(torch.autograd.Function):
         if ctx.name != "rbf":
             for_outputscale = (grad * k).sum((-2, -1)) / outputscale
         inputs = [None if g is None else g.sum_to_size(s) for g, s in zip(inputs, ctx.shapes, strict=True)]
-        return *inputs, for_lengthscale, for_outputscale, None
+        return *inputs, for_lengthscale, for_outputscale, None, None
 
 
 def matern(name: str, a: Tensor, b: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -279,10 +287,13 @@ class _RBFFactor(torch.autograd.Function):
         return for_z, *for_scales, None, None
 
 
-def scaled(x1: Tensor, x2: Tensor | None, lengthscale: Tensor) -> tuple[Tensor, Tensor | None]:
-    """a = (x1 - c) / lengthscale and b = (x2 - c) / lengthscale (None without x2), c the mean of x1: k sees differences
-    only, and the smaller the numbers, the less their squares are rounded."""
-    centre = x1.sum(-2, keepdim=True) / x1.shape[-2]
+def scaled(
+    x1: Tensor, x2: Tensor | None, lengthscale: Tensor, centre: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """a = (x1 - c) / lengthscale and b = (x2 - c) / lengthscale (None without x2), c `[*R, 1, D]` the centre, or the
+    mean of x1: k sees differences only, and the smaller the numbers, the less their squares are rounded."""
+    if centre is None:
+        centre = x1.sum(-2, keepdim=True) / x1.shape[-2]
     scale = lengthscale[..., None, :]
     return (x1 - centre) / scale, None if x2 is None else (x2 - centre) / scale
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypedDict
 
@@ -44,6 +44,7 @@ def events(clear: bool = True) -> list[Event]:
 
 
 _first_replica = 0
+_some_replicas: Sequence[int] | None = None
 
 
 @contextmanager
@@ -55,6 +56,17 @@ def replicas_from(first: int) -> Iterator[None]:
         yield
     finally:
         _first_replica = before
+
+
+@contextmanager
+def of_replicas(numbers: Sequence[int]) -> Iterator[None]:
+    """In it matrices `[len(numbers), M, M]` are those of some replicas, which events name by these numbers."""
+    global _some_replicas
+    before, _some_replicas = _some_replicas, numbers
+    try:
+        yield
+    finally:
+        _some_replicas = before
 
 
 _deferred = False
@@ -91,8 +103,8 @@ def cholesky(matrix: Tensor, name: str, jitter: Tensor | None = None) -> Tensor:
 
 def symmetric(product: Tensor) -> Tensor:
     """1/2 (Phi(X) + Phi(X)^T), Phi(X) the lower triangle of X, its diagonal halved."""
-    lower = 0.5 * product.tril()
-    return lower + lower.tril(-1).mT
+    lower = product.tril().mul_(0.5)
+    return lower.add_(lower.tril(-1).mT)
 
 
 class _Cholesky(torch.autograd.Function):
@@ -129,7 +141,12 @@ def factorise(matrix: Tensor, name: str) -> Tensor:
 
 def factor_gradient(factor: Tensor, grad: Tensor) -> Tensor:
     """dK = L^-T symmetric(L^T dL) L^-1, symmetric but for rounding, from L and dL."""
-    half = torch.linalg.solve_triangular(factor, symmetric(factor.mT @ grad), upper=False, left=False)
+    return gradient_from_product(factor, factor.mT @ grad)
+
+
+def gradient_from_product(factor: Tensor, product: Tensor) -> Tensor:
+    """dK from L and L^T dL."""
+    half = torch.linalg.solve_triangular(factor, symmetric(product), upper=False, left=False)
     return torch.linalg.solve_triangular(factor, half.mT, upper=False, left=False)
 
 
@@ -200,7 +217,8 @@ def _record(name: str, added: Tensor) -> None:
     replicas = added.shape[-1] if added.ndim else 1
     for position, jitter in enumerate(added.flatten().tolist()):
         if jitter != 0:
-            replica, failed = _first_replica + position % replicas, jitter != jitter
+            number = position % replicas if _some_replicas is None else _some_replicas[position]
+            replica, failed = _first_replica + number, jitter != jitter
             add(_events, Event(name=name, replica=replica, jitter=jitter, failed=failed, times=1))
 
 

@@ -37,8 +37,7 @@ from gpbench.sampling import hmc, tuning
 from gpbench.sampling.sghmc import flatten, unflatten
 from gpbench.streams import Key
 
-Z, V = "layer1.inducing_inputs", "layer1.whitened_values"
-NOISE = "log_noise_variance"
+Z, V, NOISE = "layer1.inducing_inputs", "layer1.whitened_values", "log_noise_variance"
 Params = dict[str, Tensor]
 LogDensity = Callable[[Params], Tensor]
 Projection = Callable[[slice], tuple[Tensor, Tensor]]
@@ -245,7 +244,7 @@ class Method(SamplerMethod):
         drawn = []
         for sample, params in enumerate(state.kept()):
             layer = self.layer(params, state.buffers[Z])
-            size = layer.whitened_mean.shape
-            known = layer._replace(whitened_chol=x.new_zeros(size[0], size[2], size[1], size[1]))
+            replicas, size, outputs = layer.whitened_mean.shape
+            known = layer._replace(whitened_chol=x.new_zeros(replicas, outputs, size, size))
             drawn.append(sparse.draw(known, streams.source(key, "eval", sample, x))(x))
         return [torch.stack(drawn)]

@@ -145,7 +145,7 @@ class LatentsTarget(Whitened):
     def at(self, position: Tensor) -> rmhmc.Point:
         pi, factor = self.metric(position)
         traces = multinomial.information_traces(pi, multinomial.subject_covariances(self.chol, factor))
-        return rmhmc.Point(*self(position), factor, self.of_nu(traces), pi)
+        return rmhmc.Point(*self(position)[:3], factor, self.of_nu(traces), pi)
 
     def quadratics(self, point: rmhmc.Point, u: Tensor) -> Tensor:
         return self.of_nu(multinomial.information_quadratics(point.local, self.latents(u)[0]))

@@ -66,7 +66,7 @@ class Sufficient:
         value = self.value(state | proposed)
         if not gradient:
             return Place(proposed, value)
-        inverse = torch.cholesky_inverse(_finite(chol))
+        inverse = torch.cholesky_inverse(finite(chol))
         slopes = model.derivatives(psi, covariance)
         weights = multiply(inverse, state["f"])
         # 1/2 (f^T K^-1 dK_p K^-1 f - Tr(K^-1 dK_p)) + d log p(psi) / dpsi_p
@@ -124,12 +124,12 @@ class Ancillary:
     def _slope(self, psi: Tensor, covariance: Tensor, chol: Tensor, nu: Tensor, gradient: Tensor) -> Tensor:
         """g^T dL_p nu `[R, P]` of a gradient g `[R, n]`, in reverse: sum_ij W_ij (dK_p)_ij, W the gradient of
         g^T L nu with respect to K, which takes two solves instead of two for each p."""
-        weights = linalg.factor_gradient(_finite(chol), gradient[:, :, None] * nu[:, None])
+        weights = linalg.factor_gradient(finite(chol), gradient[:, :, None] * nu[:, None])
         return self.model.chain(psi, covariance, weights)
 
     def _directions(self, psi: Tensor, covariance: Tensor, chol: Tensor, nu: Tensor) -> Tensor:
         """dL_p nu `[R, P, n]`; of log sigma it is f / 2."""
-        slopes, root = self.model.derivatives(psi, covariance), _finite(chol)[:, None]
+        slopes, root = self.model.derivatives(psi, covariance), finite(chol)[:, None]
         left = torch.linalg.solve_triangular(root, slopes, upper=False)
         inner = torch.linalg.solve_triangular(root, left.mT, upper=False)  # L^-1 dK L^-T, which is symmetric
         lower = inner.tril(-1) + 0.5 * torch.diag_embed(inner.diagonal(dim1=-2, dim2=-1))
@@ -180,7 +180,7 @@ class ParameterWalk(ParameterOperator):
     first_step = 0.2
 
     def step(self, state: State, generator: Generator) -> tuple[State, Info]:
-        jump = self.step_size(state) * generator.normal(self.free)
+        jump = self.jump(state, generator.normal(self.free))
         now = self.conditional.value(state)
         proposed = self.place(state, self.moved(state["psi"], jump))
         counts = self.conditional.counts(gradient=False, metric=False)
@@ -272,7 +272,9 @@ def named(name: str, target: Target, free: int | None = None, prefix: str = "the
     return kinds[name](target, free, prefix)
 
 
-def _finite(chol: Tensor) -> Tensor:
+def finite(chol: Tensor) -> Tensor:
     """The factor, with the identity for chains whose factor is NaN: their density is NaN anyway."""
-    eye = torch.eye(chol.shape[-1]).to(chol)
-    return torch.where(chol.isnan().any((1, 2))[:, None, None], eye, chol)
+    lost = chol[:, -1, -1].isnan()  # what has no factor has NaN there
+    if not bool(lost.any()):
+        return chol
+    return torch.where(lost[:, None, None], torch.eye(chol.shape[-1]).to(chol), chol)

@@ -93,7 +93,7 @@ class Marginal(Operator[Model]):
         return super().init(state) | {"theta.log_estimate": q.log_evidence}
 
     def step(self, state: State, generator: Generator) -> tuple[State, Info]:
-        jump = self.step_size(state) * generator.normal(state["psi"].shape[1])
+        jump = self.jump(state, generator.normal(state["psi"].shape[1]))
         unknown = self.unknown(state)  # such a chain stays where it is, and always accepts its new estimate
         psi = state["psi"] + torch.where(unknown[:, None], 0.0, jump)
         chol = self.model.factor(psi)

@@ -130,7 +130,7 @@ class WeightsTarget:
         traces, factor = self._metric(position, m)
         slopes = self._slopes(position, m, traces)
         inverse = torch.cholesky_inverse(factor)
-        value, gradient = self._point(position, chol)[1:]
+        value, gradient = self._point(position, chol)[1:3]
         return rmhmc.Point(position, value, gradient, factor, torch.einsum("rab,rabk->rk", inverse, slopes), slopes)
 
     def _slopes(self, position: Tensor, m: Tensor, traces: Tensor) -> Tensor:
