@@ -47,6 +47,19 @@ def summary(draws: np.ndarray) -> dict[str, np.ndarray]:
         }
 
 
+def monte_carlo_errors(draws: np.ndarray) -> dict[str, np.ndarray]:
+    """Monte Carlo standard errors of `mean` and `sd` of every quantity, `[*quantities]` each (vehtari2021).
+
+    draws `[chains, draws, *quantities]`; NaN where chains have fewer than 4 draws."""
+    draws = np.asarray(draws, dtype=np.float64)
+    if draws.shape[1] < FEWEST_DRAWS or not draws.size:
+        return {name: np.full(draws.shape[2:], np.nan) for name in ("mean", "sd")}
+    arviz = _arviz()
+    chains = arviz.convert_to_dataset({"x": draws})
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return {name: arviz.mcse(chains, method=name)["x"].values for name in ("mean", "sd")}
+
+
 def mixing(chains: Sequence[Mapping[str, np.ndarray]]) -> dict[str, float]:
     """How well the chains of one posterior have mixed; NaN for chains of fewer than 4 draws.
 
