@@ -17,6 +17,9 @@ from gpbench.study.fitting.fold import make_method
 OPTIONS = [
     ("svgp", "regression", {"ard": False, "separate": "kernels", "natural_gradients": "all"}),
     ("svgp", "multiclass", {"separate": "all", "multiclass": "softmax", "natural_gradients": "all"}),
+    ("svgp", "regression", {"covariance": "diagonal", "inducing_start": "greedy", "noise": "each"}),
+    ("svgp", "binary", {"coordinates": "inducing", "inducing_start": "rows", "fixed": "inducing_inputs"}),
+    ("dsvi", "multiclass", {"covariance": "diagonal", "coordinates": "inducing", "fixed": "kernel"}),
     ("dsvi", "regression", {"separate": "all", "natural_gradients": "all"}),
     ("dsvi", "multiclass", {"ard": False, "separate": "kernels", "multiclass": "softmax", "samples_train": 2}),
     ("dsvi", "regression", {"layer_noise_variance": 0.0}),

@@ -196,3 +196,18 @@ def test_convergence_is_the_worst_of_the_watched_variables_and_of_all_moments():
     assert "r_hat_classic_10000" not in found
     stuck = np.broadcast_to(np.arange(CHAINS)[:, None, None], (CHAINS, DRAWS, 2))
     assert diagnostics.convergence(left(stuck, [DRAWS]))["r_hat_classic"] == np.inf
+
+
+def test_the_largest_monte_carlo_error_is_that_of_the_slowest_number():
+    rng = np.random.default_rng(0)
+    slow, noise = np.zeros((4, 20_000)), rng.standard_normal((4, 20_000))
+    for t in range(1, 20_000):
+        slow[:, t] = 0.9 * slow[:, t - 1] + noise[:, t]
+    draws = np.stack([5 * rng.standard_normal((4, 20_000)), slow, np.ones((4, 20_000))], -1)
+    # in its sd, sqrt((1 + a) / (1 - a) / T); what never moves has none
+    assert diagnostics.largest_error(draws) == pytest.approx(np.sqrt(19 / 80_000), rel=0.1)
+    assert diagnostics.largest_error(draws[:, :, :1]) == pytest.approx(80_000**-0.5, rel=0.05)
+    assert np.isnan(diagnostics.largest_error(draws[:, :, 2:]))
+    moments = {"iterations": np.array([20_000]), "mean": draws[0, :1], "variance": draws[0, 1:2] ** 2}
+    chains = [{"draws": part} | moments for part in draws]
+    assert diagnostics.convergence(chains)["mcse"] == diagnostics.largest_error(draws)

@@ -61,6 +61,11 @@ def start(formula: str, log_lengthscale: Tensor, log_outputscale: Tensor) -> Par
     return params
 
 
+def names(formula: str) -> list[str]:
+    """Of the parameters of a formula."""
+    return [*start(formula, torch.zeros(1, 1), torch.zeros(1))]
+
+
 def read(formula: str, params: Params, prefix: str = "") -> Kernel:
     """The kernel that a formula and the logarithms in params, whose names begin with prefix, stand for."""
     parts = [part.prefix for term in terms(formula) for part in term]

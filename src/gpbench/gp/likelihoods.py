@@ -5,7 +5,7 @@ log int p(y | f)^power N(f; mean, variance) df, the normaliser of (power) expect
 that of power 1, the log predictive density. log_power_prob / power tends to expected_log_prob as power tends to 0.
 
 Shapes: y `[R, B, P]` (0/1, class numbers or counts as floats), f, mean and variance `[S, R, B, Q]`, noise
-`[R]` a variance (None but for `Gaussian`), power a float > 0; results `[S, R, B]` in nats.
+`[R]` or `[R, P]` a variance (None but for `Gaussian`), power a float > 0; results `[S, R, B]` in nats.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class _OneFunction(Likelihood):
 
 
 class Gaussian(Likelihood):
-    """p(y | f) = N(y; f, noise): an output a target, one noise variance for all."""
+    """p(y | f) = N(y; f, noise): an output a target, one noise variance for all `[R]` or one each `[R, P]`."""
 
     def __init__(self, num_targets: int = 1) -> None:
         self.num_outputs = num_targets
@@ -117,12 +117,17 @@ class Gaussian(Likelihood):
 
     def expected_log_prob(self, y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor | None = None) -> Tensor:
         """-1/2 log(2 pi noise) - ((y - mean)^2 + variance) / (2 noise)."""
-        expected: Tensor = _GaussianExpectation.apply(y, mean, variance, _given(noise))
+        noise = _given(noise)
+        if noise.ndim == 2:
+            each = noise[:, None]
+            return -0.5 * (((y - mean).square() + variance) / each + torch.log(2 * math.pi * each)).sum(-1)
+        expected: Tensor = _GaussianExpectation.apply(y, mean, variance, noise)
         return expected
 
     def log_power_prob(self, y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor | None, power: float) -> Tensor:
         """log N(y; mean, variance + noise / power) + (1 - power)/2 log(2 pi noise) - 1/2 log power."""
-        noise = _given(noise)[:, None, None]
+        noise = _given(noise)
+        noise = noise[:, None] if noise.ndim == 2 else noise[:, None, None]
         total = variance + noise / power
         constant = (1 - power) * torch.log(2 * math.pi * noise) - math.log(power)
         return 0.5 * (constant - (y - mean).square() / total - torch.log(2 * math.pi * total)).sum(-1)

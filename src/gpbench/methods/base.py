@@ -59,7 +59,7 @@ class State:
 
 
 def noise_variance(params: dict[str, Tensor]) -> Tensor | None:
-    """Variance of the Gaussian likelihood `[R]`, scaled units; None in classification."""
+    """Variance of the Gaussian likelihood `[R]` or `[R, P]`, scaled units; None in classification."""
     return params["log_noise_variance"].exp() if "log_noise_variance" in params else None
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
+from gpbench import streams
 from gpbench.gp import quadrature, sparse
 from gpbench.gp.layers import mean_map
 from gpbench.gp.sparse import Layer
@@ -45,13 +46,20 @@ class Hyperparameters(svgp.LayerSettings):
     start_rows: NonNegativeInt = 0
     start_iterations: PositiveInt = 500
 
+    def impossible(self, task: str) -> str:
+        if self.start_rows and task == "regression" and not self.is_full_and_whitened:
+            return "start_rows gives the last layer a full covariance in whitened coordinates; set start_rows=0"
+        return super().impossible(task)
+
 
 class Method(LayeredMethod):
     def __init__(self, hyper: Any, task: str, num_classes: int = 0, num_targets: int = 1) -> None:
         super().__init__(hyper, task, num_classes, num_targets, depth=hyper.layers)
+        if hyper.layer_noise_variance:
+            self.noises += [f"{name}.log_noise_variance" for name in self.names[:-1]]
 
     def init(self, train: Batch, key: Key) -> State:
-        hyper, x, z = self.hyper, train.x, self.start_inducing(train.x, key)
+        hyper, x, z = self.hyper, train.x, self.start_inducing(train.x, streams.rng(key, "init"))
         width = min(hyper.hidden_width, x.shape[-1])
         state = State(self.start_noise(z))
         for name in self.names[:-1]:

@@ -36,9 +36,11 @@ NAME = "sparse GP"
 @dataclass(frozen=True)
 class Hyperparameters(OptimisedSettings):
     """Initial values in scaled units; lengthscale None: sqrt(total variance of the inputs); kernel: a formula of
-    `gp.kernels`; ard: a lengthscale an input; learning_rate: of Adam. Always a full batch."""
+    `gp.kernels`; ard: a lengthscale an input; inducing_start: as in `svgp`; learning_rate: of Adam. Always a full
+    batch."""
 
     num_inducing: PositiveInt = 100
+    inducing_start: Literal["kmeans", "rows", "greedy"] = "kmeans"
     kernel: Formula = "rbf"
     ard: bool = True
     lengthscale: PositiveFloat | None = None
@@ -55,9 +57,11 @@ class Method(GradientMethod):
         rng = streams.rng(key, "init")
         log_lengthscale = lengthscale.log()[:, None].repeat(1, x.shape[-1] if self.hyper.ard else 1)
         log_outputscale = x.new_full((1,), math.log(self.hyper.outputscale))
+        start = kernels.start(self.hyper.kernel, log_lengthscale, log_outputscale)
+        kind = self.hyper.inducing_start, self.kernel(start)
         params = {
-            "inducing_inputs": start_inducing(x, self.hyper.num_inducing, rng),
-            **kernels.start(self.hyper.kernel, log_lengthscale, log_outputscale),
+            "inducing_inputs": start_inducing(x, self.hyper.num_inducing, rng, *kind),
+            **start,
             "log_noise_variance": x.new_full((1,), math.log(self.hyper.noise_variance)),
         }
         return warm_start.by_some_rows(self, State(params, {"x": x, "y": train.y, "mask": train.weight}), train, rng)

@@ -26,7 +26,7 @@ PACE_NOISE = 1e-3
 PASSED_ON = 0.1
 """Part of the noise variance that hidden layers may add at the start."""
 CHUNK_ROWS = 2**16
-SHARED = ("num_inducing", "kernel", "ard", "lengthscale", "jitter")
+SHARED = ("num_inducing", "inducing_start", "kernel", "ard", "lengthscale", "jitter")
 """Settings of `sgpr` that a method which starts at its optimum shares with it."""
 Params = dict[str, Tensor]
 

@@ -33,7 +33,7 @@ STATUSES = ("done", UNMIXED, "stopped", "diverged", "out-of-memory", "failed", "
 TASKS = ("regression", "binary", "multiclass", "counts")
 SCORED = ("done", UNMIXED)
 MIXING = ("chains", "draws", "r_hat", "r_hat_row", "r_hat_row_sd", "ess_bulk", "ess_tail", "ess_every")
-MIXING_REPORTED = ("r_hat_covariance", "ess_covariance")
+MIXING_REPORTED = ("r_hat_covariance", "ess_covariance", "mcse")
 CERTIFICATE = ("certificate_steps", "certificate_objective", "certificate_mnll")
 FACTS = (
     *("commit", "dirty", "overrides", "staleness_mean", "restarts", "gate"),

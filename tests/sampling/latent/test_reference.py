@@ -11,13 +11,13 @@ chains, up to 100 of most; `mh`, `mh_v1` and `mh_v2` of f 3,000, 350 and 120, `s
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from geweke import packed
 
+from gpbench.data.simulated import posteriors
 from gpbench.gp import latent_likelihoods
 from gpbench.gp.linalg import half_log_det, multiply, solve
 from gpbench.sampling.latent import approximations, joint, latents, pseudo_marginal, schemes, whitened
@@ -25,7 +25,7 @@ from gpbench.sampling.latent.model import Model, Prior
 from projects import REPOSITORY
 
 F64 = torch.float64
-FOLDER = Path(__file__).parent / "reference"
+FOLDER = posteriors.FOLDER
 ROWS_COMPARED, ERRORS, LEFT = 5, 4.0, 0.05
 
 
