@@ -1,15 +1,17 @@
-"""Samplers of GP models with latent values: `python bench/latent.py`.
+"""Samplers of GP models with latent values: `python bench/latent.py [ROWS]`.
 
-Effective samples a second of logistic regression with 100 rows, two lengthscales and a variance (`reference.py` has its
-data and densities): AA with HMC v2 and a random walk (filippone2013), ten chains in one batch and such chains one by
-one, beside the No-U-Turn sampler and HMC of BlackJAX on whitened latent values, compiled. All are tuned before, turns
-alternate, and the effective sizes (bulk, the least of psi and of all f) are those of the draws of all turns, whose
-means must agree. Then the time of a step of every operator, and of one Gaussian approximation. Double precision, one
-thread.
+Effective samples a second of logistic regression with 100 rows (or so many), two lengthscales and a variance
+(`reference.py` has its data and densities): ten chains in one batch of AA with HMC v2 and a random walk, one update of
+psi (filippone2013) or four (the default) for one of f; of KHR, and of PM with one draw from the Laplace approximation;
+such chains of AA one by one; beside the No-U-Turn sampler and HMC of BlackJAX on whitened latent values, compiled. All
+are tuned before, turns alternate, and the effective sizes (bulk, the least of psi and of all f) are those of the draws
+of all turns, whose means must agree. Then the time of a step of every operator, and of one Gaussian approximation.
+Double precision, one thread.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -29,7 +31,8 @@ from gpbench.sampling.latent import approximations, joint, latents, parameters, 
 from gpbench.sampling.latent.model import Generator, Model, Operator, Prior, State
 from gpbench.sampling.tuning import DualAveraging
 
-PROBLEM = reference.PROBLEMS["logit_50"]._replace(rows=100)
+ROWS = int(sys.argv[1]) if len(sys.argv) > 1 else 100
+PROBLEM = reference.PROBLEMS["logit_50"]._replace(rows=ROWS)
 CHAINS, SIZE = 10, len(PROBLEM.psi)
 BURN_IN, BATCHED_STEPS, LOOPED_STEPS, COMPILED_STEPS = 1000, 100, 20, 50
 LEAPFROGS = 15
@@ -43,8 +46,16 @@ def model(chains: int, likelihood: str = "logit") -> Model:
     return Model(x, y, torch.ones_like(y), latent_likelihoods.named(likelihood), *priors, ard=True)
 
 
-def aa(model: Model) -> Operator:
-    return schemes.scheme("aa", model, latents.named("hmc_v2", model), "mh", (1, 1))
+def aa(model: Model, updates: int = 1) -> Operator:
+    return schemes.scheme("aa", model, latents.named("hmc_v2", model), "mh", (1, updates))
+
+
+SCHEMES: dict[str, Callable[[Model], Operator]] = {
+    "AA": aa,
+    "AA, psi four times": lambda m: aa(m, 4),
+    "KHR": joint.KHR,
+    "PM LA(1)": lambda m: pseudo_marginal.PseudoMarginal(m, "laplace", 1),
+}
 
 
 def surrogate(model: Model) -> Operator:
@@ -52,12 +63,14 @@ def surrogate(model: Model) -> Operator:
 
 
 def start(operator: Operator, seed: int = 0) -> State:
-    """Chains where the data come from."""
+    """Chains where the data come from; f from the prior, or for KHR, which could not leave that, from its Gaussian."""
     model, rng = operator.model, np.random.default_rng(seed)
     chains, rows = model.weight.shape
     psi = torch.tensor(PROBLEM.psi, dtype=model.x.dtype).repeat(chains, 1)
-    nu = torch.tensor(rng.standard_normal((chains, rows, 1)))
-    return operator.init(model.state(psi, (model.factor(psi) @ nu)[..., 0]))
+    nu, chol = torch.tensor(rng.standard_normal((chains, rows, 1))), model.factor(psi)
+    if isinstance(operator, joint.KHR):
+        nu = approximations.laplace(model, psi, chol).draw(nu.mT).mT
+    return operator.init(model.state(psi, (chol @ nu)[..., 0]))
 
 
 def noises(operator: Operator, seed: int = 1) -> Iterator[Tensor]:
@@ -73,15 +86,16 @@ def advance(operator: Operator, state: State, noise: Tensor) -> tuple[State, dic
 
 
 def burn_in(operator: Operator, state: State, source: Iterator[Tensor]) -> State:
-    """Chains with their step sizes learnt."""
+    """Chains with their step sizes learnt in the first quarter, as `mcmc_gp` does."""
     tuners = [DualAveraging(part.name, part.target, part.first_step) for part in operator.tuned]
     memory = {key: value for tuner in tuners for key, value in tuner.start(state["psi"]).items()}
-    for step in range(BURN_IN + 1):
-        # after the last one, the sizes to stay with
-        sizes = {f"{tuner.name}.step_size": tuner.settings(memory, step, BURN_IN)[0] for tuner in tuners}
+    learning = BURN_IN // 4
+    for step in range(BURN_IN):
+        sizes = {f"{tuner.name}.step_size": tuner.settings(memory, step, learning)[0] for tuner in tuners}
+        sizes["theta.tuning"] = torch.full_like(state["log_lik"], float(step < learning))
         state, info = advance(operator, state | sizes, next(source))
         for tuner in tuners:
-            memory |= tuner.learn(memory, step, BURN_IN, info[f"{tuner.name}.acceptance"], state["psi"])
+            memory |= tuner.learn(memory, step, learning, info[f"{tuner.name}.acceptance"], state["psi"])
     return state
 
 
@@ -158,26 +172,29 @@ def compiled(name: str) -> Sampler:
 
 
 def bench_samplers() -> None:
-    operator = aa(model(CHAINS))
-    source = noises(operator)
-    state = burn_in(operator, start(operator), source)
-    samplers = {
-        "AA + HMC v2, batched": batched(operator, state, source),
-        "AA + HMC v2, looped": looped(state, source),
-        "BlackJAX, NUTS": compiled("nuts"),
-        "BlackJAX, HMC": compiled("hmc"),
-    }
+    samplers = {}
+    for name, make in SCHEMES.items():
+        operator = make(model(CHAINS))
+        source = noises(operator)
+        state = burn_in(operator, start(operator), source)
+        samplers[name] = batched(operator, state, source)
+        if make is aa:
+            samplers["AA, looped"] = looped(state, source)
+    samplers |= {"BlackJAX, NUTS": compiled("nuts"), "BlackJAX, HMC": compiled("hmc")}
     times = interleaved({name: sampler.turn for name, sampler in samplers.items()})
     draws = {name: np.concatenate(sampler.seen, 1) for name, sampler in samplers.items() if sampler.seen}
     worth = {name: effective(kept) for name, kept in draws.items()}
-    worth["AA + HMC v2, looped"] = worth["AA + HMC v2, batched"]  # chains of the same law
+    worth["AA, looped"] = worth["AA"]  # chains of the same law
     print(f"effective samples a second, {PROBLEM.rows} rows (median of {REPEATS} turns [95 % interval])")
     for name, sampler in samplers.items():
         each = times[name] / sampler.draws
         of_psi, of_f = (interval(1e3 * share / each) for share in worth[name])
         print(f"  {name:22s} {interval(each):22s} ms a draw; of psi {of_psi:22s} of f {of_f}")
-    ours, theirs = draws["AA + HMC v2, batched"], draws["BlackJAX, NUTS"]
-    print(f"  of {ours.shape[2]} means, AA and NUTS differ by {apart(ours, theirs):.1f} standard errors at most")
+    theirs = draws.pop("BlackJAX, NUTS")
+    for name, ours in draws.items():
+        print(
+            f"  of {ours.shape[2]} means, {name} and NUTS differ by {apart(ours, theirs):.1f} standard errors at most"
+        )
 
 
 def interval(values: np.ndarray) -> str:

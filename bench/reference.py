@@ -4,7 +4,7 @@ For each of `PROBLEMS` the posterior of the log lengthscales, the log variance a
 (filippone2013, filippone2014), or of some of them given the others, by the No-U-Turn sampler of BlackJAX on whitened
 latent values. Nothing of `gpbench` is used: the log density is written here from the equations, in JAX, with its
 automatic derivatives. Chains start from prior draws. Their means and standard deviations, with Monte Carlo errors by
-ArviZ, go to tests/sampling/latent/reference/PROBLEM.json with the data, and tests hold the samplers of `gpbench`
+ArviZ, go to src/gpbench/data/posteriors/PROBLEM.json with the data, and tests hold the samplers of `gpbench`
 against them.
 """
 
@@ -31,8 +31,11 @@ with warnings.catch_warnings():
 
 jax.config.update("jax_enable_x64", True)
 
-FOLDER = Path(__file__).parents[1] / "tests" / "sampling" / "latent" / "reference"
+FOLDER = Path(__file__).parents[1] / "src" / "gpbench" / "data" / "posteriors"
 JITTER, WARMUP, CHAINS, ACCEPTANCE, LARGEST_R_HAT = 1e-6, 1500, 4, 0.95, 1.01
+
+LEVELS = (np.arange(40) + 0.5) / 40
+"""Of the quantiles that are kept."""
 
 Position = dict[str, Array]
 """psi `[P]`: log lengthscales, then the log variance; nu `[n]`: whitened latent values, f = L nu."""
@@ -164,8 +167,8 @@ def nuts(log_density: Callable[[Position], Array], start: Position, key: Array, 
     return positions, int(divergent.sum())
 
 
-def summary(values: np.ndarray) -> dict[str, float]:
-    """Mean and standard deviation of draws `[chains, draws]`, their Monte Carlo errors and diagnostics."""
+def summary(values: np.ndarray) -> dict[str, Any]:
+    """Mean and standard deviation of draws `[chains, draws]`, their Monte Carlo errors, diagnostics and quantiles."""
     # six digits are more than the errors leave
     found = {
         "mean": values.mean(),
@@ -173,9 +176,11 @@ def summary(values: np.ndarray) -> dict[str, float]:
         "sd": values.std(),
         "sd_error": arviz.mcse(values, method="sd"),
         "ess_bulk": arviz.ess(values, method="bulk"),
+        "ess_tail": arviz.ess(values, method="tail"),
         "r_hat": arviz.rhat(values),
     }
-    return {name: float(f"{value:.6g}") for name, value in found.items()}
+    quantiles = [float(f"{value:.4g}") for value in np.quantile(values, LEVELS)]
+    return {name: float(f"{value:.6g}") for name, value in found.items()} | {"quantiles": quantiles}
 
 
 def quantities_of(positions: Position, known: Position, x: np.ndarray) -> dict[str, np.ndarray]:

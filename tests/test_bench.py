@@ -88,3 +88,15 @@ def test_a_study_is_made_up_without_fitting_and_its_stages_timed(bench, monkeypa
     states = size.plan.make(where, "size").states
     assert {state for state, _ in states.values()} == {"done"}
     assert (where.results / "size" / "scores.parquet").is_file()
+
+
+def test_chains_on_all_rows_have_the_posterior_and_those_on_mini_batches_are_wider_as_predicted(bench):
+    bias = bench("sghmc_bias")
+    known = bias.problem()
+    for batch_size in (None, 10):
+        chains = bias.run(known, batch_size, 0.03, burn_in=500, steps=1500)
+        (mean, half), (shift, shift_half) = bias.interval(chains.variance), bias.interval(chains.mean)
+        # 0.1: h / (2 (2 - b)) where a step is long, and what the prediction leaves out
+        assert abs(mean / chains.predicted - 1) < 0.1 + 2 * half / mean
+        assert abs(shift) < 2 * shift_half
+    assert chains.predicted > 2

@@ -1,5 +1,6 @@
 """Configuration: every file composes, mistakes are one line that names the nearest name and the file, no torch."""
 
+import re
 import subprocess
 import sys
 
@@ -65,6 +66,24 @@ def test_defaults_and_presets():
     assert compose(CONF, "method", "fitc_svgp").hyper == config.hyperparameters("gpbench.methods.fitc_svgp")()
 
 
+def test_every_preset_of_a_paper_is_in_a_study():
+    used: set[str] = set()
+    for name in config.options(CONF, "study"):
+        study = compose(CONF, "study", name)
+        used |= {*study.methods, *(variant["method"] for variant in study.variants.values())}
+        used |= {preset for presets in study.presets.values() for preset in presets.values()}
+    presets = [name for name in config.options(CONF, "method") if re.search(r"_20\d\d", name)]
+    assert [name for name in presets if name not in used] == []
+
+
+def test_presets_have_the_settings_of_the_programs_that_they_name():
+    aep, dsvi = compose(CONF, "method", "aep_2016").hyper, compose(CONF, "method", "dsvi_2017").hyper
+    assert (aep.learning_rate, aep.jitter) == (0.005, 1e-6)
+    assert (dsvi.noise_variance, dsvi.layer_noise_variance) == (0.05, 0.0)
+    steps = compose(CONF, "budget", "paper").steps
+    assert [steps[name].small for name in ("aep_2016", "dsvi_2017", "svgp_2017")] == [6000, 10000, 10000]
+
+
 def test_the_schema_read_from_source_is_the_module_s():
     from gpbench.methods import svgp
 
@@ -87,6 +106,7 @@ def test_overrides_reach_the_item_with_their_types():
         ("method", "svpg", (), ["unknown method 'svpg'", "did you mean 'svgp'?"]),
         ("dataset", "zzz", (), ["unknown dataset 'zzz'", "choose one of: abalone, "]),
         ("method", "svgp", ("num_inducng=5",), ["unknown key 'num_inducng'", "'num_inducing'", "svgp.yaml"]),
+        ("method", "svgp", ("kernel=rbf+matern5",), ["svgp.yaml", "unknown kernel 'matern5'", "mean 'matern52'?"]),
         ("trainer", "cpu", ("thread=5",), ["unknown key 'thread'", "did you mean 'threads'?", "cpu.yaml"]),
         ("protocol", "common", ("splits.sed=5",), ["unknown key 'sed'", "common.yaml): splits", "mean 'seed'?"]),
         ("budget", "quick", ("steps.default.smal=5",), ["unknown key 'smal'", "quick.yaml): steps", "'small'"]),
@@ -204,3 +224,15 @@ def test_a_method_module_that_cannot_be_read(project, monkeypatch, request, sour
     (project / "conf/method/mine.yaml").write_text(preset.replace("gpbench.methods.constant", module))
     with pytest.raises(UserError, match=said):
         compose(project / "conf", "method", "mine")
+
+
+@pytest.mark.parametrize("name", ["aep", "dgp_meanfield", "dgp_vae", "kiss_gp", "dkl"])
+def test_methods_whose_formulas_need_the_rbf_kernel_say_so(name):
+    hyper = compose(CONF, "method", name, ("kernel=matern52+linear*periodic",)).hyper
+    assert hyper.impossible("regression") == "its formulas hold for kernel rbf only, not matern52+linear*periodic"
+    assert compose(CONF, "method", name).hyper.impossible("regression") == ""
+
+
+def test_the_probe_of_inducing_inputs_shows_an_rbf_kernel():
+    assert compose(CONF, "method", "svgp").hyper.probes() == ["bounds", "inducing"]
+    assert compose(CONF, "method", "svgp", ("kernel=matern12",)).hyper.probes() == ["bounds"]

@@ -8,16 +8,34 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
+from pydantic import AfterValidator
+
+from gpbench.errors import unknown
+
+KERNELS = ("rbf", "matern12", "matern32", "matern52", "arccosine", "linear", "periodic")
+
+
+def known_kernels(formula: str) -> str:
+    """A formula of kernels, their names with + and * between; ValueError where a name is unknown."""
+    for name in formula.replace("*", "+").split("+"):
+        if name.strip() not in KERNELS:
+            raise ValueError(unknown("kernel", name.strip(), KERNELS))
+    return formula
+
 
 PositiveInt = Annotated[int, Ge(1)]
 NonNegativeInt = Annotated[int, Ge(0)]
 PositiveFloat = Annotated[float, Gt(0)]
 NonNegativeFloat = Annotated[float, Ge(0)]
 Fraction = Annotated[float, Gt(0), Lt(1)]
+Friction = Annotated[float, Gt(0), Lt(2)]
+"""Of a momentum, which 1 - friction multiplies in each step."""
+Formula = Annotated[str, AfterValidator(known_kernels)]
+"""Of kernels: `matern52 + rbf * periodic` (`gpbench.gp.kernels`)."""
 
 __all__ = [
-    "Annotated", "Fraction", "Ge", "Gt", "Le", "Literal", "Lt", "NonNegativeFloat", "NonNegativeInt",
-    "OptimisedSettings", "PositiveFloat", "PositiveInt", "Settings", "dataclass",
+    "Annotated", "Formula", "Fraction", "Friction", "Ge", "Gt", "Le", "Literal", "Lt", "NonNegativeFloat",
+    "NonNegativeInt", "OptimisedSettings", "PositiveFloat", "PositiveInt", "RBFSettings", "Settings", "dataclass",
 ]  # fmt: skip
 
 
@@ -51,10 +69,11 @@ class Settings:
     def probes(self) -> list[str]:
         """Probes of a study that not every method answers and that fits with these settings do.
 
-        Usually `bounds` with a field `batch_size`, and `inducing` with `num_inducing`: inducing inputs of the first
-        layer that all its outputs share."""
+        Usually `bounds` with a field `batch_size`, and `inducing` with `num_inducing`: inducing inputs and the RBF
+        kernel of the first layer that all its outputs share."""
         fields = {"bounds": "batch_size", "inducing": "num_inducing"}
-        return [probe for probe, field in fields.items() if hasattr(self, field)]
+        found = [probe for probe, field in fields.items() if hasattr(self, field)]
+        return found if getattr(self, "kernel", "rbf") == "rbf" else [probe for probe in found if probe != "inducing"]
 
     def allows_stale_gradients(self) -> bool:
         """Whether a step may use gradients of earlier parameters, as asynchronous workers push them."""
@@ -68,3 +87,13 @@ class OptimisedSettings(Settings):
     decay: the last part of the steps, in which the rate of Adam falls to zero; before it is constant."""
 
     decay: Annotated[float, Ge(0), Lt(1)] = 0.0
+
+
+@dataclass(frozen=True)
+class RBFSettings(OptimisedSettings):
+    """Base class of the `Hyperparameters` of gradient methods whose formulas hold for the RBF kernel alone."""
+
+    kernel: Formula = "rbf"
+
+    def impossible(self, task: str) -> str:
+        return "" if self.kernel == "rbf" else f"its formulas hold for kernel rbf only, not {self.kernel}"

@@ -17,8 +17,13 @@ from gpbench.study.fitting.fold import make_method
 OPTIONS = [
     ("svgp", "regression", {"ard": False, "separate": "kernels", "natural_gradients": "all"}),
     ("svgp", "multiclass", {"separate": "all", "multiclass": "softmax", "natural_gradients": "all"}),
+    ("svgp", "regression", {"covariance": "diagonal", "inducing_start": "greedy", "noise": "each"}),
+    ("svgp", "binary", {"coordinates": "inducing", "inducing_start": "rows", "fixed": "inducing_inputs"}),
+    ("dsvi", "multiclass", {"covariance": "diagonal", "coordinates": "inducing", "fixed": "kernel"}),
     ("dsvi", "regression", {"separate": "all", "natural_gradients": "all"}),
     ("dsvi", "multiclass", {"ard": False, "separate": "kernels", "multiclass": "softmax", "samples_train": 2}),
+    ("dsvi", "regression", {"layer_noise_variance": 0.0}),
+    ("dnn", "regression", {"input_dropout": True, "samples_test": 20, "prior_lengthscale": 0.1}),
     ("aep", "regression", {"batch_size": 1000, "mean_function": "linear", "power": 0.5}),
     ("aep", "binary", {"batch_size": 1000, "ard": False, "separate": "kernels", "layers": 1}),
     ("bsgp_1", "regression", {"sampled": "u", "objective": "vfe", "optimise_every": 2, "window": 5}),
@@ -26,10 +31,12 @@ OPTIONS = [
     ("ipvi_dgp_1", "regression", {"layers": 2}),
     ("mcmc_gp", "binary", {"sampler": "sa", "latents": "hmc_v1", "ard": True}),
     ("mcmc_gp", "binary", {"sampler": "asis", "latents": "smmala", "theta": "smmala"}),
-    ("mcmc_gp", "binary", {"sampler": "surr", "latents": "elliptical", "theta_updates": 2}),
+    ("mcmc_gp", "binary", {"sampler": "surr", "latents": "elliptical", "theta_updates": 2, "walk": "adapted"}),
     ("mcmc_gp", "binary", {"sampler": "khr", "latents": "none"}),
+    ("mcmc_gp", "binary", {"sampler": "hmc", "latents": "none", "ard": True}),
+    ("mcmc_gp_counts", "counts", {"sampler": "nuts", "latents": "none", "doublings": 3}),
     ("mcmc_gp", "binary", {"sampler": "pm", "latents": "mh_v2", "num_importance": 4, "variance_prior": "gamma"}),
-    ("mcmc_gp", "binary", {"sampler": "marginal", "latents": "none"}),
+    ("mcmc_gp", "binary", {"sampler": "marginal", "latents": "none", "kernel": "matern52 * periodic"}),
     ("mcmc_gp_counts", "counts", {"latents": "mh_v1", "outputscale": 2.0}),
 ]
 

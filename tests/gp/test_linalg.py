@@ -26,9 +26,20 @@ def test_jitter_goes_only_to_the_replica_that_needs_it():
     matrix = definite()
     matrix[1] = 2.0
     factor = linalg.cholesky(matrix, "layer2")
-    assert linalg.events() == [{"name": "layer2", "replica": 1, "jitter": pytest.approx(2e-8), "failed": False}]
+    (event,) = linalg.events()
+    assert event == {"name": "layer2", "replica": 1, "jitter": pytest.approx(2e-8), "failed": False, "times": 1}
     assert torch.equal(factor[[0, 2]], linalg.cholesky(matrix[[0, 2]], "layer2"))
     torch.testing.assert_close(factor[1] @ factor[1].mT, matrix[1], rtol=0, atol=1e-7)
+
+
+def test_what_happens_again_is_counted_and_the_largest_jitter_kept():
+    singular = torch.full((2, 3, 3), 2.0, dtype=torch.float64)
+    for scale in (1.0, 5.0, 3.0):
+        linalg.cholesky(scale * singular, "layer1")
+    with linalg.replicas_from(7):
+        linalg.cholesky(singular[:1], "layer1")
+    found = [(event["replica"], event["times"], event["jitter"]) for event in linalg.events()]
+    assert found == [(0, 3, pytest.approx(1e-7)), (1, 3, pytest.approx(1e-7)), (7, 1, pytest.approx(2e-8))]
 
 
 def test_jitter_is_raised_tenfold_until_it_is_enough():

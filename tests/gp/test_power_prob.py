@@ -57,6 +57,30 @@ def test_power_form_is_the_integral(name, y, mean, variance, power):
     assert call(name, "log_power_prob", y, mean, variance, power) == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.parametrize("power", [0.9, *POWERS[1:], 0.01])
+@pytest.mark.parametrize("variance", [10.0, 100.0, 1e4])
+@pytest.mark.parametrize("mean", [-5.0, -2.0, 0.0, 3.0])
+def test_power_form_of_the_probit_holds_at_large_variances(mean, variance, power):
+    """20 nodes of Gauss and Hermite were off by 0.18 nats here."""
+    sd = variance**0.5
+    edges = np.unique(np.concatenate([mean + sd * np.linspace(-9, 9, 37), np.linspace(-8, 8, 33)]))
+    parts = [
+        quad(lambda f: np.exp(power * norm.logcdf(f)) * norm.pdf(f, mean, sd), a, b, epsabs=0)[0]
+        for a, b in zip(edges, edges[1:], strict=False)
+    ]
+    error = 1e-10 if variance / (1 + power * variance) <= 20 else 1e-4
+    assert call("probit", "log_power_prob", 1.0, mean, variance, power) == pytest.approx(np.log(sum(parts)), abs=error)
+
+
+@pytest.mark.parametrize(("variance", "error"), [(1.0, 2e-10), (10.0, 3e-4), (30.0, 6e-3), (100.0, 0.06)])
+def test_the_stated_error_of_the_expected_log_probit(variance, error):
+    found = []
+    for mean in (-5.0, -2.0, -0.3, 0.0, 1.0, 3.0):
+        exact = integral(norm.logcdf, mean, variance)
+        found.append(abs(call("probit", "expected_log_prob", 1.0, mean, variance) - exact))
+    assert error / 4 < max(found) < error
+
+
 @pytest.mark.parametrize(("name", "y", "mean", "variance"), EVERY)
 def test_expectation_is_the_integral(name, y, mean, variance):
     log_prob = CASES[name][2]

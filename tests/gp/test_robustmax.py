@@ -142,3 +142,27 @@ def test_the_stated_error_where_variances_differ(ratio, error):
     worst = np.abs(np.array(found) - exact).max()
     assert worst < error
     assert ratio < 1e6 or worst > 0.05
+
+
+@pytest.mark.parametrize(("ratio", "error"), [(1, 1e-12), (10, 1e-12), (100, 2e-3), (1000, 3e-2)])
+def test_the_stated_error_of_predictions_where_variances_differ(ratio, error):
+    """Against the same integral on a grid that resolves the steps; sums over classes before they are normalised."""
+    rng = np.random.default_rng(0)
+    mean, variance = rng.uniform(-2, 2, (300, 3)), np.ones((300, 3))
+    variance[:, 1] = 1 / ratio
+    variance[::2, 2] = 1 / ratio
+    nodes = np.linspace(-9, 9, 4001)
+    weights = norm.pdf(nodes) / norm.pdf(nodes).sum()
+    exact, sums = np.empty_like(mean), np.zeros(len(mean))
+    for c in range(3):
+        f, others = mean[:, [c]] + np.sqrt(variance[:, [c]]) * nodes, [d for d in range(3) if d != c]
+        below = [norm.cdf((f - mean[:, [d]]) / np.sqrt(variance[:, [d]])) for d in others]
+        exact[:, c] = np.prod(below, 0) @ weights
+        y = torch.full((1, 300, 1), float(c), dtype=torch.float64)
+        moments = [torch.as_tensor(part)[None, None] for part in (mean, variance)]
+        sums += likelihoods.RobustMax(3).prob_largest(y, *moments, likelihoods.trapezoid)[0, 0].numpy()
+    moments = [torch.as_tensor(part)[None] for part in (mean, variance)]
+    found = likelihoods.RobustMax(3, EPSILON).predictive(*moments).component_probs[0]
+    expected = exact * (1 - EPSILON) + (1 - exact) * EPSILON / 2
+    assert np.abs(found - expected).max() < error
+    assert np.abs(sums - 1).max() < error

@@ -24,8 +24,12 @@ def layer(dtype=torch.float64, num_inducing: int = M) -> dict[str, torch.Tensor]
 def conditional(x, inducing_inputs, whitened_mean, whitened_chol, lengthscale, outputscale):
     kzz = kernels.rbf(inducing_inputs, inducing_inputs, lengthscale, outputscale)
     chol_kzz = linalg.cholesky(kzz, "test", 1e-6 * outputscale)
-    moments = inducing_inputs, chol_kzz, whitened_mean, whitened_chol, lengthscale, outputscale
-    return sparse.conditional(x, sparse.Layer(*moments))
+    kernel = rbf(lengthscale, outputscale)
+    return sparse.conditional(x, sparse.Layer(inducing_inputs, chol_kzz, whitened_mean, whitened_chol, kernel))
+
+
+def rbf(lengthscale, outputscale) -> kernels.Kernel:
+    return kernels.Kernel("rbf", {"lengthscale": lengthscale, "outputscale": outputscale})
 
 
 def dense(s: int, r: int, q: int, given: dict[str, torch.Tensor]) -> tuple[np.ndarray, np.ndarray]:
@@ -95,7 +99,8 @@ def test_gradient_by_hand_is_that_of_the_operations(num_inducing, without):
     leaves = {n: v.clone().requires_grad_(n not in without) for n, v in given.items()}
     if "whitened_chol" in without:
         leaves["whitened_chol"] = None
-    part = sparse.Layer(**{n: leaves[n] for n in sparse.Layer._fields})
+    kernel = rbf(leaves["lengthscale"], leaves["outputscale"])
+    part = sparse.Layer(*(leaves[n] for n in sparse.Layer._fields[:-1]), kernel)
     moments, kl = sparse.conditional(leaves["x"], part), torch.zeros(R)
     if part.whitened_chol is not None:
         kl = sparse.kl_whitened(part.whitened_mean, part.whitened_chol)
@@ -103,7 +108,7 @@ def test_gradient_by_hand_is_that_of_the_operations(num_inducing, without):
     weights = [torch.randn(part.shape, generator=generator) for part in (*moments, kl)]
     found, wanted = [
         sum((w * part).sum() for w, part in zip(weights, parts, strict=True))
-        for parts in ((*moments, kl), composed(leaves["x"], *part))
+        for parts in ((*moments, kl), composed(leaves["x"], *part[:-1], *kernel.values.values()))
     ]
     torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-10)
     trained = {n: value for n, value in leaves.items() if value is not None and value.requires_grad}
@@ -195,7 +200,7 @@ def whole_layer(x, inducing_inputs, whitened_mean, whitened_chol, lengthscale, o
     kzz = kernels.rbf(z, z, lengthscale, outputscale)
     jitter = 1e-6 * outputscale[..., None, None] * torch.eye(M, dtype=torch.float64)
     chol_kzz = torch.linalg.cholesky(kzz + jitter)
-    return sparse.Layer(inducing_inputs, chol_kzz, whitened_mean, whitened_chol, lengthscale, outputscale)
+    return sparse.Layer(inducing_inputs, chol_kzz, whitened_mean, whitened_chol, rbf(lengthscale, outputscale))
 
 
 @pytest.mark.parametrize("shared_inputs", [True, False])
@@ -221,7 +226,11 @@ def test_draws_of_functions_have_the_moments_of_the_posterior(own, monkeypatch):
     given, draws = own_kernels(False) if own else layer(), 40_000
     one = {name: value[:1, :1] if name == "x" else value[:1] for name, value in given.items()}
     generator, single = torch.Generator().manual_seed(0), whole_layer(**one)
-    repeated = sparse.Layer(*(part.expand(draws, *part.shape[1:]) for part in single))  # a draw a replica
+
+    def many(part):  # a draw a replica
+        return part.map(many) if isinstance(part, kernels.Kernel) else part.expand(draws, *part.shape[1:])
+
+    repeated = sparse.Layer(*map(many, single))
     drawn = sparse.draw(repeated, lambda *shape: torch.randn(shape, generator=generator).double())
     f = drawn(one["x"][0].expand(draws, -1, -1))
     mean, variance = (moment[0, 0] for moment in sparse.conditional(one["x"], single))
@@ -284,8 +293,9 @@ def test_float32_is_close_to_float64():
 def test_unexplained_variance_has_its_gradient_where_it_is_positive_and_none_where_it_is_cut():
     generator = torch.Generator().manual_seed(0)
     a = (0.3 * torch.randn(2, 3, 5, generator=generator, dtype=torch.float64)).requires_grad_()
-    outputscale = torch.tensor([1.5, 2.0], dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(sparse.unexplained, [a, outputscale])
-    cut = sparse.unexplained(10 + a, outputscale)
-    assert (cut == 0).all()
-    assert not torch.autograd.grad(cut.sum(), a)[0].any()
+    same = torch.tensor([[1.5], [2.0]], dtype=torch.float64, requires_grad=True)
+    for diagonal in (same, same.detach().repeat(1, 5).requires_grad_()):
+        assert torch.autograd.gradcheck(sparse.unexplained, [a, diagonal])
+        cut = sparse.unexplained(10 + a, diagonal)
+        assert (cut == 0).all()
+        assert not torch.autograd.grad(cut.sum(), a)[0].any()

@@ -5,17 +5,21 @@ import math
 import pytest
 import torch
 from bsgp_cases import TOY_SD, log_likelihood, posterior_covariance, toy
-from gp_cases import hessian
+from gp_cases import hessian, noise_size, split
 
+from gpbench.gp import inducing_priors
 from gpbench.methods.base import State
-from gpbench.methods.bsgp import Hyperparameters, Method
+from gpbench.methods.bsgp import PRIOR_LOG_OUTPUTSCALE, Hyperparameters, Method
 from gpbench.methods.training_rows import Batch
-from gpbench.sampling import sghmc
+from gpbench.sampling import moving_window, sghmc
+from gpbench.streams import Key
 
 # the VFE posterior of u (means -.991832, 0, .991832; sds .195442, .174476, .195442) and its normaliser, the Titsias
 # bound -8.979415 [closed form]
 VFE_MEAN_U = torch.tensor([-0.991832, 0.0, 0.991832], dtype=torch.float64)
 VFE_SD_U = torch.tensor([0.195442, 0.174476, 0.195442], dtype=torch.float64)
+
+PARTS = ("whitened_values", "log_lengthscale", "log_outputscale")
 
 
 def test_log_joint_of_vfe_integrates_to_the_titsias_bound():
@@ -119,3 +123,55 @@ def test_a_flat_likelihood_leaves_the_priors():
         # the last states of independent chains; five standard errors
         assert (draws.mean(0) - mean).abs().max() < 5 / math.sqrt(chains), name
         assert (draws.std(0) - 1).abs().max() < 5 / math.sqrt(2 * chains), name
+
+
+def test_a_mini_batch_stands_for_all_rows():
+    """Five rows of weight 2 are ten rows: the same potential and the same N in the step, and so the same chain."""
+    method, state, _ = toy(2)
+    x = torch.linspace(-1, 1, 5, dtype=torch.float64).expand(2, 5)[..., None]
+    one = torch.ones(2, 5, dtype=torch.float64)
+    whole = Batch(torch.cat([x, x], 1), torch.cat([x, x], 1), torch.cat([one, one], 1))
+    ends = []
+    for batch in (Batch(x, x, 2 * one), whole):
+        chain = State(dict(state.params), state.buffers)
+        chain.memory = sghmc.init(method.sampled(chain.params)) | moving_window.init(
+            method.sampled(chain.params), method.optimised(chain.params), method.hyper.window
+        )
+        source = torch.Generator().manual_seed(0)
+        for step in range(6):
+            noise = torch.randn(2, noise_size(method, chain, 0), generator=source, dtype=torch.float64)
+            method.step(chain, batch, split(method, chain, batch, noise), step, 10)
+        ends.append(chain.params)
+    for name, value in ends[0].items():
+        torch.testing.assert_close(value, ends[1][name], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("prior", ["normal", "dpp"])
+def test_every_layer_has_its_priors(prior):
+    method = Method(Hyperparameters(num_inducing=3, layers=3, hidden_width=2, prior=prior), "regression")
+    x = torch.randn(1, 20, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    state = method.init(Batch(x, x[..., :1], torch.ones(1, 20, dtype=torch.float64)), Key("toy", "toy", 0))
+    source = torch.Generator().manual_seed(1)
+    for name, value in state.params.items():
+        state.params[name] = value + 0.3 * torch.randn(value.shape, generator=source, dtype=torch.float64)
+    layers, expected = method.layers(state.params), torch.zeros(1, dtype=torch.float64)
+    for number, layer in enumerate(layers, 1):
+        parts = {part: state.params[f"layer{number}.{part}"] for part in PARTS}
+        parts["log_outputscale"] = parts["log_outputscale"] - PRIOR_LOG_OUTPUTSCALE
+        expected = expected - 0.5 * sum(value.square().sum() for value in parts.values())
+        expected = expected + inducing_priors.log_prior(prior, layer.inducing_inputs, layer.chol_kzz)
+    torch.testing.assert_close(method.log_prior(layers, state.params), expected, rtol=1e-12, atol=0)
+
+
+def test_every_state_has_its_own_noise_in_the_hidden_layers():
+    """Of two states that are the same, predictions differ where a hidden layer does not know its values, and only
+    there."""
+    x = torch.linspace(-1, 1, 20, dtype=torch.float64)[None, :, None]
+    for layers in (1, 2):
+        method = Method(Hyperparameters(num_inducing=3, layers=layers, outputscale=1.0, lengthscale=0.1), "regression")
+        state = method.init(Batch(x, torch.sin(2 * x), torch.ones(1, 20, dtype=torch.float64)), Key("toy", "toy", 0))
+        last = f"layer{layers}.whitened_values"
+        state.params[last] = torch.ones_like(state.params[last])
+        state.samples = {name: [value] * 2 for name, value in state.params.items()}
+        one, other = method.predict(state, x, Key("toy", "toy", 0)).component_mean
+        assert (abs(one - other).max() > 0.01) == (layers > 1)

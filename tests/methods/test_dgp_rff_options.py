@@ -60,11 +60,16 @@ def test_treatments_start_from_the_same_weights():
 
 @pytest.mark.parametrize(("treatment", "freeze_frequencies"), list(product(TREATMENTS, [False, True])))
 def test_what_is_frozen_for_the_first_part(treatment, freeze_frequencies):
-    made = method(frequencies=treatment, hidden_layers=2, freeze_fraction=0.25, freeze_frequencies=freeze_frequencies)
+    settings = {"frequencies": treatment, "hidden_layers": 2, "freeze_fraction": 0.25}
+    made = method(**settings, freeze_frequencies=freeze_frequencies)
     frozen = ["log_lengthscale", "log_outputscale"]
     if freeze_frequencies and treatment != "prior_fixed":
         frozen += ["frequency_mean", "frequency_log_variance"]
-    assert made.frozen(24, 100) == {f"layer{i}.{name}" for i in (1, 2, 3) for name in frozen}
+    of_layers = {f"layer{i}.{name}" for i in (1, 2, 3) for name in frozen}
+    assert made.frozen(24, 100) == of_layers | {"log_noise_variance"}
+    trained = method(**settings, freeze_frequencies=freeze_frequencies, freeze_noise=False)
+    assert trained.frozen(24, 100) == of_layers
+    assert "log_noise_variance" not in method("binary", **settings).frozen(24, 100)
     assert made.frozen(0, 100) < set(start(made)[1].params)
     assert made.frozen(25, 100) == frozenset()
 

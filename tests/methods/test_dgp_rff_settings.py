@@ -63,6 +63,7 @@ PUBLISHED = {
         "samples_test": 100,
         "freeze_fraction": 12_000 / 20_000,
         "freeze_frequencies": False,
+        "freeze_noise": True,
     },
     "dgp_rff_2016": {
         "kernel": "rbf",
@@ -76,6 +77,7 @@ PUBLISHED = {
         "samples_test": 100,
         "freeze_fraction": 4_000 / 20_000,
         "freeze_frequencies": True,
+        "freeze_noise": True,
     },
     "dgp_rff_2016_binary": {"likelihood": "softmax", "frequencies": "var_resampled", "samples_train": 100},
     "dgp_rff_2017_binary": {"likelihood": "softmax", "batch_size": 200, "num_features": 100},

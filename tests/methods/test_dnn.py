@@ -15,8 +15,9 @@ from gp_cases import (
     problem,
     training_set,
 )
+from scipy import special
 
-from gpbench.methods.base import Shapes
+from gpbench.methods.base import Shapes, State
 from gpbench.methods.dnn import Hyperparameters, Method, forward, matched_units
 
 CLASSES = {"regression": 0, "binary": 2, "multiclass": 3}
@@ -161,3 +162,57 @@ def test_batched_replicas_equal_one_at_a_time(task):
 @pytest.mark.parametrize("task", TASKS)
 def test_nan_stays_in_its_replica(task):
     assert_nan_stays_in_its_replica(method(task), task)
+
+
+def test_the_masks_of_a_prediction_have_the_mean_and_variance_of_one_hidden_layer():
+    """f = sum_j d_j a_j w_j + b: mean that of no masks, variance p / (1 - p) sum_j (a_j w_j)^2."""
+    dropout, samples = 0.2, 4000
+    m, (x, y) = method("regression", dropout=dropout, samples_test=samples), problem("regression")
+    state = perturbed(m.start(training_set(x, y), keys(1)))
+    predictive = m.predict(state, x[None, :5], keys(1)[0])
+    first, last = (weight[0] for weight in m.weights(state))
+    a = (x[:5] @ first[:-1] + first[-1]).relu()
+    mean, variance = a @ last[:-1] + last[-1], dropout / (1 - dropout) * a.square() @ last[:-1].square()
+    found, error = predictive.component_mean, (variance / samples).sqrt()
+    assert found.shape == (samples, 5, 1)
+    assert (np.abs(found.mean(0) - mean.numpy()) < 5 * error.numpy()).all()
+    np.testing.assert_allclose(found.var(0), variance, rtol=0.15)
+    np.testing.assert_allclose(predictive.component_variance, state.params["log_noise_variance"].exp().item())
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_prediction_without_dropout_has_alike_components(task):
+    m, (x, y) = method(task, dropout=0.0, samples_test=3, input_dropout=True), problem(task)
+    state = perturbed(m.start(training_set(x, y), keys(1)))
+    plain = method(task).predict(state, x[None], keys(1)[0])
+    predictive = m.predict(state, x[None], keys(1)[0])
+    name = "component_mean" if task == "regression" else "component_probs"
+    one, three = (getattr(made, name) for made in (plain, predictive))
+    np.testing.assert_allclose(three, np.repeat(one, 3, 0), rtol=1e-12)
+
+
+def test_the_loss_of_mc_dropout_is_that_of_its_program():
+    """n precision / 2 times its loss: mean squared error + l^2 (1 - p) / (2 n precision) sum ||W||^2, and constants."""
+    settings = {"dropout": 0.3, "input_dropout": True, "prior_lengthscale": 2.0, "precision": 5.0}
+    m, (x, y) = method("regression", **settings), problem("regression")
+    data = training_set(x, y)
+    state = m.start(data, keys(1))
+    assert m.frozen(0, 10) == {"log_noise_variance"}
+    assert state.params["log_noise_variance"].exp().item() == pytest.approx(0.2)
+    state = State(perturbed(state).params | {"log_noise_variance": state.params["log_noise_variance"]}, state.buffers)
+    units = x.shape[1] + state.params["layer1.weight"].shape[-1]
+    assert m.noise_shapes(state, len(x), 0, 1) == Shapes(per_row=(units,))
+    noise = noise_for(m, state, [len(x)])
+    masks = (noise.view(len(x), units) > special.ndtri(0.3)).double() / 0.7
+    first, last = (weight[0] for weight in m.weights(state))
+    inputs, hidden = masks.split([x.shape[1], units - x.shape[1]], -1)
+    f = (((x * inputs) @ first[:-1] + first[-1]).relu() * hidden) @ last[:-1] + last[-1]
+    n, decay = len(x), sum(weight[:-1].square().sum() for weight in (first, last))
+    theirs = (y - f).square().mean() + 2.0**2 * 0.7 / (2 * n * 5.0) * decay
+    expected = n * 5.0 / 2 * theirs + n / 2 * math.log(2 * math.pi / 5.0)
+    torch.testing.assert_close(flat_loss(m, state, data.full(), noise)[0], expected, rtol=1e-10, atol=0)
+
+
+def test_a_precision_is_for_regression():
+    assert Hyperparameters(precision=2.0).impossible("regression") == ""
+    assert Hyperparameters(precision=2.0).impossible("binary") == "precision is for regression, not binary"

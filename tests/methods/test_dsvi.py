@@ -114,10 +114,10 @@ def test_layers_propagate_as_an_independent_loop_does():
         f = batch.x[0]
         for number in range(2):
             chol, part = layers[number].chol_kzz[0], layers[number]
-            scaled = (f[:, None] - part.inducing_inputs[0]) / part.lengthscale[0]
-            kxz = part.outputscale[0] * torch.exp(-0.5 * scaled.square().sum(-1))
+            scaled = (f[:, None] - part.inducing_inputs[0]) / part.kernel.lengthscale[0]
+            kxz = part.kernel.outputscale[0] * torch.exp(-0.5 * scaled.square().sum(-1))
             a = torch.linalg.solve(chol, kxz.T)
-            spread = part.outputscale[0] - a.square().sum(0)[:, None]
+            spread = part.kernel.outputscale[0] - a.square().sum(0)[:, None]
             spread = spread + torch.stack([(root.T @ a).square().sum(0) for root in part.whitened_chol[0]], -1)
             spread = spread + state.params[f"layer{number + 1}.log_noise_variance"].exp()
             f = f + a.T @ part.whitened_mean[0] + spread.sqrt() * eps[:, sample, number]
@@ -268,3 +268,22 @@ def test_training_beats_the_constant_predictor(task, dtype):
     else:
         modal = float(y.flatten().mode().values)
         assert np.mean(predictive.modal() == y[:, 0].numpy()) > (y == modal).double().mean() + 0.1
+
+
+def test_without_noise_between_layers_it_is_the_limit_of_little_noise_and_draws_are_functions():
+    ours = method(layer_noise_variance=0.0, layers=3)
+    batch, state = start(ours)
+    assert [name for name in state.params if name.endswith("log_noise_variance")] == ["log_noise_variance"]
+    little = State(dict(state.params), state.buffers)
+    for name in ours.names[:-1]:
+        little.params[f"{name}.log_noise_variance"] = torch.full((1,), -60.0, dtype=torch.float64)
+    noise = cases.noise_for(ours, state, [40])
+    (loss, gradient), (expected, its_gradient) = (
+        cases.loss_and_gradient(ours, one, batch, noise) for one in (state, little)
+    )
+    torch.testing.assert_close(loss, expected, rtol=1e-12, atol=0)
+    for name, value in gradient.items():
+        torch.testing.assert_close(value, its_gradient[name], rtol=1e-8, atol=1e-10)
+    twice = torch.cat([batch.x[:, :1], batch.x[:, :1]], 1)
+    for values in ours.functions(state, twice, cases.keys(1)[0]):
+        torch.testing.assert_close(values[:, :, 0], values[:, :, 1], rtol=1e-12, atol=1e-12)

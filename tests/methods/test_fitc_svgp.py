@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import torch
 
-from gpbench.gp import linalg, lowrank
+from gpbench.gp import kernels, linalg, lowrank
 from gpbench.methods import fitc, fitc_svgp, svgp
 from gpbench.methods.base import State
 
@@ -21,9 +21,9 @@ def method(num_targets: int = 1, **settings) -> fitc_svgp.Method:
 def best_q(ours: fitc_svgp.Method, state: State, x: torch.Tensor, y: torch.Tensor) -> tuple[State, float]:
     """The state with the q(v) that the docstring gives in closed form, and what it says of the bound there."""
     params = state.params
-    scales = params["layer1.log_lengthscale"].exp(), params["layer1.log_outputscale"].exp()
-    a = lowrank.features(x[None], params["layer1.inducing_inputs"], *scales, ours.hyper.jitter, "layer1")
-    unexplained = scales[1][:, None] - a.square().sum(1)
+    kernel = kernels.read("rbf", params, "layer1.")
+    a = lowrank.features(x[None], params["layer1.inducing_inputs"], kernel, ours.hyper.jitter, "layer1")
+    unexplained = kernel.diagonal(x[None]) - a.square().sum(1)
     variance = unexplained + params["log_noise_variance"].exp()[:, None]
     mean, chol = lowrank.mean_and_chol(lowrank.condition(a, y[None], 1 / variance, "layer1"))
     evidence = torch.distributions.MultivariateNormal(

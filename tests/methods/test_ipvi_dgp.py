@@ -53,12 +53,10 @@ def test_moments_are_those_of_the_gaussian_that_a_linear_generator_draws_from():
     e = torch.randn(1, samples, 6, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     mean, variance = ours.moments(state, "layer1", e, x[None])
     z = state.params["layer1.inducing_inputs"]
-    scales = state.params["layer1.log_lengthscale"].exp(), state.params["layer1.log_outputscale"].exp()
-    chol = torch.linalg.cholesky(kernels.rbf(z, z, *scales) + 0.8e-6 * torch.eye(6))
+    kernel = kernels.read("rbf", state.params, "layer1.")
+    chol = torch.linalg.cholesky(kernel.covariance(z, z) + 0.8e-6 * torch.eye(6))
     root = w.square().sum(0).sqrt()[:, None, None] * torch.eye(6)
-    expected_mean, expected_variance = sparse.conditional(
-        x[None], sparse.Layer(z, chol, z @ c + b, root[None], *scales)
-    )
+    expected_mean, expected_variance = sparse.conditional(x[None], sparse.Layer(z, chol, z @ c + b, root[None], kernel))
     torch.testing.assert_close(mean, expected_mean, rtol=0, atol=float(5 * (expected_variance / samples).sqrt().max()))
     torch.testing.assert_close(variance, expected_variance, rtol=5 * (2 / samples) ** 0.5, atol=0)
 

@@ -9,13 +9,16 @@ from gp_cases import noise_size, replica, split
 
 from gpbench.errors import UserError
 from gpbench.gp import latent_likelihoods
+from gpbench.methods import mcmc_gp
 from gpbench.methods.mcmc_gp import Hyperparameters, Method
 from gpbench.methods.training_rows import TrainingSet
+from gpbench.sampling import tuning
 from gpbench.sampling.latent.model import Model, Prior
 from gpbench.streams import Key
 
 F64 = torch.float64
 CHAINS, ROWS, BURN_IN, STEPS = 3, 25, 20, 30
+LEARNING = 5
 PSI = [-0.7, 0.2, 1.0]
 """log lengthscales and log variance of the data."""
 TASKS = {
@@ -116,22 +119,59 @@ def test_several_lengthscales_are_not_taken_for_one():
         run(known=True, sampler="latents")
 
 
-def test_step_sizes_change_in_burn_in_alone():
+def test_step_sizes_change_in_the_first_quarter_of_burn_in_alone(monkeypatch):
+    monkeypatch.setattr(mcmc_gp, "FEWEST", LEARNING)
     _, _, history = run(latents="hmc_v1")
     for name in ("latents.step_size", "theta.step_size"):
         sizes = torch.stack([chain[name] for chain in history])
-        assert (sizes[1:BURN_IN] != sizes[: BURN_IN - 1]).any(0).all()
-        assert (sizes[BURN_IN:] == sizes[BURN_IN]).all()
+        assert (sizes[1:LEARNING] != sizes[: LEARNING - 1]).any(0).all()
+        assert (sizes[LEARNING:] == sizes[LEARNING]).all()
 
 
-def test_the_estimate_is_the_evidence_of_the_approximation_in_burn_in_alone():
+@pytest.mark.parametrize("sampler", ["aa", "asis", "surr", "khr", "pm", "theta_given_f"])
+def test_walks_of_psi_follow_its_covariance_as_found_in_the_first_quarter_of_burn_in(sampler, monkeypatch):
+    monkeypatch.setattr(mcmc_gp, "FEWEST", 16)
+    monkeypatch.setattr(tuning, "SHORTEST", 16)
+    known = sampler == "theta_given_f"
+    latents = "none" if sampler in ("khr", "pm", "theta_given_f") else "elliptical"
+    _, state, history = run(known=known, sampler=sampler, latents=latents, walk="adapted", ard=True)
+    names = ["theta", "sufficient"] if sampler == "asis" else ["theta"]
+    for name in names:
+        scales = torch.stack([chain[f"{name}.scale"] for chain in history])
+        size = 2 if known or name == "sufficient" else 3
+        assert scales.shape[1:] == (CHAINS, size, size)
+        changed = [step for step in range(1, STEPS) if (scales[step] != scales[step - 1]).any()]
+        assert changed == [3, 7, 13]
+        assert (scales[:3] == torch.eye(size)).all()
+        # the window of 6 draws, 5 of unit covariance added, about its mean
+        psi = torch.stack([chain["psi"] for chain in history])[8:14, :, :size]
+        deviations = psi - psi.mean(0)
+        expected = (torch.einsum("sri,srj->rij", deviations, deviations) + 5 * torch.eye(size)) / 11
+        torch.testing.assert_close(scales[13] @ scales[13].mT, expected.to(F64))
+
+
+@pytest.mark.parametrize("sampler", ["hmc", "nuts"])
+def test_scales_change_in_the_first_quarter_of_burn_in_alone(sampler, monkeypatch):
+    monkeypatch.setattr(mcmc_gp, "FEWEST", 16)
+    monkeypatch.setattr(tuning, "SHORTEST", 16)
+    method, state, history = run(sampler=sampler, leapfrogs=3, doublings=3)
+    scales = torch.stack([chain["theta.scale"] for chain in history])
+    changed = [step for step in range(1, STEPS) if (scales[step] != scales[step - 1]).any()]
+    assert changed == [3, 7, 13]  # the state kept of a step has what was learnt in it
+    assert (scales[:3] == 1).all()
+    assert "chol" not in state.memory
+    assert ((method.report(state)["divergent"] >= 0) & (method.report(state)["divergent"] <= 1)).all()
+
+
+def test_the_estimate_is_the_evidence_of_the_approximation_while_step_sizes_are_learnt(monkeypatch):
+    monkeypatch.setattr(mcmc_gp, "FEWEST", LEARNING)
     _, _, history = run(sampler="pm", latents="none", num_importance=2)
-    assert all((chain["theta.estimated"] == 0).all() for chain in history[:BURN_IN])
-    assert all((chain["theta.estimated"] == 1).all() for chain in history[BURN_IN:])
+    assert all((chain["theta.estimated"] == 0).all() for chain in history[:LEARNING])
+    assert all((chain["theta.estimated"] == 1).all() for chain in history[LEARNING:])
 
 
 def test_the_report_counts_what_comes_after_burn_in():
-    method, state, _ = run(sampler="asis", latents="hmc_v2")
+    method, state, _ = run(sampler="asis", latents="hmc_v2", theta_updates=1)
     told = method.report(state)
     assert {name: told[name].tolist() for name in ("cholesky", "inverse", "product")} == {
         "cholesky": [2.0] * CHAINS,
@@ -150,10 +190,12 @@ def test_the_report_counts_what_comes_after_burn_in():
 @pytest.mark.parametrize(
     "settings",
     [
-        {"sampler": "aa", "theta": "hmc", "latents": "hmc"},
+        {"sampler": "aa", "theta": "hmc", "latents": "hmc", "theta_updates": 1},
         {"sampler": "sa", "theta": "hmc", "latents": "smmala", "ard": True},
         {"sampler": "theta_given_nu", "theta": "hmc", "latents": "none", "known": True, "ard": True},
         {"sampler": "pm", "likelihood": "probit", "approximation": "ep", "latents": "elliptical"},
+        {"sampler": "hmc", "ard": True},
+        {"sampler": "nuts", "doublings": 4},
     ],
     ids=lambda settings: settings["sampler"],
 )
@@ -209,6 +251,9 @@ def test_a_chain_without_f_predicts_nothing():
         ("binary", {"latents": "none"}, "needs an operator of f"),
         ("binary", {"latents": "none", "sampler": "khr"}, ""),
         ("binary", {"sampler": "theta_given_nu", "outputscale": 1.0}, "takes the variance of simulated data"),
+        ("binary", {"sampler": "nuts", "walk": "adapted"}, "is for random walks of psi, not theta mh of sampler nuts"),
+        ("binary", {"theta": "hmc", "walk": "adapted"}, "is for random walks of psi, not theta hmc of sampler aa"),
+        ("binary", {"sampler": "khr", "walk": "adapted"}, ""),
         ("binary", {"sampler": "estimator"}, "outputscale must be set"),
         ("binary", {"sampler": "estimator", "outputscale": 1.0, "grid_low": 2.0}, "needs grid_low < grid_high"),
         ("binary", {"sampler": "estimator", "outputscale": 1.0, "grid_points": 41}, "2 to 40 grid_points"),

@@ -50,8 +50,8 @@ def chains(m: Method, z: torch.Tensor = Z, replicas: int = 1, outputs: int = 1) 
     ones = torch.ones(replicas, dtype=F64)
     params = {
         V: torch.zeros(replicas, len(z), outputs, dtype=F64),
-        mcmc_svgp.LENGTHSCALE: (LENGTHSCALE * ones[:, None]).log(),
-        mcmc_svgp.OUTPUTSCALE: (OUTPUTSCALE * ones).log(),
+        "layer1.log_lengthscale": (LENGTHSCALE * ones[:, None]).log(),
+        "layer1.log_outputscale": (OUTPUTSCALE * ones).log(),
     }
     if m.task == "regression":
         params[NOISE] = (NOISE_VARIANCE * ones).log()
@@ -161,7 +161,7 @@ def test_rows_in_chunks_are_the_rows_at_once(task, monkeypatch):
 
 def test_the_prior_is_a_gamma_of_theta():
     m = method(lengthscale_shape=2.0, lengthscale_rate=3.2)
-    theta = {mcmc_svgp.LENGTHSCALE: torch.tensor([[0.3, -0.2]]), mcmc_svgp.OUTPUTSCALE: torch.tensor([0.7])}
+    theta = {"layer1.log_lengthscale": torch.tensor([[0.3, -0.2]]), "layer1.log_outputscale": torch.tensor([0.7])}
     expected = stats.gamma(2, scale=1 / 3.2).logpdf(np.exp([0.3, -0.2])).sum() + 0.1  # + log theta: Jacobian
     expected += stats.gamma(1).logpdf(np.exp(0.7)) + 0.7
     constant = 2 * (2 * math.log(3.2) - math.lgamma(2))
@@ -218,7 +218,7 @@ def prior_draws(rng, count: int) -> dict[str, torch.Tensor]:
     """v ~ N(0, I) of three inducing inputs, theta ~ Gamma(1, 1)."""
     logs = torch.from_numpy(np.log(rng.gamma(1.0, size=(3, count))))
     v = torch.from_numpy(rng.standard_normal((count, 3, 1)))
-    return {V: v, mcmc_svgp.LENGTHSCALE: logs[0][:, None], mcmc_svgp.OUTPUTSCALE: logs[1], NOISE: logs[2]}
+    return {V: v, "layer1.log_lengthscale": logs[0][:, None], "layer1.log_outputscale": logs[1], NOISE: logs[2]}
 
 
 def values(m: Method, state: State, x: torch.Tensor) -> torch.Tensor:
@@ -342,6 +342,21 @@ def test_single_precision_follows_double_precision(task, sampler):
     torch.testing.assert_close(found[1], found[0], rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("sampler", ["joint", "gibbs"])
+def test_the_objective_is_that_of_the_state_left(sampler):
+    """So the density by which a walk of theta is accepted has the a_n of the theta that it goes to."""
+    m, data, state = started(sampler=sampler)
+    batch, seen = data.full(), []
+    for step in range(15):
+        before = state.params["layer1.log_lengthscale"]
+        normals = np.random.default_rng(step).standard_normal((1, noise_size(m, state, 5)))
+        objective = m.step(state, batch, split(m, state, batch, torch.from_numpy(normals)), step, 40)
+        projection = m.projection(state.params, state.buffers[mcmc_svgp.Z], batch.x)
+        torch.testing.assert_close(-objective, m.log_joint(state.params, projection, batch), rtol=1e-9, atol=1e-9)
+        seen.append(bool((state.params["layer1.log_lengthscale"] != before).any()))
+    assert any(seen)
+
+
 def test_long_jumps_can_be_tuned_for():
     m, data, state = started(tuning="esjd", sampler="gibbs")
     assert m.tuner.penalty == 0
@@ -349,8 +364,10 @@ def test_long_jumps_can_be_tuned_for():
     for step in range(20):
         normals = np.random.default_rng(step).standard_normal((1, noise_size(m, state, 5)))
         m.step(state, data.full(), split(m, state, data.full(), torch.from_numpy(normals)), step, 40)
-    trials = state.memory["hmc.trials"]
-    assert int((trials[0, :, 1] > 0).sum()) == 12  # burn-in
+    for name in ("hmc", "walk"):
+        trials = state.memory[f"{name}.trials"]
+        assert int((trials[0, :, 1] > 0).sum()) == 12  # burn-in
+    assert (state.memory["walk.trials"][0, :12, 1] == 1).all()
 
 
 def test_exposure_is_for_counts():

@@ -31,7 +31,9 @@ def training_set(item, rows, known):
 
 def ess(item, rows, steps, known=False, **settings):
     """Least ESS over what is sampled (psi alone where it is), mean over chains, as a share of the draws."""
-    method = Method(dataclasses.replace(Hyperparameters(burn_in=0.25, keep_latents=known), **settings), "binary", 2)
+    method = Method(
+        dataclasses.replace(Hyperparameters(burn_in=0.25, theta_updates=1, keep_latents=known), **settings), "binary", 2
+    )
     data = training_set(item, rows, known)
     state = method.start(data, [Key(item, "findings", 0, r) for r in range(CHAINS)])
     batch, size, source = data.full(), noise_size(method, state, rows), torch.Generator().manual_seed(0)

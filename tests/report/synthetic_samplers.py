@@ -40,7 +40,12 @@ def scores(method, rng):
     found = {"ess_min": ess, "ess_percent": 100 * ess / DRAWS, "ess_per_cubic": ess / cubic if cubic else np.inf}
     found |= {"ess_per_second": ess / 4, "acceptance_latents": 0.7, "acceptance_theta": 0.25}
     found |= {"cubic": cubic, "quadratic": 12.0, "iterations": DRAWS, "r_hat": 1.01, "r_hat_classic": 1.02}
-    found |= {"ess_bulk": CHAINS * ess, "ess_tail": CHAINS * ess / 2, "ess_bulk_per_cubic": found["ess_per_cubic"]}
+    found |= {
+        "mcse": (CHAINS * ess) ** -0.5,
+        "ess_bulk": CHAINS * ess,
+        "ess_tail": CHAINS * ess / 2,
+        "ess_bulk_per_cubic": found["ess_per_cubic"],
+    }
     return found | {"ess_bulk_per_second": CHAINS * ess, "gate": "failed" if method == "bsgp_2" else "passed"}
 
 

@@ -198,6 +198,27 @@ def _number(minutes: str) -> float:
     return float(minutes.removeprefix("< "))
 
 
+def test_an_item_that_cannot_show_every_line_says_which(registry):
+    def lacks(name):
+        return listing.missing(WHERE, registry[name])
+
+    assert lacks("ashman2020_result_files") == "18 of 54 numbers: AEP-3, AEP-4 (setting not in a study)"
+    assert lacks("cutajar2017_v1_fig3").startswith(
+        "DGP (Damianou and Lawrence; dgp_meanfield takes 2,000 rows at most)"
+    )
+    assert lacks("cutajar2017_v1_table1") == ""
+    assert "DGP-RFF" not in lacks("cutajar2017_v1_table2")
+    rows = written()
+    for name, item in registry.items():
+        if item.study:
+            assert ("; lacks" in rows[name][-1]) == bool(listing.missing(WHERE, item)), name
+
+
+def test_the_caption_of_a_figure_says_what_it_lacks(view, figure):
+    assert provenance(view, replace(figure, lacks="a line")).startswith("Lacks a line. Data: ")
+    assert "acks" not in provenance(view, figure)
+
+
 def test_the_state_follows_from_what_is_committed(tmp_path, registry):
     where, item = Places(tmp_path, tmp_path / "store"), registry["rossi2021_fig7"]
     assert listing.state(where, item) == "runs"

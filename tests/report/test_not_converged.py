@@ -36,8 +36,8 @@ def folder(tmp_path_factory):
         "draws": DRAWS,
         "r_hat_row": 1.0,
         "r_hat_row_sd": 0.01,
-        "ess_bulk": 80.0,
-        "ess_tail": 60.0,
+        "ess_bulk": 130.0,
+        "ess_tail": 110.0,
     }
     for name, value in (chains | {"r_hat_covariance": 2.5, "ess_covariance": 5.0}).items():
         scores[name] = np.where(samplers, value, np.nan)
@@ -130,7 +130,7 @@ def test_table_of_chains_has_a_row_for_every_cell_and_split(view):
     assert len(table.data) == 2 * 2 * SPLITS
     row = table.data.set_index(["dataset", "method", "split"]).loc["boston", "bsgp_2", 1]
     seconds = view.fits.query("dataset == 'boston' and method == 'bsgp_2' and split == 1")["seconds_train"]
-    assert row["ess_per_second"] == pytest.approx(80.0 / seconds.sum())
+    assert row["ess_per_second"] == pytest.approx(130.0 / seconds.sum())
     failing = table.shown[table.shown["R-hat"].str.endswith("✗")]
     assert failing[["method", "split", "R-hat"]].to_numpy().tolist() == [
         ["BSGP (2 layers)", 1, "1.310 ✗"],

@@ -33,7 +33,7 @@ def test_listing_names_imports_no_heavy_library():
 
 def test_a_study_has_what_it_requests_and_what_its_kind_always_has():
     study = {"name": "s", "kind": "sample", "figures": ["traces", "r_hat"], "tables": []}
-    assert names(study, "figures") == ("traces", "r_hat", "ess_per_operation", "chain_traces")
+    assert names(study, "figures") == ("traces", "r_hat", "ess_per_operation", "chain_traces", "ranks")
     assert {"efficiency", "status"} <= set(names(study, "tables"))
     assert "ranks" not in names(study, "tables")
     predicting = names(study | {"kind": "predict"}, "figures")

@@ -15,14 +15,14 @@ from synthetic_samplers import (
 )
 from synthetic_study import build
 
-from gpbench.report.figures import abstention, chain_traces, draw
+from gpbench.report.figures import abstention, chain_traces, draw, ranks
 from gpbench.report.registry import TABLES
 from gpbench.report.scorecard.one_run import scorecard
 from gpbench.report.tables import sampler_efficiency
 from gpbench.report.tables.scores_by_n import scores_by_n
 from gpbench.report.view import View
 
-SAMPLERS = ("r_hat", "ess_per_operation", "chain_traces")
+SAMPLERS = ("r_hat", "ess_per_operation", "chain_traces", "ranks")
 
 
 @pytest.fixture(scope="module")
@@ -211,3 +211,25 @@ def test_estimates_give_the_posterior_and_their_quantiles(tmp_path):
         ratio = np.log(line.get_ydata() / posterior)
         np.testing.assert_allclose(np.median(ratio), z * sd - sd**2 / 2, atol=0.1 * sd)
     assert len(ep.get_lines()) == 4, "one number of samples only"
+
+
+def test_ranks_of_equal_chains_are_uniform_and_those_of_a_shifted_one_lean():
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal((3, 4000)) + np.array([[0.0], [0.0], [3.0]])
+    drawn = pd.DataFrame({"replica": np.repeat(range(3), 4000), "value": values.ravel()})
+    alike = ranks.by_chain(drawn[drawn["replica"] < 2])
+    assert all(share.mean() == pytest.approx(1) for share in alike.values())
+    # 200 of 4,000 in each bin, of a hypergeometric law with half of the draws: sd 10
+    assert all(np.abs(share - 1).max() < 4 * 10 / 200 for share in alike.values())
+    assert alike[0] + alike[1] == pytest.approx(2)
+    shifted = ranks.by_chain(drawn)[2]
+    assert shifted[-1] > 2.9
+    assert shifted[0] == 0
+
+
+def test_every_cell_has_its_ranks(view):
+    figure = ranks.ranks(view)
+    shown = [axis for axis in figure.axes if axis.axison]
+    assert len(shown) == 2 * len(RHO)
+    assert all(len(axis.patches) == CHAINS + 1 for axis in shown)
+    assert "boston, BSGP (2 layers)" in texts(figure)

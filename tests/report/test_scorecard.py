@@ -54,6 +54,16 @@ def test_another_protocol_is_not_judged(view):
     assert found["compared"] == "5 of 20 splits"
 
 
+def test_a_method_that_is_known_to_differ_is_shown_and_not_judged(steady):
+    """Beside a study that runs it; a reason alone says why none does."""
+    found = card(steady, study=run_settings(steady.study["command"])[0], reason="another likelihood")
+    assert found["verdict"] == "not judged: another likelihood"
+    assert found["difference"] == pytest.approx(0, abs=1e-12)
+    assert verdict(steady, reason="its study leaves it out") == "agrees"
+    rows = read_published(PUBLISHED).query("method_printed == 'DGP-EP'").set_index("dataset")
+    assert (rows["reason"] != "").to_dict() == {"power": False, "protein": False, "spambase": True, "eeg": True}
+
+
 def test_another_number_of_splits_is_judged_and_printed(steady):
     found = card(steady, splits=20)
     assert (found["verdict"], found["compared"]) == ("agrees", "5 of 20 splits")
@@ -194,6 +204,46 @@ def test_chains_of_samplers_are_runs(tmp_path):
     # chains that fail the gate have no effective sample size worth a verdict; their R-hat is what failed
     assert found["verdict"][2] == "not judged: not converged"
     assert verdicts.kind(found["verdict"][3]) in verdicts.JUDGED
+
+
+SAMPLED = {"ours_method": "svgp", "ours_metric": "ess_percent", "factor": 1, "value": 30.0, "spread": 1.0, "splits": 9}
+
+
+def without_a_gate(folder, **changes):
+    """A run of chains whose budget sets no limit, with other values in the second split."""
+    build_samplers(folder, ["svgp"], ["boston"])
+    study = json.loads((folder / "study.json").read_text())
+    (folder / "study.json").write_text(json.dumps(study | {"r_hat": None}))
+    scores = pd.read_parquet(folder / "scores.parquet").assign(gate="", chains=4.0, draws=2000.0)
+    for name, value in changes.items():
+        scores.loc[scores["split"] == 1, name] = value
+    scores.to_parquet(folder / "scores.parquet")
+    return View(folder)
+
+
+def test_unmixed_chains_have_no_verdict_whatever_the_budget(tmp_path):
+    view = without_a_gate(tmp_path / "s", r_hat=2.27)
+    reason = "not judged: not converged in 1 split: R-hat 2.27 exceeds 1.05 (4 chains of 2000 draws)"
+    assert verdict(view, **SAMPLED) == reason
+    assert verdict(view, **SAMPLED | {"ours_metric": "acceptance_theta"}) == reason
+    assert verdicts.kind(verdict(view, **SAMPLED | {"ours_metric": "r_hat_classic"})) in verdicts.JUDGED
+    assert (view.fits["convergence"] == "not converged").sum() == 4
+    assert verdicts.kind(verdict(without_a_gate(tmp_path / "mixed"), **SAMPLED)) in verdicts.JUDGED
+
+
+@pytest.mark.parametrize("column", ["ess_bulk", "ess_tail", "ess_every"])
+def test_chains_with_few_effective_draws_have_no_verdict(tmp_path, column):
+    found = verdict(without_a_gate(tmp_path / "s", **{column: 99.0}), **SAMPLED)
+    assert found.endswith("99 effective draws, of which 100 are needed (4 chains of 2000 draws)")
+
+
+@pytest.mark.parametrize("length", [{"ess_bulk": 4 * 49.0}, {"ess_min": 49.0}])
+def test_effective_sample_sizes_of_short_chains_are_not_compared(tmp_path, length):
+    """By whichever estimate of the autocorrelation time is longer; other metrics of these chains are compared."""
+    view = without_a_gate(tmp_path / "s", **length)
+    reason = "not judged: chains of 2000 draws are 49 autocorrelation times long, of which 50 are needed"
+    assert verdict(view, **SAMPLED) == reason
+    assert verdicts.kind(verdict(view, **SAMPLED | {"ours_metric": "acceptance_theta"})) in verdicts.JUDGED
 
 
 def test_a_chain_without_a_value_leaves_its_cell_unjudged(tmp_path):

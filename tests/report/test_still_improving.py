@@ -14,6 +14,7 @@ from gpbench.report.page.page import render
 from gpbench.report.registry import TABLES
 from gpbench.report.significance.comparisons import COMPARISONS, compare, statistics
 from gpbench.report.significance.findings import to_markdown
+from gpbench.report.tables.render import to_latex
 from gpbench.report.tables.standard import table
 from gpbench.report.view import STATUSES, UNMIXED, View
 
@@ -64,7 +65,7 @@ def test_without_a_limit_the_cell_is_marked_and_ranked(ranked):
     assert "↗" in shown["DSVI (2 layers)"]
     assert "↗" not in shown["SVGP"]
     assert "dsvi" in TABLES["ranks"].function(ranked).data.query("comparison == 'regression_mnll'")["method"].tolist()
-    sentence = "↗ 1 of 6 cells had not converged at the last step."
+    sentence = "↗ 1 of 6 judged cells had not converged at the last step."
     assert sentence in table(ranked, "cost").note
     assert sentence in to_markdown(statistics(ranked), ranked)
     assert f"{sentence} The budget requires no convergence: they are ranked all the same." in facts.warnings(ranked)
@@ -102,6 +103,22 @@ def test_records_without_the_columns_say_nothing(tmp_path):
     view = View(tmp_path / "old")
     assert (view.warning, len(TABLES["convergence"].function(view).data)) == ("", 0)
     assert set(TABLES["status"].function(view).data) == {"method", "planned", *STATUSES}
+
+
+def test_fits_that_needed_jitter_are_marked_and_counted(tmp_path):
+    view = study(tmp_path / "study")
+    scores = pd.read_parquet(view.folder / "scores.parquet")
+    needed = (scores["method"] == "svgp") & (scores["dataset"] == "boston") & (scores["split"] < 2)
+    scores["jitter_times"], scores["jitter_largest"] = np.where(needed, 7, np.nan), np.where(needed, 2e-7, np.nan)
+    scores.to_parquet(view.folder / "scores.parquet")
+    view = View(view.folder)
+    shown = TABLES["regression_mnll"].function(view).shown.set_index("method")
+    marked = [(method, name) for method in shown.index for name in shown if "†" in shown.loc[method, name]]
+    assert [pair for pair in marked if pair[0] != "SVGP"] == []
+    sentence = "† 2 of 24 fits needed jitter to factor a matrix, at most 2e-07."
+    assert sentence in table(view, "cost").note
+    assert any(sentence in text for text in facts.warnings(view))
+    assert "dagger" in to_latex(TABLES["regression_mnll"].function(view), "x")
 
 
 def test_ranks_of_several_budgets_are_drawn_in_order_of_their_cost(tmp_path):

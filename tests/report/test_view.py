@@ -65,6 +65,21 @@ def test_replicas_of_a_split_have_one_row_each(probed, tmp_path):
     assert view.probe("bounds").empty
 
 
+def test_chains_that_were_not_run_are_counted_one_by_one(tmp_path):
+    """Of two splits with ten chains each, one was run: 10 of 20 fits."""
+    build(tmp_path, ["bsgp_1"], ["boston"], 1, lambda *_: ("done", ""))
+    scores = pd.read_parquet(tmp_path / "scores.parquet")
+    pd.concat([scores.assign(replica=r, fit_id=f"chain-{r}") for r in range(10)]).to_parquet(
+        tmp_path / "scores.parquet"
+    )
+    study = json.loads((tmp_path / "study.json").read_text())
+    study["expected"] = [["bsgp_1", "boston", split] for split in (0, 1) for _ in range(10)]
+    (tmp_path / "study.json").write_text(json.dumps(study))
+    fits = View(tmp_path).fits
+    assert fits["status"].value_counts().to_dict() == {"done": 10, "missing": 10}
+    assert fits.groupby(["split", "status"])["replica"].apply(sorted).tolist() == [[*range(10)]] * 2
+
+
 def test_a_grid_holds_the_methods_that_set_all_its_keys(probed_view):
     assert probed_view.grid("scheme", "workers").to_numpy().tolist() == [
         *(["dgp_rff", "asynchronous", 2], ["exact_gp", "asynchronous", 10], ["boosting", "synchronous", 2])

@@ -169,6 +169,7 @@ def left(draws: np.ndarray, iterations: list[int]) -> list[dict[str, np.ndarray]
     return [
         {
             "draws": one[:, :2],
+            "every": one[::10],
             "iterations": np.array(iterations),
             "mean": np.stack([one[:t].mean(0) for t in iterations]),
             "variance": np.stack([one[:t].var(0, ddof=1) for t in iterations]),
@@ -184,10 +185,29 @@ def test_convergence_is_the_worst_of_the_watched_variables_and_of_all_moments():
     found = diagnostics.convergence(left(draws, [1000, 2000, 5000]))
     each = diagnostics.summary(draws[..., :2])
     assert (found["chains"], found["draws"]) == (CHAINS, DRAWS)
-    assert found["r_hat"] == each["r_hat"].max() < 1.01
+    thinned = diagnostics.summary(draws[:, ::10, [0, 1, 3]])
+    assert found["r_hat"] == thinned["r_hat"].max() > 1.05 > each["r_hat"].max()
+    assert found["ess_every"] == min(thinned["ess_bulk"].min(), thinned["ess_tail"].min())
+    old = [{name: value for name, value in chain.items() if name != "every"} for chain in left(draws, [5000])]
+    assert diagnostics.convergence(old)["r_hat"] == each["r_hat"].max() < 1.01
     assert (found["ess_bulk"], found["ess_tail"]) == (each["ess_bulk"].min(), each["ess_tail"].min())
     assert found["r_hat_classic_1000"] > 2 > found["r_hat_classic_2000"] > found["r_hat_classic_5000"] > 1.05
     assert found["r_hat_classic"] == found["r_hat_classic_5000"]
     assert "r_hat_classic_10000" not in found
     stuck = np.broadcast_to(np.arange(CHAINS)[:, None, None], (CHAINS, DRAWS, 2))
     assert diagnostics.convergence(left(stuck, [DRAWS]))["r_hat_classic"] == np.inf
+
+
+def test_the_largest_monte_carlo_error_is_that_of_the_slowest_number():
+    rng = np.random.default_rng(0)
+    slow, noise = np.zeros((4, 20_000)), rng.standard_normal((4, 20_000))
+    for t in range(1, 20_000):
+        slow[:, t] = 0.9 * slow[:, t - 1] + noise[:, t]
+    draws = np.stack([5 * rng.standard_normal((4, 20_000)), slow, np.ones((4, 20_000))], -1)
+    # in its sd, sqrt((1 + a) / (1 - a) / T); what never moves has none
+    assert diagnostics.largest_error(draws) == pytest.approx(np.sqrt(19 / 80_000), rel=0.1)
+    assert diagnostics.largest_error(draws[:, :, :1]) == pytest.approx(80_000**-0.5, rel=0.05)
+    assert np.isnan(diagnostics.largest_error(draws[:, :, 2:]))
+    moments = {"iterations": np.array([20_000]), "mean": draws[0, :1], "variance": draws[0, 1:2] ** 2}
+    chains = [{"draws": part} | moments for part in draws]
+    assert diagnostics.convergence(chains)["mcse"] == diagnostics.largest_error(draws)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from gpbench.methods.training_rows import TrainingSet
 from gpbench.sampling import sghmc
 
 
@@ -22,6 +23,40 @@ def test_stationary_variance_on_a_gaussian(friction, h, variance):
             squares.append(params["theta"].square().mean().item())
     # 3 x 40,000 nearly independent squares: standard error 0.4 %
     assert np.mean(squares) == pytest.approx(variance, rel=0.016)
+
+
+@pytest.mark.parametrize("batch_size", [None, 20, 5])
+def test_mini_batches_widen_the_posterior_of_a_mean_by_their_noise(batch_size):
+    # y_n ~ N(theta, 1), theta ~ N(0, 1): the recursion is linear, and a mini-batch of B rows, drawn with replacement,
+    # adds N^2 var(y) / B to the variance of the gradient: times 1 + e^2 N var(y) / (2 b B), beside the term in h
+    rows, chains, e, b = 100, 4_000, 0.1, 0.1
+    generator = torch.Generator().manual_seed(0)
+    y = 3 + torch.randn(rows, 1, generator=generator, dtype=torch.float64)
+    zero, one = torch.zeros(chains, 1, dtype=torch.float64), torch.ones(chains, 1, dtype=torch.float64)
+    number = torch.full((chains,), float(rows), dtype=torch.float64)
+    places = torch.arange(rows).expand(chains, rows)
+    data = TrainingSet(torch.zeros_like(y), y, places, number.long(), zero, one, zero, one)
+    precision, mean = 1.0 + rows, y.sum().item() / (1.0 + rows)
+    noise = 0.0 if batch_size is None else y.var(correction=0).item() / batch_size
+    wider = (1 + e**2 * rows * noise / (2 * b)) / (1 - e**2 * precision / rows / (2 * (2 - b)))
+    params, squares, means = {"theta": torch.full((chains, 1), mean, dtype=torch.float64)}, [], []
+    memory = sghmc.init(params)
+    for step in range(700):
+        positions = torch.randint(rows, (chains, batch_size or 1), generator=generator)
+        batch = data.take(places if batch_size is None else positions)
+        slope = params["theta"] + (batch.weight * (params["theta"] - batch.y[..., 0])).sum(1, keepdim=True)
+        kick = torch.randn(chains, 1, generator=generator, dtype=torch.float64)
+        params, memory = sghmc.step(
+            params, {"theta": slope}, memory, kick, number, step_size=e, friction=b, adapt=False
+        )
+        if step % 100 == 99 and step > 200:
+            squares.append((params["theta"] - mean).square().mean().item())
+            means.append(params["theta"].mean().item())
+    # 5 x 4,000 nearly independent draws: standard error 1 % of the variance
+    assert np.mean(squares) * precision == pytest.approx(wider, rel=0.04)
+    assert np.mean(means) == pytest.approx(mean, abs=4 * (wider / precision / 20_000) ** 0.5)
+    if batch_size is None:
+        assert wider == pytest.approx(1, abs=0.003)
 
 
 def test_burn_in_follows_the_published_recursion():

@@ -31,6 +31,10 @@ def parser() -> argparse.ArgumentParser:
 
     _add_study_commands(add)
     _add_fit_commands(add)
+    command = add(references, "reference posteriors, and how far the draws of samplers are from them")
+    command.add_argument("name", nargs="?", help="of a reference posterior; default: list them")
+    command.add_argument("--draws", type=Path, metavar="CSV", help="draws to score; default: chains in the store")
+    command.add_argument("--out", type=Path, metavar="CSV", help="file for the scores of every number")
     add(reference, "the configuration reference, as Markdown")
     add(papers, "the figures and tables that can be made by name, as Markdown")
     add(track, "log finished fits to MLflow")
@@ -278,6 +282,21 @@ def reference(arguments: argparse.Namespace) -> None:
     from gpbench.config.reference import reference as text
 
     print(text(places.find().conf), end="")
+
+
+def references(arguments: argparse.Namespace) -> None:
+    import pandas as pd
+
+    from gpbench.study.commands import references as posteriors
+
+    if arguments.name is None:
+        print("\n".join(posteriors.listing()))
+        return
+    scored = list(posteriors.scores(places.find(), arguments.name, arguments.draws))
+    for sampler, rows in scored:
+        print("\n".join(posteriors.lines(sampler, rows)))
+    if arguments.out:
+        pd.concat([rows.assign(sampler=sampler) for sampler, rows in scored]).to_csv(arguments.out, index=False)
 
 
 def papers(arguments: argparse.Namespace) -> None:

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from gpbench import config
+from gpbench import config, hyper
 from gpbench.config import schema
 from gpbench.config.schema import SplitRules
 
@@ -91,6 +91,7 @@ def _meanings(cls: type) -> dict[str, str]:
 def _type(annotation: Any) -> str:
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
     aliases = {name: inspect.formatannotation(getattr(schema, name)) for name in ("Task", "Scheme")}
+    aliases[inspect.formatannotation(hyper.Formula)] = "formula of kernels"
     shorter = {"annotated_types.": "", "typing.": "", "gpbench.config.schema.": "", "|": "or"}
     for long, short in (aliases | shorter).items():
         text = text.replace(long, short)

@@ -202,7 +202,8 @@ class Budget:
     #: number of mini-batches on which `probes: [bounds]` evaluates the objective of a finished fit
     bound_batches: PositiveInt = 100
     bound_rows: PositiveInt = 50_000  #: number of training rows in each of these mini-batches
-    #: largest R-hat of predictive mean and log density at which chains count as converged; null: not judged
+    #: largest R-hat at which chains count as converged (with 100 effective draws); null: 1.05, and chains that have not
+    #: converged are marked and ranked all the same; they never have a verdict
     r_hat: Annotated[float, Gt(1)] | None = None
     #: gain (nats a datum, predicted for as many steps again) below which a fit by gradients counts as converged; null:
     #: fits that still improve are marked, and ranked all the same
@@ -286,6 +287,8 @@ class Item:
     table: str = ""  #: name of a table of gpbench; `published`: printed numbers beside reproduced ones
     printed: str = ""  #: for the table `published`: value of the column `item` in published/PAPER.csv
     later: str = ""  #: what gpbench still lacks to reproduce the item
+    #: printed lines of a figure that ours does not have; of a table `published` they follow from published/PAPER.csv
+    lacks: str = ""
 
 
 @dataclass(frozen=True)

@@ -258,6 +258,7 @@ METRICS: dict[str, Metric] = {
         *(_drawn(f"r_hat_classic_{t}", f"R-hat (Gelman-Rubin) of {t} draws", "min") for t in CHECKPOINTS),
         _drawn("acceptance_latents", "acceptance of latent values", upper=1),
         _drawn("acceptance_theta", "acceptance of parameters", upper=1),
+        _drawn("divergent", "divergent trajectories, share", "min", upper=1),
         _drawn("cubic", "O(n³) operations an iteration", "min"),
         _drawn("cholesky", "factorisations an iteration", "min"),
         _drawn("inverse", "inversions an iteration", "min"),

@@ -5,20 +5,21 @@ log int p(y | f)^power N(f; mean, variance) df, the normaliser of (power) expect
 that of power 1, the log predictive density. log_power_prob / power tends to expected_log_prob as power tends to 0.
 
 Shapes: y `[R, B, P]` (0/1, class numbers or counts as floats), f, mean and variance `[S, R, B, Q]`, noise
-`[R]` a variance (None but for `Gaussian`), power a float > 0; results `[S, R, B]` in nats.
+`[R]` or `[R, P]` a variance (None but for `Gaussian`), power a float > 0; results `[S, R, B]` in nats.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gpbench.gp.quadrature import at_nodes, hermite, std, trapezoid
+from gpbench.gp.quadrature import Rule, at_nodes, hermite, std, trapezoid
 
 if TYPE_CHECKING:
     from gpbench.predictive.distributions import Predictive
@@ -105,7 +106,7 @@ class _OneFunction(Likelihood):
 
 
 class Gaussian(Likelihood):
-    """p(y | f) = N(y; f, noise): an output a target, one noise variance for all."""
+    """p(y | f) = N(y; f, noise): an output a target, one noise variance for all `[R]` or one each `[R, P]`."""
 
     def __init__(self, num_targets: int = 1) -> None:
         self.num_outputs = num_targets
@@ -116,12 +117,17 @@ class Gaussian(Likelihood):
 
     def expected_log_prob(self, y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor | None = None) -> Tensor:
         """-1/2 log(2 pi noise) - ((y - mean)^2 + variance) / (2 noise)."""
-        expected: Tensor = _GaussianExpectation.apply(y, mean, variance, _given(noise))
+        noise = _given(noise)
+        if noise.ndim == 2:
+            each = noise[:, None]
+            return -0.5 * (((y - mean).square() + variance) / each + torch.log(2 * math.pi * each)).sum(-1)
+        expected: Tensor = _GaussianExpectation.apply(y, mean, variance, noise)
         return expected
 
     def log_power_prob(self, y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor | None, power: float) -> Tensor:
         """log N(y; mean, variance + noise / power) + (1 - power)/2 log(2 pi noise) - 1/2 log power."""
-        noise = _given(noise)[:, None, None]
+        noise = _given(noise)
+        noise = noise[:, None] if noise.ndim == 2 else noise[:, None, None]
         total = variance + noise / power
         constant = (1 - power) * torch.log(2 * math.pi * noise) - math.log(power)
         return 0.5 * (constant - (y - mean).square() / total - torch.log(2 * math.pi * total)).sum(-1)
@@ -155,16 +161,30 @@ class _GaussianExpectation(torch.autograd.Function):
 
 
 class BernoulliProbit(_OneFunction):
-    """p(y = 1 | f) = Phi(f), y in {0, 1}."""
+    """p(y = 1 | f) = Phi(f), y in {0, 1}.
+
+    The expectation of log Phi takes 20 Gauss-Hermite nodes, as published: its largest error found at variances 1, 10,
+    30, 100 is 2e-10, 2e-4, 0.006, 0.05 nats.
+    """
 
     def _log_prob(self, y: Tensor, f: Tensor) -> Tensor:
         return torch.special.log_ndtr((2 * y - 1) * f)
 
     def log_power_prob(self, y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor | None, power: float) -> Tensor:
-        """log Phi((2 y - 1) mean / sqrt(1 + variance)) at power 1, else by quadrature."""
+        """log E Phi(f)^power, f ~ N(m, v) with m = (2 y - 1) mean. What exceeds E Phi(f) = Phi(m / sqrt(1 + v)) falls
+        off as e^(-power f^2 / 2), so that it is integrated against N(m, v) e^(-power f^2 / 2) = Z N(m / c, v / c),
+
+        c = 1 + power v,  log Z = -1/2 log c - power m^2 / (2 c).    Error below 1e-10 where v / c <= 20, else 1e-4."""
+        log_prob = self.log_prob(y, mean / (1 + variance).sqrt())
         if power == 1:
-            return self.log_prob(y, mean / (1 + variance).sqrt())
-        return super().log_power_prob(y, mean, variance, noise, power)
+            return log_prob
+        signed, spread = (2 * y - 1) * mean, 1 + power * variance
+        f, weights = at_nodes(signed / spread, variance / spread, trapezoid)
+        log_cdf = torch.special.log_ndtr(f)
+        # log(Phi^power - Phi) - log e^(-power f^2 / 2); the clamp keeps the gradient finite where Phi is 1
+        excess = (-torch.expm1((1 - power) * log_cdf.clamp_max(-1e-30))).log() + power * (log_cdf + 0.5 * f.square())
+        log_z = -0.5 * (spread.log() + power * signed.square() / spread)
+        return torch.logaddexp(log_prob, (log_z + (excess + weights.log()).logsumexp(-1)).sum(-1))
 
     def _predictive(self, mean: Tensor, variance: Tensor, noise: Tensor | None) -> Predictive:
         """Probabilities of (0, 1), one component a sample."""
@@ -208,9 +228,10 @@ class RobustMax(Likelihood):
     """p(y = c | f) = 1 - epsilon where f_c is the largest of the C functions, else epsilon / (C - 1).
 
     Source: hensman2015, section 2.1; the integral over the largest function is one-dimensional,
-    P = E_{f_y} prod_{c != y} Phi((f_y - mean_c) / sqrt(variance_c)), 20 Gauss-Hermite nodes. Its largest error found
-    for variance_y / variance_c = 1, 4, 10, 100 or more: 1e-5, 0.002, 0.014, 0.13 (the factors become steps between
-    the nodes); nothing for smaller ratios.
+    P = E_{f_y} prod_{c != y} Phi((f_y - mean_c) / sqrt(variance_c)): in bounds and normalisers by 20 Gauss-Hermite
+    nodes, as published, in predictions by 81. The factors become steps between the nodes where variance_y / variance_c
+    is large. Largest error found at ratios 1, 4, 10, 100, 1000: of 20 nodes 1e-5, 0.002, 0.014, 0.13, 0.13, of 81
+    below 1e-12 up to 10, then 0.001, 0.02; nothing for smaller ratios.
     """
 
     def __init__(self, num_classes: int, epsilon: float = 1e-3) -> None:
@@ -231,11 +252,11 @@ class RobustMax(Likelihood):
         """log(P (1 - epsilon)^power + (1 - P) (epsilon / (C - 1))^power)."""
         return self._power_prob(self.prob_largest(y, mean, variance), power).log()
 
-    def prob_largest(self, y: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    def prob_largest(self, y: Tensor, mean: Tensor, variance: Tensor, rule: Callable[[], Rule] = hermite) -> Tensor:
         """P = Pr(f_y > f_c for every c != y) under independent normals, `[S, R, B]`."""
         label = y.long().expand(*mean.shape[:-1], 1)
         own_mean, own_variance = mean.gather(-1, label), variance.gather(-1, label)
-        f_label, weights = at_nodes(own_mean, own_variance, hermite)  # [S, R, B, 1, K], [K]
+        f_label, weights = at_nodes(own_mean, own_variance, rule)  # [S, R, B, 1, K], [K]
         # a probability that underflows to 0 has gradient 0, which is right: P itself enters, not its logarithm
         below = torch.special.ndtr((f_label - mean[..., None]) / std(variance)[..., None])  # [S, R, B, C, K]
         own = label == torch.arange(self.num_outputs, device=label.device)  # one_hot would wait for the device
@@ -245,14 +266,15 @@ class RobustMax(Likelihood):
         return largest * self.hit**power + (1 - largest) * self.miss**power
 
     def _predictive(self, mean: Tensor, variance: Tensor, noise: Tensor | None) -> Predictive:
-        """Class probabilities, one component a sample, normalised (quadrature leaves an error of about 1e-4)."""
+        """Class probabilities, one component a sample, normalised: without that they add up to 1 within 1e-12 where
+        variances differ tenfold, within 0.001 a hundredfold."""
         from gpbench.predictive.distributions import Categorical
 
         probs = torch.empty_like(mean)
         for s in range(mean.shape[0]):
             for c in range(self.num_outputs):
                 label = torch.full_like(mean[s, :, :1], c)
-                probs[s, :, c] = self._power_prob(self.prob_largest(label, mean[s], variance[s]))
+                probs[s, :, c] = self._power_prob(self.prob_largest(label, mean[s], variance[s], trapezoid))
         return Categorical(_host(probs / probs.sum(-1, keepdim=True)))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypedDict
 
@@ -13,23 +13,60 @@ from gpbench.gp.jitter import FIRST_JITTER, JITTER_GROWTH, LAST_JITTER
 
 
 class Event(TypedDict):
-    """What happened to the matrix `name` of a replica: the jitter added (absolute), and whether it has no factor."""
+    """What `times` matrices `name` of a replica needed: jitter, the largest one (absolute); or they have no factor."""
 
     name: str
     replica: int
     jitter: float
     failed: bool
+    times: int
 
 
-_events: list[Event] = []
+Tally = dict[tuple[str, int, bool], Event]
+_events: Tally = {}
+
+
+def add(tally: Tally, event: Event) -> None:
+    """Add an event to those of the same matrix, replica and outcome, of which one is kept."""
+    key = event["name"], event["replica"], event["failed"]
+    known = tally.get(key)
+    if known is not None:
+        event = event | {"times": known["times"] + event["times"], "jitter": max(known["jitter"], event["jitter"])}
+    tally[key] = event
 
 
 def events(clear: bool = True) -> list[Event]:
-    """What `cholesky` had to do since the last call."""
-    recorded = list(_events)
+    """What `cholesky` had to do since the last call, in the order of first times."""
+    recorded = list(_events.values())
     if clear:
         _events.clear()
     return recorded
+
+
+_first_replica = 0
+_some_replicas: Sequence[int] | None = None
+
+
+@contextmanager
+def replicas_from(first: int) -> Iterator[None]:
+    """In it the replicas of matrices are numbered from `first` on in events."""
+    global _first_replica
+    before, _first_replica = _first_replica, first
+    try:
+        yield
+    finally:
+        _first_replica = before
+
+
+@contextmanager
+def of_replicas(numbers: Sequence[int]) -> Iterator[None]:
+    """In it matrices `[len(numbers), M, M]` are those of some replicas, which events name by these numbers."""
+    global _some_replicas
+    before, _some_replicas = _some_replicas, numbers
+    try:
+        yield
+    finally:
+        _some_replicas = before
 
 
 _deferred = False
@@ -66,8 +103,8 @@ def cholesky(matrix: Tensor, name: str, jitter: Tensor | None = None) -> Tensor:
 
 def symmetric(product: Tensor) -> Tensor:
     """1/2 (Phi(X) + Phi(X)^T), Phi(X) the lower triangle of X, its diagonal halved."""
-    lower = 0.5 * product.tril()
-    return lower + lower.tril(-1).mT
+    lower = product.tril().mul_(0.5)
+    return lower.add_(lower.tril(-1).mT)
 
 
 class _Cholesky(torch.autograd.Function):
@@ -104,7 +141,12 @@ def factorise(matrix: Tensor, name: str) -> Tensor:
 
 def factor_gradient(factor: Tensor, grad: Tensor) -> Tensor:
     """dK = L^-T symmetric(L^T dL) L^-1, symmetric but for rounding, from L and dL."""
-    half = torch.linalg.solve_triangular(factor, symmetric(factor.mT @ grad), upper=False, left=False)
+    return gradient_from_product(factor, factor.mT @ grad)
+
+
+def gradient_from_product(factor: Tensor, product: Tensor) -> Tensor:
+    """dK from L and L^T dL."""
+    half = torch.linalg.solve_triangular(factor, symmetric(product), upper=False, left=False)
     return torch.linalg.solve_triangular(factor, half.mT, upper=False, left=False)
 
 
@@ -175,8 +217,9 @@ def _record(name: str, added: Tensor) -> None:
     replicas = added.shape[-1] if added.ndim else 1
     for position, jitter in enumerate(added.flatten().tolist()):
         if jitter != 0:
-            failed = jitter != jitter
-            _events.append({"name": name, "replica": position % replicas, "jitter": jitter, "failed": failed})
+            number = position % replicas if _some_replicas is None else _some_replicas[position]
+            replica, failed = _first_replica + number, jitter != jitter
+            add(_events, Event(name=name, replica=replica, jitter=jitter, failed=failed, times=1))
 
 
 def solve(chol: Tensor, vector: Tensor) -> Tensor:

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gpbench.gp import kernels, linalg, sparse
+from gpbench.gp import linalg, sparse
+from gpbench.gp.kernels import Kernel
 
 
 class Posterior(NamedTuple):
@@ -101,18 +102,15 @@ def bound(a: Tensor, y: Tensor, unexplained: Tensor, noise_variance: Tensor, mas
     return log_density(a, y, variance, mask, name) - penalty
 
 
-def marginals(q: Posterior, a: Tensor, outputscale: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean a^T B^-1 b and variance outputscale - ||a||^2 + ||U^-1 a||^2 of f `[R, T, P]`, in the columns of A."""
+def marginals(q: Posterior, a: Tensor, diagonal: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean a^T B^-1 b and variance k(x, x) - ||a||^2 + ||U^-1 a||^2 of f `[R, T, P]`, in the columns of A; the diagonal
+    of k `[R, T or 1]`."""
     root = torch.linalg.solve_triangular(q.upper, a, upper=True)
     mean = root.mT @ q.root_mean
-    variance = (outputscale[:, None] - a.square().sum(1) + root.square().sum(1)).clamp_min(0.0)
+    variance = (diagonal - a.square().sum(1) + root.square().sum(1)).clamp_min(0.0)
     return mean, variance[..., None].expand_as(mean)
 
 
-def features(x: Tensor, z: Tensor, lengthscale: Tensor, outputscale: Tensor, jitter: float, name: str) -> Tensor:
-    """Columns a_n = L^-1 k(Z, x_n) `[R, M, N]`, L L^T = K_ZZ + jitter * outputscale * I, for the RBF kernel.
-
-    x `[R, N, D]`, z `[R, M, D]`, lengthscale `[R, D]` or `[R, 1]`, outputscale `[R]`.
-    """
-    chol = kernels.rbf_factor(z, lengthscale, outputscale, jitter, name)
-    return sparse.project(x, z, chol, lengthscale, outputscale)
+def features(x: Tensor, z: Tensor, kernel: Kernel, jitter: float, name: str) -> Tensor:
+    """Columns a_n = L^-1 k(Z, x_n) `[R, M, N]`, L L^T = K_ZZ + jitter * scale * I; x `[R, N, D]`, z `[R, M, D]`."""
+    return sparse.project(x, z, kernel.factor(z, jitter, name), kernel)

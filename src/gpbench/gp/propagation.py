@@ -36,8 +36,9 @@ def through(
 
 
 def _random_input(layer: Layer, mean: Tensor, variance: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor]:
-    if layer.outputscale.ndim == 2:
-        replicas, outputs = layer.outputscale.shape
+    rbf = layer.kernel
+    if rbf.outputscale.ndim == 2:
+        replicas, outputs = rbf.outputscale.shape
         mean, variance = (part.repeat_interleave(outputs, 0) for part in (mean, variance))
         each = None if weights is None else weights.mT.flatten(0, 1)[..., None]
         parts = _random_input(sparse.single_outputs(layer), mean, variance, each)
@@ -49,4 +50,4 @@ def _random_input(layer: Layer, mean: Tensor, variance: Tensor, weights: Tensor 
     a = torch.linalg.solve_triangular(upper, layer.whitened_mean, upper=True)
     half = torch.linalg.solve_triangular(upper[:, None], root @ root.mT - eye, upper=True)
     b = torch.linalg.solve_triangular(upper[:, None], half.mT, upper=True) + a.mT[..., None] * a.mT[..., None, :]
-    return psi.moments(mean, variance, layer.inducing_inputs, layer.lengthscale, layer.outputscale, a, b, weights)
+    return psi.moments(mean, variance, layer.inducing_inputs, rbf.lengthscale, rbf.outputscale, a, b, weights)

@@ -1,4 +1,4 @@
-"""Sparse (inducing-point) conditionals of a layer of GPs with RBF kernels, in whitened form."""
+"""Sparse (inducing-point) conditionals of a layer of GPs, in whitened form."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gpbench.gp import features, kernels
+from gpbench.gp.kernels import Kernel
 
 CHUNK_ELEMENTS = 2**20
 """Largest temporary of a prediction: 8 MB in float64; allocation dominates beyond."""
@@ -23,14 +24,13 @@ NUM_FREQUENCIES = 256
 
 class Layer(NamedTuple):
     """Q GPs, in the order `conditional` takes them; with an axis (Q) where outputs have a kernel (and inducing inputs)
-    of their own. Lengthscales: one for all inputs, or one each."""
+    of their own."""
 
     inducing_inputs: Tensor  # [R, (Q,) M, D]
     chol_kzz: Tensor  # [R, (Q,) M, M]
     whitened_mean: Tensor  # [R, M, Q]
     whitened_chol: Tensor | None  # [R, Q, M, M]
-    lengthscale: Tensor  # [R, (Q,) D or 1]
-    outputscale: Tensor  # [R, (Q,)]
+    kernel: Kernel
 
     @property
     def posterior_chol(self) -> Tensor:
@@ -66,28 +66,29 @@ def conditional(x: Tensor, layer: Layer) -> tuple[Tensor, Tensor]:
 
 def _moments(x: Tensor, layer: Layer) -> tuple[Tensor, Tensor]:
     """Mean and variance `[R, B, Q]` at x `[R, B, D]`."""
-    z, chol_kzz, whitened_mean, whitened_chol, lengthscale, outputscale = layer
-    if outputscale.ndim == 2:
-        mean, variance = _moments(_each_output(x, outputscale), single_outputs(layer))
-        return mean.view(*outputscale.shape, -1).mT, variance.view(*outputscale.shape, -1).mT
-    a = project(x, z, chol_kzz, lengthscale, outputscale)
-    moments: tuple[Tensor, Tensor] = _Marginals.apply(a, whitened_mean, whitened_chol, outputscale)
+    z, chol_kzz, whitened_mean, whitened_chol, kernel = layer
+    outputs = kernel.outputscale.shape
+    if len(outputs) == 2:
+        mean, variance = _moments(_each_output(x, outputs[1]), single_outputs(layer))
+        return mean.view(*outputs, -1).mT, variance.view(*outputs, -1).mT
+    a = project(x, z, chol_kzz, kernel)
+    moments: tuple[Tensor, Tensor] = _Marginals.apply(a, whitened_mean, whitened_chol, kernel.diagonal(x))
     return moments
 
 
 def single_outputs(layer: Layer) -> Layer:
     """A layer whose outputs have kernels of their own as R * Q replicas of layers with one output."""
-    z, chol_kzz, mean, chol, lengthscale, outputscale = layer
+    z, chol_kzz, mean, chol, kernel = layer
     if z.ndim == 3:
-        z = z[:, None].expand(-1, outputscale.shape[1], -1, -1)
+        z = z[:, None].expand(-1, mean.shape[-1], -1, -1)
     chol = None if chol is None else chol.flatten(0, 1)[:, None]
-    scales = lengthscale.flatten(0, 1), outputscale.flatten()
-    return Layer(z.flatten(0, 1), chol_kzz.flatten(0, 1), mean.mT.flatten(0, 1)[..., None], chol, *scales)
+    kernel = kernel.map(lambda value: value.flatten(0, 1))
+    return Layer(z.flatten(0, 1), chol_kzz.flatten(0, 1), mean.mT.flatten(0, 1)[..., None], chol, kernel)
 
 
-def _each_output(x: Tensor, outputscale: Tensor) -> Tensor:
+def _each_output(x: Tensor, outputs: int) -> Tensor:
     """x `[R, B, D]` for every output `[R * Q, B, D]`."""
-    return x[:, None].expand(-1, outputscale.shape[1], -1, -1).flatten(0, 1)
+    return x[:, None].expand(-1, outputs, -1, -1).flatten(0, 1)
 
 
 def draw(layer: Layer, normal: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
@@ -97,43 +98,48 @@ def draw(layer: Layer, normal: Callable[..., Tensor]) -> Callable[[Tensor], Tens
     agree with u = L v at Z. Its mean and covariance, over all that is drawn, are those of the posterior.
     normal(*shape): standard normals. Source: wilson2020.
     """
-    if layer.outputscale.ndim == 2:
-        outputs, each = layer.outputscale.shape[1], draw(single_outputs(layer), normal)
-        return lambda x: each(_each_output(x, layer.outputscale)).view(-1, outputs, x.shape[1]).mT
-    z, chol_kzz, mean, _, lengthscale, outputscale = layer
-    frequencies = normal(len(z), z.shape[-1], NUM_FREQUENCIES) / lengthscale[..., None]
-    weights = normal(len(z), 2 * NUM_FREQUENCIES, mean.shape[-1])
+    if layer.kernel.outputscale.ndim == 2:
+        outputs, each = layer.whitened_mean.shape[-1], draw(single_outputs(layer), normal)
+        return lambda x: each(_each_output(x, outputs)).view(-1, outputs, x.shape[1]).mT
+    z, chol_kzz, mean, _, kernel = layer
+    phi = features.draw(kernel, z.shape[-1], NUM_FREQUENCIES, normal)
+    num_features = phi(z[:, :1]).shape[-1]
+    weights = normal(len(z), num_features, mean.shape[-1])
     v = mean + (layer.posterior_chol @ normal(*mean.mT.shape, 1))[..., 0].mT
 
     def prior(x: Tensor) -> Tensor:
-        return features.fourier(x, frequencies, outputscale) @ weights
+        return phi(x) @ weights
 
     missing = v - torch.linalg.solve_triangular(chol_kzz, prior(z), upper=False)  # [R, M, Q]
 
     def posterior(x: Tensor) -> Tensor:
-        return prior(x) + project(x, z, chol_kzz, lengthscale, outputscale).mT @ missing
+        return prior(x) + project(x, z, chol_kzz, kernel).mT @ missing
 
-    chunk = max(1, CHUNK_ELEMENTS // (len(z) * 2 * NUM_FREQUENCIES))
+    chunk = max(1, CHUNK_ELEMENTS // (len(z) * num_features))
     return lambda x: torch.cat([posterior(rows) for rows in x.split(chunk, 1)], 1)
 
 
-def project(x: Tensor, inducing_inputs: Tensor, chol_kzz: Tensor, lengthscale: Tensor, outputscale: Tensor) -> Tensor:
+def project(x: Tensor, inducing_inputs: Tensor, chol_kzz: Tensor, kernel: Kernel) -> Tensor:
     """A = L^-1 k(Z, x) `[R, M, B]` for x `[R, B, D]`: given u = L v, f(x) has mean A^T v and covariance K - A^T A.
 
     The other shapes as in `Layer`, of a layer whose outputs share a kernel. Differentiable once.
     """
-    a: Tensor = _Project.apply(x, inducing_inputs, chol_kzz, lengthscale, outputscale)
-    return a
+    if kernel.formula == "rbf":
+        a: Tensor = _Project.apply(x, inducing_inputs, chol_kzz, kernel.lengthscale, kernel.outputscale)
+        return a
+    # from the right, where a solver may go along the rows that lie in memory
+    return torch.linalg.solve_triangular(
+        chol_kzz.mT, kernel.covariance(inducing_inputs, x).mT, upper=True, left=False
+    ).mT
 
 
 class _Project(torch.autograd.Function):
-    """`project` with its gradient by hand. With H = L^-T dA: dk = H, dL = -tril(H A^T)."""
+    """`project` of the RBF kernel with its gradient by hand. With H = L^-T dA: dk = H, dL = -tril(H A^T)."""
 
     @staticmethod
     def forward(ctx, x, inducing_inputs, chol_kzz, lengthscale, outputscale) -> Tensor:
-        scaled_z, scaled_x = (inputs / lengthscale[:, None] for inputs in (inducing_inputs, x))
+        scaled_z, scaled_x = kernels.scaled(inducing_inputs, x, lengthscale)
         k = kernels.rbf_scaled(scaled_z, scaled_x, outputscale)
-        # from the right, where a solver may go along the rows that lie in memory
         a = torch.linalg.solve_triangular(chol_kzz.mT, k.mT, upper=True, left=False).mT
         ctx.save_for_backward(k, a, chol_kzz, scaled_z, scaled_x, lengthscale, outputscale)
         return a
@@ -150,9 +156,11 @@ class _Project(torch.autograd.Function):
         return grad_x, grad_z, grad_chol, *grad_scales
 
 
-def unexplained(a: Tensor, outputscale: Tensor) -> Tensor:
-    """Variance of f given u, outputscale - ||a_n||^2 `[R, B]`, in the columns of A `[R, M, B]`. Differentiable once."""
-    variance: Tensor = _Unexplained.apply(a, outputscale)
+def unexplained(a: Tensor, diagonal: Tensor) -> Tensor:
+    """Variance of f given u, k(x_n, x_n) - ||a_n||^2 `[R, B]`, from A `[R, M, B]` and the diagonal of k `[R, B or 1]`.
+
+    Differentiable once."""
+    variance: Tensor = _Unexplained.apply(a, diagonal)
     return variance
 
 
@@ -160,9 +168,10 @@ class _Unexplained(torch.autograd.Function):
     """`unexplained` with its gradient by hand, -2 a_n."""
 
     @staticmethod
-    def forward(ctx, a: Tensor, outputscale: Tensor) -> Tensor:
-        variance = outputscale[:, None] - a.square().sum(1)
+    def forward(ctx, a: Tensor, diagonal: Tensor) -> Tensor:
+        variance = diagonal - a.square().sum(1)
         ctx.save_for_backward(a, variance)
+        ctx.shape = diagonal.shape
         return variance.clamp_min(0.0)
 
     @staticmethod
@@ -170,11 +179,12 @@ class _Unexplained(torch.autograd.Function):
     def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor]:
         a, variance = ctx.saved_tensors
         grad = grad * (variance >= 0)
-        return a * (-2 * grad)[:, None], grad.sum(1)
+        return a * (-2 * grad)[:, None], grad.sum_to_size(ctx.shape)
 
 
 class _Marginals(torch.autograd.Function):
-    """Mean A^T m and variance outputscale - ||a_b||^2 + ||L_q^T a_b||^2 `[R, B, Q]`, from A `[R, M, B]`.
+    """Mean A^T m and variance k(x_b, x_b) - ||a_b||^2 + ||L_q^T a_b||^2 `[R, B, Q]`, from A `[R, M, B]` and the
+    diagonal of k `[R, B or 1]`.
 
     Without factors L_q the variance drops its last term. The outputs are rows of one product, taken in blocks of
     columns J of the factors: T_J = L[J0:, J]^T a[J0:], for L is zero above its diagonal. Backward, with g that of the
@@ -182,8 +192,8 @@ class _Marginals(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, a: Tensor, mean: Tensor, chol: Tensor | None, outputscale: Tensor) -> tuple[Tensor, Tensor]:
-        unexplained = outputscale[:, None, None] - a.square().sum(1, keepdim=True)
+    def forward(ctx, a: Tensor, mean: Tensor, chol: Tensor | None, diagonal: Tensor) -> tuple[Tensor, Tensor]:
+        unexplained = diagonal[:, None] - a.square().sum(1, keepdim=True)
         variance = unexplained.expand(-1, mean.shape[-1], -1)  # [R, Q, B]
         products = []
         for start, block in _triangle_blocks(chol):
@@ -191,6 +201,7 @@ class _Marginals(torch.autograd.Function):
             variance = variance + product.square().sum(2)
             products.append(product)
         ctx.save_for_backward(a, mean, chol, variance, *products)
+        ctx.shape = diagonal.shape
         return a.mT @ mean, variance.clamp_min(0.0).mT
 
     @staticmethod
@@ -206,7 +217,7 @@ class _Marginals(torch.autograd.Function):
             grad_a[:, start:].baddbmm_(block.mT, scaled)
             grad_block = (scaled @ a[:, start:].mT).view(*product.shape[:3], -1)
             grad_chol[:, :, start:, start : start + product.shape[2]] = grad_block.mT
-        return grad_a, a @ grad_mean, grad_chol, total.sum((1, 2))
+        return grad_a, a @ grad_mean, grad_chol, total[:, 0].sum_to_size(ctx.shape)
 
 
 def _triangle_blocks(chol: Tensor | None) -> Iterator[tuple[int, Tensor]]:

@@ -26,7 +26,7 @@ from torch import Tensor
 from gpbench import streams
 from gpbench.gp import layers, likelihoods, linalg, propagation
 from gpbench.gp.sparse import Layer
-from gpbench.hyper import Annotated, Gt, Le, OptimisedSettings, PositiveFloat, PositiveInt, dataclass
+from gpbench.hyper import Annotated, Gt, Le, PositiveFloat, PositiveInt, RBFSettings, dataclass
 from gpbench.methods.base import GradientMethod, Noise, State, noise_variance
 from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive
@@ -36,7 +36,7 @@ DISTANCE_ROWS = 1000
 
 
 @dataclass(frozen=True)
-class Hyperparameters(OptimisedSettings):
+class Hyperparameters(RBFSettings):
     """Settings of bui2016 as ashman2020 ran them; where they start, and the jitter, as in its program.
 
     mean_function: of the hidden layers; ard, separate: as in `svgp`; lengthscale: of the first layer, in median

@@ -59,7 +59,7 @@ class State:
 
 
 def noise_variance(params: dict[str, Tensor]) -> Tensor | None:
-    """Variance of the Gaussian likelihood `[R]`, scaled units; None in classification."""
+    """Variance of the Gaussian likelihood `[R]` or `[R, P]`, scaled units; None in classification."""
     return params["log_noise_variance"].exp() if "log_noise_variance" in params else None
 
 
@@ -193,7 +193,7 @@ class GradientMethod(SteppedMethod, ABC):
 class SamplerMethod(SteppedMethod, ABC):
     """A Markov chain a replica. `hyper.num_samples` states are kept, after a fraction `hyper.burn_in` of the steps."""
 
-    covariance_parameters: tuple[str, ...] = ("log_lengthscale", "log_outputscale", "log_noise_variance")
+    covariance_parameters: tuple[str, ...] = ("log_lengthscale", "log_outputscale", "log_period", "log_noise_variance")
     """endings of the names of sampled covariance parameters, whose draws are reported"""
 
     @abstractmethod

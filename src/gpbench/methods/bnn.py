@@ -52,7 +52,7 @@ def sampled_affine(x: Tensor, mean: Tensor, variance: Tensor, noise: Tensor) -> 
     return dnn.affine(x, mean) + dnn.affine(x.square(), variance).sqrt() * noise
 
 
-class Method(dnn.Method):
+class Method(dnn.NetworkMethod):
     def init(self, train: Batch, key: Key) -> State:
         """Means as the weights of `dnn` start, variances small."""
         params = super().init(train, key).params

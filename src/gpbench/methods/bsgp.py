@@ -1,6 +1,6 @@
 """BSGP: a fully Bayesian sparse (deep) GP, sampled by SGHMC (rossi2021).
 
-Model      f^0 = x;  f^l = m^l(f^{l-1}) + g^l(f^{l-1}),  g^l ~ GP(0, k^l), k^l RBF-ARD;  y_n ~ p(y | f^L_n): Gaussian,
+Model      f^0 = x;  f^l = m^l(f^{l-1}) + g^l(f^{l-1}),  g^l ~ GP(0, k^l), k^l ARD;  y_n ~ p(y | f^L_n): Gaussian,
            probit or robust-max. Linear mean functions m^l in the hidden layers as in `dsvi`, none in the last.
 Unknown    of every layer v (u = L v with L L^T = K_ZZ), theta = (log lengthscale, log outputscale) and Z. Priors:
            v ~ N(0, I), log lengthscale ~ N(0, 1), log outputscale ~ N(log 0.05, 1), Z ~ `prior`
@@ -31,7 +31,7 @@ from gpbench import streams
 from gpbench.gp import inducing_priors, kernels, likelihoods, quadrature, sparse
 from gpbench.gp.layers import init_kernel, kernel, mean_map, start_inducing
 from gpbench.gp.sparse import Layer
-from gpbench.hyper import Annotated, Fraction, Gt, Lt, NonNegativeInt, PositiveFloat, PositiveInt, Settings, dataclass
+from gpbench.hyper import Formula, Fraction, Friction, NonNegativeInt, PositiveFloat, PositiveInt, Settings, dataclass
 from gpbench.methods import warm_layer
 from gpbench.methods.base import Noise, SamplerMethod, Shapes, State, noise_variance
 from gpbench.methods.training_rows import Batch
@@ -44,8 +44,8 @@ PREDICT_ROWS, PREDICT_ELEMENTS = 250, 2**18
 """Rows predicted at once, and numbers in a temporary (2 MB in float64, for a processor's cache): so many states."""
 SAMPLED = {
     "u": ("whitened_values",),
-    "u_theta": ("whitened_values", "log_lengthscale", "log_outputscale"),
-    "u_theta_z": ("whitened_values", "log_lengthscale", "log_outputscale", "inducing_inputs"),
+    "u_theta": ("whitened_values", "log_lengthscale", "log_outputscale", "log_period"),
+    "u_theta_z": ("whitened_values", "log_lengthscale", "log_outputscale", "log_period", "inducing_inputs"),
 }
 """What the chain moves of every layer; the others are optimised."""
 
@@ -56,15 +56,16 @@ class Hyperparameters(Settings):
 
     The program's 0.01 is meant for its 210,000 transitions; 0.03 covers nine times the ground in a few thousand and had
     the better held-out density on training rows of boston after 1,000 and 3,000. Hidden layers have
-    min(hidden_width, D) outputs; burn_in: fraction of the updates; noise_variance: the initial one, Var(y) = 1;
-    optimise_every: transitions for each Adam step, whose rate is learning_rate; window: states it chooses from.
-    start_rows, start_iterations: as in `dsvi`, of the last layer (0: v = 0); a chain that starts so has smaller steps
-    and hidden layers where there is little noise, and its steps fall by the factor step_decay in burn-in.
-    """
+    min(hidden_width, D) outputs; kernel, ard: as in `svgp`; burn_in: fraction of the updates; noise_variance: the
+    initial one, Var(y) = 1; optimise_every: transitions for each Adam step, whose rate is learning_rate; window: states
+    it chooses from. start_rows, start_iterations: as in `dsvi`, of the last layer (0: v = 0); a chain with such a start
+    has smaller steps and hidden layers where there is little noise; steps fall by the factor step_decay in burn-in."""
 
     layers: PositiveInt = 1
     hidden_width: PositiveInt = 30
     num_inducing: PositiveInt = 100
+    kernel: Formula = "rbf"
+    ard: bool = True
     prior: Literal["normal", "uniform", "dpp", "strauss"] = "normal"
     objective: Literal["fitc", "vfe"] = "fitc"
     sampled: Literal["u", "u_theta", "u_theta_z"] = "u_theta_z"
@@ -74,7 +75,7 @@ class Hyperparameters(Settings):
     jitter: PositiveFloat = 1e-6
     step_size: PositiveFloat = 0.03
     step_decay: Fraction = 0.5
-    friction: Annotated[float, Gt(0), Lt(2)] = 0.05
+    friction: Friction = 0.05
     burn_in: Fraction = 0.5
     num_samples: PositiveInt = 64
     window: PositiveInt = 64
@@ -103,8 +104,7 @@ class Method(SamplerMethod):
         state = State({})
         for name in self.names:
             hidden = name != self.names[-1]
-            num_outputs = width if hidden else self.likelihood.num_outputs
-            state.params |= self._first_layer(name, x, z, num_outputs)
+            state.params |= self._first_layer(name, x, z, width if hidden else self.likelihood.num_outputs)
             if hidden:
                 mapped = state.buffers[f"{name}.mean_map"] = mean_map(x, width)
                 x, z = x @ mapped, z @ mapped
@@ -145,8 +145,7 @@ class Method(SamplerMethod):
         state.memory |= memory
         if adapt and "window" in state.memory and step % self.hyper.optimise_every == 0:
             self._optimise(state, batch, choice, hidden[1], step // self.hyper.optimise_every)
-        diverged = ~sghmc.flatten(state.params).isfinite().all(1)
-        return potential.detach().masked_fill(diverged, torch.nan)
+        return potential.detach().masked_fill(~sghmc.flatten(state.params).isfinite().all(1), torch.nan)
 
     @torch.no_grad()
     def predict(self, state: State, x: Tensor, key: Key) -> Predictive:
@@ -213,8 +212,8 @@ class Method(SamplerMethod):
 
     def layers(self, params: dict[str, Tensor]) -> list[Layer]:
         """Layers in the order in which they are applied, with their factors of K_ZZ + jitter * outputscale * I."""
-        parts = [(f"{name}.whitened_values", kernel(params, name, self.hyper.jitter)) for name in self.names]
-        return [Layer(z, chol, params[v], None, *scales) for v, (z, chol, *scales) in parts]
+        parts = {name: kernel(params, name, self.hyper.jitter, self.hyper.kernel) for name in self.names}
+        return [Layer(z, chol, params[f"{name}.whitened_values"], None, k) for name, (z, chol, k) in parts.items()]
 
     def propagate(
         self, layers: list[Layer], buffers: dict[str, Tensor], x: Tensor, noise: Tensor
@@ -247,4 +246,5 @@ class Method(SamplerMethod):
         lengthscale = kernels.start_lengthscale(x, self.hyper.lengthscale)
         # the order in which the chain takes its coordinates, hence its noise
         values = {f"{name}.inducing_inputs": z, f"{name}.whitened_values": z.new_zeros(*z.shape[:2], num_outputs)}
-        return values | init_kernel(name, z, lengthscale, self.hyper.outputscale)
+        form = self.hyper.ard, self.hyper.kernel
+        return values | init_kernel(name, z, lengthscale, self.hyper.outputscale, *form)

@@ -28,7 +28,7 @@ from gpbench import streams
 from gpbench.gp import kernels, likelihoods, lowrank, propagation, psi, sparse
 from gpbench.gp.layers import kernel, mean_map, start_inducing
 from gpbench.gp.sparse import Layer
-from gpbench.hyper import OptimisedSettings, PositiveFloat, PositiveInt, dataclass
+from gpbench.hyper import PositiveFloat, PositiveInt, RBFSettings, dataclass
 from gpbench.methods.base import GradientMethod, Noise, State
 from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive
@@ -39,7 +39,7 @@ Gaussians = tuple[Tensor, Tensor | None]
 
 
 @dataclass(frozen=True)
-class Hyperparameters(OptimisedSettings):
+class Hyperparameters(RBFSettings):
     """Settings of the competitor in cutajar2017: 3 GPs a hidden layer (at most D), 100 inducing inputs.
 
     lengthscale null: sqrt(total variance of a layer's inputs); hidden_variance: v, layer_noise_variance and
@@ -135,15 +135,15 @@ class Method(GradientMethod):
 
     def collapse(self, params: dict[str, Tensor], name: str, inputs: Gaussians, outputs: Gaussians, mask: Tensor):
         """Phi = L^-1 Psi2 L^-T `[R, M, M]`, L L^T = K, and Phi / s and b of the best q(v) as in `lowrank`, u = L v."""
-        z, chol_kzz, lengthscale, outputscale = kernel(params, name, self.hyper.jitter)
+        z, chol_kzz, rbf = kernel(params, name, self.hyper.jitter)
         (mean, variance), (target, _) = inputs, outputs
         if variance is None:
-            a = sparse.project(mean, z, chol_kzz, lengthscale, outputscale) * mask[:, None]
+            a = sparse.project(mean, z, chol_kzz, rbf) * mask[:, None]
             phi = a @ a.mT
         else:
-            once = psi.psi1(mean, variance, z, lengthscale, outputscale) * mask[..., None]
+            once = psi.psi1(mean, variance, z, rbf.lengthscale, rbf.outputscale) * mask[..., None]
             a = torch.linalg.solve_triangular(chol_kzz, once.mT, upper=False)
-            twice = psi.psi2_sum(mean, variance, z, lengthscale, outputscale, mask)
+            twice = psi.psi2_sum(mean, variance, z, rbf.lengthscale, rbf.outputscale, mask)
             half = torch.linalg.solve_triangular(chol_kzz, twice, upper=False)
             phi = torch.linalg.solve_triangular(chol_kzz, half.mT, upper=False)
         noise_variance = params[f"{name}.log_noise_variance"].exp()[:, None, None]
@@ -154,10 +154,10 @@ class Method(GradientMethod):
         params, mask = double(state.params), state.buffers["mask"].double()
         variables, layers = self.variables(params, double(state.buffers)), []
         for name, inputs, outputs in zip(self.names, variables, variables[1:], strict=False):
-            z, chol_kzz, *scales = kernel(params, name, self.hyper.jitter)
+            z, chol_kzz, rbf = kernel(params, name, self.hyper.jitter)
             _, precision, b = self.collapse(params, name, inputs, outputs, mask)
             q = lowrank.posterior(precision, b, name)
-            layers.append(Layer(z, chol_kzz, *lowrank.mean_and_chol(q), *scales))
+            layers.append(Layer(z, chol_kzz, *lowrank.mean_and_chol(q), rbf))
         return layers
 
     @torch.no_grad()

@@ -25,8 +25,8 @@ Choices where the paper is silent or speaks of long runs:
   better held-out density than 1e-3 and 1e-2 on training rows of boston and of digits after 1,000 to 3,000 updates;
 - the first lengthscale is sqrt(total variance of the scaled training inputs): sqrt(D) on standardised inputs, about 7
   on pixels in [0, 1], where sqrt(784) = 28 makes the features nearly constant. Hidden layers start at sqrt(D_F);
-- the paper keeps the covariance parameters fixed for 12,000 iterations and draws 100 Monte Carlo samples from half of
-  its time budget on; here both are fractions of the updates, so that short budgets have all phases.
+- the paper keeps the covariance parameters (and its program the noise) fixed for 12,000 iterations and draws 100
+  samples from half of its time budget on; here both are fractions of the updates: short budgets have all phases.
 """
 
 from __future__ import annotations
@@ -58,9 +58,8 @@ class Hyperparameters(OptimisedSettings):
     """hidden_layers: 0 is a shallow GP; num_features: frequencies a layer; likelihood: null = by task;
     lengthscale: null = sqrt(total variance of the training inputs); weight_mean_variance, weight_variance: the
     variance the initial m are drawn with, and the initial s^2; samples_late: Monte Carlo samples from half of the
-    updates on; local_reparameterisation: noise on Phi W, one draw a row, instead of on W;
-    freeze_fraction: part of the updates during which the covariance parameters (with `freeze_frequencies`: and the
-    posterior of the frequencies) stay at their initial values."""
+    updates on; local_reparameterisation: noise on Phi W, one draw a row, instead of on W; freeze_fraction: part of the
+    updates during which covariance parameters, by `freeze_frequencies` q(Omega), by `freeze_noise` the noise stay."""
 
     hidden_layers: Annotated[int, Ge(0), Le(30)] = 1
     hidden_width: PositiveInt = 3
@@ -80,6 +79,7 @@ class Hyperparameters(OptimisedSettings):
     learning_rate: PositiveFloat = 0.01
     freeze_fraction: Annotated[float, Ge(0), Lt(1)] = 0.2
     freeze_frequencies: bool = False
+    freeze_noise: bool = True
 
     def impossible(self, task: str) -> str:
         if self.feed_forward and not self.hidden_layers:
@@ -145,12 +145,13 @@ class Method(GradientMethod):
         return Shapes((samples, sum(map(math.prod, shapes.values()))), (samples, sum(self.widths) * local))
 
     def frozen(self, step: int, steps: int) -> frozenset[str]:
-        """The covariance parameters Theta, for the first `freeze_fraction` of the updates; `step` from 0."""
+        """Theta, and what goes with it, for the first `freeze_fraction` of the updates; `step` from 0."""
         if step >= self.hyper.freeze_fraction * steps:
             return frozenset()
         posterior = self.hyper.freeze_frequencies and self.hyper.frequencies != "prior_fixed"
         frozen = "log_lengthscale", "log_outputscale", *(["frequency_mean", "frequency_log_variance"] * posterior)
-        return frozenset(f"{name}.{parameter}" for name in self.names for parameter in frozen)
+        noise = {"log_noise_variance"} if self.hyper.freeze_noise and self.task == "regression" else set()
+        return frozenset(noise) | {f"{name}.{parameter}" for name in self.names for parameter in frozen}
 
     def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
         """-elbo `[R]`."""

@@ -86,7 +86,7 @@ class Method(dgp_meanfield.Method):
 
     def start_posterior(self, params: dict[str, Tensor], name: str, u: Tensor) -> dict[str, Tensor]:
         """q(u) with means u `[R, M, W]`."""
-        _, chol_kzz, *_ = kernel(double(params), name, self.hyper.jitter)
+        _, chol_kzz, _ = kernel(double(params), name, self.hyper.jitter)
         mean = torch.linalg.solve_triangular(chol_kzz, u.double(), upper=False).to(u)
         eye = torch.eye(u.shape[1], dtype=u.dtype, device=u.device)
         chol = (START_DEVIATION * eye).repeat(len(u), u.shape[2], 1, 1)
@@ -125,7 +125,7 @@ class Method(dgp_meanfield.Method):
     def layers(self, state: State) -> list[Layer]:
         params, layers = double(state.params), []
         for name in self.names:
-            z, chol_kzz, *scales = kernel(params, name, self.hyper.jitter)
+            z, chol_kzz, rbf = kernel(params, name, self.hyper.jitter)
             q = params[f"{name}.whitened_mean"], params[f"{name}.whitened_chol"].tril()
-            layers.append(Layer(z, chol_kzz, *q, *scales))
+            layers.append(Layer(z, chol_kzz, *q, rbf))
         return layers

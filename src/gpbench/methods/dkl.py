@@ -39,7 +39,7 @@ class Hyperparameters(kiss_gp.Hyperparameters):
 
     def impossible(self, task: str) -> str:
         points = self.grid_size**self.num_outputs
-        return f"a grid of {points} points exceeds a million" if points > 1_000_000 else ""
+        return f"a grid of {points} points exceeds a million" if points > 1_000_000 else super().impossible(task)
 
 
 class Method(kiss_gp.Method):

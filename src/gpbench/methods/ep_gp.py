@@ -74,7 +74,7 @@ class Method(GradientMethod):
         model, psi = self.model(**state.buffers), parameters(state)
         chol = model.factor(psi)
         q = approximations.ep(model, psi, chol)
-        return model.likelihood.predictive(*q.predict(chol, model.cross(psi, x), model.outputscale(psi)))
+        return model.likelihood.predictive(*q.predict(chol, model.cross(psi, x), model.outputscale(psi)[:, None]))
 
 
 def parameters(state: State) -> Tensor:

@@ -1,6 +1,6 @@
 """Exact GP regression with hyperparameters by type-II maximum likelihood (rasmussen2006, algorithm 2.1).
 
-Model      f ~ GP(0, k), k RBF-ARD; y_n = f(x_n) + e_n, e_n ~ N(0, noise_variance). Several targets have a function
+Model      f ~ GP(0, k); y_n = f(x_n) + e_n, e_n ~ N(0, noise_variance). Several targets have a function
            each, independent, with the same kernel and noise variance; their log evidences add up.
 Objective  log evidence = -1/2 ||L^-1 y||^2 - sum_i log L_ii - n/2 log 2 pi,  L L^T = K + noise_variance I,
            ascended by L-BFGS (from the optimum of some random rows, where there are many) or by Adam on the
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gpbench import streams
 from gpbench.gp import kernels, likelihoods, linalg
-from gpbench.hyper import OptimisedSettings, PositiveFloat, dataclass
+from gpbench.hyper import Formula, OptimisedSettings, PositiveFloat, dataclass
 from gpbench.methods import warm_start
 from gpbench.methods.base import GradientMethod, Noise, State
 from gpbench.methods.training_rows import Batch
@@ -28,9 +28,11 @@ from gpbench.streams import Key
 
 @dataclass(frozen=True)
 class Hyperparameters(OptimisedSettings):
-    """Initial values in scaled units; lengthscale None: sqrt(total variance of the inputs); learning_rate: of Adam.
-    Always a full batch."""
+    """Initial values in scaled units; lengthscale None: sqrt(total variance of the inputs); kernel: a formula of
+    `gp.kernels`; ard: a lengthscale an input; learning_rate: of Adam. Always a full batch."""
 
+    kernel: Formula = "rbf"
+    ard: bool = True
     lengthscale: PositiveFloat | None = None
     outputscale: PositiveFloat = 1.0
     noise_variance: PositiveFloat = 0.1
@@ -42,11 +44,9 @@ class Hyperparameters(OptimisedSettings):
 class Method(GradientMethod):
     def init(self, train: Batch, key: Key) -> State:
         x, lengthscale = train.x, kernels.start_lengthscale(train.x, self.hyper.lengthscale)
-        params = {
-            "log_lengthscale": lengthscale.log()[:, None].repeat(1, x.shape[-1]),
-            "log_outputscale": x.new_full((1,), math.log(self.hyper.outputscale)),
-            "log_noise_variance": x.new_full((1,), math.log(self.hyper.noise_variance)),
-        }
+        log_lengthscale = lengthscale.log()[:, None].repeat(1, x.shape[-1] if self.hyper.ard else 1)
+        params = kernels.start(self.hyper.kernel, log_lengthscale, x.new_full((1,), math.log(self.hyper.outputscale)))
+        params["log_noise_variance"] = x.new_full((1,), math.log(self.hyper.noise_variance))
         state = State(params, {"x": x, "y": train.y, "mask": train.weight})
         return warm_start.by_some_rows(self, state, train, streams.rng(key, "init"))
 
@@ -59,25 +59,25 @@ class Method(GradientMethod):
         constant = mask.sum(-1) * math.log(2 * math.pi)
         return 0.5 * (quadratic + y.shape[-1] * (log_det + constant))  # -sum_p log N(y_p; 0, C)
 
-    def kernel(self, params: dict[str, Tensor], x1: Tensor, x2: Tensor) -> Tensor:
-        return kernels.rbf(x1, x2, params["log_lengthscale"].exp(), params["log_outputscale"].exp())
+    def kernel(self, params: dict[str, Tensor]) -> kernels.Kernel:
+        return kernels.read(self.hyper.kernel, params)
 
     def covariance(self, params: dict[str, Tensor], x: Tensor, mask: Tensor) -> Tensor:
         """K + noise_variance I `[R, N, N]`; padding rows are rows of the identity."""
-        covariance = self.kernel(params, x, x) * mask[:, :, None] * mask[:, None, :]
+        covariance = self.kernel(params).covariance(x, x) * mask[:, :, None] * mask[:, None, :]
         return covariance + torch.where(mask > 0, self.noise_variance(params)[:, None], 1.0).diag_embed()
 
     def noise_variance(self, params: dict[str, Tensor]) -> Tensor:
         """Of the likelihood `[R]`; the jitter is part of it, so that no fit to repeated rows predicts without noise."""
-        return params["log_noise_variance"].exp() + self.hyper.jitter * params["log_outputscale"].exp()
+        return params["log_noise_variance"].exp() + self.hyper.jitter * self.kernel(params).scale
 
     @torch.no_grad()
     def predict(self, state: State, x: Tensor, key: Key) -> Predictive:
         train_x, train_y, mask = state.buffers["x"], state.buffers["y"], state.buffers["mask"]
         chol = linalg.cholesky(self.covariance(state.params, train_x, mask), "exact_gp")
-        cross = self.kernel(state.params, train_x, x) * mask[..., None]
+        kernel = self.kernel(state.params)
+        cross = kernel.covariance(train_x, x) * mask[..., None]
         a = torch.linalg.solve_triangular(chol, cross, upper=False)  # [1, N, T]
         mean = a.mT @ torch.linalg.solve_triangular(chol, train_y, upper=False)
-        outputscale = state.params["log_outputscale"].exp()
-        variance = (outputscale[:, None] - a.square().sum(1)).clamp_min(0.0)[..., None].expand_as(mean)
+        variance = (kernel.diagonal(x) - a.square().sum(1)).clamp_min(0.0)[..., None].expand_as(mean)
         return likelihoods.Gaussian().predictive(mean, variance, self.noise_variance(state.params))

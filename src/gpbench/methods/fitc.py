@@ -1,6 +1,6 @@
 """FITC: the fully independent training conditional approximation to GP regression (snelson2006, "SPGP").
 
-Model      q(f | u) = prod_n p(f_n | u), u = f(Z) ~ N(0, K_ZZ); y_n = f_n + e_n, e_n ~ N(0, s); k RBF
+Model      q(f | u) = prod_n p(f_n | u), u = f(Z) ~ N(0, K_ZZ); y_n = f_n + e_n, e_n ~ N(0, s)
            (quinonerocandela2005, section 6). Several targets have a function each, independent, with the same kernel,
            inducing inputs and noise variance; their log evidences add up.
 Objective  log evidence = log N(y; 0, Q + Lambda), Lambda = diag(K - Q) + s I,  Q = K_XZ K_ZZ^-1 K_ZX

@@ -1,6 +1,6 @@
 """FITC-SVGP: the variational form of FITC, trained on mini-batches (titsias2009, report, appendix C; rossi2021).
 
-Model      f ~ GP(0, k), k RBF; y_n = f(x_n) + e_n, e_n ~ N(0, lambda_n), lambda_n = s + k_nn - ||a_n||^2: the noise s
+Model      f ~ GP(0, k); y_n = f(x_n) + e_n, e_n ~ N(0, lambda_n), lambda_n = s + k_nn - ||a_n||^2: the noise s
            and what u = f(Z) leaves unknown of f(x_n), a_n = L^-1 k(Z, x_n), L L^T = K_ZZ. Several targets have a
            function each, independent, with the same kernel, inducing inputs and noise variance.
 Posterior  u = L v, q(v) = N(m, S)  (whitened), S = L_q L_q^T.
@@ -21,7 +21,7 @@ from torch import Tensor
 from gpbench import streams
 from gpbench.gp import kernels, likelihoods, sparse
 from gpbench.gp.layers import init_layer, layer, start_inducing
-from gpbench.hyper import OptimisedSettings, PositiveFloat, PositiveInt, dataclass
+from gpbench.hyper import Formula, OptimisedSettings, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods.base import GradientMethod, Noise, State
 from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive
@@ -33,9 +33,10 @@ NAME = "layer1"
 @dataclass(frozen=True)
 class Hyperparameters(OptimisedSettings):
     """Settings of rossi2021; initial values, which it does not give, of `svgp`; lengthscale None: sqrt(total variance
-    of the inputs); ard: a lengthscale an input, else one for all."""
+    of the inputs); kernel: a formula of `gp.kernels`; ard: a lengthscale an input, else one for all."""
 
     num_inducing: PositiveInt = 100
+    kernel: Formula = "rbf"
     lengthscale: PositiveFloat | None = None
     outputscale: PositiveFloat = 1.0
     noise_variance: PositiveFloat = 0.05
@@ -50,15 +51,17 @@ class Method(GradientMethod):
         hyper = self.hyper
         z = start_inducing(train.x, hyper.num_inducing, streams.rng(key, "init"))
         lengthscale = kernels.start_lengthscale(train.x, hyper.lengthscale)
-        params = init_layer(NAME, z, self.num_targets, lengthscale, hyper.outputscale, ard=hyper.ard)
+        params = init_layer(
+            NAME, z, self.num_targets, lengthscale, hyper.outputscale, ard=hyper.ard, formula=hyper.kernel
+        )
         return State(params | {"log_noise_variance": z.new_full((len(z),), hyper.noise_variance).log()})
 
     def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
-        belief = layer(state.params, NAME, self.hyper.jitter)
-        z, chol_kzz, m, _, *scales = belief
+        belief = layer(state.params, NAME, self.hyper.jitter, self.hyper.kernel)
+        z, chol_kzz, m, _, kernel = belief
         chol = belief.posterior_chol
-        a = sparse.project(batch.x, z, chol_kzz, *scales)  # a_n = L^-1 k(Z, x_n)  [R, M, B]
-        unexplained = sparse.unexplained(a, scales[1])[..., None]  # k_nn - ||a_n||^2
+        a = sparse.project(batch.x, z, chol_kzz, kernel)  # a_n = L^-1 k(Z, x_n)  [R, M, B]
+        unexplained = sparse.unexplained(a, kernel.diagonal(batch.x))[..., None]  # k_nn - ||a_n||^2
         # moments of q(f_n): a_n^T m and k_nn - ||a_n||^2 + ||L_q^T a_n||^2
         mean, variance = a.mT @ m, unexplained + (chol.mT @ a[:, None]).square().sum(2).mT  # [R, B, P]
         row_variance = state.params["log_noise_variance"].exp()[:, None, None] + unexplained  # lambda_n
@@ -70,5 +73,5 @@ class Method(GradientMethod):
 
     @torch.no_grad()
     def predict(self, state: State, x: Tensor, key: Key) -> Predictive:
-        moments = sparse.conditional(x, layer(state.params, NAME, self.hyper.jitter))
+        moments = sparse.conditional(x, layer(state.params, NAME, self.hyper.jitter, self.hyper.kernel))
         return likelihoods.Gaussian(self.num_targets).predictive(*moments, state.params["log_noise_variance"].exp())

@@ -1,6 +1,6 @@
 """IPVI-DGP: implicit posterior variational inference for deep GPs (yu2019), as its public program has it.
 
-Model      f^0 = x;  f^l = m^l(f^{l-1}) + g^l(f^{l-1}),  g^l ~ GP(0, k^l), k^l RBF-ARD;  y_n ~ p(y | f^L_n): Gaussian,
+Model      f^0 = x;  f^l = m^l(f^{l-1}) + g^l(f^{l-1}),  g^l ~ GP(0, k^l), k^l ARD;  y_n ~ p(y | f^L_n): Gaussian,
            probit or robust-max. Linear mean functions m^l in the hidden layers as in `dsvi`, none in the last.
            u = L v with L L^T = K_ZZ and v ~ p = N(0, I) in every layer.
 Posterior  a generator draws v from a q that has no density: v_m = G_phi(e_m, z_m), e_m ~ N(0, I); a discriminator
@@ -31,9 +31,9 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from gpbench import streams
-from gpbench.gp import kernels, likelihoods, lowrank, quadrature, sparse
-from gpbench.gp.layers import init_kernel, mean_map, start_inducing
-from gpbench.hyper import OptimisedSettings, PositiveFloat, PositiveInt, dataclass
+from gpbench.gp import kernels, likelihoods, quadrature, sparse
+from gpbench.gp.layers import init_kernel, kernel, mean_map, start_inducing
+from gpbench.hyper import Formula, OptimisedSettings, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods.base import GradientMethod, Noise, Shapes, State, noise_variance
 from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive
@@ -47,12 +47,14 @@ FIRST_DECAY = 0.5
 class Hyperparameters(OptimisedSettings):
     """Settings of the public program for data without settings of their own, with rossi2021's num_inducing and batches.
 
-    Hidden layers have min(hidden_width, D) outputs; num_samples: of v; noise_variance: the initial one, Var(y) = 1;
-    learning_rate: of kernels, inducing inputs and noise."""
+    Hidden layers have min(hidden_width, D) outputs; kernel, ard: as in `svgp`; num_samples: of v; noise_variance: the
+    initial one, Var(y) = 1; learning_rate: of kernels, inducing inputs and noise."""
 
     layers: PositiveInt = 1
     hidden_width: PositiveInt = 30
     num_inducing: PositiveInt = 100
+    kernel: Formula = "rbf"
+    ard: bool = True
     lengthscale: PositiveFloat | None = None
     outputscale: PositiveFloat = 0.01
     noise_variance: PositiveFloat = 1.0
@@ -145,15 +147,13 @@ class Method(GradientMethod):
 
     def moments(self, state: State, name: str, e: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of g(x) `[R, B, K]` under the mixture of the p(g | v_s), v_s = G(e_s, Z)."""
-        z, log_lengthscale, log_outputscale = (
-            state.params[f"{name}.{part}"] for part in ("inducing_inputs", "log_lengthscale", "log_outputscale")
-        )
-        v, outputscale = linear_map(state, f"{name}.generator", e, z), log_outputscale.exp()
-        a = lowrank.features(x, z, log_lengthscale.exp(), outputscale, self.hyper.jitter, name)  # [R, M, B]
+        z, chol_kzz, function = kernel(state.params, name, self.hyper.jitter, self.hyper.kernel)
+        v = linear_map(state, f"{name}.generator", e, z)
+        a = sparse.project(x, z, chol_kzz, function)  # [R, M, B]
         centre = v.mean(1)  # [R, M, K]
         deviations = (v - centre[:, None]).mT.flatten(1, 2) @ a  # [R, S K, B]
         spread = deviations.unflatten(1, (-1, v.shape[-1])).square().mean(1)
-        unexplained = sparse.unexplained(a, outputscale)
+        unexplained = sparse.unexplained(a, function.diagonal(x))
         return a.mT @ centre, (unexplained[:, None] + spread).mT
 
     def _widths(self, state: State) -> list[int]:
@@ -170,7 +170,7 @@ class Method(GradientMethod):
         self, name: str, x: Tensor, z: Tensor, num_outputs: int, rng: np.random.Generator
     ) -> dict[str, Tensor]:
         lengthscale = kernels.start_lengthscale(x, self.hyper.lengthscale)
-        params = init_kernel(name, z, lengthscale, self.hyper.outputscale)
+        params = init_kernel(name, z, lengthscale, self.hyper.outputscale, self.hyper.ard, self.hyper.kernel)
         num_inputs = num_outputs + z.shape[-1]
         for player, size in (("generator", num_outputs), ("discriminator", 1)):
             limit = math.sqrt(6 / (num_inputs + size))

@@ -18,8 +18,8 @@ import math
 import torch
 from torch import Tensor
 
-from gpbench.gp import kernels, likelihoods, structured
-from gpbench.hyper import Annotated, Ge, NonNegativeInt, OptimisedSettings, PositiveFloat, PositiveInt, dataclass
+from gpbench.gp import kernels, likelihoods, linalg, structured
+from gpbench.hyper import Annotated, Ge, NonNegativeInt, PositiveFloat, PositiveInt, RBFSettings, dataclass
 from gpbench.methods.base import GradientMethod, Noise, Shapes, State
 from gpbench.methods.training_rows import Batch
 from gpbench.predictive.distributions import Predictive
@@ -30,7 +30,7 @@ Params = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Hyperparameters(OptimisedSettings):
+class Hyperparameters(RBFSettings):
     """The grid of rossi2021; initial values in scaled units, lengthscale null: sqrt(total variance of the inputs)."""
 
     grid_size: Annotated[int, Ge(5)] = 10
@@ -85,7 +85,8 @@ class Method(GradientMethod):
         for r, kept in enumerate(batch.weight > 0):
             params = replica(state.params, r)
             process = self.process(params, self.features(params, batch.x[r, kept]))
-            losses.append(-structured.log_density(process, batch.y[r, kept], noise.fixed[r], self.accuracy))
+            with linalg.replicas_from(r):
+                losses.append(-structured.log_density(process, batch.y[r, kept], noise.fixed[r], self.accuracy))
         return torch.stack(losses)
 
     def process(self, params: Params, features: Tensor) -> structured.Process:

@@ -19,6 +19,7 @@ from functools import reduce
 from operator import add
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -46,6 +47,7 @@ class LayeredMethod(GradientMethod):
         self.num_outputs = self.likelihood.num_outputs
         self.is_drawn = isinstance(self.likelihood, likelihoods.Softmax)
         self.names = [f"layer{number}" for number in range(1, depth + 1)]
+        self.noises = ["log_noise_variance"] if task == "regression" else []
 
     @abstractmethod
     def propagate(self, state: State, layers: list[Layer], x: Tensor, first: Moments, noise: Tensor) -> Moments:
@@ -87,12 +89,16 @@ class LayeredMethod(GradientMethod):
 
     def layers(self, state: State) -> list[Layer]:
         """Layers in the order in which they are applied."""
-        return [layer(state.params, name, self.hyper.jitter) for name in self.names]
+        return [layer(state.params, name, self.hyper.jitter, self.hyper.kernel) for name in self.names]
 
     def frozen(self, step: int, steps: int) -> frozenset[str]:
-        """The common scale of the classes' functions, which robust-max cannot see: Adam would follow its rounding."""
+        """What `fixed` says, and the common scale of the classes' functions, which robust-max cannot see: Adam would
+        follow its rounding."""
+        fixed, kernel = self.hyper.fixed, kernels.names(self.hyper.kernel)
         unseen = isinstance(self.likelihood, likelihoods.RobustMax) and self.hyper.separate == "none"
-        return frozenset({f"{self.names[-1]}.log_outputscale"} if unseen else ())
+        parts = ["inducing_inputs"] * (fixed in ("inducing_inputs", "all")) + kernel * (fixed in ("kernel", "all"))
+        names = [f"{name}.{part}" for name in self.names for part in parts] + self.noises * (fixed == "all")
+        return frozenset(names + [f"{self.names[-1]}.log_outputscale"] * unseen)
 
     def natural_rate(self, step: int) -> float:
         """Rate of the natural gradient at `step`; 0 where there is none."""
@@ -116,9 +122,13 @@ class LayeredMethod(GradientMethod):
         moved = natural.step(mean, chol.tril(), slope, chol_slope, rate * factor, f"natural gradient of {last}")
         return dict(zip(names, moved, strict=True))
 
-    def start_inducing(self, x: Tensor, key: Key) -> Tensor:
-        """k-means centres of the training inputs `[1, M, D]`."""
-        return start_inducing(x, self.hyper.num_inducing, streams.rng(key, "init"))
+    def start_inducing(self, x: Tensor, rng: np.random.Generator) -> Tensor:
+        """Inducing inputs `[1, M, D]` for the training inputs."""
+        hyper = self.hyper
+        log_lengthscale = kernels.start_lengthscale(x, hyper.lengthscale).log()[:, None]
+        start = kernels.start(hyper.kernel, log_lengthscale, torch.zeros_like(log_lengthscale[:, 0]))
+        kernel = kernels.read(hyper.kernel, start)
+        return start_inducing(x, hyper.num_inducing, rng, hyper.inducing_start, kernel)
 
     def start_layer(
         self, name: str, x: Tensor, z: Tensor, num_outputs: int, outputscale: float, factor: float = 1.0
@@ -126,12 +136,14 @@ class LayeredMethod(GradientMethod):
         """Parameters of a layer whose inputs are like x `[1, N, D]`."""
         hyper = self.hyper
         lengthscale = kernels.start_lengthscale(x, hyper.lengthscale)
-        return init_layer(name, z, num_outputs, lengthscale, outputscale, factor, hyper.ard, hyper.separate)
+        form = hyper.ard, hyper.separate, hyper.kernel, hyper.covariance, hyper.coordinates
+        return init_layer(name, z, num_outputs, lengthscale, outputscale, factor, *form)
 
     def start_noise(self, z: Tensor) -> dict[str, Tensor]:
         if self.task != "regression":
             return {}
-        return {"log_noise_variance": z.new_full(z.shape[:1], self.hyper.noise_variance).log()}
+        shape = (len(z), self.num_targets) if self.hyper.noise == "each" else z.shape[:1]
+        return {"log_noise_variance": z.new_full(shape, self.hyper.noise_variance).log()}
 
     @torch.no_grad()
     def predict(self, state: State, x: Tensor, key: Key) -> Predictive:
@@ -164,7 +176,8 @@ class LayeredMethod(GradientMethod):
             for name, g, output in zip(self.names, drawn, outputs, strict=True):
                 values = g(f)
                 if name != self.names[-1]:  # f^l = m^l(f) + g^l(f) + e^l
-                    std = (0.5 * state.params[f"{name}.log_noise_variance"]).exp()[:, None, None]
-                    values = f @ state.buffers[f"{name}.mean_map"] + values + std * normal(*values.shape)
+                    values = f @ state.buffers[f"{name}.mean_map"] + values
+                    if (log_noise := state.params.get(f"{name}.log_noise_variance")) is not None:
+                        values = values + (0.5 * log_noise).exp()[:, None, None] * normal(*values.shape)
                 f = output[sample] = values
         return outputs

@@ -6,14 +6,14 @@ Posterior  p(f, psi | y), psi = log(tau, sigma), by one of the samplers (`gpbenc
            sa, aa, asis      f | y, psi, then psi | f, psi | y, L^-1 f, or both in turn (filippone2013, section 3.3)
            surr              psi given surrogate data (murray2010covariance)
            khr               psi and f together, f from the Laplace approximation at the new psi (knorrheld2002)
+           hmc, nuts         psi and L^-1 f together by Hamiltonian dynamics, with gradients of both (hoffman2014)
            pm                psi by an unbiased estimate of p(y | psi): `num_importance` draws of f from a Gaussian
                              approximation (filippone2014); then f | y, psi
            marginal          psi by the evidence of the approximation itself, f by its Gaussian
-           and for the efficiency of a part of them, where simulated data tell the rest: latents, theta_given_f,
-           theta_given_nu, estimator (independent estimates of p(y | tau) on a grid of log tau).
+           and for the efficiency of a part, where simulated data tell the rest: latents, theta_given_f, theta_given_nu,
+           estimator (independent estimates of p(y | tau) on a grid of log tau).
 Predictive a mixture over kept (f, psi): f_* | f, psi is Gaussian and is integrated out by quadrature or exactly.
-
-One step is one transition on all rows. Step sizes are learnt in burn-in (dual averaging) and stay afterwards.
+Step       one transition on all rows; settings are learnt in the first quarter of burn-in and stay.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gpbench import streams
 from gpbench.errors import UserError
 from gpbench.gp import latent_likelihoods
 from gpbench.gp.linalg import multiply
-from gpbench.hyper import Annotated, Fraction, Ge, Le, PositiveFloat, PositiveInt, Settings, dataclass
+from gpbench.hyper import Annotated, Formula, Fraction, Ge, Le, Lt, PositiveFloat, PositiveInt, Settings, dataclass
 from gpbench.methods.base import Noise, SamplerMethod, Shapes, State
 from gpbench.methods.training_rows import Batch, TrainingSet
 from gpbench.predictive.distributions import Predictive
@@ -38,31 +38,38 @@ from gpbench.sampling.latent.prediction import moments
 from gpbench.streams import Key
 
 TUNING = "theta.tuning"
-"""1 in burn-in: a pseudo-marginal chain then takes the approximate evidence for its estimate (filippone2014)."""
+"""1 while step sizes are learnt: pseudo-marginal chains then take the approximate evidence (filippone2014)."""
+LEARNING, FEWEST = 0.25, 50
+"""The part of burn-in in which step sizes are learnt, and the fewest transitions (all of a shorter burn-in)."""
 UNIFORM_START = (-3.0, -1.0)
 
 
 @dataclass(frozen=True)
 class Hyperparameters(Settings):
     """Settings; the defaults are what filippone2013 recommend: f by HMC in whitened coordinates, psi given nu by MH.
-
-    latent_updates, theta_updates: of f and psi in a transition. leapfrogs: most steps of Hamiltonian dynamics.
-    lengthscale_rate: null is 1/sqrt(D). outputscale: null samples it. start: psi from its prior, or log tau uniform on
-    [-3, -1]. keep_latents: among what is kept, for predictions. burn_in: fraction of the transitions. grid_low,
-    grid_high, grid_points: log tau of `estimator`.
+    walk: adapted goes along the covariance of psi. latent_updates, theta_updates: of f and psi in a transition.
+    leapfrogs: most steps of Hamiltonian dynamics (all of them in `hmc`); doublings: most of `nuts`. lengthscale_rate:
+    null is 1/sqrt(D). outputscale: null samples it. start: psi from its prior, or log tau uniform on [-3, -1].
+    keep_latents: in what is kept, for predictions. burn_in: of all transitions. grid_low, grid_high, grid_points: log
+    tau of `estimator`. defensive: share of prior draws of `pm`.
     """
 
     likelihood: Literal["logit", "probit", "poisson", "volatility", "ordinal"] = "logit"
     sampler: Literal[
-        "latents", "theta_given_f", "theta_given_nu", "sa", "aa", "asis", "khr", "surr", "pm", "marginal", "estimator"
+        Literal["sa", "aa", "asis", "khr", "hmc", "nuts", "surr", "pm", "marginal"],
+        Literal["latents", "theta_given_f", "theta_given_nu", "estimator"],
     ] = "aa"
     latents: Literal["none", "mh", "mh_v1", "mh_v2", "elliptical", "hmc", "hmc_v1", "hmc_v2", "smmala"] = "hmc_v2"
     theta: Literal["mh", "hmc", "smmala"] = "mh"
+    kernel: Formula = "rbf"
+    walk: Literal["isotropic", "adapted"] = "isotropic"
     latent_updates: PositiveInt = 1
     theta_updates: PositiveInt = 1
     leapfrogs: Annotated[int, Ge(1), Le(1000)] = 10
+    doublings: Annotated[int, Ge(1), Le(10)] = 8
     approximation: Literal["laplace", "ep"] = "laplace"
     num_importance: PositiveInt = 1
+    defensive: Annotated[float, Ge(0), Lt(1)] = 0.0
     ard: bool = False
     lengthscale_shape: PositiveFloat = 1.0
     lengthscale_rate: PositiveFloat | None = 1.0
@@ -80,11 +87,10 @@ class Hyperparameters(Settings):
 
     def impossible(self, task: str) -> str:
         fits = {"logit": "binary", "probit": "binary", "poisson": "counts", "volatility": "regression"}
-        wanted = fits.get(self.likelihood, "multiclass")
-        if task != wanted:
+        if task != (wanted := fits.get(self.likelihood, "multiclass")):
             return f"likelihood {self.likelihood} is for {wanted} data, not {task}"
-        approximates = self.sampler in ("pm", "marginal", "estimator")
-        if approximates and self.approximation == "ep" and self.likelihood != "probit":
+        is_ep = self.approximation == "ep" and self.sampler in ("pm", "marginal", "estimator")
+        if is_ep and self.likelihood != "probit":
             return f"expectation propagation is for the probit likelihood, not {self.likelihood}"
         if self.needs() and self.outputscale is not None:
             return f"sampler {self.sampler} takes the variance of simulated data; outputscale must be null"
@@ -96,6 +102,10 @@ class Hyperparameters(Settings):
             return f"sampler estimator keeps 500 repetitions at most; got num_samples {self.num_samples}"
         if self.latents == "none" and self.sampler in ("latents", "sa", "aa", "asis", "surr"):
             return f"sampler {self.sampler} needs an operator of f; latents must not be none"
+        if self.kernel != "rbf" and (self.theta != "mh" or "+" in self.kernel or self.needs()):
+            return f"kernel {self.kernel} is for theta mh, psi unknown, and no sum, which has several variances"
+        if self.walk == "adapted" and (self.theta != "mh" or self.sampler in ("hmc", "nuts", "latents", "estimator")):
+            return f"walk adapted is for random walks of psi, not theta {self.theta} of sampler {self.sampler}"
         return ""
 
     def needs(self) -> list[str]:
@@ -119,8 +129,8 @@ class Method(SamplerMethod):
         self.prepare(data.full())
         chain = self.operator.init(self.operator.model.state(psi, f))
         tuners = {name: value for tuner in self.tuners for name, value in tuner.start(psi).items()}
-        params = {name: chain[name].clone() for name in self.sampled}
-        return State(params, state.buffers, chain | tuners | counting.start(psi[:, 0]))
+        memory = chain | tuners | counting.start(psi[:, 0])
+        return State({name: chain[name].clone() for name in self.sampled}, state.buffers, memory)
 
     @property
     def sampled(self) -> tuple[str, ...]:
@@ -138,14 +148,11 @@ class Method(SamplerMethod):
         hyper = self.hyper
         rate = batch.x.shape[-1] ** -0.5 if hyper.lengthscale_rate is None else hyper.lengthscale_rate
         prior = Prior(hyper.variance_shape, hyper.variance_rate, hyper.variance_prior == "inverse_gamma")
-        variance: Prior | float | Tensor = prior
-        if hyper.outputscale is not None:
-            variance = hyper.outputscale
+        variance: Prior | float | Tensor = prior if hyper.outputscale is None else hyper.outputscale
         if hyper.sampler == "theta_given_f":
             variance = truth.columns(batch.x, batch.y, hyper.sampler)[:, 0, -1].exp()
-        likelihood = latent_likelihoods.named(hyper.likelihood, self.num_classes)
-        lengthscale = Prior(hyper.lengthscale_shape, rate)
-        model = Model(batch.x, batch.y[..., 0], batch.weight, likelihood, lengthscale, variance, hyper.ard)
+        law, tau = latent_likelihoods.named(hyper.likelihood, self.num_classes), Prior(hyper.lengthscale_shape, rate)
+        model = Model(batch.x, batch.y[..., 0], batch.weight, law, tau, variance, hyper.ard, hyper.kernel)
         self.batch, self.operator = batch, schemes.sampler(hyper, model)
         self.tuners = schemes.tuners(self.operator)
 
@@ -161,8 +168,7 @@ class Method(SamplerMethod):
         hyper, uniform = self.hyper, torch.as_tensor(rng.random((1, model.num_parameters))).to(model.x)
         parts = [prior.quantile(part) for prior, part in model.priors(uniform)]
         if hyper.start == "uniform":
-            low, high = UNIFORM_START
-            parts[0] = low + (high - low) * uniform[:, : model.num_lengthscales]
+            parts[0] = UNIFORM_START[0] + (UNIFORM_START[1] - UNIFORM_START[0]) * uniform[:, : model.num_lengthscales]
         psi = torch.cat(parts, 1)
         nu = torch.as_tensor(rng.standard_normal((1, train.x.shape[1]))).to(train.x)
         if hyper.needs():
@@ -190,16 +196,16 @@ class Method(SamplerMethod):
         """One transition; returns -log p(y | f) - log p(psi) `[R]` up to a constant, NaN where the chain is lost."""
         self.prepare(batch)
         burn_in, memory = self.burn_in(steps), state.memory
+        learning = min(burn_in, max(FEWEST, round(LEARNING * burn_in)))
         chain = memory | state.params
         for tuner in self.tuners:
-            chain[f"{tuner.name}.step_size"] = tuner.settings(memory, step, burn_in)[0]
+            chain[f"{tuner.name}.step_size"] = tuner.settings(memory, step, learning)[0]
         if TUNING in chain:
-            chain[TUNING] = torch.full_like(chain[TUNING], float(step < burn_in))
-        generator = Generator(*noise)
-        chain, info = self.operator.step(chain, generator)
+            chain[TUNING] = torch.full_like(chain[TUNING], float(step < learning))
+        chain, info = self.operator.step(chain, Generator(*noise))
         for tuner in self.tuners:
             acceptance = torch.as_tensor(info[f"{tuner.name}.acceptance"])
-            chain |= tuner.learn(memory, step, burn_in, acceptance, chain["psi"])
+            chain |= tuner.learn(memory, step, learning, acceptance, chain.get("theta.position", chain["psi"]))
         if step >= burn_in:
             chain |= counting.add(chain, info)
         state.memory, state.params = chain, {name: chain[name] for name in state.params}
@@ -216,7 +222,8 @@ class Method(SamplerMethod):
             return super().variables(name, size)
         known_variance = self.hyper.outputscale is not None or self.hyper.sampler == "theta_given_f"
         numbers = range(1, size + 1 if known_variance else size)
-        of_tau = [f"log lengthscale {number}" for number in numbers] if self.hyper.ard else ["log lengthscale"]
+        several = self.hyper.ard or len(numbers) > 1  # parts of a product have their own
+        of_tau = [f"log lengthscale {number}" for number in numbers] if several else ["log lengthscale"]
         return [*of_tau, "log variance"][:size]
 
     @torch.no_grad()
@@ -226,14 +233,12 @@ class Method(SamplerMethod):
         self.prepare(rows_of(state))
         names = [*state.samples] or [*state.params]
         if "psi" not in names or ("f" not in names and hyper.sampler != "marginal"):
-            raise UserError(
-                f"sampler {hyper.sampler} keeps {', '.join(names)} of a chain, which predicts nothing; "
-                "set keep_latents=true, or run it in a study of kind sample"
-            )
+            found = f"sampler {hyper.sampler} keeps {', '.join(names)} of a chain, which predicts nothing"
+            raise UserError(f"{found}; set keep_latents=true, or run it in a study of kind sample")
         kept = {name: torch.stack(state.samples.get(name) or [state.params[name]]) for name in names}  # [S, 1, ...]
-        model, approximation = self.operator.model, hyper.approximation if hyper.sampler == "marginal" else None
-        mean, variance = moments(model, kept, x, approximation)
-        return model.likelihood.predictive(mean[:, 0], variance[:, 0])
+        approximation = hyper.approximation if hyper.sampler == "marginal" else None
+        mean, variance = moments(self.operator.model, kept, x, approximation)
+        return self.operator.model.likelihood.predictive(mean[:, 0], variance[:, 0])
 
 
 def rows_of(state: State) -> Batch:

@@ -1,6 +1,6 @@
 """MCMC-SVGP: a sparse GP whose posterior over inducing values and covariance parameters is free (hensman2015mcmc).
 
-Model      f ~ GP(0, k), k RBF; y_n ~ p(y | f(x_n)): Gaussian, probit, robust-max, Poisson; u = f(Z) = L v with
+Model      f ~ GP(0, k); y_n ~ p(y | f(x_n)): Gaussian, probit, robust-max, Poisson; u = f(Z) = L v with
            L L^T = K_ZZ, v ~ N(0, I); theta = lengthscales, outputscale, noise variance, each Gamma a priori.
 Posterior  q(f, v, theta) = p(f | v, theta) q(v, theta), and of all q(v, theta) the best one is
            log q(v, theta) = sum_n E_{N(mean_n, variance_n)} log p(y_n | f_n) - |v|^2/2 + log p(theta) + constant,
@@ -28,7 +28,7 @@ from gpbench import streams
 from gpbench.gp import likelihoods, sparse
 from gpbench.gp.layers import kernel
 from gpbench.gp.sparse import Layer
-from gpbench.hyper import Fraction, PositiveFloat, PositiveInt, Settings, dataclass
+from gpbench.hyper import Formula, Fraction, PositiveFloat, PositiveInt, Settings, dataclass
 from gpbench.methods import svgp, warm_start
 from gpbench.methods.base import Noise, SamplerMethod, Shapes, State
 from gpbench.methods.training_rows import Batch, TrainingSet
@@ -37,8 +37,7 @@ from gpbench.sampling import hmc, tuning
 from gpbench.sampling.sghmc import flatten, unflatten
 from gpbench.streams import Key
 
-Z, V = "layer1.inducing_inputs", "layer1.whitened_values"
-LENGTHSCALE, OUTPUTSCALE, NOISE = "layer1.log_lengthscale", "layer1.log_outputscale", "log_noise_variance"
+Z, V, NOISE = "layer1.inducing_inputs", "layer1.whitened_values", "log_noise_variance"
 Params = dict[str, Tensor]
 LogDensity = Callable[[Params], Tensor]
 Projection = Callable[[slice], tuple[Tensor, Tensor]]
@@ -59,6 +58,7 @@ class Hyperparameters(Settings):
     """
 
     num_inducing: PositiveInt = 100
+    kernel: Formula = "rbf"
     sampler: Literal["joint", "gibbs"] = "joint"
     tuning: Literal["acceptance", "esjd"] = "acceptance"
     leapfrogs: PositiveInt = 20
@@ -87,9 +87,10 @@ class Method(SamplerMethod):
         gibbs = hyper.sampler == "gibbs"
         self.transition = self.step_gibbs if gibbs else self.step_joint
         self.tuner: tuning.Tuner = tuning.DualAveraging("hmc", ACCEPTANCE, hyper.step_size, hyper.leapfrogs)
+        self.walk_tuner: tuning.Tuner = tuning.DualAveraging("walk", WALK_ACCEPTANCE, hyper.step_size)
         if hyper.tuning == "esjd":
             self.tuner = tuning.ExpectedJump("hmc", hyper.leapfrogs, penalty=0.0 if gibbs else 0.5)
-        self.walk_tuner = tuning.DualAveraging("walk", WALK_ACCEPTANCE, hyper.step_size)
+            self.walk_tuner = tuning.ExpectedJump("walk", 1, penalty=0.0)
         self.tuners = [self.tuner, self.walk_tuner] if gibbs else [self.tuner]
 
     def start(self, data: TrainingSet, keys: list[Key]) -> State:
@@ -126,7 +127,7 @@ class Method(SamplerMethod):
 
     def theta(self, params: Params) -> Params:
         """The logarithms of theta among params."""
-        return {name: params[name] for name in (LENGTHSCALE, OUTPUTSCALE, NOISE) if name in params}
+        return {name: value for name, value in params.items() if "log_" in name}
 
     def noise_shapes(self, state: State, rows: int, step: int, steps: int) -> Shapes:
         """Normals of a test, the number of steps and another test, then one a coordinate."""
@@ -204,17 +205,17 @@ class Method(SamplerMethod):
         total = torch.zeros(())
         for name, value in theta.items():
             of_lengthscale = (self.hyper.lengthscale_shape, self.hyper.lengthscale_rate)
-            shape, rate = of_lengthscale if name == LENGTHSCALE else (1.0, 1.0)
+            shape, rate = of_lengthscale if name.endswith("log_lengthscale") else (1.0, 1.0)
             total = total + (shape * value - rate * value.exp()).reshape(len(value), -1).sum(1)
         return total
 
     def projection(self, params: Params, z: Tensor, x: Tensor) -> Projection:
         """a and the variance that v leaves, at rows of x `[R, N, D]`."""
-        z, chol_kzz, *scales = kernel(params | {Z: z}, "layer1", self.hyper.jitter)
+        z, chol_kzz, function = kernel(params | {Z: z}, "layer1", self.hyper.jitter, self.hyper.kernel)
 
         def project(rows: slice) -> tuple[Tensor, Tensor]:
-            a = sparse.project(x[:, rows], z, chol_kzz, *scales)
-            return a, (scales[1][:, None] - a.square().sum(1)).clamp_min(0.0)
+            a = sparse.project(x[:, rows], z, chol_kzz, function)
+            return a, (function.diagonal(x[:, rows]) - a.square().sum(1)).clamp_min(0.0)
 
         return project
 
@@ -225,8 +226,8 @@ class Method(SamplerMethod):
         return lambda rows: (a[..., rows], variance[:, rows])
 
     def layer(self, params: Params, z: Tensor) -> Layer:
-        z, chol_kzz, *scales = kernel(params | {Z: z}, "layer1", self.hyper.jitter)
-        return Layer(z, chol_kzz, params[V], None, *scales)
+        z, chol_kzz, function = kernel(params | {Z: z}, "layer1", self.hyper.jitter, self.hyper.kernel)
+        return Layer(z, chol_kzz, params[V], None, function)
 
     @torch.no_grad()
     def predict(self, state: State, x: Tensor, key: Key) -> Predictive:
@@ -243,7 +244,7 @@ class Method(SamplerMethod):
         drawn = []
         for sample, params in enumerate(state.kept()):
             layer = self.layer(params, state.buffers[Z])
-            size = layer.whitened_mean.shape
-            known = layer._replace(whitened_chol=x.new_zeros(size[0], size[2], size[1], size[1]))
+            replicas, size, outputs = layer.whitened_mean.shape
+            known = layer._replace(whitened_chol=x.new_zeros(replicas, outputs, size, size))
             drawn.append(sparse.draw(known, streams.source(key, "eval", sample, x))(x))
         return [torch.stack(drawn)]

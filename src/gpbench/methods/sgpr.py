@@ -1,6 +1,6 @@
 """SGPR: variational learning of the inducing inputs of a sparse GP regression (titsias2009).
 
-Model      f ~ GP(0, k), k RBF; y_n = f(x_n) + e_n, e_n ~ N(0, s). Several targets have a function each, independent,
+Model      f ~ GP(0, k); y_n = f(x_n) + e_n, e_n ~ N(0, s). Several targets have a function each, independent,
            with the same kernel, inducing inputs and noise variance; their bounds add up.
 Objective  bound = log N(y; 0, Q + s I) - tr(K - Q) / (2 s),  Q = K_XZ K_ZZ^-1 K_ZX  (eq. 9),
            a lower bound of the log evidence, equal at Z = X: that of `svgp` at its best q(u), found in closed form.
@@ -22,7 +22,7 @@ from torch import Tensor
 from gpbench import streams
 from gpbench.gp import kernels, likelihoods, lowrank, sparse
 from gpbench.gp.layers import start_inducing
-from gpbench.hyper import OptimisedSettings, PositiveFloat, PositiveInt, dataclass
+from gpbench.hyper import Formula, OptimisedSettings, PositiveFloat, PositiveInt, dataclass
 from gpbench.methods import warm_start
 from gpbench.methods.base import GradientMethod, Noise, State
 from gpbench.methods.training_rows import Batch
@@ -35,10 +35,13 @@ NAME = "sparse GP"
 
 @dataclass(frozen=True)
 class Hyperparameters(OptimisedSettings):
-    """Initial values in scaled units; lengthscale None: sqrt(total variance of the inputs); ard: a lengthscale an
-    input; learning_rate: of Adam. Always a full batch."""
+    """Initial values in scaled units; lengthscale None: sqrt(total variance of the inputs); kernel: a formula of
+    `gp.kernels`; ard: a lengthscale an input; inducing_start: as in `svgp`; learning_rate: of Adam. Always a full
+    batch."""
 
     num_inducing: PositiveInt = 100
+    inducing_start: Literal["kmeans", "rows", "greedy"] = "kmeans"
+    kernel: Formula = "rbf"
     ard: bool = True
     lengthscale: PositiveFloat | None = None
     outputscale: PositiveFloat = 1.0
@@ -52,10 +55,13 @@ class Method(GradientMethod):
     def init(self, train: Batch, key: Key) -> State:
         x, lengthscale = train.x, kernels.start_lengthscale(train.x, self.hyper.lengthscale)
         rng = streams.rng(key, "init")
+        log_lengthscale = lengthscale.log()[:, None].repeat(1, x.shape[-1] if self.hyper.ard else 1)
+        log_outputscale = x.new_full((1,), math.log(self.hyper.outputscale))
+        start = kernels.start(self.hyper.kernel, log_lengthscale, log_outputscale)
+        kind = self.hyper.inducing_start, self.kernel(start)
         params = {
-            "inducing_inputs": start_inducing(x, self.hyper.num_inducing, rng),
-            "log_lengthscale": lengthscale.log()[:, None].repeat(1, x.shape[-1] if self.hyper.ard else 1),
-            "log_outputscale": x.new_full((1,), math.log(self.hyper.outputscale)),
+            "inducing_inputs": start_inducing(x, self.hyper.num_inducing, rng, *kind),
+            **start,
             "log_noise_variance": x.new_full((1,), math.log(self.hyper.noise_variance)),
         }
         return warm_start.by_some_rows(self, State(params, {"x": x, "y": train.y, "mask": train.weight}), train, rng)
@@ -69,13 +75,15 @@ class Method(GradientMethod):
 
     def features(self, params: dict[str, Tensor], x: Tensor) -> Tensor:
         """A with Q = A^T A `[R, M, B]`."""
-        scales = params["log_lengthscale"].exp(), params["log_outputscale"].exp()
-        return lowrank.features(x, params["inducing_inputs"], *scales, self.hyper.jitter, NAME)
+        return lowrank.features(x, params["inducing_inputs"], self.kernel(params), self.hyper.jitter, NAME)
+
+    def kernel(self, params: dict[str, Tensor]) -> kernels.Kernel:
+        return kernels.read(self.hyper.kernel, params)
 
     def rows(self, params: dict[str, Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
         """A `[R, M, N]` and the diagonal of K - Q `[R, N]` of training rows."""
         a = self.features(params, x)
-        return a, sparse.unexplained(a, params["log_outputscale"].exp())
+        return a, sparse.unexplained(a, self.kernel(params).diagonal(x))
 
     def variance(self, params: dict[str, Tensor], unexplained: Tensor) -> Tensor:
         """Variance of y_n given u, in the likelihood that gives q(u) `[R, N]`: s."""
@@ -90,4 +98,4 @@ class Method(GradientMethod):
         params, train = state.params, state.buffers
         a, unexplained = self.rows(params, train["x"])
         q = lowrank.condition(a, train["y"], train["mask"] / self.variance(params, unexplained), NAME)
-        return lowrank.marginals(q, self.features(params, x), params["log_outputscale"].exp())
+        return lowrank.marginals(q, self.features(params, x), self.kernel(params).diagonal(x))

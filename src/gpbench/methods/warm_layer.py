@@ -26,7 +26,7 @@ PACE_NOISE = 1e-3
 PASSED_ON = 0.1
 """Part of the noise variance that hidden layers may add at the start."""
 CHUNK_ROWS = 2**16
-SHARED = ("num_inducing", "ard", "lengthscale", "jitter")
+SHARED = ("num_inducing", "inducing_start", "kernel", "ard", "lengthscale", "jitter")
 """Settings of `sgpr` that a method which starts at its optimum shares with it."""
 Params = dict[str, Tensor]
 
@@ -88,7 +88,7 @@ def take_over(params: Params, layer: str, best: Params) -> None:
 def limit(params: Params, name: str, best: Params) -> None:
     """Lower a log variance of hidden values to a tenth of s / E |grad f|^2, so that they add a tenth of the noise s.
 
-    E |grad f|^2 = outputscale * sum_d 1 / lengthscale_d^2 under the prior of the optimum."""
+    E |grad f|^2 = outputscale * sum_d 1 / lengthscale_d^2 under the prior of the optimum, were its first kernel RBF."""
     lengthscale, outputscale = best["log_lengthscale"].exp(), best["log_outputscale"].exp()
     inputs = best["inducing_inputs"].shape[-1] / lengthscale.shape[-1]  # a lengthscale for all counts for each
     slope = outputscale * inputs * lengthscale.square().reciprocal().sum(-1)

@@ -180,6 +180,10 @@ FIGURES = _by_name([
           "Middle: its autocorrelation, of each chain and on average. Both of the first split, of as many data sets "
           "as fit. Right: R-hat of the slowest variable, median over splits; dashed: of its 97.5 % upper limit; "
           "dotted: 1.1. The axis is logarithmic in R-hat - 1. ✗: splits whose chains have not converged."),
+    Entry("ranks", "chains", SAMPLE, "figures.ranks:ranks",
+          "Ranks of the draws of the first parameter among those of all chains of the first split, one line per chain: "
+          "share of a chain's draws in each twentieth, over that of chains that agree. Band: 95 % of independent draws "
+          "(autocorrelated ones leave it more often). A chain that leans or bulges is elsewhere or wider."),
     Entry("traces", "chains", ON_REQUEST, "figures.traces:traces",
           "Predictive mean (classification: probability of the observed class) at three test rows against the kept "
           "states of the Markov chains, one colour per chain. Chains that agree cover one band, and none drifts. "

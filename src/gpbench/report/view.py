@@ -18,8 +18,8 @@ import pandas as pd
 from gpbench.errors import UserError, count, unknown
 from gpbench.evaluation.metrics import METRICS
 from gpbench.study.fitting.convergence import IMPROVING as STILL
-from gpbench.study.records import CONVERGENCE, Setting
-from gpbench.study.results import collect
+from gpbench.study.records import CONVERGENCE, JITTER, Setting
+from gpbench.study.results import collect, convergence
 from gpbench.study.storage import committed
 
 UNMIXED = "not converged"
@@ -27,15 +27,17 @@ UNMIXED = "not converged"
 by gradients by its predicted gain."""
 IMPROVING = "↗"
 """Mark of a cell with fits that still improve, where the budget requires no convergence."""
+JITTERED = "†"
+"""Mark of a cell with fits whose matrices needed jitter beyond the method's own."""
 STATUSES = ("done", UNMIXED, "stopped", "diverged", "out-of-memory", "failed", "skipped", "missing")
 TASKS = ("regression", "binary", "multiclass", "counts")
 SCORED = ("done", UNMIXED)
-MIXING = ("chains", "draws", "r_hat", "r_hat_row", "r_hat_row_sd", "ess_bulk", "ess_tail")
-MIXING_REPORTED = ("r_hat_covariance", "ess_covariance")
+MIXING = ("chains", "draws", "r_hat", "r_hat_row", "r_hat_row_sd", "ess_bulk", "ess_tail", "ess_every")
+MIXING_REPORTED = ("r_hat_covariance", "ess_covariance", "mcse")
 CERTIFICATE = ("certificate_steps", "certificate_objective", "certificate_mnll")
 FACTS = (
     *("commit", "dirty", "overrides", "staleness_mean", "restarts", "gate"),
-    *(*MIXING, *MIXING_REPORTED, *CONVERGENCE, *CERTIFICATE),
+    *(*MIXING, *MIXING_REPORTED, *CONVERGENCE, *CERTIFICATE, *JITTER),
 )
 
 
@@ -104,7 +106,7 @@ class View:
     def fits(self) -> pd.DataFrame:
         """The scores of the study's kind, with a row of status `missing` for every expected fit without a result; the
         status of a finished fit that fails the gate of its budget is `not converged`. Column `convergence` is empty for
-        closed forms and for what was recorded before it was noted."""
+        closed forms and for gradient fits recorded before it was noted; `unmixed` says why chains are not judged."""
         scores = self._scores[self._scores["kind"] == self.study["kind"]]
         # a study without finished fits, or without some task, lacks columns
         scores = scores.reindex(columns=dict.fromkeys([*scores.columns, *METRICS, *FACTS]))
@@ -112,16 +114,23 @@ class View:
             raise unknown("status", min(unregistered), STATUSES, "scores.parquet")
         scores["status"] = scores["status"].mask(scores["gate"] == "failed", UNMIXED)
         scores["convergence"] = scores["convergence"].astype(object).where(scores["convergence"].notna(), "")
-        keys = ["method", "dataset", "split"]
-        # once for all replicas of a split: each collected one has a row of its own
-        expected = pd.DataFrame(self.study["expected"], columns=keys).astype({"split": "int64"}).drop_duplicates()
+        drawn, limit = scores[["r_hat", "draws"]].notna().any(axis=1), self.study.get("r_hat")
+        drawn &= scores["status"].isin(SCORED)
+        chains = scores.loc[drawn, list(MIXING)].astype(float).to_dict("records")
+        scores["unmixed"] = ""
+        scores.loc[drawn, "unmixed"] = [convergence.unmixed(mixing, limit) for mixing in chains]
+        scores.loc[drawn, "convergence"] = [convergence.of_chains(mixing, limit)["convergence"] for mixing in chains]
+        keys = ["method", "dataset", "split", "replica"]
+        # a split is expected once for each of its replicas, which count from 0
+        expected = pd.DataFrame(self.study["expected"], columns=keys[:3]).astype({"split": "int64"})
+        expected["replica"] = expected.groupby(keys[:3]).cumcount()
+        scores["replica"] = scores.get("replica", pd.Series(0, scores.index)).fillna(0).astype("int64")
         fits = expected.merge(scores, how="outer", on=keys)
         missing = fits["status"].isna()
         fits.loc[missing, ["status", "reason"]] = ["missing", "no result was collected"]
         fits["kind"] = self.study["kind"]
-        fits["replica"] = fits["replica"].fillna(0).astype("int64")
         fits["reason"] = fits["reason"].fillna("")
-        fits["convergence"] = fits["convergence"].fillna("")
+        fits[["convergence", "unmixed"]] = fits[["convergence", "unmixed"]].fillna("")
         fits["label"] = fits["label"].fillna(fits["method"].map(self.labels))
         fits["task"] = fits["task"].fillna(fits["dataset"].map(self.tasks))
         order = {"method": self.methods, "dataset": self.datasets}
@@ -224,7 +233,8 @@ class View:
 
     def cells(self, metric: str, *tasks: str) -> pd.DataFrame:
         """One row per method and data set: mean, sd (ddof = 1), n and expected splits, statuses, complete: whether
-        every fit is done and every split has a value, and improving: in how many splits done fits still improve."""
+        every fit is done and every split has a value, improving: in how many splits done fits still improve, and
+        jittered: in how many done fits needed jitter."""
         cells = self._all_cells(metric)
         return cells[cells["dataset"].isin(self.datasets_of(*tasks))].reset_index(drop=True)
 
@@ -238,36 +248,53 @@ class View:
         cells = cells.merge(self.progress, on=["method", "dataset"], how="left")
         cells["expected"] = cells["expected"].fillna(0).astype(int)
         cells["statuses"] = cells["statuses"].fillna("not planned")
-        cells["improving"] = cells["improving"].fillna(0).astype(int)
+        cells[["improving", "jittered"]] = cells[["improving", "jittered"]].fillna(0).astype(int)
         cells["complete"] = (cells["n"] == cells["expected"]) & (cells["n"] > 0) & (cells["statuses"] == "")
         return cells
 
     @cached_property
     def progress(self) -> pd.DataFrame:
-        """Per cell: expected splits, why some fits are not done ('' if all are), in how many splits fits improve."""
+        """Per cell: expected splits, why some fits are not done ('' if all are), in how many splits fits improve, and
+        in how many they needed jitter."""
         keys = ["method", "dataset"]
         cells = self.fits.groupby(keys)["split"].nunique().rename("expected").reset_index()
         unfinished = self.fits.loc[self.fits["status"] != "done", keys].drop_duplicates()
         statuses = {cell: describe_statuses(fits) for cell, fits in self.fits.merge(unfinished, on=keys).groupby(keys)}
         names = zip(cells["method"], cells["dataset"], strict=True)
-        improving = self.improving.groupby(keys)["split"].nunique().rename("improving").reset_index()
-        cells = cells.assign(statuses=[statuses.get(cell, "") for cell in names]).merge(improving, "left", on=keys)
-        return cells.assign(improving=cells["improving"].fillna(0).astype(int))
+        cells["statuses"] = [statuses.get(cell, "") for cell in names]
+        for name, fits in {"improving": self.improving, "jittered": self.jittered}.items():
+            counts = fits.groupby(keys)["split"].nunique().rename(name).reset_index()
+            cells = cells.merge(counts, "left", on=keys)
+            cells[name] = cells[name].fillna(0).astype(int)
+        return cells
 
     @property
     def improving(self) -> pd.DataFrame:
         """Fits that are done, enter every comparison, and still improve."""
         return self.fits[(self.fits["status"] == "done") & self.fits["convergence"].isin([STILL, UNMIXED])]
 
+    @property
+    def jittered(self) -> pd.DataFrame:
+        """Finished fits whose matrices needed jitter."""
+        return self.done[self.done["jitter_times"].fillna(0).astype(float) > 0]
+
+    @property
+    def needed_jitter(self) -> str:
+        """A sentence that counts the fits whose matrices needed jitter, with the largest; '' without any."""
+        if self.jittered.empty:
+            return ""
+        largest, counted = self.jittered["jitter_largest"].astype(float).max(), count(len(self.done), "fit")
+        return f"{JITTERED} {len(self.jittered)} of {counted} needed jitter to factor a matrix, at most {largest:.1g}."
+
     @cached_property
     def warning(self) -> str:
         """Sentences that name the cells that have not converged as the budget requires, and count those that still
-        improve; '' without any."""
+        improve and the fits that needed jitter; '' without any."""
         unmixed = self.fits[self.fits["status"] == UNMIXED]
         failing = unmixed.groupby(["dataset", "method"], sort=False)["split"].nunique()
         cells = [f"{self.labels[method]} on {dataset} ({n} splits)" for (dataset, method), n in failing.items()]
         failed = f"✗ Not converged: {', '.join(cells)}." if cells else ""
-        return " ".join(filter(None, (failed, self.still_improving)))
+        return " ".join(filter(None, (failed, self.still_improving, self.needed_jitter)))
 
     @property
     def still_improving(self) -> str:
@@ -277,7 +304,9 @@ class View:
             return ""
         judged = self.fits[self.fits["convergence"] != ""].drop_duplicates(keys)
         improving = self.improving.drop_duplicates(keys)
-        return f"{IMPROVING} {len(improving)} of {count(len(judged), 'cell')} had not converged at the last step."
+        return (
+            f"{IMPROVING} {len(improving)} of {count(len(judged), 'judged cell')} had not converged at the last step."
+        )
 
     def matrix(self, metric: str, *tasks: str) -> pd.DataFrame:
         """Mean scores `[datasets, methods]`; NaN for incomplete cells, never imputed."""

@@ -47,13 +47,27 @@ def summary(draws: np.ndarray) -> dict[str, np.ndarray]:
         }
 
 
+def monte_carlo_errors(draws: np.ndarray) -> dict[str, np.ndarray]:
+    """Monte Carlo standard errors of `mean` and `sd` of every quantity, `[*quantities]` each (vehtari2021).
+
+    draws `[chains, draws, *quantities]`; NaN where chains have fewer than 4 draws."""
+    draws = np.asarray(draws, dtype=np.float64)
+    if draws.shape[1] < FEWEST_DRAWS or not draws.size:
+        return {name: np.full(draws.shape[2:], np.nan) for name in ("mean", "sd")}
+    arviz = _arviz()
+    chains = arviz.convert_to_dataset({"x": draws})
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return {name: arviz.mcse(chains, method=name)["x"].values for name in ("mean", "sd")}
+
+
 def mixing(chains: Sequence[Mapping[str, np.ndarray]]) -> dict[str, float]:
     """How well the chains of one posterior have mixed; NaN for chains of fewer than 4 draws.
 
     Each chain has `mean` and `log_density` `[draws, rows, targets]`, covariance parameters `[draws, ...]` under their
     names, and `rows`. `r_hat`, `ess_bulk` and `ess_tail` are the worst over rows of mean and log density; `r_hat_row`
     and its `_sd` the mean and standard deviation over rows of R-hat of the mean (as rossi2021 print it);
-    `r_hat_covariance` and `ess_covariance` the worst of the covariance parameters that a chain moves.
+    `r_hat_covariance` and `ess_covariance` the worst of the covariance parameters that a chain moves; `mcse` as in
+    `convergence`.
     """
     judged = _stack(chains, JUDGED)
     # a quantity that is the same in all draws of all chains, such as a probability of 1, has nothing to mix
@@ -70,6 +84,7 @@ def mixing(chains: Sequence[Mapping[str, np.ndarray]]) -> dict[str, float]:
         "r_hat_row_sd": _reduced(np.std, of_mean),
         "r_hat_covariance": _reduced(np.max, reported["r_hat"]),
         "ess_covariance": _reduced(np.min, reported["ess_bulk"]),
+        "mcse": largest_error(judged[:, :, moving]),
     }
 
 
@@ -113,13 +128,16 @@ def gelman_rubin(mean: np.ndarray, variance: np.ndarray, draws: int) -> np.ndarr
 def convergence(chains: Sequence[Mapping[str, np.ndarray]]) -> dict[str, float]:
     """How well the sampled variables of the chains of one posterior have mixed; NaN for chains of fewer than 4 draws.
 
-    Each chain has `draws` `[draws, watched]` of some variables, of which `r_hat`, `ess_bulk` and `ess_tail` are the
-    worst, and moments `mean` and `variance` `[checkpoints, variables]` of all of them over the first `iterations`
-    `[checkpoints]` draws. `r_hat_classic` is the worst `gelman_rubin` of all draws, `r_hat_classic_1000` of the first
-    1000, and so on.
+    Each chain has `draws` `[draws, watched]` of some variables, of which `ess_bulk` and `ess_tail` are the worst,
+    `every` `[some draws, variables]` of all of them, of which `ess_every` is the worse of both (R-hat is the worst of
+    the two), and moments `mean` and `variance` `[checkpoints, variables]` of all of them over the first `iterations`
+    `[checkpoints]` draws. `mcse` is the largest Monte Carlo error of a mean of those watched, in standard deviations;
+    `r_hat_classic` the worst `gelman_rubin` of all draws, `r_hat_classic_1000` of the first 1000, and so on.
     """
     draws = np.stack([chain["draws"] for chain in chains])
-    watched = summary(draws[:, :, (draws != draws[:1, :1]).any((0, 1))])
+    watched = _worst(_moving(draws))
+    # chains that were stored before every variable was kept have the watched ones alone
+    every = _worst(_moving(np.stack([chain["every"] for chain in chains]))) if "every" in chains[0] else watched
     mean, variance = (np.stack([chain[name] for chain in chains]) for name in ("mean", "variance"))
     iterations = chains[0]["iterations"].tolist()
     by_variable = {t: gelman_rubin(mean[:, k], variance[:, k], t) for k, t in enumerate(iterations)}
@@ -128,10 +146,25 @@ def convergence(chains: Sequence[Mapping[str, np.ndarray]]) -> dict[str, float]:
     return {
         "chains": len(chains),
         "draws": draws.shape[1],
-        **_worst(watched),
+        **watched,
+        "r_hat": np.max([watched["r_hat"], every["r_hat"]]).item(),
+        "ess_every": np.min([every["ess_bulk"], every["ess_tail"]]).item(),
+        "mcse": largest_error(draws),
         "r_hat_classic": classic[iterations[-1]],
         **{f"r_hat_classic_{t}": classic[t] for t in CHECKPOINTS if t in classic},
     }
+
+
+def largest_error(draws: np.ndarray) -> float:
+    """The largest Monte Carlo error of a mean among the quantities that move, in their standard deviations; draws as in
+    `summary`."""
+    moving = draws[:, :, (draws != draws[:1, :1]).any((0, 1))].astype(np.float64)
+    return _reduced(np.max, monte_carlo_errors(moving)["mean"] / moving.std((0, 1)))
+
+
+def _moving(draws: np.ndarray) -> dict[str, np.ndarray]:
+    """`summary` of the quantities that a chain moves."""
+    return summary(draws[:, :, (draws != draws[:1, :1]).any((0, 1))])
 
 
 def _worst(by_quantity: Mapping[str, np.ndarray]) -> dict[str, float]:

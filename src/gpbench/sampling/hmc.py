@@ -20,13 +20,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+NOTHING = torch.empty(0)
+
 
 class Point(NamedTuple):
-    """Where chains are: position `[R, K]`, log density there `[R]` in nats, and its gradient `[R, K]`."""
+    """Where chains are: position `[R, K]`, log density there `[R]` in nats, its gradient `[R, K]`, and what else is
+    known there `[R, E]`."""
 
     position: Tensor
     value: Tensor
     gradient: Tensor
+    extra: Tensor = NOTHING
 
 
 LogDensity = Callable[[Tensor], Point]
@@ -101,6 +105,7 @@ def where(chosen: Tensor, new: Point, old: Point) -> Point:
         torch.where(column, new.position, old.position),
         torch.where(chosen, new.value, old.value),
         torch.where(column, new.gradient, old.gradient),
+        old.extra if old.extra is NOTHING else torch.where(column, new.extra, old.extra),
     )
 
 

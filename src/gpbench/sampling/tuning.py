@@ -11,6 +11,10 @@ settings of the largest expected improvement under a GP fitted to the runs so fa
 
     mean |w' - w|^2 / (largest number of steps)^penalty.
 
+`StepAndScale`: the step size of `DualAveraging` for dynamics of w / s, and s, the standard deviations of w, found in
+each of the windows between `WINDOWS` of the time of learning for the next one, as Stan does. With `dense` s is a lower
+factor of their covariance.
+
 Tuners hold no state: what they learn is a dict of tensors `[R, ...]`, of each chain for itself.
 """
 
@@ -29,6 +33,12 @@ Memory = dict[str, Tensor]
 WALK, LANGEVIN, HAMILTONIAN = 0.25, 0.57, 0.7
 """Probabilities of acceptance to which step sizes are tuned."""
 SHRINKAGE, DELAY, DECAY = 0.05, 10.0, 0.75
+WINDOWS = (0.0, 0.125, 0.25, 0.5, 0.875)
+"""Where step sizes are learnt anew, as parts of the time of learning; draws of the first window do not count."""
+SHORTEST = 40
+"""Transitions below which there is one window, and all scales stay 1."""
+PRIOR_DRAWS = 5
+"""Draws of standard deviation 1 that are added to those of a window."""
 
 RUNS, FIRST = 30, 5
 LOG_STEP_SIZES = np.linspace(-4, -0.5, 36)
@@ -67,6 +77,55 @@ class DualAveraging:
     def _named(self, log_step: Tensor, averaged: Tensor, error: Tensor) -> Memory:
         names = f"{self.name}.log_step_size", f"{self.name}.averaged", f"{self.name}.error"
         return dict(zip(names, (log_step, averaged, error), strict=True))
+
+
+@dataclass(frozen=True)
+class StepAndScale(DualAveraging):
+    """The step size, and the scales s `[R, size]` relative to which it is, or with `dense` `[R, size, size]`."""
+
+    size: int = 1
+    dense: bool = False
+
+    def start(self, like: Tensor) -> Memory:
+        """As `DualAveraging`."""
+        mean, one = like.new_zeros(len(like), self.size), unit_scale(like, self.size, self.dense)
+        ahead = like.new_full(like.shape[:1], math.log(10 * self.step_size))
+        return super().start(like) | self._moments(ahead, mean, 0 * one) | {f"{self.name}.scale": one}
+
+    def learn(self, memory: Memory, step: int, burn_in: int, acceptance: Tensor, jump: Tensor) -> Memory:
+        """As `DualAveraging`, jump being the position w itself, of which the first `size` numbers count."""
+        if step >= burn_in:
+            return {}
+        starts = [round(part * burn_in) for part in WINDOWS] if burn_in >= SHORTEST else [0]
+        window = max(index for index, first in enumerate(starts) if first <= step)
+        number = step + 1 - starts[window]
+        ahead, mean, squares = (memory[f"{self.name}.{part}"] for part in ("ahead", "mean", "squares"))
+        error = torch.lerp(memory[f"{self.name}.error"], self.target - acceptance, 1 / (number + DELAY))
+        log_step = ahead - math.sqrt(number) / SHRINKAGE * error
+        averaged = torch.lerp(memory[f"{self.name}.averaged"], log_step, number**-DECAY)
+        change = jump[:, : self.size] - mean
+        mean = mean + change / number
+        left = jump[:, : self.size] - mean
+        squares = squares + (change[:, :, None] * left[:, None] if self.dense else change * left)
+        if step + 1 not in starts:
+            return self._named(log_step, averaged, error) | self._moments(ahead, mean, squares)
+        learnt = {}
+        if window:
+            unit = unit_scale(jump, self.size, self.dense)
+            variance = (squares + PRIOR_DRAWS * unit) / (number + PRIOR_DRAWS)
+            learnt = {f"{self.name}.scale": torch.linalg.cholesky_ex(variance)[0] if self.dense else variance.sqrt()}
+        anew = self._moments(averaged + math.log(10), 0 * mean, 0 * squares)
+        return self._named(averaged, averaged, 0 * error) | anew | learnt
+
+    def _moments(self, ahead: Tensor, mean: Tensor, squares: Tensor) -> Memory:
+        return {f"{self.name}.ahead": ahead, f"{self.name}.mean": mean, f"{self.name}.squares": squares}
+
+
+def unit_scale(like: Tensor, size: int, dense: bool) -> Tensor:
+    """Scales of 1 of the chains of like `[R, ...]`."""
+    if dense:
+        return torch.eye(size, dtype=like.dtype, device=like.device).repeat(len(like), 1, 1)
+    return like.new_ones(len(like), size)
 
 
 @dataclass(frozen=True)
@@ -114,16 +173,18 @@ class ExpectedJump:
         return dict(zip(self._names, values, strict=True))
 
     def _choose(self, trials: np.ndarray, last: bool) -> tuple[float, float]:
-        """Settings of the next run given the trials `[T, 3]` so far; after the last one, those to stay with."""
+        """Settings of the next run given the trials `[T, 3]` so far; after the last one, those to stay with: of the
+        tried ones that with the largest mean under the GP, since the largest objective is the luckiest too."""
         if len(trials) < FIRST and not last:
             return self._spread(len(trials))
         tried, objective = trials[:, :2], trials[:, 2]
+        surrogate = self._surrogate(tried, objective)
         if last:
-            return tuple(tried[objective.argmax()])
+            return tuple(tried[surrogate.predict(self._unit(tried)).argmax()])
         from scipy.stats import norm
 
         grid = np.stack(np.meshgrid(LOG_STEP_SIZES, np.arange(1.0, self.leapfrogs + 1)), -1).reshape(-1, 2)
-        mean, sd = self._surrogate(tried, objective).predict(self._unit(grid), return_std=True)
+        mean, sd = surrogate.predict(self._unit(grid), return_std=True)
         gain = mean - objective.max()
         return tuple(grid[(gain * norm.cdf(gain / sd) + sd * norm.pdf(gain / sd)).argmax()])
 

@@ -241,6 +241,10 @@ CONVERGENCE = ("convergence", "gain", "not_judged_because", "steps_done")
 """What a fit by gradients notes of its convergence."""
 
 
+JITTER = ("jitter_times", "jitter_largest", "jitter_matrices")
+"""What a fit notes where Cholesky factors of its steps or its prediction needed jitter beyond the method's own."""
+
+
 def convergence_in_words(noted: Mapping[str, Any]) -> str:
     """'converged', 'still improving (about 0.1 nats)' or 'not judged (why)' of what a fit noted; '' of others."""
     status = noted.get("convergence") or ""

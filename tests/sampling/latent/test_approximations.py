@@ -46,7 +46,7 @@ def test_laplace_is_that_of_scikit_learn(monkeypatch):
     exactly(monkeypatch)
     q = laplace(model, psi, chol)
     new = torch.from_numpy(np.random.default_rng(1).random((3, 5, 2)))
-    mean, variance = q.predict(chol, model.cross(psi, new), model.outputscale(psi))
+    mean, variance = q.predict(chol, model.cross(psi, new), model.outputscale(psi)[:, None])
     for r in range(3):
         tau, sigma = psi[r].exp().tolist()
         kernel = ConstantKernel(sigma) * RBF(tau) + WhiteKernel(DEFAULT_JITTER * sigma)
@@ -140,7 +140,7 @@ def test_the_gaussian_equals_its_dense_formulas(kind, name):
     torch.testing.assert_close(q.coordinates(q.draw(z)[:, 4]), z[:, 4])
     assert (q.half_log_det - 0.5 * torch.logdet(precise @ covariance)).abs().max() < 1e-6
     # prediction at the rows themselves gives q there, but for the jitter
-    mean, variance = q.predict(chol, model.cross(psi, model.x), model.outputscale(psi))
+    mean, variance = q.predict(chol, model.cross(psi, model.x), model.outputscale(psi)[:, None])
     torch.testing.assert_close(mean, q.mean, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(variance, torch.linalg.inv(precise).diagonal(dim1=1, dim2=2), rtol=1e-3, atol=1e-4)
 

@@ -10,7 +10,7 @@ from gpbench.gp import latent_likelihoods
 from gpbench.gp.linalg import solve
 from gpbench.sampling.latent import joint, latents
 from gpbench.sampling.latent.approximations import laplace
-from gpbench.sampling.latent.schemes import Sequence
+from gpbench.sampling.latent.schemes import Sequence, adapt, scheme
 
 F64 = torch.float64
 
@@ -36,6 +36,21 @@ def surrogate(latent="elliptical", repeats=(1, 1), update=joint.Surrogate):
 )
 def test_the_joint_distribution(name, make):
     geweke.check(make, geweke.model(name, chains=1500), {"theta": 0.7, "latents": 0.4}, rounds=6)
+
+
+@pytest.mark.parametrize(
+    "make", [joint.KHR, surrogate(), lambda m: scheme("aa", m, latents.named("hmc_v2", m), "mh", (1, 2))]
+)
+def test_walks_along_a_covariance_keep_the_joint_distribution(make):
+    factor = torch.tensor([[0.9, 0.0, 0.0], [-0.6, 0.3, 0.0], [0.4, 0.5, 0.7]], dtype=F64)
+
+    def adapted(model):
+        operator = adapt(make(model))
+        init = operator.init
+        operator.init = lambda state: init(state) | {"theta.scale": factor.expand(len(state["psi"]), 3, 3)}
+        return operator
+
+    geweke.check(adapted, geweke.model("logit", chains=1500), {"theta": 0.9, "latents": 0.4}, rounds=6)
 
 
 def test_surrogate_data_without_their_density_in_the_acceptance_fail_the_test():

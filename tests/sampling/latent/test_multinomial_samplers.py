@@ -82,6 +82,18 @@ def test_the_posterior_is_left_invariant(name):
     assert float(z.abs().max()) < limit(z), z
 
 
+@pytest.mark.parametrize("name", APPROACHES)
+def test_the_factors_of_a_state_are_those_of_its_theta(name):
+    (_, _, *steps), rng = APPROACHES[name], np.random.default_rng(0)
+    model, state = prior_draws(20, ROWS, FUNCTIONS, SOURCES, simplex=name == "dirichlet")
+    operator, start = approach(name, model, 2, *steps), state["theta"]
+    state = operator.init(state)
+    for _ in range(3):
+        state, _ = operator.step(state, generator(operator, rng, 20, ROWS))
+        torch.testing.assert_close(state["chol"], model.factor(state["theta"]), rtol=1e-9, atol=1e-12)
+    assert (state["theta"] != start).flatten(1).any(0).all()
+
+
 def test_a_wrong_transition_fails_the_joint_distribution_test(monkeypatch):
     monkeypatch.setattr(weights.WeightsWalk, "propose", without_prior)
     z, _ = z_scores("e")

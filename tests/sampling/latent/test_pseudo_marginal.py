@@ -55,12 +55,35 @@ def test_estimates_are_unbiased(kind, name, rows, num_importance):
     assert error < 0.01
 
 
-def sampler(kind="laplace", num_importance=1, latent=None, repeats=(1, 1)):
+SHARE = 0.1
+
+
+def test_a_defensive_mixture_bounds_the_weights_and_is_unbiased():
+    """Under the volatility likelihood Laplace's approximation has lighter tails than the posterior: a weight reaches
+    hundreds of times the evidence. That of the mixture is at most max p(y | f) / share."""
+    count, rows, rng = 100_000, 2, np.random.default_rng(0)
+    model = quadrature.model("volatility", rows, 1, quadrature.VARIANCE)
+    psi = torch.tensor(quadrature.PSI, dtype=F64)[None]
+    chol = model.factor(psi)
+    q = pm.APPROXIMATIONS["laplace"](model, psi, chol)
+    z = torch.from_numpy(rng.standard_normal((1, count, rows + 1)))
+    z[..., rows] = 0
+    both = pm.weigh(model, chol, q, z), pm.defended(model, chol, q, z, torch.from_numpy(rng.random((1, count))), SHARE)
+    evidence = log_evidence("volatility", rows)
+    plain, defended = ((log_weight[0] - evidence).exp() for _, log_weight in both)
+    # p(y | f) is largest where the variance e^f is y^2
+    highest = -0.5 * (1 + math.log(2 * math.pi) + model.y[0, :rows].square().log()).sum()
+    assert defended.max() <= (highest - evidence).exp() / SHARE < 0.5 * plain.max()
+    assert defended.std() < 0.5 * plain.std()
+    assert abs(defended.mean() - 1) < 4 * defended.std() / math.sqrt(count)
+
+
+def sampler(kind="laplace", num_importance=1, latent=None, repeats=(1, 1), share=0.0):
     """Updates of psi, then of f."""
 
     def make(model):
         of_f = [latents.named(latent, model)] * repeats[0] if latent else []
-        return Sequence(model, [pm.PseudoMarginal(model, kind, num_importance)] * repeats[1] + of_f)
+        return Sequence(model, [pm.PseudoMarginal(model, kind, num_importance, share)] * repeats[1] + of_f)
 
     return make
 
@@ -76,6 +99,12 @@ def transition(keep):
         if keep:
             z[:, 0] = q.coordinates(solve(state["chol"], state["f"]))
         estimate = pm.log_estimate(operator.model, state["chol"], q, z)
+        if walk.share:
+            # none of them is from the prior but in law: a weight depends on f alone
+            parts = torch.from_numpy(rng.random(z.shape[:2]))
+            parts[:, 0] = 1.0
+            weights = pm.defended(operator.model, state["chol"], q, z, parts, walk.share)[1]
+            estimate = pm.log_mean(weights)
         known = {"theta.log_estimate": estimate, "theta.tuning": 0 * estimate, "theta.estimated": 0 * estimate + 1}
         return geweke.advance(operator, state | known, rng)
 
@@ -90,11 +119,24 @@ def transition(keep):
         ("probit", sampler("ep", 8, "elliptical", (2, 2))),
         ("ordinal", sampler("laplace", 8)),
         ("volatility", sampler("laplace", 2, "smmala")),
+        ("ordinal", sampler("laplace", 2, "elliptical", share=SHARE)),
     ],
 )
 def test_the_joint_distribution(name, make):
     model = geweke.model(name, chains=1500)
     geweke.check(make, model, {"theta": 0.7, "latents": 0.6}, rounds=6, transition=transition(keep=True))
+
+
+@pytest.mark.parametrize("latent", ["hmc_v1", "smmala"])
+def test_what_an_operator_of_f_keeps_of_k_follows_psi(latent):
+    model, rng = geweke.model("volatility", chains=50), np.random.default_rng(0)
+    psi, f, y = geweke.joint_draw(model, rng)
+    operator = sampler("laplace", 1, latent)(dataclasses.replace(model, y=y))
+    state = geweke.start(operator, psi, f, {"theta": 0.7, "latents": 0.6})
+    for _ in range(3):
+        state, _ = geweke.advance(operator, state, rng)
+        fresh, _ = operator.parts[-1].refresh(state)
+        torch.testing.assert_close(state["latents.root"], fresh["latents.root"], rtol=1e-9, atol=1e-12)
 
 
 def test_an_estimate_that_does_not_belong_to_the_state_fails_the_test():

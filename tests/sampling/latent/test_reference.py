@@ -11,22 +11,21 @@ chains, up to 100 of most; `mh`, `mh_v1` and `mh_v2` of f 3,000, 350 and 120, `s
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from geweke import packed
 
+from gpbench.data.simulated import posteriors
 from gpbench.gp import latent_likelihoods
 from gpbench.gp.linalg import half_log_det, multiply, solve
-from gpbench.sampling.latent import approximations, joint, latents, pseudo_marginal, schemes
+from gpbench.sampling.latent import approximations, joint, latents, pseudo_marginal, schemes, whitened
 from gpbench.sampling.latent.model import Model, Prior
-from gpbench.sampling.tuning import DualAveraging
 from projects import REPOSITORY
 
 F64 = torch.float64
-FOLDER = Path(__file__).parent / "reference"
+FOLDER = posteriors.FOLDER
 ROWS_COMPARED, ERRORS, LEFT = 5, 4.0, 0.05
 
 
@@ -63,7 +62,7 @@ def draws(operator, found, burn_in, steps, seed):
     model, rng = operator.model, np.random.default_rng(seed)
     chains, rows = model.weight.shape
     state = operator.init(start(operator, found, rng))
-    tuners = [DualAveraging(part.name, part.target, part.first_step) for part in operator.tuned]
+    tuners = schemes.tuners(operator)
     for tuner in tuners:
         state |= tuner.start(state["psi"])
     kept = []
@@ -74,7 +73,8 @@ def draws(operator, found, burn_in, steps, seed):
         noise = torch.tensor(rng.standard_normal((chains, operator.fixed + rows * operator.per_row)))
         state, info = operator.step(state, packed(noise, rows, operator.per_row))
         for tuner in tuners:
-            state |= tuner.learn(state, step, tuning, info[f"{tuner.name}.acceptance"], state["psi"])
+            position = state.get(f"{tuner.name}.position", state["psi"])
+            state |= tuner.learn(state, step, tuning, info[f"{tuner.name}.acceptance"], position)
         kept.append(torch.cat([state["psi"], state["f"][:, :ROWS_COMPARED]], 1))
     return torch.stack(kept[burn_in:], 1).numpy()
 
@@ -96,11 +96,14 @@ def surrogate(updates):
 
 
 LONGER, LONG, SHORT, FEWER = (64, 300, 200), (64, 200, 200), (40, 50, 50), (32, 200, 150)
+SHORTEST = (16, 100, 50)
 """Chains, steps of burn-in, steps kept."""
 CASES = {
     "logit_50 aa hmc_v2": (scheme("aa", "hmc_v2", (1, 1)), FEWER),
     "logit_50 asis elliptical": (scheme("asis", "elliptical", (2, 1)), FEWER),
     "logit_50 surr": (surrogate(2), FEWER),
+    "logit_50 hmc": (lambda m: whitened.Hamiltonian(m, 8), SHORTEST),
+    "logit_50 nuts": (lambda m: whitened.NoUTurn(m, 5), SHORTEST),
     "probit_50 pm ep": (lambda m: pseudo_marginal.PseudoMarginal(m, "ep", 4), (20, 50, 30)),
     "poisson_50 aa hmc_v1": (scheme("aa", "hmc_v1", (1, 1)), FEWER),
     "logit_100_given_psi mh_v1": (alone("mh_v1"), (32, 1200, 600)),
@@ -114,6 +117,9 @@ SLOW = {
     "logit_100 sa": (scheme("sa", "hmc_v2", (1, 1)), (32, 16000, 16000)),
     "logit_100 asis": (scheme("asis", "elliptical", (4, 1)), LONGER),
     "logit_100 khr": (joint.KHR, LONGER),
+    "logit_100 hmc": (lambda m: whitened.Hamiltonian(m, 10), FEWER),
+    "poisson_50 nuts": (lambda m: whitened.NoUTurn(m, 6), FEWER),
+    "logit_100 nuts": (lambda m: whitened.NoUTurn(m, 8), FEWER),
     "logit_100 surr": (surrogate(4), LONGER),
     "logit_100 pm laplace": (lambda m: pseudo_marginal.PseudoMarginal(m, "laplace", 16), LONGER),
     "probit_100 pm ep": (lambda m: pseudo_marginal.PseudoMarginal(m, "ep", 16), SHORT),

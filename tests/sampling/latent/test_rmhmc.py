@@ -7,6 +7,7 @@ from gpbench.sampling import hmc
 from gpbench.sampling.latent import rmhmc
 
 F64 = torch.float64
+ALL = torch.ones(4000, dtype=torch.bool)
 
 
 def normals(*shape, seed=0):
@@ -65,10 +66,10 @@ def test_the_implicit_leapfrog_is_reversible(monkeypatch):
     monkeypatch.setattr(rmhmc, "MOST_ITERATIONS", 200)
     target, start = Bending(), Bending().at(normals(5, 2))
     momentum, size = normals(5, 2, seed=1), torch.full((5,), 0.2, dtype=F64)
-    end, final, solved, _ = rmhmc.integrate(start, momentum, target, size, 6)
+    end, final, solved, _ = rmhmc.integrate(start, momentum, target, size, 6, ALL[:5])
     assert solved.all()
     assert ((end.position - start.position).abs().amax(1) > 0.1).all()
-    back, reversed_momentum, _, _ = rmhmc.integrate(end, -final, target, size, 6)
+    back, reversed_momentum, _, _ = rmhmc.integrate(end, -final, target, size, 6, ALL[:5])
     torch.testing.assert_close(back.position, start.position, rtol=0, atol=1e-10)
     torch.testing.assert_close(reversed_momentum, -momentum, rtol=0, atol=1e-10)
 
@@ -78,7 +79,7 @@ def test_the_energy_error_falls_with_the_square_of_the_step():
     errors = []
     for steps in (20, 40):
         size = torch.full((4,), 1.0 / steps, dtype=F64)
-        end, final, _, _ = rmhmc.integrate(start, momentum, target, size, steps)
+        end, final, _, _ = rmhmc.integrate(start, momentum, target, size, steps, ALL[:4])
         errors.append((rmhmc.energy(end, final) - rmhmc.energy(start, momentum)).abs())
     assert (errors[0] > 1e-6).all()
     ratio = errors[0].sum() / errors[1].sum()
@@ -93,6 +94,22 @@ def test_an_unsolved_equation_rejects_only_its_own_trajectory():
     assert move.acceptance[0] > 0.9
     assert move.acceptance[1:].tolist() == [0, 0]
     assert (move.position[1] == start.position[1]).all()
+
+
+def test_trajectories_that_do_not_lead_back_are_rejected():
+    """At long steps some are solved forwards and not backwards, or come back elsewhere."""
+    target, normal = Bending(), normals(4000, 2, seed=1)
+    start, size = target.at(normals(4000, 2)), torch.full((4000,), 1.0, dtype=F64)
+    end, final, forwards, _ = rmhmc.integrate(start, rmhmc.multiply(start.factor, normal), target, size, 3, ALL)
+    back, _, backwards, _ = rmhmc.integrate(end, -final, target, size, 3, ALL)
+    returned = backwards & ((back.position - start.position).abs().amax(1) < 1e-2)
+    move = rmhmc.step(start, target, normal, torch.full_like(size, 1e-300), size, 3)
+    lost = forwards & ~returned
+    print(f"{lost.sum()} of {forwards.sum()} trajectories do not lead back")
+    assert 40 < lost.sum() < 2000
+    assert (move.acceptance[lost] == 0).all()
+    assert (move.position[lost] == start.position[lost]).all()
+    assert (move.acceptance[forwards & returned] > 0).all()
 
 
 def test_fixed_points_are_solved_chain_by_chain():

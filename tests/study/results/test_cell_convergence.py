@@ -84,10 +84,13 @@ def test_records_keep_it(project):
 
 
 def test_chains_are_judged_by_their_r_hat_with_and_without_a_limit():
-    mixed = {"chains": 4, "draws": 40}
+    mixed = {"chains": 4, "draws": 400, "ess_bulk": 300.0, "ess_tail": 100.0, "ess_every": 100.0}
     assert convergence.of_chains(mixed | {"r_hat": 1.04}, None) == {"convergence": CONVERGED, "gate": ""}
     assert convergence.of_chains(mixed | {"r_hat": 1.04}, 1.01)["gate"] == "failed"
     assert convergence.of_chains(mixed | {"r_hat": 1.2}, None)["convergence"] == convergence.NOT_CONVERGED
+    few = convergence.of_chains(mixed | {"r_hat": 1.04, "ess_every": 99.0}, 1.05)
+    assert (few["convergence"], few["gate"]) == (convergence.NOT_CONVERGED, "failed")
+    assert few["reason"] == "99 effective draws, of which 100 are needed (4 chains of 400 draws)"
     short = convergence.of_chains(mixed | {"r_hat": math.nan}, 1.05)
     assert (short["convergence"], short["gate"]) == (NOT_JUDGED, "failed")
 

@@ -306,6 +306,17 @@ def test_all_that_is_watched_of_a_short_chain_is_shown(tmp_path):
         assert len(chain_file.prefixes(tmp_path / "chain.npz")) == 5 * 50
 
 
+def test_every_number_that_is_sampled_is_judged():
+    """Of 200 latent values one, which is not watched, has another mean in one chain."""
+    draws = np.random.default_rng(0).normal(size=(4, 2000, 200))
+    draws[0, :, 7] += 3.0
+    chains = [chains_only.content({"f": [f"f[{i}]" for i in range(200)]}, {"f": one}) for one in draws]
+    assert all(chain["every"].shape == (500, 200) and 7 not in chain["watched"] for chain in chains)
+    found = diagnostics.convergence(chains)
+    assert found["r_hat"] > 1.2
+    assert found["ess_every"] < 20 < found["ess_bulk"]
+
+
 def test_a_chain_of_a_single_draw_has_moments(where):
     content = chains_only.content({"f": ["f"]}, {"f": np.ones((1, 1))})
     assert (content["ess"].tolist(), content["variance"].tolist()) == ([1.0], [[0.0]])

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from gpbench.data.simulated import latent_gp, mountain_car, scans
+from gpbench.data.simulated import latent_gp, mountain_car, posteriors, scans
 from gpbench.data.simulated.reproducible import DIGITS, Draw, stream
 from gpbench.errors import unknown
 
@@ -38,6 +38,7 @@ GENERATORS: dict[str, Callable[[], Draw]] = {
         for n in (100, 400)
         for d in (2, 10)
     },
+    **{f"{posteriors.PREFIX}{name}": partial(posteriors.draw, name) for name in posteriors.whole()},
     **{f"probit_{n}_{d}": partial(latent_gp.balanced_probit, n, d) for n in (50, 200) for d in (2, 10)},
 }
 

@@ -46,8 +46,8 @@ def warnings(view: View) -> list[str]:
     if chains:
         texts.append(
             f"{count(chains, 'fit')} by Markov chains that have not converged: their R-hat exceeds "
-            f"{view.study['r_hat']}, the limit of the budget. Cells with such fits are marked ✗ and neither ranked nor "
-            "compared."
+            f"{view.study['r_hat']}, the limit of the budget, or they have too few effective draws. Cells "
+            "with such fits are marked ✗ and neither ranked nor compared."
         )
     if optimised:
         texts.append(
@@ -55,6 +55,8 @@ def warnings(view: View) -> list[str]:
             f"{view.study['gain']} nats a datum or more, or nothing can be predicted. Cells with such fits are marked "
             "✗ and neither ranked nor compared."
         )
+    if view.needed_jitter:
+        texts.append(f"{view.needed_jitter} scores.parquet says how often, and in which matrices.")
     if view.still_improving:
         texts.append(f"{view.still_improving} The budget requires no convergence: they are ranked all the same.")
     return texts

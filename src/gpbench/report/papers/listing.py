@@ -3,6 +3,7 @@
 Expected costs depend on committed records alone, not on the store, so that the list is the same everywhere.
 """
 
+import csv
 from typing import NamedTuple
 
 from gpbench import config
@@ -39,7 +40,7 @@ GPU**: not measured. Expected minutes if steps are bound by kernel launches: {LA
 operations per layer (200 with random features or without GPs, 600 where moments are propagated), with all splits and
 replicas of a cell in one batch (`overrides="trainer=gpu"`); methods without such steps as on two cores. **State**:
 *runs*; *has results* where its run is committed in docs/results (*in part*: another run of its study); *needs* data
-that are not pinned; *later* with what it needs.
+that are not pinned; *lacks* lines that were printed, with the reason; *later* with what it needs.
 """
 CORE_LIMIT = "a core"
 """End of the reason for too many workers: a property of the machine, so it does not belong in this list."""
@@ -75,6 +76,8 @@ def _section(where: Places, title: str, items: list[Named], expectations: dict[t
         target = f"`{item.target}`" + " (published)" * (item.table == PUBLISHED)
         run = [target, f"`{item.study}`", *expectations[item.study, item.overrides]] if item.study else [""] * 5
         ready = state(where, item) if not item.study or run[-1] else "needs data that are not pinned"
+        if item.study and (lines := missing(where, item)):
+            ready += f"; lacks {lines}"
         rows.append([item.item, item.title, *run, ready])
     return f"## {title} ({items[0].paper})\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
 
@@ -90,6 +93,19 @@ def state(where: Places, item: Named) -> str:
     of_study = [name for name in committed if name == item.study or name.startswith(f"{item.study}-")]
     links = ", ".join(f"[results](results/{name}/)" for name in of_study)
     return f"runs; has {links} in part" if links else "runs"
+
+
+def missing(where: Places, item: Named) -> str:
+    """Printed lines of an item that ours does not show; '' where it shows all of them."""
+    if not item.printed:
+        return item.lacks
+    with (where.root / "published" / f"{item.paper}.csv").open(newline="") as stream:
+        rows = [row for row in csv.DictReader(stream) if row["item"] == item.printed]
+    absent: dict[str, dict[str, None]] = {}
+    for row in (row for row in rows if not row["ours_method"]):
+        absent.setdefault(row["reason"], {})[row["method_printed"]] = None
+    lines = "; ".join(f"{', '.join(methods)} ({reason})" for reason, methods in absent.items())
+    return f"{sum(not row['ours_method'] for row in rows)} of {len(rows)} numbers: {lines}" if lines else ""
 
 
 def expected(where: Places, study_name: str, overrides: str) -> Expected:

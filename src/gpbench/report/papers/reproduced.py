@@ -52,11 +52,12 @@ def title(item: Named) -> str:
 def provenance(view: View, item: Named) -> str:
     """Data, protocol, budget, splits, fits done of those expected (with the status of the others), commits, command."""
     study, fits = view.study, view.fits
+    lacks = f"Lacks {item.lacks}. " if item.lacks else ""
     counts = fits["status"].value_counts()
     others = ", ".join(f"{n} {status}" for status, n in counts.items() if status != "done")
     known = ", ".join(commits(fits, 7, mark_dirty=True)) or "unknown"
     return (
-        f"Data: {', '.join(study['datasets'])}. "
+        f"{lacks}Data: {', '.join(study['datasets'])}. "
         f"Protocol {study['protocol']}, budget {study['budget']}, {_splits(fits)}. "
         f"{counts.get('done', 0)} of {len(fits)} fits done" + (f" ({others})" if others else "") + "; "
         f"commit {known}. Study {study['title']!r} (results/{study['name']}) made by `{study['command']}`; "

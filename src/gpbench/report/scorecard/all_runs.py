@@ -40,8 +40,9 @@ budget.
 
 The rules were fixed beforehand (`gpbench.report.scorecard.verdicts`). Margins: {verdicts.MARGINS}. *agrees*: the 95 %
 interval of ours - published lies inside the margin; *better*, *worse*, *differs* (for metrics without a direction): it
-lies outside; *inconclusive*: neither. *not judged*: our fits are incomplete or have not converged, or neither side has
-a spread. *other protocol*: means that are not comparable."""
+lies outside; *inconclusive*: neither. *not judged*: our fits are incomplete or are chains that have not converged, an
+effective sample size is that of a chain too short to tell, or neither side has a spread. *other protocol*: means that
+are not comparable."""
 
 
 class Counterpart(NamedTuple):

@@ -14,7 +14,8 @@ from gpbench.report.view import SCORED, View, commits, describe_statuses
 from gpbench.study.planning.resolve import STUDY_KEYS
 
 CELL = ["method", "dataset"]
-FACTS = [*CELL, "split", "status", "reason", "protocol", "budget", "commit", "dirty"]
+FACTS = [*CELL, "split", "status", "reason", "protocol", "budget", "commit", "dirty", "unmixed"]
+LENGTH = ["iterations", "ess_min", "ess_bulk", "chains"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Counterparts:
     def __init__(self, view: View) -> None:
         self.view = view
         self.study, self.settings = run_settings(view.study["command"])
-        self._fits = view.fits[FACTS]
+        self._fits = view.fits[[*FACTS, *LENGTH]]
         self._places = self._fits.groupby(CELL).indices
         self._averages = cache(self._averaged)
 
@@ -72,12 +73,29 @@ class Counterparts:
         return dict(zip(summary.index, summary.itertuples(index=False, name=None), strict=True))
 
     def _unfinished(self, fits: pd.DataFrame, metric: str, n: int) -> str:
-        """Why a mean may not be judged; an R-hat may be of chains that fail the gate, which is about R-hat."""
+        """Why a mean may not be judged; an R-hat may be of chains that have not mixed."""
         allowed = SCORED if metric.startswith("r_hat") else ("done",)
         if not fits["status"].isin(allowed).all():
             return describe_statuses(fits)
+        if not metric.startswith("r_hat") and (fits["unmixed"] != "").any():
+            failing = fits.loc[fits["unmixed"] != ""]
+            return f"not converged in {count(failing['split'].nunique(), 'split')}: {failing['unmixed'].iloc[0]}"
+        if metric.startswith("ess_") and (short := _too_short(fits)):
+            return short
         undefined = (len(fits) if self.by_chain(metric) else fits["split"].nunique()) - n
         return f"the metric is undefined in {count(undefined, 'run')}" if undefined else ""
+
+
+def _too_short(fits: pd.DataFrame) -> str:
+    """Why effective sample sizes of a cell may not be compared: below about 50 autocorrelation times an estimate has a
+    floor, which falls with the length of the chain. The time is that of the worst split, by Geyer's estimate for each
+    chain or the bulk ESS of all, whichever is the longer."""
+    splits = fits.groupby("split")[LENGTH].mean().astype(float)
+    times = np.fmin(splits["ess_min"], splits["ess_bulk"] / splits["chains"])
+    if not (times < verdicts.FEWEST_TIMES).any():
+        return ""
+    length = f"chains of {splits['iterations'].max():g} draws are {times.min():.2g} autocorrelation times long"
+    return f"{length}, of which {verdicts.FEWEST_TIMES} are needed"
 
 
 def _facts(fits: pd.DataFrame) -> tuple[str, str, str]:

@@ -94,6 +94,8 @@ def _verdict(ours: OurMean, study: str, printed: PublishedNumber, judgement: Jud
         return f"other protocol (ours {ours.protocol}, published {printed.protocol})"
     if printed.study not in ("", study):
         return f"not judged: study {printed.study} has the published settings"
+    if printed.study and printed.reason:
+        return f"not judged: {printed.reason}"
     if ours.unfinished:
         return f"not judged: {ours.unfinished}"
     if math.isnan(judgement.standard_error):

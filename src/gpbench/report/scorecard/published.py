@@ -31,7 +31,7 @@ class PublishedNumber:
     ours_metric: str  # may be empty where `ours_method` is
     factor: float  # number in our unit = factor x printed number
     study: str  # the study in conf/study that reproduces it; may be empty
-    reason: str  # why no study reproduces it
+    reason: str  # why no study reproduces it; beside a study, why its number is shown and not judged
     note: str
     rounding: float = 0.0  # half a unit of the last printed digit; computed from `value`, no column of the files
 

@@ -30,18 +30,22 @@ def chains(view: View) -> Table:
             "over rows": [f"{_ratio(row.r_hat_row)} ± {_ratio(row.r_hat_row_sd)}" for row in data.itertuples()],
             "bulk ESS": data["ess_bulk"].map(number),
             "tail ESS": data["ess_tail"].map(number),
+            "MCSE": data["mcse"].map(lambda value: number(value, 2)),
             "ESS per second": data["ess_per_second"].map(number),
             "R-hat, covariance": data["r_hat_covariance"].map(_ratio),
             "ESS, covariance": data["ess_covariance"].map(number),
         }
     )
     limit = view.study.get("r_hat")
-    judged = f"✗: R-hat exceeds {limit:g}, the limit of the budget" if limit else "the budget sets no limit"
+    judged = "the budget sets no limit"
+    if limit:
+        judged = f"✗: R-hat exceeds {limit:g}, the limit of the budget, or there are too few effective draws"
     note = (
         "Split and rank-normalised (vehtari2021), the worst over test rows of predictive mean and log density; for a "
         f"single chain its halves are compared; {judged}. Over rows: mean ± standard deviation over test rows of the "
-        "R-hat of the predictive mean. ESS: draws of all chains together; per second: of the training time of all "
-        "chains, including burn-in. Covariance parameters are not judged, because a deep posterior has many modes with "
+        "R-hat of the predictive mean. MCSE: the largest Monte Carlo standard error of a mean, in standard deviations "
+        "of the draws. ESS: draws of all chains together; per second: of the training time of all chains, including "
+        "burn-in. Covariance parameters are not judged, because a deep posterior has many modes with "
         "the same predictions."
     )
     return Table(data, shown, "R-hat and effective sample sizes of Markov chains", note)

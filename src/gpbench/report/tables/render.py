@@ -16,11 +16,11 @@ _LATEX = {
     **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
     **{character: f"\\{character}" for character in "&%$#_{}"},
     **{"±": r"$\pm$", "≈": r"$\approx$", "≤": r"$\leq$", "≥": r"$\geq$", "−": r"$-$", "×": r"$\times$"},
-    **{"✗": r"$\times$", "↗": r"$\nearrow$", "…": r"\dots{}", "–": "--", "<": r"$<$", ">": r"$>$"},
+    **{"✗": r"$\times$", "↗": r"$\nearrow$", "†": r"$\dagger$", "…": r"\dots{}", "–": "--", "<": r"$<$", ">": r"$>$"},
 }
 # a number at the start, followed by a space, a bracket, a mark or nothing: '3-layer DGP' and '2024-01-01' are names
 _NUMBER = re.compile(
-    r"[<>≤≥≈~\s]*([-+−]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:e[-+]?\d+)?)(?=$|[\s(/%±≈✗↗,;])", re.IGNORECASE
+    r"[<>≤≥≈~\s]*([-+−]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:e[-+]?\d+)?)(?=$|[\s(/%±≈✗↗†,;])", re.IGNORECASE
 )
 
 

@@ -19,7 +19,7 @@ SPLIT = [*CELL, "split"]
 SCORES = (
     *("ess_min", "ess_percent", "ess_per_cubic", "ess_per_second", "acceptance_latents", "acceptance_theta"),
     *("cubic", "quadratic", "iterations", "r_hat", "r_hat_classic", "ess_bulk", "ess_tail"),
-    *("ess_bulk_per_cubic", "ess_bulk_per_second"),
+    *("ess_bulk_per_cubic", "ess_bulk_per_second", "mcse"),
 )
 LAST = 4  # number of checkpoints of R-hat that are printed; the CSV has all
 ALPHA = 0.05
@@ -81,7 +81,8 @@ def efficiency(view: View) -> Table:
         "parameters. Operations: factorisations, inversions and products of n x n matrices per iteration, by which ESS "
         "is divided; - where there are none. Seconds: training time, which all chains of a batch share, including "
         "burn-in. Bulk and tail ESS (vehtari2021): all chains of a split together. ✗: splits whose chains fail the "
-        "budget's R-hat limit."
+        "budget's R-hat limit. MCSE: the largest Monte Carlo standard error of a mean of all chains of a split, in "
+        "standard deviations of the draws."
     )
     return Table(data, shown, "Efficiency of samplers", note)
 
@@ -114,6 +115,7 @@ def _row(view: View, cell: pd.Series, checkpoints: list[str]) -> dict[str, str]:
         "ESS per operation": _spread(cell, "ess_per_cubic"),
         "ESS per second": _spread(cell, "ess_per_second"),
         "bulk / tail ESS": f"{number(cell['ess_bulk'])} / {number(cell['ess_tail'])}",
+        "MCSE": number(cell["mcse"], 2),
     }
 
 

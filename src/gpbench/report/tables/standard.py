@@ -13,7 +13,7 @@ from gpbench.report.registry import TABLES
 from gpbench.report.significance.comparisons import COMPARISONS, compare, differences_to_best
 from gpbench.report.significance.findings import left_out
 from gpbench.report.tables.render import Table, decimals, mean_sd, number, write_formats
-from gpbench.report.view import IMPROVING, STATUSES, UNMIXED, View
+from gpbench.report.view import IMPROVING, JITTERED, STATUSES, UNMIXED, View
 
 
 def scores(view: View, metric: str, tasks: tuple[str, ...], title: str) -> Table:
@@ -65,7 +65,7 @@ def _score_text(cell: Any, places: int) -> str:
     text = mean_sd(cell.mean, cell.sd, cell.n, places)
     if not cell.complete:
         return f"{text} ✗ {cell.statuses}"
-    text += f" {IMPROVING}" * bool(cell.improving)
+    text += f" {IMPROVING}" * bool(cell.improving) + f" {JITTERED}" * bool(cell.jittered)
     return f"**{text}**" if cell.best else text + " ≈" * cell.tied
 
 

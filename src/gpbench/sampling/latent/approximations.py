@@ -61,11 +61,11 @@ class Gaussian:
         return multiply(self.root.mT, nu - self.whitened)
 
     def predict(self, chol: Tensor, cross: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance `[R, T]` of f at T more rows; cross `[R, n, T]` covariances, variance `[R]` a priori."""
+        """Mean and variance `[R, T]` of f at T more rows; cross `[R, n, T]` covariances, variance `[R, T]` a priori."""
         known = torch.linalg.solve_triangular(chol, cross, upper=False)
         left = torch.linalg.solve_triangular(self.root, known, upper=False)
         mean = (cross.mT @ self.weights[..., None])[..., 0]
-        return mean, (variance[:, None] - known.square().sum(1) + left.square().sum(1)).clamp_min(0.0)
+        return mean, (variance - known.square().sum(1) + left.square().sum(1)).clamp_min(0.0)
 
     def outer(self, chol: Tensor) -> Tensor:
         """w w^T - (K + diag(lambda)^-1)^-1 `[R, n, n]`: of EP, d log Z = 1/2 Tr(it dK) (rasmussen2006, eq. 5.27)."""

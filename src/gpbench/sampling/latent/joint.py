@@ -66,7 +66,7 @@ class Surrogate(Operator[Model]):
         q = self.given(state, data)
         eta = q.coordinates(solve(state["chol"], state["f"]))
 
-        psi = state["psi"] + self.step_size(state) * generator.normal(state["psi"].shape[1])
+        psi = state["psi"] + self.jump(state, generator.normal(state["psi"].shape[1]))
         proposed = {"psi": psi, "chol": self.model.factor(psi), "theta.noise": self.noise(psi)}
         new_q = self.given(proposed, data)
         f = multiply(proposed["chol"], new_q.draw(eta[:, None])[:, 0])

@@ -1,7 +1,9 @@
 """A GP prior with a factorising likelihood, and what all of its samplers share (filippone2013, filippone2014).
 
     y_i | f_i ~ p(y_i | f_i);   f | psi ~ N(0, K),   K_ij = sigma exp(-1/2 sum_d (x_id - x_jd)^2 / tau_d^2) (+ jitter);
-    psi = (log tau_1, ..., log tau_D, log sigma), or with a single tau; sigma may be fixed.
+    psi = (log tau_1, ..., log tau_D, log sigma), or with a single tau; sigma may be fixed;
+
+or with another kernel of `gpbench.gp.kernels` without sums, whose periods are among tau.
 
 Many chains advance in one batch: the axis R of chains (replicas) comes first everywhere and nothing is mixed over it.
 The state of R chains is a dict of tensors:
@@ -17,6 +19,7 @@ a triangle), "product" (of matrices), which are O(n^3), and "quadratic", which a
 from __future__ import annotations
 
 import dataclasses
+import functools
 from abc import ABC, abstractmethod
 from typing import Generic, NamedTuple, TypeVar
 
@@ -28,6 +31,7 @@ from gpbench.gp import kernels, linalg
 from gpbench.gp.jitter import DEFAULT_JITTER
 from gpbench.gp.latent_likelihoods import Likelihood
 from gpbench.sampling import hmc
+from gpbench.sampling.tuning import DualAveraging, StepAndScale, unit_scale
 
 State = dict[str, Tensor]
 Info = dict[str, "Tensor | float"]
@@ -90,19 +94,33 @@ class Model:
     lengthscale: Prior
     variance: Prior | float | Tensor
     ard: bool = False
+    formula: str = "rbf"
+
+    @functools.cached_property
+    def widths(self) -> dict[str, int]:
+        """How many numbers of psi each lengthscale and period of the kernel has, in their order."""
+        known = kernels.start(self.formula, torch.empty(1), torch.empty(()))
+        names = [name.replace("log_", "") for name in known if not name.endswith("outputscale")]
+        return dict.fromkeys(names, self.x.shape[-1] if self.ard else 1)
 
     @property
     def num_lengthscales(self) -> int:
-        return self.x.shape[-1] if self.ard else 1
+        return sum(self.widths.values())
+
+    def of(self, chains: Tensor) -> Model:
+        """The model of the chains with these numbers `[A]`."""
+        return dataclasses.replace(self, x=self.x[chains], y=self.y[chains], weight=self.weight[chains])
 
     @property
     def num_parameters(self) -> int:
         """P."""
         return self.num_lengthscales + isinstance(self.variance, Prior)
 
-    def lengthscales(self, psi: Tensor) -> Tensor:
-        """tau `[R, D]`."""
-        return psi[:, : self.num_lengthscales].exp().expand(-1, self.x.shape[-1])
+    def kernel(self, psi: Tensor) -> kernels.Kernel:
+        """The kernel at psi, its lengthscales `[R, D]`."""
+        parts = psi[:, : self.num_lengthscales].exp().split([*self.widths.values()], 1)
+        values = {name: part.expand(-1, self.x.shape[-1]) for name, part in zip(self.widths, parts, strict=True)}
+        return kernels.Kernel(self.formula, values | {"outputscale": self.outputscale(psi)})
 
     def outputscale(self, psi: Tensor) -> Tensor:
         """sigma `[R]`, a variance."""
@@ -112,10 +130,25 @@ class Model:
 
     def covariance(self, psi: Tensor) -> Tensor:
         """K `[R, n, n]` with its jitter; in padding rows it is the identity."""
-        kernel = kernels.rbf(self.x, self.x, self.lengthscales(psi), self.outputscale(psi))
+        kernel = self.kernel(psi).covariance(self.x, self.x, self.centre)
         jitter = DEFAULT_JITTER * self.outputscale(psi)[:, None]
         diagonal = torch.lerp(torch.ones_like(self.weight), jitter, self.weight)
-        return kernel * self.mask + torch.diag_embed(diagonal)
+        # in place but where a gradient is to pass: matrices of many chains are slow to allocate
+        covariance = kernel * self.mask if self.padded or kernel.requires_grad else kernel
+        covariance.diagonal(dim1=-2, dim2=-1).add_(diagonal)
+        return covariance
+
+    @functools.cached_property
+    def centre(self) -> Tensor:
+        """Mean of the rows `[R, 1, D]`. Were padding in it, it would change the rounding of K, which the smallest
+        pivots of its factor, sqrt(jitter), magnify 1 / (2 sqrt(jitter)) = 500 times."""
+        weight = self.weight[:, :, None]
+        return (weight * self.x).sum(1, keepdim=True) / weight.sum(1, keepdim=True)
+
+    @functools.cached_property
+    def padded(self) -> bool:
+        """Whether there is any padding."""
+        return not bool((self.weight == 1).all())
 
     @property
     def mask(self) -> Tensor:
@@ -124,15 +157,15 @@ class Model:
 
     def cross(self, psi: Tensor, x: Tensor) -> Tensor:
         """Covariances of f at the rows and at x `[R, T, D]`: `[R, n, T]`."""
-        return kernels.rbf(self.x, x, self.lengthscales(psi), self.outputscale(psi)) * self.weight[:, :, None]
+        return self.kernel(psi).covariance(self.x, x, self.centre) * self.weight[:, :, None]
 
     def factor(self, psi: Tensor) -> Tensor:
         """L `[R, n, n]`, L L^T = K; NaN where K has no factor."""
         return linalg.cholesky(self.covariance(psi), "K")
 
     def derivatives(self, psi: Tensor, covariance: Tensor) -> Tensor:
-        """dK/dpsi_p `[R, P, n, n]` from K: K_ij (x_id - x_jd)^2 / tau_d^2; that of log sigma is K."""
-        scaled = self.x / self.lengthscales(psi)[:, None]
+        """dK/dpsi_p `[R, P, n, n]` of the RBF kernel from K: K_ij (x_id - x_jd)^2 / tau_d^2; that of log sigma is K."""
+        scaled = self.x / self.kernel(psi).lengthscale[:, None]
         if self.ard:
             distances = (scaled.mT[:, :, :, None] - scaled.mT[:, :, None, :]).square()  # [R, D, n, n]
         else:
@@ -142,6 +175,19 @@ class Model:
         if isinstance(self.variance, Prior):
             parts.append((covariance * self.mask)[:, None])
         return torch.cat(parts, 1)
+
+    def chain(self, psi: Tensor, covariance: Tensor, weights: Tensor) -> Tensor:
+        """sum_ij W_ij (dK/dpsi_p)_ij `[R, P]` of symmetric W `[R, n, n]`, 0 in padding, without the derivatives: with
+        V = W * K, sum_ij V_ij (a_i - a_j)^2 = 2 sum_i a_i (a_i sum_j V_ij - sum_j V_ij a_j)."""
+        if self.formula != "rbf":
+            with torch.enable_grad():
+                leaf = psi.detach().requires_grad_()
+                return torch.autograd.grad((weights * self.covariance(leaf)).sum(), leaf)[0]
+        weighted = weights * covariance
+        centred = (self.x - self.x.mean(1, keepdim=True)) / self.kernel(psi).lengthscale[:, None]
+        parts = 2 * (centred * (centred * weighted.sum(2, keepdim=True) - weighted @ centred)).sum(1)  # [R, D]
+        parts = parts if self.ard else parts.sum(1, keepdim=True)
+        return torch.cat([parts, weighted.sum((1, 2))[:, None]], 1) if isinstance(self.variance, Prior) else parts
 
     def log_lik(self, f: Tensor) -> Tensor:
         """log p(y | f) `[R]`."""
@@ -228,7 +274,8 @@ class Operator(ABC, Generic[M]):
     name: prefix of its entries in the state and in the report. target: the acceptance to which its step size is tuned,
     None if it has no step size; first_step: the initial step size. fixed, per_row: how many normals a step takes, in
     all and for every row. The step size is `state["<name>.step_size"]` `[R]`: whoever runs the chain sets it, and
-    changes it during burn-in only.
+    changes it during burn-in only. adapted: the number of coordinates of a random walk along `state["<name>.scale"]`, a
+    factor of their covariance, which is learnt too; 0 for one that is alike in all directions.
     """
 
     name = ""
@@ -236,6 +283,7 @@ class Operator(ABC, Generic[M]):
     first_step = 1.0
     fixed = 0
     per_row = 0
+    adapted = 0
 
     def __init__(self, model: M) -> None:
         self.model = model
@@ -245,11 +293,20 @@ class Operator(ABC, Generic[M]):
         """The operators in this one whose step sizes are tuned."""
         return [] if self.target is None else [self]
 
+    @property
+    def tuner(self) -> DualAveraging:
+        """What learns its settings, if it is tuned."""
+        assert self.target is not None
+        if self.adapted:
+            return StepAndScale(self.name, self.target, self.first_step, size=self.adapted, dense=True)
+        return DualAveraging(self.name, self.target, self.first_step)
+
     def init(self, state: State) -> State:
         """The state with the entries that the operator needs besides psi, f, chol and log_lik."""
         if self.target is None:
             return state
-        return state | {f"{self.name}.step_size": torch.full_like(state["log_lik"], self.first_step)}
+        scale = {f"{self.name}.scale": unit_scale(state["psi"], self.adapted, dense=True)} if self.adapted else {}
+        return state | {f"{self.name}.step_size": torch.full_like(state["log_lik"], self.first_step)} | scale
 
     @abstractmethod
     def step(self, state: State, generator: Generator) -> tuple[State, Info]:
@@ -269,6 +326,11 @@ class Operator(ABC, Generic[M]):
     def step_size(self, state: State) -> Tensor:
         """`[R, 1]`."""
         return state[f"{self.name}.step_size"][:, None]
+
+    def jump(self, state: State, normal: Tensor) -> Tensor:
+        """How far a random walk goes, `[R, K]` of standard normals: step size times scale times normal."""
+        scale = state[f"{self.name}.scale"] if self.adapted else None
+        return self.step_size(state) * (normal if scale is None else linalg.multiply(scale, normal))
 
 
 def select(accepted: Tensor, new: State, old: State) -> State:

@@ -122,7 +122,7 @@ class RMHMC(Latents):
         normal, uniform = generator.latents(functions).flatten(1), generator.uniform()
         size = self.step_size(state)[:, 0]
         move = rmhmc.step(start, target, normal, uniform, size, self.leapfrogs)
-        points, metrics = self.leapfrogs + 1, move.metrics + 1
+        points, metrics = 2 * self.leapfrogs + 1, move.metrics + 1  # there and back
         info: Info = {"cholesky": metrics * functions**3, "product": metrics * functions**2}
         info |= {"inverse": points * functions**3, "quadratic": 4 * metrics * functions**2}
         info["latents.acceptance"] = move.acceptance
@@ -145,7 +145,7 @@ class LatentsTarget(Whitened):
     def at(self, position: Tensor) -> rmhmc.Point:
         pi, factor = self.metric(position)
         traces = multinomial.information_traces(pi, multinomial.subject_covariances(self.chol, factor))
-        return rmhmc.Point(*self(position), factor, self.of_nu(traces), pi)
+        return rmhmc.Point(*self(position)[:3], factor, self.of_nu(traces), pi)
 
     def quadratics(self, point: rmhmc.Point, u: Tensor) -> Tensor:
         return self.of_nu(multinomial.information_quadratics(point.local, self.latents(u)[0]))

@@ -29,15 +29,15 @@ def _moments(model: Model, kept: State, x: Tensor, approximation: str | None) ->
     psi, x = flat["psi"], _repeated(x, shape[0])
     rows, y, weight = (_repeated(part, shape[0]) for part in (model.x, model.y, model.weight))
     model = replace(model, x=rows, y=y, weight=weight)
-    chol, cross, outputscale = model.factor(psi), model.cross(psi, x), model.outputscale(psi)
+    chol, cross, prior = model.factor(psi), model.cross(psi, x), model.kernel(psi).diagonal(x)
     if approximation:
-        mean, variance = APPROXIMATIONS[approximation](model, psi, chol).predict(chol, cross, outputscale)
+        mean, variance = APPROXIMATIONS[approximation](model, psi, chol).predict(chol, cross, prior)
     else:
         joined = torch.linalg.solve_triangular(chol, torch.cat([cross, flat["f"][..., None]], 2), upper=False)
         left, nu = joined[..., :-1], joined[..., -1:]
         # k_*^T K^-1 f and k_** - k_*^T K^-1 k_*, with L^-1 k_* and nu = L^-1 f
         mean = (left.mT @ nu)[..., 0]
-        variance = (outputscale[:, None] - left.square().sum(1)).clamp_min(0.0)
+        variance = (prior - left.square().sum(1)).clamp_min(0.0)
     return mean.unflatten(0, shape), variance.unflatten(0, shape)
 
 

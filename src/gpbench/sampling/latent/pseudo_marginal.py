@@ -9,6 +9,10 @@ f_i = L nu_i, with q and B as in `approximations` and z_i ~ N(0, I) what nu_i is
 walk on psi accepted by p^(y | psi') p(psi') / (p^(y | psi) p(psi)) leaves p(psi | y) invariant whatever q and m are, as
 long as the estimate of the present psi stays as it is until psi moves (andrieu2009).
 
+Tails of p(f | y, psi) may be heavier than those of q, so that w is unbounded. With a `share` a > 0 of a defensive
+mixture (hesterberg1995), f is drawn from (1 - a) q(f) + a p(f | psi) and weighed by its density: then w <= max p(y |
+f) / a.
+
 An f belongs to an estimate: one of the f_i, chosen with probability proportional to w_i. (psi, f) then has the law
 p(psi, f | y); so has (psi, f') if f' comes from f by transitions that leave p(f | y, psi) invariant. The random walk
 goes on from f, not from f'.
@@ -34,11 +38,29 @@ APPROXIMATIONS = {"laplace": approximations.laplace, "ep": approximations.ep}
 def weigh(model: Model, chol: Tensor, q: Gaussian, z: Tensor) -> tuple[Tensor, Tensor]:
     """f_i `[R, m, n]` of normals z `[R, m, n]` (0 in padding rows), and log w_i `[R, m]`; chol, q of the same psi."""
     nu = q.draw(z)
-    f = (chol @ nu.mT).mT
-    log_prob = model.likelihood.log_prob(model.y[:, None].expand_as(f), f)
+    f, log_prob = _at(model, chol, nu)
     # log p(y | f_i) - |nu_i|^2/2 + |z_i|^2/2 - 1/2 log |B|
-    terms = model.weight[:, None] * log_prob + 0.5 * (z.square() - nu.square())
+    terms = log_prob + 0.5 * (z.square() - nu.square())
     return f, terms.sum(-1) - q.half_log_det[:, None]
+
+
+def defended(
+    model: Model, chol: Tensor, q: Gaussian, z: Tensor, uniform: Tensor, share: float
+) -> tuple[Tensor, Tensor]:
+    """As `weigh`, of draws from the mixture; uniform `[R, m]` decides from which part each is."""
+    nu = torch.where((uniform < share)[..., None], z, q.draw(z))
+    f, log_prob = _at(model, chol, nu)
+    prior = -0.5 * nu.square().sum(-1)
+    own = q.half_log_det[:, None] - 0.5 * ((nu - q.whitened[:, None]) @ q.root).square().sum(-1)
+    # log p(y | f_i) + log p(f_i) - log ((1 - a) q(f_i) + a p(f_i))
+    mixed = torch.logaddexp(math.log1p(-share) + own, math.log(share) + prior)
+    return f, log_prob.sum(-1) + prior - mixed
+
+
+def _at(model: Model, chol: Tensor, nu: Tensor) -> tuple[Tensor, Tensor]:
+    """f and log p(y | f) of every row, each `[R, m, n]`."""
+    f = (chol @ nu.mT).mT
+    return f, model.weight[:, None] * model.likelihood.log_prob(model.y[:, None].expand_as(f), f)
 
 
 def log_mean(log_weight: Tensor) -> Tensor:
@@ -71,7 +93,7 @@ class Marginal(Operator[Model]):
         return super().init(state) | {"theta.log_estimate": q.log_evidence}
 
     def step(self, state: State, generator: Generator) -> tuple[State, Info]:
-        jump = self.step_size(state) * generator.normal(state["psi"].shape[1])
+        jump = self.jump(state, generator.normal(state["psi"].shape[1]))
         unknown = self.unknown(state)  # such a chain stays where it is, and always accepts its new estimate
         psi = state["psi"] + torch.where(unknown[:, None], 0.0, jump)
         chol = self.model.factor(psi)
@@ -95,13 +117,18 @@ class Marginal(Operator[Model]):
 class PseudoMarginal(Marginal):
     """A step of the pseudo-marginal sampler with m = num_importance; f becomes the one that belongs to the estimate.
 
+    share: of draws from the prior, 0 for none.
+
     While `state["theta.tuning"]` `[R]` is 1 the approximate evidence replaces the estimate, as in `Marginal`. The first
     step after it has become 0 draws the estimate of the present psi and does not move psi.
     """
 
-    def __init__(self, model: Model, approximation: str = "laplace", num_importance: int = 1) -> None:
+    def __init__(
+        self, model: Model, approximation: str = "laplace", num_importance: int = 1, share: float = 0.0
+    ) -> None:
         super().__init__(model, approximation)
-        self.fixed += 1
+        self.share = share
+        self.fixed += 1 + num_importance * (share > 0)
         self.per_row = num_importance
 
     def init(self, state: State) -> State:
@@ -118,7 +145,12 @@ class PseudoMarginal(Marginal):
     def estimate(self, state: State, chol: Tensor, q: Approximation, generator: Generator) -> State:
         """The estimate, and the f that belongs to it: f_i with probability w_i / sum_j w_j."""
         tuning = state["theta.tuning"] > 0
-        candidates, log_weight = weigh(self.model, chol, q, generator.latents(self.per_row))
+        z = generator.latents(self.per_row)
+        if self.share:
+            uniform = generator.uniforms(self.per_row)
+            candidates, log_weight = defended(self.model, chol, q, z, uniform, self.share)
+        else:
+            candidates, log_weight = weigh(self.model, chol, q, z)
         estimate = torch.where(tuning, q.log_evidence, log_mean(log_weight).nan_to_num(-math.inf))
         below = log_weight.softmax(1).cumsum(1) < generator.uniform()[:, None]
         chosen = below.sum(1).clamp_max(self.per_row - 1)

@@ -9,9 +9,10 @@ The leapfrog is implicit, the first two of its equations being solved by fixed-p
 
 If the equations are solved, it is reversible and keeps volumes. With a fixed number of iterations they often are not:
 with six, the draws visibly have another law. So iterations go on until nothing moves; a trajectory for which
-`MOST_ITERATIONS` are not enough is rejected, as is one that ends in NaN, and long steps thus have low acceptances. (A
-trajectory that is solved forwards but not backwards is accepted all the same; the joint-distribution test shows no
-effect of these.) With a constant metric it is HMC with mass G. All random numbers are arguments.
+`MOST_ITERATIONS` are not enough is rejected, as is one that ends in NaN, and long steps thus have low acceptances. So
+is one that does not lead back: from its end with the momentum turned round the equations must be solved again and end
+at the start (of those solved forwards one in twelve is not solved backwards at long steps). With a constant metric it
+is HMC with mass G. All random numbers are arguments.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ from gpbench.sampling import hmc
 
 MOST_ITERATIONS, TOLERANCE = 20, 1e-4
 """Of a fixed-point iteration, and the relative change that ends it; filippone2012 gives neither."""
+RETURNED = 1e-2
+"""Relative distance from the start at which a trajectory back still counts as having returned: what tolerances leave
+over ten steps is less, another solution of the equations is farther."""
 
 
 class Point(NamedTuple):
@@ -69,20 +73,22 @@ def step(start: Point, target: Target, normal: Tensor, uniform: Tensor, step_siz
     Source: girolami2011, section 6.
     """
     momentum = multiply(start.factor, normal)
-    end, final, solved, metrics = integrate(start, momentum, target, step_size, leapfrogs)
+    wanted = torch.ones_like(step_size, dtype=torch.bool)
+    end, final, solved, metrics = integrate(start, momentum, target, step_size, leapfrogs, wanted)
+    back, _, solved, more = integrate(end, -final, target, step_size, leapfrogs, solved)
+    far = (back.position - start.position).abs().amax(1) > RETURNED * (1 + start.position.abs().amax(1))
     gain = energy(start, momentum) - energy(end, final)
-    probability = hmc.acceptance(gain) * solved
+    probability = hmc.acceptance(gain) * (solved & ~far)
     position = torch.where((uniform < probability)[:, None], end.position, start.position)
-    return Move(position, probability, metrics)
+    return Move(position, probability, metrics + more)
 
 
 def integrate(
-    start: Point, momentum: Tensor, target: Target, step_size: Tensor, leapfrogs: int
+    start: Point, momentum: Tensor, target: Target, step_size: Tensor, leapfrogs: int, wanted: Tensor
 ) -> tuple[Point, Tensor, Tensor, Tensor]:
-    """The point after generalised leapfrog steps, the momentum there, whether all equations were solved `[R]` and how
-    many metrics that took `[R]`."""
-    point, size = start, step_size[:, None]
-    solved, metrics = torch.ones_like(step_size, dtype=torch.bool), torch.zeros_like(step_size)
+    """The point after generalised leapfrog steps of the chains that are wanted `[R]`, the momentum there, whether all
+    equations were solved `[R]` and how many metrics that took `[R]`."""
+    point, size, solved, metrics = start, step_size[:, None], wanted, torch.zeros_like(step_size)
     for _ in range(leapfrogs):
         if not bool(solved.any()):
             break

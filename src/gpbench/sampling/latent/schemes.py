@@ -7,6 +7,7 @@
     asis             f | y, psi;  psi | f as in sa;  psi | y, nu with the nu of the new psi: interweaving (yu2011)
     surr             f | y, psi;  psi given surrogate data (`joint`)
     khr              psi and f together (`joint`)
+    hmc, nuts        psi and L^-1 f together by Hamiltonian dynamics (`whitened`)
     pm               psi by an estimate of p(y | psi);  f | y, psi (`pseudo_marginal`)
     marginal         psi by an approximation of p(y | psi) (`pseudo_marginal`)
     estimator        independent estimates of p(y | psi) (`pseudo_marginal`)
@@ -20,10 +21,10 @@ from typing import Any
 
 import torch
 
-from gpbench.sampling.latent import joint, latents
+from gpbench.sampling.latent import joint, latents, whitened
 from gpbench.sampling.latent.latents import LatentOperator
 from gpbench.sampling.latent.model import Generator, Info, M, Model, Operator, State, total
-from gpbench.sampling.latent.parameters import Ancillary, GibbsVariance, Sufficient, is_conjugate, named
+from gpbench.sampling.latent.parameters import Ancillary, GibbsVariance, ParameterWalk, Sufficient, is_conjugate, named
 from gpbench.sampling.latent.pseudo_marginal import Estimator, Marginal, PseudoMarginal
 from gpbench.sampling.tuning import DualAveraging
 
@@ -82,6 +83,10 @@ def scheme(name: str, model: Model, of_f: LatentOperator | None, theta: str, rep
 
 def sampler(settings: Any, model: Model) -> Operator:
     """The transition that the settings ask for."""
+    return adapt(_sampler(settings, model)) if settings.walk == "adapted" else _sampler(settings, model)
+
+
+def _sampler(settings: Any, model: Model) -> Operator:
     name, approximation, num_importance = settings.sampler, settings.approximation, settings.num_importance
     of_f = None if settings.latents == "none" else latents.named(settings.latents, model, settings.leapfrogs)
     updates = [] if of_f is None else [of_f] * settings.latent_updates
@@ -89,18 +94,30 @@ def sampler(settings: Any, model: Model) -> Operator:
     if name == "estimator":
         grid = torch.linspace(settings.grid_low, settings.grid_high, settings.grid_points).to(model.x)
         return Estimator(model, grid, approximation, num_importance)
+    if name == "hmc":
+        return whitened.Hamiltonian(model, settings.leapfrogs)
+    if name == "nuts":
+        return whitened.NoUTurn(model, settings.doublings)
     if name == "khr":
         return Sequence(model, [joint.KHR(model)] * repeats)
     if name == "marginal":
         return Sequence(model, [Marginal(model, approximation)] * repeats)
     if name == "pm":
-        return Sequence(model, [*[PseudoMarginal(model, approximation, num_importance)] * repeats, *updates])
+        of_psi = PseudoMarginal(model, approximation, num_importance, settings.defensive)
+        return Sequence(model, [*[of_psi] * repeats, *updates])
     if name == "surr":
         return Sequence(model, [*updates, *[joint.Surrogate(model)] * repeats])
     return scheme(name, model, of_f, settings.theta, (settings.latent_updates, repeats))
 
 
+def adapt(operator: Operator) -> Operator:
+    """The operator with its random walks of psi along the covariance of psi , learnt in burn-in."""
+    for part in operator.tuned:
+        if isinstance(part, ParameterWalk | Marginal | joint.Surrogate):
+            part.adapted = part.free if isinstance(part, ParameterWalk) else part.model.num_parameters
+    return operator
+
+
 def tuners(operator: Operator) -> list[DualAveraging]:
-    """Tuners of every step size in an operator."""
-    parts = [(part.name, part.target, part.first_step) for part in operator.tuned]
-    return [DualAveraging(name, target, step) for name, target, step in parts if target is not None]
+    """What learns the settings of every operator in one."""
+    return [part.tuner for part in operator.tuned]

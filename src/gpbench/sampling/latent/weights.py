@@ -72,7 +72,7 @@ class WeightsRMHMC(WeightsHMC):
         self, target: WeightsTarget, position: Tensor, normal: Tensor, uniform: Tensor, size: Tensor
     ) -> tuple[Tensor, Tensor, Info]:
         move = rmhmc.step(target.at(position), target, normal, uniform, size, self.leapfrogs)
-        points, metrics = self.leapfrogs + 1, (move.metrics + 1).reshape(-1, self.functions).sum(1)
+        points, metrics = 2 * self.leapfrogs + 1, (move.metrics + 1).reshape(-1, self.functions).sum(1)
         products = self.functions * points * self.sources * (self.sources + 1) / 2
         counts: Info = {"cholesky": metrics + self.functions, "inverse": (self.sources + 1) * metrics}
         return move.position, move.acceptance, counts | {"product": products}
@@ -130,7 +130,7 @@ class WeightsTarget:
         traces, factor = self._metric(position, m)
         slopes = self._slopes(position, m, traces)
         inverse = torch.cholesky_inverse(factor)
-        value, gradient = self._point(position, chol)[1:]
+        value, gradient = self._point(position, chol)[1:3]
         return rmhmc.Point(position, value, gradient, factor, torch.einsum("rab,rabk->rk", inverse, slopes), slopes)
 
     def _slopes(self, position: Tensor, m: Tensor, traces: Tensor) -> Tensor:

@@ -2,7 +2,8 @@
 
     chain.npz    names `[V]`: of all numbers that are sampled, V; ess `[V]`: `diagnostics.geyer_ess` in draws; mean,
                  variance `[K, V]`: over the first iterations `[K]` draws (ddof 1); draws `[T, W]`: of the watched ones
-                 `[W]` (places among the V) in single precision.
+                 `[W]` (places among the V) in single precision; every `[T', V]`: at most 500 draws of all, evenly
+                 thinned, in single precision, by which every number that is sampled is judged.
 
 Watched are 12, or 40 in a chain of at most 500 draws: first those of the variables with few numbers (the parameters),
 of one with more than there is room for evenly spaced ones (some latent values).
@@ -71,6 +72,7 @@ def content(names: dict[str, list[str]], samples: dict[str, np.ndarray]) -> dict
         "variance": np.stack([draws[:t].var(0, ddof=1) if t > 1 else 0 * draws[0] for t in iterations]),
         "watched": watched,
         "draws": draws[:, watched].astype(np.float32),
+        "every": draws[thinned(len(draws), SHORT)].astype(np.float32),
     }
 
 
@@ -79,6 +81,11 @@ def checkpoints(count: int) -> list[int]:
     if count < 2 * diagnostics.CHECKPOINTS[0]:
         return sorted({max(1, round(count * part / PARTS)) for part in range(1, PARTS + 1)})
     return sorted({*(t for t in diagnostics.CHECKPOINTS if t <= count), count})
+
+
+def thinned(count: int, most: int) -> np.ndarray:
+    """Places of at most `most` of `count` draws, evenly."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
 
 
 def watch(sizes: list[int], most: int) -> np.ndarray:

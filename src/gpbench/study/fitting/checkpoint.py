@@ -34,6 +34,7 @@ def content(fit: Fit) -> Content:
         "optimiser": fit.optimiser_state(),
         "active": fit.active,
         "reasons": fit.reasons,
+        "jitter": list(fit.jitter.values()),
         "seconds": fit.clock.seconds,
         "trace": fit.trace,
     }
@@ -47,6 +48,8 @@ def restore(fit: Fit, saved: Content) -> None:
     fit.state.memory = saved["memory"]
     fit.saved_optimiser = saved["optimiser"]
     fit.active, fit.reasons = saved["active"], saved["reasons"]
+    fit.jitter = {}
+    fit.note(saved["jitter"])
     fit.done, fit.trace = saved["step"], saved["trace"]
     fit.clock.seconds = saved["seconds"]
 

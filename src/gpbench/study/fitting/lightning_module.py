@@ -48,7 +48,7 @@ from gpbench.study.fitting.loop import (
 from gpbench.study.fitting.outcome import EVAL_ROWS, Outcome, finish, test_scores
 from gpbench.study.fitting.schedule import Schedule
 from gpbench.study.fitting.trimmed_lightning import LightningModule, Trainer
-from gpbench.study.records import Group, Progress, What, to_json
+from gpbench.study.records import JITTER, Group, Progress, What, to_json
 
 MODEL_FILE = "model.pt"
 
@@ -78,7 +78,7 @@ class Fit(Loop, LightningModule):
         spread = np.geomspace if what.until_converged else np.linspace
         self.logged = {round(s) for s in spread(1, self.steps, min(self.steps, how.log_points))}
         self.evaluated = {round(s) for s in np.geomspace(max(self.steps / 100, 1), self.steps, how.eval_points)}
-        linalg.events(clear=True)
+        self.jitter: linalg.Tally = {}
         self.clock = Clock(device)  # what a method does before its first step is training too
         saved = checkpoint.read(work, [f.fit_id for f in group.fits], device)
         if saved is None:
@@ -88,9 +88,11 @@ class Fit(Loop, LightningModule):
             content, samples = saved
             self.hold(State(content["params"], content["buffers"], content["memory"], samples))
             self.load(content)
+        linalg.events()  # where a fit starts is no matter
 
     def training_step(self, step: int) -> None:
         objective = self.advance(*self.draw(step), step)
+        self.note(linalg.events())
         self.done = step + 1
         if any(self.is_logged(r, self.done) for r in range(len(self.folds))):
             self.record(objective)
@@ -129,7 +131,21 @@ class Fit(Loop, LightningModule):
         fold = self.folds[r]
         x = fold.scaling.inputs(self.table.inputs[fold.test[:EVAL_ROWS]])
         predictive = answer_one(self.method, self.replica(r), x, fold.key)
+        linalg.events()  # how often a fit is looked at is no part of it
         return test_scores(predictive, fold, self.group.what.data.task)
+
+    def note(self, events: list[linalg.Event]) -> None:
+        """Keep which matrices needed jitter."""
+        for event in events:
+            if not event["failed"]:
+                linalg.add(self.jitter, event)
+
+    def needed_jitter(self, r: int) -> dict[str, Any]:
+        """How often factors of replica r needed jitter, the largest, and in which matrices; {} where none did."""
+        needed = [event for event in self.jitter.values() if event["replica"] == r]
+        times, largest = sum(event["times"] for event in needed), max((e["jitter"] for e in needed), default=0.0)
+        values = (times, largest, ", ".join(sorted(event["name"] for event in needed)))
+        return dict(zip(JITTER, values, strict=True)) if needed else {}
 
     def pause_at_block(self) -> None:
         """Checkpoint where one is due, and stop where the time cap is reached."""
@@ -331,6 +347,7 @@ def trained(fit: Fit, r: int) -> Outcome:
     shared = len(fit.folds)
     trace = [rows[r] for rows in fit.trace if fit.is_logged(r, int(rows[r]["step"]))]
     result = Outcome("done", trace=trace, seconds={"train": fit.clock.seconds / shared, "shared_by": shared})
+    result.info |= fit.needed_jitter(r)
     if not bool(fit.active[r]):
         result.status, result.reason = "diverged", fit.reasons[r]
     if isinstance(fit, OptimisedFit):
@@ -350,7 +367,11 @@ def outcome(fit: Fit, r: int) -> Outcome:
     result.model = {"params": state.params, "buffers": state.buffers, "samples": state.samples}
     started = time.perf_counter()
     x = fold.scaling.inputs(fit.table.inputs[fold.test])
-    finish(result, answer_one(fit.method, state, x, fold.key), fold, task, started)
+    with linalg.replicas_from(r):
+        predictive = answer_one(fit.method, state, x, fold.key)
+    fit.note(linalg.events())
+    finish(result, predictive, fold, task, started)
+    result.info |= fit.needed_jitter(r)
     if isinstance(fit.method, SamplerMethod) and result.status == "done":
         result.chain = chain_draws.draws(fit.method, state, fold, fit.table, task)
     return result

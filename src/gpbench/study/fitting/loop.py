@@ -125,7 +125,7 @@ class Loop(ABC):
         newly = self.active & ~finite
         if bool(newly.any()):
             # the first of a replica's failures is the cause of the others
-            failed = {e["replica"]: e["name"] for e in reversed(linalg.events()) if e["failed"]}
+            failed = {e["replica"]: e["name"] for e in reversed(linalg.events(clear=False)) if e["failed"]}
             for r in newly.nonzero().flatten().tolist():
                 layer = f" (no Cholesky factor in {failed[r]!r})" if r in failed else ""
                 self.reasons[r] = f"not finite at step {step + 1} of {self.steps}{layer}"
@@ -312,7 +312,11 @@ class QuasiNewtonLoop(OptimisedLoop):
         self.state = state
 
     def advance(self, batch: Batch, noise: Noise, step: int) -> Tensor:
-        loss = torch.stack([self.descend(r, step) for r in range(len(self.keys))])
+        losses = []
+        for r in range(len(self.keys)):
+            with linalg.replicas_from(r):
+                losses.append(self.descend(r, step))
+        loss = torch.stack(losses)
         finite = loss.isfinite()
         for value in self.state.params.values():
             finite = finite & value.reshape(len(finite), -1).sum(1).isfinite()

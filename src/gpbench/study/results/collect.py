@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from gpbench.errors import UserError
 from gpbench.places import Places, write_aside, write_if_changed, write_text
 from gpbench.study.planning import identity
-from gpbench.study.records import Cell, Fit, FitRecord, FrozenPlan, from_json
+from gpbench.study.records import JITTER, Cell, Fit, FitRecord, FrozenPlan, from_json
 from gpbench.study.results import chain_file, convergence, scoring
 from gpbench.study.storage import committed, provenance
 from gpbench.study.storage.store import FINAL, Store
@@ -31,8 +31,8 @@ NUMBER_POINTS = ["row", "output", "y", "mean", "sd", "log_density", "pit", "crps
 TRACED_ROWS = 3
 CERTIFICATE = "certificate.json"
 """What `gpbench certify` leaves beside a fit."""
-DISTRIBUTED = ["staleness_mean", "restarts"]
-"""What distributed fits note of themselves."""
+NOTED = ["staleness_mean", "restarts", *JITTER]
+"""What distributed fits note of themselves, and those that needed jitter."""
 Done = list[tuple[Cell, str]]
 """Cells and identities of done fits."""
 
@@ -219,7 +219,7 @@ def _row(ended: Ended, cell: Cell, fit: Fit) -> committed.Row:
     measured = {k: getattr(record.provenance, k) for k in ("commit", "dirty", "started", "ended")}
     measured |= {f"seconds_{k}": v for k, v in asdict(record.seconds).items()}
     measured |= {"peak_memory_mb": record.peak_memory_mb}
-    noted = {k: record.info[k] for k in DISTRIBUTED if k in record.info}
+    noted = {k: record.info[k] for k in NOTED if k in record.info}
     path = ended.store.folder(fit.fit_id) / CERTIFICATE
     certificate = json.loads(path.read_text()) if path.is_file() else {}
     return row | measured | noted | certificate | scoring.scores(ended.store, record)

@@ -1,4 +1,5 @@
-"""Whether finished fits have converged: those by gradients by what more steps would gain, Markov chains by R-hat.
+"""Whether finished fits have converged: those by gradients by what more steps would gain, Markov chains by R-hat and
+effective sample sizes, whatever the budget.
 
 Columns of the scores: convergence (converged, still improving, not converged or not judged), gain (nats a datum,
 predicted for as many steps again), not_judged_because, steps_done; and gate, whether the limits of the study's budget
@@ -8,6 +9,7 @@ hold: passed or failed, with the reason, and nothing where there is no limit.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from gpbench.study.fitting.convergence import CONVERGED, NOT_JUDGED
@@ -15,8 +17,9 @@ from gpbench.study.records import CONVERGENCE, convergence_in_words
 from gpbench.study.storage.committed import Row
 
 NOT_CONVERGED = "not converged"
-LARGEST_R_HAT = 1.05
-"""At which chains count as converged where the budget sets no limit."""
+LARGEST_R_HAT, FEWEST_EFFECTIVE = 1.05, 100
+"""At which chains count as converged where the budget sets no limit of its own for R-hat; with 100 effective draws in
+all the Monte Carlo error of a mean is a tenth of the posterior's standard deviation."""
 
 
 def of_optimised(info: dict[str, Any], limit: float | None) -> Row:
@@ -29,16 +32,25 @@ def of_optimised(info: dict[str, Any], limit: float | None) -> Row:
     return noted | {"gate": "failed", "reason": f"{convergence_in_words(noted)}; the limit is {limit:g} nats"}
 
 
-def of_chains(mixing: dict[str, float], limit: float | None) -> Row:
+def of_chains(mixing: Mapping[str, float], limit: float | None) -> Row:
     """Of the chains of a cell and split, judged together; chains too short for an R-hat fail."""
-    r_hat = mixing["r_hat"]
-    if math.isnan(r_hat):
+    fault = unmixed(mixing, limit)
+    if math.isnan(mixing["r_hat"]):
         noted = {"convergence": NOT_JUDGED, "not_judged_because": "too few draws for an R-hat"}
     else:
-        noted = {"convergence": CONVERGED if r_hat <= (limit or LARGEST_R_HAT) else NOT_CONVERGED}
+        noted = {"convergence": NOT_CONVERGED if fault else CONVERGED}
     if limit is None:
         return noted | {"gate": ""}
-    if r_hat <= limit:
-        return noted | {"gate": "passed"}
-    drawn = f"{mixing['chains']} chains of {mixing['draws']} draws"
-    return noted | {"gate": "failed", "reason": f"R-hat {r_hat:.5g} exceeds {limit:g} ({drawn})"}
+    return noted | ({"gate": "failed", "reason": fault} if fault else {"gate": "passed"})
+
+
+def unmixed(mixing: Mapping[str, float], limit: float | None) -> str:
+    """Why chains do not count as converged; '' where they do. Records made before it was measured lack `ess_every`."""
+    limit, drawn = limit or LARGEST_R_HAT, f"({mixing['chains']:g} chains of {mixing['draws']:g} draws)"
+    if math.isnan(mixing["r_hat"]):
+        return f"no R-hat {drawn}"
+    if mixing["r_hat"] > limit:
+        return f"R-hat {mixing['r_hat']:.5g} exceeds {limit:g} {drawn}"
+    sizes = (mixing.get(name, math.nan) for name in ("ess_bulk", "ess_tail", "ess_every"))
+    fewest = min((size for size in sizes if not math.isnan(size)), default=math.inf)
+    return f"{fewest:.3g} effective draws, of which {FEWEST_EFFECTIVE} are needed {drawn}" * (fewest < FEWEST_EFFECTIVE)

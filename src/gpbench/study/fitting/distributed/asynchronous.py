@@ -133,6 +133,7 @@ def cluster(processes: int) -> Iterator[Any]:
     os.environ["RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"] = "1"  # all processes of a fit share its device
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else ray keeps one in the home folder
+    os.environ.setdefault("RAY_worker_niceness", "0")  # 15 by default: these workers are the fit itself
     try:
         import ray
     except ModuleNotFoundError:

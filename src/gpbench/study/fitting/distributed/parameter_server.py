@@ -127,6 +127,7 @@ class Server:
     def _apply(self, push: Push, staleness: int) -> None:
         fit = self.fit
         updates.apply(fit, push, fit.done)
+        fit.note(push.events)
         fit.done += 1
         self.recent.append(staleness)
         fit.staleness += [0] * (staleness + 1 - len(fit.staleness))

@@ -8,14 +8,17 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from gpbench.gp import linalg
 from gpbench.study.fitting.loop import GradientLoop
 
 
 class Push(NamedTuple):
-    """What a worker gives back: the loss `[1]` and its gradient, an array a parameter (None: it plays no part)."""
+    """What a worker gives back: the loss `[1]` and its gradient, an array a parameter (None: it plays no part); events
+    of Cholesky factors."""
 
     loss: np.ndarray
     gradient: list[np.ndarray | None]
+    events: list[linalg.Event]
 
 
 def parameters_of(loop: GradientLoop) -> list[np.ndarray]:
@@ -34,7 +37,7 @@ def gradient(loop: GradientLoop, parameters: Iterable[np.ndarray], ticket: int) 
     set_parameters(loop, parameters)
     loss = loop.differentiate(*loop.draw(ticket))
     arrays = [None if p.grad is None else p.grad.cpu().numpy() for p in loop.state.params.values()]
-    return Push(loss.cpu().numpy(), arrays)
+    return Push(loss.cpu().numpy(), arrays, linalg.events())
 
 
 def apply(loop: GradientLoop, push: Push, step: int) -> None:

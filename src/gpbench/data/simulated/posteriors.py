@@ -1,0 +1,56 @@
+"""Reference posteriors: of small models, by long chains of an independent sampler (`bench/reference.py`).
+
+A file NAME.json has `settings` (model, sampler, versions, divergent trajectories), the data `x` and `y`, what is `held`
+of psi, nu and f, and of every unknown number its mean and sd with Monte Carlo errors, R-hat, effective draws and, where
+they were kept, quantiles at the levels (i + 1/2) / 40. psi: log lengthscales (one, or one an input), then the log
+variance; f: latent values. The data of those that hold nothing are data sets `posterior_NAME`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpbench.data.simulated.reproducible import Draw
+from gpbench.errors import unknown
+
+FOLDER = Path(__file__).parents[1] / "posteriors"
+Content = dict[str, Any]
+"""Of a file."""
+PREFIX = "posterior_"
+"""Of their data sets."""
+
+
+def names() -> list[str]:
+    """Of all reference posteriors."""
+    return sorted(path.stem for path in FOLDER.glob("*.json"))
+
+
+def whole() -> list[str]:
+    """Of those of all unknowns, whose data are data sets."""
+    return [name for name in names() if "_given_" not in name]
+
+
+def read(name: str) -> Content:
+    """The content of a file; UserError for an unknown name."""
+    if name not in names():
+        raise unknown("reference posterior", name, names())
+    found: Content = json.loads((FOLDER / f"{name}.json").read_text())
+    return found
+
+
+def labels(found: Content) -> dict[str, str]:
+    """What the numbers of psi are called in chains, `psi[0]` -> `log lengthscale 1`."""
+    size = len(found["settings"]["problem"]["psi"]) - 1
+    lengthscales = [f"log lengthscale {i + 1}" for i in range(size)] if size > 1 else ["log lengthscale"]
+    return {f"psi[{i}]": label for i, label in enumerate([*lengthscales, "log variance"])}
+
+
+def draw(name: str) -> Draw:
+    """Its data, as those of a simulated data set."""
+    found = read(name)
+    x = np.array(found["x"])
+    return x, np.array(found["y"]), [f"x{i}" for i in range(x.shape[1])]

@@ -1,0 +1,144 @@
+"""HMC and NUTS of (psi, nu): the gradient, the joint-distribution test, chains apart, what is counted and kept."""
+
+import company
+import geweke
+import numpy as np
+import pytest
+import torch
+
+from gpbench.gp import latent_likelihoods, linalg
+from gpbench.sampling import hmc, nuts
+from gpbench.sampling.latent import whitened
+
+F64 = torch.float64
+
+
+def hamiltonian(model):
+    return whitened.Hamiltonian(model, 4)
+
+
+def no_u_turn(model, depth=4):
+    return whitened.NoUTurn(model, depth)
+
+
+@pytest.mark.parametrize("settings", [{}, {"ard": False}, {"variance": 2.0}])
+@pytest.mark.parametrize("name", latent_likelihoods.NAMED)
+def test_the_gradient(name, settings):
+    model, psi, f = company.chains(name, 3, **settings)
+    size, rng = sum(hamiltonian(model).shape), np.random.default_rng(0)
+    scale = torch.from_numpy(rng.uniform(0.5, 1.5, (3, size)))
+    density, at = whitened.Density(model, scale), torch.from_numpy(0.5 * rng.standard_normal((3, size)))
+    point, step = density(at), 1e-6
+    for k, move in enumerate(step * torch.eye(size, dtype=F64)):
+        difference = (density(at + move).value - density(at - move).value) / (2 * step)
+        torch.testing.assert_close(point.gradient[:, k], difference, rtol=1e-5, atol=1e-6)
+    psi, nu = (scale * at).split([psi.shape[1], f.shape[1]], 1)
+    torch.testing.assert_close(point.extra, linalg.multiply(model.factor(psi), nu))
+
+
+@pytest.mark.parametrize("make", [hamiltonian, no_u_turn])
+@pytest.mark.parametrize("name", ["logit", "volatility"])
+def test_the_joint_distribution(name, make):
+    geweke.check(make, geweke.model(name, chains=2000, variance=geweke.INVERSE), {"theta": 0.4}, rounds=8)
+
+
+def test_a_trajectory_that_always_goes_over_to_its_last_subtree_fails_the_test(monkeypatch):
+    merged = nuts._merged
+    monkeypatch.setattr(nuts, "_merged", lambda w, p, f, u, c: merged(w, p, f, 1e-30 * u, c))
+    geweke.fails(no_u_turn, geweke.model("poisson", chains=8000), {"theta": 1.2}, rounds=6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+@pytest.mark.parametrize(("name", "make"), [("logit", hamiltonian), ("poisson", no_u_turn)])
+@pytest.mark.parametrize("cached", [1, 40, 10**6])
+def test_chains_do_not_depend_on_each_other(name, make, dtype, cached, monkeypatch):
+    monkeypatch.setattr(whitened, "CACHED", cached)
+    company.check(make, name, {"theta.step_size": 0.3}, dtype)
+
+
+class Normal:
+    """N(0, I), and the chains and positions that it was asked for."""
+
+    def __init__(self):
+        self.seen = []
+
+    def __call__(self, position, chains=None):
+        self.seen.append(len(position) if chains is None else chains.tolist())
+        return hmc.Point(position, -0.5 * position.square().sum(1), -position)
+
+
+def trajectory(step_size, depth=6, seed=0):
+    """A transition of NUTS on N(0, I) in two dimensions, and its density."""
+    rng, density, size = np.random.default_rng(seed), Normal(), torch.tensor(step_size, dtype=F64)
+    normal, momentum = (torch.from_numpy(rng.standard_normal((len(size), 2))) for _ in range(2))
+    uniforms = torch.from_numpy(rng.random((len(size), nuts.uniforms_needed(depth))))
+    start = density(normal)
+    density.seen.clear()
+    return nuts.step(start, density, momentum, uniforms, size, depth), density
+
+
+def test_a_chain_that_is_done_is_left_out():
+    moved, density = trajectory([0.02, 0.5, 0.5, 2.5])
+    counts = moved.leapfrogs.long().tolist()
+    assert len(set(counts)) > 1
+    assert len(density.seen) == max(counts)
+    asked = [part if isinstance(part, list) else range(part) for part in density.seen]
+    assert [sum(chain in part for part in asked) for chain in range(4)] == counts
+    assert not moved.divergent.any()
+
+
+@pytest.mark.parametrize("step_size", [0.1, 0.3, 0.8])
+def test_a_trajectory_goes_on_until_it_turns(step_size):
+    """Half a circle in phase space, pi / step_size steps, and at most two doublings more."""
+    moved, _ = trajectory([step_size] * 200, depth=8)
+    assert moved.leapfrogs.max() <= 4 * np.pi / step_size
+    assert moved.leapfrogs.mean() >= 0.5 * np.pi / step_size
+    assert moved.acceptance.mean() > 0.9
+
+
+def error_of_nuts(chains=8000, size=0.5):
+    """Of the mean of |w|^2 under N(0, I), in standard errors, after transitions from draws of it."""
+    density, rng = Normal(), np.random.default_rng(0)
+    point = density(torch.from_numpy(rng.standard_normal((chains, 2))))
+    for _ in range(6):
+        momentum = torch.from_numpy(rng.standard_normal((chains, 2)))
+        uniforms = torch.from_numpy(rng.random((chains, nuts.uniforms_needed(5))))
+        point = nuts.step(point, density, momentum, uniforms, torch.full((chains,), size, dtype=F64), 5).point
+    return float(point.position.square().sum(1).mean() - 2) / (4 / chains) ** 0.5
+
+
+@pytest.mark.parametrize("size", [0.3, 0.9, 1.5])
+def test_draws_of_nuts_are_those_of_the_density(size):
+    assert abs(error_of_nuts(size=size)) < 3.5
+
+
+def test_without_the_check_of_subtrees_they_are_not(monkeypatch):
+    counted = nuts._counted
+    monkeypatch.setattr(nuts, "_counted", lambda *of: (counted(*of)[0], torch.zeros_like(of[3])))
+    assert error_of_nuts() > 20
+
+
+def test_divergent_transitions_are_counted_and_stay():
+    for make in (hamiltonian, no_u_turn):
+        model, psi, f = company.chains("poisson", 6)
+        operator = make(model)
+        state = geweke.start(operator, psi, f, {"theta": 50.0})
+        after, info = geweke.advance(operator, state, np.random.default_rng(0))
+        assert (info["divergent"] == 1).all()
+        for name in ("psi", "f", "theta.position", "theta.gradient"):
+            assert torch.equal(after[name], state[name])
+        _, info = geweke.advance(operator, geweke.start(operator, psi, f, {"theta": 0.05}), np.random.default_rng(0))
+        assert (info["divergent"] == 0).all()
+        assert torch.equal(info["cholesky"] * 2, info["inverse"])
+
+
+def test_jitter_is_noted_for_the_chain_that_needs_it(monkeypatch):
+    monkeypatch.setattr(whitened, "CACHED", 1)
+    model, psi, f = company.chains("logit", 4)
+    density = whitened.Density(model, torch.ones(4, psi.shape[1] + f.shape[1], dtype=F64))
+    position = torch.cat([psi, f], 1)
+    position[2, 0] = torch.nan
+    linalg.events()
+    density(position)
+    density(position[2:], torch.tensor([2, 3]))
+    assert [(event["name"], event["replica"], event["times"]) for event in linalg.events()] == [("K", 2, 2)]

@@ -1,0 +1,118 @@
+"""`gpbench references`: lists posteriors, scores draws of a file and chains in the store, refuses in one line."""
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gpbench import places
+from gpbench.data.simulated import posteriors
+from gpbench.study.commands import references
+from gpbench.study.fitting.chains_only import content
+from gpbench.study.records import Fit, MethodSettings, to_json
+from gpbench.study.storage.store import Store
+from handmade import CELL, record_of
+
+MODEL = {
+    "likelihood": "logit", "ard": False, "lengthscale_shape": 1.0, "lengthscale_rate": 1.0,
+    "variance_prior": "inverse_gamma", "variance_shape": 1.0, "variance_rate": 1.0, "outputscale": None,
+}  # fmt: skip
+
+
+def drawn(name: str, size: int = 2000, shift: float = 0.0, seed: int = 0) -> pd.DataFrame:
+    """Independent normal draws with the moments of a reference, two chains."""
+    rng, found = np.random.default_rng(seed), posteriors.read(name)["quantities"]
+    columns = {
+        number: value["mean"] + value["sd"] * (shift + rng.standard_normal(size)) for number, value in found.items()
+    }
+    return pd.DataFrame({"chain": np.arange(size) % 2} | columns)
+
+
+def put(store: Store, fit_id: str, replica: int, **hyper: object) -> None:
+    """A finished chain on the data of logit_100, with draws of its posterior."""
+    table = drawn("logit_100", seed=replica).drop(columns="chain")
+    values = {"psi": table.iloc[:, :2].to_numpy(), "f": table.iloc[:, 2:].to_numpy()}
+    names = {"psi": ["log lengthscale", "log variance"], "f": list(table)[2:]}
+    address = dataclasses.replace(CELL.address, dataset="posterior_logit_100")
+    method = MethodSettings("gpbench.methods.mcmc_gp", MODEL | hyper)
+    what = dataclasses.replace(CELL.what, kind="sample", method=method, steps=10)
+    cell = dataclasses.replace(CELL, address=address, what=what, label="AA")
+    with store.writing(fit_id) as folder:
+        (folder / "fit.json").write_text(to_json(record_of(cell, Fit(fit_id, 0, replica, 100, 100))))
+        np.savez(folder / "chain.npz", **content(names, values))
+
+
+def test_the_list_names_every_posterior_and_what_it_can_be_trusted_for(gpbench):
+    lines = gpbench("references").out.splitlines()
+    assert [line.split(":")[0] for line in lines] == posteriors.names()
+    assert "logit, 50 rows, 53 numbers; 4 x 4000 draws, R-hat at most 1.0007, bulk ESS at least 8537" in lines[4]
+
+
+def test_right_draws_agree_and_shifted_ones_differ(gpbench, tmp_path):
+    drawn("logit_50").to_csv(tmp_path / "right.csv", index=False)
+    answer = gpbench(
+        "references", "logit_50", "--draws", str(tmp_path / "right.csv"), "--out", str(tmp_path / "out.csv")
+    )
+    assert "53 numbers, agrees" in answer.out
+    assert [line.split(":")[0].strip() for line in answer.out.splitlines()[1:]] == ["psi[0]", "psi[1]", "psi[2]"]
+    assert len(pd.read_csv(tmp_path / "out.csv")) == 53
+    named = {"psi[0]": "log lengthscale 1", "psi[2]": "log variance"}
+    drawn("logit_50", shift=0.5)[["psi[0]", "psi[2]", "f[7]"]].rename(columns=named).to_csv(tmp_path / "wrong.csv")
+    answer = gpbench("references", "logit_50", "--draws", str(tmp_path / "wrong.csv"))
+    assert "3 numbers, differs" in answer.out
+
+
+def test_chains_in_the_store_are_pooled_and_those_of_another_model_left_out(gpbench):
+    store = Store(places.find().store)
+    for replica in range(2):
+        put(store, f"{replica:016x}", replica)
+    put(store, f"{7:016x}", 2, variance_rate=3.0)
+    answer = gpbench("references", "logit_100")
+    assert answer.code == 0, answer.err
+    assert "is left out: its variance_rate is not that of logit_100" in answer.out
+    assert "AA (quick, 10 steps): 102 numbers, agrees" in answer.out
+    found = posteriors.read("logit_100")
+    draws = references.of_store(store, "logit_100", found)["AA (quick, 10 steps)"]
+    assert draws["f[99]"].shape == (2, 500)
+    kept = [drawn("logit_100", seed=replica)["psi[1]"].to_numpy() for replica in range(2)]
+    assert all(np.isin(draws["psi[1]"][r], kept[r].astype(np.float32)).all() for r in range(2))
+
+
+@pytest.mark.parametrize(
+    ("words", "table", "says"),
+    [
+        (["logit_5"], None, ["unknown reference posterior 'logit_5'", "'logit_50'"]),
+        (["logit_50"], None, ["no finished chain on posterior_logit_50", "study=posteriors"]),
+        (["logit_100_given_f"], None, ["no data set does", "--draws FILE.csv"]),
+        (["logit_50"], "a,b\n1,2\n", ["has columns a, b", "psi[0]"]),
+        (["logit_50"], "psi[0]\nx\n1\n2\n3\n", ["column 'psi[0]' holds what is no finite number"]),
+        (["logit_50"], "psi[0]\n1\n2\n", ["a chain has 2 draws, fewer than 4"]),
+        (["logit_50"], "", ["cannot read draws from"]),
+    ],
+)
+def test_mistakes_are_one_line(gpbench, tmp_path, words, table, says):
+    if table is not None:
+        (tmp_path / "draws.csv").write_text(table)
+        words = [*words, "--draws", str(tmp_path / "draws.csv")]
+    answer = gpbench("references", *words)
+    assert answer.code == 1
+    assert answer.err.count("\n") == 1
+    assert all(text in answer.err for text in says), answer.err
+
+
+def test_every_setting_of_the_model_counts():
+    found = posteriors.read("probit_50")  # lengthscales ~ Gamma(1, 1/sqrt(2)), variance ~ Gamma(1.2, 0.2)
+    right = MODEL | {"likelihood": "probit", "lengthscale_rate": None, "variance_prior": "gamma"}
+    right |= {"variance_shape": 1.2, "variance_rate": 0.2}
+    assert references._other_model(right, found) == ""
+    assert references._other_model({"layers": 2}, found) == ""
+    wrong = {
+        "likelihood": "logit",
+        "ard": True,
+        "lengthscale_rate": 1.0,
+        "outputscale": 2.0,
+        "variance_prior": "inverse_gamma",
+    }
+    for key, value in wrong.items():
+        assert references._other_model(right | {key: value}, found) == key

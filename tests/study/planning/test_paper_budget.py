@@ -1,0 +1,47 @@
+"""Budget `paper` has the updates that each paper gives for each of its methods."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpbench import places
+from gpbench.study.planning.resolve import resolve
+
+BSGP, ROUNDS = (10_000 * 21, 256 * 32, 256, 21), (10_000, 256 * 32, 256, 1)
+"""Transitions of burn-in, of sampling, states kept, and transitions for each step of Adam."""
+
+
+@pytest.mark.parametrize(
+    ("study", "method", "expected"),
+    [
+        ("rossi2021_uci", "bsgp_3", BSGP),
+        ("rossi2021_uci", "sghmc_dgp_3", ROUNDS),
+        ("rossi2021_ablation", "u_50", ROUNDS),
+        ("rossi2021_ablation", "u_theta_z_50", BSGP),
+        ("rossi2021_airline", "bsgp_1", (10_000 * 21, 200 * 1_000, 200, 21)),
+        ("rossi2021_airline", "sghmc_dgp_1", (10_000, 200 * 1_000, 200, 1)),
+        ("filippone2014_real", "la_1", (2_000, 10_000, 20_000, None)),
+        ("filippone2014_classification", "pm_ep", (2_000, 10_000, 200, None)),
+        ("filippone2014_efficiency", "la_1", (5_000, 10_000, 20_000, None)),
+        ("filippone2013_parameterisations", "aa", (5_000, 20_000, 20_000, None)),
+    ],
+)
+def test_chains_have_the_published_length(project, study, method, expected):
+    cells = [cell for cell in resolve(places.find(), study, "budget=paper").cells if cell.method == method]
+    assert cells
+    for what in (cell.what for cell in cells):
+        burn_in = round(what.method.hyper["burn_in"] * what.steps)
+        hyper = (what.method.hyper.get(name) for name in ("num_samples", "optimise_every"))
+        found = (burn_in, what.steps - burn_in, *hyper)
+        # a fraction of five digits rounds 210,000 to 210,001
+        assert found == pytest.approx(expected, abs=1) if expected[-1] else found == expected
+
+
+@pytest.mark.parametrize("method", ["svgp", "fitc_svgp"])
+def test_sparse_gps_of_rossi2021_have_10000_steps_of_1000_rows(project, method):
+    cells = [
+        cell for cell in resolve(places.find(), "rossi2021_objective", "budget=paper").cells if cell.method == method
+    ]
+    assert {cell.what.steps for cell in cells} == {10_000}
+    assert {cell.what.method.hyper["batch_size"] for cell in cells} == {1_000}
+    assert {cell.what.method.hyper.get("optimiser", "adam") for cell in cells} == {"adam"}
