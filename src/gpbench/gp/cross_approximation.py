@@ -35,9 +35,12 @@ def pivots(column: Callable[[Tensor], Tensor], diagonal: Tensor, rank: int) -> t
     return torch.stack(found, -1), columns, rest
 
 
-def rewhiten(columns: Tensor, u: Tensor) -> Tensor:
-    """argmin |C xi - u| `[*R, r, width]`, so that u `[*R, n, width]` stays what it was when the pivots change.
+def rewhiten(columns: Tensor, u: Tensor, jitter: float = 0.0) -> Tensor:
+    """argmin |C xi - u|^2 + jitter |xi|^2 `[*R, r, width]`: u `[*R, n, width]` stays what it was when pivots change.
 
-    By QR, for the normal equations would square the condition number of C."""
-    q, r = torch.linalg.qr(columns)
-    return torch.linalg.solve_triangular(r, q.mT @ u, upper=True)
+    Jitter keeps xi of the size that N(0, I) has where columns of C are nearly dependent, as that of a full covariance
+    does. By QR of C above jitter^1/2 I, for the normal equations would square the condition number of C."""
+    rank = columns.shape[-1]
+    below = jitter**0.5 * torch.eye(rank, dtype=columns.dtype, device=columns.device)
+    q, r = torch.linalg.qr(torch.cat([columns, below.expand(*columns.shape[:-2], rank, rank)], -2))
+    return torch.linalg.solve_triangular(r, q[..., :-rank, :].mT @ u, upper=True)

@@ -3,7 +3,7 @@
 u_l = C_l xi_l, C_l = k_l(X, P_l) L^-T, L L^T = k_l(P_l, P_l), with r rows P_l as pivots, which `gp.cross_approximation`
 finds from the covariance of the layer. Pivots stay within an E-step, while C_l moves with the layer below. After an
 M-step those of the layers above the first one, whose covariance moves, are found anew for each particle, and xi_l
-becomes argmin |C_l xi - u_l|. At new inputs u_l = k_l(., P_l) L^-T xi_l, which at the rows is C_l xi_l.
+becomes argmin |C_l xi - u_l|^2 + jitter |xi|^2. At new inputs u_l = k_l(., P_l) L^-T xi_l, at the rows C_l xi_l.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from gpbench.gp import cross_approximation, greedy
+from gpbench.gp import greedy
+from gpbench.gp.cross_approximation import pivots as find_pivots
+from gpbench.gp.cross_approximation import rewhiten
 from gpbench.gp.greedy import Rows
+from gpbench.gp.jitter import DEFAULT_JITTER
 from gpbench.methods.hidden_layers import Hidden, Tensors, Values, factor, shared, unit
 
 
@@ -28,13 +31,16 @@ class CrossApproximation(Hidden):
         start = k.start(x)
         pivots = self._pivots(k.stationary, x, buffers)
         columns = self._columns(k.stationary, x, greedy.take(x, pivots), buffers, 0)
-        params, kept = {"layer0": cross_approximation.rewhiten(columns, start)}, {"layer0.pivots": pivots}
+        params, kept = (
+            {"layer0": rewhiten(columns, start, DEFAULT_JITTER)},
+            {"layer0.pivots": pivots},
+        )
         u = columns @ params["layer0"]
         for number, name in enumerate(self.names[1:], 1):
             places = k.places(x, u)
             kept[f"{name}.pivots"] = self._pivots(k.covariance, places, buffers)
             above = self._columns(k.covariance, places, greedy.take(places, kept[f"{name}.pivots"]), buffers, number)
-            params[name] = cross_approximation.rewhiten(above, start)
+            params[name] = rewhiten(above, start, DEFAULT_JITTER)
             u = above @ params[name]
         return params, kept | {"layer0.columns": columns}
 
@@ -53,7 +59,7 @@ class CrossApproximation(Hidden):
             kept[f"{name}.pivots"] = self._pivots(k.covariance, places, before)
             centres = greedy.take(places, kept[f"{name}.pivots"])
             columns = self._columns(k.covariance, places, centres, before, number)
-            params[name] = cross_approximation.rewhiten(columns, old[number])
+            params[name] = rewhiten(columns, old[number], DEFAULT_JITTER)
         return params, kept
 
     def extension(self, params: Tensors, buffers: Tensors) -> Tensors:
@@ -93,7 +99,7 @@ class CrossApproximation(Hidden):
             return covariance(places, greedy.take(places, pivot[..., None]), unit(buffers))[..., 0]
 
         diagonal = buffers["mask"][:, None].expand(places.shape[:-1])
-        return cross_approximation.pivots(column, diagonal, min(self.rank, places.shape[-2]))[0]
+        return find_pivots(column, diagonal, min(self.rank, places.shape[-2]))[0]
 
     def _columns(
         self, covariance: Callable[..., Tensor], places: Tensor, centres: Tensor, buffers: Tensors, layer: int

@@ -61,7 +61,7 @@ class Method(stride.Method):
         moments = []
         for places, test in zip(self.all_places(state.params, known), tests, strict=True):
             chol = self.factor(places, known)
-            cross = kernel.covariance(places, test, known["outputscale"])[:, 0]
+            cross = kernel.covariance(places, test, known["outputscale"])[:, 0] * known["mask"][..., None]
             a = torch.linalg.solve_triangular(chol, cross, upper=False)  # [1, n, T]
             mean = linalg.multiply(a.mT, linalg.solve(chol, known["y"]))
             moments.append((mean, (known["outputscale"] - a.square().sum(1)).clamp_min(0.0)))
