@@ -13,13 +13,11 @@ import math
 import torch
 from torch import Tensor
 
-from gpbench.gp import likelihoods, linalg
+from gpbench.gp import linalg
 from gpbench.hyper import dataclass
 from gpbench.methods import stride
 from gpbench.methods.base import State
 from gpbench.methods.hidden_layers import Tensors
-from gpbench.predictive.distributions import Predictive
-from gpbench.streams import Key
 
 
 @dataclass(frozen=True)
@@ -53,20 +51,18 @@ class Method(stride.Method):
     def condition(self, params: Tensors, buffers: Tensors) -> Tensors:
         return self.hidden.extension(params, buffers)
 
-    @torch.no_grad()
-    def predict(self, state: State, x: Tensor, key: Key) -> Predictive:
-        """Equal mixture over the particles at x `[1, T, D]`; no randomness."""
+    def layers(self, state: State, x: Tensor) -> list[Tensor]:
         known, kernel = state.buffers | self.condition(state.params, state.buffers), self.hidden.kernel(state.buffers)
-        tests = kernel.places(x[:, None], self.hidden.at_inputs(known, known, x[:, None])).split(1, 1)
-        moments = []
+        hidden = self.hidden.at_inputs(known, known, x[:, None])
+        tests, moments = kernel.places(x[:, None], hidden[-1]).split(1, 1), []
         for places, test in zip(self.all_places(state.params, known), tests, strict=True):
             chol = self.factor(places, known)
             cross = kernel.covariance(places, test, known["outputscale"])[:, 0] * known["mask"][..., None]
             a = torch.linalg.solve_triangular(chol, cross, upper=False)  # [1, n, T]
             mean = linalg.multiply(a.mT, linalg.solve(chol, known["y"]))
             moments.append((mean, (known["outputscale"] - a.square().sum(1)).clamp_min(0.0)))
-        mean, variance = (torch.cat(part)[..., None] for part in zip(*moments, strict=True))  # [S, T, 1]
-        return likelihoods.Gaussian().predictive(mean, variance, known["noise_variance"][0])
+        top = [torch.stack(part)[..., None] for part in zip(*moments, strict=True)]  # [S, 1, T, 1]
+        return [*(u.transpose(0, 1) for u in hidden), *top]
 
     def all_places(self, params: Tensors, buffers: Tensors) -> tuple[Tensor, ...]:
         """Places of the top layer at all rows `[R, 1, n, *]`, of a particle after the other."""

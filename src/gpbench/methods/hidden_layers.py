@@ -82,13 +82,14 @@ class Hidden(ABC):
     def extension(self, params: Tensors, buffers: Tensors) -> Tensors:
         """What values at new inputs are computed from."""
 
-    def at_inputs(self, extension: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
-        """Values of the last hidden layer at inputs x `[R, 1, T, D]`."""
+    def at_inputs(self, extension: Tensors, buffers: Tensors, x: Tensor) -> list[Tensor]:
+        """Values of all layers `[R, S, T, width]` at inputs x `[R, 1, T, D]`."""
         k, one = self.kernel(buffers), unit(buffers)
-        u = shared(k.stationary(x, extension["layer0.centres"], one), extension["layer0.weights"])
+        found = [shared(k.stationary(x, extension["layer0.centres"], one), extension["layer0.weights"])]
         for name in self.names[1:]:
-            u = k.covariance(k.places(x, u), extension[f"{name}.centres"], one) @ extension[f"{name}.weights"]
-        return u
+            cross = k.covariance(k.places(x, found[-1]), extension[f"{name}.centres"], one)
+            found.append(cross @ extension[f"{name}.weights"])
+        return found
 
 
 class Full(Hidden):
@@ -155,14 +156,18 @@ class Sparse(Hidden):
 
     def extension(self, params: Tensors, buffers: Tensors) -> Tensors:
         x = self._inputs(buffers)
-        moved = self._at_inducing(params, buffers)[-1] - self.kernel(buffers).start(x)
-        weights = torch.cholesky_solve(moved, self._smoother(buffers).expand(-1, moved.shape[1], -1, -1))
-        return {"layer0.centres": x, "layer0.weights": weights}
+        start, chol = self.kernel(buffers).start(x), self._smoother(buffers)[:, 0]
+        weights = [
+            for_all(lambda moved: torch.cholesky_solve(moved, chol), u - start)
+            for u in self._at_inducing(params, buffers)
+        ]
+        named = {f"{name}.weights": value for name, value in zip(self.names, weights, strict=True)}
+        return {"layer0.centres": x} | named
 
-    def at_inputs(self, extension: Tensors, buffers: Tensors, x: Tensor) -> Tensor:
+    def at_inputs(self, extension: Tensors, buffers: Tensors, x: Tensor) -> list[Tensor]:
         k = self.kernel(buffers)
         cross = k.stationary(x, extension["layer0.centres"], unit(buffers))
-        return k.start(x) + shared(cross, extension["layer0.weights"])
+        return [k.start(x) + shared(cross, extension[f"{name}.weights"]) for name in self.names]
 
     def _inputs(self, buffers: Tensors) -> Tensor:
         return greedy.take(buffers["x"][:, None], buffers[M])

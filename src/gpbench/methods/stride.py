@@ -87,7 +87,9 @@ class Method(SamplerMethod):
         return Full(*shape) if self.hyper.hidden == "full" else Sparse(*shape)
 
     def init(self, train: Batch, key: Key) -> State:
-        fitted = greedy_sgp.fit(self.sparse_gp(), train, key)
+        shared = ("num_inducing", "candidates", "jitter", "restarts", "ascent_iterations")
+        settings = greedy_sgp.Hyperparameters(**{name: getattr(self.hyper, name) for name in shared})
+        fitted = greedy_sgp.fit(settings, train, key)
         buffers = {name.removeprefix("log_"): value.exp().view(1, 1) for name, value in fitted.params.items()}
         buffers |= {"x": train.x, "y": train.y[..., 0], "mask": train.weight, M: fitted.buffers[greedy_sgp.ROWS]}
         buffers["start_map"] = mean_map(train.x, self.hyper.hidden_width or train.x.shape[-1])
@@ -101,10 +103,6 @@ class Method(SamplerMethod):
         none, norm = torch.zeros_like(value), self.whitened_norm(params, buffers)
         counts = {"window": none, "late": none, "transitions": none, "start_norm": norm, "norm": norm}
         return State(params, buffers, {"value": value, "size": torch.full_like(value, self.hyper.step_size)} | counts)
-
-    def sparse_gp(self) -> greedy_sgp.Hyperparameters:
-        shared = ("num_inducing", "candidates", "jitter", "restarts", "ascent_iterations")
-        return greedy_sgp.Hyperparameters(**{name: getattr(self.hyper, name) for name in shared})
 
     def iteration(self, step: int, steps: int) -> int:
         """The EM iteration, from 0, that a step belongs to."""
@@ -212,21 +210,29 @@ class Method(SamplerMethod):
     @torch.no_grad()
     def predict(self, state: State, x: Tensor, key: Key) -> Predictive:
         """Equal mixture over the particles at x `[1, T, D]`; no randomness."""
+        *_, mean, variance = self.layers(state, x)
+        return likelihoods.Gaussian().predictive(mean[:, 0], variance[:, 0], state.buffers["noise_variance"][0])
+
+    def functions(self, state: State, x: Tensor, key: Key) -> list[Tensor]:
+        """Means of every layer `[S, 1, T, *]` at x `[1, T, D]` given its values at the rows, one a particle."""
+        return self.layers(state, x)[:-1]
+
+    def layers(self, state: State, x: Tensor) -> list[Tensor]:
+        """Values of the hidden layers, mean and variance of f_L, of all particles `[S, 1, T, *]` at x `[1, T, D]`."""
         known = state.buffers
         if "top.weights" not in known:  # before the last step
             known = known | self.condition(state.params, known)
         numbers = self.hyper.particles * known["top.weights"].shape[2]
-        moments = [self.moments(known, x[:, None, rows]) for rows in greedy.parts(x.shape[1], numbers)]
-        mean, variance = (torch.cat(part, -1)[0, ..., None] for part in zip(*moments, strict=True))  # [S, T, 1]
-        return likelihoods.Gaussian().predictive(mean, variance, known["noise_variance"][0])
+        pieces = [self.layers_of(known, x[:, None, rows]) for rows in greedy.parts(x.shape[1], numbers)]
+        return [torch.cat(part, 2).transpose(0, 1) for part in zip(*pieces, strict=True)]
 
-    def moments(self, known: Tensors, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of f_L of all particles `[1, S, T]` at inputs x `[1, 1, T, D]`."""
-        kernel = self.hidden.kernel(known)
-        places = kernel.places(x, self.hidden.at_inputs(known, known, x))
+    def layers_of(self, known: Tensors, x: Tensor) -> list[Tensor]:
+        """`layers` of some rows x `[1, 1, T, D]`, `[1, S, T, *]`."""
+        kernel, hidden = self.hidden.kernel(known), self.hidden.at_inputs(known, known, x)
+        places = kernel.places(x, hidden[-1])
         cross = kernel.covariance(places, known["top.centres"], known["outputscale"])  # [1, S, T, m]
         top = {name: known[f"top.{name}"] for name in ("chol", "root", "weights")}
-        return greedy.marginals(top, cross, known["outputscale"])
+        return [*hidden, *(part[..., None] for part in greedy.marginals(top, cross, known["outputscale"]))]
 
     def report(self, state: State) -> Tensors:
         """acceptance_latents: of the last E-step; whitened_norm, whitened_norm_start: |xi|^2 over its dimension."""
