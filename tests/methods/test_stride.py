@@ -255,3 +255,44 @@ def test_rows_that_settings_need():
     assert stride.Hyperparameters(num_inducing=70).least_rows() == 70
     assert stride.Hyperparameters(hidden="aca", rank=90).least_rows() == 90
     assert stride.Hyperparameters(rank=90).least_rows() == 50
+
+
+@pytest.mark.parametrize("layers", [2, 3])
+def test_only_approximated_hidden_layers_have_no_matrix_of_all_rows(layers):
+    """Which the paper's claim of a cost linear in the rows needs; sampled in full there is a factor, O(n^3)."""
+    train = rows(40)
+    for hidden in HIDDEN:
+        made = method(hidden=hidden, layers=layers)
+        state = started(made, train)
+        largest = max(value.numel() for value in state.buffers.values())
+        assert (largest >= 40 * 40) == (hidden == "full")
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_exact_likelihood_is_the_dense_one(architecture):
+    train, made = rows(d=2), exact(architecture=architecture)
+    state = disturbed(started(made, train))
+    model = made.regression(state.params, state.buffers)
+    places = model.places(slice(None))
+    covariance = model.covariance(places, places)[0] + 0.05 * torch.eye(12)
+    normal = torch.distributions.MultivariateNormal(torch.zeros(3, 12, dtype=torch.float64), covariance)
+    expected = normal.log_prob(train.y[0, :, 0])
+    torch.testing.assert_close(made.log_likelihood(state.params, state.buffers)[0], expected, rtol=1e-10, atol=0)
+
+
+def test_functions_are_those_of_all_layers():
+    train, x = rows(d=2), rows(7, d=2, seed=5).x
+    for made in (method(layers=3), method(layers=3, hidden="aca"), method(layers=3, hidden="sparse"), exact(layers=3)):
+        state = disturbed(started(made, train))
+        shapes = [tuple(layer.shape) for layer in made.functions(state, x, KEY)]
+        assert shapes == [(3, 1, 7, 2), (3, 1, 7, 2), (3, 1, 7, 1)]
+
+
+def test_many_test_rows_are_predicted_in_parts(monkeypatch):
+    train, made, x = rows(d=2), method(), rows(30, d=2, seed=5).x
+    state = disturbed(started(made, train))
+    whole = made.predict(state, x, KEY)
+    monkeypatch.setattr(greedy, "CHUNK_ELEMENTS", 60)
+    parts = made.predict(state, x, KEY)
+    assert parts.mean() == pytest.approx(whole.mean(), rel=1e-9)
+    assert parts.variance() == pytest.approx(whole.variance(), rel=1e-9)
