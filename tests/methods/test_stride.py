@@ -154,7 +154,7 @@ def test_the_e_step_passes_a_joint_distribution_test(size):
     state = started(made, train, [0, 2], noise_variance=0.3)
     generator = torch.Generator().manual_seed(3)
     xi = torch.randn(1, particles, 4, 1, generator=generator, dtype=torch.float64)
-    for t in range(25):
+    for _ in range(25):
         y = drawn(made, xi, state.buffers, generator)
         xi = one_transition(made, xi, y, state.buffers, generator, size)
     moments = torch.stack([xi.mean(1), xi.square().mean(1) - 1, (xi**3).mean(1)])[..., 0, :, 0]
@@ -248,7 +248,8 @@ def test_a_step_function_is_learnt():
 )
 def test_impossible_settings(settings, reason):
     found = stride.Hyperparameters(**settings).impossible("regression")
-    assert (reason in found) and bool(found) == bool(reason)
+    assert reason in found
+    assert bool(found) == bool(reason)
 
 
 def test_rows_that_settings_need():
