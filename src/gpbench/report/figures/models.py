@@ -80,7 +80,7 @@ def _draw_models(axis: Axes, view: View, cells: pd.DataFrame) -> None:
     bars = np.nan_to_num(2 * cells["sd"].astype(float))
     high = LEAVES * np.nanmedian(means) if np.isfinite(means).any() else 1.0
     for x, (name, mean, bar) in enumerate(zip(cells.index, means, bars, strict=True)):
-        mark = {"color": look[name].color, "marker": look[name].marker}
+        mark: canvas.Style = {"color": look[name].color, "marker": look[name].marker}
         if mean > high:
             axis.annotate("", (x, 1), (x, 0.86), axis.get_xaxis_transform(), arrowprops={"arrowstyle": "->"})
             canvas.note(axis, x, 0.84, f"{mean:.2g}", va="top", transform=axis.get_xaxis_transform())
