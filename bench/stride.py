@@ -29,7 +29,7 @@ from gpbench.methods.hidden_layers import M
 from gpbench.streams import Key
 
 ROWS = (1_000, 3_000, 10_000, 30_000, 70_000)
-TURNS, STANDARD_TURNS = 9, 6
+TURNS = 9
 KEY = Key("normal", "bench", 0)
 LARGE = {"rows": 63_000, "columns": 30, "num_inducing": 125, "particles": 10, "hidden": "aca"}
 
@@ -85,9 +85,9 @@ def bench_standard() -> None:
     for method, state in made.values():
         state.buffers |= method.condition(state.params, state.buffers)
     x = torch.randn(1, 77, 8, dtype=torch.float64)
-    report("transition", interleaved({n: lambda m=m: step(*m) for n, m in made.items()}, STANDARD_TURNS), "full")
+    report("transition", interleaved({n: lambda m=m: step(*m) for n, m in made.items()}), "full")
     predictions = {n: lambda m=m: m[0].predict(m[1], x, KEY) for n, m in made.items()}
-    report("prediction", interleaved(predictions, STANDARD_TURNS), "full")
+    report("prediction", interleaved(predictions), "full")
 
 
 def bench_memory() -> None:

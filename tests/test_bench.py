@@ -98,7 +98,6 @@ def test_what_stride_costs_is_measured(bench, monkeypatch, capsys):
         (timing, "WARMUP", 0),
         (stride, "ROWS", (60, 90)),
         (stride, "TURNS", 1),
-        (stride, "STANDARD_TURNS", 1),
         (stride, "LARGE", stride.LARGE | {"rows": 200, "num_inducing": 10, "particles": 2, "rank": 10}),
     ):
         monkeypatch.setattr(module, name, value)
