@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from stride_cases import dense, random, toy, values
+from greedy_cases import dense, random, toy, values
 
 from gpbench.gp import greedy
 

@@ -60,7 +60,9 @@ def differences(view: View) -> Table:
     """Scores of one method minus those of another, paired over splits, for the `pairs` of methods in the study."""
     data, shown = [], []
     for dataset in view.datasets:
-        metrics = list(dict.fromkeys(["mnll", view.error_metric(dataset), *view.study["reported"]["metrics"]]))
+        reported = [METRICS[name] for name in view.study["reported"]["metrics"]]
+        printed = [m.name for m in reported if m.direction == "min" and view.tasks.get(dataset) in m.tasks]
+        metrics = list(dict.fromkeys(["mnll", view.error_metric(dataset), *printed]))
         for a, b in view.study["pairs"]:
             row = {"data set": dataset, "difference": f"{view.labels[a]} − {view.labels[b]}"}
             for metric in metrics:
