@@ -275,7 +275,7 @@ def test_the_exact_likelihood_is_the_dense_one(architecture):
     state = disturbed(started(made, train))
     model = made.regression(state.params, state.buffers)
     places = model.places(slice(None))
-    covariance = model.covariance(places, places)[0] + 0.05 * torch.eye(12)
+    covariance = model.covariance(places, places)[0] + 0.05 * torch.eye(12, dtype=torch.float64)
     normal = torch.distributions.MultivariateNormal(torch.zeros(3, 12, dtype=torch.float64), covariance)
     expected = normal.log_prob(train.y[0, :, 0])
     torch.testing.assert_close(made.log_likelihood(state.params, state.buffers)[0], expected, rtol=1e-10, atol=0)
