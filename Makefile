@@ -37,6 +37,7 @@ bench: .venv/.ok  ## time steps, loops and samplers beside peers (GPflow after `
 	OMP_NUM_THREADS=1 python bench/rff.py
 	OMP_NUM_THREADS=1 python bench/sampler.py
 	OMP_NUM_THREADS=1 python bench/latent.py
+	OMP_NUM_THREADS=1 python bench/stride.py
 	OMP_NUM_THREADS=1 python bench/study_size.py
 
 peers: .peers/.ok  ## install GPflow and GPflux (1.5 GB) in an environment of their own, for `make bench`

@@ -1,17 +1,20 @@
 """Samplers of GP models with latent values: `python bench/latent.py [ROWS]`.
 
 Effective samples a second of logistic regression with 100 rows (or so many), two lengthscales and a variance
-(`reference.py` has its data and densities): ten chains in one batch of AA with HMC v2 and a random walk, one update of
-psi (filippone2013) or four (the default) for one of f; of KHR, and of PM with one draw from the Laplace approximation;
-such chains of AA one by one; beside the No-U-Turn sampler and HMC of BlackJAX on whitened latent values, compiled. All
-are tuned before, turns alternate, and the effective sizes (bulk, the least of psi and of all f) are those of the draws
-of all turns, whose means must agree. Then the time of a step of every operator, and of one Gaussian approximation.
-Double precision, one thread.
+(`reference.py` has its data and densities), by ten chains side by side: AA with HMC v2 and a random walk, one update of
+psi (filippone2013) or several for one of f; KHR; PM with one draw from the Laplace approximation; joint HMC and NUTS of
+(psi, L^-1 f); beside the No-U-Turn sampler and HMC of BlackJAX on the same coordinates, compiled, ten chains too, each
+with its own step size and masses. All are tuned before, by a burn-in that is not counted; turns alternate, are timed in
+CPU time of the thread, and the effective sizes (bulk as ArviZ has it, the least of psi and of all f) are those of the
+draws of all turns, whose means must agree. Then the time of a step of every operator, and of one Gaussian
+approximation. Double precision, one thread.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -21,22 +24,22 @@ import jax.numpy as jnp
 import numpy as np
 import reference
 import torch
-from timing import REPEATS, Step, interleaved, median_interval, report
+from timing import Step, interleaved, median_interval, report
 from torch import Tensor
 
 from gpbench.gp import latent_likelihoods
 from gpbench.methods.base import Shapes
 from gpbench.sampling.diagnostics import summary
-from gpbench.sampling.latent import approximations, joint, latents, parameters, pseudo_marginal, schemes
+from gpbench.sampling.latent import approximations, joint, latents, parameters, pseudo_marginal, schemes, whitened
 from gpbench.sampling.latent.model import Generator, Model, Operator, Prior, State
-from gpbench.sampling.tuning import DualAveraging
 
 ROWS = int(sys.argv[1]) if len(sys.argv) > 1 else 100
 PROBLEM = reference.PROBLEMS["logit_50"]._replace(rows=ROWS)
 CHAINS, SIZE = 10, len(PROBLEM.psi)
-BURN_IN, BATCHED_STEPS, LOOPED_STEPS, COMPILED_STEPS = 1000, 100, 20, 50
-LEAPFROGS = 15
-"""Of HMC, about as many as the No-U-Turn sampler takes."""
+BURN_IN, WARM_UP, SECONDS = (400, 200, 2.0) if ROWS <= 200 else (160, 80, 12.0)
+"""Transitions of ours, of which a quarter learns; of BlackJAX, all of which learn; and of a turn, about."""
+LEAPFROGS, TURNS = 15, 8 if ROWS <= 200 else 5
+"""Of HMC, about as many as the No-U-Turn sampler takes; and how many turns."""
 
 
 def model(chains: int, likelihood: str = "logit") -> Model:
@@ -50,11 +53,18 @@ def aa(model: Model, updates: int = 1) -> Operator:
     return schemes.scheme("aa", model, latents.named("hmc_v2", model), "mh", (1, updates))
 
 
+def pm(model: Model) -> Operator:
+    return pseudo_marginal.PseudoMarginal(model, "laplace", 1)
+
+
 SCHEMES: dict[str, Callable[[Model], Operator]] = {
     "AA": aa,
-    "AA, psi four times": lambda m: aa(m, 4),
+    "AA, psi 4 times": lambda m: aa(m, 4),
     "KHR": joint.KHR,
-    "PM LA(1)": lambda m: pseudo_marginal.PseudoMarginal(m, "laplace", 1),
+    "PM LA(1)": pm,
+    "PM LA(1), adapted": lambda m: schemes.adapt(pm(m)),
+    "HMC": lambda m: whitened.Hamiltonian(m, LEAPFROGS),
+    "NUTS": lambda m: whitened.NoUTurn(m, 8),
 }
 
 
@@ -86,21 +96,22 @@ def advance(operator: Operator, state: State, noise: Tensor) -> tuple[State, dic
 
 
 def burn_in(operator: Operator, state: State, source: Iterator[Tensor]) -> State:
-    """Chains with their step sizes learnt in the first quarter, as `mcmc_gp` does."""
-    tuners = [DualAveraging(part.name, part.target, part.first_step) for part in operator.tuned]
+    """Chains with their settings learnt in the first quarter, as `mcmc_gp` does."""
+    tuners = schemes.tuners(operator)
     memory = {key: value for tuner in tuners for key, value in tuner.start(state["psi"]).items()}
     learning = BURN_IN // 4
     for step in range(BURN_IN):
         sizes = {f"{tuner.name}.step_size": tuner.settings(memory, step, learning)[0] for tuner in tuners}
         sizes["theta.tuning"] = torch.full_like(state["log_lik"], float(step < learning))
-        state, info = advance(operator, state | sizes, next(source))
+        state, info = advance(operator, state | memory | sizes, next(source))
         for tuner in tuners:
-            memory |= tuner.learn(memory, step, learning, info[f"{tuner.name}.acceptance"], state["psi"])
+            at = state.get(f"{tuner.name}.position", state["psi"])
+            memory |= tuner.learn(memory, step, learning, info[f"{tuner.name}.acceptance"], at)
     return state
 
 
 class Sampler(NamedTuple):
-    """A turn of it makes `draws` draws in all, of its chains; `seen` are those of the turns so far."""
+    """A turn of it makes `draws` draws of every chain; `seen` are those of the turns so far."""
 
     turn: Step
     draws: int
@@ -108,93 +119,91 @@ class Sampler(NamedTuple):
     """`[chains, draws, psi and f]` a turn"""
 
 
-def batched(operator: Operator, state: State, source: Iterator[Tensor]) -> Sampler:
+def drawn_in_turn(one: Callable[[int], np.ndarray]) -> Sampler:
+    """A sampler whose turns take about `SECONDS`; one: number of draws -> draws `[chains, draws, psi and f]`."""
+    one(4)
+    started = time.process_time()
+    one(4)
+    draws = max(4, round(4 * SECONDS / (time.process_time() - started)))
+    one(draws)  # another number of draws is compiled anew
     seen: list[np.ndarray] = []
+    return Sampler(lambda: seen.append(one(draws)), draws, seen)
 
-    def turn() -> None:
+
+def batched(operator: Operator) -> Sampler:
+    source = noises(operator)
+    state = burn_in(operator, start(operator), source)
+
+    def one(draws: int) -> np.ndarray:
         nonlocal state
         kept = []
-        for _ in range(BATCHED_STEPS):
+        for _ in range(draws):
             state, _ = advance(operator, state, next(source))
             kept.append(torch.cat([state["psi"], state["f"]], 1))
-        seen.append(torch.stack(kept, 1).numpy())
+        return torch.stack(kept, 1).numpy()
 
-    return Sampler(turn, BATCHED_STEPS * CHAINS, seen)
+    return drawn_in_turn(one)
 
 
-def looped(state: State, source: Iterator[Tensor]) -> Sampler:
-    """The chains of `batched` one by one; their draws are of the same law, and not kept."""
-    operators = [aa(model(1)) for _ in range(CHAINS)]
+@functools.cache
+def blackjax_density() -> Callable:
+    x, y = (jnp.array(part) for part in reference.data(PROBLEM)[:2])
+    return reference.posterior(PROBLEM, x, y, known={})
 
-    def turn() -> None:
-        nonlocal state
-        for _ in range(LOOPED_STEPS):
-            noise = next(source).split(1)
-            moved = [
-                advance(operator, {key: value[r : r + 1] for key, value in state.items()}, noise[r])[0]
-                for r, operator in enumerate(operators)
-            ]
-            state = {key: torch.cat([own[key] for own in moved]) for key in state}
 
-    return Sampler(turn, LOOPED_STEPS * CHAINS, [])
+@functools.cache
+def warmed_up() -> list[tuple]:
+    """State, step size and masses of each chain of BlackJAX, by its window adaptation of NUTS."""
+    warm_up = blackjax.window_adaptation(blackjax.nuts, blackjax_density())
+    position = {"psi": jnp.array(PROBLEM.psi), "nu": jnp.zeros(PROBLEM.rows)}
+    learn = jax.jit(lambda key: warm_up.run(key, position, num_steps=WARM_UP)[0])
+    found = [learn(key) for key in jax.random.split(jax.random.key(0), CHAINS)]
+    return [(state, {part: own[part] for part in ("step_size", "inverse_mass_matrix")}) for state, own in found]
 
 
 def compiled(name: str) -> Sampler:
-    """A chain of BlackJAX's `nuts` or `hmc`, warmed up and compiled."""
-    seen: list[np.ndarray] = []
-    x, y = (jnp.array(part) for part in reference.data(PROBLEM)[:2])
-    log_density = reference.posterior(PROBLEM, x, y, known={})
-    position = {"psi": jnp.array(PROBLEM.psi), "nu": jnp.zeros(PROBLEM.rows)}
-    warm_key, key = jax.random.split(jax.random.key(0))
-    warm_up = blackjax.window_adaptation(blackjax.nuts, log_density)
-    (state, settings), _ = warm_up.run(warm_key, position, num_steps=BURN_IN)
-    sampler = blackjax.nuts(log_density, **settings)
-    if name == "hmc":
-        sampler = blackjax.hmc(log_density, **settings, num_integration_steps=LEAPFROGS)
-        state = sampler.init(state.position)
+    """Chains of BlackJAX's `nuts` or `hmc`, compiled, one after the other."""
+    states, settings = (list(part) for part in zip(*warmed_up(), strict=True))
+    keys, x = list(jax.random.split(jax.random.key(1), CHAINS)), jnp.array(reference.data(PROBLEM)[0])
+    steps = {"num_integration_steps": LEAPFROGS} if name == "hmc" else {}
 
-    @jax.jit
-    def run(state, keys):
+    @functools.partial(jax.jit, static_argnames="draws")
+    def run(state, settings, key, draws):
+        sampler = getattr(blackjax, name)(blackjax_density(), **settings, **steps)
+
         def step(state, key):
             state, _ = sampler.step(key, state)
             psi, nu = state.position["psi"], state.position["nu"]
             return state, jnp.concatenate([psi, reference.factor(psi, x) @ nu])
 
-        return jax.lax.scan(step, state, keys)
+        return jax.lax.scan(step, state, jax.random.split(key, draws))
 
-    def turn() -> None:
-        nonlocal state, key
-        key, own = jax.random.split(key)
-        state, draws = run(state, jax.random.split(own, COMPILED_STEPS))
-        seen.append(np.asarray(draws)[None])
+    def one(draws: int) -> np.ndarray:
+        found = []
+        for chain in range(CHAINS):
+            keys[chain], own = jax.random.split(keys[chain])
+            states[chain], values = run(states[chain], settings[chain], own, draws)
+            found.append(np.asarray(values))
+        return np.stack(found)
 
-    return Sampler(turn, COMPILED_STEPS, seen)
+    return drawn_in_turn(one)
 
 
 def bench_samplers() -> None:
-    samplers = {}
-    for name, make in SCHEMES.items():
-        operator = make(model(CHAINS))
-        source = noises(operator)
-        state = burn_in(operator, start(operator), source)
-        samplers[name] = batched(operator, state, source)
-        if make is aa:
-            samplers["AA, looped"] = looped(state, source)
-    samplers |= {"BlackJAX, NUTS": compiled("nuts"), "BlackJAX, HMC": compiled("hmc")}
-    times = interleaved({name: sampler.turn for name, sampler in samplers.items()})
-    draws = {name: np.concatenate(sampler.seen, 1) for name, sampler in samplers.items() if sampler.seen}
-    worth = {name: effective(kept) for name, kept in draws.items()}
-    worth["AA, looped"] = worth["AA"]  # chains of the same law
-    print(f"effective samples a second, {PROBLEM.rows} rows (median of {REPEATS} turns [95 % interval])")
+    samplers = {name: batched(make(model(CHAINS))) for name, make in SCHEMES.items()}
+    samplers |= {f"BlackJAX, {name}": compiled(name) for name in ("nuts", "hmc")}
+    times = interleaved({name: sampler.turn for name, sampler in samplers.items()}, repeats=TURNS, warm_up=0)
+    draws = {name: np.concatenate(sampler.seen, 1) for name, sampler in samplers.items()}
+    print(f"effective samples a second, {PROBLEM.rows} rows (median of {TURNS} turns [95 % interval])")
     for name, sampler in samplers.items():
-        each = times[name] / sampler.draws
-        of_psi, of_f = (interval(1e3 * share / each) for share in worth[name])
-        print(f"  {name:22s} {interval(each):22s} ms a draw; of psi {of_psi:22s} of f {of_f}")
-    theirs = draws.pop("BlackJAX, NUTS")
+        per_second = 1e3 * sampler.draws * CHAINS / times[name]
+        of_psi, of_f = (interval(share * per_second) for share in effective(draws[name]))
+        each = interval(1e3 / per_second)
+        print(f"  {name:24s} {each:20s} ms a draw; of psi {of_psi:22s} of f {of_f}", flush=True)
+    theirs = draws.pop("BlackJAX, nuts")
     for name, ours in draws.items():
-        print(
-            f"  of {ours.shape[2]} means, {name} and NUTS differ by {apart(ours, theirs):.1f} standard errors at most"
-        )
+        worst = apart(ours, theirs)
+        print(f"  of {ours.shape[2]} means, {name} and BlackJAX, nuts differ by {worst:.1f} standard errors at most")
 
 
 def interval(values: np.ndarray) -> str:

@@ -36,12 +36,14 @@ def seconds(step: Step, times: int = 1) -> float:
     return (time.process_time() - start) / times
 
 
-def interleaved(steps: dict[str, Step], repeats: int | None = None, turn: float = 0.0) -> dict[str, np.ndarray]:
-    """Milliseconds `[repeats]` of each step, run in turns after some that do not count.
+def interleaved(
+    steps: dict[str, Step], repeats: int | None = None, turn: float = 0.0, warm_up: int = WARMUP
+) -> dict[str, np.ndarray]:
+    """Milliseconds `[repeats]` of each step, run in turns after `warm_up` that do not count.
 
     turn: seconds that a step is repeated for in its turn, once at least: short ones would run on cold caches."""
     for step in steps.values():
-        for _ in range(WARMUP):
+        for _ in range(warm_up):
             step()
     times = [max(1, round(turn / seconds(step))) if turn else 1 for step in steps.values()]
     pairs = list(zip(steps.values(), times, strict=True))

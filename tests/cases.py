@@ -49,6 +49,8 @@ SMALL = {
     "grid_size": 10,
     "folds": 3,
     "penalties": "[0.1,10.0]",
+    "ascent_iterations": 1,
+    "particles": 8,
     "generator_rate": 0.02,  # the published one is meant for 20,000 steps
 }
 

@@ -1,5 +1,6 @@
 """Benches follow the plan and the methods: they are run by hand, and would rot unseen."""
 
+import functools
 import importlib
 import itertools
 import re
@@ -100,3 +101,28 @@ def test_chains_on_all_rows_have_the_posterior_and_those_on_mini_batches_are_wid
         assert abs(mean / chains.predicted - 1) < 0.1 + 2 * half / mean
         assert abs(shift) < 2 * shift_half
     assert chains.predicted > 2
+
+
+def test_what_stride_costs_is_measured(bench, monkeypatch, capsys):
+    stride, timing = bench("stride"), bench("timing")
+    for module, name, value in (
+        (timing, "REPEATS", 1),
+        (timing, "WARMUP", 0),
+        (stride, "ROWS", (60, 90)),
+        (stride, "TURNS", 1),
+        (stride, "LARGE", stride.LARGE | {"rows": 200, "num_inducing": 10, "particles": 2, "rank": 10}),
+    ):
+        monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(stride, "chains", functools.partial(small_chains, stride.chains))
+    for name in ("cost", "particles", "standard", "peak"):
+        stride.BENCHES[name]()
+    printed = capsys.readouterr().out
+    assert re.search(r"aca +power of the rows .*\nsparse +power of the rows", printed)
+    assert re.search(r"looped +[\d.]+ \[", printed)
+    assert printed.count("standard") == 2
+    assert "peak memory" in printed
+
+
+def small_chains(chains, rows, **settings):
+    small = {"num_inducing": 5, "rank": 5} | settings | {"particles": 2 if rows != 700 else 50}
+    return chains(min(rows, 200), **small)

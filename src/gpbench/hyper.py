@@ -51,6 +51,10 @@ class Settings:
         """Columns of simulated truth without which these settings make no sense."""
         return []
 
+    def least_rows(self) -> int:
+        """Training rows without which these settings make no sense."""
+        return 1
+
     def rows_per_step(self, rows: int) -> int:
         """Rows of one step, of so many training rows: a mini-batch of `batch_size` where there is such a field, but all
         rows where there are at most `full_batch_rows`."""

@@ -37,6 +37,11 @@ OPTIONS = [
     ("mcmc_gp_counts", "counts", {"sampler": "nuts", "latents": "none", "doublings": 3}),
     ("mcmc_gp", "binary", {"sampler": "pm", "latents": "mh_v2", "num_importance": 4, "variance_prior": "gamma"}),
     ("mcmc_gp", "binary", {"sampler": "marginal", "latents": "none", "kernel": "matern52 * periodic"}),
+    ("stride", "regression", {"hidden": "aca", "rank": 12, "layers": 3}),
+    ("stride", "regression", {"hidden": "sparse", "layers": 3}),
+    ("stride", "regression", {"hidden": "full", "layers": 3, "architecture": "convolution"}),
+    ("stride", "regression", {"hidden": "aca", "architecture": "convolution", "rank": 12, "objective": "bound"}),
+    ("stride", "regression", {"hidden": "sparse", "architecture": "convolution"}),
     ("mcmc_gp_counts", "counts", {"latents": "mh_v1", "outputscale": 2.0}),
 ]
 

@@ -28,8 +28,8 @@ BUNDLED = [name for name, dataset in CATALOGUE.items() if not dataset.source.fil
 MIRRORED = [name for name, dataset in CATALOGUE.items() if dataset.source.files and not dataset.on_request]
 LIMITS = {"airline": 2000, "mnist": 500}
 """MB of memory that preparing may take"""
-SLOW = {"airline_delay"}
-"""airline with another target; test_airline.py covers how it is read"""
+SLOW = {"airline_delay", "fashion_mnist_vae"}
+"""airline with another target, and features of a network: test_airline.py and test_auto_encoder.py cover them"""
 # (rows, inputs), classes: from the descriptions that the packages (or the UCI pages) print
 SHAPES = {
     "auto_mpg": ((392, 7), 0),
@@ -41,6 +41,7 @@ SHAPES = {
     "mnist_5k_completion": ((1500, 200), 0),
     "modalities": ((62, 200), 4),
     "mountain_car": ((10_000, 2), 0),
+    "piecewise_constant": ((500, 2), 0),
     "posterior_logit_100": ((100, 2), 2),
     "posterior_logit_50": ((50, 2), 2),
     "posterior_poisson_50": ((50, 2), 0),

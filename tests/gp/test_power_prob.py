@@ -1,9 +1,8 @@
-"""log int p(y | f)^power N(f; mean, variance) df of every likelihood, against adaptive quadrature and in its limits."""
+"""log int p(y | f)^power N(f; mean, variance) df of every likelihood, against quadrature by parts and in its limits."""
 
 import numpy as np
 import pytest
 import torch
-from scipy.integrate import quad
 from scipy.stats import norm, poisson
 
 from gpbench.gp import likelihoods
@@ -36,14 +35,14 @@ def call(name: str, form: str, y: float, mean: float, variance: float, *more) ->
     return float(getattr(likelihood, form)(*one, noise, *more))
 
 
-def integral(g, mean: float, variance: float) -> float:
-    """E g(f) for f ~ N(mean, variance), by adaptive quadrature."""
+def integral(g, mean: float, variance: float, edges=()) -> float:
+    """E g(f) for f ~ N(mean, variance), g of arrays, by 40 Gauss-Legendre nodes between each two of many edges."""
     sd = variance**0.5
-    points = mean + sd * np.linspace(-9, 9, 37)
-    parts = [
-        quad(lambda f: g(f) * norm.pdf(f, mean, sd), a, b, epsabs=0) for a, b in zip(points, points[1:], strict=False)
-    ]
-    return sum(value for value, _ in parts)
+    edges = np.unique(np.concatenate([mean + sd * np.linspace(-9, 9, 37), edges]))
+    nodes, weights = np.polynomial.legendre.leggauss(40)
+    half = np.diff(edges)[:, None] / 2
+    f = edges[:-1, None] + half * (1 + nodes)
+    return float((half * weights * g(f) * norm.pdf(f, mean, sd)).sum())
 
 
 EVERY = [(name, y, *marginal) for name, case in CASES.items() for y in case[3] for marginal in MARGINALS]
@@ -62,14 +61,9 @@ def test_power_form_is_the_integral(name, y, mean, variance, power):
 @pytest.mark.parametrize("mean", [-5.0, -2.0, 0.0, 3.0])
 def test_power_form_of_the_probit_holds_at_large_variances(mean, variance, power):
     """20 nodes of Gauss and Hermite were off by 0.18 nats here."""
-    sd = variance**0.5
-    edges = np.unique(np.concatenate([mean + sd * np.linspace(-9, 9, 37), np.linspace(-8, 8, 33)]))
-    parts = [
-        quad(lambda f: np.exp(power * norm.logcdf(f)) * norm.pdf(f, mean, sd), a, b, epsabs=0)[0]
-        for a, b in zip(edges, edges[1:], strict=False)
-    ]
+    expected = integral(lambda f: np.exp(power * norm.logcdf(f)), mean, variance, edges=np.linspace(-8, 8, 33))
     error = 1e-10 if variance / (1 + power * variance) <= 20 else 1e-4
-    assert call("probit", "log_power_prob", 1.0, mean, variance, power) == pytest.approx(np.log(sum(parts)), abs=error)
+    assert call("probit", "log_power_prob", 1.0, mean, variance, power) == pytest.approx(np.log(expected), abs=error)
 
 
 @pytest.mark.parametrize(("variance", "error"), [(1.0, 2e-10), (10.0, 3e-4), (30.0, 6e-3), (100.0, 0.06)])

@@ -5,14 +5,14 @@ from matplotlib.collections import LineCollection
 from synthetic_study import METHODS, build, build_probed
 
 from gpbench.errors import UserError
-from gpbench.report.figures import draw, write_figure
+from gpbench.report.figures import canvas, draw, models, write_figure
 from gpbench.report.figures.canvas import looks
 from gpbench.report.figures.published import QUOTED
 from gpbench.report.registry import FIGURES
 from gpbench.report.scorecard.one_run import scorecard
 from gpbench.report.view import View
 
-PROBED = ("features", "bounds", "layers", "workers", "num_inducing", "depth", "p_values")
+PROBED = ("features", "bounds", "layers", "workers", "num_inducing", "depth", "p_values", "error_by_inducing")
 """Figures that need the variants and probes of the study `probed`."""
 
 
@@ -228,3 +228,20 @@ def test_reliability_takes_every_class_into_account(tmp_path):
     curve = axis.get_lines()[0]
     np.testing.assert_allclose(curve.get_xdata(), [0.1, 0.3, 0.6], rtol=1e-9)
     np.testing.assert_allclose(curve.get_ydata(), [0.1, 0.3, 0.6], rtol=1e-9)
+
+
+def test_models_stand_beside_those_of_their_depth_and_those_without(probed_view):
+    """Of a study that sets two layers of two methods; bars are two standard deviations of the printed metric."""
+    figure = draw(probed_view, "errors_by_depth")
+    assert [axis.get_title(loc="left") for axis in figure.axes] == [f"{d}, 2 layers" for d in probed_view.datasets]
+    assert len(figure.axes[0].get_xticks()) == len(probed_view.methods)
+
+
+def test_a_mean_that_leaves_the_axis_is_an_arrow_with_its_number(view):
+    figure, (axis,) = canvas.titled(["one"], 2)
+    cells = view.cells("rmse").query("dataset == 'boston'").set_index("method").assign(sd=0.05)
+    cells = cells.assign(mean=[0.3, 0.2, 7.25, 0.2, 0.3, 0.25, 0.3, 0.3])
+    models._draw_models(axis, view, cells)
+    assert axis.get_ylim()[1] < 0.5
+    assert [item.get_text() for item in axis.texts if item.get_text()] == ["7.2"]
+    assert sum(item.arrow_patch is not None for item in axis.texts if hasattr(item, "arrow_patch")) == 1

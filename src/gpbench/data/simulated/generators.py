@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from gpbench.data.simulated import latent_gp, mountain_car, posteriors, scans
+from gpbench.data.simulated import latent_gp, mountain_car, piecewise, posteriors, scans
 from gpbench.data.simulated.reproducible import DIGITS, Draw, stream
 from gpbench.errors import unknown
 
@@ -30,6 +30,7 @@ def composed_bumps() -> Draw:
 GENERATORS: dict[str, Callable[[], Draw]] = {
     "composed_bumps": composed_bumps,
     "mountain_car": mountain_car.cost_to_go,
+    "piecewise_constant": piecewise.disc_and_square,
     "modalities": partial(scans.subjects, scans.MODALITIES),
     "regions": partial(scans.subjects, scans.REGIONS),
     **{

@@ -60,7 +60,9 @@ def differences(view: View) -> Table:
     """Scores of one method minus those of another, paired over splits, for the `pairs` of methods in the study."""
     data, shown = [], []
     for dataset in view.datasets:
-        metrics = ("mnll", view.error_metric(dataset))
+        reported = [METRICS[name] for name in view.study["reported"]["metrics"]]
+        printed = [m.name for m in reported if m.direction == "min" and view.tasks.get(dataset) in m.tasks]
+        metrics = list(dict.fromkeys(["mnll", view.error_metric(dataset), *printed]))
         for a, b in view.study["pairs"]:
             row = {"data set": dataset, "difference": f"{view.labels[a]} − {view.labels[b]}"}
             for metric in metrics:
@@ -70,13 +72,20 @@ def differences(view: View) -> Table:
                 row[METRICS[metric].label] = signed(
                     difference.mean, difference.lower, difference.upper, decimals([scores[b].std(ddof=1)])
                 )
-            shown.append(row | {"splits": difference.n})
+            shown.append(row | {"splits": difference.n, "better": _better(view, a, b, difference)})
     note = (
         "Mean over the splits that both have; below zero the first is better. In brackets: the 95 % Nadeau-Bengio "
         "interval, which allows for overlapping training sets (not corrected for the number of pairs); a single split "
-        "has none."
+        "has none. Better: the method that the interval of the last metric leaves."
     )
     return Table(pd.DataFrame(data), pd.DataFrame(shown), "Paired differences", note)
+
+
+def _better(view: View, a: str, b: str, difference: PairedDifference) -> str:
+    """The method that the interval of the last metric says is better."""
+    if difference.upper < 0 or difference.lower > 0:
+        return view.labels[a if difference.upper < 0 else b]
+    return "undecided"
 
 
 def _interval(a: pd.Series, b: pd.Series, test_fraction: float) -> PairedDifference:

@@ -372,7 +372,8 @@ def outcome(fit: Fit, r: int) -> Outcome:
     fit.note(linalg.events())
     finish(result, predictive, fold, task, started)
     result.info |= fit.needed_jitter(r)
-    if isinstance(fit.method, SamplerMethod) and result.status == "done":
+    # one that keeps no states, but the last of many particles, has no draws of one posterior to judge
+    if isinstance(fit.method, SamplerMethod) and state.samples and result.status == "done":
         result.chain = chain_draws.draws(fit.method, state, fold, fit.table, task)
     return result
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from gpbench import config
 from gpbench.config import schema
 from gpbench.errors import UserError, unknown
@@ -58,6 +60,12 @@ def check_probes(study: schema.Study, datasets: list[schema.Dataset]) -> None:
                 raise UserError(
                     f"probe {probe!r} of study {study.name!r} needs {words}, {dataset.name!r} has {has}; drop one"
                 )
+
+
+def check_datasets(places: Places, names: Iterable[str], where: str) -> None:
+    """Refuse data sets that do not exist."""
+    for name in names:
+        _check_option(places, "dataset", name, f"datasets of {where}")
 
 
 def _check_option(places: Places, group: str, name: str, where: str) -> None:

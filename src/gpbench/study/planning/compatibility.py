@@ -27,6 +27,8 @@ def impossible(kind: Kind, method: MethodConfig, dataset: Dataset, rows: int, ou
         return f"the protocol predicts the simulated truth ({truth[0]}, ...), which only kind=sample may"
     if missing := [name for name in hyper.needs() if name not in target_names]:
         return f"needs the true {', '.join(missing)}, which only simulated data sets have"
+    if rows < (least := hyper.least_rows()):
+        return f"{rows} training rows, at least {least}"
     sizes = (
         ("training rows", rows, header.max_rows),
         ("inputs", dataset.columns, header.max_inputs),

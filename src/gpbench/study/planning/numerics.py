@@ -30,7 +30,7 @@ OUTSIDE = ("gpbench.sampling.diagnostics",)
 VOCABULARY = ("gpbench", "gpbench.errors", "gpbench.hyper")
 """Names that modules inside may import though nothing in them can change a number: they are not hashed."""
 
-PLANNING_ONLY = ("impossible", "needs", "width", "probes", "allows_stale_gradients")
+PLANNING_ONLY = ("impossible", "needs", "least_rows", "width", "probes", "allows_stale_gradients")
 """Methods of `Hyperparameters` that only the planner asks: they are not hashed."""
 
 LOOPS = {

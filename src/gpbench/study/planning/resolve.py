@@ -64,6 +64,8 @@ def resolve(places: Places, study_name: str, overrides: str = "") -> Resolved:
     checks.check_probes(study, datasets)
     setup = Setup(study, protocol, budget, trainer)
     configured = functools.cache(lambda name, words: _method(places, name, budget, list(words)))
+    for name, variant in variants.items():
+        checks.check_datasets(places, variant.datasets, f"variant {name!r} of study {study.name!r}")
     cells = tuple(
         _cell_of_variant(setup, name, variant, dataset, by_target, configured)
         for name, variant in variants.items()
@@ -90,7 +92,9 @@ def _cell_of_variant(
     values = dataclasses.asdict(method.header) | dataclasses.asdict(method.hyper)
     cell = make_cell(setup, method, dataset, [*words, *shared])
     settings = {key: values[key] for key in variant.settings}
-    return dataclasses.replace(cell, method=name, settings=settings, label=variant.label or cell.label)
+    elsewhere = bool(variant.datasets) and dataset.name not in variant.datasets
+    skip = f"the study has it for {' and '.join(variant.datasets)} only" if elsewhere else cell.skip
+    return dataclasses.replace(cell, method=name, settings=settings, label=variant.label or cell.label, skip=skip)
 
 
 def _chosen(study: schema.Study, variants: dict[str, Variant]) -> dict[str, Variant]:

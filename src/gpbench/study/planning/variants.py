@@ -22,6 +22,8 @@ class Variant:
     label: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
     varied: tuple[str, ...] = ()
+    datasets: tuple[str, ...] = ()
+    """to which it is fitted; empty: to all of the study"""
 
     @property
     def words(self) -> list[str]:
@@ -48,7 +50,8 @@ def expand(study: schema.Study) -> dict[str, Variant]:
 def _variants(template: str, content: dict[str, Any], where: str) -> list[tuple[str, Variant]]:
     if not isinstance(content.get("method"), str):
         raise UserError(f"{where} names no method; give it a key 'method'")
-    settings = {k: v for k, v in content.items() if k not in ("method", "label")}
+    settings = {k: v for k, v in content.items() if k not in ("method", "label", "datasets")}
+    datasets = tuple(content.get("datasets", ()))
     lists = {k: v for k, v in settings.items() if isinstance(v, list)}
     variants = []
     for values in itertools.product(*lists.values()):
@@ -58,7 +61,7 @@ def _variants(template: str, content: dict[str, Any], where: str) -> list[tuple[
             raise UserError(
                 f"{where}: {name!r} is not a valid name; use small letters, digits and _, and not {', '.join(GROUPS)}"
             )
-        variants.append((name, Variant(content["method"], label, chosen, tuple(lists))))
+        variants.append((name, Variant(content["method"], label, chosen, tuple(lists), datasets)))
     return variants
 
 

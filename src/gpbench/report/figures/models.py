@@ -1,0 +1,97 @@
+"""Models side by side by the metric of a paper, and that metric against inducing points (urbainczyk2025)."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from gpbench.evaluation.metrics import METRICS
+from gpbench.report.figures import canvas
+from gpbench.report.figures.published import OPEN
+from gpbench.report.figures.score_against_setting import curves
+from gpbench.report.view import View
+
+LEAVES = 3.0
+"""A mean beyond so many medians of the panel leaves the axis."""
+
+
+def errors_by_depth(view: View) -> Figure:
+    """Mean and two standard deviations over splits of the protocol's first metric, one panel per data set and depth.
+
+    Methods for which the study sets no `layers` stand in every panel."""
+    if view.done.empty:
+        return canvas.empty(canvas.NOTHING_FINISHED)
+    metric, depth = _metric(view), dict(view.grid("layers").to_numpy())
+    places = [
+        (dataset, layers)
+        for dataset in view.datasets
+        for layers in sorted(set(depth.values()))
+        if _is_planned(view, dataset, [name for name in depth if depth[name] == layers])
+    ] or [(dataset, 1) for dataset in view.datasets]
+    titles = [f"{dataset}, {layers} layers" for dataset, layers in places]
+    figure, axes = canvas.titled(titles, 2.6, 2, y=f"test {METRICS[metric].label}")
+    for axis, (dataset, layers) in zip(axes, places, strict=True):
+        names = [name for name in view.methods if depth.get(name, layers) == layers]
+        _draw_models(axis, view, _cells(view, metric, dataset).loc[names])
+    return figure
+
+
+def error_by_inducing(view: View) -> Figure:
+    """The protocol's first metric against the number of inducing points, one curve per method; open: published."""
+    grid, metric = curves(view, "num_inducing"), _metric(view)
+    if grid.empty or view.done.empty:
+        return canvas.empty(canvas.NOTHING_FINISHED)
+    look = canvas.looks_of({curve: curve for curve in grid["curve"].unique()})
+    card = view.card[view.card["ours_metric"] == metric].set_index("ours_method")["published"]
+    figure, axes = canvas.titled(view.datasets, 2.2, x="inducing points", y=f"test {METRICS[metric].label}")
+    for axis, dataset in zip(axes, view.datasets, strict=True):
+        cells = _cells(view, metric, dataset)
+        for curve, rows in grid.groupby("curve", sort=False):
+            ours = rows.set_index("method").join(cells[cells["n"] > 0], how="inner")
+            bars = np.nan_to_num(2 * ours["sd"].astype(float))
+            axis.errorbar(ours["num_inducing"], ours["mean"], yerr=bars, **look[curve].options, elinewidth=0.7)
+            printed = rows.set_index("method")[["num_inducing"]].join(card, how="inner")
+            axis.plot(
+                printed["num_inducing"], printed["published"], look[curve].marker, color=look[curve].color, **OPEN
+            )
+        canvas.remark_incomplete(axis, cells)
+        canvas.tick_settings(axis, grid["num_inducing"])
+    canvas.legend_of(figure, list(look.values()))
+    return figure
+
+
+def _metric(view: View) -> str:
+    return str(view.study["reported"]["metrics"][0])
+
+
+def _cells(view: View, metric: str, dataset: str) -> pd.DataFrame:
+    return view.cells(metric).query("dataset == @dataset").set_index("method")
+
+
+def _is_planned(view: View, dataset: str, names: list[str]) -> bool:
+    """Whether the study has one of some methods on a data set."""
+    rows = view.fits[(view.fits["dataset"] == dataset) & view.fits["method"].isin(names)]
+    return bool((rows["status"] != "skipped").any())
+
+
+def _draw_models(axis: Axes, view: View, cells: pd.DataFrame) -> None:
+    """Means with bars of two standard deviations; an arrow and the number for a mean that leaves the axis."""
+    look, means = canvas.looks(view), cells["mean"].astype(float)
+    bars = np.nan_to_num(2 * cells["sd"].astype(float))
+    high = LEAVES * np.nanmedian(means) if np.isfinite(means).any() else 1.0
+    for x, (name, mean, bar) in enumerate(zip(cells.index, means, bars, strict=True)):
+        mark: canvas.Style = {"color": look[name].color, "marker": look[name].marker}
+        if mean > high:
+            axis.annotate("", (x, 1), (x, 0.86), axis.get_xaxis_transform(), arrowprops={"arrowstyle": "->"})
+            canvas.note(axis, x, 0.84, f"{mean:.2g}", va="top", transform=axis.get_xaxis_transform())
+        elif np.isfinite(mean):
+            axis.errorbar(x, mean, yerr=bar, elinewidth=0.8, markersize=4, **mark)
+        else:
+            reason = canvas.short_reason(cells.loc[name])
+            canvas.note(axis, x, 0.05, reason, va="bottom", rotation=90, transform=axis.get_xaxis_transform())
+    shown = means.to_numpy() <= high
+    top = (means.to_numpy() + bars)[shown].max(initial=0.0)
+    axis.set_ylim(0, 1.08 * min(top, high) or 1)
+    axis.set_xlim(-0.6, len(cells) - 0.4)
+    axis.set_xticks(range(len(cells)), [view.labels[name] for name in cells.index], rotation=60, ha="right", fontsize=6)
+    canvas.remark_incomplete(axis, cells)
