@@ -21,8 +21,8 @@ def compare(draws: np.ndarray, reference: Mapping[str, Any]) -> dict[str, float]
     z: difference of means in their combined error; sd_ratio, with its error; wasserstein: W_1 of the two laws in sds of
     the reference, from its quantiles (NaN without them), and wasserstein_noise, what two right samples of as many
     effective draws are apart on average, sqrt(2 / pi) int sqrt(F (1 - F)) dx sqrt(1 / ess + 1 / ess_ref)."""
-    error = diagnostics.monte_carlo_errors(draws)
-    sd, ess = reference["sd"], float(diagnostics.summary(draws)["ess_bulk"])
+    error, known = diagnostics.monte_carlo_errors(draws), diagnostics.summary(draws)
+    sd, ess = reference["sd"], float(known["ess_bulk"])
     apart = {"wasserstein": math.nan, "wasserstein_noise": math.nan}
     if "quantiles" in reference:
         theirs = np.array(reference["quantiles"])
@@ -37,7 +37,7 @@ def compare(draws: np.ndarray, reference: Mapping[str, Any]) -> dict[str, float]
         "sd_ratio_error": math.hypot(error["sd"], reference["sd_error"]) / sd,
         **apart,
         "ess_bulk": ess,
-        "r_hat": float(diagnostics.summary(draws)["r_hat"]),
+        "r_hat": float(known["r_hat"]),
     }
 
 

@@ -5,21 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
 
 from gpbench.data.simulated import posteriors
 from gpbench.data.simulated.posteriors import Content
 from gpbench.errors import UserError, count
 from gpbench.evaluation.posteriors import compare, limit
 from gpbench.places import Places
+from gpbench.sampling.diagnostics import FEWEST_DRAWS
 from gpbench.study.storage.store import Store
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
-
-FEWEST = 4
-"""Draws of a chain that can be judged."""
 
 
 def listing() -> list[str]:
@@ -42,8 +38,6 @@ def scores(where: Places, name: str, table: Path | None) -> Iterator[tuple[str, 
     """The sampler and a row for each number it shares with the reference: of a CSV file, or of the chains in the store.
 
     Raises UserError where there is nothing to score."""
-    import pandas as pd
-
     found = posteriors.read(name)
     drawn = {str(table): of_csv(table, found)} if table else of_store(Store(where.store), name, found)
     for sampler, draws in drawn.items():
@@ -54,9 +48,6 @@ def scores(where: Places, name: str, table: Path | None) -> Iterator[tuple[str, 
 def of_csv(path: Path, found: Content) -> dict[str, np.ndarray]:
     """Number -> draws `[chains, T]` of a table with a column a number, `psi[0]` or `log lengthscale`, and perhaps one
     `chain`."""
-    import numpy as np
-    import pandas as pd
-
     try:
         table = pd.read_csv(path)
     except (OSError, ValueError) as error:
@@ -67,8 +58,8 @@ def of_csv(path: Path, found: Content) -> dict[str, np.ndarray]:
         if not pd.api.types.is_numeric_dtype(table[column]) or not np.isfinite(table[column]).all():
             raise UserError(f"{path}: column {column!r} holds what is no finite number")
     shortest = min(map(len, chains))
-    if shortest < FEWEST:
-        raise UserError(f"{path}: a chain has {count(shortest, 'draw')}, fewer than {FEWEST}")
+    if shortest < FEWEST_DRAWS:
+        raise UserError(f"{path}: a chain has {count(shortest, 'draw')}, fewer than {FEWEST_DRAWS}")
     return {
         number: np.stack([part[column].to_numpy()[:shortest] for part in chains]) for number, column in known.items()
     }
@@ -77,8 +68,6 @@ def of_csv(path: Path, found: Content) -> dict[str, np.ndarray]:
 def of_store(store: Store, name: str, found: Content) -> dict[str, dict[str, np.ndarray]]:
     """Draws of each sampler whose fits of kind `sample` on the data set of the reference are done: sampler -> number ->
     `[chains, T]`, at most 500 a chain."""
-    import numpy as np
-
     dataset, chains = posteriors.PREFIX + name, dict[str, list[dict[str, np.ndarray]]]()
     if name not in posteriors.whole():
         raise UserError(f"{name} holds a part of its unknowns, which no data set does; give draws by --draws FILE.csv")
