@@ -57,6 +57,10 @@ def _add_study_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
     command = add(status, "what is running, how far, and what is finished", study)
     command.add_argument("--watch", action="store_true", help="again every two seconds")
     add(record, "add a study's finished fits to its committed records, docs/results/STUDY/", study)
+    command = add(backlog, "runs that wait for an idle machine (conf/backlog.yaml): what is done of them, and go on")
+    command.add_argument("action", nargs="?", choices=["run"], help="work through them; default: list them")
+    command.add_argument("--cores", type=int, default=1, help="default: %(default)s")
+    command.add_argument("--minutes", type=float, default=60.0, help="after which it ends; default: %(default)s")
     add(cite, "BibTeX of the methods, data sets and protocol that a study uses", study)
     add(collect, "gather a planned study's results", planned)
     add(
@@ -233,6 +237,22 @@ def record(arguments: argparse.Namespace) -> None:
     frozen = _planned(arguments).frozen
     new, total = collecting.record(places.find(), frozen)
     print(f"{frozen.name}: {count(new, 'fit')} added, {total} in docs/results/{frozen.name}/scores.csv")
+
+
+def backlog(arguments: argparse.Namespace) -> None:
+    from gpbench.study.commands import backlog as waiting
+
+    where = places.find()
+    if arguments.action == "run":
+        if arguments.cores < 1 or not arguments.minutes > 0:
+            raise UserError("--cores and --minutes must be positive")
+        lines = waiting.run(where, arguments.cores, arguments.minutes)
+    else:
+        from gpbench.report.scorecard import all_runs
+
+        lines = waiting.overview(where, all_runs.open_rows(where.root / "docs" / "scorecard" / "scorecard.csv"))
+    for line in lines:
+        print(line, flush=True)
 
 
 def adopt(arguments: argparse.Namespace) -> None:

@@ -95,6 +95,13 @@ def compose(conf: Path, group: str, name: str, overrides: tuple[str, ...] = ()) 
     return check(GROUPS[group], content, where) if group != "method" else _method(content, path, where)
 
 
+def backlog(conf: Path) -> schema.Backlog:
+    """The runs of conf/backlog.yaml."""
+    path = conf / "backlog.yaml"
+    found: schema.Backlog = check(schema.Backlog, _read_yaml(path), str(path))
+    return found
+
+
 def _method(content: Content, path: Path, where: str) -> MethodConfig:
     """A method from the keys of its header and its hyperparameters, whose defaults are checked too."""
     if not isinstance(module := content.get("module"), str):

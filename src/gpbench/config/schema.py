@@ -312,3 +312,21 @@ class Paper:
     title: str  #: title of the paper
     #: fig2, table4, ...: `snakemake figures/PAPER_fig2.pdf`, `snakemake tables/PAPER_table4.csv`
     items: dict[str, Item]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A study with its overrides, as `snakemake --config` takes them."""
+
+    study: str
+    overrides: str = ""
+    methods: list[str] | None = None  #: of its methods only these; its name and its records stay those of the study
+    datasets: list[str] | None = None  #: of its data sets only these
+
+
+@dataclass(frozen=True)
+class Backlog:
+    """conf/backlog.yaml: runs that wait for an idle machine."""
+
+    runs: list[Run]  #: in the order of their value
+    piece_minutes: PositiveFloat = 10.0  #: predicted minutes of fitting after which finished fits are recorded

@@ -41,6 +41,8 @@ def _check_keys(cls: type, content: Content, where: str) -> None:
         nested, parts = hints[key], [value]
         if get_origin(nested) is dict and isinstance(value, dict):
             nested, parts = get_args(nested)[1], list(value.values())
+        if get_origin(nested) is list and isinstance(value, list):
+            nested, parts = get_args(nested)[0], value
         for part in parts:
             if isinstance(nested, type) and dataclasses.is_dataclass(nested) and isinstance(part, dict):
                 _check_keys(nested, part, f"{where}: {key}")

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 ARTIFACTS = "mlflow-artifacts:"
 MOST = 10_000  # runs of one cell
+MOST_AT_ONCE = 900  # metrics of one write, of which MLflow takes 1,000 with 100 parameters
 SOON = 60.0  # seconds between two readings of the spool while fits run; each costs some seconds of imports
 PLACE = ("method", "dataset", "protocol", "budget", "overrides")
 
@@ -137,8 +138,7 @@ class Writer:
         else:
             tags = {"gpbench.cell": key, "gpbench.kind": kind, "mlflow.runName": _cell_name(address)}
             run = self.client.create_run(experiment, tags=tags).info.run_id
-            for name, value in _params(record).items():
-                self.client.log_param(run, name, value)
+            self._log(run, _params(record), [])
             self.client.set_terminated(run)
         self.touched[run] = experiment
         return experiment, run
@@ -150,10 +150,12 @@ class Writer:
         record = self.store.record(fit_id)
         experiment, parent = self.cell(record)
         place = f"{parent} split={record.split} replica={record.replica}"
+        known = self.find(experiment, place=place)
         # a fit that was retried has the same identity, but began at another time
-        if self.find(experiment, fit=fit_id, started=record.provenance.started, complete="yes"):
+        same = {"fit": fit_id, "started": record.provenance.started, "complete": "yes"}
+        if any(all(run.data.tags.get(f"gpbench.{k}") == v for k, v in same.items()) for run in known):
             return
-        for old in self.find(experiment, place=place):
+        for old in known:
             if "gpbench.complete" in old.data.tags:
                 self.client.set_tag(old.info.run_id, "gpbench.superseded", fit_id)
             else:
@@ -165,30 +167,33 @@ class Writer:
             "mlflow.parentRunId": parent,
             "mlflow.runName": f"{_cell_name(record.address)} split {record.split}",
             **{f"gpbench.{k}": str(v) for k, v in asdict(record.provenance).items()},
+            **({"gpbench.reason": record.reason} if record.reason else {}),
         }
         run = self.client.create_run(experiment, tags=tags).info.run_id
         self._values(run, record)
         self._artifacts(run, record)
         self._data(run, record)
-        if record.reason:
-            self.client.set_tag(run, "gpbench.reason", record.reason)
         self.client.set_terminated(run, "FINISHED" if record.status == "done" else "FAILED")
         self.client.set_tag(run, "gpbench.complete", "yes")
 
     def _values(self, run: str, record: FitRecord) -> None:
         """Parameters, final scores, how the fit's own chain has mixed, and the trace over steps."""
-        from mlflow.entities import Metric, Param
-
         from gpbench.study.results.scoring import mixing, scores
 
-        now = int(time.time() * 1000)
         chain = {f"chain.{k}": float(v) for k, v in mixing(self.store, [record.fit_id]).items()}
-        params = [Param(k, str(v)[:6000]) for k, v in _params(record).items()]
-        metrics = [Metric(k, v, now, 0) for k, v in (scores(self.store, record) | chain).items() if math.isfinite(v)]
-        metrics += [Metric(f"trace.{k}", v, now, step) for step, k, v in _trace(self.store.folder(record.fit_id))]
-        self.client.log_batch(run, params=params)
-        for i in range(0, len(metrics), 1000):
-            self.client.log_batch(run, metrics[i : i + 1000])
+        final = [(0, k, v) for k, v in (scores(self.store, record) | chain).items() if math.isfinite(v)]
+        trace = [(step, f"trace.{k}", v) for step, k, v in _trace(self.store.folder(record.fit_id))]
+        self._log(run, _params(record), final + trace)
+
+    def _log(self, run: str, params: dict[str, object], values: list[tuple[int, str, float]]) -> None:
+        """Parameters, and (step, name, value) of metrics, in as few writes as MLflow allows."""
+        from mlflow.entities import Metric, Param
+
+        now = int(time.time() * 1000)
+        metrics = [Metric(name, value, now, step) for step, name, value in values]
+        self.client.log_batch(run, metrics[:MOST_AT_ONCE], [Param(k, str(v)[:6000]) for k, v in params.items()])
+        for i in range(MOST_AT_ONCE, len(metrics), MOST_AT_ONCE):
+            self.client.log_batch(run, metrics[i : i + MOST_AT_ONCE])
 
     def _artifacts(self, run: str, record: FitRecord) -> None:
         """The fit's record and log; without a server they are copied to where `make ui` looks for them."""
@@ -216,11 +221,13 @@ class Writer:
             current = [c for c in children if "gpbench.superseded" not in c.data.tags]
             done = [c for c in current if c.data.tags.get("gpbench.status") == "done"]
             self.client.set_tag(run, "gpbench.done", f"{len(done)} of {len(current)}")
+            summary: list[tuple[int, str, float]] = []
             for name in sorted({k for c in done for k in c.data.metrics if not k.startswith(("trace.", "chain."))}):
                 values = [c.data.metrics[name] for c in done if name in c.data.metrics]
-                self.client.log_metric(run, name, statistics.fmean(values))
+                summary.append((0, name, statistics.fmean(values)))
                 if len(values) > 1:
-                    self.client.log_metric(run, f"{name}.sd", statistics.stdev(values))
+                    summary.append((0, f"{name}.sd", statistics.stdev(values)))
+            self._log(run, {}, summary)
 
 
 def _cell_name(address: Address) -> str:

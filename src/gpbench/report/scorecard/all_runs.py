@@ -111,6 +111,15 @@ def counts(card: pd.DataFrame) -> pd.DataFrame:
     return table.assign(rows=table.sum(axis=1)).rename_axis(index="paper", columns=None)
 
 
+def open_rows(path: Path) -> dict[str, int]:
+    """Study -> number of published rows of a written scorecard that it would reproduce and that have no verdict yet."""
+    if not path.is_file():
+        return {}
+    card = pd.read_csv(path, usecols=["study", "verdict"]).dropna(subset="study")
+    is_open = ~card["verdict"].map(verdicts.kind).isin(verdicts.JUDGED)
+    return {str(study): int(number) for study, number in card[is_open]["study"].value_counts().items()}
+
+
 def badge(card: pd.DataFrame) -> dict[str, str | int]:
     """The content of a badge, by the schema of shields.io's endpoint."""
     total = counts(card).loc["all papers"]

@@ -1,0 +1,179 @@
+"""The backlog: runs that wait for an idle machine, in the order of their value (conf/backlog.yaml).
+
+`gpbench backlog run` works through them in pieces of some minutes at the lowest priority. Tables fill evenly: a split
+of every cell comes before the next one, and of a split the cheap cells come first. After each piece the finished fits
+are recorded in docs/results. A piece that is killed resumes from its checkpoints, and a fit that another process is at
+is left to it, so that several backlogs, or a study, may work on one store.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from gpbench import config
+from gpbench.config.schema import Run
+from gpbench.data import prepare
+from gpbench.errors import UserError, count, unknown
+from gpbench.places import Places, locked, write_if_changed
+from gpbench.study.planning import batches, identity
+from gpbench.study.planning import plan as planning
+from gpbench.study.planning.estimate import Estimate, show
+from gpbench.study.planning.plan import Plan
+from gpbench.study.records import Batch, Cell, Group, to_json
+from gpbench.study.results import collect
+from gpbench.study.storage.store import Store
+
+NICENESS = 19
+
+
+class Piece(NamedTuple):
+    """Fits of a run that come next, dealt to the cores."""
+
+    plan: Plan
+    jobs: list[Batch]
+
+    def __str__(self) -> str:
+        fits = sum(len(group.fits) for job in self.jobs for group in job.groups)
+        left = sum(state.name == "pending" for state in self.plan.states.values())
+        minutes = max(job.seconds for job in self.jobs) / 60
+        return f"{self.plan.name}: {count(fits, 'fit')} of {left} that are left, about {minutes:.1f} minutes"
+
+
+def run(where: Places, cores: int, minutes: float) -> Iterator[str]:
+    """Work through the backlog until it is empty or the time is over; a line for each piece.
+
+    Raises UserError where a job cannot run."""
+    end = time.monotonic() + 60 * minutes
+    setting = config.backlog(where.conf)
+    tried: set[str] = set()
+    for waiting in setting.runs:
+        absent: dict[str, str] = {}
+        while time.monotonic() < end and (
+            piece := next_piece(where, waiting, cores, setting.piece_minutes, tried, absent)
+        ):
+            yield str(piece)
+            tried |= {fit.fit_id for job in piece.jobs for group in job.groups for fit in group.fits}
+            _work(where, piece, end)
+            yield _recorded(where, piece.plan)
+        yield from (f"{waiting.study}: {name} is left out: {reason}" for name, reason in absent.items())
+
+
+def next_piece(
+    where: Places, waiting: Run, cores: int, minutes: float, tried: set[str], absent: dict[str, str]
+) -> Piece | None:
+    """The next fits of a run; None where it has none left. tried: fits that were begun since the backlog runs; absent:
+    data sets that cannot be prepared, and why."""
+    plan, store = planning.make(where, waiting.study, waiting.overrides), Store(where.store)
+    pending = {fit_id for fit_id, state in plan.states.items() if state.name == "pending"} - tried
+    wanted = [
+        group
+        for group in batches.groups(store, wanted_cells(plan, waiting), pending)
+        if group.address.dataset not in absent
+    ]
+    jobs: list[list[Group]] = [[] for _ in range(cores)]
+    seconds = [0.0] * cores
+    for group in sorted(wanted, key=lambda group: order(plan, group)):
+        core = seconds.index(min(seconds))
+        if jobs[core] and seconds[core] > 60 * minutes:
+            break
+        if not _is_free(store, group) or not _is_prepared(where, group.address.dataset, absent):
+            continue
+        jobs[core].append(group)
+        seconds[core] += plan.cost.seconds(group) * len(group.fits)
+    dealt = [
+        Batch(identity.digest([fit.fit_id for group in groups for fit in group.fits]), tuple(groups), predicted)
+        for groups, predicted in zip(jobs, seconds, strict=True)
+        if groups
+    ]
+    return Piece(plan, dealt) if dealt else None
+
+
+def wanted_cells(plan: Plan, waiting: Run) -> list[Cell]:
+    """The cells of a plan that the backlog names. Raises UserError where a name is none of the study's."""
+    for kind, named, known in (
+        ("method", waiting.methods, {cell.method for cell in plan.cells}),
+        ("data set", waiting.datasets, {cell.address.dataset for cell in plan.cells}),
+    ):
+        for name in set(named or ()) - known:
+            raise unknown(kind, name, known, f"conf/backlog.yaml, study {waiting.study!r}")
+    return [
+        cell
+        for cell in plan.cells
+        if (waiting.methods is None or cell.method in waiting.methods)
+        and (waiting.datasets is None or cell.address.dataset in waiting.datasets)
+    ]
+
+
+def order(plan: Plan, group: Group) -> tuple[int, float]:
+    """A group's place in its run: its first split, then its predicted seconds."""
+    return min(fit.split for fit in group.fits), plan.cost.seconds(group) * len(group.fits)
+
+
+def _is_free(store: Store, group: Group) -> bool:
+    return not any(store.busy(fit.fit_id) for fit in group.fits)
+
+
+def _is_prepared(where: Places, dataset: str, absent: dict[str, str]) -> bool:
+    """Whether a data set is there, fetched and prepared if need be; where it cannot be, `absent` says why."""
+    if dataset not in absent:
+        try:
+            prepare.ensure(config.compose(where.conf, "dataset", dataset), where)
+        except UserError as error:
+            absent[dataset] = str(error)
+    return dataset not in absent
+
+
+def _work(where: Places, piece: Piece, end: float) -> None:
+    """Run the jobs of a piece side by side; what is not finished at `end` stops and can be resumed."""
+    running = [_start(where, job) for job in piece.jobs]
+    try:
+        for job in running:
+            job.wait(max(end - time.monotonic(), 0))
+    except subprocess.TimeoutExpired:
+        return
+    finally:  # on an interrupt, too
+        for job in running:
+            job.terminate()
+            job.wait()
+    if failed := [batch for batch, job in zip(piece.jobs, running, strict=True) if job.returncode]:
+        raise UserError(f"a job of {piece.plan.name} ended with an error; see {_file(where, failed[0], 'log')}")
+
+
+def _start(where: Places, job: Batch) -> subprocess.Popen[bytes]:
+    """A process at the lowest priority that runs a job."""
+    source, threads = _file(where, job, "json"), max(group.how.threads for group in job.groups)
+    write_if_changed(source, to_json(job))
+    command = [sys.executable, "-m", "gpbench.study.commands.job", str(source), str(_file(where, job, "done.json"))]
+    environment = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
+    with _file(where, job, "log").open("ab") as log:
+        return subprocess.Popen(["nice", "-n", str(NICENESS), *command], cwd=where.root, env=environment, stderr=log)
+
+
+def _file(where: Places, job: Batch, suffix: str) -> Path:
+    return where.runs / "backlog" / f"{job.batch_id}.{suffix}"
+
+
+def _recorded(where: Places, plan: Plan) -> str:
+    with locked(where.store / ".locks" / f"record-{plan.name}", f"the records of {plan.name}"):
+        new, total = collect.record(where, plan.frozen)
+    return f"{plan.name}: {count(new, 'fit')} recorded, {total} in all"
+
+
+def overview(where: Places, waits: dict[str, int]) -> Iterator[str]:
+    """A line for each run: fits done of those planned, hours of one core left with their interval, and verdicts that
+    wait for it; waits: number of these by study."""
+    yield f"{'run':<40}{'done':>6} of {'fits':<7}{'left on one core, 90 % interval':<36}verdicts that wait"
+    for waiting in config.backlog(where.conf).runs:
+        plan = planning.make(where, waiting.study, waiting.overrides)
+        part = replace(plan, cells=tuple(wanted_cells(plan, waiting)))
+        states = [plan.states[fit.fit_id].name for cell in part.cells if not cell.skip for fit in cell.fits]
+        left = show(Estimate(part).core) if "pending" in states else "nothing"
+        done = f"{states.count('done'):>6} of {len(states):<7}"
+        yield f"{plan.name:<40}{done}{left:<36}{waits.get(waiting.study, 0)}"

@@ -1,0 +1,108 @@
+"""`gpbench backlog`: tables fill evenly, finished fits are recorded, nothing is done twice, refusals are one line."""
+
+import csv
+
+import pytest
+
+from gpbench import config, places
+from gpbench.errors import UserError
+from gpbench.study.commands import backlog
+from gpbench.study.storage.store import Store
+from projects import hold_tracker
+
+SMALL = "methods=[constant,linear] datasets=[boston,wine] splits=2 budget=smoke"
+
+
+@pytest.fixture
+def where(project, monkeypatch):
+    """A project whose backlog is four cells of two splits, of which the first run names one method."""
+    monkeypatch.setattr(backlog, "NICENESS", 0)  # a busy machine would not come to it
+    write(
+        project,
+        f'{{study: default, overrides: "{SMALL}", methods: [constant]}}',
+        f'{{study: default, overrides: "{SMALL}"}}',
+    )
+    hold_tracker(places.find().store)
+    return places.find()
+
+
+def write(project, *runs, minutes=10.0):
+    lines = "".join(f"  - {run}\n" for run in runs)
+    (project / "conf/backlog.yaml").write_text(f"runs:\n{lines}piece_minutes: {minutes}\n")
+
+
+def piece(where, run, tried=frozenset(), absent=None, minutes=10.0, cores=1):
+    found = backlog.next_piece(where, config.backlog(where.conf).runs[run], cores, minutes, set(tried), absent or {})
+    return [] if found is None else [group for job in found.jobs for group in job.groups]
+
+
+def cells(groups):
+    return [(group.fits[0].split, group.address.method, group.address.dataset) for group in groups]
+
+
+def test_a_split_of_every_cell_comes_before_the_next_and_cheap_cells_first(where):
+    found = cells(piece(where, 1))
+    assert [split for split, _, _ in found] == [0] * 4 + [1] * 4
+    assert {method for _, method, _ in found[:2]} == {"constant"}
+    assert set(found[:4]) == {(0, method, data) for method in ("constant", "linear") for data in ("boston", "wine")}
+
+
+def test_a_short_piece_holds_one_group_a_core_and_what_was_tried_does_not_come_again(where):
+    one = piece(where, 1, minutes=1e-9)
+    assert len(one) == 1
+    assert len(piece(where, 1, minutes=1e-9, cores=2)) == 2
+    second = piece(where, 1, tried={one[0].fits[0].fit_id}, minutes=1e-9)
+    assert cells(second) != cells(one)
+
+
+def test_a_fit_that_another_process_is_at_is_left_to_it(where):
+    first = piece(where, 1)[0]
+    with Store(where.store).locked([first.fits[0].fit_id]):
+        assert cells([first])[0] not in cells(piece(where, 1))
+    assert cells([first])[0] in cells(piece(where, 1))
+
+
+def test_what_it_runs_is_recorded_and_is_not_run_again(where, gpbench):
+    assert gpbench("backlog").out.splitlines()[1].split()[1:4] == ["0", "of", "4"]
+    answer = gpbench("backlog", "run", "--minutes", "10")
+    assert answer.code == 0, answer.err
+    assert "4 fits of 8 that are left" in answer.out and "4 fits of 4 that are left" in answer.out
+    (path,) = (where.root / "docs/results").glob("default-*/scores.csv")
+    with path.open() as stream:
+        assert [row["status"] for row in csv.DictReader(stream)] == ["done"] * 8
+    before = path.read_bytes()
+    assert gpbench("backlog", "run").out == ""
+    assert path.read_bytes() == before
+    assert all("nothing" in line for line in gpbench("backlog").out.splitlines()[1:])
+
+
+def test_data_that_cannot_be_had_are_left_out_with_the_reason(project, where, monkeypatch, gpbench):
+    def ensure(dataset, places):
+        raise UserError(f"no mirror has {dataset.name}")
+
+    monkeypatch.setattr(backlog.prepare, "ensure", ensure)
+    write(project, '{study: uci_common, overrides: "methods=[constant] datasets=[yacht] splits=1"}')
+    answer = gpbench("backlog", "run")
+    assert (answer.code, answer.out) == (0, "uci_common: yacht is left out: no mirror has yacht\n")
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ("{study: defalt}", "unknown study 'defalt'; did you mean 'default'?"),
+        (
+            "{study: default, methods: [dsvy]}",
+            "unknown method 'dsvy' in conf/backlog.yaml, study 'default'; did you mean",
+        ),
+        ("{study: default, budget: smoke}", "unknown key 'budget'"),
+    ],
+)
+def test_a_wrong_entry_is_one_line(project, where, gpbench, content, message):
+    write(project, content)
+    answer = gpbench("backlog", "run")
+    assert answer.code == 1
+    assert message in answer.err and len(answer.err.splitlines()) == 1
+
+
+def test_minutes_must_be_positive(where, gpbench):
+    assert "must be positive" in gpbench("backlog", "run", "--minutes", "0").err
