@@ -62,6 +62,13 @@ def test_a_fit_that_another_process_is_at_is_left_to_it(where):
     assert cells([first])[0] in cells(piece(where, 1))
 
 
+def test_a_begun_fit_of_a_method_that_the_backlog_does_not_name_is_left_alone(where):
+    begun = next(group for group in piece(where, 1) if group.address.method == "linear")
+    Store(where.store).begin(begun)
+    assert {method for _, method, _ in cells(piece(where, 0))} == {"constant"}
+    assert cells([begun])[0] in cells(piece(where, 1))
+
+
 def test_what_it_runs_is_recorded_and_is_not_run_again(where, gpbench):
     assert gpbench("backlog").out.splitlines()[1].split()[1:4] == ["0", "of", "4"]
     answer = gpbench("backlog", "run", "--minutes", "10")

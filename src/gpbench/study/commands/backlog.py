@@ -71,12 +71,10 @@ def next_piece(
     """The next fits of a run; None where it has none left. tried: fits that were begun since the backlog runs; absent:
     data sets that cannot be prepared, and why."""
     plan, store = planning.make(where, waiting.study, waiting.overrides), Store(where.store)
-    pending = {fit_id for fit_id, state in plan.states.items() if state.name == "pending"} - tried
-    wanted = [
-        group
-        for group in batches.groups(store, wanted_cells(plan, waiting), pending)
-        if group.address.dataset not in absent
-    ]
+    cells = wanted_cells(plan, waiting)
+    fits = [fit.fit_id for cell in cells if cell.address.dataset not in absent for fit in cell.fits if not cell.skip]
+    pending = {fit_id for fit_id in fits if plan.states[fit_id].name == "pending"} - tried
+    wanted = batches.groups(store, cells, pending)
     jobs: list[list[Group]] = [[] for _ in range(cores)]
     seconds = [0.0] * cores
     for group in sorted(wanted, key=lambda group: order(plan, group)):
