@@ -37,6 +37,11 @@ class Places:
         return self.prepared / f"{dataset}.npz"
 
     @property
+    def per_split(self) -> Path:
+        """Scores that authors released for each split."""
+        return self.root / "published" / "per_split"
+
+    @property
     def plans(self) -> Path:
         return self.root / "plans"
 

@@ -1,11 +1,20 @@
 """Configuration: the groups in conf/, their schemas and overrides. No torch."""
 
-from gpbench.config.compose import ENTRY_POINTS, GROUPS, MethodConfig, backlog, compose, folders, options
+from gpbench.config.compose import (
+    ENTRY_POINTS,
+    GROUPS,
+    MethodConfig,
+    backlog,
+    compose,
+    folders,
+    options,
+    printed_splits,
+)
 from gpbench.config.method_source import hyperparameters
 from gpbench.config.overrides import split_override, split_overrides
 from gpbench.config.validate import check
 
 __all__ = [
     "ENTRY_POINTS", "GROUPS", "MethodConfig", "backlog", "check", "compose", "folders", "hyperparameters", "options",
-    "split_override", "split_overrides",
+    "printed_splits", "split_override", "split_overrides",
 ]  # fmt: skip

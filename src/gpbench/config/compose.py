@@ -95,6 +95,16 @@ def compose(conf: Path, group: str, name: str, overrides: tuple[str, ...] = ()) 
     return check(GROUPS[group], content, where) if group != "method" else _method(content, path, where)
 
 
+def printed_splits(folder: Path, name: str) -> schema.PrintedSplits:
+    """Whose scores by split `folder`/NAME.csv holds; UserError where there is no such file."""
+    known = [path.stem for path in sorted(folder.glob("*.yaml"))]
+    if name not in known:
+        raise unknown("scores by split", name, known, str(folder))
+    path = folder / f"{name}.yaml"
+    found: schema.PrintedSplits = check(schema.PrintedSplits, _read_yaml(path), str(path))
+    return found
+
+
 def backlog(conf: Path) -> schema.Backlog:
     """The runs of conf/backlog.yaml."""
     path = conf / "backlog.yaml"

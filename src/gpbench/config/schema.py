@@ -287,6 +287,18 @@ class Study:
     pairs: list[tuple[str, str]] = field(default_factory=list)
     #: citation keys of the papers in the scorecard (may be empty); null: all of published/
     published: list[str] | None = None
+    #: names of published/per_split/*.yaml: methods whose scores authors released for each of our splits
+    per_split: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class PrintedSplits:
+    """published/per_split/NAME.yaml: whose scores NAME.csv holds, and of which data sets they are paired with ours."""
+
+    label: str  #: in tables and figures
+    reference: str  #: citation key
+    protocol: str  #: in conf/protocol, whose splits these are
+    paired: dict[str, str]  #: data set -> what shows that its splits, rows and target are ours
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,8 @@ def test_what_it_runs_is_recorded_and_is_not_run_again(where, gpbench):
     assert gpbench("backlog").out.splitlines()[1].split()[1:4] == ["0", "of", "4"]
     answer = gpbench("backlog", "run", "--minutes", "10")
     assert answer.code == 0, answer.err
-    assert "4 fits of 8 that are left" in answer.out and "4 fits of 4 that are left" in answer.out
+    assert "4 fits of 8 that are left" in answer.out
+    assert "4 fits of 4 that are left" in answer.out
     (path,) = (where.root / "docs/results").glob("default-*/scores.csv")
     with path.open() as stream:
         assert [row["status"] for row in csv.DictReader(stream)] == ["done"] * 8
@@ -94,7 +95,7 @@ def test_data_that_cannot_be_had_are_left_out_with_the_reason(project, where, mo
 
 
 @pytest.mark.parametrize(
-    "content, message",
+    ("content", "message"),
     [
         ("{study: defalt}", "unknown study 'defalt'; did you mean 'default'?"),
         (
@@ -108,7 +109,8 @@ def test_a_wrong_entry_is_one_line(project, where, gpbench, content, message):
     write(project, content)
     answer = gpbench("backlog", "run")
     assert answer.code == 1
-    assert message in answer.err and len(answer.err.splitlines()) == 1
+    assert message in answer.err
+    assert len(answer.err.splitlines()) == 1
 
 
 def test_minutes_must_be_positive(where, gpbench):

@@ -23,12 +23,17 @@ def check_study(places: Places, study: schema.Study) -> None:
     for key in study.published or []:
         if printed and key not in printed:
             raise unknown("citation key", key, printed, f"published of {where}")
+    for name in study.per_split:
+        if (theirs := config.printed_splits(places.per_split, name).protocol) != study.protocol:
+            raise UserError(
+                f"per_split of {where}: {name} has the splits of protocol {theirs!r}, not {study.protocol!r}"
+            )
     for a, b in study.pairs:
         if a == b:
             raise UserError(f"pairs of {where} compare {a!r} with itself; name two methods")
     for name in {name for pair in study.pairs for name in pair}:
-        if name not in study.methods:
-            raise unknown("method", name, study.methods, f"pairs of {where}")
+        if name not in (known := [*study.methods, *study.per_split]):
+            raise unknown("method", name, known, f"pairs of {where}")
     for name in study.datasets:
         if study.datasets.count(name) > 1:
             raise UserError(f"{where} names dataset {name!r} twice; name it once")

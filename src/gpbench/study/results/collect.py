@@ -18,7 +18,7 @@ from gpbench.errors import UserError
 from gpbench.places import Places, write_aside, write_if_changed, write_text
 from gpbench.study.planning import identity
 from gpbench.study.records import JITTER, Cell, Fit, FitRecord, FrozenPlan, from_json
-from gpbench.study.results import chain_file, convergence, scoring
+from gpbench.study.results import chain_file, convergence, printed_splits, scoring
 from gpbench.study.storage import committed, provenance
 from gpbench.study.storage.store import FINAL, Store
 
@@ -113,7 +113,7 @@ def collect(where: Places, name: str) -> dict[str, int]:
     plan = read_plan(where, name)
     ended = Ended(where, name)
     write_if_changed(stamp(where, name), seen(ended, plan))
-    rows = score_rows(ended, plan)
+    rows = [*score_rows(ended, plan), *printed_splits.rows(where, plan)]
     finished = [(cell, fit.fit_id) for cell, fit in plan.fits if not cell.skip and ended.store.has(fit.fit_id)]
     traces = [
         _read(path).assign(fit_id=fit_id)
@@ -137,16 +137,19 @@ def collect(where: Places, name: str) -> dict[str, int]:
 def facts(where: Places, plan: FrozenPlan) -> dict[str, object]:
     """Content of study.json: what was requested, what made it, and where it was collected."""
     study, first, last = asdict(plan.study), plan.cells[0], plan.cells[-1]
+    printed = printed_splits.rows(where, plan)
     return {
         "name": plan.name,
         "command": plan.command,
-        **{k: study[k] for k in ("title", "kind", "datasets", "methods", "protocol", "budget", "splits")},
+        **{k: study[k] for k in ("title", "kind", "datasets", "protocol", "budget", "splits")},
+        "methods": [*study["methods"], *study["per_split"]],
         **{k: study[k] for k in ("figures", "tables", "pairs", "published")},
-        "settings": {cell.method: cell.settings for cell in plan.cells},
+        "settings": {cell.method: cell.settings for cell in plan.cells} | {name: {} for name in study["per_split"]},
         "reported": asdict(first.reported),
         "r_hat": first.r_hat,
         "gain": first.gain,
-        "expected": [[cell.method, cell.address.dataset, fit.split] for cell, fit in plan.fits],
+        "expected": [[cell.method, cell.address.dataset, fit.split] for cell, fit in plan.fits]
+        + [[row["method"], row["dataset"], row["split"]] for row in printed],
         **asdict(provenance.commit(where.root)),
         "created": provenance.now(),
         "machine": asdict(provenance.machine()),
@@ -162,7 +165,7 @@ def score_rows(ended: Ended, plan: FrozenPlan) -> list[committed.Row]:
 
 def record(where: Places, plan: FrozenPlan) -> tuple[int, int]:
     """Add the study's finished fits to its committed records; (number of new ones, of all)."""
-    rows = score_rows(Ended(where, plan.name), plan)
+    rows = [*score_rows(Ended(where, plan.name), plan), *printed_splits.rows(where, plan)]
     final = [{k: v for k, v in row.items() if _has_content(v)} for row in rows if row["status"] in (*FINAL, "skipped")]
     return committed.write(where, plan.name, final, facts(where, plan))
 

@@ -1,0 +1,91 @@
+"""Scores that authors released for each split stand beside ours, on data whose splits are shown to be ours."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from gpbench import config, places
+from gpbench.data import protocols
+from gpbench.errors import UserError
+from gpbench.report.significance.comparisons import differences_to_best
+from gpbench.report.view import View
+from gpbench.study.planning import plan as planning
+from gpbench.study.results import collect
+from gpbench.study.storage import committed
+from gpbench.study.storage.store import Store
+from handmade import finish
+
+RELEASED = Path(__file__).resolve().parents[3] / "published" / "per_split"
+STUDY = "methods=[constant] datasets=[boston,diabetes] splits=3 per_split=[theirs]"
+
+
+@pytest.fixture
+def where(project):
+    """A project with scores of three splits of two data sets, of which one is paired, and finished fits of both."""
+    folder = project / "published" / "per_split"
+    folder.mkdir(parents=True)
+    whose = {"label": "Theirs (printed)", "reference": "gal2016", "protocol": "common", "paired": {"boston": "checked"}}
+    (folder / "theirs.yaml").write_text(yaml.safe_dump(whose))
+    lines = [f"{data},{split},{2 + 0.1 * split},{3 + split}" for data in ("boston", "diabetes") for split in range(4)]
+    (folder / "theirs.csv").write_text("\n".join(["dataset,split,mnll,rmse", *lines]) + "\n")
+    found = places.find()
+    plan = planning.make(found, "default", STUDY)
+    planning.freeze(plan, found)
+    for cell in plan.cells:
+        for fit in cell.fits:
+            finish(Store(found.store), cell, fit)
+    collect.collect(found, plan.name)
+    return found, plan
+
+
+def test_they_are_a_method_of_the_study_on_the_data_sets_that_are_shown_to_be_ours(where):
+    view = View(where[0].results / where[1].name)
+    assert view.methods == ["constant", "theirs"]
+    assert view.labels["theirs"] == "Theirs (printed)"
+    assert view.per_split("mnll", "boston")["theirs"].to_list() == [2.0, 2.1, 2.2]
+    cells = view.cells("mnll").set_index(["method", "dataset"])["complete"]
+    assert cells["theirs", "boston"]
+    assert not cells.get(("theirs", "diabetes"), default=False)
+
+
+def test_they_are_paired_with_ours_split_by_split(where):
+    view = View(where[0].results / where[1].name)
+    (row,) = differences_to_best(view, "mnll", "boston").to_dict("records")
+    ours = view.per_split("mnll", "boston")["constant"]
+    gap = ours - np.array([2.0, 2.1, 2.2])
+    assert row["n"] == 3
+    assert row["difference"] == pytest.approx(abs(gap.mean()))
+    assert {row["method"], row["best"]} == {"constant", "theirs"}
+
+
+def test_records_keep_them_and_they_are_no_fit_of_a_plan(where, gpbench):
+    places_, plan = where
+    new, total = collect.record(places_, plan.frozen)
+    rows = committed.read(places_.root / "docs/results" / plan.name / "scores.csv")
+    assert [row["family"] for row in rows].count("published") == 3
+    assert (new, total) == (9, 9)
+    assert set(planning.make(places_, "default", STUDY).states) == {fit.fit_id for _, fit in plan.fits}
+
+
+def test_another_protocol_or_name_is_refused_in_one_line(where):
+    with pytest.raises(UserError, match="theirs has the splits of protocol 'common', not 'rossi2021'"):
+        planning.make(where[0], "default", f"{STUDY} protocol=rossi2021")
+    with pytest.raises(UserError, match="unknown scores by split 'their'"):
+        planning.make(where[0], "default", STUDY.replace("theirs", "their"))
+
+
+def test_the_released_splits_are_those_of_the_protocol():
+    """The authors' files of indices were found equal to these draws, in order, one a split; round(0.9 n) rows train."""
+    conf, whose = RELEASED.parents[1] / "conf", config.printed_splits(RELEASED, "gal2016dropout")
+    released = pd.read_csv(RELEASED / "gal2016dropout.csv").groupby("dataset")["split"].count()
+    protocol = config.compose(conf, "protocol", whose.protocol)
+    for name in whose.paired:
+        dataset = config.compose(conf, "dataset", name)
+        splits, drawn = protocols.freeze(protocol, dataset).splits, np.random.RandomState(1)
+        for split in range(released[name]):
+            _, test = splits.rows(dataset.rows, split)
+            order = drawn.choice(dataset.rows, dataset.rows, replace=False)
+            assert np.array_equal(test, order[round(0.9 * dataset.rows) :])
