@@ -38,7 +38,7 @@ class Method:
     family: str = ""  #: key of the method in budgets; empty: the last part of `module`
     steps: PositiveInt | None = None  #: number of updates; null: the budget decides
     closed_form: bool = False  #: the method has no updates, so that no budget applies
-    #: kinds of studies that the method suits; `sample` needs a Markov chain, `solve` a method that measures linear systems
+    #: kinds of studies that the method suits; `sample` needs a Markov chain, `solve` a method of linear systems
     kinds: list[Kind] = field(default_factory=lambda: ["predict"])
     #: schemes that suit the method: chains have no gradients to push, and noise drawn per row cannot be shared
     schemes: list[Scheme] = field(default_factory=lambda: ["single", "asynchronous", "synchronous"])

@@ -5,8 +5,8 @@ Solver     conjugate gradients with a preconditioner P, until |y - K_y z| <= eps
 Measured   iterations, those of solvers within P (`inner`), products of K_y with a vector (P's own too), seconds of the
            processor to set P up and to solve, the residual per row |y - K_y z| / sqrt(n), and whether it was stopped
 
-Inducing points are random rows, drawn anew for each system. Of at most `MOST_STORED` rows K_y is kept, as in the paper's
-runs; of more, products are matrix-free.
+Inducing points are random rows, drawn anew for each system. Of at most `MOST_STORED` rows K_y is kept, as in the
+paper's runs; of more, products are matrix-free.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from torch import Tensor
 from gpbench import streams
 from gpbench.gp import kernels
 from gpbench.hyper import PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.systems import SolveMethod
+from gpbench.methods.systems import SolveMethod, Stored, some_rows
 from gpbench.solvers import preconditioners
 from gpbench.solvers.conjugate_gradients import solve
+from gpbench.solvers.preconditioners import Preconditioner
 from gpbench.solvers.products import KernelProduct
 from gpbench.streams import Key
 
@@ -33,8 +34,8 @@ MOST_STORED = 5_000
 @dataclass(frozen=True)
 class Hyperparameters(Settings):
     """rank: of the preconditioner, null is sqrt(n). lengthscale and noise: ends of the grid, powers of 10, in units of
-    scaled inputs and targets; accuracy: epsilon / sqrt(n); cap: of the iterations; subset: so many random rows, null for
-    all."""
+    scaled inputs and targets; accuracy: epsilon / sqrt(n); cap: of the iterations, inner ones too; subset: so many
+    random rows, null for all."""
 
     preconditioner: Literal[
         Literal["none", "nystrom", "fitc", "pitc", "spectral", "partial_svd"],
@@ -73,44 +74,42 @@ class Method(SolveMethod):
 
     def measure(self, x: Tensor, y: Tensor, number: int, key: Key) -> dict[str, float]:
         hyper, (lengthscale, noise) = self.hyper, self.grid()[number]
-        if hyper.subset is not None and hyper.subset < len(x):
-            rows = streams.rng(key, "init").choice(len(x), hyper.subset, replace=False)  # the same for all systems
-            x, y = x[rows], y[rows]
+        x, y = some_rows(x, y, hyper.subset, key)
         values = {"lengthscale": x.new_full((1,), lengthscale), "outputscale": x.new_tensor(hyper.outputscale)}
-        kernel, n = kernels.Kernel("rbf", values), len(x)
-        product = KernelProduct(kernel, x, noise)
-        stored = product.rows(slice(None)) if n <= MOST_STORED else None
+        n, kept = len(x), len(x) <= MOST_STORED
+        product = (Stored if kept else KernelProduct)(kernels.Kernel("rbf", values), x, noise)
         started = time.process_time()
-        generator = streams.generator(key, "init", 1 + number, x.device)
-        precondition = self.preconditioner(kernel, x, noise, generator)
+        precondition = self.preconditioner(product, streams.generator(key, "init", 1 + number, x.device))
         ready = time.process_time()
+
+        def is_over(i: int, increment: Tensor, residual: Tensor) -> Tensor:
+            """Inner iterations count towards the cap."""
+            return torch.full_like(residual, i + 1 + getattr(precondition, "inner", 0) >= hyper.cap, dtype=torch.bool)
+
         solution = solve(
-            product if stored is None else stored.matmul,
+            product,
             y[:, None],
             precondition=precondition,
             tolerance=hyper.accuracy * n**0.5,
             cap=hyper.cap,
-            flexible=getattr(precondition, "flexible", False),
+            flexible=precondition is not None and precondition.flexible,
+            watch=is_over,
         )
-        inner = getattr(precondition, "inner", 0)
         return {
             "lengthscale": lengthscale,
             "noise": noise,
             "rows": n,
             "iterations": int(solution.iterations),
-            "inner": inner,
-            "products": solution.products + inner,
+            "inner": getattr(precondition, "inner", 0),
+            "products": product.products,
             "setup_seconds": ready - started,
             "solve_seconds": time.process_time() - ready,
             "residual": float(solution.residual) / n**0.5,
             "stopped": int(not solution.converged),
         }
 
-    def preconditioner(
-        self, kernel: kernels.Kernel, x: Tensor, noise: float, generator: torch.Generator
-    ) -> preconditioners.Preconditioner | None:
-        name = self.hyper.preconditioner
-        if name == "none":
+    def preconditioner(self, product: KernelProduct, generator: torch.Generator) -> Preconditioner | None:
+        hyper = self.hyper
+        if hyper.preconditioner == "none":
             return None
-        rank = self.hyper.rank or round(len(x) ** 0.5)
-        return preconditioners.build(name, kernel, x, noise, rank, generator)
+        return preconditioners.build(hyper.preconditioner, product, hyper.rank or round(product.n**0.5), generator)

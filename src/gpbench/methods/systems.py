@@ -6,14 +6,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
 
+import torch
+from torch import Tensor
+
+from gpbench import streams
+from gpbench.gp.kernels import Kernel
 from gpbench.methods.base import Method
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from gpbench.streams import Key
+from gpbench.solvers.products import KernelProduct
+from gpbench.streams import Key
 
 
 class SolveMethod(Method, ABC):
@@ -25,8 +26,28 @@ class SolveMethod(Method, ABC):
 
     @abstractmethod
     def measure(self, x: Tensor, y: Tensor, number: int, key: Key) -> dict[str, float]:
-        """What is noted of system `number` (from 0), name -> value: `iterations`, `stopped` (1 where the solver ended at
-        its cap, else 0) and whatever else the method measures. Names with `seconds` measure the machine.
+        """What is noted of system `number` (from 0), name -> value: `iterations`, `stopped` (1 where the solver ended
+        at its cap, else 0) and whatever else the method measures. Names with `seconds` measure the machine.
 
         x `[n, D]`, y `[n]`: all rows, scaled units. Random choices come from `streams.rng(key, "init", 1 + number)`, so
         that no system depends on the one before."""
+
+
+def some_rows(x: Tensor, y: Tensor, most: int | None, key: Key) -> tuple[Tensor, Tensor]:
+    """At most so many random rows, the same for all systems and methods; all without a limit."""
+    if most is None or most >= len(x):
+        return x, y
+    rows = torch.as_tensor(streams.rng(key, "init").choice(len(x), most, replace=False), device=x.device)
+    return x[rows], y[rows]
+
+
+class Stored(KernelProduct):
+    """Products with the matrix kept, in double or, rounded, in single precision."""
+
+    def __init__(self, kernel: Kernel, x: Tensor, noise: Tensor | float, dtype: torch.dtype = torch.float64) -> None:
+        super().__init__(kernel, x, noise)
+        self.matrix = self.rows(slice(None)).to(dtype)
+
+    def __call__(self, v: Tensor) -> Tensor:
+        self.products += v.shape[1]
+        return (self.matrix @ v.to(self.matrix.dtype)).to(v.dtype)

@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from gpbench.errors import unknown
 
-PREDICT, SAMPLE, ALL_KINDS, ON_REQUEST = ("predict",), ("sample",), ("predict", "sample", "solve"), ()
+PREDICT, SAMPLE, SOLVE, ON_REQUEST = ("predict",), ("sample",), ("solve",), ()
+ALL_KINDS = (*PREDICT, *SAMPLE, *SOLVE)
 
 
 @dataclass(frozen=True)
@@ -195,15 +196,15 @@ FIGURES = _by_name([
           "Predictive mean (classification: probability of the observed class) at three test rows against the kept "
           "states of the Markov chains, one colour per chain. Chains that agree cover one band, and none drifts. "
           "R-hat: the worst of all monitored rows. First split."),
-    Entry("preconditioners", "solvers", ON_REQUEST, "figures.preconditioners:iterations",
-          "First of each data set: log₁₀ of the iterations of conjugate gradients (CG) for K_y z = y. Others: log₁₀ of the "
-          "iterations with a preconditioner over those of CG, iterations of solvers within it included; blue saves, red "
-          "loses, 0 where both ended at the cap. ×: ended at the cap, so that where only CG did, more is saved than shown. "
+    Entry("preconditioners", "solvers", SOLVE, "figures.preconditioners:iterations",
+          "First of each data set: log₁₀ of the iterations of conjugate gradients (CG) for K_y z = y. Others: log₁₀ of "
+          "the iterations with a preconditioner over those of CG, with those of solvers within it; blue saves, red "
+          "loses, 0 where both ended at the cap. ×: ended at the cap; where only CG did, more is saved than shown. "
           "Lengthscale and noise variance of scaled inputs and targets. Mean over draws of inducing points."),
     Entry("preconditioner_seconds", "solvers", ON_REQUEST, "figures.preconditioners:seconds",
-          "First of each data set: log₁₀ of the seconds of the processor of conjugate gradients (CG) for K_y z = y. Others: "
-          "log₁₀ of the seconds with a preconditioner, to set it up and to solve, over those of CG; blue saves, red loses. "
-          "×: ended at the cap. Lengthscale and noise variance of scaled inputs and targets."),
+          "First of each data set: log₁₀ of the processor's seconds of conjugate gradients (CG) for K_y z = y. Others: "
+          "log₁₀ of the seconds with a preconditioner, to set it up and to solve, over those of CG; blue saves, red "
+          "loses. ×: ended at the cap. Lengthscale and noise variance of scaled inputs and targets."),
     Entry("cost", "cost", PREDICT, "figures.cost:cost",
           "Training seconds per fit against test MNLL; mean and standard deviation over splits. Lower left is "
           "better."),

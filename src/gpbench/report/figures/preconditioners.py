@@ -1,10 +1,12 @@
 """Heat maps of what preconditioners save on a grid of lengthscales and noise variances (cutajar2016, figure 1)."""
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
 
 from gpbench.report.figures import canvas
@@ -17,7 +19,7 @@ LIMIT = 2.0
 
 
 def heat_maps(view: View, measured: str) -> Figure:
-    """log10 of what conjugate gradients measure, then of each preconditioner's ratio to it; rows of panels by data set."""
+    """log10 of what conjugate gradients take, then of each preconditioner's ratio to it; rows of panels by data set."""
     systems, grid = relative_to_cg(view), view.grid("preconditioner")
     alone = set(grid.loc[grid["preconditioner"] == "none", "method"])
     if systems.empty:
@@ -50,7 +52,7 @@ def heat_maps(view: View, measured: str) -> Figure:
     return figure
 
 
-def _panel(axis: Axes, rows: pd.DataFrame, value: str, **colours: object):
+def _panel(axis: Axes, rows: pd.DataFrame, value: str, **colours: Any) -> QuadMesh:
     """The mean over draws of log10 of a column on the grid; ×: all were stopped at the cap."""
     rows = rows.assign(value=np.log10(rows[value].clip(lower=1e-12)))
     table = rows.pivot_table(index="noise", columns="lengthscale", values=["value", "stopped"], aggfunc="mean")

@@ -1,9 +1,10 @@
 """Preconditioned conjugate gradients beside those without (cutajar2016, section 4.1).
 
-For studies of kind `solve` whose methods differ in `preconditioner`. Iterations of solvers within a preconditioner count.
+For studies of kind `solve` whose methods differ in `preconditioner`. Iterations of solvers within one count as its own.
 """
 
-import numpy as np
+from typing import Any
+
 import pandas as pd
 
 from gpbench.report.tables.render import Table, number
@@ -12,59 +13,58 @@ from gpbench.report.view import View
 SYSTEM = ["dataset", "split", "replica", "lengthscale", "noise"]
 MEASURED = {"iterations": ["iterations", "inner"], "seconds": ["setup_seconds", "solve_seconds"]}
 LONG = 1.0
+"""Of scaled inputs."""
 
 
 def relative_to_cg(view: View) -> pd.DataFrame:
-    """A row for each system of each method: SYSTEM, method, iterations and seconds, their ratios `relative_*` to those of
-    conjugate gradients on the same system (1 where both ended at the cap), stopped, cg_stopped.
-
-    Empty where no fit without a preconditioner is finished."""
+    """A row for each system of each method that conjugate gradients were tried on: SYSTEM, method, stopped, stopped_cg;
+    iterations, seconds, and their ratios `relative_*` to those of conjugate gradients (of iterations 1 where both
+    ended at the cap)."""
     systems, grid = view.probe("systems"), view.grid("preconditioner")
     if systems.empty or grid.empty:
         return pd.DataFrame(columns=[*SYSTEM, "method"])
     systems = systems.assign(**{name: systems[parts].sum(axis=1) for name, parts in MEASURED.items()})
+    systems = systems[[*SYSTEM, "method", *MEASURED, "stopped"]]
     alone = grid.loc[grid["preconditioner"] == "none", "method"]
-    cg = systems[systems["method"].isin(alone)].drop_duplicates(SYSTEM)[[*SYSTEM, *MEASURED, "stopped"]]
-    both = systems[[*SYSTEM, "method", *MEASURED, "stopped"]].merge(cg, on=SYSTEM, suffixes=("", "_cg"))
-    capped = (both["stopped"] == 1) & (both["stopped_cg"] == 1)
-    # a system that is solved at the start takes no iterations
-    ratios = {f"relative_{m}": (both[m] / both[f"{m}_cg"]).where(np.maximum(both[m], both[f"{m}_cg"]) > 0, 1.0) for m in MEASURED}
-    ratios["relative_iterations"] = ratios["relative_iterations"].mask(capped, 1.0)
-    return both.assign(**ratios).rename(columns={"stopped_cg": "cg_stopped"})
+    cg = systems[systems["method"].isin(alone)].drop(columns="method")
+    both = systems.merge(cg, on=SYSTEM, suffixes=("", "_cg"))
+    for name in MEASURED:
+        both[f"relative_{name}"] = both[name].clip(lower=1e-9) / both[f"{name}_cg"].clip(lower=1e-9)
+    capped = both["stopped"] + both["stopped_cg"] == 2
+    return both.assign(relative_iterations=both["relative_iterations"].mask(capped, 1.0))
 
 
 def preconditioners(view: View) -> Table:
-    """By how much each preconditioner cuts iterations and time at long lengthscales, and how many systems it leaves."""
-    systems = relative_to_cg(view)
-    long = systems[systems["lengthscale"] >= LONG] if len(systems) else systems
-    rows, shown = [], []
-    for method in view.methods:
-        texts = {"method": view.labels[method]}
-        for dataset in view.datasets:
-            cell = {"method": method, "dataset": dataset}
-            of_cell, of_long = (part[(part["method"] == method) & (part["dataset"] == dataset)] for part in (systems, long))
-            texts[dataset] = _text(of_cell, of_long) if len(of_long) else "-"
-            rows.append(cell | _numbers(of_cell, of_long) if len(of_long) else cell)
-        shown.append(texts)
+    """By how much each preconditioner cuts iterations and time at long lengthscales, and where it is stopped."""
+    rows, shown = [], pd.DataFrame({"method": [view.labels[method] for method in view.methods]})
+    systems = dict(iter(relative_to_cg(view).groupby(["method", "dataset"])))
+    for dataset in view.datasets:
+        cells = [_saved(systems[method, dataset]) if (method, dataset) in systems else {} for method in view.methods]
+        rows += [{"method": m, "dataset": dataset, **cell} for m, cell in zip(view.methods, cells, strict=True)]
+        shown[dataset] = [_text(cell) if cell else "-" for cell in cells]
     note = (
-        f"Median over systems of lengthscale {LONG:g} or more (scaled inputs) of the iterations of conjugate gradients over "
-        "those of the method, with smallest and largest; then the same of seconds; then on how many of all systems it "
-        "ended at the cap. ≥: conjugate gradients ended at the cap in half of these systems or more."
+        f"Iterations of conjugate gradients over those of the method: median (smallest to largest) over systems of "
+        f"lengthscale {LONG:g} or more, of scaled inputs; then the median of the same of seconds; then on how many of "
+        "all systems it ended at the cap. ≥: conjugate gradients did so on half of the former or more."
     )
-    return Table(pd.DataFrame(rows), pd.DataFrame(shown), "Iterations and seconds saved by preconditioners", note)
+    return Table(pd.DataFrame(rows), shown, "Iterations and seconds saved by preconditioners", note)
 
 
-def _numbers(systems: pd.DataFrame, long: pd.DataFrame) -> dict[str, float]:
-    """Factors by which a method is quicker than conjugate gradients, and counts."""
-    saved = {name: 1 / long[f"relative_{name}"] for name in MEASURED}
-    statistics = {f"{name}_{what}": float(getattr(saved[name], what)()) for name in saved for what in ("median", "min", "max")}
-    counts = {"systems": len(systems), "stopped": int(systems["stopped"].sum())}
-    return statistics | counts | {"cg_stopped_long": float(long["cg_stopped"].mean())}
+def _saved(systems: pd.DataFrame) -> dict[str, Any]:
+    """Factors by which a method is quicker than conjugate gradients at long lengthscales, and how often it stopped."""
+    long = systems[systems["lengthscale"] >= LONG]
+    statistics = {
+        f"{name}_{what}": (1 / long[f"relative_{name}"]).agg(what)
+        for name in MEASURED
+        for what in ("median", "min", "max")
+    }
+    stopped = {"systems": len(systems), "stopped": int(systems["stopped"].sum())}
+    return statistics | stopped | {"cg_stopped": float(long["stopped_cg"].mean())}
 
 
-def _text(systems: pd.DataFrame, long: pd.DataFrame) -> str:
-    found = _numbers(systems, long)
-    mark = "≥" * (found["cg_stopped_long"] >= 0.5)
-    spread = f"({number(found['iterations_min'], 2)} to {number(found['iterations_max'], 2)})"
-    times = f"{mark}{number(found['iterations_median'], 2)} {spread}; {number(found['seconds_median'], 2)}"
-    return f"{times}; {found['stopped']} of {found['systems']} stopped"
+def _text(cell: dict[str, Any]) -> str:
+    median, least, most, seconds = (
+        number(cell[name], 2) for name in ("iterations_median", "iterations_min", "iterations_max", "seconds_median")
+    )
+    mark = "≥" * (cell["cg_stopped"] >= 0.5)
+    return f"{mark}{median} ({least} to {most}); {seconds}; {cell['stopped']} of {cell['systems']}"

@@ -107,8 +107,8 @@ def converged(ended: Ended, plan: FrozenPlan) -> dict[str, committed.Row]:
 
 def collect(where: Places, name: str) -> dict[str, int]:
     """Write results/NAME/study.json, scores.parquet, traces.parquet and, of the kind `predict`, points.parquet and
-    chains.parquet, of the kind `sample`, prefixes.parquet and draws.parquet, of the kind `solve`, systems.parquet; number
-    of fits by status."""
+    chains.parquet, of the kind `sample`, prefixes.parquet and draws.parquet, of the kind `solve`, systems.parquet;
+    number of fits by status."""
     import pandas as pd
 
     plan = read_plan(where, name)
