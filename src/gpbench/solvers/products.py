@@ -35,7 +35,7 @@ class KernelProduct:
         self.noise = torch.as_tensor(noise, dtype=x.dtype, device=x.device).expand(len(x))
         self.scale = scale
         self.products = 0
-        self._centre = x.mean(0, keepdim=True)
+        self.centre = x.mean(0, keepdim=True)
 
     @torch.no_grad()
     def __call__(self, v: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ class KernelProduct:
     @torch.no_grad()
     def cross(self, index: Tensor | slice, others: Tensor | slice) -> Tensor:
         """(S K S)[index, others] `[b, m]`, without noise."""
-        k = self.kernel.covariance(self.x[index], self.x[others], self._centre)
+        k = self.kernel.covariance(self.x[index], self.x[others], self.centre)
         return k if self.scale is None else self.scale[index, None] * k * self.scale[others]
 
     def bilinear(self, left: Tensor, right: Tensor) -> Tensor:
@@ -88,7 +88,7 @@ class KernelProduct:
         """tile(rows, columns) -> K[rows, columns], which is overwritten by the next."""
         if self.kernel.formula != "rbf":
             return self._covariance
-        a, _ = kernels.scaled(self.x, None, self.kernel.lengthscale, self._centre)
+        a, _ = kernels.scaled(self.x, None, self.kernel.lengthscale, self.centre)
         squares, one = -0.5 * a.square().sum(1, keepdim=True), torch.ones_like(a[:, :1])
         # log k = a b^T - |a|^2 / 2 - |b|^2 / 2 + log outputscale, all in one product of matrices
         outputscale = self.kernel.outputscale
@@ -109,7 +109,7 @@ class KernelProduct:
     def _covariance(self, rows: slice, columns: slice, kernel: Kernel | None = None) -> Tensor:
         """K[rows, columns] by the kernel's own formula; of the same rows, with an exact diagonal."""
         a = self.x[rows]
-        return (kernel or self.kernel).covariance(a, a if rows == columns else self.x[columns], self._centre)
+        return (kernel or self.kernel).covariance(a, a if rows == columns else self.x[columns], self.centre)
 
 
 class _Bilinear(torch.autograd.Function):
