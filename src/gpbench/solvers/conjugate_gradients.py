@@ -42,6 +42,13 @@ class Solution(NamedTuple):
     alpha: Tensor
     beta: Tensor
 
+    def of(self, columns: slice) -> Solution:
+        """That of some columns; products: of all."""
+        by_column = (self.iterations, self.residual, self.converged)
+        iterations, residual, converged = (value[columns] for value in by_column)
+        x, alpha, beta = (value[:, columns] for value in (self.x, self.alpha, self.beta))
+        return Solution(x, iterations, self.products, residual, converged, alpha, beta)
+
 
 class _Columns(NamedTuple):
     """The columns that go on, `[n, k]` each; number `[k]`: which they are; rz `[k]`: r^T z."""

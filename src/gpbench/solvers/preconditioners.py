@@ -9,6 +9,7 @@
     ski                 S W K_GG W^T S + N          W the nearest node of a grid
     block_jacobi        bldiag(S K S) + N           (the paper prints bldiag(K_y) + lambda I, the noise twice)
     regularised         A + 100 mean(noise) I
+    none                I
 
 All but `ski` and `regularised` are D + Phi Phi^T, D diagonal or in blocks, and
 
@@ -214,11 +215,11 @@ class Regularised(Inner):
 
     def __init__(self, product: KernelProduct) -> None:
         self.delta = SHIFT * product.noise.mean()
-        self.shifted = product
+        self.kernel_product = product
         super().__init__(lambda v: product(v) + self.delta * v, product.n)
 
     def dense(self) -> Tensor:
-        return self.shifted.rows(slice(None)) + self.delta * torch.eye(self.n).to(self.delta)
+        return self.kernel_product.rows(slice(None)) + self.delta * torch.eye(self.n).to(self.delta)
 
 
 class Interpolated(Inner):
@@ -292,13 +293,14 @@ BUILD: dict[str, Callable[[KernelProduct, int, torch.Generator], Preconditioner]
     "ski": lambda product, rank, generator: Interpolated(product),
     "block_jacobi": block_jacobi,
     "regularised": lambda product, rank, generator: Regularised(product),
+    "none": lambda product, rank, generator: Diagonal(torch.ones_like(product.noise)),
 }
 
 
 @torch.no_grad()
 def build(name: str, product: KernelProduct, rank: int, generator: torch.Generator) -> Preconditioner:
-    """The preconditioner of a name; rank: inducing inputs, frequencies, eigenvalues or pivots, at most n of them (not
-    of ski, block_jacobi and regularised). UserError for an unknown name, and for a grid that is too large."""
+    """The preconditioner of a name; rank: inducing inputs, frequencies, eigenvalues or pivots, at most n of them (none
+    in ski, block_jacobi, regularised and none). UserError for an unknown name, and for a grid that is too large."""
     if name not in BUILD:
         raise unknown("preconditioner", name, BUILD)
     return BUILD[name](product, rank, generator)

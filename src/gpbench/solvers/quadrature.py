@@ -11,6 +11,7 @@ preconditioner P it is that of P^-1/2 A P^-1/2 from P^-1/2 z, with z^T P^-1 z fo
 
 from __future__ import annotations
 
+import hashlib
 from typing import Protocol
 
 import torch
@@ -25,6 +26,12 @@ class Factored(Protocol):
     def __call__(self, r: Tensor) -> Tensor: ...
 
     def log_determinant(self) -> Tensor: ...
+
+
+def seeded(normal: Tensor) -> torch.Generator:
+    """A generator on the device of a standard normal `[1]`, out of a step's noise, that seeds it."""
+    digest = hashlib.sha256(normal.cpu().numpy().tobytes()).digest()
+    return torch.Generator(normal.device).manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
 def rademacher(n: int, count: int, generator: torch.Generator) -> Tensor:
