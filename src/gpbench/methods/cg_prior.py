@@ -2,11 +2,11 @@
 
 System     K s = y, K_ij = sigma exp(-tau |x_i - x_j|^2) + lambda delta_ij; sigma, tau, lambda ~ Gamma(shape, rate)
 Solver     conjugate gradients, double or single precision, until |y - K s| <= 1e-8 or for 10 n iterations; those with
-           the preconditioner K + delta I, itself solved by inner ones; ULISSE from residual q sqrt(n) on, w_r = exp(beta r)
+           the preconditioner K + delta I, solved by inner ones; ULISSE from residual q sqrt(n) on, w_r = exp(beta r)
 Gradient   g_i = -1/2 tr(K^-1 dK/dtheta_i) + 1/2 y^T K^-1 dK/dtheta_i K^-1 y, estimated with one probe r of signs,
            -1/2 (K^-1 r)^T dK/dtheta_i r + 1/2 a_1^T dK/dtheta_i a_2, by two independent estimates a_1, a_2 of K^-1 y
-Measured   kappa, the largest eigenvalue over the smallest; iterations for y, inner ones too; error |s - s_Cholesky|; over
-           repetitions the standard deviation of an element of s on average, and the mean of log10 |g - g~|^2 / |g|^2
+Measured   kappa, the largest eigenvalue over the smallest; iterations for y, and inner ones; error |s - s_Cholesky|;
+           over repetitions the mean standard deviation of an element of s, and the mean of log10 |g - g~|^2 / |g|^2
 """
 
 from __future__ import annotations
@@ -87,22 +87,18 @@ class Method(SolveMethod):
     def estimate(self, product: Stored, b: Tensor, uniform: Tensor) -> tuple[Tensor, dict[str, float]]:
         """Solutions of K s = b `[n, c]` by the solver, of ULISSE an estimate for each number of `uniform` `[a]` (all of
         a single b, or one of each), and the iterations of all of them for the first b."""
-        hyper, settings = self.hyper, {"tolerance": TOLERANCE, "cap": self.hyper.cap_per_row * len(b)}
+        hyper, cap = self.hyper, self.hyper.cap_per_row * len(b)
         if hyper.solver == "ulisse":
             columns = torch.arange(len(uniform)).to(b.device).clamp_max(b.shape[1] - 1)
             weight, threshold = ulisse.exponential(hyper.beta), hyper.q * len(b) ** 0.5
             estimator = ulisse.Ulisse(weight, threshold, uniform, columns, torch.zeros_like(b))
-            solution = solve(product, b, watch=estimator, **settings)
-            ended = solution.iterations[0] < settings["cap"]
-            return estimator.estimates, {
-                "iterations": int(solution.iterations[0]),
-                "inner": 0,
-                "stopped": int(not ended),
-            }
+            solution = solve(product, b, watch=estimator, tolerance=TOLERANCE, cap=cap)
+            iterations = int(solution.iterations[0])
+            return estimator.estimates, {"iterations": iterations, "inner": 0, "stopped": int(iterations == cap)}
         within = preconditioners.Regularised(product) if hyper.solver == "regularised" else None
-        solution = solve(product, b, precondition=within, flexible=within is not None, **settings)
-        counted = {"iterations": int(solution.iterations[0]), "stopped": int(not solution.converged[0])}
-        return solution.x, counted | {"inner": within.inner if within else 0}
+        solution = solve(product, b, precondition=within, tolerance=TOLERANCE, cap=cap, flexible=within is not None)
+        iterations, stopped = int(solution.iterations[0]), int(not solution.converged[0])
+        return solution.x, {"iterations": iterations, "inner": within.inner if within else 0, "stopped": stopped}
 
 
 def derivatives(k: Tensor, x: Tensor, sigma: float, noise: float) -> list[Tensor]:

@@ -205,6 +205,12 @@ FIGURES = _by_name([
           "First of each data set: log₁₀ of the processor's seconds of conjugate gradients (CG) for K_y z = y. Others: "
           "log₁₀ of the seconds with a preconditioner, to set it up and to solve, over those of CG; blue saves, red "
           "loses. ×: ended at the cap. Lengthscale and noise variance of scaled inputs and targets."),
+    Entry("condition_numbers", "solvers", ON_REQUEST, "figures.condition:condition_numbers",
+          "Distribution of the condition number κ of the systems over draws of the parameters from their prior."),
+    Entry("by_condition", "solvers", ON_REQUEST, "figures.condition:by_condition",
+          "Solvers of systems against their condition number κ, a mark for each system: iterations, those of solvers "
+          "within a preconditioner too; the norm of the error of the solution s; over repetitions the mean standard "
+          "deviation of an element of s, and the mean of log₁₀ of the squared relative error of the gradient."),
     Entry("cost", "cost", PREDICT, "figures.cost:cost",
           "Training seconds per fit against test MNLL; mean and standard deviation over splits. Lower left is "
           "better."),
