@@ -154,6 +154,10 @@ FIGURES = _by_name([
     Entry("error_over_time", "convergence", ON_REQUEST, "figures.convergence:error_over_time",
           "Test error (RMSE in regression) and MNLL against training time. Line: mean over splits; band: their "
           "range. Single marks: methods without training steps. The vertical axes leave out the worst early values."),
+    Entry("error_at_equal_seconds", "convergence", ON_REQUEST, "figures.convergence:error_at_equal_seconds",
+          "Test error (RMSE in regression) against training time; dotted: the last error of a method that has ended, "
+          "so that all can be compared at equal seconds. Line: mean over splits; band: their range. The vertical axes "
+          "leave out the worst early values."),
     Entry("calibration", "calibration", PREDICT, "figures.calibration:calibration",
           "Regression: fraction of test targets inside central predictive intervals minus the nominal fraction; "
           "below zero is overconfident. Classification: fraction correct against the probability of the predicted "
@@ -188,6 +192,9 @@ FIGURES = _by_name([
           "Middle: its autocorrelation, of each chain and on average. Both of the first split, of as many data sets "
           "as fit. Right: R-hat of the slowest variable, median over splits; dashed: of its 97.5 % upper limit; "
           "dotted: 1.1. The axis is logarithmic in R-hat - 1. ✗: splits whose chains have not converged."),
+    Entry("running_moments", "chains", ON_REQUEST, "figures.running_moments:running_moments",
+          "Mean (solid) and two standard deviations (dotted) of the first kept draws of every sampled number, three "
+          "lines for each chain. Methods that sample one posterior end in one place."),
     Entry("ranks", "chains", SAMPLE, "figures.ranks:ranks",
           "Ranks of the draws of the first parameter among those of all chains of the first split, one line per chain: "
           "share of a chain's draws in each twentieth, over that of chains that agree. Band: 95 % of independent draws "

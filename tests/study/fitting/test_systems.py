@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
-from gpbench.methods import pcg_grid
+from gpbench.methods import cg_prior, pcg_grid
 from gpbench.places import Places
 from gpbench.report.figures import draw
 from gpbench.report.page.page import write_page
@@ -98,7 +98,7 @@ def test_the_plan_knows_what_is_done_and_what_cannot_be(where, view):
         "cg": "",
         "ski": "the study has it for concrete and power only",
     }
-    mixed = plan.make(where, STUDY, f"{WORDS} methods=[constant] only=[constant]")
+    mixed = plan.make(where, STUDY, "datasets=[boston] budget=smoke methods=[constant] only=[constant]")
     assert [cell.skip for cell in mixed.cells] == ["kind predict only"]
 
 
@@ -155,7 +155,7 @@ def test_a_time_cap_stops_between_systems(where, tmp_path):
     ],
 )
 def test_bad_settings_are_one_line(gpbench, words, said):
-    answer = gpbench("plan", "--study", STUDY, "--overrides", words)
+    answer = gpbench("plan", STUDY, "--overrides", words)
     assert answer.code == 1
     assert answer.err.count("\n") == 1, answer.err
     assert said in answer.err
@@ -214,3 +214,35 @@ def test_awkward_systems_end(smooth, name):
     repeated = measured(name, x[:20].repeat(3, 1), y[:20].repeat(3), rank=1000, **hard)
     assert repeated["iterations"] + repeated["inner"] <= 50 + 10 * 60
     assert np.isfinite(json.loads(json.dumps(repeated["residual"])))
+
+
+@pytest.mark.parametrize("solver", ["cg", "regularised", "ulisse"])
+def test_solvers_on_a_drawn_system(smooth, solver):
+    """The condition number is that of NumPy; conjugate gradients end at the dense solution, ULISSE before."""
+    x, y = smooth[0][:80], smooth[1][:80]
+    method = cg_prior.Method(cg_prior.Hyperparameters(solver=solver, repetitions=30), "regression")
+    found = method.measure(x, y, 3, Key("smooth", "all_rows", 0))
+    squares = np.square(x.numpy()[:, None] - x.numpy()).sum(2)
+    k = found["sigma"] * np.exp(-found["tau"] * squares) + found["lambda"] * np.eye(80)
+    assert found["kappa"] == pytest.approx(np.linalg.cond(k), rel=1e-6)
+    assert found["stopped"] == 0
+    if solver == "ulisse":
+        assert found["error"] > 1e-6
+        assert found["sd"] > 0
+    else:
+        assert found["error"] < 1e-6
+        assert found["sd"] == 0
+
+
+def test_the_gradient_of_drawn_systems_is_that_of_autograd(smooth):
+    """Of log N(y; 0, K) in sigma, tau and lambda."""
+    x, y = smooth[0][:40], smooth[1][:40]
+    theta = torch.tensor([0.8, 0.3, 0.2], dtype=torch.float64, requires_grad=True)
+    squares = torch.cdist(x, x).square()
+    k = theta[0] * (-theta[1] * squares).exp() + theta[2] * torch.eye(40, dtype=x.dtype)
+    law = torch.distributions.MultivariateNormal(torch.zeros(40, dtype=torch.float64), k)
+    (wanted,) = torch.autograd.grad(law.log_prob(y), theta)
+    k, solution = k.detach(), torch.linalg.solve(k, y[:, None]).detach()
+    slopes = cg_prior.derivatives(k, x, 0.8, 0.2)
+    found = -0.5 * cg_prior.traces(k, slopes) + 0.5 * cg_prior.forms(solution, slopes, solution)[:, 0]
+    torch.testing.assert_close(found, wanted, rtol=1e-8, atol=1e-8)
