@@ -33,6 +33,7 @@ class Method:
     reference: str  #: citation key in conf/references.bib
     tasks: list[Task]  #: tasks that the method can learn
     max_rows: PositiveInt | None = None  #: largest number of training rows; null: no limit
+    beyond: str = ""  #: a method for more rows than `max_rows`, which fits that are skipped for that name
     max_inputs: PositiveInt | None = None  #: largest number of inputs; null: no limit
     max_outputs: PositiveInt | None = None  #: largest number of targets predicted at once; null: no limit
     family: str = ""  #: key of the method in budgets; empty: the last part of `module`
