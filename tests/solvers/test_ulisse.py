@@ -82,7 +82,7 @@ def test_the_variance_is_the_one_derived_and_that_of_the_paper_is_astronomical()
 
 
 def test_expected_further_terms():
-    """The sheet's 1.4202 for beta = 1 and 1.0000 for beta = 100, whose weights no float holds; and the constant ratio."""
+    """The sheet's 1.4202 for beta = 1 and 1.0000 for beta = 100, whose weights overflow; a constant ratio."""
     for weight, expected in ((ulisse.exponential(1.0), 1.4202), (ulisse.constant(1.5), 3.0)):
         assert sum(survival(weight, 40)) == pytest.approx(expected, abs=5e-5)
     product, b = system()

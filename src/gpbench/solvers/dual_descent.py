@@ -10,9 +10,9 @@ n beta by hand between 10 and 100; here it is what bounds a step,
 
     n beta = B min(1 / lambda_max(A_BB),  (1 - rho) / max_i A_ii).
 
-The first matters where rows are alike (long lengthscales): such a step does not raise L* in its block. The second matters
-where they are not: momentum moves a coordinate 1 / (1 - rho) times as far as its gradient asked for before it is drawn
-again. With rho = 0.9, B = 512 and unit variance the second is n beta = 51.
+The first matters where rows are alike (long lengthscales): a step then does not raise L* in its block. The second
+matters where they are not: momentum moves a coordinate 1 / (1 - rho) times as far as its gradient asked for before it
+is drawn again. With rho = 0.9, B = 512 and unit variance the second is n beta = 51.
 """
 
 from __future__ import annotations

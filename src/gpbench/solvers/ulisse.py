@@ -60,7 +60,9 @@ class Ulisse:
         self.estimates = torch.addcmul(self.estimates, factor, increment[:, self.columns])
         reached = (residual < self.threshold)[self.columns]
         self.after = torch.where((self.after > 0) | reached, self.after + 1, 0)
-        taking = torch.zeros_like(residual).index_add_(0, self.columns, (self.uniform < self._probability()).to(residual))
+        taking = torch.zeros_like(residual).index_add_(
+            0, self.columns, (self.uniform < self._probability()).to(residual)
+        )
         return taking == 0
 
     def _probability(self) -> Tensor:
