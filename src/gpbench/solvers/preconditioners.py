@@ -297,10 +297,11 @@ BUILD: dict[str, Callable[[KernelProduct, int, torch.Generator], Preconditioner]
 }
 
 
-@torch.no_grad()
 def build(name: str, product: KernelProduct, rank: int, generator: torch.Generator) -> Preconditioner:
     """The preconditioner of a name; rank: inducing inputs, frequencies, eigenvalues or pivots, at most n of them (none
     in ski, block_jacobi, regularised and none). UserError for an unknown name, and for a grid that is too large."""
     if name not in BUILD:
         raise unknown("preconditioner", name, BUILD)
+    if not product.is_finite():  # whose decompositions may raise; this way the systems are not finite either
+        return Diagonal(product.noise * torch.nan)
     return BUILD[name](product, rank, generator)
