@@ -235,7 +235,7 @@ class Interpolated(Inner):
                 f"and {self.size}^{d}; leave it out"
             )
         low, width = x.amin(0), (x.amax(0) - x.amin(0)).clamp_min(torch.finfo(x.dtype).tiny)
-        steps = torch.linspace(0, 1, self.size).to(x)
+        steps = torch.linspace(0, 1, self.size, dtype=x.dtype, device=x.device)
         nodes = (steps * (width / kernel.lengthscale)[:, None])[..., None]  # in lengthscales [d, g, 1]
         self.factors = (-0.5 * (nodes - nodes.mT).square()).exp()  # [d, g, g]
         place = ((x - low) / width * (self.size - 1)).round().long()
