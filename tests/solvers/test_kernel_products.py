@@ -38,9 +38,9 @@ def test_rows_and_diagonal(kind):
 def test_the_surrogate_has_the_gradient_of_the_dense_form(kind, formula):
     product, left, right = system(kind, formula=formula), normals(150, 2, seed=1), normals(150, 2, seed=2)
     leaves = [value.clone().requires_grad_() for value in (*product.kernel.values.values(), product.noise)]
-    values = dict(zip(product.kernel.values, leaves, strict=False))
-    moved = KernelProduct(Kernel(formula, values), product.x, leaves[-1], product.scale, tile=64)
-    form, truth = moved.bilinear(left, right), (left * (dense(moved) @ right)).sum()
+    k, noise = Kernel(formula, dict(zip(product.kernel.values, leaves, strict=False))), leaves[-1]
+    moved = KernelProduct(k, product.x, noise, product.scale, tile=64)
+    form, truth = moved.bilinear(left, right), (left * (dense(product, k, noise) @ right)).sum()
     torch.testing.assert_close(form, truth, rtol=1e-11, atol=1e-11)
     both = (torch.autograd.grad(3 * of, leaves) for of in (form, truth))
     for gradient, exact in zip(*both, strict=True):

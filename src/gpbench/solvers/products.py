@@ -31,13 +31,13 @@ class KernelProduct:
     def __init__(
         self, kernel: Kernel, x: Tensor, noise: Tensor | float, scale: Tensor | None = None, tile: int = TILE
     ) -> None:
-        self.kernel, self.x, self.n, self.tile = kernel, x, len(x), tile
-        self.noise = torch.as_tensor(noise, dtype=x.dtype, device=x.device).expand(len(x))
-        self.scale = scale
+        self.x, self.n, self.tile, self.scale = x, len(x), tile, scale
+        noise = torch.as_tensor(noise, dtype=x.dtype, device=x.device).expand(len(x))
+        self.kernel, self.noise = kernel.map(Tensor.detach), noise.detach()
+        self._differentiable = kernel, noise
         self.products = 0
         self.centre = x.mean(0, keepdim=True)
 
-    @torch.no_grad()
     def __call__(self, v: Tensor) -> Tensor:
         """A v `[n, c]`, O(n^2 (D + c))."""
         self.products += v.shape[1]
@@ -51,20 +51,22 @@ class KernelProduct:
                 out[columns].addmm_(k.mT, scaled[rows])
         return torch.addcmul(out if self.scale is None else self.scale[:, None] * out, self.noise[:, None], v)
 
-    @torch.no_grad()
+    def is_finite(self) -> bool:
+        """Whether all that A is made of is."""
+        parts = [self.x, self.noise, *self.kernel.values.values(), *([] if self.scale is None else [self.scale])]
+        return all(bool(part.isfinite().all()) for part in parts)
+
     def diagonal(self) -> Tensor:
         """Of A `[n]`."""
         variance = self.kernel.diagonal(self.x)
         return (variance if self.scale is None else self.scale.square() * variance) + self.noise
 
-    @torch.no_grad()
     def rows(self, index: Tensor | slice) -> Tensor:
         """A[index] `[b, n]`, not counted: all rows are one product."""
         rows = self.cross(index, slice(None))
         rows[torch.arange(len(rows)), torch.arange(self.n, device=self.x.device)[index]] += self.noise[index]
         return rows
 
-    @torch.no_grad()
     def cross(self, index: Tensor | slice, others: Tensor | slice) -> Tensor:
         """(S K S)[index, others] `[b, m]`, without noise."""
         k = self.kernel.covariance(self.x[index], self.x[others], self.centre)
@@ -75,9 +77,9 @@ class KernelProduct:
 
         Its gradient is taken tile by tile and no tile is kept. Where left and right are solutions of systems with A,
         held fixed, it is the surrogate whose gradient is that of a quadratic form or of a trace."""
-        values = self.kernel.values
+        (_, values), noise = self._differentiable
         total: Tensor = _Bilinear.apply(self, left.detach(), right.detach(), list(values), *values.values())
-        return total + (self.noise * (left * right).sum(1).detach()).sum()
+        return total + (noise * (left * right).sum(1).detach()).sum()
 
     def _upper(self) -> Iterator[tuple[slice, slice]]:
         """Tiles of the upper triangle, those on the diagonal too."""
