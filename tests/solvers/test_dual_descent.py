@@ -35,12 +35,11 @@ def descend(product, b, steps, size, averaging) -> dual_descent.Iterate:
 
 
 @pytest.mark.parametrize("lengthscale", [0.01, 0.5, 20.0])
-@pytest.mark.parametrize("size", [1, 8, 60])
+@pytest.mark.parametrize("size", [1, 60])
 def test_it_finds_the_dense_solution(lengthscale, size):
     product, matrix, b = system(lengthscale=lengthscale)
     exact = torch.linalg.solve(matrix, b)
-    steps = 6000 if size < 60 else 3000
-    found = descend(product, b, steps, size, 100 / steps).mean
+    found = descend(product, b, 4000, size, 100 / 4000).mean
     assert ((found - exact).norm(dim=0) / exact.norm(dim=0)).max() < 1e-2
     # predictions, which live where K is large, are found first
     image = matrix - 0.1 * torch.eye(60, dtype=b.dtype)

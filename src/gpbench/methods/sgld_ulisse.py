@@ -4,8 +4,8 @@ Model      f ~ GP(0, k), k(x, x') = sigma exp(-sum_d tau_d (x_d - x'_d)^2), one 
            e_n ~ N(0, lambda). sigma, lambda, tau ~ Gamma(shape, rate), independent; psi = log(sigma, lambda, tau).
 Gradient   g~ = -1/(2 N_r) sum_j s_j^T dK_y r_j + 1/2 a_1^T dK_y a_2,   K_y = K + lambda I,   r_j independent signs,
            s_j, a_1 and a_2 unbiased estimates of K_y^-1 r_j and, twice and independently, of K_y^-1 y: all products.
-Step       psi' = psi + e/2 M (g~ + d log p(psi)) + N(0, e M), never rejected; M^-1 = - Hessian of log p(psi | y_S) at the
-           maximum for the exact evidence of a random subset S; e_t = a / (b + t) from first_step to last_step.
+Step       psi' = psi + e/2 M (g~ + d log p(psi)) + N(0, e M), never rejected; M^-1 = - Hessian of log p(psi | y_S) at
+           its maximum, by the exact evidence of a random subset S; e_t = a / (b + t) from first_step to last_step.
            The r_j stay for some steps, in which solves start from the last plain iterates; those of y always do.
 Freezing   Once e_t/4 lambda_max(M^1/2 V M^1/2) < 0.002, V the covariance of g~ over 100 steps, e_t stays; at the latest
            where burn-in ends, for what is kept comes from one step size.
@@ -47,9 +47,10 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Hyperparameters(Settings):
-    """Those of filippone2015 for concrete, which gives no priors. threshold: residual, in sqrt(n), at which solves may
-    stop, by weights exp(weight r) or of a constant ratio `weight`; num_probes: N_r, kept for probe_steps; subset: rows
-    of S. Steps begin with twice the part of the rows in S at most, for M is not made smaller for the others."""
+    """Those of filippone2015 for concrete but threshold (1 there), and priors, which it does not state. threshold:
+    residual, in sqrt(n), at which solves may stop, by weights exp(weight r) or a constant ratio `weight`; num_probes:
+    N_r, kept for probe_steps; subset: rows of S. Steps begin with twice the part of the rows in S at most, for M is not
+    made smaller for the others."""
 
     ard: bool = False
     shape: PositiveFloat = 1.0
@@ -57,7 +58,7 @@ class Hyperparameters(Settings):
     jitter: PositiveFloat = 1e-8
     weights: Literal["exponential", "constant"] = "exponential"
     weight: PositiveFloat = 1.0
-    threshold: PositiveFloat = 1.0
+    threshold: PositiveFloat = 0.03
     num_probes: PositiveInt = 4
     probe_steps: PositiveInt = 20
     subset: PositiveInt = 500
