@@ -19,7 +19,7 @@ from torch import Tensor
 from gpbench import streams
 from gpbench.gp import kernels
 from gpbench.hyper import NonNegativeInt, PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.systems import SolveMethod, Stored, some_rows
+from gpbench.methods.systems import SolveMethod, Stored, capped, some_rows
 from gpbench.solvers import preconditioners, ulisse
 from gpbench.solvers.conjugate_gradients import solve
 from gpbench.solvers.quadrature import rademacher
@@ -96,7 +96,8 @@ class Method(SolveMethod):
             iterations = int(solution.iterations[0])
             return estimator.estimates, {"iterations": iterations, "inner": 0, "stopped": int(iterations == cap)}
         within = preconditioners.Regularised(product) if hyper.solver == "regularised" else None
-        solution = solve(product, b, precondition=within, tolerance=TOLERANCE, cap=cap, flexible=within is not None)
+        watch, flexible = capped(within, cap), within is not None
+        solution = solve(product, b, precondition=within, tolerance=TOLERANCE, cap=cap, flexible=flexible, watch=watch)
         iterations, stopped = int(solution.iterations[0]), int(not solution.converged[0])
         return solution.x, {"iterations": iterations, "inner": within.inner if within else 0, "stopped": stopped}
 
