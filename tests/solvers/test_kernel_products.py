@@ -17,7 +17,7 @@ FORMULAS = ("rbf", "matern32", "matern52 + linear", "arccosine")
 @pytest.mark.parametrize("kind", SYSTEMS)
 def test_products_are_those_of_the_dense_matrix(kind, formula):
     """For tiles that divide the rows, that do not, and one that holds them all."""
-    for tile in ((50, 50), (64, 96), (32, 20), (1000, 1000)):
+    for tile in ((50, 50), (32, 96), (7, 14), (1000, 1000)):
         product, v = system(kind, tile=tile, formula=formula), normals(150, 4, seed=1)
         torch.testing.assert_close(product(v), dense(product) @ v, rtol=1e-12, atol=1e-12)
         assert product.products == 4

@@ -9,6 +9,7 @@ memory is O(n c + tile) for c vectors, which share the tiles. The surrogate of a
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 
 import torch
@@ -25,7 +26,8 @@ class KernelProduct:
     """v -> (S K S + diag(noise)) v for v `[n, c]`; `products` counts the columns.
 
     kernel: of one replica, its values without the replica axis (`Kernel.map(lambda value: value[r])`); x `[n, D]`;
-    noise a number or `[n]` (units of f squared); scale `[n]`: the diagonal of S, None for I; tile: its rows and columns.
+    noise a number or `[n]` (units of f squared); scale `[n]`: the diagonal of S, None for I; tile: its rows, and a
+    multiple of them, its columns.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class KernelProduct:
         self.kernel, self.noise = kernel.map(Tensor.detach), noise.detach()
         self._differentiable = kernel, noise
         self.products = 0
+        self.variance = self.kernel.diagonal(x).expand(len(x))
         self.centre = x.mean(0, keepdim=True)
 
     def __call__(self, v: Tensor) -> Tensor:
@@ -48,12 +51,23 @@ class KernelProduct:
         self.products += v.shape[1]
         scaled = v if self.scale is None else self.scale[:, None] * v
         across = scaled.mT.contiguous()
-        upper, lower = torch.zeros_like(scaled), torch.zeros_like(across)  # A v, and (A v)^T by the lower triangle
-        tile = self._tiles()
-        for rows, columns, above in self._upper():
-            k = tile(rows, columns)
-            upper[rows].addmm_(k, scaled[columns])
-            lower[:, above].addmm_(across[:, rows], k[:, above.start - columns.start :])
+        upper, lower = torch.zeros_like(scaled), torch.zeros_like(across)  # of K v, and of (K v)^T
+        left, right, form = self._factors()
+        height, width = self.tile
+        # views of whole blocks of columns, taken once: a slice costs as much as a small operation
+        whole = list(zip(right.split(width), scaled.split(width), lower.split(width, 1), strict=True))
+        for start in range(0, self.n, height):
+            stop, block = min(start + height, self.n), start // width + 1
+            edge = min(block * width, self.n)
+            a, out, along = left[start:stop], upper[start:stop], across[:, start:stop]
+            k = form(a, right[start:edge])
+            k.diagonal().copy_(self.variance[start:stop])
+            out.addmm_(k, scaled[start:edge])
+            lower[:, stop:edge].addmm_(along, k[:, stop - start :])
+            for b, v_b, beneath in whole[block:]:
+                k = form(a, b)
+                out.addmm_(k, v_b)
+                beneath.addmm_(along, k)
         out = upper + lower.mT
         return torch.addcmul(out if self.scale is None else self.scale[:, None] * out, self.noise[:, None], v)
 
@@ -64,8 +78,7 @@ class KernelProduct:
 
     def diagonal(self) -> Tensor:
         """Of A `[n]`."""
-        variance = self.kernel.diagonal(self.x)
-        return (variance if self.scale is None else self.scale.square() * variance) + self.noise
+        return (self.variance if self.scale is None else self.scale.square() * self.variance) + self.noise
 
     def rows(self, index: Tensor | slice) -> Tensor:
         """A[index] `[b, n]`, not counted: all rows are one product."""
@@ -97,27 +110,22 @@ class KernelProduct:
                 columns = slice(left, min(left + width, self.n))
                 yield rows, columns, slice(min(max(left, rows.stop), columns.stop), columns.stop)
 
-    def _tiles(self) -> Callable[[slice, slice], Tensor]:
-        """tile(rows, columns) -> K[rows, columns], which is overwritten by the next."""
+    def _factors(self) -> tuple[Tensor, Tensor, Callable[[Tensor, Tensor], Tensor]]:
+        """Numbers of each row as the left and as the right argument of k, and form(some left, some right) -> K of
+        these, which the next call overwrites."""
         if self.kernel.formula != "rbf":
-            return lambda rows, columns: self.kernel.covariance(self.x[rows], self.x[columns], self.centre)
+            return self.x, self.x, lambda a, b: self.kernel.covariance(a, b, self.centre)
         a, _ = kernels.scaled(self.x, None, self.kernel.lengthscale, self.centre)
         squares, one = -0.5 * a.square().sum(1, keepdim=True), torch.ones_like(a[:, :1])
         # log k = a b^T - |a|^2 / 2 - |b|^2 / 2 + log outputscale, all in one product of matrices
-        outputscale = self.kernel.outputscale
-        left = torch.cat([a, squares, one], 1)
-        right = torch.cat([a, one, squares + outputscale.log()], 1).mT.contiguous()
+        right = torch.cat([a, one, squares + self.kernel.outputscale.log()], 1)
         buffer = a.new_empty(self.tile[0] * self.tile[1])
 
-        def tile(rows: slice, columns: slice) -> Tensor:
-            height, width = rows.stop - rows.start, columns.stop - columns.start
-            k = buffer[: height * width].view(height, width)
-            torch.mm(left[rows], right[:, columns], out=k).exp_()
-            if rows.start == columns.start:
-                k.diagonal().fill_(outputscale)
-            return k
+        @functools.cache
+        def room(height: int, width: int) -> Tensor:
+            return buffer[: height * width].view(height, width)
 
-        return tile
+        return torch.cat([a, squares, one], 1), right, lambda a, b: torch.mm(a, b.mT, out=room(len(a), len(b))).exp_()
 
 
 class _Bilinear(torch.autograd.Function):
