@@ -24,7 +24,9 @@ def kernel(formula: str = "rbf", width: int = 3) -> Kernel:
     return Kernel(formula, values)
 
 
-def system(kind: str = "regression", n: int = 150, tile: int = 64, formula: str = "rbf") -> KernelProduct:
+def system(
+    kind: str = "regression", n: int = 150, tile: tuple[int, int] = (32, 64), formula: str = "rbf"
+) -> KernelProduct:
     """Rows by rows of unlike tiles; noise that differs by row, or 1 and a scale."""
     x = normals(n, 3)
     if kind == "regression":
