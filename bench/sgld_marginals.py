@@ -56,11 +56,12 @@ def rows(count: int | None = None) -> Batch:
 
 def go_on(path: Path, words: str, batch: Batch, chain: int, steps: int, seconds: float) -> None:
     """Continue a chain, or begin it; the file has its state, draws `[t, P]` and seconds."""
-    made, key, started = method(words), streams.Key(DATASET, "marginals", 0, chain), time.thread_time()
+    made, key = method(words), streams.Key(DATASET, "marginals", 0, chain)
+    started, ends = time.thread_time(), time.monotonic() + seconds
     found: dict[str, Any] = torch.load(path, weights_only=False) if path.is_file() else {}
     found = found or {"state": made.init(batch, key), "draws": [], "seconds": 0.0, "steps": steps}
     state, draws, before = found["state"], found["draws"], found["seconds"]
-    while len(draws) < steps and time.thread_time() - started < seconds:
+    while len(draws) < steps and time.monotonic() < ends:
         step, n = len(draws), batch.x.shape[1]
         shapes = made.noise_shapes(state, n, step, steps)
         normals = streams.normal(key, "noise", step, (1, shapes.size(n)), like=batch.x)

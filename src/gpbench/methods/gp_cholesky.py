@@ -4,7 +4,7 @@ Regression is that of `exact_gp`. Classification:
 
 Model      f ~ GP(0, k); y_n ~ Bernoulli(Phi(f(x_n))).
 Objective  log evidence = log p(y | f) - 1/2 f^T K^-1 f - 1/2 log |B| at the mode f,  B = I + S K S,  S = W^1/2,
-           W = -grad grad log p(y | f), ascended by L-BFGS (or by Adam) on the logarithms of lengthscale and outputscale.
+           W = -grad grad log p(y | f), ascended by L-BFGS or Adam on the logarithms of lengthscale and outputscale.
 Gradient   1/2 a^T dK a - 1/2 tr(S B^-1 S dK) - 1/2 u^T (I + K W)^-1 dK a,  a = K^-1 f,
            u = diag((K^-1 + W)^-1) o dW/df  (section 4, which prints -dW/df).
 Posterior  f_* ~ N(k_* a, k_** - |L^-1 S k_*^T|^2), L L^T = B;  p(y_* = 1) = Phi(mean / sqrt(1 + variance)).
