@@ -103,21 +103,20 @@ def test_the_laplace_evidence_of_one_row():
     at = f[joint.argmax()]
     w = dense.likelihood.curvature(torch.ones(()), at)
     truth = joint.max() - 0.5 * (1 + 2 * w).log()
-    assert dense.log_evidence(k, torch.ones(1).double()).item() == pytest.approx(truth.item(), abs=1e-8)
+    assert dense.log_evidence(k, torch.ones(1).double()).item() == pytest.approx(truth.item(), abs=1e-6)
 
 
 def test_two_targets_add_up():
     x, y = problem("regression", 40)
     y = torch.cat([y, y.cos()], 1)
     batch = training_set(x, y).full()
-    method = gp_pcg.Method(gp_pcg.Hyperparameters(), "regression", num_targets=2)
-    dense = exact_gp.Method(exact_gp.Hyperparameters(), "regression", num_targets=2)
-    state = dense.start(training_set(x, y), keys(1))
-    loss, exact = loss_and_gradient(dense, state, batch, NONE)
-    found, gradient = estimated(method, state, batch, 2000, 0)
-    assert found.loss.item() == pytest.approx(loss.item(), abs=2.0)
-    for name, value in exact.items():
-        torch.testing.assert_close(-gradient[name], value, rtol=0.05, atol=0.5)
+    method = gp_pcg.Method(gp_pcg.Hyperparameters(tolerance=1e-9), "regression", num_targets=2)
+    state = method.start(training_set(x, y), keys(1))
+    both = estimated(method, state, batch, 4, 0)
+    each = [estimated(method, state, dataclasses.replace(batch, y=y[None, :, p : p + 1]), 4, 0) for p in (0, 1)]
+    torch.testing.assert_close(both[0].loss, each[0][0].loss + each[1][0].loss)
+    for name, value in both[1].items():
+        torch.testing.assert_close(value, each[0][1][name] + each[1][1][name], rtol=1e-6, atol=1e-6)
 
 
 def test_a_step_is_that_of_adagrad():

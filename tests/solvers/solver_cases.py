@@ -24,7 +24,9 @@ def kernel(formula: str = "rbf", width: int = 3) -> Kernel:
     return Kernel(formula, values)
 
 
-def system(kind: str = "regression", n: int = 150, tile: int = 64, formula: str = "rbf") -> KernelProduct:
+def system(
+    kind: str = "regression", n: int = 150, tile: tuple[int, int] = (32, 64), formula: str = "rbf"
+) -> KernelProduct:
     """Rows by rows of unlike tiles; noise that differs by row, or 1 and a scale."""
     x = normals(n, 3)
     if kind == "regression":
@@ -36,8 +38,8 @@ def seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def dense(product: KernelProduct) -> Tensor:
-    """S K S + diag(noise) `[n, n]` by its definition."""
-    k = product.kernel.covariance(product.x, product.x)
+def dense(product: KernelProduct, kernel: Kernel | None = None, noise: Tensor | None = None) -> Tensor:
+    """S K S + diag(noise) `[n, n]` by its definition; kernel and noise: to be differentiated in."""
+    k = (kernel or product.kernel).covariance(product.x, product.x)
     s = torch.ones_like(product.noise) if product.scale is None else product.scale
-    return s[:, None] * k * s + product.noise.diag()
+    return s[:, None] * k * s + (product.noise if noise is None else noise).diag()

@@ -17,7 +17,7 @@ FORMULAS = ("rbf", "matern32", "matern52 + linear", "arccosine")
 @pytest.mark.parametrize("kind", SYSTEMS)
 def test_products_are_those_of_the_dense_matrix(kind, formula):
     """For tiles that divide the rows, that do not, and one that holds them all."""
-    for tile in (50, 64, 1000):
+    for tile in ((50, 50), (32, 96), (7, 14), (1000, 1000)):
         product, v = system(kind, tile=tile, formula=formula), normals(150, 4, seed=1)
         torch.testing.assert_close(product(v), dense(product) @ v, rtol=1e-12, atol=1e-12)
         assert product.products == 4
@@ -38,9 +38,9 @@ def test_rows_and_diagonal(kind):
 def test_the_surrogate_has_the_gradient_of_the_dense_form(kind, formula):
     product, left, right = system(kind, formula=formula), normals(150, 2, seed=1), normals(150, 2, seed=2)
     leaves = [value.clone().requires_grad_() for value in (*product.kernel.values.values(), product.noise)]
-    values = dict(zip(product.kernel.values, leaves, strict=False))
-    moved = KernelProduct(Kernel(formula, values), product.x, leaves[-1], product.scale, tile=64)
-    form, truth = moved.bilinear(left, right), (left * (dense(moved) @ right)).sum()
+    k, noise = Kernel(formula, dict(zip(product.kernel.values, leaves, strict=False))), leaves[-1]
+    moved = KernelProduct(k, product.x, noise, product.scale, tile=(32, 64))
+    form, truth = moved.bilinear(left, right), (left * (dense(product, k, noise) @ right)).sum()
     torch.testing.assert_close(form, truth, rtol=1e-11, atol=1e-11)
     both = (torch.autograd.grad(3 * of, leaves) for of in (form, truth))
     for gradient, exact in zip(*both, strict=True):
@@ -68,11 +68,14 @@ from gpbench.solvers.products import KernelProduct
 torch.set_num_threads(1)
 x = torch.randn(50_000, 3, dtype=torch.float64)
 product = KernelProduct(kernel(), x, 0.1)
-product._upper = lambda: [(slice(0, 512), slice(i, i + 512)) for i in range(0, 4096, 512)]
+def some(rows):
+    height, width = product.tile
+    parts = [slice(i, i + width) for i in range(0, rows, width)]
+    return [(slice(i, i + height), part, part) for i in range(0, rows, height) for part in parts]
+product._upper = lambda: some(1000)
 product(x), product.bilinear(x, x)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-starts = range(0, 8192, 512)
-product._upper = lambda: [(slice(i, i + 512), slice(j, j + 512)) for i in starts for j in starts]
+product._upper = lambda: some(7000)
 product(x), product.bilinear(x, x)
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 """

@@ -8,8 +8,8 @@
 prints r_i^T A z_i in alpha, a plus before alpha_i A p_i, and beta without z.)
 
 Columns of b go in lockstep and share the products; one that has stopped is dropped from them. The residual that the
-recursion carries drifts: a column has converged once the residual recomputed from the product says so, and starts anew
-from there where it does not.
+recursion carries drifts: a column has converged once the residual recomputed from the product says so. Where it does
+not the column starts anew from there, and ends where that has not halved it: more the precision does not hold.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ wanted no further, bool `[c]`."""
 
 class Solution(NamedTuple):
     """x `[n, c]`; products: of A with a column, in all; by column `[c]`: iterations, the norm of the residual,
-    converged (False: the cap, a matrix that is not positive definite, numbers that are not finite, or `watch`).
+    converged (False: the cap, the precision, a matrix that is not positive definite, numbers that are not finite, or
+    `watch`).
 
     alpha, beta `[i, c]`: the coefficients of the iterations, NaN after the end of a column; beta is 0 where it started
     anew."""
@@ -88,6 +89,7 @@ def solve(
     converged, z = residual <= limit, apply(r)
     going = _Columns(torch.arange(b.shape[1], device=b.device), r, z, z, _dots(r, z)).keep(~converged)
     history: list[Tensor] = []
+    last_seen = torch.full_like(limit, torch.inf)  # the residual when it was recomputed
     while len(history) < cap and len(going.number) > 0:
         index, r, z, p, rz = going
         q = product(p)
@@ -103,12 +105,14 @@ def solve(
         products += len(index) + int(checked.sum())
         residual[index], iterations[index] = r_next.norm(dim=0), iterations[index] + sound
         converged[index] = checked & (residual[index] <= limit[index])
+        stalled = checked & ~converged[index] & ~(residual[index] <= 0.5 * last_seen[index])
+        last_seen[index] = torch.where(checked, residual[index], last_seen[index])
         unwanted = None if watch is None else watch(len(history), _spread(increment, index, b, 0.0), residual)
         z_next = apply(r_next)
         along = _dots(r_next, z_next)
         beta = torch.where(checked, 0.0, (_dots(z_next, r_next - r) if flexible else along) / rz)
         history.append(_spread(torch.stack([alpha, beta]), index, limit.expand(2, -1)))
-        goes_on = sound & ~converged[index] & (True if unwanted is None else ~unwanted[index])
+        goes_on = sound & ~converged[index] & ~stalled & (True if unwanted is None else ~unwanted[index])
         going = _Columns(index, r_next, z_next, torch.addcmul(z_next, beta, p), along).keep(goes_on)
     alpha, beta = (
         (torch.stack(part) for part in zip(*history, strict=True)) if history else 2 * (b.new_zeros(0, b.shape[1]),)

@@ -18,7 +18,8 @@ from torch import Tensor
 from gpbench.gp.latent_likelihoods import Likelihood
 
 TOLERANCE, MOST_STEPS, MOST_HALVINGS = 1e-6, 50, 30
-"""Largest change of f at which Newton's method ends, steps it may take, and times that a step may be halved."""
+"""Largest change of f at which Newton's method ends (in single precision the root of what 1 + eps tells from 1), steps
+it may take, and times that a step may be halved."""
 SLACK = 1e-3
 """Nats that a step may lose; far more than rounding."""
 
@@ -46,6 +47,7 @@ def mode(
 
     After `MOST_STEPS` steps, or where something is not finite, what it has come to."""
     f = a = torch.zeros_like(y)
+    tolerance = max(TOLERANCE, torch.finfo(y.dtype).eps ** 0.5)
     value = likelihood.log_prob(y, f).sum()
     for _ in range(MOST_STEPS):
         curvature = likelihood.curvature(y, f).clamp_min(0.0)
@@ -60,7 +62,7 @@ def mode(
                 break
             size *= 0.5
         f, a, value = new_f, new_a, new_value
-        if not step.abs().max() >= TOLERANCE:  # so of NaN too
+        if not step.abs().max() >= tolerance:  # so of NaN too
             break
     root = likelihood.curvature(y, f).clamp_min(0.0).sqrt()
     return Mode(f, a, likelihood.gradient(y, f), root, likelihood.third(y, f), value)

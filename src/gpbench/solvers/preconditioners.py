@@ -235,7 +235,7 @@ class Interpolated(Inner):
                 f"and {self.size}^{d}; leave it out"
             )
         low, width = x.amin(0), (x.amax(0) - x.amin(0)).clamp_min(torch.finfo(x.dtype).tiny)
-        steps = torch.linspace(0, 1, self.size).to(x)
+        steps = torch.linspace(0, 1, self.size, dtype=x.dtype, device=x.device)
         nodes = (steps * (width / kernel.lengthscale)[:, None])[..., None]  # in lengthscales [d, g, 1]
         self.factors = (-0.5 * (nodes - nodes.mT).square()).exp()  # [d, g, g]
         place = ((x - low) / width * (self.size - 1)).round().long()
@@ -297,10 +297,11 @@ BUILD: dict[str, Callable[[KernelProduct, int, torch.Generator], Preconditioner]
 }
 
 
-@torch.no_grad()
 def build(name: str, product: KernelProduct, rank: int, generator: torch.Generator) -> Preconditioner:
     """The preconditioner of a name; rank: inducing inputs, frequencies, eigenvalues or pivots, at most n of them (none
     in ski, block_jacobi, regularised and none). UserError for an unknown name, and for a grid that is too large."""
     if name not in BUILD:
         raise unknown("preconditioner", name, BUILD)
+    if not product.is_finite():  # whose decompositions may raise; this way the systems are not finite either
+        return Diagonal(product.noise * torch.nan)
     return BUILD[name](product, rank, generator)

@@ -60,6 +60,8 @@ def log_quadratics(solution: Solution, probes: Tensor, precondition: Factored | 
 def _log_moment(alpha: Tensor, beta: Tensor) -> Tensor:
     """sum_k tau_k^2 log theta_k of the coefficients of a column `[i]`, NaN after its end."""
     kept = (alpha > 0).cumprod(0).bool()
+    if not bool(kept.any()):
+        return alpha.new_full((), torch.nan)
     alpha, beta = alpha[kept], beta[kept]
     diagonal, off = 1 / alpha, beta[:-1].clamp_min(0.0).sqrt() / alpha[:-1]
     diagonal[1:] += beta[:-1] / alpha[:-1]
