@@ -8,6 +8,7 @@ Predictive a mixture over kept psi.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +17,7 @@ from gpbench.hyper import Fraction, PositiveFloat, PositiveInt, Settings, datacl
 from gpbench.methods import sgld_ulisse
 from gpbench.methods.base import Noise, Shapes, State
 from gpbench.methods.training_rows import Batch
+from gpbench.predictive.distributions import GaussianMixture, Predictive
 from gpbench.sampling.tuning import DualAveraging
 from gpbench.streams import Key
 
@@ -77,7 +79,14 @@ class Method(sgld_ulisse.Method):
             number = step - burn_in + 1
             for name, value in zip(COUNTED, (acceptance, torch.ones_like(acceptance)), strict=True):
                 memory[name] = torch.lerp(memory[name], value, 1 / number)
-        return -memory["log_joint"]
+        return -memory["log_joint"] + 0 * state.params["psi"].sum(1)  # NaN where the chain is lost
+
+    @torch.no_grad()
+    def predict(self, state: State, x: Tensor, key: Key) -> Predictive:
+        """Equal mixture over the kept psi at x `[1, T, D]`, by dense factors too."""
+        states = (State(sgld_ulisse.named(kept["psi"]), state.buffers) for kept in state.kept())
+        each = [self.given.dense.predict(one, x, key) for one in states]
+        return GaussianMixture(np.stack([one.mean() for one in each]), np.stack([one.variance() for one in each]))
 
     def report(self, state: State) -> dict[str, Tensor]:
         """As `SamplerMethod.report`."""

@@ -67,6 +67,8 @@ def error_over_time(view: View) -> Figure:
 
 def error_at_equal_seconds(view: View) -> Figure:
     """Error on test rows against seconds, one panel per data set; where a method has ended its last error goes on."""
+    if view.done.empty:
+        return canvas.empty(canvas.NOTHING_FINISHED)
     figure, axes = canvas.titled(view.datasets, 2.4, 3, "training seconds")
     drawn: list[str] = []
     for axis, dataset in zip(axes, view.datasets, strict=True):

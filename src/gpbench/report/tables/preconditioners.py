@@ -12,7 +12,7 @@ from gpbench.report.view import View
 
 SYSTEM = ["dataset", "split", "replica", "lengthscale", "noise"]
 MEASURED = {"iterations": ["iterations", "inner"], "seconds": ["setup_seconds", "solve_seconds"]}
-LONG = 1.0
+LONG = 10.0
 """Of scaled inputs."""
 
 
