@@ -4,10 +4,10 @@
     python bench/sgld_marginals.py FOLDER                                      compare them with those of `gp_mh`
 
 Chains are on all rows of concrete (or some at random), standardised, and continue where the folder has them; STEPS is
-the whole length, by which the steps of Langevin dynamics fall. METHOD may have settings: `sgld_ulisse,weights=constant,weight=1.2`. Printed
-are, of each parameter after burn-in, the 1-Wasserstein distance to the reference in standard deviations of it, also
-between the halves of the reference (what its length resolves), effective sample sizes, and the median and 97.5 %
-quantile over parameters of R-hat of Gelman and Rubin.
+the whole length, by which the steps of Langevin dynamics fall. METHOD may have settings: `sgld_ulisse,threshold=1.0`.
+Printed are, of each parameter after burn-in, the 1-Wasserstein distance to the reference in standard deviations of it
+(of the reference: between its halves, which is what its length resolves), effective sample sizes, and the median and
+97.5 % quantile over parameters of R-hat of Gelman and Rubin.
 """
 
 from __future__ import annotations
