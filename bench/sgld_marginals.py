@@ -75,11 +75,10 @@ def go_on(path: Path, words: str, batch: Batch, chain: int, steps: int, seconds:
 
 
 def chains(folder: Path, words: str) -> tuple[np.ndarray, list[State]]:
-    """Draws after burn-in `[chains, draws, P]` and states of the complete chains of a method."""
+    """Draws after burn-in `[chains, draws, P]` of a method, of all chains as many as the shortest has, and states."""
     found = [torch.load(path, weights_only=False) for path in sorted(folder.glob(f"{words}-[0-9]*.pt"))]
-    done = [chain for chain in found if len(chain["draws"]) == chain["steps"]]
-    draws = np.array([chain["draws"][method(words).burn_in(chain["steps"]) :] for chain in done])
-    return draws, [chain["state"] for chain in done]
+    draws = [chain["draws"][method(words).burn_in(chain["steps"]) :] for chain in found]
+    return np.array([chain[: min(map(len, draws))] for chain in draws]), [chain["state"] for chain in found]
 
 
 def compare(folder: Path) -> None:
@@ -87,6 +86,9 @@ def compare(folder: Path) -> None:
     sd, halves = every.std(0), np.array_split(every, 2)
     for words in sorted({path.stem.rsplit("-", 1)[0] for path in folder.glob("*.pt")}):
         made, (draws, states) = method(words), chains(folder, words)
+        if draws.shape[1] < diagnostics.FEWEST_DRAWS:
+            print(f"{words}: still in burn-in")
+            continue
         pooled = np.concatenate(draws)
         one, other = halves if words == REFERENCE else (pooled, every)
         ess = np.sum([diagnostics.geyer_ess(chain) for chain in draws], 0)
