@@ -4,10 +4,10 @@
     python bench/sgld_marginals.py FOLDER                                      compare them with those of `gp_mh`
 
 Chains are on all rows of concrete (or some at random), standardised, and continue where the folder has them; STEPS is
-the whole length, by which the steps of Langevin dynamics fall. METHOD may have settings: `sgld_ulisse,weights=constant,weight=1.2`. Printed
-are, of each parameter after burn-in, the 1-Wasserstein distance to the reference in standard deviations of it, also
-between the halves of the reference (what its length resolves), effective sample sizes, and the median and 97.5 %
-quantile over parameters of R-hat of Gelman and Rubin.
+the whole length, by which the steps of Langevin dynamics fall. METHOD may have settings: `sgld_ulisse,threshold=1.0`.
+Printed are, of each parameter after burn-in, the 1-Wasserstein distance to the reference in standard deviations of it
+(of the reference: between its halves, which is what its length resolves), effective sample sizes, and the median and
+97.5 % quantile over parameters of R-hat of Gelman and Rubin.
 """
 
 from __future__ import annotations
@@ -56,11 +56,12 @@ def rows(count: int | None = None) -> Batch:
 
 def go_on(path: Path, words: str, batch: Batch, chain: int, steps: int, seconds: float) -> None:
     """Continue a chain, or begin it; the file has its state, draws `[t, P]` and seconds."""
-    made, key, started = method(words), streams.Key(DATASET, "marginals", 0, chain), time.thread_time()
+    made, key = method(words), streams.Key(DATASET, "marginals", 0, chain)
+    started, ends = time.thread_time(), time.monotonic() + seconds
     found: dict[str, Any] = torch.load(path, weights_only=False) if path.is_file() else {}
     found = found or {"state": made.init(batch, key), "draws": [], "seconds": 0.0, "steps": steps}
     state, draws, before = found["state"], found["draws"], found["seconds"]
-    while len(draws) < steps and time.thread_time() - started < seconds:
+    while len(draws) < steps and time.monotonic() < ends:
         step, n = len(draws), batch.x.shape[1]
         shapes = made.noise_shapes(state, n, step, steps)
         normals = streams.normal(key, "noise", step, (1, shapes.size(n)), like=batch.x)
@@ -74,11 +75,10 @@ def go_on(path: Path, words: str, batch: Batch, chain: int, steps: int, seconds:
 
 
 def chains(folder: Path, words: str) -> tuple[np.ndarray, list[State]]:
-    """Draws after burn-in `[chains, draws, P]` and states of the complete chains of a method."""
+    """Draws after burn-in `[chains, draws, P]` of a method, of all chains as many as the shortest has, and states."""
     found = [torch.load(path, weights_only=False) for path in sorted(folder.glob(f"{words}-[0-9]*.pt"))]
-    done = [chain for chain in found if len(chain["draws"]) == chain["steps"]]
-    draws = np.array([chain["draws"][method(words).burn_in(chain["steps"]) :] for chain in done])
-    return draws, [chain["state"] for chain in done]
+    draws = [chain["draws"][method(words).burn_in(chain["steps"]) :] for chain in found]
+    return np.array([chain[: min(map(len, draws))] for chain in draws]), [chain["state"] for chain in found]
 
 
 def compare(folder: Path) -> None:
@@ -86,6 +86,9 @@ def compare(folder: Path) -> None:
     sd, halves = every.std(0), np.array_split(every, 2)
     for words in sorted({path.stem.rsplit("-", 1)[0] for path in folder.glob("*.pt")}):
         made, (draws, states) = method(words), chains(folder, words)
+        if draws.shape[1] < diagnostics.FEWEST_DRAWS:
+            print(f"{words}: still in burn-in")
+            continue
         pooled = np.concatenate(draws)
         one, other = halves if words == REFERENCE else (pooled, every)
         ess = np.sum([diagnostics.geyer_ess(chain) for chain in draws], 0)

@@ -103,6 +103,22 @@ def test_chains_on_all_rows_have_the_posterior_and_those_on_mini_batches_are_wid
     assert chains.predicted > 2
 
 
+def test_chains_go_on_bit_for_bit_and_are_compared_with_the_reference(bench, tmp_path, capsys):
+    marginals = bench("sgld_marginals")
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(1, 20, 2, generator=generator, dtype=torch.float64)
+    batch = marginals.Batch(x, x[..., :1].sin(), torch.ones(1, 20, dtype=torch.float64))
+    for words in ("gp_mh", "sgld_ulisse,subset=10"):
+        for _ in range(2):
+            marginals.go_on(tmp_path / f"{words}-0.pt", words, batch, 0, 40, 0.05)
+        marginals.go_on(tmp_path / f"{words}-0.pt", words, batch, 0, 40, 60)
+        marginals.go_on(tmp_path / f"{words}-1.pt", words, batch, 0, 40, 60)
+        draws, _ = marginals.chains(tmp_path, words)
+        assert (draws[0] == draws[1]).all()
+    marginals.compare(tmp_path)
+    assert capsys.readouterr().out.count("W1/sd") == 6
+
+
 def test_what_stride_costs_is_measured(bench, monkeypatch, capsys):
     stride, timing = bench("stride"), bench("timing")
     for module, name, value in (

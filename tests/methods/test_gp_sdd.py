@@ -35,11 +35,11 @@ def run(made: gp_sdd.Method, train: Batch, steps: int) -> State:
     return state
 
 
-@pytest.mark.parametrize(("kernel", "coordinates"), [("rbf", 20), ("matern32", 60)])
-def test_it_ends_at_the_exact_gp(kernel, coordinates):
+@pytest.mark.parametrize(("kernel", "coordinates", "steps"), [("rbf", 20, 1500), ("matern32", 60, 4000)])
+def test_it_ends_at_the_exact_gp(kernel, coordinates, steps):
     """Its variance to the error of 600 draws (0.06 of it) and of 300 random frequencies."""
     train, made = rows(targets=2), method(targets=2, kernel=kernel, coordinates=coordinates, draws=600)
-    state = run(made, train, 1500)
+    state = run(made, train, steps)
     x = torch.linspace(-1, 1, 7, dtype=torch.float64)[None, :, None].expand(-1, -1, 2)
     found, exact = made.predict(state, x, KEY), made.exact.predict(state_of(state, train), x, KEY)
     np.testing.assert_allclose(found.mean(), exact.mean(), atol=1e-2)

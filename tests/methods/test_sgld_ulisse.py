@@ -149,7 +149,7 @@ def test_with_exact_gradients_it_finds_the_posterior(monkeypatch):
         return torch.autograd.grad(log_evidence, leaf)[0], psi.new_zeros(()), solution._replace(x=x.new_zeros(25, 5))
 
     monkeypatch.setattr(made, "gradient", exact)
-    draws = run(made, made.init(train, KEY), train, 4000)[400:]
+    draws = run(made, made.init(train, KEY), train, 2000)[200:]
     mode, root = made.mode_and_root(train.x[0], train.y[0, :, 0])
     wide = torch.distributions.MultivariateNormal(mode, 2.25 * root @ root.mT)
     normal = torch.randn(20_000, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

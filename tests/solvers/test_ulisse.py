@@ -122,29 +122,3 @@ def test_a_start_that_has_converged_is_returned():
     solution = conjugate_gradients.solve(product, b, tolerance=1e-12, cap=400).x
     found = estimates(product, b, solution, ulisse.exponential(1.0), [0.5, 1e-6], [0, 1])
     assert torch.equal(found, solution)
-
-
-def test_the_gradient_has_a_half_before_the_quadratic_term_and_the_kernel_a_minus():
-    """Errata of filippone2015: its gradient (equations 8 and 9) lacks the 1/2, its kernel prints exp(+ tau r^2)."""
-    generator = torch.Generator().manual_seed(1)
-    x = torch.randn(12, 2, generator=generator, dtype=torch.float64)
-    y = torch.randn(12, generator=generator, dtype=torch.float64)
-    theta = torch.tensor([0.3, -0.4, -1.0], dtype=torch.float64, requires_grad=True)  # log sigma, log tau, log lambda
-
-    def covariance(sign=-1.0) -> torch.Tensor:
-        sigma, tau, noise = theta.exp()
-        squares = (x[:, None] - x[None]).square().sum(-1)
-        return sigma * (sign * tau * squares).exp() + noise * torch.eye(12, dtype=torch.float64)
-
-    matrix = covariance()
-    log_evidence = torch.distributions.MultivariateNormal(torch.zeros_like(y), matrix).log_prob(y)
-    (exact,) = torch.autograd.grad(log_evidence, theta, retain_graph=True)
-    inverse = matrix.detach().inverse()
-    a = inverse @ y
-    for half, right in ((0.5, True), (1.0, False)):
-        surrogate = -0.5 * (inverse * matrix).sum() + half * a @ matrix @ a
-        (found,) = torch.autograd.grad(surrogate, theta, retain_graph=True)
-        assert torch.allclose(found, exact, rtol=1e-9) == right
-    with torch.no_grad():
-        assert torch.linalg.eigvalsh(covariance())[0] > 0
-        assert torch.linalg.eigvalsh(covariance(sign=1.0))[0] < 0  # no covariance

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpbench import streams
 from gpbench.hyper import Fraction, PositiveFloat, PositiveInt, Settings, dataclass
 from gpbench.methods import sgld_ulisse
 from gpbench.methods.base import Noise, Shapes, State
@@ -42,14 +41,9 @@ class Method(sgld_ulisse.Method):
     tuner = DualAveraging("walk", ACCEPTED, 1.0)
 
     def init(self, train: Batch, key: Key) -> State:
-        """psi ~ N(mode, M), both of one subset for all chains of a posterior."""
-        x = train.x
-        chosen = streams.rng(key._replace(replica=0), "init").permutation(x.shape[1])[: self.hyper.subset]
-        mode, root = self.mode_and_root(x[0, chosen].double(), train.y[0, chosen, 0].double())
-        normal = torch.as_tensor(streams.rng(key, "init", 1).standard_normal(len(mode)))
-        psi = (mode + root @ normal).to(x)[None]
-        buffers = {"x": x, "y": train.y, "mask": train.weight, "root": root.to(x)[None]}
-        state = State({"psi": psi}, buffers, self.tuner.start(psi))
+        x, state = train.x, self.begin(train, key)
+        psi = state.params["psi"]
+        state.memory = self.tuner.start(psi)
         state.memory |= {"log_joint": self.log_joint(psi, train), **{name: x.new_zeros(1) for name in COUNTED}}
         return state
 

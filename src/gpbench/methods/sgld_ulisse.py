@@ -79,22 +79,26 @@ class Method(SamplerMethod):
         """The GP at a psi."""
 
     def init(self, train: Batch, key: Key) -> State:
-        """psi ~ N(mode, M), both of one subset for all chains of a posterior."""
-        x, rows = train.x, train.x.shape[1]
-        chosen = streams.rng(key._replace(replica=0), "init").permutation(rows)[: self.hyper.subset]
-        mode, root = self.mode_and_root(x[0, chosen].double(), train.y[0, chosen, 0].double())
-        normal = torch.as_tensor(streams.rng(key, "init", 1).standard_normal(len(mode)))
-        count, probes = len(mode), self.hyper.num_probes
-        memory = {
-            "probes": x.new_zeros(1, rows, probes),
-            "solutions": x.new_zeros(1, rows, 1 + probes),  # plain iterates for y and the probes
+        x, state = train.x, self.begin(train, key)
+        count, probes = state.params["psi"].shape[1], self.hyper.num_probes
+        state.memory = {
+            "probes": x.new_zeros(1, x.shape[1], probes),
+            "solutions": x.new_zeros(1, x.shape[1], 1 + probes),  # plain iterates for y and the probes
             "gradient": x.new_zeros(1, count),  # this and its square are sums over a window
             "gradient_square": x.new_zeros(1, count, count),
             "frozen": x.new_zeros(1),  # the step size, 0 before
             **{name: x.new_zeros(1) for name in COUNTED},
         }
-        buffers = {"x": x, "y": train.y, "mask": train.weight, "root": root.to(x)[None]}
-        return State({"psi": (mode + root @ normal).to(x)[None]}, buffers, memory)
+        return state
+
+    def begin(self, train: Batch, key: Key) -> State:
+        """psi ~ N(mode, M), both of one subset for all chains of a posterior."""
+        x, rng = train.x, streams.rng(key._replace(replica=0), "init")
+        chosen = rng.permutation(x.shape[1])[: self.hyper.subset]
+        mode, root = self.mode_and_root(x[0, chosen].double(), train.y[0, chosen, 0].double())
+        normal = torch.as_tensor(streams.rng(key, "init", 1).standard_normal(len(mode)))
+        psi = (mode + root @ normal).to(x)[None]
+        return State({"psi": psi}, {"x": x, "y": train.y, "mask": train.weight, "root": root.to(x)[None]})
 
     def mode_and_root(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """psi `[P]` that maximises log p(psi | y_S), and M^1/2 `[P, P]`, by dense factors."""
@@ -114,7 +118,8 @@ class Method(SamplerMethod):
         objective = lbfgs.of_params(lambda params: minus_log_posterior(params["psi"]), {"psi": start})
         mode = lbfgs.minimise(objective, start, SEARCH, LEAST_GAIN)
         values, vectors = torch.linalg.eigh(torch.autograd.functional.hessian(minus_log_posterior, mode))
-        return mode, vectors * values.clamp_min(LEAST_CURVATURE).rsqrt()
+        # in one order of memory, by which products round: early stopped solves magnify it
+        return mode, (vectors * values.clamp_min(LEAST_CURVATURE).rsqrt()).contiguous()
 
     def noise_shapes(self, state: State, rows: int, step: int, steps: int) -> Shapes:
         """Numbers of the step and a number u for every accumulator; signs of the probes where they are drawn anew."""
