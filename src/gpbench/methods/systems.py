@@ -29,7 +29,8 @@ class SolveMethod(Method, ABC):
     @abstractmethod
     def measure(self, x: Tensor, y: Tensor, number: int, key: Key) -> dict[str, float]:
         """What is noted of system `number` (from 0), name -> value: `iterations`, `stopped` (1 where the solver ended
-        without converging, at its cap say, else 0) and whatever else the method measures. Names with `seconds` measure the machine.
+        without converging, at its cap say, else 0) and whatever else the method measures. Names with `seconds` measure
+        the machine.
 
         x `[n, D]`, y `[n]`: all rows, scaled units. Random choices come from `streams.rng(key, "init", 1 + number)`, so
         that no system depends on the one before."""
