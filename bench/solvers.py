@@ -19,7 +19,7 @@ from pathlib import Path
 
 import gpytorch
 import torch
-from timing import Step, interleaved, interval_text, report
+from timing import Step, interleaved, interval_text
 from torch import Tensor
 
 from gpbench.gp.kernels import Kernel
@@ -141,7 +141,11 @@ def bench_gradient() -> None:
         warnings.simplefilter("ignore")
         times = interleaved(steps, GRADIENT_TURNS, warm_up=0)
     times |= interleaved({"Cholesky": dense_gradient(x, y)}, 1, warm_up=0)
-    report(f"gradient, {GRADIENT_ROWS} rows of 9 columns, {GRADIENT_TURNS} turns", times, "GPyTorch")
+    print(
+        f"gradient, {GRADIENT_ROWS} rows of 9 columns: ms, and times that of GPyTorch; {GRADIENT_TURNS} turns (range)"
+    )
+    for name, taken in times.items():
+        print(f"  {name:20s} {interval_text(taken):28s} x {interval_text(taken / times['GPyTorch'])}")
 
 
 def bench_memory() -> None:
