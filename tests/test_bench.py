@@ -142,3 +142,22 @@ def test_what_stride_costs_is_measured(bench, monkeypatch, capsys):
 def small_chains(chains, rows, **settings):
     small = {"num_inducing": 5, "rank": 5} | settings | {"particles": 2 if rows != 700 else 50}
     return chains(min(rows, 200), **small)
+
+
+def test_what_solvers_cost_is_measured(bench, monkeypatch, capsys):
+    solvers, timing = bench("solvers"), bench("timing")
+    for module, name, value in (
+        (timing, "REPEATS", 1),
+        (timing, "WARMUP", 0),
+        (solvers, "ROWS", 100),
+        (solvers, "TURNS", 1),
+        (solvers, "GRADIENT_ROWS", 120),
+        (solvers, "GRADIENT_TURNS", 1),
+        (solvers, "RANK", 10),
+        (solvers, "SIZES", {"power": (100, 4)}),
+    ):
+        monkeypatch.setattr(module, name, value)
+    for name in ("product", "gradient", "peak"):
+        solvers.BENCHES[name]()
+    printed = capsys.readouterr().out
+    assert re.search(r"of their rate\n.*GPyTorch.*gp_pcg.*Cholesky.*peak memory", printed, re.DOTALL)
