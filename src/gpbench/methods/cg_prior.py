@@ -13,19 +13,23 @@ from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gpbench import streams
+from gpbench.errors import UserError
 from gpbench.gp import kernels
 from gpbench.hyper import NonNegativeInt, PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.systems import SolveMethod, Stored, some_rows
+from gpbench.methods.systems import SolveMethod, Stored, capped, some_rows
 from gpbench.solvers import preconditioners, ulisse
 from gpbench.solvers.conjugate_gradients import solve
 from gpbench.solvers.quadrature import rademacher
 from gpbench.streams import Key
 
 TOLERANCE = 1e-8
+SOLVABLE, MOST_DRAWS = (1e1, 1e10), 100
+"""Condition numbers of systems that are solved, and draws of the prior among which there must be one."""
 
 
 @dataclass(frozen=True)
@@ -58,14 +62,7 @@ class Method(SolveMethod):
     def measure(self, x: Tensor, y: Tensor, number: int, key: Key) -> dict[str, float]:
         hyper, rng = self.hyper, streams.rng(key, "init", 1 + number)
         x, y = some_rows(x, y, hyper.subset, key)
-        sigma, tau, noise = rng.gamma(hyper.shape, 1 / hyper.rate, 3)
-        values = {"lengthscale": x.new_full((1,), (2 * tau) ** -0.5), "outputscale": x.new_tensor(sigma)}
-        single = torch.float32 if hyper.precision == "single" else torch.float64
-        product = Stored(kernels.Kernel("rbf", values), x, noise, single)
-        k = product.rows(slice(None))
-        eigenvalues = torch.linalg.eigvalsh(k)
-        theta = {"sigma": float(sigma), "tau": float(tau), "lambda": float(noise)}
-        found = theta | {"kappa": float(eigenvalues[-1] / eigenvalues[0])}
+        product, k, found = self.draw(x, rng)
         if hyper.solver == "none":
             return found | {"iterations": 0, "stopped": 0}
         exact = torch.cholesky_solve(y[:, None], torch.linalg.cholesky(k))
@@ -77,12 +74,29 @@ class Method(SolveMethod):
         probes = rademacher(len(x), hyper.repetitions, streams.generator(key, "noise", 1 + number, x.device)).to(x)
         of_probes, _ = self.estimate(product, probes, uniform[2])
         of_y = of_y.expand(-1, 2 * hyper.repetitions)  # two independent ones a repetition
-        slopes = derivatives(k, x, sigma, noise)
+        slopes = derivatives(k, x, found["sigma"], found["lambda"])
         gradient = -0.5 * traces(k, slopes)[:, None] + 0.5 * forms(exact, slopes, exact)
         first, second = of_y.chunk(2, 1)
         estimated = -0.5 * forms(of_probes, slopes, probes) + 0.5 * forms(first, slopes, second)
         relative = (estimated - gradient).square().sum(0) / gradient.square().sum()  # |g - g~|^2 / |g|^2
         return found | {"sd": float(of_y.std(1).mean()), "gradient_error": float(relative.log10().mean())}
+
+    def draw(self, x: Tensor, rng: np.random.Generator) -> tuple[Stored, Tensor, dict[str, float]]:
+        """The product of a system of the prior, K `[n, n]`, its parameters and kappa; for a solver the first system
+        whose kappa lies in `SOLVABLE`."""
+        hyper, dtype = self.hyper, torch.float32 if self.hyper.precision == "single" else torch.float64
+        for _ in range(MOST_DRAWS):
+            sigma, tau, noise = rng.gamma(hyper.shape, 1 / hyper.rate, 3)
+            values = {"lengthscale": x.new_full((1,), (2 * tau) ** -0.5), "outputscale": x.new_tensor(sigma)}
+            product = Stored(kernels.Kernel("rbf", values), x, noise, dtype)
+            k = product.rows(slice(None))
+            eigenvalues = torch.linalg.eigvalsh(k)
+            # rounding may leave one below the noise, which is the least
+            kappa = float(eigenvalues[-1] / eigenvalues[0].clamp_min(noise))
+            if hyper.solver == "none" or SOLVABLE[0] <= kappa <= SOLVABLE[1]:
+                return product, k, {"sigma": sigma, "tau": tau, "lambda": noise, "kappa": kappa}
+        few = f"no system of {len(x)} rows in {MOST_DRAWS} draws has a condition number in {SOLVABLE}"
+        raise UserError(f"cg_prior: {few}; take more rows or another prior")
 
     def estimate(self, product: Stored, b: Tensor, uniform: Tensor) -> tuple[Tensor, dict[str, float]]:
         """Solutions of K s = b `[n, c]` by the solver, of ULISSE an estimate for each number of `uniform` `[a]` (all of
@@ -96,7 +110,8 @@ class Method(SolveMethod):
             iterations = int(solution.iterations[0])
             return estimator.estimates, {"iterations": iterations, "inner": 0, "stopped": int(iterations == cap)}
         within = preconditioners.Regularised(product) if hyper.solver == "regularised" else None
-        solution = solve(product, b, precondition=within, tolerance=TOLERANCE, cap=cap, flexible=within is not None)
+        watch, flexible = capped(within, cap), within is not None
+        solution = solve(product, b, precondition=within, tolerance=TOLERANCE, cap=cap, flexible=flexible, watch=watch)
         iterations, stopped = int(solution.iterations[0]), int(not solution.converged[0])
         return solution.x, {"iterations": iterations, "inner": within.inner if within else 0, "stopped": stopped}
 

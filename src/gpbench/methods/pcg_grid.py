@@ -21,7 +21,7 @@ from torch import Tensor
 from gpbench import streams
 from gpbench.gp import kernels
 from gpbench.hyper import PositiveFloat, PositiveInt, Settings, dataclass
-from gpbench.methods.systems import SolveMethod, Stored, some_rows
+from gpbench.methods.systems import SolveMethod, Stored, capped, some_rows
 from gpbench.solvers import preconditioners
 from gpbench.solvers.conjugate_gradients import solve
 from gpbench.solvers.preconditioners import Preconditioner
@@ -81,11 +81,6 @@ class Method(SolveMethod):
         started = time.process_time()
         precondition = self.preconditioner(product, streams.generator(key, "init", 1 + number, x.device))
         ready = time.process_time()
-
-        def is_over(i: int, increment: Tensor, residual: Tensor) -> Tensor:
-            """Inner iterations count towards the cap."""
-            return torch.full_like(residual, i + 1 + getattr(precondition, "inner", 0) >= hyper.cap, dtype=torch.bool)
-
         solution = solve(
             product,
             y[:, None],
@@ -93,14 +88,14 @@ class Method(SolveMethod):
             tolerance=hyper.accuracy * n**0.5,
             cap=hyper.cap,
             flexible=precondition is not None and precondition.flexible,
-            watch=is_over,
+            watch=capped(precondition, hyper.cap),
         )
         return {
             "lengthscale": lengthscale,
             "noise": noise,
             "rows": n,
             "iterations": int(solution.iterations),
-            "inner": getattr(precondition, "inner", 0),
+            "inner": precondition.inner if precondition else 0,
             "products": product.products,
             "setup_seconds": ready - started,
             "solve_seconds": time.process_time() - ready,

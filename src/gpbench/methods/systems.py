@@ -13,6 +13,8 @@ from torch import Tensor
 from gpbench import streams
 from gpbench.gp.kernels import Kernel
 from gpbench.methods.base import Method
+from gpbench.solvers.conjugate_gradients import Watch
+from gpbench.solvers.preconditioners import Preconditioner
 from gpbench.solvers.products import KernelProduct
 from gpbench.streams import Key
 
@@ -39,6 +41,16 @@ def some_rows(x: Tensor, y: Tensor, most: int | None, key: Key) -> tuple[Tensor,
         return x, y
     rows = torch.as_tensor(streams.rng(key, "init").choice(len(x), most, replace=False), device=x.device)
     return x[rows], y[rows]
+
+
+def capped(precondition: Preconditioner | None, cap: int) -> Watch:
+    """The `watch` that stops conjugate gradients after so many iterations, those within the preconditioner too."""
+
+    def is_over(i: int, increment: Tensor, residual: Tensor) -> Tensor:
+        inner = precondition.inner if precondition else 0
+        return torch.full_like(residual, i + 1 + inner >= cap, dtype=torch.bool)
+
+    return is_over
 
 
 class Stored(KernelProduct):

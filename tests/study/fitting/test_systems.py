@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
+from gpbench.errors import UserError
 from gpbench.methods import cg_prior, pcg_grid
 from gpbench.places import Places
 from gpbench.report.figures import draw
@@ -219,7 +220,9 @@ def test_awkward_systems_end(smooth, name):
 def test_solvers_on_a_drawn_system(smooth, solver):
     """The condition number is that of NumPy; conjugate gradients end at the dense solution, ULISSE before."""
     x, y = smooth[0][:80], smooth[1][:80]
-    method = cg_prior.Method(cg_prior.Hyperparameters(solver=solver, repetitions=30), "regression")
+    method = cg_prior.Method(
+        cg_prior.Hyperparameters(solver=solver, repetitions=30, shape=0.5, cap_per_row=200), "regression"
+    )
     found = method.measure(x, y, 3, Key("smooth", "all_rows", 0))
     squares = np.square(x.numpy()[:, None] - x.numpy()).sum(2)
     k = found["sigma"] * np.exp(-found["tau"] * squares) + found["lambda"] * np.eye(80)
@@ -245,3 +248,10 @@ def test_the_gradient_of_drawn_systems_is_that_of_autograd(smooth):
     slopes = cg_prior.derivatives(k, x, 0.8, 0.2)
     found = -0.5 * cg_prior.traces(k, slopes) + 0.5 * cg_prior.forms(solution, slopes, solution)[:, 0]
     torch.testing.assert_close(found, wanted, rtol=1e-8, atol=1e-8)
+
+
+def test_a_system_that_no_prior_has_is_refused_in_one_line(smooth):
+    """Of one row the condition number is 1."""
+    method = cg_prior.Method(cg_prior.Hyperparameters(), "regression")
+    with pytest.raises(UserError, match="no system of 1 rows in 100 draws has a condition number in"):
+        method.measure(smooth[0][:1], smooth[1][:1], 0, Key("smooth", "all_rows", 0))
