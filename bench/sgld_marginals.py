@@ -69,9 +69,8 @@ def go_on(path: Path, words: str, batch: Batch, chain: int, steps: int, seconds:
         draws.append(state.params["psi"][0].numpy().copy())
     found["seconds"] = before + time.thread_time() - started
     torch.save(found, path)
-    print(
-        f"{path.stem}: {len(draws)} of {steps} steps, {1e3 * found['seconds'] / len(draws):.1f} ms a step", flush=True
-    )
+    pace = 1e3 * found["seconds"] / max(len(draws), 1)
+    print(f"{path.stem}: {len(draws)} of {steps} steps, {pace:.1f} ms of a core a step", flush=True)
 
 
 def chains(folder: Path, words: str) -> tuple[np.ndarray, list[State]]:
