@@ -20,6 +20,7 @@ STAGES = {
     "predictive": "predictive distributions",
     "gp": "kernels, conditionals, likelihoods",
     "sampling": "transition operators, diagnostics",
+    "solvers": "conjugate gradients, preconditioners, log determinants",
     "evaluation": "metrics, tests, calibration",
     "methods": "one file, one inference method",
     "study/planning": "study to plans/: fits, groups, batches",

@@ -79,13 +79,14 @@ def composed(conf: Path, group: str, name: str, overrides: tuple[str, ...] = ())
 
 
 def every_case(conf: Path) -> list[tuple[str, str]]:
-    """(method, task) of the first method of each module: the others of a module are presets."""
+    """(method, task) of the first method of each module that predicts: the others of a module are presets."""
     first = {}
     for name, path in config.options(conf, "method").items():
         module = yaml.safe_load(path.read_text()).get("module")  # a preset may take over that of another one
         if module is not None:
             first.setdefault(module, name)
-    return [(name, task) for name in first.values() for task in composed(conf, "method", name).header.tasks]
+    headers = [composed(conf, "method", name).header for name in first.values()]
+    return [(header.name, task) for header in headers if "predict" in header.kinds for task in header.tasks]
 
 
 def two_targets() -> Table:

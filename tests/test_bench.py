@@ -103,6 +103,22 @@ def test_chains_on_all_rows_have_the_posterior_and_those_on_mini_batches_are_wid
     assert chains.predicted > 2
 
 
+def test_chains_go_on_bit_for_bit_and_are_compared_with_the_reference(bench, tmp_path, capsys):
+    marginals = bench("sgld_marginals")
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(1, 20, 2, generator=generator, dtype=torch.float64)
+    batch = marginals.Batch(x, x[..., :1].sin(), torch.ones(1, 20, dtype=torch.float64))
+    for words in ("gp_mh", "sgld_ulisse,subset=10"):
+        for _ in range(2):
+            marginals.go_on(tmp_path / f"{words}-0.pt", words, batch, 0, 40, 0.05)
+        marginals.go_on(tmp_path / f"{words}-0.pt", words, batch, 0, 40, 60)
+        marginals.go_on(tmp_path / f"{words}-1.pt", words, batch, 0, 40, 60)
+        draws, _ = marginals.chains(tmp_path, words)
+        assert (draws[0] == draws[1]).all()
+    marginals.compare(tmp_path)
+    assert capsys.readouterr().out.count("W1/sd") == 6
+
+
 def test_what_stride_costs_is_measured(bench, monkeypatch, capsys):
     stride, timing = bench("stride"), bench("timing")
     for module, name, value in (
@@ -126,3 +142,22 @@ def test_what_stride_costs_is_measured(bench, monkeypatch, capsys):
 def small_chains(chains, rows, **settings):
     small = {"num_inducing": 5, "rank": 5} | settings | {"particles": 2 if rows != 700 else 50}
     return chains(min(rows, 200), **small)
+
+
+def test_what_solvers_cost_is_measured(bench, monkeypatch, capsys):
+    solvers, timing = bench("solvers"), bench("timing")
+    for module, name, value in (
+        (timing, "REPEATS", 1),
+        (timing, "WARMUP", 0),
+        (solvers, "ROWS", 100),
+        (solvers, "TURNS", 1),
+        (solvers, "GRADIENT_ROWS", 120),
+        (solvers, "GRADIENT_TURNS", 1),
+        (solvers, "RANK", 10),
+        (solvers, "SIZES", {"power": (100, 4)}),
+    ):
+        monkeypatch.setattr(module, name, value)
+    for name in ("product", "gradient", "peak"):
+        solvers.BENCHES[name]()
+    printed = capsys.readouterr().out
+    assert re.search(r"of their rate\n.*GPyTorch.*gp_pcg.*Cholesky.*peak memory", printed, re.DOTALL)

@@ -10,7 +10,8 @@ from gpbench import config
 from gpbench.data.table import Table
 
 STEPS = 10
-PRESETS = sorted(set(config.options(CONF, "method")) - set(dict(every_case(CONF))))
+OTHERS = sorted(set(config.options(CONF, "method")) - set(dict(every_case(CONF))))
+PRESETS = [name for name in OTHERS if "predict" in composed(CONF, "method", name).header.kinds]
 
 
 def of_width(task: str, columns: int) -> Table:

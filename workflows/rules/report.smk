@@ -1,6 +1,6 @@
 # the study's view of the store, and everything that is drawn from it
 REPORT = "plans/report.code"
-COLLECTED = {"predict": ["points.parquet"], "sample": ["prefixes.parquet", "draws.parquet"]}
+COLLECTED = {"predict": ["points.parquet"], "sample": ["prefixes.parquet", "draws.parquet"], "solve": ["systems.parquet"]}
 # what every caption of the Snakemake report names (in workflows/report/)
 CAPTION = {
     "study": GRAPH.name,

@@ -20,7 +20,7 @@ from gpbench.hyper import (
 
 Task = Literal["regression", "binary", "multiclass", "counts", "events"]
 Scheme = Literal["single", "asynchronous", "synchronous"]
-Kind = Literal["predict", "sample"]
+Kind = Literal["predict", "sample", "solve"]
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,13 @@ class Method:
     reference: str  #: citation key in conf/references.bib
     tasks: list[Task]  #: tasks that the method can learn
     max_rows: PositiveInt | None = None  #: largest number of training rows; null: no limit
+    beyond: str = ""  #: a method for more rows than `max_rows`, which fits that are skipped for that name
     max_inputs: PositiveInt | None = None  #: largest number of inputs; null: no limit
     max_outputs: PositiveInt | None = None  #: largest number of targets predicted at once; null: no limit
     family: str = ""  #: key of the method in budgets; empty: the last part of `module`
     steps: PositiveInt | None = None  #: number of updates; null: the budget decides
     closed_form: bool = False  #: the method has no updates, so that no budget applies
-    #: kinds of studies that the method suits; `sample` needs a Markov chain
+    #: kinds of studies that the method suits; `sample` needs a Markov chain, `solve` a method of linear systems
     kinds: list[Kind] = field(default_factory=lambda: ["predict"])
     #: schemes that suit the method: chains have no gradients to push, and noise drawn per row cannot be shared
     schemes: list[Scheme] = field(default_factory=lambda: ["single", "asynchronous", "synchronous"])
@@ -255,7 +256,8 @@ class Study:
     title: str  #: heading of the report
     methods: list[str]  #: names in conf/method
     datasets: list[str]  #: names in conf/dataset
-    #: `predict`: held-out rows are scored; `sample`: the draws of Markov chains are judged, nothing is predicted
+    #: `predict`: held-out rows are scored; `sample`: the draws of Markov chains are judged, nothing is predicted;
+    #: `solve`: solvers are measured on linear systems of all rows
     kind: Kind = "predict"
     protocol: str = "common"  #: name in conf/protocol
     budget: str = "quick"  #: name in conf/budget

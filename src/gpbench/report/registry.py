@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from gpbench.errors import unknown
 
-PREDICT, SAMPLE, ALL_KINDS, ON_REQUEST = ("predict",), ("sample",), ("predict", "sample"), ()
+PREDICT, SAMPLE, SOLVE, ON_REQUEST = ("predict",), ("sample",), ("solve",), ()
+ALL_KINDS = (*PREDICT, *SAMPLE, *SOLVE)
 
 
 @dataclass(frozen=True)
@@ -153,6 +154,10 @@ FIGURES = _by_name([
     Entry("error_over_time", "convergence", ON_REQUEST, "figures.convergence:error_over_time",
           "Test error (RMSE in regression) and MNLL against training time. Line: mean over splits; band: their "
           "range. Single marks: methods without training steps. The vertical axes leave out the worst early values."),
+    Entry("error_at_equal_seconds", "convergence", ON_REQUEST, "figures.convergence:error_at_equal_seconds",
+          "Test error (RMSE in regression) against training time; dotted: the last error of a method that has ended, "
+          "so that all can be compared at equal seconds. Line: mean over splits; band: their range. The vertical axes "
+          "leave out the worst early values."),
     Entry("calibration", "calibration", PREDICT, "figures.calibration:calibration",
           "Regression: fraction of test targets inside central predictive intervals minus the nominal fraction; "
           "below zero is overconfident. Classification: fraction correct against the probability of the predicted "
@@ -187,6 +192,9 @@ FIGURES = _by_name([
           "Middle: its autocorrelation, of each chain and on average. Both of the first split, of as many data sets "
           "as fit. Right: R-hat of the slowest variable, median over splits; dashed: of its 97.5 % upper limit; "
           "dotted: 1.1. The axis is logarithmic in R-hat - 1. ✗: splits whose chains have not converged."),
+    Entry("running_moments", "chains", ON_REQUEST, "figures.running_moments:running_moments",
+          "Mean (solid) and two standard deviations (dotted) of the first kept draws of every sampled number, three "
+          "lines for each chain. Methods that sample one posterior end in one place."),
     Entry("ranks", "chains", SAMPLE, "figures.ranks:ranks",
           "Ranks of the draws of the first parameter among those of all chains of the first split, one line per chain: "
           "share of a chain's draws in each twentieth, over that of chains that agree. Band: 95 % of independent draws "
@@ -195,6 +203,21 @@ FIGURES = _by_name([
           "Predictive mean (classification: probability of the observed class) at three test rows against the kept "
           "states of the Markov chains, one colour per chain. Chains that agree cover one band, and none drifts. "
           "R-hat: the worst of all monitored rows. First split."),
+    Entry("preconditioners", "solvers", SOLVE, "figures.preconditioners:iterations",
+          "First of each data set: log₁₀ of the iterations of conjugate gradients (CG) for K_y z = y. Others: log₁₀ of "
+          "the iterations with a preconditioner over those of CG, with those of solvers within it; blue saves, red "
+          "loses, 0 where both ended at the cap. ×: ended at the cap; where only CG did, more is saved than shown. "
+          "Lengthscale and noise variance of scaled inputs and targets. Mean over draws of inducing points."),
+    Entry("preconditioner_seconds", "solvers", ON_REQUEST, "figures.preconditioners:seconds",
+          "First of each data set: log₁₀ of the processor's seconds of conjugate gradients (CG) for K_y z = y. Others: "
+          "log₁₀ of the seconds with a preconditioner, to set it up and to solve, over those of CG; blue saves, red "
+          "loses. ×: ended at the cap. Lengthscale and noise variance of scaled inputs and targets."),
+    Entry("condition_numbers", "solvers", ON_REQUEST, "figures.condition:condition_numbers",
+          "Distribution of the condition number κ of the systems over draws of the parameters from their prior."),
+    Entry("by_condition", "solvers", ON_REQUEST, "figures.condition:by_condition",
+          "Solvers of systems against their condition number κ, a mark for each system: iterations, those of solvers "
+          "within a preconditioner too; the norm of the error of the solution s; over repetitions the mean standard "
+          "deviation of an element of s, and the mean of log₁₀ of the squared relative error of the gradient."),
     Entry("cost", "cost", PREDICT, "figures.cost:cost",
           "Training seconds per fit against test MNLL; mean and standard deviation over splits. Lower left is "
           "better."),
@@ -231,6 +254,7 @@ TABLES = _by_name([
     Entry("convergence_order", "chains", SAMPLE, "tables.sampler_efficiency:convergence_order"),
     Entry("chains", "chains", ON_REQUEST, "tables.chain_mixing:chains"),
     Entry("diagnostics", "chains", ON_REQUEST, "tables.chain_mixing:functions"),
+    Entry("preconditioners", "solvers", ON_REQUEST, "tables.preconditioners:preconditioners"),
     Entry("cost", "cost", ALL_KINDS, "tables.standard:cost"),
     Entry("all_metrics", "", ALL_KINDS, "tables.standard:all_metrics"),
 ])

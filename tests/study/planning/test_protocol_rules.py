@@ -18,7 +18,7 @@ from gpbench.study.records import Cell
 PROTOCOLS = sorted(
     name
     for name in config.options(CONF, "protocol")
-    if not name.startswith(("filippone2013", "filippone2014", "posterior"))
+    if not name.startswith(("all_rows", "filippone2013", "filippone2014", "posterior"))
 )
 STRATIFIED = "filippone2012"
 

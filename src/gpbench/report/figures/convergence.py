@@ -65,6 +65,29 @@ def error_over_time(view: View) -> Figure:
     return figure
 
 
+def error_at_equal_seconds(view: View) -> Figure:
+    """Error on test rows against seconds, one panel per data set; where a method has ended its last error goes on."""
+    if view.done.empty:
+        return canvas.empty(canvas.NOTHING_FINISHED)
+    figure, axes = canvas.titled(view.datasets, 2.4, 3, "training seconds")
+    drawn: list[str] = []
+    for axis, dataset in zip(axes, view.datasets, strict=True):
+        metric = view.error_metric(dataset)
+        traces = _progress(view, metric)[0].query("dataset == @dataset")
+        if not (means := _curve(axis, view, traces, "seconds", metric)):
+            canvas.write_reason(axis, "no finished fit recorded\ntest scores during training")
+            continue
+        right = traces["seconds"].max()
+        for mean, (look, rows) in zip(means, canvas.by_method(view, traces), strict=True):
+            end = rows.groupby("fit_id")["seconds"].max().min()
+            axis.plot([end, right], [mean[-1], mean[-1]], ":", color=look.color, linewidth=0.8)
+        _limit(axis, [mean[len(mean) // 2 :] for mean in means], pd.Series(dtype=float))
+        axis.set(xscale="log", ylabel=f"test {METRICS[metric].label}")
+        drawn += traces["method"].tolist()
+    canvas.legend(figure, view, drawn)
+    return figure
+
+
 def _timed(axis: Axes, view: View, rows: pd.DataFrame, finals: pd.DataFrame, metric: str) -> None:
     means = _curve(axis, view, rows, "seconds", metric)
     if not means and not np.isfinite(finals[metric].astype(float)).any():

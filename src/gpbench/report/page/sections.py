@@ -17,6 +17,7 @@ OUTLINE = {
     "convergence": "Convergence",
     "calibration": "Calibration",
     "chains": "Sampler diagnostics",
+    "solvers": "Linear solvers",
     "cost": "Cost",
     "scorecard": "Scorecard",
 }

@@ -16,9 +16,9 @@ PREDICT = {
     "asynchronous": "gpbench.study.fitting.distributed.asynchronous",
     "synchronous": "gpbench.study.fitting.distributed.synchronous",
 }
-SAMPLE = "gpbench.study.fitting.chains_only"
+OF_KIND = {"sample": "gpbench.study.fitting.chains_only", "solve": "gpbench.study.fitting.systems"}
 
 
 def entry(what: What) -> ModuleType:
     """The module that makes a fit."""
-    return importlib.import_module(SAMPLE if what.kind == "sample" else PREDICT[what.trained_by])
+    return importlib.import_module(OF_KIND.get(what.kind) or PREDICT[what.trained_by])

@@ -30,11 +30,15 @@ def impossible(kind: Kind, method: MethodConfig, dataset: Dataset, rows: int, ou
     if rows < (least := hyper.least_rows()):
         return f"{rows} training rows, at least {least}"
     sizes = (
-        ("training rows", rows, header.max_rows),
-        ("inputs", dataset.columns, header.max_inputs),
-        ("targets", len(outputs), header.max_outputs),
+        ("training rows", rows, header.max_rows, header.beyond and f"; {header.beyond} takes more"),
+        ("inputs", dataset.columns, header.max_inputs, ""),
+        ("targets", len(outputs), header.max_outputs, ""),
     )
-    exceeded = (f"{size} {noun}, at most {limit}" for noun, size, limit in sizes if limit is not None and size > limit)
+    exceeded = (
+        f"{size} {noun}, at most {limit}{hint}"
+        for noun, size, limit, hint in sizes
+        if limit is not None and size > limit
+    )
     return next(exceeded, "")
 
 

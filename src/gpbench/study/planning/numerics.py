@@ -10,6 +10,7 @@ from __future__ import annotations
 INSIDE = (
     "gpbench.gp",
     "gpbench.sampling",
+    "gpbench.solvers",
     "gpbench.methods",
     "gpbench.predictive",
     "gpbench.streams",

@@ -107,7 +107,8 @@ def converged(ended: Ended, plan: FrozenPlan) -> dict[str, committed.Row]:
 
 def collect(where: Places, name: str) -> dict[str, int]:
     """Write results/NAME/study.json, scores.parquet, traces.parquet and, of the kind `predict`, points.parquet and
-    chains.parquet, of the kind `sample`, prefixes.parquet and draws.parquet; number of fits by status."""
+    chains.parquet, of the kind `sample`, prefixes.parquet and draws.parquet, of the kind `solve`, systems.parquet;
+    number of fits by status."""
     import pandas as pd
 
     plan = read_plan(where, name)
@@ -124,7 +125,7 @@ def collect(where: Places, name: str) -> dict[str, int]:
     _write(folder / "traces.parquet", _table(traces, TRACE_COLUMNS))
     status = {row["fit_id"]: row["status"] for row in rows}
     done = [(cell, fit_id) for cell, fit_id in finished if status[fit_id] == "done"]
-    tables = {"predict": _predicted, "sample": _sampled}[plan.study.kind](ended.store, done)
+    tables = {"predict": _predicted, "sample": _sampled, "solve": _solved}[plan.study.kind](ended.store, done)
     for part, table in tables:
         _write(folder / f"{part}.parquet", table)
     write_text(folder / "study.json", json.dumps(facts(where, plan), indent=1))
@@ -192,6 +193,12 @@ def _sampled(store: Store, done: Done) -> Iterator[tuple[str, pd.DataFrame]]:
     first = {fit.fit_id for cell, _ in done for fit in cell.fits if fit.split == cell.fits[0].split}
     drawn = [chain_file.draws(path).assign(fit_id=i) for i, path in paths.items() if i in first]
     yield "draws", _table(drawn, chain_file.DRAW_COLUMNS)
+
+
+def _solved(store: Store, done: Done) -> Iterator[tuple[str, pd.DataFrame]]:
+    """systems, whose columns are those that the methods of some cells measure."""
+    parts = [_read(store.folder(fit_id) / "trace.parquet").assign(fit_id=fit_id) for _, fit_id in done]
+    yield "systems", _table(parts, list(dict.fromkeys(["fit_id", "step", *(name for part in parts for name in part)])))
 
 
 def _row(ended: Ended, cell: Cell, fit: Fit) -> committed.Row:

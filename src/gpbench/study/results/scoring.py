@@ -1,4 +1,5 @@
-"""Scores of a finished fit: of one that predicts from its points alone, of its Markov chain from its draws alone.
+"""Scores of a finished fit: of one that predicts from its points alone, of its Markov chain from its draws alone, of a
+solver from its trace.
 
 Both are kept beside the fit with the digest of the code that made them.
 """
@@ -28,7 +29,7 @@ def scores(store: Store, record: FitRecord) -> dict[str, float]:
     """Metric -> value of one fit (NaN is kept as NaN); empty where the fit is not done."""
     if record.status != "done":
         return {}
-    make = {"predict": _of_points, "sample": _of_draws}[record.what.kind]
+    make = {"predict": _of_points, "sample": _of_draws, "solve": _of_systems}[record.what.kind]
     return _kept(store.folder(record.fit_id) / "scores.json", lambda: make(store, record))
 
 
@@ -103,6 +104,15 @@ def _of_draws(store: Store, record: FitRecord) -> dict[str, float]:
             "ess_per_second": _ratio(ess, record.seconds.train),
         }
     )
+
+
+def _of_systems(store: Store, record: FitRecord) -> dict[str, float]:
+    """How many systems a solver was tried on, on how many it ended at its cap, and its iterations on all of them."""
+    import pandas as pd
+
+    systems = pd.read_parquet(store.folder(record.fit_id) / "trace.parquet")
+    sums = systems[["stopped", "iterations"]].sum().astype(float)
+    return {"systems": float(len(systems)), "stopped": sums["stopped"], "total_iterations": sums["iterations"]}
 
 
 def _mixing(store: Store, fit_ids: list[str]) -> dict[str, float]:

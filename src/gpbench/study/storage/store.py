@@ -189,7 +189,8 @@ class Store:
         note = self.work(group.group_id) / "stopped.txt"
         if note.is_file():
             return "stopped", note.read_text()
-        return "missing", f"interrupted at step {self.checkpoint(group.group_id)} of {group.what.steps}"
+        of_all = f" of {group.what.steps}" if group.what.steps else ""
+        return "missing", f"interrupted at step {self.checkpoint(group.group_id)}{of_all}"
 
     def checkpoint(self, group_id: str) -> int:
         """Step of a group's newest checkpoint; 0 where there is none."""

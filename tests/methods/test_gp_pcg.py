@@ -1,0 +1,183 @@
+"""GPs by preconditioned conjugate gradients beside the dense GP, whose gradients are checked by differences."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from gp_cases import flat_loss, keys, loss_and_gradient, perturbed, problem, training_set
+
+from gpbench.methods import exact_gp, gp_cholesky, gp_pcg
+from gpbench.methods.base import Noise, State
+from gpbench.solvers import quadrature
+
+TASKS = ("regression", "binary")
+NONE = torch.zeros(1, 0)
+REPEATS = 60
+CHOICES = ("nystrom", "fitc", "pitc", "spectral", "partial_svd", "pivoted_cholesky", "block_jacobi", "none")
+
+
+def made(task: str, n: int = 80, **settings):
+    """gp_pcg, gp_cholesky, a state off its start, and the rows."""
+    x, y = problem(task, n)
+    data = training_set(x, y)
+    dense = gp_cholesky.Method(gp_cholesky.Hyperparameters(), task)
+    pcg = gp_pcg.Method(gp_pcg.Hyperparameters(**settings), task)
+    return pcg, dense, perturbed(dense.start(data, keys(1))), data.full()
+
+
+def probes(n: int, count: int, seed: int) -> torch.Tensor:
+    return quadrature.rademacher(n, count, torch.Generator().manual_seed(seed))
+
+
+def estimated(method, state, batch, count: int, seed: int):
+    """Loss, and gradient of the surrogate by name."""
+    params = {name: value.clone().requires_grad_() for name, value in state.params.items()}
+    signs = probes(batch.x.shape[1], count, seed)
+    estimate = method.estimate(params, batch.x[0], batch.y[0], signs, torch.Generator().manual_seed(seed))
+    return estimate, dict(zip(params, torch.autograd.grad(estimate.surrogate, list(params.values())), strict=True))
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_dense_gradient_is_that_of_differences(task):
+    _, dense, state, batch = made(task)
+    _, gradient = loss_and_gradient(dense, state, batch, NONE)
+    for name, value in state.params.items():
+        for place in range(value.numel()):
+            step = torch.zeros(value.numel(), dtype=value.dtype)
+            step[place] = 1e-5
+            up, down = (
+                flat_loss(dense, State(state.params | {name: value + sign * step.view(value.shape)}, {}), batch, NONE)
+                for sign in (1, -1)
+            )
+            slope = ((up - down) / 2e-5).item()
+            assert gradient[name].flatten()[place].item() == pytest.approx(slope, rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_gradients_average_to_the_exact_one(task):
+    """Within three standard errors of autograd of the dense evidence, every component; and so does the objective."""
+    method, dense, state, batch = made(task, num_probes=4)
+    loss, exact = loss_and_gradient(dense, state, batch, NONE)
+    found = [estimated(method, state, batch, 4, seed) for seed in range(REPEATS)]
+    for name, truth in exact.items():
+        drawn = torch.stack([-gradient[name][0] for _, gradient in found])
+        error = drawn.std(0) / REPEATS**0.5
+        assert ((drawn.mean(0) - truth[0]).abs() <= 3 * error + 1e-8).all(), name
+    losses = torch.stack([estimate.loss for estimate, _ in found])
+    assert abs(losses.mean() - loss[0]) <= 3 * losses.std() / REPEATS**0.5 + 1e-4
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("name", CHOICES)
+def test_the_preconditioner_changes_the_gradient_by_the_tolerance_only(name, task):
+    method, _, state, batch = made(task, preconditioner=name, tolerance=1e-8)
+    plain, _, _, _ = made(task, preconditioner="none", tolerance=1e-8)
+    (one, gradient), (_, other) = (estimated(m, state, batch, 4, 0) for m in (method, plain))
+    assert one.unsolved == 0
+    for key, value in gradient.items():
+        torch.testing.assert_close(value, other[key], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_predictions_are_those_of_the_dense_gp(task):
+    method, dense, state, _ = made(task)
+    x = torch.linspace(-2, 2, 300, dtype=torch.float64)[None, :, None].expand(1, 300, 3)  # more than a block of columns
+    one, other = (m.predict(state, x, keys(1)[0]) for m in (method, dense))
+    np.testing.assert_allclose(one.mean(), other.mean(), atol=1e-4)
+    np.testing.assert_allclose(one.variance(), other.variance(), atol=1e-4)
+
+
+def test_dense_regression_is_the_exact_gp():
+    _, dense, state, batch = made("regression")
+    exact = exact_gp.Method(exact_gp.Hyperparameters(), "regression")
+    assert torch.equal(flat_loss(dense, state, batch, NONE), flat_loss(exact, state, batch, NONE))
+
+
+def test_the_laplace_evidence_of_one_row():
+    """log p(y | f) - f^2 / (2 k) - log(1 + W k) / 2 at the mode, by a grid."""
+    dense = gp_cholesky.Method(gp_cholesky.Hyperparameters(), "binary")
+    k = torch.tensor([[2.0]], dtype=torch.float64)
+    f = torch.linspace(0, 2, 2_000_001, dtype=torch.float64)
+    joint = torch.special.log_ndtr(f) - f.square() / 4
+    at = f[joint.argmax()]
+    w = dense.likelihood.curvature(torch.ones(()), at)
+    truth = joint.max() - 0.5 * (1 + 2 * w).log()
+    assert dense.log_evidence(k, torch.ones(1).double()).item() == pytest.approx(truth.item(), abs=1e-6)
+
+
+def test_two_targets_add_up():
+    x, y = problem("regression", 40)
+    y = torch.cat([y, y.cos()], 1)
+    batch = training_set(x, y).full()
+    method = gp_pcg.Method(gp_pcg.Hyperparameters(tolerance=1e-9), "regression", num_targets=2)
+    state = method.start(training_set(x, y), keys(1))
+    both = estimated(method, state, batch, 4, 0)
+    each = [estimated(method, state, dataclasses.replace(batch, y=y[None, :, p : p + 1]), 4, 0) for p in (0, 1)]
+    torch.testing.assert_close(both[0].loss, each[0][0].loss + each[1][0].loss)
+    for name, value in both[1].items():
+        torch.testing.assert_close(value, each[0][1][name] + each[1][1][name], rtol=1e-6, atol=1e-6)
+
+
+def test_a_step_is_that_of_adagrad():
+    """The first moves every number by the learning rate, the second by g / sqrt(g_1^2 + g_2^2) of it."""
+    method, _, state, batch = made("regression", learning_rate=0.5)
+    state.memory = {f"squares.{name}": torch.zeros_like(value) for name, value in state.params.items()}
+    state.memory |= {name: torch.zeros(1).double() for name in gp_pcg.COUNTED}
+    noise = Noise(torch.zeros(1, 1).double(), probes(80, 4, 0)[None])
+    before = {name: value.clone() for name, value in state.params.items()}
+    method.step(state, batch, noise, 0, 2)
+    for name, value in before.items():
+        torch.testing.assert_close((state.params[name] - value).abs(), torch.full_like(value, 0.5))
+    first = {name: value.clone() for name, value in state.params.items()}
+    squares = {name: state.memory[f"squares.{name}"].clone() for name in first}
+    method.step(state, batch, noise, 1, 2)
+    for name, value in first.items():
+        gained = state.memory[f"squares.{name}"] - squares[name]
+        expected = 0.5 * (gained / (gained + squares[name])).sqrt()
+        torch.testing.assert_close((state.params[name] - value).abs(), expected)
+    assert method.report(state)["iterations"] > 0
+    assert method.report(state)["unsolved"] == 0
+
+
+def test_a_cap_that_is_reached_is_reported():
+    method, _, state, batch = made("regression", cap=1, preconditioner="none")
+    estimate, _ = estimated(method, state, batch, 4, 0)
+    assert estimate.iterations == 1
+    assert estimate.unsolved == 1
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_numbers_that_are_not_finite_are_passed_on(task):
+    method, _, state, batch = made(task)
+    bad = dataclasses.replace(batch, x=torch.where(torch.arange(80)[:, None] == 3, torch.nan, batch.x))
+    estimate, _ = estimated(method, state, bad, 4, 0)
+    assert not estimate.loss.isfinite()
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_one_row_and_repeated_rows(task):
+    for n, repeats in ((1, 1), (20, 3)):
+        x, y = problem(task, n)
+        x, y = x.repeat(repeats, 1), y.repeat(repeats, 1)
+        method = gp_pcg.Method(gp_pcg.Hyperparameters(noise_variance=1e-6), task)
+        data = training_set(x, y)
+        state = method.start(data, keys(1))
+        shapes = method.noise_shapes(state, len(x), 0, 1)
+        noise = shapes.split(
+            torch.randn(1, shapes.size(len(x)), generator=torch.Generator().manual_seed(0)).double(), len(x)
+        )
+        assert method.step(state, data.full(), noise, 0, 1).isfinite().all()
+        assert np.isfinite(method.predict(state, x[None], keys(1)[0]).mean()).all()
+
+
+def test_many_rows_start_from_the_optimum_of_some(monkeypatch):
+    monkeypatch.setattr("gpbench.methods.warm_start.MANY_ROWS", 60)
+    monkeypatch.setattr("gpbench.methods.warm_start.START_ROWS", 50)
+    x, y = problem("regression", 80)
+    warm, given = (
+        gp_pcg.Method(gp_pcg.Hyperparameters(warm_start=warm), "regression").start(training_set(x, y), keys(1))
+        for warm in (True, False)
+    )
+    assert given.params["log_noise_variance"].item() == pytest.approx(np.log(0.1))
+    assert warm.params["log_noise_variance"] < -4
