@@ -65,7 +65,7 @@ class Hyperparameters(Settings):
     num_probes: PositiveInt = 4
     tolerance: PositiveFloat = 1e-5
     cap: PositiveInt = 1000
-    learning_rate: PositiveFloat = 0.1
+    learning_rate: PositiveFloat = 0.3
     warm_start: bool = True
 
 
