@@ -239,7 +239,8 @@ class Trainer:
     batch_minutes: PositiveFloat = 2.0  #: predicted minutes of fitting in one job
     checkpoint_seconds: Annotated[float, Ge(0)] = 20.0  #: seconds between checkpoints
     log_points: PositiveInt = 200  #: number of points in the trace of the objective
-    eval_points: NonNegativeInt = 10  #: number of points in the trace of the test scores
+    eval_points: NonNegativeInt = 10  #: largest number of points in the trace of the test scores
+    eval_every: PositiveInt = 50  #: updates from one of these to the next, at least, on average
     max_minutes: PositiveFloat | None = None  #: a fit that takes longer stops and can be resumed; null: no limit
     #: compile the loss of methods that Adam trains (torch.compile, on a GPU with CUDA graphs): takes minutes before the
     #: first step; methods with steps of their own and asynchronous workers run as always. Prepared for GPUs, never run

@@ -198,11 +198,10 @@ def test_looking_and_logging_change_nothing(case):
     assert outcome.points.equals(case.alone[0].points)
 
 
-def test_the_trace_begins_and_ends_with_the_fit_and_scores_where_it_looks(case, monkeypatch):
+def test_the_trace_begins_and_ends_with_the_fit_and_scores_where_it_looks(case):
     (seldom,) = case.fit(group(case.cell, 0, eval_points=3, log_points=5))
     assert list(numbers(seldom)["mnll"].notna()) == [False] * 4 + [True]  # too few steps for a look on the way
-    monkeypatch.setattr(lightning_module, "EVAL_STEPS", 1)
-    (outcome,) = case.fit(group(case.cell, 0, eval_points=3, log_points=5))
+    (outcome,) = case.fit(group(case.cell, 0, eval_points=3, eval_every=1, log_points=5))
     trace = numbers(outcome).set_index("step")
     assert list(trace.index) == [1, 6, 11, 20, 30, STEPS]
     assert list(trace.index[trace["mnll"].notna()]) == [1, 6, STEPS]

@@ -45,7 +45,7 @@ from gpbench.study.fitting.loop import (
     answer_one,
     training_set,
 )
-from gpbench.study.fitting.outcome import EVAL_ROWS, EVAL_STEPS, Outcome, finish, test_scores
+from gpbench.study.fitting.outcome import EVAL_ROWS, Outcome, finish, test_scores
 from gpbench.study.fitting.schedule import Schedule
 from gpbench.study.fitting.trimmed_lightning import LightningModule, Trainer
 from gpbench.study.records import JITTER, Group, Progress, What, to_json
@@ -77,8 +77,8 @@ class Fit(Loop, LightningModule):
         # a fit that ends by itself is likely to end early
         spread = np.geomspace if what.until_converged else np.linspace
         self.logged = {round(s) for s in spread(1, self.steps, min(self.steps, how.log_points))}
-        points = min(how.eval_points, self.steps // EVAL_STEPS)
-        self.evaluated = {round(s) for s in np.geomspace(max(self.steps / 100, EVAL_STEPS), self.steps, points)}
+        points = min(how.eval_points, self.steps // how.eval_every)
+        self.evaluated = {round(s) for s in np.geomspace(max(self.steps / 100, how.eval_every), self.steps, points)}
         self.jitter: linalg.Tally = {}
         self.clock = Clock(device)  # what a method does before its first step is training too
         saved = checkpoint.read(work, [f.fit_id for f in group.fits], device)

@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-EVAL_ROWS, EVAL_STEPS = 250, 50
-"""Test rows that are looked at while a fit is running, and updates from one look to the next at least on average: a
-look at a deep GP costs as much as many updates."""
+EVAL_ROWS = 250
+"""Test rows that are looked at while a fit is running."""
 
 
 @dataclass
