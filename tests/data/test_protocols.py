@@ -21,7 +21,7 @@ from projects import REPOSITORY
 
 CONF = REPOSITORY / "conf"
 EVERY = sorted(config.options(CONF, "protocol"))
-OTHERS = {"filippone2013", "filippone2013_real", "filippone2014", "posterior"}
+OTHERS = {"all_rows", "filippone2013", "filippone2013_real", "filippone2014", "posterior"}
 """whose rows train and test at once, or train more and more: see test_growing_splits"""
 PARTITIONS = [name for name in EVERY if name not in OTHERS]
 BOSTON, ENERGY, WINE, MNIST, COAL, AIRLINE, SPAM = (

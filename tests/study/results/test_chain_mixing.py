@@ -93,7 +93,7 @@ def collected(where: Places, methods: str, overrides: str, splits: int = FOLDS) 
 @pytest.fixture(scope="module")
 def short(where):
     """Thirty transitions of four chains on each of eight folds, under a budget that judges them."""
-    return collected(where, "bsgp_1,constant", f"budget.r_hat=1.05 bsgp_1.num_inducing=8 {TOGETHER}")
+    return collected(where, "bsgp_1,constant", f"budget.r_hat=1.05 bsgp_1.num_inducing=8 bsgp_1.steps=60 {TOGETHER}")
 
 
 def test_four_chains_on_eight_folds_share_one_process(where, short):

@@ -78,7 +78,8 @@ class Fit(Loop, LightningModule):
         spread = np.geomspace if what.until_converged else np.linspace
         self.logged = {round(s) for s in spread(1, self.steps, min(self.steps, how.log_points))}
         points = min(how.eval_points, self.steps // how.eval_every)
-        self.evaluated = {round(s) for s in np.geomspace(max(self.steps / 100, how.eval_every), self.steps, points)}
+        first = max(self.steps / 100, how.eval_every)
+        self.evaluated = {self.steps, *(round(s) for s in np.geomspace(first, self.steps, points))}
         self.jitter: linalg.Tally = {}
         self.clock = Clock(device)  # what a method does before its first step is training too
         saved = checkpoint.read(work, [f.fit_id for f in group.fits], device)
