@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 ARTIFACTS = "mlflow-artifacts:"
 MOST = 10_000  # runs of one cell
 MOST_AT_ONCE = 900  # metrics of one write, of which MLflow takes 1,000 with 100 parameters
-SOON = 60.0  # seconds between two readings of the spool while fits run; each costs some seconds of imports
+SOON = 120.0  # seconds between two readings of the spool while fits run; each costs some seconds of imports
 PLACE = ("method", "dataset", "protocol", "budget", "overrides")
 
 
