@@ -22,6 +22,7 @@ conjugate gradients, whose products `inner` counts; the outer ones must then be 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
@@ -46,31 +47,31 @@ MOST_NODES = 2**22
 """Of the grid of `ski`."""
 
 
-class Preconditioner:
+class Preconditioner(ABC):
     """r `[n, c]` -> P^-1 r `[n, c]`; `inner` counts the products of its own iterations, one a column; flexible: whether
     the outer iterations must be."""
 
     inner = 0
     flexible = False
 
-    def __call__(self, r: Tensor) -> Tensor:
-        raise NotImplementedError
+    @abstractmethod
+    def __call__(self, r: Tensor) -> Tensor: ...
 
+    @abstractmethod
     def dense(self) -> Tensor:
         """P `[n, n]`."""
-        raise NotImplementedError
 
 
 class Factored(Preconditioner):
     """P with a determinant and a root R, P = R R^T."""
 
+    @abstractmethod
     def log_determinant(self) -> Tensor:
         """log |P| in nats."""
-        raise NotImplementedError
 
+    @abstractmethod
     def probes(self, count: int, generator: torch.Generator) -> Tensor:
         """R times independent signs `[n, count]`, of covariance P."""
-        raise NotImplementedError
 
 
 class Diagonal(Factored):

@@ -10,6 +10,7 @@ import yaml
 from gpbench import config, places
 from gpbench.data import protocols
 from gpbench.errors import UserError
+from gpbench.report.export import citations
 from gpbench.report.significance.comparisons import differences_to_best
 from gpbench.report.view import View
 from gpbench.study.planning import plan as planning
@@ -68,6 +69,16 @@ def test_records_keep_them_and_they_are_no_fit_of_a_plan(where, gpbench):
     assert [row["family"] for row in rows].count("published") == 3
     assert (new, total) == (9, 9)
     assert set(planning.make(places_, "default", STUDY).states) == {fit.fit_id for _, fit in plan.fits}
+
+
+def test_a_study_that_stands_beside_them_cites_them(where, gpbench):
+    assert (
+        "% released scores theirs (Theirs (printed))\n@inproceedings{gal2016,"
+        in gpbench("cite", "default", "--overrides", STUDY).out
+    )
+    view = View(where[0].results / where[1].name)
+    presets = view.fits["preset"].dropna().unique()
+    assert "gal2016" in citations.used(where[0], presets, view.datasets, "common")
 
 
 def test_another_protocol_or_name_is_refused_in_one_line(where):

@@ -22,11 +22,16 @@ def entries(conf: Path) -> dict[str, str]:
 
 
 def used(where: Places, methods: Iterable[str], datasets: Iterable[str], protocol: str) -> dict[str, list[str]]:
-    """Citation key -> the purposes it is cited for; methods: names in conf/method.
+    """Citation key -> the purposes it is cited for; methods: names in conf/method, or of released scores by split.
 
     Raises UserError for a name without a file in conf/ and for a key missing from conf/references.bib."""
     purposes: dict[str, list[str]] = {}
+    released = {path.stem for path in where.per_split.glob("*.yaml")}
     for name in dict.fromkeys(methods):
+        if name in released:
+            whose = config.printed_splits(where.per_split, name)
+            purposes.setdefault(whose.reference, []).append(f"released scores {name} ({whose.label})")
+            continue
         header = config.compose(where.conf, "method", name).header
         if header.reference != UNPUBLISHED:
             purposes.setdefault(header.reference, []).append(f"method {name} ({header.label})")
@@ -70,8 +75,9 @@ def of_study(where: Places, study: str, overrides: str = "") -> str:
     from gpbench.study.planning import resolve
     from gpbench.study.storage import provenance
 
-    cells = resolve.resolve(where, study, overrides).cells
+    resolved = resolve.resolve(where, study, overrides)
+    cells = resolved.cells
     addresses = [cell.address for cell in cells if not cell.skip]
     methods, datasets = [address.method for address in addresses], [address.dataset for address in addresses]
-    purposes = used(where, methods, datasets, cells[0].address.protocol)
+    purposes = used(where, [*methods, *resolved.study.per_split], datasets, cells[0].address.protocol)
     return bibtex(where, purposes, provenance.commit(where.root).commit)

@@ -167,8 +167,9 @@ def _recorded(where: Places, plan: Plan) -> str:
 def overview(where: Places, waits: dict[str, int]) -> Iterator[str]:
     """A line for each run: fits done of those planned, hours of one core left with their interval, and verdicts that
     wait for it; waits: number of these by study."""
+    runs = config.backlog(where.conf).runs
     yield f"{'run':<40}{'done':>6} of {'fits':<7}{'left on one core, 90 % interval':<36}verdicts that wait"
-    for waiting in config.backlog(where.conf).runs:
+    for waiting in runs:
         plan = planning.make(where, waiting.study, waiting.overrides)
         part = replace(plan, cells=tuple(wanted_cells(plan, waiting)))
         states = [plan.states[fit.fit_id].name for cell in part.cells if not cell.skip for fit in cell.fits]

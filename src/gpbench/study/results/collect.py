@@ -114,7 +114,7 @@ def collect(where: Places, name: str) -> dict[str, int]:
     plan = read_plan(where, name)
     ended = Ended(where, name)
     write_if_changed(stamp(where, name), seen(ended, plan))
-    rows = [*score_rows(ended, plan), *printed_splits.rows(where, plan)]
+    rows = score_rows(where, ended, plan)
     finished = [(cell, fit.fit_id) for cell, fit in plan.fits if not cell.skip and ended.store.has(fit.fit_id)]
     traces = [
         _read(path).assign(fit_id=fit_id)
@@ -128,17 +128,16 @@ def collect(where: Places, name: str) -> dict[str, int]:
     tables = {"predict": _predicted, "sample": _sampled, "solve": _solved}[plan.study.kind](ended.store, done)
     for part, table in tables:
         _write(folder / f"{part}.parquet", table)
-    write_text(folder / "study.json", json.dumps(facts(where, plan), indent=1))
+    write_text(folder / "study.json", json.dumps(facts(where, plan, rows), indent=1))
     # last: its time of change marks the collection as complete
     scores = pd.DataFrame(rows)
     _write(folder / "scores.parquet", scores)
     return {str(name): int(number) for name, number in scores["status"].value_counts().items()}
 
 
-def facts(where: Places, plan: FrozenPlan) -> dict[str, object]:
-    """Content of study.json: what was requested, what made it, and where it was collected."""
+def facts(where: Places, plan: FrozenPlan, rows: list[committed.Row]) -> dict[str, object]:
+    """Content of study.json: what was requested, what made it, and where it was collected; rows: `score_rows`."""
     study, first, last = asdict(plan.study), plan.cells[0], plan.cells[-1]
-    printed = printed_splits.rows(where, plan)
     return {
         "name": plan.name,
         "command": plan.command,
@@ -149,8 +148,7 @@ def facts(where: Places, plan: FrozenPlan) -> dict[str, object]:
         "reported": asdict(first.reported),
         "r_hat": first.r_hat,
         "gain": first.gain,
-        "expected": [[cell.method, cell.address.dataset, fit.split] for cell, fit in plan.fits]
-        + [[row["method"], row["dataset"], row["split"]] for row in printed],
+        "expected": [[row["method"], row["dataset"], row["split"]] for row in rows],
         **asdict(provenance.commit(where.root)),
         "created": provenance.now(),
         "machine": asdict(provenance.machine()),
@@ -158,17 +156,18 @@ def facts(where: Places, plan: FrozenPlan) -> dict[str, object]:
     }
 
 
-def score_rows(ended: Ended, plan: FrozenPlan) -> list[committed.Row]:
-    """One row of scores.parquet for every fit that a study wants."""
+def score_rows(where: Places, ended: Ended, plan: FrozenPlan) -> list[committed.Row]:
+    """One row of scores.parquet for every fit that a study wants, and for every released split beside them."""
     judged = converged(ended, plan)
-    return [_row(ended, cell, fit) | judged.get(fit.fit_id, {}) for cell, fit in plan.fits]
+    fitted = [_row(ended, cell, fit) | judged.get(fit.fit_id, {}) for cell, fit in plan.fits]
+    return fitted + printed_splits.rows(where, plan)
 
 
 def record(where: Places, plan: FrozenPlan) -> tuple[int, int]:
     """Add the study's finished fits to its committed records; (number of new ones, of all)."""
-    rows = [*score_rows(Ended(where, plan.name), plan), *printed_splits.rows(where, plan)]
+    rows = score_rows(where, Ended(where, plan.name), plan)
     final = [{k: v for k, v in row.items() if _has_content(v)} for row in rows if row["status"] in (*FINAL, "skipped")]
-    return committed.write(where, plan.name, final, facts(where, plan))
+    return committed.write(where, plan.name, final, facts(where, plan, rows))
 
 
 def _has_content(value: object) -> bool:
