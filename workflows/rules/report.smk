@@ -1,6 +1,10 @@
 # the study's view of the store, and everything that is drawn from it
 REPORT = "plans/report.code"
-COLLECTED = {"predict": ["points.parquet"], "sample": ["prefixes.parquet", "draws.parquet"], "solve": ["systems.parquet"]}
+COLLECTED = {
+    "predict": ["points.parquet"],
+    "sample": ["prefixes.parquet", "draws.parquet"],
+    "solve": ["systems.parquet"],
+}
 # what every caption of the Snakemake report names (in workflows/report/)
 CAPTION = {
     "study": GRAPH.name,
