@@ -165,8 +165,8 @@ def _recorded(where: Places, plan: Plan) -> str:
 
 
 def overview(where: Places, waits: dict[str, int]) -> Iterator[str]:
-    """A line for each run: fits done of those planned, hours of one core left with their interval, and verdicts that
-    wait for it; waits: number of these by study."""
+    """For each run its fits done of those planned, the hours of one core left with their interval, and the verdicts
+    that wait for it; below it what runs the same in Snakemake, on a cluster too. waits: number of these by study."""
     runs = config.backlog(where.conf).runs
     yield f"{'run':<40}{'done':>6} of {'fits':<7}{'left on one core, 90 % interval':<36}verdicts that wait"
     for waiting in runs:
@@ -176,3 +176,6 @@ def overview(where: Places, waits: dict[str, int]) -> Iterator[str]:
         left = show(Estimate(part).core) if "pending" in states else "nothing"
         done = f"{states.count('done'):>6} of {len(states):<7}"
         yield f"{plan.name:<40}{done}{left:<36}{waits.get(waiting.study, 0)}"
+        named = (("only", waiting.methods), ("datasets", waiting.datasets))
+        narrowed = [f"{key}=[{','.join(names)}]" for key, names in named if names is not None]
+        yield f"    {planning.snakemake_command(waiting.study, ' '.join([waiting.overrides, *narrowed]))}"

@@ -48,10 +48,13 @@ class Plan(FrozenPlan):
 def make(places: Places, study_name: str, overrides: str = "") -> Plan:
     """Resolve a study, look at the store, and cut what is missing into batches."""
     resolved = resolve(places, study_name, overrides)
-    # sorted, as in the run's name: the order of the overrides does not make another run
+    return build(places, run_name(study_name, overrides), snakemake_command(study_name, overrides), resolved)
+
+
+def snakemake_command(study_name: str, overrides: str) -> str:
+    """What runs a study in a shell; sorted, as in the run's name: the order of overrides does not make another run."""
     words = " ".join(_word(f"{key}={value}") for key, value in sorted(config.split_overrides(overrides)))
-    command = f"snakemake --cores 2 --config study={study_name}" + (f" overrides={shlex.quote(words)}" if words else "")
-    return build(places, run_name(study_name, overrides), command, resolved)
+    return f"snakemake --cores 2 --config study={study_name}" + (f" overrides={shlex.quote(words)}" if words else "")
 
 
 def _word(text: str) -> str:
