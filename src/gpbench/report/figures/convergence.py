@@ -17,7 +17,7 @@ def convergence(view: View) -> Figure:
     traces, finals = _progress(view, "mnll")
     datasets = canvas.present(view.datasets, traces["dataset"])
     if not datasets:
-        return canvas.empty("No finished fit recorded test scores during training.")
+        return canvas.empty(view.unrecorded("traces") or "No finished fit recorded test scores during training.")
     figure, axes = canvas.panels(len(datasets), 2, 1.3, sharey="row")
     for dataset, (left, right) in zip(datasets, axes, strict=True):
         rows, without_trace = (part[part["dataset"] == dataset] for part in (traces, finals))
@@ -31,6 +31,7 @@ def convergence(view: View) -> Figure:
     axes[-1, 1].set_xlabel("steps")
     single = finals.loc[finals["dataset"].isin(datasets), "method"]
     canvas.legend(figure, view, [*traces["method"], *single])
+    canvas.footnote(figure, view.unrecorded("traces"))
     return figure
 
 
