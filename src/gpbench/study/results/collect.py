@@ -99,6 +99,8 @@ def converged(ended: Ended, plan: FrozenPlan) -> dict[str, committed.Row]:
                 record = ended.stored(fit_id)
                 if record and record.status == "done" and "convergence" in record.info:
                     by_fit[fit_id] = convergence.of_optimised(record.info, cell.gain)
+                elif record and record.status == "done" and cell.what.kind == "predict" and cell.what.steps:
+                    by_fit[fit_id] = convergence.UNNOTED
                 elif not record and (row := ended.recorded.get(fit_id)) and row["gate"]:
                     by_fit[fit_id] = row
     return by_fit

@@ -76,7 +76,9 @@ def joined(tables: Iterable[tuple[str, str, pd.DataFrame]]) -> pd.DataFrame:
     import pandas as pd
 
     parts = [table.assign(fit_id=fit_id, of=of, bin=range(len(table))) for fit_id, of, table in tables]
-    return pd.concat([pd.DataFrame(columns=BIN_COLUMNS), *parts], ignore_index=True)
+    if not parts:
+        return pd.DataFrame(columns=BIN_COLUMNS)
+    return pd.concat(parts, ignore_index=True).reindex(columns=BIN_COLUMNS)
 
 
 def _text(value: float) -> str:
