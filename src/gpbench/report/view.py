@@ -177,7 +177,9 @@ class View:
         }[curve]
         absent = int((~fits["fit_id"].isin(getattr(self, curve)["fit_id"])).sum())
         return (
-            f"{absent} of {count(len(fits), 'fit')} recorded without {curve}, before these were kept." if absent else ""
+            f"{absent} of {count(len(fits), 'fit')} have no {curve} here: recorded before curves were kept."
+            if absent
+            else ""
         )
 
     def grid(self, *keys: str) -> pd.DataFrame:

@@ -82,12 +82,12 @@ def test_records_of_before_say_what_they_lack(run):
     lines = (records / "traces.csv").read_text().splitlines()
     (records / "traces.csv").write_text("\n".join(line for line in lines if line[:16] != lines[1][:16]) + "\n")
     partly = draw(View(records), "convergence")
-    assert partly.get_supxlabel() == "1 of 2 fits recorded without traces, before these were kept."
+    assert partly.get_suptitle() == "1 of 2 fits have no traces here: recorded before curves were kept."
     for name in committed.CURVES:
         (records / f"{name}.csv").unlink()
-    assert draw(View(records), "convergence").get_label().startswith("2 of 2 fits recorded without traces")
+    assert draw(View(records), "convergence").get_label().startswith("2 of 2 fits have no traces here")
     for name in NAMES[1:]:
-        assert draw(View(records), name).get_label().startswith("6 of 6 fits recorded without calibration")
+        assert draw(View(records), name).get_label().startswith("6 of 6 fits have no calibration here")
 
 
 def test_a_long_trace_and_many_test_rows_stay_small():

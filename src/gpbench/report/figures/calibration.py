@@ -33,7 +33,7 @@ def calibration(view: View) -> Figure:
                 _draw_reliability(axis, of_method, look)
         _reference(axis, regression)
     canvas.legend(figure, view, list(shown["method"].unique()))
-    canvas.footnote(figure, view.unrecorded("calibration"))
+    canvas.headline(figure, view.unrecorded("calibration"))
     return figure
 
 
@@ -77,7 +77,7 @@ def reliability(view: View) -> Figure:
         axis.set(xlabel="predicted probability", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
         axis.set_ylabel("fraction of class 1" if view.tasks[dataset] == "binary" else "fraction correct")
     canvas.legend(figure, view, list(shown["method"].unique()))
-    canvas.footnote(figure, view.unrecorded("calibration"))
+    canvas.headline(figure, view.unrecorded("calibration"))
     return figure
 
 
@@ -95,7 +95,7 @@ def pit(view: View) -> Figure:
         _histograms(axis, {method: counts.get(method) for method in methods}, canvas.looks(view))
         labels = [textwrap.fill(view.labels[method], 12) if i % 4 == 0 else "" for method in methods]
         axis.set_yticks(np.arange(len(methods)) - 0.4, labels)
-    canvas.footnote(figure, view.unrecorded("calibration"))
+    canvas.headline(figure, view.unrecorded("calibration"))
     return figure
 
 

@@ -147,10 +147,10 @@ def remark_incomplete(axis: Axes, cells: pd.DataFrame) -> None:
     remark(axis, ", ".join(texts))
 
 
-def footnote(figure: Figure, text: str) -> None:
-    """A small grey line below all panels, if there is anything to say."""
+def headline(figure: Figure, text: str) -> None:
+    """A small grey line above all panels, if there is anything to say."""
     if text:
-        figure.supxlabel(text, fontsize=6.5, color=GREY)
+        figure.suptitle(text, fontsize=6.5, color=GREY)
 
 
 def note(axis: Axes, x: float, y: float, text: str, ha: str = "center", va: str = "center", **options: Any) -> None:

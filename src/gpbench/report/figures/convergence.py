@@ -31,7 +31,7 @@ def convergence(view: View) -> Figure:
     axes[-1, 1].set_xlabel("steps")
     single = finals.loc[finals["dataset"].isin(datasets), "method"]
     canvas.legend(figure, view, [*traces["method"], *single])
-    canvas.footnote(figure, view.unrecorded("traces"))
+    canvas.headline(figure, view.unrecorded("traces"))
     return figure
 
 
@@ -63,6 +63,7 @@ def error_over_time(view: View) -> Figure:
         canvas.title(top, dataset)
         bottom.set_xlabel("training seconds")
     canvas.legend(figure, view, list(view.done["method"]))
+    canvas.headline(figure, view.unrecorded("traces"))
     return figure
 
 
@@ -86,6 +87,7 @@ def error_at_equal_seconds(view: View) -> Figure:
         axis.set(xscale="log", ylabel=f"test {METRICS[metric].label}")
         drawn += traces["method"].tolist()
     canvas.legend(figure, view, drawn)
+    canvas.headline(figure, view.unrecorded("traces"))
     return figure
 
 
