@@ -1,12 +1,16 @@
 """Bins and bands against scipy, and their stated probability under a calibrated predictive."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
 from gpbench.evaluation.calibration import (
+    binned,
+    coverage,
     coverage_curve,
     expected_calibration_error,
+    histograms,
     pit_histogram,
     reliability_curve,
     wilson_interval,
@@ -20,8 +24,13 @@ def test_wilson_interval_is_scipys():
     assert np.isnan(wilson_interval(0, 0)).all()
 
 
+def pit_counts(pit):
+    points = pd.DataFrame({"pit": pit})
+    return histograms(points, "regression")["pit"]["count"]
+
+
 def test_pit_histogram_counts_every_point_once():
-    table = pit_histogram([0.0, 0.05, 0.1, 0.95, 1.0], bins=10)
+    table = pit_histogram(pit_counts([0.0, 0.05, 0.1, 0.95, 1.0]), bins=10)
     assert table["count"].tolist() == [2, 1, 0, 0, 0, 0, 0, 0, 0, 2]
     assert table["left"].iloc[0] == 0
     assert table["right"].iloc[-1] == 1
@@ -33,28 +42,29 @@ def test_pit_band_is_simultaneous():
     rng = np.random.default_rng(0)
     outside = 0
     for _ in range(400):
-        table = pit_histogram(rng.random(200), bins=10, level=0.95)
+        table = pit_histogram(pit_counts(rng.random(200)), bins=10, level=0.95)
         outside += not table["count"].between(table["lower"], table["upper"]).all()
     assert outside / 400 <= 0.05 + 4 * np.sqrt(0.05 * 0.95 / 400)
 
 
 def test_pit_band_shows_overconfidence():
     pit = stats.norm.cdf(2 * np.random.default_rng(1).standard_normal(500))
-    table = pit_histogram(pit)
+    table = pit_histogram(pit_counts(pit))
     assert table["count"].iloc[0] > table["upper"].iloc[0]
     assert table["count"].iloc[-1] > table["upper"].iloc[-1]
 
 
 def test_coverage_curve_counts_central_intervals():
-    table = coverage_curve([0.05, 0.3, 0.5, 0.6, 0.99], levels=[0.5, 0.9])
-    assert table["empirical"].tolist() == [0.6, 0.8]
+    pit = np.random.default_rng(3).random(200)
+    table = coverage_curve(pit_counts(pit))
+    np.testing.assert_allclose(table["nominal"], np.linspace(0.05, 0.95, 19), rtol=1e-12)
+    assert table["empirical"].tolist() == [coverage(pit, level) for level in table["nominal"]]
     assert (table["lower"] < table["empirical"]).all()
     assert (table["empirical"] < table["upper"]).all()
-    assert len(coverage_curve([0.5])) == 19
 
 
 def test_reliability_curve_by_hand():
-    table = reliability_curve([0.55, 0.58, 0.95, 1.0], [True, False, True, True], bins=10)
+    table = reliability_curve(binned([0.55, 0.58, 0.95, 1.0], [True, False, True, True], bins=10))
     filled = table[table["count"] > 0]
     assert filled["left"].round(9).tolist() == [0.5, 0.9]
     np.testing.assert_allclose(filled["confidence"], [0.565, 0.975])
@@ -70,13 +80,13 @@ def test_reliability_curve_by_hand():
 def test_reliability_of_true_probabilities_lies_in_its_intervals():
     rng = np.random.default_rng(2)
     confidence = 0.5 + 0.5 * rng.random(5_000)
-    table = reliability_curve(confidence, rng.random(5_000) < confidence, bins=10, level=0.9999).dropna()
+    table = reliability_curve(binned(confidence, rng.random(5_000) < confidence, bins=10), level=0.9999).dropna()
     assert len(table) == 5
     assert table["confidence"].between(table["lower"], table["upper"]).all()
 
 
 def test_values_outside_the_unit_interval_are_refused():
     with pytest.raises(ValueError, match=r"lie in \[0, 1\]"):
-        pit_histogram([0.5, 1.2])
+        pit_counts([0.5, 1.2])
     with pytest.raises(ValueError, match=r"lie in \[0, 1\]"):
-        reliability_curve([np.nan], [True])
+        binned([np.nan], [True])

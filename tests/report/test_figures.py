@@ -222,7 +222,9 @@ def test_reliability_takes_every_class_into_account(tmp_path):
     folder = build(tmp_path / "s", ["svgp"], ["digits"], 1)
     stated = np.tile([0.1, 0.3, 0.6], (1000, 1))
     y = np.repeat([0, 1, 2], [100, 300, 600])
-    points = pd.DataFrame(stated, columns=["p0", "p1", "p2"]).assign(fit_id="svgp-digits-0", y=y)
+    points = pd.DataFrame(stated, columns=["p0", "p1", "p2"]).assign(
+        fit_id="svgp-digits-0", y=y, modal=2, confidence=0.6
+    )
     points.assign(p3=np.nan).to_parquet(folder / "points.parquet")
     (axis,) = draw(View(folder), "reliability").axes
     curve = axis.get_lines()[0]

@@ -198,7 +198,7 @@ def status(arguments: argparse.Namespace) -> None:
         left = sum(batch.seconds for batch in planned.batches)
         print(f"{planned.name}: {counts or 'no fits'}; about {left / 60:.1f} minutes of one core left")
         for group in store.groups():
-            running = any(store.busy(fit.fit_id) for fit in group.fits)
+            running = not store.is_free(group)
             reached = store.progress(group.group_id)
             described = progress.describe(reached) if reached else "starting"
             print(f"  {'running' if running else 'interrupted'}: {progress.name(group)}: {described}")

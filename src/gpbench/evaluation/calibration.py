@@ -14,6 +14,9 @@ from scipy.special import ndtri
 if TYPE_CHECKING:
     import pandas as pd
 
+PIT_BINS = 40
+"""Whose edges are those of a histogram of ten bins and of the central intervals of 5 %, 10 %, ..., 95 %."""
+
 
 def wilson_interval(successes: ArrayLike, count: ArrayLike, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
     """Interval for a binomial proportion, (NaN, NaN) where count is 0.
@@ -28,21 +31,54 @@ def wilson_interval(successes: ArrayLike, count: ArrayLike, level: float = 0.95)
     return np.clip((centre - half) / (1 + ratio), 0, 1), np.clip((centre + half) / (1 + ratio), 0, 1)
 
 
-def pit_histogram(pit: ArrayLike, bins: int = 10, level: float = 0.95) -> pd.DataFrame:
+def binned(probability: ArrayLike, happened: ArrayLike, bins: int = 15) -> pd.DataFrame:
+    """What equal-width bins of [0, 1] hold, a row each: their count, and how many events were predicted and happened.
+
+    probability `[N]`: of N events, of which `happened` says whether they came true; predicted is its sum in the bin.
+    Rows of like bins add up: a union of points has the sum of their tables."""
+    import pandas as pd
+
+    index, happened = _bin_of(probability, bins), np.asarray(happened, float)
+    count, stated, right = (np.bincount(index, weights, bins) for weights in (None, np.asarray(probability), happened))
+    return pd.DataFrame({"count": count, "predicted": stated, "happened": right.astype(int)})
+
+
+def histograms(points: pd.DataFrame, task: str) -> dict[str, pd.DataFrame]:
+    """All that figures of calibration draw of a fit, from its points (see `gpbench.study.results.collect`).
+
+    Regression: `pit`, a count for each of 40 bins. Classification: `confidence`, the probability of the predicted class
+    in ten bins, and `classes`, of two classes that of class 1 in 15 bins, of more those of all classes in ten. Counts:
+    nothing, for their intervals are not exact."""
+    import pandas as pd
+
+    if task == "regression":
+        return {"pit": pd.DataFrame({"count": np.bincount(_bin_of(points["pit"], PIT_BINS), minlength=PIT_BINS)})}
+    if task == "counts":
+        return {}
+    binary = task == "binary"
+    stated = points[["p1"]] if binary else points.filter(regex=r"^p\d+$").dropna(axis="columns")
+    right = points["y"].to_numpy()[:, None] == stated.columns.str.removeprefix("p").astype(int).to_numpy()
+    return {
+        "confidence": binned(points["confidence"], points["modal"] == points["y"], 10),
+        "classes": binned(stated.to_numpy().ravel(), right.ravel(), 15 if binary else 10),
+    }
+
+
+def pit_histogram(count: ArrayLike, bins: int = 10, level: float = 0.95) -> pd.DataFrame:
     """Histogram of probability integral transforms with a simultaneous band under uniformity.
 
-    Columns left, right, count, expected, lower, upper (counts), one row a bin. Each count is Binomial(n, 1/bins) if
-    the predictive is right; the band splits 1 - level evenly over the bins (Bonferroni), so that all bins lie inside
-    it together with probability at least `level`."""
+    count: of equal-width bins of [0, 1], a multiple of `bins`. Columns left, right, count, expected, lower, upper
+    (counts), one row a bin. Each count is Binomial(n, 1/bins) if the predictive is right; the band splits 1 - level
+    evenly over the bins (Bonferroni), so that all bins lie inside it together with probability at least `level`."""
     import pandas as pd
     from scipy.stats import binom
 
     edges = np.linspace(0, 1, bins + 1)
-    count = np.bincount(_bin_of(pit, bins), minlength=bins)
+    merged = np.asarray(count).reshape(bins, -1).sum(axis=1)
     tail = (1 - level) / (2 * bins)
-    lower, upper = binom.ppf([tail, 1 - tail], count.sum(), 1 / bins)
-    band = {"expected": count.sum() / bins, "lower": lower, "upper": upper}
-    return pd.DataFrame({"left": edges[:-1], "right": edges[1:], "count": count, **band})
+    lower, upper = binom.ppf([tail, 1 - tail], merged.sum(), 1 / bins)
+    band = {"expected": merged.sum() / bins, "lower": lower, "upper": upper}
+    return pd.DataFrame({"left": edges[:-1], "right": edges[1:], "count": merged, **band})
 
 
 def coverage(pit: ArrayLike, level: float) -> float:
@@ -50,30 +86,30 @@ def coverage(pit: ArrayLike, level: float) -> float:
     return float(np.mean(np.abs(np.asarray(pit) - 0.5) <= level / 2))
 
 
-def coverage_curve(pit: ArrayLike, levels: ArrayLike | None = None, level: float = 0.95) -> pd.DataFrame:
+def coverage_curve(count: ArrayLike, level: float = 0.95) -> pd.DataFrame:
     """Observed against nominal coverage of central intervals: columns nominal, empirical, lower, upper (Wilson).
 
-    levels: nominal probabilities, 0.05 to 0.95 by default; level: of the pointwise interval."""
+    count `[2 K]`: of equal-width bins of the PIT; nominal probabilities are 1/K, ..., 1 - 1/K, whose intervals end
+    where bins do; level: of the pointwise interval."""
     import pandas as pd
 
-    pit = np.asarray(pit, float)
-    nominal = np.linspace(0.05, 0.95, 19) if levels is None else np.asarray(levels, float)
-    empirical = np.array([coverage(pit, probability) for probability in nominal])
-    lower, upper = wilson_interval(empirical * len(pit), len(pit), level)
-    return pd.DataFrame({"nominal": nominal, "empirical": empirical, "lower": lower, "upper": upper})
+    count = np.asarray(count)
+    half = len(count) // 2
+    inside = np.cumsum(count[half:] + count[half - 1 :: -1])[:-1]
+    lower, upper = wilson_interval(inside, count.sum(), level)
+    columns = {"nominal": np.arange(1, half) / half, "empirical": inside / count.sum(), "lower": lower, "upper": upper}
+    return pd.DataFrame(columns)
 
 
-def reliability_curve(confidence: ArrayLike, correct: ArrayLike, bins: int = 15, level: float = 0.95) -> pd.DataFrame:
-    """Stated confidence against fraction correct in equal-width bins of confidence over [0, 1].
+def reliability_curve(bins: pd.DataFrame, level: float = 0.95) -> pd.DataFrame:
+    """Predicted probability against the fraction that came true, from the rows of `binned`.
 
-    confidence `[N]`: probability of the predicted class; correct `[N]`: whether it was right. Columns left, right,
-    confidence (mean), fraction, count, lower, upper (Wilson); NaN in empty bins."""
+    Columns left, right, confidence (mean probability), fraction, count, lower, upper (Wilson); NaN in empty bins."""
     import pandas as pd
 
-    confidence, correct = np.asarray(confidence, float), np.asarray(correct, float)
-    edges, index = np.linspace(0, 1, bins + 1), _bin_of(confidence, bins)
-    count, stated, right = (np.bincount(index, weights, bins) for weights in (None, confidence, correct))
+    edges, count = np.linspace(0, 1, len(bins) + 1), bins["count"].to_numpy()
     filled = np.where(count > 0, count, np.nan)
+    stated, right = bins["predicted"].to_numpy(), bins["happened"].to_numpy()
     lower, upper = wilson_interval(right, count, level)
     curve = {"left": edges[:-1], "right": edges[1:], "confidence": stated / filled, "fraction": right / filled}
     return pd.DataFrame({**curve, "count": count.astype(int), "lower": lower, "upper": upper})
@@ -81,7 +117,7 @@ def reliability_curve(confidence: ArrayLike, correct: ArrayLike, bins: int = 15,
 
 def expected_calibration_error(confidence: ArrayLike, correct: ArrayLike, bins: int = 15) -> float:
     """sum_b n_b/N |fraction correct_b - mean confidence_b| over the bins of `reliability_curve` (Guo et al. 2017)."""
-    curve = reliability_curve(confidence, correct, bins)
+    curve = reliability_curve(binned(confidence, correct, bins))
     gap = (curve["fraction"] - curve["confidence"]).abs().fillna(0.0)
     return float((gap * curve["count"]).sum() / curve["count"].sum())
 

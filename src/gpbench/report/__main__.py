@@ -11,7 +11,7 @@ from gpbench.report.registry import names
 def parser() -> argparse.ArgumentParser:
     """The subcommands and their arguments."""
     folder, published = (argparse.ArgumentParser(add_help=False) for _ in range(2))
-    folder.add_argument("folder", type=Path, help="results of a study: results/NAME")
+    folder.add_argument("folder", type=Path, help="results/NAME, or committed records: docs/results/NAME")
     published.add_argument("--published", type=Path, default=Path("published"), help="folder of published numbers")
     top = argparse.ArgumentParser(prog="python -m gpbench.report", description=__doc__)
     commands = top.add_subparsers(dest="command", required=True)

@@ -3,23 +3,25 @@
 A folder `results/<study>/` holds `study.json`, `scores.parquet` (one row per fit), `traces.parquet` (one row per logged
 step), `points.parquet` (one row per test point) and the results of probes, such as `bounds.parquet` (see
 `gpbench.study.results.probes`). A study of kind `sample` has `prefixes.parquet` and `draws.parquet` instead of points
-(see `gpbench.study.results.chain_file`). A folder of committed records, `docs/results/<run>/`, has only `study.json`
-and `scores.csv`. Nothing else is read.
+(see `gpbench.study.results.chain_file`). A folder of committed records, `docs/results/<run>/`, has `study.json`,
+`scores.csv` and, of its curves, `traces.csv` and `calibration.csv` (see `gpbench.study.results.curves`). Nothing else
+is read.
 """
 
 import json
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 import numpy as np
 import pandas as pd
 
 from gpbench.errors import UserError, count, unknown
+from gpbench.evaluation.calibration import histograms
 from gpbench.evaluation.metrics import METRICS
 from gpbench.study.fitting.convergence import IMPROVING as STILL
 from gpbench.study.records import CONVERGENCE, JITTER, Setting
-from gpbench.study.results import collect, convergence
+from gpbench.study.results import collect, convergence, curves
 from gpbench.study.storage import committed
 
 UNMIXED = "not converged"
@@ -36,7 +38,7 @@ MIXING = ("chains", "draws", "r_hat", "r_hat_row", "r_hat_row_sd", "ess_bulk", "
 MIXING_REPORTED = ("r_hat_covariance", "ess_covariance", "mcse")
 CERTIFICATE = ("certificate_steps", "certificate_objective", "certificate_mnll")
 FACTS = (
-    *("commit", "dirty", "overrides", "staleness_mean", "restarts", "gate"),
+    *("commit", "dirty", "overrides", "steps", "staleness_mean", "restarts", "gate"),
     *(*MIXING, *MIXING_REPORTED, *CONVERGENCE, *CERTIFICATE, *JITTER),
 )
 
@@ -99,7 +101,7 @@ class View:
 
     @property
     def recorded(self) -> bool:
-        """Whether these are committed records, which have scores but neither traces nor points."""
+        """Whether these are committed records, which have no points and thinned traces."""
         return (self.folder / "scores.csv").is_file()
 
     @cached_property
@@ -140,7 +142,7 @@ class View:
     def traces(self) -> pd.DataFrame:
         """`traces.parquet`: fit_id, step, seconds, objective, mnll, rmse, error."""
         if self.recorded:
-            return pd.DataFrame(columns=collect.TRACE_COLUMNS)
+            return curves.read_traces(self.folder)
         return pd.read_parquet(self._path("traces.parquet"))
 
     @cached_property
@@ -150,6 +152,35 @@ class View:
         if not self.recorded:
             points = pd.read_parquet(self._path("points.parquet"))
         return points.merge(self.done[["fit_id", "method", "dataset", "task", "split"]], on="fit_id")
+
+    @cached_property
+    def calibration(self) -> pd.DataFrame:
+        """Histograms of finished fits: `curves.BIN_COLUMNS`, with the fit's method, dataset, task and split."""
+        if self.recorded:
+            bins = curves.read_bins(self.folder)
+        else:
+            by_fit = self.points.groupby(["fit_id", "task"], sort=False)
+            bins = curves.joined(
+                (fit_id, of, table)
+                for (fit_id, task), points in by_fit
+                for of, table in histograms(points, task).items()
+            )
+        return bins.merge(self.done[["fit_id", "method", "dataset", "task", "split"]], on="fit_id")
+
+    def unrecorded(self, curve: Literal["traces", "calibration"]) -> str:
+        """How many finished fits have no such curve in their records; '' where all have."""
+        if not self.recorded:
+            return ""
+        fits = {
+            "traces": self.done[self.done["steps"].notna()],
+            "calibration": self.done[self.done["seconds_train"].notna() & (self.done["task"] != "counts")],
+        }[curve]
+        absent = int((~fits["fit_id"].isin(getattr(self, curve)["fit_id"])).sum())
+        return (
+            f"{absent} of {count(len(fits), 'fit')} have no {curve} here: recorded before curves were kept."
+            if absent
+            else ""
+        )
 
     def grid(self, *keys: str) -> pd.DataFrame:
         """The methods for which the study sets all these keys, with their values: columns method and keys."""

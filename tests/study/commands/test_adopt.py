@@ -57,6 +57,8 @@ def test_reproduced_records_are_adopted_with_a_note(study, gpbench):
         [row.get(k) for k in numbers] for row in before.values()
     ]
     assert all("refitted with equal scores" in row["adopted"] for row in after.values())
+    bins = committed.lines(committed.folder(places.find(), NAME) / "calibration.csv")
+    assert {line["fit_id"] for line in bins} == after.keys()
     assert "has no fits whose code moved" in gpbench("adopt", NAME).err
 
 

@@ -1,12 +1,13 @@
 """`gpbench backlog`: tables fill evenly, finished fits are recorded, nothing is done twice, refusals are one line."""
 
+import contextlib
 import csv
 
 import pytest
 
 from gpbench import config, places
 from gpbench.errors import UserError
-from gpbench.study.commands import backlog
+from gpbench.study.commands import backlog, job
 from gpbench.study.storage.store import Store
 from projects import hold_tracker
 
@@ -62,6 +63,22 @@ def test_a_fit_that_another_process_is_at_is_left_to_it(where):
     assert cells([first])[0] in cells(piece(where, 1))
 
 
+def test_two_backlogs_that_began_with_the_same_fits_share_them(where, monkeypatch):
+    first, *others = piece(where, 1)
+    begun = []
+    with contextlib.ExitStack() as other:
+        other.enter_context(Store(where.store).locked([first.fits[0].fit_id]))
+
+        def run_group(group, *_):
+            begun.append(group)
+            if len(begun) == len(others):
+                other.close()
+
+        monkeypatch.setattr(job, "run_group", run_group)
+        job.run_groups((first, *others), where)
+    assert cells(begun) == cells([*others, first])
+
+
 def test_a_begun_fit_of_a_method_that_the_backlog_does_not_name_is_left_alone(where):
     begun = next(group for group in piece(where, 1) if group.address.method == "linear")
     Store(where.store).begin(begun)
@@ -80,6 +97,8 @@ def test_what_it_runs_is_recorded_and_is_not_run_again(where, gpbench):
     (path,) = (where.root / "docs/results").glob("default-*/scores.csv")
     with path.open() as stream:
         assert [row["status"] for row in csv.DictReader(stream)] == ["done"] * 8
+    with path.with_name("calibration.csv").open() as stream:
+        assert len({row["fit_id"] for row in csv.DictReader(stream)}) == 8
     before = path.read_bytes()
     assert gpbench("backlog", "run").out == ""
     assert path.read_bytes() == before

@@ -6,10 +6,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from numpy.typing import ArrayLike
 
 from gpbench.evaluation.calibration import coverage_curve, pit_histogram, reliability_curve
-from gpbench.evaluation.metrics import CLASSIFICATION
 from gpbench.report.figures import canvas
 from gpbench.report.view import View
 
@@ -18,35 +16,35 @@ _FEW = 10  # test points; bins with fewer are left out
 
 def calibration(view: View) -> Figure:
     """Coverage errors of regression and reliability curves of classification, one panel per data set."""
-    points = view.points
-    # counts have no exact intervals
-    datasets = canvas.present(view.datasets_of("regression", *CLASSIFICATION), points["dataset"])
+    shown = view.calibration[view.calibration["of"].isin(["pit", "confidence"])]
+    datasets = canvas.present(view.datasets, shown["dataset"])
     if not datasets:
-        return canvas.empty("No finished fit of a regression or classification data set has test points.")
+        reason = "No finished fit of a regression or classification data set has test points."
+        return canvas.empty(view.unrecorded("calibration") or reason)
     figure, axes = canvas.titled(datasets, 2.0, 3)
     for axis, dataset in zip(axes, datasets, strict=True):
-        rows = points[points["dataset"] == dataset]
+        rows = shown[shown["dataset"] == dataset]
         regression = view.tasks[dataset] == "regression"
-        draw = _coverage_error if regression else _confidence
         for look, of_method in canvas.by_method(view, rows):
-            draw(axis, of_method, look)
+            if regression:
+                curve = coverage_curve(_pooled(of_method)["count"])
+                axis.plot(curve["nominal"], curve["empirical"] - curve["nominal"], **look.options, markevery=4)
+            else:
+                _draw_reliability(axis, of_method, look)
         _reference(axis, regression)
-    canvas.legend(figure, view, list(points["method"].unique()))
+    canvas.legend(figure, view, list(shown["method"].unique()))
+    canvas.headline(figure, view.unrecorded("calibration"))
     return figure
 
 
-def _coverage_error(axis: Axes, points: pd.DataFrame, look: canvas.Look) -> None:
-    curve = coverage_curve(points["pit"])
-    axis.plot(curve["nominal"], curve["empirical"] - curve["nominal"], **look.options, markevery=4)
+def _pooled(bins: pd.DataFrame) -> pd.DataFrame:
+    """The bins of all points of some fits."""
+    return bins.groupby("bin")[["count", "predicted", "happened"]].sum()
 
 
-def _confidence(axis: Axes, points: pd.DataFrame, look: canvas.Look) -> None:
-    _draw_reliability(axis, points["confidence"], points["modal"] == points["y"], 10, look)
-
-
-def _draw_reliability(axis: Axes, probability: ArrayLike, happened: ArrayLike, bins: int, look: canvas.Look) -> None:
+def _draw_reliability(axis: Axes, bins: pd.DataFrame, look: canvas.Look) -> None:
     """Observed frequency against the predicted probability, without bins of few test points."""
-    curve = reliability_curve(probability, happened, bins=bins)
+    curve = reliability_curve(_pooled(bins))
     curve = curve[curve["count"] >= _FEW]
     axis.plot(curve["confidence"], curve["fraction"], **look.options)
 
@@ -65,52 +63,48 @@ def _reference(axis: Axes, regression: bool) -> None:
 
 def reliability(view: View) -> Figure:
     """Observed frequency against predicted probability, for every class of every test point."""
-    datasets = canvas.present(view.datasets_of(*CLASSIFICATION), view.points["dataset"])
+    shown = view.calibration[view.calibration["of"] == "classes"]
+    datasets = canvas.present(view.datasets, shown["dataset"])
     if not datasets:
-        return canvas.empty("No finished fit of a classification data set, so no probabilities to show.")
+        reason = "No finished fit of a classification data set, so no probabilities to show."
+        return canvas.empty(view.unrecorded("calibration") or reason)
     figure, axes = canvas.titled(datasets, 2.6, 3)
     for axis, dataset in zip(axes, datasets, strict=True):
-        binary = view.tasks[dataset] == "binary"
-        for look, rows in canvas.by_method(view, view.points[view.points["dataset"] == dataset]):
-            _every_class(axis, rows, binary, look)
+        for look, rows in canvas.by_method(view, shown[shown["dataset"] == dataset]):
+            _draw_reliability(axis, rows, look)
         axis.axline((0, 0), slope=1, color="black", linewidth=0.8, zorder=1)
         axis.set_box_aspect(1)
         axis.set(xlabel="predicted probability", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
-        axis.set_ylabel("fraction of class 1" if binary else "fraction correct")
-    canvas.legend(figure, view, list(view.points.loc[view.points["dataset"].isin(datasets), "method"].unique()))
+        axis.set_ylabel("fraction of class 1" if view.tasks[dataset] == "binary" else "fraction correct")
+    canvas.legend(figure, view, list(shown["method"].unique()))
+    canvas.headline(figure, view.unrecorded("calibration"))
     return figure
-
-
-def _every_class(axis: Axes, points: pd.DataFrame, binary: bool, look: canvas.Look) -> None:
-    """15 bins of p1 for two classes, else 10 bins of the probabilities of all classes, as in ashman2020."""
-    probabilities = points[["p1"]] if binary else points.filter(regex=r"^p\d+$").dropna(axis="columns")
-    classes = probabilities.columns.str.removeprefix("p").astype(int).to_numpy()
-    right = points["y"].to_numpy()[:, None] == classes
-    _draw_reliability(axis, probabilities.to_numpy().ravel(), right.ravel(), 15 if binary else 10, look)
 
 
 def pit(view: View) -> Figure:
     """PIT histograms, one panel per regression data set and one row of bars per method."""
-    points = view.points[view.points["task"] == "regression"]
-    datasets = canvas.present(view.datasets_of("regression"), points["dataset"])
-    methods = canvas.present(view.methods, points["method"])
+    bins = view.calibration[view.calibration["of"] == "pit"]
+    datasets = canvas.present(view.datasets, bins["dataset"])
+    methods = canvas.present(view.methods, bins["method"])
     if not methods:
-        return canvas.empty("No finished fit of a regression data set, so no PIT to show.")
+        reason = "No finished fit of a regression data set, so no PIT to show."
+        return canvas.empty(view.unrecorded("calibration") or reason)
     figure, axes = canvas.titled(datasets, 0.33 * len(methods) + 0.4, x="PIT")
     for i, (dataset, axis) in enumerate(zip(datasets, axes, strict=True)):
-        values = {name: group for name, group in points[points["dataset"] == dataset].groupby("method")["pit"]}
-        _histograms(axis, {method: values.get(method) for method in methods}, canvas.looks(view))
+        counts = {name: _pooled(group)["count"] for name, group in bins[bins["dataset"] == dataset].groupby("method")}
+        _histograms(axis, {method: counts.get(method) for method in methods}, canvas.looks(view))
         labels = [textwrap.fill(view.labels[method], 12) if i % 4 == 0 else "" for method in methods]
         axis.set_yticks(np.arange(len(methods)) - 0.4, labels)
+    canvas.headline(figure, view.unrecorded("calibration"))
     return figure
 
 
-def _histograms(axis: Axes, pit_by_method: dict[str, pd.Series | None], look: dict[str, canvas.Look]) -> None:
+def _histograms(axis: Axes, count_by_method: dict[str, pd.Series | None], look: dict[str, canvas.Look]) -> None:
     """Densities on one scale, the first method on top, with the level and band of perfect calibration."""
-    bars = {method: pit_histogram(values) for method, values in pit_by_method.items() if values is not None}
+    bars = {method: pit_histogram(count) for method, count in count_by_method.items() if count is not None}
     unit = -0.85 / max(float((part[["count", "upper"]].max(axis=1) / part["expected"]).max()) for part in bars.values())
     levels, bands = [], []
-    for line, method in enumerate(pit_by_method):
+    for line, method in enumerate(count_by_method):
         if method not in bars:
             axis.text(0.5, line - 0.4, "no finished fit", ha="center", va="center", color=canvas.GREY, fontsize=7)
             continue
@@ -121,6 +115,6 @@ def _histograms(axis: Axes, pit_by_method: dict[str, pd.Series | None], look: di
         bands += [line + (bar[name] * scale).iloc[0] for name in ("lower", "upper")]
     axis.hlines(levels, 0, 1, color="black", linewidth=0.6)
     axis.hlines(bands, 0, 1, color="black", linewidth=0.7, linestyle=(0, (2, 2)))
-    axis.set(xlim=(0, 1), ylim=(len(pit_by_method) - 0.95, -0.95), xticks=(0, 0.5, 1))
+    axis.set(xlim=(0, 1), ylim=(len(count_by_method) - 0.95, -0.95), xticks=(0, 0.5, 1))
     axis.tick_params(axis="y", length=0)
     axis.grid(False)

@@ -147,6 +147,12 @@ def remark_incomplete(axis: Axes, cells: pd.DataFrame) -> None:
     remark(axis, ", ".join(texts))
 
 
+def headline(figure: Figure, text: str) -> None:
+    """A small grey line above all panels, if there is anything to say."""
+    if text:
+        figure.suptitle(text, fontsize=6.5, color=GREY)
+
+
 def note(axis: Axes, x: float, y: float, text: str, ha: str = "center", va: str = "center", **options: Any) -> None:
     """Small grey text inside or beside a panel."""
     axis.text(x, y, text, fontsize=6.5, color=GREY, ha=ha, va=va, **options)

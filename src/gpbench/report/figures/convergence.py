@@ -17,7 +17,7 @@ def convergence(view: View) -> Figure:
     traces, finals = _progress(view, "mnll")
     datasets = canvas.present(view.datasets, traces["dataset"])
     if not datasets:
-        return canvas.empty("No finished fit recorded test scores during training.")
+        return canvas.empty(view.unrecorded("traces") or "No finished fit recorded test scores during training.")
     figure, axes = canvas.panels(len(datasets), 2, 1.3, sharey="row")
     for dataset, (left, right) in zip(datasets, axes, strict=True):
         rows, without_trace = (part[part["dataset"] == dataset] for part in (traces, finals))
@@ -31,6 +31,7 @@ def convergence(view: View) -> Figure:
     axes[-1, 1].set_xlabel("steps")
     single = finals.loc[finals["dataset"].isin(datasets), "method"]
     canvas.legend(figure, view, [*traces["method"], *single])
+    canvas.headline(figure, view.unrecorded("traces"))
     return figure
 
 
@@ -62,6 +63,7 @@ def error_over_time(view: View) -> Figure:
         canvas.title(top, dataset)
         bottom.set_xlabel("training seconds")
     canvas.legend(figure, view, list(view.done["method"]))
+    canvas.headline(figure, view.unrecorded("traces"))
     return figure
 
 
@@ -85,6 +87,7 @@ def error_at_equal_seconds(view: View) -> Figure:
         axis.set(xscale="log", ylabel=f"test {METRICS[metric].label}")
         drawn += traces["method"].tolist()
     canvas.legend(figure, view, drawn)
+    canvas.headline(figure, view.unrecorded("traces"))
     return figure
 
 

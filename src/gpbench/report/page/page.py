@@ -183,8 +183,8 @@ def write_page(view: View, folder: str | Path, published: str | Path = "publishe
     if not view.recorded:
         return write(Path(folder) / "report.html", render(view))
     with tempfile.TemporaryDirectory() as name:
-        for file in ("study.json", "scores.csv"):
-            shutil.copy(view.folder / file, name)
+        for path in (view.folder / "study.json", *view.folder.glob("*.csv")):
+            shutil.copy(path, name)
         return write(Path(folder) / "report.html", render(_completed(View(name), Path(published))))
 
 

@@ -203,7 +203,7 @@ def _name(item: Evidence) -> str:
 
 def _write(where: Places, store: Store, plan: planning.Plan, adopted: list[tuple[Evidence, str]]) -> None:
     """Give today's identities to records and to copies of stored fits."""
-    rows = []
+    rows, renamed = [], {}
     for item, note in adopted:
         if isinstance(item.source, FitRecord):
             if not store.has(item.fit.fit_id):
@@ -212,6 +212,16 @@ def _write(where: Places, store: Store, plan: planning.Plan, adopted: list[tuple
                 store.copy(item.source.fit_id, item.fit.fit_id, to_json(record))
         else:
             rows.append(item.source | {"fit_id": item.fit.fit_id, "adopted": note})
+            renamed[item.source["fit_id"]] = item.fit.fit_id
     if rows:
-        facts = json.loads((committed.folder(where, plan.name) / "study.json").read_text())
-        committed.write(where, plan.name, rows, facts)
+        folder = committed.folder(where, plan.name)
+        facts = json.loads((folder / "study.json").read_text())
+        curves = {
+            name: [
+                line | {"fit_id": renamed[line["fit_id"]]}
+                for line in committed.lines(folder / f"{name}.csv")
+                if line["fit_id"] in renamed
+            ]
+            for name in committed.CURVES
+        }
+        committed.write(where, plan.name, rows, facts, curves)

@@ -21,7 +21,7 @@ from gpbench import config
 from gpbench.config.schema import Run
 from gpbench.data import prepare
 from gpbench.errors import UserError, count, unknown
-from gpbench.places import Places, locked, write_if_changed
+from gpbench.places import Places, write_if_changed
 from gpbench.study.planning import batches, identity
 from gpbench.study.planning import plan as planning
 from gpbench.study.planning.estimate import Estimate, show
@@ -81,7 +81,7 @@ def next_piece(
         core = seconds.index(min(seconds))
         if jobs[core] and seconds[core] > 60 * minutes:
             break
-        if not _is_free(store, group) or not _is_prepared(where, group.address.dataset, absent):
+        if not store.is_free(group) or not _is_prepared(where, group.address.dataset, absent):
             continue
         jobs[core].append(group)
         seconds[core] += plan.cost.seconds(group) * len(group.fits)
@@ -112,10 +112,6 @@ def wanted_cells(plan: Plan, waiting: Run) -> list[Cell]:
 def order(plan: Plan, group: Group) -> tuple[int, float]:
     """A group's place in its run: its first split, then its predicted seconds."""
     return min(fit.split for fit in group.fits), plan.cost.seconds(group) * len(group.fits)
-
-
-def _is_free(store: Store, group: Group) -> bool:
-    return not any(store.busy(fit.fit_id) for fit in group.fits)
 
 
 def _is_prepared(where: Places, dataset: str, absent: dict[str, str]) -> bool:
@@ -159,8 +155,7 @@ def _file(where: Places, job: Batch, suffix: str) -> Path:
 
 
 def _recorded(where: Places, plan: Plan) -> str:
-    with locked(where.store / ".locks" / f"record-{plan.name}", f"the records of {plan.name}"):
-        new, total = collect.record(where, plan.frozen)
+    new, total = collect.record(where, plan.frozen)
     return f"{plan.name}: {count(new, 'fit')} recorded, {total} in all"
 
 

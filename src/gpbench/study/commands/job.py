@@ -40,7 +40,10 @@ def run_groups(groups: tuple[Group, ...], where: Places) -> dict[str, dict[str, 
         importlib.import_module(group.what.method.module)
     gc.freeze()  # children share what is imported; the collector must not touch it
     watch = Watch(pending, where)
-    for group in pending:
+    while pending:
+        # what another process is at comes last: two that have the same groups share them
+        group = next(filter(store.is_free, pending), pending[0])
+        pending.remove(group)
         watch.begin(group)
         table = splits.numbered_rows(group.what.protocol.splits, loaded[group.address.dataset])
         run_group(group, table, where, watch.look)

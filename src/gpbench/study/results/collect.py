@@ -18,7 +18,7 @@ from gpbench.errors import UserError
 from gpbench.places import Places, write_aside, write_if_changed, write_text
 from gpbench.study.planning import identity
 from gpbench.study.records import JITTER, Cell, Fit, FitRecord, FrozenPlan, from_json
-from gpbench.study.results import chain_file, convergence, printed_splits, scoring
+from gpbench.study.results import chain_file, convergence, curves, printed_splits, scoring
 from gpbench.study.storage import committed, provenance
 from gpbench.study.storage.store import FINAL, Store
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CLASS_POINTS = ["row", "y", "log_density", "modal", "confidence", "p_true"]
-TRACE_COLUMNS = ["fit_id", "step", "seconds", "objective", "mnll", "rmse", "error"]
 NUMBER_POINTS = ["row", "output", "y", "mean", "sd", "log_density", "pit", "crps"]
 TRACED_ROWS = 3
 CERTIFICATE = "certificate.json"
@@ -100,6 +99,8 @@ def converged(ended: Ended, plan: FrozenPlan) -> dict[str, committed.Row]:
                 record = ended.stored(fit_id)
                 if record and record.status == "done" and "convergence" in record.info:
                     by_fit[fit_id] = convergence.of_optimised(record.info, cell.gain)
+                elif record and record.status == "done" and cell.what.kind == "predict" and cell.what.steps:
+                    by_fit[fit_id] = convergence.UNNOTED
                 elif not record and (row := ended.recorded.get(fit_id)) and row["gate"]:
                     by_fit[fit_id] = row
     return by_fit
@@ -122,7 +123,7 @@ def collect(where: Places, name: str) -> dict[str, int]:
         if (path := ended.store.folder(fit_id) / "trace.parquet").is_file()
     ]
     folder = where.results / name
-    _write(folder / "traces.parquet", _table(traces, TRACE_COLUMNS))
+    _write(folder / "traces.parquet", _table(traces, committed.CURVES["traces"]))
     status = {row["fit_id"]: row["status"] for row in rows}
     done = [(cell, fit_id) for cell, fit_id in finished if status[fit_id] == "done"]
     tables = {"predict": _predicted, "sample": _sampled, "solve": _solved}[plan.study.kind](ended.store, done)
@@ -165,9 +166,25 @@ def score_rows(where: Places, ended: Ended, plan: FrozenPlan) -> list[committed.
 
 def record(where: Places, plan: FrozenPlan) -> tuple[int, int]:
     """Add the study's finished fits to its committed records; (number of new ones, of all)."""
-    rows = score_rows(where, Ended(where, plan.name), plan)
+    ended = Ended(where, plan.name)
+    rows = score_rows(where, ended, plan)
     final = [{k: v for k, v in row.items() if _has_content(v)} for row in rows if row["status"] in (*FINAL, "skipped")]
-    return committed.write(where, plan.name, final, facts(where, plan, rows))
+    return committed.write(where, plan.name, final, facts(where, plan, rows), _curves(ended, plan))
+
+
+def _curves(ended: Ended, plan: FrozenPlan) -> dict[str, list[committed.Row]]:
+    """Committed file -> its lines of the done fits that the store has; a solver's trace is no curve of a training."""
+    found: dict[str, list[committed.Row]] = {name: [] for name in committed.CURVES}
+    for cell, fit in plan.fits:
+        record = ended.stored(fit.fit_id)
+        if record is None or record.status != "done" or cell.what.kind == "solve":
+            continue
+        trace, points = (ended.store.folder(fit.fit_id) / f"{name}.parquet" for name in ("trace", "points"))
+        if trace.is_file():
+            found["traces"] += curves.trace_lines(fit.fit_id, _read(trace))
+        if points.is_file():
+            found["calibration"] += curves.calibration_lines(fit.fit_id, _points(points), cell.what.data.task)
+    return found
 
 
 def _has_content(value: object) -> bool:

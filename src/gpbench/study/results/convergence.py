@@ -20,6 +20,8 @@ NOT_CONVERGED = "not converged"
 LARGEST_R_HAT, FEWEST_EFFECTIVE = 1.05, 100
 """At which chains count as converged where the budget sets no limit of its own for R-hat; with 100 effective draws in
 all the Monte Carlo error of a mean is a tenth of the posterior's standard deviation."""
+UNNOTED = {"convergence": NOT_JUDGED, "not_judged_because": "its training measures none", "gate": ""}
+"""Of a fit with steps that notes nothing of it and keeps no draws."""
 
 
 def of_optimised(info: dict[str, Any], limit: float | None) -> Row:

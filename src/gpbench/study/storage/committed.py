@@ -1,8 +1,8 @@
-"""Committed score records of finished fits: docs/results/<run>/scores.csv, one line a fit, and study.json beside it.
+"""Committed records of finished fits: docs/results/<run>/scores.csv, one line a fit; study.json and CURVES beside it.
 
-A record is the fit's row of scores.parquet, about 1 kB. Where the store lacks a fit, its record stands in for it: the
-fit counts as done and is not run again (its points and its model, which only the store holds, are missing then). The
-record of a failed fit is shown, and the fit is run again.
+A record is the fit's row of scores.parquet, about 1 kB, and what figures need of its curves, at most 2 kB. Where the
+store lacks a fit, its record stands in for it: the fit counts as done and is not run again (its points and its model,
+which only the store holds, are missing then). The record of a failed fit is shown, and the fit is run again.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from gpbench.errors import UserError
-from gpbench.places import Places, write_text
+from gpbench.places import Places, locked, write_text
 
 Row = dict[str, Any]
 """A row of scores.csv: column -> text or number; numbers that it lacks are left out."""
@@ -52,6 +53,11 @@ WHOLE = {
     "chains",
     "draws",
 }
+CURVES = {
+    "traces": ["fit_id", "step", "seconds", "objective", "mnll", "rmse", "error"],
+    "calibration": ["fit_id", "of", "count", "predicted", "happened"],
+}
+"""CSV files beside scores.csv, with their columns (see `gpbench.study.results.curves`); records of before lack them."""
 
 
 def folder(where: Places, name: str) -> Path:
@@ -62,15 +68,25 @@ def folder(where: Places, name: str) -> Path:
 def read(path: Path) -> list[Row]:
     """The records of a scores.csv, without the numbers that they lack; none where there is no file. UserError for a
     line that is cut short."""
+    return [TEXTS | row for row in _read(path, _value)]
+
+
+def lines(path: Path) -> list[Row]:
+    """The lines of one of the CURVES as text, without what is empty; otherwise like `read`."""
+    return _read(path, _whole)
+
+
+def _read(path: Path, value: Callable[[str, str | None], Any]) -> list[Row]:
+    """The lines of a CSV: by `value`, what is not empty."""
     if not path.is_file():
         return []
     with path.open(newline="") as stream:
-        lines = csv.DictReader(stream, restval=None)
+        reader = csv.DictReader(stream, restval=None)
         try:
-            return [TEXTS | {key: _value(key, text) for key, text in line.items() if text != ""} for line in lines]
+            return [{key: value(key, text) for key, text in line.items() if text != ""} for line in reader]
         except ValueError as error:
             raise UserError(
-                f"{path}, line {lines.line_num} is not a record ({error}); restore it by `git checkout`"
+                f"{path}, line {reader.line_num} is not a record ({error}); restore it by `git checkout`"
             ) from error
 
 
@@ -79,31 +95,52 @@ def by_fit(where: Places, name: str) -> dict[str, Row]:
     return {row["fit_id"]: row for row in read(folder(where, name) / "scores.csv") if row["status"] != "skipped"}
 
 
-def write(where: Places, name: str, rows: list[Row], facts: dict[str, object]) -> tuple[int, int]:
-    """Add rows to the records of a run, and what is known of the study; (number of new fits, of all)."""
-    path = folder(where, name) / "scores.csv"
-    recorded = {_place(row): row for row in read(path)}
-    known = {row["fit_id"] for row in recorded.values()}
-    merged = recorded | {_place(row): row for row in rows}
-    ordered = sorted(merged.values(), key=lambda row: [str(row[k]).rjust(6) for k in PLACE])
-    columns = dict.fromkeys(key for row in ordered for key in row)
+def write(
+    where: Places, name: str, rows: list[Row], facts: dict[str, object], curves: Mapping[str, list[Row]] | None = None
+) -> tuple[int, int]:
+    """Add rows to the records of a run, their curves, and what is known of the study; (number of new fits, of all)."""
+    with locked(where.store / ".locks" / f"record-{name}", f"the records of {name}"):
+        path = folder(where, name) / "scores.csv"
+        recorded = {_place(row): row for row in read(path)}
+        known = {row["fit_id"] for row in recorded.values()}
+        merged = recorded | {_place(row): row for row in rows}
+        ordered = sorted(merged.values(), key=lambda row: [str(row[k]).rjust(6) for k in PLACE])
+        fits = {row["fit_id"] for row in ordered if row["status"] != "skipped"}
+        for file, new in (curves or {}).items():  # before the scores: what they list has its curves
+            _add(path.with_name(f"{file}.csv"), CURVES[file], new, fits)
+        _write(path, dict.fromkeys(key for row in ordered for key in row), ordered)
+        write_text(path.with_name("study.json"), json.dumps(facts, indent=1) + "\n")
+    return len(fits - known), len(fits)
+
+
+def _add(path: Path, columns: list[str], new: list[Row], fits: set[str]) -> None:
+    """Put lines in the place of those of the same fits, by identity; lines of none of `fits` go."""
+    fits = fits - {line["fit_id"] for line in new}
+    kept = [line for line in lines(path) if line["fit_id"] in fits]
+    if kept or new:
+        _write(path, columns, sorted([*kept, *new], key=lambda line: line["fit_id"]))
+
+
+def _write(path: Path, columns: Collection[str], rows: list[Row]) -> None:
     stream = io.StringIO()
     writer = csv.DictWriter(stream, columns, restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows({key: _text(value) for key, value in row.items()} for row in ordered)
+    writer.writerows({key: _text(value) for key, value in row.items()} for row in rows)
     write_text(path, stream.getvalue())
-    write_text(path.with_name("study.json"), json.dumps(facts, indent=1) + "\n")
-    fits = {row["fit_id"] for row in ordered if row["status"] != "skipped"}
-    return len(fits - known), len(fits)
 
 
 def _place(row: Row) -> tuple[str | int, ...]:
     return tuple(row[key] for key in PLACE)
 
 
-def _value(key: str, text: str | None) -> Any:
+def _whole(key: str, text: str | None) -> str:
     if text is None:
         raise ValueError("the line is cut short")
+    return text
+
+
+def _value(key: str, text: str | None) -> Any:
+    text = _whole(key, text)
     if key in TEXTS:
         return text
     if key == "dirty":

@@ -164,6 +164,10 @@ class Store:
         except Timeout:
             return True
 
+    def is_free(self, group: Group) -> bool:
+        """Whether no process works on a fit of a group now."""
+        return not any(self.busy(fit.fit_id) for fit in group.fits)
+
     def groups(self) -> list[Group]:
         """Groups of fits that were begun and not finished, as they were planned."""
         groups = []
