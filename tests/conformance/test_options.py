@@ -11,8 +11,7 @@ from contracts import (
     single_precision_is_close,
 )
 
-from cases import Case, with_hyper
-from gpbench.study.fitting.fold import make_method
+from cases import Case
 
 OPTIONS = [
     ("svgp", "regression", {"ard": False, "separate": "kernels", "natural_gradients": "all"}),
@@ -51,11 +50,7 @@ OPTIONS = [
 )
 def case(request, tmp_path_factory):
     name, task, options = request.param
-    made = Case(name, task, tmp_path_factory)
-    for part in ("cell", "single"):
-        setattr(made, part, with_hyper(getattr(made, part), **options))
-    made.method = make_method(made.cell.what)
-    return made
+    return Case(name, task, tmp_path_factory, hyper=options, few=True)
 
 
 CONTRACTS = [

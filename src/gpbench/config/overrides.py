@@ -6,7 +6,6 @@ import functools
 import pickle
 import shlex
 from pathlib import Path
-from typing import Any
 
 from gpbench.config.validate import Content
 from gpbench.errors import UserError
