@@ -28,7 +28,7 @@ OPTIONS = [
     ("bsgp_1", "regression", {"sampled": "u", "objective": "vfe", "optimise_every": 2, "window": 5}),
     ("bsgp_1", "binary", {"prior": "dpp"}),
     ("ipvi_dgp_1", "regression", {"layers": 2}),
-    ("mcmc_gp", "binary", {"sampler": "sa", "latents": "hmc_v1", "ard": True}),
+    ("mcmc_gp", "binary", {"sampler": "sa", "latents": "hmc_v1", "ard": True, "leapfrogs": 2}),
     ("mcmc_gp", "binary", {"sampler": "asis", "latents": "smmala", "theta": "smmala"}),
     ("mcmc_gp", "binary", {"sampler": "surr", "latents": "elliptical", "theta_updates": 2, "walk": "adapted"}),
     ("mcmc_gp", "binary", {"sampler": "khr", "latents": "none"}),

@@ -29,7 +29,7 @@ METHODS = [
 COLUMNS = ("constant", "linear")  # methods that treat each target on its own
 LEARNT = 0.8
 """of what is gained alone over the constant predictor, at least this is gained together"""
-STEPS, MORE_STEPS = 100, {"svgp": 250, "mcmc_svgp": 250}
+STEPS, MORE_STEPS = 100, {"svgp": 250, "mcmc_svgp": 500}
 """and of methods that learn more slowly"""
 
 
