@@ -53,6 +53,9 @@ SMALL = {
     "folds": 3,
     "penalties": "[0.1,10.0]",
     "ascent_iterations": 1,
+    "em_iterations": 3,
+    "rounds": 2,
+    "restarts": 2,
     "particles": 8,
     "generator_rate": 0.02,  # the published one is meant for 20,000 steps
 }
