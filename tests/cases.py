@@ -29,8 +29,8 @@ YARDSTICK = "constant"
 STEPS, BLOCK, ROWS, SPLITS = 40, 5, 80, 3
 FEW = 15
 """steps, where fits are compared with each other and need not have learnt: three blocks, samples from the second on"""
-MORE_STEPS = {"bsgp": 60}
-"""of a family that learns more slowly"""
+OTHER_STEPS = {"bsgp": 60, "gp_pcg": FEW, "ep_gp": FEW}
+"""of a family that learns more slowly, and of those whose steps are long and expensive"""
 ITERATIONS = 15
 """of L-BFGS: more magnify differences of rounding, or find the few parameters of an exact GP before they are over"""
 ALONE = 2
@@ -127,7 +127,7 @@ def cell(
         classes=[str(c) for c in range(CLASSES[task])],
     )
     method = composed(conf, "method", name, small)
-    steps = MORE_STEPS.get(method.family, STEPS)
+    steps = OTHER_STEPS.get(method.family, STEPS)
     sizes = {"default": schema.Sizes(steps, steps, steps), "lbfgs": schema.Sizes(*[ITERATIONS] * 3)}
     setup = Setup(
         schema.Study("conformance", "", [name], [dataset.name], dtype=dtype, noise_block=BLOCK, splits=SPLITS),
