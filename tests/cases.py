@@ -27,8 +27,10 @@ CONF = REPOSITORY / "conf"
 YARDSTICK = "constant"
 # few steps: optimisers amplify a difference of rounding, so that 1e-9 says something of the sums and not of chaos
 STEPS, BLOCK, ROWS, SPLITS = 40, 5, 80, 3
-MORE_STEPS = {"bsgp": 60}
-"""of a family that learns more slowly"""
+FEW = 15
+"""steps, where fits are compared with each other and need not have learnt: three blocks, samples from the second on"""
+OTHER_STEPS = {"bsgp": 60, "gp_pcg": FEW, "ep_gp": FEW}
+"""of a family that learns more slowly, and of those whose steps are long and expensive"""
 ITERATIONS = 15
 """of L-BFGS: more magnify differences of rounding, or find the few parameters of an exact GP before they are over"""
 ALONE = 2
@@ -44,12 +46,16 @@ SMALL = {
     "num_samples": 8,
     "trials": 1,
     "iterations": 40,
+    "start_iterations": 10,
     "leapfrogs": 4,
     "hidden_units": "[32,16]",
     "grid_size": 10,
     "folds": 3,
     "penalties": "[0.1,10.0]",
     "ascent_iterations": 1,
+    "em_iterations": 3,
+    "rounds": 2,
+    "restarts": 2,
     "particles": 8,
     "generator_rate": 0.02,  # the published one is meant for 20,000 steps
 }
@@ -121,7 +127,7 @@ def cell(
         classes=[str(c) for c in range(CLASSES[task])],
     )
     method = composed(conf, "method", name, small)
-    steps = MORE_STEPS.get(method.family, STEPS)
+    steps = OTHER_STEPS.get(method.family, STEPS)
     sizes = {"default": schema.Sizes(steps, steps, steps), "lbfgs": schema.Sizes(*[ITERATIONS] * 3)}
     setup = Setup(
         schema.Study("conformance", "", [name], [dataset.name], dtype=dtype, noise_block=BLOCK, splits=SPLITS),
@@ -167,16 +173,22 @@ def unequal_parts():
 class Case:
     """A method on a task: its fits, each made when it is first asked for."""
 
-    def __init__(self, name: str, task: str, folders, conf: Path = CONF, data=None, protocol=PROTOCOL) -> None:
+    def __init__(
+        self, name: str, task: str, folders, conf=CONF, data=None, protocol=PROTOCOL, hyper=None, few: bool = False
+    ) -> None:
+        """hyper: other hyperparameters; few: `cell` takes `FEW` steps, and `full` and `single` as many as ever."""
         self.name, self.task, self.folders = name, task, folders
-        self.table, self.conf, self.protocol = data or table(task), conf, protocol
-        self.cell = self.of_dtype("float64")
+        self.table, self.conf, self.protocol, self.hyper = data or table(task), conf, protocol, hyper or {}
+        self.cell = self.full = self.of_dtype("float64")
+        if few and self.full.what.steps:
+            steps = min(FEW, self.full.what.steps)
+            self.cell = dataclasses.replace(self.full, what=dataclasses.replace(self.full.what, steps=steps))
         self.method = make_method(self.cell.what)
         self.steps = self.cell.what.steps
         self.closed_form = isinstance(self.method, ClosedFormMethod)
 
     def of_dtype(self, dtype: str) -> Cell:
-        return cell(self.name, self.task, dtype, self.conf, self.table, self.protocol)
+        return with_hyper(cell(self.name, self.task, dtype, self.conf, self.table, self.protocol), **self.hyper)
 
     @functools.cached_property
     def single(self) -> Cell:
@@ -204,6 +216,11 @@ class Case:
     @functools.cached_property
     def alone(self) -> list[Outcome]:
         return [self.fit(group(self.cell, split))[0] for split in range(ALONE)]
+
+    @functools.cached_property
+    def learnt(self) -> Outcome:
+        """Split 0 after as many steps as ever."""
+        return self.alone[0] if self.full == self.cell else self.fit(group(self.full, 0))[0]
 
     @functools.cached_property
     def fold(self) -> Fold:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from gpbench.cli import main
-from projects import copy_project
+from projects import copy_project, hold_tracker
 
 # what moves the places of a project; a test must not see the developer's own
 PLACES = ("GPBENCH_ROOT", "GPBENCH_STORE", "GPBENCH_MIRROR", "GPBENCH_DVC_REMOTE", "MLFLOW_TRACKING_URI")
@@ -43,6 +43,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in PLACES:
         monkeypatch.delenv(name, raising=False)
     root = copy_project(tmp_path / "project")
+    hold_tracker(root / "store")
     monkeypatch.setenv("GPBENCH_ROOT", str(root))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("CI", "1")  # no progress lines

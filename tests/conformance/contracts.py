@@ -27,7 +27,7 @@ POISONED, POISON_STEP = 1, 7
 def learning_beats_the_constant_predictor(case: Case) -> None:
     if case.name == YARDSTICK:
         pytest.skip("this is the constant predictor")
-    assert mnll(case.together[0]) < mnll(case.constant)
+    assert mnll(case.learnt) < mnll(case.constant)
 
 
 def batched_is_looped(case: Case) -> None:
@@ -111,22 +111,22 @@ def single_precision_is_close(case: Case) -> None:
     assert mnll(outcome) < mnll(case.constant)
     if loop.advanced_by(case.method, [len(case.fold.train)]) == "lbfgs":
         x = case.fold.scaling.inputs(case.table.inputs[case.fold.test])
-        exact = case.alone[0].model
+        exact = case.learnt.model
         rounded = {part: {name: value.float() for name, value in exact[part].items()} for part in ("params", "buffers")}
-        model = dataclasses.replace(case.alone[0], model=exact | rounded)
-        single, double = (case.answer(fitted, x) for fitted in (model, case.alone[0]))
+        model = dataclasses.replace(case.learnt, model=exact | rounded)
+        single, double = (case.answer(fitted, x) for fitted in (model, case.learnt))
         np.testing.assert_allclose(single.mean(), double.mean(), atol=1e-2)
         np.testing.assert_allclose(single.variance(), double.variance(), rtol=1e-2)
     elif noise_size(case, 1) == 0:
-        assert abs(mnll(outcome) - mnll(case.alone[0])) < 1e-2
+        assert abs(mnll(outcome) - mnll(case.learnt)) < 1e-2
 
 
 def permuting_test_rows_permutes_predictions(case: Case) -> None:
     """Exactly; but to Monte Carlo error where rows have noise of their own (alike rows then get unlike answers)."""
     x = case.fold.scaling.inputs(case.table.inputs[case.fold.test])
     order = np.random.default_rng(0).permutation(len(x))
-    there, here = components(case.answer(case.alone[0], x)), components(case.answer(case.alone[0], x[order]))
-    alike = components(case.answer(case.alone[0], np.repeat(x[:1], 2, 0)))
+    there, here = components(case.answer(case.learnt, x)), components(case.answer(case.learnt, x[order]))
+    alike = components(case.answer(case.learnt, np.repeat(x[:1], 2, 0)))
     if np.allclose(alike[:, 0], alike[:, 1], rtol=1e-12, atol=1e-12):
         np.testing.assert_allclose(here, there[:, order], rtol=1e-9, atol=1e-12)
     else:

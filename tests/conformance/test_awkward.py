@@ -33,16 +33,16 @@ def constant_column_and_repeated_rows(data: Table) -> Table:
 def test_it_fits(name, task, change, tmp_path_factory):
     data = change(table(task))
     splits = [0] if change is few_rows else range(SPLITS)
-    outcomes = fitted(name, task, data, splits, tmp_path_factory)
+    outcomes = fitted(name, task, data, splits, tmp_path_factory, few=change is few_rows)
     assert all(np.isfinite(outcome.points["log_density"]).all() for outcome in outcomes)
     if name not in {YARDSTICK, *EXPLAINS_REPEATS} and change is not few_rows:
         constant = fitted(YARDSTICK, task, data, splits, tmp_path_factory)
         assert np.mean(list(map(mnll, outcomes))) < np.mean(list(map(mnll, constant)))
 
 
-def fitted(name, task, data, splits, folders):
+def fitted(name, task, data, splits, folders, few=False):
     """Some splits, none of which failed."""
-    case = Case(name, task, folders, data=data)
+    case = Case(name, task, folders, data=data, few=few)
     outcomes = case.fit(group(case.cell, *splits))
     assert {outcome.status for outcome in outcomes} == {"done"}, [outcome.reason for outcome in outcomes]
     return outcomes

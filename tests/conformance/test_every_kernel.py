@@ -9,20 +9,15 @@ from contracts import (
     single_precision_is_close,
 )
 
-from cases import Case, group, mnll, with_hyper
+from cases import Case, group, mnll
 from gpbench.hyper import KERNELS
-from gpbench.study.fitting.fold import make_method
 
 METHODS = ["exact_gp", "sgpr", "dsvi", "bsgp_2", "mcmc_svgp"]
 FORMULA = "matern52 * periodic + linear"
 
 
 def case_of(name: str, folders, **options) -> Case:
-    made = Case(name, "regression", folders)
-    for part in ("cell", "single"):
-        setattr(made, part, with_hyper(getattr(made, part), **options))
-    made.method = make_method(made.cell.what)
-    return made
+    return Case(name, "regression", folders, hyper=options, few=True)
 
 
 @pytest.mark.parametrize("formula", KERNELS[1:])

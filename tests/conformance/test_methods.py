@@ -15,7 +15,7 @@ CASES = every_case(CONF)
 
 @pytest.fixture(scope="module", params=CASES, ids="-".join)
 def case(request, tmp_path_factory):
-    return Case(*request.param, tmp_path_factory)
+    return Case(*request.param, tmp_path_factory, few=True)
 
 
 @pytest.mark.parametrize("contract", CONTRACTS, ids=lambda contract: contract.__name__)

@@ -11,8 +11,7 @@ from contracts import (
     single_precision_is_close,
 )
 
-from cases import Case, with_hyper
-from gpbench.study.fitting.fold import make_method
+from cases import Case
 
 OPTIONS = [
     ("svgp", "regression", {"ard": False, "separate": "kernels", "natural_gradients": "all"}),
@@ -29,7 +28,7 @@ OPTIONS = [
     ("bsgp_1", "regression", {"sampled": "u", "objective": "vfe", "optimise_every": 2, "window": 5}),
     ("bsgp_1", "binary", {"prior": "dpp"}),
     ("ipvi_dgp_1", "regression", {"layers": 2}),
-    ("mcmc_gp", "binary", {"sampler": "sa", "latents": "hmc_v1", "ard": True}),
+    ("mcmc_gp", "binary", {"sampler": "sa", "latents": "hmc_v1", "ard": True, "leapfrogs": 2}),
     ("mcmc_gp", "binary", {"sampler": "asis", "latents": "smmala", "theta": "smmala"}),
     ("mcmc_gp", "binary", {"sampler": "surr", "latents": "elliptical", "theta_updates": 2, "walk": "adapted"}),
     ("mcmc_gp", "binary", {"sampler": "khr", "latents": "none"}),
@@ -51,11 +50,7 @@ OPTIONS = [
 )
 def case(request, tmp_path_factory):
     name, task, options = request.param
-    made = Case(name, task, tmp_path_factory)
-    for part in ("cell", "single"):
-        setattr(made, part, with_hyper(getattr(made, part), **options))
-    made.method = make_method(made.cell.what)
-    return made
+    return Case(name, task, tmp_path_factory, hyper=options, few=True)
 
 
 CONTRACTS = [

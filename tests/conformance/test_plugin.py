@@ -15,7 +15,6 @@ from gpbench.errors import UserError
 from gpbench.study.records import MethodSettings
 from gpbench.study.storage.store import Store
 from plugins import install
-from projects import hold_tracker
 
 PLUGIN = Path(__file__).parents[1] / "example_plugin"
 NAME = "knn_gaussian"
@@ -78,7 +77,6 @@ def copy_as(name: str, target: Path) -> Path:
 
 
 def test_the_command_line_fits_it(python_path, project):
-    hold_tracker(project / "store")
     command = [sys.executable, "-m", "gpbench.cli", "fit", f"method={NAME}", "dataset=diabetes", "method.neighbours=7"]
     environment = os.environ | {"PYTHONPATH": python_path, "GPBENCH_STORE": str(project / "store")}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)

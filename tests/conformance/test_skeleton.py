@@ -37,7 +37,7 @@ def plugin(tmp_path_factory) -> Path:
 def case(plugin, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         install(plugin, tmp_path_factory.mktemp("site"), patch)
-        yield Case("evidence", "regression", tmp_path_factory)
+        yield Case("evidence", "regression", tmp_path_factory, few=True)
 
 
 @pytest.mark.parametrize("contract", CONTRACTS, ids=lambda contract: contract.__name__)

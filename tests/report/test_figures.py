@@ -41,23 +41,24 @@ def single(request, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_every_figure_is_written_without_a_date(small_view, probed_view, tmp_path, name):
-    (path,) = write_figure(probed_view if name in PROBED else small_view, name, tmp_path, kinds=("pdf",))
-    assert path == tmp_path / f"{name}.pdf"
-    assert path.read_bytes().startswith(b"%PDF")
-    assert b"CreationDate" not in path.read_bytes()
+def test_every_figure_is_written(small_view, probed_view, tmp_path, name):
+    """As PNG: most of the time of a PDF goes into its fonts."""
+    (path,) = write_figure(probed_view if name in PROBED else small_view, name, tmp_path, kinds=("png",))
+    assert path == tmp_path / f"{name}.png"
+    assert path.read_bytes().startswith(b"\x89PNG")
     assert list(tmp_path.iterdir()) == [path], "no temporary file is left"
 
 
 @pytest.mark.parametrize("name", ["cost", "pit", "critical_difference", "layers", "boxes"])
-def test_files_are_the_same_byte_for_byte(small, probed, tmp_path, name):
+def test_files_are_the_same_byte_for_byte_and_have_no_date(small, probed, tmp_path, name):
     """Lines and bars, stairs, annotations, line collections, boxes; `test_pictures` and `test_posteriors` have maps."""
     study = probed if name in PROBED else small
     first, second = (write_figure(View(study), name, tmp_path / folder) for folder in "ab")
     assert [path.name for path in first] == [f"{name}.pdf", f"{name}.png"]
     for a, b in zip(first, second, strict=True):
         assert a.read_bytes() == b.read_bytes()
-    assert first[1].read_bytes().startswith(b"\x89PNG")
+    assert first[0].read_bytes().startswith(b"%PDF")
+    assert b"CreationDate" not in first[0].read_bytes()
 
 
 @pytest.mark.parametrize("name", ["convergence", "log_density", "calibration", "pit", "cost"])

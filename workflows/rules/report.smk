@@ -62,7 +62,7 @@ rule track:
         logged("python -m gpbench.cli track > {output}")
 
 
-# one job for all of them, four a process: starting one costs about as much as drawing three
+# one job for all of them, a process a thread: starting one costs about as much as drawing three
 rule figures:
     input:
         f"{RESULTS}/scores.parquet",
@@ -83,10 +83,11 @@ rule figures:
     params:
         **CAPTION,
         names=" ".join(FIGURE_NAMES),
+        share=lambda w, threads: -(-len(FIGURE_NAMES) // threads),
     shell:
         logged(
             "echo {params.names} | OMP_NUM_THREADS=1 "
-            "xargs -n 4 -P {threads} python -m gpbench.report figure results/{params.study}"
+            "xargs -n {params.share} -P {threads} python -m gpbench.report figure results/{params.study}"
         )
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import io
+import pickle
 import sys
 from importlib.metadata import EntryPoints, entry_points
 from pathlib import Path
@@ -154,16 +156,23 @@ def _merge(below: Content, above: Content) -> Content:
 
 def _read_yaml(path: Path) -> Content:
     """A YAML mapping as Hydra reads it; UserError (one line) where it is not valid."""
-    from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
     try:
-        content = OmegaConf.to_container(OmegaConf.load(path))
+        content = pickle.loads(_parsed(path.read_text(encoding="utf-8")))
     except (yaml.YAMLError, UnicodeDecodeError, OSError, OmegaConfBaseException) as error:
         raise UserError(f"{path} is not valid YAML: {error}") from error
     if not isinstance(content, dict):
         raise UserError(f"{path} must be a mapping of keys to values")
     return {str(key): value for key, value in content.items()}
+
+
+@functools.cache
+def _parsed(text: str) -> bytes:
+    """The content of a YAML text, pickled: a plan asks for the same few files hundreds of times."""
+    from omegaconf import OmegaConf
+
+    return pickle.dumps(OmegaConf.to_container(OmegaConf.load(io.StringIO(text))))
 
 
 def _defaults(cls: type) -> Content:

@@ -103,7 +103,7 @@ CASES = {
     "logit_50 asis elliptical": (scheme("asis", "elliptical", (2, 1)), FEWER),
     "logit_50 surr": (surrogate(2), FEWER),
     "logit_50 hmc": (lambda m: whitened.Hamiltonian(m, 8), SHORTEST),
-    "logit_50 nuts": (lambda m: whitened.NoUTurn(m, 5), SHORTEST),
+    "logit_50 nuts": (lambda m: whitened.NoUTurn(m, 4), SHORTEST),
     "probit_50 pm ep": (lambda m: pseudo_marginal.PseudoMarginal(m, "ep", 4), (20, 50, 30)),
     "poisson_50 aa hmc_v1": (scheme("aa", "hmc_v1", (1, 1)), FEWER),
     "logit_100_given_psi mh_v1": (alone("mh_v1"), (32, 1200, 600)),

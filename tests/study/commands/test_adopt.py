@@ -11,7 +11,6 @@ from gpbench.study.planning import plan as planning
 from gpbench.study.results import collect
 from gpbench.study.storage import committed
 from gpbench.study.storage.store import Store
-from projects import hold_tracker
 
 STUDY = "methods=[constant,linear] datasets=[boston,wine] splits=2"
 NAME = planning.run_name("default", STUDY)
@@ -21,7 +20,6 @@ NAME = planning.run_name("default", STUDY)
 def study(project, gpbench, monkeypatch):
     """A study that was fitted, recorded and then given other identities by moved code; its store."""
     where = places.find()
-    hold_tracker(where.store)
     for dataset in ("boston", "wine"):
         assert gpbench("data", "prepare", dataset).code == 0
     plan = planning.make(where, "default", STUDY)

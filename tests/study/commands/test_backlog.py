@@ -9,7 +9,6 @@ from gpbench import config, places
 from gpbench.errors import UserError
 from gpbench.study.commands import backlog, job
 from gpbench.study.storage.store import Store
-from projects import hold_tracker
 
 SMALL = "methods=[constant,linear] datasets=[boston,wine] splits=2 budget=smoke"
 
@@ -23,7 +22,6 @@ def where(project, monkeypatch):
         f'{{study: default, overrides: "{SMALL}", methods: [constant]}}',
         f'{{study: default, overrides: "{SMALL}"}}',
     )
-    hold_tracker(places.find().store)
     return places.find()
 
 

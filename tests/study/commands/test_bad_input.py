@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from refusals import call
 
 from gpbench import config, places
 from gpbench.data.prepare import prepare
@@ -149,21 +148,21 @@ def test_a_damaged_record(project, refused):
     refused(("plan",), ["aa11/fit.json is damaged", "aa11` moves it aside"])
 
 
-def test_a_gpu_that_is_not_there(project):
+def test_a_gpu_that_is_not_there(project, gpbench):
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
-    done = call(project, "fit", "method=svgp", "dataset=wine", "budget=smoke", "trainer=gpu")
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 1
-    assert "no GPU is available here; use trainer=cpu" in done.stderr
+    done = gpbench("fit", "method=svgp", "dataset=wine", "budget=smoke", "trainer=gpu")
+    assert done.code == 1
+    assert done.err.count("\n") == 1
+    assert "no GPU is available here; use trainer=cpu" in done.err
 
 
-def test_a_checkpoint_of_another_configuration(project):
+def test_a_checkpoint_of_another_configuration(project, gpbench):
     where = places.find()
     plan = planning.make(where, "default", "methods=[svgp] datasets=[wine] splits=1 budget=smoke")
     work = Store(where.store).begin(plan.batches[0].groups[0])
     checkpoint.write(work, {"step": 50, "fits": ["another"]}, {})
-    done = call(project, "fit", "method=svgp", "dataset=wine", "budget=smoke")
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 1
-    assert "is a checkpoint of another configuration; delete " in done.stderr
+    done = gpbench("fit", "method=svgp", "dataset=wine", "budget=smoke")
+    assert done.code == 1
+    assert done.err.count("\n") == 1
+    assert "is a checkpoint of another configuration; delete " in done.err

@@ -29,19 +29,19 @@ METHODS = [
 COLUMNS = ("constant", "linear")  # methods that treat each target on its own
 LEARNT = 0.8
 """of what is gained alone over the constant predictor, at least this is gained together"""
-STEPS, MORE_STEPS = 200, {"svgp": 500, "mcmc_svgp": 500}
+STEPS, MORE_STEPS = 100, {"svgp": 250, "mcmc_svgp": 500}
 """and of methods that learn more slowly"""
 
 
-def case(name: str, outputs: str, folders, data=None) -> Case:
+def case(name: str, outputs: str, folders, data=None, few: bool = False) -> Case:
     protocol = ("common", "splits.train_fraction=0.75", f"outputs={outputs}")
-    return Case(name, "regression", folders, data=data or two_targets(), protocol=protocol)
+    return Case(name, "regression", folders, data=data or two_targets(), protocol=protocol, few=few)
 
 
 @pytest.fixture(scope="module")
 def case_of(tmp_path_factory):
     """The case of a method with both targets, whose fits tests share."""
-    return functools.cache(lambda name: case(name, "all", tmp_path_factory))
+    return functools.cache(lambda name: case(name, "all", tmp_path_factory, few=True))
 
 
 def fit(made: Case, steps: int | None = None) -> Outcome:

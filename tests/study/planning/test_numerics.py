@@ -46,25 +46,20 @@ def edited(monkeypatch):
 
     def edit(module: str, old: str, new: str) -> set[str]:
         before = identities()
-        path = source_path(module)
-        text = path.read_text()
+        text = source_path(module).read_text()
         assert old in text, f"{module} no longer holds {old!r}"
-        plain = identity.source_tree
-        changed = ast.parse(text.replace(old, new, 1))
+        plain = identity._parse  # which remembers the other modules
         with monkeypatch.context() as patch:
-            patch.setattr(identity, "source_tree", lambda p: changed if p == path else plain(p))
-            clear()
+            patch.setattr(identity, "source_tree", lambda path: ast.parse(text.replace(old, new, 1)))
+            changed = plain.__wrapped__(module)
+            patch.setattr(identity, "_parse", lambda name: changed if name == module else plain(name))
+            identity.code.cache_clear()
             after = identities()
-        clear()
+        identity.code.cache_clear()
         return {name for name in before if before[name] != after[name]}
 
     yield edit
-    clear()
-
-
-def clear() -> None:
-    for cached in (identity._parse, identity.code, identity.whole_code):
-        cached.cache_clear()
+    identity.code.cache_clear()
 
 
 UNMOVED = {

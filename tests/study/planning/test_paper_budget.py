@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
-from gpbench import places
+from gpbench.places import Places
 from gpbench.study.planning.resolve import resolve
+from projects import REPOSITORY
 
 BSGP, ROUNDS = (10_000 * 21, 256 * 32, 256, 21), (10_000, 256 * 32, 256, 1)
 """Transitions of burn-in, of sampling, states kept, and transitions for each step of Adam."""
+
+
+@functools.cache
+def cells_of(study: str):
+    """Of a study under the budget, by method."""
+    cells = resolve(Places(REPOSITORY, REPOSITORY / "store"), study, "budget=paper").cells
+    return {method: [cell for cell in cells if cell.method == method] for method in (cell.method for cell in cells)}
 
 
 @pytest.mark.parametrize(
@@ -26,10 +36,8 @@ BSGP, ROUNDS = (10_000 * 21, 256 * 32, 256, 21), (10_000, 256 * 32, 256, 1)
         ("filippone2013_parameterisations", "aa", (5_000, 20_000, 20_000, None)),
     ],
 )
-def test_chains_have_the_published_length(project, study, method, expected):
-    cells = [cell for cell in resolve(places.find(), study, "budget=paper").cells if cell.method == method]
-    assert cells
-    for what in (cell.what for cell in cells):
+def test_chains_have_the_published_length(study, method, expected):
+    for what in (cell.what for cell in cells_of(study)[method]):
         burn_in = round(what.method.hyper["burn_in"] * what.steps)
         hyper = (what.method.hyper.get(name) for name in ("num_samples", "optimise_every"))
         found = (burn_in, what.steps - burn_in, *hyper)
@@ -38,10 +46,8 @@ def test_chains_have_the_published_length(project, study, method, expected):
 
 
 @pytest.mark.parametrize("method", ["svgp", "fitc_svgp"])
-def test_sparse_gps_of_rossi2021_have_10000_steps_of_1000_rows(project, method):
-    cells = [
-        cell for cell in resolve(places.find(), "rossi2021_objective", "budget=paper").cells if cell.method == method
-    ]
+def test_sparse_gps_of_rossi2021_have_10000_steps_of_1000_rows(method):
+    cells = cells_of("rossi2021_objective")[method]
     assert {cell.what.steps for cell in cells} == {10_000}
     assert {cell.what.method.hyper["batch_size"] for cell in cells} == {1_000}
     assert {cell.what.method.hyper.get("optimiser", "adam") for cell in cells} == {"adam"}

@@ -113,7 +113,6 @@ def test_retry_does_not_touch_foreign_folders(project, gpbench, tmp_path):
     store, elsewhere = Store(project / "store"), tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "fit.json").write_text('{"status": "failed"}')
-    store.root.mkdir()
     for name, what in FOREIGN.items():
         if what.startswith("link"):
             (store.root / name).symlink_to(elsewhere)

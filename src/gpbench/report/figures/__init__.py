@@ -1,15 +1,21 @@
-"""Draw and write the registered figures of a study."""
+"""Draw and write the registered figures of a study.
+
+Snakemake digests the code of every figure when it starts, which imports this package: a second, were Matplotlib here.
+"""
+
+from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-
-from matplotlib import style
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING
 
 from gpbench.errors import unknown
 from gpbench.report.registry import FIGURES
-from gpbench.report.tables.render import write
-from gpbench.report.view import View
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from gpbench.report.view import View
 
 STYLE = Path(__file__).parent.parent / "gpbench.mplstyle"
 KINDS = ("pdf", "png")
@@ -19,6 +25,8 @@ Tags = dict[str, str]
 
 def draw(view: View, name: str) -> Figure:
     """The registered figure `name` of a study in the common style; UserError for an unknown name."""
+    from matplotlib import style
+
     if name not in FIGURES:
         raise unknown("figure", name, FIGURES)
     with style.context(["default", STYLE]):
@@ -34,6 +42,10 @@ def save(
     figure: Figure, stem: Path, kinds: Kinds = KINDS, pdf: Tags | None = None, png: Tags | None = None
 ) -> list[Path]:
     """Write `stem`.pdf and .png with their metadata (of a PDF Title, Subject, ...) but without dates and versions."""
+    from matplotlib import style
+
+    from gpbench.report.tables.render import write
+
     why_empty = {"Description": str(figure.get_label())} if figure.get_label() else {}  # set by `canvas.empty`
     metadata: dict[str, dict[str, str | None]] = {
         "pdf": {"CreationDate": None, "ModDate": None, "Producer": None, **(pdf or {})},

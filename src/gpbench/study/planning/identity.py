@@ -110,6 +110,7 @@ def _parse(module: str) -> tuple[str, frozenset[str]]:
     return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:16], frozenset(imports)
 
 
+@functools.cache
 def _is_module(name: str, importer: str) -> bool:
     """Whether a dotted name is a module of gpbench or of the importer's own package."""
     if name.split(".")[0] not in ("gpbench", importer.split(".")[0]):
