@@ -102,7 +102,7 @@ def mnll_gaussian(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
 
 
 def mnll_draws(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
-    """Mean over draws of the `mnll` of each, original units, not below `mnll`; NaN for fits made before it was noted."""
+    """Mean over draws of the `mnll` of each, never below `mnll`; NaN for fits made before it was noted."""
     return -float(np.mean(points.get("log_density_draws", math.nan)))
 
 
@@ -238,7 +238,9 @@ METRICS: dict[str, Metric] = {
         Metric("rmse_scaled", "RMSE (standardised)", "min", "", 0, math.inf, REGRESSION, rmse_scaled),
         Metric("mnll", "MNLL", "min", "nats", -math.inf, math.inf, TASKS, mnll),
         Metric("mnll_scaled", "MNLL (standardised)", "min", "nats", -math.inf, math.inf, REGRESSION, mnll_scaled),
-        Metric("mnll_gaussian", "MNLL (Gaussian moments)", "min", "nats", -math.inf, math.inf, REGRESSION, mnll_gaussian),
+        Metric(
+            "mnll_gaussian", "MNLL (Gaussian moments)", "min", "nats", -math.inf, math.inf, REGRESSION, mnll_gaussian
+        ),
         Metric(
             *("mnll_draws", "MNLL (mean over draws)", "min", "nats", -math.inf, math.inf, REGRESSION, mnll_draws),
             nullable=True,

@@ -70,7 +70,9 @@ def components(predictive: Predictive) -> dict[str, np.ndarray]:
 def _regression(predictive: GaussianMixture, y: np.ndarray, rows: np.ndarray, log_scale: np.ndarray) -> pd.DataFrame:
     scores = _moments(predictive, y, rows)
     scores["log_density_scaled"] = scores["log_density"] + log_scale
-    components = zip(predictive.component_mean, predictive.component_variance, strict=True)  # one at a time: S may be large
+    components = zip(
+        predictive.component_mean, predictive.component_variance, strict=True
+    )  # one at a time: S may be large
     logs = sum((y - mean) ** 2 / variance + np.log(2 * np.pi * variance) for mean, variance in components)
     scores["log_density_draws"] = -0.5 * logs / len(predictive.component_mean)
     scores |= {"pit": predictive.cdf(y), "crps": predictive.crps(y)}
