@@ -9,7 +9,7 @@ import pytest
 import yaml
 from synthetic_study import build
 
-from gpbench.config import schema
+from gpbench.config.evidence import Claim, Comparison, Evidence, Explanation
 from gpbench.errors import UserError
 from gpbench.evaluation.compare import paired_difference
 from gpbench.report.papers import claims, finding, protocol
@@ -48,8 +48,8 @@ def quick(tmp_path_factory):
 
 
 def judged(runs, *datasets, **changes):
-    comparison = schema.Comparison(**BETTER | {"datasets": list(datasets or ["boston"])} | changes)
-    return claims.judge(schema.Claim("c", "Table 1", [comparison]), runs, CONF)
+    comparison = Comparison(**BETTER | {"datasets": list(datasets or ["boston"])} | changes)
+    return claims.judge(Claim("c", "Table 1", [comparison]), runs, CONF)
 
 
 def test_the_difference_is_paired_and_below_zero_where_the_first_is_better(quick):
@@ -149,11 +149,9 @@ def test_every_paper_with_printed_numbers_has_claims():
 @pytest.fixture(scope="module")
 def text(quick):
     """The page of a paper with one claim, and two rows of its scorecard: one explained, one open."""
-    claim = schema.Claim(
-        "Two layers win.", "Table 4", [schema.Comparison(**BETTER | {"datasets": ["boston", "yacht"]})]
-    )
-    why = schema.Explanation("Table 4", "It stops early.", "experiment 1", dataset="boston")
-    evidence = schema.Evidence("2020-01-01", "An old finding.", [claim], explanations=[why])
+    claim = Claim("Two layers win.", "Table 4", [Comparison(**BETTER | {"datasets": ["boston", "yacht"]})])
+    why = Explanation("Table 4", "It stops early.", "experiment 1", dataset="boston")
+    evidence = Evidence("2020-01-01", "An old finding.", [claim], explanations=[why])
     card = CARD[(CARD["source"] == "ashman2020") & (CARD["item"] == "Table 4")].iloc[:20]
     card = card.assign(verdict="not run: x", run="", ours_method="svgp").set_index(np.arange(20))
     card.loc[[0, 9], ["verdict", "run"]] = "worse", "quick"
@@ -190,6 +188,7 @@ def test_the_ledger_shows_what_each_protocol_adds(quick, tmp_path):
     mean = quick.view.per_split("mnll", "boston")["dsvi"]
     densities = f"{mean.mean():.3f} ± {mean.std():.3f} (5) | 0.250 ± 0.000 (5) | 0.500 ± 0.000 (5) |"
     assert f"| quick | boston | DSVI (2 layers) | {densities}" in text
+    assert "Largest mean of a cell, either way: 0.250 and 0.500 nats." in text
     assert "| numbers | yacht | 1 | 5 | -1.500 | -1.000 | - |" in text
     assert "| rossi2021 | population sd | 8 | 1.07 |" in text
     assert "no record has it" in protocol.ledger([], CARD, tmp_path / "none")

@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 
 from gpbench import config
-from gpbench.config import schema
+from gpbench.config.evidence import Claim, Comparison, Evidence, Explanation
 from gpbench.errors import UserError, unknown
 from gpbench.evaluation.compare import PairedDifference, holm, signed_rank_test
 from gpbench.evaluation.metrics import METRICS
@@ -45,7 +45,7 @@ FEWEST = 6  # data sets from which on an exact two-sided signed-rank test can re
 class Result:
     """A comparison on one data set: the difference of losses (first - second), below zero where the first is better."""
 
-    comparison: schema.Comparison
+    comparison: Comparison
     dataset: str
     protocol: str
     kind: str = NOT_RUN
@@ -56,9 +56,9 @@ class Result:
     margin: float = np.nan  # of two equal methods
 
 
-def read(folder: Path, conf: Path, published: pd.DataFrame) -> dict[str, schema.Evidence]:
+def read(folder: Path, conf: Path, published: pd.DataFrame) -> dict[str, Evidence]:
     """Citation key -> claims, for the files of a folder; UserError for what no study or published number has."""
-    evidence = {path.stem: config.read(schema.Evidence, path) for path in sorted(folder.glob("*.yaml"))}
+    evidence = {path.stem: config.read(Evidence, path) for path in sorted(folder.glob("*.yaml"))}
     for key, found in evidence.items():
         where = str(folder / f"{key}.yaml")
         if key not in (papers := config.options(conf, "paper")):
@@ -70,7 +70,7 @@ def read(folder: Path, conf: Path, published: pd.DataFrame) -> dict[str, schema.
     return evidence
 
 
-def _check(conf: Path, claim: schema.Claim, where: str) -> None:
+def _check(conf: Path, claim: Claim, where: str) -> None:
     if bool(claim.comparisons) == bool(claim.untested):
         raise UserError(f"{where} needs either `comparisons` or, in `untested`, the reason why it has none")
     for comparison in claim.comparisons:
@@ -105,7 +105,7 @@ def _plan(conf: Path, name: str) -> _Plan:
     return _Plan(study.protocol, [*expand(study), *study.per_split], study.datasets)
 
 
-def rows_of(explanation: schema.Explanation, rows: pd.DataFrame, where: str = "") -> pd.DataFrame:
+def rows_of(explanation: Explanation, rows: pd.DataFrame, where: str = "") -> pd.DataFrame:
     """The rows of a paper's numbers (or of its scorecard) that an explanation is about.
 
     With `where`, UserError with the nearest name for one that no row has."""
@@ -118,7 +118,7 @@ def rows_of(explanation: schema.Explanation, rows: pd.DataFrame, where: str = ""
     return rows
 
 
-def judge(claim: schema.Claim, runs: list[Counterparts], conf: Path) -> list[Result]:
+def judge(claim: Claim, runs: list[Counterparts], conf: Path) -> list[Result]:
     """The results of a claim, those under the paper's protocol first."""
     results = []
     for comparison in claim.comparisons:
@@ -144,7 +144,7 @@ def _weight(result: Result) -> tuple[bool, bool, int, int]:
     )
 
 
-def _measured(run: Counterparts, comparison: schema.Comparison, dataset: str, protocol: str) -> Result | None:
+def _measured(run: Counterparts, comparison: Comparison, dataset: str, protocol: str) -> Result | None:
     """What one run has; None where a method has no score there."""
     view, metric, methods = run.view, METRICS[comparison.metric], list(comparison.methods)
     fits = view.fits[(view.fits["dataset"] == dataset) & view.fits["method"].isin(methods)]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from gpbench import config
-from gpbench.config import schema
+from gpbench.config.evidence import Evidence
 from gpbench.errors import count
 from gpbench.evaluation.metrics import METRICS
 from gpbench.report.papers import claims
@@ -41,9 +41,7 @@ def pages(root: Path, card: pd.DataFrame, runs: list[View]) -> dict[str, str]:
     }
 
 
-def page(
-    key: str, evidence: schema.Evidence, card: pd.DataFrame, runs: list[Counterparts], conf: Path, errata: str
-) -> str:
+def page(key: str, evidence: Evidence, card: pd.DataFrame, runs: list[Counterparts], conf: Path, errata: str) -> str:
     """The page of one paper; card: its rows of the scorecard, errata: its section of docs/errata.md."""
     judged = [claims.judge(claim, runs, conf) for claim in evidence.claims]
     used = {r.run.view.folder.name: r.run.view for results in judged for r in results if r.run}
@@ -72,7 +70,7 @@ def page(
     )
 
 
-def _newer(evidence: schema.Evidence, views: list[View]) -> list[str]:
+def _newer(evidence: Evidence, views: list[View]) -> list[str]:
     """A warning where fits ended after the finding was written."""
     last = {view.folder.name: str(view.done["ended"].max())[:10] for view in views if len(view.done)}
     newer = [f"{name} ({day})" for name, day in last.items() if day > evidence.date]
@@ -80,7 +78,7 @@ def _newer(evidence: schema.Evidence, views: list[View]) -> list[str]:
     return [text] if newer else []
 
 
-def _claims(evidence: schema.Evidence, judged: list[list[Result]]) -> list[str]:
+def _claims(evidence: Evidence, judged: list[list[Result]]) -> list[str]:
     """The claims with their verdict under both protocols, then every difference behind them."""
     rows, differences = [], []
     for i, (claim, results) in enumerate(zip(evidence.claims, judged, strict=True), 1):
@@ -175,7 +173,7 @@ def _passed(card: pd.DataFrame, views: dict[str, View]) -> list[str]:
     return [to_markdown(Table(table, table, "Printed numbers that are a stage of training", note))] if rows else []
 
 
-def _explained(evidence: schema.Evidence, card: pd.DataFrame) -> list[str]:
+def _explained(evidence: Evidence, card: pd.DataFrame) -> list[str]:
     """The rows that are worse or differ, below their explanations, then those that have none."""
     left = card[card["verdict"].isin(["worse", "differs"])]
     if left.empty:
@@ -200,7 +198,7 @@ def _rows(rows: pd.DataFrame) -> str:
     )
 
 
-def _deviations(evidence: schema.Evidence) -> list[str]:
+def _deviations(evidence: Evidence) -> list[str]:
     """Where public code does not do what the paper says."""
     lines = [
         f"- Paper: {d.paper}. Program: {d.code}. Printed by: {d.printed_by} ({d.shown_by})."

@@ -114,14 +114,17 @@ def _densities(done: pd.DataFrame) -> Table:
     if done.empty:
         return Table(done, pd.DataFrame(columns=head), "Density of the same predictions", DENSITY_NOTE)
     kept = done[done["mnll_gaussian"].notna()]
-    shown = []
+    shown, means = [], []
     for (run, dataset, _), cell in kept.groupby(["run", "dataset", "method"]):
         mixture = cell["mnll"].astype(float)
         columns = [mixture, *(cell[name].astype(float) - mixture for name in ("mnll_gaussian", "mnll_draws"))]
         texts = [mean_sd(values.mean(), values.std(ddof=1), len(values)) for values in columns]
+        means.append([abs(values.mean()) for values in columns[1:]])
         shown.append([run, dataset, cell["label"].iloc[0], *texts])
     frame = pd.DataFrame(shown, columns=head)
-    return Table(frame, frame, "Density of the same predictions", DENSITY_NOTE)
+    largest = " and ".join(f"{value:.3f}" for value in np.nanmax(means, axis=0)) if means else ""
+    note = f"{DENSITY_NOTE} Largest mean of a cell, either way: {largest} nats." if means else DENSITY_NOTE
+    return Table(frame, frame, "Density of the same predictions", note)
 
 
 def _splits(done: pd.DataFrame, per_split: Path) -> Table:
