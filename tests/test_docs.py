@@ -8,7 +8,7 @@ from gpbench.config.reference import reference
 from gpbench.report.export import documents
 from projects import REPOSITORY
 
-PAGES = [*sorted(REPOSITORY.glob("*.md")), *sorted((REPOSITORY / "docs").glob("*.md"))]
+PAGES = [page for folder in (".", "docs", "docs/papers") for page in sorted((REPOSITORY / folder).glob("*.md"))]
 
 
 def test_the_configuration_reference_is_current():

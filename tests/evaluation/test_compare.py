@@ -182,7 +182,7 @@ def test_paired_difference_without_variation():
 
 @pytest.mark.parametrize(
     ("a", "fraction", "message"),
-    [([1.0], 0.1, "at least 2 splits"), ([1.0, np.inf], 0.1, "finite losses"), ([1.0, 2.0], 1.0, "strictly between")],
+    [([1.0], 0.1, "at least 2 splits"), ([1.0, np.inf], 0.1, "finite losses"), ([1.0, 2.0], 1.0, "must lie in")],
 )
 def test_paired_difference_refuses_what_it_cannot_answer(a, fraction, message):
     with pytest.raises(UserError, match=message):

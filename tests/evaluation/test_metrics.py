@@ -71,6 +71,20 @@ def test_regression_metrics_of_the_true_model():
     assert scores["seconds_train"] == 3.0
 
 
+def test_densities_of_other_protocols_are_those_of_the_same_mixture():
+    """Two components one sd off either side: the Gaussian of the same moments has variance 2."""
+    y = np.random.default_rng(2).standard_normal(N)
+    predictive = GaussianMixture(np.array([-1.0, 1.0])[:, None, None] * np.ones((2, N, 1)), np.ones((2, N, 1)))
+    points, info = pointwise(predictive, y, task="regression", rows=np.arange(N)), regression_points()[1]
+    scores = score(points, info)
+    assert scores["mnll_gaussian"] == pytest.approx(-stats.norm(0, math.sqrt(2)).logpdf(y).mean())
+    assert scores["mnll_draws"] == pytest.approx(-np.mean([stats.norm(m, 1).logpdf(y) for m in (-1, 1)]))
+    assert scores["mnll_draws"] > scores["mnll"]
+    single = score(*regression_points(bias=0.3))
+    assert single["mnll_gaussian"] == pytest.approx(single["mnll"]) == pytest.approx(single["mnll_draws"])
+    assert math.isnan(score(points.drop(columns="log_density_draws"), info)["mnll_draws"])
+
+
 def test_two_targets_are_averaged_each_in_its_own_units():
     """Each metric of one target alone, from a table of its own, against that of both."""
     rng = np.random.default_rng(3)

@@ -25,7 +25,8 @@ def y():
 
 def test_regression_columns(scaled, y):
     points = pointwise(scaled, y, task="regression", scaled_by=(SHIFT, SCALE), rows=np.arange(100, 130))
-    heads = ["row", "output", "y", "mean", "sd", "log_density", "log_density_scaled", "pit", "crps"]
+    heads = ["row", "output", "y", "mean", "sd", "log_density", "log_density_scaled"]
+    heads += ["log_density_draws", "pit", "crps"]
     assert list(points.columns) == heads + [f"q{percent:02d}" for percent in range(1, 100)]
     assert points["row"].tolist() == list(range(100, 130))
     assert set(points["output"]) == {0}

@@ -20,7 +20,7 @@ import yaml
 from gpbench.config import schema
 from gpbench.config.method_source import find_spec, hyperparameters
 from gpbench.config.overrides import apply
-from gpbench.config.validate import Content, check
+from gpbench.config.validate import Content, T, check
 from gpbench.errors import UserError, unknown
 
 GROUPS = {
@@ -102,15 +102,17 @@ def printed_splits(folder: Path, name: str) -> schema.PrintedSplits:
     known = [path.stem for path in sorted(folder.glob("*.yaml"))]
     if name not in known:
         raise unknown("scores by split", name, known, str(folder))
-    path = folder / f"{name}.yaml"
-    found: schema.PrintedSplits = check(schema.PrintedSplits, _read_yaml(path), str(path))
-    return found
+    return read(schema.PrintedSplits, folder / f"{name}.yaml")
 
 
 def backlog(conf: Path) -> schema.Backlog:
     """The runs of conf/backlog.yaml."""
-    path = conf / "backlog.yaml"
-    found: schema.Backlog = check(schema.Backlog, _read_yaml(path), str(path))
+    return read(schema.Backlog, conf / "backlog.yaml")
+
+
+def read(cls: type[T], path: Path) -> T:
+    """A file that no other builds on, as an instance of its schema."""
+    found: T = check(cls, _read_yaml(path), str(path))
     return found
 
 

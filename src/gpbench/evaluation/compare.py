@@ -196,10 +196,11 @@ def paired_mean(a: ArrayLike, b: ArrayLike, test_fraction: float) -> tuple[float
     """Mean of a - b over n random splits of one data set, its standard error, and n.
 
     error^2 = (1/n + n_test/n_train) s^2 with n_test/n_train = test_fraction/(1 - test_fraction): training sets overlap,
-    so splits are not independent. Splits that either lacks (NaN) are left out and n counts the rest.
+    so splits are not independent; a test fraction of 0 stands for data sets that are. Splits that either lacks (NaN)
+    are left out and n counts the rest.
     Source: nadeau2003. UserError for fewer than two common splits or an infinite loss."""
-    if not 0 < test_fraction < 1:
-        raise UserError(f"test fraction {test_fraction} must lie strictly between 0 and 1")
+    if not 0 <= test_fraction < 1:
+        raise UserError(f"test fraction {test_fraction} must lie in [0, 1)")
     difference = _difference(a, b)
     difference = difference[~np.isnan(difference)]
     n = len(difference)

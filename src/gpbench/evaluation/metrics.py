@@ -95,6 +95,17 @@ def mnll_scaled(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
     return -float(np.mean(points["log_density_scaled"]))
 
 
+def mnll_gaussian(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
+    """`mnll` of the Gaussian that has the mean and variance of the predictive, original units."""
+    z = (points["y"] - points["mean"]) / points["sd"]
+    return float(np.mean(0.5 * z**2 + np.log(points["sd"]))) + 0.5 * math.log(2 * math.pi)
+
+
+def mnll_draws(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
+    """Mean over draws of the `mnll` of each, never below `mnll`; NaN for fits made before it was noted."""
+    return -float(np.mean(points.get("log_density_draws", math.nan)))
+
+
 def smse(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
     """Mean over targets of mean squared error / variance in the test rows, NaN where a variance is 0
     (Rasmussen and Williams, 2.5)."""
@@ -227,6 +238,13 @@ METRICS: dict[str, Metric] = {
         Metric("rmse_scaled", "RMSE (standardised)", "min", "", 0, math.inf, REGRESSION, rmse_scaled),
         Metric("mnll", "MNLL", "min", "nats", -math.inf, math.inf, TASKS, mnll),
         Metric("mnll_scaled", "MNLL (standardised)", "min", "nats", -math.inf, math.inf, REGRESSION, mnll_scaled),
+        Metric(
+            "mnll_gaussian", "MNLL (Gaussian moments)", "min", "nats", -math.inf, math.inf, REGRESSION, mnll_gaussian
+        ),
+        Metric(
+            *("mnll_draws", "MNLL (mean over draws)", "min", "nats", -math.inf, math.inf, REGRESSION, mnll_draws),
+            nullable=True,
+        ),
         Metric("smse", "SMSE", "min", "", 0, math.inf, REGRESSION + COUNTS, smse, nullable=True),
         Metric("msll", "MSLL", "min", "nats", -math.inf, math.inf, REGRESSION, msll),
         Metric("crps", "CRPS", "min", "y", 0, math.inf, REGRESSION, crps),

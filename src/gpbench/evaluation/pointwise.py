@@ -27,8 +27,9 @@ def pointwise(
 
     y `[N]` or `[N, P]` in original units (class numbers in classification); rows `[N]` their numbers in the data set;
     scaled_by = (shift, scale), scalars or `[P]`, where the predictive is of (y - shift) / scale, else None.
-    Regression columns: row, output (0..P-1), y, mean, sd, log_density, log_density_scaled, pit, crps, q01..q99, of
-    each target's marginal and in original units but for log_density_scaled = log_density + log scale.
+    Regression columns: row, output (0..P-1), y, mean, sd, log_density, log_density_scaled, log_density_draws (mean over
+    the components of their log densities), pit, crps, q01..q99, of each target's marginal and in original units but for
+    log_density_scaled = log_density + log scale.
     Classification columns: row, y, p0..p{C-1}, log_density, modal.
     Counts columns: row, output, y, mean, sd, log_density, pit = P(Y < y) + P(Y = y)/2, whose mean is 1/2 where the
     predictive is right though it is not uniform.
@@ -69,6 +70,11 @@ def components(predictive: Predictive) -> dict[str, np.ndarray]:
 def _regression(predictive: GaussianMixture, y: np.ndarray, rows: np.ndarray, log_scale: np.ndarray) -> pd.DataFrame:
     scores = _moments(predictive, y, rows)
     scores["log_density_scaled"] = scores["log_density"] + log_scale
+    components = zip(
+        predictive.component_mean, predictive.component_variance, strict=True
+    )  # one at a time: S may be large
+    logs = sum((y - mean) ** 2 / variance + np.log(2 * np.pi * variance) for mean, variance in components)
+    scores["log_density_draws"] = -0.5 * logs / len(predictive.component_mean)
     scores |= {"pit": predictive.cdf(y), "crps": predictive.crps(y)}
     scores |= dict(zip(QUANTILE_COLUMNS, predictive.quantile(LEVELS), strict=True))
     return pd.DataFrame({name: values.ravel() for name, values in scores.items()})

@@ -1,4 +1,4 @@
-"""The tables, figures and README blocks that the documentation shows of committed records.
+"""The tables, figures, pages of papers and README blocks that the documentation shows of committed records.
 
 They depend on `docs/results/<run>/` and `published/` alone. A text is stale if it differs from what today's code makes
 of today's records, a figure if its key `gpbench-data` is not the digest of the records that it draws.
@@ -13,6 +13,7 @@ import pandas as pd
 
 from gpbench.errors import UserError, count
 from gpbench.report.figures import write_figure
+from gpbench.report.papers import finding, protocol
 from gpbench.report.scorecard import all_runs
 from gpbench.report.significance import comparisons
 from gpbench.report.tables.render import to_markdown, write
@@ -34,8 +35,16 @@ def texts(root: Path) -> dict[Path, str]:
     contents = {view.folder / "tables" / f"{name}.md": to_markdown(table(view, name)) for name in TABLES}
     contents[view.folder / "statistics.md"] = comparisons.to_markdown(comparisons.statistics(view), view)
     readme = root / "README.md"
-    card = pd.read_csv(root / "docs" / "scorecard" / "scorecard.csv")
+    card = all_runs.read(root / "docs" / "scorecard" / "scorecard.csv")
+    contents |= {root / "docs" / "papers" / f"{name}.md": page for name, page in papers(root, card).items()}
     return contents | {readme: filled(readme.read_text(), {"results": summary(view), "scorecard": verdicts(card)})}
+
+
+def papers(root: Path, card: pd.DataFrame) -> dict[str, str]:
+    """Name -> page of every paper with claims, and the protocol ledger."""
+    runs = all_runs.read_runs(root / "docs" / "results")
+    per_split = root / "published" / "per_split"
+    return finding.pages(root, card, runs) | {"protocol": protocol.ledger(runs, card, per_split)}
 
 
 def filled(text: str, blocks: dict[str, str]) -> str:

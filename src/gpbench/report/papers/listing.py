@@ -79,7 +79,9 @@ def _section(where: Places, title: str, items: list[Named], expectations: dict[t
         if item.study and (lines := missing(where, item)):
             ready += f"; lacks {lines}"
         rows.append([item.item, item.title, *run, ready])
-    return f"## {title} ({items[0].paper})\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
+    page = where.root / "published" / "claims" / f"{items[0].paper}.yaml"
+    link = f"[What it claims, and what was found](papers/{items[0].paper}.md)\n\n" * page.is_file()
+    return f"## {title} ({items[0].paper})\n\n{link}" + "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
 
 
 def state(where: Places, item: Named) -> str:

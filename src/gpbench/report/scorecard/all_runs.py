@@ -21,11 +21,16 @@ from gpbench.errors import count
 from gpbench.report.scorecard import verdicts
 from gpbench.report.scorecard.counterparts import Counterparts
 from gpbench.report.scorecard.one_run import ADDED, SPREAD_NOTE, Judgement, compare, not_run, rows_for_study, show
-from gpbench.report.scorecard.published import COLUMNS, PublishedNumber, read_published
+from gpbench.report.scorecard.published import COLUMNS, TEXTS, PublishedNumber, read_published
 from gpbench.report.tables.render import Table, to_markdown, write
 from gpbench.report.view import View, commits
 
 BUDGETS = ("smoke", "quick", "check", "converged", "paper")
+EMPTY = (
+    *("verdict", "compared", "spread_assumed", "run", "command"),
+    *("ours_protocol", "ours_budget", "ours_commit", "ours_settings", *TEXTS),
+)
+"""Columns of text, which may be empty."""
 KEY = "gpbench-data"
 FIGURE = "scorecard.png"
 FIGURE_CAPTION = (
@@ -111,6 +116,12 @@ def counts(card: pd.DataFrame) -> pd.DataFrame:
     return table.assign(rows=table.sum(axis=1)).rename_axis(index="paper", columns=None)
 
 
+def read(path: Path) -> pd.DataFrame:
+    """A written scorecard, with '' where a row has no text."""
+    card = pd.read_csv(path, dtype=dict.fromkeys(EMPTY, "str"))
+    return card.fillna(dict.fromkeys(EMPTY, ""))
+
+
 def open_rows(path: Path) -> dict[str, int]:
     """Study -> number of published rows of a written scorecard that it would reproduce and that have no verdict yet."""
     if not path.is_file():
@@ -162,14 +173,14 @@ def to_page(card: pd.DataFrame, runs: list[View]) -> str:
             f"{INTRODUCTION}\n",
             f"![Published numbers against ours]({FIGURE})\n\n{FIGURE_CAPTION}\n",
             to_markdown(Table(summary, summary, "Rows by paper and verdict")),
-            to_markdown(_runs(runs)),
+            to_markdown(runs_table(runs)),
             to_markdown(Table(judged, shown, "Judged rows", SPREAD_NOTE)),
             to_markdown(Table(reasons, reasons, "Rows without a verdict")),
         ]
     )
 
 
-def _runs(runs: list[View]) -> Table:
+def runs_table(runs: list[View]) -> Table:
     columns = ["run", "protocol", "budget", "fits done", "commits", "command"]
     rows = []
     for view in runs:

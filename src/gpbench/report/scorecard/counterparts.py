@@ -73,17 +73,22 @@ class Counterparts:
         return dict(zip(summary.index, summary.itertuples(index=False, name=None), strict=True))
 
     def _unfinished(self, fits: pd.DataFrame, metric: str, n: int) -> str:
-        """Why a mean may not be judged; an R-hat may be of chains that have not mixed."""
-        allowed = SCORED if metric.startswith("r_hat") else ("done",)
-        if not fits["status"].isin(allowed).all():
-            return describe_statuses(fits)
-        if not metric.startswith("r_hat") and (fits["unmixed"] != "").any():
-            failing = fits.loc[fits["unmixed"] != ""]
-            return f"not converged in {count(failing['split'].nunique(), 'split')}: {failing['unmixed'].iloc[0]}"
-        if metric.startswith("ess_") and (short := _too_short(fits)):
-            return short
+        """Why a mean may not be judged."""
+        if why := why_not_judged(fits, metric):
+            return why
         undefined = (len(fits) if self.by_chain(metric) else fits["split"].nunique()) - n
         return f"the metric is undefined in {count(undefined, 'run')}" if undefined else ""
+
+
+def why_not_judged(fits: pd.DataFrame, metric: str) -> str:
+    """Why scores of some fits may not be judged, '' if they may; an R-hat may be of chains that have not mixed."""
+    allowed = SCORED if metric.startswith("r_hat") else ("done",)
+    if not fits["status"].isin(allowed).all():
+        return describe_statuses(fits)
+    if not metric.startswith("r_hat") and (fits["unmixed"] != "").any():
+        failing = fits.loc[fits["unmixed"] != ""]
+        return f"not converged in {count(failing['split'].nunique(), 'split')}: {failing['unmixed'].iloc[0]}"
+    return _too_short(fits) if metric.startswith("ess_") else ""
 
 
 def _too_short(fits: pd.DataFrame) -> str:

@@ -67,7 +67,7 @@ def differences(view: View) -> Table:
             row = {"data set": dataset, "difference": f"{view.labels[a]} − {view.labels[b]}"}
             for metric in metrics:
                 scores = view.per_split(metric, dataset)
-                difference = _interval(scores[a], scores[b], view.test_fraction(dataset))
+                difference = paired_interval(scores[a], scores[b], view.test_fraction(dataset))
                 data.append({"dataset": dataset, "a": a, "b": b, "metric": metric} | asdict(difference))
                 row[METRICS[metric].label] = signed(
                     difference.mean, difference.lower, difference.upper, decimals([scores[b].std(ddof=1)])
@@ -88,7 +88,7 @@ def _better(view: View, a: str, b: str, difference: PairedDifference) -> str:
     return "undecided"
 
 
-def _interval(a: pd.Series, b: pd.Series, test_fraction: float) -> PairedDifference:
+def paired_interval(a: pd.Series, b: pd.Series, test_fraction: float) -> PairedDifference:
     """The paired difference a - b `[splits]`; without an interval where fewer than two splits have both."""
     difference = (a - b).dropna()
     if len(difference) < 2:

@@ -1,0 +1,217 @@
+"""What committed records say of the claims of papers (`published/claims/PAPER.yaml`), by rules fixed beforehand.
+
+A claim names two methods of a study, a metric, and data sets. On each data set the difference of their losses is paired
+over the splits that both have finished, with the interval of Nadeau and Bengio (2003); chains of samplers are paired by
+data set and number, as independent ones.
+
+That the first is better *holds* on a data set where the difference has the claimed sign at 5 %, and *does not hold*
+where it has the other one, with Holm's correction over all data sets of the claim under one protocol; otherwise it is
+*not significant*, as one split always is. That both are equal (that the first is not worse) holds where the 95 %
+interval lies inside the scorecard's margin (below its upper end), and does not hold where it lies outside (above).
+
+Of several runs the one with the larger budget counts, then the one with more splits. Fits that failed, or did not
+converge as their budget requires, and chains that have not mixed are *not judged*; where a method has no fit, the claim
+is *not run*.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from gpbench import config
+from gpbench.config.evidence import Claim, Comparison, Evidence, Explanation
+from gpbench.errors import UserError, unknown
+from gpbench.evaluation.compare import PairedDifference, holm, signed_rank_test
+from gpbench.evaluation.metrics import METRICS
+from gpbench.report.scorecard import verdicts
+from gpbench.report.scorecard.all_runs import BUDGETS
+from gpbench.report.scorecard.counterparts import Counterparts, why_not_judged
+from gpbench.report.significance.comparisons import ALPHA
+from gpbench.report.tables.by_setting import paired_interval
+from gpbench.study.planning.variants import expand
+
+OURS = "common"  # the protocol under which all methods are compared; every other one is a paper's
+HOLDS, FAILS, UNDECIDED, NOT_JUDGED, NOT_RUN = "holds", "does not hold", "not significant", "not judged", "not run"
+MIXED, PARTLY = "holds on some data sets, not on others", "holds in part"
+FEWEST = 6  # data sets from which on an exact two-sided signed-rank test can reject at 5 %
+
+
+@dataclass(frozen=True)
+class Result:
+    """A comparison on one data set: the difference of losses (first - second), below zero where the first is better."""
+
+    comparison: Comparison
+    dataset: str
+    protocol: str
+    kind: str = NOT_RUN
+    reason: str = ""  # why it is not judged
+    run: Counterparts | None = None
+    difference: PairedDifference | None = None
+    p: float = np.nan  # by Holm's correction
+    margin: float = np.nan  # of two equal methods
+
+
+def read(folder: Path, conf: Path, published: pd.DataFrame) -> dict[str, Evidence]:
+    """Citation key -> claims, for the files of a folder; UserError for what no study or published number has."""
+    evidence = {path.stem: config.read(Evidence, path) for path in sorted(folder.glob("*.yaml"))}
+    for key, found in evidence.items():
+        where = str(folder / f"{key}.yaml")
+        if key not in (papers := config.options(conf, "paper")):
+            raise unknown("paper", key, papers, where)
+        for number, claim in enumerate(found.claims, 1):
+            _check(conf, claim, f"claim {number} of {where}")
+        for number, explanation in enumerate(found.explanations, 1):
+            rows_of(explanation, published[published["source"] == key], f"explanation {number} of {where}")
+    return evidence
+
+
+def _check(conf: Path, claim: Claim, where: str) -> None:
+    if bool(claim.comparisons) == bool(claim.untested):
+        raise UserError(f"{where} needs either `comparisons` or, in `untested`, the reason why it has none")
+    for comparison in claim.comparisons:
+        for name in comparison.studies:
+            if name not in (known := config.options(conf, "study")):
+                raise unknown("study", name, known, where)
+        plans = [_plan(conf, name) for name in comparison.studies]
+        if len(protocols := {plan.protocol for plan in plans}) != 1:
+            raise UserError(
+                f"{where}: its studies must share one protocol, not {' and '.join(sorted(protocols)) or 'none'}"
+            )
+        checked = [("metric", [comparison.metric], list(METRICS))]
+        checked += [("method", list(comparison.methods), plan.methods) for plan in plans]
+        checked += [("data set", comparison.datasets, [name for plan in plans for name in plan.datasets])]
+        for kind, names, valid in checked:
+            for name in names:
+                if name not in valid:
+                    raise unknown(kind, name, valid, where)
+
+
+class _Plan(NamedTuple):
+    """What a study compares, under which protocol."""
+
+    protocol: str
+    methods: list[str]
+    datasets: list[str]
+
+
+@cache
+def _plan(conf: Path, name: str) -> _Plan:
+    study = config.compose(conf, "study", name)
+    return _Plan(study.protocol, [*expand(study), *study.per_split], study.datasets)
+
+
+def rows_of(explanation: Explanation, rows: pd.DataFrame, where: str = "") -> pd.DataFrame:
+    """The rows of a paper's numbers (or of its scorecard) that an explanation is about.
+
+    With `where`, UserError with the nearest name for one that no row has."""
+    for column in ("item", "dataset", "method_printed", "setting", "metric_printed"):
+        if value := getattr(explanation, column):
+            found = rows[rows[column] == value]
+            if where and found.empty:
+                raise unknown(column, value, rows[column].unique(), where)
+            rows = found
+    return rows
+
+
+def judge(claim: Claim, runs: list[Counterparts], conf: Path) -> list[Result]:
+    """The results of a claim, those under the paper's protocol first."""
+    results = []
+    for comparison in claim.comparisons:
+        plans = [_plan(conf, name) for name in comparison.studies]
+        protocol, candidates = plans[0].protocol, [run for run in runs if run.study in comparison.studies]
+        for dataset in comparison.datasets or dict.fromkeys(name for plan in plans for name in plan.datasets):
+            found = [result for run in candidates if (result := _measured(run, comparison, dataset, protocol))]
+            results.append(max(found, key=_weight, default=Result(comparison, dataset, protocol)))
+    paper, ours = (_decided([r for r in results if (r.protocol == OURS) == own]) for own in (False, True))
+    return paper + ours
+
+
+def _weight(result: Result) -> tuple[bool, bool, int, int]:
+    """Larger counts more: a difference, as the study sets it, the larger budget, more splits."""
+    assert result.run
+    budget = result.run.view.study["budget"]
+    place = BUDGETS.index(budget) if budget in BUDGETS else -1
+    return (
+        result.difference is not None,
+        not result.run.settings,
+        place,
+        result.difference.n if result.difference else 0,
+    )
+
+
+def _measured(run: Counterparts, comparison: Comparison, dataset: str, protocol: str) -> Result | None:
+    """What one run has; None where a method has no score there."""
+    view, metric, methods = run.view, METRICS[comparison.metric], list(comparison.methods)
+    fits = view.fits[(view.fits["dataset"] == dataset) & view.fits["method"].isin(methods)]
+    fits = fits[~fits["status"].isin(("missing", "skipped"))]
+    if set(fits["method"]) < set(methods):
+        return None
+    result = Result(comparison, dataset, protocol, NOT_JUDGED, run=run)
+    if reason := why_not_judged(fits, metric.name):
+        return replace(result, reason=reason)
+    keys = ["split", "replica"] if run.by_chain(metric.name) else ["split"]
+    scores = fits.assign(score=fits[metric.name].astype(float)).groupby([*keys, "method"])["score"].mean().unstack()
+    scores = scores[methods].dropna()
+    if scores.empty:
+        return None
+    if not np.isfinite(scores.to_numpy()).all():
+        return replace(result, reason="an infinite score")
+    first, second = (metric.loss(scores[method]) for method in methods)
+    fraction = view.test_fraction(dataset) if view.study["kind"] == "predict" else 0.0
+    margin = verdicts.margin(metric.name, float(scores[methods[1]].mean()))
+    return replace(result, difference=paired_interval(first, second, fraction), margin=margin)
+
+
+def _decided(results: list[Result]) -> list[Result]:
+    """The results of a claim under one protocol with their kinds."""
+    tested = [r for r in results if r.difference and r.difference.n > 1 and r.comparison.expect == "better"]
+    corrected = dict(zip(map(id, tested), holm([r.difference.p for r in tested if r.difference]), strict=True))
+    return [_kind(r, corrected.get(id(r), np.nan)) if r.difference else r for r in results]
+
+
+def _kind(result: Result, p: float) -> Result:
+    difference, kind = result.difference, UNDECIDED
+    assert difference
+    if result.comparison.expect == "equal":
+        judged = verdicts.judge(difference.lower, difference.upper, result.margin, "")
+        kind = {"agrees": HOLDS, "differs": FAILS}.get(judged, UNDECIDED) if difference.n > 1 else UNDECIDED
+    elif result.comparison.expect == "not worse":
+        if difference.n > 1:
+            kind = (
+                HOLDS if difference.upper <= result.margin else FAILS if difference.lower > result.margin else UNDECIDED
+            )
+    elif p <= ALPHA:
+        kind = HOLDS if difference.mean < 0 else FAILS
+    return replace(result, kind=kind, p=p)
+
+
+def verdict(results: list[Result]) -> str:
+    """The claim as a whole under one protocol; in part where it fails on no data set and holds on not all of those that
+    were judged."""
+    kinds = {result.kind for result in results}
+    if HOLDS in kinds and kinds & {FAILS, UNDECIDED}:
+        return MIXED if FAILS in kinds else PARTLY
+    return next((kind for kind in (HOLDS, FAILS, UNDECIDED, NOT_JUDGED) if kind in kinds), NOT_RUN)
+
+
+def described(results: list[Result]) -> str:
+    """The verdict, the number of data sets by kind, the budgets, and the signed-rank test over data sets where it can
+    tell; '-' without a comparison."""
+    if not results:
+        return "-"
+    kinds = Counter(result.kind for result in results)
+    text = f"{verdict(results)} ({', '.join(f'{n} {kind}' for kind, n in kinds.most_common())})"
+    if budgets := Counter(result.run.view.study["budget"] for result in results if result.run):
+        text += f" at budget {', '.join(f'{name} ({n})' for name, n in budgets.items())}"
+    for comparison in {id(r.comparison): r.comparison for r in results}.values():
+        means = [r.difference.mean for r in results if r.comparison is comparison and r.difference]
+        if len(means) >= FEWEST and comparison.expect == "better":
+            lower, p = sum(mean < 0 for mean in means), float(signed_rank_test(means))
+            first, second = comparison.methods
+            text += f"; {first} is better than {second} on {lower} of {len(means)}, signed-rank p = {p:.2g}"
+    return text

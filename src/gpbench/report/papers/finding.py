@@ -1,0 +1,216 @@
+"""The page of a paper, docs/papers/PAPER.md: its claims, printed numbers and errors beside what committed records say.
+
+Only the finding, the claims, the deviations and the explanations are written by hand (`published/claims/PAPER.yaml`).
+"""
+
+import re
+from pathlib import Path
+
+import pandas as pd
+
+from gpbench import config
+from gpbench.config.evidence import Evidence
+from gpbench.errors import count
+from gpbench.evaluation.metrics import METRICS
+from gpbench.report.papers import claims
+from gpbench.report.papers.claims import OURS, Result
+from gpbench.report.scorecard import verdicts
+from gpbench.report.scorecard.all_runs import runs_table
+from gpbench.report.scorecard.counterparts import Counterparts
+from gpbench.report.scorecard.one_run import show
+from gpbench.report.tables.render import Table, number, signed, to_markdown
+from gpbench.report.view import View, commits
+
+DIFFERENCE = "first - second [95 %]"
+RULES = (
+    "Difference of losses, paired over splits (below zero the first is better), with its Nadeau-Bengio interval; "
+    "p by Holm's correction over the data sets of a claim under one protocol (none for = and ≤, which are judged "
+    "by the margin of the scorecard). The rules are those of `gpbench.report.papers.claims`. A result holds at "
+    "the budget beside it."
+)
+
+
+def pages(root: Path, card: pd.DataFrame, runs: list[View]) -> dict[str, str]:
+    """Citation key -> page, for every file of published/claims; card: the scorecard, with '' where it has no text."""
+    found = claims.read(root / "published" / "claims", root / "conf", card)
+    errata = (root / "docs" / "errata.md").read_text() if found else ""
+    ours = [Counterparts(run) for run in runs]
+    return {
+        key: page(key, evidence, card[card["source"] == key], ours, root / "conf", _errata(errata, key))
+        for key, evidence in found.items()
+    }
+
+
+def page(key: str, evidence: Evidence, card: pd.DataFrame, runs: list[Counterparts], conf: Path, errata: str) -> str:
+    """The page of one paper; card: its rows of the scorecard, errata: its section of docs/errata.md."""
+    judged = [claims.judge(claim, runs, conf) for claim in evidence.claims]
+    used = {r.run.view.folder.name: r.run.view for results in judged for r in results if r.run}
+    used |= {run.view.folder.name: run.view for run in runs if run.view.folder.name in set(card["run"])}
+    views = [used[name] for name in sorted(used)]
+    return "\n".join(
+        [
+            f"# {config.compose(conf, 'paper', key).title} ({key})\n",
+            f"Made by `make docs` from `published/claims/{key}.yaml`, `published/{key}.csv` and committed runs; "
+            "figures and tables by name are in [papers.md](../papers.md).\n",
+            f"## Finding of {evidence.date}\n\n{evidence.finding.strip()}\n",
+            *_newer(evidence, views),
+            "## Claims\n",
+            *_claims(evidence, judged),
+            *_commands(judged),
+            "## Printed numbers\n",
+            _counts(card),
+            *_passed(card, used),
+            "## Worse or different\n",
+            *_explained(evidence, card),
+            *_deviations(evidence),
+            f"## Errata\n\n{errata}",
+            "## Runs that this page uses\n",
+            to_markdown(runs_table(views)) if views else "None is committed yet.\n",
+        ]
+    )
+
+
+def _newer(evidence: Evidence, views: list[View]) -> list[str]:
+    """A warning where fits ended after the finding was written."""
+    last = {view.folder.name: str(view.done["ended"].max())[:10] for view in views if len(view.done)}
+    newer = [f"{name} ({day})" for name, day in last.items() if day > evidence.date]
+    text = f"**The finding is older than its evidence**: {', '.join(newer)}. The tables below are current.\n"
+    return [text] if newer else []
+
+
+def _claims(evidence: Evidence, judged: list[list[Result]]) -> list[str]:
+    """The claims with their verdict under both protocols, then every difference behind them."""
+    rows, differences = [], []
+    for i, (claim, results) in enumerate(zip(evidence.claims, judged, strict=True), 1):
+        paper, ours = ([r for r in results if (r.protocol == OURS) == own] for own in (False, True))
+        cells = [claims.described(paper), claims.described(ours)] if results else [f"untested: {claim.untested}", "-"]
+        rows.append([i, claim.claim, claim.where, *cells])
+        differences += [[i, *_difference(result)] for result in results if result.difference]
+    head = ["no.", "claim", "where", "the paper's protocol", f"protocol {OURS}"]
+    table = pd.DataFrame(rows, columns=head)
+    parts = [to_markdown(Table(table, table, _headline(judged)))]
+    if differences:
+        columns = ["no.", "protocol", "data set", "methods", "metric", DIFFERENCE, "p", "pairs", "result", "evidence"]
+        shown = pd.DataFrame(differences, columns=columns)
+        parts.append(to_markdown(Table(shown, shown, "Differences behind the claims", RULES)))
+    return [*parts, *_not_judged(judged)]
+
+
+def _not_judged(judged: list[list[Result]]) -> list[str]:
+    """A bullet for each comparison of a run that is not judged, with its data sets and the first reason."""
+    alike: dict[str, list[Result]] = {}
+    for i, results in enumerate(judged, 1):
+        for result in (r for r in results if r.kind == claims.NOT_JUDGED and r.run):
+            run = f"{result.run.view.folder.name}, budget {result.run.view.study['budget']}" if result.run else ""
+            alike.setdefault(
+                f"- {i}: {_relation(result)}, {METRICS[result.comparison.metric].label} ({run})", []
+            ).append(result)
+    lines = [f"{text}: {', '.join(r.dataset for r in same)}: {same[0].reason}" for text, same in alike.items()]
+    return ["Not judged:\n", *lines, ""] if lines else []
+
+
+def _relation(result: Result) -> str:
+    """'DSVI-2 < SGP 100', by the labels of the run."""
+    sign = {"better": "<", "equal": "=", "not worse": "≤"}[result.comparison.expect]
+    labels = result.run.view.labels if result.run else {}
+    return f" {sign} ".join(labels.get(method, method) for method in result.comparison.methods)
+
+
+def _headline(judged: list[list[Result]]) -> str:
+    """How many claims have which verdict under either protocol."""
+    texts = []
+    for own, name in ((False, "the paper's protocol"), (True, f"protocol {OURS}")):
+        parts = [part for results in judged if (part := [r for r in results if (r.protocol == OURS) == own])]
+        kinds = pd.Series([claims.verdict(part) for part in parts], dtype=object).value_counts()
+        numbers = ", ".join(f"{n} {kind}" for kind, n in kinds.items())
+        texts.append(f"under {name}, of {count(len(parts), 'claim')}: {numbers}" if parts else f"none under {name}")
+    return f"Claims; {'; '.join(texts)}"
+
+
+def _difference(result: Result) -> list[str]:
+    assert result.run
+    assert result.difference
+    view, d = result.run.view, result.difference
+    cells = [result.protocol, result.dataset, _relation(result), METRICS[result.comparison.metric].label]
+    cells += [signed(d.mean, d.lower, d.upper), number(result.p, 2), str(d.n), result.kind]
+    fits = view.done[(view.done["dataset"] == result.dataset) & view.done["method"].isin(result.comparison.methods)]
+    known = ", ".join(commits(fits, 7, mark_dirty=True)) or "unknown"
+    return [*cells, f"{view.folder.name}, budget {view.study['budget']}, commit {known}"]
+
+
+def _commands(judged: list[list[Result]]) -> list[str]:
+    """The commands that make what was not run."""
+    lacking = [r for results in judged for r in results if r.kind == claims.NOT_RUN]
+    studies = sorted({study for result in lacking for study in result.comparison.studies[-1:]})
+    lines = [f"- `snakemake --cores 2 --config study={study}`" for study in studies]
+    return ["Not run yet:\n", *lines, ""] if lines else []
+
+
+def _counts(card: pd.DataFrame) -> str:
+    """Printed numbers by item and verdict."""
+    kinds = card["verdict"].map(verdicts.kind)
+    table = pd.crosstab(card["item"], kinds).reindex(columns=verdicts.VERDICTS, fill_value=0)
+    table = table.assign(rows=table.sum(axis=1)).rename_axis(columns=None).reset_index()
+    note = "Every number with its counterpart: [scorecard](../scorecard/scorecard.md)."
+    return to_markdown(Table(table, table, "Printed numbers by item and verdict", note))
+
+
+def _passed(card: pd.DataFrame, views: dict[str, View]) -> list[str]:
+    """Where training passes a printed number on its way to a better one, for runs whose traces are kept."""
+    rows = []
+    for row in card[card["verdict"] == "better"].to_dict("records"):
+        view, metric = views[row["run"]], row["ours_metric"]
+        fits = view.done[(view.done["dataset"] == row["dataset"]) & (view.done["method"] == row["ours_method"])]
+        traces = view.traces[view.traces["fit_id"].isin(fits["fit_id"])]
+        curve = traces.groupby("step")[metric].mean().dropna() if metric in traces else pd.Series(dtype=float)
+        below = curve[METRICS[metric].loss(curve) <= METRICS[metric].loss(row["published"])]
+        if len(below):
+            cells = [row[key] for key in ("item", "dataset", "method_printed", "metric_printed")]
+            rows.append([*cells, number(row["published"]), f"{below.index[0]} of {curve.index[-1]}", row["run"]])
+    columns = ["item", "data set", "method", "metric", "published", "first passed at step", "run"]
+    table = pd.DataFrame(rows, columns=columns)
+    note = "Mean over splits of the test scores during training."
+    return [to_markdown(Table(table, table, "Printed numbers that are a stage of training", note))] if rows else []
+
+
+def _explained(evidence: Evidence, card: pd.DataFrame) -> list[str]:
+    """The rows that are worse or differ, below their explanations, then those that have none."""
+    left = card[card["verdict"].isin(["worse", "differs"])]
+    if left.empty:
+        return ["No judged number is worse than printed or differs from it.\n"]
+    parts = []
+    for explanation in evidence.explanations:
+        rows = claims.rows_of(explanation, left)
+        if len(rows):
+            parts.append(f"{explanation.why} Shown by: {explanation.shown_by}\n\n{_rows(rows)}")
+            left = left.drop(rows.index)
+    return [*parts, f"**Open**: without an explanation.\n\n{_rows(left)}"] if len(left) else parts
+
+
+def _rows(rows: pd.DataFrame) -> str:
+    """A bullet for each row of the scorecard."""
+    shown = show(rows).to_dict("records")
+    where = zip(rows["item"], shown, rows["verdict"], rows["ours_budget"], rows["run"], strict=True)
+    return "".join(
+        f"- {item}, {s['data set']}, {s['method']}, {s['metric']}: {s['published']} printed, {s['ours']} ours, "
+        f"{verdict} at budget {budget} ({run})\n"
+        for item, s, verdict, budget, run in where
+    )
+
+
+def _deviations(evidence: Evidence) -> list[str]:
+    """Where public code does not do what the paper says."""
+    lines = [
+        f"- Paper: {d.paper}. Program: {d.code}. Printed by: {d.printed_by} ({d.shown_by})."
+        for d in evidence.deviations
+    ]
+    return ["## Public code\n", *lines, ""] if lines else []
+
+
+def _errata(text: str, key: str) -> str:
+    """The section of docs/errata.md about a paper, without its proofs."""
+    section = re.search(rf"^## {key}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    lines = re.findall(r"^\|.*\|$", section[1], re.MULTILINE) if section else []
+    # a cell holds no bar; the last is the proof
+    table = "\n".join(f"{line.rpartition('|')[0].rpartition('|')[0]}|" for line in lines)
+    return f"{table}\n\nProofs: [errata.md](../errata.md).\n" if lines else "None noticed.\n"

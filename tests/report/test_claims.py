@@ -1,0 +1,208 @@
+"""Claims of papers: what may stand in their files, what committed records say of them, and their pages."""
+
+import json
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from synthetic_study import build
+
+from gpbench.config.evidence import Claim, Comparison, Evidence, Explanation
+from gpbench.errors import UserError
+from gpbench.evaluation.compare import paired_difference
+from gpbench.report.papers import claims, finding, protocol
+from gpbench.report.scorecard import all_runs
+from gpbench.report.scorecard.counterparts import Counterparts
+from gpbench.report.scorecard.published import read_published
+from gpbench.report.view import View
+from projects import REPOSITORY
+
+CONF = REPOSITORY / "conf"
+BETTER = {"studies": ["uci_common"], "methods": ["dsvi", "svgp"], "metric": "mnll", "datasets": ["boston_uci"]}
+CARD = all_runs.read(REPOSITORY / "docs" / "scorecard" / "scorecard.csv")
+
+
+def run(folder, budget="quick", splits=5, status=lambda *_: ("done", ""), **columns):
+    """DSVI, which is better by 0.5 nats and a little more, and SVGP, as a run of uci_common; columns: of the scores."""
+    build(folder, ["svgp", "dsvi"], ["boston", "concrete", "energy"], splits, status)
+    scores = pd.read_parquet(folder / "scores.parquet").assign(budget=budget)
+    lead = (scores["method"] == "dsvi") * (0.5 + 0.02 * scores["split"])
+    scores["mnll"] = (2 + 0.3 * scores["split"] - lead).where(scores["status"] == "done")
+    scores.assign(**columns).to_parquet(folder / "scores.parquet")
+    study = json.loads((folder / "study.json").read_text())
+    (folder / "study.json").write_text(json.dumps(study | {"budget": budget, "command": "x study=uci_common"}))
+    return Counterparts(View(folder))
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory):
+    accuracy = {"accuracy": lambda scores: -scores["mnll"], "mnll_scaled": lambda scores: scores["mnll"] - np.log(2)}
+    accuracy["rmse"] = lambda scores: 1 + 0.01 * (scores["method"] == "dsvi")
+    densities = {
+        "mnll_gaussian": lambda scores: scores["mnll"] + 0.25,
+        "mnll_draws": lambda scores: scores["mnll"] + 0.5,
+    }
+    return run(tmp_path_factory.mktemp("claims") / "quick", **accuracy, **densities)
+
+
+def judged(runs, *datasets, **changes):
+    comparison = Comparison(**BETTER | {"datasets": list(datasets or ["boston"])} | changes)
+    return claims.judge(Claim("c", "Table 1", [comparison]), runs, CONF)
+
+
+def test_the_difference_is_paired_and_below_zero_where_the_first_is_better(quick):
+    (result,) = judged([quick])
+    scores = quick.view.per_split("mnll", "boston")
+    expected = paired_difference(scores["dsvi"], scores["svgp"], 0.1)
+    assert result.difference == expected
+    assert expected.mean < 0 > expected.upper
+    assert (result.kind, result.protocol) == (claims.HOLDS, "common")
+    (reverse,) = judged([quick], methods=("svgp", "dsvi"))
+    assert (reverse.kind, reverse.difference.mean) == (claims.FAILS, -expected.mean)
+    # of a metric that is to be large, the larger one is better
+    (larger,) = judged([quick], metric="accuracy")
+    assert (larger.kind, larger.difference.mean) == (claims.HOLDS, pytest.approx(expected.mean))
+
+
+def test_holm_corrects_over_the_data_sets_of_a_claim(quick):
+    alone, several = judged([quick])[0], judged([quick], "boston", "concrete", "energy")
+    assert alone.p == alone.difference.p
+    assert [r.p for r in several] == pytest.approx([3 * alone.p] * 3)
+    assert claims.verdict(several) == claims.HOLDS
+    assert claims.described(several).startswith("holds (3 holds) at budget quick (3)")
+
+
+def test_equal_and_not_worse_are_judged_by_the_margin(quick):
+    kinds = {
+        expect: [judged([quick], expect=expect, methods=m)[0].kind for m in (("dsvi", "svgp"), ("svgp", "dsvi"))]
+        for expect in ("equal", "not worse")
+    }
+    assert kinds == {"equal": [claims.FAILS] * 2, "not worse": [claims.HOLDS, claims.FAILS]}
+    (close,) = judged([quick], expect="equal", metric="rmse")
+    assert (close.kind, close.difference.mean) == (claims.HOLDS, pytest.approx(0.01))
+
+
+def test_what_the_records_lack_is_not_run_and_one_split_not_significant(quick, tmp_path):
+    assert judged([quick], "yacht")[0].kind == claims.NOT_RUN
+    assert judged([quick], methods=("dsvi", "bsgp_1"))[0].kind == claims.NOT_RUN
+    assert judged([quick], studies=["rossi2021_uci"])[0].kind == claims.NOT_RUN
+    assert claims.described(judged([], "boston", "yacht")) == "not run (2 not run)"
+    assert claims.described([]) == "-"
+    (single,) = judged([run(tmp_path / "one", splits=1)])
+    assert (single.kind, single.difference.n) == (claims.UNDECIDED, 1)
+
+
+def test_fits_that_failed_are_not_judged_and_the_larger_budget_counts(quick, tmp_path):
+    diverged = run(tmp_path / "a", "paper", status=lambda m, d, s: ("diverged", "x") if s == 3 else ("done", ""))
+    assert judged([diverged])[0].reason == "2 diverged"
+    assert judged([diverged, quick])[0].run is quick
+    check = run(tmp_path / "b", "check", splits=2)
+    assert judged([quick, check])[0].run is judged([check, quick])[0].run is check
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"methods": ["dsvj", "svgp"]}, r"method 'dsvj' in claim 1 of .*ashman2020.yaml; did you mean 'dsvi'"),
+        ({"datasets": ["bostn_uci"]}, r"data set 'bostn_uci' in claim 1 of .*; did you mean 'boston_uci'"),
+        ({"metric": "mnl"}, r"metric 'mnl' in claim 1 of .*; did you mean 'mnll'"),
+        ({"studies": ["uci_comon"]}, r"study 'uci_comon' in claim 1 of .*; did you mean 'uci_common'"),
+        (
+            {"studies": ["uci_common", "rossi2021_uci"]},
+            "claim 1 of .* must share one protocol, not common and rossi2021",
+        ),
+        ({"metrik": "mnll"}, r"key 'metrik' in .*ashman2020.yaml.*; did you mean 'metric'"),
+    ],
+)
+def test_a_typo_is_one_line_with_the_file_and_the_nearest_name(tmp_path, change, message):
+    content = {"date": "2026-11-22", "finding": "x"}
+    claim = {"claim": "c", "where": "w", "comparisons": [BETTER | change]}
+    (tmp_path / "ashman2020.yaml").write_text(yaml.safe_dump(content | {"claims": [claim]}))
+    with pytest.raises(UserError, match=message):
+        claims.read(tmp_path, CONF, CARD)
+
+
+def test_a_wrong_paper_explanation_or_claim_without_test_is_refused(tmp_path):
+    content = {"date": "2026-11-22", "finding": "x", "claims": []}
+    path = tmp_path / "ashman202.yaml"
+    path.write_text(yaml.safe_dump(content))
+    with pytest.raises(UserError, match=r"paper 'ashman202' in .*ashman202.yaml; did you mean 'ashman2020'"):
+        claims.read(tmp_path, CONF, CARD)
+    path = path.rename(tmp_path / "ashman2020.yaml")
+    explanation = {"item": "Table 4", "dataset": "bosto", "why": "w", "shown_by": "s"}
+    path.write_text(yaml.safe_dump(content | {"explanations": [explanation]}))
+    with pytest.raises(UserError, match=r"dataset 'bosto' in explanation 1 of .*; did you mean 'boston'"):
+        claims.read(tmp_path, CONF, CARD)
+    path.write_text(yaml.safe_dump(content | {"claims": [{"claim": "c", "where": "w"}]}))
+    with pytest.raises(UserError, match="claim 1 of .* needs either `comparisons` or"):
+        claims.read(tmp_path, CONF, CARD)
+
+
+def test_every_paper_with_printed_numbers_has_claims():
+    found = claims.read(REPOSITORY / "published" / "claims", CONF, read_published(REPOSITORY / "published"))
+    assert {key: len(evidence.claims) for key, evidence in found.items()}.keys() == set(CARD["source"])
+    assert all(3 <= len(evidence.claims) <= 12 for evidence in found.values())
+
+
+@pytest.fixture(scope="module")
+def text(quick):
+    """The page of a paper with one claim, and two rows of its scorecard: one explained, one open."""
+    claim = Claim("Two layers win.", "Table 4", [Comparison(**BETTER | {"datasets": ["boston", "yacht"]})])
+    why = Explanation("Table 4", "It stops early.", "experiment 1", dataset="boston")
+    evidence = Evidence("2020-01-01", "An old finding.", [claim], explanations=[why])
+    card = CARD[(CARD["source"] == "ashman2020") & (CARD["item"] == "Table 4")].iloc[:20]
+    card = card.assign(verdict="not run: x", run="", ours_method="svgp").set_index(np.arange(20))
+    card.loc[[0, 9], ["verdict", "run"]] = "worse", "quick"
+    card.loc[1, ["verdict", "run", "published"]] = "better", "quick", 1.0
+    quick.view.done["ended"] = "2026-01-02T00:00"
+    return finding.page("ashman2020", evidence, card, [quick], CONF, "none\n")
+
+
+def test_a_page_shows_verdict_statistic_and_evidence_of_each_claim(text, quick):
+    d = judged([quick])[0].difference
+    row = (
+        f"| 1 | common | boston | DSVI (2 layers) &lt; SVGP | MNLL | {d.mean:+.3f} [{d.lower:+.3f}, {d.upper:+.3f}] | "
+    )
+    assert row in text
+    assert "| Two layers win. | Table 4 | - | holds (1 holds, 1 not run) at budget quick (1) |" in text
+    assert "quick, budget quick, commit 0123abc |" in text
+    assert "- `snakemake --cores 2 --config study=uci_common`" in text
+    assert "**The finding is older than its evidence**: quick (2026-01-02)" in text
+
+
+def test_worse_rows_stand_below_their_explanation_or_are_open(text):
+    explained, left = text.split("It stops early. Shown by: experiment 1")[1].split("**Open**")
+    assert explained.count("- Table 4, boston") == 1 == left.count("- Table 4, concrete")
+
+
+def test_a_printed_number_that_training_passes_is_shown_with_its_step(text):
+    assert "| Table 4 | boston | SGP 500 | test\\_loglik | 1.00 |" in text.split("stage of training**")[1]
+
+
+def test_the_ledger_shows_what_each_protocol_adds(quick, tmp_path):
+    (tmp_path / "numbers.csv").write_text("dataset,split,mnll\n" + "".join(f"yacht,{i},{i}\n" for i in range(5)))
+    text = protocol.ledger([quick.view], CARD, tmp_path)
+    assert "| boston | common | +0.693 |" in text
+    mean = quick.view.per_split("mnll", "boston")["dsvi"]
+    densities = f"{mean.mean():.3f} ± {mean.std():.3f} (5) | 0.250 ± 0.000 (5) | 0.500 ± 0.000 (5) |"
+    assert f"| quick | boston | DSVI (2 layers) | {densities}" in text
+    assert "Largest mean of a cell, either way: 0.250 and 0.500 nats." in text
+    assert "| numbers | yacht | 1 | 5 | -1.500 | -1.000 | - |" in text
+    assert "| rossi2021 | population sd | 8 | 1.07 |" in text
+    assert "no record has it" in protocol.ledger([], CARD, tmp_path / "none")
+
+
+def test_pages_are_made_from_the_files_alone(tmp_path):
+    (tmp_path / "published").mkdir()
+    shutil.copytree(REPOSITORY / "published" / "claims", tmp_path / "published" / "claims")
+    (tmp_path / "conf").symlink_to(CONF)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "errata.md").write_text("## rossi2021\n\n| no. | a | proof |\n|---|---|---|\n| 1 | b | c |\n")
+    pages = finding.pages(tmp_path, CARD[CARD["verdict"] != "better"], [])
+    assert set(pages) == set(CARD["source"])
+    assert "| 1 | b |\n\nProofs" in pages["rossi2021"]
+    assert "None noticed." in pages["ashman2020"]
+    assert "8 claims: 8 not run" not in pages["ashman2020"]
+    assert "of 7 claims: 7 not run" in pages["ashman2020"]
