@@ -41,7 +41,7 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
     with opened(path) as stream:
         for number, line in enumerate(stream, 1):
             try:
-                yield number, line.decode()
+                yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
                 raise UserError(f"{path}, line {number}: not text ({error.reason} at byte {error.start})") from error
 

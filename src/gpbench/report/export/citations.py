@@ -37,7 +37,8 @@ def used(where: Places, methods: Iterable[str], datasets: Iterable[str], protoco
             purposes.setdefault(header.reference, []).append(f"method {name} ({header.label})")
     for name in dict.fromkeys(datasets):
         dataset = config.compose(where.conf, "dataset", name)
-        purposes.setdefault(dataset.citation, []).append(f"data set {name} ({dataset.title})")
+        if dataset.citation:  # private data have none
+            purposes.setdefault(dataset.citation, []).append(f"data set {name} ({dataset.title})")
     known = entries(where.conf)
     for key in _sources(where, protocol, known):
         purposes.setdefault(key, []).append(f"protocol {protocol}")
