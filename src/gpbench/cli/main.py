@@ -72,7 +72,7 @@ def _add_study_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def _add_fit_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
-    command = add(fit, "fit one cell: method=dsvi dataset=boston split=0 method.layers=3")
+    command = add(fit, "fit one cell: method=dsvi dataset=boston split=0 (all: every row trains) method.layers=3")
     command.add_argument("settings", nargs="+", metavar="key=value")
     command = add(why, "what changed since fits were made, or why they are skipped, missing or failed")
     command.add_argument(
@@ -87,7 +87,9 @@ def _add_fit_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
     )
     command.add_argument("fits", nargs="*", help="beginnings of identities; default: all")
     command = add(predict, "answer with a kept model: mean, sd, quantiles or class probabilities as CSV")
-    command.add_argument("fit", help="beginning of a fit's identity")
+    command.add_argument(
+        "fit", help="beginning of a fit's identity, or svgp/boston: its last fit, one of all rows first"
+    )
     command.add_argument("table", type=Path, help="CSV with the data set's input names as header")
     command.add_argument("--out", type=Path, help="file to write; default: standard output")
     command = add(adopt, "carry a run's fits over to today's identities, after a check that the code gives the same")
@@ -131,6 +133,7 @@ def plan(arguments: argparse.Namespace) -> None:
 
 
 def fit(arguments: argparse.Namespace) -> None:
+    from gpbench.data.splits import Blocks
     from gpbench.study.commands import fit_one, job
     from gpbench.study.records import CONVERGENCE
     from gpbench.study.results.scoring import mixing, scores
@@ -146,7 +149,14 @@ def fit(arguments: argparse.Namespace) -> None:
             raise UserError(f"fit {fit_id} is not finished; run the same command again to resume it")
         record = store.record(fit_id)
         noted = {key: record.info[key] for key in CONVERGENCE if key in record.info}
-        result = {"fit_id": fit_id, "status": record.status} | noted | scores(store, record) | mixing(store, [fit_id])
+        trained = isinstance(record.what.protocol.splits, Blocks)  # no row is held out
+        result = (
+            {"fit_id": fit_id, "status": record.status}
+            | ({"scored_on": "training rows"} if trained else {})
+            | noted
+            | scores(store, record)
+            | mixing(store, [fit_id])
+        )
         print(json.dumps(result, indent=1))
         if record.status != "done":
             raise UserError(f"fit {fit_id}: {record.status}: {record.reason}; log: {store.folder(fit_id)}/log.txt")

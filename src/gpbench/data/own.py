@@ -18,7 +18,6 @@ from gpbench.data.readers import encode, formats
 from gpbench.errors import UserError, unknown
 from gpbench.places import Places, write_aside, write_text
 
-SEPARATORS = ",;\t"
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 Columns = dict[str, list[str]]
 """Name -> cells."""
@@ -76,7 +75,7 @@ def _describe(path: Path, item: str, name: str, wishes: Wishes) -> tuple[Dataset
     with formats.opened(path) as stream:
         first = stream.readline().decode(errors="replace")
     source = Source("table", list(wishes.targets), files=[item], header="line", missing=wishes.missing)
-    source = dataclasses.replace(source, separator=max(SEPARATORS, key=first.count))
+    source = dataclasses.replace(source, separator=formats.separator(first))
     names, lines = formats.text(path, source)
     rows = list(lines)
     for kind, chosen in (("target", wishes.targets), ("column", [*wishes.categorical, *wishes.drop])):
