@@ -133,33 +133,12 @@ def plan(arguments: argparse.Namespace) -> None:
 
 
 def fit(arguments: argparse.Namespace) -> None:
-    from gpbench.data.splits import Blocks
-    from gpbench.study.commands import fit_one, job
-    from gpbench.study.records import CONVERGENCE
-    from gpbench.study.results.scoring import mixing, scores
-    from gpbench.study.storage.store import Store
+    from gpbench.study.commands import job
 
     where = places.find()
-    groups, fit_ids = fit_one.groups(where, arguments.settings)
-    store = Store(where.store)
-    if groups:
-        job.run_groups(groups, where)
-    for fit_id in fit_ids:
-        if not store.has(fit_id):
-            raise UserError(f"fit {fit_id} is not finished; run the same command again to resume it")
-        record = store.record(fit_id)
-        noted = {key: record.info[key] for key in CONVERGENCE if key in record.info}
-        trained = isinstance(record.what.protocol.splits, Blocks)  # no row is held out
-        result = (
-            {"fit_id": fit_id, "status": record.status}
-            | ({"scored_on": "training rows"} if trained else {})
-            | noted
-            | scores(store, record)
-            | mixing(store, [fit_id])
-        )
-        print(json.dumps(result, indent=1))
-        if record.status != "done":
-            raise UserError(f"fit {fit_id}: {record.status}: {record.reason}; log: {store.folder(fit_id)}/log.txt")
+    record, result = job.run_words(where, arguments.settings)
+    print(json.dumps(result, indent=1))
+    job.require_done(where, record)
 
 
 def cost(arguments: argparse.Namespace) -> None:

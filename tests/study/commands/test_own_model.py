@@ -1,4 +1,4 @@
-"""From a CSV of one's own to predictions: `data add`, `fit split=all`, `predict`, and what `predict` makes of raw cells."""
+"""From a CSV of one's own to predictions: `data add`, `fit split=all`, and `predict`, which takes raw cells."""
 
 import csv
 import json

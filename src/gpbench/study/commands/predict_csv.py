@@ -152,6 +152,6 @@ def inputs(frame: pd.DataFrame, names: list[str], categories: dict[str, list[str
     if len(bad):
         row, column = bad[0]
         raise UserError(
-            f"{where}, row {row + 1}, column {names[column]!r}: {frame[names].iloc[row, column]!r} is not a number"
+            f"{where}, row {row + 1}, column {names[column]!r}: {str(frame[names].iloc[row, column])!r} is not a number"
         )
     return values
