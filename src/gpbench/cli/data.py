@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ def add(commands: argparse._SubParsersAction) -> None:
     group = commands.add_parser("data", help=text, description=text)
     actions = group.add_subparsers(dest="action", required=True, metavar="ACTION")
 
-    def add_action(name: str, text: str, function: Callable, names: str) -> argparse.ArgumentParser:
+    def add_action(name: str, text: str, function: Callable, names: str | int) -> argparse.ArgumentParser:
         action = actions.add_parser(name, help=text, description=text)
         action.set_defaults(function=function)
         action.add_argument("datasets", nargs=names, metavar="NAME", help="a data set")
@@ -37,6 +38,9 @@ def add(commands: argparse._SubParsersAction) -> None:
     action = add_action("fetch", "fetch and verify the raw files of data sets", fetch, "*")
     action.add_argument("--files", nargs="+", default=[], metavar="ITEM", help="raw files, as paths below data/raw")
     add_action("prepare", "fetch, parse, check and store data sets", prepare, "+")
+    action = add_action("splits", "the rows of splits as CSV: dataset, split, part, row, inputs, targets", splits, 1)
+    action.add_argument("--protocol", default="common", help="default: %(default)s")
+    action.add_argument("--split", type=int, nargs="+", default=[0], metavar="N", help="default: 0")
     text = "add a CSV of your own as a private data set, ready to fit"
     action = actions.add_parser("add", help=text, description=text)
     action.set_defaults(function=add_own)
@@ -185,6 +189,18 @@ def add_own(arguments: argparse.Namespace) -> None:
     what = f"{dataset.task}{classes}, {dataset.rows:,} rows x {dataset.columns} inputs"
     print(f"{dataset.name}: {what}; described in conf/dataset/{dataset.name}.yaml")
     print(f"next: gpbench fit method=svgp dataset={dataset.name} split=all")
+
+
+def splits(arguments: argparse.Namespace) -> None:
+    import pandas as pd
+
+    from gpbench import config
+    from gpbench.study.commands.challenge import Rows
+
+    where, (name,) = places.find(), arguments.datasets
+    (dataset,) = _datasets(where, [name])
+    rows = Rows(where, config.compose(where.conf, "protocol", arguments.protocol), dataset.name)
+    pd.concat([rows.listed(split) for split in arguments.split]).to_csv(sys.stdout, index=False)
 
 
 _BUNDLED = "ships inside a package, no raw files"

@@ -92,6 +92,15 @@ def _add_fit_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
     )
     command.add_argument("table", type=Path, help="CSV with the data set's input names as header")
     command.add_argument("--out", type=Path, help="file to write; default: standard output")
+    command = add(
+        challenge, "score predictions that another program made of our test rows, and set them beside our fits"
+    )
+    command.add_argument(
+        "predictions", type=Path, help="CSV: dataset, split, row; mean, sd or q05, ... or s0, ... or p_CLASS"
+    )
+    command.add_argument("--name", default="", help="of the entry; default: that of the file")
+    command.add_argument("--label", default="", help="in tables and figures; default: the name")
+    command.add_argument("--protocol", default="common", help="whose splits these are; default: %(default)s")
     command = add(adopt, "carry a run's fits over to today's identities, after a check that the code gives the same")
     command.add_argument("run", help="a folder of docs/results, or a study")
     command.add_argument("--overrides", default="", help="of a study, as in snakemake --config overrides='...'")
@@ -211,6 +220,18 @@ def predict(arguments: argparse.Namespace) -> None:
     from gpbench.study.commands import predict_csv
 
     predict_csv.answer(places.find(), arguments.fit, arguments.table, arguments.out)
+
+
+def challenge(arguments: argparse.Namespace) -> None:
+    from gpbench.study.commands import challenge as challenging
+
+    name = arguments.name or arguments.predictions.stem.lower()
+    label = arguments.label or name
+    scored = challenging.challenge(places.find(), arguments.predictions, name, label, arguments.protocol)
+    for (dataset, split), scores in scored.items():
+        shown = ", ".join(f"{key} {scores[key]:.4g}" for key in ("mnll", "rmse", "error") if key in scores)
+        print(f"{name} on {dataset}, split {split}: {shown}")
+    print(f"beside our fits: snakemake --cores 2 --config study=default overrides='challengers=[{name}]'")
 
 
 def collect(arguments: argparse.Namespace) -> None:

@@ -299,6 +299,8 @@ class Study:
     published: list[str] | None = None
     #: names of published/per_split/*.yaml: methods whose scores authors released for each of our splits
     per_split: list[str] = field(default_factory=list)
+    #: names below challengers/: predictions of others, added by `gpbench challenge`, that stand beside ours
+    challengers: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,8 @@ def used(where: Places, methods: Iterable[str], datasets: Iterable[str], protoco
     purposes: dict[str, list[str]] = {}
     released = {path.stem for path in where.per_split.glob("*.yaml")}
     for name in dict.fromkeys(methods):
+        if (where.challengers / name).is_dir():  # somebody's predictions, which have no entry here
+            continue
         if name in released:
             whose = config.printed_splits(where.per_split, name)
             purposes.setdefault(whose.reference, []).append(f"released scores {name} ({whose.label})")
