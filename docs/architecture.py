@@ -30,6 +30,7 @@ STAGES = {
     "study/commands": "jobs and longer commands",
     "study/tracking": "finished fits to MLflow",
     "report": "results/STUDY to tables, figures, scorecard, report.html",
+    "api": "import gpbench: pandas and NumPy",
     "cli": "the command gpbench",
 }
 

@@ -42,6 +42,11 @@ class Places:
         return self.root / "published" / "per_split"
 
     @property
+    def challengers(self) -> Path:
+        """Predictions of others, checked and scored."""
+        return self.root / "challengers"
+
+    @property
     def plans(self) -> Path:
         return self.root / "plans"
 

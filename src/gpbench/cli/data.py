@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,11 +19,11 @@ if TYPE_CHECKING:
 
 def add(commands: argparse._SubParsersAction) -> None:
     """Add the group `data` to the commands of the command line."""
-    text = "the data sets: list, show, verify, fetch, prepare, pin"
+    text = "the data sets: list, show, verify, fetch, prepare, add, pin"
     group = commands.add_parser("data", help=text, description=text)
     actions = group.add_subparsers(dest="action", required=True, metavar="ACTION")
 
-    def add_action(name: str, text: str, function: Callable, names: str) -> argparse.ArgumentParser:
+    def add_action(name: str, text: str, function: Callable, names: str | int) -> argparse.ArgumentParser:
         action = actions.add_parser(name, help=text, description=text)
         action.set_defaults(function=function)
         action.add_argument("datasets", nargs=names, metavar="NAME", help="a data set")
@@ -37,6 +38,24 @@ def add(commands: argparse._SubParsersAction) -> None:
     action = add_action("fetch", "fetch and verify the raw files of data sets", fetch, "*")
     action.add_argument("--files", nargs="+", default=[], metavar="ITEM", help="raw files, as paths below data/raw")
     add_action("prepare", "fetch, parse, check and store data sets", prepare, "+")
+    action = add_action("splits", "the rows of splits as CSV: dataset, split, part, row, inputs, targets", splits, 1)
+    action.add_argument("--protocol", default="common", help="default: %(default)s")
+    action.add_argument("--split", type=int, nargs="+", default=[0], metavar="N", help="default: 0")
+    text = "add a CSV of your own as a private data set, ready to fit"
+    action = actions.add_parser("add", help=text, description=text)
+    action.set_defaults(function=add_own)
+    action.add_argument("table", type=Path, help="CSV whose first line names its columns")
+    action.add_argument("--target", nargs="+", required=True, metavar="COLUMN", help="what is predicted")
+    action.add_argument("--categorical", nargs="+", default=[], metavar="COLUMN", help="inputs whose values are names")
+    action.add_argument("--drop", nargs="+", default=[], metavar="COLUMN", help="neither inputs nor targets")
+    action.add_argument(
+        "--missing", default="", metavar="CELL", help="leave out rows with this cell; empty: an empty one"
+    )
+    tasks = ["regression", "binary", "multiclass", "counts"]
+    action.add_argument(
+        "--task", default="", choices=tasks, help="default: classes of a target that is text or has two values"
+    )
+    action.add_argument("--name", default="", help="default: that of the file")
     add_action("pin", "download raw files that data.dvc does not list yet, and pin them there", pin, "+")
 
 
@@ -97,11 +116,10 @@ def verify(arguments: argparse.Namespace) -> None:
 def _verify(dataset: Dataset, where: Places) -> tuple[list[str], list[str], Statistics | None]:
     """What is wrong with the files of a data set, what is right, and the statistics of its prepared arrays."""
     from gpbench.data import prepare, summary, table
-    from gpbench.data.raw import fetch
 
     files, statistics = dataset.source.files, None
     existing = [item for item in files if (where.raw / item).is_file()]
-    faults = [fault for item in existing if (fault := fetch.verify(item, where))]
+    faults = [fault for item, fault in prepare.raw_faults(dataset, where).items() if item in existing]
     verified = [f"{len(existing)} of {len(files)} raw files"] if existing else []
     if where.prepared_file(dataset.name).is_file():
         try:
@@ -159,6 +177,30 @@ def pin(arguments: argparse.Namespace) -> None:
     for dataset in _datasets(where, arguments.datasets):
         for line in pin_items(dataset.source.files, dataset.source.unpinned, where) or [_BUNDLED]:
             print(f"{dataset.name}: {line}", flush=True)
+
+
+def add_own(arguments: argparse.Namespace) -> None:
+    from gpbench.data import own
+
+    keys = ("categorical", "drop", "missing", "task", "name")
+    wishes = own.Wishes(arguments.target, **{key: getattr(arguments, key) for key in keys})
+    dataset = own.add(arguments.table, wishes, places.find())
+    classes = f" of {', '.join(dataset.classes)}" if dataset.classes else ""
+    what = f"{dataset.task}{classes}, {dataset.rows:,} rows x {dataset.columns} inputs"
+    print(f"{dataset.name}: {what}; described in conf/dataset/{dataset.name}.yaml")
+    print(f"next: gpbench fit method=svgp dataset={dataset.name} split=all")
+
+
+def splits(arguments: argparse.Namespace) -> None:
+    import pandas as pd
+
+    from gpbench import config
+    from gpbench.study.commands.challenge import Rows
+
+    where, (name,) = places.find(), arguments.datasets
+    (dataset,) = _datasets(where, [name])
+    rows = Rows(where, config.compose(where.conf, "protocol", arguments.protocol), dataset.name)
+    pd.concat([rows.listed(split) for split in arguments.split]).to_csv(sys.stdout, index=False)
 
 
 _BUNDLED = "ships inside a package, no raw files"

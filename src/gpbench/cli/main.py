@@ -72,7 +72,7 @@ def _add_study_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def _add_fit_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
-    command = add(fit, "fit one cell: method=dsvi dataset=boston split=0 method.layers=3")
+    command = add(fit, "fit one cell: method=dsvi dataset=boston split=0 (all: every row trains) method.layers=3")
     command.add_argument("settings", nargs="+", metavar="key=value")
     command = add(why, "what changed since fits were made, or why they are skipped, missing or failed")
     command.add_argument(
@@ -87,9 +87,20 @@ def _add_fit_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
     )
     command.add_argument("fits", nargs="*", help="beginnings of identities; default: all")
     command = add(predict, "answer with a kept model: mean, sd, quantiles or class probabilities as CSV")
-    command.add_argument("fit", help="beginning of a fit's identity")
+    command.add_argument(
+        "fit", help="beginning of a fit's identity, or svgp/boston: its last fit, one of all rows first"
+    )
     command.add_argument("table", type=Path, help="CSV with the data set's input names as header")
     command.add_argument("--out", type=Path, help="file to write; default: standard output")
+    command = add(
+        challenge, "score predictions that another program made of our test rows, and set them beside our fits"
+    )
+    command.add_argument(
+        "predictions", type=Path, help="CSV: dataset, split, row; mean, sd or q05, ... or s0, ... or p_CLASS"
+    )
+    command.add_argument("--name", default="", help="of the entry; default: that of the file")
+    command.add_argument("--label", default="", help="in tables and figures; default: the name")
+    command.add_argument("--protocol", default="common", help="whose splits these are; default: %(default)s")
     command = add(adopt, "carry a run's fits over to today's identities, after a check that the code gives the same")
     command.add_argument("run", help="a folder of docs/results, or a study")
     command.add_argument("--overrides", default="", help="of a study, as in snakemake --config overrides='...'")
@@ -131,25 +142,12 @@ def plan(arguments: argparse.Namespace) -> None:
 
 
 def fit(arguments: argparse.Namespace) -> None:
-    from gpbench.study.commands import fit_one, job
-    from gpbench.study.records import CONVERGENCE
-    from gpbench.study.results.scoring import mixing, scores
-    from gpbench.study.storage.store import Store
+    from gpbench.study.commands import job
 
     where = places.find()
-    groups, fit_ids = fit_one.groups(where, arguments.settings)
-    store = Store(where.store)
-    if groups:
-        job.run_groups(groups, where)
-    for fit_id in fit_ids:
-        if not store.has(fit_id):
-            raise UserError(f"fit {fit_id} is not finished; run the same command again to resume it")
-        record = store.record(fit_id)
-        noted = {key: record.info[key] for key in CONVERGENCE if key in record.info}
-        result = {"fit_id": fit_id, "status": record.status} | noted | scores(store, record) | mixing(store, [fit_id])
-        print(json.dumps(result, indent=1))
-        if record.status != "done":
-            raise UserError(f"fit {fit_id}: {record.status}: {record.reason}; log: {store.folder(fit_id)}/log.txt")
+    record, result = job.run_words(where, arguments.settings)
+    print(json.dumps(result, indent=1))
+    job.require_done(where, record)
 
 
 def cost(arguments: argparse.Namespace) -> None:
@@ -222,6 +220,18 @@ def predict(arguments: argparse.Namespace) -> None:
     from gpbench.study.commands import predict_csv
 
     predict_csv.answer(places.find(), arguments.fit, arguments.table, arguments.out)
+
+
+def challenge(arguments: argparse.Namespace) -> None:
+    from gpbench.study.commands import challenge as challenging
+
+    name = arguments.name or arguments.predictions.stem.lower()
+    label = arguments.label or name
+    scored = challenging.challenge(places.find(), arguments.predictions, name, label, arguments.protocol)
+    for (dataset, split), scores in scored.items():
+        shown = ", ".join(f"{key} {scores[key]:.4g}" for key in ("mnll", "rmse", "error") if key in scores)
+        print(f"{name} on {dataset}, split {split}: {shown}")
+    print(f"beside our fits: snakemake --cores 2 --config study=default overrides='challengers=[{name}]'")
 
 
 def collect(arguments: argparse.Namespace) -> None:

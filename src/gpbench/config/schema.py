@@ -95,7 +95,8 @@ class Source:
     #: names of all columns, replacing those in the files; without either they are x0, x1, ... and the targets
     names: list[str] = field(default_factory=list)
     targets_first: bool = False  #: if columns have no names, the targets are the first columns rather than the last
-    missing: str = ""  #: cell that stands for a missing value; rows that contain it are left out
+    #: cell that stands for a missing value (`empty`: an empty one); rows that contain it are left out
+    missing: str = ""
     #: numbers (from 0, in the files) of rows to leave out
     leave_out: list[NonNegativeInt] = field(default_factory=list)
     #: text column -> its values, each of which becomes an indicator column (only the second of two values)
@@ -132,9 +133,11 @@ class Dataset:
     md5: str | None  #: of the prepared arrays; null: not pinned, so that preparing prints it and stops
     rows: PositiveInt  #: number of rows
     columns: PositiveInt  #: number of inputs
-    licence: str  #: terms of use, as the source states them
-    citation: str  #: citation key in conf/references.bib
-    url: str  #: page that describes the data set
+    licence: str = ""  #: terms of use, as the source states them
+    citation: str = ""  #: citation key in conf/references.bib
+    url: str = ""  #: page that describes the data set
+    #: data of one's own: `licence`, `citation` and `url` may be empty, and raw files are not pinned in data.dvc
+    private: bool = False
     #: inputs are pixels of square images (in a regression the first pixels, and the targets are the others)
     images: bool = False
     classes: list[str] = field(default_factory=list)  #: names of the classes, numbered from 0 in this order
@@ -148,6 +151,10 @@ class Dataset:
     on_request: bool = False  #: large, or missing in some mirrors: `snakemake data` leaves it out
     expect: Expect = field(default_factory=Expect)  #: statistics that preparing checks
     notes: str = ""  #: what a reader of results should know about the data
+
+    def __post_init__(self) -> None:
+        if absent := [key for key in ("licence", "citation", "url") if not (self.private or getattr(self, key))]:
+            raise ValueError(f"{', '.join(absent)} missing; write them, or `private: true` for data of your own")
 
 
 @dataclass(frozen=True)
@@ -292,6 +299,8 @@ class Study:
     published: list[str] | None = None
     #: names of published/per_split/*.yaml: methods whose scores authors released for each of our splits
     per_split: list[str] = field(default_factory=list)
+    #: names below challengers/: predictions of others, added by `gpbench challenge`, that stand beside ours
+    challengers: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

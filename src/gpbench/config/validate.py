@@ -21,6 +21,8 @@ def check(cls: type, content: Content, where: str) -> Any:
         return adapter(cls).validate_python(content)
     except ValidationError as error:
         first = error.errors()[0]
+        if not first["loc"]:  # of several keys together
+            raise UserError(f"{where}: {first['msg'].removeprefix('Value error, ')}") from error
         key = ".".join(str(part) for part in first["loc"])
         given = "" if first["type"] == "missing" else f" (given: {first['input']!r})"
         raise UserError(f"{where}: {key}: {first['msg']}{given}") from error

@@ -17,11 +17,9 @@ def prepare(dataset: Dataset, places: Places) -> str:
     """Write data/prepared/NAME.npz and return the md5 of its arrays.
 
     Raises UserError if a raw file differs from its pin, or if shape, md5 or an expected statistic differ."""
-    for item in dataset.source.files:
-        if wrong := fetch.verify(item, places):
-            pinned = item in pins(places)
-            remedy = "delete it and fetch it again" if pinned else f"run `gpbench data pin {dataset.name}`"
-            raise UserError(f"{wrong}; {remedy}")
+    for item, wrong in raw_faults(dataset, places).items():
+        remedy = "delete it and fetch it again" if item in pins(places) else f"run `gpbench data pin {dataset.name}`"
+        raise UserError(f"{wrong}; {remedy}")
     parsed, where = read.read(dataset, places.raw), f"data set {dataset.name!r}"
     table.check(parsed, dataset.name, dataset.task, len(dataset.classes), len(dataset.truth))
     if parsed.inputs.shape != (expected := (dataset.rows, dataset.columns)):
@@ -36,6 +34,12 @@ def prepare(dataset: Dataset, places: Places) -> str:
         raise UserError(f"{where}: {problem}; the source is not the one that was pinned")
     table.save(parsed, places.prepared_file(dataset.name), _entry(dataset))
     return md5
+
+
+def raw_faults(dataset: Dataset, places: Places) -> dict[str, str]:
+    """Raw file -> how it differs from its pin; private data have none, the md5 of their arrays tells."""
+    items = [] if dataset.private else dataset.source.files
+    return {item: wrong for item in items if (wrong := fetch.verify(item, places))}
 
 
 def require_current(dataset: Dataset, places: Places) -> None:

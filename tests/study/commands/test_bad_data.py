@@ -27,9 +27,9 @@ ENTRY = {
     "rows": 3,
     "columns": 2,
     "md5": "00",
-    "licence": "",
-    "citation": "",
-    "url": "",
+    "licence": "none",
+    "citation": "none",
+    "url": "none",
 }
 GOOD = "1,2,0\n3,4,1\n5,6,0\n"
 RAW = {

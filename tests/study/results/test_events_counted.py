@@ -32,9 +32,9 @@ ENTRY = {
     "rows": BINS,
     "columns": 1,
     "md5": None,
-    "licence": "",
-    "citation": "",
-    "url": "",
+    "licence": "none",
+    "citation": "none",
+    "url": "none",
 }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpbench.config.schema import Dataset
+from gpbench.config.schema import Dataset, Source
 from gpbench.data.table import Table
 from gpbench.errors import UserError, unknown
 
@@ -30,7 +30,7 @@ def build(dataset: Dataset, names: list[str], rows: Iterable[Row]) -> Table:
         if len(cells) != len(names):
             raise UserError(f"{where}: {len(cells)} columns, expected {len(names)}")
         count += 1
-        if count - 1 in source.leave_out or (source.missing and source.missing in cells):
+        if count - 1 in source.leave_out or has_missing(source, cells):
             continue
         target = columns.target(where, cells)
         if target is not None:
@@ -45,6 +45,16 @@ def build(dataset: Dataset, names: list[str], rows: Iterable[Row]) -> Table:
     return Table(x, y.astype(np.int64) if columns.classes else y, columns.input_names, list(source.targets))
 
 
+def has_missing(source: Source, cells: Sequence[Cell]) -> bool:
+    """Whether a row has a cell that stands for a missing value."""
+    return bool(source.missing) and ("" if source.missing == "empty" else source.missing) in cells
+
+
+def indicated(categories: list[str]) -> list[str]:
+    """Values of a text column that get an indicator; of two values, the second is enough."""
+    return categories[1:] if len(categories) == 2 else categories
+
+
 @dataclass(frozen=True)
 class _Input:
     """An input column: plain, or a text column that becomes an indicator for each of `values`."""
@@ -52,11 +62,6 @@ class _Input:
     place: int
     name: str
     categories: list[str]
-
-    @property
-    def indicated(self) -> list[str]:
-        """Values that get an indicator; of two values, the second is enough."""
-        return self.categories[1:] if len(self.categories) == 2 else self.categories
 
 
 class _Columns:
@@ -76,7 +81,9 @@ class _Columns:
         ]
         self.plain = not source.categories
         self.places = [column.place for column in self.kept]
-        self.input_names = [n for c in self.kept for n in ([f"{c.name}={v}" for v in c.indicated] or [c.name])]
+        self.input_names = [
+            n for c in self.kept for n in ([f"{c.name}={v}" for v in indicated(c.categories)] or [c.name])
+        ]
         self.classes = {name: number for number, name in enumerate(dataset.classes)}
         self.labels = {name: name for name in dataset.classes} | source.labels
         for label in source.labels.values():
@@ -110,7 +117,7 @@ class _Columns:
             if not column.categories:
                 values.append(self._number(where, column.place, cell))
             elif (text := str(cell).strip()) in column.categories:
-                values += [float(text == value) for value in column.indicated]
+                values += [float(text == value) for value in indicated(column.categories)]
             else:
                 raise UserError(f"{where}, column {column.name!r}: {text!r} is not one of {column.categories}")
         return values

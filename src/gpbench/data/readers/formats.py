@@ -24,6 +24,11 @@ from gpbench.errors import UserError
 OPENERS: dict[str, Callable] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
+def separator(header: str) -> str:
+    """The character between the cells of a CSV, from its first line."""
+    return max(",;\t", key=header.count)
+
+
 @contextmanager
 def opened(path: Path) -> Iterator[IO[bytes]]:
     """The uncompressed bytes of a file; UserError if it is missing, truncated or not of the type of its suffix."""
@@ -41,7 +46,7 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
     with opened(path) as stream:
         for number, line in enumerate(stream, 1):
             try:
-                yield number, line.decode()
+                yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
                 raise UserError(f"{path}, line {number}: not text ({error.reason} at byte {error.start})") from error
 

@@ -38,7 +38,7 @@ def listing(datasets: list[Dataset], where: Places) -> list[str]:
             _megabytes(dataset, where),
             _state(dataset, where),
             "yes" if where.prepared_file(dataset.name).is_file() else "no",
-            re.split(r";|,| \((?!>)", dataset.licence)[0],
+            re.split(r";|,| \((?!>)", dataset.licence)[0] or "private",
         ]
         for dataset in datasets
     ]
@@ -148,7 +148,7 @@ def _file(item: str, dataset: Dataset, where: Places) -> list[str]:
 
 
 def _citation(key: str, where: Places) -> list[str]:
-    text = citations.entries(where.conf).get(key, f"{key} (not in conf/references.bib)")
+    text = citations.entries(where.conf).get(key, f"{key} (not in conf/references.bib)") if key else ""
     return [line("citation" if i == 0 else "", part) for i, part in enumerate(text.splitlines())]
 
 

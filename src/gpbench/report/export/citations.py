@@ -28,6 +28,8 @@ def used(where: Places, methods: Iterable[str], datasets: Iterable[str], protoco
     purposes: dict[str, list[str]] = {}
     released = {path.stem for path in where.per_split.glob("*.yaml")}
     for name in dict.fromkeys(methods):
+        if (where.challengers / name).is_dir():  # somebody's predictions, which have no entry here
+            continue
         if name in released:
             whose = config.printed_splits(where.per_split, name)
             purposes.setdefault(whose.reference, []).append(f"released scores {name} ({whose.label})")
@@ -37,7 +39,8 @@ def used(where: Places, methods: Iterable[str], datasets: Iterable[str], protoco
             purposes.setdefault(header.reference, []).append(f"method {name} ({header.label})")
     for name in dict.fromkeys(datasets):
         dataset = config.compose(where.conf, "dataset", name)
-        purposes.setdefault(dataset.citation, []).append(f"data set {name} ({dataset.title})")
+        if dataset.citation:  # private data have none
+            purposes.setdefault(dataset.citation, []).append(f"data set {name} ({dataset.title})")
     known = entries(where.conf)
     for key in _sources(where, protocol, known):
         purposes.setdefault(key, []).append(f"protocol {protocol}")

@@ -115,8 +115,9 @@ def _sources(crate: ROCrate, view: View, where: Places) -> tuple[list[Entity], s
     sources = []
     for name in view.datasets:
         dataset = config.compose(where.conf, "dataset", name)
-        about = {"name": dataset.title, "url": dataset.url, "license": dataset.licence}
-        about |= {"identifier": f"md5:{dataset.md5}", "citation": cited[dataset.citation]}
+        about = {"name": dataset.title, "identifier": f"md5:{dataset.md5}"}
+        if not dataset.private:
+            about |= {"url": dataset.url, "license": dataset.licence, "citation": cited[dataset.citation]}
         about |= {"description": f"{dataset.rows} rows, {dataset.columns} inputs; the md5 is of the prepared arrays"}
         sources.append(_add(crate, f"#data-{name}", "Dataset", **about))
     return sources, citations.bibtex(where, keys, view.study["commit"])

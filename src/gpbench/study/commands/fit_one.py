@@ -15,11 +15,16 @@ from gpbench.study.records import Address, FitRecord, Group, What
 CHOICES = ("method", "dataset", "protocol", "budget", "trainer")
 VALUES = ("split", "replica", "kind", "dtype", "noise_block")
 GROUPS = ("method", "budget", "protocol", "trainer")
+ALL = "all"
+ALL_ROWS = {"scheme": "blocks", "count": 1, "official": "false", "stratified": "false", "counts": "rows"}
+"""The rules of splits that make every row train, for a final model: `split=all`."""
 
 
 def _resolve_one(where: Places, words: list[str]) -> Resolved:
     """The one cell, with the one fit, of words such as method=dsvi dataset=boston split=0 method.layers=3."""
     values = dict(config.split_override(word) for word in words)
+    if values.get("split") == ALL:
+        values |= {"split": "0"} | {f"protocol.splits.{key}": str(value) for key, value in ALL_ROWS.items()}
     for key in values:
         if key not in (*CHOICES, *VALUES) and key.split(".")[0] not in GROUPS:
             raise unknown("setting", key, (*CHOICES, *VALUES, *(f"{g}.KEY" for g in GROUPS)), "gpbench fit")
@@ -46,7 +51,7 @@ def _resolve_one(where: Places, words: list[str]) -> Resolved:
 def _number(words: dict[str, str], key: str) -> int:
     value = words.get(key, "0")
     if not (value.isascii() and value.isdigit()):
-        raise UserError(f"{key} must be a non-negative integer, got {value}")
+        raise UserError(f"{key} must be a non-negative integer{' or all' * (key == 'split')}, got {value}")
     return int(value)
 
 

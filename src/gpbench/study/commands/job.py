@@ -13,6 +13,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 from gpbench import places
 from gpbench.data import splits
@@ -20,10 +21,12 @@ from gpbench.data import table as tables
 from gpbench.errors import UserError, exit_status
 from gpbench.places import Places, write_text
 from gpbench.study import tracking
+from gpbench.study.commands import fit_one
 from gpbench.study.commands.progress import Watch
 from gpbench.study.fitting.children import run_group
 from gpbench.study.fitting.entries import entry
-from gpbench.study.records import Batch, Group, from_json
+from gpbench.study.records import CONVERGENCE, Batch, FitRecord, Group, from_json
+from gpbench.study.results import scoring
 from gpbench.study.storage.store import Store
 
 
@@ -50,6 +53,29 @@ def run_groups(groups: tuple[Group, ...], where: Places) -> dict[str, dict[str, 
         watch.end(group)
         tracking.drain_soon(where)
     return {fit.fit_id: _status(store, fit.fit_id, group) for group in groups for fit in group.fits}
+
+
+def run_words(where: Places, words: list[str]) -> tuple[FitRecord, dict[str, Any]]:
+    """Fit the cell of words such as method=dsvi dataset=boston split=0, unless it is in the store: its record, and what
+    a user wants to know of it: identity, status, convergence, scores."""
+    groups, (fit_id,) = fit_one.groups(where, words)
+    store = Store(where.store)
+    if groups:
+        run_groups(groups, where)
+    if not store.has(fit_id):
+        raise UserError(f"fit {fit_id} is not finished; run the same command again to resume it")
+    record = store.record(fit_id)
+    unheld = isinstance(record.what.protocol.splits, splits.Blocks)  # the rows that train are those that test
+    about = {"fit_id": fit_id, "status": record.status} | ({"scored_on": "training rows"} if unheld else {})
+    about |= {key: record.info[key] for key in CONVERGENCE if key in record.info}
+    return record, about | scoring.scores(store, record) | scoring.mixing(store, [fit_id])
+
+
+def require_done(where: Places, record: FitRecord) -> None:
+    """Raise UserError for a fit that ended otherwise."""
+    if record.status != "done":
+        log = Store(where.store).folder(record.fit_id) / "log.txt"
+        raise UserError(f"fit {record.fit_id}: {record.status}: {record.reason}; log: {log}")
 
 
 def require_device(groups: tuple[Group, ...]) -> None:

@@ -5,54 +5,87 @@ from __future__ import annotations
 import csv
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpbench import config
 from gpbench.data import splits
 from gpbench.data import table as tables
+from gpbench.data.readers.encode import indicated
+from gpbench.data.readers.formats import separator
 from gpbench.errors import UserError
 from gpbench.places import Places, write_aside
 from gpbench.predictive.distributions import Predictive
 from gpbench.study.fitting.entries import entry
 from gpbench.study.fitting.fold import make_fold
+from gpbench.study.records import FitRecord
 from gpbench.study.storage.store import Store
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
 
 
-def answer(where: Places, prefix: str, source: Path, target: Path | None) -> None:
+def answer(where: Places, name: str, source: Path, target: Path | None) -> None:
     """Write the predictive of every row of a CSV, in original units, in the row order of the CSV.
 
     Columns mean, sd, q05 ... q95, under the name of each target (heating_load_mean, ...) where there are several."""
-    import pandas as pd
-
-    store = Store(where.store)
-    fit_id = store.find(prefix)
-    record = store.record(fit_id)
-    if record.status != "done":
-        raise UserError(f"fit {fit_id} is {record.status}: {record.reason}; it has no model")
-    what, address = record.what, record.address
-    if what.kind != "predict":
-        raise UserError(f"fit {fit_id} is of kind {what.kind}: its draws are kept, but no model that predicts")
-    dataset = config.compose(where.conf, "dataset", address.dataset)
-    table = tables.load(where.prepared_file(dataset.name), str(what.data.md5))
-    table = splits.numbered_rows(what.protocol.splits, table)
-    fold = make_fold(what, table, record.split, record.replica)
-    x = fold.scaling.inputs(read_inputs(source, table.input_names))
-    fitting = entry(what)
-    predictive = fitting.answer(what, store.folder(fit_id) / fitting.MODEL_FILE, x, fold.key)
-    if what.data.task == "regression":
-        predictive = predictive.affine(fold.scaling.y_scale, fold.scaling.y_shift)
-    if dataset.classes:
-        rows = pd.DataFrame(predictive.probabilities(), columns=[f"p_{name}" for name in dataset.classes])
-    else:
-        rows = pd.DataFrame(columns(predictive, [table.target_names[i] for i in what.protocol.outputs]))
+    rows = Model(where, name).predict_csv(source)
     if target is None:
         rows.to_csv(sys.stdout, index=False)
         return
     with write_aside(target) as temporary:
         rows.to_csv(temporary, index=False)
+
+
+class Model:
+    """A kept fit, by the beginning of its identity or as method/dataset (`find`), and what it answers."""
+
+    def __init__(self, where: Places, name: str) -> None:
+        self.store = Store(where.store)
+        self.record = find(self.store, name)
+        what, fit_id = self.record.what, self.record.fit_id
+        if self.record.status != "done":
+            raise UserError(f"fit {fit_id} is {self.record.status}: {self.record.reason}; it has no model")
+        if what.kind != "predict":
+            raise UserError(f"fit {fit_id} is of kind {what.kind}: its draws are kept, but no model that predicts")
+        self.dataset = config.compose(where.conf, "dataset", self.record.address.dataset)
+        table = tables.load(where.prepared_file(self.dataset.name), str(what.data.md5))
+        self.table = splits.numbered_rows(what.protocol.splits, table)
+        self.fold = make_fold(what, self.table, self.record.split, self.record.replica)
+
+    def predict_csv(self, source: Path) -> pd.DataFrame:
+        """The predictive of every row of a CSV; UserError with file, row and column for what is no input."""
+        return self.predict(read_inputs(source, self.table.input_names, self.dataset.source.categories))
+
+    def predict(self, inputs: np.ndarray) -> pd.DataFrame:
+        """The predictive of every row of inputs `[T, D]` in original units: mean, sd, quantiles, or probabilities."""
+        import pandas as pd
+
+        what, fitting = self.record.what, entry(self.record.what)
+        x = self.fold.scaling.inputs(inputs)
+        path = self.store.folder(self.record.fit_id) / fitting.MODEL_FILE
+        predictive = fitting.answer(what, path, x, self.fold.key)
+        if what.data.task == "regression":
+            predictive = predictive.affine(self.fold.scaling.y_scale, self.fold.scaling.y_shift)
+        if classes := self.dataset.classes:
+            return pd.DataFrame(predictive.probabilities(), columns=[f"p_{name}" for name in classes])
+        return pd.DataFrame(columns(predictive, [self.table.target_names[i] for i in what.protocol.outputs]))
+
+
+def find(store: Store, name: str) -> FitRecord:
+    """The fit whose identity begins with `name`; of method/dataset the last one of all rows, or else the last one."""
+    method, slash, dataset = name.partition("/")
+    if not slash:
+        return store.record(store.find(name))
+    cell = [r for r in store.records()[0] if (r.address.method, r.address.dataset) == (method, dataset)]
+    kept = [r for r in cell if r.status == "done" and r.what.kind == "predict"]
+    if not kept:
+        command = f"gpbench fit method={method} dataset={dataset} split=all"
+        raise UserError(f"no finished fit of {method} on {dataset} in {store.root}; run `{command}`")
+    return max(kept, key=lambda r: (isinstance(r.what.protocol.splits, splits.Blocks), r.provenance.ended))
 
 
 def columns(predictive: Predictive, names: list[str]) -> dict[str, np.ndarray]:
@@ -66,13 +99,16 @@ def columns(predictive: Predictive, names: list[str]) -> dict[str, np.ndarray]:
     }
 
 
-def read_inputs(path: Path, names: list[str]) -> np.ndarray:
-    """Inputs `[T, D]` of a CSV whose header holds the data set's input names (others are passed over)."""
+def read_inputs(path: Path, names: list[str], categories: dict[str, list[str]]) -> np.ndarray:
+    """Inputs `[T, D]` of a CSV whose header holds the data set's input names (others are passed over).
+
+    categories: columns whose cells are one of some values; such a column stands for its indicators (`colour=red`)."""
     import pandas as pd
 
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
-            reader = csv.reader(stream)
+            reader = csv.reader(stream, delimiter=separator(stream.readline()))
+            stream.seek(0)
             lines = [(reader.line_num, cells) for cells in reader if cells]
     except OSError as error:
         reason = error.strerror or error
@@ -88,16 +124,34 @@ def read_inputs(path: Path, names: list[str]) -> np.ndarray:
     frame = pd.DataFrame([cells for _, cells in rows], columns=header)
     if repeated := sorted({name for name in names if header.count(name) > 1}):
         raise UserError(f"{path}: columns {repeated} stand in the header more than once; leave out all but one")
-    missing = [name for name in names if name not in frame.columns]
-    if missing:
-        raise UserError(f"{path}: columns {missing} are missing; the model needs {', '.join(names)}")
     if frame.empty:
         raise UserError(f"{path} has no rows below its header")
+    return inputs(frame, names, categories, str(path))
+
+
+def inputs(frame: pd.DataFrame, names: list[str], categories: dict[str, list[str]], where: str) -> np.ndarray:
+    """Inputs `[T, D]` of the columns `names` of a frame; `categories` as in `read_inputs`, `where` for messages."""
+    import pandas as pd
+
+    frame, whole = frame.copy(), {f"{c}={v}": c for c, values in categories.items() for v in indicated(values)}
+    for column, values in categories.items():
+        if column in frame.columns:
+            cells = frame[column].astype(str).str.strip()
+            for row in np.flatnonzero(~cells.isin(values)):
+                raise UserError(
+                    f"{where}, row {row + 1}, column {column!r}: {cells.iloc[row]!r} is not one of {values}"
+                )
+            for value in indicated(values):
+                frame[f"{column}={value}"] = (cells == value).astype(float)
+    missing = [name for name in names if name not in frame.columns]
+    if missing:
+        absent, needed = ([*dict.fromkeys(whole.get(name, name) for name in part)] for part in (missing, names))
+        raise UserError(f"{where}: columns {absent} are missing; the model needs {', '.join(needed)}")
     values = frame[names].apply(pd.to_numeric, errors="coerce").to_numpy(float)
     bad = np.argwhere(~np.isfinite(values))
     if len(bad):
         row, column = bad[0]
         raise UserError(
-            f"{path}, row {row + 1}, column {names[column]!r}: {frame[names].iloc[row, column]!r} is not a number"
+            f"{where}, row {row + 1}, column {names[column]!r}: {str(frame[names].iloc[row, column])!r} is not a number"
         )
     return values

@@ -9,6 +9,7 @@ from gpbench.config import schema
 from gpbench.errors import UserError, unknown
 from gpbench.evaluation.metrics import METRICS
 from gpbench.places import Places
+from gpbench.study.storage import challengers
 
 PROBED_INPUTS = {"layers": (1, "one input"), "surfaces": (2, "two inputs"), "probabilities": (2, "two inputs")}
 """Probe of functions that are drawn over the inputs -> number of inputs that it needs, and in words."""
@@ -28,11 +29,12 @@ def check_study(places: Places, study: schema.Study) -> None:
             raise UserError(
                 f"per_split of {where}: {name} has the splits of protocol {theirs!r}, not {study.protocol!r}"
             )
+    challengers.check(places, study.challengers, study.methods, study.protocol)
     for a, b in study.pairs:
         if a == b:
             raise UserError(f"pairs of {where} compare {a!r} with itself; name two methods")
     for name in {name for pair in study.pairs for name in pair}:
-        if name not in (known := [*study.methods, *study.per_split]):
+        if name not in (known := [*study.methods, *study.per_split, *study.challengers]):
             raise unknown("method", name, known, f"pairs of {where}")
     for name in study.datasets:
         if study.datasets.count(name) > 1:

@@ -19,7 +19,7 @@ from gpbench.places import Places, write_aside, write_if_changed, write_text
 from gpbench.study.planning import identity
 from gpbench.study.records import JITTER, Cell, Fit, FitRecord, FrozenPlan, from_json
 from gpbench.study.results import chain_file, convergence, curves, printed_splits, scoring
-from gpbench.study.storage import committed, provenance
+from gpbench.study.storage import challengers, committed, provenance
 from gpbench.study.storage.store import FINAL, Store
 
 if TYPE_CHECKING:
@@ -126,7 +126,8 @@ def collect(where: Places, name: str) -> dict[str, int]:
     _write(folder / "traces.parquet", _table(traces, committed.CURVES["traces"]))
     status = {row["fit_id"]: row["status"] for row in rows}
     done = [(cell, fit_id) for cell, fit_id in finished if status[fit_id] == "done"]
-    tables = {"predict": _predicted, "sample": _sampled, "solve": _solved}[plan.study.kind](ended.store, done)
+    others = challengers.folders(where, plan)
+    tables = {"predict": _predicted, "sample": _sampled, "solve": _solved}[plan.study.kind](ended.store, done, others)
     for part, table in tables:
         _write(folder / f"{part}.parquet", table)
     write_text(folder / "study.json", json.dumps(facts(where, plan, rows), indent=1))
@@ -139,13 +140,14 @@ def collect(where: Places, name: str) -> dict[str, int]:
 def facts(where: Places, plan: FrozenPlan, rows: list[committed.Row]) -> dict[str, object]:
     """Content of study.json: what was requested, what made it, and where it was collected; rows: `score_rows`."""
     study, first, last = asdict(plan.study), plan.cells[0], plan.cells[-1]
+    others = [*study["per_split"], *study["challengers"]]
     return {
         "name": plan.name,
         "command": plan.command,
         **{k: study[k] for k in ("title", "kind", "datasets", "protocol", "budget", "splits")},
-        "methods": [*study["methods"], *study["per_split"]],
+        "methods": [*study["methods"], *others],
         **{k: study[k] for k in ("figures", "tables", "pairs", "published")},
-        "settings": {cell.method: cell.settings for cell in plan.cells} | {name: {} for name in study["per_split"]},
+        "settings": {cell.method: cell.settings for cell in plan.cells} | {name: {} for name in others},
         "reported": asdict(first.reported),
         "r_hat": first.r_hat,
         "gain": first.gain,
@@ -158,10 +160,10 @@ def facts(where: Places, plan: FrozenPlan, rows: list[committed.Row]) -> dict[st
 
 
 def score_rows(where: Places, ended: Ended, plan: FrozenPlan) -> list[committed.Row]:
-    """One row of scores.parquet for every fit that a study wants, and for every released split beside them."""
+    """One row of scores.parquet for every fit that a study wants, and for every split of others beside them."""
     judged = converged(ended, plan)
     fitted = [_row(ended, cell, fit) | judged.get(fit.fit_id, {}) for cell, fit in plan.fits]
-    return fitted + printed_splits.rows(where, plan)
+    return fitted + printed_splits.rows(where, plan) + challengers.rows(where, plan)
 
 
 def record(where: Places, plan: FrozenPlan) -> tuple[int, int]:
@@ -191,17 +193,17 @@ def _has_content(value: object) -> bool:
     return value is not None and value != "" and not (isinstance(value, float) and math.isnan(value))
 
 
-def _predicted(store: Store, done: Done) -> Iterator[tuple[str, pd.DataFrame]]:
-    """points, and of Markov chains chains, of the done fits of some cells."""
+def _predicted(store: Store, done: Done, others: dict[str, Path]) -> Iterator[tuple[str, pd.DataFrame]]:
+    """points, and of Markov chains chains, of the done fits of some cells; points of `others`, by folder, too."""
     folders = {fit_id: store.folder(fit_id) for _, fit_id in done}
-    points = [_points(path / "points.parquet").assign(fit_id=i) for i, path in folders.items()]
+    points = [_points(path / "points.parquet").assign(fit_id=i) for i, path in (folders | others).items()]
     names = ["fit_id", *NUMBER_POINTS, *CLASS_POINTS, *(name for part in points for name in part)]
     yield "points", _table(points, list(dict.fromkeys(names)))
     drawn = [_drawn(folders[i] / "chain.npz").assign(fit_id=i) for i in folders if scoring.has_chain(store, i)]
     yield "chains", _table(drawn, ["fit_id", "row", "draw", "mean"])
 
 
-def _sampled(store: Store, done: Done) -> Iterator[tuple[str, pd.DataFrame]]:
+def _sampled(store: Store, done: Done, others: dict[str, Path]) -> Iterator[tuple[str, pd.DataFrame]]:
     """prefixes of the done fits of some cells, and draws of those of the first split of each cell."""
     paths = {fit_id: store.folder(fit_id) / "chain.npz" for _, fit_id in done}
     prefixes = [chain_file.prefixes(path).assign(fit_id=i) for i, path in paths.items()]
@@ -211,7 +213,7 @@ def _sampled(store: Store, done: Done) -> Iterator[tuple[str, pd.DataFrame]]:
     yield "draws", _table(drawn, chain_file.DRAW_COLUMNS)
 
 
-def _solved(store: Store, done: Done) -> Iterator[tuple[str, pd.DataFrame]]:
+def _solved(store: Store, done: Done, others: dict[str, Path]) -> Iterator[tuple[str, pd.DataFrame]]:
     """systems, whose columns are those that the methods of some cells measure."""
     parts = [_read(store.folder(fit_id) / "trace.parquet").assign(fit_id=fit_id) for _, fit_id in done]
     yield "systems", _table(parts, list(dict.fromkeys(["fit_id", "step", *(name for part in parts for name in part)])))

@@ -1,0 +1,119 @@
+"""gpbench from Python: what its commands do, with pandas and NumPy in place of words and files.
+
+Every function works on the project that `gpbench.places.find` finds, and calls what the command of its name calls."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from gpbench import config, places
+from gpbench.errors import UserError, unknown
+from gpbench.evaluation.metrics import METRICS
+from gpbench.study.commands import fit_one, predict_csv
+from gpbench.study.planning import plan as planning
+from gpbench.study.results import collect
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+METHOD_COLUMNS = ["label", "tasks", "kinds", "max_rows", "max_inputs", "max_outputs", "module", "reference"]
+DATASET_COLUMNS = ["title", "task", "rows", "columns", "private", "licence", "citation"]
+
+
+def list_methods() -> pd.DataFrame:
+    """The methods and presets of conf/method by name: label, tasks, limits, module and citation key."""
+    conf = places.find().conf
+    headers = {name: config.compose(conf, "method", name).header for name in config.options(conf, "method")}
+    return pd.DataFrame.from_dict({n: vars(h) for n, h in headers.items()}, "index")[METHOD_COLUMNS].rename_axis("name")
+
+
+def list_datasets() -> pd.DataFrame:
+    """The data sets of conf/dataset by name: title, task, size, licence, citation key and whether they are prepared."""
+    where = places.find()
+    entries = {name: config.compose(where.conf, "dataset", name) for name in config.options(where.conf, "dataset")}
+    table = pd.DataFrame.from_dict({n: vars(d) for n, d in entries.items()}, "index")[DATASET_COLUMNS]
+    return table.assign(prepared=[where.prepared_file(name).is_file() for name in entries]).rename_axis("name")
+
+
+def plan(study: str = "default", overrides: str = "") -> pd.DataFrame:
+    """A row for every fit of a study: fit_id, method, dataset, split, replica, state, reason, and expected minutes of
+    one core where it is pending. Nothing is run."""
+    planned = planning.make(places.find(), study, overrides)
+    rows = []
+    for cell in planned.cells:
+        minutes = planned.cost.seconds(cell) / 60
+        for one in cell.fits:
+            state, reason = planned.states.get(one.fit_id, ("skipped", cell.skip))
+            row = {"fit_id": one.fit_id, "method": cell.method, "dataset": cell.address.dataset, "split": one.split}
+            row |= {"replica": one.replica, "state": state, "reason": reason}
+            rows.append(row | {"minutes": minutes if state == "pending" else 0.0})
+    return pd.DataFrame(rows)
+
+
+def fit(method: str, dataset: str, split: int | str = 0, **settings: Any) -> pd.Series:
+    """Fit one cell, or find it in the store: fit_id, status and scores.
+
+    split: a number, or 'all' for a final model of every row. settings: protocol, budget, trainer, replica, kind, dtype,
+    noise_block, and else hyperparameters of the method (`num_inducing=50`); `**{'protocol.outputs': 'all'}` sets a key
+    of a group. Raises UserError for what is unknown, and for a fit that failed."""
+    from gpbench.study.commands import job
+
+    words = {"method": method, "dataset": dataset, "split": split}
+    for key, value in settings.items():
+        of_cell = key in (*fit_one.CHOICES, *fit_one.VALUES) or "." in key
+        words[key if of_cell else f"method.{key}"] = value if isinstance(value, str) else json.dumps(value)
+    where = places.find()
+    record, result = job.run_words(where, [f"{key}={value}" for key, value in words.items()])
+    job.require_done(where, record)
+    return pd.Series(result)
+
+
+def predict(fit: str, inputs: pd.DataFrame | ArrayLike) -> pd.DataFrame:
+    """Answer with a kept model in original units: mean, sd, q05 ... q95, or p_CLASS.
+
+    fit: beginning of an identity, or method/dataset. inputs: a frame with the columns of the data set's table,
+    categories as they are there, or an array `[T, D]` of its prepared inputs. Raises UserError for what is no input."""
+    model = predict_csv.Model(places.find(), fit)
+    names = model.table.input_names
+    if isinstance(inputs, pd.DataFrame):
+        return model.predict(predict_csv.inputs(inputs, names, model.dataset.source.categories, "inputs")).set_index(
+            inputs.index
+        )
+    values = np.asarray(inputs, float)
+    if values.ndim != 2 or values.shape[1] != len(names):
+        raise UserError(f"inputs have shape {values.shape}; the model needs [rows, {len(names)}]: {', '.join(names)}")
+    return model.predict(predict_csv.inputs(pd.DataFrame(values, columns=names), names, {}, "inputs"))
+
+
+def results(study: str = "default", overrides: str = "") -> pd.DataFrame:
+    """A row for every fit that a study wants, as the store and the committed records have it now: the columns of
+    scores.parquet (docs/api.md). Nothing is run."""
+    where, planned = places.find(), planning.make(places.find(), study, overrides)
+    return pd.DataFrame(collect.score_rows(where, collect.Ended(where, planned.name), planned.frozen))
+
+
+def compare(study: str = "default", overrides: str = "", metric: str = "mnll") -> pd.DataFrame:
+    """Every method of a study against the best of each data set, paired over splits.
+
+    Columns dataset, metric, method, best, difference (of losses), lower, upper (95 %), p (Nadeau and Bengio), n, and
+    the probabilities that it is better, practically equal, worse. The study is collected first, into results/NAME."""
+    from gpbench.report.significance import comparisons
+    from gpbench.report.view import View
+
+    if metric not in METRICS:
+        raise unknown("metric", metric, METRICS)
+    where, planned = places.find(), planning.make(places.find(), study, overrides)
+    planning.freeze(planned, where)
+    collect.collect(where, planned.name)
+    view = View(where.results / planned.name)
+    parts = [comparisons.differences_to_best(view, metric, name) for name in view.datasets_of(*METRICS[metric].tasks)]
+    kept = [part for part in parts if len(part)]
+    if not kept:
+        raise UserError(
+            f"{planned.name}: no data set has two methods with {metric} on two splits; `gpbench plan` lists them"
+        )
+    return pd.concat(kept, ignore_index=True)

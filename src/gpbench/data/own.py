@@ -1,0 +1,171 @@
+"""A table of one's own as a private data set: its catalogue entry, raw file and prepared arrays, in one step."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal
+
+import yaml
+
+from gpbench import config
+from gpbench.config.schema import Dataset, Source, Task
+from gpbench.data import prepare, table
+from gpbench.data.readers import encode, formats
+from gpbench.errors import UserError, unknown
+from gpbench.places import Places, write_aside, write_text
+
+NAME = re.compile(r"[a-z][a-z0-9_]*")
+Columns = dict[str, list[str]]
+"""Name -> cells."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Wishes:
+    """What a user says of a table: names of columns, the cell that stands for a missing value, task and name."""
+
+    targets: Sequence[str]
+    categorical: Sequence[str] = ()
+    drop: Sequence[str] = ()
+    missing: str = ""
+    task: Task | Literal[""] = ""
+    name: str = ""
+
+
+def add(path: Path, wishes: Wishes, where: Places) -> Dataset:
+    """Add the CSV at `path`, whose first line names its columns, as a private data set.
+
+    Writes data/raw/NAME/FILE, conf/dataset/NAME.yaml and data/prepared/NAME.npz. Raises UserError, with nothing
+    written, for a name that is taken and for a table that cannot be read, with file, line and column."""
+    if not path.is_file():
+        raise UserError(f"{path} is no file; give a CSV whose first line names its columns")
+    name = _free_name(wishes.name or re.sub(r"\W+", "_", path.stem.lower()).strip("_"), where)
+    item = f"{name}/{path.name}"
+    dataset, names, rows = _describe(path, item, name, wishes)
+    parsed = encode.build(dataset, names, rows)
+    table.check(parsed, name, dataset.task, len(dataset.classes))
+    dataset = dataclasses.replace(dataset, rows=len(parsed.inputs), columns=parsed.inputs.shape[1], md5=parsed.md5)
+    raw, entry = where.raw / item, where.conf / "dataset" / f"{name}.yaml"
+    with write_aside(raw) as temporary:
+        temporary.write_bytes(path.read_bytes())
+    try:
+        write_text(entry, yaml.safe_dump(_changed(dataset), sort_keys=False, width=120, allow_unicode=True))
+        prepare.prepare(config.compose(where.conf, "dataset", name), where)
+    except BaseException:
+        entry.unlink(missing_ok=True)
+        raw.unlink(missing_ok=True)
+        raise
+    return dataset
+
+
+def _free_name(name: str, where: Places) -> str:
+    """The name, if no data set has it."""
+    if not NAME.fullmatch(name):
+        raise UserError(f"{name!r} is no name of a data set (a-z, 0-9 and _, a letter first); choose one by --name")
+    if existing := config.options(where.conf, "dataset").get(name):
+        raise UserError(f"data set {name!r} exists ({existing}); choose another --name, or delete that file first")
+    return name
+
+
+def _describe(path: Path, item: str, name: str, wishes: Wishes) -> tuple[Dataset, list[str], list[encode.Row]]:
+    """The entry of a CSV, without what only its arrays tell; names of the columns and rows of cells."""
+    with formats.opened(path) as stream:
+        first = stream.readline().decode(errors="replace")
+    source = Source("table", list(wishes.targets), files=[item], header="line", missing=wishes.missing)
+    source = dataclasses.replace(source, separator=formats.separator(first))
+    names, lines = formats.text(path, source)
+    rows = list(lines)
+    for kind, chosen in (("target", wishes.targets), ("column", [*wishes.categorical, *wishes.drop])):
+        for column in chosen:
+            if column not in names:
+                raise unknown(kind, column, names, f"the columns of {path}")
+    columns = _columns(path, names, rows, source)
+    inputs = [column for column in names if column not in {*wishes.targets, *wishes.drop}]
+    if not inputs:
+        raise UserError(f"{path} has no column besides targets and dropped ones; at least one input is needed")
+    _refuse_text(path, columns, [column for column in inputs if column not in wishes.categorical])
+    categories = {column: sorted(set(columns[column])) for column in inputs if column in wishes.categorical}
+    task, classes = _task(path, columns, wishes)
+    source = dataclasses.replace(source, categories=categories)
+    entry = Dataset(name, path.stem, task, source, None, 1, 1, private=True, classes=classes, drop=list(wishes.drop))
+    return entry, names, rows
+
+
+def _columns(path: Path, names: list[str], rows: list[encode.Row], source: Source) -> Columns:
+    """The cells of the rows without a missing value, by column."""
+    if "" in names:
+        place = names.index("") + 1
+        raise UserError(
+            f"{path}: column {place} has no name; name it (pandas: to_csv(index=False) leaves out the index)"
+        )
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise UserError(f"{path}: columns {repeated} stand in the header more than once; rename all but one")
+    for where, cells in rows:
+        if len(cells) != len(names):
+            raise UserError(f"{where}: {len(cells)} columns, expected {len(names)}")
+    kept = [cells for _, cells in rows if not encode.has_missing(source, cells)]
+    if not kept:
+        raise UserError(f"{path} has no complete rows below its header")
+    return {name: [cells[i] for cells in kept] for i, name in enumerate(names)}
+
+
+def _refuse_text(path: Path, columns: Columns, plain: list[str]) -> None:
+    """Name all columns at once that are not numbers, and what to do about them."""
+    texts = {name: next((cell for cell in columns[name] if not _is_number(cell)), None) for name in plain}
+    empty = [name for name, cell in texts.items() if cell == ""]
+    if empty:
+        raise UserError(
+            f"{path}: empty cells in {', '.join(empty)}; leave out their rows by --missing empty, or --drop"
+        )
+    words = [name for name, cell in texts.items() if cell is not None]
+    if words:
+        shown = ", ".join(f"{name} ({texts[name]!r})" for name in words)
+        remedy = f"add --categorical {' '.join(words)}, or --drop; --missing WORD leaves out rows with that cell"
+        raise UserError(f"{path}: columns with text: {shown}; {remedy}")
+
+
+def _task(path: Path, columns: Columns, wishes: Wishes) -> tuple[Task, list[str]]:
+    """The task and the names of the classes: text, or two numbers, are classes unless the user says otherwise."""
+    cells = columns[wishes.targets[0]]
+    values = sorted(set(cells), key=lambda cell: (float(cell) if _is_number(cell) else math.inf, cell))
+    numbers = all(map(_is_number, values))
+    likely: Task = "regression" if numbers and len(values) != 2 else "binary" if len(values) == 2 else "multiclass"
+    task = wishes.task or likely
+    if task not in ("binary", "multiclass"):
+        _refuse_text_targets(path, columns, wishes)
+        return task, []
+    if len(values) < 2 or (task == "binary" and len(values) != 2):
+        raise UserError(
+            f"{path}: target {wishes.targets[0]!r} has {len(values)} values, which is not {task}; see --task"
+        )
+    return task, values
+
+
+def _refuse_text_targets(path: Path, columns: Columns, wishes: Wishes) -> None:
+    for name in wishes.targets:
+        if bad := next((cell for cell in columns[name] if not _is_number(cell)), None):
+            raise UserError(f"{path}: target {name!r} holds {bad!r}, which is no number; see --task and --missing")
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        return math.isfinite(float(cell))
+    except ValueError:
+        return False
+
+
+def _changed(dataset: Dataset) -> dict[str, object]:
+    """The keys of an entry that differ from their defaults, `source` likewise."""
+
+    def differing(item: Dataset | Source, leave_out: Iterable[str] = ()) -> dict[str, object]:
+        default = {
+            f.name: f.default_factory() if f.default_factory is not dataclasses.MISSING else f.default
+            for f in dataclasses.fields(item)
+        }
+        values = {key: getattr(item, key) for key in default if key not in leave_out}
+        return {key: value for key, value in values.items() if value != default[key]}
+
+    return differing(dataset, ("name", "source")) | {"source": differing(dataset.source)}

@@ -1,0 +1,191 @@
+"""Somebody else's predictions of our test rows: checked against the splits, scored as our fits are, and kept."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from gpbench import config
+from gpbench.config.schema import Dataset, Protocol
+from gpbench.data import prepare, protocols, splits
+from gpbench.data import table as tables
+from gpbench.errors import UserError, unknown
+from gpbench.evaluation import given
+from gpbench.evaluation.metrics import score
+from gpbench.evaluation.pointwise import pointwise
+from gpbench.places import Places, write_text
+from gpbench.predictive.distributions import Predictive
+from gpbench.study.fitting.fold import Fold, make_fold
+from gpbench.study.records import PreparedData, What
+from gpbench.study.storage import challengers
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+KEYS = ("dataset", "split", "row")
+QUANTILE, SAMPLE = re.compile(r"q(\d{1,2}(?:\.\d+)?)"), re.compile(r"s\d+")
+UNMEASURED = dict.fromkeys(("seconds_train", "seconds_predict", "peak_memory_mb"), math.nan)
+
+
+class Rows:
+    """The rows of a data set as the splits of a protocol cut it, prepared if they are not yet."""
+
+    def __init__(self, where: Places, protocol: Protocol, name: str) -> None:
+        self.dataset: Dataset = config.compose(where.conf, "dataset", name)
+        prepare.ensure(self.dataset, where)
+        frozen = protocols.freeze(protocol, self.dataset)
+        self.count = protocols.num_splits(protocol, self.dataset)
+        table = tables.load(where.prepared_file(name), self.dataset.md5)
+        self.table = splits.numbered_rows(frozen.splits, table)
+        self.data = PreparedData(self.dataset.md5, self.dataset.task, self.dataset.images, len(self.dataset.classes))
+        self.protocol = frozen
+
+    def fold(self, split: int) -> Fold:
+        """One split; UserError for a number that the protocol does not have."""
+        if not 0 <= split < self.count:
+            raise UserError(f"{self.dataset.name} has splits 0 to {self.count - 1}, not {split}")
+        return make_fold(cast(What, self), self.table, split, 0)  # a fold needs of `what` the data and the protocol
+
+    def listed(self, split: int) -> pd.DataFrame:
+        """Columns dataset, split, part (train, test), row, inputs and targets, in the order of the split."""
+        import pandas as pd
+
+        fold = self.fold(split)
+        rows = np.concatenate([fold.train, fold.test])
+        parts = ["train"] * len(fold.train) + ["test"] * len(fold.test)
+        keys = pd.DataFrame({"dataset": self.dataset.name, "split": split, "part": parts, "row": rows})
+        inputs = pd.DataFrame(self.table.inputs[rows], columns=self.table.input_names)
+        names = [self.table.target_names[i] for i in self.protocol.outputs]
+        return pd.concat([keys, inputs, pd.DataFrame(fold.targets[rows], columns=names)], axis=1)
+
+
+def challenge(where: Places, path: Path, name: str, label: str, protocol_name: str) -> dict[tuple[str, int], dict]:
+    """Check, score and keep the predictions in a CSV: (data set, split) -> scores.
+
+    Columns dataset, split, row (its number in the data set), and mean and sd; or quantiles q05, q50, ... (in percent);
+    or samples s0, s1, ...; or the probability p_CLASS of each class; optionally y, which is compared with our target.
+    Raises UserError, with nothing written, where rows are not exactly the test rows of their split, for numbers that
+    are no distribution, and for a name that is a method's or was added before."""
+    protocol: Protocol = config.compose(where.conf, "protocol", protocol_name)
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        raise UserError(f"{name!r} is no name of a challenger (a-z, 0-9 and _, a letter first); choose one by --name")
+    if name in config.options(where.conf, "method") or (where.per_split / f"{name}.yaml").is_file():
+        raise UserError(f"{name!r} is the name of a method; choose another --name")
+    if (target := where.challengers / name).exists():
+        raise UserError(f"{name!r} was added before; choose another --name, or delete {target}")
+    outcomes = dict(_scored(where, _read(path), path, protocol))
+    aside = where.challengers / f".{name}"
+    shutil.rmtree(aside, ignore_errors=True)
+    for (dataset, split), (points, scores) in outcomes.items():
+        folder = aside / dataset / str(split)
+        write_text(folder / challengers.SCORES, json.dumps(scores))
+        points.to_parquet(folder / challengers.POINTS, index=False)
+    write_text(aside / challengers.ABOUT, json.dumps({"label": label, "protocol": protocol_name}))
+    aside.rename(target)
+    return {place: scores for place, (_, scores) in outcomes.items()}
+
+
+def _read(path: Path) -> pd.DataFrame:
+    import pandas as pd
+
+    try:
+        frame = pd.read_csv(path)
+    except (OSError, ValueError) as error:  # ParserError, EmptyDataError and UnicodeDecodeError are ValueErrors
+        raise UserError(f"{path} cannot be read as a CSV: {getattr(error, 'strerror', None) or error}") from None
+    if absent := [key for key in KEYS if key not in frame]:
+        raise UserError(f"{path}: columns {absent} are missing; predictions need {', '.join(KEYS)} and, say, mean, sd")
+    for key in ("split", "row"):
+        if not pd.api.types.is_integer_dtype(frame[key]):
+            raise UserError(f"{path}: column {key!r} must hold whole numbers")
+    if frame.empty:
+        raise UserError(f"{path} has no rows below its header")
+    return frame
+
+
+def _scored(where: Places, frame: pd.DataFrame, path: Path, protocol: Protocol) -> Iterator[tuple]:
+    """(data set, split), its points and scores, of each split in a file."""
+    known = config.options(where.conf, "dataset")
+    for name, of_dataset in frame.groupby("dataset", sort=False):
+        if name not in known:
+            raise unknown("dataset", str(name), known, str(path))
+        rows = Rows(where, protocol, str(name))
+        for split, part in of_dataset.groupby("split"):
+            fold, place = rows.fold(int(split)), f"{path}, {name} split {split}"
+            ordered = _in_order(part, fold, place)
+            predictive = _predictive(ordered, fold, rows.dataset, place)
+            task = rows.dataset.task
+            scaled_by = (fold.scaling.y_shift, fold.scaling.y_scale) if task == "regression" else None
+            points = pointwise(predictive, fold.targets[fold.test], task=task, scaled_by=scaled_by, rows=fold.test)
+            trained = fold.targets[fold.train]
+            info = {"task": task, "num_classes": len(rows.dataset.classes)} | UNMEASURED
+            info |= {"train_target_mean": trained.mean(0), "train_target_sd": trained.std(0)}
+            scores = {key: value for key, value in score(points, info).items() if math.isfinite(value)}
+            yield (str(name), int(split)), (points, scores)
+
+
+def _in_order(part: pd.DataFrame, fold: Fold, place: str) -> pd.DataFrame:
+    """The predictions in the order of the fold's test rows; UserError where they are of other rows."""
+    given_rows, wanted = part["row"], set(fold.test.tolist())
+    if repeated := sorted(given_rows[given_rows.duplicated()].tolist()):
+        raise UserError(f"{place}: row {repeated[0]} is predicted more than once")
+    if foreign := sorted(set(given_rows) - wanted):
+        raise UserError(f"{place}: row {foreign[0]} is no test row of this split ({len(foreign)} such rows)")
+    if absent := sorted(wanted - set(given_rows)):
+        raise UserError(f"{place}: {len(absent)} of {len(wanted)} test rows are missing, the first is row {absent[0]}")
+    ordered = part.set_index("row").loc[fold.test]
+    if "y" in ordered:
+        theirs, ours = ordered["y"].to_numpy(), fold.targets[fold.test][:, 0]
+        if len(bad := np.flatnonzero(~np.isclose(theirs.astype(float), ours, rtol=1e-5))):
+            row, first = fold.test[bad[0]], bad[0]
+            raise UserError(f"{place}: y of row {row} is {theirs[first]}, ours is {ours[first]:g}; are the rows ours?")
+    return ordered
+
+
+def _predictive(part: pd.DataFrame, fold: Fold, dataset: Dataset, place: str) -> Predictive:
+    """The distribution of each row, in the fold's scaled units; UserError where the numbers are none."""
+    if fold.targets.shape[1] != 1 or dataset.task == "counts":
+        raise UserError(f"{place}: one target of a regression or of classes can be scored; choose another --protocol")
+    columns, make = _kind(part, dataset, place)
+    numbers = part[columns].apply(lambda column: column.astype(str).str.strip()).replace("", "nan")
+    try:
+        values = numbers.to_numpy().astype(float)
+    except ValueError as error:
+        raise UserError(f"{place}: {error}") from None
+    if len(bad := np.argwhere(~np.isfinite(values))):
+        raise UserError(f"{place}: {columns[bad[0][1]]} of row {fold.test[bad[0][0]]} is not a finite number")
+    try:
+        predictive = make(values)
+    except ValueError as error:
+        raise UserError(f"{place}: {error}") from None
+    if dataset.classes:
+        return predictive
+    scale, shift = 1 / fold.scaling.y_scale, -fold.scaling.y_shift / fold.scaling.y_scale
+    return cast(given.GaussianMixture, predictive).affine(scale, shift)
+
+
+def _kind(part: pd.DataFrame, dataset: Dataset, place: str) -> tuple[list[str], Any]:
+    """The columns of a prediction, and what makes a distribution of their values `[N, columns]`."""
+    if dataset.classes:
+        names = [f"p_{name}" for name in dataset.classes]
+        if absent := [name for name in names if name not in part]:
+            raise UserError(f"{place}: columns {absent} are missing; classes need {', '.join(names)}")
+        return names, given.classes
+    levels = {name: float(match[1]) / 100 for name in part if (match := QUANTILE.fullmatch(name))}
+    drawn = [name for name in part if SAMPLE.fullmatch(name)]
+    kinds = {"mean and sd": {"mean", "sd"} <= set(part), "quantiles": bool(levels), "samples": bool(drawn)}
+    if sum(kinds.values()) != 1:
+        found = " and ".join(kind for kind, present in kinds.items() if present) or "none of them"
+        raise UserError(f"{place}: give mean and sd, or quantiles q05, q50, ..., or samples s0, s1, ...; found {found}")
+    if kinds["quantiles"]:
+        names = sorted(levels, key=lambda name: levels[name])
+        return names, lambda values: given.Quantiles([levels[name] for name in names], values.T)
+    if kinds["samples"]:
+        return drawn, given.samples
+    return ["mean", "sd"], lambda values: given.gaussian(values[:, 0], values[:, 1])

@@ -1,0 +1,63 @@
+"""Predictions that somebody else made for rows of ours, as rows and points beside those of a study's fits.
+
+    challengers/NAME/about.json                          label and protocol
+    challengers/NAME/DATASET/SPLIT/scores.json           every metric
+    challengers/NAME/DATASET/SPLIT/points.parquet        as of a fit
+
+`gpbench challenge` checks, scores and writes them. They are methods of the studies that name them in `challengers`,
+marked by their label as not ours, and paired with ours split by split.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from gpbench.errors import UserError, unknown
+from gpbench.places import Places
+from gpbench.study.records import FrozenPlan
+from gpbench.study.storage.committed import Row
+
+ABOUT, SCORES, POINTS = "about.json", "scores.json", "points.parquet"
+FAMILY = "challenger"
+
+
+def about(where: Places, name: str) -> dict[str, str]:
+    """Label and protocol of a challenger; UserError where there is none of this name."""
+    known = [path.parent.name for path in sorted(where.challengers.glob(f"*/{ABOUT}"))]
+    if name not in known:
+        raise unknown("challenger", name, known, "challengers/, to which `gpbench challenge` adds")
+    found: dict[str, str] = json.loads((where.challengers / name / ABOUT).read_text())
+    return found
+
+
+def check(where: Places, names: list[str], methods: list[str], protocol: str) -> None:
+    """Refuse challengers of a study that do not exist, are called as a method of it, or have another protocol."""
+    for name in names:
+        if (theirs := about(where, name)["protocol"]) != protocol:
+            raise UserError(f"challenger {name!r} predicts splits of protocol {theirs!r}, not {protocol!r}")
+        if name in methods:
+            raise UserError(f"challenger {name!r} is called as a method of the study; add it by another --name")
+
+
+def folders(where: Places, plan: FrozenPlan) -> dict[str, Path]:
+    """What stands for a fit's identity -> folder, of the challengers' splits that the study fits too."""
+    places = sorted({(cell.address.dataset, fit.split) for cell, fit in plan.fits if not cell.skip})
+    named = [f"{name}/{dataset}/{split}" for name in plan.study.challengers for dataset, split in places]
+    return {identity: path for identity in named if (path := where.challengers / identity).is_dir()}
+
+
+def rows(where: Places, plan: FrozenPlan) -> list[Row]:
+    """A row of scores for every one of `folders`."""
+    cells = {(cell.address.dataset, fit.split): (cell, fit) for cell, fit in plan.fits if not cell.skip}
+    found: list[Row] = []
+    for identity, path in folders(where, plan).items():
+        name, dataset, split = identity.split("/")
+        cell, fit = cells[dataset, int(split)]
+        what = {"kind": cell.what.kind, "task": cell.what.data.task, "n_train": fit.rows, "n_test": fit.test_rows}
+        names = dict.fromkeys(("method", "preset"), name) | {"family": FAMILY}
+        names["label"] = f"{about(where, name)['label']} (not ours)"
+        address = {"dataset": dataset, "protocol": plan.study.protocol, "budget": plan.study.budget}
+        state = {"overrides": "", "split": fit.split, "replica": 0, "status": "done", "reason": ""}
+        found.append({"fit_id": identity} | what | names | address | state | json.loads((path / SCORES).read_text()))
+    return found

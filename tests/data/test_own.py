@@ -1,0 +1,139 @@
+"""`gpbench data add`: a CSV of one's own becomes a private data set that can be fitted, or one line says why not."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from gpbench.data import table
+
+ROWS = [
+    ("a b", 1.5, "red", 2.0),
+    ("c", 2.5, "green", 3.5),
+    ("a b", 0.5, "blue", 1.25),
+    ("c", 1.0, "red", 7.0),
+    ("c", 4.0, "blue", 4.0),
+    ("a b", 3.0, "red", 6.5),
+]
+HEAD = ("kind", "size", "colour", "y")
+
+
+def write(name: str, head=HEAD, rows=ROWS, delimiter: str = ",", start: str = "") -> str:
+    with Path(name).open("w", newline="") as stream:
+        stream.write(start)
+        csv.writer(stream, delimiter=delimiter).writerows([head, *rows])
+    return name
+
+
+def existing() -> set[str]:
+    return {str(p) for folder in ("conf", "data") for p in Path(folder).rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize(("delimiter", "start"), [(",", ""), (";", "\ufeff"), ("\t", "")])
+def test_one_command_makes_a_data_set(gpbench, delimiter, start):
+    before, pins = existing(), Path("data.dvc").read_text()
+    write("My power.csv", delimiter=delimiter, start=start)
+    answer = gpbench("data", "add", "My power.csv", "--target", "y", "--categorical", "kind", "colour")
+    assert answer.code == 0, answer.err
+    assert "my_power: regression, 6 rows x 5 inputs" in answer.out
+    made = {"conf/dataset/my_power.yaml", "data/raw/my_power/My power.csv", "data/prepared/my_power.npz"}
+    assert existing() - before == made
+    assert Path("data.dvc").read_text() == pins
+    entry = yaml.safe_load(Path("conf/dataset/my_power.yaml").read_text())
+    loaded = table.load(Path("data/prepared/my_power.npz"), entry["md5"])
+    assert loaded.input_names == ["kind=c", "size", "colour=blue", "colour=green", "colour=red"]
+    np.testing.assert_array_equal(loaded.inputs[1], [1, 2.5, 0, 1, 0])
+    np.testing.assert_array_equal(loaded.targets[:, 0], [2, 3.5, 1.25, 7, 4, 6.5])
+    assert not {"licence", "citation", "url"} & entry.keys()
+
+
+def test_nothing_of_the_project_minds_a_set_without_licence_and_citation(gpbench):
+    write("my_power.csv")
+    gpbench("data", "add", "my_power.csv", "--target", "y", "--categorical", "kind", "colour")
+    assert gpbench("data", "verify", "my_power").out.startswith("my_power: OK")
+    assert "private" in gpbench("data", "list", "my_power").out
+    assert gpbench("data", "show", "my_power", "--no-picture").code == 0
+    cited = gpbench("cite", "--overrides", "methods=[linear] datasets=[my_power]")
+    assert (cited.code, "my_power" in cited.out) == (0, False)
+    assert gpbench("plan", "--overrides", "methods=[linear] datasets=[my_power] splits=1").code == 0
+
+
+@pytest.mark.parametrize(
+    ("target", "words", "task", "classes"),
+    [
+        ("kind", [], "binary", ["a b", "c"]),
+        ("colour", [], "multiclass", ["blue", "green", "red"]),
+        ("flag", [], "binary", ["0", "10"]),
+        ("flag", ["--task", "regression"], "regression", []),
+        ("flag", ["--task", "counts"], "counts", []),
+    ],
+)
+def test_the_task_follows_from_the_target(gpbench, target, words, task, classes):
+    write("mine.csv", (*HEAD, "flag"), [(*row, 10 * (i % 2)) for i, row in enumerate(ROWS)])
+    named = [name for name in ("kind", "colour") if name != target and name not in words]
+    answer = gpbench("data", "add", "mine.csv", "--target", target, *words, "--categorical", *named)
+    assert answer.code == 0, answer.err
+    entry = yaml.safe_load(Path("conf/dataset/mine.yaml").read_text())
+    assert (entry["task"], entry.get("classes", [])) == (task, classes)
+
+
+def test_rows_with_a_missing_cell_are_left_out_on_request(gpbench):
+    write("mine.csv", ("x", "y"), [(1, 2), ("", 3), (4, 5), (6, 8)])
+    refused = gpbench("data", "add", "mine.csv", "--target", "y")
+    assert (refused.code, "--missing empty" in refused.err) == (1, True)
+    answer = gpbench("data", "add", "mine.csv", "--target", "y", "--missing", "empty")
+    assert "mine: regression, 3 rows x 1 inputs" in answer.out
+
+
+REFUSED = {
+    "text columns, all at once": (["--target", "y"], ["kind ('a b'), colour ('red')", "--categorical kind colour"]),
+    "unknown target": (["--target", "Y2"], ["unknown target 'Y2' in the columns of mine.csv", "size, y"]),
+    "unknown column": (["--target", "y", "--drop", "kinds"], ["unknown column 'kinds'", "'kind'"]),
+    "no input": (["--target", "y", "--drop", "kind", "size", "colour"], ["no column besides targets"]),
+    "not a class": (["--target", "y", "--drop", "kind", "colour", "--task", "binary"], ["'y' has 6 values", "--task"]),
+    "taken name": (["--target", "y", "--name", "boston"], ["data set 'boston' exists", "--name"]),
+    "not a name": (["--target", "y", "--name", "../x"], ["'../x' is no name of a data set"]),
+    "text target": (["--target", "kind", "--task", "regression", "--drop", "colour"], ["target 'kind' holds 'a b'"]),
+}
+
+
+@pytest.mark.parametrize(("words", "said"), REFUSED.values(), ids=REFUSED)
+def test_a_wrong_request_is_one_line_and_writes_nothing(gpbench, words, said):
+    write("mine.csv")
+    before = existing()
+    answer = gpbench("data", "add", "mine.csv", *words)
+    assert (answer.code, answer.out, answer.err.count("\n")) == (1, "", 1)
+    assert [part for part in said if part not in answer.err] == []
+    assert existing() == before
+
+
+FILES = {
+    "index without a name": (",x,y\n0,1,2\n1,2,3\n", "column 1 has no name"),
+    "a name twice": ("x,x,y\n0,1,2\n1,2,3\n", "['x'] stand in the header more than once"),
+    "ragged": ("x,y\n0,1\n1,2,3\n", "mine.csv, line 3: 3 columns, expected 2"),
+    "no rows": ("x,y\n", "no complete rows"),
+    "empty": ("", "unknown target 'y'"),
+    "not text": ("x,y\n\xff\xfe,1\n", "line 2: not text"),
+}
+
+
+@pytest.mark.parametrize(("content", "said"), FILES.values(), ids=FILES)
+def test_a_table_that_cannot_be_used_is_one_line(gpbench, content, said):
+    Path("mine.csv").write_bytes(content.encode("latin-1"))
+    before = existing()
+    answer = gpbench("data", "add", "mine.csv", "--target", "y")
+    assert (answer.code, answer.err.count("\n")) == (1, 1)
+    assert said in answer.err
+    assert existing() == before
+
+
+def test_a_public_set_needs_licence_citation_and_page(gpbench):
+    write("mine.csv", ("x", "y"), [(1, 2), (3, 3), (4, 5)])
+    gpbench("data", "add", "mine.csv", "--target", "y")
+    entry = Path("conf/dataset/mine.yaml")
+    entry.write_text(entry.read_text().replace("private: true\n", "licence: CC0\n"))
+    answer = gpbench("data", "prepare", "mine")
+    assert answer.code == 1
+    assert "citation, url missing; write them, or `private: true`" in answer.err

@@ -1,0 +1,173 @@
+"""`gpbench challenge`: predictions of another program are scored as ours are, stand beside them, or are refused."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import gpbench as api
+from gpbench import places
+from gpbench.cli import main
+from gpbench.report.export import citations
+from gpbench.report.view import View
+from projects import copy_project, hold_tracker
+
+SETS = {"diabetes": ("linear", [0, 1]), "wdbc": ("linear", [0])}
+STUDY = "methods=[constant,linear] datasets=[diabetes,wdbc] splits=2 splits_of={wdbc:1} budget=smoke"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """A project with fits of two methods on a regression and on classes."""
+    with pytest.MonkeyPatch.context() as patch:
+        root = copy_project(tmp_path_factory.mktemp("challenge") / "project")
+        patch.setenv("GPBENCH_ROOT", str(root))
+        patch.setenv("CI", "1")
+        hold_tracker(root / "store")
+        for dataset, (_, splits) in SETS.items():
+            for method in ("constant", "linear"):
+                for split in splits:
+                    api.fit(method, dataset, split, budget="smoke")
+        yield root
+
+
+@pytest.fixture
+def challenge(root, monkeypatch, capfd, tmp_path):
+    """Run the command on a frame; what it left, and whether the project changed."""
+    monkeypatch.setenv("GPBENCH_ROOT", str(root))
+
+    def run(frame: pd.DataFrame, name: str, *words: str):
+        path = tmp_path / f"{name}.csv"
+        frame.to_csv(path, index=False)
+        capfd.readouterr()
+        code = main.main(["challenge", str(path), *words])
+        return code, *capfd.readouterr()
+
+    return run
+
+
+def ours(root: Path, dataset: str, split: int) -> tuple[pd.DataFrame, pd.Series]:
+    """Points and scores of our linear model."""
+    scores = api.fit("linear", dataset, split, budget="smoke")
+    return pd.read_parquet(root / "store" / scores["fit_id"] / "points.parquet"), scores
+
+
+def predictions(root: Path, columns: dict[str, str], dataset: str = "diabetes") -> pd.DataFrame:
+    """Those of our linear model as another program would write them, rows in another order."""
+    parts = []
+    for split in SETS[dataset][1]:
+        points, _ = ours(root, dataset, split)
+        named = points[["row", *columns]].rename(columns=columns)
+        parts.append(named.assign(dataset=dataset, split=split))
+    return pd.concat(parts).sample(frac=1, random_state=0)
+
+
+REGRESSION = {
+    "moments": {"y": "y", "mean": "mean", "sd": "sd"},
+    "quantiles": {f"q{level:02d}": f"q{level:02d}" for level in (5, 25, 50, 75, 95)},
+}
+
+
+@pytest.mark.parametrize("kind", REGRESSION)
+def test_our_own_predictions_get_our_own_scores(root, challenge, kind):
+    code, out, err = challenge(predictions(root, REGRESSION[kind]), kind, "--label", "Theirs")
+    assert (code, err) == (0, "")
+    for split in (0, 1):
+        _, scores = ours(root, "diabetes", split)
+        theirs = json.loads((root / "challengers" / kind / "diabetes" / str(split) / "scores.json").read_text())
+        metrics = theirs.keys()
+        assert {"mnll", "crps", "rmse", "coverage_90", "pit_ks", "msll", "mnll_scaled"} <= metrics
+        np.testing.assert_allclose([theirs[m] for m in metrics], [scores[m] for m in metrics], rtol=1e-6)
+        assert f"{kind} on diabetes, split {split}: mnll {scores['mnll']:.4g}, rmse {scores['rmse']:.4g}" in out
+
+
+def test_probabilities_of_classes_get_our_own_scores(root, challenge):
+    frame = predictions(root, {"p0": "p_malignant", "p1": "p_benign"}, "wdbc")
+    assert challenge(frame, "classes")[0] == 0
+    theirs = json.loads((root / "challengers/classes/wdbc/0/scores.json").read_text())
+    scores = ours(root, "wdbc", 0)[1]
+    assert {"error", "brier", "ece", "auc"} <= theirs.keys()
+    assert theirs == pytest.approx({metric: scores[metric] for metric in theirs})
+
+
+def test_samples_come_near(root, challenge):
+    frame = predictions(root, REGRESSION["moments"]).reset_index(drop=True)
+    drawn = np.random.default_rng(0).normal(frame["mean"], frame["sd"], (500, len(frame)))
+    named = pd.DataFrame(drawn.T, columns=[f"s{i}" for i in range(500)])
+    assert challenge(pd.concat([frame[["dataset", "split", "row"]], named], axis=1), "drawn")[0] == 0
+    theirs = json.loads((root / "challengers/drawn/diabetes/0/scores.json").read_text())
+    assert theirs["mnll"] == pytest.approx(ours(root, "diabetes", 0)[1]["mnll"], abs=0.05)
+
+
+def test_it_stands_beside_our_fits_and_is_marked(root, challenge):
+    worse = predictions(root, REGRESSION["moments"]).assign(mean=lambda frame: frame["mean"] + 30)
+    assert challenge(worse, "rival", "--label", "Rival")[0] == 0
+    overrides = f"{STUDY} challengers=[rival]"
+    compared = api.compare("default", overrides, "rmse")
+    (row,) = compared[compared["method"] == "rival"].to_dict("records")
+    assert (row["best"], row["n"], row["difference"] > 5) == ("linear", 2, True)
+    (folder,) = (path.parent for path in (root / "results").glob("*/study.json"))
+    view = View(folder)
+    assert view.methods == ["constant", "linear", "rival"]
+    assert view.labels["rival"] == "Rival (not ours)"
+    assert set(view.points["method"]) == {"constant", "linear", "rival"}
+    assert view.points.query("method == 'rival'")["pit"].notna().all()
+    cited = citations.used(places.find(), view.fits["preset"].dropna().unique(), view.datasets, "common")
+    assert "rival" not in " ".join(key + " ".join(texts) for key, texts in cited.items())
+    refused = main.main(["plan", "--overrides", f"{STUDY} challengers=[rivall]"])
+    assert refused == 1
+
+
+def changed(**columns):
+    return lambda frame: frame.assign(**{name: make(frame) for name, make in columns.items()})
+
+
+REFUSED = {
+    "negative sd": (changed(sd=lambda f: -f["sd"]), "split 0: sd must be positive"),
+    "NaN": (changed(mean=lambda f: f["mean"].where(f.index > 0)), "is not a finite number"),
+    "text": (changed(mean=lambda f: f["mean"].astype(str) + "a"), "could not convert string to float"),
+    "a row of training": (changed(row=lambda f: f["row"] + 1), "is no test row of this split"),
+    "rows are missing": (lambda f: f[f["split"] == 0].iloc[3:], "3 of 44 test rows are missing"),
+    "a row twice": (lambda f: pd.concat([f, f.iloc[:1]]), "is predicted more than once"),
+    "rows in another order": (changed(y=lambda f: f["y"].iloc[::-1].to_numpy()), "are the rows ours?"),
+    "no such split": (changed(split=lambda f: f["split"] + 40), "has splits 0 to 19, not 40"),
+    "no such data set": (changed(dataset=lambda f: "diabetis"), "unknown dataset 'diabetis'"),
+    "no column row": (lambda f: f.drop(columns="row"), "columns ['row'] are missing"),
+    "no numbers": (lambda f: f.drop(columns="sd"), "found none of them"),
+    "two kinds": (changed(q05=lambda f: 0.0), "found mean and sd and quantiles"),
+    "split is no number": (changed(split=lambda f: "zero"), "'split' must hold whole numbers"),
+    "empty": (lambda f: f.iloc[:0], "must hold whole numbers"),
+}
+
+
+@pytest.mark.parametrize(("change", "said"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_scored_is_one_line_and_writes_nothing(root, challenge, change, said):
+    before = sorted((root / "challengers").rglob("*"))
+    code, out, err = challenge(change(predictions(root, REGRESSION["moments"]).reset_index(drop=True)), "wrong")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert said in err
+    assert sorted((root / "challengers").rglob("*")) == before
+
+
+def test_a_taken_name_is_refused(root, challenge):
+    assert "'linear' is the name of a method" in challenge(predictions(root, REGRESSION["moments"]), "linear")[2]
+    challenge(predictions(root, REGRESSION["moments"]), "first")
+    assert (
+        "'first' was added before; choose another --name, or delete"
+        in challenge(predictions(root, REGRESSION["moments"]), "first")[2]
+    )
+
+
+def test_splits_are_printed_for_other_programs(root, capfd):
+    assert main.main(["data", "splits", "diabetes", "--split", "1", "0"]) == 0
+    from io import StringIO
+
+    listed = pd.read_csv(StringIO(capfd.readouterr().out))
+    assert list(listed.columns[:6]) == ["dataset", "split", "part", "row", "age", "sex"]
+    points, _ = ours(root, "diabetes", 1)
+    test = listed[(listed["split"] == 1) & (listed["part"] == "test")]
+    np.testing.assert_array_equal(test["row"], points["row"])
+    np.testing.assert_array_equal(test.iloc[:, -1], points["y"])
+    assert len(listed) == 2 * 442

@@ -1,0 +1,81 @@
+"""From a CSV of one's own to predictions: `data add`, `fit split=all`, and `predict`, which takes raw cells."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from projects import hold_tracker
+
+ROWS = [(i % 4, "red" if i % 3 else "blue", 2.0 * (i % 4) + 5.0 * bool(i % 3) + 0.01 * (-1) ** i) for i in range(24)]
+
+
+def write(path: Path, rows, head=("size", "colour", "y"), delimiter=";") -> Path:
+    with path.open("w", newline="") as stream:
+        csv.writer(stream, delimiter=delimiter).writerows([head, *rows])
+    return path
+
+
+@pytest.fixture
+def own(project, gpbench):
+    """A private data set; returns the command line."""
+    hold_tracker(project / "store")
+    path = write(project / "mine.csv", ROWS)
+    assert gpbench("data", "add", str(path), "--target", "y", "--categorical", "colour").code == 0
+    return gpbench
+
+
+def test_three_commands_from_a_csv_to_predictions_of_a_model_of_all_rows(own):
+    held_out = own("fit", "method=linear", "dataset=mine")
+    assert "scored_on" not in json.loads(held_out.out)
+    final = own("fit", "method=linear", "dataset=mine", "split=all")
+    assert final.code == 0, final.err
+    fit = json.loads(final.out)
+    assert fit["scored_on"] == "training rows"
+    record = json.loads(Path("store", fit["fit_id"], "fit.json").read_text())
+    assert record["rows"] == len(ROWS)
+    assert json.loads(own("fit", "method=linear", "dataset=mine", "split=all").out) == fit
+    assert "nothing moved" in own("why", fit["fit_id"]).out
+    write(Path("new.csv"), [("red", 3.0), ("blue", 0.0)], head=("colour", "size"), delimiter=",")
+    again = own("fit", "method=linear", "dataset=mine", "split=1")  # made later, but not of all rows
+    assert again.code == 0
+    answer = own("predict", "linear/mine", "new.csv", "--out", "out.csv")
+    assert answer.code == 0, answer.err
+    np.testing.assert_allclose(pd.read_csv("out.csv")["mean"], [11.0, 0.0], atol=0.05)
+    assert own("predict", fit["fit_id"], "new.csv").out == Path("out.csv").read_text()
+
+
+REFUSED = {
+    "another value": ("size,colour\n1,green\n", "row 1, column 'colour': 'green' is not one of ['blue', 'red']"),
+    "no such column": ("size\n1\n", "columns ['colour'] are missing; the model needs size, colour"),
+    "text": ("size,colour\nbig,red\n", "row 1, column 'size': 'big' is not a number"),
+}
+
+
+def test_raw_cells_that_are_no_input_are_one_line(own):
+    own("fit", "method=linear", "dataset=mine", "split=all")
+    for content, said in REFUSED.values():
+        Path("new.csv").write_text(content)
+        answer = own("predict", "linear/mine", "new.csv")
+        assert (answer.code, answer.out, answer.err.count("\n")) == (1, "", 1)
+        assert said in answer.err
+    absent = own("predict", "svgp/mine", "new.csv")
+    assert "no finished fit of svgp on mine" in absent.err
+    assert "gpbench fit method=svgp dataset=mine split=all" in absent.err
+
+
+def test_a_model_of_all_rows_takes_no_test_rows_of_the_official_split(project, gpbench):
+    """Every protocol's own way of holding rows out is replaced: folds, classes, official parts."""
+    from gpbench import places
+    from gpbench.study.commands.fit_one import _resolve_one
+
+    for protocol, dataset in (("common", "probit_50_2"), ("filippone2014", "wine"), ("hensman2015mcmc", "coal_counts")):
+        (cell,) = _resolve_one(
+            places.find(), ["method=constant", f"dataset={dataset}", f"protocol={protocol}", "split=all"]
+        ).cells
+        (fit,) = cell.fits
+        assert fit.rows == fit.test_rows
+        assert cell.what.protocol.splits.scheme == "blocks"

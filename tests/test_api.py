@@ -1,0 +1,118 @@
+"""`import gpbench`: cheap to import, and the same numbers as the command line gives."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import gpbench
+from gpbench.data.prepare import prepare
+from gpbench.errors import UserError
+from gpbench.evaluation.metrics import METRICS
+from projects import REPOSITORY, hold_tracker
+
+
+def test_importing_is_cheap_and_offers_what_it_says():
+    program = (
+        "import sys, gpbench; assert {'fit', 'predict', 'results'} <= set(dir(gpbench))\n"
+        "heavy = {'numpy', 'pandas', 'torch', 'hydra', 'sklearn', 'gpbench.api'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+        "gpbench.plan; heavy = {'torch', 'lightning', 'mlflow', 'matplotlib', 'sklearn'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    with pytest.raises(AttributeError, match="no attribute 'fitt'; it offers compare, fit"):
+        _ = gpbench.fitt
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    """A project with two methods on two splits of a small private data set."""
+    from gpbench import config, places
+    from projects import copy_project
+
+    with pytest.MonkeyPatch.context() as patch:
+        root = copy_project(tmp_path_factory.mktemp("api") / "project")
+        patch.setenv("GPBENCH_ROOT", str(root))
+        patch.setenv("CI", "1")
+        where = places.find()
+        hold_tracker(where.store)
+        prepare(config.compose(where.conf, "dataset", "diabetes"), where)
+        for method in ("constant", "linear"):
+            for split in (0, 1):
+                gpbench.fit(method, "diabetes", split, budget="smoke")
+        yield root
+
+
+STUDY = "methods=[constant,linear] datasets=[diabetes] splits=2 budget=smoke"
+
+
+def test_plan_and_results_hold_what_was_fitted(fitted):
+    planned = gpbench.plan("default", STUDY)
+    assert planned["state"].to_list() == ["done"] * 4
+    rows = gpbench.results("default", STUDY)
+    assert set(rows["fit_id"]) == set(planned["fit_id"])
+    again = gpbench.fit("linear", "diabetes", 1, budget="smoke")
+    row = rows.set_index("fit_id").loc[again["fit_id"]]
+    assert (row["method"], row["split"], row["rmse"]) == ("linear", 1, again["rmse"])
+
+
+def test_every_column_of_the_scores_is_documented(fitted):
+    text = (REPOSITORY / "docs" / "api.md").read_text()
+    documented = set(re.findall(r"`(\w+)`", text.split("## Columns")[1]))
+    columns = {*gpbench.results("default", STUDY).columns, *METRICS}
+    from gpbench.report.view import FACTS
+
+    assert sorted((columns | set(FACTS)) - documented) == []
+
+
+def test_compare_pairs_methods_over_splits(fitted):
+    (row,) = gpbench.compare("default", STUDY, "rmse").to_dict("records")
+    rows = gpbench.results("default", STUDY).pivot_table(index="split", columns="method", values="rmse")
+    assert (row["method"], row["best"], row["n"]) == ("constant", "linear", 2)
+    assert row["difference"] == pytest.approx((rows["constant"] - rows["linear"]).mean())
+    with pytest.raises(UserError, match="unknown metric 'rmsee'; did you mean 'rmse'"):
+        gpbench.compare("default", STUDY, "rmsee")
+    with pytest.raises(UserError, match="no data set has two methods with error"):
+        gpbench.compare("default", STUDY, "error")
+
+
+def test_predict_takes_frames_and_arrays(fitted, capsys):
+    from gpbench.data import table
+
+    md5 = table.header(fitted / "data/prepared/diabetes.npz")["md5"]
+    rows = table.load(fitted / "data/prepared/diabetes.npz", md5)
+    frame = pd.DataFrame(rows.inputs[:3], columns=rows.input_names, index=[7, 8, 9])
+    fit_id = gpbench.fit("linear", "diabetes", 0, budget="smoke")["fit_id"]
+    by_frame = gpbench.predict(fit_id, frame[frame.columns[::-1]])
+    assert list(by_frame.index) == [7, 8, 9]
+    np.testing.assert_allclose(by_frame, gpbench.predict(fit_id, rows.inputs[:3]), rtol=1e-12)
+    with pytest.raises(UserError, match=r"shape \(3, 2\); the model needs \[rows, 10\]: age, sex"):
+        gpbench.predict(fit_id, rows.inputs[:3, :2])
+    with pytest.raises(UserError, match="row 2, column 'bmi': 'nan' is not a number"):
+        gpbench.predict(fit_id, frame.assign(bmi=[1, np.nan, 2]))
+
+
+def test_settings_are_those_of_the_command_line(fitted):
+    one = gpbench.fit("linear", "diabetes", 0, protocol="all_rows")
+    assert one["scored_on"] == "training rows"
+    with pytest.raises(UserError, match="unknown key 'num_inducin'"):
+        gpbench.fit("svgp", "diabetes", num_inducin=3)
+    with pytest.raises(UserError, match="unknown method 'lineal'; did you mean 'linear'"):
+        gpbench.fit("lineal", "diabetes")
+    record = json.loads((fitted / "store" / one["fit_id"] / "fit.json").read_text())
+    assert record["address"]["protocol"] == "all_rows"
+
+
+def test_lists(fitted):
+    methods, datasets = gpbench.list_methods(), gpbench.list_datasets()
+    assert methods.index.is_unique
+    assert set(methods.index) == {path.stem for path in Path(fitted, "conf/method").glob("*.yaml")}
+    assert methods.loc["exact_gp", "tasks"] == ["regression"]
+    assert datasets.loc["diabetes", ["rows", "columns", "prepared"]].to_list() == [442, 10, True]
