@@ -15,10 +15,13 @@ from gpbench.errors import UserError
 
 @dataclass(frozen=True)
 class Places:
-    """Folders of one project: `root` contains conf/, published/ and data.dvc; runs write to the others."""
+    """Folders of one project: `root` contains conf/, published/ and data.dvc; runs write to the others.
+
+    draft: where plans are instead, if nothing is to be written into the project."""
 
     root: Path
     store: Path
+    draft: Path | None = None
 
     @property
     def conf(self) -> Path:
@@ -43,7 +46,7 @@ class Places:
 
     @property
     def plans(self) -> Path:
-        return self.root / "plans"
+        return self.draft or self.root / "plans"
 
     @property
     def runs(self) -> Path:
