@@ -84,7 +84,7 @@ def _child(group: Group, table: Table, where: Places) -> None:
 def _fit(group: Group, table: Table, where: Places, store: Store) -> int:
     work = store.begin(group)
     (work / "stopped.txt").unlink(missing_ok=True)
-    log = os.open(work / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    log = os.open(work / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     stderr = os.dup(2)
     os.dup2(log, 1)
     os.dup2(log, 2)
