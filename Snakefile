@@ -120,3 +120,9 @@ rule verdict:
         **CAPTION,
     shell:
         logged("python -m gpbench.cli verdict {params.study} && echo complete > {output}")
+
+
+# `retries` of a cluster's profile is for jobs that may die with their node
+for one in workflow.rules:
+    if one.name not in ("fit", "prepare"):
+        one.restart_times = 0

@@ -47,7 +47,7 @@ def _locked(root: Path) -> bool:
 
 
 def _alive(root: Path) -> bool:
-    """Whether the noted owner still runs (the same process, not another with its number), as far as one can see here."""
+    """Whether the noted owner still runs (the process, not another with its number), as far as one can see here."""
     try:
         note = json.loads(_note(root).read_text())
         return note["host"] != platform.node() or bool(
