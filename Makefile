@@ -7,11 +7,11 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export MLFLOW_DISABLE_TELEMETRY = true
 export DVC_NO_ANALYTICS = 1
 
-.PHONY: help study test slow lint bench peers figures docs ui status clean
+.PHONY: help study test cluster-test slow lint bench peers figures docs ui status clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 study: .venv/.ok  ## run the default study and write its report; ARGS is passed to snakemake
 	gpbench unlock
@@ -19,6 +19,9 @@ study: .venv/.ok  ## run the default study and write its report; ARGS is passed 
 
 test: .venv/.ok  ## run all tests but the slow ones; ARGS is passed to pytest
 	OMP_NUM_THREADS=1 python -m pytest -n $(CORES) --no-loadscope-reorder $(ARGS)
+
+cluster-test: .venv/.ok  ## run a study on a Slurm of two nodes that is built here (needs root, slurm-wlm and munge)
+	OMP_NUM_THREADS=1 python -m pytest tests/cluster/cluster.py $(ARGS)
 
 slow: .venv/.ok  ## run the slow tests: accuracy on real data (needs GPBENCH_MIRROR), samplers against libraries
 	OMP_NUM_THREADS=1 python -m pytest -n $(CORES) -m slow -rP tests/evaluation tests/study tests/methods tests/sampling $(ARGS)

@@ -3,8 +3,9 @@
 # runs another, in a results folder of that run;
 #   snakemake --cores 2 figures/cutajar2017_fig2.pdf
 # makes a figure of a paper (docs/papers.md lists them) from the study that it belongs to. `mirror=FOLDER` or
-# `mirror=URL` names a place of raw files, as GPBENCH_MIRROR does.
+# `mirror=URL` names a place of raw files, as GPBENCH_MIRROR does, and `site=` holds the trainer's settings for a cluster.
 # The study is planned here, in Snakemake's main process, before any job starts.
+import functools
 import os
 import sys
 from dataclasses import asdict
@@ -26,27 +27,40 @@ if "mirror" in config:
 
 try:
     for key in config:
-        if key not in ("study", "overrides", "mirror"):
-            raise unknown("key", key, ("study", "overrides", "mirror"), "--config")
+        if key not in (keys := ("study", "overrides", "mirror", "site")):
+            raise unknown("key", key, keys, "--config")
     if workflow.is_main_process:
         REQUESTED = items.requested(WHERE.conf, sys.argv[1:])
-        GRAPH = graph.load(WHERE, *items.choose(REQUESTED, config.get("study"), str(config.get("overrides", ""))))
-        items.stamp(WHERE, REQUESTED, GRAPH.name)
+        CHOSEN = items.choose(REQUESTED, config.get("study"), str(config.get("overrides", "")))
+        GRAPH, PLAN = graph.load(WHERE, *CHOSEN, str(config.get("site", "")))
         for item in REQUESTED:
             jobs = len(GRAPH.batches)
             print(
                 f"gpbench: {item.target} is made from results/{GRAPH.name}; jobs of fits to run: {jobs}",
                 file=sys.stderr,
             )
-        os.environ.update(GPBENCH_RUN=GRAPH.name)  # jobs inherit it
+        os.environ.update(GPBENCH_GRAPH=GRAPH.file)  # jobs inherit it
     else:
-        GRAPH = graph.read(WHERE, os.environ.get("GPBENCH_RUN"))
+        GRAPH = graph.read(WHERE, os.environ["GPBENCH_GRAPH"])
     STUDY = asdict(GRAPH.study)
     FIGURE_NAMES, TABLE_NAMES = (registry.names(STUDY, kind) for kind in ("figures", "tables"))
 except UserError as error:
     raise WorkflowError(str(error))
 
 RESULTS = f"results/{GRAPH.name}"
+
+
+@functools.cache
+def plans():
+    """Folder of the plan's files. It is asked for when jobs are listed: then Snakemake knows whether it will run them."""
+    if not workflow.is_main_process:
+        return "plans"
+    executing = workflow.executor_plugin is not None and not workflow.dryrun
+    if executing:
+        os.environ.update(GPBENCH_RETRIES=str(workflow.execution_settings.retries))
+    where = graph.write(WHERE, GRAPH, PLAN, executing)
+    items.stamp(where, REQUESTED, GRAPH.name)
+    return "plans" if executing else str(where.plans)
 
 
 # for `snakemake --report results/STUDY/snakemake.html`
@@ -56,7 +70,7 @@ report: "workflows/report/workflow.rst"
 wildcard_constraints:
     name=r"[a-z0-9_]+",
     dataset=r"[a-z0-9_]+",
-    batch=r"[0-9a-f]+",
+    batch=r"[a-z0-9_]+-[a-z0-9_]+-[0-9a-f]+",
     item=r".+",
 
 
@@ -67,10 +81,21 @@ include: "workflows/rules/report.smk"
 include: "workflows/rules/papers.smk"
 
 
+# all but fits and the preparation of data: they are short, and some need what only the head has (a tracker, a network)
 localrules:
     all,
     data,
     verdict,
+    collect,
+    probe,
+    track,
+    figures,
+    tables,
+    statistics,
+    scorecard,
+    page,
+    paper_figure,
+    paper_table,
 
 
 rule all:
@@ -95,3 +120,9 @@ rule verdict:
         **CAPTION,
     shell:
         logged("python -m gpbench.cli verdict {params.study} && echo complete > {output}")
+
+
+# `retries` of a cluster's profile is for jobs that may die with their node
+for one in workflow.rules:
+    if one.name not in ("fit", "prepare"):
+        one.restart_times = 0

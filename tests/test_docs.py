@@ -43,8 +43,8 @@ def test_the_picture_of_the_architecture_is_current(monkeypatch):
 
 
 def test_the_make_targets_of_the_documents_exist():
-    targets = set(re.findall(r"^([a-z]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
-    named = {word for page in PAGES for word in re.findall(r"(?:^|`)make ([a-z]+)\b", page.read_text(), re.MULTILINE)}
+    targets = set(re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
+    named = {word for page in PAGES for word in re.findall(r"(?:^|`)make ([a-z-]+)\b", page.read_text(), re.MULTILINE)}
     assert {"study", "test", "lint"} <= named
     assert named <= targets
 

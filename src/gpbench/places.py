@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -15,10 +16,13 @@ from gpbench.errors import UserError
 
 @dataclass(frozen=True)
 class Places:
-    """Folders of one project: `root` contains conf/, published/ and data.dvc; runs write to the others."""
+    """Folders of one project: `root` contains conf/, published/ and data.dvc; runs write to the others.
+
+    draft: where plans are instead, if nothing is to be written into the project."""
 
     root: Path
     store: Path
+    draft: Path | None = None
 
     @property
     def conf(self) -> Path:
@@ -48,7 +52,7 @@ class Places:
 
     @property
     def plans(self) -> Path:
-        return self.root / "plans"
+        return self.draft or self.root / "plans"
 
     @property
     def runs(self) -> Path:
@@ -88,15 +92,28 @@ def write_aside(target: Path) -> Iterator[Path]:
         yield temporary
         with temporary.open("rb") as stream:
             os.fsync(stream.fileno())
-        temporary.chmod(0o644)
+        temporary.chmod(0o666 & ~_umask())  # and not only for its owner
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
 
 
+def _umask() -> int:
+    os.umask(mask := os.umask(0))
+    return mask
+
+
+def share(folder: Path) -> None:
+    """If the group may write to a folder, it may write to what this process makes from now on."""
+    if folder.stat().st_mode & stat.S_IWGRP:
+        os.umask(_umask() & ~stat.S_IRWXG)
+
+
 @contextlib.contextmanager
 def locked(path: Path, work: str) -> Iterator[None]:
-    """Hold the lock file of some work; waits, and prints a line, while another process holds it."""
+    """Hold the lock file of some work; waits, and prints a line, while another process holds it.
+
+    Raises UserError where the file system has no locks or refuses this one."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(path)
@@ -105,6 +122,9 @@ def locked(path: Path, work: str) -> Iterator[None]:
     except Timeout:
         print(f"gpbench: waiting for another process that works on {work}", file=sys.stderr)
         held = lock.acquire()
+    except OSError as error:
+        hint = "its file system must have locks (mount option flock), and its group be able to write"
+        raise UserError(f"cannot lock {path}: {error.strerror}; {hint}; or set GPBENCH_STORE") from error
     with held:
         yield
 

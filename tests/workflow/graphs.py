@@ -54,11 +54,9 @@ class Project:
         return {path.parent.name for path in self.root.glob("store/[0-9a-f]*/fit.json")}
 
     def files(self) -> dict[str, int]:
-        """Every file with its time, but Snakemake's own and the list of what is to be run."""
+        """Every file with its time, but Snakemake's own and the lists of what was to be run."""
         return {
             str(path.relative_to(self.root)): path.stat().st_mtime_ns
             for path in self.root.rglob("*")
-            if path.is_file()
-            and not {".snakemake", "__pycache__"} & set(path.parts)
-            and not path.name.endswith(".graph.json")
+            if path.is_file() and not {".snakemake", "__pycache__", "graphs"} & set(path.parts)
         }

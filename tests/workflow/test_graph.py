@@ -137,7 +137,9 @@ def test_words_about_a_report_redraw_nothing_and_its_code_refits_nothing(study):
     page.write_text(page.read_text() + "\n# a comment\n")
     assert "Nothing to be done" in study.snakemake("-n")[1]
     page.write_text(page.read_text() + "\nSOMETHING_NEW = 1\n")
+    before = study.files()
     listed = jobs(study.snakemake("-n")[1])
+    assert study.files() == before, "a dry run writes nothing"
     assert listed["page"] == 1
     assert not {"fit", "collect", "prepare"} & set(listed)
 

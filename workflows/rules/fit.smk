@@ -1,8 +1,10 @@
 # One job runs a batch of fits. Its only declared output is a JSON file of statuses: Snakemake deletes declared outputs
 # when a job fails and before it runs again, so a fit leaves its files undeclared in the store.
+# A job that dies is tried again as often as `retries` of the profile says; it goes on from its checkpoints. The last
+# try fits nothing and writes how far the batch came, so that the report is made without it.
 rule fit:
     input:
-        batch="plans/batches/{batch}.json",
+        batch=lambda w: f"{plans()}/batches/{w.batch}.json",
         data=lambda w: expand("data/prepared/{dataset}.npz", dataset=GRAPH.batches[w.batch].datasets),
     output:
         "runs/{batch}.json",
@@ -13,11 +15,17 @@ rule fit:
         "../envs/gpbench.yaml"
     threads: lambda w: GRAPH.batches[w.batch].threads
     resources:
-        mem_mb=lambda w: GRAPH.batches[w.batch].mem_mb,
+        last=lambda w, attempt: int(1 < attempt > int(os.environ["GPBENCH_RETRIES"])),
+        mem_mb=lambda w, attempt: min(attempt, 2) * GRAPH.batches[w.batch].mem_mb,  # memory may be why it died
         runtime=lambda w: GRAPH.batches[w.batch].minutes,
         gpu=lambda w: GRAPH.batches[w.batch].gpu,
+    params:
+        # only a cluster ends a job after its time
+        how=lambda w, resources: (
+            "--only-statuses" if resources.last else f"--minutes {resources.runtime}" if workflow.remote_exec else ""
+        ),
     shell:
-        logged(
+        stoppable(
             "OMP_NUM_THREADS={threads} MKL_NUM_THREADS={threads} "
-            "python -m gpbench.study.commands.job {input.batch} {output}"
+            "python -m gpbench.study.commands.job {input.batch} {output} {params.how}"
         )

@@ -8,7 +8,7 @@ rule paper_figure:
         f"{RESULTS}/scorecard.csv",
         PROBES,
         REPORT,
-        "plans/items/{name}.json",
+        lambda w: f"{plans()}/items/{w.name}.json",
     output:
         multiext("figures/{name}", ".pdf", ".png", ".md"),
     log:
@@ -29,7 +29,7 @@ rule paper_table:
         f"{RESULTS}/scorecard.csv",
         PROBES,
         REPORT,
-        "plans/items/{name}.json",
+        lambda w: f"{plans()}/items/{w.name}.json",
     output:
         multiext("tables/{name}", ".csv", ".md", ".html", ".tex"),
     log:

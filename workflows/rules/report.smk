@@ -1,5 +1,9 @@
 # the study's view of the store, and everything that is drawn from it
-REPORT = "plans/report.code"
+def REPORT(wildcards):
+    """What figures, tables and page are made by."""
+    return f"{plans()}/report.code"
+
+
 COLLECTED = {
     "predict": ["points.parquet"],
     "sample": ["prefixes.parquet", "draws.parquet"],
@@ -15,8 +19,8 @@ PROBES = expand(f"{RESULTS}/{{probe}}.parquet", probe=GRAPH.study.probes)
 
 rule collect:
     input:
-        plan=f"plans/{GRAPH.name}.json",
-        seen=f"plans/{GRAPH.name}.seen",
+        plan=lambda w: f"{plans()}/{GRAPH.name}.json",
+        seen=lambda w: f"{plans()}/{GRAPH.name}.seen",
         runs=expand("runs/{batch}.json", batch=GRAPH.batches),
     output:
         multiext(f"{RESULTS}/", "scores.parquet", "traces.parquet", *COLLECTED[GRAPH.study.kind], "study.json"),

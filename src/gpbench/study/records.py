@@ -198,11 +198,14 @@ class Machine:
 
 @dataclass(frozen=True)
 class Provenance(Machine, Commit):
-    """Where a fit comes from; never part of its identity. adopted: how its evidence was carried over, if it was."""
+    """Where a fit comes from; never part of its identity. adopted: how its evidence was carried over, if it was; job:
+    its number on a cluster."""
 
     started: str
     ended: str
     adopted: str = ""
+    host: str = ""
+    job: str = ""
 
 
 @dataclass(frozen=True)

@@ -144,13 +144,14 @@ def test_an_interrupted_group_of_another_study_is_not_planned(project):
     assert {g.address.dataset for b in plan.batches for g in b.groups} == {"boston"}
 
 
-def test_freeze_does_not_rewrite_unchanged_files(project):
+def test_freeze_does_not_rewrite_an_unchanged_plan(project):
     where = places.find()
     planning.freeze(make(), where)
-    files = {path: path.stat().st_mtime_ns for path in where.plans.rglob("*.json")}
-    assert len(files) == 1 + len(make().batches)
+    (plan,) = where.plans.glob("*.json")
+    before = plan.stat().st_mtime_ns
+    assert len(list(where.plans.glob("batches/*.json"))) == len(make().batches)
     planning.freeze(make(), where)
-    assert {path: path.stat().st_mtime_ns for path in where.plans.rglob("*.json")} == files
+    assert plan.stat().st_mtime_ns == before
     assert collect.read_plan(where, make().name) == make().frozen
 
 
@@ -203,22 +204,56 @@ def test_presets_replace_a_method_on_single_data_sets(project):
 
 def test_jobs_read_the_graph_of_the_main_process(project):
     where = places.find()
-    loaded = graph.load(where, "default", SMALL)
-    assert loaded == graph.read(where, loaded.name)
+    loaded, plan = graph.load(where, "default", SMALL)
+    graph.write(where, loaded, plan, executing=True)
+    # another plan of the same study, while jobs of the first one wait
+    later, plan = graph.load(where, "default", SMALL, site="trainer.job_minutes=7")
+    assert later.name == loaded.name
+    assert {needs.minutes for needs in later.batches.values()} == {7}
+    graph.write(where, later, plan, executing=True)
+    assert graph.read(where, loaded.file) == loaded
+    assert graph.read(where, later.file) == later
     assert set(loaded.batches) == {b.batch_id for b in make().batches}
     assert {name for b in loaded.batches.values() for name in b.datasets} == {"boston", "wine"}
 
 
-def test_statuses_of_an_earlier_run_do_not_hide_a_batch(project):
-    """After `gpbench retry`, or a stop, a batch may have the name it had when it ran."""
+def test_what_is_not_executed_writes_a_copy_of_the_plans(project):
     where = places.find()
-    loaded = graph.load(where, "default", SMALL)
+    (where.plans / "items").mkdir(parents=True)
+    (where.plans / "items" / "one.json").write_text("{}")
+    before = {path: path.stat().st_mtime_ns for path in project.rglob("*")}
+    draft = graph.write(where, *graph.load(where, "default", SMALL), executing=False).plans
+    assert {path: path.stat().st_mtime_ns for path in project.rglob("*")} == before
+    assert {path.name for path in draft.iterdir()} > {"items", "batches", "graphs"}
+    assert (draft / "items" / "one.json").stat().st_mtime_ns == before[where.plans / "items" / "one.json"]
+
+
+def test_only_settings_of_the_trainer_are_of_a_site(project):
+    with pytest.raises(
+        UserError, match="site= is for settings of the trainer, not 'svgp.steps'; give it in overrides="
+    ):
+        graph.load(places.find(), "default", SMALL, site="trainer=cluster svgp.steps=9")
+
+
+def test_a_cluster_has_no_more_jobs_than_its_minutes_ask_for(project):
+    words = "methods=[svgp] datasets=[wine] splits=20"
+    assert len(make(f"{words} trainer=cluster").batches) == 1
+    assert len(make(words).batches) > 1
+    (batch,) = make(f"{words} trainer=cluster").batches
+    assert batch.batch_id.startswith("svgp-wine-")
+
+
+def test_statuses_of_an_earlier_run_do_not_hide_a_batch(project):
+    """After `gpbench retry`, or a stop, a batch may have the name it had when it ran: Snakemake compares times."""
+    where = places.find()
+    loaded, plan = graph.load(where, "default", SMALL)
+    graph.write(where, loaded, plan, executing=True)
     where.runs.mkdir()
     for batch in loaded.batches:
         (where.runs / f"{batch}.json").write_text("{}")
-    (where.runs / "0123.json").write_text("{}")
-    assert graph.load(where, "default", SMALL) == loaded
-    assert [path.name for path in where.runs.iterdir()] == ["0123.json"]
+    graph.write(where, *graph.load(where, "default", SMALL), executing=True)
+    times = [(where.runs / f"{b}.json", where.plans / "batches" / f"{b}.json") for b in loaded.batches]
+    assert all(status.stat().st_mtime_ns < batch.stat().st_mtime_ns for status, batch in times)
 
 
 def test_the_command_of_a_run_sorts_its_overrides_and_plans_the_same_run(project):

@@ -1,16 +1,18 @@
 """The store: a fit is there whole or not at all."""
 
+import errno
 import os
+import stat
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
 from gpbench.errors import UserError
 from gpbench.study.planning import batches
-from gpbench.study.records import Fit, Progress, to_json
+from gpbench.study.records import Fit, Group, Planned, Progress, to_json
 from gpbench.study.storage.store import Store
 from handmade import CELL, put, record_of
 
@@ -54,6 +56,34 @@ def test_a_finished_fit_is_never_replaced(store):
     put(store, "aa11000000000000", status="failed")
     assert store.record("aa11000000000000").status == "done"
     assert (store.folder("aa11000000000000") / "fit.json").stat() == before
+
+
+def test_a_store_that_a_group_may_write_to_stays_so(store):
+    """Whoever comes first, with the umask that most people have; the folder's own group is kept by its setgid bit."""
+    store.root.mkdir()
+    store.root.chmod(0o2775)
+    before = os.umask(0o022)
+    try:
+        with store.locked(["aa11000000000000"]):
+            put(store, "aa11000000000000")
+            store.begin(Group(**{f.name: getattr(CELL, f.name) for f in fields(Planned)}, group_id="g", fits=()))
+            store.spool("aa11000000000000")
+    finally:
+        os.umask(before)
+    modes = {path: path.stat().st_mode for path in store.root.rglob("*")}
+    assert {path.relative_to(store.root).parts[0] for path in modes} >= {".tmp", ".locks", ".work", ".spool"}
+    assert [path for path, mode in modes.items() if not mode & stat.S_IWGRP] == []
+    assert [path for path, mode in modes.items() if path.is_dir() and not mode & stat.S_ISGID] == []
+
+
+def test_a_file_system_without_locks_is_refused_in_one_line(store, monkeypatch):
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    said = "cannot lock .*aa11.*: No locks available; its file system must have locks"
+    with pytest.raises(UserError, match=said), store.locked(["aa11000000000000"]):
+        pass
 
 
 def test_a_fit_is_found_by_a_prefix_of_its_identity(store):

@@ -1,12 +1,14 @@
 """Run one Snakemake job, a batch of fits: everything is imported once, then each group of fits gets a child process.
 
-The job exits 0 and writes the statuses of its fits; failed fits are listed at the end of the study.
+The job exits 0 and writes the statuses of its fits; failed fits are listed at the end of the study. A job that is told
+to end (see `stopping`) does so once its fit has a checkpoint.
 
     python -m gpbench.study.commands.job plans/batches/ID.json runs/ID.json
 """
 
 from __future__ import annotations
 
+import argparse
 import gc
 import importlib
 import json
@@ -23,11 +25,15 @@ from gpbench.places import Places, write_text
 from gpbench.study import tracking
 from gpbench.study.commands import fit_one
 from gpbench.study.commands.progress import Watch
+from gpbench.study.fitting import stopping
 from gpbench.study.fitting.children import run_group
 from gpbench.study.fitting.entries import entry
 from gpbench.study.records import CONVERGENCE, Batch, FitRecord, Group, from_json
 from gpbench.study.results import scoring
 from gpbench.study.storage.store import Store
+
+END_SECONDS = 120
+"""A job ends so long before it would be killed, or in the middle of its time if that is short."""
 
 
 def run_groups(groups: tuple[Group, ...], where: Places) -> dict[str, dict[str, str]]:
@@ -43,7 +49,7 @@ def run_groups(groups: tuple[Group, ...], where: Places) -> dict[str, dict[str, 
         importlib.import_module(group.what.method.module)
     gc.freeze()  # children share what is imported; the collector must not touch it
     watch = Watch(pending, where)
-    while pending:
+    while pending and not stopping.asked():
         # what another process is at comes last: two that have the same groups share them
         group = next(filter(store.is_free, pending), pending[0])
         pending.remove(group)
@@ -52,6 +58,11 @@ def run_groups(groups: tuple[Group, ...], where: Places) -> dict[str, dict[str, 
         run_group(group, table, where, watch.look)
         watch.end(group)
         tracking.drain_soon(where)
+    return statuses(groups, store)
+
+
+def statuses(groups: tuple[Group, ...], store: Store) -> dict[str, dict[str, str]]:
+    """fit_id -> {status, reason}, as they are."""
     return {fit.fit_id: _status(store, fit.fit_id, group) for group in groups for fit in group.fits}
 
 
@@ -94,16 +105,25 @@ def _status(store: Store, fit_id: str, group: Group) -> dict[str, str]:
     return {"status": status, "reason": reason}
 
 
-def run(source: Path, target: Path) -> None:
-    """Run the batch of a file and write its statuses to another."""
-    batch = from_json(Batch, source.read_text(), source)
-    write_text(target, json.dumps(run_groups(batch.groups, places.find()), indent=1))
+def run(source: Path, target: Path, only_statuses: bool = False) -> None:
+    """Run the batch of a file and write its statuses to another; or only these, as the batch's jobs have died."""
+    batch, where = from_json(Batch, source.read_text(), source), places.find()
+    ended = statuses(batch.groups, Store(where.store)) if only_statuses else run_groups(batch.groups, where)
+    write_text(target, json.dumps(ended, indent=1))
 
 
 def main() -> int:
     """Entry of a Snakemake job."""
-    source, target = map(Path, sys.argv[1:3])
-    return exit_status(lambda: run(source, target))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("source", type=Path)
+    parser.add_argument("target", type=Path)
+    parser.add_argument(
+        "--minutes", type=float, default=0.0, help="it is killed after so many minutes, and ends before"
+    )
+    parser.add_argument("--only-statuses", action="store_true", help="fit nothing")
+    words = parser.parse_args()
+    stopping.listen(max(60 * words.minutes - END_SECONDS, 30 * words.minutes))
+    return exit_status(lambda: run(words.source, words.target, words.only_statuses))
 
 
 if __name__ == "__main__":

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import atexit
 import math
+import shutil
 import sys
-from dataclasses import dataclass
+import tempfile
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpbench import config
 from gpbench.config import schema
 from gpbench.config.method_source import source_path
+from gpbench.errors import UserError
 from gpbench.places import Places, write_if_changed
 from gpbench.study.planning import identity
 from gpbench.study.planning import plan as planning
 from gpbench.study.planning.cost import CostModel
-from gpbench.study.records import Batch, from_json, to_json
+from gpbench.study.records import Batch, Group, from_json, to_json
 from gpbench.study.results import collect
 from gpbench.study.storage import snakemake_lock
 from gpbench.study.storage.store import Store
@@ -52,38 +56,56 @@ class Graph:
     absent: dict[str, list[str]]
     catalogue: list[str]
 
+    @property
+    def file(self) -> str:
+        """Where it lies below plans/: named by what it says, so that no later plan changes it while jobs wait."""
+        return f"graphs/{identity.digest(to_json(self))}.json"
 
-def read(where: Places, name: str) -> Graph:
+
+def read(where: Places, file: str) -> Graph:
     """What was planned: for Snakemake's jobs, which parse the Snakefile too."""
-    return from_json(Graph, _path(where, name).read_text(), _path(where, name))
+    return from_json(Graph, (where.plans / file).read_text(), where.plans / file)
 
 
-def _path(where: Places, name: str) -> Path:
-    return where.plans / f"{name}.graph.json"
+def write(where: Places, graph: Graph, plan: planning.Plan, executing: bool) -> Places:
+    """Write what jobs read and what tells Snakemake what to make again; where that is.
+
+    Where nothing is executed (a dry run, say) it is a copy of plans/ that ends with this process."""
+    if executing:
+        Store(where.store).require_writable()
+        snakemake_lock.take(where.root)
+    else:
+        where = replace(where, draft=_copy(where.plans))
+    planning.freeze(plan, where)
+    write_if_changed(collect.stamp(where, plan.name), collect.seen(collect.Ended(where, plan.name), plan))
+    write_if_changed(where.plans / "report.code", _report_code())
+    write_if_changed(where.plans / graph.file, to_json(graph))
+    return where
 
 
-def load(where: Places, study_name: str, overrides: str) -> Graph:
-    """Plan a study, in Snakemake's main process."""
-    name = planning.run_name(study_name, overrides)
-    store = Store(where.store)
-    plan = planning.make(where, study_name, overrides)
+def _copy(plans: Path) -> Path:
+    copy = Path(tempfile.mkdtemp(prefix="gpbench-plans-"))
+    atexit.register(shutil.rmtree, copy, ignore_errors=True)
+    if plans.is_dir():
+        shutil.copytree(plans, copy, dirs_exist_ok=True)
+    return copy
+
+
+def load(where: Places, study_name: str, overrides: str, site: str = "") -> tuple[Graph, planning.Plan]:
+    """Plan a study, in Snakemake's main process; site: overrides of the trainer, which make no other run.
+
+    Writes nothing."""
+    if others := [key for key, _ in config.split_overrides(site) if key.split(".")[0] != "trainer"]:
+        raise UserError(f"site= is for settings of the trainer, not {others[0]!r}; give it in overrides=")
+    plan = planning.make(where, study_name, overrides, site)
     for remark in plan.remarks:
         print(f"gpbench: {remark}", file=sys.stderr)
-    store.require_writable()
-    planning.freeze(plan, where)
-    for batch in plan.batches:  # it has fits to run, so that statuses of an earlier run are outdated
-        (where.runs / f"{batch.batch_id}.json").unlink(missing_ok=True)
-    snakemake_lock.take(where.root)
-    write_if_changed(collect.stamp(where, name), collect.seen(collect.Ended(where, name), plan))
-    write_if_changed(where.plans / "report.code", _report_code())
     entries = config.options(where.conf, "dataset")
     all_datasets = {n: config.compose(where.conf, "dataset", n) for n in entries}
     catalogue = [n for n, dataset in all_datasets.items() if not dataset.on_request]
     datasets = {n: _files(all_datasets[n], entries[n]) for n in sorted({*catalogue, *plan.study.datasets})}
     batches = {batch.batch_id: _needs(batch, plan.cost) for batch in plan.batches}
-    graph = Graph(name, plan.study, batches, datasets, _absent(where, datasets), catalogue)
-    write_if_changed(_path(where, name), to_json(graph))
-    return graph
+    return Graph(plan.name, plan.study, batches, datasets, _absent(where, datasets), catalogue), plan
 
 
 def _files(dataset: schema.Dataset, entry: Path) -> DatasetFiles:
@@ -115,11 +137,18 @@ def _report_code() -> str:
 
 
 def _needs(batch: Batch, cost: CostModel) -> Needs:
-    """Resources of one batch."""
+    """Resources of one batch. Synchronous workers have a GPU each; those of other fits share one."""
+    caps = [group.how.job_minutes for group in batch.groups if group.how.job_minutes is not None]
     return Needs(
         datasets=sorted({group.address.dataset for group in batch.groups}),
         threads=max(group.how.threads * group.what.workers for group in batch.groups),
         mem_mb=max(cost.memory_mb(group) for group in batch.groups),
-        minutes=math.ceil(10 + 3 * batch.seconds / 60),
-        gpu=int(any(group.how.device == "cuda" for group in batch.groups)),
+        minutes=min([math.ceil(10 + 3 * batch.seconds / 60), *caps]),
+        gpu=max(_gpus(group) for group in batch.groups),
     )
+
+
+def _gpus(group: Group) -> int:
+    if group.how.device != "cuda":
+        return 0
+    return group.what.workers if group.what.trained_by == "synchronous" else 1

@@ -20,6 +20,7 @@ import numpy as np
 from gpbench.data.table import Table
 from gpbench.errors import UserError
 from gpbench.places import Places, write_text
+from gpbench.study.fitting import stopping
 from gpbench.study.fitting.entries import entry
 from gpbench.study.fitting.outcome import Outcome
 from gpbench.study.planning import identity
@@ -33,11 +34,13 @@ POLL_SECONDS = 0.02
 
 
 def run_group(group: Group, table: Table, where: Places, look: Callable[[Group], None]) -> None:
-    """One child for the group; if it dies with several fits, one child for each. `look` is called meanwhile."""
+    """One child for the group; if it dies with several fits, one child for each. `look` is called meanwhile.
+
+    Where the job is to end soon, fits that have not ended stay as they are."""
     store = Store(where.store)
     code = _in_child(group, table, where, look)
     missing = [fit for fit in group.fits if not store.has(fit.fit_id)]
-    if code == 0 or not missing:
+    if code == 0 or not missing or stopping.asked():
         return
     if len(group.fits) > 1 and code != STOPPED:
         for fit in missing:
@@ -55,10 +58,10 @@ def _in_child(group: Group, table: Table, where: Places, look: Callable[[Group],
     child = multiprocessing.get_context("fork").Process(target=_child, args=(group, table, where))
     child.start()
     try:
-        while child.is_alive():
+        while child.is_alive() and not stopping.is_late():
             look(group)
             child.join(POLL_SECONDS)
-    finally:  # on an interrupt, too
+    finally:  # on an interrupt, and where it does not stop
         child.kill()
         child.join()
     assert child.exitcode is not None
@@ -81,7 +84,7 @@ def _child(group: Group, table: Table, where: Places) -> None:
 def _fit(group: Group, table: Table, where: Places, store: Store) -> int:
     work = store.begin(group)
     (work / "stopped.txt").unlink(missing_ok=True)
-    log = os.open(work / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    log = os.open(work / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     stderr = os.dup(2)
     os.dup2(log, 1)
     os.dup2(log, 2)

@@ -31,7 +31,7 @@ from gpbench.methods.base import Batch, GradientMethod, Noise, SamplerMethod, St
 from gpbench.places import write_text
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
-from gpbench.study.fitting import chain_draws, checkpoint
+from gpbench.study.fitting import chain_draws, checkpoint, stopping
 from gpbench.study.fitting.checkpoint import Content
 from gpbench.study.fitting.clock import Clock
 from gpbench.study.fitting.convergence import LARGEST_GAIN, NOT_JUDGED, Convergence
@@ -47,14 +47,14 @@ from gpbench.study.fitting.loop import (
 )
 from gpbench.study.fitting.outcome import EVAL_ROWS, Outcome, finish, test_scores
 from gpbench.study.fitting.schedule import Schedule
-from gpbench.study.fitting.trimmed_lightning import LightningModule, Trainer
+from gpbench.study.fitting.trimmed_lightning import LightningEnvironment, LightningModule, Trainer
 from gpbench.study.records import JITTER, Group, Progress, What, to_json
 
 MODEL_FILE = "model.pt"
 
 
 class TimeCap(Exception):
-    """The trainer's `max_minutes` are over; the checkpoint is written."""
+    """The trainer's `max_minutes` are over, or those of the job; the checkpoint is written."""
 
 
 class Fit(Loop, LightningModule):
@@ -160,9 +160,9 @@ class Fit(Loop, LightningModule):
             raise TimeCap(self.stopped())
 
     def is_over(self) -> bool:
-        """Whether the time cap is reached."""
-        if self.how.max_minutes is None:
-            return False
+        """Whether the time cap is reached, or the job is to end soon."""
+        if self.how.max_minutes is None or stopping.asked():
+            return stopping.asked()
         over = self.clock.pause() > 60 * self.how.max_minutes
         self.clock.go()
         return over
@@ -172,7 +172,7 @@ class Fit(Loop, LightningModule):
         return time.monotonic() - self.saved_at >= self.how.checkpoint_seconds
 
     def stopped(self) -> str:
-        return f"stopped after {self.how.max_minutes} minutes at step {self.done} of {self.steps}"
+        return stopping.reason(self.how, self.done, self.steps)
 
     def report_progress(self) -> None:
         """Progress for whoever watches, at most once a second."""
@@ -339,7 +339,12 @@ def train(fit: Fit, **settings: Any) -> None:
     absent = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # advice on features that are switched off here
-        trainer = Trainer(**usual | dict.fromkeys(absent, False) | settings, use_distributed_sampler=False)
+        here = LightningEnvironment()  # and not Slurm's, which starts jobs again
+        trainer = Trainer(
+            **usual | dict.fromkeys(absent, False) | settings, plugins=[here], use_distributed_sampler=False
+        )
+    # Lightning would end a fit in the middle of a block
+    vars(trainer._signal_connector)["register_signal_handlers"] = lambda: None
     fit.clock.go()
     trainer.fit(fit, train_dataloaders=range(fit.done, fit.steps))
 

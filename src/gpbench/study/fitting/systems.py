@@ -15,7 +15,7 @@ import torch
 from gpbench.data.table import Table
 from gpbench.methods.systems import SolveMethod
 from gpbench.places import write_text
-from gpbench.study.fitting import checkpoint
+from gpbench.study.fitting import checkpoint, stopping
 from gpbench.study.fitting.clock import Clock
 from gpbench.study.fitting.fold import make_fold, make_method
 from gpbench.study.fitting.outcome import Outcome
@@ -39,8 +39,8 @@ def _measure(group: Group, fit: Fit, table: Table, work: Path) -> Outcome:
     trace = saved[0]["trace"] if saved else []
     clock, count = Clock(device, trace[-1]["seconds"] if trace else 0.0), method.count()
     for number in range(len(trace), count):
-        if how.max_minutes is not None and clock.pause() > 60 * how.max_minutes:
-            return Outcome("stopped", f"stopped after {how.max_minutes} minutes at step {number} of {count}")
+        if stopping.asked() or (how.max_minutes is not None and clock.pause() > 60 * how.max_minutes):
+            return Outcome("stopped", stopping.reason(how, number, count))
         measured = method.measure(x, y, number, fold.key)
         trace.append({"step": number + 1, "seconds": clock.pause()} | measured)
         checkpoint.write(work, {"fits": [fit.fit_id], "step": number + 1, "trace": trace}, {})

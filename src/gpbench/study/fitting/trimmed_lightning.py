@@ -48,5 +48,6 @@ def import_lightning() -> None:
 
 import_lightning()
 from lightning.pytorch import LightningModule, Trainer  # noqa: E402
+from lightning.pytorch.plugins.environments import LightningEnvironment  # noqa: E402
 
-__all__ = ["LightningModule", "Trainer"]
+__all__ = ["LightningEnvironment", "LightningModule", "Trainer"]

@@ -11,8 +11,8 @@ from gpbench.study.planning.cost import CostModel
 from gpbench.study.records import Batch, Cell, Fit, Group
 from gpbench.study.storage.store import Store
 
-JOBS, LEAST_SECONDS = 8, 15.0
-"""A short study is cut into at least so many jobs, if each of them lasts so long."""
+LEAST_SECONDS = 15.0
+"""A short study is cut into `jobs` of the trainer if each of them lasts so long."""
 
 
 def groups(store: Store, cells: Iterable[Cell], pending: set[str]) -> list[Group]:
@@ -76,16 +76,18 @@ def _replicas(cell: Cell, rows: int) -> int:
 def batches(planned: list[Group], cost: CostModel) -> tuple[Batch, ...]:
     """Consecutive groups up to `batch_minutes`, but small enough that a short study still fills some cores."""
     seconds = [cost.seconds(group) * len(group.fits) for group in planned]
-    even = max(sum(seconds) / JOBS, LEAST_SECONDS)
     parts: list[tuple[list[Group], float]] = []
     for group, predicted in zip(planned, seconds, strict=True):
-        cap = min(group.how.batch_minutes * 60, even)
+        cap = min(group.how.batch_minutes * 60, max(sum(seconds) / group.how.jobs, LEAST_SECONDS))
         together, total = parts.pop() if parts else ([], 0.0)
         if together and (together[-1].how.device != group.how.device or total + predicted > cap):
             parts.append((together, total))
             together, total = [], 0.0
         parts.append(([*together, group], total + predicted))
-    return tuple(
-        Batch(identity.digest([fit.fit_id for group in together for fit in group.fits]), tuple(together), total)
-        for together, total in parts
-    )
+    return tuple(Batch(_name(together), tuple(together), total) for together, total in parts)
+
+
+def _name(groups: list[Group]) -> str:
+    """Of a batch: the method and data set that it begins with, for people, and a digest of its fits."""
+    first = groups[0].address
+    return f"{first.method}-{first.dataset}-{identity.digest([fit.fit_id for group in groups for fit in group.fits])}"

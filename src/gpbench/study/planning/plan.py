@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from gpbench import config
 from gpbench.errors import count
-from gpbench.places import Places, write_if_changed
+from gpbench.places import Places, write_if_changed, write_text
 from gpbench.study.planning import batches, identity
 from gpbench.study.planning.cost import CostModel, learn
 from gpbench.study.planning.resolve import Resolved, resolve
@@ -45,9 +45,10 @@ class Plan(FrozenPlan):
         return FrozenPlan(self.name, self.command, self.study, self.cells)
 
 
-def make(places: Places, study_name: str, overrides: str = "") -> Plan:
-    """Resolve a study, look at the store, and cut what is missing into batches."""
-    resolved = resolve(places, study_name, overrides)
+def make(places: Places, study_name: str, overrides: str = "", site: str = "") -> Plan:
+    """Resolve a study, look at the store, and cut what is missing into batches; site: overrides that are no part of the
+    run's name, and that the others may replace."""
+    resolved = resolve(places, study_name, f"{site} {overrides}")
     return build(places, run_name(study_name, overrides), snakemake_command(study_name, overrides), resolved)
 
 
@@ -120,7 +121,8 @@ def moved(old: What, new: What) -> list[str]:
 
 
 def freeze(plan: Plan, places: Places) -> None:
-    """Write the plan and its batches, each only if it changed."""
+    """Write the plan, if it changed, and its batches: these have fits to run, so that statuses of an earlier run
+    must be older than they are."""
     write_if_changed(places.plans / f"{plan.name}.json", to_json(plan.frozen))
     for batch in plan.batches:
-        write_if_changed(places.plans / "batches" / f"{batch.batch_id}.json", to_json(batch))
+        write_text(places.plans / "batches" / f"{batch.batch_id}.json", to_json(batch))

@@ -12,6 +12,9 @@ from pathlib import Path
 
 from gpbench.study.records import Commit, Machine, Provenance
 
+JOB_NUMBERS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
+"""Where schedulers say which job this is: Slurm, PBS, LSF, Grid Engine."""
+
 
 @functools.cache
 def commit(root: Path) -> Commit:
@@ -45,7 +48,9 @@ def _processor() -> str:
 
 def since(started: str, root: Path) -> Provenance:
     """Of what began at a time and ends now."""
-    return Provenance(started=started, ended=now(), **asdict(commit(root)), **asdict(machine()))
+    job = next((os.environ[name] for name in JOB_NUMBERS if name in os.environ), "")
+    here = asdict(commit(root)) | asdict(machine())
+    return Provenance(started=started, ended=now(), host=platform.node(), job=job, **here)
 
 
 def now() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 from pathlib import Path
 
@@ -20,7 +21,7 @@ def _note(root: Path) -> Path:
 def take(root: Path) -> None:
     """Note this process as the owner, unless a living one holds the lock."""
     if not (_locked(root) and _alive(root)):
-        note = {"pid": os.getpid(), "started": psutil.Process().create_time()}
+        note = {"pid": os.getpid(), "started": psutil.Process().create_time(), "host": platform.node()}
         write_text(_note(root), json.dumps(note))
 
 
@@ -31,8 +32,11 @@ def unlock(root: Path) -> str:
     if not _locked(root):
         return "not locked"
     if _alive(root):
-        pid = json.loads(_note(root).read_text())["pid"]
-        raise UserError(f"{root} is in use by a running snakemake (process {pid}); wait for it or stop it")
+        note = json.loads(_note(root).read_text())
+        if note["host"] != platform.node():
+            who = f"{root} is in use by snakemake on {note['host']} (process {note['pid']})"
+            raise UserError(f"{who}; run `gpbench unlock` there, or `snakemake --unlock` here if that machine is gone")
+        raise UserError(f"{root} is in use by a running snakemake (process {note['pid']}); wait for it or stop it")
     shutil.rmtree(root / ".snakemake" / "locks")
     return "freed the lock of a run that was killed"
 
@@ -43,9 +47,11 @@ def _locked(root: Path) -> bool:
 
 
 def _alive(root: Path) -> bool:
-    """Whether the noted owner still runs (the same process, not another with its number)."""
+    """Whether the noted owner still runs (the process, not another with its number), as far as one can see here."""
     try:
         note = json.loads(_note(root).read_text())
-        return bool(abs(psutil.Process(note["pid"]).create_time() - note["started"]) < 1.0)
-    except (FileNotFoundError, ValueError, psutil.NoSuchProcess):
+        return note["host"] != platform.node() or bool(
+            abs(psutil.Process(note["pid"]).create_time() - note["started"]) < 1.0
+        )
+    except (FileNotFoundError, KeyError, ValueError, psutil.NoSuchProcess):
         return False

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import re
 import shutil
 import tempfile
@@ -26,7 +27,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from gpbench.errors import UserError
-from gpbench.places import locked, write_text
+from gpbench.places import locked, share, write_text
 from gpbench.study.records import FitRecord, Group, OtherEdition, Progress, from_json, to_json
 
 FINAL = ("done", "diverged", "out-of-memory", "failed")
@@ -108,10 +109,12 @@ class Store:
             return False
 
     def require_writable(self) -> None:
-        """Refuse a store that cannot be written to, before anything is computed for it."""
+        """Refuse a store that cannot be written to, before anything is computed for it; a group keeps its own."""
         folder = self.root / ".tmp"
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            self.root.mkdir(parents=True, exist_ok=True)
+            share(self.root)
+            folder.mkdir(exist_ok=True)
             tempfile.TemporaryFile(dir=folder).close()
         except OSError as error:
             raise UserError(f"cannot write to the store {self.root}: {error.strerror}; set GPBENCH_STORE") from error
@@ -119,7 +122,7 @@ class Store:
     @contextlib.contextmanager
     def writing(self, fit_id: str) -> Iterator[Path]:
         """A temporary folder that becomes the fit's folder when the block ends without an error."""
-        temporary = self.root / ".tmp" / f"{fit_id}-{os.getpid()}"
+        temporary = self.root / ".tmp" / f"{fit_id}-{platform.node()}-{os.getpid()}"
         self.require_writable()
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()

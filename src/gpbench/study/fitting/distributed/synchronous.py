@@ -17,7 +17,6 @@ import sys
 from pathlib import Path
 
 import torch
-from lightning.pytorch.plugins.environments import LightningEnvironment
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, distributed, multiprocessing
 
@@ -128,7 +127,6 @@ def _work(rank: int, meeting: Path, group: Group, table: Table, work: Path) -> N
             SharedFit(group, table, work, rank),
             devices=workers,
             strategy=DDPStrategy(process_group_backend=backend),
-            plugins=[LightningEnvironment()],
         )
     except TimeCap:
         pass  # the checkpoint is written

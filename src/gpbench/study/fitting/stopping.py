@@ -1,0 +1,52 @@
+"""The request that a job ends soon, to which fits listen where they may stop: at the end of a block of noise.
+
+Schedulers tell a job with SIGTERM that they will kill it; SIGUSR1 is what people and `sbatch --signal` send. A process
+hands the request to its children, which inherit how it listens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import multiprocessing
+import os
+import signal
+import time
+from types import SimpleNamespace
+
+from gpbench.config.schema import Trainer
+
+GRACE_SECONDS = 20.0
+"""From a signal until a fit is killed that has not stopped; Slurm kills a job 30 seconds after it told it to end."""
+_request = SimpleNamespace(made=False, latest=math.inf)
+
+
+def listen(seconds: float = 0.0) -> None:
+    """From now on signals make the request; it makes itself after so many seconds, and then kills nothing; 0: never."""
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, lambda *_: _ask(time.monotonic() + GRACE_SECONDS))
+    signal.signal(signal.SIGALRM, lambda *_: _ask(math.inf))
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
+def _ask(latest: float) -> None:
+    _request.made, _request.latest = True, min(latest, _request.latest)
+    for pid in [child.pid for child in multiprocessing.active_children() if child.pid]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGUSR1)
+
+
+def asked() -> bool:
+    """Whether this process is to end soon."""
+    return bool(_request.made)
+
+
+def is_late() -> bool:
+    """Whether what has not stopped yet is to be killed."""
+    return bool(time.monotonic() > _request.latest)
+
+
+def reason(how: Trainer, step: int, steps: int) -> str:
+    """Why and where a fit stopped."""
+    why = "as its job had to end" if asked() else f"after {how.max_minutes} minutes"
+    return f"stopped {why} at step {step} of {steps}"
