@@ -70,14 +70,19 @@ def components(predictive: Predictive) -> dict[str, np.ndarray]:
 def _regression(predictive: GaussianMixture, y: np.ndarray, rows: np.ndarray, log_scale: np.ndarray) -> pd.DataFrame:
     scores = _moments(predictive, y, rows)
     scores["log_density_scaled"] = scores["log_density"] + log_scale
-    components = zip(
-        predictive.component_mean, predictive.component_variance, strict=True
-    )  # one at a time: S may be large
-    logs = sum((y - mean) ** 2 / variance + np.log(2 * np.pi * variance) for mean, variance in components)
-    scores["log_density_draws"] = -0.5 * logs / len(predictive.component_mean)
+    # what is no mixture is its only draw
+    mixture = isinstance(predictive, GaussianMixture)
+    scores["log_density_draws"] = _mean_over_draws(predictive, y) if mixture else scores["log_density"]
     scores |= {"pit": predictive.cdf(y), "crps": predictive.crps(y)}
     scores |= dict(zip(QUANTILE_COLUMNS, predictive.quantile(LEVELS), strict=True))
     return pd.DataFrame({name: values.ravel() for name, values in scores.items()})
+
+
+def _mean_over_draws(predictive: GaussianMixture, y: np.ndarray) -> np.ndarray:
+    """Mean over the components of their log densities, one at a time: there may be many."""
+    components = zip(predictive.component_mean, predictive.component_variance, strict=True)
+    logs = sum((y - mean) ** 2 / variance + np.log(2 * np.pi * variance) for mean, variance in components)
+    return -0.5 * logs / len(predictive.component_mean)
 
 
 def _counts(predictive: Counts, y: np.ndarray, rows: np.ndarray) -> pd.DataFrame:
