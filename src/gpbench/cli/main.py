@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -256,6 +257,7 @@ def backlog(arguments: argparse.Namespace) -> None:
     if arguments.action == "run":
         if arguments.cores < 1 or not arguments.minutes > 0:
             raise UserError("--cores and --minutes must be positive")
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: its jobs end with it and can be resumed
         lines = waiting.run(where, arguments.cores, arguments.minutes)
     else:
         from gpbench.report.scorecard import all_runs

@@ -2,6 +2,10 @@
 
 import contextlib
 import csv
+import os
+import signal
+import subprocess
+import threading
 
 import pytest
 
@@ -134,3 +138,21 @@ def test_a_wrong_entry_is_one_line(project, where, gpbench, content, message):
 
 def test_minutes_must_be_positive(where, gpbench):
     assert "must be positive" in gpbench("backlog", "run", "--minutes", "0").err
+
+
+def test_told_to_end_it_ends_its_jobs(where, gpbench, monkeypatch):
+    """A job that sleeps stands for one that fits."""
+    started = []
+
+    def sleeper(*_):
+        started.append(subprocess.Popen(["sleep", "100"]))
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        return started[-1]
+
+    monkeypatch.setattr(backlog, "_start", sleeper)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert gpbench("backlog", "run").code == 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert [job.poll() for job in started] == [-signal.SIGTERM]
