@@ -32,6 +32,7 @@ def run_groups(groups: tuple[Group, ...], where: Places) -> dict[str, dict[str, 
     store = Store(where.store)
     store.require_writable()
     require_device(groups)
+    store.move_damaged(fit.fit_id for group in groups for fit in group.fits)
     pending = [group for group in groups if not all(store.has(fit.fit_id) for fit in group.fits)]
     data = {group.address.dataset: str(group.what.data.md5) for group in pending}
     loaded = {name: tables.load(where.prepared_file(name), md5) for name, md5 in data.items()}

@@ -29,7 +29,7 @@ def answer(where: Places, prefix: str, source: Path, target: Path | None) -> Non
 
     store = Store(where.store)
     fit_id = store.find(prefix)
-    record = store.record(fit_id)
+    record = store.verified(fit_id)
     if record.status != "done":
         raise UserError(f"fit {fit_id} is {record.status}: {record.reason}; it has no model")
     what, address = record.what, record.address

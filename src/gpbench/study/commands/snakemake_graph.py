@@ -74,7 +74,7 @@ def load(where: Places, study_name: str, overrides: str) -> Graph:
     for batch in plan.batches:  # it has fits to run, so that statuses of an earlier run are outdated
         (where.runs / f"{batch.batch_id}.json").unlink(missing_ok=True)
     snakemake_lock.take(where.root)
-    write_if_changed(collect.stamp(where, name), collect.seen(collect.Ended(where, name), plan))
+    write_if_changed(collect.stamp(where, name), collect.seen(collect.Ended(where, name, read=False), plan))
     write_if_changed(where.plans / "report.code", _report_code())
     entries = config.options(where.conf, "dataset")
     all_datasets = {n: config.compose(where.conf, "dataset", n) for n in entries}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -20,7 +21,7 @@ from gpbench.study.planning import identity
 from gpbench.study.records import JITTER, Cell, Fit, FitRecord, FrozenPlan, from_json
 from gpbench.study.results import chain_file, convergence, curves, printed_splits, scoring
 from gpbench.study.storage import committed, provenance
-from gpbench.study.storage.store import FINAL, Store
+from gpbench.study.storage.store import CERTIFICATE, FINAL, Damaged, Store
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 CLASS_POINTS = ["row", "y", "log_density", "modal", "confidence", "p_true"]
 NUMBER_POINTS = ["row", "output", "y", "mean", "sd", "log_density", "pit", "crps"]
 TRACED_ROWS = 3
-CERTIFICATE = "certificate.json"
-"""What `gpbench certify` leaves beside a fit."""
 NOTED = ["staleness_mean", "restarts", *JITTER]
 """What distributed fits note of themselves, and those that needed jitter."""
 Done = list[tuple[Cell, str]]
@@ -58,17 +57,27 @@ def stamp(where: Places, name: str) -> Path:
 
 
 class Ended:
-    """How the fits of a run ended: in the store, else by a committed record."""
+    """How the fits of a run ended: in the store, else by a committed record. Where their files are `read`, too, each
+    fit is verified first; a damaged one is named, moved aside, and missing."""
 
-    def __init__(self, where: Places, name: str) -> None:
+    def __init__(self, where: Places, name: str, read: bool = True) -> None:
         self.store = Store(where.store)
+        self.damaged: dict[str, str] = {}
         self.begun = self.store.begun()
         self.recorded = committed.by_fit(where, name)
 
         @functools.cache
         def stored(fit_id: str) -> FitRecord | None:
             """The store's record of a fit, read once; None where it has none."""
-            return self.store.record(fit_id) if self.store.has(fit_id) else None
+            if not self.store.has(fit_id):
+                return None
+            try:
+                return self.store.verified(fit_id) if read else self.store.record(fit_id)
+            except Damaged as error:
+                self.damaged[fit_id] = str(error)
+                if read:
+                    print(f"gpbench: {error}", file=sys.stderr)
+                return None
 
         self.stored: Callable[[str], FitRecord | None] = stored
 
@@ -82,7 +91,7 @@ class Ended:
             return row["status"], row["reason"]
         if group := self.begun.get(fit.fit_id):
             return self.store.unfinished(group)
-        return "missing", "not run yet"
+        return "missing", self.damaged.get(fit.fit_id, "not run yet")
 
 
 def converged(ended: Ended, plan: FrozenPlan) -> dict[str, committed.Row]:
@@ -91,7 +100,7 @@ def converged(ended: Ended, plan: FrozenPlan) -> dict[str, committed.Row]:
     for cell in (cell for cell in plan.cells if not cell.skip):
         for split in dict.fromkeys(fit.split for fit in cell.fits):
             fit_ids = [fit.fit_id for fit in cell.fits if fit.split == split]
-            chains = [fit_id for fit_id in fit_ids if scoring.has_chain(ended.store, fit_id)]
+            chains = [i for i in fit_ids if ended.stored(i) and scoring.has_chain(ended.store, i)]
             if chains:
                 values = scoring.mixing(ended.store, chains)
                 by_fit |= dict.fromkeys(chains, values | convergence.of_chains(values, cell.r_hat))
@@ -116,7 +125,7 @@ def collect(where: Places, name: str) -> dict[str, int]:
     ended = Ended(where, name)
     write_if_changed(stamp(where, name), seen(ended, plan))
     rows = score_rows(where, ended, plan)
-    finished = [(cell, fit.fit_id) for cell, fit in plan.fits if not cell.skip and ended.store.has(fit.fit_id)]
+    finished = [(cell, fit.fit_id) for cell, fit in plan.fits if not cell.skip and ended.stored(fit.fit_id)]
     traces = [
         _read(path).assign(fit_id=fit_id)
         for _, fit_id in finished
@@ -246,8 +255,7 @@ def _row(ended: Ended, cell: Cell, fit: Fit) -> committed.Row:
     measured |= {f"seconds_{k}": v for k, v in asdict(record.seconds).items()}
     measured |= {"peak_memory_mb": record.peak_memory_mb}
     noted = {k: record.info[k] for k in NOTED if k in record.info}
-    path = ended.store.folder(fit.fit_id) / CERTIFICATE
-    certificate = json.loads(path.read_text()) if path.is_file() else {}
+    certificate = ended.store.certificate(fit.fit_id)
     return row | measured | noted | certificate | scoring.scores(ended.store, record)
 
 

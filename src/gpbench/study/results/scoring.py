@@ -6,14 +6,13 @@ Both are kept beside the fit with the digest of the code that made them.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
 
-from gpbench.places import write_text
 from gpbench.study.planning import identity
 from gpbench.study.records import FitRecord
+from gpbench.study.storage import seals
 from gpbench.study.storage.store import Store
 
 CUBIC = ("cholesky", "inverse", "product")
@@ -58,12 +57,11 @@ def mixing(store: Store, fit_ids: list[str]) -> dict[str, float]:
 
 def _kept(path: Path, make: Callable[[], dict[str, float]]) -> dict[str, float]:
     """The scores in a file if today's code made them; otherwise they are computed and written."""
-    if path.is_file():
-        stored = json.loads(path.read_text())
-        if stored["code"] == digest():
-            return dict(stored["scores"])
+    stored = seals.read(path, is_needed=True)
+    if stored and stored["code"] == digest():
+        return dict(stored["scores"])
     values = make()
-    write_text(path, json.dumps({"code": digest(), "scores": values}, indent=1))
+    seals.write(path, {"code": digest(), "scores": values})
     return values
 
 
