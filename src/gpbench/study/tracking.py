@@ -181,10 +181,14 @@ class Writer:
 
     def _values(self, run: str, record: FitRecord) -> None:
         """Parameters, final scores, how the fit's own chain has mixed, and the trace over steps."""
-        from gpbench.study.results.scoring import mixing, scores
+        from gpbench.study.results.scoring import Undefined, mixing, scores
 
         chain = {f"chain.{k}": float(v) for k, v in mixing(self.store, [record.fit_id]).items()}
-        final = [(0, k, v) for k, v in (scores(self.store, record) | chain).items() if math.isfinite(v)]
+        try:
+            values = scores(self.store, record)
+        except Undefined:
+            values = {}  # the collection says why
+        final = [(0, k, v) for k, v in (values | chain).items() if math.isfinite(v)]
         trace = [(step, f"trace.{k}", v) for step, k, v in _trace(self.store.folder(record.fit_id))]
         self._log(run, _params(record), final + trace)
 

@@ -78,6 +78,24 @@ def test_a_damaged_fit_costs_no_other_and_is_planned_again(study, gpbench):
     assert planning.make(where, "default", STUDY).states[hurt].name == "pending"
 
 
+def test_a_fit_without_a_score_has_diverged_and_costs_no_other(study, gpbench):
+    where, name, store = study
+    plan = collect.read_plan(where, name)
+    hurt, *sound = [fit.fit_id for cell in plan.cells if cell.method == "constant" for fit in cell.fits]
+    path = store.folder(hurt) / "points.parquet"
+    pd.read_parquet(path).assign(mean=1e200, log_density=-np.inf).to_parquet(path)
+    seals.seal(path.parent)
+    assert gpbench("collect", name) == (0, f"{name}: 2 diverged, 3 done, 1 failed, 4 missing, 2 skipped\n", "")
+    scores = pd.read_parquet(where.results / name / "scores.parquet").set_index("fit_id")
+    assert tuple(scores.loc[hurt, ["status", "reason"]]) == (
+        "diverged",
+        f"fit {hurt}: the RMSE of its predictions is inf",
+    )
+    assert (scores.loc[sound, "status"] == "done").all()
+    assert f"diverged: constant on boston, split 0 ({hurt}): fit {hurt}: the RMSE" in gpbench("verdict", name).err
+    assert hurt not in set(pd.read_parquet(where.results / name / "points.parquet")["fit_id"])
+
+
 def test_scores_are_those_of_the_points(study):
     where, name, _ = study
     collect.collect(where, name)

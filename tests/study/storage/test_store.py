@@ -161,6 +161,10 @@ def test_unfinished_groups(store):
     assert (store.checkpoint(group.group_id), store.progress(group.group_id)) == (100, progress)
     (work / "progress.json").write_text('{"st')  # read while it is written
     assert store.progress(group.group_id) is None
+    (work / "group.json").write_text("")
+    assert store.groups() == []
+    store.begin(group)
+    assert store.groups() == [group]
     store.end(group.group_id)
     assert store.groups() == []
 

@@ -168,8 +168,8 @@ def facts(where: Places, plan: FrozenPlan, rows: list[committed.Row]) -> dict[st
 
 def score_rows(where: Places, ended: Ended, plan: FrozenPlan) -> list[committed.Row]:
     """One row of scores.parquet for every fit that a study wants, and for every released split beside them."""
-    judged = converged(ended, plan)
-    fitted = [_row(ended, cell, fit) | judged.get(fit.fit_id, {}) for cell, fit in plan.fits]
+    mixed = converged(ended, plan)
+    fitted = [_row(ended, cell, fit) | mixed.get(fit.fit_id, {}) for cell, fit in plan.fits]
     return fitted + printed_splits.rows(where, plan)
 
 
@@ -186,7 +186,7 @@ def _curves(ended: Ended, plan: FrozenPlan) -> dict[str, list[committed.Row]]:
     found: dict[str, list[committed.Row]] = {name: [] for name in committed.CURVES}
     for cell, fit in plan.fits:
         record = ended.stored(fit.fit_id)
-        if record is None or record.status != "done" or cell.what.kind == "solve":
+        if record is None or cell.what.kind == "solve" or judged(ended, cell, fit)[0] != "done":
             continue
         trace, points = (ended.store.folder(fit.fit_id) / f"{name}.parquet" for name in ("trace", "points"))
         if trace.is_file():
@@ -228,7 +228,7 @@ def _solved(store: Store, done: Done) -> Iterator[tuple[str, pd.DataFrame]]:
 
 def _row(ended: Ended, cell: Cell, fit: Fit) -> committed.Row:
     """One row of scores.parquet."""
-    address, (status, reason) = asdict(cell.address), ended.status(cell, fit)
+    address, (status, reason) = asdict(cell.address), judged(ended, cell, fit)
     row = {
         "fit_id": fit.fit_id,
         "kind": cell.what.kind,
@@ -256,7 +256,19 @@ def _row(ended: Ended, cell: Cell, fit: Fit) -> committed.Row:
     measured |= {"peak_memory_mb": record.peak_memory_mb}
     noted = {k: record.info[k] for k in NOTED if k in record.info}
     certificate = ended.store.certificate(fit.fit_id)
-    return row | measured | noted | certificate | scoring.scores(ended.store, record)
+    return row | measured | noted | certificate | (scoring.scores(ended.store, record) if status == "done" else {})
+
+
+def judged(ended: Ended, cell: Cell, fit: Fit) -> tuple[str, str]:
+    """(status, reason) of a fit; one that is done, but whose predictions have no score, has diverged."""
+    status, reason = ended.status(cell, fit)
+    record = ended.stored(fit.fit_id) if status == "done" else None
+    try:
+        if record:
+            scoring.scores(ended.store, record)
+    except scoring.Undefined as error:
+        return "diverged", str(error)
+    return status, reason
 
 
 def _read(path: Path, columns: list[str] | None = None) -> pd.DataFrame:
@@ -305,7 +317,7 @@ def _write(path: Path, table: pd.DataFrame) -> None:
 def not_done(where: Places, name: str) -> list[str]:
     """One line for every fit that failed, diverged, ran out of memory, was stopped or is missing."""
     plan, ended = read_plan(where, name), Ended(where, name)
-    states = ((cell, fit, *ended.status(cell, fit)) for cell, fit in plan.fits)
+    states = ((cell, fit, *judged(ended, cell, fit)) for cell, fit in plan.fits)
     return [
         f"{status}: {_place(cell, fit)} ({fit.fit_id}): {reason}"
         for cell, fit, status, reason in states
@@ -316,9 +328,9 @@ def not_done(where: Places, name: str) -> list[str]:
 def not_converged(where: Places, name: str) -> list[str]:
     """One line for every cell and split that fails the gate of the study's budget."""
     plan = read_plan(where, name)
-    judged = converged(Ended(where, name), plan)
-    failed = ((cell, fit) for cell, fit in plan.fits if judged.get(fit.fit_id, {}).get("gate") == "failed")
-    lines = [f"not converged: {_place(cell, fit)}: {judged[fit.fit_id]['reason']}" for cell, fit in failed]
+    mixed = converged(Ended(where, name), plan)
+    failed = ((cell, fit) for cell, fit in plan.fits if mixed.get(fit.fit_id, {}).get("gate") == "failed")
+    lines = [f"not converged: {_place(cell, fit)}: {mixed[fit.fit_id]['reason']}" for cell, fit in failed]
     return list(dict.fromkeys(lines))
 
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+from gpbench.errors import UserError
 from gpbench.study.planning import identity
 from gpbench.study.records import FitRecord
 from gpbench.study.storage import seals
@@ -24,8 +25,12 @@ def digest() -> str:
     return identity.digest(identity.whole_code("gpbench.evaluation.metrics", "gpbench.sampling.diagnostics"))
 
 
+class Undefined(UserError):
+    """Predictions that have no score."""
+
+
 def scores(store: Store, record: FitRecord) -> dict[str, float]:
-    """Metric -> value of one fit (NaN is kept as NaN); empty where the fit is not done."""
+    """Metric -> value of one fit (NaN is kept as NaN); empty where the fit is not done. Raises Undefined."""
     if record.status != "done":
         return {}
     make = {"predict": _of_points, "sample": _of_draws, "solve": _of_systems}[record.what.kind]
@@ -80,7 +85,10 @@ def _of_points(store: Store, record: FitRecord) -> dict[str, float]:
         "peak_memory_mb": record.peak_memory_mb,
         **record.info,
     }
-    return score(points, info) | efficiency(reported(record))
+    try:
+        return score(points, info) | efficiency(reported(record))
+    except ValueError as error:
+        raise Undefined(f"fit {record.fit_id}: {error}") from error
 
 
 def _of_draws(store: Store, record: FitRecord) -> dict[str, float]:
