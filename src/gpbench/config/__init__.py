@@ -9,6 +9,7 @@ from gpbench.config.compose import (
     folders,
     options,
     printed_splits,
+    require_module,
 )
 from gpbench.config.method_source import hyperparameters
 from gpbench.config.overrides import split_override, split_overrides
@@ -16,5 +17,5 @@ from gpbench.config.validate import check
 
 __all__ = [
     "ENTRY_POINTS", "GROUPS", "MethodConfig", "backlog", "check", "compose", "folders", "hyperparameters", "options",
-    "printed_splits", "split_override", "split_overrides",
+    "printed_splits", "require_module", "split_override", "split_overrides",
 ]  # fmt: skip

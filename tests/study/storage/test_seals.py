@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gpbench.study.records import MethodSettings
 from gpbench.study.results import scoring
 from gpbench.study.storage import seals
 from gpbench.study.storage.store import Damaged, Store
@@ -195,3 +196,23 @@ def test_verify_is_fast(store, gpbench):
     started = time.process_time()
     assert gpbench("verify").code == 0
     assert time.process_time() - started < 52 * 30 / 2000
+
+
+def test_a_fit_that_names_a_module_of_no_method_imports_nothing(store, gpbench, tmp_path, monkeypatch):
+    (tmp_path / "innocent.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    what = replace(CELL.what, method=MethodSettings("innocent", {}))
+    cell = replace(CELL, what=what)
+    fit_id = finish(store, cell, planned(0, cell))
+    answer = gpbench("predict", fit_id, str(tmp_path / "new.csv"))
+    assert (answer.code, answer.err.count("\n")) == (1, 1)
+    assert "'innocent' is the module of no installed method" in answer.err
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("name", ["a$(touch pwn)", "a b", "..", "-n", "a;b", "ä"])
+def test_a_name_that_a_shell_could_take_for_more_is_refused(project, gpbench, name):
+    (project / "conf" / "study" / f"{name}.yaml").write_text("title: x\n")
+    answer = gpbench("plan")
+    assert (answer.code, answer.err.count("\n")) == (1, 1)
+    assert "a name has letters a-z, digits, _ and -" in answer.err

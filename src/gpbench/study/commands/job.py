@@ -14,7 +14,7 @@ import os
 import sys
 from pathlib import Path
 
-from gpbench import places
+from gpbench import config, places
 from gpbench.data import splits
 from gpbench.data import table as tables
 from gpbench.errors import UserError, exit_status
@@ -37,6 +37,7 @@ def run_groups(groups: tuple[Group, ...], where: Places) -> dict[str, dict[str, 
     data = {group.address.dataset: str(group.what.data.md5) for group in pending}
     loaded = {name: tables.load(where.prepared_file(name), md5) for name, md5 in data.items()}
     for group in pending:
+        config.require_module(where.conf, group.address.method, group.what.method.module)
         entry(group.what)
         importlib.import_module(group.what.method.module)
     gc.freeze()  # children share what is imported; the collector must not touch it

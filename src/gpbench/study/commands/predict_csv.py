@@ -35,6 +35,7 @@ def answer(where: Places, prefix: str, source: Path, target: Path | None) -> Non
     what, address = record.what, record.address
     if what.kind != "predict":
         raise UserError(f"fit {fit_id} is of kind {what.kind}: its draws are kept, but no model that predicts")
+    config.require_module(where.conf, address.method, what.method.module)
     dataset = config.compose(where.conf, "dataset", address.dataset)
     table = tables.load(where.prepared_file(dataset.name), str(what.data.md5))
     table = splits.numbered_rows(what.protocol.splits, table)
