@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from gpbench.study.records import (
     Reported,
     Seconds,
     What,
+    identify,
     to_json,
 )
 from gpbench.study.storage import provenance
@@ -78,9 +80,17 @@ def record_of(cell: Cell, fit: Fit, status: str = "done", reason: str = "", **in
 
 
 def put(store: Store, fit_id: str, status: str = "done") -> None:
-    """Put a fit that nobody planned into the store: its record alone."""
-    with store.writing(fit_id) as folder:
-        (folder / "fit.json").write_text(to_json(record_of(CELL, Fit(fit_id, 0, 0, 9, 1), status)))
+    """Put a fit that nobody planned into the store: its record and points, as one of before there were seals."""
+    store.folder(fit_id).mkdir(parents=True)
+    if status == "done":
+        points(CELL.what.data).to_parquet(store.folder(fit_id) / "points.parquet")
+    record = to_json(record_of(CELL, Fit(fit_id, 0, 0, 9, 1), status))
+    (store.folder(fit_id) / "fit.json").write_text(record)
+
+
+def planned(split: int = 0, cell: Cell = CELL) -> Fit:
+    """A fit of a cell, with its identity."""
+    return Fit(identify(asdict(cell.what), split, 0), split, 0, 9, 1)
 
 
 def finish(store: Store, cell: Cell, fit: Fit, status: str = "done", reason: str = "", **info: object) -> str:

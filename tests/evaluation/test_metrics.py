@@ -176,16 +176,23 @@ def test_auc_counts_ties_half_and_is_undefined_without_both_classes():
     assert math.isnan(METRICS["auc"](several[several["y"] != 2], facts))
 
 
-def test_an_impossible_probability_gives_an_infinite_loss():
+def test_an_impossible_probability_has_no_finite_loss():
     points = pointwise(Categorical([[[0.0, 1.0]]]), [0], task="binary", rows=[0])
-    assert METRICS["mnll"](points, {"task": "binary", "num_classes": 2}) == math.inf
+    with pytest.raises(ValueError, match="the MNLL of its predictions is inf"):
+        METRICS["mnll"](points, {"task": "binary", "num_classes": 2})
+
+
+def test_what_constant_training_targets_leave_undefined_is_nan():
+    points, info = regression_points()
+    found = score(points, info | {"train_target_sd": [0.0] * len(info["train_target_sd"])})
+    assert {name for name, value in found.items() if math.isnan(value)} == {"rmse_scaled", "msll"}
 
 
 def test_values_outside_their_bounds_are_refused():
     points, info = regression_points()
     metric = METRICS["rmse"]
     for value in (-1.0, math.nan):
-        with pytest.raises(ValueError, match="rmse = "):
+        with pytest.raises(ValueError, match=r"rmse = -1 lies outside|the RMSE of its predictions is nan"):
             replace(metric, function=lambda points, info, value=value: value)(points, info)
     assert math.isnan(replace(metric, function=lambda points, info: math.nan, nullable=True)(points, info))
 

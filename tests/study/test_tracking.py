@@ -1,9 +1,8 @@
 """MLflow as a view of the store: each fit once whoever drains the spool, however often."""
 
-import json
 import multiprocessing
 import statistics
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +10,12 @@ import pytest
 from filelock import FileLock
 
 from gpbench.errors import UserError
-from gpbench.places import Places, write_text
+from gpbench.places import Places
 from gpbench.study import tracking
 from gpbench.study.planning import plan
-from gpbench.study.records import FitRecord, from_json
+from gpbench.study.records import FitRecord, from_json, identify
 from gpbench.study.results import scoring
+from gpbench.study.storage import seals
 from gpbench.study.storage.store import Store
 from handmade import finish
 from projects import copy_project
@@ -39,7 +39,7 @@ def spool(where: Places, cell: dict, split: int, score: float = 0.0, status: str
     store = Store(where.store)
     fit_id = finish(store, cell, cell.fits[split], status, reason)
     kept = {"code": scoring.digest(), "scores": {"mnll": score}}
-    write_text(store.folder(fit_id) / "scores.json", json.dumps(kept))
+    seals.write(store.folder(fit_id) / "scores.json", kept)
     store.spool(fit_id)
     return fit_id
 
@@ -185,7 +185,9 @@ def test_a_fit_that_takes_the_place_of_another_tags_it_and_leaves_the_means(wher
     cell = planned(where)
     old = cell.fits[0].fit_id
     # the same address under another identity: its code has changed, say
-    new = spool(where, replace(cell, fits=(replace(cell.fits[0], fit_id=f"fff{old[3:]}"),)), 0, 9.0)
+    what = replace(cell.what, code={})
+    fit = replace(cell.fits[0], fit_id=identify(asdict(what), 0, 0))
+    new = spool(where, replace(cell, what=what, fits=(fit,)), 0, 9.0)
     tracking.drain(where)
     view = View(where)
     by_fit = {run.data.tags["gpbench.fit"]: run for run in view.fits()}
@@ -233,6 +235,7 @@ def test_a_chain_has_its_diagnostics_which_are_not_averaged_over_fits(where):
     fit_id = spool(where, planned(where, "noise_block=9"), 5)
     draws = np.random.default_rng(0).standard_normal((40, 3, 1))
     np.savez(where.store / fit_id / "chain.npz", rows=np.arange(3), mean=draws, log_density=-(draws**2))
+    seals.seal(where.store / fit_id)
     tracking.drain(where)
     view = View(where)
     (run,) = [run for run in view.fits() if run.data.tags["gpbench.fit"] == fit_id]

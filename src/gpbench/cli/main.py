@@ -38,6 +38,7 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--out", type=Path, metavar="CSV", help="file for the scores of every number")
     add(reference, "the configuration reference, as Markdown")
     add(papers, "the figures and tables that can be made by name, as Markdown")
+    add(verify, "check every fit of the store by its seals, and the committed records; then exit 1 if one is damaged")
     add(track, "log finished fits to MLflow")
     add(unlock, "free Snakemake's lock if the process that holds it is dead")
     data.add(commands)
@@ -215,6 +216,17 @@ def retry(arguments: argparse.Namespace) -> None:
     store.clear(failed)
     aside = f" (moved to {store.cleared})" if failed else ""
     print(f"{count(len(failed), 'fit')} cleared{aside}; the next run fits them again")
+
+
+def verify(arguments: argparse.Namespace) -> None:
+    from gpbench.study.commands import verify as verifying
+
+    damaged, summary = verifying.verify(places.find())
+    for line in damaged:
+        print(line, file=sys.stderr)
+    print("\n".join(summary))
+    if damaged:
+        raise UserError(f"{count(len(damaged), 'line')} above name what is damaged")
 
 
 def predict(arguments: argparse.Namespace) -> None:

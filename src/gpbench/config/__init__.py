@@ -10,6 +10,7 @@ from gpbench.config.compose import (
     options,
     printed_splits,
     read,
+    require_module,
 )
 from gpbench.config.method_source import hyperparameters
 from gpbench.config.overrides import split_override, split_overrides
@@ -17,5 +18,5 @@ from gpbench.config.validate import check
 
 __all__ = [
     "ENTRY_POINTS", "GROUPS", "MethodConfig", "backlog", "check", "compose", "folders", "hyperparameters", "options",
-    "printed_splits", "read", "split_override", "split_overrides",
+    "printed_splits", "read", "require_module", "split_override", "split_overrides",
 ]  # fmt: skip

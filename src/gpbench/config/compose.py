@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import io
 import pickle
+import re
 import sys
 from importlib.metadata import EntryPoints, entry_points
 from pathlib import Path
@@ -32,6 +33,8 @@ GROUPS = {
     "paper": schema.Paper,
 }
 ENTRY_POINTS = "gpbench.conf"
+NAME = re.compile("[A-Za-z0-9_][A-Za-z0-9_-]*")
+"""What every item of conf/ may be called."""
 # keys that say what a method is, so that no override may change them
 FIXED = {"name", "module", "reference", "tasks", "kinds", "schemes", "closed_form"}
 
@@ -68,14 +71,27 @@ def _points(path: tuple[str, ...]) -> EntryPoints:
 
 
 def options(conf: Path, group: str) -> dict[str, Path]:
-    """Name -> file of all items of a group; UserError where two folders define the same name."""
+    """Name -> file of all items of a group; UserError where two folders define the same name, and for a name that a
+    shell, a path or a page could take for something else."""
     files: dict[str, Path] = {}
     for folder in folders(conf):
         for path in sorted((folder / group).glob("*.yaml")):
+            if not NAME.fullmatch(path.stem):
+                raise UserError(
+                    f"{path}: a name has letters a-z, digits, _ and - and begins with no -; rename the file"
+                )
             if path.stem in files:
                 raise UserError(f"{group} {path.stem!r} is defined twice: {files[path.stem]} and {path}; rename one")
             files[path.stem] = path
     return files
+
+
+def require_module(conf: Path, method: str, module: str) -> None:
+    """Refuse a module that a file names, unless it is that of an installed method; of `method`, as a rule."""
+    available = options(conf, "method")
+    names = sorted(available, key=lambda name: name != method)
+    if not any(_merged(name, available).get("module") == module for name in names):
+        raise UserError(f"{module!r} is the module of no installed method, so it is not imported; see `conf/method`")
 
 
 def compose(conf: Path, group: str, name: str, overrides: tuple[str, ...] = ()) -> Any:

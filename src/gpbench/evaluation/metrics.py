@@ -36,8 +36,9 @@ class Metric:
     """One number per fit, computed from its pointwise table.
 
     direction: lower is better, higher is better, or nearer to `target`; unit: "" is dimensionless, "y" the target's.
-    lower, upper: values outside are a bug, not a bad fit. So is NaN, unless `nullable`: undefined on these test rows
-    or not measured. tasks: empty for a metric of the draws of a Markov chain."""
+    lower, upper: values outside are a bug, not a bad fit. NaN is neither where it is `nullable`: undefined on these
+    rows or not measured. Otherwise NaN, and infinity of a metric with tasks, say that predictions overflow. tasks:
+    empty for a metric of the draws of a Markov chain."""
 
     name: str
     label: str
@@ -51,10 +52,11 @@ class Metric:
     nullable: bool = False
 
     def __call__(self, points: pd.DataFrame, info: Mapping[str, Any]) -> float:
-        """Checked value; ValueError where it leaves [lower, upper]."""
+        """Checked value; ValueError where it is not finite or leaves [lower, upper]."""
         value = float(self.function(points, info))
-        allowed = self.nullable if math.isnan(value) else self.lower - ROUNDING <= value <= self.upper + ROUNDING
-        if not allowed:
+        if math.isinf(value) and self.tasks or math.isnan(value) and not self.nullable:
+            raise ValueError(f"the {self.label} of its predictions is {value:g}")
+        if not (math.isnan(value) or self.lower - ROUNDING <= value <= self.upper + ROUNDING):
             raise ValueError(f"{self.name} = {value:g} lies outside [{self.lower:g}, {self.upper:g}]")
         return value
 
@@ -80,7 +82,9 @@ def rmse(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
 
 
 def rmse_scaled(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
-    """`rmse` of targets in units of their standard deviation in the training rows."""
+    """`rmse` of targets in units of their standard deviation in the training rows, NaN where that is 0."""
+    if min(info["train_target_sd"]) == 0:
+        return math.nan
     error = (points["y"] - points["mean"]) / _of_target(points, info, "train_target_sd")
     return math.sqrt(np.mean(error**2))
 
@@ -117,7 +121,10 @@ def smse(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
 
 
 def msll(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
-    """`mnll` minus that of a Gaussian with training mean and sd; below 0 beats it (Rasmussen and Williams, 2.5)."""
+    """`mnll` minus that of a Gaussian with training mean and sd; below 0 beats it (Rasmussen and Williams, 2.5).
+    NaN where the sd is 0."""
+    if min(info["train_target_sd"]) == 0:
+        return math.nan
     mean, sd = (_of_target(points, info, name) for name in ("train_target_mean", "train_target_sd"))
     trivial = 0.5 * np.log(2 * np.pi * sd**2) + 0.5 * ((points["y"] - mean) / sd) ** 2
     return mnll(points, info) - float(np.mean(trivial))
@@ -235,7 +242,7 @@ METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
         Metric("rmse", "RMSE", "min", "y", 0, math.inf, REGRESSION + COUNTS, rmse),
-        Metric("rmse_scaled", "RMSE (standardised)", "min", "", 0, math.inf, REGRESSION, rmse_scaled),
+        Metric("rmse_scaled", "RMSE (standardised)", "min", "", 0, math.inf, REGRESSION, rmse_scaled, nullable=True),
         Metric("mnll", "MNLL", "min", "nats", -math.inf, math.inf, TASKS, mnll),
         Metric("mnll_scaled", "MNLL (standardised)", "min", "nats", -math.inf, math.inf, REGRESSION, mnll_scaled),
         Metric(
@@ -246,7 +253,7 @@ METRICS: dict[str, Metric] = {
             nullable=True,
         ),
         Metric("smse", "SMSE", "min", "", 0, math.inf, REGRESSION + COUNTS, smse, nullable=True),
-        Metric("msll", "MSLL", "min", "nats", -math.inf, math.inf, REGRESSION, msll),
+        Metric("msll", "MSLL", "min", "nats", -math.inf, math.inf, REGRESSION, msll, nullable=True),
         Metric("crps", "CRPS", "min", "y", 0, math.inf, REGRESSION, crps),
         *map(_coverage, (50, 80, 90, 95)),
         Metric("pit_ks", "PIT distance from uniform", "min", "", 0, 1, REGRESSION, pit_ks),

@@ -9,6 +9,7 @@ Nothing else reads or writes these files. JSON that does not fit a type is refus
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -21,6 +22,22 @@ from gpbench.config.schema import Kind, Study, Task, Trainer
 from gpbench.config.validate import T, adapter
 from gpbench.data.splits import FrozenProtocol
 from gpbench.errors import UserError
+
+
+def canonical(content: object) -> str:
+    """JSON text that is the same for equal content."""
+    return json.dumps(content, sort_keys=True, separators=(",", ":"))
+
+
+def digest(content: object, length: int = 16) -> str:
+    """First hexadecimal digits of the SHA-256 of the canonical text."""
+    return hashlib.sha256(canonical(content).encode()).hexdigest()[:length]
+
+
+def identify(what: Mapping[str, Any], split: int, replica: int) -> str:
+    """Identity of a fit, of the fields of its `What`."""
+    return digest([digest(what), split, replica])
+
 
 Setting = bool | int | float | str | list[Any] | None
 """Value of a hyperparameter in JSON."""
@@ -210,7 +227,8 @@ class Provenance(Machine, Commit):
 
 @dataclass(frozen=True)
 class FitRecord(Planned):
-    """fit.json: how a fit ended, what and how it was."""
+    """fit.json: how a fit ended, what and how it was; sealed: file -> SHA-256, None of a fit of before there were seals
+    (see `gpbench.study.storage.seals`)."""
 
     fit_id: str
     split: int
@@ -221,6 +239,7 @@ class FitRecord(Planned):
     peak_memory_mb: float
     provenance: Provenance
     info: dict[str, Any] = field(default_factory=dict)
+    sealed: dict[str, str] | None = None
 
     @classmethod
     def of(cls, planned: Planned, fit: Fit, **ended: Any) -> FitRecord:

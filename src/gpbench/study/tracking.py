@@ -29,7 +29,7 @@ from gpbench.errors import UserError, exit_status
 from gpbench.places import Places
 from gpbench.study.planning import identity
 from gpbench.study.records import Address, Fit, FitRecord, Group, Progress
-from gpbench.study.storage.store import Store
+from gpbench.study.storage.store import Damaged, Store
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -77,7 +77,10 @@ def drain(where: Places, wait: bool = True) -> int:
         for fit_id in todo:
             request = where.store / ".spool" / fit_id
             requested_at = request.stat().st_mtime_ns
-            writer.fit(fit_id)
+            try:
+                writer.fit(fit_id)
+            except Damaged as error:
+                print(f"gpbench: {error}", file=sys.stderr)
             if request.stat().st_mtime_ns == requested_at:  # else it was repeated meanwhile, and is read again
                 request.unlink()
         writer.cells()
@@ -147,7 +150,7 @@ class Writer:
         """Log one fit unless it is logged; tag the run that it supersedes."""
         if not self.store.has(fit_id):
             return  # cleared by `gpbench retry` before it was read
-        record = self.store.record(fit_id)
+        record = self.store.verified(fit_id)
         experiment, parent = self.cell(record)
         place = f"{parent} split={record.split} replica={record.replica}"
         known = self.find(experiment, place=place)
@@ -178,10 +181,14 @@ class Writer:
 
     def _values(self, run: str, record: FitRecord) -> None:
         """Parameters, final scores, how the fit's own chain has mixed, and the trace over steps."""
-        from gpbench.study.results.scoring import mixing, scores
+        from gpbench.study.results.scoring import Undefined, mixing, scores
 
         chain = {f"chain.{k}": float(v) for k, v in mixing(self.store, [record.fit_id]).items()}
-        final = [(0, k, v) for k, v in (scores(self.store, record) | chain).items() if math.isfinite(v)]
+        try:
+            values = scores(self.store, record)
+        except Undefined:
+            values = {}  # the collection says why
+        final = [(0, k, v) for k, v in (values | chain).items() if math.isfinite(v)]
         trace = [(step, f"trace.{k}", v) for step, k, v in _trace(self.store.folder(record.fit_id))]
         self._log(run, _params(record), final + trace)
 

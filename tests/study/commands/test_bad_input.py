@@ -141,13 +141,6 @@ def test_results_that_cannot_be_written(project, refused):
     refused(("collect", plan.name), ["cannot write", "results/", "check the folder's permissions"])
 
 
-def test_a_damaged_record(project, refused):
-    folder = project / "store/aa11aa11aa11aa11"
-    folder.mkdir(parents=True)
-    (folder / "fit.json").write_text("{")
-    refused(("plan",), ["aa11/fit.json is damaged", "aa11` moves it aside"])
-
-
 def test_a_gpu_that_is_not_there(project, gpbench):
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")

@@ -10,7 +10,7 @@ from gpbench import places
 from gpbench.data.simulated import posteriors
 from gpbench.study.commands import references
 from gpbench.study.fitting.chains_only import content
-from gpbench.study.records import Fit, MethodSettings, to_json
+from gpbench.study.records import Fit, MethodSettings, identify, to_json
 from gpbench.study.storage.store import Store
 from handmade import CELL, record_of
 
@@ -29,7 +29,7 @@ def drawn(name: str, size: int = 2000, shift: float = 0.0, seed: int = 0) -> pd.
     return pd.DataFrame({"chain": np.arange(size) % 2} | columns)
 
 
-def put(store: Store, fit_id: str, replica: int, **hyper: object) -> None:
+def put(store: Store, replica: int, **hyper: object) -> None:
     """A finished chain on the data of logit_100, with draws of its posterior."""
     table = drawn("logit_100", seed=replica).drop(columns="chain")
     values = {"psi": table.iloc[:, :2].to_numpy(), "f": table.iloc[:, 2:].to_numpy()}
@@ -38,6 +38,7 @@ def put(store: Store, fit_id: str, replica: int, **hyper: object) -> None:
     method = MethodSettings("gpbench.methods.mcmc_gp", MODEL | hyper)
     what = dataclasses.replace(CELL.what, kind="sample", method=method, steps=10)
     cell = dataclasses.replace(CELL, address=address, what=what, label="AA")
+    fit_id = identify(dataclasses.asdict(what), 0, replica)
     with store.writing(fit_id) as folder:
         (folder / "fit.json").write_text(to_json(record_of(cell, Fit(fit_id, 0, replica, 100, 100))))
         np.savez(folder / "chain.npz", **content(names, values))
@@ -66,8 +67,8 @@ def test_right_draws_agree_and_shifted_ones_differ(gpbench, tmp_path):
 def test_chains_in_the_store_are_pooled_and_those_of_another_model_left_out(gpbench):
     store = Store(places.find().store)
     for replica in range(2):
-        put(store, f"{replica:016x}", replica)
-    put(store, f"{7:016x}", 2, variance_rate=3.0)
+        put(store, replica)
+    put(store, 2, variance_rate=3.0)
     answer = gpbench("references", "logit_100")
     assert answer.code == 0, answer.err
     assert "is left out: its variance_rate is not that of logit_100" in answer.out

@@ -213,7 +213,7 @@ def test_a_killed_worker_is_replaced_and_a_killed_driver_leaves_a_checkpoint_and
 
 def newest(work) -> str:
     """Name of the newest checkpoint after step 0; empty where there is none."""
-    return max((path.name for path in work.glob("checkpoint-*[1-9]*.pt")), default="")
+    return max((p.name for p in work.glob("checkpoint-*.pt") if int(p.stem.split("-")[1])), default="")
 
 
 def alive(process: psutil.Process) -> bool:

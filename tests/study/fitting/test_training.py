@@ -3,6 +3,8 @@
 import dataclasses
 import importlib
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -164,8 +166,10 @@ def test_a_chain_takes_every_step_from_0_and_is_asked_after_every_step_from_1(tm
 def test_seconds_go_on_where_a_checkpoint_left_them(case):
     work = case.folder()
     case.fit(group(case.cell, 0, max_minutes=1e-9), work=work)
-    path = work / f"checkpoint-{BLOCK:09d}.pt"
-    torch.save(torch.load(path, weights_only=True) | {"seconds": 1000.0}, path)
+    (path,) = work.glob("checkpoint-*.pt")
+    content = torch.load(path, weights_only=True) | {"seconds": 1000.0}
+    path.unlink()
+    torch.save(content, work / f"checkpoint-{BLOCK:09d}.pt")  # without a digest, as before there were seals
     (outcome,) = case.fit(group(case.cell, 0), work=work)
     assert 1000 < outcome.seconds["train"] < 1060
     assert all(row["seconds"] > 1000 for row in outcome.trace if row["step"] > BLOCK)
@@ -174,9 +178,55 @@ def test_seconds_go_on_where_a_checkpoint_left_them(case):
 def test_two_checkpoints_are_kept(case):
     work = case.folder()
     case.fit(group(case.cell, 0, checkpoint_seconds=0.0), work=work)
-    assert sorted(p.name for p in work.glob("checkpoint-*.pt")) == [
-        f"checkpoint-{step:09d}.pt" for step in (STEPS - BLOCK, STEPS)
-    ]
+    kept = sorted(p.name.rpartition("-")[0] for p in work.glob("checkpoint-*.pt"))
+    assert kept == [f"checkpoint-{step:09d}" for step in (STEPS - BLOCK, STEPS)]
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory):
+    """Chains that were cut off after their second last block, with the checkpoints and samples of every block."""
+    case = Case("bsgp_1", "regression", tmp_path_factory)
+    work = case.folder()
+    step = lightning_module.SamplerFit.advance
+
+    def cut_off(fit, batch, noise, number):
+        if number == case.steps - 1:
+            raise RuntimeError("cut off")
+        return step(fit, batch, noise, number)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lightning_module.SamplerFit, "advance", cut_off)
+        with pytest.raises(RuntimeError, match="cut off"):
+            case.fit(group(case.cell, 0, checkpoint_seconds=0.0), work=work)
+    return case, work
+
+
+DAMAGES = {
+    "newest checkpoint, a byte": ("checkpoint", -1, "flip"),
+    "newest checkpoint, cut short": ("checkpoint", -1, "cut"),
+    "newest samples, a byte": ("samples", -1, "flip"),
+    "newest samples, deleted": ("samples", -1, "delete"),
+    "first samples, deleted": ("samples", 0, "delete"),
+    "first samples, a byte": ("samples", 0, "flip"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_part_of_a_checkpoint_changes_no_number(chain, name, tmp_path, capfd):
+    (kind, place, how), (case, before) = DAMAGES[name], chain
+    work = Path(shutil.copytree(before, tmp_path / "work"))
+    path = sorted(work.glob(f"{kind}-*.pt"))[place]
+    content = path.read_bytes()
+    if how == "delete":
+        path.unlink()
+    else:
+        half = len(content) // 2
+        path.write_bytes(content[:half] + (b"" if how == "cut" else bytes([content[half] ^ 1]) + content[half + 1 :]))
+    (outcome,) = case.fit(group(case.cell, 0), work=work)
+    assert_same(outcome, case.alone[0])
+    said = capfd.readouterr().err
+    assert ("the fit starts anew" if place == 0 else "the one before it is used") in said
+    assert ("are missing" if how == "delete" else path.name) in said
 
 
 def test_a_finished_group_that_was_not_written_is_evaluated_and_not_trained(case, monkeypatch):

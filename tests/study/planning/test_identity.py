@@ -175,6 +175,7 @@ def test_why_prints_the_components_that_moved(project, gpbench):
     record = json.loads(path.read_text())
     record["what"]["code"]["gpbench.gp.kernels"] = "0123"
     record["what"]["method"]["hyper"]["jitter"] = 0.5
+    record["sealed"] = None  # as of before there were seals
     path.write_text(json.dumps(record))
     lines = gpbench("why", fit_id[:6]).out.splitlines()
     kernels = identity.code("gpbench.gp.kernels")["gpbench.gp.kernels"]

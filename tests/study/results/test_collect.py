@@ -14,6 +14,7 @@ from gpbench.evaluation.metrics import METRICS
 from gpbench.study.planning import identity
 from gpbench.study.planning import plan as planning
 from gpbench.study.results import collect, scoring
+from gpbench.study.storage import seals
 from gpbench.study.storage.store import Store
 from handmade import finish
 
@@ -56,6 +57,43 @@ def test_scores_have_a_row_for_every_fit(study):
     assert fates["svgp", "wine", 0] == ("failed", "ValueError: no")
     assert len(scores) == 12
     assert counts == scores["status"].value_counts().to_dict()
+
+
+def test_a_damaged_fit_costs_no_other_and_is_planned_again(study, gpbench):
+    where, name, store = study
+    plan = collect.read_plan(where, name)
+    hurt, *sound = [fit.fit_id for cell in plan.cells if cell.method == "constant" for fit in cell.fits]
+    (store.folder(hurt) / "points.parquet").write_bytes(b"")
+    assert collect.stamp(where, name).is_file() is False
+    answer = gpbench("collect", name)
+    assert answer.code == 0
+    assert answer.err.count("\n") == 1
+    assert f"{hurt} is damaged (points.parquet was changed after it was written); moved to" in answer.err
+    scores = pd.read_parquet(where.results / name / "scores.parquet").set_index("fit_id")
+    assert scores.loc[hurt, "status"] == "missing"
+    assert "points.parquet was changed" in scores.loc[hurt, "reason"]
+    assert (scores.loc[sound, "status"] == "done").all()
+    # Snakemake looks at records alone, and finds the collection up to date until the fit is there again
+    assert collect.seen(collect.Ended(where, name, read=False), plan) == collect.stamp(where, name).read_text()
+    assert planning.make(where, "default", STUDY).states[hurt].name == "pending"
+
+
+def test_a_fit_without_a_score_has_diverged_and_costs_no_other(study, gpbench):
+    where, name, store = study
+    plan = collect.read_plan(where, name)
+    hurt, *sound = [fit.fit_id for cell in plan.cells if cell.method == "constant" for fit in cell.fits]
+    path = store.folder(hurt) / "points.parquet"
+    pd.read_parquet(path).assign(mean=1e200, log_density=-np.inf).to_parquet(path)
+    seals.seal(path.parent)
+    assert gpbench("collect", name) == (0, f"{name}: 2 diverged, 3 done, 1 failed, 4 missing, 2 skipped\n", "")
+    scores = pd.read_parquet(where.results / name / "scores.parquet").set_index("fit_id")
+    assert tuple(scores.loc[hurt, ["status", "reason"]]) == (
+        "diverged",
+        f"fit {hurt}: the RMSE of its predictions is inf",
+    )
+    assert (scores.loc[sound, "status"] == "done").all()
+    assert f"diverged: constant on boston, split 0 ({hurt}): fit {hurt}: the RMSE" in gpbench("verdict", name).err
+    assert hurt not in set(pd.read_parquet(where.results / name / "points.parquet")["fit_id"])
 
 
 def test_scores_are_those_of_the_points(study):
@@ -146,7 +184,7 @@ def test_scores_are_kept_until_their_code_changes(study, monkeypatch):
     kept = json.loads(path.read_text())
     made_by = identity.whole_code("gpbench.evaluation.metrics", "gpbench.sampling.diagnostics")
     assert kept["code"] == identity.digest(made_by)
-    path.write_text(json.dumps(kept | {"scores": {"mnll": 0.0}}))
+    seals.write(path, {"code": kept["code"], "scores": {"mnll": 0.0}})
     assert scoring.scores(store, record) == {"mnll": 0.0}
     monkeypatch.setattr(scoring, "digest", lambda: "another metric")
     np.testing.assert_equal(scoring.scores(store, record), first)

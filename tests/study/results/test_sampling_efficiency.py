@@ -206,7 +206,7 @@ def test_a_killed_group_resumes_bit_for_bit(where, tmp_path, dtype, monkeypatch)
         patch.setattr(lightning_module.SamplerFit, "advance", dies)
         with pytest.raises((KeyboardInterrupt, SystemExit)):
             chains_only.run(group, table, cut)
-    assert sorted(cut.glob("checkpoint-*.pt"))[-1].name == "checkpoint-000000200.pt"
+    assert sorted(cut.glob("checkpoint-*.pt"))[-1].name.startswith("checkpoint-000000200-")
     resumed = chains_only.run(group, table, cut)
     for one, other in zip(resumed, expected, strict=True):
         assert one.status == "done"

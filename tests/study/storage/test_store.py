@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -13,8 +14,8 @@ import pytest
 from gpbench.errors import UserError
 from gpbench.study.planning import batches
 from gpbench.study.records import Fit, Group, Planned, Progress, to_json
-from gpbench.study.storage.store import Store
-from handmade import CELL, put, record_of
+from gpbench.study.storage.store import Damaged, Store
+from handmade import CELL, finish, planned, put, record_of
 
 
 @pytest.fixture
@@ -29,12 +30,13 @@ def test_an_empty_store(store):
 
 
 def test_a_fit_appears_only_when_it_is_complete(store):
-    with store.writing("aa11000000000000") as folder:
-        (folder / "fit.json").write_text(to_json(record_of(CELL, Fit("aa11000000000000", 0, 0, 9, 1))))
-        assert not store.has("aa11000000000000")
+    fit = planned()
+    with store.writing(fit.fit_id) as folder:
+        (folder / "fit.json").write_text(to_json(record_of(CELL, fit)))
+        assert not store.has(fit.fit_id)
         assert store.ids() == []
-    assert store.has("aa11000000000000")
-    assert (store.ids(), store.record("aa11000000000000").status) == (["aa11000000000000"], "done")
+    assert store.has(fit.fit_id)
+    assert (store.ids(), store.record(fit.fit_id).status) == ([fit.fit_id], "done")
     assert list((store.root / ".tmp").iterdir()) == []
 
 
@@ -51,11 +53,12 @@ def test_an_error_while_writing_leaves_no_files(store):
 
 
 def test_a_finished_fit_is_never_replaced(store):
-    put(store, "aa11000000000000")
-    before = (store.folder("aa11000000000000") / "fit.json").stat()
-    put(store, "aa11000000000000", status="failed")
-    assert store.record("aa11000000000000").status == "done"
-    assert (store.folder("aa11000000000000") / "fit.json").stat() == before
+    fit = planned()
+    finish(store, CELL, fit)
+    before = (store.folder(fit.fit_id) / "fit.json").stat()
+    finish(store, CELL, fit, "failed")
+    assert store.record(fit.fit_id).status == "done"
+    assert (store.folder(fit.fit_id) / "fit.json").stat() == before
 
 
 def test_a_store_that_a_group_may_write_to_stays_so(store):
@@ -101,9 +104,12 @@ def test_a_damaged_record_is_reported_and_retry_moves_it_aside(project, gpbench)
     put(store, "aa11000000000000")
     put(store, "bb22000000000000")
     (store.folder("aa11000000000000") / "fit.json").write_text('{"status": ')
-    with pytest.raises(UserError, match=r"aa110*/fit\.json is damaged \(.*\); `gpbench retry aa110*` moves it"):
+    with pytest.raises(Damaged, match=r"aa110*/fit\.json is damaged \("):
         store.record("aa11000000000000")
-    assert "`gpbench retry aa11000" in gpbench("plan").err
+    answer = gpbench("plan")
+    assert (answer.code, answer.err) == (0, "")
+    assert "fit.json is damaged (" in answer.out
+    assert "or by `gpbench retry aa11000" in answer.out
     assert (
         gpbench("retry", "aa11000000000000").out
         == f"1 fit cleared (moved to {store.cleared}); the next run fits them again\n"
@@ -184,6 +190,10 @@ def test_unfinished_groups(store):
     assert (store.checkpoint(group.group_id), store.progress(group.group_id)) == (100, progress)
     (work / "progress.json").write_text('{"st')  # read while it is written
     assert store.progress(group.group_id) is None
+    (work / "group.json").write_text("")
+    assert store.groups() == []
+    store.begin(group)
+    assert store.groups() == [group]
     store.end(group.group_id)
     assert store.groups() == []
 
@@ -191,15 +201,15 @@ def test_unfinished_groups(store):
 def test_fits_of_another_edition_are_counted_and_ignored(project, gpbench):
     store = Store(project / "store")
     put(store, "aa11000000000000")
-    with store.writing("bb22000000000000") as folder:
-        (folder / "fit.json").write_text('{"fit_id": "bb22000000000000", "status": "failed", "what": {"entry": "old"}}')
-    with store.writing("cc33000000000000") as folder:
-        (folder / "fit.json").write_text("{}")
-    with pytest.raises(UserError, match=r"cc33.* is damaged \(address: Field required\); `gpbench retry cc33"):
-        store.records()
+    old = '{"fit_id": "bb22000000000000", "status": "failed", "what": {"entry": "old"}}'
+    for fit_id, text in (("bb22000000000000", old), ("cc33000000000000", "{}")):
+        store.folder(fit_id).mkdir()
+        (store.folder(fit_id) / "fit.json").write_text(text)
+    damaged, others = store.records()[1]
+    assert re.search(r"cc33.* is damaged \(address: Field required\); .* `gpbench retry cc33", damaged)
     assert gpbench("retry").out.startswith("1 fit cleared")
-    records, others = store.records()
-    assert ([record.fit_id for record in records], others) == (["aa11000000000000"], 1)
+    records, lines = store.records()
+    assert ([record.fit_id for record in records], lines) == (["aa11000000000000"], [others])
     assert "1 fit of another edition of gpbench in" in gpbench("plan", "--pending").out
 
 

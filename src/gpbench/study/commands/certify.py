@@ -5,18 +5,16 @@ What the longer fit gains is kept beside the shorter one in the store, and colle
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpbench.errors import UserError
-from gpbench.places import Places, write_text
+from gpbench.places import Places
 from gpbench.study.commands import fit_one, job
 from gpbench.study.planning import plan as planning
 from gpbench.study.records import FitRecord
 from gpbench.study.results import scoring
-from gpbench.study.results.collect import CERTIFICATE
 from gpbench.study.storage.store import Store
 
 if TYPE_CHECKING:
@@ -50,13 +48,13 @@ def _done(store: Store, fit_id: str) -> FitRecord | None:
 
 def _certified(where: Places, store: Store, record: FitRecord) -> str:
     """The certificate of a fit in words, made where there is none."""
-    path = store.folder(record.fit_id) / CERTIFICATE
-    if not path.is_file():
+    change = store.certificate(record.fit_id)
+    if not change:
         longer = refitted(where, store, record)
         if longer is None:
             return "the longer fit did not finish"
-        write_text(path, json.dumps(compared(store, record, longer), indent=1))
-    change = json.loads(path.read_text())
+        change = compared(store, record, longer)
+        store.certify(record.fit_id, change)
     return (
         f"{change['certificate_steps']} steps gain {change['certificate_objective']:+.4f} nats a datum of the "
         f"objective and change the MNLL by {change['certificate_mnll']:+.4f}"
@@ -73,7 +71,7 @@ def refitted(where: Places, store: Store, record: FitRecord) -> FitRecord | None
     return _done(store, fit_id)
 
 
-def compared(store: Store, record: FitRecord, longer: FitRecord) -> dict[str, float]:
+def compared(store: Store, record: FitRecord, longer: FitRecord) -> dict[str, Any]:
     """What the longer fit gained: of the objective a datum, and in MNLL."""
     before, after = (_objective(store.folder(r.fit_id) / "trace.parquet") for r in (record, longer))
     mnll = [scoring.scores(store, r)["mnll"] for r in (record, longer)]

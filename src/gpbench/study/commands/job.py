@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gpbench import places
+from gpbench import config, places
 from gpbench.data import splits
 from gpbench.data import table as tables
 from gpbench.errors import UserError, exit_status
@@ -41,10 +41,12 @@ def run_groups(groups: tuple[Group, ...], where: Places) -> dict[str, dict[str, 
     store = Store(where.store)
     store.require_writable()
     require_device(groups)
+    store.move_damaged(fit.fit_id for group in groups for fit in group.fits)
     pending = [group for group in groups if not all(store.has(fit.fit_id) for fit in group.fits)]
     data = {group.address.dataset: str(group.what.data.md5) for group in pending}
     loaded = {name: tables.load(where.prepared_file(name), md5) for name, md5 in data.items()}
     for group in pending:
+        config.require_module(where.conf, group.address.method, group.what.method.module)
         entry(group.what)
         importlib.import_module(group.what.method.module)
     gc.freeze()  # children share what is imported; the collector must not touch it

@@ -19,7 +19,6 @@ from gpbench.places import Places, write_aside
 from gpbench.predictive.distributions import Predictive
 from gpbench.study.fitting.entries import entry
 from gpbench.study.fitting.fold import make_fold
-from gpbench.study.records import FitRecord
 from gpbench.study.storage.store import Store
 
 if TYPE_CHECKING:
@@ -45,12 +44,13 @@ class Model:
 
     def __init__(self, where: Places, name: str) -> None:
         self.store = Store(where.store)
-        self.record = find(self.store, name)
+        self.record = self.store.verified(find(self.store, name))
         what, fit_id = self.record.what, self.record.fit_id
         if self.record.status != "done":
             raise UserError(f"fit {fit_id} is {self.record.status}: {self.record.reason}; it has no model")
         if what.kind != "predict":
             raise UserError(f"fit {fit_id} is of kind {what.kind}: its draws are kept, but no model that predicts")
+        config.require_module(where.conf, self.record.address.method, what.method.module)
         self.dataset = config.compose(where.conf, "dataset", self.record.address.dataset)
         table = tables.load(where.prepared_file(self.dataset.name), str(what.data.md5))
         self.table = splits.numbered_rows(what.protocol.splits, table)
@@ -75,17 +75,17 @@ class Model:
         return pd.DataFrame(columns(predictive, [self.table.target_names[i] for i in what.protocol.outputs]))
 
 
-def find(store: Store, name: str) -> FitRecord:
-    """The fit whose identity begins with `name`; of method/dataset the last one of all rows, or else the last one."""
+def find(store: Store, name: str) -> str:
+    """The identity that begins with `name`; of method/dataset that of the last fit of all rows, or else of the last."""
     method, slash, dataset = name.partition("/")
     if not slash:
-        return store.record(store.find(name))
+        return store.find(name)
     cell = [r for r in store.records()[0] if (r.address.method, r.address.dataset) == (method, dataset)]
     kept = [r for r in cell if r.status == "done" and r.what.kind == "predict"]
     if not kept:
         command = f"gpbench fit method={method} dataset={dataset} split=all"
         raise UserError(f"no finished fit of {method} on {dataset} in {store.root}; run `{command}`")
-    return max(kept, key=lambda r: (isinstance(r.what.protocol.splits, splits.Blocks), r.provenance.ended))
+    return max(kept, key=lambda r: (isinstance(r.what.protocol.splits, splits.Blocks), r.provenance.ended)).fit_id
 
 
 def columns(predictive: Predictive, names: list[str]) -> dict[str, np.ndarray]:

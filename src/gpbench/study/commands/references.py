@@ -75,6 +75,7 @@ def of_store(store: Store, name: str, found: Content) -> dict[str, dict[str, np.
         path = store.folder(record.fit_id) / "chain.npz"
         if record.address.dataset == dataset and record.status == "done" and record.what.kind == "sample":
             if not (other := _other_model(record.what.method.hyper, found)):
+                store.verified(record.fit_id)
                 label = f"{record.label} ({record.address.budget}, {record.what.steps} steps)"
                 chains.setdefault(label, []).append(dict(np.load(path)))
             else:

@@ -77,7 +77,7 @@ def write(where: Places, graph: Graph, plan: planning.Plan, executing: bool) -> 
     else:
         where = replace(where, draft=_copy(where.plans))
     planning.freeze(plan, where)
-    write_if_changed(collect.stamp(where, plan.name), collect.seen(collect.Ended(where, plan.name), plan))
+    write_if_changed(collect.stamp(where, plan.name), collect.seen(collect.Ended(where, plan.name, read=False), plan))
     write_if_changed(where.plans / "report.code", _report_code())
     write_if_changed(where.plans / graph.file, to_json(graph))
     return where

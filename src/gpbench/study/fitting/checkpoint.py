@@ -1,10 +1,13 @@
 """Checkpoints of a group of fits: what they hold, and how they are stored.
 
-They are written aside, fsynced and renamed; two are kept; samples are append-only.
+They are written aside, fsynced and renamed, under names that end in the digest of their content; two are kept; samples
+are append-only.
 """
 
 from __future__ import annotations
 
+import hashlib
+import io
 import sys
 from pathlib import Path
 from pickle import UnpicklingError
@@ -18,6 +21,11 @@ from gpbench.places import write_aside
 
 if TYPE_CHECKING:
     from gpbench.study.fitting.lightning_module import Fit
+
+
+class Unsound(Exception):
+    """A part of a checkpoint that is missing or not what was written."""
+
 
 Samples = dict[str, list[Tensor]]
 Content = dict[str, Any]
@@ -57,45 +65,90 @@ def restore(fit: Fit, saved: Content) -> None:
 def write(work: Path, content: Content, samples: Samples) -> None:
     """Write the checkpoint of `content["step"]`; samples that are new since the last one go to another file."""
     total = len(next(iter(samples.values()), []))
-    written = sum(int(p.stem.split("-")[2]) for p in work.glob("samples-*.pt"))
+    written = sum(_number(path, 2) for path in work.glob("samples-*.pt"))
     if total > written:
-        with write_aside(work / f"samples-{written:06d}-{total - written:06d}.pt") as temporary:
-            torch.save({name: values[written:] for name, values in samples.items()}, temporary)
-    with write_aside(work / f"checkpoint-{content['step']:09d}.pt") as temporary:
-        torch.save(content | {"samples": total}, temporary)
-    for old in _checkpoints(work)[:-2]:
+        new = {name: values[written:] for name, values in samples.items()}
+        _save(work, f"samples-{written:06d}-{total - written:06d}", new)
+    _save(work, f"checkpoint-{content['step']:09d}", content | {"samples": total})
+    for old in _parts(work, "checkpoint")[:-2]:
         old.unlink()
 
 
 def read(work: Path, fits: list[str], device: torch.device) -> tuple[Content, Samples] | None:
-    """Newest readable checkpoint and its samples; None where there is none.
+    """The newest checkpoint that is sound, and its samples; None where there is none. Parts of others are set aside.
 
     Raises UserError where the checkpoint belongs to other fits (another configuration)."""
-    for path in reversed(_checkpoints(work)):
+    paths = _parts(work, "checkpoint")
+    for path in reversed(paths):
         try:
-            content = torch.load(path, weights_only=True, map_location=device)
-        except (EOFError, RuntimeError, OSError, UnpicklingError) as error:
-            print(f"gpbench: {path} cannot be read ({error}); the one before it is used", file=sys.stderr)
-            continue
-        if content["fits"] != fits:
-            raise UserError(f"{path} is a checkpoint of another configuration; delete {work} to start these fits again")
-        return content, _samples(work, content["samples"], device)
+            content = _load(path, device)
+            if content["fits"] != fits:
+                raise UserError(
+                    f"{path} is a checkpoint of another configuration; delete {work} to start these fits again"
+                )
+            return content, _samples(work, content["samples"], device)
+        except Unsound as error:
+            before = "the one before it is used" if path != paths[0] else "the fit starts anew"
+            print(f"gpbench: {error}; {before}", file=sys.stderr)
+            _set_aside(path)
+    for path in _parts(work, "samples"):
+        _set_aside(path)
     return None
 
 
 def _samples(work: Path, count: int, device: torch.device) -> Samples:
-    """The first `count` samples; files written after the checkpoint are removed, they will be drawn again."""
+    """The first `count` samples; files written after the checkpoint are removed, they will be drawn again.
+
+    Raises Unsound where some are damaged or missing."""
     samples: Samples = {}
-    seen = 0
-    for path in sorted(work.glob("samples-*.pt")):
-        if seen >= count:
-            path.unlink()
-            continue
-        for name, values in torch.load(path, weights_only=True, map_location=device).items():
-            samples.setdefault(name, []).extend(values)
-        seen += int(path.stem.split("-")[2])
+    seen, later = 0, []
+    for path in _parts(work, "samples"):
+        if (first := _number(path, 1)) >= count:
+            later.append(path)
+        elif first == seen:
+            for name, values in _load(path, device).items():
+                samples.setdefault(name, []).extend(values)
+            seen += _number(path, 2)
+    if seen < count:
+        raise Unsound(f"{work}: samples from number {seen} on are missing")
+    for path in later:
+        _set_aside(path)
     return samples
 
 
-def _checkpoints(work: Path) -> list[Path]:
-    return sorted(work.glob("checkpoint-*.pt"))
+def _save(work: Path, name: str, content: Content) -> None:
+    """Write a part; the end of its name is the digest of its content."""
+    stream = io.BytesIO()
+    torch.save(content, stream)
+    with write_aside(work / f"{name}-{_digest(stream.getbuffer())}.pt") as temporary:
+        temporary.write_bytes(stream.getbuffer())
+
+
+def _load(path: Path, device: torch.device) -> Content:
+    """The content of a part; Unsound where it is not what was written. Parts of before had no digest in their names."""
+    try:
+        data, sealed = path.read_bytes(), path.stem.split("-")[2 if path.stem.startswith("checkpoint") else 3 :]
+        if sealed and sealed != [_digest(data)]:
+            raise Unsound(f"{path} was changed after it was written")
+        content: Content = torch.load(io.BytesIO(data), weights_only=True, map_location=device)
+        return content
+    except (EOFError, RuntimeError, OSError, UnpicklingError) as error:
+        raise Unsound(f"{path} cannot be read ({error})") from error
+
+
+def _digest(data: bytes | memoryview) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def _set_aside(path: Path) -> None:
+    """Keep a part, until its fits are finished, under a name that nothing reads."""
+    path.rename(path.with_name(f"unused-{path.name}"))
+
+
+def _parts(work: Path, kind: str) -> list[Path]:
+    return sorted(work.glob(f"{kind}-*.pt"), key=lambda path: _number(path, 1))
+
+
+def _number(path: Path, place: int) -> int:
+    """A number in the name of a part."""
+    return int(path.stem.split("-")[place])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import time
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,15 @@ from typing import Any
 import numpy as np
 
 from gpbench.data.table import Table
+from gpbench.errors import UserError
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
+from gpbench.study.fitting import plain_model
 from gpbench.study.fitting.fold import fit_closed_form, make_fold, make_method
 from gpbench.study.fitting.outcome import Outcome, finish
 from gpbench.study.records import Group, What
 
-MODEL_FILE = "model.pkl"
+MODEL_FILE = "model.npz"
 
 
 def run(group: Group, table: Table, work: Path) -> list[Outcome]:
@@ -36,10 +37,14 @@ def _fit(what: What, table: Table, split: int, replica: int) -> Outcome:
 
 
 def save(model: dict[str, Any], path: Path) -> None:
-    path.write_bytes(pickle.dumps(model))
+    plain_model.save(model, path)
 
 
 def answer(what: What, path: Path, x: np.ndarray, key: Key) -> Predictive:
     """Predictive of scaled inputs x `[T, D]` by a stored model."""
-    predictive: Predictive = make_method(what).predict(pickle.loads(path.read_bytes()), x)
+    if not path.is_file():
+        raise UserError(
+            f"{path} is missing: earlier editions kept a pickle, which could run code; fit it in another store"
+        )
+    predictive: Predictive = make_method(what).predict(plain_model.load(path), x)
     return predictive

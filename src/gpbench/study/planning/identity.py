@@ -12,25 +12,17 @@ import functools
 import hashlib
 import importlib.metadata
 import importlib.util
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from gpbench.config.method_source import source_path, source_tree
 from gpbench.study.planning.numerics import LOOPS, PLANNING_ONLY, VOCABULARY, is_inside
+from gpbench.study.records import canonical as canonical
+from gpbench.study.records import digest as digest
+from gpbench.study.records import identify as identify
 
 DISTRIBUTIONS = {"sklearn": "scikit-learn"}
-
-
-def canonical(content: object) -> str:
-    """JSON text that is the same for equal content."""
-    return json.dumps(content, sort_keys=True, separators=(",", ":"))
-
-
-def digest(content: object, length: int = 16) -> str:
-    """First hexadecimal digits of the SHA-256 of the canonical text."""
-    return hashlib.sha256(canonical(content).encode()).hexdigest()[:length]
 
 
 def numerics(method: str, trained_by: str) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from gpbench import config
-from gpbench.errors import count
 from gpbench.places import Places, write_if_changed, write_text
 from gpbench.study.planning import batches, identity
 from gpbench.study.planning.cost import CostModel, learn
@@ -72,8 +71,7 @@ def run_name(study_name: str, overrides: str) -> str:
 def build(places: Places, name: str, command: str, resolved: Resolved) -> Plan:
     """The plan of some cells against the store as it is."""
     store, cells = Store(places.store), resolved.cells
-    records, others = store.records()
-    ignored = [f"{count(others, 'fit')} of another edition of gpbench in {store.root} not used"] if others else []
+    records, ignored = store.records()
     cost = learn(places, records, cells)
     states = _states(store, cells, records, committed.by_fit(places, name))
     pending = {fit_id for fit_id, state in states.items() if state.name == "pending"}

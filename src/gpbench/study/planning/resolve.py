@@ -209,9 +209,9 @@ def make_cell(setup: Setup, method: MethodConfig, dataset: schema.Dataset, overr
 
 def _fits(what: What, n: int, splits: range, replicas: int) -> tuple[Fit, ...]:
     """The fits of a cell, of n rows in all."""
-    shared = identity.digest(dataclasses.asdict(what))
+    shared = dataclasses.asdict(what)
     return tuple(
-        Fit(identity.digest([shared, split, replica]), split, replica, *what.protocol.splits.sizes(n, split))
+        Fit(identity.identify(shared, split, replica), split, replica, *what.protocol.splits.sizes(n, split))
         for split in splits
         for replica in range(replicas)
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -20,7 +21,7 @@ from gpbench.study.planning import identity
 from gpbench.study.records import JITTER, Cell, Fit, FitRecord, FrozenPlan, from_json
 from gpbench.study.results import chain_file, convergence, curves, printed_splits, scoring
 from gpbench.study.storage import challengers, committed, provenance
-from gpbench.study.storage.store import FINAL, Store
+from gpbench.study.storage.store import CERTIFICATE, FINAL, Damaged, Store
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 CLASS_POINTS = ["row", "y", "log_density", "modal", "confidence", "p_true"]
 NUMBER_POINTS = ["row", "output", "y", "mean", "sd", "log_density", "pit", "crps"]
 TRACED_ROWS = 3
-CERTIFICATE = "certificate.json"
-"""What `gpbench certify` leaves beside a fit."""
 NOTED = ["staleness_mean", "restarts", *JITTER]
 """What distributed fits note of themselves, and those that needed jitter."""
 Done = list[tuple[Cell, str]]
@@ -58,17 +57,27 @@ def stamp(where: Places, name: str) -> Path:
 
 
 class Ended:
-    """How the fits of a run ended: in the store, else by a committed record."""
+    """How the fits of a run ended: in the store, else by a committed record. Where their files are `read`, too, each
+    fit is verified first; a damaged one is named, moved aside, and missing."""
 
-    def __init__(self, where: Places, name: str) -> None:
+    def __init__(self, where: Places, name: str, read: bool = True) -> None:
         self.store = Store(where.store)
+        self.damaged: dict[str, str] = {}
         self.begun = self.store.begun()
         self.recorded = committed.by_fit(where, name)
 
         @functools.cache
         def stored(fit_id: str) -> FitRecord | None:
             """The store's record of a fit, read once; None where it has none."""
-            return self.store.record(fit_id) if self.store.has(fit_id) else None
+            if not self.store.has(fit_id):
+                return None
+            try:
+                return self.store.verified(fit_id) if read else self.store.record(fit_id)
+            except Damaged as error:
+                self.damaged[fit_id] = str(error)
+                if read:
+                    print(f"gpbench: {error}", file=sys.stderr)
+                return None
 
         self.stored: Callable[[str], FitRecord | None] = stored
 
@@ -82,7 +91,7 @@ class Ended:
             return row["status"], row["reason"]
         if group := self.begun.get(fit.fit_id):
             return self.store.unfinished(group)
-        return "missing", "not run yet"
+        return "missing", self.damaged.get(fit.fit_id, "not run yet")
 
 
 def converged(ended: Ended, plan: FrozenPlan) -> dict[str, committed.Row]:
@@ -91,7 +100,7 @@ def converged(ended: Ended, plan: FrozenPlan) -> dict[str, committed.Row]:
     for cell in (cell for cell in plan.cells if not cell.skip):
         for split in dict.fromkeys(fit.split for fit in cell.fits):
             fit_ids = [fit.fit_id for fit in cell.fits if fit.split == split]
-            chains = [fit_id for fit_id in fit_ids if scoring.has_chain(ended.store, fit_id)]
+            chains = [i for i in fit_ids if ended.stored(i) and scoring.has_chain(ended.store, i)]
             if chains:
                 values = scoring.mixing(ended.store, chains)
                 by_fit |= dict.fromkeys(chains, values | convergence.of_chains(values, cell.r_hat))
@@ -116,7 +125,7 @@ def collect(where: Places, name: str) -> dict[str, int]:
     ended = Ended(where, name)
     write_if_changed(stamp(where, name), seen(ended, plan))
     rows = score_rows(where, ended, plan)
-    finished = [(cell, fit.fit_id) for cell, fit in plan.fits if not cell.skip and ended.store.has(fit.fit_id)]
+    finished = [(cell, fit.fit_id) for cell, fit in plan.fits if not cell.skip and ended.stored(fit.fit_id)]
     traces = [
         _read(path).assign(fit_id=fit_id)
         for _, fit_id in finished
@@ -179,7 +188,7 @@ def _curves(ended: Ended, plan: FrozenPlan) -> dict[str, list[committed.Row]]:
     found: dict[str, list[committed.Row]] = {name: [] for name in committed.CURVES}
     for cell, fit in plan.fits:
         record = ended.stored(fit.fit_id)
-        if record is None or record.status != "done" or cell.what.kind == "solve":
+        if record is None or cell.what.kind == "solve" or judged(ended, cell, fit)[0] != "done":
             continue
         trace, points = (ended.store.folder(fit.fit_id) / f"{name}.parquet" for name in ("trace", "points"))
         if trace.is_file():
@@ -221,7 +230,7 @@ def _solved(store: Store, done: Done, others: dict[str, Path]) -> Iterator[tuple
 
 def _row(ended: Ended, cell: Cell, fit: Fit) -> committed.Row:
     """One row of scores.parquet."""
-    address, (status, reason) = asdict(cell.address), ended.status(cell, fit)
+    address, (status, reason) = asdict(cell.address), judged(ended, cell, fit)
     row = {
         "fit_id": fit.fit_id,
         "kind": cell.what.kind,
@@ -248,9 +257,20 @@ def _row(ended: Ended, cell: Cell, fit: Fit) -> committed.Row:
     measured |= {f"seconds_{k}": v for k, v in asdict(record.seconds).items()}
     measured |= {"peak_memory_mb": record.peak_memory_mb}
     noted = {k: record.info[k] for k in NOTED if k in record.info}
-    path = ended.store.folder(fit.fit_id) / CERTIFICATE
-    certificate = json.loads(path.read_text()) if path.is_file() else {}
-    return row | measured | noted | certificate | scoring.scores(ended.store, record)
+    certificate = ended.store.certificate(fit.fit_id)
+    return row | measured | noted | certificate | (scoring.scores(ended.store, record) if status == "done" else {})
+
+
+def judged(ended: Ended, cell: Cell, fit: Fit) -> tuple[str, str]:
+    """(status, reason) of a fit; one that is done, but whose predictions have no score, has diverged."""
+    status, reason = ended.status(cell, fit)
+    record = ended.stored(fit.fit_id) if status == "done" else None
+    try:
+        if record:
+            scoring.scores(ended.store, record)
+    except scoring.Undefined as error:
+        return "diverged", str(error)
+    return status, reason
 
 
 def _read(path: Path, columns: list[str] | None = None) -> pd.DataFrame:
@@ -299,7 +319,7 @@ def _write(path: Path, table: pd.DataFrame) -> None:
 def not_done(where: Places, name: str) -> list[str]:
     """One line for every fit that failed, diverged, ran out of memory, was stopped or is missing."""
     plan, ended = read_plan(where, name), Ended(where, name)
-    states = ((cell, fit, *ended.status(cell, fit)) for cell, fit in plan.fits)
+    states = ((cell, fit, *judged(ended, cell, fit)) for cell, fit in plan.fits)
     return [
         f"{status}: {_place(cell, fit)} ({fit.fit_id}): {reason}"
         for cell, fit, status, reason in states
@@ -310,9 +330,9 @@ def not_done(where: Places, name: str) -> list[str]:
 def not_converged(where: Places, name: str) -> list[str]:
     """One line for every cell and split that fails the gate of the study's budget."""
     plan = read_plan(where, name)
-    judged = converged(Ended(where, name), plan)
-    failed = ((cell, fit) for cell, fit in plan.fits if judged.get(fit.fit_id, {}).get("gate") == "failed")
-    lines = [f"not converged: {_place(cell, fit)}: {judged[fit.fit_id]['reason']}" for cell, fit in failed]
+    mixed = converged(Ended(where, name), plan)
+    failed = ((cell, fit) for cell, fit in plan.fits if mixed.get(fit.fit_id, {}).get("gate") == "failed")
+    lines = [f"not converged: {_place(cell, fit)}: {mixed[fit.fit_id]['reason']}" for cell, fit in failed]
     return list(dict.fromkeys(lines))
 
 

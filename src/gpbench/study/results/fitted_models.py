@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,7 @@ from gpbench.study.fitting import lightning_module
 from gpbench.study.fitting.fold import Fold, make_fold, make_method
 from gpbench.study.planning.checks import PROBED_INPUTS
 from gpbench.study.records import Cell, What
-from gpbench.study.storage.store import Store
+from gpbench.study.storage.store import Damaged, Store
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def finished(where: Places, cells: list[Cell]) -> Iterator[tuple[str, Fitted]]:
     for cell in sorted(cells, key=lambda cell: cell.address.dataset):
         what, classes = cell.what, config.compose(where.conf, "dataset", cell.address.dataset).classes
         for fit in cell.fits:
-            if not store.ended_well(fit.fit_id):
+            if not (store.has(fit.fit_id) and _is_sound(store, fit.fit_id)):
                 continue
             table = load(where.prepared_file(cell.address.dataset), str(what.data.md5))
             table = splits.numbered_rows(what.protocol.splits, table)
@@ -63,6 +64,15 @@ def finished(where: Places, cells: list[Cell]) -> Iterator[tuple[str, Fitted]]:
             state = State(**torch.load(path, weights_only=True, map_location="cpu"))
             fold = make_fold(what, table, fit.split, fit.replica)
             yield fit.fit_id, Fitted(what, make_method(what), state, fold, table, tuple(classes))
+
+
+def _is_sound(store: Store, fit_id: str) -> bool:
+    """Whether a fit is done; a damaged one is named and moved aside."""
+    try:
+        return store.verified(fit_id).status == "done"
+    except Damaged as error:
+        print(f"gpbench: {error}", file=sys.stderr)
+        return False
 
 
 def long_table(axes: tuple[str, ...], shape: tuple[int, ...], **values: Any) -> pd.DataFrame:

@@ -6,14 +6,14 @@ Both are kept beside the fit with the digest of the code that made them.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
 
-from gpbench.places import write_text
+from gpbench.errors import UserError
 from gpbench.study.planning import identity
 from gpbench.study.records import FitRecord
+from gpbench.study.storage import seals
 from gpbench.study.storage.store import Store
 
 CUBIC = ("cholesky", "inverse", "product")
@@ -25,8 +25,12 @@ def digest() -> str:
     return identity.digest(identity.whole_code("gpbench.evaluation.metrics", "gpbench.sampling.diagnostics"))
 
 
+class Undefined(UserError):
+    """Predictions that have no score."""
+
+
 def scores(store: Store, record: FitRecord) -> dict[str, float]:
-    """Metric -> value of one fit (NaN is kept as NaN); empty where the fit is not done."""
+    """Metric -> value of one fit (NaN is kept as NaN); empty where the fit is not done. Raises Undefined."""
     if record.status != "done":
         return {}
     make = {"predict": _of_points, "sample": _of_draws, "solve": _of_systems}[record.what.kind]
@@ -58,12 +62,11 @@ def mixing(store: Store, fit_ids: list[str]) -> dict[str, float]:
 
 def _kept(path: Path, make: Callable[[], dict[str, float]]) -> dict[str, float]:
     """The scores in a file if today's code made them; otherwise they are computed and written."""
-    if path.is_file():
-        stored = json.loads(path.read_text())
-        if stored["code"] == digest():
-            return dict(stored["scores"])
+    stored = seals.read(path, is_needed=True)
+    if stored and stored["code"] == digest():
+        return dict(stored["scores"])
     values = make()
-    write_text(path, json.dumps({"code": digest(), "scores": values}, indent=1))
+    seals.write(path, {"code": digest(), "scores": values})
     return values
 
 
@@ -82,7 +85,10 @@ def _of_points(store: Store, record: FitRecord) -> dict[str, float]:
         "peak_memory_mb": record.peak_memory_mb,
         **record.info,
     }
-    return score(points, info) | efficiency(reported(record))
+    try:
+        return score(points, info) | efficiency(reported(record))
+    except ValueError as error:
+        raise Undefined(f"fit {record.fit_id}: {error}") from error
 
 
 def _of_draws(store: Store, record: FitRecord) -> dict[str, float]:

@@ -7,38 +7,48 @@
     store/.spool/<fit_id>   records that the tracker has not read yet
     store/.locks/<fit_id>   lock of the process that fits it
 
-    store/.cleared/         fits that `gpbench retry` moved aside
+    store/.cleared/         fits that `gpbench retry` moved aside, and damaged ones
 
-A finished fit appears by one rename. What else lies in the folder is not gpbench's, and is neither read nor moved.
+A finished fit appears by one rename, sealed (see `seals`). What else lies in the folder is not gpbench's, and is
+neither read nor moved.
 Nothing here knows what kind of fit it is.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import platform
 import re
 import shutil
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
-from gpbench.errors import UserError
+from gpbench.errors import UserError, count
 from gpbench.places import locked, share, write_text
 from gpbench.study.records import FitRecord, Group, OtherEdition, Progress, from_json, to_json
+from gpbench.study.storage import seals
 
 FINAL = ("done", "diverged", "out-of-memory", "failed")
 """statuses that end a fit; `gpbench retry` clears all but done"""
 
 IDENTITY = re.compile("[0-9a-f]{16}")
 PARTS = re.compile(
-    r"fit\.json|(points|trace)\.parquet|(components|chain)\.npz|model\.(pt|pkl)|log\.txt|scores\.json|mixing-\w+\.json"
+    r"fit\.json|(points|trace)\.parquet|(components|chain)\.npz|model\.(pt|npz|pkl)|log\.txt|scores\.json|mixing-\w+\.json"
     r"|certificate\.json"
 )
 """Names of the files that a fit's folder may hold."""
+CERTIFICATE = "certificate.json"
+
+
+class Damaged(UserError):
+    """A fit that is not what was written."""
 
 
 class Store:
@@ -69,26 +79,76 @@ class Store:
             return sorted(e.name for e in entries if not (PARTS.fullmatch(e.name) and e.is_file(follow_symlinks=False)))
 
     def record(self, fit_id: str) -> FitRecord:
-        """fit.json of a finished fit. Raises UserError where it is absent or damaged."""
+        """fit.json of a finished fit. Raises UserError where it is absent, Damaged where it is not what was written."""
         path = self.folder(fit_id) / "fit.json"
         try:
-            return from_json(FitRecord, path.read_text(), path)
+            text = path.read_text()
+            record = from_json(FitRecord, text, path)
         except FileNotFoundError:
             raise UserError(f"no fit {fit_id!r} in {self.root}; `gpbench plan` lists a study's fits") from None
         except OtherEdition:
             raise
-        except UserError as error:
-            raise UserError(f"{error}; `gpbench retry {fit_id}` moves it aside") from error
+        except (UserError, UnicodeDecodeError, OSError) as error:
+            reason = str(error) if isinstance(error, UserError) else f"{path} is damaged ({error})"
+            raise Damaged(reason) from error
+        if fault := seals.fault_of_record(fit_id, json.loads(text)):
+            raise Damaged(f"{path} is damaged ({fault})")
+        return record
 
-    def records(self) -> tuple[list[FitRecord], int]:
-        """Records of all finished fits of this edition of gpbench, and how many there are of others."""
-        records, others = [], 0
+    def verified(self, fit_id: str) -> FitRecord:
+        """The record of a finished fit, whose files are all as they were sealed.
+
+        Raises Damaged, once the fit was moved aside, where one is not."""
+        try:
+            if fault := self.fault(fit_id):
+                raise Damaged(fault)
+            return self.record(fit_id)
+        except Damaged as error:
+            raise Damaged(f"{error}; {self._move(fit_id)}") from error
+
+    def fault(self, fit_id: str) -> str:
+        """Which file of a finished fit is damaged, and how; '' where none is."""
+        try:
+            record, folder = self.record(fit_id), self.folder(fit_id)
+            fault = seals.fault_of_files(folder, record, set(filter(PARTS.fullmatch, os.listdir(folder))))
+        except Damaged as error:
+            return str(error)
+        except OSError as error:
+            return f"{error.filename} cannot be read ({error.strerror})"
+        return f"{self.folder(fit_id)} is damaged ({fault})" if fault else ""
+
+    def move_damaged(self, fit_ids: Iterable[str]) -> None:
+        """Move fits aside whose record is damaged or missing, each with a line, so that they can be fitted."""
+        for fit_id in fit_ids:
+            if os.path.lexists(self.folder(fit_id)):
+                try:
+                    if not self.has(fit_id):
+                        raise Damaged(f"{self.folder(fit_id)} is damaged (fit.json is missing)")
+                    self.record(fit_id)
+                except Damaged as error:
+                    print(f"gpbench: {error}; {self._move(fit_id)}", file=sys.stderr)
+
+    def _move(self, fit_id: str) -> str:
+        """Move a damaged fit aside; what was done, in words."""
+        try:
+            self.clear([fit_id])
+        except (UserError, OSError) as error:
+            return f"it could not be moved to {self.cleared} ({error})"
+        return f"moved to {self.cleared}, and fitted again by the next run"
+
+    def records(self) -> tuple[list[FitRecord], list[str]]:
+        """Records of all finished fits of this edition of gpbench, and lines about those that are passed over."""
+        records, others, lines = [], 0, []
         for fit_id in (fit_id for fit_id in self.ids() if self.has(fit_id)):
             try:
                 records.append(self.record(fit_id))
             except OtherEdition:
                 others += 1
-        return records, others
+            except Damaged as error:
+                lines.append(f"{error}; it is moved aside when it is fitted again, or by `gpbench retry {fit_id}`")
+        if others:
+            lines.append(f"{count(others, 'fit')} of another edition of gpbench in {self.root} not used")
+        return records, lines
 
     def find(self, prefix: str) -> str:
         """The fit whose identity begins with `prefix`."""
@@ -100,9 +160,9 @@ class Store:
         return matching[0]
 
     def ended_well(self, fit_id: str) -> bool:
-        """Whether a fit is done; one whose record is damaged is not, one of another edition is left alone."""
+        """Whether a fit is done; one that is damaged is not, one of another edition is left alone."""
         try:
-            return self.record(fit_id).status == "done"
+            return self.record(fit_id).status == "done" and not self.fault(fit_id)
         except OtherEdition:
             return True
         except UserError:
@@ -128,6 +188,7 @@ class Store:
         temporary.mkdir()
         try:
             yield temporary
+            seals.seal(temporary)
             for path in temporary.iterdir():
                 with path.open("rb") as stream:
                     os.fsync(stream.fileno())
@@ -137,13 +198,28 @@ class Store:
             shutil.rmtree(temporary, ignore_errors=True)
 
     def copy(self, fit_id: str, target: str, record: str) -> None:
-        """Put a copy of a fit under another identity, with another fit.json."""
+        """Put a copy of a fit under another identity, with another fit.json; its scores are computed again."""
+        self.verified(fit_id)
         with self.writing(target) as folder:
             for path in self.folder(fit_id).iterdir():
-                if PARTS.fullmatch(path.name) and path.name != "fit.json":
+                if PARTS.fullmatch(path.name) and path.name != "fit.json" and not seals.LATER.fullmatch(path.name):
                     shutil.copy2(path, folder)
             (folder / "fit.json").write_text(record)
+        if certificate := self.certificate(fit_id):
+            self.certify(target, certificate)
         self.spool(target)
+
+    def certificate(self, fit_id: str) -> dict[str, Any]:
+        """What more steps gained a fit (see `gpbench certify`); {} where it has no certificate, or a damaged one."""
+        path = self.folder(fit_id) / CERTIFICATE
+        content = seals.read(path, is_needed=self.has(fit_id) and self.record(fit_id).sealed is not None)
+        if content is None and path.is_file():
+            print(f"gpbench: {path} is damaged; `gpbench certify` makes it again", file=sys.stderr)
+        return content or {}
+
+    def certify(self, fit_id: str, content: dict[str, Any]) -> None:
+        """Keep a fit's certificate."""
+        seals.write(self.folder(fit_id) / CERTIFICATE, content)
 
     @contextlib.contextmanager
     def locked(self, fit_ids: list[str]) -> Iterator[None]:
@@ -173,11 +249,15 @@ class Store:
 
     def groups(self) -> list[Group]:
         """Groups of fits that were begun and not finished, as they were planned."""
-        groups = []
-        for path in sorted((self.root / ".work").glob("*/group.json")):
-            with contextlib.suppress(FileNotFoundError, OtherEdition):  # finished by another process just now
-                groups.append(from_json(Group, path.read_text(), path))
-        return groups
+        paths = sorted((self.root / ".work").glob("*/group.json"))
+        return [group for path in paths if (group := self._group(path))]
+
+    def _group(self, path: Path) -> Group | None:
+        """A begun group; None where another process has just finished it, or its file is damaged."""
+        try:
+            return from_json(Group, path.read_text(), path)
+        except (FileNotFoundError, UnicodeDecodeError, UserError):
+            return None
 
     def begun(self) -> dict[str, Group]:
         """fit_id -> the begun group that it belongs to."""
@@ -206,7 +286,7 @@ class Store:
     def begin(self, group: Group) -> Path:
         """Folder of a group's checkpoints, which survives a kill together with the group as it was planned."""
         folder = self.work(group.group_id)
-        if not (folder / "group.json").is_file():
+        if self._group(folder / "group.json") is None:
             write_text(folder / "group.json", to_json(group))
         return folder
 

@@ -1,0 +1,55 @@
+"""Whether all fits of the store are what was written, and the committed records can be read: `gpbench verify`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpbench.errors import UserError, count
+from gpbench.places import Places
+from gpbench.study.records import OtherEdition
+from gpbench.study.storage import committed, seals
+from gpbench.study.storage.store import IDENTITY, Store
+
+
+def verify(where: Places) -> tuple[list[str], list[str]]:
+    """(lines about what is damaged, a summary line each of the store and the records); nothing is changed."""
+    store = Store(where.store)
+    fits = {fit_id: _of_fit(store, fit_id) for fit_id in store.ids()}
+    runs = {path: list(_of_records(path)) for path in sorted((where.root / "docs" / "results").glob("*/scores.csv"))}
+    words = list(fits.values())
+    damaged = [line for line in words if line not in ("sealed", "not sealed", "of another edition")]
+    summary = [f"{name} {words.count(name)}" for name in ("sealed", "not sealed", "of another edition")]
+    lines = [
+        f"{store.root}: {count(len(fits), 'fit')}: {', '.join(summary)}, damaged {len(damaged)}",
+        f"docs/results: {count(len(runs), 'run')}, {count(sum(map(bool, runs.values())), 'damaged one')}",
+    ]
+    return damaged + [line for found in runs.values() for line in found], lines
+
+
+def _of_fit(store: Store, fit_id: str) -> str:
+    """sealed, not sealed, of another edition, or what is damaged."""
+    try:
+        if fault := store.fault(fit_id) if store.has(fit_id) else f"{store.folder(fit_id)} has no fit.json":
+            return f"{fault}; `gpbench retry {fit_id}` moves it aside"
+        is_sealed = store.record(fit_id).sealed is not None
+    except OtherEdition:
+        return "of another edition"
+    for path in filter(lambda path: seals.LATER.fullmatch(path.name), store.folder(fit_id).iterdir()):
+        if seals.read(path, is_needed=is_sealed) is None:
+            return f"{path} is damaged; it is not used, and computed again where it is needed"
+    return "sealed" if is_sealed else "not sealed"
+
+
+def _of_records(path: Path) -> Iterator[str]:
+    """What is wrong with the records of a run."""
+    try:
+        rows = committed.read(path)
+        fits = [row["fit_id"] for row in rows]
+        for fit_id in sorted({fit_id for fit_id in fits if not IDENTITY.fullmatch(fit_id) or fits.count(fit_id) > 1}):
+            yield f"{path}: {fit_id!r} is no identity, or stands there more than once"
+        for name in committed.CURVES:
+            if others := {line.get("fit_id") for line in committed.lines(path.with_name(f"{name}.csv"))} - set(fits):
+                yield f"{path.with_name(f'{name}.csv')}: fits {sorted(map(str, others))} have no record"
+    except (UserError, UnicodeDecodeError, KeyError) as error:
+        yield f"{path}: {error}"

@@ -1,0 +1,130 @@
+"""Seals: by which the files of a finished fit are known to be those that were written. Paths are those of the store.
+
+    fit.json      `sealed`: SHA-256 of every file that the fit left, and of this record without that entry
+    what is computed later (scores.json, ...)
+                  `seal`: SHA-256 of the fit's identity, the file's name and the rest of the file
+
+That `what` hashes to the name of the folder is checked, too. Fits of before there were seals have none: of these it is
+only checked that the files are there and can be read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import zlib
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+from gpbench.places import write_text
+from gpbench.study.records import FitRecord, canonical, identify
+
+LATER = re.compile(r"scores\.json|mixing-\w+\.json|certificate\.json")
+"""Names of what is computed from a finished fit."""
+NEEDED = {"predict": "points.parquet", "sample": "chain.npz", "solve": "trace.parquet"}
+"""Kind -> file that every done fit has."""
+Content = dict[str, Any]
+
+
+def seal(folder: Path) -> None:
+    """Write the seals of all files of a fit's folder into its fit.json."""
+    path = folder / "fit.json"
+    content = json.loads(path.read_text())
+    content["sealed"] = {p.name: of_file(p) for p in sorted(folder.iterdir()) if p != path and not _is_later(p)}
+    content["sealed"][path.name] = _of_record(content)
+    path.write_text(json.dumps(content, indent=1))
+
+
+def fault_of_record(fit_id: str, content: Content) -> str:
+    """Why the content of a fit.json is not what was written; '' where it is, or has no seal."""
+    if content["fit_id"] != fit_id:
+        return f"it is the record of {content['fit_id']}"
+    if content.get("sealed") is None:
+        return ""
+    if content["sealed"].get("fit.json") != _of_record(content):
+        return "it was changed after it was written"
+    if identify(content["what"], content["split"], content["replica"]) != fit_id:
+        return "its `what` does not hash to its identity"
+    return ""
+
+
+def fault_of_files(folder: Path, record: FitRecord, there: set[str]) -> str:
+    """Which of the files that are `there` is not what the fit left; '' where all are."""
+    there = {name for name in there - {"fit.json"} if not LATER.fullmatch(name)}
+    if record.sealed is None:
+        return _unreadable(folder, record, there)
+    sealed = {name: digest for name, digest in record.sealed.items() if name != "fit.json"}
+    for name in sorted(sealed.keys() | there):
+        if name not in there:
+            return f"{name} is missing"
+        if name not in sealed:
+            return f"{name} is not of this fit"
+        if of_file(folder / name) != sealed[name]:
+            return f"{name} was changed after it was written"
+    return ""
+
+
+def of_file(path: Path) -> str:
+    """SHA-256 of a file."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def write(path: Path, content: Content) -> None:
+    """Write what was computed from the fit whose folder `path` is in, with its seal."""
+    write_text(path, json.dumps(content | {"seal": _of_later(path, content)}, indent=1))
+
+
+def read(path: Path, is_needed: bool) -> Content | None:
+    """What `write` wrote, without its seal; None where the file is absent or another. Without a seal only where none
+    is needed."""
+    try:
+        content = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    if not isinstance(content, dict):
+        return None
+    given = content.pop("seal", None)
+    return content if given == _of_later(path, content) or (given is None and not is_needed) else None
+
+
+def _of_record(content: Content) -> str:
+    files = {name: digest for name, digest in content["sealed"].items() if name != "fit.json"}
+    return _sha256(content | {"sealed": files})
+
+
+def _of_later(path: Path, content: Content) -> str:
+    return _sha256([path.parent.name, path.name, content])
+
+
+def _sha256(content: object) -> str:
+    return hashlib.sha256(canonical(content).encode()).hexdigest()
+
+
+def _is_later(path: Path) -> bool:
+    return LATER.fullmatch(path.name) is not None
+
+
+def _unreadable(folder: Path, record: FitRecord, there: set[str]) -> str:
+    """Which file of a fit without seals is missing or cannot be read."""
+    import numpy as np
+    from pyarrow import ArrowException
+    from pyarrow.parquet import ParquetFile
+
+    needed = NEEDED[record.what.kind]
+    if record.status == "done" and needed not in there:
+        return f"{needed} is missing"
+    for name in sorted(there):
+        try:
+            if name.endswith(".parquet"):
+                ParquetFile(folder / name).read()
+            elif name.endswith(".npz"):
+                with np.load(folder / name, allow_pickle=False) as arrays:
+                    for key in arrays.files:
+                        arrays[key]
+        # BadZipFile and zlib's error inherit from Exception alone
+        except (ArrowException, OSError, ValueError, EOFError, BadZipFile, zlib.error) as error:
+            return f"{name} cannot be read ({error})"
+    return ""

@@ -1,0 +1,218 @@
+"""Seals: a damaged fit is named, moved aside whole, and missing; a fit of before there were seals stays."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gpbench.study.records import MethodSettings
+from gpbench.study.results import scoring
+from gpbench.study.storage import seals
+from gpbench.study.storage.store import Damaged, Store
+from handmade import CELL, finish, planned
+
+
+@pytest.fixture
+def store(project) -> Store:
+    """Two sealed fits, of splits 0 and 1."""
+    store = Store(project / "store")
+    for split in (0, 1):
+        finish(store, CELL, planned(split))
+    return store
+
+
+def flip(path: Path) -> None:
+    content = path.read_bytes()
+    half = len(content) // 2
+    path.write_bytes(content[:half] + bytes([content[half] ^ 1]) + content[half + 1 :])
+
+
+def edit(**fields: object) -> Callable[[Path], None]:
+    """An edit of fit.json by hand."""
+    return lambda path: path.write_text(json.dumps(json.loads(path.read_text()) | fields, indent=1))
+
+
+def exchange(path: Path) -> None:
+    """The file of the other fit."""
+    path.write_bytes((path.parents[1] / planned(1).fit_id / path.name).read_bytes())
+
+
+def steps(path: Path) -> None:
+    """Other settings, with a seal that fits them."""
+    content = json.loads(path.read_text())
+    content["what"]["steps"] = 5
+    path.write_text(json.dumps(content))
+    seals.seal(path.parent)
+
+
+DAMAGES = {
+    "a byte of the points": ("points.parquet", flip, "points.parquet was changed after it was written"),
+    "no points": ("points.parquet", Path.unlink, "points.parquet is missing"),
+    "no trace": ("trace.parquet", Path.unlink, "trace.parquet is missing"),
+    "a chain of another fit": ("chain.npz", lambda path: np.savez(path, a=1), "chain.npz is not of this fit"),
+    "seconds": ("fit.json", edit(peak_memory_mb=1.0), "it was changed after it was written"),
+    "status": ("fit.json", edit(status="failed"), "it was changed after it was written"),
+    "the record of another fit": ("fit.json", exchange, f"it is the record of {planned(1).fit_id}"),
+    "other settings": ("fit.json", steps, "its `what` does not hash to its identity"),
+    "nothing in the record": ("fit.json", lambda path: path.write_text("null"), "Input should be"),
+    "a record in another encoding": ("fit.json", lambda path: path.write_bytes(b"\xff{}"), "can't decode byte 0xff"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_fit_is_named_and_moved_aside(store, name, gpbench):
+    file, damage, said = DAMAGES[name]
+    fit_id, other = planned(0).fit_id, planned(1).fit_id
+    assert store.verified(fit_id).status == "done"
+    damage(store.folder(fit_id) / file)
+    before = {path.name: path.read_bytes() for path in store.folder(fit_id).iterdir()}
+    answer = gpbench("verify")
+    assert answer.code == 1
+    assert said in answer.err
+    assert f"`gpbench retry {fit_id}` moves it aside" in answer.err
+    assert "2 fits: sealed 1, not sealed 0, of another edition 0, damaged 1" in answer.out
+    with pytest.raises(Damaged, match=f"{fit_id}.* is damaged .*; moved to {store.cleared}, and fitted again"):
+        store.verified(fit_id)
+    assert store.ids() == [other]
+    (aside,) = store.cleared.iterdir()
+    assert {path.name: path.read_bytes() for path in aside.iterdir()} == before
+    assert gpbench("verify").code == 0
+
+
+def test_predict_answers_by_no_damaged_fit(store, gpbench, tmp_path):
+    flip(store.folder(planned(0).fit_id) / "points.parquet")
+    answer = gpbench("predict", planned(0).fit_id, str(tmp_path / "new.csv"))
+    assert (answer.code, answer.out, answer.err.count("\n")) == (1, "", 1)
+    assert "points.parquet was changed after it was written" in answer.err
+
+
+def test_retry_moves_damaged_fits_aside(store, gpbench):
+    flip(store.folder(planned(0).fit_id) / "points.parquet")
+    assert gpbench("retry").out.startswith("1 fit cleared")
+    assert store.ids() == [planned(1).fit_id]
+
+
+def test_a_folder_without_its_record_makes_room(store, capfd):
+    (store.folder(planned(0).fit_id) / "fit.json").unlink()
+    store.move_damaged([planned(0).fit_id, planned(1).fit_id])
+    assert "fit.json is missing" in capfd.readouterr().err
+    finish(store, CELL, planned(0))
+    assert store.verified(planned(0).fit_id).status == "done"
+
+
+def test_a_damaged_fit_beside_foreign_files_stays_and_is_named(store):
+    folder = store.folder(planned(0).fit_id)
+    (folder / "notes.txt").touch()
+    flip(folder / "points.parquet")
+    with pytest.raises(Damaged, match="could not be moved to .* holds notes.txt, not made by gpbench"):
+        store.verified(planned(0).fit_id)
+    assert folder.is_dir()
+
+
+def unsealed(store: Store, split: int = 0) -> str:
+    """Make a fit one of before there were seals."""
+    path = store.folder(planned(split).fit_id) / "fit.json"
+    content = json.loads(path.read_text())
+    del content["sealed"]
+    path.write_text(json.dumps(content))
+    return planned(split).fit_id
+
+
+def test_a_fit_of_before_is_read_and_named(store, gpbench):
+    fit_id = unsealed(store)
+    assert store.verified(fit_id).sealed is None
+    assert "2 fits: sealed 1, not sealed 1, of another edition 0, damaged 0" in gpbench("verify").out
+    path = store.folder(fit_id) / "points.parquet"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(Damaged, match=r"points.parquet cannot be read \("):
+        store.verified(fit_id)
+
+
+def test_scores_that_were_edited_are_computed_again(store, gpbench):
+    record = store.record(planned(0).fit_id)
+    path = store.folder(record.fit_id) / "scores.json"
+    expected = scoring.scores(store, record)
+    written = path.read_bytes()
+    path.write_text(path.read_text().replace(json.dumps(expected["mnll"]), "-99.0"))
+    assert path.read_bytes() != written
+    assert f"{path} is damaged; it is not used" in gpbench("verify").err
+    assert scoring.scores(store, record) == expected
+    path.write_text("[]")
+    assert scoring.scores(store, record) == expected
+    assert path.read_bytes() == written
+    exchanged = store.folder(planned(1).fit_id) / "scores.json"
+    exchanged.write_bytes(written)
+    assert seals.read(exchanged, is_needed=True) is None
+
+
+def test_a_certificate_is_sealed_and_goes_with_a_copy(store, capfd):
+    source, target = planned(0).fit_id, planned(2)
+    store.certify(source, {"certificate_steps": 400})
+    record = store.record(source)
+    store.copy(source, target.fit_id, json.dumps(asdict(replace(record, fit_id=target.fit_id, split=2, sealed=None))))
+    assert store.certificate(target.fit_id) == {"certificate_steps": 400}
+    assert store.verified(target.fit_id).split == 2
+    path = store.folder(source) / "certificate.json"
+    path.write_text(path.read_text().replace("400", "800"))
+    assert store.certificate(source) == {}
+    assert "certificate.json is damaged; `gpbench certify` makes it again" in capfd.readouterr().err
+    path.write_text('{"certificate_steps": 400}')
+    assert store.certificate(source) == {}  # a sealed fit has sealed certificates alone
+    unsealed(store)
+    assert store.certificate(source) == {"certificate_steps": 400}
+
+
+RECORD = "fit_id,method,dataset,split,replica,status\n{},constant,boston,0,0,done\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (RECORD.format("thesis"), "'thesis' is no identity"),
+        (RECORD.format("0" * 16) + "0" * 16 + ",linear,boston,0,0,done\n", "stands there more than once"),
+        (RECORD.format("0" * 16)[:-8], "line 2 is not a record"),
+    ],
+)
+def test_verify_reads_the_committed_records(project, gpbench, text, said):
+    path = project / "docs" / "results" / "some" / "scores.csv"
+    path.parent.mkdir(parents=True)
+    path.write_text(RECORD.format("0" * 16))
+    assert gpbench("verify").code == 0
+    path.write_text(text)
+    answer = gpbench("verify")
+    assert answer.code == 1
+    assert said in answer.err
+
+
+def test_verify_is_fast(store, gpbench):
+    for split in range(2, 52):
+        finish(store, CELL, planned(split))
+    started = time.process_time()
+    assert gpbench("verify").code == 0
+    assert time.process_time() - started < 52 * 30 / 2000
+
+
+def test_a_fit_that_names_a_module_of_no_method_imports_nothing(store, gpbench, tmp_path, monkeypatch):
+    (tmp_path / "innocent.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    what = replace(CELL.what, method=MethodSettings("innocent", {}))
+    cell = replace(CELL, what=what)
+    fit_id = finish(store, cell, planned(0, cell))
+    answer = gpbench("predict", fit_id, str(tmp_path / "new.csv"))
+    assert (answer.code, answer.err.count("\n")) == (1, 1)
+    assert "'innocent' is the module of no installed method" in answer.err
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("name", ["a$(touch pwn)", "a b", "..", "-n", "a;b", "ä"])
+def test_a_name_that_a_shell_could_take_for_more_is_refused(project, gpbench, name):
+    (project / "conf" / "study" / f"{name}.yaml").write_text("title: x\n")
+    answer = gpbench("plan")
+    assert (answer.code, answer.err.count("\n")) == (1, 1)
+    assert "a name has letters a-z, digits, _ and -" in answer.err
