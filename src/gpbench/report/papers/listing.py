@@ -42,8 +42,8 @@ where no record is similar, rough coefficients, which are wrong by a factor of t
 GPU**: not measured. Expected minutes if steps are bound by kernel launches: {LAUNCH * 1e6:.0f} µs for each of about 300
 operations per layer (200 with random features or without GPs, 600 where moments are propagated), with all splits and
 replicas of a cell in one batch (`overrides="trainer=gpu"`); methods without such steps as on two cores. **State**:
-*available*, but not run; *has results* where its run is committed in docs/results (*in part*: another run of its study); *needs* data
-that are not pinned; *lacks* lines that were printed, with the reason; *later* with what it needs.
+*available*, but not run; *has results* where its run is committed in docs/results (*in part*: another run of its
+study); *needs* data that are not pinned; *lacks* lines that were printed, with the reason; *later* with what it needs.
 """
 CORE_LIMIT = "a core"
 """End of the reason for too many workers: a property of the machine, so it does not belong in this list."""

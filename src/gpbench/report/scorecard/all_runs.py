@@ -49,9 +49,9 @@ lies outside; *inconclusive*: neither. *not judged*: our fits are incomplete or 
 effective sample size is that of a chain too short to tell, or neither side has a spread. *other protocol*: means that
 are not comparable.
 
-Rows are counted apart by what they are about: *predictions* (MNLL, RMSE, error, ...), *samplers* (R-hat, effective sample
-sizes, acceptance) and *bookkeeping* (operations, seconds, settings, and numbers of which we have no metric). An R-hat
-near 1 on both sides agrees without saying anything about predictions."""
+Rows are counted apart by what they are about: *predictions* (MNLL, RMSE, error, ...), *samplers* (R-hat, effective
+sample sizes, acceptance) and *bookkeeping* (operations, seconds, settings, and numbers of which we have no metric). An
+R-hat near 1 on both sides agrees without saying anything about predictions."""
 
 
 class Counterpart(NamedTuple):
