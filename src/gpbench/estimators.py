@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
     from gpbench.study.records import Cell
 
+Settings = Mapping[str, Any] | None
+
 
 class _Estimator(BaseEstimator):
     """method: a name of conf/method; settings: its hyperparameters that differ from there; budget: a name of
@@ -37,7 +40,7 @@ class _Estimator(BaseEstimator):
     def __init__(
         self,
         method: str = "exact_gp",
-        settings: dict[str, Any] | None = None,
+        settings: Settings = None,
         budget: str = "quick",
         random_state: int = 0,
     ) -> None:
@@ -124,7 +127,11 @@ class GPBenchClassifier(ClassifierMixin, _Estimator):
     """A classification method: `GPBenchClassifier("svgp").fit(X, y).predict_proba(X)`."""
 
     def __init__(
-        self, method: str = "svgp", settings: dict[str, Any] | None = None, budget: str = "quick", random_state: int = 0
+        self,
+        method: str = "svgp",
+        settings: Settings = None,
+        budget: str = "quick",
+        random_state: int = 0,
     ) -> None:
         super().__init__(method, settings, budget, random_state)
 
