@@ -6,13 +6,16 @@ import importlib
 from typing import Any
 
 _API = ("compare", "fit", "list_datasets", "list_methods", "plan", "predict", "results")
+_ESTIMATORS = ("GPBenchClassifier", "GPBenchRegressor")
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _API:
-        raise AttributeError(f"module 'gpbench' has no attribute {name!r}; it offers {', '.join(_API)}")
-    return getattr(importlib.import_module("gpbench.api"), name)
+    if name not in (*_API, *_ESTIMATORS):
+        offered = ", ".join((*_API, *_ESTIMATORS))
+        raise AttributeError(f"module 'gpbench' has no attribute {name!r}; it offers {offered}")
+    module = "gpbench.estimators" if name in _ESTIMATORS else "gpbench.api"
+    return getattr(importlib.import_module(module), name)
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_API]
+    return [*globals(), *_API, *_ESTIMATORS]

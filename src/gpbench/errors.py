@@ -27,9 +27,12 @@ def count(n: int, noun: str) -> str:
 
 
 def exit_status(command: Callable[[], object]) -> int:
-    """0, or 1 after printing the message of a UserError to standard error."""
+    """0; 1 after printing the message of a UserError to standard error, 130 after Ctrl-C."""
     try:
         command()
+    except KeyboardInterrupt:
+        print("gpbench: stopped; the same command again resumes", file=sys.stderr)
+        return 130
     except UserError as error:
         print(f"gpbench: {error}", file=sys.stderr)
         return 1

@@ -135,7 +135,12 @@ def test_counts_and_badge_add_up(written):
     assert table.loc["all papers", "rows"] == len(card) == table["rows"].sum() / 2
     badge = json.loads((written[-1] / "badge.json").read_text())
     judged = int(table.loc["all papers", list(verdicts.JUDGED)].sum())
-    assert badge["message"] == f"{judged} of {len(card)} judged, {table.loc['all papers', 'agrees']} agree"
+    groups = all_runs.by_group(card)
+    assert sum(map(len, groups.values())) == len(card)
+    assert set(groups["samplers"]["ours_metric"]) <= {"ess_min", "acceptance_theta", "acceptance_latents", "r_hat"}
+    predicted = all_runs.counts(groups["predictions"]).loc["all papers"]
+    assert badge["label"] == "published predictions"
+    assert badge["message"] == f"{judged} of {predicted['rows']} judged, {predicted['agrees']} agree"
     assert {"schemaVersion", "label", "message", "color"} == set(badge)
     assert badge["message"] in "".join(ET.fromstring((written[-1] / "badge.svg").read_text()).itertext())
     page = (written[-1] / "scorecard.md").read_text()

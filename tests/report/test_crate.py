@@ -107,15 +107,16 @@ def test_a_protocol_is_cited_by_the_paper_it_is_named_after(where):
     assert citations.used(where, [], [], "filippone2013_real").keys() == {"filippone2013"}
 
 
-def test_a_key_without_entry_is_one_line(tmp_path):
+def test_a_key_without_entry_is_a_note_in_its_place(tmp_path):
     conf = places.find().conf
     (tmp_path / "conf").mkdir()
     for folder in ("method", "dataset", "protocol"):
         (tmp_path / "conf" / folder).symlink_to(conf / folder)
-    with pytest.raises(
-        UserError, match=r"citation key 'hensman2013' of method svgp \(SVGP\) is not in conf/references"
-    ):
-        citations.used(Places(tmp_path, tmp_path), ["svgp"], [], "common_all")
+    (tmp_path / "conf" / "references.bib").write_text("@book{rasmussen2006,\n  title = {GPs},\n}\n")
+    where = Places(tmp_path, tmp_path)
+    text = citations.bibtex(where, citations.used(where, ["svgp", "exact_gp"], [], "common_all"), "")
+    assert "% method svgp (SVGP)\n% no entry 'hensman2013' in conf/references.bib: add it there" in text
+    assert "@book{rasmussen2006" in text
 
 
 def test_cite_prints_the_study_and_names_an_unknown_one(capsys):

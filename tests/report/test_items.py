@@ -221,11 +221,11 @@ def test_the_caption_of_a_figure_says_what_it_lacks(view, figure):
 
 def test_the_state_follows_from_what_is_committed(tmp_path, registry):
     where, item = Places(tmp_path, tmp_path / "store"), registry["rossi2021_fig7"]
-    assert listing.state(where, item) == "runs"
+    assert listing.state(where, item) == "available"
     for name in (run_name(item.study, "splits=8"), item.study):
         folder = tmp_path / "docs" / "results" / name
         folder.mkdir(parents=True)
         (folder / "study.json").write_text(json.dumps({}))
         expected = f"has [results](results/{name}/)"
-        assert listing.state(where, item) == (expected if name == item.study else f"runs; {expected} in part")
+        assert listing.state(where, item) == (expected if name == item.study else f"available; {expected} in part")
     assert listing.state(where, registry["rossi2021_table3"]).startswith("later: needs all 11 million rows of HIGGS")

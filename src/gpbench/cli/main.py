@@ -9,12 +9,15 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpbench import places
-from gpbench.cli import data
+from gpbench.cli import data, lists
 from gpbench.errors import UserError, count, exit_status
+
+CLEAR_SCREEN = "\033[2J\033[H"
 
 if TYPE_CHECKING:
     from gpbench.study.planning.plan import Plan
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 def parser() -> argparse.ArgumentParser:
     """The commands, each named after its function, and their arguments."""
     top = argparse.ArgumentParser(prog="gpbench", description="Reproducible comparison of (deep) GP inference.")
+    top.add_argument("--version", action="version", version=f"gpbench {metadata.version('gpbench')}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add(function: Callable, text: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -42,6 +46,7 @@ def parser() -> argparse.ArgumentParser:
     add(track, "log finished fits to MLflow")
     add(unlock, "free Snakemake's lock if the process that holds it is dead")
     data.add(commands)
+    lists.add(commands)
     return top
 
 
@@ -56,9 +61,12 @@ def _add_study_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
     command.add_argument("--all", action="store_true", help="of all its fits, not only of those that are to be run")
     command.add_argument("--cores", type=int, default=2, help="for the time by the clock; default: %(default)s")
     add(certify, "refit a split of each cell at four times its steps, to see whether it had converged", study)
-    command = add(status, "what is running, how far, and what is finished", study)
+    command = add(status, "what is running, how far, and what is finished; default: of the newest run")
+    command.add_argument("study", nargs="?", default="")
+    command.add_argument("--overrides", default="", help="as in snakemake --config overrides='...'")
     command.add_argument("--watch", action="store_true", help="again every two seconds")
-    add(record, "add a study's finished fits to its committed records, docs/results/STUDY/", study)
+    command = add(record, "add a study's finished fits to its committed records, docs/results/STUDY/", study)
+    command.add_argument("--force", action="store_true", help="also of smoke, of a changed tree, or of private data")
     command = add(backlog, "runs that wait for an idle machine (conf/backlog.yaml): what is done of them, and go on")
     command.add_argument("action", nargs="?", choices=["run"], help="work through them; default: list them")
     command.add_argument("--cores", type=int, default=1, help="default: %(default)s")
@@ -189,7 +197,13 @@ def status(arguments: argparse.Namespace) -> None:
     from gpbench.study.storage.store import Store
 
     store = Store(places.find().store)
+    newest = next(iter(lists.runs(places.find())), None)
+    if not arguments.study and not arguments.overrides and newest:
+        arguments.study, arguments.overrides = newest.study_words
+    arguments.study = arguments.study or "default"
     while True:
+        if arguments.watch and sys.stdout.isatty():
+            print(CLEAR_SCREEN, end="")
         planned = _planned(arguments)
         states = [state.name for state in planned.states.values()]
         counts = ", ".join(f"{states.count(s)} {s}" for s in sorted(set(states)))
@@ -258,6 +272,8 @@ def record(arguments: argparse.Namespace) -> None:
     from gpbench.study.results import collect as collecting
 
     frozen = _planned(arguments).frozen
+    if (doubts := collecting.doubts(places.find(), frozen)) and not arguments.force:
+        raise UserError(f"{frozen.name} is not recorded: {'; '.join(doubts)}; --force records it all the same")
     new, total = collecting.record(places.find(), frozen)
     print(f"{frozen.name}: {count(new, 'fit')} added, {total} in docs/results/{frozen.name}/scores.csv")
 
@@ -356,12 +372,10 @@ def unlock(arguments: argparse.Namespace) -> None:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Exit status: 0, 1 after one line on standard error, 130 after Ctrl-C."""
+    """Exit status: 0; 1 or, after Ctrl-C, 130 after one line on standard error."""
     arguments = parser().parse_args(words)
     try:
         return exit_status(lambda: arguments.function(arguments))
-    except KeyboardInterrupt:
-        return 130
     except BrokenPipeError:
         with contextlib.suppress(OSError):
             sys.stdout.close()

@@ -38,7 +38,7 @@ def run(project, gpbench, tmp_path):
     planning.freeze(plan, where)
     job.run_groups(tuple(group for batch in plan.batches for group in batch.groups), where)
     collect.collect(where, plan.name)
-    assert gpbench("record", "default", "--overrides", SMOKE).code == 0
+    assert gpbench("record", "default", "--overrides", SMOKE, "--force").code == 0
     return where.results / plan.name, shutil.copytree(committed.folder(where, plan.name), tmp_path / "records")
 
 

@@ -6,7 +6,6 @@ from importlib import metadata
 from pathlib import Path
 
 from gpbench import config
-from gpbench.errors import UserError
 from gpbench.places import Places
 
 UNPUBLISHED = "baseline"  # `reference` of a method without a publication
@@ -24,7 +23,7 @@ def entries(conf: Path) -> dict[str, str]:
 def used(where: Places, methods: Iterable[str], datasets: Iterable[str], protocol: str) -> dict[str, list[str]]:
     """Citation key -> the purposes it is cited for; methods: names in conf/method, or of released scores by split.
 
-    Raises UserError for a name without a file in conf/ and for a key missing from conf/references.bib."""
+    Raises UserError for a name without a file in conf/; a key may be missing from conf/references.bib."""
     purposes: dict[str, list[str]] = {}
     released = {path.stem for path in where.per_split.glob("*.yaml")}
     for name in dict.fromkeys(methods):
@@ -44,9 +43,6 @@ def used(where: Places, methods: Iterable[str], datasets: Iterable[str], protoco
     known = entries(where.conf)
     for key in _sources(where, protocol, known):
         purposes.setdefault(key, []).append(f"protocol {protocol}")
-    for key, texts in purposes.items():
-        if key not in known:
-            raise UserError(f"citation key {key!r} of {texts[0]} is not in conf/references.bib; add its entry there")
     return purposes
 
 
@@ -58,9 +54,12 @@ def _sources(where: Places, protocol: str, known: Iterable[str]) -> list[str]:
 
 
 def bibtex(where: Places, purposes: dict[str, list[str]], commit: str) -> str:
-    """The entries of these keys (see `used`) in alphabetical order, each below its purposes; gpbench first."""
+    """The entries of these keys (see `used`) in alphabetical order, each below its purposes; gpbench first.
+
+    A note stands where conf/references.bib lacks an entry: one that is missing must not take the others with it."""
     known = entries(where.conf)
-    parts = [f"% {'; '.join(purposes[key])}\n{known[key]}" for key in sorted(purposes)]
+    absent = "% no entry {key!r} in conf/references.bib: add it there"
+    parts = [f"% {'; '.join(purposes[k])}\n{known.get(k, absent.format(key=k))}" for k in sorted(purposes)]
     return "\n\n".join([_gpbench(commit), *parts]) + "\n"
 
 

@@ -110,7 +110,7 @@ def _sources(crate: ROCrate, view: View, where: Places) -> tuple[list[Entity], s
     methods = view.fits["preset"].dropna().unique()
     keys = citations.used(where, methods, view.datasets, view.study["protocol"])
     known = citations.entries(where.conf)
-    cited = {key: _add(crate, f"#{key}", "CreativeWork", name=key, text=known[key]) for key in keys}
+    cited = {key: _add(crate, f"#{key}", "CreativeWork", name=key, text=known.get(key, "")) for key in keys}
     crate.root_dataset["citation"] = list(cited.values())
     sources = []
     for name in view.datasets:

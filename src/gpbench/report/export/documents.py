@@ -15,6 +15,7 @@ from gpbench.errors import UserError, count
 from gpbench.report.figures import write_figure
 from gpbench.report.papers import finding, protocol
 from gpbench.report.scorecard import all_runs
+from gpbench.report.scorecard.verdicts import JUDGED
 from gpbench.report.significance import comparisons
 from gpbench.report.tables.render import to_markdown, write
 from gpbench.report.tables.standard import table
@@ -85,10 +86,14 @@ def _differing(view: View, comparison: dict) -> str:
 
 
 def verdicts(card: pd.DataFrame) -> str:
-    """The number of published numbers by verdict."""
-    total = all_runs.counts(card).loc["all papers"].drop("rows")
-    numbers = ", ".join(f"{n} {kind}" for kind, n in total.items())
-    return fill(f"Of {count(len(card), 'published number')}: {numbers}.", 120) + "\n"
+    """Published predictions by verdict; of the other numbers only how many are judged, and agree."""
+    totals = {group: all_runs.counts(rows).loc["all papers"] for group, rows in all_runs.by_group(card).items()}
+    kinds = ", ".join(f"{n} {kind}" for kind, n in totals["predictions"].drop("rows").items())
+    text = f"Of {count(int(totals.pop('predictions')['rows']), 'published prediction')}: {kinds}."
+    for group, total in totals.items():
+        judged = total[list(JUDGED)].sum()
+        text += f" Apart, {group}: {judged} of {total['rows']} judged, {total['agrees']} agree."
+    return fill(text, 120) + "\n"
 
 
 def digest(folder: Path) -> str:

@@ -28,6 +28,7 @@ _BEYOND = {
 }
 _TICKS = (0, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 _STRONG = 6  # curves that the eye can follow
+FADED = {"color": "#BBBBBB", "marker": ""}
 _REGION = "#EEEEEE"
 
 
@@ -71,13 +72,13 @@ def _profile(axis: Axes, view: View, metric: str, losses: pd.DataFrame) -> None:
             [0, *curve["distance"], end],
             [0, *curve["share"], 1],
             drawstyle="steps-post",
-            **look.options,
+            **look.options | ({} if strong else FADED),
             markersize=3.5 if strong else 2.5,
             markevery=slice(1, -1, -(-len(curve) // 15)),
             linewidth=1.5 if strong else 0.7,
             zorder=3 - 0.01 * place,
             clip_on=False,
-            label=f"{(distances[method] <= rope).mean():4.0%}  {look.label}",
+            label=f"{(distances[method] <= rope).mean():4.0%}  {look.label}",  # grey ones too, in the same order
         )
     axis.axvspan(0, rope, color=_REGION, zorder=0)
     axis.set(xlim=(0, end), ylim=(0, 1), xlabel=_BEYOND[metric], ylabel="share of data sets")

@@ -6,6 +6,9 @@ from gpbench.report.registry import names
 from gpbench.report.tables.render import number
 from gpbench.report.view import SCORED, UNMIXED, View, commits
 
+FEWEST_SPLITS = 3
+"""Splits below which a paired interval has at most one degree of freedom."""
+
 
 def summary(view: View) -> list[tuple[str, str]]:
     """What was compared, planned and finished, as (term, text)."""
@@ -40,7 +43,7 @@ def warnings(view: View) -> list[str]:
     unfinished = int((~view.fits["status"].isin(SCORED)).sum())
     unmixed = view.fits[view.fits["status"] == UNMIXED]
     chains, optimised = (int((unmixed["steps_done"].isna() == is_chain).sum()) for is_chain in (True, False))
-    texts = []
+    texts = _banner(view)
     if unfinished:
         texts.append(f"{count(unfinished, 'fit')} not done: not part of any mean; listed below with the reasons.")
     if chains:
@@ -59,6 +62,18 @@ def warnings(view: View) -> list[str]:
         texts.append(f"{view.needed_jitter} scores.parquet says how often, and in which matrices.")
     if view.still_improving:
         texts.append(f"{view.still_improving} The budget requires no convergence: they are ranked all the same.")
+    return texts
+
+
+def _banner(view: View) -> list[str]:
+    """What the study is too small to show."""
+    texts, splits = [], view.fits["split"].nunique()
+    if view.study["budget"] == "smoke":
+        texts.append("Budget smoke only shows that everything runs: its ranks and differences mean nothing.")
+    elif view.study["budget"] == "quick":
+        texts.append("Budget quick is short of what papers train: ranks hold for methods trained so briefly.")
+    if view.study["kind"] == "predict" and splits < FEWEST_SPLITS:
+        texts.append(f"{count(splits, 'split')} cannot tell methods apart on a data set; take {FEWEST_SPLITS} or more.")
     return texts
 
 
@@ -82,6 +97,8 @@ def commands(view: View) -> list[tuple[str, str]]:
     """How to reproduce the study and parts of it, as (purpose, commands)."""
     checkout = [f"git checkout {view.study['commit']}"] if view.study["commit"] else []
     name, example = view.study["name"], names(view.study, "figures")[0]
+    if dirty := int(view.fits["dirty"].eq(True).sum()):
+        checkout.append(f"# {count(dirty, 'fit')} had uncommitted changes: that commit alone does not give them again")
     return [
         ("How to reproduce it", "\n".join([*checkout, sections.command(view)])),
         ("How to remake one table or figure", f"python -m gpbench.report figure results/{name} {example}"),

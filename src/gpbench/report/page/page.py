@@ -18,7 +18,7 @@ from gpbench.report.export import citations
 from gpbench.report.page import facts, sections
 from gpbench.report.registry import FIGURES, names
 from gpbench.report.scorecard import one_run
-from gpbench.report.significance.comparisons import COMPARISONS
+from gpbench.report.significance.comparisons import COMPARISONS, Comparison
 from gpbench.report.significance.findings import basis, sentences
 from gpbench.report.tables import chain_mixing
 from gpbench.report.tables.render import NOTE, Table, number, to_html, write
@@ -127,7 +127,14 @@ def _statistics(view: View) -> dict:
 
 def _findings(view: View) -> list[tuple[str, list[str]]]:
     comparisons = _statistics(view)["comparisons"]
-    specs = [spec for spec in COMPARISONS if spec.name in comparisons and view.datasets_of(*spec.tasks)]
+    specs: list[Comparison] = []
+    for (
+        spec
+    ) in COMPARISONS:  # "all data sets" follows regression and classification: where one of these is all, it repeats
+        held = view.datasets_of(*spec.tasks)
+        alike = any(s.metric == spec.metric and view.datasets_of(*s.tasks) == held for s in specs)
+        if spec.name in comparisons and held and not alike:
+            specs.append(spec)
     return [(spec.title, sentences(comparisons[spec.name], view)) for spec in specs]
 
 
@@ -157,12 +164,12 @@ def _add_scorecard(view: View, section: Section) -> None:
     """Add the counts of verdicts, and the published numbers that have a counterpart; the others would fill pages."""
     path = view.folder / "scorecard.json"
     card = pd.DataFrame(json.loads(path.read_text()) if path.is_file() else []).fillna(np.nan)
-    if card.empty:
+    if card.empty or not (card["ours_n"] > 0).any():  # nothing printed is about this study
         return
     verdicts = card["verdict"].str.split(":| \\(").str[0].value_counts()
     section.facts = [(str(verdict), count(n, "published number")) for verdict, n in verdicts.items()]
-    if len(with_ours := card[card["ours_n"] > 0]):
-        section.tables.append(("scorecard.csv (all published numbers)", to_html(one_run.to_table(with_ours))))
+    with_ours = card[card["ours_n"] > 0]
+    section.tables.append(("scorecard.csv (all published numbers)", to_html(one_run.to_table(with_ours))))
 
 
 def _citations(view: View) -> Section:

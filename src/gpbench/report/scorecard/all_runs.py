@@ -47,7 +47,11 @@ The rules were fixed beforehand (`gpbench.report.scorecard.verdicts`). Margins: 
 interval of ours - published lies inside the margin; *better*, *worse*, *differs* (for metrics without a direction): it
 lies outside; *inconclusive*: neither. *not judged*: our fits are incomplete or are chains that have not converged, an
 effective sample size is that of a chain too short to tell, or neither side has a spread. *other protocol*: means that
-are not comparable."""
+are not comparable.
+
+Rows are counted apart by what they are about: *predictions* (MNLL, RMSE, error, ...), *samplers* (R-hat, effective
+sample sizes, acceptance) and *bookkeeping* (operations, seconds, settings, and numbers of which we have no metric). An
+R-hat near 1 on both sides agrees without saying anything about predictions."""
 
 
 class Counterpart(NamedTuple):
@@ -108,6 +112,12 @@ def _counterparts(view: View, published: pd.DataFrame) -> Iterator[tuple[int, Co
                 yield i, Counterpart(judgement, method, view.folder.name, view.study["command"])
 
 
+def by_group(card: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """The rows about predictions, about samplers, and others (`verdicts.group`)."""
+    of_row = card["ours_metric"].fillna("").map(verdicts.group)
+    return {group: card[of_row == group] for group in verdicts.GROUPS}
+
+
 def counts(card: pd.DataFrame) -> pd.DataFrame:
     """Rows by paper and kind of verdict, with totals in the last row and column."""
     kinds = card["verdict"].map(verdicts.kind)
@@ -132,11 +142,11 @@ def open_rows(path: Path) -> dict[str, int]:
 
 
 def badge(card: pd.DataFrame) -> dict[str, str | int]:
-    """The content of a badge, by the schema of shields.io's endpoint."""
-    total = counts(card).loc["all papers"]
+    """The content of a badge, by the schema of shields.io's endpoint: of the rows about predictions alone."""
+    total = counts(by_group(card)["predictions"]).loc["all papers"]
     judged = int(total[list(verdicts.JUDGED)].sum())
     message = f"{judged} of {total['rows']} judged, {total['agrees']} agree"
-    return {"schemaVersion": 1, "label": "published numbers", "message": message, "color": "blue"}
+    return {"schemaVersion": 1, "label": "published predictions", "message": message, "color": "blue"}
 
 
 def badge_svg(label: str, message: str) -> str:
@@ -162,7 +172,7 @@ def to_page(card: pd.DataFrame, runs: list[View]) -> str:
     judged, others = card[is_judged], card[~is_judged]
     names = {"ours_protocol": "protocol", "ours_budget": "budget", "ours_commit": "commit", "run": "run"}
     shown = show(judged).join(judged[list(names)].rename(columns=names))
-    summary = counts(card).reset_index()
+    summaries = {group: counts(rows).reset_index() for group, rows in by_group(card).items() if len(rows)}
     reasons = others.groupby(["source", "verdict", "command"], sort=False).size().rename("rows").reset_index()
     return "\n".join(
         [
@@ -172,7 +182,7 @@ def to_page(card: pd.DataFrame, runs: list[View]) -> str:
             "show the command that runs them.\n",
             f"{INTRODUCTION}\n",
             f"![Published numbers against ours]({FIGURE})\n\n{FIGURE_CAPTION}\n",
-            to_markdown(Table(summary, summary, "Rows by paper and verdict")),
+            *(to_markdown(Table(t, t, f"Rows by paper and verdict: {group}")) for group, t in summaries.items()),
             to_markdown(runs_table(runs)),
             to_markdown(Table(judged, shown, "Judged rows", SPREAD_NOTE)),
             to_markdown(Table(reasons, reasons, "Rows without a verdict")),

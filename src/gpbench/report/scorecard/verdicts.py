@@ -42,6 +42,9 @@ from gpbench.evaluation.metrics import METRICS
 
 JUDGED = ("agrees", "better", "worse", "differs", "inconclusive")
 VERDICTS = (*JUDGED, "not judged", "other protocol", "not run")
+GROUPS = ("predictions", "samplers", "bookkeeping")
+"""What a row is about, see `group`; counts of verdicts are never summed over them."""
+OPERATIONS = ("iterations", "cubic", "cholesky", "inverse", "product", "quadratic")
 NATS = ("mnll", "mnll_scaled", "msll")
 NATS_MARGIN = 0.05
 R_HAT_MARGIN = 0.05
@@ -65,6 +68,14 @@ MARGINS = (
 def kind(verdict: str) -> str:
     """The verdict without its reason: one of VERDICTS."""
     return verdict.partition(":")[0].partition(" (")[0]
+
+
+def group(metric: str) -> str:
+    """What a number of a metric is about: predictions, samplers, or else (costs, operations, settings: also those of
+    which we have no metric, '') bookkeeping. An R-hat near 1 in both chains says nothing about predictions."""
+    if not metric or metric in OPERATIONS or METRICS[metric].unit in ("s", "MB"):
+        return "bookkeeping"
+    return "predictions" if METRICS[metric].tasks else "samplers"
 
 
 def direction(metric: str) -> str:

@@ -1,6 +1,7 @@
 """The statistics of a study in sentences."""
 
 from gpbench.errors import count
+from gpbench.evaluation.compare import min_datasets
 from gpbench.evaluation.practical import DECIDED, ROPES
 from gpbench.report.tables.render import number
 from gpbench.report.view import View, commits
@@ -47,7 +48,9 @@ def sentences(comparison: dict, view: View) -> list[str]:
     pairs = count(len(comparison["pairs"]), "pair")
     result = f"{len(differing)} of {pairs} differ significantly" + f": {'; '.join(differing)}" * bool(differing)
     lines += [f"Wilcoxon signed-rank tests with Holm's correction: {result}.", comparison["power"]]
-    return [*lines, practically(comparison, view)]
+    # what Wilcoxon's test cannot tell from so few data sets is no finding of another test either
+    decidable = len(comparison["datasets"]) >= min_datasets(2)
+    return [*lines, practically(comparison, view)] if decidable else lines
 
 
 def left_out(comparison: dict, view: View, reasons: bool = True) -> str:

@@ -129,9 +129,10 @@ def status(view: View) -> Table:
 
 
 def unfinished(view: View) -> Table:
-    """Every fit that is not done or has not converged, with its reason; splits of a data set, and data sets with the
-    same splits, share a printed row."""
+    """Every fit that is not done or has not converged, with its reason, those left out by design last; splits of a data
+    set, and data sets with the same splits, share a printed row."""
     fits = view.fits[view.fits["status"] != "done"]
+    fits = fits.sort_values("status", key=lambda status: status == "skipped", kind="stable")
     data = fits[["method", "dataset", "split", "status", "reason", "fit_id"]]
     groups = fits.groupby(["method", "dataset", "status", "reason"], sort=False)["split"]
     datasets: dict[tuple[str, ...], list[str]] = {}
@@ -140,7 +141,9 @@ def unfinished(view: View) -> Table:
         datasets.setdefault(alike, []).append(dataset)
     rows = [[method, ", ".join(names), *ending] for (method, *ending), names in datasets.items()]
     names = ["method", "data set", "splits", "status", "reason"]
-    return Table(data, pd.DataFrame(rows, columns=names), f"Fits that are not done or have not converged ({len(data)})")
+    skipped = int((fits["status"] == "skipped").sum())
+    title = f"Fits that failed or have not converged ({len(data) - skipped}), and those skipped by design ({skipped})"
+    return Table(data, pd.DataFrame(rows, columns=names), title)
 
 
 def all_metrics(view: View) -> Table:

@@ -11,6 +11,8 @@ from gpbench.study import tracking
 from gpbench.study.records import Group, Progress
 from gpbench.study.storage.store import Store
 
+CLEAR = "\r\033[K"  # empties the line of a terminal
+
 
 class Watch:
     """One line a group of fits on stderr; on a terminal also a line that moves; on request, a live stream to MLflow."""
@@ -26,7 +28,8 @@ class Watch:
     def begin(self, group: Group) -> None:
         self.count += len(group.fits)
         if not self.quiet:
-            print(f"  fit {self.count}/{self.total} of this job: {name(group)}", file=sys.stderr)
+            fresh = CLEAR * self.moving  # the line that moved is replaced, not continued
+            print(f"{fresh}  fit {self.count}/{self.total} of this job: {name(group)}", file=sys.stderr)
 
     def look(self, group: Group) -> None:
         """Look at a group's progress, at most once a second."""
@@ -38,7 +41,7 @@ class Watch:
         if self.live and progress and group.how.live:
             self.live.see(group, progress)
         if self.moving and progress:
-            print(f"\r  {name(group)}: {describe(progress)}   ", end="", file=sys.stderr, flush=True)
+            print(f"{CLEAR}  {name(group)}: {describe(progress)}", end="", file=sys.stderr, flush=True)
 
     def end(self, group: Group) -> None:
         if self.live:

@@ -63,7 +63,7 @@ def resolve(places: Places, study_name: str, overrides: str = "") -> Resolved:
     datasets = [config.compose(places.conf, "dataset", name) for name in study.datasets]
     checks.check_probes(study, datasets)
     setup = Setup(study, protocol, budget, trainer)
-    configured = functools.cache(lambda name, words: _method(places, name, budget, list(words)))
+    configured = functools.cache(lambda name, words: configured_method(places, name, budget, list(words)))
     for name, variant in variants.items():
         checks.check_datasets(places, variant.datasets, f"variant {name!r} of study {study.name!r}")
     cells = tuple(
@@ -154,7 +154,7 @@ def _hyper_keys(places: Places, method: str) -> set[str]:
     return {f.name for f in dataclasses.fields(config.compose(places.conf, "method", method).hyper)} | {"steps"}
 
 
-def _method(places: Places, name: str, budget: schema.Budget, overrides: list[str]) -> MethodConfig:
+def configured_method(places: Places, name: str, budget: schema.Budget, overrides: list[str]) -> MethodConfig:
     """The method with the hyperparameters that are part of the budget, then the user's."""
     method: MethodConfig = config.compose(places.conf, "method", name)
     given = [f"{k}={v}" for k, v in (budget.hyper.get(name) or budget.hyper.get(method.family, {})).items()]

@@ -15,7 +15,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpbench.errors import UserError
+from gpbench import config
+from gpbench.errors import UserError, count
 from gpbench.places import Places, write_aside, write_if_changed, write_text
 from gpbench.study.planning import identity
 from gpbench.study.records import JITTER, Cell, Fit, FitRecord, FrozenPlan, from_json
@@ -173,6 +174,16 @@ def score_rows(where: Places, ended: Ended, plan: FrozenPlan) -> list[committed.
     judged = converged(ended, plan)
     fitted = [_row(ended, cell, fit) | judged.get(fit.fit_id, {}) for cell, fit in plan.fits]
     return fitted + printed_splits.rows(where, plan) + challengers.rows(where, plan)
+
+
+def doubts(where: Places, plan: FrozenPlan) -> list[str]:
+    """Why the finished fits of a study should not be shown to others, who could not make them again."""
+    done = [row for row in score_rows(where, Ended(where, plan.name), plan) if row["status"] == "done"]
+    dirty = sum(row.get("dirty") is True for row in done)
+    private = [name for name in plan.study.datasets if config.compose(where.conf, "dataset", name).private]
+    found = ["budget smoke shows no method's worth"] if plan.study.budget == "smoke" else []
+    found += [f"{count(dirty, 'fit')} had uncommitted changes"] if dirty else []
+    return found + ([f"private data ({', '.join(private)})"] if private else [])
 
 
 def record(where: Places, plan: FrozenPlan) -> tuple[int, int]:

@@ -1,0 +1,85 @@
+"""`gpbench list WHAT`: methods, data sets, studies, runs and items of papers, by the names that commands take."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from gpbench import config, places
+from gpbench.places import Places
+
+WHAT = ("methods", "datasets", "studies", "runs", "items")
+
+
+class Run(NamedTuple):
+    """A planned study with its overrides: its name in plans/ and results/, when it was last planned, its command."""
+
+    name: str
+    when: float  # seconds since 1970
+    command: str
+    report: Path
+
+    @property
+    def study_words(self) -> tuple[str, str]:
+        """(study, overrides) of its command."""
+        words = dict(word.split("=", 1) for word in shlex.split(self.command) if "=" in word)
+        return words["study"], words.get("overrides", "")
+
+
+def add(commands: argparse._SubParsersAction) -> None:
+    """Add `list`, and `runs` for its most frequent use, to the commands of the command line."""
+    text = "the names of methods, datasets, studies, runs (newest first) or items of papers, with what they are"
+    command = commands.add_parser("list", help=text, description=text)
+    command.add_argument("what", choices=WHAT)
+    command.add_argument("--json", action="store_true", help="as JSON: name -> text")
+    command.set_defaults(function=show)
+    text = "the runs of this project, newest first: `list runs`"
+    commands.add_parser("runs", help=text, description=text).set_defaults(function=show, what="runs", json=False)
+
+
+def show(arguments: argparse.Namespace) -> None:
+    listed = listing(places.find(), arguments.what)
+    if arguments.json:
+        print(json.dumps(listed, indent=1, ensure_ascii=False))
+        return
+    width = max((len(name) for name in listed), default=0)
+    for name, text in listed.items():
+        print(f"{name:<{width}}  {text}".rstrip())
+
+
+def listing(where: Places, what: str) -> dict[str, str]:
+    """Name -> what it is, of one of WHAT."""
+    if what == "runs":
+        return {run.name: _described(run) for run in runs(where)}
+    if what == "items":
+        from gpbench.report.papers import items, listing
+
+        known = items.registry(where.conf)
+        return {i.target: f"{i.title}; {listing.state(where, i).partition(';')[0]}" for i in known.values()}
+    group = {"methods": "method", "datasets": "dataset", "studies": "study"}[what]
+    entries = {name: config.compose(where.conf, group, name) for name in config.options(where.conf, group)}
+    if group == "method":
+        return {n: f"{m.header.label} ({', '.join(m.header.tasks)})" for n, m in entries.items()}
+    if group == "dataset":
+        return {n: f"{d.title} ({d.task}, {d.rows:,} x {d.columns})" for n, d in entries.items()}
+    return {name: study.title for name, study in entries.items()}
+
+
+def runs(where: Places) -> list[Run]:
+    """The runs that were planned here, the one that was planned last first."""
+    found = []
+    for path in where.plans.glob("*.json"):
+        command = json.loads(path.read_text())["command"]
+        # a plan that is made again is written only where it changed; what it saw of the store changes with every run
+        when = max(p.stat().st_mtime for p in (path, path.with_suffix(".seen")) if p.is_file())
+        found.append(Run(path.stem, when, command, where.results / path.stem / "report.html"))
+    return sorted(found, key=lambda run: run.when, reverse=True)
+
+
+def _described(run: Run) -> str:
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.when))
+    return f"{when}  {run.report if run.report.is_file() else 'no report yet'}  {run.command}"

@@ -1,0 +1,61 @@
+"""`gpbench list`, `runs`, `status` of the newest run, `--version`, and what `record` refuses."""
+
+import json
+import os
+
+import pytest
+
+from gpbench import places
+from gpbench.cli import lists
+from gpbench.cli.main import main
+from gpbench.study.planning import plan as planning
+from projects import copy_project
+
+SMOKE = "methods=[constant] datasets=[diabetes] splits=1 budget=smoke"
+
+
+@pytest.fixture
+def where(tmp_path, monkeypatch):
+    monkeypatch.setenv("GPBENCH_ROOT", str(copy_project(tmp_path / "project")))
+    return places.find()
+
+
+def test_every_kind_of_name_is_listed(where, capsys):
+    for what, some in {"methods": "svgp", "datasets": "boston", "studies": "default"}.items():
+        assert main(["list", what, "--json"]) == 0
+        assert some in json.loads(capsys.readouterr().out)
+    assert main(["list", "items"]) == 0
+    assert "figures/cutajar2017_fig2.pdf" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as stopped:
+        main(["--version"])
+    assert stopped.value.code == 0
+    assert capsys.readouterr().out.startswith("gpbench 0.")
+
+
+def test_status_is_of_the_newest_run_and_a_smoke_run_is_recorded_only_by_force(where, capsys):
+    assert lists.runs(where) == []
+    for overrides in ("", SMOKE):
+        planning.freeze(planning.make(where, "default", overrides), where)
+    old, new = (planning.run_name("default", overrides) for overrides in ("", SMOKE))
+    os.utime(where.plans / f"{old}.json", (1, 1))
+    assert [run.name for run in lists.runs(where)] == [new, old]
+    words = lists.runs(where)[0].study_words
+    assert planning.run_name(*words) == new
+    assert main(["status"]) == 0
+    assert f"{new}: 1 pending" in capsys.readouterr().out
+    assert main(["status", "default"]) == 0
+    assert "default: " in capsys.readouterr().out
+    assert main(["runs"]) == 0
+    assert f"{new}  " in capsys.readouterr().out.splitlines()[0]
+    assert main(["record", "default", "--overrides", SMOKE]) == 1
+    assert "budget smoke shows no method's worth; --force records it all the same" in capsys.readouterr().err
+    assert not (where.root / "docs" / "results" / new / "scores.csv").exists()
+
+
+def test_stopping_says_how_to_resume(where, capsys, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gpbench.study.planning.plan.make", interrupted)
+    assert main(["plan"]) == 130
+    assert capsys.readouterr().err == "gpbench: stopped; the same command again resumes\n"

@@ -1,0 +1,59 @@
+"""Methods as scikit-learn estimators."""
+
+import pickle
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import check_estimator
+
+from gpbench import GPBenchClassifier, GPBenchRegressor
+from gpbench.errors import UserError
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(60, 2))
+Y = 100 + 10 * (np.sin(X[:, 0]) + 0.1 * RNG.normal(size=60))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(
+    ("estimator", "expected"),
+    [
+        (GPBenchRegressor("linear"), {}),
+        (GPBenchClassifier("constant"), {"check_classifiers_train": "a constant learns nothing"}),
+    ],
+)
+def test_scikit_learns_own_checks_pass(estimator, expected):
+    found = check_estimator(estimator, on_fail=None, expected_failed_checks=expected)
+    assert [(row["check_name"], row["exception"]) for row in found if row["status"] == "failed"] == []
+    assert sum(row["status"] == "passed" for row in found) > 40
+
+
+def test_a_method_with_updates_predicts_in_the_units_of_its_targets():
+    settings = {"num_inducing": 10}
+    model = clone(GPBenchRegressor("svgp", settings, budget="smoke")).fit(X, Y)
+    mean, sd = model.predict(X, return_std=True)
+    assert np.sqrt(np.mean((mean - Y) ** 2)) < 0.5 * Y.std()
+    assert (sd > 0).all()
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict(X), mean)
+    other = GPBenchRegressor("svgp", settings, budget="smoke", random_state=1).fit(X, Y)
+    assert not np.array_equal(other.predict(X), mean)
+
+
+def test_a_classifier_stands_in_a_pipeline_and_keeps_its_labels():
+    model = make_pipeline(StandardScaler(), GPBenchClassifier("gradient_boosting", budget="smoke"))
+    labels = np.where(Y > 100, "high", "low")
+    model.fit(X, labels)
+    assert (model.predict(X) == labels).mean() > 0.9
+    np.testing.assert_allclose(model.predict_proba(X).sum(1), 1)
+
+
+def test_what_cannot_be_fitted_is_one_line():
+    with pytest.raises(UserError, match="did you mean 'svgp'"):
+        GPBenchRegressor("svpg").fit(X, Y)
+    with pytest.raises(UserError, match="exact_gp cannot be fitted to these arrays: regression only"):
+        GPBenchClassifier("exact_gp").fit(X, Y > 100)
+    with pytest.raises(UserError, match="num_inducin"):
+        GPBenchRegressor("svgp", {"num_inducin": 5}).fit(X, Y)
