@@ -22,7 +22,9 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -46,6 +48,7 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.root = Path(root)
+        self._common: dict[str, Any] = {}
 
     def folder(self, fit_id: str) -> Path:
         return self.root / fit_id
@@ -69,16 +72,20 @@ class Store:
             return sorted(e.name for e in entries if not (PARTS.fullmatch(e.name) and e.is_file(follow_symlinks=False)))
 
     def record(self, fit_id: str) -> FitRecord:
-        """fit.json of a finished fit. Raises UserError where it is absent or damaged."""
+        """fit.json of a finished fit. Raises UserError where it is absent or damaged.
+
+        What the fits of a cell have in common, which is most of a record, is one object in all that are read."""
         path = self.folder(fit_id) / "fit.json"
         try:
-            return from_json(FitRecord, path.read_text(), path)
+            record = from_json(FitRecord, path.read_text(), path)
         except FileNotFoundError:
             raise UserError(f"no fit {fit_id!r} in {self.root}; `gpbench plan` lists a study's fits") from None
         except OtherEdition:
             raise
         except UserError as error:
             raise UserError(f"{error}; `gpbench retry {fit_id}` moves it aside") from error
+        parts = {name: getattr(record, name) for name in ("address", "what", "how")}
+        return replace(record, **{name: self._common.setdefault(repr(part), part) for name, part in parts.items()})
 
     def records(self) -> tuple[list[FitRecord], int]:
         """Records of all finished fits of this edition of gpbench, and how many there are of others."""
