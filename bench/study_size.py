@@ -1,19 +1,22 @@
-"""How long a study of 2,000 cells takes to plan, collect and report: `python bench/study_size.py`.
+"""How long a study of 2,000 cells takes to plan, collect and report: `python bench/study_size.py [RATES SETS SPLITS]`.
 
 The store is filled without fitting: a record, a trace of 200 steps and 100 test points with their quantiles for every
 fit, the errors of the methods apart by a little. Twice: 40 methods on 50 data sets with one split, which are 2,000
-cells, and 20 on 20 with five, which are 2,000 fits. `collect` is timed with every fit to be scored, and again.
+cells, and 20 on 20 with five, which are 2,000 fits; `4 50 10` are 20,000 fits. `collect` is timed with every fit to be
+scored, and again. Every stage is a process of its own, so that its peak of memory is its own.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
-import functools
+import multiprocessing
+import os
+import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
@@ -75,19 +78,23 @@ def fill(made: plan.Plan, where: Places) -> int:
     trace = pd.DataFrame({"step": steps, "seconds": 0.01 * steps, "objective": -1.0 / steps})
     trace["mnll"] = np.where(steps % LOOKS == 0, 1.0 / steps, np.nan)  # held-out rows are looked at now and then
     written = 0
+    alike = where.root / "alike"
+    alike.mkdir()
+    trace.to_parquet(alike / "trace.parquet", index=False)
     for cell in made.cells:
         for fit in cell.fits:
             folder = where.store / fit.fit_id
             folder.mkdir(parents=True)
             kind = int(cell.address.dataset[-1]) % 5, fit.split, METHODS.index(cell.address.method)
-            points(*kind).to_parquet(folder / "points.parquet", index=False)
-            trace.to_parquet(folder / "trace.parquet", index=False)
+            if not (file := alike / f"{'-'.join(map(str, kind))}.parquet").is_file():
+                points(*kind).to_parquet(file, index=False)
+            os.link(file, folder / "points.parquet")
+            os.link(alike / "trace.parquet", folder / "trace.parquet")
             (folder / "fit.json").write_text(to_json(record(cell, fit)))
             written += 1
     return written
 
 
-@functools.cache
 def points(dataset: int, split: int, method: int) -> pd.DataFrame:
     """Points of a predictive whose mean errs by a little more for some methods than for others."""
     rng = streams.rng(streams.Key(f"size {dataset}", "size", split), "eval")
@@ -112,31 +119,48 @@ def record(cell: Cell, fit: Fit) -> FitRecord:
     )
 
 
-@dataclasses.dataclass
-class Stage:
-    """What is timed."""
-
-    name: str
-    run: Callable[[], object]
-
-
-def stages(where: Places) -> Iterator[Stage]:
+def stages(where: Places) -> dict[str, Callable[[], object]]:
     """From planning to the page, as the workflow runs them."""
     folder = where.results / "size"
-    made = plan.make(where, "size")
-    yield Stage("plan", lambda: plan.make(where, "size"))
-    yield Stage("cost", lambda: estimate.lines(estimate.Estimate(made, everything=True)))
-    yield Stage("freeze", lambda: plan.freeze(made, where))
-    yield Stage("collect, scoring all", lambda: collect.collect(where, "size"))
-    yield Stage("collect again", lambda: collect.collect(where, "size"))
-    from gpbench.report.__main__ import main as report
-
     published = ["--published", str(where.root / "published")]
-    yield Stage("tables", lambda: report(["table", str(folder)]))
-    yield Stage("statistics", lambda: report(["statistics", str(folder)]))
-    yield Stage("scorecard", lambda: report(["scorecard", str(folder), *published]))
-    yield Stage("figures", lambda: report(["figure", str(folder)]))
-    yield Stage("page", lambda: report(["page", str(folder), *published]))
+
+    def report(*words: str) -> None:
+        from gpbench.report.__main__ import main
+
+        main([*words])
+
+    return {
+        "plan and freeze": lambda: plan.freeze(plan.make(where, "size"), where),
+        "plan again": lambda: plan.make(where, "size"),
+        "cost": lambda: estimate.lines(estimate.Estimate(plan.make(where, "size"), everything=True)),
+        "collect, scoring all": lambda: collect.collect(where, "size"),
+        "collect again": lambda: collect.collect(where, "size"),
+        "tables": lambda: report("table", str(folder)),
+        "statistics": lambda: report("statistics", str(folder)),
+        "scorecard": lambda: report("scorecard", str(folder), *published),
+        "figures": lambda: report("figure", str(folder)),
+        "page": lambda: report("page", str(folder), *published),
+    }
+
+
+def timed(where: Places, name: str, pipe: Connection) -> None:
+    """Run a stage; send its seconds by the clock and of the processor, and its peak of memory in MB."""
+    started, busy = time.perf_counter(), time.process_time()
+    stages(where)[name]()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    pipe.send((time.perf_counter() - started, time.process_time() - busy, peak))
+
+
+def in_child(where: Places, name: str) -> tuple[float, float, float]:
+    """What `timed` sends."""
+    context = multiprocessing.get_context("spawn")  # a fork would begin with this process's memory
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=timed, args=(where, name, sender))
+    child.start()
+    sender.close()
+    measured: tuple[float, float, float] = receiver.recv()
+    child.join()
+    return measured
 
 
 def bench(rates: int, datasets: int, splits: int) -> dict[str, float]:
@@ -147,18 +171,16 @@ def bench(rates: int, datasets: int, splits: int) -> dict[str, float]:
         number = fill(made, where)
         print(f"{len(made.cells)} cells, {number} fits", flush=True)
         taken = {}
-        for stage in stages(where):
-            started, busy = time.perf_counter(), time.process_time()
-            stage.run()
-            taken[stage.name] = time.perf_counter() - started
-            cpu = time.process_time() - busy
-            print(f"  {stage.name:<22}{taken[stage.name]:7.1f} s, of which {cpu:.1f} s of the processor", flush=True)
+        for name in stages(where):
+            taken[name], cpu, peak = in_child(where, name)
+            print(f"  {name:<22}{taken[name]:7.1f} s, {cpu:7.1f} s of the processor, {peak:5.0f} MB", flush=True)
         assert len(store.Store(where.store).ids()) == number
         return taken
 
 
 def main() -> None:
-    for shape in SHAPES:
+    rates, datasets, splits = zip(*SHAPES, strict=True) if len(sys.argv) == 1 else [[int(n)] for n in sys.argv[1:]]
+    for shape in zip(rates, datasets, splits, strict=True):
         bench(*shape)
 
 

@@ -112,6 +112,16 @@ def test_held_out_cells_lie_in_their_intervals():
     assert by_hand == found
 
 
+def test_the_mean_of_a_single_place_needs_no_covariance():
+    fits, columns, rates = simulated(0)
+    cost = CostModel([fit for fit in fits if fit.place.dataset != "data5"], columns, DECLARED)
+    unseen = Place("family0 cpu", ("another",), "data5", "common", 77)
+    for place in (*rates, unseen):
+        assert cost.mean(place) == pytest.approx(cost.rate([place])[0][0], rel=1e-9)
+    never = CostModel([], columns, DECLARED)
+    assert never.mean(unseen) == never.rate([unseen])[0][0]
+
+
 def test_a_slower_machine_is_learnt_from_its_first_fits():
     """A machine three times as slow: with fits of three families, the other three are predicted within a quarter."""
     fits, columns, rates = simulated(0)

@@ -194,3 +194,17 @@ def test_scores_are_kept_until_their_code_changes(study, monkeypatch):
 def test_a_study_that_was_not_planned(project):
     with pytest.raises(UserError, match=r"plans/nothing\.json is missing; `snakemake"):
         collect.collect(places.find(), "nothing")
+
+
+def test_tables_are_written_in_chunks_as_they_would_be_at_once(monkeypatch, tmp_path):
+    monkeypatch.setattr(collect, "CHUNK", 3)
+    numbers = pd.DataFrame({"fit_id": "a", "row": [4, 5], "output": [0, 0], "mean": [0.5, 1.5]})
+    classes = pd.DataFrame({"fit_id": "b", "row": [4, 5], "modal": [1, 0], "p0": [0.25, 0.5]})
+    columns = ["fit_id", "row", "output", "mean", "modal", "p0", "p1"]
+    for parts in ([numbers, numbers, classes, classes, numbers], [classes, classes, numbers], [numbers], []):
+        together = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+        chunks = list(collect._chunks(iter(parts), columns))
+        assert max(map(len, chunks)) < 2 * collect.CHUNK
+        collect._write(tmp_path / "table.parquet", iter(chunks))
+        read = pd.read_parquet(tmp_path / "table.parquet")
+        pd.testing.assert_frame_equal(read, together.reindex(columns=columns), check_dtype=bool(parts))

@@ -10,7 +10,7 @@ import functools
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,8 +32,12 @@ NUMBER_POINTS = ["row", "output", "y", "mean", "sd", "log_density", "pit", "crps
 TRACED_ROWS = 3
 NOTED = ["staleness_mean", "restarts", *JITTER]
 """What distributed fits note of themselves, and those that needed jitter."""
+CHUNK = 100_000
+"""Rows that are in memory at a time while tables of all fits are written."""
 Done = list[tuple[Cell, str]]
 """Cells and identities of done fits."""
+Tables = Iterator[tuple[str, Iterator["pd.DataFrame"]]]
+"""Name of a table and its rows, some at a time."""
 
 
 def read_plan(where: Places, name: str) -> FrozenPlan:
@@ -127,23 +131,24 @@ def collect(where: Places, name: str) -> dict[str, int]:
     write_if_changed(stamp(where, name), seen(ended, plan))
     rows = score_rows(where, ended, plan)
     finished = [(cell, fit.fit_id) for cell, fit in plan.fits if not cell.skip and ended.stored(fit.fit_id)]
-    traces = [
+    traces = (
         _read(path).assign(fit_id=fit_id)
         for _, fit_id in finished
         if (path := ended.store.folder(fit_id) / "trace.parquet").is_file()
-    ]
+    )
     folder = where.results / name
-    _write(folder / "traces.parquet", _table(traces, committed.CURVES["traces"]))
+    _write(folder / "traces.parquet", _chunks(traces, committed.CURVES["traces"]))
     status = {row["fit_id"]: row["status"] for row in rows}
     done = [(cell, fit_id) for cell, fit_id in finished if status[fit_id] == "done"]
     others = challengers.folders(where, plan)
     tables = {"predict": _predicted, "sample": _sampled, "solve": _solved}[plan.study.kind](ended.store, done, others)
-    for part, table in tables:
-        _write(folder / f"{part}.parquet", table)
+    for part, chunks in tables:
+        _write(folder / f"{part}.parquet", chunks)
     write_text(folder / "study.json", json.dumps(facts(where, plan, rows), indent=1))
     # last: its time of change marks the collection as complete
     scores = pd.DataFrame(rows)
-    _write(folder / "scores.parquet", scores)
+    with write_aside(folder / "scores.parquet") as temporary:
+        scores.to_parquet(temporary, index=False)
     return {str(name): int(number) for name, number in scores["status"].value_counts().items()}
 
 
@@ -213,30 +218,33 @@ def _has_content(value: object) -> bool:
     return value is not None and value != "" and not (isinstance(value, float) and math.isnan(value))
 
 
-def _predicted(store: Store, done: Done, others: dict[str, Path]) -> Iterator[tuple[str, pd.DataFrame]]:
+def _predicted(store: Store, done: Done, others: dict[str, Path]) -> Tables:
     """points, and of Markov chains chains, of the done fits of some cells; points of `others`, by folder, too."""
     folders = {fit_id: store.folder(fit_id) for _, fit_id in done}
-    points = [_points(path / "points.parquet").assign(fit_id=i) for i, path in (folders | others).items()]
-    names = ["fit_id", *NUMBER_POINTS, *CLASS_POINTS, *(name for part in points for name in part)]
-    yield "points", _table(points, list(dict.fromkeys(names)))
-    drawn = [_drawn(folders[i] / "chain.npz").assign(fit_id=i) for i in folders if scoring.has_chain(store, i)]
-    yield "chains", _table(drawn, ["fit_id", "row", "draw", "mean"])
+    paths = {fit_id: path / "points.parquet" for fit_id, path in (folders | others).items()}
+    classes = max((_classes(path) for path in paths.values()), default=0)
+    names = dict.fromkeys(["fit_id", *NUMBER_POINTS, *CLASS_POINTS, *(f"p{i}" for i in range(classes))])
+    # y is whole in classification: the first rows must not decide the type of all
+    points = (_points(path).astype({"y": float}).assign(fit_id=i) for i, path in paths.items())
+    yield "points", _chunks(points, list(names))
+    drawn = (_drawn(folders[i] / "chain.npz").assign(fit_id=i) for i in folders if scoring.has_chain(store, i))
+    yield "chains", _chunks(drawn, ["fit_id", "row", "draw", "mean"])
 
 
-def _sampled(store: Store, done: Done, others: dict[str, Path]) -> Iterator[tuple[str, pd.DataFrame]]:
+def _sampled(store: Store, done: Done, others: dict[str, Path]) -> Tables:
     """prefixes of the done fits of some cells, and draws of those of the first split of each cell."""
     paths = {fit_id: store.folder(fit_id) / "chain.npz" for _, fit_id in done}
-    prefixes = [chain_file.prefixes(path).assign(fit_id=i) for i, path in paths.items()]
-    yield "prefixes", _table(prefixes, chain_file.PREFIX_COLUMNS)
+    prefixes = (chain_file.prefixes(path).assign(fit_id=i) for i, path in paths.items())
+    yield "prefixes", _chunks(prefixes, chain_file.PREFIX_COLUMNS)
     first = {fit.fit_id for cell, _ in done for fit in cell.fits if fit.split == cell.fits[0].split}
-    drawn = [chain_file.draws(path).assign(fit_id=i) for i, path in paths.items() if i in first]
-    yield "draws", _table(drawn, chain_file.DRAW_COLUMNS)
+    drawn = (chain_file.draws(path).assign(fit_id=i) for i, path in paths.items() if i in first)
+    yield "draws", _chunks(drawn, chain_file.DRAW_COLUMNS)
 
 
-def _solved(store: Store, done: Done, others: dict[str, Path]) -> Iterator[tuple[str, pd.DataFrame]]:
+def _solved(store: Store, done: Done, others: dict[str, Path]) -> Tables:
     """systems, whose columns are those that the methods of some cells measure."""
     parts = [_read(store.folder(fit_id) / "trace.parquet").assign(fit_id=fit_id) for _, fit_id in done]
-    yield "systems", _table(parts, list(dict.fromkeys(["fit_id", "step", *(name for part in parts for name in part)])))
+    yield "systems", _chunks(parts, list(dict.fromkeys(["fit_id", "step", *(name for part in parts for name in part)])))
 
 
 def _row(ended: Ended, cell: Cell, fit: Fit) -> committed.Row:
@@ -315,16 +323,38 @@ def _drawn(path: Path) -> pd.DataFrame:
     return mean.rename_axis("draw").reset_index().melt("draw", var_name="row", value_name="mean")
 
 
-def _table(parts: list[pd.DataFrame], columns: list[str]) -> pd.DataFrame:
-    """All parts in one table with the same columns always."""
+def _classes(path: Path) -> int:
+    """How many classes a fit's points have probabilities of; 0 in regression."""
+    from pyarrow.parquet import read_schema
+
+    return sum(name[0] == "p" and name[1:].isdigit() for name in read_schema(path).names)
+
+
+def _chunks(parts: Iterable[pd.DataFrame], columns: list[str]) -> Iterator[pd.DataFrame]:
+    """All parts with the same columns always, CHUNK rows or some more at a time, for all may not fit into memory; at
+    least one table."""
     import pandas as pd
 
-    return pd.concat(parts, ignore_index=True).reindex(columns=columns) if parts else pd.DataFrame(columns=columns)
+    waiting: list[pd.DataFrame] = []
+    for part in parts:
+        waiting.append(part)
+        if sum(map(len, waiting)) >= CHUNK:
+            yield pd.concat(waiting, ignore_index=True).reindex(columns=columns)
+            waiting = []
+    rest = pd.concat(waiting, ignore_index=True) if waiting else pd.DataFrame()
+    yield rest.reindex(columns=columns)
 
 
-def _write(path: Path, table: pd.DataFrame) -> None:
-    with write_aside(path) as temporary:
-        table.to_parquet(temporary, index=False)
+def _write(path: Path, chunks: Iterator[pd.DataFrame]) -> None:
+    """Write tables one below the other; what the later ones lack is null."""
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetWriter
+
+    first = pa.Table.from_pandas(next(chunks), preserve_index=False)
+    with write_aside(path) as temporary, ParquetWriter(temporary, first.schema) as writer:
+        writer.write_table(first)
+        for chunk in chunks:
+            writer.write_table(pa.Table.from_pandas(chunk, first.schema, preserve_index=False))
 
 
 def not_done(where: Places, name: str) -> list[str]:

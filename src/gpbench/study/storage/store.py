@@ -25,6 +25,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,7 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.root = Path(root)
+        self._common: dict[str, Any] = {}
 
     def folder(self, fit_id: str) -> Path:
         return self.root / fit_id
@@ -79,7 +81,9 @@ class Store:
             return sorted(e.name for e in entries if not (PARTS.fullmatch(e.name) and e.is_file(follow_symlinks=False)))
 
     def record(self, fit_id: str) -> FitRecord:
-        """fit.json of a finished fit. Raises UserError where it is absent, Damaged where it is not what was written."""
+        """fit.json of a finished fit. Raises UserError where it is absent, Damaged where it is not what was written.
+
+        What the fits of a cell have in common, which is most of a record, is one object in all that are read."""
         path = self.folder(fit_id) / "fit.json"
         try:
             text = path.read_text()
@@ -93,7 +97,8 @@ class Store:
             raise Damaged(reason) from error
         if fault := seals.fault_of_record(fit_id, json.loads(text)):
             raise Damaged(f"{path} is damaged ({fault})")
-        return record
+        parts = {name: getattr(record, name) for name in ("address", "what", "how")}
+        return replace(record, **{name: self._common.setdefault(repr(part), part) for name, part in parts.items()})
 
     def verified(self, fit_id: str) -> FitRecord:
         """The record of a finished fit, whose files are all as they were sealed.
