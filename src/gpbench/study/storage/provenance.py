@@ -18,7 +18,7 @@ JOB_NUMBERS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 
 @functools.cache
 def commit(root: Path) -> Commit:
-    """The commit that a project folder is at."""
+    """The commit that a project folder is at; records of results, which runs write themselves, are no change of it."""
 
     def git(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=False)
@@ -29,7 +29,7 @@ def commit(root: Path) -> Commit:
         return Commit("", False)
     if head.returncode:
         return Commit("", False)
-    return Commit(head.stdout.strip(), bool(git("status", "--porcelain", "-uno").stdout.strip()))
+    return Commit(head.stdout.strip(), bool(git("status", "--porcelain", "-uno", ".", ":!docs/results").stdout.strip()))
 
 
 def machine() -> Machine:
