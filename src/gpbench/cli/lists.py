@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpbench import config, places
+from gpbench.errors import UserError
 from gpbench.places import Places
 
 WHAT = ("methods", "datasets", "studies", "runs", "items")
@@ -73,7 +74,12 @@ def runs(where: Places) -> list[Run]:
     """The runs that were planned here, the one that was planned last first."""
     found = []
     for path in where.plans.glob("*.json"):
-        command = json.loads(path.read_text())["command"]
+        try:
+            command = json.loads(path.read_text()).get("command")
+        except (ValueError, AttributeError) as error:
+            raise UserError(f"{path} is damaged ({error}); delete it, snakemake writes it again") from error
+        if command is None:  # a graph of an earlier edition
+            continue
         # a plan that is made again is written only where it changed; what it saw of the store changes with every run
         when = max(p.stat().st_mtime for p in (path, path.with_suffix(".seen")) if p.is_file())
         found.append(Run(path.stem, when, command, where.results / path.stem / "report.html"))

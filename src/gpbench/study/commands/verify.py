@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,7 +47,9 @@ def _of_records(path: Path) -> Iterator[str]:
     try:
         rows = committed.read(path)
         fits = [row["fit_id"] for row in rows]
-        for fit_id in sorted({fit_id for fit_id in fits if not IDENTITY.fullmatch(fit_id) or fits.count(fit_id) > 1}):
+        # what is not ours is named by its source, data set and split
+        unknown = {fit_id for fit_id in fits if not IDENTITY.fullmatch(fit_id) and fit_id.count("/") != 2}
+        for fit_id in sorted(unknown | {fit_id for fit_id, times in Counter(fits).items() if times > 1}):
             yield f"{path}: {fit_id!r} is no identity, or stands there more than once"
         for name in committed.CURVES:
             if others := {line.get("fit_id") for line in committed.lines(path.with_name(f"{name}.csv"))} - set(fits):
