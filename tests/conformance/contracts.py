@@ -51,9 +51,9 @@ def resumed_is_uninterrupted(case: Case) -> None:
 def a_damaged_checkpoint_gives_way_to_the_one_before(case: Case) -> None:
     """Which is reported, and the fit is the uninterrupted one."""
     work = crashed(case)
-    newest = work / f"checkpoint-{case.steps - NEWEST:09d}.pt"
+    newest = max(work.glob("checkpoint-*.pt"))
     newest.write_bytes(newest.read_bytes()[:500])
-    assert f"{newest} cannot be read" in resumed_as_uninterrupted(case, work)
+    assert f"{newest} was changed after it was written" in resumed_as_uninterrupted(case, work)
 
 
 def resumed_as_uninterrupted(case: Case, work: Path) -> str:
@@ -77,7 +77,7 @@ def crashed(case: Case) -> Path:
         before_step(case, patch, case.steps - CRASH, lambda fit: raise_crash())
         with pytest.raises(Crash):
             case.fit(group(case.cell, *range(SPLITS), checkpoint_seconds=0.0), work=work)
-    assert sorted(work.glob("checkpoint-*.pt"))[-1].name == f"checkpoint-{case.steps - NEWEST:09d}.pt"
+    assert max(work.glob("checkpoint-*.pt")).name.startswith(f"checkpoint-{case.steps - NEWEST:09d}-")
     return work
 
 
