@@ -15,7 +15,7 @@ from gpbench.study import tracking
 from gpbench.study.planning import plan
 from gpbench.study.records import FitRecord, from_json, identify
 from gpbench.study.results import scoring
-from gpbench.study.storage import seals
+from gpbench.study.storage import provenance, seals
 from gpbench.study.storage.store import Store
 from handmade import finish
 from projects import copy_project
@@ -244,3 +244,18 @@ def test_a_chain_has_its_diagnostics_which_are_not_averaged_over_fits(where):
     assert run.data.metrics["chain.ess_bulk"] == pytest.approx(found["ess_bulk"])
     assert "chain.r_hat_covariance" not in run.data.metrics, "there is none"
     assert not any(name.startswith("chain.") for cell in view.cells() for name in cell.data.metrics)
+
+
+def test_a_job_of_a_scheduler_starts_no_writer(where, monkeypatch):
+    """The database is written on the head, by the rule `track`."""
+    spool(where, planned(where), 0)
+    begun = []
+    monkeypatch.setattr(tracking.subprocess, "Popen", lambda command, **_: begun.append(command))
+    for name in provenance.JOB_NUMBERS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    tracking.drain_soon(where)
+    assert begun == []
+    monkeypatch.delenv("SLURM_JOB_ID")
+    tracking.drain_soon(where)
+    assert len(begun) == 1

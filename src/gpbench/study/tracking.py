@@ -29,6 +29,7 @@ from gpbench.errors import UserError, exit_status
 from gpbench.places import Places
 from gpbench.study.planning import identity
 from gpbench.study.records import Address, Fit, FitRecord, Group, Progress
+from gpbench.study.storage import provenance
 from gpbench.study.storage.store import Damaged, Store
 
 if TYPE_CHECKING:
@@ -53,7 +54,10 @@ def waiting(where: Places) -> list[str]:
 
 
 def drain_soon(where: Places) -> None:
-    """Start a writer in the background, unless one ran a moment ago."""
+    """Start a writer in the background, unless one ran a moment ago, and never in the job of a scheduler: on the head
+    the rule `track` writes, and databases on file systems of clusters do not bear many writers."""
+    if provenance.job():
+        return
     stamp = where.store / ".spool" / ".begun"
     if not waiting(where) or (stamp.exists() and time.time() - stamp.stat().st_mtime < SOON):
         return

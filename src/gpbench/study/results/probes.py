@@ -58,7 +58,10 @@ GRID, SIDE = 201, 100
 def write(where: Places, name: str, kind: str) -> None:
     """Write results/NAME/KIND.parquet, without rows where no fit is done; UserError where no method answers."""
     plan = collect.read_plan(where, name)
-    cells = [cell for cell in plan.cells if not cell.skip and answers(make_method(cell.what), kind)]
+    possible = [cell for cell in plan.cells if not cell.skip]
+    for cell in possible:
+        config.require_module(where.conf, cell.address.method, cell.what.method.module)
+    cells = [cell for cell in possible if answers(make_method(cell.what), kind)]
     if not cells:
         raise UserError(f"no method of study {name!r} answers the probe {kind!r}; leave it out of `probes` in its file")
     probe: Callable[[Fitted], pd.DataFrame]
