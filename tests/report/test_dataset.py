@@ -16,7 +16,7 @@ GENERATOR = np.random.default_rng(3)
 
 def about(task: str, classes: tuple[str, ...] = (), **more) -> Dataset:
     source = Source(kind="table", targets=["y"])
-    return Dataset("mine", "Mine", task, source, None, 1, 1, "", "", "", classes=list(classes), **more)
+    return Dataset("mine", "Mine", task, source, None, 1, 1, "", "", "", classes=list(classes), private=True, **more)
 
 
 def made(inputs: np.ndarray, targets: np.ndarray) -> Table:

@@ -66,9 +66,13 @@ def test_a_lightning_that_takes_more_is_imported_with_all_that_it_takes(tmp_path
     modules = {
         "torchmetrics.py": "class Metric: pass\nclass MetricCollection: pass\nclass Newcomer: pass\n",
         "lightning/__init__.py": "",
-        "lightning/pytorch.py": "from torchmetrics import Newcomer\nclass LightningModule: pass\nclass Trainer: pass\n",
+        "lightning/pytorch/__init__.py": (
+            "from torchmetrics import Newcomer\nclass LightningModule: pass\nclass Trainer: pass\n"
+        ),
+        "lightning/pytorch/plugins/__init__.py": "",
+        "lightning/pytorch/plugins/environments.py": "class LightningEnvironment: pass\n",
     }
-    (tmp_path / "lightning").mkdir()
+    (tmp_path / "lightning/pytorch/plugins").mkdir(parents=True)
     for name, text in modules.items():
         (tmp_path / name).write_text(text)
     program = (

@@ -18,8 +18,9 @@ from gpbench.study.commands.predict_csv import answer
 from gpbench.study.fitting import closed_form
 from gpbench.study.fitting.outcome import Outcome
 from gpbench.study.planning.resolve import resolve
+from gpbench.study.records import to_json
 from gpbench.study.storage.store import Store
-from handmade import finish
+from handmade import record_of
 
 METHODS = [
     name
@@ -158,8 +159,10 @@ def test_answers_name_their_target_where_there_are_several(project, choice, head
     words = f"methods=[linear] datasets=[two] splits=1 protocol.outputs={choice}"
     (cell,) = resolve(where, "default", words).cells
     (outcome,) = closed_form.run(cell, data, tmp_path)
-    fit_id = finish(Store(where.store), cell, cell.fits[0])
-    closed_form.save(outcome.model, where.store / fit_id / closed_form.MODEL_FILE)
+    fit_id = cell.fits[0].fit_id
+    with Store(where.store).writing(fit_id) as folder:
+        closed_form.save(outcome.model, folder / closed_form.MODEL_FILE)
+        (folder / "fit.json").write_text(to_json(record_of(cell, cell.fits[0])))
     pd.DataFrame(data.inputs, columns=data.input_names).to_csv(tmp_path / "new.csv", index=False)
     answer(where, fit_id, tmp_path / "new.csv", tmp_path / "out.csv")
     rows = pd.read_csv(tmp_path / "out.csv")

@@ -3,6 +3,7 @@
 For studies of kind `solve` whose methods differ in `preconditioner`. Iterations of solvers within one count as its own.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -62,7 +63,7 @@ def _saved(systems: pd.DataFrame) -> dict[str, Any]:
     return statistics | stopped | {"cg_stopped": float(long["stopped_cg"].mean())}
 
 
-def _text(cell: dict[str, Any]) -> str:
+def _text(cell: Mapping[str, Any]) -> str:
     median, least, most, seconds = (
         number(cell[name], 2) for name in ("iterations_median", "iterations_min", "iterations_max", "seconds_median")
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpbench.errors import UserError
 from gpbench.places import Places
@@ -15,6 +15,7 @@ from gpbench.study.commands import fit_one, job
 from gpbench.study.planning import plan as planning
 from gpbench.study.records import FitRecord
 from gpbench.study.results import scoring
+from gpbench.study.storage import seals
 from gpbench.study.storage.store import Store
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def refitted(where: Places, store: Store, record: FitRecord) -> FitRecord | None
     return _done(store, fit_id)
 
 
-def compared(store: Store, record: FitRecord, longer: FitRecord) -> dict[str, Any]:
+def compared(store: Store, record: FitRecord, longer: FitRecord) -> seals.Content:
     """What the longer fit gained: of the objective a datum, and in MNLL."""
     before, after = (_objective(store.folder(r.fit_id) / "trace.parquet") for r in (record, longer))
     mnll = [scoring.scores(store, r)["mnll"] for r in (record, longer)]

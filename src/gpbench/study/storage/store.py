@@ -214,7 +214,7 @@ class Store:
             self.certify(target, certificate)
         self.spool(target)
 
-    def certificate(self, fit_id: str) -> dict[str, Any]:
+    def certificate(self, fit_id: str) -> seals.Content:
         """What more steps gained a fit (see `gpbench certify`); {} where it has no certificate, or a damaged one."""
         path = self.folder(fit_id) / CERTIFICATE
         content = seals.read(path, is_needed=self.has(fit_id) and self.record(fit_id).sealed is not None)
@@ -222,7 +222,7 @@ class Store:
             print(f"gpbench: {path} is damaged; `gpbench certify` makes it again", file=sys.stderr)
         return content or {}
 
-    def certify(self, fit_id: str, content: dict[str, Any]) -> None:
+    def certify(self, fit_id: str, content: seals.Content) -> None:
         """Keep a fit's certificate."""
         seals.write(self.folder(fit_id) / CERTIFICATE, content)
 
