@@ -5,7 +5,6 @@
 # makes a figure of a paper (docs/papers.md lists them) from the study that it belongs to. `mirror=FOLDER` or
 # `mirror=URL` names a place of raw files, as GPBENCH_MIRROR does, and `site=` holds the trainer's settings for a cluster.
 # The study is planned here, in Snakemake's main process, before any job starts.
-import functools
 import os
 import sys
 from dataclasses import asdict
@@ -39,28 +38,15 @@ try:
                 f"gpbench: {item.target} is made from results/{GRAPH.name}; jobs of fits to run: {jobs}",
                 file=sys.stderr,
             )
-        os.environ.update(GPBENCH_GRAPH=GRAPH.file)  # jobs inherit it
+        graph.hand_on(GRAPH)
     else:
-        GRAPH = graph.read(WHERE, os.environ["GPBENCH_GRAPH"])
+        GRAPH = graph.read(WHERE)
     STUDY = asdict(GRAPH.study)
     FIGURE_NAMES, TABLE_NAMES = (registry.names(STUDY, kind) for kind in ("figures", "tables"))
 except UserError as error:
     raise WorkflowError(str(error))
 
 RESULTS = f"results/{GRAPH.name}"
-
-
-@functools.cache
-def plans():
-    """Folder of the plan's files. It is asked for when jobs are listed: then Snakemake knows whether it will run them."""
-    if not workflow.is_main_process:
-        return "plans"
-    executing = workflow.executor_plugin is not None and not workflow.dryrun
-    if executing:
-        os.environ.update(GPBENCH_RETRIES=str(workflow.execution_settings.retries))
-    where = graph.write(WHERE, GRAPH, PLAN, executing)
-    items.stamp(where, REQUESTED, GRAPH.name)
-    return "plans" if executing else str(where.plans)
 
 
 # for `snakemake --report results/STUDY/snakemake.html`

@@ -1,4 +1,6 @@
 # what the rules share
+import functools
+
 LOGS = f"logs/{GRAPH.name}"
 
 
@@ -10,3 +12,21 @@ def logged(command):
 def stoppable(command):
     """The command, whose shells wait until it has ended by itself when a cluster tells all processes of a job to end."""
     return f"trap : TERM USR1; {logged(f'trap : TERM USR1; {command}')}"
+
+
+@functools.cache
+def plans():
+    """Folder of the plan's files. It is asked for when jobs are listed: then Snakemake knows whether it will run them."""
+    if not workflow.is_main_process:
+        return "plans"
+    executing = workflow.executor_plugin is not None and not workflow.dryrun
+    if executing:
+        graph.hand_on(GRAPH, workflow.execution_settings.retries)
+    where = graph.write(WHERE, GRAPH, PLAN, executing)
+    items.stamp(where, REQUESTED, GRAPH.name)
+    return "plans" if executing else str(where.plans)
+
+
+def report_code(wildcards):
+    """What figures, tables and page are made by."""
+    return f"{plans()}/report.code"

@@ -15,7 +15,7 @@ rule fit:
         "../envs/gpbench.yaml"
     threads: lambda w: GRAPH.batches[w.batch].threads
     resources:
-        last=lambda w, attempt: int(1 < attempt > int(os.environ["GPBENCH_RETRIES"])),
+        last=lambda w, attempt: int(graph.is_last(attempt)),
         mem_mb=lambda w, attempt: min(attempt, 2) * GRAPH.batches[w.batch].mem_mb,  # memory may be why it died
         runtime=lambda w: GRAPH.batches[w.batch].minutes,
         gpu=lambda w: GRAPH.batches[w.batch].gpu,

@@ -7,7 +7,7 @@ rule paper_figure:
         f"{RESULTS}/scores.parquet",
         f"{RESULTS}/scorecard.csv",
         PROBES,
-        REPORT,
+        report_code,
         lambda w: f"{plans()}/items/{w.name}.json",
     output:
         multiext("figures/{name}", ".pdf", ".png", ".md"),
@@ -28,7 +28,7 @@ rule paper_table:
         f"{RESULTS}/scores.parquet",
         f"{RESULTS}/scorecard.csv",
         PROBES,
-        REPORT,
+        report_code,
         lambda w: f"{plans()}/items/{w.name}.json",
     output:
         multiext("tables/{name}", ".csv", ".md", ".html", ".tex"),

@@ -1,9 +1,4 @@
 # the study's view of the store, and everything that is drawn from it
-def REPORT(wildcards):
-    """What figures, tables and page are made by."""
-    return f"{plans()}/report.code"
-
-
 COLLECTED = {
     "predict": ["points.parquet"],
     "sample": ["prefixes.parquet", "draws.parquet"],
@@ -72,7 +67,7 @@ rule figures:
         f"{RESULTS}/scores.parquet",
         f"{RESULTS}/scorecard.csv",
         PROBES,
-        REPORT,
+        report_code,
     output:
         [
             report(f"{RESULTS}/figures/{n}.png", "../report/figures.rst", category="Figures", labels={"figure": n})
@@ -99,7 +94,7 @@ rule tables:
     input:
         f"{RESULTS}/scores.parquet",
         PROBES,
-        REPORT,
+        report_code,
     output:
         [
             report(f"{RESULTS}/tables/{n}.html", "../report/tables.rst", category="Tables", labels={"table": n})
@@ -119,7 +114,7 @@ rule tables:
 rule statistics:
     input:
         f"{RESULTS}/scores.parquet",
-        REPORT,
+        report_code,
     output:
         f"{RESULTS}/statistics.json",
         report(f"{RESULTS}/statistics.md", "../report/statistics.rst", category="Report", labels={"part": "statistics"}),
@@ -136,7 +131,7 @@ rule statistics:
 rule scorecard:
     input:
         f"{RESULTS}/scores.parquet",
-        REPORT,
+        report_code,
         expand("published/{paper}.csv", paper=[p.stem for p in sorted((WHERE.root / "published").glob("*.csv"))]),
     output:
         multiext(f"{RESULTS}/scorecard", ".csv", ".md", ".json"),
@@ -157,7 +152,7 @@ rule page:
         expand(f"{RESULTS}/tables/{{name}}.html", name=TABLE_NAMES),
         f"{RESULTS}/statistics.json",
         f"{RESULTS}/scorecard.html",
-        REPORT,
+        report_code,
     output:
         report(f"{RESULTS}/report.html", "../report/page.rst", category="Report", labels={"part": "everything"}),
     log:

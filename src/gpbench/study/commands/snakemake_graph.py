@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import math
+import os
 import shutil
 import sys
 import tempfile
@@ -22,6 +23,9 @@ from gpbench.study.records import Batch, Group, from_json, to_json
 from gpbench.study.results import collect
 from gpbench.study.storage import snakemake_lock
 from gpbench.study.storage.store import Store
+
+GRAPH, RETRIES = "GPBENCH_GRAPH", "GPBENCH_RETRIES"
+"""Variables that jobs inherit."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +66,19 @@ class Graph:
         return f"graphs/{identity.digest(to_json(self))}.json"
 
 
-def read(where: Places, file: str) -> Graph:
+def hand_on(graph: Graph, retries: int = 0) -> None:
+    """Tell the jobs of this process, which inherit its environment, what was planned, and how often they are retried."""
+    os.environ.update({GRAPH: graph.file, RETRIES: str(retries)})
+
+
+def is_last(attempt: int) -> bool:
+    """Whether the attempt at a job is the last of several."""
+    return 1 < attempt > int(os.environ[RETRIES])
+
+
+def read(where: Places) -> Graph:
     """What was planned: for Snakemake's jobs, which parse the Snakefile too."""
+    file = os.environ[GRAPH]
     return from_json(Graph, (where.plans / file).read_text(), where.plans / file)
 
 
