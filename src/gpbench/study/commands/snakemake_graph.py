@@ -67,7 +67,7 @@ class Graph:
 
 
 def hand_on(graph: Graph, retries: int = 0) -> None:
-    """Tell the jobs of this process, which inherit its environment, what was planned, and how often they are retried."""
+    """Tell jobs, which inherit the environment, what was planned, and how often they are tried again."""
     os.environ.update({GRAPH: graph.file, RETRIES: str(retries)})
 
 
