@@ -31,6 +31,7 @@ STAGES = {
     "study/tracking": "finished fits to MLflow",
     "report": "results/STUDY to tables, figures, scorecard, report.html",
     "api": "import gpbench: pandas and NumPy",
+    "estimators": "any method as a scikit-learn estimator",
     "cli": "the command gpbench",
 }
 
