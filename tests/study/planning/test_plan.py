@@ -202,7 +202,7 @@ def test_presets_replace_a_method_on_single_data_sets(project):
     assert {c.what.method.hyper["num_inducing"] for c in plan.cells if c.method == "bsgp_1"} == {30}
 
 
-def test_jobs_read_the_graph_of_the_main_process(project):
+def test_jobs_read_the_graph_of_the_main_process(project, monkeypatch):
     where = places.find()
     loaded, plan = graph.load(where, "default", SMALL)
     graph.write(where, loaded, plan, executing=True)
@@ -211,8 +211,9 @@ def test_jobs_read_the_graph_of_the_main_process(project):
     assert later.name == loaded.name
     assert {needs.minutes for needs in later.batches.values()} == {7}
     graph.write(where, later, plan, executing=True)
-    assert graph.read(where, loaded.file) == loaded
-    assert graph.read(where, later.file) == later
+    for waited_for in (loaded, later):
+        monkeypatch.setenv(graph.GRAPH, waited_for.file)
+        assert graph.read(where) == waited_for
     assert set(loaded.batches) == {b.batch_id for b in make().batches}
     assert {name for b in loaded.batches.values() for name in b.datasets} == {"boston", "wine"}
 
