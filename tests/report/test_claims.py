@@ -206,3 +206,22 @@ def test_pages_are_made_from_the_files_alone(tmp_path):
     assert "None noticed." in pages["ashman2020"]
     assert "8 claims: 8 not run" not in pages["ashman2020"]
     assert "of 7 claims: 7 not run" in pages["ashman2020"]
+
+
+def test_our_findings_say_where_they_hold_with_the_differences(quick, tmp_path):
+    path = tmp_path / "findings.yaml"
+    found = {
+        "claim": "Depth pays.",
+        "where": "DSVI and SVGP",
+        "comparisons": [BETTER | {"datasets": ["boston_uci", "energy"]}],
+    }
+    path.write_text(yaml.safe_dump({"claims": [found]}))
+    text = finding.bullets(claims.ours(path, CONF), [quick.view], CONF)
+    (energy,) = judged([quick], "energy")
+    assert text == (
+        f"- **Depth pays.** DSVI and SVGP: not run on boston_uci; holds on energy {energy.difference.mean:+.2f} "
+        f"[{energy.difference.lower:+.2f}, {energy.difference.upper:+.2f}] ({quick.view.folder.name}).\n"
+    )
+    path.write_text(yaml.safe_dump({"claims": [found | {"comparisons": [BETTER | {"methods": ["dsvi", "svpg"]}]}]}))
+    with pytest.raises(UserError, match=r"unknown method 'svpg'; did you mean 'svgp'.*findings\.yaml"):
+        claims.ours(path, CONF)

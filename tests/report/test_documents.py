@@ -14,7 +14,7 @@ from gpbench.report.export import documents
 from gpbench.report.scorecard import all_runs
 from projects import REPOSITORY
 
-README = "# x\n<!-- results -->\n<!-- end -->\n<!-- scorecard -->\n<!-- end -->\n"
+README = "# x\n<!-- findings -->\n<!-- end -->\n<!-- results -->\n<!-- end -->\n<!-- scorecard -->\n<!-- end -->\n"
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +30,7 @@ def root(tmp_path_factory, published):
     (root / "conf").symlink_to(REPOSITORY / "conf")
     (root / "published").symlink_to(published)
     (root / "README.md").write_text(README)
+    (root / "docs" / "findings.yaml").write_text(json.dumps({"claims": []}))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(documents, "FIGURES", ("pareto",))
         patch.setattr(documents, "TABLES", ("regression_mnll", "ranks"))

@@ -10,7 +10,7 @@ rule fit:
         "runs/{batch}.json",
     log:
         "logs/fits/{batch}.log",
-    priority: 10
+    priority: lambda w: 10 + GRAPH.batches[w.batch].seconds  # the longest begin first
     conda:
         "../envs/gpbench.yaml"
     threads: lambda w: GRAPH.batches[w.batch].threads

@@ -1,4 +1,4 @@
-"""Schemas of published/claims/PAPER.yaml: what a paper claims, and what was found about it."""
+"""Schemas of published/claims/PAPER.yaml, what a paper claims and what was found about it, and of docs/findings.yaml."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -19,10 +19,10 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement of a paper."""
+    """A statement of a paper, or ours."""
 
     claim: str  #: one sentence
-    where: str  #: section, figure or table
+    where: str  #: section, figure or table; of ours: the conditions
     comparisons: list[Comparison] = field(default_factory=list)  #: what would show it
     untested: str = ""  #: why no comparison of two methods would
 
@@ -59,3 +59,10 @@ class Evidence:
     claims: list[Claim]
     deviations: list[Deviation] = field(default_factory=list)
     explanations: list[Explanation] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Findings:
+    """docs/findings.yaml: what the README says of methods."""
+
+    claims: list[Claim]

@@ -12,6 +12,7 @@ from gpbench import places
 from gpbench.errors import UserError
 from gpbench.study.commands import snakemake_graph as graph
 from gpbench.study.planning import plan as planning
+from gpbench.study.planning.batches import LEAST_SECONDS
 from gpbench.study.planning.resolve import resolve
 from gpbench.study.records import Cell
 from gpbench.study.results import collect
@@ -242,6 +243,15 @@ def test_a_cluster_has_no_more_jobs_than_its_minutes_ask_for(project):
     assert len(make(words).batches) > 1
     (batch,) = make(f"{words} trainer=cluster").batches
     assert batch.batch_id.startswith("svgp-wine-")
+
+
+def test_the_last_jobs_are_short(project):
+    made = make("").batches
+    left = sum(batch.seconds for batch in made)
+    for batch in made:
+        assert batch.seconds <= max(left / 4, LEAST_SECONDS) + 1e-9 or len(batch.groups) == 1
+        left -= batch.seconds
+    assert made[-1].seconds <= LEAST_SECONDS < made[0].seconds / 3
 
 
 def test_statuses_of_an_earlier_run_do_not_hide_a_batch(project):

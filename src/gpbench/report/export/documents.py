@@ -13,7 +13,7 @@ import pandas as pd
 
 from gpbench.errors import UserError, count
 from gpbench.report.figures import write_figure
-from gpbench.report.papers import finding, protocol
+from gpbench.report.papers import claims, finding, protocol
 from gpbench.report.scorecard import all_runs
 from gpbench.report.scorecard.verdicts import JUDGED
 from gpbench.report.significance import comparisons
@@ -38,7 +38,14 @@ def texts(root: Path) -> dict[Path, str]:
     readme = root / "README.md"
     card = all_runs.read(root / "docs" / "scorecard" / "scorecard.csv")
     contents |= {root / "docs" / "papers" / f"{name}.md": page for name, page in papers(root, card).items()}
-    return contents | {readme: filled(readme.read_text(), {"results": summary(view), "scorecard": verdicts(card)})}
+    blocks = {"findings": findings(root), "results": summary(view), "scorecard": verdicts(card)}
+    return contents | {readme: filled(readme.read_text(), blocks)}
+
+
+def findings(root: Path) -> str:
+    """What committed records say of our own claims about methods (docs/findings.yaml)."""
+    found = claims.ours(root / "docs" / "findings.yaml", root / "conf")
+    return finding.bullets(found, all_runs.read_runs(root / "docs" / "results"), root / "conf")
 
 
 def papers(root: Path, card: pd.DataFrame) -> dict[str, str]:

@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 
 from gpbench import config
-from gpbench.config.evidence import Claim, Comparison, Evidence, Explanation
+from gpbench.config.evidence import Claim, Comparison, Evidence, Explanation, Findings
 from gpbench.errors import UserError, unknown
 from gpbench.evaluation.compare import PairedDifference, holm, signed_rank_test
 from gpbench.evaluation.metrics import METRICS
@@ -68,6 +68,14 @@ def read(folder: Path, conf: Path, published: pd.DataFrame) -> dict[str, Evidenc
         for number, explanation in enumerate(found.explanations, 1):
             rows_of(explanation, published[published["source"] == key], f"explanation {number} of {where}")
     return evidence
+
+
+def ours(path: Path, conf: Path) -> list[Claim]:
+    """Our own claims about methods; UserError as for those of papers."""
+    found = config.read(Findings, path).claims
+    for number, claim in enumerate(found, 1):
+        _check(conf, claim, f"claim {number} of {path}")
+    return found
 
 
 def _check(conf: Path, claim: Claim, where: str) -> None:

@@ -5,11 +5,12 @@ Only the finding, the claims, the deviations and the explanations are written by
 
 import re
 from pathlib import Path
+from textwrap import fill
 
 import pandas as pd
 
 from gpbench import config
-from gpbench.config.evidence import Evidence
+from gpbench.config.evidence import Claim, Evidence
 from gpbench.errors import count
 from gpbench.evaluation.metrics import METRICS
 from gpbench.report.papers import claims
@@ -39,6 +40,26 @@ def pages(root: Path, card: pd.DataFrame, runs: list[View]) -> dict[str, str]:
         key: page(key, evidence, card[card["source"] == key], ours, root / "conf", _errata(errata, key))
         for key, evidence in found.items()
     }
+
+
+def bullets(found: list[Claim], runs: list[View], conf: Path) -> str:
+    """Our findings as a list: each sentence, its conditions, and on which data sets it holds, with the differences."""
+    ours, lines = [Counterparts(run) for run in runs], []
+    for claim in found:
+        results = claims.judge(claim, ours, conf)
+        kinds = {kind: [r for r in results if r.kind == kind] for kind in dict.fromkeys(r.kind for r in results)}
+        judged = "; ".join(f"{kind} on {', '.join(map(_short, same))}" for kind, same in kinds.items())
+        names = sorted({r.run.view.folder.name for r in results if r.run})
+        lines.append(
+            fill(f"- **{claim.claim}** {claim.where}: {judged} ({', '.join(names)}).", 120, subsequent_indent="  ")
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _short(result: Result) -> str:
+    """'yacht +0.43 [+0.31, +0.55]', or the data set alone."""
+    d = result.difference
+    return f"{result.dataset} {signed(d.mean, d.lower, d.upper, 2)}" if d else result.dataset
 
 
 def page(key: str, evidence: Evidence, card: pd.DataFrame, runs: list[Counterparts], conf: Path, errata: str) -> str:

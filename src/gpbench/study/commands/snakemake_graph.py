@@ -37,6 +37,7 @@ class Needs:
     mem_mb: int
     minutes: int
     gpu: int
+    seconds: int  # predicted
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,7 @@ def _needs(batch: Batch, cost: CostModel) -> Needs:
         mem_mb=max(cost.memory_mb(group) for group in batch.groups),
         minutes=min([math.ceil(10 + 3 * batch.seconds / 60), *caps]),
         gpu=max(_gpus(group) for group in batch.groups),
+        seconds=math.ceil(batch.seconds),
     )
 
 

@@ -12,7 +12,7 @@ from gpbench.study.records import Batch, Cell, Fit, Group
 from gpbench.study.storage.store import Store
 
 LEAST_SECONDS = 15.0
-"""A short study is cut into `jobs` of the trainer if each of them lasts so long."""
+"""A job is not made shorter than this so that all cores end together."""
 
 
 def groups(store: Store, cells: Iterable[Cell], pending: set[str]) -> list[Group]:
@@ -74,14 +74,17 @@ def _replicas(cell: Cell, rows: int) -> int:
 
 
 def batches(planned: list[Group], cost: CostModel) -> tuple[Batch, ...]:
-    """Consecutive groups up to `batch_minutes`, but small enough that a short study still fills some cores."""
+    """Consecutive groups up to `batch_minutes`, and up to one `jobs`-th of what is left: the last jobs are short, so
+    that no core waits long for another one's."""
     seconds = [cost.seconds(group) * len(group.fits) for group in planned]
+    left = sum(seconds)
     parts: list[tuple[list[Group], float]] = []
     for group, predicted in zip(planned, seconds, strict=True):
-        cap = min(group.how.batch_minutes * 60, max(sum(seconds) / group.how.jobs, LEAST_SECONDS))
+        cap = min(group.how.batch_minutes * 60, max(left / group.how.jobs, LEAST_SECONDS))
         together, total = parts.pop() if parts else ([], 0.0)
         if together and (together[-1].how.device != group.how.device or total + predicted > cap):
             parts.append((together, total))
+            left -= total
             together, total = [], 0.0
         parts.append(([*together, group], total + predicted))
     return tuple(Batch(_name(together), tuple(together), total) for together, total in parts)
