@@ -223,5 +223,5 @@ def test_our_findings_say_where_they_hold_with_the_differences(quick, tmp_path):
         f"[{energy.difference.lower:+.2f}, {energy.difference.upper:+.2f}] ({quick.view.folder.name}).\n"
     )
     path.write_text(yaml.safe_dump({"claims": [found | {"comparisons": [BETTER | {"methods": ["dsvi", "svpg"]}]}]}))
-    with pytest.raises(UserError, match=r"unknown method 'svpg'; did you mean 'svgp'.*findings\.yaml"):
+    with pytest.raises(UserError, match=r"unknown method 'svpg' in claim 1 of .*findings\.yaml; did you mean 'svgp'"):
         claims.ours(path, CONF)
