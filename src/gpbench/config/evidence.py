@@ -1,4 +1,4 @@
-"""Schemas of published/claims/PAPER.yaml, what a paper claims and what was found about it, and of docs/findings.yaml."""
+"""Schemas of published/claims/PAPER.yaml (what a paper claims, and what was found about it) and docs/findings.yaml."""
 
 from dataclasses import dataclass, field
 from typing import Literal
