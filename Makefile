@@ -54,7 +54,7 @@ docs: .venv/.ok  ## regenerate the parts of the documentation that are made from
 	gpbench papers > docs/papers.md
 	python docs/architecture.py
 
-tour: .venv/.ok  ## run the notebook docs/tour.ipynb; build/tour.ipynb has its outputs
+tour: .venv/.site  ## run the notebook docs/tour.ipynb; build/tour.ipynb has its outputs
 	OMP_NUM_THREADS=1 python docs/website/notebook.py build/tour.ipynb
 
 site: tour  ## build the site of documents, methods, data sets and results: open site/index.html
@@ -78,6 +78,11 @@ clean:  ## remove results, plans and logs; finished fits stay in store/
 	$(PYTHON) -m venv .venv
 	.venv/bin/python -m pip install --disable-pip-version-check -q -r requirements.lock
 	.venv/bin/python -m pip install --disable-pip-version-check -q --no-deps --no-build-isolation -e .
+	.venv/bin/python -m pip check
+	touch $@
+
+.venv/.site: .venv/.ok docs/website/site.txt
+	.venv/bin/python -m pip install --disable-pip-version-check -q -r docs/website/site.txt
 	.venv/bin/python -m pip check
 	touch $@
 

@@ -37,6 +37,7 @@ def page(browser):
     """A page without a network that collects what goes wrong on it."""
     context = browser.new_context(offline=True, viewport={"width": 1280, "height": 900})
     opened, opened.faults = context.new_page(), []
+    opened.set_default_timeout(5000)
     opened.on("console", lambda message: opened.faults.append(message.text) if message.type == "error" else None)
     opened.on("pageerror", lambda error: opened.faults.append(str(error)))
     opened.on("request", lambda r: opened.faults.append(r.url) if not r.url.startswith(("file:", "data:")) else None)
@@ -53,11 +54,11 @@ def test_pages_load_without_errors_requests_or_overflow_and_are_accessible(page,
     for width, height in WIDTHS.items():
         page.set_viewport_size({"width": width, "height": height})
         visit(page, name)
+        picture(page, f"{name}-{width}")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         found = Axe().run(page, options=TAGS).response["violations"]
         places = {f"{v['id']}: {node['html'][:120]}" for v in found for node in v["nodes"]}
         assert sorted(places)[:5] == []
-        picture(page, f"{name}-{width}")
     page.emulate_media(media="print")
     picture(page, f"{name}-print")
     assert page.faults == []
@@ -89,10 +90,10 @@ def test_results_are_filtered_and_sorted_by_keys(page):
     visit(page, "results/index")
     rows = page.locator("#cells tbody tr:visible")
     everything = rows.count()
-    page.get_by_label("data set", exact=True).select_option("power")
+    page.get_by_role("combobox", name="data set").select_option("power")
     assert 0 < rows.count() < everything
     assert set(page.locator("#cells tbody tr:visible td:first-child").all_text_contents()) == {"power"}
-    page.get_by_label("search").fill("svgp quick")
+    page.locator("[data-explore=filter]").get_by_role("searchbox").fill("svgp quick")
     assert 0 < rows.count() < 6
     head = page.locator("#cells thead button", has_text="MNLL")
     head.focus()
@@ -104,11 +105,11 @@ def test_results_are_filtered_and_sorted_by_keys(page):
 def test_two_methods_are_paired_either_way(page):
     visit(page, "results/index")
     box = page.locator("[data-explore=pair]")
-    box.get_by_label("first").select_option("svgp")
-    box.get_by_label("second").select_option("dsvi")
+    box.get_by_role("combobox", name="first").select_option("svgp")
+    box.get_by_role("combobox", name="second").select_option("dsvi")
     one = page.locator("#pairs tbody td:nth-child(2)").all_text_contents()
-    box.get_by_label("first").select_option("dsvi")
-    box.get_by_label("second").select_option("svgp")
+    box.get_by_role("combobox", name="first").select_option("dsvi")
+    box.get_by_role("combobox", name="second").select_option("svgp")
     other = page.locator("#pairs tbody td:nth-child(2)").all_text_contents()
     numbers = [[float(re.match(r"\+?(-?[\d.e-]+)", text)[1]) for text in texts] for texts in (one, other)]
     assert len(one) == 13
@@ -120,7 +121,7 @@ def test_ranks_are_drawn_and_one_method_is_highlighted(page):
     visit(page, "results/index")
     box = page.locator("[data-explore=ranks]")
     assert box.locator("polyline").count() == page.locator("#ranks tbody tr").count()
-    box.get_by_label("highlight").select_option(label="SVGP")
+    box.get_by_role("combobox", name="highlight").select_option(label="SVGP")
     assert box.locator("polyline.mark").count() == 1
 
 

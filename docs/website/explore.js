@@ -47,7 +47,7 @@ function filter(box) {
 // pairs: differences that were computed beforehand, picked and drawn
 function pair(box) {
   const data = JSON.parse(document.getElementById("paired").textContent), body = document.getElementById("pairs");
-  const selects = {}, plot = make("div", { style: "flex-basis: 100%" });
+  const [shown, ...two] = box.dataset.pair.split(" "), selects = {}, plot = make("div", { style: "flex-basis: 100%" });
   const names = { mnll: "MNLL", rmse: "RMSE", error: "error rate" };
   const update = () => {
     const { labels, pairs, setting } = data[selects.run.value];
@@ -67,7 +67,7 @@ function pair(box) {
     plot.replaceChildren(forest(rows, labels[a], labels[b], names[metric]));
   };
   const refill = () => {
-    const { labels, pairs } = data[selects.run.value], kept = [selects.first?.value, selects.second?.value];
+    const { labels, pairs } = data[selects.run.value], kept = selects.first ? [selects.first.value, selects.second.value] : two;
     const metrics = [...new Set(pairs.map(row => row[0]))], options = Object.entries(labels);
     const choose = (name, key, values, chosen) => [selects[key], fields[key]] = chooser(name, values, update, chosen);
     const fields = {};
@@ -79,7 +79,7 @@ function pair(box) {
   };
   let run;
   [selects.run, run] = chooser("run", Object.entries(data).map(([name, { setting }]) => [name, `${name} (${setting})`]),
-    refill, data.uci_common ? "uci_common" : undefined);
+    refill, shown);
   refill();
 }
 

@@ -37,6 +37,7 @@ FILES = {
     "CITATION.cff": ROOT / "CITATION.cff",
     "assets/site.css": HERE / "site.css",
     "assets/explore.js": HERE / "explore.js",
+    "assets/iframe-worker.js": HERE / "iframe-worker.js",
     "assets/sort.js": Path(report_page.__file__).with_name("sort.js"),
 }
 SECTIONS = {"Methods": "methods/*.md", "Data sets": "datasets/*.md", "Results": "results/*/index.md"}

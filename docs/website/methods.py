@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import inspect
 import re
+from itertools import pairwise
 from pathlib import Path
 
 from records import chains, failures, linked, mixing, scores
@@ -108,10 +109,9 @@ def explained(doc: str, names: list[str]) -> dict[str, str]:
         return {}
     either, text = "|".join(map(re.escape, names)), " ".join(doc.split())
     heads = list(re.finditer(rf"(?:^|(?<=[;.,:] ))((?:{either})(?:(?:, | and )(?:{either}))*): ", text))
-    ends = [head.start() for head in heads[1:]] + [len(text)]
     return {
-        key: text[head.end() : end].strip(" ;.,")
-        for head, end in zip(heads, ends, strict=True)
+        key: text[head.end() : after.start() if after else None].strip(" ;.,")
+        for head, after in pairwise([*heads, None])
         for key in re.split(", | and ", head[1])
     }
 

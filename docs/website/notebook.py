@@ -15,10 +15,12 @@ COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 def execute(source: Path, target: Path) -> None:
     """Run every cell of a notebook in the folder of the project; an error of a cell ends it."""
+    from jupyter_client.manager import AsyncKernelManager
     from nbclient import NotebookClient
 
     notebook = nbformat.read(source, as_version=4)
-    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(TOUR.parents[1])}}).execute()
+    kernel = AsyncKernelManager(transport="ipc")  # no port that others on the machine could reach
+    NotebookClient(notebook, kernel, timeout=300, resources={"metadata": {"path": str(TOUR.parents[1])}}).execute()
     target.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(notebook, target)
 

@@ -7,7 +7,9 @@ import json
 import pandas as pd
 from records import cells, chains, escaped, facts, linked, listed, mixing, pairs, scores
 
-from gpbench.report.figures.rank_by_budget import mean_ranks, runs_of
+from gpbench.evaluation.compare import complete, ranks
+from gpbench.evaluation.metrics import METRICS
+from gpbench.report.figures.rank_by_budget import mean_ranks
 from gpbench.report.tables.render import Table, signed, to_html
 from gpbench.report.view import View
 
@@ -48,8 +50,7 @@ def explorer(runs: list[View], pages: dict[str, str]) -> str:
         "## Two methods, paired",
         "The loss of the first minus that of the second on the same splits of a data set, with the 95 % interval of "
         "Nadeau and Bengio (not corrected for the number of data sets). Below zero the first is better.",
-        '<div class="explore" data-explore="pair"></div>',
-        _pair_table(runs),
+        *_pair(runs),
         "## Rank against budget",
         "Mean rank by MNLL over the data sets and methods that are complete at every budget. A line that falls gains "
         "from a larger budget.",
@@ -60,11 +61,11 @@ def explorer(runs: list[View], pages: dict[str, str]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _pair_table(runs: list[View]) -> str:
-    """The pair that is shown first: the two best of the run that the README shows."""
+def _pair(runs: list[View]) -> tuple[str, str]:
+    """What the script fills, and the table of the pair that is shown first: the two best of the run in the README."""
     view = next(view for view in runs if view.folder.name == SHOWN)
-    ranks = view.matrix("mnll").rank(axis=1).mean().sort_values()
-    first, second = (name for name in view.methods if name in set(ranks.index[:2]))
+    best = ranks(complete(METRICS["mnll"].loss(view.matrix("mnll")))).mean().nsmallest(2).index
+    first, second = (name for name in view.methods if name in best)
     rows = [row for row in pairs(view) if row[0] == "mnll" and {row[2], row[3]} == {first, second}]
     shown = pd.DataFrame(
         {
@@ -75,12 +76,15 @@ def _pair_table(runs: list[View]) -> str:
         }
     )
     caption = f"{view.labels[first]} minus {view.labels[second]}: {SHOWN}, protocol common, budget quick"
-    return to_html(Table(shown, shown, caption)).replace("<table ", '<table id="pairs" ', 1)
+    box = f'<div class="explore" data-explore="pair" data-pair="{SHOWN} {first} {second}"></div>'
+    return box, to_html(Table(shown, shown, caption)).replace("<table ", '<table id="pairs" ', 1)
 
 
 def _rank_table(runs: list[View]) -> str:
     view = next(view for view in runs if view.folder.name == SHOWN)
-    ranked = mean_ranks(runs_of(view))
+    of_protocol = [v for v in runs if v.study["kind"] == "predict" and v.study["protocol"] == view.study["protocol"]]
+    # of each budget the largest run
+    ranked = mean_ranks(list({v.study["budget"]: v for v in sorted(of_protocol, key=lambda v: len(v.done))}.values()))
     if ranked["budget"].nunique() < 2:
         return "No two budgets have methods and data sets in common yet."
     order = ranked["budget"].drop_duplicates()

@@ -7,16 +7,16 @@ const button = (text, action) => {
 };
 
 // numbers before words, and what has neither value nor word (-) last, in both directions
-const value = cell => cell.dataset.value === undefined ? cell.textContent.trim() : +cell.dataset.value;
-const kind = x => typeof x === "number" ? 0 : x === "" || x === "-" ? 2 : 1;
-const compare = (a, b) => typeof a === "number" ? a - b : a.localeCompare(b, "en", { numeric: true });
+const sortValue = cell => cell.dataset.value === undefined ? cell.textContent.trim() : +cell.dataset.value;
+const sortKind = x => typeof x === "number" ? 0 : x === "" || x === "-" ? 2 : 1;
+const sortOrder = (a, b) => typeof a === "number" ? a - b : a.localeCompare(b, "en", { numeric: true });
 
 function sort(head) {
   const up = head.getAttribute("aria-sort") !== "ascending", body = head.closest("table").tBodies[0];
   for (const other of head.parentNode.cells) other.removeAttribute("aria-sort");
   head.setAttribute("aria-sort", up ? "ascending" : "descending");
-  const rows = [...body.rows].map(row => [value(row.cells[head.cellIndex]), row]);
-  rows.sort(([a], [b]) => kind(a) - kind(b) || (up ? 1 : -1) * compare(a, b));
+  const rows = [...body.rows].map(row => [sortValue(row.cells[head.cellIndex]), row]);
+  rows.sort(([a], [b]) => sortKind(a) - sortKind(b) || (up ? 1 : -1) * sortOrder(a, b));
   body.append(...rows.map(([, row]) => row));
 }
 
