@@ -7,7 +7,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export MLFLOW_DISABLE_TELEMETRY = true
 export DVC_NO_ANALYTICS = 1
 
-.PHONY: help study test cluster-test slow lint bench peers figures docs ui status clean
+.PHONY: help study test cluster-test slow lint bench peers figures docs tour site site-test ui status clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -54,6 +54,16 @@ docs: .venv/.ok  ## regenerate the parts of the documentation that are made from
 	gpbench papers > docs/papers.md
 	python docs/architecture.py
 
+tour: .venv/.site  ## run the notebook docs/tour.ipynb; build/tour.ipynb has its outputs
+	OMP_NUM_THREADS=1 python docs/website/notebook.py build/tour.ipynb
+
+site: tour  ## build the site of documents, methods, data sets and results: open site/index.html
+	python -m mkdocs build --strict --quiet
+	python docs/website/links.py site
+
+site-test: site .browser/.ok  ## open the site in Chromium: errors, keys, contrast, widths, accessibility
+	.browser/bin/python -m pytest -q -c /dev/null --rootdir docs/website docs/website/browser.py $(ARGS)
+
 ui: .venv/.ok  ## open MLflow at http://127.0.0.1:5000 (PORT=... for another port)
 	MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow server --host 127.0.0.1 --port $(PORT) --workers 1 \
 		--backend-store-uri sqlite:///mlflow.db --artifacts-destination ./mlartifacts
@@ -69,6 +79,16 @@ clean:  ## remove results, plans and logs; finished fits stay in store/
 	.venv/bin/python -m pip install --disable-pip-version-check -q -r requirements.lock
 	.venv/bin/python -m pip install --disable-pip-version-check -q --no-deps --no-build-isolation -e .
 	.venv/bin/python -m pip check
+	touch $@
+
+.venv/.site: .venv/.ok docs/website/site.txt
+	.venv/bin/python -m pip install --disable-pip-version-check -q -r docs/website/site.txt
+	.venv/bin/python -m pip check
+	touch $@
+
+.browser/.ok: docs/website/browser.txt
+	$(PYTHON) -m venv .browser
+	.browser/bin/python -m pip install --disable-pip-version-check -q -r docs/website/browser.txt
 	touch $@
 
 .peers/.ok: bench/peers.txt

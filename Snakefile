@@ -9,6 +9,7 @@ import os
 import sys
 from dataclasses import asdict
 
+import yaml
 from snakemake.exceptions import WorkflowError
 
 from gpbench import places
@@ -24,10 +25,13 @@ os.environ.update(PATH=os.pathsep.join((os.path.dirname(sys.executable), os.envi
 if "mirror" in config:
     os.environ.update(GPBENCH_MIRROR=str(config["mirror"]))
 
+with open(workflow.source_path("workflows/config.schema.yaml")) as schema:
+    CONFIG_KEYS = yaml.safe_load(schema)["properties"]
+
 try:
     for key in config:
-        if key not in (keys := ("study", "overrides", "mirror", "site")):
-            raise unknown("key", key, keys, "--config")
+        if key not in CONFIG_KEYS:
+            raise unknown("key", key, CONFIG_KEYS, "--config")
     if workflow.is_main_process:
         REQUESTED = items.requested(WHERE.conf, sys.argv[1:])
         CHOSEN = items.choose(REQUESTED, config.get("study"), str(config.get("overrides", "")))

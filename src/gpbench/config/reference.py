@@ -53,20 +53,20 @@ def reference(conf: Path) -> str:
     groups: dict[str, type] = {"method": schema.Method, **config.GROUPS}
     for group, cls in groups.items():
         items = ", ".join(f"`{name}`" for name in config.options(conf, group))
-        parts.append(f"## {group}\n\nItems: {items}\n\n{_table(cls, _meanings(cls))}")
+        parts.append(f"## {group}\n\nItems: {items}\n\n{keys_table(cls, _meanings(cls))}")
         parts += [
-            f"### `{part.__name__}` in {group}\n\n{_table(part, _meanings(part))}" for part in NESTED.get(group, ())
+            f"### `{part.__name__}` in {group}\n\n{keys_table(part, _meanings(part))}" for part in NESTED.get(group, ())
         ]
     modules = sorted({config.compose(conf, "method", n).header.module for n in config.options(conf, "method")})
     for module in modules:
         cls = config.hyperparameters(module)
         about = inspect.cleandoc(cls.__doc__ or "").replace("\n", " ")
-        body = _table(cls) if dataclasses.fields(cls) else "No hyperparameters."
+        body = keys_table(cls) if dataclasses.fields(cls) else "No hyperparameters."
         parts.append(f"## Hyperparameters of `{module}`\n\n{about}\n\n{body}")
     return "\n".join(parts)
 
 
-def _table(cls: type, meanings: dict[str, str] | None = None) -> str:
+def keys_table(cls: type, meanings: dict[str, str] | None = None) -> str:
     """Markdown table of a dataclass's fields; with `meanings` as a fourth column."""
     head = ["key", "type", "default"] + (["meaning"] if meanings else [])
     rows = [head, ["---"] * len(head)]
