@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpbench import places
-from gpbench.cli import data, lists
+from gpbench.cli import data, exchange, lists
 from gpbench.errors import UserError, count, exit_status
 
 CLEAR_SCREEN = "\033[2J\033[H"
@@ -47,6 +47,7 @@ def parser() -> argparse.ArgumentParser:
     add(unlock, "free Snakemake's lock if the process that holds it is dead")
     data.add(commands)
     lists.add(commands)
+    exchange.add(commands)
     return top
 
 
