@@ -155,7 +155,7 @@ class Remote:
             if self._has_folders:
                 return self._create_file(path, content)
             self.files.pipe_file(path, content, mode="create")
-        except OSError as error:  # servers answer differently where it exists
+        except Exception as error:  # noqa: BLE001 - servers say in different ways that it exists
             if self._do("exists", path):
                 return False
             raise self._silent(error) from error
@@ -226,7 +226,7 @@ class Remote:
     def _path(self, name: str) -> str:
         return f"{self.root}/{name}"
 
-    def _silent(self, error: OSError) -> UserError:
+    def _silent(self, error: Exception) -> UserError:
         return UserError(f"GPBENCH_REMOTE={self.url} does not answer ({error}); nothing is lost, try again")
 
     def _do(self, operation: str, *words: Any, **options: Any) -> Any:
@@ -235,7 +235,7 @@ class Remote:
             return getattr(self.files, operation)(*words, **options)
         except FileNotFoundError:
             raise
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - each scheme has a library with exceptions of its own
             raise self._silent(error) from error
 
 
