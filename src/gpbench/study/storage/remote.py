@@ -30,6 +30,7 @@ from gpbench.study.storage.store import IDENTITY, PARTS, Store
 FIT = re.compile(r"([0-9a-f]{16})\.tar")
 WORK = re.compile(r"group\.json|(checkpoint-\d+|samples-\d+-\d+)-[0-9a-f]{16}\.pt")
 """Names of what is exchanged of a group that was begun."""
+TRIES = 3
 
 
 def find() -> Remote | None:
@@ -84,7 +85,7 @@ class Remote:
 
     def has(self, fit_id: str) -> bool:
         """Whether a fit is there now."""
-        if fit_id not in self.fits and self._do("exists", self._path(f"fits/{fit_id}.tar")):
+        if fit_id not in self.fits and self._exists(f"fits/{fit_id}.tar"):
             self.fits.add(fit_id)
         return fit_id in self.fits
 
@@ -133,10 +134,9 @@ class Remote:
 
     def names(self, folder: str) -> list[str]:
         """Names in a folder, sorted; none where it is absent."""
-        path = self._path(folder)
-        self._do("invalidate_cache", path)
         try:
-            return sorted(found.rstrip("/").rsplit("/", 1)[-1] for found in self._do("ls", path, detail=False))
+            found = self._do("ls", self._path(folder), detail=False)
+            return sorted(path.rstrip("/").rsplit("/", 1)[-1] for path in found)
         except FileNotFoundError:
             return []
 
@@ -151,15 +151,18 @@ class Remote:
     def create(self, name: str, content: bytes) -> bool:
         """Write an object as a whole, unless there is one of its name; whether it was written."""
         path = self._path(name)
-        try:
-            if self._has_folders:
-                return self._create_file(path, content)
-            self.files.pipe_file(path, content, mode="create")
-        except Exception as error:  # noqa: BLE001 - servers say in different ways that it exists
-            if self._do("exists", path):
-                return False
-            raise self._silent(error) from error
-        return True
+        for attempt in range(TRIES):
+            try:
+                if self._has_folders:
+                    return self._create_file(path, content)
+                self.files.pipe_file(path, content, mode="create")
+                return True
+            except Exception as error:
+                if self._exists(name):
+                    return False
+                if attempt == TRIES - 1:  # else it may have been there, and be gone
+                    raise self._silent(error) from error
+        raise AssertionError
 
     def write(self, name: str, content: bytes) -> None:
         """Write an object, in the place of one of its name."""
@@ -223,6 +226,9 @@ class Remote:
             if WORK.fullmatch(name):
                 self.remove(f"checkpoints/{group_id}/{name}")
 
+    def _exists(self, name: str) -> bool:
+        return bool(self._do("exists", self._path(name)))
+
     def _path(self, name: str) -> str:
         return f"{self.root}/{name}"
 
@@ -232,10 +238,11 @@ class Remote:
     def _do(self, operation: str, *words: Any, **options: Any) -> Any:
         """Call the file system; what it refuses is one line."""
         try:
+            self.files.invalidate_cache()  # listings are kept, and other machines write
             return getattr(self.files, operation)(*words, **options)
         except FileNotFoundError:
             raise
-        except Exception as error:  # noqa: BLE001 - each scheme has a library with exceptions of its own
+        except Exception as error:
             raise self._silent(error) from error
 
 
