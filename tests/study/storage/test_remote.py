@@ -154,10 +154,10 @@ def test_a_machine_that_died_loses_its_fit_to_one_other(url, monkeypatch):
     assert not second.take(["b", "c"])
     assert second.take(["c"]), "what was claimed before the one that is another's is free again"
     assert not third.take(["a"])
-    now[0] += claims.STALE - 1
+    now[0] += claims.SILENCE - 1
     first.beat()
     assert not second.take(["a"])
-    now[0] += claims.STALE
+    now[0] += claims.SILENCE
     assert second.take(["a"]), "the first one has been silent"
     assert not third.take(["a"])
     second.release()

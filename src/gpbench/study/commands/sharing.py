@@ -10,8 +10,8 @@ from gpbench.errors import UserError
 from gpbench.study.fitting import stopping
 from gpbench.study.records import Group
 from gpbench.study.storage import remote
-from gpbench.study.storage.claims import BEAT, Claims
-from gpbench.study.storage.store import Store
+from gpbench.study.storage.claims import Claims
+from gpbench.study.storage.store import BEAT, Store
 
 LOOK_SECONDS = 5.0
 
@@ -59,9 +59,12 @@ class Sharing:
 
     def look(self, group: Group) -> None:
         """Now and then, while a group is fitted: show that its machine lives, and send a new checkpoint."""
-        if not self.remote or not self.claims or time.monotonic() - self.looked < BEAT:
+        if time.monotonic() - self.looked < BEAT:
             return
         self.looked = time.monotonic()
+        self.store.beat(group)
+        if not self.remote or not self.claims:
+            return
         try:
             self.claims.beat()
             if (step := self.store.checkpoint(group.group_id)) > self.sent:

@@ -1,7 +1,7 @@
 """Claims: which machine is at a fit, of those that share a remote place.
 
 A claim is an object `claims/<fit_id>.<number>` that its owner writes again every `BEAT` seconds. One that has not
-changed for `STALE` seconds, by the clock of who looks at it, was left by a machine that died; it is superseded by the
+changed for `SILENCE` seconds, by the clock of who looks at it, was left by a machine that died; it is superseded by the
 next number. As objects are only created, one of several who try succeeds.
 """
 
@@ -13,9 +13,7 @@ import secrets
 import time
 
 from gpbench.study.storage.remote import Remote
-
-BEAT = 60.0
-STALE = 600.0
+from gpbench.study.storage.store import SILENCE
 
 
 class Claims:
@@ -50,7 +48,7 @@ class Claims:
         before, since = self.seen.get(name, (b"", now))
         if content != before:
             self.seen[name] = content, now
-        return content == before and now - since >= STALE
+        return content == before and now - since >= SILENCE
 
     def beat(self) -> None:
         """Show that the owner lives."""
