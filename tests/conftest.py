@@ -12,7 +12,14 @@ from gpbench.cli import main
 from projects import copy_project, hold_tracker
 
 # what moves the places of a project; a test must not see the developer's own
-PLACES = ("GPBENCH_ROOT", "GPBENCH_STORE", "GPBENCH_MIRROR", "GPBENCH_DVC_REMOTE", "MLFLOW_TRACKING_URI")
+PLACES = (
+    "GPBENCH_ROOT",
+    "GPBENCH_STORE",
+    "GPBENCH_REMOTE",
+    "GPBENCH_MIRROR",
+    "GPBENCH_DVC_REMOTE",
+    "MLFLOW_TRACKING_URI",
+)
 
 # minutes each; begun first, so that parallel workers end together (`--no-loadscope-reorder`, see the Makefile)
 LONGEST = (

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpbench.errors import UserError
+
+if TYPE_CHECKING:
+    from filelock import AcquireReturnProxy, BaseFileLock
+
+LOOK_SECONDS = 60.0
+"""between two looks at a lock that another process holds"""
 
 
 @dataclass(frozen=True)
@@ -110,10 +119,11 @@ def share(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def locked(path: Path, work: str) -> Iterator[None]:
+def locked(path: Path, work: str, silence: float = math.inf) -> Iterator[None]:
     """Hold the lock file of some work; waits, and prints a line, while another process holds it.
 
-    Raises UserError where the file system has no locks or refuses this one."""
+    silence: seconds after which an owner is taken for dead who did not touch the file: its host may have died, and some
+    file systems never tell. Raises UserError where the file system has no locks or refuses this one."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(path)
@@ -121,12 +131,28 @@ def locked(path: Path, work: str) -> Iterator[None]:
         held = lock.acquire(timeout=0)
     except Timeout:
         print(f"gpbench: waiting for another process that works on {work}", file=sys.stderr)
-        held = lock.acquire()
+        held = _wait(lock, path, silence)
     except OSError as error:
         hint = "its file system must have locks (mount option flock), and its group be able to write"
         raise UserError(f"cannot lock {path}: {error.strerror}; {hint}; or set GPBENCH_STORE") from error
     with held:
         yield
+
+
+def _wait(lock: BaseFileLock, path: Path, silence: float) -> AcquireReturnProxy:
+    """Acquire a lock that another process holds, or whose file nobody touched for so long, by the clock of this one."""
+    from filelock import Timeout
+
+    touched, since = -1, time.monotonic()
+    while True:
+        try:
+            return lock.acquire(timeout=min(silence, LOOK_SECONDS))
+        except Timeout:
+            if path.exists() and (now := path.stat().st_mtime_ns) != touched:
+                touched, since = now, time.monotonic()
+            elif time.monotonic() - since >= silence:
+                print(f"gpbench: nobody touched {path} for {silence:.0f} seconds; its owner has died", file=sys.stderr)
+                path.unlink(missing_ok=True)  # who holds that file holds no name
 
 
 def write_text(target: Path, text: str) -> None:

@@ -24,6 +24,7 @@ from graphs import Project  # noqa: E402
 from slurm import Slurm, missing  # noqa: E402
 
 from gpbench.study.planning.plan import run_name  # noqa: E402
+from projects import pin  # noqa: E402
 
 if reason := missing():
     pytest.exit(f"no cluster test: {reason}", 2)
@@ -169,6 +170,43 @@ def test_a_job_whose_time_is_nearly_over_stops_and_the_next_run_goes_on(slurm, t
     assert all(int(step) % 50 == 0 < int(step) for step in stopped.values())
     plan = study.gpbench("plan", "--overrides", words)[1]
     assert all(f"resumes at step {step}" in plan for step in stopped.values())
+
+
+def test_a_job_that_comes_to_its_limit_keeps_its_steps_and_goes_on(slurm, tmp_path):
+    """The limit comes before the job's own clock: Slurm tells it to end, and kills it half a minute later."""
+    words = STUDY.replace("steps=1500", "steps=1500000")
+    study = Study(tmp_path / "a study", f"{SITE} trainer.job_minutes=4 trainer.checkpoint_seconds=600", words)
+    run = study.begin()
+    study.until(study.fitting)
+    (first, *_) = fits(slurm, "R")
+    for job in fits(slurm, "R"):
+        slurm.say("scontrol", "update", f"JobId={job}", "TimeLimit=1")
+    code, said = study.end(run)
+    assert code == 1
+    assert "TimeLimit=00:01:00" in slurm.say("scontrol", "show", "job", first)
+    assert "JobState=TIMEOUT" in slurm.say("scontrol", "show", "job", first)
+    assert "Trying to restart job" in said
+    assert study.lost == 0
+    assert study.statuses() == ["done"] * 2 + ["stopped"] * 2
+    print(slurm.say("scontrol", "-o", "show", "job", first))
+
+
+def test_ten_jobs_that_fetch_at_once_all_have_the_file(slurm, tmp_path):
+    study = Study(tmp_path / "a study")
+    mirror = tmp_path / "mirror"
+    mirror.mkdir()
+    content = "".join(f"{i},{i * i}\n" for i in range(100_000))
+    pin(study.root, "many.csv", content)
+    (study.root / "data/raw/many.csv").rename(mirror / "many.csv")
+    fetch = f"{sys.executable} -m gpbench.cli data fetch --files many.csv"
+    script = f"export GPBENCH_MIRROR={mirror}; srun --overcommit -n 10 {fetch}"
+    words = ["sbatch", "--wait", "-N", "2", "-n", "2", "-o", "fetched.log", "--wrap", script]
+    done = subprocess.run(words, cwd=study.root, env=study.environment, check=False, timeout=600)
+    said = (study.root / "fetched.log").read_text()
+    print(said)
+    assert done.returncode == 0, said
+    assert (study.root / "data/raw/many.csv").read_text() == content
+    assert [path.name for path in (study.root / "data/raw").iterdir() if path.suffix != ".csv"] == []
 
 
 def test_a_batch_whose_jobs_die_does_not_hold_up_the_report(slurm, study):

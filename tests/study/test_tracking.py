@@ -1,21 +1,23 @@
 """MLflow as a view of the store: each fit once whoever drains the spool, however often."""
 
 import multiprocessing
+import re
 import statistics
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from filelock import FileLock
 
+from gpbench.cli.main import main
 from gpbench.errors import UserError
-from gpbench.places import Places
+from gpbench.places import Places, write_text
 from gpbench.study import tracking
-from gpbench.study.planning import plan
-from gpbench.study.records import FitRecord, from_json, identify
+from gpbench.study.commands import progress
+from gpbench.study.planning import batches, plan
+from gpbench.study.records import FitRecord, Progress, from_json, identify, to_json
 from gpbench.study.results import scoring
-from gpbench.study.storage import provenance, seals
+from gpbench.study.storage import seals
 from gpbench.study.storage.store import Store
 from handmade import finish
 from projects import copy_project
@@ -148,14 +150,6 @@ def test_an_incomplete_run_of_a_killed_writer_is_replaced(where):
     assert all(run.data.tags["gpbench.complete"] == "yes" for run in fits)
 
 
-def test_a_second_writer_that_does_not_wait_leaves_the_spool_alone(where):
-    Store(where.store).spool(Store(where.store).ids()[0])
-    with FileLock(where.store / ".tracking.lock"):
-        assert tracking.drain(where, wait=False) == 0
-        assert len(tracking.waiting(where)) == 1
-    assert tracking.drain(where, wait=False) == 1
-
-
 def test_a_fit_cleared_before_it_was_read_is_skipped(where):
     before = len(View(where).runs())
     Store(where.store).spool("0123456789abcdef")
@@ -173,9 +167,8 @@ def test_a_server_that_does_not_answer_is_one_line_and_the_spool_is_kept(where, 
     assert tracking.waiting(where) == [fit_id]
     monkeypatch.setenv("GPBENCH_ROOT", str(where.root))
     monkeypatch.setenv("GPBENCH_STORE", str(where.store))
-    monkeypatch.setattr("sys.argv", ["tracking"])
     capfd.readouterr()
-    assert tracking.main() == 1
+    assert main(["track"]) == 1
     assert capfd.readouterr().err.count("\n") == 1
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     tracking.drain(where)
@@ -246,16 +239,30 @@ def test_a_chain_has_its_diagnostics_which_are_not_averaged_over_fits(where):
     assert not any(name.startswith("chain.") for cell in view.cells() for name in cell.data.metrics)
 
 
-def test_a_job_of_a_scheduler_starts_no_writer(where, monkeypatch):
-    """The database is written on the head, by the rule `track`."""
-    spool(where, planned(where), 0)
-    begun = []
-    monkeypatch.setattr(tracking.subprocess, "Popen", lambda command, **_: begun.append(command))
-    for name in provenance.JOB_NUMBERS:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    tracking.drain_soon(where)
-    assert begun == []
-    monkeypatch.delenv("SLURM_JOB_ID")
-    tracking.drain_soon(where)
-    assert len(begun) == 1
+def test_a_live_stream_that_fails_ends_no_batch(where, monkeypatch, capfd):
+    """The server does not answer at all, or no more."""
+    (group,) = batches.groups(Store(where.store), [live_cell(where)], {live_cell(where).fits[0].fit_id})
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    progress.Watch([group], where).end(group)
+    assert re.fullmatch(r"gpbench: no live stream to MLflow \(.*\); the fits go on\n", capfd.readouterr().err)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    watch = progress.Watch([group], where)
+    store = Store(where.store)
+    write_text(store.begin(group) / "progress.json", to_json(Progress(1, 2, 0.1, [0.0])))
+    monkeypatch.setattr(watch.live.client, "log_metric", fails)
+    watch.look(group)
+    watch.looked = 0.0
+    watch.look(group)
+    watch.end(group)
+    store.end(group.group_id)
+    assert capfd.readouterr().err == "gpbench: no live stream to MLflow (it is gone); the fits go on\n"
+
+
+def live_cell(where):
+    """A cell of one fit that is streamed."""
+    cell = planned(where)
+    return replace(cell, how=replace(cell.how, live=True), fits=cell.fits[:1])
+
+
+def fails(*_: object, **__: object) -> None:
+    raise RuntimeError("it is gone")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpbench import places
-from gpbench.cli import data, lists
+from gpbench.cli import data, exchange, lists
 from gpbench.errors import UserError, count, exit_status
 
 CLEAR_SCREEN = "\033[2J\033[H"
@@ -47,6 +47,7 @@ def parser() -> argparse.ArgumentParser:
     add(unlock, "free Snakemake's lock if the process that holds it is dead")
     data.add(commands)
     lists.add(commands)
+    exchange.add(commands)
     return top
 
 
@@ -66,6 +67,8 @@ def _add_study_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
     command.add_argument("--overrides", default="", help="as in snakemake --config overrides='...'")
     command.add_argument("--watch", action="store_true", help="again every two seconds")
     command = add(record, "add a study's finished fits to its committed records, docs/results/STUDY/", study)
+    text = "add the records of another machine instead: a folder like docs/results, or a checkout"
+    command.add_argument("--merge", type=Path, metavar="FOLDER", help=text)
     command.add_argument("--force", action="store_true", help="also of smoke, of a changed tree, or of private data")
     command = add(backlog, "runs that wait for an idle machine (conf/backlog.yaml): what is done of them, and go on")
     command.add_argument("action", nargs="?", choices=["run"], help="work through them; default: list them")
@@ -269,8 +272,12 @@ def collect(arguments: argparse.Namespace) -> None:
 
 
 def record(arguments: argparse.Namespace) -> None:
+    from gpbench.study.commands.merge import merge
     from gpbench.study.results import collect as collecting
 
+    if arguments.merge:
+        print("\n".join(merge(places.find(), arguments.merge)))
+        return
     frozen = _planned(arguments).frozen
     if (doubts := collecting.doubts(places.find(), frozen)) and not arguments.force:
         raise UserError(f"{frozen.name} is not recorded: {'; '.join(doubts)}; --force records it all the same")

@@ -4,8 +4,6 @@ A run a cell (method x data set x protocol x budget), in the experiment of its d
 Reading the spool twice changes nothing. A fit that replaces an earlier one tags its run `superseded`
 instead of deleting it, for people annotate runs. `MLFLOW_TRACKING_URI` names a server; without it, mlflow.db beside
 the project.
-
-    python -m gpbench.study.tracking        read the spool now (waits for another writer)
 """
 
 from __future__ import annotations
@@ -15,21 +13,16 @@ import math
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 import time
 from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock, Timeout
-
-from gpbench import places
-from gpbench.errors import UserError, exit_status
-from gpbench.places import Places
+from gpbench.errors import UserError
+from gpbench.places import Places, locked
 from gpbench.study.planning import identity
 from gpbench.study.records import Address, Fit, FitRecord, Group, Progress
-from gpbench.study.storage import provenance
 from gpbench.study.storage.store import Damaged, Store
 
 if TYPE_CHECKING:
@@ -38,7 +31,6 @@ if TYPE_CHECKING:
 ARTIFACTS = "mlflow-artifacts:"
 MOST = 10_000  # runs of one cell
 MOST_AT_ONCE = 900  # metrics of one write, of which MLflow takes 1,000 with 100 parameters
-SOON = 120.0  # seconds between two readings of the spool while fits run; each costs some seconds of imports
 PLACE = ("method", "dataset", "protocol", "budget", "overrides")
 
 
@@ -53,28 +45,10 @@ def waiting(where: Places) -> list[str]:
     return sorted(p.name for p in folder.iterdir() if not p.name.startswith(".")) if folder.is_dir() else []
 
 
-def drain_soon(where: Places) -> None:
-    """Start a writer in the background, unless one ran a moment ago, and never in the job of a scheduler: on the head
-    the rule `track` writes, and databases on file systems of clusters do not bear many writers."""
-    if provenance.job():
-        return
-    stamp = where.store / ".spool" / ".begun"
-    if not waiting(where) or (stamp.exists() and time.time() - stamp.stat().st_mtime < SOON):
-        return
-    stamp.touch()
-    command = [sys.executable, "-m", "gpbench.study.tracking", "--if-free"]
-    null = subprocess.DEVNULL
-    subprocess.Popen(command, cwd=where.root, stdin=null, stdout=null, stderr=null)
-
-
-def drain(where: Places, wait: bool = True) -> int:
-    """Log every fit of the spool; how many there were. With wait=False, 0 while another writer is running."""
+def drain(where: Places) -> int:
+    """Log every fit of the spool, once no other writer does; how many there were."""
     where.store.mkdir(parents=True, exist_ok=True)
-    try:
-        held = FileLock(where.store / ".tracking.lock").acquire(timeout=-1 if wait else 0)
-    except Timeout:
-        return 0
-    with held:
+    with locked(where.store / ".tracking.lock", "MLflow"):
         if not (todo := waiting(where)):
             return 0
         writer = Writer(where)
@@ -293,11 +267,3 @@ class Live:
             tags = {"mlflow.runName": name, "gpbench.live": fit.fit_id}
             self.runs[fit.fit_id] = self.client.create_run(experiment, tags=tags).info.run_id
         return self.runs[fit.fit_id]
-
-
-def main() -> int:
-    return exit_status(lambda: drain(places.find(), wait="--if-free" not in sys.argv))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 
 import pytest
@@ -87,6 +88,28 @@ def test_a_file_system_without_locks_is_refused_in_one_line(store, monkeypatch):
     said = "cannot lock .*aa11.*: No locks available; its file system must have locks"
     with pytest.raises(UserError, match=said), store.locked(["aa11000000000000"]):
         pass
+
+
+def test_a_lock_whose_owner_gives_no_sign_of_life_is_broken(store, monkeypatch, capfd):
+    """As a dead host leaves it to a file system that never tells: the lock is still held."""
+    monkeypatch.setattr("gpbench.places.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("gpbench.study.storage.store.SILENCE", 0.3)
+    group = Group(**{f.name: getattr(CELL, f.name) for f in fields(Planned)}, group_id="g", fits=(planned(),))
+    fit_id = planned().fit_id
+
+    def wait() -> float:
+        began = time.monotonic()
+        with store.locked([fit_id]):
+            return time.monotonic() - began
+
+    with store.locked([fit_id]), ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(wait)
+        for _ in range(10):
+            time.sleep(0.1)
+            store.beat(group)
+            assert not waiting.done(), "its owner lives"
+        assert waiting.result(timeout=30) > 1.0
+    assert f"nobody touched {store.root / '.locks' / fit_id} for" in capfd.readouterr().err
 
 
 def test_a_fit_is_found_by_a_prefix_of_its_identity(store):

@@ -103,7 +103,7 @@ def _recorded(where: Places, plan: planning.Plan) -> Iterator[Evidence]:
     for row in committed.by_fit(where, plan.name).values():
         cell, fit = wanted.get((row["method"], row["dataset"], row["split"], row["replica"]), (None, None))
         if cell and fit and row["status"] == "done" and plan.states[fit.fit_id].name == "pending":
-            scores = {k: v for k, v in row.items() if isinstance(v, float) and _is_score(k)}
+            scores = {k: v for k, v in row.items() if isinstance(v, float) and is_score(k)}
             yield Evidence(cell, fit, row, scores, row["seconds_train"] * row["seconds_shared_by"], row["commit"])
 
 
@@ -114,12 +114,13 @@ def _stored(store: Store, plan: planning.Plan) -> Iterator[Evidence]:
     for cell, fit in plan.fits:
         record = earlier.get((cell.address, fit.split, fit.replica))
         if record and not cell.skip and plan.states[fit.fit_id].name == "pending":
-            scores = {k: v for k, v in scoring.scores(store, record).items() if _is_score(k)}
+            scores = {k: v for k, v in scoring.scores(store, record).items() if is_score(k)}
             seconds = record.seconds.train * record.seconds.shared_by
             yield Evidence(cell, fit, record, scores, seconds, record.provenance.commit)
 
 
-def _is_score(name: str) -> bool:
+def is_score(name: str) -> bool:
+    """Whether a column of scores does not measure the machine."""
     return not any(part in name for part in MEASURED)
 
 
@@ -163,7 +164,7 @@ def _difference(store: Store, item: Evidence, against: Path | None) -> str:
     unlike = [
         f"{name} {value:.10g} -> {today[name]:.10g}"
         for name, value in evidence.items()
-        if name in today and not _agree(value, today[name])
+        if name in today and not agree(value, today[name])
     ]
     return f"{_name(item)}: {', '.join(unlike)}" if unlike else ""
 
@@ -189,10 +190,11 @@ def _refitted_by(checkout: Path, item: Evidence) -> dict[str, float]:
         raise UserError(
             f"{checkout} has another code or configuration than {_name(item)} was made by; check out {item.commit[:7]}"
         )
-    return {name: value for name, value in result.items() if isinstance(value, float) and _is_score(name)}
+    return {name: value for name, value in result.items() if isinstance(value, float) and is_score(name)}
 
 
-def _agree(old: float, new: float) -> bool:
+def agree(old: float, new: float) -> bool:
+    """Whether two values of a score are one."""
     return math.isclose(old, new, rel_tol=TOLERANCE, abs_tol=1e-300) or (math.isnan(old) and math.isnan(new))
 
 

@@ -22,14 +22,15 @@ from gpbench.data import splits
 from gpbench.data import table as tables
 from gpbench.errors import UserError, exit_status
 from gpbench.places import Places, write_text
-from gpbench.study import tracking
 from gpbench.study.commands import fit_one
 from gpbench.study.commands.progress import Watch
+from gpbench.study.commands.sharing import Sharing
 from gpbench.study.fitting import stopping
 from gpbench.study.fitting.children import run_group
 from gpbench.study.fitting.entries import entry
 from gpbench.study.records import CONVERGENCE, Batch, FitRecord, Group, from_json
 from gpbench.study.results import scoring
+from gpbench.study.storage import remote
 from gpbench.study.storage.store import Store
 
 END_SECONDS = 120
@@ -42,7 +43,8 @@ def run_groups(groups: tuple[Group, ...], where: Places) -> dict[str, dict[str, 
     store.require_writable()
     require_device(groups)
     store.move_damaged(fit.fit_id for group in groups for fit in group.fits)
-    pending = [group for group in groups if not all(store.has(fit.fit_id) for fit in group.fits)]
+    there = remote.fits()
+    pending = [g for g in groups if not all(store.has(fit.fit_id) or fit.fit_id in there for fit in g.fits)]
     data = {group.address.dataset: str(group.what.data.md5) for group in pending}
     loaded = {name: tables.load(where.prepared_file(name), md5) for name, md5 in data.items()}
     for group in pending:
@@ -50,16 +52,19 @@ def run_groups(groups: tuple[Group, ...], where: Places) -> dict[str, dict[str, 
         entry(group.what)
         importlib.import_module(group.what.method.module)
     gc.freeze()  # children share what is imported; the collector must not touch it
-    watch = Watch(pending, where)
-    while pending and not stopping.asked():
-        # what another process is at comes last: two that have the same groups share them
-        group = next(filter(store.is_free, pending), pending[0])
-        pending.remove(group)
-        watch.begin(group)
-        table = splits.numbered_rows(group.what.protocol.splits, loaded[group.address.dataset])
-        run_group(group, table, where, watch.look)
-        watch.end(group)
-        tracking.drain_soon(where)
+    watch, sharing = Watch(pending, where), Sharing(store)
+
+    def look(group: Group) -> None:
+        watch.look(group)
+        sharing.look(group)
+
+    # what another process is at comes last: two that have the same groups share them
+    while taken := sharing.next(pending):
+        watch.begin(taken)
+        table = splits.numbered_rows(taken.what.protocol.splits, loaded[taken.address.dataset])
+        run_group(taken, table, where, look)
+        watch.end(taken)
+        sharing.end(taken)
     return statuses(groups, store)
 
 
@@ -75,7 +80,7 @@ def run_words(where: Places, words: list[str]) -> tuple[FitRecord, dict[str, Any
     store = Store(where.store)
     if groups:
         run_groups(groups, where)
-    if not store.has(fit_id):
+    if not remote.pull(store, fit_id):
         raise UserError(f"fit {fit_id} is not finished; run the same command again to resume it")
     record = store.record(fit_id)
     unheld = isinstance(record.what.protocol.splits, splits.Blocks)  # the rows that train are those that test
@@ -102,8 +107,11 @@ def require_device(groups: tuple[Group, ...]) -> None:
 
 
 def _status(store: Store, fit_id: str, group: Group) -> dict[str, str]:
-    record = store.record(fit_id) if store.has(fit_id) else None
-    status, reason = (record.status, record.reason) if record else store.unfinished(group)
+    if store.has(fit_id):
+        record = store.record(fit_id)
+        status, reason = record.status, record.reason
+    else:
+        status, reason = ("done", "") if fit_id in remote.fits() else store.unfinished(group)
     return {"status": status, "reason": reason}
 
 

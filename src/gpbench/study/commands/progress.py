@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
+from typing import TypeVar
 
 from gpbench.places import Places
 from gpbench.study import tracking
 from gpbench.study.records import Group, Progress
 from gpbench.study.storage.store import Store
 
+T = TypeVar("T")
 CLEAR = "\r\033[K"  # empties the line of a terminal
 
 
@@ -23,7 +26,9 @@ class Watch:
         self.count, self.looked = 0, 0.0
         self.quiet = bool(os.environ.get("CI"))
         self.moving = sys.stderr.isatty() and not self.quiet
-        self.live = tracking.Live(where) if any(g.how.live for g in groups) else None
+        self.live: tracking.Live | None = None
+        if any(group.how.live for group in groups):
+            self.live = self._unless_it_fails(lambda: tracking.Live(where))
 
     def begin(self, group: Group) -> None:
         self.count += len(group.fits)
@@ -38,14 +43,24 @@ class Watch:
             return
         self.looked = now
         progress = self.store.progress(group.group_id)
-        if self.live and progress and group.how.live:
-            self.live.see(group, progress)
+        if (live := self.live) and progress and group.how.live:
+            self._unless_it_fails(lambda: live.see(group, progress))
         if self.moving and progress:
             print(f"{CLEAR}  {name(group)}: {describe(progress)}", end="", file=sys.stderr, flush=True)
 
     def end(self, group: Group) -> None:
-        if self.live:
-            self.live.end(group)
+        if live := self.live:
+            self._unless_it_fails(lambda: live.end(group))
+
+    def _unless_it_fails(self, call: Callable[[], T]) -> T | None:
+        """What the tracker answers; after an error a line, and no stream any more."""
+        try:
+            return call()
+        except Exception as error:  # noqa: BLE001 - a tracker is a view: whatever it does wrong ends no batch
+            self.live = None
+            first = (str(error).strip() or type(error).__name__).splitlines()[0]
+            print(f"gpbench: no live stream to MLflow ({first}); the fits go on", file=sys.stderr)
+            return None
 
 
 def name(group: Group) -> str:

@@ -13,7 +13,7 @@ from gpbench.study.planning import batches, identity
 from gpbench.study.planning.cost import CostModel, learn
 from gpbench.study.planning.resolve import Resolved, resolve
 from gpbench.study.records import Address, Batch, Cell, Fit, FitRecord, FrozenPlan, What, convergence_in_words, to_json
-from gpbench.study.storage import committed
+from gpbench.study.storage import committed, remote
 from gpbench.study.storage.store import Store
 
 
@@ -94,6 +94,8 @@ def _states(
     for cell, fit in possible:
         if ended := finished.get(fit.fit_id):
             states[fit.fit_id] = State(ended.status, ended.reason or convergence_in_words(ended.info))
+        elif fit.fit_id in remote.fits():
+            states[fit.fit_id] = State("done", "in GPBENCH_REMOTE")
         elif (row := recorded.get(fit.fit_id)) and row["status"] == "done":
             states[fit.fit_id] = State(
                 "done", "; ".join(filter(None, (f"record of commit {row['commit'][:7]}", convergence_in_words(row))))

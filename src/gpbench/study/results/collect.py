@@ -21,7 +21,7 @@ from gpbench.places import Places, write_aside, write_if_changed, write_text
 from gpbench.study.planning import identity
 from gpbench.study.records import JITTER, Cell, Fit, FitRecord, FrozenPlan, from_json
 from gpbench.study.results import chain_file, convergence, curves, printed_splits, scoring
-from gpbench.study.storage import challengers, committed, provenance
+from gpbench.study.storage import challengers, committed, provenance, remote
 from gpbench.study.storage.store import CERTIFICATE, FINAL, Damaged, Store
 
 if TYPE_CHECKING:
@@ -62,19 +62,20 @@ def stamp(where: Places, name: str) -> Path:
 
 
 class Ended:
-    """How the fits of a run ended: in the store, else by a committed record. Where their files are `read`, too, each
-    fit is verified first; a damaged one is named, moved aside, and missing."""
+    """How the fits of a run ended: in the store or a remote one, else by a committed record. Where their files are
+    `read`, too, each fit is fetched if need be and verified; a damaged one is named, moved aside, and missing."""
 
     def __init__(self, where: Places, name: str, read: bool = True) -> None:
         self.store = Store(where.store)
         self.damaged: dict[str, str] = {}
+        self.elsewhere: set[str] = set() if read else remote.fits()
         self.begun = self.store.begun()
         self.recorded = committed.by_fit(where, name)
 
         @functools.cache
         def stored(fit_id: str) -> FitRecord | None:
             """The store's record of a fit, read once; None where it has none."""
-            if not self.store.has(fit_id):
+            if not (remote.pull(self.store, fit_id) if read else self.store.has(fit_id)):
                 return None
             try:
                 return self.store.verified(fit_id) if read else self.store.record(fit_id)
@@ -92,6 +93,8 @@ class Ended:
             return "skipped", cell.skip
         if record := self.stored(fit.fit_id):
             return record.status, record.reason
+        if fit.fit_id in self.elsewhere:
+            return "done", ""
         if row := self.recorded.get(fit.fit_id):
             return row["status"], row["reason"]
         if group := self.begun.get(fit.fit_id):

@@ -46,6 +46,8 @@ PARTS = re.compile(
 )
 """Names of the files that a fit's folder may hold."""
 CERTIFICATE = "certificate.json"
+BEAT, SILENCE = 60.0, 600.0
+"""Seconds between two signs of life of who is at a fit, and after which one who gave none is dead."""
 
 
 class Damaged(UserError):
@@ -234,8 +236,14 @@ class Store:
         folder.mkdir(exist_ok=True)
         with contextlib.ExitStack() as stack:
             for fit_id in sorted(fit_ids):
-                stack.enter_context(locked(folder / fit_id, f"fit {fit_id}"))
+                stack.enter_context(locked(folder / fit_id, f"fit {fit_id}", SILENCE))
             yield
+
+    def beat(self, group: Group) -> None:
+        """Show those who wait for the locks of a group, perhaps on other hosts, that their owner lives."""
+        for fit in group.fits:
+            with contextlib.suppress(OSError):
+                os.utime(self.root / ".locks" / fit.fit_id)
 
     def busy(self, fit_id: str) -> bool:
         """Whether some process holds the fit's lock now."""

@@ -1,0 +1,89 @@
+"""`gpbench record --merge FOLDER`: the committed records of another machine beside ours.
+
+A fit is known by its identity, whatever the run that lists it is called. What both have must have the same scores.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpbench.errors import UserError, count
+from gpbench.places import Places
+from gpbench.study.commands.adopt import agree, is_score
+from gpbench.study.storage import committed
+from gpbench.study.storage.committed import PLACE, Row
+
+OF_ALL_CHAINS = ("r_hat", "ess_")
+"""Beginnings of the scores that a fit has of all chains of its split together, however many there were."""
+
+
+def merge(where: Places, source: Path) -> list[str]:
+    """Add the records of a folder of runs, or of a checkout with docs/results; a line for each run.
+
+    Raises UserError, and writes nothing, where the same fit has other scores there than here."""
+    folder = source / "docs" / "results" if (source / "docs" / "results").is_dir() else source
+    theirs = _runs(folder)
+    if not theirs:
+        raise UserError(f"{source} has no docs/results, and no records (RUN/scores.csv) itself")
+    ours = _runs(where.root / "docs" / "results")
+    if unlike := list(_unlike(ours, theirs)):
+        others = f" (and {count(len(unlike) - 1, 'other fit')})" if len(unlike) > 1 else ""
+        raise UserError(f"nothing is merged: {unlike[0]}{others}; find out which is right, and remove the other line")
+    return [_add(where, name, ours.get(name, []), rows, folder / name) for name, rows in theirs.items()]
+
+
+def _runs(folder: Path) -> dict[str, list[Row]]:
+    """Run -> its records."""
+    runs = {path.parent.name: committed.read(path) for path in sorted(folder.glob("*/scores.csv"))}
+    for name, rows in runs.items():
+        if any(key not in row for row in rows for key in PLACE):
+            raise UserError(f"{folder / name}/scores.csv has lines without {', '.join(PLACE)}; it is no record")
+    return runs
+
+
+def _unlike(ours: dict[str, list[Row]], theirs: dict[str, list[Row]]) -> Iterator[str]:
+    """A line for each fit that has other scores there than here."""
+    known = {row["fit_id"]: (name, row) for name, rows in ours.items() for row in rows if row["status"] == "done"}
+    for name, rows in theirs.items():
+        for new in rows:
+            run, old = known.get(new["fit_id"], ("", {}))
+            if run and new["status"] == "done" and (scores := _differing(old, new)):
+                fit = f"{new['method']} on {new['dataset']}, split {new['split']} ({new['fit_id']})"
+                yield f"{fit} has {scores} in {run} here -> in {name} there"
+
+
+def _differing(old: Row, new: Row) -> str:
+    """The first score that two records of one fit disagree on; '' where there is none."""
+    alike = old.get("chains") == new.get("chains")
+    for name in (name for name in old if isinstance(old[name], float) and name in new and is_score(name)):
+        if not agree(old[name], new[name]) and (alike or not name.startswith(OF_ALL_CHAINS)):
+            return f"{name} {old[name]:.10g} -> {new[name]:.10g}"
+    return ""
+
+
+def _add(where: Places, name: str, ours: list[Row], theirs: list[Row], source: Path) -> str:
+    """Add to a run what is new, or done at last, or of later code at the same place."""
+    known = {_place(row): row for row in ours}
+    chosen = [row for row in theirs if _is_better(row, known.get(_place(row)))]
+    ids = {row["fit_id"] for row in chosen}
+    curves = {
+        file: [line for line in committed.lines(source / f"{file}.csv") if line["fit_id"] in ids]
+        for file in committed.CURVES
+    }
+    study = (committed.folder(where, name) if ours else source) / "study.json"
+    new, total = committed.write(where, name, chosen, json.loads(study.read_text()), curves)
+    return f"{name}: {count(new, 'fit')} added, {total} in docs/results/{name}/scores.csv"
+
+
+def _place(row: Row) -> tuple[str | int, ...]:
+    return tuple(row[key] for key in PLACE)
+
+
+def _is_better(new: Row, old: Row | None) -> bool:
+    if old is None:
+        return True
+    if new["fit_id"] == old["fit_id"]:
+        return bool(new["status"] == "done" != old["status"])
+    return bool(new["started"] > old["started"])

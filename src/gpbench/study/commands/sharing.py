@@ -1,0 +1,85 @@
+"""What a job does where machines share a remote place: claim fits, fetch checkpoints, send what is done."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+
+from gpbench.errors import UserError
+from gpbench.study.fitting import stopping
+from gpbench.study.records import Group
+from gpbench.study.storage import remote
+from gpbench.study.storage.claims import Claims
+from gpbench.study.storage.store import BEAT, Store
+
+LOOK_SECONDS = 5.0
+
+
+class Sharing:
+    """The groups of a job, and their exchange with a remote place, if there is one."""
+
+    def __init__(self, store: Store) -> None:
+        self.store, self.remote = store, remote.find()
+        self.claims = Claims(self.remote) if self.remote else None
+        self.looked, self.sent = 0.0, 0
+
+    def next(self, pending: list[Group]) -> Group | None:
+        """Take a group from those that are pending, one that nobody is at if there is one.
+
+        Waits while other machines are at all of them; None where they have done the rest, or the job is to end."""
+        waits = False
+        while pending and not stopping.asked():
+            group = next(filter(self._take, itertools.chain(filter(self.store.is_free, pending), pending[:1])), None)
+            if group:
+                pending.remove(group)
+                if self._begin(group):
+                    return group
+            elif not waits:
+                waits = True
+                print("gpbench: waiting for other machines, which are at all that is left", file=sys.stderr)
+            else:
+                time.sleep(LOOK_SECONDS)
+        return None
+
+    def _take(self, group: Group) -> bool:
+        """Claim a group; whether no other machine is at it."""
+        return not self.claims or self.claims.take([fit.fit_id for fit in group.fits])
+
+    def _begin(self, group: Group) -> bool:
+        """Fetch the checkpoints of a group that was claimed; whether it has fits that no machine has done."""
+        if not self.remote or not self.claims:
+            return True
+        if all(self.store.has(fit.fit_id) or self.remote.has(fit.fit_id) for fit in group.fits):
+            self.claims.release()
+            return False
+        self.remote.pull_work(self.store, group.group_id)
+        self.looked, self.sent = time.monotonic(), self.store.checkpoint(group.group_id)
+        return True
+
+    def look(self, group: Group) -> None:
+        """Now and then, while a group is fitted: show that its machine lives, and send a new checkpoint."""
+        if time.monotonic() - self.looked < BEAT:
+            return
+        self.looked = time.monotonic()
+        self.store.beat(group)
+        if not self.remote or not self.claims:
+            return
+        try:
+            self.claims.beat()
+            if (step := self.store.checkpoint(group.group_id)) > self.sent:
+                self.remote.push_work(self.store, group.group_id)
+                self.sent = step
+        except UserError as error:  # the fit goes on
+            print(f"gpbench: {error}", file=sys.stderr)
+
+    def end(self, group: Group) -> None:
+        """Send what is done of a group, or how far it came, and give its claim up."""
+        if not self.remote or not self.claims:
+            return
+        self.remote.push(self.store, [fit.fit_id for fit in group.fits])
+        if all(self.store.has(fit.fit_id) for fit in group.fits):
+            self.remote.forget_work(group.group_id)
+        else:
+            self.remote.push_work(self.store, group.group_id)
+        self.claims.release()

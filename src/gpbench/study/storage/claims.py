@@ -1,0 +1,66 @@
+"""Claims: which machine is at a fit, of those that share a remote place.
+
+A claim is an object `claims/<fit_id>.<number>` that its owner writes again every `BEAT` seconds. One that has not
+changed for `SILENCE` seconds, by the clock of who looks at it, was left by a machine that died; it is superseded by the
+next number. As objects are only created, one of several who try succeeds.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import secrets
+import time
+
+from gpbench.study.storage.remote import Remote
+from gpbench.study.storage.store import SILENCE
+
+
+class Claims:
+    """The claims that this process has and sees."""
+
+    def __init__(self, remote: Remote) -> None:
+        self.remote = remote
+        self.own: dict[str, int] = {}
+        self.owner = f"{platform.node()} {os.getpid()} {secrets.token_hex(8)}"
+        self.seen: dict[str, tuple[bytes | None, float]] = {}
+
+    def take(self, fit_ids: list[str]) -> bool:
+        """Claim some fits, all or none; whether none of them is another's."""
+        if all(self._take(fit_id) for fit_id in sorted(fit_ids)):
+            return True
+        self.release()
+        return False
+
+    def _take(self, fit_id: str) -> bool:
+        names = [name for name in self.remote.names("claims") if name.startswith(f"{fit_id}.")]
+        newest = max((int(name.split(".")[1]) for name in names), default=0)
+        if newest and not self._is_stale(f"claims/{fit_id}.{newest}"):
+            return False
+        name, content = f"claims/{fit_id}.{newest + 1}", self._content()
+        # an answer may be lost, and what was tried again find itself
+        if self.remote.create(name, content) or self.remote.read(name) == content:
+            self.own[fit_id] = newest + 1
+        return fit_id in self.own
+
+    def _is_stale(self, name: str) -> bool:
+        content, now = self.remote.read(name), time.monotonic()
+        before, since = self.seen.get(name, (b"", now))
+        if content != before:
+            self.seen[name] = content, now
+        return content == before and now - since >= SILENCE
+
+    def beat(self) -> None:
+        """Show that the owner lives."""
+        for fit_id, number in self.own.items():
+            self.remote.write(f"claims/{fit_id}.{number}", self._content())
+
+    def release(self) -> None:
+        """Give the claims up, and remove those that they superseded."""
+        for fit_id, number in self.own.items():
+            for old in range(1, number + 1):
+                self.remote.remove(f"claims/{fit_id}.{old}")
+        self.own = {}
+
+    def _content(self) -> bytes:
+        return f"{self.owner} {time.time()}".encode()

@@ -1,0 +1,83 @@
+"""Committed records of another machine beside ours."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from gpbench import places
+from gpbench.study.planning import plan as planning
+from gpbench.study.results import collect
+from gpbench.study.storage import committed
+from gpbench.study.storage.store import Store
+from handmade import finish
+from projects import copy_project
+
+STUDY = "methods=[constant] datasets=[boston] splits=3"
+
+
+def recorded(root, splits: tuple[int, ...], status: str = "done") -> str:
+    """Record some splits of the study in a project; the name of the run."""
+    where = places.Places(root, root / "store")
+    plan, store = planning.make(where, "default", STUDY), Store(where.store)
+    for fit in plan.cells[0].fits:
+        if fit.split in splits:
+            finish(store, plan.cells[0], fit, status)
+    collect.record(where, plan.frozen)
+    return plan.name
+
+
+@pytest.fixture
+def other(project, tmp_path):
+    """The checkout of another machine: it has splits 1 and 2, ours 0 and 1."""
+    root = copy_project(tmp_path / "other")
+    recorded(root, (1, 2))
+    recorded(project, (0, 1))
+    return root
+
+
+def splits(where, name: str) -> list[int]:
+    return [row["split"] for row in committed.read(committed.folder(where, name) / "scores.csv")]
+
+
+def test_records_of_two_machines_are_one_run(other, gpbench):
+    where = places.find()
+    (name,) = [path.name for path in (where.root / "docs/results").iterdir()]
+    answer = gpbench("record", "--merge", str(other))
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out == f"{name}: 1 fit added, 3 in docs/results/{name}/scores.csv\n"
+    assert splits(where, name) == [0, 1, 2]
+    traces = committed.lines(committed.folder(where, name) / "traces.csv")
+    assert {line["fit_id"] for line in traces} == set(committed.by_fit(where, name))
+    again = gpbench("record", "--merge", str(other / "docs/results"))
+    assert again.out == f"{name}: 0 fits added, 3 in docs/results/{name}/scores.csv\n"
+
+
+def test_a_fit_with_other_scores_is_refused_under_any_name_of_its_run(other, refused):
+    (folder,) = (other / "docs/results").iterdir()
+    shutil.move(folder, folder.with_name("another_run"))
+    scores = folder.with_name("another_run") / "scores.csv"
+    head, first, second = scores.read_text().splitlines()
+    column = head.split(",").index("mnll")
+    cells = first.split(",")
+    cells[column] = "0.5"
+    scores.write_text("\n".join([head, ",".join(cells), second, ""]))
+    said = ["nothing is merged: constant on boston, split 1", "mnll ", " -> 0.5 in default-", "in another_run there"]
+    refused(("record", "--merge", str(other)), said)
+
+
+def test_a_fit_that_failed_here_and_is_done_there_is_done(other, gpbench, tmp_path):
+    where = places.find()
+    (name,) = [path.name for path in (where.root / "docs/results").iterdir()]
+    third = copy_project(tmp_path / "third")
+    recorded(third, (0, 2), "failed")
+    assert gpbench("record", "--merge", str(third)).code == 0
+    statuses = {row["split"]: row["status"] for row in committed.by_fit(where, name).values()}
+    assert statuses == {0: "done", 1: "done", 2: "failed"}
+    assert gpbench("record", "--merge", str(other)).code == 0
+    assert {row["status"] for row in committed.by_fit(where, name).values()} == {"done"}
+
+
+def test_a_folder_without_records_is_refused(project, refused, tmp_path):
+    refused(("record", "--merge", str(tmp_path)), ["has no docs/results, and no records"])

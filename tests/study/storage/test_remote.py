@@ -1,0 +1,233 @@
+"""Machines without a common disk exchange fits and checkpoints through a place that fsspec knows."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from gpbench import places
+from gpbench.errors import UserError
+from gpbench.study.commands import sharing
+from gpbench.study.planning import plan as planning
+from gpbench.study.records import Group, Planned
+from gpbench.study.results import collect
+from gpbench.study.storage import claims
+from gpbench.study.storage.remote import Remote
+from gpbench.study.storage.store import Store
+from handmade import CELL, finish, planned, put
+
+FIT = planned()
+
+
+@pytest.fixture(params=["file", "memory"])
+def url(request, tmp_path) -> str:
+    return f"{request.param}://{tmp_path}/a place"
+
+
+@pytest.fixture
+def stores(tmp_path) -> tuple[Store, Store]:
+    """Of two machines; the first has a fit."""
+    first, second = Store(tmp_path / "first"), Store(tmp_path / "second")
+    finish(first, CELL, FIT)
+    return first, second
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def group(*fits) -> Group:
+    common = {f.name: getattr(CELL, f.name) for f in fields(Planned)}
+    return Group(**common, group_id="abcdef0123456789", fits=fits or (FIT,))
+
+
+def begin(store: Store, step: int, *draws: str) -> Path:
+    """A group that came so far, with some files of draws."""
+    work = store.begin(group())
+    (work / f"checkpoint-{step:09d}-{'a' * 16}.pt").write_text(str(step))
+    for i, name in enumerate(draws):
+        (work / f"samples-{i:06d}-000001-{name * 16}.pt").write_text(name)
+    return work
+
+
+def test_a_fit_that_is_fetched_is_the_fit_that_was_sent(stores, url):
+    first, second = stores
+    assert Remote(url).push(first, first.ids()) == 1
+    assert Remote(url).push(first, first.ids()) == 0
+    there = Remote(url)
+    assert there.fits == {FIT.fit_id}
+    assert there.pull(second, sorted(there.fits)) == 1
+    assert files(second.folder(FIT.fit_id)) == files(first.folder(FIT.fit_id))
+    assert second.fault(FIT.fit_id) == ""
+    assert there.pull(second, sorted(there.fits)) == 0
+
+
+def test_only_sound_and_done_fits_are_sent(stores, url):
+    store, _ = stores
+    put(store, "aa11000000000000")  # without a seal
+    other = planned(1)
+    finish(store, CELL, other, "failed")
+    (store.folder(FIT.fit_id) / "points.parquet").write_bytes(b"x")
+    assert Remote(url).push(store, store.ids()) == 0
+
+
+def test_of_two_that_are_first_one_is(url):
+    there = Remote(url)
+    assert there.create("fits/one", b"mine")
+    assert not there.create("fits/one", b"theirs")
+    assert (there.read("fits/one"), there.names("fits")) == (b"mine", ["one"])
+
+
+def tarred(**contents: bytes) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as tar:
+        for name, content in contents.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return stream.getvalue()
+
+
+def damages(sent: dict[str, bytes]) -> dict[str, tuple[bytes, str]]:
+    half = tarred(**sent)[:700]
+    changed = sent | {"points.parquet": b"x"}
+    unsealed = sent | {"fit.json": sent["fit.json"].replace(b'"sealed"', b'"unsealed"')}
+    return {
+        "half": (half, "unexpected end of data"),
+        "changed": (tarred(**changed), "points.parquet was changed"),
+        "unsealed": (tarred(**unsealed), "seal"),
+        "outside": (tarred(**{"../fit.json": sent["fit.json"]}), "no fit"),
+    }
+
+
+@pytest.mark.parametrize("kind", ["half", "changed", "unsealed", "outside"])
+def test_a_damaged_object_is_a_line_and_is_set_aside(stores, url, kind, capfd):
+    first, second = stores
+    content, said = damages(files(first.folder(FIT.fit_id)))[kind]
+    Remote(url).create(f"fits/{FIT.fit_id}.tar", content)
+    there = Remote(url)
+    assert there.pull(second, sorted(there.fits)) == 0
+    err = capfd.readouterr().err
+    assert err.count("\n") == 1
+    assert said in err
+    assert second.ids() == []
+    assert list((second.root / ".tmp").iterdir()) == []
+    assert (Remote(url).fits, there.names("damaged")) == (set(), [f"{FIT.fit_id}.tar"])
+    assert there.push(first, first.ids()) == 1
+
+
+def test_checkpoints_follow_the_machine_that_is_furthest(stores, url):
+    first, second = stores
+    there = Remote(url)
+    begin(first, 50, "b")
+    there.push_work(first, group().group_id)
+    begin(second, 40, "c")
+    there.pull_work(second, group().group_id)
+    assert files(second.work(group().group_id)) == files(first.work(group().group_id))
+    (first.work(group().group_id) / f"checkpoint-000000050-{'a' * 16}.pt").unlink()
+    begin(first, 100, "b", "d")
+    there.push_work(first, group().group_id)
+    begin(second, 150, "e")
+    there.pull_work(second, group().group_id)
+    assert second.checkpoint(group().group_id) == 150
+    assert there.begun() == [group().group_id]
+    assert [name[:20] for name in there.names(f"checkpoints/{group().group_id}")] == [
+        "checkpoint-000000100",
+        "group.json",
+        "samples-000000-00000",
+        "samples-000001-00000",
+    ]
+    there.forget_work(group().group_id)
+    assert there.names(f"checkpoints/{group().group_id}") == []
+
+
+def test_a_machine_that_died_loses_its_fit_to_one_other(url, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(claims.time, "monotonic", lambda: now[0])
+    first, second, third = (claims.Claims(Remote(url)) for _ in range(3))
+    assert first.take(["a", "b"])
+    assert not second.take(["b", "c"])
+    assert second.take(["c"]), "what was claimed before the one that is another's is free again"
+    assert not third.take(["a"])
+    now[0] += claims.SILENCE - 1
+    first.beat()
+    assert not second.take(["a"])
+    now[0] += claims.SILENCE
+    assert second.take(["a"]), "the first one has been silent"
+    assert not third.take(["a"])
+    second.release()
+    assert third.take(["a"])
+
+
+def test_a_place_that_cannot_be_is_one_line(tmp_path, monkeypatch, project, gpbench):
+    answer = gpbench("push")
+    assert (answer.code, answer.err.count("\n")) == (1, 1)
+    assert "GPBENCH_REMOTE is not set" in answer.err
+    monkeypatch.setenv("GPBENCH_REMOTE", "nowhere://bucket")
+    answer = gpbench("plan")
+    assert (answer.code, answer.err.count("\n")) == (1, 1)
+    assert "GPBENCH_REMOTE=nowhere://bucket: " in answer.err
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="does not answer .* try again"):
+        Remote(f"file://{tmp_path}/file").create("fits/one", b"")
+
+
+def test_a_plan_counts_what_another_machine_has_done_and_collecting_fetches_it(project, url, tmp_path, monkeypatch):
+    words = "methods=[constant] datasets=[boston] splits=2"
+    where = places.find()
+    before = planning.make(where, "default", words)
+    other = Store(tmp_path / "other")
+    for cell in before.cells:
+        for fit in cell.fits:
+            finish(other, cell, fit)
+    Remote(url).push(other, other.ids())
+    monkeypatch.setenv("GPBENCH_REMOTE", url)
+    plan = planning.make(where, "default", words)
+    assert {state.name for state in plan.states.values()} == {"done"}
+    assert plan.batches == ()
+    planning.freeze(plan, where)
+    seen = collect.seen(collect.Ended(where, plan.name, read=False), plan)
+    assert collect.collect(where, plan.name) == {"done": 2}
+    assert Store(where.store).ids() == other.ids()
+    assert collect.seen(collect.Ended(where, plan.name, read=False), plan) == seen, "it is not collected again"
+
+
+def test_a_job_sends_what_it_has_done_and_hands_checkpoints_on(stores, url, monkeypatch, capfd):
+    first, second = stores
+    monkeypatch.setenv("GPBENCH_REMOTE", url)
+    monkeypatch.setattr(sharing, "LOOK_SECONDS", 0.0)
+    new = planned(1)
+    todo = group(new)
+    here, there = sharing.Sharing(first), sharing.Sharing(second)
+    assert here.next([todo]) == todo
+    begin(first, 50)
+    here.end(todo)  # it was stopped
+    assert there.next(waiting := [group(FIT), todo]) == group(FIT)
+    there.end(group(FIT))
+    assert there.next(waiting) == todo
+    assert second.checkpoint(todo.group_id) == 50
+    finish(second, CELL, new)
+    monkeypatch.setattr(sharing.time, "sleep", lambda _: there.end(todo))  # while the other waits
+    assert here.next([todo]) is None
+    assert capfd.readouterr().err == "gpbench: waiting for other machines, which are at all that is left\n"
+    assert Remote(url).fits == {new.fit_id}
+    assert (Remote(url).names("claims"), Remote(url).names(f"checkpoints/{todo.group_id}")) == ([], [])
+
+
+def test_a_fit_of_another_machine_is_not_made_again(project, url, gpbench, monkeypatch):
+    words = ("fit", "method=constant", "dataset=boston", "split=0")
+    monkeypatch.setenv("GPBENCH_REMOTE", url)
+    made = gpbench(*words)
+    assert made.code == 0, made.err
+    folder = next((project / "store").glob("[0-9a-f]*"))
+    record = (folder / "fit.json").read_text()
+    monkeypatch.setenv("GPBENCH_STORE", str(project / "another"))
+    sharing.remote._of.cache_clear()
+    assert gpbench(*words).out == made.out
+    assert (project / "another" / folder.name / "fit.json").read_text() == record
+    assert os.listdir(project / "another" / folder.name).count("fit.json") == 1
