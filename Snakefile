@@ -91,6 +91,15 @@ rule all:
         f"{RESULTS}/report.html",
 
 
+# the last line of a run: the files that it was for
+onsuccess:
+    print(f"gpbench: done; {f'open {RESULTS}/report.html' if not REQUESTED else ' '.join(i.target for i in REQUESTED)}")
+
+
+onerror:
+    print(f"gpbench: not everything is done, see {LOGS}; run again to resume", file=sys.stderr)
+
+
 # runs after the report, so that the report shows what failed
 rule verdict:
     input:

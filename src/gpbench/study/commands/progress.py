@@ -8,6 +8,7 @@ import time
 
 from gpbench.places import Places
 from gpbench.study import tracking
+from gpbench.study.commands.snakemake_graph import StudyClock
 from gpbench.study.records import Group, Progress
 from gpbench.study.storage.store import Store
 
@@ -24,12 +25,14 @@ class Watch:
         self.quiet = bool(os.environ.get("CI"))
         self.moving = sys.stderr.isatty() and not self.quiet
         self.live = tracking.Live(where) if any(g.how.live for g in groups) else None
+        self.study = StudyClock(where)
 
     def begin(self, group: Group) -> None:
         self.count += len(group.fits)
         if not self.quiet:
             fresh = CLEAR * self.moving  # the line that moved is replaced, not continued
-            print(f"{fresh}  fit {self.count}/{self.total} of this job: {name(group)}", file=sys.stderr)
+            place = f"fit {self.count}/{self.total} of this job: {name(group)}"
+            print(f"{fresh}  {place}{self.study.in_words()}", file=sys.stderr)
 
     def look(self, group: Group) -> None:
         """Look at a group's progress, at most once a second."""
