@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,41 +39,54 @@ def advise(arguments: argparse.Namespace) -> None:
     where = places.find()
     dataset = _dataset(arguments, where)
     words = f"datasets=[{dataset.name}] splits={arguments.splits} published=[]"
-    minutes, skipped = _costs(planning.make(where, arguments.study, words))
-    chosen = _affordable(minutes, arguments.minutes)
+    plan = planning.make(where, arguments.study, words)
+    cells = {cell.method: cell for cell in plan.cells if not cell.skip}
+    if len(cells) < 2:
+        raise UserError("fewer than two methods of the study can learn this; see --study and `gpbench list methods`")
+    done = [m for m, cell in cells.items() if all(plan.states[fit.fit_id].name != "pending" for fit in cell.fits)]
+    minutes = {m: len(cell.fits) * plan.cost.seconds(cell) / 60 for m, cell in cells.items() if m not in done}
+    wanted = _affordable(minutes, arguments.minutes, least=2 - len(done))
     print(f"{dataset.name}: {dataset.task}, {dataset.rows:,} rows x {dataset.columns} inputs")
     print(f"expected minutes of one core for {arguments.splits} splits at the budget of study {arguments.study}:")
-    for method, expected in sorted(minutes.items(), key=lambda item: item[1]):
-        print(f"  {method:<20}{expected:8.1f}" + "  left out" * (method not in chosen))
-    for method, reason in skipped.items():
-        print(f"  {method:<20} cannot: {reason}")
-    words += f" only=[{','.join(chosen)}]"
-    quick = planning.make(where, arguments.study, words)
-    if quick.batches and not arguments.run:
-        left = sum(minutes[method] for method in chosen)
-        print(f"The quick study of {count(len(chosen), 'method')} takes about {left:.1f} minutes of one core. It says")
-        print("which of them is best here, and how certain that is.")
+    for method in sorted(cells, key=lambda m: minutes.get(m, 0.0)):
+        shown = f"{minutes[method]:8.2f}" if method in minutes else f"{'done':>8}"
+        print(f"  {method:<20}{shown}" + "  left out" * (method in minutes and method not in wanted))
+    for cell in (cell for cell in plan.cells if cell.skip):
+        print(f"  {cell.method:<20}  cannot: {cell.skip}")
+    if len(done) < 2 and not arguments.run:
+        left = sum(minutes[method] for method in wanted)
+        print(
+            f"A quick study of {count(len(done) + len(wanted), 'method')} takes about {left:.1f} minutes of one core."
+        )
+        print("It says which of them is best here, and how certain that is.")
         print(f"next: {_again(arguments, dataset)} --run")
         return
-    print(*_recommendation(_view(where, quick), dataset.name), sep="\n")
+    asked = [method for method in cells if method in done or (method in wanted and arguments.run)]
+    quick = planning.make(where, arguments.study, f"{words} only=[{','.join(asked)}]")
+    best, lines = _recommendation(_view(where, quick), dataset.name)
+    print("\n".join(lines))
     print(f"all tests and figures: {quick.command}")
+    print(f"next: gpbench fit method={best} dataset={dataset.name} split=all")
 
 
 def _dataset(arguments: argparse.Namespace, where: Places) -> Dataset:
-    """The data set of that name, or the CSV, added."""
-    from gpbench.data import prepare
+    """The data set of that name, or the CSV, added unless it was."""
+    from gpbench.data import own, prepare
 
     known = config.options(where.conf, "dataset")
-    if not Path(arguments.table).is_file():
-        if arguments.table not in known:
-            raise unknown("data set or CSV", arguments.table, known)
-        dataset: Dataset = config.compose(where.conf, "dataset", arguments.table)
-        prepare.ensure(dataset, where)
-        return dataset
-    if not arguments.target:
-        raise UserError(f"name the column of {arguments.table} to predict: --target COLUMN")
-    arguments.table = Path(arguments.table)
-    return data.own_dataset(arguments, where)
+    path = Path(arguments.table)
+    name = own.name_of(path, arguments.name) if path.is_file() else arguments.table
+    added = where.raw / name / path.name
+    if path.is_file() and not (name in known and added.is_file() and added.read_bytes() == path.read_bytes()):
+        if not arguments.target:
+            raise UserError(f"name the column of {path} to predict: --target COLUMN")
+        arguments.table = path
+        return data.own_dataset(arguments, where)
+    if name not in known:
+        raise unknown("data set or CSV", name, known)
+    dataset: Dataset = config.compose(where.conf, "dataset", name)
+    prepare.ensure(dataset, where)
+    return dataset
 
 
 def _again(arguments: argparse.Namespace, dataset: Dataset) -> str:
@@ -84,21 +96,13 @@ def _again(arguments: argparse.Namespace, dataset: Dataset) -> str:
     return " ".join(["gpbench advise", dataset.name, *words])
 
 
-def _costs(plan: Plan) -> tuple[dict[str, float], dict[str, str]]:
-    """Method -> minutes that its fits take, done or not, and of those that cannot learn the data, why."""
-    minutes = {c.method: len(c.fits) * plan.cost.seconds(c) / 60 for c in plan.cells if not c.skip}
-    return minutes, {c.method: c.skip for c in plan.cells if c.skip}
-
-
-def _affordable(minutes: dict[str, float], most: float) -> list[str]:
-    """The cheapest methods that take at most so many minutes together; two at least, for one is no comparison."""
+def _affordable(minutes: dict[str, float], most: float, least: int) -> list[str]:
+    """The cheapest methods that take at most so many minutes together, and `least` of them at any rate."""
     chosen: list[str] = []
     for method in sorted(minutes, key=lambda name: minutes[name]):
-        if len(chosen) < 2 or sum(minutes[name] for name in [*chosen, method]) <= most:
+        if len(chosen) < least or sum(minutes[name] for name in [*chosen, method]) <= most:
             chosen.append(method)
-    if len(chosen) < 2:
-        raise UserError("fewer than two methods can learn this; `gpbench list methods` has others, see --study")
-    return [method for method in minutes if method in chosen]
+    return chosen
 
 
 def _view(where: Places, quick: Plan) -> View:
@@ -114,33 +118,36 @@ def _view(where: Places, quick: Plan) -> View:
     return View(where.results / quick.name)
 
 
-def _recommendation(view: View, dataset: str) -> Iterator[str]:
-    """Scores, the best method with what it cannot be told from, and the next command."""
+def _recommendation(view: View, dataset: str) -> tuple[str, list[str]]:
+    """The best method; lines with the scores of all, and what the best cannot be told from."""
     from gpbench.report.significance.comparisons import ALPHA, differences_to_best
 
     scores = view.cells("mnll").query("complete").sort_values("mean")
+    differences = differences_to_best(view, "mnll", dataset)
+    if differences.empty:
+        raise UserError(f"fewer than two methods ended well; `gpbench verdict {view.study['name']}` says why")
     other = "rmse" if view.fits["task"].iloc[0] in ("regression", "counts") else "error"
     errors = view.cells(other).set_index("method")["mean"]
     seconds = view.done.groupby("method")["seconds_train"].mean()
-    yield f"held-out rows of the quick study, mean (sd) over {int(scores['n'].max())} splits, the best first:"
-    yield f"  {'':<20}{'negative log density':>22}{other:>10}{'s a fit':>9}"
+    lines = [
+        f"held-out rows of the quick study, mean (sd) over {int(scores['n'].max())} splits, the best first:",
+        f"  {'':<20}{'negative log density':>22}{other:>10}{'s a fit':>9}",
+    ]
     for row in scores.itertuples():
         name = row.method
-        yield f"  {name:<20}{f'{row.mean:.3f} ({row.sd:.3f})':>22}{errors[name]:>10.3g}{seconds[name]:>9.2f}"
+        lines.append(f"  {name:<20}{f'{row.mean:.3f} ({row.sd:.3f})':>22}{errors[name]:>10.3g}{seconds[name]:>9.2f}")
     if failed := sorted(set(view.methods) - set(scores["method"])):
-        yield f"  without scores: {', '.join(failed)}; `gpbench verdict {view.study['name']}` says why"
-    differences = differences_to_best(view, "mnll", dataset)
-    if differences.empty:
-        raise UserError("fewer than two methods ended well; `gpbench verdict` says why")
-    best = differences["best"].iloc[0]
-    alike = differences[~(differences["p"] < ALPHA)]
-    yield f"recommended: {best}, with the least negative log density; told from others by a paired t test of the splits"
-    yield f"(Nadeau and Bengio, two-sided, p < {ALPHA}, not corrected for their number). Better than"
-    yield f"{', '.join(differences.loc[differences['p'] < ALPHA, 'method']) or 'none of them for certain'}."
-    for row in alike.itertuples():
+        lines.append(f"  without scores: {', '.join(failed)}; `gpbench verdict {view.study['name']}` says why")
+    best, told = differences["best"].iloc[0], differences["p"] < ALPHA
+    lines += [
+        f"recommended: {best}, with the least negative log density; told from others by a paired t test of the splits",
+        f"(Nadeau and Bengio, two-sided, p < {ALPHA}, not corrected for their number).",
+        f"better than {', '.join(differences.loc[told, 'method']) or 'none of them for certain'}",
+    ]
+    for row in differences[~told].itertuples():
         interval = f"{row.difference:.3f} nats more, 95 % {row.lower:.3f} to {row.upper:.3f}, p {row.p:.2g}"
-        yield f"not told from {row.method}: {interval}; probably worse: {row.worse:.0%}"
-    cheapest = min([best, *alike["method"]], key=lambda method: seconds[method])
+        lines.append(f"not told from {row.method}: {interval}; probably worse: {row.worse:.0%}")
+    cheapest = min([best, *differences.loc[~told, "method"]], key=lambda method: seconds[method])
     if cheapest != best:
-        yield f"the cheapest of those: {cheapest}, {seconds[cheapest]:.2f} s a fit in place of {seconds[best]:.2f} s"
-    yield f"next: gpbench fit method={best} dataset={dataset} split=all"
+        lines.append(f"the cheapest of those: {cheapest}, {seconds[cheapest]:.2f} s a fit, not {seconds[best]:.2f} s")
+    return best, lines
