@@ -5,6 +5,7 @@
 # makes a figure of a paper (docs/papers.md lists them) from the study that it belongs to. `mirror=FOLDER` or
 # `mirror=URL` names a place of raw files, as GPBENCH_MIRROR does, and `site=` holds the trainer's settings for a cluster.
 # The study is planned here, in Snakemake's main process, before any job starts.
+import atexit
 import os
 import sys
 from dataclasses import asdict
@@ -49,6 +50,8 @@ try:
     FIGURE_NAMES, TABLE_NAMES = (registry.names(STUDY, kind) for kind in ("figures", "tables"))
 except UserError as error:
     raise WorkflowError(str(error))
+except KeyboardInterrupt:
+    sys.exit("gpbench: stopped; run again to resume")
 
 RESULTS = f"results/{GRAPH.name}"
 
@@ -93,6 +96,17 @@ rule all:
     input:
         f"{RESULTS}/complete.txt",
         f"{RESULTS}/report.html",
+
+
+# the last line of a run, after all that Snakemake says: what it was for, or how to go on
+onsuccess:
+    made = " ".join(item.target for item in REQUESTED) or f"{RESULTS}/report.html"
+    atexit.register(print, f"gpbench: done; see {made}", file=sys.stderr)
+
+
+onerror:
+    why = f"gpbench: stopped, see {LOGS}; run again to resume"
+    atexit.register(print, why, file=sys.stderr)
 
 
 # runs after the report, so that the report shows what failed

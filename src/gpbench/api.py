@@ -42,16 +42,7 @@ def list_datasets() -> pd.DataFrame:
 def plan(study: str = "default", overrides: str = "") -> pd.DataFrame:
     """A row for every fit of a study: fit_id, method, dataset, split, replica, state, reason, and expected minutes of
     one core where it is pending. Nothing is run."""
-    planned = planning.make(places.find(), study, overrides)
-    rows = []
-    for cell in planned.cells:
-        minutes = planned.cost.seconds(cell) / 60
-        for one in cell.fits:
-            state, reason = planned.states.get(one.fit_id, ("skipped", cell.skip))
-            row = {"fit_id": one.fit_id, "method": cell.method, "dataset": cell.address.dataset, "split": one.split}
-            row |= {"replica": one.replica, "state": state, "reason": reason}
-            rows.append(row | {"minutes": minutes if state == "pending" else 0.0})
-    return pd.DataFrame(rows)
+    return pd.DataFrame(planning.make(places.find(), study, overrides).rows())
 
 
 def fit(method: str, dataset: str, split: int | str = 0, **settings: Any) -> pd.Series:

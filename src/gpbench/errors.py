@@ -31,7 +31,7 @@ def exit_status(command: Callable[[], object]) -> int:
     try:
         command()
     except KeyboardInterrupt:
-        print("gpbench: stopped; the same command again resumes", file=sys.stderr)
+        print("gpbench: stopped; run again to resume", file=sys.stderr)
         return 130
     except UserError as error:
         print(f"gpbench: {error}", file=sys.stderr)

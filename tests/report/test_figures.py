@@ -97,6 +97,12 @@ def test_methods_differ_in_more_than_colour(view):
     assert len({look.marker for look in found}) == len(METHODS)
 
 
+def test_a_figure_says_of_which_run_and_budget_it_is(view):
+    """Smoke and paper write files of the same name."""
+    said = draw(view, "cost").get_supxlabel()
+    assert said == f"{view.study['name']}: protocol {view.study['protocol']}, budget {view.study['budget']}"
+
+
 def test_an_unknown_figure_names_the_nearest(view, tmp_path):
     with pytest.raises(UserError, match="unknown figure 'costs'; did you mean 'cost'"):
         write_figure(view, "costs", tmp_path)
@@ -213,7 +219,7 @@ def test_a_family_shares_its_colour_and_isotropic_kernels_are_half_filled(compar
 
 def test_a_published_number_is_marked_where_the_curves_end(compared):
     right = draw(compared, "convergence").axes[1]
-    (mark,) = [line for line in right.get_lines() if line.get_marker() == "<"]
+    (mark,) = [line for line in right.get_lines() if line.get_marker() == "_"]
     assert mark.get_ydata() == [2.5]
     assert right.get_ylim()[0] <= 2.5 <= right.get_ylim()[1]
 

@@ -12,7 +12,7 @@ from gpbench import config
 from gpbench.errors import UserError
 from gpbench.places import Places
 from gpbench.report.papers import items, listing
-from gpbench.report.papers.reproduced import provenance, write_item
+from gpbench.report.papers.reproduced import command, provenance, write_item
 from gpbench.report.registry import names
 from gpbench.report.view import View
 from gpbench.study.planning.plan import run_name
@@ -212,6 +212,16 @@ def test_an_item_that_cannot_show_every_line_says_which(registry):
     for name, item in registry.items():
         if item.study:
             assert ("; lacks" in rows[name][-1]) == bool(listing.missing(WHERE, item)), name
+
+
+def test_a_caption_has_the_whole_command_with_the_overrides_of_its_run(figure):
+    item = replace(figure, overrides="splits=1 only=[svgp]")
+    run = "snakemake --cores 2 --config study=s overrides='budget=smoke only=[svgp] splits=1'"
+    assert command(SimpleNamespace(study={"command": run}), item) == (
+        f"snakemake --cores 2 {item.target} --config overrides=budget=smoke"
+    )
+    plain = "snakemake --cores 2 --config study=s overrides='only=[svgp] splits=1'"
+    assert command(SimpleNamespace(study={"command": plain}), item) == f"snakemake --cores 2 {item.target}"
 
 
 def test_the_caption_of_a_figure_says_what_it_lacks(view, figure):

@@ -1,5 +1,7 @@
 """MLflow as a view of the store: each fit once whoever drains the spool, however often."""
 
+import datetime
+import json
 import multiprocessing
 import re
 import statistics
@@ -127,6 +129,27 @@ def test_a_fit_has_its_parameters_scores_trace_data_and_record(where):
         assert (data.dataset.name, data.dataset.digest) == (DATASET, record.what.data.md5)
         (kept,) = (where.root / "mlartifacts" / DATASET / run.info.run_id / "artifacts").iterdir()
         assert from_json(FitRecord, kept.read_text(), kept) == record
+
+
+def test_times_splits_data_and_columns_are_those_of_the_fits(where):
+    view = View(where)
+    (parent,) = view.cells()
+    records = [Store(where.store).record(run.data.tags["gpbench.fit"]) for run in view.fits()]
+    for run, record in zip(view.fits(), records, strict=True):
+        began, ended = (
+            datetime.datetime.fromisoformat(t) for t in (record.provenance.started, record.provenance.ended)
+        )
+        assert (run.info.start_time, run.info.end_time) == (
+            round(1000 * began.timestamp()), round(1000 * ended.timestamp())
+        )  # fmt: skip
+        assert (run.data.params["split"], run.data.params["replica"]) == (str(record.split), "0")
+    assert parent.info.end_time == max(run.info.end_time for run in view.fits())
+    assert "split" not in parent.data.params
+    assert [one.dataset.name for one in parent.inputs.dataset_inputs] == [DATASET]
+    assert [experiment.name for experiment in view.client.search_experiments()] == [DATASET]  # and no empty Default
+    tags = view.client.get_experiment(view.experiment).tags
+    assert "params.`split`" in json.loads(tags[f"mlflow.sharedViewState.{tracking.VIEW}"])["selectedColumns"]
+    assert tags["mlflow.experimentKind"] == "custom_model_development"
 
 
 def test_draining_twice_adds_nothing(where):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpbench import places
+from gpbench.cli import grammar
 from gpbench.errors import UserError, count
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ def add(commands: argparse._SubParsersAction) -> None:
         action.add_argument("datasets", nargs=names, metavar="NAME", help="a data set")
         return action
 
-    add_action("list", "list data sets (default: all) with size, licence and state of their raw files", list_, "*")
+    text = "list data sets (default: all) with size, licence and state of their raw files"
+    grammar.as_json(add_action("list", text, list_, "*"))
     action = add_action("show", "show source, files, licence, citation, statistics and picture of data sets", show, "+")
     action.add_argument("--no-picture", action="store_true", help="do not write results/data/NAME.png")
     action = add_action("verify", "verify the files of data sets (default: all); exit 1 if any is wrong", verify, "*")
@@ -45,25 +47,34 @@ def add(commands: argparse._SubParsersAction) -> None:
     action = actions.add_parser("add", help=text, description=text)
     action.set_defaults(function=add_own)
     action.add_argument("table", type=Path, help="CSV whose first line names its columns")
-    action.add_argument("--target", nargs="+", required=True, metavar="COLUMN", help="what is predicted")
-    action.add_argument("--categorical", nargs="+", default=[], metavar="COLUMN", help="inputs whose values are names")
-    action.add_argument("--drop", nargs="+", default=[], metavar="COLUMN", help="neither inputs nor targets")
-    action.add_argument(
+    add_wishes(action, required=True)
+    add_action("pin", "download raw files that data.dvc does not list yet, and pin them there", pin, "+")
+
+
+def add_wishes(command: argparse.ArgumentParser, required: bool) -> None:
+    """Add what a user says of a table of one's own."""
+    command.add_argument("--target", nargs="+", required=required, metavar="COLUMN", help="what is predicted")
+    command.add_argument("--categorical", nargs="+", default=[], metavar="COLUMN", help="inputs whose values are names")
+    command.add_argument("--drop", nargs="+", default=[], metavar="COLUMN", help="neither inputs nor targets")
+    command.add_argument(
         "--missing", default="", metavar="CELL", help="leave out rows with this cell; empty: an empty one"
     )
     tasks = ["regression", "binary", "multiclass", "counts"]
-    action.add_argument(
+    command.add_argument(
         "--task", default="", choices=tasks, help="default: classes of a target that is text or has two values"
     )
-    action.add_argument("--name", default="", help="default: that of the file")
-    add_action("pin", "download raw files that data.dvc does not list yet, and pin them there", pin, "+")
+    command.add_argument("--name", default="", help="default: that of the file")
 
 
 def list_(arguments: argparse.Namespace) -> None:
     from gpbench.report.datasets import catalogue
 
     where = places.find()
-    print("\n".join(catalogue.listing(_datasets(where, arguments.datasets), where)))
+    rows = catalogue.rows_of(_datasets(where, arguments.datasets), where)
+    if arguments.json:
+        grammar.print_json([dict(zip(map(str.lower, catalogue.HEAD), row, strict=True)) for row in rows])
+    else:
+        print("\n".join(catalogue.listing(rows)))
 
 
 def show(arguments: argparse.Namespace) -> None:
@@ -179,12 +190,17 @@ def pin(arguments: argparse.Namespace) -> None:
             print(f"{dataset.name}: {line}", flush=True)
 
 
-def add_own(arguments: argparse.Namespace) -> None:
+def own_dataset(arguments: argparse.Namespace, where: Places) -> Dataset:
+    """The table of the arguments, added with their wishes."""
     from gpbench.data import own
 
     keys = ("categorical", "drop", "missing", "task", "name")
     wishes = own.Wishes(arguments.target, **{key: getattr(arguments, key) for key in keys})
-    dataset = own.add(arguments.table, wishes, places.find())
+    return own.add(arguments.table, wishes, where)
+
+
+def add_own(arguments: argparse.Namespace) -> None:
+    dataset = own_dataset(arguments, places.find())
     classes = f" of {', '.join(dataset.classes)}" if dataset.classes else ""
     what = f"{dataset.task}{classes}, {dataset.rows:,} rows x {dataset.columns} inputs"
     print(f"{dataset.name}: {what}; described in conf/dataset/{dataset.name}.yaml")

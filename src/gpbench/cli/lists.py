@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpbench import config, places
+from gpbench.cli import grammar
 from gpbench.errors import UserError
 from gpbench.places import Places
 
@@ -36,16 +37,18 @@ def add(commands: argparse._SubParsersAction) -> None:
     text = "the names of methods, datasets, studies, runs (newest first) or items of papers, with what they are"
     command = commands.add_parser("list", help=text, description=text)
     command.add_argument("what", choices=WHAT)
-    command.add_argument("--json", action="store_true", help="as JSON: name -> text")
+    grammar.as_json(command)
     command.set_defaults(function=show)
     text = "the runs of this project, newest first: `list runs`"
-    commands.add_parser("runs", help=text, description=text).set_defaults(function=show, what="runs", json=False)
+    command = commands.add_parser("runs", help=text, description=text)
+    grammar.as_json(command)
+    command.set_defaults(function=show, what="runs")
 
 
 def show(arguments: argparse.Namespace) -> None:
     listed = listing(places.find(), arguments.what)
     if arguments.json:
-        print(json.dumps(listed, indent=1, ensure_ascii=False))
+        grammar.print_json(listed)
         return
     width = max((len(name) for name in listed), default=0)
     for name, text in listed.items():

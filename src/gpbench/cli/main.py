@@ -7,20 +7,14 @@ import contextlib
 import json
 import signal
 import sys
-import time
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gpbench import places
-from gpbench.cli import data, exchange, lists
+from gpbench.cli import advise, data, exchange, grammar, lists
+from gpbench.cli.look import cost, plan, planned, status
 from gpbench.errors import UserError, count, exit_status
-
-CLEAR_SCREEN = "\033[2J\033[H"
-
-if TYPE_CHECKING:
-    from gpbench.study.planning.plan import Plan
 
 
 def parser() -> argparse.ArgumentParser:
@@ -45,27 +39,28 @@ def parser() -> argparse.ArgumentParser:
     add(verify, "check every fit of the store by its seals, and the committed records; then exit 1 if one is damaged")
     add(track, "log finished fits to MLflow")
     add(unlock, "free Snakemake's lock if the process that holds it is dead")
+    command = add(completion, 'a script that completes commands in a shell: eval "$(gpbench completion bash)"')
+    command.add_argument("shell", choices=["bash", "zsh", "tcsh"])
     data.add(commands)
     lists.add(commands)
     exchange.add(commands)
+    advise.add(commands)
     return top
 
 
 def _add_study_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
-    study, planned = argparse.ArgumentParser(add_help=False), argparse.ArgumentParser(add_help=False)
-    study.add_argument("study", nargs="?", default="default")
-    study.add_argument("--overrides", default="", help="as in snakemake --config overrides='...'")
-    planned.add_argument("name")
+    study = grammar.study()
     command = add(plan, "each fit of a study with its state, reason and expected minutes", study)
     command.add_argument("--pending", action="store_true", help="only fits that would run")
+    grammar.as_json(command)
     command = add(cost, "hours and memory that a study's fits will take, learned from measured ones", study)
     command.add_argument("--all", action="store_true", help="of all its fits, not only of those that are to be run")
     command.add_argument("--cores", type=int, default=2, help="for the time by the clock; default: %(default)s")
+    grammar.as_json(command)
     add(certify, "refit a split of each cell at four times its steps, to see whether it had converged", study)
-    command = add(status, "what is running, how far, and what is finished; default: of the newest run")
-    command.add_argument("study", nargs="?", default="")
-    command.add_argument("--overrides", default="", help="as in snakemake --config overrides='...'")
+    command = add(status, "what is running, how far, and what is finished", grammar.study(default=""))
     command.add_argument("--watch", action="store_true", help="again every two seconds")
+    grammar.as_json(command)
     command = add(record, "add a study's finished fits to its committed records, docs/results/STUDY/", study)
     text = "add the records of another machine instead: a folder like docs/results, or a checkout"
     command.add_argument("--merge", type=Path, metavar="FOLDER", help=text)
@@ -75,22 +70,19 @@ def _add_study_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
     command.add_argument("--cores", type=int, default=1, help="default: %(default)s")
     command.add_argument("--minutes", type=float, default=60.0, help="after which it ends; default: %(default)s")
     add(cite, "BibTeX of the methods, data sets and protocol that a study uses", study)
-    add(collect, "gather a planned study's results", planned)
-    add(
-        verdict,
-        "list failed and missing fits of a planned study, then exit 1, and those that have not converged",
-        planned,
-    )
-    add(crate, "pack a finished study as an RO-Crate: results/NAME/crate.zip", planned)
+    add(collect, "gather a planned study's results", study)
+    text = "list failed and missing fits of a planned study, then exit 1, and those that have not converged"
+    add(verdict, text, study)
+    add(crate, "pack a finished study as an RO-Crate: results/NAME/crate.zip", study)
 
 
 def _add_fit_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
     command = add(fit, "fit one cell: method=dsvi dataset=boston split=0 (all: every row trains) method.layers=3")
-    command.add_argument("settings", nargs="+", metavar="key=value")
+    command.add_argument("words", nargs="+", metavar="key=value")
+    grammar.setting(command)
     command = add(why, "what changed since fits were made, or why they are skipped, missing or failed")
-    command.add_argument(
-        "cell", nargs="+", help="dsvi/boston, method=dsvi dataset=boston study=..., or a fit's identity"
-    )
+    text = "dsvi/boston, method=dsvi dataset=boston study=..., or a fit's identity"
+    command.add_argument("words", nargs="+", metavar="cell", help=text)
     command = add(new, "write a working method to start from, its module and its YAML")
     command.add_argument("what", choices=["method"])
     command.add_argument("name")
@@ -116,59 +108,20 @@ def _add_fit_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
     command.add_argument("--protocol", default="common", help="whose splits these are; default: %(default)s")
     command = add(adopt, "carry a run's fits over to today's identities, after a check that the code gives the same")
     command.add_argument("run", help="a folder of docs/results, or a study")
-    command.add_argument("--overrides", default="", help="of a study, as in snakemake --config overrides='...'")
+    grammar.overrides(command)
     text = "groups of fits to refit of each method and task"
     command.add_argument("--check", type=int, default=1, metavar="N", help=text)
     text = "of the code that made them, to refit beside it"
     command.add_argument("--against", type=Path, metavar="CHECKOUT", help=text)
 
 
-def _planned(arguments: argparse.Namespace) -> Plan:
-    """The plan of the study that the arguments name."""
-    from gpbench.study.planning import plan as planning
-
-    return planning.make(places.find(), arguments.study, arguments.overrides)
-
-
-def plan(arguments: argparse.Namespace) -> None:
-    planned = _planned(arguments)
-    for remark in planned.remarks:
-        print(f"remark: {remark}")
-    total = 0.0
-    for cell in planned.cells:
-        minutes = planned.cost.seconds(cell) / 60
-        for fit in cell.fits:
-            state, reason = planned.states.get(fit.fit_id, ("skipped", cell.skip))
-            total += minutes if state == "pending" else 0.0
-            if state == "pending" or not arguments.pending:
-                expected = f"{minutes:6.2f} min" if state == "pending" else " " * 10
-                where = f"{cell.method} {cell.address.dataset} split {fit.split}"
-                print(f"{fit.fit_id}  {where:<40} {state:<9} {expected}  {reason}")
-    states = [state.name for state in planned.states.values()]
-    skipped = sum(len(cell.fits) for cell in planned.cells if cell.skip)
-    pending, jobs = count(states.count("pending"), "fit"), count(len(planned.batches), "job")
-    print(
-        f"{planned.name}: {pending} to run in {jobs}, about "
-        f"{total:.1f} minutes of one core; {states.count('done')} done, {skipped} skipped, "
-        f"{len(states) - states.count('pending') - states.count('done')} failed"
-    )
-
-
 def fit(arguments: argparse.Namespace) -> None:
     from gpbench.study.commands import job
 
     where = places.find()
-    record, result = job.run_words(where, arguments.settings)
+    record, result = job.run_words(where, arguments.words)
     print(json.dumps(result, indent=1))
     job.require_done(where, record)
-
-
-def cost(arguments: argparse.Namespace) -> None:
-    from gpbench.study.planning import estimate
-
-    if arguments.cores < 1:
-        raise UserError(f"--cores must be a positive integer, got {arguments.cores}")
-    print("\n".join(estimate.lines(estimate.Estimate(_planned(arguments), arguments.all), arguments.cores)))
 
 
 def certify(arguments: argparse.Namespace) -> None:
@@ -181,7 +134,7 @@ def certify(arguments: argparse.Namespace) -> None:
 def why(arguments: argparse.Namespace) -> None:
     from gpbench.study.commands import why as reasons
 
-    print("\n".join(reasons.why(places.find(), arguments.cell)))
+    print("\n".join(reasons.why(places.find(), arguments.words)))
 
 
 def new(arguments: argparse.Namespace) -> None:
@@ -193,35 +146,6 @@ def new(arguments: argparse.Namespace) -> None:
     if arguments.out:
         print(f"name the package in an entry point of {config.ENTRY_POINTS!r} and install it (docs/adding.md)")
     print(f"try it: pytest tests/conformance -k {arguments.name}")
-
-
-def status(arguments: argparse.Namespace) -> None:
-    from gpbench.study.commands import progress
-    from gpbench.study.storage.store import Store
-
-    store = Store(places.find().store)
-    newest = next(iter(lists.runs(places.find())), None)
-    if not arguments.study and not arguments.overrides and newest:
-        arguments.study, arguments.overrides = newest.study_words
-    arguments.study = arguments.study or "default"
-    while True:
-        if arguments.watch and sys.stdout.isatty():
-            print(CLEAR_SCREEN, end="")
-        planned = _planned(arguments)
-        states = [state.name for state in planned.states.values()]
-        counts = ", ".join(f"{states.count(s)} {s}" for s in sorted(set(states)))
-        improving = sum("still improving" in state.reason for state in planned.states.values())
-        counts += f" ({improving} still improving)" if improving else ""
-        left = sum(batch.seconds for batch in planned.batches)
-        print(f"{planned.name}: {counts or 'no fits'}; about {left / 60:.1f} minutes of one core left")
-        for group in store.groups():
-            running = not store.is_free(group)
-            reached = store.progress(group.group_id)
-            described = progress.describe(reached) if reached else "starting"
-            print(f"  {'running' if running else 'interrupted'}: {progress.name(group)}: {described}")
-        if not arguments.watch:
-            return
-        time.sleep(2)
 
 
 def retry(arguments: argparse.Namespace) -> None:
@@ -264,11 +188,19 @@ def challenge(arguments: argparse.Namespace) -> None:
     print(f"beside our fits: snakemake --cores 2 --config study=default overrides='challengers=[{name}]'")
 
 
+def _run(arguments: argparse.Namespace) -> str:
+    """The name of a study's run: that of its results folder, which may be given itself."""
+    from gpbench.study.planning import plan as planning
+
+    return planning.run_name(arguments.study, arguments.overrides)
+
+
 def collect(arguments: argparse.Namespace) -> None:
     from gpbench.study.results import collect as collecting
 
-    counts = collecting.collect(places.find(), arguments.name)
-    print(f"{arguments.name}: {', '.join(f'{n} {status}' for status, n in sorted(counts.items()))}")
+    name = _run(arguments)
+    counts = collecting.collect(places.find(), name)
+    print(f"{name}: {', '.join(f'{n} {status}' for status, n in sorted(counts.items()))}")
 
 
 def record(arguments: argparse.Namespace) -> None:
@@ -278,7 +210,7 @@ def record(arguments: argparse.Namespace) -> None:
     if arguments.merge:
         print("\n".join(merge(places.find(), arguments.merge)))
         return
-    frozen = _planned(arguments).frozen
+    frozen = planned(arguments).frozen
     if (doubts := collecting.doubts(places.find(), frozen)) and not arguments.force:
         raise UserError(f"{frozen.name} is not recorded: {'; '.join(doubts)}; --force records it all the same")
     new, total = collecting.record(places.find(), frozen)
@@ -316,15 +248,15 @@ def adopt(arguments: argparse.Namespace) -> None:
 def verdict(arguments: argparse.Namespace) -> None:
     from gpbench.study.results import collect as collecting
 
-    where = places.find()
-    unmixed, lines = collecting.not_converged(where, arguments.name), collecting.not_done(where, arguments.name)
+    where, name = places.find(), _run(arguments)
+    unmixed, lines = collecting.not_converged(where, name), collecting.not_done(where, name)
     for line in [*unmixed, *lines]:
         print(line, file=sys.stderr)
     if lines:
-        failed = f"{count(len(lines), 'fit')} of {arguments.name} failed or {'are' if len(lines) > 1 else 'is'} missing"
+        failed = f"{count(len(lines), 'fit')} of {name} failed or {'are' if len(lines) > 1 else 'is'} missing"
         raise UserError(f"{failed}; `gpbench retry` clears what failed")
     but = f", but the fits of {count(len(unmixed), 'split')} have not converged" if unmixed else ""
-    print(f"{arguments.name}: every fit is done{but}; open results/{arguments.name}/report.html")
+    print(f"{name}: every fit is done{but}; open results/{name}/report.html")
 
 
 def cite(arguments: argparse.Namespace) -> None:
@@ -336,7 +268,7 @@ def cite(arguments: argparse.Namespace) -> None:
 def crate(arguments: argparse.Namespace) -> None:
     from gpbench.report.export import crate as crates
 
-    print(crates.write(places.find(), arguments.name))
+    print(crates.write(places.find(), _run(arguments)))
 
 
 def track(arguments: argparse.Namespace) -> None:
@@ -378,9 +310,16 @@ def unlock(arguments: argparse.Namespace) -> None:
     print(snakemake_lock.unlock(places.find().root))
 
 
+def completion(arguments: argparse.Namespace) -> None:
+    import shtab
+
+    print(shtab.complete(parser(), arguments.shell))
+
+
 def main(words: list[str] | None = None) -> int:
     """Exit status: 0; 1 or, after Ctrl-C, 130 after one line on standard error."""
     arguments = parser().parse_args(words)
+    grammar.settle(arguments)
     try:
         return exit_status(lambda: arguments.function(arguments))
     except BrokenPipeError:

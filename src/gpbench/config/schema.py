@@ -50,6 +50,10 @@ class Method:
     #: training rows of 10 columns
     seconds_per_step: PositiveFloat = 0.02
     rows_power: NonNegativeFloat = 0.25  #: the power of the number of training rows that it grows with
+    #: hyperparameter -> what studies with `tune` try of it: a list of values, or a range {low: 0.001, high: 0.1}, whose
+    #: logarithm is uniform; what the user sets is not tuned
+    tune: dict[str, Any] = field(default_factory=dict)
+    tunes_itself: str = ""  #: hyperparameter that counts the trials of a search of its own; a study's `tune` sets it
 
 
 @dataclass(frozen=True)
@@ -275,6 +279,9 @@ class Study:
     trainer: str = "cpu"  #: name in conf/trainer
     dtype: Literal["float64", "float32"] = "float64"  #: floating-point type of the fits
     noise_block: PositiveInt = 50  #: number of updates after which the random streams are seeded again
+    #: number of settings that every fit tries of what its method's `tune` names, on a fifth of its training rows held
+    #: out, before it is made with the best of them; 0: none
+    tune: NonNegativeInt = 0
     splits: PositiveInt = 5  #: number of splits per data set (fewer if the protocol has fewer)
     first_split: NonNegativeInt = 0  #: number of the first split
     #: number of fits of every split, which differ by their random streams: restarts or Markov chains
@@ -283,7 +290,8 @@ class Study:
     #: data set -> method -> the method file that replaces it there (a preset for images, say)
     presets: dict[str, dict[str, str]] = field(default_factory=dict)
     #: name -> {method, label, datasets, key: value, ...}: further methods of the study, which are a method with other
-    #: settings; a list of values makes one variant per value, and `{key}` in name and label stands for the value;
+    #: settings; a list of values (of lists, where a value is a list) makes one variant per value, and `{key}` stands
+    #: for the value in the label, and for its small letters and digits, joined by _, in the name (0.01: 0_01);
     #: `datasets`: those of the study that it is fitted to, where not all
     variants: dict[str, dict[str, Any]] = field(default_factory=dict)
     #: methods and variants to run, to select a part of a large study; empty: all

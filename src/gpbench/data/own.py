@@ -42,7 +42,7 @@ def add(path: Path, wishes: Wishes, where: Places) -> Dataset:
     written, for a name that is taken and for a table that cannot be read, with file, line and column."""
     if not path.is_file():
         raise UserError(f"{path} is no file; give a CSV whose first line names its columns")
-    name = _free_name(wishes.name or re.sub(r"\W+", "_", path.stem.lower()).strip("_"), where)
+    name = _free_name(name_of(path, wishes.name), where)
     item = f"{name}/{path.name}"
     dataset, names, rows = _describe(path, item, name, wishes)
     parsed = encode.build(dataset, names, rows)
@@ -59,6 +59,11 @@ def add(path: Path, wishes: Wishes, where: Places) -> Dataset:
         raw.unlink(missing_ok=True)
         raise
     return dataset
+
+
+def name_of(path: Path, name: str = "") -> str:
+    """What a table is called: as the user says, or as its file."""
+    return name or re.sub(r"\W+", "_", path.stem.lower()).strip("_")
 
 
 def _free_name(name: str, where: Places) -> str:

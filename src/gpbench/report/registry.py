@@ -145,7 +145,7 @@ FIGURES = _by_name([
           "quartiles, whiskers from 5 % to 95 %, mean (white mark); kept states of all chains. First split."),
     Entry("convergence", "convergence", PREDICT, "figures.convergence:convergence",
           "Test MNLL against training time (left) and against steps (right). Line: mean over splits; band: their "
-          "range. Single marks: methods without training steps. Triangles at the right edge: published under the "
+          "range. Single marks: methods without training steps. Dashes at the right edge: published under the "
           "same protocol. The vertical axis leaves out the worst early values."),
     Entry("rank_by_budget", "convergence", ON_REQUEST, "figures.rank_by_budget:rank_by_budget",
           "Mean rank by test MNLL of every method against the training time of a whole run, for runs of the same study "

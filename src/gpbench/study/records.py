@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from gpbench.config.schema import Kind, Study, Task, Trainer
 from gpbench.config.validate import T, adapter
-from gpbench.data.splits import FrozenProtocol
+from gpbench.data.splits import FrozenProtocol, KFold
 from gpbench.errors import UserError
 
 
@@ -35,11 +35,13 @@ def digest(content: object, length: int = 16) -> str:
 
 
 def identify(what: Mapping[str, Any], split: int, replica: int) -> str:
-    """Identity of a fit, of the fields of its `What`."""
-    return digest([digest(what), split, replica])
+    """Identity of a fit, of the fields of its `What`; `tune` counts only where there is one, as fits of before there
+    was any keep their names."""
+    told = {key: value for key, value in what.items() if key != "tune" or value}
+    return digest([digest(told), split, replica])
 
 
-Setting = bool | int | float | str | list[Any] | None
+Setting = bool | int | float | str | list[Any] | dict[str, Any] | None
 """Value of a hyperparameter in JSON."""
 
 
@@ -62,6 +64,15 @@ class PreparedData:
 
 
 @dataclass(frozen=True)
+class Tuning:
+    """What a fit tries before it is made: settings of hyperparameters, each on the same inner split of the training
+    rows, whose first fold validates."""
+
+    candidates: tuple[dict[str, Setting], ...]
+    inner: KFold
+
+
+@dataclass(frozen=True)
 class What:
     """What the fits of a cell are, all of it hashed; steps are None for closed forms, and the most
     where a fit ends once it has converged.
@@ -81,6 +92,17 @@ class What:
     workers: int
     code: dict[str, str]
     versions: dict[str, str]
+    tune: Tuning | None = None
+
+    @property
+    def trainings(self) -> int:
+        """How often a fit is trained: once, and once for each setting that it tries."""
+        return 1 + (len(self.tune.candidates) if self.tune else 0)
+
+    def with_settings(self, settings: Mapping[str, Setting]) -> What:
+        """The same with other hyperparameters, and nothing more to try."""
+        method = replace(self.method, hyper=self.method.hyper | dict(settings))
+        return replace(self, method=method, tune=None)
 
 
 @dataclass(frozen=True)
@@ -240,6 +262,11 @@ class FitRecord(Planned):
     provenance: Provenance
     info: dict[str, Any] = field(default_factory=dict)
     sealed: dict[str, str] | None = None
+
+    @property
+    def fitted(self) -> What:
+        """`what` with the settings that were chosen, where it was tuned."""
+        return self.what.with_settings(self.info["tuned"]) if self.what.tune else self.what
 
     @classmethod
     def of(cls, planned: Planned, fit: Fit, **ended: Any) -> FitRecord:

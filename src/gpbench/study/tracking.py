@@ -8,6 +8,7 @@ the project.
 
 from __future__ import annotations
 
+import datetime
 import json
 import math
 import os
@@ -32,6 +33,21 @@ ARTIFACTS = "mlflow-artifacts:"
 MOST = 10_000  # runs of one cell
 MOST_AT_ONCE = 900  # metrics of one write, of which MLflow takes 1,000 with 100 parameters
 PLACE = ("method", "dataset", "protocol", "budget", "overrides")
+COLUMNS = (
+    *("params.`method`", "params.`split`", "tags.`gpbench.status`", "metrics.`mnll`", "metrics.`rmse`"),
+    *("metrics.`error`", "attributes.`Duration`", "attributes.`Dataset`"),
+)
+"""What the preset of the user interface shows of a run."""
+VIEW = "gpbench"
+"""Name of the preset, as `?viewStateShareKey=gpbench` asks for it."""
+OF_EXPERIMENT = {
+    "mlflow.experimentKind": "custom_model_development",  # else it opens as one of generative models
+    f"mlflow.sharedViewState.{VIEW}": json.dumps(
+        {"selectedColumns": COLUMNS, "orderByKey": "metrics.`mnll`", "orderByAsc": True, "runsExpanded": {}}
+    ),
+    "mlflow.note.content": f"Columns of gpbench: add `?viewStateShareKey={VIEW}` to the address of the list of runs.",
+}
+"""Tags of an experiment that the user interface reads."""
 
 
 def uri(where: Places) -> str:
@@ -94,6 +110,9 @@ class Writer:
         self.local = uri(where).startswith("sqlite:")
         self.experiments: dict[str, str] = {}
         self.touched: dict[str, str] = {}
+        default = self.client.get_experiment_by_name("Default")  # MLflow makes it with its database
+        if self.local and default and default.lifecycle_stage == "active" and not self.find(default.experiment_id):
+            self.client.delete_experiment(default.experiment_id)
 
     def experiment(self, name: str) -> str:
         """Identity of an experiment, created where it is new."""
@@ -101,7 +120,9 @@ class Writer:
             known = self.client.get_experiment_by_name(name)
             # by scheme, not by path: `make ui` serves the folder mlartifacts, and the project can be moved
             location = f"{ARTIFACTS}/{name}" if self.local else None
-            self.experiments[name] = known.experiment_id if known else self.client.create_experiment(name, location)
+            self.experiments[name] = (
+                known.experiment_id if known else self.client.create_experiment(name, location, OF_EXPERIMENT)
+            )
         return self.experiments[name]
 
     def find(self, experiment: str, **tags: str) -> list[Any]:
@@ -118,9 +139,9 @@ class Writer:
             run = runs[0].info.run_id
         else:
             tags = {"gpbench.cell": key, "gpbench.kind": kind, "mlflow.runName": _cell_name(address)}
-            run = self.client.create_run(experiment, tags=tags).info.run_id
+            run = self.client.create_run(experiment, _milliseconds(record.provenance.started), tags).info.run_id
             self._log(run, _params(record), [])
-            self.client.set_terminated(run)
+            self._data(run, record)
         self.touched[run] = experiment
         return experiment, run
 
@@ -150,11 +171,12 @@ class Writer:
             **{f"gpbench.{k}": str(v) for k, v in asdict(record.provenance).items()},
             **({"gpbench.reason": record.reason} if record.reason else {}),
         }
-        run = self.client.create_run(experiment, tags=tags).info.run_id
+        run = self.client.create_run(experiment, _milliseconds(record.provenance.started), tags).info.run_id
         self._values(run, record)
         self._artifacts(run, record)
         self._data(run, record)
-        self.client.set_terminated(run, "FINISHED" if record.status == "done" else "FAILED")
+        ended = _milliseconds(record.provenance.ended)
+        self.client.set_terminated(run, "FINISHED" if record.status == "done" else "FAILED", ended)
         self.client.set_tag(run, "gpbench.complete", "yes")
 
     def _values(self, run: str, record: FitRecord) -> None:
@@ -168,7 +190,7 @@ class Writer:
             values = {}  # the collection says why
         final = [(0, k, v) for k, v in (values | chain).items() if math.isfinite(v)]
         trace = [(step, f"trace.{k}", v) for step, k, v in _trace(self.store.folder(record.fit_id))]
-        self._log(run, _params(record), final + trace)
+        self._log(run, _params(record) | {"split": record.split, "replica": record.replica}, final + trace)
 
     def _log(self, run: str, params: dict[str, object], values: list[tuple[int, str, float]]) -> None:
         """Parameters, and (step, name, value) of metrics, in as few writes as MLflow allows."""
@@ -213,6 +235,12 @@ class Writer:
                 if len(values) > 1:
                     summary.append((0, f"{name}.sd", statistics.stdev(values)))
             self._log(run, {}, summary)
+            self.client.set_terminated(run, end_time=max((c.info.end_time or 0 for c in children), default=None))
+
+
+def _milliseconds(when: str) -> int:
+    """A time of a record, as MLflow counts it."""
+    return round(datetime.datetime.fromisoformat(when).timestamp() * 1000)
 
 
 def _cell_name(address: Address) -> str:
@@ -222,7 +250,7 @@ def _cell_name(address: Address) -> str:
 def _params(record: FitRecord) -> dict[str, object]:
     """The hyperparameters under their own names, and what else was chosen."""
     chosen = {k: v for k, v in asdict(record.address).items() if k != "overrides"}
-    return chosen | record.what.method.hyper | {"steps": record.what.steps, "dtype": record.what.dtype}
+    return chosen | record.fitted.method.hyper | {"steps": record.what.steps, "dtype": record.what.dtype}
 
 
 def _trace(folder: Path) -> list[tuple[int, str, float]]:

@@ -59,4 +59,4 @@ def test_stopping_says_how_to_resume(where, capsys, monkeypatch):
 
     monkeypatch.setattr("gpbench.study.planning.plan.make", interrupted)
     assert main(["plan"]) == 130
-    assert capsys.readouterr().err == "gpbench: stopped; the same command again resumes\n"
+    assert capsys.readouterr().err == "gpbench: stopped; run again to resume\n"

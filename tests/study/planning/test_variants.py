@@ -50,6 +50,32 @@ def test_a_variant_is_the_fit_of_its_settings_from_the_command_line(study):
     assert [f.fit_id for f in cell.fits] == [f.fit_id for f in same.fits]
 
 
+def test_listed_values_may_be_of_any_type(study):
+    """Decimals, text that is no word and lists become part of a name; labels and settings keep them as they are."""
+    found = study(
+        {
+            "m_{num_inducing}_{noise_variance}": {
+                "method": "svgp",
+                "label": "{noise_variance}",
+                "num_inducing": [20, 50],
+                "noise_variance": [0.01, 1e-05],
+            }
+        }
+    )
+    assert list(found) == ["m_20_0_01", "m_20_1e_05", "m_50_0_01", "m_50_1e_05"]
+    assert [cell.label for cell in found.values()] == ["0.01", "1e-05"] * 2
+    assert [cell.what.method.hyper["noise_variance"] for cell in found.values()] == [0.01, 1e-05] * 2
+    texts = study({"{kernel}": {"method": "svgp", "kernel": ["rbf", "linear + rbf * periodic"]}})
+    assert {name: cell.what.method.hyper["kernel"] for name, cell in texts.items()} == {
+        "rbf": "rbf", "linear_rbf_periodic": "linear + rbf * periodic"
+    }  # fmt: skip
+    lists = study({"dkl_{hidden_units}": {"method": "dkl", "hidden_units": [[10], [10, 5]]}}, datasets=["boston"])
+    assert {name: cell.what.method.hyper["hidden_units"] for name, cell in lists.items()} == {
+        "dkl_10": (10,), "dkl_10_5": (10, 5)
+    }  # fmt: skip
+    assert list(lists["dkl_10_5"].settings["hidden_units"]) == [10, 5]
+
+
 def test_overrides_reach_one_variant_or_all_of_a_method(study):
     variants = {"rff_{num_features}": {"method": "dgp_rff", "num_features": [5, 10]}}
     found = study(variants, "dgp_rff.hidden_width=4 rff_10.batch_size=7")

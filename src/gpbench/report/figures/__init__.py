@@ -24,13 +24,18 @@ Tags = dict[str, str]
 
 
 def draw(view: View, name: str) -> Figure:
-    """The registered figure `name` of a study in the common style; UserError for an unknown name."""
+    """The registered figure `name` of a study in the common style, stamped with its run and budget; UserError for an
+    unknown name."""
     from matplotlib import style
 
     if name not in FIGURES:
         raise unknown("figure", name, FIGURES)
     with style.context(["default", STYLE]):
-        return FIGURES[name].function(view)
+        figure = FIGURES[name].function(view)
+        if not figure.get_label():  # of one that says why it is empty
+            text = "{name}: protocol {protocol}, budget {budget}".format_map(view.study)
+            figure.supxlabel(text, x=0.99, ha="right", fontsize=5.5, color="#777777")
+        return figure
 
 
 def write_figure(view: View, name: str, folder: str | Path, kinds: Kinds = KINDS, **metadata: str) -> list[Path]:

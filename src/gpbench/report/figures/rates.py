@@ -43,7 +43,9 @@ def _line(view: View, dataset: str, by_method: dict[str, pd.DataFrame], axes: np
     first = next(iter(by_method.values()))
     top = max(first["y"].max(), *(float((part["rate"] + 2 * part["sd"]).max()) for part in by_method.values()))
     axes[0].set_title(f"{dataset}: held-out counts", loc="left", fontsize=8)
+    axes[0].set_ylabel("counts and rate, a bin")
     for axis, method in zip(axes, [None, *view.methods], strict=True):
+        axis.set_xlabel("input")
         axis.vlines(first["x0"], 0, first["y"], color="#bbbbbb", linewidth=0.8)
         axis.set_ylim(0, 1.05 * top)
         if method is not None:
@@ -76,4 +78,5 @@ def _image(axis: Axes, part: pd.DataFrame, column: str, heading: str, top: float
     grid = part.pivot(index="x1", columns="x0", values=column)
     axis.pcolormesh(grid.columns, grid.index, grid, vmin=0, vmax=top, cmap="cividis", rasterized=True)
     axis.set_aspect("equal")
+    axis.set(xlabel="first input", ylabel="second input")
     axis.set_title(heading, loc="left", fontsize=8)

@@ -1,5 +1,6 @@
 """One figure or table of a paper, made from the results of a study, with a caption that states its provenance."""
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,8 +62,16 @@ def provenance(view: View, item: Named) -> str:
         f"Protocol {study['protocol']}, budget {study['budget']}, {_splits(fits)}. "
         f"{counts.get('done', 0)} of {len(fits)} fits done" + (f" ({others})" if others else "") + "; "
         f"commit {known}. Study {study['title']!r} (results/{study['name']}) made by `{study['command']}`; "
-        f"this item by `snakemake --cores 2 {item.target}`."
+        f"this item by `{command(view, item)}`."
     )
+
+
+def command(view: View, item: Named) -> str:
+    """What makes an item again, with the overrides that its run has besides the item's own."""
+    words = dict(word.split("=", 1) for word in shlex.split(view.study["command"]) if "=" in word)
+    own = set(shlex.split(item.overrides))
+    more = shlex.join(word for word in shlex.split(words.get("overrides", "")) if word not in own)
+    return f"snakemake --cores 2 {item.target}" + (f" --config overrides={shlex.quote(more)}" if more else "")
 
 
 def _splits(fits: pd.DataFrame) -> str:

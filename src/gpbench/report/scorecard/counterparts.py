@@ -114,5 +114,6 @@ def run_settings(command: str) -> tuple[str, str]:
     """The study in a run's command, and its overrides of methods, protocol or budget (not of the study's own keys)."""
     options = dict(word.split("=", 1) for word in shlex.split(command) if "=" in word)
     overrides = config.split_overrides(options.get("overrides", ""))
-    settings = [f"{key}={value}" for key, value in overrides if key.removeprefix("study.") not in STUDY_KEYS]
+    of_study = {*STUDY_KEYS, *(f"study.{key}" for key in STUDY_KEYS)} - {"tune"}
+    settings = [f"{key}={value}" for key, value in overrides if key not in of_study]
     return options.get("study", ""), " ".join(settings)

@@ -13,7 +13,7 @@ from gpbench.study.planning.resolve import Resolved, resolve
 from gpbench.study.records import Address, FitRecord, Group, What
 
 CHOICES = ("method", "dataset", "protocol", "budget", "trainer")
-VALUES = ("split", "replica", "kind", "dtype", "noise_block")
+VALUES = ("split", "replica", "kind", "dtype", "noise_block", "tune")
 GROUPS = ("method", "budget", "protocol", "trainer")
 ALL = "all"
 ALL_ROWS = {"scheme": "blocks", "count": 1, "official": "false", "stratified": "false", "counts": "rows"}
@@ -26,7 +26,7 @@ def _resolve_one(where: Places, words: list[str]) -> Resolved:
     if values.get("split") == ALL:
         values |= {"split": "0"} | {f"protocol.splits.{key}": str(value) for key, value in ALL_ROWS.items()}
     for key in values:
-        if key not in (*CHOICES, *VALUES) and key.split(".")[0] not in GROUPS:
+        if key not in (*CHOICES, *VALUES) and key.split(".")[0] not in (*GROUPS, values.get("method")):
             raise unknown("setting", key, (*CHOICES, *VALUES, *(f"{g}.KEY" for g in GROUPS)), "gpbench fit")
     for group in ("method", "dataset"):
         available = config.options(where.conf, group)
@@ -73,6 +73,7 @@ def settings(address: Address, what: What, split: int, replica: int) -> list[str
     words = [f"{k}={getattr(address, k)}" for k in ("method", "dataset", "protocol", "budget")]
     words += [f"{k}={getattr(what, k)}" for k in ("kind", "dtype", "noise_block")]
     words += [f"split={split}", f"replica={replica}"]
+    words += [f"tune={len(what.tune.candidates)}"] if what.tune else []
     for key, value in config.split_overrides(address.overrides):
         words.append(f"{key}={value}" if key.split(".")[0] in ("protocol", "budget") else f"method.{key}={value}")
     return words

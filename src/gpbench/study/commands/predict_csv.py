@@ -64,7 +64,7 @@ class Model:
         """The predictive of every row of inputs `[T, D]` in original units: mean, sd, quantiles, or probabilities."""
         import pandas as pd
 
-        what, fitting = self.record.what, entry(self.record.what)
+        what, fitting = self.record.fitted, entry(self.record.what)
         x = self.fold.scaling.inputs(inputs)
         path = self.store.folder(self.record.fit_id) / fitting.MODEL_FILE
         predictive = fitting.answer(what, path, x, self.fold.key)

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from gpbench.places import Places
 from gpbench.study import tracking
+from gpbench.study.commands.snakemake_graph import StudyClock
 from gpbench.study.records import Group, Progress
 from gpbench.study.storage.store import Store
 
@@ -29,12 +30,14 @@ class Watch:
         self.live: tracking.Live | None = None
         if any(group.how.live for group in groups):
             self.live = self._unless_it_fails(lambda: tracking.Live(where))
+        self.study = StudyClock(where)
 
     def begin(self, group: Group) -> None:
         self.count += len(group.fits)
         if not self.quiet:
             fresh = CLEAR * self.moving  # the line that moved is replaced, not continued
-            print(f"{fresh}  fit {self.count}/{self.total} of this job: {name(group)}", file=sys.stderr)
+            place = f"fit {self.count}/{self.total} of this job: {name(group)}"
+            print(f"{fresh}  {place}{self.study.in_words()}", file=sys.stderr)
 
     def look(self, group: Group) -> None:
         """Look at a group's progress, at most once a second."""

@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,13 +25,13 @@ from gpbench.study.results import collect
 from gpbench.study.storage import snakemake_lock
 from gpbench.study.storage.store import Store
 
-GRAPH, RETRIES = "GPBENCH_GRAPH", "GPBENCH_RETRIES"
+GRAPH, RETRIES, STARTED = "GPBENCH_GRAPH", "GPBENCH_RETRIES", "GPBENCH_STARTED"
 """Variables that jobs inherit."""
 
 
 @dataclass(frozen=True)
 class Needs:
-    """Resources of one batch, and the data sets that it reads."""
+    """Resources of one batch, the data sets that it reads, and its predicted seconds."""
 
     datasets: list[str]
     threads: int
@@ -69,7 +70,7 @@ class Graph:
 
 def hand_on(graph: Graph, retries: int = 0) -> None:
     """Tell jobs, which inherit the environment, what was planned, and how often they are tried again."""
-    os.environ.update({GRAPH: graph.file, RETRIES: str(retries)})
+    os.environ.update({GRAPH: graph.file, RETRIES: str(retries), STARTED: str(time.time())})
 
 
 def is_last(attempt: int) -> bool:
@@ -81,6 +82,28 @@ def read(where: Places) -> Graph:
     """What was planned: for Snakemake's jobs, which parse the Snakefile too."""
     file = os.environ[GRAPH]
     return from_json(Graph, (where.plans / file).read_text(), where.plans / file)
+
+
+class StudyClock:
+    """How far the study is that this job belongs to, and when it will end, by the predicted seconds of the batches that
+    have ended since it began; nothing where Snakemake did not begin it."""
+
+    def __init__(self, where: Places) -> None:
+        self.where, self.started = where, float(os.environ.get(STARTED, 0))
+        self.batches = read(where).batches if GRAPH in os.environ and self.started else {}
+
+    def in_words(self) -> str:
+        """'; study 35 % done, about 6 min left', once a batch has ended."""
+        ended = (name for name in self.batches if self._has_ended(name))
+        done, total = sum(self.batches[n].seconds for n in ended), sum(n.seconds for n in self.batches.values())
+        if not done:
+            return ""
+        left = (time.time() - self.started) * (total - done) / done
+        return f"; study {done / total:.0%} done, about {math.ceil(left / 60)} min left"
+
+    def _has_ended(self, name: str) -> bool:
+        path = self.where.runs / f"{name}.json"
+        return path.is_file() and path.stat().st_mtime >= self.started
 
 
 def write(where: Places, graph: Graph, plan: planning.Plan, executing: bool) -> Places:

@@ -20,7 +20,7 @@ import numpy as np
 from gpbench.data.table import Table
 from gpbench.errors import UserError
 from gpbench.places import Places, write_text
-from gpbench.study.fitting import stopping
+from gpbench.study.fitting import stopping, tuning
 from gpbench.study.fitting.entries import entry
 from gpbench.study.fitting.outcome import Outcome
 from gpbench.study.planning import identity
@@ -90,7 +90,7 @@ def _fit(group: Group, table: Table, where: Places, store: Store) -> int:
     os.dup2(log, 2)
     started = provenance.now()
     try:
-        outcomes = entry(group.what).run(group, table, work)
+        outcomes = (tuning if group.what.tune else entry(group.what)).run(group, table, work)
     except Exception as error:  # noqa: BLE001 - whatever a method does wrong is a result of its fits
         os.dup2(stderr, 2)
         with (work / "log.txt").open("a") as stream:

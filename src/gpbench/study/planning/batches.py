@@ -58,7 +58,7 @@ def _replicas(cell: Cell, rows: int) -> int:
     """How many fits of a cell with so many training rows share one tensor batch: many where a step is small, else
     one; if more than all chains of a split, then whole splits."""
     what, how = cell.what, cell.how
-    if what.steps is None or what.trained_by != "single":
+    if what.steps is None or what.trained_by != "single" or what.tune:
         return 1
     chains = max(fit.replica for fit in cell.fits) + 1
     hyper = config.hyperparameters(what.method.module)(**what.method.hyper)

@@ -104,7 +104,7 @@ class CostModel:
     def seconds(self, cell: Planned) -> float:
         """Predicted seconds of one fit of a cell: the median."""
         steps: float = self.steps(cell)
-        return SECONDS_PER_FIT + self._median(place(cell)) * steps
+        return SECONDS_PER_FIT + self._median(place(cell)) * steps * cell.what.trainings
 
     def steps(self, cell: Planned, deviations: float | np.ndarray = 0.0) -> Any:
         """Predicted steps of a fit, at so many standard deviations of their logarithm; 1 of a closed form."""
@@ -241,7 +241,8 @@ def _of_store(record: FitRecord) -> Measured:
         place=place(record),
         budget=record.address.budget,
         steps=record.info.get("steps_done", record.what.steps),
-        seconds=_seconds(provenance.started, provenance.ended, seconds.train + seconds.predict, seconds.shared_by),
+        seconds=_seconds(provenance.started, provenance.ended, seconds.train + seconds.predict, seconds.shared_by)
+        / record.what.trainings,
         peak_memory_mb=record.peak_memory_mb,
     )
 
@@ -254,7 +255,7 @@ def _of_row(row: committed.Row) -> Measured:
         place=_place(address, row["family"], "cpu", row.get("steps"), row["n_train"]),
         budget=row["budget"],
         steps=row.get("steps_done", row.get("steps")),
-        seconds=_seconds(row["started"], row["ended"], least, row["seconds_shared_by"]),
+        seconds=_seconds(row["started"], row["ended"], least, row["seconds_shared_by"]) / (1 + row.get("trials", 0)),
         peak_memory_mb=row["peak_memory_mb"],
         is_here=False,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -108,6 +108,17 @@ def _rates(cost: costs.CostModel, cells: list[Cell], rng: np.random.Generator) -
 
 def _time(seconds: np.ndarray) -> Time:
     return Time(*np.quantile(seconds, [0.5, (1 - LEVEL) / 2, (1 + LEVEL) / 2]).tolist())
+
+
+def content(estimate: Estimate, cores: int) -> dict[str, Any]:
+    """What `gpbench cost --json` prints: seconds as [median, low, high] of all, and of every cell."""
+    cells = [
+        {"method": p.method, "dataset": p.dataset, "fits": p.fits, "known": p.known, "memory_mb": p.memory_mb}
+        | {"seconds": list(_time(p.seconds))}
+        for p in estimate.parts
+    ]
+    totals = {"core": list(estimate.core), "wall": list(estimate.wall(cores)), "cores": cores}
+    return {"name": estimate.plan.name, **totals, "memory_mb": estimate.memory_mb, "cells": cells}
 
 
 def lines(estimate: Estimate, cores: int = 2) -> list[str]:

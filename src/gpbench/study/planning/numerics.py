@@ -17,6 +17,7 @@ INSIDE = (
     "gpbench.data.scaling",
     "gpbench.data.splits",
     "gpbench.study.fitting.fold",
+    "gpbench.study.fitting.inner_split",
     "gpbench.study.fitting.noise",
     "gpbench.study.fitting.schedule",
     "gpbench.study.fitting.convergence",
@@ -41,6 +42,9 @@ LOOPS = {
     "asynchronous": ("gpbench.study.fitting.distributed.updates",),
 }
 """How a fit is trained -> the numerics of its training."""
+
+TUNING = "gpbench.study.fitting.inner_split"
+"""The numerics that fits have besides which are tuned."""
 
 
 def is_inside(module: str) -> bool:

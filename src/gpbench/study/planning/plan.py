@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpbench import config
 from gpbench.places import Places, write_if_changed, write_text
@@ -37,6 +37,19 @@ class Plan(FrozenPlan):
     def datasets(self) -> list[str]:
         """Data sets of the fits that are to be run."""
         return sorted({group.address.dataset for batch in self.batches for group in batch.groups})
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for every fit: fit_id, method, dataset, split, replica, state, reason, and expected minutes of one core
+        where it is pending."""
+        rows = []
+        for cell in self.cells:
+            minutes = self.cost.seconds(cell) / 60
+            for fit in cell.fits:
+                state, reason = self.states.get(fit.fit_id, ("skipped", cell.skip))
+                row: dict[str, Any] = {"fit_id": fit.fit_id, "method": cell.method, "dataset": cell.address.dataset}
+                row |= {"split": fit.split, "replica": fit.replica, "state": state, "reason": reason}
+                rows.append(row | {"minutes": minutes if state == "pending" else 0.0})
+        return rows
 
     @property
     def frozen(self) -> FrozenPlan:

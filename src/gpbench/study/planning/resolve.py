@@ -12,8 +12,9 @@ from gpbench.config import MethodConfig, schema
 from gpbench.data import protocols
 from gpbench.errors import UserError, unknown
 from gpbench.places import Places
-from gpbench.study.planning import checks, identity
+from gpbench.study.planning import checks, identity, search
 from gpbench.study.planning.compatibility import impossible, unpinned
+from gpbench.study.planning.numerics import TUNING
 from gpbench.study.planning.variants import Variant, expand
 from gpbench.study.records import Address, Cell, Cost, Fit, MethodSettings, PreparedData, Reported, What
 
@@ -71,7 +72,8 @@ def resolve(places: Places, study_name: str, overrides: str = "") -> Resolved:
         for name, variant in variants.items()
         for dataset in datasets
     )
-    return Resolved(study, cells, remarks)
+    tuned = (configured(variant.method, tuple(variant.words)) for variant in variants.values()) if study.tune else ()
+    return Resolved(study, cells, remarks + search.remarks(study, tuned))
 
 
 def _is_of_study(key: str) -> bool:
@@ -86,7 +88,7 @@ def _cell_of_variant(
     targets = dict.fromkeys((variant.method, preset, name))
     given = [word for target in targets for word in by_target.get(target, [])]
     _check_varied(setup.study, name, variant, given)
-    words = [*variant.words, *given]
+    words = [*search.own_trials(setup.study, configured(preset, ()).header), *variant.words, *given]
     method = configured(preset, tuple(words))
     shared = [f"{group}.{word}" for group in ("protocol", "budget") for word in by_target.get(group, [])]
     values = dataclasses.asdict(method.header) | dataclasses.asdict(method.hyper)
@@ -172,7 +174,8 @@ def make_cell(setup: Setup, method: MethodConfig, dataset: schema.Dataset, overr
     header = method.header
     train_rows, test_rows = frozen.splits.sizes(dataset.rows)
     trained_by = "closed_form" if header.closed_form else header.scheme
-    modules = identity.numerics(header.module, trained_by)
+    tune = search.tuning(study, method, overrides, classes=bool(dataset.classes))
+    modules = (*identity.numerics(header.module, trained_by), *((TUNING,) if tune else ()))
     what = What(
         kind=study.kind,
         method=MethodSettings(header.module, dataclasses.asdict(method.hyper)),
@@ -186,6 +189,7 @@ def make_cell(setup: Setup, method: MethodConfig, dataset: schema.Dataset, overr
         workers=header.workers,
         code=identity.code(*modules),
         versions=identity.versions(*modules),
+        tune=tune,
     )
     return Cell(
         method=header.name,

@@ -12,6 +12,8 @@ from gpbench.config import schema
 from gpbench.errors import UserError
 
 GROUPS = ("protocol", "budget", "trainer")  # what overrides call by these names
+WORDS = ("true", "false", "null", "nan", "inf")
+"""Words that overrides read as other values than text."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,18 @@ class Variant:
     @property
     def words(self) -> list[str]:
         """The settings as overrides."""
-        return [f"{key}={v if isinstance(v, str) else json.dumps(v)}" for key, v in self.settings.items()]
+        return [f"{key}={in_hydra(value)}" for key, value in self.settings.items()]
+
+
+def in_hydra(value: Any) -> str:
+    """A value in the grammar of overrides; text is quoted only where it would be read as something else."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{in_hydra(part)}" for key, part in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(in_hydra, value)) + "]"
+    if isinstance(value, str) and re.fullmatch(r"[A-Za-z_]\w*", value) and value.lower() not in WORDS:
+        return value
+    return json.dumps(value)
 
 
 def expand(study: schema.Study) -> dict[str, Variant]:
@@ -56,13 +69,20 @@ def _variants(template: str, content: dict[str, Any], where: str) -> list[tuple[
     variants = []
     for values in itertools.product(*lists.values()):
         chosen = settings | dict(zip(lists, values, strict=True))
-        name, label = (_filled(text, chosen, where) for text in (template, content.get("label", "")))
+        slugs = {key: _slug(value) for key, value in chosen.items()}
+        name = _filled(template, slugs, where)
+        label = _filled(content.get("label", ""), chosen, where)
         if not re.fullmatch("[a-z0-9_]+", name) or name in GROUPS:
             raise UserError(
                 f"{where}: {name!r} is not a valid name; use small letters, digits and _, and not {', '.join(GROUPS)}"
             )
         variants.append((name, Variant(content["method"], label, chosen, tuple(lists), datasets)))
     return variants
+
+
+def _slug(value: Any) -> str:
+    """A value as part of a name: 0.01 is 0_01, [1, 2] is 1_2, rbf + linear is rbf_linear."""
+    return re.sub("[^a-z0-9]+", "_", str(value).lower()).strip("_")
 
 
 def _filled(template: Any, settings: dict[str, Any], where: str) -> str:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 CLASS_POINTS = ["row", "y", "log_density", "modal", "confidence", "p_true"]
 NUMBER_POINTS = ["row", "output", "y", "mean", "sd", "log_density", "pit", "crps"]
 TRACED_ROWS = 3
-NOTED = ["staleness_mean", "restarts", *JITTER]
-"""What distributed fits note of themselves, and those that needed jitter."""
+NOTED = ["staleness_mean", "restarts", "trials", "seconds_tuning", *JITTER]
+"""What distributed fits note of themselves, those that were tuned, and those that needed jitter."""
 CHUNK = 100_000
 """Rows that are in memory at a time while tables of all fits are written."""
 Done = list[tuple[Cell, str]]
@@ -279,6 +279,7 @@ def _row(ended: Ended, cell: Cell, fit: Fit) -> committed.Row:
     measured |= {f"seconds_{k}": v for k, v in asdict(record.seconds).items()}
     measured |= {"peak_memory_mb": record.peak_memory_mb}
     noted = {k: record.info[k] for k in NOTED if k in record.info}
+    noted |= {"tuned": identity.canonical(record.info["tuned"])} if "tuned" in record.info else {}
     certificate = ended.store.certificate(fit.fit_id)
     return row | measured | noted | certificate | (scoring.scores(ended.store, record) if status == "done" else {})
 

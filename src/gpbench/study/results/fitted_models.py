@@ -22,7 +22,7 @@ from gpbench.places import Places
 from gpbench.study.fitting import lightning_module
 from gpbench.study.fitting.fold import Fold, make_fold, make_method
 from gpbench.study.planning.checks import PROBED_INPUTS
-from gpbench.study.records import Cell, What
+from gpbench.study.records import Cell, FitRecord, What
 from gpbench.study.storage.store import Damaged, Store
 
 
@@ -56,23 +56,24 @@ def finished(where: Places, cells: list[Cell]) -> Iterator[tuple[str, Fitted]]:
     for cell in sorted(cells, key=lambda cell: cell.address.dataset):
         what, classes = cell.what, config.compose(where.conf, "dataset", cell.address.dataset).classes
         for fit in cell.fits:
-            if not (store.has(fit.fit_id) and _is_sound(store, fit.fit_id)):
+            if not (record := _sound(store, fit.fit_id)):
                 continue
             table = load(where.prepared_file(cell.address.dataset), str(what.data.md5))
             table = splits.numbered_rows(what.protocol.splits, table)
             path = store.folder(fit.fit_id) / lightning_module.MODEL_FILE
             state = State(**torch.load(path, weights_only=True, map_location="cpu"))
             fold = make_fold(what, table, fit.split, fit.replica)
-            yield fit.fit_id, Fitted(what, make_method(what), state, fold, table, tuple(classes))
+            yield fit.fit_id, Fitted(record.fitted, make_method(record.fitted), state, fold, table, tuple(classes))
 
 
-def _is_sound(store: Store, fit_id: str) -> bool:
-    """Whether a fit is done; a damaged one is named and moved aside."""
+def _sound(store: Store, fit_id: str) -> FitRecord | None:
+    """The record of a fit that is done; a damaged one is named and moved aside."""
     try:
-        return store.verified(fit_id).status == "done"
+        record = store.verified(fit_id) if store.has(fit_id) else None
+        return record if record and record.status == "done" else None
     except Damaged as error:
         print(f"gpbench: {error}", file=sys.stderr)
-        return False
+        return None
 
 
 def long_table(axes: tuple[str, ...], shape: tuple[int, ...], **values: Any) -> pd.DataFrame:

@@ -36,6 +36,7 @@ TEXTS = dict.fromkeys(
             "convergence",
             "not_judged_because",
             "jitter_matrices",
+            "tuned",
         ),
     ),
     "",
@@ -52,6 +53,7 @@ WHOLE = {
     "seconds_shared_by",
     "chains",
     "draws",
+    "trials",
 }
 CURVES = {
     "traces": ["fit_id", "step", "seconds", "objective", "mnll", "rmse", "error"],

@@ -1,0 +1,102 @@
+"""Commands that look at a study and change nothing: plan, cost, status."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from gpbench import places
+from gpbench.cli import grammar, lists
+from gpbench.errors import UserError, count
+
+if TYPE_CHECKING:
+    from gpbench.study.planning.plan import Plan
+
+CLEAR_SCREEN = "\033[2J\033[H"
+
+
+def planned(arguments: argparse.Namespace) -> Plan:
+    """The plan of the study that the arguments name."""
+    from gpbench.study.planning import plan as planning
+
+    return planning.make(places.find(), arguments.study, arguments.overrides)
+
+
+def plan(arguments: argparse.Namespace) -> None:
+    found = planned(arguments)
+    rows = [row for row in found.rows() if row["state"] == "pending" or not arguments.pending]
+    if arguments.json:
+        grammar.print_json(rows)
+        return
+    for remark in found.remarks:
+        print(f"remark: {remark}")
+    for row in rows:
+        expected = f"{row['minutes']:6.2f} min" if row["state"] == "pending" else " " * 10
+        where = f"{row['method']} {row['dataset']} split {row['split']}"
+        state = grammar.paint(f"{row['state']:<9}", row["state"])
+        print(f"{row['fit_id']}  {where:<40} {state} {expected}  {row['reason']}")
+    states = [state.name for state in found.states.values()]
+    skipped = sum(len(cell.fits) for cell in found.cells if cell.skip)
+    pending, jobs = count(states.count("pending"), "fit"), count(len(found.batches), "job")
+    print(
+        f"{found.name}: {pending} to run in {jobs}, about "
+        f"{sum(row['minutes'] for row in found.rows()):.1f} minutes of one core; {states.count('done')} done, "
+        f"{skipped} skipped, {len(states) - states.count('pending') - states.count('done')} failed"
+    )
+
+
+def cost(arguments: argparse.Namespace) -> None:
+    from gpbench.study.planning import estimate
+
+    if arguments.cores < 1:
+        raise UserError(f"--cores must be a positive integer, got {arguments.cores}")
+    found = estimate.Estimate(planned(arguments), arguments.all)
+    if arguments.json:
+        grammar.print_json(estimate.content(found, arguments.cores))
+    else:
+        print("\n".join(estimate.lines(found, arguments.cores)))
+
+
+def status(arguments: argparse.Namespace) -> None:
+    newest = next(iter(lists.runs(places.find())), None)
+    if not arguments.study and not arguments.overrides and newest:
+        arguments.study, arguments.overrides = newest.study_words
+    arguments.study = arguments.study or "default"
+    while True:
+        if arguments.watch and sys.stdout.isatty():
+            print(CLEAR_SCREEN, end="")
+        found = _progress(planned(arguments))
+        if arguments.json:
+            grammar.print_json(found)
+        else:
+            counts = ", ".join(f"{n} {grammar.paint(state, state)}" for state, n in found["states"].items())
+            counts += f" ({found['improving']} still improving)" if found["improving"] else ""
+            print(f"{found['name']}: {counts or 'no fits'}; about {found['minutes']:.1f} minutes of one core left")
+            for group in found["groups"]:
+                print(f"  {grammar.paint(group['state'], group['state'])}: {group['name']}: {group['progress']}")
+        if not arguments.watch:
+            return
+        time.sleep(2)
+
+
+def _progress(found: Plan) -> dict[str, Any]:
+    """How many fits are in which state, what is left, and how far the groups are that were begun."""
+    from gpbench.study.commands import progress
+    from gpbench.study.storage.store import Store
+
+    store, groups = Store(places.find().store), []
+    for group in store.groups():
+        reached = store.progress(group.group_id)
+        state = "interrupted" if store.is_free(group) else "running"
+        described = progress.describe(reached) if reached else "starting"
+        groups.append({"state": state, "name": progress.name(group), "progress": described})
+    return {
+        "name": found.name,
+        "states": dict(sorted(Counter(state.name for state in found.states.values()).items())),
+        "improving": sum("still improving" in state.reason for state in found.states.values()),
+        "minutes": sum(batch.seconds for batch in found.batches) / 60,
+        "groups": groups,
+    }

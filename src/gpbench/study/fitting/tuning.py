@@ -1,0 +1,67 @@
+"""Tuned fits: some settings are tried on an inner split of the training rows, and the fit is made with the best.
+
+Finished trials are kept in the fit's folder of work, so that a fit that was interrupted does not repeat them."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gpbench.data.table import Table
+from gpbench.places import write_text
+from gpbench.study.fitting import inner_split, stopping
+from gpbench.study.fitting.entries import entry
+from gpbench.study.fitting.outcome import Outcome
+from gpbench.study.records import Fit, Group
+
+TRIALS_FILE = "trials.json"
+
+
+def run(group: Group, table: Table, work: Path) -> list[Outcome]:
+    """Try the settings of a group of one fit, and make the fit with the best of them."""
+    what, (fit,) = group.what, group.fits
+    assert what.tune is not None
+    path = work / TRIALS_FILE
+    trials: list[dict[str, Any]] = json.loads(path.read_text()) if path.is_file() else []
+    part = inner_split.training_part(what, table, fit.split)
+    for settings in what.tune.candidates[len(trials) :]:
+        ended = _try(group, part, work / f"trial-{len(trials)}", settings)
+        if isinstance(ended, Outcome):
+            return [ended]
+        trials.append(ended)
+        write_text(path, json.dumps(trials))
+    chosen = trials[inner_split.best([t["score"] for t in trials], [t["reason"] for t in trials])]["settings"]
+    (outcome,) = entry(what).run(replace(group, what=what.with_settings(chosen)), table, work)
+    seconds = sum(trial["seconds"] for trial in trials)
+    outcome.seconds["train"] = outcome.seconds.get("train", 0.0) + seconds
+    outcome.info |= {"tuned": chosen, "trials": len(trials), "seconds_tuning": seconds}
+    return [outcome]
+
+
+def _try(group: Group, part: Table, work: Path, settings: dict[str, Any]) -> Outcome | dict[str, Any]:
+    """A trial: its settings, score, seconds, and why it has no score; an outcome where it was stopped."""
+    if stopping.asked():
+        return Outcome("stopped", "stopped between two trials, as its job had to end")
+    what, (fit,) = inner_split.trial(group.what, settings), group.fits
+    rows, validation = what.protocol.splits.sizes(len(part.targets))
+    inner = replace(group, what=what, rows=rows, fits=(Fit(fit.fit_id, 0, fit.replica, rows, validation),))
+    work.mkdir(exist_ok=True)
+    started = time.perf_counter()
+    score, reason = math.inf, ""
+    try:
+        outcome: Outcome
+        (outcome,) = entry(what).run(inner, part, work)
+        if outcome.status == "stopped":
+            return outcome
+        reason = outcome.reason
+        if outcome.points is not None:
+            score = -float(outcome.points["log_density"].mean())
+    except Exception as error:  # noqa: BLE001 - settings that a method cannot take have lost
+        reason = f"{type(error).__name__}: {error}"
+    shutil.rmtree(work)
+    return {"settings": settings, "score": score, "reason": reason, "seconds": time.perf_counter() - started}

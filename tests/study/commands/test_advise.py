@@ -1,0 +1,83 @@
+"""`gpbench advise`: methods, minutes, a quick study and its recommendation, from a CSV; and the grammar of commands."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from gpbench.cli import grammar
+
+STUDY = "title: Few methods\nmethods: [constant, linear, svm, gradient_boosting]\ndatasets: [diabetes]\nbudget: smoke\n"
+
+
+@pytest.fixture
+def table(project):
+    (project / "conf/study/few.yaml").write_text(STUDY)
+    with Path("mine.csv").open("w", newline="") as stream:
+        rows = [(i % 7, i % 5, 3 * (i % 7) + 0.1 * (-1) ** i) for i in range(60)]
+        csv.writer(stream).writerows([("wind", "sun", "power"), *rows])
+    return ("mine.csv", "--target", "power", "--study", "few", "--splits", "3")
+
+
+def test_advice_goes_from_a_csv_to_the_command_of_the_final_model(table, gpbench, project):
+    first = gpbench("advise", *table)
+    assert first.code == 0, first.err
+    lines = first.out.splitlines()
+    assert lines[0] == "mine: regression, 60 rows x 2 inputs"
+    assert "  svm                   cannot: binary and multiclass only" in lines
+    assert lines[-1] == "next: gpbench advise mine --study few --splits 3 --run"
+    assert list(project.glob("results/*")) == []
+    answer = gpbench("advise", *table, "--minutes", "0.0001", "--run")  # two at any rate, the cheapest
+    assert answer.code == 0, answer.err
+    assert "gradient_boosting" in next(line for line in answer.out.splitlines() if line.endswith("left out"))
+    assert "recommended: linear, with the least negative log density" in answer.out
+    assert "better than constant\n" in answer.out
+    assert answer.out.splitlines()[-1] == "next: gpbench fit method=linear dataset=mine split=all"
+    again = gpbench("advise", "mine", "--study", "few", "--splits", "3")  # nothing is run, what is known is said
+    assert again.out.splitlines()[-1] == answer.out.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("min",), "unknown data set or CSV 'min'"),
+        (("mine.csv",), "--target COLUMN"),
+        (("diabetes", "--splits", "1"), "--splits must be 2 or more"),
+        (("diabetes", "--study", "fw"), "unknown study 'fw'"),
+    ],
+)
+def test_what_cannot_be_advised_is_one_line(table, gpbench, words, said):
+    answer = gpbench("advise", *words)
+    assert (answer.code, answer.out, answer.err.count("\n")) == (1, "", 1)
+    assert said in answer.err
+
+
+def test_set_says_what_overrides_say_in_every_command(project, gpbench):
+    few = ("--set", "methods=[constant,linear]", "--set", "datasets=[diabetes]")
+    one, other = gpbench("plan", *few, "--json"), gpbench("plan", "--overrides", " ".join(few[1::2]), "--json")
+    assert one.out == other.out
+    assert {row["method"] for row in json.loads(one.out)} == {"constant", "linear"}
+    assert {c["method"] for c in json.loads(gpbench("cost", *few, "--json").out)["cells"]} == {"constant", "linear"}
+    assert json.loads(gpbench("status", *few, "--json").out)["states"] == {"pending": 10}
+    assert json.loads(gpbench("data", "list", "diabetes", "--json").out)[0]["prepared"] == "no"
+    assert "plans/default-" in gpbench("verdict", *few).err  # the run of these overrides, not of `default`
+    fitted = gpbench("fit", "method=linear", "dataset=diabetes", "--set", "linear.folds=3", "--set", "budget=smoke")
+    same = gpbench("fit", "method=linear", "dataset=diabetes", "method.folds=3", "budget=smoke")
+    assert fitted.out == same.out != ""
+
+
+def test_colour_is_for_terminals_without_no_color(monkeypatch):
+    assert grammar.paint("done", "done") == "done"
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert grammar.paint("done", "done") == "\033[32mdone\033[0m"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert grammar.paint("done", "done") == "done"
+
+
+def test_a_shell_completes_commands_and_their_words(project, gpbench):
+    script = gpbench("completion", "bash").out
+    assert "advise" in script
+    assert "--set" in script
