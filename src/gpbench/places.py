@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import stat
 import sys
@@ -10,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gpbench.errors import UserError
 
@@ -127,6 +129,14 @@ def locked(path: Path, work: str) -> Iterator[None]:
         raise UserError(f"cannot lock {path}: {error.strerror}; {hint}; or set GPBENCH_STORE") from error
     with held:
         yield
+
+
+def read_json(path: Path, remedy: str) -> Any:
+    """The content of a JSON file. UserError, with a remedy, where it is damaged."""
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} is damaged ({error}); {remedy}") from error
 
 
 def write_text(target: Path, text: str) -> None:

@@ -151,10 +151,7 @@ def _refuse_text_targets(path: Path, columns: Columns, wishes: Wishes) -> None:
 
 
 def _is_number(cell: str) -> bool:
-    try:
-        return math.isfinite(float(cell))
-    except ValueError:
-        return False
+    return encode.number(cell) is not None
 
 
 def _changed(dataset: Dataset) -> dict[str, object]:
