@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
+import re
 import signal
 import sys
 import time
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from gpbench import places
 from gpbench.cli import data, lists
@@ -23,9 +25,29 @@ if TYPE_CHECKING:
     from gpbench.study.planning.plan import Plan
 
 
+def _whole(text: str) -> int:
+    """A whole number; `1_0`, which Python takes for one, is none."""
+    if not re.fullmatch("-?[0-9]+", text):
+        raise ValueError(text)
+    return int(text)
+
+
+class _Parser(argparse.ArgumentParser):
+    """One line for a mistake, as commands have, and numbers as people write them."""
+
+    def __init__(self, *words: Any, **options: Any) -> None:
+        super().__init__(*words, **options)
+        self.register("type", int, _whole)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; see `{self.prog} --help`\n")
+
+
 def parser() -> argparse.ArgumentParser:
     """The commands, each named after its function, and their arguments."""
-    top = argparse.ArgumentParser(prog="gpbench", description="Reproducible comparison of (deep) GP inference.")
+    top: argparse.ArgumentParser = _Parser(
+        prog="gpbench", description="Reproducible comparison of (deep) GP inference."
+    )
     top.add_argument("--version", action="version", version=f"gpbench {metadata.version('gpbench')}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
@@ -121,10 +143,14 @@ def _add_fit_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def _planned(arguments: argparse.Namespace) -> Plan:
-    """The plan of the study that the arguments name."""
+    """The plan of the study that the arguments name; UserError for figures and tables that do not exist, too."""
+    from gpbench.report import registry
     from gpbench.study.planning import plan as planning
 
-    return planning.make(places.find(), arguments.study, arguments.overrides)
+    planned = planning.make(places.find(), arguments.study, arguments.overrides)
+    for kind in ("figures", "tables"):
+        registry.names(dataclasses.asdict(planned.study), kind)
+    return planned
 
 
 def plan(arguments: argparse.Namespace) -> None:

@@ -112,9 +112,9 @@ def compose(conf: Path, group: str, name: str, overrides: tuple[str, ...] = ()) 
     path = available[name]
     where = f"{group} {name!r} ({path})"
     content = _merged(name, available)
-    fixed = FIXED & {override.split("=", 1)[0] for override in overrides}
-    if group == "method" and fixed:
-        raise UserError(f"{where}: {min(fixed)!r} cannot be overridden; write a method file of your own to change it")
+    fixed = (FIXED if group == "method" else {"name"}) & {override.split("=", 1)[0] for override in overrides}
+    if fixed:
+        raise UserError(f"{where}: {min(fixed)!r} cannot be overridden; write a {group} file of your own to change it")
     if overrides or "${" in str(content):
         content = apply(content, group, overrides, where)
     content |= {"name": name}

@@ -17,7 +17,7 @@ def find_spec(module: str) -> ModuleSpec | None:
     """Specification of a module, without importing it (only its parent packages); None if it does not exist."""
     try:
         return importlib.util.find_spec(module)
-    except (ModuleNotFoundError, ValueError):  # the latter for a name that is none
+    except (ImportError, ValueError):  # the latter for a name that is none
         return None
 
 

@@ -53,6 +53,8 @@ def _contradiction(dataset: Dataset) -> str:
         return f"a source of kind {source.kind} needs `files`, paths below data/raw"
     if source.kind in ("idx", "auto_encoder") and len(source.files) % 2:
         return f"the files of kind {source.kind} are pairs of images and labels, not {len(source.files)}"
+    if source.kind == "airline" and len(source.files) != (1 if source.files[0].endswith(".npz") else 2):
+        return "the files of kind airline are one .npz, or a table of flights and one of planes"
     if source.separator != "whitespace" and len(source.separator) != 1:
         return f"`separator` must be one character or `whitespace`, got {source.separator!r}"
     if dropped := set(dataset.drop) & set(source.targets):

@@ -10,7 +10,7 @@ is read.
 
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, cast
 
 import numpy as np
 import pandas as pd
@@ -104,7 +104,10 @@ class View:
     @cached_property
     def study(self) -> StudyRecord:
         """`study.json`."""
-        return load(self._path("study.json"))
+        content = load(path := self._path("study.json"))
+        if not isinstance(content, dict) or "kind" not in content:
+            raise UserError(f"{path} is damaged (it describes no study); delete it, and snakemake makes it again")
+        return cast(StudyRecord, content)
 
     @cached_property
     def _scores(self) -> pd.DataFrame:

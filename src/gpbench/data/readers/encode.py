@@ -137,6 +137,14 @@ def number(cell: Cell) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def is_odd_number(cell: str) -> bool:
+    """Whether Python takes a cell for a number, and we do not: infinity, NaN, `1_0`."""
+    try:
+        return float(cell) is not None and number(cell) is None
+    except ValueError:
+        return False
+
+
 def _plain(cell: Cell) -> str:
     """A number in its shortest form: '1.0' and 1.0 are the label '1'."""
     try:

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from gpbench.errors import UserError
+from gpbench.errors import UserError, unknown
+from gpbench.evaluation.metrics import METRICS
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ def _read_paper(path: Path) -> pd.DataFrame:
         frame = pd.read_csv(path, dtype=dict.fromkeys((*TEXTS, "value"), "str"))
     except (OSError, ValueError) as error:  # pandas' own errors and those of the encoding are ValueErrors
         raise UserError(f"{path} cannot be read as a CSV: {error}") from error
+    if not isinstance(frame.index, pd.RangeIndex):  # pandas takes the first of too many cells for an index
+        raise UserError(f"{path}: its lines have more cells than its header; quote cells with a comma")
     if list(frame.columns) != COLUMNS:
         wrong = sorted(set(frame.columns) ^ set(COLUMNS)) or "their order"
         raise UserError(f"{path}: columns differ from the schema in {wrong}; see gpbench.report.scorecard.published")
@@ -70,6 +73,8 @@ def _read_paper(path: Path) -> pd.DataFrame:
     frame = frame.fillna(dict.fromkeys(TEXTS, ""))
     if (again := frame.duplicated(list(KEYS))).any():
         raise UserError(f"{path}, line {again.idxmax() + 2}: another line has the same {', '.join(KEYS)}; remove one")
+    for metric in set(frame["ours_metric"].dropna()) - {*METRICS, ""}:
+        raise unknown("metric", str(metric), METRICS, f"ours_metric of {path}")
     if (lost := frame["value"].isna() & (frame["ours_method"] != "")).any():
         line = f"{path}, line {lost.idxmax() + 2}"
         raise UserError(f"{line}: ours_method is given without a value; leave it empty and give a reason")

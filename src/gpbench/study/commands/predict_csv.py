@@ -153,7 +153,7 @@ def read_inputs(path: Path, names: list[str], categories: dict[str, list[str]]) 
 
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
-            reader = csv.reader(stream, delimiter=separator(stream.readline()))
+            reader = csv.reader(stream, delimiter=separator(stream.readline()), strict=True)
             stream.seek(0)
             lines = [(reader.line_num, cells) for cells in reader if cells]
     except OSError as error:
