@@ -259,3 +259,11 @@ def test_a_job_of_a_scheduler_starts_no_writer(where, monkeypatch):
     monkeypatch.delenv("SLURM_JOB_ID")
     tracking.drain_soon(where)
     assert len(begun) == 1
+
+
+def test_a_file_that_is_no_database_is_one_line_at_once(where, monkeypatch, tmp_path):
+    path = tmp_path / "notes.db"
+    path.write_text("not a database, but some notes")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{path}")
+    with pytest.raises(UserError, match=r"notes\.db is no database of SQLite; move it away"):
+        tracking.connect(where)

@@ -93,7 +93,7 @@ def _fit(group: Group, table: Table, where: Places, store: Store) -> int:
     started = provenance.now()
     try:
         outcomes = entry(group.what).run(group, table, work)
-    except Exception as error:  # noqa: BLE001 - whatever a method does wrong is a result of its fits
+    except Exception as error:
         os.dup2(stderr, 2)
         if _is_of_disk(error):
             raise
