@@ -11,6 +11,8 @@ from gpbench import config
 from gpbench.config.compose import MethodConfig, _merged, compose
 from gpbench.config.overrides import split_overrides
 from gpbench.errors import UserError
+from gpbench.places import Places
+from gpbench.study.planning import plan
 from projects import REPOSITORY
 
 CONF = REPOSITORY / "conf"
@@ -214,11 +216,18 @@ def test_a_base_that_does_not_exist_or_is_the_file_itself(project, bases):
             "@dataclass\nclass Hyperparameters:\n    a: int = 1\n",
             r"Hyperparameters must inherit from gpbench\.hyper\.Settings",
         ),
+        (
+            "@dataclass\nclass Hyperparameters(Settings):\n    a: list = []\n",
+            r"_4\.py: Hyperparameters: ValueError: mutable",
+        ),
+        ("@dataclass\nclass Hyperparameters(Settings):\n    a: int = 1 // 0\n", r"Hyperparameters: ZeroDivisionError"),
+        ("x = 'é'\n", r"bad_method_6\.py, line 1: .*'utf-8' codec can't decode"),
+        ("\0", r"bad_method_7\.py is no Python source: source code string cannot contain null bytes"),
     ],
 )
 def test_a_method_module_that_cannot_be_read(project, monkeypatch, request, source, said):
     module = f"bad_method_{request.node.callspec.indices['source']}"
-    (project / f"{module}.py").write_text(source)
+    (project / f"{module}.py").write_bytes(source.encode("latin-1"))
     monkeypatch.syspath_prepend(project)
     preset = (project / "conf/method/constant.yaml").read_text()
     (project / "conf/method/mine.yaml").write_text(preset.replace("gpbench.methods.constant", module))
@@ -236,3 +245,21 @@ def test_methods_whose_formulas_need_the_rbf_kernel_say_so(name):
 def test_the_probe_of_inducing_inputs_shows_an_rbf_kernel():
     assert compose(CONF, "method", "svgp").hyper.probes() == ["bounds", "inducing"]
     assert compose(CONF, "method", "svgp", ("kernel=matern12",)).hyper.probes() == ["bounds"]
+
+
+@pytest.mark.parametrize("module", [".mod", "..", "a b", ""])
+def test_a_module_with_no_name_of_one(project, module):
+    preset = (project / "conf/method/constant.yaml").read_text()
+    (project / "conf/method/mine.yaml").write_text(preset.replace("gpbench.methods.constant", f"'{module}'"))
+    with pytest.raises(UserError, match="cannot be found; is its package installed"):
+        compose(project / "conf", "method", "mine")
+
+
+def test_a_plug_in_that_cannot_say_what_is_impossible(project, monkeypatch):
+    body = "    def impossible(self, task):\n        return 1 / 0\n"
+    (project / "undecided.py").write_text(f"@dataclass(frozen=True)\nclass Hyperparameters(Settings):\n{body}")
+    monkeypatch.syspath_prepend(project)
+    preset = (project / "conf/method/constant.yaml").read_text()
+    (project / "conf/method/mine.yaml").write_text(preset.replace("gpbench.methods.constant", "undecided"))
+    with pytest.raises(UserError, match=r"undecided: impossible\('regression'\) raised ZeroDivisionError"):
+        plan.make(Places(project, project / "store"), "default", "methods=[mine] datasets=[boston]")

@@ -83,7 +83,9 @@ def test_search_finds_without_a_server(page):
     page.keyboard.press("/")
     page.keyboard.type("doubly stochastic")
     page.wait_for_selector(".md-search-result__link")
-    assert "methods/dsvi" in " ".join(a.get_attribute("href") for a in page.query_selector_all(".md-search-result__link"))
+    assert "methods/dsvi" in " ".join(
+        a.get_attribute("href") for a in page.query_selector_all(".md-search-result__link")
+    )
 
 
 def test_results_are_filtered_and_sorted_by_keys(page):
@@ -98,7 +100,10 @@ def test_results_are_filtered_and_sorted_by_keys(page):
     head = page.locator("#cells thead button", has_text="MNLL")
     head.focus()
     page.keyboard.press("Enter")
-    values = [float(re.match(r"-?[\d.]+", t)[0]) for t in page.locator("#cells tbody tr:visible td:nth-child(4)").all_text_contents()]
+    values = [
+        float(re.match(r"-?[\d.]+", t)[0])
+        for t in page.locator("#cells tbody tr:visible td:nth-child(4)").all_text_contents()
+    ]
     assert values == sorted(values)
 
 

@@ -27,7 +27,8 @@ def count(n: int, noun: str) -> str:
 
 
 def exit_status(command: Callable[[], object]) -> int:
-    """0; 1 after printing the message of a UserError to standard error, 130 after Ctrl-C."""
+    """0; 1 after printing to standard error the message of a UserError, or which file the system refused and why; 130
+    after Ctrl-C."""
     try:
         command()
     except KeyboardInterrupt:
@@ -35,5 +36,11 @@ def exit_status(command: Callable[[], object]) -> int:
         return 130
     except UserError as error:
         print(f"gpbench: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # a full or read-only disk, a folder where a file should be
+        what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
+        print(f"gpbench: {what}; check the file, free space and permissions", file=sys.stderr)
         return 1
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import stat
@@ -12,7 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpbench.errors import UserError
 
@@ -153,6 +154,14 @@ def _wait(lock: BaseFileLock, path: Path, silence: float) -> AcquireReturnProxy:
             elif time.monotonic() - since >= silence:
                 print(f"gpbench: nobody touched {path} for {silence:.0f} seconds; its owner has died", file=sys.stderr)
                 path.unlink(missing_ok=True)  # who holds that file holds no name
+
+
+def read_json(path: Path, remedy: str) -> Any:
+    """The content of a JSON file. UserError, with a remedy, where it is damaged."""
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} is damaged ({error}); {remedy}") from error
 
 
 def write_text(target: Path, text: str) -> None:

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from gpbench import config
+from gpbench.errors import UserError
 from gpbench.evaluation.metrics import METRICS
 from gpbench.report.scorecard.published import read_published
 from gpbench.study.planning.variants import expand
@@ -206,3 +207,25 @@ def test_effective_draws_and_operations_agree_with_their_ratio():
         every = "|".join(f"ep_{number}{method.removeprefix('ep_64_20')}" for number in (1, 16, 64))
         operations = by_metric["cubic"].loc[(dataset, every), "value"]
         np.testing.assert_allclose(draws / operations, ratio, rtol=0.01, atol=0.5)
+
+
+LINE = "x2020,Table 1,boston,Linear,,test_mnll,common,original,{value},,,1,linear,{metric},1,,,\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (LINE.format(value="abc", metric="mnll"), "line 2, column 'value': 'abc' is not a finite number"),
+        (LINE.format(value="inf", metric="mnll"), "line 2, column 'value': 'inf' is not a finite number"),
+        (LINE.format(value="1", metric="mnl"), "unknown metric 'mnl' in ours_metric of .*; did you mean 'mnll'"),
+        (LINE.format(value="1", metric="mnll") * 2, "line 3: another line has the same source, item, dataset"),
+        (LINE.format(value="1,0", metric="mnll"), "its lines have more cells than its header"),
+        ("é\n", "cannot be read as a CSV: 'utf-8' codec"),
+        (None, "cannot be read as a CSV: No columns to parse"),
+    ],
+)
+def test_a_file_that_holds_no_published_numbers_is_one_line(tmp_path, text, said):
+    header = (ROOT / "published/cutajar2016.csv").read_text().splitlines(True)[0]
+    (tmp_path / "x2020.csv").write_bytes("".join((header, text)).encode("latin-1") if text else b"")
+    with pytest.raises(UserError, match=said):
+        read_published(tmp_path)

@@ -6,7 +6,7 @@ import pytest
 from synthetic_study import DATASETS, METHODS, build
 
 from gpbench.errors import UserError
-from gpbench.report.view import View
+from gpbench.report.view import View, load
 
 
 def test_a_cell_is_the_mean_and_sample_sd_of_its_splits(view, study):
@@ -124,3 +124,22 @@ def test_order_is_the_study_s(tmp_path):
     assert list(cells["method"]) == ["constant", "svgp"] * 2
     assert list(cells["dataset"]) == ["yacht", "yacht", "boston", "boston"]
     assert json.loads((folder / "study.json").read_text())["methods"] == View(folder).methods
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"null", b"{", b"\xff", b"[" * 10**5])
+def test_a_damaged_description_of_a_study_is_one_line(tmp_path, content):
+    (tmp_path / "study.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"study\.json is damaged \(.*\); delete it, and snakemake makes it again"):
+        View(tmp_path).study
+
+
+def test_a_flipped_byte_of_a_table_is_no_other_number(tmp_path):
+    numbers, path = pd.DataFrame({"mnll": np.arange(100.0)}), tmp_path / "scores.parquet"
+    numbers.to_parquet(path, index=False, write_page_checksum=True)
+    content = bytearray(path.read_bytes())
+    place = content.index(np.float64(50).tobytes())
+    content[place + 6] ^= 1
+    path.write_bytes(content)
+    assert not pd.read_parquet(path).equals(numbers), "unchecked, another number is read"
+    with pytest.raises(UserError, match=r"scores\.parquet is damaged \(.*delete it, and snakemake"):
+        load(path)

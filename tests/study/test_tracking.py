@@ -289,3 +289,11 @@ def live_cell(where):
 
 def fails(*_: object, **__: object) -> None:
     raise RuntimeError("it is gone")
+
+
+def test_a_file_that_is_no_database_is_one_line_at_once(where, monkeypatch, tmp_path):
+    path = tmp_path / "notes.db"
+    path.write_text("not a database, but some notes")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{path}")
+    with pytest.raises(UserError, match=r"notes\.db is no database of SQLite; move it away"):
+        tracking.connect(where)

@@ -17,6 +17,7 @@ from gpbench.study.planning.plan import run_name
 
 STUDY = (
     "budget=smoke methods=[constant,linear,svgp] datasets=[boston,wine] splits=2 "
+    "figures=[cost,critical_difference] tables=[regression_mnll,unfinished] "
     "svgp.num_inducing=10 svgp.optimiser=adam svgp.steps=150 trainer.checkpoint_seconds=0"
 )
 RESULTS = run_name("default", STUDY)

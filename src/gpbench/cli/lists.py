@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import sys
 import time
 from pathlib import Path
 from typing import NamedTuple
 
 from gpbench import config, places
 from gpbench.cli import grammar
-from gpbench.errors import UserError
 from gpbench.places import Places
 
 WHAT = ("methods", "datasets", "studies", "runs", "items")
@@ -76,11 +76,12 @@ def listing(where: Places, what: str) -> dict[str, str]:
 def runs(where: Places) -> list[Run]:
     """The runs that were planned here, the one that was planned last first."""
     found = []
-    for path in where.plans.glob("*.json"):
+    for path in where.plans.glob("[!.]*.json"):  # half-written ones begin with a dot
         try:
             command = json.loads(path.read_text()).get("command")
-        except (ValueError, AttributeError) as error:
-            raise UserError(f"{path} is damaged ({error}); delete it, snakemake writes it again") from error
+        except (ValueError, AttributeError, RecursionError) as error:
+            print(f"gpbench: {path} is damaged ({error}); delete it, snakemake writes it again", file=sys.stderr)
+            continue
         if command is None:  # a graph of an earlier edition
             continue
         # a plan that is made again is written only where it changed; what it saw of the store changes with every run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 import time
 from collections import Counter
@@ -19,10 +20,14 @@ CLEAR_SCREEN = "\033[2J\033[H"
 
 
 def planned(arguments: argparse.Namespace) -> Plan:
-    """The plan of the study that the arguments name."""
+    """The plan of the study that the arguments name; UserError for figures and tables that do not exist, too."""
+    from gpbench.report import registry
     from gpbench.study.planning import plan as planning
 
-    return planning.make(places.find(), arguments.study, arguments.overrides)
+    found = planning.make(places.find(), arguments.study, arguments.overrides)
+    for kind in ("figures", "tables"):
+        registry.names(dataclasses.asdict(found.study), kind)
+    return found
 
 
 def plan(arguments: argparse.Namespace) -> None:

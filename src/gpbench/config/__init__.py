@@ -6,6 +6,7 @@ from gpbench.config.compose import (
     MethodConfig,
     backlog,
     compose,
+    families,
     folders,
     options,
     printed_splits,
@@ -13,10 +14,11 @@ from gpbench.config.compose import (
     require_module,
 )
 from gpbench.config.method_source import hyperparameters
-from gpbench.config.overrides import split_override, split_overrides
+from gpbench.config.overrides import distinct, split_override, split_overrides
 from gpbench.config.validate import check
 
 __all__ = [
-    "ENTRY_POINTS", "GROUPS", "MethodConfig", "backlog", "check", "compose", "folders", "hyperparameters", "options",
+    "ENTRY_POINTS", "GROUPS", "MethodConfig", "backlog", "check", "compose", "distinct", "families", "folders",
+    "hyperparameters", "options",
     "printed_splits", "read", "require_module", "split_override", "split_overrides",
 ]  # fmt: skip

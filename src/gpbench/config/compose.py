@@ -35,6 +35,7 @@ GROUPS = {
 ENTRY_POINTS = "gpbench.conf"
 NAME = re.compile("[A-Za-z0-9_][A-Za-z0-9_-]*")
 """What every item of conf/ may be called."""
+MOST_NODES = 100_000
 # keys that say what a method is, so that no override may change them
 FIXED = {"name", "module", "reference", "tasks", "kinds", "schemes", "closed_form"}
 
@@ -86,6 +87,13 @@ def options(conf: Path, group: str) -> dict[str, Path]:
     return files
 
 
+def families(conf: Path) -> set[str]:
+    """Families of methods: the last part of what their files say of `family` and `module`, which is read as text so
+    that a broken file is met only where it is used, and a plan is quick."""
+    texts = (path.read_text(errors="replace") for path in options(conf, "method").values())
+    return {name for text in texts for name in re.findall(r"^(?:module|family):.*?(\w+)[\"']?\s*(?:#.*)?$", text, re.M)}
+
+
 def require_module(conf: Path, method: str, module: str) -> None:
     """Refuse a module that a file names, unless it is that of an installed method; of `method`, as a rule."""
     available = options(conf, "method")
@@ -104,9 +112,9 @@ def compose(conf: Path, group: str, name: str, overrides: tuple[str, ...] = ()) 
     path = available[name]
     where = f"{group} {name!r} ({path})"
     content = _merged(name, available)
-    fixed = FIXED & {override.split("=", 1)[0] for override in overrides}
-    if group == "method" and fixed:
-        raise UserError(f"{where}: {min(fixed)!r} cannot be overridden; write a method file of your own to change it")
+    fixed = (FIXED if group == "method" else {"name"}) & {override.split("=", 1)[0] for override in overrides}
+    if fixed:
+        raise UserError(f"{where}: {min(fixed)!r} cannot be overridden; write a {group} file of your own to change it")
     if overrides or "${" in str(content):
         content = apply(content, group, overrides, where)
     content |= {"name": name}
@@ -178,7 +186,7 @@ def _read_yaml(path: Path) -> Content:
 
     try:
         content = pickle.loads(_parsed(path.read_text(encoding="utf-8")))
-    except (yaml.YAMLError, UnicodeDecodeError, OSError, OmegaConfBaseException) as error:
+    except (yaml.YAMLError, ValueError, OSError, OmegaConfBaseException, RecursionError) as error:
         raise UserError(f"{path} is not valid YAML: {error}") from error
     if not isinstance(content, dict):
         raise UserError(f"{path} must be a mapping of keys to values")
@@ -190,7 +198,19 @@ def _parsed(text: str) -> bytes:
     """The content of a YAML text, pickled: a plan asks for the same few files hundreds of times."""
     from omegaconf import OmegaConf
 
+    if "&" in text and _size(yaml.compose(text, yaml.SafeLoader), {}) > MOST_NODES:
+        raise ValueError(f"its aliases stand for more than {MOST_NODES:,} values; write out what is meant")
     return pickle.dumps(OmegaConf.to_container(OmegaConf.load(io.StringIO(text))))
+
+
+def _size(node: yaml.Node | None, known: dict[int, int]) -> int:
+    """Number of nodes where every alias is written out; known: of nodes that were met."""
+    if id(node) not in known:
+        known[id(node)] = MOST_NODES + 1  # of a node that is part of itself
+        parts = node.value if isinstance(node, yaml.CollectionNode) else []
+        pairs = parts if isinstance(node, yaml.MappingNode) else ((part,) for part in parts)
+        known[id(node)] = 1 + sum(_size(part, known) for pair in pairs for part in pair)
+    return known[id(node)]
 
 
 def _defaults(cls: type) -> Content:

@@ -17,7 +17,7 @@ def find_spec(module: str) -> ModuleSpec | None:
     """Specification of a module, without importing it (only its parent packages); None if it does not exist."""
     try:
         return importlib.util.find_spec(module)
-    except ModuleNotFoundError:
+    except (ImportError, ValueError):  # the latter for a name that is none
         return None
 
 
@@ -33,9 +33,11 @@ def source_path(module: str) -> Path:
 def source_tree(path: Path) -> ast.Module:
     """Syntax tree of a module; UserError (one line) for a syntax error."""
     try:
-        return ast.parse(path.read_text())
+        return ast.parse(path.read_bytes())  # in the encoding that the source declares
     except SyntaxError as error:
         raise UserError(f"{path}, line {error.lineno}: {error.msg}") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is no Python source: {error}") from error
 
 
 @functools.cache
@@ -51,6 +53,8 @@ def hyperparameters(module: str, name: str = "Hyperparameters") -> type[hyper.Se
                 exec(compile(ast.Module([node], []), str(path), "exec", dont_inherit=True), namespace)
             except NameError as error:
                 raise UserError(f"{path}: {name}: {error}; use the names of gpbench.hyper") from error
+            except Exception as error:
+                raise UserError(f"{path}: {name}: {type(error).__name__}: {error}") from error
             if not issubclass(namespace[name], hyper.Settings):
                 raise UserError(f"{path}: {name} must inherit from gpbench.hyper.Settings")
             return namespace[name]

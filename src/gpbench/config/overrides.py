@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 import pickle
+import re
 import shlex
 from pathlib import Path
 
 from gpbench.config.validate import Content
 from gpbench.errors import UserError
+
+UNDERSCORED = re.compile(r"(?<![\w.])\d+(_\d+)+(?![\w.])")
 
 
 def split_override(text: str) -> tuple[str, str]:
@@ -16,6 +19,8 @@ def split_override(text: str) -> tuple[str, str]:
     key, sign, value = text.partition("=")
     if not sign or not key.strip() or not value.strip():
         raise UserError(f"override {text!r} is not of the form key=value")
+    if number := UNDERSCORED.search(value):
+        raise UserError(f"override {text!r}: write the number {number[0]} without _")
     return key.strip(), value.strip()
 
 
@@ -25,6 +30,16 @@ def split_overrides(text: str) -> list[tuple[str, str]]:
         return [split_override(word) for word in shlex.split(text)]
     except ValueError as error:
         raise UserError(f"overrides {text!r}: {error}") from error
+
+
+def distinct(words: list[tuple[str, str]]) -> dict[str, str]:
+    """Key -> value of overrides that a user gives; UserError for a key that is given twice."""
+    found: dict[str, str] = {}
+    for key, value in words:
+        if key in found:
+            raise UserError(f"{key} is given twice, as {found[key]} and {value}; give it once")
+        found[key] = value
+    return found
 
 
 def apply(content: Content, group: str, overrides: tuple[str, ...], where: str) -> Content:

@@ -11,6 +11,7 @@ from gpbench.hyper import (
     Fraction,
     Ge,
     Gt,
+    Lt,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
@@ -167,7 +168,7 @@ class SplitRules:
 
     #: rule by which rows are assigned to the parts
     scheme: Literal["permutation", "shuffle", "train_test_split", "k_fold", "blocks", "balanced"] = "permutation"
-    seed: NonNegativeInt = 1  #: seed of the permutations
+    seed: Annotated[int, Ge(0), Lt(2**31)] = 1  #: seed of the permutations
     count: PositiveInt = 20  #: number of splits; `balanced`: number of splits of each size
     sizes: list[PositiveInt] = field(default_factory=list)  #: `balanced`: numbers of training rows
     train_fraction: Fraction = 0.9  #: fraction of the rows that train

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
@@ -18,7 +19,7 @@ def check(cls: type, content: Content, where: str) -> Any:
     """An instance of the dataclass `cls`; UserError for unknown keys, wrong types and values out of range."""
     _check_keys(cls, content, where)
     try:
-        return adapter(cls).validate_python(content)
+        made = adapter(cls).validate_python(content)
     except ValidationError as error:
         first = error.errors()[0]
         if not first["loc"]:  # of several keys together
@@ -26,6 +27,12 @@ def check(cls: type, content: Content, where: str) -> Any:
         key = ".".join(str(part) for part in first["loc"])
         given = "" if first["type"] == "missing" else f" (given: {first['input']!r})"
         raise UserError(f"{where}: {key}: {first['msg']}{given}") from error
+    for key, value in dataclasses.asdict(made).items():
+        if isinstance(content.get(key), bool) and isinstance(value, int | float) and not isinstance(value, bool):
+            raise UserError(f"{where}: {key} must be a number, got {str(content[key]).lower()}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UserError(f"{where}: {key} must be a finite number, got {value}")
+    return made
 
 
 @functools.cache

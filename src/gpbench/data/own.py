@@ -87,6 +87,8 @@ def _describe(path: Path, item: str, name: str, wishes: Wishes) -> tuple[Dataset
         for column in chosen:
             if column not in names:
                 raise unknown(kind, column, names, f"the columns of {path}")
+    if dropped := set(wishes.targets) & set(wishes.drop):
+        raise UserError(f"{path}: {min(dropped)!r} is both a target and dropped; leave it out of one")
     columns = _columns(path, names, rows, source)
     inputs = [column for column in names if column not in {*wishes.targets, *wishes.drop}]
     if not inputs:
@@ -135,6 +137,8 @@ def _refuse_text(path: Path, columns: Columns, plain: list[str]) -> None:
 def _task(path: Path, columns: Columns, wishes: Wishes) -> tuple[Task, list[str]]:
     """The task and the names of the classes: text, or two numbers, are classes unless the user says otherwise."""
     cells = columns[wishes.targets[0]]
+    if odd := next(filter(encode.is_odd_number, cells), None):
+        raise UserError(f"{path}: target {wishes.targets[0]!r} holds {odd!r}, which is no finite number")
     values = sorted(set(cells), key=lambda cell: (float(cell) if _is_number(cell) else math.inf, cell))
     numbers = all(map(_is_number, values))
     likely: Task = "regression" if numbers and len(values) != 2 else "binary" if len(values) == 2 else "multiclass"
@@ -156,10 +160,7 @@ def _refuse_text_targets(path: Path, columns: Columns, wishes: Wishes) -> None:
 
 
 def _is_number(cell: str) -> bool:
-    try:
-        return math.isfinite(float(cell))
-    except ValueError:
-        return False
+    return encode.number(cell) is not None
 
 
 def _changed(dataset: Dataset) -> dict[str, object]:

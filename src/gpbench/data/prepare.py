@@ -9,7 +9,7 @@ from gpbench.data import summary, table
 from gpbench.data.raw import fetch
 from gpbench.data.raw.pins import pins
 from gpbench.data.readers import read
-from gpbench.errors import UserError
+from gpbench.errors import UserError, unknown
 from gpbench.places import Places
 
 
@@ -20,7 +20,14 @@ def prepare(dataset: Dataset, places: Places) -> str:
     for item, wrong in raw_faults(dataset, places).items():
         remedy = "delete it and fetch it again" if item in pins(places) else f"run `gpbench data pin {dataset.name}`"
         raise UserError(f"{wrong}; {remedy}")
-    parsed, where = read.read(dataset, places.raw), f"data set {dataset.name!r}"
+    where = f"data set {dataset.name!r}"
+    if wrong := _contradiction(dataset):
+        raise UserError(f"{where}: {wrong}; correct conf/dataset/{dataset.name}.yaml")
+    parsed = read.read(dataset, places.raw)
+    known = {*parsed.input_names, *parsed.target_names, *dataset.drop, *dataset.source.categories}
+    for name in dataset.units:
+        if name not in known:
+            raise unknown("column", name, known, f"units of {where}")
     table.check(parsed, dataset.name, dataset.task, len(dataset.classes), len(dataset.truth))
     if parsed.inputs.shape != (expected := (dataset.rows, dataset.columns)):
         raise UserError(f"{where} has shape {parsed.inputs.shape}, but the catalogue says {expected}")
@@ -34,6 +41,27 @@ def prepare(dataset: Dataset, places: Places) -> str:
         raise UserError(f"{where}: {problem}; the source is not the one that was pinned")
     table.save(parsed, places.prepared_file(dataset.name), _entry(dataset))
     return md5
+
+
+def _contradiction(dataset: Dataset) -> str:
+    """What in a catalogue entry contradicts itself; '' where nothing does."""
+    source, task, classes = dataset.source, dataset.task, len(dataset.classes)
+    if source.kind in ("sklearn", "mlxtend", "simulated"):
+        if not source.item:
+            return f"a source of kind {source.kind} needs `item`, the name of the data set there"
+    elif source.kind != "completion" and not source.files:
+        return f"a source of kind {source.kind} needs `files`, paths below data/raw"
+    if source.kind in ("idx", "auto_encoder") and len(source.files) % 2:
+        return f"the files of kind {source.kind} are pairs of images and labels, not {len(source.files)}"
+    if source.kind == "airline" and len(source.files) != (1 if source.files[0].endswith(".npz") else 2):
+        return "the files of kind airline are one .npz, or a table of flights and one of planes"
+    if source.separator != "whitespace" and len(source.separator) != 1:
+        return f"`separator` must be one character or `whitespace`, got {source.separator!r}"
+    if dropped := set(dataset.drop) & set(source.targets):
+        return f"{min(dropped)!r} of `drop` is a target"
+    if (classes != 2) if task == "binary" else (classes < 2) if task == "multiclass" else classes:
+        return f"task {task} does not go with {classes} classes"
+    return ""
 
 
 def raw_faults(dataset: Dataset, places: Places) -> dict[str, str]:

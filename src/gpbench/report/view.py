@@ -8,17 +8,18 @@ step), `points.parquet` (one row per test point) and the results of probes, such
 is read.
 """
 
-import json
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict, cast
 
 import numpy as np
 import pandas as pd
+from pyarrow import ArrowException
 
 from gpbench.errors import UserError, count, unknown
 from gpbench.evaluation.calibration import histograms
 from gpbench.evaluation.metrics import METRICS
+from gpbench.places import read_json
 from gpbench.study.fitting.convergence import IMPROVING as STILL
 from gpbench.study.records import CONVERGENCE, JITTER, Setting
 from gpbench.study.results import collect, convergence, curves
@@ -41,6 +42,18 @@ FACTS = (
     *("commit", "dirty", "overrides", "steps", "staleness_mean", "restarts", "gate"),
     *(*MIXING, *MIXING_REPORTED, *CONVERGENCE, *CERTIFICATE, *JITTER),
 )
+
+
+def load(path: Path) -> Any:
+    """The content of a JSON, CSV or parquet file of a study's results, whose pages have checksums. UserError where it
+    is damaged."""
+    remedy = "delete it, and snakemake makes it again"
+    if path.suffix == ".json":
+        return read_json(path, remedy)
+    try:
+        return pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path, page_checksum_verification=True)
+    except (ValueError, OSError, ArrowException) as error:
+        raise UserError(f"{path} is damaged ({error}); {remedy}") from error
 
 
 class StudyRecord(TypedDict, total=False):
@@ -91,13 +104,16 @@ class View:
     @cached_property
     def study(self) -> StudyRecord:
         """`study.json`."""
-        return json.loads(self._path("study.json").read_text())
+        content = load(path := self._path("study.json"))
+        if not isinstance(content, dict) or "kind" not in content:
+            raise UserError(f"{path} is damaged (it describes no study); delete it, and snakemake makes it again")
+        return cast(StudyRecord, content)
 
     @cached_property
     def _scores(self) -> pd.DataFrame:
         if self.recorded:
             return pd.DataFrame(committed.read(self.folder / "scores.csv"))
-        return pd.read_parquet(self._path("scores.parquet"))
+        return load(self._path("scores.parquet"))
 
     @property
     def recorded(self) -> bool:
@@ -143,14 +159,14 @@ class View:
         """`traces.parquet`: fit_id, step, seconds, objective, mnll, rmse, error."""
         if self.recorded:
             return curves.read_traces(self.folder)
-        return pd.read_parquet(self._path("traces.parquet"))
+        return load(self._path("traces.parquet"))
 
     @cached_property
     def points(self) -> pd.DataFrame:
         """`points.parquet` of finished fits, with the fit's method, dataset, task and split."""
         points = pd.DataFrame(columns=["fit_id", *collect.NUMBER_POINTS, *collect.CLASS_POINTS])
         if not self.recorded:
-            points = pd.read_parquet(self._path("points.parquet"))
+            points = load(self._path("points.parquet"))
         return points.merge(self.done[["fit_id", "method", "dataset", "task", "split"]], on="fit_id")
 
     @cached_property
@@ -194,14 +210,14 @@ class View:
         path = self.folder / f"{name}.parquet"
         if not path.is_file():
             return pd.DataFrame()
-        return pd.read_parquet(path).merge(self.done[["fit_id", "method", "dataset", "split", "replica"]], on="fit_id")
+        return load(path).merge(self.done[["fit_id", "method", "dataset", "split", "replica"]], on="fit_id")
 
     @cached_property
     def card(self) -> pd.DataFrame:
         """`scorecard.csv`; empty before it is written."""
         path = self.folder / "scorecard.csv"
         columns = ["dataset", "method_printed", "protocol", "ours_method", "ours_metric", "published", "ours", "reason"]
-        return pd.read_csv(path) if path.is_file() else pd.DataFrame(columns=columns)
+        return load(path) if path.is_file() else pd.DataFrame(columns=columns)
 
     def error_metric(self, dataset: str) -> str:
         """The metric beside MNLL: `rmse` or `error`."""

@@ -310,13 +310,13 @@ def to_json(record: object) -> str:
     return json.dumps(asdict(record), indent=1)  # type: ignore[call-overload]
 
 
-def from_json(cls: type[T], text: str, where: Path | str) -> T:
-    """A record from its text; `where` is what messages call it.
+def from_json(cls: type[T], text: str | bytes, where: Path | str) -> T:
+    """A record from its text (UTF-8); `where` is what messages call it.
 
     Raises OtherEdition where it has some of today's fields and not all, UserError where it is damaged."""
     try:
         content = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{where} is damaged ({error})") from error
     try:
         record: T = adapter(cls).validate_python(content)  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ the project.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import math
@@ -16,6 +17,7 @@ import shutil
 import statistics
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,12 +26,13 @@ from gpbench.errors import UserError
 from gpbench.places import Places, locked
 from gpbench.study.planning import identity
 from gpbench.study.records import Address, Fit, FitRecord, Group, Progress
-from gpbench.study.storage.store import Damaged, Store
+from gpbench.study.storage.store import Store
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 ARTIFACTS = "mlflow-artifacts:"
+SQLITE = b"SQLite format 3\0"
 MOST = 10_000  # runs of one cell
 MOST_AT_ONCE = 900  # metrics of one write, of which MLflow takes 1,000 with 100 parameters
 PLACE = ("method", "dataset", "protocol", "budget", "overrides")
@@ -68,16 +71,17 @@ def drain(where: Places) -> int:
         if not (todo := waiting(where)):
             return 0
         writer = Writer(where)
-        for fit_id in todo:
-            request = where.store / ".spool" / fit_id
-            requested_at = request.stat().st_mtime_ns
-            try:
-                writer.fit(fit_id)
-            except Damaged as error:
-                print(f"gpbench: {error}", file=sys.stderr)
-            if request.stat().st_mtime_ns == requested_at:  # else it was repeated meanwhile, and is read again
-                request.unlink()
-        writer.cells()
+        with _answering(where):
+            for fit_id in todo:
+                request = where.store / ".spool" / fit_id
+                requested_at = request.stat().st_mtime_ns
+                try:
+                    writer.fit(fit_id)
+                except UserError as error:  # damaged, of another edition, or moved aside meanwhile
+                    print(f"gpbench: {error}", file=sys.stderr)
+                if request.stat().st_mtime_ns == requested_at:  # else it was repeated meanwhile, and is read again
+                    request.unlink()
+            writer.cells()
         return len(todo)
 
 
@@ -89,17 +93,31 @@ def connect(where: Places) -> MlflowClient:
     for name in ("alembic", "mlflow.store.db.utils"):
         logging.getLogger(name).setLevel(logging.WARNING)
     from mlflow import MlflowClient
-    from mlflow.exceptions import MlflowException
 
-    client = MlflowClient(uri(where))
-    try:
+    database = Path(uri(where).removeprefix("sqlite:///"))
+    if database.is_file() and database.stat().st_size:
+        with database.open("rb") as stream:
+            if stream.read(len(SQLITE)) != SQLITE:  # MLflow would try it for 20 seconds
+                raise UserError(f"{database} is no database of SQLite; move it away, `gpbench track` makes a new one")
+    with _answering(where):
+        client = MlflowClient(uri(where))
         client.search_experiments(max_results=1)
-    except MlflowException as error:
-        first = str(error).splitlines()[0][:200]
+    return client
+
+
+@contextlib.contextmanager
+def _answering(where: Places) -> Iterator[None]:
+    """One line for whatever MLflow or its database refuses."""
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (MlflowException, SQLAlchemyError) as error:
+        first = (str(error) or type(error).__name__).splitlines()[0][:200]
         raise UserError(
             f"MLflow at {uri(where)} does not answer ({first}); the spool is kept for the next run"
         ) from error
-    return client
 
 
 class Writer:

@@ -58,6 +58,20 @@ RAW = {
         {"task": "binary", "classes": ["no", "yes"]},
         ["line 3, column 'y': 'maybe' is not one of ['no', 'yes']"],
     ),
+    "dropped target": (GOOD, {"drop": ["y"]}, ["'mine': 'y' of `drop` is a target"]),
+    "unit of no column": (GOOD, {"units": {"z": "m"}}, ["unknown column 'z' in units of data set 'mine'"]),
+    "three classes": (GOOD, {"task": "binary", "classes": ["0", "1", "2"]}, ["task binary does not go with 3 classes"]),
+    "no separator": (GOOD, {"source": SOURCE | {"separator": ""}}, ["`separator` must be one character"]),
+    "underscores": ("1,2,0\n3,1_0,1\n5,6,0\n", {}, ["column 'x1': '1_0' is not a finite number"]),
+    "no files": (None, {"source": SOURCE | {"files": []}}, ["a source of kind table needs `files`"]),
+    "no item": (None, {"source": {"kind": "sklearn", "targets": ["y"]}}, ["a source of kind sklearn needs `item`"]),
+    "unknown item": (
+        None,
+        {"source": {"kind": "sklearn", "item": "diabets", "targets": ["y"]}},
+        ["unknown item 'diabets' in sklearn.datasets, data set 'mine'; did you mean 'diabetes'?"],
+    ),
+    "short IDX": ("\0\0\x08\3", {"source": SOURCE | {"kind": "idx", "files": ["mine.csv"] * 2}}, ["is truncated or"]),
+    "one table of flights": (GOOD, {"source": SOURCE | {"kind": "airline"}}, ["kind airline are one .npz, or a table"]),
     "dropped column": (GOOD, {"drop": ["x9"]}, ["unknown column 'x9' in the columns of data set 'mine'", "'x1'"]),
 }
 
@@ -174,6 +188,7 @@ TABLES = {
     "shifted": (f"{HEADER}\n{ROW},1\n{ROW},1\n", ["line 2: 14 cells under a header of 13 names"]),
     "short": (f"{HEADER}\n{ROW[2:]}\n", ["line 2: 12 cells under a header of 13 names"]),
     "twice": (f"{HEADER},alcohol\n{ROW},1\n", ["columns ['alcohol'] stand in the header more than once"]),
+    "open quote": (f'{HEADER}\n"{ROW}\n', ["new.csv is not a CSV table"]),
     "missing": (None, ["No such file or directory", "give a CSV with the columns alcohol, malic_acid"]),
 }
 
@@ -196,4 +211,9 @@ def test_an_answer_that_cannot_be_written(fitted, refused, monkeypatch, tmp_path
 
 def test_an_identity_that_two_fits_share(fitted, refused, monkeypatch):
     monkeypatch.setenv("GPBENCH_ROOT", str(fitted))
-    refused(("why", ""), ["2 fits begin with ''", "give more of the identity"], folder=fitted)
+    shared = Store(fitted / "store").ids()[0][:1]
+    if not Store(fitted / "store").ids()[1].startswith(shared):
+        (fitted / "store" / shared.ljust(16, "0")).mkdir()
+        (fitted / "store" / shared.ljust(16, "0") / "fit.json").touch()
+    refused(("why", shared), [f"2 fits begin with {shared!r}", "give more of the identity"], folder=fitted)
+    refused(("why", ""), ["'' is no identity of a fit"], folder=fitted)

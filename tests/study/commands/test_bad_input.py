@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from gpbench import config, places
+from gpbench.cli.main import main
 from gpbench.data.prepare import prepare
 from gpbench.places import write_if_changed
 from gpbench.study.fitting import checkpoint
@@ -64,6 +65,21 @@ WORDS = {
     "no data set named": (("fit", "method=svgp"), ["gpbench fit needs dataset=NAME", "choose one of: abalone, "]),
     "identity of no fit": (("why", "abc"), ["no fit begins with 'abc' in ", "`gpbench plan`"]),
     "study that was not planned": (("collect", "mine"), ["plans/mine.json is missing", "`snakemake --cores 2"]),
+    "given twice": (overrides("splits=2 splits=3"), ["splits is given twice, as 2 and 3"]),
+    "given twice to fit": ((*CELL, "split=0", "split=1"), ["split is given twice, as 0 and 1"]),
+    "underscores": (overrides("splits=1_0"), ["write the number 1_0 without _"]),
+    "infinity": (overrides("svgp.learning_rate=inf"), ["svgp.yaml", "learning_rate must be a finite number, got inf"]),
+    "truth for a number": (overrides("splits=true"), ["splits must be a number, got true"]),
+    "typo of a method in a budget": (
+        overrides("budget.hyper={svpg: {batch_size: 5}}"),
+        ["unknown method or family 'svpg' in hyper of budget 'quick'", "did you mean 'svgp'?"],
+    ),
+    "updates of a closed form": (overrides("linear.steps=5"), ["linear.steps is of no use: 'linear' has no updates"]),
+    "a seed too large": (overrides("protocol.splits.seed=4294967296"), ["seed: Input should be less than 2147483648"]),
+    "unknown figure": (overrides("figures=[foo]"), ["unknown figure 'foo' in figures of study 'default'"]),
+    "too many fits": (overrides("replicas=100000"), ["more than 100,000; take fewer, or cut it"]),
+    "name of a file": (overrides("trainer.name=x"), ["'name' cannot be overridden"]),
+    "no identity": (("retry", ""), ["'' is no identity of a fit"]),
     "unknown data set to fetch": (("data", "fetch", "bostn"), ["unknown dataset 'bostn'", "did you mean 'boston'?"]),
 }
 
@@ -95,6 +111,13 @@ FILES = {
         "name: slow\n",
         ["quick.yaml", "'name' differs from the name of the file"],
     ),
+    "alias bomb": (
+        "conf/trainer/cpu.yaml",
+        "a: &a [x, x, x, x, x, x, x, x, x, x]\n"
+        + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 10)}]\n" for a, b in zip("abcdef", "bcdefg", strict=True)),
+        ["trainer/cpu.yaml is not valid YAML", "its aliases stand for more than 100,000 values"],
+    ),
+    "deep nesting": ("conf/trainer/cpu.yaml", "[" * 5000, ["trainer/cpu.yaml is not valid YAML"]),
     "budget without a default": (
         "conf/budget/quick.yaml",
         "name: quick\ntitle: t\nsteps: {}\n",
@@ -107,6 +130,15 @@ FILES = {
 def test_configuration_files(project, refused, name, content, said):
     (project / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     refused(("plan",), said)
+
+
+@pytest.mark.parametrize("words", [("plan", "--nope"), ("cost", "--cores", "1_0"), ("nope",), ("fit",)])
+def test_arguments_that_do_not_parse_are_one_line(words, capfd):
+    with pytest.raises(SystemExit) as ended:
+        main(list(words))
+    out, err = capfd.readouterr()
+    assert (ended.value.code, out, err.count("\n")) == (2, "", 1)
+    assert f"see `gpbench{' ' * (words[0] != 'nope')}{words[0] if words[0] != 'nope' else ''} --help`" in err
 
 
 def test_a_folder_without_a_project(project, refused, monkeypatch, tmp_path):

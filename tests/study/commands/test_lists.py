@@ -40,6 +40,12 @@ def test_status_is_of_the_newest_run_and_a_smoke_run_is_recorded_only_by_force(w
     os.utime(where.plans / f"{old}.json", (1, 1))
     (where.plans / "default.graph.json").write_text("{}")  # as earlier editions left it
     assert [run.name for run in lists.runs(where)] == [new, old]
+    (where.plans / ".default.a1b2c3d4.json").touch()  # left half written by a process that was killed
+    (where.plans / "damaged.json").write_bytes(b"\xff")
+    assert [run.name for run in lists.runs(where)] == [new, old]
+    said = capsys.readouterr().err
+    assert (said.count("\n"), "damaged.json is damaged (" in said) == (1, True)
+    (where.plans / "damaged.json").unlink()
     words = lists.runs(where)[0].study_words
     assert planning.run_name(*words) == new
     assert main(["status"]) == 0

@@ -1,6 +1,7 @@
 """From a CSV of one's own to predictions: `data add`, `fit split=all`, and `predict`, which takes raw cells."""
 
 import csv
+import errno
 import json
 from pathlib import Path
 
@@ -8,6 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from gpbench.methods import linear
+from gpbench.study.commands import predict_csv
+from gpbench.study.fitting import closed_form
 from projects import hold_tracker
 
 ROWS = [(i % 4, "red" if i % 3 else "blue", 2.0 * (i % 4) + 5.0 * bool(i % 3) + 0.01 * (-1) ** i) for i in range(24)]
@@ -51,6 +55,7 @@ def test_three_commands_from_a_csv_to_predictions_of_a_model_of_all_rows(own):
 REFUSED = {
     "another value": ("size,colour\n1,green\n", "row 1, column 'colour': 'green' is not one of ['blue', 'red']"),
     "no such column": ("size\n1\n", "columns ['colour'] are missing; the model needs size, colour"),
+    "huge": ("size,colour\n1,red\n1e308,red\n", "row 2: no finite prediction, as its inputs are too large"),
     "text": ("size,colour\nbig,red\n", "row 1, column 'size': 'big' is not a number"),
 }
 
@@ -79,3 +84,43 @@ def test_a_model_of_all_rows_takes_no_test_rows_of_the_official_split(project, g
         (fit,) = cell.fits
         assert fit.rows == fit.test_rows
         assert cell.what.protocol.splits.scheme == "blocks"
+
+
+def test_a_model_of_other_code_answers_only_if_todays_code_predicts_the_same(own, monkeypatch):
+    fit_id = json.loads(own("fit", "method=linear", "dataset=mine").out)["fit_id"]
+    write(Path("new.csv"), [(3.0, "red")], head=("size", "colour"))
+    answer = own("predict", fit_id, "new.csv").out
+    monkeypatch.setattr(predict_csv.identity, "versions", lambda *modules: {"numpy": "0.1"})
+    assert own("predict", fit_id, "new.csv").out == answer
+    as_it_was = linear.Method.predict
+    monkeypatch.setattr(linear.Method, "predict", lambda self, model, x: as_it_was(self, model, x + 0.1))
+    moved = own("predict", fit_id, "new.csv")
+    assert (moved.code, moved.out, moved.err.count("\n")) == (1, "", 1)
+    assert "today's code predicts its test rows up to " in moved.err
+    assert f"`gpbench why {fit_id}` names what moved" in moved.err
+    monkeypatch.setattr(linear.Method, "predict", lambda self, model, x: model["outputs"])
+    stumbles = own("predict", fit_id, "new.csv")
+    assert (stumbles.code, stumbles.err.count("\n")) == (1, 1)
+    assert "today's code cannot use it (KeyError: 'outputs')" in stumbles.err
+
+
+def test_a_fit_says_that_its_predictions_are_constant(own):
+    own("fit", "method=constant", "dataset=mine")
+    own("fit", "method=linear", "dataset=mine")
+    lines = own("plan", "--overrides", "methods=[constant,linear] datasets=[mine] splits=1").out.splitlines()
+    assert "predicts the same for all 2 test rows" in lines[0]
+    assert "predicts the same" not in lines[1]
+
+
+def test_a_full_disk_is_no_result_of_a_fit(own, monkeypatch, capfd):
+    """Fits stay as they were, to be resumed, with one line; what else a method raises is how its fit ended."""
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(closed_form, "run", full)
+    answer = own("fit", "method=linear", "dataset=mine")
+    assert (answer.code, answer.err.count("\n")) == (1, 2)
+    assert "gpbench: [Errno 28] No space left on device" in answer.err
+    assert "is not finished; run the same command again" in answer.err
+    assert not list(Path("store").glob("*/fit.json"))

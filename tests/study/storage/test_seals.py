@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gpbench.places import Places
 from gpbench.study.records import MethodSettings
-from gpbench.study.results import scoring
+from gpbench.study.results import collect, scoring
 from gpbench.study.storage import seals
 from gpbench.study.storage.store import Damaged, Store
 from handmade import CELL, finish, planned
@@ -60,6 +61,7 @@ DAMAGES = {
     "the record of another fit": ("fit.json", exchange, f"it is the record of {planned(1).fit_id}"),
     "other settings": ("fit.json", steps, "its `what` does not hash to its identity"),
     "nothing in the record": ("fit.json", lambda path: path.write_text("null"), "Input should be"),
+    "a record too deep": ("fit.json", lambda path: path.write_text("[" * 10**5), "maximum recursion depth"),
     "a record in another encoding": ("fit.json", lambda path: path.write_bytes(b"\xff{}"), "can't decode byte 0xff"),
 }
 
@@ -207,3 +209,27 @@ def test_a_name_that_a_shell_could_take_for_more_is_refused(project, gpbench, na
     answer = gpbench("plan")
     assert (answer.code, answer.err.count("\n")) == (1, 1)
     assert "a name has letters a-z, digits, _ and -" in answer.err
+
+
+def test_what_a_killed_process_left_half_written_is_no_foreign_file(store, gpbench):
+    folder = store.folder(planned(0).fit_id)
+    (folder / ".scores.a1b2c3d4.json").touch()
+    assert store.verified(planned(0).fit_id).status == "done"
+    flip(folder / "points.parquet")
+    assert gpbench("retry").out.startswith("1 fit cleared")
+    assert store.ids() == [planned(1).fit_id]
+
+
+def test_a_fit_of_another_edition_under_todays_identity_costs_itself_only(store, capfd):
+    """Its cell is missing and the reason named; the job that fits it again moves it aside."""
+    path = store.folder(planned(0).fit_id) / "fit.json"
+    content = json.loads(path.read_text())
+    del content["seconds"]
+    path.write_text(json.dumps(content))
+    ended = collect.Ended(Places(store.root.parent, store.root), "none")
+    assert ended.status(CELL, planned(1))[0] == "done"
+    status, reason = ended.status(CELL, planned(0))
+    assert (status, "written by another edition of gpbench" in reason) == ("missing", True)
+    store.move_damaged([planned(0).fit_id])
+    assert "another edition" in capfd.readouterr().err
+    assert store.ids() == [planned(1).fit_id]

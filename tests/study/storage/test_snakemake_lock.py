@@ -1,21 +1,50 @@
 """Who may free Snakemake's lock."""
 
-import json
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from gpbench.errors import UserError
 from gpbench.study.storage import snakemake_lock
 
+TAKE = "import pathlib, sys; from gpbench.study.storage import snakemake_lock as lock; lock.take(pathlib.Path('.'));"
 
-def test_the_lock_of_another_machine_is_not_freed_from_here(tmp_path):
-    """A process of that number may well live there."""
-    snakemake_lock.take(tmp_path)
-    (tmp_path / ".snakemake/locks").mkdir()
+
+@pytest.fixture
+def locked(tmp_path: Path) -> Path:
+    """A folder with a lock of Snakemake."""
+    (tmp_path / ".snakemake/locks").mkdir(parents=True)
     (tmp_path / ".snakemake/locks/0.input.lock").touch()
-    path = tmp_path / ".snakemake/gpbench-owner.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"host": "login1", "pid": 2**22 + 1}))
-    with pytest.raises(UserError, match="in use by snakemake on login1 .*; run `gpbench unlock` there, or `snakemake"):
-        snakemake_lock.unlock(tmp_path)
-    path.write_text(json.dumps({"pid": 2**22 + 1, "started": 0.0}))  # as an earlier edition wrote it
-    assert snakemake_lock.unlock(tmp_path) == "freed the lock of a run that was killed"
+    return tmp_path
+
+
+def test_the_lock_of_another_machine_is_not_freed_from_here(locked):
+    """A process of that number may well live there."""
+    path = locked / ".snakemake/gpbench/login-1-4194305"
+    path.parent.mkdir()
+    path.touch()
+    with pytest.raises(UserError, match="in use by snakemake on login-1 .*; run `gpbench unlock` there, or `snakemake"):
+        snakemake_lock.unlock(locked)
+    path.rename(path.with_name(f"{platform.node()}-{os.getpid()}"))  # an old run whose number lives again
+    assert snakemake_lock.unlock(locked) == "freed the lock of a run that was killed"
+
+
+def test_every_living_run_keeps_the_lock_and_a_killed_one_does_not(locked):
+    """A second run notes itself while the first goes on, which holds Snakemake's lock, is refused, and ends."""
+    command = [sys.executable, "-c", f"{TAKE} print(flush=True); sys.stdin.read()"]
+    first = subprocess.Popen(command, cwd=locked, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert first.stdout is not None
+    first.stdout.readline()
+    subprocess.run([sys.executable, "-c", TAKE], cwd=locked, check=True)
+    with pytest.raises(UserError, match=rf"in use by a running snakemake \(process {first.pid}\)"):
+        snakemake_lock.unlock(locked)
+    first.kill()
+    first.communicate()
+    assert snakemake_lock.unlock(locked) == "freed the lock of a run that was killed"
+    assert not list((locked / ".snakemake").glob("*/*"))

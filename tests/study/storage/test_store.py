@@ -2,7 +2,9 @@
 
 import errno
 import os
+import platform
 import re
+import shutil
 import stat
 import subprocess
 import sys
@@ -12,7 +14,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from gpbench.errors import UserError
+from gpbench.errors import UserError, exit_status
 from gpbench.study.planning import batches
 from gpbench.study.records import Fit, Group, Planned, Progress, to_json
 from gpbench.study.storage.store import Damaged, Store
@@ -274,3 +276,50 @@ def test_a_store_that_cannot_be_written_to(tmp_path):
     with pytest.raises(UserError, match="cannot write to the store"), store.writing("aa"):
         raise AssertionError("the block must not begin")
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_what_dead_processes_left_half_written_is_removed(store):
+    """A process of this machine that lives, and one of another machine, keep what they write."""
+    put(store, "aa11000000000000")
+    host, dead = platform.node(), 2**22 + 1
+    kept = [f"aa11000000000000-{host}-{os.getpid()}", f"aa11000000000000-elsewhere-{dead}"]
+    for name in (*kept, f"aa11000000000000-{host}-{dead}"):
+        (store.root / ".tmp" / name).mkdir(parents=True)
+    store.sweep()
+    assert sorted(path.name for path in (store.root / ".tmp").iterdir()) == sorted(kept)
+
+
+def test_a_fit_that_another_process_moves_aside_meanwhile_stops_neither(store, monkeypatch):
+    for fit_id in ("aa11000000000000", "bb22000000000000"):
+        put(store, fit_id)
+    monkeypatch.setattr(store, "ids", lambda: ["aa11000000000000", "bb22000000000000"])
+    monkeypatch.setattr(store, "has", lambda fit_id: True)
+    shutil.rmtree(store.folder("aa11000000000000"))
+    assert [record.fit_id for record in store.records()[0]] == ["bb22000000000000"]
+    store.clear(["aa11000000000000", "bb22000000000000"])
+    assert [path.name[:16] for path in store.cleared.iterdir()] == ["bb22000000000000"]
+
+
+def test_damage_in_the_work_of_a_group_stops_no_plan(project, gpbench):
+    for name in ("group.json", "progress.json"):
+        (project / "store/.work/a" / name).mkdir(parents=True)
+    work = project / "store/.work/b"
+    work.mkdir()
+    (work / "group.json").write_bytes(b"\xff\xfe")
+    (work / "checkpoint-x.pt").touch()
+    store = Store(project / "store")
+    assert store.groups() == []
+    assert (store.progress("a"), store.checkpoint("b")) == (None, 0)
+    assert gpbench("plan", "--overrides", "methods=[constant] datasets=[wine]").code == 0
+
+
+def test_what_the_system_refuses_is_one_line(capfd):
+    def work():
+        with open("/dev/full", "w") as full:
+            full.write("x")
+
+    assert exit_status(work) == 1
+    assert exit_status(lambda: open("/no/such/file")) == 1
+    no_space, no_file = capfd.readouterr().err.splitlines()
+    assert no_space == "gpbench: No space left on device; check the file, free space and permissions"
+    assert no_file.startswith("gpbench: /no/such/file: No such file")

@@ -29,7 +29,7 @@ def pins(places: Places) -> dict[str, Pin]:
     path = places.root / "data.dvc"
     try:
         return _parse(path.read_text())
-    except (OSError, yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
 
 

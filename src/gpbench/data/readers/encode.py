@@ -6,7 +6,7 @@ import math
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -105,12 +105,9 @@ class _Columns:
 
     def inputs(self, where: str, cells: Sequence[Cell]) -> list[float]:
         if self.plain:
-            try:
-                values = [float(cells[i]) for i in self.places]
-                if math.isfinite(sum(values)):
-                    return values
-            except (TypeError, ValueError):
-                pass  # reported below, with the column
+            numbers = [number(cells[i]) for i in self.places]
+            if None not in numbers:
+                return cast(list[float], numbers)  # what is none is reported below, with the column
         values = []
         for column in self.kept:
             cell = cells[column.place]
@@ -123,13 +120,29 @@ class _Columns:
         return values
 
     def _number(self, where: str, place: int, cell: Cell) -> float:
-        try:
-            value = float(cell)
-        except (TypeError, ValueError):
-            value = math.nan
-        if not math.isfinite(value):
+        if (value := number(cell)) is None:
             raise UserError(f"{where}, column {self.names[place]!r}: {str(cell).strip()!r} is not a finite number")
         return value
+
+
+def number(cell: Cell) -> float | None:
+    """The finite number that a cell holds as people write them: `1_0` and digits of other scripts, which Python takes
+    for numbers, are none."""
+    if isinstance(cell, str) and ("_" in cell or not cell.isascii()):
+        return None
+    try:
+        value = float(cell)
+    except (TypeError, ValueError):
+        return None
+    return value if math.isfinite(value) else None
+
+
+def is_odd_number(cell: str) -> bool:
+    """Whether Python takes a cell for a number, and we do not: infinity, NaN, `1_0`."""
+    try:
+        return float(cell) is not None and number(cell) is None
+    except ValueError:
+        return False
 
 
 def _plain(cell: Cell) -> str:

@@ -147,8 +147,8 @@ def idx(path: Path) -> np.ndarray:
     if len(content) < 4 or content[:3] != b"\0\0\x08":
         raise UserError(f"{path} is not an IDX file of unsigned bytes")
     start = 4 + 4 * content[3]
-    shape = np.frombuffer(content[4:start], ">u4").tolist()
-    if len(shape) != content[3] or len(content) - start != np.prod(shape, dtype=np.int64):
+    shape = np.frombuffer(content[4:start].ljust(start - 4, b"\0"), ">u4").tolist()
+    if len(content) < start or len(content) - start != np.prod(shape, dtype=np.int64):
         raise UserError(f"{path} is truncated or too long: {len(content)} bytes for an array of shape {tuple(shape)}")
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import chain, zip_longest
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 
@@ -69,7 +71,8 @@ def _sklearn(dataset: Dataset, raw: Path) -> Table:
     from sklearn import datasets
 
     item = dataset.source.item
-    bunch = getattr(datasets, f"load_{item}")(**({"scaled": False} if item == "diabetes" else {}))
+    loader = _loader(datasets, f"load_{item}", dataset)
+    bunch = loader(**({"scaled": False} if item == "diabetes" else {}))
     names = [str(name).replace(" ", "_") for name in bunch.feature_names]
     return _bundled(dataset, bunch.data, bunch.target, names)
 
@@ -78,9 +81,20 @@ def _mlxtend(dataset: Dataset, raw: Path) -> Table:
     """A data set of mlxtend, by the name of its loader."""
     import mlxtend.data
 
-    inputs, targets = getattr(mlxtend.data, f"{dataset.source.item}_data")()
+    inputs, targets = _loader(mlxtend.data, f"{dataset.source.item}_data", dataset)()
     numbered = " ".join(f"x{i}" for i in range(inputs.shape[1]))
     return _bundled(dataset, inputs, targets, MLXTEND_NAMES.get(dataset.source.item, numbered).split())
+
+
+def _loader(package: ModuleType, name: str, dataset: Dataset) -> Callable[..., Any]:
+    """What loads a data set of a package; UserError with the nearest name where nothing of this name does."""
+    prefix, _, suffix = name.partition(dataset.source.item)
+    loaders = [other for other in dir(package) if other.startswith(prefix) and other.endswith(suffix)]
+    if name not in loaders:
+        items = [other.removeprefix(prefix).removesuffix(suffix) for other in loaders]
+        raise unknown("item", dataset.source.item, items, f"{package.__name__}, data set {dataset.name!r}")
+    found: Callable[..., Any] = getattr(package, name)
+    return found
 
 
 def _simulated(dataset: Dataset, raw: Path) -> Table:

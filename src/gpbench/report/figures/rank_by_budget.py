@@ -1,6 +1,5 @@
 """Does the order of the methods depend on the budget? Mean ranks of runs of one study at several budgets."""
 
-import json
 from pathlib import Path
 
 import pandas as pd
@@ -11,7 +10,7 @@ from gpbench.evaluation.compare import complete, ranks
 from gpbench.evaluation.metrics import METRICS
 from gpbench.report.figures import canvas
 from gpbench.report.significance.comparisons import rankable
-from gpbench.report.view import View
+from gpbench.report.view import View, load
 
 COMMITTED = Path("docs") / "results"
 COLUMNS = ["budget", "hours", "method", "rank"]
@@ -47,7 +46,7 @@ def runs_of(view: View) -> list[View]:
     beside = view.folder.absolute().parent
     for folder in (beside, beside.parent / COMMITTED):
         for path in sorted(folder.glob("*/study.json")):
-            study = json.loads(path.read_text())
+            study = load(path)
             if all(study.get(key) == view.study[key] for key in ("title", "kind", "protocol")):
                 runs.setdefault(study["budget"], View(path.parent))
     return list(runs.values())

@@ -1,7 +1,6 @@
 """One self-contained page of a study, put together from the files beside it."""
 
 import base64
-import json
 import shutil
 import struct
 import tempfile
@@ -22,7 +21,7 @@ from gpbench.report.significance.comparisons import COMPARISONS, Comparison
 from gpbench.report.significance.findings import basis, sentences
 from gpbench.report.tables import chain_mixing
 from gpbench.report.tables.render import NOTE, Table, number, to_html, write
-from gpbench.report.view import View
+from gpbench.report.view import View, load
 
 
 @dataclass
@@ -122,7 +121,7 @@ def _statistics(view: View) -> dict:
     path = view.folder / "statistics.json"
     if view.study["kind"] != "predict" or not path.is_file():
         return {"comparisons": {}, "differences": []}
-    return json.loads(path.read_text())
+    return load(path)
 
 
 def _findings(view: View) -> list[tuple[str, list[str]]]:
@@ -163,7 +162,7 @@ def _differences(view: View, differences: list[dict]) -> str:
 def _add_scorecard(view: View, section: Section) -> None:
     """Add the counts of verdicts, and the published numbers that have a counterpart; the others would fill pages."""
     path = view.folder / "scorecard.json"
-    card = pd.DataFrame(json.loads(path.read_text()) if path.is_file() else []).fillna(np.nan)
+    card = pd.DataFrame(load(path) if path.is_file() else []).fillna(np.nan)
     if card.empty or not (card["ours_n"] > 0).any():  # nothing printed is about this study
         return
     verdicts = card["verdict"].str.split(":| \\(").str[0].value_counts()

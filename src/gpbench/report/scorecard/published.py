@@ -5,9 +5,11 @@ from dataclasses import dataclass, fields
 from decimal import Decimal
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
-from gpbench.errors import UserError
+from gpbench.errors import UserError, unknown
+from gpbench.evaluation.metrics import METRICS
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,9 @@ class PublishedNumber:
 
 
 COLUMNS = [field.name for field in fields(PublishedNumber) if field.name != "rounding"]
+NUMBERS = ("value", "spread", "splits", "factor")
+KEYS = ("source", "item", "dataset", "method_printed", "setting", "metric_printed", "protocol", "scale")
+"""Columns that name a printed number."""
 TEXTS = ("ours_method", "ours_metric", "study", "reason", "note", "setting")  # columns that may be empty
 
 
@@ -51,11 +56,25 @@ def read_published(folder: str | Path) -> pd.DataFrame:
 
 
 def _read_paper(path: Path) -> pd.DataFrame:
-    frame = pd.read_csv(path, dtype=dict.fromkeys((*TEXTS, "value"), "str"))
+    try:
+        frame = pd.read_csv(path, dtype=dict.fromkeys((*TEXTS, "value"), "str"))
+    except (OSError, ValueError) as error:  # pandas' own errors and those of the encoding are ValueErrors
+        raise UserError(f"{path} cannot be read as a CSV: {error}") from error
+    if not isinstance(frame.index, pd.RangeIndex):  # pandas takes the first of too many cells for an index
+        raise UserError(f"{path}: its lines have more cells than its header; quote cells with a comma")
     if list(frame.columns) != COLUMNS:
         wrong = sorted(set(frame.columns) ^ set(COLUMNS)) or "their order"
         raise UserError(f"{path}: columns differ from the schema in {wrong}; see gpbench.report.scorecard.published")
+    for column in NUMBERS:
+        numbers = pd.to_numeric(frame[column], errors="coerce")
+        if (wrong := frame[column].notna() & ~np.isfinite(numbers)).any():
+            cell = str(frame[column][wrong.idxmax()])
+            raise UserError(f"{path}, line {wrong.idxmax() + 2}, column {column!r}: {cell!r} is not a finite number")
     frame = frame.fillna(dict.fromkeys(TEXTS, ""))
+    if (again := frame.duplicated(list(KEYS))).any():
+        raise UserError(f"{path}, line {again.idxmax() + 2}: another line has the same {', '.join(KEYS)}; remove one")
+    for metric in set(frame["ours_metric"].dropna()) - {*METRICS, ""}:
+        raise unknown("metric", str(metric), METRICS, f"ours_metric of {path}")
     if (lost := frame["value"].isna() & (frame["ours_method"] != "")).any():
         line = f"{path}, line {lost.idxmax() + 2}"
         raise UserError(f"{line}: ours_method is given without a value; leave it empty and give a reason")

@@ -22,7 +22,7 @@ ALL_ROWS = {"scheme": "blocks", "count": 1, "official": "false", "stratified": "
 
 def _resolve_one(where: Places, words: list[str]) -> Resolved:
     """The one cell, with the one fit, of words such as method=dsvi dataset=boston split=0 method.layers=3."""
-    values = dict(config.split_override(word) for word in words)
+    values = config.distinct([config.split_override(word) for word in words])
     if values.get("split") == ALL:
         values |= {"split": "0"} | {f"protocol.splits.{key}": str(value) for key, value in ALL_ROWS.items()}
     for key in values:
@@ -74,7 +74,7 @@ def settings(address: Address, what: What, split: int, replica: int) -> list[str
     words += [f"{k}={getattr(what, k)}" for k in ("kind", "dtype", "noise_block")]
     words += [f"split={split}", f"replica={replica}"]
     words += [f"tune={len(what.tune.candidates)}"] if what.tune else []
-    for key, value in config.split_overrides(address.overrides):
+    for key, value in dict(config.split_overrides(address.overrides)).items():  # the last of a key counts
         words.append(f"{key}={value}" if key.split(".")[0] in ("protocol", "budget") else f"method.{key}={value}")
     return words
 

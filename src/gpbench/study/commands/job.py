@@ -41,6 +41,7 @@ def run_groups(groups: tuple[Group, ...], where: Places) -> dict[str, dict[str, 
     """Fit what is not in the store yet; fit_id -> {status, reason}."""
     store = Store(where.store)
     store.require_writable()
+    store.sweep()
     require_device(groups)
     store.move_damaged(fit.fit_id for group in groups for fit in group.fits)
     there = remote.fits()
@@ -117,7 +118,7 @@ def _status(store: Store, fit_id: str, group: Group) -> dict[str, str]:
 
 def run(source: Path, target: Path, only_statuses: bool = False) -> None:
     """Run the batch of a file and write its statuses to another; or only these, as the batch's jobs have died."""
-    batch, where = from_json(Batch, source.read_text(), source), places.find()
+    batch, where = from_json(Batch, source.read_bytes(), source), places.find()
     ended = statuses(batch.groups, Store(where.store)) if only_statuses else run_groups(batch.groups, where)
     write_text(target, json.dumps(ended, indent=1))
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
+import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,15 +16,19 @@ from gpbench.data import table as tables
 from gpbench.data.readers.encode import indicated
 from gpbench.data.readers.formats import separator
 from gpbench.errors import UserError
+from gpbench.evaluation.pointwise import pointwise
 from gpbench.places import Places, write_aside
 from gpbench.predictive.distributions import Predictive
 from gpbench.study.fitting.entries import entry
 from gpbench.study.fitting.fold import make_fold
+from gpbench.study.planning import identity
 from gpbench.study.storage.store import Store
 
 if TYPE_CHECKING:
     import pandas as pd
 
+SAME = 1e-4
+"""Largest change of a prediction, in its sd, that counts as none: libraries and processors round differently."""
 QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
 
 
@@ -55,24 +60,65 @@ class Model:
         table = tables.load(where.prepared_file(self.dataset.name), str(what.data.md5))
         self.table = splits.numbered_rows(what.protocol.splits, table)
         self.fold = make_fold(what, self.table, self.record.split, self.record.replica)
+        self._require_same_code()
 
     def predict_csv(self, source: Path) -> pd.DataFrame:
         """The predictive of every row of a CSV; UserError with file, row and column for what is no input."""
         return self.predict(read_inputs(source, self.table.input_names, self.dataset.source.categories))
 
     def predict(self, inputs: np.ndarray) -> pd.DataFrame:
-        """The predictive of every row of inputs `[T, D]` in original units: mean, sd, quantiles, or probabilities."""
+        """The predictive of every row of inputs `[T, D]` in original units: mean, sd, quantiles, or probabilities.
+
+        Raises UserError with the first row whose prediction is not finite."""
         import pandas as pd
 
+        with np.errstate(all="ignore"):  # of what is too large, the error below tells
+            predictive = self._scaled(inputs)
+            if self.record.what.data.task == "regression":
+                predictive = predictive.affine(self.fold.scaling.y_scale, self.fold.scaling.y_shift)
+            if classes := self.dataset.classes:
+                rows = pd.DataFrame(predictive.probabilities(), columns=[f"p_{name}" for name in classes])
+            else:
+                names = [self.table.target_names[i] for i in self.record.what.protocol.outputs]
+                rows = pd.DataFrame(columns(predictive, names))
+        if len(bad := np.flatnonzero(~np.isfinite(rows).all(axis=1))):
+            raise UserError(f"row {bad[0] + 1}: no finite prediction, as its inputs are too large; correct them")
+        return rows
+
+    def _scaled(self, inputs: np.ndarray) -> Any:
+        """The predictive, in scaled units, of inputs `[T, D]` in original units."""
         what, fitting = self.record.fitted, entry(self.record.what)
-        x = self.fold.scaling.inputs(inputs)
         path = self.store.folder(self.record.fit_id) / fitting.MODEL_FILE
-        predictive = fitting.answer(what, path, x, self.fold.key)
-        if what.data.task == "regression":
-            predictive = predictive.affine(self.fold.scaling.y_scale, self.fold.scaling.y_shift)
-        if classes := self.dataset.classes:
-            return pd.DataFrame(predictive.probabilities(), columns=[f"p_{name}" for name in classes])
-        return pd.DataFrame(columns(predictive, [self.table.target_names[i] for i in what.protocol.outputs]))
+        return fitting.answer(what, path, self.fold.scaling.inputs(inputs), self.fold.key)
+
+    def _require_same_code(self) -> None:
+        """Refuse a model of other code or libraries, unless today's predict its test rows as they were predicted."""
+        what, record = self.record.what, self.record
+        modules = identity.numerics(what.method.module, what.trained_by, what.tune is not None)
+        if (what.code, what.versions) == (identity.code(*modules), identity.versions(*modules)):
+            return
+        try:
+            change = self._change()
+            found = "" if change <= SAME else f"predicts its test rows up to {change:.2g} sd (of classes: p) away"
+        except Exception as error:  # noqa: BLE001 - other code may stumble over a model anywhere
+            found = f"cannot use it ({type(error).__name__}: {error})"
+        if found:
+            source = f"commit {record.provenance.commit[:7]}" if record.provenance.commit else "other code"
+            remedy = f"`gpbench why {record.fit_id}` names what moved: fit it again, or use that code"
+            raise UserError(f"fit {record.fit_id} was made by {source}; today's code {found}; {remedy}")
+
+    def _change(self) -> float:
+        """Largest change of a mean or an sd, in sd, or of a probability, of a test row since the fit was made."""
+        import pandas as pd
+
+        scaling, test, task = self.fold.scaling, self.fold.test, self.record.what.data.task
+        scaled_by = (scaling.y_shift, scaling.y_scale) if task == "regression" else None
+        predictive = self._scaled(self.table.inputs[test])
+        today = pointwise(predictive, self.fold.targets[test], task=task, scaled_by=scaled_by, rows=test)
+        then = pd.read_parquet(self.store.folder(self.record.fit_id) / "points.parquet")
+        kept = [name for name in today if re.fullmatch(r"mean|sd|p\d+", name)]
+        change = (today[kept] - then[kept]).abs().max(axis=1) / then.get("sd", 1.0)
+        return float(change.max(skipna=False))
 
 
 def find(store: Store, name: str) -> str:
@@ -107,7 +153,7 @@ def read_inputs(path: Path, names: list[str], categories: dict[str, list[str]]) 
 
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
-            reader = csv.reader(stream, delimiter=separator(stream.readline()))
+            reader = csv.reader(stream, delimiter=separator(stream.readline()), strict=True)
             stream.seek(0)
             lines = [(reader.line_num, cells) for cells in reader if cells]
     except OSError as error:

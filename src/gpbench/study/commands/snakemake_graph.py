@@ -81,7 +81,7 @@ def is_last(attempt: int) -> bool:
 def read(where: Places) -> Graph:
     """What was planned: for Snakemake's jobs, which parse the Snakefile too."""
     file = os.environ[GRAPH]
-    return from_json(Graph, (where.plans / file).read_text(), where.plans / file)
+    return from_json(Graph, (where.plans / file).read_bytes(), where.plans / file)
 
 
 class StudyClock:

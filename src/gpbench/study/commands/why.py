@@ -21,7 +21,7 @@ def why(where: Places, words: list[str]) -> list[str]:
     if len(words) == 1 and "=" not in words[0]:
         method, slash, dataset = words[0].partition("/")
         return _cell(where, {"method": method, "dataset": dataset}) if slash else _fit(where, words[0])
-    given = dict(config.split_override(word) for word in words)
+    given = config.distinct([config.split_override(word) for word in words])
     for key in given:
         if key not in KEYS:
             raise unknown("key", key, KEYS, "gpbench why")

@@ -6,6 +6,7 @@ A child that crashes takes its own group with it and nothing else; a group of se
 from __future__ import annotations
 
 import ctypes
+import errno
 import multiprocessing
 import os
 import resource
@@ -31,6 +32,7 @@ from gpbench.study.storage.store import Store
 STOPPED = 75
 """Exit code of a child whose fits are stopped and can be resumed."""
 POLL_SECONDS = 0.02
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
 
 
 def run_group(group: Group, table: Table, where: Places, look: Callable[[Group], None]) -> None:
@@ -77,7 +79,7 @@ def _child(group: Group, table: Table, where: Places) -> None:
         with store.locked(fit_ids):
             if not all(map(store.has, fit_ids)):  # else another process did it while we waited
                 sys.exit(_fit(group, table, where, store))
-    except UserError as error:
+    except (UserError, OSError) as error:  # the fits stay as they are, and can be resumed
         sys.exit(f"gpbench: {error}")
 
 
@@ -91,8 +93,10 @@ def _fit(group: Group, table: Table, where: Places, store: Store) -> int:
     started = provenance.now()
     try:
         outcomes = (tuning if group.what.tune else entry(group.what)).run(group, table, work)
-    except Exception as error:  # noqa: BLE001 - whatever a method does wrong is a result of its fits
+    except Exception as error:
         os.dup2(stderr, 2)
+        if _is_of_disk(error):
+            raise
         with (work / "log.txt").open("a") as stream:
             stream.write(traceback.format_exc())
         if len(group.fits) > 1:
@@ -108,6 +112,15 @@ def _fit(group: Group, table: Table, where: Places, store: Store) -> int:
         write(store, group, fit, outcome, started, where)
     store.end(group.group_id)
     return 0
+
+
+def _is_of_disk(error: BaseException | None) -> bool:
+    """Whether a disk is the reason, full, read-only or broken: that is no result of a fit."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in DISK:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _failed(error: Exception) -> Outcome:

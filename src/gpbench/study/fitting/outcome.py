@@ -45,12 +45,27 @@ def finish(outcome: Outcome, predictive: Predictive, fold: Fold, task: str, star
         return outcome
     scaled_by = (fold.scaling.y_shift, fold.scaling.y_scale) if task == "regression" else None
     outcome.points = pointwise(predictive, fold.targets[fold.test], task=task, scaled_by=scaled_by, rows=fold.test)
+    outcome.reason = _constant(outcome.points)
     outcome.components = components(predictive)
     outcome.info |= {
         "train_target_mean": fold.targets[fold.train].mean(0).tolist(),
         "train_target_sd": fold.targets[fold.train].std(0).tolist(),
     }
     return outcome
+
+
+def _constant(points: pd.DataFrame) -> str:
+    """That all test rows have the same prediction, in words; '' where they have not, or have the same target."""
+    outputs = [part for _, part in points.groupby("output")] if "output" in points else [points]
+    predicted = [part.filter(regex=r"^(mean|sd|p\d+)$") for part in outputs]
+    if _varies([part[["y"]] for part in outputs]) and not _varies(predicted):
+        return f"predicts the same for all {len(outputs[0])} test rows"
+    return ""
+
+
+def _varies(parts: list[pd.DataFrame]) -> bool:
+    """Whether some column has values that differ by more than rounding."""
+    return any(((part.max() - part.min()) > 1e-9 * part.abs().max()).any() for part in parts)
 
 
 def test_scores(predictive: Predictive, fold: Fold, task: str) -> dict[str, float]:

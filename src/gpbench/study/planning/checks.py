@@ -11,6 +11,9 @@ from gpbench.evaluation.metrics import METRICS
 from gpbench.places import Places
 from gpbench.study.storage import challengers
 
+MOST_FITS = 100_000
+NO_METHODS = ("default", "lbfgs")
+"""What a budget gives updates to besides methods and families."""
 PROBED_INPUTS = {"layers": (1, "one input"), "surfaces": (2, "two inputs"), "probabilities": (2, "two inputs")}
 """Probe of functions that are drawn over the inputs -> number of inputs that it needs, and in words."""
 
@@ -54,6 +57,25 @@ def check_protocol(places: Places, protocol: schema.Protocol) -> None:
             raise unknown("metric", name, METRICS, f"metrics of {where}")
     for name in protocol.splits.test_rows:
         _check_option(places, "dataset", name, f"test_rows of {where}")
+
+
+def check_budget(places: Places, budget: schema.Budget) -> None:
+    """Refuse updates and hyperparameters of methods that do not exist."""
+    known = {*config.options(places.conf, "method"), *config.families(places.conf), *NO_METHODS}
+    for key in ("steps", "hyper"):
+        for name in getattr(budget, key):
+            if name not in known:
+                raise unknown("method or family", name, known, f"{key} of budget {budget.name!r}")
+
+
+def check_size(study: schema.Study, cells: int) -> None:
+    """Refuse a study that could not be planned in a minute or two."""
+    splits = max([study.splits, *study.splits_of.values()])
+    if (fits := cells * splits * study.replicas) > MOST_FITS:
+        raise UserError(
+            f"study {study.name!r} has {fits:,} fits ({cells} cells, {splits} splits, {study.replicas} replicas), "
+            f"more than {MOST_FITS:,}; take fewer, or cut it into several studies"
+        )
 
 
 def check_probes(study: schema.Study, datasets: list[schema.Dataset]) -> None:

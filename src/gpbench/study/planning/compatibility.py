@@ -7,6 +7,7 @@ import os
 
 from gpbench.config import MethodConfig
 from gpbench.config.schema import Dataset, Kind
+from gpbench.errors import UserError
 
 MAX_WORKERS_PER_CORE = 2
 
@@ -20,7 +21,7 @@ def impossible(kind: Kind, method: MethodConfig, dataset: Dataset, rows: int, ou
         return "no Markov chain" if kind == "sample" else f"kind {' or '.join(header.kinds)} only"
     if dataset.task not in header.tasks:
         return f"{' and '.join(header.tasks)} only"
-    if reason := _not_distributed(method, dataset.task, rows) or hyper.impossible(dataset.task):
+    if reason := _not_distributed(method, dataset.task, rows) or _settings(method, dataset.task):
         return reason
     target_names = [[*dataset.source.targets, *dataset.truth][i] for i in outputs]
     if kind == "predict" and (truth := [name for name in target_names if name in dataset.truth]):
@@ -40,6 +41,15 @@ def impossible(kind: Kind, method: MethodConfig, dataset: Dataset, rows: int, ou
         if limit is not None and size > limit
     )
     return next(exceeded, "")
+
+
+def _settings(method: MethodConfig, task: str) -> str:
+    """Why the settings of a method fit no data of a task, as it says itself; UserError where that raises an error."""
+    try:
+        return str(method.hyper.impossible(task))
+    except Exception as error:
+        where = f"{method.header.module}: impossible({task!r})"
+        raise UserError(f"{where} raised {type(error).__name__}: {error}") from error
 
 
 def unpinned(dataset: Dataset) -> str:

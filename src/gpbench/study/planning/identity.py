@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpbench.config.method_source import source_path, source_tree
-from gpbench.study.planning.numerics import LOOPS, PLANNING_ONLY, VOCABULARY, is_inside
+from gpbench.study.planning.numerics import LOOPS, PLANNING_ONLY, TUNING, VOCABULARY, is_inside
 from gpbench.study.records import canonical as canonical
 from gpbench.study.records import digest as digest
 from gpbench.study.records import identify as identify
@@ -25,9 +25,9 @@ from gpbench.study.records import identify as identify
 DISTRIBUTIONS = {"sklearn": "scikit-learn"}
 
 
-def numerics(method: str, trained_by: str) -> tuple[str, ...]:
+def numerics(method: str, trained_by: str, is_tuned: bool = False) -> tuple[str, ...]:
     """The modules whose closure decides the numbers of a fit: its method's and those of its training."""
-    return (method, *LOOPS[trained_by])
+    return (method, *LOOPS[trained_by], *((TUNING,) if is_tuned else ()))
 
 
 @functools.cache

@@ -60,7 +60,7 @@ class Plan(FrozenPlan):
 def make(places: Places, study_name: str, overrides: str = "", site: str = "") -> Plan:
     """Resolve a study, look at the store, and cut what is missing into batches; site: overrides that are no part of the
     run's name, and that the others may replace."""
-    resolved = resolve(places, study_name, f"{site} {overrides}")
+    resolved = resolve(places, study_name, overrides, site)
     return build(places, run_name(study_name, overrides), snakemake_command(study_name, overrides), resolved)
 
 
@@ -106,7 +106,8 @@ def _states(
     possible = [(cell, fit) for cell in cells if not cell.skip for fit in cell.fits]
     for cell, fit in possible:
         if ended := finished.get(fit.fit_id):
-            states[fit.fit_id] = State(ended.status, ended.reason or convergence_in_words(ended.info))
+            words = filter(None, (ended.reason, convergence_in_words(ended.info)))
+            states[fit.fit_id] = State(ended.status, "; ".join(words))
         elif fit.fit_id in remote.fits():
             states[fit.fit_id] = State("done", "in GPBENCH_REMOTE")
         elif (row := recorded.get(fit.fit_id)) and row["status"] == "done":

@@ -14,7 +14,6 @@ from gpbench.errors import UserError, unknown
 from gpbench.places import Places
 from gpbench.study.planning import checks, identity, search
 from gpbench.study.planning.compatibility import impossible, unpinned
-from gpbench.study.planning.numerics import TUNING
 from gpbench.study.planning.variants import Variant, expand
 from gpbench.study.records import Address, Cell, Cost, Fit, MethodSettings, PreparedData, Reported, What
 
@@ -46,9 +45,11 @@ class Setup:
     trainer: schema.Trainer
 
 
-def resolve(places: Places, study_name: str, overrides: str = "") -> Resolved:
-    """The study and its cells. Raises UserError for every name, key or value that is not valid."""
-    words = config.split_overrides(overrides)
+def resolve(places: Places, study_name: str, overrides: str = "", site: str = "") -> Resolved:
+    """The study and its cells; the overrides replace those of the site. Raises UserError for every name, key or value
+    that is not valid."""
+    given = (config.distinct(config.split_overrides(text)) for text in (site, overrides))
+    words = [*functools.reduce(dict.__or__, given).items()]
     study_words = tuple(f"{k.removeprefix('study.')}={v}" for k, v in words if _is_of_study(k))
     study = config.compose(places.conf, "study", study_name, study_words)
     variants = _chosen(study, expand(study))
@@ -61,12 +62,14 @@ def resolve(places: Places, study_name: str, overrides: str = "") -> Resolved:
         config.compose(places.conf, group, getattr(study, group), tuple(by_target.get(group, ()))) for group in GROUPS
     )
     checks.check_protocol(places, protocol)
+    checks.check_budget(places, budget)
     datasets = [config.compose(places.conf, "dataset", name) for name in study.datasets]
     checks.check_probes(study, datasets)
     setup = Setup(study, protocol, budget, trainer)
     configured = functools.cache(lambda name, words: configured_method(places, name, budget, list(words)))
     for name, variant in variants.items():
         checks.check_datasets(places, variant.datasets, f"variant {name!r} of study {study.name!r}")
+    checks.check_size(study, len(variants) * len(datasets))
     cells = tuple(
         _cell_of_variant(setup, name, variant, dataset, by_target, configured)
         for name, variant in variants.items()
@@ -91,6 +94,8 @@ def _cell_of_variant(
     words = [*search.own_trials(setup.study, configured(preset, ()).header), *variant.words, *given]
     method = configured(preset, tuple(words))
     shared = [f"{group}.{word}" for group in ("protocol", "budget") for word in by_target.get(group, [])]
+    if method.header.closed_form and any(word.startswith("steps=") for word in words):
+        raise UserError(f"{name}.steps is of no use: {preset!r} has no updates; leave it out")
     values = dataclasses.asdict(method.header) | dataclasses.asdict(method.hyper)
     cell = make_cell(setup, method, dataset, [*words, *shared])
     settings = {key: values[key] for key in variant.settings}
@@ -175,7 +180,7 @@ def make_cell(setup: Setup, method: MethodConfig, dataset: schema.Dataset, overr
     train_rows, test_rows = frozen.splits.sizes(dataset.rows)
     trained_by = "closed_form" if header.closed_form else header.scheme
     tune = search.tuning(study, method, overrides, classes=bool(dataset.classes))
-    modules = (*identity.numerics(header.module, trained_by), *((TUNING,) if tune else ()))
+    modules = identity.numerics(header.module, trained_by, tune is not None)
     what = What(
         kind=study.kind,
         method=MethodSettings(header.module, dataclasses.asdict(method.hyper)),

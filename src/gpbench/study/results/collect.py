@@ -22,7 +22,7 @@ from gpbench.study.planning import identity
 from gpbench.study.records import JITTER, Cell, Fit, FitRecord, FrozenPlan, from_json
 from gpbench.study.results import chain_file, convergence, curves, printed_splits, scoring
 from gpbench.study.storage import challengers, committed, provenance, remote
-from gpbench.study.storage.store import CERTIFICATE, FINAL, Damaged, Store
+from gpbench.study.storage.store import CERTIFICATE, FINAL, Store
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +45,7 @@ def read_plan(where: Places, name: str) -> FrozenPlan:
     path = where.plans / f"{name}.json"
     if not path.is_file():
         raise UserError(f"{path} is missing; `snakemake --cores 2 --config study=...` plans and runs a study")
-    return from_json(FrozenPlan, path.read_text(), path)
+    return from_json(FrozenPlan, path.read_bytes(), path)
 
 
 def seen(ended: Ended, plan: FrozenPlan) -> str:
@@ -79,7 +79,7 @@ class Ended:
                 return None
             try:
                 return self.store.verified(fit_id) if read else self.store.record(fit_id)
-            except Damaged as error:
+            except UserError as error:  # damaged, of another edition, or moved aside by another process meanwhile
                 self.damaged[fit_id] = str(error)
                 if read:
                     print(f"gpbench: {error}", file=sys.stderr)
@@ -151,7 +151,7 @@ def collect(where: Places, name: str) -> dict[str, int]:
     # last: its time of change marks the collection as complete
     scores = pd.DataFrame(rows)
     with write_aside(folder / "scores.parquet") as temporary:
-        scores.to_parquet(temporary, index=False)
+        scores.to_parquet(temporary, index=False, write_page_checksum=True)
     return {str(name): int(number) for name, number in scores["status"].value_counts().items()}
 
 
@@ -355,7 +355,7 @@ def _write(path: Path, chunks: Iterator[pd.DataFrame]) -> None:
     from pyarrow.parquet import ParquetWriter
 
     first = pa.Table.from_pandas(next(chunks), preserve_index=False)
-    with write_aside(path) as temporary, ParquetWriter(temporary, first.schema) as writer:
+    with write_aside(path) as temporary, ParquetWriter(temporary, first.schema, write_page_checksum=True) as writer:
         writer.write_table(first)
         for chunk in chunks:
             writer.write_table(pa.Table.from_pandas(chunk, first.schema, preserve_index=False))

@@ -7,8 +7,11 @@ splits are shown to be ours, and on no other.
 from __future__ import annotations
 
 import csv
+import math
+from pathlib import Path
 
 from gpbench import config
+from gpbench.errors import UserError
 from gpbench.places import Places
 from gpbench.study.records import FrozenPlan
 from gpbench.study.storage.committed import Row
@@ -22,17 +25,33 @@ def rows(where: Places, plan: FrozenPlan) -> list[Row]:
     found: list[Row] = []
     for name in plan.study.per_split:
         whose = config.printed_splits(where.per_split, name)
-        with (where.per_split / f"{name}.csv").open(newline="") as stream:
-            released = list(csv.DictReader(stream))
-        for line in released:
-            place = line["dataset"], int(line["split"])
-            if place not in sizes or line["dataset"] not in whose.paired:
+        for place, scores in _released(where.per_split / f"{name}.csv").items():
+            if place not in sizes or place[0] not in whose.paired:
                 continue
             cell, fit = sizes[place]
             what = {"kind": cell.what.kind, "task": cell.what.data.task, "n_train": fit.rows, "n_test": fit.test_rows}
             names = dict.fromkeys(("method", "preset"), name) | {"family": "published", "label": whose.label}
-            address = {"dataset": line["dataset"], "protocol": plan.study.protocol, "budget": plan.study.budget}
+            address = {"dataset": place[0], "protocol": plan.study.protocol, "budget": plan.study.budget}
             state = {"overrides": "", "split": fit.split, "replica": 0, "status": "done", "reason": ""}
-            scores = {key: float(line[key]) for key in SCORES}
             found.append({"fit_id": f"{name}/{place[0]}/{place[1]}"} | what | names | address | state | scores)
+    return found
+
+
+def _released(path: Path) -> dict[tuple[str, int], dict[str, float]]:
+    """(data set, split) -> scores of a CSV; UserError with the line that has none, or the same place again."""
+    found: dict[tuple[str, int], dict[str, float]] = {}
+    try:
+        with path.open(newline="") as stream:
+            reader = csv.DictReader(stream)
+            for line in reader:
+                place = line["dataset"], int(line["split"])
+                scores = {key: float(line[key]) for key in SCORES}
+                if place in found or not all(map(math.isfinite, scores.values())):
+                    raise ValueError(f"{place} stands there twice, or has a score that is not finite")
+                found[place] = scores
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    except (KeyError, TypeError, ValueError) as error:
+        columns = ", ".join(("dataset", "split", *SCORES))
+        raise UserError(f"{path}, line {reader.line_num}: {error}; a line has {columns}") from error
     return found

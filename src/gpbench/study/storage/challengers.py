@@ -10,16 +10,16 @@ marked by their label as not ours, and paired with ours split by split.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from gpbench.errors import UserError, unknown
-from gpbench.places import Places
+from gpbench.places import Places, read_json
 from gpbench.study.records import FrozenPlan
 from gpbench.study.storage.committed import Row
 
 ABOUT, SCORES, POINTS = "about.json", "scores.json", "points.parquet"
 FAMILY = "challenger"
+REMEDY = "delete the folder of its challenger, and `gpbench challenge` it again"
 
 
 def about(where: Places, name: str) -> dict[str, str]:
@@ -27,7 +27,7 @@ def about(where: Places, name: str) -> dict[str, str]:
     known = [path.parent.name for path in sorted(where.challengers.glob(f"*/{ABOUT}"))]
     if name not in known:
         raise unknown("challenger", name, known, "challengers/, to which `gpbench challenge` adds")
-    found: dict[str, str] = json.loads((where.challengers / name / ABOUT).read_text())
+    found: dict[str, str] = read_json(where.challengers / name / ABOUT, REMEDY)
     return found
 
 
@@ -59,5 +59,5 @@ def rows(where: Places, plan: FrozenPlan) -> list[Row]:
         names["label"] = f"{about(where, name)['label']} (not ours)"
         address = {"dataset": dataset, "protocol": plan.study.protocol, "budget": plan.study.budget}
         state = {"overrides": "", "split": fit.split, "replica": 0, "status": "done", "reason": ""}
-        found.append({"fit_id": identity} | what | names | address | state | json.loads((path / SCORES).read_text()))
+        found.append({"fit_id": identity} | what | names | address | state | read_json(path / SCORES, REMEDY))
     return found

@@ -82,7 +82,7 @@ def read(path: Path, is_needed: bool) -> Content | None:
     is needed."""
     try:
         content = json.loads(path.read_text())
-    except (FileNotFoundError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(content, dict):
         return None

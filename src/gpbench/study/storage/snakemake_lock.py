@@ -1,57 +1,58 @@
-"""Who holds Snakemake's lock on the working folder: kept so that a dead owner's lock can be freed, and no other's."""
+"""Who runs Snakemake in the working folder: kept so that the lock of dead runs can be freed, and no other's.
+
+    .snakemake/gpbench/HOST-PID     locked by that process from before it plans its first job until it ends
+
+The operating system frees such a lock when its process ends, in whatever way: neither a clock that was set nor another
+process of the same number misleads it.
+"""
 
 from __future__ import annotations
 
-import json
+import atexit
 import os
 import platform
 import shutil
 from pathlib import Path
 
-import psutil
+from filelock import FileLock, Timeout
 
 from gpbench.errors import UserError
-from gpbench.places import write_text
+
+_held: dict[Path, FileLock] = {}
 
 
-def _note(root: Path) -> Path:
-    return root / ".snakemake" / "gpbench-owner.json"
+def _owners(root: Path) -> Path:
+    return root / ".snakemake" / "gpbench"
 
 
 def take(root: Path) -> None:
-    """Note this process as the owner, unless a living one holds the lock."""
-    if not (_locked(root) and _alive(root)):
-        note = {"pid": os.getpid(), "started": psutil.Process().create_time(), "host": platform.node()}
-        write_text(_note(root), json.dumps(note))
+    """Note this process as one that runs Snakemake here, until it ends."""
+    path = _owners(root) / f"{platform.node()}-{os.getpid()}"
+    if path not in _held:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _held[path] = FileLock(path)
+        _held[path].acquire(timeout=0)
+        atexit.register(path.unlink, missing_ok=True)
 
 
 def unlock(root: Path) -> str:
-    """Remove the lock if its owner is dead; what was done, in a line.
+    """Remove Snakemake's lock if its owners are dead; what was done, in a line.
 
-    Raises UserError while the owner lives."""
-    if not _locked(root):
-        return "not locked"
-    if _alive(root):
-        note = json.loads(_note(root).read_text())
-        if note["host"] != platform.node():
-            who = f"{root} is in use by snakemake on {note['host']} (process {note['pid']})"
-            raise UserError(f"{who}; run `gpbench unlock` there, or `snakemake --unlock` here if that machine is gone")
-        raise UserError(f"{root} is in use by a running snakemake (process {note['pid']}); wait for it or stop it")
-    shutil.rmtree(root / ".snakemake" / "locks")
-    return "freed the lock of a run that was killed"
-
-
-def _locked(root: Path) -> bool:
+    Raises UserError while one lives, as far as one can see here."""
     folder = root / ".snakemake" / "locks"
-    return folder.is_dir() and any(folder.iterdir())
-
-
-def _alive(root: Path) -> bool:
-    """Whether the noted owner still runs (the process, not another with its number), as far as one can see here."""
-    try:
-        note = json.loads(_note(root).read_text())
-        return note["host"] != platform.node() or bool(
-            abs(psutil.Process(note["pid"]).create_time() - note["started"]) < 1.0
-        )
-    except (FileNotFoundError, KeyError, ValueError, psutil.NoSuchProcess):
-        return False
+    if not (folder.is_dir() and any(folder.iterdir())):
+        return "not locked"
+    for path in sorted(_owners(root).glob("*")):
+        host, _, pid = path.name.rpartition("-")
+        if host != platform.node():
+            who = f"{root} is in use by snakemake on {host} (process {pid})"
+            raise UserError(f"{who}; run `gpbench unlock` there, or `snakemake --unlock` here if that machine is gone")
+        try:
+            with FileLock(path).acquire(timeout=0):
+                path.unlink()
+        except Timeout:
+            raise UserError(
+                f"{root} is in use by a running snakemake (process {pid}); wait for it or stop it"
+            ) from None
+    shutil.rmtree(folder)
+    return "freed the lock of a run that was killed"

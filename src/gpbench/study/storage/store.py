@@ -29,6 +29,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 from filelock import FileLock, Timeout
 
 from gpbench.errors import UserError, count
@@ -45,6 +46,8 @@ PARTS = re.compile(
     r"|certificate\.json"
 )
 """Names of the files that a fit's folder may hold."""
+HALF_WRITTEN = re.compile(r"\.(scores|mixing-\w+|certificate)\.\w+\.json")
+"""Names of what a process leaves there that is killed while it writes (see `places.write_aside`)."""
 CERTIFICATE = "certificate.json"
 BEAT, SILENCE = 60.0, 600.0
 """Seconds between two signs of life of who is at a fit, and after which one who gave none is dead."""
@@ -79,8 +82,13 @@ class Store:
 
     def foreign(self, fit_id: str) -> list[str]:
         """Names in a fit's folder of what gpbench did not put there."""
+
+        def is_ours(entry: os.DirEntry[str]) -> bool:
+            known = PARTS.fullmatch(entry.name) or HALF_WRITTEN.fullmatch(entry.name)
+            return known is not None and entry.is_file(follow_symlinks=False)
+
         with os.scandir(self.folder(fit_id)) as entries:
-            return sorted(e.name for e in entries if not (PARTS.fullmatch(e.name) and e.is_file(follow_symlinks=False)))
+            return sorted(entry.name for entry in entries if not is_ours(entry))
 
     def record(self, fit_id: str) -> FitRecord:
         """fit.json of a finished fit. Raises UserError where it is absent, Damaged where it is not what was written.
@@ -88,13 +96,13 @@ class Store:
         What the fits of a cell have in common, which is most of a record, is one object in all that are read."""
         path = self.folder(fit_id) / "fit.json"
         try:
-            text = path.read_text()
+            text = path.read_bytes()
             record = from_json(FitRecord, text, path)
         except FileNotFoundError:
             raise UserError(f"no fit {fit_id!r} in {self.root}; `gpbench plan` lists a study's fits") from None
         except OtherEdition:
             raise
-        except (UserError, UnicodeDecodeError, OSError) as error:
+        except (UserError, OSError) as error:
             reason = str(error) if isinstance(error, UserError) else f"{path} is damaged ({error})"
             raise Damaged(reason) from error
         if fault := seals.fault_of_record(fit_id, json.loads(text)):
@@ -125,14 +133,15 @@ class Store:
         return f"{self.folder(fit_id)} is damaged ({fault})" if fault else ""
 
     def move_damaged(self, fit_ids: Iterable[str]) -> None:
-        """Move fits aside whose record is damaged or missing, each with a line, so that they can be fitted."""
+        """Move fits aside whose record is damaged, missing or of another edition, each with a line, so that they can be
+        fitted."""
         for fit_id in fit_ids:
             if os.path.lexists(self.folder(fit_id)):
                 try:
                     if not self.has(fit_id):
                         raise Damaged(f"{self.folder(fit_id)} is damaged (fit.json is missing)")
                     self.record(fit_id)
-                except Damaged as error:
+                except UserError as error:
                     print(f"gpbench: {error}; {self._move(fit_id)}", file=sys.stderr)
 
     def _move(self, fit_id: str) -> str:
@@ -153,12 +162,16 @@ class Store:
                 others += 1
             except Damaged as error:
                 lines.append(f"{error}; it is moved aside when it is fitted again, or by `gpbench retry {fit_id}`")
+            except UserError:
+                continue  # another process has moved it aside meanwhile
         if others:
             lines.append(f"{count(others, 'fit')} of another edition of gpbench in {self.root} not used")
         return records, lines
 
     def find(self, prefix: str) -> str:
         """The fit whose identity begins with `prefix`."""
+        if not prefix:
+            raise UserError("'' is no identity of a fit; `gpbench plan` lists a study's fits")
         matching = [fit_id for fit_id in self.ids() if fit_id.startswith(prefix)]
         if not matching:
             raise UserError(f"no fit begins with {prefix!r} in {self.root}; `gpbench plan` lists a study's fits")
@@ -185,6 +198,13 @@ class Store:
             tempfile.TemporaryFile(dir=folder).close()
         except OSError as error:
             raise UserError(f"cannot write to the store {self.root}: {error.strerror}; set GPBENCH_STORE") from error
+
+    def sweep(self) -> None:
+        """Remove what processes of this machine left half written that have died."""
+        for path in (self.root / ".tmp").glob(f"*-{platform.node()}-*"):
+            pid = path.name.rpartition("-")[2]
+            if pid.isdecimal() and not psutil.pid_exists(int(pid)):
+                shutil.rmtree(path, ignore_errors=True)
 
     @contextlib.contextmanager
     def writing(self, fit_id: str) -> Iterator[Path]:
@@ -268,8 +288,8 @@ class Store:
     def _group(self, path: Path) -> Group | None:
         """A begun group; None where another process has just finished it, or its file is damaged."""
         try:
-            return from_json(Group, path.read_text(), path)
-        except (FileNotFoundError, UnicodeDecodeError, UserError):
+            return from_json(Group, path.read_bytes(), path)
+        except (OSError, UserError):
             return None
 
     def begun(self) -> dict[str, Group]:
@@ -280,21 +300,22 @@ class Store:
         """Progress of a running group; None before its first report."""
         path = self.work(group_id) / "progress.json"
         try:
-            return from_json(Progress, path.read_text(), path)
-        except (FileNotFoundError, UserError):  # read while it is written
+            return from_json(Progress, path.read_bytes(), path)
+        except (OSError, UserError):  # read while it is written
             return None
 
     def unfinished(self, group: Group) -> tuple[str, str]:
         """(status, reason) of a group that was begun and has not ended."""
         note = self.work(group.group_id) / "stopped.txt"
         if note.is_file():
-            return "stopped", note.read_text()
+            return "stopped", note.read_text(errors="replace")
         of_all = f" of {group.what.steps}" if group.what.steps else ""
         return "missing", f"interrupted at step {self.checkpoint(group.group_id)}{of_all}"
 
     def checkpoint(self, group_id: str) -> int:
         """Step of a group's newest checkpoint; 0 where there is none."""
-        return max((int(p.stem.split("-")[1]) for p in self.work(group_id).glob("checkpoint-*.pt")), default=0)
+        paths = self.work(group_id).glob("checkpoint-[0-9]*.pt")
+        return max((int(path.stem.split("-")[1]) for path in paths), default=0)
 
     def begin(self, group: Group) -> Path:
         """Folder of a group's checkpoints, which survives a kill together with the group as it was planned."""
@@ -315,13 +336,18 @@ class Store:
         """Move fits aside, each by one rename, to `.cleared`.
 
         Raises UserError, and moves none, where a folder holds what gpbench did not put there."""
-        for fit_id in fit_ids:
+        there = [fit_id for fit_id in fit_ids if self.folder(fit_id).is_dir()]
+        for fit_id in there:
             if others := self.foreign(fit_id):
                 raise UserError(f"{self.folder(fit_id)} holds {', '.join(others)}, not made by gpbench; move it away")
-        for fit_id in fit_ids:
+        for fit_id in there:
             self.cleared.mkdir(exist_ok=True)
             # the empty folder reserves a name; a rename takes its place
-            self.folder(fit_id).rename(tempfile.mkdtemp(prefix=f"{fit_id}-", dir=self.cleared))
+            target = tempfile.mkdtemp(prefix=f"{fit_id}-", dir=self.cleared)
+            try:
+                self.folder(fit_id).rename(target)
+            except FileNotFoundError:  # another process was faster
+                os.rmdir(target)
 
     @property
     def cleared(self) -> Path:
