@@ -121,3 +121,9 @@ def test_a_certificate_is_made_once_and_joins_the_scores(project, monkeypatch, g
 
 def test_without_a_finished_fit_there_is_nothing_to_certify(project, gpbench):
     assert "has no finished fit by gradients in the store; run it first" in gpbench("certify").err
+
+
+def test_a_search_that_ended_by_itself_passes_every_limit():
+    """At a stationary point there is nothing to double, so that no gain is predicted."""
+    noted = {"convergence": CONVERGED, "gain": math.nan, "not_judged_because": "", "steps_done": 36}
+    assert convergence.of_optimised(noted, 0.02)["gate"] == "passed"

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from gpbench.study.fitting.convergence import CONVERGED, NOT_JUDGED
+from gpbench.study.fitting.convergence import CONVERGED, IMPROVING, NOT_JUDGED
 from gpbench.study.records import CONVERGENCE, convergence_in_words
 from gpbench.study.storage.committed import Row
 
@@ -29,7 +29,7 @@ def of_optimised(info: dict[str, Any], limit: float | None) -> Row:
     noted = {key: info[key] for key in CONVERGENCE if key in info}
     if limit is None:
         return noted | {"gate": ""}
-    if noted["convergence"] != NOT_JUDGED and noted["gain"] < limit:
+    if noted["convergence"] == CONVERGED or (noted["convergence"] == IMPROVING and noted["gain"] < limit):
         return noted | {"gate": "passed"}
     return noted | {"gate": "failed", "reason": f"{convergence_in_words(noted)}; the limit is {limit:g} nats"}
 
