@@ -99,7 +99,7 @@ def test_a_certificate_is_made_once_and_joins_the_scores(project, monkeypatch, g
     where, plan = places.find(), finished(SMALL)
     (cell,) = (cell for cell in plan.cells if cell.method == "svgp")
     store = Store(where.store)
-    (longer,) = planning.make(where, "default", f"{SMALL} svgp.steps=7200 methods=[svgp]").cells
+    (longer,) = planning.make(where, "default", f"{SMALL} svgp.steps=7200 only=[svgp]").cells
     made = []
 
     def refit(where, store, record):
