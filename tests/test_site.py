@@ -1,4 +1,4 @@
-"""What the pages of the site are made of; the site as a whole is built and checked by `make site` and `make site-test`."""
+"""What the pages of the site are made of; the whole is built and checked by `make site` and `make site-test`."""
 
 import re
 import sys
@@ -31,13 +31,15 @@ def run():
 
 
 def test_a_page_of_a_method_has_equations_settings_with_meanings_and_scores(website, run):
-    import methods
     from records import cells
+
+    import methods
 
     where = places.find()
     group = [config.compose(where.conf, "method", name) for name in ("dsvi", "dsvi_2020")]
     links = {"boston": "datasets/boston.html"}
-    page = methods.page("dsvi", group, methods.Catalogue(where, cells([run]), [run], links))
+    every = [config.hyperparameters(f"gpbench.methods.{name}") for name in ("dsvi", "svgp")]
+    page = methods.page("dsvi", group, methods.Catalogue(where, cells([run]), [run], links, every))
     assert page.startswith("# DSVI (`dsvi`)")
     assert "elbo" in page.split("## Configurations")[0]
     assert "| a formula of `gp.kernels` |" in page  # explained by the class that shares the setting
@@ -48,12 +50,13 @@ def test_a_page_of_a_method_has_equations_settings_with_meanings_and_scores(webs
 def test_docstrings_explain_settings_one_by_one(website):
     from methods import explained
 
-    doc = "Settings of x2013. rate, decay: of Adam, all: both; walk: along psi (start: no setting). start: 0 is none."
-    assert explained(doc, ["rate", "decay", "walk", "start"]) == {
+    doc = "Settings of x2013; size null: all. rate, decay: of Adam, all: both; walk: along psi (start: no). start: 0."
+    assert explained(doc, ["size", "rate", "decay", "walk", "start"]) == {
+        "size": "null: all",
         "rate": "of Adam, all: both",
         "decay": "of Adam, all: both",
-        "walk": "along psi (start: no setting)",
-        "start": "0 is none",
+        "walk": "along psi (start: no)",
+        "start": "0",
     }
 
 
@@ -87,7 +90,9 @@ def test_the_link_checker_finds_what_is_wrong(website, tmp_path):
 
     (tmp_path / "good.html").write_text('<h1 id="top">x</h1><a href="#top">a</a><a href="https://example.org">b</a>')
     assert faults(tmp_path) == []
-    bad = '<a href="good.html#none">a</a><a href="gone.html">b</a><img src="x.png"><script src="//cdn.org/x.js"></script>'
+    bad = (
+        '<a href="good.html#none">a</a><a href="gone.html">b</a><img src="x.png"><script src="//cdn.org/x.js"></script>'
+    )
     (tmp_path / "bad.html").write_text(bad)
     words = ("picture without", "loads //cdn.org", "nowhere: good.html#none", "nowhere: gone.html", "nowhere: x.png")
     assert [word for word in words if word not in " ".join(faults(tmp_path))] == []
@@ -108,7 +113,9 @@ def test_the_tour_is_committed_without_outputs_and_its_pages_show_them(website):
         nbformat.v4.new_output("display_data", table),
         nbformat.v4.new_output("display_data", {"image/png": "iVBORw0KGgo=\n"}),
     ]
-    shown = page(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1", outputs=outputs, metadata={"alt": "A"})]))
+    shown = page(
+        nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1", outputs=outputs, metadata={"alt": "A"})])
+    )
     assert "progress" not in shown
     assert "```text\nred\n```" in shown
     assert '<table class="frame">\n<tr><td>7</td></tr></table>' in shown

@@ -18,13 +18,13 @@ ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import datasets  # noqa: E402
-import methods  # noqa: E402
 import nbformat  # noqa: E402
 import notebook  # noqa: E402
 import reference_pages  # noqa: E402
 import runs  # noqa: E402
 from records import cells  # noqa: E402
 
+import methods  # noqa: E402
 from gpbench import config as conf  # noqa: E402
 from gpbench import places  # noqa: E402
 from gpbench.report.page import page as report_page  # noqa: E402
@@ -53,7 +53,9 @@ def on_config(config: MkDocsConfig) -> None:
     made.update(pages())
     for section in config.nav or []:
         for title in section.keys() & SECTIONS.keys():
-            section[title] += sorted(path for path in made if fnmatch(path, SECTIONS[title]) and path not in section[title])
+            section[title] += sorted(
+                path for path in made if fnmatch(path, SECTIONS[title]) and path not in section[title]
+            )
 
 
 def pages() -> dict[str, str]:
@@ -67,7 +69,7 @@ def pages() -> dict[str, str]:
     names = {entry.name: f"datasets/{entry.name}.html" for entry in entries}
     names |= {m.header.name: f"methods/{name}.html" for name, group in groups.items() for m in group}
     names |= {view.folder.name: f"results/{view.folder.name}/index.html" for view in committed}
-    catalogue = methods.Catalogue(where, table, committed, names)
+    catalogue = methods.Catalogue(where, table, committed, names, [type(group[0].hyper) for group in groups.values()])
     texts = {path: relinked((ROOT / source).read_text()) for path, source in FROM_ROOT.items()}
     texts |= {f"methods/{name}.md": methods.page(name, group, catalogue) for name, group in groups.items()}
     texts |= {f"datasets/{e.name}.md": datasets.page(e, where, studies, table, names) for e in entries}

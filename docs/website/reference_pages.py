@@ -46,5 +46,7 @@ def without_mermaid(markdown: str) -> str:
     for used, stage in architecture.arrows(architecture.uses()):
         imports[stage].append(used)
     lines = ["| stage | what it makes | builds on |", "| --- | --- | --- |"]
-    lines += [f"| `{name}` | {text} | {', '.join(imports[name]) or '-'} |" for name, text in architecture.STAGES.items()]
+    lines += [
+        f"| `{name}` | {text} | {', '.join(imports[name]) or '-'} |" for name, text in architecture.STAGES.items()
+    ]
     return MERMAID.sub(lambda _: "\n".join(lines), markdown)
