@@ -23,8 +23,10 @@ RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"], "p
 THIN = """
 const alike = document.querySelectorAll("tbody tr:nth-child(n+9), pre span:nth-of-type(n+200)");
 for (const one of alike) one.remove();
+for (const list of document.querySelectorAll(".md-sidebar__scrollwrap")) list.scrollTop = 0;
 """
-"""Rows and words of code that are like those before them: axe needs minutes for thousands of them."""
+"""Take away rows and words of code that are like those before them, of which axe would need minutes, and scroll lists
+back, so that no entry lies half behind their heading."""
 
 
 @pytest.fixture(scope="module")
