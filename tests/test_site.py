@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import yaml
 
+import gpbench
 from gpbench import config, places
 from gpbench.report.significance.comparisons import differences_to_best
 from gpbench.report.tables.render import Table
@@ -31,9 +32,8 @@ def run():
 
 
 def test_a_page_of_a_method_has_equations_settings_with_meanings_and_scores(website, run):
-    from records import cells
-
     import methods
+    from records import cells
 
     where = places.find()
     group = [config.compose(where.conf, "method", name) for name in ("dsvi", "dsvi_2020")]
@@ -136,3 +136,11 @@ def test_the_schema_of_the_workflow_names_what_the_workflow_reads():
     read = re.findall(r'config(?:\.get\(|\[)"(\w+)"', (REPOSITORY / "Snakefile").read_text())
     assert set(read) == set(schema["properties"])
     assert all(about["description"] for about in schema["properties"].values())
+
+
+def test_the_page_of_functions_has_what_the_package_offers_and_nothing_else(website):
+    import reference_pages
+
+    page = reference_pages.functions()
+    assert set(re.findall(r"^## (\w+)$", page, re.MULTILINE)) == {*gpbench._API, *gpbench._ESTIMATORS}
+    assert "    split: int | str = 0,\n    **settings: Any,\n) -> pd.Series\n" in page

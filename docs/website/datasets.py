@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 
 import pandas as pd
-from records import linked, scores
 
 from gpbench import config
 from gpbench.config.schema import Dataset, Study
 from gpbench.places import Places
 from gpbench.report.datasets.catalogue import PACKAGES
+from records import linked, scores
 
 
 def page(dataset: Dataset, where: Places, studies: list[Study], cells: pd.DataFrame, pages: dict[str, str]) -> str:

@@ -10,7 +10,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import pandas as pd
-from records import chains, failures, linked, mixing, scores
 
 from gpbench import config
 from gpbench.config import reference
@@ -20,6 +19,7 @@ from gpbench.places import Places
 from gpbench.report.export import citations
 from gpbench.report.tables.render import Table
 from gpbench.report.view import View
+from records import chains, failures, linked, mixing, scores
 
 COMMON = {
     "batch_size": "rows of a mini-batch",

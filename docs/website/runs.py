@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 
 import pandas as pd
-from records import cells, chains, escaped, facts, linked, listed, mixing, pairs, scores
 
 from gpbench.evaluation.compare import complete, ranks
 from gpbench.evaluation.metrics import METRICS
 from gpbench.report.figures.rank_by_budget import mean_ranks
 from gpbench.report.tables.render import Table, signed, to_html
 from gpbench.report.view import View
+from records import cells, chains, escaped, facts, linked, listed, mixing, pairs, scores
 
 SHOWN = "uci_common"
 """The run whose first two methods are paired where no script runs."""
