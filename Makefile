@@ -6,6 +6,7 @@ PORT   ?= 5000
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export MLFLOW_DISABLE_TELEMETRY = true
 export DVC_NO_ANALYTICS = 1
+export NO_MKDOCS_2_WARNING = 1
 
 .PHONY: help study test cluster-test slow lint bench peers figures docs tour site site-test ui status clean
 .DEFAULT_GOAL := help

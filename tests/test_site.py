@@ -1,4 +1,4 @@
-"""What the pages of the site are made of; the site as a whole is built and checked by `make site` and `make site-test`."""
+"""What the pages of the site are made of; the whole is built and checked by `make site` and `make site-test`."""
 
 import re
 import sys
@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import yaml
 
+import gpbench
 from gpbench import config, places
 from gpbench.report.significance.comparisons import differences_to_best
 from gpbench.report.tables.render import Table
@@ -31,14 +32,14 @@ def run():
 
 
 def test_a_page_of_a_method_has_equations_settings_with_meanings_and_scores(website, run):
-    from records import cells
-
     import methods
+    from records import cells
 
     where = places.find()
     group = [config.compose(where.conf, "method", name) for name in ("dsvi", "dsvi_2020")]
     links = {"boston": "datasets/boston.html"}
-    page = methods.page("dsvi", group, methods.Catalogue(where, cells([run]), [run], links))
+    every = [config.hyperparameters(f"gpbench.methods.{name}") for name in ("dsvi", "svgp")]
+    page = methods.page("dsvi", group, methods.Catalogue(where, cells([run]), [run], links, every))
     assert page.startswith("# DSVI (`dsvi`)")
     assert "elbo" in page.split("## Configurations")[0]
     assert "| a formula of `gp.kernels` |" in page  # explained by the class that shares the setting
@@ -49,12 +50,13 @@ def test_a_page_of_a_method_has_equations_settings_with_meanings_and_scores(webs
 def test_docstrings_explain_settings_one_by_one(website):
     from methods import explained
 
-    doc = "Settings of x2013. rate, decay: of Adam, all: both; walk: along psi (start: no setting). start: 0 is none."
-    assert explained(doc, ["rate", "decay", "walk", "start"]) == {
+    doc = "Settings of x2013; size null: all. rate, decay: of Adam, all: both; walk: along psi (start: no). start: 0."
+    assert explained(doc, ["size", "rate", "decay", "walk", "start"]) == {
+        "size": "null: all",
         "rate": "of Adam, all: both",
         "decay": "of Adam, all: both",
-        "walk": "along psi (start: no setting)",
-        "start": "0 is none",
+        "walk": "along psi (start: no)",
+        "start": "0",
     }
 
 
@@ -134,3 +136,11 @@ def test_the_schema_of_the_workflow_names_what_the_workflow_reads():
     read = re.findall(r'config(?:\.get\(|\[)"(\w+)"', (REPOSITORY / "Snakefile").read_text())
     assert set(read) == set(schema["properties"])
     assert all(about["description"] for about in schema["properties"].values())
+
+
+def test_the_page_of_functions_has_what_the_package_offers_and_nothing_else(website):
+    import reference_pages
+
+    page = reference_pages.functions()
+    assert set(re.findall(r"^## (\w+)$", page, re.MULTILINE)) == {*gpbench._API, *gpbench._ESTIMATORS}
+    assert "    split: int | str = 0,\n    **settings: Any,\n) -> pd.Series\n" in page

@@ -5,18 +5,18 @@ from __future__ import annotations
 import re
 
 import pandas as pd
-from records import linked, scores
 
 from gpbench import config
 from gpbench.config.schema import Dataset, Study
 from gpbench.places import Places
 from gpbench.report.datasets.catalogue import PACKAGES
+from records import linked, scores
 
 
 def page(dataset: Dataset, where: Places, studies: list[Study], cells: pd.DataFrame, pages: dict[str, str]) -> str:
     """Markdown of one data set."""
     rows = "\n".join(f"| {key} | {text} |" for key, text in _about(dataset).items() if text)
-    parts = [f"# {dataset.title} (`{dataset.name}`)", f"| what | |\n| --- | --- |\n{rows}"]
+    parts = [f"# {dataset.title} (`{dataset.name}`)", f"| property | value |\n| --- | --- |\n{rows}"]
     if traps := [text for text in (dataset.notes, *_surprises(dataset.name, where)) if text]:
         parts.append("## Traps\n\n" + "\n".join(f"- {text}" for text in traps))
     parts.append("## Splits\n\n" + _splits(dataset, where, studies))
@@ -71,7 +71,7 @@ def _leaderboard(name: str, cells: pd.DataFrame, pages: dict[str, str]) -> str:
     here = cells[(cells["dataset"] == name) & (cells["n"] > 0)]
     if here.empty:
         return "No committed run has predictions of it yet."
-    return linked(scores(here.sort_values(["protocol", "budget", "mean"])), pages, "../")
+    return linked(scores(here.sort_values(["protocol", "budget", "mean"]), "data set"), pages, "../")
 
 
 def index(datasets: list[Dataset]) -> str:

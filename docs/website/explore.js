@@ -15,7 +15,10 @@ const chooser = (name, values, action, chosen) => {
 };
 const texts = (table, column) => [...table.tBodies[0].rows].map(row => row.cells[column].textContent);
 const heads = table => [...table.tHead.rows[0].cells].map(cell => cell.textContent.replace(/[↕▲▼]/g, "").trim());
-const round = x => Number(x.toPrecision(3)).toString();
+// to two digits of the spread, with its sign
+const signed = (x, spread) =>
+  (x < 0 ? "" : "+") + x.toFixed(Math.min(4, Math.max(0, 1 - Math.floor(Math.log10(spread || 1)))));
+const widthOf = box => Math.min(680, box.parentElement.clientWidth);
 
 // search: a row is shown if it has the chosen cells and every word
 function filter(box) {
@@ -60,11 +63,11 @@ function pair(box) {
     body.tHead.rows[0].cells[1].firstElementChild.textContent = `difference of ${names[metric]}`;
     body.tBodies[0].replaceChildren(...rows.map(([dataset, d, low, high, p, n]) => {
       const row = make("tr", {}, make("td", {}, dataset),
-        make("td", { "data-value": d }, `${d > 0 ? "+" : ""}${round(d)} [${round(low)}, ${round(high)}]`),
+        make("td", { "data-value": d, class: "number" }, `${signed(d, high - low)} [${signed(low, high - low)}, ${signed(high, high - low)}]`),
         make("td", { "data-value": p }, p.toPrecision(2)), make("td", { "data-value": n }, n));
       return row;
     }));
-    plot.replaceChildren(forest(rows, labels[a], labels[b], names[metric]));
+    plot.replaceChildren(forest(rows, labels[a], labels[b], names[metric], widthOf(box)));
   };
   const refill = () => {
     const { labels, pairs } = data[selects.run.value], kept = selects.first ? [selects.first.value, selects.second.value] : two;
@@ -84,19 +87,20 @@ function pair(box) {
 }
 
 // intervals of a difference, each divided by its largest end, because data sets have units of their own
-function forest(rows, a, b, metric) {
-  const height = 26 * rows.length + 46, middle = 400, half = 230;
-  const svg = make("svg", { viewBox: `0 0 680 ${height}`, role: "img", "aria-label": `${a} minus ${b}, ${metric}` });
-  svg.append(drawn("line", { class: "axis", x1: middle, x2: middle, y1: 0, y2: height - 40 }));
+function forest(rows, a, b, metric, width) {
+  const height = 26 * rows.length + 66, left = 130, half = (width - left) / 2 - 8, middle = left + half + 4;
+  const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${a} minus ${b}, ${metric}` });
+  svg.append(drawn("line", { class: "axis", x1: middle, x2: middle, y1: 0, y2: height - 60 }));
   rows.forEach(([dataset, d, low, high], i) => {
     const y = 26 * i + 14, most = Math.max(Math.abs(low), Math.abs(high)) || 1, at = x => middle + half * x / most;
-    svg.append(drawn("text", { x: 150, y: y + 4, "text-anchor": "end" }, dataset),
+    svg.append(drawn("text", { x: left - 8, y: y + 4, "text-anchor": "end" }, dataset),
       drawn("line", { class: "mark", x1: at(low), x2: at(high), y1: y, y2: y }),
       drawn("circle", { class: "mark", cx: at(d), cy: y, r: 4 }));
   });
-  svg.append(drawn("text", { x: middle - 12, y: height - 22, "text-anchor": "end" }, `← ${a} is better`),
-    drawn("text", { x: middle + 12, y: height - 22 }, `${b} is better →`),
-    drawn("text", { x: middle, y: height - 4, "text-anchor": "middle" }, `difference of ${metric}, each row on its own scale`));
+  svg.append(drawn("text", { x: middle - 12, y: height - 40, "text-anchor": "end" }, `← ${a}`),
+    drawn("text", { x: middle + 12, y: height - 40 }, `${b} →`),
+    drawn("text", { x: middle, y: height - 22, "text-anchor": "middle" }, "is better"),
+    drawn("text", { x: width / 2, y: height - 4, "text-anchor": "middle" }, `difference of ${metric}, each row on its own scale`));
   return svg;
 }
 
@@ -106,9 +110,9 @@ function ranks(box) {
   if (!table) return;
   const [, ...budgets] = heads(table), labels = texts(table, 0);
   const values = [...table.tBodies[0].rows].map(row => [...row.cells].slice(1).map(cell => +cell.textContent));
-  const worst = Math.max(...values.flat()), height = 360;
-  const x = i => 60 + 400 * i / Math.max(budgets.length - 1, 1), y = rank => 20 + (height - 70) * (rank - 1) / Math.max(worst - 1, 1);
-  const svg = make("svg", { viewBox: `0 0 680 ${height}`, role: "img", "aria-label": "Mean rank of every method at every budget; the table below has the numbers" });
+  const worst = Math.max(...values.flat()), height = 360, width = widthOf(box), last = width - 170;
+  const x = i => 60 + (last - 60) * i / Math.max(budgets.length - 1, 1), y = rank => 20 + (height - 70) * (rank - 1) / Math.max(worst - 1, 1);
+  const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Mean rank of every method at every budget; the table below has the numbers" });
   budgets.forEach((budget, i) => svg.append(drawn("line", { class: "axis", x1: x(i), x2: x(i), y1: 15, y2: height - 45 }),
     drawn("text", { x: x(i), y: height - 25, "text-anchor": "middle" }, budget)));
   for (let rank = 1; rank <= worst; rank += 1)
@@ -118,12 +122,12 @@ function ranks(box) {
   const places = Object.fromEntries(ends.map(([at, i]) => [i, above = Math.max(at, above + 15)]));
   const lines = values.map((row, i) => {
     const line = drawn("polyline", { class: "grey", points: row.map((rank, j) => `${x(j)},${y(rank)}`).join(" ") });
-    svg.append(line, drawn("text", { x: 470, y: places[i] + 4 }, labels[i]));
+    svg.append(line, drawn("text", { x: last + 10, y: places[i] + 4 }, labels[i]));
     return line;
   });
   const [select, label] = chooser("highlight", labels.map((text, i) => [i, text]), () =>
-    lines.forEach((line, i) => line.classList.toggle("mark", i === +select.value)), 0);
-  lines[0].classList.add("mark");
+    lines.forEach((line, i) => line.classList.toggle("mark", i === +select.value)), ends[0][1]);
+  lines[ends[0][1]].classList.add("mark");
   box.append(label, svg);
 }
 

@@ -17,18 +17,18 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-import datasets  # noqa: E402
 import nbformat  # noqa: E402
+
+import datasets  # noqa: E402
+import methods  # noqa: E402
 import notebook  # noqa: E402
 import reference_pages  # noqa: E402
 import runs  # noqa: E402
-from records import cells  # noqa: E402
-
-import methods  # noqa: E402
 from gpbench import config as conf  # noqa: E402
 from gpbench import places  # noqa: E402
 from gpbench.report.page import page as report_page  # noqa: E402
 from gpbench.report.scorecard.all_runs import read_runs  # noqa: E402
+from records import cells  # noqa: E402
 
 EXECUTED = ROOT / "build" / "tour.ipynb"
 FROM_ROOT = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
@@ -69,7 +69,7 @@ def pages() -> dict[str, str]:
     names = {entry.name: f"datasets/{entry.name}.html" for entry in entries}
     names |= {m.header.name: f"methods/{name}.html" for name, group in groups.items() for m in group}
     names |= {view.folder.name: f"results/{view.folder.name}/index.html" for view in committed}
-    catalogue = methods.Catalogue(where, table, committed, names)
+    catalogue = methods.Catalogue(where, table, committed, names, [type(group[0].hyper) for group in groups.values()])
     texts = {path: relinked((ROOT / source).read_text()) for path, source in FROM_ROOT.items()}
     texts |= {f"methods/{name}.md": methods.page(name, group, catalogue) for name, group in groups.items()}
     texts |= {f"datasets/{e.name}.md": datasets.page(e, where, studies, table, names) for e in entries}
@@ -101,9 +101,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Lead links to folders to their pages, and draw the architecture without a script."""
+    """Lead links to folders and to the notebook to their pages, and draw the architecture without a script."""
     if page.file.src_uri == "architecture.md":
         markdown = reference_pages.without_mermaid(markdown)
+    markdown = markdown.replace("](tour.ipynb)", "](tour.md)")
     return re.sub(r"\]\(((?:[\w.-]+/)+)\)", r"](\1index.md)", markdown)
 
 

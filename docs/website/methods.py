@@ -9,7 +9,7 @@ import re
 from itertools import pairwise
 from pathlib import Path
 
-from records import chains, failures, linked, mixing, scores
+import pandas as pd
 
 from gpbench import config
 from gpbench.config import reference
@@ -18,13 +18,32 @@ from gpbench.config.method_source import source_path
 from gpbench.places import Places
 from gpbench.report.export import citations
 from gpbench.report.tables.render import Table
+from gpbench.report.view import View
+from records import chains, failures, linked, mixing, scores
+
+COMMON = {
+    "batch_size": "rows of a mini-batch",
+    "jitter": "added to the diagonal of a covariance matrix before it is factorised",
+    "layers": "number of layers",
+    "learning_rate": "rate of Adam",
+    "lengthscale": "of the kernel, at the start",
+    "multiclass": "likelihood of more than two classes",
+    "noise_variance": "of the standardised target, at the start",
+    "num_inducing": "number of inducing inputs",
+    "optimiser": "Adam, or L-BFGS on all rows where that is possible",
+    "outputscale": "variance of the kernel, at the start",
+}
+"""Settings that docstrings leave unexplained because the field knows their names."""
 
 
 class Catalogue:
     """Everything that pages of methods are made from."""
 
-    def __init__(self, where: Places, cells: object, runs: list, pages: dict[str, str]) -> None:
-        self.where, self.cells, self.runs, self.pages = where, cells, runs, pages
+    def __init__(
+        self, where: Places, cells: pd.DataFrame, runs: list[View], pages: dict[str, str], settings: list[type]
+    ) -> None:
+        """settings: the hyperparameters of every method, which explain those that others inherit from them."""
+        self.where, self.cells, self.runs, self.pages, self.settings = where, cells, runs, pages, settings
         self.chains = chains(runs)
         self.bibliography = citations.entries(where.conf)
         docs = where.root / "docs"
@@ -51,7 +70,7 @@ def page(name: str, group: list[MethodConfig], catalogue: Catalogue) -> str:
     parts = [f"# {header.label} (`{name}`)", " ".join(summary.split())]
     if rest:
         parts.append(f"## Model and equations\n\n```text\n{rest.strip()}\n```")
-    parts += [f"## Configurations\n\n{_configurations(group)}", _settings(header.module)]
+    parts += [f"## Configurations\n\n{_configurations(group)}", _settings(header.module, catalogue.settings)]
     parts += [part for part in (_remarks(presets | {name}, header.reference, catalogue),) if part]
     parts.append(_results(presets, catalogue))
     relative = source.relative_to(catalogue.where.root) if source.is_relative_to(catalogue.where.root) else source.name
@@ -79,28 +98,23 @@ def _default(field: dataclasses.Field) -> object:
     return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
-def _settings(module: str) -> str:
+def _settings(module: str, every: list[type]) -> str:
     cls = config.hyperparameters(module)
     if not dataclasses.fields(cls):
         return "## Settings\n\nIt has none."
     about = " ".join(inspect.cleandoc(cls.__doc__ or "").split())
-    return f"## Settings\n\n{about}\n\n{reference.keys_table(cls, meanings(cls))}"
+    return f"## Settings\n\n{about}\n\n{reference.keys_table(cls, meanings(cls, every))}"
 
 
-def meanings(cls: type) -> dict[str, str]:
-    """Hyperparameter -> its meaning, as the docstrings of its class, of those it inherits from, or of others that
-    inherit from the one that declares it, explain it: 'key, key: meaning; key: meaning'."""
-    known = [other for base in cls.__mro__[:-1] for other in (base, *_heirs(base))]
+def meanings(cls: type, every: list[type]) -> dict[str, str]:
+    """Hyperparameter -> its meaning, as the docstrings of its class, of those that it inherits from, or of others of
+    `every` that inherit from these explain it: 'key, key: meaning; key: meaning'."""
+    bases = tuple(base for base in cls.__mro__[:-1] if base.__module__ != "gpbench.hyper")
     found: dict[str, str] = {}
-    for other in known:
-        names = [f.name for f in dataclasses.fields(other)]
-        for key, meaning in explained(other.__doc__ or "", names).items():
+    for other in (*cls.__mro__[:-1], *(other for other in every if issubclass(other, bases))):
+        for key, meaning in explained(other.__doc__ or "", [f.name for f in dataclasses.fields(other)]).items():
             found.setdefault(key, meaning)
-    return {f.name: found.get(f.name, "").replace("|", "\\|") for f in dataclasses.fields(cls)}
-
-
-def _heirs(cls: type) -> list[type]:
-    return [] if cls.__module__ == "gpbench.hyper" else cls.__subclasses__()
+    return {f.name: found.get(f.name, COMMON.get(f.name, "")).replace("|", "\\|") for f in dataclasses.fields(cls)}
 
 
 def explained(doc: str, names: list[str]) -> dict[str, str]:
@@ -108,9 +122,9 @@ def explained(doc: str, names: list[str]) -> dict[str, str]:
     if not names:
         return {}
     either, text = "|".join(map(re.escape, names)), " ".join(doc.split())
-    heads = list(re.finditer(rf"(?:^|(?<=[;.,:] ))((?:{either})(?:(?:, | and )(?:{either}))*): ", text))
+    heads = list(re.finditer(rf"(?:^|(?<=[;.,:] ))((?:{either})(?:(?:, | and )(?:{either}))*)( null)?: ", text))
     return {
-        key: text[head.end() : after.start() if after else None].strip(" ;.,")
+        key: "null: " * bool(head[2]) + text[head.end() : after.start() if after else None].strip(" ;.,")
         for head, after in pairwise([*heads, None])
         for key in re.split(", | and ", head[1])
     }

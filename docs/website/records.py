@@ -51,8 +51,8 @@ def _cells(view: View) -> pd.DataFrame:
     return table.assign(run=view.folder.name, protocol=study["protocol"], budget=study["budget"])
 
 
-def scores(table: pd.DataFrame) -> Table:
-    """Cells as text, in their order."""
+def scores(table: pd.DataFrame, without: str = "") -> Table:
+    """Cells as text, in their order; a metric that none of them has, and the column `without`, are left out."""
     shown = pd.DataFrame(
         {
             "data set": table["dataset"],
@@ -61,17 +61,18 @@ def scores(table: pd.DataFrame) -> Table:
             "MNLL": [mean_sd(c.mean, c.sd, c.n) for c in table.itertuples()],
             "RMSE": [mean_sd(c.rmse, c.rmse_sd, c.n) for c in table.itertuples()],
             "error rate": [mean_sd(c.error, c.error_sd, c.n) for c in table.itertuples()],
-            "seconds a fit": table["seconds"].map(number),
-            "MB": table["memory"].map(number),
             "protocol": table["protocol"],
             "budget": table["budget"],
+            "seconds a fit": table["seconds"].map(number),
+            "MB": table["memory"].map(number),
             "run": table["run"],
             "state": [_state(cell) for cell in table.itertuples()],
         }
     )
+    empty = [name for name in ("RMSE", "error rate") if (shown[name] == "-").all()]
     return Table(
         table,
-        shown,
+        shown.drop(columns=[*empty, *([without] if without else [])]),
         "Scores on held-out rows",
         "Mean ± standard deviation over splits (number of splits); lower is better. RMSE in the unit of the target. "
         "Seconds: median of the training time of a fit, on a shared machine. ↗: fits still improved when the budget "

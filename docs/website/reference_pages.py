@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import architecture
-
 import gpbench
 
 MERMAID = re.compile(r"```mermaid\n.*?\n```", re.DOTALL)
@@ -15,21 +15,33 @@ MERMAID = re.compile(r"```mermaid\n.*?\n```", re.DOTALL)
 
 def functions() -> str:
     """Markdown of everything that `import gpbench` offers: signature and docstring."""
-    names = [name for name in dir(gpbench) if name[0] != "_" and callable(getattr(gpbench, name, None))]
+    offered = {name: getattr(gpbench, name) for name in dir(gpbench) if name[0] != "_"}
+    own = {n: o for n, o in offered.items() if getattr(o, "__module__", "").startswith("gpbench.") and callable(o)}
     parts = ["# Functions and classes", "What `import gpbench` offers; [from Python](api.md) shows it in use."]
-    parts += [_described(name, getattr(gpbench, name)) for name in names if name != "import_module"]
+    for name, one in own.items():
+        parts.append(_described(f"## {name}", f"gpbench.{name}", one))
+        if inspect.isclass(one):
+            methods = [m for m in ("fit", "predict", "predict_proba") if hasattr(one, m)]
+            parts += [_described(f"### {name}.{m}", m, getattr(one, m)) for m in methods]
     return "\n\n".join(parts) + "\n"
 
 
-def _described(name: str, offered: object) -> str:
-    doc = inspect.getdoc(offered) or ""
-    signature = f"gpbench.{name}{inspect.signature(offered)}"
-    text = f"## {name}\n\n```python\n{signature}\n```\n\n{doc}"
-    if inspect.isclass(offered):
-        own = ("fit", "predict", "predict_proba")
-        methods = [(m, getattr(offered, m)) for m in own if hasattr(offered, m)]
-        text += "".join(f"\n\n### {name}.{m}{inspect.signature(f)}\n\n{inspect.getdoc(f) or ''}" for m, f in methods)
-    return text
+def _described(heading: str, name: str, one: Callable) -> str:
+    return f"{heading}\n\n```python\n{name}{_signature(one)}\n```\n\n{inspect.getdoc(one) or ''}"
+
+
+def _signature(one: Callable) -> str:
+    """Parameters with types and defaults, a line each where they are many."""
+    signature = inspect.signature(one)
+    stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    shown = [
+        f"{stars.get(p.kind, '')}{p.name}: {p.annotation}" + (f" = {p.default!r}" if p.default is not p.empty else "")
+        for p in signature.parameters.values()
+        if p.name != "self"
+    ]
+    end = f" -> {signature.return_annotation}" if isinstance(signature.return_annotation, str) else ""
+    line = f"({', '.join(shown)}){end}"
+    return line if len(line) < 70 else "(\n    " + ",\n    ".join(shown) + f",\n){end}"
 
 
 def errata(folder: Path) -> str:

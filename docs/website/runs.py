@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 
 import pandas as pd
-from records import cells, chains, escaped, facts, linked, listed, mixing, pairs, scores
 
 from gpbench.evaluation.compare import complete, ranks
 from gpbench.evaluation.metrics import METRICS
 from gpbench.report.figures.rank_by_budget import mean_ranks
 from gpbench.report.tables.render import Table, signed, to_html
 from gpbench.report.view import View
+from records import cells, chains, escaped, facts, linked, listed, mixing, pairs, scores
 
 SHOWN = "uci_common"
 """The run whose first two methods are paired where no script runs."""
@@ -20,7 +20,7 @@ SHOWN = "uci_common"
 def page(view: View, table: pd.DataFrame, pages: dict[str, str]) -> str:
     """Markdown of one run."""
     rows = "\n".join(f"| {key} | {text} |" for key, text in facts(view).items())
-    parts = [f"# {view.study['title']} (`{view.folder.name}`)", f"| what | |\n| --- | --- |\n{rows}"]
+    parts = [f"# {view.study['title']} (`{view.folder.name}`)", f"| property | value |\n| --- | --- |\n{rows}"]
     written = [name for name in ("scores.csv", "traces.csv", "calibration.csv") if (view.folder / name).is_file()]
     parts.append("Files: " + ", ".join(f"[{name}]({name})" for name in written) + ".")
     if (view.folder / "statistics.md").is_file():
@@ -38,7 +38,7 @@ def explorer(runs: list[View], pages: dict[str, str]) -> str:
     table = cells(runs)
     done = table[table["n"] > 0].sort_values(["protocol", "dataset", "budget", "mean"])
     parts = [
-        "# Results",
+        "---\nhide: [navigation]\n---\n\n# Results",
         "All committed runs. Every number is a mean over held-out rows and splits, made from `scores.csv` of its run. "
         "MNLL: mean negative log likelihood; lower is better, of RMSE and error rate too. Scores of different "
         "protocols or budgets are not comparable.",
@@ -52,8 +52,8 @@ def explorer(runs: list[View], pages: dict[str, str]) -> str:
         "Nadeau and Bengio (not corrected for the number of data sets). Below zero the first is better.",
         *_pair(runs),
         "## Rank against budget",
-        "Mean rank by MNLL over the data sets and methods that are complete at every budget. A line that falls gains "
-        "from a larger budget.",
+        "Mean rank by MNLL over the data sets and methods that are complete at every budget. Rank 1 is best "
+        "and on top: a method whose line rises gains from a larger budget.",
         '<div class="explore" data-explore="ranks"></div>',
         _rank_table(runs),
         _data(runs),
