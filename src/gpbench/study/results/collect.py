@@ -225,11 +225,12 @@ def _predicted(store: Store, done: Done, others: dict[str, Path]) -> Tables:
     """points, and of Markov chains chains, of the done fits of some cells; points of `others`, by folder, too."""
     folders = {fit_id: store.folder(fit_id) for _, fit_id in done}
     paths = {fit_id: path / "points.parquet" for fit_id, path in (folders | others).items()}
-    classes = max((_classes(path) for path in paths.values()), default=0)
+    foreign = (_classes(path / "points.parquet") for path in others.values())
+    classes = max([0, *(cell.what.data.classes for cell, _ in done), *foreign])
     names = dict.fromkeys(["fit_id", *NUMBER_POINTS, *CLASS_POINTS, *(f"p{i}" for i in range(classes))])
+    points = _chunks((_points(path).assign(fit_id=i) for i, path in paths.items()), list(names))
     # y is whole in classification: the first rows must not decide the type of all
-    points = (_points(path).assign(y=lambda part: part["y"].astype(float), fit_id=i) for i, path in paths.items())
-    yield "points", _chunks(points, list(names))
+    yield "points", (chunk.astype({"y": float}) for chunk in points)
     drawn = (_drawn(folders[i] / "chain.npz").assign(fit_id=i) for i in folders if scoring.has_chain(store, i))
     yield "chains", _chunks(drawn, ["fit_id", "row", "draw", "mean"])
 
@@ -299,7 +300,7 @@ def _points(path: Path) -> pd.DataFrame:
     """The columns that figures need."""
     points = parquet.read(path, NUMBER_POINTS)
     if "mean" in points:
-        return points.reindex(columns=NUMBER_POINTS)  # counts have no CRPS
+        return points
     points = parquet.read(path)
     probabilities = points.filter(regex=r"^p\d+$")
     rows, values = range(len(points)), probabilities.to_numpy()
@@ -331,11 +332,13 @@ def _chunks(parts: Iterable[pd.DataFrame], columns: list[str]) -> Iterator[pd.Da
     import pandas as pd
 
     waiting: list[pd.DataFrame] = []
+    rows = 0
     for part in parts:
         waiting.append(part)
-        if sum(map(len, waiting)) >= CHUNK:
+        rows += len(part)
+        if rows >= CHUNK:
             yield pd.concat(waiting, ignore_index=True).reindex(columns=columns)
-            waiting = []
+            waiting, rows = [], 0
     rest = pd.concat(waiting, ignore_index=True) if waiting else pd.DataFrame()
     yield rest.reindex(columns=columns)
 

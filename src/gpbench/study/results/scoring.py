@@ -67,15 +67,17 @@ def _kept(path: Path, make: Callable[[], dict[str, float]]) -> dict[str, float]:
     if stored and stored["code"] == digest():
         return dict(stored["scores"])
     values = make()
-    seals.write(path, {"code": digest(), "scores": values})
+    seals.write(path, {"code": digest(), "scores": values}, lasting=False)
     return values
 
 
 def _of_points(store: Store, record: FitRecord) -> dict[str, float]:
     """Scores of the predictions of held-out rows, and what the fit's sampler reports."""
     from gpbench.evaluation.metrics import efficiency, score
+    from gpbench.evaluation.pointwise import QUANTILE_COLUMNS
 
-    points = parquet.read(store.folder(record.fit_id) / "points.parquet")
+    # no metric needs quantiles, which are nine columns of ten
+    points = parquet.read(store.folder(record.fit_id) / "points.parquet", without=QUANTILE_COLUMNS)
     info = {
         "task": record.what.data.task,
         "num_classes": record.what.data.classes,
