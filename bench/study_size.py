@@ -30,7 +30,7 @@ from gpbench.predictive.distributions import GaussianMixture
 from gpbench.study.planning import estimate, plan
 from gpbench.study.records import Cell, Fit, FitRecord, Seconds, to_json
 from gpbench.study.results import collect
-from gpbench.study.storage import provenance, store
+from gpbench.study.storage import provenance, seals, store
 
 METHODS = ("svgp", "dsvi", "dgp_rff", "exact_gp", "sgpr", "fitc", "fitc_svgp", "aep", "dnn", "bnn")
 RATES = (0.001, 0.003, 0.01, 0.03)
@@ -91,6 +91,7 @@ def fill(made: plan.Plan, where: Places) -> int:
             os.link(file, folder / "points.parquet")
             os.link(alike / "trace.parquet", folder / "trace.parquet")
             (folder / "fit.json").write_text(to_json(record(cell, fit)))
+            seals.seal(folder)
             written += 1
     return written
 

@@ -86,10 +86,10 @@ def find() -> Places:
 
 
 @contextlib.contextmanager
-def write_aside(target: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `target`; on success it is fsynced and replaces `target`, otherwise it is removed.
+def write_aside(target: Path, lasting: bool = True) -> Iterator[Path]:
+    """Yield a temporary path beside `target`; on success it replaces `target`, otherwise it is removed.
 
-    Raises UserError if the folder is not writable."""
+    lasting: whether it is fsynced, for what cannot be made again in a moment. Raises UserError if the folder is not writable."""
     target = Path(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -100,8 +100,9 @@ def write_aside(target: Path) -> Iterator[Path]:
     temporary = Path(name)
     try:
         yield temporary
-        with temporary.open("rb") as stream:
-            os.fsync(stream.fileno())
+        if lasting:
+            with temporary.open("rb") as stream:
+                os.fsync(stream.fileno())
         temporary.chmod(0o666 & ~_umask())  # and not only for its owner
         temporary.replace(target)
     finally:
@@ -164,9 +165,9 @@ def read_json(path: Path, remedy: str) -> Any:
         raise UserError(f"{path} is damaged ({error}); {remedy}") from error
 
 
-def write_text(target: Path, text: str) -> None:
+def write_text(target: Path, text: str, lasting: bool = True) -> None:
     """Write a text file atomically."""
-    with write_aside(target) as temporary:
+    with write_aside(target, lasting) as temporary:
         temporary.write_text(text)
 
 

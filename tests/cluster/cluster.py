@@ -12,6 +12,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -64,9 +65,11 @@ class Study(Project):
         self.written: dict[str, int] = {}
         self.steps: dict[str, int] = {}
         self.lost = 0
+        self.running: subprocess.Popen[str] | None = None
 
     def begin(self, *words: str) -> subprocess.Popen[str]:
-        return self.start(*PROFILE, *words, "--config", f"overrides={self.study}")
+        self.running = self.start(*PROFILE, *words, "--config", f"overrides={self.study}")
+        return self.running
 
     def look(self) -> None:
         """No finished fit is written again, and steps are lost only where there was no time for a checkpoint."""
@@ -80,15 +83,17 @@ class Study(Project):
             self.lost = max(self.lost, self.steps.get(path.parent.name, 0) - step)
             self.steps[path.parent.name] = step
 
-    def until(self, condition, seconds: float = 300) -> None:
+    def until(self, condition, seconds: float = 900) -> None:
         def met() -> bool:
             self.look()
+            assert self.running is None or self.running.poll() is None, self.running.communicate()[0]
             return bool(condition())
 
         Slurm.wait(met, seconds)
 
     def end(self, run: subprocess.Popen[str]) -> tuple[int, str]:
         """Watch a run to its end."""
+        self.running = None
         with ThreadPoolExecutor(1) as pool:
             said = pool.submit(run.communicate)
             self.until(said.done, 900)
@@ -112,8 +117,9 @@ class Study(Project):
 
 
 @pytest.fixture
-def study(slurm, tmp_path) -> Study:
-    return Study(tmp_path / "a study")
+def study(slurm, tmp_path) -> Iterator[Study]:
+    yield Study(tmp_path / "a study")
+    slurm.hold(False)
 
 
 def fits(slurm: Slurm, *states: str) -> list[str]:
@@ -242,6 +248,7 @@ def test_a_study_whose_head_dies_is_taken_up_while_its_jobs_run(slurm, study):
     for process in (head, *head.children(recursive=True)):
         process.send_signal(signal.SIGKILL)
     run.communicate()
+    study.running = None
     assert fits(slurm), "they do not need it"
     assert study.gpbench("unlock") == (0, "freed the lock of a run that was killed\n")
     code, said = study.end(study.begin())

@@ -6,6 +6,7 @@ It needs root and Debian's packages slurm-wlm and munge (22.05 was tried). Comma
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import socket
@@ -18,6 +19,7 @@ import psutil
 NODES = ("n1", "n2")
 LINKS = Path("/etc/slurm")
 FILES = ("slurm.conf", "cgroup.conf", "gres.conf")
+PLUGIN = "snakemake_executor_plugin_slurm"
 NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol")
 
 CONF = """
@@ -63,6 +65,8 @@ def missing() -> str:
     absent = [name for name in NEEDED if not shutil.which(name, path=path)]
     if absent:
         return f"{', '.join(absent)} not found: apt-get install --no-install-recommends slurm-wlm munge"
+    if not importlib.util.find_spec(PLUGIN):
+        return f"{PLUGIN} is not installed: pip install -r requirements.lock"
     if os.geteuid():
         return f"only root can start a Slurm here and link it into {LINKS}"
     present = [LINKS / name for name in FILES if (LINKS / name).exists()]

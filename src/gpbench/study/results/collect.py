@@ -20,7 +20,7 @@ from gpbench.errors import UserError, count
 from gpbench.places import Places, write_aside, write_if_changed, write_text
 from gpbench.study.planning import identity
 from gpbench.study.records import JITTER, Cell, Fit, FitRecord, FrozenPlan, from_json
-from gpbench.study.results import chain_file, convergence, curves, printed_splits, scoring
+from gpbench.study.results import chain_file, convergence, curves, parquet, printed_splits, scoring
 from gpbench.study.storage import challengers, committed, provenance, remote
 from gpbench.study.storage.store import CERTIFICATE, FINAL, Store
 
@@ -135,7 +135,7 @@ def collect(where: Places, name: str) -> dict[str, int]:
     rows = score_rows(where, ended, plan)
     finished = [(cell, fit.fit_id) for cell, fit in plan.fits if not cell.skip and ended.stored(fit.fit_id)]
     traces = (
-        _read(path).assign(fit_id=fit_id)
+        parquet.read(path).assign(fit_id=fit_id)
         for _, fit_id in finished
         if (path := ended.store.folder(fit_id) / "trace.parquet").is_file()
     )
@@ -211,7 +211,7 @@ def _curves(ended: Ended, plan: FrozenPlan) -> dict[str, list[committed.Row]]:
             continue
         trace, points = (ended.store.folder(fit.fit_id) / f"{name}.parquet" for name in ("trace", "points"))
         if trace.is_file():
-            found["traces"] += curves.trace_lines(fit.fit_id, _read(trace))
+            found["traces"] += curves.trace_lines(fit.fit_id, parquet.read(trace))
         if points.is_file():
             found["calibration"] += curves.calibration_lines(fit.fit_id, _points(points), cell.what.data.task)
     return found
@@ -225,11 +225,12 @@ def _predicted(store: Store, done: Done, others: dict[str, Path]) -> Tables:
     """points, and of Markov chains chains, of the done fits of some cells; points of `others`, by folder, too."""
     folders = {fit_id: store.folder(fit_id) for _, fit_id in done}
     paths = {fit_id: path / "points.parquet" for fit_id, path in (folders | others).items()}
-    classes = max((_classes(path) for path in paths.values()), default=0)
+    foreign = (_classes(path / "points.parquet") for path in others.values())
+    classes = max([0, *(cell.what.data.classes for cell, _ in done), *foreign])
     names = dict.fromkeys(["fit_id", *NUMBER_POINTS, *CLASS_POINTS, *(f"p{i}" for i in range(classes))])
+    points = _chunks((_points(path).assign(fit_id=i) for i, path in paths.items()), list(names))
     # y is whole in classification: the first rows must not decide the type of all
-    points = (_points(path).astype({"y": float}).assign(fit_id=i) for i, path in paths.items())
-    yield "points", _chunks(points, list(names))
+    yield "points", (chunk.astype({"y": float}) for chunk in points)
     drawn = (_drawn(folders[i] / "chain.npz").assign(fit_id=i) for i in folders if scoring.has_chain(store, i))
     yield "chains", _chunks(drawn, ["fit_id", "row", "draw", "mean"])
 
@@ -246,7 +247,7 @@ def _sampled(store: Store, done: Done, others: dict[str, Path]) -> Tables:
 
 def _solved(store: Store, done: Done, others: dict[str, Path]) -> Tables:
     """systems, whose columns are those that the methods of some cells measure."""
-    parts = [_read(store.folder(fit_id) / "trace.parquet").assign(fit_id=fit_id) for _, fit_id in done]
+    parts = [parquet.read(store.folder(fit_id) / "trace.parquet").assign(fit_id=fit_id) for _, fit_id in done]
     yield "systems", _chunks(parts, list(dict.fromkeys(["fit_id", "step", *(name for part in parts for name in part)])))
 
 
@@ -296,20 +297,12 @@ def judged(ended: Ended, cell: Cell, fit: Fit) -> tuple[str, str]:
     return status, reason
 
 
-def _read(path: Path, columns: list[str] | None = None) -> pd.DataFrame:
-    """Those of the columns that a file has; pandas' own reader takes three times as long for a small one."""
-    from pyarrow.parquet import ParquetFile
-
-    with ParquetFile(path) as file:
-        return file.read(columns=columns).to_pandas()
-
-
 def _points(path: Path) -> pd.DataFrame:
     """The columns that figures need."""
-    points = _read(path, NUMBER_POINTS)
+    points = parquet.read(path, NUMBER_POINTS)
     if "mean" in points:
-        return points.reindex(columns=NUMBER_POINTS)  # counts have no CRPS
-    points = _read(path)
+        return points
+    points = parquet.read(path)
     probabilities = points.filter(regex=r"^p\d+$")
     rows, values = range(len(points)), probabilities.to_numpy()
     named = points.assign(confidence=values[rows, points["modal"]], p_true=values[rows, points["y"].astype(int)])
@@ -340,11 +333,13 @@ def _chunks(parts: Iterable[pd.DataFrame], columns: list[str]) -> Iterator[pd.Da
     import pandas as pd
 
     waiting: list[pd.DataFrame] = []
+    rows = 0
     for part in parts:
         waiting.append(part)
-        if sum(map(len, waiting)) >= CHUNK:
+        rows += len(part)
+        if rows >= CHUNK:
             yield pd.concat(waiting, ignore_index=True).reindex(columns=columns)
-            waiting = []
+            waiting, rows = [], 0
     rest = pd.concat(waiting, ignore_index=True) if waiting else pd.DataFrame()
     yield rest.reindex(columns=columns)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from gpbench.errors import UserError
 from gpbench.study.planning import identity
 from gpbench.study.records import FitRecord
+from gpbench.study.results import parquet
 from gpbench.study.storage import seals
 from gpbench.study.storage.store import Store
 
@@ -66,17 +67,17 @@ def _kept(path: Path, make: Callable[[], dict[str, float]]) -> dict[str, float]:
     if stored and stored["code"] == digest():
         return dict(stored["scores"])
     values = make()
-    seals.write(path, {"code": digest(), "scores": values})
+    seals.write(path, {"code": digest(), "scores": values}, lasting=False)
     return values
 
 
 def _of_points(store: Store, record: FitRecord) -> dict[str, float]:
     """Scores of the predictions of held-out rows, and what the fit's sampler reports."""
-    import pandas as pd
-
     from gpbench.evaluation.metrics import efficiency, score
+    from gpbench.evaluation.pointwise import QUANTILE_COLUMNS
 
-    points = pd.read_parquet(store.folder(record.fit_id) / "points.parquet")
+    # no metric needs quantiles, which are nine columns of ten
+    points = parquet.read(store.folder(record.fit_id) / "points.parquet", without=QUANTILE_COLUMNS)
     info = {
         "task": record.what.data.task,
         "num_classes": record.what.data.classes,
@@ -114,9 +115,7 @@ def _of_draws(store: Store, record: FitRecord) -> dict[str, float]:
 
 def _of_systems(store: Store, record: FitRecord) -> dict[str, float]:
     """How many systems a solver was tried on, on how many it ended at its cap, and its iterations on all of them."""
-    import pandas as pd
-
-    systems = pd.read_parquet(store.folder(record.fit_id) / "trace.parquet")
+    systems = parquet.read(store.folder(record.fit_id) / "trace.parquet")
     sums = systems[["stopped", "iterations"]].sum().astype(float)
     return {"systems": float(len(systems)), "stopped": sums["stopped"], "total_iterations": sums["iterations"]}
 

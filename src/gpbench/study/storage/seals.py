@@ -72,9 +72,9 @@ def of_file(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def write(path: Path, content: Content) -> None:
-    """Write what was computed from the fit whose folder `path` is in, with its seal."""
-    write_text(path, json.dumps(content | {"seal": _of_later(path, content)}, indent=1))
+def write(path: Path, content: Content, lasting: bool = True) -> None:
+    """Write what was computed from the fit whose folder `path` is in, with its seal; lasting: see `write_aside`."""
+    write_text(path, json.dumps(content | {"seal": _of_later(path, content)}, indent=1), lasting)
 
 
 def read(path: Path, is_needed: bool) -> Content | None:
