@@ -71,9 +71,7 @@ def predict(fit: str, inputs: pd.DataFrame | ArrayLike) -> pd.DataFrame:
     model = predict_csv.Model(places.find(), fit)
     names = model.table.input_names
     if isinstance(inputs, pd.DataFrame):
-        return model.predict(predict_csv.inputs(inputs, names, model.dataset.source.categories, "inputs")).set_index(
-            inputs.index
-        )
+        return model.predict_frame(inputs, "inputs")
     values = np.asarray(inputs, float)
     if values.ndim != 2 or values.shape[1] != len(names):
         raise UserError(f"inputs have shape {values.shape}; the model needs [rows, {len(names)}]: {', '.join(names)}")

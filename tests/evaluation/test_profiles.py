@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gpbench.evaluation.profiles import excess, pareto_front, profile
+from gpbench.evaluation.profiles import excess, pareto_front, profile, resampled
 
 LOSSES = pd.DataFrame({"a": [1.0, 2.0, 4.0], "b": [2.0, 1.0, 5.0], "c": [4.0, 4.0, 4.0]})
 
@@ -29,3 +29,11 @@ def test_the_front_holds_the_undominated_methods():
     cost = pd.Series({"slow": 9.0, "cheap": 1.0, "middle": 3.0, "worse": 4.0, "twin": 3.0, "same_cost": 1.0})
     loss = pd.Series({"slow": 0.1, "cheap": 5.0, "middle": 2.0, "worse": 2.5, "twin": 2.0, "same_cost": 6.0})
     assert pareto_front(cost, loss) == ["cheap", "middle", "twin", "slow"]
+
+
+def test_the_band_of_a_profile_is_that_of_resampled_data_sets():
+    distances, rng = np.arange(10.0), np.random.default_rng(0)
+    drawn = rng.choice(distances, (4000, 10))
+    for at, share in ((2.5, 0.3), (6.5, 0.7)):
+        low, high = resampled([share], 10)
+        assert [low[0], high[0]] == np.quantile((drawn <= at).mean(1), [0.05, 0.95]).tolist()

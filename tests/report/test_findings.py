@@ -131,6 +131,7 @@ def test_curves_reach_the_share_of_data_sets_within_a_distance(view):
         assert y[x <= at + 1e-12].max() == pytest.approx((distance <= at + 1e-12).mean())
         assert curves[view.labels[method]].get_label().startswith(f"{(distance <= 0.01).mean():4.0%}")
     assert axis.get_title("right") == "left out: 3 methods"
+    assert len(axis.collections) == 1  # the band of the first
 
 
 def test_the_front_is_priced_by_the_geometric_mean(view):

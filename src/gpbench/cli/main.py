@@ -119,6 +119,9 @@ def _add_fit_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
     )
     command.add_argument("table", type=Path, help="CSV with the data set's input names as header")
     command.add_argument("--out", type=Path, help="file to write; default: standard output")
+    command = add(pyfunc, "write a kept model as a folder that mlflow.pyfunc.load_model reads")
+    command.add_argument("fit", help="as of `predict`")
+    command.add_argument("folder", type=Path, help="to write; it must not exist")
     command = add(
         challenge, "score predictions that another program made of our test rows, and set them beside our fits"
     )
@@ -196,6 +199,13 @@ def predict(arguments: argparse.Namespace) -> None:
     from gpbench.study.commands import predict_csv
 
     predict_csv.answer(places.find(), arguments.fit, arguments.table, arguments.out)
+
+
+def pyfunc(arguments: argparse.Namespace) -> None:
+    from gpbench.study.commands import pyfunc as writing
+
+    writing.write(places.find(), arguments.fit, arguments.folder)
+    print(f"{arguments.folder}: mlflow.pyfunc.load_model({str(arguments.folder)!r}).predict(frame)")
 
 
 def challenge(arguments: argparse.Namespace) -> None:

@@ -5,6 +5,8 @@ A table of losses has one row a data set and one column a method, without missin
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
+from scipy.stats import binom
 
 from gpbench.evaluation.practical import ROPES
 
@@ -31,6 +33,15 @@ def profile(distances: pd.DataFrame) -> pd.DataFrame:
         for method in distances.columns
     ]
     return pd.concat(parts, ignore_index=True)
+
+
+def resampled(share: ArrayLike, n: int, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+    """Interval of a share when the n data sets are drawn again with replacement: quantiles of Binomial(n, share) / n.
+
+    share `[k]` gives two arrays `[k]`."""
+    tails = (1 - level) / 2, (1 + level) / 2
+    low, high = (binom.ppf(tail, n, np.asarray(share, float)) / n for tail in tails)
+    return low, high
 
 
 def pareto_front(cost: pd.Series, loss: pd.Series) -> list[str]:

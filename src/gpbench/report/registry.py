@@ -72,8 +72,8 @@ FIGURES = _by_name([
           "Share of the data sets on which a method lies within a distance of the best method of the data set: a "
           "curve further up and to the left is better. Shaded: the region of practical equivalence, on a linear "
           "scale; beyond it the scale is logarithmic. Legends are in the order of mean ranks and begin with the "
-          "share of data sets within the region; thick: the first six. Only data sets and methods with all splits "
-          "finished."),
+          "share of data sets within the region; thick: the first six; band: 90 % of data sets drawn "
+          "again, for the first. Only data sets and methods with all splits finished."),
     Entry("features", "settings", ON_REQUEST, "figures.score_against_setting:features",
           "Test error and MNLL against the number of random features, by the treatment of the frequencies; mean and "
           "standard deviation over splits."),

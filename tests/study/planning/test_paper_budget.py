@@ -1,4 +1,4 @@
-"""Budget `paper` has the updates that each paper gives for each of its methods."""
+"""Budget `paper` has the updates that each paper gives for each of its methods, and `smoke` is short for all."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import functools
 
 import pytest
 
+from gpbench import config
 from gpbench.places import Places
-from gpbench.study.planning.resolve import resolve
+from gpbench.study.planning.resolve import configured_method, resolve
 from projects import REPOSITORY
 
 BSGP, ROUNDS = (10_000 * 21, 256 * 32, 256, 21), (10_000, 256 * 32, 256, 1)
@@ -51,3 +52,13 @@ def test_sparse_gps_of_rossi2021_have_10000_steps_of_1000_rows(method):
     assert {cell.what.steps for cell in cells} == {10_000}
     assert {cell.what.method.hyper["batch_size"] for cell in cells} == {1_000}
     assert {cell.what.method.hyper.get("optimiser", "adam") for cell in cells} == {"adam"}
+
+
+def test_smoke_draws_little_with_every_method():
+    """It means seconds; `conf/budget/smoke.yaml` says less where a method's own number is large."""
+    where = Places(REPOSITORY, REPOSITORY / "store")
+    budget = config.compose(where.conf, "budget", "smoke")
+    counts = ("num_samples", "samples_train", "samples_test", "trials", "restarts", "particles", "draws")
+    hypers = {m: configured_method(where, m, budget, []).hyper for m in config.options(where.conf, "method")}
+    large = {m: (key, getattr(h, key)) for m, h in hypers.items() for key in counts if getattr(h, key, 0) > 256}
+    assert large == {}

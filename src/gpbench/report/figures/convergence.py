@@ -39,8 +39,8 @@ def _draw_published(axis: Axes, view: View, dataset: str) -> None:
     """A dash at the right edge for every method with a number published under the same protocol."""
     for row in published_mnll(view).query("dataset == @dataset").itertuples():
         look = canvas.looks(view)[row.ours_method]
-        (dash,) = axis.plot(1.03, row.published, "_", color=look.color, clip_on=False, transform=canvas.across(axis))
-        dash.set(markersize=9, markeredgewidth=1.8)  # no marker of a method
+        dash: canvas.Style = {"marker": "_", "markersize": 9, "markeredgewidth": 1.8}  # no marker of a method
+        axis.plot(1.03, row.published, **dash, color=look.color, clip_on=False, transform=canvas.across(axis))
         low, high = axis.get_ylim()
         axis.set_ylim(min(low, row.published), max(high, row.published))
 

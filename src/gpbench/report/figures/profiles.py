@@ -13,7 +13,7 @@ from matplotlib.ticker import NullLocator
 from gpbench.errors import count
 from gpbench.evaluation.compare import ranks
 from gpbench.evaluation.practical import ROPES
-from gpbench.evaluation.profiles import excess, pareto_front, profile
+from gpbench.evaluation.profiles import excess, pareto_front, profile, resampled
 from gpbench.report.figures import canvas
 from gpbench.report.figures.cost import SHORTEST
 from gpbench.report.significance.comparisons import COMPARISONS, Comparison, complete_losses, rankable
@@ -68,6 +68,10 @@ def _profile(axis: Axes, view: View, metric: str, losses: pd.DataFrame) -> None:
     steps = profile(distances)
     for place, method in enumerate(ranks(losses).mean().sort_values(kind="stable").index):
         curve, look, strong = steps[steps["method"] == method], canvas.looks(view)[method], place < _STRONG
+        if place == 0:  # of more methods they would cover each other
+            low, high = resampled(curve["share"], len(losses))
+            beyond = {"step": "post", "color": look.color, "alpha": 0.15, "linewidth": 0, "zorder": 1}
+            axis.fill_between([0, *curve["distance"], end], [0, *low, 1], [0, *high, 1], **beyond)
         axis.plot(
             [0, *curve["distance"], end],
             [0, *curve["share"], 1],

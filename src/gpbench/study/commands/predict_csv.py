@@ -66,6 +66,11 @@ class Model:
         """The predictive of every row of a CSV; UserError with file, row and column for what is no input."""
         return self.predict(read_inputs(source, self.table.input_names, self.dataset.source.categories))
 
+    def predict_frame(self, frame: pd.DataFrame, where: str) -> pd.DataFrame:
+        """The predictive of every row of a frame with the columns of the data set's table; `where` for messages."""
+        values = inputs(frame, self.table.input_names, self.dataset.source.categories, where)
+        return self.predict(values).set_index(frame.index)
+
     def predict(self, inputs: np.ndarray) -> pd.DataFrame:
         """The predictive of every row of inputs `[T, D]` in original units: mean, sd, quantiles, or probabilities.
 

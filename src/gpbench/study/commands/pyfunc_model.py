@@ -1,0 +1,31 @@
+"""The Python function that MLflow loads from a folder of `gpbench pyfunc`; MLflow runs a copy of this file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import pandas as pd
+from mlflow.pyfunc import PythonModel, PythonModelContext
+
+from gpbench.places import Places
+from gpbench.study.commands import predict_csv
+
+
+class KeptModel(PythonModel):
+    """A kept fit: a frame of inputs in, the columns of `gpbench predict` out."""
+
+    def load_context(self, context: PythonModelContext) -> None:
+        root = Path(context.artifacts["project"])
+        (fit,) = (root / "store").iterdir()
+        self.model = predict_csv.Model(Places(root, root / "store"), fit.name)
+
+    def predict(
+        self, context: PythonModelContext, model_input: pd.DataFrame, params: dict[str, Any] | None = None
+    ) -> pd.DataFrame:
+        """Mean, sd and quantiles, or class probabilities, of every row, in original units."""
+        return self.model.predict_frame(model_input, "model_input")
+
+
+mlflow.models.set_model(KeptModel())

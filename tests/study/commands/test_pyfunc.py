@@ -1,0 +1,24 @@
+"""`gpbench pyfunc`: a kept fit as a model of MLflow that answers without the project."""
+
+import shutil
+
+import mlflow
+import numpy as np
+import pandas as pd
+
+import gpbench as api
+
+
+def test_the_folder_answers_as_the_fit_does_without_its_project(project, gpbench, tmp_path):
+    fit = api.fit("linear", "diabetes", budget="smoke")
+    names = ["age", "sex", "bmi", "bp", "s1", "s2", "s3", "s4", "s5", "s6"]
+    frame = pd.DataFrame(np.arange(20.0).reshape(2, 10), columns=names, index=[7, 9])
+    expected = api.predict(fit["fit_id"], frame)
+    folder = tmp_path / "model"
+    answer = gpbench("pyfunc", "linear/diabetes", str(folder))
+    assert answer.code == 0, answer.err
+    again = gpbench("pyfunc", "linear/diabetes", str(folder))
+    assert (again.code, again.err) == (1, f"gpbench: {folder} exists; name a new folder\n")
+    assert list(folder.rglob("*.pkl")) == []
+    shutil.rmtree(project / "store")
+    pd.testing.assert_frame_equal(mlflow.pyfunc.load_model(str(folder)).predict(frame), expected)
