@@ -1,12 +1,11 @@
 """A storm of faults over a smoke study: `python tests/faults/storm.py --minutes 10 --seed 1` (or `make faults`).
 
-Every round some fits are taken away, so that there is work to do, and one act is done while it is done or before it:
-processes of every kind are killed -9 (a job, its fit, both; collect, record, track, plan, verify, retry), files of the
-store, of checkpoints, of plans, data and results are flipped, cut, emptied, deleted and exchanged, the disk of the
-store is full or read-only, memory is short, the clock jumps, two processes do the same at once. Then the study is run to
-its end. Found is what should not be: a number that differs from the undisturbed run by a bit, a sound fit that is gone, a
-traceback, a study that does not end. Needs root for disks of its own and memory limits; without,
-these acts are left out.
+A round is some acts, before each of which some fits are taken away, so that there is work to do: processes of every
+kind are killed -9 (a job, its fit, both; collect, record, plan, verify, retry), files of the store, of checkpoints, of
+plans, data and results are flipped, cut, emptied, deleted and exchanged, the disk of the store is full or read-only,
+memory is short, the clock jumps, two processes do the same at once. Then the study is run to its end. Found is what
+should not be: a number that differs from the undisturbed run by a bit, a sound fit that is gone, a traceback, a study
+that does not end. Needs root for disks of its own and limits of memory; without, disks are left out.
 """
 
 from __future__ import annotations
@@ -161,12 +160,12 @@ class Storm:
 
     def sound(self) -> set[str]:
         """The fits whose files are those of the undisturbed run."""
-        ids = (fit_id for fit_id in self.fits if (self.store.folder(fit_id) / "points.parquet").is_file())
-        return {
-            i
-            for i in ids
-            if _sha256(self.store.folder(i) / "points.parquet") == self.fits[i] and not self.store.fault(i)
-        }
+        return {fit_id for fit_id in self.fits if self._is_sound(fit_id)}
+
+    def _is_sound(self, fit_id: str) -> bool:
+        points = self.store.folder(fit_id) / "points.parquet"
+        kept = self.store.has(fit_id) and points.is_file() and _sha256(points) == self.fits[fit_id]
+        return kept and not self.store.fault(fit_id)
 
     def settle(self, name: str) -> int:
         """Run the study until every fit is done; how often that took."""
@@ -411,9 +410,11 @@ def weather(seed: int, minutes: float) -> Storm:
     began = time.monotonic()
     with storm(seed) as made:
         shares = [0 if "disk" in name and not made.mounted else share for name, share in zip(ACTS, SHARES, strict=True)]
-        while time.monotonic() - began < 60 * minutes:
-            made.round(made.rng.choices(list(ACTS), shares, k=made.rng.randint(1, 8)))
-        print(report(made, seed, (time.monotonic() - began) / 60))
+        try:
+            while time.monotonic() - began < 60 * minutes:
+                made.round(made.rng.choices(list(ACTS), shares, k=made.rng.randint(1, 8)))
+        finally:
+            print(report(made, seed, (time.monotonic() - began) / 60))
         return made
 
 
