@@ -3,12 +3,14 @@ PYTHON ?= python3.11
 CORES  ?= 2
 BIN    := .venv/bin
 PORT   ?= 5000
+MINUTES ?= 10
+SEED   ?= 0
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export MLFLOW_DISABLE_TELEMETRY = true
 export DVC_NO_ANALYTICS = 1
 export NO_MKDOCS_2_WARNING = 1
 
-.PHONY: help study test cluster-test slow lint bench peers figures docs tour site site-test ui status clean
+.PHONY: help study test cluster-test slow faults lint bench peers figures docs tour site site-test ui status clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -25,7 +27,10 @@ cluster-test: .venv/.ok  ## run a study on a Slurm of two nodes that is built he
 	OMP_NUM_THREADS=1 python -m pytest tests/cluster/cluster.py $(ARGS)
 
 slow: .venv/.ok  ## run the slow tests: accuracy on real data (needs GPBENCH_MIRROR), samplers against libraries
-	OMP_NUM_THREADS=1 python -m pytest -n $(CORES) -m slow -rP tests/evaluation tests/study tests/methods tests/sampling $(ARGS)
+	OMP_NUM_THREADS=1 python -m pytest -n $(CORES) -m slow -rP tests/evaluation tests/study tests/methods tests/sampling tests/faults $(ARGS)
+
+faults: .venv/.ok  ## kill, damage, fill and starve a smoke study for MINUTES, by SEED, and report what was found
+	python tests/faults/storm.py --minutes $(MINUTES) --seed $(SEED)
 
 lint: .venv/.ok  ## check style, types, the direction of imports and the workflow
 	ruff check .

@@ -245,7 +245,10 @@ PRINTED = (
     "source,item,dataset,method_printed,setting,metric_printed,protocol,scale,value,spread,spread_kind,splits,"
     "ours_method,ours_metric,factor,study,reason,note\n"
 )
-LINE = "x2020,Table 1,mine,Linear,,test_mnll,common,original,{value},{spread},{kind},{splits},linear,{metric},{factor},,,\n"
+LINE = (
+    "x2020,Table 1,mine,Linear,,test_mnll,common,original,{value},{spread},{kind},{splits},"
+    "linear,{metric},{factor},,,\n"
+)
 SOUND = {"value": "1.0", "spread": "", "kind": "", "splits": "1", "metric": "mnll", "factor": "1"}
 PUBLISHED: dict[str, bytes | str] = {
     "empty": "",

@@ -1,3 +1,4 @@
+import contextlib
 import json
 
 import numpy as np
@@ -7,6 +8,7 @@ from synthetic_study import DATASETS, METHODS, build
 
 from gpbench.errors import UserError
 from gpbench.report.view import View, load
+from gpbench.study.results import collect
 
 
 def test_a_cell_is_the_mean_and_sample_sd_of_its_splits(view, study):
@@ -133,13 +135,18 @@ def test_a_damaged_description_of_a_study_is_one_line(tmp_path, content):
         View(tmp_path).study
 
 
-def test_a_flipped_byte_of_a_table_is_no_other_number(tmp_path):
-    numbers, path = pd.DataFrame({"mnll": np.arange(100.0)}), tmp_path / "scores.parquet"
-    numbers.to_parquet(path, index=False, write_page_checksum=True)
-    content = bytearray(path.read_bytes())
-    place = content.index(np.float64(50).tobytes())
-    content[place + 6] ^= 1
-    path.write_bytes(content)
-    assert not pd.read_parquet(path).equals(numbers), "unchecked, another number is read"
-    with pytest.raises(UserError, match=r"scores\.parquet is damaged \(.*delete it, and snakemake"):
+def test_a_flipped_byte_of_a_page_is_no_other_number(tmp_path):
+    """In every tenth byte of the pages of a table as collect writes it; unchecked, some are read as other numbers."""
+    numbers, path = pd.DataFrame({"mnll": np.arange(100.0)}), tmp_path / "points.parquet"
+    collect._write(path, iter([numbers]))
+    sound, silent = path.read_bytes(), 0
+    for place in range(0, len(sound) - 8 - int.from_bytes(sound[-8:-4], "little"), 10):
+        path.write_bytes(sound[:place] + bytes([sound[place] ^ 1]) + sound[place + 1 :])
+        with contextlib.suppress(UserError):
+            assert load(path).equals(numbers), place
+        with contextlib.suppress(ValueError, OSError):
+            silent += not pd.read_parquet(path).equals(numbers)
+    assert silent > 0
+    path.write_bytes(sound[:100])
+    with pytest.raises(UserError, match=r"points\.parquet is damaged \(.*; delete it, and snakemake"):
         load(path)

@@ -35,9 +35,10 @@ def source_tree(path: Path) -> ast.Module:
     try:
         return ast.parse(path.read_bytes())  # in the encoding that the source declares
     except SyntaxError as error:
-        raise UserError(f"{path}, line {error.lineno}: {error.msg}") from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is no Python source: {error}") from error
+        line = f", line {error.lineno}" if error.lineno else ""
+        raise UserError(f"{path}{line}: {error.msg}") from error
+    except (ValueError, RecursionError, MemoryError) as error:  # the last for parentheses that are too deep
+        raise UserError(f"{path} is no Python source: {error or 'it is nested too deeply'}") from error
 
 
 @functools.cache

