@@ -70,7 +70,7 @@ def _profile(axis: Axes, view: View, metric: str, losses: pd.DataFrame) -> None:
         curve, look, strong = steps[steps["method"] == method], canvas.looks(view)[method], place < _STRONG
         if place == 0:  # of more methods they would cover each other
             low, high = resampled(curve["share"], len(losses))
-            beyond = {"step": "post", "color": look.color, "alpha": 0.15, "linewidth": 0, "zorder": 1}
+            beyond: canvas.Style = {"step": "post", "color": look.color, "alpha": 0.15, "linewidth": 0, "zorder": 1}
             axis.fill_between([0, *curve["distance"], end], [0, *low, 1], [0, *high, 1], **beyond)
         axis.plot(
             [0, *curve["distance"], end],
