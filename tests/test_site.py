@@ -82,6 +82,7 @@ def test_only_cells_that_name_a_page_are_links(website):
     text = linked(Table(frame, frame, "boston"), {"boston": "datasets/boston.html"}, "../")
     assert text.count("<a ") == 1
     assert '<td><a href="../datasets/boston.html">boston</a></td>' in text
+    assert "<td>own</td>" in text
     assert "&lt;b&gt;" in text
 
 

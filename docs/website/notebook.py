@@ -15,12 +15,13 @@ COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 def execute(source: Path, target: Path) -> None:
     """Run every cell of a notebook in the folder of the project; an error of a cell ends it."""
-    from jupyter_client.manager import AsyncKernelManager
     from nbclient import NotebookClient
+    from traitlets.config import Config
 
     notebook = nbformat.read(source, as_version=4)
-    kernel = AsyncKernelManager(transport="ipc")  # no port that others on the machine could reach
-    NotebookClient(notebook, kernel, timeout=300, resources={"metadata": {"path": str(TOUR.parents[1])}}).execute()
+    private = Config({"KernelManager": {"transport": "ipc"}})  # no port that others on the machine could reach
+    place = {"metadata": {"path": str(TOUR.parents[1])}}
+    NotebookClient(notebook, config=private, timeout=600, resources=place).execute()
     target.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(notebook, target)
 
