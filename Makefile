@@ -10,7 +10,7 @@ export MLFLOW_DISABLE_TELEMETRY = true
 export DVC_NO_ANALYTICS = 1
 export NO_MKDOCS_2_WARNING = 1
 
-.PHONY: help study test cluster-test slow faults lint bench peers figures docs tour site site-test ui status clean
+.PHONY: help study test cluster-test bucket-test slow faults lint bench peers figures docs tour site site-test ui status clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -25,6 +25,9 @@ test: .venv/.ok  ## run all tests but the slow ones; ARGS is passed to pytest
 
 cluster-test: .venv/.ok  ## run a study on a Slurm of two nodes that is built here (needs root, slurm-wlm and munge)
 	OMP_NUM_THREADS=1 python -m pytest tests/cluster/cluster.py $(ARGS)
+
+bucket-test: .venv/.ok  ## run a study on two machines that share an S3 bucket alone (MOTO=PATH of the program moto_server)
+	OMP_NUM_THREADS=1 MOTO=$(MOTO) python -m pytest tests/cluster/bucket.py $(ARGS)
 
 slow: .venv/.ok  ## run the slow tests: accuracy on real data (needs GPBENCH_MIRROR), samplers against libraries
 	OMP_NUM_THREADS=1 python -m pytest -n $(CORES) -m slow -rP tests/evaluation tests/study tests/methods tests/sampling tests/faults $(ARGS)

@@ -89,7 +89,8 @@ def find() -> Places:
 def write_aside(target: Path, lasting: bool = True) -> Iterator[Path]:
     """Yield a temporary path beside `target`; on success it replaces `target`, otherwise it is removed.
 
-    lasting: whether it is fsynced, for what cannot be made again in a moment. Raises UserError if the folder is not writable."""
+    lasting: whether it is fsynced, for what cannot be made again in a moment. Raises UserError if the folder is not
+    writable."""
     target = Path(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
