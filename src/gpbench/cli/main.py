@@ -6,17 +6,17 @@ import argparse
 import contextlib
 import dataclasses
 import json
-import re
 import signal
 import sys
 import time
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING
 
 from gpbench import places
 from gpbench.cli import data, lists
+from gpbench.cli.parser import Parser
 from gpbench.errors import UserError, count, exit_status
 
 CLEAR_SCREEN = "\033[2J\033[H"
@@ -25,33 +25,13 @@ if TYPE_CHECKING:
     from gpbench.study.planning.plan import Plan
 
 
-def _whole(text: str) -> int:
-    """A whole number; `1_0`, which Python takes for one, is none."""
-    if not re.fullmatch("-?[0-9]+", text):
-        raise ValueError(text)
-    return int(text)
-
-
-class _Parser(argparse.ArgumentParser):
-    """One line for a mistake, as commands have, and numbers as people write them."""
-
-    def __init__(self, *words: Any, **options: Any) -> None:
-        super().__init__(*words, **options)
-        self.register("type", int, _whole)
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}; see `{self.prog} --help`\n")
-
-
 def parser() -> argparse.ArgumentParser:
     """The commands, each named after its function, and their arguments."""
-    top: argparse.ArgumentParser = _Parser(
-        prog="gpbench", description="Reproducible comparison of (deep) GP inference."
-    )
+    top = Parser(prog="gpbench", description="Reproducible comparison of (deep) GP inference.")
     top.add_argument("--version", action="version", version=f"gpbench {metadata.version('gpbench')}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def add(function: Callable, text: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    def add(function: Callable, text: str, *parents: Parser) -> argparse.ArgumentParser:
         command = commands.add_parser(function.__name__, help=text, description=text, parents=parents)
         command.set_defaults(function=function)
         return command
@@ -73,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_study_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
-    study, planned = argparse.ArgumentParser(add_help=False), argparse.ArgumentParser(add_help=False)
+    study, planned = Parser(add_help=False), Parser(add_help=False)
     study.add_argument("study", nargs="?", default="default")
     study.add_argument("--overrides", default="", help="as in snakemake --config overrides='...'")
     planned.add_argument("name")
