@@ -27,6 +27,7 @@ from gpbench import places, streams
 from gpbench.evaluation.pointwise import pointwise
 from gpbench.places import Places
 from gpbench.predictive.distributions import GaussianMixture
+from gpbench.study.commands import verify
 from gpbench.study.planning import estimate, plan
 from gpbench.study.records import Cell, Fit, FitRecord, Seconds, to_json
 from gpbench.study.results import collect
@@ -77,7 +78,7 @@ def fill(made: plan.Plan, where: Places) -> int:
     steps = np.arange(1, STEPS + 1)
     trace = pd.DataFrame({"step": steps, "seconds": 0.01 * steps, "objective": -1.0 / steps})
     trace["mnll"] = np.where(steps % LOOKS == 0, 1.0 / steps, np.nan)  # held-out rows are looked at now and then
-    written = 0
+    written, sealing = 0, 0.0
     alike = where.root / "alike"
     alike.mkdir()
     trace.to_parquet(alike / "trace.parquet", index=False)
@@ -91,8 +92,11 @@ def fill(made: plan.Plan, where: Places) -> int:
             os.link(file, folder / "points.parquet")
             os.link(alike / "trace.parquet", folder / "trace.parquet")
             (folder / "fit.json").write_text(to_json(record(cell, fit)))
+            began = time.process_time()
             seals.seal(folder)
+            sealing += time.process_time() - began
             written += 1
+    print(f"sealing takes {1000 * sealing / written:.2f} ms of the processor a fit", flush=True)
     return written
 
 
@@ -133,6 +137,7 @@ def stages(where: Places) -> dict[str, Callable[[], object]]:
     return {
         "plan and freeze": lambda: plan.freeze(plan.make(where, "size"), where),
         "plan again": lambda: plan.make(where, "size"),
+        "verify": lambda: verify.verify(where),
         "cost": lambda: estimate.lines(estimate.Estimate(plan.make(where, "size"), everything=True)),
         "collect, scoring all": lambda: collect.collect(where, "size"),
         "collect again": lambda: collect.collect(where, "size"),

@@ -8,14 +8,16 @@ import os
 import shlex
 import sys
 
+from gpbench.cli.parser import Parser
+
 COLOURS = {"done": 32, "pending": 33, "running": 33, "stopped": 33, "skipped": 2, "missing": 35}
 """Status -> SGR code of terminals; of all others red."""
 RED = 31
 
 
-def study(default: str = "default") -> argparse.ArgumentParser:
+def study(default: str = "default") -> Parser:
     """The words that name a study and its overrides, for every command on one."""
-    parser = argparse.ArgumentParser(add_help=False)
+    parser = Parser(add_help=False)
     text = f"a study, or the name of a run; default: {default or 'the newest run'}"
     parser.add_argument("study", nargs="?", default=default, help=text)
     overrides(parser)

@@ -5,47 +5,26 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import re
 import signal
 import sys
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NoReturn
 
 from gpbench import places
 from gpbench.cli import advise, data, exchange, grammar, lists
 from gpbench.cli.look import cost, plan, planned, status
+from gpbench.cli.parser import Parser
 from gpbench.errors import UserError, count, exit_status
-
-
-def _whole(text: str) -> int:
-    """A whole number; `1_0`, which Python takes for one, is none."""
-    if not re.fullmatch("-?[0-9]+", text):
-        raise ValueError(text)
-    return int(text)
-
-
-class _Parser(argparse.ArgumentParser):
-    """One line for a mistake, as commands have, and numbers as people write them."""
-
-    def __init__(self, *words: Any, **options: Any) -> None:
-        super().__init__(*words, **options)
-        self.register("type", int, _whole)
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}; see `{self.prog} --help`\n")
 
 
 def parser() -> argparse.ArgumentParser:
     """The commands, each named after its function, and their arguments."""
-    top: argparse.ArgumentParser = _Parser(
-        prog="gpbench", description="Reproducible comparison of (deep) GP inference."
-    )
+    top = Parser(prog="gpbench", description="Reproducible comparison of (deep) GP inference.")
     top.add_argument("--version", action="version", version=f"gpbench {metadata.version('gpbench')}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def add(function: Callable, text: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    def add(function: Callable, text: str, *parents: Parser) -> argparse.ArgumentParser:
         command = commands.add_parser(function.__name__, help=text, description=text, parents=parents)
         command.set_defaults(function=function)
         return command

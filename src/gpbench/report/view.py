@@ -45,13 +45,12 @@ FACTS = (
 
 
 def load(path: Path) -> Any:
-    """The content of a JSON, CSV or parquet file of a study's results, whose pages have checksums. UserError where it
-    is damaged."""
+    """The content of a JSON, CSV or parquet file of a study's results. UserError where it cannot be read."""
     remedy = "delete it, and snakemake makes it again"
     if path.suffix == ".json":
         return read_json(path, remedy)
     try:
-        return pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path, page_checksum_verification=True)
+        return pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
     except (ValueError, OSError, ArrowException) as error:
         raise UserError(f"{path} is damaged ({error}); {remedy}") from error
 

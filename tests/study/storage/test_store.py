@@ -11,6 +11,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 
@@ -319,7 +320,7 @@ def test_what_the_system_refuses_is_one_line(capfd):
             full.write("x")
 
     assert exit_status(work) == 1
-    assert exit_status(lambda: open("/no/such/file")) == 1
+    assert exit_status(Path("/no/such/file").read_text) == 1
     no_space, no_file = capfd.readouterr().err.splitlines()
     assert no_space == "gpbench: No space left on device; check the file, free space and permissions"
     assert no_file.startswith("gpbench: /no/such/file: No such file")

@@ -151,7 +151,7 @@ def collect(where: Places, name: str) -> dict[str, int]:
     # last: its time of change marks the collection as complete
     scores = pd.DataFrame(rows)
     with write_aside(folder / "scores.parquet") as temporary:
-        scores.to_parquet(temporary, index=False, write_page_checksum=True)
+        scores.to_parquet(temporary, index=False)
     return {str(name): int(number) for name, number in scores["status"].value_counts().items()}
 
 
@@ -350,7 +350,7 @@ def _write(path: Path, chunks: Iterator[pd.DataFrame]) -> None:
     from pyarrow.parquet import ParquetWriter
 
     first = pa.Table.from_pandas(next(chunks), preserve_index=False)
-    with write_aside(path) as temporary, ParquetWriter(temporary, first.schema, write_page_checksum=True) as writer:
+    with write_aside(path) as temporary, ParquetWriter(temporary, first.schema) as writer:
         writer.write_table(first)
         for chunk in chunks:
             writer.write_table(pa.Table.from_pandas(chunk, first.schema, preserve_index=False))

@@ -73,7 +73,7 @@ def write(where: Places, name: str, kind: str) -> None:
     parts = [probe(fitted).assign(fit_id=fit_id) for fit_id, fitted in finished(where, cells)]
     table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=COLUMNS[kind])
     with write_aside(where.results / name / f"{kind}.parquet") as temporary:
-        table[COLUMNS[kind]].to_parquet(temporary, index=False, write_page_checksum=True)
+        table[COLUMNS[kind]].to_parquet(temporary, index=False)
 
 
 def answers(method: Any, kind: str) -> bool:
