@@ -53,7 +53,7 @@ class Method:
     rows_power: NonNegativeFloat = 0.25  #: the power of the number of training rows that it grows with
     #: hyperparameter -> what studies with `tune` try of it: a list of values, or a range {low: 0.001, high: 0.1}, whose
     #: logarithm is uniform; what the user sets is not tuned
-    tune: dict[str, Any] = field(default_factory=dict)
+    tunable: dict[str, Any] = field(default_factory=dict)
     tunes_itself: str = ""  #: hyperparameter that counts the trials of a search of its own; a study's `tune` sets it
 
 
@@ -280,7 +280,7 @@ class Study:
     trainer: str = "cpu"  #: name in conf/trainer
     dtype: Literal["float64", "float32"] = "float64"  #: floating-point type of the fits
     noise_block: PositiveInt = 50  #: number of updates after which the random streams are seeded again
-    #: number of settings that every fit tries of what its method's `tune` names, on a fifth of its training rows held
+    #: number of settings that every fit tries of what its method's `tunable` names, on a fifth of its training rows held
     #: out, before it is made with the best of them; 0: none
     tune: NonNegativeInt = 0
     splits: PositiveInt = 5  #: number of splits per data set (fewer if the protocol has fewer)

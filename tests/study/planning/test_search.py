@@ -48,7 +48,7 @@ def test_what_the_user_sets_is_not_tuned(project):
     (cell,) = cells("methods=[svgp] datasets=[boston] splits=1 tune=8 svgp.num_inducing=30").values()
     assert [set(settings) for settings in cell.what.tune.candidates] == [{"kernel"}] * 3
     assert cell.what.method.hyper["num_inducing"] == 30
-    words = "methods=[svgp] datasets=[boston] splits=1 tune=4 svgp.num_inducing=9 svgp.tune={kernel:[rbf,matern12]}"
+    words = "methods=[svgp] datasets=[boston] splits=1 tune=4 svgp.num_inducing=9 svgp.tunable={kernel:[rbf,matern12]}"
     (cell,) = cells(words).values()
     assert [settings["kernel"] for settings in cell.what.tune.candidates] == ["rbf", "matern12"]
 
@@ -56,10 +56,10 @@ def test_what_the_user_sets_is_not_tuned(project):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("svgp.tune={num_inducin:[5]}", "did you mean 'num_inducing'?"),
-        ("svgp.tune={num_inducing:[]}", "num_inducing needs values"),
-        ("svgp.tune={learning_rate:{low:9,high:3}}", "learning_rate needs values"),
-        ("svgp.tune={num_inducing:[5,0]}", "num_inducing: Input should be greater than or equal to 1"),
+        ("svgp.tunable={num_inducin:[5]}", "did you mean 'num_inducing'?"),
+        ("svgp.tunable={num_inducing:[]}", "num_inducing needs values"),
+        ("svgp.tunable={learning_rate:{low:9,high:3}}", "learning_rate needs values"),
+        ("svgp.tunable={num_inducing:[5,0]}", "num_inducing: Input should be greater than or equal to 1"),
         ("kind=sample", "tune goes with kind predict, not sample"),
     ],
 )

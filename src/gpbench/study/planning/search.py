@@ -1,4 +1,4 @@
-"""Which settings tuned fits try: what is listed or drawn of the ranges that a method's `tune` names. No torch."""
+"""Which settings tuned fits try: what is listed or drawn of the ranges that a method's `tunable` names. No torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def own_trials(study: schema.Study, header: schema.Method) -> list[str]:
 
 def remarks(study: schema.Study, methods: Iterable[MethodConfig]) -> list[str]:
     """Which methods of a tuned study have nothing that could be tuned."""
-    untuned = [m.header.name for m in methods if not (m.header.tune or m.header.tunes_itself)]
+    untuned = [m.header.name for m in methods if not (m.header.tunable or m.header.tunes_itself)]
     return [f"tune: nothing to tune in {', '.join(dict.fromkeys(untuned))}"] if study.tune and untuned else []
 
 
@@ -39,12 +39,12 @@ def tuning(study: schema.Study, method: MethodConfig, fixed: Iterable[str], clas
     if study.kind != "predict":
         raise UserError(f"study {study.name!r}: tune goes with kind predict, not {study.kind}; set tune=0")
     given = {word.partition("=")[0] for word in fixed}
-    space = {key: values for key, values in method.header.tune.items() if key not in given}
+    space = {key: values for key, values in method.header.tunable.items() if key not in given}
     _check(method, space)
     if not space:
         return None
     tried = tuple(candidates(space, {key: getattr(method.hyper, key) for key in space}, study.tune))
-    where = f"tune of method {method.header.name!r}"
+    where = f"tunable of method {method.header.name!r}"
     for settings in tried:
         check(type(method.hyper), vars(method.hyper) | settings, where)
     return Tuning(tried, KFold(seed=0, count=FOLDS, stratified=classes))
@@ -81,7 +81,7 @@ def _value(values: Any, u: float) -> Setting:
 
 def _check(method: MethodConfig, space: dict[str, Any]) -> None:
     """Refuse what is no list of values and no range, and keys that are no hyperparameters."""
-    where = f"tune of method {method.header.name!r}"
+    where = f"tunable of method {method.header.name!r}"
     for key, values in space.items():
         if not hasattr(method.hyper, key):
             raise unknown("hyperparameter", key, vars(method.hyper), where)
