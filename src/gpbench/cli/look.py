@@ -7,7 +7,7 @@ import dataclasses
 import sys
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpbench import places
 from gpbench.cli import grammar, lists
@@ -32,23 +32,23 @@ def planned(arguments: argparse.Namespace) -> Plan:
 
 def plan(arguments: argparse.Namespace) -> None:
     found = planned(arguments)
-    rows = [row for row in found.rows() if row["state"] == "pending" or not arguments.pending]
+    rows = [row for row in found.rows() if row.state == "pending" or not arguments.pending]
     if arguments.json:
-        grammar.print_json(rows)
+        grammar.print_json([row._asdict() for row in rows])
         return
     for remark in found.remarks:
         print(f"remark: {remark}")
     for row in rows:
-        expected = f"{row['minutes']:6.2f} min" if row["state"] == "pending" else " " * 10
-        where = f"{row['method']} {row['dataset']} split {row['split']}"
-        state = grammar.paint(f"{row['state']:<9}", row["state"])
-        print(f"{row['fit_id']}  {where:<40} {state} {expected}  {row['reason']}")
+        expected = f"{row.minutes:6.2f} min" if row.state == "pending" else " " * 10
+        where = f"{row.method} {row.dataset} split {row.split}"
+        state = grammar.paint(f"{row.state:<9}", row.state)
+        print(f"{row.fit_id}  {where:<40} {state} {expected}  {row.reason}")
     states = [state.name for state in found.states.values()]
     skipped = sum(len(cell.fits) for cell in found.cells if cell.skip)
     pending, jobs = count(states.count("pending"), "fit"), count(len(found.batches), "job")
     print(
         f"{found.name}: {pending} to run in {jobs}, about "
-        f"{sum(row['minutes'] for row in found.rows()):.1f} minutes of one core; {states.count('done')} done, "
+        f"{sum(row.minutes for row in found.rows()):.1f} minutes of one core; {states.count('done')} done, "
         f"{skipped} skipped, {len(states) - states.count('pending') - states.count('done')} failed"
     )
 
@@ -75,19 +75,30 @@ def status(arguments: argparse.Namespace) -> None:
             print(CLEAR_SCREEN, end="")
         found = _progress(planned(arguments))
         if arguments.json:
-            grammar.print_json(found)
+            grammar.print_json(found._asdict())
         else:
-            counts = ", ".join(f"{n} {grammar.paint(state, state)}" for state, n in found["states"].items())
-            counts += f" ({found['improving']} still improving)" if found["improving"] else ""
-            print(f"{found['name']}: {counts or 'no fits'}; about {found['minutes']:.1f} minutes of one core left")
-            for group in found["groups"]:
+            counts = ", ".join(f"{n} {grammar.paint(state, state)}" for state, n in found.states.items())
+            counts += f" ({found.improving} still improving)" if found.improving else ""
+            print(f"{found.name}: {counts or 'no fits'}; about {found.minutes:.1f} minutes of one core left")
+            for group in found.groups:
                 print(f"  {grammar.paint(group['state'], group['state'])}: {group['name']}: {group['progress']}")
         if not arguments.watch:
             return
         time.sleep(2)
 
 
-def _progress(found: Plan) -> dict[str, Any]:
+class Progress(NamedTuple):
+    """Of a study: state -> number of fits, how many of them still improve, expected minutes of one core, and the groups
+    that were begun."""
+
+    name: str
+    states: dict[str, int]
+    improving: int
+    minutes: float
+    groups: list[dict[str, str]]
+
+
+def _progress(found: Plan) -> Progress:
     """How many fits are in which state, what is left, and how far the groups are that were begun."""
     from gpbench.study.commands import progress
     from gpbench.study.storage.store import Store
@@ -98,10 +109,10 @@ def _progress(found: Plan) -> dict[str, Any]:
         state = "interrupted" if store.is_free(group) else "running"
         described = progress.describe(reached) if reached else "starting"
         groups.append({"state": state, "name": progress.name(group), "progress": described})
-    return {
-        "name": found.name,
-        "states": dict(sorted(Counter(state.name for state in found.states.values()).items())),
-        "improving": sum("still improving" in state.reason for state in found.states.values()),
-        "minutes": sum(batch.seconds for batch in found.batches) / 60,
-        "groups": groups,
-    }
+    return Progress(
+        name=found.name,
+        states=dict(sorted(Counter(state.name for state in found.states.values()).items())),
+        improving=sum("still improving" in state.reason for state in found.states.values()),
+        minutes=sum(batch.seconds for batch in found.batches) / 60,
+        groups=groups,
+    )

@@ -280,8 +280,8 @@ class Study:
     trainer: str = "cpu"  #: name in conf/trainer
     dtype: Literal["float64", "float32"] = "float64"  #: floating-point type of the fits
     noise_block: PositiveInt = 50  #: number of updates after which the random streams are seeded again
-    #: number of settings that every fit tries of what its method's `tunable` names, on a fifth of its training rows held
-    #: out, before it is made with the best of them; 0: none
+    #: number of settings that every fit tries of what its method's `tunable` names, on a fifth of its training rows
+    #: held out, before it is made with the best of them; 0: none
     tune: NonNegativeInt = 0
     splits: PositiveInt = 5  #: number of splits per data set (fewer if the protocol has fewer)
     first_split: NonNegativeInt = 0  #: number of the first split

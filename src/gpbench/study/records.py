@@ -41,7 +41,7 @@ def identify(what: Mapping[str, Any], split: int, replica: int) -> str:
     return digest([digest(told), split, replica])
 
 
-Setting = bool | int | float | str | list[Any] | dict[str, Any] | None
+Setting = bool | int | float | str | list[Any] | None
 """Value of a hyperparameter in JSON."""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import mlflow
 import pandas as pd
@@ -22,7 +21,7 @@ class KeptModel(PythonModel):
         self.model = predict_csv.Model(Places(root, root / "store"), fit.name)
 
     def predict(
-        self, context: PythonModelContext, model_input: pd.DataFrame, params: dict[str, Any] | None = None
+        self, context: PythonModelContext, model_input: pd.DataFrame, params: dict[str, object] | None = None
     ) -> pd.DataFrame:
         """Mean, sd and quantiles, or class probabilities, of every row, in original units."""
         return self.model.predict_frame(model_input, "model_input")

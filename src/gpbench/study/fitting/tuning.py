@@ -10,16 +10,25 @@ import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from gpbench.data.table import Table
 from gpbench.places import write_text
 from gpbench.study.fitting import inner_split, stopping
 from gpbench.study.fitting.entries import entry
 from gpbench.study.fitting.outcome import Outcome
-from gpbench.study.records import Fit, Group
+from gpbench.study.records import Fit, Group, Setting
 
 TRIALS_FILE = "trials.json"
+
+
+class Trial(NamedTuple):
+    """Settings, their mean negative log density on the validation rows, why they have none, and how long it took."""
+
+    settings: dict[str, Setting]
+    score: float
+    reason: str
+    seconds: float
 
 
 def run(group: Group, table: Table, work: Path) -> list[Outcome]:
@@ -27,24 +36,24 @@ def run(group: Group, table: Table, work: Path) -> list[Outcome]:
     what, (fit,) = group.what, group.fits
     assert what.tune is not None
     path = work / TRIALS_FILE
-    trials: list[dict[str, Any]] = json.loads(path.read_text()) if path.is_file() else []
+    trials = [Trial(**kept) for kept in json.loads(path.read_text())] if path.is_file() else []
     part = inner_split.training_part(what, table, fit.split)
     for settings in what.tune.candidates[len(trials) :]:
         ended = _try(group, part, work / f"trial-{len(trials)}", settings)
         if isinstance(ended, Outcome):
             return [ended]
         trials.append(ended)
-        write_text(path, json.dumps(trials))
-    chosen = trials[inner_split.best([t["score"] for t in trials], [t["reason"] for t in trials])]["settings"]
+        write_text(path, json.dumps([trial._asdict() for trial in trials]))
+    chosen = trials[inner_split.best([t.score for t in trials], [t.reason for t in trials])].settings
     (outcome,) = entry(what).run(replace(group, what=what.with_settings(chosen)), table, work)
-    seconds = sum(trial["seconds"] for trial in trials)
+    seconds = sum(trial.seconds for trial in trials)
     outcome.seconds["train"] = outcome.seconds.get("train", 0.0) + seconds
     outcome.info |= {"tuned": chosen, "trials": len(trials), "seconds_tuning": seconds}
     return [outcome]
 
 
-def _try(group: Group, part: Table, work: Path, settings: dict[str, Any]) -> Outcome | dict[str, Any]:
-    """A trial: its settings, score, seconds, and why it has no score; an outcome where it was stopped."""
+def _try(group: Group, part: Table, work: Path, settings: dict[str, Setting]) -> Outcome | Trial:
+    """A trial; an outcome where it was stopped."""
     if stopping.asked():
         return Outcome("stopped", "stopped between two trials, as its job had to end")
     what, (fit,) = inner_split.trial(group.what, settings), group.fits
@@ -64,4 +73,4 @@ def _try(group: Group, part: Table, work: Path, settings: dict[str, Any]) -> Out
     except Exception as error:  # noqa: BLE001 - settings that a method cannot take have lost
         reason = f"{type(error).__name__}: {error}"
     shutil.rmtree(work)
-    return {"settings": settings, "score": score, "reason": reason, "seconds": time.perf_counter() - started}
+    return Trial(settings, score, reason, time.perf_counter() - started)

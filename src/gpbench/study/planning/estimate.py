@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -110,7 +110,7 @@ def _time(seconds: np.ndarray) -> Time:
     return Time(*np.quantile(seconds, [0.5, (1 - LEVEL) / 2, (1 + LEVEL) / 2]).tolist())
 
 
-def content(estimate: Estimate, cores: int) -> dict[str, Any]:
+def content(estimate: Estimate, cores: int) -> dict[str, object]:
     """What `gpbench cost --json` prints: seconds as [median, low, high] of all, and of every cell."""
     cells = [
         {"method": p.method, "dataset": p.dataset, "fits": p.fits, "known": p.known, "memory_mb": p.memory_mb}

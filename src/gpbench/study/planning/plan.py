@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gpbench import config
 from gpbench.places import Places, write_if_changed, write_text
@@ -24,6 +24,19 @@ class State(NamedTuple):
     reason: str
 
 
+class PlanRow(NamedTuple):
+    """A planned fit, for people; minutes: expected, of one core, where it is pending."""
+
+    fit_id: str
+    method: str
+    dataset: str
+    split: int
+    replica: int
+    state: str
+    reason: str
+    minutes: float
+
+
 @dataclasses.dataclass(frozen=True)
 class Plan(FrozenPlan):
     """A study's cells and what of them is still to be run; states: by fit_id."""
@@ -38,17 +51,15 @@ class Plan(FrozenPlan):
         """Data sets of the fits that are to be run."""
         return sorted({group.address.dataset for batch in self.batches for group in batch.groups})
 
-    def rows(self) -> list[dict[str, Any]]:
-        """A row for every fit: fit_id, method, dataset, split, replica, state, reason, and expected minutes of one core
-        where it is pending."""
+    def rows(self) -> list[PlanRow]:
+        """A row for every fit."""
         rows = []
         for cell in self.cells:
             minutes = self.cost.seconds(cell) / 60
             for fit in cell.fits:
                 state, reason = self.states.get(fit.fit_id, ("skipped", cell.skip))
-                row: dict[str, Any] = {"fit_id": fit.fit_id, "method": cell.method, "dataset": cell.address.dataset}
-                row |= {"split": fit.split, "replica": fit.replica, "state": state, "reason": reason}
-                rows.append(row | {"minutes": minutes if state == "pending" else 0.0})
+                place = (fit.fit_id, cell.method, cell.address.dataset, fit.split, fit.replica)
+                rows.append(PlanRow(*place, state, reason, minutes if state == "pending" else 0.0))
         return rows
 
     @property

@@ -16,6 +16,8 @@ from gpbench.study.records import Setting, Tuning
 FOLDS = 5
 """A fifth of the training rows validates."""
 Settings = dict[str, Setting]
+Space = dict[str, Any]
+"""Hyperparameter -> a list of values, or a range {low: a, high: b}."""
 
 
 def own_trials(study: schema.Study, header: schema.Method) -> list[str]:
@@ -50,7 +52,7 @@ def tuning(study: schema.Study, method: MethodConfig, fixed: Iterable[str], clas
     return Tuning(tried, KFold(seed=0, count=FOLDS, stratified=classes))
 
 
-def candidates(space: dict[str, Any], start: Settings, most: int) -> list[Settings]:
+def candidates(space: Space, start: Settings, most: int) -> list[Settings]:
     """`start` and further settings, `most` in all: every combination where there are so few, else points of a scrambled
     Sobol sequence, which are the same for every split."""
     listed = [space[key] for key in space] if all(isinstance(v, list) for v in space.values()) else []
@@ -79,7 +81,7 @@ def _value(values: Any, u: float) -> Setting:
     return round(drawn) if isinstance(low, int) and isinstance(high, int) else float(f"{drawn:.4g}")
 
 
-def _check(method: MethodConfig, space: dict[str, Any]) -> None:
+def _check(method: MethodConfig, space: Space) -> None:
     """Refuse what is no list of values and no range, and keys that are no hyperparameters."""
     where = f"tunable of method {method.header.name!r}"
     for key, values in space.items():

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpbench.config import schema
+from gpbench.config.validate import Content
 from gpbench.errors import UserError
 
 GROUPS = ("protocol", "budget", "trainer")  # what overrides call by these names
@@ -22,7 +23,7 @@ class Variant:
 
     method: str
     label: str = ""
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: Content = field(default_factory=dict)
     varied: tuple[str, ...] = ()
     datasets: tuple[str, ...] = ()
     """to which it is fitted; empty: to all of the study"""
@@ -60,7 +61,7 @@ def expand(study: schema.Study) -> dict[str, Variant]:
     return variants
 
 
-def _variants(template: str, content: dict[str, Any], where: str) -> list[tuple[str, Variant]]:
+def _variants(template: str, content: Content, where: str) -> list[tuple[str, Variant]]:
     if not isinstance(content.get("method"), str):
         raise UserError(f"{where} names no method; give it a key 'method'")
     settings = {k: v for k, v in content.items() if k not in ("method", "label", "datasets")}
@@ -85,7 +86,7 @@ def _slug(value: Any) -> str:
     return re.sub("[^a-z0-9]+", "_", str(value).lower()).strip("_")
 
 
-def _filled(template: Any, settings: dict[str, Any], where: str) -> str:
+def _filled(template: Any, settings: Content, where: str) -> str:
     """A name or label with `{key}` replaced by its value."""
     if not isinstance(template, str):
         raise UserError(f"{where}: label must be a string, got {template!r}")
