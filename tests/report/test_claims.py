@@ -220,7 +220,7 @@ def test_our_findings_say_where_they_hold_with_the_differences(quick, tmp_path):
     (energy,) = judged([quick], "energy")
     assert text == (
         f"- **Depth pays.** DSVI and SVGP: not run on boston_uci; holds on energy {energy.difference.mean:+.2f} "
-        f"[{energy.difference.lower:+.2f}, {energy.difference.upper:+.2f}] ({quick.view.folder.name}).\n"
+        f"[{energy.difference.lower:+.2f}, {energy.difference.upper:+.2f}] ({quick.view.folder.name}, 5 splits).\n"
     )
     path.write_text(yaml.safe_dump({"claims": [found | {"comparisons": [BETTER | {"methods": ["dsvi", "svpg"]}]}]}))
     with pytest.raises(UserError, match=r"unknown method 'svpg' in claim 1 of .*findings\.yaml; did you mean 'svgp'"):

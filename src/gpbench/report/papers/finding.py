@@ -49,9 +49,11 @@ def bullets(found: list[Claim], runs: list[View], conf: Path) -> str:
         results = claims.judge(claim, ours, conf)
         kinds = {kind: [r for r in results if r.kind == kind] for kind in dict.fromkeys(r.kind for r in results)}
         judged = "; ".join(f"{kind} on {', '.join(map(_short, same))}" for kind, same in kinds.items())
-        names = sorted({r.run.view.folder.name for r in results if r.run})
+        pairs = [r.difference.n for r in results if r.difference]
+        known = sorted({r.run.view.folder.name for r in results if r.run})
+        known += [" to ".join(map(str, sorted({min(pairs), max(pairs)}))) + " splits"] if pairs else []
         lines.append(
-            fill(f"- **{claim.claim}** {claim.where}: {judged} ({', '.join(names)}).", 120, subsequent_indent="  ")
+            fill(f"- **{claim.claim}** {claim.where}: {judged} ({', '.join(known)}).", 120, subsequent_indent="  ")
         )
     return "\n".join(lines) + "\n"
 
