@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from gpbench.cli import main
-from projects import copy_project, hold_tracker
+from projects import copy_project
 
 # what moves the places of a project; a test must not see the developer's own
 PLACES = (
@@ -50,7 +50,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in PLACES:
         monkeypatch.delenv(name, raising=False)
     root = copy_project(tmp_path / "project")
-    hold_tracker(root / "store")
     monkeypatch.setenv("GPBENCH_ROOT", str(root))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("CI", "1")  # no progress lines

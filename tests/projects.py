@@ -1,9 +1,7 @@
 """Copies of this repository's project files, for tests that write."""
 
 import hashlib
-import os
 import shutil
-import time
 from pathlib import Path
 
 import yaml
@@ -37,16 +35,7 @@ def pin(project: Path, name: str, content: str) -> None:
 
 
 def prepared_project(root: Path, dataset: str) -> Places:
-    """A new project at `root` with one prepared data set, whose fits start no tracker."""
+    """A new project at `root` with one prepared data set."""
     where = Places(copy_project(root), root / "store")
     prepare(config.compose(where.conf, "dataset", dataset), where)
-    hold_tracker(where.store)
     return where
-
-
-def hold_tracker(store: Path) -> None:
-    """Let no fit start a tracker in the background, which would outlive the test: as if one had begun an hour hence."""
-    stamp = store / ".spool" / ".begun"
-    stamp.parent.mkdir(parents=True, exist_ok=True)
-    stamp.touch()
-    os.utime(stamp, (time.time() + 3600,) * 2)

@@ -14,7 +14,7 @@ import gpbench
 from gpbench.data.prepare import prepare
 from gpbench.errors import UserError
 from gpbench.evaluation.metrics import METRICS
-from projects import REPOSITORY, hold_tracker
+from projects import REPOSITORY
 
 
 def test_importing_is_cheap_and_offers_what_it_says():
@@ -42,7 +42,6 @@ def fitted(tmp_path_factory):
         patch.setenv("GPBENCH_ROOT", str(root))
         patch.setenv("CI", "1")
         where = places.find()
-        hold_tracker(where.store)
         prepare(config.compose(where.conf, "dataset", "diabetes"), where)
         for method in ("constant", "linear"):
             for split in (0, 1):

@@ -42,7 +42,7 @@ from gpbench.study.fitting import lightning_module  # noqa: F401
 from gpbench.study.planning import plan as planning
 from gpbench.study.results import collect
 from gpbench.study.storage.store import Store
-from projects import copy_project, hold_tracker
+from projects import copy_project
 
 STUDY = (
     "methods=[constant,linear,svgp] datasets=[mine] splits=3 budget=smoke svgp.num_inducing=5 svgp.optimiser=adam "
@@ -61,7 +61,6 @@ class Storm:
         self.seconds: dict[str, float] = {}
         copy_project(root)
         self.mounted = _mount(root / "store")
-        hold_tracker(root / "store")
         os.environ.update(GPBENCH_ROOT=str(root), CI="1", MLFLOW_DISABLE_TELEMETRY="true")
         for name in ("GPBENCH_STORE", "GPBENCH_MIRROR", "MLFLOW_TRACKING_URI"):
             os.environ.pop(name, None)

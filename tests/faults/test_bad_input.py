@@ -21,7 +21,7 @@ from gpbench.report.__main__ import main as report
 from gpbench.study.commands import job
 from gpbench.study.planning import plan as planning
 from gpbench.study.results import collect
-from projects import copy_project, hold_tracker
+from projects import copy_project
 
 pytestmark = pytest.mark.slow
 STUDY = "methods=[linear] datasets=[mine] splits=1 budget=smoke"
@@ -38,7 +38,6 @@ class Project(NamedTuple):
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     root = copy_project(tmp_path_factory.mktemp("bad") / "project", "published")
-    hold_tracker(root / "store")
     with pytest.MonkeyPatch.context() as patch:
         for name in ("GPBENCH_STORE", "GPBENCH_MIRROR", "GPBENCH_DVC_REMOTE", "MLFLOW_TRACKING_URI"):
             patch.delenv(name, raising=False)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from projects import copy_project, hold_tracker
+from projects import copy_project
 
 SNAKEMAKE = ("snakemake", "--cores", "2")
 PARTS = ("Snakefile", "workflows", "published", "src/gpbench")
@@ -22,7 +22,6 @@ class Project:
     def __init__(self, root: Path, study: str, *datasets: str) -> None:
         self.study = study
         self.root = copy_project(root, *PARTS)
-        hold_tracker(root / "store")  # MLflow is written to by the rule `track` alone
         # Snakemake reads every entry whenever it starts
         for group, names in (("dataset", datasets), ("protocol", ("common",))):
             for path in (root / "conf" / group).glob("*.yaml"):

@@ -8,13 +8,12 @@ from pathlib import Path
 import pandas as pd
 
 import gpbench as api
-from projects import REPOSITORY, hold_tracker
+from projects import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "own-data.md"
 
 
 def test_the_commands_of_the_page_do_what_it_says(project, gpbench):
-    hold_tracker(project / "store")
     with Path("mine.csv").open("w", newline="") as stream:
         rows = [("a" if i % 3 else "b", i % 5, (i % 5) + 4 * (i % 3 > 0) + 0.1 * (-1) ** i) for i in range(40)]
         csv.writer(stream).writerows([("site", "wind", "power"), *rows])

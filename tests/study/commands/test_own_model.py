@@ -12,7 +12,6 @@ import pytest
 from gpbench.methods import linear
 from gpbench.study.commands import predict_csv
 from gpbench.study.fitting import closed_form
-from projects import hold_tracker
 
 ROWS = [(i % 4, "red" if i % 3 else "blue", 2.0 * (i % 4) + 5.0 * bool(i % 3) + 0.01 * (-1) ** i) for i in range(24)]
 
@@ -26,7 +25,6 @@ def write(path: Path, rows, head=("size", "colour", "y"), delimiter=";") -> Path
 @pytest.fixture
 def own(project, gpbench):
     """A private data set; returns the command line."""
-    hold_tracker(project / "store")
     path = write(project / "mine.csv", ROWS)
     assert gpbench("data", "add", str(path), "--target", "y", "--categorical", "colour").code == 0
     return gpbench

@@ -20,7 +20,7 @@ from gpbench.study.planning import plan
 from gpbench.study.records import Batch, FitRecord, Group, from_json, to_json
 from gpbench.study.storage.store import Store
 from plugins import install
-from projects import copy_project, hold_tracker
+from projects import copy_project
 
 PLUGIN = Path(__file__).parent / "unruly_plugin"
 DATASET, SPLITS = "diabetes", 2
@@ -50,7 +50,6 @@ def root(tmp_path_factory):
 def places(root: Path, store: str) -> Places:
     """The project with a store of its own, whose spool no tracker reads."""
     where = Places(root, root / store)
-    hold_tracker(where.store)
     return where
 
 

@@ -18,7 +18,6 @@ from gpbench.data import prepare
 from gpbench.study.planning import plan as planning
 from gpbench.study.records import to_json
 from gpbench.study.storage.store import Store
-from projects import hold_tracker
 
 # one checkpoint, at most: that of the stop
 WORDS = (
@@ -33,7 +32,6 @@ class Job:
 
     def __init__(self, project: Path, *words: str) -> None:
         self.where = places.find()
-        hold_tracker(self.where.store)
         prepare.prepare(compose(self.where.conf, "dataset", "wine"), self.where)
         (batch,) = planning.make(self.where, "default", WORDS).batches
         (self.group,) = batch.groups

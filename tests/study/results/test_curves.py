@@ -19,7 +19,6 @@ from gpbench.study.commands import job
 from gpbench.study.planning import plan as planning
 from gpbench.study.results import collect, curves
 from gpbench.study.storage import committed
-from projects import hold_tracker
 
 SMOKE = "methods=[constant,gp_sdd] datasets=[boston,wine] splits=2 budget=smoke"
 """Of all methods gp_sdd makes the most updates on a small data set."""
@@ -31,7 +30,6 @@ NAMES = ("convergence", "calibration", "reliability", "pit")
 def run(project, gpbench, tmp_path):
     """Folders of a smoke run: its results, and its records outside of any project."""
     where = places.find()
-    hold_tracker(where.store)
     for dataset in ("boston", "wine"):
         assert gpbench("data", "prepare", dataset).code == 0
     plan = planning.make(where, "default", SMOKE)
