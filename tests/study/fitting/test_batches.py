@@ -106,7 +106,7 @@ def whole(root):
     """A batch that is left alone: well-behaved fits first and last, those that fail between them."""
     where = places(root, "whole")
     learners = LEARNERS.replace("[svgp]", "[constant,raises,dies,svgp] raises.steps=60 dies.steps=60")
-    batch = planned(where, f"{learners} trainer.replicas=2")
+    batch = planned(where, learners.replace("trainer.replicas=1", "trainer.replicas=2"))
     groups = groups_of(batch)
     assert [len(g.fits) for g in groups if g.address.method in ("raises", "dies")] == [2, 2]
     statuses, said = finish(start(where, batch))

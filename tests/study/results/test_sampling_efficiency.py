@@ -14,6 +14,7 @@ from gpbench.data import table as tables
 from gpbench.errors import UserError
 from gpbench.places import Places
 from gpbench.report.page.page import write_page
+from gpbench.report.papers.items import replaced
 from gpbench.report.registry import TABLES, names
 from gpbench.report.significance.comparisons import write_statistics
 from gpbench.report.view import UNMIXED, View
@@ -49,7 +50,7 @@ def where(tmp_path_factory):
 
 
 def made(where: Places, words: str) -> plan.Plan:
-    return plan.make(where, "default", f"{WORDS} {words}")
+    return plan.make(where, "default", replaced(WORDS, words))
 
 
 def groups(made: plan.Plan) -> tuple[Group, ...]:
