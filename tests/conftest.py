@@ -50,6 +50,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in PLACES:
         monkeypatch.delenv(name, raising=False)
     root = copy_project(tmp_path / "project")
+    (root / "store").mkdir()
     monkeypatch.setenv("GPBENCH_ROOT", str(root))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("CI", "1")  # no progress lines

@@ -37,5 +37,6 @@ def pin(project: Path, name: str, content: str) -> None:
 def prepared_project(root: Path, dataset: str) -> Places:
     """A new project at `root` with one prepared data set."""
     where = Places(copy_project(root), root / "store")
+    where.store.mkdir()
     prepare(config.compose(where.conf, "dataset", dataset), where)
     return where
