@@ -10,14 +10,15 @@ from gpbench import config
 from gpbench.config.schema import Dataset, Study
 from gpbench.places import Places
 from gpbench.report.datasets.catalogue import PACKAGES
-from records import linked, scores
+from records import linked, scores, surprises
 
 
 def page(dataset: Dataset, where: Places, studies: list[Study], cells: pd.DataFrame, pages: dict[str, str]) -> str:
     """Markdown of one data set."""
     rows = "\n".join(f"| {key} | {text} |" for key, text in _about(dataset).items() if text)
     parts = [f"# {dataset.title} (`{dataset.name}`)", f"| property | value |\n| --- | --- |\n{rows}"]
-    if traps := [text for text in (dataset.notes, *_surprises(dataset.name, where)) if text]:
+    named = (item for item in surprises(where) if f"`{dataset.name}`" in item)
+    if traps := [text for text in (dataset.notes, *named) if text]:
         parts.append("## Traps\n\n" + "\n".join(f"- {text}" for text in traps))
     parts.append("## Splits\n\n" + _splits(dataset, where, studies))
     parts.append("## Leaderboard\n\n" + _leaderboard(dataset.name, cells, pages))
@@ -45,13 +46,6 @@ def _about(dataset: Dataset) -> dict[str, str]:
         "citation": dataset.citation,
         "md5 of the prepared arrays": f"`{dataset.md5}`" if dataset.md5 else "not pinned",
     }
-
-
-def _surprises(name: str, where: Places) -> list[str]:
-    """What docs/sharp-edges.md says of it."""
-    text = (where.root / "docs" / "sharp-edges.md").read_text()
-    bullets = re.findall(r"^- (.*?)(?=^- |^#|\Z|\n\n)", text, re.MULTILINE | re.DOTALL)
-    return [" ".join(item.split()).replace("](", "](../") for item in bullets if f"`{name}`" in item]
 
 
 def _splits(dataset: Dataset, where: Places, studies: list[Study]) -> str:

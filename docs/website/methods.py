@@ -19,7 +19,7 @@ from gpbench.places import Places
 from gpbench.report.export import citations
 from gpbench.report.tables.render import Table
 from gpbench.report.view import View
-from records import chains, failures, linked, mixing, scores
+from records import chains, failures, linked, mixing, scores, surprises
 
 COMMON = {
     "batch_size": "rows of a mini-batch",
@@ -47,7 +47,7 @@ class Catalogue:
         self.chains = chains(runs)
         self.bibliography = citations.entries(where.conf)
         docs = where.root / "docs"
-        self.surprises = _bullets((docs / "sharp-edges.md").read_text())
+        self.surprises = surprises(where)
         self.decisions = (docs / "decisions.md").read_text().split("\n\n")
         self.errata = (docs / "errata.md").read_text()
 
@@ -130,18 +130,13 @@ def explained(doc: str, names: list[str]) -> dict[str, str]:
     }
 
 
-def _bullets(text: str) -> list[str]:
-    """The items of Markdown lists, one line each."""
-    return [" ".join(item.split()) for item in re.findall(r"^- (.*?)(?=^- |^#|\Z|\n\n)", text, re.M | re.S)]
-
-
 def _remarks(names: set[str], reference_key: str, catalogue: Catalogue) -> str:
     """What surprises, which decisions name it, and whether its paper has errata."""
 
     def named(text: str) -> bool:
         return any(f"`{name}`" in text for name in names)
 
-    parts = [f"- {item.replace('](', '](../')}" for item in catalogue.surprises if named(item)]
+    parts = [f"- {item}" for item in catalogue.surprises if named(item)]
     titles = [m[1] for text in catalogue.decisions if named(text) and (m := re.match(r"\*\*(.+?)\*\*", text, re.S))]
     parts += [f"- Decision of {' '.join(title.split())} ([all](../decisions.md))" for title in titles]
     if f"\n## {reference_key}\n" in catalogue.errata:

@@ -1,4 +1,5 @@
-"""What the pages show of committed runs (`docs/results`), as tables; nothing is computed that the report does not."""
+"""What the pages show of committed runs (`docs/results`), as tables (nothing is computed that the report does not),
+and of docs/sharp-edges.md."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import pandas as pd
 
 from gpbench.evaluation.compare import paired_difference
 from gpbench.evaluation.metrics import METRICS
+from gpbench.places import Places
 from gpbench.report.significance.comparisons import ALPHA
 from gpbench.report.tables.render import Table, mean_sd, number, to_html
 from gpbench.report.view import View, commits
@@ -173,6 +175,13 @@ def pairs(view: View) -> list[list[object]]:
                     values = [float(f"{x:.4g}") for x in (paired.mean, paired.lower, paired.upper, paired.p)]
                     rows.append([metric, dataset, a, b, *values, paired.n])
     return rows
+
+
+def surprises(where: Places) -> list[str]:
+    """The items of docs/sharp-edges.md, one line each, with links as a page in a folder of the site needs them."""
+    text = (where.root / "docs" / "sharp-edges.md").read_text()
+    items = re.findall(r"^- (.*?)(?=^- |^#|\Z|\n\n)", text, re.MULTILINE | re.DOTALL)
+    return [" ".join(item.split()).replace("](", "](../") for item in items]
 
 
 def escaped(text: str) -> str:

@@ -8,13 +8,11 @@ import pandas as pd
 
 from gpbench.evaluation.compare import complete, ranks
 from gpbench.evaluation.metrics import METRICS
+from gpbench.report.export.documents import RUN
 from gpbench.report.figures.rank_by_budget import mean_ranks
 from gpbench.report.tables.render import Table, signed, to_html
 from gpbench.report.view import View
 from records import cells, chains, escaped, facts, linked, listed, mixing, pairs, scores
-
-SHOWN = "uci_common"
-"""The run whose first two methods are paired where no script runs."""
 
 
 def page(view: View, table: pd.DataFrame, pages: dict[str, str]) -> str:
@@ -63,7 +61,7 @@ def explorer(runs: list[View], pages: dict[str, str]) -> str:
 
 def _pair(runs: list[View]) -> tuple[str, str]:
     """What the script fills, and the table of the pair that is shown first: the two best of the run in the README."""
-    view = next(view for view in runs if view.folder.name == SHOWN)
+    view = next(view for view in runs if view.folder.name == RUN)
     best = ranks(complete(METRICS["mnll"].loss(view.matrix("mnll")))).mean().nsmallest(2).index
     first, second = (name for name in view.methods if name in best)
     rows = [row for row in pairs(view) if row[0] == "mnll" and {row[2], row[3]} == {first, second}]
@@ -75,13 +73,13 @@ def _pair(runs: list[View]) -> tuple[str, str]:
             "splits": [str(row[8]) for row in rows],
         }
     )
-    caption = f"{view.labels[first]} minus {view.labels[second]}: {SHOWN}, protocol common, budget quick"
-    box = f'<div class="explore" data-explore="pair" data-pair="{SHOWN} {first} {second}"></div>'
+    caption = f"{view.labels[first]} minus {view.labels[second]}: {RUN}, protocol common, budget quick"
+    box = f'<div class="explore" data-explore="pair" data-pair="{RUN} {first} {second}"></div>'
     return box, to_html(Table(shown, shown, caption)).replace("<table ", '<table id="pairs" ', 1)
 
 
 def _rank_table(runs: list[View]) -> str:
-    view = next(view for view in runs if view.folder.name == SHOWN)
+    view = next(view for view in runs if view.folder.name == RUN)
     of_protocol = [v for v in runs if v.study["kind"] == "predict" and v.study["protocol"] == view.study["protocol"]]
     # of each budget the largest run
     ranked = mean_ranks(list({v.study["budget"]: v for v in sorted(of_protocol, key=lambda v: len(v.done))}.values()))

@@ -17,16 +17,19 @@ if TYPE_CHECKING:
     from gpbench.study.planning.plan import Plan
 
 
+USUAL = {"study": "default", "splits": 5, "minutes": 10.0}
+
+
 def add(commands: argparse._SubParsersAction) -> None:
     """Add `advise` to the commands of the command line."""
     text = "which methods can learn a table, their expected minutes, and which is best by a quick study of it"
     command = commands.add_parser("advise", help=text, description=text)
     command.add_argument("table", help="a CSV, which is added as `data add` does, or the name of a data set")
     data.add_wishes(command, required=False)
-    command.add_argument("--study", default="default", help="whose methods are asked; default: %(default)s")
-    command.add_argument("--splits", type=int, default=5, help="of the quick study; default: %(default)s")
+    command.add_argument("--study", default=USUAL["study"], help="whose methods are asked; default: %(default)s")
+    command.add_argument("--splits", type=int, default=USUAL["splits"], help="of the quick study; default: %(default)s")
     text = "of one core that the quick study may take; the dearest methods are left out; default: %(default)s"
-    command.add_argument("--minutes", type=float, default=10.0, help=text)
+    command.add_argument("--minutes", type=float, default=USUAL["minutes"], help=text)
     command.add_argument("--run", action="store_true", help="run the quick study; default: say what it would take")
     command.set_defaults(function=advise)
 
@@ -91,8 +94,7 @@ def _dataset(arguments: argparse.Namespace, where: Places) -> Dataset:
 
 def _again(arguments: argparse.Namespace, dataset: Dataset) -> str:
     """The same command on the data set that there is now."""
-    changed = {"study": "default", "splits": 5, "minutes": 10.0}
-    words = [f"--{key} {getattr(arguments, key)}" for key, usual in changed.items() if getattr(arguments, key) != usual]
+    words = [f"--{key} {getattr(arguments, key)}" for key, usual in USUAL.items() if getattr(arguments, key) != usual]
     return " ".join(["gpbench advise", dataset.name, *words])
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import sys
 import time
 from pathlib import Path
@@ -28,7 +27,7 @@ class Run(NamedTuple):
     @property
     def study_words(self) -> tuple[str, str]:
         """(study, overrides) of its command."""
-        words = dict(word.split("=", 1) for word in shlex.split(self.command) if "=" in word)
+        words = config.command_words(self.command)
         return words["study"], words.get("overrides", "")
 
 

@@ -32,6 +32,11 @@ def split_overrides(text: str) -> list[tuple[str, str]]:
         raise UserError(f"overrides {text!r}: {error}") from error
 
 
+def command_words(command: str) -> dict[str, str]:
+    """Key -> value of the words key=value of a command as `planning.plan.snakemake_command` writes it."""
+    return dict(word.split("=", 1) for word in shlex.split(command) if "=" in word)
+
+
 def distinct(words: list[tuple[str, str]]) -> dict[str, str]:
     """Key -> value of overrides that a user gives; UserError for a key that is given twice."""
     found: dict[str, str] = {}

@@ -249,7 +249,7 @@ class Trainer:
     #: Markov chains; the chains of a split stay together if they fit, even if there are more than `replicas`
     square: NonNegativeInt = 2_000_000
     batch_minutes: PositiveFloat = 2.0  #: predicted minutes of fitting in one job
-    jobs: PositiveInt = 4  #: a job takes at most this part (one fourth) of what is left to fit, but 15 seconds at least
+    jobs: PositiveInt = 4  #: a job takes at most one `jobs`-th of what is left to fit, but at least 15 seconds
     #: most minutes that a job asks a cluster for, such as the limit of a partition; null: no cap
     job_minutes: PositiveInt | None = None
     checkpoint_seconds: Annotated[float, Ge(0)] = 20.0  #: seconds between checkpoints

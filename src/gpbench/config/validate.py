@@ -27,7 +27,7 @@ def check(cls: type, content: Content, where: str) -> Any:
         key = ".".join(str(part) for part in first["loc"])
         given = "" if first["type"] == "missing" else f" (given: {first['input']!r})"
         raise UserError(f"{where}: {key}: {first['msg']}{given}") from error
-    for key, value in dataclasses.asdict(made).items():
+    for key, value in vars(made).items():
         if isinstance(content.get(key), bool) and isinstance(value, int | float) and not isinstance(value, bool):
             raise UserError(f"{where}: {key} must be a number, got {str(content[key]).lower()}")
         if isinstance(value, float) and not math.isfinite(value):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from gpbench import config
 from gpbench.errors import UserError, count
 from gpbench.report.papers.items import PUBLISHED, Named
 from gpbench.report.registry import FIGURES, TABLES
@@ -68,7 +69,7 @@ def provenance(view: View, item: Named) -> str:
 
 def command(view: View, item: Named) -> str:
     """What makes an item again, with the overrides that its run has besides the item's own."""
-    words = dict(word.split("=", 1) for word in shlex.split(view.study["command"]) if "=" in word)
+    words = config.command_words(view.study["command"])
     own = set(shlex.split(item.overrides))
     more = shlex.join(word for word in shlex.split(words.get("overrides", "")) if word not in own)
     return f"snakemake --cores 2 {item.target}" + (f" --config overrides={shlex.quote(more)}" if more else "")

@@ -1,6 +1,5 @@
 """Our counterparts of published numbers: means over the splits, or over the chains of samplers, of a study's cells."""
 
-import shlex
 from dataclasses import dataclass
 from functools import cache
 
@@ -112,7 +111,7 @@ def _facts(fits: pd.DataFrame) -> tuple[str, str, str]:
 
 def run_settings(command: str) -> tuple[str, str]:
     """The study in a run's command, and its overrides of methods, protocol or budget (not of the study's own keys)."""
-    options = dict(word.split("=", 1) for word in shlex.split(command) if "=" in word)
+    options = config.command_words(command)
     overrides = config.split_overrides(options.get("overrides", ""))
     of_study = {*STUDY_KEYS, *(f"study.{key}" for key in STUDY_KEYS)} - {"tune"}
     settings = [f"{key}={value}" for key, value in overrides if key not in of_study]

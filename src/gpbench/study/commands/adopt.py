@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import shlex
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -86,9 +85,7 @@ def _study(where: Places, run: str, overrides: str) -> tuple[str, str]:
     path = committed.folder(where, run) / "study.json"
     if overrides or not path.is_file():
         return run, overrides
-    words = dict(
-        config.split_override(word) for word in shlex.split(json.loads(path.read_text())["command"]) if "=" in word
-    )
+    words = config.command_words(json.loads(path.read_text())["command"])
     return words["study"], words.get("overrides", "")
 
 

@@ -46,15 +46,11 @@ def _processor() -> str:
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-def job() -> str:
-    """The number that a scheduler gave to the job of this process; '' outside of jobs."""
-    return next((os.environ[name] for name in JOB_NUMBERS if name in os.environ), "")
-
-
 def since(started: str, root: Path) -> Provenance:
     """Of what began at a time and ends now."""
+    job = next((os.environ[name] for name in JOB_NUMBERS if name in os.environ), "")
     here = asdict(commit(root)) | asdict(machine())
-    return Provenance(started=started, ended=now(), host=platform.node(), job=job(), **here)
+    return Provenance(started=started, ended=now(), host=platform.node(), job=job, **here)
 
 
 def now() -> str:
