@@ -43,8 +43,10 @@ STUDY = (
     "budget=smoke methods=[constant,svgp] datasets=[boston,wine] splits=1 svgp.num_inducing=10 svgp.optimiser=adam "
     "svgp.steps=1500"
 )
-SITE = "trainer=cluster trainer.batch_minutes=0.001 trainer.checkpoint_seconds=0"
+SITE = "trainer=cluster trainer.batch_minutes=0.001"
 """A job a fit."""
+OFTEN, AT_THE_END = "trainer.checkpoint_seconds=0", "trainer.checkpoint_seconds=600"
+"""A checkpoint after each block, or the last one only."""
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +59,7 @@ def slurm(tmp_path_factory):
 class Study(Project):
     """A project on the cluster whose data are prepared."""
 
-    def __init__(self, root: Path, site: str = SITE, study: str = STUDY) -> None:
+    def __init__(self, root: Path, site: str = f"{SITE} {OFTEN}", study: str = STUDY) -> None:
         super().__init__(root, study, "boston", "wine", "digits", "mnist_5k")
         (self.root / "workflows/profiles/slurm/site.yaml").write_text(f"site: {site}\n")
         assert self.gpbench("data", "prepare", "boston", "wine")[0] == 0
@@ -152,7 +154,7 @@ def test_plans_made_while_jobs_wait_do_not_disturb_them(slurm, study):
 
 
 def test_cancelled_jobs_keep_their_steps_and_are_begun_again(slurm, tmp_path):
-    study = Study(tmp_path / "a study", f"{SITE} trainer.checkpoint_seconds=600")  # no checkpoint but the last
+    study = Study(tmp_path / "a study", f"{SITE} {AT_THE_END}")
     run = study.begin()
     study.until(study.fitting)
     subprocess.run(["scancel", *fits(slurm, "R")], check=True)
@@ -165,7 +167,7 @@ def test_cancelled_jobs_keep_their_steps_and_are_begun_again(slurm, tmp_path):
 
 def test_a_job_whose_time_is_nearly_over_stops_and_the_next_run_goes_on(slurm, tmp_path):
     words = STUDY.replace("steps=1500", "steps=1500000")
-    study = Study(tmp_path / "a study", f"{SITE} trainer.job_minutes=2 trainer.checkpoint_seconds=600", words)
+    study = Study(tmp_path / "a study", f"{SITE} {AT_THE_END} trainer.job_minutes=2", words)
     code, said = study.end(study.begin())
     assert code == 1
     assert "Trying to restart job" not in said
@@ -181,7 +183,7 @@ def test_a_job_whose_time_is_nearly_over_stops_and_the_next_run_goes_on(slurm, t
 def test_a_job_that_comes_to_its_limit_keeps_its_steps_and_goes_on(slurm, tmp_path):
     """The limit comes before the job's own clock: Slurm tells it to end, and kills it half a minute later."""
     words = STUDY.replace("steps=1500", "steps=1500000")
-    study = Study(tmp_path / "a study", f"{SITE} trainer.job_minutes=4 trainer.checkpoint_seconds=600", words)
+    study = Study(tmp_path / "a study", f"{SITE} {AT_THE_END} trainer.job_minutes=4", words)
     run = study.begin()
     study.until(study.fitting)
     (first, *_) = fits(slurm, "R")

@@ -11,10 +11,11 @@ from synthetic_study import build
 from gpbench.errors import UserError
 from gpbench.report.figures import FIGURES
 from gpbench.report.scorecard import verdicts
-from gpbench.report.scorecard.counterparts import run_settings
+from gpbench.report.scorecard.counterparts import run_settings, why_not_judged
 from gpbench.report.scorecard.one_run import scorecard, to_table, write_scorecard
 from gpbench.report.scorecard.published import COLUMNS, read_published, rounding, sample_sd
 from gpbench.report.view import View
+from gpbench.sampling.diagnostics import gelman_rubin
 
 PUBLISHED = Path(__file__).parents[2] / "published"
 SD = 0.01 * np.sqrt(2.5)
@@ -201,8 +202,8 @@ def test_chains_of_samplers_are_runs(tmp_path):
     assert found["compared"].tolist()[:2] == ["16 of 100 runs", "4 of 10 splits"]
     assert found["ours"][0] == pytest.approx(fits["ess_percent"].mean())
     assert found["ours_sd"][0] == pytest.approx(fits["ess_percent"].std(ddof=1))
-    # chains that fail the gate have no effective sample size worth a verdict; their R-hat is what failed
-    assert found["verdict"][2] == "not judged: not converged"
+    # chains this short have no effective sample size worth a verdict; their R-hat says how far they are
+    assert found["verdict"][2].startswith("not judged: chains of 2000 draws are 10 autocorrelation times long")
     assert verdicts.kind(found["verdict"][3]) in verdicts.JUDGED
 
 
@@ -232,9 +233,21 @@ def test_unmixed_chains_have_no_verdict_whatever_the_budget(tmp_path):
 
 
 @pytest.mark.parametrize("column", ["ess_bulk", "ess_tail", "ess_every"])
-def test_chains_with_few_effective_draws_have_no_verdict(tmp_path, column):
-    found = verdict(without_a_gate(tmp_path / "s", **{column: 99.0}), **SAMPLED)
+def test_what_chains_with_few_effective_draws_found_has_no_verdict(tmp_path, column):
+    """How they move has one, as what it is about."""
+    view = without_a_gate(tmp_path / "s", **{column: 99.0})
+    found = why_not_judged(view.fits, "mnll")
     assert found.endswith("99 effective draws, of which 100 are needed (4 chains of 2000 draws)")
+    assert why_not_judged(view.fits, "acceptance_theta") == ""
+
+
+def test_how_chains_move_is_judged_up_to_the_r_hat_that_the_papers_asked_for(tmp_path):
+    view = without_a_gate(tmp_path / "s", r_hat=1.1)
+    assert why_not_judged(view.fits, "mnll").startswith("not converged in 1 split: R-hat 1.1 exceeds 1.05")
+    for metric in ("acceptance_theta", "cubic", "ess_percent", "r_hat_classic"):
+        assert why_not_judged(view.fits, metric) == ""
+    worse = without_a_gate(tmp_path / "worse", r_hat=1.11)
+    assert why_not_judged(worse.fits, "cubic").startswith("not converged in 1 split: R-hat 1.11 exceeds 1.05")
 
 
 @pytest.mark.parametrize("length", [{"ess_bulk": 4 * 49.0}, {"ess_min": 49.0}])
@@ -244,6 +257,37 @@ def test_effective_sample_sizes_of_short_chains_are_not_compared(tmp_path, lengt
     reason = "not judged: chains of 2000 draws are 49 autocorrelation times long, of which 50 are needed"
     assert verdict(view, **SAMPLED) == reason
     assert verdicts.kind(verdict(view, **SAMPLED | {"ours_metric": "acceptance_theta"})) in verdicts.JUDGED
+
+
+def test_short_chains_are_compared_with_chains_as_short(tmp_path):
+    """At budget `paper` both have as many draws."""
+    fits = without_a_gate(tmp_path / "s", ess_min=20.0).fits
+    assert why_not_judged(fits, "ess_percent").endswith("20 autocorrelation times long, of which 50 are needed")
+    assert why_not_judged(fits.assign(budget="paper"), "ess_percent") == ""
+    short = without_a_gate(tmp_path / "short", ess_min=19.0).fits.assign(budget="paper")
+    assert why_not_judged(short, "ess_percent").endswith("19 autocorrelation times long, of which 20 are needed")
+
+
+@pytest.mark.parametrize(("chains", "times"), [(10, 20), (4, 50)])
+def test_the_spread_of_r_hat_follows_from_its_number_of_chains(chains, times):
+    """Of 2,000 sets of chains of independent draws that differ in their means as much as autocorrelation lets them."""
+    rng = np.random.default_rng(0)
+    means = rng.normal(0, np.sqrt(1 / times), (chains, 2000))
+    found = gelman_rubin(means, np.ones_like(means), 10_000)
+    predicted = [verdicts.combined_r_hats(r, 1.0, chains)[0] for r in found]
+    assert np.mean(predicted) == pytest.approx(found.std(), rel=0.1)
+
+
+def test_one_r_hat_beside_one_r_hat_is_judged_by_the_number_of_chains(tmp_path):
+    folder = build_samplers(tmp_path / "s", ["svgp"], ["boston"], splits=1)
+    scores = pd.read_parquet(folder / "scores.parquet").assign(r_hat_classic=1.01, chains=10.0)
+    scores.to_parquet(folder / "scores.parquet")
+    printed = {"ours_method": "svgp", "ours_metric": "r_hat_classic", "factor": 1, "splits": 1, "spread": np.nan}
+    cards = [card(View(folder), **printed | {"value": value, "spread_kind": ""}) for value in (1.02, 1.3, 2.0)]
+    assert [found["verdict"] for found in cards] == ["agrees", "inconclusive", "better"]
+    assert {found["spread_assumed"] for found in cards} == {"chains"}
+    assert verdicts.combined_r_hats(1.01, 1.0, 1) == pytest.approx((np.nan, np.nan), nan_ok=True)
+    assert verdicts.combined_r_hats(1.0, 1.0, 10) == (0.0, np.inf)
 
 
 def test_a_chain_without_a_value_leaves_its_cell_unjudged(tmp_path):

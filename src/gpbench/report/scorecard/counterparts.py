@@ -14,7 +14,7 @@ from gpbench.study.planning.resolve import STUDY_KEYS
 
 CELL = ["method", "dataset"]
 FACTS = [*CELL, "split", "status", "reason", "protocol", "budget", "commit", "dirty", "unmixed"]
-LENGTH = ["iterations", "ess_min", "ess_bulk", "chains"]
+LENGTH = ["iterations", "ess_min", "ess_bulk", "chains", "r_hat"]
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class OurMean:
     mean: float
     sd: float
     n: int
+    chains: int  # of a sampler on one data set; 0 for predictions without chains
     unfinished: str  # why it may not be judged; empty where it may
     protocol: str
     budget: str
@@ -60,7 +61,9 @@ class Counterparts:
         if (method, dataset) not in self._averages(metric):
             return describe_statuses(fits) or "the metric is undefined"
         mean, sd, n = self._averages(metric)[method, dataset]
-        return OurMean(mean, sd, int(n), self._unfinished(fits, metric, int(n)), *_facts(fits))
+        chains = fits["chains"].astype(float).max()
+        known = int(chains) if np.isfinite(chains) else 0
+        return OurMean(mean, sd, int(n), known, self._unfinished(fits, metric, int(n)), *_facts(fits))
 
     def _averaged(self, metric: str) -> dict[tuple[str, str], tuple[float, float, float]]:
         """(mean, sd with ddof = 1, n) over finite values of finished fits; of predictions, over the means of splits."""
@@ -80,26 +83,32 @@ class Counterparts:
 
 
 def why_not_judged(fits: pd.DataFrame, metric: str) -> str:
-    """Why scores of some fits may not be judged, '' if they may; an R-hat may be of chains that have not mixed."""
-    allowed = SCORED if metric.startswith("r_hat") else ("done",)
-    if not fits["status"].isin(allowed).all():
+    """Why scores of some fits may not be judged, '' if they may; how chains move is judged of some that have not
+    converged, and their R-hat of all."""
+    if not fits["status"].isin(SCORED if verdicts.is_of_moves(metric) else ("done",)).all():
         return describe_statuses(fits)
-    if not metric.startswith("r_hat") and (fits["unmixed"] != "").any():
-        failing = fits.loc[fits["unmixed"] != ""]
+    if metric.startswith("r_hat"):
+        return ""
+    failing = fits[fits["unmixed"] != ""]
+    if verdicts.is_of_moves(metric):
+        failing = failing[~(failing["r_hat"].astype(float) <= verdicts.MIXED)]
+    if len(failing):
         return f"not converged in {count(failing['split'].nunique(), 'split')}: {failing['unmixed'].iloc[0]}"
     return _too_short(fits) if metric.startswith("ess_") else ""
 
 
 def _too_short(fits: pd.DataFrame) -> str:
-    """Why effective sample sizes of a cell may not be compared: below about 50 autocorrelation times an estimate has a
-    floor, which falls with the length of the chain. The time is that of the worst split, by Geyer's estimate for each
-    chain or the bulk ESS of all, whichever is the longer."""
+    """Why effective sample sizes of a cell may not be compared: of few autocorrelation times an estimate is too large.
+    The time is that of the worst split, by Geyer's estimate for each chain or the bulk ESS of all, whichever is the
+    longer. At budget `paper` chains are as long as those that were printed, and both estimates as wrong."""
+    alike = (fits["budget"] == "paper").all()
+    fewest = verdicts.FEWEST_TIMES_ALIKE if alike else verdicts.FEWEST_TIMES
     splits = fits.groupby("split")[LENGTH].mean().astype(float)
     times = np.fmin(splits["ess_min"], splits["ess_bulk"] / splits["chains"])
-    if not (times < verdicts.FEWEST_TIMES).any():
+    if not (times < fewest).any():
         return ""
     length = f"chains of {splits['iterations'].max():g} draws are {times.min():.2g} autocorrelation times long"
-    return f"{length}, of which {verdicts.FEWEST_TIMES} are needed"
+    return f"{length}, of which {fewest} are needed"
 
 
 def _facts(fits: pd.DataFrame) -> tuple[str, str, str]:

@@ -32,7 +32,7 @@ class Judgement:
     ours_n: int = 0
     difference: float = math.nan  # ours - published
     standard_error: float = math.nan
-    spread_assumed: str = ""  # `published` or `ours`: the side without a spread
+    spread_assumed: str = ""  # `published` or `ours`: the side without a spread; `chains`: both, of R-hats
     lower: float = math.nan
     upper: float = math.nan
     margin: float = math.nan
@@ -82,6 +82,9 @@ def compare(ours: Counterparts, printed: PublishedNumber) -> Judgement:
     result = replace(result, ours_protocol=mean.protocol, ours_budget=mean.budget, ours_commit=mean.commit)
     difference = result.ours - result.published
     error, freedom, assumed = verdicts.combined(mean.sd, mean.n, result.published_sd, printed.splits)
+    if math.isnan(error) and metric.startswith("r_hat"):
+        error, freedom = verdicts.combined_r_hats(result.ours, result.published, mean.chains)
+        assumed = "chains"
     lower, upper = verdicts.interval(difference, error, freedom)
     compared = _compared(mean.n, printed.splits, "runs" if ours.by_chain(metric) else "splits")
     result = replace(result, difference=difference, standard_error=error, lower=lower, upper=upper)
@@ -152,7 +155,12 @@ def show(card: pd.DataFrame) -> pd.DataFrame:
 
 
 def _remarks(verdict: str, compared: str, spread_assumed: str, settings: str, note: str) -> str:
-    assumed = {"": "", "ours": "our spread assumed", "published": "published spread assumed"}[spread_assumed or ""]
+    assumed = {
+        "": "",
+        "ours": "our spread assumed",
+        "published": "published spread assumed",
+        "chains": "spread by the number of chains",
+    }[spread_assumed or ""]
     return "; ".join(filter(None, (verdict, compared, assumed, settings and f"with {settings}", note)))
 
 
