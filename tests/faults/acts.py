@@ -86,6 +86,12 @@ def damage(storm: Storm) -> set[str]:
             and not said
         ):
             storm.found.append(f"damage: {how} of {path}: predict says nothing")
+    if (
+        path.suffix == ".parquet"
+        and path.parent == storm.where.results / storm.name
+        and how in ("flip", "cut", "empty")
+    ):
+        storm.read(path, content)
     name = storm.rng.choice(["plan", "status", "verify", "retry", "collect"])
     if name != "collect":
         words = ("--overrides", storm.study) if name in ("plan", "status") else ()

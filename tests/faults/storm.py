@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
+import io
 import multiprocessing
 import os
 import random
@@ -37,6 +38,7 @@ from gpbench import config, places
 from gpbench.cli.main import main as gpbench
 from gpbench.data.prepare import prepare
 from gpbench.errors import UserError, exit_status
+from gpbench.report.view import load
 from gpbench.study.commands import job, predict_csv
 from gpbench.study.fitting import lightning_module  # noqa: F401
 from gpbench.study.planning import plan as planning
@@ -154,6 +156,13 @@ class Storm:
             moved = {key: (then.get(key), row.get(key)) for key in {*then, *row} if then.get(key) != row.get(key)}
             if moved and (whole or row["status"] == "done"):
                 self.found.append(f"{name}: {fit_id} has {moved}")
+
+    def read(self, path: Path, content: bytes) -> None:
+        """A damaged table that was `content` is refused, or it is what it was."""
+        then = pd.read_parquet(io.BytesIO(content))
+        with contextlib.suppress(UserError):
+            if not load(path).astype(object).equals(then.astype(object)):
+                self.found.append(f"{path} has other numbers and is read")
 
     def sound(self) -> set[str]:
         """The fits whose files are those of the undisturbed run."""

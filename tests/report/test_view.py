@@ -7,6 +7,7 @@ from synthetic_study import DATASETS, METHODS, build
 
 from gpbench.errors import UserError
 from gpbench.report.view import View, load
+from gpbench.study.results import parquet
 
 
 def test_a_cell_is_the_mean_and_sample_sd_of_its_splits(view, study):
@@ -138,3 +139,24 @@ def test_a_table_that_cannot_be_read_is_one_line(tmp_path, content):
     (tmp_path / "scores.parquet").write_bytes(content)
     with pytest.raises(UserError, match=r"scores\.parquet is damaged \(.*; delete it, and snakemake makes it again"):
         load(tmp_path / "scores.parquet")
+
+
+def test_a_flipped_bit_of_a_table_is_never_another_number(tmp_path):
+    rng = np.random.default_rng(0)
+    ids = [f"{i // 5:016x}" for i in range(40)]
+    table = pd.DataFrame({"fit_id": ids, "step": np.arange(40), "mnll": rng.normal(size=40), "rmse": np.nan})
+    path = tmp_path / "traces.parquet"
+    parquet.write(path, [table])
+    content, refused = path.read_bytes(), 0
+    pd.testing.assert_frame_equal(load(path), table, check_dtype=False)
+    for place in range(len(content)):
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << int(rng.integers(8))
+        path.write_bytes(damaged)
+        try:
+            found = load(path)
+        except UserError as error:
+            refused += "traces.parquet is damaged" in str(error)
+        else:
+            pd.testing.assert_frame_equal(found, table, check_dtype=False)
+    assert refused > len(content) / 2

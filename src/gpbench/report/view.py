@@ -22,7 +22,7 @@ from gpbench.evaluation.metrics import METRICS
 from gpbench.places import read_json
 from gpbench.study.fitting.convergence import IMPROVING as STILL
 from gpbench.study.records import CONVERGENCE, JITTER, Setting
-from gpbench.study.results import collect, convergence, curves
+from gpbench.study.results import collect, convergence, curves, parquet
 from gpbench.study.storage import committed
 
 UNMIXED = "not converged"
@@ -50,7 +50,7 @@ def load(path: Path) -> Any:
     if path.suffix == ".json":
         return read_json(path, remedy)
     try:
-        return pd.read_csv(path) if path.suffix == ".csv" else pd.read_parquet(path)
+        return pd.read_csv(path) if path.suffix == ".csv" else parquet.read(path)
     except (ValueError, OSError, ArrowException) as error:
         raise UserError(f"{path} is damaged ({error}); {remedy}") from error
 

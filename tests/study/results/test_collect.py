@@ -13,7 +13,7 @@ from gpbench.errors import UserError
 from gpbench.evaluation.metrics import METRICS
 from gpbench.study.planning import identity
 from gpbench.study.planning import plan as planning
-from gpbench.study.results import collect, scoring
+from gpbench.study.results import collect, parquet, scoring
 from gpbench.study.storage import seals
 from gpbench.study.storage.store import Store
 from handmade import finish
@@ -205,6 +205,6 @@ def test_tables_are_written_in_chunks_as_they_would_be_at_once(monkeypatch, tmp_
         together = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
         chunks = list(collect._chunks(iter(parts), columns))
         assert max(map(len, chunks)) < 2 * collect.CHUNK
-        collect._write(tmp_path / "table.parquet", iter(chunks))
+        parquet.write(tmp_path / "table.parquet", iter(chunks))
         read = pd.read_parquet(tmp_path / "table.parquet")
         pd.testing.assert_frame_equal(read, together.reindex(columns=columns), check_dtype=bool(parts))

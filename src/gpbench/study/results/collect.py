@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from gpbench import config
 from gpbench.errors import UserError, count
-from gpbench.places import Places, write_aside, write_if_changed, write_text
+from gpbench.places import Places, write_if_changed, write_text
 from gpbench.study.planning import identity
 from gpbench.study.records import JITTER, Cell, Fit, FitRecord, FrozenPlan, from_json
 from gpbench.study.results import chain_file, convergence, curves, parquet, printed_splits, scoring
@@ -140,18 +140,17 @@ def collect(where: Places, name: str) -> dict[str, int]:
         if (path := ended.store.folder(fit_id) / "trace.parquet").is_file()
     )
     folder = where.results / name
-    _write(folder / "traces.parquet", _chunks(traces, committed.CURVES["traces"]))
+    parquet.write(folder / "traces.parquet", _chunks(traces, committed.CURVES["traces"]))
     status = {row["fit_id"]: row["status"] for row in rows}
     done = [(cell, fit_id) for cell, fit_id in finished if status[fit_id] == "done"]
     others = challengers.folders(where, plan)
     tables = {"predict": _predicted, "sample": _sampled, "solve": _solved}[plan.study.kind](ended.store, done, others)
     for part, chunks in tables:
-        _write(folder / f"{part}.parquet", chunks)
+        parquet.write(folder / f"{part}.parquet", chunks)
     write_text(folder / "study.json", json.dumps(facts(where, plan, rows), indent=1))
     # last: its time of change marks the collection as complete
     scores = pd.DataFrame(rows)
-    with write_aside(folder / "scores.parquet") as temporary:
-        scores.to_parquet(temporary, index=False)
+    parquet.write(folder / "scores.parquet", [scores])
     return {str(name): int(number) for name, number in scores["status"].value_counts().items()}
 
 
@@ -342,18 +341,6 @@ def _chunks(parts: Iterable[pd.DataFrame], columns: list[str]) -> Iterator[pd.Da
             waiting, rows = [], 0
     rest = pd.concat(waiting, ignore_index=True) if waiting else pd.DataFrame()
     yield rest.reindex(columns=columns)
-
-
-def _write(path: Path, chunks: Iterator[pd.DataFrame]) -> None:
-    """Write tables one below the other; what the later ones lack is null."""
-    import pyarrow as pa
-    from pyarrow.parquet import ParquetWriter
-
-    first = pa.Table.from_pandas(next(chunks), preserve_index=False)
-    with write_aside(path) as temporary, ParquetWriter(temporary, first.schema) as writer:
-        writer.write_table(first)
-        for chunk in chunks:
-            writer.write_table(pa.Table.from_pandas(chunk, first.schema, preserve_index=False))
 
 
 def not_done(where: Places, name: str) -> list[str]:

@@ -1,22 +1,53 @@
-"""Small parquet files, of which a study has two a fit."""
+"""Parquet files: small ones, of which a study has two a fit, and the tables of a study.
+
+Pages of the tables, and the names and types of their columns, have checksums (CRC-32), so that a damaged table is an
+error and not another number; files of fits are sealed as a whole (`gpbench.study.storage.seals`)."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
+from zlib import crc32
+
+from gpbench.places import write_aside
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
+
+NAMES = b"crc32 of names and types"
 
 
 def read(path: Path, columns: Collection[str] | None = None, without: Collection[str] = ()) -> pd.DataFrame:
-    """Those of the columns that a file has; default: all but some.
+    """Those of the columns that a file has; default: all but some. pyarrow's errors (ArrowException, OSError) and
+    ValueError where a checksum fails.
 
     pandas' own reader takes three times as long, and threads wait for their turns."""
     from pyarrow.parquet import ParquetFile
 
-    with ParquetFile(path) as file:
-        there = [name for name in file.schema_arrow.names if name not in without]
+    with ParquetFile(path, page_checksum_verification=True) as file:
+        schema = file.schema_arrow
+        if (schema.metadata or {}).get(NAMES, b"") not in (b"", _checksum(schema)):
+            raise ValueError("the names or types of its columns have changed")
+        there = [name for name in schema.names if name not in without]
         chosen = there if columns is None else [name for name in there if name in columns]
-        return file.read(columns=chosen, use_threads=False).to_pandas(use_threads=False)
+        return file.read(columns=chosen, use_threads=False).to_pandas(use_threads=False, ignore_metadata=True)
+
+
+def write(path: Path, chunks: Iterable[pd.DataFrame]) -> None:
+    """Write tables one below the other, at least one; what the later ones lack is null."""
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetWriter
+
+    waiting = iter(chunks)
+    first = pa.Table.from_pandas(next(waiting), preserve_index=False)
+    schema = first.schema.with_metadata({NAMES: _checksum(first.schema)})
+    with write_aside(path) as temporary, ParquetWriter(temporary, schema, write_page_checksum=True) as writer:
+        writer.write_table(first.cast(schema))
+        for chunk in waiting:
+            writer.write_table(pa.Table.from_pandas(chunk, schema, preserve_index=False).cast(schema))
+
+
+def _checksum(schema: pa.Schema) -> bytes:
+    return b"%08x" % crc32("\n".join(f"{field.name} {field.type}" for field in schema).encode())

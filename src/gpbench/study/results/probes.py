@@ -36,11 +36,11 @@ from gpbench import config, places, streams
 from gpbench.config import schema
 from gpbench.errors import UserError, exit_status
 from gpbench.methods.base import GradientMethod, SamplerMethod
-from gpbench.places import Places, write_aside
+from gpbench.places import Places
 from gpbench.study.fitting import loop
 from gpbench.study.fitting.fold import make_method
 from gpbench.study.records import FrozenPlan
-from gpbench.study.results import collect, posterior_probes
+from gpbench.study.results import collect, parquet, posterior_probes
 from gpbench.study.results.fitted_models import Fitted, finished, long_table
 
 COLUMNS = {
@@ -72,8 +72,7 @@ def write(where: Places, name: str, kind: str) -> None:
         probe = PROBES[kind]
     parts = [probe(fitted).assign(fit_id=fit_id) for fit_id, fitted in finished(where, cells)]
     table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=COLUMNS[kind])
-    with write_aside(where.results / name / f"{kind}.parquet") as temporary:
-        table[COLUMNS[kind]].to_parquet(temporary, index=False)
+    parquet.write(where.results / name / f"{kind}.parquet", [table[COLUMNS[kind]]])
 
 
 def answers(method: Any, kind: str) -> bool:
