@@ -186,11 +186,12 @@ class Group(Planned):
 
 @dataclass(frozen=True)
 class Batch:
-    """What one job runs; seconds: those that are predicted."""
+    """What one job runs; seconds: those that are predicted; asked: when, in ISO 8601."""
 
     batch_id: str
     groups: tuple[Group, ...]
     seconds: float
+    asked: str = ""
 
 
 @dataclass(frozen=True)

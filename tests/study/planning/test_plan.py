@@ -51,6 +51,16 @@ def test_two_thousand_fits_are_planned_with_unique_identities(project):
     assert len(set(names)) == len(names)
 
 
+def test_a_batch_that_is_planned_again_is_another_file(project):
+    """Snakemake runs nothing for a newer file of the same checksum, and a stopped fit would never be taken up."""
+    written = []
+    for _ in range(2):
+        planning.freeze(make(), places.find())
+        written.append({path.name: path.read_bytes() for path in (project / "plans/batches").iterdir()})
+    assert written[0].keys() == written[1].keys()
+    assert all(written[0][name] != written[1][name] for name in written[0])
+
+
 def test_impossible_fits_are_skipped_with_their_reason(project, gpbench):
     plan = make()
     assert wanted(plan, "exact_gp", "wine").skip == "regression only"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import shlex
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -146,8 +147,10 @@ def moved(old: What, new: What) -> list[str]:
 
 
 def freeze(plan: Plan, places: Places) -> None:
-    """Write the plan, if it changed, and its batches: these have fits to run, so that statuses of an earlier run
-    must be older than they are."""
+    """Write the plan, if it changed, and its batches: these have fits to run, so that statuses of an earlier run must
+    be older than they are, and of another content, for Snakemake takes a file of the same checksum for unchanged."""
     write_if_changed(places.plans / f"{plan.name}.json", to_json(plan.frozen))
+    now = datetime.datetime.now(datetime.UTC).isoformat()
     for batch in plan.batches:
-        write_text(places.plans / "batches" / f"{batch.batch_id}.json", to_json(batch))
+        asked = dataclasses.replace(batch, asked=now)
+        write_text(places.plans / "batches" / f"{batch.batch_id}.json", to_json(asked))
