@@ -51,6 +51,7 @@ def damage(storm: Storm) -> set[str]:
         gone.add(storm.rng.choice([fit.fit_id for cell, fit in storm.plan.fits if cell.method == "svgp"]))
         shutil.rmtree(storm.store.folder(*gone), ignore_errors=True)
         kill(storm)
+        storm.forget_records()
     places_of = [
         [p for p in storm.root.glob("store/*/*") if IDENTITY.fullmatch(p.parent.name)],
         [*storm.root.glob("store/.work/*/*")],
