@@ -9,6 +9,7 @@ to end (see `stopping`) does so once its fit has a checkpoint.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import importlib
 import json
@@ -64,9 +65,23 @@ def run_groups(groups: tuple[Group, ...], where: Places) -> dict[str, dict[str, 
         watch.begin(taken)
         table = splits.numbered_rows(taken.what.protocol.splits, loaded[taken.address.dataset])
         run_group(taken, table, where, look)
+        _score(store, taken)
         watch.end(taken)
         sharing.end(taken)
     return statuses(groups, store)
+
+
+def _score(store: Store, group: Group) -> None:
+    """Score what is done, so that collecting, which waits for all jobs, need not do it."""
+    done: dict[int, list[str]] = {}
+    for fit in group.fits:
+        if store.has(fit.fit_id) and store.record(fit.fit_id).status == "done":
+            done.setdefault(fit.split, []).append(fit.fit_id)
+    for fit_ids in done.values():
+        with contextlib.suppress(UserError):  # collecting names what has no score
+            for fit_id in fit_ids:
+                scoring.scores(store, store.record(fit_id))
+            scoring.mixing(store, fit_ids)
 
 
 def statuses(groups: tuple[Group, ...], store: Store) -> dict[str, dict[str, str]]:
