@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from gpbench.methods import linear
 from gpbench.study.commands import predict_csv
-from gpbench.study.fitting import closed_form
+from gpbench.study.fitting import closed_form, lightning_module
 
 ROWS = [(i % 4, "red" if i % 3 else "blue", 2.0 * (i % 4) + 5.0 * bool(i % 3) + 0.01 * (-1) ** i) for i in range(24)]
 
@@ -122,3 +123,10 @@ def test_a_full_disk_is_no_result_of_a_fit(own, monkeypatch, capfd):
     assert "gpbench: [Errno 28] No space left on device" in answer.err
     assert "is not finished; run the same command again" in answer.err
     assert not list(Path("store").glob("*/fit.json"))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_model_for_which_the_disk_has_no_room_says_so():
+    """torch's own writer raises a RuntimeError without the reason, which would be a traceback."""
+    with pytest.raises(OSError, match="No space left on device"):
+        lightning_module.save({"params": {"a": torch.ones(3)}}, Path("/dev/full"))
