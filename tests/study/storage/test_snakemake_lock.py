@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -42,8 +43,10 @@ def test_every_living_run_keeps_the_lock_and_a_killed_one_does_not(locked):
     assert first.stdout is not None
     first.stdout.readline()
     subprocess.run([sys.executable, "-c", TAKE], cwd=locked, check=True)
-    with pytest.raises(UserError, match=rf"in use by a running snakemake \(process {first.pid}\)"):
-        snakemake_lock.unlock(locked)
+    for jump in (0, 4e8, -4e8):  # of the clock, by which the file is as old as a run of years ago, or of years to come
+        os.utime(locked / f".snakemake/gpbench/{platform.node()}-{first.pid}", (time.time() + jump,) * 2)
+        with pytest.raises(UserError, match=rf"in use by a running snakemake \(process {first.pid}\)"):
+            snakemake_lock.unlock(locked)
     first.kill()
     first.communicate()
     assert snakemake_lock.unlock(locked) == "freed the lock of a run that was killed"
