@@ -167,7 +167,8 @@ def _take(source: str, item: str, known: Upstream, target: Path, places: Places)
 
 def _place(path: Path, member: str, address: str, item: str, known: Upstream, target: Path) -> None:
     with write_aside(target) as temporary:
-        unpack(path, temporary, member, gzipped=address.endswith(".gz") and not member and not item.endswith(".gz"))
+        gzipped = address.endswith(".gz") and not member and not item.endswith(".gz")
+        unpack(path, temporary, member, gzipped, known.size)
         if reason := wrong(temporary, known):
             raise OSError(reason)
 
