@@ -35,6 +35,27 @@ def take(root: Path) -> None:
         atexit.register(path.unlink, missing_ok=True)
 
 
+def mend(root: Path) -> None:
+    """Empty what Snakemake keeps of outputs and cannot read: it passes over empty files, and ends at others in a
+    traceback. Locks that it cannot read are removed if their owners are dead."""
+    folder = root / ".snakemake"
+    for path in (*(folder / "metadata").rglob("*"), *(folder / "incomplete").rglob("*")):
+        if not _is_text(path):
+            path.write_bytes(b"")
+    if not all(map(_is_text, (folder / "locks").glob("*"))):
+        unlock(root)
+
+
+def _is_text(path: Path) -> bool:
+    try:
+        path.read_text()
+    except UnicodeDecodeError:
+        return False
+    except OSError:  # a folder, or gone meanwhile
+        pass
+    return True
+
+
 def unlock(root: Path) -> str:
     """Remove Snakemake's lock if its owners are dead; what was done, in a line.
 
