@@ -25,8 +25,7 @@ CHUNK = 1 << 20
 
 PASSING = (TimeoutError, ConnectionResetError, ConnectionAbortedError, BrokenPipeError, ssl.SSLEOFError)
 DAMAGED = (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, RuntimeError, ValueError)
-"""What archives raise: RuntimeError where they are encrypted, compressed otherwise, or of a link to itself; ValueError
-where a name is no text."""
+"""What archives raise; RuntimeError where they are encrypted, or a link to itself."""
 RANGE_BEYOND_THE_END, TOO_MANY = 416, 429
 
 

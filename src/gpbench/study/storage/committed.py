@@ -101,7 +101,6 @@ def write(
     where: Places, name: str, rows: list[Row], facts: dict[str, object], curves: Mapping[str, list[Row]] | None = None
 ) -> tuple[int, int]:
     """Add rows to the records of a run, their curves, and what is known of the study; (number of new fits, of all)."""
-    # in the project, not in the store: two processes may have a store each, and the same records
     with locked(where.runs / ".locks" / f"record-{name}", f"the records of {name}"):
         path = folder(where, name) / "scores.csv"
         recorded = {_place(row): row for row in read(path)}

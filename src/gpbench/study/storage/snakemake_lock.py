@@ -36,8 +36,7 @@ def take(root: Path) -> None:
 
 
 def mend(root: Path) -> None:
-    """Empty what Snakemake keeps of outputs and cannot read: it passes over empty files, and ends at others in a
-    traceback. Locks that it cannot read are removed if their owners are dead."""
+    """Empty what Snakemake cannot read of what it keeps of outputs; such locks are removed if their owners are dead."""
     folder = root / ".snakemake"
     for path in (*(folder / "metadata").rglob("*"), *(folder / "incomplete").rglob("*")):
         if not _is_text(path):
@@ -48,12 +47,9 @@ def mend(root: Path) -> None:
 
 def _is_text(path: Path) -> bool:
     try:
-        path.read_text()
+        return path.is_dir() or path.read_text() is not None
     except UnicodeDecodeError:
         return False
-    except OSError:  # a folder, or gone meanwhile
-        pass
-    return True
 
 
 def unlock(root: Path) -> str:
