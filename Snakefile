@@ -18,6 +18,7 @@ from gpbench.errors import UserError, unknown
 from gpbench.report import registry
 from gpbench.report.papers import items
 from gpbench.study.commands import snakemake_graph as graph
+from gpbench.study.storage import snakemake_lock
 
 WHERE = places.find()
 
@@ -34,6 +35,7 @@ try:
         if key not in CONFIG_KEYS:
             raise unknown("key", key, CONFIG_KEYS, "--config")
     if workflow.is_main_process:
+        snakemake_lock.mend(WHERE.root)
         REQUESTED = items.requested(WHERE.conf, sys.argv[1:])
         CHOSEN = items.choose(REQUESTED, config.get("study"), str(config.get("overrides", "")))
         GRAPH, PLAN = graph.load(WHERE, *CHOSEN, str(config.get("site", "")))

@@ -73,3 +73,11 @@ def test_the_files_that_the_documents_name_exist():
     named = set(re.findall(r"`((?:src|conf|tests|bench|docs|workflows)/(?![\w/]*(?:mine|[A-Z]))[\w./-]*[\w/])`", text))
     assert len(named) > 15
     assert sorted(name for name in named if not (REPOSITORY / name).exists()) == []
+
+
+def test_every_fault_that_was_found_has_a_test():
+    lines = [line for line in (REPOSITORY / "docs/faults.md").read_text().splitlines() if line.startswith("| ")][2:]
+    assert len(lines) > 50
+    for line in lines:
+        file, name = re.search(r"\| `(tests/[\w/]+\.py)::(test_\w+)` \|$", line).groups()
+        assert f"\ndef {name}(" in (REPOSITORY / file).read_text(), line

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import itertools
 import re
@@ -10,6 +11,7 @@ import socket
 import tarfile
 import threading
 import zipfile
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -233,3 +235,64 @@ def test_a_broken_zip(project, web):
     packed[packed.index(CONTENT)] ^= 1
     url = web.on("/all.zip", whole(bytes(packed)))
     refused(pin_only(project, entry(CONTENT, f"{url}#the data/rows.data")), "cannot be unpacked: Bad CRC-32")
+
+
+def zipped(name: str, content: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr(name, content)
+    return buffer.getvalue()
+
+
+def tarred(name: str, **changes: object) -> bytes:
+    """An archive of a member that may be no file."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as packed:
+        member = tarfile.TarInfo(name)
+        for key, value in changes.items():
+            setattr(member, key, value)
+        packed.addfile(member, io.BytesIO(bytes(member.size)))
+    return buffer.getvalue()
+
+
+def encrypted(packed: bytes) -> bytes:
+    """A zip whose headers say that its member is encrypted."""
+    local, central = packed.index(b"PK\3\4") + 6, packed.index(b"PK\1\2") + 8
+    return bytes(byte | 1 if place in (local, central) else byte for place, byte in enumerate(packed))
+
+
+def link(target: str, kind: bytes = tarfile.SYMTYPE) -> bytes:
+    return tarred("rows.data", type=kind, linkname=target)
+
+
+OUTSIDE, ABSENT, TOO_LARGE = "../../../outside", "the archive has no rows.data", f"size is over {len(CONTENT)} bytes"
+MALICIOUS = {
+    "zip that leads out": (zipped(OUTSIDE, b"evil"), "rows.data", ABSENT),
+    "zip that leads out, named": (zipped(OUTSIDE, b"evil"), OUTSIDE, "size is 4 bytes, expected"),
+    "zip of an absolute name": (zipped("/tmp/outside", b"evil"), "/tmp/outside", "size is 4 bytes, expected"),
+    "tar that leads out": (tarred(OUTSIDE, size=4), "rows.data", ABSENT),
+    "tar that leads out, named": (tarred(OUTSIDE, size=4), OUTSIDE, "size is 4 bytes, expected"),
+    "link": (link("../../../../secret"), "rows.data", ABSENT),
+    "absolute link": (link("/etc/passwd"), "rows.data", ABSENT),
+    "hard link": (link("/etc/passwd", tarfile.LNKTYPE), "rows.data", ABSENT),
+    "link to itself": (link("rows.data"), "rows.data", "cannot be unpacked"),
+    "device": (tarred("rows.data", type=tarfile.CHRTYPE), "rows.data", "rows.data is not a file in the archive"),
+    "encrypted": (encrypted(zipped("rows.data", CONTENT)), "rows.data", "cannot be unpacked: .* is encrypted"),
+    "zip bomb": (zipped("rows.data", bytes(1 << 25)), "rows.data", TOO_LARGE),
+    "tar bomb": (gzip.compress(tarred("rows.data", size=1 << 25)), "rows.data", TOO_LARGE),
+    "gzip bomb": (gzip.compress(bytes(1 << 25)), "", TOO_LARGE),
+}
+
+
+@pytest.mark.parametrize("name", MALICIOUS)
+def test_a_malicious_archive_is_refused_and_writes_nothing_outside(project, web, name):
+    """One member is read, never extracted by its name, and no further than the pinned size."""
+    packed, member, said = MALICIOUS[name]
+    (project / "secret").write_bytes(CONTENT)
+    url = web.on("/all" if member else "/rows.data.gz", whole(packed)) + (f"#{member}" if member else "")
+    places = pin_only(project, entry(CONTENT, url))
+    before = {path for path in project.parent.rglob("*") if path.is_file()}
+    refused(places, said)
+    new = {path for path in project.parent.rglob("*") if path.is_file()} - before
+    assert [path for path in new if path.suffix != ".lock"] == []
+    assert not Path("/tmp/outside").exists()

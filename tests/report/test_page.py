@@ -167,6 +167,23 @@ def test_user_errors_are_one_line(tmp_path, capsys):
     assert "study.json is missing" in error or "scores.parquet is missing" in error
 
 
+@pytest.mark.parametrize("content", ["", "[]", "null", "{}", '{"comparisons": '])
+def test_damaged_statistics_are_one_line_and_the_page_stays(written, capsys, content):
+    path, page = written / "statistics.json", written / "report.html"
+    kept, before = path.read_text(), page.read_bytes()
+    path.write_text(content)
+    capsys.readouterr()
+    try:
+        assert main(["page", str(written)]) == 1
+    finally:
+        path.write_text(kept)
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "statistics.json is damaged (" in error
+    assert "delete it, and snakemake makes it again" in error
+    assert page.read_bytes() == before
+
+
 def test_the_registry_and_tables_import_no_heavy_library():
     code = (
         "import sys, gpbench.report.registry; print({'pandas', 'matplotlib', 'torch', 'numpy'} & set(sys.modules))\n"

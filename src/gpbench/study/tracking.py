@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpbench.errors import UserError
-from gpbench.places import Places, locked
+from gpbench.places import Places, locked, share
 from gpbench.study.planning import identity
 from gpbench.study.records import Address, Fit, FitRecord, Group, Progress
 from gpbench.study.storage.store import Store
@@ -67,6 +67,7 @@ def waiting(where: Places) -> list[str]:
 def drain(where: Places) -> int:
     """Log every fit of the spool, once no other writer does; how many there were."""
     where.store.mkdir(parents=True, exist_ok=True)
+    share(where.store)
     with locked(where.store / ".tracking.lock", "MLflow"):
         if not (todo := waiting(where)):
             return 0

@@ -10,9 +10,10 @@ import pandas as pd
 import pytest
 import torch
 
+from gpbench import places
 from gpbench.methods import linear
-from gpbench.study.commands import predict_csv
 from gpbench.study.fitting import closed_form, lightning_module
+from gpbench.study.planning import plan as planning
 
 ROWS = [(i % 4, "red" if i % 3 else "blue", 2.0 * (i % 4) + 5.0 * bool(i % 3) + 0.01 * (-1) ** i) for i in range(24)]
 
@@ -109,6 +110,37 @@ def test_a_fit_says_that_its_predictions_are_constant(own):
     lines = own("plan", "--overrides", "methods=[constant,linear] datasets=[mine] splits=1").out.splitlines()
     assert "predicts the same for all 2 test rows" in lines[0]
     assert "predicts the same" not in lines[1]
+
+
+EXTREMES = {
+    "targets that are all the same": (lambda i: (i % 7, 1.0), ["failed", "done"]),
+    "huge targets": (lambda i: (i % 7, (-1) ** i * (1.0 + i / 100) * 1e307), ["failed", "diverged"]),
+    "tiny targets": (lambda i: (i % 7, (1.0 + i / 7) * 1e-300), ["failed", "done"]),
+    "huge inputs": (lambda i: (1e200 * (i % 7), i % 5), ["done", "done"]),
+}
+
+
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
+@pytest.mark.parametrize("name", EXTREMES)
+def test_extreme_numbers_stop_no_study(project, gpbench, name):
+    """A fit that has no score says why, one whose predictions are all the same says so, and the rest is collected."""
+    row, expected = EXTREMES[name]
+    write(Path("mine.csv"), [row(i) for i in range(40)], head=("x", "y"), delimiter=",")
+    assert gpbench("data", "add", "mine.csv", "--target", "y", "--task", "regression").code == 0
+    assert gpbench("data", "prepare", "diabetes").code == 0
+    where = places.find()
+    plan = planning.make(where, "default", "methods=[constant,linear] datasets=[mine,diabetes] splits=1")
+    planning.freeze(plan, where)
+    job.run_groups(tuple(group for batch in plan.batches for group in batch.groups), where)
+    answer = gpbench("collect", plan.name)
+    assert (answer.code, answer.err) == (0, "")
+    scores = pd.read_parquet(where.results / plan.name / "scores.parquet").set_index(["dataset", "method"])
+    assert scores.loc["diabetes", "status"].tolist() == ["done", "done"]
+    own = scores.loc["mine"]
+    assert own.loc[["constant", "linear"], "status"].tolist() == expected
+    assert np.isfinite(own.loc[own["status"] == "done", "mnll"]).all()
+    no_score = "variance must be positive|is nan" if "targets" in name else "predicts the same for all 4 test rows"
+    assert own.loc[(own["status"] != "done") | (name == "huge inputs"), "reason"].str.contains(no_score).all()
 
 
 def test_a_full_disk_is_no_result_of_a_fit(own, monkeypatch, capfd):

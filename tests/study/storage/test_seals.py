@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from gpbench.places import Places
-from gpbench.study.records import MethodSettings
+from gpbench.study.records import MethodSettings, to_json
 from gpbench.study.results import collect, scoring
 from gpbench.study.storage import seals
 from gpbench.study.storage.store import Damaged, Store
-from handmade import CELL, finish, planned
+from handmade import CELL, finish, planned, record_of
 
 
 @pytest.fixture
@@ -91,6 +91,21 @@ def test_predict_answers_by_no_damaged_fit(store, gpbench, tmp_path):
     answer = gpbench("predict", planned(0).fit_id, str(tmp_path / "new.csv"))
     assert (answer.code, answer.out, answer.err.count("\n")) == (1, "", 1)
     assert "points.parquet was changed after it was written" in answer.err
+
+
+@pytest.mark.parametrize("damage", [flip, Path.unlink], ids=["a byte", "deleted"])
+@pytest.mark.parametrize("name", ["model.pt", "model.npz", "chain.npz"])
+def test_a_damaged_model_predicts_nothing_and_a_chain_that_is_gone_is_missed(store, gpbench, tmp_path, name, damage):
+    """Without its chain a fit would have no R-hat that could fail."""
+    with store.writing(planned(3).fit_id) as folder:
+        (folder / name).write_bytes(bytes(range(100)))
+        (folder / "points.parquet").touch()
+        (folder / "fit.json").write_text(to_json(record_of(CELL, planned(3))))
+    damage(store.folder(planned(3).fit_id) / name)
+    answer = gpbench("predict", planned(3).fit_id, str(tmp_path / "new.csv"))
+    assert (answer.code, answer.out, answer.err.count("\n")) == (1, "", 1)
+    assert f"is damaged ({name} {'is missing' if damage is Path.unlink else 'was changed'}" in answer.err
+    assert planned(3).fit_id not in store.ids()
 
 
 def test_retry_moves_damaged_fits_aside(store, gpbench):

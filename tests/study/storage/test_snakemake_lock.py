@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -42,9 +43,34 @@ def test_every_living_run_keeps_the_lock_and_a_killed_one_does_not(locked):
     assert first.stdout is not None
     first.stdout.readline()
     subprocess.run([sys.executable, "-c", TAKE], cwd=locked, check=True)
-    with pytest.raises(UserError, match=rf"in use by a running snakemake \(process {first.pid}\)"):
-        snakemake_lock.unlock(locked)
+    for jump in (0, 4e8, -4e8):  # of the clock, by which the file is as old as a run of years ago, or of years to come
+        os.utime(locked / f".snakemake/gpbench/{platform.node()}-{first.pid}", (time.time() + jump,) * 2)
+        with pytest.raises(UserError, match=rf"in use by a running snakemake \(process {first.pid}\)"):
+            snakemake_lock.unlock(locked)
     first.kill()
     first.communicate()
     assert snakemake_lock.unlock(locked) == "freed the lock of a run that was killed"
     assert not list((locked / ".snakemake").glob("*/*"))
+
+
+def test_what_snakemake_cannot_read_of_its_own_is_emptied_and_only_locks_of_the_dead_go(locked):
+    """It ends in a traceback otherwise; what it can read, or passes over, stays as it is."""
+    folder = locked / ".snakemake"
+    kept = {"metadata/a": b"{}", "metadata/@b/c": b"{cut", "incomplete/a": b"", "locks/0.input.lock": b"results/a"}
+    damaged = ["metadata/@b/d", "incomplete/d"]
+    for name, content in kept.items() | dict.fromkeys(damaged, b"\xff{").items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    snakemake_lock.mend(locked)
+    assert {name: (folder / name).read_bytes() for name in kept} == kept
+    assert [(folder / name).read_bytes() for name in damaged] == [b"", b""]
+    (folder / "locks/0.input.lock").write_bytes(b"\xff")
+    command = [sys.executable, "-c", f"{TAKE} print(flush=True); sys.stdin.read()"]
+    with subprocess.Popen(command, cwd=locked, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as living:
+        assert living.stdout is not None
+        living.stdout.readline()
+        with pytest.raises(UserError, match="in use by a running snakemake"):
+            snakemake_lock.mend(locked)
+        assert (folder / "locks").is_dir()
+    snakemake_lock.mend(locked)
+    assert not (folder / "locks").exists()

@@ -115,6 +115,26 @@ def test_a_lock_whose_owner_gives_no_sign_of_life_is_broken(store, monkeypatch, 
     assert f"nobody touched {store.root / '.locks' / fit_id} for" in capfd.readouterr().err
 
 
+def test_a_lock_whose_owner_lives_survives_clocks_that_jump(store, monkeypatch):
+    """The clock of the owner's host, by which the file is dated, goes back and forth, and so does that of who waits."""
+    monkeypatch.setattr("gpbench.places.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("gpbench.study.storage.store.SILENCE", 0.3)
+    fit_id, real, jumps = planned().fit_id, time.time, [0.0, -1e6, 1e6, -1e6, -2e6, 4e8, -4e8, -5e8]
+
+    def wait() -> bool:
+        with store.locked([fit_id]):
+            return True
+
+    with store.locked([fit_id]), ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(wait)
+        for jump in jumps:
+            monkeypatch.setattr(time, "time", lambda jump=jump: real() - jump)
+            os.utime(store.root / ".locks" / fit_id, (real() + jump, real() + jump))
+            time.sleep(0.15)
+            assert not waiting.done(), "its owner lives"
+    assert waiting.result(timeout=30)
+
+
 def test_a_fit_is_found_by_a_prefix_of_its_identity(store):
     put(store, "aa11000000000000")
     put(store, "aa22000000000000")

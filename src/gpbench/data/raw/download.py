@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import http.client
-import shutil
+import lzma
 import ssl
 import sys
 import tarfile
@@ -24,6 +24,8 @@ LARGE = 5_000_000  # bytes; a larger file is reported even if it was fast
 CHUNK = 1 << 20
 
 PASSING = (TimeoutError, ConnectionResetError, ConnectionAbortedError, BrokenPipeError, ssl.SSLEOFError)
+DAMAGED = (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, RuntimeError, ValueError)
+"""What archives raise; RuntimeError where they are encrypted, or a link to itself."""
 RANGE_BEYOND_THE_END, TOO_MANY = 416, 429
 
 
@@ -96,29 +98,32 @@ def _report(label: str, received: int, total: int | None, rate: float) -> None:
     print(f"{label}: {received / 1e6:.1f}{of} MB, {rate / 1e6:.1f} MB/s", file=sys.stderr, flush=True)
 
 
-def unpack(path: Path, target: Path, member: str = "", gzipped: bool = False) -> None:
+def unpack(path: Path, target: Path, member: str = "", gzipped: bool = False, size: int | None = None) -> None:
     """Write the file at `path`, its decompressed content, or a member of the zip or tar archive it is, to `target`.
 
-    Raises OSError if the archive is broken or lacks the member."""
+    Raises OSError if the archive is broken or lacks the member, or if there are more than `size` bytes."""
     try:
         if member and zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive, archive.open(member) as stream:
-                _write(stream, target)
+                _write(stream, target, size)
         elif member:
             with tarfile.open(path) as tar:
                 extracted = tar.extractfile(member)
                 if extracted is None:
                     raise OSError(f"{member} is not a file in the archive")
-                _write(extracted, target)
+                _write(extracted, target, size)
         else:
             with gzip.open(path) if gzipped else path.open("rb") as content:
-                _write(content, target)
+                _write(content, target, size if gzipped else None)
     except KeyError as error:
         raise OSError(f"the archive has no {member}") from error
-    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError) as error:
+    except DAMAGED as error:
         raise OSError(f"cannot be unpacked: {error}") from error
 
 
-def _write(stream: IO[bytes] | gzip.GzipFile, target: Path) -> None:
+def _write(stream: IO[bytes] | gzip.GzipFile, target: Path, size: int | None) -> None:
     with target.open("wb") as sink:
-        shutil.copyfileobj(stream, sink, CHUNK)
+        while chunk := stream.read(CHUNK):
+            if size is not None and sink.tell() + len(chunk) > size:  # a small archive may hold any number of bytes
+                raise OSError(f"size is over {size} bytes, expected {size}")
+            sink.write(chunk)

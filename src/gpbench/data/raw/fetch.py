@@ -167,7 +167,7 @@ def _take(source: str, item: str, known: Upstream, target: Path, places: Places)
 
 def _place(path: Path, member: str, address: str, item: str, known: Upstream, target: Path) -> None:
     with write_aside(target) as temporary:
-        unpack(path, temporary, member, gzipped=address.endswith(".gz") and not member and not item.endswith(".gz"))
+        unpack(path, temporary, member, address.endswith(".gz") and not (member or item.endswith(".gz")), known.size)
         if reason := wrong(temporary, known):
             raise OSError(reason)
 

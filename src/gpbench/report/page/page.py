@@ -121,7 +121,10 @@ def _statistics(view: View) -> dict:
     path = view.folder / "statistics.json"
     if view.study["kind"] != "predict" or not path.is_file():
         return {"comparisons": {}, "differences": []}
-    return load(path)
+    content = load(path)
+    if not isinstance(content, dict) or not {"comparisons", "differences"} <= content.keys():
+        raise UserError(f"{path} is damaged (it holds no comparisons); delete it, and snakemake makes it again")
+    return content
 
 
 def _findings(view: View) -> list[tuple[str, list[str]]]:

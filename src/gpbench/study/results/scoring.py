@@ -6,6 +6,7 @@ Both are kept beside the fit with the digest of the code that made them.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -67,7 +68,8 @@ def _kept(path: Path, make: Callable[[], dict[str, float]]) -> dict[str, float]:
     if stored and stored["code"] == digest():
         return dict(stored["scores"])
     values = make()
-    seals.write(path, {"code": digest(), "scores": values}, lasting=False)
+    with contextlib.suppress(UserError):  # who may only read a store computes them each time
+        seals.write(path, {"code": digest(), "scores": values}, lasting=False)
     return values
 
 

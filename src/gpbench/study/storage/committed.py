@@ -101,7 +101,7 @@ def write(
     where: Places, name: str, rows: list[Row], facts: dict[str, object], curves: Mapping[str, list[Row]] | None = None
 ) -> tuple[int, int]:
     """Add rows to the records of a run, their curves, and what is known of the study; (number of new fits, of all)."""
-    with locked(where.store / ".locks" / f"record-{name}", f"the records of {name}"):
+    with locked(where.runs / ".locks" / f"record-{name}", f"the records of {name}"):
         path = folder(where, name) / "scores.csv"
         recorded = {_place(row): row for row in read(path)}
         known = {row["fit_id"] for row in recorded.values()}

@@ -35,6 +35,23 @@ def take(root: Path) -> None:
         atexit.register(path.unlink, missing_ok=True)
 
 
+def mend(root: Path) -> None:
+    """Empty what Snakemake cannot read of what it keeps of outputs; such locks are removed if their owners are dead."""
+    folder = root / ".snakemake"
+    for path in (*(folder / "metadata").rglob("*"), *(folder / "incomplete").rglob("*")):
+        if not _is_text(path):
+            path.write_bytes(b"")
+    if not all(map(_is_text, (folder / "locks").glob("*"))):
+        unlock(root)
+
+
+def _is_text(path: Path) -> bool:
+    try:
+        return path.is_dir() or path.read_text() is not None
+    except UnicodeDecodeError:
+        return False
+
+
 def unlock(root: Path) -> str:
     """Remove Snakemake's lock if its owners are dead; what was done, in a line.
 

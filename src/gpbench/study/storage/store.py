@@ -341,6 +341,7 @@ class Store:
             if others := self.foreign(fit_id):
                 raise UserError(f"{self.folder(fit_id)} holds {', '.join(others)}, not made by gpbench; move it away")
         for fit_id in there:
+            share(self.root)
             self.cleared.mkdir(exist_ok=True)
             # the empty folder reserves a name; a rename takes its place
             target = tempfile.mkdtemp(prefix=f"{fit_id}-", dir=self.cleared)
