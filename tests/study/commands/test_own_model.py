@@ -12,6 +12,7 @@ import torch
 
 from gpbench import places
 from gpbench.methods import linear
+from gpbench.study.commands import job, predict_csv
 from gpbench.study.fitting import closed_form, lightning_module
 from gpbench.study.planning import plan as planning
 

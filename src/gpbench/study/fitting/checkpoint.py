@@ -118,10 +118,16 @@ def _samples(work: Path, count: int, device: torch.device) -> Samples:
 
 def _save(work: Path, name: str, content: Content) -> None:
     """Write a part; the end of its name is the digest of its content."""
+    saved = serialised(content)
+    with write_aside(work / f"{name}-{_digest(saved)}.pt") as temporary:
+        temporary.write_bytes(saved)
+
+
+def serialised(content: Content) -> memoryview:
+    """What `torch.save` writes; it says of a full disk that a stream failed, and not why, so others write it."""
     stream = io.BytesIO()
     torch.save(content, stream)
-    with write_aside(work / f"{name}-{_digest(stream.getbuffer())}.pt") as temporary:
-        temporary.write_bytes(stream.getbuffer())
+    return stream.getbuffer()
 
 
 def _load(path: Path, device: torch.device) -> Content:

@@ -9,7 +9,6 @@ continues bit for bit.
 from __future__ import annotations
 
 import functools
-import io
 import logging
 import math
 import time
@@ -387,9 +386,7 @@ def outcome(fit: Fit, r: int) -> Outcome:
 
 
 def save(model: dict[str, Any], path: Path) -> None:
-    content = io.BytesIO()  # torch's own writer says of a full disk that a stream failed, and not why
-    torch.save({k: _cpu(v) for k, v in model.items()}, content)
-    path.write_bytes(content.getbuffer())
+    path.write_bytes(checkpoint.serialised({k: _cpu(v) for k, v in model.items()}))
 
 
 def _cpu(values: dict[str, Any]) -> dict[str, Any]:
