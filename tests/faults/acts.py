@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from storm import Storm
 
 
+NOBODY = 65534
+
+
 def kill(storm: Storm) -> None:
     """Kill -9 a process, its children or all of them at a random moment of its work."""
     works = {
@@ -160,6 +163,20 @@ def clock(storm: Storm) -> None:
     _work(storm, jump)
 
 
+def other_user(storm: Storm) -> None:
+    """Work as another user, who may read the project and write nothing there, or fit and write to the store."""
+    theirs = [storm.root / "store"] * storm.rng.randint(0, 1)
+    found = [path for folder in theirs for path in (folder, *folder.rglob("*"))]
+    for path in found:
+        os.chown(path, NOBODY, NOBODY)
+
+    def leave() -> None:
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+
+    _work(storm, leave)
+
+
 def two_at_once(storm: Storm) -> None:
     """Two of the same, or a job beside retry, collect or record."""
     works = {"batches": storm.batches, "collect": storm.collect, "retry": storm.command("retry")}
@@ -184,7 +201,8 @@ ACTS: dict[str, Callable[[Storm], set[str] | None]] = {
     "read-only disk": read_only_disk,
     "little memory": little_memory,
     "clock": clock,
+    "other user": other_user,
     "two at once": two_at_once,
 }
-SHARES = (18, 32, 3, 1, 2, 1, 2)
+SHARES = (18, 32, 3, 1, 2, 1, 1, 2)
 """How often the acts come, in their order."""
