@@ -3,9 +3,10 @@
 A round is some acts, before each of which some fits are taken away, so that there is work to do: processes of every
 kind are killed -9 (a job, its fit, both; collect, record, plan, verify, retry), files of the store, of checkpoints, of
 plans, data and results are flipped, cut, emptied, deleted and exchanged, the disk of the store is full or read-only,
-memory is short, the clock jumps, another user does it, two processes do the same at once. Then the study is run to its end. Found is what
-should not be: a number that differs from the undisturbed run by a bit, a sound fit that is gone, a traceback, a study
-that does not end. Needs root for disks of its own and limits of memory; without, disks are left out.
+memory is short, the clock jumps, another user does it, two processes do the same at once. Then the study is run to its
+end. Found is what should not be: a number that differs from the undisturbed run by a bit, a sound fit that is gone, a
+traceback, a study that does not end. Needs root for disks and users of its own and limits of memory; without, disks and
+users are left out.
 """
 
 from __future__ import annotations
