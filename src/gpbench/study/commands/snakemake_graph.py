@@ -142,16 +142,17 @@ def load(where: Places, study_name: str, overrides: str, site: str = "") -> tupl
     entries = config.options(where.conf, "dataset")
     all_datasets = {n: config.compose(where.conf, "dataset", n) for n in entries}
     catalogue = [n for n, dataset in all_datasets.items() if not dataset.on_request]
-    datasets = {n: _files(all_datasets[n], entries[n]) for n in sorted({*catalogue, *plan.study.datasets})}
+    datasets = {n: _files(where, all_datasets[n], entries[n]) for n in sorted({*catalogue, *plan.study.datasets})}
     batches = {batch.batch_id: _needs(batch, plan.cost) for batch in plan.batches}
     return Graph(plan.name, plan.study, batches, datasets, _absent(where, datasets), catalogue), plan
 
 
-def _files(dataset: schema.Dataset, entry: Path) -> DatasetFiles:
+def _files(where: Places, dataset: schema.Dataset, entry: Path) -> DatasetFiles:
     """What a data set is prepared from, and the memory that takes: up to three copies, of bytes or of numbers."""
     copies = 3 * (1 if dataset.source.kind in ("idx", "svmlight") else 8)
     mem_mb = 500 + copies * dataset.rows * (dataset.columns + 1) // 1_000_000
-    return DatasetFiles(dataset.source.files, str(entry), mem_mb)
+    inside = entry.relative_to(where.root) if entry.is_relative_to(where.root) else entry  # else a package's
+    return DatasetFiles(dataset.source.files, str(inside), mem_mb)
 
 
 def _absent(where: Places, datasets: dict[str, DatasetFiles]) -> dict[str, list[str]]:
