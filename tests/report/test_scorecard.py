@@ -259,6 +259,16 @@ def test_effective_sample_sizes_of_short_chains_are_not_compared(tmp_path, lengt
     assert verdicts.kind(verdict(view, **SAMPLED | {"ours_metric": "acceptance_theta"})) in verdicts.JUDGED
 
 
+def test_what_still_improves_is_judged_after_as_many_updates_as_were_published(tmp_path):
+    folder = build(tmp_path / "s", ["svgp"], ["boston"])
+    scores = pd.read_parquet(folder / "scores.parquet").assign(convergence="still improving", gate="failed")
+    for budget, said in (("quick", "not judged: not converged"), ("paper", "agrees")):
+        scores.assign(budget=budget).to_parquet(folder / "scores.parquet")
+        found = card(View(folder))
+        assert found["verdict"].startswith(said)
+        assert found["compared"] == "5 still improve"
+
+
 def test_short_chains_are_compared_with_chains_as_short(tmp_path):
     """At budget `paper` both have as many draws."""
     fits = without_a_gate(tmp_path / "s", ess_min=20.0).fits

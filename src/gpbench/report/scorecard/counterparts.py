@@ -9,7 +9,7 @@ import pandas as pd
 from gpbench import config
 from gpbench.errors import count
 from gpbench.report.scorecard import verdicts
-from gpbench.report.view import SCORED, View, commits, describe_statuses
+from gpbench.report.view import SCORED, UNMIXED, View, commits, describe_statuses
 from gpbench.study.planning.resolve import STUDY_KEYS
 
 CELL = ["method", "dataset"]
@@ -25,6 +25,7 @@ class OurMean:
     sd: float
     n: int
     chains: int  # of a sampler on one data set; 0 for predictions without chains
+    improving: int  # fits by gradients that still improve
     unfinished: str  # why it may not be judged; empty where it may
     protocol: str
     budget: str
@@ -61,9 +62,9 @@ class Counterparts:
         if (method, dataset) not in self._averages(metric):
             return describe_statuses(fits) or "the metric is undefined"
         mean, sd, n = self._averages(metric)[method, dataset]
-        chains = fits["chains"].astype(float).max()
-        known = int(chains) if np.isfinite(chains) else 0
-        return OurMean(mean, sd, int(n), known, self._unfinished(fits, metric, int(n)), *_facts(fits))
+        chains = int(fits["chains"].astype(float).fillna(0).max())
+        improving = int((fits["chains"].isna() & (fits["status"] == UNMIXED)).sum())
+        return OurMean(mean, sd, int(n), chains, improving, self._unfinished(fits, metric, int(n)), *_facts(fits))
 
     def _averaged(self, metric: str) -> dict[tuple[str, str], tuple[float, float, float]]:
         """(mean, sd with ddof = 1, n) over finite values of finished fits; of predictions, over the means of splits."""
@@ -83,9 +84,11 @@ class Counterparts:
 
 
 def why_not_judged(fits: pd.DataFrame, metric: str) -> str:
-    """Why scores of some fits may not be judged, '' if they may; how chains move is judged of some that have not
-    converged, and their R-hat of all."""
-    if not fits["status"].isin(SCORED if verdicts.is_of_moves(metric) else ("done",)).all():
+    """Why scores of some fits may not be judged, '' if they may. Fits by gradients that still improve may at budget
+    `paper`, with as many updates as were published; how chains move may up to `MIXED`, and their R-hat always."""
+    as_printed = fits["chains"].isna() & (fits["budget"] == "paper")
+    any_stage = as_printed | verdicts.is_of_moves(metric)
+    if not ((fits["status"] == "done") | any_stage & fits["status"].isin(SCORED)).all():
         return describe_statuses(fits)
     if metric.startswith("r_hat"):
         return ""
@@ -98,11 +101,10 @@ def why_not_judged(fits: pd.DataFrame, metric: str) -> str:
 
 
 def _too_short(fits: pd.DataFrame) -> str:
-    """Why effective sample sizes of a cell may not be compared: of few autocorrelation times an estimate is too large.
-    The time is that of the worst split, by Geyer's estimate for each chain or the bulk ESS of all, whichever is the
-    longer. At budget `paper` chains are as long as those that were printed, and both estimates as wrong."""
-    alike = (fits["budget"] == "paper").all()
-    fewest = verdicts.FEWEST_TIMES_ALIKE if alike else verdicts.FEWEST_TIMES
+    """Why effective sample sizes of a cell may not be compared: of few autocorrelation times an estimate is too large,
+    at budget `paper` ours as much as the printed one. The time is that of the worst split, by Geyer's estimate for
+    each chain or the bulk ESS of all, whichever is the longer."""
+    fewest = verdicts.FEWEST_TIMES_ALIKE if (fits["budget"] == "paper").all() else verdicts.FEWEST_TIMES
     splits = fits.groupby("split")[LENGTH].mean().astype(float)
     times = np.fmin(splits["ess_min"], splits["ess_bulk"] / splits["chains"])
     if not (times < fewest).any():

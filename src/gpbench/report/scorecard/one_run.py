@@ -37,7 +37,7 @@ class Judgement:
     upper: float = math.nan
     margin: float = math.nan
     verdict: str = ""
-    compared: str = ""  # numbers of runs on both sides, where they differ
+    compared: str = ""  # numbers of runs on both sides, where they differ, and of ours that still improve
     ours_protocol: str = ""
     ours_budget: str = ""
     ours_commit: str = ""
@@ -86,7 +86,8 @@ def compare(ours: Counterparts, printed: PublishedNumber) -> Judgement:
         error, freedom = verdicts.combined_r_hats(result.ours, result.published, mean.chains)
         assumed = "chains"
     lower, upper = verdicts.interval(difference, error, freedom)
-    compared = _compared(mean.n, printed.splits, "runs" if ours.by_chain(metric) else "splits")
+    runs = _compared(mean.n, printed.splits, "runs" if ours.by_chain(metric) else "splits")
+    compared = ", ".join(filter(None, (runs, f"{mean.improving} still improve" if mean.improving else "")))
     result = replace(result, difference=difference, standard_error=error, lower=lower, upper=upper)
     verdict = _verdict(mean, ours.study, printed, result)
     return replace(result, spread_assumed=assumed, compared=compared, verdict=verdict)

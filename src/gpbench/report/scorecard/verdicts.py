@@ -1,4 +1,5 @@
-"""The verdict on a published number and ours, by rules that were fixed before any number was seen.
+"""The verdict on a published number and ours. Test and margins were fixed before any number was seen; what is not
+judged was narrowed later (docs/decisions.md, 2026-11-23).
 
 In this order:
 
@@ -11,14 +12,13 @@ In this order:
   effective sample size is that of a chain shorter than 50 autocorrelation times (20 at budget `paper`, where both sides
   have as many draws and the same bias), or where neither side has a spread. How chains move (effective sample sizes,
   acceptance, operations) is judged up to the papers' own R-hat of 1.1, since a chain that moves badly is what such a
-  row is about, and R-hat itself always;
+  row is about, and R-hat itself always. Fits by gradients that still improve are judged at budget `paper`, where ours
+  and the published ones had as many updates;
 - `agrees` where the 95 % interval of ours - published lies inside [-margin, margin]: two one-sided tests at 2.5 %, so
   that few splits never make numbers agree;
 - `better` or `worse`, by the metric's direction, where the interval lies beyond the margin; `differs` for a metric
   without a direction (acceptance, coverage);
-- `inconclusive` otherwise.
-
-Every row is judged on its own at 2.5 % a side, without correction for the number of rows.
+- `inconclusive` otherwise. Every row is judged on its own, without correction for the number of rows.
 
 **Interval.** Welch's, from the standard deviations and numbers of runs of both sides, which may differ (printed as
 "3 of 20 splits"). Where one side prints no spread, or is a single run, the standard deviation of the other side is
