@@ -65,6 +65,23 @@ def test_records_are_collected_as_the_store_was(study):
     assert len(collect.not_done(where, name)) == 5
 
 
+def test_what_another_process_recorded_meanwhile_stays(study, monkeypatch):
+    """Rows that this one only read are not written back."""
+    where, name, _ = study
+    plan = planning.make(where, "default", STUDY).frozen
+    path = committed.folder(where, name) / "scores.csv"
+    facts, rows = collect.facts, committed.read(path)
+    renewed = [row | {"mnll": 123.0} for row in rows if row["status"] == "done"]
+
+    def meanwhile(*arguments):
+        committed.write(where, name, renewed, {})
+        return facts(*arguments)
+
+    monkeypatch.setattr(collect, "facts", meanwhile)
+    collect.record(where, plan)
+    assert {row["mnll"] for row in committed.read(path) if row["status"] == "done"} == {123.0}
+
+
 def test_a_folder_of_records_can_be_viewed(study):
     where, name, _ = study
     view = View(committed.folder(where, name))

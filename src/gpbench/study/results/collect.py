@@ -197,7 +197,9 @@ def record(where: Places, plan: FrozenPlan) -> tuple[int, int]:
     """Add the study's finished fits to its committed records; (number of new ones, of all)."""
     ended = Ended(where, plan.name)
     rows = score_rows(where, ended, plan)
-    final = [{k: v for k, v in row.items() if _has_content(v)} for row in rows if row["status"] in (*FINAL, "skipped")]
+    # what the records alone hold stays as it is: another process may have renewed it since it was read
+    new = [row for row in rows if ended.stored(row["fit_id"]) or row["fit_id"] not in ended.recorded]
+    final = [{k: v for k, v in row.items() if _has_content(v)} for row in new if row["status"] in (*FINAL, "skipped")]
     return committed.write(where, plan.name, final, facts(where, plan, rows), _curves(ended, plan))
 
 
