@@ -102,10 +102,10 @@ def why_not_judged(fits: pd.DataFrame, metric: str) -> str:
 
 def _too_short(fits: pd.DataFrame) -> str:
     """Why effective sample sizes of a cell may not be compared: of few autocorrelation times an estimate is too large,
-    at budget `paper` ours as much as the printed one. The time is that of the worst split, by Geyer's estimate for
-    each chain or the bulk ESS of all, whichever is the longer."""
+    at budget `paper` ours as much as the printed one. The time is that of the worst method and split, by Geyer's
+    estimate for each chain or the bulk ESS of all, whichever is the longer."""
     fewest = verdicts.FEWEST_TIMES_ALIKE if (fits["budget"] == "paper").all() else verdicts.FEWEST_TIMES
-    splits = fits.groupby("split")[LENGTH].mean().astype(float)
+    splits = fits.groupby(["method", "split"])[LENGTH].mean().astype(float)
     times = np.fmin(splits["ess_min"], splits["ess_bulk"] / splits["chains"])
     if not (times < fewest).any():
         return ""
