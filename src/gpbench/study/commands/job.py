@@ -72,16 +72,17 @@ def run_groups(groups: tuple[Group, ...], where: Places) -> dict[str, dict[str, 
 
 
 def _score(store: Store, group: Group) -> None:
-    """Score what is done, so that collecting, which waits for all jobs, need not do it."""
-    done: dict[int, list[str]] = {}
+    """Score what is done, so that collecting, which waits for all jobs, need not do it (but for chains of one split in
+    several groups, which mix there)."""
+    done: dict[int, list[FitRecord]] = {}
     for fit in group.fits:
-        if store.has(fit.fit_id) and store.record(fit.fit_id).status == "done":
-            done.setdefault(fit.split, []).append(fit.fit_id)
-    for fit_ids in done.values():
+        if store.has(fit.fit_id) and (record := store.record(fit.fit_id)).status == "done":
+            done.setdefault(fit.split, []).append(record)
+    for records in done.values():
         with contextlib.suppress(UserError):  # collecting names what has no score
-            for fit_id in fit_ids:
-                scoring.scores(store, store.record(fit_id))
-            scoring.mixing(store, fit_ids)
+            for record in records:
+                scoring.scores(store, record)
+            scoring.mixing(store, [record.fit_id for record in records])
 
 
 def statuses(groups: tuple[Group, ...], store: Store) -> dict[str, dict[str, str]]:

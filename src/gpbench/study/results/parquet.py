@@ -44,9 +44,9 @@ def write(path: Path, chunks: Iterable[pd.DataFrame]) -> None:
     first = pa.Table.from_pandas(next(waiting), preserve_index=False)
     schema = first.schema.with_metadata({NAMES: _checksum(first.schema)})
     with write_aside(path) as temporary, ParquetWriter(temporary, schema, write_page_checksum=True) as writer:
-        writer.write_table(first.cast(schema))
+        writer.write_table(first)
         for chunk in waiting:
-            writer.write_table(pa.Table.from_pandas(chunk, schema, preserve_index=False).cast(schema))
+            writer.write_table(pa.Table.from_pandas(chunk, schema, preserve_index=False))
 
 
 def _checksum(schema: pa.Schema) -> bytes:

@@ -39,7 +39,7 @@ def mend(root: Path) -> None:
     """Empty what Snakemake cannot read of what it keeps of outputs; such locks are removed if their owners are dead."""
     folder = root / ".snakemake"
     for path in (*(folder / "metadata").rglob("*"), *(folder / "incomplete").rglob("*")):
-        if not _is_text(path):
+        if path.is_file() and not _is_text(path):
             path.write_bytes(b"")
     if not all(map(_is_text, (folder / "locks").glob("*"))):
         unlock(root)
@@ -47,9 +47,10 @@ def mend(root: Path) -> None:
 
 def _is_text(path: Path) -> bool:
     try:
-        return path.is_dir() or path.read_text() is not None
+        path.read_text()
     except UnicodeDecodeError:
         return False
+    return True
 
 
 def unlock(root: Path) -> str:
