@@ -7,7 +7,6 @@ hands them out in order, and takes back those of workers that die.
 from __future__ import annotations
 
 import heapq
-import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +15,7 @@ import numpy as np
 import torch
 
 from gpbench.data.table import Table
-from gpbench.study.fitting.checkpoint import Content
+from gpbench.study.fitting.checkpoint import Content, serialised
 from gpbench.study.fitting.distributed import updates
 from gpbench.study.fitting.distributed.updates import Push
 from gpbench.study.fitting.lightning_module import GradientFit
@@ -109,9 +108,7 @@ class Server:
         if not whole:
             return self._seconds(), moments, None
         content = fit.content() | {"returned": sorted([*fit.returned, *(ticket for ticket, _ in self.out.values())])}
-        buffer = io.BytesIO()
-        torch.save(content | {"seconds": self._seconds()}, buffer)
-        return self._seconds(), moments, buffer.getvalue()
+        return self._seconds(), moments, bytes(serialised(content | {"seconds": self._seconds()}))
 
     def _hand_out(self, worker: int) -> Task | None:
         fit = self.fit
