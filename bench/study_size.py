@@ -1,9 +1,9 @@
 """How long a study of 2,000 cells takes to plan, collect and report: `python bench/study_size.py [RATES SETS SPLITS]`.
 
 The store is filled without fitting: a record, a trace of 200 steps and 100 test points with their quantiles for every
-fit, the errors of the methods apart by a little. Twice: 40 methods on 50 data sets with one split, which are 2,000
-cells, and 20 on 20 with five, which are 2,000 fits; `4 50 10` are 20,000 fits. `collect` is timed with every fit to be
-scored, and again. Every stage is a process of its own, so that its peak of memory is its own.
+fit, scored as its job would, the errors of the methods apart by a little. Twice: 40 methods on 50 data sets with one
+split, which are 2,000 cells, and 20 on 20 with five, which are 2,000 fits; `4 50 10` are 20,000 fits. Every stage is a
+process of its own, so that its peak of memory is its own.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -27,11 +28,12 @@ from gpbench import places, streams
 from gpbench.evaluation.pointwise import pointwise
 from gpbench.places import Places
 from gpbench.predictive.distributions import GaussianMixture
+from gpbench.study import scoring
 from gpbench.study.commands import verify
 from gpbench.study.planning import estimate, plan
-from gpbench.study.records import Cell, Fit, FitRecord, Seconds, to_json
+from gpbench.study.records import Cell, Fit, FitRecord, Scored, Seconds, to_json
 from gpbench.study.results import collect
-from gpbench.study.storage import provenance, seals, store
+from gpbench.study.storage import arrays, provenance, seals, store
 
 METHODS = ("svgp", "dsvi", "dgp_rff", "exact_gp", "sgpr", "fitc", "fitc_svgp", "aep", "dnn", "bnn")
 RATES = (0.001, 0.003, 0.01, 0.03)
@@ -79,9 +81,10 @@ def fill(made: plan.Plan, where: Places) -> int:
     trace = pd.DataFrame({"step": steps, "seconds": 0.01 * steps, "objective": -1.0 / steps})
     trace["mnll"] = np.where(steps % LOOKS == 0, 1.0 / steps, np.nan)  # held-out rows are looked at now and then
     written, sealing = 0, 0.0
+    scored: dict[tuple[int, ...], Scored | None] = {}
     alike = where.root / "alike"
     alike.mkdir()
-    trace.to_parquet(alike / "trace.parquet", index=False)
+    arrays.write(alike, {"trace": {name: column.to_numpy() for name, column in trace.items()}})
     for cell in made.cells:
         for fit in cell.fits:
             folder = where.store / fit.fit_id
@@ -90,8 +93,11 @@ def fill(made: plan.Plan, where: Places) -> int:
             if not (file := alike / f"{'-'.join(map(str, kind))}.parquet").is_file():
                 points(*kind).to_parquet(file, index=False)
             os.link(file, folder / "points.parquet")
-            os.link(alike / "trace.parquet", folder / "trace.parquet")
-            (folder / "fit.json").write_text(to_json(record(cell, fit)))
+            os.link(alike / arrays.NAME, folder / arrays.NAME)
+            finished = record(cell, fit)
+            if kind not in scored:
+                scored[kind] = scoring.at_end(folder, finished)
+            (folder / "fit.json").write_text(to_json(replace(finished, scored=scored[kind])))
             began = time.process_time()
             seals.seal(folder)
             sealing += time.process_time() - began
@@ -139,7 +145,7 @@ def stages(where: Places) -> dict[str, Callable[[], object]]:
         "plan again": lambda: plan.make(where, "size"),
         "verify": lambda: verify.verify(where),
         "cost": lambda: estimate.lines(estimate.Estimate(plan.make(where, "size"), everything=True)),
-        "collect, scoring all": lambda: collect.collect(where, "size"),
+        "collect": lambda: collect.collect(where, "size"),
         "collect again": lambda: collect.collect(where, "size"),
         "tables": lambda: report("table", str(folder)),
         "statistics": lambda: report("statistics", str(folder)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +26,7 @@ from gpbench.study.records import (
     identify,
     to_json,
 )
-from gpbench.study.storage import provenance
+from gpbench.study.storage import arrays, provenance, seals
 from gpbench.study.storage.store import Store
 
 PROTOCOL = FrozenProtocol("common", "standardise", "standardise", (), (0,), Official(9))
@@ -99,9 +99,16 @@ def finish(store: Store, cell: Cell, fit: Fit, status: str = "done", reason: str
         if status == "done":
             points(cell.what.data).to_parquet(folder / "points.parquet", index=False)
             trace = {"step": [1, 2], "seconds": [0.1, 0.2], "objective": [-2.0, -1.0]}
-            pd.DataFrame(trace).to_parquet(folder / "trace.parquet", index=False)
+            arrays.write(folder, {"trace": {name: np.array(values) for name, values in trace.items()}})
         (folder / "fit.json").write_text(to_json(record_of(cell, fit, status, reason, **info)))
     return fit.fit_id
+
+
+def forget_scores(store: Store, fit_id: str) -> None:
+    """Take the scores out of a fit's record, as if another scoring code had made them."""
+    record = replace(store.record(fit_id), scored=None)
+    (store.folder(fit_id) / "fit.json").write_text(to_json(record))
+    seals.seal(store.folder(fit_id))
 
 
 def points(data: PreparedData, rows: int = 12) -> pd.DataFrame:

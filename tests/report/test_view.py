@@ -7,7 +7,7 @@ from synthetic_study import DATASETS, METHODS, build
 
 from gpbench.errors import UserError
 from gpbench.report.view import View, load
-from gpbench.study.results import parquet
+from gpbench.study.storage import parquet
 
 
 def test_a_cell_is_the_mean_and_sample_sd_of_its_splits(view, study):

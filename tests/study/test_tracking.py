@@ -14,12 +14,11 @@ import pytest
 from gpbench.cli.main import main
 from gpbench.errors import UserError
 from gpbench.places import Places, write_text
-from gpbench.study import tracking
+from gpbench.study import scoring, tracking
 from gpbench.study.commands import progress
 from gpbench.study.planning import batches, plan
 from gpbench.study.records import FitRecord, Progress, from_json, identify, to_json
-from gpbench.study.results import scoring
-from gpbench.study.storage import seals
+from gpbench.study.storage import arrays, seals
 from gpbench.study.storage.store import Store
 from handmade import finish
 from projects import copy_project
@@ -250,12 +249,12 @@ def test_overrides_with_quotes_do_not_upset_the_search_for_their_cell(where):
 def test_a_chain_has_its_diagnostics_which_are_not_averaged_over_fits(where):
     fit_id = spool(where, planned(where, "noise_block=9"), 5)
     draws = np.random.default_rng(0).standard_normal((40, 3, 1))
-    np.savez(where.store / fit_id / "chain.npz", rows=np.arange(3), mean=draws, log_density=-(draws**2))
+    arrays.write(where.store / fit_id, {"chain": {"rows": np.arange(3), "mean": draws, "log_density": -(draws**2)}})
     seals.seal(where.store / fit_id)
     tracking.drain(where)
     view = View(where)
     (run,) = [run for run in view.fits() if run.data.tags["gpbench.fit"] == fit_id]
-    found = scoring.mixing(Store(where.store), [fit_id])
+    found = scoring.mixing(Store(where.store), [Store(where.store).record(fit_id)])
     assert run.data.metrics["chain.r_hat"] == pytest.approx(found["r_hat"])
     assert run.data.metrics["chain.ess_bulk"] == pytest.approx(found["ess_bulk"])
     assert "chain.r_hat_covariance" not in run.data.metrics, "there is none"

@@ -22,8 +22,8 @@ from gpbench.evaluation.metrics import METRICS
 from gpbench.places import read_json
 from gpbench.study.fitting.convergence import IMPROVING as STILL
 from gpbench.study.records import CONVERGENCE, JITTER, Setting
-from gpbench.study.results import collect, convergence, curves, parquet
-from gpbench.study.storage import committed
+from gpbench.study.results import collect, convergence, curves
+from gpbench.study.storage import committed, parquet
 
 UNMIXED = "not converged"
 """Status of a finished fit that does not converge as its budget requires: the chains of its split by their R-hat, a fit

@@ -249,9 +249,18 @@ class Provenance(Machine, Commit):
 
 
 @dataclass(frozen=True)
+class Scored:
+    """Scores of a fit, and how its own chain has mixed if it has one; code: digest of the code that made them."""
+
+    code: str
+    scores: dict[str, float]
+    mixing: dict[str, float]
+
+
+@dataclass(frozen=True)
 class FitRecord(Planned):
-    """fit.json: how a fit ended, what and how it was; sealed: file -> SHA-256, None of a fit of before there were seals
-    (see `gpbench.study.storage.seals`)."""
+    """fit.json: how a fit ended, what and how it was; scored: as it ended, None where it has no score; sealed: file ->
+    SHA-256, None of a fit of before there were seals (see `gpbench.study.storage.seals`)."""
 
     fit_id: str
     split: int
@@ -262,6 +271,7 @@ class FitRecord(Planned):
     peak_memory_mb: float
     provenance: Provenance
     info: dict[str, Any] = field(default_factory=dict)
+    scored: Scored | None = None
     sealed: dict[str, str] | None = None
 
     @property
@@ -315,10 +325,19 @@ def from_json(cls: type[T], text: str | bytes, where: Path | str) -> T:
     """A record from its text (UTF-8); `where` is what messages call it.
 
     Raises OtherEdition where it has some of today's fields and not all, UserError where it is damaged."""
+    return of_content(cls, parsed(text, where), where)
+
+
+def parsed(text: str | bytes, where: Path | str) -> Any:
+    """What JSON text says. Raises UserError where it is none."""
     try:
-        content = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{where} is damaged ({error})") from error
+
+
+def of_content(cls: type[T], content: Any, where: Path | str) -> T:
+    """A record from what its text says; errors as of `from_json`."""
     try:
         record: T = adapter(cls).validate_python(content)  # type: ignore[arg-type]
         return record

@@ -26,6 +26,7 @@ from gpbench.errors import UserError
 from gpbench.places import Places, locked, share
 from gpbench.study.planning import identity
 from gpbench.study.records import Address, Fit, FitRecord, Group, Progress
+from gpbench.study.storage import arrays
 from gpbench.study.storage.store import Store
 
 if TYPE_CHECKING:
@@ -200,9 +201,9 @@ class Writer:
 
     def _values(self, run: str, record: FitRecord) -> None:
         """Parameters, final scores, how the fit's own chain has mixed, and the trace over steps."""
-        from gpbench.study.results.scoring import Undefined, mixing, scores
+        from gpbench.study.scoring import Undefined, mixing, scores
 
-        chain = {f"chain.{k}": float(v) for k, v in mixing(self.store, [record.fit_id]).items()}
+        chain = {f"chain.{k}": float(v) for k, v in mixing(self.store, [record]).items()}
         try:
             values = scores(self.store, record)
         except Undefined:
@@ -274,11 +275,10 @@ def _params(record: FitRecord) -> dict[str, object]:
 
 def _trace(folder: Path) -> list[tuple[int, str, float]]:
     """(step, name, value) of the trace's finite entries."""
-    import pandas as pd
-
-    if not (folder / "trace.parquet").is_file():
+    trace = arrays.trace(folder)
+    if trace.empty:
         return []
-    entries = pd.read_parquet(folder / "trace.parquet").melt("step").itertuples(index=False)
+    entries = trace.melt("step").itertuples(index=False)
     return [(int(step), name, float(value)) for step, name, value in entries if math.isfinite(value)]
 
 

@@ -11,6 +11,7 @@ from gpbench.data.simulated import posteriors
 from gpbench.study.commands import references
 from gpbench.study.fitting.chains_only import content
 from gpbench.study.records import Fit, MethodSettings, identify, to_json
+from gpbench.study.storage import arrays
 from gpbench.study.storage.store import Store
 from handmade import CELL, record_of
 
@@ -41,7 +42,7 @@ def put(store: Store, replica: int, **hyper: object) -> None:
     fit_id = identify(dataclasses.asdict(what), 0, replica)
     with store.writing(fit_id) as folder:
         (folder / "fit.json").write_text(to_json(record_of(cell, Fit(fit_id, 0, replica, 100, 100))))
-        np.savez(folder / "chain.npz", **content(names, values))
+        arrays.write(folder, {"chain": content(names, values)})
 
 
 def test_the_list_names_every_posterior_and_what_it_can_be_trusted_for(gpbench):

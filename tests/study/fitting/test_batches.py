@@ -202,7 +202,7 @@ def test_a_batch_that_is_killed_continues_where_it_was(root, whole, capped):
     statuses, _ = finish(start(where, batch))
     assert {s["status"] for s in statuses.values()} == {"done"}
     assert (store.folder(done) / "fit.json").stat().st_mtime_ns == written
-    assert all((store.folder(fit_id) / "scores.json").is_file() for fit_id in store.ids()), "collecting need not score"
+    assert all(store.record(fit_id).scored.scores for fit_id in store.ids()), "collecting need not score"
     for split in range(SPLITS):
         ours, stopped, company = (fits(at)["svgp", split] for at in (where, capped[0], whole[0]))
         assert ours.fit_id == stopped.fit_id

@@ -23,6 +23,7 @@ from gpbench.study.commands import job
 from gpbench.study.planning import plan
 from gpbench.study.records import Group
 from gpbench.study.results import collect
+from gpbench.study.storage import arrays
 from gpbench.study.storage.store import Store
 from projects import prepared_project
 
@@ -129,8 +130,7 @@ def test_resumed_is_uninterrupted(where, view, tmp_path):
     assert ended.status(cell, cell.fits[0]) == ("missing", "interrupted at step 4")
     (group,) = run_only(again, words, range(4, SYSTEMS))
     found, whole = (
-        pd.read_parquet(s.folder(group.fits[0].fit_id) / "trace.parquet").drop(columns=CLOCKS)
-        for s in (store, Store(where.store))
+        arrays.trace(s.folder(group.fits[0].fit_id)).drop(columns=CLOCKS) for s in (store, Store(where.store))
     )
     pd.testing.assert_frame_equal(found, whole, check_exact=True)
 

@@ -14,11 +14,13 @@ from gpbench.places import Places
 from gpbench.report.registry import TABLES
 from gpbench.report.view import UNMIXED, View
 from gpbench.sampling import diagnostics
+from gpbench.study import scoring
 from gpbench.study.commands import job
 from gpbench.study.fitting import chain_draws
 from gpbench.study.fitting.lightning_module import SamplerFit
 from gpbench.study.planning import plan
-from gpbench.study.results import collect, scoring
+from gpbench.study.results import collect
+from gpbench.study.storage import arrays
 from gpbench.study.storage.store import Store
 from plugins import install
 from projects import prepared_project
@@ -111,15 +113,15 @@ def test_diagnostics_are_those_of_all_chains_of_a_split(where, short):
     _, view = short
     store = Store(where.store)
     for split, fits in view.fits[view.fits["method"] == "bsgp_1"].groupby("split"):
-        own = [dict(np.load(store.folder(fit_id) / "chain.npz")) for fit_id in fits["fit_id"]]
+        own = [arrays.read(store.folder(fit_id), "chain") for fit_id in fits["fit_id"]]
         assert len({tuple(chain["rows"]) for chain in own}) == 1
         found = diagnostics.mixing(own)
         assert fits["r_hat"].unique().tolist() == [found["r_hat"]], split
         assert (fits["chains"] == CHAINS).all()
     fit_id = view.fits["fit_id"].dropna().iloc[0]
-    alone = scoring.mixing(store, [fit_id])
+    alone = scoring.mixing(store, [store.record(fit_id)])
     assert (alone["chains"], alone["r_hat"] > 0) == (1, True)
-    assert len(list(store.folder(fit_id).glob("mixing-*.json"))) == 2, "of the fit alone, and of its split"
+    assert len(list(store.folder(fit_id).glob("mixing-*.json"))) == 1, "of its split"
 
 
 def test_short_chains_are_printed_as_failing_and_compared_with_nothing(where, short, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -11,10 +12,11 @@ import pytest
 from gpbench import places
 from gpbench.errors import UserError
 from gpbench.evaluation.metrics import METRICS
+from gpbench.study import scoring
 from gpbench.study.planning import identity
 from gpbench.study.planning import plan as planning
-from gpbench.study.results import collect, parquet, scoring
-from gpbench.study.storage import seals
+from gpbench.study.results import collect
+from gpbench.study.storage import parquet, seals
 from gpbench.study.storage.store import Store
 from handmade import finish
 
@@ -189,6 +191,20 @@ def test_scores_are_kept_until_their_code_changes(study, monkeypatch):
     monkeypatch.setattr(scoring, "digest", lambda: "another metric")
     np.testing.assert_equal(scoring.scores(store, record), first)
     assert json.loads(path.read_text())["code"] == "another metric"
+
+
+def test_scores_in_a_record_are_used_until_their_code_changes(study, monkeypatch):
+    where, _, store = study
+    record = store.record(next(i for i in store.ids() if store.record(i).status == "done"))
+    folder = store.folder(record.fit_id)
+    scored = scoring.at_end(folder, record)
+    np.testing.assert_equal(scored.scores, scoring.scores(store, record))
+    assert scored.code == scoring.digest()
+    assert scoring.at_end(folder, replace(record, status="failed")) is None
+    kept = replace(record, scored=replace(scored, scores={"mnll": 0.0}))
+    assert scoring.scores(store, kept) == {"mnll": 0.0}
+    monkeypatch.setattr(scoring, "digest", lambda: "another metric")
+    np.testing.assert_equal(scoring.scores(store, kept), scored.scores)
 
 
 def test_a_study_that_was_not_planned(project):

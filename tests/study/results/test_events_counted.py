@@ -20,6 +20,7 @@ from gpbench.study.commands import job
 from gpbench.study.planning import plan as planning
 from gpbench.study.records import Batch, to_json
 from gpbench.study.results import collect
+from gpbench.study.storage import arrays
 from projects import REPOSITORY, pin
 
 BINS, WINDOW = 40, [0.0, 10.0]
@@ -62,7 +63,7 @@ def test_a_model_of_counts_is_fitted_scored_and_used(project, arrivals, gpbench)
     assert found["svgp"]["mnll"] < found["constant"]["mnll"]
     points = pd.read_parquet(project / "store" / found["svgp"]["fit_id"] / "points.parquet")
     np.testing.assert_array_equal(points["y"], arrivals[points["row"]])
-    trace = pd.read_parquet(project / "store" / found["svgp"]["fit_id"] / "trace.parquet").dropna()
+    trace = arrays.trace(project / "store" / found["svgp"]["fit_id"]).dropna()
     assert trace.iloc[-1]["mnll"] == pytest.approx(found["svgp"]["mnll"])
     assert trace.iloc[-1]["rmse"] == pytest.approx(found["svgp"]["rmse"])
 

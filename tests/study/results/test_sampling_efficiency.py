@@ -19,11 +19,13 @@ from gpbench.report.registry import TABLES, names
 from gpbench.report.significance.comparisons import write_statistics
 from gpbench.report.view import UNMIXED, View
 from gpbench.sampling import diagnostics
+from gpbench.study import scoring
 from gpbench.study.commands import job
 from gpbench.study.fitting import chains_only, lightning_module
 from gpbench.study.planning import batches, plan
 from gpbench.study.records import Cell, Fit, Group, MethodSettings
-from gpbench.study.results import chain_file, collect, scoring
+from gpbench.study.results import chain_file, collect
+from gpbench.study.storage import arrays
 from gpbench.study.storage.store import Store
 from plugins import install
 from projects import prepared_project
@@ -148,7 +150,7 @@ def test_moments_and_draws_are_those_of_the_chains(where, mixed):
     assert draws.groupby(["replica", "quantity"]).size().unique().tolist() == [1000]
     assert draws["quantity"].unique().tolist() == [*NUMBERS[:2], "f[0]"]
     fit_id = draws["fit_id"].iloc[0]
-    chain = dict(np.load(Store(where.store).folder(fit_id) / "chain.npz"))
+    chain = arrays.read(Store(where.store).folder(fit_id), "chain")
     assert chain["names"].tolist() == NUMBERS
     np.testing.assert_allclose(diagnostics.geyer_ess(chain["draws"]), chain["ess"], rtol=1e-4)  # kept in float32
     own = prefixes[(prefixes["fit_id"] == fit_id) & (prefixes["quantity"] == "f[2]")].set_index("iteration")
@@ -164,7 +166,8 @@ def test_r_hat_judges_all_chains_of_a_split(where, mixed):
     assert mixed.fits.loc[mixed.fits["method"] == "constant", "reason"].unique().tolist() == ["no Markov chain"]
     assert (mixed.done[["r_hat", "r_hat_classic"]] < 1.05).all(axis=None)
     own = mixed.done[mixed.done["split"] == 1]
-    found = scoring.mixing(Store(where.store), own["fit_id"].tolist())
+    store = Store(where.store)
+    found = scoring.mixing(store, [store.record(fit_id) for fit_id in own["fit_id"]])
     assert own["r_hat"].unique().tolist() == [found["r_hat"]]
     assert own["chains"].unique().tolist() == [CHAINS]
     apart = collected(where, "methods=[ar] ar.apart=1 ar.steps=400 budget.r_hat=1.05 splits=1")
@@ -300,11 +303,11 @@ def test_all_that_is_watched_of_a_short_chain_is_shown(tmp_path):
         values = np.random.default_rng(0).normal(size=(count, 50))
         content = chains_only.content({"log_estimate": names}, {"log_estimate": values})
         assert content["draws"].shape == (count, watched)
-        np.savez(tmp_path / "chain.npz", **content)
-        draws = chain_file.draws(tmp_path / "chain.npz")
+        arrays.write(tmp_path, {"chain": content})
+        draws = chain_file.draws(tmp_path)
         assert draws["quantity"].nunique() == shown
         assert draws["draw"].tolist() == [*range(1, count + 1)] * shown
-        assert len(chain_file.prefixes(tmp_path / "chain.npz")) == 5 * 50
+        assert len(chain_file.prefixes(tmp_path)) == 5 * 50
 
 
 def test_every_number_that_is_sampled_is_judged():

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from gpbench.places import Places
+from gpbench.study import scoring
 from gpbench.study.records import MethodSettings, to_json
-from gpbench.study.results import collect, scoring
+from gpbench.study.results import collect
 from gpbench.study.storage import seals
 from gpbench.study.storage.store import Damaged, Store
 from handmade import CELL, finish, planned, record_of
@@ -54,7 +55,7 @@ def steps(path: Path) -> None:
 DAMAGES = {
     "a byte of the points": ("points.parquet", flip, "points.parquet was changed after it was written"),
     "no points": ("points.parquet", Path.unlink, "points.parquet is missing"),
-    "no trace": ("trace.parquet", Path.unlink, "trace.parquet is missing"),
+    "no arrays": ("arrays.npz", Path.unlink, "arrays.npz is missing"),
     "a chain of another fit": ("chain.npz", lambda path: np.savez(path, a=1), "chain.npz is not of this fit"),
     "seconds": ("fit.json", edit(peak_memory_mb=1.0), "it was changed after it was written"),
     "status": ("fit.json", edit(status="failed"), "it was changed after it was written"),
@@ -94,7 +95,7 @@ def test_predict_answers_by_no_damaged_fit(store, gpbench, tmp_path):
 
 
 @pytest.mark.parametrize("damage", [flip, Path.unlink], ids=["a byte", "deleted"])
-@pytest.mark.parametrize("name", ["model.pt", "model.npz", "chain.npz"])
+@pytest.mark.parametrize("name", ["model.pt", "model.npz", "arrays.npz"])
 def test_a_damaged_model_predicts_nothing_and_a_chain_that_is_gone_is_missed(store, gpbench, tmp_path, name, damage):
     """Without its chain a fit would have no R-hat that could fail."""
     with store.writing(planned(3).fit_id) as folder:

@@ -24,11 +24,11 @@ from gpbench import config
 from gpbench.data.prepare import ensure
 from gpbench.errors import UserError, count
 from gpbench.places import Places
+from gpbench.study import scoring
 from gpbench.study.commands import fit_one, job
 from gpbench.study.planning import batches
 from gpbench.study.planning import plan as planning
 from gpbench.study.records import Cell, Fit, FitRecord, to_json
-from gpbench.study.results import scoring
 from gpbench.study.storage import committed, provenance
 from gpbench.study.storage.store import Store
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from gpbench.errors import UserError
 from gpbench.places import Places
+from gpbench.study import scoring
 from gpbench.study.commands import fit_one, job
 from gpbench.study.planning import plan as planning
 from gpbench.study.records import FitRecord
-from gpbench.study.results import scoring
-from gpbench.study.storage import seals
+from gpbench.study.storage import arrays, seals
 from gpbench.study.storage.store import Store
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def refitted(where: Places, store: Store, record: FitRecord) -> FitRecord | None
 
 def compared(store: Store, record: FitRecord, longer: FitRecord) -> seals.Content:
     """What the longer fit gained: of the objective a datum, and in MNLL."""
-    before, after = (_objective(store.folder(r.fit_id) / "trace.parquet") for r in (record, longer))
+    before, after = (_objective(store.folder(r.fit_id)) for r in (record, longer))
     mnll = [scoring.scores(store, r)["mnll"] for r in (record, longer)]
     return {
         "certificate_steps": longer.what.steps or 0,
@@ -83,10 +83,8 @@ def compared(store: Store, record: FitRecord, longer: FitRecord) -> seals.Conten
     }
 
 
-def _objective(path: Path) -> np.floating:
-    """Mean objective over the last part of a trace."""
-    import pandas as pd
-
-    trace = pd.read_parquet(path)
+def _objective(folder: Path) -> np.floating:
+    """Mean objective over the last part of a fit's trace."""
+    trace = arrays.trace(folder)
     late = trace[trace["step"] > (1 - LAST_PART) * trace["step"].max()]
     return late["objective"].mean()

@@ -9,7 +9,6 @@ to end (see `stopping`) does so once its fit has a checkpoint.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import gc
 import importlib
 import json
@@ -23,6 +22,7 @@ from gpbench.data import splits
 from gpbench.data import table as tables
 from gpbench.errors import UserError, exit_status
 from gpbench.places import Places, write_text
+from gpbench.study import scoring
 from gpbench.study.commands import fit_one
 from gpbench.study.commands.progress import Watch
 from gpbench.study.commands.sharing import Sharing
@@ -30,7 +30,6 @@ from gpbench.study.fitting import stopping
 from gpbench.study.fitting.children import run_group
 from gpbench.study.fitting.entries import entry
 from gpbench.study.records import CONVERGENCE, Batch, FitRecord, Group, from_json
-from gpbench.study.results import scoring
 from gpbench.study.storage import remote
 from gpbench.study.storage.store import Store
 
@@ -65,24 +64,21 @@ def run_groups(groups: tuple[Group, ...], where: Places) -> dict[str, dict[str, 
         watch.begin(taken)
         table = splits.numbered_rows(taken.what.protocol.splits, loaded[taken.address.dataset])
         run_group(taken, table, where, look)
-        _score(store, taken)
+        _mix(store, taken)
         watch.end(taken)
         sharing.end(taken)
     return statuses(groups, store)
 
 
-def _score(store: Store, group: Group) -> None:
-    """Score what is done, so that collecting, which waits for all jobs, need not do it (but for chains of one split in
-    several groups, which mix there)."""
+def _mix(store: Store, group: Group) -> None:
+    """Judge how the chains of a split have mixed together, so that collecting, which waits for all jobs, need not do it
+    (but for chains of one split in several groups, which mix there)."""
     done: dict[int, list[FitRecord]] = {}
     for fit in group.fits:
         if store.has(fit.fit_id) and (record := store.record(fit.fit_id)).status == "done":
             done.setdefault(fit.split, []).append(record)
     for records in done.values():
-        with contextlib.suppress(UserError):  # collecting names what has no score
-            for record in records:
-                scoring.scores(store, record)
-            scoring.mixing(store, [record.fit_id for record in records])
+        scoring.mixing(store, records)
 
 
 def statuses(groups: tuple[Group, ...], store: Store) -> dict[str, dict[str, str]]:
@@ -103,7 +99,7 @@ def run_words(where: Places, words: list[str]) -> tuple[FitRecord, dict[str, Any
     unheld = isinstance(record.what.protocol.splits, splits.Blocks)  # the rows that train are those that test
     about = {"fit_id": fit_id, "status": record.status} | ({"scored_on": "training rows"} if unheld else {})
     about |= {key: record.info[key] for key in CONVERGENCE if key in record.info}
-    return record, about | scoring.scores(store, record) | scoring.mixing(store, [fit_id])
+    return record, about | scoring.scores(store, record) | scoring.mixing(store, [record])
 
 
 def require_done(where: Places, record: FitRecord) -> None:

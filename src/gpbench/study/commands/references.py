@@ -15,6 +15,7 @@ from gpbench.errors import UserError, count
 from gpbench.evaluation.posteriors import compare, limit
 from gpbench.places import Places
 from gpbench.sampling.diagnostics import FEWEST_DRAWS
+from gpbench.study.storage import arrays
 from gpbench.study.storage.store import Store
 
 
@@ -72,12 +73,11 @@ def of_store(store: Store, name: str, found: Content) -> dict[str, dict[str, np.
     if name not in posteriors.whole():
         raise UserError(f"{name} holds a part of its unknowns, which no data set does; give draws by --draws FILE.csv")
     for record in store.records()[0]:
-        path = store.folder(record.fit_id) / "chain.npz"
         if record.address.dataset == dataset and record.status == "done" and record.what.kind == "sample":
             if not (other := _other_model(record.what.method.hyper, found)):
                 store.verified(record.fit_id)
                 label = f"{record.label} ({record.address.budget}, {record.what.steps} steps)"
-                chains.setdefault(label, []).append(dict(np.load(path)))
+                chains.setdefault(label, []).append(arrays.read(store.folder(record.fit_id), "chain"))
             else:
                 print(f"{record.fit_id} ({record.label}) is left out: its {other} is not that of {name}")
     if not chains:

@@ -1,6 +1,6 @@
 """What the kept states of a Markov chain say one by one: the draws that tell whether chains have mixed.
 
-    chain.npz    rows `[K]`: up to 50 rows, evenly through the test rows of the split; mean and log_density
+    chain        rows `[K]`: up to 50 rows, evenly through the test rows of the split; mean and log_density
                  `[S, K, P]`: of the predictive of each of S kept states, in original units (in classification, P = 1,
                  mean is the probability of the observed class); the covariance parameters `[S, ...]` that are among the
                  states, as they are sampled.
@@ -28,7 +28,7 @@ MOST_ROWS = 50
 
 @torch.no_grad()
 def draws(method: SamplerMethod, state: State, fold: Fold, table: Table, task: str) -> dict[str, np.ndarray]:
-    """The content of chain.npz of one replica's state, whose tensors have a replica axis of length 1."""
+    """The part `chain` of the arrays of one replica's state, whose tensors have a replica axis of length 1."""
     rows = fold.test[np.unique(np.linspace(0, len(fold.test) - 1, MOST_ROWS).round().astype(int))]
     like = next(iter(state.params.values()))
     x = torch.as_tensor(fold.scaling.inputs(table.inputs[rows])).to(like)[None]

@@ -1,6 +1,6 @@
 """Fits of the kind `sample`: Markov chains whose draws are judged; nothing is predicted, no row held out.
 
-    chain.npz    names `[V]`: of all numbers that are sampled, V; ess `[V]`: `diagnostics.geyer_ess` in draws; mean,
+    chain        names `[V]`: of all numbers that are sampled, V; ess `[V]`: `diagnostics.geyer_ess` in draws; mean,
                  variance `[K, V]`: over the first iterations `[K]` draws (ddof 1); draws `[T, W]`: of the watched ones
                  `[W]` (places among the V) in single precision; every `[T', V]`: at most 500 draws of all, evenly
                  thinned, in single precision, by which every number that is sampled is judged.
@@ -58,7 +58,7 @@ def outcome(fit: ChainFit, r: int) -> Outcome:
 
 
 def content(names: dict[str, list[str]], samples: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """chain.npz of samples `[T, size]` by variable, whose numbers have names; variables with few numbers come first."""
+    """The part `chain` of samples `[T, size]` by variable, with names of their numbers; those with few come first."""
     order = sorted(samples, key=lambda name: samples[name].shape[1])
     draws = np.concatenate([samples[name] for name in order], 1)
     iterations = checkpoints(len(draws))

@@ -16,17 +16,16 @@ import traceback
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
-
 from gpbench.data.table import Table
 from gpbench.errors import UserError
 from gpbench.places import Places, write_text
+from gpbench.study import scoring
 from gpbench.study.fitting import stopping, tuning
 from gpbench.study.fitting.entries import entry
 from gpbench.study.fitting.outcome import Outcome
 from gpbench.study.planning import identity
 from gpbench.study.records import Fit, FitRecord, Group, Seconds, to_json
-from gpbench.study.storage import provenance
+from gpbench.study.storage import arrays, provenance
 from gpbench.study.storage.store import Store
 
 STOPPED = 75
@@ -137,16 +136,13 @@ def write(store: Store, group: Group, fit: Fit, outcome: Outcome, started: str, 
     with store.writing(fit.fit_id) as folder:
         if outcome.points is not None:
             outcome.points.to_parquet(folder / "points.parquet", index=False)
-        for file, arrays in (("components.npz", outcome.components), ("chain.npz", outcome.chain)):
-            if arrays:
-                np.savez(folder / file, **arrays)  # type: ignore[arg-type]
-        if outcome.trace:
-            pd.DataFrame(outcome.trace).to_parquet(folder / "trace.parquet", index=False)
+        trace = {str(name): column.to_numpy() for name, column in pd.DataFrame(outcome.trace).items()}
+        arrays.write(folder, {"components": outcome.components, "chain": outcome.chain, "trace": trace})
         if outcome.model is not None:
             module = entry(group.what)
             module.save(outcome.model, folder / module.MODEL_FILE)
         log = store.work(group.group_id) / "log.txt"
-        if log.is_file():
+        if log.is_file() and log.stat().st_size:
             (folder / "log.txt").write_bytes(log.read_bytes())
         record = FitRecord.of(
             group,
@@ -158,5 +154,5 @@ def write(store: Store, group: Group, fit: Fit, outcome: Outcome, started: str, 
             provenance=provenance.since(started, where.root),
             info=outcome.info,
         )
-        (folder / "fit.json").write_text(to_json(record))
+        (folder / "fit.json").write_text(to_json(replace(record, scored=scoring.at_end(folder, record))))
     store.spool(fit.fit_id)

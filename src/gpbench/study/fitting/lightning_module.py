@@ -338,15 +338,15 @@ def train(fit: Fit, **settings: Any) -> None:
     usual = {"accelerator": "gpu" if fit.how.device == "cuda" else "cpu", "devices": 1, "max_epochs": 1}
     absent = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # advice on features that are switched off here
+        warnings.filterwarnings("ignore", module="lightning")  # advice on features that are not used here
         here = LightningEnvironment()  # and not Slurm's, which starts jobs again
         trainer = Trainer(
             **usual | dict.fromkeys(absent, False) | settings, plugins=[here], use_distributed_sampler=False
         )
-    # Lightning would end a fit in the middle of a block
-    vars(trainer._signal_connector)["register_signal_handlers"] = lambda: None
-    fit.clock.go()
-    trainer.fit(fit, train_dataloaders=range(fit.done, fit.steps))
+        # Lightning would end a fit in the middle of a block
+        vars(trainer._signal_connector)["register_signal_handlers"] = lambda: None
+        fit.clock.go()
+        trainer.fit(fit, train_dataloaders=range(fit.done, fit.steps))
 
 
 def trained(fit: Fit, r: int) -> Outcome:

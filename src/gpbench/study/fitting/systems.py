@@ -1,6 +1,6 @@
 """Fits of the kind `solve`: a solver is tried on linear systems, one after the other; nothing is predicted.
 
-    trace.parquet    step (number of the system, from 1), seconds (of the fit so far), and what the method has measured
+    trace    step (number of the system, from 1), seconds (of the fit so far), and what the method has measured
 
 The checkpoint of a fit is its trace, written after each system; a system that was cut off is begun again.
 """

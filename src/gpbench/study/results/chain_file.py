@@ -1,4 +1,4 @@
-"""What the chains of a study of kind `sample` leave for tables and figures, read from their chain.npz. No torch.
+"""What the chains of a study of kind `sample` leave for tables and figures, read from their arrays. No torch.
 
 prefixes    iteration, quantity, mean, variance: moments of each sampled number over the first draws
 draws       quantity, draw, value: at most 1,000 draws, evenly thinned, of the first three watched numbers, or of all
@@ -12,16 +12,18 @@ from typing import Any
 
 import numpy as np
 
+from gpbench.study.storage import arrays
+
 PREFIX_COLUMNS = ["fit_id", "iteration", "quantity", "mean", "variance"]
 DRAW_COLUMNS = ["fit_id", "quantity", "draw", "value"]
 MOST_DRAWS, SHOWN, SHORT = 1_000, 3, 500
 
 
-def prefixes(path: Path) -> Any:
+def prefixes(folder: Path) -> Any:
     """A row for each checkpoint and sampled number of a chain."""
     import pandas as pd
 
-    chain = np.load(path)
+    chain = arrays.read(folder, "chain", only=("iterations", "names", "mean", "variance"))
     iterations, names = chain["iterations"], chain["names"]
     return pd.DataFrame(
         {
@@ -33,11 +35,11 @@ def prefixes(path: Path) -> Any:
     )
 
 
-def draws(path: Path) -> Any:
+def draws(folder: Path) -> Any:
     """A row for each draw that is shown; `draw` counts from 1."""
     import pandas as pd
 
-    chain = np.load(path)
+    chain = arrays.read(folder, "chain", only=("names", "watched", "draws"))
     values = chain["draws"]
     shown = values.shape[1] if len(values) <= SHORT else min(SHOWN, values.shape[1])
     rows = np.unique(np.linspace(0, len(values) - 1, min(len(values), MOST_DRAWS)).round().astype(int))

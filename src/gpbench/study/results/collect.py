@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING
 from gpbench import config
 from gpbench.errors import UserError, count
 from gpbench.places import Places, write_if_changed, write_text
+from gpbench.study import scoring
 from gpbench.study.planning import identity
 from gpbench.study.records import JITTER, Cell, Fit, FitRecord, FrozenPlan, from_json
-from gpbench.study.results import chain_file, convergence, curves, parquet, printed_splits, scoring
-from gpbench.study.storage import challengers, committed, provenance, remote
+from gpbench.study.results import chain_file, convergence, curves, printed_splits
+from gpbench.study.storage import arrays, challengers, committed, parquet, provenance, remote
 from gpbench.study.storage.store import CERTIFICATE, FINAL, Store
 
 if TYPE_CHECKING:
@@ -108,11 +109,12 @@ def converged(ended: Ended, plan: FrozenPlan) -> dict[str, committed.Row]:
     for cell in (cell for cell in plan.cells if not cell.skip):
         for split in dict.fromkeys(fit.split for fit in cell.fits):
             fit_ids = [fit.fit_id for fit in cell.fits if fit.split == split]
-            chains = [i for i in fit_ids if ended.stored(i) and scoring.has_chain(ended.store, i)]
+            chains = [r for i in fit_ids if (r := ended.stored(i)) and scoring.has_chain(ended.store, i)]
+            mixed = [record.fit_id for record in chains]
             if chains:
                 values = scoring.mixing(ended.store, chains)
-                by_fit |= dict.fromkeys(chains, values | convergence.of_chains(values, cell.r_hat))
-            for fit_id in set(fit_ids) - set(chains):
+                by_fit |= dict.fromkeys(mixed, values | convergence.of_chains(values, cell.r_hat))
+            for fit_id in set(fit_ids) - set(mixed):
                 record = ended.stored(fit_id)
                 if record and record.status == "done" and "convergence" in record.info:
                     by_fit[fit_id] = convergence.of_optimised(record.info, cell.gain)
@@ -134,11 +136,8 @@ def collect(where: Places, name: str) -> dict[str, int]:
     write_if_changed(stamp(where, name), seen(ended, plan))
     rows = score_rows(where, ended, plan)
     finished = [(cell, fit.fit_id) for cell, fit in plan.fits if not cell.skip and ended.stored(fit.fit_id)]
-    traces = (
-        parquet.read(path).assign(fit_id=fit_id)
-        for _, fit_id in finished
-        if (path := ended.store.folder(fit_id) / "trace.parquet").is_file()
-    )
+    all_traces = ((fit_id, arrays.trace(ended.store.folder(fit_id))) for _, fit_id in finished)
+    traces = (trace.assign(fit_id=fit_id) for fit_id, trace in all_traces if not trace.empty)
     folder = where.results / name
     parquet.write(folder / "traces.parquet", _chunks(traces, committed.CURVES["traces"]))
     status = {row["fit_id"]: row["status"] for row in rows}
@@ -210,9 +209,10 @@ def _curves(ended: Ended, plan: FrozenPlan) -> dict[str, list[committed.Row]]:
         record = ended.stored(fit.fit_id)
         if record is None or cell.what.kind == "solve" or judged(ended, cell, fit)[0] != "done":
             continue
-        trace, points = (ended.store.folder(fit.fit_id) / f"{name}.parquet" for name in ("trace", "points"))
-        if trace.is_file():
-            found["traces"] += curves.trace_lines(fit.fit_id, parquet.read(trace))
+        folder = ended.store.folder(fit.fit_id)
+        trace, points = arrays.trace(folder), folder / "points.parquet"
+        if not trace.empty:
+            found["traces"] += curves.trace_lines(fit.fit_id, trace)
         if points.is_file():
             found["calibration"] += curves.calibration_lines(fit.fit_id, _points(points), cell.what.data.task)
     return found
@@ -232,13 +232,13 @@ def _predicted(store: Store, done: Done, others: dict[str, Path]) -> Tables:
     points = _chunks((_points(path).assign(fit_id=i) for i, path in paths.items()), list(names))
     # y is whole in classification: the first rows must not decide the type of all
     yield "points", (chunk.astype({"y": float}) for chunk in points)
-    drawn = (_drawn(folders[i] / "chain.npz").assign(fit_id=i) for i in folders if scoring.has_chain(store, i))
+    drawn = (_drawn(folders[i]).assign(fit_id=i) for i in folders if scoring.has_chain(store, i))
     yield "chains", _chunks(drawn, ["fit_id", "row", "draw", "mean"])
 
 
 def _sampled(store: Store, done: Done, others: dict[str, Path]) -> Tables:
     """prefixes of the done fits of some cells, and draws of those of the first split of each cell."""
-    paths = {fit_id: store.folder(fit_id) / "chain.npz" for _, fit_id in done}
+    paths = {fit_id: store.folder(fit_id) for _, fit_id in done}
     prefixes = (chain_file.prefixes(path).assign(fit_id=i) for i, path in paths.items())
     yield "prefixes", _chunks(prefixes, chain_file.PREFIX_COLUMNS)
     first = {fit.fit_id for cell, _ in done for fit in cell.fits if fit.split == cell.fits[0].split}
@@ -248,7 +248,7 @@ def _sampled(store: Store, done: Done, others: dict[str, Path]) -> Tables:
 
 def _solved(store: Store, done: Done, others: dict[str, Path]) -> Tables:
     """systems, whose columns are those that the methods of some cells measure."""
-    parts = [parquet.read(store.folder(fit_id) / "trace.parquet").assign(fit_id=fit_id) for _, fit_id in done]
+    parts = [arrays.trace(store.folder(fit_id)).assign(fit_id=fit_id) for _, fit_id in done]
     yield "systems", _chunks(parts, list(dict.fromkeys(["fit_id", "step", *(name for part in parts for name in part)])))
 
 
@@ -310,12 +310,12 @@ def _points(path: Path) -> pd.DataFrame:
     return named[[*CLASS_POINTS, *probabilities]]
 
 
-def _drawn(path: Path) -> pd.DataFrame:
+def _drawn(folder: Path) -> pd.DataFrame:
     """The predictive mean of a chain's draws at three of its rows, of the first target."""
     import numpy as np
     import pandas as pd
 
-    chain = np.load(path)
+    chain = arrays.read(folder, "chain", only=("rows", "mean"))
     places = np.unique(np.linspace(0, len(chain["rows"]) - 1, TRACED_ROWS).round().astype(int))
     mean = pd.DataFrame(chain["mean"][:, places, 0], columns=chain["rows"][places])
     return mean.rename_axis("draw").reset_index().melt("draw", var_name="row", value_name="mean")

@@ -1,8 +1,8 @@
 """The store: one folder a finished fit, named by its identity; studies point into it and own nothing.
 
-    store/<fit_id>/         fit.json, points.parquet, trace.parquet, components.npz, model.pt, log.txt;
-                            of a Markov chain chain.npz; what is computed later: scores.json, mixing-*.json,
-                            certificate.json
+    store/<fit_id>/         fit.json with the scores, points.parquet, arrays.npz, model.pt; log.txt where it printed
+                            something; what is computed later: mixing-*.json of several chains, certificate.json, and
+                            scores.json by a scoring code that is newer than the fit
     store/.work/<group>/    group.json, checkpoints, progress of a group of fits that is not finished
     store/.spool/<fit_id>   records that the tracker has not read yet
     store/.locks/<fit_id>   lock of the process that fits it
@@ -17,7 +17,6 @@ Nothing here knows what kind of fit it is.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import platform
 import re
@@ -34,7 +33,7 @@ from filelock import FileLock, Timeout
 
 from gpbench.errors import UserError, count
 from gpbench.places import locked, share, write_text
-from gpbench.study.records import FitRecord, Group, OtherEdition, Progress, from_json, to_json
+from gpbench.study.records import FitRecord, Group, OtherEdition, Progress, from_json, of_content, parsed, to_json
 from gpbench.study.storage import seals
 
 FINAL = ("done", "diverged", "out-of-memory", "failed")
@@ -42,8 +41,8 @@ FINAL = ("done", "diverged", "out-of-memory", "failed")
 
 IDENTITY = re.compile("[0-9a-f]{16}")
 PARTS = re.compile(
-    r"fit\.json|(points|trace)\.parquet|(components|chain)\.npz|model\.(pt|npz|pkl)|log\.txt|scores\.json|mixing-\w+\.json"
-    r"|certificate\.json"
+    r"fit\.json|points\.parquet|arrays\.npz|model\.(pt|npz|pkl)|log\.txt|(scores|mixing-\w+|certificate)\.json"
+    r"|trace\.parquet|(components|chain)\.npz"  # of earlier editions
 )
 """Names of the files that a fit's folder may hold."""
 HALF_WRITTEN = re.compile(r"\.(scores|mixing-\w+|certificate)\.\w+\.json")
@@ -96,8 +95,8 @@ class Store:
         What the fits of a cell have in common, which is most of a record, is one object in all that are read."""
         path = self.folder(fit_id) / "fit.json"
         try:
-            text = path.read_bytes()
-            record = from_json(FitRecord, text, path)
+            content = parsed(path.read_bytes(), path)
+            record = of_content(FitRecord, content, path)
         except FileNotFoundError:
             raise UserError(f"no fit {fit_id!r} in {self.root}; `gpbench plan` lists a study's fits") from None
         except OtherEdition:
@@ -105,7 +104,7 @@ class Store:
         except (UserError, OSError) as error:
             reason = str(error) if isinstance(error, UserError) else f"{path} is damaged ({error})"
             raise Damaged(reason) from error
-        if fault := seals.fault_of_record(fit_id, json.loads(text)):
+        if fault := seals.fault_of_record(fit_id, content):
             raise Damaged(f"{path} is damaged ({fault})")
         parts = {name: getattr(record, name) for name in ("address", "what", "how")}
         return replace(record, **{name: self._common.setdefault(repr(part), part) for name, part in parts.items()})
@@ -115,22 +114,27 @@ class Store:
 
         Raises Damaged, once the fit was moved aside, where one is not."""
         try:
-            if fault := self.fault(fit_id):
+            record = self.record(fit_id)
+            if fault := self._fault_of_files(record):
                 raise Damaged(fault)
-            return self.record(fit_id)
+            return record
         except Damaged as error:
             raise Damaged(f"{error}; {self._move(fit_id)}") from error
 
     def fault(self, fit_id: str) -> str:
         """Which file of a finished fit is damaged, and how; '' where none is."""
         try:
-            record, folder = self.record(fit_id), self.folder(fit_id)
-            fault = seals.fault_of_files(folder, record, set(filter(PARTS.fullmatch, os.listdir(folder))))
+            return self._fault_of_files(self.record(fit_id))
         except Damaged as error:
             return str(error)
+
+    def _fault_of_files(self, record: FitRecord) -> str:
+        folder = self.folder(record.fit_id)
+        try:
+            fault = seals.fault_of_files(folder, record, set(filter(PARTS.fullmatch, os.listdir(folder))))
         except OSError as error:
             return f"{error.filename} cannot be read ({error.strerror})"
-        return f"{self.folder(fit_id)} is damaged ({fault})" if fault else ""
+        return f"{folder} is damaged ({fault})" if fault else ""
 
     def move_damaged(self, fit_ids: Iterable[str]) -> None:
         """Move fits aside whose record is damaged, missing or of another edition, each with a line, so that they can be
@@ -153,11 +157,11 @@ class Store:
         return f"moved to {self.cleared}, and fitted again by the next run"
 
     def records(self) -> tuple[list[FitRecord], list[str]]:
-        """Records of all finished fits of this edition of gpbench, and lines about those that are passed over."""
+        """Records, without scores, of all finished fits of this edition, and lines about those that are passed over."""
         records, others, lines = [], 0, []
         for fit_id in (fit_id for fit_id in self.ids() if self.has(fit_id)):
             try:
-                records.append(self.record(fit_id))
+                records.append(replace(self.record(fit_id), scored=None))
             except OtherEdition:
                 others += 1
             except Damaged as error:
@@ -182,7 +186,8 @@ class Store:
     def ended_well(self, fit_id: str) -> bool:
         """Whether a fit is done; one that is damaged is not, one of another edition is left alone."""
         try:
-            return self.record(fit_id).status == "done" and not self.fault(fit_id)
+            record = self.record(fit_id)
+            return record.status == "done" and not self._fault_of_files(record)
         except OtherEdition:
             return True
         except UserError:
@@ -239,8 +244,10 @@ class Store:
     def certificate(self, fit_id: str) -> seals.Content:
         """What more steps gained a fit (see `gpbench certify`); {} where it has no certificate, or a damaged one."""
         path = self.folder(fit_id) / CERTIFICATE
+        if not path.is_file():
+            return {}
         content = seals.read(path, is_needed=self.has(fit_id) and self.record(fit_id).sealed is not None)
-        if content is None and path.is_file():
+        if content is None:
             print(f"gpbench: {path} is damaged; `gpbench certify` makes it again", file=sys.stderr)
         return content or {}
 

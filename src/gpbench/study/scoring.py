@@ -1,7 +1,8 @@
 """Scores of a finished fit: of one that predicts from its points alone, of its Markov chain from its draws alone, of a
 solver from its trace.
 
-Both are kept beside the fit with the digest of the code that made them.
+All are kept with the digest of the code that made them: in the record of the fit, where it was made as the fit ended,
+else in a file beside it.
 """
 
 from __future__ import annotations
@@ -13,9 +14,8 @@ from pathlib import Path
 
 from gpbench.errors import UserError
 from gpbench.study.planning import identity
-from gpbench.study.records import FitRecord
-from gpbench.study.results import parquet
-from gpbench.study.storage import seals
+from gpbench.study.records import FitRecord, Scored
+from gpbench.study.storage import arrays, parquet, seals
 from gpbench.study.storage.store import Store
 
 CUBIC = ("cholesky", "inverse", "product")
@@ -35,8 +35,20 @@ def scores(store: Store, record: FitRecord) -> dict[str, float]:
     """Metric -> value of one fit (NaN is kept as NaN); empty where the fit is not done. Raises Undefined."""
     if record.status != "done":
         return {}
-    make = {"predict": _of_points, "sample": _of_draws, "solve": _of_systems}[record.what.kind]
-    return _kept(store.folder(record.fit_id) / "scores.json", lambda: make(store, record))
+    if record.scored and record.scored.code == digest():
+        return dict(record.scored.scores)
+    folder = store.folder(record.fit_id)
+    return _kept(folder / "scores.json", lambda: _scores(folder, record))
+
+
+def at_end(folder: Path, record: FitRecord) -> Scored | None:
+    """Scores of a fit that has just left its files in a folder; None where it is not done or has none, of which the
+    collection says why."""
+    if record.status == "done":
+        with contextlib.suppress(Undefined):
+            chain = _mixing([folder], [record]) if arrays.has(folder, "chain") else {}
+            return Scored(digest(), _scores(folder, record), chain)
+    return None
 
 
 def reported(record: FitRecord) -> dict[str, float]:
@@ -48,18 +60,22 @@ def reported(record: FitRecord) -> dict[str, float]:
 
 def has_chain(store: Store, fit_id: str) -> bool:
     """Whether a fit is done and was made by a Markov chain."""
-    return (store.folder(fit_id) / "chain.npz").is_file()
+    return arrays.has(store.folder(fit_id), "chain")
 
 
-def mixing(store: Store, fit_ids: list[str]) -> dict[str, float]:
+def mixing(store: Store, records: list[FitRecord]) -> dict[str, float]:
     """How the chains of some fits of one posterior (or a single one) have mixed: `diagnostics.mixing` of predictions,
     `diagnostics.convergence` of what is sampled; and the bulk ESS of a chain per operation and per second.
 
-    Kept beside the first of them; none where the first has no chain."""
-    if not has_chain(store, fit_ids[0]):
+    Of several they are kept beside the first; none where the first has no chain."""
+    first = records[0]
+    if len(records) == 1 and first.scored and first.scored.code == digest():
+        return dict(first.scored.mixing)
+    if not has_chain(store, first.fit_id):
         return {}
-    name = f"mixing-{identity.digest(fit_ids, 6)}.json"
-    return _kept(store.folder(fit_ids[0]) / name, lambda: _mixing(store, fit_ids))
+    folders = [store.folder(record.fit_id) for record in records]
+    name = f"mixing-{identity.digest([record.fit_id for record in records], 6)}.json"
+    return _kept(folders[0] / name, lambda: _mixing(folders, records))
 
 
 def _kept(path: Path, make: Callable[[], dict[str, float]]) -> dict[str, float]:
@@ -73,13 +89,17 @@ def _kept(path: Path, make: Callable[[], dict[str, float]]) -> dict[str, float]:
     return values
 
 
-def _of_points(store: Store, record: FitRecord) -> dict[str, float]:
+def _scores(folder: Path, record: FitRecord) -> dict[str, float]:
+    return {"predict": _of_points, "sample": _of_draws, "solve": _of_systems}[record.what.kind](folder, record)
+
+
+def _of_points(folder: Path, record: FitRecord) -> dict[str, float]:
     """Scores of the predictions of held-out rows, and what the fit's sampler reports."""
     from gpbench.evaluation.metrics import efficiency, score
     from gpbench.evaluation.pointwise import QUANTILE_COLUMNS
 
     # no metric needs quantiles, which are nine columns of ten
-    points = parquet.read(store.folder(record.fit_id) / "points.parquet", without=QUANTILE_COLUMNS)
+    points = parquet.read(folder / "points.parquet", without=QUANTILE_COLUMNS)
     info = {
         "task": record.what.data.task,
         "num_classes": record.what.data.classes,
@@ -94,13 +114,11 @@ def _of_points(store: Store, record: FitRecord) -> dict[str, float]:
         raise Undefined(f"fit {record.fit_id}: {error}") from error
 
 
-def _of_draws(store: Store, record: FitRecord) -> dict[str, float]:
+def _of_draws(folder: Path, record: FitRecord) -> dict[str, float]:
     """Efficiency of the draws of one chain."""
-    import numpy as np
-
     from gpbench.evaluation.metrics import efficiency
 
-    chain, means = np.load(store.folder(record.fit_id) / "chain.npz"), reported(record)
+    chain, means = arrays.read(folder, "chain", only=("ess", "iterations")), reported(record)
     ess, iterations = float(chain["ess"].min()), int(chain["iterations"][-1])
     return efficiency(
         means
@@ -115,20 +133,17 @@ def _of_draws(store: Store, record: FitRecord) -> dict[str, float]:
     )
 
 
-def _of_systems(store: Store, record: FitRecord) -> dict[str, float]:
+def _of_systems(folder: Path, record: FitRecord) -> dict[str, float]:
     """How many systems a solver was tried on, on how many it ended at its cap, and its iterations on all of them."""
-    systems = parquet.read(store.folder(record.fit_id) / "trace.parquet")
+    systems = arrays.trace(folder)
     sums = systems[["stopped", "iterations"]].sum().astype(float)
     return {"systems": float(len(systems)), "stopped": sums["stopped"], "total_iterations": sums["iterations"]}
 
 
-def _mixing(store: Store, fit_ids: list[str]) -> dict[str, float]:
-    import numpy as np
-
+def _mixing(folders: list[Path], records: list[FitRecord]) -> dict[str, float]:
     from gpbench.sampling import diagnostics
 
-    records = [store.record(fit_id) for fit_id in fit_ids]
-    chains = [dict(np.load(store.folder(fit_id) / "chain.npz")) for fit_id in fit_ids]
+    chains = [arrays.read(folder, "chain") for folder in folders]
     judge = {"predict": diagnostics.mixing, "sample": diagnostics.convergence}[records[0].what.kind]
     values = judge(chains)
     operations = sum(reported(record).get("cubic", 0.0) for record in records)
