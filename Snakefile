@@ -20,6 +20,14 @@ from gpbench.report.papers import items
 from gpbench.study.commands import snakemake_graph as graph
 from gpbench.study.storage import snakemake_lock
 
+# with a storage (docs/clusters.md) rules work on copies of what they make, in a folder of Snakemake's
+STORAGE = workflow.storage_settings
+COPIES = ""
+if STORAGE.default_storage_provider:
+    bucket = STORAGE.default_storage_prefix.partition("://")[2].rstrip("/")
+    COPIES = f"{STORAGE.local_storage_prefix}/{STORAGE.default_storage_provider}/{bucket}/"
+    os.environ.update(GPBENCH_COPIES=os.path.abspath(COPIES))
+
 WHERE = places.find()
 
 # jobs inherit these: `python` is the interpreter that runs Snakemake, and the mirror is where they fetch

@@ -28,11 +28,18 @@ LOOK_SECONDS = 60.0
 class Places:
     """Folders of one project: `root` contains conf/, published/ and data.dvc; runs write to the others.
 
-    draft: where plans are instead, if nothing is to be written into the project."""
+    draft: where plans are instead, if nothing is to be written into the project; copies: where what rules of Snakemake
+    make is instead, if Snakemake keeps it in a storage and works on copies."""
 
     root: Path
     store: Path
     draft: Path | None = None
+    copies: Path | None = None
+
+    @property
+    def made(self) -> Path:
+        """Folder of what rules make."""
+        return self.copies or self.root
 
     @property
     def conf(self) -> Path:
@@ -44,7 +51,7 @@ class Places:
 
     @property
     def prepared(self) -> Path:
-        return self.root / "data" / "prepared"
+        return self.made / "data" / "prepared"
 
     def prepared_file(self, dataset: str) -> Path:
         """File of the arrays of a data set."""
@@ -66,23 +73,26 @@ class Places:
 
     @property
     def runs(self) -> Path:
-        return self.root / "runs"
+        return self.made / "runs"
 
     @property
     def results(self) -> Path:
-        return self.root / "results"
+        return self.made / "results"
 
 
 def find() -> Places:
     """Places of the project: `GPBENCH_ROOT`, or the nearest of this folder and its parents that has conf/config.yaml,
-    or the checkout from which this package was installed. `GPBENCH_STORE` moves the store."""
+    or the checkout from which this package was installed. `GPBENCH_STORE` moves the store; the Snakefile sets
+    `GPBENCH_COPIES` for its jobs."""
     here = Path.cwd()
     requested = os.environ.get("GPBENCH_ROOT")
     candidates = [Path(requested)] if requested else [here, *here.parents, Path(__file__).resolve().parents[2]]
     root = next((c.resolve() for c in candidates if (c / "conf" / "config.yaml").is_file()), None)
     if root is None:
         raise UserError(f"no conf/config.yaml in {requested or here} or above; enter a checkout or set GPBENCH_ROOT")
-    return Places(root, Path(os.environ.get("GPBENCH_STORE") or root / "store").absolute())
+    copies = os.environ.get("GPBENCH_COPIES")
+    store = Path(os.environ.get("GPBENCH_STORE") or root / "store").absolute()
+    return Places(root, store, copies=Path(copies) if copies else None)
 
 
 @contextlib.contextmanager

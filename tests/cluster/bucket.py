@@ -1,7 +1,8 @@
 """Two machines with no common disk and one S3 bucket: the same study to its end at once, and no fit twice.
 
 `make bucket-test MOTO=PATH`, where PATH is the program moto_server of an environment of its own (pip install
-moto[s3,server]), which stands for S3. Not a part of `make test`: pytest collects this file only by its name.
+moto[s3,server]), which stands for S3; PYTHONPATH=FOLDER where s3fs and snakemake-storage-plugin-s3 are, if they are not
+installed. Not a part of `make test`: pytest collects this file only by its name.
 """
 
 from __future__ import annotations
@@ -110,3 +111,30 @@ def test_a_third_machine_fits_nothing(bucket, tmp_path):
     assert process.returncode == 0, said
     assert not list(machine.root.glob("runs/*.json"))
     assert len(machine.fits()) == FITS
+
+
+STORAGE = ("--default-storage-provider", "s3", "--default-storage-prefix", "s3://gpbench/storage")
+NOTHING_SHARED = ("--shared-fs-usage", "none")
+
+
+def test_a_storage_plugin_finds_all_that_rules_read_declared(bucket, tmp_path):
+    """Nothing but what its rule declares is in the folder that a job reads from (snakemake-storage-plugin-s3)."""
+    project = Project(tmp_path / "four", STUDY, "boston", "wine", "digits", "mnist_5k")
+    if "PYTHONPATH" in os.environ:
+        project.environment["PYTHONPATH"] += f":{os.environ['PYTHONPATH']}"
+    access = {"ENDPOINT_URL": SERVER, "ACCESS_KEY": "moto", "SECRET_KEY": "moto"}
+    project.environment |= {f"SNAKEMAKE_STORAGE_S3_{name}": value for name, value in access.items()}
+    code, said = project.snakemake(*STORAGE, *NOTHING_SHARED)
+    assert code == 0, said
+    folder = f"results/{run_name('default', STUDY)}"
+    assert not (project.root / folder).exists()
+    import boto3  # which the plugin needs
+
+    client = boto3.client("s3", endpoint_url=SERVER, aws_access_key_id="moto", aws_secret_access_key="moto")
+    assert client.head_object(Bucket="gpbench", Key=f"storage/{folder}/report.html")["ContentLength"] > 10_000
+    made = sorted(project.fits())
+    assert len(made) == FITS
+    code, said = project.snakemake(*STORAGE, *NOTHING_SHARED)
+    assert code == 0, said
+    assert "Nothing to be done" in said
+    assert sorted(project.fits()) == made

@@ -29,4 +29,4 @@ def plans():
 
 def report_code(wildcards):
     """What figures, tables and page are made by."""
-    return f"{plans()}/report.code"
+    return local(f"{plans()}/report.code")

@@ -7,7 +7,7 @@ for OWNERS, FILES in GRAPH.absent.items():
         name:
             f"fetch_{OWNERS}"
         output:
-            expand("data/raw/{file}", file=FILES),
+            local(expand("data/raw/{file}", file=FILES)),
         log:
             f"logs/data/fetch_{OWNERS}.log",
         localrule: True
@@ -23,8 +23,8 @@ for OWNERS, FILES in GRAPH.absent.items():
 
 rule prepare:
     input:
-        lambda w: expand("data/raw/{file}", file=GRAPH.datasets[w.dataset].raw),
-        entry=lambda w: GRAPH.datasets[w.dataset].entry,
+        lambda w: local(expand("data/raw/{file}", file=GRAPH.datasets[w.dataset].raw)),
+        entry=lambda w: local(GRAPH.datasets[w.dataset].entry),
     output:
         "data/prepared/{dataset}.npz",
     log:

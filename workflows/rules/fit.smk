@@ -4,7 +4,7 @@
 # try fits nothing and writes how far the batch came, so that the report is made without it.
 rule fit:
     input:
-        batch=lambda w: f"{plans()}/batches/{w.batch}.json",
+        batch=lambda w: local(f"{plans()}/batches/{w.batch}.json"),
         data=lambda w: expand("data/prepared/{dataset}.npz", dataset=GRAPH.batches[w.batch].datasets),
     output:
         "runs/{batch}.json",

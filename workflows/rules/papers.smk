@@ -4,11 +4,10 @@ PAPER_ITEM = r"[a-z0-9]+_[a-z0-9_]+"
 
 rule paper_figure:
     input:
-        f"{RESULTS}/scores.parquet",
+        VIEW,
         f"{RESULTS}/scorecard.csv",
-        PROBES,
         report_code,
-        lambda w: f"{plans()}/items/{w.name}.json",
+        lambda w: local(f"{plans()}/items/{w.name}.json"),
     output:
         multiext("figures/{name}", ".pdf", ".png", ".md"),
     log:
@@ -19,17 +18,17 @@ rule paper_figure:
         "../envs/gpbench.yaml"
     params:
         **CAPTION,
+        out=f"{COPIES}figures",
     shell:
-        logged("python -m gpbench.report item results/{params.study} {wildcards.name} figures")
+        logged("python -m gpbench.report item {params.folder} {wildcards.name} {params.out}")
 
 
 rule paper_table:
     input:
-        f"{RESULTS}/scores.parquet",
+        VIEW,
         f"{RESULTS}/scorecard.csv",
-        PROBES,
         report_code,
-        lambda w: f"{plans()}/items/{w.name}.json",
+        lambda w: local(f"{plans()}/items/{w.name}.json"),
     output:
         multiext("tables/{name}", ".csv", ".md", ".html", ".tex"),
     log:
@@ -40,5 +39,6 @@ rule paper_table:
         "../envs/gpbench.yaml"
     params:
         **CAPTION,
+        out=f"{COPIES}tables",
     shell:
-        logged("python -m gpbench.report item results/{params.study} {wildcards.name} tables")
+        logged("python -m gpbench.report item {params.folder} {wildcards.name} {params.out}")

@@ -1,6 +1,6 @@
 # the study's view of the store, and everything that is drawn from it
 COLLECTED = {
-    "predict": ["points.parquet"],
+    "predict": ["points.parquet", "chains.parquet"],
     "sample": ["prefixes.parquet", "draws.parquet"],
     "solve": ["systems.parquet"],
 }
@@ -8,17 +8,21 @@ COLLECTED = {
 CAPTION = {
     "study": GRAPH.name,
     "basis": "protocol {protocol}, budget {budget}, at most {splits} splits".format_map(STUDY),
+    "folder": f"{COPIES}{RESULTS}",
 }
+# what tables and figures read
+TABLES = ["scores.parquet", "traces.parquet", *COLLECTED[GRAPH.study.kind], "study.json"]
 PROBES = expand(f"{RESULTS}/{{probe}}.parquet", probe=GRAPH.study.probes)
+VIEW = [*expand(f"{RESULTS}/{{table}}", table=TABLES), *PROBES]
 
 
 rule collect:
     input:
-        plan=lambda w: f"{plans()}/{GRAPH.name}.json",
-        seen=lambda w: f"{plans()}/{GRAPH.name}.seen",
+        plan=lambda w: local(f"{plans()}/{GRAPH.name}.json"),
+        seen=lambda w: local(f"{plans()}/{GRAPH.name}.seen"),
         runs=expand("runs/{batch}.json", batch=GRAPH.batches),
     output:
-        multiext(f"{RESULTS}/", "scores.parquet", "traces.parquet", *COLLECTED[GRAPH.study.kind], "study.json"),
+        multiext(f"{RESULTS}/", *TABLES),
     log:
         f"{LOGS}/collect.log",
     conda:
@@ -64,9 +68,8 @@ rule track:
 # one job for all of them, a process a thread: starting one costs about as much as drawing three
 rule figures:
     input:
-        f"{RESULTS}/scores.parquet",
+        VIEW,
         f"{RESULTS}/scorecard.csv",
-        PROBES,
         report_code,
     output:
         [
@@ -86,14 +89,13 @@ rule figures:
     shell:
         logged(
             "echo {params.names} | OMP_NUM_THREADS=1 "
-            "xargs -n {params.share} -P {threads} python -m gpbench.report figure results/{params.study}"
+            "xargs -n {params.share} -P {threads} python -m gpbench.report figure {params.folder}"
         )
 
 
 rule tables:
     input:
-        f"{RESULTS}/scores.parquet",
-        PROBES,
+        VIEW,
         report_code,
     output:
         [
@@ -108,12 +110,12 @@ rule tables:
     params:
         **CAPTION,
     shell:
-        logged("python -m gpbench.report table results/{params.study}")
+        logged("python -m gpbench.report table {params.folder}")
 
 
 rule statistics:
     input:
-        f"{RESULTS}/scores.parquet",
+        VIEW,
         report_code,
     output:
         f"{RESULTS}/statistics.json",
@@ -125,14 +127,14 @@ rule statistics:
     params:
         **CAPTION,
     shell:
-        logged("python -m gpbench.report statistics results/{params.study}")
+        logged("python -m gpbench.report statistics {params.folder}")
 
 
 rule scorecard:
     input:
-        f"{RESULTS}/scores.parquet",
+        VIEW,
         report_code,
-        expand("published/{paper}.csv", paper=[p.stem for p in sorted((WHERE.root / "published").glob("*.csv"))]),
+        local(expand("published/{paper}.csv", paper=[p.stem for p in sorted((WHERE.root / "published").glob("*.csv"))])),
     output:
         multiext(f"{RESULTS}/scorecard", ".csv", ".md", ".json"),
         report(f"{RESULTS}/scorecard.html", "../report/scorecard.rst", category="Report", labels={"part": "scorecard"}),
@@ -143,15 +145,16 @@ rule scorecard:
     params:
         **CAPTION,
     shell:
-        logged("python -m gpbench.report scorecard results/{params.study}")
+        logged("python -m gpbench.report scorecard {params.folder}")
 
 
 rule page:
     input:
         expand(f"{RESULTS}/figures/{{name}}.png", name=FIGURE_NAMES),
         expand(f"{RESULTS}/tables/{{name}}.html", name=TABLE_NAMES),
+        VIEW,
         f"{RESULTS}/statistics.json",
-        f"{RESULTS}/scorecard.html",
+        expand(f"{RESULTS}/scorecard.{{kind}}", kind=["csv", "json", "html"]),
         report_code,
     output:
         report(f"{RESULTS}/report.html", "../report/page.rst", category="Report", labels={"part": "everything"}),
@@ -162,4 +165,4 @@ rule page:
     params:
         **CAPTION,
     shell:
-        logged("python -m gpbench.report page results/{params.study}")
+        logged("python -m gpbench.report page {params.folder}")
