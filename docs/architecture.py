@@ -24,6 +24,7 @@ STAGES = {
     "evaluation": "metrics, tests, calibration",
     "methods": "one file, one inference method",
     "study/planning": "study to plans/: fits, groups, batches",
+    "study/scoring": "fit to scores",
     "study/fitting": "batch to fits",
     "study/storage": "store/, one folder a fit",
     "study/results": "store to results/STUDY/scores.parquet",
