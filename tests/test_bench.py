@@ -126,7 +126,9 @@ def test_what_stride_costs_is_measured(bench, monkeypatch, capsys):
         (timing, "WARMUP", 0),
         (stride, "ROWS", (60, 90)),
         (stride, "TURNS", 1),
-        (stride, "LARGE", stride.LARGE | {"rows": 200, "num_inducing": 10, "particles": 2, "rank": 10}),
+        (stride, "ROWS_LARGE", 200),
+        (stride, "LARGE", stride.LARGE | {"num_inducing": 10, "particles": 2, "rank": 10}),
+        (stride, "energy", lambda: (*stride.normal(70), stride.normal(10)[0])),
     ):
         monkeypatch.setattr(module, name, value)
     monkeypatch.setattr(stride, "chains", functools.partial(small_chains, stride.chains))
@@ -139,9 +141,9 @@ def test_what_stride_costs_is_measured(bench, monkeypatch, capsys):
     assert "peak memory" in printed
 
 
-def small_chains(chains, rows, **settings):
-    small = {"num_inducing": 5, "rank": 5} | settings | {"particles": 2 if rows != 700 else 50}
-    return chains(min(rows, 200), **small)
+def small_chains(chains, x, y, *module, **settings):
+    small = {"num_inducing": 5, "rank": 5} | settings | {"particles": 50 if x.shape[1] == 700 else 2}
+    return chains(x[:, :200], y[:, :200], *module, **small)
 
 
 def test_what_solvers_cost_is_measured(bench, monkeypatch, capsys):
