@@ -195,13 +195,18 @@ def test_chains_of_samplers_are_runs(tmp_path):
                 row(view, **sampled | {"ours_metric": "r_hat_classic", "splits": 10}),
                 row(view, **sampled | {"ours_metric": "ess_percent", "ours_method": "bsgp_2"}),
                 row(view, **sampled | {"ours_metric": "r_hat_classic", "ours_method": "bsgp_2"}),
+                row(view, **sampled | {"ours_metric": "ess_percent", "splits": 16}),
             ]
         ),
     )
-    assert found["ours_n"].tolist() == [16, 4, 16, 4]
+    assert found["ours_n"].tolist() == [16, 4, 16, 4, 16]
     assert found["compared"].tolist()[:2] == ["16 of 100 runs", "4 of 10 splits"]
     assert found["ours"][0] == pytest.approx(fits["ess_percent"].mean())
     assert found["ours_sd"][0] == pytest.approx(fits["ess_percent"].std(ddof=1))
+    # 100 runs are of more data sets than our four, each of which has the published spread
+    assert found["standard_error"][0] == pytest.approx(1.0 * np.sqrt(1 / 4 + 1 / 100))
+    assert found["spread_assumed"].tolist()[::4] == ["ours", ""]
+    assert found["standard_error"][4] == pytest.approx(np.sqrt((found["ours_sd"][4] ** 2 + 1) / 16))
     # chains this short have no effective sample size worth a verdict; their R-hat says how far they are
     assert found["verdict"][2].startswith("not judged: chains of 2000 draws are 10 autocorrelation times long")
     assert verdicts.kind(found["verdict"][3]) in verdicts.JUDGED

@@ -24,6 +24,7 @@ class OurMean:
     mean: float
     sd: float
     n: int
+    splits: int
     chains: int  # of a sampler on one data set; 0 for predictions without chains
     improving: int  # fits by gradients that still improve
     unfinished: str  # why it may not be judged; empty where it may
@@ -64,7 +65,8 @@ class Counterparts:
         mean, sd, n = self._averages(metric)[method, dataset]
         chains = int(fits["chains"].astype(float).fillna(0).max())
         improving = int((fits["chains"].isna() & (fits["status"] == UNMIXED)).sum())
-        return OurMean(mean, sd, int(n), chains, improving, self._unfinished(fits, metric, int(n)), *_facts(fits))
+        numbers = int(n), fits["split"].nunique(), chains, improving
+        return OurMean(mean, sd, *numbers, self._unfinished(fits, metric, int(n)), *_facts(fits))
 
     def _averaged(self, metric: str) -> dict[tuple[str, str], tuple[float, float, float]]:
         """(mean, sd with ddof = 1, n) over finite values of finished fits; of predictions, over the means of splits."""

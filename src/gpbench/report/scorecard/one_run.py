@@ -81,7 +81,10 @@ def compare(ours: Counterparts, printed: PublishedNumber) -> Judgement:
     result = replace(unmatched, ours=mean.mean, ours_sd=mean.sd, ours_n=mean.n, ours_settings=ours.settings)
     result = replace(result, ours_protocol=mean.protocol, ours_budget=mean.budget, ours_commit=mean.commit)
     difference = result.ours - result.published
-    error, freedom, assumed = verdicts.combined(mean.sd, mean.n, result.published_sd, printed.splits)
+    sd, n = mean.sd, mean.n
+    if ours.by_chain(metric) and printed.splits > n and math.isfinite(result.published_sd):
+        sd, n = math.nan, mean.splits  # ours lacks the spread of data sets that theirs has
+    error, freedom, assumed = verdicts.combined(sd, n, result.published_sd, printed.splits)
     if math.isnan(error) and metric.startswith("r_hat"):
         error, freedom = verdicts.combined_r_hats(result.ours, result.published, mean.chains)
         assumed = "chains"

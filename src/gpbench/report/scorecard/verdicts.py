@@ -28,8 +28,9 @@ pairing would only narrow the interval, so `agrees`, `better` and `worse` err on
 
 **Runs.** For predictions, a run is a split (its chains or restarts are averaged first). For samplers (studies of kind
 `sample`) a run is a chain on a data set, and chains on one data set count as independent runs, as they do in the
-papers' own spreads: where data sets of one kind differ much, the interval is too narrow. What all chains of a data set
-have in common (R-hat, ESS of all chains) counts once per data set.
+papers' own spreads: where data sets of one kind differ much, the interval is too narrow. Where the published runs are
+more, and so of more data sets than ours, a data set of ours counts as one run, with the published spread. What all
+chains of a data set have in common (R-hat, ESS of all chains) counts once per data set.
 
 **Margin**, in the unit of the metric: 0.05 nats of MNLL; 0.05 of R-hat; 10 % of the published number for effective
 sample sizes and acceptance rates, which differ that much between seeds; for metrics with a perfect score of 1
