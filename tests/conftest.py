@@ -15,6 +15,7 @@ from projects import copy_project
 PLACES = (
     "GPBENCH_ROOT",
     "GPBENCH_STORE",
+    "GPBENCH_COPIES",
     "GPBENCH_REMOTE",
     "GPBENCH_MIRROR",
     "GPBENCH_DVC_REMOTE",
