@@ -71,9 +71,10 @@ def test_a_lightning_that_takes_more_is_imported_with_all_that_it_takes(tmp_path
         ),
         "lightning/pytorch/plugins/__init__.py": "",
         "lightning/pytorch/plugins/environments.py": "class LightningEnvironment: pass\n",
+        "lightning/pytorch/trainer/connectors/callback_connector.py": "",
     }
-    (tmp_path / "lightning/pytorch/plugins").mkdir(parents=True)
     for name, text in modules.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     program = (
         "from gpbench.study.fitting import trimmed_lightning\nimport lightning.pytorch, torchmetrics\n"
