@@ -18,7 +18,7 @@ rule paper_figure:
         "../envs/gpbench.yaml"
     params:
         **CAPTION,
-        out=f"{COPIES}figures",
+        out=lambda w: f"{COPIES}figures",
     shell:
         logged("python -m gpbench.report item {params.folder} {wildcards.name} {params.out}")
 
@@ -39,6 +39,6 @@ rule paper_table:
         "../envs/gpbench.yaml"
     params:
         **CAPTION,
-        out=f"{COPIES}tables",
+        out=lambda w: f"{COPIES}tables",
     shell:
         logged("python -m gpbench.report item {params.folder} {wildcards.name} {params.out}")

@@ -8,7 +8,7 @@ COLLECTED = {
 CAPTION = {
     "study": GRAPH.name,
     "basis": "protocol {protocol}, budget {budget}, at most {splits} splits".format_map(STUDY),
-    "folder": f"{COPIES}{RESULTS}",
+    "folder": lambda w: f"{COPIES}{RESULTS}",
 }
 # what tables and figures read
 TABLES = ["scores.parquet", "traces.parquet", *COLLECTED[GRAPH.study.kind], "study.json"]
