@@ -81,8 +81,9 @@ def _pair(runs: list[View]) -> tuple[str, str]:
 def _rank_table(runs: list[View]) -> str:
     view = next(view for view in runs if view.folder.name == RUN)
     of_protocol = [v for v in runs if v.study["kind"] == "predict" and v.study["protocol"] == view.study["protocol"]]
-    # of each budget the largest run
-    ranked = mean_ranks(list({v.study["budget"]: v for v in sorted(of_protocol, key=lambda v: len(v.done))}.values()))
+    # of each budget the largest run that has methods and data sets in common with the README's
+    alike = sorted((v for v in of_protocol if len(mean_ranks([view, v]))), key=lambda v: len(v.done))
+    ranked = mean_ranks(list({v.study["budget"]: v for v in alike}.values()))
     if ranked["budget"].nunique() < 2:
         return "No two budgets have methods and data sets in common yet."
     order = ranked["budget"].drop_duplicates()
