@@ -107,13 +107,13 @@ def _recorded(where: Places, plan: planning.Plan) -> Iterator[Evidence]:
 def _stored(store: Store, plan: planning.Plan) -> Iterator[Evidence]:
     """Stored fits under earlier identities, the latest of each place."""
     records = sorted(store.records()[0], key=lambda record: record.provenance.started)
-    earlier = {(r.address, r.split, r.replica): r for r in records if r.status == "done"}
+    earlier = {(r.address, r.split, r.replica): r.fit_id for r in records if r.status == "done"}
     for cell, fit in plan.fits:
-        record = earlier.get((cell.address, fit.split, fit.replica))
-        if record and not cell.skip and plan.states[fit.fit_id].name == "pending":
-            scores = {k: v for k, v in scoring.scores(store, record).items() if is_score(k)}
-            seconds = record.seconds.train * record.seconds.shared_by
-            yield Evidence(cell, fit, record, scores, seconds, record.provenance.commit)
+        fit_id = earlier.get((cell.address, fit.split, fit.replica))
+        if fit_id and not cell.skip and plan.states[fit.fit_id].name == "pending":
+            old = store.record(fit_id)  # with its scores, which `records` leaves out
+            scores = {k: v for k, v in scoring.scores(store, old).items() if is_score(k)}
+            yield Evidence(cell, fit, old, scores, old.seconds.train * old.seconds.shared_by, old.provenance.commit)
 
 
 def is_score(name: str) -> bool:
