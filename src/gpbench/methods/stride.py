@@ -231,7 +231,7 @@ class Method(SamplerMethod):
         kernel, hidden = self.hidden.kernel(known), self.hidden.at_inputs(known, known, x)
         places = kernel.places(x, hidden[-1])
         cross = kernel.covariance(places, known["top.centres"], known["outputscale"])  # [1, S, T, m]
-        top = {name: known[f"top.{name}"] for name in ("chol", "root", "weights")}
+        top = {name: known[f"top.{name}"] for name in ("prior_root", "root", "weights")}
         return [*hidden, *(part[..., None] for part in greedy.marginals(top, cross, known["outputscale"]))]
 
     def report(self, state: State) -> Tensors:
