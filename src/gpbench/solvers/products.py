@@ -118,8 +118,8 @@ class KernelProduct:
             return self.x, self.x, lambda a, b: self.kernel.covariance(a, b, self.centre)
         a, _ = kernels.scaled(self.x, None, self.kernel.lengthscale, self.centre)
         squares, one = -0.5 * a.square().sum(1, keepdim=True), torch.ones_like(a[:, :1])
-        # log k = a b^T - |a|^2 / 2 - |b|^2 / 2 + log outputscale, all in one product of matrices; to base 2, whose powers
-        # take half the time of those of e
+        # log k = a b^T - |a|^2 / 2 - |b|^2 / 2 + log outputscale, all in one product of matrices; to base 2, as its
+        # powers take half the time of those of e
         right = torch.cat([a, one, squares + self.kernel.outputscale.log()], 1) / math.log(2)
         buffer = a.new_empty(self.tile[0] * self.tile[1])
 
