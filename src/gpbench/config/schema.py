@@ -298,11 +298,11 @@ class Study:
     #: methods and variants to run, to select a part of a large study; empty: all
     only: list[str] = field(default_factory=list)
     #: what finished fits are evaluated for besides predictions: the objective on large batches, the functions of each
-    #: layer over one input or over two, the inputs of the test rows, the probability of class 1 over two inputs, kept
-    #: draws of the inducing inputs and of the first layer's kernel, kept weights of the sources of data
-    probes: list[Literal["bounds", "layers", "surfaces", "inputs", "probabilities", "inducing", "weights"]] = field(
-        default_factory=list
-    )
+    #: layer over one input or over two, the inputs of the test rows, probabilities of classes over two inputs, kept
+    #: draws of the inducing inputs and of the first layer's kernel, of the values there, of the weights of sources
+    probes: list[
+        Literal["bounds", "layers", "surfaces", "inputs", "probabilities", "inducing", "whitened", "weights"]
+    ] = field(default_factory=list)
     figures: list[str] = field(default_factory=list)  #: figures in addition to those of every study
     tables: list[str] = field(default_factory=list)  #: tables in addition to those of every study
     #: pairs of methods whose scores the table `differences` compares: the first minus the second

@@ -120,6 +120,11 @@ FIGURES = _by_name([
           "inducing inputs of the first layer over all kept states and chains, smoothed by a Gaussian whose standard "
           "deviation is 1/53 of an axis; points if the inducing inputs are optimised. Solid: the same line; dotted: "
           "95 % of the training data. First split."),
+    Entry("classes", "settings", ON_REQUEST, "figures.classes:classes",
+          "Training data, and contours of the predictive probability of each class at 0.3, 0.95 and 0.99 (thin to "
+          "thick), averaged over the kept states of all chains; black: inducing inputs. Then, of each sampler, the "
+          "whitened values v of two functions at one inducing input: kept states of all chains, a colour a chain, for "
+          "the input and the pair of functions whose draws correlate most. First split."),
     Entry("covariance", "settings", ON_REQUEST, "figures.covariance:covariance",
           "The posterior over covariance functions k(x, z) that follows from the joint posterior of the kernel's "
           "parameters θ and the inducing inputs Z of a fit, for three z of Z (which is sorted in every kept state). "
