@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 from synthetic_samplers import (
     CHAINS,
     CHECKPOINTS,
@@ -233,3 +234,24 @@ def test_every_cell_has_its_ranks(view):
     assert len(shown) == 2 * len(RHO)
     assert all(len(axis.patches) == CHAINS + 1 for axis in shown)
     assert "boston, BSGP (2 layers)" in texts(figure)
+
+
+def test_densities_are_those_of_the_first_number_of_all_chains(view):
+    """Every chain is an autoregression with law N(0, 1), whatever its correlation; those of bsgp_2 start apart."""
+    panels = draw(view, "densities").axes
+    assert [axis.get_title("left") for axis in panels] == ["boston", "banana"]
+    assert [axis.get_xlabel() for axis in panels] == ["log lengthscale 1"] * 2
+    for axis in panels:
+        assert len(axis.lines) == len(RHO)
+        for line in axis.lines[:2]:
+            x, density = line.get_data()
+            inside = np.abs(x) < 2
+            np.testing.assert_allclose(density[inside], stats.norm.pdf(x[inside]), atol=0.06)
+
+
+def test_samplers_without_a_common_number_have_no_density(view, tmp_path):
+    folder = build_samplers(tmp_path / "s", datasets=("boston",), splits=1)
+    drawn = pd.read_parquet(folder / "draws.parquet")
+    drawn["quantity"] = drawn["fit_id"].str.split("-").str[0] + drawn["quantity"]
+    drawn.to_parquet(folder / "draws.parquet")
+    assert "no number that all samplers draw" in texts(draw(View(folder), "densities"))

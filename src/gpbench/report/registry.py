@@ -145,6 +145,9 @@ FIGURES = _by_name([
           "Posterior density of log τ by unbiased estimates of p(y | τ): mean of all estimates with the most "
           "importance samples, scaled to area 1 over the grid; on that scale the 2.5 % and 97.5 % quantiles of "
           "single estimates. Red: prior density. First split."),
+    Entry("densities", "chains", ON_REQUEST, "figures.densities:densities",
+          "Density of the first number that all samplers draw, by a Gaussian kernel (Scott's bandwidth) from at most "
+          "1,000 draws of every chain, all chains together. First split."),
     Entry("weights", "settings", ON_REQUEST, "figures.weights:weights",
           "Posterior of the weight of each source of data in the covariance of each class's function: median, "
           "quartiles, whiskers from 5 % to 95 %, mean (white mark); kept states of all chains. First split."),
