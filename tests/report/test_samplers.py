@@ -199,6 +199,21 @@ def test_boxes_of_weights_hold_the_quartiles_of_all_chains_of_the_first_split(tm
     np.testing.assert_allclose(np.ravel([(low, high) for low, *_, high in boxes]), found)
 
 
+def test_weights_of_kernels_stand_fold_by_fold(tmp_path):
+    folder = tmp_path / "s"
+    build(folder, ["svgp"], ["digits"], 2, lambda *_: ("done", ""))
+    learned = {"svgp-digits-0": [0.1, 0.9], "svgp-digits-1": [1.0, 0.0]}
+    rows = [
+        pd.DataFrame({"fit_id": fit, "source": ["GM", "WM"], "weight": weights}) for fit, weights in learned.items()
+    ]
+    pd.concat(rows).to_parquet(folder / "kernel_weights.parquet")
+    (axis,) = draw(View(folder), "kernel_weights").axes
+    assert [text.get_text() for text in axis.get_legend().get_texts()] == ["GM", "WM"]
+    assert [label.get_text() for label in axis.get_xticklabels()] == ["1", "2"]
+    heights = [[bar.get_height() for bar in bars] for bars in axis.containers]
+    assert heights == [[0.1, 1.0], [0.9, 0.0]], "by source, then by fold"
+
+
 def test_estimates_give_the_posterior_and_their_quantiles(tmp_path):
     """Mean and quantiles of log-normal estimates around a Gaussian likelihood, on the scale of an area of 1."""
     laplace, _, ep, _ = draw(View(build_estimates(tmp_path / "s")), "estimator").axes

@@ -151,6 +151,9 @@ FIGURES = _by_name([
     Entry("weights", "settings", ON_REQUEST, "figures.weights:weights",
           "Posterior of the weight of each source of data in the covariance of each class's function: median, "
           "quartiles, whiskers from 5 % to 95 %, mean (white mark); kept states of all chains. First split."),
+    Entry("kernel_weights", "settings", ON_REQUEST, "figures.weights:kernel_weights",
+          "Weights of the kernels of the sources of data, which all classes share and which add up to 1, in every fold "
+          "(split) of the data."),
     Entry("convergence", "convergence", PREDICT, "figures.convergence:convergence",
           "Test MNLL against training time (left) and against steps (right). Line: mean over splits; band: their "
           "range. Single marks: methods without training steps. Dashes at the right edge: published under the "
@@ -250,6 +253,7 @@ TABLES = _by_name([
     Entry("classification_mnll", "scores", PREDICT, "tables.standard:classification_mnll"),
     Entry("classification_error", "scores", PREDICT, "tables.standard:classification_error"),
     Entry("counts_mnll", "scores", ON_REQUEST, "tables.standard:counts_mnll"),
+    Entry("chance", "scores", ON_REQUEST, "tables.chance:chance"),
     Entry("ranks", "ranking", PREDICT, "tables.standard:rank_table"),
     Entry("bayes", "ranking", PREDICT, "tables.bayesian_ranks:bayes"),
     Entry("differences", "differences", ON_REQUEST, "tables.by_setting:differences"),

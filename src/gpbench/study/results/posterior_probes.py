@@ -1,5 +1,5 @@
-"""Averaged classifiers over two inputs, and posteriors of inducing inputs and values, covariance functions and weights,
-as probes."""
+"""Averaged classifiers over two inputs, posteriors of inducing inputs and values, covariance functions and weights of
+sources, and weights that were optimised, as probes."""
 
 from __future__ import annotations
 
@@ -73,11 +73,18 @@ def whitened(fitted: Fitted) -> pd.DataFrame:
 
 
 def weights(fitted: Fitted) -> pd.DataFrame:
-    """Kept weights of the sources, which are named by their inputs (`GM` of GM_1, GM_2, ...), by class.
-
-    Columns sample, class, source, weight."""
+    """Kept weights of the sources by class; columns sample, class, source, weight."""
     kept = torch.cat(fitted.state.samples["theta"]).double().exp().numpy()  # [S, m, q]
-    starts = np.cumsum([0, *fitted.method.hyper.sources[:-1]])
-    sources = [fitted.table.input_names[start].rsplit("_", 1)[0] for start in starts]
-    names = {"class": np.array(fitted.classes)[:, None], "source": np.array(sources)}
+    names = {"class": np.array(fitted.classes)[:, None], "source": np.array(_sources(fitted))}
     return long_table(("sample", "class", "source"), kept.shape, **names, weight=kept)
+
+
+def kernel_weights(fitted: Fitted) -> pd.DataFrame:
+    """Weights of the sources that all classes share; columns source, weight."""
+    return pd.DataFrame({"source": _sources(fitted), "weight": fitted.model["weights"]})
+
+
+def _sources(fitted: Fitted) -> list[str]:
+    """Names of the sources, by their inputs: `GM` of GM_1, GM_2, ..."""
+    starts = np.cumsum([0, *fitted.method.hyper.sources[:-1]])
+    return [fitted.table.input_names[start].rsplit("_", 1)[0] for start in starts]

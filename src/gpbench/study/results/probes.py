@@ -15,6 +15,7 @@
                      (hensman2015mcmc, figure 4)
     weights.parquet  fit_id, sample, class, source, weight: kept weights of the sources of data in each class's
                      covariance (filippone2012, figure 3)
+    kernel_weights.parquet  fit_id, source, weight: of one combination of kernels for all classes (figure 4 there)
 
 Inputs are in original units, and so is the last layer of a regression; hidden layers are as they are. chain: whether
 samples are states of a Markov chain. Layer 0 holds the training rows: `sample` numbers them, f (mean, p) is their
@@ -37,7 +38,7 @@ import torch
 from gpbench import config, places, streams
 from gpbench.config import schema
 from gpbench.errors import UserError, exit_status
-from gpbench.methods.base import GradientMethod, SamplerMethod
+from gpbench.methods.base import ClosedFormMethod, GradientMethod, SamplerMethod
 from gpbench.places import Places
 from gpbench.study.fitting import loop
 from gpbench.study.fitting.fold import make_method
@@ -55,6 +56,7 @@ COLUMNS = {
     "inducing": ["fit_id", "layer", "sample", "point", "column", "x", "lengthscale", "outputscale"],
     "whitened": ["fit_id", "sample", "point", "output", "v"],
     "weights": ["fit_id", "sample", "class", "source", "weight"],
+    "kernel_weights": ["fit_id", "source", "weight"],
 }
 GRID, SIDE = 201, 100
 
@@ -85,6 +87,8 @@ def answers(method: Any, kind: str) -> bool:
         return callable(getattr(method, "functions", None))
     if kind == "bounds":
         return isinstance(method, GradientMethod) and kind in method.hyper.probes()
+    if kind == "kernel_weights":
+        return isinstance(method, ClosedFormMethod) and bool(getattr(method.hyper, "sources", ()))
     if kind == "whitened":
         return isinstance(method, SamplerMethod) and "inducing" in method.hyper.probes()
     always = kind == "inputs" or (kind == "probabilities" and method.task in ("binary", "multiclass"))
@@ -154,6 +158,7 @@ PROBES = {
     "inducing": posterior_probes.inducing,
     "whitened": posterior_probes.whitened,
     "weights": posterior_probes.weights,
+    "kernel_weights": posterior_probes.kernel_weights,
 }
 """What evaluates a finished fit for each probe but `bounds`, whose numbers of batches and rows the budget gives."""
 
