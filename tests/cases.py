@@ -57,6 +57,7 @@ SMALL = {
     "rounds": 2,
     "restarts": 2,
     "particles": 8,
+    "passes": 10,
     "generator_rate": 0.02,  # the published one is meant for 20,000 steps
 }
 
