@@ -129,5 +129,5 @@ def test_the_package_does_not_grow_and_is_typed():
     """It had 25,153 lines before its typed plans; STRIDE, the large-scale solvers, pages of papers, work on own data
     and what travels between machines have come since. Raise the number only for something that users asked for."""
     texts = sources("src").values()
-    assert sum(text.count("\n") for text in texts) <= 38_336
+    assert sum(text.count("\n") for text in texts) <= 38_364
     assert sum(text.count("dict[str, Any]") for text in texts) < 30
