@@ -81,7 +81,8 @@ def test_layers_hold_training_rows_and_functions_on_a_wider_grid(study):
             assert drawn.notna().all(axis=None)
             np.testing.assert_allclose(drawn.columns[[0, -1]], [1.5 * low - 0.5 * high, 1.5 * high - 0.5 * low])
             assert drawn.shape[1] == probes.GRID
-    assert rows.groupby("method")["chain"].all().to_dict() == {"mcmc": True, "rbf_10": False, "rbf_50": False}
+    chains = {"mcmc": True, "mcmc_noise": True, "rbf_10": False, "rbf_50": False}
+    assert rows.groupby("method")["chain"].all().to_dict() == chains
 
 
 def test_the_mean_of_the_last_layer_is_the_predictive_mean_in_original_units(study):
