@@ -29,8 +29,8 @@ YARDSTICK = "constant"
 STEPS, BLOCK, ROWS, SPLITS = 40, 5, 80, 3
 FEW = 15
 """steps, where fits are compared with each other and need not have learnt: three blocks, samples from the second on"""
-OTHER_STEPS = {"bsgp": 60, "gp_pcg": FEW, "ep_gp": FEW}
-"""of a family that learns more slowly, and of those whose steps are long and expensive"""
+OTHER_STEPS = {"bsgp": 60, "ipvi_in_turn": 80, "gp_pcg": FEW, "ep_gp": FEW}
+"""of families that learn more slowly, and of those whose steps are long and expensive"""
 ITERATIONS = 15
 """of L-BFGS: more magnify differences of rounding, or find the few parameters of an exact GP before they are over"""
 ALONE = 2
@@ -57,6 +57,7 @@ SMALL = {
     "rounds": 2,
     "restarts": 2,
     "particles": 8,
+    "passes": 10,
     "generator_rate": 0.02,  # the published one is meant for 20,000 steps
 }
 

@@ -14,6 +14,7 @@ from cases import ALONE, SPLITS, YARDSTICK, Case, assert_close, assert_same, cha
 from gpbench import streams
 from gpbench.predictive.counts import Counts
 from gpbench.predictive.distributions import GaussianMixture
+from gpbench.predictive.scale_mixtures import ScaleMixture
 from gpbench.study.fitting import lightning_module, loop
 from gpbench.study.fitting.fold import make_fold, make_method
 
@@ -135,9 +136,11 @@ def permuting_test_rows_permutes_predictions(case: Case) -> None:
 
 
 def components(predictive) -> np.ndarray:
-    """Means or class probabilities of the components `[S, T, K]`, which are equally likely but for those of counts."""
+    """Means, variances or probabilities of the components `[S, T, K]`, equally likely but for those of two kinds."""
     if isinstance(predictive, Counts):
         return len(predictive.weights) * predictive.weights[:, None, None] * predictive.component_rate
+    if isinstance(predictive, ScaleMixture):
+        return predictive.component_variance
     return predictive.component_mean if isinstance(predictive, GaussianMixture) else predictive.component_probs
 
 

@@ -27,6 +27,7 @@ OPTIONS = [
     ("dsvi", "regression", {"separate": "all", "natural_gradients": "all"}),
     ("dsvi", "multiclass", {"ard": False, "separate": "kernels", "multiclass": "softmax", "samples_train": 2}),
     ("dsvi", "regression", {"layer_noise_variance": 0.0}),
+    ("student_t_gp", "regression", {"noise": "each"}),
     ("dnn", "regression", {"input_dropout": True, "samples_test": 20, "prior_lengthscale": 0.1}),
     ("aep", "regression", {"batch_size": 1000, "mean_function": "linear", "power": 0.5}),
     ("aep", "binary", {"batch_size": 1000, "ard": False, "separate": "kernels", "layers": 1}),

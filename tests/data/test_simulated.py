@@ -24,6 +24,19 @@ def test_the_bump_peaks_where_its_derivative_vanishes():
     assert generators.bump(np.array(-0.3)) == -generators.bump(np.array(0.3))
 
 
+def test_three_classes_are_gaussians_in_both_parts():
+    """Class after class, training rows before test rows; covariances A A^T of the recipe by hand."""
+    x, y, names = generators.draw("three_classes")
+    assert (x.shape, names) == ((1500, 2), ["x0", "x1"])
+    np.testing.assert_array_equal(y, np.tile(np.repeat([0, 1, 2], 250), 2))
+    means = [(-1.0, -0.5), (1.0, 0.0), (0.0, 1.5)]
+    covariances = [[[0.36, 0.3], [0.3, 1.06]], [[0.36, -0.3], [-0.3, 0.61]], [[1.96, 0.0], [0.0, 0.25]]]
+    for number, (mean, covariance) in enumerate(zip(means, covariances, strict=True)):
+        white = np.linalg.solve(np.linalg.cholesky(covariance), (x[y == number] - mean).T)
+        assert stats.kstest((white**2).sum(0), stats.chi2(2).cdf).pvalue > 0.01
+        assert stats.kstest(np.arctan2(*white), stats.uniform(-np.pi, 2 * np.pi).cdf).pvalue > 0.01
+
+
 def test_numbers_are_the_same_each_time_and_have_nine_decimals():
     one, other = generators.draw("composed_bumps"), generators.draw("composed_bumps")
     for a, b in zip(one[:2], other[:2], strict=True):

@@ -53,7 +53,8 @@ def run(m: Method, data: TrainingSet, state: State, steps: int, first: int = 0) 
             )[:size]
         losses.append(m.step(state, batch, split(m, state, batch, noise), step, steps))
         if m.keep(step + 1, steps):
-            state.samples.setdefault("v", []).append(state.params["v"].clone())
+            for name, value in state.params.items():
+                state.samples.setdefault(name, []).append(value.clone())
     return torch.stack(losses, 1)
 
 

@@ -77,6 +77,7 @@ def points_of(rng, task, quality):
         "modal": np.where(right, y, 1 - y),
         "confidence": confidence,
         "p_true": p_true,
+        "p0": np.where(y == 0, p_true, 1 - p_true),
         "p1": np.where(y == 1, p_true, 1 - p_true),
     }
     return pd.DataFrame(points), {"mnll": -np.log(p_true).mean(), "error": np.mean(~right)}

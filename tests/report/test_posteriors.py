@@ -130,3 +130,52 @@ def test_files_are_the_same_byte_for_byte(tmp_path):
     view = with_inducing(tmp_path / "s")
     for one, other in zip(*(write_figure(view, "inducing", tmp_path / folder) for folder in "ab"), strict=True):
         assert one.read_bytes() == other.read_bytes()
+
+
+def with_classes(folder, status=lambda *_: DONE):
+    """`bsgp_1` samples three functions at two inputs, of which 1 and 2 agree at the second; `svgp` keeps no values."""
+    two_chains(folder, ["bsgp_1", "svgp"], ["digits"], status)
+    x0, x1 = (part.ravel() for part in np.meshgrid(X0, X1, indexing="ij"))
+    p = np.stack([(x0 + 2) / 4, (2 - x0) / 8, (2 - x0) / 8])
+    parts, inputs, values, rng = [], [], [], np.random.default_rng(0)
+    for chain, end in enumerate(("", "-1")):
+        for method in ("bsgp_1", "svgp"):
+            fit = {"fit_id": f"{method}-digits-0{end}", "x0_name": "width", "x1_name": "height"}
+            for number in range(3):
+                grid = pd.DataFrame({"layer": 1, "class": number, "x0": x0, "x1": x1, "p": p[number]})
+                data = pd.DataFrame(
+                    {"layer": 0, "class": number, "x0": [0.0, 1.0], "x1": 0.0, "p": [float(number == 0), 0.0]}
+                )
+                parts.append(pd.concat([data, grid]).assign(**fit))
+            z = np.array([[[0.0, 0.5], [1.0, -0.5]]])
+            inputs.append(points(z, observed=((0.0, 0.0),)).assign(fit_id=fit["fit_id"]))
+        v = rng.normal(size=(30, 2, 3))
+        v[:, 1, 2] = -v[:, 1, 1] + 0.2 * chain
+        sample, point, output = np.indices(v.shape).reshape(3, -1)
+        kept = {"sample": sample, "point": point, "output": output, "v": v.ravel()}
+        values.append(pd.DataFrame(kept).assign(fit_id=f"bsgp_1-digits-0{end}"))
+    for name, own in (("probabilities", parts), ("inducing", inputs), ("whitened", values)):
+        pd.concat(own).to_parquet(folder / f"{name}.parquet")
+    return View(folder)
+
+
+def test_classes_have_contours_and_a_sampler_its_two_most_correlated_functions(tmp_path):
+    figure = draw(with_classes(tmp_path / "s"), "classes")
+    sampled, gaussian, values = (axis for axis in figure.axes if axis.get_title("left"))
+    assert [axis.get_title("left") for axis in (sampled, values)] == ["BSGP (1 layer)", "BSGP (1 layer), v"]
+    for axis in (sampled, gaussian):
+        contours = [part for part in axis.collections if type(part).__name__ == "QuadContourSet"]
+        # p of class 0 is 0.3 at x0 = -0.8 and 0.95 at 1.8
+        lines = [path.vertices[:, 0] for path in contours[0].get_paths()]
+        np.testing.assert_allclose([line.mean() for line in lines], [-0.8, 1.8, 1.96])
+        np.testing.assert_array_equal(axis.lines[0].get_xydata(), [[0.0, 0.5], [1.0, -0.5]])
+    assert [line.get_xdata().size for line in values.lines] == [30, 30], "one colour a chain"
+    first, second = (line.get_xydata() for line in values.lines)
+    np.testing.assert_allclose(first.sum(1), 0, atol=1e-12)
+    np.testing.assert_allclose(second.sum(1), 0.2)
+
+
+def test_a_method_without_a_finished_fit_keeps_its_panel_of_classes(tmp_path):
+    view = with_classes(tmp_path / "s", lambda method, *_: ("failed", "no") if method == "svgp" else DONE)
+    shown = [text.get_text() for axis in draw(view, "classes").axes for text in axis.texts]
+    assert shown.count("no finished fit") == 1

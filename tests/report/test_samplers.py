@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 from synthetic_samplers import (
     CHAINS,
     CHECKPOINTS,
@@ -198,6 +199,21 @@ def test_boxes_of_weights_hold_the_quartiles_of_all_chains_of_the_first_split(tm
     np.testing.assert_allclose(np.ravel([(low, high) for low, *_, high in boxes]), found)
 
 
+def test_weights_of_kernels_stand_fold_by_fold(tmp_path):
+    folder = tmp_path / "s"
+    build(folder, ["svgp"], ["digits"], 2, lambda *_: ("done", ""))
+    learned = {"svgp-digits-0": [0.1, 0.9], "svgp-digits-1": [1.0, 0.0]}
+    rows = [
+        pd.DataFrame({"fit_id": fit, "source": ["GM", "WM"], "weight": weights}) for fit, weights in learned.items()
+    ]
+    pd.concat(rows).to_parquet(folder / "kernel_weights.parquet")
+    (axis,) = draw(View(folder), "kernel_weights").axes
+    assert [text.get_text() for text in axis.get_legend().get_texts()] == ["GM", "WM"]
+    assert [label.get_text() for label in axis.get_xticklabels()] == ["1", "2"]
+    heights = [[bar.get_height() for bar in bars] for bars in axis.containers]
+    assert heights == [[0.1, 1.0], [0.9, 0.0]], "by source, then by fold"
+
+
 def test_estimates_give_the_posterior_and_their_quantiles(tmp_path):
     """Mean and quantiles of log-normal estimates around a Gaussian likelihood, on the scale of an area of 1."""
     laplace, _, ep, _ = draw(View(build_estimates(tmp_path / "s")), "estimator").axes
@@ -233,3 +249,24 @@ def test_every_cell_has_its_ranks(view):
     assert len(shown) == 2 * len(RHO)
     assert all(len(axis.patches) == CHAINS + 1 for axis in shown)
     assert "boston, BSGP (2 layers)" in texts(figure)
+
+
+def test_densities_are_those_of_the_first_number_of_all_chains(view):
+    """Every chain is an autoregression with law N(0, 1), whatever its correlation; those of bsgp_2 start apart."""
+    panels = draw(view, "densities").axes
+    assert [axis.get_title("left") for axis in panels] == ["boston", "banana"]
+    assert [axis.get_xlabel() for axis in panels] == ["log lengthscale 1"] * 2
+    for axis in panels:
+        assert len(axis.lines) == len(RHO)
+        for line in axis.lines[:2]:
+            x, density = line.get_data()
+            inside = np.abs(x) < 2
+            np.testing.assert_allclose(density[inside], stats.norm.pdf(x[inside]), atol=0.06)
+
+
+def test_samplers_without_a_common_number_have_no_density(view, tmp_path):
+    folder = build_samplers(tmp_path / "s", datasets=("boston",), splits=1)
+    drawn = pd.read_parquet(folder / "draws.parquet")
+    drawn["quantity"] = drawn["fit_id"].str.split("-").str[0] + drawn["quantity"]
+    drawn.to_parquet(folder / "draws.parquet")
+    assert "no number that all samplers draw" in texts(draw(View(folder), "densities"))

@@ -298,11 +298,15 @@ class Study:
     #: methods and variants to run, to select a part of a large study; empty: all
     only: list[str] = field(default_factory=list)
     #: what finished fits are evaluated for besides predictions: the objective on large batches, the functions of each
-    #: layer over one input or over two, the inputs of the test rows, the probability of class 1 over two inputs, kept
-    #: draws of the inducing inputs and of the first layer's kernel, kept weights of the sources of data
-    probes: list[Literal["bounds", "layers", "surfaces", "inputs", "probabilities", "inducing", "weights"]] = field(
-        default_factory=list
-    )
+    #: layer over one input or over two, the inputs of the test rows, probabilities of classes over two inputs, kept
+    #: draws of the inducing inputs and of the first layer's kernel, of the values there, of the weights of sources,
+    #: and the weights of kernels that were optimised
+    probes: list[
+        Literal[
+            Literal["bounds", "layers", "surfaces", "inputs", "probabilities"],
+            Literal["inducing", "whitened", "weights", "kernel_weights"],
+        ]
+    ] = field(default_factory=list)
     figures: list[str] = field(default_factory=list)  #: figures in addition to those of every study
     tables: list[str] = field(default_factory=list)  #: tables in addition to those of every study
     #: pairs of methods whose scores the table `differences` compares: the first minus the second
@@ -336,7 +340,7 @@ class Item:
     table: str = ""  #: name of a table of gpbench; `published`: printed numbers beside reproduced ones
     printed: str = ""  #: for the table `published`: value of the column `item` in published/PAPER.csv
     later: str = ""  #: what gpbench still lacks to reproduce the item
-    #: printed lines of a figure that ours does not have; of a table `published` they follow from published/PAPER.csv
+    #: what was printed and ours does not show; of a table `published` it follows from published/PAPER.csv
     lacks: str = ""
 
 

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 from gpbench.errors import UserError
 from gpbench.predictive.counts import Counts
 from gpbench.predictive.distributions import Categorical, GaussianMixture, Predictive
+from gpbench.predictive.scale_mixtures import ScaleMixture
 
 LEVELS = np.arange(1, 100) / 100
 QUANTILE_COLUMNS = [f"q{percent:02d}" for percent in range(1, 100)]
@@ -55,9 +56,12 @@ def components(predictive: Predictive) -> dict[str, np.ndarray]:
     """Components in float32, in the units of `predictive`; empty where they exceed `COMPONENTS_LIMIT_BYTES`.
 
     GaussianMixture: mean, variance `[S, N, P]`; Categorical: probs `[S, N, C]`; Counts: rate `[S, N, P]` and
-    weights `[S]`."""
+    weights `[S]`; ScaleMixture: mean `[N, P]`, variance `[K, N, P]` and weights `[K]`."""
     if isinstance(predictive, GaussianMixture):
         arrays = {"mean": predictive.component_mean, "variance": predictive.component_variance}
+    elif isinstance(predictive, ScaleMixture):
+        mean, variance = predictive.component_mean, predictive.component_variance
+        arrays = {"mean": mean, "variance": variance, "weights": predictive.weights}
     elif isinstance(predictive, Counts):
         arrays = {"rate": predictive.component_rate, "weights": predictive.weights}
     else:

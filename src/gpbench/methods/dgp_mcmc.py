@@ -13,14 +13,18 @@ log p(F1) = -||v||^2 / 2 + constant, and no F1, rounded as it is, is ever solved
 Nothing else changes: the ellipse through L v and L nu is L times the one through v and nu.
 
 The covariance parameters stay what a variational fit (`dgp_rff` with 50 random frequencies) finds. All chains of a
-split share that fit, so they have one target; it is made in `start`. The sign of F1 makes
-no difference to the target, hence two modes. Chain r starts from (-1)^r times the hidden function of the fit; each also
-changes sides by itself, as the ellipse through F1 passes through -F1.
+split share that fit, so they have one target; it is made in `start`. With `noise: sampled` the noise variance, which
+the factorised posterior of that fit may overstate, is Gamma(1, 1) a priori in scaled units, and a random walk of its
+logarithm on log p(y | F1, noise_variance) + log p(log noise_variance) follows every transition of F1.
+
+The sign of F1 makes no difference to the target, hence two modes. Chain r starts from (-1)^r times the hidden function
+of the fit; each also changes sides by itself, as the ellipse through F1 passes through -F1.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -32,27 +36,31 @@ from gpbench.methods import dgp_rff, warm_start
 from gpbench.methods.base import Noise, SamplerMethod, Shapes, State
 from gpbench.methods.training_rows import Batch, TrainingSet
 from gpbench.predictive.distributions import Predictive
-from gpbench.sampling import elliptical
+from gpbench.sampling import elliptical, hmc
 from gpbench.streams import Key
 
+NOISE = "log_noise_variance"
 COVARIANCE = (
     "layer1.log_lengthscale",
     "layer1.log_outputscale",
     "layer2.log_lengthscale",
     "layer2.log_outputscale",
-    "log_noise_variance",
+    NOISE,
 )
-"""What a chain keeps fixed: `[R, D]`, `[R]`, `[R, 1]`, `[R]`, `[R]`."""
+"""What a chain keeps fixed, or starts from: `[R, D]`, `[R]`, `[R, 1]`, `[R]`, `[R]`."""
 
 
 @dataclass(frozen=True)
 class Hyperparameters(Settings):
     """burn_in: fraction of the transitions (10,000 with the first 1,000 left out, every 90th kept); iterations: Adam
-    updates of the variational fit, with learning_rate; jitter: of K1, relative to its diagonal. Always a full batch."""
+    updates of the variational fit, with learning_rate; jitter: of K1, relative to its diagonal; noise_step: standard
+    deviation of the walk of the log noise variance, where it is sampled. Always a full batch."""
 
     burn_in: Fraction = 0.1
     num_samples: PositiveInt = 100
     jitter: PositiveFloat = 1e-6
+    noise: Literal["fixed", "sampled"] = "fixed"
+    noise_step: PositiveFloat = 0.5
     num_features: PositiveInt = 50
     iterations: PositiveInt = 5000
     learning_rate: PositiveFloat = 0.01
@@ -81,41 +89,61 @@ class Method(SamplerMethod):
         buffers |= {"x": batch.x, "y": batch.y[..., 0], "mask": (batch.weight > 0).to(batch.x)}
         jitter = self.hyper.jitter * buffers["layer1.log_outputscale"].exp()
         chol = buffers["chol"] = factor(buffers, 1, batch.x, jitter)
-        smoother = factor(buffers, 1, batch.x, buffers["log_noise_variance"].exp())
+        smoother = factor(buffers, 1, batch.x, buffers[NOISE].exp())
         v = (chol.mT @ torch.cholesky_solve((hidden * buffers["mask"])[..., None], smoother))[..., 0]
-        return State({"v": v}, buffers, {"log_likelihood": log_likelihood(v, buffers)})
+        sampled = {NOISE: buffers.pop(NOISE)} if self.hyper.noise == "sampled" else {}
+        return State({"v": v} | sampled, buffers, {"log_likelihood": log_likelihood(v, buffers | sampled)})
 
     def noise_shapes(self, state: State, rows: int, step: int, steps: int) -> Shapes:
-        """One normal for the threshold, one a try, and one a row for the draw from the prior."""
-        return Shapes((1 + elliptical.MAX_TRIES,), ())
+        """One normal for the threshold, one a try, two for a sampled noise; one a row for the draw from the prior."""
+        return Shapes((1 + elliptical.MAX_TRIES + 2 * (NOISE in state.params),), ())
 
     @torch.no_grad()
     def step(self, state: State, batch: Batch, noise: Noise, step: int, steps: int) -> Tensor:
-        """One elliptical slice transition; returns -log p(y, F1) `[R]` up to a constant."""
+        """One elliptical slice transition, and one of the noise variance if it is sampled; returns -log p(y, F1), or
+        -log p(y, F1, log noise_variance), `[R]` up to a constant."""
+        known = state.buffers | state.params
         v, value, _ = elliptical.step(
             state.params["v"],
-            lambda v: log_likelihood(v, state.buffers),
+            lambda v: log_likelihood(v, known),
             state.memory["log_likelihood"],
             noise.per_row,
-            torch.special.ndtr(noise.fixed),
+            torch.special.ndtr(noise.fixed[:, : 1 + elliptical.MAX_TRIES]),
         )
         state.params["v"], state.memory["log_likelihood"] = v, value
+        if NOISE in state.params:
+            return self.step_noise(state, *noise.fixed[:, -2:].unbind(1))
+        return 0.5 * v.square().sum(1) - value
+
+    def step_noise(self, state: State, jump: Tensor, test: Tensor) -> Tensor:
+        """Metropolis random walk of log noise_variance given F1, by normals `[R]`; returns -log p(y, F1, it) `[R]`."""
+        v, start = state.params["v"], state.params[NOISE][:, None]
+
+        def log_density(position: Tensor) -> Tensor:
+            log_noise = position[:, 0]
+            return log_likelihood(v, state.buffers | {NOISE: log_noise}) + log_prior(log_noise)
+
+        value = state.memory["log_likelihood"] + log_prior(start[:, 0])
+        jump = self.hyper.noise_step * jump[:, None]
+        end, value, _ = hmc.random_walk(start, value, log_density, jump, torch.special.ndtr(test))
+        state.params[NOISE] = end[:, 0]
+        state.memory["log_likelihood"] = value - log_prior(end[:, 0])
         return 0.5 * v.square().sum(1) - value
 
     @torch.no_grad()
     def predict(self, state: State, x: Tensor, key: Key) -> Predictive:
         """Equal mixture over the kept states, each with a draw of its own of F1* at every row of x `[1, T, D]`."""
-        kept, buffers = kept_states(state), state.buffers
+        kept, buffers = state.kept(), state.buffers
         bottom = project(buffers, 1, buffers["chol"], buffers["x"], x)
         sd = marginal_variance(buffers, 1, bottom).sqrt()
         noise = streams.normal(key, "eval", 0, (len(kept), 1, x.shape[1]), like=x)
         moments = []
-        for s, v in enumerate(kept):
-            hidden = product(bottom, v) + sd * noise[s]
-            whitened, top = top_layer(v, hidden, buffers)
-            moments.append((product(top, whitened), marginal_variance(buffers, 2, top)))
-        mean, variance = (torch.cat(part)[..., None] for part in zip(*moments, strict=True))  # [S, T, 1]
-        return likelihoods.Gaussian().predictive(mean, variance, buffers["log_noise_variance"].exp())
+        for s, sample in enumerate(kept):
+            hidden, known = product(bottom, sample["v"]) + sd * noise[s], buffers | sample
+            whitened, top = top_layer(sample["v"], hidden, known)
+            moments.append((product(top, whitened), marginal_variance(buffers, 2, top), known[NOISE].exp()))
+        mean, variance, noise_variance = (torch.cat(part) for part in zip(*moments, strict=True))  # [S, T], [S, T], [S]
+        return likelihoods.Gaussian().predictive(mean[..., None], variance[..., None], noise_variance[:, None, None])
 
     @torch.no_grad()
     def functions(self, state: State, x: Tensor, key: Key) -> list[Tensor]:
@@ -123,14 +151,14 @@ class Method(SamplerMethod):
 
         The second layer is F2 at the first one's values: y without its noise. Jitter is added to both covariances.
         """
-        kept, buffers = kept_states(state), state.buffers
+        kept, buffers = state.kept(), state.buffers
         bottom = project(buffers, 1, buffers["chol"], buffers["x"], x)
         chol = self._factor_given(buffers, 1, bottom, x)
         noise = streams.normal(key, "eval", 0, (2, len(kept), 1, x.shape[1]), like=x)
         functions = []
-        for s, v in enumerate(kept):
-            hidden = product(bottom, v) + product(chol.mT, noise[0, s])
-            whitened, top = top_layer(v, hidden, buffers)
+        for s, sample in enumerate(kept):
+            hidden = product(bottom, sample["v"]) + product(chol.mT, noise[0, s])
+            whitened, top = top_layer(sample["v"], hidden, buffers | sample)
             top_chol = self._factor_given(buffers, 2, top, hidden[..., None])
             functions.append((hidden, product(top, whitened) + product(top_chol.mT, noise[1, s])))
         return [torch.stack(layer)[..., None] for layer in zip(*functions, strict=True)]
@@ -148,9 +176,14 @@ def log_likelihood(v: Tensor, buffers: dict[str, Tensor]) -> Tensor:
     return -0.5 * (whitened.square().sum(1) + math.log(2 * math.pi) * buffers["mask"].sum(1)) - log_det
 
 
+def log_prior(log_noise: Tensor) -> Tensor:
+    """log p(log noise_variance) `[R]`: that of Gamma(1, 1) with the Jacobian."""
+    return log_noise - log_noise.exp()
+
+
 def top_posterior(v: Tensor, buffers: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     """Factor of C = K2 + noise_variance I `[R, n, n]` at F1 = L v, and y whitened by it `[R, n]`."""
-    chol = factor(buffers, 2, hidden_values(v, buffers), buffers["log_noise_variance"].exp())
+    chol = factor(buffers, 2, hidden_values(v, buffers), buffers[NOISE].exp())
     return chol, torch.linalg.solve_triangular(chol, buffers["y"][..., None], upper=False)[..., 0]
 
 
@@ -192,11 +225,6 @@ def marginal_variance(buffers: dict[str, Tensor], layer: int, projected: Tensor)
 def product(matrix: Tensor, vector: Tensor) -> Tensor:
     """A^T w `[R, T]` of A `[R, n, T]` and w `[R, n]`."""
     return (matrix.mT @ vector[..., None])[..., 0]
-
-
-def kept_states(state: State) -> list[Tensor]:
-    """The sampled v `[R, n]`; the present one while none was kept."""
-    return state.samples.get("v") or [state.params["v"]]
 
 
 def variational_fit(hyper: Hyperparameters, data: TrainingSet, keys: list[Key]) -> tuple[dict[str, Tensor], Tensor]:

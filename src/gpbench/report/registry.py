@@ -120,6 +120,11 @@ FIGURES = _by_name([
           "inducing inputs of the first layer over all kept states and chains, smoothed by a Gaussian whose standard "
           "deviation is 1/53 of an axis; points if the inducing inputs are optimised. Solid: the same line; dotted: "
           "95 % of the training data. First split."),
+    Entry("classes", "settings", ON_REQUEST, "figures.classes:classes",
+          "Training data, and contours of the predictive probability of each class at 0.3, 0.95 and 0.99 (thin to "
+          "thick), averaged over the kept states of all chains; black: inducing inputs. Then, of each sampler, the "
+          "whitened values v of two functions at one inducing input: kept states of all chains, a colour a chain, for "
+          "the input and the pair of functions whose draws correlate most. First split."),
     Entry("covariance", "settings", ON_REQUEST, "figures.covariance:covariance",
           "The posterior over covariance functions k(x, z) that follows from the joint posterior of the kernel's "
           "parameters θ and the inducing inputs Z of a fit, for three z of Z (which is sorted in every kept state). "
@@ -140,9 +145,15 @@ FIGURES = _by_name([
           "Posterior density of log τ by unbiased estimates of p(y | τ): mean of all estimates with the most "
           "importance samples, scaled to area 1 over the grid; on that scale the 2.5 % and 97.5 % quantiles of "
           "single estimates. Red: prior density. First split."),
+    Entry("densities", "chains", ON_REQUEST, "figures.densities:densities",
+          "Density of the first number that all samplers draw, by a Gaussian kernel (Scott's bandwidth) from at most "
+          "1,000 draws of every chain, all chains together. First split."),
     Entry("weights", "settings", ON_REQUEST, "figures.weights:weights",
           "Posterior of the weight of each source of data in the covariance of each class's function: median, "
           "quartiles, whiskers from 5 % to 95 %, mean (white mark); kept states of all chains. First split."),
+    Entry("kernel_weights", "settings", ON_REQUEST, "figures.weights:kernel_weights",
+          "Weights of the kernels of the sources of data, which all classes share and which add up to 1, in every fold "
+          "(split) of the data."),
     Entry("convergence", "convergence", PREDICT, "figures.convergence:convergence",
           "Test MNLL against training time (left) and against steps (right). Line: mean over splits; band: their "
           "range. Single marks: methods without training steps. Dashes at the right edge: published under the "
@@ -242,6 +253,7 @@ TABLES = _by_name([
     Entry("classification_mnll", "scores", PREDICT, "tables.standard:classification_mnll"),
     Entry("classification_error", "scores", PREDICT, "tables.standard:classification_error"),
     Entry("counts_mnll", "scores", ON_REQUEST, "tables.standard:counts_mnll"),
+    Entry("chance", "scores", ON_REQUEST, "tables.chance:chance"),
     Entry("ranks", "ranking", PREDICT, "tables.standard:rank_table"),
     Entry("bayes", "ranking", PREDICT, "tables.bayesian_ranks:bayes"),
     Entry("differences", "differences", ON_REQUEST, "tables.by_setting:differences"),

@@ -81,7 +81,8 @@ def test_layers_hold_training_rows_and_functions_on_a_wider_grid(study):
             assert drawn.notna().all(axis=None)
             np.testing.assert_allclose(drawn.columns[[0, -1]], [1.5 * low - 0.5 * high, 1.5 * high - 0.5 * low])
             assert drawn.shape[1] == probes.GRID
-    assert rows.groupby("method")["chain"].all().to_dict() == {"mcmc": True, "rbf_10": False, "rbf_50": False}
+    chains = {"mcmc": True, "mcmc_noise": True, "rbf_10": False, "rbf_50": False}
+    assert rows.groupby("method")["chain"].all().to_dict() == chains
 
 
 def test_the_mean_of_the_last_layer_is_the_predictive_mean_in_original_units(study):
@@ -225,6 +226,31 @@ def test_probabilities_are_averaged_over_a_grid_wider_than_the_training_rows():
     np.testing.assert_allclose(grid["p"], 0.5 * (grid["x0"] - 5) / 20)
 
 
+class ThreeClasses(Sum):
+    """P(y = 0) is x0, the two others share the rest."""
+
+    def predict(self, state, x, key):
+        p = x[0, :, 0]
+        return Categorical(torch.stack([p, 0.5 - p / 2, 0.5 - p / 2], -1)[None].numpy())
+
+
+def test_of_more_than_two_classes_each_has_its_probability():
+    fitted = stand_in(ThreeClasses(None, "multiclass"), columns=2)
+    n = len(fitted.fold.train)
+    fitted.table.inputs[:n] = np.random.default_rng(0).uniform(0.2, 0.8, size=(n, 2))
+    fitted.fold.targets[:] = np.arange(len(fitted.fold.targets))[:, None] % 3
+    scaling = Scaling(np.zeros(2), np.ones(2), np.zeros(1), np.ones(1))
+    rows = probes.PROBES["probabilities"](
+        dataclasses.replace(fitted, fold=dataclasses.replace(fitted.fold, scaling=scaling))
+    )
+    observed, grid = rows[rows["layer"] == 0], rows[rows["layer"] == 1]
+    for number, share in ((0, grid["x0"]), (1, 0.5 - grid["x0"] / 2), (2, 0.5 - grid["x0"] / 2)):
+        own = grid["class"] == number
+        np.testing.assert_allclose(grid.loc[own, "p"], share[own])
+        known = observed.loc[observed["class"] == number, "p"]
+        np.testing.assert_array_equal(known, np.arange(n) % 3 == number)
+
+
 def with_inducing(state: State) -> pd.DataFrame:
     """Rows of a fit with this state, whose two inputs are scaled by 1 + 10 x0 and 2 + 20 x1."""
     fitted = stand_in(Sum(None, "regression"), columns=2)
@@ -251,6 +277,26 @@ def test_kept_inducing_inputs_and_their_kernels_come_in_original_units():
         lengthscales = scale * kernel["layer1.log_lengthscale"][:, column].numpy()
         np.testing.assert_allclose(own["lengthscale"], np.repeat(lengthscales, 3), rtol=1e-6)
         np.testing.assert_allclose(own["outputscale"], np.repeat([4.0, 9.0], 3), rtol=1e-6)
+
+
+def test_inducing_inputs_that_stay_stand_in_every_state_of_a_sampled_kernel():
+    kept = {"layer1.log_lengthscale": torch.tensor([[0.0, 0.0], [1.0, 1.0]]), "layer1.log_outputscale": torch.zeros(2)}
+    state = State(
+        {}, {"layer1.inducing_inputs": torch.ones(1, 3, 2)}, samples={n: [*v.split(1)] for n, v in kept.items()}
+    )
+    rows = with_inducing(state)
+    assert len(rows) == 2 * 3 * 2
+    np.testing.assert_allclose(rows.loc[rows["sample"] == 1, "lengthscale"], np.e * np.tile([10, 20], 3), rtol=1e-6)
+    np.testing.assert_allclose(rows["x"], np.tile([11, 22], 6))
+
+
+def test_kept_values_are_those_of_the_first_layer():
+    v = torch.arange(12.0).view(2, 3, 2)  # two states of three points and two functions
+    samples = {"layer1.whitened_values": list(v.split(1)), "layer2.whitened_values": [torch.zeros(1, 3, 1)] * 2}
+    fitted = dataclasses.replace(stand_in(Sum(None, "regression"), columns=2), state=State({}, samples=samples))
+    rows = probes.PROBES["whitened"](fitted)
+    assert {"fit_id", *rows.columns} == set(probes.COLUMNS["whitened"])
+    np.testing.assert_array_equal(rows.set_index(["sample", "point", "output"])["v"], v.ravel().numpy())
 
 
 def test_optimised_inducing_inputs_are_a_single_state():

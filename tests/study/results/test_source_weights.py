@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from gpbench.data.table import Table
+from gpbench.methods import simple_mkl
 from gpbench.methods.base import State
 from gpbench.methods.multinomial_gp import Hyperparameters, Method
 from gpbench.study.results import posterior_probes, probes
@@ -40,3 +41,15 @@ def test_methods_with_learned_weights_of_several_sources_answer_the_probe(settin
 
 def test_a_number_of_functions_is_not_a_method_that_draws_them():
     assert not probes.answers(fitted(torch.zeros(1, 2, 2)).method, "layers")
+
+
+def test_weights_that_all_classes_share_come_from_the_model_of_a_closed_form():
+    method = simple_mkl.Method(simple_mkl.Hyperparameters(sources=(2, 3)), "multiclass", 2)
+    table = Table(np.zeros((4, 5)), np.zeros((4, 1)), NAMES, ["y"])
+    rows = posterior_probes.kernel_weights(
+        Fitted({}, method, State({}), None, table, model={"weights": np.array([0.25, 0.75])})
+    )
+    assert rows.to_dict("list") == {"source": ["GM", "white_matter"], "weight": [0.25, 0.75]}
+    assert probes.answers(method, "kernel_weights")
+    assert not probes.answers(simple_mkl.Method(simple_mkl.Hyperparameters(), "multiclass", 2), "kernel_weights")
+    assert not probes.answers(fitted(torch.zeros(1, 2, 2)).method, "kernel_weights")

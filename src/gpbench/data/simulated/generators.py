@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from gpbench.data.simulated import latent_gp, mountain_car, piecewise, posteriors, scans
+from gpbench.data.simulated import latent_gp, mountain_car, piecewise, posteriors, scans, three_classes
 from gpbench.data.simulated.reproducible import DIGITS, Draw, stream
 from gpbench.errors import unknown
 
@@ -31,6 +31,7 @@ GENERATORS: dict[str, Callable[[], Draw]] = {
     "composed_bumps": composed_bumps,
     "mountain_car": mountain_car.cost_to_go,
     "piecewise_constant": piecewise.disc_and_square,
+    "three_classes": three_classes.gaussians,
     "modalities": partial(scans.subjects, scans.MODALITIES),
     "regions": partial(scans.subjects, scans.REGIONS),
     **{

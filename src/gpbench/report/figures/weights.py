@@ -1,4 +1,4 @@
-"""Posteriors of the weights of sources of data in the covariance of each class (filippone2012, figure 3)."""
+"""Weights of sources of data: posteriors by class, and those of SimpleMKL by fold (filippone2012, figures 3 and 4)."""
 
 import numpy as np
 import pandas as pd
@@ -26,6 +26,25 @@ def weights(view: View) -> Figure:
         canvas.title(axis, f"{dataset}, {view.labels[method]}")
         canvas.remark(axis, f"split {states['split'].iloc[0]}, {states['replica'].nunique()} chains")
         axis.set_ylabel("weight")
+    return figure
+
+
+def kernel_weights(view: View) -> Figure:
+    """One bar per fold and source, folds side by side; one panel per data set and method."""
+    learned = view.probe("kernel_weights")
+    if learned.empty:
+        return canvas.empty_probe("weights of kernels", "kernel_weights")
+    cells = {cell: rows for cell, rows in learned.groupby(["dataset", "method"], sort=False)}
+    titles = [f"{dataset}, {view.labels[method]}" for dataset, method in cells]
+    figure, axes = canvas.titled(titles, 1.9, 2, x="fold", y="weight")
+    for axis, rows in zip(axes, cells.values(), strict=True):
+        by_fold = rows.pivot_table(index="split", columns="source", values="weight", sort=False).sort_index()
+        width = WIDTH / by_fold.shape[1]
+        for i, look in enumerate(canvas.looks_of({source: source for source in by_fold}).values()):
+            places = np.arange(len(by_fold)) + (i - (by_fold.shape[1] - 1) / 2) * width
+            axis.bar(places, by_fold.iloc[:, i], 0.9 * width, label=look.label, color=look.color)
+        axis.set_xticks(range(len(by_fold)), [str(split + 1) for split in by_fold.index])
+        axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return figure
 
 

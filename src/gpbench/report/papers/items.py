@@ -64,8 +64,8 @@ def _check(conf: Path, item: Named) -> None:
     where = f"item {item.item!r} of conf/paper/{item.paper}.yaml"
     if bool(item.later) == bool(item.study) or (item.study and bool(item.figure) == bool(item.table)):
         raise UserError(f"{where} needs either `later` or `study` with one of `figure` and `table`")
-    if item.lacks and not item.figure:
-        raise UserError(f"{where}: `lacks` is for figures; those of a published table follow from published/")
+    if item.lacks and item.printed:
+        raise UserError(f"{where}: `lacks` is not for published tables, for which it follows from published/")
     if bool(item.printed) != (item.table == PUBLISHED):
         raise UserError(f"{where}: `printed` and `table: {PUBLISHED}` must be given together")
     if item.study and item.study not in (studies := config.options(conf, "study")):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,9 @@ from gpbench.data import splits
 from gpbench.data import table as tables
 from gpbench.data.table import Table
 from gpbench.errors import UserError
-from gpbench.methods.base import GradientMethod, SamplerMethod, State
+from gpbench.methods.base import ClosedFormMethod, GradientMethod, Model, SamplerMethod, State
 from gpbench.places import Places
-from gpbench.study.fitting import lightning_module
+from gpbench.study.fitting import closed_form, lightning_module, plain_model
 from gpbench.study.fitting.fold import Fold, make_fold, make_method
 from gpbench.study.planning.checks import PROBED_INPUTS
 from gpbench.study.records import Cell, FitRecord, What
@@ -28,7 +28,9 @@ from gpbench.study.storage.store import Damaged, Store
 
 @dataclass(frozen=True)
 class Fitted:
-    """A finished fit: its `what`, its method and stored state, its split of a table, and what classes are called."""
+    """A finished fit: its `what`, its method and stored state, its split of a table, and what classes are called.
+
+    A closed form, which `answers` lets through for `kernel_weights` alone, has a model in place of a state."""
 
     what: What
     method: GradientMethod | SamplerMethod
@@ -36,6 +38,7 @@ class Fitted:
     fold: Fold
     table: Table
     classes: tuple[str, ...] = ()
+    model: Model = field(default_factory=dict)
 
     def training_inputs(self, kind: str) -> np.ndarray:
         """Inputs `[n, D]` of the training rows in original units; UserError where a probe `kind` needs another D."""
@@ -60,10 +63,15 @@ def finished(where: Places, cells: list[Cell]) -> Iterator[tuple[str, Fitted]]:
                 continue
             table = load(where.prepared_file(cell.address.dataset), str(what.data.md5))
             table = splits.numbered_rows(what.protocol.splits, table)
-            path = store.folder(fit.fit_id) / lightning_module.MODEL_FILE
-            state = State(**torch.load(path, weights_only=True, map_location="cpu"))
+            method, folder = make_method(record.fitted), store.folder(fit.fit_id)
+            state, model = State({}), {}
+            if isinstance(method, ClosedFormMethod):
+                model = plain_model.load(folder / closed_form.MODEL_FILE)
+            else:
+                path = folder / lightning_module.MODEL_FILE
+                state = State(**torch.load(path, weights_only=True, map_location="cpu"))
             fold = make_fold(what, table, fit.split, fit.replica)
-            yield fit.fit_id, Fitted(record.fitted, make_method(record.fitted), state, fold, table, tuple(classes))
+            yield fit.fit_id, Fitted(record.fitted, method, state, fold, table, tuple(classes), model)
 
 
 def _sound(store: Store, fit_id: str) -> FitRecord | None:

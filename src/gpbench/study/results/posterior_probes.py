@@ -1,5 +1,5 @@
-"""Averaged classifiers over two inputs, and posteriors of inducing inputs, covariance functions and weights, as
-probes."""
+"""Averaged classifiers over two inputs, posteriors of inducing inputs and values, covariance functions and weights of
+sources, and weights that were optimised, as probes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ SIDE, MARGIN = 120, 0.1
 
 
 def probabilities(fitted: Fitted) -> pd.DataFrame:
-    """Training rows, and the predictive probability of class 1 on a grid a tenth wider than they reach.
+    """Training rows, and predictive probabilities of classes on a grid a tenth wider than they reach.
 
-    Columns layer (0: training rows, whose p is their class), x0, x1, x0_name, x1_name, p."""
+    Columns layer (0: training rows, whose p is 1 for their class, else 0), class (of two only class 1), x0, x1,
+    x0_name, x1_name, p."""
     observed = fitted.training_inputs("probabilities")
     low, high = observed.min(0), observed.max(0)
     margin = MARGIN * (high - low)
@@ -26,13 +27,16 @@ def probabilities(fitted: Fitted) -> pd.DataFrame:
     scaled = fitted.fold.scaling.inputs(x)
     predictive = loop.answer_one(fitted.method, fitted.state, scaled, fitted.fold.key)
     assert isinstance(predictive, Categorical)
-    p = predictive.probabilities()[:, 1]
-    known = fitted.fold.targets[fitted.fold.train, 0]
+    p = predictive.probabilities()
+    classes = np.arange(p.shape[1])[1 if p.shape[1] == 2 else 0 :]
+    known = fitted.fold.targets[fitted.fold.train] == classes
     parts = [
-        pd.DataFrame({"layer": layer, "x0": at[:, 0], "x1": at[:, 1], "p": values})
-        for layer, at, values in ((0, observed, known), (1, x, p))
+        long_table(
+            ("row", "class"), values.shape, **{"class": classes}, layer=layer, x0=at[:, :1], x1=at[:, 1:], p=values
+        )
+        for layer, at, values in ((0, observed, known.astype(float)), (1, x, p[:, classes]))
     ]
-    return pd.concat(parts, ignore_index=True).assign(**fitted.input_names())
+    return pd.concat(parts, ignore_index=True).drop(columns="row").assign(**fitted.input_names())
 
 
 def inducing(fitted: Fitted) -> pd.DataFrame:
@@ -53,20 +57,34 @@ def inducing(fitted: Fitted) -> pd.DataFrame:
     lengthscale = np.exp(samples("log_lengthscale"))[:, None] * scaling.x_scale
     outputscale = np.exp(samples("log_outputscale"))[:, None, None]
     observed = fitted.table.inputs[fitted.fold.train][:, None]
-    axes = ("sample", "point", "column")
+    axes, states = ("sample", "point", "column"), np.broadcast_shapes(z.shape, lengthscale.shape, outputscale.shape)
     parts = [
         long_table(axes, observed.shape, layer=0, x=observed, lengthscale=np.nan, outputscale=np.nan),
-        long_table(axes, z.shape, layer=1, x=z, lengthscale=lengthscale, outputscale=outputscale),
+        long_table(axes, states, layer=1, x=z, lengthscale=lengthscale, outputscale=outputscale),
     ]
     return pd.concat(parts, ignore_index=True)
 
 
-def weights(fitted: Fitted) -> pd.DataFrame:
-    """Kept weights of the sources, which are named by their inputs (`GM` of GM_1, GM_2, ...), by class.
+def whitened(fitted: Fitted) -> pd.DataFrame:
+    """Kept whitened values of the inducing inputs of the first layer, L v = f(Z); columns sample, point, output, v."""
+    kept = fitted.state.samples
+    v = torch.cat(next(values for name, values in kept.items() if name.endswith("whitened_values"))).double().numpy()
+    return long_table(("sample", "point", "output"), v.shape, v=v)
 
-    Columns sample, class, source, weight."""
+
+def weights(fitted: Fitted) -> pd.DataFrame:
+    """Kept weights of the sources by class; columns sample, class, source, weight."""
     kept = torch.cat(fitted.state.samples["theta"]).double().exp().numpy()  # [S, m, q]
-    starts = np.cumsum([0, *fitted.method.hyper.sources[:-1]])
-    sources = [fitted.table.input_names[start].rsplit("_", 1)[0] for start in starts]
-    names = {"class": np.array(fitted.classes)[:, None], "source": np.array(sources)}
+    names = {"class": np.array(fitted.classes)[:, None], "source": np.array(_sources(fitted))}
     return long_table(("sample", "class", "source"), kept.shape, **names, weight=kept)
+
+
+def kernel_weights(fitted: Fitted) -> pd.DataFrame:
+    """Weights of the sources that all classes share; columns source, weight."""
+    return pd.DataFrame({"source": _sources(fitted), "weight": fitted.model["weights"]})
+
+
+def _sources(fitted: Fitted) -> list[str]:
+    """Names of the sources, by their inputs: `GM` of GM_1, GM_2, ..."""
+    starts = np.cumsum([0, *fitted.method.hyper.sources[:-1]])
+    return [fitted.table.input_names[start].rsplit("_", 1)[0] for start in starts]

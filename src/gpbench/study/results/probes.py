@@ -7,12 +7,15 @@
     surfaces.parquet fit_id, layer, output, x0, x1, mean, sd: mean and standard deviation of such draws over a grid of
                      two inputs, as far as the training rows reach (ashman2020, figure 1)
     inputs.parquet   fit_id, row, column, x: the inputs of the test rows, for pictures of what was predicted from
-    probabilities.parquet  fit_id, layer, x0, x1, p: predictive probability of class 1 over a grid of two inputs
-                     (rossi2021, figure 2)
+    probabilities.parquet  fit_id, layer, class, x0, x1, p: predictive probability of class 1, or of each of more than
+                     two classes, over a grid of two inputs (rossi2021, figure 2; hensman2015mcmc, figure 4)
     inducing.parquet fit_id, layer, sample, point, column, x, lengthscale, outputscale: kept states of the inducing
                      inputs and of the kernel of the first layer (rossi2021, figures 1 and 2)
+    whitened.parquet fit_id, sample, point, output, v: kept whitened values of the inducing inputs of the first layer
+                     (hensman2015mcmc, figure 4)
     weights.parquet  fit_id, sample, class, source, weight: kept weights of the sources of data in each class's
                      covariance (filippone2012, figure 3)
+    kernel_weights.parquet  fit_id, source, weight: of one combination of kernels for all classes (figure 4 there)
 
 Inputs are in original units, and so is the last layer of a regression; hidden layers are as they are. chain: whether
 samples are states of a Markov chain. Layer 0 holds the training rows: `sample` numbers them, f (mean, p) is their
@@ -35,7 +38,7 @@ import torch
 from gpbench import config, places, streams
 from gpbench.config import schema
 from gpbench.errors import UserError, exit_status
-from gpbench.methods.base import GradientMethod, SamplerMethod
+from gpbench.methods.base import ClosedFormMethod, GradientMethod, SamplerMethod
 from gpbench.places import Places
 from gpbench.study.fitting import loop
 from gpbench.study.fitting.fold import make_method
@@ -49,9 +52,11 @@ COLUMNS = {
     "layers": ["fit_id", "chain", "layer", "output", "sample", "x", "f"],
     "surfaces": ["fit_id", "layer", "output", "x0", "x1", "x0_name", "x1_name", "mean", "sd"],
     "inputs": ["fit_id", "row", "column", "x"],
-    "probabilities": ["fit_id", "layer", "x0", "x1", "x0_name", "x1_name", "p"],
+    "probabilities": ["fit_id", "layer", "class", "x0", "x1", "x0_name", "x1_name", "p"],
     "inducing": ["fit_id", "layer", "sample", "point", "column", "x", "lengthscale", "outputscale"],
+    "whitened": ["fit_id", "sample", "point", "output", "v"],
     "weights": ["fit_id", "sample", "class", "source", "weight"],
+    "kernel_weights": ["fit_id", "source", "weight"],
 }
 GRID, SIDE = 201, 100
 
@@ -82,7 +87,11 @@ def answers(method: Any, kind: str) -> bool:
         return callable(getattr(method, "functions", None))
     if kind == "bounds":
         return isinstance(method, GradientMethod) and kind in method.hyper.probes()
-    always = kind == "inputs" or (kind == "probabilities" and method.task == "binary")
+    if kind == "kernel_weights":
+        return isinstance(method, ClosedFormMethod) and bool(getattr(method.hyper, "sources", ()))
+    if kind == "whitened":
+        return isinstance(method, SamplerMethod) and "inducing" in method.hyper.probes()
+    always = kind == "inputs" or (kind == "probabilities" and method.task in ("binary", "multiclass"))
     return isinstance(method, GradientMethod | SamplerMethod) and (always or kind in method.hyper.probes())
 
 
@@ -147,7 +156,9 @@ PROBES = {
     "inputs": inputs,
     "probabilities": posterior_probes.probabilities,
     "inducing": posterior_probes.inducing,
+    "whitened": posterior_probes.whitened,
     "weights": posterior_probes.weights,
+    "kernel_weights": posterior_probes.kernel_weights,
 }
 """What evaluates a finished fit for each probe but `bounds`, whose numbers of batches and rows the budget gives."""
 

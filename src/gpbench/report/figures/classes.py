@@ -1,0 +1,81 @@
+"""Probabilities of classes over two inputs, and the posterior at one inducing input (hensman2015mcmc, figure 4)."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from gpbench.report.figures import canvas
+from gpbench.report.figures.cells import by_cell, cell_label, mixing
+from gpbench.report.view import View
+
+LEVELS = (0.3, 0.95, 0.99)
+INDUCING = canvas.Look("inducing inputs", "#000000", ".", "none")
+
+
+def classes(view: View) -> Figure:
+    """Contours of every method over its training rows, then two sampled functions at one inducing input."""
+    classified, inducing, values = (view.probe(name) for name in ("probabilities", "inducing", "whitened"))
+    if classified.empty or inducing.empty:
+        return canvas.empty_probe("probabilities of classes", "probabilities", "inducing")
+    cells, points = by_cell(view, classified, unfinished=True), by_cell(view, inducing)
+    sampled = by_cell(view, values) if len(values) else {}
+    names = [cell_label(view, *cell) for cell in cells] + [f"{cell_label(view, *cell)}, v" for cell in sampled]
+    figure, axes = canvas.titled(names, 2.3, 3)
+    labels = {number: f"class {number}" for number in sorted(classified["class"].unique())}
+    looks = {number: replace(look, marker=".", linestyle="-") for number, look in canvas.looks_of(labels).items()}
+    for (cell, rows), axis in zip(cells.items(), axes, strict=False):
+        if rows.empty:
+            canvas.write_reason(axis, "no finished fit")
+            continue
+        _contours(axis, rows, looks)
+        _note(axis, mixing(view, rows))
+        if cell in points:
+            _inducing(axis, points[cell])
+    for rows, axis in zip(sampled.values(), axes[len(cells) :], strict=True):
+        _two_functions(axis, rows)
+    canvas.legend_of(figure, [*looks.values(), INDUCING])
+    return figure
+
+
+def _contours(axis: Axes, rows: pd.DataFrame, looks: dict[int, canvas.Look]) -> None:
+    """Training rows, and probabilities averaged over chains, which share their training rows."""
+    for number, look in looks.items():
+        own = rows[rows["class"] == number]
+        data = own[(own["layer"] == 0) & (own["p"] == 1) & (own["fit_id"] == own["fit_id"].iloc[0])]
+        axis.scatter(data["x0"], data["x1"], c=look.color, s=1.5, linewidths=0, alpha=0.5, rasterized=True)
+        p = own[own["layer"] == 1].groupby(["x1", "x0"])["p"].mean().unstack()
+        axis.contour(p.columns, p.index, p, LEVELS, colors=look.color, linewidths=(0.6, 0.9, 1.2))
+    axis.grid(False)
+    axis.set(xlabel=rows["x0_name"].iloc[0], ylabel=rows["x1_name"].iloc[0])
+
+
+def _inducing(axis: Axes, rows: pd.DataFrame) -> None:
+    """Inducing inputs of the first chain, in its last state."""
+    first = rows[(rows["layer"] == 1) & (rows["fit_id"] == rows["fit_id"].iloc[0])]
+    z = first[first["sample"] == first["sample"].max()].pivot(index="point", columns="column", values="x")
+    axis.plot(z[0], z[1], **INDUCING.options, markersize=3.5)
+
+
+def _two_functions(axis: Axes, rows: pd.DataFrame) -> None:
+    """Draws of v of two functions at the inducing input where they correlate most, a colour a chain."""
+    v = rows.pivot(index=["replica", "sample"], columns=["point", "output"], values="v")
+    functions = list(rows["output"].unique())
+    pairs = [(m, a, b) for m in rows["point"].unique() for a in functions for b in functions if a < b]
+    if not pairs or len(v) < 2:
+        canvas.write_reason(axis, "fewer than two functions or draws")
+        return
+    correlation = [np.corrcoef(v[m, a], v[m, b])[0, 1] for m, a, b in pairs]
+    m, a, b = pairs[int(np.argmax(np.abs(correlation)))]
+    for chain, look in canvas.chain_looks(rows["replica"]).items():
+        own = v.loc[chain]
+        axis.plot(own[m, a], own[m, b], ".", color=look.color, markersize=2)
+    _note(axis, f"input {m + 1}, correlation {np.corrcoef(v[m, a], v[m, b])[0, 1]:.2f}")
+    axis.set(xlabel=f"v of function {a}", ylabel=f"v of function {b}")
+
+
+def _note(axis: Axes, text: str) -> None:
+    """Small grey text in the lower right corner, as titles leave no room for it."""
+    canvas.note(axis, 0.98, 0.03, text, ha="right", va="bottom", transform=axis.transAxes)

@@ -1,0 +1,153 @@
+"""Probabilistic backpropagation: moments by Monte Carlo, gradients by differences, updates by exact posteriors."""
+
+import numpy as np
+import pytest
+from scipy import special
+
+from gpbench.methods import pbp
+from gpbench.methods.pbp import Layer
+
+DRAWS = 400_000
+
+
+def network(*widths: int, seed: int = 0) -> list[Layer]:
+    rng = np.random.default_rng(seed)
+    shapes = [(outputs, inputs + 1) for inputs, outputs in zip(widths, widths[1:], strict=False)]
+    return [Layer(rng.normal(size=shape), rng.gamma(2.0, 0.3, size=shape)) for shape in shapes]
+
+
+def assert_moments(draws: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> None:
+    """Of draws `[S, n]`, within five standard errors."""
+    error = draws.std(0) / np.sqrt(len(draws))
+    np.testing.assert_array_less(np.abs(draws.mean(0) - mean), 5 * error + 1e-12)
+    squares = (draws - draws.mean(0)) ** 2
+    error = squares.std(0) / np.sqrt(len(draws))
+    np.testing.assert_array_less(np.abs(squares.mean(0) - variance), 5 * error + 1e-12)
+
+
+def test_moments_of_a_rectified_normal():
+    mean, variance = np.array([-3.0, -0.5, 0.0, 0.7, 4.0]), np.array([2.0, 0.3, 1.0, 5.0, 0.1])
+    draws = mean + np.sqrt(variance) * np.random.default_rng(0).normal(size=(DRAWS, 5))
+    assert_moments(np.maximum(draws, 0), *pbp.relu(mean, variance))
+
+
+@pytest.mark.parametrize("t", [-40.0, -20.0, 20.0, 1e6])
+def test_moments_of_a_rectified_normal_far_from_zero(t):
+    """All or nothing of it is left, without cancellation: N(t, 1), or a mean and variance that vanish."""
+    (mean,), (variance,) = pbp.relu(np.array([t]), np.array([1.0]))
+    if t > 0:
+        assert mean == pytest.approx(t, rel=1e-12)
+        assert variance == pytest.approx(1, rel=1e-12)
+    else:  # of exp(-t^2/2), times the leading terms 1/t^2 and 2/|t|^3 of the expansion over sqrt(2 pi)
+        tail = np.exp(-0.5 * t**2) / np.sqrt(2 * np.pi)
+        assert mean == pytest.approx(tail / t**2, rel=0.02, abs=1e-300)
+        assert variance == pytest.approx(2 * tail / abs(t) ** 3, rel=0.04, abs=1e-300)
+
+
+def test_moments_of_a_linear_layer():
+    """Of W [z, 1] / sqrt(n) with W and z drawn."""
+    (layer,), rng = network(3, 2), np.random.default_rng(1)
+    mean, variance = np.array([0.4, -1.0, 2.0]), np.array([0.5, 0.1, 1.5])
+    z = mean + np.sqrt(variance) * rng.normal(size=(DRAWS, 3))
+    z = np.concatenate([z, np.ones((DRAWS, 1))], 1)
+    w = layer.mean + np.sqrt(layer.variance) * rng.normal(size=(DRAWS, 2, 4))
+    assert_moments(np.einsum("sij,sj->si", w, z) / 2, *pbp.linear(layer, *pbp.with_bias(mean, variance)))
+
+
+def test_moments_of_a_network_are_those_of_drawn_weights():
+    """Hidden units of one hidden layer are independent given x, so that the moments of f are exact."""
+    layers, rng, x = network(2, 4, 1), np.random.default_rng(2), np.array([0.3, -1.2])
+    w1, w2 = (part.mean + np.sqrt(part.variance) * rng.normal(size=(DRAWS, *part.mean.shape)) for part in layers)
+    hidden = np.maximum(w1 @ np.append(x, 1.0) / np.sqrt(3), 0)
+    f = np.einsum("sij,sj->si", w2, np.concatenate([hidden, np.ones((DRAWS, 1))], 1)) / np.sqrt(5)
+    assert_moments(f, *pbp.forward(layers, x)[-1][1])
+
+
+@pytest.mark.parametrize("widths", [(2, 3, 1), (2, 3, 4, 2)])
+def test_gradients_agree_with_finite_differences(widths):
+    layers, rng = network(*widths), np.random.default_rng(3)
+    x, to_mean, to_variance = rng.normal(size=2), rng.normal(size=widths[-1]), rng.normal(size=widths[-1])
+
+    def value() -> float:
+        mean, variance = pbp.forward(layers, x)[-1][1]
+        return to_mean @ mean + to_variance @ variance
+
+    found = pbp.gradients(layers, pbp.forward(layers, x), to_mean, to_variance)
+    for layer, pair in zip(layers, found, strict=True):
+        for values, gradient in zip(layer, pair, strict=True):
+            for place in np.ndindex(values.shape):
+                kept = values[place]
+                values[place] = kept + 1e-6
+                above = value()
+                values[place] = kept - 1e-6
+                difference = (above - value()) / 2e-6
+                values[place] = kept
+                assert gradient[place] == pytest.approx(difference, rel=1e-6, abs=1e-8)
+
+
+def test_a_row_of_a_linear_model_gives_the_exact_posterior_of_every_weight():
+    """Noise known (a, b -> infinity): w | y of f = w^T [x, 1] / sqrt(n) is Gaussian."""
+    layers, x, y, noise = network(3, 1), np.array([0.5, -1.0, 2.0]), np.array([1.7]), 0.4
+    (moved,), (a, b) = pbp.include(layers, (1e9, 1e9 * noise), x, y)
+    feature, prior = np.append(x, 1.0) / 2, layers[0].variance[0]
+    gain = prior * feature / (feature**2 @ prior + noise)
+    np.testing.assert_allclose(moved.mean[0], layers[0].mean[0] + gain * (y - feature @ layers[0].mean[0]), rtol=1e-6)
+    np.testing.assert_allclose(moved.variance[0], prior - gain * feature * prior, rtol=1e-6)
+    assert b / (a - 1) == pytest.approx(noise, rel=1e-6)
+
+
+def test_gamma_has_the_moments_of_the_exact_posterior():
+    """N(g; 0, 1/gamma) Gamma(gamma; a, b) is Gamma(a + 1/2, b + g^2/2), with Z(a, b) known."""
+    a, b, g = 3.0, 2.0, 1.3
+    log_z = [
+        s * np.log(b) + special.gammaln(s + 0.5) - special.gammaln(s) - (s + 0.5) * np.log(b + g**2 / 2)
+        for s in (a, a + 1, a + 2)
+    ]
+    assert pbp.matched(a, b, *log_z) == pytest.approx((a + 0.5, b + g**2 / 2))
+
+
+def test_moments_that_no_gamma_has_leave_it_as_it_is():
+    assert pbp.matched(3.0, 2.0, 0.0, 5.0, 0.0) == (3.0, 2.0)
+
+
+def test_a_refined_factor_is_the_prior():
+    """lambda known (a, b -> infinity): q of a weight becomes its cavity times N(0, 1 / lambda)."""
+    (layer,), precision = network(1, 1), 4.0
+    prior = pbp.Prior([layer])
+    prior.a, prior.b = 1e9, 1e9 / precision
+    prior.factors = [np.stack([0 * layer.mean, 0.3 / layer.variance, 0 * layer.mean, 0 * layer.mean])]
+    cavity = 0.7 / layer.variance
+    expected_mean, expected = layer.mean / layer.variance / (cavity + precision), 1 / (cavity + precision)
+    prior.refine([layer])
+    np.testing.assert_allclose(layer.mean, expected_mean, rtol=1e-6)
+    np.testing.assert_allclose(layer.variance, expected, rtol=1e-6)
+    # what is left without the factor is the cavity, so that another round changes nothing
+    np.testing.assert_allclose(1 / layer.variance - prior.factors[0][1], cavity, rtol=1e-6)
+    before = layer.mean.copy(), layer.variance.copy()
+    prior.refine([layer])
+    np.testing.assert_allclose(layer.mean, before[0], rtol=1e-6)
+    np.testing.assert_allclose(layer.variance, before[1], rtol=1e-6)
+
+
+def test_weights_that_the_data_have_not_touched_are_left_alone():
+    """Their cavity is flat."""
+    layer = Layer(np.array([[0.5, -0.2]]), np.full((1, 2), 1.2))
+    prior = pbp.Prior([layer])
+    prior.refine([layer])
+    np.testing.assert_array_equal(layer.mean, [[0.5, -0.2]])
+    assert (prior.a, prior.b) == (6.0, 6.0)
+
+
+def test_it_learns_a_function_and_its_noise():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-2, 2, size=(500, 1))
+    f = np.maximum(x, 0) - 0.5 * np.maximum(-x - 1, 0)
+    y = np.concatenate([f + 0.2 * rng.normal(size=x.shape), -f + 0.2 * rng.normal(size=x.shape)], 1)
+    method = pbp.Method(pbp.Hyperparameters(passes=20), "regression", num_targets=2)
+    model = method.fit(x[:400], y[:400], np.random.default_rng(1))
+    predictive = method.predict(model, x[400:])
+    assert np.sqrt(((predictive.mean() - y[400:]) ** 2).mean()) < 0.25
+    a, b = model["noise"]
+    assert 0.15 < np.sqrt(b / (a - 1)) < 0.25
+    assert 0.8 < ((predictive.cdf(y[400:]) > 0.05) & (predictive.cdf(y[400:]) < 0.95)).mean() < 0.97
+    assert (predictive.variance() > b / (a - 1)).all()
