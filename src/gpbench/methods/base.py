@@ -214,7 +214,7 @@ class SamplerMethod(SteppedMethod, ABC):
         """Means per transition after burn-in, `[R]` each; what a method does not count is left out.
 
         acceptance_latents, acceptance_theta: probabilities; cholesky, inverse, product: operations of O(n^3);
-        quadratic: of O(n^2); e_bfmi: of Hamiltonian dynamics, of all transitions together."""
+        quadratic: of O(n^2)."""
         return {}
 
     def variables(self, name: str, size: int) -> list[str]:

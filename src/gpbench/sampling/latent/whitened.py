@@ -9,8 +9,7 @@
     nuts   the No-U-Turn sampler (`gpbench.sampling.nuts`)
 
 Dynamics are of w / s with unit mass, w = (psi, nu) and s their standard deviations as learnt in burn-in. A gradient
-takes a factorisation and two solves. The state keeps w with its log density and gradient, and no factor of K. A step
-reports "energy" `[R]`, |p|^2/2 - l, as its trajectory begins.
+takes a factorisation and two solves. The state keeps w with its log density and gradient, and no factor of K.
 """
 
 from __future__ import annotations
@@ -103,7 +102,6 @@ class Hamiltonian(Operator[Model]):
         # padding rows have no momentum, as their noise is 0
         momentum = torch.cat([generator.normal(self.model.num_parameters), generator.latent()], 1)
         start = hmc.Point(position, state["theta.value"], slope, state["f"])
-        energy = 0.5 * momentum.square().sum(1) - start.value  # |p|^2/2 - l(w)
         end, info = self.move(start, Density(self.model, scale), momentum, generator.uniforms(self.uniforms), state)
         stays = (end.position == position).all(1, keepdim=True)
         w = torch.where(stays, state["theta.position"], scale * end.position)
@@ -112,7 +110,7 @@ class Hamiltonian(Operator[Model]):
         moved = {"psi": w[:, : self.model.num_parameters], **self.model.at_latents(end.extra)}
         gradients = info.pop("gradients")
         counts = {"cholesky": gradients, "inverse": 2 * gradients, "quadratic": 5 * gradients}
-        return state | kept | moved, info | counts | {"energy": energy}
+        return state | kept | moved, info | counts
 
     def move(
         self, start: hmc.Point, density: Density, momentum: Tensor, uniforms: Tensor, state: State

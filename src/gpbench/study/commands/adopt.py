@@ -16,6 +16,7 @@ import math
 import os
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -55,13 +56,14 @@ def adopt(where: Places, run: str, overrides: str, check: int, against: Path | N
 
     Raises UserError where nothing is stale."""
     plan = planning.make(where, *_study(where, run, overrides))
-    store, lines = Store(where.store), []
+    store, moved = Store(where.store), Counter[str]()
     stale: dict[tuple[str, str], list[Evidence]] = {}  # by method and task
     for item in (*_recorded(where, plan), *_stored(store, plan)):
         if reason := _moved(item):
-            lines.append(f"stays stale: {_name(item)}: {reason}")
+            moved[f"{item.cell.method}: {reason}"] += 1
         else:
             stale.setdefault((item.cell.method, item.cell.what.data.task), []).append(item)
+    lines = [f"stays stale: {count(fits, 'fit')} of {reason}" for reason, fits in moved.items()]
     if not stale:
         raise UserError("\n".join([*lines, f"{plan.name} has no fits whose code moved; nothing to adopt"]))
     adopted: list[tuple[Evidence, str]] = []
