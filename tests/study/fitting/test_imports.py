@@ -47,6 +47,7 @@ def python(program: str, *words: str, **environment: str) -> None:
     ("dataset", "methods", "unwanted"),
     [
         ("wdbc", ("constant", "linear", "gradient_boosting", "svm", "simple_mkl"), ("torch", "lightning", "mlflow")),
+        ("boston", ("pbp",), ("torch", "lightning", "mlflow")),
         ("boston", ("svgp", "dgp_rff", "bsgp_1"), NEEDLESS),
     ],
 )
@@ -59,7 +60,7 @@ def test_every_closed_form_is_among_those_that_are_fitted_without_torch():
     conf = REPOSITORY / "conf"
     methods = [config.compose(conf, "method", name) for name in config.options(conf, "method")]
     families = {method.family for method in methods if method.header.closed_form and "predict" in method.header.kinds}
-    assert families == {"constant", "linear", "gradient_boosting", "svm", "simple_mkl"}
+    assert families == {"constant", "linear", "gradient_boosting", "svm", "simple_mkl", "pbp"}
 
 
 def test_a_lightning_that_takes_more_is_imported_with_all_that_it_takes(tmp_path):

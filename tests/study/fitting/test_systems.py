@@ -196,9 +196,10 @@ def test_at_long_lengthscales_low_rank_saves_iterations_and_block_jacobi_and_reg
 
 
 def test_the_solution_is_that_of_a_dense_solve_whether_the_matrix_is_kept_or_not(smooth, monkeypatch):
-    kept = measured("none", *smooth)
+    # with a preconditioner, as rounding alone moves the end of two hundred iterations without one
+    kept = measured("nystrom", *smooth)
     monkeypatch.setattr(pcg_grid, "MOST_STORED", 10)
-    found = measured("none", *smooth)
+    found = measured("nystrom", *smooth)
     assert abs(found["iterations"] - kept["iterations"]) <= 1, "sums are rounded in another order"
     assert found["residual"] <= 1e-5
 
