@@ -60,6 +60,22 @@ def test_reproduced_records_are_adopted_with_a_note(study, gpbench):
     assert "has no fits whose code moved" in gpbench("adopt", NAME).err
 
 
+def test_fits_of_another_setting_stay_stale_in_one_line(study, gpbench):
+    lose(study)
+    where = places.find()
+    path = committed.folder(where, NAME) / "scores.csv"
+    rows = committed.read(path)
+    for row in rows:
+        if (row["method"], row["dataset"]) == ("linear", "boston"):
+            row["budget"] = "paper"
+    path.unlink()
+    committed.write(where, NAME, rows, {"command": f"snakemake --cores 2 --config study=default overrides='{STUDY}'"})
+    answer = gpbench("adopt", NAME)
+    assert answer.code == 1
+    (line,) = (line for line in answer.out.splitlines() if line.startswith("stays stale"))
+    assert line == "stays stale: 2 fits of linear: budget: paper -> quick"
+
+
 def test_a_score_that_differs_keeps_its_method_and_task_stale(study, gpbench):
     lose(study)
     where = places.find()
