@@ -1,8 +1,9 @@
 """Reference posteriors by an independent library: `python bench/reference.py [PROBLEM ...]`.
 
 For each of `PROBLEMS` the posterior of the log lengthscales, the log variance and the latent values of a small GP model
-(filippone2013, filippone2014), or of some of them given the others, by the No-U-Turn sampler of BlackJAX on whitened
-latent values. Nothing of `gpbench` is used: the log density is written here from the equations, in JAX, with its
+(filippone2013, filippone2014) on simulated or real data, or of some of them given the others, by the No-U-Turn sampler
+of BlackJAX on whitened latent values; of regression that of the covariance parameters (filippone2015), latent values
+integrated out. Nothing of `gpbench` is used: the log density is written here from the equations, in JAX, with its
 automatic derivatives. Chains start from prior draws. Their means and standard deviations, with Monte Carlo errors by
 ArviZ, go to src/gpbench/data/posteriors/PROBLEM.json with the data, and tests hold the samplers of `gpbench`
 against them.
@@ -24,6 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from sklearn import datasets
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", FutureWarning)
@@ -46,7 +48,8 @@ class Problem(NamedTuple):
 
     psi are the log lengthscales (one, or one an input) and the log variance of the data. Priors are those of
     exp(psi): ("gamma", shape, rate) or ("inverse gamma", shape, scale). held: what is known to be as it generated the
-    data: psi, nu, f or nothing ("").
+    data: psi, nu, f or nothing (""). real: a name of `REAL`, whose data they are instead; psi is then any point, which
+    tells how many there are. Of likelihood "gaussian", psi = log(sigma, lambda, tau, ...) as in `log_evidence`.
     """
 
     likelihood: str
@@ -56,12 +59,12 @@ class Problem(NamedTuple):
     variance: tuple[str, float, float]
     draws: int
     held: str = ""
+    real: str = ""
 
 
-UNKNOWN = {"": ("psi", "nu"), "psi": ("nu",), "nu": ("psi",), "f": ("psi",)}
-"""What is sampled -> with what is held."""
 OF_2013 = ("gamma", 1.0, 1.0), ("inverse gamma", 1.0, 1.0)
 OF_2014 = ("gamma", 1.0, 1 / math.sqrt(2)), ("gamma", 1.2, 0.2)
+OF_2015 = ("gamma", 1.0, 1.0), ("gamma", 1.0, 1.0)
 
 PROBLEMS = {
     "logit_50": Problem("logit", 50, (math.log(0.3), math.log(0.6), 2.0), *OF_2013, draws=4000),
@@ -73,7 +76,17 @@ PROBLEMS = {
     "logit_100_given_psi": Problem("logit", 100, (math.log(0.05), 1.0), *OF_2013, draws=4000, held="psi"),
     "logit_100_given_f": Problem("logit", 100, (math.log(0.4), 2.0), *OF_2013, draws=4000, held="f"),
     "logit_100_given_nu": Problem("logit", 100, (math.log(0.4), 2.0), *OF_2013, draws=4000, held="nu"),
+    "iris_100": Problem("logit", 100, (0.0,) * 5, *OF_2013, draws=3000, real="iris"),
+    "wdbc_100": Problem("probit", 100, (0.0,) * 2, *OF_2014, draws=3000, real="wdbc"),
+    "diabetes_100": Problem("gaussian", 100, (0.0,) * 12, *OF_2015, draws=4000, real="diabetes"),
 }
+REAL: dict[str, Callable[[], tuple[np.ndarray, np.ndarray]]] = {
+    # versicolor or virginica; radius and texture, malignant or benign; ten inputs and the progression
+    "iris": lambda: (datasets.load_iris().data[50:], datasets.load_iris().target[50:] - 1.0),
+    "wdbc": lambda: (datasets.load_breast_cancer().data[:100, :2], datasets.load_breast_cancer().target[:100]),
+    "diabetes": lambda: (datasets.load_diabetes().data[:100], datasets.load_diabetes().target[:100]),
+}
+"""x and y of real data, before they are standardised."""
 
 
 def factor(psi: Array, x: Array) -> Array:
@@ -94,11 +107,28 @@ def log_likelihood(likelihood: str, y: Array, f: Array) -> Array:
             return (y * f - jnp.exp(f)).sum()
 
 
-def log_prior(psi: Array, law: tuple[str, float, float]) -> Array:
-    """log p(psi) of logarithms of a (inverse) gamma variable, Jacobian included, without constants."""
-    name, shape, rate = law
-    signed = psi if name == "gamma" else -psi
-    return (shape * signed - rate * jnp.exp(signed)).sum()
+def log_evidence(psi: Array, x: Array, y: Array) -> Array:
+    """log N(y; 0, K + lambda I) without constants, K = sigma exp(-sum_d tau_d (x_d - x'_d)^2)."""
+    scaled = x * jnp.exp(0.5 * psi[2:])
+    squares = jnp.square(scaled[:, None] - scaled).sum(-1)
+    root = jnp.linalg.cholesky(jnp.exp(psi[0] - squares) + jnp.exp(psi[1]) * jnp.eye(len(x)))
+    white = jax.scipy.linalg.solve_triangular(root, y, lower=True)
+    return -0.5 * white @ white - jnp.log(jnp.diag(root)).sum()
+
+
+def laws(problem: Problem) -> list[tuple[str, float, float]]:
+    """The prior of every exp(psi[p])."""
+    others = len(problem.psi) - 2
+    if problem.likelihood == "gaussian":
+        return [problem.variance] * 2 + [problem.lengthscale] * others
+    return [problem.lengthscale] * (others + 1) + [problem.variance]
+
+
+def log_prior(problem: Problem, psi: Array) -> Array:
+    """log p(psi) of logarithms of (inverse) gamma variables, Jacobian included, without constants."""
+    names, shapes, rates = zip(*laws(problem), strict=True)
+    signed = psi * jnp.array([1.0 if name == "gamma" else -1.0 for name in names])
+    return (jnp.array(shapes) * signed - jnp.array(rates) * jnp.exp(signed)).sum()
 
 
 def posterior(problem: Problem, x: Array, y: Array, known: Position) -> Callable[[Position], Array]:
@@ -106,19 +136,26 @@ def posterior(problem: Problem, x: Array, y: Array, known: Position) -> Callable
 
     def log_density(position: Position) -> Array:
         place = known | position
-        psi, root = place["psi"], factor(place["psi"], x)
-        log_priors = log_prior(psi[:-1], problem.lengthscale) + log_prior(psi[-1:], problem.variance)
+        psi, prior = place["psi"], log_prior(problem, place["psi"])
+        if problem.likelihood == "gaussian":
+            return log_evidence(psi, x, y) + prior
+        root = factor(psi, x)
         if "f" in known:
             nu = jax.scipy.linalg.solve_triangular(root, known["f"], lower=True)
-            return log_priors - 0.5 * nu @ nu - jnp.log(jnp.diag(root)).sum()
+            return prior - 0.5 * nu @ nu - jnp.log(jnp.diag(root)).sum()
         nu = place["nu"]
-        return log_likelihood(problem.likelihood, y, root @ nu) - 0.5 * nu @ nu + log_priors
+        return log_likelihood(problem.likelihood, y, root @ nu) - 0.5 * nu @ nu + prior
 
     return log_density
 
 
 def data(problem: Problem) -> tuple[np.ndarray, np.ndarray, Position]:
-    """x `[n, 2]` and y `[n]` of a problem, and what is held of psi, nu and f."""
+    """x `[n, D]` and y `[n]` of a problem, and what is held of psi, nu and f.
+
+    Real x, and y of regression, are standardised (sample mean, population sd) to 3 decimals."""
+    if problem.real:
+        x, y = REAL[problem.real]()
+        return standardised(x), standardised(y) if problem.likelihood == "gaussian" else y.astype(float), {}
     rng = np.random.default_rng(0)
     x = rng.random((problem.rows, 2)).round(3)
     psi, nu = jnp.array(problem.psi), rng.standard_normal(problem.rows)
@@ -134,17 +171,28 @@ def data(problem: Problem) -> tuple[np.ndarray, np.ndarray, Position]:
     return x, y, {name: truth[name] for name in [problem.held] if name}
 
 
+def standardised(values: np.ndarray) -> np.ndarray:
+    return ((values - values.mean(0)) / values.std(0)).round(3) + 0.0
+
+
+def unknown(problem: Problem) -> tuple[str, ...]:
+    """What is sampled."""
+    if problem.likelihood == "gaussian":
+        return ("psi",)
+    return {"": ("psi", "nu"), "psi": ("nu",), "nu": ("psi",), "f": ("psi",)}[problem.held]
+
+
 def prior_draw(problem: Problem, rng: np.random.Generator) -> Position:
     """A start."""
 
-    def draw(law: tuple[str, float, float], size: int) -> np.ndarray:
+    def draw(law: tuple[str, float, float]) -> float:
         name, shape, rate = law
-        value = np.log(rng.gamma(shape, 1 / rate, size))
+        value = np.log(rng.gamma(shape, 1 / rate))
         return value if name == "gamma" else -value
 
-    psi = np.concatenate([draw(problem.lengthscale, len(problem.psi) - 1), draw(problem.variance, 1)])
-    drawn = {"psi": jnp.array(psi), "nu": jnp.array(rng.standard_normal(problem.rows))}
-    return {name: drawn[name] for name in UNKNOWN[problem.held]}
+    psi = jnp.array([draw(law) for law in laws(problem)])
+    drawn = {"psi": psi, "nu": jnp.array(rng.standard_normal(problem.rows))}
+    return {name: drawn[name] for name in unknown(problem)}
 
 
 def nuts(log_density: Callable[[Position], Array], start: Position, key: Array, draws: int) -> tuple[Position, int]:
@@ -188,7 +236,7 @@ def quantities_of(positions: Position, known: Position, x: np.ndarray) -> dict[s
     draws = len(next(iter(positions.values())))
     place = {part: jnp.broadcast_to(value, (draws, *value.shape)) for part, value in known.items()} | positions
     found = {"psi": place["psi"]}
-    if "f" not in known:
+    if "f" not in known and "nu" in place:
         found["f"] = jax.lax.map(lambda both: factor(both[0], jnp.array(x)) @ both[1], (place["psi"], place["nu"]))
     shown = {part: np.asarray(values) for part, values in found.items() if part not in known}
     return {f"{part}[{i}]": values[:, i] for part, values in shown.items() for i in range(values.shape[1])}
@@ -207,9 +255,10 @@ def make(name: str) -> None:
     quantities = {label: summary(np.stack([found[label] for found in chains])) for label in chains[0]}
     if (worst := max(found["r_hat"] for found in quantities.values())) > LARGEST_R_HAT:
         sys.exit(f"{name}: R-hat is {worst:.3f}; take more draws")
+    coordinates = "latent values integrated out" if problem.likelihood == "gaussian" else "whitened latent values"
     settings = {
         "problem": problem._asdict(),
-        "sampler": f"NUTS, whitened latent values, dense mass, target acceptance {ACCEPTANCE}",
+        "sampler": f"NUTS, {coordinates}, dense mass, target acceptance {ACCEPTANCE}",
         "versions": {library: version(library) for library in ("blackjax", "jax", "arviz", "numpy")},
         "chains": CHAINS,
         "warm_up": WARMUP,
@@ -222,7 +271,7 @@ def make(name: str) -> None:
     (FOLDER / f"{name}.json").write_text(_text(found))
     print(f"{name}: divergent {diverged}, R-hat {worst:.4f}")
     for label, values in list(quantities.items())[: len(problem.psi)]:
-        print(" ", label, values)
+        print(" ", label, {part: value for part, value in values.items() if part != "quantiles"})
 
 
 def _text(found: dict[str, Any]) -> str:

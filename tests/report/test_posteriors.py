@@ -179,3 +179,39 @@ def test_a_method_without_a_finished_fit_keeps_its_panel_of_classes(tmp_path):
     view = with_classes(tmp_path / "s", lambda method, *_: ("failed", "no") if method == "svgp" else DONE)
     shown = [text.get_text() for axis in draw(view, "classes").axes for text in axis.texts]
     assert shown.count("no finished fit") == 1
+
+
+def test_covariance_parameters_are_dots_of_a_sampler_and_a_cross_of_what_was_optimised(tmp_path):
+    two_chains(tmp_path / "s", ["bsgp_1", "svgp", "constant"], ["yacht"], lambda *_: DONE)
+    sampled = points(np.zeros((3, 2, 2)), lengthscale=[1.0, 2.0, 3.0], outputscale=[4.0, 5.0, 6.0])
+    fixed = points(np.zeros((1, 2, 2)), lengthscale=[7.0], outputscale=[8.0])
+    parts = [sampled.assign(fit_id=f"bsgp_1-yacht-0{end}") for end in ("", "-1")]
+    pd.concat([*parts, fixed.assign(fit_id="svgp-yacht-0")]).to_parquet(tmp_path / "s" / "inducing.parquet")
+    figure = draw(View(tmp_path / "s"), "parameters")
+    dots, cross = figure.axes[0].lines
+    np.testing.assert_array_equal(dots.get_xydata(), [[1, 4], [2, 5], [3, 6]] * 2)
+    np.testing.assert_array_equal(cross.get_xydata(), [[7, 8]])
+    assert (dots.get_marker(), cross.get_marker()) == (".", "X")
+    assert dots.get_color() != cross.get_color()
+
+
+def test_inducing_images_are_the_three_that_moved_most(tmp_path):
+    build(tmp_path / "s", ["svgp", "constant"], ["digits"], 1, lambda *_: DONE)
+    before = np.arange(5.0)[:, None] * np.ones((5, 4))
+    moved = before + np.array([[0.0], [3.0], [-5.0], [0.1], [4.0]])
+    point, column = np.indices(before.shape).reshape(2, -1)
+    rows = {"point": point, "column": column, "before": before.ravel(), "x": moved.ravel()}
+    pd.DataFrame(rows).assign(fit_id="svgp-digits-0").to_parquet(tmp_path / "s" / "starts.parquet")
+    images = [axis.images[0] for axis in draw(View(tmp_path / "s"), "inducing_images").axes]
+    shown = [image.get_array()[0, [0, 3, 6]] for image in images]
+    np.testing.assert_array_equal(shown, [[2, 4, 1], [-3, 8, 4], [-5, 4, 3]])
+    assert images[0].get_clim() == images[1].get_clim() == (0, 4), "one scale, that of the start"
+    assert images[2].get_clim() == (-5, 5)
+
+
+@pytest.mark.parametrize("name", ["parameters", "inducing_images"])
+def test_without_their_probe_these_figures_say_what_is_missing(tmp_path, name):
+    build(tmp_path / "s", ["svgp"], ["digits"], 1, lambda *_: DONE)
+    figure = draw(View(tmp_path / "s"), name)
+    shown = [text.get_text() for axis in figure.axes for text in axis.texts]
+    assert any("probes" in text for text in shown)

@@ -299,12 +299,12 @@ class Study:
     only: list[str] = field(default_factory=list)
     #: what finished fits are evaluated for besides predictions: the objective on large batches, the functions of each
     #: layer over one input or over two, the inputs of the test rows, probabilities of classes over two inputs, kept
-    #: draws of the inducing inputs and of the first layer's kernel, of the values there, of the weights of sources,
-    #: and the weights of kernels that were optimised
+    #: draws of the inducing inputs and of the first layer's kernel, inducing inputs before and after training, kept
+    #: draws of the values there, of the weights of sources, and the weights of kernels that were optimised
     probes: list[
         Literal[
             Literal["bounds", "layers", "surfaces", "inputs", "probabilities"],
-            Literal["inducing", "whitened", "weights", "kernel_weights"],
+            Literal["inducing", "starts", "whitened", "weights", "kernel_weights"],
         ]
     ] = field(default_factory=list)
     figures: list[str] = field(default_factory=list)  #: figures in addition to those of every study

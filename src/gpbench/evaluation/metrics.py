@@ -284,6 +284,7 @@ METRICS: dict[str, Metric] = {
         _drawn("acceptance_latents", "acceptance of latent values", upper=1),
         _drawn("acceptance_theta", "acceptance of parameters", upper=1),
         _drawn("divergent", "divergent trajectories, share", "min", upper=1),
+        _drawn("e_bfmi", "E-BFMI"),
         _drawn("cubic", "O(n³) operations an iteration", "min"),
         _drawn("cholesky", "factorisations an iteration", "min"),
         _drawn("inverse", "inversions an iteration", "min"),

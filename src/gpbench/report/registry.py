@@ -125,6 +125,12 @@ FIGURES = _by_name([
           "thick), averaged over the kept states of all chains; black: inducing inputs. Then, of each sampler, the "
           "whitened values v of two functions at one inducing input: kept states of all chains, a colour a chain, for "
           "the input and the pair of functions whose draws correlate most. First split."),
+    Entry("parameters", "settings", ON_REQUEST, "figures.parameters:parameters",
+          "Lengthscale (of the first input) and variance of the kernel of the first layer, in original units. Dots: "
+          "kept states of all chains of a sampler, first split. Crosses: methods that optimise them."),
+    Entry("inducing_images", "settings", ON_REQUEST, "figures.inducing_images:inducing_images",
+          "The three inducing inputs that moved most while they were optimised: as they started, as they ended, and "
+          "the difference (red: darker than at the start). First split."),
     Entry("covariance", "settings", ON_REQUEST, "figures.covariance:covariance",
           "The posterior over covariance functions k(x, z) that follows from the joint posterior of the kernel's "
           "parameters θ and the inducing inputs Z of a fit, for three z of Z (which is sorted in every kept state). "

@@ -20,6 +20,8 @@ from geweke import packed
 from gpbench.data.simulated import posteriors
 from gpbench.gp import latent_likelihoods
 from gpbench.gp.linalg import half_log_det, multiply, solve
+from gpbench.methods import gp_mh
+from gpbench.methods.training_rows import Batch
 from gpbench.sampling.latent import approximations, joint, latents, pseudo_marginal, schemes, whitened
 from gpbench.sampling.latent.model import Model, Prior
 from projects import REPOSITORY
@@ -158,6 +160,14 @@ def over_chains(values):
     return values.mean(0), values.std(0, ddof=1) / np.sqrt(len(values))
 
 
+def regression(found, psi):
+    """log p(y | psi) + log p(psi) `[R]` by the chains of regression."""
+    method = gp_mh.Method(gp_mh.Hyperparameters(ard=True, jitter=1e-12), "regression")
+    x, y = (torch.tensor(found[part], dtype=F64) for part in ("x", "y"))
+    batch = Batch(x[None], y[None, :, None], torch.ones_like(y[None]))
+    return torch.cat([method.log_joint(place[None], batch) for place in psi]).numpy()
+
+
 DENSITIES = """
 import json, sys
 import reference
@@ -167,7 +177,7 @@ for name, (psi, nu) in json.load(sys.stdin).items():
     x, y, known = reference.data(problem)
     log_density = reference.posterior(problem, x, y, known)
     positions = [{"psi": reference.jnp.array(p), "nu": reference.jnp.array(n)} for p, n in zip(psi, nu)]
-    positions = [{part: p[part] for part in reference.UNKNOWN[problem.held]} for p in positions]
+    positions = [{part: p[part] for part in reference.unknown(problem)} for p in positions]
     values = [float(log_density(position)) for position in positions]
     found[name] = {"x": x.tolist(), "y": y.tolist(), "problem": problem._asdict(), "values": values}
 json.dump(found, sys.stdout)
@@ -192,6 +202,10 @@ def test_data_and_log_densities_are_those_of_the_reference():
     for name, theirs in json.loads(done.stdout).items():
         one, (psi, nu) = found[name], (torch.tensor(part) for part in places[name])
         assert (one["x"], one["y"], one["settings"]["problem"]) == (theirs["x"], theirs["y"], theirs["problem"])
+        if one["settings"]["problem"]["likelihood"] == "gaussian":
+            values = regression(one, psi)
+            np.testing.assert_allclose(np.diff(values), np.diff(theirs["values"]), rtol=1e-6, atol=1e-6)
+            continue
         ours, held = model(one, 4), {part: torch.tensor(value, dtype=F64) for part, value in one["held"].items()}
         psi, nu = held.get("psi", psi).expand(4, -1), held.get("nu", nu).expand(4, -1)
         f = held.get("f", multiply(ours.factor(psi), nu))

@@ -290,6 +290,26 @@ def test_inducing_inputs_that_stay_stand_in_every_state_of_a_sampled_kernel():
     np.testing.assert_allclose(rows["x"], np.tile([11, 22], 6))
 
 
+def test_inducing_inputs_before_and_after_training_are_in_original_units():
+    class Started(Sum):
+        """Its first inducing inputs are two training rows, in scaled units; a deeper layer has others."""
+
+        def init(self, train, key):
+            z = train.x[:, :2] + len(key.dataset)
+            return State({"layer1.inducing_inputs": z, "layer2.inducing_inputs": z[:, :1]})
+
+    fitted = stand_in(Started(None, "regression"), columns=2)
+    scaling = Scaling(np.array([1.0, 2.0]), np.array([10.0, 20.0]), np.array([5.0]), np.array([7.0]))
+    after = State({"layer1.inducing_inputs": torch.tensor([[[0.0, 0.0], [1.0, 1.0]]])})
+    fold = dataclasses.replace(fitted.fold, scaling=scaling)
+    rows = probes.PROBES["starts"](dataclasses.replace(fitted, fold=fold, state=after))
+    assert {"fit_id", *rows.columns} == set(probes.COLUMNS["starts"])
+    wide = rows.pivot(index="point", columns="column")
+    # a row 0 plus 8, the length of "stand-in", in sds of 10 and 20
+    np.testing.assert_allclose(wide["before"], [[80, 160], [80, 160]])
+    np.testing.assert_allclose(wide["x"], [[1, 2], [11, 22]])
+
+
 def test_kept_values_are_those_of_the_first_layer():
     v = torch.arange(12.0).view(2, 3, 2)  # two states of three points and two functions
     samples = {"layer1.whitened_values": list(v.split(1)), "layer2.whitened_values": [torch.zeros(1, 3, 1)] * 2}

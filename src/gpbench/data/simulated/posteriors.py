@@ -1,9 +1,10 @@
 """Reference posteriors: of small models, by long chains of an independent sampler (`bench/reference.py`).
 
 A file NAME.json has `settings` (model, sampler, versions, divergent trajectories), the data `x` and `y`, what is `held`
-of psi, nu and f, and of every unknown number its mean and sd with Monte Carlo errors, R-hat, effective draws and, where
-they were kept, quantiles at the levels (i + 1/2) / 40. psi: log lengthscales (one, or one an input), then the log
-variance; f: latent values. The data of those that hold nothing are data sets `posterior_NAME`.
+of psi, nu and f, and of every unknown number its mean and sd with Monte Carlo errors, R-hat, effective draws and
+quantiles at the levels (i + 1/2) / 40. psi: log lengthscales (one, or one an input), then the log variance; of
+regression, where latent values are integrated out, log(sigma, lambda, tau) as in `sgld_ulisse`; f: latent values. The
+data of those that hold nothing are data sets `posterior_NAME`.
 """
 
 from __future__ import annotations
@@ -44,9 +45,18 @@ def read(name: str) -> Content:
 
 def labels(found: Content) -> dict[str, str]:
     """What the numbers of psi are called in chains, `psi[0]` -> `log lengthscale 1`."""
-    size = len(found["settings"]["problem"]["psi"]) - 1
-    lengthscales = [f"log lengthscale {i + 1}" for i in range(size)] if size > 1 else ["log lengthscale"]
-    return {f"psi[{i}]": label for i, label in enumerate([*lengthscales, "log variance"])}
+    problem = found["settings"]["problem"]
+    size = len(problem["psi"])
+    if problem["likelihood"] == "gaussian":
+        called = ["log sigma", "log lambda", *_numbered("log tau", size - 2)]
+    else:
+        called = [*_numbered("log lengthscale", size - 1), "log variance"]
+    return {f"psi[{i}]": label for i, label in enumerate(called)}
+
+
+def _numbered(name: str, size: int) -> list[str]:
+    """One name, or one an input."""
+    return [f"{name} {i + 1}" for i in range(size)] if size > 1 else [name]
 
 
 def draw(name: str) -> Draw:

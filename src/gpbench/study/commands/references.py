@@ -110,11 +110,13 @@ def _other_model(hyper: Mapping[str, object], found: Content) -> str:
     """The first setting by which a method's model is another one than the reference's; empty where there is none.
 
     Settings that a method does not have are not compared."""
-    problem, inputs = found["settings"]["problem"], len(found["x"][0])
+    problem, inputs, called = found["settings"]["problem"], len(found["x"][0]), posteriors.labels(found).values()
     (_, shape, rate), (law, scale_shape, scale_rate) = problem["lengthscale"], problem["variance"]
     wanted = {
         "likelihood": problem["likelihood"],
-        "ard": len(problem["psi"]) > 2,
+        "ard": "log tau 1" in called or "log lengthscale 1" in called,
+        "shape": shape,  # of regression, where sigma, lambda and tau have one prior
+        "rate": rate,
         "lengthscale_shape": shape,
         "lengthscale_rate": rate,
         "variance_prior": law.replace(" ", "_"),

@@ -31,7 +31,7 @@ from gpbench.methods.base import Batch, GradientMethod, Noise, SamplerMethod, St
 from gpbench.places import write_text
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
-from gpbench.study.fitting import chain_draws, checkpoint, stopping
+from gpbench.study.fitting import chain_draws, checkpoint, energies, stopping
 from gpbench.study.fitting.checkpoint import Content
 from gpbench.study.fitting.clock import Clock
 from gpbench.study.fitting.convergence import LARGEST_GAIN, NOT_JUDGED, Convergence
@@ -360,7 +360,7 @@ def trained(fit: Fit, r: int) -> Outcome:
     if isinstance(fit, OptimisedFit):
         result.info |= asdict(fit.judged(r)) | {"steps_done": fit.ends(r)}
     if isinstance(fit.method, SamplerMethod):
-        result.info["sampler"] = {name: float(values[r]) for name, values in fit.method.report(fit.state).items()}
+        result.info["sampler"] = energies.report(fit.method, fit.state, r)
     return result
 
 

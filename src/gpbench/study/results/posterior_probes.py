@@ -1,5 +1,5 @@
-"""Averaged classifiers over two inputs, posteriors of inducing inputs and values, covariance functions and weights of
-sources, and weights that were optimised, as probes."""
+"""Averaged classifiers over two inputs, inducing inputs, as they started and their posteriors, covariance functions and
+weights of sources, and weights that were optimised, as probes."""
 
 from __future__ import annotations
 
@@ -63,6 +63,19 @@ def inducing(fitted: Fitted) -> pd.DataFrame:
         long_table(axes, states, layer=1, x=z, lengthscale=lengthscale, outputscale=outputscale),
     ]
     return pd.concat(parts, ignore_index=True)
+
+
+def starts(fitted: Fitted) -> pd.DataFrame:
+    """The inducing inputs of the first layer before and after training, in original units; columns point, column,
+    before, x."""
+    scaling, dtype = fitted.fold.scaling, getattr(torch, fitted.what.dtype)
+    data = loop.training_set(fitted.table, [fitted.fold], dtype, torch.device("cpu"))
+    first = fitted.method.init(data.replica(0), fitted.fold.key)
+    name = next(name for name in first.params if name.endswith("inducing_inputs"))
+    before, after = (
+        state.params[name][0].double().numpy() * scaling.x_scale + scaling.x_shift for state in (first, fitted.state)
+    )
+    return long_table(("point", "column"), before.shape, before=before, x=after)
 
 
 def whitened(fitted: Fitted) -> pd.DataFrame:

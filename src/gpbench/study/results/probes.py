@@ -11,6 +11,8 @@
                      two classes, over a grid of two inputs (rossi2021, figure 2; hensman2015mcmc, figure 4)
     inducing.parquet fit_id, layer, sample, point, column, x, lengthscale, outputscale: kept states of the inducing
                      inputs and of the kernel of the first layer (rossi2021, figures 1 and 2)
+    starts.parquet   fit_id, point, column, before, x: inducing inputs of the first layer before and after they were
+                     optimised (hensman2015mcmc, figure 5)
     whitened.parquet fit_id, sample, point, output, v: kept whitened values of the inducing inputs of the first layer
                      (hensman2015mcmc, figure 4)
     weights.parquet  fit_id, sample, class, source, weight: kept weights of the sources of data in each class's
@@ -54,6 +56,7 @@ COLUMNS = {
     "inputs": ["fit_id", "row", "column", "x"],
     "probabilities": ["fit_id", "layer", "class", "x0", "x1", "x0_name", "x1_name", "p"],
     "inducing": ["fit_id", "layer", "sample", "point", "column", "x", "lengthscale", "outputscale"],
+    "starts": ["fit_id", "point", "column", "before", "x"],
     "whitened": ["fit_id", "sample", "point", "output", "v"],
     "weights": ["fit_id", "sample", "class", "source", "weight"],
     "kernel_weights": ["fit_id", "source", "weight"],
@@ -89,6 +92,8 @@ def answers(method: Any, kind: str) -> bool:
         return isinstance(method, GradientMethod) and kind in method.hyper.probes()
     if kind == "kernel_weights":
         return isinstance(method, ClosedFormMethod) and bool(getattr(method.hyper, "sources", ()))
+    if kind == "starts":
+        return isinstance(method, GradientMethod) and "inducing" in method.hyper.probes()
     if kind == "whitened":
         return isinstance(method, SamplerMethod) and "inducing" in method.hyper.probes()
     always = kind == "inputs" or (kind == "probabilities" and method.task in ("binary", "multiclass"))
@@ -156,6 +161,7 @@ PROBES = {
     "inputs": inputs,
     "probabilities": posterior_probes.probabilities,
     "inducing": posterior_probes.inducing,
+    "starts": posterior_probes.starts,
     "whitened": posterior_probes.whitened,
     "weights": posterior_probes.weights,
     "kernel_weights": posterior_probes.kernel_weights,
