@@ -8,6 +8,7 @@ import pytest
 
 from gpbench import places
 from gpbench.data.simulated import posteriors
+from gpbench.methods import sgld_ulisse
 from gpbench.study.commands import references
 from gpbench.study.fitting.chains_only import content
 from gpbench.study.records import Fit, MethodSettings, identify, to_json
@@ -48,7 +49,8 @@ def put(store: Store, replica: int, **hyper: object) -> None:
 def test_the_list_names_every_posterior_and_what_it_can_be_trusted_for(gpbench):
     lines = gpbench("references").out.splitlines()
     assert [line.split(":")[0] for line in lines] == posteriors.names()
-    assert "logit, 50 rows, 53 numbers; 4 x 4000 draws, R-hat at most 1.0007, bulk ESS at least 8537" in lines[4]
+    (line,) = (line for line in lines if line.startswith("logit_50:"))
+    assert "logit, 50 rows, 53 numbers; 4 x 4000 draws, R-hat at most 1.0007, bulk ESS at least 8537" in line
 
 
 def test_right_draws_agree_and_shifted_ones_differ(gpbench, tmp_path):
@@ -118,3 +120,16 @@ def test_every_setting_of_the_model_counts():
     }
     for key, value in wrong.items():
         assert references._other_model(right | {key: value}, found) == key
+
+
+def test_chains_of_regression_are_scored_by_their_own_names():
+    """Of `gp_mh` and `sgld_ulisse`, which have one prior for all of sigma, lambda and tau."""
+    found = posteriors.read("diabetes_100")
+    called = [*posteriors.labels(found).values()]
+    assert called == ["log sigma", "log lambda", *(f"log tau {number}" for number in range(1, 11))]
+    assert called == sgld_ulisse.Method(sgld_ulisse.Hyperparameters(ard=True), "regression").variables("psi", 12)
+    model = {"ard": True, "shape": 1.0, "rate": 1.0}
+    assert references._other_model(model, found) == ""
+    assert references._other_model(model | {"ard": False}, found) == "ard"
+    assert references._other_model(model | {"rate": 2.0}, found) == "rate"
+    assert references._other_model(MODEL | {"likelihood": "volatility", "ard": True}, found) == "likelihood"
