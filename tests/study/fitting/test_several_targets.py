@@ -30,7 +30,7 @@ METHODS = [
 COLUMNS = ("constant", "linear")  # methods that treat each target on its own
 LEARNT = 0.8
 """of what is gained alone over the constant predictor, at least this is gained together"""
-STEPS, MORE_STEPS = 100, {"svgp": 250, "mcmc_svgp": 500, "ipvi_dgp_2_in_turn": 200}
+STEPS, MORE_STEPS = 100, {"svgp": 250, "mcmc_svgp": 500, "mcmc_svgp_apart": 500, "ipvi_dgp_2_in_turn": 200}
 """and of methods that learn more slowly, or take two steps where others take one"""
 
 
