@@ -49,6 +49,7 @@ SHAPES = {
     "posterior_poisson_50": ((50, 2), 0),
     "posterior_probit_100": ((100, 2), 2),
     "posterior_probit_50": ((50, 2), 2),
+    "posterior_wdbc_100": ((100, 2), 2),
     "regions": ((62, 240), 4),
     "three_classes": ((1500, 2), 3),
     "wdbc": ((569, 30), 2),

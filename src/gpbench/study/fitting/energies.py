@@ -37,8 +37,7 @@ def report(method: SamplerMethod, state: State, r: int) -> dict[str, float]:
 
     if not isinstance(method, mcmc_gp.Method):
         return found
-    if method.batch is None:  # a chain that had ended when it was resumed
-        method.prepare(mcmc_gp.rows_of(state))
+    method.prepare(mcmc_gp.rows_of(state))  # it may have seen no rows since it was resumed, or those of one replica
     if not isinstance(operator := method.operator, Hamiltonian):
         return found
     model = operator.model.of(torch.tensor([r]))
