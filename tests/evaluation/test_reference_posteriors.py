@@ -89,7 +89,7 @@ def test_every_reference_says_how_it_was_made_and_may_be_trusted(name):
     integrated_out = found["settings"]["problem"]["likelihood"] == "gaussian"
     latents = 0 if integrated_out else rows
     assert unknown + held == latents + psi or (held == rows and unknown == rows + psi)  # f follows from psi and nu
-    assert {len(value.get("quantiles", LEVELS)) for value in found["quantities"].values()} == {len(LEVELS)}
+    assert {len(value["quantiles"]) for value in found["quantities"].values()} == {len(LEVELS)}
     if name in posteriors.whole():
         x, y, _ = generators.draw(posteriors.PREFIX + name)
         np.testing.assert_array_equal(x, found["x"])
