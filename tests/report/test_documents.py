@@ -32,6 +32,7 @@ def root(tmp_path_factory, published):
     (root / "README.md").write_text(README)
     (root / "docs" / "findings.yaml").write_text(json.dumps({"claims": []}))
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(documents, "RUNS", (documents.RUN,))
         patch.setattr(documents, "FIGURES", ("pareto",))
         patch.setattr(documents, "TABLES", ("regression_mnll", "ranks"))
         documents.make(root)

@@ -41,7 +41,14 @@ def chain(make, transitions, seed=0):
     return torch.stack(potentials, 1), torch.stack(begins, 1), psi.shape[1] + f.shape[1]
 
 
-@pytest.mark.parametrize("make", [lambda m: whitened.Hamiltonian(m, 8), lambda m: whitened.NoUTurn(m, 4)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda model: whitened.Hamiltonian(model, 8),
+        pytest.param(lambda model: whitened.NoUTurn(model, 4), marks=pytest.mark.slow),
+    ],
+    ids=["hmc", "nuts"],
+)
 def test_it_estimates_that_of_the_energies(make):
     potentials, begins, d = chain(make, 1500)
     ours = np.array([float(energies.e_bfmi(values[100:], d)) for values in potentials])

@@ -19,26 +19,33 @@ from gpbench.report.scorecard.verdicts import JUDGED
 from gpbench.report.significance import comparisons
 from gpbench.report.tables.render import to_markdown, write
 from gpbench.report.tables.standard import table
-from gpbench.report.view import View, commits
+from gpbench.report.view import SCORED, View
 
-RUN = "uci_common"  # the run that the README shows; the results of the other runs are in the scorecard
+RUN = "uci_converged"  # the comparison of methods, which the README shows
+RUNS = (RUN, "uci_common")  # those with pages, the second a comparison of budgets; other runs are in the scorecard
 FIGURES = ("critical_difference", "performance_profile", "pareto", "log_density")
 TABLES = (
     *("regression_mnll", "regression_rmse", "classification_mnll", "classification_error"),
     *("ranks", "cost", "status", "unfinished"),
 )
 COMPARISON = "all_mnll"
+BEST = 5
+"""Methods whose ranks the README shows."""
+NOT_OURS = ("published", "challenger")
+"""Families of scores that others made."""
 
 
 def texts(root: Path) -> dict[Path, str]:
     """File -> content, for all documents that are text, except those of the scorecard."""
-    view = View(root / "docs" / "results" / RUN)
-    contents = {view.folder / "tables" / f"{name}.md": to_markdown(table(view, name)) for name in TABLES}
-    contents[view.folder / "statistics.md"] = comparisons.to_markdown(comparisons.statistics(view), view)
+    views = {name: View(root / "docs" / "results" / name) for name in RUNS}
+    contents = {}
+    for view in views.values():
+        contents |= {view.folder / "tables" / f"{name}.md": to_markdown(table(view, name)) for name in TABLES}
+        contents[view.folder / "statistics.md"] = comparisons.to_markdown(comparisons.statistics(view), view)
     readme = root / "README.md"
     card = all_runs.read(root / "docs" / "scorecard" / "scorecard.csv")
     contents |= {root / "docs" / "papers" / f"{name}.md": page for name, page in papers(root, card).items()}
-    blocks = {"findings": findings(root), "results": summary(view), "scorecard": verdicts(card)}
+    blocks = {"findings": findings(root), "results": summary(views[RUN]), "scorecard": verdicts(card)}
     return contents | {readme: filled(readme.read_text(), blocks)}
 
 
@@ -70,15 +77,18 @@ def summary(view: View) -> str:
     """What was run, which methods rank best by MNLL, and how many pairs of methods differ significantly."""
     (spec,) = (spec for spec in comparisons.COMPARISONS if spec.name == COMPARISON)
     comparison, study = comparisons.compare(view, spec), view.study
+    fits = view.fits[~view.fits["family"].isin(NOT_OURS)]
+    done = fits[fits["status"].isin(SCORED)]
     text = (
-        f"Study `{study['name']}`: {count(len(view.done), 'fit')} of {count(len(view.methods), 'method')} on "
-        f"{count(len(view.datasets), 'data set')}, protocol {study['protocol']}, budget {study['budget']}, "
-        f"{study['splits']} splits, commit {', '.join(commits(view.done, 7))}."
+        f"Study `{study['name']}`: {count(len(done), 'fit')} of {done['method'].nunique()} of "
+        f"{count(fits['method'].nunique(), 'method')} on {count(len(view.datasets), 'data set')}, protocol "
+        f"{study['protocol']}, budget {study['budget']}, {study['splits']} splits."
     )
     if "pairs" in comparison:
         ranked = [(view.labels[row["method"]], row["mean_rank"]) for row in comparison["ranks"]]
-        best = ", ".join(f"{label} {rank:.1f}" for label, rank in ranked[:3])
-        text += f" {count(len(ranked), 'method')} finished on all of them; the best mean ranks are {best}."
+        best = ", ".join(f"{label} {rank:.1f}" for label, rank in ranked[:BEST])
+        where = f"{len(comparison['datasets'])} of them"
+        text += f" {count(len(ranked), 'method')} are complete on {where}; the best mean ranks there are {best}."
         text += f" {_differing(view, comparison)}"
     return fill(text, 120) + "\n"
 
@@ -116,10 +126,10 @@ def scorecard(root: Path) -> tuple[Path, Path, Path, Path]:
 def stale(root: Path) -> list[str]:
     """Documents that differ from their records, as paths from the project's root."""
     outdated = all_runs.stale(*scorecard(root))
-    folder = root / "docs" / "results" / RUN
-    figures = [folder / "figures" / f"{name}.png" for name in FIGURES]
     outdated += [path for path, text in texts(root).items() if not all_runs.has_text(path, text)]
-    outdated += [path for path in figures if all_runs.drawn_from(path) != digest(folder)]
+    for folder in (root / "docs" / "results" / name for name in RUNS):
+        figures = [folder / "figures" / f"{name}.png" for name in FIGURES]
+        outdated += [path for path in figures if all_runs.drawn_from(path) != digest(folder)]
     return [str(path.relative_to(root)) for path in outdated]
 
 
@@ -132,8 +142,8 @@ def check(root: Path) -> None:
 def make(root: Path) -> None:
     """Write every document; the scorecard first, because the README counts its verdicts."""
     all_runs.write_scorecard(*scorecard(root))
-    folder = root / "docs" / "results" / RUN
     for path, text in texts(root).items():
         write(path, text)
-    for name in FIGURES:
-        write_figure(View(folder), name, folder / "figures", kinds=("png",), **{all_runs.KEY: digest(folder)})
+    for folder in (root / "docs" / "results" / name for name in RUNS):
+        for name in FIGURES:
+            write_figure(View(folder), name, folder / "figures", kinds=("png",), **{all_runs.KEY: digest(folder)})

@@ -216,10 +216,16 @@ def described(results: list[Result]) -> str:
     text = f"{verdict(results)} ({', '.join(f'{n} {kind}' for kind, n in kinds.most_common())})"
     if budgets := Counter(result.run.view.study["budget"] for result in results if result.run):
         text += f" at budget {', '.join(f'{name} ({n})' for name, n in budgets.items())}"
+    return "; ".join([text, *over_datasets(results)])
+
+
+def over_datasets(results: list[Result]) -> list[str]:
+    """For each comparison of enough data sets, on how many the first method is better, and the signed-rank test."""
+    texts = []
     for comparison in {id(r.comparison): r.comparison for r in results}.values():
         means = [r.difference.mean for r in results if r.comparison is comparison and r.difference]
         if len(means) >= FEWEST and comparison.expect == "better":
             lower, p = sum(mean < 0 for mean in means), float(signed_rank_test(means))
             first, second = comparison.methods
-            text += f"; {first} is better than {second} on {lower} of {len(means)}, signed-rank p = {p:.2g}"
-    return text
+            texts.append(f"{first} is better than {second} on {lower} of {len(means)}, signed-rank p = {p:.2g}")
+    return texts

@@ -48,7 +48,8 @@ def bullets(found: list[Claim], runs: list[View], conf: Path) -> str:
     for claim in found:
         results = claims.judge(claim, ours, conf)
         kinds = {kind: [r for r in results if r.kind == kind] for kind in dict.fromkeys(r.kind for r in results)}
-        judged = "; ".join(f"{kind} on {', '.join(map(_short, same))}" for kind, same in kinds.items())
+        by_dataset = (f"{kind} on {', '.join(map(_short, same))}" for kind, same in kinds.items())
+        judged = "; ".join([*claims.over_datasets(results), *by_dataset])
         pairs = [r.difference.n for r in results if r.difference]
         known = sorted({r.run.view.folder.name for r in results if r.run})
         known += [" to ".join(map(str, sorted({min(pairs), max(pairs)}))) + " splits"] if pairs else []
