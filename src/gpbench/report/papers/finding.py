@@ -23,6 +23,8 @@ from gpbench.report.tables.render import Table, number, signed, to_markdown
 from gpbench.report.view import View, commits
 
 DIFFERENCE = "first - second [95 %]"
+MANY = 5
+"""Data sets that a finding names one by one."""
 RULES = (
     "Difference of losses, paired over splits (below zero the first is better), with its Nadeau-Bengio interval; "
     "p by Holm's correction over the data sets of a claim under one protocol (none for = and ≤, which are judged "
@@ -48,7 +50,7 @@ def bullets(found: list[Claim], runs: list[View], conf: Path) -> str:
     for claim in found:
         results = claims.judge(claim, ours, conf)
         kinds = {kind: [r for r in results if r.kind == kind] for kind in dict.fromkeys(r.kind for r in results)}
-        by_dataset = (f"{kind} on {', '.join(map(_short, same))}" for kind, same in kinds.items())
+        by_dataset = (f"{kind} on {_datasets(same)}" for kind, same in kinds.items())
         judged = "; ".join([*claims.over_datasets(results), *by_dataset])
         pairs = [r.difference.n for r in results if r.difference]
         known = sorted({r.run.view.folder.name for r in results if r.run})
@@ -57,6 +59,14 @@ def bullets(found: list[Claim], runs: list[View], conf: Path) -> str:
             fill(f"- **{claim.claim}** {claim.where}: {judged} ({', '.join(known)}).", 120, subsequent_indent="  ")
         )
     return "\n".join(lines) + "\n"
+
+
+def _datasets(results: list[Result]) -> str:
+    """'yacht +0.43 [+0.31, +0.55], ...', or of many data sets how many, and between which they lie."""
+    if len(results) <= MANY or not all(result.difference for result in results):
+        return ", ".join(map(_short, results))
+    means = [result.difference.mean for result in results if result.difference]
+    return f"each of {len(results)} data sets ({min(means):+.2f} to {max(means):+.2f})"
 
 
 def _short(result: Result) -> str:
