@@ -227,7 +227,7 @@ def _rows(rows: pd.DataFrame) -> str:
     where = zip(rows["item"], shown, rows["verdict"], rows["ours_budget"], rows["run"], strict=True)
     return "".join(
         f"- {item}, {s['data set']}, {s['method']}, {s['metric']}: {s['published']} printed, {s['ours']} ours, "
-        f"{verdict} at budget {budget} ({run})\n"
+        f"{verdict} {f'at budget {budget} ({run})' if run else '(our data set)'}\n"
         for item, s, verdict, budget, run in where
     )
 

@@ -18,7 +18,7 @@ import pandas as pd
 
 from gpbench import config
 from gpbench.errors import count
-from gpbench.report.scorecard import verdicts
+from gpbench.report.scorecard import data_facts, verdicts
 from gpbench.report.scorecard.counterparts import Counterparts
 from gpbench.report.scorecard.one_run import ADDED, SPREAD_NOTE, Judgement, compare, not_run, rows_for_study, show
 from gpbench.report.scorecard.published import COLUMNS, TEXTS, PublishedNumber, read_published
@@ -50,8 +50,9 @@ effective sample size is that of a chain too short to tell, or neither side has 
 are not comparable.
 
 Rows are counted apart by what they are about: *predictions* (MNLL, RMSE, error, ...), *samplers* (R-hat, effective
-sample sizes, acceptance) and *bookkeeping* (operations, seconds, settings, and numbers of which we have no metric). An
-R-hat near 1 on both sides agrees without saying anything about predictions."""
+sample sizes, acceptance) and *bookkeeping* (operations, seconds, settings, numbers of which we have no metric, and
+facts of data, such as numbers of rows, which agree if they are those of our data set). An R-hat near 1 on both sides
+agrees without saying anything about predictions."""
 
 
 class Counterpart(NamedTuple):
@@ -86,13 +87,15 @@ def scorecard(runs: list[View], published: pd.DataFrame, conf: Path) -> pd.DataF
     budgets = {name: config.compose(conf, "study", name).budget for name in sorted(set(published["study"]) - {""})}
     rows = []
     for i, row in zip(published.index, published.to_dict("records"), strict=True):
-        chosen = best.get(i) or _without_run(PublishedNumber(**row), budgets)
+        chosen = best.get(i) or _without_run(PublishedNumber(**row), budgets, conf)
         rows.append(row | asdict(chosen.judgement) | {key: getattr(chosen, key) for key in chosen._fields[1:]})
     return pd.DataFrame(rows, columns=[*COLUMNS, *ADDED, "run", "command"])
 
 
-def _without_run(printed: PublishedNumber, budgets: dict[str, str]) -> Counterpart:
-    """A row that no run has; budgets: that of each study."""
+def _without_run(printed: PublishedNumber, budgets: dict[str, str], conf: Path) -> Counterpart:
+    """A row that no run has: a fact of the data, or not run yet; budgets: that of each study."""
+    if fact := data_facts.judged(printed, conf):
+        return Counterpart(fact, printed.ours_method)
     if not printed.study:
         return Counterpart(not_run(printed), printed.ours_method)
     reason = f"study {printed.study} would run it at budget {budgets[printed.study]}"
