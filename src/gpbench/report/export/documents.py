@@ -38,7 +38,7 @@ NOT_OURS = ("published", "challenger")
 def texts(root: Path) -> dict[Path, str]:
     """File -> content, for all documents that are text, except those of the scorecard."""
     views = {name: View(root / "docs" / "results" / name) for name in RUNS}
-    contents = {}
+    contents: dict[Path, str] = {}
     for view in views.values():
         contents |= {view.folder / "tables" / f"{name}.md": to_markdown(table(view, name)) for name in TABLES}
         contents[view.folder / "statistics.md"] = comparisons.to_markdown(comparisons.statistics(view), view)
