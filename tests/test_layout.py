@@ -130,5 +130,5 @@ def test_the_package_does_not_grow_and_is_typed():
     what travels between machines and noise of other kinds have come since. Raise the number only for something that
     users asked for."""
     texts = sources("src").values()
-    assert sum(text.count("\n") for text in texts) <= 39_221
+    assert sum(text.count("\n") for text in texts) <= 39_222
     assert sum(text.count("dict[str, Any]") for text in texts) < 30

@@ -83,8 +83,9 @@ FAMILIES = (
 
 
 def against(card: pd.DataFrame) -> Figure:
-    """Every published number with a counterpart of ours, one panel per family of metrics; card: from `overall`."""
-    rows = card[np.isfinite(card["ours"].astype(float))]
+    """Every published number with a counterpart of ours, one panel per family of metrics; card: from `overall`. Facts
+    of data have no metric and are left out."""
+    rows = card[np.isfinite(card["ours"].astype(float)) & (card["ours_metric"].fillna("") != "")]
     if rows.empty:
         return canvas.empty("No published number has a counterpart in the committed runs.")
     place = rows["ours_metric"].map(lambda name: next(i for i, family in enumerate(FAMILIES) if family.holds(name)))
