@@ -11,7 +11,7 @@ from synthetic_study import build
 
 from gpbench.config.evidence import Claim, Comparison, Evidence, Explanation
 from gpbench.errors import UserError
-from gpbench.evaluation.compare import paired_difference
+from gpbench.evaluation.compare import PairedDifference, paired_difference
 from gpbench.report.papers import claims, finding, protocol
 from gpbench.report.scorecard import all_runs
 from gpbench.report.scorecard.counterparts import Counterparts
@@ -206,6 +206,17 @@ def test_pages_are_made_from_the_files_alone(tmp_path):
     assert "None noticed." in pages["ashman2020"]
     assert "8 claims: 8 not run" not in pages["ashman2020"]
     assert "of 7 claims: 7 not run" in pages["ashman2020"]
+
+
+def test_many_data_sets_are_tested_together():
+    """The exact two-sided p of six differences with one sign is 2 / 2^6 = .031."""
+    comparison = Comparison(["uci_common"], ("dsvi", "svgp"), "mnll")
+    differences = [PairedDifference(-0.1 * i, -1.0, 1.0, 0.5, 5) for i in range(1, 7)]
+    results = [claims.Result(comparison, f"set{i}", "common", difference=d) for i, d in enumerate(differences)]
+    assert claims.over_datasets(results) == ["dsvi is better than svgp on 6 of 6, signed-rank p = 0.031"]
+    assert claims.over_datasets(results[:5]) == []
+    assert finding._datasets(results) == "each of 6 data sets (-0.60 to -0.10)"
+    assert finding._datasets(results[:1]) == "set0 -0.10 [-1.00, +1.00]"
 
 
 def test_our_findings_say_where_they_hold_with_the_differences(quick, tmp_path):
