@@ -29,8 +29,8 @@ cluster-test: .venv/.ok  ## run a study on a Slurm of two nodes that is built he
 bucket-test: .venv/.ok  ## run a study on two machines that share an S3 bucket alone (MOTO=PATH of the program moto_server)
 	OMP_NUM_THREADS=1 MOTO=$(MOTO) python -m pytest tests/cluster/bucket.py $(ARGS)
 
-slow: .venv/.ok  ## run the slow tests: accuracy on real data (needs GPBENCH_MIRROR), samplers against libraries
-	OMP_NUM_THREADS=1 python -m pytest -n $(CORES) -m slow -rP tests/evaluation tests/study tests/methods tests/sampling tests/workflow tests/faults $(ARGS)
+slow: .venv/.ok  ## run the slow tests: accuracy on real data, large raw files (both need GPBENCH_MIRROR), samplers against libraries
+	OMP_NUM_THREADS=1 python -m pytest -n $(CORES) -m slow -rP $(ARGS)
 
 faults: .venv/.ok  ## kill, damage, fill and starve a smoke study for MINUTES, by SEED, and report what was found
 	python tests/faults/storm.py --minutes $(MINUTES) --seed $(SEED)

@@ -2,7 +2,6 @@
 
 import pytest
 from contracts import (
-    a_diverged_replica_leaves_the_others_alone,
     batched_is_looped,
     learning_beats_the_constant_predictor,
     permuting_test_rows_permutes_predictions,
@@ -66,7 +65,6 @@ CONTRACTS = [
     single_precision_is_close,
     permuting_test_rows_permutes_predictions,
     permuting_training_rows_changes_nothing,
-    a_diverged_replica_leaves_the_others_alone,
 ]
 
 

@@ -223,6 +223,7 @@ sys.exit(code)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.mirror
 @pytest.mark.parametrize("name", LIMITS)
 def test_a_large_mirrored_set_too_and_preparing_it_takes_little_memory(name, mirror, project, monkeypatch):

@@ -8,6 +8,7 @@ step), `points.parquet` (one row per test point) and the results of probes, such
 is read.
 """
 
+from collections import Counter
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal, TypedDict, cast
@@ -272,7 +273,7 @@ class View:
         """Finite scores of finished fits `[splits, methods]`, averaged over replicas of a split; NaN without any."""
         if metric not in METRICS:
             raise unknown("metric", metric, METRICS)
-        rows = self.done[self.done["dataset"] == dataset]
+        rows = self.done.loc[self.done["dataset"] == dataset, ["split", "method", metric]]
         rows = rows[np.isfinite(rows[metric].astype(float))]
         scores = rows.pivot_table(index="split", columns="method", values=metric, aggfunc="mean")
         return scores.reindex(columns=self.methods).astype(float)
@@ -303,9 +304,10 @@ class View:
         """Per cell: expected splits, why some fits are not done ('' if all are), in how many splits fits improve, and
         in how many they needed jitter."""
         keys = ["method", "dataset"]
-        cells = self.fits.groupby(keys)["split"].nunique().rename("expected").reset_index()
-        unfinished = self.fits.loc[self.fits["status"] != "done", keys].drop_duplicates()
-        statuses = {cell: describe_statuses(fits) for cell, fits in self.fits.merge(unfinished, on=keys).groupby(keys)}
+        facts = self.fits[[*keys, "split", "status", "reason"]]
+        cells = facts.groupby(keys)["split"].nunique().rename("expected").reset_index()
+        unfinished = facts.loc[facts["status"] != "done", keys].drop_duplicates()
+        statuses = {cell: describe_statuses(fits) for cell, fits in facts.merge(unfinished, on=keys).groupby(keys)}
         names = zip(cells["method"], cells["dataset"], strict=True)
         cells["statuses"] = [statuses.get(cell, "") for cell in names]
         for name, fits in {"improving": self.improving, "jittered": self.jittered}.items():
@@ -375,21 +377,20 @@ def _position(column: pd.Series, order: list[str] | None) -> pd.Series:
 
 def commits(fits: pd.DataFrame, length: int = 40, mark_dirty: bool = False) -> list[str]:
     """The commits of fits in alphabetical order, `length` characters of each, with `+` for uncommitted changes."""
-    known = fits[fits["commit"].notna() & (fits["commit"] != "")]
-    return sorted({f"{fit.commit[:length]}{'+' * (mark_dirty and fit.dirty is True)}" for fit in known.itertuples()})
+    known = {pair for pair in zip(fits["commit"], fits["dirty"], strict=True) if isinstance(pair[0], str) and pair[0]}
+    return sorted({f"{commit[:length]}{'+' * (mark_dirty and dirty is True)}" for commit, dirty in known})
 
 
 def describe_statuses(fits: pd.DataFrame, width: int = 48) -> str:
     """Why fits of a cell are not done, e.g. '1 diverged' or 'skipped: regression only'; '' if all are done.
 
     The chains of a split converge or fail together, so for them splits are counted."""
-    unfinished = fits[fits["status"] != "done"]
-    if len(unfinished) == len(fits) and len(unfinished[["status", "reason"]].drop_duplicates()) == 1:
-        status, reason = unfinished.iloc[0][["status", "reason"]]
-        text = f"{status}: {reason}" if reason else status
+    whys = [why for why in zip(fits["status"], fits["reason"], strict=True) if why[0] != "done"]
+    if len(whys) == len(fits) and len(set(whys)) == 1:
+        text = ": ".join(filter(None, whys[0]))
         return text if len(text) <= width else text[: width - 1] + "…"
-    counts = unfinished["status"].value_counts().astype(str)
+    counts: dict[str, int | str] = dict(Counter(status for status, _ in whys))
     if UNMIXED in counts:
-        failing = unfinished.loc[unfinished["status"] == UNMIXED, "split"].nunique()
+        failing = fits.loc[fits["status"] == UNMIXED, "split"].nunique()
         counts[UNMIXED] = f"{failing} of {fits['split'].nunique()}"
     return ", ".join(f"{counts[status]} {status}" for status in STATUSES if status in counts)

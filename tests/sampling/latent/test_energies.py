@@ -41,11 +41,12 @@ def chain(make, transitions, seed=0):
     return torch.stack(potentials, 1), torch.stack(begins, 1), psi.shape[1] + f.shape[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [
         lambda model: whitened.Hamiltonian(model, 8),
-        pytest.param(lambda model: whitened.NoUTurn(model, 4), marks=pytest.mark.slow),
+        lambda model: whitened.NoUTurn(model, 4),
     ],
     ids=["hmc", "nuts"],
 )

@@ -184,6 +184,7 @@ json.dump(found, sys.stdout)
 """
 
 
+@pytest.mark.slow
 def test_data_and_log_densities_are_those_of_the_reference():
     rng, found = np.random.default_rng(0), {path.stem: json.loads(path.read_text()) for path in FOLDER.glob("*.json")}
     places = {}

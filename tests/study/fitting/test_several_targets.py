@@ -81,7 +81,14 @@ def test_a_target_and_its_image_are_fitted_as_one(name, tmp_path_factory):
 
 
 # the network of dkl learns 60 rows by heart in so many steps, alone and together
-@pytest.mark.parametrize("name", [m for m in METHODS if m not in (*COLUMNS, "gradient_boosting", "dkl")])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name == "mcmc_svgp"))
+        for name in METHODS
+        if name not in (*COLUMNS, "gradient_boosting", "dkl")
+    ],
+)
 def test_two_functions_are_learnt_together_as_well_as_alone(name, tmp_path_factory):
     """They are as smooth and as noisy as each other, so that a shared kernel and noise cost nothing."""
 

@@ -37,29 +37,21 @@ NOT_OURS = ("published", "challenger")
 
 def texts(root: Path) -> dict[Path, str]:
     """File -> content, for all documents that are text, except those of the scorecard."""
-    views = {name: View(root / "docs" / "results" / name) for name in RUNS}
+    runs, conf = all_runs.read_runs(root / "docs" / "results"), root / "conf"
+    by_name = {run.folder.name: run for run in runs}
     contents: dict[Path, str] = {}
-    for view in views.values():
+    for view in map(by_name.__getitem__, RUNS):
         contents |= {view.folder / "tables" / f"{name}.md": to_markdown(table(view, name)) for name in TABLES}
         contents[view.folder / "statistics.md"] = comparisons.to_markdown(comparisons.statistics(view), view)
-    readme = root / "README.md"
+    readme, ours = root / "README.md", claims.ours(root / "docs" / "findings.yaml", conf)
     card = all_runs.read(root / "docs" / "scorecard" / "scorecard.csv")
-    contents |= {root / "docs" / "papers" / f"{name}.md": page for name, page in papers(root, card).items()}
-    blocks = {"findings": findings(root), "results": summary(views[RUN]), "scorecard": verdicts(card)}
+    pages = finding.pages(root, card, runs) | {
+        "protocol": protocol.ledger(runs, card, root / "published" / "per_split")
+    }
+    contents |= {root / "docs" / "papers" / f"{name}.md": page for name, page in pages.items()}
+    findings = finding.bullets(ours, runs, conf)
+    blocks = {"findings": findings, "results": summary(by_name[RUN]), "scorecard": verdicts(card)}
     return contents | {readme: filled(readme.read_text(), blocks)}
-
-
-def findings(root: Path) -> str:
-    """What committed records say of our own claims about methods (docs/findings.yaml)."""
-    found = claims.ours(root / "docs" / "findings.yaml", root / "conf")
-    return finding.bullets(found, all_runs.read_runs(root / "docs" / "results"), root / "conf")
-
-
-def papers(root: Path, card: pd.DataFrame) -> dict[str, str]:
-    """Name -> page of every paper with claims, and the protocol ledger."""
-    runs = all_runs.read_runs(root / "docs" / "results")
-    per_split = root / "published" / "per_split"
-    return finding.pages(root, card, runs) | {"protocol": protocol.ledger(runs, card, per_split)}
 
 
 def filled(text: str, blocks: dict[str, str]) -> str:

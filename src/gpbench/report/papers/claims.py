@@ -155,8 +155,8 @@ def _weight(result: Result) -> tuple[bool, bool, int, int]:
 def _measured(run: Counterparts, comparison: Comparison, dataset: str, protocol: str) -> Result | None:
     """What one run has; None where a method has no score there."""
     view, metric, methods = run.view, METRICS[comparison.metric], list(comparison.methods)
-    fits = view.fits[(view.fits["dataset"] == dataset) & view.fits["method"].isin(methods)]
-    fits = fits[~fits["status"].isin(("missing", "skipped"))]
+    chosen = (view.fits["dataset"] == dataset) & view.fits["method"].isin(methods)
+    fits = view.fits[chosen & ~view.fits["status"].isin(("missing", "skipped"))]
     if set(fits["method"]) < set(methods):
         return None
     result = Result(comparison, dataset, protocol, NOT_JUDGED, run=run)

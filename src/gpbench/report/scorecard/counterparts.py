@@ -41,7 +41,7 @@ class Counterparts:
         self.study, self.settings = run_settings(view.study["command"])
         self._fits = view.fits[[*FACTS, *LENGTH]]
         self._places = self._fits.groupby(CELL).indices
-        self._averages = cache(self._averaged)
+        self._averages, self._facts_of = cache(self._averaged), cache(self._of_cell)
 
     def name(self, names: str) -> str:
         """The first of the names `a|b` that this study has; otherwise the names as given."""
@@ -59,14 +59,18 @@ class Counterparts:
         """Our mean, or why there is none."""
         if (method, dataset) not in self._places:
             return "not planned"
-        fits = self._fits.iloc[self._places[method, dataset]]
         if (method, dataset) not in self._averages(metric):
-            return describe_statuses(fits) or "the metric is undefined"
+            return describe_statuses(self._fits.iloc[self._places[method, dataset]]) or "the metric is undefined"
         mean, sd, n = self._averages(metric)[method, dataset]
+        fits, numbers, facts = self._facts_of(method, dataset)
+        return OurMean(mean, sd, int(n), *numbers, self._unfinished(fits, metric, int(n)), *facts)
+
+    def _of_cell(self, method: str, dataset: str) -> tuple[pd.DataFrame, tuple[int, int, int], tuple[str, str, str]]:
+        """The fits of a cell, the numbers of its splits, chains and fits that still improve, and `_facts`."""
+        fits = self._fits.iloc[self._places[method, dataset]]
         chains = int(fits["chains"].astype(float).fillna(0).max())
         improving = int((fits["chains"].isna() & (fits["status"] == UNMIXED)).sum())
-        numbers = int(n), fits["split"].nunique(), chains, improving
-        return OurMean(mean, sd, *numbers, self._unfinished(fits, metric, int(n)), *_facts(fits))
+        return fits, (fits["split"].nunique(), chains, improving), _facts(fits)
 
     def _averaged(self, metric: str) -> dict[tuple[str, str], tuple[float, float, float]]:
         """(mean, sd with ddof = 1, n) over finite values of finished fits; of predictions, over the means of splits."""
