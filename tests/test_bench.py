@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -163,3 +164,15 @@ def test_what_solvers_cost_is_measured(bench, monkeypatch, capsys):
         solvers.BENCHES[name]()
     printed = capsys.readouterr().out
     assert re.search(r"of their rate\n.*GPyTorch.*gp_pcg.*Cholesky.*peak memory", printed, re.DOTALL)
+
+
+@pytest.mark.parametrize("name", ["elliptical", "metropolis"])
+def test_samplers_of_another_program_keep_the_prior_and_a_normal_posterior(bench, monkeypatch, name):
+    variance = bench("latent_variance")
+    monkeypatch.setattr(variance, "BURN_IN", 200)
+    rng = np.random.default_rng(0)
+    # y = 1 with noise 1: N(1/2, 1/2) in every coordinate
+    step = getattr(variance, name)(rng, rng.standard_normal((200, 2)), lambda nu: -0.5 * ((1 - nu) ** 2).sum(1))
+    draws = np.stack([step() for _ in range(700)])[200:]
+    np.testing.assert_allclose(draws.mean((0, 1)), 0.5, atol=0.02)
+    np.testing.assert_allclose(draws.var((0, 1)), 0.5, atol=0.02)
