@@ -10,7 +10,8 @@ are written here from the equations, in NumPy, and share with `gpbench` nothing 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count, islice
 
 import numpy as np
 from numpy import ndarray as Array
@@ -45,13 +46,10 @@ def factor(rng: Generator, inputs: int, variance: float) -> Array:
     return np.linalg.cholesky(variance * (np.exp(-squares / 2) + 1e-6 * np.eye(ROWS)))
 
 
-def elliptical(rng: Generator, nu: Array, density: Callable[[Array], Array]) -> Callable[[], Array]:
-    """Transitions of nu `[R, n]`, a priori N(0, I)."""
-    state = [nu]
-
-    def step() -> Array:
-        (nu,), z = state, rng.standard_normal(state[0].shape)
-        level = density(nu) - rng.exponential(size=len(nu))
+def elliptical(rng: Generator, nu: Array, density: Callable[[Array], Array]) -> Iterator[Array]:
+    """Draws of nu `[R, n]`, a priori N(0, I)."""
+    while True:
+        z, level = rng.standard_normal(nu.shape), density(nu) - rng.exponential(size=len(nu))
         angle = rng.uniform(0, 2 * np.pi, len(nu))
         low, high, new, todo = angle - 2 * np.pi, angle.copy(), nu.copy(), np.full(len(nu), True)
         while todo.any():
@@ -60,27 +58,21 @@ def elliptical(rng: Generator, nu: Array, density: Callable[[Array], Array]) -> 
             new[found], todo = proposed[found], todo & ~found
             low, high = np.where(angle < 0, angle, low), np.where(angle < 0, high, angle)
             angle = rng.uniform(low, high)
-        state[0] = new
-        return new
-
-    return step
+        nu = new
+        yield nu
 
 
-def metropolis(rng: Generator, nu: Array, density: Callable[[Array], Array]) -> Callable[[], Array]:
+def metropolis(rng: Generator, nu: Array, density: Callable[[Array], Array]) -> Iterator[Array]:
     """Version 2: nu' = sqrt(1 - a^2) nu + a z keeps the prior; a is learnt in burn-in."""
-    state, log_size, steps = [nu], np.full(len(nu), np.log(0.2)), [0]
-
-    def step() -> Array:
-        (nu,), size = state, np.exp(np.minimum(log_size, 0))[:, None]
+    log_size = np.full(len(nu), np.log(0.2))
+    for t in count():
+        size = np.exp(np.minimum(log_size, 0))[:, None]
         proposed = np.sqrt(1 - size**2) * nu + size * rng.standard_normal(nu.shape)
         chance = np.exp(np.minimum(density(proposed) - density(nu), 0))
-        if steps[0] < BURN_IN:
-            log_size[:] += (chance - 0.25) / (steps[0] + 1) ** 0.6
-        steps[0] += 1
-        state[0] = np.where((rng.random(len(nu)) < chance)[:, None], proposed, nu)
-        return state[0]
-
-    return step
+        if t < BURN_IN:
+            log_size += (chance - 0.25) / (t + 1) ** 0.6
+        nu = np.where((rng.random(len(nu)) < chance)[:, None], proposed, nu)
+        yield nu
 
 
 def efficiency(sampler: Callable, likelihood: str, inputs: int, variance: float) -> Array:
@@ -93,10 +85,8 @@ def efficiency(sampler: Callable, likelihood: str, inputs: int, variance: float)
         return np.matmul(factors, nu[..., None])[..., 0]
 
     y = simulate(rng, latent(rng.standard_normal((SETS, ROWS))))
-    step = sampler(rng, rng.standard_normal((SETS, ROWS)), lambda nu: log_density(y, latent(nu)).sum(1))
-    for _ in range(BURN_IN):
-        step()
-    draws = np.stack([latent(step()) for _ in range(DRAWS)])
+    chains = sampler(rng, rng.standard_normal((SETS, ROWS)), lambda nu: log_density(y, latent(nu)).sum(1))
+    draws = np.stack([latent(nu) for nu in islice(chains, BURN_IN, BURN_IN + DRAWS)])
     return 100 * np.array([geyer_ess(draws[:, r]).min() for r in range(SETS)]) / DRAWS
 
 
