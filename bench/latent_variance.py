@@ -3,8 +3,8 @@
 The paper states sigma = exp(2) for its simulated data. Here f | y, psi with 100 rows is sampled on data drawn with that
 variance and with 2.08, that of filippone2014, by elliptical slice sampling, which has nothing to tune, and by
 Metropolis-Hastings of version 2, whose step is learnt for an acceptance of 25 %. Printed: the least effective sample
-size over the latent values in % of 20,000 draws, mean (sd over chains), beside the paper's numbers. Samplers and data
-are written here from the equations, in NumPy, and share with `gpbench` nothing but Geyer's estimate.
+size over the latent values in % of 20,000 draws, mean (sd over data sets, a chain each), beside the paper's numbers.
+Samplers and data are written here from the equations, in NumPy, and share with `gpbench` nothing but Geyer's estimate.
 """
 
 from __future__ import annotations
