@@ -48,6 +48,7 @@ def test_a_state_has_a_tile_of_its_own_in_every_tiling():
     assert shared == 7, "tilings lie an eighth of a tile aside"
 
 
+@pytest.mark.slow
 def test_the_agent_learns_to_swing_out_of_the_valley(learned):
     """Sutton and Barto's figure 10.2: hundreds of steps at first, between 100 and 200 in the end."""
     _, steps = learned
@@ -68,6 +69,7 @@ def test_costs_are_the_steps_that_the_greedy_agent_takes(learned):
     assert steps == pytest.approx(expected, rel=0.15)
 
 
+@pytest.mark.slow
 def test_the_surface_is_that_of_the_figures(surface):
     """Up to about 120 at rest in the valley (Sutton and Barto, figure 10.1; 116 in ashman2020), nothing at the goal."""
     y, position, velocity = surface

@@ -59,6 +59,7 @@ def errors(datasets, repetitions=REPETITIONS):
 
 
 @pytest.mark.parametrize("datasets", [12, 20])
+@pytest.mark.slow
 def test_holm_over_exact_two_sided_tests_keeps_the_family_wise_error(datasets):
     assert errors(datasets)["holm"] <= MOST
 

@@ -108,6 +108,7 @@ def parametric_predictive(state: State, x: np.ndarray, y: np.ndarray) -> float:
     return fit - 0.5 * (np.trace(covariance) + m @ m - 3 - np.linalg.slogdet(covariance)[1])
 
 
+@pytest.mark.slow
 def test_many_rows_give_the_parametric_predictive_objective():
     """At the largest energy the gap falls as 1/N."""
     gaps = []

@@ -83,6 +83,7 @@ def test_one_state_predicts_its_own_conditional():
     np.testing.assert_allclose(predictive.log_prob(batch.y[0].numpy()).sum(), log_likelihood(method, state, batch)[0])
 
 
+@pytest.mark.slow
 def test_chains_sample_the_posterior_of_the_toy():
     # 1,024 chains; 5 nearly independent states of each: standard errors 0.003 of a mean and 1 % of a sd, and
     # the finite step adds 1 % to the sd

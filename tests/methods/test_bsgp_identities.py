@@ -84,6 +84,7 @@ def chain_sds(step_size: float) -> torch.Tensor:
     return torch.cat(kept).std(0)
 
 
+@pytest.mark.slow
 def test_posterior_sds_are_within_five_percent_and_the_bias_of_the_step_is_the_closed_form():
     # 10,000 nearly independent states: standard error 0.7 % of a sd. With preconditioner 1 every eigendirection of the
     # posterior of v is a harmonic potential of its own, whose stationary variance `sampling.sghmc` states
@@ -101,6 +102,7 @@ def test_posterior_sds_are_within_five_percent_and_the_bias_of_the_step_is_the_c
     assert excess[0.4].mean() > 3 * excess[0.1].mean()
 
 
+@pytest.mark.slow
 def test_a_flat_likelihood_leaves_the_priors():
     # rows of weight 0: v ~ N(0, I), log lengthscale ~ N(0, 1), log outputscale ~ N(log 0.05, 1), Z ~ N(0, I)
     chains = 1000

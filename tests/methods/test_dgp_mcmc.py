@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pytest
 import torch
 from gp_cases import each, flat_loss, keys, noise_size
 from mcmc_cases import JITTER, NOISE_VARIANCE, SCALES, bumps, chains, gram, hidden_of, method, prior, run
@@ -90,6 +91,7 @@ def test_without_information_the_chain_returns_to_the_prior():
         assert (np.abs(values.mean((0, 1)) - expected) < 4.5 * error).all()
 
 
+@pytest.mark.slow
 def test_the_chain_samples_the_posterior_of_a_grid():
     # two rows, so that p(v | y) can be summed over a grid; E f1 = 0 by symmetry, whatever the sign of the start
     data, m = bumps(2, [[0, 1]] * 32), method(num_samples=3000, burn_in=0.05)
@@ -200,6 +202,7 @@ def test_kept_states_are_the_thinned_ones_after_burn_in():
     assert [step for step in range(1, 11) if m.keep(step, 10)] == list(range(2, 11))
 
 
+@pytest.mark.slow
 def test_two_modes_and_agreement_between_chains():
     # at the noise of the data the hidden function is known up to its sign
     data = bumps(50, [list(range(50))] * 2)

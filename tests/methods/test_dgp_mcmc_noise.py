@@ -55,6 +55,7 @@ def test_getting_it_right_finds_a_prior_without_its_jacobian(monkeypatch):
     assert largest_z(method(noise="sampled", noise_step=1.0), 12) > 6
 
 
+@pytest.mark.slow
 def test_the_chain_samples_the_posterior_of_a_grid():
     # two rows, so that p(v, log noise_variance | y) can be summed over a grid
     m = method(noise="sampled", noise_step=1.5, num_samples=3000, burn_in=0.05)

@@ -110,6 +110,7 @@ def gp_prediction(train: torch.Tensor, test: torch.Tensor, y: torch.Tensor, nois
     return cross @ torch.linalg.solve(covariance, y), variance
 
 
+@pytest.mark.slow
 def test_on_boston_it_tends_to_the_exact_gp_as_one_over_the_root_of_the_number_of_features():
     table = read.read(config.compose(CONF, "dataset", "boston"), CONF)
     x, y = (torch.as_tensor((a - a.mean(0)) / a.std(0)) for a in (table.inputs, table.targets))

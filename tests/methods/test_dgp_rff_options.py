@@ -114,9 +114,8 @@ def counted(monkeypatch, name: str) -> list[str]:
     return calls
 
 
-@pytest.mark.parametrize(
-    "treatment", [TREATMENTS[0], *(pytest.param(t, marks=pytest.mark.slow) for t in TREATMENTS[1:])]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("treatment", TREATMENTS)
 def test_local_noise_has_the_same_expected_bound_and_a_smaller_gradient_variance(treatment):
     bounds, variances, draws = [], [], 3000
     for local in (False, True):

@@ -179,6 +179,7 @@ def test_separate_layers_with_equal_parameters_are_as_shared_ones():
 
 
 @pytest.mark.parametrize("separate", ["none", "all"])
+@pytest.mark.slow
 def test_functions_have_the_moments_of_every_layer(separate):
     """Over two inputs, replicas apart; of the last layer those of the predictive mixture."""
     draws = 1000

@@ -137,6 +137,7 @@ def test_solves_start_from_the_last_plain_iterates_and_probes_are_redrawn():
     assert not torch.equal(state.memory["probes"], probes)
 
 
+@pytest.mark.slow
 def test_with_exact_gradients_it_finds_the_posterior(monkeypatch):
     """Means and standard deviations on 25 rows, against importance sampling by the exact evidence."""
     train, made = rows(25), method(subset=25, first_step=0.2, last_step=0.1, burn_in=0.1)

@@ -8,7 +8,7 @@ import pytest
 from synthetic_samplers import build_samplers
 from synthetic_study import build
 
-from gpbench.report.figures import draw, write_figure
+from gpbench.report.figures import draw
 from gpbench.report.tables import preconditioners
 from gpbench.report.view import View
 
@@ -87,10 +87,7 @@ def test_the_table_counts_what_was_stopped_and_marks_lower_bounds(view):
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_figures_are_the_same_byte_for_byte(view, tmp_path, name):
-    first, second = (write_figure(view, name, tmp_path / folder) for folder in "ab")
-    for a, b in zip(first, second, strict=True):
-        assert a.read_bytes() == b.read_bytes()
+def test_figures_show_the_methods(view, name):
     shown = texts(draw(view, name))
     assert "No " not in shown
     assert view.labels["bsgp_1"] in shown

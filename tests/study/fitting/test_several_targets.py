@@ -32,6 +32,7 @@ LEARNT = 0.8
 """of what is gained alone over the constant predictor, at least this is gained together"""
 STEPS, MORE_STEPS = 100, {"svgp": 250, "mcmc_svgp": 500}
 """and of methods that learn more slowly"""
+LONG = {"mcmc_svgp", "dsvi", "svgp", "aep", "dgp_vae", "gp_pcg", "dgp_meanfield", "pitc", "ipvi_dgp_1"}
 
 
 def case(name: str, outputs: str, folders, data=None, few: bool = False) -> Case:
@@ -84,7 +85,7 @@ def test_a_target_and_its_image_are_fitted_as_one(name, tmp_path_factory):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.slow] * (name == "mcmc_svgp"))
+        pytest.param(name, marks=[pytest.mark.slow] * (name in LONG))
         for name in METHODS
         if name not in (*COLUMNS, "gradient_boosting", "dkl")
     ],

@@ -184,6 +184,7 @@ def smooth() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.as_tensor(x), torch.as_tensor(np.sin(x).sum(1) + 0.1 * rng.standard_normal(400))
 
 
+@pytest.mark.slow
 def test_at_long_lengthscales_low_rank_saves_iterations_and_block_jacobi_and_regularised_do_not(smooth):
     """cutajar2016, section 4.1."""
     cost = {

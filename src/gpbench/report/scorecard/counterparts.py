@@ -9,6 +9,7 @@ import pandas as pd
 from gpbench import config
 from gpbench.errors import count
 from gpbench.report.scorecard import verdicts
+from gpbench.report.scorecard.published import ANY
 from gpbench.report.view import SCORED, UNMIXED, View, commits, describe_statuses
 from gpbench.study.planning.resolve import STUDY_KEYS
 
@@ -49,7 +50,7 @@ class Counterparts:
 
     def has(self, method: str, dataset: str) -> bool:
         """Whether the study has this cell, finished or not."""
-        return method in self.view.methods and dataset in self.view.datasets
+        return method in self.view.methods and dataset in (*self.view.datasets, ANY)
 
     def by_chain(self, metric: str) -> bool:
         """Whether a run is a chain of a sampler rather than a split."""

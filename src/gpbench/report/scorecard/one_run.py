@@ -11,7 +11,7 @@ from gpbench.errors import UserError, unknown
 from gpbench.evaluation.metrics import METRICS
 from gpbench.report.scorecard import verdicts
 from gpbench.report.scorecard.counterparts import Counterparts, OurMean
-from gpbench.report.scorecard.published import PublishedNumber, read_published, sample_sd
+from gpbench.report.scorecard.published import ANY, PublishedNumber, read_published, sample_sd
 from gpbench.report.tables.render import Table, mean_sd, number, signed, to_html, to_markdown, write
 from gpbench.report.view import View
 
@@ -73,6 +73,9 @@ def compare(ours: Counterparts, printed: PublishedNumber) -> Judgement:
     method, dataset, metric = printed.ours_method, printed.dataset, printed.ours_metric
     if not method:
         return unmatched
+    if dataset == ANY:
+        each = [compare(ours, replace(printed, dataset=name)) for name in ours.view.datasets]
+        return next((one for one in each if verdicts.kind(one.verdict) in verdicts.JUDGED), each[0])
     if not ours.has(method, dataset):
         return not_run(printed, f"{method.replace('|', ' or ')} on {dataset} is not in this study")
     mean = ours.find(method, dataset, metric)
