@@ -95,6 +95,21 @@ def test_the_best_of_several_runs_stands_for_a_row(runs, names, chosen):
     assert best([runs[name] for name in reversed(names)])["run"] == chosen
 
 
+def test_a_number_of_any_data_set_stands_beside_the_first_of_ours_that_is_judged(tmp_path):
+    def status(method, dataset, split):
+        return ("diverged", "x") if (dataset, split) == ("boston", 1) else ("done", "")
+
+    view = run(tmp_path / "s", status=status, datasets=("boston", "yacht"))
+    found, of_yacht = best([view], dataset="any"), best([view], dataset="yacht")
+    assert found["dataset"] == "any"
+    assert verdicts.kind(best([view])["verdict"]) == "not judged"
+    assert verdicts.kind(found["verdict"]) in verdicts.JUDGED
+    assert (found["ours"], found["verdict"]) == (of_yacht["ours"], of_yacht["verdict"])
+    unjudged = run(tmp_path / "t", status=status)
+    assert best([unjudged], dataset="any")["verdict"] == best([unjudged])["verdict"]
+    assert best([view], dataset="any", ours_method="dsvi")["run"] == ""
+
+
 def test_ours_stands_with_run_budget_protocol_splits_commit_and_command(runs):
     found = best([runs["check"]])
     beside = ["run", "ours_budget", "ours_protocol", "ours_n", "ours_commit", "command", "compared"]

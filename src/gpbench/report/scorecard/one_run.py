@@ -10,8 +10,8 @@ import pandas as pd
 from gpbench.errors import UserError, unknown
 from gpbench.evaluation.metrics import METRICS
 from gpbench.report.scorecard import verdicts
-from gpbench.report.scorecard.counterparts import Counterparts, OurMean
-from gpbench.report.scorecard.published import ANY, PublishedNumber, read_published, sample_sd
+from gpbench.report.scorecard.counterparts import ANY, Counterparts, OurMean
+from gpbench.report.scorecard.published import PublishedNumber, read_published, sample_sd
 from gpbench.report.tables.render import Table, mean_sd, number, signed, to_html, to_markdown, write
 from gpbench.report.view import View
 
@@ -83,8 +83,7 @@ def compare(ours: Counterparts, printed: PublishedNumber) -> Judgement:
         return not_run(printed, mean)
     result = replace(unmatched, ours=mean.mean, ours_sd=mean.sd, ours_n=mean.n, ours_settings=ours.settings)
     result = replace(result, ours_protocol=mean.protocol, ours_budget=mean.budget, ours_commit=mean.commit)
-    difference = result.ours - result.published
-    sd, n = mean.sd, mean.n
+    difference, sd, n = result.ours - result.published, mean.sd, mean.n
     if ours.by_chain(metric) and printed.splits > n and math.isfinite(result.published_sd):
         sd, n = math.nan, mean.splits  # ours lacks the spread of data sets that theirs has
     error, freedom, assumed = verdicts.combined(sd, n, result.published_sd, printed.splits)

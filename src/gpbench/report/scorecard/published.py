@@ -18,7 +18,7 @@ class PublishedNumber:
 
     source: str  # citation key of the paper
     item: str  # table, figure or section
-    dataset: str  # or ANY
+    dataset: str  # `any` where the number is the same on each, such as a count of operations
     method_printed: str
     setting: str
     metric_printed: str
@@ -38,8 +38,6 @@ class PublishedNumber:
     rounding: float = 0.0  # half a unit of the last printed digit; computed from `value`, no column of the files
 
 
-ANY = "any"
-"""Data set of a number that is the same on each, such as a count of operations; ours is that of the first judged."""
 COLUMNS = [field.name for field in fields(PublishedNumber) if field.name != "rounding"]
 NUMBERS = ("value", "spread", "splits", "factor")
 KEYS = ("source", "item", "dataset", "method_printed", "setting", "metric_printed", "protocol", "scale")
