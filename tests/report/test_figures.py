@@ -40,6 +40,9 @@ def single(request, tmp_path_factory):
     return View(build(tmp_path_factory.mktemp("single") / "s", ["svgp"], [request.param], 1))
 
 
+SLOWLY = ("cost", "critical_difference", "boxes")
+
+
 @pytest.mark.parametrize("name", FIGURES)
 def test_every_figure_is_written(small_view, probed_view, tmp_path, name):
     """As PNG: most of the time of a PDF goes into its fonts."""
@@ -49,9 +52,9 @@ def test_every_figure_is_written(small_view, probed_view, tmp_path, name):
     assert list(tmp_path.iterdir()) == [path], "no temporary file is left"
 
 
-@pytest.mark.parametrize("name", ["pit", "layers"])
+@pytest.mark.parametrize("name", [*("pit", "layers"), *(pytest.param(n, marks=pytest.mark.slow) for n in SLOWLY)])
 def test_files_are_the_same_byte_for_byte_and_have_no_date(small, probed, tmp_path, name):
-    """Stairs, and collections of lines; `test_pictures` has maps."""
+    """Stairs, line collections; slowly lines and bars, annotations, boxes; `test_pictures` has maps."""
     study = probed if name in PROBED else small
     first, second = (write_figure(View(study), name, tmp_path / folder) for folder in "ab")
     assert [path.name for path in first] == [f"{name}.pdf", f"{name}.png"]

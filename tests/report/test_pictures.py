@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas as pd
+import pytest
 from synthetic_study import build
 
 from gpbench.report.figures import draw, write_figure
@@ -114,7 +115,11 @@ def test_pictures_keep_a_place_for_a_method_that_failed(tmp_path):
     assert figure.axes[4].get_title("left") == "DSVI (2 layers)\nmean"
 
 
-def test_files_are_the_same_byte_for_byte(tmp_path):
-    view = with_surfaces(tmp_path / "s")
-    for one, other in zip(*(write_figure(view, "surfaces", tmp_path / folder) for folder in "ab"), strict=True):
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [("surfaces", with_surfaces), pytest.param("pictures", with_pictures, marks=pytest.mark.slow)],
+)
+def test_files_are_the_same_byte_for_byte(tmp_path, name, make):
+    view = make(tmp_path / "s")
+    for one, other in zip(*(write_figure(view, name, tmp_path / folder) for folder in "ab"), strict=True):
         assert one.read_bytes() == other.read_bytes()

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from synthetic_study import build
 
-from gpbench.report.figures import covariance, draw
+from gpbench.report.figures import covariance, draw, write_figure
 from gpbench.report.view import View
 
 DONE = ("done", "")
@@ -124,6 +124,13 @@ def test_each_panel_samples_what_it_says(tmp_path):
 def test_a_covariance_over_more_than_one_input_is_not_drawn(tmp_path):
     axes = draw(with_covariance(tmp_path / "s"), "covariance").axes[6:]
     assert [text.get_text() for axis in axes for text in axis.texts if text.get_text()] == ["SVGP: more than one input"]
+
+
+@pytest.mark.slow
+def test_files_are_the_same_byte_for_byte(tmp_path):
+    view = with_inducing(tmp_path / "s")
+    for one, other in zip(*(write_figure(view, "inducing", tmp_path / folder) for folder in "ab"), strict=True):
+        assert one.read_bytes() == other.read_bytes()
 
 
 def with_classes(folder, status=lambda *_: DONE):

@@ -8,7 +8,7 @@ import pytest
 from synthetic_samplers import build_samplers
 from synthetic_study import build
 
-from gpbench.report.figures import draw
+from gpbench.report.figures import draw, write_figure
 from gpbench.report.tables import preconditioners
 from gpbench.report.view import View
 
@@ -84,6 +84,14 @@ def test_the_table_counts_what_was_stopped_and_marks_lower_bounds(view):
         "≥1.0 (1.0 to 1.0); 1.0; 2 of 2",
     ]
     assert table.data["stopped"].tolist() == [1, 0, 2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_are_the_same_byte_for_byte(view, tmp_path, name):
+    first, second = (write_figure(view, name, tmp_path / folder) for folder in "ab")
+    for a, b in zip(first, second, strict=True):
+        assert a.read_bytes() == b.read_bytes()
 
 
 @pytest.mark.parametrize("name", FIGURES)

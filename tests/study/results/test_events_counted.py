@@ -115,6 +115,7 @@ def test_a_study_of_counts_and_numbers_is_reported(project, arrivals, gpbench, m
     for command in ("table", "statistics", "scorecard", "page"):
         more = ["--published", str(REPOSITORY / "published")] if command == "scorecard" else []
         assert report.main([command, str(folder), *more]) == 0, command
+    assert {path.stem for path in (folder / "figures").iterdir()} >= set(names(view.study, "figures"))
     counts = pd.read_csv(folder / "tables/counts_mnll.csv").set_index("method")
     assert counts.loc["svgp", "mean"] == pytest.approx(view.per_split("mnll", "arrivals")["svgp"].mean())
     assert counts.loc["linear", "statuses"].startswith("skipped: regression")
