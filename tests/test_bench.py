@@ -59,6 +59,7 @@ def test_steps_are_timed_beside_those_of_peers(bench, monkeypatch, capsys, tmp_p
         assert re.search(said, printed)
 
 
+@pytest.mark.slow
 def test_a_prediction_batched_over_states_is_that_of_one_by_one(bench, monkeypatch, capsys):
     sampler = bench("sampler")
     monkeypatch.setattr(importlib.import_module("timing"), "REPEATS", 1)
@@ -69,6 +70,7 @@ def test_a_prediction_batched_over_states_is_that_of_one_by_one(bench, monkeypat
     assert capsys.readouterr().out.count("median") == 3
 
 
+@pytest.mark.slow
 def test_operators_on_latent_values_are_timed():
     program = "import timing, latent; timing.REPEATS, timing.WARMUP, latent.CHAINS = 1, 0, 2; latent.bench_operators()"
     # apart from this process, which other tests fork: JAX has threads

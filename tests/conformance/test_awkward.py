@@ -28,7 +28,10 @@ def constant_column_and_repeated_rows(data: Table) -> Table:
     return Table(inputs, data.targets[again], [*data.input_names, "constant"], data.target_names)
 
 
-@pytest.mark.parametrize("change", [few_rows, constant_column_and_repeated_rows], ids=lambda change: change.__name__)
+CHANGES = [few_rows, pytest.param(constant_column_and_repeated_rows, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 @pytest.mark.parametrize(("name", "task"), CASES, ids=["-".join(case) for case in CASES])
 def test_it_fits(name, task, change, tmp_path_factory):
     data = change(table(task))

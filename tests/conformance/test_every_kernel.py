@@ -22,6 +22,7 @@ def case_of(name: str, folders, **options) -> Case:
 
 @pytest.mark.parametrize("formula", KERNELS[1:])
 @pytest.mark.parametrize("name", ["bsgp_1", "mcmc_svgp"])
+@pytest.mark.slow
 def test_chains_under_every_kernel_end_in_finite_predictions(name, formula, tmp_path_factory):
     case = case_of(name, tmp_path_factory, kernel=formula, ard=name == "bsgp_1")
     (outcome,) = case.fit(group(case.cell, 0))
@@ -43,5 +44,6 @@ CONTRACTS = [
 
 
 @pytest.mark.parametrize("contract", CONTRACTS, ids=lambda contract: contract.__name__)
+@pytest.mark.slow
 def test_contract(case, contract):
     contract(case)

@@ -69,5 +69,6 @@ CONTRACTS = [
 
 
 @pytest.mark.parametrize("contract", CONTRACTS, ids=lambda contract: contract.__name__)
+@pytest.mark.slow
 def test_contract(case, contract):
     contract(case)

@@ -75,6 +75,7 @@ def test_of_three_thousand_tables_at_most_five_percent_have_a_false_alarm(datase
 
 
 @pytest.mark.parametrize("datasets", [12, 20])
+@pytest.mark.slow
 def test_the_one_sided_rule_does_not(datasets):
     assert errors(datasets)["one-sided"] > MOST
 

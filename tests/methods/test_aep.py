@@ -29,6 +29,7 @@ def start(ours: aep.Method, **sizes):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.slow
 def test_gradient_agrees_with_finite_differences(variant):
     # a large jitter: finite differences of the moments magnify their rounding by 1 / jitter
     ours = method(num_inducing=3, jitter=1e-2, **VARIANTS[variant])
@@ -43,6 +44,7 @@ def test_gradient_agrees_with_finite_differences(variant):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("task", CLASSES)
+@pytest.mark.slow
 def test_batched_is_looped_and_padding_changes_nothing(task, variant):
     cases.assert_batched_is_looped(method(task, **VARIANTS[variant]), task)
 
@@ -170,6 +172,7 @@ def test_common_scale_of_the_classes_is_not_trained():
     ("task", "dtype"),
     [("regression", torch.float32), ("binary", torch.float64), ("multiclass", torch.float32)],
 )
+@pytest.mark.slow
 def test_training_beats_the_constant_predictor(task, dtype):
     x, y = cases.problem(task, n=80, dtype=dtype)
     ours = method(task, num_inducing=20)
@@ -186,6 +189,7 @@ def test_training_beats_the_constant_predictor(task, dtype):
 
 
 @pytest.mark.parametrize("task", ["binary", "multiclass"])
+@pytest.mark.slow
 def test_powers_of_the_classification_likelihoods_learn(task):
     x, y = cases.problem(task, n=80)
     ours = method(task, num_inducing=20, power=0.5)

@@ -211,6 +211,7 @@ def test_preconditioner_and_noise_stay_after_burn_in():
     ("task", "dtype", "gain"),
     [("regression", torch.float32, 0.2), ("binary", torch.float64, 0.1)],
 )
+@pytest.mark.slow
 def test_learning_beats_the_constant_predictor(task, dtype, gain):
     method, data = small(task, num_samples=20, step_size=0.05), training_set(task, counts=(40,), dtype=dtype)
     state = method.start(data, KEYS[:1])

@@ -67,6 +67,7 @@ def expected(ours, state, y, mean, variance) -> float:
 
 @pytest.mark.parametrize("likelihood", PROCESSES)
 @pytest.mark.parametrize("targets", [1, 2])
+@pytest.mark.slow
 def test_the_bound_is_that_of_a_dense_sum_over_f_and_g(likelihood, targets):
     ours = method(likelihood, targets)
     state, batch = problem(ours)
@@ -80,6 +81,7 @@ def test_the_bound_is_that_of_a_dense_sum_over_f_and_g(likelihood, targets):
 
 
 @pytest.mark.parametrize("likelihood", PROCESSES)
+@pytest.mark.slow
 def test_the_best_bound_is_below_the_evidence_and_near_it(likelihood):
     """Four rows, Z at them: the evidence is the mean of p(y | f, g) over 400,000 draws from the prior."""
     ours = method(likelihood, num_inducing=4, noise_variance=0.2, inducing_start="rows")
@@ -176,6 +178,7 @@ def test_predictive_density_is_the_integral_over_f_and_g(likelihood):
             assert predictive.log_prob(y)[row, 0] == pytest.approx(np.log(exact), abs=1e-6)
 
 
+@pytest.mark.slow
 def test_each_process_finds_its_own_noise():
     """Of 400 rows in one dimension: log sd of the noise along x, and degrees of freedom and scale."""
     rng = np.random.default_rng(0)

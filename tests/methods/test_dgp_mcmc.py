@@ -153,6 +153,7 @@ def dense_conditionals(state: State, x: torch.Tensor) -> tuple[torch.Tensor, tor
     return gain @ f1, gram("layer1", x, x) - gain @ gram("layer1", train, x)
 
 
+@pytest.mark.slow
 def test_layers_draw_from_the_dense_conditionals():
     data, draws = bumps(), 2000
     state = chains(data)
@@ -179,6 +180,7 @@ def test_layers_draw_from_the_dense_conditionals():
     assert ((white.T.cov() - torch.eye(3, dtype=y.dtype)).abs() < 4 * math.sqrt(2 / draws)).all()
 
 
+@pytest.mark.slow
 def test_the_predictive_is_the_law_of_the_second_layer_and_the_noise():
     data, draws = bumps(), 1000
     state = chains(data)

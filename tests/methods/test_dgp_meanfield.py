@@ -63,6 +63,7 @@ def test_collapsed_bound_is_the_explicit_one_at_the_best_posteriors():
 
 
 @pytest.mark.parametrize("steps", [0, 200])
+@pytest.mark.slow
 def test_bound_is_below_the_log_evidence(steps):
     x, y = torch.tensor([[-1.0], [-0.2], [0.4], [1.0]]).double(), torch.tensor([[0.5], [-0.4], [0.1], [0.9]]).double()
     ours = method(hidden_width=1, num_inducing=4, lengthscale=1.0)

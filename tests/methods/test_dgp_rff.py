@@ -182,6 +182,7 @@ def test_mini_batches_are_unbiased(options, task):
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=named)
+@pytest.mark.slow
 def test_gradient_agrees_with_finite_differences(options):
     made = method(num_features=3, hidden_width=2, **options)
     batch, state = start(made)
@@ -208,6 +209,7 @@ def test_lengthscales_move_fixed_frequencies_under_the_prior_and_only_the_kl_und
 
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("options", OPTIONS, ids=named)
+@pytest.mark.slow
 def test_batched_replicas_equal_one_at_a_time(options, task):
     """Loss, gradient and prediction."""
     assert_batched_is_looped(method(task, samples_train=2, **options), task)
@@ -228,6 +230,7 @@ def test_rows_are_predicted_with_the_same_weights():
 
 @pytest.mark.parametrize(("kernel", "dtype"), [("rbf", torch.float32), ("arc_cosine", torch.float64)])
 @pytest.mark.parametrize("treatment", TREATMENTS)
+@pytest.mark.slow
 def test_learning_beats_the_constant_predictor_in_both_precisions(treatment, kernel, dtype):
     made = method(num_features=30, samples_test=20, frequencies=treatment, kernel=kernel)
     x, y = problem("regression", n=200, dtype=dtype)

@@ -199,6 +199,7 @@ def test_inputs_fed_forward_are_seen_by_every_layer():
 
 
 @pytest.mark.parametrize(("num_inputs", "dtype"), [(3, torch.float64), (200, torch.float32)])
+@pytest.mark.slow
 def test_thirty_layers_train(num_inputs, dtype):
     made = method(hidden_layers=30, feed_forward=True, num_features=20)
     x, y = problem("regression", num_inputs=num_inputs, dtype=dtype)

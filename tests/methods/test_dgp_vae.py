@@ -83,6 +83,7 @@ def test_functions_start_at_the_networks():
     torch.testing.assert_close(mean, ours.recognise(state.params, "layer1", z), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_gradient_agrees_with_finite_differences():
     ours = method(num_inducing=3, layers=3)
     data = cases.training_set(*cases.problem("regression", n=6), [list(range(6)), list(range(5))])

@@ -90,6 +90,7 @@ def test_nan_stays_in_its_replica():
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.slow
 def test_training_raises_the_evidence_and_separates_the_classes(dtype):
     x, y = cases.problem("binary", dtype=dtype)
     state, losses = cases.train(method(), cases.training_set(x, y), 30)

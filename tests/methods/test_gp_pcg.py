@@ -70,6 +70,7 @@ def test_gradients_average_to_the_exact_one(task):
 
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("name", CHOICES)
+@pytest.mark.slow
 def test_the_preconditioner_changes_the_gradient_by_the_tolerance_only(name, task):
     method, _, state, batch = made(task, preconditioner=name, tolerance=1e-8)
     plain, _, _, _ = made(task, preconditioner="none", tolerance=1e-8)

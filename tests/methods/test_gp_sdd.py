@@ -38,6 +38,7 @@ def run(made: gp_sdd.Method, train: Batch, steps: int) -> State:
 @pytest.mark.parametrize(
     ("kernel", "coordinates", "steps"), [("rbf", 20, 1500), pytest.param("matern32", 60, 4000, marks=pytest.mark.slow)]
 )
+@pytest.mark.slow
 def test_it_ends_at_the_exact_gp(kernel, coordinates, steps):
     """Its variance to the error of 600 draws (0.06 of it) and of 300 random frequencies."""
     train, made = rows(targets=2), method(targets=2, kernel=kernel, coordinates=coordinates, draws=600)

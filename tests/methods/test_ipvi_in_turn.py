@@ -33,6 +33,7 @@ def params(fit) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("task", TASKS)
+@pytest.mark.slow
 def test_moving_together_is_ipvi_dgp_bit_for_bit(task, tmp_path_factory):
     """Which is the default."""
     assert ipvi_in_turn.Hyperparameters().moves == "together"

@@ -174,6 +174,7 @@ def test_svgp_is_gpytorchs(formula):
 
 @pytest.mark.parametrize("formula", [*KERNELS[1:], FORMULAS[-2]])
 @pytest.mark.parametrize("module", [exact_gp, sgpr, fitc, svgp, dsvi, fitc_svgp, ipvi_dgp])
+@pytest.mark.slow
 def test_batched_is_looped_under_every_kernel(module, formula):
     """In training and prediction, with one lengthscale for all inputs, and two layers where there are layers."""
     sizes = {"num_inducing": 6, "layers": 2, "samples_test": 4}

@@ -129,6 +129,7 @@ def test_step_sizes_change_in_the_first_quarter_of_burn_in_alone(monkeypatch):
 
 
 @pytest.mark.parametrize("sampler", ["aa", "asis", "surr", "khr", "pm", "theta_given_f"])
+@pytest.mark.slow
 def test_walks_of_psi_follow_its_covariance_as_found_in_the_first_quarter_of_burn_in(sampler, monkeypatch):
     monkeypatch.setattr(mcmc_gp, "FEWEST", 16)
     monkeypatch.setattr(tuning, "SHORTEST", 16)

@@ -263,6 +263,7 @@ def test_the_start_is_the_optimum_of_bound_and_prior():
     assert evidence(flatten(m.theta(state.params))[0].numpy()) == pytest.approx(best, abs=0.01)
 
 
+@pytest.mark.slow
 def test_inducing_inputs_move_after_their_time_and_stay_in_the_chain():
     _, _, early = started(iterations=mcmc_svgp.FIXED)
     m, data, late = started(iterations=mcmc_svgp.FIXED + 20)
@@ -323,6 +324,7 @@ def test_functions_go_through_the_inducing_values():
 
 @pytest.mark.parametrize("task", CLASSES)
 @pytest.mark.parametrize("sampler", ["joint", "gibbs"])
+@pytest.mark.slow
 def test_single_precision_follows_double_precision(task, sampler):
     found = []
     for dtype in (F64, torch.float32):

@@ -1,6 +1,7 @@
 """Chains of `mcmc_svgp` that start apart, against those that start together."""
 
 import numpy as np
+import pytest
 import torch
 from gp_cases import X, Y, keys, training_set
 
@@ -31,6 +32,7 @@ def test_theta_is_spread_about_the_optimum_and_inducing_inputs_are_shared():
     torch.testing.assert_close(z, z[:1].expand_as(z), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_not_apart_is_mcmc_svgp_bit_for_bit_and_v_is_that_of_it():
     plain = started(mcmc_svgp)[1]
     for apart in (0.0, 1.0):

@@ -138,6 +138,7 @@ def test_weights_that_the_data_have_not_touched_are_left_alone():
     assert (prior.a, prior.b) == (6.0, 6.0)
 
 
+@pytest.mark.slow
 def test_it_learns_a_function_and_its_noise():
     rng = np.random.default_rng(0)
     x = rng.uniform(-2, 2, size=(500, 1))

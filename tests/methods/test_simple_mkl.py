@@ -90,6 +90,7 @@ def test_the_gradient_is_that_of_finite_differences():
 
 
 @pytest.mark.parametrize(("folds", "num_classes", "rows"), [(None, 2, 12), (5, 3, 30)])
+@pytest.mark.slow
 def test_held_out_rows_are_unknown_to_weights_and_machines(folds, num_classes, rows):
     of, one = problem(num_classes, rows=rows), method(folds=folds)
     values, held = one._held_out(of), np.arange(rows) % (folds or rows) == 3

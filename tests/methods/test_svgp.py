@@ -172,6 +172,7 @@ def test_gradient_agrees_with_finite_differences():
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("task", CLASSES)
+@pytest.mark.slow
 def test_training_beats_the_constant_predictor(task, dtype):
     x, y = cases.problem(task, n=80, dtype=dtype)
     ours = method(task)

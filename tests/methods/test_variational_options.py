@@ -88,6 +88,7 @@ OPTIONS = [
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(options.values()))
 @pytest.mark.parametrize("make", [method, deep])
+@pytest.mark.slow
 def test_batched_is_looped(make, options):
     cases.assert_batched_is_looped(make(**options), "regression")
 

@@ -9,6 +9,7 @@ from gpbench.sampling import sghmc
 
 
 @pytest.mark.parametrize(("friction", "h", "variance"), [(0.05, 2.0, 2.0526), (0.2, 1.0, 1.3846)])
+@pytest.mark.slow
 def test_stationary_variance_on_a_gaussian(friction, h, variance):
     # 1 / (1 - h / (2 (2 - b))): bsgp derivation, solved by hand from the two-by-two Lyapunov equation
     chains, generator = 20_000, torch.Generator().manual_seed(0)
@@ -26,6 +27,7 @@ def test_stationary_variance_on_a_gaussian(friction, h, variance):
 
 
 @pytest.mark.parametrize("batch_size", [pytest.param(None, marks=pytest.mark.slow), 20, 5])
+@pytest.mark.slow
 def test_mini_batches_widen_the_posterior_of_a_mean_by_their_noise(batch_size):
     # y_n ~ N(theta, 1), theta ~ N(0, 1): the recursion is linear, and a mini-batch of B rows, drawn with replacement,
     # adds N^2 var(y) / B to the variance of the gradient: times 1 + e^2 N var(y) / (2 b B), beside the term in h

@@ -104,6 +104,7 @@ def test_a_nan_is_no_hang(name):
 
 @pytest.mark.parametrize("formula", ["matern32", "matern52 + linear"])
 @pytest.mark.parametrize("name", slow("regularised", [name for name in NAMES if name != "ski"]))
+@pytest.mark.slow
 def test_other_kernels(name, formula):
     if (name, formula) == ("spectral", "matern52 + linear"):
         pytest.skip("its features are those of kernels of distances")

@@ -53,6 +53,7 @@ def test_walks_along_a_covariance_keep_the_joint_distribution(make):
     geweke.check(adapted, geweke.model("logit", chains=1500), {"theta": 0.9, "latents": 0.4}, rounds=6)
 
 
+@pytest.mark.slow
 def test_surrogate_data_without_their_density_in_the_acceptance_fail_the_test():
     class Wrong(joint.Surrogate):
         def value(self, state, q, data):

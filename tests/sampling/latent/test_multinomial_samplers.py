@@ -76,6 +76,7 @@ def limit(z):
 
 
 @pytest.mark.parametrize("name", APPROACHES)
+@pytest.mark.slow
 def test_the_posterior_is_left_invariant(name):
     z, acceptance = z_scores(name)
     assert ((acceptance > 0.3) & (acceptance < 0.97)).all()  # the Metropolis tests are at work
@@ -109,6 +110,7 @@ SLOW = {"c", "d", "f"}
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in "abcdef"])
+@pytest.mark.slow
 def test_a_posterior_by_importance_sampling(name):
     """Two rows of two classes, where draws from the prior, weighted by the likelihood, tell all."""
     y = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]], dtype=F64)

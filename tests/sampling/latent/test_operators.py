@@ -40,23 +40,27 @@ def sizes(latent, theta=0.5):
 
 
 @pytest.mark.parametrize("name", LATENTS)
+@pytest.mark.slow
 def test_transitions_of_f(name):
     geweke.check(of_f(name), geweke.model(), sizes(name))
 
 
 @pytest.mark.parametrize("likelihood", ["probit", "poisson", "volatility", "ordinal"])
 @pytest.mark.parametrize("name", ["hmc_v1", "smmala"])
+@pytest.mark.slow
 def test_transitions_of_f_with_other_likelihoods(name, likelihood):
     geweke.check(of_f(name), geweke.model(likelihood), {"latents": 0.3 if name == "hmc_v1" else 0.8})
 
 
 @pytest.mark.parametrize("theta", THETA)
 @pytest.mark.parametrize("scheme", ["sa", "aa"])
+@pytest.mark.slow
 def test_transitions_of_psi(scheme, theta):
     geweke.check(joint(scheme, theta=theta), geweke.model(chains=2000), sizes("elliptical", THETA[theta]))
 
 
 @pytest.mark.parametrize("theta", THETA)
+@pytest.mark.slow
 def test_transitions_of_lengthscales_and_exact_draws_of_the_variance(theta):
     model = geweke.model(chains=2000, variance=geweke.INVERSE)
     geweke.check(joint("sa", theta=theta), model, sizes("elliptical", THETA[theta]))

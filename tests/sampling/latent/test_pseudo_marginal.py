@@ -48,6 +48,7 @@ def estimates(kind, name, rows, count, num_importance, seed):
 @pytest.mark.parametrize("num_importance", [1, 64])
 @pytest.mark.parametrize("rows", [2, 3])
 @pytest.mark.parametrize(("kind", "name"), CASES)
+@pytest.mark.slow
 def test_estimates_are_unbiased(kind, name, rows, num_importance):
     ratio = np.exp(estimates(kind, name, rows, 64_000 // num_importance, num_importance, 0) - log_evidence(name, rows))
     error = ratio.std(ddof=1) / math.sqrt(len(ratio))
@@ -243,6 +244,7 @@ MOVING = {"theta.step_size": 0.5, "theta.tuning": 0.0, "latents.step_size": 0.3}
         ("probit", lambda model: Sequence(model, [pm.Marginal(model, "ep")] * 2), MOVING),
     ],
 )
+@pytest.mark.slow
 def test_chains_do_not_depend_on_each_other(name, make, settings, dtype):
     company.check(make, name, settings, dtype)
 

@@ -185,6 +185,7 @@ OF_F = [
 
 
 @pytest.mark.parametrize(("name", "likelihood"), OF_F)
+@pytest.mark.slow
 def test_samplers_of_f(name, likelihood):
     sizes = {"latents": SIZES.get(name, 1.0)}
     z = z_scores(lambda m: latents.named(name, m, 3), likelihood, 3, None, sizes, chains=4000, steps=12, seed=1)
@@ -218,6 +219,7 @@ JOINT = {
 
 
 @pytest.mark.parametrize("name", JOINT)
+@pytest.mark.slow
 def test_samplers_of_psi_and_f(name):
     make, likelihood, variance = JOINT[name]
     theta = THETA.get(name.split("-")[-1], 0.7)

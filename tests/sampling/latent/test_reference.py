@@ -138,6 +138,7 @@ SLOW = {
 
 
 @pytest.mark.parametrize("case", [*CASES, *(pytest.param(case, marks=pytest.mark.slow) for case in SLOW)])
+@pytest.mark.slow
 def test_the_posterior_is_that_of_an_independent_library(case):
     found = json.loads((FOLDER / f"{case.split()[0]}.json").read_text())
     make, (chains, burn_in, steps) = (CASES | SLOW)[case]

@@ -42,6 +42,7 @@ def test_the_joint_distribution(name, make):
     geweke.check(make, geweke.model(name, chains=2000, variance=geweke.INVERSE), {"theta": 0.4}, rounds=8)
 
 
+@pytest.mark.slow
 def test_a_trajectory_that_always_goes_over_to_its_last_subtree_fails_the_test(monkeypatch):
     merged = nuts._merged
     monkeypatch.setattr(nuts, "_merged", lambda w, p, f, u, c: merged(w, p, f, 1e-30 * u, c))
@@ -51,6 +52,7 @@ def test_a_trajectory_that_always_goes_over_to_its_last_subtree_fails_the_test(m
 @pytest.mark.parametrize("dtype", [torch.float32, F64])
 @pytest.mark.parametrize(("name", "make"), [("logit", hamiltonian), ("poisson", no_u_turn)])
 @pytest.mark.parametrize("cached", [1, 40, 10**6])
+@pytest.mark.slow
 def test_chains_do_not_depend_on_each_other(name, make, dtype, cached, monkeypatch):
     monkeypatch.setattr(whitened, "CACHED", cached)
     company.check(make, name, {"theta.step_size": 0.3}, dtype)
@@ -108,6 +110,7 @@ def error_of_nuts(chains=8000, size=0.5):
 
 
 @pytest.mark.parametrize("size", [0.3, 0.9, 1.5])
+@pytest.mark.slow
 def test_draws_of_nuts_are_those_of_the_density(size):
     assert abs(error_of_nuts(size=size)) < 3.5
 

@@ -24,6 +24,7 @@ def scores(places: Places, work: Path, name: str, splits: list[int], steps: int,
     return accuracy.scores(outcomes, scaled=True) * [-1, 1]
 
 
+@pytest.mark.slow
 def test_a_few_steps_on_a_real_data_set_beat_least_squares(places, tmp_path):
     """The way of the bars below, from the raw file to the scores; least squares leave a standardised RMSE of 0.267."""
     ((mnll, rmse),) = scores(places, tmp_path, "power", [0], 400, "dgp_rff", freeze_fraction=0.4)

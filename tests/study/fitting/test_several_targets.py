@@ -90,6 +90,7 @@ def test_a_target_and_its_image_are_fitted_as_one(name, tmp_path_factory):
         if name not in (*COLUMNS, "gradient_boosting", "dkl")
     ],
 )
+@pytest.mark.slow
 def test_two_functions_are_learnt_together_as_well_as_alone(name, tmp_path_factory):
     """They are as smooth and as noisy as each other, so that a shared kernel and noise cost nothing."""
 
@@ -114,6 +115,7 @@ def test_boosting_tunes_each_target(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", METHODS)
+@pytest.mark.slow
 def test_replicas_and_test_rows_do_not_touch_each_other(name, case_of):
     """With two targets: a batch of splits is its splits one by one, and test rows change no fitted quantity."""
     made = case_of(name)

@@ -98,6 +98,7 @@ def short(where):
     return collected(where, "bsgp_1,constant", f"budget.r_hat=1.05 bsgp_1.num_inducing=8 bsgp_1.steps=60 {TOGETHER}")
 
 
+@pytest.mark.slow
 def test_four_chains_on_eight_folds_share_one_process(where, short):
     made, view = short
     groups = [group for batch in made.batches for group in batch.groups if group.address.method == "bsgp_1"]
