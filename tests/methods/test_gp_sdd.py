@@ -35,9 +35,7 @@ def run(made: gp_sdd.Method, train: Batch, steps: int) -> State:
     return state
 
 
-@pytest.mark.parametrize(
-    ("kernel", "coordinates", "steps"), [("rbf", 20, 1500), pytest.param("matern32", 60, 4000, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("kernel", "coordinates", "steps"), [("rbf", 20, 1500), ("matern32", 60, 4000)])
 @pytest.mark.slow
 def test_it_ends_at_the_exact_gp(kernel, coordinates, steps):
     """Its variance to the error of 600 draws (0.06 of it) and of 300 random frequencies."""

@@ -26,7 +26,7 @@ def test_stationary_variance_on_a_gaussian(friction, h, variance):
     assert np.mean(squares) == pytest.approx(variance, rel=0.016)
 
 
-@pytest.mark.parametrize("batch_size", [pytest.param(None, marks=pytest.mark.slow), 20, 5])
+@pytest.mark.parametrize("batch_size", [None, 20, 5])
 @pytest.mark.slow
 def test_mini_batches_widen_the_posterior_of_a_mean_by_their_noise(batch_size):
     # y_n ~ N(theta, 1), theta ~ N(0, 1): the recursion is linear, and a mini-batch of B rows, drawn with replacement,

@@ -35,7 +35,7 @@ def descend(product, b, steps, size, averaging) -> dual_descent.Iterate:
 
 
 @pytest.mark.parametrize("lengthscale", [0.01, 0.5, 20.0])
-@pytest.mark.parametrize("size", [1, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [1, 60])
 @pytest.mark.slow
 def test_it_finds_the_dense_solution(lengthscale, size):
     product, matrix, b = system(lengthscale=lengthscale)

@@ -15,11 +15,6 @@ NAMES = tuple(BUILD)
 RANK = 20
 
 
-def slow(name: str, names) -> list:
-    """The names, of which one takes seconds."""
-    return [pytest.param(n, marks=pytest.mark.slow) if n == name else n for n in names]
-
-
 def built(name: str, product: KernelProduct, rank: int = RANK):
     return build(name, product, rank, seeded(1))
 
@@ -40,7 +35,7 @@ def test_application_is_that_of_the_dense_inverse(name, kind):
 
 
 @pytest.mark.parametrize("kind", SYSTEMS)
-@pytest.mark.parametrize("name", slow("ski", NAMES))
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n == "ski")) for n in NAMES])
 def test_the_tolerance_is_reached_with_every_one(name, kind):
     product, b = system(kind), normals(150, 3, seed=2)
     preconditioner = built(name, product)
@@ -103,7 +98,7 @@ def test_a_nan_is_no_hang(name):
 
 
 @pytest.mark.parametrize("formula", ["matern32", "matern52 + linear"])
-@pytest.mark.parametrize("name", slow("regularised", [name for name in NAMES if name != "ski"]))
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "ski"])
 @pytest.mark.slow
 def test_other_kernels(name, formula):
     if (name, formula) == ("spectral", "matern52 + linear"):

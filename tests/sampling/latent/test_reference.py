@@ -109,8 +109,6 @@ CASES = {
     "logit_100_given_psi mh_v2": (alone("mh_v2"), (32, 1200, 600)),
     "logit_100_given_psi elliptical": (alone("elliptical"), FEWER),
     "logit_100_given_psi hmc_v2": (alone("hmc_v2"), FEWER),
-}
-SLOW = {
     "logit_50 nuts": (lambda m: whitened.NoUTurn(m, 4), SHORTEST),
     "probit_50 pm ep": (lambda m: pseudo_marginal.PseudoMarginal(m, "ep", 4), (20, 50, 30)),
     "poisson_50 aa hmc_v1": (scheme("aa", "hmc_v1", (1, 1)), FEWER),
@@ -137,11 +135,11 @@ SLOW = {
 """Every operator and every scheme, most at n = 100."""
 
 
-@pytest.mark.parametrize("case", [*CASES, *(pytest.param(case, marks=pytest.mark.slow) for case in SLOW)])
+@pytest.mark.parametrize("case", CASES)
 @pytest.mark.slow
 def test_the_posterior_is_that_of_an_independent_library(case):
     found = json.loads((FOLDER / f"{case.split()[0]}.json").read_text())
-    make, (chains, burn_in, steps) = (CASES | SLOW)[case]
+    make, (chains, burn_in, steps) = CASES[case]
     operator, quantities = make(model(found, chains)), found["quantities"]
     names = [f"psi[{p}]" for p in range(operator.model.num_parameters)] + [f"f[{i}]" for i in range(ROWS_COMPARED)]
     unknown = [i for i, name in enumerate(names) if name in quantities]

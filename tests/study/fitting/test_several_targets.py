@@ -32,7 +32,6 @@ LEARNT = 0.8
 """of what is gained alone over the constant predictor, at least this is gained together"""
 STEPS, MORE_STEPS = 100, {"svgp": 250, "mcmc_svgp": 500}
 """and of methods that learn more slowly"""
-LONG = {"mcmc_svgp", "dsvi", "svgp", "aep", "dgp_vae", "gp_pcg", "dgp_meanfield", "pitc", "ipvi_dgp_1"}
 
 
 def case(name: str, outputs: str, folders, data=None, few: bool = False) -> Case:
@@ -84,11 +83,7 @@ def test_a_target_and_its_image_are_fitted_as_one(name, tmp_path_factory):
 # the network of dkl learns 60 rows by heart in so many steps, alone and together
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] * (name in LONG))
-        for name in METHODS
-        if name not in (*COLUMNS, "gradient_boosting", "dkl")
-    ],
+    [name for name in METHODS if name not in (*COLUMNS, "gradient_boosting", "dkl")],
 )
 @pytest.mark.slow
 def test_two_functions_are_learnt_together_as_well_as_alone(name, tmp_path_factory):
