@@ -121,6 +121,17 @@ def test_fits_that_needed_jitter_are_marked_and_counted(tmp_path):
     assert "dagger" in to_latex(TABLES["regression_mnll"].function(view), "x")
 
 
+def test_fits_whose_linear_systems_reached_the_cap_are_counted(tmp_path):
+    view = study(tmp_path / "study")
+    assert not any("linear systems" in text for text in facts.warnings(view))
+    scores = pd.read_parquet(view.folder / "scores.parquet")
+    of_boston = (scores["method"] == "svgp") & (scores["dataset"] == "boston")
+    scores["unsolved"] = np.where(of_boston & (scores["split"] == 0), 0.5, 0.0)
+    scores["unsolved_test"] = np.where(of_boston & (scores["split"] < 2), 0.25, np.nan)
+    scores.to_parquet(view.folder / "scores.parquet")
+    assert any("2 fits with linear systems" in text for text in facts.warnings(View(view.folder)))
+
+
 def test_ranks_of_several_budgets_are_drawn_in_order_of_their_cost(tmp_path):
     quick, longer = study(tmp_path / "quick"), study(tmp_path / "longer", budget="check", quick=10.0)
     assert [run.study["budget"] for run in runs_of(quick)] == ["quick", "check"]

@@ -290,5 +290,7 @@ METRICS: dict[str, Metric] = {
         _drawn("inverse", "inversions an iteration", "min"),
         _drawn("product", "matrix products an iteration", "min"),
         _drawn("quadratic", "O(n²) operations an iteration", "min"),
+        _drawn("unsolved", "systems of a step that missed their tolerance, share", "min", upper=1),
+        _drawn("unsolved_test", "systems of a prediction that missed their tolerance, share", "min", upper=1),
     )
 }

@@ -141,7 +141,8 @@ class SteppedMethod(Method, ABC):
     def predict(self, state: State, x: Tensor, key: Key) -> Predictive:
         """Predictive of one replica for x `[1, T, D]`, in scaled units; randomness from the stream `eval`.
 
-        That of a sampler averages over `state.samples` (over `state.params` while it is empty)."""
+        That of a sampler averages over `state.samples` (over `state.params` while it is empty), and what it leaves in
+        `state.memory` is reported as numbers of the prediction."""
 
 
 class GradientMethod(SteppedMethod, ABC):

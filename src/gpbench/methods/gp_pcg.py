@@ -193,6 +193,7 @@ class Method(SamplerMethod):
             right = cross if scale is None else scale[:, None] * cross
             means.append(cross.mT @ a)
             variances.append(kernel.diagonal(part) - (right * system.solve(right).x).sum(0))
+        state.memory["unsolved_test"] = 1 - torch.cat(system.converged).to(x).mean(0, keepdim=True)
         mean, variance = torch.cat(means), torch.cat(variances).clamp_min(0.0)
         if self.task == "binary":
             return self.likelihood.predictive(mean.mT, variance[None])
@@ -206,10 +207,11 @@ def counted(solution: Solution) -> tuple[Tensor, Tensor]:
 
 
 class System:
-    """Systems with one matrix, and its preconditioner."""
+    """Systems with one matrix, and its preconditioner; converged: of the columns of each call."""
 
     def __init__(self, product: KernelProduct, hyper: Hyperparameters, generator: torch.Generator) -> None:
         self.product, self.hyper, self.generator = product, hyper, generator
+        self.converged: list[Tensor] = []
         rank = math.ceil(hyper.rank * math.sqrt(product.n))
         built = preconditioners.build(hyper.preconditioner, product, rank, generator)
         assert isinstance(built, preconditioners.Factored)
@@ -217,14 +219,10 @@ class System:
         self.tolerance = hyper.tolerance * math.sqrt(product.n)
 
     def solve(self, b: Tensor, start: Tensor | None = None, tolerance: Tensor | None = None) -> Solution:
-        return solve(
-            self.product,
-            b,
-            precondition=self.precondition,
-            start=start,
-            tolerance=self.tolerance if tolerance is None else tolerance,
-            cap=self.hyper.cap,
-        )
+        limit = self.tolerance if tolerance is None else tolerance
+        found = solve(self.product, b, precondition=self.precondition, start=start, tolerance=limit, cap=self.hyper.cap)
+        self.converged.append(found.converged)
+        return found
 
     def solve_with_log_det(self, b: Tensor) -> tuple[Solution, Tensor]:
         """The systems b `[n, c]`, and the log determinant from columns that go along with them."""

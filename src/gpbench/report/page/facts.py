@@ -40,24 +40,21 @@ def _reported(view: View) -> str:
 
 def warnings(view: View) -> list[str]:
     """What a reader must know before any number."""
-    unfinished = int((~view.fits["status"].isin(SCORED)).sum())
     unmixed = view.fits[view.fits["status"] == UNMIXED]
     chains, optimised = (int((unmixed["steps_done"].isna() == is_chain).sum()) for is_chain in (True, False))
-    texts = _banner(view)
-    if unfinished:
-        texts.append(f"{count(unfinished, 'fit')} not done: not part of any mean; listed below with the reasons.")
-    if chains:
-        texts.append(
-            f"{count(chains, 'fit')} by Markov chains that have not converged: their R-hat exceeds "
-            f"{view.study['r_hat']}, the limit of the budget, or they have too few effective draws. Cells "
-            "with such fits are marked ✗ and neither ranked nor compared."
-        )
-    if optimised:
-        texts.append(
-            f"{count(optimised, 'fit')} by gradients that have not converged: as many steps again would gain "
-            f"{view.study['gain']} nats a datum or more, or nothing can be predicted. Cells with such fits are marked "
-            "✗ and neither ranked nor compared."
-        )
+    unfinished = ~view.fits["status"].isin(SCORED)
+    unsolved = view.done.reindex(columns=["unsolved", "unsolved_test"]).gt(0).any(axis=1)
+    marked = "Cells with such fits are marked ✗ and neither ranked nor compared."
+    notes = {
+        "not done: not part of any mean; listed below with the reasons.": int(unfinished.sum()),
+        f"by Markov chains that have not converged: their R-hat exceeds {view.study.get('r_hat')}, the limit of the "
+        f"budget, or they have too few effective draws. {marked}": chains,
+        f"by gradients that have not converged: as many steps again would gain {view.study.get('gain')} nats a datum "
+        f"or more, or nothing can be predicted. {marked}": optimised,
+        "with linear systems that ended before their tolerance: scores.parquet has their share, of training as "
+        "`unsolved`, of the prediction as `unsolved_test`.": int(unsolved.sum()),
+    }
+    texts = [*_banner(view), *(f"{count(number, 'fit')} {note}" for note, number in notes.items() if number)]
     if view.needed_jitter:
         texts.append(f"{view.needed_jitter} scores.parquet says how often, and in which matrices.")
     if view.still_improving:
