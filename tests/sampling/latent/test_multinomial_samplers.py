@@ -128,7 +128,7 @@ def test_a_posterior_by_importance_sampling(name):
     error = (error.square() + ours.var(0) / chains).sqrt()
     assert ((mean - wanted.mean(0)).abs() > 10 * error).any()  # the posterior is not the prior
     z = ((ours.mean(0) - mean) / error).abs()
-    assert float(z.max()) < stats.norm.isf(LEVEL / len(z) / 2), z
+    assert float(z.max()) < limit(z), z
 
 
 def seen(state):
