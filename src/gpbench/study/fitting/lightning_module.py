@@ -376,8 +376,7 @@ def outcome(fit: Fit, r: int) -> Outcome:
     x = fold.scaling.inputs(fit.table.inputs[fold.test])
     with linalg.replicas_from(r):
         predictive = answer_one(fit.method, state, x, fold.key)
-    for name, noted in state.memory.items():
-        result.info["sampler"][name] = float(noted)
+    result.info.get("sampler", {}).update((name, float(noted)) for name, noted in state.memory.items())
     fit.note(linalg.events())
     finish(result, predictive, fold, task, started)
     result.info |= fit.needed_jitter(r)
