@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -10,6 +11,9 @@ import pytest
 
 from gpbench.cli import main
 from projects import copy_project
+
+# before torch starts threads, for which a worker that is forked afterwards may wait for ever
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # what moves the places of a project; a test must not see the developer's own
 PLACES = (
