@@ -19,7 +19,7 @@ from gpbench.study.fitting.loop import GradientLoop, training_set
 SPLITS, STEPS = 2, 4
 SYNCS = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "unique"}
 """Operations whose result the host waits for, or whose shape it needs."""
-ITERATIVE = {"kiss_gp", "dkl", "ep_gp", "gp_cholesky", "pitc"}
+ITERATIVE = {"kiss_gp", "dkl", "ep_gp", "gp_cholesky", "pitc", "fitc_laplace"}
 """Methods whose steps iterate until the numbers say enough, or part rows by their numbers."""
 
 

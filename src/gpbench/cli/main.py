@@ -235,7 +235,9 @@ def backlog(arguments: argparse.Namespace) -> None:
     if arguments.action == "run":
         if arguments.cores < 1 or not arguments.minutes > 0:
             raise UserError("--cores and --minutes must be positive")
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: its jobs end with it and can be resumed
+        for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: its jobs end with it and can be resumed
+            if signal.getsignal(number) != signal.SIG_IGN:  # by nohup
+                signal.signal(number, signal.default_int_handler)
         lines = waiting.run(where, arguments.cores, arguments.minutes)
     else:
         from gpbench.report.scorecard import all_runs

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -140,19 +141,34 @@ def test_minutes_must_be_positive(where, gpbench):
     assert "must be positive" in gpbench("backlog", "run", "--minutes", "0").err
 
 
-def test_told_to_end_it_ends_its_jobs(where, gpbench, monkeypatch):
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="this kernel does not group tasks by session")
+def test_its_jobs_yield_to_other_sessions_too(where, monkeypatch):
+    monkeypatch.setattr(backlog, "NICENESS", 19)
+    found = backlog.next_piece(where, config.backlog(where.conf).runs[1], 2, 10.0, set(), {})
+    started = [backlog._start(where, job) for job in found.jobs]
+    groups = [Path(f"/proc/{process.pid}/autogroup").read_text().split() for process in started]
+    for process in started:
+        process.kill()
+        process.wait()
+    assert [words[1:] for words in groups] == [["nice", "19"]] * 2
+    assert len({words[0] for words in groups} - {Path("/proc/self/autogroup").read_text().split()[0]}) == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_told_to_end_it_ends_its_jobs(where, gpbench, monkeypatch, number):
     """A job that sleeps stands for one that fits."""
     started = []
 
     def sleeper(*_):
         started.append(subprocess.Popen(["sleep", "100"]))
-        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        threading.Timer(0.1, os.kill, (os.getpid(), number)).start()
         return started[-1]
 
     monkeypatch.setattr(backlog, "_start", sleeper)
-    before = signal.getsignal(signal.SIGTERM)
+    before = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGHUP)}
     try:
         assert gpbench("backlog", "run").code == 130
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for one, handler in before.items():
+            signal.signal(one, handler)
     assert [job.poll() for job in started] == [-signal.SIGTERM]

@@ -141,13 +141,30 @@ def _work(where: Places, piece: Piece, end: float) -> None:
 
 
 def _start(where: Places, job: Batch) -> subprocess.Popen[bytes]:
-    """A process at the lowest priority that runs a job."""
+    """A process at the lowest priority, in a session of its own, that runs a job."""
     source, threads = _file(where, job, "json"), max(group.how.threads for group in job.groups)
     write_if_changed(source, to_json(job))
     command = [sys.executable, "-m", "gpbench.study.commands.job", str(source), str(_file(where, job, "done.json"))]
     environment = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
+    nice = ["nice", "-n", str(NICENESS), *command]
     with _file(where, job, "log").open("ab") as log:
-        return subprocess.Popen(["nice", "-n", str(NICENESS), *command], cwd=where.root, env=environment, stderr=log)
+        process = subprocess.Popen(nice, cwd=where.root, env=environment, stderr=log, start_new_session=True)
+    _let_others_first(process.pid)
+    return process
+
+
+def _let_others_first(session: int) -> None:
+    """Linux may share the cores among sessions first (`autogroup` in man 7 sched): there niceness counts only within
+    one, and the session as a whole has another."""
+    group = Path(f"/proc/{session}/autogroup")
+    while group.exists():
+        try:
+            group.write_text(str(NICENESS))
+            return
+        except BlockingIOError:  # a user may change one in a tenth of a second
+            time.sleep(0.1)
+        except OSError:  # the kernel or a container forbids it; niceness is left
+            return
 
 
 def _file(where: Places, job: Batch, suffix: str) -> Path:
