@@ -66,6 +66,16 @@ def test_a_fit_that_another_process_is_at_is_left_to_it(where):
     assert cells([first])[0] in cells(piece(where, 1))
 
 
+def test_a_job_that_does_not_wait_ends_while_another_process_is_at_a_fit(where, monkeypatch):
+    first, *others = piece(where, 1)
+    begun = []
+    monkeypatch.setattr(job, "run_group", lambda group, *_: begun.append(group))
+    with Store(where.store).locked([first.fits[0].fit_id]):
+        statuses = job.run_groups((first, *others), where, waits=False)
+    assert cells(begun) == cells(others)
+    assert statuses[first.fits[0].fit_id]["status"] != "done"
+
+
 def test_two_backlogs_that_began_with_the_same_fits_share_them(where, monkeypatch):
     first, *others = piece(where, 1)
     begun = []

@@ -144,11 +144,11 @@ def _start(where: Places, job: Batch) -> subprocess.Popen[bytes]:
     """A process at the lowest priority, in a session of its own, that runs a job."""
     source, threads = _file(where, job, "json"), max(group.how.threads for group in job.groups)
     write_if_changed(source, to_json(job))
-    command = [sys.executable, "-m", "gpbench.study.commands.job", str(source), str(_file(where, job, "done.json"))]
+    python = ["nice", "-n", str(NICENESS), sys.executable, "-m"]
+    command = [*python, "gpbench.study.commands.job", str(source), str(_file(where, job, "done.json")), "--no-wait"]
     environment = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
-    nice = ["nice", "-n", str(NICENESS), *command]
     with _file(where, job, "log").open("ab") as log:
-        process = subprocess.Popen(nice, cwd=where.root, env=environment, stderr=log, start_new_session=True)
+        process = subprocess.Popen(command, cwd=where.root, env=environment, stderr=log, start_new_session=True)
     _let_others_first(process.pid)
     return process
 

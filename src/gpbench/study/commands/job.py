@@ -37,8 +37,8 @@ END_SECONDS = 120
 """A job ends so long before it would be killed, or in the middle of its time if that is short."""
 
 
-def run_groups(groups: tuple[Group, ...], where: Places) -> dict[str, dict[str, str]]:
-    """Fit what is not in the store yet; fit_id -> {status, reason}."""
+def run_groups(groups: tuple[Group, ...], where: Places, waits: bool = True) -> dict[str, dict[str, str]]:
+    """Fit what is not in the store yet; fit_id -> {status, reason}. waits: for what others are at, too."""
     store = Store(where.store)
     store.require_writable()
     store.sweep()
@@ -53,7 +53,7 @@ def run_groups(groups: tuple[Group, ...], where: Places) -> dict[str, dict[str, 
         entry(group.what)
         importlib.import_module(group.what.method.module)
     gc.freeze()  # children share what is imported; the collector must not touch it
-    watch, sharing = Watch(pending, where), Sharing(store)
+    watch, sharing = Watch(pending, where), Sharing(store, waits)
 
     def look(group: Group) -> None:
         watch.look(group)
@@ -128,10 +128,10 @@ def _status(store: Store, fit_id: str, group: Group) -> dict[str, str]:
     return {"status": status, "reason": reason}
 
 
-def run(source: Path, target: Path, only_statuses: bool = False) -> None:
+def run(source: Path, target: Path, only_statuses: bool = False, waits: bool = True) -> None:
     """Run the batch of a file and write its statuses to another; or only these, as the batch's jobs have died."""
     batch, where = from_json(Batch, source.read_bytes(), source), places.find()
-    ended = statuses(batch.groups, Store(where.store)) if only_statuses else run_groups(batch.groups, where)
+    ended = statuses(batch.groups, Store(where.store)) if only_statuses else run_groups(batch.groups, where, waits)
     write_text(target, json.dumps(ended, indent=1))
 
 
@@ -144,9 +144,10 @@ def main() -> int:
         "--minutes", type=float, default=0.0, help="it is killed after so many minutes, and ends before"
     )
     parser.add_argument("--only-statuses", action="store_true", help="fit nothing")
+    parser.add_argument("--no-wait", action="store_true", help="leave what other processes are at to them")
     words = parser.parse_args()
     stopping.listen(max(60 * words.minutes - END_SECONDS, 30 * words.minutes))
-    return exit_status(lambda: run(words.source, words.target, words.only_statuses))
+    return exit_status(lambda: run(words.source, words.target, words.only_statuses, not words.no_wait))
 
 
 if __name__ == "__main__":

@@ -19,24 +19,28 @@ LOOK_SECONDS = 5.0
 class Sharing:
     """The groups of a job, and their exchange with a remote place, if there is one."""
 
-    def __init__(self, store: Store) -> None:
-        self.store, self.remote = store, remote.find()
+    def __init__(self, store: Store, waits: bool = True) -> None:
+        self.store, self.remote, self.waits = store, remote.find(), waits
         self.claims = Claims(self.remote) if self.remote else None
         self.looked, self.sent = 0.0, 0
 
     def next(self, pending: list[Group]) -> Group | None:
         """Take a group from those that are pending, one that nobody is at if there is one.
 
-        Waits while other machines are at all of them; None where they have done the rest, or the job is to end."""
-        waits = False
+        Waits while others are at all of them, if the job does; None where they have done the rest or it does not, or
+        where the job is to end."""
+        told = False
         while pending and not stopping.asked():
-            group = next(filter(self._take, itertools.chain(filter(self.store.is_free, pending), pending[:1])), None)
+            last = pending[:1] if self.waits else []
+            group = next(filter(self._take, itertools.chain(filter(self.store.is_free, pending), last)), None)
             if group:
                 pending.remove(group)
                 if self._begin(group):
                     return group
-            elif not waits:
-                waits = True
+            elif not self.waits:
+                return None
+            elif not told:
+                told = True
                 print("gpbench: waiting for other machines, which are at all that is left", file=sys.stderr)
             else:
                 time.sleep(LOOK_SECONDS)
