@@ -89,7 +89,6 @@ def composed(conf: Path, group: str, name: str, overrides: tuple[str, ...] = ())
     return config.compose(conf, group, name, overrides)
 
 
-@functools.cache
 def every_case(conf: Path) -> list[tuple[str, str]]:
     """(method, task) of the first method of each module that predicts: the others of a module are presets."""
     first = {}
