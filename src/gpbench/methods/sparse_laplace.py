@@ -1,8 +1,7 @@
 """Sparse GP classification by Laplace in the FITC and PITC models, as cutajar2016, figure 2, has them for classes.
 
 Model      f ~ N(0, K~), K~ = Q + Lambda, Q = K_XZ K_ZZ^-1 K_ZX, Lambda = bldiag(K - Q), whose blocks are single rows
-           (FITC) or sqrt(n) rows that lie together (PITC) (quinonerocandela2005, sections 6 and 7);
-           y_n ~ Bernoulli(Phi(f_n)).
+           (FITC) or sqrt(n) that lie together (PITC) (quinonerocandela2005, sections 6, 7); y_n ~ Bernoulli(Phi(f_n)).
 Objective  log evidence = log p(y | f) - 1/2 f^T K~^-1 f - 1/2 log |B| at the mode f,  B = I + S K~ S,  S = W^1/2,
            W = -grad grad log p(y | f): that of `gp_cholesky` at Z = X, and for one block.
 Gradient   1/2 a^T dK~ a - 1/2 d log |B| - 1/2 u^T (I + K~ W)^-1 dK~ g, with f fixed,  a = K~^-1 f,
@@ -112,9 +111,11 @@ class Method(sgpr.Method):
         at = self.mode(fixed, y)
         with torch.enable_grad():
             root = at.root.clone().requires_grad_()
-            (slope,) = torch.autograd.grad(System(fixed, root).half_log_det(), root)  # S diag((K~^-1 + W)^-1)
-        u = torch.where(at.root > 0, slope / at.root, 0.0) * -at.third
-        q = u - at.root * System(fixed, at.root).solve(at.root * fixed.multiply(u))  # (I + W K~)^-1 u
+            system = System(fixed, root)
+            (slope,) = torch.autograd.grad(system.half_log_det(), root)  # S diag((K~^-1 + W)^-1)
+        with torch.no_grad():
+            u = torch.where(root > 0, slope / root, 0.0) * -at.third
+            q = u - root * system.solve(root * fixed.multiply(u))  # (I + W K~)^-1 u
         half_log_det = System(prior, at.root).half_log_det()
         surrogate = 0.5 * (at.a @ prior.multiply(at.a) - q @ prior.multiply(at.gradient)) - half_log_det
         return at.value - half_log_det.detach() + surrogate - surrogate.detach()

@@ -27,8 +27,7 @@ class Sharing:
     def next(self, pending: list[Group]) -> Group | None:
         """Take a group from those that are pending, one that nobody is at if there is one.
 
-        Waits while others are at all of them, if the job does; None where they have done the rest or it does not, or
-        where the job is to end."""
+        Waits while others are at all of them, if the job does; None where nothing is left for it, or it is to end."""
         told = False
         while pending and not stopping.asked():
             last = pending[:1] if self.waits else []
