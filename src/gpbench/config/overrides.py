@@ -6,7 +6,6 @@ import functools
 import pickle
 import re
 import shlex
-from pathlib import Path
 
 from gpbench.config.validate import Content
 from gpbench.errors import UserError
@@ -48,7 +47,7 @@ def distinct(words: list[tuple[str, str]]) -> dict[str, str]:
 
 
 def apply(content: Content, group: str, overrides: tuple[str, ...], where: str) -> Content:
-    """The content of an item after Hydra applied the overrides and resolved the interpolations."""
+    """The content of an item with overrides in Hydra's grammar, `++key=value`, and its interpolations resolved."""
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
@@ -62,15 +61,17 @@ def apply(content: Content, group: str, overrides: tuple[str, ...], where: str) 
 
 @functools.cache
 def _applied(content: bytes, group: str, overrides: tuple[str, ...]) -> bytes:
-    """The same of pickled contents: Hydra takes 50 ms for an item, and a study's methods ask for the same ones."""
-    from hydra import compose, initialize_config_dir
-    from hydra.core.config_store import ConfigStore
-    from hydra.core.global_hydra import GlobalHydra
+    """The same of pickled contents, once, as a study's methods ask for the same ones. `hydra.compose` would read
+    Hydra's own settings each time, 60 ms, and take the place of a caller's Hydra."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import OverrideParseException
     from omegaconf import OmegaConf
 
-    ConfigStore.instance().store(name="gpbench_item", node={group: pickle.loads(content)})
-    GlobalHydra.instance().clear()
-    # the item comes from the store; `initialize` would look through the source of every caller for a folder
-    with initialize_config_dir(str(Path(__file__).parent), version_base="1.3"):
-        composed = compose("gpbench_item", overrides=[f"++{group}.{override}" for override in overrides])
-    return pickle.dumps(OmegaConf.to_container(composed[group], resolve=True))
+    config = OmegaConf.create({group: pickle.loads(content)})
+    parsed = OverridesParser.create().parse_overrides([f"++{group}.{text}" for text in overrides])
+    for text, override in zip(overrides, parsed, strict=True):
+        if override.package is not None or override.is_sweep_override():
+            hint = "is not one value of one key; write a list as [1,2], a text with commas in quotes"
+            raise OverrideParseException(text, f"{text} {hint}")
+        OmegaConf.update(config, override.key_or_group, override.value(), merge=True, force_add=True)
+    return pickle.dumps(OmegaConf.to_container(config, resolve=True)[group])

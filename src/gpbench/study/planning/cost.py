@@ -25,6 +25,7 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -225,8 +226,8 @@ def learn(where: Places, records: list[FitRecord], cells: Iterable[Cell]) -> Cos
     declared = {cell.family: cell.cost for cell in cells}
     done = {r.fit_id: _of_store(r) for r in records if r.status == "done" and r.family in declared}
     for path in sorted((where.root / "docs" / "results").glob("*/scores.csv")):
-        rows = (row for row in committed.read(path) if row["status"] == "done" and row["family"] in declared)
-        done = {row["fit_id"]: _of_row(row) for row in rows} | done
+        recorded = _recorded(path, path.stat().st_mtime_ns)
+        done = {fit_id: fit for fit_id, family, fit in recorded if family in declared} | done
     catalogue = config.options(where.conf, "dataset")
     names = {fit.place.dataset for fit in done.values()} | {cell.address.dataset for cell in cells}
     columns = {name: config.compose(where.conf, "dataset", name).columns for name in names if name in catalogue}
@@ -245,6 +246,13 @@ def _of_store(record: FitRecord) -> Measured:
         / record.what.trainings,
         peak_memory_mb=record.peak_memory_mb,
     )
+
+
+@functools.cache
+def _recorded(path: Path, changed: int) -> list[tuple[str, str, Measured]]:
+    """(identity, family, what was measured) of our finished fits in a scores.csv, as it was changed last."""
+    rows = (row for row in committed.read(path) if row["status"] == "done" and "seconds_train" in row)
+    return [(row["fit_id"], row["family"], _of_row(row)) for row in rows]
 
 
 def _of_row(row: committed.Row) -> Measured:
