@@ -4,8 +4,10 @@ import re
 import subprocess
 import sys
 
+import hydra
 import pytest
 import yaml
+from hydra.core.global_hydra import GlobalHydra
 
 from gpbench import config
 from gpbench.config.compose import MethodConfig, _merged, compose
@@ -121,6 +123,9 @@ def test_overrides_reach_the_item_with_their_types():
         ("study", "default", ("methods=svgp",), ["methods", "valid list", "'svgp'", "default.yaml"]),
         ("method", "svgp", ("num_inducing=${nowhere}",), ["nowhere", "svgp.yaml"]),
         ("method", "svgp", ("num_inducing=[1",), ["num_inducing=[1", "svgp.yaml"]),
+        ("method", "svgp", ("num_inducing=50,60",), ["num_inducing=50,60 is not one value", "svgp.yaml"]),
+        ("method", "svgp", ("num_inducing=range(1,3)",), ["num_inducing=range(1,3) is not one value"]),
+        ("method", "svgp", ("num_inducing@other=5",), ["num_inducing@other=5 is not one value of one key"]),
     ],
 )
 def test_a_mistake_is_one_line(group, name, overrides, said):
@@ -129,6 +134,14 @@ def test_a_mistake_is_one_line(group, name, overrides, said):
     assert "\n" not in str(caught.value)
     for part in said:
         assert part in str(caught.value)
+
+
+def test_a_program_that_uses_hydra_keeps_its_own():
+    GlobalHydra.instance().clear()
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        theirs = GlobalHydra.instance().hydra
+        compose(CONF, "method", "svgp", ("num_inducing=51",))
+        assert GlobalHydra.instance().hydra is theirs is not None
 
 
 def test_overrides_are_split_as_by_a_shell():

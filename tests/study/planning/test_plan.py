@@ -240,6 +240,21 @@ def test_what_is_not_executed_writes_a_copy_of_the_plans(project):
     assert (draft / "items" / "one.json").stat().st_mtime_ns == before[where.plans / "items" / "one.json"]
 
 
+def test_the_code_of_the_report_is_digested_where_a_file_of_the_package_has_changed(project, monkeypatch):
+    where, digests = places.find(), iter(["first", "second", "third"])
+    monkeypatch.setattr(graph, "_report_code", lambda: next(digests))
+
+    def code() -> str:
+        graph.write(where, *graph.load(where, "default", SMALL), executing=True)
+        return (where.plans / "report.code").read_text()
+
+    assert [code(), code()] == ["first", "first"]
+    monkeypatch.setattr(graph, "_times", lambda: "later")
+    assert [code(), code()] == ["second", "second"]
+    (where.plans / "report.code").unlink()
+    assert code() == "third"
+
+
 def test_only_settings_of_the_trainer_are_of_a_site(project):
     with pytest.raises(
         UserError, match="site= is for settings of the trainer, not 'svgp.steps'; give it in overrides="

@@ -224,15 +224,21 @@ def _words(overrides: str) -> tuple[str, ...]:
 def learn(where: Places, records: list[FitRecord], cells: Iterable[Cell]) -> CostModel:
     """The cost of some cells, from the store's records of their families and the committed ones of all runs."""
     declared = {cell.family: cell.cost for cell in cells}
-    done = {r.fit_id: _of_store(r) for r in records if r.status == "done" and r.family in declared}
+    done = {record.fit_id: _of_store(record) for record in records if record.status == "done"}
     for path in sorted((where.root / "docs" / "results").glob("*/scores.csv")):
-        recorded = _recorded(path, path.stat().st_mtime_ns)
-        done = {fit_id: fit for fit_id, family, fit in recorded if family in declared} | done
+        done = _committed(path, path.stat().st_mtime_ns) | done
+    fits = [fit for fit in done.values() if fit.place.family.split()[0] in declared and fit.seconds > 0]
     catalogue = config.options(where.conf, "dataset")
-    names = {fit.place.dataset for fit in done.values()} | {cell.address.dataset for cell in cells}
+    names = {fit.place.dataset for fit in fits} | {cell.address.dataset for cell in cells}
     columns = {name: config.compose(where.conf, "dataset", name).columns for name in names if name in catalogue}
-    fits = [fit for fit in done.values() if fit.place.dataset in columns and fit.seconds > 0]
-    return CostModel(fits, columns, declared)
+    return CostModel([fit for fit in fits if fit.place.dataset in columns], columns, declared)
+
+
+@functools.cache
+def _committed(path: Path, changed: int) -> dict[str, Measured]:
+    """Our finished fits in a scores.csv as it was changed last, by identity."""
+    rows = (row for row in committed.read(path) if row["status"] == "done" and "seconds_train" in row)
+    return {row["fit_id"]: _of_row(row) for row in rows}
 
 
 def _of_store(record: FitRecord) -> Measured:
