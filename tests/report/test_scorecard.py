@@ -267,18 +267,24 @@ def test_effective_sample_sizes_of_short_chains_are_not_compared(tmp_path, lengt
 def test_what_still_improves_is_judged_after_as_many_updates_as_were_published(tmp_path):
     folder = build(tmp_path / "s", ["svgp"], ["boston"])
     scores = pd.read_parquet(folder / "scores.parquet").assign(convergence="still improving", gate="failed")
-    for budget, is_judged in (("quick", False), ("paper", True)):
-        scores.assign(budget=budget).to_parquet(folder / "scores.parquet")
+    for budget, overrides, is_judged in (
+        ("quick", "", False),
+        ("paper", "jitter=1e-5", True),
+        ("paper", "steps=9", False),
+    ):
+        scores.assign(budget=budget, overrides=overrides).to_parquet(folder / "scores.parquet")
         found = card(View(folder))
         assert (verdicts.kind(found["verdict"]) in verdicts.JUDGED) == is_judged
         assert found["compared"] == "5 still improve"
 
 
 def test_short_chains_are_compared_with_chains_as_short(tmp_path):
-    """At budget `paper` both have as many draws."""
+    """At budget `paper` both have as many draws, unless a user gives other ones."""
     fits = without_a_gate(tmp_path / "s", ess_min=20.0).fits
     assert why_not_judged(fits, "ess_percent").endswith("20 autocorrelation times long, of which 50 are needed")
     assert why_not_judged(fits.assign(budget="paper"), "ess_percent") == ""
+    longer = fits.assign(budget="paper", overrides="layers=2 steps=9000")
+    assert why_not_judged(longer, "ess_percent").endswith("of which 50 are needed")
     short = without_a_gate(tmp_path / "short", ess_min=19.0).fits.assign(budget="paper")
     assert why_not_judged(short, "ess_percent").endswith("19 autocorrelation times long, of which 20 are needed")
 

@@ -74,4 +74,4 @@ def _applied(content: bytes, group: str, overrides: tuple[str, ...]) -> bytes:
             hint = "is not one value of one key; write a list as [1,2], a text with commas in quotes"
             raise OverrideParseException(text, f"{text} {hint}")
         OmegaConf.update(config, override.key_or_group, override.value(), merge=True, force_add=True)
-    return pickle.dumps(OmegaConf.to_container(config, resolve=True)[group])
+    return pickle.dumps(OmegaConf.to_container(config[group], resolve=True))

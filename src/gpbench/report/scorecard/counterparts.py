@@ -13,7 +13,7 @@ from gpbench.report.view import SCORED, UNMIXED, View, commits, describe_statuse
 from gpbench.study.planning.resolve import STUDY_KEYS
 
 CELL = ["method", "dataset"]
-FACTS = [*CELL, "split", "status", "reason", "protocol", "budget", "commit", "dirty", "unmixed"]
+FACTS = [*CELL, "split", "status", "reason", "protocol", "budget", "overrides", "commit", "dirty", "unmixed"]
 ANY = "any"  # name of a data set that stands for each: ours is the first that is judged
 LENGTH = ["iterations", "ess_min", "ess_bulk", "chains", "r_hat"]
 
@@ -84,17 +84,15 @@ class Counterparts:
 
     def _unfinished(self, fits: pd.DataFrame, metric: str, n: int) -> str:
         """Why a mean may not be judged."""
-        if why := why_not_judged(fits, metric):
-            return why
         undefined = (len(fits) if self.by_chain(metric) else fits["split"].nunique()) - n
-        return f"the metric is undefined in {count(undefined, 'run')}" if undefined else ""
+        lacking = f"the metric is undefined in {count(undefined, 'run')}" if undefined else ""
+        return why_not_judged(fits, metric) or lacking
 
 
 def why_not_judged(fits: pd.DataFrame, metric: str) -> str:
-    """Why scores of some fits may not be judged, '' if they may. Fits by gradients that still improve may at budget
-    `paper`, with as many updates as were published; how chains move may up to `MIXED`, and their R-hat always."""
-    as_printed = fits["chains"].isna() & (fits["budget"] == "paper")
-    any_stage = as_printed | verdicts.is_of_moves(metric)
+    """Why scores of some fits may not be judged, '' if they may. Fits by gradients that still improve may with as many
+    updates as were published; how chains move may up to `MIXED`, and their R-hat always."""
+    any_stage = (fits["chains"].isna() & _as_published(fits)) | verdicts.is_of_moves(metric)
     if not ((fits["status"] == "done") | any_stage & fits["status"].isin(SCORED)).all():
         return describe_statuses(fits)
     if metric.startswith("r_hat"):
@@ -109,15 +107,20 @@ def why_not_judged(fits: pd.DataFrame, metric: str) -> str:
 
 def _too_short(fits: pd.DataFrame) -> str:
     """Why effective sample sizes of a cell may not be compared: of few autocorrelation times an estimate is too large,
-    at budget `paper` ours as much as the printed one. The time is that of the worst method and split, by Geyer's
-    estimate for each chain or the bulk ESS of all, whichever is the longer."""
-    fewest = verdicts.FEWEST_TIMES_ALIKE if (fits["budget"] == "paper").all() else verdicts.FEWEST_TIMES
+    with as many draws as were published ours as much as the printed one. The time is that of the worst method and
+    split, by Geyer's estimate for each chain or the bulk ESS of all, whichever is the longer."""
+    fewest = verdicts.FEWEST_TIMES_ALIKE if _as_published(fits).all() else verdicts.FEWEST_TIMES
     splits = fits.groupby(["method", "split"])[LENGTH].mean().astype(float)
     times = np.fmin(splits["ess_min"], splits["ess_bulk"] / splits["chains"])
     if not (times < fewest).any():
         return ""
     length = f"chains of {splits['iterations'].max():g} draws are {times.min():.2g} autocorrelation times long"
     return f"{length}, of which {fewest} are needed"
+
+
+def _as_published(fits: pd.DataFrame) -> pd.Series:
+    """Whether fits have as many updates as were published: at budget `paper`, without `steps=` of a user."""
+    return (fits["budget"] == "paper") & ~fits["overrides"].astype("str").str.contains(r"\bsteps=")
 
 
 def _facts(fits: pd.DataFrame) -> tuple[str, str, str]:
