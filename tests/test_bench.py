@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from gpbench.data.simulated import latent_gp
 from projects import REPOSITORY
 
 
@@ -178,3 +179,17 @@ def test_samplers_of_another_program_keep_the_prior_and_a_normal_posterior(bench
     draws = np.stack([*itertools.islice(chains, 200, 700)])
     np.testing.assert_allclose(draws.mean((0, 1)), 0.5, atol=0.02)
     np.testing.assert_allclose(draws.var((0, 1)), 0.5, atol=0.02)
+
+
+def test_our_samplers_run_on_data_of_the_other_variance(bench, monkeypatch, capsys):
+    variance = bench("printed_variance")
+    latents = variance.simulated("lrg_100_2").targets[:, 1]
+    np.testing.assert_allclose(variance.simulated("lrg_100_2").targets[:, -1], np.log(2.08))
+    stated, *_ = latent_gp.strategies("lrg", 100, 2)[1].T[1:2]
+    np.testing.assert_allclose(latents, stated * np.sqrt(2.08 / np.exp(2)), atol=1e-3)
+    monkeypatch.setattr(variance, "RUN", "budget=smoke splits=1 replicas=2")
+    monkeypatch.setattr(variance, "METHODS", {"filippone2013_latents": "elliptical"})
+    variance.main(["lrg_100_2"])
+    assert re.fullmatch(
+        r" *lrg_100_2 +latents elliptical printed 1.605; [\d.]+ .*, R-hat [\d.]+\n", capsys.readouterr().out
+    )
