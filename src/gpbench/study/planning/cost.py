@@ -254,13 +254,6 @@ def _of_store(record: FitRecord) -> Measured:
     )
 
 
-@functools.cache
-def _recorded(path: Path, changed: int) -> list[tuple[str, str, Measured]]:
-    """(identity, family, what was measured) of our finished fits in a scores.csv, as it was changed last."""
-    rows = (row for row in committed.read(path) if row["status"] == "done" and "seconds_train" in row)
-    return [(row["fit_id"], row["family"], _of_row(row)) for row in rows]
-
-
 def _of_row(row: committed.Row) -> Measured:
     """A measured fit, from its row of a scores.csv, which were made on a CPU."""
     address = Address(row["preset"], *(row.get(key, "") for key in ("dataset", "protocol", "budget", "overrides")))
