@@ -22,13 +22,15 @@ BASE |= {"protocol": "common", "value": 2.5, "spread": 0.1, "spread_kind": "samp
 BASE |= {"ours_method": "svgp", "ours_metric": "mnll", "factor": 1, "study": "ashman2020_uci", "method_printed": "SGP"}
 
 
-def run(folder, budget="quick", protocol="common", splits=5, status=lambda *_: ("done", ""), datasets=("boston",)):
+def run(
+    folder, budget="quick", protocol="common", splits=5, status=lambda *_: ("done", ""), datasets=("boston",), words=""
+):
     """A committed run of SVGP."""
     build(folder, ["svgp"], datasets, splits, status, protocol=protocol)
     scores = pd.read_parquet(folder / "scores.parquet").assign(budget=budget)
     scores.to_parquet(folder / "scores.parquet")
     study = json.loads((folder / "study.json").read_text())
-    study |= {"budget": budget, "command": "snakemake --config study=ashman2020_uci"}
+    study |= {"budget": budget, "command": f"snakemake --config study=ashman2020_uci{words}"}
     (folder / "study.json").write_text(json.dumps(study))
     return View(folder)
 
@@ -67,6 +69,7 @@ def runs(tmp_path_factory):
         "quick": run(folder / "a_quick"),
         "check": run(folder / "b_check", budget="check", splits=2),
         "many": run(folder / "c_many", splits=8),
+        "changed": run(folder / "a_changed", splits=20, words=" overrides='svgp.steps=9 splits=20'"),
         "other": run(folder / "d_other", budget="paper", protocol="ashman2020", splits=20),
         "partial": run(
             folder / "e_partial",
@@ -82,6 +85,7 @@ def runs(tmp_path_factory):
     [
         (["quick", "check", "many"], "b_check"),
         (["quick", "many"], "c_many"),
+        (["quick", "changed"], "a_quick"),
         (["other", "quick"], "a_quick"),
         (["partial", "quick"], "a_quick"),
         (["partial", "other"], "e_partial"),
@@ -90,7 +94,8 @@ def runs(tmp_path_factory):
     ],
 )
 def test_the_best_of_several_runs_stands_for_a_row(runs, names, chosen):
-    """What is judged, then what is not, then another protocol; the larger budget; more splits."""
+    """What is judged, then what is not, then another protocol; the larger budget; no settings of a
+    user; more splits."""
     assert best([runs[name] for name in names])["run"] == chosen
     assert best([runs[name] for name in reversed(names)])["run"] == chosen
 

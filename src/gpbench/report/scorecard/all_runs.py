@@ -2,9 +2,10 @@
 
 Reads `published/*.csv` and `docs/results/<run>/`; writes a scorecard (CSV, Markdown, figure) and a badge. Where several
 runs have a counterpart of a row, one that is judged is preferred, then one that is not judged, then one under another
-protocol; among these the larger budget, then more runs. A row without a counterpart names the study that reproduces it,
-with its budget and command, or the reason why none does. The files depend on these inputs alone: written twice they are
-the same bytes, except for the PNG, whose key `gpbench-data` is the SHA-256 of the CSV that it draws.
+protocol; among these the larger budget, then the study's own settings, then more runs. A row without a counterpart
+names the study that reproduces it, with its budget and command, or the reason why none does. The files depend on these
+inputs alone: written twice they are the same bytes, except for the PNG, whose key `gpbench-data` is the SHA-256 of the
+CSV that it draws.
 """
 
 import hashlib
@@ -64,12 +65,12 @@ class Counterpart(NamedTuple):
     command: str = ""  # command that made the run, or that would make it
 
     @property
-    def preference(self) -> tuple[int, int, int, str]:
+    def preference(self) -> tuple[int, int, bool, int, str]:
         """Smaller is better."""
         kind, budget = verdicts.kind(self.judgement.verdict), self.judgement.ours_budget
         place = -1 if kind in verdicts.JUDGED else verdicts.VERDICTS.index(kind)
         size = BUDGETS.index(budget) if budget in BUDGETS else -1
-        return place, -size, -self.judgement.ours_n, self.run
+        return place, -size, self.judgement.ours_settings != "", -self.judgement.ours_n, self.run
 
 
 def read_runs(folder: str | Path) -> list[View]:
