@@ -21,9 +21,10 @@ In this order:
 - `inconclusive` otherwise. Every row is judged on its own, without correction for the number of rows.
 
 **Interval.** Welch's, from the standard deviations and numbers of runs of both sides, which may differ (printed as
-"3 of 20 splits"). Where one side prints no spread, or is a single run, the standard deviation of the other side is
-used: s sqrt(1/n_a + 1/n_b), with Student's t and the degrees of freedom of the known side (for a single published run
-this is the prediction interval). Published splits cannot be paired with ours because papers print no number per split;
+"3 of 20 splits"). Where one side prints no spread, is a single run, or has fewer runs that lie closer together (three
+easy splits of boston vary a quarter as much as all twenty), the standard deviation of the other side is used:
+s sqrt(1/n_a + 1/n_b), with Student's t and the degrees of freedom of the known side (for a single published run this
+is the prediction interval). Published splits cannot be paired with ours because papers print no number per split;
 pairing would only narrow the interval, so `agrees`, `better` and `worse` err on the safe side.
 
 **Runs.** For predictions, a run is a split (its chains or restarts are averaged first). For samplers (studies of kind
@@ -121,11 +122,14 @@ def judge(lower: float, upper: float, margin: float, direction: str) -> str:
 def combined(our_sd: float, our_n: int, published_sd: float, published_n: int) -> tuple[float, float, str]:
     """(standard error of ours - published, its degrees of freedom, the side whose spread is assumed, if any).
 
-    sqrt(s_a²/n_a + s_b²/n_b) by Welch and Satterthwaite; for a side without a spread that of the other is used, with
-    its degrees of freedom; (NaN, NaN, '') where neither has one."""
+    sqrt(s_a²/n_a + s_b²/n_b) by Welch and Satterthwaite; for a side without a spread, or with fewer runs that happen to
+    lie closer together, that of the other is used, with its degrees of freedom; (NaN, NaN, '') where neither has one."""
     ours, published = our_n > 1 and math.isfinite(our_sd), published_n > 1 and math.isfinite(published_sd)
     if not (ours or published):
         return math.nan, math.nan, ""
+    if ours and published:
+        ours = our_n >= published_n or our_sd >= published_sd
+        published = published_n >= our_n or published_sd >= our_sd
     if not (ours and published):
         sd, n = (our_sd, our_n) if ours else (published_sd, published_n)
         return sd * math.sqrt(1 / our_n + 1 / published_n), n - 1, "published" if ours else "ours"
