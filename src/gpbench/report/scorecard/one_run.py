@@ -16,8 +16,8 @@ from gpbench.report.tables.render import Table, mean_sd, number, signed, to_html
 from gpbench.report.view import View
 
 SPREAD_NOTE = (
-    "Where one side has no spread, is a single run, or has fewer runs that lie closer together, the spread of the other "
-    "side is used for it (marked: published spread assumed, or our spread assumed)."
+    "Where one side has no spread, is a single run, or has fewer runs that lie closer together, the spread of the "
+    "other side is used for it (marked: published spread assumed, or our spread assumed)."
 )
 
 
