@@ -193,6 +193,9 @@ def test_convergence_is_the_worst_of_the_watched_variables_and_of_all_moments():
     assert (found["ess_bulk"], found["ess_tail"]) == (each["ess_bulk"].min(), each["ess_tail"].min())
     assert found["r_hat_classic_1000"] > 2 > found["r_hat_classic_2000"] > found["r_hat_classic_5000"] > 1.05
     assert found["r_hat_classic"] == found["r_hat_classic_5000"]
+    # of the first 1,000 transitions nothing is known where every third was kept
+    of_some = diagnostics.convergence(left(draws, [1000, 2000, 5000]), transitions=3 * DRAWS)
+    assert of_some == {name: value for name, value in found.items() if not name.startswith("r_hat_classic_")}
     assert "r_hat_classic_10000" not in found
     stuck = np.broadcast_to(np.arange(CHAINS)[:, None, None], (CHAINS, DRAWS, 2))
     assert diagnostics.convergence(left(stuck, [DRAWS]))["r_hat_classic"] == np.inf

@@ -125,14 +125,27 @@ def gelman_rubin(mean: np.ndarray, variance: np.ndarray, draws: int) -> np.ndarr
         return np.sqrt((draws - 1) / draws + (1 + 1 / len(mean)) * between / within)
 
 
-def convergence(chains: Sequence[Mapping[str, np.ndarray]]) -> dict[str, float]:
+def chain_efficiency(ess: float, transitions: int, cubic: float, seconds: float) -> dict[str, float]:
+    """Geyer's ESS of the slowest variable of a chain, as such and in % of its transitions after burn-in, of which not
+    all need be kept; both per operation of O(n^3) in a transition, and ESS per second. NaN where there is no cost."""
+    each = {"ess_min": ess, "ess_percent": 100 * ess / transitions}
+    per_cubic = {name: value / cubic if cubic else np.nan for name, value in each.items()}
+    return each | {
+        "ess_per_cubic": per_cubic["ess_min"],
+        "ess_percent_per_cubic": per_cubic["ess_percent"],
+        "ess_per_second": ess / seconds if seconds else np.nan,
+    }
+
+
+def convergence(chains: Sequence[Mapping[str, np.ndarray]], transitions: int | None = None) -> dict[str, float]:
     """How well the sampled variables of the chains of one posterior have mixed; NaN for chains of fewer than 4 draws.
 
     Each chain has `draws` `[draws, watched]` of some variables, of which `ess_bulk` and `ess_tail` are the worst,
     `every` `[some draws, variables]` of all of them, of which `ess_every` is the worse of both (R-hat is the worst of
     the two), and moments `mean` and `variance` `[checkpoints, variables]` of all of them over the first `iterations`
     `[checkpoints]` draws. `mcse` is the largest Monte Carlo error of a mean of those watched, in standard deviations;
-    `r_hat_classic` the worst `gelman_rubin` of all draws, `r_hat_classic_1000` of the first 1000, and so on.
+    `r_hat_classic` the worst `gelman_rubin` of all draws, `r_hat_classic_1000` of the first 1000, and so on, where all
+    `transitions` after burn-in were kept (None: they were).
     """
     draws = np.stack([chain["draws"] for chain in chains])
     watched = _worst(_moving(draws))
@@ -151,7 +164,11 @@ def convergence(chains: Sequence[Mapping[str, np.ndarray]]) -> dict[str, float]:
         "ess_every": np.min([every["ess_bulk"], every["ess_tail"]]).item(),
         "mcse": largest_error(draws),
         "r_hat_classic": classic[iterations[-1]],
-        **{f"r_hat_classic_{t}": classic[t] for t in CHECKPOINTS if t in classic},
+        **{
+            f"r_hat_classic_{t}": classic[t]
+            for t in CHECKPOINTS
+            if t in classic and transitions in (None, len(draws[0]))
+        },
     }
 
 

@@ -117,20 +117,19 @@ def _of_points(folder: Path, record: FitRecord) -> dict[str, float]:
 def _of_draws(folder: Path, record: FitRecord) -> dict[str, float]:
     """Efficiency of the draws of one chain."""
     from gpbench.evaluation.metrics import efficiency
+    from gpbench.sampling.diagnostics import chain_efficiency
 
     chain, means = arrays.read(folder, "chain", only=("ess", "iterations")), reported(record)
-    ess, iterations = float(chain["ess"].min()), int(chain["iterations"][-1])
-    return efficiency(
-        means
-        | {
-            "iterations": iterations,
-            "ess_min": ess,
-            "ess_percent": 100 * ess / iterations,
-            "ess_per_cubic": _ratio(ess, means.get("cubic", 0.0)),
-            "ess_percent_per_cubic": _ratio(100 * ess / iterations, means.get("cubic", 0.0)),
-            "ess_per_second": _ratio(ess, record.seconds.train),
-        }
+    of_chain = chain_efficiency(
+        float(chain["ess"].min()), transitions(record), means.get("cubic", 0.0), record.seconds.train
     )
+    return efficiency(means | {"iterations": int(chain["iterations"][-1])} | of_chain)
+
+
+def transitions(record: FitRecord) -> int:
+    """Those of a chain after burn-in (`methods.base.Sampler.burn_in`), of which `num_samples` are kept at most."""
+    steps = record.what.steps or 1
+    return steps - min(round(record.fitted.method.hyper["burn_in"] * steps), steps - 1)
 
 
 def _of_systems(folder: Path, record: FitRecord) -> dict[str, float]:
@@ -144,8 +143,8 @@ def _mixing(folders: list[Path], records: list[FitRecord]) -> dict[str, float]:
     from gpbench.sampling import diagnostics
 
     chains = [arrays.read(folder, "chain") for folder in folders]
-    judge = {"predict": diagnostics.mixing, "sample": diagnostics.convergence}[records[0].what.kind]
-    values = judge(chains)
+    is_sample = records[0].what.kind == "sample"
+    values = diagnostics.convergence(chains, transitions(records[0])) if is_sample else diagnostics.mixing(chains)
     operations = sum(reported(record).get("cubic", 0.0) for record in records)
     seconds = sum(record.seconds.train for record in records)
     each = {"ess_bulk_per_cubic": _ratio(values["ess_bulk"], operations)}

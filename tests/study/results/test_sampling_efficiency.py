@@ -297,6 +297,13 @@ def test_parameters_are_watched_first_and_latent_values_evenly():
     assert chains_only.watch([20, 100], 12).max() == 19
 
 
+def test_percent_are_of_transitions_also_where_not_all_are_kept(where):
+    fits = collected(where, f"methods=[ar] splits=1 ar.num_samples={KEPT // 3}").done
+    assert set(fits["iterations"]) == {KEPT // 3}
+    np.testing.assert_allclose(fits["ess_percent"], 100 * fits["ess_min"] / KEPT)
+    np.testing.assert_allclose(fits["ess_percent_per_cubic"], fits["ess_percent"] / 4)
+
+
 def test_all_that_is_watched_of_a_short_chain_is_shown(tmp_path):
     for count, watched, shown in ((500, 40, 40), (501, 12, 3)):
         names = [f"log_estimate[{i}]" for i in range(50)]
