@@ -205,11 +205,24 @@ def test_chains_of_samplers_are_runs(tmp_path):
     assert found["ours_sd"][0] == pytest.approx(fits["ess_percent"].std(ddof=1))
     # 100 runs are of more data sets than our four, each of which has the published spread
     assert found["standard_error"][0] == pytest.approx(1.0 * np.sqrt(1 / 4 + 1 / 100))
-    assert found["spread_assumed"].tolist()[::4] == ["ours", ""]
-    assert found["standard_error"][4] == pytest.approx(np.sqrt((found["ours_sd"][4] ** 2 + 1) / 16))
+    assert found["spread_assumed"].tolist()[::4] == ["ours", "published"]
+    # as many are chains of one data set: one more beside our four
+    between = fits.groupby("split")["ess_percent"].mean().std()
+    assert found["standard_error"][4] == pytest.approx(between * np.sqrt(1 + 1 / 4))
     # chains this short have no effective sample size worth a verdict; their R-hat says how far they are
     assert found["verdict"][2].startswith("not judged: chains of 2000 draws are 10 autocorrelation times long")
     assert verdicts.kind(found["verdict"][3]) in verdicts.JUDGED
+
+
+def test_chains_of_one_data_set_tell_nothing_of_another(tmp_path):
+    """However far apart: how fast they move is left open, but not their R-hat or operations, nor beside many sets."""
+    view = View(build_samplers(tmp_path / "s", ["svgp"], ["boston"], splits=1))
+    sampled = {"ours_method": "svgp", "factor": 1, "value": 300.0, "spread": 1.0, "splits": 4}
+    assert verdict(view, **sampled, ours_metric="ess_percent") == "inconclusive: one data set on either side"
+    assert verdict(view, **sampled, ours_metric="acceptance_theta") == "inconclusive: one data set on either side"
+    assert verdict(view, **sampled, ours_metric="cubic") == "better"
+    assert verdict(view, **sampled, ours_metric="r_hat_classic") == "better"
+    assert verdict(view, **sampled | {"splits": 100}, ours_metric="ess_percent") == "worse"
 
 
 SAMPLED = {"ours_method": "svgp", "ours_metric": "ess_percent", "factor": 1, "value": 30.0, "spread": 1.0, "splits": 9}

@@ -356,10 +356,12 @@ class View:
             f"{IMPROVING} {len(improving)} of {count(len(judged), 'judged cell')} had not converged at the last step."
         )
 
-    def matrix(self, metric: str, *tasks: str) -> pd.DataFrame:
-        """Mean scores `[datasets, methods]`; NaN for incomplete cells, never imputed."""
+    def matrix(self, metric: str, *tasks: str, converged: bool = True) -> pd.DataFrame:
+        """Mean scores `[datasets, methods]`; NaN for incomplete cells, never imputed. converged=False: a cell counts
+        where every split has a score, of whatever fit."""
         cells = self.cells(metric, *tasks)
-        means = cells.assign(mean=cells["mean"].where(cells["complete"]))
+        counted = cells["complete"] if converged else (cells["n"] == cells["expected"]) & (cells["n"] > 0)
+        means = cells.assign(mean=cells["mean"].where(counted))
         matrix = means.pivot(index="dataset", columns="method", values="mean")
         return matrix.reindex(index=self.datasets_of(*tasks), columns=self.methods)
 

@@ -17,6 +17,7 @@ from gpbench.report.papers import claims, finding, protocol
 from gpbench.report.scorecard import all_runs
 from gpbench.report.scorecard.verdicts import JUDGED
 from gpbench.report.significance import comparisons
+from gpbench.report.significance.findings import unconverged
 from gpbench.report.tables.render import to_markdown, write
 from gpbench.report.tables.standard import table
 from gpbench.report.view import SCORED, View
@@ -79,9 +80,10 @@ def summary(view: View) -> str:
     if "pairs" in comparison:
         ranked = [(view.labels[row["method"]], row["mean_rank"]) for row in comparison["ranks"]]
         best = ", ".join(f"{label} {rank:.1f}" for label, rank in ranked[:BEST])
-        where = f"{len(comparison['datasets'])} of them"
+        lacking = ", ".join(name for name in view.datasets if name not in comparison["datasets"])
+        where = f"{len(comparison['datasets'])} of them" + f" (not on {lacking})" * bool(lacking)
         text += f" {count(len(ranked), 'method')} are complete on {where}; the best mean ranks there are {best}."
-        text += f" {_differing(view, comparison)}"
+        text += f"{unconverged(comparison, view, 1, BEST)} {_differing(view, comparison)}"
     return fill(text, 120) + "\n"
 
 

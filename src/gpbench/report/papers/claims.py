@@ -9,7 +9,8 @@ where it has the other one, with Holm's correction over all data sets of the cla
 *not significant*, as one split always is. That both are equal (that the first is not worse) holds where the 95 %
 interval lies inside the scorecard's margin (below its upper end), and does not hold where it lies outside (above).
 
-Of several runs the one with the larger budget counts, then the one with more splits. Fits that failed, or did not
+Of several runs the one with the larger budget counts, then one that is judged, one with the settings of its study, and
+the one with more splits. Fits that failed, or did not
 converge as their budget requires, and chains that have not mixed are *not judged*; where a method has no fit, the claim
 is *not run*.
 """
@@ -139,17 +140,13 @@ def judge(claim: Claim, runs: list[Counterparts], conf: Path) -> list[Result]:
     return paper + ours
 
 
-def _weight(result: Result) -> tuple[bool, bool, int, int]:
-    """Larger counts more: a difference, as the study sets it, the larger budget, more splits."""
+def _weight(result: Result) -> tuple[int, bool, bool, int]:
+    """Larger counts more: the larger budget, a difference, as the study sets it, more splits. Two methods that a larger
+    budget cannot tell apart are not told apart by a smaller one."""
     assert result.run
     budget = result.run.view.study["budget"]
-    place = BUDGETS.index(budget) if budget in BUDGETS else -1
-    return (
-        result.difference is not None,
-        not result.run.settings,
-        place,
-        result.difference.n if result.difference else 0,
-    )
+    place, n = BUDGETS.index(budget) if budget in BUDGETS else -1, result.difference.n if result.difference else 0
+    return place, result.difference is not None, not result.run.settings, n
 
 
 def _measured(run: Counterparts, comparison: Comparison, dataset: str, protocol: str) -> Result | None:

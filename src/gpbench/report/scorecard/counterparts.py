@@ -25,6 +25,7 @@ class OurMean:
     mean: float
     sd: float
     n: int
+    sd_of_splits: float  # of the means of splits: of a sampler, between its data sets
     splits: int
     chains: int  # of a sampler on one data set; 0 for predictions without chains
     improving: int  # fits by gradients that still improve
@@ -62,9 +63,9 @@ class Counterparts:
             return "not planned"
         if (method, dataset) not in self._averages(metric):
             return describe_statuses(self._fits.iloc[self._places[method, dataset]]) or "the metric is undefined"
-        mean, sd, n = self._averages(metric)[method, dataset]
+        mean, sd, n, between = self._averages(metric)[method, dataset]
         fits, numbers, facts = self._facts_of(method, dataset)
-        return OurMean(mean, sd, int(n), *numbers, self._unfinished(fits, metric, int(n)), *facts)
+        return OurMean(mean, sd, int(n), between, *numbers, self._unfinished(fits, metric, int(n)), *facts)
 
     def _of_cell(self, method: str, dataset: str) -> tuple[pd.DataFrame, tuple[int, int, int], tuple[str, str, str]]:
         """The fits of a cell, the numbers of its splits, chains and fits that still improve, and `_facts`."""
@@ -73,13 +74,14 @@ class Counterparts:
         improving = int((fits["chains"].isna() & (fits["status"] == UNMIXED)).sum())
         return fits, (fits["split"].nunique(), chains, improving), _facts(fits)
 
-    def _averaged(self, metric: str) -> dict[tuple[str, str], tuple[float, float, float]]:
-        """(mean, sd with ddof = 1, n) over finite values of finished fits; of predictions, over the means of splits."""
+    def _averaged(self, metric: str) -> dict[tuple[str, str], tuple[float, float, float, float]]:
+        """(mean, sd with ddof = 1, n) over finite values of finished fits, and the sd of the means of splits; of
+        predictions all are over these means."""
         done = self.view.done
         values = done.loc[np.isfinite(done[metric].astype(float)), [*CELL, "split", metric]]
-        if not self.by_chain(metric):
-            values = values.groupby([*CELL, "split"], as_index=False)[metric].mean()
-        summary = values.groupby(CELL)[metric].agg(["mean", "std", "count"])
+        of_splits = values.groupby([*CELL, "split"], as_index=False)[metric].mean()
+        summary = (values if self.by_chain(metric) else of_splits).groupby(CELL)[metric].agg(["mean", "std", "count"])
+        summary["between"] = of_splits.groupby(CELL)[metric].std()
         return dict(zip(summary.index, summary.itertuples(index=False, name=None), strict=True))
 
     def _unfinished(self, fits: pd.DataFrame, metric: str, n: int) -> str:

@@ -83,10 +83,15 @@ def compare(ours: Counterparts, printed: PublishedNumber) -> Judgement:
         return not_run(printed, mean)
     result = replace(unmatched, ours=mean.mean, ours_sd=mean.sd, ours_n=mean.n, ours_settings=ours.settings)
     result = replace(result, ours_protocol=mean.protocol, ours_budget=mean.budget, ours_commit=mean.commit)
-    difference, sd, n = result.ours - result.published, mean.sd, mean.n
-    if ours.by_chain(metric) and printed.splits > n and math.isfinite(result.published_sd):
-        sd, n = math.nan, mean.splits  # ours lacks the spread of data sets that theirs has
-    error, freedom, assumed = verdicts.combined(sd, n, result.published_sd, printed.splits)
+    difference, sides = result.ours - result.published, (mean.sd, mean.n, result.published_sd, printed.splits)
+    are_chains_of_one = False
+    if ours.by_chain(metric) and printed.splits > mean.n and math.isfinite(result.published_sd):
+        sides = (math.nan, mean.splits, *sides[2:])  # ours lacks the spread of data sets that theirs has
+    elif ours.by_chain(metric) and mean.splits > 1:
+        sides = (mean.sd_of_splits, mean.splits, math.nan, 1)  # theirs are chains of a single one
+    elif ours.by_chain(metric):
+        are_chains_of_one = verdicts.group(metric) == "samplers"
+    error, freedom, assumed = verdicts.combined(*sides)
     if math.isnan(error) and metric.startswith("r_hat"):
         error, freedom = verdicts.combined_r_hats(result.ours, result.published, mean.chains)
         assumed = "chains"
@@ -95,6 +100,8 @@ def compare(ours: Counterparts, printed: PublishedNumber) -> Judgement:
     compared = ", ".join(filter(None, (runs, f"{mean.improving} still improve" if mean.improving else "")))
     result = replace(result, difference=difference, standard_error=error, lower=lower, upper=upper)
     verdict = _verdict(mean, ours.study, printed, result)
+    if are_chains_of_one and verdicts.kind(verdict) in verdicts.JUDGED:
+        verdict = "inconclusive: one data set on either side"
     return replace(result, spread_assumed=assumed, compared=compared, verdict=verdict)
 
 

@@ -24,14 +24,16 @@ In this order:
 "3 of 20 splits"). Where one side prints no spread, is a single run, or has fewer runs that lie closer together (three
 easy splits of boston vary a quarter as much as all twenty), the standard deviation of the other side is used:
 s sqrt(1/n_a + 1/n_b), with Student's t and the degrees of freedom of the known side (for a single published run this
-is the prediction interval). Published splits cannot be paired with ours because papers print no number per split;
-pairing would only narrow the interval, so `agrees`, `better` and `worse` err on the safe side.
+is the prediction interval). Published splits cannot be paired with ours because papers print no number per split: what
+is easy or hard about a few of ours is part of the difference and of its interval.
 
 **Runs.** For predictions, a run is a split (its chains or restarts are averaged first). For samplers (studies of kind
-`sample`) a run is a chain on a data set, and chains on one data set count as independent runs, as they do in the
-papers' own spreads: where data sets of one kind differ much, the interval is too narrow. Where the published runs are
-more, and so of more data sets than ours, a data set of ours counts as one run, with the published spread. What all
-chains of a data set have in common (R-hat, ESS of all chains) counts once per data set.
+`sample`) it is a chain on a data set. How fast a chain moves differs more between simulated data sets of one kind than
+between chains on one (AA on five sets: .26 to .91 % effective draws), so that a data set of ours counts as one run:
+with the published spread where the published runs are more, and so of more data sets than ours, else with the spread
+between ours, the published number being that of one more; where ours is of one data set, too, the row is
+`inconclusive`. Operations are counts, and compared chain by chain. What all chains of a data set have in common (R-hat,
+ESS of all chains) counts once per data set.
 
 **Margin**, in the unit of the metric: 0.05 nats of MNLL; 0.05 of R-hat; 10 % of the published number for effective
 sample sizes and acceptance rates, which differ that much between seeds; for metrics with a perfect score of 1

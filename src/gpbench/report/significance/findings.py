@@ -37,7 +37,9 @@ def sentences(comparison: dict, view: View) -> list[str]:
     if "reason" in comparison:
         return [*lines, f"No ranks: {comparison['reason']}."]
     order = ", ".join(f"{view.labels[row['method']]} {row['mean_rank']:.2f}" for row in comparison["ranks"])
-    lines.append(f"Mean ranks over {count(len(comparison['datasets']), 'data set')}: {order}.")
+    lines.append(
+        f"Mean ranks over {count(len(comparison['datasets']), 'data set')}: {order}.{unconverged(comparison, view)}"
+    )
     if comparison["friedman"]:
         test = comparison["friedman"]
         lines.append(
@@ -51,6 +53,15 @@ def sentences(comparison: dict, view: View) -> list[str]:
     # what Wilcoxon's test cannot tell from so few data sets is no finding of another test either
     decidable = len(comparison["datasets"]) >= min_datasets(2)
     return [*lines, practically(comparison, view)] if decidable else lines
+
+
+def unconverged(comparison: dict, view: View, digits: int = 2, most: int | None = None) -> str:
+    """The mean ranks where fits that have not converged count, too; '' where that adds no data set."""
+    datasets, by_method = comparison["unconverged"].values()
+    if len(datasets) == len(comparison["datasets"]):
+        return ""
+    order = ", ".join(f"{view.labels[name]} {rank:.{digits}f}" for name, rank in [*by_method.items()][:most])
+    return f" With fits that have not converged, over {len(datasets)}: {order}."
 
 
 def left_out(comparison: dict, view: View, reasons: bool = True) -> str:
