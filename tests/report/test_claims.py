@@ -95,9 +95,10 @@ def test_what_the_records_lack_is_not_run_and_one_split_not_significant(quick, t
 
 
 def test_fits_that_failed_are_not_judged_and_the_larger_budget_counts(quick, tmp_path):
+    """Also where it is not judged: what it cannot tell a smaller one cannot either."""
     diverged = run(tmp_path / "a", "paper", status=lambda m, d, s: ("diverged", "x") if s == 3 else ("done", ""))
     assert judged([diverged])[0].reason == "2 diverged"
-    assert judged([diverged, quick])[0].run is quick
+    assert judged([diverged, quick])[0].run is judged([quick, diverged])[0].run is diverged
     check = run(tmp_path / "b", "check", splits=2)
     assert judged([quick, check])[0].run is judged([check, quick])[0].run is check
 

@@ -97,13 +97,16 @@ def _differing(view: View, comparison: dict) -> str:
 
 
 def verdicts(card: pd.DataFrame) -> str:
-    """Published predictions by verdict; of the other numbers only how many are judged, and agree."""
-    totals = {group: all_runs.counts(rows).loc["all papers"] for group, rows in all_runs.by_group(card).items()}
+    """Published predictions by verdict; of the other numbers only how many are judged, and agree, R-hats apart."""
+    groups = all_runs.by_group(card)
+    totals = {group: all_runs.counts(rows).loc["all papers"] for group, rows in groups.items()}
     kinds = ", ".join(f"{n} {kind}" for kind, n in totals["predictions"].drop("rows").items())
     text = f"Of {count(int(totals.pop('predictions')['rows']), 'published prediction')}: {kinds}."
     for group, total in totals.items():
-        judged = total[list(JUDGED)].sum()
-        text += f" Apart, {group}: {judged} of {total['rows']} judged, {total['agrees']} agree."
+        agreed = groups[group].loc[groups[group]["verdict"] == "agrees", "ours_metric"]
+        mixed = agreed.str.startswith("r_hat").sum()
+        text += f" Apart, {group}: {total[list(JUDGED)].sum()} of {total['rows']} judged, {total['agrees']} agree"
+        text += f" (R-hats: {mixed})." if mixed else "."
     return fill(text, 120) + "\n"
 
 
