@@ -1,8 +1,8 @@
 """What committed records say of the claims of papers (`published/claims/PAPER.yaml`), by rules fixed beforehand.
 
 A claim names two methods of a study, a metric, and data sets. On each data set the difference of their losses is paired
-over the splits that both have finished, with the interval of Nadeau and Bengio (2003); chains of samplers are paired by
-data set and number, as independent ones.
+over the splits that both have finished, with the interval of Nadeau and Bengio (2003); chains of samplers are paired by data
+set and number, as independent ones, so that a result is of the data sets that the run has and of no other.
 
 That the first is better *holds* on a data set where the difference has the claimed sign at 5 %, and *does not hold*
 where it has the other one, with Holm's correction over all data sets of the claim under one protocol; otherwise it is
