@@ -97,10 +97,31 @@ def test_what_the_records_lack_is_not_run_and_one_split_not_significant(quick, t
 def test_fits_that_failed_are_not_judged_and_the_larger_budget_counts(quick, tmp_path):
     """Also where it is not judged: what it cannot tell a smaller one cannot either."""
     diverged = run(tmp_path / "a", "paper", status=lambda m, d, s: ("diverged", "x") if s == 3 else ("done", ""))
-    assert judged([diverged])[0].reason == "2 diverged"
-    assert judged([diverged, quick])[0].run is judged([quick, diverged])[0].run is diverged
+    assert judged([diverged])[0].reason == "1 diverged"
+    assert judged([diverged, quick])[0].runs == judged([quick, diverged])[0].runs == (diverged, diverged)
     check = run(tmp_path / "b", "check", splits=2)
-    assert judged([quick, check])[0].run is judged([check, quick])[0].run is check
+    assert judged([quick, check])[0].runs == judged([check, quick])[0].runs == (check, check)
+
+
+def test_methods_of_two_runs_are_paired_by_split(tmp_path):
+    """Where both are converged or at the published updates; not with a budget in which either is cut short."""
+
+    def only(name, folder, budget, **arguments):
+        return run(
+            tmp_path / folder, budget, status=lambda m, *_: ("done" if m == name else "skipped", ""), **arguments
+        )
+
+    converged, paper, check = (
+        only("dsvi", "a", "converged"),
+        only("svgp", "b", "paper", splits=4),
+        only("svgp", "c", "check"),
+    )
+    (result,) = judged([converged, paper, check])
+    assert (result.kind, result.difference.n, result.runs) == (claims.HOLDS, 4, (converged, paper))
+    assert claims.described([result]) == "holds (1 holds) at budget converged and paper (1)"
+    assert judged([converged, check])[0].kind == claims.NOT_RUN
+    both = run(tmp_path / "d", "converged", splits=2)
+    assert judged([converged, paper, both])[0].runs == (converged, paper), "of one smaller budget more splits"
 
 
 @pytest.mark.parametrize(

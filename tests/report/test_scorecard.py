@@ -82,7 +82,7 @@ def test_a_side_without_spread_is_given_that_of_the_other(steady):
     assert found["upper"] == pytest.approx(t.ppf(0.975, 4) * SD * np.sqrt(1 + 1 / 5))
     assert card(steady, spread=np.nan, spread_kind="", splits=20)["standard_error"] == pytest.approx(SD / 2)
     table = to_table(scorecard(steady, pd.DataFrame([row(steady, spread=np.nan, spread_kind="", splits=20)])))
-    assert table.shown["verdict and note"][0] == "agrees; 5 of 20 splits; published spread assumed"
+    assert table.shown["verdict and note"][0] == "agrees; 5 of 20 splits; our spread used for theirs"
 
 
 def test_without_any_spread_nothing_is_judged(tmp_path):

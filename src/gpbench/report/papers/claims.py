@@ -1,23 +1,24 @@
 """What committed records say of the claims of papers (`published/claims/PAPER.yaml`), by rules fixed beforehand.
 
 A claim names two methods of a study, a metric, and data sets. On each data set the difference of their losses is paired
-over the splits that both have finished, with the interval of Nadeau and Bengio (2003); chains of samplers are paired by data
-set and number, as independent ones, so that a result is of the data sets that the run has and of no other.
+over the splits that both have finished, with the interval of Nadeau and Bengio (2003); chains of samplers are paired by
+data set and number, as independent ones, so that a result is of the data sets that a run has and of no other.
 
 That the first is better *holds* on a data set where the difference has the claimed sign at 5 %, and *does not hold*
 where it has the other one, with Holm's correction over all data sets of the claim under one protocol; otherwise it is
 *not significant*, as one split always is. That both are equal (that the first is not worse) holds where the 95 %
 interval lies inside the scorecard's margin (below its upper end), and does not hold where it lies outside (above).
 
-Of several runs the one with the larger budget counts, then one that is judged, one with the settings of its study, and
-the one with more splits. Fits that failed, or did not
-converge as their budget requires, and chains that have not mixed are *not judged*; where a method has no fit, the claim
-is *not run*.
+Of several runs the one with the larger budget counts, then one that is judged, then the one with more splits; the two
+methods may be of two runs with the same splits, where both are converged or at the published updates. Fits that failed,
+or did not converge as their budget requires, and chains that have not mixed are *not judged*; where a method has no
+fit, the claim is *not run*.
 """
 
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,7 +52,7 @@ class Result:
     protocol: str
     kind: str = NOT_RUN
     reason: str = ""  # why it is not judged
-    run: Counterparts | None = None
+    runs: tuple[Counterparts, ...] = ()  # those of the first and of the second method
     difference: PairedDifference | None = None
     p: float = np.nan  # by Holm's correction
     margin: float = np.nan  # of two equal methods
@@ -134,42 +135,62 @@ def judge(claim: Claim, runs: list[Counterparts], conf: Path) -> list[Result]:
         plans = [_plan(conf, name) for name in comparison.studies]
         protocol, candidates = plans[0].protocol, [run for run in runs if run.study in comparison.studies]
         for dataset in comparison.datasets or dict.fromkeys(name for plan in plans for name in plan.datasets):
-            found = [result for run in candidates if (result := _measured(run, comparison, dataset, protocol))]
-            results.append(max(found, key=_weight, default=Result(comparison, dataset, protocol)))
+            sides = ([s for run in candidates if (s := _side(run, m, dataset, comparison))] for m in comparison.methods)
+            blank = Result(comparison, dataset, protocol)
+            found = [
+                _paired(first, second, blank) for first, second in product(*sides) if _alike(first.run, second.run)
+            ]
+            results.append(max(found, key=_weight, default=blank))
     paper, ours = (_decided([r for r in results if (r.protocol == OURS) == own]) for own in (False, True))
     return paper + ours
 
 
-def _weight(result: Result) -> tuple[int, bool, bool, int]:
-    """Larger counts more: the larger budget, a difference, as the study sets it, more splits. Two methods that a larger
-    budget cannot tell apart are not told apart by a smaller one."""
-    assert result.run
-    budget = result.run.view.study["budget"]
-    place, n = BUDGETS.index(budget) if budget in BUDGETS else -1, result.difference.n if result.difference else 0
-    return place, result.difference is not None, not result.run.settings, n
+class _Side(NamedTuple):
+    """The scores of a method on a data set in one run, by split (of chains, by split and number)."""
+
+    run: Counterparts
+    scores: pd.Series
+    reason: str  # why they are not judged
 
 
-def _measured(run: Counterparts, comparison: Comparison, dataset: str, protocol: str) -> Result | None:
-    """What one run has; None where a method has no score there."""
-    view, metric, methods = run.view, METRICS[comparison.metric], list(comparison.methods)
-    chosen = (view.fits["dataset"] == dataset) & view.fits["method"].isin(methods)
-    fits = view.fits[chosen & ~view.fits["status"].isin(("missing", "skipped"))]
-    if set(fits["method"]) < set(methods):
-        return None
-    result = Result(comparison, dataset, protocol, NOT_JUDGED, run=run)
-    if reason := why_not_judged(fits, metric.name):
-        return replace(result, reason=reason)
-    keys = ["split", "replica"] if run.by_chain(metric.name) else ["split"]
-    scores = fits.assign(score=fits[metric.name].astype(float)).groupby([*keys, "method"])["score"].mean().unstack()
-    scores = scores[methods].dropna()
-    if scores.empty:
-        return None
-    if not np.isfinite(scores.to_numpy()).all():
-        return replace(result, reason="an infinite score")
-    first, second = (metric.loss(scores[method]) for method in methods)
-    fraction = view.test_fraction(dataset) if view.study["kind"] == "predict" else 0.0
-    margin = verdicts.margin(metric.name, float(scores[methods[1]].mean()))
-    return replace(result, difference=paired_interval(first, second, fraction), margin=margin)
+def _side(run: Counterparts, method: str, dataset: str, comparison: Comparison) -> _Side | None:
+    """None where the run has no fit of them."""
+    fits = run.view.fits[(run.view.fits["dataset"] == dataset) & (run.view.fits["method"] == method)]
+    fits, metric = fits[~fits["status"].isin(("missing", "skipped"))], comparison.metric
+    keys = ["split", "replica"] if run.by_chain(metric) else ["split"]
+    scores = fits[metric].astype(float).groupby([fits[key] for key in keys]).mean().dropna()
+    reason = why_not_judged(fits, metric) or ("" if np.isfinite(scores).all() else "an infinite score")
+    return _Side(run, scores, reason) if len(scores) or reason else None
+
+
+def _alike(first: Counterparts, second: Counterparts) -> bool:
+    """Whether two methods of these runs may be paired: of one run, or on the same splits and with as many updates as
+    were published, or until they converged."""
+    budgets = {run.view.study["budget"] for run in (first, second)}
+    same_splits = not any("protocol" in run.settings for run in (first, second))
+    return first is second or (same_splits and (len(budgets) == 1 or budgets <= {"converged", "paper"}))
+
+
+def _weight(result: Result) -> tuple[int, bool, int, bool, bool]:
+    """Larger counts more: the larger budget, a difference, more splits, one run, as the study sets it. Two methods that
+    a larger budget cannot tell apart are not told apart by a smaller one."""
+    budgets = [run.view.study["budget"] for run in result.runs]
+    place = min(BUDGETS.index(budget) if budget in BUDGETS else -1 for budget in budgets)
+    n, first, second = result.difference.n if result.difference else 0, *result.runs
+    return place, result.difference is not None, n, first is second, not any(run.settings for run in result.runs)
+
+
+def _paired(first: _Side, second: _Side, blank: Result) -> Result:
+    """The difference of two methods on a data set, or why it is not judged."""
+    metric, view = METRICS[blank.comparison.metric], first.run.view
+    result = replace(blank, kind=NOT_JUDGED, reason=first.reason or second.reason, runs=(first.run, second.run))
+    both = pd.concat([first.scores, second.scores], axis=1, join="inner")
+    if result.reason or both.empty:
+        return replace(result, reason=result.reason or "no split that both have")
+    losses = [metric.loss(both.iloc[:, column]) for column in (0, 1)]
+    fraction = view.test_fraction(result.dataset) if view.study["kind"] == "predict" else 0.0
+    margin = verdicts.margin(metric.name, float(both.iloc[:, 1].mean()))
+    return replace(result, difference=paired_interval(losses[0], losses[1], fraction), margin=margin)
 
 
 def _decided(results: list[Result]) -> list[Result]:
@@ -211,9 +232,14 @@ def described(results: list[Result]) -> str:
         return "-"
     kinds = Counter(result.kind for result in results)
     text = f"{verdict(results)} ({', '.join(f'{n} {kind}' for kind, n in kinds.most_common())})"
-    if budgets := Counter(result.run.view.study["budget"] for result in results if result.run):
+    if budgets := Counter(budget_of(result) for result in results if result.runs):
         text += f" at budget {', '.join(f'{name} ({n})' for name, n in budgets.items())}"
     return "; ".join([text, *over_datasets(results)])
+
+
+def budget_of(result: Result) -> str:
+    """'paper', or 'converged and paper' of two runs."""
+    return " and ".join(sorted({run.view.study["budget"] for run in result.runs}))
 
 
 def over_datasets(results: list[Result]) -> list[str]:

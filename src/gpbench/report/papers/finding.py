@@ -53,7 +53,7 @@ def bullets(found: list[Claim], runs: list[View], conf: Path) -> str:
         by_dataset = (f"{kind} on {_datasets(same)}" for kind, same in kinds.items())
         judged = "; ".join([*claims.over_datasets(results), *by_dataset])
         pairs = [r.difference.n for r in results if r.difference]
-        known = sorted({r.run.view.folder.name for r in results if r.run})
+        known = sorted({run.view.folder.name for r in results for run in r.runs})
         known += [" to ".join(map(str, sorted({min(pairs), max(pairs)}))) + " splits"] if pairs else []
         lines.append(
             fill(f"- **{claim.claim}** {claim.where}: {judged} ({', '.join(known)}).", 120, subsequent_indent="  ")
@@ -78,7 +78,7 @@ def _short(result: Result) -> str:
 def page(key: str, evidence: Evidence, card: pd.DataFrame, runs: list[Counterparts], conf: Path, errata: str) -> str:
     """The page of one paper; card: its rows of the scorecard, errata: its section of docs/errata.md."""
     judged = [claims.judge(claim, runs, conf) for claim in evidence.claims]
-    used = {r.run.view.folder.name: r.run.view for results in judged for r in results if r.run}
+    used = {run.view.folder.name: run.view for results in judged for r in results for run in r.runs}
     used |= {run.view.folder.name: run.view for run in runs if run.view.folder.name in set(card["run"])}
     views = [used[name] for name in sorted(used)]
     return "\n".join(
@@ -134,11 +134,9 @@ def _not_judged(judged: list[list[Result]]) -> list[str]:
     """A bullet for each comparison of a run that is not judged, with its data sets and the first reason."""
     alike: dict[str, list[Result]] = {}
     for i, results in enumerate(judged, 1):
-        for result in (r for r in results if r.kind == claims.NOT_JUDGED and r.run):
-            run = f"{result.run.view.folder.name}, budget {result.run.view.study['budget']}" if result.run else ""
-            alike.setdefault(
-                f"- {i}: {_relation(result)}, {METRICS[result.comparison.metric].label} ({run})", []
-            ).append(result)
+        for result in (r for r in results if r.kind == claims.NOT_JUDGED):
+            text = f"- {i}: {_relation(result)}, {METRICS[result.comparison.metric].label} ({_evidence(result)})"
+            alike.setdefault(text, []).append(result)
     lines = [f"{text}: {', '.join(r.dataset for r in same)}: {same[0].reason}" for text, same in alike.items()]
     return ["Not judged:\n", *lines, ""] if lines else []
 
@@ -146,8 +144,14 @@ def _not_judged(judged: list[list[Result]]) -> list[str]:
 def _relation(result: Result) -> str:
     """'DSVI-2 < SGP 100', by the labels of the run."""
     sign = {"better": "<", "equal": "=", "not worse": "≤"}[result.comparison.expect]
-    labels = result.run.view.labels if result.run else {}
-    return f" {sign} ".join(labels.get(method, method) for method in result.comparison.methods)
+    sides = zip(result.runs, result.comparison.methods, strict=True)
+    return f" {sign} ".join(run.view.labels.get(method, method) for run, method in sides)
+
+
+def _evidence(result: Result) -> str:
+    """'RUN and RUN, budget converged and paper'."""
+    names = dict.fromkeys(run.view.folder.name for run in result.runs)
+    return f"{' and '.join(names)}, budget {claims.budget_of(result)}"
 
 
 def _headline(judged: list[list[Result]]) -> str:
@@ -162,14 +166,15 @@ def _headline(judged: list[list[Result]]) -> str:
 
 
 def _difference(result: Result) -> list[str]:
-    assert result.run
-    assert result.difference
-    view, d = result.run.view, result.difference
+    d = result.difference
+    assert d
     cells = [result.protocol, result.dataset, _relation(result), METRICS[result.comparison.metric].label]
     cells += [signed(d.mean, d.lower, d.upper), number(result.p, 2), str(d.n), result.kind]
-    fits = view.done[(view.done["dataset"] == result.dataset) & view.done["method"].isin(result.comparison.methods)]
+    sides = zip(result.runs, result.comparison.methods, strict=True)
+    of_dataset = [(run.view.done[run.view.done["dataset"] == result.dataset], method) for run, method in sides]
+    fits = pd.concat([done[done["method"] == method] for done, method in of_dataset])
     known = ", ".join(commits(fits, 7, mark_dirty=True)) or "unknown"
-    return [*cells, f"{view.folder.name}, budget {view.study['budget']}, commit {known}"]
+    return [*cells, f"{_evidence(result)}, commit {known}"]
 
 
 def _commands(judged: list[list[Result]]) -> list[str]:

@@ -17,7 +17,7 @@ from gpbench.report.view import View
 
 SPREAD_NOTE = (
     "Where one side has no spread, is a single run, or has fewer runs that lie closer together, the spread of the "
-    "other side is used for it (marked: published spread assumed, or our spread assumed)."
+    "other side is used for it (marked: our spread used for theirs, or their spread for ours)."
 )
 
 
@@ -32,7 +32,7 @@ class Judgement:
     ours_n: int = 0
     difference: float = math.nan  # ours - published
     standard_error: float = math.nan
-    spread_assumed: str = ""  # `published` or `ours`: the side without a spread; `chains`: both, of R-hats
+    spread_assumed: str = ""  # `published` or `ours`: the side given the other's; `chains`: both, of R-hats
     lower: float = math.nan
     upper: float = math.nan
     margin: float = math.nan
@@ -170,8 +170,8 @@ def show(card: pd.DataFrame) -> pd.DataFrame:
 def _remarks(verdict: str, compared: str, spread_assumed: str, settings: str, note: str) -> str:
     assumed = {
         "": "",
-        "ours": "our spread assumed",
-        "published": "published spread assumed",
+        "ours": "their spread used for ours",
+        "published": "our spread used for theirs",
         "chains": "spread by the number of chains",
     }[spread_assumed or ""]
     return "; ".join(filter(None, (verdict, compared, assumed, settings and f"with {settings}", note)))

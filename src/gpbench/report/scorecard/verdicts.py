@@ -122,7 +122,7 @@ def judge(lower: float, upper: float, margin: float, direction: str) -> str:
 
 
 def combined(our_sd: float, our_n: int, published_sd: float, published_n: int) -> tuple[float, float, str]:
-    """(standard error of ours - published, its degrees of freedom, the side whose spread is assumed, if any).
+    """(standard error of ours - published, its degrees of freedom, the side that is given the other's spread, if any).
 
     sqrt(s_a²/n_a + s_b²/n_b) by Welch and Satterthwaite; for a side without a spread, or with fewer runs that lie
     closer together, that of the other is used, with its degrees of freedom; (NaN, NaN, '') where neither has one."""
