@@ -12,7 +12,8 @@ from gpbench.report.page.page import render
 from gpbench.report.registry import TABLES
 from gpbench.report.scorecard.one_run import scorecard
 from gpbench.report.scorecard.published import COLUMNS
-from gpbench.report.significance.comparisons import differences_to_best
+from gpbench.report.significance.comparisons import COMPARISONS, compare, differences_to_best
+from gpbench.report.significance.findings import sentences
 from gpbench.report.tables.standard import write_table
 from gpbench.report.view import UNMIXED, View
 
@@ -84,6 +85,19 @@ def test_a_failing_cell_is_neither_best_nor_ranked_nor_compared(view):
     assert "bsgp_2" in differences_to_best(view, "mnll", "banana")["method"].tolist()
     ranks = TABLES["ranks"].function(view).data
     assert "bsgp_2" not in ranks[ranks["comparison"] == "regression_mnll"]["method"].tolist()
+
+
+def test_ranks_are_told_a_second_time_with_them(view, small_view):
+    """bsgp_2 leads on boston, from which the gate removes it; where nothing is removed nothing is told."""
+    (spec,) = (spec for spec in COMPARISONS if spec.name == "regression_mnll")
+    told = compare(view, spec)["unconverged"]
+    assert (told["datasets"], next(iter(told["ranks"].items()))) == (["boston"], ("bsgp_2", 1.0))
+    text = " ".join(sentences(compare(view, spec) | {"bayes": []}, view))
+    assert "Mean ranks over 1 data set: BSGP (1 layer) 1.00" in text
+    assert (
+        "With fits that have not converged, 4 methods on 1 data set: BSGP (2 layers) 1.00, BSGP (1 layer) 2.00" in text
+    )
+    assert "not converged" not in " ".join(sentences(compare(small_view, spec) | {"bayes": []}, small_view))
 
 
 def test_status_counts_them_and_unfinished_lists_them_with_their_r_hat(view):

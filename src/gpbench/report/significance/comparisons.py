@@ -107,7 +107,7 @@ def rankable(losses: pd.DataFrame) -> bool:
 
 def compare(view: View, spec: Comparison) -> dict:
     """Ranks with bootstrap intervals, Friedman's test and Wilcoxon-Holm pairs of `complete_losses`; `unconverged`: the
-    mean ranks of the same methods where fits that have not converged count, too, and on which data sets that is.
+    mean ranks where fits that have not converged count, too, and on which data sets that is.
 
     Where fewer than two methods or no data set are left, `reason` states that in place of the results.
     """
@@ -121,8 +121,9 @@ def compare(view: View, spec: Comparison) -> dict:
     pairs = wilcoxon_holm(losses, ALPHA)
     first = (ranks(losses) == 1).sum()
     ranked = intervals.rename_axis("method").reset_index().assign(firsts=first[intervals.index].to_numpy())
-    # left out are the data sets that are hard for one method, which the others may predict well
-    every = METRICS[spec.metric].loss(view.matrix(spec.metric, *spec.tasks, converged=False)[losses.columns]).dropna()
+    # what is left out may be the data sets that are hard for one method and that others predict well
+    scored = view.matrix(spec.metric, *spec.tasks, converged=False).drop(columns=unable(view, spec))
+    every = complete(METRICS[spec.metric].loss(scored))
     return result | {
         "unconverged": {"datasets": list(every.index), "ranks": ranks(every).mean().sort_values().to_dict()},
         "ranks": ranked.to_dict("records"),

@@ -56,12 +56,13 @@ def sentences(comparison: dict, view: View) -> list[str]:
 
 
 def unconverged(comparison: dict, view: View, digits: int = 2, most: int | None = None) -> str:
-    """The mean ranks where fits that have not converged count, too; '' where that adds no data set."""
+    """The mean ranks where fits that have not converged count, too; '' where that adds no method and no data set."""
     datasets, by_method = comparison["unconverged"].values()
-    if len(datasets) == len(comparison["datasets"]):
+    if (len(datasets), len(by_method)) == (len(comparison["datasets"]), len(comparison["methods"])):
         return ""
     order = ", ".join(f"{view.labels[name]} {rank:.{digits}f}" for name, rank in [*by_method.items()][:most])
-    return f" With fits that have not converged, over {len(datasets)}: {order}."
+    cells = f"{count(len(by_method), 'method')} on {count(len(datasets), 'data set')}"
+    return f" With fits that have not converged, {cells}: {order}."
 
 
 def left_out(comparison: dict, view: View, reasons: bool = True) -> str:
