@@ -67,6 +67,18 @@ def test_a_fit_that_is_fetched_is_the_fit_that_was_sent(stores, url):
     assert there.pull(second, sorted(there.fits)) == 0
 
 
+def test_what_a_killed_machine_left_of_a_fit_it_fetched_is_swept(stores, monkeypatch):
+    first, second = stores
+    Remote(url := f"file://{second.root}-place").push(first, first.ids())
+    monkeypatch.setattr(os, "getpid", lambda: 2**22 + 1)
+    monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)  # it is killed
+    Remote(url).pull(second, [FIT.fit_id])
+    monkeypatch.undo()
+    assert len(os.listdir(second.root / ".tmp")) == 1
+    second.sweep()
+    assert os.listdir(second.root / ".tmp") == []
+
+
 def test_only_sound_and_done_fits_are_sent(stores, url):
     store, _ = stores
     put(store, "aa11000000000000")  # without a seal
