@@ -118,6 +118,26 @@ def test_stored_fits_are_copied_to_todays_identities(study, gpbench):
     assert len(notes) == 8
 
 
+def test_a_checkout_that_dies_without_a_word_is_one_line(study, gpbench, tmp_path):
+    python = tmp_path / "checkout/.venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text("#!/bin/sh\nkill -9 $$\n")
+    python.chmod(0o755)
+    answer = gpbench("adopt", NAME, "--check", "1", "--against", str(tmp_path / "checkout"))
+    assert (answer.code, answer.err.count("\n")) == (1, 1)
+    assert ": exit status -9, and no message" in answer.err
+
+
+def test_a_damaged_description_of_a_run_is_one_line_before_anything_is_refitted(study, gpbench):
+    lose(study)
+    (committed.folder(places.find(), NAME) / "study.json").write_text("{")
+    for words in ((NAME,), ("default", "--overrides", STUDY)):
+        answer = gpbench("adopt", *words)
+        assert (answer.code, answer.err.count("\n")) == (1, 1)
+        assert "study.json is damaged (" in answer.err
+    assert study.ids() == []
+
+
 def test_refusals(project, gpbench):
     assert "--check must be a positive integer, got 0" in gpbench("adopt", "default", "--check", "0").err
     assert "unknown study 'nothing'" in gpbench("adopt", "nothing").err
