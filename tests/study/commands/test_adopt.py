@@ -9,7 +9,7 @@ from gpbench.study.commands import job
 from gpbench.study.planning import identity
 from gpbench.study.planning import plan as planning
 from gpbench.study.results import collect
-from gpbench.study.storage import committed
+from gpbench.study.storage import committed, remote
 from gpbench.study.storage.store import Store
 
 STUDY = "methods=[constant,linear] datasets=[boston,wine] splits=2"
@@ -74,6 +74,21 @@ def test_fits_of_another_setting_stay_stale_in_one_line(study, gpbench):
     assert answer.code == 1
     (line,) = (line for line in answer.out.splitlines() if line.startswith("stays stale"))
     assert line == "stays stale: 2 fits of linear: budget: paper -> quick"
+
+
+def test_fits_that_another_machine_refitted_are_fetched(study, gpbench, monkeypatch, tmp_path):
+    run_groups = job.run_groups
+
+    def elsewhere(groups, where):
+        run_groups(groups, where)
+        remote._of.cache_clear()  # which lists fits once a process
+        lose(study)
+
+    lose(study)
+    monkeypatch.setenv("GPBENCH_REMOTE", f"file://{tmp_path}/remote")
+    monkeypatch.setattr(job, "run_groups", elsewhere)
+    answer = gpbench("adopt", NAME)
+    assert (answer.code, answer.out.count("adopted: ")) == (0, 4), answer.out
 
 
 def test_a_score_that_differs_keeps_its_method_and_task_stale(study, gpbench):

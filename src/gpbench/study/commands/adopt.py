@@ -30,7 +30,7 @@ from gpbench.study.commands import fit_one, job
 from gpbench.study.planning import batches
 from gpbench.study.planning import plan as planning
 from gpbench.study.records import Cell, Fit, FitRecord, to_json
-from gpbench.study.storage import committed, provenance
+from gpbench.study.storage import committed, provenance, remote
 from gpbench.study.storage.store import Store
 
 TOLERANCE = 1e-9
@@ -153,7 +153,7 @@ def _check(where: Places, store: Store, chosen: list[Evidence], against: Path | 
 def _difference(store: Store, item: Evidence, against: Path | None) -> str:
     """How a refitted fit differs from its evidence; '' where every score agrees."""
     fit_id = item.fit.fit_id
-    if not store.has(fit_id):
+    if not remote.pull(store, fit_id):
         return f"{_name(item)} did not finish when it was refitted"
     record = store.record(fit_id)
     if record.status != "done":
