@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from gpbench.report.view import View
     from gpbench.study.planning.plan import Plan
 
-
 USUAL = {"study": "default", "splits": 5, "minutes": 10.0}
 
 
