@@ -14,6 +14,7 @@ import yaml
 from snakemake.exceptions import WorkflowError
 
 from gpbench import places
+from gpbench.config.compose import NAME
 from gpbench.errors import UserError, unknown
 from gpbench.report import registry
 from gpbench.report.papers import items
@@ -72,8 +73,8 @@ report: "workflows/report/workflow.rst"
 
 wildcard_constraints:
     name=r"[a-z0-9_]+",
-    dataset=r"[a-z0-9_]+",
-    batch=r"[a-z0-9_]+-[a-z0-9_]+-[0-9a-f]+",
+    dataset=NAME.pattern,
+    batch=f"{NAME.pattern}-[0-9a-f]+",
     item=r".+",
 
 

@@ -9,8 +9,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
-from gpbench import GPBenchClassifier, GPBenchRegressor
+from gpbench import GPBenchClassifier, GPBenchRegressor, estimators
 from gpbench.errors import UserError
+from gpbench.study.planning.batches import group_of
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 2))
@@ -40,6 +41,20 @@ def test_a_method_with_updates_predicts_in_the_units_of_its_targets():
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict(X), mean)
     other = GPBenchRegressor("svgp", settings, budget="smoke", random_state=1).fit(X, Y)
     assert not np.array_equal(other.predict(X), mean)
+
+
+def test_any_state_that_scikit_learn_takes_names_the_random_streams(monkeypatch):
+    fitted = []
+
+    def group(cell, fits, rows):
+        fitted.extend(fits)
+        return group_of(cell, fits, rows)
+
+    monkeypatch.setattr(estimators, "group_of", group)
+    for state in (20_000, np.int64(3), None, np.random.RandomState(3)):
+        GPBenchRegressor("linear", random_state=state).fit(X, Y)
+    assert [fit.replica for fit in fitted[:2]] == [20_000, 3]
+    assert fitted[3].replica == np.random.RandomState(3).randint(2**31)
 
 
 def test_a_classifier_stands_in_a_pipeline_and_keeps_its_labels():

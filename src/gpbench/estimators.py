@@ -6,12 +6,13 @@ import dataclasses
 import json
 import tempfile
 from collections.abc import Mapping
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils import Tags
+from sklearn.utils import Tags, check_random_state
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -31,18 +32,15 @@ if TYPE_CHECKING:
     from gpbench.study.records import Cell
 
 Settings = Mapping[str, Any] | None
+Seed = int | np.random.RandomState | None
 
 
 class _Estimator(BaseEstimator):
     """method: a name of conf/method; settings: its hyperparameters that differ from there; budget: a name of
-    conf/budget; random_state: number of the random streams."""
+    conf/budget; random_state: number of the random streams; without one, or of a generator, any."""
 
     def __init__(
-        self,
-        method: str = "exact_gp",
-        settings: Settings = None,
-        budget: str = "quick",
-        random_state: int = 0,
+        self, method: str = "exact_gp", settings: Settings = None, budget: str = "quick", random_state: Seed = 0
     ) -> None:
         self.method = method
         self.settings = settings
@@ -73,7 +71,7 @@ class _Estimator(BaseEstimator):
         conf = places.find().conf
         rules = ("outputs=all", *(f"splits.{key}={value}" for key, value in ALL_ROWS.items()))
         protocol = config.compose(conf, "protocol", "common", rules)
-        words = ("methods=[constant]", "datasets=[diabetes]", "splits=1", f"replicas={self.random_state + 1}")
+        words = ("methods=[constant]", "datasets=[diabetes]", "splits=1", "replicas=1")
         study, trainer = config.compose(conf, "study", "default", words), config.compose(conf, "trainer", "cpu")
         budget = config.compose(conf, "budget", self.budget)
         settings = [f"{key}={v if isinstance(v, str) else json.dumps(v)}" for key, v in (self.settings or {}).items()]
@@ -84,7 +82,9 @@ class _Estimator(BaseEstimator):
         cell = make_cell(Setup(study, protocol, budget, trainer), method, dataset, settings)
         if cell.skip:
             raise UserError(f"{self.method} cannot be fitted to these arrays: {cell.skip}")
-        return dataclasses.replace(cell, fits=cell.fits[-1:])
+        drawn, number = check_random_state(self.random_state), self.random_state
+        replica = int(number) if isinstance(number, Integral) else drawn.randint(2**31)
+        return dataclasses.replace(cell, fits=(dataclasses.replace(cell.fits[0], replica=replica),))
 
     def _answer(self, x: ArrayLike) -> Any:
         """Predictive of inputs `[T, D]`, of targets in scaled units."""
@@ -127,11 +127,7 @@ class GPBenchClassifier(ClassifierMixin, _Estimator):
     """A classification method: `GPBenchClassifier("svgp").fit(X, y).predict_proba(X)`."""
 
     def __init__(
-        self,
-        method: str = "svgp",
-        settings: Settings = None,
-        budget: str = "quick",
-        random_state: int = 0,
+        self, method: str = "svgp", settings: Settings = None, budget: str = "quick", random_state: Seed = 0
     ) -> None:
         super().__init__(method, settings, budget, random_state)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 60.0
 """between two looks at a lock that another process holds"""
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
 
 
 @dataclass(frozen=True)
@@ -168,6 +170,15 @@ def _wait(lock: BaseFileLock, path: Path, silence: float) -> AcquireReturnProxy:
                 path.unlink(missing_ok=True)  # who holds that file holds no name
 
 
+def is_of_disk(error: BaseException | None) -> bool:
+    """Whether a disk is the reason, full, read-only or broken: that is no result of a fit."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in DISK:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 def read_json(path: Path, remedy: str) -> Any:
     """The content of a JSON file. UserError, with a remedy, where it is damaged."""
     try:
@@ -184,7 +195,7 @@ def write_text(target: Path, text: str, lasting: bool = True) -> None:
 
 def write_if_changed(target: Path, text: str) -> bool:
     """Write a text file unless it has this content, which keeps its time of change; True if written."""
-    if target.is_file() and target.read_text() == text:
+    if target.is_file() and target.read_bytes() == text.encode():
         return False
     write_text(target, text)
     return True

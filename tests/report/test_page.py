@@ -11,10 +11,12 @@ from synthetic_study import build
 
 from gpbench.report import registry
 from gpbench.report.__main__ import main
+from gpbench.report.page import facts
 from gpbench.report.page.page import blank
 from gpbench.report.significance.comparisons import differences_to_best, indistinct_groups, statistics, write_statistics
 from gpbench.report.tables.render import Table, leading_number, to_html
 from gpbench.report.view import View
+from gpbench.study.planning.plan import snakemake_command
 
 
 def one_failure(method, dataset, split):
@@ -96,6 +98,14 @@ def test_failures_come_before_scores(page):
 def test_figures_say_the_command_that_makes_them(written, page):
     name = f"results/{written.name}"
     assert f"snakemake {name}/figures/cost.pdf --cores 2 --config study={written.name}" in page
+
+
+def test_a_run_is_cited_by_its_study_and_its_overrides(written):
+    view = View(written)
+    view.study["name"], view.study["command"] = "my-own-0123ab", snakemake_command("my-own", "splits=3 only=[linear]")
+    cite, crate = dict(facts.commands(view))["How to cite and share it"].splitlines()
+    assert cite == "gpbench cite my-own --overrides 'only=[linear] splits=3'"
+    assert crate == "gpbench crate my-own-0123ab"
 
 
 def test_page_of_committed_records_is_complete(written, published, tmp_path, monkeypatch):

@@ -92,6 +92,14 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 }
 
 
+def test_every_name_that_conf_allows_is_planned(project):
+    entry = project.root / "conf/dataset/Wine-2.yaml"
+    shutil.copy(entry.with_name("wine.yaml"), entry)
+    code, said = project.snakemake("-n", overrides="methods=[constant] datasets=[Wine-2] splits=2")
+    entry.unlink()
+    assert (code, "prepare" in said) == (0, True), said
+
+
 @pytest.mark.parametrize("name", DAMAGES)
 def test_the_study_ends_whatever_is_damaged_there(project, name):
     forget(project)

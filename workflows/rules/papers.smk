@@ -1,5 +1,5 @@
 # Figures and tables of papers by name, made from the study that they belong to; plans/items holds those requested.
-PAPER_ITEM = r"[a-z0-9]+_[a-z0-9_]+"
+PAPER_ITEM = f"{NAME.pattern}_[A-Za-z0-9_-]+"
 
 
 rule paper_figure:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from gpbench.report.view import View
     from gpbench.study.planning.plan import Plan
 
-
 USUAL = {"study": "default", "splits": 5, "minutes": 10.0}
 
 
@@ -88,8 +87,20 @@ def _dataset(arguments: argparse.Namespace, where: Places) -> Dataset:
     if name not in known:
         raise unknown("data set or CSV", name, known)
     dataset: Dataset = config.compose(where.conf, "dataset", name)
+    _refuse_others(arguments, dataset)
     prepare.ensure(dataset, where)
     return dataset
+
+
+def _refuse_others(arguments: argparse.Namespace, dataset: Dataset) -> None:
+    """UserError for wishes that are not those with which a data set was added."""
+    held = {"target": dataset.source.targets, "categorical": [*dataset.source.categories], "drop": dataset.drop}
+    for key, values in (held | {"missing": [dataset.source.missing], "task": [dataset.task]}).items():
+        given = getattr(arguments, key) or []
+        asked = [given] if isinstance(given, str) else given
+        if asked and {*asked} != {*values}:
+            said = f"{dataset.name} was added with --{key} {' '.join(values) or 'NOTHING'}, not {' '.join(asked)}"
+            raise UserError(f"{said}; leave out --{key}, or add the table again by another --name")
 
 
 def _again(arguments: argparse.Namespace, dataset: Dataset) -> str:

@@ -308,7 +308,8 @@ def references(arguments: argparse.Namespace) -> None:
     for sampler, rows in scored:
         print("\n".join(posteriors.lines(sampler, rows)))
     if arguments.out:
-        pd.concat([rows.assign(sampler=sampler) for sampler, rows in scored]).to_csv(arguments.out, index=False)
+        with places.write_aside(arguments.out) as temporary:
+            pd.concat([rows.assign(sampler=sampler) for sampler, rows in scored]).to_csv(temporary, index=False)
 
 
 def papers(arguments: argparse.Namespace) -> None:

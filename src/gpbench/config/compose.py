@@ -145,12 +145,12 @@ def _method(content: Content, path: Path, where: str) -> MethodConfig:
     if not isinstance(module := content.get("module"), str):
         raise UserError(f"{path}: key 'module' is missing; it names the Python module of the method")
     classes: tuple[type, ...] = (schema.Method, hyperparameters(module))
-    defaults = [_defaults(cls) for cls in classes]
-    valid = {key for part in defaults for key in part}
+    known = [defaults(cls) for cls in classes]
+    valid = {key for part in known for key in part}
     for key in content:
         if key not in valid:
             raise unknown("key", key, valid, where)
-    parts = [part | {key: content[key] for key in part if key in content} for part in defaults]
+    parts = [part | {key: content[key] for key in part if key in content} for part in known]
     set_parts = [{key: value for key, value in part.items() if value is not dataclasses.MISSING} for part in parts]
     return MethodConfig(*(check(cls, part, where) for cls, part in zip(classes, set_parts, strict=True)))
 
@@ -213,7 +213,7 @@ def _size(node: yaml.Node | None, known: dict[int, int]) -> int:
     return known[id(node)]
 
 
-def _defaults(cls: type) -> Content:
+def defaults(cls: type) -> Content:
     """Field -> default; `MISSING` where there is none."""
     return {
         f.name: f.default_factory() if f.default_factory is not dataclasses.MISSING else f.default

@@ -12,6 +12,7 @@ from typing import Literal
 import yaml
 
 from gpbench import config
+from gpbench.config.compose import defaults
 from gpbench.config.schema import Dataset, Source, Task
 from gpbench.data import prepare, table
 from gpbench.data.readers import encode, formats
@@ -167,10 +168,7 @@ def _changed(dataset: Dataset) -> dict[str, object]:
     """The keys of an entry that differ from their defaults, `source` likewise."""
 
     def differing(item: Dataset | Source, leave_out: Iterable[str] = ()) -> dict[str, object]:
-        default = {
-            f.name: f.default_factory() if f.default_factory is not dataclasses.MISSING else f.default
-            for f in dataclasses.fields(item)
-        }
+        default = defaults(type(item))
         values = {key: getattr(item, key) for key in default if key not in leave_out}
         return {key: value for key, value in values.items() if value != default[key]}
 

@@ -300,7 +300,6 @@ class Progress:
 CONVERGENCE = ("convergence", "gain", "not_judged_because", "steps_done")
 """What a fit by gradients notes of its convergence."""
 
-
 JITTER = ("jitter_times", "jitter_largest", "jitter_matrices")
 """What a fit notes where Cholesky factors of its steps or its prediction needed jitter beyond the method's own."""
 

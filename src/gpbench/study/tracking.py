@@ -36,7 +36,6 @@ ARTIFACTS = "mlflow-artifacts:"
 SQLITE = b"SQLite format 3\0"
 MOST = 10_000  # runs of one cell
 MOST_AT_ONCE = 900  # metrics of one write, of which MLflow takes 1,000 with 100 parameters
-PLACE = ("method", "dataset", "protocol", "budget", "overrides")
 COLUMNS = (
     *("params.`method`", "params.`split`", "tags.`gpbench.status`", "metrics.`mnll`", "metrics.`rmse`"),
     *("metrics.`error`", "attributes.`Duration`", "attributes.`Dataset`"),
@@ -154,7 +153,7 @@ class Writer:
         """(experiment, run) of the fit's cell, created where it is new."""
         address, kind = record.address, record.what.kind
         experiment = self.experiment(address.dataset)
-        key = identity.digest([*(getattr(address, k) for k in PLACE), *([kind] if kind != "predict" else [])])
+        key = identity.digest([*astuple(address), *([kind] if kind != "predict" else [])])
         if runs := self.find(experiment, cell=key):
             run = runs[0].info.run_id
         else:

@@ -9,7 +9,7 @@ from gpbench.study.commands import job
 from gpbench.study.planning import identity
 from gpbench.study.planning import plan as planning
 from gpbench.study.results import collect
-from gpbench.study.storage import committed
+from gpbench.study.storage import committed, remote
 from gpbench.study.storage.store import Store
 
 STUDY = "methods=[constant,linear] datasets=[boston,wine] splits=2"
@@ -76,6 +76,21 @@ def test_fits_of_another_setting_stay_stale_in_one_line(study, gpbench):
     assert line == "stays stale: 2 fits of linear: budget: paper -> quick"
 
 
+def test_fits_that_another_machine_refitted_are_fetched(study, gpbench, monkeypatch, tmp_path):
+    run_groups = job.run_groups
+
+    def elsewhere(groups, where):
+        run_groups(groups, where)
+        remote._of.cache_clear()  # which lists fits once a process
+        lose(study)
+
+    lose(study)
+    monkeypatch.setenv("GPBENCH_REMOTE", f"file://{tmp_path}/remote")
+    monkeypatch.setattr(job, "run_groups", elsewhere)
+    answer = gpbench("adopt", NAME)
+    assert (answer.code, answer.out.count("adopted: ")) == (0, 4), answer.out
+
+
 def test_a_score_that_differs_keeps_its_method_and_task_stale(study, gpbench):
     lose(study)
     where = places.find()
@@ -116,6 +131,26 @@ def test_stored_fits_are_copied_to_todays_identities(study, gpbench):
     assert len(records) == 16  # the old ones stay
     notes = [record.provenance.adopted for record in records.values() if record.what.code.get("moved")]
     assert len(notes) == 8
+
+
+def test_a_checkout_that_dies_without_a_word_is_one_line(study, gpbench, tmp_path):
+    python = tmp_path / "checkout/.venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text("#!/bin/sh\nkill -9 $$\n")
+    python.chmod(0o755)
+    answer = gpbench("adopt", NAME, "--check", "1", "--against", str(tmp_path / "checkout"))
+    assert (answer.code, answer.err.count("\n")) == (1, 1)
+    assert ": exit status -9, and no message" in answer.err
+
+
+def test_a_damaged_description_of_a_run_is_one_line_before_anything_is_refitted(study, gpbench):
+    lose(study)
+    (committed.folder(places.find(), NAME) / "study.json").write_text("{")
+    for words in ((NAME,), ("default", "--overrides", STUDY)):
+        answer = gpbench("adopt", *words)
+        assert (answer.code, answer.err.count("\n")) == (1, 1)
+        assert "study.json is damaged (" in answer.err
+    assert study.ids() == []
 
 
 def test_refusals(project, gpbench):

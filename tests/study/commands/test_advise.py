@@ -38,6 +38,20 @@ def test_advice_goes_from_a_csv_to_the_command_of_the_final_model(table, gpbench
     assert again.out.splitlines()[-1] == answer.out.splitlines()[-1]
 
 
+def test_other_wishes_of_a_table_that_was_added_are_refused(table, gpbench):
+    assert gpbench("advise", *table).code == 0
+    assert gpbench("advise", *table, "--task", "regression").code == 0
+    for words, said in (
+        (("mine.csv", "--target", "sun"), "--target power, not sun"),
+        (("mine", "--drop", "sun"), "--drop NOTHING, not sun"),
+        (("mine.csv", "--categorical", "sun"), "--categorical NOTHING, not sun"),
+        (("mine.csv", "--task", "counts"), "--task regression, not counts"),
+    ):
+        answer = gpbench("advise", *words)
+        assert (answer.code, answer.out, answer.err.count("\n")) == (1, "", 1)
+        assert f"mine was added with {said}; leave out" in answer.err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -12,7 +12,7 @@ from refusals import call, listing
 from gpbench import config, places
 from gpbench.data.prepare import prepare
 from gpbench.data.splits import Shuffled
-from gpbench.study.commands import job
+from gpbench.study.commands import job, predict_csv
 from gpbench.study.planning import plan as planning
 from gpbench.study.storage.store import Store
 from projects import copy_project, pin
@@ -200,6 +200,13 @@ def test_tables_to_predict(fitted, refused, monkeypatch, tmp_path, content, said
     if content is not None:
         path.write_text(content)
     refused(("predict", fit_id, str(path)), ["new.csv", *said], folder=fitted)
+
+
+def test_a_table_to_predict_is_read_as_one_that_is_added(tmp_path):
+    """Spaces beside separators are no part of a name or a cell."""
+    (tmp_path / "new.csv").write_text('a, "b", c \n1.0, 2.0, red\n3, "4", blue \n')
+    table = predict_csv.read_inputs(tmp_path / "new.csv", ["a", "b", "c=red"], {"c": ["blue", "red"]})
+    assert table.tolist() == [[1, 2, 1], [3, 4, 0]]
 
 
 def test_an_answer_that_cannot_be_written(fitted, refused, monkeypatch, tmp_path):

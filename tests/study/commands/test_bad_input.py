@@ -175,6 +175,12 @@ def test_results_that_cannot_be_written(project, refused):
     refused(("collect", plan.name), ["cannot write", "results/", "check the folder's permissions"])
 
 
+def test_a_file_with_damaged_bytes_has_changed(tmp_path):
+    (tmp_path / "file").write_bytes(b"\xff")
+    assert write_if_changed(tmp_path / "file", "text")
+    assert (tmp_path / "file").read_text() == "text"
+
+
 def test_a_gpu_that_is_not_there(project, gpbench):
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")

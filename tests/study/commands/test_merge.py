@@ -79,5 +79,24 @@ def test_a_fit_that_failed_here_and_is_done_there_is_done(other, gpbench, tmp_pa
     assert {row["status"] for row in committed.by_fit(where, name).values()} == {"done"}
 
 
+def test_a_later_fit_that_failed_does_not_replace_one_that_is_done(other, gpbench):
+    (ours,) = committed.folder(places.find(), "").iterdir()
+    before = committed.read(ours / "scores.csv")
+    scores = other / "docs/results" / ours.name / "scores.csv"
+    later = [row | {"fit_id": "f" * 16, "status": "failed", "started": "2100"} for row in before[:1]]
+    scores.unlink()
+    committed.write(places.Places(other, other / "store"), ours.name, later, {"command": "snakemake"})
+    assert gpbench("record", "--merge", str(other)).code == 0
+    assert committed.read(ours / "scores.csv") == before
+
+
+@pytest.mark.parametrize("text", ['{"name": ', "[]", "{}"])
+def test_a_damaged_description_of_a_run_is_one_line_and_no_run_is_merged(other, refused, text):
+    (folder,) = (other / "docs/results").iterdir()
+    shutil.copytree(folder, folder.with_name("zzz_last"))
+    (folder.with_name("zzz_last") / "study.json").write_text(text)
+    refused(("record", "--merge", str(other)), ["zzz_last/study.json is damaged (", "restore it by `git checkout`"])
+
+
 def test_a_folder_without_records_is_refused(project, refused, tmp_path):
     refused(("record", "--merge", str(tmp_path)), ["has no docs/results, and no records"])

@@ -1,6 +1,8 @@
 """`gpbench references`: lists posteriors, scores draws of a file and chains in the store, refuses in one line."""
 
 import dataclasses
+import errno
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -65,6 +67,19 @@ def test_right_draws_agree_and_shifted_ones_differ(gpbench, tmp_path):
     drawn("logit_50", shift=0.5)[["psi[0]", "psi[2]", "f[7]"]].rename(columns=named).to_csv(tmp_path / "wrong.csv")
     answer = gpbench("references", "logit_50", "--draws", str(tmp_path / "wrong.csv"))
     assert "3 numbers, differs" in answer.out
+
+
+def test_a_disk_that_is_full_leaves_the_file_that_was_there(gpbench, tmp_path, monkeypatch):
+    def full(table, path, **_):
+        Path(path).write_text("half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    drawn("logit_50").to_csv(tmp_path / "right.csv", index=False)
+    (tmp_path / "out.csv").write_text("whole")
+    words = ("--draws", str(tmp_path / "right.csv"), "--out", str(tmp_path / "out.csv"))
+    monkeypatch.setattr(pd.DataFrame, "to_csv", full)
+    answer = gpbench("references", "logit_50", *words)
+    assert (answer.code, (tmp_path / "out.csv").read_text()) == (1, "whole")
 
 
 def test_chains_in_the_store_are_pooled_and_those_of_another_model_left_out(gpbench):

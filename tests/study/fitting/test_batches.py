@@ -1,6 +1,7 @@
 """Batches as Snakemake runs them: processes that are killed, that fail, that meet, that are stopped."""
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -16,6 +18,7 @@ from gpbench import config
 from gpbench.data.prepare import prepare
 from gpbench.places import Places
 from gpbench.study.commands import job
+from gpbench.study.fitting import children
 from gpbench.study.planning import plan
 from gpbench.study.records import Batch, FitRecord, Group, from_json, to_json
 from gpbench.study.storage.store import Store
@@ -228,3 +231,19 @@ def test_a_store_that_cannot_be_written_is_one_line(root, monkeypatch, capfd):
     assert said.count("\n") == 1
     assert said.startswith(f"gpbench: cannot write to the store {root / 'file' / 'store'}")
     assert not (root / "never.json").exists()
+
+
+def test_a_full_disk_keeps_the_checkpoint_of_a_group(root, monkeypatch, capfd):
+    """Its fits are not tried one by one, as after a crash: they would find the disk as full."""
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(children, "entry", lambda what: SimpleNamespace(run=full))
+    where = places(root, "full")
+    (group,) = groups_of(planned(where, "methods=[raises] raises.steps=60 trainer.replicas=2"))
+    checkpoint = Store(where.store).begin(group) / f"checkpoint-{5:09d}-{'a' * 16}.pt"
+    checkpoint.touch()
+    children.run_group(group, None, where, lambda group: None)
+    assert (len(group.fits), checkpoint.is_file(), fits(where)) == (2, True, {})
+    assert capfd.readouterr().err.count("No space left on device") == 1

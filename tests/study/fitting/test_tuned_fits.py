@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from dataclasses import replace
 from types import SimpleNamespace
@@ -111,6 +112,25 @@ def test_settings_that_cannot_be_fitted_have_lost(group, table, tmp_path, tried)
     assert outcome.info["tuned"] == group.what.tune.candidates[1]
     with pytest.raises(UserError, match="none of the 2 settings tried could be scored: ValueError: too wide"):
         inner_split.best([np.inf, np.nan], ["ValueError: too wide", ""])
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_full_disk_is_no_reason_why_settings_have_lost(group, table, tmp_path, tried, wrapped):
+    full: Exception = OSError(errno.ENOSPC, "No space left on device")
+    if wrapped:  # as `places.write_aside` does
+        full, full.__cause__ = UserError("cannot write"), full
+    tried([3.0, full])
+    with pytest.raises(type(full)):
+        tuning.run(group, table, tmp_path)
+    assert [trial["score"] for trial in json.loads((tmp_path / tuning.TRIALS_FILE).read_text())] == [3.0]
+
+
+@pytest.mark.parametrize("text", ["[{", "3", '[{"score": 1.0}]', "\udcff"])
+def test_trials_that_are_damaged_are_made_again(group, table, tmp_path, tried, text):
+    (tmp_path / tuning.TRIALS_FILE).write_text(text, errors="surrogateescape")
+    tried([3.0, 1.0, 2.0])
+    (outcome,) = tuning.run(group, table, tmp_path)
+    assert outcome.info["tuned"] == group.what.tune.candidates[1]
 
 
 def test_a_tuned_fit_from_the_command_line_predicts_with_what_it_chose(where, gpbench, monkeypatch):

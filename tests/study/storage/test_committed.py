@@ -142,3 +142,21 @@ def test_a_truncated_line_is_refused_with_its_number(study):
     path.write_text("\n".join([*text[:-1], text[-1][:40]]))
     with pytest.raises(UserError, match=rf"scores.csv, line {len(text)} is not a record .the line is cut short"):
         committed.by_fit(where, name)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda text: text.rstrip() + ",7\n", r", line \d+ is not a record .it has more cells than the header"),
+        (lambda text: text + 'f,"' + "x," * 70_000 + "\n", r", line \d+ is not a record .field larger than"),
+        (lambda text: text.replace(",split,", ",part,", 1), " has lines without method, dataset, split, replica; "),
+    ],
+)
+def test_damaged_records_are_one_line(study, gpbench, damage, said):
+    where, name, _ = study
+    path = committed.folder(where, name) / "scores.csv"
+    path.write_text(damage(path.read_text()))
+    with pytest.raises(UserError, match=f"scores.csv{said}.*restore it by `git checkout`"):
+        committed.by_fit(where, name)
+    answer = gpbench("verify")
+    assert (answer.code, "1 damaged one" in answer.out, "Traceback" in answer.err) == (1, True, False)

@@ -12,14 +12,14 @@ import pytest
 
 from gpbench import places
 from gpbench.errors import UserError
-from gpbench.study.commands import sharing
+from gpbench.study.commands import certify, sharing
 from gpbench.study.planning import plan as planning
 from gpbench.study.records import Group, Planned
 from gpbench.study.results import collect
 from gpbench.study.storage import claims
 from gpbench.study.storage.remote import Remote
 from gpbench.study.storage.store import Store
-from handmade import CELL, finish, planned, put
+from handmade import CELL, finish, planned, put, record_of
 
 FIT = planned()
 
@@ -65,6 +65,18 @@ def test_a_fit_that_is_fetched_is_the_fit_that_was_sent(stores, url):
     assert files(second.folder(FIT.fit_id)) == files(first.folder(FIT.fit_id))
     assert second.fault(FIT.fit_id) == ""
     assert there.pull(second, sorted(there.fits)) == 0
+
+
+def test_what_a_killed_machine_left_of_a_fit_it_fetched_is_swept(stores, monkeypatch):
+    first, second = stores
+    Remote(url := f"file://{second.root}-place").push(first, first.ids())
+    monkeypatch.setattr(os, "getpid", lambda: 2**22 + 1)
+    monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)  # it is killed
+    Remote(url).pull(second, [FIT.fit_id])
+    monkeypatch.undo()
+    assert len(os.listdir(second.root / ".tmp")) == 1
+    second.sweep()
+    assert os.listdir(second.root / ".tmp") == []
 
 
 def test_only_sound_and_done_fits_are_sent(stores, url):
@@ -217,6 +229,21 @@ def test_a_job_sends_what_it_has_done_and_hands_checkpoints_on(stores, url, monk
     assert capfd.readouterr().err == "gpbench: waiting for other machines, which are at all that is left\n"
     assert Remote(url).fits == {new.fit_id}
     assert (Remote(url).names("claims"), Remote(url).names(f"checkpoints/{todo.group_id}")) == ([], [])
+
+
+def test_the_longer_fit_of_a_certificate_may_be_done_on_another_machine(project, url, tmp_path, monkeypatch):
+    """Also of a study whose overrides have the settings that the longer fit replaces."""
+    where, words = places.find(), "methods=[svgp] datasets=[boston] splits=1 budget=smoke budget.until_converged="
+    (cell,) = planning.make(where, "default", f"{words}true").cells
+    (longer,) = planning.make(where, "default", f"{words}false svgp.steps=7200").cells
+    other = Store(tmp_path / "other")
+    finish(other, longer, longer.fits[0])
+    Remote(url).push(other, other.ids())
+    monkeypatch.setenv("GPBENCH_REMOTE", url)
+    monkeypatch.setattr("gpbench.data.prepare.ensure", lambda *_: None)
+    record = certify.refitted(where, Store(where.store), record_of(cell, cell.fits[0], steps_done=1800))
+    assert record is not None
+    assert record.fit_id == longer.fits[0].fit_id
 
 
 def test_a_fit_of_another_machine_is_not_made_again(project, url, gpbench, monkeypatch):

@@ -303,8 +303,8 @@ def test_what_dead_processes_left_half_written_is_removed(store):
     """A process of this machine that lives, and one of another machine, keep what they write."""
     put(store, "aa11000000000000")
     host, dead = platform.node(), 2**22 + 1
-    kept = [f"aa11000000000000-{host}-{os.getpid()}", f"aa11000000000000-elsewhere-{dead}"]
-    for name in (*kept, f"aa11000000000000-{host}-{dead}"):
+    kept = [f"aa11000000000000-{name}" for name in (f"{host}-{os.getpid()}", f"elsewhere-{dead}", f"gpu-{host}-{dead}")]
+    for name in (*kept, f"aa11000000000000-{host}-{dead}", f"aa11000000000000-{host}-{dead}.a_random1"):
         (store.root / ".tmp" / name).mkdir(parents=True)
     store.sweep()
     assert sorted(path.name for path in (store.root / ".tmp").iterdir()) == sorted(kept)
@@ -319,6 +319,19 @@ def test_a_fit_that_another_process_moves_aside_meanwhile_stops_neither(store, m
     assert [record.fit_id for record in store.records()[0]] == ["bb22000000000000"]
     store.clear(["aa11000000000000", "bb22000000000000"])
     assert [path.name[:16] for path in store.cleared.iterdir()] == ["bb22000000000000"]
+
+
+def test_a_fit_that_is_moved_aside_while_fits_are_listed_is_none_of_them(store, monkeypatch):
+    real = os.listdir
+
+    def listdir(folder):
+        store.clear(["aa11000000000000"])
+        return real(folder)
+
+    put(store, "aa11000000000000")
+    put(store, "bb22000000000000")
+    monkeypatch.setattr(os, "listdir", listdir)
+    assert store.ids() == ["bb22000000000000"]
 
 
 def test_damage_in_the_work_of_a_group_stops_no_plan(project, gpbench):

@@ -104,6 +104,19 @@ def test_who_may_only_read_a_store_reads_it_and_is_told_in_one_line_what_he_may_
     assert {name for name, _ in listing(store) ^ before} == {f"{fit_id}/points.parquet"}
 
 
+def test_who_may_only_read_a_store_sees_which_fits_are_at_work(shared):
+    store = Store(shared(0o755)[0])
+    (fit_id,) = store.ids()
+    for holds in (contextlib.nullcontext(), store.locked([fit_id])):
+        with holds:
+            os.seteuid(BERT)
+            try:
+                busy = store.busy(fit_id)
+            finally:
+                os.seteuid(0)
+        assert busy == (not isinstance(holds, contextlib.nullcontext))
+
+
 def test_two_of_a_group_that_may_write_make_clear_and_record_each_other_s_fits(shared):
     store, anna, bert = shared(0o2775)
     assert as_user(BERT, bert, *FIT, "split=1").code == 0

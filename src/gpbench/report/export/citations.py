@@ -10,7 +10,7 @@ from gpbench.places import Places
 
 UNPUBLISHED = "baseline"  # `reference` of a method without a publication
 SPLITS = {"permutation": "hernandezlobato2015"}
-"""Scheme of a protocol's splits -> the source of these splits (see `gpbench.data.protocols.split_rows`)."""
+"""Scheme of a protocol's splits -> the source of these splits (see `gpbench.data.splits`)."""
 _ENTRY = re.compile(r"^@\w+\{([^,\s]+),.*?^\}", re.MULTILINE | re.DOTALL)
 
 

@@ -4,7 +4,6 @@ For studies of kind `solve` whose methods measure `kappa`.
 """
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gpbench.report.figures import canvas
@@ -48,14 +47,11 @@ def by_condition(view: View) -> Figure:
         of_dataset = solved[solved["dataset"] == dataset]
         for axis, name in zip(row, shown, strict=False):
             for look, rows in canvas.by_method(view, of_dataset[of_dataset[name].notna()]):
-                _draw(axis, look, rows["kappa"].to_numpy(float), rows[name].to_numpy(float))
+                kappa, values = rows[["kappa", name]].to_numpy(float).T
+                axis.plot(kappa, values, look.marker, color=look.color, markersize=2.5, alpha=0.7)
             axis.set(xscale="log", yscale="linear" if name == "gradient_error" else "log", ylabel=PANELS[name])
         canvas.title(row[0], dataset)
     for axis in axes[-1]:
         axis.set_xlabel("condition number κ")
     canvas.legend(figure, view, list(solved["method"]), lines=False)
     return figure
-
-
-def _draw(axis: Axes, look: canvas.Look, kappa: np.ndarray, values: np.ndarray) -> None:
-    axis.plot(kappa, values, look.marker, color=look.color, markersize=2.5, alpha=0.7)

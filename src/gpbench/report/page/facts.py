@@ -1,5 +1,8 @@
 """Facts of a study for its page: what was compared, where the numbers come from, how to reproduce them."""
 
+import shlex
+
+from gpbench import config
 from gpbench.errors import count
 from gpbench.report.page import sections
 from gpbench.report.registry import names
@@ -94,10 +97,13 @@ def commands(view: View) -> list[tuple[str, str]]:
     """How to reproduce the study and parts of it, as (purpose, commands)."""
     checkout = [f"git checkout {view.study['commit']}"] if view.study["commit"] else []
     name, example = view.study["name"], names(view.study, "figures")[0]
+    words = config.command_words(view.study["command"])
+    overrides = ["--overrides", words["overrides"]] if "overrides" in words else []
+    cite = shlex.join(["gpbench", "cite", words.get("study", name), *overrides])
     if dirty := int(view.fits["dirty"].eq(True).sum()):
         checkout.append(f"# {count(dirty, 'fit')} had uncommitted changes: that commit alone does not give them again")
     return [
         ("How to reproduce it", "\n".join([*checkout, sections.command(view)])),
         ("How to remake one table or figure", f"python -m gpbench.report figure results/{name} {example}"),
-        ("How to cite and share it", f"gpbench cite {name.split('-')[0]}\ngpbench crate {name}"),
+        ("How to cite and share it", f"{cite}\ngpbench crate {name}"),
     ]

@@ -130,9 +130,7 @@ def _statistics(view: View) -> dict:
 def _findings(view: View) -> list[tuple[str, list[str]]]:
     comparisons = _statistics(view)["comparisons"]
     specs: list[Comparison] = []
-    for (
-        spec
-    ) in COMPARISONS:  # "all data sets" follows regression and classification: where one of these is all, it repeats
+    for spec in COMPARISONS:  # "all data sets" follows the others: where one of these is all, it repeats
         held = view.datasets_of(*spec.tasks)
         alike = any(s.metric == spec.metric and view.datasets_of(*s.tasks) == held for s in specs)
         if spec.name in comparisons and held and not alike:

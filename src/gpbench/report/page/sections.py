@@ -7,7 +7,6 @@ from gpbench.report.view import View
 TASKS = {"regression": REGRESSION, "classification": CLASSIFICATION, "counts": COUNTS}
 """First word of a table's name -> the tasks that it is for."""
 
-
 OUTLINE = {
     "status": "Status and failures",
     "scores": "Scores",

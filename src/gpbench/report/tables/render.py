@@ -23,7 +23,6 @@ _NUMBER = re.compile(
     r"[<>≤≥≈~\s]*([-+−]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:e[-+]?\d+)?)(?=$|[\s(/%±≈✗↗†,;])", re.IGNORECASE
 )
 
-
 NOTE = '<p class="note">'
 WIDE = 8  # columns beyond which a table is printed across the page
 

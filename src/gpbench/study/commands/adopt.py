@@ -30,7 +30,7 @@ from gpbench.study.commands import fit_one, job
 from gpbench.study.planning import batches
 from gpbench.study.planning import plan as planning
 from gpbench.study.records import Cell, Fit, FitRecord, to_json
-from gpbench.study.storage import committed, provenance
+from gpbench.study.storage import committed, provenance, remote
 from gpbench.study.storage.store import Store
 
 TOLERANCE = 1e-9
@@ -56,6 +56,8 @@ def adopt(where: Places, run: str, overrides: str, check: int, against: Path | N
 
     Raises UserError where nothing is stale."""
     plan = planning.make(where, *_study(where, run, overrides))
+    recorded = committed.folder(where, plan.name)
+    facts = committed.facts(recorded) if (recorded / "scores.csv").is_file() else {}
     store, moved = Store(where.store), Counter[str]()
     stale: dict[tuple[str, str], list[Evidence]] = {}  # by method and task
     for item in (*_recorded(where, plan), *_stored(store, plan)):
@@ -78,16 +80,16 @@ def adopt(where: Places, run: str, overrides: str, check: int, against: Path | N
             note = f"of commit {{}}; at {_commit(where)} {names} refitted{beside} with equal scores"
             adopted += [(item, note.format(item.commit[:7])) for item in items]
             lines.append(f"adopted: {method} ({task}): {count(len(items), 'fit')}; refitted{beside}: {names}")
-    _write(where, store, plan, adopted)
+    _write(where, store, plan, adopted, facts)
     return lines
 
 
 def _study(where: Places, run: str, overrides: str) -> tuple[str, str]:
     """Study and overrides of a committed run, or of a study given by name."""
-    path = committed.folder(where, run) / "study.json"
-    if overrides or not path.is_file():
+    folder = committed.folder(where, run)
+    if overrides or not (folder / "study.json").is_file():
         return run, overrides
-    words = config.command_words(json.loads(path.read_text())["command"])
+    words = config.command_words(str(committed.facts(folder)["command"]))
     return words["study"], words.get("overrides", "")
 
 
@@ -151,7 +153,7 @@ def _check(where: Places, store: Store, chosen: list[Evidence], against: Path | 
 def _difference(store: Store, item: Evidence, against: Path | None) -> str:
     """How a refitted fit differs from its evidence; '' where every score agrees."""
     fit_id = item.fit.fit_id
-    if not store.has(fit_id):
+    if not remote.pull(store, fit_id):
         return f"{_name(item)} did not finish when it was refitted"
     record = store.record(fit_id)
     if record.status != "done":
@@ -182,7 +184,8 @@ def _refitted_by(checkout: Path, item: Evidence) -> dict[str, float]:
         except OSError as error:
             raise UserError(f"{python} cannot be run ({error.strerror}); `make .venv/.ok` in {checkout}") from error
     if done.returncode:
-        raise UserError(f"{checkout} cannot refit {_name(item)}: {done.stderr.strip().splitlines()[-1]}")
+        said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}, and no message"]
+        raise UserError(f"{checkout} cannot refit {_name(item)}: {said[-1]}")
     result = json.loads(done.stdout)
     made_by = item.source.fit_id if isinstance(item.source, FitRecord) else item.source["fit_id"]
     if result["fit_id"] != made_by:
@@ -202,7 +205,9 @@ def _name(item: Evidence) -> str:
     return f"{item.cell.method} on {item.cell.address.dataset}, split {item.fit.split}{replica}"
 
 
-def _write(where: Places, store: Store, plan: planning.Plan, adopted: list[tuple[Evidence, str]]) -> None:
+def _write(
+    where: Places, store: Store, plan: planning.Plan, adopted: list[tuple[Evidence, str]], facts: dict[str, object]
+) -> None:
     """Give today's identities to records and to copies of stored fits."""
     rows, renamed = [], {}
     for item, note in adopted:
@@ -216,7 +221,6 @@ def _write(where: Places, store: Store, plan: planning.Plan, adopted: list[tuple
             renamed[item.source["fit_id"]] = item.fit.fit_id
     if rows:
         folder = committed.folder(where, plan.name)
-        facts = json.loads((folder / "study.json").read_text())
         curves = {
             name: [
                 line | {"fit_id": renamed[line["fit_id"]]}

@@ -15,7 +15,7 @@ from gpbench.study import scoring
 from gpbench.study.commands import fit_one, job
 from gpbench.study.planning import plan as planning
 from gpbench.study.records import FitRecord
-from gpbench.study.storage import arrays, seals
+from gpbench.study.storage import arrays, remote, seals
 from gpbench.study.storage.store import Store
 
 if TYPE_CHECKING:
@@ -66,9 +66,10 @@ def refitted(where: Places, store: Store, record: FitRecord) -> FitRecord | None
     """The same fit at `TIMES` its steps, without a rule that ends it; None where it does not finish."""
     steps = TIMES * int(record.info.get("steps_done") or record.what.steps or 0)
     words = fit_one.settings(record.address, record.what, record.split, record.replica)
-    kept = [word for word in words if not word.startswith("method.steps=")]
+    kept = [word for word in words if not word.startswith(("method.steps=", "budget.until_converged="))]
     groups, (fit_id,) = fit_one.groups(where, [*kept, f"method.steps={steps}", "budget.until_converged=false"])
     job.run_groups(groups, where)
+    remote.pull(store, fit_id)
     return _done(store, fit_id)
 
 

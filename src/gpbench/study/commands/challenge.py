@@ -132,6 +132,8 @@ def _scored(where: Places, frame: pd.DataFrame, path: Path, protocol: Protocol) 
 
 def _in_order(part: pd.DataFrame, fold: Fold, place: str) -> pd.DataFrame:
     """The predictions in the order of the fold's test rows; UserError where they are of other rows."""
+    import pandas as pd
+
     given_rows, wanted = part["row"], set(fold.test.tolist())
     if repeated := sorted(given_rows[given_rows.duplicated()].tolist()):
         raise UserError(f"{place}: row {repeated[0]} is predicted more than once")
@@ -141,10 +143,10 @@ def _in_order(part: pd.DataFrame, fold: Fold, place: str) -> pd.DataFrame:
         raise UserError(f"{place}: {len(absent)} of {len(wanted)} test rows are missing, the first is row {absent[0]}")
     ordered = part.set_index("row").loc[fold.test]
     if "y" in ordered:
-        theirs, ours = ordered["y"].to_numpy(), fold.targets[fold.test][:, 0]
-        if len(bad := np.flatnonzero(~np.isclose(theirs.astype(float), ours, rtol=1e-5))):
-            row, first = fold.test[bad[0]], bad[0]
-            raise UserError(f"{place}: y of row {row} is {theirs[first]}, ours is {ours[first]:g}; are the rows ours?")
+        theirs, ours = pd.to_numeric(ordered["y"], errors="coerce"), fold.targets[fold.test][:, 0]
+        if len(bad := np.flatnonzero(~np.isclose(theirs, ours, rtol=1e-5))):
+            row, y = fold.test[bad[0]], ordered["y"].iloc[bad[0]]
+            raise UserError(f"{place}: y of row {row} is {y}, ours is {ours[bad[0]]:g}; are the rows ours?")
     return ordered
 
 

@@ -5,7 +5,6 @@ A fit is known by its identity, whatever the run that lists it is called. What b
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from gpbench.errors import UserError, count
 from gpbench.places import Places
 from gpbench.study.commands.adopt import agree, is_score
 from gpbench.study.storage import committed
-from gpbench.study.storage.committed import PLACE, Row
+from gpbench.study.storage.committed import Row, place
 
 OF_ALL_CHAINS = ("r_hat", "ess_")
 """Beginnings of the scores that a fit has of all chains of its split together, however many there were."""
@@ -31,16 +30,13 @@ def merge(where: Places, source: Path) -> list[str]:
     if unlike := list(_unlike(ours, theirs)):
         others = f" (and {count(len(unlike) - 1, 'other fit')})" if len(unlike) > 1 else ""
         raise UserError(f"nothing is merged: {unlike[0]}{others}; find out which is right, and remove the other line")
-    return [_add(where, name, ours.get(name, []), rows, folder / name) for name, rows in theirs.items()]
+    facts = {name: committed.facts(committed.folder(where, name) if name in ours else folder / name) for name in theirs}
+    return [_add(where, name, ours.get(name, []), rows, folder / name, facts[name]) for name, rows in theirs.items()]
 
 
 def _runs(folder: Path) -> dict[str, list[Row]]:
     """Run -> its records."""
-    runs = {path.parent.name: committed.read(path) for path in sorted(folder.glob("*/scores.csv"))}
-    for name, rows in runs.items():
-        if any(key not in row for row in rows for key in PLACE):
-            raise UserError(f"{folder / name}/scores.csv has lines without {', '.join(PLACE)}; it is no record")
-    return runs
+    return {path.parent.name: committed.read(path) for path in sorted(folder.glob("*/scores.csv"))}
 
 
 def _unlike(ours: dict[str, list[Row]], theirs: dict[str, list[Row]]) -> Iterator[str]:
@@ -63,22 +59,17 @@ def _differing(old: Row, new: Row) -> str:
     return ""
 
 
-def _add(where: Places, name: str, ours: list[Row], theirs: list[Row], source: Path) -> str:
+def _add(where: Places, name: str, ours: list[Row], theirs: list[Row], source: Path, facts: dict[str, object]) -> str:
     """Add to a run what is new, or done at last, or of later code at the same place."""
-    known = {_place(row): row for row in ours}
-    chosen = [row for row in theirs if _is_better(row, known.get(_place(row)))]
+    known = {place(row): row for row in ours}
+    chosen = [row for row in theirs if _is_better(row, known.get(place(row)))]
     ids = {row["fit_id"] for row in chosen}
     curves = {
         file: [line for line in committed.lines(source / f"{file}.csv") if line["fit_id"] in ids]
         for file in committed.CURVES
     }
-    study = (committed.folder(where, name) if ours else source) / "study.json"
-    new, total = committed.write(where, name, chosen, json.loads(study.read_text()), curves)
+    new, total = committed.write(where, name, chosen, facts, curves)
     return f"{name}: {count(new, 'fit')} added, {total} in docs/results/{name}/scores.csv"
-
-
-def _place(row: Row) -> tuple[str | int, ...]:
-    return tuple(row[key] for key in PLACE)
 
 
 def _is_better(new: Row, old: Row | None) -> bool:
@@ -86,4 +77,4 @@ def _is_better(new: Row, old: Row | None) -> bool:
         return True
     if new["fit_id"] == old["fit_id"]:
         return bool(new["status"] == "done" != old["status"])
-    return bool(new["started"] > old["started"])
+    return bool(new["started"] > old["started"] and (new["status"] == "done" or old["status"] != "done"))

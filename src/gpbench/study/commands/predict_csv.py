@@ -158,9 +158,9 @@ def read_inputs(path: Path, names: list[str], categories: dict[str, list[str]]) 
 
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
-            reader = csv.reader(stream, delimiter=separator(stream.readline()), strict=True)
+            reader = csv.reader(stream, delimiter=separator(stream.readline()), strict=True, skipinitialspace=True)
             stream.seek(0)
-            lines = [(reader.line_num, cells) for cells in reader if cells]
+            lines = [(reader.line_num, [*map(str.strip, cells)]) for cells in reader if cells]
     except OSError as error:
         reason = error.strerror or error
         raise UserError(f"{path}: {reason}; give a CSV with the columns {', '.join(names)}") from None

@@ -118,7 +118,7 @@ def write(where: Places, graph: Graph, plan: planning.Plan, executing: bool) -> 
     planning.freeze(plan, where)
     write_if_changed(collect.stamp(where, plan.name), collect.seen(collect.Ended(where, plan.name, read=False), plan))
     code, times, now = where.plans / "report.code", where.plans / "report.times", _times()
-    if not (code.is_file() and times.is_file() and times.read_text() == now):
+    if not (code.is_file() and times.is_file() and times.read_bytes() == now.encode()):
         write_if_changed(code, _report_code())
         write_text(times, now)
     write_if_changed(where.plans / graph.file, to_json(graph))

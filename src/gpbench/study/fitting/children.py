@@ -6,7 +6,6 @@ A child that crashes takes its own group with it and nothing else; a group of se
 from __future__ import annotations
 
 import ctypes
-import errno
 import multiprocessing
 import os
 import resource
@@ -18,7 +17,7 @@ from dataclasses import replace
 
 from gpbench.data.table import Table
 from gpbench.errors import UserError
-from gpbench.places import Places, write_text
+from gpbench.places import Places, is_of_disk, write_text
 from gpbench.study import scoring
 from gpbench.study.fitting import stopping, tuning
 from gpbench.study.fitting.entries import entry
@@ -30,8 +29,9 @@ from gpbench.study.storage.store import Store
 
 STOPPED = 75
 """Exit code of a child whose fits are stopped and can be resumed."""
+UNTOUCHED = 76
+"""Exit code of a child whose fits stay as they are, as a disk or a lock was refused: one by one they end no better."""
 POLL_SECONDS = 0.02
-DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
 
 
 def run_group(group: Group, table: Table, where: Places, look: Callable[[Group], None]) -> None:
@@ -43,7 +43,7 @@ def run_group(group: Group, table: Table, where: Places, look: Callable[[Group],
     missing = [fit for fit in group.fits if not store.has(fit.fit_id)]
     if code == 0 or not missing or stopping.asked():
         return
-    if len(group.fits) > 1 and code != STOPPED:
+    if len(group.fits) > 1 and code not in (STOPPED, UNTOUCHED):
         for fit in missing:
             run_group(replace(group, fits=(fit,), group_id=identity.digest([fit.fit_id])), table, where, look)
         store.end(group.group_id)
@@ -70,7 +70,7 @@ def _in_child(group: Group, table: Table, where: Places, look: Callable[[Group],
 
 
 def _child(group: Group, table: Table, where: Places) -> None:
-    """Fit in a process that dies with its parent; it exits with 0, `STOPPED`, or 1 after a message."""
+    """Fit in a process that dies with its parent; it exits with 0, `STOPPED`, `UNTOUCHED`, or 1."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     store, fit_ids = Store(where.store), [fit.fit_id for fit in group.fits]
@@ -79,7 +79,8 @@ def _child(group: Group, table: Table, where: Places) -> None:
             if not all(map(store.has, fit_ids)):  # else another process did it while we waited
                 sys.exit(_fit(group, table, where, store))
     except (UserError, OSError) as error:  # the fits stay as they are, and can be resumed
-        sys.exit(f"gpbench: {error}")
+        print(f"gpbench: {error}", file=sys.stderr)
+        sys.exit(UNTOUCHED)
 
 
 def _fit(group: Group, table: Table, where: Places, store: Store) -> int:
@@ -94,7 +95,7 @@ def _fit(group: Group, table: Table, where: Places, store: Store) -> int:
         outcomes = (tuning if group.what.tune else entry(group.what)).run(group, table, work)
     except Exception as error:
         os.dup2(stderr, 2)
-        if _is_of_disk(error):
+        if is_of_disk(error):
             raise
         with (work / "log.txt").open("a") as stream:
             stream.write(traceback.format_exc())
@@ -111,15 +112,6 @@ def _fit(group: Group, table: Table, where: Places, store: Store) -> int:
         write(store, group, fit, outcome, started, where)
     store.end(group.group_id)
     return 0
-
-
-def _is_of_disk(error: BaseException | None) -> bool:
-    """Whether a disk is the reason, full, read-only or broken: that is no result of a fit."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in DISK:
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def _failed(error: Exception) -> Outcome:

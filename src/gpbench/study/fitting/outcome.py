@@ -15,7 +15,6 @@ from gpbench.study.fitting.fold import Fold
 if TYPE_CHECKING:
     import pandas as pd
 
-
 EVAL_ROWS = 250
 """Test rows that are looked at while a fit is running."""
 

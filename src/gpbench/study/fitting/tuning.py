@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpbench.data.table import Table
-from gpbench.places import write_text
+from gpbench.places import is_of_disk, write_text
 from gpbench.study.fitting import inner_split, stopping
 from gpbench.study.fitting.entries import entry
 from gpbench.study.fitting.outcome import Outcome
@@ -36,7 +36,7 @@ def run(group: Group, table: Table, work: Path) -> list[Outcome]:
     what, (fit,) = group.what, group.fits
     assert what.tune is not None
     path = work / TRIALS_FILE
-    trials = [Trial(**kept) for kept in json.loads(path.read_text())] if path.is_file() else []
+    trials = _kept(path) if path.is_file() else []
     part = inner_split.training_part(what, table, fit.split)
     for settings in what.tune.candidates[len(trials) :]:
         ended = _try(group, part, work / f"trial-{len(trials)}", settings)
@@ -50,6 +50,14 @@ def run(group: Group, table: Table, work: Path) -> list[Outcome]:
     outcome.seconds["train"] = outcome.seconds.get("train", 0.0) + seconds
     outcome.info |= {"tuned": chosen, "trials": len(trials), "seconds_tuning": seconds}
     return [outcome]
+
+
+def _kept(path: Path) -> list[Trial]:
+    """The trials of an earlier process; none where they are damaged, and so are made again."""
+    try:
+        return [Trial(**kept) for kept in json.loads(path.read_bytes())]
+    except (ValueError, TypeError):
+        return []
 
 
 def _try(group: Group, part: Table, work: Path, settings: dict[str, Setting]) -> Outcome | Trial:
@@ -70,7 +78,9 @@ def _try(group: Group, part: Table, work: Path, settings: dict[str, Setting]) ->
         reason = outcome.reason
         if outcome.points is not None:
             score = -float(outcome.points["log_density"].mean())
-    except Exception as error:  # noqa: BLE001 - settings that a method cannot take have lost
+    except Exception as error:  # settings that a method cannot take have lost, those that find a disk full have not
+        if is_of_disk(error):
+            raise
         reason = f"{type(error).__name__}: {error}"
     shutil.rmtree(work)
     return Trial(settings, score, reason, time.perf_counter() - started)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from gpbench import config
 from gpbench.config import schema
 from gpbench.errors import UserError, unknown
@@ -44,9 +42,9 @@ def check_study(places: Places, study: schema.Study) -> None:
             raise UserError(f"{where} names dataset {name!r} twice; name it once")
     for key in ("splits_of", "presets"):
         for name in getattr(study, key):
-            _check_option(places, "dataset", name, f"{key} of {where}")
+            check_option(places, "dataset", name, f"{key} of {where}")
     for name in {name for by_method in study.presets.values() for name in by_method}:
-        _check_option(places, "method", name, f"presets of {where}")
+        check_option(places, "method", name, f"presets of {where}")
 
 
 def check_protocol(places: Places, protocol: schema.Protocol) -> None:
@@ -56,7 +54,7 @@ def check_protocol(places: Places, protocol: schema.Protocol) -> None:
         if name not in METRICS:
             raise unknown("metric", name, METRICS, f"metrics of {where}")
     for name in protocol.splits.test_rows:
-        _check_option(places, "dataset", name, f"test_rows of {where}")
+        check_option(places, "dataset", name, f"test_rows of {where}")
 
 
 def check_budget(places: Places, budget: schema.Budget) -> None:
@@ -91,12 +89,7 @@ def check_probes(study: schema.Study, datasets: list[schema.Dataset]) -> None:
                 )
 
 
-def check_datasets(places: Places, names: Iterable[str], where: str) -> None:
-    """Refuse data sets that do not exist."""
-    for name in names:
-        _check_option(places, "dataset", name, f"datasets of {where}")
-
-
-def _check_option(places: Places, group: str, name: str, where: str) -> None:
+def check_option(places: Places, group: str, name: str, where: str) -> None:
+    """Refuse an item that does not exist."""
     if name not in (available := config.options(places.conf, group)):
         raise unknown(group, name, available, where)

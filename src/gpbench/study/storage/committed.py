@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gpbench.errors import UserError
-from gpbench.places import Places, locked, write_text
+from gpbench.places import Places, locked, read_json, write_text
 
 Row = dict[str, Any]
 """A row of scores.csv: column -> text or number; numbers that it lacks are left out."""
@@ -24,42 +24,21 @@ PLACE = ("method", "dataset", "split", "replica")
 TEXTS = dict.fromkeys(
     (
         *("fit_id", "kind", "label", "family", "method", "preset", "dataset", "protocol", "budget", "overrides"),
-        *(
-            "task",
-            "status",
-            "reason",
-            "commit",
-            "started",
-            "ended",
-            "gate",
-            "adopted",
-            "convergence",
-            "not_judged_because",
-            "jitter_matrices",
-            "tuned",
-        ),
+        *("task", "status", "reason", "commit", "started", "ended", "gate", "adopted", "convergence"),
+        *("not_judged_because", "jitter_matrices", "tuned"),
     ),
     "",
 )
 WHOLE = {
-    "split",
-    "replica",
-    "steps",
-    "steps_done",
-    "certificate_steps",
-    "jitter_times",
-    "n_train",
-    "n_test",
-    "seconds_shared_by",
-    "chains",
-    "draws",
-    "trials",
+    *("split", "replica", "steps", "steps_done", "certificate_steps", "jitter_times", "n_train", "n_test"),
+    *("seconds_shared_by", "chains", "draws", "trials"),
 }
 CURVES = {
     "traces": ["fit_id", "step", "seconds", "objective", "mnll", "rmse", "error"],
     "calibration": ["fit_id", "of", "count", "predicted", "happened"],
 }
 """CSV files beside scores.csv, with their columns (see `gpbench.study.results.curves`); records of before lack them."""
+RESTORE = "restore it by `git checkout`"
 
 
 def folder(where: Places, name: str) -> Path:
@@ -69,8 +48,19 @@ def folder(where: Places, name: str) -> Path:
 
 def read(path: Path) -> list[Row]:
     """The records of a scores.csv, without the numbers that they lack; none where there is no file. UserError for a
-    line that is cut short."""
-    return [TEXTS | row for row in _read(path, _value)]
+    line that is cut short, or of no place."""
+    rows = [TEXTS | row for row in _read(path, _value)]
+    if any(key not in row for row in rows for key in PLACE):
+        raise UserError(f"{path} has lines without {', '.join(PLACE)}; it is no record, {RESTORE}")
+    return rows
+
+
+def facts(path: Path) -> dict[str, object]:
+    """The study.json of a folder of records. UserError where it is damaged."""
+    content = read_json(path / "study.json", RESTORE)
+    if not isinstance(content, dict) or not isinstance(content.get("command"), str):
+        raise UserError(f"{path / 'study.json'} is damaged (it describes no study); {RESTORE}")
+    return content
 
 
 def lines(path: Path) -> list[Row]:
@@ -78,7 +68,7 @@ def lines(path: Path) -> list[Row]:
     return _read(path, _whole)
 
 
-def _read(path: Path, value: Callable[[str, str | None], Any]) -> list[Row]:
+def _read(path: Path, value: Callable[[str | None, str | None], Any]) -> list[Row]:
     """The lines of a CSV: by `value`, what is not empty."""
     if not path.is_file():
         return []
@@ -86,10 +76,8 @@ def _read(path: Path, value: Callable[[str, str | None], Any]) -> list[Row]:
         reader = csv.DictReader(stream, restval=None)
         try:
             return [{key: value(key, text) for key, text in line.items() if text != ""} for line in reader]
-        except ValueError as error:
-            raise UserError(
-                f"{path}, line {reader.line_num} is not a record ({error}); restore it by `git checkout`"
-            ) from error
+        except (ValueError, csv.Error) as error:
+            raise UserError(f"{path}, line {reader.line_num} is not a record ({error}); {RESTORE}") from error
 
 
 def by_fit(where: Places, name: str) -> dict[str, Row]:
@@ -103,9 +91,9 @@ def write(
     """Add rows to the records of a run, their curves, and what is known of the study; (number of new fits, of all)."""
     with locked(where.runs / ".locks" / f"record-{name}", f"the records of {name}"):
         path = folder(where, name) / "scores.csv"
-        recorded = {_place(row): row for row in read(path)}
+        recorded = {place(row): row for row in read(path)}
         known = {row["fit_id"] for row in recorded.values()}
-        merged = recorded | {_place(row): row for row in rows}
+        merged = recorded | {place(row): row for row in rows}
         ordered = sorted(merged.values(), key=lambda row: [str(row[k]).rjust(6) for k in PLACE])
         fits = {row["fit_id"] for row in ordered if row["status"] != "skipped"}
         for file, new in (curves or {}).items():  # before the scores: what they list has its curves
@@ -131,17 +119,18 @@ def _write(path: Path, columns: Collection[str], rows: list[Row]) -> None:
     write_text(path, stream.getvalue())
 
 
-def _place(row: Row) -> tuple[str | int, ...]:
+def place(row: Row) -> tuple[str | int, ...]:
+    """What a run has one record of."""
     return tuple(row[key] for key in PLACE)
 
 
-def _whole(key: str, text: str | None) -> str:
-    if text is None:
-        raise ValueError("the line is cut short")
+def _whole(key: str | None, text: str | None) -> str:
+    if text is None or key is None:
+        raise ValueError("the line is cut short" if key else "it has more cells than the header")
     return text
 
 
-def _value(key: str, text: str | None) -> Any:
+def _value(key: str | None, text: str | None) -> Any:
     text = _whole(key, text)
     if key in TEXTS:
         return text

@@ -206,7 +206,8 @@ class Remote:
             return False
         store.require_writable()
         store.move_damaged([fit_id])
-        with tempfile.TemporaryDirectory(prefix=f"{fit_id}-{platform.node()}-", dir=store.root / ".tmp") as folder:
+        aside = store.aside(fit_id)
+        with tempfile.TemporaryDirectory(prefix=f"{aside.name}.", dir=aside.parent) as folder:
             fault = _unpack(content, Store(Path(folder)), fit_id)
             if not fault:
                 with store.locked([fit_id]):

@@ -32,7 +32,8 @@ def seal(folder: Path) -> None:
     """Write the seals of all files of a fit's folder into its fit.json."""
     path = folder / "fit.json"
     content = json.loads(path.read_text())
-    content["sealed"] = {p.name: of_file(p) for p in sorted(folder.iterdir()) if p != path and not _is_later(p)}
+    files = (p for p in sorted(folder.iterdir()) if p != path and not LATER.fullmatch(p.name))
+    content["sealed"] = {p.name: of_file(p) for p in files}
     content["sealed"][path.name] = _of_record(content)
     path.write_text(json.dumps(content, indent=1))
 
@@ -101,10 +102,6 @@ def _of_later(path: Path, content: Content) -> str:
 
 def _sha256(content: object) -> str:
     return hashlib.sha256(canonical(content).encode()).hexdigest()
-
-
-def _is_later(path: Path) -> bool:
-    return LATER.fullmatch(path.name) is not None
 
 
 def _unreadable(folder: Path, record: FitRecord, there: set[str]) -> str:

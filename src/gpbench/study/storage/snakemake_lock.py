@@ -64,7 +64,7 @@ def unlock(root: Path) -> str:
         host, _, pid = path.name.rpartition("-")
         if host != platform.node():
             who = f"{root} is in use by snakemake on {host} (process {pid})"
-            raise UserError(f"{who}; run `gpbench unlock` there, or `snakemake --unlock` here if that machine is gone")
+            raise UserError(f"{who}; run `gpbench unlock` there; if that machine is gone, delete {path} and try again")
         try:
             with FileLock(path).acquire(timeout=0):
                 path.unlink()

@@ -17,6 +17,7 @@ Nothing here knows what kind of fit it is.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import platform
 import re
@@ -29,7 +30,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from filelock import FileLock, Timeout
 
 from gpbench.errors import UserError, count
 from gpbench.places import locked, share, write_text
@@ -76,8 +76,12 @@ class Store:
         """Identities of all finished fits: folders (no links) with the name of an identity and a file of a fit."""
         if not self.root.is_dir():
             return []
-        folders = (e for e in os.scandir(self.root) if IDENTITY.fullmatch(e.name) and e.is_dir(follow_symlinks=False))
-        return sorted(e.name for e in folders if any(PARTS.fullmatch(name) for name in os.listdir(e)))
+        found = []
+        for entry in os.scandir(self.root):
+            if IDENTITY.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+                with contextlib.suppress(FileNotFoundError):  # another process has just moved it aside
+                    found += [entry.name] if any(map(PARTS.fullmatch, os.listdir(entry))) else []
+        return sorted(found)
 
     def foreign(self, fit_id: str) -> list[str]:
         """Names in a fit's folder of what gpbench did not put there."""
@@ -206,15 +210,19 @@ class Store:
 
     def sweep(self) -> None:
         """Remove what processes of this machine left half written that have died."""
-        for path in (self.root / ".tmp").glob(f"*-{platform.node()}-*"):
-            pid = path.name.rpartition("-")[2]
-            if pid.isdecimal() and not psutil.pid_exists(int(pid)):
+        ours = re.compile(rf"[0-9a-f]{{16}}-{re.escape(platform.node())}-([0-9]+)(\.\w+)?")
+        for path in (self.root / ".tmp").iterdir():
+            if (match := ours.fullmatch(path.name)) and not psutil.pid_exists(int(match[1])):
                 shutil.rmtree(path, ignore_errors=True)
+
+    def aside(self, fit_id: str) -> Path:
+        """Where this process writes a fit before it is one, so that `sweep` knows whose it was."""
+        return self.root / ".tmp" / f"{fit_id}-{platform.node()}-{os.getpid()}"
 
     @contextlib.contextmanager
     def writing(self, fit_id: str) -> Iterator[Path]:
         """A temporary folder that becomes the fit's folder when the block ends without an error."""
-        temporary = self.root / ".tmp" / f"{fit_id}-{platform.node()}-{os.getpid()}"
+        temporary = self.aside(fit_id)
         self.require_writable()
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
@@ -274,14 +282,14 @@ class Store:
 
     def busy(self, fit_id: str) -> bool:
         """Whether some process holds the fit's lock now."""
-        path = self.root / ".locks" / fit_id
-        if not path.exists():
-            return False
         try:
-            with FileLock(path).acquire(timeout=0):
-                return False
-        except Timeout:
+            with (self.root / ".locks" / fit_id).open() as stream:  # as who may only read does
+                fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
             return True
+        except (FileNotFoundError, PermissionError):
+            return False
+        return False
 
     def is_free(self, group: Group) -> bool:
         """Whether no process works on a fit of a group now."""

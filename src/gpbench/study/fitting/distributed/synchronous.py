@@ -123,11 +123,7 @@ def _work(rank: int, meeting: Path, group: Group, table: Table, work: Path) -> N
     backend = "nccl" if how.device == "cuda" else "gloo"
     distributed.init_process_group(backend, init_method=f"file://{meeting.absolute()}", rank=rank, world_size=workers)
     try:
-        train(
-            SharedFit(group, table, work, rank),
-            devices=workers,
-            strategy=DDPStrategy(process_group_backend=backend),
-        )
+        train(SharedFit(group, table, work, rank), devices=workers, strategy=DDPStrategy(process_group_backend=backend))
     except TimeCap:
         pass  # the checkpoint is written
     finally:
