@@ -209,10 +209,7 @@ class Method(GradientMethod):
 
     def layer(self, state: State, name: str, q: Belief) -> Layer:
         """The layer `name` under q."""
-        belief = {
-            f"{name}.whitened_mean": q.mean.permute(1, 2, 0),
-            f"{name}.whitened_chol": q.root.transpose(0, 1),
-        }
+        belief = {f"{name}.whitened_mean": q.mean.permute(1, 2, 0), f"{name}.whitened_chol": q.root.transpose(0, 1)}
         return layers.layer(state.params | belief, name, self.hyper.jitter)
 
     def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:

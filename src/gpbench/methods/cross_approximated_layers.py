@@ -31,10 +31,7 @@ class CrossApproximation(Hidden):
         start = k.start(x)
         pivots = self._pivots(k.stationary, x, buffers)
         columns = self._columns(k.stationary, x, greedy.take(x, pivots), buffers, 0)
-        params, kept = (
-            {"layer0": rewhiten(columns, start, DEFAULT_JITTER)},
-            {"layer0.pivots": pivots},
-        )
+        params, kept = ({"layer0": rewhiten(columns, start, DEFAULT_JITTER)}, {"layer0.pivots": pivots})
         u = columns @ params["layer0"]
         for number, name in enumerate(self.names[1:], 1):
             places = k.places(x, u)

@@ -230,10 +230,7 @@ def product(matrix: Tensor, vector: Tensor) -> Tensor:
 def variational_fit(hyper: Hyperparameters, data: TrainingSet, keys: list[Key]) -> tuple[dict[str, Tensor], Tensor]:
     """Parameters (`COVARIANCE` among them) and mean hidden function `[R, n]` of `dgp_rff` at the training inputs."""
     settings = dgp_rff.Hyperparameters(
-        hidden_width=1,
-        num_features=hyper.num_features,
-        frequencies="prior_fixed",
-        learning_rate=hyper.learning_rate,
+        hidden_width=1, num_features=hyper.num_features, frequencies="prior_fixed", learning_rate=hyper.learning_rate
     )
     state = warm_start.maximise(dgp_rff.Method(settings, "regression"), data, keys, hyper.iterations)
     params = state.params

@@ -23,11 +23,7 @@ MAX_TRIES = 64
 
 
 def step(
-    f: Tensor,
-    log_likelihood: Callable[[Tensor], Tensor],
-    value: Tensor,
-    prior_draw: Tensor,
-    uniforms: Tensor,
+    f: Tensor, log_likelihood: Callable[[Tensor], Tensor], value: Tensor, prior_draw: Tensor, uniforms: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One transition of R chains: the new f `[R, ...]`, its log likelihood and the number of tries `[R]`.
 

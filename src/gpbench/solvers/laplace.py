@@ -38,10 +38,7 @@ class Mode(NamedTuple):
 
 @torch.no_grad()
 def mode(
-    multiply: Callable[[Tensor], Tensor],
-    solve: Callable[[Tensor, Tensor], Tensor],
-    y: Tensor,
-    likelihood: Likelihood,
+    multiply: Callable[[Tensor], Tensor], solve: Callable[[Tensor, Tensor], Tensor], y: Tensor, likelihood: Likelihood
 ) -> Mode:
     """The mode for targets y `[n]`: multiply(v) = K v, solve(S, r) = B^-1 r, of vectors `[n]`.
 

@@ -141,8 +141,4 @@ class NoUTurn(Hamiltonian):
     ) -> tuple[hmc.Point, Info]:
         moved = nuts.step(start, density, momentum, uniforms, self.step_size(state)[:, 0], self.depth)
         divergent = moved.divergent.to(moved.acceptance)
-        return moved.point, {
-            "theta.acceptance": moved.acceptance,
-            "divergent": divergent,
-            "gradients": moved.leapfrogs,
-        }
+        return moved.point, {"theta.acceptance": moved.acceptance, "divergent": divergent, "gradients": moved.leapfrogs}
