@@ -82,7 +82,7 @@ def summary(view: View) -> str:
         best = ", ".join(f"{label} {rank:.1f}" for label, rank in ranked[:BEST])
         lacking = ", ".join(name for name in view.datasets if name not in comparison["datasets"])
         where = f"{len(comparison['datasets'])} of them" + f" (not on {lacking})" * bool(lacking)
-        text += f" {count(len(ranked), 'method')} are complete on {where}; the best mean ranks there are {best}."
+        text += f" {count(len(ranked), 'method')} are complete on {where}; best mean ranks: {best}."
         text += f"{unconverged(comparison, view, 1, BEST)} {_differing(view, comparison)}"
     return fill(text, 120) + "\n"
 
