@@ -57,9 +57,7 @@ def advise(arguments: argparse.Namespace) -> None:
         print(f"  {cell.method:<20}  cannot: {cell.skip}")
     if len(done) < 2 and not arguments.run:
         left = sum(minutes[method] for method in wanted)
-        print(
-            f"A quick study of {count(len(done) + len(wanted), 'method')} takes about {left:.1f} minutes of one core."
-        )
+        print(f"A quick study of {count(len(done) + len(wanted), 'method')} takes about {left:.1f} minutes of a core.")
         print("It says which of them is best here, and how certain that is.")
         print(f"next: {_again(arguments, dataset)} --run")
         return

@@ -56,9 +56,7 @@ def add_wishes(command: argparse.ArgumentParser, required: bool) -> None:
     command.add_argument("--target", nargs="+", required=required, metavar="COLUMN", help="what is predicted")
     command.add_argument("--categorical", nargs="+", default=[], metavar="COLUMN", help="inputs whose values are names")
     command.add_argument("--drop", nargs="+", default=[], metavar="COLUMN", help="neither inputs nor targets")
-    command.add_argument(
-        "--missing", default="", metavar="CELL", help="leave out rows with this cell; empty: an empty one"
-    )
+    command.add_argument("--missing", default="", metavar="CELL", help="drop rows with this cell; empty: an empty one")
     tasks = ["regression", "binary", "multiclass", "counts"]
     command.add_argument(
         "--task", default="", choices=tasks, help="default: classes of a target that is text or has two values"

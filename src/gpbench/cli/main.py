@@ -88,22 +88,16 @@ def _add_fit_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
     command.add_argument("what", choices=["method"])
     command.add_argument("name")
     command.add_argument("--out", type=Path, help="folder of a Python package of your own; default: this project")
-    command = add(
-        retry, "move aside fits that failed, diverged or ran out of memory, so that the next run repeats them"
-    )
+    command = add(retry, "move aside fits that failed, diverged or ran out of memory: the next run repeats them")
     command.add_argument("fits", nargs="*", help="beginnings of identities; default: all")
     command = add(predict, "answer with a kept model: mean, sd, quantiles or class probabilities as CSV")
-    command.add_argument(
-        "fit", help="beginning of a fit's identity, or svgp/boston: its last fit, one of all rows first"
-    )
+    command.add_argument("fit", help="beginning of an identity, or svgp/boston: its last fit, one of all rows first")
     command.add_argument("table", type=Path, help="CSV with the data set's input names as header")
     command.add_argument("--out", type=Path, help="file to write; default: standard output")
     command = add(pyfunc, "write a kept model as a folder that mlflow.pyfunc.load_model reads")
     command.add_argument("fit", help="as of `predict`")
     command.add_argument("folder", type=Path, help="to write; it must not exist")
-    command = add(
-        challenge, "score predictions that another program made of our test rows, and set them beside our fits"
-    )
+    command = add(challenge, "score another program's predictions of our test rows, and set them beside our fits")
     command.add_argument(
         "predictions", type=Path, help="CSV: dataset, split, row; mean, sd or q05, ... or s0, ... or p_CLASS"
     )

@@ -78,9 +78,7 @@ def options(conf: Path, group: str) -> dict[str, Path]:
     for folder in folders(conf):
         for path in sorted((folder / group).glob("*.yaml")):
             if not NAME.fullmatch(path.stem):
-                raise UserError(
-                    f"{path}: a name has letters a-z, digits, _ and - and begins with no -; rename the file"
-                )
+                raise UserError(f"{path}: a name has letters a-z, digits, _ and - and begins with no -; rename it")
             if path.stem in files:
                 raise UserError(f"{group} {path.stem!r} is defined twice: {files[path.stem]} and {path}; rename one")
             files[path.stem] = path

@@ -106,9 +106,7 @@ def _columns(path: Path, names: list[str], rows: list[encode.Row], source: Sourc
     """The cells of the rows without a missing value, by column."""
     if "" in names:
         place = names.index("") + 1
-        raise UserError(
-            f"{path}: column {place} has no name; name it (pandas: to_csv(index=False) leaves out the index)"
-        )
+        raise UserError(f"{path}: column {place} has no name; name it (pandas: to_csv(index=False) omits the index)")
     if repeated := sorted({name for name in names if names.count(name) > 1}):
         raise UserError(f"{path}: columns {repeated} stand in the header more than once; rename all but one")
     for where, cells in rows:
@@ -125,9 +123,7 @@ def _refuse_text(path: Path, columns: Columns, plain: list[str]) -> None:
     texts = {name: next((cell for cell in columns[name] if not _is_number(cell)), None) for name in plain}
     empty = [name for name, cell in texts.items() if cell == ""]
     if empty:
-        raise UserError(
-            f"{path}: empty cells in {', '.join(empty)}; leave out their rows by --missing empty, or --drop"
-        )
+        raise UserError(f"{path}: empty cells in {', '.join(empty)}; leave out rows by --missing empty, or --drop")
     words = [name for name, cell in texts.items() if cell is not None]
     if words:
         shown = ", ".join(f"{name} ({texts[name]!r})" for name in words)
@@ -148,9 +144,7 @@ def _task(path: Path, columns: Columns, wishes: Wishes) -> tuple[Task, list[str]
         _refuse_text_targets(path, columns, wishes)
         return task, []
     if len(values) < 2 or (task == "binary" and len(values) != 2):
-        raise UserError(
-            f"{path}: target {wishes.targets[0]!r} has {len(values)} values, which is not {task}; see --task"
-        )
+        raise UserError(f"{path}: target {wishes.targets[0]!r} has {len(values)} values: not {task}; see --task")
     return task, values
 
 

@@ -116,9 +116,7 @@ def _answering(where: Places) -> Iterator[None]:
         yield
     except (MlflowException, SQLAlchemyError) as error:
         first = (str(error) or type(error).__name__).splitlines()[0][:200]
-        raise UserError(
-            f"MLflow at {uri(where)} does not answer ({first}); the spool is kept for the next run"
-        ) from error
+        raise UserError(f"MLflow at {uri(where)} does not answer ({first}); the spool is kept") from error
 
 
 class Writer:

@@ -82,7 +82,7 @@ def test_a_study_that_stands_beside_them_cites_them(where, gpbench):
 
 
 def test_another_protocol_or_name_is_refused_in_one_line(where):
-    with pytest.raises(UserError, match="theirs has the splits of protocol 'common', not 'rossi2021'"):
+    with pytest.raises(UserError, match="theirs has splits of protocol 'common', not 'rossi2021'"):
         planning.make(where[0], "default", f"{STUDY} protocol=rossi2021")
     with pytest.raises(UserError, match="unknown scores by split 'their'"):
         planning.make(where[0], "default", STUDY.replace("theirs", "their"))

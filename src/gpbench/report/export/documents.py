@@ -46,9 +46,7 @@ def texts(root: Path) -> dict[Path, str]:
         contents[view.folder / "statistics.md"] = comparisons.to_markdown(comparisons.statistics(view), view)
     readme, ours = root / "README.md", claims.ours(root / "docs" / "findings.yaml", conf)
     card = all_runs.read(root / "docs" / "scorecard" / "scorecard.csv")
-    pages = finding.pages(root, card, runs) | {
-        "protocol": protocol.ledger(runs, card, root / "published" / "per_split")
-    }
+    pages = finding.pages(root, card, runs) | {"protocol": protocol.ledger(runs, card, root / "published/per_split")}
     contents |= {root / "docs" / "papers" / f"{name}.md": page for name, page in pages.items()}
     findings = finding.bullets(ours, runs, conf)
     blocks = {"findings": findings, "results": summary(by_name[RUN]), "scorecard": verdicts(card)}

@@ -85,10 +85,6 @@ def _panel(axis: Axes, view: View, points: pd.DataFrame, curve: Curve) -> None:
             axis.plot(GRID[reached], scores[reached], **look.options, markevery=[0], markersize=4)
 
 
-def _accuracy(p: np.ndarray, y: np.ndarray) -> float:
-    return float(np.mean((p > 0.5) == y))
-
-
 def _auc(p: np.ndarray, y: np.ndarray) -> float:
     return METRICS["auc"].function(pd.DataFrame({"p0": 1 - p, "p1": p, "y": y}), {"num_classes": 2})
 
@@ -101,4 +97,4 @@ def _rejecting(rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
     return reject_curve(rows["confidence"], rows["modal"] == rows["y"])
 
 
-BINARY = {"accuracy": _abstaining(_accuracy), "AUC": _abstaining(_auc)}
+BINARY = {"accuracy": _abstaining(lambda p, y: float(np.mean((p > 0.5) == y))), "AUC": _abstaining(_auc)}

@@ -51,9 +51,7 @@ def error_by_inducing(view: View) -> Figure:
             bars = np.nan_to_num(2 * ours["sd"].astype(float))
             axis.errorbar(ours["num_inducing"], ours["mean"], yerr=bars, **look[curve].options, elinewidth=0.7)
             printed = rows.set_index("method")[["num_inducing"]].join(card, how="inner")
-            axis.plot(
-                printed["num_inducing"], printed["published"], look[curve].marker, color=look[curve].color, **OPEN
-            )
+            axis.plot(printed["num_inducing"], printed.published, look[curve].marker, color=look[curve].color, **OPEN)
         canvas.remark_incomplete(axis, cells)
         canvas.tick_settings(axis, grid["num_inducing"])
     canvas.legend_of(figure, list(look.values()))

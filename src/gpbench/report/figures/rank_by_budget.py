@@ -22,9 +22,7 @@ def rank_by_budget(view: View) -> Figure:
     ranked = mean_ranks(runs)
     if ranked["budget"].nunique() < 2:
         found = ", ".join(str(run.study["budget"]) for run in runs)
-        return canvas.empty(
-            f"No comparison: runs of this study that share cells are there at one budget only ({found})."
-        )
+        return canvas.empty(f"No comparison: runs of this study that share cells have one budget only ({found}).")
     figure, ((axis,),) = canvas.panels(1, 1, 3.2)
     for look, rows in canvas.by_method(view, ranked):
         axis.plot(rows["hours"], rows["rank"], **look.options, clip_on=False)

@@ -25,9 +25,7 @@ def running_moments(view: View) -> Figure:
                     spread = 2 * chain["variance"] ** 0.5
                     axis.plot(chain["iteration"], chain["mean"], color=look.color, linewidth=0.8)
                     for sign in (-1, 1):
-                        axis.plot(
-                            chain["iteration"], chain["mean"] + sign * spread, ":", color=look.color, linewidth=0.6
-                        )
+                        axis.plot(chain["iteration"], chain["mean"] + sign * spread, ":", color=look.color, lw=0.6)
             canvas.title(axis, quantity)
         row[0].set_ylabel(dataset)
     for axis in axes[-1]:

@@ -140,9 +140,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("source", type=Path)
     parser.add_argument("target", type=Path)
-    parser.add_argument(
-        "--minutes", type=float, default=0.0, help="it is killed after so many minutes, and ends before"
-    )
+    parser.add_argument("--minutes", type=float, default=0.0, help="it is killed after so many, and ends before")
     parser.add_argument("--only-statuses", action="store_true", help="fit nothing")
     parser.add_argument("--no-wait", action="store_true", help="leave what other processes are at to them")
     words = parser.parse_args()

@@ -188,10 +188,8 @@ def inputs(frame: pd.DataFrame, names: list[str], categories: dict[str, list[str
     for column, values in categories.items():
         if column in frame.columns:
             cells = frame[column].astype(str).str.strip()
-            for row in np.flatnonzero(~cells.isin(values)):
-                raise UserError(
-                    f"{where}, row {row + 1}, column {column!r}: {cells.iloc[row]!r} is not one of {values}"
-                )
+            for i in np.flatnonzero(~cells.isin(values)):
+                raise UserError(f"{where}, row {i + 1}, column {column!r}: {cells.iloc[i]!r} is not one of {values}")
             for value in indicated(values):
                 frame[f"{column}={value}"] = (cells == value).astype(float)
     missing = [name for name in names if name not in frame.columns]

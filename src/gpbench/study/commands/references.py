@@ -61,9 +61,7 @@ def of_csv(path: Path, found: Content) -> dict[str, np.ndarray]:
     shortest = min(map(len, chains))
     if shortest < FEWEST_DRAWS:
         raise UserError(f"{path}: a chain has {count(shortest, 'draw')}, fewer than {FEWEST_DRAWS}")
-    return {
-        number: np.stack([part[column].to_numpy()[:shortest] for part in chains]) for number, column in known.items()
-    }
+    return {number: np.stack([part[column][:shortest] for part in chains]) for number, column in known.items()}
 
 
 def of_store(store: Store, name: str, found: Content) -> dict[str, dict[str, np.ndarray]]:
@@ -126,13 +124,10 @@ def _other_model(hyper: Mapping[str, object], found: Content) -> str:
     }
     own = {"lengthscale_rate": inputs**-0.5} | {key: value for key, value in hyper.items() if value is not None}
     for key, value in wanted.items():
-        if key in hyper and value != own.get(key) and not _close(value, own.get(key)):
+        close = isinstance(value, float) and isinstance(own.get(key), int | float) and math.isclose(value, own[key])
+        if key in hyper and value != own.get(key) and not close:
             return key
     return ""
-
-
-def _close(one: object, other: object) -> bool:
-    return isinstance(one, float) and isinstance(other, int | float) and math.isclose(one, other)
 
 
 def lines(sampler: str, rows: pd.DataFrame) -> list[str]:

@@ -12,11 +12,8 @@ look like mixing.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
-from torch import Tensor
 
 from gpbench.data.table import Table
 from gpbench.methods.base import SamplerMethod, State
@@ -40,7 +37,7 @@ def draws(method: SamplerMethod, state: State, fold: Fold, table: Table, task: s
         predicted.append(_predicted(predictive, fold, rows, task))
     mean, log_density = (np.stack(part) for part in zip(*predicted, strict=True))
     names = [name for name in samples if name.endswith(method.covariance_parameters)]
-    covariance = {name: _array(samples[name]) for name in names}
+    covariance = {name: torch.cat(samples[name]).double().cpu().numpy() for name in names}
     return {"rows": rows, "mean": mean, "log_density": log_density, **covariance}
 
 
@@ -53,8 +50,3 @@ def _predicted(predictive: Predictive, fold: Fold, rows: np.ndarray, task: str) 
     if task == "regression" and isinstance(predictive, GaussianMixture):
         predictive = predictive.affine(scale=fold.scaling.y_scale, shift=fold.scaling.y_shift)
     return predictive.mean(), predictive.log_prob(y)
-
-
-def _array(values: list[Tensor]) -> Any:
-    """Values `[S, ...]` of the kept states."""
-    return torch.cat(values).double().cpu().numpy()

@@ -51,9 +51,7 @@ def outcome(fit: ChainFit, r: int) -> Outcome:
         if not np.isfinite(values).all():
             result.status, result.reason = "diverged", f"a draw of {name!r} is not finite"
             return result
-    result.chain = content(
-        {name: fit.method.variables(name, values.shape[1]) for name, values in arrays.items()}, arrays
-    )
+    result.chain = content({name: fit.method.variables(name, v.shape[1]) for name, v in arrays.items()}, arrays)
     return result
 
 

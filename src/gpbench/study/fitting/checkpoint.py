@@ -83,9 +83,7 @@ def read(work: Path, fits: list[str], device: torch.device) -> tuple[Content, Sa
         try:
             content = _load(path, device)
             if content["fits"] != fits:
-                raise UserError(
-                    f"{path} is a checkpoint of another configuration; delete {work} to start these fits again"
-                )
+                raise UserError(f"{path} is a checkpoint of another configuration; delete {work} to start again")
             return content, _samples(work, content["samples"], device)
         except Unsound as error:
             before = "the one before it is used" if path != paths[0] else "the fit starts anew"

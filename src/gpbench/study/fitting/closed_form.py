@@ -43,8 +43,6 @@ def save(model: dict[str, Any], path: Path) -> None:
 def answer(what: What, path: Path, x: np.ndarray, key: Key) -> Predictive:
     """Predictive of scaled inputs x `[T, D]` by a stored model."""
     if not path.is_file():
-        raise UserError(
-            f"{path} is missing: earlier editions kept a pickle, which could run code; fit it in another store"
-        )
+        raise UserError(f"{path} is missing: earlier editions kept a pickle, which may run code; fit in another store")
     predictive: Predictive = make_method(what).predict(plain_model.load(path), x)
     return predictive

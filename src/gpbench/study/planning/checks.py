@@ -27,9 +27,7 @@ def check_study(places: Places, study: schema.Study) -> None:
             raise unknown("citation key", key, printed, f"published of {where}")
     for name in study.per_split:
         if (theirs := config.printed_splits(places.per_split, name).protocol) != study.protocol:
-            raise UserError(
-                f"per_split of {where}: {name} has the splits of protocol {theirs!r}, not {study.protocol!r}"
-            )
+            raise UserError(f"per_split of {where}: {name} has splits of protocol {theirs!r}, not {study.protocol!r}")
     challengers.check(places, study.challengers, study.methods, study.protocol)
     for a, b in study.pairs:
         if a == b:

@@ -123,17 +123,15 @@ def _states(
         elif fit.fit_id in remote.fits():
             states[fit.fit_id] = State("done", "in GPBENCH_REMOTE")
         elif (row := recorded.get(fit.fit_id)) and row["status"] == "done":
-            states[fit.fit_id] = State(
-                "done", "; ".join(filter(None, (f"record of commit {row['commit'][:7]}", convergence_in_words(row))))
-            )
+            words = filter(None, (f"record of commit {row['commit'][:7]}", convergence_in_words(row)))
+            states[fit.fit_id] = State("done", "; ".join(words))
         elif group := begun.get(fit.fit_id):
             states[fit.fit_id] = State("pending", f"resumes at step {store.checkpoint(group.group_id)}")
         else:
             place = _place(cell.address, fit)
             old = earlier.get((*place, cell.address.overrides) if cell.settings else place)
-            states[fit.fit_id] = State(
-                "pending", "; ".join(moved(old.what, cell.what)) or "unchanged" if old else "new"
-            )
+            reason = "; ".join(moved(old.what, cell.what)) or "unchanged" if old else "new"
+            states[fit.fit_id] = State("pending", reason)
     return states
 
 

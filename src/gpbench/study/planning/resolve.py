@@ -144,9 +144,7 @@ def _by_target(
         if target == "*":
             having = [m for m in keys if leaf in keys[m]]
             if not having:
-                raise unknown(
-                    "key", leaf, set().union(*keys.values()), "the hyperparameters of any method of the study"
-                )
+                raise unknown("key", leaf, set().union(*keys.values()), "the hyperparameters of the study's methods")
             if without := [m for m in keys if m not in having]:
                 remarks.append(f"{key}: {', '.join(without)} have no {leaf!r}")
         elif target in targets:

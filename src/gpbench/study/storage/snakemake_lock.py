@@ -69,8 +69,6 @@ def unlock(root: Path) -> str:
             with FileLock(path).acquire(timeout=0):
                 path.unlink()
         except Timeout:
-            raise UserError(
-                f"{root} is in use by a running snakemake (process {pid}); wait for it or stop it"
-            ) from None
+            raise UserError(f"{root} is in use by a running snakemake (process {pid}); wait, or stop it") from None
     shutil.rmtree(folder)
     return "freed the lock of a run that was killed"
