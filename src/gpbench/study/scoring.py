@@ -11,6 +11,7 @@ import contextlib
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 from gpbench.errors import UserError
 from gpbench.study.planning import identity
@@ -128,8 +129,8 @@ def _of_draws(folder: Path, record: FitRecord) -> dict[str, float]:
 
 def transitions(record: FitRecord) -> int:
     """Those of a chain after burn-in (`methods.base.Sampler.burn_in`), of which `num_samples` are kept at most."""
-    steps = record.what.steps or 1
-    return steps - min(round(record.fitted.method.hyper["burn_in"] * steps), steps - 1)
+    steps, burn_in = record.what.steps or 1, cast(float, record.fitted.method.hyper["burn_in"])
+    return steps - min(round(burn_in * steps), steps - 1)
 
 
 def _of_systems(folder: Path, record: FitRecord) -> dict[str, float]:
