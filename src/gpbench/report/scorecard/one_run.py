@@ -84,13 +84,13 @@ def compare(ours: Counterparts, printed: PublishedNumber) -> Judgement:
     result = replace(unmatched, ours=mean.mean, ours_sd=mean.sd, ours_n=mean.n, ours_settings=ours.settings)
     result = replace(result, ours_protocol=mean.protocol, ours_budget=mean.budget, ours_commit=mean.commit)
     difference, sides = result.ours - result.published, (mean.sd, mean.n, result.published_sd, printed.splits)
-    are_chains_of_one = False
+    of_one_set = False
     if ours.by_chain(metric) and printed.splits > mean.n and math.isfinite(result.published_sd):
         sides = (math.nan, mean.splits, *sides[2:])  # ours lacks the spread of data sets that theirs has
     elif ours.by_chain(metric) and mean.splits > 1:
         sides = (mean.sd_of_splits, mean.splits, math.nan, 1)  # theirs are chains of a single one
     elif ours.by_chain(metric):
-        are_chains_of_one = verdicts.group(metric) == "samplers"
+        of_one_set = verdicts.group(metric) == "samplers"
     error, freedom, assumed = verdicts.combined(*sides)
     if math.isnan(error) and metric.startswith("r_hat"):
         error, freedom = verdicts.combined_r_hats(result.ours, result.published, mean.chains)
@@ -100,7 +100,7 @@ def compare(ours: Counterparts, printed: PublishedNumber) -> Judgement:
     compared = ", ".join(filter(None, (runs, f"{mean.improving} still improve" if mean.improving else "")))
     result = replace(result, difference=difference, standard_error=error, lower=lower, upper=upper)
     verdict = _verdict(mean, ours.study, printed, result)
-    if are_chains_of_one and verdicts.kind(verdict) in verdicts.JUDGED:
+    if (of_one_set or assumed == "chains" and verdict != "agrees") and verdicts.kind(verdict) in verdicts.JUDGED:
         verdict = "inconclusive: one data set on either side"
     return replace(result, spread_assumed=assumed, compared=compared, verdict=verdict)
 

@@ -33,7 +33,8 @@ between chains on one (AA on five sets: .26 to .91 % effective draws), so that a
 with the published spread where the published runs are more, and so of more data sets than ours, else with the spread
 between ours, the published number being that of one more; where ours is of one data set, too, the row is
 `inconclusive`. Operations are counts, and compared chain by chain. What all chains of a data set have in common (R-hat,
-ESS of all chains) counts once per data set.
+ESS of all chains) counts once per data set; two R-hats of one set each may agree, by the spread that follows from their
+numbers of chains, and are `inconclusive` otherwise.
 
 **Margin**, in the unit of the metric: 0.05 nats of MNLL; 0.05 of R-hat; 10 % of the published number for effective
 sample sizes and acceptance rates, which differ that much between seeds; for metrics with a perfect score of 1
