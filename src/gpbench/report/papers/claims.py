@@ -133,7 +133,8 @@ def judge(claim: Claim, runs: list[Counterparts], conf: Path) -> list[Result]:
     results = []
     for comparison in claim.comparisons:
         plans = [_plan(conf, name) for name in comparison.studies]
-        protocol, candidates = plans[0].protocol, [run for run in runs if run.study in comparison.studies]
+        protocol, named = plans[0].protocol, [run for run in runs if run.study in comparison.studies]
+        candidates = [run for run in named if run.view.study["protocol"] == protocol]
         for dataset in comparison.datasets or dict.fromkeys(name for plan in plans for name in plan.datasets):
             sides = ([s for run in candidates if (s := _side(run, m, dataset, comparison))] for m in comparison.methods)
             blank = Result(comparison, dataset, protocol)

@@ -124,6 +124,7 @@ def compare(view: View, spec: Comparison) -> dict:
     # what is left out may be the data sets that are hard for one method and that others predict well
     scored = view.matrix(spec.metric, *spec.tasks, converged=False).drop(columns=unable(view, spec))
     every = complete(METRICS[spec.metric].loss(scored))
+    every = every if rankable(every) else losses
     return result | {
         "unconverged": {"datasets": list(every.index), "ranks": ranks(every).mean().sort_values().to_dict()},
         "ranks": ranked.to_dict("records"),
