@@ -146,4 +146,4 @@ def test_ranks_of_several_budgets_are_drawn_in_order_of_their_cost(tmp_path):
 
 def test_one_budget_alone_says_so(ranked):
     (text,) = draw(ranked, "rank_by_budget").axes[0].texts
-    assert "at one budget only (quick)" in text.get_text()
+    assert "have one budget only (quick)" in text.get_text()
