@@ -37,7 +37,7 @@ Seed = int | np.random.RandomState | None
 
 class _Estimator(BaseEstimator):
     """method: a name of conf/method; settings: its hyperparameters that differ from there; budget: a name of
-    conf/budget; random_state: number of the random streams; without one, or of a generator, any."""
+    conf/budget; random_state: number of the random streams; None or a generator: drawn."""
 
     def __init__(
         self, method: str = "exact_gp", settings: Settings = None, budget: str = "quick", random_state: Seed = 0

@@ -120,8 +120,18 @@ def test_methods_of_two_runs_are_paired_by_split(tmp_path):
     assert (result.kind, result.difference.n, result.runs) == (claims.HOLDS, 4, (converged, paper))
     assert claims.described([result]) == "holds (1 holds) at budget converged and paper (1)"
     assert judged([converged, check])[0].kind == claims.NOT_RUN
+    quick = [only(name, f"quick-{name}", "quick") for name in ("dsvi", "svgp")]
+    assert judged(quick)[0].kind == claims.NOT_RUN, "two runs cut short, maybe not alike"
     both = run(tmp_path / "d", "converged", splits=2)
     assert judged([converged, paper, both])[0].runs == (converged, paper), "of one smaller budget more splits"
+
+
+def test_runs_of_another_protocol_are_not_taken(tmp_path):
+    other = run(tmp_path / "a")
+    study = json.loads((tmp_path / "a" / "study.json").read_text())
+    assert judged([other])[0].kind == claims.HOLDS
+    (tmp_path / "a" / "study.json").write_text(json.dumps(study | {"protocol": "rossi2021"}))
+    assert judged([Counterparts(View(tmp_path / "a"))])[0].kind == claims.NOT_RUN
 
 
 @pytest.mark.parametrize(

@@ -218,8 +218,8 @@ def test_chains_of_one_data_set_tell_nothing_of_another(tmp_path):
     """However far apart: how fast they move is left open, but not their R-hat or operations, nor beside many sets."""
     view = View(build_samplers(tmp_path / "s", ["svgp"], ["boston"], splits=1))
     sampled = {"ours_method": "svgp", "factor": 1, "value": 300.0, "spread": 1.0, "splits": 4}
-    assert verdict(view, **sampled, ours_metric="ess_percent") == "inconclusive: one data set on either side"
-    assert verdict(view, **sampled, ours_metric="acceptance_theta") == "inconclusive: one data set on either side"
+    assert verdict(view, **sampled, ours_metric="ess_percent") == "inconclusive: one data set on each side"
+    assert verdict(view, **sampled, ours_metric="acceptance_theta") == "inconclusive: one data set on each side"
     assert verdict(view, **sampled, ours_metric="cubic") == "better"
     assert verdict(view, **sampled, ours_metric="r_hat_classic") == "better"
     assert verdict(view, **sampled | {"splits": 100}, ours_metric="ess_percent") == "worse"
@@ -318,7 +318,7 @@ def test_one_r_hat_beside_one_r_hat_is_judged_by_the_number_of_chains(tmp_path):
     scores.to_parquet(folder / "scores.parquet")
     printed = {"ours_method": "svgp", "ours_metric": "r_hat_classic", "factor": 1, "splits": 1, "spread": np.nan}
     cards = [card(View(folder), **printed | {"value": value, "spread_kind": ""}) for value in (1.02, 1.3, 2.0)]
-    assert [found["verdict"] for found in cards] == ["agrees", *["inconclusive: one data set on either side"] * 2]
+    assert [found["verdict"] for found in cards] == ["agrees", *["inconclusive: one data set on each side"] * 2]
     assert {found["spread_assumed"] for found in cards} == {"chains"}
     assert verdicts.combined_r_hats(1.01, 1.0, 1) == pytest.approx((np.nan, np.nan), nan_ok=True)
     assert verdicts.combined_r_hats(1.0, 1.0, 10) == (0.0, np.inf)

@@ -81,7 +81,7 @@ def summary(view: View) -> str:
         lacking = ", ".join(name for name in view.datasets if name not in comparison["datasets"])
         where = f"{len(comparison['datasets'])} of them" + f" (not on {lacking})" * bool(lacking)
         text += f" {count(len(ranked), 'method')} are complete on {where}; best mean ranks: {best}."
-        text += f"{unconverged(comparison, view, 1, BEST)} {_differing(view, comparison)}"
+        text += f" {_differing(view, comparison)}{unconverged(comparison, view, 1, BEST)}"
     return fill(text, 120) + "\n"
 
 

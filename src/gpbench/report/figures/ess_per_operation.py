@@ -31,7 +31,7 @@ def ess_per_operation(view: View) -> Figure:
     if fits.empty:
         return canvas.empty("No chains: no fit by a sampler is finished.")
     height = 0.6 + 0.24 * len(view.methods)
-    figure, axes = canvas.titled(view.datasets, height, 3, "ESS, % of draws", sharey=True)
+    figure, axes = canvas.titled(view.datasets, height, 3, "ESS, % of transitions", sharey=True)
     published = view.card[view.card["ours_metric"] == "ess_percent"].dropna(subset="published")
     decades = _decades(fits[list(KINDS)], published["published"])
     for axis, dataset in zip(axes, view.datasets, strict=True):

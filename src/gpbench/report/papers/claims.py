@@ -9,9 +9,9 @@ where it has the other one, with Holm's correction over all data sets of the cla
 *not significant*, as one split always is. That both are equal (that the first is not worse) holds where the 95 %
 interval lies inside the scorecard's margin (below its upper end), and does not hold where it lies outside (above).
 
-Of several runs the one with the larger budget counts, then one that is judged, then the one with more splits; the two
-methods may be of two runs with the same splits, where both are converged or at the published updates. Fits that failed,
-or did not converge as their budget requires, and chains that have not mixed are *not judged*; where a method has no
+Of several runs the one with the larger budget counts, then one that is judged, one with the settings of its study,
+and the one with more splits; the two methods may be of two runs with the same splits, where each is converged or at
+least at the published updates. Fits that failed, or did not converge as their budget requires, and chains that have not mixed are *not judged*; where a method has no
 fit, the claim is *not run*.
 """
 
@@ -165,20 +165,20 @@ def _side(run: Counterparts, method: str, dataset: str, comparison: Comparison) 
 
 
 def _alike(first: Counterparts, second: Counterparts) -> bool:
-    """Whether two methods of these runs may be paired: of one run, or on the same splits and with as many updates as
-    were published, or until they converged."""
+    """Whether two methods of these runs may be paired: of one run, or on the same splits, each converged or at least at
+    the published updates (chains may be longer)."""
     budgets = {run.view.study["budget"] for run in (first, second)}
     same_splits = not any("protocol" in run.settings for run in (first, second))
-    return first is second or (same_splits and (len(budgets) == 1 or budgets <= {"converged", "paper"}))
+    return first is second or (same_splits and budgets <= {"converged", "paper"})
 
 
-def _weight(result: Result) -> tuple[int, bool, int, bool, bool]:
-    """Larger counts more: the larger budget, a difference, more splits, one run, as the study sets it. Two methods that
+def _weight(result: Result) -> tuple[int, bool, bool, int, bool]:
+    """Larger counts more: the larger budget, a difference, as the study sets it, more splits, one run. Two methods that
     a larger budget cannot tell apart are not told apart by a smaller one."""
     budgets = [run.view.study["budget"] for run in result.runs]
     place = min(BUDGETS.index(budget) if budget in BUDGETS else -1 for budget in budgets)
     n, first, second = result.difference.n if result.difference else 0, *result.runs
-    return place, result.difference is not None, n, first is second, not any(run.settings for run in result.runs)
+    return place, result.difference is not None, not (first.settings or second.settings), n, first is second
 
 
 def _paired(first: _Side, second: _Side, blank: Result) -> Result:

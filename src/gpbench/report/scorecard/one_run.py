@@ -87,7 +87,7 @@ def compare(ours: Counterparts, printed: PublishedNumber) -> Judgement:
     of_one_set = False
     if ours.by_chain(metric) and printed.splits > mean.n and math.isfinite(result.published_sd):
         sides = (math.nan, mean.splits, *sides[2:])  # ours lacks the spread of data sets that theirs has
-    elif ours.by_chain(metric) and mean.splits > 1:
+    elif ours.by_chain(metric) and mean.splits > 1 and verdicts.group(metric) == "samplers":
         sides = (mean.sd_of_splits, mean.splits, math.nan, 1)  # theirs are chains of a single one
     elif ours.by_chain(metric):
         of_one_set = verdicts.group(metric) == "samplers"
@@ -101,7 +101,7 @@ def compare(ours: Counterparts, printed: PublishedNumber) -> Judgement:
     result = replace(result, difference=difference, standard_error=error, lower=lower, upper=upper)
     verdict = _verdict(mean, ours.study, printed, result)
     if (of_one_set or assumed == "chains" and verdict != "agrees") and verdicts.kind(verdict) in verdicts.JUDGED:
-        verdict = "inconclusive: one data set on either side"
+        verdict = "inconclusive: one data set on each side"
     return replace(result, spread_assumed=assumed, compared=compared, verdict=verdict)
 
 

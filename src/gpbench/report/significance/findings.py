@@ -61,7 +61,7 @@ def unconverged(comparison: dict, view: View, digits: int = 2, most: int | None 
     if (len(datasets), len(by_method)) == (len(comparison["datasets"]), len(comparison["methods"])):
         return ""
     order = ", ".join(f"{view.labels[name]} {rank:.{digits}f}" for name, rank in [*by_method.items()][:most])
-    cells = f"{count(len(by_method), 'method')} on {count(len(datasets), 'data set')}"
+    cells = f"{count(len(by_method), 'method')} on {count(len(datasets), 'data set')}" + ", best" * bool(most)
     return f" With fits that have not converged, {cells}: {order}."
 
 

@@ -108,7 +108,7 @@ def _row(view: View, cell: pd.Series, checkpoints: list[str]) -> dict[str, str]:
         "method": view.labels[cell["method"]],
         "splits x chains": f"{cell['splits']} x {cell['chains'] / cell['splits']:.3g}" + absent,
         "min ESS": _spread(cell, "ess_min") + failing,
-        "% of draws": number(cell["ess_percent"]),
+        "% of transitions": number(cell["ess_percent"]),
         "R-hat": ", ".join(known[-LAST:]) or "-",
         "acceptance %": " / ".join("-" if np.isnan(value) else f"{100 * value:.0f}" for value in percent),
         "O(n³) operations": _spread(cell, "cubic"),

@@ -77,4 +77,4 @@ def _is_better(new: Row, old: Row | None) -> bool:
         return True
     if new["fit_id"] == old["fit_id"]:
         return bool(new["status"] == "done" != old["status"])
-    return bool(new["started"] > old["started"] and (new["status"] == "done" or old["status"] != "done"))
+    return bool((new["status"] == "done", new["started"]) > (old["status"] == "done", old["started"]))

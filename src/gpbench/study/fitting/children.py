@@ -78,7 +78,9 @@ def _child(group: Group, table: Table, where: Places) -> None:
         with store.locked(fit_ids):
             if not all(map(store.has, fit_ids)):  # else another process did it while we waited
                 sys.exit(_fit(group, table, where, store))
-    except (UserError, OSError) as error:  # the fits stay as they are, and can be resumed
+    except Exception as error:  # the fits stay as they are, and can be resumed
+        if not (isinstance(error, UserError | OSError) or is_of_disk(error)):
+            raise
         print(f"gpbench: {error}", file=sys.stderr)
         sys.exit(UNTOUCHED)
 
