@@ -10,9 +10,9 @@ where it has the other one, with Holm's correction over all data sets of the cla
 interval lies inside the scorecard's margin (below its upper end), and does not hold where it lies outside (above).
 
 Of several runs the one with the larger budget counts, then one that is judged, one with the settings of its study, and
-the one with more splits; the two methods may be of two runs with the same splits, where each is converged or at least at
-the published updates. Fits that failed, or did not converge as their budget requires, and chains that have not mixed are
-*not judged*; where a method has no fit, the claim is *not run*.
+the one with more splits; the two methods may be of two runs with the same splits, where each is converged or at least
+at the published updates. Fits that failed, or did not converge as their budget requires, and chains that have not
+mixed are *not judged*; where a method has no fit, the claim is *not run*.
 """
 
 from collections import Counter
