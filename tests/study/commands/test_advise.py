@@ -3,10 +3,12 @@
 import csv
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from gpbench.cli import grammar
+from gpbench.cli import advise, grammar
+from gpbench.errors import UserError
 
 STUDY = "title: Few methods\nmethods: [constant, linear, svm, gradient_boosting]\ndatasets: [diabetes]\nbudget: smoke\n"
 
@@ -36,6 +38,19 @@ def test_advice_goes_from_a_csv_to_the_command_of_the_final_model(table, gpbench
     assert answer.out.splitlines()[-1] == "next: gpbench fit method=linear dataset=mine split=all"
     again = gpbench("advise", "mine", "--study", "few", "--splits", "3")  # nothing is run, what is known is said
     assert again.out.splitlines()[-1] == answer.out.splitlines()[-1]
+
+
+def test_targets_have_an_order_and_categories_are_those_of_inputs():
+    held = {"source": SimpleNamespace(targets=["a", "b"], categories={"x": ["1"]}, missing=""), "drop": ["c"]}
+    dataset = SimpleNamespace(name="mine", task="regression", **held)
+
+    def wishes(**given):
+        usual = dict.fromkeys(("target", "categorical", "drop", "missing", "task"))
+        return advise._refuse_others(SimpleNamespace(**usual | given), dataset)
+
+    assert wishes(target=["a", "b"], categorical=["x", "a", "c"]) is None
+    with pytest.raises(UserError, match="added with --target a b, not b a"):
+        wishes(target=["b", "a"])
 
 
 def test_other_wishes_of_a_table_that_was_added_are_refused(table, gpbench):

@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from gpbench import places
+from gpbench.study.commands import merge
 from gpbench.study.planning import plan as planning
 from gpbench.study.results import collect
 from gpbench.study.storage import committed
@@ -88,6 +89,11 @@ def test_a_later_fit_that_failed_does_not_replace_one_that_is_done(other, gpbenc
     committed.write(places.Places(other, other / "store"), ours.name, later, {"command": "snakemake"})
     assert gpbench("record", "--merge", str(other)).code == 0
     assert committed.read(ours / "scores.csv") == before
+
+
+def test_a_done_fit_is_better_than_a_later_one_that_failed_whoever_merges():
+    done, failed = ({"fit_id": s, "status": s, "started": year} for s, year in (("done", "2025"), ("failed", "2026")))
+    assert (merge._is_better(done, failed), merge._is_better(failed, done)) == (True, False)
 
 
 @pytest.mark.parametrize("text", ['{"name": ', "[]", "{}"])

@@ -233,11 +233,16 @@ def test_a_store_that_cannot_be_written_is_one_line(root, monkeypatch, capfd):
     assert not (root / "never.json").exists()
 
 
-def test_a_full_disk_keeps_the_checkpoint_of_a_group(root, monkeypatch, capfd):
-    """Its fits are not tried one by one, as after a crash: they would find the disk as full."""
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_full_disk_keeps_the_checkpoint_of_a_group(root, monkeypatch, capfd, wrapped):
+    """Its fits are not tried one by one, as after a crash: they would find the disk as full. wrapped: by a
+    library with an error of its own."""
 
     def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
+        error = OSError(errno.ENOSPC, "No space left on device")
+        if wrapped:
+            raise RuntimeError("cannot write: No space left on device") from error
+        raise error
 
     monkeypatch.setattr(children, "entry", lambda what: SimpleNamespace(run=full))
     where = places(root, "full")

@@ -87,10 +87,10 @@ def compare(ours: Counterparts, printed: PublishedNumber) -> Judgement:
     of_one_set = False
     if ours.by_chain(metric) and printed.splits > mean.n and math.isfinite(result.published_sd):
         sides = (math.nan, mean.splits, *sides[2:])  # ours lacks the spread of data sets that theirs has
-    elif ours.by_chain(metric) and mean.splits > 1 and verdicts.group(metric) == "samplers":
-        sides = (mean.sd_of_splits, mean.splits, math.nan, 1)  # theirs are chains of a single one
-    elif ours.by_chain(metric):
-        of_one_set = verdicts.group(metric) == "samplers"
+    elif ours.by_chain(metric) and verdicts.group(metric) == "samplers":
+        of_one_set = mean.splits == 1
+        if not of_one_set:
+            sides = (mean.sd_of_splits, mean.splits, math.nan, 1)  # theirs are chains of a single one
     error, freedom, assumed = verdicts.combined(*sides)
     if math.isnan(error) and metric.startswith("r_hat"):
         error, freedom = verdicts.combined_r_hats(result.ours, result.published, mean.chains)

@@ -57,8 +57,8 @@ def sentences(comparison: dict, view: View) -> list[str]:
 
 def unconverged(comparison: dict, view: View, digits: int = 2, most: int | None = None) -> str:
     """The mean ranks where fits that have not converged count, too; '' where that adds no method and no data set."""
-    datasets, by_method = comparison["unconverged"].values()
-    if (len(datasets), len(by_method)) == (len(comparison["datasets"]), len(comparison["methods"])):
+    datasets, by_method = comparison["unconverged"]["datasets"], comparison["unconverged"]["ranks"]
+    if (datasets, {*by_method}) == (comparison["datasets"], {*comparison["methods"]}):
         return ""
     order = ", ".join(f"{view.labels[name]} {rank:.{digits}f}" for name, rank in [*by_method.items()][:most])
     cells = f"{count(len(by_method), 'method')} on {count(len(datasets), 'data set')}" + ", best" * bool(most)
