@@ -11,6 +11,7 @@ from gpbench.report.figures.published import QUOTED
 from gpbench.report.registry import FIGURES
 from gpbench.report.scorecard.one_run import scorecard
 from gpbench.report.view import View
+from gpbench.study.fitting.outcome import EVAL_ROWS
 
 PROBED = ("features", "bounds", "layers", "workers", "num_inducing", "depth", "p_values", "error_by_inducing")
 """Figures that need the variants and probes of the study `probed`."""
@@ -225,6 +226,25 @@ def test_a_published_number_is_marked_where_the_curves_end(compared):
     (mark,) = [line for line in right.get_lines() if line.get_marker() == "_"]
     assert mark.get_ydata() == [2.5]
     assert right.get_ylim()[0] <= 2.5 <= right.get_ylim()[1]
+
+
+def test_a_split_that_has_ended_counts_with_its_last_score(tmp_path):
+    """The curve ended with the first split, so that its last mean was of no split's end."""
+    folder = build(tmp_path / "s", ["svgp"], ["boston"], 2, lambda *_: ("done", ""))
+    traces = pd.read_parquet(folder / "traces.parquet")
+    longer = traces["fit_id"] == traces["fit_id"].iloc[-1]
+    traces.loc[longer, ["seconds", "step"]] *= 10
+    traces.to_parquet(folder / "traces.parquet")
+    last = traces.sort_values("step").groupby("fit_id").last()
+    for axis, clock in zip(draw(View(folder), "convergence").axes, ("seconds", "step"), strict=True):
+        curve = axis.lines[0]
+        assert curve.get_xdata()[-1] == pytest.approx(last[clock].max())
+        assert curve.get_ydata()[-1] == pytest.approx(last["mnll"].mean())
+
+
+def test_captions_say_how_many_test_rows_are_looked_at_during_training():
+    for name in ("convergence", "error_over_time", "error_at_equal_seconds"):
+        assert f"first {EVAL_ROWS} test rows" in FIGURES[name].caption
 
 
 def test_reliability_takes_every_class_into_account(tmp_path):

@@ -17,6 +17,7 @@ from gpbench.report.significance.findings import to_markdown
 from gpbench.report.tables.render import to_latex
 from gpbench.report.tables.standard import table
 from gpbench.report.view import STATUSES, UNMIXED, View
+from projects import REPOSITORY
 
 SHOWN = ["svgp", "dsvi", "dgp_rff", "constant"]
 LIMIT = 0.02
@@ -68,7 +69,7 @@ def test_without_a_limit_the_cell_is_marked_and_ranked(ranked):
     sentence = "↗ 1 of 6 judged cells had not converged at the last step."
     assert sentence in table(ranked, "cost").note
     assert sentence in to_markdown(statistics(ranked), ranked)
-    assert f"{sentence} The budget requires no convergence: they are ranked all the same." in facts.warnings(ranked)
+    assert f"{sentence} The budget allows that: they are ranked all the same." in facts.warnings(ranked)
     assert sentence in render(ranked)
 
 
@@ -142,6 +143,18 @@ def test_ranks_of_several_budgets_are_drawn_in_order_of_their_cost(tmp_path):
     axis = draw(quick, "rank_by_budget").axes[0]
     assert len(axis.lines) == len(SHOWN)
     assert [label.get_text().split("\n")[1] for label in axis.get_xticklabels()] == ["quick", "check"]
+
+
+def test_a_study_that_builds_on_another_is_compared_with_it(tmp_path):
+    """As the committed run uci_converged, whose title goes on where that of uci_common ends."""
+    quick, longer = study(tmp_path / "quick"), study(tmp_path / "longer", budget="converged", quick=10.0)
+    for folder, more in ((longer.folder, ", converged"), (quick.folder, "")):
+        content = json.loads((folder / "study.json").read_text())
+        (folder / "study.json").write_text(json.dumps(content | {"title": "UCI" + more}))
+    for folder, budgets in ((longer.folder, ["converged", "quick"]), (quick.folder, ["quick", "converged"])):
+        assert [run.study["budget"] for run in runs_of(View(folder))] == budgets
+    runs = runs_of(View(REPOSITORY / "docs" / "results" / "uci_converged"))
+    assert [run.study["name"] for run in runs] == ["uci_converged", "uci_common"]
 
 
 def test_one_budget_alone_says_so(ranked):

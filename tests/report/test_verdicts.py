@@ -84,6 +84,9 @@ def test_fewer_runs_that_lie_closer_together_are_given_the_spread_of_the_more():
     """As a single run is; fewer runs that spread more, or as many on either side, keep their own."""
     assert combined(0.05, 3, 0.2, 20) == combined(np.nan, 3, 0.2, 20)
     assert combined(0.2, 20, 0.05, 3) == combined(0.2, 20, np.nan, 3)
+    # three runs that lie nearly as far apart say less than Student's t of all twenty
+    assert combined(0.19, 3, 0.2, 20)[2] == combined(0.2, 20, 0.19, 3)[2] == ""
+    assert combined(0.19, 3, 0.2, 20)[1] < 3
     assert [combined(*sides)[2] for sides in ((0.2, 3, 0.05, 20), (0.05, 20, 0.2, 20), (0.2, 3, 0.2, 20))] == [""] * 3
 
 

@@ -230,8 +230,9 @@ class Budget:
     #: largest R-hat at which chains count as converged (with 100 effective draws); null: 1.05, and chains that have not
     #: converged are marked and ranked all the same; they never have a verdict
     r_hat: Annotated[float, Gt(1)] | None = None
-    #: gain (nats a datum, predicted for as many steps again) below which a fit by gradients counts as converged; null:
-    #: fits that still improve are marked, and ranked all the same
+    #: fits by gradients must have converged by the rule that ends them, whose limit of the gain (nats a datum,
+    #: predicted for as many steps again) is 0.02 (0.005 by L-BFGS), or still improve by less than this, where it is
+    #: larger; null: fits that still improve are marked, and ranked all the same
     gain: PositiveFloat | None = None
 
 

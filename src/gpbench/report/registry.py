@@ -13,6 +13,11 @@ from gpbench.errors import unknown
 
 PREDICT, SAMPLE, SOLVE, ON_REQUEST = ("predict",), ("sample",), ("solve",), ()
 ALL_KINDS = (*PREDICT, *SAMPLE, *SOLVE)
+_MARKS = "Single marks, of all test rows: methods without training steps."
+_CURVES = (
+    "Line: mean over splits, of which one that has ended counts with its last value; band: their range. The vertical "
+    "axis leaves out the worst early values."
+)
 
 
 @dataclass(frozen=True)
@@ -161,20 +166,18 @@ FIGURES = _by_name([
           "Weights of the kernels of the sources of data, which all classes share and which add up to 1, in every fold "
           "(split) of the data."),
     Entry("convergence", "convergence", PREDICT, "figures.convergence:convergence",
-          "Test MNLL against training time (left) and against steps (right). Line: mean over splits; band: their "
-          "range. Single marks: methods without training steps. Dashes at the right edge: published under the "
-          "same protocol. The vertical axis leaves out the worst early values."),
+          "MNLL of the first 250 test rows against training time (left) and against steps (right). Dashes at the right "
+          f"edge: published under the same protocol. {_MARKS} {_CURVES}"),
     Entry("rank_by_budget", "convergence", ON_REQUEST, "figures.rank_by_budget:rank_by_budget",
-          "Mean rank by test MNLL of every method against the training time of a whole run, for runs of the same study "
+          "Mean rank by test MNLL of every method against the training time of the fits compared, for runs of a study "
           "at several budgets; over the data sets that all methods of the figure finished in all of the runs. Where "
           "lines cross, a comparison at one budget ranks schedules."),
     Entry("error_over_time", "convergence", ON_REQUEST, "figures.convergence:error_over_time",
-          "Test error (RMSE in regression) and MNLL against training time. Line: mean over splits; band: their "
-          "range. Single marks: methods without training steps. The vertical axes leave out the worst early values."),
+          "Error (RMSE in regression) and MNLL of the first 250 test rows against training time. "
+          f"{_MARKS} {_CURVES}"),
     Entry("error_at_equal_seconds", "convergence", ON_REQUEST, "figures.convergence:error_at_equal_seconds",
-          "Test error (RMSE in regression) against training time; dotted: the last error of a method that has ended, "
-          "so that all can be compared at equal seconds. Line: mean over splits; band: their range. The vertical axes "
-          "leave out the worst early values."),
+          "Error (RMSE in regression) of the first 250 test rows against training time; dotted: the last error of a "
+          f"method that has ended, so that all can be compared at equal seconds. {_CURVES}"),
     Entry("calibration", "calibration", PREDICT, "figures.calibration:calibration",
           "Regression: fraction of test targets inside central predictive intervals minus the nominal fraction; "
           "below zero is overconfident. Classification: fraction correct against the probability of the predicted "
@@ -201,7 +204,7 @@ FIGURES = _by_name([
           "at its ends; band: up to the median of the 97.5 % upper limit; dotted: 1.1, below which chains are "
           "usually called converged. Shaded tiles (more methods): the number itself."),
     Entry("ess_per_operation", "chains", SAMPLE, "figures.ess_per_operation:ess_per_operation",
-          "Circles: effective sample size of the slowest variable of a chain, in % of its draws. Squares: divided by "
+          "Circles: effective sample size of the slowest variable of a chain, in % of transitions. Squares: divided by "
           "the O(n³) operations of an iteration (no mark if it has none). Mean and standard deviation over all "
           "chains and splits; open, below ours: published."),
     Entry("chain_traces", "chains", SAMPLE, "figures.chain_traces:chain_traces",
@@ -241,8 +244,8 @@ FIGURES = _by_name([
     Entry("pareto", "cost", PREDICT, "figures.profiles:pareto",
           "Training seconds per fit (geometric mean over data sets) against test MNLL above that of the best method "
           "of each data set (mean over data sets; a method that is the best everywhere has 0). Line and names: the "
-          "Pareto front, methods that no other method beats in both; shaded: the region of practical equivalence. "
-          "Seconds are those of the machines that ran the fits."),
+          "Pareto front, methods that no other beats in both; shaded: the region of practical equivalence. Seconds are "
+          "medians over splits, of the machines that ran the fits; a method without any is left out."),
     Entry("prediction_cost", "cost", ON_REQUEST, "figures.cost:prediction_cost",
           "Seconds to predict all test rows of a split against test MNLL; mean and standard deviation over splits. "
           "Lower left is better."),

@@ -351,10 +351,8 @@ class View:
         if self.improving.empty:
             return ""
         judged = self.fits[self.fits["convergence"] != ""].drop_duplicates(keys)
-        improving = self.improving.drop_duplicates(keys)
-        return (
-            f"{IMPROVING} {len(improving)} of {count(len(judged), 'judged cell')} had not converged at the last step."
-        )
+        n = len(self.improving.drop_duplicates(keys))
+        return f"{IMPROVING} {n} of {count(len(judged), 'judged cell')} had not converged at the last step."
 
     def matrix(self, metric: str, *tasks: str, converged: bool = True) -> pd.DataFrame:
         """Mean scores `[datasets, methods]`; NaN for incomplete cells, never imputed. converged=False: a cell counts

@@ -127,3 +127,20 @@ def test_a_search_that_ended_by_itself_passes_every_limit():
     """At a stationary point there is nothing to double, so that no gain is predicted."""
     noted = {"convergence": CONVERGED, "gain": math.nan, "not_judged_because": "", "steps_done": 36}
     assert convergence.of_optimised(noted, 0.02)["gate"] == "passed"
+
+
+@pytest.mark.parametrize(
+    ("status", "gain", "limit", "gate"),
+    [
+        ("still improving", 0.012, 0.02, "failed: still improving (about 0.012 nats); the limit is 0.005 nats"),
+        ("not judged", 0.003, 0.02, "failed: not judged (too noisy); the limit is 0.02 nats"),
+        ("still improving", 0.012, 0.05, "passed: "),
+        ("still improving", 0.06, 0.05, "failed: still improving (about 0.06 nats); the limit is 0.05 nats"),
+        ("converged", 0.004, 0.02, "passed: "),
+    ],
+)
+def test_no_fit_passes_that_improves_more_than_one_that_fails(status, gain, limit, gate):
+    """L-BFGS must gain less than 0.005: one of 0.012 passed the limit of 0.02 where quieter ones of 0.003 did not."""
+    because = "too noisy" if status == "not judged" else ""
+    found = convergence.of_optimised({"convergence": status, "gain": gain, "not_judged_because": because}, limit)
+    assert f"{found['gate']}: {found.get('reason', '')}" == gate

@@ -82,8 +82,7 @@ def error_at_equal_seconds(view: View) -> Figure:
             continue
         right = traces["seconds"].max()
         for mean, (look, rows) in zip(means, canvas.by_method(view, traces), strict=True):
-            end = rows.groupby("fit_id")["seconds"].max().min()
-            axis.plot([end, right], [mean[-1], mean[-1]], ":", color=look.color, linewidth=0.8)
+            axis.plot([rows["seconds"].max(), right], [mean[-1], mean[-1]], ":", color=look.color, linewidth=0.8)
         _limit(axis, [mean[len(mean) // 2 :] for mean in means], pd.Series(dtype=float))
         axis.set(xscale="log", ylabel=f"test {METRICS[metric].label}")
         drawn += traces["method"].tolist()
@@ -137,9 +136,9 @@ def _curve(axis: Axes, view: View, rows: pd.DataFrame, clock: str, metric: str) 
 
 
 def _aligned(fits: list[pd.DataFrame], clock: str, metric: str) -> tuple[np.ndarray, np.ndarray]:
-    """A common clock `[points]`, between the first and last value that all fits have, and scores `[fits, points]`."""
-    first = max(fit[clock].iloc[0] for fit in fits)
-    last = max(min(fit[clock].iloc[-1] for fit in fits), first)
+    """A common clock `[points]`, from where all fits have a value to where the last one ends, and scores `[fits,
+    points]`; a fit that has ended keeps its last score."""
+    first, last = (max(fit[clock].iloc[end] for fit in fits) for end in (0, -1))
     spread = np.geomspace if clock == "seconds" else np.linspace
     grid = spread(first, last, max(map(len, fits)))
     return grid, np.stack([np.interp(grid, fit[clock], fit[metric]) for fit in fits])

@@ -45,7 +45,7 @@ def ess_per_operation(view: View) -> Figure:
         axis.set(xscale="log", xlim=decades)
         axis.xaxis.set_minor_formatter(NullFormatter())
         splits, draws = of_dataset["split"].nunique(), of_dataset["iterations"].max()
-        canvas.remark(axis, f"{splits} splits, {draws:,.0f} draws" if splits else "no chain")
+        canvas.remark(axis, f"{splits} splits, {draws:,.0f} transitions" if splits else "no chain")
     name_rows(axes[0], view)
     _legend(figure, not published.empty)
     return figure

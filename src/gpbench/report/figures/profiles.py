@@ -101,7 +101,7 @@ def _ticks(axis: Axis, end: float, place: Callable[[float], float] = float) -> N
 
 def pareto(view: View) -> Figure:
     """Training seconds against mean distance from the best MNLL, one panel per kind of task."""
-    compared = _compared(view, _PRICED)
+    compared = [(spec, _priced(view, losses), dropped) for spec, losses, dropped in _compared(view, _PRICED)]
     if not compared:
         return canvas.empty("No front: no data set has two methods with all splits finished.")
     figure, axes = canvas.panels(1, len(compared), 3.0)
@@ -113,9 +113,16 @@ def pareto(view: View) -> Figure:
     return figure
 
 
+def _priced(view: View, losses: pd.DataFrame) -> pd.DataFrame:
+    """The columns of a table of losses of methods whose seconds are known; of published ones they are not."""
+    known = view.done.loc[view.done["seconds_train"].notna(), "method"]
+    return losses.loc[:, losses.columns.isin(known)]
+
+
 def prices(view: View, losses: pd.DataFrame) -> pd.DataFrame:
-    """Per method over the data sets of a table of MNLL: training seconds of a fit (geometric mean) and mean excess."""
-    cells = view.cells("seconds_train").pivot(index="dataset", columns="method", values="mean")
+    """Per method over the data sets of a table of MNLL: training seconds of a fit (geometric mean of the
+    medians over splits, as a single fit may have shared its machine) and mean excess."""
+    cells = view.done.pivot_table("seconds_train", "dataset", "method", aggfunc="median")
     seconds = cells.loc[losses.index, losses.columns].clip(lower=SHORTEST)
     return pd.DataFrame({"seconds": np.exp(np.log(seconds).mean()), "excess": excess(losses, "mnll").mean()})
 

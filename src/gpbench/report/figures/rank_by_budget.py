@@ -17,7 +17,7 @@ COLUMNS = ["budget", "hours", "method", "rank"]
 
 
 def rank_by_budget(view: View) -> Figure:
-    """Mean rank against the hours of a run, a line a method; runs: folders beside the view's, and committed ones."""
+    """Mean rank against training hours, a line a method; runs: folders beside the view's, and committed ones."""
     runs = runs_of(view)
     ranked = mean_ranks(runs)
     if ranked["budget"].nunique() < 2:
@@ -27,9 +27,8 @@ def rank_by_budget(view: View) -> Figure:
     for look, rows in canvas.by_method(view, ranked):
         axis.plot(rows["hours"], rows["rank"], **look.options, clip_on=False)
     of_run = ranked.drop_duplicates("budget")
-    axis.set(
-        xscale="log", xlabel="training hours of the run (logarithmic) and its budget", ylabel="mean rank by test MNLL"
-    )
+    axis.set(xscale="log", ylabel="mean rank by test MNLL")
+    axis.set_xlabel("training hours of these fits (logarithmic) and their budget")
     axis.xaxis.set_minor_locator(NullLocator())
     axis.set_xticks(of_run["hours"], [f"{row.hours:.2g}\n{row.budget}" for row in of_run.itertuples()])
     axis.invert_yaxis()
@@ -39,13 +38,17 @@ def rank_by_budget(view: View) -> Figure:
 
 
 def runs_of(view: View) -> list[View]:
-    """The view and one run of its study and protocol for each other budget."""
+    """The view and one run of its study and protocol for each other budget.
+
+    One study may build on the other (`defaults`); its title then begins with that of the other."""
     runs = {view.study["budget"]: view}
     beside = view.folder.absolute().parent
     for folder in (beside, beside.parent / COMMITTED):
         for path in sorted(folder.glob("*/study.json")):
             study = load(path)
-            if all(study.get(key) == view.study[key] for key in ("title", "kind", "protocol")):
+            titles = sorted([study["title"], view.study["title"]], key=len)
+            alike = all(study[key] == view.study[key] for key in ("kind", "protocol"))
+            if alike and titles[1].startswith(titles[0]):
                 runs.setdefault(study["budget"], View(path.parent))
     return list(runs.values())
 

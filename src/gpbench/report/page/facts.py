@@ -61,7 +61,7 @@ def warnings(view: View) -> list[str]:
     if view.needed_jitter:
         texts.append(f"{view.needed_jitter} scores.parquet says how often, and in which matrices.")
     if view.still_improving:
-        texts.append(f"{view.still_improving} The budget requires no convergence: they are ranked all the same.")
+        texts.append(f"{view.still_improving} The budget allows that: they are ranked all the same.")
     return texts
 
 

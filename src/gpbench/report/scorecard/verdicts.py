@@ -20,12 +20,13 @@ In this order:
   without a direction (acceptance, coverage);
 - `inconclusive` otherwise. Every row is judged on its own, without correction for the number of rows.
 
-**Interval.** Welch's, from the standard deviations and numbers of runs of both sides, which may differ (printed as
-"3 of 20 splits"). Where one side prints no spread, is a single run, or has fewer runs that lie closer together (three
-easy splits of boston vary a quarter as much as all twenty), the standard deviation of the other side is used:
-s sqrt(1/n_a + 1/n_b), with Student's t and the degrees of freedom of the known side (for a single published run this
-is the prediction interval). Published splits cannot be paired with ours because papers print no number per split: what
-is easy or hard about a few of ours is part of the difference and of its interval.
+**Interval.** Welch's, from the standard deviations and numbers of runs of both sides, which may differ (printed as "3
+of 20 splits"). Where one side prints no spread or is a single run, the standard deviation of the other side is used: s
+sqrt(1/n_a + 1/n_b), with Student's t and the degrees of freedom of the known side (for a single published run this is
+the prediction interval). So it is where a side has fewer runs that lie closer together (three easy splits of boston
+vary a quarter as much as all twenty), unless Welch's interval is wider. Published splits cannot be paired with ours
+because papers print no number per split: what is easy or hard about a few of ours is part of the difference and of its
+interval.
 
 **Runs.** For predictions, a run is a split (its chains or restarts are averaged first). For samplers (studies of kind
 `sample`) it is a chain on a data set. How fast a chain moves differs more between simulated data sets of one kind than
@@ -125,20 +126,24 @@ def judge(lower: float, upper: float, margin: float, direction: str) -> str:
 def combined(our_sd: float, our_n: int, published_sd: float, published_n: int) -> tuple[float, float, str]:
     """(standard error of ours - published, its degrees of freedom, the side that is given the other's spread, if any).
 
-    sqrt(s_a²/n_a + s_b²/n_b) by Welch and Satterthwaite; for a side without a spread, or with fewer runs that lie
-    closer together, that of the other is used, with its degrees of freedom; (NaN, NaN, '') where neither has one."""
+    sqrt(s_a²/n_a + s_b²/n_b) by Welch and Satterthwaite. A side without a spread is given that of the other, with its
+    degrees of freedom; so is one with fewer runs that lie closer together, where that makes the interval wider.
+    (NaN, NaN, '') where neither side has a spread."""
     ours, published = our_n > 1 and math.isfinite(our_sd), published_n > 1 and math.isfinite(published_sd)
     if not (ours or published):
         return math.nan, math.nan, ""
-    if ours and published:
-        ours = our_n >= published_n or our_sd >= published_sd
-        published = published_n >= our_n or published_sd >= our_sd
+    root = math.sqrt(1 / our_n + 1 / published_n)
+    by_ours, by_published = (our_sd * root, our_n - 1, "published"), (published_sd * root, published_n - 1, "ours")
     if not (ours and published):
-        sd, n = (our_sd, our_n) if ours else (published_sd, published_n)
-        return sd * math.sqrt(1 / our_n + 1 / published_n), n - 1, "published" if ours else "ours"
+        return by_ours if ours else by_published
     a, b = our_sd**2 / our_n, published_sd**2 / published_n
     freedom = (a + b) ** 2 / (a**2 / (our_n - 1) + b**2 / (published_n - 1)) if a + b else math.inf
-    return math.sqrt(a + b), freedom, ""
+    welch = closer = (math.sqrt(a + b), freedom, "")
+    if our_n < published_n and our_sd < published_sd:
+        closer = by_published
+    elif published_n < our_n and published_sd < our_sd:
+        closer = by_ours
+    return max(welch, closer, key=lambda side: interval(0.0, *side[:2])[1])
 
 
 def combined_r_hats(ours: float, published: float, chains: int) -> tuple[float, float]:

@@ -5,6 +5,7 @@ import pandas as pd
 from gpbench.evaluation.metrics import METRICS
 from gpbench.report.tables.render import Table, number, signed
 from gpbench.report.view import CERTIFICATE, View
+from gpbench.study.fitting.convergence import ADAM, LBFGS
 
 
 def convergence(view: View) -> Table:
@@ -26,9 +27,9 @@ def convergence(view: View) -> Table:
         }
     )
     note = (
-        "Converged: as many steps again are predicted to gain less than 0.02 nats a datum; of Markov chains, by their "
-        "R-hat. Refitted: the first split of the cell at four times its steps; the gain is of the "
-        "objective a datum, in scaled units, over the last tenth of the steps."
+        f"Converged: as many steps again are predicted to gain less than {ADAM.gain:g} nats a datum ({LBFGS.gain:g} by "
+        "L-BFGS); of Markov chains, by their R-hat. Refitted: the first split of the cell at four times its steps; the "
+        "gain is of the objective a datum, in scaled units, over the last tenth of the steps."
     )
     return Table(data, shown, "Have the fits converged?", note)
 

@@ -101,15 +101,19 @@ def cost(view: View) -> Table:
         shown.append(
             {
                 "method": view.labels[method],
+                "data sets": fits["dataset"].nunique(),
                 "finished fits": len(fits),
                 "training s per fit": number(train.median()),
-                "range": f"{number(train.min(), 2)} to {number(train.max(), 2)}" if len(fits) else "-",
-                "training s in total": number(train.sum()) if len(fits) else "-",
+                "range": f"{number(train.min(), 2)} to {number(train.max(), 2)}" if train.notna().any() else "-",
+                "training s in total": number(train.sum(min_count=1)),
                 "prediction s per fit": number(fits["seconds_predict"].median()),
                 "peak memory MB": number(fits["peak_memory_mb"].max()),
             }
         )
-    note = "Medians over finished fits of all data sets; peak memory is the maximum over fits. The CSV has every cell."
+    note = (
+        "Medians over the finished fits of a method, so over other data sets where their number differs; peak memory "
+        "is the maximum over fits. The CSV has every cell."
+    )
     return Table(data, pd.DataFrame(shown), "Cost of training and prediction", note)
 
 
@@ -141,8 +145,8 @@ def unfinished(view: View) -> Table:
         datasets.setdefault(alike, []).append(dataset)
     rows = [[method, ", ".join(names), *ending] for (method, *ending), names in datasets.items()]
     names = ["method", "data set", "splits", "status", "reason"]
-    skipped = int((fits["status"] == "skipped").sum())
-    title = f"Fits that failed or have not converged ({len(data) - skipped}), and those skipped by design ({skipped})"
+    counts = fits["status"].value_counts().reindex(STATUSES).dropna().astype(int)
+    title = f"Fits that are not done: {', '.join(f'{n} {name}' for name, n in counts.items()) or 'none'}"
     return Table(data, pd.DataFrame(rows, columns=names), title)
 
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from gpbench.study.fitting.convergence import CONVERGED, IMPROVING, NOT_JUDGED
+from gpbench.study.fitting.convergence import CONVERGED, IMPROVING, LARGEST_GAIN, LBFGS, NOT_JUDGED
 from gpbench.study.records import CONVERGENCE, convergence_in_words
 from gpbench.study.storage.committed import Row
 
@@ -25,13 +25,16 @@ UNNOTED = {"convergence": NOT_JUDGED, "not_judged_because": "its training measur
 
 
 def of_optimised(info: dict[str, Any], limit: float | None) -> Row:
-    """Of a fit that notes how it has converged; `limit`: of the predicted gain."""
+    """Of a fit that notes how it has converged, which passes by the rule that ends fits; one that still improves passes
+    below a `limit` of the predicted gain that is larger than the rule's."""
     noted = {key: info[key] for key in CONVERGENCE if key in info}
     if limit is None:
         return noted | {"gate": ""}
-    if noted["convergence"] == CONVERGED or (noted["convergence"] == IMPROVING and noted["gain"] < limit):
+    below = noted["convergence"] == IMPROVING and noted["gain"] < limit
+    if noted["convergence"] == CONVERGED or (below and limit > LARGEST_GAIN):
         return noted | {"gate": "passed"}
-    return noted | {"gate": "failed", "reason": f"{convergence_in_words(noted)}; the limit is {limit:g} nats"}
+    of_rule = LBFGS.gain if below else limit
+    return noted | {"gate": "failed", "reason": f"{convergence_in_words(noted)}; the limit is {of_rule:g} nats"}
 
 
 def of_chains(mixing: Mapping[str, float], limit: float | None) -> Row:
