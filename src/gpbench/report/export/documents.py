@@ -12,6 +12,7 @@ from textwrap import fill
 import pandas as pd
 
 from gpbench.errors import UserError, count
+from gpbench.report import registry
 from gpbench.report.figures import write_figure
 from gpbench.report.papers import claims, finding, protocol
 from gpbench.report.scorecard import all_runs
@@ -24,7 +25,7 @@ from gpbench.report.view import SCORED, View
 
 RUN = "uci_converged"  # the comparison of methods, which the README shows
 RUNS = (RUN, "uci_common")  # those with pages, the second a comparison of budgets; other runs are in the scorecard
-FIGURES = ("critical_difference", "performance_profile", "pareto", "log_density")
+FIGURES = ("critical_difference", "performance_profile", "rank_by_budget", "pareto", "log_density")
 TABLES = (
     *("regression_mnll", "regression_rmse", "classification_mnll", "classification_error"),
     *("ranks", "cost", "status", "unfinished"),
@@ -43,7 +44,9 @@ def texts(root: Path) -> dict[Path, str]:
     contents: dict[Path, str] = {}
     for view in map(by_name.__getitem__, RUNS):
         contents |= {view.folder / "tables" / f"{name}.md": to_markdown(table(view, name)) for name in TABLES}
-        contents[view.folder / "statistics.md"] = comparisons.to_markdown(comparisons.statistics(view), view)
+        pictures = "\n".join(f"![{name}](figures/{name}.png)\n\n{registry.FIGURES[name].caption}\n" for name in FIGURES)
+        said = comparisons.to_markdown(comparisons.statistics(view), view)
+        contents[view.folder / "statistics.md"] = f"{said}\n## Figures\n\n{pictures}"
     readme, ours = root / "README.md", claims.ours(root / "docs" / "findings.yaml", conf)
     card = all_runs.read(root / "docs" / "scorecard" / "scorecard.csv")
     pages = finding.pages(root, card, runs) | {"protocol": protocol.ledger(runs, card, root / "published/per_split")}
