@@ -224,6 +224,11 @@ LINE = "x2020,Table 1,boston,Linear,,test_mnll,common,original,{value},,,1,linea
         (LINE.format(value="inf", metric="mnll"), "line 2, column 'value': 'inf' is not a finite number"),
         (LINE.format(value="1", metric="mnl"), "unknown metric 'mnl' in ours_metric of .*; did you mean 'mnll'"),
         (LINE.format(value="1", metric="mnll") * 2, "line 3: another line has the same source, item, dataset"),
+        (LINE.replace("1,linear", "0,linear").format(value="1", metric="mnll"), "line 2: splits cannot be 0"),
+        (LINE.replace("1,,,", "0,,,").format(value="1", metric="mnll"), "line 2: factor cannot be 0"),
+        (LINE.replace(",,,1,", ",-2,sample sd,1,").format(value="1", metric="mnll"), "line 2: spread cannot be -2"),
+        (LINE.replace(",,,1,", ",2,popsd,1,").format(value="1", metric="mnll"), "spread_kind cannot be popsd .one of"),
+        (LINE.replace("x2020", "x2021").format(value="1", metric="mnll"), "line 2: source cannot be x2021"),
         (LINE.format(value="1,0", metric="mnll"), "its lines have more cells than its header"),
         ("é\n", "cannot be read as a CSV: 'utf-8' codec"),
         (None, "cannot be read as a CSV: No columns to parse"),
@@ -234,3 +239,20 @@ def test_a_file_that_holds_no_published_numbers_is_one_line(tmp_path, text, said
     (tmp_path / "x2020.csv").write_bytes("".join((header, text)).encode("latin-1") if text else b"")
     with pytest.raises(UserError, match=said):
         read_published(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"study": "ashman2020_uc"}, "unknown study 'ashman2020_uc' in .*ashman2020.csv, .*; did you mean"),
+        ({"dataset": "bostn"}, "unknown dataset 'bostn' in .*; did you mean 'boston'"),
+        ({"protocol": "comon"}, "unknown protocol 'comon' in .*; did you mean 'common'"),
+    ],
+)
+def test_what_a_row_names_is_in_the_configuration(tmp_path, change, said):
+    (tmp_path / "conf").symlink_to(ROOT / "conf")
+    (tmp_path / "published").mkdir()
+    rows = pd.read_csv(ROOT / "published" / "ashman2020.csv", dtype=str)
+    rows[rows["study"].notna()].head(1).assign(**change).to_csv(tmp_path / "published" / "ashman2020.csv", index=False)
+    with pytest.raises(UserError, match=said):
+        read_published(tmp_path / "published")

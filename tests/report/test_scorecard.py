@@ -178,8 +178,6 @@ def test_spreads_are_converted():
     assert sample_sd(values.std(ddof=0), "population sd", 4) == pytest.approx(sd)
     assert sample_sd(sd / 2, "standard error", 4) == pytest.approx(sd)
     assert np.isnan(sample_sd(np.nan, "", 4))
-    with pytest.raises(UserError, match="unknown spread_kind 'variance'"):
-        sample_sd(1.0, "variance", 4)
 
 
 def test_chains_of_samplers_are_runs(tmp_path):
@@ -336,8 +334,8 @@ def test_a_chain_without_a_value_leaves_its_cell_unjudged(tmp_path):
 def test_a_number_is_needed_where_ours_stands_for_it(tmp_path):
     rows = pd.read_csv(PUBLISHED / "ashman2020.csv")
     rows.loc[1, "value"] = np.nan
-    rows.to_csv(tmp_path / "x2020.csv", index=False)
-    with pytest.raises(UserError, match=r"x2020.csv, line 3: ours_method is given without a value"):
+    rows.to_csv(tmp_path / "ashman2020.csv", index=False)
+    with pytest.raises(UserError, match=r"ashman2020.csv, line 3: ours_method is given without a value"):
         read_published(tmp_path)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import signal
 import sys
 from collections.abc import Callable
@@ -118,7 +119,8 @@ def fit(arguments: argparse.Namespace) -> None:
 
     where = places.find()
     record, result = job.run_words(where, arguments.words)
-    print(json.dumps(result, indent=1))
+    undefined = [key for key, value in result.items() if isinstance(value, float) and not math.isfinite(value)]
+    print(json.dumps(result | dict.fromkeys(undefined), indent=1))  # JSON has neither NaN nor infinity
     job.require_done(where, record)
 
 
@@ -190,7 +192,8 @@ def challenge(arguments: argparse.Namespace) -> None:
     for (dataset, split), scores in scored.items():
         shown = ", ".join(f"{key} {scores[key]:.4g}" for key in ("mnll", "rmse", "error") if key in scores)
         print(f"{name} on {dataset}, split {split}: {shown}")
-    print(f"beside our fits: snakemake --cores 2 --config study=default overrides='challengers=[{name}]'")
+    overrides = f"challengers=[{name}] datasets=[{','.join(dict.fromkeys(dataset for dataset, _ in scored))}]"
+    print(f"beside our fits: snakemake --cores 2 --config study=default overrides='{overrides}'")
 
 
 def _run(arguments: argparse.Namespace) -> str:

@@ -15,7 +15,8 @@ class Parser(argparse.ArgumentParser):
         self.register("type", int, _whole)
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}; see `{self.prog} --help`\n")
+        hint = " (a setting goes behind --set)" if message.startswith("unrecognized") and "=" in message else ""
+        self.exit(2, f"{self.prog}: {message}{hint}; see `{self.prog} --help`\n")
 
 
 def _whole(text: str) -> int:

@@ -55,6 +55,8 @@ def apply(content: Content, group: str, overrides: tuple[str, ...], where: str) 
         applied: Content = pickle.loads(_applied(pickle.dumps(content), group, overrides))
     except (HydraException, OmegaConfBaseException) as error:
         reason = str(error.__cause__ or error).strip().splitlines()[0]
+        if reason.startswith("LexerNoViableAlt"):
+            reason = "text with other letters than those of ASCII goes into quotes"
         raise UserError(f"{where} with {list(overrides) or 'no overrides'}: {reason}") from error
     return applied
 
@@ -73,5 +75,6 @@ def _applied(content: bytes, group: str, overrides: tuple[str, ...]) -> bytes:
         if override.package is not None or override.is_sweep_override():
             hint = "is not one value of one key; write a list as [1,2], a text with commas in quotes"
             raise OverrideParseException(text, f"{text} {hint}")
-        OmegaConf.update(config, override.key_or_group, override.value(), merge=True, force_add=True)
+        value = override.value()  # mappings are merged, but for an empty one, which clears what is there
+        OmegaConf.update(config, override.key_or_group, value, merge=value != {}, force_add=True)
     return pickle.dumps(OmegaConf.to_container(config[group], resolve=True))

@@ -63,6 +63,8 @@ WORDS = {
     "method twice": (overrides("methods=[svgp,svgp]"), ["method 'svgp' twice", "name it once"]),
     "splits of an unknown data set": (overrides("splits_of={wien:3}"), ["'wien'", "splits_of", "'wine'"]),
     "preset of an unknown method": (overrides("presets={wine:{svpg:dsvi}}"), ["'svpg'", "presets", "'svgp'"]),
+    "nothing to tune": ((*CELL, "tune=5"), ["tune: nothing to tune in constant", "names no ranges; leave tune out"]),
+    "letters that overrides do not know": (overrides("methods=[größe]"), ["methods=[größe]", "goes into quotes"]),
     "impossible cell": (("fit", "method=exact_gp", "dataset=wine"), ["exact_gp on wine: regression only"]),
     "no data set named": (("fit", "method=svgp"), ["gpbench fit needs dataset=NAME", "choose one of: abalone, "]),
     "identity of no fit": (("why", "abc"), ["no fit begins with 'abc' in ", "`gpbench plan`"]),
@@ -141,6 +143,12 @@ def test_arguments_that_do_not_parse_are_one_line(words, capfd):
     out, err = capfd.readouterr()
     assert (ended.value.code, out, err.count("\n")) == (2, "", 1)
     assert re.search("see `gpbench.*--help`$", err)
+
+
+def test_a_setting_in_the_wrong_place_is_told_where_it_goes(capfd):
+    with pytest.raises(SystemExit):
+        main(["plan", "default", "splits=2"])
+    assert "unrecognized arguments: splits=2 (a setting goes behind --set)" in capfd.readouterr().err
 
 
 def test_a_folder_without_a_project(project, refused, monkeypatch, tmp_path):

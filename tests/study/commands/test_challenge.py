@@ -100,9 +100,10 @@ def test_samples_come_near(root, challenge):
     assert theirs["mnll"] == pytest.approx(ours(root, "diabetes", 0)[1]["mnll"], abs=0.05)
 
 
-def test_it_stands_beside_our_fits_and_is_marked(root, challenge):
+def test_it_stands_beside_our_fits_and_is_marked(root, challenge, capfd):
     worse = predictions(root, REGRESSION["moments"]).assign(mean=lambda frame: frame["mean"] + 30)
-    assert challenge(worse, "rival", "--label", "Rival")[0] == 0
+    code, said, _ = challenge(worse, "rival", "--label", "Rival")
+    assert (code, "overrides='challengers=[rival] datasets=[diabetes]'" in said) == (0, True)
     overrides = f"{STUDY} challengers=[rival]"
     compared = api.compare("default", overrides, "rmse")
     (row,) = compared[compared["method"] == "rival"].to_dict("records")
@@ -115,8 +116,14 @@ def test_it_stands_beside_our_fits_and_is_marked(root, challenge):
     assert view.points.query("method == 'rival'")["pit"].notna().all()
     cited = citations.used(places.find(), view.fits["preset"].dropna().unique(), view.datasets, "common")
     assert "rival" not in " ".join(key + " ".join(texts) for key, texts in cited.items())
-    refused = main.main(["plan", "--overrides", f"{STUDY} challengers=[rivall]"])
-    assert refused == 1
+    assert challenge(worse, "twin", "--label", "Rival")[0] == 0
+    for words, said in (
+        ("challengers=[rivall]", "did you mean 'rival'"),
+        ("challengers=[rival,twin]", "challengers 'rival' and 'twin' have one label; add one of them by another"),
+        ("challengers=[rival] datasets=[boston]", "challenger 'rival' predicts none of boston"),
+    ):
+        assert main.main(["plan", "--overrides", f"methods=[linear] {words}"]) == 1
+        assert said in capfd.readouterr().err
 
 
 def changed(**columns):

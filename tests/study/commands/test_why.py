@@ -52,6 +52,10 @@ def test_why_explains_each_fit_of_a_cell(half_done, gpbench):
     assert "`gpbench retry " in lines[1]
     assert lines[3].endswith("pending   it was never fitted")
     assert gpbench("why", "method=svgp", "dataset=boston").out == answer.out
+    diverged = lines[1].split()[2]
+    first, second = gpbench("why", diverged).out.splitlines()
+    assert first.startswith(f"diverged: not finite at step 7; log: {half_done.folder(diverged)}")
+    assert second.endswith("nothing moved; it would not be fitted again")
 
 
 def test_moved_components_are_named(half_done, gpbench):

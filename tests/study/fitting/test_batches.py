@@ -108,7 +108,7 @@ def log(where: Places, record: FitRecord) -> str:
 def whole(root):
     """A batch that is left alone: well-behaved fits first and last, those that fail between them."""
     where = places(root, "whole")
-    learners = LEARNERS.replace("[svgp]", "[constant,raises,dies,svgp] raises.steps=60 dies.steps=60")
+    learners = LEARNERS.replace("[svgp]", "[constant,raises,lacks,dies,svgp] raises.steps=60 dies.steps=60")
     batch = planned(where, learners.replace("trainer.replicas=1", "trainer.replicas=2"))
     groups = groups_of(batch)
     assert [len(g.fits) for g in groups if g.address.method in ("raises", "dies")] == [2, 2]
@@ -118,10 +118,10 @@ def whole(root):
 
 def test_failed_fits_leave_the_others_alone(whole):
     where, statuses, _ = whole
-    bad = {("raises", 1), ("dies", 1)}
+    bad = {("raises", 1), ("dies", 1), ("lacks", 0), ("lacks", 1)}
     assert {place: r.status for place, r in fits(where).items()} == {
         (method, split): "failed" if (method, split) in bad else "done"
-        for method in ("constant", "raises", "dies", "svgp")
+        for method in ("constant", "raises", "lacks", "dies", "svgp")
         for split in range(SPLITS)
     }
     for record in fits(where).values():
@@ -135,6 +135,7 @@ def test_an_exception_is_one_line_and_its_traceback_is_in_the_log(whole):
     assert "Traceback" in log(where, record)
     assert "and this line is for the log" in log(where, record)
     assert "Traceback" not in said
+    assert fits(where)["lacks", 0].reason == "ModuleNotFoundError: No module named 'no_such_package'"
 
 
 def test_a_fit_whose_process_is_killed_has_failed_by_that_signal(whole):

@@ -139,9 +139,11 @@ def test_a_tuned_fit_from_the_command_line_predicts_with_what_it_chose(where, gp
     words = ["method=dnn", "dataset=diabetes", "budget=smoke", "tune=2"]
     answer = gpbench("fit", *words)
     assert answer.code == 0, answer.err
-    fit_id = json.loads(answer.out)["fit_id"]
+    shown = json.loads(answer.out, parse_constant=pytest.fail)  # neither NaN nor Infinity is JSON
+    fit_id = shown["fit_id"]
     record = Store(where.store).record(fit_id)
     assert record.what.trainings == 3
+    assert (shown["tuned"], shown["trials"]) == (record.info["tuned"], 2)
     assert record.fitted.method.hyper == record.what.method.hyper | record.info["tuned"]
     assert fit_one.what_now(places.find(), record) == record.what
     model = predict_csv.Model(places.find(), fit_id)

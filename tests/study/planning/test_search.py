@@ -68,3 +68,8 @@ def test_what_no_study_can_try_is_refused_in_one_line(project, words, said):
         cells(f"methods=[svgp] datasets=[boston] splits=1 tune=4 {words}")
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_ranges_are_checked_before_anybody_tunes(project):
+    with pytest.raises(UserError, match="did you mean 'num_inducing'"):
+        cells("methods=[svgp] datasets=[boston] splits=1 svgp.tunable={num_inducin:[5]}")

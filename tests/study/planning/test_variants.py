@@ -56,14 +56,14 @@ def test_listed_values_may_be_of_any_type(study):
         {
             "m_{num_inducing}_{noise_variance}": {
                 "method": "svgp",
-                "label": "{noise_variance}",
+                "label": "{num_inducing}, {noise_variance}",
                 "num_inducing": [20, 50],
                 "noise_variance": [0.01, 1e-05],
             }
         }
     )
     assert list(found) == ["m_20_0_01", "m_20_1e_05", "m_50_0_01", "m_50_1e_05"]
-    assert [cell.label for cell in found.values()] == ["0.01", "1e-05"] * 2
+    assert [cell.label for cell in found.values()] == ["20, 0.01", "20, 1e-05", "50, 0.01", "50, 1e-05"]
     assert [cell.what.method.hyper["noise_variance"] for cell in found.values()] == [0.01, 1e-05] * 2
     texts = study({"{kernel}": {"method": "svgp", "kernel": ["rbf", "linear + rbf * periodic"]}})
     assert {name: cell.what.method.hyper["kernel"] for name, cell in texts.items()} == {
@@ -109,6 +109,7 @@ def test_a_preset_stands_in_for_the_method_of_a_variant(study):
         ({"budget": {"method": "dgp_rff"}}, "'budget' is not a valid name"),
         ({"a": {"method": "dgp_rff", "module": "os"}}, "'module' cannot be overridden"),
         ({"a": {"method": "dgp_rff", "datasets": ["wein"]}}, "unknown dataset 'wein'"),
+        ({"a": {"method": "dgp_rff", "num_features": []}}, "num_features lists no value, which makes no variant"),
     ],
 )
 def test_invalid_variants_are_refused_in_one_line(study, variants, message):
@@ -116,6 +117,20 @@ def test_invalid_variants_are_refused_in_one_line(study, variants, message):
         study(variants)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_methods_of_one_label_are_told_apart_by_their_names(study):
+    """Tables and figures would have two rows of one name; a label may stand on two data sets, as for settings that a
+    paper gives data set by data set. An empty mapping clears what the file has."""
+    same = {"method": "svgp", "label": "Sparse"}
+    found = study({"a": same | {"jitter": 0.1}, "b": same | {"jitter": 0.2}}, methods=["constant"])
+    assert [cell.label for cell in found.values()] == ["Constant", "Sparse (a)", "Sparse (b)"]
+    variants = {
+        name: {"method": "svgp", "label": "Sparse", "jitter": jitter, "datasets": [name]}
+        for name, jitter in (("wine", 0.1), ("boston", 0.2))
+    }
+    assert {cell.label for cell in study(variants, datasets=["wine", "boston"]).values()} == {"Sparse"}
+    assert set(study(variants, "variants={}", methods=["svgp"])) == {"svgp"}
 
 
 @pytest.mark.parametrize("word", ["*.num_features=7", "dgp_rff.num_features=7", "rff_10.num_features=7"])

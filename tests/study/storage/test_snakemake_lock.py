@@ -74,3 +74,10 @@ def test_what_snakemake_cannot_read_of_its_own_is_emptied_and_only_locks_of_the_
         assert (folder / "locks").is_dir()
     snakemake_lock.mend(locked)
     assert not (folder / "locks").exists()
+
+
+def test_a_project_that_one_may_only_read_is_one_line(tmp_path, monkeypatch):
+    """Snakemake ends in a traceback otherwise. Root may write everywhere, so that no real folder says so in CI."""
+    monkeypatch.setattr(snakemake_lock.os, "access", lambda place, mode: place != tmp_path)
+    with pytest.raises(UserError, match="cannot be written by you; take a copy of the project"):
+        snakemake_lock.mend(tmp_path)

@@ -1,6 +1,7 @@
 """Published numbers: the columns of `published/<citation key>.csv`, and how these files are read."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from decimal import Decimal
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from gpbench import config
 from gpbench.errors import UserError, unknown
 from gpbench.evaluation.metrics import METRICS
 
@@ -40,6 +42,12 @@ class PublishedNumber:
 
 COLUMNS = [field.name for field in fields(PublishedNumber) if field.name != "rounding"]
 NUMBERS = ("value", "spread", "splits", "factor")
+SPREADS: dict[str, Callable[[int], float]] = {
+    "sample sd": lambda n: 1.0,
+    "population sd": lambda n: math.sqrt(n / max(n - 1, 1)),
+    "standard error": math.sqrt,
+}
+"""Kind of a printed spread over n splits -> factor from it to the sample standard deviation."""
 KEYS = ("source", "item", "dataset", "method_printed", "setting", "metric_printed", "protocol", "scale")
 """Columns that name a printed number."""
 TEXTS = ("ours_method", "ours_metric", "study", "reason", "note", "setting")  # columns that may be empty
@@ -48,11 +56,18 @@ TEXTS = ("ours_method", "ours_metric", "study", "reason", "note", "setting")  # 
 def read_published(folder: str | Path) -> pd.DataFrame:
     """All rows of the CSV files in `folder`, with the column `rounding`.
 
-    Raises UserError for a missing folder, for wrong columns, and for a row with `ours_method` but no number."""
-    paths = sorted(Path(folder).glob("*.csv"))
+    Raises UserError for a missing folder, for wrong columns, for a row with `ours_method` but no number, and for one
+    whose study, protocol or data set is not in `conf` beside the folder."""
+    paths, conf = sorted(Path(folder).glob("*.csv")), Path(folder).parent / "conf"
     if not paths:
         raise UserError(f"no published numbers: {folder}/*.csv does not exist; give their folder by --published")
-    return pd.concat([_read_paper(path) for path in paths], ignore_index=True)
+    rows = pd.concat([_read_paper(path) for path in paths], ignore_index=True)
+    for column in ("study", "protocol", "dataset") if conf.is_dir() else ():
+        known = {*config.options(conf, column), *(("any",) if column == "dataset" else ())}
+        for row in rows[(rows["study"] != "") & ~rows[column].isin(known)].head(1).itertuples():
+            where = f"{folder}/{row.source}.csv, {row.item}"
+            raise unknown(column, str(getattr(row, column)), config.options(conf, column), where)
+    return rows
 
 
 def _read_paper(path: Path) -> pd.DataFrame:
@@ -70,6 +85,17 @@ def _read_paper(path: Path) -> pd.DataFrame:
         if (wrong := frame[column].notna() & ~np.isfinite(numbers)).any():
             cell = str(frame[column][wrong.idxmax()])
             raise UserError(f"{path}, line {wrong.idxmax() + 2}, column {column!r}: {cell!r} is not a finite number")
+    possible = {
+        "splits": frame["splits"] >= 1,
+        "factor": frame["factor"] != 0,
+        "spread": ~(frame["spread"] < 0),
+        "spread_kind": frame["spread"].isna() | frame["spread_kind"].isin(SPREADS),
+        "source": frame["source"] == path.stem,
+    }
+    for column, fits in possible.items():
+        if not fits.all():
+            cell, hint = frame[column][fits.idxmin()], f" (one of {', '.join(SPREADS)})" * (column == "spread_kind")
+            raise UserError(f"{path}, line {fits.idxmin() + 2}: {column} cannot be {cell}{hint}; correct it")
     frame = frame.fillna(dict.fromkeys(TEXTS, ""))
     if (again := frame.duplicated(list(KEYS))).any():
         raise UserError(f"{path}, line {again.idxmax() + 2}: another line has the same {', '.join(KEYS)}; remove one")
@@ -88,10 +114,4 @@ def rounding(printed: str | float) -> float:
 
 def sample_sd(spread: float, kind: str, splits: int) -> float:
     """Standard deviation over splits (ddof = 1) of a printed spread; NaN where none was printed."""
-    population = math.sqrt(splits / max(splits - 1, 1))
-    factors = {"sample sd": 1.0, "population sd": population, "standard error": math.sqrt(splits)}
-    if kind in factors:
-        return spread * factors[kind]
-    if math.isnan(spread):
-        return math.nan
-    raise UserError(f"unknown spread_kind {kind!r} of a published number; choose one of: {', '.join(factors)}")
+    return math.nan if math.isnan(spread) else spread * SPREADS[kind](splits)

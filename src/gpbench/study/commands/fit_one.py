@@ -44,8 +44,10 @@ def _resolve_one(where: Places, words: list[str]) -> Resolved:
             target, dot, leaf = key.partition(".")
             overrides.append(f"{method if dot and target == 'method' else target}{dot}{leaf}={value}")
     resolved = resolve(where, "default", shlex.join(overrides))
+    if resolved.remarks:
+        raise UserError(f"{resolved.remarks[0]}: `tunable` of its file names no ranges; leave tune out")
     cell = resolved.cells[0]
-    return dataclasses.replace(resolved, cells=(dataclasses.replace(cell, fits=cell.fits[-1:]),), remarks=[])
+    return dataclasses.replace(resolved, cells=(dataclasses.replace(cell, fits=cell.fits[-1:]),))
 
 
 def _number(words: dict[str, str], key: str) -> int:

@@ -14,6 +14,7 @@ import importlib
 import json
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,8 @@ def run_groups(groups: tuple[Group, ...], where: Places, waits: bool = True) -> 
     for group in pending:
         config.require_module(where.conf, group.address.method, group.what.method.module)
         entry(group.what)
-        importlib.import_module(group.what.method.module)
+        with suppress(Exception):  # the child that fits it says why, and the other groups go on
+            importlib.import_module(group.what.method.module)
     gc.freeze()  # children share what is imported; the collector must not touch it
     watch, sharing = Watch(pending, where), Sharing(store, waits)
 
@@ -98,7 +100,7 @@ def run_words(where: Places, words: list[str]) -> tuple[FitRecord, dict[str, Any
     record = store.record(fit_id)
     unheld = isinstance(record.what.protocol.splits, splits.Blocks)  # the rows that train are those that test
     about = {"fit_id": fit_id, "status": record.status} | ({"scored_on": "training rows"} if unheld else {})
-    about |= {key: record.info[key] for key in CONVERGENCE if key in record.info}
+    about |= {key: record.info[key] for key in ("tuned", "trials", *CONVERGENCE) if key in record.info}
     return record, about | scoring.scores(store, record) | scoring.mixing(store, [record])
 
 

@@ -38,7 +38,15 @@ def _fit(where: Places, prefix: str) -> list[str]:
     store = Store(where.store)
     record = store.record(store.find(prefix))
     lines = planning.moved(record.what, fit_one.what_now(where, record))
-    return lines or [f"{record.fit_id}: nothing moved; it would not be fitted again"]
+    lines = lines or [f"{record.fit_id}: nothing moved; it would not be fitted again"]
+    if record.status == "done":
+        return lines
+    return [f"{record.status}: {_ended(store, record.fit_id, record.reason)}", *lines]
+
+
+def _ended(store: Store, fit_id: str, reason: str) -> str:
+    """Why a fit is not done, where its log is, and how it is fitted again."""
+    return f"{reason}; log: {store.folder(fit_id)}/log.txt; `gpbench retry {fit_id}` clears it"
 
 
 def _cell(where: Places, given: dict[str, str]) -> list[str]:
@@ -68,6 +76,6 @@ def _explain(store: Store, plan: planning.Plan, cell: Cell, fit: Fit) -> str:
     elif state == "pending":
         reason = {"new": "it was never fitted"}.get(reason, f"to be fitted: {reason}")
     elif state != "skipped":
-        reason = f"{reason}; log: {store.folder(fit.fit_id)}/log.txt; `gpbench retry {fit.fit_id}` clears it"
+        reason = _ended(store, fit.fit_id, reason)
     place = f"split {fit.split}" + (f", chain {fit.replica}" if cell.fits[-1].replica else "")
     return f"{place}  {fit.fit_id}  {state:<9} {reason}"

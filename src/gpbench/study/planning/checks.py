@@ -28,7 +28,7 @@ def check_study(places: Places, study: schema.Study) -> None:
     for name in study.per_split:
         if (theirs := config.printed_splits(places.per_split, name).protocol) != study.protocol:
             raise UserError(f"per_split of {where}: {name} has splits of protocol {theirs!r}, not {study.protocol!r}")
-    challengers.check(places, study.challengers, study.methods, study.protocol)
+    challengers.check(places, study)
     for a, b in study.pairs:
         if a == b:
             raise UserError(f"pairs of {where} compare {a!r} with itself; name two methods")

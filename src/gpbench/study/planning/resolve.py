@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import shlex
+from collections import Counter
 from collections.abc import Callable
 
 from gpbench import config
@@ -77,7 +78,15 @@ def resolve(places: Places, study_name: str, overrides: str = "", site: str = ""
         for dataset in datasets
     )
     tuned = (configured(variant.method, tuple(variant.words)) for variant in variants.values()) if study.tune else ()
-    return Resolved(study, cells, remarks + search.remarks(study, tuned))
+    return Resolved(study, _told_apart(cells), remarks + search.remarks(study, tuned))
+
+
+def _told_apart(cells: tuple[Cell, ...]) -> tuple[Cell, ...]:
+    """The cells, in which a label that methods of one data set share has the method's name beside it."""
+    times = Counter((cell.address.dataset, cell.label) for cell in cells if not cell.skip)
+    shared = {label for (_, label), number in times.items() if number > 1}
+    named = (dataclasses.replace(cell, label=f"{cell.label} ({cell.method})") for cell in cells)
+    return tuple(new if cell.label in shared else cell for cell, new in zip(cells, named, strict=True))
 
 
 def _is_of_study(key: str) -> bool:

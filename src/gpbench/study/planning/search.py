@@ -36,13 +36,13 @@ def tuning(study: schema.Study, method: MethodConfig, fixed: Iterable[str], clas
 
     fixed: overrides `key=value` of the user, whose keys are not tuned; classes: whether the inner split is to have
     every class. Raises UserError for what no study can try."""
+    _check(method, method.header.tunable)
     if not study.tune:
         return None
     if study.kind != "predict":
         raise UserError(f"study {study.name!r}: tune goes with kind predict, not {study.kind}; set tune=0")
     given = {word.partition("=")[0] for word in fixed}
     space = {key: values for key, values in method.header.tunable.items() if key not in given}
-    _check(method, space)
     if not space:
         return None
     tried = tuple(candidates(space, {key: getattr(method.hyper, key) for key in space}, study.tune))

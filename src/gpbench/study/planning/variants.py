@@ -67,6 +67,8 @@ def _variants(template: str, content: Content, where: str) -> list[tuple[str, Va
     settings = {k: v for k, v in content.items() if k not in ("method", "label", "datasets")}
     datasets = tuple(content.get("datasets", ()))
     lists = {k: v for k, v in settings.items() if isinstance(v, list)}
+    if empty := [key for key, values in lists.items() if not values]:
+        raise UserError(f"{where}: {empty[0]} lists no value, which makes no variant; list some or leave it out")
     variants = []
     for values in itertools.product(*lists.values()):
         chosen = settings | dict(zip(lists, values, strict=True))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gpbench.config import schema
 from gpbench.errors import UserError, unknown
 from gpbench.places import Places, read_json
 from gpbench.study.records import FrozenPlan
@@ -31,13 +32,21 @@ def about(where: Places, name: str) -> dict[str, str]:
     return found
 
 
-def check(where: Places, names: list[str], methods: list[str], protocol: str) -> None:
-    """Refuse challengers of a study that do not exist, are called as a method of it, or have another protocol."""
-    for name in names:
-        if (theirs := about(where, name)["protocol"]) != protocol:
-            raise UserError(f"challenger {name!r} predicts splits of protocol {theirs!r}, not {protocol!r}")
-        if name in methods:
+def check(where: Places, study: schema.Study) -> None:
+    """Refuse challengers of a study that do not exist, are called as a method of it or as each other, have another
+    protocol, or predict none of its data sets."""
+    called: dict[str, str] = {}
+    for name in study.challengers:
+        if (other := called.setdefault(about(where, name)["label"], name)) != name:
+            raise UserError(f"challengers {other!r} and {name!r} have one label; add one of them by another --label")
+        if (theirs := about(where, name)["protocol"]) != study.protocol:
+            raise UserError(f"challenger {name!r} predicts splits of protocol {theirs!r}, not {study.protocol!r}")
+        if name in study.methods:
             raise UserError(f"challenger {name!r} is called as a method of the study; add it by another --name")
+        if not any((where.challengers / name / dataset).is_dir() for dataset in study.datasets):
+            raise UserError(
+                f"challenger {name!r} predicts none of {', '.join(study.datasets)}; name its in datasets=[]"
+            )
 
 
 def folders(where: Places, plan: FrozenPlan) -> dict[str, Path]:

@@ -38,6 +38,8 @@ def take(root: Path) -> None:
 def mend(root: Path) -> None:
     """Empty what Snakemake cannot read of what it keeps of outputs; such locks are removed if their owners are dead."""
     folder = root / ".snakemake"
+    if not os.access(place := folder if folder.exists() else root, os.W_OK):
+        raise UserError(f"{place} cannot be written by you; take a copy of the project that you may write")
     for path in (*(folder / "metadata").rglob("*"), *(folder / "incomplete").rglob("*")):
         if path.is_file() and not _is_text(path):
             path.write_bytes(b"")
