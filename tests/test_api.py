@@ -96,6 +96,11 @@ def test_predict_takes_frames_and_arrays(fitted, capsys):
         gpbench.predict(fit_id, rows.inputs[:3, :2])
     with pytest.raises(UserError, match="row 2, column 'bmi': 'nan' is not a number"):
         gpbench.predict(fit_id, frame.assign(bmi=[1, np.nan, 2]))
+    with pytest.raises(UserError, match="inputs are no table of numbers: could not convert string to float"):
+        gpbench.predict(fit_id, np.array([["a"] * 10]))
+    for empty in (frame[:0], rows.inputs[:0]):
+        with pytest.raises(UserError, match="inputs: there are no rows to predict"):
+            gpbench.predict(fit_id, empty)
 
 
 def test_settings_are_those_of_the_command_line(fitted):

@@ -72,7 +72,10 @@ def predict(fit: str, inputs: pd.DataFrame | ArrayLike) -> pd.DataFrame:
     names = model.table.input_names
     if isinstance(inputs, pd.DataFrame):
         return model.predict_frame(inputs, "inputs")
-    values = np.asarray(inputs, float)
+    try:
+        values = np.asarray(inputs, float)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"inputs are no table of numbers: {error}") from error
     if values.ndim != 2 or values.shape[1] != len(names):
         raise UserError(f"inputs have shape {values.shape}; the model needs [rows, {len(names)}]: {', '.join(names)}")
     return model.predict(predict_csv.inputs(pd.DataFrame(values, columns=names), names, {}, "inputs"))

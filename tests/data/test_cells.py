@@ -72,6 +72,11 @@ def test_rows_that_are_left_out(tmp_path):
         read(tmp_path, text, {"missing": "?", "leave_out": [4]})
 
 
+def test_a_value_that_a_dropped_column_lacks_leaves_out_no_row(tmp_path):
+    made = read(tmp_path, "?,1,1\n2,?,2\n3,3,?\n4,4,4\n", {"missing": "?"}, drop=["x0"])
+    assert (made.inputs.tolist(), made.targets.tolist()) == ([[1], [4]], [[1], [4]])
+
+
 def test_a_column_is_dropped_by_name(tmp_path):
     assert read(tmp_path, "1,2,3\n", drop=["x0"]).inputs.tolist() == [[2]]
 

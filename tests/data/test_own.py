@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import yaml
 
-from gpbench.data import table
+from gpbench.data import own, table
 
 ROWS = [
     ("a b", 1.5, "red", 2.0),
@@ -85,6 +85,61 @@ def test_rows_with_a_missing_cell_are_left_out_on_request(gpbench):
     assert (refused.code, "--missing empty" in refused.err) == (1, True)
     answer = gpbench("data", "add", "mine.csv", "--target", "y", "--missing", "empty")
     assert "mine: regression, 3 rows x 1 inputs" in answer.out
+    assert answer.out.startswith("1 of 4 rows left out (empty cell)\n")
+
+
+def test_a_missing_cell_of_a_dropped_column_costs_no_row(gpbench):
+    write("mine.csv", ("x", "note", "y"), [(1, "", 2), (2, "", ""), (4, "a", 5), ("", "b", 7), (6, "", 8)])
+    answer = gpbench("data", "add", "mine.csv", "--target", "y", "--drop", "note", "--missing", "empty")
+    assert answer.code == 0, answer.err
+    assert answer.out.startswith("2 of 5 rows left out (empty cell)\nmine: regression, 3 rows x 1 inputs")
+
+
+def test_a_second_word_for_missing_cells_is_not_advised(gpbench):
+    write("mine.csv", ("x", "y"), [(1, 2), ("?", 3), (4, 5), ("NA", 8), (6, "NA")])
+    for missing in ([], ["--missing", "?"]):
+        answer = gpbench("data", "add", "mine.csv", "--target", "y", *missing)
+        assert answer.code == 1
+        assert ("write all missing cells alike, as --missing takes one" in answer.err) == bool(missing)
+        assert ("--missing 'NA' to leave out such rows" in answer.err) != bool(missing)
+
+
+def test_a_name_that_another_process_takes_meanwhile_stays_theirs(gpbench, monkeypatch):
+    write("mine.csv", ("x", "y"), [(1, 2), (3, 3), (4, 5)])
+    entry, build = Path("conf/dataset/mine.yaml"), own.encode.build
+
+    def meanwhile(*arguments):
+        entry.write_text("theirs")
+        return build(*arguments)
+
+    monkeypatch.setattr(own.encode, "build", meanwhile)
+    answer = gpbench("data", "add", "mine.csv", "--target", "y")
+    assert (answer.code, answer.out, "data set 'mine' exists" in answer.err) == (1, "", True)
+    assert entry.read_text() == "theirs"
+    assert not Path("data/raw/mine").exists()
+
+
+def test_a_raw_file_without_an_entry_is_replaced_by_no_other(gpbench):
+    write("mine.csv", ("x", "y"), [(1, 2), (3, 3), (4, 5)])
+    raw, command = Path("data/raw/mine/mine.csv"), ("data", "add", "mine.csv", "--target", "y")
+    for _ in range(2):  # of the same content, it may be added again
+        assert gpbench(*command).code == 0
+        Path("conf/dataset/mine.yaml").unlink()
+    held = raw.read_bytes()
+    write("mine.csv", ("x", "y"), [(1, 2), (3, 3), (4, 6)])
+    answer = gpbench(*command)
+    assert (answer.code, answer.err.count("\n"), "mine.csv holds other data" in answer.err) == (1, 1, True)
+    assert raw.read_bytes() == held
+
+
+def test_a_raw_file_that_changed_is_wrong(gpbench):
+    write("mine.csv", ("x", "y"), [(1, 2), (3, 3), (4, 5)])
+    gpbench("data", "add", "mine.csv", "--target", "y")
+    assert gpbench("data", "verify", "mine").out.startswith("mine: OK: 1 of 1 raw files, prepared arrays")
+    write("data/raw/mine/mine.csv", ("x", "y"), [(1, 2), (3, 3), (4, 6)])
+    answer = gpbench("data", "verify", "mine")
+    assert answer.code == 1
+    assert answer.out.startswith("mine: WRONG: mine/mine.csv holds other data than was added")
 
 
 REFUSED = {
@@ -95,6 +150,10 @@ REFUSED = {
     "not a class": (["--target", "y", "--drop", "kind", "colour", "--task", "binary"], ["'y' has 6 values", "--task"]),
     "taken name": (["--target", "y", "--name", "boston"], ["data set 'boston' exists", "--name"]),
     "not a name": (["--target", "y", "--name", "../x"], ["'../x' is no name of a data set"]),
+    "dropped target": (["--target", "y", "--drop", "y"], ["'y' is named twice in --target, --categorical and --drop"]),
+    "target and category": (["--target", "y", "--categorical", "y", "kind"], ["'y' is named twice in --target"]),
+    "dropped category": (["--target", "y", "--categorical", "kind", "--drop", "kind"], ["'kind' is named twice"]),
+    "two classes": (["--target", "kind", "y", "--drop", "colour"], ["a task of classes has one target, not 2"]),
     "text target": (["--target", "kind", "--task", "regression", "--drop", "colour"], ["target 'kind' holds 'a b'"]),
 }
 
@@ -114,7 +173,22 @@ FILES = {
     "a name twice": ("x,x,y\n0,1,2\n1,2,3\n", "['x'] stand in the header more than once"),
     "ragged": ("x,y\n0,1\n1,2,3\n", "mine.csv, line 3: 3 columns, expected 2"),
     "no rows": ("x,y\n", "no complete rows"),
-    "empty": ("", "unknown target 'y'"),
+    "empty": ("", "mine.csv is empty; give a CSV whose first line names its columns"),
+    "empty target": ("x,y\n1,2\n2,\n3,4\n4,5\n", "empty cells in y; --drop a column, or --missing empty to leave"),
+    "target with a word": (
+        "x,y\n1,2\n2,NA\n3,4\n",
+        "target 'y' holds 'NA', which is no number; take --task multiclass, or --missing 'NA' to leave out such rows",
+    ),
+    "decimal commas": ("x;y\n1,5;1\n2;2,5\n3;3\n", "decimal commas in x, y; write points"),
+    "commas in all targets": ("x;y\n1;1,5\n2;2,5\n3;3,5\n", "decimal commas in y; write points"),
+    "open quote": (
+        'x,y\n1,2\n2,"4\n3,5\n',
+        "mine.csv, line 3: unexpected end of data; a quoted cell must end on its line",
+    ),
+    "quoted line break": (
+        'x,y\n1,2\n"l\n2",4\n',
+        "mine.csv, line 3: unexpected end of data; a quoted cell must end on",
+    ),
     "not text": ("x,y\n\xff\xfe,1\n", "line 2: not text"),
 }
 

@@ -96,8 +96,7 @@ def _refuse_others(arguments: argparse.Namespace, dataset: Dataset) -> None:
     for key, values in (held | {"missing": [dataset.source.missing], "task": [dataset.task]}).items():
         given = getattr(arguments, key) or []
         asked = [given] if isinstance(given, str) else given
-        elsewhere = {*dataset.source.targets, *dataset.drop} if key == "categorical" else set()
-        if asked and (asked != values if key == "target" else {*asked} - elsewhere != {*values}):
+        if asked and (asked != values if key == "target" else {*asked} != {*values}):
             said = f"{dataset.name} was added with --{key} {' '.join(values) or 'NOTHING'}, not {' '.join(asked)}"
             raise UserError(f"{said}; leave out --{key}, or add the table again by another --name")
 

@@ -125,19 +125,22 @@ def verify(arguments: argparse.Namespace) -> None:
 def _verify(dataset: Dataset, where: Places) -> tuple[list[str], list[str], Statistics | None]:
     """What is wrong with the files of a data set, what is right, and the statistics of its prepared arrays."""
     from gpbench.data import prepare, summary, table
+    from gpbench.data.readers import read
 
     files, statistics = dataset.source.files, None
     existing = [item for item in files if (where.raw / item).is_file()]
     faults = [fault for item, fault in prepare.raw_faults(dataset, where).items() if item in existing]
     verified = [f"{len(existing)} of {len(files)} raw files"] if existing else []
-    if where.prepared_file(dataset.name).is_file():
-        try:
+    try:
+        if dataset.private and dataset.md5 and existing and read.read(dataset, where.raw).md5 != dataset.md5:
+            raise UserError(f"{existing[0]} holds other data than was added; put it back, or add it by another --name")
+        if where.prepared_file(dataset.name).is_file():
             prepare.require_current(dataset, where)
             statistics = summary.statistics(table.load(where.prepared_file(dataset.name), dataset.md5), dataset)
             summary.check(statistics, dataset)
             verified.append("prepared arrays and their statistics")
-        except UserError as error:
-            faults.append(str(error))
+    except UserError as error:
+        faults.append(str(error))
     return faults, verified, statistics
 
 
@@ -194,7 +197,10 @@ def own_dataset(arguments: argparse.Namespace, where: Places) -> Dataset:
 
     keys = ("categorical", "drop", "missing", "task", "name")
     wishes = own.Wishes(arguments.target, **{key: getattr(arguments, key) for key in keys})
-    return own.add(arguments.table, wishes, where)
+    dataset, left_out = own.add(arguments.table, wishes, where)
+    if left_out:
+        print(f"{left_out:,} of {dataset.rows + left_out:,} rows left out ({wishes.missing} cell)")
+    return dataset
 
 
 def add_own(arguments: argparse.Namespace) -> None:

@@ -20,6 +20,8 @@ from gpbench.errors import UserError, unknown
 from gpbench.places import Places, write_aside, write_text
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
+DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
+CLASSES = ("binary", "multiclass")
 Columns = dict[str, list[str]]
 """Name -> cells."""
 
@@ -36,8 +38,8 @@ class Wishes:
     name: str = ""
 
 
-def add(path: Path, wishes: Wishes, where: Places) -> Dataset:
-    """Add the CSV at `path`, whose first line names its columns, as a private data set.
+def add(path: Path, wishes: Wishes, where: Places) -> tuple[Dataset, int]:
+    """Add the CSV at `path`, whose first line names its columns, as a private data set; and how many rows lack a cell.
 
     Writes data/raw/NAME/FILE, conf/dataset/NAME.yaml and data/prepared/NAME.npz. Raises UserError, with nothing
     written, for a name that is taken and for a table that cannot be read, with file, line and column."""
@@ -50,16 +52,25 @@ def add(path: Path, wishes: Wishes, where: Places) -> Dataset:
     table.check(parsed, name, dataset.task, len(dataset.classes))
     dataset = dataclasses.replace(dataset, rows=len(parsed.inputs), columns=parsed.inputs.shape[1], md5=parsed.md5)
     raw, entry = where.raw / item, where.conf / "dataset" / f"{name}.yaml"
-    with write_aside(raw) as temporary:
-        temporary.write_bytes(path.read_bytes())
+    content, is_new = path.read_bytes(), not raw.exists()
+    if not is_new and raw.read_bytes() != content:
+        raise UserError(f"{raw} holds other data, of a set that has no entry; delete it, or choose another --name")
+    try:
+        entry.touch(exist_ok=False)
+    except FileExistsError:  # another process took the name since
+        _free_name(name, where)
+        raise
     try:
         write_text(entry, yaml.safe_dump(_changed(dataset), sort_keys=False, width=120, allow_unicode=True))
+        with write_aside(raw) as temporary:
+            temporary.write_bytes(content)
         prepare.prepare(config.compose(where.conf, "dataset", name), where)
     except BaseException:
-        entry.unlink(missing_ok=True)
-        raw.unlink(missing_ok=True)
+        entry.unlink()
+        if is_new:
+            raw.unlink(missing_ok=True)
         raise
-    return dataset
+    return dataset, len(rows) - dataset.rows
 
 
 def name_of(path: Path, name: str = "") -> str:
@@ -84,17 +95,20 @@ def _describe(path: Path, item: str, name: str, wishes: Wishes) -> tuple[Dataset
     source = dataclasses.replace(source, separator=formats.separator(first))
     names, lines = formats.text(path, source)
     rows = list(lines)
+    if not names:
+        raise UserError(f"{path} is empty; give a CSV whose first line names its columns")
     for kind, chosen in (("target", wishes.targets), ("column", [*wishes.categorical, *wishes.drop])):
         for column in chosen:
             if column not in names:
                 raise unknown(kind, column, names, f"the columns of {path}")
-    if dropped := set(wishes.targets) & set(wishes.drop):
-        raise UserError(f"{path}: {min(dropped)!r} is both a target and dropped; leave it out of one")
-    columns = _columns(path, names, rows, source)
-    inputs = [column for column in names if column not in {*wishes.targets, *wishes.drop}]
+    chosen = [*wishes.targets, *wishes.categorical, *wishes.drop]
+    if twice := [column for column in chosen if chosen.count(column) > 1]:
+        raise UserError(f"{path}: {twice[0]!r} is named twice in --target, --categorical and --drop; name it once")
+    columns = _columns(path, names, rows, source, wishes.drop)
+    inputs = [column for column in columns if column not in wishes.targets]
     if not inputs:
         raise UserError(f"{path} has no column besides targets and dropped ones; at least one input is needed")
-    _refuse_text(path, columns, [column for column in inputs if column not in wishes.categorical])
+    _refuse_text(path, columns, wishes)
     categories = {column: sorted(set(columns[column])) for column in inputs if column in wishes.categorical}
     task, classes = _task(path, columns, wishes)
     source = dataclasses.replace(source, categories=categories)
@@ -102,8 +116,8 @@ def _describe(path: Path, item: str, name: str, wishes: Wishes) -> tuple[Dataset
     return entry, names, rows
 
 
-def _columns(path: Path, names: list[str], rows: list[encode.Row], source: Source) -> Columns:
-    """The cells of the rows without a missing value, by column."""
+def _columns(path: Path, names: list[str], rows: list[encode.Row], source: Source, drop: Sequence[str]) -> Columns:
+    """The cells of the columns that are kept, of the rows that have a value in all of them."""
     if "" in names:
         place = names.index("") + 1
         raise UserError(f"{path}: column {place} has no name; name it (pandas: to_csv(index=False) omits the index)")
@@ -112,22 +126,35 @@ def _columns(path: Path, names: list[str], rows: list[encode.Row], source: Sourc
     for where, cells in rows:
         if len(cells) != len(names):
             raise UserError(f"{where}: {len(cells)} columns, expected {len(names)}")
-    kept = [cells for _, cells in rows if not encode.has_missing(source, cells)]
+    used = {name: i for i, name in enumerate(names) if name not in drop}
+    kept = [cells for _, cells in rows if not encode.has_missing(source, cells, used.values())]
     if not kept:
         raise UserError(f"{path} has no complete rows below its header")
-    return {name: [cells[i] for cells in kept] for i, name in enumerate(names)}
+    return {name: [cells[i] for cells in kept] for name, i in used.items()}
 
 
-def _refuse_text(path: Path, columns: Columns, plain: list[str]) -> None:
-    """Name all columns at once that are not numbers, and what to do about them."""
-    texts = {name: next((cell for cell in columns[name] if not _is_number(cell)), None) for name in plain}
-    empty = [name for name, cell in texts.items() if cell == ""]
-    if empty:
-        raise UserError(f"{path}: empty cells in {', '.join(empty)}; leave out rows by --missing empty, or --drop")
-    words = [name for name, cell in texts.items() if cell is not None]
-    if words:
-        shown = ", ".join(f"{name} ({texts[name]!r})" for name in words)
-        remedy = f"add --categorical {' '.join(words)}, or --drop; --missing WORD leaves out rows with that cell"
+def _refuse_text(path: Path, columns: Columns, wishes: Wishes) -> None:
+    """Name all columns at once that are no numbers though neither classes nor categories, and what to do about them."""
+    first, leave_out = wishes.targets[0], "--missing {} to leave out such rows"
+    if wishes.missing:
+        leave_out = "write all missing cells alike, as --missing takes one"
+    free = {*wishes.categorical, *([first] if wishes.task in CLASSES else [])}
+    others = {name: [cell for cell in columns[name] if not _is_number(cell)] for name in columns if name not in free}
+    texts = {name: cells for name, cells in others.items() if cells}
+    if empty := [name for name, cells in texts.items() if "" in cells]:
+        raise UserError(f"{path}: empty cells in {', '.join(empty)}; --drop a column, or {leave_out.format('empty')}")
+    if commas := [name for name, cells in texts.items() if any(map(DECIMAL_COMMA.fullmatch, cells))]:
+        raise UserError(f"{path}: decimal commas in {', '.join(commas)}; write points")
+    if not wishes.task and texts.get(first) == columns[first]:
+        del texts[first]  # of text alone: classes
+    for name in wishes.targets:
+        if name in texts:
+            cell = repr(texts[name][0])
+            remedy = f"take --task multiclass, or {leave_out.format(cell)}"
+            raise UserError(f"{path}: target {name!r} holds {cell}, which is no number; {remedy}")
+    if texts:
+        shown = ", ".join(f"{name} ({cells[0]!r})" for name, cells in texts.items())
+        remedy = f"add --categorical {' '.join(texts)}, --drop, or {leave_out.format('WORD')}"
         raise UserError(f"{path}: columns with text: {shown}; {remedy}")
 
 
@@ -140,18 +167,13 @@ def _task(path: Path, columns: Columns, wishes: Wishes) -> tuple[Task, list[str]
     numbers = all(map(_is_number, values))
     likely: Task = "regression" if numbers and len(values) != 2 else "binary" if len(values) == 2 else "multiclass"
     task = wishes.task or likely
-    if task not in ("binary", "multiclass"):
-        _refuse_text_targets(path, columns, wishes)
+    if task not in CLASSES:
         return task, []
+    if len(wishes.targets) > 1:
+        raise UserError(f"{path}: a task of classes has one target, not {len(wishes.targets)}; see --target and --task")
     if len(values) < 2 or (task == "binary" and len(values) != 2):
         raise UserError(f"{path}: target {wishes.targets[0]!r} has {len(values)} values: not {task}; see --task")
     return task, values
-
-
-def _refuse_text_targets(path: Path, columns: Columns, wishes: Wishes) -> None:
-    for name in wishes.targets:
-        if bad := next((cell for cell in columns[name] if not _is_number(cell)), None):
-            raise UserError(f"{path}: target {name!r} holds {bad!r}, which is no number; see --task and --missing")
 
 
 def _is_number(cell: str) -> bool:

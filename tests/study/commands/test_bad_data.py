@@ -182,7 +182,7 @@ TABLES = {
     "text": (f"{HEADER}\n{ROW}\n{ROW.replace('1', 'red', 1)}\n", ["row 2, column 'alcohol': 'red' is not a number"]),
     "hole": (f"{HEADER}\n{ROW[1:]}\n", ["row 1, column 'alcohol'", "is not a number"]),
     "empty": ("", ["is not a CSV table", "it is empty"]),
-    "only a header": (f"{HEADER}\n", ["has no rows below its header"]),
+    "only a header": (f"{HEADER}\n", ["there are no rows to predict"]),
     "ragged": (f"{HEADER}\n{ROW}\n{ROW},1,1\n", ["line 3: 15 cells under a header of 13 names"]),
     # pandas takes the first column of such a table for an index and shifts all others
     "shifted": (f"{HEADER}\n{ROW},1\n{ROW},1\n", ["line 2: 14 cells under a header of 13 names"]),
@@ -214,6 +214,9 @@ def test_an_answer_that_cannot_be_written(fitted, refused, monkeypatch, tmp_path
     (tmp_path / "new.csv").write_text(f"{HEADER}\n{ROW}\n")
     words = ("predict", Store(fitted / "store").ids()[0], str(tmp_path / "new.csv"), "--out")
     refused((*words, str(tmp_path / "new.csv" / "out.csv")), ["cannot write", "out.csv: "], folder=fitted)
+    (tmp_path / "link.csv").symlink_to("new.csv")
+    for same in ("new.csv", "link.csv"):
+        refused((*words, str(tmp_path / same)), [f"{same} is the table to predict, which it would"], folder=fitted)
 
 
 def test_an_identity_that_two_fits_share(fitted, refused, monkeypatch):

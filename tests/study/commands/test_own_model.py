@@ -55,6 +55,7 @@ def test_three_commands_from_a_csv_to_predictions_of_a_model_of_all_rows(own):
 
 REFUSED = {
     "another value": ("size,colour\n1,green\n", "row 1, column 'colour': 'green' is not one of ['blue', 'red']"),
+    "nothing": ("", "it is empty; give one with the columns size, colour\n"),
     "no such column": ("size\n1\n", "columns ['colour'] are missing; the model needs size, colour"),
     "huge": ("size,colour\n1,red\n1e308,red\n", "row 2: no finite prediction, as its inputs are too large"),
     "text": ("size,colour\nbig,red\n", "row 1, column 'size': 'big' is not a number"),
@@ -71,6 +72,21 @@ def test_raw_cells_that_are_no_input_are_one_line(own):
     absent = own("predict", "svgp/mine", "new.csv")
     assert "no finished fit of svgp on mine" in absent.err
     assert "gpbench fit method=svgp dataset=mine split=all" in absent.err
+    for name, said in (("svpg/mine", "method 'svpg'; did you mean 'svgp'?"), ("svgp/mien", "dataset 'mien'")):
+        assert own("predict", name, "new.csv").err.startswith(f"gpbench: unknown {said}")
+
+
+def test_a_model_of_other_data_under_the_same_name_says_so(own):
+    fit_id = json.loads(own("fit", "method=linear", "dataset=mine", "split=all").out)["fit_id"]
+    for made in ("conf/dataset/mine.yaml", "data/raw/mine/mine.csv"):
+        Path(made).unlink()
+    path = write(Path("mine.csv"), ROWS[1:])
+    assert own("data", "add", str(path), "--target", "y", "--categorical", "colour").code == 0
+    answer = own("predict", "linear/mine", "mine.csv")
+    assert (answer.code, answer.err.count("\n")) == (1, 1)
+    assert f"fit {fit_id} was made of other data than mine has today" in answer.err
+    assert own("fit", "method=linear", "dataset=mine", "split=all").code == 0
+    assert own("predict", "linear/mine", "mine.csv").code == 0
 
 
 def test_a_model_of_all_rows_takes_no_test_rows_of_the_official_split(project, gpbench):

@@ -16,7 +16,7 @@ def test_the_folder_answers_as_the_fit_does_without_its_project(project, gpbench
     expected = api.predict(fit["fit_id"], frame)
     folder = tmp_path / "model"
     answer = gpbench("pyfunc", "linear/diabetes", str(folder))
-    assert answer.code == 0, answer.err
+    assert (answer.code, answer.err) == (0, "")
     again = gpbench("pyfunc", "linear/diabetes", str(folder))
     assert (again.code, again.err) == (1, f"gpbench: {folder} exists; name a new folder\n")
     assert list(folder.rglob("*.pkl")) == []

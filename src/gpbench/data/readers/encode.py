@@ -30,7 +30,7 @@ def build(dataset: Dataset, names: list[str], rows: Iterable[Row]) -> Table:
         if len(cells) != len(names):
             raise UserError(f"{where}: {len(cells)} columns, expected {len(names)}")
         count += 1
-        if count - 1 in source.leave_out or has_missing(source, cells):
+        if count - 1 in source.leave_out or has_missing(source, cells, columns.used):
             continue
         target = columns.target(where, cells)
         if target is not None:
@@ -45,9 +45,10 @@ def build(dataset: Dataset, names: list[str], rows: Iterable[Row]) -> Table:
     return Table(x, y.astype(np.int64) if columns.classes else y, columns.input_names, list(source.targets))
 
 
-def has_missing(source: Source, cells: Sequence[Cell]) -> bool:
-    """Whether a row has a cell that stands for a missing value."""
-    return bool(source.missing) and ("" if source.missing == "empty" else source.missing) in cells
+def has_missing(source: Source, cells: Sequence[Cell], used: Iterable[int]) -> bool:
+    """Whether a row has, at one of the places `used`, a cell that stands for a missing value."""
+    word = "" if source.missing == "empty" else source.missing
+    return bool(source.missing) and word in (cells[i] for i in used)
 
 
 def indicated(categories: list[str]) -> list[str]:
@@ -79,6 +80,7 @@ class _Columns:
         self.kept = [_Input(i, n, source.categories.get(n, [])) for i, n in enumerate(names) if n not in skip]
         self.plain = not source.categories
         self.places = [column.place for column in self.kept]
+        self.used = [*self.targets, *self.places]
         self.input_names = [
             n for c in self.kept for n in ([f"{c.name}={v}" for v in indicated(c.categories)] or [c.name])
         ]

@@ -69,9 +69,9 @@ def _split(line: str, separator: str, where: str) -> list[str]:
     if '"' not in line:
         return [cell.strip() for cell in line.split(separator)]
     try:
-        return [cell.strip() for cell in next(csv.reader([line], delimiter=separator, skipinitialspace=True))]
+        return [c.strip() for c in next(csv.reader([line], delimiter=separator, skipinitialspace=True, strict=True))]
     except csv.Error as error:
-        raise UserError(f"{where}: {error}") from error
+        raise UserError(f"{where}: {error}; a quoted cell must end on its line") from error
 
 
 def _attributes(path: Path, numbered: Iterator[tuple[int, str]]) -> list[str]:

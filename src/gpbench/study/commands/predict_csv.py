@@ -15,7 +15,7 @@ from gpbench.data import splits
 from gpbench.data import table as tables
 from gpbench.data.readers.encode import indicated
 from gpbench.data.readers.formats import separator
-from gpbench.errors import UserError
+from gpbench.errors import UserError, unknown
 from gpbench.evaluation.pointwise import pointwise
 from gpbench.places import Places, write_aside
 from gpbench.predictive.distributions import Predictive
@@ -36,6 +36,8 @@ def answer(where: Places, name: str, source: Path, target: Path | None) -> None:
     """Write the predictive of every row of a CSV, in original units, in the row order of the CSV.
 
     Columns mean, sd, q05 ... q95, under the name of each target (heating_load_mean, ...) where there are several."""
+    if target and target.resolve() == source.resolve():
+        raise UserError(f"--out {target} is the table to predict, which it would replace; name another file")
     rows = Model(where, name).predict_csv(source)
     if target is None:
         rows.to_csv(sys.stdout, index=False)
@@ -49,7 +51,7 @@ class Model:
 
     def __init__(self, where: Places, name: str) -> None:
         self.store = Store(where.store)
-        self.record = self.store.verified(find(self.store, name))
+        self.record = self.store.verified(find(self.store, name, where.conf))
         what, fit_id = self.record.what, self.record.fit_id
         if self.record.status != "done":
             raise UserError(f"fit {fit_id} is {self.record.status}: {self.record.reason}; it has no model")
@@ -57,7 +59,9 @@ class Model:
             raise UserError(f"fit {fit_id} is of kind {what.kind}: its draws are kept, but no model that predicts")
         config.require_module(where.conf, self.record.address.method, what.method.module)
         self.dataset = config.compose(where.conf, "dataset", self.record.address.dataset)
-        table = tables.load(where.prepared_file(self.dataset.name), str(what.data.md5))
+        if self.dataset.md5 != what.data.md5:
+            raise UserError(f"fit {fit_id} was made of other data than {self.dataset.name} has today; fit it again")
+        table = tables.load(where.prepared_file(self.dataset.name), self.dataset.md5)
         self.table = splits.numbered_rows(what.protocol.splits, table)
         self.fold = make_fold(what, self.table, self.record.split, self.record.replica)
         self._require_same_code()
@@ -126,7 +130,7 @@ class Model:
         return float(change.max(skipna=False))
 
 
-def find(store: Store, name: str) -> str:
+def find(store: Store, name: str, conf: Path) -> str:
     """The identity that begins with `name`; of method/dataset that of the last fit of all rows, or else of the last."""
     method, slash, dataset = name.partition("/")
     if not slash:
@@ -134,6 +138,9 @@ def find(store: Store, name: str) -> str:
     cell = [r for r in store.records()[0] if (r.address.method, r.address.dataset) == (method, dataset)]
     kept = [r for r in cell if r.status == "done" and r.what.kind == "predict"]
     if not kept:
+        for group, item in (("method", method), ("dataset", dataset)):
+            if item not in (names := config.options(conf, group)):
+                raise unknown(group, item, names)
         command = f"gpbench fit method={method} dataset={dataset} split=all"
         raise UserError(f"no finished fit of {method} on {dataset} in {store.root}; run `{command}`")
     return max(kept, key=lambda r: (isinstance(r.what.protocol.splits, splits.Blocks), r.provenance.ended)).fit_id
@@ -156,6 +163,7 @@ def read_inputs(path: Path, names: list[str], categories: dict[str, list[str]]) 
     categories: columns whose cells are one of some values; such a column stands for its indicators (`colour=red`)."""
     import pandas as pd
 
+    needed = _written(names, categories)
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
             reader = csv.reader(stream, delimiter=separator(stream.readline()), strict=True, skipinitialspace=True)
@@ -163,11 +171,11 @@ def read_inputs(path: Path, names: list[str], categories: dict[str, list[str]]) 
             lines = [(reader.line_num, [*map(str.strip, cells)]) for cells in reader if cells]
     except OSError as error:
         reason = error.strerror or error
-        raise UserError(f"{path}: {reason}; give a CSV with the columns {', '.join(names)}") from None
+        raise UserError(f"{path}: {reason}; give a CSV with the columns {', '.join(needed)}") from None
     except (csv.Error, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not a CSV table: {error}") from error
     if not lines:
-        raise UserError(f"{path} is not a CSV table: it is empty; give one with the columns {', '.join(names)}")
+        raise UserError(f"{path} is not a CSV table: it is empty; give one with the columns {', '.join(needed)}")
     (_, header), *rows = lines
     for line, cells in rows:
         if len(cells) != len(header):
@@ -175,16 +183,22 @@ def read_inputs(path: Path, names: list[str], categories: dict[str, list[str]]) 
     frame = pd.DataFrame([cells for _, cells in rows], columns=header)
     if repeated := sorted({name for name in names if header.count(name) > 1}):
         raise UserError(f"{path}: columns {repeated} stand in the header more than once; leave out all but one")
-    if frame.empty:
-        raise UserError(f"{path} has no rows below its header")
     return inputs(frame, names, categories, str(path))
+
+
+def _written(names: list[str], categories: dict[str, list[str]]) -> list[str]:
+    """Input names as a user writes them: a column of values in place of its indicators."""
+    whole = {f"{c}={v}": c for c, values in categories.items() for v in indicated(values)}
+    return [*dict.fromkeys(whole.get(name, name) for name in names)]
 
 
 def inputs(frame: pd.DataFrame, names: list[str], categories: dict[str, list[str]], where: str) -> np.ndarray:
     """Inputs `[T, D]` of the columns `names` of a frame; `categories` as in `read_inputs`, `where` for messages."""
     import pandas as pd
 
-    frame, whole = frame.copy(), {f"{c}={v}": c for c, values in categories.items() for v in indicated(values)}
+    if not len(frame):
+        raise UserError(f"{where}: there are no rows to predict")
+    frame = frame.copy()
     for column, values in categories.items():
         if column in frame.columns:
             cells = frame[column].astype(str).str.strip()
@@ -194,8 +208,8 @@ def inputs(frame: pd.DataFrame, names: list[str], categories: dict[str, list[str
                 frame[f"{column}={value}"] = (cells == value).astype(float)
     missing = [name for name in names if name not in frame.columns]
     if missing:
-        absent, needed = ([*dict.fromkeys(whole.get(name, name) for name in part)] for part in (missing, names))
-        raise UserError(f"{where}: columns {absent} are missing; the model needs {', '.join(needed)}")
+        needed = ", ".join(_written(names, categories))
+        raise UserError(f"{where}: columns {_written(missing, categories)} are missing; the model needs {needed}")
     values = frame[names].apply(pd.to_numeric, errors="coerce").to_numpy(float)
     bad = np.argwhere(~np.isfinite(values))
     if len(bad):

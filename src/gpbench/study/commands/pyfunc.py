@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from importlib import metadata
@@ -19,6 +20,7 @@ def write(where: Places, name: str, folder: Path) -> None:
     if folder.exists():
         raise UserError(f"{folder} exists; name a new folder")
     model = predict_csv.Model(where, name)
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     import mlflow
 
     with tempfile.TemporaryDirectory() as work:
@@ -32,5 +34,6 @@ def write(where: Places, name: str, folder: Path) -> None:
             folder,
             python_model=str(Path(__file__).with_name("pyfunc_model.py")),
             artifacts={"project": str(project.root)},
+            signature=False,  # of frames, a type hint tells none
             pip_requirements=[f"gpbench=={metadata.version('gpbench')}"],
         )
