@@ -85,6 +85,12 @@ def test_reliability_of_true_probabilities_lies_in_its_intervals():
     assert table["confidence"].between(table["lower"], table["upper"]).all()
 
 
+def test_a_sum_of_weights_that_rounds_above_one_is_one():
+    """As the distribution function of a mixture of weighted scales may, far out."""
+    beyond = np.nextafter(1.0, 2.0)
+    np.testing.assert_array_equal(pit_counts([0.5, beyond]), pit_counts([0.5, 1.0]))
+
+
 def test_values_outside_the_unit_interval_are_refused():
     with pytest.raises(ValueError, match=r"lie in \[0, 1\]"):
         pit_counts([0.5, 1.2])

@@ -1,6 +1,7 @@
 """Langevin dynamics with ULISSE: gradients without bias, the schedule and the freezing rule, the posterior it finds."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -176,6 +177,10 @@ def test_predictions_are_those_of_the_exact_gp_at_kept_parameters():
         np.testing.assert_allclose(found.component_mean[s], one.mean(), atol=1e-4)
         np.testing.assert_allclose(found.component_variance[s], one.variance(), atol=1e-4)
     assert isinstance(made.given, gp_pcg.Method)
+    assert state.memory["unsolved_test"] == 0
+    made.given.hyper = replace(made.given.hyper, cap=1, preconditioner="none")
+    made.predict(state, x, KEY)
+    assert state.memory["unsolved_test"] > 0
 
 
 @pytest.mark.parametrize("case", ["one row", "repeated rows", "no noise"])

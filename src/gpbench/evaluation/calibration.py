@@ -14,6 +14,8 @@ from scipy.special import ndtri
 if TYPE_CHECKING:
     import pandas as pd
 
+ROUNDING = 1e-9
+"""A sum of rounded terms may pass its bound by a few units in the last place."""
 PIT_BINS = 40
 """Whose edges are those of a histogram of ten bins and of the central intervals of 5 %, 10 %, ..., 95 %."""
 
@@ -125,6 +127,6 @@ def expected_calibration_error(confidence: ArrayLike, correct: ArrayLike, bins: 
 def _bin_of(values: ArrayLike, bins: int) -> np.ndarray:
     """Number of the equal-width bin of [0, 1] that holds each value; 1 belongs to the last."""
     values = np.asarray(values, float)
-    if not np.all((values >= 0) & (values <= 1)):
+    if not np.all((values >= 0) & (values <= 1 + ROUNDING)):
         raise ValueError("probabilities must lie in [0, 1]")
     return np.minimum((values * bins).astype(int), bins - 1)

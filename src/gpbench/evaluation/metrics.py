@@ -17,7 +17,7 @@ import numpy as np
 
 from gpbench.errors import UserError
 from gpbench.evaluation.abstention import capacity
-from gpbench.evaluation.calibration import coverage, expected_calibration_error
+from gpbench.evaluation.calibration import ROUNDING, coverage, expected_calibration_error
 from gpbench.sampling.diagnostics import CHECKPOINTS
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ BINARY = ("binary",)
 CLASSIFICATION = (*BINARY, "multiclass")
 COUNTS = ("counts",)
 TASKS = REGRESSION + CLASSIFICATION + COUNTS
-ROUNDING = 1e-9  # a sum of rounded terms may pass its bound by a few units in the last place
 
 
 @dataclass(frozen=True)

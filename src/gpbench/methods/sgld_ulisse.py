@@ -214,11 +214,14 @@ class Method(SamplerMethod):
     @torch.no_grad()
     def predict(self, state: State, x: Tensor, key: Key) -> Predictive:
         """Equal mixture over the kept psi at x `[1, T, D]`."""
-        means, variances = [], []
+        means, variances, unsolved = [], [], []
         for kept in state.kept():
-            one = self.given.predict(State(named(kept["psi"]), state.buffers), x, key)
+            given = State(named(kept["psi"]), state.buffers)
+            one = self.given.predict(given, x, key)
             means.append(one.mean())
             variances.append(one.variance())
+            unsolved.append(given.memory["unsolved_test"])
+        state.memory["unsolved_test"] = torch.stack(unsolved).mean(0)
         return GaussianMixture(np.stack(means), np.stack(variances))
 
 
