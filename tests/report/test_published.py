@@ -250,9 +250,7 @@ def test_a_file_that_holds_no_published_numbers_is_one_line(tmp_path, text, said
     ],
 )
 def test_what_a_row_names_is_in_the_configuration(tmp_path, change, said):
-    (tmp_path / "conf").symlink_to(ROOT / "conf")
-    (tmp_path / "published").mkdir()
     rows = pd.read_csv(ROOT / "published" / "ashman2020.csv", dtype=str)
-    rows[rows["study"].notna()].head(1).assign(**change).to_csv(tmp_path / "published" / "ashman2020.csv", index=False)
+    rows[rows["study"].notna()].head(1).assign(**change).to_csv(tmp_path / "ashman2020.csv", index=False)
     with pytest.raises(UserError, match=said):
-        read_published(tmp_path / "published")
+        read_published(tmp_path, ROOT / "conf")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def add(commands: argparse._SubParsersAction) -> None:
     """Add the group `data` to the commands of the command line."""
-    text = "the data sets: list, show, verify, fetch, prepare, add, pin"
+    text = "the data sets: list, show, splits, verify, fetch, prepare, add, pin"
     group = commands.add_parser("data", help=text, description=text)
     actions = group.add_subparsers(dest="action", required=True, metavar="ACTION")
 

@@ -208,7 +208,7 @@ def runs_table(runs: list[View]) -> Table:
 def texts(results: Path, published: Path, conf: Path) -> tuple[pd.DataFrame, dict[str, str]]:
     """The scorecard of the committed runs, and the content of every file but the figure."""
     runs = read_runs(results)
-    card = scorecard(runs, read_published(published), conf)
+    card = scorecard(runs, read_published(published, conf), conf)
     content = badge(card)
     return card, {
         "scorecard.csv": card.to_csv(index=False, lineterminator="\n", float_format="%.6g"),

@@ -53,16 +53,18 @@ KEYS = ("source", "item", "dataset", "method_printed", "setting", "metric_printe
 TEXTS = ("ours_method", "ours_metric", "study", "reason", "note", "setting")  # columns that may be empty
 
 
-def read_published(folder: str | Path) -> pd.DataFrame:
+def read_published(folder: str | Path, conf: Path | None = None) -> pd.DataFrame:
     """All rows of the CSV files in `folder`, with the column `rounding`.
 
     Raises UserError for a missing folder, for wrong columns, for a row with `ours_method` but no number, and for one
-    whose study, protocol or data set is not in `conf` beside the folder."""
-    paths, conf = sorted(Path(folder).glob("*.csv")), Path(folder).parent / "conf"
+    whose study, protocol or data set is not in `conf`, if that is given: a project need not have all studies."""
+    paths = sorted(Path(folder).glob("*.csv"))
     if not paths:
         raise UserError(f"no published numbers: {folder}/*.csv does not exist; give their folder by --published")
     rows = pd.concat([_read_paper(path) for path in paths], ignore_index=True)
-    for column in ("study", "protocol", "dataset") if conf.is_dir() else ():
+    if conf is None:
+        return rows
+    for column in ("study", "protocol", "dataset"):
         known = {*config.options(conf, column), *(("any",) if column == "dataset" else ())}
         for row in rows[(rows["study"] != "") & ~rows[column].isin(known)].head(1).itertuples():
             where = f"{folder}/{row.source}.csv, {row.item}"

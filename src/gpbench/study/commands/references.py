@@ -79,7 +79,8 @@ def of_store(store: Store, name: str, found: Content) -> dict[str, dict[str, np.
             else:
                 print(f"{record.fit_id} ({record.label}) is left out: its {other} is not that of {name}")
     if not chains:
-        make = f"run `snakemake --config study=posteriors overrides='datasets=[{dataset}]'`, or give --draws FILE.csv"
+        command = f"snakemake --cores 2 --config study=posteriors overrides='datasets=[{dataset}]'"
+        make = f"run `{command}`, or give --draws FILE.csv"
         raise UserError(f"no finished chain on {dataset} with the model of {name} in {store.root}; {make}")
     drawn = {}
     for label, parts in chains.items():
