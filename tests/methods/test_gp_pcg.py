@@ -143,6 +143,16 @@ def test_a_step_is_that_of_adagrad():
     assert method.report(state)["unsolved"] == 0
 
 
+@pytest.mark.parametrize(("tolerance", "low", "high"), [(1e-5, 1.2, np.inf), (1e-8, 0.999, 1.001)])
+def test_variances_without_noise_need_a_smaller_tolerance(tolerance, low, high):
+    """A residual r adds r' K_y^-1 r to them, as docs/sharp-edges.md says."""
+    pcg, dense, state, batch = made("regression", 200, tolerance=tolerance)
+    at = {"log_noise_variance": np.log(1e-5), "log_outputscale": 0.0, "log_lengthscale": np.log(1.5)}
+    state.params |= {name: torch.full_like(state.params[name], value) for name, value in at.items()}
+    found, exact = (method.predict(state, batch.x[:, :50] + 0.01, keys(1)[0]).variance() for method in (pcg, dense))
+    assert low < np.max(found / exact) < high
+
+
 def test_a_cap_that_is_reached_is_reported():
     method, _, state, batch = made("regression", cap=1, preconditioner="none")
     estimate, _ = estimated(method, state, batch, 4, 0)

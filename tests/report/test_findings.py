@@ -157,6 +157,10 @@ def test_what_nobody_timed_has_neither_a_price_nor_a_total(tmp_path):
     assert view.labels["dsvi"] not in {text.get_text() for text in texts}
     of_dsvi = TABLES["cost"].function(view).shown.set_index("method").loc[view.labels["dsvi"]]
     assert of_dsvi[["data sets", "training s per fit", "range", "training s in total"]].tolist() == [2, "-", "-", "-"]
+    scores["seconds_train"] = np.where(scores["method"] == "svgp", 1.0, np.nan)
+    scores.to_parquet(folder / "scores.parquet")
+    (text,) = draw(View(folder), "pareto").axes[0].texts
+    assert "No front" in text.get_text()
 
 
 @pytest.mark.parametrize("name", ["critical_difference", "performance_profile", "pareto"])

@@ -17,7 +17,7 @@ from gpbench.config.schema import Dataset, Source, Task
 from gpbench.data import prepare, table
 from gpbench.data.readers import encode, formats
 from gpbench.errors import UserError, unknown
-from gpbench.places import Places, write_aside, write_text
+from gpbench.places import Places, write_aside
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
@@ -56,12 +56,12 @@ def add(path: Path, wishes: Wishes, where: Places) -> tuple[Dataset, int]:
     if not is_new and raw.read_bytes() != content:
         raise UserError(f"{raw} holds other data, of a set that has no entry; delete it, or choose another --name")
     try:
-        entry.touch(exist_ok=False)
+        with entry.open("x", encoding="utf-8") as stream:
+            yaml.safe_dump(_changed(dataset), stream, sort_keys=False, width=120, allow_unicode=True)
     except FileExistsError:  # another process took the name since
         _free_name(name, where)
         raise
     try:
-        write_text(entry, yaml.safe_dump(_changed(dataset), sort_keys=False, width=120, allow_unicode=True))
         with write_aside(raw) as temporary:
             temporary.write_bytes(content)
         prepare.prepare(config.compose(where.conf, "dataset", name), where)

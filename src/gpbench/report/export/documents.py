@@ -30,6 +30,8 @@ TABLES = (
     *("regression_mnll", "regression_rmse", "classification_mnll", "classification_error"),
     *("ranks", "cost", "status", "unfinished"),
 )
+OF_ALL_RUNS = ("rank_by_budget",)
+"""Figures that draw all of RUNS, the others one."""
 COMPARISON = "all_mnll"
 BEST = 5
 """Methods whose ranks the README shows."""
@@ -111,9 +113,10 @@ def verdicts(card: pd.DataFrame) -> str:
     return fill(text, 120) + "\n"
 
 
-def digest(folder: Path) -> str:
-    """SHA-256 of the scores of a committed run."""
-    return all_runs.digest((folder / "scores.csv").read_text())
+def digest(folder: Path, figure: str) -> str:
+    """SHA-256 of the scores that a figure of a committed run draws."""
+    folders = [folder.parent / name for name in RUNS] if figure in OF_ALL_RUNS else [folder]
+    return all_runs.digest("".join((path / "scores.csv").read_text() for path in folders))
 
 
 def scorecard(root: Path) -> tuple[Path, Path, Path, Path]:
@@ -126,8 +129,8 @@ def stale(root: Path) -> list[str]:
     outdated = all_runs.stale(*scorecard(root))
     outdated += [path for path, text in texts(root).items() if not all_runs.has_text(path, text)]
     for folder in (root / "docs" / "results" / name for name in RUNS):
-        figures = [folder / "figures" / f"{name}.png" for name in FIGURES]
-        outdated += [path for path in figures if all_runs.drawn_from(path) != digest(folder)]
+        figures = {name: folder / "figures" / f"{name}.png" for name in FIGURES}
+        outdated += [path for name, path in figures.items() if all_runs.drawn_from(path) != digest(folder, name)]
     return [str(path.relative_to(root)) for path in outdated]
 
 
@@ -144,4 +147,4 @@ def make(root: Path) -> None:
         write(path, text)
     for folder in (root / "docs" / "results" / name for name in RUNS):
         for name in FIGURES:
-            write_figure(View(folder), name, folder / "figures", kinds=("png",), **{all_runs.KEY: digest(folder)})
+            write_figure(View(folder), name, folder / "figures", kinds=("png",), **{all_runs.KEY: digest(folder, name)})

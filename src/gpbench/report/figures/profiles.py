@@ -101,7 +101,8 @@ def _ticks(axis: Axis, end: float, place: Callable[[float], float] = float) -> N
 
 def pareto(view: View) -> Figure:
     """Training seconds against mean distance from the best MNLL, one panel per kind of task."""
-    compared = [(spec, _priced(view, losses), dropped) for spec, losses, dropped in _compared(view, _PRICED)]
+    timed = ((spec, _timed(view, losses), dropped) for spec, losses, dropped in _compared(view, _PRICED))
+    compared = [row for row in timed if rankable(row[1])]
     if not compared:
         return canvas.empty("No front: no data set has two methods with all splits finished.")
     figure, axes = canvas.panels(1, len(compared), 3.0)
@@ -113,7 +114,7 @@ def pareto(view: View) -> Figure:
     return figure
 
 
-def _priced(view: View, losses: pd.DataFrame) -> pd.DataFrame:
+def _timed(view: View, losses: pd.DataFrame) -> pd.DataFrame:
     """The columns of a table of losses of methods whose seconds are known; of published ones they are not."""
     known = view.done.loc[view.done["seconds_train"].notna(), "method"]
     return losses.loc[:, losses.columns.isin(known)]

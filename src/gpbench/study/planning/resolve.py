@@ -85,8 +85,10 @@ def _told_apart(cells: tuple[Cell, ...]) -> tuple[Cell, ...]:
     """The cells, in which a label that methods of one data set share has the method's name beside it."""
     times = Counter((cell.address.dataset, cell.label) for cell in cells if not cell.skip)
     shared = {label for (_, label), number in times.items() if number > 1}
-    named = (dataclasses.replace(cell, label=f"{cell.label} ({cell.method})") for cell in cells)
-    return tuple(new if cell.label in shared else cell for cell, new in zip(cells, named, strict=True))
+    return tuple(
+        dataclasses.replace(cell, label=f"{cell.label} ({cell.method})") if cell.label in shared else cell
+        for cell in cells
+    )
 
 
 def _is_of_study(key: str) -> bool:
