@@ -18,7 +18,7 @@ RED = 31
 def study(default: str = "default") -> Parser:
     """The words that name a study and its overrides, for every command on one."""
     parser = Parser(add_help=False)
-    text = f"a study (collect, verdict and crate: or the name of a run); default: {default or 'the newest run'}"
+    text = f"a study, or the name of a run of one; default: {default or 'the newest run'}"
     parser.add_argument("study", nargs="?", default=default, help=text)
     overrides(parser)
     return parser

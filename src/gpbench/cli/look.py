@@ -24,7 +24,8 @@ def planned(arguments: argparse.Namespace) -> Plan:
     from gpbench.report import registry
     from gpbench.study.planning import plan as planning
 
-    found = planning.make(places.find(), arguments.study, arguments.overrides)
+    where = places.find()
+    found = planning.make(where, *planning.study_words(where, arguments.study, arguments.overrides))
     for kind in ("figures", "tables"):
         registry.names(dataclasses.asdict(found.study), kind)
     return found

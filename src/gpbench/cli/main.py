@@ -197,10 +197,10 @@ def challenge(arguments: argparse.Namespace) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> str:
-    """The name of a study's run: that of its results folder, which may be given itself."""
+    """The name of a study's run, which may be given itself: that of its results folder."""
     from gpbench.study.planning import plan as planning
 
-    return planning.run_name(arguments.study, arguments.overrides)
+    return planning.run_name(*planning.study_words(places.find(), arguments.study, arguments.overrides))
 
 
 def collect(arguments: argparse.Namespace) -> None:

@@ -51,8 +51,38 @@ def test_recorded_fits_are_done_and_failed_ones_run_again(study):
         ("svgp", "boston", 0),
     }
     assert states["svgp", "boston", 1] == "pending"
+    reasons = {row[1:4]: row.reason for row in made.rows() if row.state == "pending"}
+    assert reasons["svgp", "boston", 1] == "its record says diverged"
+    assert reasons["svgp", "wine", 0] == "new"
     other = planning.make(where, "default", STUDY + " svgp.num_inducing=7")
     assert {state for state, _ in other.states.values()} == {"pending"}
+
+
+def test_a_record_of_other_code_is_named_as_such(study):
+    where, name, _ = study
+    path = committed.folder(where, name) / "scores.csv"
+    wanted = {row.fit_id for row in planning.make(where, "default", STUDY).rows() if row.method == "constant"}
+    for fit_id in wanted:
+        path.write_text(path.read_text().replace(fit_id, fit_id[::-1]))
+    rows = [row for row in planning.make(where, "default", STUDY).rows() if row.method == "constant"]
+    assert all("is of other code or settings" in row.reason for row in rows)
+    assert len(rows) == 4
+
+
+def test_a_run_is_named_where_a_study_is(study, gpbench):
+    where, name, _ = study
+    by_words = gpbench("plan", "default", "--overrides", STUDY)
+    assert gpbench("plan", name).out == by_words.out
+    (where.plans / f"{name}.json").unlink()  # its committed records tell, too
+    assert gpbench("plan", name).out == by_words.out
+    longer = gpbench("plan", name, "--set", "budget=smoke").out
+    assert longer == gpbench("plan", "default", "--overrides", f"{STUDY} budget=smoke").out
+    assert "@article" in gpbench("cite", name).out
+    (where.plans / f"{name}.json").write_text("{")
+    answer = gpbench("plan", name)
+    assert answer.code == 1
+    assert answer.err.count("\n") == 1
+    assert f"{name}.json" in answer.err
 
 
 def test_records_are_collected_as_the_store_was(study):

@@ -55,7 +55,7 @@ def adopt(where: Places, run: str, overrides: str, check: int, against: Path | N
     """Adopt what agrees; lines that say what was refitted, adopted and refused.
 
     Raises UserError where nothing is stale."""
-    plan = planning.make(where, *_study(where, run, overrides))
+    plan = planning.make(where, *planning.study_words(where, run, overrides))
     recorded = committed.folder(where, plan.name)
     facts = committed.facts(recorded) if (recorded / "scores.csv").is_file() else {}
     store, moved = Store(where.store), Counter[str]()
@@ -82,15 +82,6 @@ def adopt(where: Places, run: str, overrides: str, check: int, against: Path | N
             lines.append(f"adopted: {method} ({task}): {count(len(items), 'fit')}; refitted{beside}: {names}")
     _write(where, store, plan, adopted, facts)
     return lines
-
-
-def _study(where: Places, run: str, overrides: str) -> tuple[str, str]:
-    """Study and overrides of a committed run, or of a study given by name."""
-    folder = committed.folder(where, run)
-    if overrides or not (folder / "study.json").is_file():
-        return run, overrides
-    words = config.command_words(str(committed.facts(folder)["command"]))
-    return words["study"], words.get("overrides", "")
 
 
 def _commit(where: Places) -> str:

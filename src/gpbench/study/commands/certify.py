@@ -31,7 +31,7 @@ def certify(where: Places, study: str, overrides: str) -> Iterator[str]:
 
     Raises UserError where no such fit is in the store."""
     store, found = Store(where.store), False
-    for cell in planning.make(where, study, overrides).cells:
+    for cell in planning.make(where, *planning.study_words(where, study, overrides)).cells:
         if cell.skip or cell.sampler or cell.what.steps is None:
             continue
         record = next((r for fit in cell.fits if (r := _done(store, fit.fit_id))), None)

@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import shlex
 from collections.abc import Iterable
+from pathlib import Path
 from typing import NamedTuple
 
 from gpbench import config
@@ -13,7 +14,18 @@ from gpbench.places import Places, write_if_changed, write_text
 from gpbench.study.planning import batches, identity
 from gpbench.study.planning.cost import CostModel, learn
 from gpbench.study.planning.resolve import Resolved, resolve
-from gpbench.study.records import Address, Batch, Cell, Fit, FitRecord, FrozenPlan, What, convergence_in_words, to_json
+from gpbench.study.records import (
+    Address,
+    Batch,
+    Cell,
+    Fit,
+    FitRecord,
+    FrozenPlan,
+    What,
+    convergence_in_words,
+    from_json,
+    to_json,
+)
 from gpbench.study.storage import committed, remote
 from gpbench.study.storage.store import Store
 
@@ -76,6 +88,22 @@ def make(places: Places, study_name: str, overrides: str = "", site: str = "") -
     return build(places, run_name(study_name, overrides), snakemake_command(study_name, overrides), resolved)
 
 
+def study_words(places: Places, name: str, overrides: str = "") -> tuple[str, str]:
+    """Study and overrides of the run of this name that was planned or recorded here, `overrides` after its own; any
+    other name as it is. UserError where the file that tells is damaged."""
+    if name in config.options(places.conf, "study") or Path(name).name != name:
+        return name, overrides
+    planned, recorded = places.plans / f"{name}.json", committed.folder(places, name)
+    if planned.is_file():
+        command = from_json(FrozenPlan, planned.read_bytes(), planned).command
+    elif (recorded / "study.json").is_file():
+        command = str(committed.facts(recorded)["command"])
+    else:
+        return name, overrides
+    words = config.command_words(command)
+    return words["study"], f"{words.get('overrides', '')} {overrides}".strip()
+
+
 def snakemake_command(study_name: str, overrides: str) -> str:
     """What runs a study in a shell; sorted, as in the run's name: the order of overrides does not make another run."""
     words = " ".join(_word(f"{key}={value}") for key, value in sorted(config.split_overrides(overrides)))
@@ -113,6 +141,7 @@ def _states(
     for record in sorted(records, key=lambda record: record.provenance.started):
         place = _place(record.address, record)
         earlier[place] = earlier[*place, record.address.overrides] = record
+    by_place = {committed.place(row): row for row in recorded.values()}
     begun = store.begun()
     states = {}
     possible = [(cell, fit) for cell in cells if not cell.skip for fit in cell.fits]
@@ -130,9 +159,21 @@ def _states(
         else:
             place = _place(cell.address, fit)
             old = earlier.get((*place, cell.address.overrides) if cell.settings else place)
-            reason = "; ".join(moved(old.what, cell.what)) or "unchanged" if old else "new"
+            if old:
+                reason = "; ".join(moved(old.what, cell.what)) or "unchanged"
+            else:
+                reason = _of_record(by_place.get((cell.method, cell.address.dataset, fit.split, fit.replica)), fit)
             states[fit.fit_id] = State("pending", reason)
     return states
+
+
+def _of_record(row: committed.Row | None, fit: Fit) -> str:
+    """Why a fit is run although its place has a record, or 'new'."""
+    if row is None:
+        return "new"
+    if row["fit_id"] == fit.fit_id:
+        return f"its record says {row['status']}"
+    return f"its record, of commit {row['commit'][:7]}, is of other code or settings"
 
 
 def _place(address: Address, fit: Fit | FitRecord) -> tuple[str | int, ...]:
