@@ -193,11 +193,14 @@ def doubts(where: Places, plan: FrozenPlan) -> list[str]:
 
 
 def record(where: Places, plan: FrozenPlan) -> tuple[int, int]:
-    """Add the study's finished fits to its committed records; (number of new ones, of all)."""
+    """Add the study's finished fits to its committed records; (number of new ones, of all). Without fits of the store,
+    the records stay as they are."""
     ended = Ended(where, plan.name)
     rows = score_rows(where, ended, plan)
     # what the records alone hold stays as it is: another process may have renewed it since it was read
     new = [row for row in rows if ended.stored(row["fit_id"]) or row["fit_id"] not in ended.recorded]
+    if not any(ended.stored(row["fit_id"]) for row in new):
+        return 0, len(ended.recorded)
     final = [{k: v for k, v in row.items() if _has_content(v)} for row in new if row["status"] in (*FINAL, "skipped")]
     return committed.write(where, plan.name, final, facts(where, plan, rows), _curves(ended, plan))
 
