@@ -84,6 +84,8 @@ def test_a_command_plans_the_run_of_its_items(registry):
         items.choose([table, other], None, "")
     with pytest.raises(UserError, match="belongs to study 'rossi2021_uci', not 'default'; leave study= out"):
         items.choose([table], "default", "")
+    with pytest.raises(UserError, match="names no study"):
+        items.choose([], "", "")
 
 
 def test_overrides_of_a_command_replace_those_of_the_item(registry):

@@ -130,13 +130,16 @@ def prices(view: View, losses: pd.DataFrame) -> pd.DataFrame:
 
 def _prices(axis: Axes, view: View, costs: pd.DataFrame) -> None:
     front = costs.loc[pareto_front(costs["seconds"], costs["excess"])]
+    # a label goes to the left where the next point of the front would be under it
+    crowded = (front["seconds"].shift(-1) < 5 * front["seconds"]) & (front["excess"].shift(-1) > 0.7 * front["excess"])
     axis.plot(front["seconds"], front["excess"], drawstyle="steps-post", color=canvas.GREY, linewidth=0.9, zorder=1)
     for method, at in costs.iterrows():
         look, inside = canvas.looks(view)[method], method in front.index
         fill, size = (look.color, 6) if inside else ("white", 5)
         axis.plot(*at, look.marker, color=look.color, markerfacecolor=fill, markersize=size, clip_on=False)
         if inside:
-            axis.annotate(look.label, at, (4, 4), textcoords="offset points", fontsize=6.5)
+            place, align = ((-5, -9), "right") if crowded[method] else ((4, 4), "left")
+            axis.annotate(look.label, at, place, ha=align, textcoords="offset points", fontsize=6.5)
     rope = ROPES["mnll"].half_width
     end = max(1.5 * float(costs["excess"].max()), 10 * rope)
     axis.axhspan(0, rope, color=_REGION, zorder=0)

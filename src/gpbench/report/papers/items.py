@@ -95,6 +95,8 @@ def choose(items: list[Named], study: str | None, overrides: str) -> tuple[str, 
     """(study, overrides) that a command plans: those of its items, in which the given overrides replace the items';
     without items, the given study or `default`."""
     if not items:
+        if study == "":
+            raise UserError("--config study= names no study; leave it out for `default`")
         return study or "default", overrides
     first = items[0]
     for other in items[1:]:
