@@ -16,6 +16,7 @@ from projects import REPOSITORY
 
 ITERATIVE = {"cholesky_rows": 0, "cg_tolerance": 1e-4}
 EXACT = structured.Accuracy(cholesky_rows=1000, cg_tolerance=1e-10, num_probes=10, rank=1000)
+PROBED = structured.Accuracy(cholesky_rows=0, cg_tolerance=1e-4, num_probes=10, rank=100)
 STANDARD_ERRORS = 6.0
 
 
@@ -115,6 +116,16 @@ def test_iterations_estimate_the_evidence_and_its_gradient_without_bias():
         assert (
             np.abs(values.mean(0) - exact[name][0]) <= STANDARD_ERRORS * error + 1e-4 * np.abs(exact[name]).max()
         ).all(), name
+
+
+def test_the_log_determinant_of_an_ill_conditioned_matrix_is_unbiased():
+    """Twenty Lanczos steps, which linear_operator takes unless told otherwise, are too few."""
+    x = unit(400, 2)
+    made, zero = process(x, [0.15, 0.15], 40)._replace(noise_variance=torch.tensor(1e-3).to(x)), x.new_zeros(400, 1)
+    dense = float(structured.log_density(made, zero, x.new_zeros(1), EXACT))
+    probes = torch.arange(10, dtype=torch.float64)[:, None]
+    found = np.array([float(structured.log_density(made, zero, one, PROBED)) for one in probes])
+    assert abs(found.mean() - dense) < STANDARD_ERRORS * found.std(ddof=1) / math.sqrt(10)
 
 
 def test_probes_come_from_the_noise_alone():

@@ -194,3 +194,10 @@ def test_awkward_rows_end_with_numbers(case):
     state = made.init(train, KEY)
     assert np.isfinite(run(made, state, train, 30)).all()
     assert made.predict(state, train.x, KEY).is_finite()
+
+
+def test_settings_that_no_chain_can_use_are_refused():
+    refused = sgld_ulisse.Hyperparameters(weights="constant", weight=0.5).impossible("regression")
+    assert refused.startswith("weights=constant need a weight of at least 1")
+    assert "first_step" in sgld_ulisse.Hyperparameters(first_step=1e-4).impossible("regression")
+    assert not sgld_ulisse.Hyperparameters(weights="constant").impossible("regression")

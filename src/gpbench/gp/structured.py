@@ -30,6 +30,9 @@ from gpbench.gp import linalg
 MARGIN = 1.01
 """Cells of the grid beyond the data on either side: the four neighbours of a point always exist, rounding included."""
 MOST_ITERATIONS = 1000
+QUADRATURE = 100
+"""Lanczos steps of the log determinant. With linear_operator's 20 it is off by .02 nats a datum on 2,000 rows (power)
+at a noise variance of .01, with 100 by less than the probes."""
 PREDICTION_TOLERANCE = 1e-4
 """Of the residual that predictive means are made from: they are solved for once."""
 
@@ -197,6 +200,7 @@ def approximately(accuracy: Accuracy) -> Iterator[None]:
         settings.max_cg_iterations(MOST_ITERATIONS),
         settings.cg_tolerance(accuracy.cg_tolerance),
         settings.num_trace_samples(accuracy.num_probes),
+        settings.max_lanczos_quadrature_iterations(QUADRATURE),
         settings.max_root_decomposition_size(accuracy.rank),
     ):
         yield

@@ -67,6 +67,11 @@ class Hyperparameters(Settings):
     burn_in: Fraction = 0.5
     num_samples: PositiveInt = 100
 
+    def impossible(self, task: str) -> str:
+        if self.weights == "constant" and self.weight < 1:
+            return "weights=constant need a weight of at least 1: terms that end too soon cannot be weighted up"
+        return "" if self.first_step > self.last_step else "first_step must be larger than last_step"
+
 
 class Method(SamplerMethod):
     hyper: Hyperparameters

@@ -131,8 +131,9 @@ FIGURES = _by_name([
           "whitened values v of two functions at one inducing input: kept states of all chains, a colour a chain, for "
           "the input and the pair of functions whose draws correlate most. First split."),
     Entry("parameters", "settings", ON_REQUEST, "figures.parameters:parameters",
-          "Lengthscale (of the first input) and variance of the kernel of the first layer, in original units. Dots: "
-          "kept states of all chains of a sampler, first split. Crosses: methods that optimise them."),
+          "Lengthscale (of the first input) and variance of the kernel of the first layer, as the method scales inputs "
+          "and targets. Dots: kept states of all chains of a sampler, first split. Crosses: methods that optimise "
+          "them."),
     Entry("inducing_images", "settings", ON_REQUEST, "figures.inducing_images:inducing_images",
           "The three inducing inputs that moved most while they were optimised: as they started, as they ended, and "
           "the difference (red: darker than at the start). First split."),
@@ -213,8 +214,8 @@ FIGURES = _by_name([
           "as fit. Right: R-hat of the slowest variable, median over splits; dashed: of its 97.5 % upper limit; "
           "dotted: 1.1. The axis is logarithmic in R-hat - 1. ✗: splits whose chains have not converged."),
     Entry("running_moments", "chains", ON_REQUEST, "figures.running_moments:running_moments",
-          "Mean (solid) and two standard deviations (dotted) of the first kept draws of every sampled number, three "
-          "lines for each chain. Methods that sample one posterior end in one place."),
+          "Mean (solid) and two standard deviations (dotted) of the first kept draws of at most four sampled "
+          "numbers, three lines for each chain. Methods that sample one posterior end in one place."),
     Entry("ranks", "chains", SAMPLE, "figures.ranks:ranks",
           "Ranks of the draws of the first parameter among those of all chains of the first split, one line per chain: "
           "share of a chain's draws in each twentieth, over that of chains that agree. Band: 95 % of independent draws "
@@ -226,18 +227,20 @@ FIGURES = _by_name([
     Entry("preconditioners", "solvers", SOLVE, "figures.preconditioners:iterations",
           "First of each data set: log₁₀ of the iterations of conjugate gradients (CG) for K_y z = y. Others: log₁₀ of "
           "the iterations with a preconditioner over those of CG, with those of solvers within it; blue saves, red "
-          "loses, 0 where both ended at the cap. ×: ended at the cap; where only CG did, more is saved than shown. "
+          "loses, 0 where neither converged. ×: did not converge; where only CG did not, more is saved than shown. "
           "Lengthscale and noise variance of scaled inputs and targets. Mean over draws of inducing points."),
     Entry("preconditioner_seconds", "solvers", ON_REQUEST, "figures.preconditioners:seconds",
           "First of each data set: log₁₀ of the processor's seconds of conjugate gradients (CG) for K_y z = y. Others: "
           "log₁₀ of the seconds with a preconditioner, to set it up and to solve, over those of CG; blue saves, red "
-          "loses. ×: ended at the cap. Lengthscale and noise variance of scaled inputs and targets."),
+          "loses. ×: did not converge. Lengthscale and noise variance of scaled inputs and targets."),
     Entry("condition_numbers", "solvers", ON_REQUEST, "figures.condition:condition_numbers",
           "Distribution of the condition number κ of the systems over draws of the parameters from their prior."),
     Entry("by_condition", "solvers", ON_REQUEST, "figures.condition:by_condition",
-          "Solvers of systems against their condition number κ, a mark for each system: iterations, those of solvers "
-          "within a preconditioner too; the norm of the error of the solution s; over repetitions the mean standard "
-          "deviation of an element of s, and the mean of log₁₀ of the squared relative error of the gradient."),
+          "Solvers of systems against their condition number κ, a mark for each system, hollow where the solver did "
+          "not converge: iterations, those of solvers within a preconditioner too, and of ULISSE those of all its "
+          "estimates of a system side by side, of which the longest counts; the norm of the error of the solution s; "
+          "over repetitions the mean standard deviation of an element of s, and the mean of log₁₀ of the squared "
+          "relative error of the gradient."),
     Entry("cost", "cost", PREDICT, "figures.cost:cost",
           "Training seconds per fit against test MNLL; mean and standard deviation over splits. Lower left is "
           "better."),

@@ -134,10 +134,12 @@ def transitions(record: FitRecord) -> int:
 
 
 def _of_systems(folder: Path, record: FitRecord) -> dict[str, float]:
-    """How many systems a solver was tried on, on how many it ended at its cap, and its iterations on all of them."""
+    """How many systems a solver was tried on, on how many it did not converge, and its iterations on all of them, with
+    those of solvers within its preconditioner."""
     systems = arrays.trace(folder)
-    sums = systems[["stopped", "iterations"]].sum().astype(float)
-    return {"systems": float(len(systems)), "stopped": sums["stopped"], "total_iterations": sums["iterations"]}
+    sums = systems.reindex(columns=["stopped", "iterations", "inner"], fill_value=0).sum().astype(float)
+    iterations = sums["iterations"] + sums["inner"]
+    return {"systems": float(len(systems)), "stopped": sums["stopped"], "total_iterations": iterations}
 
 
 def _mixing(folders: list[Path], records: list[FitRecord]) -> dict[str, float]:

@@ -10,6 +10,7 @@ import pytest
 
 from gpbench import places
 from gpbench.data.simulated import posteriors
+from gpbench.data.splits import Blocks, FrozenProtocol
 from gpbench.methods import sgld_ulisse
 from gpbench.study.commands import references
 from gpbench.study.fitting.chains_only import content
@@ -19,7 +20,7 @@ from gpbench.study.storage.store import Store
 from handmade import CELL, record_of
 
 MODEL = {
-    "likelihood": "logit", "ard": False, "lengthscale_shape": 1.0, "lengthscale_rate": 1.0,
+    "likelihood": "logit", "kernel": "rbf", "ard": False, "lengthscale_shape": 1.0, "lengthscale_rate": 1.0,
     "variance_prior": "inverse_gamma", "variance_shape": 1.0, "variance_rate": 1.0, "outputscale": None,
 }  # fmt: skip
 
@@ -33,14 +34,18 @@ def drawn(name: str, size: int = 2000, shift: float = 0.0, seed: int = 0) -> pd.
     return pd.DataFrame({"chain": np.arange(size) % 2} | columns)
 
 
-def put(store: Store, replica: int, **hyper: object) -> None:
+ITS_PROTOCOL = FrozenProtocol("posterior", "as they are", "as they are", (), (0,), Blocks(100))
+
+
+def put(store: Store, replica: int, size: int = 2000, protocol: FrozenProtocol = ITS_PROTOCOL, **hyper: object) -> None:
     """A finished chain on the data of logit_100, with draws of its posterior."""
-    table = drawn("logit_100", seed=replica).drop(columns="chain")
+    table = drawn("logit_100", size, seed=replica).drop(columns="chain")
     values = {"psi": table.iloc[:, :2].to_numpy(), "f": table.iloc[:, 2:].to_numpy()}
     names = {"psi": ["log lengthscale", "log variance"], "f": list(table)[2:]}
     address = dataclasses.replace(CELL.address, dataset="posterior_logit_100")
     method = MethodSettings("gpbench.methods.mcmc_gp", MODEL | hyper)
-    what = dataclasses.replace(CELL.what, kind="sample", method=method, steps=10)
+    what = dataclasses.replace(CELL.what, kind="sample", method=method, steps=10, protocol=protocol)
+    address = dataclasses.replace(address, overrides=" ".join(f"{key}={value}" for key, value in hyper.items()))
     cell = dataclasses.replace(CELL, address=address, what=what, label="AA")
     fit_id = identify(dataclasses.asdict(what), 0, replica)
     with store.writing(fit_id) as folder:
@@ -89,13 +94,49 @@ def test_chains_in_the_store_are_pooled_and_those_of_another_model_left_out(gpbe
     put(store, 2, variance_rate=3.0)
     answer = gpbench("references", "logit_100")
     assert answer.code == 0, answer.err
-    assert "is left out: its variance_rate is not that of logit_100" in answer.out
+    assert "is left out: its variance_rate is not that of the reference" in answer.out
     assert "AA (quick, 10 steps): 102 numbers, agrees" in answer.out
     found = posteriors.read("logit_100")
     draws = references.of_store(store, "logit_100", found)["AA (quick, 10 steps)"]
     assert draws["f[99]"].shape == (2, 500)
     kept = [drawn("logit_100", seed=replica)["psi[1]"].to_numpy() for replica in range(2)]
     assert all(np.isin(draws["psi[1]"][r], kept[r].astype(np.float32)).all() for r in range(2))
+
+
+def test_chains_of_other_data_samplers_or_names_are_told_apart(gpbench):
+    store = Store(places.find().store)
+    for replica in range(2):
+        put(store, replica)
+    put(store, 2, protocol=dataclasses.replace(ITS_PROTOCOL, inputs="standardise"))
+    put(store, 3, protocol=dataclasses.replace(ITS_PROTOCOL, splits=Blocks(90)))
+    put(store, 4, kernel="matern32")
+    put(store, 5, size=3)
+    put(store, 6, burn_in=0.5)
+    lines = gpbench("references", "logit_100").out.splitlines()
+    reasons = [line.split("left out: ")[1] for line in lines if "left out" in line]
+    assert sorted(reasons) == [
+        "it has 3 draws, fewer than 4",
+        *(f"its {part} is not that of the reference" for part in ("kernel", "number of rows", "scaling")),
+    ]
+    scored = [line.split(" numbers")[0] for line in lines if " numbers" in line]
+    assert sorted(scored) == [
+        "AA (quick, 10 steps): as it is configured: 102",
+        "AA (quick, 10 steps): burn_in=0.5: 102",
+    ]
+
+
+def test_a_wrong_spread_differs_and_short_chains_are_not_judged(gpbench, tmp_path):
+    found = posteriors.read("logit_50")["quantities"]
+    right = drawn("logit_50")
+    means = pd.Series({number: value["mean"] for number, value in found.items()})
+    for factor in (0.5, 2.0):
+        wrong = means + factor * (right[means.index] - means)
+        wrong.to_csv(tmp_path / "draws.csv", index=False)
+        assert "53 numbers, differs" in gpbench("references", "logit_50", "--draws", str(tmp_path / "draws.csv")).out
+    right.head(20).to_csv(tmp_path / "draws.csv", index=False)
+    assert "too short to tell" in gpbench("references", "logit_50", "--draws", str(tmp_path / "draws.csv")).out
+    right.iloc[::-1].head(1800).assign(chain=[0] * 1000 + [1] * 800).to_csv(tmp_path / "draws.csv", index=False)
+    assert "1600 of 1800 draws" in gpbench("references", "logit_50", "--draws", str(tmp_path / "draws.csv")).out
 
 
 @pytest.mark.parametrize(
@@ -108,6 +149,10 @@ def test_chains_in_the_store_are_pooled_and_those_of_another_model_left_out(gpbe
         (["logit_50"], "psi[0]\nx\n1\n2\n3\n", ["column 'psi[0]' holds what is no finite number"]),
         (["logit_50"], "psi[0]\n1\n2\n", ["a chain has 2 draws, fewer than 4"]),
         (["logit_50"], "", ["cannot read draws from"]),
+        (["logit_50"], "psi[0]\n1e200\n-1e200\n1\n2\n", ["no finite number, or one beyond 1e+100"]),
+        (["logit_50"], "psi[0]\nTrue\nFalse\nTrue\nTrue\n", ["holds what is no finite number"]),
+        (["logit_50"], "chain,psi[0]\n,1\n0,2\n0,3\n0,4\n0,5\n", ["column 'chain' has empty cells"]),
+        (["logit_50"], "psi[0],log lengthscale 1\n1,1\n2,2\n3,3\n4,4\n", ["are the same number; leave one out"]),
     ],
 )
 def test_mistakes_are_one_line(gpbench, tmp_path, words, table, says):
@@ -125,9 +170,10 @@ def test_every_setting_of_the_model_counts():
     right = MODEL | {"likelihood": "probit", "lengthscale_rate": None, "variance_prior": "gamma"}
     right |= {"variance_shape": 1.2, "variance_rate": 0.2}
     assert references._other_model(right, found) == ""
-    assert references._other_model({"layers": 2}, found) == ""
+    assert references._other_model({"layers": 2}, found) == "model"
     wrong = {
         "likelihood": "logit",
+        "kernel": "matern32",
         "ard": True,
         "lengthscale_rate": 1.0,
         "outputscale": 2.0,

@@ -19,6 +19,7 @@ from gpbench.report.significance.comparisons import write_statistics
 from gpbench.report.tables.standard import write_table
 from gpbench.report.view import View
 from gpbench.streams import Key
+from gpbench.study import scoring
 from gpbench.study.commands import job
 from gpbench.study.planning import plan
 from gpbench.study.records import Group
@@ -78,6 +79,13 @@ def test_every_system_of_the_grid_is_measured(view):
     assert set(scores["systems"]) == {SYSTEMS}
     assert scores.loc["cg", "stopped"] == systems.query("method == 'cg'")["stopped"].sum()
     assert scores.loc["cg", "total_iterations"] == systems.query("method == 'cg'")["iterations"].sum()
+
+
+def test_iterations_of_a_solver_within_count(tmp_path):
+    pd.DataFrame({"step": [1, 2], "iterations": [3, 4], "inner": [10, 20], "stopped": [0, 1]}).to_parquet(
+        tmp_path / "trace.parquet"
+    )
+    assert scoring._of_systems(tmp_path, None) == {"systems": 2.0, "stopped": 1.0, "total_iterations": 37.0}
 
 
 def test_the_page_shows_its_figures_and_tables(view, tmp_path):

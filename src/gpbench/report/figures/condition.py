@@ -13,7 +13,7 @@ PANELS = {
     "iterations": "iterations, inner ones too",
     "error": "error of s",
     "sd": "sd of an element of s",
-    "gradient_error": "log₁₀ relative error of g",
+    "gradient_error": "log₁₀ squared relative error of g",
 }
 NO_SYSTEMS = "No systems: no finished fit of a solver measured condition numbers."
 
@@ -47,8 +47,10 @@ def by_condition(view: View) -> Figure:
         of_dataset = solved[solved["dataset"] == dataset]
         for axis, name in zip(row, shown, strict=False):
             for look, rows in canvas.by_method(view, of_dataset[of_dataset[name].notna()]):
-                kappa, values = rows[["kappa", name]].to_numpy(float).T
-                axis.plot(kappa, values, look.marker, color=look.color, markersize=2.5, alpha=0.7)
+                stopped = rows["stopped"].astype(bool)
+                for part, fill in ((rows[~stopped], look.color), (rows[stopped], "none")):
+                    kappa, values = part[["kappa", name]].to_numpy(float).T
+                    axis.plot(kappa, values, look.marker, c=look.color, mfc=fill, markersize=2.5, alpha=0.7)
             axis.set(xscale="log", yscale="linear" if name == "gradient_error" else "log", ylabel=PANELS[name])
         canvas.title(row[0], dataset)
     for axis in axes[-1]:

@@ -30,5 +30,5 @@ def running_moments(view: View) -> Figure:
         row[0].set_ylabel(dataset)
     for axis in axes[-1]:
         axis.set_xlabel("kept draws")
-    canvas.legend(figure, view, list(prefixes["method"]))
+    canvas.legend(figure, view, list(prefixes["method"]), lines=False)
     return figure

@@ -19,8 +19,8 @@ LONG = 10.0
 
 def relative_to_cg(view: View) -> pd.DataFrame:
     """A row for each system of each method that conjugate gradients were tried on: SYSTEM, method, stopped, stopped_cg;
-    iterations, seconds, and their ratios `relative_*` to those of conjugate gradients (of iterations 1 where both
-    ended at the cap)."""
+    iterations, seconds, and their ratios `relative_*` to those of conjugate gradients (of iterations 1 where
+    neither converged)."""
     systems, grid = view.probe("systems"), view.grid("preconditioner")
     if systems.empty or grid.empty:
         return pd.DataFrame(columns=[*SYSTEM, "method"])
@@ -46,7 +46,7 @@ def preconditioners(view: View) -> Table:
     note = (
         f"Iterations of conjugate gradients over those of the method: median (smallest to largest) over systems of "
         f"lengthscale {LONG:g} or more, of scaled inputs; then the median of the same of seconds; then on how many of "
-        "all systems it ended at the cap. ≥: conjugate gradients did so on half of the former or more."
+        "all systems it did not converge. ≥: conjugate gradients did not on half of the former or more."
     )
     return Table(pd.DataFrame(rows), shown, "Iterations and seconds saved by preconditioners", note)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -15,8 +16,13 @@ from gpbench.errors import UserError, count
 from gpbench.evaluation.posteriors import compare, limit
 from gpbench.places import Places
 from gpbench.sampling.diagnostics import FEWEST_DRAWS
+from gpbench.study.records import FitRecord, What, to_json
 from gpbench.study.storage import arrays
 from gpbench.study.storage.store import Store
+
+LARGEST = 1e100  # of a draw: its square must be finite
+LARGEST_R_HAT, LEAST_ESS = 1.05, 100.0
+"""Beyond these a Monte Carlo error is itself too uncertain to judge by."""
 
 
 def listing() -> list[str]:
@@ -53,66 +59,103 @@ def of_csv(path: Path, found: Content) -> dict[str, np.ndarray]:
         table = pd.read_csv(path)
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read draws from {path}: {error}") from error
+    if "chain" in table and table["chain"].isna().any():
+        raise UserError(f"{path}: column 'chain' has empty cells")
     chains = [part for _, part in table.groupby("chain")] if "chain" in table else [table]
-    known = _known([str(column) for column in table], found, f"{path} has columns")
+    known = _known([str(column) for column in table], found)
+    if not known:
+        raise UserError(f"{path} has columns {', '.join(map(str, table.columns[:5]))}, {_wanted(found)}")
     for column in known.values():
-        if not pd.api.types.is_numeric_dtype(table[column]) or not np.isfinite(table[column]).all():
-            raise UserError(f"{path}: column {column!r} holds what is no finite number")
+        values = table[column]
+        numeric = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
+        if not numeric or not (values.abs() < LARGEST).all():
+            raise UserError(f"{path}: column {column!r} holds what is no finite number, or one beyond {LARGEST:g}")
+    for number, label in posteriors.labels(found).items():
+        if number in table and label in table and number != label:
+            raise UserError(f"{path}: columns {number!r} and {label!r} are the same number; leave one out")
     shortest = min(map(len, chains))
     if shortest < FEWEST_DRAWS:
         raise UserError(f"{path}: a chain has {count(shortest, 'draw')}, fewer than {FEWEST_DRAWS}")
+    if (used := shortest * len(chains)) < len(table):
+        print(f"{path}: {used} of {len(table)} draws are used: every chain is cut to {shortest}, the shortest")
     return {number: np.stack([part[column][:shortest] for part in chains]) for number, column in known.items()}
 
 
 def of_store(store: Store, name: str, found: Content) -> dict[str, dict[str, np.ndarray]]:
     """Draws of each sampler whose fits of kind `sample` on the data set of the reference are done: sampler -> number ->
     `[chains, T]`, at most 500 a chain."""
-    dataset, chains = posteriors.PREFIX + name, dict[str, list[dict[str, np.ndarray]]]()
+    dataset, chains = posteriors.PREFIX + name, dict[tuple[str, str], list[dict[str, np.ndarray]]]()
     if name not in posteriors.whole():
         raise UserError(f"{name} holds a part of its unknowns, which no data set does; give draws by --draws FILE.csv")
+    settings: dict[tuple[str, str], str] = {}
     for record in store.records()[0]:
-        if record.address.dataset == dataset and record.status == "done" and record.what.kind == "sample":
-            if not (other := _other_model(record.what.method.hyper, found)):
-                store.verified(record.fit_id)
-                label = f"{record.label} ({record.address.budget}, {record.what.steps} steps)"
-                chains.setdefault(label, []).append(arrays.read(store.folder(record.fit_id), "chain"))
-            else:
-                print(f"{record.fit_id} ({record.label}) is left out: its {other} is not that of {name}")
+        if record.address.dataset != dataset or record.status != "done" or record.what.kind != "sample":
+            continue
+        store.verified(record.fit_id)
+        chain = arrays.read(store.folder(record.fit_id), "chain")
+        if reason := _unlike(record, chain, found):
+            print(f"{record.fit_id} ({record.label}) is left out: {reason}")
+            continue
+        label = f"{record.label} ({record.address.budget}, {record.what.steps} steps)"
+        chains.setdefault(key := (label, to_json(record.what.method)), []).append(chain)
+        settings[key] = record.address.overrides
     if not chains:
         command = f"snakemake --cores 2 --config study=posteriors overrides='datasets=[{dataset}]'"
         make = f"run `{command}`, or give --draws FILE.csv"
         raise UserError(f"no finished chain on {dataset} with the model of {name} in {store.root}; {make}")
+    alike = Counter(label for label, _ in chains)
     drawn = {}
-    for label, parts in chains.items():
-        known = _known(parts[0]["names"].tolist(), found, f"{label} samples")
-        places = {number: parts[0]["names"].tolist().index(column) for number, column in known.items()}
+    for (label, hyper), parts in chains.items():
+        names = parts[0]["names"].tolist()
+        places = {number: names.index(column) for number, column in _known(names, found).items()}
         shortest = min(len(part["every"]) for part in parts)
-        drawn[label] = {
+        said = f"{label}: {settings[label, hyper] or 'as it is configured'}" if alike[label] > 1 else label
+        drawn[said] = {
             number: np.stack([part["every"][:shortest, place].astype(float) for part in parts])
             for number, place in places.items()
         }
     return drawn
 
 
-def _known(columns: list[str], found: Content, said: str) -> dict[str, str]:
+def _unlike(record: FitRecord, chain: Mapping[str, np.ndarray], found: Content) -> str:
+    """Why a chain is not one of the reference's posterior, or cannot be compared with it; '' where it is one."""
+    if other := _other_model(record.what.method.hyper, found) or _other_data(record.what, found):
+        return f"its {other} is not that of the reference"
+    if not _known(chain["names"].tolist(), found):
+        return f"it samples {', '.join(chain['names'].tolist()[:5])}, {_wanted(found)}"
+    drawn = len(chain["every"])
+    return f"it has {count(drawn, 'draw')}, fewer than {FEWEST_DRAWS}" if drawn < FEWEST_DRAWS else ""
+
+
+def _known(columns: list[str], found: Content) -> dict[str, str]:
     """Number of the reference -> the column that holds it."""
     labels = posteriors.labels(found)
     names = {number: (number, labels.get(number, number)) for number in found["quantities"]}
-    known = {number: column for number, both in names.items() for column in both if column in columns}
-    if not known:
-        wanted = ", ".join(list(found["quantities"])[:3])
-        raise UserError(f"{said} {', '.join(columns[:5])}, none of which is one of {wanted}, ...")
-    return known
+    return {number: column for number, both in names.items() for column in both if column in columns}
+
+
+def _wanted(found: Content) -> str:
+    return f"none of which is one of {', '.join(list(found['quantities'])[:3])}, ..."
+
+
+def _other_data(what: What, found: Content) -> str:
+    """Which part of a protocol makes other data of the reference's: its scaling, or its number of training rows."""
+    if {what.protocol.inputs, what.protocol.targets} != {"as they are"}:
+        return "scaling"
+    return "number of rows" if getattr(what.protocol.splits, "train", None) != len(found["y"]) else ""
 
 
 def _other_model(hyper: Mapping[str, object], found: Content) -> str:
     """The first setting by which a method's model is another one than the reference's; empty where there is none.
 
-    Settings that a method does not have are not compared."""
+    Settings that a method does not have are not compared; without likelihood and priors its model is another one."""
+    if not {"likelihood", "rate"} & hyper.keys():
+        return "model"
     problem, inputs, called = found["settings"]["problem"], len(found["x"][0]), posteriors.labels(found).values()
     (_, shape, rate), (law, scale_shape, scale_rate) = problem["lengthscale"], problem["variance"]
     wanted = {
         "likelihood": problem["likelihood"],
+        "kernel": "rbf",
         "ard": "log tau 1" in called or "log lengthscale 1" in called,
         "shape": shape,  # of regression, where sigma, lambda and tau have one prior
         "rate": rate,
@@ -132,14 +175,17 @@ def _other_model(hyper: Mapping[str, object], found: Content) -> str:
 
 
 def lines(sampler: str, rows: pd.DataFrame) -> list[str]:
-    """What the scores of a sampler say: the worst of all numbers, then each of psi."""
-    z, ratio = rows.loc[rows["z"].abs().idxmax()], rows.loc[(rows["sd_ratio"] - 1).abs().idxmax()]
-    bound = limit(len(rows))
+    """What the scores of a sampler say: the worst of all numbers, then each of psi. Means and sds are judged alike."""
+    z, spread = rows["z"].abs(), ((rows["sd_ratio"] - 1) / rows["sd_ratio_error"]).abs()
+    bound, r_hat, ess = limit(2 * len(rows)), rows["r_hat"].max(), rows["ess_bulk"].min()
+    verdict = "agrees" if max(z.max(), spread.max()) <= bound else "differs"
+    if not (r_hat <= LARGEST_R_HAT and ess >= LEAST_ESS):
+        verdict = f"too short to tell (R-hat must be at most {LARGEST_R_HAT}, bulk ESS at least {LEAST_ESS:.0f})"
+    mean, sd = rows.loc[z.idxmax()], rows.loc[spread.idxmax()]
     said = [
-        f"{sampler}: {len(rows)} numbers, {'agrees' if abs(z['z']) <= bound else 'differs'}: largest |z| of a mean "
-        f"{abs(z['z']):.2f} ({z['number']}; {bound:.2f} is exceeded by chance once in a hundred comparisons), sd ratio "
-        f"furthest from 1 {ratio['sd_ratio']:.3f} ± {ratio['sd_ratio_error']:.3f} ({ratio['number']}), R-hat at most "
-        f"{rows['r_hat'].max():.3f}, bulk ESS at least {rows['ess_bulk'].min():.0f}"
+        f"{sampler}: {len(rows)} numbers, {verdict}: largest |z| of a mean {z.max():.2f} ({mean['number']}), of an sd "
+        f"{spread.max():.2f} ({sd['number']}, ratio {sd['sd_ratio']:.3f} ± {sd['sd_ratio_error']:.3f}); {bound:.2f} is "
+        f"exceeded by chance once in a hundred comparisons; R-hat at most {r_hat:.3f}, bulk ESS at least {ess:.0f}"
     ]
     for row in rows[rows["number"].str.startswith("psi")].itertuples():
         known = f", W {row.wasserstein:.3f} sd ({row.wasserstein_noise:.3f} by chance)"

@@ -228,7 +228,7 @@ class OptimisedFit(Fit):
         found, error = self.schedule.judge(r), self.rounding[r]
         if error < LARGEST_GAIN:
             return found
-        return Convergence(NOT_JUDGED, found.gain, f"float32 rounds the objective by {error:.2g} nats a datum")
+        return Convergence(NOT_JUDGED, found.gain, f"float32 changes the objective by {error:.2g} nats a datum")
 
     @functools.cached_property
     @torch.no_grad()
