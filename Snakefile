@@ -33,7 +33,7 @@ WHERE = places.find()
 
 # jobs inherit these: `python` is the interpreter that runs Snakemake, and the mirror is where they fetch
 os.environ.update(PATH=os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath))))
-if "mirror" in config:
+if config.get("mirror"):
     os.environ.update(GPBENCH_MIRROR=str(config["mirror"]))
 
 with open(workflow.source_path("workflows/config.schema.yaml")) as schema:
@@ -46,8 +46,9 @@ try:
     if workflow.is_main_process:
         snakemake_lock.mend(WHERE.root)
         REQUESTED = items.requested(WHERE.conf, sys.argv[1:])
-        CHOSEN = items.choose(REQUESTED, config.get("study"), str(config.get("overrides", "")))
-        GRAPH, PLAN = graph.load(WHERE, *CHOSEN, str(config.get("site", "")))
+        CHOSEN = items.choose(REQUESTED, config.get("study"), config.get("overrides") or "")
+        GRAPH, PLAN = graph.load(WHERE, *CHOSEN, config.get("site") or "")
+        items.refuse_skipped(REQUESTED, PLAN.cells)
         for item in REQUESTED:
             jobs = len(GRAPH.batches)
             print(

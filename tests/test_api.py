@@ -96,6 +96,9 @@ def test_predict_takes_frames_and_arrays(fitted, capsys):
         gpbench.predict(fit_id, rows.inputs[:3, :2])
     with pytest.raises(UserError, match="row 2, column 'bmi': 'nan' is not a number"):
         gpbench.predict(fit_id, frame.assign(bmi=[1, np.nan, 2]))
+    twice = pd.concat([frame, frame[["bmi"]]], axis=1)
+    with pytest.raises(UserError, match=r"columns \['bmi'\] stand in the header more than once"):
+        gpbench.predict(fit_id, twice)
     with pytest.raises(UserError, match="inputs are no table of numbers: could not convert string to float"):
         gpbench.predict(fit_id, np.array([["a"] * 10]))
     for empty in (frame[:0], rows.inputs[:0]):
@@ -110,6 +113,10 @@ def test_settings_are_those_of_the_command_line(fitted):
         gpbench.fit("svgp", "diabetes", num_inducin=3)
     with pytest.raises(UserError, match="unknown method 'lineal'; did you mean 'linear'"):
         gpbench.fit("lineal", "diabetes")
+    by_numpy = gpbench.fit("linear", "diabetes", np.int64(0), folds=np.int64(3), budget="smoke")
+    assert by_numpy["fit_id"] == gpbench.fit("linear", "diabetes", 0, folds=3, budget="smoke")["fit_id"]
+    with pytest.raises(UserError, match="a setting is a text, number, list or mapping, not slice"):
+        gpbench.fit("linear", "diabetes", folds=slice(3))
     record = json.loads((fitted / "store" / one["fit_id"] / "fit.json").read_text())
     assert record["address"]["protocol"] == "all_rows"
 

@@ -4,7 +4,6 @@ Every function works on the project that `gpbench.places.find` finds, and calls 
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,9 +39,10 @@ def list_datasets() -> pd.DataFrame:
 
 
 def plan(study: str = "default", overrides: str = "") -> pd.DataFrame:
-    """A row for every fit of a study: fit_id, method, dataset, split, replica, state, reason, and expected minutes of
-    one core where it is pending. Nothing is run."""
-    return pd.DataFrame(planning.make(places.find(), study, overrides).rows())
+    """A row for every fit of a study, or of a run of one: fit_id, method, dataset, split, replica, state, reason, and
+    expected minutes of one core where it is pending. Nothing is run."""
+    where = places.find()
+    return pd.DataFrame(planning.make(where, *planning.study_words(where, study, overrides)).rows())
 
 
 def fit(method: str, dataset: str, split: int | str = 0, **settings: Any) -> pd.Series:
@@ -56,7 +56,7 @@ def fit(method: str, dataset: str, split: int | str = 0, **settings: Any) -> pd.
     words = {"method": method, "dataset": dataset, "split": split}
     for key, value in settings.items():
         of_cell = key in (*fit_one.CHOICES, *fit_one.VALUES) or "." in key
-        words[key if of_cell else f"method.{key}"] = value if isinstance(value, str) else json.dumps(value)
+        words[key if of_cell else f"method.{key}"] = config.setting(value)
     where = places.find()
     record, result = job.run_words(where, [f"{key}={value}" for key, value in words.items()])
     job.require_done(where, record)

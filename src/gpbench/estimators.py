@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import tempfile
 from collections.abc import Mapping
 from numbers import Integral
@@ -74,7 +73,7 @@ class _Estimator(BaseEstimator):
         words = ("methods=[constant]", "datasets=[diabetes]", "splits=1", "replicas=1")
         study, trainer = config.compose(conf, "study", "default", words), config.compose(conf, "trainer", "cpu")
         budget = config.compose(conf, "budget", self.budget)
-        settings = [f"{key}={v if isinstance(v, str) else json.dumps(v)}" for key, v in (self.settings or {}).items()]
+        settings = [f"{key}={config.setting(v)}" for key, v in (self.settings or {}).items()]
         known = config.options(conf, "method")
         if self.method not in known:
             raise unknown("method", self.method, known)

@@ -104,6 +104,8 @@ def write_aside(target: Path, lasting: bool = True) -> Iterator[Path]:
     lasting: whether it is fsynced, for what cannot be made again in a moment. Raises UserError if the folder is not
     writable."""
     target = Path(target)
+    if target.is_dir():
+        raise UserError(f"cannot write {target}: it is a folder; name a file")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{target.stem}.", suffix=target.suffix, dir=target.parent)

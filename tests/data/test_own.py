@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import yaml
 
+from gpbench import config
 from gpbench.data import own, table
 
 ROWS = [
@@ -158,6 +159,27 @@ REFUSED = {
 }
 
 
+def test_labels_and_names_that_look_like_numbers_stay_texts(gpbench):
+    Path("mine.csv").write_text("1e3,.5,y\n1,2E7,1e-05\n2,1e-05,1.0\n3,2E7,1.0\n4,2E7,1e-05\n")
+    answer = gpbench("data", "add", "mine.csv", "--target", "y", "--categorical", ".5", "--task", "binary")
+    assert answer.code == 0, answer.err
+    described = config.compose(Path("conf"), "dataset", "mine")
+    assert described.classes == ["1e-05", "1.0"]
+    assert described.source.categories == {".5": ["1e-05", "2E7"]}
+    (loaded,) = (table.load(path, described.md5) for path in Path("data/prepared").glob("mine.npz"))
+    assert loaded.input_names == ["1e3", ".5=2E7"]
+
+
+def test_several_targets_say_how_all_are_predicted(gpbench):
+    write("mine.csv")
+    said = gpbench("data", "add", "mine.csv", "--target", "y", "size", "--categorical", "kind", "colour").out
+    assert "split=all protocol=common_all\n" in said
+    assert "the first target alone is predicted, y." in said
+    answer = gpbench("data", "pin", "mine")
+    assert (answer.code, answer.err.count("\n")) == (1, 1)
+    assert "mine is your own and data.dvc public" in answer.err
+
+
 @pytest.mark.parametrize(("words", "said"), REFUSED.values(), ids=REFUSED)
 def test_a_wrong_request_is_one_line_and_writes_nothing(gpbench, words, said):
     write("mine.csv")
@@ -189,6 +211,8 @@ FILES = {
         'x,y\n1,2\n"l\n2",4\n',
         "mine.csv, line 3: unexpected end of data; a quoted cell must end on",
     ),
+    "an interpolation": ("x,y,${b}\n1,2,3\n2,3,4\n", "'${b}' has ${, which a description cannot hold; rename it"),
+    "too large": ("x,y\n1,1e307\n2,3.5\n3,2.5\n", "target 'y' is beyond 1e+150 in row 0"),
     "not text": ("x,y\n\xff\xfe,1\n", "line 2: not text"),
 }
 

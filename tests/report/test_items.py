@@ -17,6 +17,7 @@ from gpbench.report.papers.reproduced import command, provenance, write_item
 from gpbench.report.registry import names
 from gpbench.report.view import View
 from gpbench.study.planning.plan import run_name
+from handmade import CELL
 from projects import REPOSITORY
 
 CONF = REPOSITORY / "conf"
@@ -86,6 +87,21 @@ def test_a_command_plans_the_run_of_its_items(registry):
         items.choose([table], "default", "")
     with pytest.raises(UserError, match="names no study"):
         items.choose([], "", "")
+    with pytest.raises(UserError, match="names no study"):
+        items.choose([], ["default"], "")
+    for word in ("rossi2021_table5", "tables/rossi2021_table5", "tables/rossi2021_table5.png"):
+        with pytest.raises(UserError, match=r"has no rule; ask for tables/rossi2021_table5\.csv"):
+            items.requested(CONF, [word])
+    assert items.requested(CONF, ["results/x/report.html", "study=rossi2021_uci", "rossi2021_uci"]) == []
+
+
+def test_an_item_whose_fits_are_all_skipped_is_refused(registry):
+    table = registry["rossi2021_table5"]
+    cells = [replace(CELL, skip=skip) for skip in ("has no md5 yet", "")]
+    items.refuse_skipped([table], cells)
+    items.refuse_skipped([], cells[:1])
+    with pytest.raises(UserError, match="tables/rossi2021_table5.csv cannot be made: every .* has no md5 yet"):
+        items.refuse_skipped([table], cells[:1])
 
 
 def test_overrides_of_a_command_replace_those_of_the_item(registry):

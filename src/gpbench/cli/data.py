@@ -187,6 +187,8 @@ def pin(arguments: argparse.Namespace) -> None:
 
     where = places.find()
     for dataset in _datasets(where, arguments.datasets):
+        if dataset.private:
+            raise UserError(f"{dataset.name} is your own and data.dvc public; its entry in conf/dataset checks it")
         for line in pin_items(dataset.source.files, dataset.source.unpinned, where) or [_BUNDLED]:
             print(f"{dataset.name}: {line}", flush=True)
 
@@ -208,7 +210,10 @@ def add_own(arguments: argparse.Namespace) -> None:
     classes = f" of {', '.join(dataset.classes)}" if dataset.classes else ""
     what = f"{dataset.task}{classes}, {dataset.rows:,} rows x {dataset.columns} inputs"
     print(f"{dataset.name}: {what}; described in conf/dataset/{dataset.name}.yaml")
-    print(f"next: gpbench fit method=svgp dataset={dataset.name} split=all")
+    all_targets = " protocol=common_all" if len(dataset.source.targets) > 1 else ""
+    print(f"next: gpbench fit method=svgp dataset={dataset.name} split=all{all_targets}")
+    if all_targets:
+        print(f"Without protocol=common_all the first target alone is predicted, {dataset.source.targets[0]}.")
 
 
 def splits(arguments: argparse.Namespace) -> None:

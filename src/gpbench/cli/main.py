@@ -200,7 +200,11 @@ def _run(arguments: argparse.Namespace) -> str:
     """The name of a study's run, which may be given itself: that of its results folder."""
     from gpbench.study.planning import plan as planning
 
-    return planning.run_name(*planning.study_words(places.find(), arguments.study, arguments.overrides))
+    where = places.find()
+    words = planning.study_words(where, arguments.study, arguments.overrides)
+    if not (where.plans / f"{(name := planning.run_name(*words))}.json").is_file():
+        planning.make(where, *words)  # names what is mistyped
+    return name
 
 
 def collect(arguments: argparse.Namespace) -> None:
@@ -265,8 +269,12 @@ def verdict(arguments: argparse.Namespace) -> None:
     if lines:
         failed = f"{count(len(lines), 'fit')} of {name} failed or {'are' if len(lines) > 1 else 'is'} missing"
         raise UserError(f"{failed}; `gpbench retry` clears what failed")
+    skips = [cell.skip for cell in collecting.read_plan(where, name).cells]
+    if all(skips):
+        raise UserError(f"{name}: every fit is skipped, the first because: {skips[0]}")
     but = f", but the fits of {count(len(unmixed), 'split')} have not converged" if unmixed else ""
-    print(f"{name}: every fit is done{but}; open results/{name}/report.html")
+    report = f"; open results/{name}/report.html" if (where.results / name / "report.html").is_file() else ""
+    print(f"{name}: every fit is done{but}{report}")
 
 
 def cite(arguments: argparse.Namespace) -> None:
@@ -299,6 +307,8 @@ def references(arguments: argparse.Namespace) -> None:
     from gpbench.study.commands import references as posteriors
 
     if arguments.name is None:
+        if arguments.draws or arguments.out:
+            raise UserError("--draws and --out need the name of a reference posterior; `gpbench references` lists them")
         print("\n".join(posteriors.listing()))
         return
     scored = list(posteriors.scores(places.find(), arguments.name, arguments.draws))

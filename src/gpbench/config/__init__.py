@@ -14,11 +14,11 @@ from gpbench.config.compose import (
     require_module,
 )
 from gpbench.config.method_source import hyperparameters
-from gpbench.config.overrides import command_words, distinct, split_override, split_overrides
+from gpbench.config.overrides import command_words, distinct, setting, split_override, split_overrides
 from gpbench.config.validate import check
 
 __all__ = [
     "ENTRY_POINTS", "GROUPS", "MethodConfig", "backlog", "check", "command_words", "compose", "distinct", "families",
-    "folders", "hyperparameters", "options", "printed_splits", "read", "require_module", "split_override",
+    "folders", "hyperparameters", "options", "printed_splits", "read", "require_module", "setting", "split_override",
     "split_overrides",
 ]  # fmt: skip

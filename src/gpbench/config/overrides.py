@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import pickle
 import re
 import shlex
@@ -29,6 +30,17 @@ def split_overrides(text: str) -> list[tuple[str, str]]:
         return [split_override(word) for word in shlex.split(text)]
     except ValueError as error:
         raise UserError(f"overrides {text!r}: {error}") from error
+
+
+def setting(value: object) -> str:
+    """A value given in Python as an override has it; UserError for what is no text, number, list or mapping."""
+
+    def plain(item: object) -> object:
+        if hasattr(item, "tolist"):  # numbers and arrays of NumPy
+            return item.tolist()
+        raise UserError(f"a setting is a text, number, list or mapping, not {type(item).__name__} ({str(item)[:40]})")
+
+    return value if isinstance(value, str) else json.dumps(value, default=plain)
 
 
 def command_words(command: str) -> dict[str, str]:

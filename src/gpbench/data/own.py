@@ -57,7 +57,7 @@ def add(path: Path, wishes: Wishes, where: Places) -> tuple[Dataset, int]:
         raise UserError(f"{raw} holds other data, of a set that has no entry; delete it, or choose another --name")
     try:
         with entry.open("x", encoding="utf-8") as stream:
-            yaml.safe_dump(_changed(dataset), stream, sort_keys=False, width=120, allow_unicode=True)
+            yaml.dump(_changed(dataset), stream, _Dumper, sort_keys=False, width=120, allow_unicode=True)
     except FileExistsError:  # another process took the name since
         _free_name(name, where)
         raise
@@ -71,6 +71,17 @@ def add(path: Path, wishes: Wishes, where: Places) -> tuple[Dataset, int]:
             raw.unlink(missing_ok=True)
         raise
     return dataset, len(rows) - dataset.rows
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes texts that do not begin with a letter: OmegaConf reads 1e-05 as a number, which PyYAML writes bare."""
+
+    def represent_str(self, data: str) -> yaml.ScalarNode:
+        quoted = None if data[:1].isalpha() or data[:1] == "_" else "'"
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style=quoted)
+
+
+_Dumper.add_representer(str, _Dumper.represent_str)
 
 
 def name_of(path: Path, name: str = "") -> str:
@@ -102,6 +113,8 @@ def _describe(path: Path, item: str, name: str, wishes: Wishes) -> tuple[Dataset
             if column not in names:
                 raise unknown(kind, column, names, f"the columns of {path}")
     chosen = [*wishes.targets, *wishes.categorical, *wishes.drop]
+    if strange := [text for text in [*names, *wishes.missing.split(), item] if "${" in text]:
+        raise UserError(f"{path}: {strange[0]!r} has ${{, which a description cannot hold; rename it")
     if twice := [column for column in chosen if chosen.count(column) > 1]:
         raise UserError(f"{path}: {twice[0]!r} is named twice in --target, --categorical and --drop; name it once")
     columns = _columns(path, names, rows, source, wishes.drop)

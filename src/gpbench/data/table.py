@@ -19,6 +19,7 @@ from gpbench.places import write_aside
 
 # what NumPy and zipfile raise for damaged files, depending on which bytes changed
 DAMAGED = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, RuntimeError, tokenize.TokenError)
+LARGEST = 1e150  # of a value: squares must be finite
 CHUNK = 1 << 20  # values processed at once, so that large sets need no second copy
 
 
@@ -64,10 +65,11 @@ def check(table: Table, name: str, task: str, classes: int, truth: int = 0) -> N
             raise UserError(f"data set {name!r}: {kind} names {repeated} are used more than once")
         seen = 0
         for part in chunks(array):
-            bad = np.argwhere(~np.isfinite(part))
+            bad = np.argwhere(~(np.abs(part) < LARGEST))
             if len(bad):
                 row, column = bad[0]
-                problem = f"{kind} {names[column]!r} is not a finite number in row {seen + row}"
+                fault = f"beyond {LARGEST:g}" if np.isfinite(part[row, column]) else "not a finite number"
+                problem = f"{kind} {names[column]!r} is {fault} in row {seen + row}"
                 remedy = f"correct the source or drop the column in conf/dataset/{name}.yaml"
                 raise UserError(f"data set {name!r}: {problem}; {remedy}")
             seen += len(part)

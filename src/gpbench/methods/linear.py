@@ -52,7 +52,7 @@ class Method(ClosedFormMethod):
         total = 0.0
         for train, test in KFold(min(self.hyper.folds, len(y)), shuffle=True, random_state=seed).split(x):
             if len(np.unique(y[train])) < 2:
-                raise UserError("linear: a cross-validation fold holds a single class; lower linear.folds")
+                raise UserError("linear: a cross-validation fold trains on one class alone; take other rows or splits")
             probs = self._probabilities(_logistic(strength).fit(x[train], y[train]), x[test], len(train))
             total += np.log(probs[np.arange(len(test)), y[test].astype(int)]).sum()
         return total

@@ -1,6 +1,7 @@
 """`gpbench challenge`: predictions of another program are scored as ours are, stand beside them, or are refused."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from gpbench import places
 from gpbench.cli import main
 from gpbench.report.export import citations
 from gpbench.report.view import View
+from gpbench.study.planning import plan as planning
 from projects import copy_project
 
 SETS = {"diabetes": ("linear", [0, 1]), "wdbc": ("linear", [0])}
@@ -131,9 +133,9 @@ def changed(**columns):
 
 
 REFUSED = {
-    "negative sd": (changed(sd=lambda f: -f["sd"]), "split 0: sd must be positive"),
+    "negative sd": (changed(sd=lambda f: -f["sd"]), "sd must be positive"),
     "NaN": (changed(mean=lambda f: f["mean"].where(f.index > 0)), "is not a finite number"),
-    "text": (changed(mean=lambda f: f["mean"].astype(str) + "a"), "could not convert string to float"),
+    "text": (changed(mean=lambda f: f["mean"].astype(str) + "a"), "mean of row "),
     "a row of training": (changed(row=lambda f: f["row"] + 1), "is no test row of this split"),
     "rows are missing": (lambda f: f[f["split"] == 0].iloc[3:], "3 of 44 test rows are missing"),
     "a row twice": (lambda f: pd.concat([f, f.iloc[:1]]), "is predicted more than once"),
@@ -145,8 +147,55 @@ REFUSED = {
     "no numbers": (lambda f: f.drop(columns="sd"), "found none of them"),
     "two kinds": (changed(q05=lambda f: 0.0), "found mean and sd and quantiles"),
     "split is no number": (changed(split=lambda f: "zero"), "'split' must hold whole numbers"),
-    "empty": (lambda f: f.iloc[:0], "must hold whole numbers"),
+    "empty": (lambda f: f.iloc[:0], "has no rows below its header"),
+    "one sd is negative": (
+        changed(sd=lambda f: f["sd"].where(f.index > 0, -1)),
+        "sd must be positive; the smallest is -1",
+    ),
+    "a cell of dataset is empty": (
+        changed(dataset=lambda f: f["dataset"].where(f.index > 2)),
+        "line 2: the cell",
+    ),
+    "a number that is too large": (
+        changed(mean=lambda f: f["mean"].where(f.index > 0, 1e200)),
+        "cannot be scored",
+    ),
+    "a column twice": (lambda f: f.set_axis([*f.columns[:-1], "mean"], axis=1), "stand in the header more than once"),
 }
+
+
+def test_what_is_wrong_of_one_row_names_it(root, challenge):
+    frame = predictions(root, REGRESSION["moments"]).reset_index(drop=True)
+    frame.loc[7, "sd"] = 0.0
+    place = f"diabetes split {frame.loc[7, 'split']}, row {frame.loc[7, 'row']}: sd must be positive"
+    assert place in challenge(frame, "wrong")[2]
+
+
+def test_semicolons_are_read_and_cells_beyond_the_header_are_not(root, challenge, tmp_path, capfd):
+    frame = predictions(root, REGRESSION["moments"])
+    frame.to_csv(tmp_path / "semicolons.csv", sep=";", index=False)
+    assert main.main(["challenge", str(tmp_path / "semicolons.csv")]) == 0
+    lines = frame.to_csv(index=False).splitlines()
+    (tmp_path / "longer.csv").write_text("\n".join([lines[0], *(f"{line},9" for line in lines[1:])]))
+    capfd.readouterr()
+    assert main.main(["challenge", str(tmp_path / "longer.csv")]) == 1
+    assert "more cells than the header has names" in capfd.readouterr().err
+
+
+def test_one_that_was_damaged_or_removed_is_named(root, challenge, capfd):
+    assert challenge(predictions(root, REGRESSION["moments"]), "gone")[0] == 0
+    words = ["collect", "default", "--overrides", f"{STUDY} challengers=[gone]"]
+    planning.freeze(planning.make(where := places.find(), "default", words[-1]), where)
+    folder = where.challengers / "gone"
+    (folder / "diabetes" / "0" / "scores.json").write_text("{}")
+    assert main.main(words) == 1
+    assert "it has no mnll" in capfd.readouterr().err
+    (folder / "about.json").write_text("[]")
+    assert main.main(words) == 1
+    assert "it lacks label or protocol" in capfd.readouterr().err
+    shutil.rmtree(folder)
+    assert main.main(words) == 1
+    assert "unknown challenger 'gone'" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(("change", "said"), REFUSED.values(), ids=REFUSED)

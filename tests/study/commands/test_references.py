@@ -148,7 +148,7 @@ def test_a_wrong_spread_differs_and_short_chains_are_not_judged(gpbench, tmp_pat
         (["logit_50"], "a,b\n1,2\n", ["has columns a, b", "psi[0]"]),
         (["logit_50"], "psi[0]\nx\n1\n2\n3\n", ["column 'psi[0]' holds what is no finite number"]),
         (["logit_50"], "psi[0]\n1\n2\n", ["a chain has 2 draws, fewer than 4"]),
-        (["logit_50"], "", ["cannot read draws from"]),
+        (["logit_50"], "", ["cannot be read as a CSV"]),
         (["logit_50"], "psi[0]\n1e200\n-1e200\n1\n2\n", ["no finite number, or one beyond 1e+100"]),
         (["logit_50"], "psi[0]\nTrue\nFalse\nTrue\nTrue\n", ["holds what is no finite number"]),
         (["logit_50"], "chain,psi[0]\n,1\n0,2\n0,3\n0,4\n0,5\n", ["column 'chain' has empty cells"]),

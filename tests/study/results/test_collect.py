@@ -224,3 +224,11 @@ def test_tables_are_written_in_chunks_as_they_would_be_at_once(monkeypatch, tmp_
         parquet.write(tmp_path / "table.parquet", iter(chunks))
         read = pd.read_parquet(tmp_path / "table.parquet")
         pd.testing.assert_frame_equal(read, together.reindex(columns=columns), check_dtype=bool(parts))
+
+
+def test_a_table_without_rows_names_fits_by_text(tmp_path):
+    """So that it can be joined with fits that have no rows either: every fit of a run may be skipped."""
+    parquet.write(tmp_path / "none.parquet", collect._chunks([], ["fit_id", "step"]))
+    empty = parquet.read(tmp_path / "none.parquet")
+    assert list(empty) == ["fit_id", "step"]
+    assert empty.merge(pd.DataFrame({"fit_id": ["a"]}), on="fit_id").empty

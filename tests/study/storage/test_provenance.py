@@ -22,4 +22,10 @@ def test_records_of_results_are_no_change_of_the_tree(tmp_path):
         provenance.commit.cache_clear()
         assert provenance.commit(tmp_path).dirty is dirty
         assert len(provenance.commit(tmp_path).commit) == 40
+    git("checkout", ".")
+    for name, dirty in (("notes.txt", False), ("conf/dataset/mine.yaml", False), ("src/methods/mine.py", True)):
+        (new := tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        new.write_text("1\n")
+        provenance.commit.cache_clear()
+        assert provenance.commit(tmp_path).dirty is dirty, name
     provenance.commit.cache_clear()

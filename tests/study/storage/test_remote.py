@@ -184,6 +184,9 @@ def test_a_place_that_cannot_be_is_one_line(tmp_path, monkeypatch, project, gpbe
     answer = gpbench("plan")
     assert (answer.code, answer.err.count("\n")) == (1, 1)
     assert "GPBENCH_REMOTE=nowhere://bucket: " in answer.err
+    for typo in ("s3:/bucket", "bucket", " "):
+        monkeypatch.setenv("GPBENCH_REMOTE", typo)
+        assert f"GPBENCH_REMOTE={typo!r} is no address" in gpbench("push").err
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="does not answer .* try again"):
         Remote(f"file://{tmp_path}/file").create("fits/one", b"")

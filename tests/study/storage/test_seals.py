@@ -62,6 +62,8 @@ DAMAGES = {
     "the record of another fit": ("fit.json", exchange, f"it is the record of {planned(1).fit_id}"),
     "other settings": ("fit.json", steps, "its `what` does not hash to its identity"),
     "nothing in the record": ("fit.json", lambda path: path.write_text("null"), "Input should be"),
+    "a text in place of a number": ("fit.json", edit(seconds="x"), "it was changed after it was written"),
+    "nothing in place of what it is": ("fit.json", edit(what=None), "it was changed after it was written"),
     "a record too deep": ("fit.json", lambda path: path.write_text("[" * 10**5), "maximum recursion depth"),
     "a record in another encoding": ("fit.json", lambda path: path.write_bytes(b"\xff{}"), "can't decode byte 0xff"),
 }
@@ -241,6 +243,7 @@ def test_a_fit_of_another_edition_under_todays_identity_costs_itself_only(store,
     path = store.folder(planned(0).fit_id) / "fit.json"
     content = json.loads(path.read_text())
     del content["seconds"]
+    content["sealed"]["fit.json"] = seals._of_record(content)
     path.write_text(json.dumps(content))
     ended = collect.Ended(Places(store.root.parent, store.root), "none")
     assert ended.status(CELL, planned(1))[0] == "done"

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -21,12 +21,36 @@ from gpbench.config.schema import Source
 from gpbench.data.readers.encode import Row
 from gpbench.errors import UserError
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 OPENERS: dict[str, Callable] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
 def separator(header: str) -> str:
     """The character between the cells of a CSV, from its first line."""
     return max(",;\t", key=header.count)
+
+
+def frame(path: Path) -> pd.DataFrame:
+    """A CSV of somebody's program as pandas reads it, of text where the column is called `dataset`. UserError for what
+    is no table, a name that stands in the header more than once, and cells beyond the header."""
+    import pandas as pd
+
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as stream:
+            first = stream.readline()
+        mark = separator(first)
+        names = next(csv.reader([first], delimiter=mark), [])
+        if repeated := sorted({name for name in names if names.count(name) > 1}):
+            raise UserError(f"{path}: columns {repeated} stand in the header more than once; leave out all but one")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # of cells that it would leave out
+            return pd.read_csv(path, sep=mark, index_col=False, encoding="utf-8-sig", dtype={"dataset": str})
+    except pd.errors.ParserWarning:
+        raise UserError(f"{path}: a line has more cells than the header has names") from None
+    except (OSError, ValueError) as error:  # ParserError, EmptyDataError and UnicodeDecodeError are ValueErrors
+        raise UserError(f"{path} cannot be read as a CSV: {getattr(error, 'strerror', None) or error}") from None
 
 
 @contextmanager

@@ -17,9 +17,11 @@ from gpbench.config import schema
 from gpbench.errors import UserError, unknown
 from gpbench.places import Places, write_if_changed
 from gpbench.report.registry import FIGURES, TABLES
+from gpbench.study.records import Cell
 
 SUFFIXES = {"figures": ("pdf", "png", "md"), "tables": ("csv", "md", "html", "tex")}
 PUBLISHED = "published"
+_LIKE_ITEM = re.compile(r"(?:.*/)?[a-z]+[0-9]{4}[a-z]*_[a-z0-9_]+(?:\.\w+)?")
 _TARGET = re.compile(r"(figures|tables)/([^/]+)\.(\w+)")
 
 
@@ -88,15 +90,24 @@ def requested(conf: Path, words: Iterable[str]) -> list[Named]:
             if folder != item.target.split("/")[0] or suffix not in SUFFIXES[folder]:
                 raise UserError(f"{word} has no rule; ask for {item.target}")
             items[name] = item
+        elif _LIKE_ITEM.fullmatch(word) and (known := registry(conf).get(Path(word).stem)):
+            raise UserError(f"{word} has no rule; ask for {known.target}")
     return list(items.values())
 
 
-def choose(items: list[Named], study: str | None, overrides: str) -> tuple[str, str]:
+def refuse_skipped(items: list[Named], cells: Iterable[Cell]) -> None:
+    """UserError where every fit of the run of some items is skipped: nothing could be shown."""
+    skips = [cell.skip for cell in cells]
+    if items and all(skips):
+        raise UserError(f"{items[0].target} cannot be made: every fit is skipped, the first because: {skips[0]}")
+
+
+def choose(items: list[Named], study: object, overrides: str) -> tuple[str, str]:
     """(study, overrides) that a command plans: those of its items, in which the given overrides replace the items';
     without items, the given study or `default`."""
     if not items:
-        if study == "":
-            raise UserError("--config study= names no study; leave it out for `default`")
+        if study is not None and not (study and isinstance(study, str)):
+            raise UserError(f"--config study={study} names no study; leave it out for `default`")
         return study or "default", overrides
     first = items[0]
     for other in items[1:]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -16,6 +16,7 @@ from gpbench import config
 from gpbench.config.schema import Dataset, Protocol
 from gpbench.data import prepare, protocols, splits
 from gpbench.data import table as tables
+from gpbench.data.readers import formats
 from gpbench.errors import UserError, unknown
 from gpbench.evaluation import given
 from gpbench.evaluation.metrics import score
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 KEYS = ("dataset", "split", "row")
-QUANTILE, SAMPLE = re.compile(r"q(\d{1,2}(?:\.\d+)?)"), re.compile(r"s\d+")
+QUANTILE, SAMPLE = re.compile(r"q(\d+(?:\.\d+)?)"), re.compile(r"s\d+")
 UNMEASURED = dict.fromkeys(("seconds_train", "seconds_predict", "peak_memory_mb"), math.nan)
 
 
@@ -81,31 +82,33 @@ def challenge(where: Places, path: Path, name: str, label: str, protocol_name: s
     if (target := where.challengers / name).exists():
         raise UserError(f"{name!r} was added before; choose another --name, or delete {target}")
     outcomes = dict(_scored(where, _read(path), path, protocol))
-    aside = where.challengers / f".{name}"
-    shutil.rmtree(aside, ignore_errors=True)
-    for (dataset, split), (points, scores) in outcomes.items():
-        folder = aside / dataset / str(split)
-        write_text(folder / challengers.SCORES, json.dumps(scores))
-        points.to_parquet(folder / challengers.POINTS, index=False)
-    write_text(aside / challengers.ABOUT, json.dumps({"label": label, "protocol": protocol_name}))
-    aside.rename(target)
+    where.challengers.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".", dir=where.challengers) as folder:
+        aside = Path(folder) / name
+        for (dataset, split), (points, scores) in outcomes.items():
+            write_text(aside / dataset / str(split) / challengers.SCORES, json.dumps(scores))
+            points.to_parquet(aside / dataset / str(split) / challengers.POINTS, index=False)
+        write_text(aside / challengers.ABOUT, json.dumps({"label": label, "protocol": protocol_name}))
+        try:
+            aside.rename(target)
+        except OSError as error:
+            raise UserError(f"{target} cannot be made ({error.strerror}); did another process add {name!r}?") from error
     return {place: scores for place, (_, scores) in outcomes.items()}
 
 
 def _read(path: Path) -> pd.DataFrame:
     import pandas as pd
 
-    try:
-        frame = pd.read_csv(path)
-    except (OSError, ValueError) as error:  # ParserError, EmptyDataError and UnicodeDecodeError are ValueErrors
-        raise UserError(f"{path} cannot be read as a CSV: {getattr(error, 'strerror', None) or error}") from None
+    frame = formats.frame(path)
     if absent := [key for key in KEYS if key not in frame]:
         raise UserError(f"{path}: columns {absent} are missing; predictions need {', '.join(KEYS)} and, say, mean, sd")
+    if frame.empty:
+        raise UserError(f"{path} has no rows below its header")
+    if len(empty := np.flatnonzero(frame["dataset"].isna())):
+        raise UserError(f"{path}, line {empty[0] + 2}: the cell of column 'dataset' is empty")
     for key in ("split", "row"):
         if not pd.api.types.is_integer_dtype(frame[key]):
             raise UserError(f"{path}: column {key!r} must hold whole numbers")
-    if frame.empty:
-        raise UserError(f"{path} has no rows below its header")
     return frame
 
 
@@ -126,7 +129,14 @@ def _scored(where: Places, frame: pd.DataFrame, path: Path, protocol: Protocol) 
             trained = fold.targets[fold.train]
             info = {"task": task, "num_classes": len(rows.dataset.classes)} | UNMEASURED
             info |= {"train_target_mean": trained.mean(0), "train_target_sd": trained.std(0)}
-            scores = {key: value for key, value in score(points, info).items() if math.isfinite(value)}
+            try:
+                found = score(points, info)
+            except ValueError as error:
+                likelihoods = points["log_density"].to_numpy()
+                row = points["row"].iloc[int(likelihoods.argmin())]
+                least = "a probability or density of 0, or a number that is too large, cannot be scored"
+                raise UserError(f"{place}: {error}; {least} (row {row})") from None
+            scores = {key: value for key, value in found.items() if math.isfinite(value)}
             yield (str(name), int(split)), (points, scores)
 
 
@@ -152,24 +162,33 @@ def _in_order(part: pd.DataFrame, fold: Fold, place: str) -> pd.DataFrame:
 
 def _predictive(part: pd.DataFrame, fold: Fold, dataset: Dataset, place: str) -> Predictive:
     """The distribution of each row, in the fold's scaled units; UserError where the numbers are none."""
+    import pandas as pd
+
     if fold.targets.shape[1] != 1 or dataset.task == "counts":
         raise UserError(f"{place}: one target of a regression or of classes can be scored; choose another --protocol")
     columns, make = _kind(part, dataset, place)
-    numbers = part[columns].apply(lambda column: column.astype(str).str.strip()).replace("", "nan")
-    try:
-        values = numbers.to_numpy().astype(float)
-    except ValueError as error:
-        raise UserError(f"{place}: {error}") from None
+    values = part[columns].apply(pd.to_numeric, errors="coerce").to_numpy(float)
     if len(bad := np.argwhere(~np.isfinite(values))):
         raise UserError(f"{place}: {columns[bad[0][1]]} of row {fold.test[bad[0][0]]} is not a finite number")
     try:
         predictive = make(values)
     except ValueError as error:
-        raise UserError(f"{place}: {error}") from None
+        rows = [row for row, one in zip(fold.test, values, strict=True) if not _is_distribution(make, one)]
+        which = f", row {rows[0]}" if len(rows) < len(values) else ""
+        raise UserError(f"{place}{which}: {error}") from None
     if dataset.classes:
         return predictive
     scale, shift = 1 / fold.scaling.y_scale, -fold.scaling.y_shift / fold.scaling.y_scale
     return cast(given.GaussianMixture, predictive).affine(scale, shift)
+
+
+def _is_distribution(make: Any, row: np.ndarray) -> bool:
+    """Whether the numbers of one row alone make a distribution."""
+    try:
+        make(row[None])
+    except ValueError:
+        return False
+    return True
 
 
 def _kind(part: pd.DataFrame, dataset: Dataset, place: str) -> tuple[list[str], Any]:

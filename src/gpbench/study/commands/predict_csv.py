@@ -181,8 +181,6 @@ def read_inputs(path: Path, names: list[str], categories: dict[str, list[str]]) 
         if len(cells) != len(header):
             raise UserError(f"{path}, line {line}: {len(cells)} cells under a header of {len(header)} names")
     frame = pd.DataFrame([cells for _, cells in rows], columns=header)
-    if repeated := sorted({name for name in names if header.count(name) > 1}):
-        raise UserError(f"{path}: columns {repeated} stand in the header more than once; leave out all but one")
     return inputs(frame, names, categories, str(path))
 
 
@@ -198,6 +196,9 @@ def inputs(frame: pd.DataFrame, names: list[str], categories: dict[str, list[str
 
     if not len(frame):
         raise UserError(f"{where}: there are no rows to predict")
+    needed = _written(names, categories)
+    if repeated := sorted({*frame.columns[frame.columns.duplicated()]} & {*needed}):
+        raise UserError(f"{where}: columns {repeated} stand in the header more than once; leave out all but one")
     frame = frame.copy()
     for column, values in categories.items():
         if column in frame.columns:
@@ -208,8 +209,9 @@ def inputs(frame: pd.DataFrame, names: list[str], categories: dict[str, list[str
                 frame[f"{column}={value}"] = (cells == value).astype(float)
     missing = [name for name in names if name not in frame.columns]
     if missing:
-        needed = ", ".join(_written(names, categories))
-        raise UserError(f"{where}: columns {_written(missing, categories)} are missing; the model needs {needed}")
+        raise UserError(
+            f"{where}: columns {_written(missing, categories)} are missing; the model needs {', '.join(needed)}"
+        )
     values = frame[names].apply(pd.to_numeric, errors="coerce").to_numpy(float)
     bad = np.argwhere(~np.isfinite(values))
     if len(bad):

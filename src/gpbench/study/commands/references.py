@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from gpbench.data.readers import formats
 from gpbench.data.simulated import posteriors
 from gpbench.data.simulated.posteriors import Content
 from gpbench.errors import UserError, count
@@ -55,10 +56,7 @@ def scores(where: Places, name: str, table: Path | None) -> Iterator[tuple[str, 
 def of_csv(path: Path, found: Content) -> dict[str, np.ndarray]:
     """Number -> draws `[chains, T]` of a table with a column a number, `psi[0]` or `log lengthscale`, and perhaps one
     `chain`."""
-    try:
-        table = pd.read_csv(path)
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read draws from {path}: {error}") from error
+    table = formats.frame(path)
     if "chain" in table and table["chain"].isna().any():
         raise UserError(f"{path}: column 'chain' has empty cells")
     chains = [part for _, part in table.groupby("chain")] if "chain" in table else [table]
@@ -70,6 +68,8 @@ def of_csv(path: Path, found: Content) -> dict[str, np.ndarray]:
         numeric = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
         if not numeric or not (values.abs() < LARGEST).all():
             raise UserError(f"{path}: column {column!r} holds what is no finite number, or one beyond {LARGEST:g}")
+    if unknown := [str(column) for column in table if column not in {"chain", *known.values()}]:
+        print(f"{path}: {', '.join(unknown[:5])} {'are' if len(unknown) > 1 else 'is'} no number of the reference")
     for number, label in posteriors.labels(found).items():
         if number in table and label in table and number != label:
             raise UserError(f"{path}: columns {number!r} and {label!r} are the same number; leave one out")

@@ -344,7 +344,7 @@ def _chunks(parts: Iterable[pd.DataFrame], columns: list[str]) -> Iterator[pd.Da
         if rows >= CHUNK:
             yield pd.concat(waiting, ignore_index=True).reindex(columns=columns)
             waiting, rows = [], 0
-    rest = pd.concat(waiting, ignore_index=True) if waiting else pd.DataFrame()
+    rest = pd.concat(waiting, ignore_index=True) if waiting else pd.DataFrame({"fit_id": pd.Series(dtype=str)})
     yield rest.reindex(columns=columns)
 
 

@@ -28,7 +28,9 @@ def about(where: Places, name: str) -> dict[str, str]:
     known = [path.parent.name for path in sorted(where.challengers.glob(f"*/{ABOUT}"))]
     if name not in known:
         raise unknown("challenger", name, known, "challengers/, to which `gpbench challenge` adds")
-    found: dict[str, str] = read_json(where.challengers / name / ABOUT, REMEDY)
+    found: dict[str, str] = read_json(path := where.challengers / name / ABOUT, REMEDY)
+    if not isinstance(found, dict) or not {"label", "protocol"} <= found.keys():
+        raise UserError(f"{path} is damaged (it lacks label or protocol); {REMEDY}")
     return found
 
 
@@ -51,6 +53,8 @@ def check(where: Places, study: schema.Study) -> None:
 
 def folders(where: Places, plan: FrozenPlan) -> dict[str, Path]:
     """What stands for a fit's identity -> folder, of the challengers' splits that the study fits too."""
+    for name in plan.study.challengers:
+        about(where, name)  # which is gone or damaged is named
     places = sorted({(cell.address.dataset, fit.split) for cell, fit in plan.fits if not cell.skip})
     named = [f"{name}/{dataset}/{split}" for name in plan.study.challengers for dataset, split in places]
     return {identity: path for identity in named if (path := where.challengers / identity).is_dir()}
@@ -68,5 +72,8 @@ def rows(where: Places, plan: FrozenPlan) -> list[Row]:
         names["label"] = f"{about(where, name)['label']} (not ours)"
         address = {"dataset": dataset, "protocol": plan.study.protocol, "budget": plan.study.budget}
         state = {"overrides": "", "split": fit.split, "replica": 0, "status": "done", "reason": ""}
-        found.append({"fit_id": identity} | what | names | address | state | read_json(path / SCORES, REMEDY))
+        scores = read_json(path / SCORES, REMEDY)
+        if not isinstance(scores, dict) or "mnll" not in scores:
+            raise UserError(f"{path / SCORES} is damaged (it has no mnll); {REMEDY}")
+        found.append({"fit_id": identity} | what | names | address | state | scores)
     return found

@@ -18,7 +18,9 @@ JOB_NUMBERS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 
 @functools.cache
 def commit(root: Path) -> Commit:
-    """The commit that a project folder is at; records of results, which runs write themselves, are no change of it."""
+    """The commit that a project folder is at, and whether its files are others: changed ones, and new ones of the code,
+    settings and printed numbers. Records of results, which runs write themselves, and entries of data sets, whose md5 a
+    fit names, are no change."""
 
     def git(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=False)
@@ -29,7 +31,9 @@ def commit(root: Path) -> Commit:
         return Commit("", False)
     if head.returncode:
         return Commit("", False)
-    return Commit(head.stdout.strip(), bool(git("status", "--porcelain", "-uno", ".", ":!docs/results").stdout.strip()))
+    changed = git("status", "--porcelain", "-uno", ".", ":!docs/results")
+    new = git("status", "--porcelain", "-uall", "src", "conf", "published", ":!conf/dataset")
+    return Commit(head.stdout.strip(), bool(changed.stdout.strip() or new.stdout.strip()))
 
 
 def machine() -> Machine:

@@ -71,6 +71,10 @@ class Remote:
     def __init__(self, url: str) -> None:
         import fsspec
 
+        if not re.match(r"[a-z][a-z0-9+.-]*://.", url):
+            raise UserError(
+                f"GPBENCH_REMOTE={url!r} is no address; name one such as s3://bucket/folder or file:///folder"
+            )
         try:
             self.files, self.root = fsspec.core.url_to_fs(url)
         # what is missing or wrong depends on the scheme

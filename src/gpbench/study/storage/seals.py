@@ -44,7 +44,7 @@ def fault_of_record(fit_id: str, content: Content) -> str:
         return f"it is the record of {content['fit_id']}"
     if content.get("sealed") is None:
         return ""
-    if content["sealed"].get("fit.json") != _of_record(content):
+    if not isinstance(content["sealed"], dict) or content["sealed"].get("fit.json") != _of_record(content):
         return "it was changed after it was written"
     if identify(content["what"], content["split"], content["replica"]) != fit_id:
         return "its `what` does not hash to its identity"

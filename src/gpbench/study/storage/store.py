@@ -100,6 +100,9 @@ class Store:
         path = self.folder(fit_id) / "fit.json"
         try:
             content = parsed(path.read_bytes(), path)
+            sealed = isinstance(content, dict) and {"fit_id", "sealed"} <= content.keys()
+            if sealed and (fault := seals.fault_of_record(fit_id, content)):  # before what it means
+                raise Damaged(f"{path} is damaged ({fault})")
             record = of_content(FitRecord, content, path)
         except FileNotFoundError:
             raise UserError(f"no fit {fit_id!r} in {self.root}; `gpbench plan` lists a study's fits") from None
@@ -108,8 +111,6 @@ class Store:
         except (UserError, OSError) as error:
             reason = str(error) if isinstance(error, UserError) else f"{path} is damaged ({error})"
             raise Damaged(reason) from error
-        if fault := seals.fault_of_record(fit_id, content):
-            raise Damaged(f"{path} is damaged ({fault})")
         parts = {name: getattr(record, name) for name in ("address", "what", "how")}
         return replace(record, **{name: self._common.setdefault(repr(part), part) for name, part in parts.items()})
 
