@@ -189,10 +189,11 @@ def read_json(path: Path, remedy: str) -> Any:
         raise UserError(f"{path} is damaged ({error}); {remedy}") from error
 
 
-def write_text(target: Path, text: str, lasting: bool = True) -> None:
-    """Write a text file atomically."""
+def write_text(target: Path, text: str, lasting: bool = True) -> Path:
+    """Write a text file atomically; its path."""
     with write_aside(target, lasting) as temporary:
-        temporary.write_text(text)
+        temporary.write_text(text, encoding="utf-8")
+    return target
 
 
 def write_if_changed(target: Path, text: str) -> bool:

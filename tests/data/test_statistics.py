@@ -98,10 +98,10 @@ def test_a_large_set_is_not_copied():
 def test_columns_in_original_units():
     one = made(np.array([[1, 5], [3, 5], [3, 5]], np.int16), np.array([[0.5], [1.0], [-2.0]]))
     rows = columns(one)
-    assert [row.name for row in rows] == ["x0", "x1", "y0"]
+    assert [row[0] for row in rows] == ["x0", "x1", "y0"]
     assert rows[0] == ("x0", pytest.approx(7 / 3), pytest.approx(standard.pstdev([1, 3, 3])), 1.0, 3.0, 2)
     assert rows[1] == ("x1", 5.0, 0.0, 5.0, 5.0, 1)
-    assert rows[2].min == -2.0
+    assert rows[2][3] == -2.0
 
 
 def stated(**figures) -> Expect:

@@ -16,7 +16,7 @@ from synthetic_samplers import (
 )
 from synthetic_study import build
 
-from gpbench.report.figures import abstention, chain_traces, draw, ranks
+from gpbench.report.figures import abstention, chains, draw
 from gpbench.report.registry import TABLES
 from gpbench.report.scorecard.one_run import scorecard
 from gpbench.report.tables import sampler_efficiency
@@ -142,8 +142,8 @@ def test_chains_of_every_sampler_have_a_row(view):
 
 
 def test_autocorrelation_by_hand():
-    np.testing.assert_allclose(chain_traces.autocorrelation(np.array([1.0, -1, 1, -1]), 3), [1, -0.75, 0.5, -0.25])
-    assert np.isnan(chain_traces.autocorrelation(np.ones(5), 3)).all()
+    np.testing.assert_allclose(chains.autocorrelation(np.array([1.0, -1, 1, -1]), 3), [1, -0.75, 0.5, -0.25])
+    assert np.isnan(chains.autocorrelation(np.ones(5), 3)).all()
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
@@ -233,18 +233,18 @@ def test_ranks_of_equal_chains_are_uniform_and_those_of_a_shifted_one_lean():
     rng = np.random.default_rng(0)
     values = rng.standard_normal((3, 4000)) + np.array([[0.0], [0.0], [3.0]])
     drawn = pd.DataFrame({"replica": np.repeat(range(3), 4000), "value": values.ravel()})
-    alike = ranks.by_chain(drawn[drawn["replica"] < 2])
+    alike = chains.by_chain(drawn[drawn["replica"] < 2])
     assert all(share.mean() == pytest.approx(1) for share in alike.values())
     # 200 of 4,000 in each bin, of a hypergeometric law with half of the draws: sd 10
     assert all(np.abs(share - 1).max() < 4 * 10 / 200 for share in alike.values())
     assert alike[0] + alike[1] == pytest.approx(2)
-    shifted = ranks.by_chain(drawn)[2]
+    shifted = chains.by_chain(drawn)[2]
     assert shifted[-1] > 2.9
     assert shifted[0] == 0
 
 
 def test_every_cell_has_its_ranks(view):
-    figure = ranks.ranks(view)
+    figure = chains.ranks(view)
     shown = [axis for axis in figure.axes if axis.axison]
     assert len(shown) == 2 * len(RHO)
     assert all(len(axis.patches) == CHAINS + 1 for axis in shown)

@@ -9,7 +9,7 @@ from synthetic_samplers import build_samplers
 from synthetic_study import build
 
 from gpbench.errors import UserError
-from gpbench.report.figures import FIGURES
+from gpbench.report.figures import draw
 from gpbench.report.scorecard import verdicts
 from gpbench.report.scorecard.counterparts import run_settings, why_not_judged
 from gpbench.report.scorecard.one_run import scorecard, to_table, write_scorecard
@@ -143,7 +143,7 @@ def test_a_study_may_be_compared_with_no_paper(published, tmp_path):
     assert pd.read_csv(folder / "scorecard.csv").empty
     assert "compared with no paper" in (folder / "scorecard.md").read_text()
     for name in ("scorecard", "convergence"):
-        assert FIGURES[name].function(View(folder)).axes
+        assert draw(View(folder), name).axes
 
 
 def test_same_splits_are_judged(steady):

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from gpbench import config, places
 from gpbench.cli import data
+from gpbench.config.schema import Dataset
 from gpbench.errors import UserError, count, unknown
+from gpbench.places import Places
 
 if TYPE_CHECKING:
-    from gpbench.config.schema import Dataset
-    from gpbench.places import Places
     from gpbench.report.view import View
     from gpbench.study.planning.plan import Plan
 

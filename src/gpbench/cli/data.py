@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpbench import places
+from gpbench import config, places
 from gpbench.cli import grammar
 from gpbench.errors import UserError, count
 
@@ -219,7 +219,6 @@ def add_own(arguments: argparse.Namespace) -> None:
 def splits(arguments: argparse.Namespace) -> None:
     import pandas as pd
 
-    from gpbench import config
     from gpbench.study.commands.challenge import Rows
 
     where, (name,) = places.find(), arguments.datasets
@@ -233,7 +232,6 @@ _BUNDLED = "ships inside a package, no raw files"
 
 def _datasets(where: Places, names: list[str]) -> list[Dataset]:
     """The named catalogue entries (all if none is named), in alphabetical order."""
-    from gpbench import config
 
     chosen = sorted(set(names) or config.options(where.conf, "dataset"))
     return [config.compose(where.conf, "dataset", name) for name in chosen]

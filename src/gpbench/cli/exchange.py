@@ -1,7 +1,5 @@
 """`gpbench push` and `gpbench pull`: fits between the store and the place that GPBENCH_REMOTE names."""
 
-from __future__ import annotations
-
 import argparse
 
 from gpbench import places

@@ -1,18 +1,35 @@
-"""What the commands share: how a study and its overrides are said, JSON in place of tables, colour."""
-
-from __future__ import annotations
+"""What the commands share: their parser, how a study and its overrides are said, JSON in place of tables, colour."""
 
 import argparse
 import json
 import os
+import re
 import shlex
 import sys
-
-from gpbench.cli.parser import Parser
+from typing import Any, NoReturn
 
 COLOURS = {"done": 32, "pending": 33, "running": 33, "stopped": 33, "skipped": 2, "missing": 35}
 """Status -> SGR code of terminals; of all others red."""
 RED = 31
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser without usage texts, whose integers are digits alone."""
+
+    def __init__(self, *words: Any, **options: Any) -> None:
+        super().__init__(*words, **options)
+        self.register("type", int, _whole)
+
+    def error(self, message: str) -> NoReturn:
+        hint = " (a setting goes behind --set)" if message.startswith("unrecognized") and "=" in message else ""
+        self.exit(2, f"{self.prog}: {message}{hint}; see `{self.prog} --help`\n")
+
+
+def _whole(text: str) -> int:
+    """A whole number; `1_0`, which Python takes for one, is none."""
+    if not re.fullmatch("-?[0-9]+", text):
+        raise ValueError(text)
+    return int(text)
 
 
 def study(default: str = "default") -> Parser:

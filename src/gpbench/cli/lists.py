@@ -1,7 +1,5 @@
 """`gpbench list WHAT`: methods, data sets, studies, runs and items of papers, by the names that commands take."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

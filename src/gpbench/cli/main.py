@@ -1,7 +1,5 @@
 """Command line: data, plan, fit, collect, look. Heavy imports happen inside the commands that need them."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json
@@ -12,11 +10,12 @@ from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
-from gpbench import places
+from gpbench import config, places
 from gpbench.cli import advise, data, exchange, grammar, lists
+from gpbench.cli.grammar import Parser
 from gpbench.cli.look import cost, plan, planned, status
-from gpbench.cli.parser import Parser
 from gpbench.errors import UserError, count, exit_status
+from gpbench.study.storage.store import Store
 
 
 def parser() -> argparse.ArgumentParser:
@@ -138,7 +137,6 @@ def why(arguments: argparse.Namespace) -> None:
 
 
 def new(arguments: argparse.Namespace) -> None:
-    from gpbench import config
     from gpbench.study.commands import new_method
 
     for path in new_method.method(places.find(), arguments.name, arguments.out):
@@ -149,8 +147,6 @@ def new(arguments: argparse.Namespace) -> None:
 
 
 def retry(arguments: argparse.Namespace) -> None:
-    from gpbench.study.storage.store import Store
-
     store = Store(places.find().store)
     chosen = [store.find(prefix) for prefix in arguments.fits] or store.ids()
     failed = [fit_id for fit_id in chosen if not store.ended_well(fit_id)]

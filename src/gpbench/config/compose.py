@@ -4,8 +4,6 @@ A group's file holds plain keys and is called as its item; `defaults: [BASE, _se
 group. A method's hyperparameters and their defaults are the dataclass `Hyperparameters` of the method's module.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import io

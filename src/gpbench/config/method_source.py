@@ -1,7 +1,5 @@
 """A method's `Hyperparameters`, read from the source of its module without importing it: no torch."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import importlib.util

@@ -1,7 +1,5 @@
 """Overrides in Hydra's grammar: splitting a string of them, and applying them to an item."""
 
-from __future__ import annotations
-
 import functools
 import json
 import pickle

@@ -1,7 +1,5 @@
 """The configuration reference, generated from the schemas: `gpbench reference > docs/config.md`."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import re

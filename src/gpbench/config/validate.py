@@ -1,7 +1,5 @@
 """Plain mappings become instances of the schemas' dataclasses, or one-line errors."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

@@ -1,7 +1,5 @@
 """A table of one's own as a private data set: its catalogue entry, raw file and prepared arrays, in one step."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

@@ -1,7 +1,5 @@
 """Prepare a data set: read it, check it against the catalogue, write one file of typed arrays."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from gpbench.config.schema import Dataset

@@ -3,8 +3,6 @@
 Splits come first: under `common` every statistic is one of training rows. How columns are scaled: `scaling`.
 """
 
-from __future__ import annotations
-
 import math
 
 from gpbench.config.schema import Dataset, Protocol, SplitRules

@@ -1,10 +1,8 @@
 """Statistics of a prepared table, and their comparison with those that independent sources state."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -80,24 +78,11 @@ def check(computed: Statistics, dataset: Dataset) -> None:
             raise UserError(f"data set {dataset.name!r}: events lie outside the window {dataset.window}")
 
 
-class Column(NamedTuple):
-    """Statistics of one input or target: population standard deviation, number of distinct values."""
-
-    name: str
-    mean: float
-    sd: float
-    min: float
-    max: float
-    distinct: int
-
-
-def columns(table: Table) -> list[Column]:
-    """Statistics of each column, inputs first, in original units."""
+def columns(table: Table) -> list[tuple[str, float, float, float, float, int]]:
+    """Name, mean, population sd, minimum, maximum and number of distinct values of each column, inputs first."""
     parts = ((table.inputs, table.input_names), (table.targets, table.target_names))
     named = ((name, array[:, j].astype(float)) for array, names in parts for j, name in enumerate(names))
-    return [
-        Column(n, float(v.mean()), float(v.std()), float(v.min()), float(v.max()), len(np.unique(v))) for n, v in named
-    ]
+    return [(n, float(v.mean()), float(v.std()), float(v.min()), float(v.max()), len(np.unique(v))) for n, v in named]
 
 
 def _repeats(*arrays: np.ndarray) -> int:

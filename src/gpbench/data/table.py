@@ -1,7 +1,5 @@
 """A prepared data set: typed arrays with names, stored in one file, identified by the md5 of its arrays."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import ndtr, ndtri
 
 from gpbench.predictive.distributions import Categorical, GaussianMixture, Predictive
 
@@ -21,8 +22,6 @@ class Quantiles:
     are `[N, 1]`. Raises ValueError for fewer than two levels, and for quantiles that do not increase."""
 
     def __init__(self, levels: ArrayLike, values: ArrayLike) -> None:
-        from scipy.special import ndtri
-
         self.levels, self.values = np.asarray(levels, float), np.asarray(values, float)
         if len(self.levels) < 2 or np.any(np.diff(self.levels) <= 0) or not 0 < self.levels[0] < self.levels[-1] < 1:
             raise ValueError(f"levels must increase within (0, 1), at least two of them; got {self.levels.tolist()}")
@@ -46,14 +45,10 @@ class Quantiles:
 
     def cdf(self, y: ArrayLike) -> np.ndarray:
         """Phi(z(y))."""
-        from scipy.special import ndtr
-
         return ndtr(self._z(np.asarray(y, float)[:, 0])[0])[:, None]
 
     def quantile(self, levels: ArrayLike) -> np.ndarray:
         """Quantiles `[K, N, 1]` at levels `[K]`."""
-        from scipy.special import ndtri
-
         return self._at(ndtri(np.atleast_1d(levels)))[:, :, None]
 
     def mean(self) -> np.ndarray:
@@ -68,8 +63,6 @@ class Quantiles:
 
     def crps(self, y: ArrayLike) -> np.ndarray:
         """E|Y - y| - E|Y - Y'|/2 = y (2 F(y) - 1) + E Y - 2 E Y [Y <= y] - E Y (2 F(Y) - 1); the last by quadrature."""
-        from scipy.special import ndtr
-
         (nodes, weights), y = self._nodes(), np.asarray(y, float)[:, 0]
         z = self._z(y)[0]
         distance = y * (2 * ndtr(z) - 1) + weights @ nodes - 2 * self._below(z)
@@ -77,8 +70,6 @@ class Quantiles:
 
     def _below(self, z: np.ndarray) -> np.ndarray:
         """E Y [Z <= z] `[N]`: a (Phi(v) - Phi(u)) + b (phi(u) - phi(v)) of each piece y = a + b z from u to v."""
-        from scipy.special import ndtr
-
         ends = np.concatenate([[-np.inf], self.z[1:-1], [np.inf]])[:, None]
         low, high = ends[:-1], np.clip(z, ends[:-1], ends[1:])
         start = self.values[:-1] - self.slopes * self.z[:-1, None]

@@ -1,7 +1,5 @@
 """How far the draws of a sampler are from a reference posterior, number by number, in Monte Carlo errors."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

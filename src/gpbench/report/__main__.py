@@ -4,6 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from gpbench import places
 from gpbench.errors import exit_status
 from gpbench.report.registry import names
 
@@ -32,7 +33,6 @@ def parser() -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> None:
     """Write the requested output, importing only its libraries."""
     if arguments.command == "documents":
-        from gpbench import places
         from gpbench.report.export import documents
 
         (documents.check if arguments.check else documents.make)(places.find().root)
@@ -51,7 +51,6 @@ def run(arguments: argparse.Namespace) -> None:
         for name in arguments.names or names(view.study, "figures"):
             write_figure(view, name, folder / "figures")
     elif arguments.command == "item":
-        from gpbench import places
         from gpbench.report.papers.items import find
         from gpbench.report.papers.reproduced import write_item
 

@@ -157,7 +157,7 @@ FIGURES = _by_name([
           "Posterior density of log τ by unbiased estimates of p(y | τ): mean of all estimates with the most "
           "importance samples, scaled to area 1 over the grid; on that scale the 2.5 % and 97.5 % quantiles of "
           "single estimates. Red: prior density. First split."),
-    Entry("densities", "chains", ON_REQUEST, "figures.densities:densities",
+    Entry("densities", "chains", ON_REQUEST, "figures.chains:densities",
           "Density of the first number that all samplers draw, by a Gaussian kernel (Scott's bandwidth) from at most "
           "1,000 draws of every chain, all chains together. First split."),
     Entry("weights", "settings", ON_REQUEST, "figures.weights:weights",
@@ -208,34 +208,34 @@ FIGURES = _by_name([
           "Circles: effective sample size of the slowest variable of a chain, in % of transitions. Squares: divided by "
           "the O(n³) operations of an iteration (no mark if it has none). Mean and standard deviation over all "
           "chains and splits; open, below ours: published."),
-    Entry("chain_traces", "chains", SAMPLE, "figures.chain_traces:chain_traces",
+    Entry("chain_traces", "chains", SAMPLE, "figures.chains:chain_traces",
           "Left: kept draws of the first parameter, one colour per chain; all samplers of a data set on one scale. "
           "Middle: its autocorrelation, of each chain and on average. Both of the first split, of as many data sets "
           "as fit. Right: R-hat of the slowest variable, median over splits; dashed: of its 97.5 % upper limit; "
           "dotted: 1.1. The axis is logarithmic in R-hat - 1. ✗: splits whose chains have not converged."),
-    Entry("running_moments", "chains", ON_REQUEST, "figures.running_moments:running_moments",
+    Entry("running_moments", "chains", ON_REQUEST, "figures.chains:running_moments",
           "Mean (solid) and two standard deviations (dotted) of the first kept draws of at most four sampled "
           "numbers, three lines for each chain. Methods that sample one posterior end in one place."),
-    Entry("ranks", "chains", SAMPLE, "figures.ranks:ranks",
+    Entry("ranks", "chains", SAMPLE, "figures.chains:ranks",
           "Ranks of the draws of the first parameter among those of all chains of the first split, one line per chain: "
           "share of a chain's draws in each twentieth, over that of chains that agree. Band: 95 % of independent draws "
           "(autocorrelated ones leave it more often). A chain that leans or bulges is elsewhere or wider."),
-    Entry("traces", "chains", ON_REQUEST, "figures.traces:traces",
+    Entry("traces", "chains", ON_REQUEST, "figures.chains:traces",
           "Predictive mean (classification: probability of the observed class) at three test rows against the kept "
           "states of the Markov chains, one colour per chain. Chains that agree cover one band, and none drifts. "
           "R-hat: the worst of all monitored rows. First split."),
-    Entry("preconditioners", "solvers", SOLVE, "figures.preconditioners:iterations",
+    Entry("preconditioners", "solvers", SOLVE, "figures.solvers:iterations",
           "First of each data set: log₁₀ of the iterations of conjugate gradients (CG) for K_y z = y. Others: log₁₀ of "
           "the iterations with a preconditioner over those of CG, with those of solvers within it; blue saves, red "
           "loses, 0 where neither converged. ×: did not converge; where only CG did not, more is saved than shown. "
           "Lengthscale and noise variance of scaled inputs and targets. Mean over draws of inducing points."),
-    Entry("preconditioner_seconds", "solvers", ON_REQUEST, "figures.preconditioners:seconds",
+    Entry("preconditioner_seconds", "solvers", ON_REQUEST, "figures.solvers:seconds",
           "First of each data set: log₁₀ of the processor's seconds of conjugate gradients (CG) for K_y z = y. Others: "
           "log₁₀ of the seconds with a preconditioner, to set it up and to solve, over those of CG; blue saves, red "
           "loses. ×: did not converge. Lengthscale and noise variance of scaled inputs and targets."),
-    Entry("condition_numbers", "solvers", ON_REQUEST, "figures.condition:condition_numbers",
+    Entry("condition_numbers", "solvers", ON_REQUEST, "figures.solvers:condition_numbers",
           "Distribution of the condition number κ of the systems over draws of the parameters from their prior."),
-    Entry("by_condition", "solvers", ON_REQUEST, "figures.condition:by_condition",
+    Entry("by_condition", "solvers", ON_REQUEST, "figures.solvers:by_condition",
           "Solvers of systems against their condition number κ, a mark for each system, hollow where the solver did "
           "not converge: iterations, those of solvers within a preconditioner too, and of ULISSE those of all its "
           "estimates of a system side by side, of which the longest counts; the norm of the error of the solution s; "

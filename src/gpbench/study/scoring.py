@@ -5,8 +5,6 @@ All are kept with the digest of the code that made them: in the record of the fi
 else in a file beside it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Callable

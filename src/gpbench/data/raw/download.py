@@ -1,7 +1,5 @@
 """Download a URL into a file: resumes a partial file, retries transient faults, reports progress if slow."""
 
-from __future__ import annotations
-
 import gzip
 import http.client
 import lzma

@@ -1,7 +1,5 @@
 """The parts of DVC that are used: its cache, its remotes and its command line."""
 
-from __future__ import annotations
-
 import configparser
 import os
 import subprocess

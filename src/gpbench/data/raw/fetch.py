@@ -4,8 +4,6 @@
 moved into DVC's cache by an atomic rename, and checked out by DVC.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

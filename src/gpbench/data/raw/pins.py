@@ -1,7 +1,5 @@
 """The pins in data.dvc, and whether a file agrees with its pin."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ of an aircraft whose year of manufacture is unknown or before 1950. Row order is
 Targets: `delay`, minutes late at arrival (negative: early), or `delayed`, whether that is above 0.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

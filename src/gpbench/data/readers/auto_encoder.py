@@ -11,8 +11,6 @@ rounded. Bits then differ only where a gradient lies within 1e-15 or so of the m
 one training of ten thousand.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from gpbench.data.simulated.reproducible import stream

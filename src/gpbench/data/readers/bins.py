@@ -1,7 +1,5 @@
 """Count events in the bins of a regular grid over their window."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

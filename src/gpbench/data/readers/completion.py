@@ -1,7 +1,5 @@
 """Image completion: the visible pixels of digits are inputs, the missing ones targets."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Encode rows of cells as a table: cells become numbers, classes and indicators."""
 
-from __future__ import annotations
-
 import math
 from array import array
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Read the source of a data set into a table: the order of the rows is kept, nothing is scaled."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from itertools import chain, zip_longest
 from pathlib import Path

@@ -1,15 +1,17 @@
 """Simulated data sets, by name; their numbers are the same on every machine, so that they have a checksum."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 
-from gpbench.data.simulated import latent_gp, mountain_car, piecewise, posteriors, scans, three_classes
+from gpbench.data.simulated import latent_gp, mountain_car, posteriors, scans
 from gpbench.data.simulated.reproducible import DIGITS, Draw, stream
 from gpbench.errors import unknown
+
+# of three classes
+MEANS = np.array([[-1.0, -0.5], [1.0, 0.0], [0.0, 1.5]])
+FACTORS = np.array([[[0.6, 0.0], [0.5, 0.9]], [[0.6, 0.0], [-0.5, 0.6]], [[1.4, 0.0], [0.0, 0.5]]])
 
 
 def bump(x: np.ndarray) -> np.ndarray:
@@ -27,11 +29,33 @@ def composed_bumps() -> Draw:
     return x, y, ["x"]
 
 
+def disc_and_square() -> Draw:
+    """y ~ N(f(x), 0.05^2) at 500 x uniform in the unit square (urbainczyk2025, figure 1).
+
+    f is 1 in a disc around (.3, .7) of radius .25 and in a square around (.7, .3) of side .4, else 0."""
+    rng = stream(2025)
+    x = rng.uniform(size=(500, 2))
+    disc = (x[:, 0] - 0.3) ** 2 + (x[:, 1] - 0.7) ** 2 < 0.25**2
+    square = (abs(x[:, 0] - 0.7) < 0.2) & (abs(x[:, 1] - 0.3) < 0.2)
+    return x, np.where(disc | square, 1.0, 0.0) + 0.05 * rng.standard_normal(500), ["x0", "x1"]
+
+
+def gaussians() -> Draw:
+    """x ~ N(m_c, A_c A_c^T) in class c: 750 training rows, class after class, then 750 test rows (hensman2015mcmc).
+
+    Covariances differ, so that boundaries bend, and classes overlap. The paper gives neither means nor covariances."""
+    rng = stream(2015)
+    y = np.tile(np.repeat(np.arange(len(MEANS)), 250), 2)
+    z, factors = rng.standard_normal((len(y), 2)), FACTORS[y]
+    x = MEANS[y] + factors[..., 0] * z[:, :1] + factors[..., 1] * z[:, 1:]
+    return x, y, ["x0", "x1"]
+
+
 GENERATORS: dict[str, Callable[[], Draw]] = {
     "composed_bumps": composed_bumps,
     "mountain_car": mountain_car.cost_to_go,
-    "piecewise_constant": piecewise.disc_and_square,
-    "three_classes": three_classes.gaussians,
+    "piecewise_constant": disc_and_square,
+    "three_classes": gaussians,
     "modalities": partial(scans.subjects, scans.MODALITIES),
     "regions": partial(scans.subjects, scans.REGIONS),
     **{

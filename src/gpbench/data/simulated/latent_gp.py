@@ -15,8 +15,6 @@ filippone2014: l_r = 0.35 sqrt(d / 2), v = 2.08, y ~ Bernoulli(Phi(f)), the firs
 A data set consists of `BLOCKS` independent draws of n rows, one after the other.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from statistics import NormalDist

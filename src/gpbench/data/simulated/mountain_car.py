@@ -11,8 +11,6 @@ Source: Sutton and Barto, Reinforcement Learning, 2nd edition (2018), example 10
 -max_a Q without the number of episodes or alpha; theirs reaches from -0.8 to 116.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -7,8 +7,6 @@ regression, where latent values are integrated out, log(sigma, lambda, tau) as i
 data of those that hold nothing are data sets `posterior_NAME`.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

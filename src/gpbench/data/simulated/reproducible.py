@@ -5,8 +5,6 @@ of a nearly singular matrix differ in the sixth digit. Sums, products, quotients
 (IEEE 754), so what is computed from them elementwise and in a fixed order is the same everywhere.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

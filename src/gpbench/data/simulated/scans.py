@@ -7,8 +7,6 @@ W_s `[40, 3]`, e_i, e_is are standard normal; a_s is the strength of the signal 
 numbers of subjects per class are those of the paper, so that scores cannot be compared with printed ones.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from gpbench.data.simulated.reproducible import Draw, stream

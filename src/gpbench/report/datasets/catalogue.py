@@ -92,7 +92,7 @@ def contents(table: Table, dataset: Dataset) -> list[str]:
         return [*lines, line("pixels", f"{inputs.min():g} to {inputs.max():g}, mean {inputs.mean():.4g}")]
     head = ["COLUMN", "MEAN", "SD", "MIN", "MAX", "DISTINCT"]
     numeric = columns(table)[: table.inputs.shape[1] if dataset.classes else None]  # class numbers have no mean
-    rows = [[c.name, *(f"{x:.7g}" for x in (c.mean, c.sd, c.min, c.max)), f"{c.distinct:,}"] for c in numeric]
+    rows = [[name, *(f"{x:.7g}" for x in moments), f"{distinct:,}"] for name, *moments, distinct in numeric]
     return [*lines, *(f"  {text}" for text in _aligned([head, *rows], right=(1, 2, 3, 4, 5)))]
 
 

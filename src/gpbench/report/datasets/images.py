@@ -24,9 +24,9 @@ def mosaic(pixels: np.ndarray, lines: list[np.ndarray], across: int) -> tuple[np
     return grid, side
 
 
-def paint(axis: Axes, grid: np.ndarray, **options) -> None:
-    """Draw a mosaic in shades of grey, dark for large values, without axes; options go to imshow."""
-    axis.imshow(grid, cmap="gray_r", interpolation="nearest", aspect="equal", **options)
+def paint(axis: Axes, grid: np.ndarray, cmap: str = "gray_r", **options) -> None:
+    """Draw a mosaic, by default in shades of grey, dark for large values, without axes; options go to imshow."""
+    axis.imshow(grid, cmap=cmap, interpolation="nearest", aspect="equal", **options)
     axis.set(xticks=[], yticks=[])
     axis.grid(False)
     axis.spines[:].set_visible(False)

@@ -12,6 +12,7 @@ from textwrap import fill
 import pandas as pd
 
 from gpbench.errors import UserError, count
+from gpbench.places import write_text
 from gpbench.report import registry
 from gpbench.report.figures import write_figure
 from gpbench.report.papers import claims, finding, protocol
@@ -19,7 +20,7 @@ from gpbench.report.scorecard import all_runs
 from gpbench.report.scorecard.verdicts import JUDGED
 from gpbench.report.significance import comparisons
 from gpbench.report.significance.findings import unconverged
-from gpbench.report.tables.render import to_markdown, write
+from gpbench.report.tables.render import to_markdown
 from gpbench.report.tables.standard import table
 from gpbench.report.view import SCORED, View
 
@@ -144,7 +145,7 @@ def make(root: Path) -> None:
     """Write every document; the scorecard first, because the README counts its verdicts."""
     all_runs.write_scorecard(*scorecard(root))
     for path, text in texts(root).items():
-        write(path, text)
+        write_text(path, text)
     for folder in (root / "docs" / "results" / name for name in RUNS):
         for name in FIGURES:
             write_figure(View(folder), name, folder / "figures", kinds=("png",), **{all_runs.KEY: digest(folder, name)})

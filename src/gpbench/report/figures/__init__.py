@@ -5,11 +5,12 @@ Snakemake digests the code of every figure when it starts, which imports this pa
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpbench.errors import unknown
+from gpbench.places import write_aside
 from gpbench.report.registry import FIGURES
 
 if TYPE_CHECKING:
@@ -26,16 +27,29 @@ Tags = dict[str, str]
 def draw(view: View, name: str) -> Figure:
     """The registered figure `name` of a study in the common style, stamped with its run and budget; UserError for an
     unknown name."""
-    from matplotlib import style
-
     if name not in FIGURES:
         raise unknown("figure", name, FIGURES)
-    with style.context(["default", STYLE]):
+
+    def stamped(view: View) -> Figure:
         figure = FIGURES[name].function(view)
-        if not figure.get_label():  # of one that says why it is empty
-            text = "{name}: protocol {protocol}, budget {budget}".format_map(view.study)
-            figure.supxlabel(text, x=0.99, ha="right", fontsize=5.5, color="#777777")
+        text = "{name}: protocol {protocol}, budget {budget}".format_map(view.study)
+        figure.supxlabel(text, x=0.99, ha="right", fontsize=5.5, color="#777777")
         return figure
+
+    return drawn(stamped, view)
+
+
+def drawn(function: Callable[[Any], Figure], content: Any) -> Figure:
+    """What a function draws in the common style; a figure that says why, where there is nothing to draw."""
+    from matplotlib import style
+
+    from gpbench.report.figures import canvas
+
+    with style.context(["default", STYLE]):
+        try:
+            return function(content)
+        except canvas.Nothing as reason:
+            return canvas.empty(str(reason))
 
 
 def write_figure(view: View, name: str, folder: str | Path, kinds: Kinds = KINDS, **metadata: str) -> list[Path]:
@@ -49,8 +63,6 @@ def save(
     """Write `stem`.pdf and .png with their metadata (of a PDF Title, Subject, ...) but without dates and versions."""
     from matplotlib import style
 
-    from gpbench.report.tables.render import write
-
     why_empty = {"Description": str(figure.get_label())} if figure.get_label() else {}  # set by `canvas.empty`
     metadata: dict[str, dict[str, str | None]] = {
         "pdf": {"CreationDate": None, "ModDate": None, "Producer": None, **(pdf or {})},
@@ -60,7 +72,8 @@ def save(
         if engine := figure.get_layout_engine():  # once for both files
             engine.execute(figure)
             figure.set_layout_engine("none")
-        return [
-            write(stem.with_name(f"{stem.name}.{kind}"), partial(figure.savefig, format=kind, metadata=metadata[kind]))
-            for kind in kinds
-        ]
+        paths = {kind: stem.with_name(f"{stem.name}.{kind}") for kind in kinds}
+        for kind, path in paths.items():
+            with write_aside(path) as temporary:
+                figure.savefig(temporary, format=kind, metadata=metadata[kind])
+        return list(paths.values())

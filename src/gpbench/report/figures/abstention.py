@@ -20,8 +20,7 @@ Curve = Callable[[pd.DataFrame], tuple[np.ndarray, np.ndarray]]
 def abstention(view: View) -> Figure:
     """Accuracy and AUC against the degree of abstention at the smallest training size, one row per data set."""
     datasets, points = view.datasets_of("binary"), _smallest(view)
-    if points.empty:
-        return canvas.empty("No fit to two classes is finished.")
+    canvas.require(len(points), "No fit to two classes is finished.")
     figure, axes = canvas.panels(len(datasets), len(BINARY), 1.9)
     for dataset, row in zip(datasets, axes, strict=True):
         of_dataset = points[points["dataset"] == dataset]
@@ -42,8 +41,7 @@ def reject(view: View) -> Figure:
     """Accuracy of the rest against the rate of rejection, one curve per classifier, one panel per data set."""
     datasets, points = view.datasets_of("multiclass"), view.points
     points = points[points["dataset"].isin(datasets)]
-    if points.empty:
-        return canvas.empty("No fit to several classes is finished.")
+    canvas.require(len(points), "No fit to several classes is finished.")
     figure, axes = canvas.titled(datasets, 2.3, 2, "rate of rejection", "accuracy of the rest")
     for axis, dataset in zip(axes, datasets, strict=True):
         of_dataset = points[points["dataset"] == dataset]

@@ -12,9 +12,7 @@ from gpbench.report.view import View
 
 def bounds(view: View) -> Figure:
     """Negative lower bound on large mini-batches, one box per method, beside the final test MNLL."""
-    rows = view.probe("bounds")
-    if rows.empty:
-        return canvas.empty_probe("bounds", "bounds")
+    (rows,) = canvas.probed(view, "bounds", "bounds")
     figure, axes = canvas.panels(len(view.datasets), 2, 2.1, sharex=True)
     for dataset, (left, right) in zip(view.datasets, axes, strict=True):
         of_dataset = rows[rows["dataset"] == dataset]

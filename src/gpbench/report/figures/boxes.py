@@ -14,8 +14,7 @@ PUBLISHED: canvas.Style = {"color": "black", "marker": "D", "markersize": 4, "li
 
 def boxes(view: View) -> Figure:
     """Test MNLL of the splits, one box per method that is not skipped, one panel per data set."""
-    if view.done.empty:
-        return canvas.empty(canvas.NOTHING_FINISHED)
+    canvas.require(len(view.done))
     card = published_mnll(view)
     figure, axes = canvas.titled(view.datasets, 2.4, 3, y="test MNLL (nats)")
     for axis, dataset in zip(axes, view.datasets, strict=True):

@@ -34,8 +34,7 @@ def error_by_model(view: View) -> Figure:
 def _by_model(view: View, metric_of: Callable[[str], str], sign: int, y: str = "") -> Figure:
     cells = {name: view.cells(metric_of(name)).query("dataset == @name").set_index("method") for name in view.datasets}
     datasets = [name for name in view.datasets if cells[name]["n"].any()]
-    if not datasets:
-        return canvas.empty(canvas.NOTHING_FINISHED)
+    canvas.require(datasets)
     marks, card = _marks(view), view.card[view.card["protocol"] == view.study["protocol"]]
     names = [*marks, *card.query("reason == @QUOTED and dataset in @datasets")["method_printed"].unique()]
     labels = [view.labels.get(name, name) for name in names]

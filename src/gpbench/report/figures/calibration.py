@@ -18,9 +18,8 @@ def calibration(view: View) -> Figure:
     """Coverage errors of regression and reliability curves of classification, one panel per data set."""
     shown = view.calibration[view.calibration["of"].isin(["pit", "confidence"])]
     datasets = canvas.present(view.datasets, shown["dataset"])
-    if not datasets:
-        reason = "No finished fit of a regression or classification data set has test points."
-        return canvas.empty(view.unrecorded("calibration") or reason)
+    reason = "No finished fit of a regression or classification data set has test points."
+    canvas.require(datasets, view.unrecorded("calibration") or reason)
     figure, axes = canvas.titled(datasets, 2.0, 3)
     for axis, dataset in zip(axes, datasets, strict=True):
         rows = shown[shown["dataset"] == dataset]
@@ -65,9 +64,8 @@ def reliability(view: View) -> Figure:
     """Observed frequency against predicted probability, for every class of every test point."""
     shown = view.calibration[view.calibration["of"] == "classes"]
     datasets = canvas.present(view.datasets, shown["dataset"])
-    if not datasets:
-        reason = "No finished fit of a classification data set, so no probabilities to show."
-        return canvas.empty(view.unrecorded("calibration") or reason)
+    reason = "No finished fit of a classification data set, so no probabilities to show."
+    canvas.require(datasets, view.unrecorded("calibration") or reason)
     figure, axes = canvas.titled(datasets, 2.6, 3)
     for axis, dataset in zip(axes, datasets, strict=True):
         for look, rows in canvas.by_method(view, shown[shown["dataset"] == dataset]):
@@ -86,9 +84,8 @@ def pit(view: View) -> Figure:
     bins = view.calibration[view.calibration["of"] == "pit"]
     datasets = canvas.present(view.datasets, bins["dataset"])
     methods = canvas.present(view.methods, bins["method"])
-    if not methods:
-        reason = "No finished fit of a regression data set, so no PIT to show."
-        return canvas.empty(view.unrecorded("calibration") or reason)
+    reason = "No finished fit of a regression data set, so no PIT to show."
+    canvas.require(methods, view.unrecorded("calibration") or reason)
     figure, axes = canvas.titled(datasets, 0.33 * len(methods) + 0.4, x="PIT")
     for i, (dataset, axis) in enumerate(zip(datasets, axes, strict=True)):
         counts = {name: _pooled(group)["count"] for name, group in bins[bins["dataset"] == dataset].groupby("method")}

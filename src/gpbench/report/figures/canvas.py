@@ -20,6 +20,7 @@ from gpbench.report.view import View
 WIDTH = 6.9  # inches: the text width of a page
 GREY = "#777777"  # of remarks and reference lines
 NOTHING_FINISHED = "No fit of this study is finished."
+NO_CHAINS = "No chains: no fit by a sampler is finished."
 
 Name = TypeVar("Name", str, int)
 Style = dict[str, Any]  # keyword arguments of a matplotlib function, whose types only that function knows
@@ -28,6 +29,16 @@ Style = dict[str, Any]  # keyword arguments of a matplotlib function, whose type
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#808080")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<")
 _LINES: list[LineStyleType] = ["-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 1, 1, 1, 1, 1))]
+
+
+class Nothing(Exception):
+    """Why there is nothing to draw."""
+
+
+def require(found: object, reason: str = NOTHING_FINISHED) -> None:
+    """Raise Nothing, of which `figures.drawn` makes an empty figure, where nothing was found."""
+    if not found:
+        raise Nothing(reason)
 
 
 @dataclass(frozen=True)
@@ -100,11 +111,13 @@ def empty(reason: str) -> Figure:
     return figure
 
 
-def empty_probe(content: str, *probes: str) -> Figure:
-    """The empty figure of a study without the results of these probes."""
+def probed(view: View, content: str, *probes: str) -> list[pd.DataFrame]:
+    """The results of probes; raises Nothing where a study lacks some."""
+    found = [view.probe(probe) for probe in probes]
     files = " or ".join(f"{probe}.parquet" for probe in probes)
     request = f"`probes: [{', '.join(probes)}]` of the study"
-    return empty(f"No {content}: {files} is missing, or no fit is finished\n({request}).")
+    require(all(map(len, found)), f"No {content}: {files} is missing, or no fit is finished\n({request}).")
+    return found
 
 
 def write_reason(axis: Axes, reason: str) -> None:

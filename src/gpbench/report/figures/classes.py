@@ -17,9 +17,8 @@ INDUCING = canvas.Look("inducing inputs", "#000000", ".", "none")
 
 def classes(view: View) -> Figure:
     """Contours of every method over its training rows, then two sampled functions at one inducing input."""
-    classified, inducing, values = (view.probe(name) for name in ("probabilities", "inducing", "whitened"))
-    if classified.empty or inducing.empty:
-        return canvas.empty_probe("probabilities of classes", "probabilities", "inducing")
+    classified, inducing = canvas.probed(view, "probabilities of classes", "probabilities", "inducing")
+    values = view.probe("whitened")
     cells, points = by_cell(view, classified, unfinished=True), by_cell(view, inducing)
     sampled = by_cell(view, values) if len(values) else {}
     names = [cell_label(view, *cell) for cell in cells] + [f"{cell_label(view, *cell)}, v" for cell in sampled]

@@ -16,8 +16,7 @@ def convergence(view: View) -> Figure:
     """Test MNLL against seconds and against steps, one row per data set."""
     traces, finals = _progress(view, "mnll")
     datasets = canvas.present(view.datasets, traces["dataset"])
-    if not datasets:
-        return canvas.empty(view.unrecorded("traces") or "No finished fit recorded test scores during training.")
+    canvas.require(datasets, view.unrecorded("traces") or "No finished fit recorded test scores during training.")
     figure, axes = canvas.panels(len(datasets), 2, 1.3, sharey="row")
     for dataset, (left, right) in zip(datasets, axes, strict=True):
         rows, without_trace = (part[part["dataset"] == dataset] for part in (traces, finals))
@@ -47,8 +46,7 @@ def _draw_published(axis: Axes, view: View, dataset: str) -> None:
 
 def error_over_time(view: View) -> Figure:
     """Error and MNLL on test rows against seconds, one column per data set."""
-    if view.done.empty:
-        return canvas.empty(canvas.NOTHING_FINISHED)
+    canvas.require(len(view.done))
     figure, axes = canvas.panels(2, len(view.datasets), 1.8, sharex="col")
     for row, error in zip(axes, (True, False), strict=True):
         label = ""
@@ -70,8 +68,7 @@ def error_over_time(view: View) -> Figure:
 
 def error_at_equal_seconds(view: View) -> Figure:
     """Error on test rows against seconds, one panel per data set; where a method has ended its last error goes on."""
-    if view.done.empty:
-        return canvas.empty(canvas.NOTHING_FINISHED)
+    canvas.require(len(view.done))
     figure, axes = canvas.titled(view.datasets, 2.4, 3, "training seconds")
     drawn: list[str] = []
     for axis, dataset in zip(axes, view.datasets, strict=True):

@@ -24,8 +24,7 @@ def prediction_cost(view: View) -> Figure:
 def _cost(view: View, stage: str, column: str) -> Figure:
     cells = view.cells("mnll").merge(view.cells(column), on=["method", "dataset"], suffixes=("", "_seconds"))
     cells = cells[cells["n"] > 0]
-    if cells.empty:
-        return canvas.empty("No finished fit has a test score.")
+    canvas.require(len(cells), "No finished fit has a test score.")
     figure, axes = canvas.titled(view.datasets, 1.9, x=f"{stage} seconds per fit", y="test MNLL")
     for axis, dataset in zip(axes, view.datasets, strict=True):
         rows = cells[cells["dataset"] == dataset]

@@ -43,9 +43,7 @@ class Posterior(NamedTuple):
 
 def covariance(view: View) -> Figure:
     """Two rows of panels per method: k(x, z) with more and more of it sampled, then k over distance and its scales."""
-    rows = view.probe("inducing")
-    if rows.empty:
-        return canvas.empty_probe("covariances", "inducing")
+    (rows,) = canvas.probed(view, "covariances", "inducing")
     cells = by_cell(view, rows, unfinished=True)
     figure, axes = canvas.panels(2 * len(cells), 3, 1.75)
     for ((dataset, method), of_cell), block in zip(cells.items(), axes.reshape(-1, 6), strict=True):

@@ -18,7 +18,7 @@ def critical_difference(view: View) -> Figure:
     """Rank diagrams by MNLL: over all data sets, regression and classification."""
     comparisons = [compare(view, spec) for spec in COMPARISONS if spec.name in _SHOWN]
     if all("reason" in comparison for comparison in comparisons):
-        return canvas.empty(f"No ranks: {comparisons[0]['reason']}.")
+        raise canvas.Nothing(f"No ranks: {comparisons[0]['reason']}.")
     figure, axes = canvas.panels(len(comparisons), 1, 1.25 + 0.085 * len(view.methods))
     for axis, comparison in zip(axes[:, 0], comparisons, strict=True):
         _diagram(axis, comparison, view)

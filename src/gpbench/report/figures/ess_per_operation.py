@@ -28,8 +28,7 @@ _SHIFT, _PUBLISHED_SHIFT = 0.17, 0.08
 def ess_per_operation(view: View) -> Figure:
     """Least ESS, and the same per O(n^3) operation, methods in rows, one panel per data set."""
     fits = scored(view).assign(per_operation=lambda rows: rows["ess_percent"] / rows["cubic"].where(rows["cubic"] > 0))
-    if fits.empty:
-        return canvas.empty("No chains: no fit by a sampler is finished.")
+    canvas.require(len(fits), canvas.NO_CHAINS)
     height = 0.6 + 0.24 * len(view.methods)
     figure, axes = canvas.titled(view.datasets, height, 3, "ESS, % of transitions", sharey=True)
     published = view.card[view.card["ours_metric"] == "ess_percent"].dropna(subset="published")

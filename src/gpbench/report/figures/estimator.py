@@ -31,8 +31,10 @@ TITLES = {"laplace": "Laplace", "ep": "EP"}
 def estimator(view: View) -> Figure:
     """Mean and quantiles of estimates of the posterior density of log tau; rows approximations, columns data sets."""
     drawn, grid = view.probe("draws"), view.grid(*SETTINGS)
-    if drawn.empty or grid.empty:
-        return canvas.empty("No estimates: no finished fit of scheme estimator whose grid and prior the study sets.")
+    canvas.require(
+        len(drawn) and len(grid),
+        "No estimates: no finished fit of scheme estimator whose grid and prior the study sets.",
+    )
     approximations, looks = grid["approximation"].unique(), _limits(sorted(set(grid["num_importance"].tolist())))
     figure, axes = canvas.panels(len(approximations), len(view.datasets), 1.9, sharey="col")
     for approximation, row in zip(approximations, axes, strict=True):

@@ -40,9 +40,7 @@ class Grid(NamedTuple):
 
 def inducing(view: View) -> Figure:
     """Classifier and inducing inputs side by side, one row per method; all densities on one scale."""
-    points, classified = view.probe("inducing"), view.probe("probabilities")
-    if points.empty or classified.empty:
-        return canvas.empty_probe("inducing inputs", "inducing", "probabilities")
+    points, classified = canvas.probed(view, "inducing inputs", "inducing", "probabilities")
     cells, classifiers = by_cell(view, points, unfinished=True), by_cell(view, classified)
     figure, axes = canvas.panels(len(cells), 2, 1.75)
     maps: list[QuadMesh] = []

@@ -5,7 +5,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gpbench.report.datasets.images import mosaic
+from gpbench.report.datasets.images import mosaic, paint
 from gpbench.report.figures import canvas
 from gpbench.report.figures.cells import by_cell, cell_label
 from gpbench.report.view import View
@@ -15,9 +15,7 @@ IMAGES = 3
 
 def inducing_images(view: View) -> Figure:
     """A row of panels a cell: the three inducing inputs that moved most as they started, ended, and the difference."""
-    rows = view.probe("starts")
-    if rows.empty:
-        return canvas.empty_probe("inducing inputs before and after training", "starts")
+    (rows,) = canvas.probed(view, "inducing inputs before and after training", "starts")
     cells = by_cell(view, rows)
     figure, axes = canvas.panels(len(cells), 3, 0.8 * IMAGES)
     for ((dataset, method), points), line in zip(cells.items(), axes, strict=True):
@@ -38,8 +36,5 @@ def _draw(axes: np.ndarray, name: str, points: pd.DataFrame) -> None:
 
 def _column(axis: Axes, heading: str, pixels: np.ndarray, low: float, high: float, colours: str) -> None:
     grid, _ = mosaic(pixels, [np.arange(len(pixels))], len(pixels))
-    axis.imshow(grid, cmap=colours, interpolation="nearest", aspect="equal", vmin=low, vmax=high)
+    paint(axis, grid, colours, vmin=low, vmax=high)
     axis.set_title(heading, loc="left")
-    axis.set(xticks=[], yticks=[])
-    axis.grid(False)
-    axis.spines[:].set_visible(False)

@@ -18,8 +18,7 @@ BELOW = 0.3  # rows from our mark down to the published one
 
 def intervals(view: View) -> Figure:
     """Mean MNLL of every method with a 95 % interval over splits, one panel per data set, the last for mean ranks."""
-    if view.done.empty:
-        return canvas.empty(canvas.NOTHING_FINISHED)
+    canvas.require(len(view.done))
     card = published_mnll(view)
     height = 0.55 + 0.18 * len(view.methods)
     figure, (*axes, ranks) = canvas.titled([*view.datasets, "ranks"], height, 3, sharey=True)

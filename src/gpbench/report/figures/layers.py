@@ -17,9 +17,7 @@ FALLING = canvas.Look("hidden function falls", "#D55E00", "", "-")
 
 def layers(view: View) -> Figure:
     """Posterior draws of the functions of every layer; layers in rows, methods in columns."""
-    rows = view.probe("layers")
-    if rows.empty:
-        return canvas.empty_probe("functions", "layers")
+    (rows,) = canvas.probed(view, "functions", "layers")
     cells = by_cell(view, rows, unfinished=True)
     depth = int(rows["layer"].max())
     figure, axes = canvas.panels(depth, len(cells), 1.9, sharex="col", sharey="row")

@@ -11,8 +11,7 @@ from gpbench.report.view import IMPROVING, View
 
 def log_density(view: View) -> Figure:
     """Mean test log density of each split, methods in rows, one panel per data set."""
-    if view.done.empty:
-        return canvas.empty(canvas.NOTHING_FINISHED)
+    canvas.require(len(view.done))
     height = 0.55 + 0.16 * len(view.methods)
     figure, axes = canvas.titled(view.datasets, height, 3, x="mean test log density (nats)", sharey=True)
     for axis, dataset in zip(axes, view.datasets, strict=True):

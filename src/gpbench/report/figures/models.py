@@ -19,8 +19,7 @@ def errors_by_depth(view: View) -> Figure:
     """Mean and two standard deviations over splits of the protocol's first metric, one panel per data set and depth.
 
     Methods for which the study sets no `layers` stand in every panel."""
-    if view.done.empty:
-        return canvas.empty(canvas.NOTHING_FINISHED)
+    canvas.require(len(view.done))
     metric, depth = _metric(view), dict(view.grid("layers").to_numpy())
     places = [
         (dataset, layers)
@@ -39,8 +38,7 @@ def errors_by_depth(view: View) -> Figure:
 def error_by_inducing(view: View) -> Figure:
     """The protocol's first metric against the number of inducing points, one curve per method; open: published."""
     grid, metric = curves(view, "num_inducing"), _metric(view)
-    if grid.empty or view.done.empty:
-        return canvas.empty(canvas.NOTHING_FINISHED)
+    canvas.require(len(grid) and len(view.done))
     look = canvas.looks_of({curve: curve for curve in grid["curve"].unique()})
     card = view.card[view.card["ours_metric"] == metric].set_index("ours_method")["published"]
     figure, axes = canvas.titled(view.datasets, 2.2, x="inducing points", y=f"test {METRICS[metric].label}")

@@ -17,8 +17,7 @@ LEVEL = canvas.Look(f"p = {ALPHA}", canvas.GREY, "", ":")
 def p_values(view: View) -> Figure:
     """p-values of "VFE is better than FITC" against depth, paired and not, one panel per data set."""
     tests = objectives.p_values(view)
-    if tests.empty:
-        return canvas.empty("No FITC and VFE of the same depth are finished on the same split.")
+    canvas.require(len(tests), "No FITC and VFE of the same depth are finished on the same split.")
     figure, axes = canvas.titled(view.datasets, 1.8, x="layers", y="p")
     least = tests[["p_paired", "p_unpaired_low"]].min(axis=None)
     for axis, dataset in zip(axes, view.datasets, strict=True):

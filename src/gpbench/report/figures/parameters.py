@@ -13,9 +13,7 @@ from gpbench.report.view import View
 
 def parameters(view: View) -> Figure:
     """A panel per data set: dots are states of all chains of a sampler, a cross is what a method has optimised."""
-    rows = view.probe("inducing")
-    if rows.empty:
-        return canvas.empty_probe("covariance parameters", "inducing")
+    (rows,) = canvas.probed(view, "covariance parameters", "inducing")
     states = rows[(rows["layer"] == 1) & (rows["point"] == 0) & (rows["column"] == 0)]
     cells, datasets = by_cell(view, states), canvas.present(view.datasets, states["dataset"])
     looks = canvas.looks(view)

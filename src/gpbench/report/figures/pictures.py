@@ -14,9 +14,7 @@ IMAGES = 8
 
 def pictures(view: View) -> Figure:
     """Some test images: original, observed part, then mean and sd of the other pixels by each method."""
-    seen = view.probe("inputs")
-    if seen.empty:
-        return canvas.empty_probe("pictures", "inputs")
+    (seen,) = canvas.probed(view, "pictures", "inputs")
     datasets = canvas.present(view.datasets, seen["dataset"])
     figure, axes = canvas.panels(len(datasets), 2 + 2 * len(view.methods), 0.62 * IMAGES)
     for dataset, row in zip(datasets, axes, strict=True):

@@ -35,8 +35,7 @@ _REGION = "#EEEEEE"
 def performance_profile(view: View) -> Figure:
     """Share of the data sets within a distance of the best, one panel per comparison."""
     compared = _compared(view, _PROFILED)
-    if not compared:
-        return canvas.empty("No profile: no data set has two methods with all splits finished.")
+    canvas.require(compared, "No profile: no data set has two methods with all splits finished.")
     most = max(losses.shape[1] for _, losses, _ in compared)
     figure, axes = canvas.panels(len(compared), 1, max(0.6 + 0.125 * most, 1.6))
     for axis, (spec, losses, dropped) in zip(axes[:, 0], compared, strict=True):
@@ -103,8 +102,7 @@ def pareto(view: View) -> Figure:
     """Training seconds against mean distance from the best MNLL, one panel per kind of task."""
     timed = ((spec, _timed(view, losses), dropped) for spec, losses, dropped in _compared(view, _PRICED))
     compared = [row for row in timed if rankable(row[1])]
-    if not compared:
-        return canvas.empty("No front: no data set has two methods with all splits finished.")
+    canvas.require(compared, "No front: no data set has two methods with all splits finished.")
     figure, axes = canvas.panels(1, len(compared), 3.0)
     for axis, (spec, losses, dropped) in zip(axes[0], compared, strict=True):
         canvas.title(axis, _title(spec, losses))

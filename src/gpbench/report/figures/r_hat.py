@@ -25,8 +25,7 @@ LEAST, MOST = 1e-3, 30.0
 def r_hat(view: View) -> Figure:
     """The slowest variable's R-hat at the checkpoints, one panel per data set."""
     r_hats = shrinkage(view)
-    if r_hats.empty:
-        return canvas.empty("No chains: no split with several finished chains of a sampler.")
+    canvas.require(len(r_hats), "No chains: no split with several finished chains of a sampler.")
     return (curves if len(view.methods) <= MOST_CURVES else tiles)(view, r_hats)
 
 

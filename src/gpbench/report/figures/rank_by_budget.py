@@ -20,9 +20,9 @@ def rank_by_budget(view: View) -> Figure:
     """Mean rank against training hours, a line a method; runs: folders beside the view's, and committed ones."""
     runs = runs_of(view)
     ranked = mean_ranks(runs)
-    if ranked["budget"].nunique() < 2:
-        found = ", ".join(str(run.study["budget"]) for run in runs)
-        return canvas.empty(f"No comparison: runs of this study that share cells have one budget only ({found}).")
+    found = ", ".join(str(run.study["budget"]) for run in runs)
+    reason = f"No comparison: runs of this study that share cells have one budget only ({found})."
+    canvas.require(ranked["budget"].nunique() > 1, reason)
     figure, ((axis,),) = canvas.panels(1, 1, 3.2)
     for look, rows in canvas.by_method(view, ranked):
         axis.plot(rows["hours"], rows["rank"], **look.options, clip_on=False)

@@ -11,10 +11,9 @@ from gpbench.report.view import View
 
 def rates(view: View) -> Figure:
     """One row of panels per data set of counts: the counts (with all rates if there is one input), then each method."""
-    seen = view.probe("inputs")
-    datasets = [name for name in view.datasets_of("counts") if not seen.empty and name in set(seen["dataset"])]
-    if not datasets:
-        return canvas.empty_probe("rates", "inputs")
+    (seen,) = canvas.probed(view, "rates", "inputs")
+    datasets = canvas.present(view.datasets_of("counts"), seen["dataset"])
+    canvas.require(datasets, "No rates: no fit to counts is finished.")
     figure, axes = canvas.panels(len(datasets), 1 + len(view.methods), 1.7)
     for dataset, row in zip(datasets, axes, strict=True):
         by_method = {method: part for method, part in _rates(view, seen, dataset).groupby("method")}

@@ -17,8 +17,7 @@ SHOWN = ("accuracy", "auc", "capacity_accuracy", "capacity_auc")
 def score_against_n(view: View) -> Figure:
     """Mean and standard error over the splits of one size, one line per method, one row per data set."""
     datasets = view.datasets_of("binary")
-    if not datasets or view.done.empty:
-        return canvas.empty("No fit to two classes is finished.")
+    canvas.require(datasets and len(view.done), "No fit to two classes is finished.")
     figure, axes = canvas.panels(len(datasets), len(SHOWN), 1.6)
     for dataset, row in zip(datasets, axes, strict=True):
         fits = view.done[view.done["dataset"] == dataset]

@@ -18,8 +18,7 @@ ONE_PROCESS = canvas.Look("one process", "#555555", "", "--")
 def features(view: View) -> Figure:
     """Error and MNLL against the number of features, one line per treatment of the frequencies."""
     grid = view.grid("frequencies", "num_features")
-    if reason := _why_empty(view, grid, "frequencies and num_features"):
-        return canvas.empty(reason)
+    _require(view, grid, "frequencies and num_features")
     look = canvas.looks_of({name: name.replace("_", "-").upper() for name in grid["frequencies"].unique()})
     figure, axes = canvas.panels(2, len(view.datasets), 1.9, sharex=True)
     for dataset, column in zip(view.datasets, axes.T, strict=True):
@@ -36,8 +35,7 @@ def features(view: View) -> Figure:
 def workers(view: View) -> Figure:
     """Seconds, error and staleness against the number of workers, one line per scheme; dashed: one process."""
     grid = view.grid("scheme", "workers")
-    if reason := _why_empty(view, grid, "scheme and workers"):
-        return canvas.empty(reason)
+    _require(view, grid, "scheme and workers")
     look = canvas.looks_of({name: name for name in grid["scheme"].unique()})
     figure, axes = canvas.panels(len(view.datasets), 3, 1.9, sharex=True)
     for dataset, row in zip(view.datasets, axes, strict=True):
@@ -74,10 +72,9 @@ def curves(view: View, key: str) -> pd.DataFrame:
     return grid.assign(curve=[" ".join(word for word in label if word != value) for label, value in words])
 
 
-def _why_empty(view: View, grid: pd.DataFrame, keys: str) -> str:
-    if grid.empty:
-        return f"No method of this study sets {keys}."
-    return canvas.NOTHING_FINISHED if view.done.empty else ""
+def _require(view: View, grid: pd.DataFrame, keys: str) -> None:
+    canvas.require(len(grid), f"No method of this study sets {keys}.")
+    canvas.require(len(view.done))
 
 
 def _draw_lines(axis: Axes, cells: pd.DataFrame, by: str, key: str, look: dict[str, canvas.Look]) -> None:
@@ -112,8 +109,7 @@ def _draw_staleness(axis: Axes, view: View, grid: pd.DataFrame, dataset: str, lo
 def _mnll_against(view: View, key: str, name: str, scale: str) -> Figure:
     """One panel per data set; a method without this setting is a horizontal line."""
     grid, card = curves(view, key), published_mnll(view)
-    if reason := _why_empty(view, grid, key):
-        return canvas.empty(reason)
+    _require(view, grid, key)
     without = [method for method in view.methods if method not in set(grid["method"])]
     names = [*grid["curve"], *(view.labels[name] for name in without)]
     look = canvas.looks_of(dict(zip(names, names, strict=True)))

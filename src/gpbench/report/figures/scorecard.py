@@ -19,8 +19,7 @@ from gpbench.report.view import View
 def scorecard(view: View) -> Figure:
     """Published means and ours for every row of the scorecard that has both."""
     rows = view.card[np.isfinite(view.card["ours"].astype(float))]
-    if rows.empty:
-        return canvas.empty("No published number has a counterpart in this study.")
+    canvas.require(len(rows), "No published number has a counterpart in this study.")
     groups = list(rows.groupby(["dataset", "ours_metric"], sort=False))
     heights = [len(group) + 1.2 for _, group in groups]
     figure, axes = canvas.panels(len(groups), 1, 1, height_ratios=heights, gridspec_kw={"hspace": 0.05})
@@ -86,8 +85,7 @@ def against(card: pd.DataFrame) -> Figure:
     """Every published number with a counterpart of ours, one panel per family of metrics; card: from `overall`. Facts
     of data have no metric and are left out."""
     rows = card[np.isfinite(card["ours"].astype(float)) & (card["ours_metric"].fillna("") != "")]
-    if rows.empty:
-        return canvas.empty("No published number has a counterpart in the committed runs.")
+    canvas.require(len(rows), "No published number has a counterpart in the committed runs.")
     place = rows["ours_metric"].map(lambda name: next(i for i, family in enumerate(FAMILIES) if family.holds(name)))
     groups = [(FAMILIES[i], group) for i, group in rows.groupby(place)]
     figure, axes = canvas.titled([family.title for family, _ in groups], 2.3, 3)

@@ -24,9 +24,7 @@ class Panel(NamedTuple):
 
 def surfaces(view: View) -> Figure:
     """Data and fits of a data set on one scale, then hidden functions of the deep methods, each on its own scale."""
-    rows = view.probe("surfaces")
-    if rows.empty:
-        return canvas.empty_probe("surfaces", "surfaces")
+    (rows,) = canvas.probed(view, "surfaces", "surfaces")
     lines = [line for dataset in view.datasets for line in _lines(view, rows[rows["dataset"] == dataset], dataset)]
     figure, axes = canvas.panels(len(lines), max(map(len, lines)), 1.5)
     for line, row in zip(lines, axes, strict=True):

@@ -17,8 +17,7 @@ WIDTH = 0.8
 def weights(view: View) -> Figure:
     """One box per class and source, classes side by side; one row per data set and method."""
     kept = view.probe("weights")
-    if kept.empty:
-        return canvas.empty("No weights of sources: no fit that learns them is finished.")
+    canvas.require(len(kept), "No weights of sources: no fit that learns them is finished.")
     cells = by_cell(view, kept)
     figure, axes = canvas.panels(len(cells), 1, 1.9)
     for ((dataset, method), states), axis in zip(cells.items(), axes[:, 0], strict=True):
@@ -31,9 +30,7 @@ def weights(view: View) -> Figure:
 
 def kernel_weights(view: View) -> Figure:
     """One bar per fold and source, folds side by side; one panel per data set and method."""
-    learned = view.probe("kernel_weights")
-    if learned.empty:
-        return canvas.empty_probe("weights of kernels", "kernel_weights")
+    (learned,) = canvas.probed(view, "weights of kernels", "kernel_weights")
     cells = {cell: rows for cell, rows in learned.groupby(["dataset", "method"], sort=False)}
     titles = [f"{dataset}, {view.labels[method]}" for dataset, method in cells]
     figure, axes = canvas.titled(titles, 1.9, 2, x="fold", y="weight")

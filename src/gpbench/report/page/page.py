@@ -13,14 +13,15 @@ import pandas as pd
 
 from gpbench import places
 from gpbench.errors import UserError, count
+from gpbench.places import write_text
 from gpbench.report.export import citations
 from gpbench.report.page import facts, sections
 from gpbench.report.registry import FIGURES, names
 from gpbench.report.scorecard import one_run
-from gpbench.report.significance.comparisons import COMPARISONS, Comparison
+from gpbench.report.significance.comparisons import COMPARISONS, Comparison, write_statistics
 from gpbench.report.significance.findings import basis, sentences
 from gpbench.report.tables import chain_mixing
-from gpbench.report.tables.render import NOTE, Table, number, to_html, write
+from gpbench.report.tables.render import NOTE, Table, number, to_html
 from gpbench.report.view import View, load
 
 
@@ -188,21 +189,19 @@ def _citations(view: View) -> Section:
 def write_page(view: View, folder: str | Path, published: str | Path = "published") -> Path:
     """Write `folder`/report.html; for committed records, which have no tables or figures, these are made first."""
     if not view.recorded:
-        return write(Path(folder) / "report.html", render(view))
+        return write_text(Path(folder) / "report.html", render(view))
     with tempfile.TemporaryDirectory() as name:
         for path in (view.folder / "study.json", *view.folder.glob("*.csv")):
             shutil.copy(path, name)
-        return write(Path(folder) / "report.html", render(_completed(View(name), Path(published))))
+        return write_text(Path(folder) / "report.html", render(_completed(View(name), Path(published))))
 
 
 def _completed(view: View, published: Path) -> View:
     from gpbench.report.figures import write_figure
-    from gpbench.report.scorecard.one_run import write_scorecard
-    from gpbench.report.significance.comparisons import write_statistics
     from gpbench.report.tables.standard import write_table
 
     write_statistics(view, view.folder)
-    write_scorecard(view, published, view.folder)
+    one_run.write_scorecard(view, published, view.folder)
     for name in names(view.study, "tables"):
         write_table(view, name, view.folder / "tables")
     for name in names(view.study, "figures"):

@@ -8,11 +8,12 @@ import pandas as pd
 
 from gpbench import config
 from gpbench.errors import UserError, count
+from gpbench.places import write_text
 from gpbench.report.papers.items import PUBLISHED, Named
 from gpbench.report.registry import FIGURES, TABLES
 from gpbench.report.scorecard.one_run import scorecard, to_table
 from gpbench.report.scorecard.published import read_published
-from gpbench.report.tables.render import Table, write, write_formats
+from gpbench.report.tables.render import Table, write_formats
 from gpbench.report.view import View, commits
 
 
@@ -28,7 +29,7 @@ def _write_figure(view: View, item: Named, folder: Path) -> list[Path]:
     heading, caption = title(item), FIGURES[item.figure].caption
     properties = {"Title": heading, "Subject": f"{caption} {provenance(view, item)}", "Creator": "gpbench"}
     paths = save(draw(view, item.figure), folder / item.name, pdf=properties)
-    return [*paths, write(folder / f"{item.name}.md", f"**{heading}**\n\n{caption}\n\n{provenance(view, item)}\n")]
+    return [*paths, write_text(folder / f"{item.name}.md", f"**{heading}**\n\n{caption}\n\n{provenance(view, item)}\n")]
 
 
 def _write_table(view: View, item: Named, published: Path, folder: Path) -> list[Path]:

@@ -19,11 +19,12 @@ import pandas as pd
 
 from gpbench import config
 from gpbench.errors import count
+from gpbench.places import write_text
 from gpbench.report.scorecard import data_facts, verdicts
 from gpbench.report.scorecard.counterparts import Counterparts
 from gpbench.report.scorecard.one_run import ADDED, SPREAD_NOTE, Judgement, compare, not_run, rows_for_study, show
 from gpbench.report.scorecard.published import COLUMNS, TEXTS, PublishedNumber, read_published
-from gpbench.report.tables.render import Table, to_markdown, write
+from gpbench.report.tables.render import Table, to_markdown
 from gpbench.report.view import View, commits
 
 BUDGETS = ("smoke", "quick", "check", "converged", "paper")
@@ -221,19 +222,15 @@ def texts(results: Path, published: Path, conf: Path) -> tuple[pd.DataFrame, dic
 def write_scorecard(results: Path, published: Path, conf: Path, folder: Path) -> list[Path]:
     """Write scorecard.csv, scorecard.md, badge.json, badge.svg and scorecard.png into `folder`."""
     card, contents = texts(results, published, conf)
-    paths = [write(folder / name, text) for name, text in contents.items()]
+    paths = [write_text(folder / name, text) for name, text in contents.items()]
     return [*paths, *_draw(card, folder / FIGURE, digest(contents["scorecard.csv"]))]
 
 
 def _draw(card: pd.DataFrame, path: Path, data: str) -> list[Path]:
-    from matplotlib import style
-
-    from gpbench.report.figures import STYLE, save
+    from gpbench.report.figures import drawn, save
     from gpbench.report.figures.scorecard import against
 
-    with style.context(["default", STYLE]):
-        figure = against(card)
-    return save(figure, path.with_suffix(""), ("png",), png={KEY: data})
+    return save(drawn(against, card), path.with_suffix(""), ("png",), png={KEY: data})
 
 
 def stale(results: Path, published: Path, conf: Path, folder: Path) -> list[Path]:

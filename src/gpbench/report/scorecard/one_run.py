@@ -9,10 +9,11 @@ import pandas as pd
 
 from gpbench.errors import UserError, unknown
 from gpbench.evaluation.metrics import METRICS
+from gpbench.places import write_text
 from gpbench.report.scorecard import verdicts
 from gpbench.report.scorecard.counterparts import ANY, Counterparts, OurMean
 from gpbench.report.scorecard.published import PublishedNumber, read_published, sample_sd
-from gpbench.report.tables.render import Table, mean_sd, number, signed, to_html, to_markdown, write
+from gpbench.report.tables.render import Table, mean_sd, number, signed, to_html, to_markdown
 from gpbench.report.view import View
 
 SPREAD_NOTE = (
@@ -197,4 +198,4 @@ def write_scorecard(view: View, published: str | Path, folder: str | Path) -> li
         ".html": to_html(table),
         ".json": json.dumps(json.loads(card.to_json(orient="records")), indent=1) + "\n",
     }
-    return [write(stem.with_suffix(suffix), text) for suffix, text in texts.items()]
+    return [write_text(stem.with_suffix(suffix), text) for suffix, text in texts.items()]

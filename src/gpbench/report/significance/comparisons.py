@@ -22,8 +22,8 @@ from gpbench.evaluation.compare import (
 )
 from gpbench.evaluation.metrics import CLASSIFICATION, METRICS, REGRESSION, TASKS
 from gpbench.evaluation.practical import DECIDED, ROPES, correlated_t_posterior, decision, signed_rank_posterior
+from gpbench.places import write_text
 from gpbench.report.significance.findings import to_markdown
-from gpbench.report.tables.render import write
 from gpbench.report.view import View
 
 ALPHA = 0.05
@@ -203,7 +203,10 @@ def write_statistics(view: View, folder: str | Path) -> list[Path]:
     """Write `folder`/statistics.json and statistics.md."""
     results, folder = statistics(view), Path(folder)
     text = json.dumps(_finite(results), indent=1, allow_nan=False) + "\n"
-    return [write(folder / "statistics.json", text), write(folder / "statistics.md", to_markdown(results, view))]
+    return [
+        write_text(folder / "statistics.json", text),
+        write_text(folder / "statistics.md", to_markdown(results, view)),
+    ]
 
 
 def _finite(value: object) -> object:

@@ -1,14 +1,13 @@
 """Scores by the settings that a study varies: random features, pairs of methods, number of workers."""
 
 from dataclasses import asdict
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from gpbench.evaluation.compare import PairedDifference, paired_difference
 from gpbench.evaluation.metrics import METRICS
-from gpbench.report.tables.render import Table, decimals, mean_sd, number, signed
+from gpbench.report.tables.render import Table, decimals, mean_sd, moments, number, signed
 from gpbench.report.view import View
 
 FIXED, RESAMPLED = "var_fixed", "var_resampled"
@@ -29,10 +28,11 @@ def features(view: View) -> Table:
                 difference = (both[FIXED] - both[RESAMPLED]).dropna()
                 columns = {name: by_treatment.get(name, pd.Series(dtype=float)) for name in treatments}
                 place = {"dataset": dataset, "metric": metric, "num_features": num_features}
-                data.append(place | _numbers(columns | {"difference": difference}))
+                summaries = {name: moments(values) for name, values in (columns | {"difference": difference}).items()}
+                data.append(place | {f"{name}_{k}": v for name, known in summaries.items() for k, v in known.items()})
                 shown.append(
                     {"data set": dataset, "features": num_features, "metric": METRICS[metric].label}
-                    | {_printed(name): mean_sd(**_summary(values), places=places) for name, values in columns.items()}
+                    | {_printed(name): mean_sd(**summaries[name], places=places) for name in columns}
                     | {f"{_printed(FIXED)} − {_printed(RESAMPLED)}": signed(difference.mean(), places=places)}
                     | {"signs": " ".join("−0+"[int(np.sign(value)) + 1] for value in difference) or "-"}
                 )
@@ -45,15 +45,6 @@ def features(view: View) -> Table:
 
 def _printed(treatment: str) -> str:
     return treatment.replace("_", "-").upper()
-
-
-def _summary(values: pd.Series) -> dict[str, Any]:
-    return {"mean": values.mean(), "sd": values.std(ddof=1), "n": int(values.count())}
-
-
-def _numbers(columns: dict[str, pd.Series]) -> dict[str, float]:
-    """`_summary` of every column."""
-    return {f"{name}_{key}": number for name in columns for key, number in _summary(columns[name]).items()}
 
 
 def differences(view: View) -> Table:

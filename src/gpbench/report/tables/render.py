@@ -3,14 +3,14 @@
 import html
 import math
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from gpbench.places import write_aside
+from gpbench.places import write_text
 
 _LATEX = {
     **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
@@ -37,17 +37,6 @@ class Table:
     note: str = ""
 
 
-def write(path: Path, content: str | bytes | Callable[[Path], None]) -> Path:
-    """Write text, bytes or whatever `content(temporary path)` saves to `path` by a rename, so that no reader ever sees
-    half a file."""
-    with write_aside(path) as temporary:
-        if callable(content):
-            content(temporary)
-        else:
-            temporary.write_bytes(content.encode() if isinstance(content, str) else content)
-    return path
-
-
 def write_formats(table: Table, stem: Path) -> list[Path]:
     """Write `stem`.csv, .md, .html and .tex."""
     texts = {
@@ -56,7 +45,7 @@ def write_formats(table: Table, stem: Path) -> list[Path]:
         ".html": to_html(table),
         ".tex": to_latex(table, stem.name),
     }
-    return [write(stem.with_name(stem.name + suffix), text) for suffix, text in texts.items()]
+    return [write_text(stem.with_name(stem.name + suffix), text) for suffix, text in texts.items()]
 
 
 def to_markdown(table: Table) -> str:
@@ -105,6 +94,11 @@ def number(value: float | None, digits: int = 3) -> str:
     if value != 0 and not 1e-4 <= abs(value) < 1e6:
         return f"{value:.{digits - 1}e}"
     return f"{value:.{max(digits - 1 - _magnitude(value), 0)}f}"
+
+
+def moments(values: pd.Series) -> dict[str, Any]:
+    """Mean, standard deviation (ddof = 1) and number of what is known."""
+    return {"mean": values.mean(), "sd": values.std(ddof=1), "n": int(values.count())}
 
 
 def mean_sd(mean: float, sd: float, n: int | str, places: int = 3) -> str:

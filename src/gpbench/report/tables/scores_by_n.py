@@ -7,7 +7,7 @@ import pandas as pd
 from scipy import stats
 
 from gpbench.evaluation.metrics import METRICS, Metric
-from gpbench.report.tables.render import Table, mean_sd
+from gpbench.report.tables.render import Table, mean_sd, moments
 from gpbench.report.view import View
 
 SHOWN = ("accuracy", "auc", "capacity_accuracy", "capacity_auc", "mnll")
@@ -52,8 +52,7 @@ def _summary(scores: pd.DataFrame, method: str) -> dict[str, float]:
         test = stats.ttest_1samp(difference, 0.0)
         low, high = test.confidence_interval(1 - ALPHA)
         half, p = (high - low) / 2, float(test.pvalue)
-    summary = {"mean": values.mean(), "sd": values.std(ddof=1), "n": int(values.count())}
-    return summary | {"difference": mean, "lower": mean - half, "upper": mean + half, "p": p}
+    return moments(values) | {"difference": mean, "lower": mean - half, "upper": mean + half, "p": p}
 
 
 def _printed(view: View, dataset: str, n: int, metric: Metric, summaries: dict[str, dict]) -> dict[str, object]:

@@ -9,8 +9,6 @@ therefore names a checkout of the code that made them, with its own environment:
 machine, must give them the identities of the evidence, and its scores are what today's are compared with.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -212,12 +210,6 @@ def _write(
             renamed[item.source["fit_id"]] = item.fit.fit_id
     if rows:
         folder = committed.folder(where, plan.name)
-        curves = {
-            name: [
-                line | {"fit_id": renamed[line["fit_id"]]}
-                for line in committed.lines(folder / f"{name}.csv")
-                if line["fit_id"] in renamed
-            ]
-            for name in committed.CURVES
-        }
+        kept = committed.curves(folder, renamed)
+        curves = {n: [line | {"fit_id": renamed[line["fit_id"]]} for line in kept[n]] for n in kept}
         committed.write(where, plan.name, rows, facts, curves)

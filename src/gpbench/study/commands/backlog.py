@@ -6,8 +6,6 @@ are recorded in docs/results. A piece that is killed resumes from its checkpoint
 is left to it, so that several backlogs, or a study, may work on one store.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -3,11 +3,10 @@
 What the longer fit gains is kept beside the shorter one in the store, and collected and recorded with its scores.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from gpbench.errors import UserError
 from gpbench.places import Places
@@ -17,9 +16,6 @@ from gpbench.study.planning import plan as planning
 from gpbench.study.records import FitRecord
 from gpbench.study.storage import arrays, remote, seals
 from gpbench.study.storage.store import Store
-
-if TYPE_CHECKING:
-    import numpy as np
 
 TIMES = 4
 LAST_PART = 0.1

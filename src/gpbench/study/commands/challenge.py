@@ -1,16 +1,15 @@
 """Somebody else's predictions of our test rows: checked against the splits, scored as our fits are, and kept."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
+import pandas as pd
 
 from gpbench import config
 from gpbench.config.schema import Dataset, Protocol
@@ -26,9 +25,6 @@ from gpbench.predictive.distributions import Predictive
 from gpbench.study.fitting.fold import Fold, make_fold
 from gpbench.study.records import PreparedData, What
 from gpbench.study.storage import challengers
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 KEYS = ("dataset", "split", "row")
 QUANTILE, SAMPLE = re.compile(r"q(\d+(?:\.\d+)?)"), re.compile(r"s\d+")
@@ -56,8 +52,6 @@ class Rows:
 
     def listed(self, split: int) -> pd.DataFrame:
         """Columns dataset, split, part (train, test), row, inputs and targets, in the order of the split."""
-        import pandas as pd
-
         fold = self.fold(split)
         rows = np.concatenate([fold.train, fold.test])
         parts = ["train"] * len(fold.train) + ["test"] * len(fold.test)
@@ -97,8 +91,6 @@ def challenge(where: Places, path: Path, name: str, label: str, protocol_name: s
 
 
 def _read(path: Path) -> pd.DataFrame:
-    import pandas as pd
-
     frame = formats.frame(path)
     if absent := [key for key in KEYS if key not in frame]:
         raise UserError(f"{path}: columns {absent} are missing; predictions need {', '.join(KEYS)} and, say, mean, sd")
@@ -142,8 +134,6 @@ def _scored(where: Places, frame: pd.DataFrame, path: Path, protocol: Protocol) 
 
 def _in_order(part: pd.DataFrame, fold: Fold, place: str) -> pd.DataFrame:
     """The predictions in the order of the fold's test rows; UserError where they are of other rows."""
-    import pandas as pd
-
     given_rows, wanted = part["row"], set(fold.test.tolist())
     if repeated := sorted(given_rows[given_rows.duplicated()].tolist()):
         raise UserError(f"{place}: row {repeated[0]} is predicted more than once")
@@ -162,8 +152,6 @@ def _in_order(part: pd.DataFrame, fold: Fold, place: str) -> pd.DataFrame:
 
 def _predictive(part: pd.DataFrame, fold: Fold, dataset: Dataset, place: str) -> Predictive:
     """The distribution of each row, in the fold's scaled units; UserError where the numbers are none."""
-    import pandas as pd
-
     if fold.targets.shape[1] != 1 or dataset.task == "counts":
         raise UserError(f"{place}: one target of a regression or of classes can be scored; choose another --protocol")
     columns, make = _kind(part, dataset, place)

@@ -1,7 +1,5 @@
 """One cell from the command line, and the identity that a stored fit would have today."""
 
-from __future__ import annotations
-
 import dataclasses
 import shlex
 

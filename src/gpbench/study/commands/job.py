@@ -6,8 +6,6 @@ to end (see `stopping`) does so once its fit has a checkpoint.
     python -m gpbench.study.commands.job plans/batches/ID.json runs/ID.json
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import importlib

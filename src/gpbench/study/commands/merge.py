@@ -3,8 +3,6 @@
 A fit is known by its identity, whatever the run that lists it is called. What both have must have the same scores.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,11 +61,7 @@ def _add(where: Places, name: str, ours: list[Row], theirs: list[Row], source: P
     """Add to a run what is new, or done at last, or of later code at the same place."""
     known = {place(row): row for row in ours}
     chosen = [row for row in theirs if _is_better(row, known.get(place(row)))]
-    ids = {row["fit_id"] for row in chosen}
-    curves = {
-        file: [line for line in committed.lines(source / f"{file}.csv") if line["fit_id"] in ids]
-        for file in committed.CURVES
-    }
+    curves = committed.curves(source, {row["fit_id"] for row in chosen})
     new, total = committed.write(where, name, chosen, facts, curves)
     return f"{name}: {count(new, 'fit')} added, {total} in docs/results/{name}/scores.csv"
 

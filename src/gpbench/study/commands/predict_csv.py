@@ -1,14 +1,13 @@
 """Use a kept model: read a table of new inputs, answer with mean, sd and quantiles, or class probabilities."""
 
-from __future__ import annotations
-
 import csv
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from gpbench import config
 from gpbench.data import splits
@@ -23,9 +22,6 @@ from gpbench.study.fitting.entries import entry
 from gpbench.study.fitting.fold import make_fold
 from gpbench.study.planning import identity
 from gpbench.study.storage.store import Store
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 SAME = 1e-4
 """Largest change of a prediction, in its sd, that counts as none: libraries and processors round differently."""
@@ -79,8 +75,6 @@ class Model:
         """The predictive of every row of inputs `[T, D]` in original units: mean, sd, quantiles, or probabilities.
 
         Raises UserError with the first row whose prediction is not finite."""
-        import pandas as pd
-
         with np.errstate(all="ignore"):  # of what is too large, the error below tells
             predictive = self._scaled(inputs)
             if self.record.what.data.task == "regression":
@@ -118,8 +112,6 @@ class Model:
 
     def _change(self) -> float:
         """Largest change of a mean or an sd, in sd, or of a probability, of a test row since the fit was made."""
-        import pandas as pd
-
         scaling, test, task = self.fold.scaling, self.fold.test, self.record.what.data.task
         scaled_by = (scaling.y_shift, scaling.y_scale) if task == "regression" else None
         predictive = self._scaled(self.table.inputs[test])
@@ -161,8 +153,6 @@ def read_inputs(path: Path, names: list[str], categories: dict[str, list[str]]) 
     """Inputs `[T, D]` of a CSV whose header holds the data set's input names (others are passed over).
 
     categories: columns whose cells are one of some values; such a column stands for its indicators (`colour=red`)."""
-    import pandas as pd
-
     needed = _written(names, categories)
     try:
         with path.open(newline="", encoding="utf-8-sig") as stream:
@@ -192,8 +182,6 @@ def _written(names: list[str], categories: dict[str, list[str]]) -> list[str]:
 
 def inputs(frame: pd.DataFrame, names: list[str], categories: dict[str, list[str]], where: str) -> np.ndarray:
     """Inputs `[T, D]` of the columns `names` of a frame; `categories` as in `read_inputs`, `where` for messages."""
-    import pandas as pd
-
     if not len(frame):
         raise UserError(f"{where}: there are no rows to predict")
     needed = _written(names, categories)

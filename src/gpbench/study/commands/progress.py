@@ -1,7 +1,5 @@
 """Progress of a batch for a person: which cells, how far, how much longer. Silent under CI."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

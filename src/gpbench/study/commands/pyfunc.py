@@ -1,7 +1,5 @@
 """`gpbench pyfunc FIT FOLDER`: a kept fit as a model of MLflow, `mlflow.pyfunc.load_model(FOLDER).predict(frame)`."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

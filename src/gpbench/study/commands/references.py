@@ -1,7 +1,5 @@
 """Samplers against reference posteriors: `gpbench references NAME` scores finished chains, or draws from a CSV file."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """What a job does where machines share a remote place: claim fits, fetch checkpoints, send what is done."""
 
-from __future__ import annotations
-
 import itertools
 import sys
 import time

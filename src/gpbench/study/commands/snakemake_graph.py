@@ -1,7 +1,5 @@
 """What the Snakefile needs to know of a study: its name and the batches that are still to be run."""
 
-from __future__ import annotations
-
 import atexit
 import math
 import os

@@ -1,7 +1,5 @@
 """Whether all fits of the store are what was written, and the committed records can be read: `gpbench verify`."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path

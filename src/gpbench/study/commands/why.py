@@ -1,7 +1,5 @@
 """Why a fit, or each fit of a cell, is as it is: what moved since it was made, why it is skipped or failed."""
 
-from __future__ import annotations
-
 import shlex
 
 from gpbench import config

@@ -10,8 +10,6 @@ same for all states of all chains of a split, so that nothing but the chain move
 look like mixing.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

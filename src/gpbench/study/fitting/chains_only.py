@@ -9,8 +9,6 @@ Watched are 12, or 40 in a chain of at most 500 draws: first those of the variab
 of one with more than there is room for evenly spaced ones (some latent values).
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

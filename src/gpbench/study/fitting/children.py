@@ -3,8 +3,6 @@
 A child that crashes takes its own group with it and nothing else; a group of several is then tried one by one.
 """
 
-from __future__ import annotations
-
 import ctypes
 import multiprocessing
 import os
@@ -14,6 +12,8 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
+
+import pandas as pd
 
 from gpbench.data.table import Table
 from gpbench.errors import UserError
@@ -125,8 +125,6 @@ def _failed(error: Exception) -> Outcome:
 
 def write(store: Store, group: Group, fit: Fit, outcome: Outcome, started: str, where: Places) -> None:
     """The fit's folder: everything it leaves behind, visible at once or not at all."""
-    import pandas as pd
-
     with store.writing(fit.fit_id) as folder:
         if outcome.points is not None:
             outcome.points.to_parquet(folder / "points.parquet", index=False)

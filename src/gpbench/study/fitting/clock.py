@@ -1,7 +1,5 @@
 """Seconds of training, without those spent looking at the fit or writing checkpoints."""
 
-from __future__ import annotations
-
 import time
 
 import torch

@@ -1,7 +1,5 @@
 """Fits of methods without steps: one replica after the other, in NumPy. No torch."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Such a module has `run(group, table, work) -> list[Outcome]`, and of fits that predict `MODEL_FILE`,
 `save(model, path)` and `answer(what, path, x, key) -> Predictive`."""
 
-from __future__ import annotations
-
 import importlib
 from types import ModuleType
 

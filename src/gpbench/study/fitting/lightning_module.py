@@ -6,8 +6,6 @@ A checkpoint stands at the end of a block of noise, so it needs no generator sta
 continues bit for bit.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 import math

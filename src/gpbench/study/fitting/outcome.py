@@ -1,19 +1,15 @@
 """What a fit leaves behind, and its evaluation on held-out rows, by which nothing is ever chosen. No torch."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from gpbench.evaluation.pointwise import components, pointwise
 from gpbench.predictive.distributions import Categorical, Predictive
 from gpbench.study.fitting.fold import Fold
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 EVAL_ROWS = 250
 """Test rows that are looked at while a fit is running."""

@@ -6,8 +6,6 @@ An object is the name of its class and its attributes. Only classes of scikit-le
 their own code; whatever else a file names is refused.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 from pathlib import Path

@@ -4,8 +4,6 @@ Schedulers tell a job with SIGTERM that they will kill it; SIGUSR1 is what peopl
 hands the request to its children, which inherit how it listens.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import multiprocessing

@@ -5,8 +5,6 @@
 The checkpoint of a fit is its trace, written after each system; a system that was cut off is begun again.
 """
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -7,8 +7,6 @@ imported as usual. Two things do not work so: `LightningModule.log` (fits keep t
 given a compiled module (a function of a module may be compiled).
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Callable

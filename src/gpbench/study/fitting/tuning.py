@@ -2,8 +2,6 @@
 
 Finished trials are kept in the fit's folder of work, so that a fit that was interrupted does not repeat them."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

@@ -1,7 +1,5 @@
 """How the fits that are to be run are cut: into groups that share one tensor batch, and into batches, one a job."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Names in a study and its protocol that refer to something else: refused before anything is composed. No torch."""
 
-from __future__ import annotations
-
 from gpbench import config
 from gpbench.config import schema
 from gpbench.errors import UserError, unknown

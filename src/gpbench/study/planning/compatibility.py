@@ -1,7 +1,5 @@
 """Why a method cannot be fitted to a data set, known before anything runs. No torch."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 

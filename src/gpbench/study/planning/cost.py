@@ -17,13 +17,10 @@ family and budget, of its own place where there are some:
     log steps ~ N(log(LIKELY_STEPS), 0.8²) before any is seen, and N(s, 0.5²) around the family's s
 """
 
-from __future__ import annotations
-
 import dataclasses
 import datetime
 import functools
 import math
-from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -58,12 +55,11 @@ class Place:
 
 class Posterior(NamedTuple):
     """The measured places of a family, what they leave of the prior mean, weighted, and the Cholesky factor of their
-    covariance; sums: of these weights, over the places with the same settings or data set, say."""
+    covariance."""
 
     places: list[Place]
     weighted: np.ndarray
     factor: np.ndarray
-    sums: Counter[tuple[str, object]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,11 +126,9 @@ class CostModel:
         return "measured" if here in self.peak else "near" if here.family in self.rates else "unmeasured"
 
     def mean(self, place: Place) -> float:
-        """Mean of the log seconds a step of one place: that of `rate`, by sums instead of the cubic covariance."""
-        sums, (rows, columns) = self._posterior(place.family).sums, self._sizes([place])
-        slopes = rows[0] * sums["slope", "rows"] + columns[0] * sums["slope", "columns"]
-        alike = SETTINGS**2 * sums["settings", place.settings] + DATASET**2 * sums["dataset", place.dataset]
-        return float(self._mean([place])[0] + FAMILY**2 * sums["family", place.family] + SLOPE**2 * slopes + alike)
+        """Mean of the log seconds a step of one place: that of `rate`, without its covariance."""
+        known = self._posterior(place.family)
+        return float((self._mean([place]) + self._cov([place], known.places) @ known.weighted)[0])
 
     def rate(self, places: list[Place]) -> tuple[np.ndarray, np.ndarray]:
         """Mean `[C]` and covariance `[C, C]` of the log seconds a step of some places of one family."""
@@ -171,15 +165,10 @@ class CostModel:
         measured = self.rates.get(family, {})
         places = list(measured)
         if not places:
-            return Posterior([], np.zeros(0), np.zeros((0, 0)), Counter())
+            return Posterior([], np.zeros(0), np.zeros((0, 0)))
         left = np.array([np.mean(rates) for rates in measured.values()]) - self._mean(places)
         cov = self._cov(places, places) + CELL**2 * np.eye(len(places))
-        weighted, sums = np.linalg.solve(cov, left), Counter[tuple[str, object]]()
-        for place, weight, rows, columns in zip(places, weighted.tolist(), *self._sizes(places), strict=True):
-            sums.update({("family", family): weight, ("settings", place.settings): weight})
-            sums.update({("dataset", place.dataset): weight})
-            sums.update({("slope", "rows"): weight * rows, ("slope", "columns"): weight * columns})
-        return Posterior(places, weighted, np.linalg.cholesky(cov), sums)
+        return Posterior(places, np.linalg.solve(cov, left), np.linalg.cholesky(cov))
 
     def _mean(self, places: list[Place]) -> np.ndarray:
         declared = self.declared[places[0].family.split()[0]]

@@ -1,7 +1,5 @@
 """What a study will cost before anything runs: hours, memory and fits, by method and data set, with intervals."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

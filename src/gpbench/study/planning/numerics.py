@@ -5,8 +5,6 @@ that methods hand over. Outside are files, checkpoints, clocks, messages, places
 inside imports no module outside (`tests/study/planning/test_numerics.py`), so the closure of a fit stays inside.
 """
 
-from __future__ import annotations
-
 INSIDE = (
     "gpbench.gp",
     "gpbench.sampling",

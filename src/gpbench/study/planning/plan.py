@@ -1,7 +1,5 @@
 """What of a study's cells is still to be run, against the store as it is. No torch."""
 
-from __future__ import annotations
-
 import dataclasses
 import datetime
 import shlex

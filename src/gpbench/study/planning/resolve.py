@@ -1,7 +1,5 @@
 """From a study to its cells: names, keys and values checked, settings composed, fits identified. No torch."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import shlex
@@ -15,12 +13,11 @@ from gpbench.errors import UserError, unknown
 from gpbench.places import Places
 from gpbench.study.planning import checks, identity, search
 from gpbench.study.planning.compatibility import impossible, unpinned
-from gpbench.study.planning.variants import Variant, expand
+from gpbench.study.planning.variants import GROUPS, Variant, expand
 from gpbench.study.records import Address, Cell, Cost, Fit, MethodSettings, PreparedData, Reported, What
 
 # what an override may change of a study itself
 STUDY_KEYS = tuple(f.name for f in dataclasses.fields(schema.Study) if f.name not in ("name", "title"))
-GROUPS = ("protocol", "budget", "trainer")
 Overrides = dict[str, list[str]]
 """Target (a method, `protocol`, `budget`, `trainer`) -> its overrides `key=value`."""
 Configured = Callable[[str, tuple[str, ...]], MethodConfig]

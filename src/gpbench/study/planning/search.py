@@ -1,7 +1,5 @@
 """Which settings tuned fits try: what is listed or drawn of the ranges that a method's `tunable` names. No torch."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """The methods of a study by name: those that it names, and methods with settings. No torch."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

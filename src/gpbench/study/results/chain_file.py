@@ -5,8 +5,6 @@ draws       quantity, draw, value: at most 1,000 draws, evenly thinned, of the f
             of them in a chain of at most 500 draws
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

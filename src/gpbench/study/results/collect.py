@@ -15,6 +15,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from gpbench import config
 from gpbench.errors import UserError, count
 from gpbench.places import Places, write_if_changed, write_text
@@ -315,7 +317,6 @@ def _points(path: Path) -> pd.DataFrame:
 
 def _drawn(folder: Path) -> pd.DataFrame:
     """The predictive mean of a chain's draws at three of its rows, of the first target."""
-    import numpy as np
     import pandas as pd
 
     chain = arrays.read(folder, "chain", only=("rows", "mean"))

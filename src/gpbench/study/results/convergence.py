@@ -6,8 +6,6 @@ predicted for as many steps again), not_judged_because, steps_done; and gate, wh
 hold: passed or failed, with the reason, and nothing where there is no limit.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Finished fits of the kind `predict`, loaded for what needs more than their predictions."""
 
-from __future__ import annotations
-
 import functools
 import sys
 from collections.abc import Iterator

@@ -1,8 +1,6 @@
 """Averaged classifiers over two inputs, inducing inputs, as they started and their posteriors, covariance functions and
 weights of sources, and weights that were optimised, as probes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import torch

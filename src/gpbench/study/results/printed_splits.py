@@ -4,8 +4,6 @@ They are methods of the study that were not fitted here: paired with ours on the
 splits are shown to be ours, and on no other.
 """
 
-from __future__ import annotations
-
 import csv
 import math
 from pathlib import Path
@@ -14,6 +12,7 @@ from gpbench import config
 from gpbench.errors import UserError
 from gpbench.places import Places
 from gpbench.study.records import FrozenPlan
+from gpbench.study.storage import challengers
 from gpbench.study.storage.committed import Row
 
 SCORES = ("mnll", "rmse")
@@ -28,12 +27,8 @@ def rows(where: Places, plan: FrozenPlan) -> list[Row]:
         for place, scores in _released(where.per_split / f"{name}.csv").items():
             if place not in sizes or place[0] not in whose.paired:
                 continue
-            cell, fit = sizes[place]
-            what = {"kind": cell.what.kind, "task": cell.what.data.task, "n_train": fit.rows, "n_test": fit.test_rows}
-            names = dict.fromkeys(("method", "preset"), name) | {"family": "published", "label": whose.label}
-            address = {"dataset": place[0], "protocol": plan.study.protocol, "budget": plan.study.budget}
-            state = {"overrides": "", "split": fit.split, "replica": 0, "status": "done", "reason": ""}
-            found.append({"fit_id": f"{name}/{place[0]}/{place[1]}"} | what | names | address | state | scores)
+            names = {"method": name, "family": "published", "label": whose.label}
+            found.append(challengers.row(f"{name}/{place[0]}/{place[1]}", *sizes[place], names) | scores)
     return found
 
 

@@ -25,8 +25,6 @@ target.
 All of this runs on the CPU, wherever the fits were trained.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import sys

@@ -8,14 +8,12 @@
 marked by their label as not ours, and paired with ours split by split.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from gpbench.config import schema
 from gpbench.errors import UserError, unknown
 from gpbench.places import Places, read_json
-from gpbench.study.records import FrozenPlan
+from gpbench.study.records import Cell, Fit, FrozenPlan
 from gpbench.study.storage.committed import Row
 
 ABOUT, SCORES, POINTS = "about.json", "scores.json", "points.parquet"
@@ -66,14 +64,17 @@ def rows(where: Places, plan: FrozenPlan) -> list[Row]:
     found: list[Row] = []
     for identity, path in folders(where, plan).items():
         name, dataset, split = identity.split("/")
-        cell, fit = cells[dataset, int(split)]
-        what = {"kind": cell.what.kind, "task": cell.what.data.task, "n_train": fit.rows, "n_test": fit.test_rows}
-        names = dict.fromkeys(("method", "preset"), name) | {"family": FAMILY}
-        names["label"] = f"{about(where, name)['label']} (not ours)"
-        address = {"dataset": dataset, "protocol": plan.study.protocol, "budget": plan.study.budget}
-        state = {"overrides": "", "split": fit.split, "replica": 0, "status": "done", "reason": ""}
         scores = read_json(path / SCORES, REMEDY)
         if not isinstance(scores, dict) or "mnll" not in scores:
             raise UserError(f"{path / SCORES} is damaged (it has no mnll); {REMEDY}")
-        found.append({"fit_id": identity} | what | names | address | state | scores)
+        names = {"method": name, "family": FAMILY, "label": f"{about(where, name)['label']} (not ours)"}
+        found.append(row(identity, *cells[dataset, int(split)], names) | scores)
     return found
+
+
+def row(identity: str, cell: Cell, fit: Fit, names: dict[str, str]) -> Row:
+    """What a row says of a split of others besides its scores; names: method, family and label."""
+    what = {"kind": cell.what.kind, "task": cell.what.data.task, "n_train": fit.rows, "n_test": fit.test_rows}
+    address = {key: getattr(cell.address, key) for key in ("dataset", "protocol", "budget")}
+    state = {"overrides": "", "split": fit.split, "replica": 0, "status": "done", "reason": ""}
+    return {"fit_id": identity} | what | names | {"preset": names["method"]} | address | state

@@ -5,8 +5,6 @@ changed for `SILENCE` seconds, by the clock of who looks at it, was left by a ma
 next number. As objects are only created, one of several who try succeeds.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import secrets

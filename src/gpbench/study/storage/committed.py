@@ -5,8 +5,6 @@ store lacks a fit, its record stands in for it: the fit counts as done and is no
 which only the store holds, are missing then). The record of a failed fit is shown, and the fit is run again.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -66,6 +64,11 @@ def facts(path: Path) -> dict[str, object]:
 def lines(path: Path) -> list[Row]:
     """The lines of one of the CURVES as text, without what is empty; otherwise like `read`."""
     return _read(path, _whole)
+
+
+def curves(folder: Path, fits: Collection[str]) -> dict[str, list[Row]]:
+    """The lines of some fits in each of the CURVES of a folder of records."""
+    return {name: [line for line in lines(folder / f"{name}.csv") if line["fit_id"] in fits] for name in CURVES}
 
 
 def _read(path: Path, value: Callable[[str | None, str | None], Any]) -> list[Row]:

@@ -1,7 +1,5 @@
 """Where a result comes from: commit, machine, time. Recorded with every fit, never part of its identity."""
 
-from __future__ import annotations
-
 import datetime
 import functools
 import os

@@ -8,8 +8,6 @@ That `what` hashes to the name of the folder is checked, too. Fits of before the
 only checked that the files are there and can be read.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -17,6 +15,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
+
+import numpy as np
 
 from gpbench.places import write_text
 from gpbench.study.records import FitRecord, canonical, identify
@@ -106,7 +106,6 @@ def _sha256(content: object) -> str:
 
 def _unreadable(folder: Path, record: FitRecord, there: set[str]) -> str:
     """Which file of a fit without seals is missing or cannot be read."""
-    import numpy as np
     from pyarrow import ArrowException
     from pyarrow.parquet import ParquetFile
 

@@ -6,8 +6,6 @@ The operating system frees such a lock when its process ends, in whatever way: n
 process of the same number misleads it.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import platform

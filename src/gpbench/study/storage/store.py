@@ -14,8 +14,6 @@ neither read nor moved.
 Nothing here knows what kind of fit it is.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """`gpbench new method NAME`: a working method to start from, one Python file and one YAML. No torch."""
 
-from __future__ import annotations
-
 import contextlib
 import keyword
 import re

@@ -13,8 +13,6 @@ What depends on the step but is no draw (which parameters are frozen) follows th
 The processes are actors of ray; the driver, which starts them, evaluates the server's snapshots and writes checkpoints.
 """
 
-from __future__ import annotations
-
 import io
 import itertools
 import logging

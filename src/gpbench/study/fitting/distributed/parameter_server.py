@@ -4,8 +4,6 @@ Each of the tickets 0 .. steps - 1 stands for the rows and the noise of a step, 
 hands them out in order, and takes back those of workers that die.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Callable
 from pathlib import Path

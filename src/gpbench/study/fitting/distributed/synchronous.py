@@ -8,8 +8,6 @@ so that every step is that of one process, up to rounding. The workers are forks
 keeps trace and checkpoints, and the last checkpoint is what they hand back.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

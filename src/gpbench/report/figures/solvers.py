@@ -1,4 +1,5 @@
-"""Heat maps of what preconditioners save on a grid of lengthscales and noise variances (cutajar2016, figure 1)."""
+"""What preconditioners save on a grid of parameters (cutajar2016, figure 1), and solvers against condition numbers
+(filippone2015, figures 1 to 4)."""
 
 from functools import partial
 from typing import Any
@@ -25,8 +26,7 @@ def heat_maps(view: View, measured: str) -> Figure:
     """log10 of what conjugate gradients take, then of each preconditioner's ratio to it; rows of panels by data set."""
     systems, grid = relative_to_cg(view), view.grid("preconditioner")
     alone = set(grid.loc[grid["preconditioner"] == "none", "method"])
-    if systems.empty:
-        return canvas.empty("No systems: no finished fit of a solver without a preconditioner.")
+    canvas.require(len(systems), "No systems: no finished fit of a solver without a preconditioner.")
     each = -(-len(view.methods) // COLUMNS)
     figure, axes = canvas.panels(each * len(view.datasets), COLUMNS, 1.25)
     of_cg = np.log10(systems.loc[systems["method"].isin(alone), measured].clip(lower=SMALLEST))
@@ -71,3 +71,51 @@ def _panel(axis: Axes, rows: pd.DataFrame, value: str, **colours: Any) -> QuadMe
 
 iterations = partial(heat_maps, measured="iterations")
 seconds = partial(heat_maps, measured="seconds")
+
+
+PANELS = {
+    "iterations": "iterations, inner ones too",
+    "error": "error of s",
+    "sd": "sd of an element of s",
+    "gradient_error": "log₁₀ squared relative error of g",
+}
+NO_SYSTEMS = "No systems: no finished fit of a solver measured condition numbers."
+
+
+def condition_numbers(view: View) -> Figure:
+    """The distribution of log10 kappa over systems, a curve a method and a panel a data set."""
+    systems = view.probe("systems")
+    canvas.require("kappa" in systems, NO_SYSTEMS)
+    figure, axes = canvas.titled(view.datasets, 2.0, 3, "condition number κ", "share of systems below")
+    for axis, dataset in zip(axes, view.datasets, strict=True):
+        of_dataset = systems[(systems["dataset"] == dataset) & systems["kappa"].notna()]
+        for look, rows in canvas.by_method(view, of_dataset):
+            kappa = np.sort(rows["kappa"])
+            axis.step(kappa, np.arange(1, len(kappa) + 1) / len(kappa), color=look.color, linestyle=look.linestyle)
+        axis.set(xscale="log")
+    canvas.legend(figure, view, list(systems["method"]))
+    return figure
+
+
+def by_condition(view: View) -> Figure:
+    """Iterations, errors and spreads of every solver against kappa, rows of panels by data set."""
+    systems = view.probe("systems")
+    canvas.require("kappa" in systems, NO_SYSTEMS)
+    systems = systems.assign(iterations=systems["iterations"] + systems.get("inner", 0))
+    solved = systems[systems["iterations"] > 0]
+    shown = [name for name in PANELS if name in solved and solved[name].notna().any()]
+    figure, axes = canvas.panels(len(view.datasets), max(len(shown), 1), 2.0)
+    for dataset, row in zip(view.datasets, axes, strict=True):
+        of_dataset = solved[solved["dataset"] == dataset]
+        for axis, name in zip(row, shown, strict=False):
+            for look, rows in canvas.by_method(view, of_dataset[of_dataset[name].notna()]):
+                stopped = rows["stopped"].astype(bool)
+                for part, fill in ((rows[~stopped], look.color), (rows[stopped], "none")):
+                    kappa, values = part[["kappa", name]].to_numpy(float).T
+                    axis.plot(kappa, values, look.marker, c=look.color, mfc=fill, markersize=2.5, alpha=0.7)
+            axis.set(xscale="log", yscale="linear" if name == "gradient_error" else "log", ylabel=PANELS[name])
+        canvas.title(row[0], dataset)
+    for axis in axes[-1]:
+        axis.set_xlabel("condition number κ")
+    canvas.legend(figure, view, list(solved["method"]), lines=False)
+    return figure
