@@ -1,5 +1,7 @@
 """File formats: text, sheets and R objects as column names and rows of cells; image files as arrays."""
 
+from __future__ import annotations
+
 import bz2
 import csv
 import gzip
