@@ -82,6 +82,8 @@ def _dataset(arguments: argparse.Namespace, where: Places) -> Dataset:
             raise UserError(f"name the column of {path} to predict: --target COLUMN")
         arguments.table = path
         return data.own_dataset(arguments, where)
+    if name not in known and path.suffix:
+        raise UserError(f"{path} is no file; give a CSV, or the name of a data set (`gpbench data list`)")
     if name not in known:
         raise unknown("data set or CSV", name, known)
     dataset: Dataset = config.compose(where.conf, "dataset", name)

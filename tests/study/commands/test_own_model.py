@@ -131,9 +131,9 @@ def test_a_fit_says_that_its_predictions_are_constant(own):
 
 EXTREMES = {
     "targets that are all the same": (lambda i: (i % 7, 1.0), ["failed", "done"]),
-    "huge targets": (lambda i: (i % 7, (-1) ** i * (1.0 + i / 100) * 1e307), ["failed", "diverged"]),
+    "huge targets": (lambda i: (i % 7, (-1) ** i * (1.0 + i / 100) * 1e140), ["failed", "diverged"]),
     "tiny targets": (lambda i: (i % 7, (1.0 + i / 7) * 1e-300), ["failed", "done"]),
-    "huge inputs": (lambda i: (1e200 * (i % 7), i % 5), ["done", "done"]),
+    "huge inputs": (lambda i: (1e149 * (i % 7), i % 5), ["done", "done"]),
 }
 
 

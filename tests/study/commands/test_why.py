@@ -46,7 +46,10 @@ def test_why_explains_each_fit_of_a_cell(half_done, gpbench):
     assert answer.code == 0, answer.err
     head, *lines = answer.out.splitlines()
     assert head == "svgp on boston, protocol common, budget quick"
-    assert len(lines) == 5
+    assert len(lines) == 7
+    assert lines[5] == "other fits of it in the store:"
+    assert lines[6].startswith("  protocol common, budget quick, split 2  ")
+    assert lines[6].endswith("  done")
     assert lines[0].endswith("done      nothing moved; it would not be fitted again")
     assert "diverged  not finite at step 7; log: " in lines[1]
     assert "`gpbench retry " in lines[1]

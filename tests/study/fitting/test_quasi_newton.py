@@ -78,4 +78,4 @@ def test_a_fit_that_single_precision_rounds_too_much_says_so(case, tmp_path_fact
         (found[name],) = fits.fit(group(longer, 0))
     assert "float32" not in found["noisy"].info["not_judged_because"]
     assert found["exact"].info["convergence"] == NOT_JUDGED
-    assert "float32 rounds the objective by" in found["exact"].info["not_judged_because"]
+    assert "float32 changes the objective by" in found["exact"].info["not_judged_because"]

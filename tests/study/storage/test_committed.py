@@ -95,9 +95,26 @@ def test_records_are_collected_as_the_store_was(study):
     assert len(collect.not_done(where, name)) == 5
 
 
+def finish_one(where) -> None:
+    """A fit that the records lack: without one nothing is written."""
+    cells = planning.make(where, "default", STUDY).cells
+    cell = next(cell for cell in cells if (cell.method, cell.address.dataset) == ("svgp", "wine"))
+    finish(Store(where.store), cell, cell.fits[0])
+
+
+def test_without_fits_of_the_store_the_records_stay_as_they_are(study):
+    where, name, _ = study
+    folder = committed.folder(where, name)
+    (folder / "study.json").write_text("{}")
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    assert collect.record(where, planning.make(where, "default", STUDY).frozen) == (0, 6)
+    assert before == {path: path.read_bytes() for path in folder.iterdir()}
+
+
 def test_what_another_process_recorded_meanwhile_stays(study, monkeypatch):
     """Rows that this one only read are not written back."""
     where, name, _ = study
+    finish_one(where)
     plan = planning.make(where, "default", STUDY).frozen
     path = committed.folder(where, name) / "scores.csv"
     facts, rows = collect.facts, committed.read(path)
@@ -109,7 +126,8 @@ def test_what_another_process_recorded_meanwhile_stays(study, monkeypatch):
 
     monkeypatch.setattr(collect, "facts", meanwhile)
     collect.record(where, plan)
-    assert {row["mnll"] for row in committed.read(path) if row["status"] == "done"} == {123.0}
+    theirs = {row["fit_id"] for row in renewed}
+    assert {row["mnll"] for row in committed.read(path) if row["fit_id"] in theirs} == {123.0}
 
 
 def test_a_folder_of_records_can_be_viewed(study):
@@ -151,6 +169,7 @@ def test_a_truncated_curve_is_refused_and_nothing_is_written(study, file):
     path = committed.folder(where, name) / f"{file}.csv"
     path.write_text(path.read_text()[:-10])
     before = {path: path.read_bytes() for path in path.parent.iterdir()}
+    finish_one(where)
     with pytest.raises(UserError, match=rf"{file}.csv, line \d+ is not a record .the line is cut short.; restore it"):
         collect.record(where, planning.make(where, "default", STUDY).frozen)
     assert before == {path: path.read_bytes() for path in path.parent.iterdir()}

@@ -14,7 +14,7 @@ from gpbench.data import splits
 from gpbench.data import table as tables
 from gpbench.data.readers.encode import indicated
 from gpbench.data.readers.formats import separator
-from gpbench.errors import UserError, unknown
+from gpbench.errors import UserError, count, unknown
 from gpbench.evaluation.pointwise import pointwise
 from gpbench.places import Places, write_aside
 from gpbench.predictive.distributions import Predictive
@@ -40,6 +40,7 @@ def answer(where: Places, name: str, source: Path, target: Path | None) -> None:
         return
     with write_aside(target) as temporary:
         rows.to_csv(temporary, index=False)
+    print(f"{target}: {count(len(rows), 'row')} of {', '.join(rows.columns[:3])}{', ...' * (rows.shape[1] > 3)}")
 
 
 class Model:

@@ -63,7 +63,20 @@ def _cell(where: Places, given: dict[str, str]) -> list[str]:
         raise unknown(key, given[key], getattr(plan.study, f"{key}s"), f"study {study!r}")
     (cell, *_), store = cells, Store(where.store)
     head = f"{method} on {dataset}, protocol {cell.address.protocol}, budget {cell.address.budget}"
-    return [head, *(f"  {_explain(store, plan, cell, fit)}" for fit in cell.fits)]
+    return [head, *(f"  {_explain(store, plan, cell, fit)}" for fit in cell.fits), *_others(store, plan, cell)]
+
+
+def _others(store: Store, plan: planning.Plan, cell: Cell) -> list[str]:
+    """How other fits of a cell ended: under other protocols, budgets or settings."""
+    here = cell.address.method, cell.address.dataset
+    found = [r for r in store.records()[0] if (r.address.method, r.address.dataset) == here]
+    lines = [
+        f"  protocol {r.address.protocol}, budget {r.address.budget}, split {r.split}  {r.fit_id}  "
+        + (r.status if r.status == "done" else f"{r.status}: {_ended(store, r.fit_id, r.reason)}")
+        for r in found
+        if r.fit_id not in plan.states
+    ]
+    return ["other fits of it in the store:", *lines] if lines else []
 
 
 def _explain(store: Store, plan: planning.Plan, cell: Cell, fit: Fit) -> str:

@@ -99,19 +99,20 @@ def write(
         merged = recorded | {place(row): row for row in rows}
         ordered = sorted(merged.values(), key=lambda row: [str(row[k]).rjust(6) for k in PLACE])
         fits = {row["fit_id"] for row in ordered if row["status"] != "skipped"}
-        for file, new in (curves or {}).items():  # before the scores: what they list has its curves
-            _add(path.with_name(f"{file}.csv"), CURVES[file], new, fits)
+        joined = {file: _joined(path.with_name(f"{file}.csv"), new, fits) for file, new in (curves or {}).items()}
+        for file, content in joined.items():  # before the scores: what they list has its curves
+            if content:
+                _write(path.with_name(f"{file}.csv"), CURVES[file], content)
         _write(path, dict.fromkeys(key for row in ordered for key in row), ordered)
         write_text(path.with_name("study.json"), json.dumps(facts, indent=1) + "\n")
     return len(fits - known), len(fits)
 
 
-def _add(path: Path, columns: list[str], new: list[Row], fits: set[str]) -> None:
-    """Put lines in the place of those of the same fits, by identity; lines of none of `fits` go."""
+def _joined(path: Path, new: list[Row], fits: set[str]) -> list[Row]:
+    """The lines of a file with others in the place of those of the same fits, by identity; lines of none of `fits` go."""
     fits = fits - {line["fit_id"] for line in new}
     kept = [line for line in lines(path) if line["fit_id"] in fits]
-    if kept or new:
-        _write(path, columns, sorted([*kept, *new], key=lambda line: line["fit_id"]))
+    return sorted([*kept, *new], key=lambda line: line["fit_id"])
 
 
 def _write(path: Path, columns: Collection[str], rows: list[Row]) -> None:
