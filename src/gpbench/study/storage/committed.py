@@ -109,7 +109,7 @@ def write(
 
 
 def _joined(path: Path, new: list[Row], fits: set[str]) -> list[Row]:
-    """The lines of a file with others in the place of those of the same fits, by identity; lines of none of `fits` go."""
+    """The lines of a file, others in the place of those of the same fits, by identity; lines of none of `fits` go."""
     fits = fits - {line["fit_id"] for line in new}
     kept = [line for line in lines(path) if line["fit_id"] in fits]
     return sorted([*kept, *new], key=lambda line: line["fit_id"])
