@@ -55,9 +55,8 @@ def bullets(found: list[Claim], runs: list[View], conf: Path) -> str:
         pairs = [r.difference.n for r in results if r.difference]
         known = sorted({run.view.folder.name for r in results for run in r.runs})
         known += [" to ".join(map(str, sorted({min(pairs), max(pairs)}))) + " splits"] if pairs else []
-        lines.append(
-            fill(f"- **{claim.claim}** {claim.where}: {judged} ({', '.join(known)}).", 120, subsequent_indent="  ")
-        )
+        text = f"- **{claim.claim}** {claim.where}: {judged} ({', '.join(known)})."
+        lines.append(fill(text, 120, subsequent_indent="  ", break_on_hyphens=False))
     return "\n".join(lines) + "\n"
 
 
