@@ -53,8 +53,8 @@ def adopt(where: Places, run: str, overrides: str, check: int, against: Path | N
     """Adopt what agrees; lines that say what was refitted, adopted and refused.
 
     Raises UserError where nothing is stale."""
-    if against and not (against / "src").is_dir():
-        raise UserError(f"--against {against} is no checkout of gpbench: it has no folder src")
+    if against and not against.is_dir():
+        raise UserError(f"--against {against} is no folder; give a checkout of gpbench")
     plan = planning.make(where, *planning.study_words(where, run, overrides))
     recorded = committed.folder(where, plan.name)
     facts = committed.facts(recorded) if (recorded / "scores.csv").is_file() else {}
