@@ -31,8 +31,8 @@ MARGIN = 1.01
 """Cells of the grid beyond the data on either side: the four neighbours of a point always exist, rounding included."""
 MOST_ITERATIONS = 1000
 QUADRATURE = 100
-"""Lanczos steps of the log determinant. With linear_operator's 20 it is off by .02 nats a datum on 2,000 rows (power)
-at a noise variance of .01, with 100 by less than the probes."""
+"""Lanczos steps of the log determinant, which linear_operator's 20 bias by more than the probes where there is little
+noise."""
 PREDICTION_TOLERANCE = 1e-4
 """Of the residual that predictive means are made from: they are solved for once."""
 

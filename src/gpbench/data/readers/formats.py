@@ -32,9 +32,10 @@ def separator(header: str) -> str:
     return max(",;\t", key=header.count)
 
 
-def frame(path: Path) -> pd.DataFrame:
-    """A CSV of somebody's program as pandas reads it, of text where the column is called `dataset`. UserError for what
-    is no table, a name that stands in the header more than once, and cells beyond the header."""
+def frame(path: Path, *texts: str) -> pd.DataFrame:
+    """A CSV of somebody's program as pandas reads it, columns `texts` as text.
+
+    UserError for what is no table, a name that stands in the header more than once, and cells beyond the header."""
     import pandas as pd
 
     try:
@@ -46,7 +47,7 @@ def frame(path: Path) -> pd.DataFrame:
             raise UserError(f"{path}: columns {repeated} stand in the header more than once; leave out all but one")
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # of cells that it would leave out
-            return pd.read_csv(path, sep=mark, index_col=False, encoding="utf-8-sig", dtype={"dataset": str})
+            return pd.read_csv(path, sep=mark, index_col=False, encoding="utf-8-sig", dtype=dict.fromkeys(texts, str))
     except pd.errors.ParserWarning:
         raise UserError(f"{path}: a line has more cells than the header has names") from None
     except (OSError, ValueError) as error:  # ParserError, EmptyDataError and UnicodeDecodeError are ValueErrors

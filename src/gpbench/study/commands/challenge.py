@@ -91,7 +91,7 @@ def challenge(where: Places, path: Path, name: str, label: str, protocol_name: s
 
 
 def _read(path: Path) -> pd.DataFrame:
-    frame = formats.frame(path)
+    frame = formats.frame(path, "dataset")
     if absent := [key for key in KEYS if key not in frame]:
         raise UserError(f"{path}: columns {absent} are missing; predictions need {', '.join(KEYS)} and, say, mean, sd")
     if frame.empty:
