@@ -10,7 +10,7 @@ export MLFLOW_DISABLE_TELEMETRY = true
 export DVC_NO_ANALYTICS = 1
 export NO_MKDOCS_2_WARNING = 1
 
-.PHONY: help study test cluster-test bucket-test slow faults lint bench peers figures docs tour site site-test ui status clean
+.PHONY: help study test cluster-test bucket-test gpu slow faults lint bench peers figures docs tour site site-test ui status clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -28,6 +28,9 @@ cluster-test: .venv/.ok  ## run a study on a Slurm of two nodes that is built he
 
 bucket-test: .venv/.ok  ## run a study on two machines that share an S3 bucket alone (MOTO=PATH of the program moto_server)
 	OMP_NUM_THREADS=1 MOTO=$(MOTO) python -m pytest tests/cluster/bucket.py $(ARGS)
+
+gpu: .venv/.ok  ## run the contracts of all methods on this machine's GPU, beside its CPU
+	OMP_NUM_THREADS=1 python -m pytest -n $(CORES) --dist worksteal tests/conformance/test_gpu.py $(ARGS)
 
 slow: .venv/.ok  ## run the slow tests: accuracy on real data, large raw files (both need GPBENCH_MIRROR), samplers against libraries
 	OMP_NUM_THREADS=1 python -m pytest -n $(CORES) -m slow -rP $(ARGS)

@@ -30,6 +30,7 @@ from gpbench.study.fitting.loop import GradientLoop, SamplerLoop
 
 BENCH = Path(__file__).parent
 PEERS = BENCH.parent / ".peers" / "bin" / "python"
+CPU = torch.device("cpu")
 BLOCK, MANY, TURN, DTYPES = 500, 20, 0.1, (torch.float64, torch.float32)
 VIEWS = {"view", "transpose", "unsqueeze", "squeeze", "expand", "slice", "select", "as_strided", "t", "permute"}
 VIEWS |= {"detach", "_unsafe_view", "unbind", "split", "alias", "diagonal", "_reshape_alias", "split_with_sizes"}
@@ -64,20 +65,21 @@ WORKS = {
 """rows -> what we do; the first is also what predicts, and what those without a peer are compared with"""
 
 
-def training_set(rows: int, inputs: int, replicas: int, dtype: torch.dtype) -> TrainingSet:
-    x, y = torch_steps.rows(rows, inputs, dtype)
+def training_set(rows: int, inputs: int, replicas: int, dtype: torch.dtype, device: torch.device) -> TrainingSet:
+    x, y = (part.to(device) for part in torch_steps.rows(rows, inputs, dtype))
     zeros, ones = x.new_zeros(replicas, inputs), x.new_ones(replicas, inputs)
-    indices, counts = torch.arange(rows).repeat(replicas, 1), torch.full((replicas,), rows)
+    indices = torch.arange(rows, device=device).repeat(replicas, 1)
+    counts = torch.full((replicas,), rows, device=device)
     return TrainingSet(x, y, indices, counts, zeros, ones, zeros[:, :1], ones[:, :1])
 
 
-def loop_of(work: Work, dtype: torch.dtype) -> Any:
+def loop_of(work: Work, dtype: torch.dtype, device: torch.device = CPU) -> Any:
     """The training loop of a work, at its start."""
     module = importlib.import_module(f"gpbench.methods.{work.method}")
     method = module.Method(module.Hyperparameters(**work.settings), "regression")
     loop: Any = type("Alone", (SamplerLoop if isinstance(method, SamplerMethod) else GradientLoop,), {})()
     loop.method, keys = method, [Key("bench", "bench", split) for split in range(work.replicas)]
-    data = training_set(work.rows, work.inputs, work.replicas, dtype)
+    data = training_set(work.rows, work.inputs, work.replicas, dtype, device)
     loop.prepare(data, keys, 1_000_000, BLOCK)
     loop.hold(method.start(data, keys))
     if isinstance(loop, GradientLoop):

@@ -180,10 +180,19 @@ class Case:
     """A method on a task: its fits, each made when it is first asked for."""
 
     def __init__(
-        self, name: str, task: str, folders, conf=CONF, data=None, protocol=PROTOCOL, hyper=None, few: bool = False
+        self,
+        name: str,
+        task: str,
+        folders,
+        conf=CONF,
+        data=None,
+        protocol=PROTOCOL,
+        hyper=None,
+        few: bool = False,
+        device: str = "cpu",
     ) -> None:
         """hyper: other hyperparameters; few: `cell` takes `FEW` steps, and `full` and `single` as many as ever."""
-        self.name, self.task, self.folders = name, task, folders
+        self.name, self.task, self.folders, self.device = name, task, folders, device
         self.table, self.conf, self.protocol, self.hyper = data or table(task), conf, protocol, hyper or {}
         self.cell = self.full = self.of_dtype("float64")
         if few and self.full.what.steps:
@@ -194,7 +203,8 @@ class Case:
         self.closed_form = isinstance(self.method, ClosedFormMethod)
 
     def of_dtype(self, dtype: str) -> Cell:
-        return with_hyper(cell(self.name, self.task, dtype, self.conf, self.table, self.protocol), **self.hyper)
+        made = with_hyper(cell(self.name, self.task, dtype, self.conf, self.table, self.protocol), **self.hyper)
+        return dataclasses.replace(made, how=dataclasses.replace(made.how, device=self.device))
 
     @functools.cached_property
     def single(self) -> Cell:

@@ -5,7 +5,7 @@ Solver     conjugate gradients with a preconditioner P, until |y - K_y z| <= eps
 Measured   iterations, those of solvers within P (`inner`), products of K_y with a vector (P's own too), seconds of the
            processor to set P up and to solve, the residual per row |y - K_y z| / sqrt(n), and whether it was stopped
 
-Inducing points are random rows, drawn anew for each system. Of at most `MOST_STORED` rows K_y is kept, as in the
+Inducing points are random rows, drawn anew for each system. Of at most `most_stored` rows K_y is kept, as in the
 paper's runs; of more, products are matrix-free.
 """
 
@@ -28,14 +28,13 @@ from gpbench.solvers.preconditioners import Preconditioner
 from gpbench.solvers.products import KernelProduct
 from gpbench.streams import Key
 
-MOST_STORED = 5_000
-
 
 @dataclass(frozen=True)
 class Hyperparameters(Settings):
     """rank: of the preconditioner, null is sqrt(n). lengthscale and noise: ends of the grid, powers of 10, in units of
     scaled inputs and targets; accuracy: epsilon / sqrt(n); cap: of the iterations, inner ones too; subset: so many
-    random rows, null for all."""
+    random rows, null for all; most_stored: rows of which the whole matrix is kept (8 n^2 bytes), which a GPU multiplies
+    by faster than it forms tiles."""
 
     preconditioner: Literal[
         Literal["none", "nystrom", "fitc", "pitc", "spectral", "partial_svd"],
@@ -52,6 +51,7 @@ class Hyperparameters(Settings):
     accuracy: PositiveFloat = 1e-5
     cap: PositiveInt = 100_000
     subset: PositiveInt | None = None
+    most_stored: PositiveInt = 5_000
 
     def impossible(self, task: str) -> str:
         if self.lengthscale_low > self.lengthscale_high or self.noise_low > self.noise_high:
@@ -76,7 +76,7 @@ class Method(SolveMethod):
         hyper, (lengthscale, noise) = self.hyper, self.grid()[number]
         x, y = some_rows(x, y, hyper.subset, key)
         values = {"lengthscale": x.new_full((1,), lengthscale), "outputscale": x.new_tensor(hyper.outputscale)}
-        n, kept = len(x), len(x) <= MOST_STORED
+        n, kept = len(x), len(x) <= hyper.most_stored
         product = (Stored if kept else KernelProduct)(kernels.Kernel("rbf", values), x, noise)
         started = time.process_time()
         precondition = self.preconditioner(product, streams.generator(key, "init", 1 + number, x.device))

@@ -101,7 +101,7 @@ class Method(SamplerMethod):
         x, rng = train.x, streams.rng(key._replace(replica=0), "init")
         chosen = rng.permutation(x.shape[1])[: self.hyper.subset]
         mode, root = self.mode_and_root(x[0, chosen].double(), train.y[0, chosen, 0].double())
-        normal = torch.as_tensor(streams.rng(key, "init", 1).standard_normal(len(mode)))
+        normal = torch.as_tensor(streams.rng(key, "init", 1).standard_normal(len(mode))).to(mode)
         psi = (mode + root @ normal).to(x)[None]
         return State({"psi": psi}, {"x": x, "y": train.y, "mask": train.weight, "root": root.to(x)[None]})
 

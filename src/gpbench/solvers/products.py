@@ -21,6 +21,8 @@ from gpbench.gp.kernels import Kernel
 
 TILE = (128, 768)
 """Rows and columns of a tile: .8 MB in float64, which stay in the cache of a core (`bench/solvers.py`)."""
+TILE_GPU = (4096, 16384)
+"""The same on a GPU, where starting an operation costs more than the memory: .5 GB."""
 
 
 class KernelProduct:
@@ -37,9 +39,10 @@ class KernelProduct:
         x: Tensor,
         noise: Tensor | float,
         scale: Tensor | None = None,
-        tile: tuple[int, int] = TILE,
+        tile: tuple[int, int] | None = None,
     ) -> None:
-        self.x, self.n, self.tile, self.scale = x, len(x), tile, scale
+        self.x, self.n, self.scale = x, len(x), scale
+        self.tile = tile or (TILE if x.device.type == "cpu" else TILE_GPU)
         noise = torch.as_tensor(noise, dtype=x.dtype, device=x.device).expand(len(x))
         self.kernel, self.noise = kernel.map(Tensor.detach), noise.detach()
         self._differentiable = kernel, noise
@@ -51,7 +54,9 @@ class KernelProduct:
         """A v `[n, c]`, O(n^2 (D + c))."""
         self.products += v.shape[1]
         # vectors lie as rows, as a product of few rows with a tile takes half the time of a tile with few columns
-        across = (v if self.scale is None else self.scale[:, None] * v).mT.contiguous()
+        across = (v if self.scale is None else self.scale[:, None] * v).mT
+        # `contiguous` leaves a single row as it lies, from which products on a GPU cannot start
+        across = across.clone(memory_format=torch.contiguous_format)
         out = torch.zeros_like(across)  # (K S v)^T
         left, right, form = self._factors()
         height, width = self.tile
@@ -121,7 +126,8 @@ class KernelProduct:
         # log k = a b^T - |a|^2 / 2 - |b|^2 / 2 + log outputscale, all in one product of matrices; to base 2, as its
         # powers take half the time of those of e
         right = torch.cat([a, one, squares + self.kernel.outputscale.log()], 1) / math.log(2)
-        buffer = a.new_empty(self.tile[0] * self.tile[1])
+        height, width = self.tile
+        buffer = a.new_empty(min(height, self.n) * min(width, self.n))
 
         @functools.cache
         def room(height: int, width: int) -> Tensor:

@@ -239,13 +239,14 @@ class Machine:
 @dataclass(frozen=True)
 class Provenance(Machine, Commit):
     """Where a fit comes from; never part of its identity. adopted: how its evidence was carried over, if it was; job:
-    its number on a cluster."""
+    its number on a cluster; gpu: the name of the one that it ran on, empty of a CPU."""
 
     started: str
     ended: str
     adopted: str = ""
     host: str = ""
     job: str = ""
+    gpu: str = ""
 
 
 @dataclass(frozen=True)

@@ -143,7 +143,7 @@ def write(store: Store, group: Group, fit: Fit, outcome: Outcome, started: str, 
             reason=outcome.reason,
             seconds=Seconds(**outcome.seconds),  # type: ignore[arg-type]
             peak_memory_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-            provenance=provenance.since(started, where.root),
+            provenance=provenance.since(started, where.root, group.how.device),
             info=outcome.info,
         )
         (folder / "fit.json").write_text(to_json(replace(record, scored=scoring.at_end(folder, record))))

@@ -29,7 +29,7 @@ from gpbench.methods.base import Batch, GradientMethod, Noise, SamplerMethod, St
 from gpbench.places import write_text
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
-from gpbench.study.fitting import chain_draws, checkpoint, energies, stopping
+from gpbench.study.fitting import chain_draws, checkpoint, devices, energies, stopping
 from gpbench.study.fitting.checkpoint import Content
 from gpbench.study.fitting.clock import Clock
 from gpbench.study.fitting.convergence import LARGEST_GAIN, NOT_JUDGED, Convergence
@@ -320,7 +320,7 @@ def complete(
     """Train a group as a `family` of fits, resuming where it was cut off; `end(fit, r)` says what replica r leaves."""
     how = group.how
     torch.set_num_threads(how.threads)
-    device = torch.device(how.device)
+    device = devices.of(how)
     fit = family(group, table, work, device).to(device)
     if not fit.is_finished():
         try:
@@ -345,6 +345,7 @@ def train(fit: Fit, **settings: Any) -> None:
         vars(trainer._signal_connector)["register_signal_handlers"] = lambda: None
         fit.clock.go()
         trainer.fit(fit, train_dataloaders=range(fit.done, fit.steps))
+    fit.to(fit.data.inputs.device)  # Lightning leaves the parameters on the CPU
 
 
 def trained(fit: Fit, r: int) -> Outcome:

@@ -13,7 +13,7 @@ import torch
 from gpbench.data.table import Table
 from gpbench.methods.systems import SolveMethod
 from gpbench.places import write_text
-from gpbench.study.fitting import checkpoint, stopping
+from gpbench.study.fitting import checkpoint, devices, stopping
 from gpbench.study.fitting.clock import Clock
 from gpbench.study.fitting.fold import make_fold, make_method
 from gpbench.study.fitting.outcome import Outcome
@@ -27,7 +27,7 @@ def run(group: Group, table: Table, work: Path) -> list[Outcome]:
 
 
 def _measure(group: Group, fit: Fit, table: Table, work: Path) -> Outcome:
-    what, how, device = group.what, group.how, torch.device(group.how.device)
+    what, how, device = group.what, group.how, devices.of(group.how)
     fold, method = make_fold(what, table, fit.split, fit.replica), make_method(what)
     assert isinstance(method, SolveMethod)
     like = torch.empty(0, dtype=getattr(torch, what.dtype), device=device)

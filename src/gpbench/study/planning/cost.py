@@ -244,11 +244,11 @@ def _of_store(record: FitRecord) -> Measured:
 
 
 def _of_row(row: committed.Row) -> Measured:
-    """A measured fit, from its row of a scores.csv, which were made on a CPU."""
+    """A measured fit, from its row of a scores.csv, which names a GPU that it ran on."""
     address = Address(row["preset"], *(row.get(key, "") for key in ("dataset", "protocol", "budget", "overrides")))
     least = row["seconds_train"] + row["seconds_predict"]
     return Measured(
-        place=_place(address, row["family"], "cpu", row.get("steps"), row["n_train"]),
+        place=_place(address, row["family"], "cuda" if row.get("gpu") else "cpu", row.get("steps"), row["n_train"]),
         budget=row["budget"],
         steps=row.get("steps_done", row.get("steps")),
         seconds=_seconds(row["started"], row["ended"], least, row["seconds_shared_by"]) / (1 + row.get("trials", 0)),

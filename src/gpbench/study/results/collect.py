@@ -285,6 +285,7 @@ def _row(ended: Ended, cell: Cell, fit: Fit) -> committed.Row:
     measured = {k: getattr(record.provenance, k) for k in ("commit", "dirty", "started", "ended")}
     measured |= {f"seconds_{k}": v for k, v in asdict(record.seconds).items()}
     measured |= {"peak_memory_mb": record.peak_memory_mb}
+    measured |= {"gpu": record.provenance.gpu} if record.provenance.gpu else {}
     noted = {k: record.info[k] for k in NOTED if k in record.info}
     noted |= {"tuned": identity.canonical(record.info["tuned"])} if "tuned" in record.info else {}
     certificate = ended.store.certificate(fit.fit_id)

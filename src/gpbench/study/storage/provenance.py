@@ -48,11 +48,20 @@ def _processor() -> str:
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-def since(started: str, root: Path) -> Provenance:
-    """Of what began at a time and ends now."""
+def since(started: str, root: Path, device: str) -> Provenance:
+    """Of a fit that began on a device at a time and ends now."""
     job = next((os.environ[name] for name in JOB_NUMBERS if name in os.environ), "")
     here = asdict(commit(root)) | asdict(machine())
-    return Provenance(started=started, ended=now(), host=platform.node(), job=job, **here)
+    return Provenance(started=started, ended=now(), host=platform.node(), job=job, gpu=_gpu(device), **here)
+
+
+def _gpu(device: str) -> str:
+    if device == "cpu":
+        return ""
+    import torch
+
+    name: str = torch.cuda.get_device_name()
+    return name
 
 
 def now() -> str:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from gpbench.data.table import Table
+from gpbench.study.fitting import devices
 from gpbench.study.fitting.checkpoint import Content, serialised
 from gpbench.study.fitting.distributed import updates
 from gpbench.study.fitting.distributed.updates import Push
@@ -47,7 +48,7 @@ class SharedFit(GradientFit):
     staleness: number of updates whose gradient was 0, 1, ... updates old; restarts: of workers."""
 
     def __init__(self, group: Group, table: Table, work: Path) -> None:
-        device = torch.device(group.how.device)
+        device = devices.of(group.how)
         torch.set_num_threads(group.how.threads)
         # before a checkpoint is loaded
         self.issued, self.restarts = 0, 0

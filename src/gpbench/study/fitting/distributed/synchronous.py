@@ -23,6 +23,7 @@ from gpbench.data.table import Table
 from gpbench.errors import UserError
 from gpbench.methods.base import Noise
 from gpbench.methods.training_rows import Batch
+from gpbench.study.fitting import devices
 from gpbench.study.fitting.lightning_module import MODEL_FILE, GradientFit, TimeCap, answer, outcome, save, train
 from gpbench.study.fitting.loop import share
 from gpbench.study.fitting.outcome import Outcome
@@ -90,7 +91,7 @@ def run(group: Group, table: Table, work: Path) -> list[Outcome]:
     if not fit.is_finished():
         _fork(workers, group, table, work)
     torch.set_num_threads(group.how.threads)
-    device = torch.device(group.how.device)
+    device = devices.of(group.how)
     fit = GradientFit(group, table, work, device).to(device)
     if not fit.is_finished():
         return [Outcome("stopped", fit.stopped())]
