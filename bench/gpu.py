@@ -1,4 +1,4 @@
-"""A training step on a GPU beside one thread of the same machine's CPU: `python bench/gpu.py` (needs a GPU).
+"""A training step on a GPU beside one thread of the same machine's CPU: `python bench/gpu.py [ROW ...]`.
 
 For the works of `steps.py` in float64, with one replica and with as many as a cell has splits: milliseconds of the wall
 clock on each, the device waited for at the end of a turn, and their ratio; operations of a step and what each takes on
@@ -7,6 +7,7 @@ the GPU. Then steps whose loss is compiled into CUDA graphs (`trainer.compile`),
 
 from __future__ import annotations
 
+import sys
 import time
 from itertools import count
 
@@ -15,7 +16,7 @@ import torch
 from steps import MANY, WORKS, Work, counts, loop_of
 from timing import Step, interval_text
 
-TURNS, TURN, WARMUP, COMPILED = 7, 0.1, 3, ("SVGP", "DSVI-2", "20 splits of DSVI-2")
+TURNS, TURN, WARMUP, COMPILED = 7, 0.1, 3, ("SVGP", "DSVI-2")
 
 
 def step_of(work: Work, device: torch.device, compiled: bool = False) -> Step:
@@ -62,7 +63,8 @@ def main() -> None:
         times = f"{np.median(plain):7.2f} {np.median(graphs):7.2f}  {interval_text(plain / graphs)}"
         print(f"  {row:26s} {times}", flush=True)
     print("ms a step on one CPU thread, on the GPU, their ratio; operations, µs each on the GPU")
-    for row, work in WORKS.items():
+    for row in sys.argv[1:] or WORKS:
+        work = WORKS[row]
         for replicas in sorted({work.replicas, MANY}):
             several = work._replace(replicas=replicas)
             on_cpu, on_gpu = turns([step_of(several, host), step_of(several, device)]).T

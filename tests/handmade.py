@@ -74,7 +74,7 @@ def record_of(cell: Cell, fit: Fit, status: str = "done", reason: str = "", **in
         reason=reason,
         seconds=Seconds(train=2.0 * (cell.what.steps or 1), predict=0.5),
         peak_memory_mb=100.0,
-        provenance=provenance.since(provenance.now(), Path("/"), "cpu"),
+        provenance=provenance.since(provenance.now(), Path("/")),
         info={"train_target_mean": [1.0], "train_target_sd": [2.0]} | info,
     )
 

@@ -123,8 +123,8 @@ class Method(SamplerMethod):
         objective = lbfgs.of_params(lambda params: minus_log_posterior(params["psi"]), {"psi": start})
         mode = lbfgs.minimise(objective, start, SEARCH, LEAST_GAIN)
         values, vectors = torch.linalg.eigh(torch.autograd.functional.hessian(minus_log_posterior, mode))
-        # in one order of memory, by which products round: early stopped solves magnify it
-        return mode, (vectors * values.clamp_min(LEAST_CURVATURE).rsqrt()).contiguous()
+        # the symmetric root, as the signs of eigenvectors are a library's choice
+        return mode, (vectors * values.clamp_min(LEAST_CURVATURE).rsqrt()) @ vectors.mT
 
     def noise_shapes(self, state: State, rows: int, step: int, steps: int) -> Shapes:
         """Numbers of the step and a number u for every accumulator; signs of the probes where they are drawn anew."""

@@ -143,8 +143,18 @@ def write(store: Store, group: Group, fit: Fit, outcome: Outcome, started: str, 
             reason=outcome.reason,
             seconds=Seconds(**outcome.seconds),  # type: ignore[arg-type]
             peak_memory_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-            provenance=provenance.since(started, where.root, group.how.device),
+            provenance=provenance.since(started, where.root, _gpu(group)),
             info=outcome.info,
         )
         (folder / "fit.json").write_text(to_json(replace(record, scored=scoring.at_end(folder, record))))
     store.spool(fit.fit_id)
+
+
+def _gpu(group: Group) -> str:
+    """The name of the GPU that a group ran on; empty of a CPU."""
+    if group.how.device == "cpu":
+        return ""
+    from torch import cuda  # a closed form needs no torch
+
+    name: str = cuda.get_device_name()
+    return name

@@ -48,20 +48,11 @@ def _processor() -> str:
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
-def since(started: str, root: Path, device: str) -> Provenance:
-    """Of a fit that began on a device at a time and ends now."""
+def since(started: str, root: Path, gpu: str = "") -> Provenance:
+    """Of what began at a time and ends now; gpu: the name of that which it ran on."""
     job = next((os.environ[name] for name in JOB_NUMBERS if name in os.environ), "")
     here = asdict(commit(root)) | asdict(machine())
-    return Provenance(started=started, ended=now(), host=platform.node(), job=job, gpu=_gpu(device), **here)
-
-
-def _gpu(device: str) -> str:
-    if device == "cpu":
-        return ""
-    import torch
-
-    name: str = torch.cuda.get_device_name()
-    return name
+    return Provenance(started=started, ended=now(), host=platform.node(), job=job, gpu=gpu, **here)
 
 
 def now() -> str:
