@@ -17,6 +17,8 @@ from gpbench.study.fitting import lightning_module, loop
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that this build of PyTorch knows")
 
 COMPILED = ["svgp", "dsvi", "aep"]
+MAGNIFIED = {"sgld_ulisse": 1e-3}
+"""Relative differences of scores where solves end early, by a residual that rounding has moved (8e-5 on an H100)."""
 COPIES = 2
 """Constants that a step may copy to the device: of two layers of a Bayesian network, the prior."""
 
@@ -54,7 +56,7 @@ def test_a_gpu_gives_what_a_cpu_gives(case, draws_of_the_host, tmp_path_factory)
     """Sums are rounded in another order, which steps magnify: as where the training rows are permuted."""
     on_host = Case(case.name, case.task, tmp_path_factory, few=True)
     for one, other in zip(case.fit(group(case.cell, *range(SPLITS))), on_host.together, strict=True):
-        assert_close(one, other, relative=1e-6)
+        assert_close(one, other, relative=MAGNIFIED.get(case.name, 1e-6))
 
 
 def test_a_step_hardly_waits_for_the_device(case, monkeypatch):
