@@ -133,6 +133,16 @@ def test_fits_whose_linear_systems_reached_the_cap_are_counted(tmp_path):
     assert any("2 fits with linear systems" in text for text in facts.warnings(View(view.folder)))
 
 
+def test_fits_on_a_gpu_are_counted_and_it_is_named(tmp_path):
+    view = study(tmp_path / "study")
+    assert not any("on a GPU" in text for text in facts.warnings(view))
+    scores = pd.read_parquet(view.folder / "scores.parquet")
+    scores["gpu"] = np.where((scores["method"] == "svgp") & (scores["split"] == 0), "some GPU", None)
+    count = int(scores["gpu"].notna().sum())
+    scores.to_parquet(view.folder / "scores.parquet")
+    assert any(text.startswith(f"{count} fits on a GPU (some GPU)") for text in facts.warnings(View(view.folder)))
+
+
 def test_ranks_of_several_budgets_are_drawn_in_order_of_their_cost(tmp_path):
     quick, longer = study(tmp_path / "quick"), study(tmp_path / "longer", budget="check", quick=10.0)
     assert [run.study["budget"] for run in runs_of(quick)] == ["quick", "check"]

@@ -52,6 +52,10 @@ WORDS = {
     "no value": (overrides("svgp.num_inducing="), ["'svgp.num_inducing=' is not of the form key=value"]),
     "unbalanced quotes": (overrides("svgp.label='Sparse"), ["overrides", "No closing quotation"]),
     "unbalanced brackets": (overrides("methods=[svgp"), ["methods=[svgp", "default.yaml"]),
+    "two settings in one word": (
+        ("plan", "--set", "methods=[svgp] splits=1"),
+        ["repeat --set, give several to --overri"],
+    ),
     "split that is not there": ((*CELL, "split=20"), ["wants splits 20 to 20 of 'wine'", "'common' has 0 to 19"]),
     "negative split": ((*CELL, "split=-1"), ["split must be a non-negative integer or all, got -1"]),
     "split in words": ((*CELL, "split=first"), ["split must be a non-negative integer or all, got first"]),

@@ -83,6 +83,9 @@ def test_committed_records_are_measured_cells_too(project):
     learned = make().cost
     assert learned.known(cell) == "measured"
     assert learned.seconds(cell) / cell.what.steps == pytest.approx(2, rel=0.3)
+    committed.write(where, "other", [row | {"gpu": "some GPU"}], {})
+    assert make().cost.known(cell) == "unmeasured"
+    assert make(f"{SMALL} trainer=gpu").cost.known(wanted(make(f"{SMALL} trainer=gpu"), "svgp", "wine")) == "measured"
 
 
 def test_cost_per_step_does_not_depend_on_steps_and_a_batch_is_shared_equally(project):

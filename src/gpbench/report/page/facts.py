@@ -47,6 +47,7 @@ def warnings(view: View) -> list[str]:
     chains, optimised = (int((unmixed["steps_done"].isna() == is_chain).sum()) for is_chain in (True, False))
     unfinished = ~view.fits["status"].isin(SCORED)
     unsolved = view.done.reindex(columns=["unsolved", "unsolved_test"]).gt(0).any(axis=1)
+    gpus = view.fits["gpu"].dropna().loc[lambda names: names != ""]
     marked = "Cells with such fits are marked ✗ and neither ranked nor compared."
     notes = {
         "not done: not part of any mean; listed below with the reasons.": int(unfinished.sum()),
@@ -56,6 +57,7 @@ def warnings(view: View) -> list[str]:
         f"or more, or nothing can be predicted. {marked}": optimised,
         "with linear systems that ended before their tolerance: scores.parquet has their share, of training as "
         "`unsolved`, of the prediction as `unsolved_test`.": int(unsolved.sum()),
+        f"on a GPU ({', '.join(sorted(gpus.unique()))}), with its seconds and the memory of its host.": len(gpus),
     }
     texts = [*_banner(view), *(f"{count(number, 'fit')} {note}" for note, number in notes.items() if number)]
     if view.needed_jitter:

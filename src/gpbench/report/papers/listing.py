@@ -18,14 +18,15 @@ from gpbench.study.planning.resolve import resolve
 from gpbench.study.records import Cell
 
 CORES = 2
-LAUNCH = 10e-6
+LAUNCH = 18e-6
 KERNELS = {
     **dict.fromkeys(("svgp", "fitc_svgp", "dsvi", "bsgp", "ipvi_dgp", "exact_gp", "sgpr", "fitc"), 300),
     **dict.fromkeys(("dgp_rff", "dnn", "bnn"), 200),
     **dict.fromkeys(("aep", "dgp_vae", "dgp_meanfield"), 600),
 }
 """Operations per step (forward, backward, Adam) and layer, counted on a CPU: svgp 318, fitc_svgp 283, dsvi of two and
-five layers 619 and 1,528, dgp_rff of two 412, aep, dgp_vae and dgp_meanfield of two 1,305, 1,168 and 1,069."""
+five layers 619 and 1,528, dgp_rff of two 412, aep, dgp_vae and dgp_meanfield of two 1,305, 1,168 and 1,069. What each
+takes is that with which steps of five methods on an H100, of one replica or of 20, come out right to two fifths."""
 
 INTRODUCTION = f"""\
 # Figures and tables of papers by name
@@ -39,7 +40,7 @@ hold the printed numbers beside ours, with a verdict for each; column *verdicts*
 
 **2 cores**: expected minutes at the stated budget, by the model of `gpbench cost` from the committed records alone;
 where no record is similar, rough coefficients, which are wrong by a factor of three or more in one cell of five. **One
-GPU**: not measured. Expected minutes if steps are bound by kernel launches: {LAUNCH * 1e6:.0f} µs for each of about 300
+GPU**: expected minutes where starting operations takes the time, as on an H100: {LAUNCH * 1e6:.0f} µs for each of about 300
 operations per layer (200 with random features or without GPs, 600 where moments are propagated), with all splits and
 replicas of a cell in one batch (`overrides="trainer=gpu"`); methods without such steps as on two cores. **State**:
 *available*, but not run; *has results* where its run is committed in docs/results (*in part*: another run of its
