@@ -192,11 +192,8 @@ class View:
             "calibration": self.done[self.done["seconds_train"].notna() & (self.done["task"] != "counts")],
         }[curve]
         absent = int((~fits["fit_id"].isin(getattr(self, curve)["fit_id"])).sum())
-        return (
-            f"{absent} of {count(len(fits), 'fit')} have no {curve} here: recorded before curves were kept."
-            if absent
-            else ""
-        )
+        text = f"{absent} of {count(len(fits), 'fit')} have no {curve} here: recorded before curves were kept."
+        return text if absent else ""
 
     def grid(self, *keys: str) -> pd.DataFrame:
         """The methods for which the study sets all these keys, with their values: columns method and keys."""
@@ -207,10 +204,10 @@ class View:
     def probe(self, name: str) -> pd.DataFrame:
         """A further file of finished fits (`bounds`, `draws`, ...) with each fit's method, dataset, split and replica;
         empty if the study does not have it."""
-        path = self.folder / f"{name}.parquet"
-        if not path.is_file():
-            return pd.DataFrame()
-        return load(path).merge(self.done[["fit_id", "method", "dataset", "split", "replica"]], on="fit_id")
+        path, places = self.folder / f"{name}.parquet", self.done[["fit_id", "method", "dataset", "split", "replica"]]
+        if name == "systems" and self.recorded:
+            return curves.read_systems(self.folder).merge(places, on="fit_id")
+        return load(path).merge(places, on="fit_id") if path.is_file() else pd.DataFrame()
 
     @cached_property
     def card(self) -> pd.DataFrame:

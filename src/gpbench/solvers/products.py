@@ -19,10 +19,9 @@ from torch import Tensor
 from gpbench.gp import kernels
 from gpbench.gp.kernels import Kernel
 
-TILE = (128, 768)
-"""Rows and columns of a tile: .8 MB in float64, which stay in the cache of a core (`bench/solvers.py`)."""
-TILE_GPU = (4096, 16384)
-"""The same on a GPU, where starting an operation costs more than the memory: .5 GB."""
+TILE, TILE_GPU = (128, 768), (4096, 16384)
+"""Rows and columns of a tile: .8 MB in float64, which stay in the cache of a core (`bench/solvers.py`); on a GPU .5 GB,
+where starting an operation is what takes the time."""
 
 
 class KernelProduct:
@@ -54,9 +53,8 @@ class KernelProduct:
         """A v `[n, c]`, O(n^2 (D + c))."""
         self.products += v.shape[1]
         # vectors lie as rows, as a product of few rows with a tile takes half the time of a tile with few columns
-        across = (v if self.scale is None else self.scale[:, None] * v).mT
-        # `contiguous` leaves a single row as it lies, from which products on a GPU cannot start
-        across = across.clone(memory_format=torch.contiguous_format)
+        # no `contiguous`, which leaves a single row as it lies: products on a GPU cannot start from that
+        across = (v if self.scale is None else self.scale[:, None] * v).mT.clone(memory_format=torch.contiguous_format)
         out = torch.zeros_like(across)  # (K S v)^T
         left, right, form = self._factors()
         height, width = self.tile

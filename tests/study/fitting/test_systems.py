@@ -24,7 +24,7 @@ from gpbench.study.commands import job
 from gpbench.study.planning import plan
 from gpbench.study.records import Group
 from gpbench.study.results import collect
-from gpbench.study.storage import arrays
+from gpbench.study.storage import arrays, committed
 from gpbench.study.storage.store import Store
 from projects import prepared_project
 
@@ -97,6 +97,23 @@ def test_the_page_shows_its_figures_and_tables(view, tmp_path):
     text = write_page(view, tmp_path).read_text()
     assert "Linear solvers" in text
     assert "Iterations and seconds saved by preconditioners" in text
+
+
+def test_records_have_the_systems_and_draw_the_same_heat_map(where, view):
+    made, _ = run(where, WORDS)
+    collect.record(where, made.frozen)
+    recorded = View(committed.folder(where, made.name))
+    columns = ["lengthscale", "noise", "iterations", "inner", "stopped"]
+    ours, theirs = (
+        one.probe("systems").set_index(["method", "step"])[columns].sort_index() for one in (recorded, view)
+    )
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4)
+    for one, other in zip(draw(recorded, "preconditioners").axes, draw(view, "preconditioners").axes, strict=True):
+        for drawn, expected in zip(one.images, other.images, strict=True):
+            np.testing.assert_allclose(drawn.get_array(), expected.get_array(), rtol=1e-3)
+    (committed.folder(where, made.name) / "systems.csv").unlink()
+    assert View(committed.folder(where, made.name)).probe("systems").empty
+    assert draw(View(committed.folder(where, made.name)), "preconditioners").get_label().startswith("No systems")
 
 
 def test_the_plan_knows_what_is_done_and_what_cannot_be(where, view):

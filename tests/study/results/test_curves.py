@@ -23,6 +23,8 @@ from gpbench.study.storage import committed
 SMOKE = "methods=[constant,gp_sdd] datasets=[boston,wine] splits=2 budget=smoke"
 """Of all methods gp_sdd makes the most updates on a small data set."""
 MOST = 2000
+OF_PREDICTIONS = ("traces", "calibration")
+"""Of `committed.CURVES`, the others being of solvers."""
 NAMES = ("convergence", "calibration", "reliability", "pit")
 
 
@@ -49,7 +51,7 @@ def curves_of(view, name):
 
 def sizes(folder):
     """fit_id -> bytes of its lines in the files beside scores.csv."""
-    texts = [(folder / f"{name}.csv").read_text().splitlines(keepends=True)[1:] for name in committed.CURVES]
+    texts = [(folder / f"{name}.csv").read_text().splitlines(keepends=True)[1:] for name in OF_PREDICTIONS]
     return (
         pd.Series([len(line) for text in texts for line in text])
         .groupby([line.split(",")[0] for text in texts for line in text])
@@ -81,7 +83,7 @@ def test_records_of_before_say_what_they_lack(run):
     (records / "traces.csv").write_text("\n".join(line for line in lines if line[:16] != lines[1][:16]) + "\n")
     partly = draw(View(records), "convergence")
     assert partly.get_suptitle() == "1 of 2 fits have no traces here: recorded before curves were kept."
-    for name in committed.CURVES:
+    for name in OF_PREDICTIONS:
         (records / f"{name}.csv").unlink()
     assert draw(View(records), "convergence").get_label().startswith("2 of 2 fits have no traces here")
     for name in NAMES[1:]:

@@ -14,6 +14,8 @@ from gpbench.study.storage import committed
 from gpbench.study.storage.store import Store
 from handmade import finish
 
+CURVES = ("traces", "calibration")
+"""Of `committed.CURVES`, those of predictions."""
 STUDY = "methods=[constant,exact_gp,svgp] datasets=[boston,wine] splits=2"
 
 
@@ -145,7 +147,7 @@ def test_a_folder_of_records_can_be_viewed(study):
 def test_curves_of_fits_that_the_store_has_lost_stay_and_those_of_replaced_ones_go(study):
     where, name, _ = study
     made = planning.make(where, "default", STUDY)
-    files = [committed.folder(where, name) / f"{file}.csv" for file in committed.CURVES]
+    files = [committed.folder(where, name) / f"{file}.csv" for file in CURVES]
     before = [path.read_text() for path in files]
     cell, fit = next((cell, fit) for cell in made.cells for fit in cell.fits if cell.method == "svgp" and fit.split)
     finish(Store(where.store), cell, fit)
@@ -157,13 +159,13 @@ def test_curves_of_fits_that_the_store_has_lost_stay_and_those_of_replaced_ones_
         for text in after
     )
     row = committed.by_fit(where, name)[fit.fit_id]
-    renewed = {file: committed.lines(path)[:1] for file, path in zip(committed.CURVES, files, strict=True)}
+    renewed = {file: committed.lines(path)[:1] for file, path in zip(CURVES, files, strict=True)}
     new = {file: [line | {"fit_id": "f" * 16} for line in lines] for file, lines in renewed.items()}
     committed.write(where, name, [row | {"fit_id": "f" * 16}], {}, new)
     assert all(fit.fit_id not in path.read_text() and "f" * 16 in path.read_text() for path in files)
 
 
-@pytest.mark.parametrize("file", committed.CURVES)
+@pytest.mark.parametrize("file", CURVES)
 def test_a_truncated_curve_is_refused_and_nothing_is_written(study, file):
     where, name, _ = study
     path = committed.folder(where, name) / f"{file}.csv"

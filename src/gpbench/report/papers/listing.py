@@ -18,15 +18,14 @@ from gpbench.study.planning.resolve import resolve
 from gpbench.study.records import Cell
 
 CORES = 2
-LAUNCH = 18e-6
+LAUNCH = 18e-6  # steps of five methods on an H100 come out right to two fifths (docs/gpu.md)
 KERNELS = {
     **dict.fromkeys(("svgp", "fitc_svgp", "dsvi", "bsgp", "ipvi_dgp", "exact_gp", "sgpr", "fitc"), 300),
     **dict.fromkeys(("dgp_rff", "dnn", "bnn"), 200),
     **dict.fromkeys(("aep", "dgp_vae", "dgp_meanfield"), 600),
 }
 """Operations per step (forward, backward, Adam) and layer, counted on a CPU: svgp 318, fitc_svgp 283, dsvi of two and
-five layers 619 and 1,528, dgp_rff of two 412, aep, dgp_vae and dgp_meanfield of two 1,305, 1,168 and 1,069. What each
-takes is that with which steps of five methods on an H100, of one replica or of 20, come out right to two fifths."""
+five layers 619 and 1,528, dgp_rff of two 412, aep, dgp_vae and dgp_meanfield of two 1,305, 1,168 and 1,069."""
 
 INTRODUCTION = f"""\
 # Figures and tables of papers by name

@@ -4,6 +4,7 @@ A child that crashes takes its own group with it and nothing else; a group of se
 """
 
 import ctypes
+import importlib
 import multiprocessing
 import os
 import resource
@@ -136,6 +137,7 @@ def write(store: Store, group: Group, fit: Fit, outcome: Outcome, started: str, 
         log = store.work(group.group_id) / "log.txt"
         if log.is_file() and log.stat().st_size:
             (folder / "log.txt").write_bytes(log.read_bytes())
+        gpu = "" if group.how.device == "cpu" else importlib.import_module("torch").cuda.get_device_name()  # if need be
         record = FitRecord.of(
             group,
             fit,
@@ -143,18 +145,8 @@ def write(store: Store, group: Group, fit: Fit, outcome: Outcome, started: str, 
             reason=outcome.reason,
             seconds=Seconds(**outcome.seconds),  # type: ignore[arg-type]
             peak_memory_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-            provenance=provenance.since(started, where.root, _gpu(group)),
+            provenance=provenance.since(started, where.root, gpu),
             info=outcome.info,
         )
         (folder / "fit.json").write_text(to_json(replace(record, scored=scoring.at_end(folder, record))))
     store.spool(fit.fit_id)
-
-
-def _gpu(group: Group) -> str:
-    """The name of the GPU that a group ran on; empty of a CPU."""
-    if group.how.device == "cpu":
-        return ""
-    from torch import cuda  # a closed form needs no torch
-
-    name: str = cuda.get_device_name()
-    return name

@@ -8,8 +8,7 @@ from gpbench.config.schema import Trainer
 
 
 def of(how: Trainer) -> torch.device:
-    """The device that a trainer names. On a GPU sums are taken in one order, so that a fit that goes on equals one that
-    was never cut off."""
+    """The device that a trainer names; on a GPU sums have one order, so that a resumed fit is the uninterrupted one."""
     if how.device == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read at the first product
         torch.use_deterministic_algorithms(True, warn_only=True)

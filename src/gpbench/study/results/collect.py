@@ -208,15 +208,17 @@ def record(where: Places, plan: FrozenPlan) -> tuple[int, int]:
 
 
 def _curves(ended: Ended, plan: FrozenPlan) -> dict[str, list[committed.Row]]:
-    """Committed file -> its lines of the done fits that the store has; a solver's trace is no curve of a training."""
+    """Committed file -> its lines of the done fits that the store has."""
     found: dict[str, list[committed.Row]] = {name: [] for name in committed.CURVES}
     for cell, fit in plan.fits:
         record = ended.stored(fit.fit_id)
-        if record is None or cell.what.kind == "solve" or judged(ended, cell, fit)[0] != "done":
+        if record is None or judged(ended, cell, fit)[0] != "done":
             continue
         folder = ended.store.folder(fit.fit_id)
         trace, points = arrays.trace(folder), folder / "points.parquet"
-        if not trace.empty:
+        if cell.what.kind == "solve":
+            found["systems"] += curves.system_lines(fit.fit_id, trace)
+        elif not trace.empty:
             found["traces"] += curves.trace_lines(fit.fit_id, trace)
         if points.is_file():
             found["calibration"] += curves.calibration_lines(fit.fit_id, _points(points), cell.what.data.task)

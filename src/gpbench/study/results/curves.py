@@ -1,7 +1,8 @@
-"""What is committed of a fit's curves, for figures of convergence and calibration: at most 2 kB beside its scores.
+"""What is committed of a fit beside its scores, for figures: at most 2 kB of curves, or what a solver has measured.
 
 traces.csv       at most 20 rows of its trace, to five digits
 calibration.csv  a line for each of its `histograms`: what the bins hold, in their order
+systems.csv      a line for each quantity that a solver measures: of all systems, in their order
 """
 
 from __future__ import annotations
@@ -50,6 +51,23 @@ def calibration_lines(fit_id: str, points: pd.DataFrame, task: str) -> list[comm
         {"fit_id": fit_id, "of": of} | {name: " ".join(map(_text, table[name].tolist())) for name in table}
         for of, table in histograms(points, task).items()
     ]
+
+
+def system_lines(fit_id: str, trace: pd.DataFrame) -> list[committed.Row]:
+    """The lines of a solver's fit in systems.csv."""
+    texts = {name: " ".join(_text(value) or "nan" for value in trace[name].tolist()) for name in trace}
+    return [{"fit_id": fit_id, "measured": name, "values": text} for name, text in texts.items()]
+
+
+def read_systems(folder: Path) -> pd.DataFrame:
+    """systems.csv of a committed run, in the form of the systems.parquet of a collected one."""
+    import pandas as pd
+
+    fits: dict[str, dict[str, list[float]]] = {}
+    for line in committed.lines(folder / "systems.csv"):
+        fits.setdefault(line["fit_id"], {})[line["measured"]] = [float(text) for text in line["values"].split()]
+    tables = [pd.DataFrame(measured).assign(fit_id=fit_id) for fit_id, measured in fits.items()]
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=["fit_id"])
 
 
 def read_traces(folder: Path) -> pd.DataFrame:

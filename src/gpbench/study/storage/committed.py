@@ -34,6 +34,7 @@ WHOLE = {
 CURVES = {
     "traces": ["fit_id", "step", "seconds", "objective", "mnll", "rmse", "error"],
     "calibration": ["fit_id", "of", "count", "predicted", "happened"],
+    "systems": ["fit_id", "measured", "values"],
 }
 """CSV files beside scores.csv, with their columns (see `gpbench.study.results.curves`); records of before lack them."""
 RESTORE = "restore it by `git checkout`"
