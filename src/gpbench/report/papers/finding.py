@@ -23,7 +23,7 @@ from gpbench.report.tables.render import Table, number, signed, to_markdown
 from gpbench.report.view import View, commits
 
 DIFFERENCE = "first - second [95 %]"
-MANY = 5
+MANY = 4
 """Data sets that a finding names one by one."""
 RULES = (
     "Difference of losses, paired over splits (below zero the first is better), with its Nadeau-Bengio interval; "
