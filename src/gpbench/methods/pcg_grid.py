@@ -33,8 +33,7 @@ from gpbench.streams import Key
 class Hyperparameters(Settings):
     """rank: of the preconditioner, null is sqrt(n). lengthscale and noise: ends of the grid, powers of 10, in units of
     scaled inputs and targets; accuracy: epsilon / sqrt(n); cap: of the iterations, inner ones too; subset: so many
-    random rows, null for all; most_stored: rows of which the whole matrix is kept (8 n^2 bytes), which a GPU multiplies
-    by faster than it forms tiles."""
+    random rows, null for all; most_stored: rows of which all of K_y is kept, 8 n^2 bytes (faster on a GPU)."""
 
     preconditioner: Literal[
         Literal["none", "nystrom", "fitc", "pitc", "spectral", "partial_svd"],

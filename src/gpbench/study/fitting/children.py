@@ -137,7 +137,8 @@ def write(store: Store, group: Group, fit: Fit, outcome: Outcome, started: str, 
         log = store.work(group.group_id) / "log.txt"
         if log.is_file() and log.stat().st_size:
             (folder / "log.txt").write_bytes(log.read_bytes())
-        gpu = "" if group.how.device == "cpu" else importlib.import_module("torch").cuda.get_device_name()  # if need be
+        on_cpu = group.how.device == "cpu" or entry(group.what).__name__.endswith(".closed_form")
+        gpu = "" if on_cpu else importlib.import_module("torch").cuda.get_device_name()
         record = FitRecord.of(
             group,
             fit,
