@@ -19,6 +19,7 @@ from gpbench.data.prepare import prepare
 from gpbench.places import Places
 from gpbench.study.commands import job
 from gpbench.study.fitting import children
+from gpbench.study.fitting.lightning_module import GradientFit
 from gpbench.study.planning import plan
 from gpbench.study.records import Batch, FitRecord, Group, from_json, to_json
 from gpbench.study.storage.store import Store
@@ -253,3 +254,28 @@ def test_a_full_disk_keeps_the_checkpoint_of_a_group(root, monkeypatch, capfd, w
     children.run_group(group, None, where, lambda group: None)
     assert (len(group.fits), checkpoint.is_file(), fits(where)) == (2, True, {})
     assert capfd.readouterr().err.count("No space left on device") == 1
+
+
+def test_fits_that_cannot_be_scored_wait_at_their_last_checkpoint(root, monkeypatch):
+    """They are not trained again one by one; once they can be scored, they are, without another step."""
+
+    def broken(*_):
+        raise TypeError("only 0-dimensional arrays\nmore")
+
+    where, overrides = places(root, "unscored"), LEARNERS.replace("replicas=1", "replicas=2 trainer.small=1000000")
+    batch = planned(where, overrides)
+    (group,) = groups_of(batch)
+    with monkeypatch.context() as patch:
+        patch.setattr(children.scoring, "at_end", broken)
+        statuses = job.run_groups((group,), where)
+    assert {s["status"] for s in statuses.values()} == {"stopped"}
+    assert all("trained, but not written: TypeError: only 0-dim" in s["reason"] for s in statuses.values())
+    store = Store(where.store)
+    assert (len(group.fits), store.checkpoint(group.group_id), fits(where)) == (SPLITS, STEPS, {})
+    log = store.work(group.group_id) / "log.txt"
+    assert log.read_text().count("Traceback") == 1
+    assert str(log) in statuses[group.fits[0].fit_id]["reason"]
+
+    monkeypatch.setattr(GradientFit, "training_step", broken)
+    assert {s["status"] for s in job.run_groups((group,), where).values()} == {"done"}
+    assert not store.groups()

@@ -114,8 +114,7 @@ def pareto(view: View) -> Figure:
 
 def _timed(view: View, losses: pd.DataFrame) -> pd.DataFrame:
     """The columns of a table of losses of methods whose seconds are known; of published ones they are not."""
-    known = view.done.loc[view.done["seconds_train"].notna(), "method"]
-    return losses.loc[:, losses.columns.isin(known)]
+    return losses.loc[:, losses.columns.isin(view.done.loc[view.done["seconds_train"].notna(), "method"])]
 
 
 def prices(view: View, losses: pd.DataFrame) -> pd.DataFrame:

@@ -94,8 +94,7 @@ def _checkpoints(view: View) -> pd.DataFrame:
 
 
 def _failing(fits: pd.DataFrame) -> pd.Series:
-    unmixed = fits["split"].where(fits["status"] == UNMIXED)
-    return unmixed.groupby([fits["dataset"], fits["method"]]).nunique()
+    return fits["split"].where(fits["status"] == UNMIXED).groupby([fits["dataset"], fits["method"]]).nunique()
 
 
 def _row(view: View, cell: pd.Series, checkpoints: list[str]) -> dict[str, str]:

@@ -83,5 +83,4 @@ def compared(store: Store, record: FitRecord, longer: FitRecord) -> seals.Conten
 def _objective(folder: Path) -> np.floating:
     """Mean objective over the last part of a fit's trace."""
     trace = arrays.trace(folder)
-    late = trace[trace["step"] > (1 - LAST_PART) * trace["step"].max()]
-    return late["objective"].mean()
+    return trace.loc[trace["step"] > (1 - LAST_PART) * trace["step"].max(), "objective"].mean()

@@ -29,7 +29,7 @@ from gpbench.study.storage import arrays, provenance
 from gpbench.study.storage.store import Store
 
 STOPPED = 75
-"""Exit code of a child whose fits are stopped and can be resumed."""
+"""Exit code of a child whose fits are stopped, or trained and not written, and can be resumed."""
 UNTOUCHED = 76
 """Exit code of a child whose fits stay as they are, as a disk or a lock was refused: one by one they end no better."""
 POLL_SECONDS = 0.02
@@ -94,25 +94,28 @@ def _fit(group: Group, table: Table, where: Places, store: Store) -> int:
     os.dup2(log, 1)
     os.dup2(log, 2)
     started = provenance.now()
+    outcomes: list[Outcome] = []
     try:
         outcomes = (tuning if group.what.tune else entry(group.what)).run(group, table, work)
+        os.dup2(stderr, 2)
+        if any(outcome.status == "stopped" for outcome in outcomes):
+            write_text(work / "stopped.txt", outcomes[0].reason)
+            return STOPPED
+        for fit, outcome in zip(group.fits, outcomes, strict=True):
+            write(store, group, fit, outcome, started, where)
     except Exception as error:
         os.dup2(stderr, 2)
         if is_of_disk(error):
             raise
         with (work / "log.txt").open("a") as stream:
             stream.write(traceback.format_exc())
+        failed = _failed(error)
+        if outcomes:  # one by one they would be trained again to end no better
+            write_text(work / "stopped.txt", f"trained, but not written: {failed.reason}; log: {work / 'log.txt'}")
+            return STOPPED
         if len(group.fits) > 1:
             return 1
-        write(store, group, group.fits[0], _failed(error), started, where)
-        store.end(group.group_id)
-        return 0
-    os.dup2(stderr, 2)
-    if any(outcome.status == "stopped" for outcome in outcomes):
-        write_text(work / "stopped.txt", outcomes[0].reason)
-        return STOPPED
-    for fit, outcome in zip(group.fits, outcomes, strict=True):
-        write(store, group, fit, outcome, started, where)
+        write(store, group, group.fits[0], failed, started, where)
     store.end(group.group_id)
     return 0
 
