@@ -248,7 +248,7 @@ class Trainer:
     small: NonNegativeInt = 2_000
     #: largest total size (rows x rows each) of the covariance matrices that exact GPs keep in one tensor batch of
     #: Markov chains; the chains of a split stay together if they fit, even if there are more than `replicas`
-    square: NonNegativeInt = 2_000_000
+    square: NonNegativeInt = 800_000
     batch_minutes: PositiveFloat = 2.0  #: predicted minutes of fitting in one job
     jobs: PositiveInt = 4  #: a job takes at most one `jobs`-th of what is left to fit, but at least 15 seconds
     #: most minutes that a job asks a cluster for, such as the limit of a partition; null: no cap
