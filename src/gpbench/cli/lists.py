@@ -50,6 +50,8 @@ def show(arguments: argparse.Namespace) -> None:
     width = max((len(name) for name in listed), default=0)
     for name, text in listed.items():
         print(f"{name:<{width}}  {text}".rstrip())
+    if not listed:
+        print("no run was planned here yet; those whose fits are committed are folders of docs/results", file=sys.stderr)
 
 
 def listing(where: Places, what: str) -> dict[str, str]:

@@ -304,7 +304,7 @@ class View:
         facts = self.fits[[*keys, "split", "status", "reason"]]
         cells = facts.groupby(keys)["split"].nunique().rename("expected").reset_index()
         unfinished = facts.loc[facts["status"] != "done", keys].drop_duplicates()
-        statuses = {cell: describe_statuses(fits) for cell, fits in facts.merge(unfinished, on=keys).groupby(keys)}
+        statuses = {cell: describe_statuses(fits, 48) for cell, fits in facts.merge(unfinished, on=keys).groupby(keys)}
         names = zip(cells["method"], cells["dataset"], strict=True)
         cells["statuses"] = [statuses.get(cell, "") for cell in names]
         for name, fits in {"improving": self.improving, "jittered": self.jittered}.items():
@@ -378,7 +378,7 @@ def commits(fits: pd.DataFrame, length: int = 40, mark_dirty: bool = False) -> l
     return sorted({f"{commit[:length]}{'+' * (mark_dirty and dirty is True)}" for commit, dirty in known})
 
 
-def describe_statuses(fits: pd.DataFrame, width: int = 48) -> str:
+def describe_statuses(fits: pd.DataFrame, width: int = 1000) -> str:
     """Why fits of a cell are not done, e.g. '1 diverged' or 'skipped: regression only'; '' if all are done.
 
     The chains of a split converge or fail together, so for them splits are counted."""

@@ -11,6 +11,7 @@ from gpbench.cli.main import main
 from gpbench.study.planning import plan as planning
 from projects import copy_project
 
+COMMITTED = "those whose fits are committed are folders of docs/results"
 SMOKE = "methods=[constant] datasets=[diabetes] splits=1 budget=smoke"
 
 
@@ -34,6 +35,8 @@ def test_every_kind_of_name_is_listed(where, capsys):
 
 def test_status_is_of_the_newest_run_and_a_smoke_run_is_recorded_only_by_force(where, capsys):
     assert lists.runs(where) == []
+    assert main(["runs"]) == 0
+    assert capsys.readouterr() == ("", f"no run was planned here yet; {COMMITTED}\n")
     for overrides in ("", SMOKE):
         planning.freeze(planning.make(where, "default", overrides), where)
     old, new = (planning.run_name("default", overrides) for overrides in ("", SMOKE))

@@ -175,8 +175,7 @@ def _difference(result: Result) -> list[str]:
     sides = zip(result.runs, result.comparison.methods, strict=True)
     of_dataset = [(run.view.done[run.view.done["dataset"] == result.dataset], method) for run, method in sides]
     fits = pd.concat([done[done["method"] == method] for done, method in of_dataset])
-    known = ", ".join(commits(fits, 7, mark_dirty=True)) or "unknown"
-    return [*cells, f"{_evidence(result)}, commit {known}"]
+    return [*cells, f"{_evidence(result)}, commit {', '.join(commits(fits, 7, mark_dirty=True)) or 'unknown'}"]
 
 
 def _commands(judged: list[list[Result]]) -> list[str]:

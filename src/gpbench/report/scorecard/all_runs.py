@@ -133,8 +133,7 @@ def counts(card: pd.DataFrame) -> pd.DataFrame:
 
 def read(path: Path) -> pd.DataFrame:
     """A written scorecard, with '' where a row has no text."""
-    card = pd.read_csv(path, dtype=dict.fromkeys(EMPTY, "str"))
-    return card.fillna(dict.fromkeys(EMPTY, ""))
+    return pd.read_csv(path, dtype=dict.fromkeys(EMPTY, "str")).fillna(dict.fromkeys(EMPTY, ""))
 
 
 def open_rows(path: Path) -> dict[str, int]:
