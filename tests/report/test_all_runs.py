@@ -76,6 +76,10 @@ def runs(tmp_path_factory):
             budget="paper",
             status=lambda m, d, split: ("done", "") if split else ("diverged", "x"),
         ),
+        "full": run(folder / "g_full", budget="converged"),
+        "begun": run(
+            folder / "h_begun", budget="paper", status=lambda m, d, split: ("missing", "") if split else ("done", "")
+        ),
         "failed": run(folder / "f_failed", budget="paper", status=lambda *_: ("failed", "no Cholesky")),
     }
 
@@ -87,15 +91,17 @@ def runs(tmp_path_factory):
         (["quick", "many"], "c_many"),
         (["quick", "changed"], "a_quick"),
         (["other", "quick"], "a_quick"),
-        (["partial", "quick"], "a_quick"),
+        (["partial", "quick"], "e_partial"),
+        (["begun", "quick"], "a_quick"),
+        (["partial", "full"], "g_full"),
         (["partial", "other"], "e_partial"),
         (["failed", "other"], "d_other"),
         (["failed"], "f_failed"),
     ],
 )
 def test_the_best_of_several_runs_stands_for_a_row(runs, names, chosen):
-    """What is judged, then what is not, then another protocol; the larger budget; no settings of a
-    user; more splits."""
+    """What is judged at the published budget, then what is complete and not judged there; then what is judged at a
+    smaller one, what is not, and another protocol; the larger budget; no settings of a user; more splits."""
     assert best([runs[name] for name in names])["run"] == chosen
     assert best([runs[name] for name in reversed(names)])["run"] == chosen
 

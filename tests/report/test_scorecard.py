@@ -248,6 +248,14 @@ def test_unmixed_chains_have_no_verdict_whatever_the_budget(tmp_path):
     assert verdicts.kind(verdict(without_a_gate(tmp_path / "mixed"), **SAMPLED)) in verdicts.JUDGED
 
 
+def test_a_hundred_printed_runs_are_of_as_many_data_sets_as_our_chains_make_of_them(tmp_path):
+    """Four chains on a set: one hundred runs are 25 sets; the smallest number of sets that has a spread is two."""
+    view = without_a_gate(tmp_path / "s")
+    for splits, sets in {100: 25, 20: 5}.items():
+        error = scorecard(view, pd.DataFrame([row(view, **SAMPLED | {"splits": splits})]))["standard_error"][0]
+        assert error == pytest.approx(1.0 * np.sqrt(1 / view.fits["split"].nunique() + 1 / sets))
+
+
 @pytest.mark.parametrize("column", ["ess_bulk", "ess_tail", "ess_every"])
 def test_what_chains_with_few_effective_draws_found_has_no_verdict(tmp_path, column):
     """How they move has one, as what it is about."""

@@ -51,7 +51,7 @@ def show(arguments: argparse.Namespace) -> None:
     for name, text in listed.items():
         print(f"{name:<{width}}  {text}".rstrip())
     if not listed:
-        print("no run was planned here yet; those whose fits are committed are folders of docs/results", file=sys.stderr)
+        print("no run was planned here yet; those with committed fits are folders of docs/results", file=sys.stderr)
 
 
 def listing(where: Places, what: str) -> dict[str, str]:

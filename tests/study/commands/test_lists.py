@@ -11,7 +11,7 @@ from gpbench.cli.main import main
 from gpbench.study.planning import plan as planning
 from projects import copy_project
 
-COMMITTED = "those whose fits are committed are folders of docs/results"
+COMMITTED = "those with committed fits are folders of docs/results"
 SMOKE = "methods=[constant] datasets=[diabetes] splits=1 budget=smoke"
 
 

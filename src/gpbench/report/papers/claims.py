@@ -172,13 +172,13 @@ def _alike(first: Counterparts, second: Counterparts) -> bool:
     return first is second or (same_splits and budgets <= {"converged", "paper"})
 
 
-def _weight(result: Result) -> tuple[int, bool, bool, int, bool]:
-    """Larger counts more: the larger budget, a difference, as the study sets it, more splits, one run. Two methods that
-    a larger budget cannot tell apart are not told apart by a smaller one."""
+def _weight(result: Result) -> tuple[bool, int, bool, bool, int, bool]:
+    """Larger counts more: what is no single split, the larger budget, a difference, as the study sets it, more splits,
+    one run. Two methods that a larger budget cannot tell apart are not told apart by a smaller one."""
     budgets = [run.view.study["budget"] for run in result.runs]
     place = min(BUDGETS.index(budget) if budget in BUDGETS else -1 for budget in budgets)
     n, first, second = result.difference.n if result.difference else 0, *result.runs
-    return place, result.difference is not None, not (first.settings or second.settings), n, first is second
+    return n != 1, place, result.difference is not None, not (first.settings or second.settings), n, first is second
 
 
 def _paired(first: _Side, second: _Side, blank: Result) -> Result:

@@ -66,12 +66,15 @@ class Counterpart(NamedTuple):
     command: str = ""  # command that made the run, or that would make it
 
     @property
-    def preference(self) -> tuple[int, int, bool, int, str]:
-        """Smaller is better."""
-        kind, budget = verdicts.kind(self.judgement.verdict), self.judgement.ours_budget
+    def preference(self) -> tuple[bool | int | str, ...]:
+        """Smaller is better. A verdict on fits shorter than published does not hide that longer ones, none of them
+        missing, are not judged."""
+        ours, kind = self.judgement, verdicts.kind(self.judgement.verdict)
         place = -1 if kind in verdicts.JUDGED else verdicts.VERDICTS.index(kind)
-        size = BUDGETS.index(budget) if budget in BUDGETS else -1
-        return place, -size, self.judgement.ours_settings != "", -self.judgement.ours_n, self.run
+        size = BUDGETS.index(ours.ours_budget) if ours.ours_budget in BUDGETS else -1
+        stands = kind in (*verdicts.JUDGED, "not judged") and size >= BUDGETS.index("converged")
+        stands, of_other = stands and "missing" not in ours.verdict, "has the published settings" in ours.verdict
+        return not stands, place, of_other, -size, ours.ours_settings != "", -ours.ours_n, self.run
 
 
 def read_runs(folder: str | Path) -> list[View]:

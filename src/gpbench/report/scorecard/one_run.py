@@ -87,7 +87,8 @@ def compare(ours: Counterparts, printed: PublishedNumber) -> Judgement:
     difference, sides = result.ours - result.published, (mean.sd, mean.n, result.published_sd, printed.splits)
     of_one_set = False
     if ours.by_chain(metric) and printed.splits > mean.n and math.isfinite(result.published_sd):
-        sides = (math.nan, mean.splits, *sides[2:])  # ours lacks the spread of data sets that theirs has
+        # ours lacks the spread of data sets that theirs has, which were run in as many chains each
+        sides = (math.nan, mean.splits, result.published_sd, max(printed.splits // max(mean.chains, 1), 2))
     elif ours.by_chain(metric) and verdicts.group(metric) == "samplers":
         of_one_set = mean.splits == 1
         if not of_one_set:

@@ -30,9 +30,9 @@ interval.
 
 **Runs.** For predictions, a run is a split (its chains or restarts are averaged first). For samplers (studies of kind
 `sample`) it is a chain on a data set. How fast a chain moves differs more between simulated data sets of one kind than
-between chains on one (AA on five sets: .26 to .91 % effective draws), so that a data set of ours counts as one run:
-with the published spread where the published runs are more, and so of more data sets than ours, else with the spread
-between ours, the published number being that of one more; where ours is of one data set, too, the row is
+between chains on one (AA on five sets: .26 to .91 % effective draws), so that a data set counts as one run: with the
+published spread where the published runs are more, and so of more data sets (of as many chains each as ours), else with
+the spread between ours, the published number being that of one more; where ours is of one data set, too, the row is
 `inconclusive`. Operations are counts, and compared chain by chain. What all chains of a data set have in common (R-hat,
 ESS of all chains) counts once per data set; two R-hats of one set each may agree, by the spread that follows from their
 numbers of chains, and are `inconclusive` otherwise.

@@ -51,8 +51,7 @@ def sentences(comparison: dict, view: View) -> list[str]:
     result = f"{len(differing)} of {pairs} differ significantly" + f": {'; '.join(differing)}" * bool(differing)
     lines += [f"Wilcoxon signed-rank tests with Holm's correction: {result}.", comparison["power"]]
     # what Wilcoxon's test cannot tell from so few data sets is no finding of another test either
-    decidable = len(comparison["datasets"]) >= min_datasets(2)
-    return [*lines, practically(comparison, view)] if decidable else lines
+    return [*lines, practically(comparison, view)] if len(comparison["datasets"]) >= min_datasets(2) else lines
 
 
 def unconverged(comparison: dict, view: View, digits: int = 2, most: int | None = None) -> str:

@@ -171,8 +171,7 @@ def read_inputs(path: Path, names: list[str], categories: dict[str, list[str]]) 
     for line, cells in rows:
         if len(cells) != len(header):
             raise UserError(f"{path}, line {line}: {len(cells)} cells under a header of {len(header)} names")
-    frame = pd.DataFrame([cells for _, cells in rows], columns=header)
-    return inputs(frame, names, categories, str(path))
+    return inputs(pd.DataFrame([cells for _, cells in rows], columns=header), names, categories, str(path))
 
 
 def _written(names: list[str], categories: dict[str, list[str]]) -> list[str]:

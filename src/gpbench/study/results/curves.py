@@ -83,8 +83,7 @@ def read_bins(folder: Path) -> pd.DataFrame:
     import pandas as pd
 
     def table(line: committed.Row) -> pd.DataFrame:
-        numbers = {name: line[name].split() for name in BIN_COLUMNS[3:] if name in line}
-        return pd.DataFrame(numbers, dtype=float)
+        return pd.DataFrame({name: line[name].split() for name in BIN_COLUMNS[3:] if name in line}, dtype=float)
 
     return joined((line["fit_id"], line["of"], table(line)) for line in committed.lines(folder / "calibration.csv"))
 

@@ -48,8 +48,7 @@ def inducing(fitted: Fitted) -> pd.DataFrame:
 
     def samples(part: str) -> np.ndarray:
         """Kept states `[S, ...]` of a parameter of the layer."""
-        kept = state.samples.get(layer + part) or [fixed[layer + part]]
-        return torch.cat(kept).double().numpy()
+        return torch.cat(state.samples.get(layer + part) or [fixed[layer + part]]).double().numpy()
 
     z = samples("inducing_inputs") * scaling.x_scale + scaling.x_shift
     lengthscale = np.exp(samples("log_lengthscale"))[:, None] * scaling.x_scale
