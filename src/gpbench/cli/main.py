@@ -152,7 +152,7 @@ def retry(arguments: argparse.Namespace) -> None:
     failed = [fit_id for fit_id in chosen if not store.ended_well(fit_id)]
     store.clear(failed)
     aside = f" (moved to {store.cleared})" if failed else ""
-    print(f"{count(len(failed), 'fit')} cleared{aside}; the next run fits them again")
+    print(f"{count(len(failed), 'fit')} cleared{aside}; {'the next run fits them again' if failed else 'none failed'}")
 
 
 def verify(arguments: argparse.Namespace) -> None:
@@ -307,6 +307,8 @@ def references(arguments: argparse.Namespace) -> None:
             raise UserError("--draws and --out need the name of a reference posterior; `gpbench references` lists them")
         print("\n".join(posteriors.listing()))
         return
+    if arguments.out and arguments.draws and arguments.out.resolve() == arguments.draws.resolve():
+        raise UserError(f"--out {arguments.out} is the table of draws, which it would replace; name another file")
     scored = list(posteriors.scores(places.find(), arguments.name, arguments.draws))
     for sampler, rows in scored:
         print("\n".join(posteriors.lines(sampler, rows)))

@@ -10,14 +10,13 @@ from typing import Literal
 import yaml
 
 from gpbench import config
-from gpbench.config.compose import defaults
+from gpbench.config.compose import OWN_NAME, defaults
 from gpbench.config.schema import Dataset, Source, Task
 from gpbench.data import prepare, table
 from gpbench.data.readers import encode, formats
 from gpbench.errors import UserError, unknown
 from gpbench.places import Places, write_aside
 
-NAME = re.compile(r"[a-z][a-z0-9_]*")
 DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
 CLASSES = ("binary", "multiclass")
 Columns = dict[str, list[str]]
@@ -89,8 +88,8 @@ def name_of(path: Path, name: str = "") -> str:
 
 def _free_name(name: str, where: Places) -> str:
     """The name, if no data set has it."""
-    if not NAME.fullmatch(name):
-        raise UserError(f"{name!r} is no name of a data set (a-z, 0-9 and _, a letter first); choose one by --name")
+    if not OWN_NAME.fullmatch(name):
+        raise UserError(f"{name!r} is no name of a data set (a-z, 0-9, _, first a letter, no null); choose a --name")
     if existing := config.options(where.conf, "dataset").get(name):
         raise UserError(f"data set {name!r} exists ({existing}); choose another --name, or delete that file first")
     return name

@@ -157,9 +157,7 @@ class View:
     @cached_property
     def traces(self) -> pd.DataFrame:
         """`traces.parquet`: fit_id, step, seconds, objective, mnll, rmse, error."""
-        if self.recorded:
-            return curves.read_traces(self.folder)
-        return load(self._path("traces.parquet"))
+        return curves.read_traces(self.folder) if self.recorded else load(self._path("traces.parquet"))
 
     @cached_property
     def points(self) -> pd.DataFrame:
@@ -367,9 +365,7 @@ class View:
 
 
 def _position(column: pd.Series, order: list[str] | None) -> pd.Series:
-    if order is None:
-        return column
-    return column.map({name: i for i, name in enumerate(order)}).fillna(len(order))
+    return column if order is None else column.map({name: i for i, name in enumerate(order)}).fillna(len(order))
 
 
 def commits(fits: pd.DataFrame, length: int = 40, mark_dirty: bool = False) -> list[str]:

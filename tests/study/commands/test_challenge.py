@@ -152,6 +152,10 @@ REFUSED = {
         changed(sd=lambda f: f["sd"].where(f.index > 0, -1)),
         "sd must be positive; the smallest is -1",
     ),
+    "quantiles as fractions": (
+        lambda f: f.rename(columns={"mean": "q0.05", "sd": "q0.95"}),
+        "quantiles are in percent (q05, q50, ...); found q0.05, q0.95",
+    ),
     "a cell of dataset is empty": (
         changed(dataset=lambda f: f["dataset"].where(f.index > 2)),
         "line 2: the cell",
@@ -208,6 +212,7 @@ def test_what_cannot_be_scored_is_one_line_and_writes_nothing(root, challenge, c
 
 
 def test_a_taken_name_is_refused(root, challenge):
+    assert "'null' is no name of a challenger" in challenge(predictions(root, REGRESSION["moments"]), "null")[2]
     assert "'linear' is the name of a method" in challenge(predictions(root, REGRESSION["moments"]), "linear")[2]
     challenge(predictions(root, REGRESSION["moments"]), "first")
     assert (

@@ -68,6 +68,20 @@ def test_a_fit_with_other_scores_is_refused_under_any_name_of_its_run(other, ref
     refused(("record", "--merge", str(other)), said)
 
 
+def test_our_own_runs_may_differ_on_a_fit_as_long_as_theirs_have_the_same(other, gpbench):
+    """As two machines round unlike, chains that both made are unlike in two runs; a copy of both is no conflict."""
+    (folder,) = (other / "docs/results").iterdir()
+    scores = shutil.copytree(folder, folder.with_name("another_run")) / "scores.csv"
+    head, first, *rest = scores.read_text().splitlines()
+    cells = dict(zip(head.split(","), first.split(","), strict=True)) | {"mnll": "0.5"}
+    scores.write_text("\n".join([head, ",".join(cells.values()), *rest, ""]))
+    ours = places.find().root / "docs/results"
+    for run in (folder.name, "another_run"):
+        shutil.copytree(folder.with_name(run), ours / run, dirs_exist_ok=True)
+    answer = gpbench("record", "--merge", str(other))
+    assert (answer.code, answer.err, answer.out.count(": 0 fits added")) == (0, "", 2)
+
+
 def test_a_fit_that_failed_here_and_is_done_there_is_done(other, gpbench, tmp_path):
     where = places.find()
     (name,) = [path.name for path in (where.root / "docs/results").iterdir()]

@@ -139,6 +139,14 @@ def test_a_wrong_spread_differs_and_short_chains_are_not_judged(gpbench, tmp_pat
     assert "1600 of 1800 draws" in gpbench("references", "logit_50", "--draws", str(tmp_path / "draws.csv")).out
 
 
+def test_draws_are_not_replaced_by_their_scores(gpbench, tmp_path):
+    path = tmp_path / "draws.csv"
+    path.write_text("psi[0]\n1\n2\n3\n4\n5\n")
+    answer = gpbench("references", "logit_50", "--draws", str(path), "--out", str(tmp_path / "." / "draws.csv"))
+    assert (answer.code, answer.err.count("\n"), path.read_text()[:8]) == (1, 1, "psi[0]\n1")
+    assert "is the table of draws, which it would replace" in answer.err
+
+
 @pytest.mark.parametrize(
     ("words", "table", "says"),
     [

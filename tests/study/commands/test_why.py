@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpbench import places
+from gpbench.study.commands import fit_one
 from gpbench.study.planning import plan as planning
 from gpbench.study.storage.store import Store
 from handmade import finish
@@ -77,6 +80,22 @@ def test_a_cell_of_another_study_protocol_or_budget(project, tiny, gpbench):
     assert out.startswith("sgp_20 on yacht, protocol common_all, budget smoke\n")
     assert out.count("it was never fitted") == 2
     assert "skipped   regression only" in gpbench("why", "exact_gp/wdbc").out
+
+
+def test_a_run_with_overrides_goes_by_its_name(tiny, gpbench):
+    where, overrides = places.find(), "methods=[svgp] datasets=[boston] splits=2"
+    plan = planning.make(where, "default", overrides)
+    planning.freeze(plan, where)
+    out = gpbench("why", "method=svgp", "dataset=boston", f"study={plan.name}").out
+    assert (out.count("\n"), out.count("it was never fitted")) == (3, 2)
+
+
+def test_a_final_model_is_no_split(project, gpbench):
+    where = places.find()
+    group, fit_id = fit_one.groups(where, ["method=svgp", "dataset=boston", "split=all"])
+    cell = replace(planning.make(where, "default", "methods=[svgp] datasets=[boston]").cells[0], what=group[0].what)
+    finish(Store(where.store), cell, group[0].fits[0])
+    assert f"budget quick, split=all  {fit_id[0]}  done" in gpbench("why", "svgp/boston").out
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,7 @@ def composed_bumps() -> Draw:
     Source: cutajar2017, section on the comparison with MCMC; the distribution of x is not stated there."""
     rng = stream()
     x = rng.uniform(-2.0, 2.0, size=(550, 1))
-    y = bump(bump(x[:, 0])) + 0.1 * rng.standard_normal(550)
-    return x, y, ["x"]
+    return x, bump(bump(x[:, 0])) + 0.1 * rng.standard_normal(550), ["x"]
 
 
 def disc_and_square() -> Draw:

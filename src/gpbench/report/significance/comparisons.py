@@ -67,8 +67,7 @@ def complete_losses(view: View, spec: Comparison) -> tuple[pd.DataFrame, list[di
 
     Only cells with every expected split done count. Methods that do not apply to every task are dropped first, then the
     method or data set with the largest share of missing cells. Each dropped one has kind ('method' or 'dataset'), name,
-    the numbers of complete and of all cells, and by reason the number of incomplete cells.
-    """
+    the numbers of complete and of all cells, and by reason the number of incomplete cells."""
     losses = METRICS[spec.metric].loss(view.matrix(spec.metric, *spec.tasks))
     complete_cells = complete(losses.drop(columns=unable(view, spec)))
     cells = view.cells(spec.metric, *spec.tasks)
@@ -109,8 +108,7 @@ def compare(view: View, spec: Comparison) -> dict:
     """Ranks with bootstrap intervals, Friedman's test and Wilcoxon-Holm pairs of `complete_losses`; `unconverged`: the
     mean ranks where fits that have not converged count, too, and on which data sets that is.
 
-    Where fewer than two methods or no data set are left, `reason` states that in place of the results.
-    """
+    Where fewer than two methods or no data set are left, `reason` states that in place of the results."""
     losses, dropped = complete_losses(view, spec)
     result: dict = {"title": spec.title, "metric": spec.metric, "datasets": list(losses.index)}
     result |= {"methods": list(losses.columns), "dropped": dropped}
@@ -152,8 +150,7 @@ def indistinct_groups(ordered: list[str], pairs: pd.DataFrame) -> list[list[str]
 def posteriors(view: View, spec: Comparison, best_only: bool = False) -> pd.DataFrame:
     """Bayesian signed-rank test of every pair of `complete_losses` (or of the first in mean rank with each other one).
 
-    Columns a, b (in rank order), a_better, equal, b_better, decision; no rows where fewer than two methods are left.
-    """
+    Columns a, b (in rank order), a_better, equal, b_better, decision; no rows where fewer than two methods are left."""
     losses, _ = complete_losses(view, spec)
     ordered = ranks(losses).mean().sort_values(kind="stable").index if rankable(losses) else []
     rows = []
@@ -180,8 +177,7 @@ def differences_to_best(view: View, metric: str, dataset: str) -> pd.DataFrame:
 
     Columns dataset, metric, method, best, difference, lower, upper, p (Nadeau and Bengio; not corrected for the number
     of methods), n, better, equal, worse (Bayesian correlated t test with the metric's ROPE); no rows where fewer than
-    two splits or methods are complete.
-    """
+    two splits or methods are complete."""
     cells = view.cells(metric)
     methods = list(cells.loc[(cells["dataset"] == dataset) & cells["complete"], "method"])
     losses = METRICS[metric].loss(view.per_split(metric, dataset)[methods])

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from gpbench import config
+from gpbench.config.compose import OWN_NAME
 from gpbench.config.schema import Dataset, Protocol
 from gpbench.data import prepare, protocols, splits
 from gpbench.data import table as tables
@@ -69,8 +70,8 @@ def challenge(where: Places, path: Path, name: str, label: str, protocol_name: s
     Raises UserError, with nothing written, where rows are not exactly the test rows of their split, for numbers that
     are no distribution, and for a name that is a method's or was added before."""
     protocol: Protocol = config.compose(where.conf, "protocol", protocol_name)
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-        raise UserError(f"{name!r} is no name of a challenger (a-z, 0-9 and _, a letter first); choose one by --name")
+    if not OWN_NAME.fullmatch(name):
+        raise UserError(f"{name!r} is no name of a challenger (a-z, 0-9, _, first a letter, no null); choose a --name")
     if name in config.options(where.conf, "method") or (where.per_split / f"{name}.yaml").is_file():
         raise UserError(f"{name!r} is the name of a method; choose another --name")
     if (target := where.challengers / name).exists():
@@ -194,6 +195,8 @@ def _kind(part: pd.DataFrame, dataset: Dataset, place: str) -> tuple[list[str], 
         raise UserError(f"{place}: give mean and sd, or quantiles q05, q50, ..., or samples s0, s1, ...; found {found}")
     if kinds["quantiles"]:
         names = sorted(levels, key=lambda name: levels[name])
+        if levels[names[-1]] <= 0.01:
+            raise UserError(f"{place}: quantiles are in percent (q05, q50, ...); found {', '.join(names)}")
         return names, lambda values: given.Quantiles([levels[name] for name in names], values.T)
     if kinds["samples"]:
         return drawn, given.samples

@@ -38,11 +38,12 @@ def _runs(folder: Path) -> dict[str, list[Row]]:
 
 
 def _unlike(ours: dict[str, list[Row]], theirs: dict[str, list[Row]]) -> Iterator[str]:
-    """A line for each fit that has other scores there than here."""
-    known = {row["fit_id"]: (name, row) for name, rows in ours.items() for row in rows if row["status"] == "done"}
+    """A line for each fit that has other scores there than in our run of that name, or in the last of our runs."""
+    done = [(name, row) for name, rows in ours.items() for row in rows if row["status"] == "done"]
+    known = {key: run for run in done for key in (run[1]["fit_id"], (run[0], run[1]["fit_id"]))}
     for name, rows in theirs.items():
         for new in rows:
-            run, old = known.get(new["fit_id"], ("", {}))
+            run, old = known.get((name, new["fit_id"]), known.get(new["fit_id"], ("", {})))
             if run and new["status"] == "done" and (scores := _differing(old, new)):
                 fit = f"{new['method']} on {new['dataset']}, split {new['split']} ({new['fit_id']})"
                 yield f"{fit} has {scores} in {run} here -> in {name} there"
@@ -62,7 +63,7 @@ def _add(where: Places, name: str, ours: list[Row], theirs: list[Row], source: P
     known = {place(row): row for row in ours}
     chosen = [row for row in theirs if _is_better(row, known.get(place(row)))]
     curves = committed.curves(source, {row["fit_id"] for row in chosen})
-    new, total = committed.write(where, name, chosen, facts, curves)
+    new, total = committed.write(where, name, chosen, facts, curves) if chosen else (0, len(ours))
     return f"{name}: {count(new, 'fit')} added, {total} in docs/results/{name}/scores.csv"
 
 

@@ -3,11 +3,12 @@
 import shlex
 
 from gpbench import config
+from gpbench.data.splits import Blocks
 from gpbench.errors import UserError, unknown
 from gpbench.places import Places
 from gpbench.study.commands import fit_one
 from gpbench.study.planning import plan as planning
-from gpbench.study.records import Cell, Fit
+from gpbench.study.records import Cell, Fit, FitRecord
 from gpbench.study.storage.store import Store
 
 KEYS = ("method", "dataset", "protocol", "budget", "study")
@@ -56,7 +57,7 @@ def _cell(where: Places, given: dict[str, str]) -> list[str]:
             raise unknown(group, given[group], names, "gpbench why")
     if study is None:
         words += [f"methods=[{method}]", f"datasets=[{dataset}]"]
-    plan = planning.make(where, study or "default", shlex.join(words))
+    plan = planning.make(where, *planning.study_words(where, study or "default", shlex.join(words)))
     cells = [cell for cell in plan.cells if (cell.method, cell.address.dataset) == (method, dataset)]
     if not cells:
         key = "method" if method not in plan.study.methods else "dataset"
@@ -71,12 +72,17 @@ def _others(store: Store, plan: planning.Plan, cell: Cell) -> list[str]:
     here = cell.address.method, cell.address.dataset
     found = [r for r in store.records()[0] if (r.address.method, r.address.dataset) == here]
     lines = [
-        f"  protocol {r.address.protocol}, budget {r.address.budget}, split {r.split}  {r.fit_id}  "
+        f"  protocol {r.address.protocol}, budget {r.address.budget}, {_split(r)}  {r.fit_id}  "
         + (r.status if r.status == "done" else f"{r.status}: {_ended(store, r.fit_id, r.reason)}")
         for r in found
         if r.fit_id not in plan.states
     ]
     return ["other fits of it in the store:", *lines] if lines else []
+
+
+def _split(record: FitRecord) -> str:
+    final = record.what.kind == "predict" and isinstance(record.what.protocol.splits, Blocks)
+    return "split=all" if final else f"split {record.split}"
 
 
 def _explain(store: Store, plan: planning.Plan, cell: Cell, fit: Fit) -> str:

@@ -22,8 +22,7 @@
 Inputs are in original units, and so is the last layer of a regression; hidden layers are as they are. chain: whether
 samples are states of a Markov chain. Layer 0 holds the training rows: `sample` numbers them, f (mean, p) is their
 target.
-All of this runs on the CPU, wherever the fits were trained.
-"""
+All of this runs on the CPU, wherever the fits were trained."""
 
 import argparse
 import functools

@@ -2,10 +2,10 @@
 
 import contextlib
 import keyword
-import re
 from pathlib import Path
 
 from gpbench import config, methods
+from gpbench.config.compose import OWN_NAME
 from gpbench.errors import UserError
 from gpbench.places import Places, write_aside
 
@@ -22,8 +22,8 @@ schemes: [single, asynchronous]  # the objective is no sum over rows
 def method(where: Places, name: str, package: Path | None) -> list[Path]:
     """Write the module and the YAML of a new method, both or none: into the project, or into the folder of a package.
     UserError for a name that is taken or no identifier, and for a folder that is no package."""
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
-        raise UserError(f"{name!r} is no name of a method: lower-case letters, digits and _, first a letter")
+    if not OWN_NAME.fullmatch(name) or keyword.iskeyword(name):
+        raise UserError(f"{name!r} is no name of a method: lower-case letters, digits and _, first a letter, no null")
     if taken := config.options(where.conf, "method").get(name):
         raise UserError(f"method {name!r} exists: {taken}; choose another name")
     module, code, conf = _project(where) if package is None else _package(package)
