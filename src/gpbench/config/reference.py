@@ -35,7 +35,8 @@ its identity; everything else is.
 Places come from the environment: `GPBENCH_ROOT` (project folder), `GPBENCH_STORE` (finished fits), `GPBENCH_MIRROR`
 (folder or URL of raw files; `snakemake --config mirror=...` sets it too), `GPBENCH_DVC_REMOTE` (name of a DVC remote,
 where it is not the default one), `GPBENCH_REMOTE` (a store of finished fits that several machines share),
-`MLFLOW_TRACKING_URI` (a server)."""
+`MLFLOW_TRACKING_URI` (a server).
+"""
 
 NESTED = {
     "dataset": (schema.Source, schema.Upstream, schema.Expect),

@@ -20,7 +20,8 @@ INTRODUCTION = """\
 How much of a difference between two printed numbers is protocol. Made by `make docs` from committed records and
 `published/`, without fitting anything again: every fit is scored from its stored predictions on both scales of the
 target, by the density of its mixture, by that of the Gaussian with the same mean and variance, and by the mean over its
-draws of their log densities. All numbers are MNLL in nats; lower is better."""
+draws of their log densities. All numbers are MNLL in nats; lower is better.
+"""
 SHIFT_NOTE = (
     "MNLL on the original scale minus MNLL of the standardised target: the logarithm of the standard deviation of the "
     "training targets, averaged over splits and (energy and naval of rossi2021) over both targets."

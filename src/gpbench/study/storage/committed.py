@@ -139,9 +139,7 @@ def _value(key: str | None, text: str | None) -> Any:
     text = _whole(key, text)
     if key in TEXTS:
         return text
-    if key == "dirty":
-        return text == "True"
-    return int(text) if key in WHOLE else float(text)
+    return text == "True" if key == "dirty" else int(text) if key in WHOLE else float(text)
 
 
 def _text(value: Any) -> str:
