@@ -72,8 +72,8 @@ class Counterpart(NamedTuple):
         ours, kind = self.judgement, verdicts.kind(self.judgement.verdict)
         place = -1 if kind in verdicts.JUDGED else verdicts.VERDICTS.index(kind)
         size = BUDGETS.index(ours.ours_budget) if ours.ours_budget in BUDGETS else -1
-        stands = kind in (*verdicts.JUDGED, "not judged") and size >= BUDGETS.index("converged")
-        stands, of_other = stands and "missing" not in ours.verdict, "has the published settings" in ours.verdict
+        complete, of_other = "missing" not in ours.verdict, "has the published settings" in ours.verdict
+        stands = complete and size >= BUDGETS.index("converged") and place <= verdicts.VERDICTS.index("not judged")
         return not stands, place, of_other, -size, ours.ours_settings != "", -ours.ours_n, self.run
 
 
