@@ -52,7 +52,7 @@ def module_of(path: Path) -> str:
 
 def is_homeless(path: Path) -> bool:
     """Whether a file belongs neither to a stage nor to the vocabulary."""
-    return path.name != "__init__.py" and path.stem not in VOCABULARY and stage_of(module_of(path)) is None
+    return path.stem not in ("__init__", "__main__", *VOCABULARY) and stage_of(module_of(path)) is None
 
 
 def imported_modules(path: Path) -> set[str]:

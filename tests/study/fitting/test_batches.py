@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,6 +17,7 @@ import pytest
 
 from gpbench import config
 from gpbench.data.prepare import prepare
+from gpbench.errors import UserError
 from gpbench.places import Places
 from gpbench.study.commands import job
 from gpbench.study.fitting import children
@@ -115,6 +117,16 @@ def whole(root):
     assert [len(g.fits) for g in groups if g.address.method in ("raises", "dies")] == [2, 2]
     statuses, said = finish(start(where, batch))
     return where, statuses, said
+
+
+def test_code_that_changed_after_planning_fits_nothing(root):
+    where = places(root, "changed")
+    group, *_ = groups_of(planned(where))
+    planned_code = group.what.code | {"gpbench.gp.kernels": "0" * 16}
+    other = replace(group, what=replace(group.what, code=planned_code))
+    with pytest.raises(UserError, match=r"^changed after planning: gpbench\.gp\.kernels; nothing was fitted"):
+        job.run_groups((other,), where)
+    assert not Store(where.store).ids()
 
 
 def test_failed_fits_leave_the_others_alone(whole):

@@ -45,7 +45,7 @@ def reject(view: View) -> Figure:
     figure, axes = canvas.titled(datasets, 2.3, 2, "rate of rejection", "accuracy of the rest")
     for axis, dataset in zip(axes, datasets, strict=True):
         of_dataset = points[points["dataset"] == dataset]
-        _panel(axis, view, of_dataset, _rejecting)
+        _panel(axis, view, of_dataset, lambda rows: reject_curve(rows["confidence"], rows["modal"] == rows["y"]))
         canvas.remark(axis, f"{of_dataset['split'].nunique()} splits")
     canvas.legend(figure, view, list(points["method"]))
     return figure
@@ -89,10 +89,6 @@ def _auc(p: np.ndarray, y: np.ndarray) -> float:
 
 def _abstaining(score: Score) -> Curve:
     return lambda rows: abstention_curve(rows["p1"], rows["y"], score)
-
-
-def _rejecting(rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    return reject_curve(rows["confidence"], rows["modal"] == rows["y"])
 
 
 BINARY = {"accuracy": _abstaining(lambda p, y: float(np.mean((p > 0.5) == y))), "AUC": _abstaining(_auc)}

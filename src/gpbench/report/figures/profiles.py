@@ -100,8 +100,9 @@ def _ticks(axis: Axis, end: float, place: Callable[[float], float] = float) -> N
 
 def pareto(view: View) -> Figure:
     """Training seconds against mean distance from the best MNLL, one panel per kind of task."""
-    timed = ((spec, _timed(view, losses), dropped) for spec, losses, dropped in _compared(view, _PRICED))
-    compared = [row for row in timed if rankable(row[1])]
+    timed = set(view.done.loc[view.done["seconds_train"].notna(), "method"])  # published methods have no seconds
+    every = ((spec, losses.loc[:, losses.columns.isin(timed)], out) for spec, losses, out in _compared(view, _PRICED))
+    compared = [row for row in every if rankable(row[1])]
     canvas.require(compared, "No front: no data set has two methods with all splits finished.")
     figure, axes = canvas.panels(1, len(compared), 3.0)
     for axis, (spec, losses, dropped) in zip(axes[0], compared, strict=True):
@@ -110,11 +111,6 @@ def pareto(view: View) -> Figure:
         _prices(axis, view, prices(view, losses))
     canvas.legend(figure, view, [method for _, losses, _ in compared for method in losses.columns], lines=False)
     return figure
-
-
-def _timed(view: View, losses: pd.DataFrame) -> pd.DataFrame:
-    """The columns of a table of losses of methods whose seconds are known; of published ones they are not."""
-    return losses.loc[:, losses.columns.isin(view.done.loc[view.done["seconds_train"].notna(), "method"])]
 
 
 def prices(view: View, losses: pd.DataFrame) -> pd.DataFrame:

@@ -70,7 +70,8 @@ def efficiency(view: View) -> Table:
     cells = fits.groupby(CELL, sort=False)
     data = cells[list(SCORES)].agg(["mean", "std"])
     data.columns = [name if kind == "mean" else f"{name}_sd" for name, kind in data.columns]
-    data = data.assign(chains=cells.size(), splits=cells["split"].nunique(), failing=_failing(fits))
+    failing = fits["split"].where(fits["status"] == UNMIXED).groupby([fits["dataset"], fits["method"]]).nunique()
+    data = data.assign(chains=cells.size(), splits=cells["split"].nunique(), failing=failing)
     data = data.join(checks).reset_index().merge(view.progress[[*CELL, "expected"]], on=CELL)
     shown = pd.DataFrame([_row(view, row, list(checks)) for _, row in data.iterrows()])
     note = (
@@ -90,10 +91,6 @@ def _checkpoints(view: View) -> pd.DataFrame:
     """Median over splits of R-hat at each checkpoint, one a column; rows dataset, method."""
     medians = shrinkage(view).pivot_table(index=CELL, columns="iteration", values="r_hat", aggfunc="median")
     return medians.rename(columns=lambda iteration: f"r_hat_classic_{int(iteration)}").rename_axis(columns=None)
-
-
-def _failing(fits: pd.DataFrame) -> pd.Series:
-    return fits["split"].where(fits["status"] == UNMIXED).groupby([fits["dataset"], fits["method"]]).nunique()
 
 
 def _row(view: View, cell: pd.Series, checkpoints: list[str]) -> dict[str, str]:

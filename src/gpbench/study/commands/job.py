@@ -28,6 +28,7 @@ from gpbench.study.commands.sharing import Sharing
 from gpbench.study.fitting import stopping
 from gpbench.study.fitting.children import run_group
 from gpbench.study.fitting.entries import entry
+from gpbench.study.planning import identity
 from gpbench.study.records import CONVERGENCE, Batch, FitRecord, Group, from_json
 from gpbench.study.storage import remote
 from gpbench.study.storage.store import Store
@@ -52,6 +53,8 @@ def run_groups(groups: tuple[Group, ...], where: Places, waits: bool = True) -> 
         entry(group.what)
         with suppress(Exception):  # the child that fits it says why, and the other groups go on
             importlib.import_module(group.what.method.module)
+        if changed := identity.changed(group.what):  # after the import: what is changed now is not used any more
+            raise UserError(f"changed after planning: {', '.join(changed)}; nothing was fitted, run it again")
     gc.freeze()  # children share what is imported; the collector must not touch it
     watch, sharing = Watch(pending, where), Sharing(store, waits)
 

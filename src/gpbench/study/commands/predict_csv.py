@@ -97,9 +97,8 @@ class Model:
 
     def _require_same_code(self) -> None:
         """Refuse a model of other code or libraries, unless today's predict its test rows as they were predicted."""
-        what, record = self.record.what, self.record
-        modules = identity.numerics(what.method.module, what.trained_by, what.tune is not None)
-        if (what.code, what.versions) == (identity.code(*modules), identity.versions(*modules)):
+        record = self.record
+        if not identity.changed(record.what):
             return
         try:
             change = self._change()

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from gpbench.config.method_source import source_path, source_tree
 from gpbench.study.planning.numerics import LOOPS, PLANNING_ONLY, TUNING, VOCABULARY, is_inside
+from gpbench.study.records import What
 from gpbench.study.records import canonical as canonical
 from gpbench.study.records import digest as digest
 from gpbench.study.records import identify as identify
@@ -32,8 +33,8 @@ def numerics(method: str, trained_by: str, is_tuned: bool = False) -> tuple[str,
 
 @functools.cache
 def code(*modules: str) -> dict[str, str]:
-    """Module -> digest of its code, for the import closure of `modules` inside the boundary."""
-    return _closure(modules, _is_hashed)
+    """Module -> digest of its code, for the import closure of `modules` inside the boundary (of a plugin: all)."""
+    return _closure(modules, lambda module: module.split(".")[0] != "gpbench" or is_inside(module))
 
 
 @functools.cache
@@ -51,11 +52,6 @@ def _closure(modules: tuple[str, ...], counts: Callable[[str], bool]) -> dict[st
             digests[module], imported = _parse(module)
             todo += [name for name in imported if _is_module(name, module) and counts(name)]
     return dict(sorted(digests.items()))
-
-
-def _is_hashed(module: str) -> bool:
-    """Whether a module counts: of gpbench those inside the boundary, of a plugin's package all."""
-    return module.split(".")[0] != "gpbench" or is_inside(module)
 
 
 def imports(module: str) -> list[str]:
@@ -81,6 +77,13 @@ def _version(name: str) -> str:
     except importlib.metadata.PackageNotFoundError:
         owners = importlib.metadata.packages_distributions().get(name)  # slow: it reads every package
         return importlib.metadata.version(owners[0]) if owners else "unversioned"
+
+
+def changed(what: What) -> list[str]:
+    """The modules and libraries of a fit's identity that are others today."""
+    modules = numerics(what.method.module, what.trained_by, what.tune is not None)
+    now = code(*modules) | versions(*modules)
+    return [line.partition(":")[0] for line in moved(what.code | what.versions, now)]
 
 
 @functools.cache
