@@ -143,6 +143,18 @@ def test_fits_on_a_gpu_are_counted_and_it_is_named(tmp_path):
     assert any(text.startswith(f"{count} fits on a GPU (some GPU)") for text in facts.warnings(View(view.folder)))
 
 
+def test_processors_of_fits_are_counted(tmp_path):
+    view = study(tmp_path / "study")
+    count = len(view.done)
+    assert dict(facts.provenance(view))["processors of the fits"] == f"not recorded ({count})"
+    scores = pd.read_parquet(view.folder / "scores.parquet")
+    scores["processor"] = np.where(scores["method"] == "svgp", "of svgp", "")
+    ours = int(((scores["method"] == "svgp") & (scores["status"] == "done")).sum())
+    scores.to_parquet(view.folder / "scores.parquet")
+    text = dict(facts.provenance(View(view.folder)))["processors of the fits"]
+    assert text == f"not recorded ({count - ours}), of svgp ({ours})"
+
+
 def test_ranks_of_several_budgets_are_drawn_in_order_of_their_cost(tmp_path):
     quick, longer = study(tmp_path / "quick"), study(tmp_path / "longer", budget="check", quick=10.0)
     assert [run.study["budget"] for run in runs_of(quick)] == ["quick", "check"]

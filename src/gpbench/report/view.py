@@ -40,7 +40,7 @@ MIXING = ("chains", "draws", "r_hat", "r_hat_row", "r_hat_row_sd", "ess_bulk", "
 MIXING_REPORTED = ("r_hat_covariance", "ess_covariance", "mcse")
 CERTIFICATE = ("certificate_steps", "certificate_objective", "certificate_mnll")
 FACTS = (
-    *("commit", "dirty", "gpu", "overrides", "steps", "staleness_mean", "restarts", "gate"),
+    *("commit", "dirty", "processor", "gpu", "overrides", "steps", "staleness_mean", "restarts", "gate"),
     *(*MIXING, *MIXING_REPORTED, *CONVERGENCE, *CERTIFICATE, *JITTER),
 )
 

@@ -83,15 +83,16 @@ def provenance(view: View) -> list[tuple[str, str]]:
     """Where the numbers come from, as (term, text)."""
     dirty = int(view.fits["dirty"].eq(True).sum())
     overrides = sorted({text for text in view.fits["overrides"].dropna() if text})
-    machine, versions = view.study.get("machine", {}), view.study.get("versions", {})
+    known = {"collected on": view.study.get("machine"), "versions": view.study.get("versions")}
+    processors = view.done["processor"].astype(object).replace({"": None}).fillna("not recorded").value_counts()
     return [
         ("collected at commit", view.study["commit"] or "none (not a git checkout)"),
         ("created", str(view.study["created"])),
         ("commits of the fits", ", ".join(commits(view.fits)) or "none"),
         ("fits with uncommitted changes", str(dirty)),
+        ("processors of the fits", ", ".join(f"{name} ({n})" for name, n in sorted(processors.items())) or "none"),
         ("overrides", "; ".join(overrides) or "none"),
-        *([("machine", ", ".join(f"{name} {value}" for name, value in machine.items()))] if machine else []),
-        *([("versions", ", ".join(f"{name} {version}" for name, version in versions.items()))] if versions else []),
+        *((term, ", ".join(f"{name} {value}" for name, value in of.items())) for term, of in known.items() if of),
     ]
 
 

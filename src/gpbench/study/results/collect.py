@@ -284,7 +284,7 @@ def _row(ended: Ended, cell: Cell, fit: Fit) -> committed.Row:
     record = ended.stored(fit.fit_id)
     if record is None:
         return ended.recorded[fit.fit_id] | row
-    measured = {k: getattr(record.provenance, k) for k in ("commit", "dirty", "started", "ended")}
+    measured = {k: getattr(record.provenance, k) for k in ("commit", "dirty", "started", "ended", "processor")}
     measured |= {f"seconds_{k}": v for k, v in asdict(record.seconds).items()}
     measured |= {"peak_memory_mb": record.peak_memory_mb}
     measured |= {"gpu": record.provenance.gpu} if record.provenance.gpu else {}

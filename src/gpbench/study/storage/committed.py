@@ -23,7 +23,7 @@ TEXTS = dict.fromkeys(
     (
         *("fit_id", "kind", "label", "family", "method", "preset", "dataset", "protocol", "budget", "overrides"),
         *("task", "status", "reason", "commit", "started", "ended", "gate", "adopted", "convergence"),
-        *("not_judged_because", "jitter_matrices", "tuned", "gpu"),
+        *("not_judged_because", "jitter_matrices", "tuned", "processor", "gpu"),
     ),
     "",
 )
