@@ -38,10 +38,10 @@ ONLY = {"vlt_100_10": {"filippone2013_latents": METHODS["filippone2013_latents"]
 """Data sets for which not all studies are asked."""
 
 
-def simulated(dataset: str) -> Table:
-    """The draws of a data set, with the variance 2.08."""
+def simulated(dataset: str, log_variance: float = math.log(2.08)) -> Table:
+    """The draws of a data set, with the variance 2.08 or another."""
     likelihood, n, d = dataset.split("_")
-    with mock.patch.object(latent_gp, "LOG_VARIANCE_2013", math.log(2.08)):
+    with mock.patch.object(latent_gp, "LOG_VARIANCE_2013", log_variance):
         x, targets, names = latent_gp.strategies(likelihood, int(n), int(d))
     return Table(x, targets, names, ["y", *config.compose(places.find().conf, "dataset", dataset).truth])
 
