@@ -197,14 +197,16 @@ def test_our_samplers_run_on_data_of_the_other_variance(bench, monkeypatch, caps
 
 
 def test_hmc_is_tuned_to_the_acceptance_that_is_asked_for(bench, monkeypatch, capsys):
-    bench("printed_variance")
     acceptance = bench("hmc_acceptance")
     monkeypatch.setattr(acceptance, "RUN", "budget=smoke splits=1 replicas=2 only=[hmc_v2]")
     monkeypatch.setattr(acceptance, "TARGETS", (0.5, 0.99))
     asked = []
-    monkeypatch.setattr(
-        acceptance, "efficiency", lambda cell, table: (asked.append(Hamiltonian.target), np.array([1.0, 2.0]))[::-1]
-    )
+
+    def efficiency(cell, table):
+        asked.append(Hamiltonian.target)
+        return np.array([1.0, 2.0]), 1.0
+
+    monkeypatch.setattr(acceptance, "efficiency", efficiency)
     acceptance.main(["lrg_100_2"])
     assert asked == [0.5, 0.99] * 2
     line = r" *lrg_100_2, variance [\w.()]+ *, acceptance 0\.(50|99): 1\.50 \(0\.71\), printed 20\.02\n"
