@@ -70,7 +70,8 @@ def _shifts(done: pd.DataFrame) -> pd.Series:
     if done.empty:
         return pd.Series(dtype=float)
     shifts = (done["mnll"] - done["mnll_scaled"]).astype(float)
-    return shifts.groupby([done["dataset"], done["protocol"]]).mean().dropna()
+    of_splits = shifts.groupby([done["dataset"], done["protocol"], done["split"]]).mean()
+    return of_splits.groupby(["dataset", "protocol"]).mean().dropna()
 
 
 def _shift_table(shifts: pd.Series) -> Table:

@@ -186,7 +186,7 @@ def to_page(card: pd.DataFrame, runs: list[View]) -> str:
             "# Published numbers beside ours\n",
             f"All {count(len(card), 'published number')} in `published/`, each with its best counterpart in "
             "`docs/results/`; made by `make docs`. [scorecard.csv](scorecard.csv) has every column. Rows not run yet "
-            "show the command that runs them.\n",
+            "show the command that runs them; of a row below budget `paper` it takes the updates of today's budget.\n",
             f"{INTRODUCTION}\n",
             f"![Published numbers against ours]({FIGURE})\n\n{FIGURE_CAPTION}\n",
             *(to_markdown(Table(t, t, f"Rows by paper and verdict: {group}")) for group, t in summaries.items()),
