@@ -20,7 +20,7 @@ def layers(view: View) -> Figure:
     (rows,) = canvas.probed(view, "functions", "layers")
     cells = by_cell(view, rows, unfinished=True)
     depth = int(rows["layer"].max())
-    figure, axes = canvas.panels(depth, len(cells), 1.9, sharex="col", sharey="row")
+    figure, axes = canvas.panels(depth, len(cells), 1.9, "input", sharex="col", sharey="row")
     for ((dataset, method), of_cell), column in zip(cells.items(), axes.T, strict=True):
         label = view.labels[method] if len(view.datasets) == 1 else f"{dataset}\n{view.labels[method]}"
         canvas.title(column[0], label.replace(", ", ",\n"))
@@ -29,7 +29,6 @@ def layers(view: View) -> Figure:
                 canvas.write_reason(axis, "no finished fit")
             continue
         _draw_layers(column, of_cell)
-        column[-1].set_xlabel("input")
     for number, axis in enumerate(axes[:, 0], 1):
         axis.set_ylabel(f"output (layer {number})" if number == depth else f"layer {number}")
     canvas.legend_of(figure, [RISING, FALLING])

@@ -18,7 +18,7 @@ def score_against_n(view: View) -> Figure:
     """Mean and standard error over the splits of one size, one line per method, one row per data set."""
     datasets = view.datasets_of("binary")
     canvas.require(datasets and len(view.done), "No fit to two classes is finished.")
-    figure, axes = canvas.panels(len(datasets), len(SHOWN), 1.6)
+    figure, axes = canvas.panels(len(datasets), len(SHOWN), 1.6, "training rows")
     for dataset, row in zip(datasets, axes, strict=True):
         fits = view.done[view.done["dataset"] == dataset]
         for axis, metric in zip(row, SHOWN, strict=True):
@@ -27,8 +27,6 @@ def score_against_n(view: View) -> Figure:
         canvas.note(row[-1], 0.99, 0.02, _splits(view, dataset), "right", "bottom", transform=row[-1].transAxes)
     for axis, metric in zip(axes[0], SHOWN, strict=True):
         axis.set_title(METRICS[metric].label.replace("area under ROC curve", "AUC"), loc="left")
-    for axis in axes[-1]:
-        axis.set_xlabel("training rows")
     canvas.legend(figure, view, list(view.done["method"]))
     return figure
 
