@@ -20,10 +20,10 @@ from gpbench.data.readers import formats
 from gpbench.errors import UserError, unknown
 from gpbench.evaluation import given
 from gpbench.evaluation.metrics import score
-from gpbench.evaluation.pointwise import pointwise
 from gpbench.places import Places, write_text
 from gpbench.predictive.distributions import Predictive
 from gpbench.study.fitting.fold import Fold, make_fold
+from gpbench.study.fitting.outcome import points_of
 from gpbench.study.records import PreparedData, What
 from gpbench.study.storage import challengers
 
@@ -117,8 +117,7 @@ def _scored(where: Places, frame: pd.DataFrame, path: Path, protocol: Protocol) 
             ordered = _in_order(part, fold, place)
             predictive = _predictive(ordered, fold, rows.dataset, place)
             task = rows.dataset.task
-            scaled_by = (fold.scaling.y_shift, fold.scaling.y_scale) if task == "regression" else None
-            points = pointwise(predictive, fold.targets[fold.test], task=task, scaled_by=scaled_by, rows=fold.test)
+            points = points_of(predictive, fold, task)
             trained = fold.targets[fold.train]
             info = {"task": task, "num_classes": len(rows.dataset.classes)} | UNMEASURED
             info |= {"train_target_mean": trained.mean(0), "train_target_sd": trained.std(0)}
