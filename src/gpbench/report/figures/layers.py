@@ -6,6 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
+from gpbench.data.table import evenly
 from gpbench.report.figures import canvas
 from gpbench.report.figures.cells import by_cell
 from gpbench.report.view import View
@@ -69,5 +70,4 @@ def _draw_functions(axis: Axes, drawn: pd.DataFrame, rises: pd.Series) -> None:
 def _thinned(drawn: pd.DataFrame) -> pd.DataFrame:
     """At most DRAWS draws, evenly spaced among those of all replicas."""
     draws = drawn[["replica", "sample"]].drop_duplicates().sort_values(["replica", "sample"])
-    chosen = np.unique(np.linspace(0, len(draws) - 1, DRAWS).round().astype(int))
-    return drawn.merge(draws.iloc[chosen], on=["replica", "sample"])
+    return drawn.merge(draws.iloc[evenly(len(draws), DRAWS)], on=["replica", "sample"])
