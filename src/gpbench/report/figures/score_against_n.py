@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
 
 from gpbench.evaluation.metrics import METRICS
 from gpbench.report.figures import canvas
@@ -42,10 +41,7 @@ def _panel(axis: Axes, view: View, fits: pd.DataFrame, metric: str) -> None:
         x = means.index * 1.03 ** (i - (len(names) - 1) / 2)  # shifted so that bars do not overlap
         options = look[method].options | {"elinewidth": 0.7, "markersize": 3.5}
         axis.errorbar(x, means["mean"], yerr=np.nan_to_num(means["sem"]), **options)
-    sizes = sorted(scores["n_train"].unique())
-    axis.set_xscale("log")
-    axis.set_xticks(sizes, [f"{size:g}" for size in sizes])
-    axis.xaxis.set_minor_locator(NullLocator())
+    canvas.tick_settings(axis, scores["n_train"].astype(int), "log")
 
 
 def _splits(view: View, dataset: str) -> str:
