@@ -27,6 +27,7 @@ import pandas as pd
 
 from gpbench import config
 from gpbench.config.evidence import Claim, Comparison, Evidence, Explanation, Findings
+from gpbench.config.schema import Study
 from gpbench.errors import UserError, unknown
 from gpbench.evaluation.compare import PairedDifference, holm, signed_rank_test
 from gpbench.evaluation.metrics import METRICS
@@ -101,18 +102,11 @@ def _check(conf: Path, claim: Claim, where: str) -> None:
                     raise unknown(kind, name, valid, where)
 
 
-class _Plan(NamedTuple):
-    """What a study compares, under which protocol."""
-
-    protocol: str
-    methods: list[str]
-    datasets: list[str]
-
-
 @cache
-def _plan(conf: Path, name: str) -> _Plan:
-    study = config.compose(conf, "study", name)
-    return _Plan(study.protocol, [*expand(study), *study.per_split], study.datasets)
+def _plan(conf: Path, name: str) -> Study:
+    """A study with all the methods that it compares: its variants, and those of released scores."""
+    study: Study = config.compose(conf, "study", name)
+    return replace(study, methods=[*expand(study), *study.per_split])
 
 
 def rows_of(explanation: Explanation, rows: pd.DataFrame, where: str = "") -> pd.DataFrame:
