@@ -134,8 +134,7 @@ def _as_published(fits: pd.DataFrame) -> pd.Series:
 
 def run_settings(command: str) -> tuple[str, str]:
     """The study in a run's command, and its overrides of methods, protocol or budget (not of the study's own keys)."""
-    options = config.command_words(command)
-    overrides = config.split_overrides(options.get("overrides", ""))
+    study, overrides = config.command_words(command)
     of_study = {*STUDY_KEYS, *(f"study.{key}" for key in STUDY_KEYS)} - {"tune"}
-    settings = [f"{key}={value}" for key, value in overrides if key not in of_study]
-    return options.get("study", ""), " ".join(settings)
+    settings = [f"{key}={value}" for key, value in config.split_overrides(overrides) if key not in of_study]
+    return study, " ".join(settings)
