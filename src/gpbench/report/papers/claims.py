@@ -64,8 +64,7 @@ def read(folder: Path, conf: Path, published: pd.DataFrame) -> dict[str, Evidenc
     evidence = {path.stem: config.read(Evidence, path) for path in sorted(folder.glob("*.yaml"))}
     for key, found in evidence.items():
         where = str(folder / f"{key}.yaml")
-        if key not in (papers := config.options(conf, "paper")):
-            raise unknown("paper", key, papers, where)
+        config.require_option(conf, "paper", key, where)
         for number, claim in enumerate(found.claims, 1):
             _check(conf, claim, f"claim {number} of {where}")
         for number, explanation in enumerate(found.explanations, 1):
@@ -86,8 +85,7 @@ def _check(conf: Path, claim: Claim, where: str) -> None:
         raise UserError(f"{where} needs either `comparisons` or, in `untested`, the reason why it has none")
     for comparison in claim.comparisons:
         for name in comparison.studies:
-            if name not in (known := config.options(conf, "study")):
-                raise unknown("study", name, known, where)
+            config.require_option(conf, "study", name, where)
         plans = [_plan(conf, name) for name in comparison.studies]
         if len(protocols := {plan.protocol for plan in plans}) != 1:
             raise UserError(

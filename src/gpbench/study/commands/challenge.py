@@ -17,7 +17,7 @@ from gpbench.config.schema import Dataset, Protocol
 from gpbench.data import prepare, protocols, splits
 from gpbench.data import table as tables
 from gpbench.data.readers import formats
-from gpbench.errors import UserError, unknown
+from gpbench.errors import UserError
 from gpbench.evaluation import given
 from gpbench.evaluation.metrics import score
 from gpbench.places import Places, write_text
@@ -107,10 +107,8 @@ def _read(path: Path) -> pd.DataFrame:
 
 def _scored(where: Places, frame: pd.DataFrame, path: Path, protocol: Protocol) -> Iterator[tuple]:
     """(data set, split), its points and scores, of each split in a file."""
-    known = config.options(where.conf, "dataset")
     for name, of_dataset in frame.groupby("dataset", sort=False):
-        if name not in known:
-            raise unknown("dataset", str(name), known, str(path))
+        config.require_option(where.conf, "dataset", str(name), str(path))
         rows = Rows(where, protocol, str(name))
         for split, part in of_dataset.groupby("split"):
             fold, place = rows.fold(int(split)), f"{path}, {name} split {split}"

@@ -14,7 +14,7 @@ from gpbench.data import splits
 from gpbench.data import table as tables
 from gpbench.data.readers.encode import indicated
 from gpbench.data.readers.formats import separator
-from gpbench.errors import UserError, count, unknown
+from gpbench.errors import UserError, count
 from gpbench.places import Places, write_aside
 from gpbench.predictive.distributions import Predictive
 from gpbench.study.fitting.entries import entry
@@ -128,9 +128,8 @@ def find(store: Store, name: str, conf: Path) -> str:
     cell = [r for r in store.records()[0] if (r.address.method, r.address.dataset) == (method, dataset)]
     kept = [r for r in cell if r.status == "done" and r.what.kind == "predict"]
     if not kept:
-        for group, item in (("method", method), ("dataset", dataset)):
-            if item not in (names := config.options(conf, group)):
-                raise unknown(group, item, names)
+        config.require_option(conf, "method", method)
+        config.require_option(conf, "dataset", dataset)
         command = f"gpbench fit method={method} dataset={dataset} split=all"
         raise UserError(f"no finished fit of {method} on {dataset} in {store.root}; run `{command}`")
     return max(kept, key=lambda r: (isinstance(r.what.protocol.splits, splits.Blocks), r.provenance.ended)).fit_id
