@@ -278,6 +278,11 @@ class View:
         cells = self._all_cells(metric)
         return cells[cells["dataset"].isin(self.datasets_of(*tasks))].reset_index(drop=True)
 
+    def cells_of(self, dataset: str, metric: str) -> pd.DataFrame:
+        """The `cells` of a data set, by method."""
+        cells = self.cells(metric)
+        return cells[cells["dataset"] == dataset].set_index("method")
+
     def _summarise(self, metric: str) -> pd.DataFrame:
         scores = {dataset: self.per_split(metric, dataset) for dataset in self.datasets}
         parts = [

@@ -45,7 +45,7 @@ def half_width(sd: float, n: int) -> float:
 
 def _draw_means(axis: Axes, view: View, dataset: str, card: pd.DataFrame) -> None:
     """One data set; dashed: the mean of the first method."""
-    cells = view.cells("mnll").query("dataset == @dataset").set_index("method")
+    cells = view.cells_of(dataset, "mnll")
     low, high = score_limits(view.per_split("mnll", dataset), card["published"])
     for row, (method, look) in enumerate(_looks(view).items()):
         cell = cells.loc[method]
