@@ -22,12 +22,6 @@ class Run(NamedTuple):
     command: str
     report: Path
 
-    @property
-    def study_words(self) -> tuple[str, str]:
-        """(study, overrides) of its command."""
-        words = config.command_words(self.command)
-        return words["study"], words.get("overrides", "")
-
 
 def add(commands: argparse._SubParsersAction) -> None:
     """Add `list`, and `runs` for its most frequent use, to the commands of the command line."""

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpbench import places
+from gpbench import config, places
 from gpbench.cli import grammar, lists
 from gpbench.errors import UserError, count
 
@@ -69,7 +69,7 @@ def cost(arguments: argparse.Namespace) -> None:
 def status(arguments: argparse.Namespace) -> None:
     newest = next(iter(lists.runs(places.find())), None)
     if not arguments.study and not arguments.overrides and newest:
-        arguments.study, arguments.overrides = newest.study_words
+        arguments.study, arguments.overrides = config.command_words(newest.command)
     arguments.study = arguments.study or "default"
     while True:
         if arguments.watch and sys.stdout.isatty():

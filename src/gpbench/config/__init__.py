@@ -12,6 +12,7 @@ from gpbench.config.compose import (
     printed_splits,
     read,
     require_module,
+    require_option,
 )
 from gpbench.config.method_source import hyperparameters
 from gpbench.config.overrides import command_words, distinct, setting, split_override, split_overrides
@@ -19,6 +20,6 @@ from gpbench.config.validate import check
 
 __all__ = [
     "ENTRY_POINTS", "GROUPS", "MethodConfig", "backlog", "check", "command_words", "compose", "distinct", "families",
-    "folders", "hyperparameters", "options", "printed_splits", "read", "require_module", "setting", "split_override",
-    "split_overrides",
+    "folders", "hyperparameters", "options", "printed_splits", "read", "require_module", "require_option", "setting",
+    "split_override", "split_overrides",
 ]  # fmt: skip

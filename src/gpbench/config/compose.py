@@ -85,6 +85,12 @@ def options(conf: Path, group: str) -> dict[str, Path]:
     return files
 
 
+def require_option(conf: Path, group: str, name: str, where: str = "") -> None:
+    """Refuse an item that does not exist."""
+    if name not in (available := options(conf, group)):
+        raise unknown(group, name, available, where)
+
+
 def families(conf: Path) -> set[str]:
     """Families of methods: the last part of what their files say of `family` and `module`, which is read as text so
     that a broken file is met only where it is used, and a plan is quick."""

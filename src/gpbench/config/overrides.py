@@ -41,9 +41,10 @@ def setting(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=plain)
 
 
-def command_words(command: str) -> dict[str, str]:
-    """Key -> value of the words key=value of a command as `planning.plan.snakemake_command` writes it."""
-    return dict(word.split("=", 1) for word in shlex.split(command) if "=" in word)
+def command_words(command: str) -> tuple[str, str]:
+    """(study, overrides) of a command as `planning.plan.snakemake_command` writes it; '' for what it does not have."""
+    words = dict(word.split("=", 1) for word in shlex.split(command) if "=" in word)
+    return words.get("study", ""), words.get("overrides", "")
 
 
 def distinct(words: list[tuple[str, str]]) -> dict[str, str]:

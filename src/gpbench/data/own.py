@@ -81,7 +81,7 @@ class _Dumper(yaml.SafeDumper):
 _Dumper.add_representer(str, _Dumper.represent_str)
 
 
-def name_of(path: Path, name: str = "") -> str:
+def name_of(path: Path, name: str) -> str:
     """What a table is called: as the user says, or as its file."""
     return name or re.sub(r"\W+", "_", path.stem.lower()).strip("_")
 

@@ -51,6 +51,11 @@ def chunks(array: np.ndarray) -> list[np.ndarray]:
     return [array[i : i + step] for i in range(0, len(array), step)]
 
 
+def evenly(count: int, most: int) -> np.ndarray:
+    """Numbers of at most `most` of `count` rows, evenly spaced from the first to the last."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
+
+
 def check(table: Table, name: str, task: str, classes: int, truth: int = 0) -> None:
     """Raise UserError for non-finite values, too few rows, and class numbers or counts that do not fit the task.
 

@@ -26,13 +26,10 @@ def profile(distances: pd.DataFrame) -> pd.DataFrame:
     """Share of the data sets `[n]` on which a method lies within a distance of the best: its distribution function.
 
     Rows: n a method, at its sorted distances; columns method, distance, share = 1/n, ..., 1. Source: dolan2002."""
-    n = len(distances)
-    share = np.arange(1, n + 1) / n
-    parts = [
-        pd.DataFrame({"method": method, "distance": np.sort(distances[method]), "share": share})
-        for method in distances.columns
-    ]
-    return pd.concat(parts, ignore_index=True)
+    n, methods = distances.shape
+    in_order = pd.DataFrame(np.sort(distances, axis=0), columns=distances.columns)
+    steps = in_order.melt(var_name="method", value_name="distance")
+    return steps.assign(share=np.tile(np.arange(1, n + 1) / n, methods))
 
 
 def resampled(share: ArrayLike, n: int, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:

@@ -34,7 +34,6 @@ IMPROVING = "↗"
 JITTERED = "†"
 """Mark of a cell with fits whose matrices needed jitter beyond the method's own."""
 STATUSES = ("done", UNMIXED, "stopped", "diverged", "out-of-memory", "failed", "skipped", "missing")
-TASKS = ("regression", "binary", "multiclass", "counts")
 SCORED = ("done", UNMIXED)
 MIXING = ("chains", "draws", "r_hat", "r_hat_row", "r_hat_row_sd", "ess_bulk", "ess_tail", "ess_every")
 MIXING_REPORTED = ("r_hat_covariance", "ess_covariance", "mcse")
@@ -147,8 +146,7 @@ class View:
         missing = fits["status"].isna()
         fits.loc[missing, ["status", "reason"]] = ["missing", "no result was collected"]
         fits["kind"] = self.study["kind"]
-        fits["reason"] = fits["reason"].fillna("")
-        fits[["convergence", "unmixed"]] = fits[["convergence", "unmixed"]].fillna("")
+        fits = fits.fillna({"reason": "", "convergence": "", "unmixed": ""})
         fits["label"] = fits["label"].fillna(fits["method"].map(self.labels))
         fits["task"] = fits["task"].fillna(fits["dataset"].map(self.tasks))
         order = {"method": self.methods, "dataset": self.datasets}
@@ -280,6 +278,11 @@ class View:
         cells = self._all_cells(metric)
         return cells[cells["dataset"].isin(self.datasets_of(*tasks))].reset_index(drop=True)
 
+    def cells_of(self, dataset: str, metric: str) -> pd.DataFrame:
+        """The `cells` of a data set, by method."""
+        cells = self.cells(metric)
+        return cells[cells["dataset"] == dataset].set_index("method")
+
     def _summarise(self, metric: str) -> pd.DataFrame:
         scores = {dataset: self.per_split(metric, dataset) for dataset in self.datasets}
         parts = [
@@ -299,17 +302,12 @@ class View:
         """Per cell: expected splits, why some fits are not done ('' if all are), in how many splits fits improve, and
         in how many they needed jitter."""
         keys = ["method", "dataset"]
-        facts = self.fits[[*keys, "split", "status", "reason"]]
-        cells = facts.groupby(keys)["split"].nunique().rename("expected").reset_index()
-        unfinished = facts.loc[facts["status"] != "done", keys].drop_duplicates()
-        statuses = {cell: describe_statuses(fits, 48) for cell, fits in facts.merge(unfinished, on=keys).groupby(keys)}
-        names = zip(cells["method"], cells["dataset"], strict=True)
-        cells["statuses"] = [statuses.get(cell, "") for cell in names]
+        by_cell = self.fits.groupby(keys)
+        cells = by_cell["split"].nunique().rename("expected").to_frame()
+        cells["statuses"] = [describe_statuses(fits, 48) for _, fits in by_cell]
         for name, fits in {"improving": self.improving, "jittered": self.jittered}.items():
-            counts = fits.groupby(keys)["split"].nunique().rename(name).reset_index()
-            cells = cells.merge(counts, "left", on=keys)
-            cells[name] = cells[name].fillna(0).astype(int)
-        return cells
+            cells[name] = fits.groupby(keys)["split"].nunique()  # none where a cell is absent
+        return cells.fillna(0).astype({"improving": int, "jittered": int}).reset_index()
 
     @property
     def improving(self) -> pd.DataFrame:

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from gpbench import places
+from gpbench import config, places
 from gpbench.cli import lists
 from gpbench.cli.main import main
 from gpbench.study.planning import plan as planning
@@ -49,7 +49,7 @@ def test_status_is_of_the_newest_run_and_a_smoke_run_is_recorded_only_by_force(w
     said = capsys.readouterr().err
     assert (said.count("\n"), "damaged.json is damaged (" in said) == (1, True)
     (where.plans / "damaged.json").unlink()
-    words = lists.runs(where)[0].study_words
+    words = config.command_words(lists.runs(where)[0].command)
     assert planning.run_name(*words) == new
     assert main(["status"]) == 0
     assert f"{new}: 1 pending" in capsys.readouterr().out

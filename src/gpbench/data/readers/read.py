@@ -91,8 +91,7 @@ def _loader(package: ModuleType, name: str, dataset: Dataset) -> Callable[..., A
     if name not in loaders:
         items = [other.removeprefix(prefix).removesuffix(suffix) for other in loaders]
         raise unknown("item", dataset.source.item, items, f"{package.__name__}, data set {dataset.name!r}")
-    found: Callable[..., Any] = getattr(package, name)
-    return found
+    return getattr(package, name)
 
 
 def _bundled(dataset: Dataset, inputs: np.ndarray, targets: np.ndarray, names: list[str]) -> Table:

@@ -37,8 +37,7 @@ def read(name: str) -> Content:
     """The content of a file; UserError for an unknown name."""
     if name not in names():
         raise unknown("reference posterior", name, names())
-    found: Content = json.loads((FOLDER / f"{name}.json").read_text())
-    return found
+    return json.loads((FOLDER / f"{name}.json").read_text())
 
 
 def labels(found: Content) -> dict[str, str]:

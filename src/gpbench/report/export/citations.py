@@ -72,7 +72,7 @@ def _gpbench(commit: str) -> str:
     return "% the program that compared the methods\n@misc{gpbench,\n" + ",\n".join(lines) + "\n}"
 
 
-def of_study(where: Places, study: str, overrides: str = "") -> str:
+def of_study(where: Places, study: str, overrides: str) -> str:
     """BibTeX of a study, or of a run of one, for the cells that can be fitted."""
     from gpbench.study.planning import plan, resolve
     from gpbench.study.storage import provenance

@@ -21,7 +21,7 @@ def abstention(view: View) -> Figure:
     """Accuracy and AUC against the degree of abstention at the smallest training size, one row per data set."""
     datasets, points = view.datasets_of("binary"), _smallest(view)
     canvas.require(len(points), "No fit to two classes is finished.")
-    figure, axes = canvas.panels(len(datasets), len(BINARY), 1.9)
+    figure, axes = canvas.panels(len(datasets), len(BINARY), 1.9, "degree of abstention")
     for dataset, row in zip(datasets, axes, strict=True):
         of_dataset = points[points["dataset"] == dataset]
         for axis, (name, curve) in zip(row, BINARY.items(), strict=True):
@@ -31,8 +31,6 @@ def abstention(view: View) -> Figure:
         if len(of_dataset):
             rows, splits = of_dataset["n_train"].iloc[0], of_dataset["split"].nunique()
             canvas.remark(row[-1], f"{rows:.0f} training rows, {splits} splits")
-    for axis in axes[-1]:
-        axis.set_xlabel("degree of abstention")
     canvas.legend(figure, view, list(points["method"]))
     return figure
 

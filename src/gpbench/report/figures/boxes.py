@@ -30,7 +30,7 @@ def boxes(view: View) -> Figure:
 
 def _panel(axis: Axes, view: View, dataset: str, methods: list[str]) -> None:
     scores, look = view.per_split("mnll", dataset), canvas.looks(view)
-    cells = view.cells("mnll").query("dataset == @dataset").set_index("method")
+    cells = view.cells_of(dataset, "mnll")
     for x, method in enumerate(methods, 1):
         values = scores[method].dropna()
         if len(values):

@@ -32,7 +32,7 @@ def error_by_model(view: View) -> Figure:
 
 
 def _by_model(view: View, metric_of: Callable[[str], str], sign: int, y: str = "") -> Figure:
-    cells = {name: view.cells(metric_of(name)).query("dataset == @name").set_index("method") for name in view.datasets}
+    cells = {name: view.cells_of(name, metric_of(name)) for name in view.datasets}
     datasets = [name for name in view.datasets if cells[name]["n"].any()]
     canvas.require(datasets)
     marks, card = _marks(view), view.card[view.card["protocol"] == view.study["protocol"]]

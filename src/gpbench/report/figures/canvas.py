@@ -72,11 +72,20 @@ def chain_looks(chains: Iterable[int]) -> dict[int, Look]:
     return {chain: replace(look, marker="", linestyle="-") for chain, look in looks.items()}
 
 
-def panels(rows: int, columns: int, height: float, **options: Any) -> tuple[Figure, np.ndarray]:
-    """A figure of `rows x columns` axes, `height` inches a row, laid out without overlaps."""
+def panels(
+    rows: int, columns: int, height: float, x: str = "", y: str = "", **options: Any
+) -> tuple[Figure, np.ndarray]:
+    """A figure of `rows x columns` axes, `height` inches a row, laid out without overlaps.
+
+    x labels the panels of the last row, y those of the first column."""
     figure = Figure(figsize=(WIDTH, max(rows * height + 0.6, 1.5)), layout="constrained")
     FigureCanvasAgg(figure)
-    return figure, figure.subplots(rows, columns, squeeze=False, **options)
+    axes = figure.subplots(rows, columns, squeeze=False, **options)
+    for axis in axes[-1]:
+        axis.set_xlabel(x)
+    for axis in axes[:, 0]:
+        axis.set_ylabel(y)
+    return figure, axes
 
 
 def titled(

@@ -130,7 +130,8 @@ def running_moments(view: View) -> Figure:
     prefixes = view.probe("prefixes")
     canvas.require(len(prefixes), canvas.NO_CHAINS)
     datasets = canvas.present(view.datasets, prefixes["dataset"])
-    figure, axes = canvas.panels(len(datasets), min(MOST, prefixes.groupby("dataset")["quantity"].nunique().max()), 1.9)
+    columns = min(MOST, prefixes.groupby("dataset")["quantity"].nunique().max())
+    figure, axes = canvas.panels(len(datasets), columns, 1.9, "kept draws")
     for dataset, row in zip(datasets, axes, strict=True):
         of_dataset = prefixes[prefixes["dataset"] == dataset]
         for axis, quantity in zip(row, of_dataset["quantity"].unique(), strict=False):
@@ -143,8 +144,6 @@ def running_moments(view: View) -> Figure:
                         axis.plot(chain["iteration"], chain["mean"] + sign * spread, ":", color=look.color, lw=0.6)
             canvas.title(axis, quantity)
         row[0].set_ylabel(dataset)
-    for axis in axes[-1]:
-        axis.set_xlabel("kept draws")
     canvas.legend(figure, view, list(prefixes["method"]), lines=False)
     return figure
 

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
+from gpbench.data.table import evenly
 from gpbench.report.figures import canvas
 from gpbench.report.figures.cells import by_cell, cell_label, mixing
 from gpbench.report.view import View
@@ -104,8 +105,7 @@ def _band(axis: Axes, x: np.ndarray, k: np.ndarray, colour: str) -> None:
     low, middle, high = np.quantile(k, BAND, axis=0)
     axis.fill_between(x, low, high, color=colour, alpha=0.22, linewidth=0)
     # chains have equally many states, in their order
-    thinned = np.unique(np.linspace(0, len(k) - 1, LINES).round().astype(int))
-    lines = [np.column_stack([x, line]) for line in k[thinned]]
+    lines = [np.column_stack([x, line]) for line in k[evenly(len(k), LINES)]]
     axis.add_collection(LineCollection(lines, colors=colour, linewidths=0.35, alpha=0.5))
     axis.plot(x, middle, color=colour)
 

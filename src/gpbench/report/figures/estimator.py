@@ -36,15 +36,13 @@ def estimator(view: View) -> Figure:
         "No estimates: no finished fit of scheme estimator whose grid and prior the study sets.",
     )
     approximations, looks = grid["approximation"].unique(), _limits(sorted(set(grid["num_importance"].tolist())))
-    figure, axes = canvas.panels(len(approximations), len(view.datasets), 1.9, sharey="col")
+    size = len(approximations), len(view.datasets)
+    figure, axes = canvas.panels(*size, 1.9, "log τ", "density of log τ", sharey="col")
     for approximation, row in zip(approximations, axes, strict=True):
         methods = grid[grid["approximation"] == approximation].sort_values("num_importance")
         for dataset, axis in zip(view.datasets, row, strict=True):
             _panel(axis, drawn[drawn["dataset"] == dataset], methods, looks)
             canvas.title(axis, f"{dataset}, {TITLES.get(approximation, approximation)}")
-        row[0].set_ylabel("density of log τ")
-    for axis in axes[-1]:
-        axis.set_xlabel("log τ")
     canvas.legend_of(figure, [replace(MEAN, label=f"mean, {count(max(looks), 'sample')}"), *looks.values(), PRIOR])
     return figure
 

@@ -38,14 +38,14 @@ def _looks(view: View) -> dict[str, canvas.Look]:
     return {method: look[stem] for method, stem in stems.items()}
 
 
-def half_width(sd: float, n: int, level: float = 0.95) -> float:
-    """Half of the interval t_{n-1} sd / sqrt(n) of a mean over n splits, taken as independent; 0 if n < 2."""
-    return float(t.ppf(0.5 + level / 2, n - 1) * sd / np.sqrt(n)) if n > 1 and np.isfinite(sd) else 0.0
+def half_width(sd: float, n: int) -> float:
+    """Half of the 95 % interval t_{n-1} sd / sqrt(n) of a mean over n splits, taken as independent; 0 if n < 2."""
+    return float(t.ppf(0.975, n - 1) * sd / np.sqrt(n)) if n > 1 and np.isfinite(sd) else 0.0
 
 
 def _draw_means(axis: Axes, view: View, dataset: str, card: pd.DataFrame) -> None:
     """One data set; dashed: the mean of the first method."""
-    cells = view.cells("mnll").query("dataset == @dataset").set_index("method")
+    cells = view.cells_of(dataset, "mnll")
     low, high = score_limits(view.per_split("mnll", dataset), card["published"])
     for row, (method, look) in enumerate(_looks(view).items()):
         cell = cells.loc[method]

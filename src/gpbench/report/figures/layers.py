@@ -6,6 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
+from gpbench.data.table import evenly
 from gpbench.report.figures import canvas
 from gpbench.report.figures.cells import by_cell
 from gpbench.report.view import View
@@ -20,7 +21,7 @@ def layers(view: View) -> Figure:
     (rows,) = canvas.probed(view, "functions", "layers")
     cells = by_cell(view, rows, unfinished=True)
     depth = int(rows["layer"].max())
-    figure, axes = canvas.panels(depth, len(cells), 1.9, sharex="col", sharey="row")
+    figure, axes = canvas.panels(depth, len(cells), 1.9, "input", sharex="col", sharey="row")
     for ((dataset, method), of_cell), column in zip(cells.items(), axes.T, strict=True):
         label = view.labels[method] if len(view.datasets) == 1 else f"{dataset}\n{view.labels[method]}"
         canvas.title(column[0], label.replace(", ", ",\n"))
@@ -29,7 +30,6 @@ def layers(view: View) -> Figure:
                 canvas.write_reason(axis, "no finished fit")
             continue
         _draw_layers(column, of_cell)
-        column[-1].set_xlabel("input")
     for number, axis in enumerate(axes[:, 0], 1):
         axis.set_ylabel(f"output (layer {number})" if number == depth else f"layer {number}")
     canvas.legend_of(figure, [RISING, FALLING])
@@ -70,5 +70,4 @@ def _draw_functions(axis: Axes, drawn: pd.DataFrame, rises: pd.Series) -> None:
 def _thinned(drawn: pd.DataFrame) -> pd.DataFrame:
     """At most DRAWS draws, evenly spaced among those of all replicas."""
     draws = drawn[["replica", "sample"]].drop_duplicates().sort_values(["replica", "sample"])
-    chosen = np.unique(np.linspace(0, len(draws) - 1, DRAWS).round().astype(int))
-    return drawn.merge(draws.iloc[chosen], on=["replica", "sample"])
+    return drawn.merge(draws.iloc[evenly(len(draws), DRAWS)], on=["replica", "sample"])

@@ -28,7 +28,7 @@ def name_rows(axis: Axes, view: View) -> None:
 
 def _draw_splits(axis: Axes, view: View, dataset: str) -> None:
     scores = -view.per_split("mnll", dataset)
-    cells = view.cells("mnll").query("dataset == @dataset").set_index("method")
+    cells = view.cells_of(dataset, "mnll")
     low = _lowest_drawn(scores)
     for i, (method, look) in enumerate(canvas.looks(view).items()):
         values = scores[method].dropna()

@@ -31,7 +31,7 @@ def errors_by_depth(view: View) -> Figure:
     figure, axes = canvas.titled(titles, 2.6, 2, y=f"test {METRICS[metric].label}")
     for axis, (dataset, layers) in zip(axes, places, strict=True):
         names = [name for name in view.methods if depth.get(name, layers) == layers]
-        _draw_models(axis, view, _cells(view, metric, dataset).loc[names])
+        _draw_models(axis, view, view.cells_of(dataset, metric).loc[names])
     return figure
 
 
@@ -43,7 +43,7 @@ def error_by_inducing(view: View) -> Figure:
     card = view.card[view.card["ours_metric"] == metric].set_index("ours_method")["published"]
     figure, axes = canvas.titled(view.datasets, 2.2, x="inducing points", y=f"test {METRICS[metric].label}")
     for axis, dataset in zip(axes, view.datasets, strict=True):
-        cells = _cells(view, metric, dataset)
+        cells = view.cells_of(dataset, metric)
         for curve, rows in grid.groupby("curve", sort=False):
             ours = rows.set_index("method").join(cells[cells["n"] > 0], how="inner")
             bars = np.nan_to_num(2 * ours["sd"].astype(float))
@@ -58,10 +58,6 @@ def error_by_inducing(view: View) -> Figure:
 
 def _metric(view: View) -> str:
     return str(view.study["reported"]["metrics"][0])
-
-
-def _cells(view: View, metric: str, dataset: str) -> pd.DataFrame:
-    return view.cells(metric).query("dataset == @dataset").set_index("method")
 
 
 def _is_planned(view: View, dataset: str, names: list[str]) -> bool:

@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
 
 from gpbench.evaluation.metrics import METRICS
 from gpbench.report.figures import canvas
@@ -18,7 +17,7 @@ def score_against_n(view: View) -> Figure:
     """Mean and standard error over the splits of one size, one line per method, one row per data set."""
     datasets = view.datasets_of("binary")
     canvas.require(datasets and len(view.done), "No fit to two classes is finished.")
-    figure, axes = canvas.panels(len(datasets), len(SHOWN), 1.6)
+    figure, axes = canvas.panels(len(datasets), len(SHOWN), 1.6, "training rows")
     for dataset, row in zip(datasets, axes, strict=True):
         fits = view.done[view.done["dataset"] == dataset]
         for axis, metric in zip(row, SHOWN, strict=True):
@@ -27,8 +26,6 @@ def score_against_n(view: View) -> Figure:
         canvas.note(row[-1], 0.99, 0.02, _splits(view, dataset), "right", "bottom", transform=row[-1].transAxes)
     for axis, metric in zip(axes[0], SHOWN, strict=True):
         axis.set_title(METRICS[metric].label.replace("area under ROC curve", "AUC"), loc="left")
-    for axis in axes[-1]:
-        axis.set_xlabel("training rows")
     canvas.legend(figure, view, list(view.done["method"]))
     return figure
 
@@ -44,10 +41,7 @@ def _panel(axis: Axes, view: View, fits: pd.DataFrame, metric: str) -> None:
         x = means.index * 1.03 ** (i - (len(names) - 1) / 2)  # shifted so that bars do not overlap
         options = look[method].options | {"elinewidth": 0.7, "markersize": 3.5}
         axis.errorbar(x, means["mean"], yerr=np.nan_to_num(means["sem"]), **options)
-    sizes = sorted(scores["n_train"].unique())
-    axis.set_xscale("log")
-    axis.set_xticks(sizes, [f"{size:g}" for size in sizes])
-    axis.xaxis.set_minor_locator(NullLocator())
+    canvas.tick_settings(axis, scores["n_train"].astype(int), "log")
 
 
 def _splits(view: View, dataset: str) -> str:

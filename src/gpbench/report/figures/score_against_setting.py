@@ -116,7 +116,7 @@ def _mnll_against(view: View, key: str, name: str, scale: str) -> Figure:
     look |= {view.labels[name]: replace(look[view.labels[name]], marker="") for name in without}
     figure, axes = canvas.titled(view.datasets, 1.8, x=name, y="test MNLL")
     for axis, dataset in zip(axes, view.datasets, strict=True):
-        cells = view.cells("mnll").query("dataset == @dataset").set_index("method")
+        cells = view.cells_of(dataset, "mnll")
         published = card[card["dataset"] == dataset].set_index("ours_method")["published"]
         for curve, rows in grid.groupby("curve", sort=False):
             _draw_curve(axis, rows.set_index("method"), key, cells[cells["n"] > 0], published, look[curve])

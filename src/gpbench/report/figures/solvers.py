@@ -28,7 +28,7 @@ def heat_maps(view: View, measured: str) -> Figure:
     alone = set(grid.loc[grid["preconditioner"] == "none", "method"])
     canvas.require(len(systems), "No systems: no finished fit of a solver without a preconditioner.")
     each = -(-len(view.methods) // COLUMNS)
-    figure, axes = canvas.panels(each * len(view.datasets), COLUMNS, 1.25)
+    figure, axes = canvas.panels(each * len(view.datasets), COLUMNS, 1.25, "log₁₀ lengthscale", "log₁₀ noise")
     of_cg = np.log10(systems.loc[systems["method"].isin(alone), measured].clip(lower=SMALLEST))
     images = {}
     for dataset, block in zip(view.datasets, np.split(axes, len(view.datasets)), strict=True):
@@ -45,10 +45,6 @@ def heat_maps(view: View, measured: str) -> Figure:
                 images["cg"] = _panel(axis, rows, measured, cmap="viridis", vmin=of_cg.min(), vmax=of_cg.max())
             else:
                 images["ratio"] = _panel(axis, rows, f"relative_{measured}", cmap="RdBu_r", vmin=-LIMIT, vmax=LIMIT)
-    for axis in axes[-1]:
-        axis.set_xlabel("log₁₀ lengthscale")
-    for axis in axes[:, 0]:
-        axis.set_ylabel("log₁₀ noise")
     words = {"cg": f"log₁₀ {measured} of CG", "ratio": f"log₁₀ ratio of {measured} to CG"}
     for name, image in images.items():
         figure.colorbar(image, ax=axes, location="bottom", shrink=0.4, aspect=40, pad=0.01, label=words[name])
@@ -104,7 +100,7 @@ def by_condition(view: View) -> Figure:
     systems = systems.assign(iterations=systems["iterations"] + systems.get("inner", 0))
     solved = systems[systems["iterations"] > 0]
     shown = [name for name in PANELS if name in solved and solved[name].notna().any()]
-    figure, axes = canvas.panels(len(view.datasets), max(len(shown), 1), 2.0)
+    figure, axes = canvas.panels(len(view.datasets), max(len(shown), 1), 2.0, "condition number κ")
     for dataset, row in zip(view.datasets, axes, strict=True):
         of_dataset = solved[solved["dataset"] == dataset]
         for axis, name in zip(row, shown, strict=False):
@@ -115,7 +111,5 @@ def by_condition(view: View) -> Figure:
                     axis.plot(kappa, values, look.marker, c=look.color, mfc=fill, markersize=2.5, alpha=0.7)
             axis.set(xscale="log", yscale="linear" if name == "gradient_error" else "log", ylabel=PANELS[name])
         canvas.title(row[0], dataset)
-    for axis in axes[-1]:
-        axis.set_xlabel("condition number κ")
     canvas.legend(figure, view, list(solved["method"]), lines=False)
     return figure

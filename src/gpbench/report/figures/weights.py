@@ -19,12 +19,11 @@ def weights(view: View) -> Figure:
     kept = view.probe("weights")
     canvas.require(len(kept), "No weights of sources: no fit that learns them is finished.")
     cells = by_cell(view, kept)
-    figure, axes = canvas.panels(len(cells), 1, 1.9)
+    figure, axes = canvas.panels(len(cells), 1, 1.9, y="weight")
     for ((dataset, method), states), axis in zip(cells.items(), axes[:, 0], strict=True):
         _panel(axis, states)
         canvas.title(axis, f"{dataset}, {view.labels[method]}")
         canvas.remark(axis, f"split {states['split'].iloc[0]}, {states['replica'].nunique()} chains")
-        axis.set_ylabel("weight")
     return figure
 
 

@@ -100,9 +100,8 @@ def commands(view: View) -> list[tuple[str, str]]:
     """How to reproduce the study and parts of it, as (purpose, commands)."""
     checkout = [f"git checkout {view.study['commit']}"] if view.study["commit"] else []
     name, example = view.study["name"], names(view.study, "figures")[0]
-    words = config.command_words(view.study["command"])
-    overrides = ["--overrides", words["overrides"]] if "overrides" in words else []
-    cite = shlex.join(["gpbench", "cite", words.get("study", name), *overrides])
+    study, overrides = config.command_words(view.study["command"])
+    cite = shlex.join(["gpbench", "cite", study or name, *(["--overrides", overrides] if overrides else [])])
     if dirty := int(view.fits["dirty"].eq(True).sum()):
         checkout.append(f"# {count(dirty, 'fit')} had uncommitted changes: that commit alone does not give them again")
     return [

@@ -27,6 +27,7 @@ import pandas as pd
 
 from gpbench import config
 from gpbench.config.evidence import Claim, Comparison, Evidence, Explanation, Findings
+from gpbench.config.schema import Study
 from gpbench.errors import UserError, unknown
 from gpbench.evaluation.compare import PairedDifference, holm, signed_rank_test
 from gpbench.evaluation.metrics import METRICS
@@ -63,8 +64,7 @@ def read(folder: Path, conf: Path, published: pd.DataFrame) -> dict[str, Evidenc
     evidence = {path.stem: config.read(Evidence, path) for path in sorted(folder.glob("*.yaml"))}
     for key, found in evidence.items():
         where = str(folder / f"{key}.yaml")
-        if key not in (papers := config.options(conf, "paper")):
-            raise unknown("paper", key, papers, where)
+        config.require_option(conf, "paper", key, where)
         for number, claim in enumerate(found.claims, 1):
             _check(conf, claim, f"claim {number} of {where}")
         for number, explanation in enumerate(found.explanations, 1):
@@ -85,8 +85,7 @@ def _check(conf: Path, claim: Claim, where: str) -> None:
         raise UserError(f"{where} needs either `comparisons` or, in `untested`, the reason why it has none")
     for comparison in claim.comparisons:
         for name in comparison.studies:
-            if name not in (known := config.options(conf, "study")):
-                raise unknown("study", name, known, where)
+            config.require_option(conf, "study", name, where)
         plans = [_plan(conf, name) for name in comparison.studies]
         if len(protocols := {plan.protocol for plan in plans}) != 1:
             raise UserError(
@@ -101,18 +100,11 @@ def _check(conf: Path, claim: Claim, where: str) -> None:
                     raise unknown(kind, name, valid, where)
 
 
-class _Plan(NamedTuple):
-    """What a study compares, under which protocol."""
-
-    protocol: str
-    methods: list[str]
-    datasets: list[str]
-
-
 @cache
-def _plan(conf: Path, name: str) -> _Plan:
-    study = config.compose(conf, "study", name)
-    return _Plan(study.protocol, [*expand(study), *study.per_split], study.datasets)
+def _plan(conf: Path, name: str) -> Study:
+    """A study with all the methods that it compares: its variants, and those of released scores."""
+    study: Study = config.compose(conf, "study", name)
+    return replace(study, methods=[*expand(study), *study.per_split])
 
 
 def rows_of(explanation: Explanation, rows: pd.DataFrame, where: str = "") -> pd.DataFrame:

@@ -15,8 +15,7 @@ from gpbench.errors import count
 from gpbench.evaluation.metrics import METRICS
 from gpbench.report.papers import claims
 from gpbench.report.papers.claims import OURS, Result
-from gpbench.report.scorecard import verdicts
-from gpbench.report.scorecard.all_runs import runs_table
+from gpbench.report.scorecard.all_runs import by_verdict, runs_table
 from gpbench.report.scorecard.counterparts import Counterparts
 from gpbench.report.scorecard.one_run import show
 from gpbench.report.tables.render import Table, number, signed, to_markdown
@@ -188,9 +187,7 @@ def _commands(judged: list[list[Result]]) -> list[str]:
 
 def _counts(card: pd.DataFrame) -> str:
     """Printed numbers by item and verdict."""
-    kinds = card["verdict"].map(verdicts.kind)
-    table = pd.crosstab(card["item"], kinds).reindex(columns=verdicts.VERDICTS, fill_value=0)
-    table = table.assign(rows=table.sum(axis=1)).rename_axis(columns=None).reset_index()
+    table = by_verdict(card, "item").reset_index()
     note = "Every number with its counterpart: [scorecard](../scorecard/scorecard.md)."
     return to_markdown(Table(table, table, "Printed numbers by item and verdict", note))
 

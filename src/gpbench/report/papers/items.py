@@ -70,8 +70,8 @@ def _check(conf: Path, item: Named) -> None:
         raise UserError(f"{where}: `lacks` is not for published tables, for which it follows from published/")
     if bool(item.printed) != (item.table == PUBLISHED):
         raise UserError(f"{where}: `printed` and `table: {PUBLISHED}` must be given together")
-    if item.study and item.study not in (studies := config.options(conf, "study")):
-        raise unknown("study", item.study, studies, where)
+    if item.study:
+        config.require_option(conf, "study", item.study, where)
     for kind, name, known in (("figure", item.figure, FIGURES), ("table", item.table, (*TABLES, PUBLISHED))):
         if name and name not in known:
             raise unknown(kind, name, known, where)

@@ -84,22 +84,13 @@ def _scales(shifts: pd.Series, published: pd.DataFrame) -> Table:
     """Printed MNLL on one scale, of data sets that some paper prints on the standardised one."""
     rows = published[published["ours_metric"].isin(NATS)]
     rows = rows.assign(nats=rows["factor"] * rows["value"], scale=rows["ours_metric"].map(NATS))
+    standardised = rows.loc[rows["scale"] == "standardised", "dataset"]
     shown = []
-    for dataset in sorted(set(rows.loc[rows["scale"] == "standardised", "dataset"])):
-        for (source, protocol, scale), group in rows[rows["dataset"] == dataset].groupby(
-            ["source", "protocol", "scale"]
-        ):
-            shift = 0.0 if scale == "original" else shifts.get((dataset, protocol), np.nan)
-            cells = [
-                dataset,
-                source,
-                scale,
-                len(group),
-                _span(group["nats"]),
-                number(shift),
-                _span(group["nats"] + shift),
-            ]
-            shown.append(cells)
+    groups = rows[rows["dataset"].isin(standardised)].groupby(["dataset", "source", "protocol", "scale"])
+    for (dataset, source, protocol, scale), group in groups:
+        shift = 0.0 if scale == "original" else shifts.get((dataset, protocol), np.nan)
+        spans = [_span(group["nats"]), number(shift), _span(group["nats"] + shift)]
+        shown.append([dataset, source, scale, len(group), *spans])
     head = ["data set", "paper", "scale", "numbers", "printed", "shift", "on the original scale"]
     frame = pd.DataFrame(shown, columns=head)
     return Table(frame, frame, "Printed MNLL of all methods, least to largest, on one scale", SCALE_NOTE)

@@ -70,9 +70,9 @@ def provenance(view: View, item: Named) -> str:
 
 def command(view: View, item: Named) -> str:
     """What makes an item again, with the overrides that its run has besides the item's own."""
-    words = config.command_words(view.study["command"])
+    _, overrides = config.command_words(view.study["command"])
     own = set(shlex.split(item.overrides))
-    more = shlex.join(word for word in shlex.split(words.get("overrides", "")) if word not in own)
+    more = shlex.join(word for word in shlex.split(overrides) if word not in own)
     return f"snakemake --cores 2 {item.target}" + (f" --config overrides={shlex.quote(more)}" if more else "")
 
 

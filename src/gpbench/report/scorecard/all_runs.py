@@ -126,12 +126,18 @@ def by_group(card: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return {group: card[of_row == group] for group in verdicts.GROUPS}
 
 
-def counts(card: pd.DataFrame) -> pd.DataFrame:
-    """Rows by paper and kind of verdict, with totals in the last row and column."""
+def by_verdict(card: pd.DataFrame, column: str) -> pd.DataFrame:
+    """Rows by the values of a column and kind of verdict, with totals in the last column."""
     kinds = card["verdict"].map(verdicts.kind)
-    table = pd.crosstab(card["source"], kinds).reindex(columns=verdicts.VERDICTS, fill_value=0)
+    table = pd.crosstab(card[column], kinds).reindex(columns=verdicts.VERDICTS, fill_value=0)
+    return table.assign(rows=table.sum(axis=1)).rename_axis(columns=None)
+
+
+def counts(card: pd.DataFrame) -> pd.DataFrame:
+    """The same by paper, with totals in the last row, too."""
+    table = by_verdict(card, "source").rename_axis(index="paper")
     table.loc["all papers"] = table.sum()
-    return table.assign(rows=table.sum(axis=1)).rename_axis(index="paper", columns=None)
+    return table
 
 
 def read(path: Path) -> pd.DataFrame:

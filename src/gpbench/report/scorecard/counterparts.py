@@ -32,7 +32,7 @@ class OurMean:
     unfinished: str  # why it may not be judged; empty where it may
     protocol: str
     budget: str
-    commit: str
+    commit: str  # of the finished fits; `+`: with uncommitted changes
 
 
 class Counterparts:
@@ -64,15 +64,22 @@ class Counterparts:
         if (method, dataset) not in self._averages(metric):
             return describe_statuses(self._fits.iloc[self._places[method, dataset]]) or "the metric is undefined"
         mean, sd, n, between = self._averages(metric)[method, dataset]
-        fits, numbers, facts = self._facts_of(method, dataset)
-        return OurMean(mean, sd, int(n), between, *numbers, self._unfinished(fits, metric, int(n)), *facts)
+        fits, facts = self._facts_of(method, dataset)
+        unfinished = self._unfinished(fits, metric, int(n))
+        return OurMean(mean, sd, int(n), between, unfinished=unfinished, **facts)
 
-    def _of_cell(self, method: str, dataset: str) -> tuple[pd.DataFrame, tuple[int, int, int], tuple[str, str, str]]:
-        """The fits of a cell, the numbers of its splits, chains and fits that still improve, and `_facts`."""
+    def _of_cell(self, method: str, dataset: str) -> tuple[pd.DataFrame, dict]:
+        """The fits of a cell, and what `OurMean` says of it whatever the metric is."""
         fits = self._fits.iloc[self._places[method, dataset]]
-        chains = int(fits["chains"].astype(float).fillna(0).max())
-        improving = int((fits["chains"].isna() & (fits["status"] == UNMIXED)).sum())
-        return fits, (fits["split"].nunique(), chains, improving), _facts(fits)
+        done = fits[fits["status"].isin(SCORED)]
+        return fits, {
+            "splits": fits["split"].nunique(),
+            "chains": int(fits["chains"].astype(float).fillna(0).max()),
+            "improving": int((fits["chains"].isna() & (fits["status"] == UNMIXED)).sum()),
+            "protocol": done["protocol"].iloc[0],
+            "budget": done["budget"].iloc[0],
+            "commit": " ".join(commits(done, 10, mark_dirty=True)) or "unknown",
+        }
 
     def _averaged(self, metric: str) -> dict[tuple[str, str], tuple[float, float, float, float]]:
         """(mean, sd with ddof = 1, n) over finite values of finished fits, and the sd of the means of splits; of
@@ -125,17 +132,9 @@ def _as_published(fits: pd.DataFrame) -> pd.Series:
     return (fits["budget"] == "paper") & ~fits["overrides"].astype("str").str.contains(r"\bsteps=")
 
 
-def _facts(fits: pd.DataFrame) -> tuple[str, str, str]:
-    """Protocol, budget and commits (`+`: with uncommitted changes) of the finished fits of a cell."""
-    done = fits[fits["status"].isin(SCORED)]
-    known = " ".join(commits(done, 10, mark_dirty=True)) or "unknown"
-    return done["protocol"].iloc[0], done["budget"].iloc[0], known
-
-
 def run_settings(command: str) -> tuple[str, str]:
     """The study in a run's command, and its overrides of methods, protocol or budget (not of the study's own keys)."""
-    options = config.command_words(command)
-    overrides = config.split_overrides(options.get("overrides", ""))
+    study, overrides = config.command_words(command)
     of_study = {*STUDY_KEYS, *(f"study.{key}" for key in STUDY_KEYS)} - {"tune"}
-    settings = [f"{key}={value}" for key, value in overrides if key not in of_study]
-    return options.get("study", ""), " ".join(settings)
+    settings = [f"{key}={value}" for key, value in config.split_overrides(overrides) if key not in of_study]
+    return study, " ".join(settings)

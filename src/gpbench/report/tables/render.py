@@ -116,11 +116,11 @@ def signed(value: float, lower: float = math.nan, upper: float = math.nan, place
     return f"{value:+.{places}f}" + (f" [{lower:+.{places}f}, {upper:+.{places}f}]" if np.isfinite(lower) else "")
 
 
-def decimals(spreads: pd.Series | np.ndarray, fallback: int = 3) -> int:
-    """Decimals that show two significant digits of the typical spread, at least 0 and at most 4."""
+def decimals(spreads: pd.Series | np.ndarray) -> int:
+    """Decimals that show two significant digits of the typical spread, at least 0 and at most 4; 3 without a spread."""
     spreads = np.asarray(spreads, dtype=float)
     spreads = spreads[np.isfinite(spreads) & (spreads > 0)]
-    return int(np.clip(1 - _magnitude(np.median(spreads)), 0, 4)) if spreads.size else fallback
+    return int(np.clip(1 - _magnitude(np.median(spreads)), 0, 4)) if spreads.size else 3
 
 
 def _magnitude(value: float) -> int:

@@ -17,13 +17,13 @@ from gpbench.config.schema import Dataset, Protocol
 from gpbench.data import prepare, protocols, splits
 from gpbench.data import table as tables
 from gpbench.data.readers import formats
-from gpbench.errors import UserError, unknown
+from gpbench.errors import UserError
 from gpbench.evaluation import given
 from gpbench.evaluation.metrics import score
-from gpbench.evaluation.pointwise import pointwise
 from gpbench.places import Places, write_text
 from gpbench.predictive.distributions import Predictive
 from gpbench.study.fitting.fold import Fold, make_fold
+from gpbench.study.fitting.outcome import points_of
 from gpbench.study.records import PreparedData, What
 from gpbench.study.storage import challengers
 
@@ -107,18 +107,15 @@ def _read(path: Path) -> pd.DataFrame:
 
 def _scored(where: Places, frame: pd.DataFrame, path: Path, protocol: Protocol) -> Iterator[tuple]:
     """(data set, split), its points and scores, of each split in a file."""
-    known = config.options(where.conf, "dataset")
     for name, of_dataset in frame.groupby("dataset", sort=False):
-        if name not in known:
-            raise unknown("dataset", str(name), known, str(path))
+        config.require_option(where.conf, "dataset", str(name), str(path))
         rows = Rows(where, protocol, str(name))
         for split, part in of_dataset.groupby("split"):
             fold, place = rows.fold(int(split)), f"{path}, {name} split {split}"
             ordered = _in_order(part, fold, place)
             predictive = _predictive(ordered, fold, rows.dataset, place)
             task = rows.dataset.task
-            scaled_by = (fold.scaling.y_shift, fold.scaling.y_scale) if task == "regression" else None
-            points = pointwise(predictive, fold.targets[fold.test], task=task, scaled_by=scaled_by, rows=fold.test)
+            points = points_of(predictive, fold, task)
             trained = fold.targets[fold.train]
             info = {"task": task, "num_classes": len(rows.dataset.classes)} | UNMEASURED
             info |= {"train_target_mean": trained.mean(0), "train_target_sd": trained.std(0)}

@@ -30,8 +30,7 @@ def _resolve_one(where: Places, words: list[str]) -> Resolved:
         available = config.options(where.conf, group)
         if group not in values:
             raise UserError(f"gpbench fit needs {group}=NAME; choose one of: {', '.join(available)}")
-        if values[group] not in available:
-            raise unknown(group, values[group], available)
+        config.require_option(where.conf, group, values[group])
     method, dataset = values["method"], values["dataset"]
     overrides = [f"methods=[{method}]", f"datasets=[{dataset}]", "splits=1"]
     # Hydra merges mappings: what the study says of this data set is replaced by name

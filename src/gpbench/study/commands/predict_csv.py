@@ -14,12 +14,12 @@ from gpbench.data import splits
 from gpbench.data import table as tables
 from gpbench.data.readers.encode import indicated
 from gpbench.data.readers.formats import separator
-from gpbench.errors import UserError, count, unknown
-from gpbench.evaluation.pointwise import pointwise
+from gpbench.errors import UserError, count
 from gpbench.places import Places, write_aside
 from gpbench.predictive.distributions import Predictive
 from gpbench.study.fitting.entries import entry
 from gpbench.study.fitting.fold import make_fold
+from gpbench.study.fitting.outcome import points_of
 from gpbench.study.planning import identity
 from gpbench.study.storage.store import Store
 
@@ -112,10 +112,8 @@ class Model:
 
     def _change(self) -> float:
         """Largest change of a mean or an sd, in sd, or of a probability, of a test row since the fit was made."""
-        scaling, test, task = self.fold.scaling, self.fold.test, self.record.what.data.task
-        scaled_by = (scaling.y_shift, scaling.y_scale) if task == "regression" else None
-        predictive = self._scaled(self.table.inputs[test])
-        today = pointwise(predictive, self.fold.targets[test], task=task, scaled_by=scaled_by, rows=test)
+        predictive = self._scaled(self.table.inputs[self.fold.test])
+        today = points_of(predictive, self.fold, self.record.what.data.task)
         then = pd.read_parquet(self.store.folder(self.record.fit_id) / "points.parquet")
         kept = [name for name in today if re.fullmatch(r"mean|sd|p\d+", name)]
         change = (today[kept] - then[kept]).abs().max(axis=1) / then.get("sd", 1.0)
@@ -130,9 +128,8 @@ def find(store: Store, name: str, conf: Path) -> str:
     cell = [r for r in store.records()[0] if (r.address.method, r.address.dataset) == (method, dataset)]
     kept = [r for r in cell if r.status == "done" and r.what.kind == "predict"]
     if not kept:
-        for group, item in (("method", method), ("dataset", dataset)):
-            if item not in (names := config.options(conf, group)):
-                raise unknown(group, item, names)
+        config.require_option(conf, "method", method)
+        config.require_option(conf, "dataset", dataset)
         command = f"gpbench fit method={method} dataset={dataset} split=all"
         raise UserError(f"no finished fit of {method} on {dataset} in {store.root}; run `{command}`")
     return max(kept, key=lambda r: (isinstance(r.what.protocol.splits, splits.Blocks), r.provenance.ended)).fit_id

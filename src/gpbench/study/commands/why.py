@@ -53,8 +53,7 @@ def _cell(where: Places, given: dict[str, str]) -> list[str]:
     study, method, dataset = given.get("study"), given["method"], given["dataset"]
     words = [f"{key}={given[key]}" for key in ("protocol", "budget") if key in given]
     for group in ("dataset", *(() if study else ("method",))):
-        if given[group] not in (names := config.options(where.conf, group)):
-            raise unknown(group, given[group], names, "gpbench why")
+        config.require_option(where.conf, group, given[group], "gpbench why")
     if study is None:
         words += [f"methods=[{method}]", f"datasets=[{dataset}]"]
     plan = planning.make(where, *planning.study_words(where, study or "default", shlex.join(words)))

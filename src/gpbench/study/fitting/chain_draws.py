@@ -13,7 +13,7 @@ look like mixing.
 import numpy as np
 import torch
 
-from gpbench.data.table import Table
+from gpbench.data.table import Table, evenly
 from gpbench.methods.base import SamplerMethod, State
 from gpbench.predictive.distributions import Categorical, GaussianMixture, Predictive
 from gpbench.study.fitting.fold import Fold
@@ -24,7 +24,7 @@ MOST_ROWS = 50
 @torch.no_grad()
 def draws(method: SamplerMethod, state: State, fold: Fold, table: Table, task: str) -> dict[str, np.ndarray]:
     """The part `chain` of the arrays of one replica's state, whose tensors have a replica axis of length 1."""
-    rows = fold.test[np.unique(np.linspace(0, len(fold.test) - 1, MOST_ROWS).round().astype(int))]
+    rows = fold.test[evenly(len(fold.test), MOST_ROWS)]
     like = next(iter(state.params.values()))
     x = torch.as_tensor(fold.scaling.inputs(table.inputs[rows])).to(like)[None]
     samples = state.samples or {name: [value] for name, value in state.params.items()}

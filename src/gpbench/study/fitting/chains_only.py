@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from gpbench.data.table import Table
+from gpbench.data.table import Table, evenly
 from gpbench.sampling import diagnostics
 from gpbench.study.fitting import lightning_module
 from gpbench.study.fitting.lightning_module import SamplerFit
@@ -68,7 +68,7 @@ def content(names: dict[str, list[str]], samples: dict[str, np.ndarray]) -> dict
         "variance": np.stack([draws[:t].var(0, ddof=1) if t > 1 else 0 * draws[0] for t in iterations]),
         "watched": watched,
         "draws": draws[:, watched].astype(np.float32),
-        "every": draws[thinned(len(draws), SHORT)].astype(np.float32),
+        "every": draws[evenly(len(draws), SHORT)].astype(np.float32),
     }
 
 
@@ -79,17 +79,11 @@ def checkpoints(count: int) -> list[int]:
     return sorted({*(t for t in diagnostics.CHECKPOINTS if t <= count), count})
 
 
-def thinned(count: int, most: int) -> np.ndarray:
-    """Places of at most `most` of `count` draws, evenly."""
-    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
-
-
 def watch(sizes: list[int], most: int) -> np.ndarray:
     """Places of at most `most` numbers among variables of some sizes, which stand one after the other."""
     chosen: list[int] = []
     before = 0
     for size in sizes:
-        room = min(size, most - len(chosen))
-        chosen += (before + np.unique(np.linspace(0, size - 1, room).round().astype(int))).tolist()
+        chosen += (before + evenly(size, most - len(chosen))).tolist()
         before += size
     return np.array(chosen)

@@ -2,7 +2,6 @@
 
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from gpbench.study.fitting.outcome import Outcome, finish
 from gpbench.study.records import Group, What
 
 MODEL_FILE = "model.npz"
+save = plain_model.save
 
 
 def run(group: Group, table: Table, work: Path) -> list[Outcome]:
@@ -32,10 +32,6 @@ def _fit(what: What, table: Table, split: int, replica: int) -> Outcome:
     started = time.perf_counter()
     predictive = method.predict(model, fold.scaling.inputs(table.inputs[fold.test]))
     return finish(outcome, predictive, fold, what.data.task, started)
-
-
-def save(model: dict[str, Any], path: Path) -> None:
-    plain_model.save(model, path)
 
 
 def answer(what: What, path: Path, x: np.ndarray, key: Key) -> Predictive:

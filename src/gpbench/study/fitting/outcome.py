@@ -38,8 +38,7 @@ def finish(outcome: Outcome, predictive: Predictive, fold: Fold, task: str, star
     if not predictive.is_finite():
         outcome.status, outcome.reason = "diverged", "the predictive is not finite"
         return outcome
-    scaled_by = (fold.scaling.y_shift, fold.scaling.y_scale) if task == "regression" else None
-    outcome.points = pointwise(predictive, fold.targets[fold.test], task=task, scaled_by=scaled_by, rows=fold.test)
+    outcome.points = points_of(predictive, fold, task)
     outcome.reason = _constant(outcome.points)
     outcome.components = components(predictive)
     outcome.info |= {
@@ -47,6 +46,12 @@ def finish(outcome: Outcome, predictive: Predictive, fold: Fold, task: str, star
         "train_target_sd": fold.targets[fold.train].std(0).tolist(),
     }
     return outcome
+
+
+def points_of(predictive: Predictive, fold: Fold, task: str) -> pd.DataFrame:
+    """`pointwise` of a predictive (scaled units) of the test rows."""
+    scaled_by = fold.scaling.y_shift, fold.scaling.y_scale
+    return pointwise(predictive, fold.targets[fold.test], task=task, scaled_by=scaled_by, rows=fold.test)
 
 
 def _constant(points: pd.DataFrame) -> str:

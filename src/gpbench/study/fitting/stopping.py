@@ -19,7 +19,7 @@ GRACE_SECONDS = 20.0
 _request = SimpleNamespace(made=False, latest=math.inf)
 
 
-def listen(seconds: float = 0.0) -> None:
+def listen(seconds: float) -> None:
     """From now on signals make the request; it makes itself after so many seconds, and then kills nothing; 0: never."""
     for number in (signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, lambda *_: _ask(time.monotonic() + GRACE_SECONDS))

@@ -38,9 +38,9 @@ def check_study(places: Places, study: schema.Study) -> None:
             raise UserError(f"{where} names dataset {name!r} twice; name it once")
     for key in ("splits_of", "presets"):
         for name in getattr(study, key):
-            check_option(places, "dataset", name, f"{key} of {where}")
+            config.require_option(places.conf, "dataset", name, f"{key} of {where}")
     for name in {name for by_method in study.presets.values() for name in by_method}:
-        check_option(places, "method", name, f"presets of {where}")
+        config.require_option(places.conf, "method", name, f"presets of {where}")
 
 
 def check_protocol(places: Places, protocol: schema.Protocol) -> None:
@@ -50,7 +50,7 @@ def check_protocol(places: Places, protocol: schema.Protocol) -> None:
         if name not in METRICS:
             raise unknown("metric", name, METRICS, f"metrics of {where}")
     for name in protocol.splits.test_rows:
-        check_option(places, "dataset", name, f"test_rows of {where}")
+        config.require_option(places.conf, "dataset", name, f"test_rows of {where}")
 
 
 def check_budget(places: Places, budget: schema.Budget) -> None:
@@ -83,9 +83,3 @@ def check_probes(study: schema.Study, datasets: list[schema.Dataset]) -> None:
                 raise UserError(
                     f"probe {probe!r} of study {study.name!r} needs {words}, {dataset.name!r} has {has}; drop one"
                 )
-
-
-def check_option(places: Places, group: str, name: str, where: str) -> None:
-    """Refuse an item that does not exist."""
-    if name not in (available := config.options(places.conf, group)):
-        raise unknown(group, name, available, where)

@@ -98,8 +98,8 @@ def study_words(places: Places, name: str, overrides: str = "") -> tuple[str, st
         command = str(committed.facts(recorded)["command"])
     else:
         return name, overrides
-    words = config.command_words(command)
-    return words["study"], f"{words.get('overrides', '')} {overrides}".strip()
+    study, own = config.command_words(command)
+    return study, f"{own} {overrides}".strip()
 
 
 def snakemake_command(study_name: str, overrides: str) -> str:

@@ -66,8 +66,9 @@ def resolve(places: Places, study_name: str, overrides: str = "", site: str = ""
     setup = Setup(study, protocol, budget, trainer)
     configured = functools.cache(lambda name, words: configured_method(places, name, budget, list(words)))
     for name, variant in variants.items():
+        where = f"datasets of variant {name!r} of study {study.name!r}"
         for dataset in variant.datasets:
-            checks.check_option(places, "dataset", dataset, f"datasets of variant {name!r} of study {study.name!r}")
+            config.require_option(places.conf, "dataset", dataset, where)
     checks.check_size(study, len(variants) * len(datasets))
     cells = tuple(
         _cell_of_variant(setup, name, variant, dataset, by_target, configured)

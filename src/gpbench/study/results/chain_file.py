@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from gpbench.data.table import evenly
 from gpbench.study.storage import arrays
 
 PREFIX_COLUMNS = ["fit_id", "iteration", "quantity", "mean", "variance"]
@@ -40,7 +41,7 @@ def draws(folder: Path) -> Any:
     chain = arrays.read(folder, "chain", only=("names", "watched", "draws"))
     values = chain["draws"]
     shown = values.shape[1] if len(values) <= SHORT else min(SHOWN, values.shape[1])
-    rows = np.unique(np.linspace(0, len(values) - 1, min(len(values), MOST_DRAWS)).round().astype(int))
+    rows = evenly(len(values), MOST_DRAWS)
     return pd.DataFrame(
         {
             "quantity": np.repeat(chain["names"][chain["watched"][:shown]], len(rows)),

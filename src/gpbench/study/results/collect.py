@@ -15,9 +15,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from gpbench import config
+from gpbench.data.table import evenly
 from gpbench.errors import UserError, count
 from gpbench.places import Places, write_if_changed, write_text
 from gpbench.study import scoring
@@ -323,7 +322,7 @@ def _drawn(folder: Path) -> pd.DataFrame:
     import pandas as pd
 
     chain = arrays.read(folder, "chain", only=("rows", "mean"))
-    places = np.unique(np.linspace(0, len(chain["rows"]) - 1, TRACED_ROWS).round().astype(int))
+    places = evenly(len(chain["rows"]), TRACED_ROWS)
     mean = pd.DataFrame(chain["mean"][:, places, 0], columns=chain["rows"][places])
     return mean.rename_axis("draw").reset_index().melt("draw", var_name="row", value_name="mean")
 
