@@ -72,3 +72,5 @@ def test_what_cannot_be_fitted_is_one_line():
         GPBenchClassifier("exact_gp").fit(X, Y > 100)
     with pytest.raises(UserError, match="num_inducin"):
         GPBenchRegressor("svgp", {"num_inducin": 5}).fit(X, Y)
+    with pytest.raises(UserError, match="settings must be a dict"):
+        GPBenchRegressor("svgp", "num_inducing=5").fit(X, Y)

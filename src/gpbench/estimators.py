@@ -73,6 +73,8 @@ class _Estimator(BaseEstimator):
         words = ("methods=[constant]", "datasets=[diabetes]", "splits=1", "replicas=1")
         study, trainer = config.compose(conf, "study", "default", words), config.compose(conf, "trainer", "cpu")
         budget = config.compose(conf, "budget", self.budget)
+        if not isinstance(self.settings, Mapping | None):
+            raise UserError(f"settings must be a dict such as {{'steps': 50}}, not {self.settings!r}")
         settings = [f"{key}={config.setting(v)}" for key, v in (self.settings or {}).items()]
         known = config.options(conf, "method")
         if self.method not in known:
