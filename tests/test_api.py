@@ -101,6 +101,14 @@ def test_predict_takes_frames_and_arrays(fitted, capsys):
         gpbench.predict(fit_id, twice)
     with pytest.raises(UserError, match="inputs are no table of numbers: could not convert string to float"):
         gpbench.predict(fit_id, np.array([["a"] * 10]))
+    with pytest.raises(UserError, match=r"inputs, column 'bmi': values of datetime64\[\w+\] are no real numbers"):
+        gpbench.predict(fit_id, frame.assign(bmi=pd.Timestamp("2024")))
+    with pytest.raises(UserError, match="inputs are no table of numbers: Cannot cast"):
+        gpbench.predict(fit_id, rows.inputs[:3].astype("M8[D]"))
+    with pytest.raises(UserError, match="no fit begins with 'None'"):
+        gpbench.predict(None, frame)
+    with pytest.raises(UserError, match=r"must be text: 'default', 'splits=2', not 'default', \['splits=2'\]"):
+        gpbench.plan("default", ["splits=2"])
     for empty in (frame[:0], rows.inputs[:0]):
         with pytest.raises(UserError, match="inputs: there are no rows to predict"):
             gpbench.predict(fit_id, empty)

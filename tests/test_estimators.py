@@ -72,5 +72,9 @@ def test_what_cannot_be_fitted_is_one_line():
         GPBenchClassifier("exact_gp").fit(X, Y > 100)
     with pytest.raises(UserError, match="num_inducin"):
         GPBenchRegressor("svgp", {"num_inducin": 5}).fit(X, Y)
+    with pytest.raises(UserError, match=r"target 'y0' is beyond 1e\+150 in row 0"):
+        GPBenchRegressor("linear").fit(X, Y * 1e200)
+    with pytest.raises(UserError, match="row 1: no finite prediction"):
+        GPBenchRegressor("linear").fit(X, Y).predict(X[:1] * 1e308)
     with pytest.raises(UserError, match="settings must be a dict"):
         GPBenchRegressor("svgp", "num_inducing=5").fit(X, Y)

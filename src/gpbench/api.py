@@ -68,12 +68,13 @@ def predict(fit: str, inputs: pd.DataFrame | ArrayLike) -> pd.DataFrame:
 
     fit: beginning of an identity, or method/dataset. inputs: a frame with the columns of the data set's table,
     categories as they are there, or an array `[T, D]` of its prepared inputs. Raises UserError for what is no input."""
-    model = predict_csv.Model(places.find(), fit)
+    model = predict_csv.Model(places.find(), str(fit))
     names = model.table.input_names
     if isinstance(inputs, pd.DataFrame):
         return model.predict_frame(inputs, "inputs")
     try:
-        values = np.asarray(inputs, float)
+        values = np.asarray(inputs)
+        values = values.astype(float, casting="same_kind" if values.dtype.kind in "mMc" else "unsafe")
     except (TypeError, ValueError) as error:
         raise UserError(f"inputs are no table of numbers: {error}") from error
     if values.ndim != 2 or values.shape[1] != len(names):

@@ -17,9 +17,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from gpbench import config, places
 from gpbench.config.schema import Dataset, Source, Task
-from gpbench.data.table import Table
+from gpbench.data.table import Table, check
 from gpbench.errors import UserError, unknown
 from gpbench.study.commands.fit_one import ALL_ROWS
+from gpbench.study.commands.predict_csv import require_finite
 from gpbench.study.fitting.entries import entry
 from gpbench.study.fitting.fold import make_fold
 from gpbench.study.planning.batches import group_of
@@ -49,6 +50,7 @@ class _Estimator(BaseEstimator):
     def _learn(self, x: np.ndarray, targets: np.ndarray, task: Task, classes: list[str]) -> Self:
         names = [f"x{i}" for i in range(x.shape[1])], [f"y{i}" for i in range(targets.shape[1])]
         table = Table(x, targets, *names)
+        check(table, "arrays", task, len(classes))
         source = Source("table", names[1])
         rows, columns = x.shape
         dataset = Dataset("arrays", "arrays", task, source, table.md5, rows, columns, private=True, classes=classes)
@@ -105,7 +107,7 @@ class GPBenchRegressor(RegressorMixin, _Estimator):
         """Fit to inputs X `[n, D]` and targets y `[n]` or `[n, P]`, which are standardised inside.
 
         Raises ValueError for arrays that are none, UserError for a method or setting that does not fit."""
-        x, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, multi_output=True)
+        x, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, multi_output=True, ensure_min_samples=2)
         targets = np.asarray(y, float)
         self.flat_ = targets.ndim == 1
         return self._learn(x, targets.reshape(len(x), -1), "regression", [])
@@ -119,6 +121,7 @@ class GPBenchRegressor(RegressorMixin, _Estimator):
         """Predictive means of X `[T, D]` in the units of y; with `return_std` also the sds of new targets."""
         predictive = self._answer(X).affine(self.scaling_.y_scale, self.scaling_.y_shift)
         mean, sd = predictive.mean(), np.sqrt(predictive.variance())
+        require_finite(np.hstack([mean, sd]))
         if self.flat_:
             mean, sd = mean[:, 0], sd[:, 0]
         return (mean, sd) if return_std else mean
@@ -136,7 +139,7 @@ class GPBenchClassifier(ClassifierMixin, _Estimator):
         """Fit to inputs X `[n, D]` and labels y `[n]` of two classes or more.
 
         Raises ValueError for arrays that are none, UserError for a method or setting that does not fit."""
-        x, y = validate_data(self, X, y, dtype=np.float64)
+        x, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
         check_classification_targets(y)
         self.classes_, numbers = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
@@ -146,7 +149,9 @@ class GPBenchClassifier(ClassifierMixin, _Estimator):
 
     def predict_proba(self, X: ArrayLike) -> np.ndarray:
         """Probabilities `[T, C]` of the classes, in the order of `classes_`."""
-        return np.asarray(self._answer(X).probabilities())
+        probabilities = np.asarray(self._answer(X).probabilities())
+        require_finite(probabilities)
+        return probabilities
 
     def predict(self, X: ArrayLike) -> np.ndarray:
         """The most probable class of every row of X `[T, D]`."""

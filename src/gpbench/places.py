@@ -104,8 +104,9 @@ def write_aside(target: Path, lasting: bool = True) -> Iterator[Path]:
     lasting: whether it is fsynced, for what cannot be made again in a moment. Raises UserError if the folder is not
     writable."""
     target = Path(target)
-    if target.is_dir():
-        raise UserError(f"cannot write {target}: it is a folder; name a file")
+    if target.exists() and not target.is_file():
+        kind = "folder" if target.is_dir() else "device or a pipe"
+        raise UserError(f"cannot write {target}: it is a {kind}; name a file")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{target.stem}.", suffix=target.suffix, dir=target.parent)

@@ -90,7 +90,7 @@ def test_a_damaged_idx_file(tmp_path, content, said):
 @pytest.mark.parametrize("cut", [slice(0, -9), slice(4, None)])
 def test_a_compressed_file_that_is_damaged(tmp_path, cut):
     (tmp_path / "file.gz").write_bytes(gzip.compress(idx(np.arange(1000) % 7))[cut])
-    with pytest.raises(UserError, match=r"file\.gz cannot be uncompressed: .*; delete it and fetch it again"):
+    with pytest.raises(UserError, match=r"file\.gz cannot be uncompressed: .*; get it anew"):
         formats.idx(tmp_path / "file.gz")
 
 

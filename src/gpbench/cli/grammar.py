@@ -49,7 +49,7 @@ def overrides(parser: argparse.ArgumentParser) -> None:
 
 def setting(parser: argparse.ArgumentParser) -> None:
     """Add `--set`, which may be given more than once."""
-    text = "such as svgp.num_inducing=50, splits=2 or budget=smoke; may be repeated"
+    text = "such as svgp.num_inducing=50 or budget=smoke; may be repeated"
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=text)
 
 

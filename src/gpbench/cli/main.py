@@ -188,7 +188,9 @@ def challenge(arguments: argparse.Namespace) -> None:
     for (dataset, split), scores in scored.items():
         shown = ", ".join(f"{key} {scores[key]:.4g}" for key in ("mnll", "rmse", "error") if key in scores)
         print(f"{name} on {dataset}, split {split}: {shown}")
-    overrides = f"challengers=[{name}] datasets=[{','.join(dict.fromkeys(dataset for dataset, _ in scored))}]"
+    datasets = ",".join(dict.fromkeys(dataset for dataset, _ in scored))
+    protocol = f" protocol={arguments.protocol}" * (arguments.protocol != "common")
+    overrides = f"challengers=[{name}] datasets=[{datasets}]{protocol}"
     print(f"beside our fits: snakemake --cores 2 --config study=default overrides='{overrides}'")
 
 

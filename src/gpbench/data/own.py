@@ -1,6 +1,7 @@
 """A table of one's own as a private data set: its catalogue entry, raw file and prepared arrays, in one step."""
 
 import dataclasses
+import itertools
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -91,7 +92,10 @@ def _free_name(name: str, where: Places) -> str:
     if not OWN_NAME.fullmatch(name):
         raise UserError(f"{name!r} is no name of a data set (a-z, 0-9, _, first a letter, no null); choose a --name")
     if existing := config.options(where.conf, "dataset").get(name):
-        raise UserError(f"data set {name!r} exists ({existing}); choose another --name, or delete that file first")
+        unfinished = "private: true" in existing.read_text() and not where.prepared_file(name).is_file()
+        remedy = "choose another --name, or delete that file first"
+        why = " without arrays (was its adding killed?)" if unfinished else ""
+        raise UserError(f"data set {name!r} exists{why} ({existing}); {remedy}")
     return name
 
 
@@ -99,6 +103,8 @@ def _describe(path: Path, item: str, name: str, wishes: Wishes) -> tuple[Dataset
     """The entry of a CSV, without what only its arrays tell; names of the columns and rows of cells."""
     with formats.opened(path) as stream:
         first = stream.readline().decode(errors="replace")
+    if "\r" in first.rstrip("\r\n"):
+        raise UserError(f"{path}: its lines end by a carriage return alone; save it with the line ends of today")
     source = Source("table", list(wishes.targets), files=[item], header="line", missing=wishes.missing)
     source = dataclasses.replace(source, separator=formats.separator(first))
     names, lines = formats.text(path, source)
@@ -110,8 +116,6 @@ def _describe(path: Path, item: str, name: str, wishes: Wishes) -> tuple[Dataset
             if column not in names:
                 raise unknown(kind, column, names, f"the columns of {path}")
     chosen = [*wishes.targets, *wishes.categorical, *wishes.drop]
-    if strange := [text for text in [*names, *wishes.missing.split(), item] if "${" in text]:
-        raise UserError(f"{path}: {strange[0]!r} has ${{, which a description cannot hold; rename it")
     if twice := [column for column in chosen if chosen.count(column) > 1]:
         raise UserError(f"{path}: {twice[0]!r} is named twice in --target, --categorical and --drop; name it once")
     columns = _columns(path, names, rows, source, wishes.drop)
@@ -121,6 +125,9 @@ def _describe(path: Path, item: str, name: str, wishes: Wishes) -> tuple[Dataset
     _refuse_text(path, columns, wishes)
     categories = {column: sorted(set(columns[column])) for column in inputs if column in wishes.categorical}
     task, classes = _task(path, columns, wishes)
+    texts = [*names, *wishes.missing.split(), item, *classes, *itertools.chain(*categories.values())]
+    if strange := [text for text in texts if "${" in text]:
+        raise UserError(f"{path}: {strange[0]!r} has ${{, which a description cannot hold; rename it")
     source = dataclasses.replace(source, categories=categories)
     entry = Dataset(name, path.stem, task, source, None, 1, 1, private=True, classes=classes, drop=list(wishes.drop))
     return entry, names, rows
@@ -154,7 +161,7 @@ def _refuse_text(path: Path, columns: Columns, wishes: Wishes) -> None:
     if empty := [name for name, cells in texts.items() if "" in cells]:
         raise UserError(f"{path}: empty cells in {', '.join(empty)}; --drop a column, or {leave_out.format('empty')}")
     if commas := [name for name, cells in texts.items() if any(map(DECIMAL_COMMA.fullmatch, cells))]:
-        raise UserError(f"{path}: decimal commas in {', '.join(commas)}; write points")
+        raise UserError(f"{path}: commas within numbers in {', '.join(commas)}; write them as 1234.5")
     if not wishes.task and texts.get(first) == columns[first]:
         del texts[first]  # of text alone: classes
     for name in wishes.targets:
@@ -175,12 +182,17 @@ def _task(path: Path, columns: Columns, wishes: Wishes) -> tuple[Task, list[str]
         raise UserError(f"{path}: target {wishes.targets[0]!r} holds {odd!r}, which is no finite number")
     values = sorted(set(cells), key=lambda cell: (float(cell) if _is_number(cell) else math.inf, cell))
     numbers = all(map(_is_number, values))
-    likely: Task = "regression" if numbers and len(values) != 2 else "binary" if len(values) == 2 else "multiclass"
+    spellings = [*map(encode.number, values)] if numbers else values
+    size = len(set(spellings))
+    likely: Task = "regression" if numbers and size != 2 else "binary" if size == 2 else "multiclass"
     task = wishes.task or likely
     if task not in CLASSES:
         return task, []
     if len(wishes.targets) > 1:
         raise UserError(f"{path}: a task of classes has one target, not {len(wishes.targets)}; see --target and --task")
+    if size < len(values):
+        twice = next(a for a, b in itertools.pairwise(values) if encode.number(a) == encode.number(b))
+        raise UserError(f"{path}: target {wishes.targets[0]!r} writes the class {twice} in several ways; take one")
     if len(values) < 2 or (task == "binary" and len(values) != 2):
         raise UserError(f"{path}: target {wishes.targets[0]!r} has {len(values)} values: not {task}; see --task")
     return task, values

@@ -73,8 +73,7 @@ def check(table: Table, name: str, task: str, classes: int, truth: int = 0) -> N
                 row, column = bad[0]
                 fault = f"beyond {LARGEST:g}" if np.isfinite(part[row, column]) else "not a finite number"
                 problem = f"{kind} {names[column]!r} is {fault} in row {seen + row}"
-                remedy = f"correct the source or drop the column in conf/dataset/{name}.yaml"
-                raise UserError(f"data set {name!r}: {problem}; {remedy}")
+                raise UserError(f"data set {name!r}: {problem}; correct the value, or leave out its row or column")
             seen += len(part)
     if len(table.inputs) < 2:
         raise UserError(f"data set {name!r} has {len(table.inputs)} row(s); at least 2 are needed to train and test")
@@ -93,7 +92,7 @@ def _check_counts(targets: np.ndarray, names: list[str], name: str) -> None:
     if len(bad):
         row, column = bad[0]
         problem = f"target {names[column]!r} is {targets[row, column]:g} in row {row}, not a count 0, 1, ..."
-        raise UserError(f"data set {name!r}: {problem}; correct the source or the task in conf/dataset/{name}.yaml")
+        raise UserError(f"data set {name!r}: {problem}; correct the value, or choose another task")
 
 
 def save(table: Table, path: Path, about: dict[str, object]) -> None:

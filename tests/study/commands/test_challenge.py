@@ -140,6 +140,8 @@ REFUSED = {
     "rows are missing": (lambda f: f[f["split"] == 0].iloc[3:], "3 of 44 test rows are missing"),
     "a row twice": (lambda f: pd.concat([f, f.iloc[:1]]), "is predicted more than once"),
     "rows in another order": (changed(y=lambda f: f["y"].iloc[::-1].to_numpy()), "are the rows ours?"),
+    "y is a little off": (changed(y=lambda f: f["y"] + 1), "are the rows ours?"),
+    "an sd without a square": (changed(sd=lambda f: 1e300), "a mean or sd is too large to be scored"),
     "y is text": (changed(y=lambda f: "a"), "is a, ours is "),
     "no such split": (changed(split=lambda f: f["split"] + 40), "has splits 0 to 19, not 40"),
     "no such data set": (changed(dataset=lambda f: "diabetis"), "unknown dataset 'diabetis'"),

@@ -3,6 +3,8 @@
 import csv
 import errno
 import json
+import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -74,6 +76,30 @@ def test_raw_cells_that_are_no_input_are_one_line(own):
     assert "gpbench fit method=svgp dataset=mine split=all" in absent.err
     for name, said in (("svpg/mine", "method 'svpg'; did you mean 'svgp'?"), ("svgp/mien", "dataset 'mien'")):
         assert own("predict", name, "new.csv").err.startswith(f"gpbench: unknown {said}")
+
+
+def test_a_damaged_model_gives_way_to_no_other(own):
+    """Also where an older fit of the same cell could answer."""
+    own("fit", "method=linear", "dataset=mine", "split=0")
+    fit_id = json.loads(own("fit", "method=linear", "dataset=mine", "split=all").out)["fit_id"]
+    record = Path("store", fit_id, "fit.json")
+    record.write_bytes(record.read_bytes()[:90])
+    answer = own("predict", "linear/mine", "mine.csv")
+    assert (answer.code, answer.out, answer.err.count("\n")) == (1, "", 1)
+    assert re.search(rf"{fit_id}/fit.json is damaged .*`gpbench retry {fit_id}`", answer.err)
+
+
+def test_an_answer_goes_where_a_link_points_and_into_no_device(own):
+    own("fit", "method=linear", "dataset=mine", "split=all")
+    Path("real.csv").touch()
+    Path("link.csv").symlink_to("real.csv")
+    assert own("predict", "linear/mine", "mine.csv", "--out", "link.csv").code == 0
+    assert Path("link.csv").is_symlink()
+    assert len(pd.read_csv("real.csv")) == len(ROWS)
+    os.mkfifo("pipe")
+    answer = own("predict", "linear/mine", "mine.csv", "--out", "pipe")
+    assert (answer.code, Path("pipe").is_fifo()) == (1, True)
+    assert "pipe: it is a device or a pipe; name a file" in answer.err
 
 
 def test_a_model_of_other_data_under_the_same_name_says_so(own):

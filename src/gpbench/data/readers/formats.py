@@ -63,7 +63,7 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
     except FileNotFoundError:
         raise UserError(f"{path} is missing; run `gpbench data fetch` for its data set") from None
     except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError) as error:
-        raise UserError(f"{path} cannot be uncompressed: {error}; delete it and fetch it again") from error
+        raise UserError(f"{path} cannot be uncompressed: {error}; get it anew (delete and fetch a raw file)") from error
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -57,7 +57,8 @@ class Rows:
         rows = np.concatenate([fold.train, fold.test])
         parts = ["train"] * len(fold.train) + ["test"] * len(fold.test)
         keys = pd.DataFrame({"dataset": self.dataset.name, "split": split, "part": parts, "row": rows})
-        inputs = pd.DataFrame(self.table.inputs[rows], columns=self.table.input_names)
+        shown = [f"{name}_input" if name in keys else name for name in self.table.input_names]
+        inputs = pd.DataFrame(self.table.inputs[rows], columns=shown)
         names = [self.table.target_names[i] for i in self.protocol.outputs]
         return pd.concat([keys, inputs, pd.DataFrame(fold.targets[rows], columns=names)], axis=1)
 
@@ -76,7 +77,8 @@ def challenge(where: Places, path: Path, name: str, label: str, protocol_name: s
         raise UserError(f"{name!r} is the name of a method; choose another --name")
     if (target := where.challengers / name).exists():
         raise UserError(f"{name!r} was added before; choose another --name, or delete {target}")
-    outcomes = dict(_scored(where, _read(path), path, protocol))
+    with np.errstate(all="ignore"):  # of what is too large, an error tells
+        outcomes = dict(_scored(where, _read(path), path, protocol))
     where.challengers.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".", dir=where.challengers) as folder:
         aside = Path(folder) / name
@@ -142,9 +144,10 @@ def _in_order(part: pd.DataFrame, fold: Fold, place: str) -> pd.DataFrame:
     ordered = part.set_index("row").loc[fold.test]
     if "y" in ordered:
         theirs, ours = pd.to_numeric(ordered["y"], errors="coerce"), fold.targets[fold.test][:, 0]
-        if len(bad := np.flatnonzero(~np.isclose(theirs, ours, rtol=1e-5))):
+        # rounding is small beside the spread of the targets, which may be small beside the targets
+        if len(bad := np.flatnonzero(~np.isclose(theirs, ours, rtol=1e-12, atol=1e-3 * fold.targets[:, 0].std()))):
             row, y = fold.test[bad[0]], ordered["y"].iloc[bad[0]]
-            raise UserError(f"{place}: y of row {row} is {y}, ours is {ours[bad[0]]:g}; are the rows ours?")
+            raise UserError(f"{place}: y of row {row} is {y}, ours is {ours[bad[0]]:.10g}; are the rows ours?")
     return ordered
 
 
@@ -165,7 +168,10 @@ def _predictive(part: pd.DataFrame, fold: Fold, dataset: Dataset, place: str) ->
     if dataset.classes:
         return predictive
     scale, shift = 1 / fold.scaling.y_scale, -fold.scaling.y_shift / fold.scaling.y_scale
-    return cast(given.GaussianMixture, predictive).affine(scale, shift)
+    scaled = cast(given.GaussianMixture, predictive).affine(scale, shift)
+    if not np.isfinite([scaled.mean(), scaled.variance()]).all():
+        raise UserError(f"{place}: a mean or sd is too large to be scored")
+    return scaled
 
 
 def _is_distribution(make: Any, row: np.ndarray) -> bool:

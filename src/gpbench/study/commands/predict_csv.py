@@ -38,7 +38,7 @@ def answer(where: Places, name: str, source: Path, target: Path | None) -> None:
     if target is None:
         rows.to_csv(sys.stdout, index=False)
         return
-    with write_aside(target) as temporary:
+    with write_aside(target.resolve()) as temporary:  # what a link points to, and not the link, is replaced
         rows.to_csv(temporary, index=False)
     print(f"{target}: {count(len(rows), 'row')} of {', '.join(rows.columns[:3])}{', ...' * (rows.shape[1] > 3)}")
 
@@ -85,8 +85,7 @@ class Model:
             else:
                 names = [self.table.target_names[i] for i in self.record.what.protocol.outputs]
                 rows = pd.DataFrame(columns(predictive, names))
-        if len(bad := np.flatnonzero(~np.isfinite(rows).all(axis=1))):
-            raise UserError(f"row {bad[0] + 1}: no finite prediction, as its inputs are too large; correct them")
+        require_finite(rows)
         return rows
 
     def _scaled(self, inputs: np.ndarray) -> Any:
@@ -120,12 +119,23 @@ class Model:
         return float(change.max(skipna=False))
 
 
+def require_finite(predictions: pd.DataFrame | np.ndarray) -> None:
+    """Refuse predictions `[T, P]` that are no numbers, with the first such row."""
+    if len(bad := np.flatnonzero(~np.isfinite(predictions).all(axis=1))):
+        raise UserError(f"row {bad[0] + 1}: no finite prediction, as its inputs are too large; correct them")
+
+
 def find(store: Store, name: str, conf: Path) -> str:
-    """The identity that begins with `name`; of method/dataset that of the last fit of all rows, or else of the last."""
+    """The identity that begins with `name`; of method/dataset that of the last fit of all rows, or else of the last.
+
+    Raises UserError where a fit is damaged that may be that one."""
     method, slash, dataset = name.partition("/")
     if not slash:
         return store.find(name)
-    cell = [r for r in store.records()[0] if (r.address.method, r.address.dataset) == (method, dataset)]
+    records, passed_over = store.records()
+    if damaged := [line for line in passed_over if "is damaged" in line]:
+        raise UserError(damaged[0])
+    cell = [r for r in records if (r.address.method, r.address.dataset) == (method, dataset)]
     kept = [r for r in cell if r.status == "done" and r.what.kind == "predict"]
     if not kept:
         config.require_option(conf, "method", method)
@@ -196,6 +206,8 @@ def inputs(frame: pd.DataFrame, names: list[str], categories: dict[str, list[str
         raise UserError(
             f"{where}: columns {_written(missing, categories)} are missing; the model needs {', '.join(needed)}"
         )
+    if odd := [name for name in names if frame[name].dtype.kind in "mMc"]:  # times and complex numbers
+        raise UserError(f"{where}, column {odd[0]!r}: values of {frame[odd[0]].dtype} are no real numbers")
     values = frame[names].apply(pd.to_numeric, errors="coerce").to_numpy(float)
     bad = np.argwhere(~np.isfinite(values))
     if len(bad):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpbench import config
+from gpbench.errors import UserError
 from gpbench.places import Places, write_if_changed, write_text
 from gpbench.study.planning import batches, identity
 from gpbench.study.planning.cost import CostModel, learn
@@ -89,6 +90,8 @@ def make(places: Places, study_name: str, overrides: str = "", site: str = "") -
 def study_words(places: Places, name: str, overrides: str = "") -> tuple[str, str]:
     """Study and overrides of the run of this name that was planned or recorded here, `overrides` after its own; any
     other name as it is. UserError where the file that tells is damaged."""
+    if not (isinstance(name, str) and isinstance(overrides, str)):
+        raise UserError(f"a study and its overrides must be text: 'default', 'splits=2', not {name!r}, {overrides!r}")
     if name in config.options(places.conf, "study") or Path(name).name != name:
         return name, overrides
     planned, recorded = places.plans / f"{name}.json", committed.folder(places, name)
