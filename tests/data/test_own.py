@@ -212,7 +212,10 @@ FILES = {
         'x,y\n1,2\n"l\n2",4\n',
         "mine.csv, line 3: unexpected end of data; a quoted cell must end on",
     ),
-    "a class in two ways": ("x,y\n1,0\n2,1\n3,1.0\n4,0\n", "target 'y' writes the class 1 in several ways"),
+    "a class in two ways": (
+        "x,y\n1,0\n2,1\n3,1.0\n4,0\n",
+        "writes 2 numbers in 3 ways: 0, 1, 1.0; take one way",
+    ),
     "line ends of a carriage return": ("x,y\r1,2\r2,3\r", "its lines end by a carriage return alone"),
     "a class with an interpolation": ("x,y\n1,${a}\n2,b\n", "'${a}' has ${, which a description cannot hold"),
     "an interpolation": ("x,y,${b}\n1,2,3\n2,3,4\n", "'${b}' has ${, which a description cannot hold; rename it"),

@@ -68,7 +68,7 @@ def apply(content: Content, group: str, overrides: tuple[str, ...], where: str) 
         reason = str(error.__cause__ or error).strip().splitlines()[0]
         if reason.startswith("LexerNoViableAlt"):
             reason = "text with other letters than those of ASCII goes into quotes"
-        if reason.startswith(("mismatched input ' '", "mismatched input '='")):
+        if reason.startswith("mismatched input") and " " in "".join(overrides):
             reason = "one word is one setting: repeat --set, give several to --overrides, or quote a text with blanks"
         raise UserError(f"{where} with {list(overrides) or 'no overrides'}: {reason}") from error
     return applied

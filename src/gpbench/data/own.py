@@ -5,6 +5,7 @@ import itertools
 import math
 import re
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Literal
 
@@ -92,9 +93,9 @@ def _free_name(name: str, where: Places) -> str:
     if not OWN_NAME.fullmatch(name):
         raise UserError(f"{name!r} is no name of a data set (a-z, 0-9, _, first a letter, no null); choose a --name")
     if existing := config.options(where.conf, "dataset").get(name):
-        unfinished = "private: true" in existing.read_text() and not where.prepared_file(name).is_file()
+        own = existing.is_file() and b"private: true" in existing.read_bytes()
+        why = " without arrays (was its adding killed?)" if own and not where.prepared_file(name).is_file() else ""
         remedy = "choose another --name, or delete that file first"
-        why = " without arrays (was its adding killed?)" if unfinished else ""
         raise UserError(f"data set {name!r} exists{why} ({existing}); {remedy}")
     return name
 
@@ -103,7 +104,7 @@ def _describe(path: Path, item: str, name: str, wishes: Wishes) -> tuple[Dataset
     """The entry of a CSV, without what only its arrays tell; names of the columns and rows of cells."""
     with formats.opened(path) as stream:
         first = stream.readline().decode(errors="replace")
-    if "\r" in first.rstrip("\r\n"):
+    if "\r" in first and "\n" not in first:
         raise UserError(f"{path}: its lines end by a carriage return alone; save it with the line ends of today")
     source = Source("table", list(wishes.targets), files=[item], header="line", missing=wishes.missing)
     source = dataclasses.replace(source, separator=formats.separator(first))
@@ -182,17 +183,16 @@ def _task(path: Path, columns: Columns, wishes: Wishes) -> tuple[Task, list[str]
         raise UserError(f"{path}: target {wishes.targets[0]!r} holds {odd!r}, which is no finite number")
     values = sorted(set(cells), key=lambda cell: (float(cell) if _is_number(cell) else math.inf, cell))
     numbers = all(map(_is_number, values))
-    spellings = [*map(encode.number, values)] if numbers else values
-    size = len(set(spellings))
+    size = len(set(map(Decimal, values))) if numbers else len(values)
     likely: Task = "regression" if numbers and size != 2 else "binary" if size == 2 else "multiclass"
     task = wishes.task or likely
     if task not in CLASSES:
         return task, []
     if len(wishes.targets) > 1:
         raise UserError(f"{path}: a task of classes has one target, not {len(wishes.targets)}; see --target and --task")
-    if size < len(values):
-        twice = next(a for a, b in itertools.pairwise(values) if encode.number(a) == encode.number(b))
-        raise UserError(f"{path}: target {wishes.targets[0]!r} writes the class {twice} in several ways; take one")
+    if not wishes.task and size < len(values):
+        ways = f"writes {size} numbers in {len(values)} ways: {', '.join(values)}"
+        raise UserError(f"{path}: target {wishes.targets[0]!r} {ways}; take one way for each, or see --task")
     if len(values) < 2 or (task == "binary" and len(values) != 2):
         raise UserError(f"{path}: target {wishes.targets[0]!r} has {len(values)} values: not {task}; see --task")
     return task, values

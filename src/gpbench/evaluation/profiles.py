@@ -27,9 +27,9 @@ def profile(distances: pd.DataFrame) -> pd.DataFrame:
 
     Rows: n a method, at its sorted distances; columns method, distance, share = 1/n, ..., 1. Source: dolan2002."""
     n, methods = distances.shape
-    in_order = pd.DataFrame(np.sort(distances, axis=0), columns=distances.columns)
-    steps = in_order.melt(var_name="method", value_name="distance")
-    return steps.assign(share=np.tile(np.arange(1, n + 1) / n, methods))
+    in_order = np.sort(distances.to_numpy(), axis=0).ravel(order="F")
+    share = np.tile(np.arange(1, n + 1) / n, methods)
+    return pd.DataFrame({"method": np.repeat(distances.columns, n), "distance": in_order, "share": share})
 
 
 def resampled(share: ArrayLike, n: int, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:

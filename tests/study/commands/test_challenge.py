@@ -1,8 +1,10 @@
 """`gpbench challenge`: predictions of another program are scored as ours are, stand beside them, or are refused."""
 
+import contextlib
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -11,8 +13,10 @@ import pytest
 import gpbench as api
 from gpbench import places
 from gpbench.cli import main
+from gpbench.errors import UserError
 from gpbench.report.export import citations
 from gpbench.report.view import View
+from gpbench.study.commands import challenge as challenging
 from gpbench.study.planning import plan as planning
 from projects import copy_project
 
@@ -140,7 +144,6 @@ REFUSED = {
     "rows are missing": (lambda f: f[f["split"] == 0].iloc[3:], "3 of 44 test rows are missing"),
     "a row twice": (lambda f: pd.concat([f, f.iloc[:1]]), "is predicted more than once"),
     "rows in another order": (changed(y=lambda f: f["y"].iloc[::-1].to_numpy()), "are the rows ours?"),
-    "y is a little off": (changed(y=lambda f: f["y"] + 1), "are the rows ours?"),
     "an sd without a square": (changed(sd=lambda f: 1e300), "a mean or sd is too large to be scored"),
     "y is text": (changed(y=lambda f: "a"), "is a, ours is "),
     "no such split": (changed(split=lambda f: f["split"] + 40), "has splits 0 to 19, not 40"),
@@ -168,6 +171,22 @@ REFUSED = {
     ),
     "a column twice": (lambda f: f.set_axis([*f.columns[:-1], "mean"], axis=1), "stand in the header more than once"),
 }
+
+
+@pytest.mark.parametrize(
+    ("targets", "y", "same"),
+    [
+        (1e9 + np.arange(8.0), 1e9 + np.arange(8.0), True),
+        (1e9 + np.arange(8.0), 1e9 + np.arange(8.0)[::-1], False),
+        (np.full(8, np.pi), np.full(8, np.float32(np.pi)), True),
+        (np.append(np.arange(7) / 7e3, 1e3), np.append(np.arange(7)[::-1] / 7e3, 1e3), False),
+    ],
+)
+def test_rounding_is_told_from_other_rows_by_the_spread_of_the_targets(targets, y, same):
+    fold = SimpleNamespace(test=np.arange(8), targets=targets[:, None])
+    part = pd.DataFrame({"row": fold.test, "y": y})
+    with contextlib.nullcontext() if same else pytest.raises(UserError, match="are the rows ours?"):
+        assert len(challenging._in_order(part, fold, "here")) == 8
 
 
 def test_what_is_wrong_of_one_row_names_it(root, challenge):

@@ -78,7 +78,7 @@ def test_raw_cells_that_are_no_input_are_one_line(own):
         assert own("predict", name, "new.csv").err.startswith(f"gpbench: unknown {said}")
 
 
-def test_a_damaged_model_gives_way_to_no_other(own):
+def test_a_damaged_record_gives_way_to_no_other(own):
     """Also where an older fit of the same cell could answer."""
     own("fit", "method=linear", "dataset=mine", "split=0")
     fit_id = json.loads(own("fit", "method=linear", "dataset=mine", "split=all").out)["fit_id"]

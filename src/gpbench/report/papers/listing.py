@@ -38,12 +38,13 @@ command must belong to one run (`conf/paper/` lists the methods and data sets of
 hold the printed numbers beside ours, with a verdict for each; column *verdicts* counts those of today's scorecard.
 
 **2 cores**: expected minutes at the stated budget, by the model of `gpbench cost` from the committed records alone;
-where no record is similar, rough coefficients, which are wrong by a factor of three or more in one cell of five. **One
-GPU**: expected minutes, as starting operations takes the time (docs/gpu.md): {LAUNCH * 1e6:.0f} µs for each of about
-300 operations per layer (200 with random features or without GPs, 600 where moments are propagated), with all splits
-and replicas of a cell in one batch (`overrides="trainer=gpu"`); methods without such steps as on two cores. **State**:
-*available*, but not run; *has results* where its run is committed in docs/results (*in part*: another run of its
-study); *needs* data that are not pinned; *lacks* lines that were printed, with the reason; *later* with what it needs.
+where no record is similar, rough coefficients, which are wrong by a factor of three or more in one cell of five.
+**One GPU**: expected minutes, as starting operations takes the time (as docs/gpu.md has it): {LAUNCH * 1e6:.0f} µs for
+each of about 300 operations per layer (200 with random features or without GPs, 600 where moments are propagated),
+with all splits and replicas of a cell in one batch (`overrides="trainer=gpu"`); methods without such steps as on two
+cores. **State**: *available*, but not run; *has results* where its run is committed in docs/results (*in part*:
+another run of its study); *needs* data that are not pinned; *lacks* lines that were printed, with the reason; *later*
+with what it needs.
 """
 CORE_LIMIT = "a core"
 """End of the reason for too many workers: a property of the machine, so it does not belong in this list."""

@@ -38,7 +38,7 @@ def answer(where: Places, name: str, source: Path, target: Path | None) -> None:
     if target is None:
         rows.to_csv(sys.stdout, index=False)
         return
-    with write_aside(target.resolve()) as temporary:  # what a link points to, and not the link, is replaced
+    with write_aside(target.resolve() if target.is_file() else target) as temporary:  # a link stays
         rows.to_csv(temporary, index=False)
     print(f"{target}: {count(len(rows), 'row')} of {', '.join(rows.columns[:3])}{', ...' * (rows.shape[1] > 3)}")
 
@@ -128,7 +128,7 @@ def require_finite(predictions: pd.DataFrame | np.ndarray) -> None:
 def find(store: Store, name: str, conf: Path) -> str:
     """The identity that begins with `name`; of method/dataset that of the last fit of all rows, or else of the last.
 
-    Raises UserError where a fit is damaged that may be that one."""
+    Raises UserError where a record is damaged, which may be that of the fit."""
     method, slash, dataset = name.partition("/")
     if not slash:
         return store.find(name)
@@ -206,8 +206,8 @@ def inputs(frame: pd.DataFrame, names: list[str], categories: dict[str, list[str
         raise UserError(
             f"{where}: columns {_written(missing, categories)} are missing; the model needs {', '.join(needed)}"
         )
-    if odd := [name for name in names if frame[name].dtype.kind in "mMc"]:  # times and complex numbers
-        raise UserError(f"{where}, column {odd[0]!r}: values of {frame[odd[0]].dtype} are no real numbers")
+    if odd := [(name, kept) for name, kept in frame[names].dtypes.items() if kept.kind in "mMc"]:  # times, complex
+        raise UserError(f"{where}, column {odd[0][0]!r}: values of {odd[0][1]} are no real numbers")
     values = frame[names].apply(pd.to_numeric, errors="coerce").to_numpy(float)
     bad = np.argwhere(~np.isfinite(values))
     if len(bad):
