@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from gpbench import config, places
 from gpbench.config.schema import Dataset, Source, Task
 from gpbench.data.table import Table, check
-from gpbench.errors import UserError, unknown
+from gpbench.errors import UserError
 from gpbench.study.commands.fit_one import ALL_ROWS
 from gpbench.study.commands.predict_csv import require_finite
 from gpbench.study.fitting.entries import entry
@@ -78,9 +78,7 @@ class _Estimator(BaseEstimator):
         if not isinstance(self.settings, Mapping | None):
             raise UserError(f"settings must be a dict such as {{'steps': 50}}, not {self.settings!r}")
         settings = [f"{key}={config.setting(v)}" for key, v in (self.settings or {}).items()]
-        known = config.options(conf, "method")
-        if self.method not in known:
-            raise unknown("method", self.method, known)
+        config.require_option(conf, "method", self.method)
         method = configured_method(places.find(), self.method, budget, settings)
         cell = make_cell(Setup(study, protocol, budget, trainer), method, dataset, settings)
         if cell.skip:

@@ -102,7 +102,7 @@ def write_aside(target: Path, lasting: bool = True) -> Iterator[Path]:
     """Yield a temporary path beside `target`; on success it replaces `target`, otherwise it is removed.
 
     lasting: whether it is fsynced, for what cannot be made again in a moment. Raises UserError if the folder is not
-    writable."""
+    writable, and for a device or pipe, which would be replaced."""
     target = Path(target)
     if target.exists() and not target.is_file() or target.is_symlink() and target.is_relative_to("/dev"):
         kind = "folder" if target.is_dir() else "device or a pipe"

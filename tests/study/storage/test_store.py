@@ -251,10 +251,10 @@ def test_fits_of_another_edition_are_counted_and_ignored(project, gpbench):
     for fit_id, text in (("bb22000000000000", old), ("cc33000000000000", "{}")):
         store.folder(fit_id).mkdir()
         (store.folder(fit_id) / "fit.json").write_text(text)
-    damaged, others = store.records()[1]
+    _, (damaged,), (others,) = store.records()
     assert re.search(r"cc33.* is damaged \(address: Field required\); .* `gpbench retry cc33", damaged)
     assert gpbench("retry").out.startswith("1 fit cleared")
-    records, lines = store.records()
+    records, _, lines = store.records()
     assert ([record.fit_id for record in records], lines) == (["aa11000000000000"], [others])
     assert "1 fit of another edition of gpbench in" in gpbench("plan", "--pending").out
 

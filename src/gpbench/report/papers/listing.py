@@ -39,7 +39,7 @@ hold the printed numbers beside ours, with a verdict for each; column *verdicts*
 
 **2 cores**: expected minutes at the stated budget, by the model of `gpbench cost` from the committed records alone;
 where no record is similar, rough coefficients, which are wrong by a factor of three or more in one cell of five.
-**One GPU**: expected minutes, as starting operations takes the time (as docs/gpu.md has it): {LAUNCH * 1e6:.0f} µs for
+**One GPU**: expected minutes, as starting operations takes the time (fitted to docs/gpu.md): {LAUNCH * 1e6:.0f} µs for
 each of about 300 operations per layer (200 with random features or without GPs, 600 where moments are propagated),
 with all splits and replicas of a cell in one batch (`overrides="trainer=gpu"`); methods without such steps as on two
 cores. **State**: *available*, but not run; *has results* where its run is committed in docs/results (*in part*:

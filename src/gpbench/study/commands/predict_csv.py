@@ -132,8 +132,8 @@ def find(store: Store, name: str, conf: Path) -> str:
     method, slash, dataset = name.partition("/")
     if not slash:
         return store.find(name)
-    records, passed_over = store.records()
-    if damaged := [line for line in passed_over if "is damaged" in line]:
+    records, damaged, _ = store.records()
+    if damaged:
         raise UserError(damaged[0])
     cell = [r for r in records if (r.address.method, r.address.dataset) == (method, dataset)]
     kept = [r for r in cell if r.status == "done" and r.what.kind == "predict"]

@@ -125,12 +125,12 @@ def run_name(study_name: str, overrides: str) -> str:
 def build(places: Places, name: str, command: str, resolved: Resolved) -> Plan:
     """The plan of some cells against the store as it is."""
     store, cells = Store(places.store), resolved.cells
-    records, ignored = store.records()
+    records, damaged, others = store.records()
     cost = learn(places, records, cells)
     states = _states(store, cells, records, committed.by_fit(places, name))
     pending = {fit_id for fit_id, state in states.items() if state.name == "pending"}
     planned = batches.batches(batches.groups(store, cells, pending), cost)
-    return Plan(name, command, resolved.study, cells, states, planned, resolved.remarks + ignored, cost)
+    return Plan(name, command, resolved.study, cells, states, planned, resolved.remarks + damaged + others, cost)
 
 
 def _states(

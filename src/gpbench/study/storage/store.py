@@ -159,21 +159,21 @@ class Store:
             return f"it could not be moved to {self.cleared} ({error})"
         return f"moved to {self.cleared}, and fitted again by the next run"
 
-    def records(self) -> tuple[list[FitRecord], list[str]]:
-        """Records, without scores, of all finished fits of this edition, and lines about those that are passed over."""
-        records, others, lines = [], 0, []
+    def records(self) -> tuple[list[FitRecord], list[str], list[str]]:
+        """Records, without scores, of all finished fits of this edition; a line about each that is damaged; and one
+        about those of another edition."""
+        records, damaged, others = [], [], 0
         for fit_id in (fit_id for fit_id in self.ids() if self.has(fit_id)):
             try:
                 records.append(replace(self.record(fit_id), scored=None))
             except OtherEdition:
                 others += 1
             except Damaged as error:
-                lines.append(f"{error}; it is moved aside when it is fitted again, or by `gpbench retry {fit_id}`")
+                damaged.append(f"{error}; it is moved aside when it is fitted again, or by `gpbench retry {fit_id}`")
             except UserError:
                 continue  # another process has moved it aside meanwhile
-        if others:
-            lines.append(f"{count(others, 'fit')} of another edition of gpbench in {self.root} not used")
-        return records, lines
+        line = f"{count(others, 'fit')} of another edition of gpbench in {self.root} not used"
+        return records, damaged, [line] if others else []
 
     def find(self, prefix: str) -> str:
         """The fit whose identity begins with `prefix`."""
