@@ -168,7 +168,7 @@ def test_studies_of_these_protocols_are_planned(project):
     growing = planned(f"datasets=[{names}] protocol=filippone2014 splits=160")
     assert [cell.what.protocol.splits.train_sizes[-1] for cell in growing] == [100, 100, 100, 82, 100, 100, 100]
     with pytest.raises(
-        UserError, match="wants splits 0 to 1 of 'ionosphere'; protocol 'filippone2013_real' has 0 to 0"
+        UserError, match="splits 0 to 1 of 'ionosphere' are asked for; protocol 'filippone2013_real' has 0 to 0"
     ):
         planned("datasets=[ionosphere] protocol=filippone2013_real splits=2")
     assert protocols.official(BALANCED, config.compose(CONF, "dataset", "usps")) is False

@@ -67,7 +67,7 @@ def test_an_official_split_is_used_once_however_many_are_requested(project):
     assert [f.split for f in made["wine"].fits] == [0, 1, 2, 3, 4]
     assert [f.split for f in made["usps"].fits] == [0]
     assert (made["usps"].rows, made["usps"].test_rows) == (7291, 2007)
-    with pytest.raises(UserError, match="wants splits 3 to 3 of 'usps'; protocol 'common' has 0 to 0"):
+    with pytest.raises(UserError, match="splits 3 to 3 of 'usps' are asked for; protocol 'common' has 0 to 0"):
         fit_one.groups(places.find(), ["method=constant", "dataset=usps", "split=3"])
     (random,) = cells("methods=[constant] datasets=[usps] splits=5 protocol.splits.official=false")
     assert len(random.fits) == 5
@@ -132,7 +132,7 @@ def test_code_of_the_catalogue_is_outside_the_identity():
         ("protocol.splits.test_rows={bostn:9}", r"unknown dataset 'bostn' in test_rows of protocol 'common'; did you"),
         ("protocol.metrics=[mnl]", r"unknown metric 'mnl' in metrics of protocol 'common'; did you mean 'mnll'"),
         ("protocol.splits.stratified=true", "protocol 'common' on data set 'boston': 'stratified' goes with"),
-        ("splits=9 protocol=rossi2021", "wants splits 0 to 8 of 'boston'; protocol 'rossi2021' has 0 to 7"),
+        ("splits=9 protocol=rossi2021", "splits 0 to 8 of 'boston' are asked for; protocol 'rossi2021' has 0 to 7"),
     ],
 )
 def test_invalid_protocols_are_refused(project, words, said):

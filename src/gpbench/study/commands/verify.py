@@ -29,7 +29,7 @@ def verify(where: Places) -> tuple[list[str], list[str]]:
 def _of_fit(store: Store, fit_id: str) -> str:
     """sealed, not sealed, of another edition, or what is damaged."""
     try:
-        if fault := store.fault(fit_id) if store.has(fit_id) else f"{store.folder(fit_id)} has no fit.json":
+        if fault := store.fault(fit_id):
             return f"{fault}; `gpbench retry {fit_id}` moves it aside"
         is_sealed = store.record(fit_id).sealed is not None
     except OtherEdition:

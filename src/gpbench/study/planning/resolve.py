@@ -242,7 +242,7 @@ def _splits(study: schema.Study, protocol: schema.Protocol, dataset: schema.Data
         return range(1)
     if wanted[-1] >= available:
         raise UserError(
-            f"study {study.name!r} wants splits {wanted[0]} to {wanted[-1]} of {dataset.name!r}; "
+            f"splits {wanted[0]} to {wanted[-1]} of {dataset.name!r} are asked for; "
             f"protocol {protocol.name!r} has 0 to {available - 1}"
         )
     return wanted

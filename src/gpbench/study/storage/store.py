@@ -92,7 +92,8 @@ class Store:
             return sorted(entry.name for entry in entries if not is_ours(entry))
 
     def record(self, fit_id: str) -> FitRecord:
-        """fit.json of a finished fit. Raises UserError where it is absent, Damaged where it is not what was written.
+        """fit.json of a finished fit. Raises UserError where there is no such fit, Damaged where the file is not what was
+        written.
 
         What the fits of a cell have in common, which is most of a record, is one object in all that are read."""
         path = self.folder(fit_id) / "fit.json"
@@ -103,6 +104,8 @@ class Store:
                 raise Damaged(f"{path} is damaged ({fault})")
             record = of_content(FitRecord, content, path)
         except FileNotFoundError:
+            if path.parent.is_dir():
+                raise Damaged(f"{path.parent} is damaged (fit.json is missing)") from None
             raise UserError(f"no fit {fit_id!r} in {self.root}; `gpbench plan` lists a study's fits") from None
         except OtherEdition:
             raise
@@ -145,8 +148,6 @@ class Store:
         for fit_id in fit_ids:
             if os.path.lexists(self.folder(fit_id)):
                 try:
-                    if not self.has(fit_id):
-                        raise Damaged(f"{self.folder(fit_id)} is damaged (fit.json is missing)")
                     self.record(fit_id)
                 except UserError as error:
                     print(f"gpbench: {error}; {self._move(fit_id)}", file=sys.stderr)
@@ -163,7 +164,7 @@ class Store:
         """Records, without scores, of all finished fits of this edition; a line about each that is damaged; and one
         about those of another edition."""
         records, damaged, others = [], [], 0
-        for fit_id in (fit_id for fit_id in self.ids() if self.has(fit_id)):
+        for fit_id in self.ids():
             try:
                 records.append(replace(self.record(fit_id), scored=None))
             except OtherEdition:
