@@ -1,6 +1,6 @@
 """Calibration: whether stated probabilities come true, as tables of curves and bins with intervals.
 
-pandas is imported where a table is made, because planning needs the names of metrics only and must be fast.
+pandas and SciPy are imported where they are used, because planning needs the names of metrics only and must be fast.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import ndtri
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,6 +23,8 @@ def wilson_interval(successes: ArrayLike, count: ArrayLike, level: float = 0.95)
     """Interval for a binomial proportion, (NaN, NaN) where count is 0.
 
     (p + z^2/2n -+ z sqrt(p (1 - p)/n + z^2/4n^2)) / (1 + z^2/n). Source: Wilson (1927)."""
+    from scipy.special import ndtri
+
     successes, count = np.asarray(successes, float), np.asarray(count, float)
     count = np.where(count > 0, count, np.nan)
     fraction, ratio = successes / count, ndtri(0.5 + level / 2) ** 2 / count

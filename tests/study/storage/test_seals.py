@@ -119,7 +119,8 @@ def test_retry_moves_damaged_fits_aside(store, gpbench):
 
 def test_a_folder_without_its_record_makes_room(store, capfd):
     (store.folder(planned(0).fit_id) / "fit.json").unlink()
-    assert "is damaged (fit.json is missing); it is moved aside" in store.records()[1][0]  # so that none stands in for it
+    # so that no other fit is taken for it
+    assert "is damaged (fit.json is missing); it is moved aside" in store.records()[1][0]
     store.move_damaged([planned(0).fit_id, planned(1).fit_id])
     assert "fit.json is missing" in capfd.readouterr().err
     finish(store, CELL, planned(0))

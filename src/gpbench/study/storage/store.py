@@ -92,8 +92,8 @@ class Store:
             return sorted(entry.name for entry in entries if not is_ours(entry))
 
     def record(self, fit_id: str) -> FitRecord:
-        """fit.json of a finished fit. Raises UserError where there is no such fit, Damaged where the file is not what was
-        written.
+        """fit.json of a finished fit. Raises UserError where there is no such fit, Damaged where the file is gone or is
+        not what was written.
 
         What the fits of a cell have in common, which is most of a record, is one object in all that are read."""
         path = self.folder(fit_id) / "fit.json"
