@@ -9,20 +9,14 @@ given a compiled module (a function of a module may be compiled).
 
 import importlib
 import sys
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import torch  # noqa: F401 - before its compiler is stood in for
 
-
-def _keep(function: Callable[..., Any], *_: Any, **__: Any) -> Callable[..., Any]:
-    return function
-
-
 STAND_INS: dict[str, dict[str, Any]] = {
     "torchmetrics": {"Metric": type("Metric", (), {}), "MetricCollection": type("MetricCollection", (), {})},
-    "torch._dynamo": {"OptimizedModule": type("OptimizedModule", (), {}), "disable": _keep},
+    "torch._dynamo": {"OptimizedModule": type("OptimizedModule", (), {}), "disable": lambda f, *_, **__: f},
 }
 """Packages that Lightning imports when it is imported -> what stands in for what it takes from them."""
 

@@ -40,7 +40,8 @@ class Estimate:
 
     def __init__(self, plan: Plan, everything: bool = False) -> None:
         self.plan = plan
-        possible = [(cell, _fits(plan, cell, everything)) for cell in plan.cells if not cell.skip]
+        to_run = {fit_id for fit_id, state in plan.states.items() if everything or state.name == "pending"}
+        possible = [(cell, sum(fit.fit_id in to_run for fit in cell.fits)) for cell in plan.cells if not cell.skip]
         wanted = [(cell, fits) for cell, fits in possible if fits]
         rng = np.random.default_rng(0)
         machine = np.exp(costs.MACHINE * rng.standard_normal(DRAWS))
@@ -85,11 +86,6 @@ class Estimate:
 def _total(parts: list[Part]) -> np.ndarray:
     """Draws of the seconds of some parts together."""
     return sum((part.seconds for part in parts), np.zeros(1))
-
-
-def _fits(plan: Plan, cell: Cell, everything: bool) -> int:
-    """How many fits of a cell are to be run."""
-    return sum(everything or plan.states[fit.fit_id].name == "pending" for fit in cell.fits)
 
 
 def _rates(cost: costs.CostModel, cells: list[Cell], rng: np.random.Generator) -> list[np.ndarray]:

@@ -90,19 +90,9 @@ def changed(what: What) -> list[str]:
 def _parse(module: str) -> tuple[str, frozenset[str]]:
     """Digest of one module's code and the dotted names it imports."""
     path = source_path(module)
-    tree = _Strip().visit(source_tree(path))
-    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    imports: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            imports |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                parent = package.rsplit(".", node.level - 1)[0] if node.level > 1 else package
-                base = f"{parent}.{base}".rstrip(".")
-            imports |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:16], frozenset(imports)
+    strip = _Strip(module if path.name == "__init__.py" else module.rpartition(".")[0])
+    tree = strip.visit(source_tree(path))
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:16], frozenset(strip.imports)
 
 
 @functools.cache
@@ -120,27 +110,45 @@ def _is_module(name: str, importer: str) -> bool:
 
 class _Strip(ast.NodeTransformer):
     """Drop what cannot change a result: docstrings, other bare strings, messages, imports for annotations, and what
-    hyperparameters tell the planner alone."""
+    hyperparameters tell the planner alone; `imports` are the dotted names that a module of `package` imports."""
+
+    def __init__(self, package: str) -> None:
+        self.package, self.imports = package, set[str]()
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        for name in ("body", "handlers", "orelse", "finalbody", "cases"):  # no expression holds a statement
+            if isinstance(parts := getattr(node, name, None), list):
+                setattr(node, name, [kept for part in parts if (kept := self.visit(part))])
+        return node
+
+    def visit_Import(self, node: ast.Import) -> ast.AST:
+        self.imports |= {alias.name for alias in node.names}
+        return node
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
+        base = node.module or ""
+        if node.level:
+            parent = self.package.rsplit(".", node.level - 1)[0] if node.level > 1 else self.package
+            base = f"{parent}.{base}".rstrip(".")
+        self.imports |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
+        return node
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
-        if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            return None
-        return self.generic_visit(node)
+        is_text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        return None if is_text else node
 
     def visit_If(self, node: ast.If) -> ast.AST | None:
-        if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            return None
-        return self.generic_visit(node)
+        is_for_types = isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        return None if is_for_types else self.generic_visit(node)
 
     def visit_Raise(self, node: ast.Raise) -> ast.AST:
-        if isinstance(node.exc, ast.Call):
-            node.exc = node.exc.func
+        node.exc = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
         node.cause = None
-        return self.generic_visit(node)
+        return node
 
     def visit_Assert(self, node: ast.Assert) -> ast.AST:
         node.msg = None
-        return self.generic_visit(node)
+        return node
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
         # what several methods share of their hyperparameters has another name
