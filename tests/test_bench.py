@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+import scipy.signal
 import torch
 
 from gpbench.data.simulated import latent_gp
@@ -170,7 +171,7 @@ def test_what_solvers_cost_is_measured(bench, monkeypatch, capsys):
     assert re.search(r"of their rate\n.*GPyTorch.*gp_pcg.*Cholesky.*peak memory", printed, re.DOTALL)
 
 
-@pytest.mark.parametrize("name", ["elliptical", "metropolis"])
+@pytest.mark.parametrize("name", ["elliptical", "metropolis", "random_walk"])
 def test_samplers_of_another_program_keep_the_prior_and_a_normal_posterior(bench, monkeypatch, name):
     variance = bench("latent_variance")
     monkeypatch.setattr(variance, "BURN_IN", 200)
@@ -180,6 +181,13 @@ def test_samplers_of_another_program_keep_the_prior_and_a_normal_posterior(bench
     draws = np.stack([*itertools.islice(chains, 200, 700)])
     np.testing.assert_allclose(draws.mean((0, 1)), 0.5, atol=0.02)
     np.testing.assert_allclose(draws.var((0, 1)), 0.5, atol=0.02)
+
+
+def test_the_other_estimate_is_that_of_the_autoregression_that_was_drawn(bench):
+    """ESS = T (1 - a) / (1 + a) of x_t = a x_(t-1) + noise."""
+    noise, a = np.random.default_rng(0).standard_normal(200_000), 0.9
+    found = bench("latent_variance").autoregressive_ess(scipy.signal.lfilter([1.0], [1.0, -a], noise))
+    np.testing.assert_allclose(found, len(noise) * (1 - a) / (1 + a), rtol=0.05)
 
 
 def test_our_samplers_run_on_data_of_the_other_variance(bench, monkeypatch, capsys):

@@ -110,7 +110,7 @@ def build(
                 row = {"fit_id": fit_id, "kind": "predict", "method": method, "label": METHODS[method]}
                 row |= {"family": "gradient", "dataset": dataset, "protocol": protocol, "budget": "quick"}
                 row |= {"split": split, "replica": 0, "task": DATASETS[dataset], "status": state, "reason": reason}
-                row |= {"steps": 5000, "overrides": "", "commit": "0123abc", "dirty": False}
+                row |= {"steps": 5000, "convergence": "converged", "overrides": "", "commit": "0123abc", "dirty": False}
                 row |= {"seconds_train": SECONDS[method] * rng.uniform(0.9, 1.1), "seconds_predict": 0.2}
                 row |= {"peak_memory_mb": 300.0 + 10 * i, "n_train": N_TRAIN, "n_test": N_TEST}
                 row |= dict.fromkeys(METRICS, np.nan)

@@ -297,6 +297,17 @@ def test_what_still_improves_is_judged_after_as_many_updates_as_were_published(t
         assert found["compared"] == "5 still improve"
 
 
+def test_fits_without_a_record_of_their_convergence_are_judged_as_long_as_published_alone(tmp_path):
+    folder = build(tmp_path / "s", ["svgp"], ["boston"])
+    scores = pd.read_parquet(folder / "scores.parquet").assign(convergence="")
+    scores.to_parquet(folder / "scores.parquet")
+    assert verdict(View(folder)) == "not judged: no record says whether ours have converged"
+    scores.assign(budget="paper").to_parquet(folder / "scores.parquet")
+    assert verdict(View(folder)) in verdicts.JUDGED
+    scores.assign(steps=np.nan).to_parquet(folder / "scores.parquet")  # of a closed form
+    assert verdict(View(folder)) in verdicts.JUDGED
+
+
 def test_short_chains_are_compared_with_chains_as_short(tmp_path):
     """At budget `paper` both have as many draws, unless a user gives other ones."""
     fits = without_a_gate(tmp_path / "s", ess_min=20.0).fits

@@ -100,8 +100,10 @@ def test_the_table_of_convergence_has_status_gain_steps_and_certificate(ranked):
 
 
 def test_records_without_the_columns_say_nothing(tmp_path):
-    build(tmp_path / "old", SHOWN, ["boston"], 2, all_done)
-    view = View(tmp_path / "old")
+    folder = build(tmp_path / "old", SHOWN, ["boston"], 2, all_done)
+    scores = pd.read_parquet(folder / "scores.parquet").drop(columns="convergence")
+    scores.to_parquet(folder / "scores.parquet")
+    view = View(folder)
     assert (view.warning, len(TABLES["convergence"].function(view).data)) == ("", 0)
     assert set(TABLES["status"].function(view).data) == {"method", "planned", *STATUSES}
 

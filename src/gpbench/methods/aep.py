@@ -37,7 +37,7 @@ DISTANCE_ROWS = 1000
 
 @dataclass(frozen=True)
 class Hyperparameters(RBFSettings):
-    """Settings of bui2016 as ashman2020 ran them; where they start, and the jitter, as in its program.
+    """Settings of bui2016 as ashman2020 describes them; starting kernels and the jitter as in its program.
 
     mean_function: of the hidden layers; ard, separate: as in `svgp`; lengthscale: of the first layer, in median
     distances between training inputs; hidden_lengthscale and -outputscale: of later layers; layer_noise_variance: s_l.

@@ -9,7 +9,7 @@ filippone2013: v = e^2, log l_r ~ U[-3, -1], and four likelihoods that share x, 
     ord  y = s where b_s < f + 0.5 z <= b_s+1, z ~ N(0, 1), s = 0..4, b_s = e Phi^-1(s / 5)
     The categories, thresholds and noise of ord are not stated there.
 filippone2014: l_r = 0.35 sqrt(d / 2), v = 2.08, y ~ Bernoulli(Phi(f)), the first n/2 rows of each class among 4 n.
-    The paper does not describe how classes are balanced, and states parameters for d = 2 only. A draw with too few
+    The paper does not describe how classes are balanced, and states parameters of an example, d = 2. A draw with few
     rows of a class is repeated.
 
 A data set consists of `BLOCKS` independent draws of n rows, one after the other.

@@ -41,7 +41,7 @@ class Counterparts:
     def __init__(self, view: View) -> None:
         self.view = view
         self.study, self.settings = run_settings(view.study["command"])
-        self._fits = view.fits[[*FACTS, *LENGTH]]
+        self._fits = view.fits[[*FACTS, *LENGTH, "steps", "convergence"]]
         self._places = self._fits.groupby(CELL).indices
         self._averages, self._facts_of = cache(self._averaged), cache(self._of_cell)
 
@@ -93,6 +93,9 @@ class Counterparts:
 
     def _unfinished(self, fits: pd.DataFrame, metric: str, n: int) -> str:
         """Why a mean may not be judged."""
+        unnoted = (fits["convergence"] == "") & fits["steps"].notna() & fits["chains"].isna() & ~_as_published(fits)
+        if unnoted.any() and verdicts.group(metric) == "predictions":
+            return "no record says whether ours have converged"
         undefined = (len(fits) if self.by_chain(metric) else fits["split"].nunique()) - n
         lacking = f"the metric is undefined in {count(undefined, 'run')}" if undefined else ""
         return why_not_judged(fits, metric) or lacking

@@ -7,10 +7,10 @@ In this order:
 - `other protocol (...)` where our protocol (scaling, scheme of the splits) differs from the published one: the
   difference is printed but not judged;
 - `not judged: <reason>` where another study has the published settings (ours may differ under the same name), where
-  ours is known to differ from the published method (`reason` of the row), where some of our fits are not done or are
-  chains that have not converged (`study.results.convergence`: R-hat and effective draws, whatever the budget), where an
-  effective sample size is that of a chain shorter than 50 autocorrelation times (20 at budget `paper` without `steps=`,
-  where both sides have as many draws and the same bias), or where neither side has a spread. How chains move
+  ours is known to differ from the published method (`reason` of the row), where our fits are not done, shorter than
+  published without a record of convergence, or chains that have not converged (`study.results.convergence`, whatever
+  the budget), where an effective sample size is that of a chain shorter than 50 autocorrelation times (20 at budget
+  `paper` without `steps=`, where both sides have as many draws), or where neither side has a spread. How chains move
   (effective sample sizes, acceptance, operations) is judged up to the papers' own R-hat of 1.1, since a chain that
   moves badly is what such a row is about, and R-hat itself always. Fits by gradients that still improve are judged at
   budget `paper` without `steps=`, where ours and the published ones had as many updates;

@@ -128,8 +128,7 @@ class _Strip(ast.NodeTransformer):
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
         base = node.module or ""
         if node.level:
-            parent = self.package.rsplit(".", node.level - 1)[0] if node.level > 1 else self.package
-            base = f"{parent}.{base}".rstrip(".")
+            base = f"{self.package.rsplit('.', node.level - 1)[0]}.{base}".rstrip(".")
         self.imports |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
         return node
 
