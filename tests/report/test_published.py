@@ -13,6 +13,7 @@ from gpbench.errors import UserError
 from gpbench.evaluation.metrics import METRICS
 from gpbench.report.scorecard.counterparts import ANY
 from gpbench.report.scorecard.published import read_published
+from gpbench.report.view import View
 from gpbench.study.planning.variants import expand
 
 ROOT = Path(__file__).parents[2]
@@ -264,3 +265,38 @@ def test_what_a_row_names_is_in_the_configuration(tmp_path, change, said):
     rows[rows["study"].notna()].head(1).assign(**change).to_csv(tmp_path / "ashman2020.csv", index=False)
     with pytest.raises(UserError, match=said):
         read_published(tmp_path, ROOT / "conf")
+
+
+def test_scores_by_split_have_the_means_that_are_printed():
+    """But for misprints (the sheets of errata name them) and files of fewer splits than the paper's 20."""
+    misprints = {("SGP 500", "concrete", "rmse"), ("SGP 500", "energy", "rmse")}
+    rows = ROWS[ROWS["by_split"].map(len) > 0]
+    assert (
+        len(rows) == 7 * 6 * 2 + 2 * 6 - 1
+    )  # tables 4 and 5; of one lengthscale log likelihoods, protein of two layers
+    complete = 0
+    for row in rows.to_dict("records"):
+        scores = row["by_split"]
+        if len(scores) < (19 if row["dataset"] == "boston" else 20):
+            assert (row["method_printed"], row["dataset"]) in {("SGP 100", "kin8nm"), ("DSVI-3", "protein")}
+            continue
+        complete += 1
+        difference = abs(np.mean([*scores.values()]) - row["factor"] * row["value"])
+        known = (row["method_printed"], row["dataset"], row["ours_metric"]) in misprints
+        assert (difference <= 1.001 * row["rounding"]) is not known, row["method_printed"] + row["dataset"]
+    assert complete == len(rows) - 4
+
+
+def test_splits_that_are_paired_are_ours():
+    """On the data sets that the files name, released scores of a sparse GP vary over splits as ours do."""
+    released = {number: ROWS.query(f"method_printed == 'SGP {number}' and item == 'Table 4'") for number in (100, 500)}
+    view = View(ROOT / "docs/results/ashman2020_uci-b332f7")
+    for path in (ROOT / "published/per_split").glob("ashman2020_*.yaml"):
+        for dataset, shown in config.printed_splits(path.parent, path.stem).paired.items():
+            correlation, splits, number = map(
+                float, re.fullmatch(r"(\S+) over (\d+) splits \(SGP (\d+)\)", shown).groups()
+            )
+            theirs = released[number].set_index("dataset")["by_split"][dataset]
+            both = view.per_split("mnll", dataset)[[f"sgp_{number:.0f}"]].assign(theirs=pd.Series(theirs)).dropna()
+            assert (len(both), round(both.corr().iloc[0, 1], 2)) == (splits, correlation)
+            assert correlation > 0.7

@@ -75,6 +75,22 @@ def test_another_number_of_splits_is_judged_and_printed(steady):
     assert found["upper"] == pytest.approx(verdicts.interval(0, *verdicts.combined(SD, 5, 0.001, 20)[:2])[1])
 
 
+def test_splits_of_which_scores_were_released_are_paired(steady):
+    """What is easy or hard about a split is then no part of the difference."""
+    ours = steady.per_split("mnll", "boston")["svgp"]
+    gaps = np.array([0.030, 0.032, 0.031])
+    theirs = dict(zip((1, 2, 3), ours[[1, 2, 3]] - gaps, strict=True)) | {7: 2.0}
+    found = card(steady, by_split=theirs, spread=np.nan, spread_kind="", splits=20)
+    assert (found["compared"], found["spread_assumed"]) == ("paired on 3 splits", "")
+    assert found["difference"] == pytest.approx(0.031)
+    assert found["standard_error"] == pytest.approx(0.001 / np.sqrt(3))
+    assert found["upper"] == pytest.approx(0.031 + t.ppf(0.975, 2) * 0.001 / np.sqrt(3))
+    assert found["verdict"] == "agrees"
+    assert "by_split" not in found
+    alone = card(steady, by_split={1: 2.0, 9: 2.0}, splits=20)  # one common split says nothing of the spread
+    assert (alone["compared"], alone["difference"]) == ("5 of 20 splits", pytest.approx(0, abs=1e-12))
+
+
 def test_a_side_without_spread_is_given_that_of_the_other(steady):
     """Of a single published run this is the prediction interval of one more of ours."""
     found = card(steady, spread=np.nan, spread_kind="", splits=1)

@@ -35,8 +35,7 @@ def add(commands: argparse._SubParsersAction) -> None:
     action = add_action("show", "show source, files, licence, citation, statistics and picture of data sets", show, "+")
     action.add_argument("--no-picture", action="store_true", help="do not write results/data/NAME.png")
     action = add_action("verify", "verify the files of data sets (default: all); exit 1 if any is wrong", verify, "*")
-    text = "write the statistics of the prepared data sets to FILE.csv and FILE.md"
-    action.add_argument("--statistics", type=Path, metavar="FILE.csv", help=text)
+    action.add_argument("--statistics", type=Path, metavar="FILE.csv", help="write theirs to FILE.csv and FILE.md")
     action = add_action("fetch", "fetch and verify the raw files of data sets", fetch, "*")
     action.add_argument("--files", nargs="+", default=[], metavar="ITEM", help="raw files, as paths below data/raw")
     add_action("prepare", "fetch, parse, check and store data sets", prepare, "+")
@@ -58,9 +57,8 @@ def add_wishes(command: argparse.ArgumentParser, required: bool) -> None:
     command.add_argument("--drop", nargs="+", default=[], metavar="COLUMN", help="neither inputs nor targets")
     command.add_argument("--missing", default="", metavar="CELL", help="drop rows with this cell; empty: an empty one")
     tasks = ["regression", "binary", "multiclass", "counts"]
-    command.add_argument(
-        "--task", default="", choices=tasks, help="default: classes of a target that is text or has two values"
-    )
+    text = "default: classes of a target that is text or has two values"
+    command.add_argument("--task", default="", choices=tasks, help=text)
     command.add_argument("--name", default="", help="default: that of the file")
 
 
@@ -234,7 +232,6 @@ _BUNDLED = "ships inside a package, no raw files"
 
 def _datasets(where: Places, names: list[str]) -> list[Dataset]:
     """The named catalogue entries (all if none is named), in alphabetical order."""
-
     chosen = sorted(set(names) or config.options(where.conf, "dataset"))
     return [config.compose(where.conf, "dataset", name) for name in chosen]
 

@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 from gpbench import config, places
-from gpbench.cli import advise, data, exchange, grammar, lists
+from gpbench.cli import advise, data, grammar, lists
 from gpbench.cli.grammar import Parser
 from gpbench.cli.look import cost, plan, planned, status
 from gpbench.errors import UserError, count, exit_status
@@ -39,12 +39,13 @@ def parser() -> argparse.ArgumentParser:
     add(papers, "the figures and tables that can be made by name, as Markdown")
     add(verify, "check every fit of the store by its seals, and the committed records; then exit 1 if one is damaged")
     add(track, "log finished fits to MLflow")
+    add(push, "send done fits, and checkpoints of those that nobody is at, to the place that GPBENCH_REMOTE names")
+    add(pull, "fetch the fits and checkpoints that the store lacks from the place that GPBENCH_REMOTE names")
     add(unlock, "free Snakemake's lock if the process that holds it is dead")
     command = add(completion, 'a script that completes commands in a shell: eval "$(gpbench completion bash)"')
     command.add_argument("shell", choices=["bash", "zsh", "tcsh"])
     data.add(commands)
     lists.add(commands)
-    exchange.add(commands)
     advise.add(commands)
     return top
 
@@ -63,8 +64,7 @@ def _add_study_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
     command.add_argument("--watch", action="store_true", help="again every two seconds")
     grammar.as_json(command)
     command = add(record, "add a study's finished fits to its committed records, docs/results/STUDY/", study)
-    text = "add the records of another machine instead: a folder like docs/results, or a checkout"
-    command.add_argument("--merge", type=Path, metavar="FOLDER", help=text)
+    command.add_argument("--merge", type=Path, metavar="FOLDER", help="add those of a docs/results or checkout instead")
     command.add_argument("--force", action="store_true", help="also of smoke, of a changed tree, or of private data")
     command = add(backlog, "runs that wait for an idle machine (conf/backlog.yaml): what is done of them, and go on")
     command.add_argument("action", nargs="?", choices=["run"], help="work through them; default: list them")
@@ -72,8 +72,7 @@ def _add_study_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
     command.add_argument("--minutes", type=float, default=60.0, help="after which it ends; default: %(default)s")
     add(cite, "BibTeX of the methods, data sets and protocol that a study uses", study)
     add(collect, "gather a planned study's results", study)
-    text = "list failed and missing fits of a planned study, then exit 1, and those that have not converged"
-    add(verdict, text, study)
+    add(verdict, "list failed and missing fits of a planned study, then exit 1, and unconverged ones", study)
     add(crate, "pack a finished study as an RO-Crate: results/NAME/crate.zip", study)
 
 
@@ -82,8 +81,7 @@ def _add_fit_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
     command.add_argument("words", nargs="+", metavar="key=value")
     grammar.setting(command)
     command = add(why, "what changed since fits were made, or why they are skipped, missing or failed")
-    text = "dsvi/boston, method=dsvi dataset=boston study=..., or a fit's identity"
-    command.add_argument("words", nargs="+", metavar="cell", help=text)
+    command.add_argument("words", nargs="+", metavar="cell", help="dsvi/boston, method=dsvi study=..., or an identity")
     command = add(new, "write a working method to start from, its module and its YAML")
     command.add_argument("what", choices=["method"])
     command.add_argument("name")
@@ -98,19 +96,16 @@ def _add_fit_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
     command.add_argument("fit", help="as of `predict`")
     command.add_argument("folder", type=Path, help="to write; it must not exist")
     command = add(challenge, "score another program's predictions of our test rows, and set them beside our fits")
-    command.add_argument(
-        "predictions", type=Path, help="CSV: dataset, split, row; mean, sd or q05, ... or s0, ... or p_CLASS"
-    )
+    text = "CSV: dataset, split, row; mean, sd or q05, ... or s0, ... or p_CLASS"
+    command.add_argument("predictions", type=Path, help=text)
     command.add_argument("--name", default="", help="of the entry; default: that of the file")
     command.add_argument("--label", default="", help="in tables and figures; default: the name")
     command.add_argument("--protocol", default="common", help="whose splits these are; default: %(default)s")
     command = add(adopt, "carry a run's fits over to today's identities, after a check that the code gives the same")
     command.add_argument("run", help="a folder of docs/results, or a study")
     grammar.overrides(command)
-    text = "groups of fits to refit of each method and task"
-    command.add_argument("--check", type=int, default=1, metavar="N", help=text)
-    text = "of the code that made them, to refit beside it"
-    command.add_argument("--against", type=Path, metavar="CHECKOUT", help=text)
+    command.add_argument("--check", type=int, default=1, metavar="N", help="groups to refit of each method and task")
+    command.add_argument("--against", type=Path, metavar="CHECKOUT", help="of the code that made them, to refit too")
 
 
 def fit(arguments: argparse.Namespace) -> None:
@@ -291,6 +286,26 @@ def track(arguments: argparse.Namespace) -> None:
     from gpbench.study import tracking
 
     print(f"{tracking.drain(places.find())} fits logged")
+
+
+def push(arguments: argparse.Namespace) -> None:
+    from gpbench.study.storage import remote
+
+    store, there = Store(places.find().store), remote.require()
+    sent = there.push(store, store.ids())
+    for group in filter(store.is_free, store.groups()):
+        there.push_work(store, group.group_id)
+    print(f"{count(sent, 'fit')} sent to {there.url}")
+
+
+def pull(arguments: argparse.Namespace) -> None:
+    from gpbench.study.storage import remote
+
+    store, there = Store(places.find().store), remote.require()
+    fetched = there.pull(store, sorted(there.fits))
+    for group_id in there.begun():
+        there.pull_work(store, group_id)
+    print(f"{count(fetched, 'fit')} fetched of {len(there.fits)} in {there.url}")
 
 
 def reference(arguments: argparse.Namespace) -> None:

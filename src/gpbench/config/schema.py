@@ -327,6 +327,7 @@ class PrintedSplits:
     reference: str  #: citation key
     protocol: str  #: in conf/protocol, whose splits these are
     paired: dict[str, str]  #: data set -> what shows that its splits, rows and target are ours
+    printed: str = ""  #: method and setting in published/<reference>.csv, where that has their means
 
 
 @dataclass(frozen=True)

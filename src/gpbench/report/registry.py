@@ -180,18 +180,16 @@ FIGURES = _by_name([
           "Error (RMSE in regression) of the first 250 test rows against training time; dotted: the last error of a "
           f"method that has ended, so that all can be compared at equal seconds. {_CURVES}"),
     Entry("calibration", "calibration", PREDICT, "figures.calibration:calibration",
-          "Regression: fraction of test targets inside central predictive intervals minus the nominal fraction; "
-          "below zero is overconfident. Classification: fraction correct against the probability of the predicted "
-          "class, in ten bins; bins with fewer than ten test points are left out. Test points of all splits are "
-          "pooled."),
+          "Regression: fraction of test targets inside central predictive intervals minus the nominal fraction; below "
+          "zero is overconfident. Classification: fraction correct against the probability of the predicted class, in "
+          "ten bins; bins with fewer than ten test points are left out. Test points of all splits are pooled."),
     Entry("reliability", "calibration", ON_REQUEST, "figures.calibration:reliability",
           "Observed frequency against the predicted probability. Two classes: 15 equal bins of the probability of "
           "class 1; more classes: 10 equal bins of the probabilities of all classes of every test point. Bins with "
           "fewer than ten values are left out; a calibrated method lies on the diagonal."),
     Entry("pit", "calibration", PREDICT, "figures.calibration:pit",
-          "Probability integral transforms of the test targets; a calibrated method is flat. Dashed: simultaneous "
-          "95 % binomial band for independent points; test points of all splits are pooled, so it is slightly too "
-          "narrow."),
+          "Probability integral transforms of the test targets; a calibrated method is flat. Dashed: simultaneous 95 % "
+          "binomial band for independent points; test points of all splits are pooled, so it is slightly too narrow."),
     Entry("abstention", "calibration", ON_REQUEST, "figures.abstention:abstention",
           "Accuracy and area under the ROC curve on the remaining test rows when a classifier abstains wherever its "
           "probability of class 1 is nearer to 1/2 than a threshold. Mean over the splits of the smallest training "
@@ -242,8 +240,7 @@ FIGURES = _by_name([
           "over repetitions the mean standard deviation of an element of s, and the mean of log₁₀ of the squared "
           "relative error of the gradient."),
     Entry("cost", "cost", PREDICT, "figures.cost:cost",
-          "Training seconds per fit against test MNLL; mean and standard deviation over splits. Lower left is "
-          "better."),
+          "Training seconds per fit against test MNLL; mean and standard deviation over splits. Lower left is better."),
     Entry("pareto", "cost", PREDICT, "figures.profiles:pareto",
           "Training seconds per fit (geometric mean over data sets) against test MNLL above that of the best method "
           "of each data set (mean over data sets; a method that is the best everywhere has 0). Line and names: the "

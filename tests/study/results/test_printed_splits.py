@@ -100,3 +100,19 @@ def test_the_released_splits_are_those_of_the_protocol():
             _, test = splits.rows(dataset.rows, split)
             order = drawn.choice(dataset.rows, dataset.rows, replace=False)
             assert np.array_equal(test, order[round(0.9 * dataset.rows) :])
+
+
+def test_the_splits_of_ashman2020_are_those_of_its_program():
+    """It shuffles the row numbers with NumPy's generator seeded by the split; the first int(0.9 n) rows train."""
+    conf = RELEASED.parents[1] / "conf"
+    for path in RELEASED.glob("ashman2020_*.yaml"):
+        whose = config.printed_splits(RELEASED, path.stem)
+        protocol = config.compose(conf, "protocol", whose.protocol)
+        for name in whose.paired:
+            dataset = config.compose(conf, "dataset", name)
+            splits = protocols.freeze(protocol, dataset).splits
+            for split in (0, 19):
+                _, test = splits.rows(dataset.rows, split)
+                order = np.arange(dataset.rows)
+                np.random.RandomState(split).shuffle(order)
+                assert np.array_equal(np.sort(test), np.sort(order[int(0.9 * dataset.rows) :]))

@@ -14,12 +14,17 @@ from gpbench.report.view import View
 _FEW = 10  # test points; bins with fewer are left out
 
 
+def _found(view: View, tasks: str, *of: str) -> tuple[pd.DataFrame, list[str]]:
+    """Rows of some kinds and the data sets that have any; no figure where none has."""
+    shown = view.calibration[view.calibration["of"].isin(of)]
+    datasets = canvas.present(view.datasets, shown["dataset"])
+    canvas.require(datasets, view.unrecorded("calibration") or f"No finished fit of a {tasks} data set.")
+    return shown, datasets
+
+
 def calibration(view: View) -> Figure:
     """Coverage errors of regression and reliability curves of classification, one panel per data set."""
-    shown = view.calibration[view.calibration["of"].isin(["pit", "confidence"])]
-    datasets = canvas.present(view.datasets, shown["dataset"])
-    reason = "No finished fit of a regression or classification data set has test points."
-    canvas.require(datasets, view.unrecorded("calibration") or reason)
+    shown, datasets = _found(view, "regression or classification", "pit", "confidence")
     figure, axes = canvas.titled(datasets, 2.0, 3)
     for axis, dataset in zip(axes, datasets, strict=True):
         rows = shown[shown["dataset"] == dataset]
@@ -62,10 +67,7 @@ def _reference(axis: Axes, regression: bool) -> None:
 
 def reliability(view: View) -> Figure:
     """Observed frequency against predicted probability, for every class of every test point."""
-    shown = view.calibration[view.calibration["of"] == "classes"]
-    datasets = canvas.present(view.datasets, shown["dataset"])
-    reason = "No finished fit of a classification data set, so no probabilities to show."
-    canvas.require(datasets, view.unrecorded("calibration") or reason)
+    shown, datasets = _found(view, "classification", "classes")
     figure, axes = canvas.titled(datasets, 2.6, 3)
     for axis, dataset in zip(axes, datasets, strict=True):
         for look, rows in canvas.by_method(view, shown[shown["dataset"] == dataset]):
@@ -81,11 +83,8 @@ def reliability(view: View) -> Figure:
 
 def pit(view: View) -> Figure:
     """PIT histograms, one panel per regression data set and one row of bars per method."""
-    bins = view.calibration[view.calibration["of"] == "pit"]
-    datasets = canvas.present(view.datasets, bins["dataset"])
+    bins, datasets = _found(view, "regression", "pit")
     methods = canvas.present(view.methods, bins["method"])
-    reason = "No finished fit of a regression data set, so no PIT to show."
-    canvas.require(methods, view.unrecorded("calibration") or reason)
     figure, axes = canvas.titled(datasets, 0.33 * len(methods) + 0.4, x="PIT")
     for i, (dataset, axis) in enumerate(zip(datasets, axes, strict=True)):
         counts = {name: _pooled(group)["count"] for name, group in bins[bins["dataset"] == dataset].groupby("method")}

@@ -121,7 +121,7 @@ def _densities(done: pd.DataFrame) -> Table:
 
 def _splits(done: pd.DataFrame, per_split: Path) -> Table:
     """First splits against all of them, for cells of at least five splits."""
-    released = [pd.read_csv(path).assign(run=path.stem, method=path.stem) for path in sorted(per_split.glob("*.csv"))]
+    released = [pd.read_csv(p).assign(run=p.stem.split("_")[0], method=p.stem) for p in sorted(per_split.glob("*.csv"))]
     names = ["run", "dataset", "method", "split", "mnll"]
     scores = pd.concat([part[names] for part in (done, *released) if len(part)] or [pd.DataFrame(columns=names)])
     shown = []

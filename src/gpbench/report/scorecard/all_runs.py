@@ -1,11 +1,9 @@
 """Every published number beside its best counterpart in all committed runs.
 
-Reads `published/*.csv` and `docs/results/<run>/`; writes a scorecard (CSV, Markdown, figure) and a badge. Where several
-runs have a counterpart of a row, one that is judged is preferred, then one that is not judged, then one under another
-protocol; among these the larger budget, then the study's own settings, then more runs. A row without a counterpart
-names the study that reproduces it, with its budget and command, or the reason why none does. The files depend on these
-inputs alone: written twice they are the same bytes, except for the PNG, whose key `gpbench-data` is the SHA-256 of the
-CSV that it draws.
+Reads `published/` and `docs/results/<run>/`; writes a scorecard (CSV, Markdown, figure) and a badge. Of several runs
+with a counterpart of a row the best is chosen by `Counterpart.preference`; a row without one names the study that
+reproduces it, with its budget and command, or the reason why none does. The files depend on these inputs alone: written
+twice they are the same bytes, but for the PNG, whose key `gpbench-data` is the SHA-256 of the CSV that it draws.
 """
 
 import hashlib
@@ -47,9 +45,9 @@ budget.
 
 The rules were fixed beforehand (`gpbench.report.scorecard.verdicts`). Margins: {verdicts.MARGINS}. *agrees*: the 95 %
 interval of ours - published lies inside the margin; *better*, *worse*, *differs* (for metrics without a direction): it
-lies outside; *inconclusive*: neither. *not judged*: our fits are incomplete or are chains that have not converged, an
-effective sample size is that of a chain too short to tell, or neither side has a spread. *other protocol*: means that
-are not comparable.
+lies outside; *inconclusive*: neither. *paired*: over splits of which authors released their scores. *not judged*: our
+fits are incomplete or are chains that have not converged, an effective sample size is that of a chain too short to
+tell, or neither side has a spread. *other protocol*: means that are not comparable.
 
 Rows are counted apart by what they are about: *predictions* (MNLL, RMSE, error, ...), *samplers* (R-hat, effective
 sample sizes, acceptance) and *bookkeeping* (operations, seconds, settings, numbers of which we have no metric, and
@@ -67,8 +65,9 @@ class Counterpart(NamedTuple):
 
     @property
     def preference(self) -> tuple[bool | int | str, ...]:
-        """Smaller is better. A verdict on fits shorter than published does not hide that longer ones, none of them
-        missing, are not judged."""
+        """Smaller is better: judged, then not judged, then another protocol; among these the larger budget, then the
+        study's own settings, then more runs. A verdict on fits shorter than published does not hide that longer ones,
+        none of them missing, are not judged."""
         ours, kind = self.judgement, verdicts.kind(self.judgement.verdict)
         place = -1 if kind in verdicts.JUDGED else verdicts.VERDICTS.index(kind)
         size = BUDGETS.index(ours.ours_budget) if ours.ours_budget in BUDGETS else -1

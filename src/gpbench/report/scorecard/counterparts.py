@@ -1,5 +1,6 @@
 """Our counterparts of published numbers: means over the splits, or over the chains of samplers, of a study's cells."""
 
+import math
 from dataclasses import dataclass
 from functools import cache
 
@@ -8,6 +9,7 @@ import pandas as pd
 
 from gpbench import config
 from gpbench.errors import count
+from gpbench.evaluation.compare import paired_mean
 from gpbench.report.scorecard import verdicts
 from gpbench.report.view import SCORED, UNMIXED, View, commits, describe_statuses
 from gpbench.study.planning.resolve import STUDY_KEYS
@@ -67,6 +69,12 @@ class Counterparts:
         fits, facts = self._facts_of(method, dataset)
         unfinished = self._unfinished(fits, metric, int(n))
         return OurMean(mean, sd, int(n), between, unfinished=unfinished, **facts)
+
+    def paired(self, method: str, dataset: str, metric: str, theirs: dict[int, float]) -> tuple[float, float, int]:
+        """(mean of ours - theirs, its standard error, number) of the splits that both have, independent as in Welch's
+        interval; (NaN, NaN, 0) where these are fewer than two."""
+        both = self.view.per_split(metric, dataset)[[method]].assign(theirs=pd.Series(theirs, dtype=float)).dropna()
+        return paired_mean(both[method], both["theirs"], 0.0) if len(both) > 1 else (math.nan, math.nan, 0)
 
     def _of_cell(self, method: str, dataset: str) -> tuple[pd.DataFrame, dict]:
         """The fits of a cell, and what `OurMean` says of it whatever the metric is."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from gpbench.errors import UserError, unknown
+from gpbench.errors import UserError, count, unknown
 from gpbench.evaluation.metrics import METRICS
 from gpbench.places import write_text
 from gpbench.report.scorecard import verdicts
@@ -31,7 +31,7 @@ class Judgement:
     ours: float = math.nan
     ours_sd: float = math.nan
     ours_n: int = 0
-    difference: float = math.nan  # ours - published
+    difference: float = math.nan  # ours - published; of the splits that both have, where they are paired
     standard_error: float = math.nan
     spread_assumed: str = ""  # `published` or `ours`: the side given the other's; `chains`: both, of R-hats
     lower: float = math.nan
@@ -53,7 +53,8 @@ def scorecard(view: View, published: pd.DataFrame) -> pd.DataFrame:
     ours = Counterparts(view)
     named = published.assign(ours_method=[ours.name(names) for names in published["ours_method"]])
     judged = [compare(ours, PublishedNumber(**row)) for row in named.to_dict("records")]
-    return pd.concat([named.reset_index(drop=True), pd.DataFrame(judged, columns=ADDED)], axis=1)
+    shown = named.drop(columns="by_split", errors="ignore").reset_index(drop=True)
+    return shown.join(pd.DataFrame(judged, columns=ADDED))
 
 
 def not_run(printed: PublishedNumber, reason: str = "") -> Judgement:
@@ -97,8 +98,11 @@ def compare(ours: Counterparts, printed: PublishedNumber) -> Judgement:
     if math.isnan(error) and metric.startswith("r_hat"):
         error, freedom = verdicts.combined_r_hats(result.ours, result.published, mean.chains)
         assumed = "chains"
-    lower, upper = verdicts.interval(difference, error, freedom)
     runs = _compared(mean.n, printed.splits, "runs" if ours.by_chain(metric) else "splits")
+    if printed.by_split and (paired := ours.paired(method, dataset, metric, printed.by_split))[2]:
+        difference, error, freedom = paired[0], paired[1], paired[2] - 1
+        assumed, runs = "", f"paired on {count(paired[2], 'split')}"
+    lower, upper = verdicts.interval(difference, error, freedom)
     compared = ", ".join(filter(None, (runs, f"{mean.improving} still improve" if mean.improving else "")))
     result = replace(result, difference=difference, standard_error=error, lower=lower, upper=upper)
     verdict = _verdict(mean, ours.study, printed, result)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from decimal import Decimal
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import pandas as pd
 from gpbench import config
 from gpbench.errors import UserError, unknown
 from gpbench.evaluation.metrics import METRICS
+from gpbench.study.results.printed_splits import released
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,11 @@ class PublishedNumber:
     reason: str  # why no study reproduces it; beside a study, why its number is shown and not judged
     note: str
     rounding: float = 0.0  # half a unit of the last printed digit; computed from `value`, no column of the files
+    by_split: dict[int, float] = field(default_factory=dict)
+    """split -> score in our unit, where authors released them and the splits are ours; no column of the files"""
 
 
-COLUMNS = [field.name for field in fields(PublishedNumber) if field.name != "rounding"]
+COLUMNS = [column.name for column in fields(PublishedNumber) if column.name not in ("rounding", "by_split")]
 NUMBERS = ("value", "spread", "splits", "factor")
 SPREADS: dict[str, Callable[[int], float]] = {
     "sample sd": lambda n: 1.0,
@@ -54,7 +57,7 @@ TEXTS = ("ours_method", "ours_metric", "study", "reason", "note", "setting")  # 
 
 
 def read_published(folder: str | Path, conf: Path | None = None) -> pd.DataFrame:
-    """All rows of the CSV files in `folder`, with the column `rounding`.
+    """All rows of the CSV files in `folder`, with the columns `rounding` and `by_split`.
 
     Raises UserError for a missing folder, for wrong columns, for a row with `ours_method` but no number, and for one
     whose study, protocol or data set is not in `conf`, if that is given: a project need not have all studies."""
@@ -62,6 +65,9 @@ def read_published(folder: str | Path, conf: Path | None = None) -> pd.DataFrame
     if not paths:
         raise UserError(f"no published numbers: {folder}/*.csv does not exist; give their folder by --published")
     rows = pd.concat([_read_paper(path) for path in paths], ignore_index=True)
+    names = (rows["method_printed"] + " " + rows["setting"]).str.strip()
+    scores, keys = _by_split(Path(folder) / "per_split"), (rows["source"], names, rows["dataset"], rows["ours_metric"])
+    rows["by_split"] = [scores.get(key, {}) for key in zip(*keys, strict=True)]
     if conf is None:
         return rows
     for column in ("study", "protocol", "dataset"):
@@ -107,6 +113,17 @@ def _read_paper(path: Path) -> pd.DataFrame:
         line = f"{path}, line {lost.idxmax() + 2}"
         raise UserError(f"{line}: ours_method is given without a value; leave it empty and give a reason")
     return frame.assign(value=frame["value"].astype(float), rounding=frame["value"].map(rounding))
+
+
+def _by_split(folder: Path) -> dict[tuple[str, ...], dict[int, float]]:
+    """(paper, method and setting as printed, data set, metric) -> scores by split, where the splits are ours."""
+    found: dict[tuple[str, ...], dict[int, float]] = {}
+    for path in sorted(folder.glob("*.yaml")):
+        whose = config.printed_splits(folder, path.stem)
+        for (dataset, split), scores in released(path.with_suffix(".csv")).items():
+            for metric, score in scores.items() if dataset in whose.paired else ():
+                found.setdefault((whose.reference, whose.printed, dataset, metric), {})[split] = score
+    return found
 
 
 def rounding(printed: str | float) -> float:

@@ -1,19 +1,18 @@
-"""The verdict on a published number and ours. Test and margins were fixed before any number was seen; what is not
-judged was narrowed later (docs/decisions.md, 2026-11-23).
+"""The verdict on a published number and ours. Test and margins were fixed before any number was seen; later what is not
+judged was narrowed, and splits that authors released were paired (docs/decisions.md, 2026-11-23 and 2026-11-27).
 
 In this order:
 
 - `not run: <reason>` where we do not have the method, or no fit of it is finished;
 - `other protocol (...)` where our protocol (scaling, scheme of the splits) differs from the published one: the
   difference is printed but not judged;
-- `not judged: <reason>` where another study has the published settings (ours may differ under the same name), where
-  ours is known to differ from the published method (`reason` of the row), where our fits are not done, shorter than
-  published without a record of convergence, or chains that have not converged (`study.results.convergence`, whatever
-  the budget), where an effective sample size is that of a chain shorter than 50 autocorrelation times (20 at budget
-  `paper` without `steps=`, where both sides have as many draws), or where neither side has a spread. How chains move
-  (effective sample sizes, acceptance, operations) is judged up to the papers' own R-hat of 1.1, since a chain that
-  moves badly is what such a row is about, and R-hat itself always. Fits by gradients that still improve are judged at
-  budget `paper` without `steps=`, where ours and the published ones had as many updates;
+- `not judged: <reason>` where another study has the published settings, where ours is known to differ from the
+  published method (`reason` of the row), where our fits are not done, shorter than published without a record of
+  convergence, or chains that have not converged, where an effective sample size is that of a chain shorter than
+  `FEWEST_TIMES` autocorrelation times, or where neither side has a spread. How chains move (effective sample sizes,
+  acceptance, operations) is judged up to the papers' own R-hat of 1.1, since a chain that moves badly is what such a
+  row is about, and R-hat itself always. Fits by gradients that still improve are judged at budget `paper` without
+  `steps=`, where ours and the published ones had as many updates;
 - `agrees` where the 95 % interval of ours - published lies inside [-margin, margin]: two one-sided tests at 2.5 %, so
   that few splits never make numbers agree;
 - `better` or `worse`, by the metric's direction, where the interval lies beyond the margin; `differs` for a metric
@@ -24,9 +23,9 @@ In this order:
 of 20 splits"). Where one side prints no spread or is a single run, the standard deviation of the other side is used: s
 sqrt(1/n_a + 1/n_b), with Student's t and the degrees of freedom of the known side (for a single published run this is
 the prediction interval). So it is where a side has fewer runs that lie closer together (three easy splits of boston
-vary a quarter as much as all twenty), unless Welch's interval is wider. Published splits cannot be paired with ours
-because papers print no number per split: what is easy or hard about a few of ours is part of the difference and of its
-interval.
+vary a quarter as much as all twenty), unless Welch's interval is wider: what is easy or hard about a few splits of ours
+is part of the difference. Where authors released a score for each split and these are shown to be ours
+(published/per_split), two or more that both have are paired instead: mean ± t_{n-1} s / sqrt(n) of ours - theirs.
 
 **Runs.** For predictions, a run is a split (its chains or restarts are averaged first). For samplers (studies of kind
 `sample`) it is a chain on a data set. How fast a chain moves differs more between simulated data sets of one kind than
@@ -37,11 +36,8 @@ the spread between ours, the published number being that of one more; where ours
 ESS of all chains) counts once per data set; two R-hats of one set each may agree, by the spread that follows from their
 numbers of chains, and are `inconclusive` otherwise.
 
-**Margin**, in the unit of the metric: 0.05 nats of MNLL; 0.05 of R-hat; 10 % of the published number for effective
-sample sizes and acceptance rates, which differ that much between seeds; for metrics with a perfect score of 1
-(accuracy, area under the ROC curve) 5 % of 1 - published, so that it does not matter whether a paper prints accuracy or
-error; 5 % of the published number for all others (RMSE, error, Brier score, seconds, operations). It is at least half a
-unit of the last printed digit, because a printed number may be that far from the mean that it rounds.
+**Margin**: `MARGINS`. Effective sample sizes and acceptance rates differ that much between seeds; that of an accuracy
+is the same where a paper prints the error; and a printed number may be half a digit from the mean that it rounds.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Scores that authors released for each split, published/per_split/NAME.csv, as rows beside those of a study's fits.
 
 They are methods of the study that were not fitted here: paired with ours on the data sets that NAME.yaml lists, whose
-splits are shown to be ours, and on no other.
+splits are shown to be ours, and on no other. So are they in the scorecard (`gpbench.report.scorecard.published`).
 """
 
 import csv
@@ -24,7 +24,7 @@ def rows(where: Places, plan: FrozenPlan) -> list[Row]:
     found: list[Row] = []
     for name in plan.study.per_split:
         whose = config.printed_splits(where.per_split, name)
-        for place, scores in _released(where.per_split / f"{name}.csv").items():
+        for place, scores in released(where.per_split / f"{name}.csv").items():
             if place not in sizes or place[0] not in whose.paired:
                 continue
             names = {"method": name, "family": "published", "label": whose.label}
@@ -32,7 +32,7 @@ def rows(where: Places, plan: FrozenPlan) -> list[Row]:
     return found
 
 
-def _released(path: Path) -> dict[tuple[str, int], dict[str, float]]:
+def released(path: Path) -> dict[tuple[str, int], dict[str, float]]:
     """(data set, split) -> scores of a CSV; UserError with the line that has none, or the same place again."""
     found: dict[tuple[str, int], dict[str, float]] = {}
     try:
