@@ -89,7 +89,9 @@ class Target:
 
     def metric(self, nu: Array) -> Array:
         """I + L^T R(f) L `[R, n, n]`, R the Fisher information."""
-        weighted = self.likelihood.information(self.latent(nu))[..., None] * self.factors
+        # of Poisson data it has no bound, and proposals from where a product with it overflows are not taken
+        information = np.minimum(self.likelihood.information(self.latent(nu)), 1e8)
+        weighted = information[..., None] * self.factors
         return np.eye(nu.shape[1]) + np.matmul(self.factors.swapaxes(1, 2), weighted)
 
 
@@ -236,6 +238,7 @@ def efficiency(sampler: Callable, likelihood: str, inputs: int, variance: float)
 
 def main() -> None:
     wanted = set(sys.argv[1:])
+    np.seterr(over="ignore", invalid="ignore")  # of proposals out of all bounds, which are not taken
     print(f"least ESS of f, % of {DRAWS} draws; mean (sd) over {SETS} data sets of {ROWS} rows\n")
     for (likelihood, inputs), printed in PRINTED.items():
         for name, known in printed.items():

@@ -271,9 +271,8 @@ def test_scores_by_split_have_the_means_that_are_printed():
     """But for misprints (the sheets of errata name them) and files of fewer splits than the paper's 20."""
     misprints = {("SGP 500", "concrete", "rmse"), ("SGP 500", "energy", "rmse")}
     rows = ROWS[ROWS["by_split"].map(len) > 0]
-    assert (
-        len(rows) == 7 * 6 * 2 + 2 * 6 - 1
-    )  # tables 4 and 5; of one lengthscale log likelihoods, protein of two layers
+    # tables 4 and 5; of one lengthscale log likelihoods alone, of protein those of two layers
+    assert len(rows) == 7 * 6 * 2 + 2 * 6 - 1
     complete = 0
     for row in rows.to_dict("records"):
         scores = row["by_split"]
@@ -293,9 +292,8 @@ def test_splits_that_are_paired_are_ours():
     view = View(ROOT / "docs/results/ashman2020_uci-b332f7")
     for path in (ROOT / "published/per_split").glob("ashman2020_*.yaml"):
         for dataset, shown in config.printed_splits(path.parent, path.stem).paired.items():
-            correlation, splits, number = map(
-                float, re.fullmatch(r"(\S+) over (\d+) splits \(SGP (\d+)\)", shown).groups()
-            )
+            words = re.fullmatch(r"(\S+) over (\d+) splits \(SGP (\d+)\)", shown)
+            correlation, splits, number = map(float, words.groups())
             theirs = released[number].set_index("dataset")["by_split"][dataset]
             both = view.per_split("mnll", dataset)[[f"sgp_{number:.0f}"]].assign(theirs=pd.Series(theirs)).dropna()
             assert (len(both), round(both.corr().iloc[0, 1], 2)) == (splits, correlation)
