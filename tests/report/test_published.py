@@ -268,15 +268,15 @@ def test_what_a_row_names_is_in_the_configuration(tmp_path, change, said):
 
 
 def test_scores_by_split_have_the_means_that_are_printed():
-    """But for misprints (the sheets of errata name them) and files of fewer splits than the paper's 20."""
+    """But for misprints (the sheets of errata name them) and files of fewer splits than the paper's."""
     misprints = {("SGP 500", "concrete", "rmse"), ("SGP 500", "energy", "rmse")}
     rows = ROWS[ROWS["by_split"].map(len) > 0]
-    # tables 4 and 5; of one lengthscale log likelihoods alone, of protein those of two layers
-    assert len(rows) == 7 * 6 * 2 + 2 * 6 - 1
+    # tables 4 and 5, of one lengthscale log likelihoods alone, of protein those of two layers; tables 5 and 6, figure 3
+    assert rows.groupby("source").size().to_dict() == {"ashman2020": 7 * 6 * 2 + 2 * 6 - 1, "rossi2021": 6 * (2 + 3)}
     complete = 0
     for row in rows.to_dict("records"):
         scores = row["by_split"]
-        if len(scores) < (19 if row["dataset"] == "boston" else 20):
+        if len(scores) < row["splits"] - (row["dataset"] == "boston" and row["source"] == "ashman2020"):
             assert (row["method_printed"], row["dataset"]) in {("SGP 100", "kin8nm"), ("DSVI-3", "protein")}
             continue
         complete += 1
@@ -286,15 +286,23 @@ def test_scores_by_split_have_the_means_that_are_printed():
     assert complete == len(rows) - 4
 
 
-def test_splits_that_are_paired_are_ours():
+@pytest.mark.parametrize(
+    ("paper", "run", "method"),
+    [
+        ("ashman2020", "ashman2020_uci-b332f7", {"SGP 100": "sgp_100", "SGP 500": "sgp_500"}),
+        ("rossi2021", "rossi2021_ablation-896f37", {"SVGP 100": "svgp_100", "SVGP 10": "svgp_10"}),
+    ],
+)
+def test_splits_that_are_paired_are_ours(paper, run, method):
     """On the data sets that the files name, released scores of a sparse GP vary over splits as ours do."""
-    released = {number: ROWS.query(f"method_printed == 'SGP {number}' and item == 'Table 4'") for number in (100, 500)}
-    view = View(ROOT / "docs/results/ashman2020_uci-b332f7")
-    for path in (ROOT / "published/per_split").glob("ashman2020_*.yaml"):
+    view = View(ROOT / "docs/results" / run)
+    files = sorted((ROOT / "published/per_split").glob(f"{paper}_*.yaml"))
+    released = {path.stem: pd.read_csv(path.with_suffix(".csv")).set_index(["dataset", "split"]) for path in files}
+    for path in files:
         for dataset, shown in config.printed_splits(path.parent, path.stem).paired.items():
-            words = re.fullmatch(r"(\S+) over (\d+) splits \(SGP (\d+)\)", shown)
-            correlation, splits, number = map(float, words.groups())
-            theirs = released[number].set_index("dataset")["by_split"][dataset]
-            both = view.per_split("mnll", dataset)[[f"sgp_{number:.0f}"]].assign(theirs=pd.Series(theirs)).dropna()
-            assert (len(both), round(both.corr().iloc[0, 1], 2)) == (splits, correlation)
-            assert correlation > 0.7
+            words = re.fullmatch(r"(\S+) over (\d+) splits \((.+)\)", shown)
+            ours = view.per_split("mnll", dataset)[method[words[3]]]
+            theirs = released[f"{paper}_{method[words[3]]}"].loc[dataset]["mnll"]
+            both = pd.concat([ours, theirs], axis=1, join="inner").dropna()
+            assert (len(both), f"{both.corr().iloc[0, 1]:.2f}") == (int(words[2]), words[1])
+            assert float(words[1]) > 0.7

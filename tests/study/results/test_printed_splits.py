@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from sklearn.model_selection import train_test_split
 
 from gpbench import config, places
 from gpbench.data import protocols
@@ -14,7 +15,7 @@ from gpbench.report.export import citations
 from gpbench.report.significance.comparisons import differences_to_best
 from gpbench.report.view import View
 from gpbench.study.planning import plan as planning
-from gpbench.study.results import collect
+from gpbench.study.results import collect, printed_splits
 from gpbench.study.storage import committed
 from gpbench.study.storage.store import Store
 from handmade import finish
@@ -102,17 +103,37 @@ def test_the_released_splits_are_those_of_the_protocol():
             assert np.array_equal(test, order[round(0.9 * dataset.rows) :])
 
 
-def test_the_splits_of_ashman2020_are_those_of_its_program():
-    """It shuffles the row numbers with NumPy's generator seeded by the split; the first int(0.9 n) rows train."""
+def of_ashman2020(rows, split):
+    """Its program shuffles row numbers with the number of the split as seed; the first int(0.9 n) rows train."""
+    order = np.arange(rows)
+    np.random.RandomState(split).shuffle(order)
+    return order[int(0.9 * rows) :]
+
+
+def of_rossi2021(rows, split):
+    """Its program calls scikit-learn with the number of the fold as seed."""
+    return train_test_split(np.arange(rows), test_size=0.2, random_state=split)[1]
+
+
+@pytest.mark.parametrize(("paper", "test_rows"), [("ashman2020", of_ashman2020), ("rossi2021", of_rossi2021)])
+def test_splits_by_a_seed_are_those_of_the_program(paper, test_rows):
     conf = RELEASED.parents[1] / "conf"
-    for path in RELEASED.glob("ashman2020_*.yaml"):
+    for path in RELEASED.glob(f"{paper}_*.yaml"):
         whose = config.printed_splits(RELEASED, path.stem)
         protocol = config.compose(conf, "protocol", whose.protocol)
         for name in whose.paired:
             dataset = config.compose(conf, "dataset", name)
             splits = protocols.freeze(protocol, dataset).splits
-            for split in (0, 19):
+            for split in (0, 7):
                 _, test = splits.rows(dataset.rows, split)
-                order = np.arange(dataset.rows)
-                np.random.RandomState(split).shuffle(order)
-                assert np.array_equal(np.sort(test), np.sort(order[int(0.9 * dataset.rows) :]))
+                assert np.array_equal(np.sort(test), np.sort(test_rows(dataset.rows, split)))
+
+
+def test_a_line_without_a_score_is_named(tmp_path):
+    path = tmp_path / "theirs.csv"
+    path.write_text("dataset,split,mnll\nboston,0,2.5\nboston,1,nan\n")
+    with pytest.raises(UserError, match=r"theirs.csv, line 3: .* not finite; a line has dataset, split and metrics"):
+        printed_splits.released(path)
+    path.write_text("dataset,split,nll\nboston,0,2.5\n")
+    with pytest.raises(UserError, match="line 2: .* is no metric"):
+        printed_splits.released(path)

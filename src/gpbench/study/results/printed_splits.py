@@ -10,12 +10,13 @@ from pathlib import Path
 
 from gpbench import config
 from gpbench.errors import UserError
+from gpbench.evaluation.metrics import METRICS
 from gpbench.places import Places
 from gpbench.study.records import FrozenPlan
 from gpbench.study.storage import challengers
 from gpbench.study.storage.committed import Row
 
-SCORES = ("mnll", "rmse")
+PLACE = ("dataset", "split")
 
 
 def rows(where: Places, plan: FrozenPlan) -> list[Row]:
@@ -33,20 +34,19 @@ def rows(where: Places, plan: FrozenPlan) -> list[Row]:
 
 
 def released(path: Path) -> dict[tuple[str, int], dict[str, float]]:
-    """(data set, split) -> scores of a CSV; UserError with the line that has none, or the same place again."""
+    """(data set, split) -> metric -> score of a CSV; UserError with the line that has none, or the same place again."""
     found: dict[tuple[str, int], dict[str, float]] = {}
     try:
         with path.open(newline="") as stream:
             reader = csv.DictReader(stream)
             for line in reader:
                 place = line["dataset"], int(line["split"])
-                scores = {key: float(line[key]) for key in SCORES}
-                if place in found or not all(map(math.isfinite, scores.values())):
-                    raise ValueError(f"{place} stands there twice, or has a score that is not finite")
+                scores = {key: float(line[key]) for key in line if key not in PLACE}
+                if place in found or not all(key in METRICS and math.isfinite(scores[key]) for key in scores):
+                    raise ValueError(f"{place} stands there twice, or has a score that is no metric or not finite")
                 found[place] = scores
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
     except (KeyError, TypeError, ValueError) as error:
-        columns = ", ".join(("dataset", "split", *SCORES))
-        raise UserError(f"{path}, line {reader.line_num}: {error}; a line has {columns}") from error
+        raise UserError(f"{path}, line {reader.line_num}: {error}; a line has dataset, split and metrics") from error
     return found
