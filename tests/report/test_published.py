@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
 from gpbench import config
 from gpbench.errors import UserError
@@ -306,3 +307,28 @@ def test_splits_that_are_paired_are_ours(paper, run, method):
             both = pd.concat([ours, theirs], axis=1, join="inner").dropna()
             assert (len(both), f"{both.corr().iloc[0, 1]:.2f}") == (int(words[2]), words[1])
             assert float(words[1]) > 0.7
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"printed": "SVGP L=1 M=7"}, "no score or no row 'SVGP L=1 M=7' of boston"),
+        ({"reference": "nobody2020"}, "no score or no row"),
+        ({"protocol": "common"}, "no score or no row"),
+        ({"paired": {"bostn": "checked"}}, "no score or no row 'SVGP L=1 M=100' of bostn"),
+    ],
+)
+def test_scores_by_split_of_no_row_are_refused(tmp_path, change, said):
+    for path in (ROOT / "published").glob("rossi2021.csv"):
+        (tmp_path / path.name).write_text(path.read_text())
+    folder, name = tmp_path / "per_split", "rossi2021_svgp_100"
+    folder.mkdir()
+    whose = yaml.safe_load((ROOT / f"published/per_split/{name}.yaml").read_text())
+    (folder / f"{name}.csv").write_text((ROOT / f"published/per_split/{name}.csv").read_text())
+    with pytest.raises(UserError, match="unknown scores by split"):
+        read_published(tmp_path)
+    (folder / f"{name}.yaml").write_text(yaml.safe_dump(whose))
+    assert (read_published(tmp_path)["by_split"].map(len) > 0).sum() == 18
+    (folder / f"{name}.yaml").write_text(yaml.safe_dump(whose | change))
+    with pytest.raises(UserError, match=said):
+        read_published(tmp_path)

@@ -87,6 +87,8 @@ def test_splits_of_which_scores_were_released_are_paired(steady):
     assert found["upper"] == pytest.approx(0.031 + t.ppf(0.975, 2) * 0.001 / np.sqrt(3))
     assert found["verdict"] == "agrees"
     assert "by_split" not in found
+    other = card(steady, by_split=theirs, splits=20, protocol="ashman2020")  # whose splits are not those of common
+    assert (other["compared"], other["difference"]) == ("5 of 20 splits", pytest.approx(0, abs=1e-12))
     alone = card(steady, by_split={1: 2.0, 9: 2.0}, splits=20)  # one common split says nothing of the spread
     assert (alone["compared"], alone["difference"]) == ("5 of 20 splits", pytest.approx(0, abs=1e-12))
 

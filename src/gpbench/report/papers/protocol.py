@@ -40,7 +40,7 @@ DENSITY_NOTE = (
 SPLITS_NOTE = (
     "Mean over the first splits minus mean over all, averaged over methods (its range): where all methods move "
     "together, the splits are easier or harder than most. A number from few of a paper's splits differs by as "
-    "much for no reason of the method."
+    "much for no reason of the method. Methods that lack one of the splits are left out."
 )
 SPREAD_NOTE = (
     "Factor by which a printed spread becomes the standard deviation over splits (ddof = 1), its standard error "

@@ -26,11 +26,8 @@ from gpbench.report.tables.render import Table, to_markdown
 from gpbench.report.view import View, commits
 
 BUDGETS = ("smoke", "quick", "check", "converged", "paper")
-EMPTY = (
-    *("verdict", "compared", "spread_assumed", "run", "command"),
-    *("ours_protocol", "ours_budget", "ours_commit", "ours_settings", *TEXTS),
-)
-"""Columns of text, which may be empty."""
+_WORDS = "verdict compared spread_assumed run command ours_protocol ours_budget ours_commit ours_settings"
+EMPTY = (*_WORDS.split(), *TEXTS)  # columns of text, which may be empty
 KEY = "gpbench-data"
 FIGURE = "scorecard.png"
 FIGURE_CAPTION = (
@@ -228,16 +225,13 @@ def texts(results: Path, published: Path, conf: Path) -> tuple[pd.DataFrame, dic
 
 def write_scorecard(results: Path, published: Path, conf: Path, folder: Path) -> list[Path]:
     """Write scorecard.csv, scorecard.md, badge.json, badge.svg and scorecard.png into `folder`."""
-    card, contents = texts(results, published, conf)
-    paths = [write_text(folder / name, text) for name, text in contents.items()]
-    return [*paths, *_draw(card, folder / FIGURE, digest(contents["scorecard.csv"]))]
-
-
-def _draw(card: pd.DataFrame, path: Path, data: str) -> list[Path]:
     from gpbench.report.figures import drawn, save
     from gpbench.report.figures.scorecard import against
 
-    return save(drawn(against, card), path.with_suffix(""), ("png",), png={KEY: data})
+    card, contents = texts(results, published, conf)
+    paths = [write_text(folder / name, text) for name, text in contents.items()]
+    figure, data = (folder / FIGURE).with_suffix(""), digest(contents["scorecard.csv"])
+    return [*paths, *save(drawn(against, card), figure, ("png",), png={KEY: data})]
 
 
 def stale(results: Path, published: Path, conf: Path, folder: Path) -> list[Path]:

@@ -71,8 +71,7 @@ class Counterparts:
         return OurMean(mean, sd, int(n), between, unfinished=unfinished, **facts)
 
     def paired(self, method: str, dataset: str, metric: str, theirs: dict[int, float]) -> tuple[float, float, int]:
-        """(mean of ours - theirs, its standard error, number) of the splits that both have, independent as in Welch's
-        interval; (NaN, NaN, 0) where these are fewer than two."""
+        """(mean of ours - theirs, its standard error, number) of the splits that both have; (NaN, NaN, 0) below two."""
         both = self.view.per_split(metric, dataset)[[method]].assign(theirs=pd.Series(theirs, dtype=float)).dropna()
         return paired_mean(both[method], both["theirs"], 0.0) if len(both) > 1 else (math.nan, math.nan, 0)
 

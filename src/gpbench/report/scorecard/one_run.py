@@ -53,8 +53,8 @@ def scorecard(view: View, published: pd.DataFrame) -> pd.DataFrame:
     ours = Counterparts(view)
     named = published.assign(ours_method=[ours.name(names) for names in published["ours_method"]])
     judged = [compare(ours, PublishedNumber(**row)) for row in named.to_dict("records")]
-    shown = named.drop(columns="by_split", errors="ignore").reset_index(drop=True)
-    return shown.join(pd.DataFrame(judged, columns=ADDED))
+    added = pd.DataFrame(judged, columns=ADDED)
+    return named.drop(columns="by_split", errors="ignore").reset_index(drop=True).join(added)
 
 
 def not_run(printed: PublishedNumber, reason: str = "") -> Judgement:
@@ -99,9 +99,10 @@ def compare(ours: Counterparts, printed: PublishedNumber) -> Judgement:
         error, freedom = verdicts.combined_r_hats(result.ours, result.published, mean.chains)
         assumed = "chains"
     runs = _compared(mean.n, printed.splits, "runs" if ours.by_chain(metric) else "splits")
-    if printed.by_split and (paired := ours.paired(method, dataset, metric, printed.by_split))[2]:
-        difference, error, freedom = paired[0], paired[1], paired[2] - 1
-        assumed, runs = "", f"paired on {count(paired[2], 'split')}"
+    theirs = printed.by_split if printed.protocol == mean.protocol else {}
+    if theirs and (paired := ours.paired(method, dataset, metric, theirs))[2]:
+        difference, error, n = paired
+        freedom, assumed, runs = n - 1, "", f"paired on {count(n, 'split')}"
     lower, upper = verdicts.interval(difference, error, freedom)
     compared = ", ".join(filter(None, (runs, f"{mean.improving} still improve" if mean.improving else "")))
     result = replace(result, difference=difference, standard_error=error, lower=lower, upper=upper)

@@ -42,8 +42,9 @@ def released(path: Path) -> dict[tuple[str, int], dict[str, float]]:
             for line in reader:
                 place = line["dataset"], int(line["split"])
                 scores = {key: float(line[key]) for key in line if key not in PLACE}
-                if place in found or not all(key in METRICS and math.isfinite(scores[key]) for key in scores):
-                    raise ValueError(f"{place} stands there twice, or has a score that is no metric or not finite")
+                wrong = [key for key, score in scores.items() if key not in METRICS or not math.isfinite(score)]
+                if place in found or wrong:
+                    raise ValueError(f"{place} stands there twice, or {' '.join(wrong)} is no metric or not finite")
                 found[place] = scores
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
