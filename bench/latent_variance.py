@@ -1,13 +1,14 @@
 """Which variance and which estimate do the efficiencies of filippone2013, table 2, belong to?
-`python bench/latent_variance.py [2|10]`, of two or ten inputs alone
+`python bench/latent_variance.py [2|10|SAMPLER]`, of two or ten inputs or one sampler alone
 
 The paper states sigma = exp(2) for its simulated data, and of its effective sample sizes only that they are "as in
 Robert and Casella". Here f | y, psi with 100 rows is sampled on data drawn with that variance, with 2.08, that of
 filippone2014, and with 3.5, which was looked for; by elliptical slice sampling, which has nothing to tune, and by
-Metropolis-Hastings of both versions, whose steps are learnt for an acceptance of 25 %. Printed: the least effective
-sample size over the latent values in % of 20,000 draws, mean (sd over data sets, a chain each), by Geyer's estimate,
-which gpbench uses, and by that of an autoregression, as R's package coda has it, beside the paper's numbers. Samplers
-and data are written here from the equations, in NumPy, and share with `gpbench` nothing but Geyer's estimate.
+Metropolis-Hastings of both versions, SMMALA and HMC of version 2, whose steps are learnt for an acceptance of 25, 57
+and 70, 90 or 98 %. Printed: the least effective sample size over the latent values in % of 20,000 draws, mean (sd
+over data sets, a chain each), by Geyer's estimate, which gpbench uses, and by that of an autoregression, as R's
+package coda has it, beside the paper's numbers. Samplers and data are written here from the equations, in NumPy, and
+share with `gpbench` nothing but Geyer's estimate.
 """
 
 from __future__ import annotations

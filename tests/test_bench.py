@@ -171,13 +171,19 @@ def test_what_solvers_cost_is_measured(bench, monkeypatch, capsys):
     assert re.search(r"of their rate\n.*GPyTorch.*gp_pcg.*Cholesky.*peak memory", printed, re.DOTALL)
 
 
-@pytest.mark.parametrize("name", ["elliptical", "metropolis", "random_walk"])
-def test_samplers_of_another_program_keep_the_prior_and_a_normal_posterior(bench, monkeypatch, name):
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [("ELL-SS", 0), ("MH v2", 0), ("MH v1", 0), ("SMMALA", 0), ("HMC v2", 0), ("HMC v2", 1)],
+)
+def test_samplers_of_another_program_keep_the_prior_and_a_normal_posterior(bench, monkeypatch, name, setting):
     variance = bench("latent_variance")
     monkeypatch.setattr(variance, "BURN_IN", 200)
     rng = np.random.default_rng(0)
     # y = 1 with noise 1: N(1/2, 1/2) in every coordinate
-    chains = getattr(variance, name)(rng, rng.standard_normal((200, 2)), lambda nu: -0.5 * ((1 - nu) ** 2).sum(1))
+    normal = variance.Likelihood(None, lambda y, f: -0.5 * (y - f) ** 2, lambda y, f: y - f, np.ones_like)
+    target = variance.Target(normal, np.broadcast_to(np.eye(2), (200, 2, 2)), np.ones((200, 2)))
+    _, sampler = variance.SAMPLERS[name][setting]
+    chains = sampler(rng, rng.standard_normal((200, 2)), target)
     draws = np.stack([*itertools.islice(chains, 200, 700)])
     np.testing.assert_allclose(draws.mean((0, 1)), 0.5, atol=0.02)
     np.testing.assert_allclose(draws.var((0, 1)), 0.5, atol=0.02)
