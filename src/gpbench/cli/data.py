@@ -35,7 +35,7 @@ def add(commands: argparse._SubParsersAction) -> None:
     action = add_action("show", "show source, files, licence, citation, statistics and picture of data sets", show, "+")
     action.add_argument("--no-picture", action="store_true", help="do not write results/data/NAME.png")
     action = add_action("verify", "verify the files of data sets (default: all); exit 1 if any is wrong", verify, "*")
-    action.add_argument("--statistics", type=Path, metavar="FILE.csv", help="write theirs to FILE.csv and FILE.md")
+    action.add_argument("--statistics", type=Path, metavar="FILE.csv", help="write statistics to FILE.csv and FILE.md")
     action = add_action("fetch", "fetch and verify the raw files of data sets", fetch, "*")
     action.add_argument("--files", nargs="+", default=[], metavar="ITEM", help="raw files, as paths below data/raw")
     add_action("prepare", "fetch, parse, check and store data sets", prepare, "+")

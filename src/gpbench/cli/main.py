@@ -64,7 +64,7 @@ def _add_study_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
     command.add_argument("--watch", action="store_true", help="again every two seconds")
     grammar.as_json(command)
     command = add(record, "add a study's finished fits to its committed records, docs/results/STUDY/", study)
-    command.add_argument("--merge", type=Path, metavar="FOLDER", help="add those of a docs/results or checkout instead")
+    command.add_argument("--merge", type=Path, metavar="FOLDER", help="instead add those of a docs/results or checkout")
     command.add_argument("--force", action="store_true", help="also of smoke, of a changed tree, or of private data")
     command = add(backlog, "runs that wait for an idle machine (conf/backlog.yaml): what is done of them, and go on")
     command.add_argument("action", nargs="?", choices=["run"], help="work through them; default: list them")
@@ -72,7 +72,7 @@ def _add_study_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
     command.add_argument("--minutes", type=float, default=60.0, help="after which it ends; default: %(default)s")
     add(cite, "BibTeX of the methods, data sets and protocol that a study uses", study)
     add(collect, "gather a planned study's results", study)
-    add(verdict, "list failed and missing fits of a planned study, then exit 1, and unconverged ones", study)
+    add(verdict, "list failed and missing fits of a planned study, then exit 1; and those not converged", study)
     add(crate, "pack a finished study as an RO-Crate: results/NAME/crate.zip", study)
 
 
