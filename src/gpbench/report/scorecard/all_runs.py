@@ -1,7 +1,7 @@
 """Every published number beside its best counterpart in all committed runs.
 
 Reads `published/` and `docs/results/<run>/`; writes a scorecard (CSV, Markdown, figure) and a badge. Of several runs
-with a counterpart of a row the best is chosen by `Counterpart.preference`; a row without one names the study that
+with a counterpart of a row `Counterpart.preference` chooses one; a row without one names the study that
 reproduces it, with its budget and command, or the reason why none does. The files depend on these inputs alone: written
 twice they are the same bytes, but for the PNG, whose key `gpbench-data` is the SHA-256 of the CSV that it draws.
 """
@@ -40,11 +40,11 @@ INTRODUCTION = f"""\
 published: there `worse` or `inconclusive` describes what this budget reaches, not what the method does at its published
 budget.
 
-The rules were fixed beforehand (`gpbench.report.scorecard.verdicts`). Margins: {verdicts.MARGINS}. *agrees*: the 95 %
-interval of ours - published lies inside the margin; *better*, *worse*, *differs* (for metrics without a direction): it
-lies outside; *inconclusive*: neither. *paired*: over splits of which authors released their scores. *not judged*: our
-fits are incomplete or are chains that have not converged, an effective sample size is that of a chain too short to
-tell, or neither side has a spread. *other protocol*: means that are not comparable.
+The rules were fixed beforehand, pairing excepted (`gpbench.report.scorecard.verdicts`). Margins: {verdicts.MARGINS}.
+*agrees*: the 95 % interval of ours - published lies inside the margin; *better*, *worse*, *differs* (for metrics
+without a direction): it lies outside; *inconclusive*: neither. *paired*: over splits of which authors released their
+scores. *not judged*: our fits are incomplete or are chains that have not converged, an effective sample size is that of
+a chain too short to tell, or neither side has a spread. *other protocol*: means that are not comparable.
 
 Rows are counted apart by what they are about: *predictions* (MNLL, RMSE, error, ...), *samplers* (R-hat, effective
 sample sizes, acceptance) and *bookkeeping* (operations, seconds, settings, numbers of which we have no metric, and
