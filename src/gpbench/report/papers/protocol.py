@@ -123,7 +123,7 @@ def _splits(done: pd.DataFrame, per_split: Path) -> Table:
     """First splits against all of them, for cells of at least five splits."""
     released = [pd.read_csv(p).assign(run=p.stem.split("_")[0], method=p.stem) for p in sorted(per_split.glob("*.csv"))]
     names = ["run", "dataset", "method", "split", "mnll"]
-    scores = pd.concat([part for part in (done, *released) if len(part)] or [done]).reindex(columns=names)
+    scores = pd.concat([done.reindex(columns=names), *released]).reindex(columns=names)
     shown = []
     for (run, dataset), cell in scores.groupby(["run", "dataset"]):
         table = cell.astype({"mnll": float}).pivot_table(index="split", columns="method", values="mnll").dropna(axis=1)

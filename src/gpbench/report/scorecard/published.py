@@ -1,7 +1,7 @@
 """Published numbers: the columns of `published/<citation key>.csv`, and how these files are read."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from decimal import Decimal
 from pathlib import Path
@@ -65,7 +65,7 @@ def read_published(folder: str | Path, conf: Path | None = None) -> pd.DataFrame
     if not paths:
         raise UserError(f"no published numbers: {folder}/*.csv does not exist; give their folder by --published")
     rows = pd.concat([_read_paper(path) for path in paths], ignore_index=True)
-    rows["by_split"] = [*_by_split(Path(folder) / "per_split", rows)]
+    rows["by_split"] = _by_split(Path(folder) / "per_split", rows)
     if conf is None:
         return rows
     for column in ("study", "protocol", "dataset"):
@@ -113,22 +113,22 @@ def _read_paper(path: Path) -> pd.DataFrame:
     return frame.assign(value=frame["value"].astype(float), rounding=frame["value"].map(rounding))
 
 
-def _by_split(folder: Path, rows: pd.DataFrame) -> Iterator[dict[int, float]]:
+def _by_split(folder: Path, rows: pd.DataFrame) -> list[dict[int, float]]:
     """Of each row the scores by split, {} where none or those of other splits are in `folder`; UserError for what a
     file says of no row or without scores."""
     names = (rows["method_printed"] + " " + rows["setting"]).str.strip()
-    found: dict[tuple[str, ...], dict[int, float]] = {}
     keys = [*zip(rows["source"], names, rows["protocol"], rows["dataset"], rows["ours_metric"], strict=True)]
+    found: dict[tuple[str, ...], dict[int, float]] = dict.fromkeys(keys, {})
     for stem in sorted({path.stem for path in folder.glob("[!.]*")}):
         whose, scores = config.printed_splits(folder, stem), released(folder / f"{stem}.csv")
         for dataset in whose.paired if whose.printed else ():
             splits = {split: scores[name, split] for name, split in scores if name == dataset}
             key = (whose.reference, whose.printed, whose.protocol, dataset)
-            metrics = [metric for metric in next(iter(splits.values()), ()) if (*key, metric) in keys]
+            metrics = [metric for metric in next(iter(splits.values()), ()) if (*key, metric) in found]
             if not metrics:
                 raise UserError(f"{folder}/{stem}: no score or no row {whose.printed!r} of {dataset}; correct `paired`")
             found |= {(*key, m): {split: score[m] for split, score in splits.items()} for m in metrics}
-    return (found.get(key, {}) for key in keys)
+    return [found[key] for key in keys]
 
 
 def rounding(printed: str | float) -> float:
