@@ -98,6 +98,16 @@ def test_averaging_over_two_protocols_budgets_or_settings_is_refused(small, tmp_
         View(tmp_path).cells("mnll")
 
 
+def test_the_same_settings_in_another_order_are_no_mixture(small, tmp_path):
+    scores = pd.read_parquet(small / "scores.parquet")
+    scores["overrides"] = ["layers=3 decay=.3", "decay=.3 layers=3"] * (len(scores) // 2) + [None] * (len(scores) % 2)
+    scores.to_parquet(tmp_path / "scores.parquet")
+    (tmp_path / "study.json").write_text((small / "study.json").read_text())
+    one = scores[scores["overrides"].notna() & (scores["method"] == scores["method"][0])]
+    assert one.groupby("dataset")["overrides"].nunique().max() == 2
+    View(tmp_path).cells("mnll")
+
+
 def test_a_missing_file_and_an_unknown_status_are_reported(small, tmp_path):
     with pytest.raises(UserError, match=r"study.json is missing; run the study's collect step"):
         View(tmp_path).cells("mnll")

@@ -222,14 +222,14 @@ class View:
         done = self.fits[self.fits["status"].isin(SCORED)]
         for column in ("protocol", "budget"):
             self._check_one(done[column], column, "the study")
-        cells = done.assign(overrides=done["overrides"].fillna("")).groupby(["method", "dataset"])["overrides"]
+        words = done["overrides"].fillna("").astype(str).str.split().map(sorted).str.join(" ")  # in any order the same
+        cells = done.assign(overrides=words).groupby(["method", "dataset"])["overrides"]
         for method, dataset in cells.nunique().loc[lambda n: n > 1].index:
             self._check_one(cells.get_group((method, dataset)), "overrides", f"cell {method} x {dataset}")
         return done
 
     def _check_one(self, values: pd.Series, what: str, where: str) -> None:
-        counts = values.value_counts().sort_index()
-        if len(counts) > 1:
+        if len(counts := values.value_counts().sort_index()) > 1:
             mixed = ", ".join(f"{name!r} ({n} fits)" for name, n in counts.items())
             raise UserError(
                 f"{self.folder}: {where} mixes {what} {mixed}; their scores are not comparable, "
