@@ -225,3 +225,13 @@ def test_hmc_is_tuned_to_the_acceptance_that_is_asked_for(bench, monkeypatch, ca
     assert asked == [0.5, 0.99] * 2
     line = r" *lrg_100_2, variance [\w.()]+ *, acceptance 0\.(50|99): 1\.50 \(0\.71\), printed 20\.02\n"
     assert re.fullmatch(f"({line}){{4}}", capsys.readouterr().out)
+
+
+def test_the_bound_of_the_scaled_sparse_gps_is_the_evidence_where_every_row_induces(bench):
+    module, rng = bench("scaled_by_test"), np.random.default_rng(0)
+    x, y, log = (torch.tensor(rng.normal(size=size)) for size in ((20, 2), 20, 3))
+    covariance = module.covariance(x, x, log) + log[2].exp() * torch.eye(20, dtype=x.dtype)
+    evidence = torch.distributions.MultivariateNormal(torch.zeros_like(y), covariance).log_prob(y)
+    with torch.no_grad():
+        assert -module.negative_bound(x, y, x, log).item() == pytest.approx(evidence.item(), abs=1e-3)
+        assert module.negative_bound(x, y, x[:5], log) > module.negative_bound(x, y, x, log)
