@@ -19,6 +19,7 @@ from gpbench.report.view import View
 from gpbench.study.planning.plan import run_name
 from handmade import CELL
 from projects import REPOSITORY
+from synthetic_study import build
 
 CONF = REPOSITORY / "conf"
 WHERE = Places(REPOSITORY, REPOSITORY / "store")
@@ -169,9 +170,9 @@ def test_a_caption_says_what_it_is_made_of_and_what_is_missing(view, figure):
     assert all(dataset in text for dataset in study["datasets"])
 
 
-def test_a_published_table_holds_its_rows_beside_ours(small, registry, tmp_path):
-    table = registry["ashman2020_table4"]
-    paths = write_item(View(small), table, REPOSITORY / "published", tmp_path)
+def test_a_published_table_holds_its_rows_beside_ours(registry, tmp_path):
+    table, view = registry["ashman2020_table4"], View(build(tmp_path / "s", ["dsvi"], ["boston"], 2))
+    paths = write_item(view, table, REPOSITORY / "published", tmp_path / "made")
     assert [path.name for path in paths] == [f"ashman2020_table4.{suffix}" for suffix in items.SUFFIXES["tables"]]
     rows = pd.read_csv(paths[0])
     printed = pd.read_csv(REPOSITORY / "published" / "ashman2020.csv")
@@ -180,7 +181,7 @@ def test_a_published_table_holds_its_rows_beside_ours(small, registry, tmp_path)
     assert "Test log-likelihoods (ashman2020, Table 4)" in paths[1].read_text()
     missing = replace(table, printed="Table 40")
     with pytest.raises(UserError, match="has no item 'Table 40'"):
-        write_item(View(small), missing, REPOSITORY / "published", tmp_path)
+        write_item(view, missing, REPOSITORY / "published", tmp_path / "made")
 
 
 def written() -> dict[str, list[str]]:

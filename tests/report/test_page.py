@@ -27,7 +27,7 @@ def one_failure(method, dataset, split):
 def written(tmp_path_factory, published):
     """A small study with one failed fit, and every output that the page takes up but most figures."""
     folder = tmp_path_factory.mktemp("page") / "tiny"
-    build(folder, ["svgp", "constant"], ["boston", "banana"], 3, one_failure)
+    build(folder, ["dsvi", "constant"], ["boston", "banana"], 3, one_failure)
     for name in ("status", "unfinished", "regression_mnll", "regression_rmse", "ranks", "cost"):
         assert main(["table", str(folder), name]) == 0
     assert main(["figure", str(folder), "cost", "scorecard"]) == 0
