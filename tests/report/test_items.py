@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+from synthetic_study import build
 
 from gpbench import config
 from gpbench.errors import UserError
@@ -19,7 +20,6 @@ from gpbench.report.view import View
 from gpbench.study.planning.plan import run_name
 from handmade import CELL
 from projects import REPOSITORY
-from synthetic_study import build
 
 CONF = REPOSITORY / "conf"
 WHERE = Places(REPOSITORY, REPOSITORY / "store")
