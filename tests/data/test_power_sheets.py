@@ -38,8 +38,8 @@ def errors(table, rows_of, splits):
         ("rossi2021_svgp_100", "rmse_scaled", of_rossi2021, 0.95),
     ],
 )
-def test_programs_read_the_first_sheet_and_we_the_fifth(mirror, name, column, rows_of, on_the_first):
-    """So that splits by the same seed are of other rows, and their scores are not paired."""
+def test_programs_read_the_first_sheet_and_power_is_the_fifth(mirror, name, column, rows_of, on_the_first):
+    """So that splits by the same seed are of other rows; `power_sheet1` has the order of the first."""
     released = pd.read_csv(RELEASED / f"{name}.csv").query("dataset == 'power'").set_index("split")[column]
     correlation = {}
     for sheet in ("Sheet1", "Sheet5"):
