@@ -158,14 +158,14 @@ def written(tmp_path_factory):
         (folder / "published" / f"{paper}.csv").symlink_to(ROOT / "published" / f"{paper}.csv")
     run(folder / "results" / "one", protocol="ashman2020", splits=4, datasets=("boston", "concrete", "energy"))
     run(folder / "results" / "two", splits=3)
-    where = folder / "results", folder / "published", CONF, folder / "card"
+    where = all_runs.read_runs(folder / "results"), folder / "published", CONF, folder / "card"
     all_runs.write_scorecard(*where)
     return where
 
 
 def test_every_published_row_is_covered_once_in_its_order(written):
     rows = read_published(written[1])
-    card = all_runs.scorecard(all_runs.read_runs(written[0]), rows, CONF)
+    card = all_runs.scorecard(written[0], rows, CONF)
     keys = ["source", "item", "dataset", "method_printed", "setting", "metric_printed", "value"]
     pd.testing.assert_frame_equal(card[keys], rows[keys])
     kinds = card["verdict"].map(verdicts.kind)

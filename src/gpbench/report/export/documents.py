@@ -40,9 +40,9 @@ NOT_OURS = ("published", "challenger")
 """Families of scores that others made."""
 
 
-def texts(root: Path) -> dict[Path, str]:
-    """File -> content, for all documents that are text, except those of the scorecard."""
-    runs, conf = all_runs.read_runs(root / "docs" / "results"), root / "conf"
+def texts(root: Path, runs: list[View]) -> dict[Path, str]:
+    """File -> content, for all documents that are text, except those of the scorecard; runs: the committed ones."""
+    conf = root / "conf"
     by_name = {run.folder.name: run for run in runs}
     contents: dict[Path, str] = {}
     for view in map(by_name.__getitem__, RUNS):
@@ -120,15 +120,15 @@ def digest(folder: Path, figure: str) -> str:
     return all_runs.digest("".join((path / "scores.csv").read_text() for path in folders))
 
 
-def scorecard(root: Path) -> tuple[Path, Path, Path, Path]:
-    """Folders of committed runs, published numbers, configuration and the scorecard."""
-    return root / "docs" / "results", root / "published", root / "conf", root / "docs" / "scorecard"
+def scorecard(root: Path) -> tuple[list[View], Path, Path, Path]:
+    """Committed runs, and the folders of published numbers, configuration and the scorecard."""
+    return all_runs.read_runs(root / "docs" / "results"), root / "published", root / "conf", root / "docs" / "scorecard"
 
 
 def stale(root: Path) -> list[str]:
     """Documents that differ from their records, as paths from the project's root."""
-    outdated = all_runs.stale(*scorecard(root))
-    outdated += [path for path, text in texts(root).items() if not all_runs.has_text(path, text)]
+    outdated = all_runs.stale(*(parts := scorecard(root)))
+    outdated += [path for path, text in texts(root, parts[0]).items() if not all_runs.has_text(path, text)]
     for folder in (root / "docs" / "results" / name for name in RUNS):
         figures = {name: folder / "figures" / f"{name}.png" for name in FIGURES}
         outdated += [path for name, path in figures.items() if all_runs.drawn_from(path) != digest(folder, name)]
@@ -143,8 +143,8 @@ def check(root: Path) -> None:
 
 def make(root: Path) -> None:
     """Write every document; the scorecard first, because the README counts its verdicts."""
-    all_runs.write_scorecard(*scorecard(root))
-    for path, text in texts(root).items():
+    all_runs.write_scorecard(*(parts := scorecard(root)))
+    for path, text in texts(root, parts[0]).items():
         write_text(path, text)
     for folder in (root / "docs" / "results" / name for name in RUNS):
         for name in FIGURES:

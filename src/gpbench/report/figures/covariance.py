@@ -79,8 +79,10 @@ def _draw_at_inducing_inputs(axis: Axes, states: Posterior, sampled: Posterior, 
     """k(x, z) for three z, with a part of the states fixed; dashed: everything fixed."""
     margin = MARGIN * (observed.max() - observed.min())
     x = np.linspace(observed.min() - margin, observed.max() + margin, POINTS)
-    fixed = states.with_fixed((*SCALES, "z"))
-    for colour, point in zip(COLOURS, _ranks(states.z.shape[1]), strict=False):
+    fixed, size = states.with_fixed((*SCALES, "z")), states.z.shape[1]
+    # positions of up to three evenly spaced inducing inputs, without the ends if there are enough
+    points = sorted({round(size * (part + 0.5) / len(COLOURS) - 0.5) for part in range(len(COLOURS))})
+    for colour, point in zip(COLOURS, points, strict=False):
         _band(axis, x, sampled.covariance(x - sampled.z[:, [point]]), colour)
         axis.plot(x, fixed.covariance(x - fixed.z[:, [point]])[0], color="black", linewidth=0.9, linestyle="--")
     axis.plot(observed, np.zeros_like(observed), "|", color=canvas.GREY, markersize=5, markeredgewidth=0.5)
@@ -93,11 +95,6 @@ def _posterior(rows: pd.DataFrame) -> Posterior:
     z = states["x"].to_numpy().reshape(len(first), -1)
     lengthscale, outputscale = (first[name].to_numpy() for name in SCALES)
     return Posterior(z, lengthscale, outputscale, first.index.get_level_values("replica").to_numpy())
-
-
-def _ranks(size: int) -> list[int]:
-    """Positions of up to three evenly spaced inducing inputs, without the ends if there are enough."""
-    return sorted({round(size * (part + 0.5) / len(COLOURS) - 0.5) for part in range(len(COLOURS))})
 
 
 def _band(axis: Axes, x: np.ndarray, k: np.ndarray, colour: str) -> None:

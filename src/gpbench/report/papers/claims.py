@@ -20,7 +20,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -33,7 +32,7 @@ from gpbench.evaluation.compare import PairedDifference, holm, signed_rank_test
 from gpbench.evaluation.metrics import METRICS
 from gpbench.report.scorecard import verdicts
 from gpbench.report.scorecard.all_runs import BUDGETS
-from gpbench.report.scorecard.counterparts import Counterparts, why_not_judged
+from gpbench.report.scorecard.counterparts import Counterparts, Scores
 from gpbench.report.significance.comparisons import ALPHA
 from gpbench.report.tables.by_setting import paired_interval
 from gpbench.study.planning.variants import expand
@@ -125,10 +124,11 @@ def judge(claim: Claim, runs: list[Counterparts], conf: Path) -> list[Result]:
     results = []
     for comparison in claim.comparisons:
         plans = [_plan(conf, name) for name in comparison.studies]
-        protocol, named = plans[0].protocol, [run for run in runs if run.study in comparison.studies]
-        candidates = [run for run in named if run.view.study["protocol"] == protocol]
+        protocol, of_study = plans[0].protocol, [run for run in runs if run.study in comparison.studies]
+        candidates = [run for run in of_study if run.view.study["protocol"] == protocol]
         for dataset in comparison.datasets or dict.fromkeys(name for plan in plans for name in plan.datasets):
-            sides = ([s for run in candidates if (s := _side(run, m, dataset, comparison))] for m in comparison.methods)
+            named = ([run.by_run(m, dataset, comparison.metric) for run in candidates] for m in comparison.methods)
+            sides = (filter(None, of_method) for of_method in named)
             blank = Result(comparison, dataset, protocol)
             found = [
                 _paired(first, second, blank) for first, second in product(*sides) if _alike(first.run, second.run)
@@ -136,24 +136,6 @@ def judge(claim: Claim, runs: list[Counterparts], conf: Path) -> list[Result]:
             results.append(max(found, key=_weight, default=blank))
     paper, ours = (_decided([r for r in results if (r.protocol == OURS) == own]) for own in (False, True))
     return paper + ours
-
-
-class _Side(NamedTuple):
-    """The scores of a method on a data set in one run, by split (of chains, by split and number)."""
-
-    run: Counterparts
-    scores: pd.Series
-    reason: str  # why they are not judged
-
-
-def _side(run: Counterparts, method: str, dataset: str, comparison: Comparison) -> _Side | None:
-    """None where the run has no fit of them."""
-    fits = run.view.fits[(run.view.fits["dataset"] == dataset) & (run.view.fits["method"] == method)]
-    fits, metric = fits[~fits["status"].isin(("missing", "skipped"))], comparison.metric
-    keys = ["split", "replica"] if run.by_chain(metric) else ["split"]
-    scores = fits[metric].astype(float).groupby([fits[key] for key in keys]).mean().dropna()
-    reason = why_not_judged(fits, metric) or ("" if np.isfinite(scores).all() else "an infinite score")
-    return _Side(run, scores, reason) if len(scores) or reason else None
 
 
 def _alike(first: Counterparts, second: Counterparts) -> bool:
@@ -173,11 +155,11 @@ def _weight(result: Result) -> tuple[bool, int, bool, bool, int, bool]:
     return n != 1, place, result.difference is not None, not (first.settings or second.settings), n, first is second
 
 
-def _paired(first: _Side, second: _Side, blank: Result) -> Result:
+def _paired(first: Scores, second: Scores, blank: Result) -> Result:
     """The difference of two methods on a data set, or why it is not judged."""
     metric, view = METRICS[blank.comparison.metric], first.run.view
     result = replace(blank, kind=NOT_JUDGED, reason=first.reason or second.reason, runs=(first.run, second.run))
-    both = pd.concat([first.scores, second.scores], axis=1, join="inner")
+    both = pd.concat([first.values, second.values], axis=1, join="inner")
     if result.reason or both.empty:
         return replace(result, reason=result.reason or "no split that both have")
     losses = [metric.loss(both.iloc[:, column]) for column in (0, 1)]

@@ -210,9 +210,8 @@ def runs_table(runs: list[View]) -> Table:
     return Table(frame, frame, "Committed runs")
 
 
-def texts(results: Path, published: Path, conf: Path) -> tuple[pd.DataFrame, dict[str, str]]:
-    """The scorecard of the committed runs, and the content of every file but the figure."""
-    runs = read_runs(results)
+def texts(runs: list[View], published: Path, conf: Path) -> tuple[pd.DataFrame, dict[str, str]]:
+    """The scorecard of committed runs, and the content of every file but the figure."""
     card = scorecard(runs, read_published(published, conf), conf)
     content = badge(card)
     return card, {
@@ -223,20 +222,20 @@ def texts(results: Path, published: Path, conf: Path) -> tuple[pd.DataFrame, dic
     }
 
 
-def write_scorecard(results: Path, published: Path, conf: Path, folder: Path) -> list[Path]:
+def write_scorecard(runs: list[View], published: Path, conf: Path, folder: Path) -> list[Path]:
     """Write scorecard.csv, scorecard.md, badge.json, badge.svg and scorecard.png into `folder`."""
     from gpbench.report.figures import drawn, save
     from gpbench.report.figures.scorecard import against
 
-    card, contents = texts(results, published, conf)
+    card, contents = texts(runs, published, conf)
     paths = [write_text(folder / name, text) for name, text in contents.items()]
     figure, data = (folder / FIGURE).with_suffix(""), digest(contents["scorecard.csv"])
     return [*paths, *save(drawn(against, card), figure, ("png",), png={KEY: data})]
 
 
-def stale(results: Path, published: Path, conf: Path, folder: Path) -> list[Path]:
+def stale(runs: list[View], published: Path, conf: Path, folder: Path) -> list[Path]:
     """The files in `folder` that `write_scorecard` would change."""
-    _, contents = texts(results, published, conf)
+    _, contents = texts(runs, published, conf)
     paths = [folder / name for name, text in contents.items() if not has_text(folder / name, text)]
     return paths + [folder / FIGURE] * (drawn_from(folder / FIGURE) != digest(contents["scorecard.csv"]))
 

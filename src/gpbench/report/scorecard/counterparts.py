@@ -1,8 +1,12 @@
 """Our counterparts of published numbers: means over the splits, or over the chains of samplers, of a study's cells."""
 
+from __future__ import annotations
+
 import math
+import re
 from dataclasses import dataclass
 from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -15,7 +19,7 @@ from gpbench.report.view import SCORED, UNMIXED, View, commits, describe_statuse
 from gpbench.study.planning.resolve import STUDY_KEYS
 
 CELL = ["method", "dataset"]
-FACTS = [*CELL, "split", "status", "reason", "protocol", "budget", "overrides", "commit", "dirty", "unmixed"]
+FACTS = [*CELL, "split", "replica", "status", "reason", "protocol", "budget", "overrides", "commit", "dirty", "unmixed"]
 ANY = "any"  # name of a data set that stands for each: ours is the first that is judged
 LENGTH = ["iterations", "ess_min", "ess_bulk", "chains", "r_hat"]
 
@@ -37,6 +41,14 @@ class OurMean:
     commit: str  # of the finished fits; `+`: with uncommitted changes
 
 
+class Scores(NamedTuple):
+    """The scores of a cell by split (of chains, by split and number), and why they are not judged."""
+
+    run: Counterparts
+    values: pd.Series
+    reason: str
+
+
 class Counterparts:
     """The means of a study by method, data set and metric; each metric is averaged once."""
 
@@ -44,8 +56,9 @@ class Counterparts:
         self.view = view
         self.study, self.settings = run_settings(view.study["command"])
         self._fits = view.fits[[*FACTS, *LENGTH, "steps", "convergence"]]
-        self._places = self._fits.groupby(CELL).indices
+        self._places = dict(self._fits.groupby(CELL).indices)
         self._averages, self._facts_of = cache(self._averaged), cache(self._of_cell)
+        self.by_run = cache(self._by_run)
 
     def name(self, names: str) -> str:
         """The first of the names `a|b` that this study has; otherwise the names as given."""
@@ -72,8 +85,21 @@ class Counterparts:
 
     def paired(self, method: str, dataset: str, metric: str, theirs: dict[int, float]) -> tuple[float, float, int]:
         """(mean of ours - theirs, its standard error, number) of the splits that both have; (NaN, NaN, 0) below two."""
-        both = self.view.per_split(metric, dataset)[[method]].assign(theirs=pd.Series(theirs, dtype=float)).dropna()
-        return paired_mean(both[method], both["theirs"], 0.0) if len(both) > 1 else (math.nan, math.nan, 0)
+        assert (ours := self.by_run(method, dataset, metric))
+        both = pd.DataFrame({"ours": ours.values, "theirs": theirs}, dtype=float)
+        both = both[np.isfinite(both).all(axis=1)]
+        return paired_mean(both["ours"], both["theirs"], 0.0) if len(both) > 1 else (math.nan, math.nan, 0)
+
+    def _by_run(self, method: str, dataset: str, metric: str) -> Scores | None:
+        """None where the run has no fit of them."""
+        if (method, dataset) not in self._places:
+            return None
+        fits = self._fits.iloc[self._places[method, dataset]]
+        fits = fits[~fits["status"].isin(("missing", "skipped"))]
+        keys = ["split", "replica"] if self.by_chain(metric) else ["split"]
+        scores = self.view.fits[metric].astype(float)[fits.index].groupby([fits[key] for key in keys]).mean().dropna()
+        reason = why_not_judged(fits, metric) or ("" if np.isfinite(scores).all() else "an infinite score")
+        return Scores(self, scores, reason) if len(scores) or reason else None
 
     def _of_cell(self, method: str, dataset: str) -> tuple[pd.DataFrame, dict]:
         """The fits of a cell, and what `OurMean` says of it whatever the metric is."""
@@ -100,8 +126,10 @@ class Counterparts:
 
     def _unfinished(self, fits: pd.DataFrame, metric: str, n: int) -> str:
         """Why a mean may not be judged."""
-        unnoted = (fits["convergence"] == "") & fits["steps"].notna() & fits["chains"].isna() & ~_as_published(fits)
-        if unnoted.any() and verdicts.group(metric) == "predictions":
+        if verdicts.group(metric) == "predictions" and any(
+            fit["convergence"] == "" and pd.notna(fit["steps"]) and pd.isna(fit["chains"]) and not _as_published(fit)
+            for fit in fits.to_dict("records")
+        ):
             return "no record says whether ours have converged"
         undefined = (len(fits) if self.by_chain(metric) else fits["split"].nunique()) - n
         lacking = f"the metric is undefined in {count(undefined, 'run')}" if undefined else ""
@@ -111,16 +139,16 @@ class Counterparts:
 def why_not_judged(fits: pd.DataFrame, metric: str) -> str:
     """Why scores of some fits may not be judged, '' if they may. Fits by gradients that still improve may with as many
     updates as were published; how chains move may up to `MIXED`, and their R-hat always."""
-    any_stage = (fits["chains"].isna() & _as_published(fits)) | verdicts.is_of_moves(metric)
-    if not ((fits["status"] == "done") | any_stage & fits["status"].isin(SCORED)).all():
-        return describe_statuses(fits)
+    rows, moves = fits.to_dict("records"), verdicts.is_of_moves(metric)
+    for fit in rows:
+        any_stage = moves or pd.isna(fit["chains"]) and _as_published(fit)
+        if fit["status"] != "done" and not (any_stage and fit["status"] in SCORED):
+            return describe_statuses(fits)
     if metric.startswith("r_hat"):
         return ""
-    failing = fits[fits["unmixed"] != ""]
-    if verdicts.is_of_moves(metric):
-        failing = failing[~(failing["r_hat"].astype(float) <= verdicts.MIXED)]
-    if len(failing):
-        return f"not converged in {count(failing['split'].nunique(), 'split')}: {failing['unmixed'].iloc[0]}"
+    failing = [fit for fit in rows if fit["unmixed"] and not (moves and fit["r_hat"] <= verdicts.MIXED)]
+    if failing:
+        return f"not converged in {count(len({fit['split'] for fit in failing}), 'split')}: {failing[0]['unmixed']}"
     return _too_short(fits) if metric.startswith("ess_") else ""
 
 
@@ -128,7 +156,8 @@ def _too_short(fits: pd.DataFrame) -> str:
     """Why effective sample sizes of a cell may not be compared: of few autocorrelation times an estimate is too large,
     with as many draws as were published ours as much as the printed one. The time is that of the worst method and
     split, by Geyer's estimate for each chain or the bulk ESS of all, whichever is the longer."""
-    fewest = verdicts.FEWEST_TIMES_ALIKE if _as_published(fits).all() else verdicts.FEWEST_TIMES
+    as_published = all(map(_as_published, fits.to_dict("records")))
+    fewest = verdicts.FEWEST_TIMES_ALIKE if as_published else verdicts.FEWEST_TIMES
     splits = fits.groupby(["method", "split"])[LENGTH].mean().astype(float)
     times = np.fmin(splits["ess_min"], splits["ess_bulk"] / splits["chains"])
     if not (times < fewest).any():
@@ -137,9 +166,9 @@ def _too_short(fits: pd.DataFrame) -> str:
     return f"{length}, of which {fewest} are needed"
 
 
-def _as_published(fits: pd.DataFrame) -> pd.Series:
-    """Whether fits have as many updates as were published: at budget `paper`, without `steps=` of a user."""
-    return (fits["budget"] == "paper") & ~fits["overrides"].astype("str").str.contains(r"\bsteps=")
+def _as_published(fit: dict[str, Any]) -> bool:
+    """Whether a fit has as many updates as were published: at budget `paper`, without `steps=` of a user."""
+    return fit["budget"] == "paper" and not re.search(r"\bsteps=", str(fit["overrides"]))
 
 
 def run_settings(command: str) -> tuple[str, str]:

@@ -77,16 +77,13 @@ def rank_table(view: View) -> Table:
         ranked, datasets = {row["method"]: row for row in comparison.get("ranks", [])}, len(comparison["datasets"])
         rows += [{"comparison": spec.name, "datasets": datasets, **row} for row in ranked.values()]
         heading = f"{spec.title} ({count(datasets, 'data set')})"
-        shown[heading] = [_rank_text(ranked.get(method)) for method in view.methods]
+        texts = {m: f"{row['mean_rank']:.2f} [{row['lower']:.1f}, {row['upper']:.1f}]" for m, row in ranked.items()}
+        shown[heading] = [texts.get(method, "-") for method in view.methods]
         if comparison["dropped"]:
             notes.append(f"{spec.title}: left out because incomplete: {left_out(comparison, view)}.")
     columns = ["comparison", "datasets", "method", "mean_rank", "lower", "upper", "firsts"]
     note = "1 is best; 95 % bootstrap interval over data sets. Only data sets that every ranked method finished count. "
     return Table(pd.DataFrame(rows, columns=columns), shown, "Mean ranks over data sets", note + " ".join(notes))
-
-
-def _rank_text(row: dict[str, float] | None) -> str:
-    return f"{row['mean_rank']:.2f} [{row['lower']:.1f}, {row['upper']:.1f}]" if row else "-"
 
 
 def cost(view: View) -> Table:

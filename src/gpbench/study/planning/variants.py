@@ -70,7 +70,8 @@ def _variants(template: str, content: Content, where: str) -> list[tuple[str, Va
     variants = []
     for values in itertools.product(*lists.values()):
         chosen = settings | dict(zip(lists, values, strict=True))
-        slugs = {key: _slug(value) for key, value in chosen.items()}
+        # in names 0.01 is 0_01, [1, 2] is 1_2, rbf + linear is rbf_linear
+        slugs = {key: re.sub("[^a-z0-9]+", "_", str(value).lower()).strip("_") for key, value in chosen.items()}
         name = _filled(template, slugs, where)
         label = _filled(content.get("label", ""), chosen, where)
         if not re.fullmatch("[a-z0-9_]+", name) or name in GROUPS:
@@ -79,11 +80,6 @@ def _variants(template: str, content: Content, where: str) -> list[tuple[str, Va
             )
         variants.append((name, Variant(content["method"], label, chosen, tuple(lists), datasets)))
     return variants
-
-
-def _slug(value: Any) -> str:
-    """A value as part of a name: 0.01 is 0_01, [1, 2] is 1_2, rbf + linear is rbf_linear."""
-    return re.sub("[^a-z0-9]+", "_", str(value).lower()).strip("_")
 
 
 def _filled(template: Any, settings: Content, where: str) -> str:
