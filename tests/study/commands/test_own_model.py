@@ -78,15 +78,19 @@ def test_raw_cells_that_are_no_input_are_one_line(own):
         assert own("predict", name, "new.csv").err.startswith(f"gpbench: unknown {said}")
 
 
-def test_a_damaged_record_gives_way_to_no_other(own):
-    """Also where an older fit of the same cell could answer."""
+def test_damaged_records_are_passed_over_unless_they_are_named(own):
+    """Where a sound fit of the same cell is left it answers; none is taken for another by its identity."""
     own("fit", "method=linear", "dataset=mine", "split=0")
+    held_out = own("predict", "linear/mine", "mine.csv")
     fit_id = json.loads(own("fit", "method=linear", "dataset=mine", "split=all").out)["fit_id"]
     record = Path("store", fit_id, "fit.json")
     record.write_bytes(record.read_bytes()[:90])
     answer = own("predict", "linear/mine", "mine.csv")
-    assert (answer.code, answer.out, answer.err.count("\n")) == (1, "", 1)
-    assert re.search(rf"{fit_id}/fit.json is damaged .*`gpbench retry {fit_id}`", answer.err)
+    assert (answer.code, answer.out, answer.err.count("\n")) == (0, held_out.out, 1)
+    assert re.search(rf"^gpbench: passed over: .*{fit_id}/fit.json is damaged .*`gpbench retry {fit_id}`", answer.err)
+    named = own("predict", fit_id, "mine.csv")
+    assert (named.code, named.out, named.err.count("\n")) == (1, "", 1)
+    assert re.search(rf"^gpbench: .*{fit_id}/fit.json is damaged .*moved to ", named.err)
 
 
 def test_an_answer_goes_where_a_link_points_and_into_no_device(own):

@@ -128,13 +128,13 @@ def require_finite(predictions: pd.DataFrame | np.ndarray) -> None:
 def find(store: Store, name: str, conf: Path) -> str:
     """The identity that begins with `name`; of method/dataset that of the last fit of all rows, or else of the last.
 
-    Raises UserError where a record is damaged, which may be that of the fit."""
+    Damaged records are passed over, each with a line."""
     method, slash, dataset = name.partition("/")
     if not slash:
         return store.find(name)
     records, damaged, _ = store.records()
-    if damaged:
-        raise UserError(damaged[0])
+    for line in damaged:
+        print(f"gpbench: passed over: {line}", file=sys.stderr)
     cell = [r for r in records if (r.address.method, r.address.dataset) == (method, dataset)]
     kept = [r for r in cell if r.status == "done" and r.what.kind == "predict"]
     if not kept:
