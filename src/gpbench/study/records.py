@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from gpbench.config.schema import Kind, Study, Task, Trainer
 from gpbench.config.validate import T, adapter
-from gpbench.data.splits import FrozenProtocol, KFold
+from gpbench.data.splits import Blocks, FrozenProtocol, KFold
 from gpbench.errors import UserError
 
 
@@ -98,6 +98,11 @@ class What:
     def trainings(self) -> int:
         """How often a fit is trained: once, and once for each setting that it tries."""
         return 1 + (len(self.tune.candidates) if self.tune else 0)
+
+    @property
+    def is_final(self) -> bool:
+        """Whether a fit that predicts trains on all rows, and holds none out for a test (`split=all`)."""
+        return self.kind == "predict" and isinstance(self.protocol.splits, Blocks)
 
     def with_settings(self, settings: Mapping[str, Setting]) -> What:
         """The same with other hyperparameters, and nothing more to try."""

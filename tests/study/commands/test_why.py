@@ -95,7 +95,9 @@ def test_a_final_model_is_no_split(project, gpbench):
     group, fit_id = fit_one.groups(where, ["method=svgp", "dataset=boston", "split=all"])
     cell = replace(planning.make(where, "default", "methods=[svgp] datasets=[boston]").cells[0], what=group[0].what)
     finish(Store(where.store), cell, group[0].fits[0])
-    assert f"budget quick, split=all  {fit_id[0]}  done" in gpbench("why", "svgp/boston").out
+    out = gpbench("why", "svgp/boston").out
+    assert f"budget quick, split=all  {fit_id[0]}  done" in out
+    assert out.count("it was never fitted") == 5  # nor an earlier fit of one
 
 
 @pytest.mark.parametrize(

@@ -100,8 +100,8 @@ def run_words(where: Places, words: list[str]) -> tuple[FitRecord, dict[str, Any
         log = f"; log: {store.work(groups[0].group_id) / 'log.txt'}" if groups else ""
         raise UserError(f"fit {fit_id} is not finished; run the same command again to resume it{log}")
     record = store.record(fit_id)
-    unheld = isinstance(record.what.protocol.splits, splits.Blocks)  # the rows that train are those that test
-    about = {"fit_id": fit_id, "status": record.status} | ({"scored_on": "training rows"} if unheld else {})
+    about = {"fit_id": fit_id, "status": record.status}
+    about |= {"scored_on": "training rows"} if record.what.is_final else {}
     about |= {key: record.info[key] for key in ("tuned", "trials", *CONVERGENCE) if key in record.info}
     return record, about | scoring.scores(store, record) | scoring.mixing(store, [record])
 

@@ -142,7 +142,7 @@ def find(store: Store, name: str, conf: Path) -> str:
         config.require_option(conf, "dataset", dataset)
         command = f"gpbench fit method={method} dataset={dataset} split=all"
         raise UserError(f"no finished fit of {method} on {dataset} in {store.root}; run `{command}`")
-    return max(kept, key=lambda r: (isinstance(r.what.protocol.splits, splits.Blocks), r.provenance.ended)).fit_id
+    return max(kept, key=lambda r: (r.what.is_final, r.provenance.ended)).fit_id
 
 
 def columns(predictive: Predictive, names: list[str]) -> dict[str, np.ndarray]:

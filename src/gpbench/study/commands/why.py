@@ -3,12 +3,11 @@
 import shlex
 
 from gpbench import config
-from gpbench.data.splits import Blocks
 from gpbench.errors import UserError, unknown
 from gpbench.places import Places
 from gpbench.study.commands import fit_one
 from gpbench.study.planning import plan as planning
-from gpbench.study.records import Cell, Fit, FitRecord
+from gpbench.study.records import Cell, Fit
 from gpbench.study.storage.store import Store
 
 KEYS = ("method", "dataset", "protocol", "budget", "study")
@@ -71,17 +70,13 @@ def _others(store: Store, plan: planning.Plan, cell: Cell) -> list[str]:
     here = cell.address.method, cell.address.dataset
     found = [r for r in store.records()[0] if (r.address.method, r.address.dataset) == here]
     lines = [
-        f"  protocol {r.address.protocol}, budget {r.address.budget}, {_split(r)}  {r.fit_id}  "
+        f"  protocol {r.address.protocol}, budget {r.address.budget}, "
+        + f"split{'=all' if r.what.is_final else f' {r.split}'}  {r.fit_id}  "
         + (r.status if r.status == "done" else f"{r.status}: {_ended(store, r.fit_id, r.reason)}")
         for r in found
         if r.fit_id not in plan.states
     ]
     return ["other fits of it in the store:", *lines] if lines else []
-
-
-def _split(record: FitRecord) -> str:
-    final = record.what.kind == "predict" and isinstance(record.what.protocol.splits, Blocks)
-    return "split=all" if final else f"split {record.split}"
 
 
 def _explain(store: Store, plan: planning.Plan, cell: Cell, fit: Fit) -> str:

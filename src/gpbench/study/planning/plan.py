@@ -140,7 +140,7 @@ def _states(
     # the last fit of a place, with whatever overrides and with these
     earlier: dict[tuple[str | int, ...], FitRecord] = {}
     for record in sorted(records, key=lambda record: record.provenance.started):
-        place = _place(record.address, record)
+        place = _place(record.address, record.what, record)
         earlier[place] = earlier[*place, record.address.overrides] = record
     by_place = {committed.place(row): row for row in recorded.values()}
     begun = store.begun()
@@ -158,9 +158,8 @@ def _states(
         elif group := begun.get(fit.fit_id):
             states[fit.fit_id] = State("pending", f"resumes at step {store.checkpoint(group.group_id)}")
         else:
-            place = _place(cell.address, fit)
-            old = earlier.get((*place, cell.address.overrides) if cell.settings else place)
-            if old:
+            place = _place(cell.address, cell.what, fit)
+            if old := earlier.get((*place, cell.address.overrides) if cell.settings else place):
                 reason = "; ".join(moved(old.what, cell.what)) or "unchanged"
             else:
                 reason = _of_record(by_place.get((cell.method, cell.address.dataset, fit.split, fit.replica)), fit)
@@ -177,8 +176,9 @@ def _of_record(row: committed.Row | None, fit: Fit) -> str:
     return f"its record, of commit {row['commit'][:7]}, is of other code or settings"
 
 
-def _place(address: Address, fit: Fit | FitRecord) -> tuple[str | int, ...]:
-    return address.method, address.dataset, address.protocol, fit.split, fit.replica
+def _place(address: Address, what: What, fit: Fit | FitRecord) -> tuple[str | int, ...]:
+    """Where a later fit succeeds an earlier one; a final model, of all rows, succeeds no split."""
+    return address.method, address.dataset, address.protocol, what.is_final, fit.split, fit.replica
 
 
 def moved(old: What, new: What) -> list[str]:
