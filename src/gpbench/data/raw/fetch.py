@@ -182,8 +182,7 @@ def _checkout(new: dict[str, Pin], places: Places) -> None:
 
 def _uncached(known: Pin, places: Places) -> str:
     """How the cached file differs from its pin; a wrong one is removed."""
-    reason = wrong(dvc.cached(known.md5, places), known)
-    if reason:
+    if reason := wrong(dvc.cached(known.md5, places), known):
         dvc.cached(known.md5, places).unlink(missing_ok=True)
     return reason
 

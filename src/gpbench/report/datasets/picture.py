@@ -177,8 +177,7 @@ def _strongest(axis: Axes, x: np.ndarray, y: np.ndarray, share: np.ndarray, tabl
 def _map(axis: Axes, inputs: np.ndarray, target: np.ndarray, table: Table, dataset: Dataset) -> None:
     rows = _sample(len(inputs), POINTS)
     for label, name in enumerate(dataset.classes):
-        members = rows[target[rows] == label]
-        x, y = inputs[members].T
+        x, y = inputs[rows[target[rows] == label]].T
         axis.scatter(x, y, s=5, alpha=0.6, linewidths=0, color=f"C{label}", label=name)
     axis.set(xlabel=_label(dataset, table.input_names[0]), ylabel=_label(dataset, table.input_names[1]))
     axis.legend(loc="upper left", markerscale=2)

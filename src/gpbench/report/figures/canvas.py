@@ -143,8 +143,7 @@ def legend(figure: Figure, view: View, methods: list[str], lines: bool = True) -
 
 def legend_of(figure: Figure, shown: list[Look], lines: bool = True) -> None:
     """One legend below all panels, in as many columns as its labels leave room for; none without entries."""
-    handles = [Line2D([], [], **look.options | ({} if lines else {"linestyle": "none"})) for look in shown]
-    if handles:
+    if handles := [Line2D([], [], **look.options | ({} if lines else {"linestyle": "none"})) for look in shown]:
         labels = [look.label for look in shown]
         columns = int(min(max(WIDTH / (0.06 * max(map(len, labels)) + 0.6), 1), 6))
         rows = -(-len(handles) // columns)

@@ -32,8 +32,7 @@ class Grid(NamedTuple):
 
     def histogram(self, x0: np.ndarray, x1: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Smoothed density of points relative to a uniform one `[BINS, BINS]`, and the centres of its bins."""
-        box = [self.x0[[0, -1]], self.x1[[0, -1]]]
-        counts, *edges = np.histogram2d(x0, x1, BINS, box)
+        counts, *edges = np.histogram2d(x0, x1, BINS, [self.x0[[0, -1]], self.x1[[0, -1]]])
         density = gaussian_filter(counts.T, SMOOTHING, mode="constant") * BINS**2 / len(x0)
         return density, *((edge[1:] + edge[:-1]) / 2 for edge in edges)
 

@@ -50,8 +50,7 @@ def write_formats(table: Table, stem: Path) -> list[Path]:
 
 def to_markdown(table: Table) -> str:
     """Pipe table with its caption above and its note below."""
-    lines = [[_markdown_cell(cell) for cell in row] for row in _rows(table.shown)]
-    head, body = lines[0], lines[1:]
+    head, *body = [[_markdown_cell(cell) for cell in row] for row in _rows(table.shown)]
     ruled = [head, ["---"] * len(head), *body]
     text = "\n".join("| " + " | ".join(row) + " |" for row in ruled)
     return "\n\n".join(part for part in (f"**{table.caption}**", text, table.note) if part) + "\n"

@@ -71,8 +71,7 @@ def adopt(where: Places, run: str, overrides: str, check: int, against: Path | N
     adopted: list[tuple[Evidence, str]] = []
     for (method, task), items in stale.items():
         chosen = sorted(items, key=lambda item: item.seconds)[:check]
-        differences = _check(where, store, chosen, against)
-        if differences:
+        if differences := _check(where, store, chosen, against):
             lines += [f"stays stale: {method} ({task}, {count(len(items), 'fit')}): {text}" for text in differences]
         else:
             names = ", ".join(_name(item) for item in chosen)

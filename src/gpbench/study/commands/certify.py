@@ -30,8 +30,7 @@ def certify(where: Places, study: str, overrides: str) -> Iterator[str]:
     for cell in planning.make(where, *planning.study_words(where, study, overrides)).cells:
         if cell.skip or cell.sampler or cell.what.steps is None:
             continue
-        record = next((r for fit in cell.fits if (r := _done(store, fit.fit_id))), None)
-        if record is not None:
+        if record := next((r for fit in cell.fits if (r := _done(store, fit.fit_id))), None):
             found = True
             yield f"{cell.method} on {cell.address.dataset}, split {record.split}: {_certified(where, store, record)}"
     if not found:

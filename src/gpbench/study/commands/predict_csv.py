@@ -201,8 +201,7 @@ def inputs(frame: pd.DataFrame, names: list[str], categories: dict[str, list[str
                 raise UserError(f"{where}, row {i + 1}, column {column!r}: {cells.iloc[i]!r} is not one of {values}")
             for value in indicated(values):
                 frame[f"{column}={value}"] = (cells == value).astype(float)
-    missing = [name for name in names if name not in frame.columns]
-    if missing:
+    if missing := [name for name in names if name not in frame.columns]:
         raise UserError(
             f"{where}: columns {_written(missing, categories)} are missing; the model needs {', '.join(needed)}"
         )

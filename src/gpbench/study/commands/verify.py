@@ -43,8 +43,7 @@ def _of_fit(store: Store, fit_id: str) -> str:
 def _of_records(path: Path) -> Iterator[str]:
     """What is wrong with the records of a run."""
     try:
-        rows = committed.read(path)
-        fits = [row["fit_id"] for row in rows]
+        fits = [row["fit_id"] for row in committed.read(path)]
         # what is not ours is named by its source, data set and split
         unknown = {fit_id for fit_id in fits if not IDENTITY.fullmatch(fit_id) and fit_id.count("/") != 2}
         for fit_id in sorted(unknown | {fit_id for fit_id, times in Counter(fits).items() if times > 1}):

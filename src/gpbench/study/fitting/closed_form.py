@@ -20,8 +20,7 @@ save = plain_model.save
 
 def run(group: Group, table: Table, work: Path) -> list[Outcome]:
     """Fit and evaluate every fit of a group."""
-    what = group.what
-    return [_fit(what, table, fit.split, fit.replica) for fit in group.fits]
+    return [_fit(group.what, table, fit.split, fit.replica) for fit in group.fits]
 
 
 def _fit(what: What, table: Table, split: int, replica: int) -> Outcome:

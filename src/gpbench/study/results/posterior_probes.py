@@ -22,8 +22,7 @@ def probabilities(fitted: Fitted) -> pd.DataFrame:
     margin = MARGIN * (high - low)
     axes = np.linspace(low - margin, high + margin, SIDE).T
     x = np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, 2)
-    scaled = fitted.fold.scaling.inputs(x)
-    predictive = loop.answer_one(fitted.method, fitted.state, scaled, fitted.fold.key)
+    predictive = loop.answer_one(fitted.method, fitted.state, fitted.fold.scaling.inputs(x), fitted.fold.key)
     assert isinstance(predictive, Categorical)
     p = predictive.probabilities()
     classes = np.arange(p.shape[1])[1 if p.shape[1] == 2 else 0 :]
