@@ -1,6 +1,8 @@
 """`gpbench data add`: a CSV of one's own becomes a private data set that can be fitted, or one line says why not."""
 
 import csv
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -131,6 +133,25 @@ def test_a_raw_file_without_an_entry_is_replaced_by_no_other(gpbench):
     answer = gpbench(*command)
     assert (answer.code, answer.err.count("\n"), "mine.csv holds other data" in answer.err) == (1, 1, True)
     assert raw.read_bytes() == held
+
+
+def test_a_set_whose_adding_was_killed_is_added_again(gpbench):
+    """Before the raw file, the arrays or the entry is written."""
+    write("mine.csv", ("x", "y"), [(1, 2), (3, 3), (4, 5)])
+    command = ("data", "add", "mine.csv", "--target", "y")
+    for step in ("write_aside", "prepare.prepare", "write_text"):
+        if (child := os.fork()) == 0:
+            try:
+                pytest.MonkeyPatch().setattr(
+                    f"gpbench.data.own.{step}", lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+                )
+                gpbench(*command)
+            finally:
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == signal.SIGKILL
+        assert not Path("conf/dataset/mine.yaml").exists()
+    assert gpbench(*command).code == 0
+    assert gpbench("data", "verify", "mine").out.startswith("mine: OK: 1 of 1 raw files, prepared arrays")
 
 
 def test_a_raw_file_that_changed_is_wrong(gpbench):

@@ -15,9 +15,10 @@ from gpbench import config
 from gpbench.config.compose import OWN_NAME, defaults
 from gpbench.config.schema import Dataset, Source, Task
 from gpbench.data import prepare, table
+from gpbench.data.raw import fetch
 from gpbench.data.readers import encode, formats
 from gpbench.errors import UserError, unknown
-from gpbench.places import Places, write_aside
+from gpbench.places import Places, write_aside, write_text
 
 DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
 CLASSES = ("binary", "multiclass")
@@ -51,24 +52,22 @@ def add(path: Path, wishes: Wishes, where: Places) -> tuple[Dataset, int]:
     table.check(parsed, name, dataset.task, len(dataset.classes))
     dataset = dataclasses.replace(dataset, rows=len(parsed.inputs), columns=parsed.inputs.shape[1], md5=parsed.md5)
     raw, entry = where.raw / item, where.conf / "dataset" / f"{name}.yaml"
-    content, is_new = path.read_bytes(), not raw.exists()
-    if not is_new and raw.read_bytes() != content:
-        raise UserError(f"{raw} holds other data, of a set that has no entry; delete it, or choose another --name")
-    try:
-        with entry.open("x", encoding="utf-8") as stream:
-            yaml.dump(_changed(dataset), stream, _Dumper, sort_keys=False, width=120, allow_unicode=True)
-    except FileExistsError:  # another process took the name since
-        _free_name(name, where)
-        raise
-    try:
-        with write_aside(raw) as temporary:
-            temporary.write_bytes(content)
-        prepare.prepare(config.compose(where.conf, "dataset", name), where)
-    except BaseException:
-        entry.unlink()
-        if is_new:
-            raw.unlink(missing_ok=True)
-        raise
+    content = path.read_bytes()
+    text = yaml.dump(_changed(dataset), Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
+    with fetch.lock(name, where):
+        _free_name(name, where)  # another process may have taken it since
+        if not (is_new := not raw.exists()) and raw.read_bytes() != content:
+            raise UserError(f"{raw} holds other data, of a set that has no entry; delete it, or choose another --name")
+        try:  # the entry comes last: as long as there is none, the set can be added again
+            with write_aside(raw) as temporary:
+                temporary.write_bytes(content)
+            prepare.prepare(dataset, where)
+            write_text(entry, text)
+            prepare.require_current(config.compose(where.conf, "dataset", name), where)
+        except BaseException:
+            for made in (entry, where.prepared_file(name), *([raw] if is_new else [])):
+                made.unlink(missing_ok=True)
+            raise
     return dataset, len(rows) - dataset.rows
 
 
@@ -93,10 +92,7 @@ def _free_name(name: str, where: Places) -> str:
     if not OWN_NAME.fullmatch(name):
         raise UserError(f"{name!r} is no name of a data set (a-z, 0-9, _, first a letter, no null); choose a --name")
     if existing := config.options(where.conf, "dataset").get(name):
-        own = existing.is_file() and b"private: true" in existing.read_bytes()
-        why = " without arrays (was its adding killed?)" if own and not where.prepared_file(name).is_file() else ""
-        remedy = "choose another --name, or delete that file first"
-        raise UserError(f"data set {name!r} exists{why} ({existing}); {remedy}")
+        raise UserError(f"data set {name!r} exists ({existing}); choose another --name, or delete that file first")
     return name
 
 

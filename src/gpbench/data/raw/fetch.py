@@ -29,7 +29,7 @@ def fetch(items: list[str], places: Places) -> list[Path]:
     missing = {item: pinned[item] for item in dict.fromkeys(items) if not _present(item, pinned.get(item), places)}
     reasons = _from_remote(missing, places)
     for item, known in missing.items():
-        with _locked(item, places):
+        with lock(item, places):
             if _uncached(known, places):
                 _obtain(item, known, dvc.cached(known.md5, places), places, reasons.get(item, ""))
     if missing:
@@ -67,14 +67,14 @@ def pin(items: list[str], unpinned: dict[str, Upstream], places: Places) -> list
     new: dict[str, Pin] = {}
     for item in items:
         check_item(item)
-        with _locked(item, places):
+        with lock(item, places):
             if item in pins(places):
                 lines.append(f"{item}: pinned in data.dvc already")
                 continue
             new[item] = pinned = _documented(item, unpinned.get(item, Upstream(urls=[])), places)
             with write_aside(dvc.cached(pinned.md5, places)) as temporary:
                 shutil.copyfile(places.raw / item, temporary)
-            with _locked("data.dvc", places):
+            with lock("data.dvc", places):
                 add(item, pinned, places)
         num_bytes = (places.raw / item).stat().st_size
         size = f"{num_bytes / 1e6:.0f} MB" if num_bytes >= 1e6 else f"{num_bytes} bytes"
@@ -196,6 +196,6 @@ def _aside(name: str, places: Places) -> Path:
     return path
 
 
-def _locked(name: str, places: Places) -> contextlib.AbstractContextManager[None]:
+def lock(name: str, places: Places) -> contextlib.AbstractContextManager[None]:
     """One process at a time."""
     return locked(_aside(f"{name}.lock", places), name)
