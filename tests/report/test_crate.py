@@ -32,7 +32,8 @@ def where(tmp_path_factory):
     for path in crate.files(crate.View(folder), found.plans / "tiny.json").values():
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.is_file():
-            path.write_text(f"content of {path.name}")
+            end = {".png": b"IEND\xaeB`\x82", ".pdf": b"%%EOF\n", ".html": b"</html>"}.get(path.suffix, b"\n")
+            path.write_bytes(b"{}" if path.suffix == ".json" else b"content of " + path.name.encode() + end)
     return found
 
 
@@ -91,6 +92,39 @@ def test_an_unfinished_study_is_refused_with_what_it_lacks(tmp_path, where):
     ):
         crate.write(Places(tmp_path, tmp_path / "store"), "half")
     assert not (folder / "crate.zip").exists()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("scores.parquet", "statistics.json", "scorecard.csv", "report.html", "tables/cost.html", "tables/cost.tex"),
+        *("figures/cost.png", "figures/cost.pdf"),
+    ],
+)
+def test_a_run_with_a_file_that_is_cut_short_is_not_packed(where, path):
+    file, packed = where.results / "tiny" / path, where.results / "tiny" / "crate.zip"
+    content = file.read_bytes()
+    packed.unlink(missing_ok=True)
+    file.write_bytes(content[: len(content) // 2])
+    try:
+        with pytest.raises(UserError, match=rf"{path} is damaged \(.*\); delete it, and snakemake makes it again"):
+            crate.write(where, "tiny")
+    finally:
+        file.write_bytes(content)
+    assert not packed.exists()
+
+
+def test_a_run_with_a_damaged_record_is_not_packed(where):
+    recorded = where.root / "docs" / "results" / "tiny" / "scores.csv"
+    recorded.parent.mkdir(parents=True)
+    recorded.write_text("fit_id,method,dataset,split,replica\n0123456789abcdef,svgp,bos")
+    try:
+        with pytest.raises(
+            UserError, match=r"scores.csv, line 2 is not a record \(the line is cut short\); restore it"
+        ):
+            crate.write(where, "tiny")
+    finally:
+        recorded.unlink()
 
 
 def test_exactly_what_is_used_is_cited(where):

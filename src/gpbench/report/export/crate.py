@@ -16,7 +16,8 @@ from gpbench.errors import UserError, count
 from gpbench.places import Places, write_aside
 from gpbench.report.export import citations
 from gpbench.report.registry import names
-from gpbench.report.view import View, commits
+from gpbench.report.view import View, commits, load
+from gpbench.study.storage import committed
 
 if TYPE_CHECKING:
     from rocrate.model.entity import Entity
@@ -27,6 +28,8 @@ VERSION = "1.1"
 TERMS = {"sha256": "https://schema.org/sha256"}
 FORMATS = {".parquet": "application/vnd.apache.parquet", ".md": "text/markdown", ".bib": "application/x-bibtex"}
 """Media types that the standard library does not know."""
+ENDS = {".png": (b"IEND\xaeB`\x82",), ".pdf": (b"%%EOF\n",), ".html": (b"</html>", b"</div>\n", b"</p>\n")}
+"""How whole files end; others, which are lines of text, by a line end."""
 ABOUT = {
     "study.json": "The study: methods, data sets, protocol, budget, versions, machine",
     "scores.parquet": "Scores, seconds, memory, status and commit of every fit",
@@ -37,10 +40,12 @@ ABOUT = {
 
 
 def write(where: Places, name: str) -> Path:
-    """Write results/`name`/crate.zip; UserError where a fit or a file of the study is still missing."""
+    """Write results/`name`/crate.zip; UserError where a fit or a file of the study is missing, or one is damaged."""
     view = View(where.results / name)
     parts = files(view, where.plans / f"{name}.json")
     _require_finished(view, parts)
+    _require_sound(parts)
+    committed.by_fit(where, name)  # raises UserError where the run has records and they are damaged
     target = view.folder / "crate.zip"
     with write_aside(target) as temporary:
         _crate(view, where, parts).write_zip(temporary)
@@ -59,11 +64,19 @@ def files(view: View, plan: Path) -> dict[str, Path]:
 def _require_finished(view: View, files: dict[str, Path]) -> None:
     statuses = view.fits["status"].value_counts()
     missing = [f"{count(int(statuses[s]), 'fit')} {s}" for s in ("missing", "stopped") if s in statuses]
-    absent = [path for path, file in files.items() if not file.is_file()]
-    if absent:
+    if absent := [path for path, file in files.items() if not file.is_file()]:
         missing.append(f"{count(len(absent), 'file')} not written ({absent[0]}{', ...' if absent[1:] else ''})")
     if missing:
         raise UserError(f"{view.folder} is not finished: {', '.join(missing)}; run `{view.study['command']}` first")
+
+
+def _require_sound(files: dict[str, Path]) -> None:
+    """Refuse files that cannot be read or are cut short; scores.parquet, of which the view is, was read as a whole."""
+    for file in files.values():
+        if file.suffix == ".json":
+            load(file)
+        elif file.suffix != ".parquet" and not file.read_bytes().endswith(ENDS.get(file.suffix, (b"\n",))):
+            raise UserError(f"{file} is damaged (it is cut short); delete it, and snakemake makes it again")
 
 
 def _crate(view: View, where: Places, files: dict[str, Path]) -> ROCrate:
