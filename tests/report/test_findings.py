@@ -21,7 +21,7 @@ from gpbench.report.significance.comparisons import (
     posteriors,
     statistics,
 )
-from gpbench.report.significance.findings import left_out, sentences
+from gpbench.report.significance.findings import left_out, sentences, to_markdown
 from gpbench.report.view import View
 
 FIELDS = ("a_better", "equal", "b_better")
@@ -46,6 +46,14 @@ def test_statistics_say_what_they_rest_on(statistics_folder):
     text = (statistics_folder / "statistics.md").read_text()
     assert "Protocol common, budget quick, 5 splits; fits of commit 0123abc." in text
     assert text.count("Left out because not every cell is complete") == len(COMPARISONS)
+
+
+def test_a_label_is_no_markup_in_the_statistics(view, statistics_folder):
+    relabelled = View(view.folder)
+    relabelled.labels["svgp"] = "*a* | __b__ <i>"
+    text = to_markdown(json.loads((statistics_folder / "statistics.json").read_text()), relabelled)
+    assert r"\*a\* \| \_\_b\_\_ &lt;i>" in text
+    assert "*a*" not in text
 
 
 def test_a_method_that_is_not_of_the_task_leaves_first(tmp_path):

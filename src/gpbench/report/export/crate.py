@@ -120,8 +120,7 @@ def _add_file(crate: ROCrate, path: str, content: bytes) -> Entity:
 
 def _sources(crate: ROCrate, view: View, where: Places) -> tuple[list[Entity], str]:
     """The data sets of the study with licence, checksum and citation, and the BibTeX of everything used."""
-    methods = view.fits["preset"].dropna().unique()
-    keys = citations.used(where, methods, view.datasets, view.study["protocol"])
+    keys = citations.used(where, view.fits["preset"].dropna().unique(), view.datasets, view.study["protocol"])
     known = citations.entries(where.conf)
     cited = {key: _add(crate, f"#{key}", "CreativeWork", name=key, text=known.get(key, "")) for key in keys}
     crate.root_dataset["citation"] = list(cited.values())

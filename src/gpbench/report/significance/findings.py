@@ -3,7 +3,7 @@
 from gpbench.errors import count
 from gpbench.evaluation.compare import min_datasets
 from gpbench.evaluation.practical import DECIDED, ROPES
-from gpbench.report.tables.render import number
+from gpbench.report.tables.render import escape_markdown, number
 from gpbench.report.view import View, commits
 
 _OF = {"dataset": "method", "method": "data set"}
@@ -13,10 +13,10 @@ WORDS = {"a_better": "better than", "equal": "equal to", "undecided": "undecided
 def to_markdown(results: dict, view: View) -> str:
     """The results of `comparisons.statistics` in sentences, below the setting of the study."""
     head = " ".join(filter(None, (f"{view.study['title']}. {basis(view)}", view.warning)))
-    parts = ["# Statistics\n", f"{head}\n"]
+    parts = ["# Statistics\n", f"{escape_markdown(head)}\n"]
     for comparison in results["comparisons"].values():
         parts.append(f"## {comparison['title']}\n")
-        parts += [f"- {sentence}" for sentence in sentences(comparison, view)]
+        parts += [f"- {escape_markdown(sentence)}" for sentence in sentences(comparison, view)]
         parts.append("")
     return "\n".join(parts)
 

@@ -81,6 +81,11 @@ def to_latex(table: Table, label: str) -> str:
     return "% needs \\usepackage{booktabs}\n" + text.replace("\\end{table}", note + "\\end{table}")
 
 
+def escape_markdown(text: str) -> str:
+    """Text on one line in which nothing ends a cell of a pipe table, is set in bold or italics, or is HTML."""
+    return " ".join(text.split()).replace("|", "\\|").replace("_", "\\_").replace("*", "\\*").replace("<", "&lt;")
+
+
 def escape_latex(text: str) -> str:
     """Text with LaTeX's reserved characters escaped."""
     return "".join(_LATEX.get(character, character) for character in text)
@@ -137,8 +142,7 @@ def _bold(cell: str) -> tuple[str, bool]:
 
 def _markdown_cell(cell: str) -> str:
     text, bold = _bold(cell)
-    text = " ".join(text.split()).replace("|", "\\|").replace("_", "\\_").replace("*", "\\*").replace("<", "&lt;")
-    return f"**{text}**" if bold else text
+    return f"**{escape_markdown(text)}**" if bold else escape_markdown(text)
 
 
 def _html_cell(cell: str) -> str:
