@@ -125,10 +125,9 @@ def judge(claim: Claim, runs: list[Counterparts], conf: Path) -> list[Result]:
     for comparison in claim.comparisons:
         plans = [_plan(conf, name) for name in comparison.studies]
         protocol, of_study = plans[0].protocol, [run for run in runs if run.study in comparison.studies]
-        candidates = [run for run in of_study if run.view.study["protocol"] == protocol]
+        among = [run for run in of_study if run.view.study["protocol"] == protocol]
         for dataset in comparison.datasets or dict.fromkeys(name for plan in plans for name in plan.datasets):
-            named = ([run.by_run(m, dataset, comparison.metric) for run in candidates] for m in comparison.methods)
-            sides = (filter(None, of_method) for of_method in named)
+            sides = ([s for r in among if (s := r.by_run(m, dataset, comparison.metric))] for m in comparison.methods)
             blank = Result(comparison, dataset, protocol)
             found = [
                 _paired(first, second, blank) for first, second in product(*sides) if _alike(first.run, second.run)
@@ -146,13 +145,13 @@ def _alike(first: Counterparts, second: Counterparts) -> bool:
     return first is second or (same_splits and budgets <= {"converged", "paper"})
 
 
-def _weight(result: Result) -> tuple[bool, int, bool, bool, int, bool]:
+def _weight(result: Result) -> tuple[bool, int, bool, int, int, bool]:
     """Larger counts more: what is no single split, the larger budget, a difference, as the study sets it, more splits,
     one run. Two methods that a larger budget cannot tell apart are not told apart by a smaller one."""
     budgets = [run.view.study["budget"] for run in result.runs]
     place = min(BUDGETS.index(budget) if budget in BUDGETS else -1 for budget in budgets)
     n, first, second = result.difference.n if result.difference else 0, *result.runs
-    return n != 1, place, result.difference is not None, not (first.settings or second.settings), n, first is second
+    return n != 1, place, result.difference is not None, sum(not r.settings for r in result.runs), n, first is second
 
 
 def _paired(first: Scores, second: Scores, blank: Result) -> Result:

@@ -25,9 +25,10 @@ DIFFERENCE = "first - second [95 %]"
 MANY = 4
 """Data sets that a finding names one by one."""
 RULES = (
-    "Difference of losses, paired over splits (below zero the first is better), with its Nadeau-Bengio interval; "
-    "p by Holm's correction over the data sets of a claim under one protocol (none for = and ≤, which are judged "
-    "by the margin of the scorecard). The rules are those of `gpbench.report.papers.claims`. A result holds at "
+    "Difference of losses, paired over splits (below zero the first is better), with its Nadeau-Bengio interval; of "
+    "samplers paired by the number of a chain, so that it is of the data sets of a run, often a single one, and of no "
+    "other. p by Holm's correction over the data sets of a claim under one protocol (none for = and ≤, which are "
+    "judged by the margin of the scorecard). The rules are those of `gpbench.report.papers.claims`. A result holds at "
     "the budget beside it."
 )
 

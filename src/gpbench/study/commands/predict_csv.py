@@ -126,9 +126,8 @@ def require_finite(predictions: pd.DataFrame | np.ndarray) -> None:
 
 
 def find(store: Store, name: str, conf: Path) -> str:
-    """The identity that begins with `name`; of method/dataset that of the last fit of all rows, or else of the last.
-
-    Damaged records are passed over, each with a line."""
+    """The identity that begins with `name`; of method/dataset that of the last fit of all rows, or else of the last
+    (damaged records are passed over, each with a line)."""
     method, slash, dataset = name.partition("/")
     if not slash:
         return store.find(name)
