@@ -124,6 +124,9 @@ def test_methods_of_two_runs_are_paired_by_split(tmp_path):
     assert judged(quick)[0].kind == claims.NOT_RUN, "two runs cut short, maybe not alike"
     both = run(tmp_path / "d", "converged", splits=2)
     assert judged([converged, paper, both])[0].runs == (converged, paper), "of one smaller budget more splits"
+    other = only("svgp", "e", "paper", splits=4)
+    converged.settings, other.settings = "dsvi.layers=3", "svgp.jitter=1e-3"
+    assert judged([other, converged, paper])[0].runs == (converged, paper), "one run of other settings, not two"
 
 
 def test_runs_of_another_protocol_are_not_taken(tmp_path):

@@ -85,8 +85,8 @@ class Counterparts:
 
     def paired(self, method: str, dataset: str, metric: str, theirs: dict[int, float]) -> tuple[float, float, int]:
         """(mean of ours - theirs, its standard error, number) of the splits that both have; (NaN, NaN, 0) below two."""
-        assert (ours := self.by_run(method, dataset, metric))
-        both = pd.DataFrame({"ours": ours.values, "theirs": theirs}, dtype=float)
+        ours = self.by_run(method, dataset, metric)
+        both = pd.DataFrame({"ours": ours.values if ours else {}, "theirs": theirs}, dtype=float)
         both = both[np.isfinite(both).all(axis=1)]
         return paired_mean(both["ours"], both["theirs"], 0.0) if len(both) > 1 else (math.nan, math.nan, 0)
 
