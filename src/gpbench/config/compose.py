@@ -76,7 +76,7 @@ def options(conf: Path, group: str) -> dict[str, Path]:
     shell, a path or a page could take for something else."""
     files: dict[str, Path] = {}
     for folder in folders(conf):
-        for path in sorted((folder / group).glob("*.yaml")):
+        for path in sorted((folder / group).glob("*.yaml"), key=lambda path: path.name):
             if not NAME.fullmatch(path.stem):
                 raise UserError(f"{path}: a name has letters a-z, digits, _ and - and begins with no -; rename it")
             if path.stem in files:

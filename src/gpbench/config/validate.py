@@ -11,6 +11,7 @@ from gpbench.errors import UserError, unknown
 
 Content = dict[str, Any]  # keys and values of a configuration file, before validation
 T = TypeVar("T")
+type_hints = functools.cache(get_type_hints)
 
 
 def check(cls: type, content: Content, where: str) -> Any:
@@ -41,7 +42,7 @@ def adapter(cls: type[T]) -> TypeAdapter[T]:
 
 def _check_keys(cls: type, content: Content, where: str) -> None:
     """Refuse unknown keys here and in nested dataclasses, where pydantic would ignore them."""
-    hints = get_type_hints(cls)
+    hints = type_hints(cls)
     for key, value in content.items():
         if key not in hints:
             raise unknown("key", key, hints, where)

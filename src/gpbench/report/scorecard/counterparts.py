@@ -156,8 +156,7 @@ def _too_short(fits: pd.DataFrame) -> str:
     """Why effective sample sizes of a cell may not be compared: of few autocorrelation times an estimate is too large,
     with as many draws as were published ours as much as the printed one. The time is that of the worst method and
     split, by Geyer's estimate for each chain or the bulk ESS of all, whichever is the longer."""
-    as_published = all(map(_as_published, fits.to_dict("records")))
-    fewest = verdicts.FEWEST_TIMES_ALIKE if as_published else verdicts.FEWEST_TIMES
+    fewest = verdicts.FEWEST_TIMES_ALIKE if all(map(_as_published, fits.to_dict("records"))) else verdicts.FEWEST_TIMES
     splits = fits.groupby(["method", "split"])[LENGTH].mean().astype(float)
     times = np.fmin(splits["ess_min"], splits["ess_bulk"] / splits["chains"])
     if not (times < fewest).any():
