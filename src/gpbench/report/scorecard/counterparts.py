@@ -56,7 +56,7 @@ class Counterparts:
         self.view = view
         self.study, self.settings = run_settings(view.study["command"])
         self._fits = view.fits[[*FACTS, *LENGTH, "steps", "convergence"]]
-        self._places = dict(self._fits.groupby(CELL).indices)
+        self._places = self._fits.groupby(CELL).indices
         self._averages, self._facts_of = cache(self._averaged), cache(self._of_cell)
         self.by_run = cache(self._by_run)
 
