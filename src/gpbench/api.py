@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from gpbench import config, places
-from gpbench.errors import UserError, unknown
+from gpbench.errors import UserError
 from gpbench.evaluation.metrics import METRICS
 from gpbench.study.commands import fit_one, predict_csv
 from gpbench.study.planning import plan as planning
@@ -97,8 +97,7 @@ def compare(study: str = "default", overrides: str = "", metric: str = "mnll") -
     from gpbench.report.significance import comparisons
     from gpbench.report.view import View
 
-    if metric not in METRICS:
-        raise unknown("metric", metric, METRICS)
+    config.require_known("metric", [metric], METRICS)
     where, planned = places.find(), planning.make(places.find(), study, overrides)
     planning.freeze(planned, where)
     collect.collect(where, planned.name)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gpbench import config, places
 from gpbench.cli import data
 from gpbench.config.schema import Dataset
-from gpbench.errors import UserError, count, unknown
+from gpbench.errors import UserError, count
 from gpbench.places import Places
 
 if TYPE_CHECKING:
@@ -84,8 +84,7 @@ def _dataset(arguments: argparse.Namespace, where: Places) -> Dataset:
         return data.own_dataset(arguments, where)
     if name not in known and path.suffix:
         raise UserError(f"{path} is no file; give a CSV, or the name of a data set (`gpbench data list`)")
-    if name not in known:
-        raise unknown("data set or CSV", name, known)
+    config.require_known("data set or CSV", [name], known)
     dataset: Dataset = config.compose(where.conf, "dataset", name)
     _refuse_others(arguments, dataset)
     prepare.ensure(dataset, where)

@@ -19,7 +19,7 @@ import yaml
 from gpbench.config import schema
 from gpbench.config.method_source import find_spec, hyperparameters
 from gpbench.config.overrides import apply
-from gpbench.config.validate import Content, T, check
+from gpbench.config.validate import Content, T, check, require_known
 from gpbench.errors import UserError, unknown
 
 GROUPS = {
@@ -87,8 +87,7 @@ def options(conf: Path, group: str) -> dict[str, Path]:
 
 def require_option(conf: Path, group: str, name: str, where: str = "") -> None:
     """Refuse an item that does not exist."""
-    if name not in (available := options(conf, group)):
-        raise unknown(group, name, available, where)
+    require_known(group, [name], options(conf, group), where)
 
 
 def families(conf: Path) -> set[str]:
@@ -111,8 +110,7 @@ def compose(conf: Path, group: str, name: str, overrides: tuple[str, ...] = ()) 
 
     overrides: `key=value` in Hydra's grammar, the key without the group's name."""
     available = options(conf, group)
-    if name not in available:
-        raise unknown(group, name, available)
+    require_known(group, [name], available)
     path = available[name]
     where = f"{group} {name!r} ({path})"
     content = _merged(name, available)
@@ -127,9 +125,7 @@ def compose(conf: Path, group: str, name: str, overrides: tuple[str, ...] = ()) 
 
 def printed_splits(folder: Path, name: str) -> schema.PrintedSplits:
     """Whose scores by split `folder`/NAME.csv holds; UserError where there is no such file."""
-    known = [path.stem for path in sorted(folder.glob("*.yaml"))]
-    if name not in known:
-        raise unknown("scores by split", name, known, str(folder))
+    require_known("scores by split", [name], [path.stem for path in folder.glob("*.yaml")], str(folder))
     return read(schema.PrintedSplits, folder / f"{name}.yaml")
 
 
@@ -150,10 +146,7 @@ def _method(content: Content, path: Path, where: str) -> MethodConfig:
         raise UserError(f"{path}: key 'module' is missing; it names the Python module of the method")
     classes: tuple[type, ...] = (schema.Method, hyperparameters(module))
     known = [defaults(cls) for cls in classes]
-    valid = {key for part in known for key in part}
-    for key in content:
-        if key not in valid:
-            raise unknown("key", key, valid, where)
+    require_known("key", content, {key for part in known for key in part}, where)
     parts = [part | {key: content[key] for key in part if key in content} for part in known]
     set_parts = [{key: value for key, value in part.items() if value is not dataclasses.MISSING} for part in parts]
     return MethodConfig(*(check(cls, part, where) for cls, part in zip(classes, set_parts, strict=True)))

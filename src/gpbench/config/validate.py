@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+from collections.abc import Collection, Iterable
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
@@ -32,6 +33,13 @@ def check(cls: type, content: Content, where: str) -> Any:
         if isinstance(value, float) and not math.isfinite(value):
             raise UserError(f"{where}: {key} must be a finite number, got {value}")
     return made
+
+
+def require_known(kind: str, names: Iterable[str], known: Collection[str], where: str = "") -> None:
+    """UserError for the first of some names that is none of the known ones, with the nearest of these."""
+    for name in names:
+        if name not in known:
+            raise unknown(kind, name, known, where)
 
 
 @functools.cache

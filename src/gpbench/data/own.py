@@ -17,7 +17,7 @@ from gpbench.config.schema import Dataset, Source, Task
 from gpbench.data import prepare, table
 from gpbench.data.raw import fetch
 from gpbench.data.readers import encode, formats
-from gpbench.errors import UserError, unknown
+from gpbench.errors import UserError
 from gpbench.places import Places, write_aside, write_text
 
 DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
@@ -109,9 +109,7 @@ def _describe(path: Path, item: str, name: str, wishes: Wishes) -> tuple[Dataset
     if not names:
         raise UserError(f"{path} is empty; give a CSV whose first line names its columns")
     for kind, chosen in (("target", wishes.targets), ("column", [*wishes.categorical, *wishes.drop])):
-        for column in chosen:
-            if column not in names:
-                raise unknown(kind, column, names, f"the columns of {path}")
+        config.require_known(kind, chosen, names, f"the columns of {path}")
     chosen = [*wishes.targets, *wishes.categorical, *wishes.drop]
     if twice := [column for column in chosen if chosen.count(column) > 1]:
         raise UserError(f"{path}: {twice[0]!r} is named twice in --target, --categorical and --drop; name it once")

@@ -3,11 +3,12 @@
 import dataclasses
 
 from gpbench.config.schema import Dataset
+from gpbench.config.validate import require_known
 from gpbench.data import summary, table
 from gpbench.data.raw import fetch
 from gpbench.data.raw.pins import pins
 from gpbench.data.readers import read
-from gpbench.errors import UserError, unknown
+from gpbench.errors import UserError
 from gpbench.places import Places
 
 
@@ -23,9 +24,7 @@ def prepare(dataset: Dataset, places: Places) -> str:
         raise UserError(f"{where}: {wrong}; correct conf/dataset/{dataset.name}.yaml")
     parsed = read.read(dataset, places.raw)
     known = {*parsed.input_names, *parsed.target_names, *dataset.drop, *dataset.source.categories}
-    for name in dataset.units:
-        if name not in known:
-            raise unknown("column", name, known, f"units of {where}")
+    require_known("column", dataset.units, known, f"units of {where}")
     table.check(parsed, dataset.name, dataset.task, len(dataset.classes), len(dataset.truth))
     if parsed.inputs.shape != (expected := (dataset.rows, dataset.columns)):
         raise UserError(f"{where} has shape {parsed.inputs.shape}, but the catalogue says {expected}")

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 from pyarrow import ArrowException
 
+from gpbench import config
 from gpbench.errors import UserError, count, unknown
 from gpbench.evaluation.calibration import histograms
 from gpbench.evaluation.metrics import METRICS
@@ -264,8 +265,7 @@ class View:
 
     def per_split(self, metric: str, dataset: str) -> pd.DataFrame:
         """Finite scores of finished fits `[splits, methods]`, averaged over replicas of a split; NaN without any."""
-        if metric not in METRICS:
-            raise unknown("metric", metric, METRICS)
+        config.require_known("metric", [metric], METRICS)
         rows = self.done.loc[self.done["dataset"] == dataset, ["split", "method", metric]]
         rows = rows[np.isfinite(rows[metric].astype(float))]
         scores = rows.pivot_table(index="split", columns="method", values=metric, aggfunc="mean")

@@ -9,8 +9,9 @@ from typing import Any, cast
 import numpy as np
 
 from gpbench.config.schema import Dataset, Source
+from gpbench.config.validate import require_known
 from gpbench.data.table import Table
-from gpbench.errors import UserError, unknown
+from gpbench.errors import UserError
 
 Cell = Any  # text, or a number where the file has types
 Row = tuple[str, Sequence[Cell]]  # file and line for messages, and cells
@@ -70,9 +71,7 @@ class _Columns:
         source = dataset.source
         self.names, self.only_labels = names, source.only_labels
         for kind, named in (("target", source.targets), ("column", [*dataset.drop, *source.categories])):
-            for name in named:
-                if name not in names:
-                    raise unknown(kind, name, names, f"the columns of data set {dataset.name!r}")
+            require_known(kind, named, names, f"the columns of data set {dataset.name!r}")
         self.targets = [names.index(name) for name in source.targets]
         skip = {*source.targets, *dataset.drop}
         self.kept = [_Input(i, n, source.categories.get(n, [])) for i, n in enumerate(names) if n not in skip]
@@ -84,9 +83,7 @@ class _Columns:
         ]
         self.classes = {name: number for number, name in enumerate(dataset.classes)}
         self.labels = {name: name for name in dataset.classes} | source.labels
-        for label in source.labels.values():
-            if label not in self.classes:
-                raise unknown("class", label, self.classes, f"the labels of data set {dataset.name!r}")
+        require_known("class", source.labels.values(), self.classes, f"the labels of data set {dataset.name!r}")
 
     def target(self, where: str, cells: Sequence[Cell]) -> list[float] | None:
         """Targets of a row (a class number in classification); None if the row is left out."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpbench.config.schema import Dataset
+from gpbench.config.validate import require_known
 from gpbench.data.readers import airline, auto_encoder, bins, completion, encode, formats
 from gpbench.data.readers.encode import Row
 from gpbench.data.simulated import generators
@@ -95,9 +96,7 @@ def _loader(package: ModuleType, name: str, dataset: Dataset) -> Callable[..., A
 
 
 def _bundled(dataset: Dataset, inputs: np.ndarray, targets: np.ndarray, names: list[str]) -> Table:
-    for name in dataset.drop:
-        if name not in names:
-            raise unknown("column", name, names, f"the columns of data set {dataset.name!r}")
+    require_known("column", dataset.drop, names, f"the columns of data set {dataset.name!r}")
     keep = [i for i, name in enumerate(names) if name not in dataset.drop]
     x = np.ascontiguousarray(np.asarray(inputs, float)[:, keep])
     y = np.asarray(targets, np.int64 if dataset.classes and not dataset.truth else float).reshape(len(x), -1)

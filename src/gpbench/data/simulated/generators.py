@@ -5,9 +5,9 @@ from functools import partial
 
 import numpy as np
 
+from gpbench.config.validate import require_known
 from gpbench.data.simulated import latent_gp, mountain_car, posteriors, scans
 from gpbench.data.simulated.reproducible import DIGITS, Draw, stream
-from gpbench.errors import unknown
 
 # of three classes
 MEANS = np.array([[-1.0, -0.5], [1.0, 0.0], [0.0, 1.5]])
@@ -72,7 +72,6 @@ def draw(item: str) -> Draw:
     """Inputs `[N, D]`, targets `[N]` (or `[N, P]`, followed by what they were drawn from), and names of the inputs.
 
     Raises UserError for an unknown name."""
-    if item not in GENERATORS:
-        raise unknown("simulated data set", item, list(GENERATORS), "gpbench.data.simulated.generators")
+    require_known("simulated data set", [item], GENERATORS, "gpbench.data.simulated.generators")
     x, y, names = GENERATORS[item]()
     return x.round(DIGITS), y.round(DIGITS), names

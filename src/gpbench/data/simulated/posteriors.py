@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from gpbench.config.validate import require_known
 from gpbench.data.simulated.reproducible import Draw
-from gpbench.errors import unknown
 
 FOLDER = Path(__file__).parents[1] / "posteriors"
 Content = dict[str, Any]
@@ -35,8 +35,7 @@ def whole() -> list[str]:
 
 def read(name: str) -> Content:
     """The content of a file; UserError for an unknown name."""
-    if name not in names():
-        raise unknown("reference posterior", name, names())
+    require_known("reference posterior", [name], names())
     return json.loads((FOLDER / f"{name}.json").read_text())
 
 

@@ -94,9 +94,7 @@ def _check(conf: Path, claim: Claim, where: str) -> None:
         checked += [("method", list(comparison.methods), plan.methods) for plan in plans]
         checked += [("data set", comparison.datasets, [name for plan in plans for name in plan.datasets])]
         for kind, names, valid in checked:
-            for name in names:
-                if name not in valid:
-                    raise unknown(kind, name, valid, where)
+            config.require_known(kind, names, valid, where)
 
 
 @cache

@@ -57,8 +57,7 @@ def registry(conf: Path) -> dict[str, Named]:
 def find(conf: Path, name: str) -> Named:
     """The item with this name; UserError with the nearest name."""
     known = registry(conf)
-    if name not in known:
-        raise unknown("figure or table", name, known, "conf/paper")
+    config.require_known("figure or table", [name], known, "conf/paper")
     return known[name]
 
 

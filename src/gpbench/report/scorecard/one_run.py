@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from gpbench.errors import UserError, count, unknown
+from gpbench import config
+from gpbench.errors import UserError, count
 from gpbench.evaluation.metrics import METRICS
 from gpbench.places import write_text
 from gpbench.report.scorecard import verdicts
@@ -188,9 +189,7 @@ def rows_for_study(view: View, published: pd.DataFrame) -> pd.DataFrame:
     """The published rows of the papers that a study compares itself with; UserError for an unknown paper."""
     known = sorted(published["source"].unique())
     keys = known if view.study["published"] is None else view.study["published"]
-    for key in keys:
-        if key not in known:
-            raise unknown("citation key", key, known, f"published of study {view.study['name']!r}")
+    config.require_known("citation key", keys, known, f"published of study {view.study['name']!r}")
     return published[published["source"].isin(keys)]
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from gpbench.errors import count, unknown
+from gpbench import config
+from gpbench.errors import count
 from gpbench.evaluation.metrics import CLASSIFICATION, COUNTS, METRICS, REGRESSION
 from gpbench.report.registry import TABLES
 from gpbench.report.significance.comparisons import COMPARISONS, compare, differences_to_best
@@ -172,8 +173,7 @@ counts_mnll = partial(scores, metric="mnll", tasks=COUNTS, title="Counts")
 
 def table(view: View, name: str) -> Table:
     """The registered table `name` of a study; the note of every table names what has not converged."""
-    if name not in TABLES:
-        raise unknown("table", name, TABLES)
+    config.require_known("table", [name], TABLES)
     plain = TABLES[name].function(view)
     return replace(plain, note=" ".join(filter(None, (plain.note, view.warning))))
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from gpbench import config
 from gpbench.config.schema import Run
 from gpbench.data import prepare
-from gpbench.errors import UserError, count, unknown
+from gpbench.errors import UserError, count
 from gpbench.places import Places, write_if_changed
 from gpbench.study.planning import batches, identity
 from gpbench.study.planning import plan as planning
@@ -97,8 +97,7 @@ def wanted_cells(plan: Plan, waiting: Run) -> list[Cell]:
         ("method", waiting.methods, {cell.method for cell in plan.cells}),
         ("data set", waiting.datasets, {cell.address.dataset for cell in plan.cells}),
     ):
-        for name in set(named or ()) - known:
-            raise unknown(kind, name, known, f"conf/backlog.yaml, study {waiting.study!r}")
+        config.require_known(kind, named or (), known, f"conf/backlog.yaml, study {waiting.study!r}")
     return [
         cell
         for cell in plan.cells

@@ -20,9 +20,7 @@ def why(where: Places, words: list[str]) -> list[str]:
         method, slash, dataset = words[0].partition("/")
         return _cell(where, {"method": method, "dataset": dataset}) if slash else _fit(where, words[0])
     given = config.distinct([config.split_override(word) for word in words])
-    for key in given:
-        if key not in KEYS:
-            raise unknown("key", key, KEYS, "gpbench why")
+    config.require_known("key", given, KEYS, "gpbench why")
     for key in ("method", "dataset"):
         if key not in given:
             raise UserError(f"gpbench why needs {key}=NAME, as in: gpbench why method=dsvi dataset=boston")

@@ -1,8 +1,10 @@
 """Names in a study and its protocol that refer to something else: refused before anything is composed. No torch."""
 
+import itertools
+
 from gpbench import config
 from gpbench.config import schema
-from gpbench.errors import UserError, unknown
+from gpbench.errors import UserError
 from gpbench.evaluation.metrics import METRICS
 from gpbench.places import Places
 from gpbench.study.storage import challengers
@@ -20,9 +22,8 @@ def check_study(places: Places, study: schema.Study) -> None:
     if not study.methods or not study.datasets:
         raise UserError(f"{where} is empty: it needs methods and datasets")
     printed = [path.stem for path in (places.root / "published").glob("*.csv")]
-    for key in study.published or []:
-        if printed and key not in printed:
-            raise unknown("citation key", key, printed, f"published of {where}")
+    if printed:
+        config.require_known("citation key", study.published or [], printed, f"published of {where}")
     for name in study.per_split:
         if (theirs := config.printed_splits(places.per_split, name).protocol) != study.protocol:
             raise UserError(f"per_split of {where}: {name} has splits of protocol {theirs!r}, not {study.protocol!r}")
@@ -30,9 +31,8 @@ def check_study(places: Places, study: schema.Study) -> None:
     for a, b in study.pairs:
         if a == b:
             raise UserError(f"pairs of {where} compare {a!r} with itself; name two methods")
-    for name in {name for pair in study.pairs for name in pair}:
-        if name not in (known := [*study.methods, *study.per_split, *study.challengers]):
-            raise unknown("method", name, known, f"pairs of {where}")
+    known = [*study.methods, *study.per_split, *study.challengers]
+    config.require_known("method", itertools.chain(*study.pairs), known, f"pairs of {where}")
     for name in study.datasets:
         if study.datasets.count(name) > 1:
             raise UserError(f"{where} names dataset {name!r} twice; name it once")
@@ -46,9 +46,7 @@ def check_study(places: Places, study: schema.Study) -> None:
 def check_protocol(places: Places, protocol: schema.Protocol) -> None:
     """Refuse metrics that do not exist, and numbers of test rows for data sets that do not exist."""
     where = f"protocol {protocol.name!r}"
-    for name in protocol.metrics:
-        if name not in METRICS:
-            raise unknown("metric", name, METRICS, f"metrics of {where}")
+    config.require_known("metric", protocol.metrics, METRICS, f"metrics of {where}")
     for name in protocol.splits.test_rows:
         config.require_option(places.conf, "dataset", name, f"test_rows of {where}")
 
@@ -57,9 +55,7 @@ def check_budget(places: Places, budget: schema.Budget) -> None:
     """Refuse updates and hyperparameters of methods that do not exist."""
     known = {*config.options(places.conf, "method"), *config.families(places.conf), *NO_METHODS}
     for key in ("steps", "hyper"):
-        for name in getattr(budget, key):
-            if name not in known:
-                raise unknown("method or family", name, known, f"{key} of budget {budget.name!r}")
+        config.require_known("method or family", getattr(budget, key), known, f"{key} of budget {budget.name!r}")
 
 
 def check_size(study: schema.Study, cells: int) -> None:

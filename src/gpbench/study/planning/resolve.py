@@ -116,9 +116,7 @@ def _cell_of_variant(
 
 def _chosen(study: schema.Study, variants: dict[str, Variant]) -> dict[str, Variant]:
     """The variants that `only` names, in the study's order; UserError for a name that is none of them."""
-    for name in study.only:
-        if name not in variants:
-            raise unknown("method", name, variants, f"only of study {study.name!r}")
+    config.require_known("method", study.only, variants, f"only of study {study.name!r}")
     return {name: variant for name, variant in variants.items() if not study.only or name in study.only}
 
 

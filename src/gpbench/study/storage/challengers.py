@@ -10,8 +10,9 @@ marked by their label as not ours, and paired with ours split by split.
 
 from pathlib import Path
 
+from gpbench import config
 from gpbench.config import schema
-from gpbench.errors import UserError, unknown
+from gpbench.errors import UserError
 from gpbench.places import Places, read_json
 from gpbench.study.records import Cell, Fit, FrozenPlan
 from gpbench.study.storage.committed import Row
@@ -24,8 +25,7 @@ REMEDY = "delete the folder of its challenger, and `gpbench challenge` it again"
 def about(where: Places, name: str) -> dict[str, str]:
     """Label and protocol of a challenger; UserError where there is none of this name."""
     known = [path.parent.name for path in sorted(where.challengers.glob(f"*/{ABOUT}"))]
-    if name not in known:
-        raise unknown("challenger", name, known, "challengers/, to which `gpbench challenge` adds")
+    config.require_known("challenger", [name], known, "challengers/, to which `gpbench challenge` adds")
     found: dict[str, str] = read_json(path := where.challengers / name / ABOUT, REMEDY)
     if not isinstance(found, dict) or not {"label", "protocol"} <= found.keys():
         raise UserError(f"{path} is damaged (it lacks label or protocol); {REMEDY}")
