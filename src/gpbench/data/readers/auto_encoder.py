@@ -52,18 +52,8 @@ def start(rng: np.random.Generator, pixels: int) -> Weights:
     return weights | {f"b{name}": np.zeros(size[1]) for name, size in sizes.items()}
 
 
-def bound(weights: Weights, x: np.ndarray, noise: np.ndarray) -> float:
-    """The objective summed over rows x `[B, d]` at draws z = m + exp(s) noise."""
-    hidden = np.tanh(x @ weights["W1"] + weights["b1"])
-    mean, log_sd = np.split(hidden @ weights["W2"] + weights["b2"], 2, axis=1)
-    z = mean + np.exp(log_sd) * noise
-    a = np.tanh(z @ weights["W3"] + weights["b3"]) @ weights["W4"] + weights["b4"]
-    divergence = 0.5 * (mean**2 + np.exp(2 * log_sd) - 1) - log_sd
-    return float((x * a - np.logaddexp(0, a)).sum() - divergence.sum())
-
-
 def gradient(weights: Weights, x: np.ndarray, noise: np.ndarray) -> Weights:
-    """The gradient of `bound`."""
+    """The gradient of the objective, summed over rows x `[B, d]`, at draws z = m + exp(s) noise."""
     hidden = np.tanh(x @ weights["W1"] + weights["b1"])
     mean, log_sd = np.split(hidden @ weights["W2"] + weights["b2"], 2, axis=1)
     sd = np.exp(log_sd)
