@@ -24,6 +24,7 @@ SCORES = (
 LAST = 4  # number of checkpoints of R-hat that are printed; the CSV has all
 ALPHA = 0.05
 PAIR = ["faster", "slower", "median_faster", "median_slower", "p"]
+Pair = tuple[str, str, float, float, float]
 UPPER = 0.975
 MANY = 1e9  # stands for infinitely many degrees of freedom, which SciPy's quantiles do not accept
 
@@ -131,11 +132,12 @@ def convergence_order(view: View) -> Table:
         by_method = {method: groups[method] for method in view.methods if method in groups}
         by_method = dict(sorted(by_method.items(), key=lambda item: item[1].median()))
         shorter = [str(codes[method]) for method in chains["method"].unique() if method not in by_method]
-        data += [(dataset, *pair) for pair in _pairs(by_method)]
+        pairs = _pairs(by_method)
+        data += [(dataset, *pair) for pair in pairs]
         shown.append(
             {
                 "data set": dataset,
-                "order": _order(by_method, codes),
+                "order": _order(by_method, pairs, codes),
                 "R-hat": ", ".join(number(r_hat.median()) for r_hat in by_method.values()) or "-",
                 "iterations": str(int(last["iteration"].max())) if len(last) else "-",
                 "shorter chains": ", ".join(shorter) or "-",
@@ -153,22 +155,17 @@ def convergence_order(view: View) -> Table:
     return Table(data, pd.DataFrame(shown), "Order of convergence", note)
 
 
-def _pairs(by_method: dict[str, pd.Series]) -> list[tuple[str, str, float, float, float]]:
-    """PAIR of all methods, which are in the order of their medians."""
+def _pairs(by_method: dict[str, pd.Series]) -> list[Pair]:
+    """PAIR of all methods, which are in the order of their medians; p of a one-sided Mann-Whitney test."""
     return [
-        (a, b, by_method[a].median(), by_method[b].median(), _p_value(by_method[a], by_method[b]))
-        for a, b in combinations(by_method, 2)
+        (a, b, x.median(), y.median(), float(stats.mannwhitneyu(x, y, alternative="less").pvalue))
+        for (a, x), (b, y) in combinations(by_method.items(), 2)
     ]
 
 
-def _p_value(faster: pd.Series, slower: pd.Series) -> float:
-    """Of a one-sided Mann-Whitney test."""
-    return float(stats.mannwhitneyu(faster, slower, alternative="less").pvalue)
-
-
-def _order(by_method: dict[str, pd.Series], codes: dict[str, int]) -> str:
+def _order(by_method: dict[str, pd.Series], pairs: list[Pair], codes: dict[str, int]) -> str:
     """'2|1,3': codes of methods, fastest first; `|` precedes one that is significantly slower than the one before."""
-    text = "".join(str(codes[method]) for method in [*by_method][:1])
+    text, p_value = "".join(str(codes[method]) for method in [*by_method][:1]), {(a, b): p for a, b, *_, p in pairs}
     for a, b in pairwise(by_method):
-        text += f"{',' if _p_value(by_method[a], by_method[b]) > ALPHA else '|'}{codes[b]}"
+        text += f"{',' if p_value[a, b] > ALPHA else '|'}{codes[b]}"
     return text or "-"
