@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Literal
 
-from gpbench.errors import unknown
+from gpbench.config.validate import require_known
 
 PREDICT, SAMPLE, SOLVE, ON_REQUEST = ("predict",), ("sample",), ("solve",), ()
 ALL_KINDS = (*PREDICT, *SAMPLE, *SOLVE)
@@ -287,8 +287,6 @@ def names(study: Mapping[str, Any], what: Literal["figures", "tables"]) -> tuple
 
     Raises UserError, with the nearest name, for one that is not registered."""
     registered = {"figures": FIGURES, "tables": TABLES}[what]
-    for name in study[what]:
-        if name not in registered:
-            raise unknown(what.removesuffix("s"), name, registered, f"{what} of study {study['name']!r}")
+    require_known(what.removesuffix("s"), study[what], registered, f"{what} of study {study['name']!r}")
     always = [entry.name for entry in registered.values() if study["kind"] in entry.always_for]
     return tuple(dict.fromkeys([*study[what], *always]))

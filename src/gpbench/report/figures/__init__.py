@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpbench.errors import unknown
+from gpbench.config.validate import require_known
 from gpbench.places import write_aside
 from gpbench.report.registry import FIGURES
 
@@ -27,8 +27,7 @@ Tags = dict[str, str]
 def draw(view: View, name: str) -> Figure:
     """The registered figure `name` of a study in the common style, stamped with its run and budget; UserError for an
     unknown name."""
-    if name not in FIGURES:
-        raise unknown("figure", name, FIGURES)
+    require_known("figure", [name], FIGURES)
 
     def stamped(view: View) -> Figure:
         figure = FIGURES[name].function(view)

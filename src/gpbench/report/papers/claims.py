@@ -83,8 +83,7 @@ def _check(conf: Path, claim: Claim, where: str) -> None:
     if bool(claim.comparisons) == bool(claim.untested):
         raise UserError(f"{where} needs either `comparisons` or, in `untested`, the reason why it has none")
     for comparison in claim.comparisons:
-        for name in comparison.studies:
-            config.require_option(conf, "study", name, where)
+        config.require_known("study", comparison.studies, config.options(conf, "study"), where)
         plans = [_plan(conf, name) for name in comparison.studies]
         if len(protocols := {plan.protocol for plan in plans}) != 1:
             raise UserError(
