@@ -18,7 +18,6 @@ import torch
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, distributed, multiprocessing
 
-from gpbench.config.schema import Trainer
 from gpbench.data.table import Table
 from gpbench.errors import UserError
 from gpbench.methods.base import Noise
@@ -76,15 +75,11 @@ def require_divisible(fit: GradientFit, workers: int) -> None:
         )
 
 
-def require_devices(how: Trainer, workers: int) -> None:
-    if how.device == "cuda" and torch.cuda.device_count() < workers:
-        raise UserError(f"{workers} synchronous workers need a GPU each, {torch.cuda.device_count()} are here")
-
-
 def run(group: Group, table: Table, work: Path) -> list[Outcome]:
     """Fit the one fit of a group with `what.workers` workers (resuming where it was cut off)."""
     workers = group.what.workers
-    require_devices(group.how, workers)
+    if group.how.device == "cuda" and (there := torch.cuda.device_count()) < workers:
+        raise UserError(f"{workers} synchronous workers need a GPU each, {there} are here")
     torch.set_num_threads(1)  # OpenMP's threads do not survive a fork
     fit = GradientFit(group, table, work, torch.device("cpu"))  # CUDA does not either
     require_divisible(fit, workers)
