@@ -29,7 +29,8 @@ YARDSTICK = "constant"
 STEPS, BLOCK, ROWS, SPLITS = 40, 5, 80, 3
 FEW = 15
 """steps, where fits are compared with each other and need not have learnt: three blocks, samples from the second on"""
-OTHER_STEPS = {"bsgp": 60, "ipvi_in_turn": 80, "gp_pcg": FEW, "ep_gp": FEW}
+EXPENSIVE = ("deep_gp_mcmc", "dgp_mcmc", "ep_gp", "gp_pcg", "sgld_ulisse")
+OTHER_STEPS = {"bsgp": 60, "ipvi_in_turn": 80} | dict.fromkeys(EXPENSIVE, FEW)
 """of families that learn more slowly, and of those whose steps are long and expensive"""
 ITERATIONS = 15
 """of L-BFGS: more magnify differences of rounding, or find the few parameters of an exact GP before they are over"""

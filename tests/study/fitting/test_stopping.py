@@ -88,7 +88,7 @@ def test_a_fit_that_is_told_to_end_keeps_its_block(project, tell, number):
 
 
 def test_a_job_ends_by_itself_before_it_is_killed(project):
-    job = Job(project, "--minutes", "0.25")
+    job = Job(project, "--minutes", "0.15")
     assert job.end()["status"] in ("stopped", "missing")  # on a busy machine it is over before the fit has begun
     assert not list(job.where.store.glob("*/fit.json"))
 

@@ -26,8 +26,8 @@ from plugins import install
 from projects import prepared_project
 
 PLUGIN = Path(__file__).parent / "chains_plugin"
-FOLDS, CHAINS = 8, 4
-TOGETHER = "trainer.replicas=32 trainer.small=1000000000"
+FOLDS, CHAINS = 3, 4
+TOGETHER = "trainer.replicas=12 trainer.small=1000000000"
 
 
 @pytest.mark.parametrize(
@@ -94,12 +94,12 @@ def collected(where: Places, methods: str, overrides: str, splits: int = FOLDS) 
 
 @pytest.fixture(scope="module")
 def short(where):
-    """Thirty transitions of four chains on each of eight folds, under a budget that judges them."""
+    """Thirty transitions of four chains on each of three folds, under a budget that judges them."""
     return collected(where, "bsgp_1,constant", f"budget.r_hat=1.05 bsgp_1.num_inducing=8 bsgp_1.steps=60 {TOGETHER}")
 
 
 @pytest.mark.slow
-def test_four_chains_on_eight_folds_share_one_process(where, short):
+def test_four_chains_on_three_folds_share_one_process(where, short):
     made, view = short
     groups = [group for batch in made.batches for group in batch.groups if group.address.method == "bsgp_1"]
     assert [len(group.fits) for group in groups] == [FOLDS * CHAINS]
@@ -129,18 +129,19 @@ def test_short_chains_are_printed_as_failing_and_compared_with_nothing(where, sh
     made, view = short
     assert set(view.fits.loc[view.fits["method"] == "bsgp_1", "status"]) == {UNMIXED}
     cell = view.cells("rmse").set_index("method").loc["bsgp_1"]
-    assert (cell["n"], bool(cell["complete"]), cell["statuses"]) == (FOLDS, False, "8 of 8 not converged")
+    assert (cell["n"], bool(cell["complete"]), cell["statuses"]) == (FOLDS, False, "3 of 3 not converged")
     shown = TABLES["regression_rmse"].function(view).shown.set_index("method")["boston"]
-    assert shown[view.labels["bsgp_1"]].endswith("(8) ✗ 8 of 8 not converged")
+    assert shown[view.labels["bsgp_1"]].endswith("(3) ✗ 3 of 3 not converged")
     assert shown[view.labels["constant"]].startswith("**"), "the only cell that is compared"
     listed = TABLES["unfinished"].function(view).data
     assert len(listed) == FOLDS * CHAINS
     assert listed["reason"].str.fullmatch(r"R-hat \S+ exceeds 1.05 \(4 chains of 30 draws\)").all()
-    assert TABLES["status"].function(view).data.set_index("method").loc["bsgp_1", ["done", UNMIXED]].tolist() == [0, 32]
+    counts = TABLES["status"].function(view).data.set_index("method").loc["bsgp_1", ["done", UNMIXED]]
+    assert counts.tolist() == [0, FOLDS * CHAINS]
     assert main.main(["verdict", made.name]) == 0, "no failed job"
     said = capsys.readouterr()
     assert said.err.count("not converged: bsgp_1 on boston, split ") == FOLDS
-    assert "but the fits of 8 splits have not converged" in said.out
+    assert "but the fits of 3 splits have not converged" in said.out
 
 
 def test_a_changed_limit_refits_nothing_and_collects_again(where, short):
