@@ -22,7 +22,10 @@ def plans():
     executing = workflow.executor_plugin is not None and not workflow.dryrun
     if executing:
         graph.hand_on(GRAPH, workflow.execution_settings.retries)
-    where = graph.write(WHERE, GRAPH, PLAN, executing)
+    try:
+        where = graph.write(WHERE, GRAPH, PLAN, executing)
+    except UserError as error:
+        sys.exit(f"gpbench: {error}")  # Snakemake shows all other errors of such a function with a traceback
     items.stamp(where, REQUESTED, GRAPH.name)
     return "plans" if executing else str(where.plans)
 

@@ -213,6 +213,8 @@ def record(arguments: argparse.Namespace) -> None:
     from gpbench.study.results import collect as collecting
 
     if arguments.merge:
+        if arguments.study != "default" or arguments.set or arguments.overrides:
+            raise UserError("--merge adds every run of that folder; leave out the study and its overrides")
         print("\n".join(merge(places.find(), arguments.merge)))
         return
     frozen = planned(arguments).frozen
@@ -302,10 +304,11 @@ def pull(arguments: argparse.Namespace) -> None:
     from gpbench.study.storage import remote
 
     store, there = Store(places.find().store), remote.require()
-    fetched = there.pull(store, sorted(there.fits))
+    listed = sorted(there.fits)  # pulling takes out what is damaged
+    fetched = there.pull(store, listed)
     for group_id in there.begun():
         there.pull_work(store, group_id)
-    print(f"{count(fetched, 'fit')} fetched of {len(there.fits)} in {there.url}")
+    print(f"{count(fetched, 'fit')} fetched of {len(listed)} in {there.url}")
 
 
 def reference(arguments: argparse.Namespace) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import math
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -166,7 +167,7 @@ def _refuse_text(path: Path, columns: Columns, wishes: Wishes) -> None:
             raise UserError(f"{path}: target {name!r} holds {cell}, which is no number; {remedy}")
     if texts:
         shown = ", ".join(f"{name} ({cells[0]!r})" for name, cells in texts.items())
-        remedy = f"add --categorical {' '.join(texts)}, --drop, or {leave_out.format('WORD')}"
+        remedy = f"add --categorical {shlex.join(texts)}, --drop, or {leave_out.format('WORD')}"
         raise UserError(f"{path}: columns with text: {shown}; {remedy}")
 
 

@@ -184,7 +184,7 @@ def test_a_place_that_cannot_be_is_one_line(tmp_path, monkeypatch, project, gpbe
     answer = gpbench("plan")
     assert (answer.code, answer.err.count("\n")) == (1, 1)
     assert "GPBENCH_REMOTE=nowhere://bucket: " in answer.err
-    for typo in ("s3:/bucket", "bucket", " "):
+    for typo in ("s3:/bucket", "bucket", " ", "file://folder"):
         monkeypatch.setenv("GPBENCH_REMOTE", typo)
         assert f"GPBENCH_REMOTE={typo!r} is no address" in gpbench("push").err
     (tmp_path / "file").write_text("")

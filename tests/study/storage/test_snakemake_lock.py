@@ -14,7 +14,10 @@ import pytest
 from gpbench.errors import UserError
 from gpbench.study.storage import snakemake_lock
 
-TAKE = "import pathlib, sys; from gpbench.study.storage import snakemake_lock as lock; lock.take(pathlib.Path('.'));"
+TAKE = (
+    "import pathlib, sys; from gpbench.study.storage import snakemake_lock as lock;"
+    "lock.take(pathlib.Path('.'), f'run-{len(sys.argv)}');"
+)
 
 
 @pytest.fixture
@@ -42,7 +45,9 @@ def test_every_living_run_keeps_the_lock_and_a_killed_one_does_not(locked):
     first = subprocess.Popen(command, cwd=locked, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert first.stdout is not None
     first.stdout.readline()
-    subprocess.run([sys.executable, "-c", TAKE], cwd=locked, check=True)
+    again = subprocess.run([sys.executable, "-c", TAKE], cwd=locked, stderr=subprocess.PIPE, text=True)
+    assert "UserError: a running snakemake makes run-1 in ." in again.stderr, "whatever became of Snakemake's lock"
+    subprocess.run([sys.executable, "-c", TAKE, "another run"], cwd=locked, check=True)
     for jump in (0, 4e8, -4e8):  # of the clock, by which the file is as old as a run of years ago, or of years to come
         os.utime(locked / f".snakemake/gpbench/{platform.node()}-{first.pid}", (time.time() + jump,) * 2)
         with pytest.raises(UserError, match=rf"in use by a running snakemake \(process {first.pid}\)"):
@@ -50,7 +55,8 @@ def test_every_living_run_keeps_the_lock_and_a_killed_one_does_not(locked):
     first.kill()
     first.communicate()
     assert snakemake_lock.unlock(locked) == "freed the lock of a run that was killed"
-    assert not list((locked / ".snakemake").glob("*/*"))
+    assert not list((locked / ".snakemake").glob("gpbench/*"))
+    subprocess.run([sys.executable, "-c", TAKE], cwd=locked, check=True)
 
 
 def test_what_snakemake_cannot_read_of_its_own_is_emptied_and_only_locks_of_the_dead_go(locked):

@@ -17,7 +17,7 @@ OF_ALL_CHAINS = ("r_hat", "ess_")
 
 
 def merge(where: Places, source: Path) -> list[str]:
-    """Add the records of a folder of runs, or of a checkout with docs/results; a line for each run.
+    """Add the records of a folder of runs, or of a checkout with docs/results; a line for each run with new ones.
 
     Raises UserError, and writes nothing, where the same fit has other scores there than here."""
     folder = source / "docs" / "results" if (source / "docs" / "results").is_dir() else source
@@ -29,7 +29,8 @@ def merge(where: Places, source: Path) -> list[str]:
         others = f" (and {count(len(unlike) - 1, 'other fit')})" if len(unlike) > 1 else ""
         raise UserError(f"nothing is merged: {unlike[0]}{others}; find out which is right, and remove the other line")
     facts = {name: committed.facts(committed.folder(where, name) if name in ours else folder / name) for name in theirs}
-    return [_add(where, name, ours.get(name, []), rows, folder / name, facts[name]) for name, rows in theirs.items()]
+    added = [_add(where, name, ours.get(name, []), rows, folder / name, facts[name]) for name, rows in theirs.items()]
+    return [*filter(None, added), *([f"{count(added.count(''), 'run')} with nothing new"] if "" in added else [])]
 
 
 def _runs(folder: Path) -> dict[str, list[Row]]:
@@ -59,11 +60,13 @@ def _differing(old: Row, new: Row) -> str:
 
 
 def _add(where: Places, name: str, ours: list[Row], theirs: list[Row], source: Path, facts: dict[str, object]) -> str:
-    """Add to a run what is new, or done at last, or of later code at the same place."""
+    """Add to a run what is new, or done at last, or of later code at the same place; '' where there is nothing."""
     known = {place(row): row for row in ours}
     chosen = [row for row in theirs if _is_better(row, known.get(place(row)))]
+    if not chosen:
+        return ""
     curves = committed.curves(source, {row["fit_id"] for row in chosen})
-    new, total = committed.write(where, name, chosen, facts, curves) if chosen else (0, len(ours))
+    new, total = committed.write(where, name, chosen, facts, curves)
     return f"{name}: {count(new, 'fit')} added, {total} in docs/results/{name}/scores.csv"
 
 

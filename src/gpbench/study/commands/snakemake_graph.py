@@ -110,7 +110,7 @@ def write(where: Places, graph: Graph, plan: planning.Plan, executing: bool) -> 
     Where nothing is executed (a dry run, say) it is a copy of plans/ that ends with this process."""
     if executing:
         Store(where.store).require_writable()
-        snakemake_lock.take(where.root)
+        snakemake_lock.take(where.root, plan.name)
     else:
         where = replace(where, draft=_copy(where.plans))
     planning.freeze(plan, where)

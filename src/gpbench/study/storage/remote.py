@@ -71,7 +71,7 @@ class Remote:
     def __init__(self, url: str) -> None:
         import fsspec
 
-        if not re.match(r"[a-z][a-z0-9+.-]*://.", url):
+        if not re.match(r"(?!file://[^/])[a-z][a-z0-9+.-]*://.", url):
             raise UserError(
                 f"GPBENCH_REMOTE={url!r} is no address; name one such as s3://bucket/folder or file:///folder"
             )

@@ -1,6 +1,8 @@
 """Who runs Snakemake in the working folder: kept so that the lock of dead runs can be freed, and no other's.
 
     .snakemake/gpbench/HOST-PID     locked by that process from before it plans its first job until it ends
+    .snakemake/gpbench-runs/RUN     locked as long by the process that makes that run: of several runs in a folder, the
+                                    first to end frees Snakemake's lock of them all
 
 The operating system frees such a lock when its process ends, in whatever way: neither a clock that was set nor another
 process of the same number misleads it.
@@ -23,14 +25,19 @@ def _owners(root: Path) -> Path:
     return root / ".snakemake" / "gpbench"
 
 
-def take(root: Path) -> None:
-    """Note this process as one that runs Snakemake here, until it ends."""
-    path = _owners(root) / f"{platform.node()}-{os.getpid()}"
-    if path not in _held:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _held[path] = FileLock(path)
-        _held[path].acquire(timeout=0)
-        atexit.register(path.unlink, missing_ok=True)
+def take(root: Path, run: str) -> None:
+    """Note this process as one that makes this run here, until it ends. Raises UserError while another one makes it."""
+    own = _owners(root) / f"{platform.node()}-{os.getpid()}"
+    for path in (root / ".snakemake" / "gpbench-runs" / run, own):
+        if path not in _held:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(path)
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                raise UserError(f"a running snakemake makes {run} in {root}; wait for it, or stop it") from None
+            _held[path] = lock
+    atexit.register(own.unlink, missing_ok=True)
 
 
 def mend(root: Path) -> None:
