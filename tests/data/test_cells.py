@@ -104,7 +104,7 @@ def test_several_files(tmp_path):
         ("1,2,3\n4,5,6,7\n", {}, {}, r"file\.csv, line 2: 4 columns, expected 3"),
         ("", {}, {}, r"file\.csv has no rows"),
         ("a,y\n", {"header": "line"}, {}, r"file\.csv has no rows"),
-        ("\xff".encode("latin-1") + b"\n", {}, {}, r"file\.csv, line 1: not text in UTF-8 \(.* at byte 0\)"),
+        ("\xff".encode("latin-1") + b"\n", {}, {}, r"file\.csv, line 1: not UTF-8 \(.* at byte 0\)"),
         ("a,b\n1,2\n", {"header": "line"}, {}, r"unknown target 'y' in the columns of data set 'mine'"),
         ("1,2\n", {}, {"drop": ["x9"]}, r"unknown column 'x9' .* did you mean 'x0'\?"),
         ("1,maybe\n", {}, {"classes": ["no", "yes"]}, r"line 1, column 'y': 'maybe' is not one of \['no', 'yes'\]"),

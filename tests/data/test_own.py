@@ -242,7 +242,7 @@ FILES = {
     "an interpolation": ("x,y,${b}\n1,2,3\n2,3,4\n", "'${b}' has ${, which a description cannot hold; rename it"),
     "too large": ("x,y\n1,1e307\n2,3.5\n3,2.5\n", "target 'y' is beyond 1e+150 in row 0"),
     "a name with a blank": ("b mass,y\n1,2\na,3\nb,4\n", "--categorical 'b mass', --drop"),
-    "not text": ("x,y\n\xff\xfe,1\n", "line 2: not text"),
+    "not text": ("x,y\n\xff\xfe,1\n", "line 2: not UTF-8"),
 }
 
 

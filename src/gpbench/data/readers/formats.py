@@ -73,7 +73,7 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
             try:
                 yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
-                raise UserError(f"{path}, line {number}: not text in UTF-8 ({error.reason} at byte {error.start})") from error
+                raise UserError(f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start})") from error
 
 
 def text(path: Path, source: Source) -> tuple[list[str], Iterator[Row]]:
