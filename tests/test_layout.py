@@ -130,5 +130,5 @@ def test_the_package_does_not_grow_and_is_typed():
     what travels between machines, noise of other kinds and sparse GPs for classes by Laplace have come since. Raise the
     number only for something that users asked for."""
     texts = sources("src").values()
-    assert sum(text.count("\n") for text in texts) <= 39_469
+    assert sum(text.count("\n") for text in texts) <= 39_473
     assert sum(text.count("dict[str, Any]") for text in texts) < 30

@@ -48,6 +48,12 @@ def test_statistics_say_what_they_rest_on(statistics_folder):
     assert text.count("Left out because not every cell is complete") == len(COMPARISONS)
 
 
+def test_statistics_name_what_was_overridden(view):
+    other = View(view.folder)
+    other.study["command"] += " overrides='svgp.num_inducing=50 splits=5'"
+    assert "5 splits, overrides 'svgp.num\\_inducing=50 splits=5'; fits" in to_markdown({"comparisons": {}}, other)
+
+
 def test_a_label_is_no_markup_in_the_statistics(view, statistics_folder):
     relabelled = View(view.folder)
     relabelled.labels["svgp"] = "*a* | __b__ <i>"

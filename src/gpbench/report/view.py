@@ -332,9 +332,11 @@ class View:
         """Sentences that name the cells that have not converged as the budget requires, and count those that still
         improve and the fits that needed jitter; '' without any."""
         unmixed = self.fits[self.fits["status"] == UNMIXED]
-        failing = unmixed.groupby(["dataset", "method"], sort=False)["split"].nunique()
-        cells = [f"{self.labels[method]} on {dataset} ({n} splits)" for (dataset, method), n in failing.items()]
-        failed = f"✗ Not converged: {', '.join(cells)}." if cells else ""
+        cells: dict[str, list[str]] = {}
+        for (method, dataset), n in unmixed.groupby(["method", "dataset"], sort=False)["split"].nunique().items():
+            cells.setdefault(self.labels[method], []).append(f"{dataset} ({count(n, 'split')})")
+        failing = "; ".join(f"{label} on {', '.join(of)}" for label, of in cells.items())
+        failed = f"✗ Not converged: {failing}." if cells else ""
         return " ".join(filter(None, (failed, self.still_improving, self.needed_jitter)))
 
     @property

@@ -1,5 +1,6 @@
 """The statistics of a study in sentences."""
 
+from gpbench import config
 from gpbench.errors import count
 from gpbench.evaluation.compare import min_datasets
 from gpbench.evaluation.practical import DECIDED, ROPES
@@ -22,12 +23,13 @@ def to_markdown(results: dict, view: View) -> str:
 
 
 def basis(view: View) -> str:
-    """One sentence with protocol, budget, number of splits and commits of the finished fits."""
+    """One sentence with protocol, budget, number of splits, overrides and commits of the finished fits."""
     known = ", ".join(commits(view.done, 7))
     code = f"fits of commit {known}" if known else "commit unknown"
     code += " with uncommitted changes" * bool(view.done["dirty"].eq(True).any())
-    splits = count(view.fits["split"].nunique(), "split")
-    return f"Protocol {view.study['protocol']}, budget {view.study['budget']}, {splits}; {code}."
+    splits, (_, words) = count(view.fits["split"].nunique(), "split"), config.command_words(view.study["command"])
+    given = f", overrides {words!r}" * bool(words)
+    return f"Protocol {view.study['protocol']}, budget {view.study['budget']}, {splits}{given}; {code}."
 
 
 def sentences(comparison: dict, view: View) -> list[str]:
