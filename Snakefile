@@ -117,7 +117,7 @@ onsuccess:
 
 
 onerror:
-    why = f"gpbench: stopped, see logs/; run again to resume"
+    why = "gpbench: stopped, see logs/; run again to resume"
     atexit.register(print, why, file=sys.stderr)
 
 
