@@ -242,14 +242,14 @@ MODULES = (
     "é.x",
 )
 PRINTED = (
-    "source,item,dataset,method_printed,setting,metric_printed,protocol,scale,value,spread,spread_kind,splits,"
+    "source,item,dataset,method_printed,setting,metric_printed,protocol,scale,value,spread,spread_kind,splits,data_sets,"
     "ours_method,ours_metric,factor,study,reason,note\n"
 )
 LINE = (
-    "x2020,Table 1,mine,Linear,,test_mnll,common,original,{value},{spread},{kind},{splits},"
+    "x2020,Table 1,mine,Linear,,test_mnll,common,original,{value},{spread},{kind},{splits},{sets},"
     "linear,{metric},{factor},,,\n"
 )
-SOUND = {"value": "1.0", "spread": "", "kind": "", "splits": "1", "metric": "mnll", "factor": "1"}
+SOUND = {"value": "1.0", "spread": "", "kind": "", "splits": "1", "sets": "1", "metric": "mnll", "factor": "1"}
 PUBLISHED: dict[str, bytes | str] = {
     "empty": "",
     "latin-1": PRINTED.encode() + b"\xe9\n",

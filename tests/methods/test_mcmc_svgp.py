@@ -194,7 +194,7 @@ def test_getting_it_right(sampler):
     state, seen = m.chains(prior_draws(rng, chains_), x.expand(chains_, -1, -1)), []
     state.memory = state.memory | {
         f"{name}.averaged": torch.full((chains_,), math.log(size), dtype=F64)
-        for name, size in (("hmc", 0.6), ("walk", 1.0))
+        for name, size in (("hmc", 0.6), ("walk", 1 / 3))  # of which a walk makes three
     }
     for step in range(steps):
         y = simulate(m, state, x, rng)

@@ -31,6 +31,7 @@ def view(tmp_path_factory):
         "spread": 0.1,
         "spread_kind": "population sd",
         "splits": 8,
+        "data_sets": 1,
         "setting": "",
         "reason": "",
     }

@@ -177,6 +177,7 @@ def test_one_process_is_a_dashed_line_beside_the_schemes(probed_view):
 
 PRINTED = {"source": "someone2020", "item": "Table 1", "dataset": "boston", "metric_printed": "test_loglik"}
 PRINTED |= {"protocol": "common", "scale": "original", "spread": 0.2, "spread_kind": "population sd", "splits": 5}
+PRINTED |= {"data_sets": 1}
 PRINTED |= {"ours_metric": "mnll", "study": "", "factor": -1, "setting": "", "note": ""}
 
 

@@ -123,7 +123,8 @@ def test_every_table_and_the_page_say_so(view, folder, tmp_path):
 
 def test_the_scorecard_does_not_judge_them(view):
     row = dict.fromkeys(COLUMNS, "") | {"source": "x", "dataset": "boston", "protocol": "common", "value": 1.0}
-    row |= {"spread": 0.1, "spread_kind": "sample sd", "splits": SPLITS, "ours_metric": "mnll", "factor": 1.0}
+    row |= {"spread": 0.1, "spread_kind": "sample sd", "splits": SPLITS, "data_sets": 1}
+    row |= {"ours_metric": "mnll", "factor": 1.0}
     card = scorecard(view, pd.DataFrame([row | {"ours_method": name} for name in ("bsgp_1", "bsgp_2")]))
     assert card["verdict"].tolist()[1] == "not judged: 2 of 3 not converged"
     assert card["verdict"].tolist()[0] in ("agrees", "better", "worse", "inconclusive")

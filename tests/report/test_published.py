@@ -226,7 +226,7 @@ def test_effective_draws_and_operations_agree_with_their_ratio():
         np.testing.assert_allclose(draws / operations, ratio, rtol=0.01, atol=0.5)
 
 
-LINE = "x2020,Table 1,boston,Linear,,test_mnll,common,original,{value},,,1,linear,{metric},1,,,\n"
+LINE = "x2020,Table 1,boston,Linear,,test_mnll,common,original,{value},,,1,1,linear,{metric},1,,,\n"
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,8 @@ LINE = "x2020,Table 1,boston,Linear,,test_mnll,common,original,{value},,,1,linea
         (LINE.format(value="inf", metric="mnll"), "line 2, column 'value': 'inf' is not a finite number"),
         (LINE.format(value="1", metric="mnl"), "unknown metric 'mnl' in ours_metric of .*; did you mean 'mnll'"),
         (LINE.format(value="1", metric="mnll") * 2, "line 3: another line has the same source, item, dataset"),
-        (LINE.replace("1,linear", "0,linear").format(value="1", metric="mnll"), "line 2: splits cannot be 0"),
+        (LINE.replace("1,1,linear", "0,0,linear").format(value="1", metric="mnll"), "line 2: splits cannot be 0"),
+        (LINE.replace("1,linear", "2,linear").format(value="1", metric="mnll"), "line 2: data_sets cannot be 2"),
         (LINE.replace("1,,,", "0,,,").format(value="1", metric="mnll"), "line 2: factor cannot be 0"),
         (LINE.replace(",,,1,", ",-2,sample sd,1,").format(value="1", metric="mnll"), "line 2: spread cannot be -2"),
         (LINE.replace(",,,1,", ",2,popsd,1,").format(value="1", metric="mnll"), "spread_kind cannot be popsd .one of"),

@@ -28,7 +28,8 @@ SETTINGS = {
 }
 LABELS = {"svgp": "SVGP 10", "dsvi": "SVGP 100", "bsgp_1": "FITC 1", "bsgp_2": "VFE 1"}
 ROW = {"source": "rossi2021", "item": "Table 5", "metric_printed": "test_mnll", "protocol": "common", "note": ""}
-ROW |= {"scale": "original", "spread": 0.1, "spread_kind": "population sd", "splits": 8, "setting": "", "reason": ""}
+ROW |= {"scale": "original", "spread": 0.1, "spread_kind": "population sd", "splits": 8, "data_sets": 1}
+ROW |= {"setting": "", "reason": ""}
 ROW |= {"ours_metric": "mnll", "factor": 1, "study": ""}
 
 

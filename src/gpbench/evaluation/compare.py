@@ -15,6 +15,8 @@ from scipy import stats
 
 from gpbench.errors import UserError
 
+SAME = 1e-12  # of their mean: a spread of numbers that differ by rounding alone
+
 
 @dataclass(frozen=True)
 class Friedman:
@@ -188,7 +190,7 @@ def paired_difference(a: ArrayLike, b: ArrayLike, test_fraction: float, level: f
     mean +- t_{n-1} error, with the error of `paired_mean` (nadeau2003); UserErrors as there."""
     mean, error, n = paired_mean(a, b, test_fraction)
     half = float(stats.t.ppf(0.5 + level / 2, n - 1) * error)
-    p = 2 * stats.t.sf(abs(mean) / error, n - 1) if error > 0 else float(mean == 0)
+    p = 2 * stats.t.sf(abs(mean) / error, n - 1) if error > 0 else 1.0
     return PairedDifference(mean, mean - half, mean + half, float(p), n)
 
 
@@ -197,8 +199,9 @@ def paired_mean(a: ArrayLike, b: ArrayLike, test_fraction: float) -> tuple[float
 
     error^2 = (1/n + n_test/n_train) s^2 with n_test/n_train = test_fraction/(1 - test_fraction): training sets overlap,
     so splits are not independent; a test fraction of 0 stands for data sets that are. Splits that either lacks (NaN)
-    are left out and n counts the rest.
-    Source: nadeau2003. UserError for fewer than two common splits or an infinite loss."""
+    are left out and n counts the rest. Where all differ by the same, and not by zero, as errors of few rows may on few
+    splits, the error is infinite: nothing says how far the next one lies. Source: nadeau2003.
+    UserError for fewer than two common splits or an infinite loss."""
     if not 0 <= test_fraction < 1:
         raise UserError(f"test fraction {test_fraction} must lie in [0, 1)")
     difference = _difference(a, b)
@@ -209,7 +212,8 @@ def paired_mean(a: ArrayLike, b: ArrayLike, test_fraction: float) -> tuple[float
     if n < 2:
         raise UserError(f"a paired interval needs at least 2 splits that both methods finished, got {n}: run more")
     error = np.sqrt((1 / n + test_fraction / (1 - test_fraction)) * difference.var(ddof=1))
-    return float(difference.mean()), float(error), n
+    mean = float(difference.mean())
+    return mean, float(error) if error > SAME * abs(mean) or mean == 0 else np.inf, n
 
 
 def _difference(a: ArrayLike, b: ArrayLike) -> np.ndarray:

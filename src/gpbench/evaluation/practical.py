@@ -87,10 +87,9 @@ def correlated_t_posterior(a: ArrayLike, b: ArrayLike, test_fraction: float, met
     rope = ROPES[metric]
     mean, error, n = paired_mean(rope.scale(np.asarray(a, float)), rope.scale(np.asarray(b, float)), test_fraction)
     if error == 0:
-        below, above = float(mean < -rope.half_width), float(mean > rope.half_width)
-    else:
-        below = float(stats.t.cdf((-rope.half_width - mean) / error, n - 1))
-        above = float(stats.t.sf((rope.half_width - mean) / error, n - 1))
+        return Posterior(0.0, 1.0, 0.0)
+    below = float(stats.t.cdf((-rope.half_width - mean) / error, n - 1))
+    above = float(stats.t.sf((rope.half_width - mean) / error, n - 1))
     return Posterior(below, 1 - below - above, above)
 
 

@@ -3,7 +3,7 @@
 Model      f^0 = x;  f^l = m^l(f^{l-1}) + g^l(f^{l-1}),  g^l ~ GP(0, k^l), k^l ARD;  y_n ~ p(y | f^L_n): Gaussian,
            probit or robust-max. Linear mean functions m^l in the hidden layers as in `dsvi`, none in the last.
 Unknown    of every layer v (u = L v with L L^T = K_ZZ), theta = (log lengthscale, log outputscale) and Z. Priors:
-           v ~ N(0, I), log lengthscale ~ N(0, 1), log outputscale ~ N(log 0.05, 1), Z ~ `prior`
+           v ~ N(0, I), log lengthscale (and period) ~ N(0, 1), log outputscale ~ N(log 0.05, 1), Z ~ `prior`
            (`gp.inducing_priors`; under `strauss` the chain is that under `uniform`, for its gradient is zero).
 Objective  log p(y, Psi) = sum_n ell_n + log p(Psi), with q_n = N(mean_n, variance_n), mean_n = a_n^T v,
            variance_n = k_nn - ||a_n||^2, a_n = L^-1 k(Z, f^{L-1}_n), f^{L-1}_n one reparametrised sample:

@@ -161,7 +161,7 @@ class Method(SamplerMethod):
             params = v | unflatten(position, theta)
             return self.log_joint(params, self.projection(params, state.buffers[Z], batch.x), batch)
 
-        size, _ = self.walk_tuner.settings(state.memory, step, burn_in)
+        size = 3 * self.walk_tuner.settings(state.memory, step, burn_in)[0]  # its range is that of HMC's shorter steps
         uniform = torch.special.ndtr(noise[:, 2])
         end, value, acceptance = hmc.random_walk(start, value, log_density, size[:, None] * normals, uniform)
         state.memory |= self.walk_tuner.learn(state.memory, step, burn_in, acceptance, end - start)

@@ -198,7 +198,7 @@ FIGURES = _by_name([
           "Accuracy on the remaining test rows when rows whose most probable class has a probability below a "
           "threshold are rejected. Mean over splits, at each rate that at least half of them reach."),
     Entry("r_hat", "chains", SAMPLE, "figures.r_hat:r_hat",
-          "Gelman and Rubin's R-hat of the slowest variable over the first iterations after burn-in, median over "
+          "Gelman and Rubin's R-hat of the slowest variable over the first kept draws of chains, median over "
           "splits. Curves (up to eight methods): the axis is logarithmic in R-hat - 1 and values beyond it are drawn "
           "at its ends; band: up to the median of the 97.5 % upper limit; dotted: 1.1, below which chains are "
           "usually called converged. Shaded tiles (more methods): the number itself."),

@@ -41,7 +41,7 @@ def chain_traces(view: View) -> Figure:
         canvas.remark(shrink, _failing(view, dataset, method))
         _autocorrelation(acf, of_cell)
         _shrinkage(shrink, r_hat.get((dataset, method), pd.DataFrame()))
-    for axis, name in zip(axes[-1], ("iteration", "lag in iterations", "iterations"), strict=True):
+    for axis, name in zip(axes[-1], ("kept draw", "lag in kept draws", "kept draws"), strict=True):
         axis.set_xlabel(name)
     canvas.legend_of(figure, list(looks.values()))
     return figure
@@ -89,8 +89,7 @@ def _failing(view: View, dataset: str, method: str) -> str:
 
 
 BINS = 20
-MOST_PANELS = 30
-"""Cells beyond are left out."""
+MOST_PANELS = 30  # cells beyond are left out
 
 
 def ranks(view: View) -> Figure:
@@ -121,12 +120,11 @@ def by_chain(drawn: pd.DataFrame) -> dict[int, np.ndarray]:
     return {int(chain): np.histogram(part, BINS, (0, 1))[0] * BINS / len(part) for chain, part in parts}
 
 
-MOST = 4
-"""Sampled numbers that are shown, of each data set the first."""
+MOST = 4  # sampled numbers that are shown, of each data set the first
 
 
 def running_moments(view: View) -> Figure:
-    """Mean (solid) and two standard deviations (dotted) over the first iterations, one row a data set."""
+    """Mean (solid) and two standard deviations (dotted) over the first kept draws, one row a data set."""
     prefixes = view.probe("prefixes")
     canvas.require(len(prefixes), canvas.NO_CHAINS)
     datasets = canvas.present(view.datasets, prefixes["dataset"])

@@ -1,6 +1,6 @@
 """Effective sample sizes, also per operation (tables 2 to 6 of filippone2013).
 
-In percent of the draws, so that chains of different lengths, also published ones, can be compared.
+In percent of the transitions after burn-in, kept or not, so that chains of any length can be compared.
 """
 
 from typing import Any
@@ -44,7 +44,7 @@ def ess_per_operation(view: View) -> Figure:
         axis.set(xscale="log", xlim=decades)
         axis.xaxis.set_minor_formatter(NullFormatter())
         splits, draws = of_dataset["split"].nunique(), of_dataset["iterations"].max()
-        canvas.remark(axis, f"{splits} splits, {draws:,.0f} transitions" if splits else "no chain")
+        canvas.remark(axis, f"{splits} splits, {draws:,.0f} kept draws" if splits else "no chain")
     name_rows(axes[0], view)
     _legend(figure, not published.empty)
     return figure

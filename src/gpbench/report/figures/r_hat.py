@@ -1,4 +1,4 @@
-"""R-hat against iterations: how fast samplers converge (filippone2013; filippone2014, figures 3 and 4).
+"""R-hat against kept draws: how fast samplers converge (filippone2013; filippone2014, figures 3 and 4).
 
 Curves for a few methods; for more, tiles shaded like the bars of filippone2013."""
 
@@ -18,8 +18,7 @@ THRESHOLDS = (1.1, 1.3, 2.0)
 SHADES = {"below 1.1": "#E4EEF6", "1.1 to 1.3": "#9CC3E0", "1.3 to 2": "#3F80B5", "above 2": "#0B2F59"}
 MOST_CURVES = 8
 TICKS = (1.001, 1.01, *THRESHOLDS, 11.0)
-LEAST, MOST = 1e-3, 30.0
-"""Ends of the logarithmic axis of R-hat - 1, where values beyond it are drawn."""
+LEAST, MOST = 1e-3, 30.0  # ends of the logarithmic axis of R-hat - 1, where values beyond it are drawn
 
 
 def r_hat(view: View) -> Figure:
@@ -31,7 +30,7 @@ def r_hat(view: View) -> Figure:
 
 def curves(view: View, r_hats: pd.DataFrame) -> Figure:
     """One curve per method."""
-    figure, axes = canvas.titled(view.datasets, 1.9, 3, "iterations", "R-hat")
+    figure, axes = canvas.titled(view.datasets, 1.9, 3, "kept draws", "R-hat")
     for axis, dataset in zip(axes, view.datasets, strict=True):
         of_dataset = r_hats[r_hats["dataset"] == dataset]
         for look, rows in canvas.by_method(view, of_dataset):
@@ -44,7 +43,7 @@ def curves(view: View, r_hats: pd.DataFrame) -> Figure:
 
 def tiles(view: View, r_hats: pd.DataFrame) -> Figure:
     """One row per method, one tile per checkpoint."""
-    figure, axes = canvas.titled(view.datasets, 0.5 + 0.17 * len(view.methods), 3, "iterations", sharey=True)
+    figure, axes = canvas.titled(view.datasets, 0.5 + 0.17 * len(view.methods), 3, "kept draws", sharey=True)
     for axis, dataset in zip(axes, view.datasets, strict=True):
         of_dataset = r_hats[r_hats["dataset"] == dataset]
         median = of_dataset.groupby(["method", "iteration"])["r_hat"].median().unstack().reindex(view.methods)

@@ -10,9 +10,9 @@ where it has the other one, with Holm's correction over all data sets of the cla
 interval lies inside the scorecard's margin (below its upper end), and does not hold where it lies outside (above).
 
 Of several runs the one with the larger budget counts, then one that is judged, one with the settings of its study, and
-the one with more splits; the two methods may be of two runs with the same splits, where each is converged or at least
-at the published updates. Fits that failed, or did not converge as their budget requires, and chains that have not
-mixed are *not judged*; where a method has no fit, the claim is *not run*.
+the one with more splits, then that whose fits made more updates; the two methods may be of two runs with the same
+splits, where each is converged or at least at the published updates. Fits that failed, or did not converge as their
+budget requires, and chains that have not mixed are *not judged*; where a method has no fit, the claim is *not run*.
 """
 
 from collections import Counter
@@ -142,13 +142,15 @@ def _alike(first: Counterparts, second: Counterparts) -> bool:
     return first is second or (same_splits and budgets <= {"converged", "paper"})
 
 
-def _weight(result: Result) -> tuple[bool, int, bool, int, int, bool]:
+def _weight(result: Result) -> tuple[bool | float, ...]:
     """Larger counts more: what is no single split, the larger budget, a difference, as the study sets it, more splits,
-    one run. Two methods that a larger budget cannot tell apart are not told apart by a smaller one."""
+    one run, more updates. Two methods that a larger budget cannot tell apart are not told apart by a smaller one."""
     budgets = [run.view.study["budget"] for run in result.runs]
     place = min(BUDGETS.index(budget) if budget in BUDGETS else -1 for budget in budgets)
     n, first, second = result.difference.n if result.difference else 0, *result.runs
-    return n != 1, place, result.difference is not None, sum(not r.settings for r in result.runs), n, first is second
+    updates = sum(map(lambda run, method: run.updates(method, result.dataset), result.runs, result.comparison.methods))
+    as_set = sum(not run.settings for run in result.runs)
+    return n != 1, place, result.difference is not None, as_set, n, first is second, updates
 
 
 def _paired(first: Scores, second: Scores, blank: Result) -> Result:

@@ -7,7 +7,6 @@ twice they are the same bytes, but for the PNG, whose key `gpbench-data` is the 
 """
 
 import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -59,18 +58,20 @@ class Counterpart(NamedTuple):
     ours_method: str
     run: str = ""  # folder in docs/results
     command: str = ""  # command that made the run, or that would make it
+    updates: float = 0.0  # of a fit
 
     @property
     def preference(self) -> tuple[bool | int | str, ...]:
         """Smaller is better: judged, then not judged, then another protocol; among these the larger budget, then the
-        study's own settings, then more runs. A verdict on fits shorter than published does not hide that longer ones,
-        none of them missing, are not judged."""
+        study's own settings, then more runs, then more updates. A verdict on fits shorter than published does not hide
+        that longer ones, none of them missing, are not judged."""
         ours, kind = self.judgement, verdicts.kind(self.judgement.verdict)
         place = -1 if kind in verdicts.JUDGED else verdicts.VERDICTS.index(kind)
         size = BUDGETS.index(ours.ours_budget) if ours.ours_budget in BUDGETS else -1
         complete, of_other = "missing" not in ours.verdict, "has the published settings" in ours.verdict
         stands = complete and size >= BUDGETS.index("converged") and place <= verdicts.VERDICTS.index("not judged")
-        return not stands, place, of_other, -size, ours.ours_settings != "", -ours.ours_n, self.run
+        found = (-ours.ours_n, -self.updates, self.run)
+        return not stands, place, of_other, -size, ours.ours_settings != "", *found
 
 
 def read_runs(folder: str | Path) -> list[View]:
@@ -113,7 +114,8 @@ def _counterparts(view: View, published: pd.DataFrame) -> Iterator[tuple[int, Co
         if ours.has(method, row["dataset"]):
             judgement = compare(ours, PublishedNumber(**row | {"ours_method": method}))
             if judgement.ours_n or row["protocol"] == view.study["protocol"]:
-                yield i, Counterpart(judgement, method, view.folder.name, view.study["command"])
+                updates = ours.updates(method, row["dataset"])
+                yield i, Counterpart(judgement, method, view.folder.name, view.study["command"], updates)
 
 
 def by_group(card: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -150,16 +152,11 @@ def open_rows(path: Path) -> dict[str, int]:
     return {str(study): int(number) for study, number in card[is_open]["study"].value_counts().items()}
 
 
-def badge(card: pd.DataFrame) -> dict[str, str | int]:
-    """The content of a badge, by the schema of shields.io's endpoint: of the rows about predictions alone."""
+def badge(card: pd.DataFrame) -> str:
+    """A picture (SVG) of how many rows about predictions are judged, and how many agree."""
     total = counts(by_group(card)["predictions"]).loc["all papers"]
-    judged = int(total[list(verdicts.JUDGED)].sum())
+    judged, label = int(total[list(verdicts.JUDGED)].sum()), "published predictions"
     message = f"{judged} of {total['rows']} judged, {total['agrees']} agree"
-    return {"schemaVersion": 1, "label": "published predictions", "message": message, "color": "blue"}
-
-
-def badge_svg(label: str, message: str) -> str:
-    """The badge as a picture."""
     left, right = (7 * len(text) + 12 for text in (label, message))  # 7: about a letter of 11 pixels
     text = 'y="14" text-anchor="middle" lengthAdjust="spacingAndGlyphs"'
     return (
@@ -213,17 +210,12 @@ def runs_table(runs: list[View]) -> Table:
 def texts(runs: list[View], published: Path, conf: Path) -> tuple[pd.DataFrame, dict[str, str]]:
     """The scorecard of committed runs, and the content of every file but the figure."""
     card = scorecard(runs, read_published(published, conf), conf)
-    content = badge(card)
-    return card, {
-        "scorecard.csv": card.to_csv(index=False, lineterminator="\n", float_format="%.6g"),
-        "scorecard.md": to_page(card, runs),
-        "badge.json": json.dumps(content, indent=1) + "\n",
-        "badge.svg": badge_svg(str(content["label"]), str(content["message"])),
-    }
+    table = card.to_csv(index=False, lineterminator="\n", float_format="%.6g")
+    return card, {"scorecard.csv": table, "scorecard.md": to_page(card, runs), "badge.svg": badge(card)}
 
 
 def write_scorecard(runs: list[View], published: Path, conf: Path, folder: Path) -> list[Path]:
-    """Write scorecard.csv, scorecard.md, badge.json, badge.svg and scorecard.png into `folder`."""
+    """Write scorecard.csv, scorecard.md, badge.svg and scorecard.png into `folder`."""
     from gpbench.report.figures import drawn, save
     from gpbench.report.figures.scorecard import against
 

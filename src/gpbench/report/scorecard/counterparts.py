@@ -55,7 +55,7 @@ class Counterparts:
     def __init__(self, view: View) -> None:
         self.view = view
         self.study, self.settings = run_settings(view.study["command"])
-        self._fits = view.fits[[*FACTS, *LENGTH, "steps", "convergence"]]
+        self._fits = view.fits[[*FACTS, *LENGTH, "steps", "steps_done", "convergence"]]
         self._places = self._fits.groupby(CELL).indices
         self._averages, self._facts_of = cache(self._averaged), cache(self._of_cell)
         self.by_run = cache(self._by_run)
@@ -82,6 +82,11 @@ class Counterparts:
         fits, facts = self._facts_of(method, dataset)
         unfinished = self._unfinished(fits, metric, int(n))
         return OurMean(mean, sd, int(n), between, unfinished=unfinished, **facts)
+
+    def updates(self, method: str, dataset: str) -> float:
+        """Updates that a fit of a cell made on average, before the rule of convergence ended it; 0 without any."""
+        fits = self._fits.iloc[self._places.get((method, dataset), [])]
+        return float(np.nan_to_num(fits["steps_done"].fillna(fits["steps"]).astype(float).mean()))
 
     def paired(self, method: str, dataset: str, metric: str, theirs: dict[int, float]) -> tuple[float, float, int]:
         """(mean of ours - theirs, its standard error, number) of the splits that both have; (NaN, NaN, 0) below two."""

@@ -9,6 +9,7 @@ import pandas as pd
 
 from gpbench import config
 from gpbench.errors import UserError, count
+from gpbench.evaluation.compare import SAME
 from gpbench.evaluation.metrics import METRICS
 from gpbench.places import write_text
 from gpbench.report.scorecard import verdicts
@@ -88,14 +89,14 @@ def compare(ours: Counterparts, printed: PublishedNumber) -> Judgement:
     result = replace(result, ours_protocol=mean.protocol, ours_budget=mean.budget, ours_commit=mean.commit)
     difference, sides = result.ours - result.published, (mean.sd, mean.n, result.published_sd, printed.splits)
     of_one_set = False
-    if ours.by_chain(metric) and printed.splits > mean.n and math.isfinite(result.published_sd):
-        # ours lacks the spread of data sets that theirs has, which were run in as many chains each
-        sides = (math.nan, mean.splits, result.published_sd, max(printed.splits // max(mean.chains, 1), 2))
-    elif ours.by_chain(metric) and verdicts.group(metric) == "samplers":
-        of_one_set = mean.splits == 1
-        if not of_one_set:
-            sides = (mean.sd_of_splits, mean.splits, math.nan, 1)  # theirs are chains of a single one
+    if ours.by_chain(metric) and verdicts.group(metric) == "samplers":
+        of_one_set = mean.splits == printed.data_sets == 1
+        if not of_one_set:  # a printed spread of chains on a single set says nothing of that between sets
+            of_sets = result.published_sd if printed.data_sets > 1 else math.nan
+            sides = (mean.sd_of_splits, mean.splits, of_sets, printed.data_sets)
     error, freedom, assumed = verdicts.combined(*sides)
+    if error <= SAME * abs(difference) and difference and verdicts.group(metric) == "predictions":
+        error = math.nan  # equal scores of a few splits are chance, counts of operations are exact
     if math.isnan(error) and metric.startswith("r_hat"):
         error, freedom = verdicts.combined_r_hats(result.ours, result.published, mean.chains)
         assumed = "chains"

@@ -31,6 +31,7 @@ class PublishedNumber:
     spread: float
     spread_kind: str
     splits: int  # runs that the spread is over: splits, or for samplers chains x data sets
+    data_sets: int  # of which these runs are; 1 but for simulated ones that were drawn several times
     ours_method: str
     """our names for the method, `svgp|sgp_100`, of which a study has one; empty where we do not have the method"""
     ours_metric: str  # may be empty where `ours_method` is
@@ -44,7 +45,7 @@ class PublishedNumber:
 
 
 COLUMNS = [column.name for column in fields(PublishedNumber) if column.name not in ("rounding", "by_split")]
-NUMBERS = ("value", "spread", "splits", "factor")
+NUMBERS = ("value", "spread", "splits", "data_sets", "factor")
 SPREADS: dict[str, Callable[[int], float]] = {
     "sample sd": lambda n: 1.0,
     "population sd": lambda n: math.sqrt(n / max(n - 1, 1)),
@@ -93,6 +94,7 @@ def _read_paper(path: Path) -> pd.DataFrame:
             raise UserError(f"{path}, line {wrong.idxmax() + 2}, column {column!r}: {cell!r} is not a finite number")
     possible = {
         "splits": frame["splits"] >= 1,
+        "data_sets": frame["data_sets"].between(1, frame["splits"]),
         "factor": frame["factor"] != 0,
         "spread": ~(frame["spread"] < 0),
         "spread_kind": frame["spread"].isna() | frame["spread_kind"].isin(SPREADS),

@@ -30,11 +30,11 @@ is part of the difference. Where authors released a score for each split and the
 **Runs.** For predictions, a run is a split (its chains or restarts are averaged first). For samplers (studies of kind
 `sample`) it is a chain on a data set. How fast a chain moves differs more between simulated data sets of one kind than
 between chains on one (AA on five sets: .26 to .91 % effective draws), so that a data set counts as one run: with the
-published spread where the published runs are more, and so of more data sets (of as many chains each as ours), else with
-the spread between ours, the published number being that of one more; where ours is of one data set, too, the row is
-`inconclusive`. Operations are counts, and compared chain by chain. What all chains of a data set have in common (R-hat,
-ESS of all chains) counts once per data set; two R-hats of one set each may agree, by the spread that follows from their
-numbers of chains, and are `inconclusive` otherwise.
+published spread where the published runs are of several (`data_sets`), else with the spread between ours, the published
+number being that of one more; where ours is of one data set, too, the row is `inconclusive`. Operations are counts, and
+compared chain by chain. What all chains of a data set have in common (R-hat, ESS of all chains) counts once per data
+set; two R-hats of one set each may agree, by the spread that follows from their numbers of chains, and are
+`inconclusive` otherwise.
 
 **Margin**: `MARGINS`. Effective sample sizes and acceptance rates differ that much between seeds; that of an accuracy
 is the same where a paper prints the error; and a printed number may be half a digit from the mean that it rounds.
@@ -57,10 +57,8 @@ CHAIN_MARGIN = 0.10
 FEWEST_TIMES, FEWEST_TIMES_ALIKE = 50, 20
 """Autocorrelation times in a chain whose effective sample size is compared, of any length and where both sides have as
 many draws: Geyer's estimate is 1.12 times the truth at 50, 1.3 at 20, 1.5 at 10 and 2 at 5 (AR(1), whatever T)."""
-MIXED = 1.1
-"""R-hat up to which it is compared how chains move: what filippone2012 to 2014 asked of theirs."""
-UNDIRECTED = ("acceptance_latents", "acceptance_theta")
-"""Metrics of which neither more nor less is better, whichever direction the registry gives."""
+MIXED = 1.1  # R-hat up to which it is compared how chains move: what filippone2012 to 2014 asked of theirs
+UNDIRECTED = ("acceptance_latents", "acceptance_theta")  # neither more nor less is better, whatever the registry says
 OF_A_SET = ("r_hat", "ess_bulk", "ess_tail")
 """Prefixes of metrics of all chains of a data set together; the row of each chain repeats them."""
 MARGINS = (

@@ -91,7 +91,7 @@ def efficiency(view: View) -> Table:
 def _checkpoints(view: View) -> pd.DataFrame:
     """Median over splits of R-hat at each checkpoint, one a column; rows dataset, method."""
     medians = shrinkage(view).pivot_table(index=CELL, columns="iteration", values="r_hat", aggfunc="median")
-    return medians.rename(columns=lambda iteration: f"r_hat_classic_{int(iteration)}").rename_axis(columns=None)
+    return medians.rename(columns=lambda draws: f"r_hat_first_{int(draws)}_kept").rename_axis(columns=None)
 
 
 def _row(view: View, cell: pd.Series, checkpoints: list[str]) -> dict[str, str]:
@@ -139,7 +139,7 @@ def convergence_order(view: View) -> Table:
                 "data set": dataset,
                 "order": _order(by_method, pairs, codes),
                 "R-hat": ", ".join(number(r_hat.median()) for r_hat in by_method.values()) or "-",
-                "iterations": str(int(last["iteration"].max())) if len(last) else "-",
+                "kept draws": str(int(last["iteration"].max())) if len(last) else "-",
                 "shorter chains": ", ".join(shorter) or "-",
                 "splits": str(max(map(len, by_method.values()), default=0)),
             }

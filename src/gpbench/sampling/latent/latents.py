@@ -78,7 +78,7 @@ class PriorReversible(LatentOperator):
 
 
 class EllipticalSlice(LatentOperator):
-    """`elliptical`; the acceptance that it reports is that of single tries."""
+    """`elliptical`; the acceptance that it reports is the mean over transitions of 1 / tries."""
 
     fixed = 1 + elliptical.MAX_TRIES
 
