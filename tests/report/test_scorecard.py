@@ -234,7 +234,9 @@ def test_chains_of_one_data_set_tell_nothing_of_another(tmp_path):
     """However far apart: how fast they move is left open, but not their R-hat or operations, nor beside many sets."""
     view = View(build_samplers(tmp_path / "s", ["svgp"], ["boston"], splits=1))
     sampled = {"ours_method": "svgp", "factor": 1, "value": 300.0, "spread": 1.0, "splits": 4}
-    assert verdict(view, **sampled, ours_metric="ess_percent") == "inconclusive: one data set on each side"
+    for splits in (2, 4, 100):  # printed chains, whatever the number of ours
+        found = verdict(view, **sampled | {"splits": splits}, ours_metric="ess_percent")
+        assert found == "inconclusive: one data set on each side"
     assert verdict(view, **sampled, ours_metric="acceptance_theta") == "inconclusive: one data set on each side"
     assert verdict(view, **sampled, ours_metric="cubic") == "better"
     assert verdict(view, **sampled, ours_metric="r_hat_classic") == "better"
@@ -266,19 +268,11 @@ def test_unmixed_chains_have_no_verdict_whatever_the_budget(tmp_path):
     assert verdicts.kind(verdict(without_a_gate(tmp_path / "mixed"), **SAMPLED)) in verdicts.JUDGED
 
 
-def test_the_number_of_our_chains_says_nothing_of_the_printed_data_sets(tmp_path):
-    """Nine or a hundred printed chains of one set are of one set, whether ours are four of one or of several."""
-    alone = View(build_samplers(tmp_path / "s", ["svgp"], ["boston"], splits=1))
-    found = [verdict(alone, **SAMPLED | {"value": 300.0, "splits": splits}) for splits in (2, 9, 100)]
-    assert found == ["inconclusive: one data set on each side"] * 3
-
-
 def test_equal_scores_of_a_few_splits_are_no_certainty(tmp_path):
     folder = build(tmp_path / "s", ["svgp"], ["boston"], 2)
     pd.read_parquet(folder / "scores.parquet").assign(mnll=2.5).to_parquet(folder / "scores.parquet")
-    alone = {"spread": np.nan, "spread_kind": ""}
-    assert verdict(View(folder), value=-2.3, **alone) == "not judged: no spread on either side"
-    assert verdict(View(folder), value=-2.5, **alone) == "agrees"
+    found = [verdict(View(folder), value=value, spread=np.nan, spread_kind="") for value in (-2.3, -2.5)]
+    assert found == ["not judged: no spread on either side", "agrees"]
 
 
 @pytest.mark.parametrize("column", ["ess_bulk", "ess_tail", "ess_every"])
