@@ -103,6 +103,8 @@ def test_predict_takes_frames_and_arrays(fitted, capsys):
         gpbench.predict(fit_id, np.array([["a"] * 10]))
     with pytest.raises(UserError, match=r"inputs, column 'bmi': values of datetime64\[\w+\] are no real numbers"):
         gpbench.predict(fit_id, frame.assign(bmi=pd.Timestamp("2024")))
+    with pytest.raises(UserError, match=r"inputs, column 'bmi': values of period\[D\] are no real numbers"):
+        gpbench.predict(fit_id, frame.assign(bmi=pd.period_range("2024", periods=len(frame), freq="D")))
     with pytest.raises(UserError, match="inputs are no table of numbers: Cannot cast"):
         gpbench.predict(fit_id, rows.inputs[:3].astype("M8[D]"))
     with pytest.raises(UserError, match="no fit begins with 'None'"):

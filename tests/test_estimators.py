@@ -3,6 +3,7 @@
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
@@ -76,5 +77,9 @@ def test_what_cannot_be_fitted_is_one_line():
         GPBenchRegressor("linear").fit(X, Y * 1e200)
     with pytest.raises(UserError, match="row 1: no finite prediction"):
         GPBenchRegressor("linear").fit(X, Y).predict(X[:1] * 1e308)
+    days = pd.date_range("2024-01-01", periods=len(X))
+    for times in (pd.DataFrame({"t": days}), days.to_numpy()[:, None]):
+        with pytest.raises(ValueError, match=r"X, (column 't'|array): values of .* are no real numbers"):
+            GPBenchRegressor("linear").fit(times, Y)
     with pytest.raises(UserError, match="settings must be a dict"):
         GPBenchRegressor("svgp", "num_inducing=5").fit(X, Y)

@@ -20,7 +20,7 @@ from gpbench.config.schema import Dataset, Source, Task
 from gpbench.data.table import Table, check
 from gpbench.errors import UserError
 from gpbench.study.commands.fit_one import ALL_ROWS
-from gpbench.study.commands.predict_csv import require_finite
+from gpbench.study.commands.predict_csv import require_finite, unreal
 from gpbench.study.fitting.entries import entry
 from gpbench.study.fitting.fold import make_fold
 from gpbench.study.planning.batches import group_of
@@ -46,6 +46,13 @@ class _Estimator(BaseEstimator):
         self.settings = settings
         self.budget = budget
         self.random_state = random_state
+
+    def _validated(self, x: ArrayLike, *targets: ArrayLike, **options: Any) -> Any:
+        """What `validate_data` makes of arrays, in float64; ValueError also for times, which it would take."""
+        validated = validate_data(self, x, *targets, dtype=np.float64, **options)
+        if odd := unreal(x):
+            raise ValueError(f"X, {odd}")
+        return validated
 
     def _learn(self, x: np.ndarray, targets: np.ndarray, task: Task, classes: list[str]) -> Self:
         names = [f"x{i}" for i in range(x.shape[1])], [f"y{i}" for i in range(targets.shape[1])]
@@ -90,7 +97,7 @@ class _Estimator(BaseEstimator):
     def _answer(self, x: ArrayLike) -> Any:
         """Predictive of inputs `[T, D]`, of targets in scaled units."""
         check_is_fitted(self)
-        inputs = validate_data(self, x, dtype=np.float64, reset=False)
+        inputs = self._validated(x, reset=False)
         fitting = entry(self.what_)
         with tempfile.TemporaryDirectory() as work:
             path = Path(work) / fitting.MODEL_FILE
@@ -105,7 +112,7 @@ class GPBenchRegressor(RegressorMixin, _Estimator):
         """Fit to inputs X `[n, D]` and targets y `[n]` or `[n, P]`, which are standardised inside.
 
         Raises ValueError for arrays that are none, UserError for a method or setting that does not fit."""
-        x, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, multi_output=True, ensure_min_samples=2)
+        x, y = self._validated(X, y, y_numeric=True, multi_output=True, ensure_min_samples=2)
         targets = np.asarray(y, float)
         self.flat_ = targets.ndim == 1
         return self._learn(x, targets.reshape(len(x), -1), "regression", [])
@@ -137,7 +144,7 @@ class GPBenchClassifier(ClassifierMixin, _Estimator):
         """Fit to inputs X `[n, D]` and labels y `[n]` of two classes or more.
 
         Raises ValueError for arrays that are none, UserError for a method or setting that does not fit."""
-        x, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
+        x, y = self._validated(X, y, ensure_min_samples=2)
         check_classification_targets(y)
         self.classes_, numbers = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:

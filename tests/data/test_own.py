@@ -91,6 +91,28 @@ def test_rows_with_a_missing_cell_are_left_out_on_request(gpbench):
     assert answer.out.startswith("1 of 4 rows left out (empty cell)\n")
 
 
+def test_a_number_that_stands_for_a_missing_value_may_be_written_in_other_ways(gpbench):
+    """pandas writes -999 in a column of whole numbers and -999.0 in another."""
+    write(
+        "mine.csv",
+        ("x", "z", "y"),
+        [(1, 2.5, 2), (-999, 3.5, 3), (4, "-999.0", 5), (6, 7.5, "-9.99e2"), (7, 1, 8), (8, 2, 9)],
+    )
+    answer = gpbench("data", "add", "mine.csv", "--target", "y", "--missing", "-999")
+    assert answer.out.startswith("3 of 6 rows left out (-999 cell)\nmine: regression, 3 rows x 2 inputs"), answer.err
+
+
+def test_classes_are_neither_empty_nor_one_number_in_two_ways(gpbench):
+    """Whether the task is given or not; nor is a category empty."""
+    words = ("data", "add", "mine.csv", "--target", "y", "--task", "multiclass")
+    write("mine.csv", ("x", "y"), [(1, 1), (2, 2), (3, 3), (4, ""), (5, 1)])
+    assert "empty cells in y; --drop a column, or --missing empty" in gpbench(*words).err
+    write("mine.csv", ("x", "y"), [(1, 1), (2, 2), (3, 3), (4, "1.0"), (5, 1)])
+    assert "target 'y' writes 3 numbers in 4 ways: 1, 1.0, 2, 3" in gpbench(*words).err
+    write("mine.csv", ("x", "y"), [("a", 1), ("", 2), ("b", 3.5), ("a", 4)])
+    assert "empty cells in x; --drop" in gpbench(*words[:5], "--categorical", "x").err
+
+
 def test_a_missing_cell_of_a_dropped_column_costs_no_row(gpbench):
     write("mine.csv", ("x", "note", "y"), [(1, "", 2), (2, "", ""), (4, "a", 5), ("", "b", 7), (6, "", 8)])
     answer = gpbench("data", "add", "mine.csv", "--target", "y", "--drop", "note", "--missing", "empty")
@@ -192,6 +214,13 @@ def test_labels_and_names_that_look_like_numbers_stay_texts(gpbench):
     assert loaded.input_names == ["1e3", ".5=2E7"]
 
 
+def test_splits_list_a_target_of_their_own_name_apart(gpbench):
+    write("mine.csv", ("part", "row"), [(i, i * i % 7) for i in range(20)])
+    assert gpbench("data", "add", "mine.csv", "--target", "row").code == 0
+    listed = gpbench("data", "splits", "mine", "--split", "0").out.splitlines()
+    assert listed[0] == "dataset,split,part,row,part_input,row_target"
+
+
 def test_several_targets_say_how_all_are_predicted(gpbench):
     write("mine.csv")
     said = gpbench("data", "add", "mine.csv", "--target", "y", "size", "--categorical", "kind", "colour").out
@@ -223,8 +252,12 @@ FILES = {
         "x,y\n1,2\n2,NA\n3,4\n",
         "target 'y' holds 'NA', which is no number; take --task multiclass, or --missing 'NA' to leave out such rows",
     ),
-    "decimal commas": ("x;y\n1,5;1\n2;2,5\n3;3\n", "commas within numbers in x, y; write them as 1234.5"),
-    "commas in all targets": ("x;y\n1;1,5\n2;2,5\n3;3,5\n", "commas within numbers in y; write them"),
+    "decimal commas": ("x;y\n1,5;1\n2;2,5\n3;3\n", "commas or signs within numbers in x, y; write them as 1234.5"),
+    "commas in all targets": ("x;y\n1;1,5\n2;2,5\n3;3,5\n", "commas or signs within numbers in y; write them"),
+    "thousands": ('x,y\n1,"1,234,560"\n2,"2,000"\n3,"2,000"\n', "commas or signs within numbers in y"),
+    "percent and currency": ("x,z,y\n1,$3,1\n2,$4,2\n3,5,7\n", "commas or signs within numbers in z; write"),
+    "dates": ("x,y\n1,2024-01-01\n2,2024-01-02\n3,2024-01-03\n", "another text in every row ('2024-01-01', ...)"),
+    "an index that pandas named": ("Unnamed: 0,x,y\n0,1,2\n1,2,3\n", "'Unnamed: 0' is what pandas calls a column"),
     "open quote": (
         'x,y\n1,2\n2,"4\n3,5\n',
         "mine.csv, line 3: unexpected end of data; a quoted cell must end on its line",
@@ -238,7 +271,7 @@ FILES = {
         "writes 2 numbers in 3 ways: 0, 1, 1.0; take one way",
     ),
     "line ends of a carriage return": ("x,y\r1,2\r2,3\r", "its lines end by a carriage return alone"),
-    "a class with an interpolation": ("x,y\n1,${a}\n2,b\n", "'${a}' has ${, which a description cannot hold"),
+    "a class with an interpolation": ("x,y\n1,${a}\n2,b\n3,b\n", "'${a}' has ${, which a description cannot hold"),
     "an interpolation": ("x,y,${b}\n1,2,3\n2,3,4\n", "'${b}' has ${, which a description cannot hold; rename it"),
     "too large": ("x,y\n1,1e307\n2,3.5\n3,2.5\n", "target 'y' is beyond 1e+150 in row 0"),
     "a name with a blank": ("b mass,y\n1,2\na,3\nb,4\n", "--categorical 'b mass', --drop"),

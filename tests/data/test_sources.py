@@ -187,6 +187,8 @@ def test_what_the_notes_say_of_single_sets(raw):
     rows = np.flatnonzero(~np.isin(np.arange(len(whole.inputs)), [898, 10386, 11509]))
     assert np.array_equal(whole.inputs[rows], clean.inputs)
     assert clean.inputs.max() < 10_000 < 600_000 < whole.inputs.max()
+    far = np.abs(clean.inputs - clean.inputs.mean(axis=0)) / clean.inputs.std(axis=0)
+    assert list(np.flatnonzero((far > 10).any(axis=1))) == [13179 - 3]  # the glitch that is left
     energy = read("energy", raw).inputs
     assert np.abs(energy[:, 1] - energy[:, 2] - 2 * energy[:, 3]).max() < 1e-9
     five, whole = read("usps_3v5", raw), read("usps", raw)

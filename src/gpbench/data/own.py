@@ -21,7 +21,7 @@ from gpbench.data.readers import encode, formats
 from gpbench.errors import UserError
 from gpbench.places import Places, write_aside, write_text
 
-DECIMAL_COMMA = re.compile(r"[-+]?\d+,\d+")
+MARKS = re.compile(r"[,%$€£\s]")  # that people write within numbers
 CLASSES = ("binary", "multiclass")
 Columns = dict[str, list[str]]
 """Name -> cells."""
@@ -140,6 +140,8 @@ def _columns(path: Path, names: list[str], rows: list[encode.Row], source: Sourc
         if len(cells) != len(names):
             raise UserError(f"{where}: {len(cells)} columns, expected {len(names)}")
     used = {name: i for i, name in enumerate(names) if name not in drop}
+    if unnamed := [name for name in used if re.fullmatch(r"Unnamed: \d+", name)]:
+        raise UserError(f"{path}: {unnamed[0]!r} is what pandas calls a column without a name; --drop or rename it")
     kept = [cells for _, cells in rows if not encode.has_missing(source, cells, used.values())]
     if not kept:
         raise UserError(f"{path} has no complete rows below its header")
@@ -154,10 +156,10 @@ def _refuse_text(path: Path, columns: Columns, wishes: Wishes) -> None:
     free = {*wishes.categorical, *([first] if wishes.task in CLASSES else [])}
     others = {name: [cell for cell in columns[name] if not _is_number(cell)] for name in columns if name not in free}
     texts = {name: cells for name, cells in others.items() if cells}
-    if empty := [name for name, cells in texts.items() if "" in cells]:
+    if empty := [name for name, cells in columns.items() if "" in cells]:
         raise UserError(f"{path}: empty cells in {', '.join(empty)}; --drop a column, or {leave_out.format('empty')}")
-    if commas := [name for name, cells in texts.items() if any(map(DECIMAL_COMMA.fullmatch, cells))]:
-        raise UserError(f"{path}: commas within numbers in {', '.join(commas)}; write them as 1234.5")
+    if marked := [name for name, cells in texts.items() if any(_is_number(MARKS.sub("", cell)) for cell in cells)]:
+        raise UserError(f"{path}: commas or signs within numbers in {', '.join(marked)}; write them as 1234.5")
     if not wishes.task and texts.get(first) == columns[first]:
         del texts[first]  # of text alone: classes
     for name in wishes.targets:
@@ -174,8 +176,9 @@ def _refuse_text(path: Path, columns: Columns, wishes: Wishes) -> None:
 def _task(path: Path, columns: Columns, wishes: Wishes) -> tuple[Task, list[str]]:
     """The task and the names of the classes: text, or two numbers, are classes unless the user says otherwise."""
     cells = columns[wishes.targets[0]]
+    target = f"{path}: target {wishes.targets[0]!r}"
     if odd := next(filter(encode.is_odd_number, cells), None):
-        raise UserError(f"{path}: target {wishes.targets[0]!r} holds {odd!r}, which is no finite number")
+        raise UserError(f"{target} holds {odd!r}, which is no finite number")
     values = sorted(set(cells), key=lambda cell: (float(cell) if _is_number(cell) else math.inf, cell))
     numbers = all(map(_is_number, values))
     size = len(set(map(Decimal, values))) if numbers else len(values)
@@ -185,11 +188,13 @@ def _task(path: Path, columns: Columns, wishes: Wishes) -> tuple[Task, list[str]
         return task, []
     if len(wishes.targets) > 1:
         raise UserError(f"{path}: a task of classes has one target, not {len(wishes.targets)}; see --target and --task")
-    if not wishes.task and size < len(values):
+    if size < len(values):
         ways = f"writes {size} numbers in {len(values)} ways: {', '.join(values)}"
-        raise UserError(f"{path}: target {wishes.targets[0]!r} {ways}; take one way for each, or see --task")
+        raise UserError(f"{target} {ways}; take one way for each, or see --task")
     if len(values) < 2 or (task == "binary" and len(values) != 2):
-        raise UserError(f"{path}: target {wishes.targets[0]!r} has {len(values)} values: not {task}; see --task")
+        raise UserError(f"{target} has {len(values)} values: not {task}; see --task")
+    if not (wishes.task or numbers) and size == len(cells):
+        raise UserError(f"{target} has another text in every row ({cells[0]!r}, ...): no classes; write it as a number")
     return task, values
 
 

@@ -45,9 +45,10 @@ def build(dataset: Dataset, names: list[str], rows: Iterable[Row]) -> Table:
 
 
 def has_missing(source: Source, cells: Sequence[Cell], used: Iterable[int]) -> bool:
-    """Whether a row has, at one of the places `used`, a cell that stands for a missing value."""
+    """Whether a row has, at one of the places `used`, a cell that stands for a missing value: -999.0 for -999, too."""
     word = "" if source.missing == "empty" else source.missing
-    return bool(source.missing) and word in (cells[i] for i in used)
+    found, value = [cells[i] for i in used] if source.missing else [], number(word)
+    return word in found or value is not None and value in map(number, found)
 
 
 def indicated(categories: list[str]) -> list[str]:

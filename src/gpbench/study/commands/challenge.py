@@ -60,6 +60,7 @@ class Rows:
         shown = [f"{name}_input" if name in keys else name for name in self.table.input_names]
         inputs = pd.DataFrame(self.table.inputs[rows], columns=shown)
         names = [self.table.target_names[i] for i in self.protocol.outputs]
+        names = [f"{name}_target" if name in keys else name for name in names]
         return pd.concat([keys, inputs, pd.DataFrame(fold.targets[rows], columns=names)], axis=1)
 
 

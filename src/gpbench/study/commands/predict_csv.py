@@ -185,6 +185,15 @@ def _written(names: list[str], categories: dict[str, list[str]]) -> list[str]:
     return [*dict.fromkeys(whole.get(name, name) for name in names)]
 
 
+def unreal(arrays: object) -> str:
+    """What is wrong with a frame of which a column holds times or complex numbers, or an array of them, '' if not: they
+    would be converted, times to a count of whatever unit their type has."""
+    frame = arrays.dtypes.items() if isinstance(arrays, pd.DataFrame) else ()
+    types = {f"column {name!r}": kept for name, kept in frame} or {"array": np.asarray(arrays).dtype}
+    odd = (f"{where}: values of {t}" for where, t in types.items() if t.kind in "mMc" or t.name[:6] == "period")
+    return next((f"{text} are no real numbers" for text in odd), "")
+
+
 def inputs(frame: pd.DataFrame, names: list[str], categories: dict[str, list[str]], where: str) -> np.ndarray:
     """Inputs `[T, D]` of the columns `names` of a frame; `categories` as in `read_inputs`, `where` for messages."""
     if not len(frame):
@@ -204,8 +213,8 @@ def inputs(frame: pd.DataFrame, names: list[str], categories: dict[str, list[str
         raise UserError(
             f"{where}: columns {_written(missing, categories)} are missing; the model needs {', '.join(needed)}"
         )
-    if odd := [(name, kept) for name, kept in frame[names].dtypes.items() if kept.kind in "mMc"]:  # times, complex
-        raise UserError(f"{where}, column {odd[0][0]!r}: values of {odd[0][1]} are no real numbers")
+    if odd := unreal(frame[names]):
+        raise UserError(f"{where}, {odd}")
     values = frame[names].apply(pd.to_numeric, errors="coerce").to_numpy(float)
     bad = np.argwhere(~np.isfinite(values))
     if len(bad):
