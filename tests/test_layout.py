@@ -127,9 +127,8 @@ def test_functions_are_short():
 
 def test_the_package_does_not_grow_and_is_typed():
     """It had 25,153 lines before its typed plans; STRIDE, the large-scale solvers, pages of papers, work on own data,
-    what travels between machines, noise of other kinds sparse GPs for classes by Laplace, and checks of tables
-    of users that would have been misread have come since. Raise the
-    number only for something that users asked for."""
+    what travels between machines, noise of other kinds, sparse GPs for classes by Laplace, and what keeps tables of
+    users and figures from being misread have come since. Raise the number only for something that users asked for."""
     texts = sources("src").values()
-    assert sum(text.count("\n") for text in texts) <= 39_495
+    assert sum(text.count("\n") for text in texts) <= 39_520
     assert sum(text.count("dict[str, Any]") for text in texts) < 30

@@ -226,7 +226,7 @@ def test_without_any_run_all_is_not_run(tmp_path):
     card = all_runs.scorecard(none, pd.DataFrame([BASE, BASE | {"study": "", "reason": "a bound"}]), CONF)
     kinds = card["verdict"].map(verdicts.kind)
     assert set(kinds) == {"not run"}
-    assert all_runs.badge(card)["message"] == "0 of 2 judged, 0 agree"
+    assert "published predictions: 0 of 2 judged, 0 agree" in all_runs.badge(card)
 
 
 def test_the_figure_draws_every_number_in_the_panel_of_its_metric():

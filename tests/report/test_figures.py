@@ -103,7 +103,8 @@ def test_methods_differ_in_more_than_colour(view):
 
 def test_a_figure_says_of_which_run_and_budget_it_is(view):
     """Smoke and paper write files of the same name."""
-    said = draw(view, "cost").get_supxlabel()
+    said = draw(view, "cost").legends[-1].get_title().get_text()
+    assert said == draw(view, "pit").get_supxlabel()
     assert said == f"{view.study['name']}: protocol {view.study['protocol']}, budget {view.study['budget']}"
 
 

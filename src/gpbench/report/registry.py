@@ -16,7 +16,7 @@ ALL_KINDS = (*PREDICT, *SAMPLE, *SOLVE)
 _MARKS = "Single marks, of all test rows: methods without training steps."
 _CURVES = (
     "Line: mean over splits, of which one that has ended counts with its last value; band: their range. The vertical "
-    "axis leaves out the worst early values."
+    "axis shows the last scores of all fits and leaves out the worst early values."
 )
 
 
@@ -48,7 +48,7 @@ FIGURES = _by_name([
     Entry("log_density", "scores", PREDICT, "figures.log_density:log_density",
           "Mean test log density of each split (small marks) and its mean over splits (bar); higher is better. An "
           "arrow at the left edge counts the splits that lie below the axis. Grey: finished of expected splits, or "
-          "why no split is finished."),
+          "why no split is finished; ✗: fits have not converged as the budget requires, ↗: some still improve."),
     Entry("intervals", "scores", ON_REQUEST, "figures.intervals:intervals",
           "Mean test MNLL of every method with its 95 % t interval over splits (too narrow, because the training "
           "rows of splits overlap); lower is better; a bar may leave the axis. Filled: ours; open, below it: "
@@ -189,14 +189,15 @@ FIGURES = _by_name([
           "fewer than ten values are left out; a calibrated method lies on the diagonal."),
     Entry("pit", "calibration", PREDICT, "figures.calibration:pit",
           "Probability integral transforms of the test targets; a calibrated method is flat. Dashed: simultaneous 95 % "
-          "binomial band for independent points; test points of all splits are pooled, so it is slightly too narrow."),
+          "binomial band; test points of all splits are pooled, and it is widened as if a row that several splits "
+          "test had the same transform in each."),
     Entry("abstention", "calibration", ON_REQUEST, "figures.abstention:abstention",
           "Accuracy and area under the ROC curve on the remaining test rows when a classifier abstains wherever its "
           "probability of class 1 is nearer to 1/2 than a threshold. Mean over the splits of the smallest training "
-          "size, at each degree that at least half of them reach."),
+          "size, at each degree that more than half of the fits reach."),
     Entry("reject", "calibration", ON_REQUEST, "figures.abstention:reject",
           "Accuracy on the remaining test rows when rows whose most probable class has a probability below a "
-          "threshold are rejected. Mean over splits, at each rate that at least half of them reach."),
+          "threshold are rejected. Mean over splits, at each rate that more than half of the fits reach."),
     Entry("r_hat", "chains", SAMPLE, "figures.r_hat:r_hat",
           "Gelman and Rubin's R-hat of the slowest variable over the first kept draws of chains, median over "
           "splits. Curves (up to eight methods): the axis is logarithmic in R-hat - 1 and values beyond it are drawn "
@@ -226,7 +227,8 @@ FIGURES = _by_name([
           "First of each data set: log₁₀ of the iterations of conjugate gradients (CG) for K_y z = y. Others: log₁₀ of "
           "the iterations with a preconditioner over those of CG, with those of solvers within it; blue saves, red "
           "loses, 0 where neither converged. ×: did not converge; where only CG did not, more is saved than shown. "
-          "Lengthscale and noise variance of scaled inputs and targets. Mean over draws of inducing points."),
+          "Lengthscale and noise variance of scaled inputs and targets. Mean over draws of inducing points. What "
+          "lies beyond the numbers beside the colours has the last one."),
     Entry("preconditioner_seconds", "solvers", ON_REQUEST, "figures.solvers:seconds",
           "First of each data set: log₁₀ of the processor's seconds of conjugate gradients (CG) for K_y z = y. Others: "
           "log₁₀ of the seconds with a preconditioner, to set it up and to solve, over those of CG; blue saves, red "
@@ -240,7 +242,8 @@ FIGURES = _by_name([
           "over repetitions the mean standard deviation of an element of s, and the mean of log₁₀ of the squared "
           "relative error of the gradient."),
     Entry("cost", "cost", PREDICT, "figures.cost:cost",
-          "Training seconds per fit against test MNLL; mean and standard deviation over splits. Lower left is better."),
+          "Training seconds per fit against test MNLL; mean and standard deviation over splits. Lower left is better. "
+          "Hollow: fits are missing or have not converged as the budget asks. A method without seconds is left out."),
     Entry("pareto", "cost", PREDICT, "figures.profiles:pareto",
           "Training seconds per fit (geometric mean over data sets) against test MNLL above that of the best method "
           "of each data set (mean over data sets; a method that is the best everywhere has 0). Line and names: the "

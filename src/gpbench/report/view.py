@@ -327,6 +327,12 @@ class View:
         largest, counted = self.jittered["jitter_largest"].astype(float).max(), count(len(self.done), "fit")
         return f"{JITTERED} {len(self.jittered)} of {counted} needed jitter to factor a matrix, at most {largest:.1g}."
 
+    @property
+    def failing(self) -> str:
+        """A sentence that counts the cells of which a fit has not converged as the budget requires; '' without any."""
+        cells = self.fits.groupby(["dataset", "method"])["status"].agg(lambda found: UNMIXED in set(found))
+        return f"✗ {cells.sum()} of {count(len(cells), 'cell')} have not converged." if cells.any() else ""
+
     @cached_property
     def warning(self) -> str:
         """Sentences that name the cells that have not converged as the budget requires, and count those that still
@@ -345,7 +351,7 @@ class View:
         keys = ["dataset", "method"]
         if self.improving.empty:
             return ""
-        judged = self.fits[self.fits["convergence"] != ""].drop_duplicates(keys)
+        judged = self.fits[~self.fits["convergence"].isin(("", "not judged"))].drop_duplicates(keys)
         n = len(self.improving.drop_duplicates(keys))
         return f"{IMPROVING} {n} of {count(len(judged), 'judged cell')} had not converged at the last step."
 

@@ -32,7 +32,11 @@ def draw(view: View, name: str) -> Figure:
     def stamped(view: View) -> Figure:
         figure = FIGURES[name].function(view)
         text = "{name}: protocol {protocol}, budget {budget}".format_map(view.study)
-        figure.supxlabel(text, x=0.99, ha="right", fontsize=5.5, color="#777777")
+        if figure.legends:  # above its entries: below them is no place
+            figure.legends[-1].set_title(text, {"size": 5.5})
+            figure.legends[-1].get_title().set_color("#777777")
+        else:
+            figure.supxlabel(text, x=0.99, ha="right", fontsize=5.5, color="#777777")
         return figure
 
     return drawn(stamped, view)

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from gpbench.report.figures import canvas
-from gpbench.report.figures.published import OPEN, published_mnll
+from gpbench.report.figures.published import OPEN, published_scores
 from gpbench.report.view import View
 
 PUBLISHED: canvas.Style = {"color": "black", "marker": "D", "markersize": 4, "linestyle": "none"} | OPEN
@@ -15,7 +15,7 @@ PUBLISHED: canvas.Style = {"color": "black", "marker": "D", "markersize": 4, "li
 def boxes(view: View) -> Figure:
     """Test MNLL of the splits, one box per method that is not skipped, one panel per data set."""
     canvas.require(len(view.done))
-    card = published_mnll(view)
+    card = published_scores(view)
     figure, axes = canvas.titled(view.datasets, 2.4, 3, y="test MNLL (nats)")
     for axis, dataset in zip(axes, view.datasets, strict=True):
         fits = view.fits.query("dataset == @dataset and status != 'skipped'")

@@ -88,16 +88,23 @@ def pit(view: View) -> Figure:
     figure, axes = canvas.titled(datasets, 0.33 * len(methods) + 0.4, x="PIT")
     for i, (dataset, axis) in enumerate(zip(datasets, axes, strict=True)):
         counts = {name: _pooled(group)["count"] for name, group in bins[bins["dataset"] == dataset].groupby("method")}
-        _histograms(axis, {method: counts.get(method) for method in methods}, canvas.looks(view))
+        splits = view.done.loc[view.done["dataset"] == dataset, "split"].nunique()
+        widened = np.sqrt(1 + (splits - 1) * view.test_fraction(dataset))
+        _histograms(axis, {method: counts.get(method) for method in methods}, canvas.looks(view), widened)
         labels = [textwrap.fill(view.labels[method], 12) if i % 4 == 0 else "" for method in methods]
         axis.set_yticks(np.arange(len(methods)) - 0.4, labels)
     canvas.headline(figure, view.unrecorded("calibration"))
     return figure
 
 
-def _histograms(axis: Axes, count_by_method: dict[str, pd.Series | None], look: dict[str, canvas.Look]) -> None:
-    """Densities on one scale, the first method on top, with the level and band of perfect calibration."""
+def _histograms(
+    axis: Axes, count_by_method: dict[str, pd.Series | None], look: dict[str, canvas.Look], widened: float
+) -> None:
+    """Densities on one scale, the first method on top, with the level and the widened band of perfect calibration."""
     bars = {method: pit_histogram(count) for method, count in count_by_method.items() if count is not None}
+    for part in bars.values():
+        for edge in ("lower", "upper"):
+            part[edge] = (part["expected"] + widened * (part[edge] - part["expected"])).clip(lower=0)
     unit = -0.85 / max(float((part[["count", "upper"]].max(axis=1) / part["expected"]).max()) for part in bars.values())
     levels, bands = [], []
     for line, method in enumerate(count_by_method):

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from gpbench.evaluation.metrics import METRICS
 from gpbench.report.figures import canvas
 from gpbench.report.figures.cost import SHORTEST
-from gpbench.report.figures.published import QUOTED, published_mnll
+from gpbench.report.figures.published import QUOTED, published_scores
 from gpbench.report.view import View
 
 
@@ -20,8 +20,8 @@ def convergence(view: View) -> Figure:
     figure, axes = canvas.panels(len(datasets), 2, 1.3, sharey="row")
     for dataset, (left, right) in zip(datasets, axes, strict=True):
         rows, without_trace = (part[part["dataset"] == dataset] for part in (traces, finals))
-        means = [_curve(axis, view, rows, clock, "mnll") for axis, clock in ((left, "seconds"), (right, "step"))]
-        _limit(left, means[1], without_trace["mnll"])
+        curves = [_curve(axis, view, rows, clock, "mnll") for axis, clock in ((left, "seconds"), (right, "step"))]
+        _limit(left, curves[1], without_trace["mnll"], 8)
         _draw_finals(left, view, without_trace, "mnll")
         _draw_published(right, view, dataset)
         canvas.title(left, dataset)
@@ -36,7 +36,7 @@ def convergence(view: View) -> Figure:
 
 def _draw_published(axis: Axes, view: View, dataset: str) -> None:
     """A dash at the right edge for every method with a number published under the same protocol."""
-    for row in published_mnll(view).query("dataset == @dataset").itertuples():
+    for row in published_scores(view).query("dataset == @dataset").itertuples():
         look = canvas.looks(view)[row.ours_method]
         dash: canvas.Style = {"marker": "_", "markersize": 9, "markeredgewidth": 1.8}  # no marker of a method
         axis.plot(1.03, row.published, **dash, color=look.color, clip_on=False, transform=canvas.across(axis))
@@ -74,13 +74,14 @@ def error_at_equal_seconds(view: View) -> Figure:
     for axis, dataset in zip(axes, view.datasets, strict=True):
         metric = view.error_metric(dataset)
         traces = _progress(view, metric)[0].query("dataset == @dataset")
-        if not (means := _curve(axis, view, traces, "seconds", metric)):
+        if not (scores := _curve(axis, view, traces, "seconds", metric)):
             canvas.write_reason(axis, "no finished fit recorded\ntest scores during training")
             continue
         right = traces["seconds"].max()
-        for mean, (look, rows) in zip(means, canvas.by_method(view, traces), strict=True):
-            axis.plot([rows["seconds"].max(), right], [mean[-1], mean[-1]], ":", color=look.color, linewidth=0.8)
-        _limit(axis, [mean[len(mean) // 2 :] for mean in means], pd.Series(dtype=float))
+        for values, (look, rows) in zip(scores, canvas.by_method(view, traces), strict=True):
+            last = values[:, -1].mean()
+            axis.plot([rows["seconds"].max(), right], [last, last], ":", color=look.color, linewidth=0.8)
+        _limit(axis, scores, pd.Series(dtype=float))
         axis.set(xscale="log", ylabel=f"test {METRICS[metric].label}")
         drawn += traces["method"].tolist()
     canvas.legend(figure, view, drawn)
@@ -89,12 +90,11 @@ def error_at_equal_seconds(view: View) -> Figure:
 
 
 def _timed(axis: Axes, view: View, rows: pd.DataFrame, finals: pd.DataFrame, metric: str) -> None:
-    means = _curve(axis, view, rows, "seconds", metric)
-    if not means and not np.isfinite(finals[metric].astype(float)).any():
+    scores = _curve(axis, view, rows, "seconds", metric)
+    if not scores and not np.isfinite(finals[metric].astype(float)).any():
         canvas.write_reason(axis, f"no finished fit\nhas a test {METRICS[metric].label}")
         return
-    # on a logarithmic axis the first moments take up half of the curve
-    _limit(axis, [mean[len(mean) // 2 :] for mean in means], finals[metric])
+    _limit(axis, scores, finals[metric])
     _draw_finals(axis, view, finals, metric)
     axis.set_xscale("log")
 
@@ -119,8 +119,8 @@ def _progress(view: View, metric: str) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def _curve(axis: Axes, view: View, rows: pd.DataFrame, clock: str, metric: str) -> list[np.ndarray]:
-    """Draw mean and range of every method over its splits; returns the means."""
-    means = []
+    """Draw mean and range of every method over its splits; returns the scores `[fits, points]` of each."""
+    drawn = []
     for look, of_method in canvas.by_method(view, rows):
         fits = [fit.sort_values("step") for _, fit in of_method.groupby("fit_id")]
         grid, values = _aligned(fits, clock, metric)
@@ -128,8 +128,8 @@ def _curve(axis: Axes, view: View, rows: pd.DataFrame, clock: str, metric: str) 
         if len(fits) > 1:
             axis.fill_between(grid, values.min(axis=0), values.max(axis=0), color=look.color, alpha=0.15, linewidth=0)
         axis.plot(grid, mean, **look.options, markevery=sorted({len(grid) // 3, len(grid) - 1}), markersize=3)
-        means.append(mean)
-    return means
+        drawn.append(values)
+    return drawn
 
 
 def _aligned(fits: list[pd.DataFrame], clock: str, metric: str) -> tuple[np.ndarray, np.ndarray]:
@@ -141,9 +141,11 @@ def _aligned(fits: list[pd.DataFrame], clock: str, metric: str) -> tuple[np.ndar
     return grid, np.stack([np.interp(grid, fit[clock], fit[metric]) for fit in fits])
 
 
-def _limit(axis: Axes, means: list[np.ndarray], finals: pd.Series) -> None:
-    """Limits that show final values, and curves after their first eighth."""
-    late = np.concatenate([mean[len(mean) // 8 :] for mean in means] + [finals[np.isfinite(finals)].to_numpy(float)])
+def _limit(axis: Axes, scores: list[np.ndarray], finals: pd.Series, part: int = 2) -> None:
+    """Limits that show the last scores of all fits, and means after the first of so many parts: half of a curve on a
+    logarithmic axis of seconds is its first moments."""
+    means = [values[:, values.shape[1] // part :].mean(0) for values in scores]
+    late = np.concatenate([*means, *(values[:, -1] for values in scores), finals[np.isfinite(finals)].to_numpy(float)])
     low, high = late.min(), late.max()
     margin = 0.08 * (high - low) or 0.1
     axis.set_ylim(low - margin, high + margin)

@@ -23,7 +23,7 @@ def prediction_cost(view: View) -> Figure:
 
 def _cost(view: View, stage: str, column: str) -> Figure:
     cells = view.cells("mnll").merge(view.cells(column), on=["method", "dataset"], suffixes=("", "_seconds"))
-    cells = cells[cells["n"] > 0]
+    cells = cells[(cells["n"] > 0) & cells["mean_seconds"].notna()]
     canvas.require(len(cells), "No finished fit has a test score.")
     figure, axes = canvas.titled(view.datasets, 1.9, x=f"{stage} seconds per fit", y="test MNLL")
     for axis, dataset in zip(axes, view.datasets, strict=True):
@@ -43,4 +43,5 @@ def _mark(axis: Axes, cell: pd.Series, look: canvas.Look) -> None:
     left = min(cell["sd_seconds"], 0.9 * cell["mean_seconds"])
     x, xerr = max(cell["mean_seconds"], SHORTEST), np.nan_to_num([[left], [cell["sd_seconds"]]])
     options = look.options | {"linestyle": "-", "markersize": 5, "elinewidth": 0.7}
+    options |= {} if cell["complete"] else {"markerfacecolor": "white"}
     axis.errorbar(x, cell["mean"], xerr=xerr, yerr=np.nan_to_num(cell["sd"]), **options)

@@ -9,7 +9,7 @@ from scipy.stats import t
 from gpbench.errors import count
 from gpbench.report.figures import canvas
 from gpbench.report.figures.log_density import name_rows
-from gpbench.report.figures.published import OPEN, published_mnll, score_limits, source_legend
+from gpbench.report.figures.published import OPEN, published_scores, score_limits, source_legend
 from gpbench.report.significance.comparisons import COMPARISONS, compare
 from gpbench.report.view import View
 
@@ -19,7 +19,7 @@ BELOW = 0.3  # rows from our mark down to the published one
 def intervals(view: View) -> Figure:
     """Mean MNLL of every method with a 95 % interval over splits, one panel per data set, the last for mean ranks."""
     canvas.require(len(view.done))
-    card = published_mnll(view)
+    card = published_scores(view)
     height = 0.55 + 0.18 * len(view.methods)
     figure, (*axes, ranks) = canvas.titled([*view.datasets, "ranks"], height, 3, sharey=True)
     for axis, dataset in zip(axes, view.datasets, strict=True):

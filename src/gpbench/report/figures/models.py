@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from gpbench.evaluation.metrics import METRICS
 from gpbench.report.figures import canvas
-from gpbench.report.figures.published import OPEN
+from gpbench.report.figures.published import OPEN, published_scores
 from gpbench.report.figures.score_against_setting import curves
 from gpbench.report.view import View
 
@@ -40,7 +40,7 @@ def error_by_inducing(view: View) -> Figure:
     grid, metric = curves(view, "num_inducing"), _metric(view)
     canvas.require(len(grid) and len(view.done))
     look = canvas.looks_of({curve: curve for curve in grid["curve"].unique()})
-    card = view.card[view.card["ours_metric"] == metric].set_index("ours_method")["published"]
+    card = published_scores(view, metric)
     figure, axes = canvas.titled(view.datasets, 2.2, x="inducing points", y=f"test {METRICS[metric].label}")
     for axis, dataset in zip(axes, view.datasets, strict=True):
         cells = view.cells_of(dataset, metric)
@@ -48,7 +48,8 @@ def error_by_inducing(view: View) -> Figure:
             ours = rows.set_index("method").join(cells[cells["n"] > 0], how="inner")
             bars = np.nan_to_num(2 * ours["sd"].astype(float))
             axis.errorbar(ours["num_inducing"], ours["mean"], yerr=bars, **look[curve].options, elinewidth=0.7)
-            printed = rows.set_index("method")[["num_inducing"]].join(card, how="inner")
+            of_set = card[card["dataset"] == dataset].set_index("ours_method")["published"]
+            printed = rows.set_index("method")[["num_inducing"]].join(of_set, how="inner")
             axis.plot(printed["num_inducing"], printed.published, look[curve].marker, color=look[curve].color, **OPEN)
         canvas.remark_incomplete(axis, cells)
         canvas.tick_settings(axis, grid["num_inducing"])

@@ -12,9 +12,9 @@ OPEN: canvas.Style = {"fillstyle": "none", "alpha": 0.6}  # options of the marke
 QUOTED = "quoted from other work"  # the `reason` of rows of published/*.csv that a paper quotes from another one
 
 
-def published_mnll(view: View) -> pd.DataFrame:
-    """Rows of the scorecard with an MNLL published under the study's protocol for one of its methods."""
-    card = view.card[(view.card["protocol"] == view.study["protocol"]) & (view.card["ours_metric"] == "mnll")]
+def published_scores(view: View, metric: str = "mnll") -> pd.DataFrame:
+    """Rows of the scorecard with a metric published under the study's protocol for one of its methods."""
+    card = view.card[(view.card["protocol"] == view.study["protocol"]) & (view.card["ours_metric"] == metric)]
     return card[card["ours_method"].isin(view.methods)]
 
 

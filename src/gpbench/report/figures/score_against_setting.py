@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from gpbench.evaluation.metrics import METRICS
 from gpbench.report.figures import canvas
-from gpbench.report.figures.published import OPEN, published_mnll, score_limits
+from gpbench.report.figures.published import OPEN, published_scores, score_limits
 from gpbench.report.view import View
 
 ONE_PROCESS = canvas.Look("one process", "#555555", "", "--")
@@ -108,7 +108,7 @@ def _draw_staleness(axis: Axes, view: View, grid: pd.DataFrame, dataset: str, lo
 
 def _mnll_against(view: View, key: str, name: str, scale: str) -> Figure:
     """One panel per data set; a method without this setting is a horizontal line."""
-    grid, card = curves(view, key), published_mnll(view)
+    grid, card = curves(view, key), published_scores(view)
     _require(view, grid, key)
     without = [method for method in view.methods if method not in set(grid["method"])]
     names = [*grid["curve"], *(view.labels[name] for name in without)]
@@ -134,5 +134,5 @@ def _draw_curve(
 ) -> None:
     ours = rows.join(done, how="inner").sort_values(key)
     axis.errorbar(ours[key], ours["mean"], yerr=np.nan_to_num(ours["sd"]), **look.options, elinewidth=0.7)
-    printed = rows.loc[ours.index, [key]].join(card, how="inner")
+    printed = rows[[key]].join(card, how="inner")
     axis.plot(printed[key], printed["published"], look.marker, color=look.color, **OPEN)

@@ -99,7 +99,7 @@ def _add_figure(view: View, name: str, section: Section) -> None:
             {
                 "name": name,
                 "title": title,
-                "caption": " ".join(filter(None, (FIGURES[name].caption, view.still_improving, study))),
+                "caption": " ".join(filter(None, (FIGURES[name].caption, view.failing, view.still_improving, study))),
                 "alt": f"{title}: {FIGURES[name].caption.split('. ')[0].rstrip('.')}.",
                 "data": base64.b64encode(content).decode(),
                 "width": width // 2,  # drawn at 200 dpi
