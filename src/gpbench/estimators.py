@@ -113,6 +113,8 @@ class GPBenchRegressor(RegressorMixin, _Estimator):
 
         Raises ValueError for arrays that are none, UserError for a method or setting that does not fit."""
         x, y = self._validated(X, y, y_numeric=True, multi_output=True, ensure_min_samples=2)
+        if odd := unreal(y):
+            raise ValueError(f"y, {odd}")
         targets = np.asarray(y, float)
         self.flat_ = targets.ndim == 1
         return self._learn(x, targets.reshape(len(x), -1), "regression", [])

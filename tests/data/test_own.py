@@ -252,10 +252,19 @@ FILES = {
         "x,y\n1,2\n2,NA\n3,4\n",
         "target 'y' holds 'NA', which is no number; take --task multiclass, or --missing 'NA' to leave out such rows",
     ),
-    "decimal commas": ("x;y\n1,5;1\n2;2,5\n3;3\n", "commas or signs within numbers in x, y; write them as 1234.5"),
-    "commas in all targets": ("x;y\n1;1,5\n2;2,5\n3;3,5\n", "commas or signs within numbers in y; write them"),
-    "thousands": ('x,y\n1,"1,234,560"\n2,"2,000"\n3,"2,000"\n', "commas or signs within numbers in y"),
-    "percent and currency": ("x,z,y\n1,$3,1\n2,$4,2\n3,5,7\n", "commas or signs within numbers in z; write"),
+    "decimal commas": (
+        "x;y\n1,5;1\n2;2,5\n3;3\n",
+        "numbers with commas, blanks, % or a currency in x, y; write them",
+    ),
+    "commas in all targets": (
+        "x;y\n1;1,5\n2;2,5\n3;3,5\n",
+        "numbers with commas, blanks, % or a currency in y; write them",
+    ),
+    "thousands": ('x,y\n1,"1,234,560"\n2,"2,000"\n3,"2,000"\n', "numbers with commas, blanks, % or a currency in y"),
+    "percent and currency": (
+        "x,z,y\n1,$3,1\n2,$4,2\n3,5,7\n",
+        "numbers with commas, blanks, % or a currency in z; write",
+    ),
     "dates": ("x,y\n1,2024-01-01\n2,2024-01-02\n3,2024-01-03\n", "another text in every row ('2024-01-01', ...)"),
     "an index that pandas named": ("Unnamed: 0,x,y\n0,1,2\n1,2,3\n", "'Unnamed: 0' is what pandas calls a column"),
     "open quote": (

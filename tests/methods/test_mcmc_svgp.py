@@ -194,7 +194,7 @@ def test_getting_it_right(sampler):
     state, seen = m.chains(prior_draws(rng, chains_), x.expand(chains_, -1, -1)), []
     state.memory = state.memory | {
         f"{name}.averaged": torch.full((chains_,), math.log(size), dtype=F64)
-        for name, size in (("hmc", 0.6), ("walk", 1 / 3))  # of which a walk makes three
+        for name, size in (("hmc", 0.6), ("walk", 1.0))
     }
     for step in range(steps):
         y = simulate(m, state, x, rng)
@@ -363,6 +363,7 @@ def test_long_jumps_can_be_tuned_for():
     m, data, state = started(tuning="esjd", sampler="gibbs")
     assert m.tuner.penalty == 0
     assert method(tuning="esjd").tuner.penalty == 0.5
+    assert (m.walk_unit, method(sampler="gibbs").walk_unit) == (3, 1)
     for step in range(20):
         normals = np.random.default_rng(step).standard_normal((1, noise_size(m, state, 5)))
         m.step(state, data.full(), split(m, state, data.full(), torch.from_numpy(normals)), step, 40)

@@ -5,7 +5,7 @@ from matplotlib.collections import LineCollection
 from synthetic_study import METHODS, build, build_probed
 
 from gpbench.errors import UserError
-from gpbench.report.figures import canvas, draw, models, write_figure
+from gpbench.report.figures import calibration, canvas, convergence, cost, draw, models, write_figure
 from gpbench.report.figures.canvas import looks
 from gpbench.report.figures.published import QUOTED
 from gpbench.report.registry import FIGURES
@@ -279,3 +279,30 @@ def test_a_mean_that_leaves_the_axis_is_an_arrow_with_its_number(view):
     assert axis.get_ylim()[1] < 0.5
     assert [item.get_text() for item in axis.texts if item.get_text()] == ["7.2"]
     assert sum(item.arrow_patch is not None for item in axis.texts if hasattr(item, "arrow_patch")) == 1
+
+
+def test_a_pit_band_is_as_wide_as_rows_that_are_tested_again_make_it():
+    bins = {"bin": range(20), "count": 50, "predicted": 0.0, "happened": 0.0}
+    one = pd.DataFrame(bins).assign(fit_id="a", split=0)
+    splits, chains = (pd.concat([one, one.assign(fit_id="b", split=split)]) for split in (1, 0))
+    alone, half, same = (calibration._bars(*of) for of in ((splits, 0.0), (splits, 0.5), (chains, 0.5)))
+    for wider, factor in ((half, 1.5), (same, 2.0)):
+        ratio = (wider["upper"] - wider["expected"]) / (alone["upper"] - alone["expected"])
+        np.testing.assert_allclose(ratio, np.sqrt(factor))
+
+
+def test_an_axis_of_time_shows_the_last_scores_of_all_fits_and_not_the_first():
+    _, (axis,) = canvas.titled(["one"], 2)
+    convergence._limit(axis, [np.array([[90.0, 9, 2, 1], [90, 9, 2, 5]])], pd.Series([0.5]))
+    low, high = axis.get_ylim()
+    assert low < 0.5
+    assert 5 < high < 9
+
+
+def test_a_cell_that_is_not_complete_is_hollow():
+    _, axes = canvas.titled(["a", "b"], 2)
+    cell = pd.Series({"mean": 1.0, "sd": 0.1, "mean_seconds": 2.0, "sd_seconds": 0.1})
+    for axis, complete in zip(axes, (True, False), strict=True):
+        cost._mark(axis, pd.concat([cell, pd.Series({"complete": complete})]), canvas.looks_of({"m": "m"})["m"])
+    filled, hollow = (axis.get_lines()[0].get_markerfacecolor() for axis in axes)
+    assert (filled == "white", hollow) == (False, "white")

@@ -158,6 +158,7 @@ def _recommendation(view: View, dataset: str) -> tuple[str, list[str]]:
     ]
     for row in differences[~told].itertuples():
         interval = f"{row.difference:.3f} nats more, 95 % {row.lower:.3f} to {row.upper:.3f}, p {row.p:.2g}"
+        interval = interval if row.lower > float("-inf") else f"{row.difference:.3f} nats more on every split"
         lines.append(f"not told from {row.method}: {interval}; probably worse: {row.worse:.0%}")
     cheapest = min([best, *differences.loc[~told, "method"]], key=lambda method: seconds[method])
     if cheapest != best:

@@ -140,7 +140,7 @@ def _columns(path: Path, names: list[str], rows: list[encode.Row], source: Sourc
         if len(cells) != len(names):
             raise UserError(f"{where}: {len(cells)} columns, expected {len(names)}")
     used = {name: i for i, name in enumerate(names) if name not in drop}
-    if unnamed := [name for name in used if re.fullmatch(r"Unnamed: \d+", name)]:
+    if unnamed := [name for name in used if re.fullmatch(r"Unnamed: [\d.]+", name)]:
         raise UserError(f"{path}: {unnamed[0]!r} is what pandas calls a column without a name; --drop or rename it")
     kept = [cells for _, cells in rows if not encode.has_missing(source, cells, used.values())]
     if not kept:
@@ -159,7 +159,8 @@ def _refuse_text(path: Path, columns: Columns, wishes: Wishes) -> None:
     if empty := [name for name, cells in columns.items() if "" in cells]:
         raise UserError(f"{path}: empty cells in {', '.join(empty)}; --drop a column, or {leave_out.format('empty')}")
     if marked := [name for name, cells in texts.items() if any(_is_number(MARKS.sub("", cell)) for cell in cells)]:
-        raise UserError(f"{path}: commas or signs within numbers in {', '.join(marked)}; write them as 1234.5")
+        wrong = f"numbers with commas, blanks, % or a currency in {', '.join(marked)}"
+        raise UserError(f"{path}: {wrong}; write them as 1234.5, or see --categorical and --task")
     if not wishes.task and texts.get(first) == columns[first]:
         del texts[first]  # of text alone: classes
     for name in wishes.targets:
@@ -194,7 +195,7 @@ def _task(path: Path, columns: Columns, wishes: Wishes) -> tuple[Task, list[str]
     if len(values) < 2 or (task == "binary" and len(values) != 2):
         raise UserError(f"{target} has {len(values)} values: not {task}; see --task")
     if not (wishes.task or numbers) and size == len(cells):
-        raise UserError(f"{target} has another text in every row ({cells[0]!r}, ...): no classes; write it as a number")
+        raise UserError(f"{target} has another text in every row ({cells[0]!r}, ...): write numbers, or see --task")
     return task, values
 
 

@@ -82,8 +82,9 @@ def correlated_t_posterior(a: ArrayLike, b: ArrayLike, test_fraction: float, met
     """Bayesian correlated t test of two methods over random splits `[n]` of one data set.
 
     The mean difference has the posterior t_{n-1}(mean, error^2), error^2 = (1/n + rho/(1 - rho)) s^2, with the
-    correlation of two splits rho = test_fraction; its mass below, within and above the ROPE. Splits that either lacks
-    (NaN) are left out; UserErrors as `paired_mean`. Source: benavoli2017."""
+    correlation of two splits rho = test_fraction; its mass below, within and above the ROPE (1/2, 0, 1/2 where the
+    error is infinite). Splits that either lacks (NaN) are left out; UserErrors as `paired_mean`.
+    Source: benavoli2017."""
     rope = ROPES[metric]
     mean, error, n = paired_mean(rope.scale(np.asarray(a, float)), rope.scale(np.asarray(b, float)), test_fraction)
     if error == 0:

@@ -84,13 +84,13 @@ class Method(SamplerMethod):
     def __init__(self, hyper: Hyperparameters, task: str, num_classes: int = 0, num_targets: int = 1) -> None:
         super().__init__(hyper, task, num_classes, num_targets)
         self.likelihood = likelihoods.for_task(task, num_classes, num_targets, exposure=hyper.exposure)
-        gibbs = hyper.sampler == "gibbs"
-        self.transition = self.step_gibbs if gibbs else self.step_joint
+        self.transition = self.step_gibbs if (gibbs := hyper.sampler == "gibbs") else self.step_joint
         self.tuner: tuning.Tuner = tuning.DualAveraging("hmc", ACCEPTANCE, hyper.step_size, hyper.leapfrogs)
         self.walk_tuner: tuning.Tuner = tuning.DualAveraging("walk", WALK_ACCEPTANCE, hyper.step_size)
         if hyper.tuning == "esjd":
             self.tuner = tuning.ExpectedJump("hmc", hyper.leapfrogs, penalty=0.0 if gibbs else 0.5)
             self.walk_tuner = tuning.ExpectedJump("walk", 1, penalty=0.0)
+        self.walk_unit = 3 if hyper.tuning == "esjd" else 1  # as the range of `tuning` is that of HMC's shorter steps
         self.tuners = [self.tuner, self.walk_tuner] if gibbs else [self.tuner]
 
     def start(self, data: TrainingSet, keys: list[Key]) -> State:
@@ -161,7 +161,7 @@ class Method(SamplerMethod):
             params = v | unflatten(position, theta)
             return self.log_joint(params, self.projection(params, state.buffers[Z], batch.x), batch)
 
-        size = 3 * self.walk_tuner.settings(state.memory, step, burn_in)[0]  # its range is that of HMC's shorter steps
+        size = self.walk_unit * self.walk_tuner.settings(state.memory, step, burn_in)[0]
         uniform = torch.special.ndtr(noise[:, 2])
         end, value, acceptance = hmc.random_walk(start, value, log_density, size[:, None] * normals, uniform)
         state.memory |= self.walk_tuner.learn(state.memory, step, burn_in, acceptance, end - start)

@@ -190,7 +190,7 @@ FIGURES = _by_name([
     Entry("pit", "calibration", PREDICT, "figures.calibration:pit",
           "Probability integral transforms of the test targets; a calibrated method is flat. Dashed: simultaneous 95 % "
           "binomial band; test points of all splits are pooled, and it is widened as if a row that several splits "
-          "test had the same transform in each."),
+          "test had one transform (too wide for folds, which share none)."),
     Entry("abstention", "calibration", ON_REQUEST, "figures.abstention:abstention",
           "Accuracy and area under the ROC curve on the remaining test rows when a classifier abstains wherever its "
           "probability of class 1 is nearer to 1/2 than a threshold. Mean over the splits of the smallest training "
@@ -251,7 +251,7 @@ FIGURES = _by_name([
           "medians over splits, of the machines that ran the fits; a method without any is left out."),
     Entry("prediction_cost", "cost", ON_REQUEST, "figures.cost:prediction_cost",
           "Seconds to predict all test rows of a split against test MNLL; mean and standard deviation over splits. "
-          "Lower left is better."),
+          "Lower left is better. Hollow: fits are missing or have not converged as the budget asks."),
     Entry("scorecard", "scorecard", PREDICT, "figures.scorecard:scorecard",
           "Published numbers (open) and ours (filled), mean and standard deviation over splits, with the verdict of "
           "the scorecard. Means under different protocols are not comparable."),

@@ -330,8 +330,9 @@ class View:
     @property
     def failing(self) -> str:
         """A sentence that counts the cells of which a fit has not converged as the budget requires; '' without any."""
-        cells = self.fits.groupby(["dataset", "method"])["status"].agg(lambda found: UNMIXED in set(found))
-        return f"✗ {cells.sum()} of {count(len(cells), 'cell')} have not converged." if cells.any() else ""
+        scored = self.fits[self.fits["status"].isin(SCORED)].groupby(["dataset", "method"])["status"]
+        cells = scored.agg(lambda found: UNMIXED in set(found))
+        return f"✗ In {cells.sum()} of {count(len(cells), 'cell')} fits have not converged." if cells.any() else ""
 
     @cached_property
     def warning(self) -> str:

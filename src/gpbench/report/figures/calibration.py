@@ -87,27 +87,31 @@ def pit(view: View) -> Figure:
     methods = canvas.present(view.methods, bins["method"])
     figure, axes = canvas.titled(datasets, 0.33 * len(methods) + 0.4, x="PIT")
     for i, (dataset, axis) in enumerate(zip(datasets, axes, strict=True)):
-        counts = {name: _pooled(group)["count"] for name, group in bins[bins["dataset"] == dataset].groupby("method")}
-        splits = view.done.loc[view.done["dataset"] == dataset, "split"].nunique()
-        widened = np.sqrt(1 + (splits - 1) * view.test_fraction(dataset))
-        _histograms(axis, {method: counts.get(method) for method in methods}, canvas.looks(view), widened)
+        fraction, of_dataset = view.test_fraction(dataset), bins[bins["dataset"] == dataset].groupby("method")
+        found = {name: _bars(group, fraction) for name, group in of_dataset}
+        _histograms(axis, {method: found.get(method) for method in methods}, canvas.looks(view))
         labels = [textwrap.fill(view.labels[method], 12) if i % 4 == 0 else "" for method in methods]
         axis.set_yticks(np.arange(len(methods)) - 0.4, labels)
     canvas.headline(figure, view.unrecorded("calibration"))
     return figure
 
 
-def _histograms(
-    axis: Axes, count_by_method: dict[str, pd.Series | None], look: dict[str, canvas.Look], widened: float
-) -> None:
-    """Densities on one scale, the first method on top, with the level and the widened band of perfect calibration."""
-    bars = {method: pit_histogram(count) for method, count in count_by_method.items() if count is not None}
-    for part in bars.values():
-        for edge in ("lower", "upper"):
-            part[edge] = (part["expected"] + widened * (part[edge] - part["expected"])).clip(lower=0)
+def _bars(bins: pd.DataFrame, fraction: float) -> pd.DataFrame:
+    """`pit_histogram` of the fits of a method, S splits of r fits each with this fraction of rows to test. Its band is
+    wider by sqrt(r (1 + (S - 1) fraction)): a row counts as often as it is tested, with one transform."""
+    part, splits = pit_histogram(_pooled(bins)["count"]), bins["split"].nunique()
+    widened = np.sqrt(bins["fit_id"].nunique() / splits * (1 + (splits - 1) * fraction))
+    for edge in ("lower", "upper"):
+        part[edge] = (part["expected"] + widened * (part[edge] - part["expected"])).clip(lower=0)
+    return part
+
+
+def _histograms(axis: Axes, by_method: dict[str, pd.DataFrame | None], look: dict[str, canvas.Look]) -> None:
+    """Densities on one scale, the first method on top, with the level and band of perfect calibration."""
+    bars = {method: part for method, part in by_method.items() if part is not None}
     unit = -0.85 / max(float((part[["count", "upper"]].max(axis=1) / part["expected"]).max()) for part in bars.values())
     levels, bands = [], []
-    for line, method in enumerate(count_by_method):
+    for line, method in enumerate(by_method):
         if method not in bars:
             axis.text(0.5, line - 0.4, "no finished fit", ha="center", va="center", color=canvas.GREY, fontsize=7)
             continue
@@ -118,6 +122,6 @@ def _histograms(
         bands += [line + (bar[name] * scale).iloc[0] for name in ("lower", "upper")]
     axis.hlines(levels, 0, 1, color="black", linewidth=0.6)
     axis.hlines(bands, 0, 1, color="black", linewidth=0.7, linestyle=(0, (2, 2)))
-    axis.set(xlim=(0, 1), ylim=(len(count_by_method) - 0.95, -0.95), xticks=(0, 0.5, 1))
+    axis.set(xlim=(0, 1), ylim=(len(by_method) - 0.95, -0.95), xticks=(0, 0.5, 1))
     axis.tick_params(axis="y", length=0)
     axis.grid(False)

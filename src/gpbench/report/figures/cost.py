@@ -24,12 +24,12 @@ def prediction_cost(view: View) -> Figure:
 def _cost(view: View, stage: str, column: str) -> Figure:
     cells = view.cells("mnll").merge(view.cells(column), on=["method", "dataset"], suffixes=("", "_seconds"))
     cells = cells[(cells["n"] > 0) & cells["mean_seconds"].notna()]
-    canvas.require(len(cells), "No finished fit has a test score.")
+    canvas.require(len(cells), "No finished fit has a test score and seconds.")
     figure, axes = canvas.titled(view.datasets, 1.9, x=f"{stage} seconds per fit", y="test MNLL")
     for axis, dataset in zip(axes, view.datasets, strict=True):
         rows = cells[cells["dataset"] == dataset]
         if rows.empty:
-            canvas.write_reason(axis, "no finished fit")
+            canvas.write_reason(axis, "no finished fit\nwith seconds")
             continue
         for look, cell in canvas.by_method(view, rows):
             _mark(axis, cell.iloc[0], look)

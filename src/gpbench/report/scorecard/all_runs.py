@@ -61,7 +61,7 @@ class Counterpart(NamedTuple):
     updates: float = 0.0  # of a fit
 
     @property
-    def preference(self) -> tuple[bool | int | str, ...]:
+    def preference(self) -> tuple[bool | float | str, ...]:
         """Smaller is better: judged, then not judged, then another protocol; among these the larger budget, then the
         study's own settings, then more runs, then more updates. A verdict on fits shorter than published does not hide
         that longer ones, none of them missing, are not judged."""

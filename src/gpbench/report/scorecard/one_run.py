@@ -96,7 +96,7 @@ def compare(ours: Counterparts, printed: PublishedNumber) -> Judgement:
             sides = (mean.sd_of_splits, mean.splits, of_sets, printed.data_sets)
     error, freedom, assumed = verdicts.combined(*sides)
     if error <= SAME * abs(difference) and difference and verdicts.group(metric) == "predictions":
-        error = math.nan  # equal scores of a few splits are chance, counts of operations are exact
+        error, assumed = math.nan, ""  # equal scores of a few splits are chance, counts of operations are exact
     if math.isnan(error) and metric.startswith("r_hat"):
         error, freedom = verdicts.combined_r_hats(result.ours, result.published, mean.chains)
         assumed = "chains"

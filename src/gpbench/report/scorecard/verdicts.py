@@ -9,10 +9,10 @@ In this order:
 - `not judged: <reason>` where another study has the published settings, where ours is known to differ from the
   published method (`reason` of the row), where our fits are not done, shorter than published without a record of
   convergence, or chains that have not converged, where an effective sample size is that of a chain shorter than
-  `FEWEST_TIMES` autocorrelation times, or where neither side has a spread. How chains move (effective sample sizes,
-  acceptance, operations) is judged up to the papers' own R-hat of 1.1, since a chain that moves badly is what such a
-  row is about, and R-hat itself always. Fits by gradients that still improve are judged at budget `paper` without
-  `steps=`, where ours and the published ones had as many updates;
+  `FEWEST_TIMES` autocorrelation times, or where neither side has a spread (equal scores of a few splits are none). How
+  chains move (effective sample sizes, acceptance, operations) is judged up to the papers' own R-hat of 1.1, since a
+  chain that moves badly is what such a row is about, and R-hat itself always. Fits by gradients that still improve are
+  judged at budget `paper` without `steps=`, where ours and the published ones had as many updates;
 - `agrees` where the 95 % interval of ours - published lies inside [-margin, margin]: two one-sided tests at 2.5 %, so
   that few splits never make numbers agree;
 - `better` or `worse`, by the metric's direction, where the interval lies beyond the margin; `differs` for a metric

@@ -67,7 +67,7 @@ def differences(view: View) -> Table:
     note = (
         "Mean over the splits that both have; below zero the first is better. In brackets: the 95 % Nadeau-Bengio "
         "interval, which allows for overlapping training sets (not corrected for the number of pairs); a single split "
-        "has none. Better: the method that the interval of the last metric leaves."
+        "has none, nor have equal differences. Better: the method that the interval of the last metric leaves."
     )
     return Table(pd.DataFrame(data), pd.DataFrame(shown), "Paired differences", note)
 
