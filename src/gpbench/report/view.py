@@ -23,6 +23,7 @@ from gpbench.evaluation.calibration import histograms
 from gpbench.evaluation.metrics import METRICS
 from gpbench.places import read_json
 from gpbench.study.fitting.convergence import IMPROVING as STILL
+from gpbench.study.fitting.convergence import NOT_JUDGED
 from gpbench.study.records import CONVERGENCE, JITTER, Setting
 from gpbench.study.results import collect, convergence, curves
 from gpbench.study.storage import committed, parquet
@@ -327,11 +328,11 @@ class View:
         largest, counted = self.jittered["jitter_largest"].astype(float).max(), count(len(self.done), "fit")
         return f"{JITTERED} {len(self.jittered)} of {counted} needed jitter to factor a matrix, at most {largest:.1g}."
 
-    @property
+    @cached_property
     def failing(self) -> str:
         """A sentence that counts the cells of which a fit has not converged as the budget requires; '' without any."""
-        scored = self.fits[self.fits["status"].isin(SCORED)].groupby(["dataset", "method"])["status"]
-        cells = scored.agg(lambda found: UNMIXED in set(found))
+        scored = self.fits[self.fits["status"].isin(SCORED)]
+        cells = (scored["status"] == UNMIXED).groupby([scored["dataset"], scored["method"]]).any()
         return f"✗ In {cells.sum()} of {count(len(cells), 'cell')} fits have not converged." if cells.any() else ""
 
     @cached_property
@@ -352,7 +353,7 @@ class View:
         keys = ["dataset", "method"]
         if self.improving.empty:
             return ""
-        judged = self.fits[~self.fits["convergence"].isin(("", "not judged"))].drop_duplicates(keys)
+        judged = self.fits[~self.fits["convergence"].isin(("", NOT_JUDGED))].drop_duplicates(keys)
         n = len(self.improving.drop_duplicates(keys))
         return f"{IMPROVING} {n} of {count(len(judged), 'judged cell')} had not converged at the last step."
 

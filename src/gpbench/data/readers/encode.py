@@ -47,7 +47,7 @@ def build(dataset: Dataset, names: list[str], rows: Iterable[Row]) -> Table:
 def has_missing(source: Source, cells: Sequence[Cell], used: Iterable[int]) -> bool:
     """Whether a row has, at one of the places `used`, a cell that stands for a missing value: -999.0 for -999, too."""
     word = "" if source.missing == "empty" else source.missing
-    found, value = [cells[i] for i in used] if source.missing else [], number(word)
+    found, value = ([cells[i] for i in used], number(word)) if source.missing else ([], None)
     return word in found or value is not None and value in map(number, found)
 
 

@@ -148,7 +148,7 @@ def _weight(result: Result) -> tuple[bool | float, ...]:
     budgets = [run.view.study["budget"] for run in result.runs]
     place = min(BUDGETS.index(budget) if budget in BUDGETS else -1 for budget in budgets)
     n, first, second = result.difference.n if result.difference else 0, *result.runs
-    updates = sum(map(lambda run, method: run.updates(method, result.dataset), result.runs, result.comparison.methods))
+    updates = sum(run.updates(m, result.dataset) for run, m in zip(result.runs, result.comparison.methods, strict=True))
     as_set = sum(not run.settings for run in result.runs)
     return n != 1, place, result.difference is not None, as_set, n, first is second, updates
 

@@ -70,8 +70,7 @@ class Counterpart(NamedTuple):
         size = BUDGETS.index(ours.ours_budget) if ours.ours_budget in BUDGETS else -1
         complete, of_other = "missing" not in ours.verdict, "has the published settings" in ours.verdict
         stands = complete and size >= BUDGETS.index("converged") and place <= verdicts.VERDICTS.index("not judged")
-        found = (-ours.ours_n, -self.updates, self.run)
-        return not stands, place, of_other, -size, ours.ours_settings != "", *found
+        return not stands, place, of_other, -size, ours.ours_settings != "", -ours.ours_n, -self.updates, self.run
 
 
 def read_runs(folder: str | Path) -> list[View]:

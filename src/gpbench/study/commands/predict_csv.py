@@ -190,8 +190,8 @@ def unreal(arrays: object) -> str:
     would be converted, times to a count of whatever unit their type has."""
     frame = arrays.dtypes.items() if isinstance(arrays, pd.DataFrame) else ()
     types = {f"column {name!r}": kept for name, kept in frame} or {"array": np.asarray(arrays).dtype}
-    odd = (f"{where}: values of {t}" for where, t in types.items() if t.kind in "mMc" or t.name[:6] == "period")
-    return next((f"{text} are no real numbers" for text in odd), "")
+    odd = [place for place, t in types.items() if t.kind in "mMc" or isinstance(t, pd.PeriodDtype)]
+    return f"{odd[0]}: values of {types[odd[0]]} are no real numbers" if odd else ""
 
 
 def inputs(frame: pd.DataFrame, names: list[str], categories: dict[str, list[str]], where: str) -> np.ndarray:
