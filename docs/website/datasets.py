@@ -52,7 +52,7 @@ def _splits(dataset: Dataset, where: Places, studies: list[Study]) -> str:
     lines = ["| study | protocol | what it does | splits | test rows in scaling |", "| --- | --- | --- | --- | --- |"]
     for study in (study for study in studies if dataset.name in study.datasets):
         protocol = config.compose(where.conf, "protocol", study.protocol)
-        splits = min(study.splits_of.get(dataset.name, study.splits), protocol.splits.count)
+        splits = min(study.splits, study.splits_of.get(dataset.name, study.splits), protocol.splits.count)
         leaks = ", ".join(protocol.leaks) or "none"
         lines.append(f"| `{study.name}` | `{study.protocol}` | {protocol.title} | {splits} | {leaks} |")
     if len(lines) == 2:

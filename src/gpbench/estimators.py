@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
+import warnings
 from collections.abc import Mapping
 from numbers import Integral
 from pathlib import Path
@@ -117,6 +118,8 @@ class GPBenchRegressor(RegressorMixin, _Estimator):
             raise ValueError(f"y, {odd}")
         targets = np.asarray(y, float)
         self.flat_ = targets.ndim == 1
+        if (np.ptp(targets, axis=0) == 0).any():
+            warnings.warn("a target does not vary: the sds of its predictions mean nothing", UserWarning, stacklevel=2)
         return self._learn(x, targets.reshape(len(x), -1), "regression", [])
 
     def __sklearn_tags__(self) -> Tags:

@@ -106,6 +106,13 @@ def test_a_run_is_cited_by_its_study_and_its_overrides(written):
     assert crate == "gpbench crate my-own-0123ab"
 
 
+def test_splits_are_those_of_each_data_set(written):
+    view = View(written)
+    view.fits = view.fits[(view.fits["dataset"] != "boston") | (view.fits["split"] == 0)]
+    assert dict(facts.summary(view))["splits"] == "1 to 3 splits"
+    assert "1 to 3 splits cannot tell methods apart on a data set; take 3 or more." in facts.warnings(view)
+
+
 def test_page_of_committed_records_is_complete(written, published, tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "FIGURES", {name: registry.FIGURES[name] for name in ("calibration", "cost")})
     folder = tmp_path / "records"

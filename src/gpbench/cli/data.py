@@ -207,7 +207,7 @@ def own_dataset(arguments: argparse.Namespace, where: Places) -> Dataset:
 
 def add_own(arguments: argparse.Namespace) -> None:
     dataset = own_dataset(arguments, places.find())
-    classes = f" of {', '.join(dataset.classes)}" if dataset.classes else ""
+    classes = f" of {', '.join(map(repr, dataset.classes))}" if dataset.classes else ""
     what = f"{dataset.task}{classes}, {dataset.rows:,} rows x {dataset.columns} inputs"
     print(f"{dataset.name}: {what}; described in conf/dataset/{dataset.name}.yaml")
     all_targets = " protocol=common_all" if len(dataset.source.targets) > 1 else ""

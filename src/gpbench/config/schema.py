@@ -287,7 +287,7 @@ class Study:
     first_split: NonNegativeInt = 0  #: number of the first split
     #: number of fits of every split, which differ by their random streams: restarts or Markov chains
     replicas: PositiveInt = 1
-    splits_of: dict[str, PositiveInt] = field(default_factory=dict)  #: data set -> number of splits, where it differs
+    splits_of: dict[str, PositiveInt] = field(default_factory=dict)  #: data set -> at most so many splits of it
     #: data set -> method -> the method file that replaces it there (a preset for images, say)
     presets: dict[str, dict[str, str]] = field(default_factory=dict)
     #: name -> {method, label, datasets, key: value, ...}: further methods of the study, which are a method with other

@@ -199,9 +199,11 @@ def test_overrides_replace_hyperparameters_of_the_budget(project):
     assert trials("budget=smoke gradient_boosting.trials=3") == 3
 
 
-def test_the_number_of_splits_can_differ_by_data_set(project):
+def test_a_data_set_can_have_fewer_splits_and_never_more(project):
     plan = make("methods=[constant] datasets=[boston,wine] splits=3 splits_of={wine:1} first_split=4")
     assert [[f.split for f in c.fits] for c in plan.cells] == [[4, 5, 6], [4]]
+    plan = make("methods=[constant] datasets=[boston,digits] splits=2")
+    assert [len(c.fits) for c in plan.cells] == [2, 2], "three of digits, says the study"
 
 
 def test_presets_replace_a_method_on_single_data_sets(project):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 import re
@@ -88,8 +89,8 @@ def test_a_chain_learns_from_half_of_the_events_and_is_scored_on_the_others(proj
     assert points["y"].sum() + BINS * info["train_target_mean"][0] == 300
     assert (points["y"] <= arrivals).all()
     assert abs(points["mean"].sum() - 150) < 50
-    (project / "new.csv").write_text("time\n0.5\n9.5\n")
-    told = gpbench("predict", found["fit_id"], "new.csv")
+    (project / "new.csv.gz").write_bytes(gzip.compress(b"time\n0.5\n9.5\n"))
+    told = gpbench("predict", found["fit_id"], "new.csv.gz")
     early, late = (float(row["mean"]) for row in csv.DictReader(io.StringIO(told.out)))
     assert early > 5 * late
 

@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 OPENERS: dict[str, Callable] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 
+def as_text(path: Path) -> IO[str]:
+    """A text file, which may be compressed, without its byte-order mark; line ends as they are."""
+    stream: IO[str] = OPENERS.get(path.suffix, open)(path, "rt", newline="", encoding="utf-8-sig")
+    return stream
+
+
 def separator(header: str) -> str:
     """The character between the cells of a CSV, from its first line."""
     return max(",;\t", key=header.count)
@@ -39,7 +45,7 @@ def frame(path: Path, *texts: str) -> pd.DataFrame:
     import pandas as pd
 
     try:
-        with path.open(newline="", encoding="utf-8-sig") as stream:
+        with as_text(path) as stream:
             first = stream.readline()
         mark = separator(first)
         names = next(csv.reader([first], delimiter=mark), [])
@@ -50,7 +56,7 @@ def frame(path: Path, *texts: str) -> pd.DataFrame:
             return pd.read_csv(path, sep=mark, index_col=False, encoding="utf-8-sig", dtype=dict.fromkeys(texts, str))
     except pd.errors.ParserWarning:
         raise UserError(f"{path}: a line has more cells than the header has names") from None
-    except (OSError, ValueError) as error:  # ParserError, EmptyDataError and UnicodeDecodeError are ValueErrors
+    except (OSError, EOFError, ValueError) as error:  # ParserError, EmptyDataError and UnicodeDecodeError are ValueErrors
         raise UserError(f"{path} cannot be read as a CSV: {getattr(error, 'strerror', None) or error}") from None
 
 

@@ -6,6 +6,7 @@ from gpbench import config
 from gpbench.errors import count
 from gpbench.report.page import sections
 from gpbench.report.registry import names
+from gpbench.report.significance.findings import splits_of
 from gpbench.report.tables.render import number
 from gpbench.report.view import SCORED, UNMIXED, View, commits
 
@@ -22,7 +23,7 @@ def summary(view: View) -> list[tuple[str, str]]:
         ("data sets", ", ".join(f"{name} ({view.tasks.get(name, 'task unknown')})" for name in view.datasets)),
         ("protocol", f"{view.study['protocol']}{_reported(view)}"),
         ("budget", str(view.study["budget"])),
-        ("splits", str(view.fits["split"].nunique())),
+        ("splits", splits_of(view)[1]),
         *([("convergence", judged)] if (judged := _judged(view)) else []),
         ("training time", f"{number(view.done['seconds_train'].sum() / 60)} minutes over all finished fits"),
     ]
@@ -69,13 +70,13 @@ def warnings(view: View) -> list[str]:
 
 def _banner(view: View) -> list[str]:
     """What the study is too small to show."""
-    texts, splits = [], view.fits["split"].nunique()
+    texts, (fewest, splits) = [], splits_of(view)
     if view.study["budget"] == "smoke":
         texts.append("Budget smoke only shows that everything runs: its ranks and differences mean nothing.")
     elif view.study["budget"] == "quick":
         texts.append("Budget quick is short of what papers train: ranks hold for methods trained so briefly.")
-    if view.study["kind"] == "predict" and splits < FEWEST_SPLITS:
-        texts.append(f"{count(splits, 'split')} cannot tell methods apart on a data set; take {FEWEST_SPLITS} or more.")
+    if view.study["kind"] == "predict" and fewest < FEWEST_SPLITS:
+        texts.append(f"{splits} cannot tell methods apart on a data set; take {FEWEST_SPLITS} or more.")
     return texts
 
 

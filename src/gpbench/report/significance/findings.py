@@ -27,9 +27,16 @@ def basis(view: View) -> str:
     known = ", ".join(commits(view.done, 7))
     code = f"fits of commit {known}" if known else "commit unknown"
     code += " with uncommitted changes" * bool(view.done["dirty"].eq(True).any())
-    splits, (_, words) = count(view.fits["split"].nunique(), "split"), config.command_words(view.study["command"])
+    _, words = config.command_words(view.study["command"])
     given = f", overrides {words!r}" * bool(words)
-    return f"Protocol {view.study['protocol']}, budget {view.study['budget']}, {splits}{given}; {code}."
+    return f"Protocol {view.study['protocol']}, budget {view.study['budget']}, {splits_of(view)[1]}{given}; {code}."
+
+
+def splits_of(view: View) -> tuple[int, str]:
+    """The fewest splits of a data set, and how many they have in words: '2 to 3 splits'."""
+    numbers = view.fits.groupby("dataset")["split"].nunique()
+    fewest, most = (int(numbers.agg(name)) if len(numbers) else 0 for name in ("min", "max"))
+    return fewest, f"{fewest} to " * (fewest < most) + count(most, "split")
 
 
 def sentences(comparison: dict, view: View) -> list[str]:

@@ -13,7 +13,7 @@ from gpbench import config
 from gpbench.data import splits
 from gpbench.data import table as tables
 from gpbench.data.readers.encode import indicated
-from gpbench.data.readers.formats import separator
+from gpbench.data.readers.formats import as_text, separator
 from gpbench.errors import UserError, count
 from gpbench.places import Places, write_aside
 from gpbench.predictive.distributions import Predictive
@@ -161,14 +161,14 @@ def read_inputs(path: Path, names: list[str], categories: dict[str, list[str]]) 
     categories: columns whose cells are one of some values; such a column stands for its indicators (`colour=red`)."""
     needed = _written(names, categories)
     try:
-        with path.open(newline="", encoding="utf-8-sig") as stream:
+        with as_text(path) as stream:
             reader = csv.reader(stream, delimiter=separator(stream.readline()), strict=True, skipinitialspace=True)
             stream.seek(0)
             lines = [(reader.line_num, [*map(str.strip, cells)]) for cells in reader if cells]
     except OSError as error:
         reason = error.strerror or error
         raise UserError(f"{path}: {reason}; give a CSV with the columns {', '.join(needed)}") from None
-    except (csv.Error, UnicodeDecodeError) as error:
+    except (csv.Error, EOFError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not a CSV table: {error}") from error
     if not lines:
         raise UserError(f"{path} is not a CSV table: it is empty; give one with the columns {', '.join(needed)}")

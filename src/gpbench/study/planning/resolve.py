@@ -235,7 +235,7 @@ def _fits(what: What, n: int, splits: range, replicas: int) -> tuple[Fit, ...]:
 def _splits(study: schema.Study, protocol: schema.Protocol, dataset: schema.Dataset) -> range:
     """The splits that a study wants of a data set; the one official split where there is one."""
     first, available = study.first_split, protocols.num_splits(protocol, dataset)
-    wanted = range(first, first + study.splits_of.get(dataset.name, study.splits))
+    wanted = range(first, first + min(study.splits, study.splits_of.get(dataset.name, study.splits)))
     if first == 0 and protocols.official(protocol, dataset):
         return range(1)
     if wanted[-1] >= available:
