@@ -1,4 +1,4 @@
-"""Calibration: whether stated probabilities come true, as tables of curves and bins with intervals.
+"""Calibration: whether stated probabilities come true, as tables of curves and bins.
 
 pandas and SciPy are imported where they are used, because planning needs the names of metrics only and must be fast.
 """
@@ -17,21 +17,6 @@ ROUNDING = 1e-9
 """A sum of rounded terms may pass its bound by a few units in the last place."""
 PIT_BINS = 40
 """Whose edges are those of a histogram of ten bins and of the central intervals of 5 %, 10 %, ..., 95 %."""
-
-
-def wilson_interval(successes: ArrayLike, count: ArrayLike, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-    """Interval for a binomial proportion, (NaN, NaN) where count is 0.
-
-    (p + z^2/2n -+ z sqrt(p (1 - p)/n + z^2/4n^2)) / (1 + z^2/n). Source: Wilson (1927)."""
-    from scipy.special import ndtri
-
-    successes, count = np.asarray(successes, float), np.asarray(count, float)
-    count = np.where(count > 0, count, np.nan)
-    fraction, ratio = successes / count, ndtri(0.5 + level / 2) ** 2 / count
-    centre = fraction + ratio / 2
-    half = np.sqrt(ratio * fraction * (1 - fraction) + ratio**2 / 4)
-    # the clip only removes rounding: the interval lies in [0, 1] by construction
-    return np.clip((centre - half) / (1 + ratio), 0, 1), np.clip((centre + half) / (1 + ratio), 0, 1)
 
 
 def binned(probability: ArrayLike, happened: ArrayLike, bins: int = 15) -> pd.DataFrame:
@@ -70,7 +55,7 @@ def histograms(points: pd.DataFrame, task: str) -> dict[str, pd.DataFrame]:
 def pit_histogram(count: ArrayLike, bins: int = 10, level: float = 0.95) -> pd.DataFrame:
     """Histogram of probability integral transforms with a simultaneous band under uniformity.
 
-    count: of equal-width bins of [0, 1], a multiple of `bins`. Columns left, right, count, expected, lower, upper
+    count: of equal-width bins of [0, 1], a multiple of `bins`. Columns left, count, expected, lower, upper
     (counts), one row a bin. Each count is Binomial(n, 1/bins) if the predictive is right; the band splits 1 - level
     evenly over the bins (Bonferroni), so that all bins lie inside it together with probability at least `level`."""
     import pandas as pd
@@ -81,7 +66,7 @@ def pit_histogram(count: ArrayLike, bins: int = 10, level: float = 0.95) -> pd.D
     tail = (1 - level) / (2 * bins)
     lower, upper = binom.ppf([tail, 1 - tail], merged.sum(), 1 / bins)
     band = {"expected": merged.sum() / bins, "lower": lower, "upper": upper}
-    return pd.DataFrame({"left": edges[:-1], "right": edges[1:], "count": merged, **band})
+    return pd.DataFrame({"left": edges[:-1], "count": merged, **band})
 
 
 def coverage(pit: ArrayLike, level: float) -> float:
@@ -89,40 +74,32 @@ def coverage(pit: ArrayLike, level: float) -> float:
     return float(np.mean(np.abs(np.asarray(pit) - 0.5) <= level / 2))
 
 
-def coverage_curve(count: ArrayLike, level: float = 0.95) -> pd.DataFrame:
-    """Observed against nominal coverage of central intervals: columns nominal, empirical, lower, upper (Wilson).
+def coverage_curve(count: ArrayLike) -> pd.DataFrame:
+    """Observed against nominal coverage of central intervals: columns nominal, empirical.
 
     count `[2 K]`: of equal-width bins of the PIT; nominal probabilities are 1/K, ..., 1 - 1/K, whose intervals end
-    where bins do; level: of the pointwise interval."""
+    where bins do."""
     import pandas as pd
 
     count = np.asarray(count)
     half = len(count) // 2
     inside = np.cumsum(count[half:] + count[half - 1 :: -1])[:-1]
-    lower, upper = wilson_interval(inside, count.sum(), level)
-    columns = {"nominal": np.arange(1, half) / half, "empirical": inside / count.sum(), "lower": lower, "upper": upper}
-    return pd.DataFrame(columns)
+    return pd.DataFrame({"nominal": np.arange(1, half) / half, "empirical": inside / count.sum()})
 
 
-def reliability_curve(bins: pd.DataFrame, level: float = 0.95) -> pd.DataFrame:
+def reliability_curve(bins: pd.DataFrame) -> pd.DataFrame:
     """Predicted probability against the fraction that came true, from the rows of `binned`.
 
-    Columns left, right, confidence (mean probability), fraction, count, lower, upper (Wilson); NaN in empty bins."""
-    import pandas as pd
-
-    edges, count = np.linspace(0, 1, len(bins) + 1), bins["count"].to_numpy()
-    filled = np.where(count > 0, count, np.nan)
-    stated, right = bins["predicted"].to_numpy(), bins["happened"].to_numpy()
-    lower, upper = wilson_interval(right, count, level)
-    curve = {"left": edges[:-1], "right": edges[1:], "confidence": stated / filled, "fraction": right / filled}
-    return pd.DataFrame({**curve, "count": count.astype(int), "lower": lower, "upper": upper})
+    Columns confidence (mean probability), fraction, count; NaN in empty bins."""
+    filled = bins["count"].where(bins["count"] > 0)
+    confidence, fraction = bins["predicted"] / filled, bins["happened"] / filled
+    return bins[["count"]].assign(confidence=confidence, fraction=fraction)
 
 
 def expected_calibration_error(confidence: ArrayLike, correct: ArrayLike, bins: int = 15) -> float:
     """sum_b n_b/N |fraction correct_b - mean confidence_b| over the bins of `reliability_curve` (Guo et al. 2017)."""
-    curve = reliability_curve(binned(confidence, correct, bins))
-    gap = (curve["fraction"] - curve["confidence"]).abs().fillna(0.0)
-    return float((gap * curve["count"]).sum() / curve["count"].sum())
+    table = binned(confidence, correct, bins)
+    return float((table["happened"] - table["predicted"]).abs().sum() / table["count"].sum())
 
 
 def _bin_of(values: ArrayLike, bins: int) -> np.ndarray:
