@@ -266,7 +266,7 @@ class Scored:
 @dataclass(frozen=True)
 class FitRecord(Planned):
     """fit.json: how a fit ended, what and how it was; scored: as it ended, None where it has no score; sealed: file ->
-    SHA-256, None of a fit of before there were seals (see `gpbench.study.storage.seals`)."""
+    SHA-256 (see `gpbench.study.storage.seals`)."""
 
     fit_id: str
     split: int
@@ -278,7 +278,7 @@ class FitRecord(Planned):
     provenance: Provenance
     info: dict[str, Any] = field(default_factory=dict)
     scored: Scored | None = None
-    sealed: dict[str, str] | None = None
+    sealed: dict[str, str] = field(kw_only=True)
 
     @property
     def fitted(self) -> What:
@@ -289,7 +289,7 @@ class FitRecord(Planned):
     def of(cls, planned: Planned, fit: Fit, **ended: Any) -> FitRecord:
         """The record of a fit of a cell or group; `ended`: the fields from `status` on."""
         common = {f.name: getattr(planned, f.name) for f in fields(Planned)} | {"rows": fit.rows}
-        return cls(**common, fit_id=fit.fit_id, split=fit.split, replica=fit.replica, **ended)
+        return cls(**common, fit_id=fit.fit_id, split=fit.split, replica=fit.replica, sealed={}, **ended)
 
 
 @dataclass(frozen=True)

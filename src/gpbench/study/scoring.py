@@ -79,7 +79,7 @@ def mixing(store: Store, records: list[FitRecord]) -> dict[str, float]:
 
 def _kept(path: Path, make: Callable[[], dict[str, float]]) -> dict[str, float]:
     """The scores in a file if today's code made them; otherwise they are computed and written."""
-    stored = seals.read(path, is_needed=True)
+    stored = seals.read(path)
     if stored and stored["code"] == digest():
         return dict(stored["scores"])
     values = make()

@@ -82,9 +82,8 @@ def test_every_system_of_the_grid_is_measured(view):
 
 
 def test_iterations_of_a_solver_within_count(tmp_path):
-    pd.DataFrame({"step": [1, 2], "iterations": [3, 4], "inner": [10, 20], "stopped": [0, 1]}).to_parquet(
-        tmp_path / "trace.parquet"
-    )
+    measured = {"step": [1, 2], "iterations": [3, 4], "inner": [10, 20], "stopped": [0, 1]}
+    arrays.write(tmp_path, {"trace": {name: np.array(values) for name, values in measured.items()}})
     assert scoring._of_systems(tmp_path, None) == {"systems": 2.0, "stopped": 1.0, "total_iterations": 37.0}
 
 

@@ -14,7 +14,7 @@ from cases import ALONE, BLOCK, SPLITS, STEPS, Case, assert_close, assert_same, 
 from cases import with_hyper as with_settings
 from gpbench.errors import UserError
 from gpbench.study.commands import job
-from gpbench.study.fitting import lightning_module, loop
+from gpbench.study.fitting import checkpoint, lightning_module, loop
 
 BATCH = 16
 
@@ -169,7 +169,7 @@ def test_seconds_go_on_where_a_checkpoint_left_them(case):
     (path,) = work.glob("checkpoint-*.pt")
     content = torch.load(path, weights_only=True) | {"seconds": 1000.0}
     path.unlink()
-    torch.save(content, work / f"checkpoint-{BLOCK:09d}.pt")  # without a digest, as before there were seals
+    checkpoint._save(work, f"checkpoint-{BLOCK:09d}", content)
     (outcome,) = case.fit(group(case.cell, 0), work=work)
     assert 1000 < outcome.seconds["train"] < 1060
     assert all(row["seconds"] > 1000 for row in outcome.trace if row["step"] > BLOCK)

@@ -12,6 +12,7 @@ from gpbench.errors import UserError
 from gpbench.study.planning import identity
 from gpbench.study.planning import plan as planning
 from gpbench.study.planning.resolve import resolve
+from gpbench.study.storage import seals
 from gpbench.study.storage.store import Store
 from handmade import finish
 
@@ -175,9 +176,11 @@ def test_why_prints_the_components_that_moved(project, gpbench):
     record = json.loads(path.read_text())
     record["what"]["code"]["gpbench.gp.kernels"] = "0123"
     record["what"]["method"]["hyper"]["jitter"] = 0.5
-    record["sealed"] = None  # as of before there were seals
-    path.write_text(json.dumps(record))
-    lines = gpbench("why", fit_id[:6]).out.splitlines()
+    old = identity.identify(record["what"], record["split"], record["replica"])
+    path.parent.rename(where.store / old)
+    (where.store / old / "fit.json").write_text(json.dumps(record | {"fit_id": old}))
+    seals.seal(where.store / old)
+    lines = gpbench("why", old[:6]).out.splitlines()
     kernels = identity.code("gpbench.gp.kernels")["gpbench.gp.kernels"]
     assert lines == [f"code.gpbench.gp.kernels: 0123 -> {kernels}", "method.hyper.jitter: 0.5 -> 1e-06"]
 

@@ -33,16 +33,6 @@ def test_what_is_not_there_is_empty(tmp_path):
     assert arrays.trace(tmp_path).empty
 
 
-def test_fits_of_earlier_editions_are_read(tmp_path):
-    np.savez(tmp_path / "chain.npz", **CHAIN)
-    TRACE.to_parquet(tmp_path / "trace.parquet", index=False)
-    assert arrays.has(tmp_path, "chain")
-    assert arrays.has(tmp_path, "trace")
-    assert not arrays.has(tmp_path, "components")
-    assert np.array_equal(arrays.read(tmp_path, "chain", only=("draws",))["draws"], CHAIN["draws"])
-    pd.testing.assert_frame_equal(arrays.trace(tmp_path), TRACE)
-
-
 def test_objects_are_refused(tmp_path):
     with pytest.raises(ValueError, match="allow_pickle"):
         arrays.write(tmp_path, {"trace": {"note": np.array(["a", None], dtype=object)}})

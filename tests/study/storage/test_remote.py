@@ -19,7 +19,7 @@ from gpbench.study.results import collect
 from gpbench.study.storage import claims
 from gpbench.study.storage.remote import Remote
 from gpbench.study.storage.store import Store
-from handmade import CELL, finish, planned, put, record_of
+from handmade import CELL, finish, planned, record_of
 
 FIT = planned()
 
@@ -81,7 +81,6 @@ def test_what_a_killed_machine_left_of_a_fit_it_fetched_is_swept(stores, monkeyp
 
 def test_only_sound_and_done_fits_are_sent(stores, url):
     store, _ = stores
-    put(store, "aa11000000000000")  # without a seal
     other = planned(1)
     finish(store, CELL, other, "failed")
     (store.folder(FIT.fit_id) / "points.parquet").write_bytes(b"x")

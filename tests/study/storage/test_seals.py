@@ -1,10 +1,10 @@
-"""Seals: a damaged fit is named, moved aside whole, and missing; a fit of before there were seals stays."""
+"""Seals: a damaged fit is named, moved aside whole, and missing."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -56,7 +56,7 @@ DAMAGES = {
     "a byte of the points": ("points.parquet", flip, "points.parquet was changed after it was written"),
     "no points": ("points.parquet", Path.unlink, "points.parquet is missing"),
     "no arrays": ("arrays.npz", Path.unlink, "arrays.npz is missing"),
-    "a chain of another fit": ("chain.npz", lambda path: np.savez(path, a=1), "chain.npz is not of this fit"),
+    "a model of another fit": ("model.npz", lambda path: np.savez(path, a=1), "model.npz is not of this fit"),
     "seconds": ("fit.json", edit(peak_memory_mb=1.0), "it was changed after it was written"),
     "status": ("fit.json", edit(status="failed"), "it was changed after it was written"),
     "the record of another fit": ("fit.json", exchange, f"it is the record of {planned(1).fit_id}"),
@@ -80,7 +80,7 @@ def test_a_damaged_fit_is_named_and_moved_aside(store, name, gpbench):
     assert answer.code == 1
     assert said in answer.err
     assert f"`gpbench retry {fit_id}` moves it aside" in answer.err
-    assert "2 fits: sealed 1, not sealed 0, of another edition 0, damaged 1" in answer.out
+    assert "2 fits: sealed 1, of another edition 0, damaged 1" in answer.out
     with pytest.raises(Damaged, match=f"{fit_id}.* is damaged .*; moved to {store.cleared}, and fitted again"):
         store.verified(fit_id)
     assert store.ids() == [other]
@@ -136,23 +136,12 @@ def test_a_damaged_fit_beside_foreign_files_stays_and_is_named(store):
     assert folder.is_dir()
 
 
-def unsealed(store: Store, split: int = 0) -> str:
-    """Make a fit one of before there were seals."""
-    path = store.folder(planned(split).fit_id) / "fit.json"
+def test_a_fit_without_a_seal_is_of_another_edition(store, gpbench):
+    path = store.folder(planned(0).fit_id) / "fit.json"
     content = json.loads(path.read_text())
     del content["sealed"]
     path.write_text(json.dumps(content))
-    return planned(split).fit_id
-
-
-def test_a_fit_of_before_is_read_and_named(store, gpbench):
-    fit_id = unsealed(store)
-    assert store.verified(fit_id).sealed is None
-    assert "2 fits: sealed 1, not sealed 1, of another edition 0, damaged 0" in gpbench("verify").out
-    path = store.folder(fit_id) / "points.parquet"
-    path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(Damaged, match=r"points.parquet cannot be read \("):
-        store.verified(fit_id)
+    assert "2 fits: sealed 1, of another edition 1, damaged 0" in gpbench("verify").out
 
 
 def test_scores_that_were_edited_are_computed_again(store, gpbench):
@@ -169,14 +158,14 @@ def test_scores_that_were_edited_are_computed_again(store, gpbench):
     assert path.read_bytes() == written
     exchanged = store.folder(planned(1).fit_id) / "scores.json"
     exchanged.write_bytes(written)
-    assert seals.read(exchanged, is_needed=True) is None
+    assert seals.read(exchanged) is None
 
 
 def test_a_certificate_is_sealed_and_goes_with_a_copy(store, capfd):
     source, target = planned(0).fit_id, planned(2)
     store.certify(source, {"certificate_steps": 400})
     record = store.record(source)
-    store.copy(source, target.fit_id, json.dumps(asdict(replace(record, fit_id=target.fit_id, split=2, sealed=None))))
+    store.copy(source, target.fit_id, to_json(replace(record, fit_id=target.fit_id, split=2)))
     assert store.certificate(target.fit_id) == {"certificate_steps": 400}
     assert store.verified(target.fit_id).split == 2
     path = store.folder(source) / "certificate.json"
@@ -184,9 +173,7 @@ def test_a_certificate_is_sealed_and_goes_with_a_copy(store, capfd):
     assert store.certificate(source) == {}
     assert "certificate.json is damaged; `gpbench certify` makes it again" in capfd.readouterr().err
     path.write_text('{"certificate_steps": 400}')
-    assert store.certificate(source) == {}  # a sealed fit has sealed certificates alone
-    unsealed(store)
-    assert store.certificate(source) == {"certificate_steps": 400}
+    assert store.certificate(source) == {}
 
 
 RECORD = "fit_id,method,dataset,split,replica,status\n{},constant,boston,0,0,done\n"

@@ -1,6 +1,7 @@
 """The store: a fit is there whole or not at all."""
 
 import errno
+import json
 import os
 import platform
 import re
@@ -19,7 +20,9 @@ from gpbench.errors import UserError, exit_status
 from gpbench.study.planning import batches
 from gpbench.study.records import Fit, Group, Planned, Progress, to_json
 from gpbench.study.storage.store import Damaged, Store
-from handmade import CELL, finish, planned, put, record_of
+from handmade import CELL, FITS, finish, planned, put, record_of
+
+A, B, *_ = sorted(FITS)
 
 
 @pytest.fixture
@@ -29,7 +32,7 @@ def store(tmp_path):
 
 def test_an_empty_store(store):
     assert (store.ids(), store.groups(), store.begun()) == ([], [], {})
-    assert not store.has("aa11000000000000")
+    assert not store.has(A)
     assert not store.root.exists()
 
 
@@ -46,7 +49,7 @@ def test_a_fit_appears_only_when_it_is_complete(store):
 
 def test_an_error_while_writing_leaves_no_files(store):
     def stop_half_way() -> None:
-        with store.writing("aa11000000000000") as folder:
+        with store.writing(A) as folder:
             (folder / "fit.json").write_text("{}")
             raise RuntimeError("half way")
 
@@ -73,10 +76,10 @@ def test_a_store_that_a_group_may_write_to_stays_so(store):
     store.root.chmod(0o2775)
     before = os.umask(0o022)
     try:
-        with store.locked(["aa11000000000000"]):
-            put(store, "aa11000000000000")
+        with store.locked([A]):
+            put(store, A)
             store.begin(Group(**{f.name: getattr(CELL, f.name) for f in fields(Planned)}, group_id="g", fits=()))
-            store.spool("aa11000000000000")
+            store.spool(A)
     finally:
         os.umask(before)
     modes = {path: path.stat().st_mode for path in store.root.rglob("*")}
@@ -90,8 +93,8 @@ def test_a_file_system_without_locks_is_refused_in_one_line(store, monkeypatch):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr("fcntl.flock", refuse)
-    said = "cannot lock .*aa11.*: No locks available; its file system must have locks"
-    with pytest.raises(UserError, match=said), store.locked(["aa11000000000000"]):
+    said = f"cannot lock .*{A}.*: No locks available; its file system must have locks"
+    with pytest.raises(UserError, match=said), store.locked([A]):
         pass
 
 
@@ -137,9 +140,8 @@ def test_a_lock_whose_owner_lives_survives_clocks_that_jump(store, monkeypatch):
     assert waiting.result(timeout=30)
 
 
-def test_a_fit_is_found_by_a_prefix_of_its_identity(store):
-    put(store, "aa11000000000000")
-    put(store, "aa22000000000000")
+def test_a_fit_is_found_by_a_prefix_of_its_identity(store, monkeypatch):
+    monkeypatch.setattr(store, "ids", lambda: ["aa11000000000000", "aa22000000000000"])
     assert store.find("aa1") == "aa11000000000000"
     with pytest.raises(UserError, match="2 fits begin with 'aa' in .*; give more of the identity"):
         store.find("aa")
@@ -149,30 +151,27 @@ def test_a_fit_is_found_by_a_prefix_of_its_identity(store):
 
 def test_a_damaged_record_is_reported_and_retry_moves_it_aside(project, gpbench):
     store = Store(project / "store")
-    put(store, "aa11000000000000")
-    put(store, "bb22000000000000")
-    (store.folder("aa11000000000000") / "fit.json").write_text('{"status": ')
-    with pytest.raises(Damaged, match=r"aa110*/fit\.json is damaged \("):
-        store.record("aa11000000000000")
+    put(store, A)
+    put(store, B)
+    (store.folder(A) / "fit.json").write_text('{"status": ')
+    with pytest.raises(Damaged, match=rf"{A}/fit\.json is damaged \("):
+        store.record(A)
     answer = gpbench("plan")
     assert (answer.code, answer.err) == (0, "")
     assert "fit.json is damaged (" in answer.out
-    assert "or by `gpbench retry aa11000" in answer.out
-    assert (
-        gpbench("retry", "aa11000000000000").out
-        == f"1 fit cleared (moved to {store.cleared}); the next run fits them again\n"
-    )
-    assert store.ids() == ["bb22000000000000"]
+    assert f"or by `gpbench retry {A}" in answer.out
+    assert gpbench("retry", A).out == f"1 fit cleared (moved to {store.cleared}); the next run fits them again\n"
+    assert store.ids() == [B]
 
 
 def test_retry_clears_failed_fits(project, gpbench):
     store = Store(project / "store")
-    ids = [f"{name:0<16}" for name in ("aa", "bb", "cc", "dd", "ee")]
+    ids = sorted(FITS)
     for fit_id, status in zip(ids, ("done", "failed", "diverged", "out-of-memory", "done"), strict=True):
         put(store, fit_id, status)
     (store.folder(ids[4]) / "fit.json").rename(store.folder(ids[4]) / "log.txt")  # a folder without its record
     before = {fit_id: sorted(path.name for path in store.folder(fit_id).iterdir()) for fit_id in ids}
-    assert gpbench("retry", "bb").out.startswith("1 fit cleared")
+    assert gpbench("retry", ids[1]).out.startswith("1 fit cleared")
     assert store.ids() == [ids[0], *ids[2:]]
     assert gpbench("retry").out.startswith("3 fits cleared")
     assert store.ids() == ids[:1]
@@ -215,12 +214,12 @@ def test_retry_does_not_touch_foreign_folders(project, gpbench, tmp_path):
 
 def test_retry_does_not_move_a_fit_with_foreign_files(project, gpbench):
     store = Store(project / "store")
-    for fit_id in ("aa11" + 12 * "0", "bb22" + 12 * "0"):
+    for fit_id in (A, B):
         put(store, fit_id, "failed")
-    (store.folder("bb22" + 12 * "0") / "analysis.ipynb").touch()
-    assert "bb22000000000000 holds analysis.ipynb, not made by gpbench; move it away" in gpbench("retry").err
+    (store.folder(B) / "analysis.ipynb").touch()
+    assert f"{B} holds analysis.ipynb, not made by gpbench; move it away" in gpbench("retry").err
     assert len(store.ids()) == 2  # all of them or none
-    assert gpbench("retry", "aa").out.startswith("1 fit cleared")
+    assert gpbench("retry", A).out.startswith("1 fit cleared")
 
 
 def test_unfinished_groups(store):
@@ -248,16 +247,16 @@ def test_unfinished_groups(store):
 
 def test_fits_of_another_edition_are_counted_and_ignored(project, gpbench):
     store = Store(project / "store")
-    put(store, "aa11000000000000")
-    old = '{"fit_id": "bb22000000000000", "status": "failed", "what": {"entry": "old"}}'
-    for fit_id, text in (("bb22000000000000", old), ("cc33000000000000", "{}")):
+    put(store, A)
+    old = json.dumps({"fit_id": B, "status": "failed", "what": {"entry": "old"}})
+    for fit_id, text in ((B, old), ("cc33000000000000", "{}")):
         store.folder(fit_id).mkdir()
         (store.folder(fit_id) / "fit.json").write_text(text)
     _, (damaged,), (others,) = store.records()
     assert re.search(r"cc33.* is damaged \(address: Field required\); .* `gpbench retry cc33", damaged)
     assert gpbench("retry").out.startswith("1 fit cleared")
     records, _, lines = store.records()
-    assert ([record.fit_id for record in records], lines) == (["aa11000000000000"], [others])
+    assert ([record.fit_id for record in records], lines) == ([A], [others])
     assert "1 fit of another edition of gpbench in" in gpbench("plan", "--pending").out
 
 
@@ -303,37 +302,37 @@ def test_a_store_that_cannot_be_written_to(tmp_path):
 
 def test_what_dead_processes_left_half_written_is_removed(store):
     """A process of this machine that lives, and one of another machine, keep what they write."""
-    put(store, "aa11000000000000")
+    put(store, A)
     host, dead = platform.node(), 2**22 + 1
-    kept = [f"aa11000000000000-{name}" for name in (f"{host}-{os.getpid()}", f"elsewhere-{dead}", f"gpu-{host}-{dead}")]
-    for name in (*kept, f"aa11000000000000-{host}-{dead}", f"aa11000000000000-{host}-{dead}.a_random1"):
+    kept = [f"{A}-{name}" for name in (f"{host}-{os.getpid()}", f"elsewhere-{dead}", f"gpu-{host}-{dead}")]
+    for name in (*kept, f"{A}-{host}-{dead}", f"{A}-{host}-{dead}.a_random1"):
         (store.root / ".tmp" / name).mkdir(parents=True)
     store.sweep()
     assert sorted(path.name for path in (store.root / ".tmp").iterdir()) == sorted(kept)
 
 
 def test_a_fit_that_another_process_moves_aside_meanwhile_stops_neither(store, monkeypatch):
-    for fit_id in ("aa11000000000000", "bb22000000000000"):
+    for fit_id in (A, B):
         put(store, fit_id)
-    monkeypatch.setattr(store, "ids", lambda: ["aa11000000000000", "bb22000000000000"])
+    monkeypatch.setattr(store, "ids", lambda: [A, B])
     monkeypatch.setattr(store, "has", lambda fit_id: True)
-    shutil.rmtree(store.folder("aa11000000000000"))
-    assert [record.fit_id for record in store.records()[0]] == ["bb22000000000000"]
-    store.clear(["aa11000000000000", "bb22000000000000"])
-    assert [path.name[:16] for path in store.cleared.iterdir()] == ["bb22000000000000"]
+    shutil.rmtree(store.folder(A))
+    assert [record.fit_id for record in store.records()[0]] == [B]
+    store.clear([A, B])
+    assert [path.name[:16] for path in store.cleared.iterdir()] == [B]
 
 
 def test_a_fit_that_is_moved_aside_while_fits_are_listed_is_none_of_them(store, monkeypatch):
     real = os.listdir
 
     def listdir(folder):
-        store.clear(["aa11000000000000"])
+        store.clear([A])
         return real(folder)
 
-    put(store, "aa11000000000000")
-    put(store, "bb22000000000000")
+    put(store, A)
+    put(store, B)
     monkeypatch.setattr(os, "listdir", listdir)
-    assert store.ids() == ["bb22000000000000"]
+    assert store.ids() == [B]
 
 
 def test_damage_in_the_work_of_a_group_stops_no_plan(project, gpbench):

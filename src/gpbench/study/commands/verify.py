@@ -17,8 +17,8 @@ def verify(where: Places) -> tuple[list[str], list[str]]:
     fits = {fit_id: _of_fit(store, fit_id) for fit_id in store.ids()}
     runs = {path: list(_of_records(path)) for path in sorted((where.root / "docs" / "results").glob("*/scores.csv"))}
     words = list(fits.values())
-    damaged = [line for line in words if line not in ("sealed", "not sealed", "of another edition")]
-    summary = [f"{name} {words.count(name)}" for name in ("sealed", "not sealed", "of another edition")]
+    damaged = [line for line in words if line not in ("sealed", "of another edition")]
+    summary = [f"{name} {words.count(name)}" for name in ("sealed", "of another edition")]
     lines = [
         f"{store.root}: {count(len(fits), 'fit')}: {', '.join(summary)}, damaged {len(damaged)}",
         f"docs/results: {count(len(runs), 'run')}, {count(sum(map(bool, runs.values())), 'damaged one')}",
@@ -27,17 +27,16 @@ def verify(where: Places) -> tuple[list[str], list[str]]:
 
 
 def _of_fit(store: Store, fit_id: str) -> str:
-    """sealed, not sealed, of another edition, or what is damaged."""
+    """sealed, of another edition, or what is damaged."""
     try:
         if fault := store.fault(fit_id):
             return f"{fault}; `gpbench retry {fit_id}` moves it aside"
-        is_sealed = store.record(fit_id).sealed is not None
     except OtherEdition:
         return "of another edition"
     for path in filter(lambda path: seals.LATER.fullmatch(path.name), store.folder(fit_id).iterdir()):
-        if seals.read(path, is_needed=is_sealed) is None:
+        if seals.read(path) is None:
             return f"{path} is damaged; it is not used, and computed again where it is needed"
-    return "sealed" if is_sealed else "not sealed"
+    return "sealed"
 
 
 def _of_records(path: Path) -> Iterator[str]:

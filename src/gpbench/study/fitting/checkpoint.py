@@ -129,10 +129,10 @@ def serialised(content: Content) -> memoryview:
 
 
 def _load(path: Path, device: torch.device) -> Content:
-    """The content of a part; Unsound where it is not what was written. Parts of before had no digest in their names."""
+    """The content of a part; Unsound where it is not what was written."""
     try:
-        data, sealed = path.read_bytes(), path.stem.split("-")[2 if path.stem.startswith("checkpoint") else 3 :]
-        if sealed and sealed != [_digest(data)]:
+        data = path.read_bytes()
+        if path.stem.rpartition("-")[2] != _digest(data):
             raise Unsound(f"{path} was changed after it was written")
         content: Content = torch.load(io.BytesIO(data), weights_only=True, map_location=device)
         return content

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 
 from gpbench.data.table import Table
-from gpbench.errors import UserError
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 from gpbench.study.fitting import plain_model
@@ -35,7 +34,5 @@ def _fit(what: What, table: Table, split: int, replica: int) -> Outcome:
 
 def answer(what: What, path: Path, x: np.ndarray, key: Key) -> Predictive:
     """Predictive of scaled inputs x `[T, D]` by a stored model."""
-    if not path.is_file():
-        raise UserError(f"{path} is missing: earlier editions kept a pickle, which may run code; fit in another store")
     predictive: Predictive = make_method(what).predict(plain_model.load(path), x)
     return predictive

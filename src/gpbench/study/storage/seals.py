@@ -4,27 +4,20 @@
     what is computed later (scores.json, ...)
                   `seal`: SHA-256 of the fit's identity, the file's name and the rest of the file
 
-That `what` hashes to the name of the folder is checked, too. Fits of before there were seals have none: of these it is
-only checked that the files are there and can be read.
+That `what` hashes to the name of the folder is checked, too.
 """
 
 import hashlib
 import json
 import re
-import zlib
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
-
-import numpy as np
 
 from gpbench.places import write_text
 from gpbench.study.records import FitRecord, canonical, identify
 
 LATER = re.compile(r"scores\.json|mixing-\w+\.json|certificate\.json")
 """Names of what is computed from a finished fit."""
-NEEDED = {"predict": "points.parquet", "sample": "chain.npz", "solve": "trace.parquet"}
-"""Kind -> file that every done fit has."""
 Content = dict[str, Any]
 
 
@@ -39,11 +32,9 @@ def seal(folder: Path) -> None:
 
 
 def fault_of_record(fit_id: str, content: Content) -> str:
-    """Why the content of a fit.json is not what was written; '' where it is, or has no seal."""
+    """Why the content of a fit.json is not what was written; '' where it is."""
     if content["fit_id"] != fit_id:
         return f"it is the record of {content['fit_id']}"
-    if content.get("sealed") is None:
-        return ""
     if not isinstance(content["sealed"], dict) or content["sealed"].get("fit.json") != _of_record(content):
         return "it was changed after it was written"
     if identify(content["what"], content["split"], content["replica"]) != fit_id:
@@ -54,8 +45,6 @@ def fault_of_record(fit_id: str, content: Content) -> str:
 def fault_of_files(folder: Path, record: FitRecord, there: set[str]) -> str:
     """Which of the files that are `there` is not what the fit left; '' where all are."""
     there = {name for name in there - {"fit.json"} if not LATER.fullmatch(name)}
-    if record.sealed is None:
-        return _unreadable(folder, record, there)
     sealed = {name: digest for name, digest in record.sealed.items() if name != "fit.json"}
     for name in sorted(sealed.keys() | there):
         if name not in there:
@@ -78,17 +67,15 @@ def write(path: Path, content: Content, lasting: bool = True) -> None:
     write_text(path, json.dumps(content | {"seal": _of_later(path, content)}, indent=1), lasting)
 
 
-def read(path: Path, is_needed: bool) -> Content | None:
-    """What `write` wrote, without its seal; None where the file is absent or another. Without a seal only where none
-    is needed."""
+def read(path: Path) -> Content | None:
+    """What `write` wrote, without its seal; None where the file is absent or another."""
     try:
         content = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError):
         return None
     if not isinstance(content, dict):
         return None
-    given = content.pop("seal", None)
-    return content if given == _of_later(path, content) or (given is None and not is_needed) else None
+    return content if content.pop("seal", None) == _of_later(path, content) else None
 
 
 def _of_record(content: Content) -> str:
@@ -102,25 +89,3 @@ def _of_later(path: Path, content: Content) -> str:
 
 def _sha256(content: object) -> str:
     return hashlib.sha256(canonical(content).encode()).hexdigest()
-
-
-def _unreadable(folder: Path, record: FitRecord, there: set[str]) -> str:
-    """Which file of a fit without seals is missing or cannot be read."""
-    from pyarrow import ArrowException
-    from pyarrow.parquet import ParquetFile
-
-    needed = NEEDED[record.what.kind]
-    if record.status == "done" and needed not in there:
-        return f"{needed} is missing"
-    for name in sorted(there):
-        try:
-            if name.endswith(".parquet"):
-                ParquetFile(folder / name).read()
-            elif name.endswith(".npz"):
-                with np.load(folder / name, allow_pickle=False) as arrays:
-                    for key in arrays.files:
-                        arrays[key]
-        # BadZipFile and zlib's error inherit from Exception alone
-        except (ArrowException, OSError, ValueError, EOFError, BadZipFile, zlib.error) as error:
-            return f"{name} cannot be read ({error})"
-    return ""

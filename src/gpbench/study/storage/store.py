@@ -39,8 +39,7 @@ FINAL = ("done", "diverged", "out-of-memory", "failed")
 
 IDENTITY = re.compile("[0-9a-f]{16}")
 PARTS = re.compile(
-    r"fit\.json|points\.parquet|arrays\.npz|model\.(pt|npz|pkl)|log\.txt|(scores|mixing-\w+|certificate)\.json"
-    r"|trace\.parquet|(components|chain)\.npz"  # of earlier editions
+    r"fit\.json|points\.parquet|arrays\.npz|model\.(pt|npz)|log\.txt|(scores|mixing-\w+|certificate)\.json"
 )
 """Names of the files that a fit's folder may hold."""
 HALF_WRITTEN = re.compile(r"\.(scores|mixing-\w+|certificate)\.\w+\.json")
@@ -254,7 +253,7 @@ class Store:
         path = self.folder(fit_id) / CERTIFICATE
         if not path.is_file():
             return {}
-        content = seals.read(path, is_needed=self.has(fit_id) and self.record(fit_id).sealed is not None)
+        content = seals.read(path)
         if content is None:
             print(f"gpbench: {path} is damaged; `gpbench certify` makes it again", file=sys.stderr)
         return content or {}
