@@ -92,9 +92,9 @@ FIGURES = _by_name([
           "The metric that the protocol prints, of every model: mean and two standard deviations over splits, one "
           "panel for each data set and number of layers; models without layers stand in every panel. Arrow: a mean of "
           "more than three times the median of its panel."),
-    Entry("error_by_inducing", "settings", ON_REQUEST, "figures.models:error_by_inducing",
+    Entry("error_by_inducing", "settings", ON_REQUEST, "figures.score_against_setting:error_by_inducing",
           "The metric that the protocol prints against the number of inducing points: mean and two standard deviations "
-          "over splits. Open: published."),
+          "over splits. Open: published. Horizontal lines: methods without that setting."),
     Entry("depth", "settings", ON_REQUEST, "figures.score_against_setting:depth",
           "Test MNLL against the number of layers, mean and standard deviation over splits; open marks: published "
           "under the same protocol. Horizontal lines: methods without that setting. A curve may leave the axis."),

@@ -1,4 +1,4 @@
-"""Models side by side by the metric of a paper, and that metric against inducing points (urbainczyk2025)."""
+"""Models side by side by the metric of a paper (urbainczyk2025)."""
 
 import numpy as np
 import pandas as pd
@@ -7,8 +7,6 @@ from matplotlib.figure import Figure
 
 from gpbench.evaluation.metrics import METRICS
 from gpbench.report.figures import canvas
-from gpbench.report.figures.published import OPEN, published_scores
-from gpbench.report.figures.score_against_setting import curves
 from gpbench.report.view import View
 
 LEAVES = 3.0
@@ -20,7 +18,7 @@ def errors_by_depth(view: View) -> Figure:
 
     Methods for which the study sets no `layers` stand in every panel."""
     canvas.require(len(view.done))
-    metric, depth = _metric(view), dict(view.grid("layers").to_numpy())
+    metric, depth = view.study["reported"]["metrics"][0], dict(view.grid("layers").to_numpy())
     places = [
         (dataset, layers)
         for dataset in view.datasets
@@ -33,32 +31,6 @@ def errors_by_depth(view: View) -> Figure:
         names = [name for name in view.methods if depth.get(name, layers) == layers]
         _draw_models(axis, view, view.cells_of(dataset, metric).loc[names])
     return figure
-
-
-def error_by_inducing(view: View) -> Figure:
-    """The protocol's first metric against the number of inducing points, one curve per method; open: published."""
-    grid, metric = curves(view, "num_inducing"), _metric(view)
-    canvas.require(len(grid) and len(view.done))
-    look = canvas.looks_of({curve: curve for curve in grid["curve"].unique()})
-    card = published_scores(view, metric)
-    figure, axes = canvas.titled(view.datasets, 2.2, x="inducing points", y=f"test {METRICS[metric].label}")
-    for axis, dataset in zip(axes, view.datasets, strict=True):
-        cells = view.cells_of(dataset, metric)
-        for curve, rows in grid.groupby("curve", sort=False):
-            ours = rows.set_index("method").join(cells[cells["n"] > 0], how="inner")
-            bars = np.nan_to_num(2 * ours["sd"].astype(float))
-            axis.errorbar(ours["num_inducing"], ours["mean"], yerr=bars, **look[curve].options, elinewidth=0.7)
-            of_set = card[card["dataset"] == dataset].set_index("ours_method")["published"]
-            printed = rows.set_index("method")[["num_inducing"]].join(of_set, how="inner")
-            axis.plot(printed["num_inducing"], printed.published, look[curve].marker, color=look[curve].color, **OPEN)
-        canvas.remark_incomplete(axis, cells)
-        canvas.tick_settings(axis, grid["num_inducing"])
-    canvas.legend_of(figure, list(look.values()))
-    return figure
-
-
-def _metric(view: View) -> str:
-    return str(view.study["reported"]["metrics"][0])
 
 
 def _is_planned(view: View, dataset: str, names: list[str]) -> bool:

@@ -57,15 +57,20 @@ def workers(view: View) -> Figure:
 
 def num_inducing(view: View) -> Figure:
     """MNLL against the number of inducing inputs, one curve per treatment of the others."""
-    return _mnll_against(view, "num_inducing", "inducing inputs", "log")
+    return _against(view, "num_inducing", "inducing inputs", "log")
+
+
+def error_by_inducing(view: View) -> Figure:
+    """The protocol's first metric against the number of inducing points, with two standard deviations."""
+    return _against(view, "num_inducing", "inducing points", "linear", view.study["reported"]["metrics"][0], sds=2)
 
 
 def depth(view: View) -> Figure:
     """MNLL against the number of layers."""
-    return _mnll_against(view, "layers", "layers", "linear")
+    return _against(view, "layers", "layers", "linear")
 
 
-def curves(view: View, key: str) -> pd.DataFrame:
+def _curves(view: View, key: str) -> pd.DataFrame:
     """The methods of which the study sets `key`, with their curve: the label without the word that is that value."""
     grid = view.grid(key)
     words = [(view.labels[row.method].split(), str(getattr(row, key))) for row in grid.itertuples()]
@@ -106,23 +111,24 @@ def _draw_staleness(axis: Axes, view: View, grid: pd.DataFrame, dataset: str, lo
     axis.set_ylabel("mean staleness (updates)")
 
 
-def _mnll_against(view: View, key: str, name: str, scale: str) -> Figure:
-    """One panel per data set; a method without this setting is a horizontal line."""
-    grid, card = curves(view, key), published_scores(view)
+def _against(view: View, key: str, name: str, scale: str, metric: str = "mnll", sds: int = 1) -> Figure:
+    """One panel per data set, bars of so many sds; a method without this setting is a horizontal line."""
+    grid, card = _curves(view, key), published_scores(view, metric)
     _require(view, grid, key)
     without = [method for method in view.methods if method not in set(grid["method"])]
     names = [*grid["curve"], *(view.labels[name] for name in without)]
     look = canvas.looks_of(dict(zip(names, names, strict=True)))
     look |= {view.labels[name]: replace(look[view.labels[name]], marker="") for name in without}
-    figure, axes = canvas.titled(view.datasets, 1.8, x=name, y="test MNLL")
+    figure, axes = canvas.titled(view.datasets, 1.8, x=name, y=f"test {METRICS[metric].label}")
     for axis, dataset in zip(axes, view.datasets, strict=True):
-        cells = view.cells_of(dataset, "mnll")
+        cells = view.cells_of(dataset, metric)
+        cells["sd"] *= sds
         published = card[card["dataset"] == dataset].set_index("ours_method")["published"]
         for curve, rows in grid.groupby("curve", sort=False):
             _draw_curve(axis, rows.set_index("method"), key, cells[cells["n"] > 0], published, look[curve])
         for method in without:
             axis.axhline(cells.loc[method, "mean"], **look[view.labels[method]].options, linewidth=0.9)
-        axis.set_ylim(score_limits(view.per_split("mnll", dataset), published))
+        axis.set_ylim(score_limits(view.per_split(metric, dataset), published))
         canvas.remark_incomplete(axis, cells)
         canvas.tick_settings(axis, grid[key], scale)
     canvas.legend_of(figure, list(look.values()))

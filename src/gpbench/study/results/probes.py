@@ -4,8 +4,8 @@
                      mini-batches, with one draw of the noise each (cutajar2017, figure 4)
     layers.parquet   fit_id, chain, layer, output, sample, x, f: posterior draws of the functions of every layer over a
                      single input, up to half of its range beyond the training rows (cutajar2017, figure 8)
-    surfaces.parquet fit_id, layer, output, x0, x1, mean, sd: mean and standard deviation of such draws over a grid of
-                     two inputs, as far as the training rows reach (ashman2020, figure 1)
+    surfaces.parquet fit_id, layer, output, x0, x1, mean: the mean of such draws over a grid of two inputs, as far as
+                     the training rows reach (ashman2020, figure 1)
     inputs.parquet   fit_id, row, column, x: the inputs of the test rows, for pictures of what was predicted from
     probabilities.parquet  fit_id, layer, class, x0, x1, p: predictive probability of class 1, or of each of more than
                      two classes, over a grid of two inputs (rossi2021, figure 2; hensman2015mcmc, figure 4)
@@ -49,7 +49,7 @@ from gpbench.study.storage import parquet
 COLUMNS = {
     "bounds": ["fit_id", "batch", "bound"],
     "layers": ["fit_id", "chain", "layer", "output", "sample", "x", "f"],
-    "surfaces": ["fit_id", "layer", "output", "x0", "x1", "x0_name", "x1_name", "mean", "sd"],
+    "surfaces": ["fit_id", "layer", "output", "x0", "x1", "x0_name", "x1_name", "mean"],
     "inputs": ["fit_id", "row", "column", "x"],
     "probabilities": ["fit_id", "layer", "class", "x0", "x1", "x0_name", "x1_name", "p"],
     "inducing": ["fit_id", "layer", "sample", "point", "column", "x", "lengthscale", "outputscale"],
@@ -135,13 +135,12 @@ def layers(fitted: Fitted) -> pd.DataFrame:
 
 
 def surfaces(fitted: Fitted) -> pd.DataFrame:
-    """Training rows, and moments of posterior draws of every layer on a grid over two inputs."""
+    """Training rows, and means of posterior draws of every layer on a grid over two inputs."""
     observed = fitted.training_inputs("surfaces")
     axes = [np.linspace(column.min(), column.max(), SIDE) for column in observed.T]
     x = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
-    targets = fitted.fold.targets[fitted.fold.train]
-    parts = [_surface(0, observed, targets, np.zeros_like(targets))]
-    parts += [_surface(layer, x, f.mean(0), f.std(0)) for layer, f in enumerate(_functions(fitted, x), 1)]
+    parts = [_surface(0, observed, fitted.fold.targets[fitted.fold.train])]
+    parts += [_surface(layer, x, f.mean(0)) for layer, f in enumerate(_functions(fitted, x), 1)]
     return pd.concat(parts, ignore_index=True).assign(**fitted.input_names())
 
 
@@ -180,9 +179,9 @@ def _functions(fitted: Fitted, x: np.ndarray) -> list[np.ndarray]:
     return draws
 
 
-def _surface(layer: int, x: np.ndarray, mean: np.ndarray, sd: np.ndarray) -> pd.DataFrame:
-    """Moments `[T, Q]` at x `[T, 2]`, a row each."""
-    return long_table(("x0", "output"), mean.shape, layer=layer, x0=x[:, :1], x1=x[:, 1:], mean=mean, sd=sd)
+def _surface(layer: int, x: np.ndarray, mean: np.ndarray) -> pd.DataFrame:
+    """Means `[T, Q]` at x `[T, 2]`, a row each."""
+    return long_table(("x0", "output"), mean.shape, layer=layer, x0=x[:, :1], x1=x[:, 1:], mean=mean)
 
 
 def main(arguments: list[str] | None = None) -> int:
