@@ -46,8 +46,8 @@ try:
     if workflow.is_main_process:
         snakemake_lock.mend(WHERE.root)
         REQUESTED = items.requested(WHERE.conf, sys.argv[1:])
-        CHOSEN = items.choose(REQUESTED, config.get("study"), config.get("overrides") or "")
-        GRAPH, PLAN = graph.load(WHERE, *CHOSEN, config.get("site") or "")
+        CHOSEN = items.choose(REQUESTED, config.get("study"), str(config.get("overrides") or ""))
+        GRAPH, PLAN = graph.load(WHERE, *CHOSEN, str(config.get("site") or ""))
         items.refuse_skipped(REQUESTED, PLAN.cells)
         for item in REQUESTED:
             jobs = len(GRAPH.batches)

@@ -11,6 +11,7 @@ from gpbench.hyper import (
     Fraction,
     Ge,
     Gt,
+    Le,
     Lt,
     NonNegativeFloat,
     NonNegativeInt,
@@ -282,7 +283,7 @@ class Study:
     noise_block: PositiveInt = 50  #: number of updates after which the random streams are seeded again
     #: number of settings that every fit tries of what its method's `tunable` names, on a fifth of its training rows
     #: held out, before it is made with the best of them; 0: none
-    tune: NonNegativeInt = 0
+    tune: Annotated[NonNegativeInt, Le(10_000)] = 0
     splits: PositiveInt = 5  #: number of splits per data set (one where its protocol has an official one)
     first_split: NonNegativeInt = 0  #: number of the first split
     #: number of fits of every split, which differ by their random streams: restarts or Markov chains

@@ -95,6 +95,11 @@ class What:
     tune: Tuning | None = None
 
     @property
+    def configuration(self) -> str:
+        """Digest of all but code and versions."""
+        return digest(asdict(replace(self, code={}, versions={})))
+
+    @property
     def trainings(self) -> int:
         """How often a fit is trained: once, and once for each setting that it tries."""
         return 1 + (len(self.tune.candidates) if self.tune else 0)

@@ -118,6 +118,13 @@ def test_what_it_runs_is_recorded_and_is_not_run_again(where, gpbench):
     assert all("nothing" in line for line in gpbench("backlog").out.splitlines()[1::2])
 
 
+def test_what_others_should_not_see_is_not_recorded(where, gpbench):
+    write(where.root, f'{{study: default, overrides: "{SMALL} budget=smoke", methods: [constant]}}')
+    answer = gpbench("backlog", "run", "--minutes", "10")
+    assert "not recorded: budget smoke shows no method's worth" in answer.out
+    assert not (where.root / "docs/results").exists()
+
+
 def test_data_that_cannot_be_had_are_left_out_with_the_reason(project, where, monkeypatch, gpbench):
     def ensure(dataset, places):
         raise UserError(f"no mirror has {dataset.name}")

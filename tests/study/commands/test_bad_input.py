@@ -76,6 +76,10 @@ WORDS = {
     "study that was not planned": (("collect", "default"), ["plans/default.json is missing", "`snakemake --cores 2"]),
     "study that is none": (("collect", "defalt"), ["unknown study 'defalt'; did you mean 'default'"]),
     "given twice": (overrides("splits=2 splits=3"), ["splits is given twice, as 2 and 3"]),
+    "given twice, once by the name of its group": (
+        overrides("splits=2 study.splits=3"),
+        ["splits is given twice, as 2"],
+    ),
     "given twice to fit": ((*CELL, "split=0", "split=1"), ["split is given twice, as 0 and 1"]),
     "underscores": (overrides("splits=1_0"), ["write the number 1_0 without _"]),
     "infinity": (overrides("svgp.learning_rate=inf"), ["svgp.yaml", "learning_rate must be a finite number, got inf"]),

@@ -80,6 +80,11 @@ def test_changed_code_moves_the_identity(package):
     assert before[".helper"] == after[".helper"]
 
 
+def test_what_runs_where_types_are_not_checked_counts(package):
+    one, two = (METHOD.replace("    import torch\n", f"    import torch\nelse:\n    FACTOR = {n}\n") for n in (1, 2))
+    assert package(method=one) != package(method=two)
+
+
 def test_a_changed_helper_moves_the_identity(package):
     before, after = package(), package(helper=HELPER.replace("2", "3"))
     assert before[".method"] == after[".method"]

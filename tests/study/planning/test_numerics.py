@@ -10,7 +10,7 @@ import pytest
 import gpbench
 from cases import CONF
 from gpbench import config
-from gpbench.config.method_source import source_path
+from gpbench.config.method_source import source_path, source_tree
 from gpbench.study.planning import identity, numerics
 
 MODULES = [found.name for found in pkgutil.walk_packages(gpbench.__path__, "gpbench.") if "__main__" not in found.name]
@@ -78,6 +78,27 @@ UNMOVED = {
 @pytest.mark.parametrize(("module", "old", "new"), UNMOVED.values(), ids=UNMOVED)
 def test_what_changes_no_number_moves_no_identity(edited, module, old, new):
     assert edited(module, old, new) == set()
+
+
+PINNED = {
+    ("gpbench.hyper", "rows_per_step"): (
+        "return rows if rows <= getattr(self, 'full_batch_rows', 0) else min(getattr(self, 'batch_size', rows), rows)"
+    ),
+    ("gpbench.hyper", "takes_lbfgs"): "return getattr(self, 'optimiser', 'adam') == 'lbfgs'",
+    ("gpbench.methods.mcmc_gp", "needs"): (
+        "return ['f', 'log_variance'] if self.sampler in ('latents', 'theta_given_f', 'theta_given_nu') else []"
+    ),
+}
+"""What decides numbers and is not hashed: mini-batches, the optimiser, and where chains on latent values start."""
+
+
+@pytest.mark.parametrize(("module", "function"), PINNED)
+def test_what_decides_numbers_outside_of_identities_is_as_it_was(module, function):
+    """Another one would give other numbers under the same identities: override it in a method's own settings."""
+    nodes = ast.walk(source_tree(source_path(module)))
+    (found,) = (node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == function)
+    code = ast.unparse([node for node in found.body if not isinstance(node, ast.Expr)])
+    assert code == PINNED[module, function]
 
 
 def users(module: str) -> set[str]:

@@ -199,6 +199,13 @@ def test_overrides_replace_hyperparameters_of_the_budget(project):
     assert trials("budget=smoke gradient_boosting.trials=3") == 3
 
 
+def test_the_order_of_overrides_makes_no_other_fit(project):
+    words = ["svgp.num_inducing=30", "*.num_inducing=20", "methods=[svgp]", "datasets=[boston]", "splits=1"]
+    one, other = (make(" ".join(order)).cells[0] for order in (words, words[::-1]))
+    assert one.what.method.hyper["num_inducing"] == 30
+    assert one.fits == other.fits
+
+
 def test_a_data_set_can_have_fewer_splits_and_never_more(project):
     plan = make("methods=[constant] datasets=[boston,wine] splits=3 splits_of={wine:1} first_split=4")
     assert [[f.split for f in c.fits] for c in plan.cells] == [[4, 5, 6], [4]]

@@ -186,6 +186,15 @@ def test_a_repeated_fit_replaces_its_record(study):
     assert committed.by_fit(where, name)["f" * 16]["status"] == "done"
 
 
+@pytest.mark.parametrize("status", ["skipped", "failed", "out-of-memory"])
+def test_a_done_fit_stays_recorded_where_a_later_one_was_not_trained_to_its_end(study, status):
+    where, name, _ = study
+    before = committed.by_fit(where, name)
+    old = next(row for row in before.values() if row["status"] == "done")
+    assert committed.write(where, name, [old | {"fit_id": "f" * 16, "status": status}], {}) == (0, 6)
+    assert committed.by_fit(where, name) == before
+
+
 def test_a_truncated_line_is_refused_with_its_number(study):
     where, name, _ = study
     path = committed.folder(where, name) / "scores.csv"

@@ -183,14 +183,15 @@ RECORD = "fit_id,method,dataset,split,replica,status\n{},constant,boston,0,0,don
     ("text", "said"),
     [
         (RECORD.format("thesis"), "'thesis' is no identity"),
-        (RECORD.format("0" * 16) + "0" * 16 + ",linear,boston,0,0,done\n", "stands there more than once"),
+        (RECORD.format("0" * 16) + "1" * 16 + ",constant,boston,0,0,done\n", "stands there more than once"),
         (RECORD.format("0" * 16)[:-8], "line 2 is not a record"),
     ],
 )
 def test_verify_reads_the_committed_records(project, gpbench, text, said):
     path = project / "docs" / "results" / "some" / "scores.csv"
     path.parent.mkdir(parents=True)
-    path.write_text(RECORD.format("0" * 16) + "released/boston/0,released,boston,0,0,done\n")
+    same = "0" * 16 + ",variant_of_the_same,boston,0,0,done\n"
+    path.write_text(RECORD.format("0" * 16) + same + "released/boston/0,released,boston,0,0,done\n")
     assert gpbench("verify").code == 0
     path.write_text(text)
     answer = gpbench("verify")

@@ -93,7 +93,7 @@ def _recorded(where: Places, plan: planning.Plan) -> Iterator[Evidence]:
     wanted = {(c.method, c.address.dataset, f.split, f.replica): (c, f) for c in plan.cells for f in c.fits}
     for row in committed.by_fit(where, plan.name).values():
         cell, fit = wanted.get((row["method"], row["dataset"], row["split"], row["replica"]), (None, None))
-        if cell and fit and row["status"] == "done" and plan.states[fit.fit_id].name == "pending":
+        if cell and fit and not cell.skip and row["status"] == "done" and plan.states[fit.fit_id].name == "pending":
             scores = {k: v for k, v in row.items() if isinstance(v, float) and is_score(k)}
             yield Evidence(cell, fit, row, scores, row["seconds_train"] * row["seconds_shared_by"], row["commit"])
 
@@ -127,6 +127,7 @@ def _moved(item: Evidence) -> str:
         **{key: getattr(address, key) for key in ("protocol", "budget", "overrides")},
         **{"steps": cell.what.steps, "n_train": fit.rows, "n_test": fit.test_rows},
     }
+    today |= {"configuration": cell.what.configuration} if source["configuration"] else {}
     moved = {key: new for key, new in today.items() if (source.get(key) or None) != (new or None)}
     return "; ".join(f"{key}: {source.get(key)} -> {new}" for key, new in moved.items())
 

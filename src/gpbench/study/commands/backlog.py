@@ -169,6 +169,8 @@ def _file(where: Places, job: Batch, suffix: str) -> Path:
 
 
 def _recorded(where: Places, plan: Plan) -> str:
+    if doubts := collect.doubts(where, plan.frozen):
+        return f"{plan.name}: not recorded: {'; '.join(doubts)}; `gpbench record` with --force does"
     new, total = collect.record(where, plan.frozen)
     return f"{plan.name}: {count(new, 'fit')} recorded, {total} in all"
 

@@ -42,13 +42,14 @@ def _of_fit(store: Store, fit_id: str) -> str:
 def _of_records(path: Path) -> Iterator[str]:
     """What is wrong with the records of a run."""
     try:
-        fits = [row["fit_id"] for row in committed.read(path)]
+        rows = committed.read(path)
+        fits, places = {row["fit_id"] for row in rows}, Counter(map(committed.place, rows))
         # what is not ours is named by its source, data set and split
         unknown = {fit_id for fit_id in fits if not IDENTITY.fullmatch(fit_id) and fit_id.count("/") != 2}
-        for fit_id in sorted(unknown | {fit_id for fit_id, times in Counter(fits).items() if times > 1}):
-            yield f"{path}: {fit_id!r} is no identity, or stands there more than once"
+        yield from (f"{path}: {fit_id!r} is no identity" for fit_id in sorted(unknown))
+        yield from (f"{path}: {at} stands there more than once" for at, times in places.items() if times > 1)
         for name in committed.CURVES:
-            if others := {line.get("fit_id") for line in committed.lines(path.with_name(f"{name}.csv"))} - set(fits):
+            if others := {line.get("fit_id") for line in committed.lines(path.with_name(f"{name}.csv"))} - fits:
                 yield f"{path.with_name(f'{name}.csv')}: fits {sorted(map(str, others))} have no record"
     except (UserError, UnicodeDecodeError, KeyError) as error:
         yield f"{path}: {error}"

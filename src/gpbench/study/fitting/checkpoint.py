@@ -71,7 +71,7 @@ def write(work: Path, content: Content, samples: Samples) -> None:
         _save(work, f"samples-{written:06d}-{total - written:06d}", new)
     _save(work, f"checkpoint-{content['step']:09d}", content | {"samples": total})
     for old in _parts(work, "checkpoint")[:-2]:
-        old.unlink()
+        old.unlink(missing_ok=True)  # where a job that was stopped goes on beside the one that took its place
 
 
 def read(work: Path, fits: list[str], device: torch.device) -> tuple[Content, Samples] | None:

@@ -136,9 +136,9 @@ class _Strip(ast.NodeTransformer):
         is_text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
         return None if is_text else node
 
-    def visit_If(self, node: ast.If) -> ast.AST | None:
+    def visit_If(self, node: ast.If) -> ast.AST | list[ast.AST]:
         is_for_types = isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-        return None if is_for_types else self.generic_visit(node)
+        return [self.visit(part) for part in node.orelse] if is_for_types else self.generic_visit(node)
 
     def visit_Raise(self, node: ast.Raise) -> ast.AST:
         node.exc = node.exc.func if isinstance(node.exc, ast.Call) else node.exc

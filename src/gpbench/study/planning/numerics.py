@@ -28,7 +28,8 @@ OUTSIDE = ("gpbench.sampling.diagnostics",)
 """What of those packages judges draws and makes none."""
 
 VOCABULARY = ("gpbench", "gpbench.errors", "gpbench.hyper")
-"""Names that modules inside may import though nothing in them can change a number: they are not hashed."""
+"""Names that modules inside may import: they are not hashed, and what of them can change a number is pinned by a test
+(`tests/study/planning/test_numerics.py`)."""
 
 PLANNING_ONLY = ("impossible", "needs", "least_rows", "width", "probes", "allows_stale_gradients")
 """Methods of `Hyperparameters` that only the planner asks: they are not hashed."""

@@ -44,18 +44,18 @@ class Setup:
 
 
 def resolve(places: Places, study_name: str, overrides: str = "", site: str = "") -> Resolved:
-    """The study and its cells; the overrides replace those of the site. Raises UserError for every name, key or value
-    that is not valid."""
-    given = (config.distinct(config.split_overrides(text)) for text in (site, overrides))
+    """The study and its cells; the overrides replace those of the site, and apply in the order of their keys, whose
+    order a run's name does not know. Raises UserError for every name, key or value that is not valid."""
+    given = (config.distinct(sorted(map(_plain, config.split_overrides(text)))) for text in (site, overrides))
     words = [*functools.reduce(dict.__or__, given).items()]
-    study_words = tuple(f"{k.removeprefix('study.')}={v}" for k, v in words if _is_of_study(k))
+    study_words = tuple(f"{k}={v}" for k, v in words if k in STUDY_KEYS)
     study = config.compose(places.conf, "study", study_name, study_words)
     variants = _chosen(study, expand(study))
     pairs = [pair for pair in study.pairs if not study.only or set(pair) <= set(variants)]
     study = dataclasses.replace(study, methods=list(variants), pairs=pairs)
     checks.check_study(places, study)
     base = {name: variant.method for name, variant in variants.items()}
-    by_target, remarks = _by_target(places, study, base, [(k, v) for k, v in words if not _is_of_study(k)])
+    by_target, remarks = _by_target(places, study, base, [(k, v) for k, v in words if k not in STUDY_KEYS])
     protocol, budget, trainer = (
         config.compose(places.conf, group, getattr(study, group), tuple(by_target.get(group, ()))) for group in GROUPS
     )
@@ -89,8 +89,10 @@ def _told_apart(cells: tuple[Cell, ...]) -> tuple[Cell, ...]:
     )
 
 
-def _is_of_study(key: str) -> bool:
-    return key.removeprefix("study.") in STUDY_KEYS
+def _plain(word: tuple[str, str]) -> tuple[str, str]:
+    """An override, of a study without `study.` in its key."""
+    key = word[0].removeprefix("study.")
+    return (key if key in STUDY_KEYS else word[0]), word[1]
 
 
 def _cell_of_variant(

@@ -209,7 +209,7 @@ def record(where: Places, plan: FrozenPlan) -> tuple[int, int]:
 def _curves(ended: Ended, plan: FrozenPlan) -> dict[str, list[committed.Row]]:
     """Committed file -> its lines of the done fits that the store has."""
     found: dict[str, list[committed.Row]] = {name: [] for name in committed.CURVES}
-    for cell, fit in plan.fits:
+    for cell, fit in {fit.fit_id: (cell, fit) for cell, fit in plan.fits}.values():
         record = ended.stored(fit.fit_id)
         if record is None or judged(ended, cell, fit)[0] != "done":
             continue
@@ -277,6 +277,7 @@ def _row(ended: Ended, cell: Cell, fit: Fit) -> committed.Row:
         "steps": cell.what.steps,
         "n_train": fit.rows,
         "n_test": fit.test_rows,
+        "configuration": cell.what.configuration,
     }
     if status not in FINAL:
         return row

@@ -23,7 +23,7 @@ TEXTS = dict.fromkeys(
     (
         *("fit_id", "kind", "label", "family", "method", "preset", "dataset", "protocol", "budget", "overrides"),
         *("task", "status", "reason", "commit", "started", "ended", "gate", "adopted", "convergence"),
-        *("not_judged_because", "jitter_matrices", "tuned", "processor", "gpu"),
+        *("not_judged_because", "jitter_matrices", "tuned", "processor", "gpu", "configuration"),
     ),
     "",
 )
@@ -92,12 +92,16 @@ def by_fit(where: Places, name: str) -> dict[str, Row]:
 def write(
     where: Places, name: str, rows: list[Row], facts: dict[str, object], curves: Mapping[str, list[Row]] | None = None
 ) -> tuple[int, int]:
-    """Add rows to the records of a run, their curves, and what is known of the study; (number of new fits, of all)."""
+    """Add rows to the records of a run, their curves, and what is known of the study; (number of new fits, of all).
+
+    A fit that is done gives its place only to one that was trained to an end, done or diverged."""
     with locked(where.runs / ".locks" / f"record-{name}", f"the records of {name}"):
         path = folder(where, name) / "scores.csv"
         recorded = {place(row): row for row in read(path)}
         known = {row["fit_id"] for row in recorded.values()}
-        merged = recorded | {place(row): row for row in rows}
+        done = {at for at, row in recorded.items() if row["status"] == "done"}
+        ended = [row for row in rows if row["status"] in ("done", "diverged") or place(row) not in done]
+        merged = recorded | {place(row): row for row in ended}
         ordered = sorted(merged.values(), key=lambda row: [str(row[k]).rjust(6) for k in PLACE])
         fits = {row["fit_id"] for row in ordered if row["status"] != "skipped"}
         joined = {file: _joined(path.with_name(f"{file}.csv"), new, fits) for file, new in (curves or {}).items()}

@@ -328,8 +328,8 @@ class Store:
 
     def checkpoint(self, group_id: str) -> int:
         """Step of a group's newest checkpoint; 0 where there is none."""
-        paths = self.work(group_id).glob("checkpoint-[0-9]*.pt")
-        return max((int(path.stem.split("-")[1]) for path in paths), default=0)
+        names = (path.stem.split("-") for path in self.work(group_id).glob("checkpoint-*.pt"))
+        return max((int(step) for _, step, *_ in names if step.isdecimal()), default=0)
 
     def begin(self, group: Group) -> Path:
         """Folder of a group's checkpoints, which survives a kill together with the group as it was planned."""
