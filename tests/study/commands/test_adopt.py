@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
-from gpbench import places
+from gpbench import config, places
+from gpbench.data.prepare import prepare
 from gpbench.study.commands import job
 from gpbench.study.planning import identity
 from gpbench.study.planning import plan as planning
 from gpbench.study.results import collect
 from gpbench.study.storage import committed, remote
 from gpbench.study.storage.store import Store
+from projects import copy_project
 
 STUDY = "methods=[constant,linear] datasets=[boston,wine] splits=2"
 NAME = planning.run_name("default", STUDY)
 
 
-@pytest.fixture
-def study(project, gpbench, monkeypatch):
-    """A study that was fitted, recorded and then given other identities by moved code; its store."""
-    where = places.find()
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """A project with a study that was fitted and recorded."""
+    where = places.Places(root := copy_project(tmp_path_factory.mktemp("recorded") / "project"), root / "store")
+    where.store.mkdir()
     for dataset in ("boston", "wine"):
-        assert gpbench("data", "prepare", dataset).code == 0
+        prepare(config.compose(where.conf, "dataset", dataset), where)
     plan = planning.make(where, "default", STUDY)
     job.run_groups(tuple(group for batch in plan.batches for group in batch.groups), where)
     assert collect.record(where, plan.frozen) == (8, 8)
+    return root
+
+
+@pytest.fixture
+def study(project, recorded, monkeypatch):
+    """A copy of it that was then given other identities by moved code; its store."""
+    shutil.copytree(recorded, project, dirs_exist_ok=True)
     code = identity.code
     monkeypatch.setattr(identity, "code", lambda *modules: code(*modules) | {"moved": "elsewhere"})
-    return Store(where.store)
+    return Store(places.find().store)
 
 
 def lose(store: Store) -> None:
