@@ -10,6 +10,7 @@ import yaml
 from refusals import call, listing
 
 from gpbench import config, places
+from gpbench.cli import main
 from gpbench.data.prepare import prepare
 from gpbench.data.splits import Shuffled
 from gpbench.study.commands import job, predict_csv
@@ -148,7 +149,7 @@ def test_prepared_files_are_checked_before_any_fit(project, batch, spoil, said):
     assert changed <= {"store", "store/.tmp"}
 
 
-def test_a_class_that_the_training_rows_lack(project):
+def test_a_class_that_the_training_rows_lack(project, gpbench):
     """A result of the fit, not of the command: it is kept with its reason, and the command says so."""
     splits = Shuffled("permutation", 1, 36)  # of `common`
     only = splits.rows(40, 0)[1][0]  # the one row of its class is a test row
@@ -156,7 +157,7 @@ def test_a_class_that_the_training_rows_lack(project):
     source = SOURCE | {"labels": {"0": "no", "1": "yes"}}
     entry = ENTRY | {"task": "binary", "classes": ["no", "yes"], "rows": 40, "source": source}
     (project / "conf/dataset/mine.yaml").write_text(yaml.safe_dump(entry | {"md5": None}))
-    md5 = call(project, "data", "prepare", "mine").stderr.split("write md5: ")[1].split()[0]
+    md5 = gpbench("data", "prepare", "mine").err.split("write md5: ")[1].split()[0]
     (project / "conf/dataset/mine.yaml").write_text(yaml.safe_dump(entry | {"md5": md5}))
     done = call(project, "fit", "method=constant", "dataset=mine", "split=0")
     assert done.returncode == 1
@@ -166,11 +167,14 @@ def test_a_class_that_the_training_rows_lack(project):
 
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory) -> Path:
-    """A project with two finished fits, made by the command line in processes of its own."""
+    """A project with two finished fits, made by the command line."""
     root = copy_project(tmp_path_factory.mktemp("fitted") / "project")
-    for split in ("0", "1"):
-        done = call(root, "fit", "method=constant", "dataset=wine", f"split={split}")
-        assert done.returncode == 0, done.stderr
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GPBENCH_ROOT", str(root))
+        for name in ("GPBENCH_STORE", "GPBENCH_REMOTE"):
+            patch.delenv(name, raising=False)
+        for split in ("0", "1"):
+            assert main.main(["fit", "method=constant", "dataset=wine", f"split={split}"]) == 0
     return root
 
 
