@@ -2,13 +2,13 @@
 
 import dataclasses
 import functools
+import re
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 
 from gpbench import config
 from gpbench.config import schema
@@ -94,9 +94,9 @@ def every_case(conf: Path) -> list[tuple[str, str]]:
     """(method, task) of the first method of each module that predicts: the others of a module are presets."""
     first = {}
     for name, path in config.options(conf, "method").items():
-        module = yaml.safe_load(path.read_text()).get("module")  # a preset may take over that of another one
-        if module is not None:
-            first.setdefault(module, name)
+        module = re.search(r"^module: *(\S+)", path.read_text(), re.MULTILINE)  # a preset may take that of another one
+        if module:
+            first.setdefault(module[1], name)
     headers = [composed(conf, "method", name).header for name in first.values()]
     tasks = {header.name: header.tasks[: 1 if header.name in VARIANTS else None] for header in headers}
     return [(header.name, task) for header in headers if "predict" in header.kinds for task in tasks[header.name]]

@@ -5,7 +5,6 @@ from itertools import product
 import numpy as np
 import pandas as pd
 import pytest
-import scikit_posthocs
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
@@ -110,6 +109,8 @@ def test_holm_is_statsmodels():
 
 
 def test_wilcoxon_holm_is_scikit_posthocs():
+    import scikit_posthocs  # and seaborn with it, which every worker would import to collect this file
+
     table = losses(effect=0.8)
     pairs = wilcoxon_holm(table)
     melted = table.melt(var_name="method", value_name="loss")

@@ -2,7 +2,6 @@
 
 import shutil
 
-import mlflow
 import numpy as np
 import pandas as pd
 
@@ -10,6 +9,8 @@ import gpbench as api
 
 
 def test_the_folder_answers_as_the_fit_does_without_its_project(project, gpbench, tmp_path):
+    import mlflow  # seconds, which every worker would take to collect this file
+
     fit = api.fit("linear", "diabetes", budget="smoke")
     names = ["age", "sex", "bmi", "bp", "s1", "s2", "s3", "s4", "s5", "s6"]
     frame = pd.DataFrame(np.arange(20.0).reshape(2, 10), columns=names, index=[7, 9])
