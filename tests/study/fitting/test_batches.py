@@ -216,7 +216,7 @@ def test_a_batch_that_is_killed_continues_where_it_was(root, whole, capped):
     assert STEPS / 3 < reached < STEPS
     assert group.fits[0].fit_id != done
 
-    statuses, _ = finish(start(where, batch))
+    statuses = job.run_groups(groups_of(batch), where)
     assert {s["status"] for s in statuses.values()} == {"done"}
     assert (store.folder(done) / "fit.json").stat().st_mtime_ns == written
     assert all(store.record(fit_id).scored.scores for fit_id in store.ids()), "collecting need not score"
