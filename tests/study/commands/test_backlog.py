@@ -15,7 +15,7 @@ from gpbench.errors import UserError
 from gpbench.study.commands import backlog, job
 from gpbench.study.storage.store import Store
 
-SMALL = "methods=[constant,linear] datasets=[boston,wine] splits=2 budget=smoke"
+SMALL = "methods=[constant,linear] datasets=[boston,wine] splits=2"
 
 
 @pytest.fixture
