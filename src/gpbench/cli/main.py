@@ -20,7 +20,11 @@ from gpbench.study.storage.store import Store
 
 def parser() -> argparse.ArgumentParser:
     """The commands, each named after its function, and their arguments."""
-    top = Parser(prog="gpbench", description="Reproducible comparison of (deep) GP inference.")
+    elsewhere = (
+        "a figure or table of a run: `python -m gpbench.report figure results/RUN NAME`; of a paper: `gpbench papers`; "
+        "your own data: docs/own-data.md; your own method: docs/adding.md"
+    )
+    top = Parser(prog="gpbench", description="Reproducible comparison of (deep) GP inference.", epilog=elsewhere)
     top.add_argument("--version", action="version", version=f"gpbench {metadata.version('gpbench')}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 

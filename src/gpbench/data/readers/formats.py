@@ -56,11 +56,8 @@ def frame(path: Path, *texts: str) -> pd.DataFrame:
             return pd.read_csv(path, sep=mark, index_col=False, encoding="utf-8-sig", dtype=dict.fromkeys(texts, str))
     except pd.errors.ParserWarning:
         raise UserError(f"{path}: a line has more cells than the header has names") from None
-    except (
-        OSError,
-        EOFError,
-        ValueError,
-    ) as error:  # ParserError, EmptyDataError and UnicodeDecodeError are ValueErrors
+    # ParserError, EmptyDataError and UnicodeDecodeError are ValueErrors
+    except (OSError, EOFError, ValueError) as error:
         raise UserError(f"{path} cannot be read as a CSV: {getattr(error, 'strerror', None) or error}") from None
 
 
