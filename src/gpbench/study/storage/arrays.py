@@ -1,8 +1,8 @@
 """arrays.npz: the arrays that a fit leaves, in three parts; an array is called PART/NAME. No pickle.
 
-    components    of the predictive mixture (see `gpbench.evaluation.pointwise.components`)
-    chain         of a Markov chain (see `gpbench.study.fitting.chain_draws` and `chains_only`)
-    trace         step, seconds, objective and more: an array a column
+components    of the predictive mixture (see `gpbench.evaluation.pointwise.components`)
+chain         of a Markov chain (see `gpbench.study.fitting.chain_draws` and `chains_only`)
+trace         step, seconds, objective and more: an array a column
 """
 
 from __future__ import annotations
