@@ -70,7 +70,7 @@ def depth(view: View) -> Figure:
     return _against(view, "layers", "layers", "linear")
 
 
-def _curves(view: View, key: str) -> pd.DataFrame:
+def curves(view: View, key: str) -> pd.DataFrame:
     """The methods of which the study sets `key`, with their curve: the label without the word that is that value."""
     grid = view.grid(key)
     words = [(view.labels[row.method].split(), str(getattr(row, key))) for row in grid.itertuples()]
@@ -113,7 +113,7 @@ def _draw_staleness(axis: Axes, view: View, grid: pd.DataFrame, dataset: str, lo
 
 def _against(view: View, key: str, name: str, scale: str, metric: str = "mnll", sds: int = 1) -> Figure:
     """One panel per data set, bars of so many sds; a method without this setting is a horizontal line."""
-    grid, card = _curves(view, key), published_scores(view, metric)
+    grid, card = curves(view, key), published_scores(view, metric)
     _require(view, grid, key)
     without = [method for method in view.methods if method not in set(grid["method"])]
     names = [*grid["curve"], *(view.labels[name] for name in without)]
