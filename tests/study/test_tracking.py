@@ -95,7 +95,7 @@ def where(tmp_path_factory, environment):
     for process in processes:
         process.start()
     for process in processes:
-        process.join(60)
+        process.join(300)
         assert process.exitcode == 0
     return where
 
