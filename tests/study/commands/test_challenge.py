@@ -196,10 +196,10 @@ def test_what_is_wrong_of_one_row_names_it(root, challenge):
     assert place in challenge(frame, "wrong")[2]
 
 
-def test_semicolons_are_read_and_cells_beyond_the_header_are_not(root, challenge, tmp_path, capfd):
+def test_semicolons_and_compression_are_read_and_cells_beyond_the_header_are_not(root, challenge, tmp_path, capfd):
     frame = predictions(root, REGRESSION["moments"])
-    frame.to_csv(tmp_path / "semicolons.csv", sep=";", index=False)
-    assert main.main(["challenge", str(tmp_path / "semicolons.csv")]) == 0
+    frame.to_csv(tmp_path / "semicolons.csv.gz", sep=";", index=False)
+    assert main.main(["challenge", str(tmp_path / "semicolons.csv.gz"), "--name", "semicolons"]) == 0
     lines = frame.to_csv(index=False).splitlines()
     (tmp_path / "longer.csv").write_text("\n".join([lines[0], *(f"{line},9" for line in lines[1:])]))
     capfd.readouterr()
