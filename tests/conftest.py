@@ -14,6 +14,8 @@ from projects import copy_project
 
 # before torch starts threads, for which a worker that is forked afterwards may wait for ever
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# processes that tests start read the package compiled, as they do wherever Python may write what it compiles
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # what moves the places of a project; a test must not see the developer's own
 PLACES = (

@@ -33,9 +33,7 @@ class Project:
                     path.unlink()
         (root / "profiles").mkdir()
         (root / "profiles/default").symlink_to("../workflows/profiles/default")
-        # some forty processes: the first compiles the package for all
-        others = ("GPBENCH", "MLFLOW", "PYTEST", "PYTHONDONTWRITEBYTECODE")
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(others)}
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("GPBENCH", "MLFLOW", "PYTEST"))}
         self.environment = kept | {"PYTHONPATH": str(root / "src"), "OMP_NUM_THREADS": "1", "CI": "1"}
 
     def start(self, *words: str) -> subprocess.Popen[str]:
