@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,22 @@ def test_what_others_should_not_see_is_not_recorded(where, gpbench):
     answer = gpbench("backlog", "run", "--minutes", "10")
     assert "not recorded: budget smoke shows no method's worth" in answer.out
     assert not (where.root / "docs/results").exists()
+
+
+def test_a_fit_of_a_changed_tree_is_recorded_by_force_and_then_holds_up_nothing(where, gpbench, monkeypatch):
+    words = ("record", "--overrides", SMALL)
+    gpbench("backlog", "run", "--minutes", "10")
+    clean = Store.verified
+
+    def of_a_changed_tree(store, fit_id):
+        record = clean(store, fit_id)
+        return replace(record, provenance=replace(record.provenance, dirty=True))
+
+    monkeypatch.setattr(Store, "verified", of_a_changed_tree)
+    answer = gpbench(*words)
+    assert (answer.code, "8 fits had uncommitted changes; --force records" in answer.err) == (1, True)
+    assert gpbench(*words, "--force").code == 0
+    assert gpbench(*words).code == 0
 
 
 def test_data_that_cannot_be_had_are_left_out_with_the_reason(project, where, monkeypatch, gpbench):

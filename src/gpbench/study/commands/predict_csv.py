@@ -115,8 +115,7 @@ class Model:
         today = points_of(predictive, self.fold, self.record.what.data.task)
         then = pd.read_parquet(self.store.folder(self.record.fit_id) / "points.parquet")
         kept = [name for name in today if re.fullmatch(r"mean|sd|p\d+", name)]
-        change = (today[kept] - then[kept]).abs().max(axis=1) / then.get("sd", 1.0)
-        return float(change.max(skipna=False))
+        return float(((today[kept] - then[kept]).abs().max(axis=1) / then.get("sd", 1.0)).max(skipna=False))
 
 
 def require_finite(predictions: pd.DataFrame | np.ndarray) -> None:

@@ -184,9 +184,10 @@ def score_rows(where: Places, ended: Ended, plan: FrozenPlan) -> list[committed.
 
 
 def doubts(where: Places, plan: FrozenPlan) -> list[str]:
-    """Why the finished fits of a study should not be shown to others, who could not make them again."""
-    done = [row for row in score_rows(where, Ended(where, plan.name), plan) if row["status"] == "done"]
-    dirty = sum(row.get("dirty") is True for row in done)
+    """Why others should not see what is to be recorded, which they could not make again."""
+    ended = Ended(where, plan.name)
+    done = [one for _, fit in plan.fits if (one := ended.stored(fit.fit_id)) and one.status == "done"]
+    dirty = sum(one.provenance.dirty and not ended.recorded.get(one.fit_id, {}).get("dirty") for one in done)
     private = [name for name in plan.study.datasets if config.compose(where.conf, "dataset", name).private]
     found = ["budget smoke shows no method's worth"] if plan.study.budget == "smoke" else []
     found += [f"{count(dirty, 'fit')} had uncommitted changes"] if dirty else []
