@@ -213,7 +213,7 @@ def test_worse_rows_stand_below_their_explanation_or_are_open(text):
 
 
 def test_a_printed_number_that_training_passes_is_shown_with_its_step(text):
-    assert "| Table 4 | boston | SGP 500 | test\\_loglik | 1.00 |" in text.split("stage of training**")[1]
+    assert "| Table 4 | boston | SGP 500 | test\\_loglik | 1.00 |" in text.split("numbers that training passes**")[1]
 
 
 def test_the_ledger_shows_what_each_protocol_adds(quick, tmp_path):

@@ -1,4 +1,4 @@
-"""What committed records say of the claims of papers (`published/claims/PAPER.yaml`), by rules fixed beforehand.
+"""What committed records say of the claims of papers (`published/claims/PAPER.yaml`), by the same rules for all.
 
 A claim names two methods of a study, a metric, and data sets. On each data set the difference of their losses is paired
 over the splits that both have finished, with the interval of Nadeau and Bengio (2003); chains of samplers are paired by

@@ -11,7 +11,7 @@ import pandas as pd
 
 from gpbench.evaluation.metrics import METRICS
 from gpbench.report.scorecard.published import sample_sd
-from gpbench.report.tables.render import Table, mean_sd, number, signed, to_markdown
+from gpbench.report.tables.render import Table, mean_sd, moments, number, signed, to_markdown
 from gpbench.report.view import View
 
 INTRODUCTION = """\
@@ -110,7 +110,7 @@ def _densities(done: pd.DataFrame) -> Table:
     for (run, dataset, _), cell in kept.groupby(["run", "dataset", "method"]):
         mixture = cell["mnll"].astype(float)
         columns = [mixture, *(cell[name].astype(float) - mixture for name in ("mnll_gaussian", "mnll_draws"))]
-        texts = [mean_sd(values.mean(), values.std(ddof=1), len(values)) for values in columns]
+        texts = [mean_sd(**moments(values)) for values in columns]
         means.append([abs(values.mean()) for values in columns[1:]])
         shown.append([run, dataset, cell["label"].iloc[0], *texts])
     frame = pd.DataFrame(shown, columns=head)

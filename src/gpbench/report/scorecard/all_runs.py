@@ -39,11 +39,11 @@ INTRODUCTION = f"""\
 published: there `worse` or `inconclusive` describes what this budget reaches, not what the method does at its published
 budget.
 
-The rules were fixed beforehand, pairing excepted (`gpbench.report.scorecard.verdicts`). Margins: {verdicts.MARGINS}.
-*agrees*: the 95 % interval of ours - published lies inside the margin; *better*, *worse*, *differs* (for metrics
-without a direction): it lies outside; *inconclusive*: neither. *paired*: over splits of which authors released their
-scores. *not judged*: our fits are incomplete or are chains that have not converged, an effective sample size is that of
-a chain too short to tell, or neither side has a spread. *other protocol*: means that are not comparable.
+Margins were fixed beforehand, other rules in part after numbers had been seen (docs/decisions.md): {verdicts.MARGINS}.
+*agrees*: the 95 % interval of ours - published is inside the margin; *better*, *worse*, *differs* (of metrics without
+a direction): it is outside; *inconclusive*: neither. *paired*: over splits of which authors released scores, as if they
+were independent (an interval that may be too narrow). *not judged*: fits are incomplete, chains have not converged or
+are too short for an effective size, or neither side has a spread. *other protocol*: means that are not comparable.
 
 Rows are counted apart by what they are about: *predictions* (MNLL, RMSE, error, ...), *samplers* (R-hat, effective
 sample sizes, acceptance) and *bookkeeping* (operations, seconds, settings, numbers of which we have no metric, and
