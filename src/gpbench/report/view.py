@@ -300,11 +300,10 @@ class View:
 
     @cached_property
     def progress(self) -> pd.DataFrame:
-        """Per cell: expected splits, why some fits are not done ('' if all are), in how many splits fits improve, and
-        in how many they needed jitter."""
+        """Per cell: splits of its data set, why some are not ('': all are), in how many they improve, had jitter."""
         keys = ["method", "dataset"]
-        by_cell = self.fits.groupby(keys)
-        cells = by_cell["split"].nunique().rename("expected").to_frame()
+        by_cell = self.fits.assign(expected=self.fits.groupby("dataset")["split"].transform("nunique")).groupby(keys)
+        cells = by_cell["expected"].first().to_frame()
         cells["statuses"] = [describe_statuses(fits, 48) for _, fits in by_cell]
         for name, fits in {"improving": self.improving, "jittered": self.jittered}.items():
             cells[name] = fits.groupby(keys)["split"].nunique()  # none where a cell is absent

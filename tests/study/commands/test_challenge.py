@@ -122,6 +122,9 @@ def test_it_stands_beside_our_fits_and_is_marked(root, challenge, capfd):
     assert view.points.query("method == 'rival'")["pit"].notna().all()
     cited = citations.used(places.find(), view.fits["preset"].dropna().unique(), view.datasets, "common")
     assert "rival" not in " ".join(key + " ".join(texts) for key, texts in cited.items())
+    # one split of two, be it the better, is no complete method
+    assert challenge(worse[worse["split"] == worse["split"].min()], "some")[0] == 0
+    assert "some" not in set(api.compare("default", f"{STUDY} challengers=[some]", "rmse")["method"])
     assert challenge(worse, "twin", "--label", "Rival")[0] == 0
     for words, said in (
         ("challengers=[rivall]", "did you mean 'rival'"),
@@ -240,6 +243,8 @@ def test_a_taken_name_is_refused(root, challenge):
         "'first' was added before; choose another --name, or delete"
         in challenge(predictions(root, REGRESSION["moments"]), "first")[2]
     )
+    drawn = challenge(predictions(root, REGRESSION["moments"]), "other", "--label", r"Model $\foo$")
+    assert "has a $, which figures take for mathematics" in drawn[2]
 
 
 def test_splits_are_printed_for_other_programs(root, capfd):

@@ -59,8 +59,7 @@ class Rows:
         keys = pd.DataFrame({"dataset": self.dataset.name, "split": split, "part": parts, "row": rows})
         shown = [f"{name}_input" if name in keys else name for name in self.table.input_names]
         inputs = pd.DataFrame(self.table.inputs[rows], columns=shown)
-        names = [self.table.target_names[i] for i in self.protocol.outputs]
-        names = [f"{name}_target" if name in keys else name for name in names]
+        names = [f"{n}_target" if (n := self.table.target_names[i]) in keys else n for i in self.protocol.outputs]
         return pd.concat([keys, inputs, pd.DataFrame(fold.targets[rows], columns=names)], axis=1)
 
 
@@ -76,6 +75,8 @@ def challenge(where: Places, path: Path, name: str, label: str, protocol_name: s
         raise UserError(f"{name!r} is no name of a challenger (a-z, 0-9, _, first a letter, no null); choose a --name")
     if name in config.options(where.conf, "method") or (where.per_split / f"{name}.yaml").is_file():
         raise UserError(f"{name!r} is the name of a method; choose another --name")
+    if "$" in label:
+        raise UserError(f"label {label!r} has a $, which figures take for mathematics; choose another --label")
     if (target := where.challengers / name).exists():
         raise UserError(f"{name!r} was added before; choose another --name, or delete {target}")
     with np.errstate(all="ignore"):  # of what is too large, an error tells
