@@ -191,6 +191,7 @@ def text(quick):
     card = card.assign(verdict="not run: x", run="", ours_method="svgp").set_index(np.arange(20))
     card.loc[[0, 9], ["verdict", "run"]] = "worse", "quick"
     card.loc[1, ["verdict", "run", "published"]] = "better", "quick", 1.0
+    card.loc[2, ["verdict", "run", "published"]] = "better", "quick", 777.0  # passed before the first recorded step
     quick.view.done["ended"] = "2026-01-02T00:00"
     return finding.page("ashman2020", evidence, card, [quick], CONF, "none\n")
 
@@ -213,7 +214,9 @@ def test_worse_rows_stand_below_their_explanation_or_are_open(text):
 
 
 def test_a_printed_number_that_training_passes_is_shown_with_its_step(text):
-    assert "| Table 4 | boston | SGP 500 | test\\_loglik | 1.00 |" in text.split("numbers that training passes**")[1]
+    table = text.split("numbers that training passes**")[1]
+    assert "| Table 4 | boston | SGP 500 | test\\_loglik | 1.00 |" in table
+    assert "777" not in table
 
 
 def test_the_ledger_shows_what_each_protocol_adds(quick, tmp_path):

@@ -122,7 +122,7 @@ def test_it_stands_beside_our_fits_and_is_marked(root, challenge, capfd):
     assert view.points.query("method == 'rival'")["pit"].notna().all()
     cited = citations.used(places.find(), view.fits["preset"].dropna().unique(), view.datasets, "common")
     assert "rival" not in " ".join(key + " ".join(texts) for key, texts in cited.items())
-    # one split of two, be it the better, is no complete method
+    # one split of two is no complete method
     assert challenge(worse[worse["split"] == worse["split"].min()], "some")[0] == 0
     assert "some" not in set(api.compare("default", f"{STUDY} challengers=[some]", "rmse")["method"])
     assert challenge(worse, "twin", "--label", "Rival")[0] == 0
