@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
-from scipy import stats
+from scipy.special import chdtrc, fdtrc, stdtr, stdtrit  # scipy.stats costs a second to import
 
 from gpbench.errors import UserError
 
@@ -62,17 +62,20 @@ def ranks(losses: pd.DataFrame) -> pd.DataFrame:
 def friedman(losses: pd.DataFrame) -> Friedman:
     """Do k methods rank alike on n data sets? Chi-squared (corrected for ties) and its refinement F.
 
-    F = (n - 1) chi^2 / (n (k - 1) - chi^2), k - 1 and (k - 1)(n - 1) degrees of freedom. UserError for fewer than
-    three methods or two data sets. Source: demsar2006, section 3.2.2."""
+    chi^2 = (k - 1) sum_j (sum_i c_ij)^2 / sum_ij c_ij^2 of the centred ranks c_ij, with k - 1 degrees of freedom;
+    F = (n - 1) chi^2 / (n (k - 1) - chi^2), with k - 1 and (k - 1)(n - 1). UserError for fewer than three methods or
+    two data sets. Source: demsar2006, section 3.2.2."""
     _check(losses, datasets=2, methods=3)
     n, k = losses.shape
-    if (ranks(losses).nunique(axis=1) == 1).all():
+    centred = ranks(losses).to_numpy() - (k + 1) / 2
+    if not centred.any():
         return Friedman(0.0, 1.0, 0.0, 1.0)
-    chi_squared, p_chi_squared = stats.friedmanchisquare(*losses.to_numpy().T)
+    chi_squared = float((k - 1) * (centred.sum(axis=0) ** 2).sum() / (centred**2).sum())
     left = n * (k - 1) - chi_squared
     # the denominator is zero where every data set ranks the methods alike
     f = (n - 1) * chi_squared / left if left > 1e-9 else np.inf
-    return Friedman(float(chi_squared), float(p_chi_squared), float(f), float(stats.f.sf(f, k - 1, (k - 1) * (n - 1))))
+    p_f = float(fdtrc(k - 1, (k - 1) * (n - 1), f))
+    return Friedman(chi_squared, float(chdtrc(k - 1, chi_squared)), float(f), p_f)
 
 
 def signed_rank_test(differences: ArrayLike) -> float | np.ndarray:
@@ -96,11 +99,12 @@ def _signed_rank_tails(differences: ArrayLike) -> tuple[float | np.ndarray, floa
         raise ValueError("differences must not be NaN")
     zero = differences == 0
     # ranks among the nonzero differences (zeros come first), doubled because ties have ranks that end in one half
-    doubled = np.rint(2 * (stats.rankdata(np.abs(differences), axis=0) - zero.sum(axis=0))).astype(int)
+    ranks = pd.DataFrame(np.abs(differences)).rank().to_numpy().reshape(differences.shape)
+    doubled = np.rint(2 * (ranks - zero.sum(axis=0))).astype(int)
     doubled[zero] = 0
     observed = np.where(differences > 0, doubled, 0).sum(axis=0)
     columns = zip(np.sort(doubled, axis=0).reshape(len(doubled), -1).T, observed.ravel(), strict=True)
-    tails = [tuple(tail[w] for tail in _rank_sum_tails(tuple(ranks.tolist()))) for ranks, w in columns]
+    tails = [tuple(tail[w] for tail in _rank_sum_tails(tuple(column.tolist()))) for column, w in columns]
     at_most, at_least = np.reshape(tails, (*observed.shape, 2)).T
     return at_most[()], at_least[()]
 
@@ -189,8 +193,8 @@ def paired_difference(a: ArrayLike, b: ArrayLike, test_fraction: float, level: f
 
     mean +- t_{n-1} error, with the error of `paired_mean` (nadeau2003); UserErrors as there."""
     mean, error, n = paired_mean(a, b, test_fraction)
-    half = float(stats.t.ppf(0.5 + level / 2, n - 1) * error)
-    p = 2 * stats.t.sf(abs(mean) / error, n - 1) if error > 0 else 1.0
+    half = float(stdtrit(n - 1, 0.5 + level / 2) * error)
+    p = 2 * stdtr(n - 1, -abs(mean) / error) if error > 0 else 1.0
     return PairedDifference(mean, mean - half, mean + half, float(p), n)
 
 

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
+from scipy.special import stdtr
 
 from gpbench.evaluation.compare import paired_mean
 
@@ -89,8 +89,8 @@ def correlated_t_posterior(a: ArrayLike, b: ArrayLike, test_fraction: float, met
     mean, error, n = paired_mean(rope.scale(np.asarray(a, float)), rope.scale(np.asarray(b, float)), test_fraction)
     if error == 0:
         return Posterior(0.0, 1.0, 0.0)
-    below = float(stats.t.cdf((-rope.half_width - mean) / error, n - 1))
-    above = float(stats.t.sf((rope.half_width - mean) / error, n - 1))
+    below = float(stdtr(n - 1, (-rope.half_width - mean) / error))
+    above = float(stdtr(n - 1, (mean - rope.half_width) / error))
     return Posterior(below, 1 - below - above, above)
 
 

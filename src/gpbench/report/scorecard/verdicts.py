@@ -42,6 +42,8 @@ is the same where a paper prints the error; and a printed number may be half a d
 
 import math
 
+from scipy.special import stdtrit
+
 from gpbench.evaluation.metrics import METRICS
 
 JUDGED = ("agrees", "better", "worse", "differs", "inconclusive")
@@ -154,9 +156,7 @@ def combined_r_hats(ours: float, published: float, chains: int) -> tuple[float, 
 
 def interval(difference: float, error: float, freedom: float, level: float = 0.95) -> tuple[float, float]:
     """difference ± t_v error; (NaN, NaN) where the error is unknown."""
-    from scipy.stats import t
-
     if math.isnan(error):
         return math.nan, math.nan
-    half = float(t.ppf(0.5 + level / 2, freedom)) * error if error else 0.0
+    half = float(stdtrit(freedom, 0.5 + level / 2)) * error if error else 0.0
     return difference - half, difference + half
