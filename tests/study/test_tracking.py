@@ -154,10 +154,15 @@ def test_times_splits_data_and_columns_are_those_of_the_fits(where):
 def test_draining_twice_adds_nothing(where):
     before = len(View(where).runs())
     assert tracking.drain(where) == 0
-    for fit_id in Store(where.store).ids():
-        Store(where.store).spool(fit_id)
-    assert tracking.drain(where) == SPLITS
+    assert tracking.drain(where, anew=True) == SPLITS
     assert len(View(where).runs()) == before
+
+
+def test_a_database_that_was_lost_is_filled_again(where, monkeypatch, tmp_path):
+    before = sorted(run.data.tags["gpbench.fit"] for run in View(where).fits())
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/new.db")
+    assert tracking.drain(where, anew=True) == SPLITS
+    assert sorted(run.data.tags["gpbench.fit"] for run in View(where).fits()) == before
 
 
 def test_an_incomplete_run_of_a_killed_writer_is_replaced(where):

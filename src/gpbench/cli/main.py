@@ -42,7 +42,8 @@ def parser() -> argparse.ArgumentParser:
     add(reference, "the configuration reference, as Markdown")
     add(papers, "the figures and tables that can be made by name, as Markdown")
     add(verify, "check every fit of the store by its seals, and the committed records; then exit 1 if one is damaged")
-    add(track, "log finished fits to MLflow")
+    command = add(track, "log finished fits to MLflow")
+    command.add_argument("--anew", action="store_true", help="all fits of the store, as after a database was lost")
     add(push, "send done fits, and checkpoints of those that nobody is at, to the place that GPBENCH_REMOTE names")
     add(pull, "fetch the fits and checkpoints that the store lacks from the place that GPBENCH_REMOTE names")
     add(unlock, "free Snakemake's lock if the process that holds it is dead")
@@ -291,7 +292,7 @@ def crate(arguments: argparse.Namespace) -> None:
 def track(arguments: argparse.Namespace) -> None:
     from gpbench.study import tracking
 
-    print(f"{tracking.drain(places.find())} fits logged")
+    print(f"{tracking.drain(places.find(), arguments.anew)} fits logged")
 
 
 def push(arguments: argparse.Namespace) -> None:

@@ -64,11 +64,14 @@ def waiting(where: Places) -> list[str]:
     return sorted(p.name for p in folder.iterdir() if not p.name.startswith(".")) if folder.is_dir() else []
 
 
-def drain(where: Places) -> int:
-    """Log every fit of the spool, once no other writer does; how many there were."""
+def drain(where: Places, anew: bool = False) -> int:
+    """Log every fit of the spool, once no other writer does; how many there were. anew: every fit of the store."""
     where.store.mkdir(parents=True, exist_ok=True)
     share(where.store)
     with locked(where.store / ".tracking.lock", "MLflow"):
+        store = Store(where.store)
+        for fit_id in store.ids() if anew else ():
+            store.spool(fit_id)
         if not (todo := waiting(where)):
             return 0
         writer = Writer(where)
@@ -99,7 +102,7 @@ def connect(where: Places) -> MlflowClient:
     if database.is_file() and database.stat().st_size:
         with database.open("rb") as stream:
             if stream.read(len(SQLITE)) != SQLITE:  # MLflow would try it for 20 seconds
-                raise UserError(f"{database} is no database of SQLite; move it away: a new one lacks what was logged")
+                raise UserError(f"{database} is no database of SQLite; move it away, then run `gpbench track --anew`")
     with _answering(where):
         client = MlflowClient(uri(where))
         client.search_experiments(max_results=1)

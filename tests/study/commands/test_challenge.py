@@ -77,7 +77,8 @@ REGRESSION = {
 
 @pytest.mark.parametrize("kind", REGRESSION)
 def test_our_own_predictions_get_our_own_scores(root, challenge, kind):
-    code, out, err = challenge(predictions(root, REGRESSION[kind]), kind, "--label", "Theirs")
+    frame = predictions(root, REGRESSION[kind]).astype({"row": float})  # as a program may write whole numbers
+    code, out, err = challenge(frame, kind, "--label", "Theirs")
     assert (code, err) == (0, "")
     for split in (0, 1):
         _, scores = ours(root, "diabetes", split)
@@ -155,6 +156,7 @@ REFUSED = {
     "no numbers": (lambda f: f.drop(columns="sd"), "found none of them"),
     "two kinds": (changed(q05=lambda f: 0.0), "found mean and sd and quantiles"),
     "split is no number": (changed(split=lambda f: "zero"), "'split' must hold whole numbers"),
+    "half a row": (changed(row=lambda f: f["row"] + 0.5), "line 2: column 'row' must hold whole numbers"),
     "empty": (lambda f: f.iloc[:0], "has no rows below its header"),
     "one sd is negative": (
         changed(sd=lambda f: f["sd"].where(f.index > 0, -1)),

@@ -1,5 +1,6 @@
 """`gpbench pyfunc`: a kept fit as a model of MLflow that answers without the project."""
 
+import resource
 import shutil
 
 import numpy as np
@@ -16,6 +17,14 @@ def test_the_folder_answers_as_the_fit_does_without_its_project(project, gpbench
     frame = pd.DataFrame(np.arange(20.0).reshape(2, 10), columns=names, index=[7, 9])
     expected = api.predict(fit["fit_id"], frame)
     folder = tmp_path / "model"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for size in (1_000, 20_000):  # of a folder's files, and of one alone: as on a full disk
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+        answer = gpbench("pyfunc", "linear/diabetes", str(folder))
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert (answer.code, answer.err.count("\n"), "File too large" in answer.err) == (1, 1, True)
+        assert answer.err.startswith(f"gpbench: cannot write {folder}: ")
+        assert list(tmp_path.glob("*model*")) == []
     answer = gpbench("pyfunc", "linear/diabetes", str(folder))
     assert (answer.code, answer.err) == (0, "")
     again = gpbench("pyfunc", "linear/diabetes", str(folder))

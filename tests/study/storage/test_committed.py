@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pandas as pd
 import pytest
 
@@ -207,6 +209,7 @@ def test_a_truncated_line_is_refused_with_its_number(study):
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
+        (lambda text: "", " holds no record; "),
         (lambda text: text.rstrip() + ",7\n", r", line \d+ is not a record .it has more cells than the header"),
         (lambda text: text + 'f,"' + "x," * 70_000 + "\n", r", line \d+ is not a record .field larger than"),
         (lambda text: text.replace(",split,", ",part,", 1), " has lines without method, dataset, split, replica; "),
@@ -220,3 +223,19 @@ def test_damaged_records_are_one_line(study, gpbench, damage, said):
         committed.by_fit(where, name)
     answer = gpbench("verify")
     assert (answer.code, "1 damaged one" in answer.out, "Traceback" in answer.err) == (1, True, False)
+    assert (answer.err.count("\n"), answer.err.startswith(str(path))) == (2, True)
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_text(path.read_text()[:50])])
+@pytest.mark.parametrize("file", ["scores.csv", "study.json", "calibration.csv"])
+def test_a_file_that_is_cut_is_found_and_so_is_one_that_is_gone(study, gpbench, file, damage):
+    where, name, _ = study
+    path = committed.folder(where, name) / file
+    damage(path)
+    answer = gpbench("verify")
+    if (file, damage) == ("calibration.csv", Path.unlink):  # records of before have none
+        assert answer.code == 0
+        return
+    assert (answer.code, "1 damaged one" in answer.out, answer.err.count("\n")) == (1, True, 2)
+    assert answer.err.startswith(str(path))
+    assert "restore it by `git checkout`" in answer.err

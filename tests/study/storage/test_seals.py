@@ -191,6 +191,7 @@ def test_verify_reads_the_committed_records(project, gpbench, text, said):
     path = project / "docs" / "results" / "some" / "scores.csv"
     path.parent.mkdir(parents=True)
     same = "0" * 16 + ",variant_of_the_same,boston,0,0,done\n"
+    path.with_name("study.json").write_text('{"command": "snakemake"}')
     path.write_text(RECORD.format("0" * 16) + same + "released/boston/0,released,boston,0,0,done\n")
     assert gpbench("verify").code == 0
     path.write_text(text)

@@ -177,7 +177,8 @@ def _checkout(new: dict[str, Pin], places: Places) -> None:
             (places.raw / item).unlink(missing_ok=True)
             reason = dvc.last_line(result) if result.returncode else reason
             cached = dvc.cached(known.md5, places)
-            raise UserError(f"{item}: dvc checkout failed: {reason}; delete {cached} and fetch again")
+            remedy = f"delete {cached}" if wrong(cached, known) else f"make room in {places.raw}"
+            raise UserError(f"{item}: dvc checkout failed: {reason}; {remedy} and fetch again")
 
 
 def _uncached(known: Pin, places: Places) -> str:

@@ -50,7 +50,8 @@ def _name(axis: Axes, view: View, method: str, rank: float, row: float, end: flo
     look = canvas.looks(view)[method]
     axis.plot([rank, rank, end], [0, row, row], color=look.color, linewidth=0.9)
     axis.plot([rank], [0], look.marker, color=look.color, clip_on=False, zorder=3)
-    text, offset, ha = (f"{look.label}  {rank:.2f}", -3, "right") if left else (f"{rank:.2f}  {look.label}", 3, "left")
+    label = textwrap.fill(look.label, 26)
+    text, offset, ha = (f"{label}  {rank:.2f}", -3, "right") if left else (f"{rank:.2f}  {label}", 3, "left")
     axis.annotate(text, (end, row), (offset, 0), textcoords="offset points", ha=ha, va="center", fontsize=7)
 
 

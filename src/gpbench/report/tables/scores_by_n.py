@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
+from gpbench.evaluation.compare import paired_difference
 from gpbench.evaluation.metrics import METRICS, Metric
 from gpbench.report.tables.render import Table, mean_sd, moments
 from gpbench.report.view import View
@@ -49,9 +49,8 @@ def _summary(scores: pd.DataFrame, method: str) -> dict[str, float]:
     values, difference = scores[method], (scores[method] - scores.iloc[:, 0]).dropna()
     mean, half, p = difference.mean(), np.nan, np.nan
     if len(difference) > 1 and scores.columns[0] != method:
-        test = stats.ttest_1samp(difference, 0.0)
-        low, high = test.confidence_interval(1 - ALPHA)
-        half, p = (high - low) / 2, float(test.pvalue)
+        paired = paired_difference(values, scores.iloc[:, 0], 0.0, 1 - ALPHA)
+        half, p = paired.upper - paired.mean, paired.p
     return moments(values) | {"difference": mean, "lower": mean - half, "upper": mean + half, "p": p}
 
 

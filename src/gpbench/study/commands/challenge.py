@@ -104,8 +104,10 @@ def _read(path: Path) -> pd.DataFrame:
     if len(empty := np.flatnonzero(frame["dataset"].isna())):
         raise UserError(f"{path}, line {empty[0] + 2}: the cell of column 'dataset' is empty")
     for key in ("split", "row"):
-        if not pd.api.types.is_integer_dtype(frame[key]):
-            raise UserError(f"{path}: column {key!r} must hold whole numbers")
+        numbers = pd.to_numeric(frame[key], errors="coerce")
+        if len(bad := np.flatnonzero(numbers % 1 != 0)):  # NaN too
+            raise UserError(f"{path}, line {bad[0] + 2}: column {key!r} must hold whole numbers")
+        frame[key] = numbers.astype(int)
     return frame
 
 

@@ -15,7 +15,7 @@ def verify(where: Places) -> tuple[list[str], list[str]]:
     """(lines about what is damaged, a summary line each of the store and the records); nothing is changed."""
     store = Store(where.store)
     fits = {fit_id: _of_fit(store, fit_id) for fit_id in store.ids()}
-    runs = {path: list(_of_records(path)) for path in sorted((where.root / "docs" / "results").glob("*/scores.csv"))}
+    runs = {path: list(_of_records(path)) for path in sorted((where.root / "docs" / "results").glob("*/"))}
     words = list(fits.values())
     damaged = [line for line in words if line not in ("sealed", "of another edition")]
     summary = [f"{name} {words.count(name)}" for name in ("sealed", "of another edition")]
@@ -39,10 +39,13 @@ def _of_fit(store: Store, fit_id: str) -> str:
     return "sealed"
 
 
-def _of_records(path: Path) -> Iterator[str]:
+def _of_records(folder: Path) -> Iterator[str]:
     """What is wrong with the records of a run."""
+    path = folder / "scores.csv"
     try:
-        rows = committed.read(path)
+        committed.facts(folder)
+        if not (rows := committed.read(path)):
+            raise UserError(f"{path} is missing; {committed.RESTORE}")
         fits, places = {row["fit_id"] for row in rows}, Counter(map(committed.place, rows))
         # what is not ours is named by its source, data set and split
         unknown = {fit_id for fit_id in fits if not IDENTITY.fullmatch(fit_id) and fit_id.count("/") != 2}
@@ -51,5 +54,5 @@ def _of_records(path: Path) -> Iterator[str]:
         for name in committed.CURVES:
             if others := {line.get("fit_id") for line in committed.lines(path.with_name(f"{name}.csv"))} - fits:
                 yield f"{path.with_name(f'{name}.csv')}: fits {sorted(map(str, others))} have no record"
-    except (UserError, UnicodeDecodeError, KeyError) as error:
-        yield f"{path}: {error}"
+    except (UserError, KeyError) as error:  # the first names its file
+        yield str(error) if isinstance(error, UserError) else f"{path} has no column {error}; {committed.RESTORE}"
