@@ -14,6 +14,7 @@ import pytest
 from gpbench import config, places
 from gpbench.errors import UserError
 from gpbench.study.commands import backlog, job
+from gpbench.study.planning import plan as planning
 from gpbench.study.storage.store import Store
 
 SMALL = "methods=[constant,linear] datasets=[boston,wine] splits=2"
@@ -37,8 +38,13 @@ def write(project, *runs, minutes=10.0):
 
 
 def piece(where, run, tried=frozenset(), absent=None, minutes=10.0, cores=1):
-    found = backlog.next_piece(where, config.backlog(where.conf).runs[run], cores, minutes, set(tried), absent or {})
+    found = next_piece(where, run, cores, minutes, set(tried), absent or {})
     return [] if found is None else [group for job in found.jobs for group in job.groups]
+
+
+def next_piece(where, run, *others):
+    waiting = config.backlog(where.conf).runs[run]
+    return backlog.next_piece(where, waiting, planning.make(where, waiting.study, waiting.overrides), *others)
 
 
 def cells(groups):
@@ -183,7 +189,7 @@ GROUPING = Path("/proc/sys/kernel/sched_autogroup_enabled")
 )
 def test_its_jobs_yield_to_other_sessions_too(where, monkeypatch):
     monkeypatch.setattr(backlog, "NICENESS", 19)
-    found = backlog.next_piece(where, config.backlog(where.conf).runs[1], 2, 10.0, set(), {})
+    found = next_piece(where, 1, 2, 10.0, set(), {})
     started = [backlog._start(where, job) for job in found.jobs]
     groups = [Path(f"/proc/{process.pid}/autogroup").read_text().split() for process in started]
     for process in started:

@@ -6,6 +6,7 @@ are recorded in docs/results. A piece that is killed resumes from its checkpoint
 is left to it, so that several backlogs, or a study, may work on one store.
 """
 
+import functools
 import os
 import subprocess
 import sys
@@ -51,25 +52,28 @@ def run(where: Places, cores: int, minutes: float) -> Iterator[str]:
     end = time.monotonic() + 60 * minutes
     setting = config.backlog(where.conf)
     tried: set[str] = set()
+    plan_of = functools.cache(functools.partial(planning.make, where))  # several runs are parts of one study
     for waiting in setting.runs:
         absent: dict[str, str] = {}
         while time.monotonic() < end and (
-            piece := next_piece(where, waiting, cores, setting.piece_minutes, tried, absent)
+            piece := next_piece(
+                where, waiting, plan_of(waiting.study, waiting.overrides), cores, setting.piece_minutes, tried, absent
+            )
         ):
             yield str(piece)
             tried |= {fit.fit_id for job in piece.jobs for group in job.groups for fit in group.fits}
             _work(where, piece, end)
             yield _recorded(where, piece.plan)
+            plan_of.cache_clear()
         yield from (f"{waiting.study}: {name} is left out: {reason}" for name, reason in absent.items())
 
 
 def next_piece(
-    where: Places, waiting: Run, cores: int, minutes: float, tried: set[str], absent: dict[str, str]
+    where: Places, waiting: Run, plan: Plan, cores: int, minutes: float, tried: set[str], absent: dict[str, str]
 ) -> Piece | None:
-    """The next fits of a run; None where it has none left. tried: fits that were begun since the backlog runs; absent:
-    data sets that cannot be prepared, and why."""
-    plan, store = planning.make(where, waiting.study, waiting.overrides), Store(where.store)
-    cells = wanted_cells(plan, waiting)
+    """The next fits of a run, of the plan of its study; None where it has none left. tried: fits that were begun since
+    the backlog runs; absent: data sets that cannot be prepared, and why."""
+    store, cells = Store(where.store), wanted_cells(plan, waiting)
     fits = [fit.fit_id for cell in cells if cell.address.dataset not in absent for fit in cell.fits if not cell.skip]
     pending = {fit_id for fit_id in fits if plan.states[fit_id].name == "pending"} - tried
     wanted = batches.groups(store, cells, pending)
@@ -178,10 +182,10 @@ def _recorded(where: Places, plan: Plan) -> str:
 def overview(where: Places, waits: dict[str, int]) -> Iterator[str]:
     """For each run its fits done of those planned, the hours of one core left with their interval, and the verdicts
     that wait for it; below it what runs the same in Snakemake, on a cluster too. waits: number of these by study."""
-    runs = config.backlog(where.conf).runs
+    runs, plan_of = config.backlog(where.conf).runs, functools.cache(functools.partial(planning.make, where))
     yield f"{'run':<40}{'done':>6} of {'fits':<7}{'left on one core, 90 % interval':<36}verdicts that wait"
     for waiting in runs:
-        plan = planning.make(where, waiting.study, waiting.overrides)
+        plan = plan_of(waiting.study, waiting.overrides)
         part = replace(plan, cells=tuple(wanted_cells(plan, waiting)))
         states = [plan.states[fit.fit_id].name for cell in part.cells if not cell.skip for fit in cell.fits]
         left = show(Estimate(part).core) if "pending" in states else "nothing"
