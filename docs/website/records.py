@@ -13,6 +13,7 @@ import pandas as pd
 from gpbench.evaluation.compare import paired_difference
 from gpbench.evaluation.metrics import METRICS
 from gpbench.places import Places
+from gpbench.report.export.documents import NOT_OURS
 from gpbench.report.significance.comparisons import ALPHA
 from gpbench.report.tables.render import Table, mean_sd, number, to_html
 from gpbench.report.view import View, commits
@@ -140,12 +141,18 @@ def listed(runs: list[View]) -> Table:
             "kind": view.study["kind"],
             "protocol": view.study["protocol"],
             "budget": view.study["budget"],
-            "fits done": f"{len(view.done)} of {len(view.fits)}",
+            "fits done": _done(view),
         }
         for view in runs
     ]
     data = pd.DataFrame(rows)
     return Table(data, data, "Committed runs")
+
+
+def _done(view: View) -> str:
+    """Our fits that are done, of those planned; what others printed or predicted is not counted."""
+    done, planned = (int((~fits["family"].isin(NOT_OURS)).sum()) for fits in (view.done, view.fits))
+    return f"{done} of {planned}"
 
 
 def facts(view: View) -> dict[str, str]:
@@ -154,7 +161,7 @@ def facts(view: View) -> dict[str, str]:
     return {
         "protocol": f"`{study['protocol']}`",
         "budget": f"`{study['budget']}`",
-        "fits done": f"{len(view.done)} of {len(view.fits)}",
+        "fits done": _done(view),
         "commits of the fits": ", ".join(commits(view.done, 10)) or "none",
         "command": f"`{study['command']}`",
     }

@@ -253,7 +253,8 @@ def adopt(arguments: argparse.Namespace) -> None:
 
     if arguments.check < 1:
         raise UserError(f"--check must be a positive integer, got {arguments.check}")
-    lines = adopting.adopt(places.find(), arguments.run, arguments.overrides, arguments.check, arguments.against)
+    against = arguments.against and arguments.against.resolve()
+    lines = adopting.adopt(places.find(), arguments.run, arguments.overrides, arguments.check, against)
     print("\n".join(lines))
     if stale := [line for line in lines if line.startswith("stays stale")]:
         raise UserError(f"{len(stale)} of {len(lines)} were not adopted; run the study to fit them again")

@@ -87,6 +87,8 @@ def test_another_protocol_or_name_is_refused_in_one_line(where):
         planning.make(where[0], "default", f"{STUDY} protocol=rossi2021")
     with pytest.raises(UserError, match="unknown scores by split 'their'"):
         planning.make(where[0], "default", STUDY.replace("theirs", "their"))
+    with pytest.raises(UserError, match="names the released scores 'theirs' and a method so"):
+        planning.make(where[0], "default", STUDY.replace("methods=[", "methods=[theirs,"))
 
 
 def test_the_released_splits_are_those_of_the_protocol():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import tarfile
@@ -110,13 +111,15 @@ def damages(sent: dict[str, bytes]) -> dict[str, tuple[bytes, str]]:
     unsealed = sent | {"fit.json": sent["fit.json"].replace(b'"sealed"', b'"unsealed"')}
     return {
         "half": (half, "unexpected end of data"),
+        "empty": (b"", "empty file"),
+        "compressed": (gzip.compress(tarred(**sent))[:-9], "invalid header"),
         "changed": (tarred(**changed), "points.parquet was changed"),
         "unsealed": (tarred(**unsealed), "seal"),
         "outside": (tarred(**{"../fit.json": sent["fit.json"]}), "no fit"),
     }
 
 
-@pytest.mark.parametrize("kind", ["half", "changed", "unsealed", "outside"])
+@pytest.mark.parametrize("kind", ["half", "empty", "compressed", "changed", "unsealed", "outside"])
 def test_a_damaged_object_is_a_line_and_is_set_aside(stores, url, kind, capfd):
     first, second = stores
     content, said = damages(files(first.folder(FIT.fit_id)))[kind]
@@ -130,6 +133,21 @@ def test_a_damaged_object_is_a_line_and_is_set_aside(stores, url, kind, capfd):
     assert list((second.root / ".tmp").iterdir()) == []
     assert (Remote(url).fits, there.names("damaged")) == (set(), [f"{FIT.fit_id}.tar"])
     assert there.push(first, first.ids()) == 1
+
+
+def test_a_damaged_object_of_a_remote_that_may_only_be_read_holds_up_nothing(stores, url, monkeypatch, capfd):
+    first, second = stores
+    Remote(url).push(first, first.ids())
+    Remote(url).create(f"fits/{'0' * 16}.tar", b"")
+    there = Remote(url)
+    monkeypatch.setattr(there.files, "mv", refuse)
+    assert there.pull(second, sorted(there.fits)) == 1
+    assert "is damaged (empty file); it could not be moved to damaged/ there" in capfd.readouterr().err
+    assert second.ids() == first.ids()
+
+
+def refuse(*_: object, **__: object) -> None:
+    raise PermissionError(1, "Operation not permitted")
 
 
 def test_checkpoints_follow_the_machine_that_is_furthest(stores, url):

@@ -60,17 +60,20 @@ def adopt(where: Places, run: str, overrides: str, check: int, against: Path | N
     facts = committed.facts(recorded) if (recorded / "scores.csv").is_file() else {}
     store, moved = Store(where.store), Counter[str]()
     stale: dict[tuple[str, str], list[Evidence]] = {}  # by method and task
-    for item in (*_recorded(where, plan), *_stored(store, plan)):
+    for item in (*_recorded(where, store, plan), *_stored(store, plan)):
         if reason := _moved(item):
-            moved[f"{item.cell.method}: {reason}"] += 1
+            moved[f"{item.cell.method}: {reason}"] += _is_wanted(plan, item.fit)
         else:
             stale.setdefault((item.cell.method, item.cell.what.data.task), []).append(item)
-    lines = [f"stays stale: {count(fits, 'fit')} of {reason}" for reason, fits in moved.items()]
+    lines = [f"stays stale: {count(fits, 'fit')} of {reason}" for reason, fits in moved.items() if fits]
+    stale = {key: items for key, items in stale.items() if any(_is_wanted(plan, item.fit) for item in items)}
     if not stale:
         raise UserError("\n".join([*lines, f"{plan.name} has no fits whose code moved; nothing to adopt"]))
     adopted: list[tuple[Evidence, str]] = []
     for (method, task), items in stale.items():
+        # of all, also those that today's code has fitted, so that a difference that was found once is found again
         chosen = sorted(items, key=lambda item: item.seconds)[:check]
+        items = [item for item in items if _is_wanted(plan, item.fit)]
         if differences := _check(where, store, chosen, against):
             lines += [f"stays stale: {method} ({task}, {count(len(items), 'fit')}): {text}" for text in differences]
         else:
@@ -88,12 +91,23 @@ def _commit(where: Places) -> str:
     return (commit.commit[:7] or "no commit") + (" with changes" if commit.dirty else "")
 
 
-def _recorded(where: Places, plan: planning.Plan) -> Iterator[Evidence]:
+def _is_wanted(plan: planning.Plan, fit: Fit) -> bool:
+    """Whether today's code has not fitted it yet."""
+    return plan.states[fit.fit_id].name == "pending"
+
+
+def _tells(store: Store, plan: planning.Plan, fit: Fit, earlier: str) -> bool:
+    """Whether a fit under an earlier identity can be adopted, or compared with what today's code has fitted."""
+    fitted = store.has(fit.fit_id) and not store.record(fit.fit_id).provenance.adopted
+    return earlier != fit.fit_id and (fitted or _is_wanted(plan, fit))
+
+
+def _recorded(where: Places, store: Store, plan: planning.Plan) -> Iterator[Evidence]:
     """Committed records under earlier identities, of fits that the study wants today."""
     wanted = {(c.method, c.address.dataset, f.split, f.replica): (c, f) for c in plan.cells for f in c.fits}
     for row in committed.by_fit(where, plan.name).values():
         cell, fit = wanted.get((row["method"], row["dataset"], row["split"], row["replica"]), (None, None))
-        if cell and fit and not cell.skip and row["status"] == "done" and plan.states[fit.fit_id].name == "pending":
+        if cell and fit and not cell.skip and row["status"] == "done" and _tells(store, plan, fit, row["fit_id"]):
             scores = {k: v for k, v in row.items() if isinstance(v, float) and is_score(k)}
             yield Evidence(cell, fit, row, scores, row["seconds_train"] * row["seconds_shared_by"], row["commit"])
 
@@ -101,10 +115,13 @@ def _recorded(where: Places, plan: planning.Plan) -> Iterator[Evidence]:
 def _stored(store: Store, plan: planning.Plan) -> Iterator[Evidence]:
     """Stored fits under earlier identities, the latest of each place."""
     records = sorted(store.records()[0], key=lambda record: record.provenance.started)
-    earlier = {(r.address, r.split, r.replica): r.fit_id for r in records if r.status == "done"}
+    today = {fit.fit_id for _, fit in plan.fits}
+    earlier = {
+        (r.address, r.split, r.replica): r.fit_id for r in records if r.status == "done" and r.fit_id not in today
+    }
     for cell, fit in plan.fits:
         fit_id = earlier.get((cell.address, fit.split, fit.replica))
-        if fit_id and not cell.skip and plan.states[fit.fit_id].name == "pending":
+        if fit_id and not cell.skip and _tells(store, plan, fit, fit_id):
             old = store.record(fit_id)  # with its scores, which `records` leaves out
             scores = {k: v for k, v in scoring.scores(store, old).items() if is_score(k)}
             yield Evidence(cell, fit, old, scores, old.seconds.train * old.seconds.shared_by, old.provenance.commit)
@@ -166,7 +183,8 @@ def _refitted_by(checkout: Path, item: Evidence) -> dict[str, float]:
     words = fit_one.settings(item.cell.address, item.cell.what, item.fit.split, item.fit.replica)
     python = checkout / ".venv" / "bin" / "python"
     with tempfile.TemporaryDirectory() as store:
-        places = {"GPBENCH_ROOT": str(checkout), "GPBENCH_STORE": store, "CI": "1"}
+        # a PYTHONPATH would lead to another checkout
+        places = {"GPBENCH_ROOT": str(checkout), "GPBENCH_STORE": store, "CI": "1", "PYTHONPATH": ""}
         command = [str(python), "-m", "gpbench.cli", "fit", *words]
         try:
             done = subprocess.run(

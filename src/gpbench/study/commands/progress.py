@@ -69,7 +69,7 @@ def name(group: Group) -> str:
     splits = sorted(f.split for f in group.fits)
     address = group.address
     which = f"split {splits[0]}" if len(splits) == 1 else f"splits {splits[0]}-{splits[-1]}"
-    return f"{address.method} on {address.dataset}, {which}"
+    return f"{address.method} on {address.dataset}, {'all rows' if group.what.is_final else which}"
 
 
 def describe(progress: Progress) -> str:

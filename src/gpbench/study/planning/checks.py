@@ -27,6 +27,8 @@ def check_study(places: Places, study: schema.Study) -> None:
     for name in study.per_split:
         if (theirs := config.printed_splits(places.per_split, name).protocol) != study.protocol:
             raise UserError(f"per_split of {where}: {name} has splits of protocol {theirs!r}, not {study.protocol!r}")
+        if name in study.methods:
+            raise UserError(f"{where} names the released scores {name!r} and a method so; rename the method")
     challengers.check(places, study)
     for a, b in study.pairs:
         if a == b:

@@ -219,10 +219,14 @@ class Remote:
                         (Path(folder) / fit_id).rename(store.folder(fit_id))
                 store.spool(fit_id)
                 return True
-        self._do("makedirs", self._path("damaged"), exist_ok=True)
-        self._do("mv", self._path(f"fits/{fit_id}.tar"), self._path(f"damaged/{fit_id}.tar"))
+        moved = "was moved"
+        try:
+            self._do("makedirs", self._path("damaged"), exist_ok=True)
+            self._do("mv", self._path(f"fits/{fit_id}.tar"), self._path(f"damaged/{fit_id}.tar"))
+        except UserError:  # it may only be read
+            moved = "could not be moved"
         self.fits.discard(fit_id)
-        said = f"{self.url}: fit {fit_id} is damaged ({fault}); it was moved to damaged/ there, and is to be run"
+        said = f"{self.url}: fit {fit_id} is damaged ({fault}); it {moved} to damaged/ there, and is to be run"
         print(f"gpbench: {said}", file=sys.stderr)
         return False
 
@@ -269,11 +273,11 @@ def _packed(store: Store, fit_id: str) -> bytes | None:
 def _unpack(content: bytes, store: Store, fit_id: str) -> str:
     """Put the files of a fit, and no others, into a store; what is wrong with them, or ''."""
     try:
-        with tarfile.open(fileobj=io.BytesIO(content)) as tar:
+        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
             members = [member for member in tar if member.isfile() and PARTS.fullmatch(member.name)]
             tar.extractall(store.folder(fit_id), members, filter="data")
         store.record(fit_id)
-    except (tarfile.TarError, UserError) as error:
+    except (tarfile.TarError, OSError, UserError) as error:
         return str(error)
     for path in store.folder(fit_id).iterdir():
         with path.open("rb") as stream:
