@@ -2,6 +2,7 @@
 
 import resource
 import shutil
+import sys
 
 import numpy as np
 import pandas as pd
@@ -9,7 +10,7 @@ import pandas as pd
 import gpbench as api
 
 
-def test_the_folder_answers_as_the_fit_does_without_its_project(project, gpbench, tmp_path):
+def test_the_folder_answers_as_the_fit_does_without_its_project(project, gpbench, tmp_path, monkeypatch):
     import mlflow  # seconds, which every worker would take to collect this file
 
     fit = api.fit("linear", "diabetes", budget="smoke")
@@ -17,6 +18,7 @@ def test_the_folder_answers_as_the_fit_does_without_its_project(project, gpbench
     frame = pd.DataFrame(np.arange(20.0).reshape(2, 10), columns=names, index=[7, 9])
     expected = api.predict(fit["fit_id"], frame)
     folder = tmp_path / "model"
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # Python would cut modules that it compiles meanwhile
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     for size in (1_000, 20_000):  # of a folder's files, and of one alone: as on a full disk
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
