@@ -99,12 +99,12 @@ def _signed_rank_tails(differences: ArrayLike) -> tuple[float | np.ndarray, floa
         raise ValueError("differences must not be NaN")
     zero = differences == 0
     # ranks among the nonzero differences (zeros come first), doubled because ties have ranks that end in one half
-    ranks = pd.DataFrame(np.abs(differences)).rank().to_numpy().reshape(differences.shape)
-    doubled = np.rint(2 * (ranks - zero.sum(axis=0))).astype(int)
+    among_all = pd.DataFrame(np.abs(differences)).rank().to_numpy().reshape(differences.shape)
+    doubled = np.rint(2 * (among_all - zero.sum(axis=0))).astype(int)
     doubled[zero] = 0
     observed = np.where(differences > 0, doubled, 0).sum(axis=0)
     columns = zip(np.sort(doubled, axis=0).reshape(len(doubled), -1).T, observed.ravel(), strict=True)
-    tails = [tuple(tail[w] for tail in _rank_sum_tails(tuple(column.tolist()))) for column, w in columns]
+    tails = [tuple(tail[w] for tail in _rank_sum_tails(tuple(ranks.tolist()))) for ranks, w in columns]
     at_most, at_least = np.reshape(tails, (*observed.shape, 2)).T
     return at_most[()], at_least[()]
 

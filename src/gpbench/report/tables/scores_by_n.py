@@ -48,7 +48,7 @@ def _summary(scores: pd.DataFrame, method: str) -> dict[str, float]:
     """Mean, sd and number of splits, and the paired difference to the first method; scores `[splits, methods]`."""
     values, difference = scores[method], (scores[method] - scores.iloc[:, 0]).dropna()
     mean, half, p = difference.mean(), np.nan, np.nan
-    if len(difference) > 1 and scores.columns[0] != method:
+    if len(difference) > 1 and np.isfinite(difference).all() and scores.columns[0] != method:
         paired = paired_difference(values, scores.iloc[:, 0], 0.0, 1 - ALPHA)
         half, p = paired.upper - paired.mean, paired.p
     return moments(values) | {"difference": mean, "lower": mean - half, "upper": mean + half, "p": p}
