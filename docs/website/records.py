@@ -13,10 +13,9 @@ import pandas as pd
 from gpbench.evaluation.compare import paired_difference
 from gpbench.evaluation.metrics import METRICS
 from gpbench.places import Places
-from gpbench.report.export.documents import NOT_OURS
 from gpbench.report.significance.comparisons import ALPHA
 from gpbench.report.tables.render import Table, mean_sd, number, to_html
-from gpbench.report.view import View, commits
+from gpbench.report.view import NOT_OURS, View, commits
 
 LINKED = re.compile(r"<td>([\w-]+)</td>")
 

@@ -41,6 +41,21 @@ def test_unfinished_cells_say_why(view, method, dataset, n, statuses):
     assert np.isnan(view.matrix("mnll").loc[dataset, method])
 
 
+def test_splits_that_others_did_not_give_are_named(small, tmp_path):
+    """They are no fits, so that they have no row, and what was given is not counted as ours."""
+    scores, study = pd.read_parquet(small / "scores.parquet"), json.loads((small / "study.json").read_text())
+    theirs = (scores["method"] == "svgp") & (scores["dataset"] == "boston")
+    scores.loc[theirs, "family"] = "challenger"
+    scores["jitter_times"], scores["jitter_largest"] = (~theirs).astype(int), 1e-6
+    scores[~(theirs & (scores["split"] == 1))].to_parquet(tmp_path / "scores.parquet")
+    study["expected"].remove(["svgp", "boston", 1])
+    (tmp_path / "study.json").write_text(json.dumps(study))
+    view, n = View(tmp_path), int((~theirs & (scores["status"] == "done")).sum())
+    cell = view.cells("mnll").set_index(["method", "dataset"]).loc[("svgp", "boston")]
+    assert (cell["n"], cell["expected"], cell["statuses"], bool(cell["complete"])) == (2, 3, "rest not given", False)
+    assert f"{n} of {n} fits needed jitter" in view.needed_jitter
+
+
 def test_replicas_of_a_split_are_averaged_first(small, tmp_path):
     folder = tmp_path / "replicas"
     folder.mkdir()

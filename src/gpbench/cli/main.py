@@ -180,9 +180,10 @@ def pyfunc(arguments: argparse.Namespace) -> None:
 
 
 def challenge(arguments: argparse.Namespace) -> None:
+    from gpbench.data.own import name_of
     from gpbench.study.commands import challenge as challenging
 
-    name = arguments.name or arguments.predictions.stem.lower()
+    name = name_of(arguments.predictions, arguments.name)
     label = arguments.label or name
     scored = challenging.challenge(places.find(), arguments.predictions, name, label, arguments.protocol)
     for (dataset, split), scores in scored.items():
@@ -257,7 +258,8 @@ def adopt(arguments: argparse.Namespace) -> None:
     lines = adopting.adopt(places.find(), arguments.run, arguments.overrides, arguments.check, against)
     print("\n".join(lines))
     if stale := [line for line in lines if line.startswith("stays stale")]:
-        raise UserError(f"{len(stale)} of {len(lines)} were not adopted; run the study to fit them again")
+        text = f"{count(len(stale), 'line')} of {len(lines)} above: what was not adopted; run the study to fit it again"
+        raise UserError(text)
 
 
 def verdict(arguments: argparse.Namespace) -> None:

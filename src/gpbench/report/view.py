@@ -37,6 +37,8 @@ JITTERED = "†"
 """Mark of a cell with fits whose matrices needed jitter beyond the method's own."""
 STATUSES = ("done", UNMIXED, "stopped", "diverged", "out-of-memory", "failed", "skipped", "missing")
 SCORED = ("done", UNMIXED)
+NOT_OURS = ("published", "challenger")
+"""Families of scores that others made."""
 MIXING = ("chains", "draws", "r_hat", "r_hat_row", "r_hat_row_sd", "ess_bulk", "ess_tail", "ess_every")
 MIXING_REPORTED = ("r_hat_covariance", "ess_covariance", "mcse")
 CERTIFICATE = ("certificate_steps", "certificate_objective", "certificate_mnll")
@@ -66,6 +68,7 @@ class StudyRecord(TypedDict, total=False):
     command: str
     datasets: list[str]
     methods: list[str]
+    labels: dict[str, str]
     protocol: str
     budget: str
     splits: list[int]
@@ -252,7 +255,8 @@ class View:
     def labels(self) -> dict[str, str]:
         """Printed label of each method."""
         scores = self._scores[["method", "label"]].dropna()
-        return {name: name for name in self.methods} | dict(zip(scores["method"], scores["label"], strict=True))
+        planned = {name: name for name in self.methods} | self.study.get("labels", {})  # older records lack them
+        return planned | dict(zip(scores["method"], scores["label"], strict=True))
 
     @cached_property
     def tasks(self) -> dict[str, str]:
@@ -304,7 +308,10 @@ class View:
         keys = ["method", "dataset"]
         by_cell = self.fits.assign(expected=self.fits.groupby("dataset")["split"].transform("nunique")).groupby(keys)
         cells = by_cell["expected"].first().to_frame()
-        cells["statuses"] = [describe_statuses(fits, 48) for _, fits in by_cell]
+        # of others, only the splits that they gave are rows
+        partly = by_cell["split"].nunique() < cells["expected"]
+        texts = [describe_statuses(fits, 48) for _, fits in by_cell]
+        cells["statuses"] = [text or "rest not given" * lacks for text, lacks in zip(texts, partly, strict=True)]
         for name, fits in {"improving": self.improving, "jittered": self.jittered}.items():
             cells[name] = fits.groupby(keys)["split"].nunique()  # none where a cell is absent
         return cells.fillna(0).astype({"improving": int, "jittered": int}).reset_index()
@@ -324,7 +331,8 @@ class View:
         """A sentence that counts the fits whose matrices needed jitter, with the largest; '' without any."""
         if self.jittered.empty:
             return ""
-        largest, counted = self.jittered["jitter_largest"].astype(float).max(), count(len(self.done), "fit")
+        ours = self.done[~self.done["family"].isin(NOT_OURS)]
+        largest, counted = self.jittered["jitter_largest"].astype(float).max(), count(len(ours), "fit")
         return f"{JITTERED} {len(self.jittered)} of {counted} needed jitter to factor a matrix, at most {largest:.1g}."
 
     @cached_property

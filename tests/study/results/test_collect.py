@@ -132,6 +132,7 @@ def test_study_json_lists_the_expected_fits(study):
     assert facts["name"] == name
     assert facts["datasets"] == ["boston", "wine"]
     assert ["svgp", "wine", 1] in facts["expected"]
+    assert facts["labels"]["svgp"] == "SVGP"
     assert len(facts["expected"]) == 12
     assert {"numpy", "torch"} <= set(facts["versions"])
 

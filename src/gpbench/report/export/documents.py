@@ -22,7 +22,7 @@ from gpbench.report.significance import comparisons
 from gpbench.report.significance.findings import unconverged
 from gpbench.report.tables.render import to_markdown
 from gpbench.report.tables.standard import table
-from gpbench.report.view import SCORED, View
+from gpbench.report.view import NOT_OURS, SCORED, View
 
 RUN = "uci_converged"  # the comparison of methods, which the README shows
 RUNS = (RUN, "uci_common")  # those with pages, the second a comparison of budgets; other runs are in the scorecard
@@ -36,8 +36,6 @@ OF_ALL_RUNS = ("rank_by_budget",)
 COMPARISON = "all_mnll"
 BEST = 5
 """Methods whose ranks the README shows."""
-NOT_OURS = ("published", "challenger")
-"""Families of scores that others made."""
 
 
 def texts(root: Path, runs: list[View]) -> dict[Path, str]:

@@ -39,8 +39,9 @@ def performance_profile(view: View) -> Figure:
     most = max(losses.shape[1] for _, losses, _ in compared)
     figure, axes = canvas.panels(len(compared), 1, max(0.6 + 0.125 * most, 1.6))
     for axis, (spec, losses, dropped) in zip(axes[:, 0], compared, strict=True):
-        canvas.title(axis, _title(spec, losses))
-        canvas.remark(axis, _left_out(dropped))
+        remark = _left_out(dropped)
+        canvas.title(axis, _title(spec, losses) + "\n" * bool(remark))  # the remark goes below it
+        canvas.remark(axis, remark)
         _profile(axis, view, spec.metric, losses)
     return figure
 

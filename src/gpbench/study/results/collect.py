@@ -163,6 +163,7 @@ def facts(where: Places, plan: FrozenPlan, rows: list[committed.Row]) -> dict[st
         "command": plan.command,
         **{k: study[k] for k in ("title", "kind", "datasets", "protocol", "budget", "splits")},
         "methods": [*study["methods"], *others],
+        "labels": {cell.method: cell.label for cell in plan.cells},
         **{k: study[k] for k in ("figures", "tables", "pairs", "published")},
         "settings": {cell.method: cell.settings for cell in plan.cells} | {name: {} for name in others},
         "reported": asdict(first.reported),
