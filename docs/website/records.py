@@ -15,7 +15,8 @@ from gpbench.evaluation.metrics import METRICS
 from gpbench.places import Places
 from gpbench.report.significance.comparisons import ALPHA
 from gpbench.report.tables.render import Table, mean_sd, number, to_html
-from gpbench.report.view import NOT_OURS, View, commits
+from gpbench.report.view import View, commits
+from gpbench.study.storage.challengers import NOT_OURS
 
 LINKED = re.compile(r"<td>([\w-]+)</td>")
 

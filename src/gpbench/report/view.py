@@ -27,6 +27,7 @@ from gpbench.study.fitting.convergence import NOT_JUDGED
 from gpbench.study.records import CONVERGENCE, JITTER, Setting
 from gpbench.study.results import collect, convergence, curves
 from gpbench.study.storage import committed, parquet
+from gpbench.study.storage.challengers import NOT_OURS
 
 UNMIXED = "not converged"
 """Status of a finished fit that does not converge as its budget requires: the chains of its split by their R-hat, a fit
@@ -37,8 +38,6 @@ JITTERED = "†"
 """Mark of a cell with fits whose matrices needed jitter beyond the method's own."""
 STATUSES = ("done", UNMIXED, "stopped", "diverged", "out-of-memory", "failed", "skipped", "missing")
 SCORED = ("done", UNMIXED)
-NOT_OURS = ("published", "challenger")
-"""Families of scores that others made."""
 MIXING = ("chains", "draws", "r_hat", "r_hat_row", "r_hat_row_sd", "ess_bulk", "ess_tail", "ess_every")
 MIXING_REPORTED = ("r_hat_covariance", "ess_covariance", "mcse")
 CERTIFICATE = ("certificate_steps", "certificate_objective", "certificate_mnll")
@@ -308,10 +307,9 @@ class View:
         keys = ["method", "dataset"]
         by_cell = self.fits.assign(expected=self.fits.groupby("dataset")["split"].transform("nunique")).groupby(keys)
         cells = by_cell["expected"].first().to_frame()
-        # of others, only the splits that they gave are rows
-        partly = by_cell["split"].nunique() < cells["expected"]
-        texts = [describe_statuses(fits, 48) for _, fits in by_cell]
-        cells["statuses"] = [text or "rest not given" * lacks for text, lacks in zip(texts, partly, strict=True)]
+        cells["statuses"] = [describe_statuses(fits, 48) for _, fits in by_cell]
+        given = by_cell["split"].nunique()  # of others, only the splits that they gave are rows
+        cells.loc[(given < cells["expected"]) & (cells["statuses"] == ""), "statuses"] = "rest not given"
         for name, fits in {"improving": self.improving, "jittered": self.jittered}.items():
             cells[name] = fits.groupby(keys)["split"].nunique()  # none where a cell is absent
         return cells.fillna(0).astype({"improving": int, "jittered": int}).reset_index()

@@ -22,7 +22,8 @@ from gpbench.report.significance import comparisons
 from gpbench.report.significance.findings import unconverged
 from gpbench.report.tables.render import to_markdown
 from gpbench.report.tables.standard import table
-from gpbench.report.view import NOT_OURS, SCORED, View
+from gpbench.report.view import SCORED, View
+from gpbench.study.storage.challengers import NOT_OURS
 
 RUN = "uci_converged"  # the comparison of methods, which the README shows
 RUNS = (RUN, "uci_common")  # those with pages, the second a comparison of budgets; other runs are in the scorecard

@@ -28,7 +28,7 @@ def rows(where: Places, plan: FrozenPlan) -> list[Row]:
         for place, scores in released(where.per_split / f"{name}.csv").items():
             if place not in sizes or place[0] not in whose.paired:
                 continue
-            names = {"method": name, "family": "published", "label": whose.label}
+            names = {"method": name, "family": challengers.PRINTED, "label": whose.label}
             found.append(challengers.row(f"{name}/{place[0]}/{place[1]}", *sizes[place], names) | scores)
     return found
 

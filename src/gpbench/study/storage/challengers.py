@@ -18,7 +18,8 @@ from gpbench.study.records import Cell, Fit, FrozenPlan
 from gpbench.study.storage.committed import Row
 
 ABOUT, SCORES, POINTS = "about.json", "scores.json", "points.parquet"
-FAMILY = "challenger"
+NOT_OURS = PRINTED, FAMILY = "published", "challenger"
+"""Families of scores that others made: in print, split by split, and in `gpbench challenge`."""
 REMEDY = "delete the folder of its challenger, and `gpbench challenge` it again"
 
 
