@@ -51,13 +51,9 @@ class Places:
     def raw(self) -> Path:
         return self.root / "data" / "raw"
 
-    @property
-    def prepared(self) -> Path:
-        return self.made / "data" / "prepared"
-
     def prepared_file(self, dataset: str) -> Path:
         """File of the arrays of a data set."""
-        return self.prepared / f"{dataset}.npz"
+        return self.made / "data" / "prepared" / f"{dataset}.npz"
 
     @property
     def per_split(self) -> Path:

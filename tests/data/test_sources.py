@@ -66,7 +66,7 @@ def test_a_bundled_set_is_what_the_catalogue_says(name, tmp_path):
     dataset = CATALOGUE[name]
     where = Places(tmp_path, tmp_path / "store")
     assert prepare(dataset, where) == dataset.md5
-    stored = table.load(where.prepared / f"{name}.npz", dataset.md5)
+    stored = table.load(where.prepared_file(name), dataset.md5)
     shape, classes = SHAPES[name]
     assert stored.inputs.shape == shape
     assert stored.targets.shape == (shape[0], len(dataset.source.targets))

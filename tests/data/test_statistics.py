@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from entries import entry
 
-from gpbench import config
+from gpbench.config import validate
 from gpbench.config.schema import Expect
 from gpbench.data import table as tables
 from gpbench.data.summary import Statistics, check, class_counts, columns, statistics
@@ -106,7 +106,7 @@ def test_columns_in_original_units():
 
 def stated(**figures) -> Expect:
     """As the catalogue's file would say it."""
-    return config.check(Expect, figures, "test")
+    return validate.check(Expect, figures, "test")
 
 
 FOUND = Statistics(

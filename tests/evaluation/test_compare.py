@@ -150,18 +150,18 @@ def test_power_statement_tells_whether_there_are_enough_data_sets():
 
 
 def test_rank_intervals_hold_the_mean_and_shrink_to_it_without_variation():
-    table = rank_intervals(losses(effect=1.0), np.random.default_rng(0), resamples=500)
+    table = rank_intervals(losses(effect=1.0), resamples=500)
     assert table.index[0] == "m0"
     assert table["mean_rank"].between(table["lower"], table["upper"]).all()
     assert (table["lower"] < table["upper"]).any()
-    fixed = rank_intervals(pd.DataFrame(np.tile([1.0, 2.0], (5, 1))), np.random.default_rng(0), resamples=50)
+    fixed = rank_intervals(pd.DataFrame(np.tile([1.0, 2.0], (5, 1))), resamples=50)
     np.testing.assert_allclose(fixed.to_numpy(), [[1, 1, 1], [2, 2, 2]])
 
 
 def test_rank_intervals_have_the_standard_error_of_a_mean():
     """Golden number: +-1.96 standard errors (divisor n) of the ranks, for many data sets."""
     table = losses(datasets=400)
-    intervals = rank_intervals(table, np.random.default_rng(0), resamples=4_000).loc["m0"]
+    intervals = rank_intervals(table, resamples=4_000).loc["m0"]
     expected = 2 * 1.96 * ranks(table)["m0"].std(ddof=0) / np.sqrt(400)
     assert intervals["upper"] - intervals["lower"] == pytest.approx(expected, rel=0.1)
 

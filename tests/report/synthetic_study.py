@@ -108,7 +108,8 @@ def build(
                 rng = np.random.default_rng([i, j, split])
                 fit_id = f"{method}-{dataset}-{split}"
                 row = {"fit_id": fit_id, "kind": "predict", "method": method, "label": METHODS[method]}
-                row |= {"family": "gradient", "dataset": dataset, "protocol": protocol, "budget": "quick"}
+                row |= {"family": "gradient", "preset": method, "dataset": dataset, "protocol": protocol}
+                row |= {"budget": "quick"}
                 row |= {"split": split, "replica": 0, "task": DATASETS[dataset], "status": state, "reason": reason}
                 row |= {"steps": 5000, "convergence": "converged", "overrides": "", "commit": "0123abc", "dirty": False}
                 row |= {"seconds_train": SECONDS[method] * rng.uniform(0.9, 1.1), "seconds_predict": 0.2}

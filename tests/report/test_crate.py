@@ -25,7 +25,7 @@ def where(tmp_path_factory):
     folder = build(root / "results" / "tiny", ["svgp", "constant"], ["boston", "banana"], 2, lambda *_: ("done", ""))
     scores = pd.read_parquet(folder / "scores.parquet")
     times = {"started": "2024-01-01T00:00:00.000+00:00", "ended": "2024-01-01T00:01:00.000+00:00"}
-    scores.assign(preset=scores["method"], **times).to_parquet(folder / "scores.parquet")
+    scores.assign(**times).to_parquet(folder / "scores.parquet")
     study = json.loads((folder / "study.json").read_text())
     (folder / "study.json").write_text(json.dumps(study | {"versions": {"torch": "2.0"}}))
     found = Places(root, root / "store")

@@ -16,10 +16,10 @@ from gpbench.config.compose import (
 )
 from gpbench.config.method_source import hyperparameters
 from gpbench.config.overrides import command_words, distinct, setting, split_override, split_overrides
-from gpbench.config.validate import check, require_known
+from gpbench.config.validate import require_known
 
 __all__ = [
-    "ENTRY_POINTS", "GROUPS", "MethodConfig", "backlog", "check", "command_words", "compose", "distinct", "families",
-    "folders", "hyperparameters", "options", "printed_splits", "read", "require_known", "require_module",
-    "require_option", "setting", "split_override", "split_overrides",
+    "ENTRY_POINTS", "GROUPS", "MethodConfig", "backlog", "command_words", "compose", "distinct", "families", "folders",
+    "hyperparameters", "options", "printed_splits", "read", "require_known", "require_module", "require_option",
+    "setting", "split_override", "split_overrides",
 ]  # fmt: skip

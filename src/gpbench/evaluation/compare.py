@@ -174,13 +174,11 @@ def power_statement(k: int, n: int, alpha: float = 0.05) -> str:
     return f"{rule} need at least {needed} data sets to reject anything; {n} {verdict}."
 
 
-def rank_intervals(
-    losses: pd.DataFrame, rng: np.random.Generator, level: float = 0.95, resamples: int = 10_000
-) -> pd.DataFrame:
-    """Percentile bootstrap over data sets of the mean ranks.
+def rank_intervals(losses: pd.DataFrame, level: float = 0.95, resamples: int = 10_000) -> pd.DataFrame:
+    """Percentile bootstrap over data sets of the mean ranks, the same each time.
 
     Index: methods, best first; columns mean_rank, lower, upper."""
-    table = ranks(losses)
+    table, rng = ranks(losses), np.random.default_rng(0)
     # how often a resample holds each data set, as a share of it
     weights = rng.multinomial(len(table), np.full(len(table), 1 / len(table)), size=resamples) / len(table)
     lower, upper = np.quantile(weights @ table.to_numpy(), [0.5 - level / 2, 0.5 + level / 2], axis=0)

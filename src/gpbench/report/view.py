@@ -145,7 +145,6 @@ class View:
         # a split is expected once for each of its replicas, which count from 0
         expected = pd.DataFrame(self.study["expected"], columns=keys[:3]).astype({"split": "int64"})
         expected["replica"] = expected.groupby(keys[:3]).cumcount()
-        scores["replica"] = scores.get("replica", pd.Series(0, scores.index)).fillna(0).astype("int64")
         fits = expected.merge(scores, how="outer", on=keys)
         missing = fits["status"].isna()
         fits.loc[missing, ["status", "reason"]] = ["missing", "no result was collected"]

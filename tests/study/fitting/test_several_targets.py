@@ -160,7 +160,7 @@ def test_answers_name_their_target_where_there_are_several(project, choice, head
     entry |= {"name": "two", "md5": data.md5, "rows": len(data.inputs), "columns": data.inputs.shape[1]}
     entry["source"]["targets"] = data.target_names
     (where.conf / "dataset/two.yaml").write_text(yaml.safe_dump(entry))
-    tables.save(data, where.prepared / "two.npz", {})
+    tables.save(data, where.prepared_file("two"), {})
     words = f"methods=[linear] datasets=[two] splits=1 protocol.outputs={choice}"
     (cell,) = resolve(where, "default", words).cells
     (outcome,) = closed_form.run(cell, data, tmp_path)

@@ -176,7 +176,7 @@ def _add_scorecard(view: View, section: Section) -> None:
 def _citations(view: View) -> Section:
     """BibTeX of what was used, or why it cannot be given: a method may have been removed from conf/."""
     section = Section("citations", "Citations")
-    presets = view.fits["preset"].dropna().unique() if "preset" in view.fits else view.methods
+    presets = view.fits["preset"].dropna().unique()
     try:
         where = places.find()
         keys = citations.used(where, presets, view.datasets, view.study["protocol"])

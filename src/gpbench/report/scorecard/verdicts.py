@@ -86,7 +86,7 @@ def group(metric: str) -> str:
 
 def is_of_moves(metric: str) -> bool:
     """Whether a metric says how a chain moves rather than what it found: ESS, acceptance, operations."""
-    return bool(metric) and (metric in OPERATIONS or group(metric) == "samplers")
+    return metric in OPERATIONS or group(metric) == "samplers"
 
 
 def direction(metric: str) -> str:

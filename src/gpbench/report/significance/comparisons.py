@@ -115,7 +115,7 @@ def compare(view: View, spec: Comparison) -> dict:
     n, k = losses.shape
     if not rankable(losses):
         return result | {"reason": f"{count(n, 'data set')} x {count(k, 'method')} complete; ranks need at least 1 x 2"}
-    intervals = rank_intervals(losses, np.random.default_rng(0), level=1 - ALPHA)
+    intervals = rank_intervals(losses, 1 - ALPHA)
     pairs = wilcoxon_holm(losses, ALPHA)
     first = (ranks(losses) == 1).sum()
     ranked = intervals.rename_axis("method").reset_index().assign(firsts=first[intervals.index].to_numpy())

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpbench.config.method_source import source_path, source_tree
-from gpbench.study.planning.numerics import LOOPS, PLANNING_ONLY, TUNING, VOCABULARY, is_inside
+from gpbench.study.planning.numerics import LOOPS, PLANNING_ONLY, TUNING, is_inside
 from gpbench.study.records import What
 from gpbench.study.records import canonical as canonical
 from gpbench.study.records import digest as digest
@@ -52,12 +52,6 @@ def _closure(modules: tuple[str, ...], counts: Callable[[str], bool]) -> dict[st
             digests[module], imported = _parse(module)
             todo += [name for name in imported if _is_module(name, module) and counts(name)]
     return dict(sorted(digests.items()))
-
-
-def imports(module: str) -> list[str]:
-    """The modules of gpbench that a module imports at run time, without the vocabulary."""
-    named = {name for name in _parse(module)[1] if name.split(".")[0] == "gpbench" and _is_module(name, module)}
-    return sorted(named - set(VOCABULARY))
 
 
 @functools.cache

@@ -58,11 +58,6 @@ class Plan(FrozenPlan):
     remarks: list[str]
     cost: CostModel
 
-    @property
-    def datasets(self) -> list[str]:
-        """Data sets of the fits that are to be run."""
-        return sorted({group.address.dataset for batch in self.batches for group in batch.groups})
-
     def rows(self) -> list[PlanRow]:
         """A row for every fit."""
         rows = []

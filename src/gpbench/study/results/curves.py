@@ -25,10 +25,10 @@ BIN_COLUMNS = ["fit_id", "of", "bin", "count", "predicted", "happened"]
 
 
 def thinned(trace: pd.DataFrame) -> pd.DataFrame:
-    """The first and the last row of a trace, and rows between them that are evenly spread over log step."""
+    """The first and the last row of a trace, which has some, and rows between them, evenly spread over log step."""
     step, looked = trace["step"].to_numpy(), trace["mnll"].notna().to_numpy().nonzero()[0]
     kept = [0, *_spread(step, BETWEEN), *looked[_spread(step[looked], LOOKS)], len(trace) - 1]
-    return trace.iloc[np.unique(kept)] if len(trace) else trace
+    return trace.iloc[np.unique(kept)]
 
 
 def _spread(step: np.ndarray, most: int) -> np.ndarray:
