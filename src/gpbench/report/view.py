@@ -26,8 +26,7 @@ from gpbench.study.fitting.convergence import IMPROVING as STILL
 from gpbench.study.fitting.convergence import NOT_JUDGED
 from gpbench.study.records import CONVERGENCE, JITTER, Setting
 from gpbench.study.results import collect, convergence, curves
-from gpbench.study.storage import committed, parquet
-from gpbench.study.storage.challengers import NOT_OURS
+from gpbench.study.storage import challengers, committed, parquet
 
 UNMIXED = "not converged"
 """Status of a finished fit that does not converge as its budget requires: the chains of its split by their R-hat, a fit
@@ -328,7 +327,7 @@ class View:
         """A sentence that counts the fits whose matrices needed jitter, with the largest; '' without any."""
         if self.jittered.empty:
             return ""
-        ours = self.done[~self.done["family"].isin(NOT_OURS)]
+        ours = self.done[~self.done["family"].isin(challengers.NOT_OURS)]
         largest, counted = self.jittered["jitter_largest"].astype(float).max(), count(len(ours), "fit")
         return f"{JITTERED} {len(self.jittered)} of {counted} needed jitter to factor a matrix, at most {largest:.1g}."
 
