@@ -53,10 +53,10 @@ def listing(where: Places, what: str) -> dict[str, str]:
     if what == "runs":
         return {run.name: _described(run) for run in runs(where)}
     if what == "items":
-        from gpbench.report.papers import items, listing
+        from gpbench.report.papers import items
 
-        known = items.registry(where.conf)
-        return {i.target: f"{i.title}; {listing.state(where, i).partition(';')[0]}" for i in known.values()}
+        known = items.registry(where.conf).values()
+        return {item.target: item.title + f" (later: needs {item.later})" * bool(item.later) for item in known}
     group = {"methods": "method", "datasets": "dataset", "studies": "study"}[what]
     entries = {name: config.compose(where.conf, group, name) for name in config.options(where.conf, group)}
     if group == "method":
