@@ -37,6 +37,17 @@ def test_ranks_share_ties():
     assert ranks(table).to_numpy().tolist() == [[1.0, 2.5, 2.5], [3.0, 1.0, 2.0]]
 
 
+def test_losses_that_differ_by_rounding_alone_tie():
+    """Means of the same errors of five splits, in another order or of records that keep ten digits."""
+    errors = [1 / 35, 2 / 35, 3 / 35, 5 / 35, 7 / 35]
+    same = [np.mean(errors), np.mean(errors[::-1]), np.mean([float(f"{error:.10g}") for error in errors])]
+    assert len(set(same)) > 1
+    assert ranks(pd.DataFrame([[*same, 0.3, np.inf]])).to_numpy().tolist() == [[2.0, 2.0, 2.0, 4.0, 5.0]]
+    table = wilcoxon_holm(pd.DataFrame([same, same[::-1]], columns=list("abc")))
+    assert table["ties"].tolist() == [2, 2, 2]
+    assert ranks(pd.DataFrame([[1.0, 1 + 1e-8]])).to_numpy().tolist() == [[1.0, 2.0]]
+
+
 def test_complete_drops_the_row_or_column_with_most_missing_cells():
     table = losses(5, 4)
     table["m3"] = np.nan

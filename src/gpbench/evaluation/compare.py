@@ -16,6 +16,7 @@ from scipy.special import chdtrc, fdtrc, stdtr, stdtrit  # scipy.stats costs a s
 from gpbench.errors import UserError
 
 SAME = 1e-12  # of their mean: a spread of numbers that differ by rounding alone
+ROUNDING = 1e-9  # of a loss: means of the same errors differ by their order, and records keep ten digits
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,15 @@ def complete(losses: pd.DataFrame) -> pd.DataFrame:
 
 
 def ranks(losses: pd.DataFrame) -> pd.DataFrame:
-    """Rank of each method on each data set, 1 is best, ties share their mean rank."""
+    """Rank of each method on each data set, 1 is best; ties, also those up to `ROUNDING`, share their mean rank."""
     _check(losses)
-    return losses.rank(axis=1, method="average")
+    values = losses.to_numpy(float)
+    order = np.argsort(values, axis=1)
+    ordered = np.take_along_axis(values, order, axis=1)
+    is_worse = ordered[:, 1:] > ordered[:, :-1] + ROUNDING * np.abs(ordered[:, :-1])
+    places = np.zeros(values.shape)
+    np.put_along_axis(places, order[:, 1:], is_worse.cumsum(axis=1), axis=1)
+    return pd.DataFrame(places, losses.index, losses.columns).rank(axis=1, method="average")
 
 
 def friedman(losses: pd.DataFrame) -> Friedman:
@@ -219,9 +226,9 @@ def paired_mean(a: ArrayLike, b: ArrayLike, test_fraction: float) -> tuple[float
 
 
 def _difference(a: ArrayLike, b: ArrayLike) -> np.ndarray:
-    """a - b, with equal infinities as a tie."""
+    """a - b, zero for equal infinities and for what differs by `ROUNDING` alone."""
     a, b = np.asarray(a, float), np.asarray(b, float)
-    return np.subtract(a, b, out=np.zeros(a.shape), where=a != b)
+    return np.subtract(a, b, out=np.zeros(a.shape), where=~np.isclose(a, b, rtol=ROUNDING, atol=0))
 
 
 def _check(losses: pd.DataFrame, datasets: int = 1, methods: int = 2) -> None:
