@@ -69,7 +69,7 @@ class StudyRecord(TypedDict, total=False):
     labels: dict[str, str]
     protocol: str
     budget: str
-    splits: list[int]
+    splits: int
     figures: list[str]
     tables: list[str]
     pairs: list[tuple[str, str]]

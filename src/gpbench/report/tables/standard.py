@@ -9,6 +9,7 @@ import pandas as pd
 
 from gpbench import config
 from gpbench.errors import count
+from gpbench.evaluation.compare import ROUNDING
 from gpbench.evaluation.metrics import CLASSIFICATION, COUNTS, METRICS, REGRESSION
 from gpbench.report.registry import TABLES
 from gpbench.report.significance.comparisons import COMPARISONS, compare, differences_to_best
@@ -46,7 +47,8 @@ def scores(view: View, metric: str, tasks: tuple[str, ...], title: str) -> Table
 def _mark(view: View, metric: str, cells: pd.DataFrame) -> pd.DataFrame:
     """Columns best and tied: complete cells only, by mean and by the paired interval."""
     loss = METRICS[metric].loss(cells["mean"].where(cells["complete"]))
-    cells = cells.assign(best=loss.notna() & (loss == loss.groupby(cells["dataset"]).transform("min")), tied=False)
+    least = loss.groupby(cells["dataset"]).transform("min")
+    cells = cells.assign(best=loss - least <= ROUNDING * least.abs(), tied=False)
     tied = {
         (row.method, row.dataset)
         for dataset in cells["dataset"].unique()
