@@ -54,6 +54,17 @@ def test_best_is_the_lowest_complete_mean_and_tied_follows_the_interval(view):
     assert not boston.loc["constant", "tied"]
 
 
+def test_means_that_differ_by_rounding_alone_are_both_the_best(study, tmp_path):
+    scores, errors = pd.read_parquet(study / "scores.parquet"), np.array([1, 2, 3, 5, 7]) / 350
+    for method, values in {"svgp": errors, "dsvi": [float(f"{error:.10g}") for error in errors]}.items():
+        scores.loc[(scores["method"] == method) & (scores["dataset"] == "digits"), "error"] = values
+    scores.to_parquet(tmp_path / "scores.parquet")
+    (tmp_path / "study.json").write_text((study / "study.json").read_text())
+    data = TABLES["classification_error"].function(View(tmp_path)).data.query("dataset == 'digits'").set_index("method")
+    assert data.loc["svgp", "mean"] != data.loc["dsvi", "mean"]
+    assert sorted(data.index[data["best"]]) == ["dsvi", "svgp"]
+
+
 def test_printed_cell_has_mean_sd_and_count(view):
     table = TABLES["regression_rmse"].function(view)
     cell = table.data.set_index(["method", "dataset"]).loc[("constant", "yacht")]
