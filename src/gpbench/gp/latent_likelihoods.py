@@ -145,8 +145,9 @@ class Ordinal:
     """p(y = s | f) = Phi(z_s+1) - Phi(z_s), z_s = (threshold_s - f) / noise_sd: ORD of filippone2013.
 
     r ordered classes between fixed thresholds -inf = threshold_0 < ... < threshold_r = inf, which with the noise's
-    standard deviation are not in the paper: threshold_s = e Phi^-1(s / r) makes classes equally likely a priori at its
-    variance e^2. Its appendix prints the second derivative with a wrong sign in the first term.
+    standard deviation are not in the paper: threshold_s = e Phi^-1(s / r) makes classes of f equally likely a priori at
+    its variance e^2, and nearly so those of y (.197 to .204 where r = 5). Its appendix prints the second derivative
+    with a wrong sign in the first term.
     """
 
     def __init__(self, num_classes: int, scale: float = math.e, noise_sd: float = 0.5) -> None:

@@ -1,7 +1,8 @@
 """Multinomial logit GP whose covariances are learned sums over sources of data (filippone2012).
 
 Model      pi_ic = e^{f_ic} / sum_r e^{f_ir},  f_c ~ N(0, K_c) for each of m classes,  K_c = sum_s e^{theta_cs} C_s,
-           C_s = X_s X_s^T / a_s + 1e-6 I of the columns X_s of source s, a_s = tr(X_s X_s^T) / n (`scaled: false`: 1);
+           C_s = (X_s X_s^T + 1e-6 a_s I) / a_s of the columns X_s of source s, a_s = tr(X_s X_s^T) / n, by which
+           `scaled: false` does not divide;
            e^{theta_cs} ~ Gamma(2, rate 2). All m functions are kept, so that the weights of each class can be read.
            `weights: unweighted`: K_c = sum_s C_s.  `dirichlet`: e^{theta_c.} ~ Dirichlet(alpha, ..., alpha) on the
            simplex, alpha ~ Exp(1).  `only: s`: source s (from 0) alone.
