@@ -1,5 +1,6 @@
-"""What the figures share: panels, titles and remarks, one look per method, legends, empty panels."""
+"""What the figures share: panels, titles and remarks, one look per method, legends, empty panels, cells."""
 
+import itertools
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +16,8 @@ from matplotlib.ticker import NullLocator
 from matplotlib.transforms import Transform
 from matplotlib.typing import LineStyleType
 
-from gpbench.report.view import View
+from gpbench.errors import count
+from gpbench.report.view import UNMIXED, View
 
 WIDTH = 6.9  # inches: the text width of a page
 GREY = "#777777"  # of remarks and reference lines
@@ -201,3 +203,28 @@ def tick_settings(axis: Axes, values: pd.Series, scale: str = "linear") -> None:
     axis.xaxis.set_minor_locator(NullLocator())
     ticks = sorted(values.unique())
     axis.set_xticks(ticks, [str(tick) for tick in ticks])
+
+
+def by_cell(view: View, rows: pd.DataFrame, unfinished: bool = False) -> dict[tuple[str, str], pd.DataFrame]:
+    """(data set, method) -> rows of its first split, of all chains, in the study's order.
+
+    With `unfinished`, cells without a finished fit have no rows; finished cells without rows cannot be probed."""
+    first = rows[rows["split"] == rows.groupby(["dataset", "method"])["split"].transform("min")]
+    groups = {cell: group for cell, group in first.groupby(["dataset", "method"])}
+    done = set(zip(view.done["dataset"], view.done["method"], strict=True))
+    cells = itertools.product(view.datasets, view.methods)
+    shown = [cell for cell in cells if cell in groups or (unfinished and cell not in done)]
+    return {cell: groups.get(cell, rows.iloc[:0]) for cell in shown}
+
+
+def cell_label(view: View, dataset: str, method: str) -> str:
+    """The method's label, after the data set where the study has several."""
+    return view.labels[method] if len(view.datasets) == 1 else f"{dataset}: {view.labels[method]}"
+
+
+def mixing(view: View, rows: pd.DataFrame, column: str = "r_hat") -> str:
+    """R-hat and number of the chains that a probe's rows come from; '' if they come from none."""
+    fits = view.done[view.done["fit_id"].isin(rows["fit_id"])]
+    value = float(fits[column].iloc[0])
+    failed = f", {UNMIXED}" if (fits["status"] == UNMIXED).any() else ""
+    return f"R-hat {value:.3f}, {count(len(fits), 'chain')}{failed}" if np.isfinite(value) else ""

@@ -9,7 +9,6 @@ from scipy.stats import binom, gaussian_kde, rankdata
 
 from gpbench.errors import count
 from gpbench.report.figures import canvas
-from gpbench.report.figures.cells import by_cell, mixing
 from gpbench.report.figures.r_hat import LEAST, excess, threshold_axis
 from gpbench.report.tables.sampler_efficiency import CELL, shrinkage
 from gpbench.report.view import UNMIXED, View
@@ -30,7 +29,7 @@ def chain_traces(view: View) -> Figure:
     limits = draws.groupby(["dataset", "quantity"])["value"].agg(["min", "max"])
     r_hat = {cell: rows for cell, rows in shrinkage(view).groupby(CELL)}
     looks = canvas.chain_looks(draws["replica"])
-    cells = by_cell(view, draws[draws["dataset"].isin(datasets)])
+    cells = canvas.by_cell(view, draws[draws["dataset"].isin(datasets)])
     figure, axes = canvas.panels(len(cells), 3, 1.15, width_ratios=[2.2, 1, 1])
     for ((dataset, method), of_cell), (trace, acf, shrink) in zip(cells.items(), axes, strict=True):
         quantity = of_cell["quantity"].iloc[0]
@@ -96,7 +95,7 @@ def ranks(view: View) -> Figure:
     """A line a chain: the share of its draws of the first parameter in each bin of ranks, over that of equal chains."""
     draws = view.probe("draws")
     canvas.require(len(draws), canvas.NO_CHAINS)
-    cells = list(by_cell(view, draws).items())[:MOST_PANELS]
+    cells = list(canvas.by_cell(view, draws).items())[:MOST_PANELS]
     looks = canvas.chain_looks(draws["replica"])
     figure, axes = canvas.titled([""] * len(cells), 1.4, 3, "rank of a draw", "share")
     for ((dataset, method), drawn), axis in zip(cells, axes, strict=True):
@@ -184,13 +183,13 @@ def traces(view: View) -> Figure:
     """Predictions at three test rows against the draw, one colour per chain, one row per sampler and data set."""
     drawn = view.probe("chains")
     canvas.require(len(drawn), "No chains: no fit by a Markov chain is finished.")
-    looks, cells = canvas.chain_looks(drawn["replica"]), by_cell(view, drawn)
+    looks, cells = canvas.chain_looks(drawn["replica"]), canvas.by_cell(view, drawn)
     figure, axes = canvas.panels(len(cells), max(draws["row"].nunique() for draws in cells.values()), 1.5)
     for ((dataset, method), draws), line in zip(cells.items(), axes, strict=True):
         classes = view.tasks[dataset] in ("binary", "multiclass")
         line[0].set_ylabel("probability of\nthe observed class" if classes else "predictive mean")
         canvas.title(line[0], f"{dataset}, {view.labels[method]}")
-        canvas.remark(line[-1], mixing(view, draws))
+        canvas.remark(line[-1], canvas.mixing(view, draws))
         for axis, (row, predictions) in zip(line, draws.groupby("row"), strict=False):
             draw_chains(axis, predictions, "mean", looks, 0.6)
             axis.set_xlabel(f"draw, test row {row}")

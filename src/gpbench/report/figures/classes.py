@@ -8,7 +8,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gpbench.report.figures import canvas
-from gpbench.report.figures.cells import by_cell, cell_label, mixing
 from gpbench.report.view import View
 
 LEVELS = (0.3, 0.95, 0.99)
@@ -19,9 +18,11 @@ def classes(view: View) -> Figure:
     """Contours of every method over its training rows, then two sampled functions at one inducing input."""
     classified, inducing = canvas.probed(view, "probabilities of classes", "probabilities", "inducing")
     values = view.probe("whitened")
-    cells, points = by_cell(view, classified, unfinished=True), by_cell(view, inducing)
-    sampled = by_cell(view, values) if len(values) else {}
-    names = [cell_label(view, *cell) for cell in cells] + [f"{cell_label(view, *cell)}, v" for cell in sampled]
+    cells, points = canvas.by_cell(view, classified, unfinished=True), canvas.by_cell(view, inducing)
+    sampled = canvas.by_cell(view, values) if len(values) else {}
+    names = [canvas.cell_label(view, *cell) for cell in cells] + [
+        f"{canvas.cell_label(view, *cell)}, v" for cell in sampled
+    ]
     figure, axes = canvas.titled(names, 2.3, 3)
     labels = {number: f"class {number}" for number in sorted(classified["class"].unique())}
     looks = {number: replace(look, marker=".", linestyle="-") for number, look in canvas.looks_of(labels).items()}
@@ -30,7 +31,7 @@ def classes(view: View) -> Figure:
             canvas.write_reason(axis, "no finished fit")
             continue
         _contours(axis, rows, looks)
-        _note(axis, mixing(view, rows))
+        _note(axis, canvas.mixing(view, rows))
         if cell in points:
             _inducing(axis, points[cell])
     for rows, axis in zip(sampled.values(), axes[len(cells) :], strict=True):

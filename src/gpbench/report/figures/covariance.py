@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 
 from gpbench.data.table import evenly
 from gpbench.report.figures import canvas
-from gpbench.report.figures.cells import by_cell, cell_label, mixing
 from gpbench.report.view import View
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73")  # one per inducing input
@@ -45,17 +44,17 @@ class Posterior(NamedTuple):
 def covariance(view: View) -> Figure:
     """Two rows of panels per method: k(x, z) with more and more of it sampled, then k over distance and its scales."""
     (rows,) = canvas.probed(view, "covariances", "inducing")
-    cells = by_cell(view, rows, unfinished=True)
+    cells = canvas.by_cell(view, rows, unfinished=True)
     figure, axes = canvas.panels(2 * len(cells), 3, 1.75)
     for ((dataset, method), of_cell), block in zip(cells.items(), axes.reshape(-1, 6), strict=True):
-        name = cell_label(view, dataset, method)
+        name = canvas.cell_label(view, dataset, method)
         if of_cell.empty or of_cell["column"].max() > 0:
             reason = f"{name}: " + ("no finished fit" if of_cell.empty else "more than one input")
             for axis, text in zip(block, ["", reason, *[""] * 4], strict=True):
                 canvas.write_reason(axis, text)
             continue
         _draw(name, of_cell, block)
-        canvas.remark(block[-1], mixing(view, of_cell, "r_hat_covariance"))
+        canvas.remark(block[-1], canvas.mixing(view, of_cell, "r_hat_covariance"))
     return figure
 
 

@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from scipy.ndimage import gaussian_filter
 
 from gpbench.report.figures import canvas
-from gpbench.report.figures.cells import by_cell, cell_label, mixing
 from gpbench.report.view import View
 
 CLASSES = ("#D55E00", "#0072B2")
@@ -40,11 +39,11 @@ class Grid(NamedTuple):
 def inducing(view: View) -> Figure:
     """Classifier and inducing inputs side by side, one row per method; all densities on one scale."""
     points, classified = canvas.probed(view, "inducing inputs", "inducing", "probabilities")
-    cells, classifiers = by_cell(view, points, unfinished=True), by_cell(view, classified)
+    cells, classifiers = canvas.by_cell(view, points, unfinished=True), canvas.by_cell(view, classified)
     figure, axes = canvas.panels(len(cells), 2, 1.75)
     maps: list[QuadMesh] = []
     for ((dataset, method), z), (left, right) in zip(cells.items(), axes, strict=True):
-        canvas.title(left, cell_label(view, dataset, method))
+        canvas.title(left, canvas.cell_label(view, dataset, method))
         probabilities = classifiers.get((dataset, method))
         if probabilities is None or z.empty:
             canvas.write_reason(left, "no finished fit")
@@ -52,7 +51,7 @@ def inducing(view: View) -> Figure:
             continue
         grid = _grid(probabilities)
         _draw_decisions(left, grid)
-        canvas.remark(left, mixing(view, z))
+        canvas.remark(left, canvas.mixing(view, z))
         maps += _draw_positions(right, grid, z)
         if method == view.methods[-1]:
             for axis in (left, right):

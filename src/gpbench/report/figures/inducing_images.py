@@ -7,7 +7,6 @@ from matplotlib.figure import Figure
 
 from gpbench.report.datasets.images import mosaic, paint
 from gpbench.report.figures import canvas
-from gpbench.report.figures.cells import by_cell, cell_label
 from gpbench.report.view import View
 
 IMAGES = 3
@@ -16,10 +15,10 @@ IMAGES = 3
 def inducing_images(view: View) -> Figure:
     """A row of panels a cell: the three inducing inputs that moved most as they started, ended, and the difference."""
     (rows,) = canvas.probed(view, "inducing inputs before and after training", "starts")
-    cells = by_cell(view, rows)
+    cells = canvas.by_cell(view, rows)
     figure, axes = canvas.panels(len(cells), 3, 0.8 * IMAGES)
     for ((dataset, method), points), line in zip(cells.items(), axes, strict=True):
-        _draw(line, cell_label(view, dataset, method), points[points["fit_id"] == points["fit_id"].iloc[0]])
+        _draw(line, canvas.cell_label(view, dataset, method), points[points["fit_id"] == points["fit_id"].iloc[0]])
     return figure
 
 

@@ -8,7 +8,6 @@ from matplotlib.figure import Figure
 
 from gpbench.data.table import evenly
 from gpbench.report.figures import canvas
-from gpbench.report.figures.cells import by_cell
 from gpbench.report.view import View
 
 DRAWS = 100
@@ -19,7 +18,7 @@ FALLING = canvas.Look("hidden function falls", "#D55E00", "", "-")
 def layers(view: View) -> Figure:
     """Posterior draws of the functions of every layer; layers in rows, methods in columns."""
     (rows,) = canvas.probed(view, "functions", "layers")
-    cells = by_cell(view, rows, unfinished=True)
+    cells = canvas.by_cell(view, rows, unfinished=True)
     depth = int(rows["layer"].max())
     figure, axes = canvas.panels(depth, len(cells), 1.9, "input", sharex="col", sharey="row")
     for ((dataset, method), of_cell), column in zip(cells.items(), axes.T, strict=True):

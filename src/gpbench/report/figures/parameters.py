@@ -7,7 +7,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gpbench.report.figures import canvas
-from gpbench.report.figures.cells import by_cell
 from gpbench.report.view import View
 
 
@@ -15,7 +14,7 @@ def parameters(view: View) -> Figure:
     """A panel per data set: dots are states of all chains of a sampler, a cross is what a method has optimised."""
     (rows,) = canvas.probed(view, "covariance parameters", "inducing")
     states = rows[(rows["layer"] == 1) & (rows["point"] == 0) & (rows["column"] == 0)]
-    cells, datasets = by_cell(view, states), canvas.present(view.datasets, states["dataset"])
+    cells, datasets = canvas.by_cell(view, states), canvas.present(view.datasets, states["dataset"])
     looks = canvas.looks(view)
     figure, axes = canvas.titled(datasets, 2.6, 2, x="lengthscale of the first input", y="variance")
     for axis, dataset in zip(axes, datasets, strict=True):

@@ -7,7 +7,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from gpbench.report.figures import canvas
-from gpbench.report.figures.cells import by_cell
 from gpbench.report.view import View
 
 QUANTILES = {"whislo": 0.05, "q1": 0.25, "med": 0.5, "q3": 0.75, "whishi": 0.95}
@@ -18,7 +17,7 @@ def weights(view: View) -> Figure:
     """One box per class and source, classes side by side; one row per data set and method."""
     kept = view.probe("weights")
     canvas.require(len(kept), "No weights of sources: no fit that learns them is finished.")
-    cells = by_cell(view, kept)
+    cells = canvas.by_cell(view, kept)
     figure, axes = canvas.panels(len(cells), 1, 1.9, y="weight")
     for ((dataset, method), states), axis in zip(cells.items(), axes[:, 0], strict=True):
         _panel(axis, states)
