@@ -130,5 +130,5 @@ def test_the_package_does_not_grow_and_is_typed():
     what travels between machines, noise of other kinds, sparse GPs for classes by Laplace, and what keeps tables of
     users and figures from being misread have come since. Raise the number only for something that users asked for."""
     texts = sources("src").values()
-    assert sum(text.count("\n") for text in texts) <= 39_517
+    assert sum(text.count("\n") for text in texts) <= 39_547
     assert sum(text.count("dict[str, Any]") for text in texts) < 30

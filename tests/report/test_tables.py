@@ -126,7 +126,7 @@ def test_number_has_three_significant_digits(value, text):
 
 
 def test_decimals_show_two_digits_of_the_spread():
-    assert [decimals([sd]) for sd in (0.23, 0.023, 3.4, 41.0, 1e-9)] == [2, 3, 1, 0, 4]
+    assert [decimals([sd]) for sd in (0.23, 0.023, 3.4, 41.0, 6e-5, 1e-9)] == [2, 3, 1, 0, 6, 6]
     assert decimals([np.nan, 0.0]) == 3
 
 

@@ -13,10 +13,11 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy.special import chdtrc, fdtrc, stdtr, stdtrit  # scipy.stats costs a second to import
 
-from gpbench.errors import UserError
+from gpbench.errors import UserError, count
 
 SAME = 1e-12  # of their mean: a spread of numbers that differ by rounding alone
 ROUNDING = 1e-9  # of a loss: means of the same errors differ by their order, and records keep ten digits
+LOST = 1e-6  # of a difference of losses, which is known to fewer digits than they
 
 
 @dataclass(frozen=True)
@@ -57,13 +58,19 @@ def complete(losses: pd.DataFrame) -> pd.DataFrame:
 def ranks(losses: pd.DataFrame) -> pd.DataFrame:
     """Rank of each method on each data set, 1 is best; ties, also those up to `ROUNDING`, share their mean rank."""
     _check(losses)
-    values = losses.to_numpy(float)
-    order = np.argsort(values, axis=1)
-    ordered = np.take_along_axis(values, order, axis=1)
-    is_worse = ordered[:, 1:] > ordered[:, :-1] + ROUNDING * np.abs(ordered[:, :-1])
-    places = np.zeros(values.shape)
-    np.put_along_axis(places, order[:, 1:], is_worse.cumsum(axis=1), axis=1)
+    places = _places(losses.to_numpy(float).T, ROUNDING).T
     return pd.DataFrame(places, losses.index, losses.columns).rank(axis=1, method="average")
+
+
+def _places(values: np.ndarray, tolerance: float) -> np.ndarray:
+    """Places 0, 1, ... of the values `[n, m]` of each column in their order; one that exceeds the one before by less
+    than the tolerance, relative, shares its place."""
+    order = np.argsort(values, axis=0)
+    ordered = np.take_along_axis(values, order, axis=0)
+    above = ordered[1:] > ordered[:-1] + tolerance * np.abs(ordered[:-1])
+    places = np.zeros(values.shape)
+    np.put_along_axis(places, order[1:], above.cumsum(axis=0), axis=0)
+    return places
 
 
 def friedman(losses: pd.DataFrame) -> Friedman:
@@ -106,7 +113,8 @@ def _signed_rank_tails(differences: ArrayLike) -> tuple[float | np.ndarray, floa
         raise ValueError("differences must not be NaN")
     zero = differences == 0
     # ranks among the nonzero differences (zeros come first), doubled because ties have ranks that end in one half
-    among_all = pd.DataFrame(np.abs(differences)).rank().to_numpy().reshape(differences.shape)
+    places = _places(np.abs(differences).reshape(len(differences), -1), LOST)
+    among_all = pd.DataFrame(places).rank().to_numpy().reshape(differences.shape)
     doubled = np.rint(2 * (among_all - zero.sum(axis=0))).astype(int)
     doubled[zero] = 0
     observed = np.where(differences > 0, doubled, 0).sum(axis=0)
@@ -175,8 +183,8 @@ def min_datasets(k: int, alpha: float = 0.05) -> int:
 
 def power_statement(k: int, n: int, alpha: float = 0.05) -> str:
     """One sentence: whether n data sets can show any pair of k methods to differ."""
-    needed, pairs = min_datasets(k, alpha), k * (k - 1) // 2
-    rule = f"With {k} methods ({pairs} pairs), exact two-sided Wilcoxon tests with Holm's correction at {alpha:g}"
+    needed, pairs = min_datasets(k, alpha), count(k * (k - 1) // 2, "pair")
+    rule = f"With {k} methods ({pairs}), exact two-sided Wilcoxon tests with Holm's correction at {alpha:g}"
     verdict = "cannot suffice, whatever the scores" if n < needed else "suffice where a difference is consistent"
     return f"{rule} need at least {needed} data sets to reject anything; {n} {verdict}."
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import stdtr
 
-from gpbench.evaluation.compare import paired_mean
+from gpbench.evaluation.compare import LOST, paired_mean
 
 DRAWS = 10_000  # from a posterior over data sets: a probability near DECIDED is known to 0.002 (one standard error)
 DECIDED = 0.95  # the probability from which on a pair counts as decided
@@ -70,8 +70,9 @@ def signed_rank_posterior(a: ArrayLike, b: ArrayLike, metric: str, draws: int = 
     differences = np.concatenate([[0.0], observed])
     walsh = (differences[:, None] + differences) / 2
     weights = _weights(len(observed), draws)
-    # a mean on the border counts half on either side
-    below, above = (np.heaviside(sign * walsh - rope.half_width, 0.5) for sign in (-1, 1))
+    # a mean on the border, but for rounding, counts half on either side
+    beyond = np.stack([-walsh, walsh]) - rope.half_width
+    below, above = np.heaviside(np.where(np.abs(beyond) < LOST * rope.half_width, 0, beyond), 0.5)
     left, right = (((weights @ region) * weights).sum(axis=1) for region in (below, above))
     chances = np.stack([left, 1 - left - right, right])
     first = np.isclose(chances, chances.max(axis=0), rtol=0, atol=1e-12)

@@ -154,7 +154,7 @@ def _software(crate: ROCrate, view: View) -> Entity:
 def _run(view: View) -> dict[str, str]:
     machine = ", ".join(f"{name} {value}" for name, value in view.study["machine"].items())
     # all texts have one format and time zone, so their order is that of time
-    started, ended = (view.fits[key].dropna() for key in ("started", "ended"))
+    started, ended = (view.fits.get(key, pd.Series(dtype=str)).dropna() for key in ("started", "ended"))
     times = {"startTime": started.min(), "endTime": ended.max()} if len(started) else {}
     return {
         "name": f"Run of study {view.study['name']}",

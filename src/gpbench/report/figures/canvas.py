@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import NullLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 from matplotlib.transforms import Transform
 from matplotlib.typing import LineStyleType
 
@@ -159,8 +159,21 @@ def title(axis: Axes, text: str) -> None:
 
 
 def remark(axis: Axes, text: str) -> None:
-    """A small grey line above a panel, on the right."""
+    """A small grey line above a panel, on the right and below its title."""
+    if text and (above := axis.get_title(loc="left")):
+        title(axis, f"{above}\n")
     axis.set_title(text, loc="right", fontsize=6.5, color=GREY)
+
+
+def log_x(axis: Axes) -> None:
+    """A logarithmic axis of what is drawn; within a decade, where the usual labels run into each other, with a few
+    plain numbers."""
+    axis.set_xscale("log")
+    low, high = axis.get_xlim()
+    if high < 10 * low:
+        axis.xaxis.set_major_locator(MaxNLocator(3))
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_locator(NullLocator())
 
 
 def remark_incomplete(axis: Axes, cells: pd.DataFrame) -> None:

@@ -28,7 +28,7 @@ def convergence(view: View) -> Figure:
         left.set(ylabel="test MNLL", xscale="log")
     axes[-1, 0].set_xlabel("training seconds")
     axes[-1, 1].set_xlabel("steps")
-    single = finals.loc[finals["dataset"].isin(datasets), "method"]
+    single = finals.loc[finals["dataset"].isin(datasets) & finals["seconds_train"].notna(), "method"]
     canvas.legend(figure, view, [*traces["method"], *single])
     canvas.headline(figure, view.unrecorded("traces"))
     return figure
@@ -152,7 +152,8 @@ def _limit(axis: Axes, scores: list[np.ndarray], finals: pd.Series, part: int = 
 
 
 def _draw_finals(axis: Axes, view: View, fits: pd.DataFrame, metric: str) -> None:
-    for look, rows in canvas.by_method(view, fits[np.isfinite(fits[metric].astype(float))]):
+    finite = np.isfinite(fits[[metric, "seconds_train"]].astype(float)).all(axis=1)  # others tell no seconds
+    for look, rows in canvas.by_method(view, fits[finite]):
         at = max(rows["seconds_train"].mean(), SHORTEST)
         mean = rows[metric].mean()
         spread = [[mean - rows[metric].min()], [rows[metric].max() - mean]]

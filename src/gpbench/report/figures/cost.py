@@ -33,7 +33,7 @@ def _cost(view: View, stage: str, column: str) -> Figure:
             continue
         for look, cell in canvas.by_method(view, rows):
             _mark(axis, cell.iloc[0], look)
-        axis.set_xscale("log")
+        canvas.log_x(axis)
     canvas.legend(figure, view, list(cells["method"].unique()), lines=False)
     return figure
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from gpbench.errors import count
-from gpbench.evaluation.compare import ranks
+from gpbench.evaluation.compare import LOST, ranks
 from gpbench.evaluation.practical import ROPES
 from gpbench.evaluation.profiles import excess, pareto_front, profile, resampled
 from gpbench.report.figures import canvas
@@ -39,9 +39,8 @@ def performance_profile(view: View) -> Figure:
     most = max(losses.shape[1] for _, losses, _ in compared)
     figure, axes = canvas.panels(len(compared), 1, max(0.6 + 0.125 * most, 1.6))
     for axis, (spec, losses, dropped) in zip(axes[:, 0], compared, strict=True):
-        remark = _left_out(dropped)
-        canvas.title(axis, _title(spec, losses) + "\n" * bool(remark))  # the remark goes below it
-        canvas.remark(axis, remark)
+        canvas.title(axis, _title(spec, losses))
+        canvas.remark(axis, _left_out(dropped))
         _profile(axis, view, spec.metric, losses)
     return figure
 
@@ -65,7 +64,7 @@ def _left_out(dropped: list[dict]) -> str:
 def _profile(axis: Axes, view: View, metric: str, losses: pd.DataFrame) -> None:
     distances, rope = excess(losses, metric), ROPES[metric].half_width
     end = max(1.1 * float(distances.to_numpy().max()), 10 * rope)
-    steps = profile(distances)
+    steps, within = profile(distances), (distances <= (1 + LOST) * rope).mean()
     for place, method in enumerate(ranks(losses).mean().sort_values(kind="stable").index):
         curve, look, strong = steps[steps["method"] == method], canvas.looks(view)[method], place < _STRONG
         if place == 0:  # of more methods they would cover each other
@@ -82,7 +81,7 @@ def _profile(axis: Axes, view: View, metric: str, losses: pd.DataFrame) -> None:
             linewidth=1.5 if strong else 0.7,
             zorder=3 - 0.01 * place,
             clip_on=False,
-            label=f"{(distances[method] <= rope).mean():4.0%}  {look.label}",  # grey ones too, in the same order
+            label=f"{within[method]:4.0%}  {look.label}",  # grey ones too, in the same order
         )
     axis.axvspan(0, rope, color=_REGION, zorder=0)
     axis.set(xlim=(0, end), ylim=(0, 1), xlabel=_BEYOND[metric], ylabel="share of data sets")
@@ -108,7 +107,7 @@ def pareto(view: View) -> Figure:
     figure, axes = canvas.panels(1, len(compared), 3.0)
     for axis, (spec, losses, dropped) in zip(axes[0], compared, strict=True):
         canvas.title(axis, _title(spec, losses))
-        axis.text(0.02, 0.02, _left_out(dropped), transform=axis.transAxes, fontsize=6.5, color=canvas.GREY)
+        canvas.remark(axis, _left_out(dropped))
         _prices(axis, view, prices(view, losses))
     canvas.legend(figure, view, [method for _, losses, _ in compared for method in losses.columns], lines=False)
     return figure
@@ -137,7 +136,8 @@ def _prices(axis: Axes, view: View, costs: pd.DataFrame) -> None:
     rope = ROPES["mnll"].half_width
     end = max(1.5 * float(costs["excess"].max()), 10 * rope)
     axis.axhspan(0, rope, color=_REGION, zorder=0)
-    axis.set(xscale="log", ylim=(0, end))
+    canvas.log_x(axis)
+    axis.set_ylim(0, end)
     axis.set(xlabel="training seconds per fit", ylabel="mean test MNLL above the best (nats)")
     axis.set_yscale("symlog", linthresh=rope, linscale=0.5)
     _ticks(axis.yaxis, end)

@@ -52,8 +52,9 @@ def sentences(comparison: dict, view: View) -> list[str]:
     if comparison["friedman"]:
         test = comparison["friedman"]
         lines.append(
-            f"Friedman: chi-squared {number(test['chi_squared'])}, {p_value(test['p_chi_squared'])};"
-            f" Iman-Davenport: {p_value(test['p_f'])}."
+            f"Friedman: chi-squared {number(test['chi_squared'])}, {p_value(test['p_chi_squared'])}"
+            # where all data sets agree, F is infinite, however few they are
+            + (f"; Iman-Davenport: {p_value(test['p_f'])}." if test["p_f"] else ".")
         )
     differing = [f"{view.labels[p['a']]} and {view.labels[p['b']]}" for p in comparison["pairs"] if p["reject"]]
     pairs = count(len(comparison["pairs"]), "pair")

@@ -54,6 +54,7 @@ def differences(view: View) -> Table:
         reported = [METRICS[name] for name in view.study["reported"]["metrics"]]
         printed = [m.name for m in reported if m.direction == "min" and view.tasks.get(dataset) in m.tasks]
         metrics = list(dict.fromkeys(["mnll", view.error_metric(dataset), *printed]))
+        cells = view.cells_of(dataset, metrics[-1])
         for a, b in view.study["pairs"]:
             row = {"data set": dataset, "difference": f"{view.labels[a]} − {view.labels[b]}"}
             for metric in metrics:
@@ -63,13 +64,18 @@ def differences(view: View) -> Table:
                 row[METRICS[metric].label] = signed(
                     difference.mean, difference.lower, difference.upper, decimals([scores[b].std(ddof=1)])
                 )
-            shown.append(row | {"splits": difference.n, "better": _better(view, a, b, difference)})
+            better = _better(view, a, b, difference) if cells.loc[[a, b], "complete"].all() else "not compared"
+            shown.append(row | {"splits": difference.n, "better": better})
     note = (
         "Mean over the splits that both have; below zero the first is better. In brackets: the 95 % Nadeau-Bengio "
         "interval, which allows for overlapping training sets (not corrected for the number of pairs); a single split "
-        "has none, nor have equal differences. Better: the method that the interval of the last metric leaves."
+        "has none, nor have equal differences. Better: the method that the interval of the last metric of its row "
+        "leaves; not compared: splits of either are unfinished or have not converged."
     )
-    return Table(pd.DataFrame(data), pd.DataFrame(shown), "Paired differences", note)
+    last = ["splits", "better"]
+    table = pd.DataFrame(shown)
+    table = table.reindex(columns=[*table.columns.difference(last, sort=False), *last]).fillna("-")
+    return Table(pd.DataFrame(data), table, "Paired differences", note)
 
 
 def _better(view: View, a: str, b: str, difference: PairedDifference) -> str:

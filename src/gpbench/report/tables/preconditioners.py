@@ -27,7 +27,7 @@ def relative_to_cg(view: View) -> pd.DataFrame:
     systems = systems.assign(**{name: systems[parts].sum(axis=1) for name, parts in MEASURED.items()})
     systems = systems[[*SYSTEM, "method", *MEASURED, "stopped"]]
     alone = grid.loc[grid["preconditioner"] == "none", "method"]
-    cg = systems[systems["method"].isin(alone)].drop(columns="method")
+    cg = systems[systems["method"].isin(alone[:1])].drop(columns="method")  # the first, where a study has several
     both = systems.merge(cg, on=SYSTEM, suffixes=("", "_cg"))
     for name in MEASURED:
         both[f"relative_{name}"] = both[name].clip(lower=1e-9) / both[f"{name}_cg"].clip(lower=1e-9)

@@ -121,10 +121,10 @@ def signed(value: float, lower: float = math.nan, upper: float = math.nan, place
 
 
 def decimals(spreads: pd.Series | np.ndarray) -> int:
-    """Decimals that show two significant digits of the typical spread, at least 0 and at most 4; 3 without a spread."""
+    """Decimals that show two significant digits of the typical spread, at least 0 and at most 6; 3 without a spread."""
     spreads = np.asarray(spreads, dtype=float)
     spreads = spreads[np.isfinite(spreads) & (spreads > 0)]
-    return int(np.clip(1 - _magnitude(np.median(spreads)), 0, 4)) if spreads.size else 3
+    return int(np.clip(1 - _magnitude(np.median(spreads)), 0, 6)) if spreads.size else 3
 
 
 def _magnitude(value: float) -> int:
