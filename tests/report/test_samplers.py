@@ -22,6 +22,7 @@ from gpbench.report.scorecard.one_run import scorecard
 from gpbench.report.tables import sampler_efficiency
 from gpbench.report.tables.scores_by_n import scores_by_n
 from gpbench.report.view import View
+from gpbench.sampling import diagnostics
 
 SAMPLERS = ("r_hat", "ess_per_operation", "chain_traces", "ranks")
 
@@ -61,6 +62,23 @@ def test_the_slowest_variable_speaks_for_a_split(view):
     ratio = (1 + 1 / CHAINS) * rows["mean"].var() / rows["variance"].mean()
     assert found.loc["boston", "bsgp_2", 1, 800]["r_hat"] == pytest.approx(np.sqrt(799 / 800 + ratio.max()))
     assert (found["upper"] >= found["r_hat"]).all()
+
+
+def test_chains_that_are_longer_than_others_stand_alone_at_their_end(view, tmp_path):
+    """Two chains of two variables are not four of one."""
+    for path in view.folder.glob("*.*"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    moments, last = view.probe("prefixes"), CHECKPOINTS[-1]
+    keys = ["dataset", "method", "split"]
+    short = pd.read_parquet(tmp_path / "prefixes.parquet")
+    ended = moments.loc[moments["replica"] >= 2, "fit_id"]
+    short[~(short["fit_id"].isin(ended) & (short["iteration"] == last))].to_parquet(tmp_path / "prefixes.parquet")
+    found = sampler_efficiency.shrinkage(View(tmp_path)).query("iteration == @last").set_index(keys)["r_hat"]
+    place, chains = next(iter(moments[(moments["iteration"] == last) & (moments["replica"] < 2)].groupby(keys)))
+    mean, variance = (
+        chains.sort_values("replica", kind="stable")[name].to_numpy().reshape(2, -1) for name in ("mean", "variance")
+    )
+    assert found[place] == np.nanmax(diagnostics.gelman_rubin(mean, variance, last))
 
 
 def test_efficiency_says_what_draws_are_worth(view):

@@ -46,8 +46,8 @@ def shrinkage(view: View) -> pd.DataFrame:
     which no variable moves."""
     prefixes, rows = view.probe("prefixes"), []
     for where, chains in prefixes.groupby(SPLIT, sort=False) if len(prefixes) else ():
-        shape = chains["replica"].nunique(), -1
         for t, moments in chains.sort_values("replica", kind="stable").groupby("iteration"):
+            shape = moments["replica"].nunique(), -1  # a chain may be shorter
             mean, variance = (moments[name].to_numpy().reshape(shape) for name in ("mean", "variance"))
             r_hat = diagnostics.gelman_rubin(mean, variance, t) if len(mean) > 1 else np.array([np.nan])
             if not np.isnan(r_hat).all():
