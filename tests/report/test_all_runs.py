@@ -244,7 +244,7 @@ def test_the_figure_draws_every_number_in_the_panel_of_its_metric():
     names = ["ours_metric", "published", "ours", "verdict"]
     card = pd.DataFrame([row | dict(zip(names, values, strict=True)) for values in numbers])
     figure = against(card)
-    panels = {axis.get_title("left"): axis for axis in figure.axes if axis.get_title("left")}
+    panels = {title.strip(): axis for axis in figure.axes if (title := axis.get_title("left"))}
     assert list(panels) == [family.title for family in FAMILIES]
     assert [int(axis.get_title("right")) for axis in panels.values()] == [2, 1, 2, 1, 1, 1, 1]
     drawn = [

@@ -273,7 +273,7 @@ def test_every_cell_has_its_ranks(view):
 def test_densities_are_those_of_the_first_number_of_all_chains(view):
     """Every chain is an autoregression with law N(0, 1), whatever its correlation; those of bsgp_2 start apart."""
     panels = draw(view, "densities").axes
-    assert [axis.get_title("left") for axis in panels] == ["boston", "banana"]
+    assert [axis.get_title("left").strip() for axis in panels] == ["boston", "banana"]
     assert [axis.get_xlabel() for axis in panels] == ["log lengthscale 1"] * 2
     for axis in panels:
         assert len(axis.lines) == len(RHO)
