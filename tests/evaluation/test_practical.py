@@ -105,3 +105,11 @@ def test_a_decision_needs_the_stated_probability():
     assert decision(Posterior(0.95, 0.05, 0.0)) == "a_better"
     assert decision(Posterior(0.0, 0.96, 0.04)) == "equal"
     assert decision(Posterior(0.94, 0.06, 0.0)) == "undecided"
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.06, 0.07])
+def test_differences_of_just_the_rope_lie_on_its_border_whatever_their_rounding(rate):
+    """0.06 - 0.05 is below 0.01 in double precision, 0.07 - 0.06 is above it."""
+    first, second = np.full(6, rate), np.full(6, rate + 0.01).round(2)
+    exact = signed_rank_posterior(np.zeros(6), np.full(6, 0.01), "error")
+    assert signed_rank_posterior(first, second, "error") == exact
