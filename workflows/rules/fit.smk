@@ -29,6 +29,5 @@ rule fit:
     shell:
         stoppable(
             "OMP_NUM_THREADS={threads} MKL_NUM_THREADS={threads} "
-            "MALLOC_TRIM_THRESHOLD_=1073741824 MALLOC_MMAP_THRESHOLD_=33554432 "
             "python -m gpbench.study.commands.job {input.batch} {output} {params.how}"
         )

@@ -291,3 +291,29 @@ def test_fits_that_cannot_be_scored_wait_at_their_last_checkpoint(root, monkeypa
     monkeypatch.setattr(GradientFit, "training_step", broken)
     assert {s["status"] for s in job.run_groups((group,), where).values()} == {"done"}
     assert not store.groups()
+
+
+FAULTS_OF_STEPS = """
+import resource
+import numpy as np
+from gpbench.study.fitting import children
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(50):
+        first = np.ones(2_000_000)
+        second = first + 1
+        del first, second
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+given_back = faults()
+children.keep_freed_memory()
+print(given_back, faults())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc alone can be told")
+def test_a_fit_keeps_the_memory_that_it_frees() -> None:
+    command = [sys.executable, "-c", FAULTS_OF_STEPS]
+    given_back, kept = map(int, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+    assert kept < given_back / 5

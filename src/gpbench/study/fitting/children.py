@@ -74,6 +74,7 @@ def _child(group: Group, table: Table, where: Places) -> None:
     """Fit in a process that dies with its parent; it exits with 0, `STOPPED`, `UNTOUCHED`, or 1."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    keep_freed_memory()
     store, fit_ids = Store(where.store), [fit.fit_id for fit in group.fits]
     try:
         with store.locked(fit_ids):
@@ -84,6 +85,13 @@ def _child(group: Group, table: Table, where: Places) -> None:
             raise
         print(f"gpbench: {error}", file=sys.stderr)
         sys.exit(UNTOUCHED)
+
+
+def keep_freed_memory() -> None:
+    """Have glibc keep what this process frees; else the system clears pages anew for the arrays of every step."""
+    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
+        mallopt(-1, 2**30)  # M_TRIM_THRESHOLD
+        mallopt(-3, 2**25)  # M_MMAP_THRESHOLD, the largest that it takes
 
 
 def _fit(group: Group, table: Table, where: Places, store: Store) -> int:
