@@ -98,6 +98,14 @@ def test_efficiency_says_what_draws_are_worth(view):
     assert data["r_hat_first_2000_kept"] == medians["r_hat"].median()
 
 
+def test_chains_that_stay_at_different_values_have_an_infinite_r_hat(tmp_path):
+    folder = build_samplers(tmp_path / "s", ["svgp"], ["boston"], 1)
+    prefixes = pd.read_parquet(folder / "prefixes.parquet")
+    prefixes.assign(mean=prefixes["fit_id"].str[-1].astype(float), variance=0.0).to_parquet(folder / "prefixes.parquet")
+    for name in ("efficiency", "convergence_order"):
+        assert set(TABLES[name].function(View(folder)).shown["R-hat"].iloc[0].split(", ")) == {"∞"}
+
+
 def test_the_order_of_convergence_is_that_of_the_autocorrelations(view):
     table = TABLES["convergence_order"].function(view)
     assert list(table.shown["order"]) == ["1|2|3", "1|2|3"]
