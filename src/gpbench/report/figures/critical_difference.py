@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from gpbench.errors import count
 from gpbench.report.figures import canvas
-from gpbench.report.significance.comparisons import COMPARISONS, compare
+from gpbench.report.significance.comparisons import compare, compared
 from gpbench.report.significance.findings import left_out
 from gpbench.report.view import View
 
@@ -16,7 +16,7 @@ _SHOWN = ("all_mnll", "regression_mnll", "classification_mnll")
 
 def critical_difference(view: View) -> Figure:
     """Rank diagrams by MNLL: over all data sets, regression and classification."""
-    comparisons = [compare(view, spec) for spec in COMPARISONS if spec.name in _SHOWN]
+    comparisons = [compare(view, spec) for spec in compared(view) if spec.name in _SHOWN]
     if all("reason" in comparison for comparison in comparisons):
         raise canvas.Nothing(f"No ranks: {comparisons[0]['reason']}.")
     figure, axes = canvas.panels(len(comparisons), 1, 1.25 + 0.085 * len(view.methods))

@@ -12,7 +12,7 @@ from gpbench.errors import count
 from gpbench.evaluation.compare import ROUNDING
 from gpbench.evaluation.metrics import CLASSIFICATION, COUNTS, METRICS, REGRESSION
 from gpbench.report.registry import TABLES
-from gpbench.report.significance.comparisons import COMPARISONS, compare, differences_to_best
+from gpbench.report.significance.comparisons import compare, compared, differences_to_best
 from gpbench.report.significance.findings import left_out
 from gpbench.report.tables.render import Table, decimals, mean_sd, number, write_formats
 from gpbench.report.view import IMPROVING, JITTERED, STATUSES, UNMIXED, View
@@ -75,7 +75,7 @@ def _score_text(cell: Any, places: int) -> str:
 def rank_table(view: View) -> Table:
     """Mean rank of each method in each comparison, with a bootstrap interval over data sets."""
     rows, shown, notes = [], pd.DataFrame({"method": [view.labels[m] for m in view.methods]}), []
-    for spec in COMPARISONS:
+    for spec in compared(view):
         comparison = compare(view, spec)
         ranked, datasets = {row["method"]: row for row in comparison.get("ranks", [])}, len(comparison["datasets"])
         rows += [{"comparison": spec.name, "datasets": datasets, **row} for row in ranked.values()]
