@@ -125,7 +125,7 @@ def test_both_p_values_stand_in_the_figure_and_in_the_table(view):
 
 
 def test_every_pair_of_a_depth_is_tested_and_a_single_split_is_not(tmp_path):
-    """The last FITC of a depth took the place of the others; one split had p = 0.5, and 2^-7 by folds that were all it."""
+    """The last FITC of a depth took the place of others; one split had p = 0.5, and 2^-7 by folds that were all it."""
     kinds = {"svgp": "fitc", "dsvi": "fitc", "bsgp_1": "vfe", "bsgp_2": "vfe"}
     settings = {method: {"objective": kind, "layers": 1} for method, kind in kinds.items()}
     one, two = (View(build(tmp_path / f"s{n}", list(kinds), ["boston"], n, settings=settings)) for n in (1, 2))

@@ -20,6 +20,6 @@ from gpbench.config.validate import require_known
 
 __all__ = [
     "ENTRY_POINTS", "GROUPS", "MethodConfig", "backlog", "command_words", "compose", "distinct", "families", "folders",
-    "hyperparameters", "joined", "options", "printed_splits", "read", "require_known", "require_module", "require_option",
-    "setting", "split_override", "split_overrides",
+    "hyperparameters", "joined", "options", "printed_splits", "read", "require_known", "require_module",
+    "require_option", "setting", "split_override", "split_overrides",
 ]  # fmt: skip

@@ -37,8 +37,7 @@ def p_values(view: View) -> pd.DataFrame:
 
 
 def _tests(fitc: np.ndarray, vfe: np.ndarray) -> list[float]:
-    """COLUMNS from `n` on; MNLL of each objective `[n]`, paired; no p-value of a single split, whose test could never
-    reject and whose folds would all be it."""
+    """COLUMNS from `n` on; MNLL of each objective `[n]`, paired; of one split, which all drawn folds would be, no p."""
     if len(fitc) < 2:
         return [len(fitc), float(fitc[0] - vfe[0]), *[np.nan] * 4]
     drawn = np.random.default_rng(0).integers(len(fitc), size=(2, RESAMPLES, FOLDS))
@@ -69,7 +68,7 @@ def table(view: View) -> Table:
     note = (
         "Test MNLL in nats; below zero FITC is better. One-sided Wilcoxon signed-rank tests of the hypothesis that VFE "
         "is better: a small p rejects it. Paired: exact, over the splits. Unpaired, as the public code of rossi2021: "
-        f"{FOLDS} folds drawn with replacement separately for each objective, {RESAMPLES} times; median p. A single split "
+        f"{FOLDS} folds drawn with replacement separately for each objective, {RESAMPLES} times; median p. One split "
         "allows no test. Of several methods of one objective and depth the first are compared, then the second ones."
     )
     return Table(data, shown, "Is VFE the better objective of the sampler?", note)

@@ -12,28 +12,17 @@ import pandas as pd
 
 from gpbench.places import write_text
 
-_GREEK = (
-    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi psi omega "
-    "Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega"
+_MATHS = (  # each character before what LaTeX sets in its place
+    r"±\pm ≈\approx ≤\leq ≥\geq −- ×\times ✗\times ↗\nearrow †\dagger ∞\infty << >> "
+    r"α\alpha β\beta γ\gamma δ\delta ε\epsilon ζ\zeta η\eta θ\theta ι\iota κ\kappa λ\lambda μ\mu ν\nu ξ\xi π\pi ρ\rho "
+    r"σ\sigma τ\tau υ\upsilon φ\phi χ\chi ψ\psi ω\omega Γ\Gamma Δ\Delta Θ\Theta Λ\Lambda Ξ\Xi Π\Pi Σ\Sigma Υ\Upsilon "
+    r"Φ\Phi Ψ\Psi Ω\Omega ⁰^0 ¹^1 ²^2 ³^3 ⁴^4 ⁵^5 ⁶^6 ⁷^7 ⁸^8 ⁹^9 ₀_0 ₁_1 ₂_2 ₃_3 ₄_4 ₅_5 ₆_6 ₇_7 ₈_8 ₉_9"
 )
 _LATEX = {
     **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "|": r"\textbar{}"},
     **{character: f"\\{character}" for character in "&%$#_{}"},
-    **{
-        letter: rf"$\{word}$" for letter, word in zip("αβγδεζηθικλμνξπρστυφχψωΓΔΘΛΞΠΣΥΦΨΩ", _GREEK.split(), strict=True)
-    },
-    **{digit: f"$^{n}$" for n, digit in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")},
-    **{digit: f"$_{n}$" for n, digit in enumerate("₀₁₂₃₄₅₆₇₈₉")},
-    **{
-        "±": r"$\pm$",
-        "≈": r"$\approx$",
-        "≤": r"$\leq$",
-        "≥": r"$\geq$",
-        "−": r"$-$",
-        "×": r"$\times$",
-        "∞": r"$\infty$",
-    },
-    **{"✗": r"$\times$", "↗": r"$\nearrow$", "†": r"$\dagger$", "…": r"\dots{}", "–": "--", "<": r"$<$", ">": r"$>$"},
+    **{pair[0]: f"${pair[1:]}$" for pair in _MATHS.split()},
+    **{"…": r"\dots{}", "–": "--"},
 }
 # a number at the start, followed by a space, a bracket, a mark or nothing: '3-layer DGP' and '2024-01-01' are names
 _NUMBER = re.compile(

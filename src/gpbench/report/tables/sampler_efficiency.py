@@ -78,7 +78,7 @@ def efficiency(view: View) -> Table:
     note = (
         "Mean ± standard deviation over all chains of all splits. ESS: by Geyer's initial monotone sequence of each "
         "chain, the smallest over all sampled variables, in draws. R-hat: Gelman and Rubin's, over the first draws of "
-        "the chains of a split, for its slowest variable, ∞ where each stays at a value of its own; median over splits. "
+        "the chains of a split, for its slowest variable, ∞ where each stays at one value; median over splits. "
         "Acceptance: of latent values / of parameters. Operations: factorisations, inversions and products of n x n "
         "matrices per iteration, by which ESS is divided; - where there are none. Seconds: training time, which all "
         "chains of a batch share, including burn-in. Bulk and tail ESS (vehtari2021): all chains of a split together. "
