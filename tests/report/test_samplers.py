@@ -194,6 +194,17 @@ def test_abstention_is_of_the_smallest_size(sizes):
     assert "50 training rows" not in shown
 
 
+@pytest.mark.parametrize("name", ["score_against_n", "abstention"])
+def test_a_data_set_whose_scores_are_undefined_keeps_its_name(tmp_path, name):
+    folder = build_sizes(tmp_path / "s", datasets=["banana"])
+    scores, points = (pd.read_parquet(folder / f"{table}.parquet") for table in ("scores", "points"))
+    scores.assign(auc=np.nan, accuracy=np.nan).to_parquet(folder / "scores.parquet")
+    points.assign(y=1).to_parquet(folder / "points.parquet")
+    figure = draw(View(folder), name)
+    assert "undefined" in texts(figure)
+    assert figure.axes[0].axison, "an axis that is off has no label"
+
+
 def test_rejection_begins_at_the_accuracy(tmp_path):
     view = View(build(tmp_path / "s", ["svgp"], ["digits"], 3))
     (axis,) = draw(view, "reject").axes

@@ -149,7 +149,9 @@ def _recommendation(view: View, dataset: str) -> tuple[str, list[str]]:
     for row in scores.itertuples():
         name = row.Index
         lines.append(f"  {name:<20}{f'{row.mean:.3f} ({row.sd:.3f})':>22}{errors[name]:>10.3g}{seconds[name]:>9.2f}")
-    if left := [f"{name} ({cells.loc[name, 'statuses'] or 'undefined'})" for name in sorted({*view.methods} - {*scores.index})]:
+    if left := [
+        f"{name} ({cells.loc[name, 'statuses'] or 'undefined'})" for name in sorted({*view.methods} - {*scores.index})
+    ]:
         lines.append(f"  not compared: {', '.join(left)}; `gpbench verdict {view.study['name']}` says why")
     best, told = differences["best"].iloc[0], differences["p"] < ALPHA
     lines += [
