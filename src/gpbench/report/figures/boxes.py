@@ -1,6 +1,5 @@
 """Box plots of the splits, as in rossi2021 (figure 10)."""
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -34,13 +33,11 @@ def _panel(axis: Axes, view: View, dataset: str, methods: list[str]) -> None:
     for x, method in enumerate(methods):
         values = scores[method].dropna()
         if len(values):
-            _box(axis, values.to_numpy(), x, look[method])
+            line = {"color": look[method].color}
+            lines: canvas.Style = dict.fromkeys(("boxprops", "whiskerprops", "capprops", "medianprops"), line)
+            outliers = {"markeredgecolor": look[method].color}
+            axis.boxplot([values], positions=[x], widths=0.5, sym=".", flierprops=outliers, **lines)
         else:
             canvas.upright_reason(axis, x, cells.loc[method])
     canvas.name_columns(axis, view, methods)
     canvas.remark_incomplete(axis, cells.loc[methods])
-
-
-def _box(axis: Axes, values: np.ndarray, x: int, look: canvas.Look) -> None:
-    lines: canvas.Style = dict.fromkeys(("boxprops", "whiskerprops", "capprops", "medianprops"), {"color": look.color})
-    axis.boxplot([values], positions=[x], widths=0.5, sym=".", flierprops={"markeredgecolor": look.color}, **lines)

@@ -167,10 +167,8 @@ def row(view: View) -> float:
 
 def title(axis: Axes, text: str) -> None:
     """A bold title above a panel, on the left, in lines as wide as the panel."""
-    place = axis.get_subplotspec()
-    widths = place.get_gridspec().get_width_ratios() if place else [1]
-    share = sum(widths[place.colspan.start : place.colspan.stop]) / sum(widths) if place else 1
-    axis.set_title(broken(text, round(15 * WIDTH * share) - 6), loc="left", fontweight="bold")
+    width = round(18 * WIDTH * axis.get_position().width)  # of about 18 characters an inch, before panels are laid out
+    axis.set_title(broken(text, width), loc="left", fontweight="bold")
 
 
 def remark(axis: Axes, text: str) -> None:
@@ -216,8 +214,7 @@ def short_reason(cell: pd.Series, width: int = 34) -> str:
 
 def upright_reason(axis: Axes, x: float, cell: pd.Series) -> None:
     """Why a cell has no score, upwards in its column and below the title."""
-    reason, transform = short_reason(cell, 20), axis.get_xaxis_transform()
-    note(axis, x, 0.05, reason, va="bottom", rotation=90, transform=transform)
+    note(axis, x, 0.05, short_reason(cell, 20), va="bottom", rotation=90, transform=axis.get_xaxis_transform())
 
 
 def name_rows(axis: Axes, view: View) -> None:

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import FixedLocator, NullLocator
+from matplotlib.ticker import NullLocator
 
 from gpbench.report.figures import canvas
 from gpbench.report.tables.sampler_efficiency import shrinkage
@@ -85,9 +85,8 @@ def _curve(axis: Axes, rows: pd.DataFrame, look: canvas.Look) -> None:
 def _axis(axis: Axes, iterations: pd.Series) -> None:
     axis.set(xscale="log", yscale="log", ylim=(LEAST, None))
     ticks = sorted(iterations.unique())
-    axis.xaxis.set_major_locator(FixedLocator(ticks))
+    axis.set_xticks(ticks, [f"{tick:,.0f}" for tick in ticks], rotation=30, ha="right")
     axis.xaxis.set_minor_locator(NullLocator())
-    axis.set_xticklabels([f"{tick:,.0f}" for tick in ticks], rotation=30, ha="right")
     threshold_axis(axis)
 
 

@@ -1,7 +1,6 @@
 """Scores by the settings that a study varies: random features, pairs of methods, number of workers."""
 
 from dataclasses import asdict
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,7 +13,7 @@ from gpbench.report.view import View
 FIXED, RESAMPLED = "var_fixed", "var_resampled"
 
 
-def side_by_side(view: View, varied: str, key: str) -> list[tuple[Any, dict[str, str]]]:
+def side_by_side(view: View, varied: str, key: str) -> list[tuple[object, dict[str, str]]]:
     """(value of `key`, value of `varied` -> method) for all values of `key`. Of several methods with both alike, the
     first of each value of `varied` stand together, then the second ones."""
     grid = view.grid(varied, key)
@@ -36,11 +35,9 @@ def features(view: View) -> Table:
                 both = by_treatment.reindex(columns=[FIXED, RESAMPLED])
                 difference = (both[FIXED] - both[RESAMPLED]).dropna()
                 columns = {name: by_treatment.get(name, pd.Series(dtype=float)) for name in treatments}
-                place = {"dataset": dataset, "metric": metric, "num_features": num_features}
+                place = {"dataset": dataset, "metric": metric, "num_features": num_features} | methods
                 summaries = {name: moments(values) for name, values in (columns | {"difference": difference}).items()}
-                data.append(
-                    place | methods | {f"{name}_{k}": v for name, known in summaries.items() for k, v in known.items()}
-                )
+                data.append(place | {f"{name}_{k}": v for name, known in summaries.items() for k, v in known.items()})
                 shown.append(
                     {"data set": dataset, "features": num_features, "metric": METRICS[metric].label}
                     | {"methods": "; ".join(view.labels[method] for method in methods.values())}
