@@ -2,6 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.collections import LineCollection
+from synthetic_samplers import build_samplers
 from synthetic_study import METHODS, build, build_probed
 
 from gpbench.errors import UserError
@@ -106,6 +107,43 @@ def test_a_figure_says_of_which_run_and_budget_it_is(view):
     said = draw(view, "cost").legends[-1].get_title().get_text()
     assert said == draw(view, "pit").get_supxlabel()
     assert said == f"{view.study['name']}: protocol {view.study['protocol']}, budget {view.study['budget']}"
+
+
+LONG = {"svgp": "arc_cosine, var_resampled, 2 hidden", "dsvi": "arc_cosine, prior_fixed, 2 hidden"}
+
+
+def relabelled(folder):
+    """A study whose methods have labels of more than one line."""
+    scores = pd.read_parquet(folder / "scores.parquet")
+    scores.assign(label=scores["method"].map(LONG).fillna("arc_cosine of all kinds, " + scores["method"])).to_parquet(
+        folder / "scores.parquet"
+    )
+    return View(folder)
+
+
+def overlapping(parts):
+    """Pairs of texts that cover each other."""
+    boxes = [part.get_window_extent() for part in parts if part.get_text()]
+    return [(a, b) for i, a in enumerate(boxes) for b in boxes[:i] if a.overlaps(b)]
+
+
+def test_long_labels_stand_apart_in_the_critical_difference_diagram(tmp_path):
+    figure = draw(relabelled(build(tmp_path / "s", status=lambda *_: ("done", ""))), "critical_difference")
+    figure.canvas.draw()
+    assert [overlapping(axis.texts) for axis in figure.axes] == [[], [], []]
+
+
+@pytest.mark.parametrize("name", ["log_density", "boxes", "pareto"])
+def test_long_labels_leave_room_for_panels(tmp_path, name):
+    figure = draw(relabelled(build(tmp_path / "s", status=lambda *_: ("done", ""))), name)
+    figure.canvas.draw()
+    assert min(axis.bbox.width for axis in figure.axes) > 0.23 * figure.bbox.width
+
+
+def test_titles_of_narrow_panels_stand_apart(tmp_path):
+    figure = draw(relabelled(build_samplers(tmp_path / "s", splits=1)), "ranks")
+    figure.canvas.draw()
+    assert overlapping([axis._left_title for axis in figure.axes]) == []
 
 
 def test_an_unknown_figure_names_the_nearest(view, tmp_path):

@@ -156,6 +156,10 @@ def test_a_figure_has_its_caption_beside_it_and_inside(small, figure, tmp_path):
     assert [path.name for path in paths] == [f"rossi2021_fig7.{suffix}" for suffix in items.SUFFIXES["figures"]]
     caption = paths[-1].read_text()
     assert caption.startswith("**Test MNLL and mean ranks of deep GPs (rossi2021, fig7)**")
+    starred = write_item(View(small), replace(figure, title="u_* | θ"), REPOSITORY / "published", tmp_path / "starred")[
+        -1
+    ]
+    assert starred.read_text().startswith(r"**u\_\* | θ (rossi2021, fig7)**")
     assert "/Title (Test MNLL and mean ranks of deep GPs \\(rossi2021, fig7\\))" in paths[0].read_bytes().decode(
         "latin-1"
     )
@@ -240,6 +244,8 @@ def test_a_caption_has_the_whole_command_with_the_overrides_of_its_run(figure):
     assert command(SimpleNamespace(study={"command": run}), item) == (
         f"snakemake --cores 2 {item.target} --config overrides=budget=smoke"
     )
+    more = "snakemake --cores 2 --config study=s overrides='budget=smoke only=[a,b]'"  # quotes within quotes are none
+    assert command(SimpleNamespace(study={"command": more}), item).endswith("overrides='budget=smoke only=[a,b]'")
     plain = "snakemake --cores 2 --config study=s overrides='only=[svgp] splits=1'"
     assert command(SimpleNamespace(study={"command": plain}), item) == f"snakemake --cores 2 {item.target}"
 

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from synthetic_study import CHAINS, build
 
+from gpbench.cli import advise
 from gpbench.report.figures import draw
 from gpbench.report.page.page import render
 from gpbench.report.registry import TABLES
@@ -172,3 +173,20 @@ def test_traces_of_a_study_without_chains_say_so(small):
     (text,) = draw(View(small), "traces").axes[0].texts
     assert text.get_text() == "No chains: no fit by a Markov chain is finished."
     assert TABLES["chains"].function(View(small)).shown.empty
+
+
+def test_advice_says_why_methods_are_left_out_and_names_no_cheapest_of_equals(folder, tmp_path):
+    """It said of them that they have no scores, and of the cheapest 2.98 s, not 2.98 s."""
+    scores = pd.read_parquet(folder / "scores.parquet").query("dataset == 'boston'")
+    equal = scores["method"].isin(["svgp", "bsgp_1"])
+    scores.loc[equal, "seconds_train"] = np.where(scores.loc[equal, "method"] == "svgp", 2.979, 2.981)
+    rng = np.random.default_rng(0)
+    scores.loc[equal, "mnll"] = 0.1 * (scores["method"] == "svgp") + rng.normal(size=len(scores))
+    scores.to_parquet(tmp_path / "scores.parquet")
+    study = json.loads((folder / "study.json").read_text()) | {"datasets": ["boston"], "methods": METHODS[:3]}
+    study["expected"] = [cell for cell in study["expected"] if cell[0] in METHODS[:3] and cell[1] == "boston"]
+    (tmp_path / "study.json").write_text(json.dumps(study))
+    _, lines = advise._recommendation(View(tmp_path), "boston")
+    assert any(line.startswith("  not compared: bsgp_2 (2 of 3 not converged); ") for line in lines)
+    assert sum("not told from" in line for line in lines) == 1
+    assert not any("cheapest" in line for line in lines)

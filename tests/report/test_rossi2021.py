@@ -124,6 +124,18 @@ def test_both_p_values_stand_in_the_figure_and_in_the_table(view):
     assert (row["p, paired"], row["smallest possible p"]) == ("0.00391", "0.00391")
 
 
+def test_every_pair_of_a_depth_is_tested_and_a_single_split_is_not(tmp_path):
+    """The last FITC of a depth took the place of others; one split had p = 0.5, and 2^-7 by folds that were all it."""
+    kinds = {"svgp": "fitc", "dsvi": "fitc", "bsgp_1": "vfe", "bsgp_2": "vfe"}
+    settings = {method: {"objective": kind, "layers": 1} for method, kind in kinds.items()}
+    one, two = (View(build(tmp_path / f"s{n}", list(kinds), ["boston"], n, settings=settings)) for n in (1, 2))
+    assert p_values(two)[["fitc", "vfe"]].to_numpy().tolist() == [["svgp", "bsgp_1"], ["dsvi", "bsgp_2"]]
+    assert p_values(one).filter(like="p_").isna().all(axis=None)
+    shown = TABLES["p_values"].function(one).shown
+    assert shown.filter(regex="^p|possible|middle").eq("-").all(axis=None)
+    assert "on the same two splits" in draw(one, "p_values").get_label()
+
+
 def test_prediction_cost_is_the_time_of_prediction(view):
     boston, _ = draw(view, "prediction_cost").axes
     assert boston.get_xlabel() == "prediction seconds per fit"

@@ -98,6 +98,14 @@ def test_efficiency_says_what_draws_are_worth(view):
     assert data["r_hat_first_2000_kept"] == medians["r_hat"].median()
 
 
+def test_chains_that_stay_at_different_values_have_an_infinite_r_hat(tmp_path):
+    folder = build_samplers(tmp_path / "s", ["svgp"], ["boston"], 1)
+    prefixes = pd.read_parquet(folder / "prefixes.parquet")
+    prefixes.assign(mean=prefixes["fit_id"].str[-1].astype(float), variance=0.0).to_parquet(folder / "prefixes.parquet")
+    for name in ("efficiency", "convergence_order"):
+        assert set(TABLES[name].function(View(folder)).shown["R-hat"].iloc[0].split(", ")) == {"∞"}
+
+
 def test_the_order_of_convergence_is_that_of_the_autocorrelations(view):
     table = TABLES["convergence_order"].function(view)
     assert list(table.shown["order"]) == ["1|2|3", "1|2|3"]
@@ -184,6 +192,17 @@ def test_abstention_is_of_the_smallest_size(sizes):
     shown = texts(draw(sizes, "abstention"))
     assert "10 training rows, 4 splits" in shown
     assert "50 training rows" not in shown
+
+
+@pytest.mark.parametrize("name", ["score_against_n", "abstention"])
+def test_a_data_set_whose_scores_are_undefined_keeps_its_name(tmp_path, name):
+    folder = build_sizes(tmp_path / "s", datasets=["banana"])
+    scores, points = (pd.read_parquet(folder / f"{table}.parquet") for table in ("scores", "points"))
+    scores.assign(auc=np.nan, accuracy=np.nan).to_parquet(folder / "scores.parquet")
+    points.assign(y=1).to_parquet(folder / "points.parquet")
+    figure = draw(View(folder), name)
+    assert "undefined" in texts(figure)
+    assert figure.axes[0].axison, "an axis that is off has no label"
 
 
 def test_rejection_begins_at_the_accuracy(tmp_path):

@@ -76,6 +76,14 @@ def test_ratios_to_conjugate_gradients_by_hand(view):
     assert (found["relative_seconds"] == 1).all()
 
 
+def test_solvers_without_inner_iterations_need_no_column_of_them(view, tmp_path):
+    build_systems(tmp_path / "s")
+    path = tmp_path / "s" / "systems.parquet"
+    pd.read_parquet(path).drop(columns="inner").to_parquet(path)
+    found = preconditioners.relative_to_cg(View(tmp_path / "s")).set_index(["method", "lengthscale"])
+    assert found.loc[("bsgp_2", 1.0), "iterations"] == CAP
+
+
 def test_the_table_counts_what_was_stopped_and_marks_lower_bounds(view):
     table = preconditioners.preconditioners(view)
     assert table.shown["boston"].tolist() == [

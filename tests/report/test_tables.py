@@ -9,6 +9,7 @@ from gpbench.errors import UserError
 from gpbench.evaluation.compare import paired_difference
 from gpbench.report.page.facts import provenance
 from gpbench.report.registry import TABLES
+from gpbench.report.significance.comparisons import statistics
 from gpbench.report.tables.render import Table, decimals, number, to_html, to_latex, to_markdown
 from gpbench.report.tables.standard import write_table
 from gpbench.report.view import View
@@ -117,10 +118,27 @@ def test_html_and_markdown_escape_markup():
     assert "x\\|y" in to_markdown(table)
 
 
+def test_captions_and_notes_are_escaped_as_cells_are_and_code_is_left_alone():
+    frame = pd.DataFrame({"m": ["`a|b_c`"]})
+    text = to_markdown(Table(frame, frame, "a_b *c*", "`only=[a_b|*]` on x_1 < \\"))
+    assert text.startswith(r"**a\_b \*c\***")
+    assert text.endswith("`only=[a_b|*]` on x\\_1 &lt; \\\\\n")
+    assert r"| `a\|b_c` |" in text
+
+
+def test_latex_takes_no_cell_for_an_argument_and_knows_the_letters_of_the_labels():
+    frame = pd.DataFrame({"χ²": ["[0, 1]", "*", "p(τ | y), β = 1"]})
+    _, *rows = to_latex(Table(frame, frame, "t"), "t").partition(r"\toprule")[2].replace(r"\midrule", "").split("\n")
+    lines = [row for row in rows if row.endswith(r"\\")]
+    letters = r"p($\tau$ \textbar{} y), $\beta$ = 1 \\"
+    assert lines == [r"$\chi$$^2$ \\", r"{}[0, 1] \\", r"{}* \\", letters]
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.012345, "0.0123"), (123.456, "123"), (1234.5, "1234"), (3e-7, "3.00e-07"), (np.nan, "-"), (0.0, "0.00")],
-)
+    [(0.012345, "0.0123"), (123.456, "123"), (1234.5, "1234"), (3e-7, "3.00e-07"), (np.nan, "-"), (0.0, "0.00"),
+     (np.inf, "∞")],
+)  # fmt: skip
 def test_number_has_three_significant_digits(value, text):
     assert number(value) == text
 
@@ -170,6 +188,23 @@ def test_treatments_are_compared_on_paired_splits(probed):
     shown = table.shown.set_index(["data set", "metric", "features"]).loc["banana", "error rate", 10]
     assert shown["signs"] == " ".join("−0+"[int(np.sign(value)) + 1] for value in difference)
     assert shown["VAR-FIXED"].endswith("(3)")
+
+
+def test_methods_of_one_treatment_and_number_of_features_have_rows_of_their_own(tmp_path):
+    treatments = {"svgp": "var_fixed", "dsvi": "var_fixed", "bsgp_1": "var_resampled", "bsgp_2": "var_resampled"}
+    settings = {method: {"frequencies": name, "num_features": 10} for method, name in treatments.items()}
+    view = View(build(tmp_path / "s", list(settings), ["boston"], 2, lambda *_: ("done", ""), settings=settings))
+    table, means = TABLES["features"].function(view), view.per_split("mnll", "boston").mean()
+    found = table.data[table.data["metric"] == "mnll"].set_index("var_fixed")
+    assert found["var_resampled"].to_dict() == {"svgp": "bsgp_1", "dsvi": "bsgp_2"}
+    assert found.loc["dsvi", "difference_mean"] == pytest.approx(means["dsvi"] - means["bsgp_2"])
+    assert list(table.shown["methods"][:2]) == ["SVGP; BSGP (1 layer)", "DSVI (2 layers); BSGP (2 layers)"]
+
+
+def test_comparisons_over_tasks_that_a_study_lacks_are_left_out(tmp_path):
+    view = View(build(tmp_path / "s", ["svgp", "constant"], ["boston"], 2, lambda *_: ("done", "")))
+    assert not any("Classification" in column for column in TABLES["ranks"].function(view).shown)
+    assert [*statistics(view)["comparisons"]] == ["all_mnll", "regression_mnll", "regression_rmse"]
 
 
 def test_workers_has_a_row_for_every_cell(probed):

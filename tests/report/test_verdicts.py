@@ -34,6 +34,8 @@ def test_verdict_follows_interval_and_margin(lower, upper, direction, expected):
     [
         ("mnll", -3.0, 0.05),
         ("mnll_scaled", 0.001, 0.05),
+        ("mnll_gaussian", -3.0, 0.05),
+        ("mnll_draws", 3.0, 0.05),
         ("rmse", 3.0, 0.15),
         ("rmse_scaled", 0.4, 0.02),
         ("error", 0.02, 0.001),

@@ -134,7 +134,8 @@ def _recommendation(view: View, dataset: str) -> tuple[str, list[str]]:
     """The best method; lines with the scores of all, and what the best cannot be told from."""
     from gpbench.report.significance.comparisons import ALPHA, differences_to_best
 
-    scores = view.cells("mnll").query("complete").sort_values("mean")
+    cells = view.cells("mnll").set_index("method")
+    scores = cells.query("complete").sort_values("mean")
     differences = differences_to_best(view, "mnll", dataset)
     if differences.empty:
         raise UserError(f"fewer than two methods ended well; `gpbench verdict {view.study['name']}` says why")
@@ -146,10 +147,12 @@ def _recommendation(view: View, dataset: str) -> tuple[str, list[str]]:
         f"  {'':<20}{'negative log density':>22}{other:>10}{'s a fit':>9}",
     ]
     for row in scores.itertuples():
-        name = row.method
+        name = row.Index
         lines.append(f"  {name:<20}{f'{row.mean:.3f} ({row.sd:.3f})':>22}{errors[name]:>10.3g}{seconds[name]:>9.2f}")
-    if failed := sorted(set(view.methods) - set(scores["method"])):
-        lines.append(f"  without scores: {', '.join(failed)}; `gpbench verdict {view.study['name']}` says why")
+    if left := [
+        f"{name} ({cells.loc[name, 'statuses'] or 'undefined'})" for name in sorted({*view.methods} - {*scores.index})
+    ]:
+        lines.append(f"  not compared: {', '.join(left)}; `gpbench verdict {view.study['name']}` says why")
     best, told = differences["best"].iloc[0], differences["p"] < ALPHA
     lines += [
         f"recommended: {best}, with the least negative log density; told from others by a paired t test of the splits",
@@ -160,7 +163,8 @@ def _recommendation(view: View, dataset: str) -> tuple[str, list[str]]:
         interval = f"{row.difference:.3f} nats more, 95 % {row.lower:.3f} to {row.upper:.3f}, p {row.p:.2g}"
         interval = interval if row.lower > float("-inf") else f"{row.difference:.3f} nats more on every split"
         lines.append(f"not told from {row.method}: {interval}; probably worse: {row.worse:.0%}")
-    cheapest = min([best, *differences.loc[~told, "method"]], key=lambda method: seconds[method])
+    printed = seconds.round(2)  # of fits that seem to take as long, none is cheaper
+    cheapest = min([best, *differences.loc[~told, "method"]], key=lambda method: printed[method])
     if cheapest != best:
-        lines.append(f"the cheapest of those: {cheapest}, {seconds[cheapest]:.2f} s a fit, not {seconds[best]:.2f} s")
+        lines.append(f"the cheapest of those: {cheapest}, {printed[cheapest]:.2f} s a fit, not {printed[best]:.2f} s")
     return best, lines

@@ -15,11 +15,11 @@ from gpbench.config.compose import (
     require_option,
 )
 from gpbench.config.method_source import hyperparameters
-from gpbench.config.overrides import command_words, distinct, setting, split_override, split_overrides
+from gpbench.config.overrides import command_words, distinct, joined, setting, split_override, split_overrides
 from gpbench.config.validate import require_known
 
 __all__ = [
     "ENTRY_POINTS", "GROUPS", "MethodConfig", "backlog", "command_words", "compose", "distinct", "families", "folders",
-    "hyperparameters", "options", "printed_splits", "read", "require_known", "require_module", "require_option",
-    "setting", "split_override", "split_overrides",
+    "hyperparameters", "joined", "options", "printed_splits", "read", "require_known", "require_module",
+    "require_option", "setting", "split_override", "split_overrides",
 ]  # fmt: skip

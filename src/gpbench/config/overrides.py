@@ -5,6 +5,7 @@ import json
 import pickle
 import re
 import shlex
+from collections.abc import Iterable
 
 from gpbench.config.validate import Content
 from gpbench.errors import UserError
@@ -28,6 +29,11 @@ def split_overrides(text: str) -> list[tuple[str, str]]:
         return [split_override(word) for word in shlex.split(text)]
     except ValueError as error:
         raise UserError(f"overrides {text!r}: {error}") from error
+
+
+def joined(words: Iterable[str]) -> str:
+    """Overrides as the text that `split_overrides` reads; a word is quoted only where it must be."""
+    return " ".join(shlex.quote(word) if re.search(r"[\s'\"\\]", word) else word for word in words)
 
 
 def setting(value: object) -> str:

@@ -134,7 +134,7 @@ FIGURES = _by_name([
           "Lengthscale (of the first input) and variance of the kernel of the first layer, as the method scales inputs "
           "and targets. Dots: kept states of all chains of a sampler, first split. Crosses: methods that optimise "
           "them."),
-    Entry("inducing_images", "settings", ON_REQUEST, "figures.inducing_images:inducing_images",
+    Entry("inducing_images", "settings", ON_REQUEST, "figures.pictures:inducing_images",
           "The three inducing inputs that moved most while they were optimised: as they started, as they ended, and "
           "the difference (red: darker than at the start). First split."),
     Entry("covariance", "settings", ON_REQUEST, "figures.covariance:covariance",
@@ -267,7 +267,7 @@ TABLES = _by_name([
     Entry("counts_mnll", "scores", ON_REQUEST, "tables.standard:counts_mnll"),
     Entry("chance", "scores", ON_REQUEST, "tables.chance:chance"),
     Entry("ranks", "ranking", PREDICT, "tables.standard:rank_table"),
-    Entry("bayes", "ranking", PREDICT, "tables.bayesian_ranks:bayes"),
+    Entry("bayes", "ranking", PREDICT, "tables.standard:bayes"),
     Entry("differences", "differences", ON_REQUEST, "tables.by_setting:differences"),
     Entry("features", "settings", ON_REQUEST, "tables.by_setting:features"),
     Entry("workers", "settings", ON_REQUEST, "tables.by_setting:workers"),
@@ -276,8 +276,8 @@ TABLES = _by_name([
     Entry("convergence", "convergence", PREDICT, "tables.convergence:convergence"),
     Entry("efficiency", "chains", SAMPLE, "tables.sampler_efficiency:efficiency"),
     Entry("convergence_order", "chains", SAMPLE, "tables.sampler_efficiency:convergence_order"),
-    Entry("chains", "chains", ON_REQUEST, "tables.chain_mixing:chains"),
-    Entry("diagnostics", "chains", ON_REQUEST, "tables.chain_mixing:functions"),
+    Entry("chains", "chains", ON_REQUEST, "tables.convergence:chains"),
+    Entry("diagnostics", "chains", ON_REQUEST, "tables.convergence:functions"),
     Entry("preconditioners", "solvers", ON_REQUEST, "tables.preconditioners:preconditioners"),
     Entry("cost", "cost", ALL_KINDS, "tables.standard:cost"),
     Entry("all_metrics", "", ALL_KINDS, "tables.standard:all_metrics"),

@@ -69,16 +69,13 @@ def _smallest(view: View) -> pd.DataFrame:
 
 
 def _panel(axis: Axes, view: View, points: pd.DataFrame, curve: Curve) -> None:
-    if points.empty:
-        canvas.write_reason(axis, "no finished fit")
-        return
     for look, of_method in canvas.by_method(view, points):
-        curves = [points for points in (curve(rows) for _, rows in of_method.groupby("fit_id")) if len(points[0])]
-        if curves:
-            scores = mean_curve(curves)
-            reached = np.isfinite(scores)
-            # the mark shows a classifier that always or never abstains
+        scores = mean_curve([of for of in (curve(rows) for _, rows in of_method.groupby("fit_id")) if len(of[0])])
+        reached = np.isfinite(scores)
+        if reached.any():  # the mark shows a classifier that always or never abstains
             axis.plot(GRID[reached], scores[reached], **look.options, markevery=[0], markersize=4)
+    if not axis.lines:
+        canvas.write_reason(axis, "undefined" if len(points) else "no finished fit")
 
 
 def _auc(p: np.ndarray, y: np.ndarray) -> float:

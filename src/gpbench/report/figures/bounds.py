@@ -24,7 +24,7 @@ def bounds(view: View) -> Figure:
         medians = of_dataset.groupby("method")["bound"].median()
         canvas.remark(right, _agreement(medians, view.per_split("mnll", dataset).mean()))
     for axis in axes[-1]:
-        axis.set_xticks(range(len(view.methods)), [view.labels[m] for m in view.methods], rotation=25, ha="right")
+        canvas.name_columns(axis, view, view.methods)
     return figure
 
 
@@ -49,7 +49,6 @@ def _draw_scores(axis: Axes, view: View, dataset: str) -> None:
             continue
         axis.plot(np.full(len(values), i), values, look.marker, color=look.color, markersize=4, mew=0)
         axis.plot([i - 0.3, i + 0.3], [values.mean()] * 2, color=look.color)
-    axis.set_xlim(-0.6, len(view.methods) - 0.4)
 
 
 def _agreement(bound: pd.Series, mnll: pd.Series) -> str:

@@ -1,6 +1,5 @@
 """Box plots of the splits, as in rossi2021 (figure 10)."""
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -22,7 +21,7 @@ def boxes(view: View) -> Figure:
         methods = canvas.present(view.methods, fits["method"])
         _panel(axis, view, dataset, methods)
         for row in card[(card["dataset"] == dataset) & card["ours_method"].isin(methods)].itertuples():
-            axis.plot(methods.index(row.ours_method) + 1, row.published, **PUBLISHED)
+            axis.plot(methods.index(row.ours_method), row.published, **PUBLISHED)
     if not card.empty:
         figure.legend(handles=[Line2D([], [], label="published mean", **PUBLISHED)], loc="outside lower center")
     return figure
@@ -31,18 +30,14 @@ def boxes(view: View) -> Figure:
 def _panel(axis: Axes, view: View, dataset: str, methods: list[str]) -> None:
     scores, look = view.per_split("mnll", dataset), canvas.looks(view)
     cells = view.cells_of(dataset, "mnll")
-    for x, method in enumerate(methods, 1):
+    for x, method in enumerate(methods):
         values = scores[method].dropna()
         if len(values):
-            _box(axis, values.to_numpy(), x, look[method])
+            line = {"color": look[method].color}
+            lines: canvas.Style = dict.fromkeys(("boxprops", "whiskerprops", "capprops", "medianprops"), line)
+            outliers = {"markeredgecolor": look[method].color}
+            axis.boxplot([values], positions=[x], widths=0.5, sym=".", flierprops=outliers, **lines)
         else:
-            reason, transform = canvas.short_reason(cells.loc[method]), axis.get_xaxis_transform()
-            canvas.note(axis, x, 0.05, reason, va="bottom", rotation=90, transform=transform)
-    axis.set_xticks(range(1, len(methods) + 1), [view.labels[name] for name in methods], rotation=30, ha="right")
-    axis.set_xlim(0.4, len(methods) + 0.6)
+            canvas.upright_reason(axis, x, cells.loc[method])
+    canvas.name_columns(axis, view, methods)
     canvas.remark_incomplete(axis, cells.loc[methods])
-
-
-def _box(axis: Axes, values: np.ndarray, x: int, look: canvas.Look) -> None:
-    lines: canvas.Style = dict.fromkeys(("boxprops", "whiskerprops", "capprops", "medianprops"), {"color": look.color})
-    axis.boxplot([values], positions=[x], widths=0.5, sym=".", flierprops={"markeredgecolor": look.color}, **lines)

@@ -132,8 +132,10 @@ def probed(view: View, content: str, *probes: str) -> list[pd.DataFrame]:
 
 
 def write_reason(axis: Axes, reason: str) -> None:
-    """Blank a panel and write why it is blank."""
-    axis.set_axis_off()
+    """Blank a panel but for its title and labels, and write why it is blank."""
+    axis.tick_params(which="both", length=0, labelbottom=False, labelleft=False)  # ticks may be shared
+    axis.grid(False)
+    axis.spines[:].set_visible(False)
     axis.text(0.5, 0.5, reason, ha="center", va="center", transform=axis.transAxes, color="#555555", wrap=True)
 
 
@@ -153,9 +155,20 @@ def legend_of(figure: Figure, shown: list[Look], lines: bool = True) -> None:
         figure.legend(handles, labels, loc="outside lower center", ncols=-(-len(handles) // rows))
 
 
+def broken(text: str, width: int = 26) -> str:
+    """Text in lines of at most so many characters, but for longer words."""
+    return "\n".join(textwrap.fill(line, width, break_long_words=False) for line in text.split("\n"))
+
+
+def row(view: View) -> float:
+    """Height of a row that holds the `broken` label of any method, relative to that of a single line."""
+    return 1 + max(broken(label).count("\n") for label in view.labels.values()) / 2
+
+
 def title(axis: Axes, text: str) -> None:
-    """A bold title above a panel, on the left."""
-    axis.set_title(text, loc="left", fontweight="bold")
+    """A bold title above a panel, on the left, in lines as wide as the panel."""
+    width = round(18 * WIDTH * axis.get_position().width)  # of about 18 characters an inch, before panels are laid out
+    axis.set_title(broken(text, width), loc="left", fontweight="bold")
 
 
 def remark(axis: Axes, text: str) -> None:
@@ -194,9 +207,27 @@ def note(axis: Axes, x: float, y: float, text: str, ha: str = "center", va: str 
     axis.text(x, y, text, fontsize=6.5, color=GREY, ha=ha, va=va, **options)
 
 
-def short_reason(cell: pd.Series) -> str:
-    """Why a cell has no score, in at most 34 characters."""
-    return textwrap.shorten(cell["statuses"], 34, placeholder=" …")
+def short_reason(cell: pd.Series, width: int = 34) -> str:
+    """Why a cell has no score, in at most so many characters."""
+    return textwrap.shorten(cell["statuses"], width, placeholder=" …")
+
+
+def upright_reason(axis: Axes, x: float, cell: pd.Series) -> None:
+    """Why a cell has no score, upwards in its column and below the title."""
+    note(axis, x, 0.05, short_reason(cell, 20), va="bottom", rotation=90, transform=axis.get_xaxis_transform())
+
+
+def name_rows(axis: Axes, view: View) -> None:
+    """One row per method from top to bottom, with its label."""
+    axis.set_yticks(range(len(view.methods)), [broken(view.labels[method]) for method in view.methods])
+    axis.set_ylim(len(view.methods) - 0.4, -0.6)
+
+
+def name_columns(axis: Axes, view: View, methods: Iterable[str]) -> None:
+    """One column per method from 0 on, with its label."""
+    labels = [broken(view.labels[method]) for method in methods]
+    axis.set_xticks(range(len(labels)), labels, rotation=60, ha="right", fontsize=6)
+    axis.set_xlim(-0.6, len(labels) - 0.4)
 
 
 def by_method(view: View, rows: pd.DataFrame) -> list[tuple[Look, pd.DataFrame]]:

@@ -1,5 +1,7 @@
 """Seconds of training or prediction against the score."""
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -11,17 +13,8 @@ from gpbench.report.view import View
 SHORTEST = 1e-6  # seconds; a logarithmic axis cannot show 0
 
 
-def cost(view: View) -> Figure:
-    """Seconds of training against test MNLL, one panel per data set."""
-    return _cost(view, "training", "seconds_train")
-
-
-def prediction_cost(view: View) -> Figure:
-    """Seconds of prediction against test MNLL, one panel per data set."""
-    return _cost(view, "prediction", "seconds_predict")
-
-
 def _cost(view: View, stage: str, column: str) -> Figure:
+    """Seconds of a stage against test MNLL, one panel per data set."""
     cells = view.cells("mnll").merge(view.cells(column), on=["method", "dataset"], suffixes=("", "_seconds"))
     cells = cells[(cells["n"] > 0) & cells["mean_seconds"].notna()]
     canvas.require(len(cells), "No finished fit has a test score and seconds.")
@@ -45,3 +38,7 @@ def _mark(axis: Axes, cell: pd.Series, look: canvas.Look) -> None:
     options = look.options | {"linestyle": "-", "markersize": 5, "elinewidth": 0.7}
     options |= {} if cell["complete"] else {"markerfacecolor": "white"}
     axis.errorbar(x, cell["mean"], xerr=xerr, yerr=np.nan_to_num(cell["sd"]), **options)
+
+
+cost = partial(_cost, stage="training", column="seconds_train")
+prediction_cost = partial(_cost, stage="prediction", column="seconds_predict")

@@ -13,7 +13,6 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 
 from gpbench.report.figures import canvas
-from gpbench.report.figures.log_density import name_rows
 from gpbench.report.figures.published import OPEN
 from gpbench.report.tables.sampler_efficiency import scored
 from gpbench.report.view import View
@@ -29,7 +28,7 @@ def ess_per_operation(view: View) -> Figure:
     """Least ESS, and the same per O(n^3) operation, methods in rows, one panel per data set."""
     fits = scored(view).assign(per_operation=lambda rows: rows["ess_percent"] / rows["cubic"].where(rows["cubic"] > 0))
     canvas.require(len(fits), canvas.NO_CHAINS)
-    height = 0.6 + 0.24 * len(view.methods)
+    height = 0.6 + 0.24 * len(view.methods) * canvas.row(view)
     figure, axes = canvas.titled(view.datasets, height, 3, "ESS, % of transitions", sharey=True)
     published = view.card[view.card["ours_metric"] == "ess_percent"].dropna(subset="published")
     decades = _decades(fits[list(KINDS)], published["published"])
@@ -45,7 +44,7 @@ def ess_per_operation(view: View) -> Figure:
         axis.xaxis.set_minor_formatter(NullFormatter())
         splits, draws = of_dataset["split"].nunique(), of_dataset["iterations"].max()
         canvas.remark(axis, f"{splits} splits, {draws:,.0f} kept draws" if splits else "no chain")
-    name_rows(axes[0], view)
+    canvas.name_rows(axes[0], view)
     _legend(figure, not published.empty)
     return figure
 

@@ -8,7 +8,6 @@ from scipy.stats import t
 
 from gpbench.errors import count
 from gpbench.report.figures import canvas
-from gpbench.report.figures.log_density import name_rows
 from gpbench.report.figures.published import OPEN, published_scores, score_limits, source_legend
 from gpbench.report.significance.comparisons import COMPARISONS, compare
 from gpbench.report.view import View
@@ -20,13 +19,13 @@ def intervals(view: View) -> Figure:
     """Mean MNLL of every method with a 95 % interval over splits, one panel per data set, the last for mean ranks."""
     canvas.require(len(view.done))
     card = published_scores(view)
-    height = 0.55 + 0.18 * len(view.methods)
+    height = 0.55 + 0.18 * len(view.methods) * canvas.row(view)
     figure, (*axes, ranks) = canvas.titled([*view.datasets, "ranks"], height, 3, sharey=True)
     for axis, dataset in zip(axes, view.datasets, strict=True):
         _draw_means(axis, view, dataset, card[card["dataset"] == dataset])
         axis.set_xlabel("test MNLL (nats)")
     _draw_ranks(ranks, view, card)
-    name_rows(axes[0], view)
+    canvas.name_rows(axes[0], view)
     source_legend(figure, view.labels[view.methods[0]], not card.empty)
     return figure
 

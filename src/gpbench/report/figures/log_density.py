@@ -12,18 +12,12 @@ from gpbench.report.view import IMPROVING, View
 def log_density(view: View) -> Figure:
     """Mean test log density of each split, methods in rows, one panel per data set."""
     canvas.require(len(view.done))
-    height = 0.55 + 0.16 * len(view.methods)
+    height = 0.55 + 0.16 * len(view.methods) * canvas.row(view)
     figure, axes = canvas.titled(view.datasets, height, 3, x="mean test log density (nats)", sharey=True)
     for axis, dataset in zip(axes, view.datasets, strict=True):
         _draw_splits(axis, view, dataset)
-    name_rows(axes[0], view)
+    canvas.name_rows(axes[0], view)
     return figure
-
-
-def name_rows(axis: Axes, view: View) -> None:
-    """One row per method from top to bottom, with its label."""
-    axis.set_yticks(range(len(view.methods)), [view.labels[method] for method in view.methods])
-    axis.set_ylim(len(view.methods) - 0.4, -0.6)
 
 
 def _draw_splits(axis: Axes, view: View, dataset: str) -> None:

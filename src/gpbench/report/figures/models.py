@@ -52,11 +52,9 @@ def _draw_models(axis: Axes, view: View, cells: pd.DataFrame) -> None:
         elif np.isfinite(mean):
             axis.errorbar(x, mean, yerr=bar, elinewidth=0.8, markersize=4, **mark)
         else:
-            reason = canvas.short_reason(cells.loc[name])
-            canvas.note(axis, x, 0.05, reason, va="bottom", rotation=90, transform=axis.get_xaxis_transform())
+            canvas.upright_reason(axis, x, cells.loc[name])
     shown = means.to_numpy() <= high
     top = (means.to_numpy() + bars)[shown].max(initial=0.0)
     axis.set_ylim(0, 1.08 * min(top, high) or 1)
-    axis.set_xlim(-0.6, len(cells) - 0.4)
-    axis.set_xticks(range(len(cells)), [view.labels[name] for name in cells.index], rotation=60, ha="right", fontsize=6)
+    canvas.name_columns(axis, view, cells.index)
     canvas.remark_incomplete(axis, cells)

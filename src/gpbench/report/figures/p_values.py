@@ -16,8 +16,8 @@ LEVEL = canvas.Look(f"p = {ALPHA}", canvas.GREY, "", ":")
 
 def p_values(view: View) -> Figure:
     """p-values of "VFE is better than FITC" against depth, paired and not, one panel per data set."""
-    tests = objectives.p_values(view)
-    canvas.require(len(tests), "No FITC and VFE of the same depth are finished on the same split.")
+    tests = objectives.p_values(view).dropna(subset="p_paired")
+    canvas.require(len(tests), "No FITC and VFE of the same depth are finished on the same two splits.")
     figure, axes = canvas.titled(view.datasets, 1.8, x="layers", y="p")
     least = tests[["p_paired", "p_unpaired_low"]].min(axis=None)
     for axis, dataset in zip(axes, view.datasets, strict=True):

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gpbench.report.figures import canvas
 from gpbench.report.view import View
+
+STYLES: dict[str, canvas.Style] = {".": {"markersize": 2.5, "alpha": 0.6}, "X": {"markersize": 8, "zorder": 3}}
 
 
 def parameters(view: View) -> Figure:
@@ -16,21 +16,14 @@ def parameters(view: View) -> Figure:
     states = rows[(rows["layer"] == 1) & (rows["point"] == 0) & (rows["column"] == 0)]
     cells, datasets = canvas.by_cell(view, states), canvas.present(view.datasets, states["dataset"])
     looks = canvas.looks(view)
+    markers = {method: "." if rows["sample"].max() > 0 else "X" for method, rows in states.groupby("method")}
     figure, axes = canvas.titled(datasets, 2.6, 2, x="lengthscale of the first input", y="variance")
     for axis, dataset in zip(axes, datasets, strict=True):
         for method, look in looks.items():
             if (dataset, method) in cells:
-                _draw(axis, look, cells[dataset, method])
+                of_cell, mark = cells[dataset, method], markers[method]
+                axis.plot(of_cell["lengthscale"], of_cell["outputscale"], mark, color=look.color, **STYLES[mark])
         axis.set(xscale="log", yscale="log")
-    markers = {method: "." if rows["sample"].max() > 0 else "X" for method, rows in states.groupby("method")}
     shown = [replace(look, marker=markers[method]) for method, look in looks.items() if method in markers]
     canvas.legend_of(figure, shown, lines=False)
     return figure
-
-
-def _draw(axis: Axes, look: canvas.Look, states: pd.DataFrame) -> None:
-    x, y = states["lengthscale"], states["outputscale"]
-    if states["sample"].max() > 0:
-        axis.plot(x, y, ".", color=look.color, markersize=2.5, alpha=0.6)
-    else:
-        axis.plot(x, y, "X", color=look.color, markersize=8, zorder=3)

@@ -132,7 +132,7 @@ def _prices(axis: Axes, view: View, costs: pd.DataFrame) -> None:
         axis.plot(*at, look.marker, color=look.color, markerfacecolor=fill, markersize=size, clip_on=False)
         if inside:
             place, align = ((-5, -9), "right") if crowded[method] else ((4, 4), "left")
-            axis.annotate(look.label, at, place, ha=align, textcoords="offset points", fontsize=6.5)
+            axis.annotate(canvas.broken(look.label), at, place, ha=align, textcoords="offset points", fontsize=6.5)
     rope = ROPES["mnll"].half_width
     end = max(1.5 * float(costs["excess"].max()), 10 * rope)
     axis.axhspan(0, rope, color=_REGION, zorder=0)

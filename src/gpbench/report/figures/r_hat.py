@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import FixedLocator, NullLocator
+from matplotlib.ticker import NullLocator
 
 from gpbench.report.figures import canvas
 from gpbench.report.tables.sampler_efficiency import shrinkage
@@ -43,13 +43,15 @@ def curves(view: View, r_hats: pd.DataFrame) -> Figure:
 
 def tiles(view: View, r_hats: pd.DataFrame) -> Figure:
     """One row per method, one tile per checkpoint."""
-    figure, axes = canvas.titled(view.datasets, 0.5 + 0.17 * len(view.methods), 3, "kept draws", sharey=True)
+    figure, axes = canvas.titled(
+        view.datasets, 0.5 + 0.17 * len(view.methods) * canvas.row(view), 3, "kept draws", sharey=True
+    )
     for axis, dataset in zip(axes, view.datasets, strict=True):
         of_dataset = r_hats[r_hats["dataset"] == dataset]
         median = of_dataset.groupby(["method", "iteration"])["r_hat"].median().unstack().reindex(view.methods)
         _tiles(axis, median)
         canvas.remark(axis, _chains(of_dataset, view))
-    axes[0].set_yticks(range(len(view.methods)), [view.labels[method] for method in view.methods])
+    canvas.name_rows(axes[0], view)
     handles = [Patch(facecolor=shade, edgecolor=canvas.GREY, label=name) for name, shade in SHADES.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     return figure
@@ -65,7 +67,6 @@ def _tiles(axis: Axes, median: pd.DataFrame) -> None:
             text = f"{value:.2f}" if value < 10 else f"{value:.0f}" if value < 100 else ">99"
             axis.text(column, row, text, ha="center", va="center", fontsize=5.5, color=ink)
     axis.set_xticks(range(values.shape[1]), [f"{t:,.0f}" for t in median.columns], rotation=30, ha="right")
-    axis.set_ylim(len(values) - 0.5, -0.5)
     axis.grid(False)
 
 
@@ -84,9 +85,8 @@ def _curve(axis: Axes, rows: pd.DataFrame, look: canvas.Look) -> None:
 def _axis(axis: Axes, iterations: pd.Series) -> None:
     axis.set(xscale="log", yscale="log", ylim=(LEAST, None))
     ticks = sorted(iterations.unique())
-    axis.xaxis.set_major_locator(FixedLocator(ticks))
+    axis.set_xticks(ticks, [f"{tick:,.0f}" for tick in ticks], rotation=30, ha="right")
     axis.xaxis.set_minor_locator(NullLocator())
-    axis.set_xticklabels([f"{tick:,.0f}" for tick in ticks], rotation=30, ha="right")
     threshold_axis(axis)
 
 

@@ -33,7 +33,7 @@ def score_against_n(view: View) -> Figure:
 def _panel(axis: Axes, view: View, fits: pd.DataFrame, metric: str) -> None:
     scores, look = by_size(fits, metric), canvas.looks(view)
     if scores.empty:
-        canvas.write_reason(axis, "undefined")
+        canvas.write_reason(axis, "undefined" if len(fits) else "no finished fit")
         return
     names = canvas.present(view.methods, scores["method"])
     for i, method in enumerate(names):

@@ -1,6 +1,7 @@
 """Scores against a setting that a study varies: random features, workers, inducing inputs, layers."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -55,21 +56,6 @@ def workers(view: View) -> Figure:
     return figure
 
 
-def num_inducing(view: View) -> Figure:
-    """MNLL against the number of inducing inputs, one curve per treatment of the others."""
-    return _against(view, "num_inducing", "inducing inputs", "log")
-
-
-def error_by_inducing(view: View) -> Figure:
-    """The protocol's first metric against the number of inducing points, with two standard deviations."""
-    return _against(view, "num_inducing", "inducing points", "linear", view.study["reported"]["metrics"][0], sds=2)
-
-
-def depth(view: View) -> Figure:
-    """MNLL against the number of layers."""
-    return _against(view, "layers", "layers", "linear")
-
-
 def curves(view: View, key: str) -> pd.DataFrame:
     """The methods of which the study sets `key`, with their curve: the label without the word that is that value."""
     grid = view.grid(key)
@@ -112,7 +98,8 @@ def _draw_staleness(axis: Axes, view: View, grid: pd.DataFrame, dataset: str, lo
 
 
 def _against(view: View, key: str, name: str, scale: str, metric: str = "mnll", sds: int = 1) -> Figure:
-    """One panel per data set, bars of so many sds; a method without this setting is a horizontal line."""
+    """One panel per data set, bars of so many sds of a metric (or the protocol's `first`); lines: no such setting."""
+    metric = view.study["reported"]["metrics"][0] if metric == "first" else metric
     grid, card = curves(view, key), published_scores(view, metric)
     _require(view, grid, key)
     without = [method for method in view.methods if method not in set(grid["method"])]
@@ -142,3 +129,8 @@ def _draw_curve(
     axis.errorbar(ours[key], ours["mean"], yerr=np.nan_to_num(ours["sd"]), **look.options, elinewidth=0.7)
     printed = rows[[key]].join(card, how="inner")
     axis.plot(printed[key], printed["published"], look.marker, color=look.color, **OPEN)
+
+
+num_inducing = partial(_against, key="num_inducing", name="inducing inputs", scale="log")
+error_by_inducing = partial(_against, key="num_inducing", name="inducing points", scale="linear", metric="first", sds=2)
+depth = partial(_against, key="layers", name="layers", scale="linear")

@@ -17,6 +17,7 @@ FEWEST_SPLITS = 3
 def summary(view: View) -> list[tuple[str, str]]:
     """What was compared, planned and finished, as (term, text)."""
     done, planned = int((view.fits["status"] == "done").sum()), len(view.fits)
+    judged = view.done.loc[view.done["convergence"] != "", "convergence"].value_counts()
     return [
         ("fits", f"{done} of {planned} done"),
         ("methods", ", ".join(view.labels[method] for method in view.methods)),
@@ -24,15 +25,9 @@ def summary(view: View) -> list[tuple[str, str]]:
         ("protocol", f"{view.study['protocol']}{_reported(view)}"),
         ("budget", str(view.study["budget"])),
         ("splits", splits_of(view)[1]),
-        *([("convergence", judged)] if (judged := _judged(view)) else []),
+        *([("convergence", ", ".join(f"{n} {name}" for name, n in judged.items()))] if len(judged) else []),
         ("training time", f"{number(view.done['seconds_train'].sum() / 60)} minutes over all finished fits"),
     ]
-
-
-def _judged(view: View) -> str:
-    """'12 fits converged, 3 still improving'; '' where no fit is judged."""
-    counts = view.done.loc[view.done["convergence"] != "", "convergence"].value_counts()
-    return ", ".join(f"{n} {name}" for name, n in counts.items())
 
 
 def _reported(view: View) -> str:

@@ -20,7 +20,7 @@ from gpbench.report.registry import FIGURES, names
 from gpbench.report.scorecard import one_run
 from gpbench.report.significance.comparisons import COMPARISONS, Comparison, write_statistics
 from gpbench.report.significance.findings import basis, sentences
-from gpbench.report.tables import chain_mixing
+from gpbench.report.tables.convergence import chains
 from gpbench.report.tables.render import NOTE, Table, number, to_html
 from gpbench.report.view import View, load
 
@@ -63,7 +63,7 @@ def _sections(view: View) -> Iterator[Section]:
         if part == "ranking":
             section.findings = findings[1:]
         if part == "chains" and "chains" not in view.study["tables"] and view.done["r_hat"].notna().any():
-            section.tables.append(("scores.parquet", to_html(chain_mixing.chains(view))))
+            section.tables.append(("scores.parquet", to_html(chains(view))))
         if part == "differences" and (differences := _statistics(view)["differences"]):
             section.tables.append(("statistics.json", _differences(view, differences)))
         if part == "scorecard":

@@ -13,7 +13,7 @@ from gpbench.report.papers.items import PUBLISHED, Named
 from gpbench.report.registry import FIGURES, TABLES
 from gpbench.report.scorecard.one_run import scorecard, to_table
 from gpbench.report.scorecard.published import read_published
-from gpbench.report.tables.render import Table, write_formats
+from gpbench.report.tables.render import Table, escape_markdown, write_formats
 from gpbench.report.view import View, commits
 
 
@@ -29,7 +29,8 @@ def _write_figure(view: View, item: Named, folder: Path) -> list[Path]:
     heading, caption = title(item), FIGURES[item.figure].caption
     properties = {"Title": heading, "Subject": f"{caption} {provenance(view, item)}", "Creator": "gpbench"}
     paths = save(draw(view, item.figure), folder / item.name, pdf=properties)
-    return [*paths, write_text(folder / f"{item.name}.md", f"**{heading}**\n\n{caption}\n\n{provenance(view, item)}\n")]
+    texts = map(escape_markdown, (heading, caption, provenance(view, item)))
+    return [*paths, write_text(folder / f"{item.name}.md", "**{}**\n\n{}\n\n{}\n".format(*texts))]
 
 
 def _write_table(view: View, item: Named, published: Path, folder: Path) -> list[Path]:
@@ -72,7 +73,7 @@ def command(view: View, item: Named) -> str:
     """What makes an item again, with the overrides that its run has besides the item's own."""
     _, overrides = config.command_words(view.study["command"])
     own = set(shlex.split(item.overrides))
-    more = shlex.join(word for word in shlex.split(overrides) if word not in own)
+    more = config.joined(word for word in shlex.split(overrides) if word not in own)
     return f"snakemake --cores 2 {item.target}" + (f" --config overrides={shlex.quote(more)}" if more else "")
 
 

@@ -51,7 +51,7 @@ VERDICTS = (*JUDGED, "not judged", "other protocol", "not run")
 GROUPS = ("predictions", "samplers", "bookkeeping")
 """What a row is about, see `group`; counts of verdicts are never summed over them."""
 OPERATIONS = ("iterations", "cubic", "cholesky", "inverse", "product", "quadratic")
-NATS = ("mnll", "mnll_scaled", "msll")
+NATS = tuple(name for name, metric in METRICS.items() if metric.unit == "nats")
 NATS_MARGIN = 0.05
 R_HAT_MARGIN = 0.05
 RELATIVE_MARGIN = 0.05

@@ -56,10 +56,15 @@ def statistics(view: View) -> dict:
         "ropes": {metric: {"half_width": rope.half_width, "said": rope.in_words} for metric, rope in ROPES.items()},
         "comparisons": {
             spec.name: compare(view, spec) | {"bayes": posteriors(view, spec).to_dict("records")}
-            for spec in COMPARISONS
+            for spec in compared(view)
         },
         "differences": differences(view).to_dict("records"),
     }
+
+
+def compared(view: View) -> list[Comparison]:
+    """The comparison over all data sets, and those over tasks of which the study has some."""
+    return [spec for spec in COMPARISONS if spec.tasks == TASKS or view.datasets_of(*spec.tasks)]
 
 
 def complete_losses(view: View, spec: Comparison) -> tuple[pd.DataFrame, list[dict]]:

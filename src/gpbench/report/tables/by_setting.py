@@ -13,25 +13,34 @@ from gpbench.report.view import View
 FIXED, RESAMPLED = "var_fixed", "var_resampled"
 
 
+def side_by_side(view: View, varied: str, key: str) -> list[tuple[object, dict[str, str]]]:
+    """(value of `key`, value of `varied` -> method) for all values of `key`. Of several methods with both alike, the
+    first of each value of `varied` stand together, then the second ones."""
+    grid = view.grid(varied, key)
+    places = [grid[key], grid.groupby([varied, key]).cumcount()]
+    return [(value, dict(zip(of[varied], of["method"], strict=True))) for (value, _), of in grid.groupby(places)]
+
+
 def features(view: View) -> Table:
     """Error and MNLL by number of features and treatment of the frequencies, and their paired difference."""
-    grid = view.grid("frequencies", "num_features")
-    treatments = list(grid["frequencies"].unique())
+    compared = side_by_side(view, "frequencies", "num_features")
+    treatments = list(view.grid("frequencies", "num_features")["frequencies"].unique())
     data, shown = [], []
     for dataset in view.datasets:
         for metric in (view.error_metric(dataset), "mnll"):
             scores = view.per_split(metric, dataset)
             places = decimals(scores.std(ddof=1))
-            for num_features, rows in grid.groupby("num_features"):
-                by_treatment = scores[rows["method"]].set_axis(rows["frequencies"], axis=1)
+            for num_features, methods in compared:
+                by_treatment = scores[list(methods.values())].set_axis(list(methods), axis=1)
                 both = by_treatment.reindex(columns=[FIXED, RESAMPLED])
                 difference = (both[FIXED] - both[RESAMPLED]).dropna()
                 columns = {name: by_treatment.get(name, pd.Series(dtype=float)) for name in treatments}
-                place = {"dataset": dataset, "metric": metric, "num_features": num_features}
+                place = {"dataset": dataset, "metric": metric, "num_features": num_features} | methods
                 summaries = {name: moments(values) for name, values in (columns | {"difference": difference}).items()}
                 data.append(place | {f"{name}_{k}": v for name, known in summaries.items() for k, v in known.items()})
                 shown.append(
                     {"data set": dataset, "features": num_features, "metric": METRICS[metric].label}
+                    | {"methods": "; ".join(view.labels[method] for method in methods.values())}
                     | {_printed(name): mean_sd(**summaries[name], places=places) for name in columns}
                     | {f"{_printed(FIXED)} − {_printed(RESAMPLED)}": signed(difference.mean(), places=places)}
                     | {"signs": " ".join("−0+"[int(np.sign(value)) + 1] for value in difference) or "-"}

@@ -12,29 +12,32 @@ import numpy as np
 import pandas as pd
 
 from gpbench.evaluation.compare import signed_rank_less
+from gpbench.report.tables.by_setting import side_by_side
 from gpbench.report.tables.render import Table, number
 from gpbench.report.view import View
 
 FOLDS, RESAMPLES = 7, 100
-COLUMNS = ["dataset", "layers", "n", "difference", "p_paired", "p_unpaired", "p_unpaired_low", "p_unpaired_high"]
+PLACE = ["dataset", "layers", "fitc", "vfe"]
+COLUMNS = [*PLACE, "n", "difference", "p_paired", "p_unpaired", "p_unpaired_low", "p_unpaired_high"]
 
 
 def p_values(view: View) -> pd.DataFrame:
-    """A row for each data set and depth with both objectives: n splits, mean FITC - VFE in nats, p-values."""
-    grid, rows = view.grid("objective", "layers"), []
+    """A row for each data set and pair of one depth: methods, n splits, mean FITC - VFE in nats, p-values."""
+    rows: list[list[object]] = []
     for dataset in view.datasets:
         scores = view.per_split("mnll", dataset)
-        for layers, pair in grid.groupby("layers"):
-            names = dict(zip(pair["objective"], pair["method"], strict=True))
+        for layers, names in side_by_side(view, "objective", "layers"):
             if names.keys() >= {"fitc", "vfe"}:
-                both = scores[[names["fitc"], names["vfe"]]].dropna().to_numpy().T
-                if both.size:
-                    rows.append([dataset, layers, *_tests(*both)])
+                both = scores[[names["fitc"], names["vfe"]]].dropna()
+                if len(both):
+                    rows.append([dataset, layers, *both.columns, *_tests(*both.to_numpy().T)])
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
 def _tests(fitc: np.ndarray, vfe: np.ndarray) -> list[float]:
-    """COLUMNS from `n` on; MNLL of each objective `[n]`, paired."""
+    """COLUMNS from `n` on; MNLL of each objective `[n]`, paired; of one split, which all drawn folds would be, no p."""
+    if len(fitc) < 2:
+        return [len(fitc), float(fitc[0] - vfe[0]), *[np.nan] * 4]
     drawn = np.random.default_rng(0).integers(len(fitc), size=(2, RESAMPLES, FOLDS))
     unpaired = [float(signed_rank_less(difference)) for difference in fitc[drawn[0]] - vfe[drawn[1]]]
     difference, quantiles = fitc - vfe, np.quantile(unpaired, [0.5, 0.05, 0.95])
@@ -44,22 +47,25 @@ def _tests(fitc: np.ndarray, vfe: np.ndarray) -> list[float]:
 def table(view: View) -> Table:
     """The p-values of both tests, side by side."""
     data = p_values(view)
-    ranges = [f"{number(row.p_unpaired_low)} to {number(row.p_unpaired_high)}" for row in data.itertuples()]
+    ranges = data["p_unpaired_low"].map(number) + " to " + data["p_unpaired_high"].map(number)
     shown = pd.DataFrame(
         {
             "data set": data["dataset"],
             "layers": data["layers"],
+            "FITC": data["fitc"].map(view.labels),
+            "VFE": data["vfe"].map(view.labels),
             "splits": data["n"],
             "FITC − VFE": [f"{value:+.4f}" for value in data["difference"]],
             "p, paired": data["p_paired"].map(number),
-            "smallest possible p": (0.5 ** data["n"]).map(number),
+            "smallest possible p": (0.5 ** data["n"].where(data["n"] > 1)).map(number),
             "p, unpaired": data["p_unpaired"].map(number),
-            "middle 90 % of p, unpaired": ranges,
+            "middle 90 % of p, unpaired": ranges.replace("- to -", "-"),
         }
     )
     note = (
         "Test MNLL in nats; below zero FITC is better. One-sided Wilcoxon signed-rank tests of the hypothesis that VFE "
         "is better: a small p rejects it. Paired: exact, over the splits. Unpaired, as the public code of rossi2021: "
-        f"{FOLDS} folds drawn with replacement separately for each objective, {RESAMPLES} times; median p."
+        f"{FOLDS} folds drawn with replacement separately for each objective, {RESAMPLES} times; median p. One split "
+        "allows no test. Of several methods of one objective and depth the first are compared, then the second ones."
     )
     return Table(data, shown, "Is VFE the better objective of the sampler?", note)

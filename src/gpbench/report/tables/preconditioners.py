@@ -24,7 +24,7 @@ def relative_to_cg(view: View) -> pd.DataFrame:
     systems, grid = view.probe("systems"), view.grid("preconditioner")
     if systems.empty or grid.empty:
         return pd.DataFrame(columns=[*SYSTEM, "method"])
-    systems = systems.assign(**{name: systems[parts].sum(axis=1) for name, parts in MEASURED.items()})
+    systems = systems.assign(**{name: systems.reindex(columns=parts).sum(axis=1) for name, parts in MEASURED.items()})
     systems = systems[[*SYSTEM, "method", *MEASURED, "stopped"]]
     alone = grid.loc[grid["preconditioner"] == "none", "method"]
     cg = systems[systems["method"].isin(alone[:1])].drop(columns="method")  # the first, where a study has several

@@ -12,11 +12,17 @@ import pandas as pd
 
 from gpbench.places import write_text
 
+_MATHS = (  # each character before what LaTeX sets in its place
+    r"±\pm ≈\approx ≤\leq ≥\geq −- ×\times ✗\times ↗\nearrow †\dagger ∞\infty << >> "
+    r"α\alpha β\beta γ\gamma δ\delta ε\epsilon ζ\zeta η\eta θ\theta ι\iota κ\kappa λ\lambda μ\mu ν\nu ξ\xi π\pi ρ\rho "
+    r"σ\sigma τ\tau υ\upsilon φ\phi χ\chi ψ\psi ω\omega Γ\Gamma Δ\Delta Θ\Theta Λ\Lambda Ξ\Xi Π\Pi Σ\Sigma Υ\Upsilon "
+    r"Φ\Phi Ψ\Psi Ω\Omega ⁰^0 ¹^1 ²^2 ³^3 ⁴^4 ⁵^5 ⁶^6 ⁷^7 ⁸^8 ⁹^9 ₀_0 ₁_1 ₂_2 ₃_3 ₄_4 ₅_5 ₆_6 ₇_7 ₈_8 ₉_9"
+)
 _LATEX = {
-    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
+    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "|": r"\textbar{}"},
     **{character: f"\\{character}" for character in "&%$#_{}"},
-    **{"±": r"$\pm$", "≈": r"$\approx$", "≤": r"$\leq$", "≥": r"$\geq$", "−": r"$-$", "×": r"$\times$"},
-    **{"✗": r"$\times$", "↗": r"$\nearrow$", "†": r"$\dagger$", "…": r"\dots{}", "–": "--", "<": r"$<$", ">": r"$>$"},
+    **{pair[0]: f"${pair[1:]}$" for pair in _MATHS.split()},
+    **{"…": r"\dots{}", "–": "--"},
 }
 # a number at the start, followed by a space, a bracket, a mark or nothing: '3-layer DGP' and '2024-01-01' are names
 _NUMBER = re.compile(
@@ -53,7 +59,8 @@ def to_markdown(table: Table) -> str:
     head, *body = [[_markdown_cell(cell) for cell in row] for row in _rows(table.shown)]
     ruled = [head, ["---"] * len(head), *body]
     text = "\n".join("| " + " | ".join(row) + " |" for row in ruled)
-    return "\n\n".join(part for part in (f"**{table.caption}**", text, table.note) if part) + "\n"
+    parts = (f"**{escape_markdown(table.caption)}**", text, escape_markdown(table.note))
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def to_html(table: Table) -> str:
@@ -72,7 +79,7 @@ def to_html(table: Table) -> str:
 
 def to_latex(table: Table, label: str) -> str:
     """LaTeX float for the package booktabs."""
-    shown = table.shown.map(_latex_cell).rename(columns=lambda name: escape_latex(str(name)))
+    shown = table.shown.map(_latex_cell).rename(columns=_latex_cell)
     columns = "l" + "r" * (len(shown.columns) - 1)
     caption = escape_latex(table.caption)
     text = shown.to_latex(index=False, column_format=columns, caption=caption, label=f"tab:{label}")
@@ -82,8 +89,10 @@ def to_latex(table: Table, label: str) -> str:
 
 
 def escape_markdown(text: str) -> str:
-    """Text on one line in which nothing ends a cell of a pipe table, is set in bold or italics, or is HTML."""
-    return " ".join(text.split()).replace("|", "\\|").replace("_", "\\_").replace("*", "\\*").replace("<", "&lt;")
+    """Text on one line of which nothing outside `code` is markup or HTML."""
+    parts = re.split("(`[^`]+`)", " ".join(text.split()))
+    parts[::2] = [re.sub(r"[\\*_]", r"\\\g<0>", plain).replace("<", "&lt;") for plain in parts[::2]]
+    return "".join(parts)
 
 
 def escape_latex(text: str) -> str:
@@ -93,8 +102,10 @@ def escape_latex(text: str) -> str:
 
 def number(value: float | None, digits: int = 3) -> str:
     """A number with `digits` significant digits and no exponent between 1e-4 and 1e6; '-' where it is unknown."""
-    if value is None or not np.isfinite(value):
+    if value is None or np.isnan(value):
         return "-"
+    if np.isinf(value):
+        return "∞" if value > 0 else "−∞"
     if value != 0 and not 1e-4 <= abs(value) < 1e6:
         return f"{value:.{digits - 1}e}"
     return f"{value:.{max(digits - 1 - _magnitude(value), 0)}f}"
@@ -142,7 +153,8 @@ def _bold(cell: str) -> tuple[str, bool]:
 
 def _markdown_cell(cell: str) -> str:
     text, bold = _bold(cell)
-    return f"**{escape_markdown(text)}**" if bold else escape_markdown(text)
+    text = escape_markdown(text).replace("|", "\\|")  # which ends a cell even in code
+    return f"**{text}**" if bold else text
 
 
 def _html_cell(cell: str) -> str:
@@ -163,4 +175,5 @@ def leading_number(text: str) -> float | None:
 def _latex_cell(cell: object) -> str:
     text, bold = _bold(str(cell))
     text = escape_latex(" ".join(text.split()))
+    text = "{}" * text.startswith(("[", "*")) + text  # after a line break these would be arguments of it
     return rf"\textbf{{{text}}}" if bold else text

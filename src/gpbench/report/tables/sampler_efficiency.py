@@ -78,12 +78,12 @@ def efficiency(view: View) -> Table:
     note = (
         "Mean ± standard deviation over all chains of all splits. ESS: by Geyer's initial monotone sequence of each "
         "chain, the smallest over all sampled variables, in draws. R-hat: Gelman and Rubin's, over the first draws of "
-        "the chains of a split, for its slowest variable; median over splits. Acceptance: of latent values / of "
-        "parameters. Operations: factorisations, inversions and products of n x n matrices per iteration, by which ESS "
-        "is divided; - where there are none. Seconds: training time, which all chains of a batch share, including "
-        "burn-in. Bulk and tail ESS (vehtari2021): all chains of a split together. ✗: splits whose chains fail the "
-        "budget's R-hat limit. MCSE: the largest Monte Carlo standard error of a mean of all chains of a split, in "
-        "standard deviations of the draws."
+        "the chains of a split, for its slowest variable, ∞ where each stays at one value; median over splits. "
+        "Acceptance: of latent values / of parameters. Operations: factorisations, inversions and products of n x n "
+        "matrices per iteration, by which ESS is divided; - where there are none. Seconds: training time, which all "
+        "chains of a batch share, including burn-in. Bulk and tail ESS (vehtari2021): all chains of a split together. "
+        "✗: splits whose chains fail the budget's R-hat limit. MCSE: the largest Monte Carlo standard error of a mean "
+        "of all chains of a split, in standard deviations of the draws."
     )
     return Table(data, shown, "Efficiency of samplers", note)
 
@@ -96,7 +96,7 @@ def _checkpoints(view: View) -> pd.DataFrame:
 
 def _row(view: View, cell: pd.Series, checkpoints: list[str]) -> dict[str, str]:
     percent = [cell[f"acceptance_{part}"] for part in ("latents", "theta")]
-    known = [number(cell[name]) for name in checkpoints if np.isfinite(cell[name])]
+    known = [number(cell[name]) for name in checkpoints if not np.isnan(cell[name])]
     absent = f" of {cell['expected']} splits" * (cell["splits"] < cell["expected"])
     failing = f" ✗ {cell['failing']}/{cell['splits']}" if cell["failing"] else ""
     return {

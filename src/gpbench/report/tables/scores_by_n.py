@@ -1,7 +1,5 @@
 """Scores of classifiers by number of training rows, for protocols whose splits differ in size (filippone2014)."""
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
@@ -59,12 +57,7 @@ def _printed(view: View, dataset: str, n: int, metric: Metric, summaries: dict[s
     best = np.nanmin([metric.loss(summary["mean"]) for summary in summaries.values()])
     cells = {}
     for method, summary in summaries.items():
-        text = _mean(summary) + " ✗" * bool(unfinished.get(method))
+        sign = (" >" if summary["difference"] > 0 else " <") if summary["p"] <= ALPHA else ""
+        text = mean_sd(summary["mean"], summary["sd"], summary["n"]) + sign + " ✗" * bool(unfinished.get(method))
         cells[view.labels[method]] = f"**{text}**" if metric.loss(summary["mean"]) == best else text
     return {"data set": dataset, "rows": n, "metric": metric.label} | cells
-
-
-def _mean(summary: dict[str, Any]) -> str:
-    """Mean ± sd (number of splits), and whether it differs significantly from the first method."""
-    sign = (" >" if summary["difference"] > 0 else " <") if summary["p"] <= ALPHA else ""
-    return mean_sd(summary["mean"], summary["sd"], summary["n"]) + sign

@@ -11,8 +11,9 @@ from gpbench import config
 from gpbench.errors import count
 from gpbench.evaluation.compare import ROUNDING
 from gpbench.evaluation.metrics import CLASSIFICATION, COUNTS, METRICS, REGRESSION
+from gpbench.evaluation.practical import DECIDED, ROPES
 from gpbench.report.registry import TABLES
-from gpbench.report.significance.comparisons import COMPARISONS, compare, differences_to_best
+from gpbench.report.significance.comparisons import compare, compared, complete_losses, differences_to_best, posteriors
 from gpbench.report.significance.findings import left_out
 from gpbench.report.tables.render import Table, decimals, mean_sd, number, write_formats
 from gpbench.report.view import IMPROVING, JITTERED, STATUSES, UNMIXED, View
@@ -75,7 +76,7 @@ def _score_text(cell: Any, places: int) -> str:
 def rank_table(view: View) -> Table:
     """Mean rank of each method in each comparison, with a bootstrap interval over data sets."""
     rows, shown, notes = [], pd.DataFrame({"method": [view.labels[m] for m in view.methods]}), []
-    for spec in COMPARISONS:
+    for spec in compared(view):
         comparison = compare(view, spec)
         ranked, datasets = {row["method"]: row for row in comparison.get("ranks", [])}, len(comparison["datasets"])
         rows += [{"comparison": spec.name, "datasets": datasets, **row} for row in ranked.values()]
@@ -87,6 +88,40 @@ def rank_table(view: View) -> Table:
     columns = ["comparison", "datasets", "method", "mean_rank", "lower", "upper", "firsts"]
     note = "1 is best; 95 % bootstrap interval over data sets. Only data sets that every ranked method finished count. "
     return Table(pd.DataFrame(rows, columns=columns), shown, "Mean ranks over data sets", note + " ".join(notes))
+
+
+def bayes(view: View) -> Table:
+    """Methods in rows, comparisons in columns: is the first in mean rank practically better, equal or worse?"""
+    frames, shown = [], pd.DataFrame({"method": [view.labels[method] for method in view.methods]})
+    for spec in compared(view):
+        tests = posteriors(view, spec, best_only=True)
+        if tests.empty:
+            continue
+        frames.append(tests.assign(comparison=spec.name))
+        first, by_method = tests["a"].iloc[0], tests.set_index("b")
+        cells = [
+            "(first)" if method == first else _odds(by_method.loc[method]) if method in by_method.index else "-"
+            for method in view.methods
+        ]
+        datasets = count(len(complete_losses(view, spec)[0]), "data set")
+        shown[f"{spec.title} ({datasets}): {view.labels[first]} against it"] = cells
+    columns = ["comparison", "a", "b", "a_better", "equal", "b_better", "decision"]
+    ropes = ", ".join(f"{metric} {rope.in_words}" for metric, rope in ROPES.items())
+    return Table(
+        pd.concat(frames)[columns] if frames else pd.DataFrame(columns=columns),
+        shown,
+        "Practical differences over data sets",
+        "Probability that the method with the best mean rank is practically better / equal / worse, by Bayesian "
+        "signed-rank tests over the data sets that every ranked method finished. Equal: within a region fixed "
+        f"beforehand ({ropes}). Bold: one of the probabilities is at least {DECIDED:g}. The prior weighs half a data "
+        "set, so even two data sets can decide; there is no correction for choosing the first on the same data. "
+        "statistics.json has all pairs.",
+    )
+
+
+def _odds(test: pd.Series) -> str:
+    text = " / ".join(f"{test[key]:.2f}" for key in ("a_better", "equal", "b_better"))
+    return text if test["decision"] == "undecided" else f"**{text}**"
 
 
 def cost(view: View) -> Table:

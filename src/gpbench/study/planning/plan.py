@@ -102,13 +102,8 @@ def study_words(places: Places, name: str, overrides: str = "") -> tuple[str, st
 
 def snakemake_command(study_name: str, overrides: str) -> str:
     """What runs a study in a shell; sorted, as in the run's name: the order of overrides does not make another run."""
-    words = " ".join(_word(f"{key}={value}") for key, value in sorted(config.split_overrides(overrides)))
+    words = config.joined(f"{key}={value}" for key, value in sorted(config.split_overrides(overrides)))
     return f"snakemake --cores 2 --config study={study_name}" + (f" overrides={shlex.quote(words)}" if words else "")
-
-
-def _word(text: str) -> str:
-    """A word that `config.split_overrides` reads as it is; quoted only where it must be."""
-    return shlex.quote(text) if any(c.isspace() or c in "'\"\\" for c in text) else text
 
 
 def run_name(study_name: str, overrides: str) -> str:
