@@ -199,6 +199,11 @@ def test_what_is_wrong_of_one_row_names_it(root, challenge):
     frame.loc[7, "sd"] = 0.0
     place = f"diabetes split {frame.loc[7, 'split']}, row {frame.loc[7, 'row']}: sd must be positive"
     assert place in challenge(frame, "wrong")[2]
+    others, place = frame.drop(columns=["mean", "sd"]), f"diabetes split {frame['split'].min()}"
+    first = ours(root, "diabetes", 0)[0]["row"].iloc[0]
+    crossed = challenge(others.assign(q05=1.0, q95=0.0), "wrong")[2]  # in all rows: the first is named
+    assert f"{place}, row {first}: quantiles must increase with their level" in crossed
+    assert f"{place}: levels must increase" in challenge(others.assign(q50=1.0), "wrong")[2]
 
 
 def test_semicolons_and_compression_are_read_and_cells_beyond_the_header_are_not(root, challenge, tmp_path, capfd):

@@ -168,8 +168,9 @@ def _predictive(part: pd.DataFrame, fold: Fold, dataset: Dataset, place: str) ->
     try:
         predictive = make(values)
     except ValueError as error:
-        rows = [row for row, one in zip(fold.test, values, strict=True) if not _is_distribution(make, one)]
-        which = f", row {rows[0]}" if len(rows) < len(values) else ""
+        # what not even no rows make is wrong with the columns
+        each = zip(fold.test, values[:, None], strict=True) if _is_distribution(make, values[:0]) else ()
+        which = next((f", row {row}" for row, one in each if not _is_distribution(make, one)), "")
         raise UserError(f"{place}{which}: {error}") from None
     if dataset.classes:
         return predictive
@@ -180,10 +181,10 @@ def _predictive(part: pd.DataFrame, fold: Fold, dataset: Dataset, place: str) ->
     return scaled
 
 
-def _is_distribution(make: Any, row: np.ndarray) -> bool:
-    """Whether the numbers of one row alone make a distribution."""
+def _is_distribution(make: Any, values: np.ndarray) -> bool:
+    """Whether some rows of numbers alone make distributions."""
     try:
-        make(row[None])
+        make(values)
     except ValueError:
         return False
     return True
