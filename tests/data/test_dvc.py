@@ -80,6 +80,16 @@ def test_a_team_shares_through_the_remote(second):
     assert not any((folder / ".git").exists() for folder in path.parents)
 
 
+def test_what_dvc_left_half_written_is_removed_and_files_of_others_are_not(second):
+    """DVC leaves such a file where the disk is full (seen on a tmpfs of 300 kB), one for each attempt."""
+    folder = (second / TARGET).parent
+    folder.mkdir(parents=True)
+    for name in (".UzXUJef1P4MXmKn7eGthRw.tmp", ".notes.tmp"):
+        (folder / name).write_bytes(CONTENT[:5])
+    fetch([ITEM], places(second))
+    assert sorted(path.name for path in folder.iterdir()) == [".notes.tmp", "rows.data"]
+
+
 def test_plain_dvc_pull_does_too(second):
     assert (dvc(second, "pull", TARGET), (second / TARGET).read_bytes()) == (0, CONTENT)
 

@@ -171,7 +171,11 @@ def _place(path: Path, member: str, address: str, item: str, known: Upstream, ta
 
 
 def _checkout(new: dict[str, Pin], places: Places) -> None:
-    result = dvc.run(places, new, "checkout")
+    with lock("the checkout of raw files", places):
+        result = dvc.run(places, new, "checkout")
+        for folder in {(places.raw / item).parent for item in new}:
+            for half in folder.glob(f".{'?' * 22}.tmp"):  # what DVC leaves where the disk is full, or if it is killed
+                half.unlink()
     for item, known in new.items():
         if reason := wrong(places.raw / item, known):
             (places.raw / item).unlink(missing_ok=True)
