@@ -1,14 +1,15 @@
-"""Test images whose lower part was predicted: the original, the inputs, and the predictions of each method."""
+"""Test images whose lower part was predicted; inducing inputs that are images (hensman2015mcmc, figure 5)."""
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gpbench.report.datasets.images import mosaic, paint
+from gpbench.report.datasets.picture import mosaic, paint
 from gpbench.report.figures import canvas
 from gpbench.report.view import View
 
+MOVED = 3
 IMAGES = 8
 
 
@@ -62,3 +63,32 @@ def _column(axis: Axes, heading: str, above: np.ndarray, below: np.ndarray, most
     axis.set_title(heading, loc="left", fontsize=7)
     for line in range(len(pixels)):
         axis.axhline(line * (side + 1) + np.shape(above)[1] / side - 0.5, color="#D55E00", linewidth=0.6)
+
+
+def inducing_images(view: View) -> Figure:
+    """A row of panels a cell: the three inducing inputs that moved most as they started, ended, and the difference."""
+    (rows,) = canvas.probed(view, "inducing inputs before and after training", "starts")
+    cells = canvas.by_cell(view, rows)
+    figure, axes = canvas.panels(len(cells), 3, 0.8 * MOVED)
+    for ((dataset, method), points), line in zip(cells.items(), axes, strict=True):
+        _draw_moved(
+            line, canvas.cell_label(view, dataset, method), points[points["fit_id"] == points["fit_id"].iloc[0]]
+        )
+    return figure
+
+
+def _draw_moved(axes: np.ndarray, name: str, points: pd.DataFrame) -> None:
+    before, after = (points.pivot(index="point", columns="column", values=part).to_numpy() for part in ("before", "x"))
+    chosen = np.argsort(-np.square(after - before).sum(1), kind="stable")[:MOVED]
+    low, high = np.quantile(before, [0, 1])
+    change = (after - before)[chosen]
+    _moved(axes[0], f"{name}\nbefore", before[chosen], low, high, "gray_r")
+    _moved(axes[1], "after", after[chosen], low, high, "gray_r")
+    most = np.abs(change).max()
+    _moved(axes[2], f"difference, at most {most:.3g}", change, -most, most, "RdBu_r")
+
+
+def _moved(axis: Axes, heading: str, pixels: np.ndarray, low: float, high: float, colours: str) -> None:
+    grid, _ = mosaic(pixels, [np.arange(len(pixels))], len(pixels))
+    paint(axis, grid, colours, vmin=low, vmax=high)
+    axis.set_title(heading, loc="left")

@@ -100,18 +100,17 @@ def _add_figure(view: View, name: str, section: Section) -> None:
         study = f"Study: {view.study['title']}."
         content, title = path.read_bytes(), name.replace("_", " ").capitalize()
         width, height = struct.unpack(">II", content[16:24])
-        section.figures.append(
-            {
-                "name": name,
-                "title": title,
-                "caption": " ".join(filter(None, (FIGURES[name].caption, view.failing, view.still_improving, study))),
-                "alt": f"{title}: {FIGURES[name].caption.split('. ')[0].rstrip('.')}.",
-                "data": base64.b64encode(content).decode(),
-                "width": width // 2,  # drawn at 200 dpi
-                "height": height // 2,
-                "command": sections.command(view, f"figures/{name}.pdf"),
-            }
-        )
+        figure: dict[str, str | int] = {
+            "name": name,
+            "title": title,
+            "caption": " ".join(filter(None, (FIGURES[name].caption, view.failing, view.still_improving, study))),
+            "alt": f"{title}: {FIGURES[name].caption.split('. ')[0].rstrip('.')}.",
+            "data": base64.b64encode(content).decode(),
+            "width": width // 2,  # drawn at 200 dpi
+            "height": height // 2,
+            "command": sections.command(view, f"figures/{name}.pdf"),
+        }
+        section.figures.append(figure)
 
 
 def blank(path: Path) -> str:

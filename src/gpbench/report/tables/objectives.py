@@ -45,21 +45,19 @@ def table(view: View) -> Table:
     """The p-values of both tests, side by side."""
     data = p_values(view)
     ranges = [f"{number(row.p_unpaired_low)} to {number(row.p_unpaired_high)}" for row in data.itertuples()]
-    shown = pd.DataFrame(
-        {
-            "data set": data["dataset"],
-            "layers": data["layers"],
-            "splits": data["n"],
-            "FITC − VFE": [f"{value:+.4f}" for value in data["difference"]],
-            "p, paired": data["p_paired"].map(number),
-            "smallest possible p": (0.5 ** data["n"]).map(number),
-            "p, unpaired": data["p_unpaired"].map(number),
-            "middle 90 % of p, unpaired": ranges,
-        }
-    )
+    shown = {
+        "data set": data["dataset"],
+        "layers": data["layers"],
+        "splits": data["n"],
+        "FITC − VFE": [f"{value:+.4f}" for value in data["difference"]],
+        "p, paired": data["p_paired"].map(number),
+        "smallest possible p": (0.5 ** data["n"]).map(number),
+        "p, unpaired": data["p_unpaired"].map(number),
+        "middle 90 % of p, unpaired": ranges,
+    }
     note = (
         "Test MNLL in nats; below zero FITC is better. One-sided Wilcoxon signed-rank tests of the hypothesis that VFE "
         "is better: a small p rejects it. Paired: exact, over the splits. Unpaired, as the public code of rossi2021: "
         f"{FOLDS} folds drawn with replacement separately for each objective, {RESAMPLES} times; median p."
     )
-    return Table(data, shown, "Is VFE the better objective of the sampler?", note)
+    return Table(data, pd.DataFrame(shown), "Is VFE the better objective of the sampler?", note)

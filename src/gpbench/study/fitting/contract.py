@@ -8,65 +8,41 @@ from typing import Any
 from gpbench.errors import UserError
 from gpbench.methods.base import ClosedFormMethod, Shapes, State
 
+STATE = "a State, whose params and buffers are tensors with the axis of replicas first"
+OBJECTIVE = "a tensor of shape [R], a number for each replica"
+PREDICT = {"predict": "a predictive distribution, such as gpbench.predictive.distributions.GaussianMixture"}
+CLOSED_FORM = {"fit": "a dict of what was learnt"} | PREDICT
+STEPPED = {"init": STATE, "start": STATE, "noise_shapes": "gpbench.methods.base.Shapes"} | PREDICT
+STEPPED |= dict.fromkeys(("loss", "profile", "step"), OBJECTIVE)
+
 
 def held(method: Any) -> Any:
     """The method, held to its contract from now on."""
-    contract = CLOSED_FORM if isinstance(method, ClosedFormMethod) else STEPPED
-    for name in filter(functools.partial(hasattr, method), contract):
-        setattr(method, name, _checked(method, name, *contract[name]))
+    for name, wanted in (CLOSED_FORM if isinstance(method, ClosedFormMethod) else STEPPED).items():
+        if hasattr(method, name):
+            asked = f"{type(method).__module__}: {name}", wanted
+            setattr(method, name, functools.partial(_ask, getattr(method, name), name, *asked))
     return method
 
 
-def _checked(method: Any, name: str, wanted: str, keeps: Callable[..., bool]) -> Callable:
-    """A function of a method that raises UserError where its answer is none that is wanted."""
-    call = getattr(method, name)
-
-    def checked(*words: Any) -> Any:
-        answer = call(*words)
-        if not keeps(answer, *words):
-            asked = f"{type(method).__module__}: {name}"
-            raise UserError(f"{asked} returned {_described(answer)}; it must return {wanted} (docs/adding.md)")
-        return answer
-
-    return checked
+def _ask(call: Callable[..., Any], name: str, asked: str, wanted: str, *words: Any) -> Any:
+    """What a method answers; UserError where it is none of what is wanted."""
+    answer = call(*words)
+    if not _keeps(name, answer, words):
+        shape = f" {list(answer.shape)}" if hasattr(answer, "shape") else ""
+        found = f"{type(answer).__name__}{shape}"
+        raise UserError(f"{asked} returned {found}; it must return {wanted} (docs/adding.md)")
+    return answer
 
 
-def _described(answer: Any) -> str:
-    """Types and shapes of an answer, of a state those of its params."""
-    parts = {f"{name} ": a for name, a in answer.params.items()} if isinstance(answer, State) else {"": answer}
-    shapes = {name: f" {list(a.shape)}" if hasattr(a, "shape") else "" for name, a in parts.items()}
-    return ", ".join(f"{name}{type(a).__name__}{shapes[name]}" for name, a in parts.items())
-
-
-def _is_state(answer: Any, replicas: int) -> bool:
-    if not isinstance(answer, State):
-        return False
-    tensors = [*answer.params.values(), *answer.buffers.values()]
-    return all(getattr(tensor, "shape", ())[:1] == (replicas,) for tensor in tensors)
-
-
-def _is_objective(answer: Any, state: State, *_: Any) -> bool:
-    like = next(iter(state.params.values())).data
-    return isinstance(answer, type(like)) and answer.shape == like.shape[:1]
-
-
-def _predicts(answer: Any, *_: Any) -> bool:
-    return hasattr(answer, "is_finite") and hasattr(answer, "log_prob")
-
-
-PREDICT = "a predictive distribution, such as gpbench.predictive.distributions.GaussianMixture", _predicts
-OBJECTIVE = "a tensor of shape [R], a number for each replica", _is_objective
-STATE = "a State, whose params and buffers are tensors with the axis of replicas first"
-CLOSED_FORM: dict[str, tuple[str, Callable[..., bool]]] = {
-    "fit": ("a dict of what was learnt", lambda answer, *_: isinstance(answer, dict)),
-    "predict": PREDICT,
-}
-STEPPED: dict[str, tuple[str, Callable[..., bool]]] = {
-    "init": (STATE, lambda answer, *_: _is_state(answer, 1)),
-    "start": (STATE, lambda answer, data, keys: _is_state(answer, len(keys))),
-    "noise_shapes": ("gpbench.methods.base.Shapes", lambda answer, *_: isinstance(answer, Shapes)),
-    "loss": OBJECTIVE,
-    "profile": OBJECTIVE,
-    "step": OBJECTIVE,
-    "predict": PREDICT,
-}
+def _keeps(name: str, answer: Any, words: tuple[Any, ...]) -> bool:
+    if STEPPED.get(name) == OBJECTIVE:
+        like = next(iter(words[0].params.values())).data
+        return isinstance(answer, type(like)) and answer.shape == like.shape[:1]
+    if STEPPED.get(name) == STATE:
+        replicas = 1 if name == "init" else len(words[1])
+        tensors = [*answer.params.values(), *answer.buffers.values()] if isinstance(answer, State) else [answer]
+        return all(getattr(tensor, "shape", ())[:1] == (replicas,) for tensor in tensors)
+    if name == "predict":
+        return hasattr(answer, "is_finite") and hasattr(answer, "log_prob")
+    return isinstance(answer, dict if name == "fit" else Shapes)

@@ -31,8 +31,8 @@ from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
 from gpbench.study.fitting import chain_draws, checkpoint, contract, devices, energies, stopping
 from gpbench.study.fitting.checkpoint import Content
-from gpbench.study.fitting.clock import Clock
 from gpbench.study.fitting.convergence import LARGEST_GAIN, NOT_JUDGED, Convergence
+from gpbench.study.fitting.devices import Clock
 from gpbench.study.fitting.fold import make_fold, make_method
 from gpbench.study.fitting.loop import (
     GradientLoop,
