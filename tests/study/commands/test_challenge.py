@@ -156,6 +156,14 @@ REFUSED = {
     "no numbers": (lambda f: f.drop(columns="sd"), "found none of them"),
     "two kinds": (changed(q05=lambda f: 0.0), "found mean and sd and quantiles"),
     "split is no number": (changed(split=lambda f: "zero"), "'split' must hold whole numbers"),
+    "a row beyond all integers": (
+        changed(row=lambda f: f["row"].astype(str) + "e30"),
+        "line 2: column 'row' must hold whole numbers",
+    ),
+    "quantiles that rounding makes equal": (
+        lambda f: f.drop(columns=["mean", "sd"]).assign(q05=0.0, q95=1e-320),
+        ": quantiles must increase with their level",
+    ),
     "half a row": (changed(row=lambda f: f["row"] + 0.5), "line 2: column 'row' must hold whole numbers"),
     "empty": (lambda f: f.iloc[:0], "has no rows below its header"),
     "one sd is negative": (
