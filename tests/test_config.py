@@ -108,7 +108,8 @@ def test_overrides_reach_the_item_with_their_types():
     ("group", "name", "overrides", "said"),
     [
         ("method", "svpg", (), ["unknown method 'svpg'", "did you mean 'svgp'?"]),
-        ("dataset", "zzz", (), ["unknown dataset 'zzz'", "choose one of: abalone, "]),
+        ("method", "SVGP", (), ["unknown method 'SVGP'", "did you mean 'svgp'?"]),
+        ("dataset", "mydata", (), ["unknown dataset 'mydata'", "choose one of: abalone, "]),  # not yacht
         ("method", "svgp", ("num_inducng=5",), ["unknown key 'num_inducng'", "'num_inducing'", "svgp.yaml"]),
         ("method", "svgp", ("kernel=rbf+matern5",), ["svgp.yaml", "unknown kernel 'matern5'", "mean 'matern52'?"]),
         ("trainer", "cpu", ("thread=5",), ["unknown key 'thread'", "did you mean 'threads'?", "cpu.yaml"]),

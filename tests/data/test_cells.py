@@ -106,7 +106,7 @@ def test_several_files(tmp_path):
         ("a,y\n", {"header": "line"}, {}, r"file\.csv has no rows"),
         ("\xff".encode("latin-1") + b"\n", {}, {}, r"file\.csv, line 1: not UTF-8 \(.* at byte 0\)"),
         ("a,b\n1,2\n", {"header": "line"}, {}, r"unknown target 'y' in the columns of data set 'mine'"),
-        ("1,2\n", {}, {"drop": ["x9"]}, r"unknown column 'x9' .* did you mean 'x0'\?"),
+        ("1,2\n", {}, {"drop": ["X0"]}, r"unknown column 'X0' .* did you mean 'x0'\?"),
         ("1,maybe\n", {}, {"classes": ["no", "yes"]}, r"line 1, column 'y': 'maybe' is not one of \['no', 'yes'\]"),
         ("1,n\n", {"labels": {"n": "No"}}, {"classes": ["no"]}, r"unknown class 'No' in the labels .* 'no'\?"),
         ("X,1\n", {"categories": {"x0": ["A"]}}, {}, r"line 1, column 'x0': 'X' is not one of \['A'\]"),

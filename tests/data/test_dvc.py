@@ -10,11 +10,13 @@ import os
 import re
 import shutil
 from pathlib import Path
+from subprocess import CompletedProcess
 from unittest import mock
 
 import pytest
 import yaml
 
+from gpbench.data.raw import fetch as fetching
 from gpbench.data.raw.fetch import fetch, pins, verify
 from gpbench.errors import UserError
 from gpbench.places import Places
@@ -78,6 +80,24 @@ def test_a_team_shares_through_the_remote(second):
     assert path.read_bytes() == CONTENT
     assert dvc(second, "status") == 0
     assert not any((folder / ".git").exists() for folder in path.parents)
+
+
+def test_what_dvc_left_half_written_is_removed_and_files_of_others_are_not(second, monkeypatch):
+    """DVC leaves such a file where the disk is full (seen on a tmpfs of 300 kB), one for each attempt."""
+    folder, usual = (second / TARGET).parent, fetching.dvc.run
+    folder.mkdir(parents=True)
+
+    def full(where, items, *words):
+        if words == ("checkout",):
+            for name in (".UzXUJef1P4MXmKn7eGthRw.tmp", ".notes.tmp"):
+                (folder / name).write_bytes(CONTENT[:5])
+            return CompletedProcess(words, 1, stderr="No space left on device")
+        return usual(where, items, *words)
+
+    monkeypatch.setattr(fetching.dvc, "run", full)
+    with pytest.raises(UserError, match="checkout failed: No space left on device; make room in"):
+        fetch([ITEM], places(second))
+    assert [path.name for path in folder.iterdir()] == [".notes.tmp"]
 
 
 def test_plain_dvc_pull_does_too(second):

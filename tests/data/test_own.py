@@ -102,6 +102,15 @@ def test_a_number_that_stands_for_a_missing_value_may_be_written_in_other_ways(g
     assert answer.out.startswith("3 of 6 rows left out (-999 cell)\nmine: regression, 3 rows x 2 inputs"), answer.err
 
 
+def test_a_category_is_a_name_even_if_it_is_written_as_a_number(gpbench):
+    """Agent 007 is not agent 7, whose rows are left out; 7.0 in a column of numbers is 7."""
+    write("mine.csv", ("agent", "x", "y"), [("007", 1, 2), ("7", 2, 3), ("8", "7.0", 5), ("8", 3, 4), ("9", 1, 6)])
+    answer = gpbench("data", "add", "mine.csv", "--target", "y", "--categorical", "agent", "--missing", "7")
+    assert answer.out.startswith("2 of 5 rows left out (7 cell)\nmine: regression, 3 rows x 4 inputs"), answer.err
+    source = yaml.safe_load(Path("conf/dataset/mine.yaml").read_text())["source"]
+    assert source["categories"] == {"agent": ["007", "8", "9"]}
+
+
 def test_classes_are_neither_empty_nor_one_number_in_two_ways(gpbench):
     """Whether the task is given or not; nor is a category empty."""
     words = ("data", "add", "mine.csv", "--target", "y", "--task", "multiclass")

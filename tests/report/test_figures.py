@@ -6,7 +6,7 @@ from synthetic_samplers import build_samplers
 from synthetic_study import METHODS, build, build_probed
 
 from gpbench.errors import UserError
-from gpbench.report.figures import calibration, canvas, convergence, cost, draw, models, write_figure
+from gpbench.report.figures import by_model, calibration, canvas, convergence, cost, draw, write_figure
 from gpbench.report.figures.canvas import looks
 from gpbench.report.figures.published import QUOTED
 from gpbench.report.registry import FIGURES
@@ -313,7 +313,7 @@ def test_a_mean_that_leaves_the_axis_is_an_arrow_with_its_number(view):
     figure, (axis,) = canvas.titled(["one"], 2)
     cells = view.cells("rmse").query("dataset == 'boston'").set_index("method").assign(sd=0.05)
     cells = cells.assign(mean=[0.3, 0.2, 7.25, 0.2, 0.3, 0.25, 0.3, 0.3])
-    models._draw_models(axis, view, cells)
+    by_model._draw_models(axis, view, cells)
     assert axis.get_ylim()[1] < 0.5
     assert [item.get_text() for item in axis.texts if item.get_text()] == ["7.2"]
     assert sum(item.arrow_patch is not None for item in axis.texts if hasattr(item, "arrow_patch")) == 1

@@ -1,5 +1,7 @@
 """R-hat and effective sample sizes of chains whose answers are known."""
 
+import warnings
+
 import numpy as np
 import pytest
 from scipy.signal import lfilter
@@ -14,6 +16,17 @@ def autoregressive(rho: float, seed: int = 0, quantities: int = 3) -> np.ndarray
     noise = np.random.default_rng(seed).standard_normal((CHAINS, DRAWS, quantities))
     noise[:, 1:] *= np.sqrt(1 - rho**2)
     return lfilter([1.0], [1.0, -rho], noise, axis=1)
+
+
+def test_more_chains_than_draws_and_short_halves_are_no_reason_to_warn(caplog):
+    draws = np.random.default_rng(0).normal(size=(6, 4, 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        several, single = diagnostics.summary(draws), diagnostics.summary(draws[:1])
+        errors = diagnostics.monte_carlo_errors(draws)
+    assert caplog.messages == []
+    assert np.isfinite([several["r_hat"], several["ess_bulk"], errors["mean"]]).all()
+    assert np.isnan(single["r_hat"]).all()
 
 
 @pytest.mark.parametrize("rho", [-0.3, 0.0, 0.5, 0.9])

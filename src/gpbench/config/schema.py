@@ -101,7 +101,8 @@ class Source:
     #: names of all columns, replacing those in the files; without either they are x0, x1, ... and the targets
     names: list[str] = field(default_factory=list)
     targets_first: bool = False  #: if columns have no names, the targets are the first columns rather than the last
-    #: cell that stands for a missing value (`empty`: an empty one); rows with it in an input or target are left out
+    #: cell that stands for a missing value (`empty`: an empty one; a number however it is written, but in `categories`
+    #: only as here); rows with it in an input or target are left out
     missing: str = ""
     #: numbers (from 0, in the files) of rows to leave out
     leave_out: list[NonNegativeInt] = field(default_factory=list)

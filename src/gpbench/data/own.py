@@ -114,7 +114,7 @@ def _describe(path: Path, item: str, name: str, wishes: Wishes) -> tuple[Dataset
     chosen = [*wishes.targets, *wishes.categorical, *wishes.drop]
     if twice := [column for column in chosen if chosen.count(column) > 1]:
         raise UserError(f"{path}: {twice[0]!r} is named twice in --target, --categorical and --drop; name it once")
-    columns = _columns(path, names, rows, source, wishes.drop)
+    columns = _columns(path, names, rows, source, wishes)
     inputs = [column for column in columns if column not in wishes.targets]
     if not inputs:
         raise UserError(f"{path} has no column besides targets and dropped ones; at least one input is needed")
@@ -129,7 +129,7 @@ def _describe(path: Path, item: str, name: str, wishes: Wishes) -> tuple[Dataset
     return entry, names, rows
 
 
-def _columns(path: Path, names: list[str], rows: list[encode.Row], source: Source, drop: Sequence[str]) -> Columns:
+def _columns(path: Path, names: list[str], rows: list[encode.Row], source: Source, wishes: Wishes) -> Columns:
     """The cells of the columns that are kept, of the rows that have a value in all of them."""
     if "" in names:
         place = names.index("") + 1
@@ -139,10 +139,11 @@ def _columns(path: Path, names: list[str], rows: list[encode.Row], source: Sourc
     for where, cells in rows:
         if len(cells) != len(names):
             raise UserError(f"{where}: {len(cells)} columns, expected {len(names)}")
-    used = {name: i for i, name in enumerate(names) if name not in drop}
+    used = {name: i for i, name in enumerate(names) if name not in wishes.drop}
     if unnamed := [name for name in used if re.fullmatch(r"Unnamed: [\d.]+", name)]:
         raise UserError(f"{path}: {unnamed[0]!r} is what pandas calls a column without a name; --drop or rename it")
-    kept = [cells for _, cells in rows if not encode.has_missing(source, cells, used.values())]
+    named = [names.index(name) for name in wishes.categorical]
+    kept = [cells for _, cells in rows if not encode.has_missing(source, cells, used.values(), named)]
     if not kept:
         raise UserError(f"{path} has no complete rows below its header")
     return {name: [cells[i] for cells in kept] for name, i in used.items()}

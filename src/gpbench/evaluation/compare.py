@@ -157,17 +157,16 @@ def wilcoxon_holm(losses: pd.DataFrame, alpha: float = 0.05) -> pd.DataFrame:
     first, second = np.transpose(pairs)
     values, names = losses.to_numpy(float), losses.columns
     difference = _difference(values[:, first], values[:, second])
-    table = pd.DataFrame(
-        {
-            "a": names[first],
-            "b": names[second],
-            "wins": (difference < 0).sum(axis=0),
-            "ties": (difference == 0).sum(axis=0),
-            "losses": (difference > 0).sum(axis=0),
-            "median_difference": np.median(difference, axis=0),
-            "p": signed_rank_test(difference),
-        }
-    )
+    columns = {
+        "a": names[first],
+        "b": names[second],
+        "wins": (difference < 0).sum(axis=0),
+        "ties": (difference == 0).sum(axis=0),
+        "losses": (difference > 0).sum(axis=0),
+        "median_difference": np.median(difference, axis=0),
+        "p": signed_rank_test(difference),
+    }
+    table = pd.DataFrame(columns)
     table["p_holm"] = holm(table["p"])
     table["reject"] = table["p_holm"] <= alpha
     return table

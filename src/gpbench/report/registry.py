@@ -55,7 +55,7 @@ FIGURES = _by_name([
           "published under the same protocol. Dashed: the first method. Arrows: means beyond the axis (published "
           "ones in brackets). Last panel: mean ranks with the 95 % bootstrap interval over data sets; open: ranks of "
           "the published means, if all are known."),
-    Entry("boxes", "scores", ON_REQUEST, "figures.boxes:boxes",
+    Entry("boxes", "scores", ON_REQUEST, "figures.log_density:boxes",
           "Test MNLL of the splits: median, quartiles, whiskers within 1.5 interquartile ranges, points beyond; "
           "lower is better. Open diamonds: published mean under the same protocol. Methods that cannot be fitted to "
           "a data set are left out."),
@@ -88,7 +88,7 @@ FIGURES = _by_name([
     Entry("num_inducing", "settings", ON_REQUEST, "figures.score_against_setting:num_inducing",
           "Test MNLL against the number of inducing inputs, mean and standard deviation over splits, one curve per "
           "treatment; open marks: published under the same protocol."),
-    Entry("errors_by_depth", "settings", ON_REQUEST, "figures.models:errors_by_depth",
+    Entry("errors_by_depth", "settings", ON_REQUEST, "figures.by_model:errors_by_depth",
           "The metric that the protocol prints, of every model: mean and two standard deviations over splits, one "
           "panel for each data set and number of layers; models without layers stand in every panel. Arrow: a mean of "
           "more than three times the median of its panel."),
@@ -102,7 +102,7 @@ FIGURES = _by_name([
           "One-sided Wilcoxon signed-rank tests of the hypothesis that VFE has a lower MNLL than FITC, rejected at "
           "5 % below the dotted line. Circles: exact, on the paired differences of the splits. Squares: folds drawn "
           "for each objective separately, as the public code does; median and middle 90 % of 100 draws."),
-    Entry("score_against_n", "settings", ON_REQUEST, "figures.score_against_n:score_against_n",
+    Entry("score_against_n", "settings", ON_REQUEST, "figures.score_against_setting:score_against_n",
           "Scores of classifiers against the number of training rows, mean and standard error over the splits of "
           "one size; all other rows are test rows. Capacity: mean of the score over degrees of abstention. Marks "
           "are shifted slightly so that their bars do not overlap."),
@@ -130,7 +130,7 @@ FIGURES = _by_name([
           "thick), averaged over the kept states of all chains; black: inducing inputs. Then, of each sampler, the "
           "whitened values v of two functions at one inducing input: kept states of all chains, a colour a chain, for "
           "the input and the pair of functions whose draws correlate most. First split."),
-    Entry("parameters", "settings", ON_REQUEST, "figures.parameters:parameters",
+    Entry("parameters", "settings", ON_REQUEST, "figures.covariance:parameters",
           "Lengthscale (of the first input) and variance of the kernel of the first layer, as the method scales inputs "
           "and targets. Dots: kept states of all chains of a sampler, first split. Crosses: methods that optimise "
           "them."),

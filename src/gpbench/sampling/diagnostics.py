@@ -34,17 +34,15 @@ def summary(draws: np.ndarray) -> dict[str, np.ndarray]:
     draws = np.asarray(draws, dtype=np.float64)
     if draws.shape[1] < FEWEST_DRAWS or not draws.size:
         return {name: np.full(draws.shape[2:], np.nan) for name in ("r_hat", "ess_bulk", "ess_tail")}
-    arviz = _arviz()
     # of a single chain the halves, because ArviZ refuses to compare a chain with itself
     half = draws.shape[1] // 2
     several = draws if len(draws) > 1 else np.concatenate([draws[:, :half], draws[:, -half:]])
-    chains, compared = (arviz.convert_to_dataset({"x": part}) for part in (draws, several))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return {
-            "r_hat": arviz.rhat(compared, method="rank")["x"].values,
-            "ess_bulk": arviz.ess(chains, method="bulk")["x"].values,
-            "ess_tail": arviz.ess(chains, method="tail")["x"].values,
-        }
+    is_long = several.shape[1] >= FEWEST_DRAWS
+    return {
+        "r_hat": _each("rhat", several, "rank") if is_long else np.full(draws.shape[2:], np.nan),
+        "ess_bulk": _each("ess", draws, "bulk"),
+        "ess_tail": _each("ess", draws, "tail"),
+    }
 
 
 def monte_carlo_errors(draws: np.ndarray) -> dict[str, np.ndarray]:
@@ -54,10 +52,7 @@ def monte_carlo_errors(draws: np.ndarray) -> dict[str, np.ndarray]:
     draws = np.asarray(draws, dtype=np.float64)
     if draws.shape[1] < FEWEST_DRAWS or not draws.size:
         return {name: np.full(draws.shape[2:], np.nan) for name in ("mean", "sd")}
-    arviz = _arviz()
-    chains = arviz.convert_to_dataset({"x": draws})
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return {name: arviz.mcse(chains, method=name)["x"].values for name in ("mean", "sd")}
+    return {name: _each("mcse", draws, name) for name in ("mean", "sd")}
 
 
 def mixing(chains: Sequence[Mapping[str, np.ndarray]]) -> dict[str, float]:
@@ -201,9 +196,13 @@ def _stack(chains: Sequence[Mapping[str, np.ndarray]], names: Sequence[str]) -> 
     return np.concatenate([np.empty((len(chains), draws, 0)), *parts], 2)
 
 
-def _arviz():
-    """ArviZ, imported late because that is slow, without its warning about the next version."""
-    with warnings.catch_warnings():
+def _each(function: str, draws: np.ndarray, method: str) -> np.ndarray:
+    """A function of ArviZ of every quantity of draws `[chains, draws, *quantities]`; its import is late because slow.
+
+    Without its warning about the next version, and that of more chains than draws, which short runs may have."""
+    with warnings.catch_warnings(), np.errstate(divide="ignore", invalid="ignore"):
         warnings.simplefilter("ignore", FutureWarning)
+        warnings.filterwarnings("ignore", "More chains", UserWarning)
         import arviz
-    return arviz
+
+        return getattr(arviz, function)(arviz.convert_to_dataset({"x": draws}), method=method)["x"].values

@@ -156,6 +156,14 @@ REFUSED = {
     "no numbers": (lambda f: f.drop(columns="sd"), "found none of them"),
     "two kinds": (changed(q05=lambda f: 0.0), "found mean and sd and quantiles"),
     "split is no number": (changed(split=lambda f: "zero"), "'split' must hold whole numbers"),
+    "a row beyond all integers": (
+        changed(row=lambda f: f["row"].astype(str) + "e30"),
+        "line 2: column 'row' must hold whole numbers",
+    ),
+    "quantiles that rounding makes equal": (
+        lambda f: f.drop(columns=["mean", "sd"]).assign(q05=0.0, q95=1e-320),
+        ": quantiles must increase with their level",
+    ),
     "half a row": (changed(row=lambda f: f["row"] + 0.5), "line 2: column 'row' must hold whole numbers"),
     "empty": (lambda f: f.iloc[:0], "has no rows below its header"),
     "one sd is negative": (
@@ -199,6 +207,11 @@ def test_what_is_wrong_of_one_row_names_it(root, challenge):
     frame.loc[7, "sd"] = 0.0
     place = f"diabetes split {frame.loc[7, 'split']}, row {frame.loc[7, 'row']}: sd must be positive"
     assert place in challenge(frame, "wrong")[2]
+    others, place = frame.drop(columns=["mean", "sd"]), f"diabetes split {frame['split'].min()}"
+    first = ours(root, "diabetes", 0)[0]["row"].iloc[0]
+    crossed = challenge(others.assign(q05=1.0, q95=0.0), "wrong")[2]  # in all rows: the first is named
+    assert f"{place}, row {first}: quantiles must increase with their level" in crossed
+    assert f"{place}: levels must increase" in challenge(others.assign(q50=1.0), "wrong")[2]
 
 
 def test_semicolons_and_compression_are_read_and_cells_beyond_the_header_are_not(root, challenge, tmp_path, capfd):

@@ -13,6 +13,7 @@ import torch
 from cases import ALONE, BLOCK, SPLITS, STEPS, Case, assert_close, assert_same, changed, group, numbers
 from cases import with_hyper as with_settings
 from gpbench.errors import UserError
+from gpbench.methods.base import State
 from gpbench.study.commands import job
 from gpbench.study.fitting import checkpoint, lightning_module, loop
 
@@ -75,6 +76,28 @@ def test_the_time_cap_stops_at_a_checkpoint_and_the_rest_is_as_if_it_had_not(cas
         assert outcomes[0].reason == f"stopped after 1e-09 minutes at step {stop * BLOCK} of {STEPS}"
     for one, other in zip(case.fit(group(case.cell, *range(SPLITS)), work=work), case.together, strict=True):
         assert_same(one, other)
+
+
+@pytest.mark.parametrize(
+    ("name", "call", "answer", "said"),
+    [
+        ("linear", "fit", (1.0,), "fit returned tuple; it must return a dict"),
+        ("linear", "predict", (0.0, 1.0), "predict returned tuple; it must return a predictive distribution"),
+        ("svgp", "init", None, "init returned NoneType; it must return a State, whose params"),
+        ("svgp", "init", State({"mean": torch.zeros(3)}), "init returned State; it must return a State, whose params"),
+        ("dsvi", "loss", torch.zeros(2, 1), r"loss returned Tensor \[2, 1\]; it must return a tensor of shape \[R\]"),
+        ("svgp", "profile", torch.zeros(()), r"profile returned Tensor \[\]; it must return a tensor of shape \[R\]"),
+        ("dgp_rff", "noise_shapes", (3, 0), "noise_shapes returned tuple; it must return gpbench.methods.base.Shapes"),
+        ("bsgp_1", "step", 0.0, r"step returned float; it must return a tensor of shape \[R\]"),
+    ],
+)
+def test_what_is_against_the_contract_of_methods_is_one_line_about_the_method(
+    name, call, answer, said, tmp_path_factory, monkeypatch
+):
+    case = Case(name, "regression", tmp_path_factory)
+    monkeypatch.setattr(type(case.method), call, lambda *_: answer)
+    with pytest.raises(UserError, match=rf"gpbench\.methods\.\w+: {said}"):
+        case.fit(group(case.cell, 0, 1))
 
 
 def test_a_compiled_loss_changes_nothing_but_rounding(mini, monkeypatch):

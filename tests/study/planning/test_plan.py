@@ -238,6 +238,14 @@ def test_jobs_read_the_graph_of_the_main_process(project, monkeypatch):
     assert {name for b in loaded.batches.values() for name in b.datasets} == {"boston", "wine"}
 
 
+def test_a_folder_that_a_run_cannot_write_to_is_one_line_before_it_begins(project):
+    where = places.find()
+    (project / "data").write_text("a file where the folder would be")
+    with pytest.raises(UserError, match="cannot write to .*/data/prepared: Not a directory; a run writes there"):
+        graph.write(where, *graph.load(where, "default", SMALL), executing=True)
+    assert not where.plans.exists()
+
+
 def test_what_is_not_executed_writes_a_copy_of_the_plans(project):
     where = places.find()
     (where.plans / "items").mkdir(parents=True)

@@ -187,7 +187,8 @@ def test_tables_and_page_of_a_study_without_scores(mixed):
     assert {"ess_min", "ess_per_second", "r_hat", "cubic"} <= set(metrics["metric"])
     write_statistics(mixed, mixed.folder)
     page = write_page(mixed, mixed.folder).read_text()
-    assert "efficiency.html was not written" in page
+    assert "efficiency (its file was not written)" in page
+    assert "tables/efficiency.csv" not in page
     assert "regression_mnll" not in page
 
 

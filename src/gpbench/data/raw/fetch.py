@@ -174,7 +174,9 @@ def _checkout(new: dict[str, Pin], places: Places) -> None:
     result = dvc.run(places, new, "checkout")
     for item, known in new.items():
         if reason := wrong(places.raw / item, known):
-            (places.raw / item).unlink(missing_ok=True)
+            # DVC leaves its half-written file where the disk is full
+            for half in (places.raw / item, *(places.raw / item).parent.glob(f".{'?' * 22}.tmp")):
+                half.unlink(missing_ok=True)
             reason = dvc.last_line(result) if result.returncode else reason
             cached = dvc.cached(known.md5, places)
             remedy = f"delete {cached}" if wrong(cached, known) else f"make room in {places.raw}"

@@ -29,7 +29,7 @@ def build(dataset: Dataset, names: list[str], rows: Iterable[Row]) -> Table:
         if len(cells) != len(names):
             raise UserError(f"{where}: {len(cells)} columns, expected {len(names)}")
         count += 1
-        if count - 1 in source.leave_out or has_missing(source, cells, columns.used):
+        if count - 1 in source.leave_out or has_missing(source, cells, columns.used, columns.named):
             continue
         target = columns.target(where, cells)
         if target is not None:
@@ -44,11 +44,13 @@ def build(dataset: Dataset, names: list[str], rows: Iterable[Row]) -> Table:
     return Table(x, y.astype(np.int64) if columns.classes else y, columns.input_names, list(source.targets))
 
 
-def has_missing(source: Source, cells: Sequence[Cell], used: Iterable[int]) -> bool:
-    """Whether a row has, at one of the places `used`, a cell that stands for a missing value: -999.0 for -999, too."""
+def has_missing(source: Source, cells: Sequence[Cell], used: Iterable[int], named: Iterable[int]) -> bool:
+    """Whether a row has, at one of the places `used`, a cell that stands for a missing value: -999.0 for -999, too, but
+    not 007 for 7 at those whose cells are `named` values and no numbers."""
     word = "" if source.missing == "empty" else source.missing
-    found, value = ([cells[i] for i in used], number(word)) if source.missing else ([], None)
-    return word in found or value is not None and value in map(number, found)
+    value = number(word)
+    same = (cells[i] == word or (value is not None and i not in named and number(cells[i]) == value) for i in used)
+    return bool(source.missing) and any(same)
 
 
 def indicated(categories: list[str]) -> list[str]:
@@ -76,7 +78,7 @@ class _Columns:
         self.targets = [names.index(name) for name in source.targets]
         skip = {*source.targets, *dataset.drop}
         self.kept = [_Input(i, n, source.categories.get(n, [])) for i, n in enumerate(names) if n not in skip]
-        self.plain = not source.categories
+        self.named = [column.place for column in self.kept if column.categories]
         self.places = [column.place for column in self.kept]
         self.used = [*self.targets, *self.places]
         self.input_names = [
@@ -100,7 +102,7 @@ class _Columns:
         raise UserError(f"{where}, column {name!r}: {str(cell).strip()!r} is not one of {list(self.labels)}")
 
     def inputs(self, where: str, cells: Sequence[Cell]) -> list[float]:
-        if self.plain:
+        if not self.named:
             numbers = [number(cells[i]) for i in self.places]
             if None not in numbers:
                 return cast(list[float], numbers)  # what is none is reported below, with the column

@@ -1,5 +1,6 @@
 """The picture of a data set: its images (whole, or inputs and targets), columns, events or bins."""
 
+import math
 import textwrap
 from pathlib import Path
 
@@ -12,8 +13,8 @@ from matplotlib.ticker import FixedLocator, MaxNLocator, StrMethodFormatter
 from gpbench.config.schema import Dataset
 from gpbench.data.summary import class_counts
 from gpbench.data.table import Table
+from gpbench.errors import UserError
 from gpbench.places import write_aside
-from gpbench.report.datasets.images import mosaic, paint
 
 STYLE = Path(__file__).parent.parent / "gpbench.mplstyle"
 WIDTH = 6.0  # inches: 1200 pixels
@@ -238,3 +239,27 @@ def _short(names: list[str]) -> list[str]:
 def _sample(rows: int, size: int) -> np.ndarray:
     """At most `size` row numbers, sorted, always the same ones."""
     return np.arange(rows) if rows <= size else np.sort(np.random.default_rng(0).choice(rows, size, replace=False))
+
+
+def mosaic(pixels: np.ndarray, lines: list[np.ndarray], across: int) -> tuple[np.ndarray, int]:
+    """A grid of square images and the side of one; lines: for each line of the grid, rows of pixels `[N, side^2]`.
+
+    The grid is `[lines (side + 1), across (side + 1)]`, blank (NaN) between images and where a line is short; NaN
+    pixels stay blank. Raises UserError where images are not square."""
+    side = math.isqrt(pixels.shape[1])
+    if side**2 != pixels.shape[1]:
+        raise UserError(f"{pixels.shape[1]} pixels do not make a square image; check 'images' in the catalogue entry")
+    grid = np.full((len(lines) * (side + 1), across * (side + 1)), np.nan)
+    for line, rows in enumerate(lines):
+        for i, row in enumerate(rows):
+            y, x = line * (side + 1), i * (side + 1)
+            grid[y : y + side, x : x + side] = pixels[row].reshape(side, side)
+    return grid, side
+
+
+def paint(axis: Axes, grid: np.ndarray, cmap: str = "gray_r", **options) -> None:
+    """Draw a mosaic, by default in shades of grey, dark for large values, without axes; options go to imshow."""
+    axis.imshow(grid, cmap=cmap, interpolation="nearest", aspect="equal", **options)
+    axis.set(xticks=[], yticks=[])
+    axis.grid(False)
+    axis.spines[:].set_visible(False)

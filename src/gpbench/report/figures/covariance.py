@@ -1,7 +1,8 @@
-"""Posteriors over a covariance function, from those over its parameters and inducing inputs."""
+"""Posteriors over a covariance function, from those over its parameters and inducing inputs; and these parameters."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +22,8 @@ MARGIN = 0.15  # as a share of the range of the training inputs
 SCALES = ("lengthscale", "outputscale")
 PANELS = {"fixed θ and Z": (*SCALES, "z"), "sampling θ": ("z",), "sampling Z": SCALES, "sampling θ and Z": ()}
 """Title -> the parts fixed at their posterior means."""
+STYLES: dict[str, canvas.Style] = {".": {"markersize": 2.5, "alpha": 0.6}, "X": {"markersize": 8, "zorder": 3}}
+"""Marker of a method, that of states of a sampler or that of an optimum -> how `parameters` draws it."""
 
 
 class Posterior(NamedTuple):
@@ -114,3 +117,22 @@ def _scales(axis: Axes, states: Posterior) -> None:
         axis.plot(x, y, look.marker, color=look.color, markersize=2.5, markeredgewidth=0, alpha=0.7)
     axis.set_title("θ", loc="left")
     axis.set(xlabel="lengthscale", ylabel="outputscale")
+
+
+def parameters(view: View) -> Figure:
+    """A panel per data set: dots are states of all chains of a sampler, a cross is what a method has optimised."""
+    (rows,) = canvas.probed(view, "covariance parameters", "inducing")
+    states = rows[(rows["layer"] == 1) & (rows["point"] == 0) & (rows["column"] == 0)]
+    cells, datasets = canvas.by_cell(view, states), canvas.present(view.datasets, states["dataset"])
+    looks = canvas.looks(view)
+    markers = {method: "." if rows["sample"].max() > 0 else "X" for method, rows in states.groupby("method")}
+    figure, axes = canvas.titled(datasets, 2.6, 2, x="lengthscale of the first input", y="variance")
+    for axis, dataset in zip(axes, datasets, strict=True):
+        for method, look in looks.items():
+            if (dataset, method) in cells:
+                of_cell, mark = cells[dataset, method], markers[method]
+                axis.plot(of_cell["lengthscale"], of_cell["outputscale"], mark, color=look.color, **STYLES[mark])
+        axis.set(xscale="log", yscale="log")
+    shown = [replace(look, marker=markers[method]) for method, look in looks.items() if method in markers]
+    canvas.legend_of(figure, shown, lines=False)
+    return figure

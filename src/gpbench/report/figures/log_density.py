@@ -1,12 +1,16 @@
-"""Mean test log density of every split."""
+"""Test scores of every split: mean log densities, and boxes of MNLL as in rossi2021 (figure 10)."""
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from gpbench.report.figures import canvas
+from gpbench.report.figures.published import OPEN, published_scores
 from gpbench.report.view import IMPROVING, View
+
+PUBLISHED: canvas.Style = {"color": "black", "marker": "D", "markersize": 4, "linestyle": "none"} | OPEN
 
 
 def log_density(view: View) -> Figure:
@@ -53,3 +57,35 @@ def _lowest_drawn(scores: pd.DataFrame) -> float:
     better = scores[means.index[: max(len(means) // 2, 1)]]
     worst, best = np.nanmin(better), np.nanmax(better)
     return worst - max(3 * (best - worst), 0.5)
+
+
+def boxes(view: View) -> Figure:
+    """Test MNLL of the splits, one box per method that is not skipped, one panel per data set."""
+    canvas.require(len(view.done))
+    card = published_scores(view)
+    figure, axes = canvas.titled(view.datasets, 2.4, 3, y="test MNLL (nats)")
+    for axis, dataset in zip(axes, view.datasets, strict=True):
+        fits = view.fits.query("dataset == @dataset and status != 'skipped'")
+        methods = canvas.present(view.methods, fits["method"])
+        _draw_boxes(axis, view, dataset, methods)
+        for row in card[(card["dataset"] == dataset) & card["ours_method"].isin(methods)].itertuples():
+            axis.plot(methods.index(row.ours_method), row.published, **PUBLISHED)
+    if not card.empty:
+        figure.legend(handles=[Line2D([], [], label="published mean", **PUBLISHED)], loc="outside lower center")
+    return figure
+
+
+def _draw_boxes(axis: Axes, view: View, dataset: str, methods: list[str]) -> None:
+    scores, look = view.per_split("mnll", dataset), canvas.looks(view)
+    cells = view.cells_of(dataset, "mnll")
+    for x, method in enumerate(methods):
+        values = scores[method].dropna()
+        if len(values):
+            line = {"color": look[method].color}
+            lines: canvas.Style = dict.fromkeys(("boxprops", "whiskerprops", "capprops", "medianprops"), line)
+            outliers = {"markeredgecolor": look[method].color}
+            axis.boxplot([values], positions=[x], widths=0.5, sym=".", flierprops=outliers, **lines)
+        else:
+            canvas.upright_reason(axis, x, cells.loc[method])
+    canvas.name_columns(axis, view, methods)
+    canvas.remark_incomplete(axis, cells.loc[methods])

@@ -1,4 +1,4 @@
-"""Scores against a setting that a study varies: random features, workers, inducing inputs, layers."""
+"""Scores against a setting that a study varies (features, workers, inducing inputs, layers), or the training rows."""
 
 from dataclasses import replace
 from functools import partial
@@ -11,8 +11,10 @@ from matplotlib.figure import Figure
 from gpbench.evaluation.metrics import METRICS
 from gpbench.report.figures import canvas
 from gpbench.report.figures.published import OPEN, published_scores, score_limits
+from gpbench.report.tables.scores_by_n import by_size
 from gpbench.report.view import View
 
+OF_CLASSIFIERS = ("accuracy", "auc", "capacity_accuracy", "capacity_auc")
 ONE_PROCESS = canvas.Look("one process", "#555555", "", "--")
 
 
@@ -129,6 +131,46 @@ def _draw_curve(
     axis.errorbar(ours[key], ours["mean"], yerr=np.nan_to_num(ours["sd"]), **look.options, elinewidth=0.7)
     printed = rows[[key]].join(card, how="inner")
     axis.plot(printed[key], printed["published"], look.marker, color=look.color, **OPEN)
+
+
+def score_against_n(view: View) -> Figure:
+    """Mean and standard error over the splits of one size, one line per method, one row per data set."""
+    datasets = view.datasets_of("binary")
+    canvas.require(datasets and len(view.done), "No fit to two classes is finished.")
+    figure, axes = canvas.panels(len(datasets), len(OF_CLASSIFIERS), 1.6, "training rows")
+    for dataset, row in zip(datasets, axes, strict=True):
+        fits = view.done[view.done["dataset"] == dataset]
+        for axis, metric in zip(row, OF_CLASSIFIERS, strict=True):
+            _draw_sizes(axis, view, fits, metric)
+        row[0].set_ylabel(dataset, fontweight="bold")
+        canvas.note(
+            row[-1], 0.99, 0.02, _splits_per_size(view, dataset), "right", "bottom", transform=row[-1].transAxes
+        )
+    for axis, metric in zip(axes[0], OF_CLASSIFIERS, strict=True):
+        axis.set_title(METRICS[metric].label.replace("area under ROC curve", "AUC"), loc="left")
+    canvas.legend(figure, view, list(view.done["method"]))
+    return figure
+
+
+def _draw_sizes(axis: Axes, view: View, fits: pd.DataFrame, metric: str) -> None:
+    scores, look = by_size(fits, metric), canvas.looks(view)
+    if scores.empty:
+        canvas.write_reason(axis, "undefined" if len(fits) else "no finished fit")
+        return
+    names = canvas.present(view.methods, scores["method"])
+    for i, method in enumerate(names):
+        means = scores[scores["method"] == method].groupby("n_train")["value"].agg(["mean", "sem"])
+        x = means.index * 1.03 ** (i - (len(names) - 1) / 2)  # shifted so that bars do not overlap
+        options = look[method].options | {"elinewidth": 0.7, "markersize": 3.5}
+        axis.errorbar(x, means["mean"], yerr=np.nan_to_num(means["sem"]), **options)
+    canvas.tick_settings(axis, scores["n_train"].astype(int), "log")
+
+
+def _splits_per_size(view: View, dataset: str) -> str:
+    fits = view.done[view.done["dataset"] == dataset]
+    most = fits.groupby(["method", "n_train"])["split"].nunique().max() if len(fits) else 0
+    incomplete = int((~view.cells("accuracy").query("dataset == @dataset")["complete"]).sum())
+    return f"{most} splits per size" + f", {incomplete} incomplete" * bool(incomplete)
 
 
 num_inducing = partial(_against, key="num_inducing", name="inducing inputs", scale="log")

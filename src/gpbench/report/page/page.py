@@ -24,6 +24,8 @@ from gpbench.report.tables.convergence import chains
 from gpbench.report.tables.render import NOTE, Table, number, to_html
 from gpbench.report.view import View, load
 
+UNWRITTEN = "its file was not written"
+
 
 @dataclass
 class Section:
@@ -36,7 +38,7 @@ class Section:
     findings: list[tuple[str, list[str]]] = field(default_factory=list)  # (heading, sentences)
     tables: list[tuple[str, str]] = field(default_factory=list)  # (file, HTML fragment)
     figures: list[dict[str, str | int]] = field(default_factory=list)
-    blank: list[tuple[str, str]] = field(default_factory=list)  # (figure, why there is nothing to draw)
+    blank: list[tuple[str, str]] = field(default_factory=list)  # (figure or table, why there is nothing to show)
     commands: list[tuple[str, str]] = field(default_factory=list)  # (purpose, text to copy)
 
     def __bool__(self) -> bool:
@@ -57,7 +59,8 @@ def _sections(view: View) -> Iterator[Section]:
     findings = _findings(view)
     yield Section("summary", "Summary", facts=facts.summary(view), warnings=facts.warnings(view), findings=findings[:1])
     for part, title in sections.OUTLINE.items():
-        section = Section(part, title, tables=list(_tables(view, part)))
+        section = Section(part, title)
+        _add_tables(view, part, section)
         for name in sections.figures(view, part):
             _add_figure(view, name, section)
         if part == "ranking":
@@ -73,14 +76,16 @@ def _sections(view: View) -> Iterator[Section]:
     yield _citations(view)
 
 
-def _tables(view: View, part: str) -> Iterator[tuple[str, str]]:
-    """The tables of a part; a note equal to that of the table before is not repeated."""
+def _add_tables(view: View, part: str, section: Section) -> None:
+    """Add the tables of a part; a note equal to that of the table before is not repeated."""
     previous = ""
     for name in sections.tables(view, part):
         path = view.folder / "tables" / f"{name}.html"
-        fragment = path.read_text() if path.is_file() else f"{NOTE}{path.name} was not written.</p>"
-        table, mark, note = fragment.partition(NOTE)
-        yield f"tables/{name}.csv", table + (mark + note if note != previous else "")
+        if not path.is_file():
+            section.blank.append((name, UNWRITTEN))
+            continue
+        table, mark, note = path.read_text().partition(NOTE)
+        section.tables.append((f"tables/{name}.csv", table + (mark + note if note != previous else "")))
         previous = note
 
 
@@ -88,25 +93,24 @@ def _add_figure(view: View, name: str, section: Section) -> None:
     """Add a figure, whose caption ends with the study because figures are passed on without their page."""
     path = view.folder / "figures" / f"{name}.png"
     if not path.is_file():
-        section.blank.append((name, "its file was not written"))
+        section.blank.append((name, UNWRITTEN))
     elif reason := blank(path):
         section.blank.append((name, reason))
     else:
         study = f"Study: {view.study['title']}."
         content, title = path.read_bytes(), name.replace("_", " ").capitalize()
         width, height = struct.unpack(">II", content[16:24])
-        section.figures.append(
-            {
-                "name": name,
-                "title": title,
-                "caption": " ".join(filter(None, (FIGURES[name].caption, view.failing, view.still_improving, study))),
-                "alt": f"{title}: {FIGURES[name].caption.split('. ')[0].rstrip('.')}.",
-                "data": base64.b64encode(content).decode(),
-                "width": width // 2,  # drawn at 200 dpi
-                "height": height // 2,
-                "command": sections.command(view, f"figures/{name}.pdf"),
-            }
-        )
+        figure: dict[str, str | int] = {
+            "name": name,
+            "title": title,
+            "caption": " ".join(filter(None, (FIGURES[name].caption, view.failing, view.still_improving, study))),
+            "alt": f"{title}: {FIGURES[name].caption.split('. ')[0].rstrip('.')}.",
+            "data": base64.b64encode(content).decode(),
+            "width": width // 2,  # drawn at 200 dpi
+            "height": height // 2,
+            "command": sections.command(view, f"figures/{name}.pdf"),
+        }
+        section.figures.append(figure)
 
 
 def blank(path: Path) -> str:

@@ -83,27 +83,26 @@ def page(key: str, evidence: Evidence, card: pd.DataFrame, runs: list[Counterpar
     solvers = [run.view for run in runs if run.view.study["kind"] == "solve"]
     used |= {view.folder.name: view for view in solvers if key in (view.study.get("published") or [])}
     views = [used[name] for name in sorted(used)]
-    return "\n".join(
-        [
-            f"# {config.compose(conf, 'paper', key).title} ({key})\n",
-            f"Made by `make docs` from `published/claims/{key}.yaml`, `published/{key}.csv` and committed runs; "
-            "figures and tables by name are in [papers.md](../papers.md).\n",
-            f"## Finding of {evidence.date}\n\n{evidence.finding.strip()}\n",
-            *_newer(evidence, views),
-            "## Claims\n",
-            *_claims(evidence, judged),
-            *_commands(judged),
-            "## Printed numbers\n",
-            _counts(card),
-            *_passed(card, used),
-            "## Worse or different\n",
-            *_explained(evidence, card),
-            *_deviations(evidence),
-            f"## Errata\n\n{errata}",
-            "## Runs that this page uses\n",
-            to_markdown(runs_table(views)) if views else "None is committed yet.\n",
-        ]
-    )
+    lines = [
+        f"# {config.compose(conf, 'paper', key).title} ({key})\n",
+        f"Made by `make docs` from `published/claims/{key}.yaml`, `published/{key}.csv` and committed runs; "
+        "figures and tables by name are in [papers.md](../papers.md).\n",
+        f"## Finding of {evidence.date}\n\n{evidence.finding.strip()}\n",
+        *_newer(evidence, views),
+        "## Claims\n",
+        *_claims(evidence, judged),
+        *_commands(judged),
+        "## Printed numbers\n",
+        _counts(card),
+        *_passed(card, used),
+        "## Worse or different\n",
+        *_explained(evidence, card),
+        *_deviations(evidence),
+        f"## Errata\n\n{errata}",
+        "## Runs that this page uses\n",
+        to_markdown(runs_table(views)) if views else "None is committed yet.\n",
+    ]
+    return "\n".join(lines)
 
 
 def _newer(evidence: Evidence, views: list[View]) -> list[str]:

@@ -179,20 +179,19 @@ def to_page(card: pd.DataFrame, runs: list[View]) -> str:
     shown = show(judged).join(judged[list(names)].rename(columns=names))
     summaries = {group: counts(rows).reset_index() for group, rows in by_group(card).items() if len(rows)}
     reasons = others.groupby(["source", "verdict", "command"], sort=False).size().rename("rows").reset_index()
-    return "\n".join(
-        [
-            "# Published numbers beside ours\n",
-            f"All {count(len(card), 'published number')} in `published/`, each with its best counterpart in "
-            "`docs/results/`; made by `make docs`. [scorecard.csv](scorecard.csv) has every column. Rows not run yet "
-            "show the command that runs them; of a row below budget `paper` it takes the updates of today's budget.\n",
-            f"{INTRODUCTION}\n",
-            f"![Published numbers against ours]({FIGURE})\n\n{FIGURE_CAPTION}\n",
-            *(to_markdown(Table(t, t, f"Rows by paper and verdict: {group}")) for group, t in summaries.items()),
-            to_markdown(runs_table(runs)),
-            to_markdown(Table(judged, shown, "Judged rows", SPREAD_NOTE)),
-            to_markdown(Table(reasons, reasons, "Rows without a verdict")),
-        ]
-    )
+    lines = [
+        "# Published numbers beside ours\n",
+        f"All {count(len(card), 'published number')} in `published/`, each with its best counterpart in "
+        "`docs/results/`; made by `make docs`. [scorecard.csv](scorecard.csv) has every column. Rows not run yet "
+        "show the command that runs them; of a row below budget `paper` it takes the updates of today's budget.\n",
+        f"{INTRODUCTION}\n",
+        f"![Published numbers against ours]({FIGURE})\n\n{FIGURE_CAPTION}\n",
+        *(to_markdown(Table(t, t, f"Rows by paper and verdict: {group}")) for group, t in summaries.items()),
+        to_markdown(runs_table(runs)),
+        to_markdown(Table(judged, shown, "Judged rows", SPREAD_NOTE)),
+        to_markdown(Table(reasons, reasons, "Rows without a verdict")),
+    ]
+    return "\n".join(lines)
 
 
 def runs_table(runs: list[View]) -> Table:

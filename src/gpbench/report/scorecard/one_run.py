@@ -159,21 +159,20 @@ def to_table(card: pd.DataFrame) -> Table:
 def show(card: pd.DataFrame) -> pd.DataFrame:
     """The columns of a scorecard that people read, as text."""
     rows = list(card.itertuples())
-    return pd.DataFrame(
-        {
-            "source": card["source"] + ", " + card["item"],
-            "data set": card["dataset"],
-            "method": (card["method_printed"] + " " + card["setting"]).str.strip(),
-            "metric": [METRICS[row.ours_metric].label if row.ours_metric else row.metric_printed for row in rows],
-            "published": [mean_sd(row.published, row.published_sd, row.splits) for row in rows],
-            "ours": [mean_sd(row.ours, row.ours_sd, row.ours_n) for row in rows],
-            "difference [95 % interval]": [signed(row.difference, row.lower, row.upper) for row in rows],
-            "standard error": [number(row.standard_error) for row in rows],
-            "verdict and note": [
-                _remarks(row.verdict, row.compared, row.spread_assumed, row.ours_settings, row.note) for row in rows
-            ],
-        }
-    )
+    columns = {
+        "source": card["source"] + ", " + card["item"],
+        "data set": card["dataset"],
+        "method": (card["method_printed"] + " " + card["setting"]).str.strip(),
+        "metric": [METRICS[row.ours_metric].label if row.ours_metric else row.metric_printed for row in rows],
+        "published": [mean_sd(row.published, row.published_sd, row.splits) for row in rows],
+        "ours": [mean_sd(row.ours, row.ours_sd, row.ours_n) for row in rows],
+        "difference [95 % interval]": [signed(row.difference, row.lower, row.upper) for row in rows],
+        "standard error": [number(row.standard_error) for row in rows],
+        "verdict and note": [
+            _remarks(row.verdict, row.compared, row.spread_assumed, row.ours_settings, row.note) for row in rows
+        ],
+    }
+    return pd.DataFrame(columns)
 
 
 def _remarks(verdict: str, compared: str, spread_assumed: str, settings: str, note: str) -> str:

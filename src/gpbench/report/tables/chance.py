@@ -22,16 +22,14 @@ def chance(view: View) -> Table:
             if len(own):
                 rows.append({"dataset": dataset, "method": method, **against_chance(*_predicted(own))})
     data = pd.DataFrame(rows, columns=None if rows else ["dataset", "method", "accuracy", "chi_squared", "p", "pairs"])
-    shown = pd.DataFrame(
-        {
-            "data set": data["dataset"],
-            "method": data["method"].map(view.labels),
-            "accuracy": data["accuracy"].map(number),
-            "χ²": data["chi_squared"].map(number),
-            "p": [f"{row.p:.2g}" + " *" * bool(row.p < ALPHA and row.above) for row in data.itertuples()],
-            "accuracy, pairs of classes": data["pairs"].map(number),
-        }
-    )
+    shown = {
+        "data set": data["dataset"],
+        "method": data["method"].map(view.labels),
+        "accuracy": data["accuracy"].map(number),
+        "χ²": data["chi_squared"].map(number),
+        "p": [f"{row.p:.2g}" + " *" * bool(row.p < ALPHA and row.above) for row in data.itertuples()],
+        "accuracy, pairs of classes": data["pairs"].map(number),
+    }
     note = (
         "Test rows of all splits together, each predicted by the mean probabilities of all replicas of its split. "
         "χ²: Pearson's statistic of the numbers of right and wrong predictions where 1 of C is right by chance, with "
@@ -40,7 +38,7 @@ def chance(view: View) -> Table:
         "their test rows, decided by the larger of their two probabilities; no classifier of two classes is trained. "
         "The CSV has every pair."
     )
-    return Table(data, shown, "Accuracy against chance, and between pairs of classes", note)
+    return Table(data, pd.DataFrame(shown), "Accuracy against chance, and between pairs of classes", note)
 
 
 def _predicted(points: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:

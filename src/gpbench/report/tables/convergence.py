@@ -23,24 +23,22 @@ def convergence(view: View) -> Table:
     rows = [[*cell, *_facts(of_cell)] for cell, of_cell in fits.groupby(["dataset", "method"], sort=False)]
     columns = ["dataset", "method", "status", "fits", "gain", "steps_done", *CERTIFICATE]
     data = pd.DataFrame(rows, columns=columns)
-    shown = pd.DataFrame(
-        {
-            "data set": data["dataset"],
-            "method": data["method"].map(view.labels),
-            "status": data["status"],
-            "largest predicted gain": data["gain"].map(number),
-            "steps (median)": data["steps_done"].map(lambda n: "-" if pd.isna(n) else f"{n:.0f}"),
-            "refitted at": data["certificate_steps"].map(lambda n: "-" if pd.isna(n) else f"{n:.0f} steps"),
-            "objective gained": data["certificate_objective"].map(signed),
-            f"change of {METRICS['mnll'].label}": data["certificate_mnll"].map(signed),
-        }
-    )
+    shown = {
+        "data set": data["dataset"],
+        "method": data["method"].map(view.labels),
+        "status": data["status"],
+        "largest predicted gain": data["gain"].map(number),
+        "steps (median)": data["steps_done"].map(lambda n: "-" if pd.isna(n) else f"{n:.0f}"),
+        "refitted at": data["certificate_steps"].map(lambda n: "-" if pd.isna(n) else f"{n:.0f} steps"),
+        "objective gained": data["certificate_objective"].map(signed),
+        f"change of {METRICS['mnll'].label}": data["certificate_mnll"].map(signed),
+    }
     note = (
         f"Converged: as many steps again are predicted to gain less than {ADAM.gain:g} nats a datum ({LBFGS.gain:g} by "
         "L-BFGS); of Markov chains, by their R-hat. Refitted: the first split of the cell at four times its steps; the "
         "gain is of the objective a datum, in scaled units, over the last tenth of the steps."
     )
-    return Table(data, shown, "Have the fits converged?", note)
+    return Table(data, pd.DataFrame(shown), "Have the fits converged?", note)
 
 
 def _facts(fits: pd.DataFrame) -> list[object]:

@@ -48,24 +48,22 @@ def table(view: View) -> Table:
     """The p-values of both tests, side by side."""
     data = p_values(view)
     ranges = data["p_unpaired_low"].map(number) + " to " + data["p_unpaired_high"].map(number)
-    shown = pd.DataFrame(
-        {
-            "data set": data["dataset"],
-            "layers": data["layers"],
-            "FITC": data["fitc"].map(view.labels),
-            "VFE": data["vfe"].map(view.labels),
-            "splits": data["n"],
-            "FITC − VFE": [f"{value:+.4f}" for value in data["difference"]],
-            "p, paired": data["p_paired"].map(number),
-            "smallest possible p": (0.5 ** data["n"].where(data["n"] > 1)).map(number),
-            "p, unpaired": data["p_unpaired"].map(number),
-            "middle 90 % of p, unpaired": ranges.replace("- to -", "-"),
-        }
-    )
+    shown = {
+        "data set": data["dataset"],
+        "layers": data["layers"],
+        "FITC": data["fitc"].map(view.labels),
+        "VFE": data["vfe"].map(view.labels),
+        "splits": data["n"],
+        "FITC − VFE": [f"{value:+.4f}" for value in data["difference"]],
+        "p, paired": data["p_paired"].map(number),
+        "smallest possible p": (0.5 ** data["n"].where(data["n"] > 1)).map(number),
+        "p, unpaired": data["p_unpaired"].map(number),
+        "middle 90 % of p, unpaired": ranges.replace("- to -", "-"),
+    }
     note = (
         "Test MNLL in nats; below zero FITC is better. One-sided Wilcoxon signed-rank tests of the hypothesis that VFE "
         "is better: a small p rejects it. Paired: exact, over the splits. Unpaired, as the public code of rossi2021: "
         f"{FOLDS} folds drawn with replacement separately for each objective, {RESAMPLES} times; median p. One split "
         "allows no test. Of several methods of one objective and depth the first are compared, then the second ones."
     )
-    return Table(data, shown, "Is VFE the better objective of the sampler?", note)
+    return Table(data, pd.DataFrame(shown), "Is VFE the better objective of the sampler?", note)

@@ -134,16 +134,15 @@ def convergence_order(view: View) -> Table:
         shorter = [str(codes[method]) for method in chains["method"].unique() if method not in by_method]
         pairs = _pairs(by_method)
         data += [(dataset, *pair) for pair in pairs]
-        shown.append(
-            {
-                "data set": dataset,
-                "order": _order(by_method, pairs, codes),
-                "R-hat": ", ".join(number(r_hat.median()) for r_hat in by_method.values()) or "-",
-                "kept draws": str(int(last["iteration"].max())) if len(last) else "-",
-                "shorter chains": ", ".join(shorter) or "-",
-                "splits": str(max(map(len, by_method.values()), default=0)),
-            }
-        )
+        row = {
+            "data set": dataset,
+            "order": _order(by_method, pairs, codes),
+            "R-hat": ", ".join(number(r_hat.median()) for r_hat in by_method.values()) or "-",
+            "kept draws": str(int(last["iteration"].max())) if len(last) else "-",
+            "shorter chains": ", ".join(shorter) or "-",
+            "splits": str(max(map(len, by_method.values()), default=0)),
+        }
+        shown.append(row)
     named = ", ".join(f"{code} {view.labels[method]}" for method, code in codes.items())
     note = (
         f"{named}. Fastest first, by the median over splits of the R-hat of the slowest variable after the kept draws, "

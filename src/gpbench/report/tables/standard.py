@@ -133,18 +133,17 @@ def cost(view: View) -> Table:
     for method in view.methods:
         fits = view.done[view.done["method"] == method]
         train = fits["seconds_train"]
-        shown.append(
-            {
-                "method": view.labels[method],
-                "data sets": fits["dataset"].nunique(),
-                "finished fits": len(fits),
-                "training s per fit": number(train.median()),
-                "range": f"{number(train.min(), 2)} to {number(train.max(), 2)}" if train.notna().any() else "-",
-                "training s in total": number(train.sum(min_count=1)),
-                "prediction s per fit": number(fits["seconds_predict"].median()),
-                "peak memory MB": number(fits["peak_memory_mb"].max()),
-            }
-        )
+        row = {
+            "method": view.labels[method],
+            "data sets": fits["dataset"].nunique(),
+            "finished fits": len(fits),
+            "training s per fit": number(train.median()),
+            "range": f"{number(train.min(), 2)} to {number(train.max(), 2)}" if train.notna().any() else "-",
+            "training s in total": number(train.sum(min_count=1)),
+            "prediction s per fit": number(fits["seconds_predict"].median()),
+            "peak memory MB": number(fits["peak_memory_mb"].max()),
+        }
+        shown.append(row)
     note = (
         "Medians over the finished fits of a method, so over other data sets where their number differs; peak memory "
         "is the maximum over fits. The CSV has every cell."

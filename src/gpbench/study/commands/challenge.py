@@ -105,7 +105,7 @@ def _read(path: Path) -> pd.DataFrame:
         raise UserError(f"{path}, line {empty[0] + 2}: the cell of column 'dataset' is empty")
     for key in ("split", "row"):
         numbers = pd.to_numeric(frame[key], errors="coerce")
-        if len(bad := np.flatnonzero(numbers % 1 != 0)):  # NaN too
+        if len(bad := np.flatnonzero((numbers % 1 != 0) | (numbers.abs() > 2**53))):  # NaN and what overflows, too
             raise UserError(f"{path}, line {bad[0] + 2}: column {key!r} must hold whole numbers")
         frame[key] = numbers.astype(int)
     return frame
@@ -161,29 +161,31 @@ def _predictive(part: pd.DataFrame, fold: Fold, dataset: Dataset, place: str) ->
     """The distribution of each row, in the fold's scaled units; UserError where the numbers are none."""
     if fold.targets.shape[1] != 1 or dataset.task == "counts":
         raise UserError(f"{place}: one target of a regression or of classes can be scored; choose another --protocol")
-    columns, make = _kind(part, dataset, place)
+    columns, given_as = _kind(part, dataset, place)
+    scale, shift = 1 / fold.scaling.y_scale, -fold.scaling.y_shift / fold.scaling.y_scale
+
+    def make(values: np.ndarray) -> Any:
+        return given_as(values) if dataset.classes else given_as(values).affine(scale, shift)
+
     values = part[columns].apply(pd.to_numeric, errors="coerce").to_numpy(float)
     if len(bad := np.argwhere(~np.isfinite(values))):
         raise UserError(f"{place}: {columns[bad[0][1]]} of row {fold.test[bad[0][0]]} is not a finite number")
     try:
         predictive = make(values)
     except ValueError as error:
-        rows = [row for row, one in zip(fold.test, values, strict=True) if not _is_distribution(make, one)]
-        which = f", row {rows[0]}" if len(rows) < len(values) else ""
+        # what not even no rows make is wrong with the columns
+        each = zip(fold.test, values[:, None], strict=True) if _is_distribution(make, values[:0]) else ()
+        which = next((f", row {row}" for row, one in each if not _is_distribution(make, one)), "")
         raise UserError(f"{place}{which}: {error}") from None
-    if dataset.classes:
-        return predictive
-    scale, shift = 1 / fold.scaling.y_scale, -fold.scaling.y_shift / fold.scaling.y_scale
-    scaled = cast(given.GaussianMixture, predictive).affine(scale, shift)
-    if not np.isfinite([scaled.mean(), scaled.variance()]).all():
+    if not (dataset.classes or np.isfinite([predictive.mean(), predictive.variance()]).all()):
         raise UserError(f"{place}: a mean or sd is too large to be scored")
-    return scaled
+    return cast(Predictive, predictive)
 
 
-def _is_distribution(make: Any, row: np.ndarray) -> bool:
-    """Whether the numbers of one row alone make a distribution."""
+def _is_distribution(make: Any, values: np.ndarray) -> bool:
+    """Whether some rows of numbers alone make distributions."""
     try:
-        make(row[None])
+        make(values)
     except ValueError:
         return False
     return True

@@ -14,7 +14,7 @@ from gpbench import config
 from gpbench.config import schema
 from gpbench.config.method_source import source_path
 from gpbench.errors import UserError
-from gpbench.places import Places, write_if_changed, write_text
+from gpbench.places import Places, require_writable, write_if_changed, write_text
 from gpbench.study.planning import identity
 from gpbench.study.planning import plan as planning
 from gpbench.study.planning.cost import CostModel
@@ -110,6 +110,12 @@ def write(where: Places, graph: Graph, plan: planning.Plan, executing: bool) -> 
     Where nothing is executed (a dry run, say) it is a copy of plans/ that ends with this process."""
     if executing:
         Store(where.store).require_writable()
+        prepared = [where.prepared_file(name) for name in graph.study.datasets]
+        made = {path.parent for path in prepared if not path.is_file()}
+        for folder in sorted(
+            {where.root / "logs", where.runs, where.results} | made
+        ):  # else Snakemake's traceback tells
+            require_writable(folder, str(folder), "a run writes there: see its permissions, or copy the project")
         snakemake_lock.take(where.root, plan.name)
     else:
         where = replace(where, draft=_copy(where.plans))

@@ -8,7 +8,7 @@ import numpy as np
 from gpbench.data.table import Table
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
-from gpbench.study.fitting import plain_model
+from gpbench.study.fitting import contract, plain_model
 from gpbench.study.fitting.fold import fit_closed_form, make_fold, make_method
 from gpbench.study.fitting.outcome import Outcome, finish
 from gpbench.study.records import Group, What
@@ -23,7 +23,7 @@ def run(group: Group, table: Table, work: Path) -> list[Outcome]:
 
 
 def _fit(what: What, table: Table, split: int, replica: int) -> Outcome:
-    fold, method = make_fold(what, table, split, replica), make_method(what)
+    fold, method = make_fold(what, table, split, replica), contract.held(make_method(what))
     started = time.perf_counter()
     model = fit_closed_form(method, fold, table, what.data.classes)
     outcome = Outcome("done", model=model, seconds={"train": time.perf_counter() - started})

@@ -1,6 +1,7 @@
-"""The device of a fit, on which the same fit gives the same numbers again."""
+"""The device of a fit, on which the same fit gives the same numbers again, and the clock of its training."""
 
 import os
+import time
 
 import torch
 
@@ -14,3 +15,20 @@ def of(how: Trainer) -> torch.device:
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     return torch.device(how.device)
+
+
+class Clock:
+    """Seconds of training alone; waits for the device where it stops."""
+
+    def __init__(self, device: torch.device, seconds: float = 0.0) -> None:
+        self.device, self.seconds, self.since = device, seconds, time.perf_counter()
+
+    def pause(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        now = time.perf_counter()
+        self.seconds, self.since = self.seconds + now - self.since, now
+        return self.seconds
+
+    def go(self) -> None:
+        self.since = time.perf_counter()

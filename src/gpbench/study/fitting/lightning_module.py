@@ -29,10 +29,10 @@ from gpbench.methods.base import Batch, GradientMethod, Noise, SamplerMethod, St
 from gpbench.places import write_text
 from gpbench.predictive.distributions import Predictive
 from gpbench.streams import Key
-from gpbench.study.fitting import chain_draws, checkpoint, devices, energies, stopping
+from gpbench.study.fitting import chain_draws, checkpoint, contract, devices, energies, stopping
 from gpbench.study.fitting.checkpoint import Content
-from gpbench.study.fitting.clock import Clock
 from gpbench.study.fitting.convergence import LARGEST_GAIN, NOT_JUDGED, Convergence
+from gpbench.study.fitting.devices import Clock
 from gpbench.study.fitting.fold import make_fold, make_method
 from gpbench.study.fitting.loop import (
     GradientLoop,
@@ -63,7 +63,7 @@ class Fit(Loop, LightningModule):
         self.automatic_optimization = False
         what, how = group.what, group.how
         self.group, self.table, self.work, self.how = group, table, work, how
-        self.method = make_method(what)
+        self.method = contract.held(make_method(what))
         self.folds = [make_fold(what, table, f.split, f.replica) for f in group.fits]
         data = training_set(table, self.folds, getattr(torch, what.dtype), device)
         assert what.steps is not None, "a closed form has no steps"

@@ -14,7 +14,7 @@ from gpbench.data.table import Table
 from gpbench.methods.systems import SolveMethod
 from gpbench.places import write_text
 from gpbench.study.fitting import checkpoint, devices, stopping
-from gpbench.study.fitting.clock import Clock
+from gpbench.study.fitting.devices import Clock
 from gpbench.study.fitting.fold import make_fold, make_method
 from gpbench.study.fitting.outcome import Outcome
 from gpbench.study.records import Fit, Group, Progress, to_json

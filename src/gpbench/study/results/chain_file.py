@@ -24,14 +24,13 @@ def prefixes(folder: Path) -> Any:
 
     chain = arrays.read(folder, "chain", only=("iterations", "names", "mean", "variance"))
     iterations, names = chain["iterations"], chain["names"]
-    return pd.DataFrame(
-        {
-            "iteration": np.repeat(iterations, len(names)),
-            "quantity": np.tile(names, len(iterations)),
-            "mean": chain["mean"].ravel(),
-            "variance": chain["variance"].ravel(),
-        }
-    )
+    columns = {
+        "iteration": np.repeat(iterations, len(names)),
+        "quantity": np.tile(names, len(iterations)),
+        "mean": chain["mean"].ravel(),
+        "variance": chain["variance"].ravel(),
+    }
+    return pd.DataFrame(columns)
 
 
 def draws(folder: Path) -> Any:
@@ -42,10 +41,9 @@ def draws(folder: Path) -> Any:
     values = chain["draws"]
     shown = values.shape[1] if len(values) <= SHORT else min(SHOWN, values.shape[1])
     rows = evenly(len(values), MOST_DRAWS)
-    return pd.DataFrame(
-        {
-            "quantity": np.repeat(chain["names"][chain["watched"][:shown]], len(rows)),
-            "draw": np.tile(rows + 1, shown),
-            "value": values[rows, :shown].T.ravel(),
-        }
-    )
+    columns = {
+        "quantity": np.repeat(chain["names"][chain["watched"][:shown]], len(rows)),
+        "draw": np.tile(rows + 1, shown),
+        "value": values[rows, :shown].T.ravel(),
+    }
+    return pd.DataFrame(columns)

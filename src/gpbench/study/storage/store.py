@@ -30,7 +30,7 @@ from typing import Any
 import psutil
 
 from gpbench.errors import UserError, count
-from gpbench.places import locked, share, write_text
+from gpbench.places import locked, require_writable, share, write_text
 from gpbench.study.records import FitRecord, Group, OtherEdition, Progress, from_json, of_content, parsed, to_json
 from gpbench.study.storage import seals
 
@@ -198,14 +198,9 @@ class Store:
 
     def require_writable(self) -> None:
         """Refuse a store that cannot be written to, before anything is computed for it; a group keeps its own."""
-        folder = self.root / ".tmp"
-        try:
-            self.root.mkdir(parents=True, exist_ok=True)
+        for folder in (self.root, self.root / ".tmp"):
+            require_writable(folder, f"the store {self.root}", "set GPBENCH_STORE")
             share(self.root)
-            folder.mkdir(exist_ok=True)
-            tempfile.TemporaryFile(dir=folder).close()
-        except OSError as error:
-            raise UserError(f"cannot write to the store {self.root}: {error.strerror}; set GPBENCH_STORE") from error
 
     def sweep(self) -> None:
         """Remove what processes of this machine left half written that have died."""

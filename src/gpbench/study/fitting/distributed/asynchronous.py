@@ -30,7 +30,7 @@ import torch
 
 from gpbench.data.table import Table
 from gpbench.errors import UserError
-from gpbench.study.fitting.clock import Clock
+from gpbench.study.fitting.devices import Clock
 from gpbench.study.fitting.distributed.parameter_server import Moment, Server, SharedFit, Task, Worker
 from gpbench.study.fitting.distributed.updates import Push, set_parameters
 from gpbench.study.fitting.lightning_module import MODEL_FILE, TimeCap, answer, outcome, save
