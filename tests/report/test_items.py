@@ -159,7 +159,7 @@ def test_a_figure_has_its_caption_beside_it_and_inside(small, figure, tmp_path):
     starred = write_item(View(small), replace(figure, title="u_* | θ"), REPOSITORY / "published", tmp_path / "starred")[
         -1
     ]
-    assert starred.read_text().startswith(r"**u\_\* | θ (rossi2021, fig7)**")
+    assert starred.read_text().startswith(r"**u\_\* \| θ (rossi2021, fig7)**")
     assert "/Title (Test MNLL and mean ranks of deep GPs \\(rossi2021, fig7\\))" in paths[0].read_bytes().decode(
         "latin-1"
     )

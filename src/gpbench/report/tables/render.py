@@ -91,7 +91,7 @@ def to_latex(table: Table, label: str) -> str:
 def escape_markdown(text: str) -> str:
     """Text on one line of which nothing outside `code` is markup or HTML."""
     parts = re.split("(`[^`]+`)", " ".join(text.split()))
-    parts[::2] = [re.sub(r"[\\*_]", r"\\\g<0>", plain).replace("<", "&lt;") for plain in parts[::2]]
+    parts[::2] = [re.sub(r"[\\*_|]", r"\\\g<0>", plain).replace("<", "&lt;") for plain in parts[::2]]
     return "".join(parts)
 
 
@@ -153,7 +153,7 @@ def _bold(cell: str) -> tuple[str, bool]:
 
 def _markdown_cell(cell: str) -> str:
     text, bold = _bold(cell)
-    text = escape_markdown(text).replace("|", "\\|")  # which ends a cell even in code
+    text = re.sub(r"(?<!\\)\|", r"\\|", escape_markdown(text))  # which ends a cell even in code
     return f"**{text}**" if bold else text
 
 
