@@ -6,7 +6,7 @@ from synthetic_samplers import build_samplers
 from synthetic_study import METHODS, build, build_probed
 
 from gpbench.errors import UserError
-from gpbench.report.figures import by_model, calibration, canvas, convergence, cost, draw, write_figure
+from gpbench.report.figures import by_model, calibration, canvas, convergence, draw, profiles, write_figure
 from gpbench.report.figures.canvas import looks
 from gpbench.report.figures.published import QUOTED
 from gpbench.report.registry import FIGURES
@@ -341,6 +341,6 @@ def test_a_cell_that_is_not_complete_is_hollow():
     _, axes = canvas.titled(["a", "b"], 2)
     cell = pd.Series({"mean": 1.0, "sd": 0.1, "mean_seconds": 2.0, "sd_seconds": 0.1})
     for axis, complete in zip(axes, (True, False), strict=True):
-        cost._mark(axis, pd.concat([cell, pd.Series({"complete": complete})]), canvas.looks_of({"m": "m"})["m"])
+        profiles._mark(axis, pd.concat([cell, pd.Series({"complete": complete})]), canvas.looks_of({"m": "m"})["m"])
     filled, hollow = (axis.get_lines()[0].get_markerfacecolor() for axis in axes)
     assert (filled == "white", hollow) == (False, "white")

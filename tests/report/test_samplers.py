@@ -20,7 +20,7 @@ from gpbench.report.figures import abstention, chains, draw
 from gpbench.report.registry import TABLES
 from gpbench.report.scorecard.one_run import scorecard
 from gpbench.report.tables import sampler_efficiency
-from gpbench.report.tables.scores_by_n import scores_by_n
+from gpbench.report.tables.by_setting import scores_by_n
 from gpbench.report.view import View
 from gpbench.sampling import diagnostics
 

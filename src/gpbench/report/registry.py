@@ -241,7 +241,7 @@ FIGURES = _by_name([
           "estimates of a system side by side, of which the longest counts; the norm of the error of the solution s; "
           "over repetitions the mean standard deviation of an element of s, and the mean of log₁₀ of the squared "
           "relative error of the gradient."),
-    Entry("cost", "cost", PREDICT, "figures.cost:cost",
+    Entry("cost", "cost", PREDICT, "figures.profiles:cost",
           "Training seconds per fit against test MNLL; mean and standard deviation over splits. Lower left is better. "
           "Hollow: fits are missing or have not converged as the budget asks. A method without seconds is left out."),
     Entry("pareto", "cost", PREDICT, "figures.profiles:pareto",
@@ -249,7 +249,7 @@ FIGURES = _by_name([
           "of each data set (mean over data sets; a method that is the best everywhere has 0). Line and names: the "
           "Pareto front, methods that no other beats in both; shaded: the region of practical equivalence. Seconds are "
           "medians over splits, of the machines that ran the fits; a method without any is left out."),
-    Entry("prediction_cost", "cost", ON_REQUEST, "figures.cost:prediction_cost",
+    Entry("prediction_cost", "cost", ON_REQUEST, "figures.profiles:prediction_cost",
           "Seconds to predict all test rows of a split against test MNLL; mean and standard deviation over splits. "
           "Lower left is better. Hollow: fits are missing or have not converged as the budget asks."),
     Entry("scorecard", "scorecard", PREDICT, "figures.scorecard:scorecard",
@@ -272,7 +272,7 @@ TABLES = _by_name([
     Entry("features", "settings", ON_REQUEST, "tables.by_setting:features"),
     Entry("workers", "settings", ON_REQUEST, "tables.by_setting:workers"),
     Entry("p_values", "settings", ON_REQUEST, "tables.objectives:table"),
-    Entry("scores_by_n", "settings", ON_REQUEST, "tables.scores_by_n:scores_by_n"),
+    Entry("scores_by_n", "settings", ON_REQUEST, "tables.by_setting:scores_by_n"),
     Entry("convergence", "convergence", PREDICT, "tables.convergence:convergence"),
     Entry("efficiency", "chains", SAMPLE, "tables.sampler_efficiency:efficiency"),
     Entry("convergence_order", "chains", SAMPLE, "tables.sampler_efficiency:convergence_order"),

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from gpbench.evaluation.metrics import METRICS
 from gpbench.report.figures import canvas
-from gpbench.report.figures.cost import SHORTEST
+from gpbench.report.figures.profiles import SHORTEST
 from gpbench.report.figures.published import QUOTED, published_scores
 from gpbench.report.view import View
 

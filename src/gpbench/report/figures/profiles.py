@@ -1,7 +1,8 @@
-"""Performance profiles and Pareto fronts: distances from the best method of each data set, and their cost."""
+"""What scores cost in seconds; performance profiles and Pareto fronts: distances from the best method of a data set."""
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -15,7 +16,6 @@ from gpbench.evaluation.compare import LOST, ranks
 from gpbench.evaluation.practical import ROPES
 from gpbench.evaluation.profiles import excess, pareto_front, profile, resampled
 from gpbench.report.figures import canvas
-from gpbench.report.figures.cost import SHORTEST
 from gpbench.report.significance.comparisons import COMPARISONS, Comparison, complete_losses, rankable
 from gpbench.report.view import View
 
@@ -30,6 +30,7 @@ _TICKS = (0, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 _STRONG = 6  # curves that the eye can follow
 FADED = {"color": "#BBBBBB", "marker": ""}
 _REGION = "#EEEEEE"
+SHORTEST = 1e-6  # seconds; a logarithmic axis cannot show 0
 
 
 def performance_profile(view: View) -> Figure:
@@ -141,3 +142,34 @@ def _prices(axis: Axes, view: View, costs: pd.DataFrame) -> None:
     axis.set(xlabel="training seconds per fit", ylabel="mean test MNLL above the best (nats)")
     axis.set_yscale("symlog", linthresh=rope, linscale=0.5)
     _ticks(axis.yaxis, end)
+
+
+def _cost(view: View, stage: str, column: str) -> Figure:
+    """Seconds of a stage against test MNLL, one panel per data set."""
+    cells = view.cells("mnll").merge(view.cells(column), on=["method", "dataset"], suffixes=("", "_seconds"))
+    cells = cells[(cells["n"] > 0) & cells["mean_seconds"].notna()]
+    canvas.require(len(cells), "No finished fit has a test score and seconds.")
+    figure, axes = canvas.titled(view.datasets, 1.9, x=f"{stage} seconds per fit", y="test MNLL")
+    for axis, dataset in zip(axes, view.datasets, strict=True):
+        rows = cells[cells["dataset"] == dataset]
+        if rows.empty:
+            canvas.write_reason(axis, "no finished fit\nwith seconds")
+            continue
+        for look, cell in canvas.by_method(view, rows):
+            _mark(axis, cell.iloc[0], look)
+        canvas.log_x(axis)
+    canvas.legend(figure, view, list(cells["method"].unique()), lines=False)
+    return figure
+
+
+def _mark(axis: Axes, cell: pd.Series, look: canvas.Look) -> None:
+    """Means, with standard deviations as bars that stay above 0 seconds."""
+    left = min(cell["sd_seconds"], 0.9 * cell["mean_seconds"])
+    x, xerr = max(cell["mean_seconds"], SHORTEST), np.nan_to_num([[left], [cell["sd_seconds"]]])
+    options = look.options | {"linestyle": "-", "markersize": 5, "elinewidth": 0.7}
+    options |= {} if cell["complete"] else {"markerfacecolor": "white"}
+    axis.errorbar(x, cell["mean"], xerr=xerr, yerr=np.nan_to_num(cell["sd"]), **options)
+
+
+cost = partial(_cost, stage="training", column="seconds_train")
+prediction_cost = partial(_cost, stage="prediction", column="seconds_predict")

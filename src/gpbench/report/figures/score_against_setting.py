@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from gpbench.evaluation.metrics import METRICS
 from gpbench.report.figures import canvas
 from gpbench.report.figures.published import OPEN, published_scores, score_limits
-from gpbench.report.tables.scores_by_n import by_size
+from gpbench.report.tables.by_setting import by_size
 from gpbench.report.view import View
 
 OF_CLASSIFIERS = ("accuracy", "auc", "capacity_accuracy", "capacity_auc")
