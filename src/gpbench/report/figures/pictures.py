@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gpbench.report.datasets.images import mosaic, paint
+from gpbench.report.datasets.picture import mosaic, paint
 from gpbench.report.figures import canvas
 from gpbench.report.view import View
 
