@@ -301,7 +301,7 @@ def test_statuses_of_an_earlier_run_do_not_hide_a_batch(project):
     where = places.find()
     loaded, plan = graph.load(where, "default", SMALL)
     graph.write(where, loaded, plan, executing=True)
-    where.runs.mkdir()
+    where.runs.mkdir(exist_ok=True)
     for batch in loaded.batches:
         (where.runs / f"{batch}.json").write_text("{}")
     graph.write(where, *graph.load(where, "default", SMALL), executing=True)
