@@ -132,13 +132,13 @@ def share(folder: Path) -> None:
         os.umask(_umask() & ~stat.S_IRWXG)
 
 
-def require_writable(folder: Path, what: str, remedy: str) -> None:
-    """Refuse a folder in which nothing can be made, before anything is computed for it; what: the folder in words."""
+def require_writable(folder: Path, refusal: str, remedy: str) -> None:
+    """Refuse a folder in which nothing can be made, before anything is computed for it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        raise UserError(f"cannot write to {what}: {error.strerror}; {remedy}") from error
+        raise UserError(f"{refusal}: {error.strerror}; {remedy}") from error
 
 
 @contextlib.contextmanager

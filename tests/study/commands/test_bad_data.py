@@ -73,7 +73,11 @@ RAW = {
     ),
     "short IDX": ("\0\0\x08\3", {"source": SOURCE | {"kind": "idx", "files": ["mine.csv"] * 2}}, ["is truncated or"]),
     "one table of flights": (GOOD, {"source": SOURCE | {"kind": "airline"}}, ["kind airline are one .npz, or a table"]),
-    "dropped column": (GOOD, {"drop": ["x9"]}, ["unknown column 'x9' in the columns of data set 'mine'", "'x1'"]),
+    "dropped column": (
+        GOOD,
+        {"drop": ["x9"]},
+        ["unknown column 'x9' in the columns of data set 'mine'", "x0, x1, y"],
+    ),
 }
 
 

@@ -107,7 +107,7 @@ def test_a_final_model_is_no_split(project, gpbench):
         (("svgp/bostn",), "unknown dataset 'bostn' in gpbench why; did you mean 'boston'?"),
         (("method=svgp", "datset=boston"), "unknown key 'datset' in gpbench why; did you mean 'dataset'?"),
         (("method=svgp",), "gpbench why needs dataset=NAME"),
-        (("method=svgp", "dataset=wine", "study=tiny"), "unknown method 'svgp' in study 'tiny'; did you"),
+        (("method=svgp", "dataset=wine", "study=tiny"), "unknown method 'svgp' in study 'tiny'; choose one"),
         (
             ("method=sgp_10", "dataset=wine", "study=tiny"),
             "unknown dataset 'wine' in study 'tiny'; choose one",

@@ -110,12 +110,10 @@ def write(where: Places, graph: Graph, plan: planning.Plan, executing: bool) -> 
     Where nothing is executed (a dry run, say) it is a copy of plans/ that ends with this process."""
     if executing:
         Store(where.store).require_writable()
-        prepared = [where.prepared_file(name) for name in graph.study.datasets]
-        made = {path.parent for path in prepared if not path.is_file()}
-        for folder in sorted(
-            {where.root / "logs", where.runs, where.results} | made
-        ):  # else Snakemake's traceback tells
-            require_writable(folder, str(folder), "a run writes there: see its permissions, or copy the project")
+        prepared = (where.prepared_file(name) for name in graph.study.datasets)
+        folders = {where.root / "logs", where.runs, where.results, *(p.parent for p in prepared if not p.is_file())}
+        for folder in sorted(folders):  # else Snakemake's traceback tells
+            require_writable(folder, f"cannot write to {folder}", "a run writes there: see its permissions")
         snakemake_lock.take(where.root, plan.name)
     else:
         where = replace(where, draft=_copy(where.plans))

@@ -48,8 +48,10 @@ def folder(where: Places, name: str) -> Path:
 def read(path: Path) -> list[Row]:
     """The records of a scores.csv, without the numbers that they lack; none where there is no file. UserError for a
     file without any, and a line that is cut short or of no place."""
+    if not path.is_file():
+        return []
     rows = [TEXTS | row for row in _read(path, _value)]
-    if not rows and path.is_file():
+    if not rows:
         raise UserError(f"{path} holds no record; {RESTORE}")
     if any(key not in row for row in rows for key in PLACE):
         raise UserError(f"{path} has lines without {', '.join(PLACE)}; it is no record, {RESTORE}")

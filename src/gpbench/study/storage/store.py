@@ -199,7 +199,7 @@ class Store:
     def require_writable(self) -> None:
         """Refuse a store that cannot be written to, before anything is computed for it; a group keeps its own."""
         for folder in (self.root, self.root / ".tmp"):
-            require_writable(folder, f"the store {self.root}", "set GPBENCH_STORE")
+            require_writable(folder, f"cannot write to the store {self.root}", "set GPBENCH_STORE")
             share(self.root)
 
     def sweep(self) -> None:
