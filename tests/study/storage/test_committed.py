@@ -239,3 +239,15 @@ def test_a_file_that_is_cut_is_found_and_so_is_one_that_is_gone(study, gpbench, 
     assert (answer.code, "1 damaged one" in answer.out, answer.err.count("\n")) == (1, True, 2)
     assert answer.err.startswith(str(path))
     assert "restore it by `git checkout`" in answer.err
+
+
+def test_a_file_that_another_process_begins_meanwhile_is_no_damaged_one(tmp_path, monkeypatch):
+    path, read = tmp_path / "scores.csv", committed._read
+
+    def begun_meanwhile(*words):
+        rows = read(*words)
+        path.write_text("fit_id\n")
+        return rows
+
+    monkeypatch.setattr(committed, "_read", begun_meanwhile)
+    assert committed.read(path) == []
