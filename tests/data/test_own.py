@@ -197,7 +197,7 @@ def test_a_raw_file_that_changed_is_wrong(gpbench):
 
 REFUSED = {
     "text columns, all at once": (["--target", "y"], ["kind ('a b'), colour ('red')", "--categorical kind colour"]),
-    "unknown target": (["--target", "Y2"], ["unknown target 'Y2' in the columns of mine.csv", "size, y"]),
+    "unknown target": (["--target", "Y2"], ["unknown target 'Y2' in the columns of mine.csv", "did you mean 'y'?"]),
     "unknown column": (["--target", "y", "--drop", "kinds"], ["unknown column 'kinds'", "'kind'"]),
     "no input": (["--target", "y", "--drop", "kind", "size", "colour"], ["no column besides targets"]),
     "not a class": (["--target", "y", "--drop", "kind", "colour", "--task", "binary"], ["'y' has 6 values", "--task"]),

@@ -47,10 +47,11 @@ def build(dataset: Dataset, names: list[str], rows: Iterable[Row]) -> Table:
 def has_missing(source: Source, cells: Sequence[Cell], used: Iterable[int], named: Iterable[int]) -> bool:
     """Whether a row has, at one of the places `used`, a cell that stands for a missing value: -999.0 for -999, too, but
     not 007 for 7 at those whose cells are `named` values and no numbers."""
+    if not source.missing:
+        return False
     word = "" if source.missing == "empty" else source.missing
     value = number(word)
-    same = (cells[i] == word or (value is not None and i not in named and number(cells[i]) == value) for i in used)
-    return bool(source.missing) and any(same)
+    return any(cells[i] == word or (value is not None and i not in named and number(cells[i]) == value) for i in used)
 
 
 def indicated(categories: list[str]) -> list[str]:
