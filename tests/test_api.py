@@ -76,6 +76,8 @@ def test_compare_pairs_methods_over_splits(fitted):
     rows = gpbench.results("default", STUDY).pivot_table(index="split", columns="method", values="rmse")
     assert (row["method"], row["best"], row["n"]) == ("constant", "linear", 2)
     assert row["difference"] == pytest.approx((rows["constant"] - rows["linear"]).mean())
+    (by_crps,) = gpbench.compare("default", STUDY, "crps").to_dict("records")
+    assert (by_crps["best"], np.isnan(by_crps["equal"]), np.isnan(row["equal"])) == ("linear", True, False)
     with pytest.raises(UserError, match="unknown metric 'rmsee'; did you mean 'rmse'"):
         gpbench.compare("default", STUDY, "rmsee")
     with pytest.raises(UserError, match="no data set has two methods with error"):

@@ -9,7 +9,7 @@ import pandas as pd
 from gpbench.evaluation.compare import complete, ranks
 from gpbench.evaluation.metrics import METRICS
 from gpbench.report.export.documents import RUN
-from gpbench.report.figures.rank_by_budget import mean_ranks
+from gpbench.report.figures.ranks import mean_ranks
 from gpbench.report.tables.render import Table, signed, to_html
 from gpbench.report.view import View
 from records import cells, chains, escaped, facts, linked, listed, mixing, pairs, scores

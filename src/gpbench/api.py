@@ -93,7 +93,8 @@ def compare(study: str = "default", overrides: str = "", metric: str = "mnll") -
     """Every method of a study against the best of each data set, paired over splits.
 
     Columns dataset, metric, method, best, difference (of losses), lower, upper (95 %), p (Nadeau and Bengio), n, and
-    the probabilities that it is better, practically equal, worse. The study is collected first, into results/NAME."""
+    the probabilities that it is better, practically equal, worse (for mnll, rmse and error, of which a margin says what
+    is practically equal). The study is collected first, into results/NAME."""
     from gpbench.report.significance import comparisons
     from gpbench.report.view import View
 

@@ -151,6 +151,7 @@ def test_infinite_losses_rank_last_and_tie():
     table = pd.DataFrame({"a": [1.0, np.inf, 2.0], "b": [np.inf, np.inf, 3.0]})
     row = wilcoxon_holm(table).iloc[0]
     assert (row["wins"], row["ties"], row["losses"], row["p"]) == (2, 1, 0, 0.5)
+    assert ranks(pd.DataFrame([[-np.inf, 1.0, np.inf, np.inf]])).to_numpy().tolist() == [[1, 2, 3.5, 3.5]]
 
 
 @pytest.mark.parametrize(("k", "expected"), [(2, 6), (3, 7), (8, 11)])
@@ -206,4 +207,4 @@ def test_paired_difference_without_variation():
 )
 def test_paired_difference_refuses_what_it_cannot_answer(a, fraction, message):
     with pytest.raises(UserError, match=message):
-        paired_difference(a, np.zeros(len(a)), fraction)
+        paired_difference(a, np.where(np.isinf(a), a, 0), fraction)  # equal infinities are no difference of zero

@@ -265,7 +265,7 @@ def test_our_findings_say_where_they_hold_with_the_differences(quick, tmp_path):
         "comparisons": [BETTER | {"datasets": ["boston_uci", "energy"]}],
     }
     path.write_text(yaml.safe_dump({"claims": [found]}))
-    text = finding.bullets(claims.ours(path, CONF), [quick.view], CONF)
+    text = finding.bullets(claims.ours(path, CONF), [quick], CONF)
     (energy,) = judged([quick], "energy")
     assert text == (
         f"- **Depth pays.** DSVI and SVGP: not run on boston_uci; holds on energy {energy.difference.mean:+.2f} "

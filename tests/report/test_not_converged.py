@@ -158,6 +158,12 @@ def test_table_of_chains_has_a_row_for_every_cell_and_split(view):
     assert "R-hat exceeds 1.05" in table.note
 
 
+def test_table_of_chains_of_which_no_number_is_known(folder, tmp_path):
+    pd.read_parquet(folder / "scores.parquet").assign(chains=np.nan).to_parquet(tmp_path / "scores.parquet")
+    (tmp_path / "study.json").write_text((folder / "study.json").read_text())
+    assert set(TABLES["chains"].function(View(tmp_path)).shown["chains x draws"]) == {"- x 40"}
+
+
 def test_traces_show_three_rows_of_the_first_split_a_line_a_chain(view, folder):
     figure = draw(view, "traces")
     axes = figure.axes

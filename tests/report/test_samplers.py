@@ -16,7 +16,7 @@ from synthetic_samplers import (
 )
 from synthetic_study import build
 
-from gpbench.report.figures import abstention, chains, draw
+from gpbench.report.figures import calibration, chains, draw
 from gpbench.report.registry import TABLES
 from gpbench.report.scorecard.one_run import scorecard
 from gpbench.report.tables import sampler_efficiency
@@ -183,9 +183,9 @@ def test_nothing_finished_is_said(tmp_path, name):
 def test_a_curve_of_splits_ends_where_fewer_than_half_reach():
     """Straight lines to a degree of 1, 1/2 and 1/4."""
     curves = [(np.array([0.0, end]), np.array([0.0, end])) for end in (1.0, 0.5, 0.25)]
-    mean = abstention.mean_curve(curves)
-    np.testing.assert_allclose(mean[abstention.GRID <= 0.5], abstention.GRID[abstention.GRID <= 0.5], atol=1e-12)
-    assert np.isnan(mean[abstention.GRID > 0.5]).all()
+    mean = calibration.mean_curve(curves)
+    np.testing.assert_allclose(mean[calibration.GRID <= 0.5], calibration.GRID[calibration.GRID <= 0.5], atol=1e-12)
+    assert np.isnan(mean[calibration.GRID > 0.5]).all()
 
 
 def test_abstention_is_of_the_smallest_size(sizes):
@@ -287,6 +287,14 @@ def test_every_cell_has_its_ranks(view):
     assert len(shown) == 2 * len(RHO)
     assert all(len(axis.patches) == CHAINS + 1 for axis in shown)
     assert "boston, BSGP (2 layers)" in texts(figure)
+    # as many draws, independent: 95 % of the shares of each chain lie in the band
+    drawn = view.probe("draws").query("dataset == 'boston' and method == 'bsgp_2'")
+    n, rng = int((drawn["quantity"] == drawn["quantity"].iloc[0]).sum()), np.random.default_rng(0)
+    frames = (pd.DataFrame({"replica": np.arange(n) % CHAINS, "value": rng.standard_normal(n)}) for _ in range(200))
+    shares = np.array([list(chains.by_chain(frame).values()) for frame in frames])
+    band = shown[0].patches[0].get_extents().transformed(shown[0].transData.inverted())
+    inside = np.mean((shares > band.y0 - 1e-9) & (shares < band.y1 + 1e-9))
+    assert 0.95 - 4 * np.sqrt(0.05 * 0.95 / shares.size) < inside < 0.98, "a law of whole numbers has no 95 %"
 
 
 def test_densities_are_those_of_the_first_number_of_all_chains(view):

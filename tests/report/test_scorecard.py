@@ -258,6 +258,10 @@ def without_a_gate(folder, **changes):
     return View(folder)
 
 
+def rows(fits):
+    return list(fits.itertuples())
+
+
 def test_unmixed_chains_have_no_verdict_whatever_the_budget(tmp_path):
     view = without_a_gate(tmp_path / "s", r_hat=2.27)
     reason = "not judged: not converged in 1 split: R-hat 2.27 exceeds 1.05 (4 chains of 2000 draws)"
@@ -279,18 +283,18 @@ def test_equal_scores_of_a_few_splits_are_no_certainty(tmp_path):
 def test_what_chains_with_few_effective_draws_found_has_no_verdict(tmp_path, column):
     """How they move has one, as what it is about."""
     view = without_a_gate(tmp_path / "s", **{column: 99.0})
-    found = why_not_judged(view.fits, "mnll")
+    found = why_not_judged(rows(view.fits), "mnll")
     assert found.endswith("99 effective draws, of which 100 are needed (4 chains of 2000 draws)")
-    assert why_not_judged(view.fits, "acceptance_theta") == ""
+    assert why_not_judged(rows(view.fits), "acceptance_theta") == ""
 
 
 def test_how_chains_move_is_judged_up_to_the_r_hat_that_the_papers_asked_for(tmp_path):
     view = without_a_gate(tmp_path / "s", r_hat=1.1)
-    assert why_not_judged(view.fits, "mnll").startswith("not converged in 1 split: R-hat 1.1 exceeds 1.05")
+    assert why_not_judged(rows(view.fits), "mnll").startswith("not converged in 1 split: R-hat 1.1 exceeds 1.05")
     for metric in ("acceptance_theta", "cubic", "ess_percent", "r_hat_classic"):
-        assert why_not_judged(view.fits, metric) == ""
+        assert why_not_judged(rows(view.fits), metric) == ""
     worse = without_a_gate(tmp_path / "worse", r_hat=1.11)
-    assert why_not_judged(worse.fits, "cubic").startswith("not converged in 1 split: R-hat 1.11 exceeds 1.05")
+    assert why_not_judged(rows(worse.fits), "cubic").startswith("not converged in 1 split: R-hat 1.11 exceeds 1.05")
 
 
 @pytest.mark.parametrize("length", [{"ess_bulk": 4 * 49.0}, {"ess_min": 49.0}])
@@ -330,12 +334,12 @@ def test_fits_without_a_record_of_their_convergence_are_judged_as_long_as_publis
 def test_short_chains_are_compared_with_chains_as_short(tmp_path):
     """At budget `paper` both have as many draws, unless a user gives other ones."""
     fits = without_a_gate(tmp_path / "s", ess_min=20.0).fits
-    assert why_not_judged(fits, "ess_percent").endswith("20 autocorrelation times long, of which 50 are needed")
-    assert why_not_judged(fits.assign(budget="paper"), "ess_percent") == ""
+    assert why_not_judged(rows(fits), "ess_percent").endswith("20 autocorrelation times long, of which 50 are needed")
+    assert why_not_judged(rows(fits.assign(budget="paper")), "ess_percent") == ""
     longer = fits.assign(budget="paper", overrides="layers=2 steps=9000")
-    assert why_not_judged(longer, "ess_percent").endswith("of which 50 are needed")
+    assert why_not_judged(rows(longer), "ess_percent").endswith("of which 50 are needed")
     short = without_a_gate(tmp_path / "short", ess_min=19.0).fits.assign(budget="paper")
-    assert why_not_judged(short, "ess_percent").endswith("19 autocorrelation times long, of which 20 are needed")
+    assert why_not_judged(rows(short), "ess_percent").endswith("19 autocorrelation times long, of which 20 are needed")
 
 
 @pytest.mark.parametrize(("chains", "times"), [(10, 20), (4, 50)])

@@ -8,7 +8,7 @@ import pytest
 from synthetic_study import build
 
 from gpbench.report.figures import draw
-from gpbench.report.figures.rank_by_budget import mean_ranks, runs_of
+from gpbench.report.figures.ranks import mean_ranks, runs_of
 from gpbench.report.page import facts
 from gpbench.report.page.page import render
 from gpbench.report.registry import TABLES
@@ -80,7 +80,8 @@ def test_with_a_limit_it_is_left_out_as_chains_are(gated):
     assert "boston" not in comparison["datasets"] or "dsvi" not in comparison["methods"]
     assert "✗ Not converged: DSVI (2 layers) on boston (2 splits)." in table(gated, "cost").note
     (text,) = facts.warnings(gated)
-    assert text.startswith("2 fits by gradients that have not converged: as many steps again would gain 0.02 nats")
+    assert text.startswith("2 fits by gradients that have not converged: as many steps again would gain 0.02 ")
+    assert "would gain 0.02 (0.005 by L-BFGS) nats a datum or more" in text
 
 
 def test_status_counts_what_is_judged(ranked):

@@ -67,7 +67,8 @@ def _places(values: np.ndarray, tolerance: float) -> np.ndarray:
     than the tolerance, relative, shares its place."""
     order = np.argsort(values, axis=0)
     ordered = np.take_along_axis(values, order, axis=0)
-    above = ordered[1:] > ordered[:-1] + tolerance * np.abs(ordered[:-1])
+    before = ordered[:-1]
+    above = ordered[1:] > before + tolerance * np.where(np.isfinite(before), np.abs(before), 0)
     places = np.zeros(values.shape)
     np.put_along_axis(places, order[1:], above.cumsum(axis=0), axis=0)
     return places
@@ -220,10 +221,10 @@ def paired_mean(a: ArrayLike, b: ArrayLike, test_fraction: float) -> tuple[float
     UserError for fewer than two common splits or an infinite loss."""
     if not 0 <= test_fraction < 1:
         raise UserError(f"test fraction {test_fraction} must lie in [0, 1)")
-    difference = _difference(a, b)
-    difference = difference[~np.isnan(difference)]
-    n = len(difference)
-    if np.isinf(difference).any():
+    losses = np.array([a, b], dtype=float)
+    losses = losses[:, ~np.isnan(losses).any(axis=0)]
+    difference, n = _difference(*losses), losses.shape[1]
+    if np.isinf(losses).any():
         raise UserError("a paired interval needs finite losses: compare ranks instead")
     if n < 2:
         raise UserError(f"a paired interval needs at least 2 splits that both methods finished, got {n}: run more")

@@ -51,7 +51,7 @@ class Metric:
     nullable: bool = False
 
     def __call__(self, points: pd.DataFrame, info: Mapping[str, Any]) -> float:
-        """Checked value; ValueError where it is not finite or leaves [lower, upper]."""
+        """Checked value; ValueError outside [lower, upper], for infinity (not of chains), for NaN if not nullable."""
         value = float(self.function(points, info))
         if math.isinf(value) and self.tasks or math.isnan(value) and not self.nullable:
             raise ValueError(f"the {self.label} of its predictions is {value:g}")

@@ -84,9 +84,10 @@ def correlated_t_posterior(a: ArrayLike, b: ArrayLike, test_fraction: float, met
 
     The mean difference has the posterior t_{n-1}(mean, error^2), error^2 = (1/n + rho/(1 - rho)) s^2, with the
     correlation of two splits rho = test_fraction; its mass below, within and above the ROPE (1/2, 0, 1/2 where the
-    error is infinite). Splits that either lacks (NaN) are left out; UserErrors as `paired_mean`.
-    Source: benavoli2017."""
-    rope = ROPES[metric]
+    error is infinite), all NaN where the metric has no ROPE. Splits that either lacks (NaN) are left out; UserErrors as
+    `paired_mean`. Source: benavoli2017."""
+    if (rope := ROPES.get(metric)) is None:
+        return Posterior(np.nan, np.nan, np.nan)
     mean, error, n = paired_mean(rope.scale(np.asarray(a, float)), rope.scale(np.asarray(b, float)), test_fraction)
     if error == 0:
         return Posterior(0.0, 1.0, 0.0)

@@ -68,7 +68,7 @@ FIGURES = _by_name([
           "splits; lower is better. Filled: ours; open, to the right of it: published under the same protocol; blue "
           "cross: other work, as quoted by the paper. Pale and half filled: one lengthscale per layer. Dashed: the "
           "first model."),
-    Entry("critical_difference", "ranking", PREDICT, "figures.critical_difference:critical_difference",
+    Entry("critical_difference", "ranking", PREDICT, "figures.ranks:critical_difference",
           "Mean ranks over data sets, best on the left. Methods joined by a thick line do not differ significantly "
           "in pairwise exact two-sided Wilcoxon signed-rank tests with Holm's correction at 5 %. A line ends where a "
           "pair within it would differ, so two methods without a common line need not differ (statistics.json lists "
@@ -98,7 +98,7 @@ FIGURES = _by_name([
     Entry("depth", "settings", ON_REQUEST, "figures.score_against_setting:depth",
           "Test MNLL against the number of layers, mean and standard deviation over splits; open marks: published "
           "under the same protocol. Horizontal lines: methods without that setting. A curve may leave the axis."),
-    Entry("p_values", "settings", ON_REQUEST, "figures.p_values:p_values",
+    Entry("p_values", "settings", ON_REQUEST, "figures.score_against_setting:p_values",
           "One-sided Wilcoxon signed-rank tests of the hypothesis that VFE has a lower MNLL than FITC, rejected at "
           "5 % below the dotted line. Circles: exact, on the paired differences of the splits. Squares: folds drawn "
           "for each objective separately, as the public code does; median and middle 90 % of 100 draws."),
@@ -111,11 +111,11 @@ FIGURES = _by_name([
           "mini-batch of training rows and one draw of the noise (box: quartiles; whiskers: within 1.5 interquartile "
           "ranges). Right: final test MNLL of each split and its mean. A bound that orders methods as the test score "
           "does can choose between them."),
-    Entry("layers", "settings", ON_REQUEST, "figures.layers:layers",
+    Entry("layers", "settings", ON_REQUEST, "figures.functions:layers",
           "Posterior draws of the functions of every layer, about 100 per panel: from all chains of a sampler, from "
           "the first restart of a variational method. Colour: sign of the first layer's slope over the data, in all "
           "layers of the draw. Grey: range of the training inputs; points: training data."),
-    Entry("surfaces", "settings", ON_REQUEST, "figures.surfaces:surfaces",
+    Entry("surfaces", "settings", ON_REQUEST, "figures.functions:surfaces",
           "Training data and the posterior mean of each method's function of the two inputs, on one scale, over the "
           "range of the data. Below: posterior means of the hidden functions of deep methods over the same two "
           "inputs, each on its own scale. First split."),
@@ -169,7 +169,7 @@ FIGURES = _by_name([
     Entry("convergence", "convergence", PREDICT, "figures.convergence:convergence",
           "MNLL of the first 250 test rows against training time (left) and against steps (right). Dashes at the right "
           f"edge: published under the same protocol. {_MARKS} {_CURVES}"),
-    Entry("rank_by_budget", "convergence", ON_REQUEST, "figures.rank_by_budget:rank_by_budget",
+    Entry("rank_by_budget", "convergence", ON_REQUEST, "figures.ranks:rank_by_budget",
           "Mean rank by test MNLL of every method against the training time of the fits compared, for runs of a study "
           "at several budgets; over the data sets that all methods of the figure finished in all of the runs. Where "
           "lines cross, a comparison at one budget ranks schedules."),
@@ -191,11 +191,11 @@ FIGURES = _by_name([
           "Probability integral transforms of the test targets; a calibrated method is flat. Dashed: simultaneous 95 % "
           "binomial band; test points of all splits are pooled, and it is widened as if a row that several splits "
           "test had one transform (too wide for folds, which share none)."),
-    Entry("abstention", "calibration", ON_REQUEST, "figures.abstention:abstention",
+    Entry("abstention", "calibration", ON_REQUEST, "figures.calibration:abstention",
           "Accuracy and area under the ROC curve on the remaining test rows when a classifier abstains wherever its "
           "probability of class 1 is nearer to 1/2 than a threshold. Mean over the splits of the smallest training "
           "size, at each degree that more than half of the fits reach."),
-    Entry("reject", "calibration", ON_REQUEST, "figures.abstention:reject",
+    Entry("reject", "calibration", ON_REQUEST, "figures.calibration:reject",
           "Accuracy on the remaining test rows when rows whose most probable class has a probability below a "
           "threshold are rejected. Mean over splits, at each rate that more than half of the fits reach."),
     Entry("r_hat", "chains", SAMPLE, "figures.r_hat:r_hat",

@@ -305,7 +305,8 @@ class View:
         keys = ["method", "dataset"]
         by_cell = self.fits.assign(expected=self.fits.groupby("dataset")["split"].transform("nunique")).groupby(keys)
         cells = by_cell["expected"].first().to_frame()
-        cells["statuses"] = [describe_statuses(fits, 48) for _, fits in by_cell]
+        of_cells = by_cell[["split", "status", "reason"]]
+        cells["statuses"] = [describe_statuses(list(fits.itertuples()), 48) for _, fits in of_cells]
         given = by_cell["split"].nunique()  # of others, only the splits that they gave are rows
         cells.loc[(given < cells["expected"]) & (cells["statuses"] == ""), "statuses"] = "rest not given"
         for name, fits in {"improving": self.improving, "jittered": self.jittered}.items():
@@ -385,16 +386,15 @@ def commits(fits: pd.DataFrame, length: int = 40, mark_dirty: bool = False) -> l
     return sorted({f"{commit[:length]}{'+' * (mark_dirty and dirty is True)}" for commit, dirty in known})
 
 
-def describe_statuses(fits: pd.DataFrame, width: int = 1000) -> str:
-    """Why fits of a cell are not done, e.g. '1 diverged' or 'skipped: regression only'; '' if all are done.
-
-    The chains of a split converge or fail together, so for them splits are counted."""
-    whys = [why for why in zip(fits["status"], fits["reason"], strict=True) if why[0] != "done"]
+def describe_statuses(fits: list[Any], width: int = 1000) -> str:
+    """Why fits of a cell (with `split`, `status`, `reason`) are not done, e.g. '1 diverged' or 'skipped: regression
+    only'; '' if all are done. The chains of a split converge or fail together, so for them splits are counted."""
+    whys = [(fit.status, fit.reason) for fit in fits if fit.status != "done"]
     if len(whys) == len(fits) and len(set(whys)) == 1:
         text = ": ".join(filter(None, whys[0]))
         return text if len(text) <= width else text[: width - 1] + "…"
     counts: dict[str, int | str] = dict(Counter(status for status, _ in whys))
     if UNMIXED in counts:
-        failing = fits.loc[fits["status"] == UNMIXED, "split"].nunique()
-        counts[UNMIXED] = f"{failing} of {fits['split'].nunique()}"
+        failing, splits = {fit.split for fit in fits if fit.status == UNMIXED}, {fit.split for fit in fits}
+        counts[UNMIXED] = f"{len(failing)} of {len(splits)}"
     return ", ".join(f"{counts[status]} {status}" for status in STATUSES if status in counts)

@@ -3,7 +3,7 @@
     xi' = sqrt(1 - b^2) xi + b z,  z ~ N(0, I),    accepted with probability min(1, L(xi') / L(xi)).
 
 The prior cancels. Step sizes b in (0, 1] are adapted towards an acceptance: after every window of steps they grow or
-shrink by a quarter. Chains are all leading axes of the values; every chain has a step size of its own.
+shrink by a factor of 1.25. Chains are all leading axes of the values; every chain has a step size of its own.
 """
 
 from __future__ import annotations

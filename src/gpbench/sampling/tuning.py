@@ -6,8 +6,9 @@
     log e_bar <- t^-0.75 log e + (1 - t^-0.75) log e_bar:
 
 e while it learns, e_bar from then on. `ExpectedJump`: the step size and number of leapfrog steps of the longest jumps,
-by Bayesian optimisation (wang2013, hensman2015mcmc). The burn-in is cut into 30 runs of equal length; each has the
-settings of the largest expected improvement under a GP fitted to the runs so far, whose objective is
+by Bayesian optimisation (wang2013, hensman2015mcmc). The burn-in is cut into 30 runs of equal length, or fewer; the
+first five spread their settings, each other has those of the largest expected improvement under a GP fitted to the runs
+so far, whose objective is
 
     mean |w' - w|^2 / (largest number of steps)^penalty.
 

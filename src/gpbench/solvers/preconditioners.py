@@ -299,7 +299,7 @@ BUILD: dict[str, Callable[[KernelProduct, int, torch.Generator], Preconditioner]
 
 
 def build(name: str, product: KernelProduct, rank: int, generator: torch.Generator) -> Preconditioner:
-    """The preconditioner of a name; rank: inducing inputs, frequencies, eigenvalues or pivots, at most n of them (none
+    """The preconditioner of a name; rank: inducing inputs, eigenvalues or pivots (at most n), or frequencies (none
     in ski, block_jacobi, regularised and none). UserError for an unknown name, and for a grid that is too large."""
     if name not in BUILD:
         raise unknown("preconditioner", name, BUILD)

@@ -143,6 +143,7 @@ def changed(**columns):
 REFUSED = {
     "negative sd": (changed(sd=lambda f: -f["sd"]), "sd must be positive"),
     "NaN": (changed(mean=lambda f: f["mean"].where(f.index > 0)), "is not a finite number"),
+    "truths": (changed(mean=lambda f: f["mean"] > 0), "column 'mean' holds True and False, which are no numbers"),
     "text": (changed(mean=lambda f: f["mean"].astype(str) + "a"), "mean of row "),
     "a row of training": (changed(row=lambda f: f["row"] + 1), "is no test row of this split"),
     "rows are missing": (lambda f: f[f["split"] == 0].iloc[3:], "3 of 44 test rows are missing"),

@@ -17,6 +17,7 @@ from gpbench.report import registry
 from gpbench.report.figures import write_figure
 from gpbench.report.papers import claims, finding, protocol
 from gpbench.report.scorecard import all_runs
+from gpbench.report.scorecard.counterparts import Counterparts
 from gpbench.report.scorecard.verdicts import JUDGED
 from gpbench.report.significance import comparisons
 from gpbench.report.significance.findings import unconverged
@@ -49,11 +50,11 @@ def texts(root: Path, runs: list[View]) -> dict[Path, str]:
         pictures = "\n".join(f"![{name}](figures/{name}.png)\n\n{registry.FIGURES[name].caption}\n" for name in FIGURES)
         said = comparisons.to_markdown(comparisons.statistics(view), view)
         contents[view.folder / "statistics.md"] = f"{said}\n## Figures\n\n{pictures}"
-    readme, ours = root / "README.md", claims.ours(root / "docs" / "findings.yaml", conf)
+    readme, ours = root / "README.md", [Counterparts(run) for run in runs]
     card = all_runs.read(root / "docs" / "scorecard" / "scorecard.csv")
-    pages = finding.pages(root, card, runs) | {"protocol": protocol.ledger(runs, card, root / "published/per_split")}
+    pages = finding.pages(root, card, ours) | {"protocol": protocol.ledger(runs, card, root / "published/per_split")}
     contents |= {root / "docs" / "papers" / f"{name}.md": page for name, page in pages.items()}
-    findings = finding.bullets(ours, runs, conf)
+    findings = finding.bullets(claims.ours(root / "docs" / "findings.yaml", conf), ours, conf)
     blocks = {"findings": findings, "results": summary(by_name[RUN]), "scorecard": verdicts(card)}
     return contents | {readme: filled(readme.read_text(), blocks)}
 

@@ -5,7 +5,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.signal import correlate
-from scipy.stats import binom, gaussian_kde, rankdata
+from scipy.stats import gaussian_kde, hypergeom, rankdata
 
 from gpbench.errors import count
 from gpbench.report.figures import canvas
@@ -101,8 +101,9 @@ def ranks(view: View) -> Figure:
     for ((dataset, method), drawn), axis in zip(cells, axes, strict=True):
         first = drawn[drawn["quantity"] == drawn["quantity"].iloc[0]]
         shares = by_chain(first)
-        low, high = binom.interval(0.95, int(len(first) / len(shares)), 1 / BINS)
-        per_bin = len(first) / len(shares) / BINS
+        total, own = len(first), len(first) // len(shares)
+        low, high = hypergeom.interval(0.95, total, total // BINS, own)
+        per_bin = own / BINS
         axis.axhspan(low / per_bin, high / per_bin, color=canvas.GREY, alpha=0.2, linewidth=0)
         for chain, share in shares.items():
             axis.stairs(share, np.linspace(0, 1, BINS + 1), color=looks[chain].color, linewidth=0.9)

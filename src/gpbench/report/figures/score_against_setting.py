@@ -1,4 +1,5 @@
-"""Scores against a setting that a study varies (features, workers, inducing inputs, layers), or the training rows."""
+"""Scores against a setting that a study varies (features, workers, inducing inputs, layers), or the training rows;
+paired and unpaired tests of two objectives by depth (rossi2021)."""
 
 from dataclasses import replace
 from functools import partial
@@ -11,11 +12,16 @@ from matplotlib.figure import Figure
 from gpbench.evaluation.metrics import METRICS
 from gpbench.report.figures import canvas
 from gpbench.report.figures.published import OPEN, published_scores, score_limits
+from gpbench.report.significance.comparisons import ALPHA
+from gpbench.report.tables import objectives
 from gpbench.report.tables.by_setting import by_size
 from gpbench.report.view import View
 
 OF_CLASSIFIERS = ("accuracy", "auc", "capacity_accuracy", "capacity_auc")
 ONE_PROCESS = canvas.Look("one process", "#555555", "", "--")
+PAIRED = canvas.Look("paired over splits", "#0072B2", "o", "-")
+UNPAIRED = canvas.Look("unpaired resamples (public code)", "#D55E00", "s", (0, (5, 1.5)))
+LEVEL = canvas.Look(f"p = {ALPHA}", canvas.GREY, "", ":")
 
 
 def features(view: View) -> Figure:
@@ -171,6 +177,32 @@ def _splits_per_size(view: View, dataset: str) -> str:
     most = fits.groupby(["method", "n_train"])["split"].nunique().max() if len(fits) else 0
     incomplete = int((~view.cells("accuracy").query("dataset == @dataset")["complete"]).sum())
     return f"{most} splits per size" + f", {incomplete} incomplete" * bool(incomplete)
+
+
+def p_values(view: View) -> Figure:
+    """p-values of "VFE is better than FITC" against depth, paired and not, one panel per data set."""
+    tests = objectives.p_values(view).dropna(subset="p_paired")
+    canvas.require(len(tests), "No FITC and VFE of the same depth are finished on the same two splits.")
+    figure, axes = canvas.titled(view.datasets, 1.8, x="layers", y="p")
+    least = tests[["p_paired", "p_unpaired_low"]].min(axis=None)
+    for axis, dataset in zip(axes, view.datasets, strict=True):
+        rows = tests[tests["dataset"] == dataset]
+        _draw_tests(axis, rows)
+        canvas.remark(axis, f"{rows['n'].min()} splits" if len(rows) else "no finished pair")
+        axis.set_ylim(least / 2, 1.5)
+        canvas.tick_settings(axis, tests["layers"])
+    canvas.legend_of(figure, [PAIRED, UNPAIRED, LEVEL])
+    return figure
+
+
+def _draw_tests(axis: Axes, rows: pd.DataFrame) -> None:
+    """Both tests; the bar of the unpaired one is the middle 90 % of its resamples."""
+    middle = rows["p_unpaired"]
+    bar = [middle - rows["p_unpaired_low"], rows["p_unpaired_high"] - middle]
+    axis.errorbar(rows["layers"] + 0.08, middle, yerr=bar, **UNPAIRED.options, elinewidth=0.7)
+    axis.plot(rows["layers"] - 0.08, rows["p_paired"], **PAIRED.options)
+    axis.axhline(ALPHA, color=LEVEL.color, linestyle=LEVEL.linestyle, linewidth=0.9)
+    axis.set_yscale("log")
 
 
 num_inducing = partial(_against, key="num_inducing", name="inducing inputs", scale="log")

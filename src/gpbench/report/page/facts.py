@@ -9,6 +9,7 @@ from gpbench.report.registry import names
 from gpbench.report.significance.findings import splits_of
 from gpbench.report.tables.render import number
 from gpbench.report.view import SCORED, UNMIXED, View, commits
+from gpbench.study.fitting.convergence import LARGEST_GAIN, LBFGS
 
 FEWEST_SPLITS = 3
 """Splits below which a paired interval has at most one degree of freedom."""
@@ -49,8 +50,8 @@ def warnings(view: View) -> list[str]:
         "not done: not part of any mean; listed below with the reasons.": int(unfinished.sum()),
         f"by Markov chains that have not converged: their R-hat exceeds {view.study.get('r_hat')}, the limit of the "
         f"budget, or they have too few effective draws. {marked}": chains,
-        f"by gradients that have not converged: as many steps again would gain {view.study.get('gain')} nats a datum "
-        f"or more, or nothing can be predicted. {marked}": optimised,
+        f"by gradients that have not converged: as many steps again would gain {_limit(view)} nats a datum or more, or "
+        f"nothing can be predicted. {marked}": optimised,
         "with linear systems that ended before their tolerance: scores.parquet has their share, of training as "
         "`unsolved`, of the prediction as `unsolved_test`.": int(unsolved.sum()),
         f"on a GPU ({', '.join(sorted(gpus.unique()))}), with its seconds and the memory of its host.": len(gpus),
@@ -90,6 +91,12 @@ def provenance(view: View) -> list[tuple[str, str]]:
         ("overrides", "; ".join(overrides) or "none"),
         *((term, ", ".join(f"{name} {value}" for name, value in of.items())) for term, of in known.items() if of),
     ]
+
+
+def _limit(view: View) -> str:
+    """What as many steps again may gain, in nats a datum; one above the rule's holds for every optimiser."""
+    gain = view.study.get("gain") or 0.0
+    return f"{gain:g}" + f" ({LBFGS.gain:g} by L-BFGS)" * (gain <= LARGEST_GAIN)
 
 
 def commands(view: View) -> list[tuple[str, str]]:

@@ -9,10 +9,10 @@ where it has the other one, with Holm's correction over all data sets of the cla
 *not significant*, as one split always is. That both are equal (that the first is not worse) holds where the 95 %
 interval lies inside the scorecard's margin (below its upper end), and does not hold where it lies outside (above).
 
-Of several runs the one with the larger budget counts, then one that is judged, one with the settings of its study, and
-the one with more splits, then that whose fits made more updates; the two methods may be of two runs with the same
-splits, where each is converged or at least at the published updates. Fits that failed, or did not converge as their
-budget requires, and chains that have not mixed are *not judged*; where a method has no fit, the claim is *not run*.
+Of several runs one with several splits counts, then that with the larger budget, one that is judged, one with the
+settings of its study, that with more splits, and that whose fits made more updates; the two methods may be of two runs
+with the same splits, if each is converged or at least at the published updates. Fits that failed, or did not converge
+as their budget requires, and chains that have not mixed are *not judged*; where a method has no fit, it is *not run*.
 """
 
 from collections import Counter

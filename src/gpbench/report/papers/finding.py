@@ -33,22 +33,21 @@ RULES = (
 )
 
 
-def pages(root: Path, card: pd.DataFrame, runs: list[View]) -> dict[str, str]:
+def pages(root: Path, card: pd.DataFrame, runs: list[Counterparts]) -> dict[str, str]:
     """Citation key -> page, for every file of published/claims; card: the scorecard, with '' where it has no text."""
     found = claims.read(root / "published" / "claims", root / "conf", card)
     errata = (root / "docs" / "errata.md").read_text() if found else ""
-    ours = [Counterparts(run) for run in runs]
     return {
-        key: page(key, evidence, card[card["source"] == key], ours, root / "conf", _errata(errata, key))
+        key: page(key, evidence, card[card["source"] == key], runs, root / "conf", _errata(errata, key))
         for key, evidence in found.items()
     }
 
 
-def bullets(found: list[Claim], runs: list[View], conf: Path) -> str:
+def bullets(found: list[Claim], runs: list[Counterparts], conf: Path) -> str:
     """Our findings as a list: each sentence, its conditions, and on which data sets it holds, with the differences."""
-    ours, lines = [Counterparts(run) for run in runs], []
+    lines = []
     for claim in found:
-        results = claims.judge(claim, ours, conf)
+        results = claims.judge(claim, runs, conf)
         kinds = {kind: [r for r in results if r.kind == kind] for kind in dict.fromkeys(r.kind for r in results)}
         by_dataset = (f"{kind} on {_datasets(same)}" for kind, same in kinds.items())
         judged = "; ".join([*claims.over_datasets(results), *by_dataset])

@@ -19,9 +19,11 @@ from gpbench.report.view import SCORED, UNMIXED, View, commits, describe_statuse
 from gpbench.study.planning.resolve import STUDY_KEYS
 
 CELL = ["method", "dataset"]
-FACTS = [*CELL, "split", "replica", "status", "reason", "protocol", "budget", "overrides", "commit", "dirty", "unmixed"]
-ANY = "any"  # name of a data set that stands for each: ours is the first that is judged
 LENGTH = ["iterations", "ess_min", "ess_bulk", "chains", "r_hat"]
+FACTS = [*CELL, "split", "status", "reason", "protocol", "budget", "overrides", "commit", "dirty", "unmixed"]
+FACTS += [*LENGTH, "steps", "steps_done", "convergence"]
+NOT_TRIED = ("missing", "skipped")
+ANY = "any"  # name of a data set that stands for each: ours is the first that is judged
 
 
 @dataclass(frozen=True)
@@ -55,10 +57,11 @@ class Counterparts:
     def __init__(self, view: View) -> None:
         self.view = view
         self.study, self.settings = run_settings(view.study["command"])
-        self._fits = view.fits[[*FACTS, *LENGTH, "steps", "steps_done", "convergence"]]
-        self._places = self._fits.groupby(CELL).indices
-        self._averages, self._facts_of = cache(self._averaged), cache(self._of_cell)
-        self.by_run = cache(self._by_run)
+        self._cells: dict[tuple[str, str], list[Any]] = {}
+        for fit in view.fits[FACTS].itertuples(index=False, name="Fit"):
+            self._cells.setdefault((fit.method, fit.dataset), []).append(fit)
+        self._averages, self._scores = cache(self._averaged), cache(self._by_split)
+        self._facts_of, self.by_run = cache(self._of_cell), cache(self._by_run)
 
     def name(self, names: str) -> str:
         """The first of the names `a|b` that this study has; otherwise the names as given."""
@@ -74,19 +77,19 @@ class Counterparts:
 
     def find(self, method: str, dataset: str, metric: str) -> OurMean | str:
         """Our mean, or why there is none."""
-        if (method, dataset) not in self._places:
+        if not (fits := self._cells.get((method, dataset), [])):
             return "not planned"
         if (method, dataset) not in self._averages(metric):
-            return describe_statuses(self._fits.iloc[self._places[method, dataset]]) or "the metric is undefined"
+            return describe_statuses(fits) or "the metric is undefined"
         mean, sd, n, between = self._averages(metric)[method, dataset]
-        fits, facts = self._facts_of(method, dataset)
         unfinished = self._unfinished(fits, metric, int(n))
-        return OurMean(mean, sd, int(n), between, unfinished=unfinished, **facts)
+        return OurMean(mean, sd, int(n), between, unfinished=unfinished, **self._facts_of(method, dataset))
 
     def updates(self, method: str, dataset: str) -> float:
         """Updates that a fit of a cell made on average, before the rule of convergence ended it; 0 without any."""
-        fits = self._fits.iloc[self._places.get((method, dataset), [])]
-        return float(np.nan_to_num(fits["steps_done"].fillna(fits["steps"]).astype(float).mean()))
+        fits = self._cells.get((method, dataset), [])
+        updates = [fit.steps if pd.isna(fit.steps_done) else fit.steps_done for fit in fits]
+        return float(np.nan_to_num(pd.Series(updates, dtype=float).mean()))
 
     def paired(self, method: str, dataset: str, metric: str, theirs: dict[int, float]) -> tuple[float, float, int]:
         """(mean of ours - theirs, its standard error, number) of the splits that both have; (NaN, NaN, 0) below two."""
@@ -97,26 +100,29 @@ class Counterparts:
 
     def _by_run(self, method: str, dataset: str, metric: str) -> Scores | None:
         """None where the run has no fit of them."""
-        if (method, dataset) not in self._places:
-            return None
-        fits = self._fits.iloc[self._places[method, dataset]]
-        fits = fits[~fits["status"].isin(("missing", "skipped"))]
-        keys = ["split", "replica"] if self.by_chain(metric) else ["split"]
-        scores = self.view.fits[metric].astype(float)[fits.index].groupby([fits[key] for key in keys]).mean().dropna()
+        fits = [fit for fit in self._cells.get((method, dataset), []) if fit.status not in NOT_TRIED]
+        scores = self._scores(metric).get((method, dataset), pd.Series(dtype=float))
         reason = why_not_judged(fits, metric) or ("" if np.isfinite(scores).all() else "an infinite score")
         return Scores(self, scores, reason) if len(scores) or reason else None
 
-    def _of_cell(self, method: str, dataset: str) -> tuple[pd.DataFrame, dict]:
-        """The fits of a cell, and what `OurMean` says of it whatever the metric is."""
-        fits = self._fits.iloc[self._places[method, dataset]]
-        done = fits[fits["status"].isin(SCORED)]
-        return fits, {
-            "splits": fits["split"].nunique(),
-            "chains": int(fits["chains"].astype(float).fillna(0).max()),
-            "improving": int((fits["chains"].isna() & (fits["status"] == UNMIXED)).sum()),
-            "protocol": done["protocol"].iloc[0],
-            "budget": done["budget"].iloc[0],
-            "commit": " ".join(commits(done, 10, mark_dirty=True)) or "unknown",
+    def _by_split(self, metric: str) -> dict[tuple[str, str], pd.Series]:
+        """Cell -> its scores by split, of chains by split and number."""
+        fits = self.view.fits[~self.view.fits["status"].isin(NOT_TRIED)]
+        keys = ["split", "replica"] if self.by_chain(metric) else ["split"]
+        means = fits[metric].astype(float).groupby([fits[key] for key in (*CELL, *keys)]).mean().dropna()
+        return {cell: scores.droplevel(CELL) for cell, scores in means.groupby(level=CELL)}
+
+    def _of_cell(self, method: str, dataset: str) -> dict[str, Any]:
+        """What `OurMean` says of a cell whatever the metric is."""
+        fits = self._cells[method, dataset]
+        done = [fit for fit in fits if fit.status in SCORED]
+        return {
+            "splits": len({fit.split for fit in fits}),
+            "chains": max(0 if pd.isna(fit.chains) else int(fit.chains) for fit in fits),
+            "improving": sum(pd.isna(fit.chains) and fit.status == UNMIXED for fit in fits),
+            "protocol": done[0].protocol,
+            "budget": done[0].budget,
+            "commit": " ".join(commits(pd.DataFrame(done), 10, mark_dirty=True)) or "unknown",
         }
 
     def _averaged(self, metric: str) -> dict[tuple[str, str], tuple[float, float, float, float]]:
@@ -129,40 +135,40 @@ class Counterparts:
         summary["between"] = of_splits.groupby(CELL)[metric].std()
         return dict(zip(summary.index, summary.itertuples(index=False, name=None), strict=True))
 
-    def _unfinished(self, fits: pd.DataFrame, metric: str, n: int) -> str:
+    def _unfinished(self, fits: list[Any], metric: str, n: int) -> str:
         """Why a mean may not be judged."""
         if verdicts.group(metric) == "predictions" and any(
-            fit["convergence"] == "" and pd.notna(fit["steps"]) and pd.isna(fit["chains"]) and not _as_published(fit)
-            for fit in fits.to_dict("records")
+            fit.convergence == "" and pd.notna(fit.steps) and pd.isna(fit.chains) and not _as_published(fit)
+            for fit in fits
         ):
             return "no record says whether ours have converged"
-        undefined = (len(fits) if self.by_chain(metric) else fits["split"].nunique()) - n
+        undefined = (len(fits) if self.by_chain(metric) else len({fit.split for fit in fits})) - n
         lacking = f"the metric is undefined in {count(undefined, 'run')}" if undefined else ""
         return why_not_judged(fits, metric) or lacking
 
 
-def why_not_judged(fits: pd.DataFrame, metric: str) -> str:
-    """Why scores of some fits may not be judged, '' if they may. Fits by gradients that still improve may with as many
-    updates as were published; how chains move may up to `MIXED`, and their R-hat always."""
-    rows, moves = fits.to_dict("records"), verdicts.is_of_moves(metric)
-    for fit in rows:
-        any_stage = moves or pd.isna(fit["chains"]) and _as_published(fit)
-        if fit["status"] != "done" and not (any_stage and fit["status"] in SCORED):
+def why_not_judged(fits: list[Any], metric: str) -> str:
+    """Why scores of some fits (rows of `View.fits`) may not be judged, '' if they may. Fits by gradients that still
+    improve may with as many updates as were published; how chains move may up to `MIXED`, and their R-hat always."""
+    moves = verdicts.is_of_moves(metric)
+    for fit in fits:
+        any_stage = moves or pd.isna(fit.chains) and _as_published(fit)
+        if fit.status != "done" and not (any_stage and fit.status in SCORED):
             return describe_statuses(fits)
     if metric.startswith("r_hat"):
         return ""
-    failing = [fit for fit in rows if fit["unmixed"] and not (moves and fit["r_hat"] <= verdicts.MIXED)]
+    failing = [fit for fit in fits if fit.unmixed and not (moves and fit.r_hat <= verdicts.MIXED)]
     if failing:
-        return f"not converged in {count(len({fit['split'] for fit in failing}), 'split')}: {failing[0]['unmixed']}"
-    return _too_short(fits) if metric.startswith("ess_") else ""
+        return f"not converged in {count(len({fit.split for fit in failing}), 'split')}: {failing[0].unmixed}"
+    return _too_short(fits) if fits and metric.startswith("ess_") else ""
 
 
-def _too_short(fits: pd.DataFrame) -> str:
+def _too_short(fits: list[Any]) -> str:
     """Why effective sample sizes of a cell may not be compared: of few autocorrelation times an estimate is too large,
     with as many draws as were published ours as much as the printed one. The time is that of the worst method and
     split, by Geyer's estimate for each chain or the bulk ESS of all, whichever is the longer."""
-    fewest = verdicts.FEWEST_TIMES_ALIKE if all(map(_as_published, fits.to_dict("records"))) else verdicts.FEWEST_TIMES
-    splits = fits.groupby(["method", "split"])[LENGTH].mean().astype(float)
+    fewest = verdicts.FEWEST_TIMES_ALIKE if all(map(_as_published, fits)) else verdicts.FEWEST_TIMES
+    splits = pd.DataFrame(fits).groupby(["method", "split"])[LENGTH].mean().astype(float)
     times = np.fmin(splits["ess_min"], splits["ess_bulk"] / splits["chains"])
     if not (times < fewest).any():
         return ""
@@ -170,9 +176,9 @@ def _too_short(fits: pd.DataFrame) -> str:
     return f"{length}, of which {fewest} are needed"
 
 
-def _as_published(fit: dict[str, Any]) -> bool:
+def _as_published(fit: Any) -> bool:
     """Whether a fit has as many updates as were published: at budget `paper`, without `steps=` of a user."""
-    return fit["budget"] == "paper" and not re.search(r"\bsteps=", str(fit["overrides"]))
+    return fit.budget == "paper" and not re.search(r"\bsteps=", str(fit.overrides))
 
 
 def run_settings(command: str) -> tuple[str, str]:

@@ -181,8 +181,8 @@ def differences_to_best(view: View, metric: str, dataset: str) -> pd.DataFrame:
     """Loss of each complete method minus that of the best, paired over splits: intervals and posteriors.
 
     Columns dataset, metric, method, best, difference, lower, upper, p (Nadeau and Bengio; not corrected for the number
-    of methods), n, better, equal, worse (Bayesian correlated t test with the metric's ROPE); no rows where fewer than
-    two splits or methods are complete."""
+    of methods), n, better, equal, worse (Bayesian correlated t test; NaN of a metric without a ROPE); no rows where
+    fewer than two splits or methods are complete."""
     cells = view.cells(metric)
     methods = list(cells.loc[(cells["dataset"] == dataset) & cells["complete"], "method"])
     losses = METRICS[metric].loss(view.per_split(metric, dataset)[methods])

@@ -62,7 +62,7 @@ def chains(view: View) -> Table:
             "data set": data["dataset"],
             "method": data["method"].map(view.labels),
             "split": data["split"],
-            "chains x draws": [f"{row.chains:.0f} x {row.draws:.0f}" for row in data.itertuples()],
+            "chains x draws": [f"{row.chains:.0f} x {row.draws:.0f}".replace("nan", "-") for row in data.itertuples()],
             "R-hat": [_ratio(row.r_hat) + " ✗" * (row.gate == "failed") for row in data.itertuples()],
             "over rows": [f"{_ratio(row.r_hat_row)} ± {_ratio(row.r_hat_row_sd)}" for row in data.itertuples()],
             "bulk ESS": data["ess_bulk"].map(number),

@@ -147,8 +147,8 @@ def convergence_order(view: View) -> Table:
     note = (
         f"{named}. Fastest first, by the median over splits of the R-hat of the slowest variable after the kept draws, "
         "printed in the same order; `|`: significantly slower than the method before it, by a one-sided Mann-Whitney "
-        f"test over splits at {ALPHA:g} (not corrected for the number of pairs), which needs at least 3 splits per "
-        "method to reject. Methods with fewer draws are left out and listed as shorter chains. The CSV has every pair."
+        f"test over splits at {ALPHA:g} (not corrected for the number of pairs), which rejects from 3 splits of both "
+        "on. Methods with fewer draws are left out and listed as shorter chains. The CSV has every pair."
     )
     data = pd.DataFrame(data, columns=["dataset", *PAIR])
     return Table(data, pd.DataFrame(shown), "Order of convergence", note)

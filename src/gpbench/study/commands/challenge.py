@@ -167,6 +167,8 @@ def _predictive(part: pd.DataFrame, fold: Fold, dataset: Dataset, place: str) ->
     def make(values: np.ndarray) -> Any:
         return given_as(values) if dataset.classes else given_as(values).affine(scale, shift)
 
+    if len(truths := part[columns].select_dtypes(bool).columns):
+        raise UserError(f"{place}: column {truths[0]!r} holds True and False, which are no numbers")
     values = part[columns].apply(pd.to_numeric, errors="coerce").to_numpy(float)
     if len(bad := np.argwhere(~np.isfinite(values))):
         raise UserError(f"{place}: {columns[bad[0][1]]} of row {fold.test[bad[0][0]]} is not a finite number")

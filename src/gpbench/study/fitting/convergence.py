@@ -2,7 +2,7 @@
 
 The objective a datum, averaged over windows of steps at a constant rate, is regressed on log(step) over the last half
 of the steps: gain = slope * log 2. A fit has converged where gain + 1.645 standard errors < 0.02 nats a datum (0.005 by
-L-BFGS), at t and at t / 2 steps, for there are plateaus on which a fit rests before it goes on.
+L-BFGS) and gain > -0.02 (-0.005), at t and at t / 2 steps, for there are plateaus on which fits rest before they go on.
 """
 
 from __future__ import annotations

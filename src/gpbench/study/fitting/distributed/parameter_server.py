@@ -15,6 +15,7 @@ import torch
 from gpbench.data.table import Table
 from gpbench.study.fitting import devices
 from gpbench.study.fitting.checkpoint import Content, serialised
+from gpbench.study.fitting.children import keep_freed_memory
 from gpbench.study.fitting.distributed import updates
 from gpbench.study.fitting.distributed.updates import Push
 from gpbench.study.fitting.lightning_module import GradientFit
@@ -50,6 +51,7 @@ class SharedFit(GradientFit):
     def __init__(self, group: Group, table: Table, work: Path) -> None:
         device = devices.of(group.how)
         torch.set_num_threads(group.how.threads)
+        keep_freed_memory()  # of server and workers, which are no forks of the process that does
         # before a checkpoint is loaded
         self.issued, self.restarts = 0, 0
         self.returned: list[int] = []
