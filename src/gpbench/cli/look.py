@@ -109,6 +109,8 @@ def _progress(found: Plan) -> Progress:
         reached = store.progress(group.group_id)
         state = "interrupted" if store.is_free(group) else "running"
         described = progress.describe(reached) if reached else "starting"
+        if state == "interrupted":
+            described = f"resumes at step {store.checkpoint(group.group_id)} of {group.what.steps or 1}"
         groups.append({"state": state, "name": progress.name(group), "progress": described})
     return Progress(
         name=found.name,

@@ -86,7 +86,8 @@ def _add_fit_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
     command.add_argument("words", nargs="+", metavar="key=value")
     grammar.setting(command)
     command = add(why, "what changed since fits were made, or why they are skipped, missing or failed")
-    command.add_argument("words", nargs="+", metavar="cell", help="dsvi/boston, method=dsvi study=..., or an identity")
+    text = "an identity; or dsvi/boston (method=dsvi dataset=boston), study=..., protocol=..., budget=..."
+    command.add_argument("words", nargs="+", metavar="cell", help=text)
     command = add(new, "write a working method to start from, its module and its YAML")
     command.add_argument("what", choices=["method"])
     command.add_argument("name")
@@ -117,7 +118,7 @@ def fit(arguments: argparse.Namespace) -> None:
     from gpbench.study.commands import job
 
     where = places.find()
-    record, result = job.run_words(where, arguments.words)
+    record, result = job.run_words(where, arguments.words, by_hand=True)
     undefined = [key for key, value in result.items() if isinstance(value, float) and not math.isfinite(value)]
     print(json.dumps(result | dict.fromkeys(undefined), indent=1))  # JSON has neither NaN nor infinity
     job.require_done(where, record)

@@ -2,6 +2,7 @@
 
 import csv
 import errno
+import io
 import json
 import os
 import re
@@ -208,3 +209,32 @@ def test_a_model_for_which_the_disk_has_no_room_says_so():
     """torch's own writer raises a RuntimeError without the reason, which would be a traceback."""
     with pytest.raises(OSError, match="No space left on device"):
         lightning_module.save({"params": {"a": torch.ones(3)}}, Path("/dev/full"))
+
+
+def test_the_same_arrays_under_other_names_are_asked_for_by_their_own(project, gpbench):
+    """A fit is of arrays: whoever adds them again, their columns and classes named anew, meets fits that are there."""
+    rng = np.random.default_rng(0)
+    rows = [(a, b, "no" if a < b else "yes") for a, b in rng.normal(size=(30, 2)).round(3)]
+    swapped = [(a, b, {"no": "Aa", "yes": "Bb"}[y]) for a, b, y in rows]
+    new = write(project / "new.csv", [(2.0, -2.0)], ("a", "b"), ",")
+    assert gpbench("data", "add", str(write(project / "plain.csv", rows, ("a", "b", "y"))), "--target", "y").code == 0
+    fit = json.loads(gpbench("fit", "method=linear", "dataset=plain", "split=all").out)["fit_id"]
+    assert gpbench("predict", fit, str(new)).code == 0
+    path = write(project / "swapped.csv", swapped, ("b", "a", "y"))
+    assert gpbench("data", "add", str(path), "--target", "y").code == 0
+    assert json.loads(gpbench("fit", "method=linear", "dataset=swapped", "split=all").out)["fit_id"] == fit
+    plain, other = (
+        pd.read_csv(io.StringIO(gpbench("predict", f"linear/{n}", str(new)).out)) for n in ("plain", "swapped")
+    )
+    assert [*plain, *other] == ["p_no", "p_yes", "p_Aa", "p_Bb"]
+    assert plain["p_yes"][0] > 0.5 > other["p_Bb"][0], "the same numbers in columns of other names"
+    refused = gpbench("predict", fit, str(new))
+    assert (refused.code, refused.err.count("\n")) == (1, 1)
+    assert "of data with several names: say which to use, linear/plain or linear/swapped" in refused.err
+    assert gpbench("pyfunc", "linear/swapped", str(project / "model")).code == 0
+    (prepared,) = project.glob("model/artifacts/project/data/prepared/*.npz")
+    assert prepared.stem == "swapped"
+    assert f"as plain, protocol common, budget quick, split=all  {fit}  done" in gpbench("why", "linear/swapped").out
+    (project / "conf/dataset/plain.yaml").unlink()
+    assert gpbench("predict", "linear/swapped", str(new)).code == 0
+    assert "is of data set 'plain', which" in gpbench("predict", fit, str(new)).err

@@ -74,7 +74,9 @@ def test_moved_components_are_named(half_done, gpbench):
 
 
 def test_a_cell_of_another_study_protocol_or_budget(project, tiny, gpbench):
-    out = gpbench("why", "method=svgp", "dataset=boston", "budget=smoke", "protocol=common_all").out
+    words = ("why", "method=svgp", "dataset=boston", "budget=smoke", "protocol=common_all")
+    out = gpbench(*words).out
+    assert gpbench("why", "svgp/boston", *words[3:]).out == out
     assert out.startswith("svgp on boston, protocol common_all, budget smoke\n")
     out = gpbench("why", "method=sgp_20", "dataset=yacht", "study=tiny").out
     assert out.startswith("sgp_20 on yacht, protocol common_all, budget smoke\n")

@@ -97,3 +97,24 @@ def test_a_batch_that_is_given_up_leaves_its_statuses(project):
     job = Job(project, "--only-statuses")
     assert job.end() == {"status": "missing", "reason": f"interrupted at step 0 {TOTAL}"}
     assert not list(job.where.store.glob(".work/*"))
+
+
+def test_ctrl_c_leaves_a_checkpoint_of_a_fit_from_the_command_line(project, gpbench):
+    settings = [word.replace("svgp.", "method.") for word in WORDS.split()[-4:]]
+    words = ("fit", "method=svgp", "dataset=wine", "budget=smoke", *settings)
+    command, store = (sys.executable, "-m", "gpbench.cli", *words), Store(places.find().store)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    deadline = time.monotonic() + 120
+    while not any(store.progress(group.group_id) for group in store.groups()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 130, said
+    assert "stopping at the next checkpoint; Ctrl-C again stops at once\n" in said
+    assert said.endswith("gpbench: stopped; run again to resume\n")
+    (group,) = store.groups()
+    kept = store.checkpoint(group.group_id)
+    assert kept > 0
+    assert kept % 50 == 0
+    assert f"interrupted: svgp on wine, split 0: resumes at step {kept} of 200000" in gpbench("status", "default").out

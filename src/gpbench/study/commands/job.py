@@ -12,7 +12,7 @@ import importlib
 import json
 import os
 import sys
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -89,13 +89,16 @@ def statuses(groups: tuple[Group, ...], store: Store) -> dict[str, dict[str, str
     return {fit.fit_id: _status(store, fit.fit_id, group) for group in groups for fit in group.fits}
 
 
-def run_words(where: Places, words: list[str]) -> tuple[FitRecord, dict[str, Any]]:
+def run_words(where: Places, words: list[str], by_hand: bool = False) -> tuple[FitRecord, dict[str, Any]]:
     """Fit the cell of words such as method=dsvi dataset=boston split=0, unless it is in the store: its record, and what
-    a user wants to know of it: identity, status, convergence, scores."""
+    a user wants to know of it: identity, status, convergence, scores. by_hand: Ctrl-C leaves a checkpoint."""
     groups, (fit_id,) = fit_one.groups(where, words)
     store = Store(where.store)
     if groups:
-        run_groups(groups, where)
+        with stopping.by_hand() if by_hand else nullcontext():
+            run_groups(groups, where)
+        if stopping.asked() and not store.has(fit_id):
+            raise KeyboardInterrupt
     if not remote.pull(store, fit_id):
         log = f"; log: {store.work(groups[0].group_id) / 'log.txt'}" if groups else ""
         raise UserError(f"fit {fit_id} is not finished; run the same command again to resume it{log}")

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from gpbench import config
+from gpbench.config.schema import Dataset
 from gpbench.data import splits
 from gpbench.data import table as tables
 from gpbench.data.readers.encode import indicated
@@ -21,6 +22,7 @@ from gpbench.study.fitting.entries import entry
 from gpbench.study.fitting.fold import make_fold
 from gpbench.study.fitting.outcome import points_of
 from gpbench.study.planning import identity
+from gpbench.study.records import FitRecord
 from gpbench.study.storage.store import Store
 
 SAME = 1e-4
@@ -44,9 +46,10 @@ def answer(where: Places, name: str, source: Path, target: Path | None) -> None:
 
 
 class Model:
-    """A kept fit, by the beginning of its identity or as method/dataset (`find`), and what it answers."""
+    """A kept fit, by the beginning of its identity or as method/dataset (`find`), and what it answers, with the names
+    of that data set: columns, categories and classes. Fits are of arrays, which may have been added by other names."""
 
-    def __init__(self, where: Places, name: str) -> None:
+    def __init__(self, where: Places, name: str, dataset: str = "") -> None:
         self.store = Store(where.store)
         self.record = self.store.verified(find(self.store, name, where.conf))
         what, fit_id = self.record.what, self.record.fit_id
@@ -55,9 +58,7 @@ class Model:
         if what.kind != "predict":
             raise UserError(f"fit {fit_id} is of kind {what.kind}: its draws are kept, but no model that predicts")
         config.require_module(where.conf, self.record.address.method, what.method.module)
-        self.dataset = config.compose(where.conf, "dataset", self.record.address.dataset)
-        if self.dataset.md5 != what.data.md5:
-            raise UserError(f"fit {fit_id} was made of other data than {self.dataset.name} has today; fit it again")
+        self.dataset = _dataset(where, self.record, dataset or name.partition("/")[2])
         table = tables.load(where.prepared_file(self.dataset.name), self.dataset.md5)
         self.table = splits.numbered_rows(what.protocol.splits, table)
         self.fold = make_fold(what, self.table, self.record.split, self.record.replica)
@@ -118,6 +119,30 @@ class Model:
         return float(((today[kept] - then[kept]).abs().max(axis=1) / then.get("sd", 1.0)).max(skipna=False))
 
 
+def _dataset(where: Places, record: FitRecord, asked: str) -> Dataset:
+    """The data set that was asked for, or else that of a fit's record. UserError where it is not there any more, has
+    other data, or, not asked for, is one of several that give the fit's arrays different names."""
+    available, name = config.options(where.conf, "dataset"), asked or record.address.dataset
+    if name not in available:
+        raise UserError(f"fit {record.fit_id} is of data set {name!r}, which {where.conf}/dataset lacks; restore it")
+    dataset: Dataset = config.compose(where.conf, "dataset", name)
+    if dataset.md5 != record.what.data.md5:
+        raise UserError(f"fit {record.fit_id} was made of other data than {name} has today; fit it again")
+    alike = [other for other, path in available.items() if str(dataset.md5) in path.read_text(encoding="utf-8")]
+    there = {other: where.prepared_file(other) for other in alike if where.prepared_file(other).is_file()}
+    if not asked and len({_names(where, other) for other in there}) > 1:
+        each = " or ".join(f"{record.address.method}/{other}" for other in there)
+        raise UserError(f"fit {record.fit_id} is of data with several names: say which to use, {each}")
+    return dataset
+
+
+def _names(where: Places, dataset: str) -> str:
+    """Columns and classes of a prepared data set."""
+    found, header = config.compose(where.conf, "dataset", dataset), tables.header(where.prepared_file(dataset))
+    several = found.source.targets[1:] and found.source.targets  # one alone names no column
+    return f"{header['inputs']} {several} {found.classes} {found.source.categories}"
+
+
 def require_finite(predictions: pd.DataFrame | np.ndarray) -> None:
     """Refuse predictions `[T, P]` that are no numbers, with the first such row."""
     if len(bad := np.flatnonzero(~np.isfinite(predictions).all(axis=1))):
@@ -133,14 +158,16 @@ def find(store: Store, name: str, conf: Path) -> str:
     records, damaged, _ = store.records()
     for line in damaged:
         print(f"gpbench: passed over: {line}", file=sys.stderr)
-    cell = [r for r in records if (r.address.method, r.address.dataset) == (method, dataset)]
-    kept = [r for r in cell if r.status == "done" and r.what.kind == "predict"]
+    known = dataset in config.options(conf, "dataset")
+    md5 = config.compose(conf, "dataset", dataset).md5 if known else None  # by whatever name they were added first
+    cell = [r for r in records if r.address.dataset == dataset or (md5 and r.what.data.md5 == md5)]
+    kept = [r for r in cell if (r.address.method, r.status, r.what.kind) == (method, "done", "predict")]
     if not kept:
         config.require_option(conf, "method", method)
         config.require_option(conf, "dataset", dataset)
         command = f"gpbench fit method={method} dataset={dataset} split=all"
         raise UserError(f"no finished fit of {method} on {dataset} in {store.root}; run `{command}`")
-    return max(kept, key=lambda r: (r.what.is_final, r.provenance.ended)).fit_id
+    return max(kept, key=lambda r: (r.what.data.md5 == md5, r.what.is_final, r.provenance.ended)).fit_id
 
 
 def columns(predictive: Predictive, names: list[str]) -> dict[str, np.ndarray]:

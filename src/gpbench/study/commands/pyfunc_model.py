@@ -17,8 +17,8 @@ class KeptModel(PythonModel):
 
     def load_context(self, context: PythonModelContext) -> None:
         root = Path(context.artifacts["project"])
-        (fit,) = (root / "store").iterdir()
-        self.model = predict_csv.Model(Places(root, root / "store"), fit.name)
+        (fit,), (prepared,) = (root / "store").iterdir(), (root / "data" / "prepared").iterdir()
+        self.model = predict_csv.Model(Places(root, root / "store"), fit.name, prepared.stem)
 
     def predict(
         self, context: PythonModelContext, model_input: pd.DataFrame, params: dict[str, object] | None = None

@@ -16,9 +16,11 @@ KEYS = ("method", "dataset", "protocol", "budget", "study")
 def why(where: Places, words: list[str]) -> list[str]:
     """Lines about a fit (the beginning of its identity) or a cell (`dsvi/boston`, or method=dsvi dataset=boston, with
     study, protocol and budget where they are not those of the study `default`)."""
-    if len(words) == 1 and "=" not in words[0]:
-        method, slash, dataset = words[0].partition("/")
-        return _cell(where, {"method": method, "dataset": dataset}) if slash else _fit(where, words[0])
+    method, slash, dataset = words[0].partition("/")
+    if "=" not in words[0] and not slash and len(words) == 1:
+        return _fit(where, words[0])
+    if "=" not in words[0] and slash:
+        words = [f"method={method}", f"dataset={dataset}", *words[1:]]
     given = config.distinct([config.split_override(word) for word in words])
     config.require_known("key", given, KEYS, "gpbench why")
     for key in ("method", "dataset"):
@@ -64,11 +66,12 @@ def _cell(where: Places, given: dict[str, str]) -> list[str]:
 
 
 def _others(store: Store, plan: planning.Plan, cell: Cell) -> list[str]:
-    """How other fits of a cell ended: under other protocols, budgets or settings."""
-    here = cell.address.method, cell.address.dataset
-    found = [r for r in store.records()[0] if (r.address.method, r.address.dataset) == here]
+    """How other fits of a cell ended: under other protocols, budgets or settings, or names of the same data."""
+    here, found = cell.address, [r for r in store.records()[0] if r.address.method == cell.address.method]
+    found = [r for r in found if r.address.dataset == here.dataset or r.what.data.md5 == cell.what.data.md5]
     lines = [
-        f"  protocol {r.address.protocol}, budget {r.address.budget}, "
+        f"  {f'as {r.address.dataset}, ' * (r.address.dataset != here.dataset)}protocol {r.address.protocol}, "
+        + f"budget {r.address.budget}, "
         + f"split{'=all' if r.what.is_final else f' {r.split}'}  {r.fit_id}  "
         + (r.status if r.status == "done" else f"{r.status}: {_ended(store, r.fit_id, r.reason)}")
         for r in found

@@ -9,7 +9,9 @@ import math
 import multiprocessing
 import os
 import signal
+import sys
 import time
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 from gpbench.config.schema import Trainer
@@ -25,6 +27,27 @@ def listen(seconds: float) -> None:
         signal.signal(number, lambda *_: _ask(time.monotonic() + GRACE_SECONDS))
     signal.signal(signal.SIGALRM, lambda *_: _ask(math.inf))
     signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
+@contextlib.contextmanager
+def by_hand() -> Iterator[None]:
+    """Within, the first Ctrl-C makes the request, too, and the second interrupts at once."""
+    mine, numbers = os.getpid(), (signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM, signal.SIGINT)
+    before = {number: signal.getsignal(number) for number in numbers}
+
+    def stop(*_: object) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if os.getpid() == mine:
+            print("gpbench: stopping at the next checkpoint; Ctrl-C again stops at once", file=sys.stderr)
+        _ask(time.monotonic() + GRACE_SECONDS)
+
+    listen(0)
+    signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _ask(latest: float) -> None:
