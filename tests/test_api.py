@@ -11,9 +11,11 @@ import pandas as pd
 import pytest
 
 import gpbench
+from gpbench import config, places
 from gpbench.data.prepare import prepare
 from gpbench.errors import UserError
 from gpbench.evaluation.metrics import METRICS
+from gpbench.study.planning import plan as planning
 from projects import REPOSITORY
 
 
@@ -34,7 +36,6 @@ def test_importing_is_cheap_and_offers_what_it_says():
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory):
     """A project with two methods on two splits of a small private data set."""
-    from gpbench import config, places
     from projects import copy_project
 
     with pytest.MonkeyPatch.context() as patch:
@@ -84,6 +85,14 @@ def test_compare_pairs_methods_over_splits(fitted):
         gpbench.compare("default", STUDY, "error")
 
 
+def test_a_run_goes_by_its_name(fitted):
+    where = places.find()
+    planning.freeze(planning.make(where, "default", STUDY), where)
+    name = planning.run_name("default", STUDY)
+    pd.testing.assert_frame_equal(gpbench.results(name), gpbench.results("default", STUDY))
+    pd.testing.assert_frame_equal(gpbench.compare(name), gpbench.compare("default", STUDY))
+
+
 def test_predict_takes_frames_and_arrays(fitted, capsys):
     from gpbench.data import table
 
@@ -129,6 +138,10 @@ def test_settings_are_those_of_the_command_line(fitted):
     assert by_numpy["fit_id"] == gpbench.fit("linear", "diabetes", 0, folds=3, budget="smoke")["fit_id"]
     with pytest.raises(UserError, match="a setting is a text, number, list or mapping, not slice"):
         gpbench.fit("linear", "diabetes", folds=slice(3))
+    with pytest.raises(UserError, match=r"list or mapping, not type \(<class 'numpy.float32'>\)"):
+        gpbench.fit("linear", "diabetes", dtype=np.float32)
+    with pytest.raises(UserError, match="^gpbench fit: tune must be a number, got true$"):
+        gpbench.fit("linear", "diabetes", tune=True)
     record = json.loads((fitted / "store" / one["fit_id"] / "fit.json").read_text())
     assert record["address"]["protocol"] == "all_rows"
 

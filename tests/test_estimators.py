@@ -44,9 +44,10 @@ def test_a_method_with_updates_predicts_in_the_units_of_its_targets():
     assert not np.array_equal(other.predict(X), mean)
 
 
-def test_a_target_that_does_not_vary_is_warned_of():
+@pytest.mark.parametrize("y", [np.ones(60), 1e-200 * Y, np.column_stack([Y, np.full(60, 0.1)])])
+def test_a_target_that_does_not_vary_is_warned_of(y):
     with pytest.warns(UserWarning, match="does not vary"):
-        GPBenchRegressor("linear").fit(X, np.ones(60))
+        GPBenchRegressor("linear").fit(X, y)
 
 
 def test_any_state_that_scikit_learn_takes_names_the_random_streams(monkeypatch):

@@ -83,14 +83,15 @@ def predict(fit: str, inputs: pd.DataFrame | ArrayLike) -> pd.DataFrame:
 
 
 def results(study: str = "default", overrides: str = "") -> pd.DataFrame:
-    """A row for every fit that a study wants, as the store and the committed records have it now: the columns of
-    scores.parquet (docs/api.md). Nothing is run."""
-    where, planned = places.find(), planning.make(places.find(), study, overrides)
+    """A row for every fit that a study, or a run of one, wants, as the store and the committed records have it now: the
+    columns of scores.parquet (docs/api.md). Nothing is run."""
+    where = places.find()
+    planned = planning.make(where, *planning.study_words(where, study, overrides))
     return pd.DataFrame(collect.score_rows(where, collect.Ended(where, planned.name), planned.frozen))
 
 
 def compare(study: str = "default", overrides: str = "", metric: str = "mnll") -> pd.DataFrame:
-    """Every method of a study against the best of each data set, paired over splits.
+    """Every method of a study, or of a run of one, against the best of each data set, paired over splits.
 
     Columns dataset, metric, method, best, difference (of losses), lower, upper (95 %), p (Nadeau and Bengio), n, and
     the probabilities that it is better, practically equal, worse (for mnll, rmse and error, of which a margin says what
@@ -99,7 +100,8 @@ def compare(study: str = "default", overrides: str = "", metric: str = "mnll") -
     from gpbench.report.view import View
 
     config.require_known("metric", [metric], METRICS)
-    where, planned = places.find(), planning.make(places.find(), study, overrides)
+    where = places.find()
+    planned = planning.make(where, *planning.study_words(where, study, overrides))
     planning.freeze(planned, where)
     collect.collect(where, planned.name)
     view = View(where.results / planned.name)

@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from gpbench import config, places
 from gpbench.config.schema import Dataset, Source, Task
-from gpbench.data.table import Table, check
+from gpbench.data.table import UNVARYING, Table, check, unvarying
 from gpbench.errors import UserError
 from gpbench.study.commands.fit_one import ALL_ROWS
 from gpbench.study.commands.predict_csv import require_finite, unreal
@@ -118,8 +118,8 @@ class GPBenchRegressor(RegressorMixin, _Estimator):
             raise ValueError(f"y, {odd}")
         targets = np.asarray(y, float)
         self.flat_ = targets.ndim == 1
-        if (np.ptp(targets, axis=0) == 0).any():
-            warnings.warn("a target does not vary: the sds of its predictions mean nothing", UserWarning, stacklevel=2)
+        if unvarying(targets):
+            warnings.warn(f"a target {UNVARYING}", UserWarning, stacklevel=2)
         return self._learn(x, targets.reshape(len(x), -1), "regression", [])
 
     def __sklearn_tags__(self) -> Tags:

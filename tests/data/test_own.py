@@ -230,6 +230,17 @@ def test_splits_list_a_target_of_their_own_name_apart(gpbench):
     assert listed[0] == "dataset,split,part,row,part_input,row_target"
 
 
+@pytest.mark.parametrize("unit", [0.0, 1e-200])
+def test_a_target_that_is_not_scaled_is_warned_of(gpbench, unit):
+    write("mine.csv", ("x", "y", "z"), [(i, unit * i, i % 3) for i in range(6)])
+    assert gpbench("data", "add", "mine.csv", "--target", "z", "x", "--name", "varies").err == ""
+    said = "gpbench: data set 'mine': target 'y' does not vary, or too little to be scaled: the sds of its predictions"
+    assert gpbench("data", "add", "mine.csv", "--target", "z", "y", "--task", "regression").err.startswith(said)
+    Path("data/prepared/mine.npz").unlink()
+    fitted = gpbench("fit", "method=linear", "dataset=mine", "protocol=common_all", "budget=smoke")
+    assert (fitted.code, fitted.err.startswith(said)) == (0, True)
+
+
 def test_several_targets_say_how_all_are_predicted(gpbench):
     write("mine.csv")
     said = gpbench("data", "add", "mine.csv", "--target", "y", "size", "--categorical", "kind", "colour").out

@@ -40,7 +40,7 @@ def setting(value: object) -> str:
     """A value given in Python as an override has it; UserError for what is no text, number, list or mapping."""
 
     def plain(item: object) -> object:
-        if hasattr(item, "tolist"):  # numbers and arrays of NumPy
+        if hasattr(item, "tolist") and not isinstance(item, type):  # numbers and arrays of NumPy
             return item.tolist()
         raise UserError(f"a setting is a text, number, list or mapping, not {type(item).__name__} ({str(item)[:40]})")
 
@@ -72,8 +72,11 @@ def apply(content: Content, group: str, overrides: tuple[str, ...], where: str) 
         applied: Content = pickle.loads(_applied(pickle.dumps(content), group, overrides))
     except (HydraException, OmegaConfBaseException) as error:
         reason = str(error.__cause__ or error).strip().splitlines()[0]
+        if word := str(getattr(error, "override", "")).removeprefix(f"++{group}."):  # the one that is no override
+            overrides = (word,)
         if reason.startswith("LexerNoViableAlt"):
-            reason = "text with other letters than those of ASCII goes into quotes"
+            odd = re.sub(r"[\w\s/+.$%*@?|:=,()\[\]{}\\-]", "", word, flags=re.ASCII)[:1]
+            reason = f"text with {odd} goes into quotes, a quote within it behind a \\"
         if reason.startswith("mismatched input") and " " in "".join(overrides):
             reason = "one word is one setting: repeat --set, give several to --overrides, or quote a text with blanks"
         raise UserError(f"{where} with {list(overrides) or 'no overrides'}: {reason}") from error

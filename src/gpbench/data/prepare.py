@@ -1,6 +1,7 @@
 """Prepare a data set: read it, check it against the catalogue, write one file of typed arrays."""
 
 import dataclasses
+import sys
 
 from gpbench.config.schema import Dataset
 from gpbench.config.validate import require_known
@@ -36,6 +37,9 @@ def prepare(dataset: Dataset, places: Places) -> str:
     if md5 != dataset.md5:
         problem = f"md5 of the arrays is {md5}, but the catalogue says {dataset.md5}"
         raise UserError(f"{where}: {problem}; the source is not the one that was pinned")
+    if dataset.task == "regression" and not dataset.images:
+        for j in table.unvarying(parsed.targets[:, : len(dataset.source.targets)]):
+            print(f"gpbench: {where}: target {parsed.target_names[j]!r} {table.UNVARYING}", file=sys.stderr)
     table.save(parsed, places.prepared_file(dataset.name), _entry(dataset))
     return md5
 

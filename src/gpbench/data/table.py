@@ -19,6 +19,7 @@ from gpbench.places import write_aside
 DAMAGED = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, RuntimeError, tokenize.TokenError)
 LARGEST = 1e150  # of a value: squares must be finite
 CHUNK = 1 << 20  # values processed at once, so that large sets need no second copy
+UNVARYING = "does not vary, or too little to be scaled: the sds of its predictions mean nothing"
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,12 @@ def chunks(array: np.ndarray) -> list[np.ndarray]:
     """Views of consecutive rows of an array `[N, D]`, about `CHUNK` values each."""
     step = max(1, CHUNK // max(array.shape[1], 1))
     return [array[i : i + step] for i in range(0, len(array), step)]
+
+
+@np.errstate(over="ignore")
+def unvarying(targets: np.ndarray) -> list[int]:
+    """Numbers of the columns that scaling leaves as they are, as their sd is 0, up to rounding or underflow."""
+    return np.flatnonzero(targets.std(0) <= 1e-12 * np.abs(targets).max(0)).tolist()
 
 
 def evenly(count: int, most: int) -> np.ndarray:

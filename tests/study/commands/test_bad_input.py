@@ -48,6 +48,20 @@ WORDS = {
     ),
     "out of range": (overrides("svgp.learning_rate=-1"), ["svgp.yaml", "learning_rate", "greater than 0", "given: -1"]),
     "no such choice": (overrides("dtype=float16"), ["dtype", "'float64' or 'float32'", "'float16'"]),
+    **{
+        f"{word} of fit": ((*CELL, word), [f"gpbench: gpbench fit: {said}"])
+        for word, said in {
+            "dtype=float16": "dtype: Input should be 'float64' or 'float32' (given: 'float16')",
+            "tune=-1": "tune: Input should be greater than or equal to 0 (given: -1)",
+            "tune=1.5": "tune: Input should be a valid integer",
+            "noise_block=0": "noise_block: Input should be greater than or equal to 1 (given: 0)",
+            "budget=[a]": "budget: Input should be a valid string (given: ['a'])",
+        }.items()
+    },
+    "a quote in a text": (
+        ("fit", "method=svgp", "dataset=wine", "budget=smoke", "method.kernel=it's"),
+        ["conf/method/svgp.yaml) with [\"kernel=it's\"]: text with ' goes into quotes, a quote within it behind a \\"],
+    ),
     "not key=value": ((*CELL, "split"), ["'split' is not of the form key=value"]),
     "no value": (overrides("svgp.num_inducing="), ["'svgp.num_inducing=' is not of the form key=value"]),
     "unbalanced quotes": (overrides("svgp.label='Sparse"), ["overrides", "No closing quotation"]),
@@ -69,7 +83,10 @@ WORDS = {
     "splits of an unknown data set": (overrides("splits_of={wien:3}"), ["'wien'", "splits_of", "'wine'"]),
     "preset of an unknown method": (overrides("presets={wine:{svpg:dsvi}}"), ["'svpg'", "presets", "'svgp'"]),
     "nothing to tune": ((*CELL, "tune=5"), ["tune: nothing to tune in constant", "names no ranges; leave tune out"]),
-    "letters that overrides do not know": (overrides("methods=[größe]"), ["methods=[größe]", "goes into quotes"]),
+    "letters that overrides do not know": (
+        overrides("methods=[größe]"),
+        ["['methods=[größe]']: text with ö goes into quotes"],
+    ),
     "impossible cell": (("fit", "method=exact_gp", "dataset=wine"), ["exact_gp on wine: regression only"]),
     "no data set named": (("fit", "method=svgp"), ["gpbench fit needs dataset=NAME", "choose one of: abalone, "]),
     "identity of no fit": (("why", "abc"), ["no fit begins with 'abc' in ", "`gpbench plan`"]),
@@ -117,6 +134,11 @@ FILES = {
         "conf/method/svgp.yaml",
         "name: svgp\nmodule: no_such_package.svgp\n",
         ["module 'no_such_package.svgp' cannot be found"],
+    ),
+    "study of the project": (
+        "conf/study/default.yaml",
+        "title: [t]\nmethods: []\ndatasets: []\n",
+        ["study 'default' (", "default.yaml): title: Input should be a valid string"],
     ),
     "missing key": ("conf/budget/quick.yaml", "title: t\n", ["budget 'quick'", "steps: Field required"]),
     "key that is not there": ("conf/trainer/cpu.yaml", "name: cpu\ndevise: cpu\n", ["'devise'", "mean 'device'?"]),

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import shutil
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -96,6 +97,27 @@ def test_probabilities_of_classes_get_our_own_scores(root, challenge):
     scores = ours(root, "wdbc", 0)[1]
     assert {"error", "brier", "ece", "auc"} <= theirs.keys()
     assert theirs == pytest.approx({metric: scores[metric] for metric in theirs})
+
+
+@pytest.mark.parametrize("labels", [("p q", "x/y", "ü"), ("1", "2", "3"), ("NA", "None", "true")])
+def test_classes_go_by_the_labels_that_are_printed_or_by_their_numbers(gpbench, labels):
+    rows = (f"{i},{i % 7},{labels[i % 3]}\n" for i in range(60))
+    Path("three.csv").write_text("a,b,y\n" + "".join(rows), encoding="utf-8")
+    assert gpbench("data", "add", "three.csv", "--target", "y", "--task", "multiclass").code == 0
+    printed = pd.read_csv(StringIO(gpbench("data", "splits", "three").out), dtype={"y": str}, keep_default_na=False)
+    assert set(printed["y"]) == set(labels)
+    frame = printed[printed["part"] == "test"].assign(**{f"p_{label}": 1 / 3 for label in labels})
+    numbers = frame["y"].map(labels.index)
+    for name, y in (("labels", frame["y"]), ("numbers", numbers), ("floats", numbers.astype(float))):
+        frame.assign(y=y).to_csv(f"{name}.csv", index=False)
+        answer = gpbench("challenge", f"{name}.csv")
+        assert (answer.code, answer.err) == (0, "")
+    row, true = frame["row"].iloc[0], frame["y"].iloc[0]
+    others = frame["y"].map(dict(zip(labels, [*labels[1:], labels[0]], strict=True)))
+    for y, other in ((others, others.iloc[0]), (numbers.where(frame["row"] != row, 7), "7")):
+        frame.assign(y=y).to_csv("wrong.csv", index=False)
+        assert f"y of row {row} is {other}, ours is " in (said := gpbench("challenge", "wrong.csv").err)
+    assert said.endswith(f"ours is {labels.index(true)}; are the rows ours?\n")
 
 
 def test_samples_come_near(root, challenge):
@@ -265,8 +287,6 @@ def test_a_taken_name_is_refused(root, challenge):
 
 def test_splits_are_printed_for_other_programs(root, capfd):
     assert main.main(["data", "splits", "diabetes", "--split", "1", "0"]) == 0
-    from io import StringIO
-
     listed = pd.read_csv(StringIO(capfd.readouterr().out))
     assert list(listed.columns[:6]) == ["dataset", "split", "part", "row", "age", "sex"]
     points, _ = ours(root, "diabetes", 1)

@@ -155,6 +155,18 @@ def test_an_interrupted_group_of_another_study_is_not_planned(project):
     assert {g.address.dataset for b in plan.batches for g in b.groups} == {"boston"}
 
 
+def test_a_run_of_a_data_set_whose_entry_is_gone_says_so(project, gpbench):
+    plan = make()
+    planning.freeze(plan, places.find())
+    entry = project / "conf/dataset/boston.yaml"
+    entry.rename(entry.with_name("boston_csv.yaml"))
+    said = f"gpbench: run {plan.name!r} is of data set 'boston', whose entry conf/dataset/boston.yaml is gone; put it "
+    for words in (("status",), ("status", plan.name), ("plan", "--overrides", SMALL), ("cite", plan.name)):
+        assert gpbench(*words).err.startswith(said)
+    with pytest.raises(UserError, match="unknown dataset 'boston'; did you mean"):
+        make("datasets=[boston] splits=1")
+
+
 def test_freeze_does_not_rewrite_an_unchanged_plan(project):
     where = places.find()
     planning.freeze(make(), where)

@@ -53,7 +53,8 @@ def frame(path: Path, *texts: str) -> pd.DataFrame:
             raise UserError(f"{path}: columns {repeated} stand in the header more than once; leave out all but one")
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # of cells that it would leave out
-            return pd.read_csv(path, sep=mark, index_col=False, encoding="utf-8-sig", dtype=dict.fromkeys(texts, str))
+            types, empty = dict.fromkeys(texts, str), {"keep_default_na": False, "na_values": [""]}  # NA may be a class
+            return pd.read_csv(path, sep=mark, index_col=False, encoding="utf-8-sig", dtype=types, **empty)
     except pd.errors.ParserWarning:
         raise UserError(f"{path}: a line has more cells than the header has names") from None
     # ParserError, EmptyDataError and UnicodeDecodeError are ValueErrors

@@ -74,10 +74,10 @@ def _gpbench(commit: str) -> str:
 
 def of_study(where: Places, study: str, overrides: str) -> str:
     """BibTeX of a study, or of a run of one, for the cells that can be fitted."""
-    from gpbench.study.planning import plan, resolve
+    from gpbench.study.planning import plan
     from gpbench.study.storage import provenance
 
-    resolved = resolve.resolve(where, *plan.study_words(where, study, overrides))
+    resolved = plan.resolved(where, *plan.study_words(where, study, overrides))
     cells = resolved.cells
     addresses = [cell.address for cell in cells if not cell.skip]
     methods, datasets = [address.method for address in addresses], [address.dataset for address in addresses]

@@ -4,7 +4,7 @@ import json
 import math
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -60,16 +60,18 @@ class Rows:
         shown = [f"{name}_input" if name in keys else name for name in self.table.input_names]
         inputs = pd.DataFrame(self.table.inputs[rows], columns=shown)
         names = [f"{n}_target" if (n := self.table.target_names[i]) in keys else n for i in self.protocol.outputs]
-        return pd.concat([keys, inputs, pd.DataFrame(fold.targets[rows], columns=names)], axis=1)
+        numbers, classes = fold.targets[rows], self.dataset.classes
+        targets = np.array(classes)[numbers.astype(int)] if classes else numbers
+        return pd.concat([keys, inputs, pd.DataFrame(targets, columns=names)], axis=1)
 
 
 def challenge(where: Places, path: Path, name: str, label: str, protocol_name: str) -> dict[tuple[str, int], dict]:
     """Check, score and keep the predictions in a CSV: (data set, split) -> scores.
 
     Columns dataset, split, row (its number in the data set), and mean and sd; or quantiles q05, q50, ... (in percent);
-    or samples s0, s1, ...; or the probability p_CLASS of each class; optionally y, which is compared with our target.
-    Raises UserError, with nothing written, where rows are not exactly the test rows of their split, for numbers that
-    are no distribution, and for a name that is a method's or was added before."""
+    or samples s0, s1, ...; or the probability p_CLASS of each class; optionally y, which is compared with our target
+    (a class by its label or number). Raises UserError, with nothing written, where rows are not exactly the test rows
+    of their split, for numbers that are no distribution, and for a name that is a method's or was added before."""
     protocol: Protocol = config.compose(where.conf, "protocol", protocol_name)
     if not OWN_NAME.fullmatch(name):
         raise UserError(f"{name!r} is no name of a challenger (a-z, 0-9, _, first a letter, no null); choose a --name")
@@ -96,7 +98,7 @@ def challenge(where: Places, path: Path, name: str, label: str, protocol_name: s
 
 
 def _read(path: Path) -> pd.DataFrame:
-    frame = formats.frame(path, "dataset")
+    frame = formats.frame(path, "dataset", "y")
     if absent := [key for key in KEYS if key not in frame]:
         raise UserError(f"{path}: columns {absent} are missing; predictions need {', '.join(KEYS)} and, say, mean, sd")
     if frame.empty:
@@ -118,7 +120,7 @@ def _scored(where: Places, frame: pd.DataFrame, path: Path, protocol: Protocol) 
         rows = Rows(where, protocol, str(name))
         for split, part in of_dataset.groupby("split"):
             fold, place = rows.fold(int(split)), f"{path}, {name} split {split}"
-            ordered = _in_order(part, fold, place)
+            ordered = _in_order(part, fold, place, rows.dataset.classes)
             predictive = _predictive(ordered, fold, rows.dataset, place)
             task = rows.dataset.task
             points = points_of(predictive, fold, task)
@@ -136,7 +138,7 @@ def _scored(where: Places, frame: pd.DataFrame, path: Path, protocol: Protocol) 
             yield (str(name), int(split)), (points, scores)
 
 
-def _in_order(part: pd.DataFrame, fold: Fold, place: str) -> pd.DataFrame:
+def _in_order(part: pd.DataFrame, fold: Fold, place: str, classes: Sequence[str] = ()) -> pd.DataFrame:
     """The predictions in the order of the fold's test rows; UserError where they are of other rows."""
     given_rows, wanted = part["row"], set(fold.test.tolist())
     if repeated := sorted(given_rows[given_rows.duplicated()].tolist()):
@@ -151,9 +153,12 @@ def _in_order(part: pd.DataFrame, fold: Fold, place: str) -> pd.DataFrame:
         # rounding is small beside the spread of the targets, which may be small beside the targets
         spread = np.ptp(np.quantile(fold.targets[:, 0], [0.25, 0.75])) or fold.targets[:, 0].std()
         close = np.isclose(theirs, ours, rtol=1e-12 if spread else 1e-6, atol=1e-3 * spread)
+        labels = np.array(classes)[ours.astype(int)] if classes else ours
+        named = (ordered["y"] == labels) | (theirs == pd.to_numeric(labels, errors="coerce"))
+        close, ours = max((named.to_numpy(), labels), (close, ours), key=lambda way: way[0].sum())  # labels, numbers
         if len(bad := np.flatnonzero(~close)):
             row, y = fold.test[bad[0]], ordered["y"].iloc[bad[0]]
-            raise UserError(f"{place}: y of row {row} is {y}, ours is {ours[bad[0]]:.10g}; are the rows ours?")
+            raise UserError(f"{place}: y of row {row} is {y}, ours is {ours[bad[0]]}; are the rows ours?")
     return ordered
 
 

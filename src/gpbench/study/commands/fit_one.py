@@ -1,6 +1,7 @@
 """One cell from the command line, and the identity that a stored fit would have today."""
 
 import dataclasses
+import re
 import shlex
 
 from gpbench import config
@@ -42,7 +43,12 @@ def _resolve_one(where: Places, words: list[str]) -> Resolved:
         if key not in ("method", "dataset", "split", "replica"):
             target, dot, leaf = key.partition(".")
             overrides.append(f"{method if dot and target == 'method' else target}{dot}{leaf}={value}")
-    resolved = resolve(where, "default", shlex.join(overrides))
+    try:
+        resolved = resolve(where, "default", shlex.join(overrides))
+    except UserError as error:  # a given value may be wrong, and not the study's file, which was not named
+        keys = "|".join({*CHOICES, *VALUES} & values.keys())
+        told = re.sub(rf"^study 'default' \(.*?yaml\)(?=.*\b({keys})\b)", "gpbench fit", str(error))
+        raise UserError(told) from error
     if resolved.remarks:
         raise UserError(f"{resolved.remarks[0]}: `tunable` of its file names no ranges; leave tune out")
     cell = resolved.cells[0]

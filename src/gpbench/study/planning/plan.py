@@ -78,8 +78,21 @@ class Plan(FrozenPlan):
 def make(places: Places, study_name: str, overrides: str = "", site: str = "") -> Plan:
     """Resolve a study, look at the store, and cut what is missing into batches; site: overrides that are no part of the
     run's name, and that the others may replace."""
-    resolved = resolve(places, study_name, overrides, site)
-    return build(places, run_name(study_name, overrides), snakemake_command(study_name, overrides), resolved)
+    found = resolved(places, study_name, overrides, site)
+    return build(places, run_name(study_name, overrides), snakemake_command(study_name, overrides), found)
+
+
+def resolved(places: Places, study_name: str, overrides: str, site: str = "") -> Resolved:
+    """What `resolve` finds; UserError also for a run that was planned here of a data set whose entry is gone since."""
+    try:
+        return resolve(places, study_name, overrides, site)
+    except UserError:
+        path = places.plans / f"{run_name(study_name, overrides)}.json"
+        planned = from_json(FrozenPlan, path.read_bytes(), path).study.datasets if path.is_file() else []
+        for gone in sorted({*planned} - {*config.options(places.conf, "dataset")}):
+            lacking = f"is of data set {gone!r}, whose entry conf/dataset/{gone}.yaml is gone"
+            raise UserError(f"run {path.stem!r} {lacking}; put it back, or add the data again as {gone}") from None
+        raise
 
 
 def study_words(places: Places, name: str, overrides: str = "") -> tuple[str, str]:
