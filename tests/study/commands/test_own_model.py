@@ -237,4 +237,5 @@ def test_the_same_arrays_under_other_names_are_asked_for_by_their_own(project, g
     assert f"as plain, protocol common, budget quick, split=all  {fit}  done" in gpbench("why", "linear/swapped").out
     (project / "conf/dataset/plain.yaml").unlink()
     assert gpbench("predict", "linear/swapped", str(new)).code == 0
-    assert "is of data set 'plain', which" in gpbench("predict", fit, str(new)).err
+    for words in (("predict", fit, str(new)), ("why", fit)):
+        assert "is of data set 'plain', whose entry conf/dataset/plain.yaml is gone; put it back" in gpbench(*words).err

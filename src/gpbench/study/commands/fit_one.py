@@ -88,7 +88,15 @@ def settings(address: Address, what: What, split: int, replica: int) -> list[str
     return words
 
 
+def require_entry(where: Places, record: FitRecord) -> None:
+    """UserError where the data set of a stored fit has no entry any more."""
+    if (name := record.address.dataset) not in config.options(where.conf, "dataset"):
+        gone = f"is of data set {name!r}, whose entry conf/dataset/{name}.yaml is gone"
+        raise UserError(f"fit {record.fit_id} {gone}; put it back, or add the data again as {name}")
+
+
 def what_now(where: Places, record: FitRecord) -> What:
     """`what` of a stored fit's place, composed from today's configuration and code."""
+    require_entry(where, record)
     words = settings(record.address, record.what, record.split, record.replica)
     return _resolve_one(where, words).cells[0].what

@@ -18,6 +18,7 @@ from gpbench.data.readers.formats import as_text, separator
 from gpbench.errors import UserError, count
 from gpbench.places import Places, write_aside
 from gpbench.predictive.distributions import Predictive
+from gpbench.study.commands.fit_one import require_entry
 from gpbench.study.fitting.entries import entry
 from gpbench.study.fitting.fold import make_fold
 from gpbench.study.fitting.outcome import points_of
@@ -123,8 +124,8 @@ def _dataset(where: Places, record: FitRecord, asked: str) -> Dataset:
     """The data set that was asked for, or else that of a fit's record. UserError where it is not there any more, has
     other data, or, not asked for, is one of several that give the fit's arrays different names."""
     available, name = config.options(where.conf, "dataset"), asked or record.address.dataset
-    if name not in available:
-        raise UserError(f"fit {record.fit_id} is of data set {name!r}, which {where.conf}/dataset lacks; restore it")
+    if name == record.address.dataset:
+        require_entry(where, record)
     dataset: Dataset = config.compose(where.conf, "dataset", name)
     if dataset.md5 != record.what.data.md5:
         raise UserError(f"fit {record.fit_id} was made of other data than {name} has today; fit it again")
