@@ -36,7 +36,7 @@ os.environ.update(PATH=os.pathsep.join((os.path.dirname(sys.executable), os.envi
 if config.get("mirror"):
     os.environ.update(GPBENCH_MIRROR=str(config["mirror"]))
 
-with open(workflow.source_path("workflows/config.schema.yaml")) as schema:
+with open(workflow.source_path("workflows/config.schema.yaml"), encoding="utf-8") as schema:
     CONFIG_KEYS = yaml.safe_load(schema)["properties"]
 
 try:

@@ -125,6 +125,23 @@ def test_functions_are_short():
     assert [(name, lines) for name, lines in functions if lines > 60] == []
 
 
+def is_in_locale(call: ast.Call) -> bool:
+    """Whether a call of a method reads or writes text in the encoding of the locale."""
+    given = {keyword.arg for keyword in call.keywords}
+    if not isinstance(call.func, ast.Attribute) or "encoding" in given:
+        return False
+    whose, name = ast.unparse(call.func.value), call.func.attr
+    modes = [isinstance(word, ast.Constant) and "b" not in str(word.value) for word in call.args]
+    opens = name == "open" and whose != "tarfile" and all(modes)
+    return opens or "text" in given or (name in ("read_text", "write_text") and whose != "places")
+
+
+def test_files_are_utf_8_whatever_the_locale():
+    nodes = [(name, node) for name, text in sources("src").items() for node in ast.walk(ast.parse(text))]
+    calls = [(name, node) for name, node in nodes if isinstance(node, ast.Call) and is_in_locale(node)]
+    assert [f"{name}, line {call.lineno}: {ast.unparse(call)}" for name, call in calls] == []
+
+
 def test_the_package_does_not_grow_and_is_typed():
     """It had 25,153 lines before its typed plans; STRIDE, the large-scale solvers, pages of papers, work on own data,
     what travels between machines, noise of other kinds, sparse GPs for classes by Laplace, and what keeps tables of

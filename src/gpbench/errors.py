@@ -1,6 +1,7 @@
 """The exception for mistakes that a user can correct, and how unknown names are reported."""
 
 import difflib
+import io
 import sys
 from collections.abc import Callable, Iterable
 
@@ -29,7 +30,9 @@ def count(n: int, noun: str) -> str:
 
 def exit_status(command: Callable[[], object]) -> int:
     """0; 1 after printing to standard error the message of a UserError, or which file the system refused and why; 130
-    after Ctrl-C."""
+    after Ctrl-C. Both streams are UTF-8, as files are, whatever the locale is."""
+    for stream in [each for each in (sys.stdout, sys.stderr) if isinstance(each, io.TextIOWrapper)]:
+        stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     try:
         command()
     except KeyboardInterrupt:

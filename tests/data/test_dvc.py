@@ -91,7 +91,7 @@ def test_what_dvc_left_half_written_is_removed_and_files_of_others_are_not(secon
         if words == ("checkout",):
             for name in (".UzXUJef1P4MXmKn7eGthRw.tmp", ".notes.tmp"):
                 (folder / name).write_bytes(CONTENT[:5])
-            return CompletedProcess(words, 1, stderr="No space left on device")
+            return CompletedProcess(words, 1, stderr=b"No space left on device")
         return usual(where, items, *words)
 
     monkeypatch.setattr(fetching.dvc, "run", full)

@@ -71,7 +71,7 @@ def runs(where: Places) -> list[Run]:
     found = []
     for path in where.plans.glob("[!.]*.json"):  # half-written ones begin with a dot
         try:
-            command = json.loads(path.read_text()).get("command")
+            command = json.loads(path.read_bytes()).get("command")
         except (ValueError, AttributeError, RecursionError) as error:
             print(f"gpbench: {path} is damaged ({error}); delete it, snakemake writes it again", file=sys.stderr)
             continue

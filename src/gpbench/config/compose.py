@@ -93,7 +93,7 @@ def require_option(conf: Path, group: str, name: str, where: str = "") -> None:
 def families(conf: Path) -> set[str]:
     """Families of methods: the last part of what their files say of `family` and `module`, which is read as text so
     that a broken file is met only where it is used, and a plan is quick."""
-    texts = (path.read_text(errors="replace") for path in options(conf, "method").values())
+    texts = (path.read_text(encoding="utf-8", errors="replace") for path in options(conf, "method").values())
     return {name for text in texts for name in re.findall(r"^(?:module|family):.*?(\w+)[\"']?\s*(?:#.*)?$", text, re.M)}
 
 

@@ -22,18 +22,16 @@ def remote(places: Places) -> str:
     return os.environ.get("GPBENCH_DVC_REMOTE") or _setting("core", "remote", places)
 
 
-def run(places: Places, items: Iterable[str], *words: str) -> subprocess.CompletedProcess[str]:
+def run(places: Places, items: Iterable[str], *words: str) -> subprocess.CompletedProcess[bytes]:
     """Run DVC on some items, waiting for its repository-wide lock instead of failing."""
     line = [sys.executable, "-m", "dvc", "--wait-for-lock", *words, *(f"data/raw/{item}" for item in items)]
-    environment = os.environ | {"DVC_NO_ANALYTICS": "1"}
-    return subprocess.run(
-        line, cwd=places.root, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
+    env, stdin = os.environ | {"DVC_NO_ANALYTICS": "1"}, subprocess.DEVNULL
+    return subprocess.run(line, cwd=places.root, env=env, stdin=stdin, capture_output=True, check=False)
 
 
-def last_line(result: subprocess.CompletedProcess[str]) -> str:
+def last_line(result: subprocess.CompletedProcess[bytes]) -> str:
     """The last line of DVC's error output."""
-    return (result.stderr.strip().splitlines() or ["no reason given"])[-1]
+    return (result.stderr.decode(errors="replace").strip().splitlines() or ["no reason given"])[-1]
 
 
 def _setting(section: str, key: str, places: Places) -> str:

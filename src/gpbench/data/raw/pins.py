@@ -26,7 +26,7 @@ def pins(places: Places) -> dict[str, Pin]:
     """Path below data/raw -> its pin; UserError if data.dvc cannot be read."""
     path = places.root / "data.dvc"
     try:
-        return _parse(path.read_text())
+        return _parse(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {type(error).__name__}: {error}") from error
 
@@ -58,7 +58,7 @@ def add(item: str, pin: Pin, places: Places) -> None:
     meta = {"sha256": pin.sha256, "urls": list(pin.urls)}
     entry = {"path": item, "md5": pin.md5, "size": pin.size, "hash": "md5", "meta": meta}
     path = places.root / "data.dvc"
-    before = path.read_text()
+    before = path.read_text(encoding="utf-8")
     after = f"{before.rstrip()}\n{yaml.safe_dump([entry], sort_keys=False, width=10**6)}"
     try:
         appended = _parse(after) == _parse(before) | {item: pin}

@@ -36,7 +36,7 @@ def whole() -> list[str]:
 def read(name: str) -> Content:
     """The content of a file; UserError for an unknown name."""
     require_known("reference posterior", [name], names())
-    return json.loads((FOLDER / f"{name}.json").read_text())
+    return json.loads((FOLDER / f"{name}.json").read_bytes())
 
 
 def labels(found: Content) -> dict[str, str]:

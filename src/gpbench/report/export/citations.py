@@ -16,8 +16,8 @@ _ENTRY = re.compile(r"^@\w+\{([^,\s]+),.*?^\}", re.MULTILINE | re.DOTALL)
 
 def entries(conf: Path) -> dict[str, str]:
     """Citation key -> BibTeX entry, of conf/references.bib of the project and of its plugins."""
-    texts = [path.read_text() for folder in config.folders(conf) if (path := folder / "references.bib").is_file()]
-    return {match[1]: match[0] for text in texts for match in _ENTRY.finditer(text)}
+    files = [path for folder in config.folders(conf) if (path := folder / "references.bib").is_file()]
+    return {match[1]: match[0] for path in files for match in _ENTRY.finditer(path.read_text(encoding="utf-8"))}
 
 
 def used(where: Places, methods: Iterable[str], datasets: Iterable[str], protocol: str) -> dict[str, list[str]]:

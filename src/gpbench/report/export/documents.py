@@ -56,7 +56,7 @@ def texts(root: Path, runs: list[View]) -> dict[Path, str]:
     contents |= {root / "docs" / "papers" / f"{name}.md": page for name, page in pages.items()}
     findings = finding.bullets(claims.ours(root / "docs" / "findings.yaml", conf), ours, conf)
     blocks = {"findings": findings, "results": summary(by_name[RUN]), "scorecard": verdicts(card)}
-    return contents | {readme: filled(readme.read_text(), blocks)}
+    return contents | {readme: filled(readme.read_text(encoding="utf-8"), blocks)}
 
 
 def filled(text: str, blocks: dict[str, str]) -> str:
@@ -117,7 +117,7 @@ def verdicts(card: pd.DataFrame) -> str:
 def digest(folder: Path, figure: str) -> str:
     """SHA-256 of the scores that a figure of a committed run draws."""
     folders = [folder.parent / name for name in RUNS] if figure in OF_ALL_RUNS else [folder]
-    return all_runs.digest("".join((path / "scores.csv").read_text() for path in folders))
+    return all_runs.digest("".join((path / "scores.csv").read_text(encoding="utf-8") for path in folders))
 
 
 def scorecard(root: Path) -> tuple[list[View], Path, Path, Path]:

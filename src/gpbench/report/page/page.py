@@ -84,7 +84,7 @@ def _add_tables(view: View, part: str, section: Section) -> None:
         if not path.is_file():
             section.blank.append((name, UNWRITTEN))
             continue
-        table, mark, note = path.read_text().partition(NOTE)
+        table, mark, note = path.read_text(encoding="utf-8").partition(NOTE)
         section.tables.append((f"tables/{name}.csv", table + (mark + note if note != previous else "")))
         previous = note
 

@@ -36,7 +36,7 @@ RULES = (
 def pages(root: Path, card: pd.DataFrame, runs: list[Counterparts]) -> dict[str, str]:
     """Citation key -> page, for every file of published/claims; card: the scorecard, with '' where it has no text."""
     found = claims.read(root / "published" / "claims", root / "conf", card)
-    errata = (root / "docs" / "errata.md").read_text() if found else ""
+    errata = (root / "docs" / "errata.md").read_text(encoding="utf-8") if found else ""
     return {
         key: page(key, evidence, card[card["source"] == key], runs, root / "conf", _errata(errata, key))
         for key, evidence in found.items()

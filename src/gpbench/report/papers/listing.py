@@ -93,12 +93,10 @@ def _section(where: Places, title: str, items: list[Named], expectations: dict[t
 def verdicts_by_item(card: Path) -> dict[tuple[str, str], str]:
     """(paper, printed item) -> '0 agrees, 5 inconclusive, 12 not run', of a written scorecard."""
     counted: dict[tuple[str, str], Counter[str]] = {}
-    with card.open(newline="") as stream:
+    with card.open(newline="", encoding="utf-8") as stream:
         for row in csv.DictReader(stream):
             counted.setdefault((row["source"], row["item"]), Counter(agrees=0))[verdicts.kind(row["verdict"])] += 1
-    return {
-        place: ", ".join(f"{found[k]} {k}" for k in verdicts.VERDICTS if k in found) for place, found in counted.items()
-    }
+    return {place: ", ".join(f"{of[k]} {k}" for k in verdicts.VERDICTS if k in of) for place, of in counted.items()}
 
 
 def state(where: Places, item: Named) -> str:
@@ -118,7 +116,7 @@ def missing(where: Places, item: Named) -> str:
     """Printed lines of an item that ours does not show; '' where it shows all of them."""
     if not item.printed:
         return item.lacks
-    with (where.root / "published" / f"{item.paper}.csv").open(newline="") as stream:
+    with (where.root / "published" / f"{item.paper}.csv").open(newline="", encoding="utf-8") as stream:
         rows = [row for row in csv.DictReader(stream) if row["item"] == item.printed]
     absent: dict[str, dict[str, None]] = {}
     for row in (row for row in rows if not row["ours_method"]):

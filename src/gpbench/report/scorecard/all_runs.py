@@ -232,7 +232,7 @@ def stale(runs: list[View], published: Path, conf: Path, folder: Path) -> list[P
 
 def has_text(path: Path, text: str) -> bool:
     """Whether a file exists and holds this text."""
-    return path.is_file() and path.read_text() == text
+    return path.is_file() and path.read_text(encoding="utf-8") == text
 
 
 def drawn_from(path: Path) -> str:

@@ -187,14 +187,12 @@ def _refitted_by(checkout: Path, item: Evidence) -> dict[str, float]:
         places = {"GPBENCH_ROOT": str(checkout), "GPBENCH_STORE": store, "CI": "1", "PYTHONPATH": ""}
         command = [str(python), "-m", "gpbench.cli", "fit", *words]
         try:
-            done = subprocess.run(
-                command, cwd=checkout, env=os.environ | places, capture_output=True, text=True, check=False
-            )
+            done = subprocess.run(command, cwd=checkout, env=os.environ | places, capture_output=True, check=False)
         except OSError as error:
             raise UserError(f"{python} cannot be run ({error.strerror}); `make .venv/.ok` in {checkout}") from error
     if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}, and no message"]
-        raise UserError(f"{checkout} cannot refit {_name(item)}: {said[-1]}")
+        said = done.stderr.decode(errors="replace").strip() or f"exit status {done.returncode}, and no message"
+        raise UserError(f"{checkout} cannot refit {_name(item)}: {said.splitlines()[-1]}")
     result = json.loads(done.stdout)
     made_by = item.source.fit_id if isinstance(item.source, FitRecord) else item.source["fit_id"]
     if result["fit_id"] != made_by:

@@ -160,7 +160,7 @@ def _let_others_first(session: int) -> None:
     group = Path(f"/proc/{session}/autogroup")
     while group.exists():
         try:
-            group.write_text(str(NICENESS))
+            group.write_bytes(b"%d" % NICENESS)
             return
         except BlockingIOError:  # a user may change one in a tenth of a second
             time.sleep(0.1)

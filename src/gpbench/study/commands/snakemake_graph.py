@@ -179,8 +179,8 @@ def _times() -> str:
 def _report_code() -> str:
     """What figures, tables and page are made by: code, template and style."""
     folder = source_path("gpbench.report").parent
-    suffixes = (".html", ".css", ".js", ".mplstyle")
-    assets = {p.name: identity.digest(p.read_text()) for p in sorted(folder.rglob("*")) if p.suffix in suffixes}
+    files = [path for path in sorted(folder.rglob("*")) if path.suffix in (".html", ".css", ".js", ".mplstyle")]
+    assets = {path.name: identity.digest(path.read_text(encoding="utf-8")) for path in files}
     # all modules: the registry names those of figures and tables by text, which no import shows
     paths = [path.relative_to(folder.parent) for path in sorted(folder.rglob("*.py")) if path.stem != "__init__"]
     modules = [".".join(("gpbench", *path.with_suffix("").parts)) for path in paths]

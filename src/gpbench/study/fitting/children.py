@@ -115,7 +115,7 @@ def _fit(group: Group, table: Table, where: Places, store: Store) -> int:
         os.dup2(stderr, 2)
         if is_of_disk(error):
             raise
-        with (work / "log.txt").open("a") as stream:
+        with (work / "log.txt").open("a", encoding="utf-8", errors="backslashreplace") as stream:
             stream.write(traceback.format_exc())
         failed = _failed(error)
         if outcomes:  # one by one they would be trained again to end no better
@@ -160,5 +160,5 @@ def write(store: Store, group: Group, fit: Fit, outcome: Outcome, started: str, 
             provenance=provenance.since(started, where.root, gpu),
             info=outcome.info,
         )
-        (folder / "fit.json").write_text(to_json(replace(record, scored=scoring.at_end(folder, record))))
+        (folder / "fit.json").write_bytes(to_json(replace(record, scored=scoring.at_end(folder, record))).encode())
     store.spool(fit.fit_id)

@@ -37,7 +37,7 @@ def released(path: Path) -> dict[tuple[str, int], dict[str, float]]:
     """(data set, split) -> metric -> score of a CSV; UserError with the line that has none, or the same place again."""
     found: dict[tuple[str, int], dict[str, float]] = {}
     try:
-        with path.open(newline="") as stream:
+        with path.open(newline="", encoding="utf-8") as stream:
             reader = csv.DictReader(stream)
             for line in reader:
                 place = line["dataset"], int(line["split"])

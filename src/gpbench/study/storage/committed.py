@@ -80,7 +80,7 @@ def _read(path: Path, value: Callable[[str | None, str | None], Any]) -> list[Ro
     """The lines of a CSV: by `value`, what is not empty."""
     if not path.is_file():
         return []
-    with path.open(newline="") as stream:
+    with path.open(newline="", encoding="utf-8") as stream:
         reader = csv.DictReader(stream, restval=None)
         try:
             return [{key: value(key, text) for key, text in line.items() if text != ""} for line in reader]

@@ -20,8 +20,8 @@ def commit(root: Path) -> Commit:
     settings and printed numbers. Records of results, which runs write themselves, and entries of data sets, whose md5 a
     fit names, are no change."""
 
-    def git(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=False)
+    def git(*words: str) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(["git", "-C", str(root), *words], capture_output=True, check=False)
 
     try:
         head = git("rev-parse", "HEAD")
@@ -31,7 +31,7 @@ def commit(root: Path) -> Commit:
         return Commit("", False)
     changed = git("status", "--porcelain", "-uno", ".", ":!docs/results")
     new = git("status", "--porcelain", "-uall", "src", "conf", "published", ":!conf/dataset")
-    return Commit(head.stdout.strip(), bool(changed.stdout.strip() or new.stdout.strip()))
+    return Commit(head.stdout.decode().strip(), bool(changed.stdout.strip() or new.stdout.strip()))
 
 
 def machine() -> Machine:
@@ -42,7 +42,7 @@ def machine() -> Machine:
 @functools.cache
 def _processor() -> str:
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return platform.processor()
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())

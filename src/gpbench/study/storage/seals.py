@@ -24,11 +24,11 @@ Content = dict[str, Any]
 def seal(folder: Path) -> None:
     """Write the seals of all files of a fit's folder into its fit.json."""
     path = folder / "fit.json"
-    content = json.loads(path.read_text())
+    content = json.loads(path.read_bytes())
     files = (p for p in sorted(folder.iterdir()) if p != path and not LATER.fullmatch(p.name))
     content["sealed"] = {p.name: of_file(p) for p in files}
     content["sealed"][path.name] = _of_record(content)
-    path.write_text(json.dumps(content, indent=1))
+    path.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
 def fault_of_record(fit_id: str, content: Content) -> str:
@@ -70,12 +70,11 @@ def write(path: Path, content: Content, lasting: bool = True) -> None:
 def read(path: Path) -> Content | None:
     """What `write` wrote, without its seal; None where the file is absent or another."""
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         return None
-    if not isinstance(content, dict):
-        return None
-    return content if content.pop("seal", None) == _of_later(path, content) else None
+    sealed = isinstance(content, dict) and content.pop("seal", None) == _of_later(path, content)
+    return content if sealed else None
 
 
 def _of_record(content: Content) -> str:

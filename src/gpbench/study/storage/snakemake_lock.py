@@ -54,7 +54,7 @@ def mend(root: Path) -> None:
 
 def _is_text(path: Path) -> bool:
     try:
-        path.read_text()
+        path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         return False
     return True

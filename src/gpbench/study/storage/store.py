@@ -238,7 +238,7 @@ class Store:
             for path in self.folder(fit_id).iterdir():
                 if PARTS.fullmatch(path.name) and path.name != "fit.json" and not seals.LATER.fullmatch(path.name):
                     shutil.copy2(path, folder)
-            (folder / "fit.json").write_text(record)
+            (folder / "fit.json").write_text(record, encoding="utf-8")
         if certificate := self.certificate(fit_id):
             self.certify(target, certificate)
         self.spool(target)
@@ -277,7 +277,7 @@ class Store:
     def busy(self, fit_id: str) -> bool:
         """Whether some process holds the fit's lock now."""
         try:
-            with (self.root / ".locks" / fit_id).open() as stream:  # as who may only read does
+            with (self.root / ".locks" / fit_id).open("rb") as stream:  # as who may only read does
                 fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
@@ -317,7 +317,7 @@ class Store:
         """(status, reason) of a group that was begun and has not ended."""
         note = self.work(group.group_id) / "stopped.txt"
         if note.is_file():
-            return "stopped", note.read_text(errors="replace")
+            return "stopped", note.read_text(encoding="utf-8", errors="replace")
         of_all = f" of {group.what.steps}" if group.what.steps else ""
         return "missing", f"interrupted at step {self.checkpoint(group.group_id)}{of_all}"
 

@@ -29,7 +29,7 @@ def method(where: Places, name: str, package: Path | None) -> list[Path]:
     module, code, conf = _project(where) if package is None else _package(package)
     label = name.replace("_", " ").capitalize()
     contents = {
-        code / f"{name}.py": Path(__file__).with_name("method.py").read_text().replace("LABEL", label, 1),
+        code / f"{name}.py": Path(__file__).with_name("method.py").read_bytes().decode().replace("LABEL", label, 1),
         conf / "method" / f"{name}.yaml": CONFIGURATION.format(label=label, name=name, module=f"{module}.{name}"),
     }
     for path in contents:
@@ -37,7 +37,7 @@ def method(where: Places, name: str, package: Path | None) -> list[Path]:
             raise UserError(f"{path} exists; choose another name")
     with contextlib.ExitStack() as stack:  # renamed together when it ends, the module before what names it
         for path, text in reversed(contents.items()):
-            stack.enter_context(write_aside(path)).write_text(text)
+            stack.enter_context(write_aside(path)).write_text(text, encoding="utf-8")
     return list(contents)
 
 
