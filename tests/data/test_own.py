@@ -1,6 +1,7 @@
 """`gpbench data add`: a CSV of one's own becomes a private data set that can be fitted, or one line says why not."""
 
 import csv
+import gzip
 import os
 import signal
 from pathlib import Path
@@ -50,6 +51,20 @@ def test_one_command_makes_a_data_set(gpbench, delimiter, start):
     np.testing.assert_array_equal(loaded.inputs[1], [1, 2.5, 0, 1, 0])
     np.testing.assert_array_equal(loaded.targets[:, 0], [2, 3.5, 1.25, 7, 4, 6.5])
     assert not {"licence", "citation", "url"} & entry.keys()
+
+
+@pytest.mark.parametrize(("file", "name"), [("plain.csv.gz", "plain"), ("A.b.csv", "a_b"), ("c.bz2", "c"), ("d", "d")])
+def test_a_set_is_called_as_its_file_without_extensions(file, name):
+    assert own.name_of(Path(file), "") == name
+
+
+def test_a_compressed_table_is_called_as_the_table(gpbench):
+    Path("Plain.csv.gz").write_bytes(gzip.compress(Path(write("Plain.csv")).read_bytes()))
+    answer = gpbench("data", "add", "Plain.csv.gz", "--target", "y", "--categorical", "kind", "colour")
+    assert answer.code == 0, answer.err
+    shown = gpbench("data", "show", "plain", "--no-picture").out
+    assert "plain: Plain\n" in shown
+    assert f"plain/Plain.csv.gz, {Path('Plain.csv.gz').stat().st_size} bytes, have" in shown
 
 
 def test_nothing_of_the_project_minds_a_set_without_licence_and_citation(gpbench):
@@ -304,7 +319,8 @@ FILES = {
     "an interpolation": ("x,y,${b}\n1,2,3\n2,3,4\n", "'${b}' has ${, which a description cannot hold; rename it"),
     "too large": ("x,y\n1,1e307\n2,3.5\n3,2.5\n", "target 'y' is beyond 1e+150 in row 0"),
     "a name with a blank": ("b mass,y\n1,2\na,3\nb,4\n", "--categorical 'b mass', --drop"),
-    "not text": ("x,y\n\xff\xfe,1\n", "line 2: not UTF-8"),
+    "not text": ("x,y\n\xff\xfe,1\n", "line 2: not UTF-8 (invalid start byte at byte 0); save it as a CSV in UTF-8"),
+    "one class": ("x,y\n1,a\n2,a\n3,a\n", "target 'y' has 1 value: not multiclass; see --task"),
 }
 
 

@@ -301,3 +301,8 @@ def test_a_file_that_is_no_database_is_one_line_at_once(where, monkeypatch, tmp_
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{path}")
     with pytest.raises(UserError, match=r"notes\.db is no database of SQLite; move it away"):
         tracking.connect(where)
+
+
+def test_one_fit_is_said_to_be_one(gpbench, monkeypatch):
+    monkeypatch.setattr(tracking, "drain", lambda *_: 1)
+    assert gpbench("track").out == "1 fit logged\n"

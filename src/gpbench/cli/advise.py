@@ -94,9 +94,9 @@ def _dataset(arguments: argparse.Namespace, where: Places) -> Dataset:
 def _refuse_others(arguments: argparse.Namespace, dataset: Dataset) -> None:
     """UserError for wishes that are not those with which a data set was added."""
     held = {"target": dataset.source.targets, "categorical": [*dataset.source.categories], "drop": dataset.drop}
-    for key, values in (held | {"missing": [dataset.source.missing], "task": [dataset.task]}).items():
-        given = getattr(arguments, key) or []
-        asked = [given] if isinstance(given, str) else given
+    held |= {"missing": [dataset.source.missing], "task": [dataset.task], "name": [dataset.name]}
+    for key, values in held.items():
+        asked = [given] if isinstance(given := getattr(arguments, key) or [], str) else given
         if asked and (asked != values if key == "target" else {*asked} != {*values}):
             said = f"{dataset.name} was added with --{key} {' '.join(values) or 'NOTHING'}, not {' '.join(asked)}"
             raise UserError(f"{said}; leave out --{key}, or add the table again by another --name")

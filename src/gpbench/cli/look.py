@@ -33,7 +33,8 @@ def planned(arguments: argparse.Namespace) -> Plan:
 
 def plan(arguments: argparse.Namespace) -> None:
     found = planned(arguments)
-    rows = [row for row in found.rows() if row.state == "pending" or not arguments.pending]
+    every = found.rows()
+    rows = [row for row in every if row.state == "pending" or not arguments.pending]
     if arguments.json:
         grammar.print_json([row._asdict() for row in rows])
         return
@@ -44,13 +45,13 @@ def plan(arguments: argparse.Namespace) -> None:
         where = f"{row.method} {row.dataset} split {row.split}"
         state = grammar.paint(f"{row.state:<9}", row.state)
         print(f"{row.fit_id}  {where:<40} {state} {expected}  {row.reason}")
-    states = [state.name for state in found.states.values()]
-    skipped = sum(len(cell.fits) for cell in found.cells if cell.skip)
-    pending, jobs = count(states.count("pending"), "fit"), count(len(found.batches), "job")
+    states, once = Counter(row.state for row in every), {row.fit_id: row.minutes for row in every}
+    pending, jobs = count(states["pending"], "fit"), count(len(found.batches), "job")
+    failed = len(every) - sum(states[name] for name in ("pending", "done", "skipped"))
+    again = f"; {len(every) - len(once)} of them again under another name" * (len(every) > len(once))
     print(
-        f"{found.name}: {pending} to run in {jobs}, about "
-        f"{sum(row.minutes for row in found.rows()):.1f} minutes of one core; {states.count('done')} done, "
-        f"{skipped} skipped, {len(states) - states.count('pending') - states.count('done')} failed"
+        f"{found.name}: {pending} to run in {jobs}, about {sum(once.values()):.1f} minutes of one core; "
+        f"{states['done']} done, {states['skipped']} skipped, {failed} failed{again}"
     )
 
 

@@ -296,7 +296,7 @@ def crate(arguments: argparse.Namespace) -> None:
 def track(arguments: argparse.Namespace) -> None:
     from gpbench.study import tracking
 
-    print(f"{tracking.drain(places.find(), arguments.anew)} fits logged")
+    print(f"{count(tracking.drain(places.find(), arguments.anew), 'fit')} logged")
 
 
 def push(arguments: argparse.Namespace) -> None:

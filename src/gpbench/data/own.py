@@ -18,11 +18,12 @@ from gpbench.config.schema import Dataset, Source, Task
 from gpbench.data import prepare, table
 from gpbench.data.raw import fetch
 from gpbench.data.readers import encode, formats
-from gpbench.errors import UserError
+from gpbench.errors import UserError, count
 from gpbench.places import Places, write_aside, write_text
 
 MARKS = re.compile(r"[,%$€£\s]")  # that people write within numbers
 CLASSES = ("binary", "multiclass")
+EXTENSIONS = re.compile(rf"(?<=.)\.[^.]*({'|'.join(map(re.escape, formats.OPENERS))})?$")
 Columns = dict[str, list[str]]
 """Name -> cells."""
 
@@ -85,7 +86,7 @@ _Dumper.add_representer(str, _Dumper.represent_str)
 
 def name_of(path: Path, name: str) -> str:
     """What a table is called: as the user says, or as its file."""
-    return name or re.sub(r"\W+", "_", path.stem.lower()).strip("_")
+    return name or re.sub(r"\W+", "_", EXTENSIONS.sub("", path.name.lower())).strip("_")
 
 
 def _free_name(name: str, where: Places) -> str:
@@ -125,8 +126,8 @@ def _describe(path: Path, item: str, name: str, wishes: Wishes) -> tuple[Dataset
     if strange := [text for text in texts if "${" in text]:
         raise UserError(f"{path}: {strange[0]!r} has ${{, which a description cannot hold; rename it")
     source = dataclasses.replace(source, categories=categories)
-    entry = Dataset(name, path.stem, task, source, None, 1, 1, private=True, classes=classes, drop=list(wishes.drop))
-    return entry, names, rows
+    title, drop = EXTENSIONS.sub("", path.name), list(wishes.drop)
+    return Dataset(name, title, task, source, None, 1, 1, private=True, classes=classes, drop=drop), names, rows
 
 
 def _columns(path: Path, names: list[str], rows: list[encode.Row], source: Source, wishes: Wishes) -> Columns:
@@ -194,7 +195,7 @@ def _task(path: Path, columns: Columns, wishes: Wishes) -> tuple[Task, list[str]
         ways = f"writes {size} numbers in {len(values)} ways: {', '.join(values)}"
         raise UserError(f"{target} {ways}; take one way for each, or see --task")
     if len(values) < 2 or (task == "binary" and len(values) != 2):
-        raise UserError(f"{target} has {len(values)} values: not {task}; see --task")
+        raise UserError(f"{target} has {count(len(values), 'value')}: not {task}; see --task")
     if not (wishes.task or numbers) and size == len(cells):
         raise UserError(f"{target} has another text in every row ({cells[0]!r}, ...): write numbers, or see --task")
     return task, values

@@ -45,7 +45,7 @@ def test_targets_have_an_order():
     dataset = SimpleNamespace(name="mine", task="regression", **held)
 
     def wishes(**given):
-        usual = dict.fromkeys(("target", "categorical", "drop", "missing", "task"))
+        usual = dict.fromkeys(("target", "categorical", "drop", "missing", "task", "name"))
         return advise._refuse_others(SimpleNamespace(**usual | given), dataset)
 
     assert wishes(target=["a", "b"], categorical=["x"]) is None
@@ -61,6 +61,7 @@ def test_other_wishes_of_a_table_that_was_added_are_refused(table, gpbench):
         (("mine", "--drop", "sun"), "--drop NOTHING, not sun"),
         (("mine.csv", "--categorical", "sun"), "--categorical NOTHING, not sun"),
         (("mine.csv", "--task", "counts"), "--task regression, not counts"),
+        (("mine", "--name", "foo"), "--name mine, not foo"),
     ):
         answer = gpbench("advise", *words)
         assert (answer.code, answer.out, answer.err.count("\n")) == (1, "", 1)

@@ -197,6 +197,7 @@ TABLES = {
     "short": (f"{HEADER}\n{ROW[2:]}\n", ["line 2: 12 cells under a header of 13 names"]),
     "twice": (f"{HEADER},alcohol\n{ROW},1\n", ["columns ['alcohol'] stand in the header more than once"]),
     "open quote": (f'{HEADER}\n"{ROW}\n', ["new.csv is not a CSV table"]),
+    "not UTF-8": ("\udcff\udcfe", ["not UTF-8 (invalid start byte at byte 0); save it as a CSV in UTF-8"]),
     "missing": (None, ["No such file or directory", "give a CSV with the columns alcohol, malic_acid"]),
 }
 
@@ -206,7 +207,7 @@ def test_tables_to_predict(fitted, refused, monkeypatch, tmp_path, content, said
     monkeypatch.setenv("GPBENCH_ROOT", str(fitted))
     path, fit_id = tmp_path / "new.csv", Store(fitted / "store").ids()[0]
     if content is not None:
-        path.write_text(content)
+        path.write_text(content, encoding="utf-8", errors="surrogateescape")
     refused(("predict", fit_id, str(path)), ["new.csv", *said], folder=fitted)
 
 

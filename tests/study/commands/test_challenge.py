@@ -246,6 +246,9 @@ def test_semicolons_and_compression_are_read_and_cells_beyond_the_header_are_not
     capfd.readouterr()
     assert main.main(["challenge", str(tmp_path / "longer.csv")]) == 1
     assert "more cells than the header has names" in capfd.readouterr().err
+    (tmp_path / "wide.csv").write_bytes(lines[0].encode("utf-16"))
+    assert main.main(["challenge", str(tmp_path / "wide.csv")]) == 1
+    assert "not UTF-8 (invalid start byte at byte 0); save it as a CSV in UTF-8" in capfd.readouterr().err
 
 
 def test_one_that_was_damaged_or_removed_is_named(root, challenge, capfd):
@@ -282,7 +285,10 @@ def test_a_taken_name_is_refused(root, challenge):
         in challenge(predictions(root, REGRESSION["moments"]), "first")[2]
     )
     drawn = challenge(predictions(root, REGRESSION["moments"]), "other", "--label", r"Model $\foo$")
-    assert "has a $, which figures take for mathematics" in drawn[2]
+    assert "must be one line without a $, which figures take for mathematics; choose another --label" in drawn[2]
+    for label in ("two\nlines", "one\n"):
+        broken = challenge(predictions(root, REGRESSION["moments"]), "other", "--label", label)
+        assert (broken[0], "must be one line" in broken[2]) == (1, True)
 
 
 def test_splits_are_printed_for_other_programs(root, capfd):

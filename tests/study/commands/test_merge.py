@@ -118,6 +118,14 @@ def test_a_damaged_description_of_a_run_is_one_line_and_no_run_is_merged(other, 
     refused(("record", "--merge", str(other)), ["zzz_last/study.json is damaged (", "restore it by `git checkout`"])
 
 
+def test_a_run_without_its_description_is_named_and_no_run_is_merged(other, refused):
+    (folder,) = (other / "docs/results").iterdir()
+    shutil.copytree(folder, folder.with_name("zzz_last"))
+    missing = folder.with_name("zzz_last") / "study.json"
+    missing.unlink()
+    refused(("record", "--merge", str(other)), [f"nothing is merged: {missing} is missing; copy it there from where"])
+
+
 def test_a_folder_without_records_is_refused(project, refused, tmp_path):
     refused(("record", "--merge", str(tmp_path)), ["has no docs/results, and no records"])
     refused(("record", "uci_common", "--merge", str(tmp_path)), ["--merge adds every run of that folder; leave out"])

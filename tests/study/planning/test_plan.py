@@ -73,6 +73,18 @@ def test_impossible_fits_are_skipped_with_their_reason(project, gpbench):
     assert "0 done, 2 skipped, 0 failed" in out
 
 
+def test_a_fit_under_two_names_is_counted_as_often_as_it_is_listed(project, gpbench):
+    words = ["--set", "methods=[constant]", "--set", "datasets=[boston]", "--set", "variants={same:{method:constant}}"]
+    plan = make("methods=[constant] datasets=[boston] splits=2 variants={same:{method:constant}}")
+    finish(Store(places.find().store), plan.cells[0], plan.cells[0].fits[0])
+    *listed, last = gpbench("plan", *words, "--set", "splits=2").out.splitlines()
+    assert [sum(f" {state} " in line for line in listed) for state in ("done", "pending")] == [2, 2]
+    assert ": 2 fits to run in 1 job, " in last
+    assert last.endswith("; 2 done, 0 skipped, 0 failed; 2 of them again under another name")
+    (minutes,) = {line.split(" min")[0].split()[-1] for line in listed if " pending " in line}
+    assert float(re.search(r"about (\S+) minutes", last)[1]) == pytest.approx(float(minutes), abs=0.06)
+
+
 def test_too_many_rows_are_skipped(project):
     entry = project / "conf/dataset/boston.yaml"
     entry.write_text(entry.read_text().replace("rows: 506", "rows: 6000"))

@@ -67,7 +67,7 @@ def test_an_official_split_is_used_once_however_many_are_requested(project):
     assert [f.split for f in made["wine"].fits] == [0, 1, 2, 3, 4]
     assert [f.split for f in made["usps"].fits] == [0]
     assert (made["usps"].rows, made["usps"].test_rows) == (7291, 2007)
-    with pytest.raises(UserError, match="splits 3 to 3 of 'usps' are asked for; protocol 'common' has 0 to 0"):
+    with pytest.raises(UserError, match="split 3 of 'usps' is asked for; protocol 'common' has 0 to 0"):
         fit_one.groups(places.find(), ["method=constant", "dataset=usps", "split=3"])
     (random,) = cells("methods=[constant] datasets=[usps] splits=5 protocol.splits.official=false")
     assert len(random.fits) == 5

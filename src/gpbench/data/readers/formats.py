@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 OPENERS: dict[str, Callable] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+NOT_UTF_8 = "not UTF-8 ({0.reason} at byte {0.start}); save it as a CSV in UTF-8"
 
 
 def as_text(path: Path) -> IO[str]:
@@ -59,7 +60,8 @@ def frame(path: Path, *texts: str) -> pd.DataFrame:
         raise UserError(f"{path}: a line has more cells than the header has names") from None
     # ParserError, EmptyDataError and UnicodeDecodeError are ValueErrors
     except (OSError, EOFError, ValueError) as error:
-        raise UserError(f"{path} cannot be read as a CSV: {getattr(error, 'strerror', None) or error}") from None
+        reason = NOT_UTF_8.format(error) if isinstance(error, UnicodeDecodeError) else getattr(error, "strerror", None)
+        raise UserError(f"{path} cannot be read as a CSV: {reason or error}") from None
 
 
 @contextmanager
@@ -81,7 +83,7 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
             try:
                 yield number, line.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
-                raise UserError(f"{path}, line {number}: not UTF-8 ({error.reason} at byte {error.start})") from error
+                raise UserError(f"{path}, line {number}: {NOT_UTF_8.format(error)}") from error
 
 
 def text(path: Path, source: Source) -> tuple[list[str], Iterator[Row]]:

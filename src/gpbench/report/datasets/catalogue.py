@@ -145,8 +145,8 @@ def _megabytes(dataset: Dataset, where: Places) -> str:
 
 def _file(item: str, dataset: Dataset, where: Places) -> list[str]:
     known = fetch.pins(where).get(item) or dataset.source.unpinned.get(item)
-    about = vars(known) if known else {}
-    size = f"{about['size']:,} bytes" if about.get("size") else "size unknown"
+    about, path = vars(known) if known else {}, where.raw / item
+    size = f"{n:,} bytes" if (n := about.get("size") or path.is_file() and path.stat().st_size) else "size unknown"
     details = [f"{key} {about[key]}" for key in ("md5", "sha256", "licence") if about.get(key)]
     texts = [f"{item}, {size}, {fetch.state(item, where)}", *details, *(about.get("urls") or [])]
     return [line("file" if i == 0 else "", text) for i, text in enumerate(texts)]

@@ -77,8 +77,9 @@ def challenge(where: Places, path: Path, name: str, label: str, protocol_name: s
         raise UserError(f"{name!r} is no name of a challenger (a-z, 0-9, _, first a letter, no null); choose a --name")
     if name in config.options(where.conf, "method") or (where.per_split / f"{name}.yaml").is_file():
         raise UserError(f"{name!r} is the name of a method; choose another --name")
-    if "$" in label:
-        raise UserError(f"label {label!r} has a $, which figures take for mathematics; choose another --label")
+    if "$" in label or label.splitlines() != [label]:
+        refusal = "must be one line without a $, which figures take for mathematics"
+        raise UserError(f"label {label!r} {refusal}; choose another --label")
     if (target := where.challengers / name).exists():
         raise UserError(f"{name!r} was added before; choose another --name, or delete {target}")
     with np.errstate(all="ignore"):  # of what is too large, an error tells

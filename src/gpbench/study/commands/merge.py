@@ -25,6 +25,8 @@ def merge(where: Places, source: Path) -> list[str]:
     if not theirs:
         raise UserError(f"{source} has no docs/results, and no records (RUN/scores.csv) itself")
     ours = _runs(where.root / "docs" / "results")
+    if absent := [path for name in theirs if not (path := folder / name / "study.json").is_file() and name not in ours]:
+        raise UserError(f"nothing is merged: {absent[0]} is missing; copy it there from where the run was recorded")
     if unlike := list(_unlike(ours, theirs)):
         others = f" (and {count(len(unlike) - 1, 'other fit')})" if len(unlike) > 1 else ""
         raise UserError(f"nothing is merged: {unlike[0]}{others}; find out which is right, and remove the other line")

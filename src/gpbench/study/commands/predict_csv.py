@@ -14,7 +14,7 @@ from gpbench.config.schema import Dataset
 from gpbench.data import splits
 from gpbench.data import table as tables
 from gpbench.data.readers.encode import indicated
-from gpbench.data.readers.formats import as_text, separator
+from gpbench.data.readers.formats import NOT_UTF_8, as_text, separator
 from gpbench.errors import UserError, count
 from gpbench.places import Places, write_aside
 from gpbench.predictive.distributions import Predictive
@@ -193,10 +193,10 @@ def read_inputs(path: Path, names: list[str], categories: dict[str, list[str]]) 
             stream.seek(0)
             lines = [(reader.line_num, [*map(str.strip, cells)]) for cells in reader if cells]
     except OSError as error:
-        reason = error.strerror or error
-        raise UserError(f"{path}: {reason}; give a CSV with the columns {', '.join(needed)}") from None
+        raise UserError(f"{path}: {error.strerror or error}; give a CSV with the columns {', '.join(needed)}") from None
     except (csv.Error, EOFError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not a CSV table: {error}") from error
+        reason = NOT_UTF_8.format(error) if isinstance(error, UnicodeDecodeError) else error
+        raise UserError(f"{path} is not a CSV table: {reason}") from error
     if not lines:
         raise UserError(f"{path} is not a CSV table: it is empty; give one with the columns {', '.join(needed)}")
     (_, header), *rows = lines

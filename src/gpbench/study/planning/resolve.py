@@ -241,10 +241,9 @@ def _splits(study: schema.Study, protocol: schema.Protocol, dataset: schema.Data
     if first == 0 and protocols.official(protocol, dataset):
         return range(1)
     if wanted[-1] >= available:
-        raise UserError(
-            f"splits {wanted[0]} to {wanted[-1]} of {dataset.name!r} are asked for; "
-            f"protocol {protocol.name!r} has 0 to {available - 1}"
-        )
+        last, data = wanted[-1], f"of {dataset.name!r}"
+        asked = f"splits {first} to {last} {data} are" if last > first else f"split {first} {data} is"
+        raise UserError(f"{asked} asked for; protocol {protocol.name!r} has 0 to {available - 1}")
     return wanted
 
 
