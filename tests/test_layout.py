@@ -145,7 +145,8 @@ def test_files_are_utf_8_whatever_the_locale():
 def test_the_package_does_not_grow_and_is_typed():
     """It had 25,153 lines before its typed plans; STRIDE, the large-scale solvers, pages of papers, work on own data,
     what travels between machines, noise of other kinds, sparse GPs for classes by Laplace, what keeps tables of
-    users and figures from being misread, and what readers met at the command line have come since. Raise the number only for something that users asked for."""
+    users and figures from being misread, and what readers met at the command line have come since. Raise the number
+    only for something that users asked for."""
     texts = sources("src").values()
     assert sum(text.count("\n") for text in texts) <= 39_655
     assert sum(text.count("dict[str, Any]") for text in texts) < 30
