@@ -71,7 +71,7 @@ WORDS = {
         ["repeat --set, give several to --overri"],
     ),
     "a setting and a choice in one word": ((*CELL, "budget=smoke splits=2"), ["one word is one setting"]),
-    "split that is not there": ((*CELL, "split=20"), ["splits 20 to 20 of 'wine'", "'common' has 0 to 19"]),
+    "split that is not there": ((*CELL, "split=20"), ["split 20 of 'wine' is asked for", "'common' has 0 to 19"]),
     "negative split": ((*CELL, "split=-1"), ["split must be a non-negative integer or all, got -1"]),
     "split in words": ((*CELL, "split=first"), ["split must be a non-negative integer or all, got first"]),
     "too many splits": (overrides("splits=21"), ["splits 0 to 20", "'common' has 0 to 19"]),

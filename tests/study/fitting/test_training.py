@@ -86,7 +86,6 @@ def test_the_time_cap_stops_at_a_checkpoint_and_the_rest_is_as_if_it_had_not(cas
         ("svgp", "init", None, "init returned NoneType; it must return a State, whose params"),
         ("svgp", "init", State({"mean": torch.zeros(3)}), "init returned State; it must return a State, whose params"),
         ("dsvi", "loss", torch.zeros(2, 1), r"loss returned Tensor \[2, 1\]; it must return a tensor of shape \[R\]"),
-        ("aep", "loss", torch.zeros(2), r"loss returned Tensor \[2\]; .* for each replica, with a gradient"),
         ("svgp", "profile", torch.zeros(()), r"profile returned Tensor \[\]; it must return a tensor of shape \[R\]"),
         ("dgp_rff", "noise_shapes", (3, 0), "noise_shapes returned tuple; it must return gpbench.methods.base.Shapes"),
         ("bsgp_1", "step", 0.0, r"step returned float; it must return a tensor of shape \[R\]"),

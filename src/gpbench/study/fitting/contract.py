@@ -10,11 +10,10 @@ from gpbench.methods.base import ClosedFormMethod, Shapes, State
 
 STATE = "a State, whose params and buffers are tensors with the axis of replicas first"
 OBJECTIVE = "a tensor of shape [R], a number for each replica"
-LOSS = f"{OBJECTIVE}, with a gradient"
 PREDICT = {"predict": "a predictive distribution, such as gpbench.predictive.distributions.GaussianMixture"}
 CLOSED_FORM = {"fit": "a dict of what was learnt"} | PREDICT
 STEPPED = {"init": STATE, "start": STATE, "noise_shapes": "gpbench.methods.base.Shapes"} | PREDICT
-STEPPED |= {"loss": LOSS, "profile": OBJECTIVE, "step": OBJECTIVE}
+STEPPED |= dict.fromkeys(("loss", "profile", "step"), OBJECTIVE)
 
 
 def held(method: Any) -> Any:
@@ -37,12 +36,9 @@ def _ask(call: Callable[..., Any], name: str, asked: str, wanted: str, *words: A
 
 
 def _keeps(name: str, answer: Any, words: tuple[Any, ...]) -> bool:
-    if STEPPED.get(name) in (OBJECTIVE, LOSS):
-        import torch
-
+    if STEPPED.get(name) == OBJECTIVE:
         like = next(iter(words[0].params.values())).data
-        is_objective = isinstance(answer, torch.Tensor) and answer.shape == like.shape[:1]
-        return is_objective and (name != "loss" or answer.requires_grad or not torch.is_grad_enabled())
+        return isinstance(answer, type(like)) and answer.shape == like.shape[:1]
     if STEPPED.get(name) == STATE:
         replicas = 1 if name == "init" else len(words[1])
         tensors = [*answer.params.values(), *answer.buffers.values()] if isinstance(answer, State) else [answer]
