@@ -64,7 +64,7 @@ def _number(words: dict[str, str], key: str) -> int:
 
 def groups(where: Places, words: list[str]) -> tuple[tuple[Group, ...], list[str]]:
     """The groups that fit one cell (none where it is in the store), and its fits; data are prepared. What a fit will
-    cost is not asked: a model of that is .6 s of records."""
+    cost, which all records would have to be read for, is not asked."""
     from gpbench.data.prepare import ensure
 
     resolved = _resolve_one(where, words)
