@@ -8,7 +8,7 @@ from gpbench import config
 from gpbench.errors import UserError, unknown
 from gpbench.places import Places
 from gpbench.study.planning import batches
-from gpbench.study.planning.resolve import Resolved, resolve
+from gpbench.study.planning.resolve import Resolved, require_entry, resolve
 from gpbench.study.records import Address, FitRecord, Group, What
 from gpbench.study.storage import remote
 from gpbench.study.storage.store import Store
@@ -88,15 +88,8 @@ def settings(address: Address, what: What, split: int, replica: int) -> list[str
     return words
 
 
-def require_entry(where: Places, record: FitRecord) -> None:
-    """UserError where the data set of a stored fit has no entry any more."""
-    if (name := record.address.dataset) not in config.options(where.conf, "dataset"):
-        gone = f"is of data set {name!r}, whose entry conf/dataset/{name}.yaml is gone"
-        raise UserError(f"fit {record.fit_id} {gone}; put it back, or add the data again as {name}")
-
-
 def what_now(where: Places, record: FitRecord) -> What:
     """`what` of a stored fit's place, composed from today's configuration and code."""
-    require_entry(where, record)
+    require_entry(where, record.address.dataset, f"fit {record.fit_id}")
     words = settings(record.address, record.what, record.split, record.replica)
     return _resolve_one(where, words).cells[0].what

@@ -18,11 +18,11 @@ from gpbench.data.readers.formats import NOT_UTF_8, as_text, separator
 from gpbench.errors import UserError, count
 from gpbench.places import Places, write_aside
 from gpbench.predictive.distributions import Predictive
-from gpbench.study.commands.fit_one import require_entry
 from gpbench.study.fitting.entries import entry
 from gpbench.study.fitting.fold import make_fold
 from gpbench.study.fitting.outcome import points_of
 from gpbench.study.planning import identity
+from gpbench.study.planning.resolve import require_entry
 from gpbench.study.records import FitRecord
 from gpbench.study.storage.store import Store
 
@@ -123,16 +123,17 @@ class Model:
 def _dataset(where: Places, record: FitRecord, asked: str) -> Dataset:
     """The data set that was asked for, or else that of a fit's record. UserError where it is not there any more, has
     other data, or, not asked for, is one of several that give the fit's arrays different names."""
-    available, name = config.options(where.conf, "dataset"), asked or record.address.dataset
-    if name == record.address.dataset:
-        require_entry(where, record)
+    name = asked or record.address.dataset
+    require_entry(where, name, f"fit {record.fit_id}")
     dataset: Dataset = config.compose(where.conf, "dataset", name)
     if dataset.md5 != record.what.data.md5:
         raise UserError(f"fit {record.fit_id} was made of other data than {name} has today; fit it again")
-    alike = [other for other, path in available.items() if str(dataset.md5) in path.read_text(encoding="utf-8")]
-    there = {other: where.prepared_file(other) for other in alike if where.prepared_file(other).is_file()}
-    if not asked and len({_names(where, other) for other in there}) > 1:
-        each = " or ".join(f"{record.address.method}/{other}" for other in there)
+    if asked:
+        return dataset
+    md5, entries = str(dataset.md5), config.options(where.conf, "dataset").items()
+    alike = [n for n, path in entries if where.prepared_file(n).is_file() and md5 in path.read_text(encoding="utf-8")]
+    if len({_names(where, other) for other in alike}) > 1:
+        each = " or ".join(f"{record.address.method}/{other}" for other in alike)
         raise UserError(f"fit {record.fit_id} is of data with several names: say which to use, {each}")
     return dataset
 

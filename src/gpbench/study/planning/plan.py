@@ -12,7 +12,7 @@ from gpbench.errors import UserError
 from gpbench.places import Places, write_if_changed, write_text
 from gpbench.study.planning import batches, identity
 from gpbench.study.planning.cost import CostModel, learn
-from gpbench.study.planning.resolve import Resolved, resolve
+from gpbench.study.planning.resolve import Resolved, require_entry, resolve
 from gpbench.study.records import (
     Address,
     Batch,
@@ -89,9 +89,8 @@ def resolved(places: Places, study_name: str, overrides: str, site: str = "") ->
     except UserError:
         path = places.plans / f"{run_name(study_name, overrides)}.json"
         planned = from_json(FrozenPlan, path.read_bytes(), path).study.datasets if path.is_file() else []
-        for gone in sorted({*planned} - {*config.options(places.conf, "dataset")}):
-            lacking = f"is of data set {gone!r}, whose entry conf/dataset/{gone}.yaml is gone"
-            raise UserError(f"run {path.stem!r} {lacking}; put it back, or add the data again as {gone}") from None
+        for name in planned:
+            require_entry(places, name, f"run {path.stem!r}")
         raise
 
 

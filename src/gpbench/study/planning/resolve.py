@@ -43,6 +43,13 @@ class Setup:
     trainer: schema.Trainer
 
 
+def require_entry(where: Places, dataset: str, of: str) -> None:
+    """UserError where the data set of a fit or a run has no entry any more."""
+    if dataset not in config.options(where.conf, "dataset"):
+        what = f"{of} is of data set {dataset!r}, whose entry conf/dataset/{dataset}.yaml is gone"
+        raise UserError(f"{what}; put it back, or add the data again as {dataset}")
+
+
 def resolve(places: Places, study_name: str, overrides: str = "", site: str = "") -> Resolved:
     """The study and its cells; the overrides replace those of the site, and apply in the order of their keys, whose
     order a run's name does not know. Raises UserError for every name, key or value that is not valid."""
