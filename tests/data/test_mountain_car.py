@@ -58,6 +58,7 @@ def test_the_agent_learns_to_swing_out_of_the_valley(learned):
     assert max(steps[-100:]) < 200
 
 
+@pytest.mark.slow
 def test_costs_are_the_steps_that_the_greedy_agent_takes(learned):
     weights, _ = learned
     position, velocity, steps = -0.5, 0.0, 0

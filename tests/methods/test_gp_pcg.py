@@ -56,7 +56,7 @@ def test_dense_gradient_is_that_of_differences(task):
             assert gradient[name].flatten()[place].item() == pytest.approx(slope, rel=1e-5, abs=1e-6)
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", ["regression", pytest.param("binary", marks=pytest.mark.slow)])
 def test_gradients_average_to_the_exact_one(task):
     """Within three standard errors of autograd of the dense evidence, every component; and so does the objective."""
     method, dense, state, batch = made(task, num_probes=4)

@@ -118,6 +118,7 @@ def test_iterations_estimate_the_evidence_and_its_gradient_without_bias():
         ).all(), name
 
 
+@pytest.mark.slow
 def test_the_log_determinant_of_an_ill_conditioned_matrix_is_unbiased():
     """Twenty Lanczos steps, which linear_operator takes unless told otherwise, are too few."""
     x = unit(400, 2)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from gpbench.sampling import diagnostics
 
@@ -41,4 +41,4 @@ def compare(draws: np.ndarray, reference: Mapping[str, Any]) -> dict[str, float]
 
 def limit(numbers: int) -> float:
     """What the largest |z| of so many numbers exceeds by chance with probability `CHANCE` at most (Bonferroni)."""
-    return float(norm.isf(CHANCE / (2 * numbers)))
+    return float(-ndtri(CHANCE / (2 * numbers)))

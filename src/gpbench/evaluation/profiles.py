@@ -6,7 +6,6 @@ A table of losses has one row a data set and one column a method, without missin
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
-from scipy.stats import binom
 
 from gpbench.evaluation.practical import ROPES
 
@@ -36,6 +35,8 @@ def resampled(share: ArrayLike, n: int, level: float = 0.9) -> tuple[np.ndarray,
     """Interval of a share when the n data sets are drawn again with replacement: quantiles of Binomial(n, share) / n.
 
     share `[k]` gives two arrays `[k]`."""
+    from scipy.stats import binom  # scipy.stats costs a second to import
+
     tails = (1 - level) / 2, (1 + level) / 2
     low, high = (binom.ppf(tail, n, np.asarray(share, float)) / n for tail in tails)
     return low, high

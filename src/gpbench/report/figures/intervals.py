@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from scipy.stats import t
+from scipy.special import stdtrit
 
 from gpbench.errors import count
 from gpbench.report.figures import canvas
@@ -39,7 +39,7 @@ def _looks(view: View) -> dict[str, canvas.Look]:
 
 def half_width(sd: float, n: int) -> float:
     """Half of the 95 % interval t_{n-1} sd / sqrt(n) of a mean over n splits, taken as independent; 0 if n < 2."""
-    return float(t.ppf(0.975, n - 1) * sd / np.sqrt(n)) if n > 1 and np.isfinite(sd) else 0.0
+    return float(stdtrit(n - 1, 0.975) * sd / np.sqrt(n)) if n > 1 and np.isfinite(sd) else 0.0
 
 
 def _draw_means(axis: Axes, view: View, dataset: str, card: pd.DataFrame) -> None:

@@ -89,7 +89,7 @@ class Counterparts:
         """Updates that a fit of a cell made on average, before the rule of convergence ended it; 0 without any."""
         fits = self._cells.get((method, dataset), [])
         updates = [fit.steps if pd.isna(fit.steps_done) else fit.steps_done for fit in fits]
-        return float(np.nan_to_num(pd.Series(updates, dtype=float).mean()))
+        return float(np.mean([steps for steps in updates if pd.notna(steps)] or [0.0]))
 
     def paired(self, method: str, dataset: str, metric: str, theirs: dict[int, float]) -> tuple[float, float, int]:
         """(mean of ours - theirs, its standard error, number) of the splits that both have; (NaN, NaN, 0) below two."""
