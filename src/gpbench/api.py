@@ -12,6 +12,7 @@ import pandas as pd
 from gpbench import config, places
 from gpbench.errors import UserError
 from gpbench.evaluation.metrics import METRICS
+from gpbench.report import registry
 from gpbench.study.commands import fit_one, predict_csv
 from gpbench.study.planning import plan as planning
 from gpbench.study.results import collect
@@ -41,8 +42,7 @@ def list_datasets() -> pd.DataFrame:
 def plan(study: str = "default", overrides: str = "") -> pd.DataFrame:
     """A row for every fit of a study, or of a run of one: fit_id, method, dataset, split, replica, state, reason, and
     expected minutes of one core where it is pending. Nothing is run."""
-    where = places.find()
-    return pd.DataFrame(planning.make(where, *planning.study_words(where, study, overrides)).rows())
+    return pd.DataFrame(registry.planned(places.find(), study, overrides).rows())
 
 
 def fit(method: str, dataset: str, split: int | str = 0, **settings: Any) -> pd.Series:
@@ -53,12 +53,12 @@ def fit(method: str, dataset: str, split: int | str = 0, **settings: Any) -> pd.
     of a group. Raises UserError for what is unknown, and for a fit that failed."""
     from gpbench.study.commands import job
 
-    words = {"method": method, "dataset": dataset, "split": split}
+    words = [f"method={method}", f"dataset={dataset}", f"split={split}"]
     for key, value in settings.items():
         of_cell = key in (*fit_one.CHOICES, *fit_one.VALUES) or "." in key
-        words[key if of_cell else f"method.{key}"] = config.setting(value)
+        words.append(f"{key if of_cell else f'method.{key}'}={config.setting(value)}")
     where = places.find()
-    record, result = job.run_words(where, [f"{key}={value}" for key, value in words.items()])
+    record, result = job.run_words(where, words)
     job.require_done(where, record)
     return pd.Series(result)
 
@@ -72,10 +72,12 @@ def predict(fit: str, inputs: pd.DataFrame | ArrayLike) -> pd.DataFrame:
     names = model.table.input_names
     if isinstance(inputs, pd.DataFrame):
         return model.predict_frame(inputs, "inputs")
+    if np.ma.is_masked(inputs):
+        raise UserError(f"inputs have {predict_csv.MASKED}")
     try:
         values = np.asarray(inputs)
         values = values.astype(float, casting="same_kind" if values.dtype.kind in "mMc" else "unsafe")
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:  # the last of a tensor with a gradient
         raise UserError(f"inputs are no table of numbers: {error}") from error
     if values.ndim != 2 or values.shape[1] != len(names):
         raise UserError(f"inputs have shape {values.shape}; the model needs [rows, {len(names)}]: {', '.join(names)}")
@@ -86,7 +88,7 @@ def results(study: str = "default", overrides: str = "") -> pd.DataFrame:
     """A row for every fit that a study, or a run of one, wants, as the store and the committed records have it now: the
     columns of scores.parquet (docs/api.md). Nothing is run."""
     where = places.find()
-    planned = planning.make(where, *planning.study_words(where, study, overrides))
+    planned = registry.planned(where, study, overrides)
     return pd.DataFrame(collect.score_rows(where, collect.Ended(where, planned.name), planned.frozen))
 
 
@@ -101,7 +103,7 @@ def compare(study: str = "default", overrides: str = "", metric: str = "mnll") -
 
     config.require_known("metric", [metric], METRICS)
     where = places.find()
-    planned = planning.make(where, *planning.study_words(where, study, overrides))
+    planned = registry.planned(where, study, overrides)
     planning.freeze(planned, where)
     collect.collect(where, planned.name)
     view = View(where.results / planned.name)

@@ -1,13 +1,17 @@
 """Every method that conf/method (or a plugin) offers keeps the contracts; the tests find them by themselves."""
 
+import ast
+
 import numpy as np
 import pytest
 from contracts import CONTRACTS, a_damaged_checkpoint_gives_way_to_the_one_before
 
 from cases import CONF, Case, composed, every_case, table
+from gpbench.config.method_source import source_path, source_tree
 from gpbench.data import table as tables
 from gpbench.errors import UserError
 from gpbench.places import Places
+from gpbench.study.planning.numerics import PLANNING_ONLY
 from gpbench.study.planning.resolve import resolve
 
 CASES = every_case(CONF)
@@ -26,6 +30,15 @@ def case(request, tmp_path_factory):
 @pytest.mark.parametrize("contract", CONTRACTS, ids=lambda contract: contract.__name__)
 def test_contract(case, contract):
     contract(case)
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_no_number_depends_on_what_only_planning_asks(name):
+    """It is no part of identities; where the chains of `mcmc_gp` start is pinned by a test."""
+    module = composed(CONF, "method", name).header.module
+    calls = [node.func for node in ast.walk(source_tree(source_path(module))) if isinstance(node, ast.Call)]
+    asked = {ast.unparse(call) for call in calls if getattr(call, "attr", "") in PLANNING_ONLY}
+    assert {text for text in asked if "hyper" in text} == ({"hyper.needs"} if name == "mcmc_gp" else set())
 
 
 @pytest.mark.parametrize("name", ["svgp", "bsgp_1"])

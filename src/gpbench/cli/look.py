@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import sys
 import time
 from collections import Counter
@@ -20,15 +19,10 @@ CLEAR_SCREEN = "\033[2J\033[H"
 
 
 def planned(arguments: argparse.Namespace) -> Plan:
-    """The plan of the study that the arguments name; UserError for figures and tables that do not exist, too."""
+    """The plan of the study that the arguments name."""
     from gpbench.report import registry
-    from gpbench.study.planning import plan as planning
 
-    where = places.find()
-    found = planning.make(where, *planning.study_words(where, arguments.study, arguments.overrides))
-    for kind in ("figures", "tables"):
-        registry.names(dataclasses.asdict(found.study), kind)
-    return found
+    return registry.planned(places.find(), arguments.study, arguments.overrides)
 
 
 def plan(arguments: argparse.Namespace) -> None:

@@ -4,12 +4,18 @@ A function is named by the text `module:function`, so that a workflow can list i
 matplotlib. To add a figure or table, write its function of a `View` and one entry here.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import import_module
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from gpbench.config.validate import require_known
+
+if TYPE_CHECKING:
+    from gpbench.places import Places
+    from gpbench.study.planning.plan import Plan
 
 PREDICT, SAMPLE, SOLVE, ON_REQUEST = ("predict",), ("sample",), ("solve",), ()
 ALL_KINDS = (*PREDICT, *SAMPLE, *SOLVE)
@@ -283,6 +289,16 @@ TABLES = _by_name([
     Entry("all_metrics", "", ALL_KINDS, "tables.standard:all_metrics"),
 ])
 # fmt: on
+
+
+def planned(where: Places, study: str, overrides: str) -> Plan:
+    """The plan of a study, or of a run of one; UserError for figures and tables that do not exist, too."""
+    from gpbench.study.planning import plan as planning
+
+    found = planning.make(where, *planning.study_words(where, study, overrides))
+    for kind in ("figures", "tables"):
+        names(asdict(found.study), kind)
+    return found
 
 
 def names(study: Mapping[str, Any], what: Literal["figures", "tables"]) -> tuple[str, ...]:

@@ -83,8 +83,8 @@ def test_the_time_cap_stops_at_a_checkpoint_and_the_rest_is_as_if_it_had_not(cas
     [
         ("linear", "fit", (1.0,), "fit returned tuple; it must return a dict"),
         ("linear", "predict", (0.0, 1.0), "predict returned tuple; it must return a predictive distribution"),
-        ("svgp", "init", None, "init returned NoneType; it must return a State, whose params"),
-        ("svgp", "init", State({"mean": torch.zeros(3)}), "init returned State; it must return a State, whose params"),
+        ("svgp", "init", None, "init returned NoneType; it must return a State of tensors"),
+        ("svgp", "init", State({"mean": torch.zeros(3)}), "init returned State; it must return a State of tensors"),
         ("dsvi", "loss", torch.zeros(2, 1), r"loss returned Tensor \[2, 1\]; it must return a tensor of shape \[R\]"),
         ("svgp", "profile", torch.zeros(()), r"profile returned Tensor \[\]; it must return a tensor of shape \[R\]"),
         ("dgp_rff", "noise_shapes", (3, 0), "noise_shapes returned tuple; it must return gpbench.methods.base.Shapes"),

@@ -28,6 +28,7 @@ from gpbench.study.storage.store import Store
 
 SAME = 1e-4
 """Largest change of a prediction, in its sd, that counts as none: libraries and processors round differently."""
+MASKED = "masked cells, which have no values; fill them or leave their rows out"
 QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
 
 
@@ -215,7 +216,10 @@ def _written(names: list[str], categories: dict[str, list[str]]) -> list[str]:
 
 def unreal(arrays: object) -> str:
     """What is wrong with a frame of which a column holds times or complex numbers, or an array of them, '' if not: they
-    would be converted, times to a count of whatever unit their type has."""
+    would be converted, times to a count of whatever unit their type has; or of an array with masked cells, whose mask
+    would be ignored."""
+    if np.ma.is_masked(arrays):
+        return MASKED
     frame = arrays.dtypes.items() if isinstance(arrays, pd.DataFrame) else ()
     types = {f"column {name!r}": kept for name, kept in frame} or {"array": np.asarray(arrays).dtype}
     odd = [place for place, t in types.items() if t.kind in "mMc" or isinstance(t, pd.PeriodDtype)]
@@ -241,9 +245,10 @@ def inputs(frame: pd.DataFrame, names: list[str], categories: dict[str, list[str
         raise UserError(
             f"{where}: columns {_written(missing, categories)} are missing; the model needs {', '.join(needed)}"
         )
-    if odd := unreal(frame[names]):
+    numbers = frame[names].apply(pd.to_numeric, errors="coerce")
+    if odd := unreal(frame[names]) or unreal(numbers):  # the latter of complex numbers among objects
         raise UserError(f"{where}, {odd}")
-    values = frame[names].apply(pd.to_numeric, errors="coerce").to_numpy(float)
+    values = numbers.to_numpy(float)
     bad = np.argwhere(~np.isfinite(values))
     if len(bad):
         row, column = bad[0]

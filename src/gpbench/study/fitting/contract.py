@@ -2,13 +2,14 @@
 that method, and no error of the code that goes on with its answer. No torch."""
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 from gpbench.errors import UserError
 from gpbench.methods.base import ClosedFormMethod, Shapes, State
 
-STATE = "a State, whose params and buffers are tensors with the axis of replicas first"
+STATE = "a State of tensors whose first axis is that of replicas, with params in the type of the inputs"
 OBJECTIVE = "a tensor of shape [R], a number for each replica"
 PREDICT = {"predict": "a predictive distribution, such as gpbench.predictive.distributions.GaussianMixture"}
 CLOSED_FORM = {"fit": "a dict of what was learnt"} | PREDICT
@@ -25,13 +26,17 @@ def held(method: Any) -> Any:
     return method
 
 
-def _ask(call: Callable[..., Any], name: str, asked: str, wanted: str, *words: Any) -> Any:
+def _ask(call: Callable[..., Any], name: str, asked: str, wanted: str, *words: Any, **named: Any) -> Any:
     """What a method answers; UserError where it is none of what is wanted."""
-    answer = call(*words)
+    answer = call(*words, **named)
+    if named:  # a method may ask itself by keywords
+        words = inspect.signature(call).bind(*words, **named).args
     if not _keeps(name, answer, words):
         shape = f" {list(answer.shape)}" if hasattr(answer, "shape") else ""
         found = f"{type(answer).__name__}{shape}"
         raise UserError(f"{asked} returned {found}; it must return {wanted} (docs/adding.md)")
+    if STEPPED.get(name) == STATE:
+        _set_apart(answer)
     return answer
 
 
@@ -41,8 +46,29 @@ def _keeps(name: str, answer: Any, words: tuple[Any, ...]) -> bool:
         return isinstance(answer, type(like)) and answer.shape == like.shape[:1]
     if STEPPED.get(name) == STATE:
         replicas = 1 if name == "init" else len(words[1])
-        tensors = [*answer.params.values(), *answer.buffers.values()] if isinstance(answer, State) else [answer]
-        return all(getattr(tensor, "shape", ())[:1] == (replicas,) for tensor in tensors)
+        if not isinstance(answer, State):
+            return False
+        like = words[0].x if name == "init" else words[0].inputs
+        tensors = [*answer.params.values(), *answer.buffers.values()]
+        in_type = all(getattr(value, "dtype", None) == like.dtype for value in answer.params.values())
+        return in_type and all(getattr(tensor, "shape", ())[:1] == (replicas,) for tensor in tensors)
     if name == "predict":
         return hasattr(answer, "is_finite") and hasattr(answer, "log_prob")
     return isinstance(answer, dict if name == "fit" else Shapes)
+
+
+def _set_apart(state: State) -> None:
+    """Give parameters that share memory with another tensor (rows of x, say) a copy, for they are moved in place. Where
+    several replicas are stacked, they have one anyway."""
+    for name, value in state.params.items():
+        others = [*(v for k, v in state.params.items() if k != name), *state.buffers.values()]
+        own, theirs = _reach(value), map(_reach, others)
+        if any(max(own.start, other.start) < min(own.stop, other.stop) for other in theirs):
+            state.params[name] = value.clone()
+
+
+def _reach(tensor: Any) -> range:
+    """Addresses from the first to the last number of a tensor."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    first = tensor.data_ptr()
+    return range(first, first + tensor.element_size() * (last + 1))

@@ -270,9 +270,9 @@ class GradientFit(GradientLoop, OptimisedFit):
 
     def hold(self, state: State) -> None:
         super().hold(state)
-        for name, value in state.params.items():
+        for number, value in enumerate(state.params.values()):  # by number, as names may be those of attributes
             assert isinstance(value, torch.nn.Parameter)
-            self.register_parameter(name.replace(".", "_"), value)
+            self.register_parameter(f"parameter_{number}", value)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         adam = self.start_adam()
@@ -373,8 +373,8 @@ def outcome(fit: Fit, r: int) -> Outcome:
     result.model = {"params": state.params, "buffers": state.buffers, "samples": state.samples}
     started = time.perf_counter()
     x = fold.scaling.inputs(fit.table.inputs[fold.test])
-    with linalg.replicas_from(r):
-        predictive = answer_one(fit.method, state, x, fold.key)
+    with linalg.replicas_from(r):  # by a new instance, as for a stored model: nothing may stand in attributes
+        predictive = answer_one(contract.held(make_method(fit.group.what)), state, x, fold.key)
     result.info.get("sampler", {}).update((name, float(noted)) for name, noted in state.memory.items())
     fit.note(linalg.events())
     finish(result, predictive, fold, task, started)

@@ -1,8 +1,8 @@
 """Identity of a fit: the hash of *what* it is, and never of *how* it runs.
 
 The code that a fit uses is part of what it is: the modules inside the boundary of `numerics` (and inside a plugin's
-package) that its method and its loop import, as syntax trees without docstrings, comments, messages and imports for
-annotations, plus the versions of the third-party packages imported there.
+package, or of no installed package at all) that its method and its loop import, as syntax trees without docstrings,
+comments, messages and imports for annotations, plus the versions of the third-party packages imported there.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from gpbench.config.method_source import source_path, source_tree
-from gpbench.study.planning.numerics import LOOPS, PLANNING_ONLY, TUNING, is_inside
+from gpbench.config.method_source import find_spec, source_path, source_tree
+from gpbench.errors import UserError
+from gpbench.study.planning.numerics import LOOPS, PLANNING_ONLY, TUNING, VOCABULARY, is_inside
 from gpbench.study.records import What
 from gpbench.study.records import canonical as canonical
 from gpbench.study.records import digest as digest
 from gpbench.study.records import identify as identify
 
 DISTRIBUTIONS = {"sklearn": "scikit-learn"}
+UNVERSIONED = "unversioned"
+INSTALLED = {"site-packages", "dist-packages"}
 
 
 def numerics(method: str, trained_by: str, is_tuned: bool = False) -> tuple[str, ...]:
@@ -33,24 +36,35 @@ def numerics(method: str, trained_by: str, is_tuned: bool = False) -> tuple[str,
 
 @functools.cache
 def code(*modules: str) -> dict[str, str]:
-    """Module -> digest of its code, for the import closure of `modules` inside the boundary (of a plugin: all)."""
-    return _closure(modules, lambda module: module.split(".")[0] != "gpbench" or is_inside(module))
+    """Module -> digest of its code, for the import closure of `modules` inside the boundary (of a plugin: all).
+
+    UserError where a module of gpbench is imported there that lies outside: its changes would go unnoticed."""
+    return _closure(modules, _is_inside)
+
+
+def _is_inside(module: str, importer: str) -> bool:
+    if module.split(".")[0] != "gpbench" or is_inside(module):
+        return True
+    if module not in VOCABULARY and source_path(module).name != "__init__.py":
+        where = "which lies outside of what identifies a fit, so that its changes would go unnoticed"
+        raise UserError(f"{importer} imports {module}, {where}; move it below gpbench/methods or gpbench/gp")
+    return False
 
 
 @functools.cache
 def whole_code(*modules: str) -> dict[str, str]:
     """The same for the whole import closure: of what scores and reports are made by."""
-    return _closure(modules, lambda module: True)
+    return _closure(modules, lambda module, importer: True)
 
 
-def _closure(modules: tuple[str, ...], counts: Callable[[str], bool]) -> dict[str, str]:
+def _closure(modules: tuple[str, ...], counts: Callable[[str, str], bool]) -> dict[str, str]:
     digests: dict[str, str] = {}
     todo = list(modules)
     while todo:
         module = todo.pop()
         if module not in digests:
             digests[module], imported = _parse(module)
-            todo += [name for name in imported if _is_module(name, module) and counts(name)]
+            todo += [name for name in imported if _is_module(name, module) and counts(name, module)]
     return dict(sorted(digests.items()))
 
 
@@ -64,13 +78,14 @@ def versions(*modules: str) -> dict[str, str]:
     return {name: _version(name).split("+")[0] for name in third_party}
 
 
+@functools.cache
 def _version(name: str) -> str:
     """Version of the distribution that a top-level module comes from."""
     try:
         return importlib.metadata.version(DISTRIBUTIONS.get(name, name))
     except importlib.metadata.PackageNotFoundError:
         owners = importlib.metadata.packages_distributions().get(name)  # slow: it reads every package
-        return importlib.metadata.version(owners[0]) if owners else "unversioned"
+        return importlib.metadata.version(owners[0]) if owners else UNVERSIONED
 
 
 def changed(what: What) -> list[str]:
@@ -91,8 +106,9 @@ def _parse(module: str) -> tuple[str, frozenset[str]]:
 
 @functools.cache
 def _is_module(name: str, importer: str) -> bool:
-    """Whether a dotted name is a module of gpbench or of the importer's own package."""
-    if name.split(".")[0] not in ("gpbench", importer.split(".")[0]):
+    """Whether a dotted name is a module of gpbench, of the importer's own package, or of no installed one."""
+    top = name.split(".")[0]
+    if top not in ("gpbench", importer.split(".")[0]) and not _is_loose(top):
         return False
     parent, _, leaf = name.rpartition(".")
     if not parent:
@@ -100,6 +116,14 @@ def _is_module(name: str, importer: str) -> bool:
     spec = importlib.util.find_spec(parent) if _is_module(parent, importer) else None
     folders = (spec.submodule_search_locations or []) if spec else []
     return any((Path(f) / f"{leaf}.py").is_file() or (Path(f) / leaf / "__init__.py").is_file() for f in folders)
+
+
+@functools.cache
+def _is_loose(name: str) -> bool:
+    """Whether a top-level module is a source file on the path that no distribution has, and no version tells apart."""
+    spec = None if name in sys.stdlib_module_names else find_spec(name)
+    origin = Path(spec.origin or "") if spec else Path()
+    return origin.suffix == ".py" and not INSTALLED & {*origin.parts} and _version(name) == UNVERSIONED
 
 
 class _Strip(ast.NodeTransformer):

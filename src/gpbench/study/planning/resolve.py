@@ -173,7 +173,8 @@ def _by_target(
 
 
 def _hyper_keys(places: Places, method: str) -> set[str]:
-    return {f.name for f in dataclasses.fields(config.compose(places.conf, "method", method).hyper)} | {"steps"}
+    found = config.compose(places.conf, "method", method)
+    return {f.name for f in dataclasses.fields(found.hyper)} | ({"steps"} if not found.header.closed_form else set())
 
 
 def configured_method(places: Places, name: str, budget: schema.Budget, overrides: list[str]) -> MethodConfig:

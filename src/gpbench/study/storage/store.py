@@ -143,8 +143,10 @@ class Store:
 
     def move_damaged(self, fit_ids: Iterable[str]) -> None:
         """Move fits aside whose record is damaged, missing or of another edition, each with a line, so that they can be
-        fitted."""
+        fitted. UserError where something else stands in the place of a fit."""
         for fit_id in fit_ids:
+            if (path := self.folder(fit_id)).is_file():
+                raise UserError(f"{path} stands where the folder of a fit is to be, and is none; move it away")
             if os.path.lexists(self.folder(fit_id)):
                 try:
                     self.record(fit_id)
