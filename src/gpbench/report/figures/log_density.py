@@ -27,7 +27,7 @@ def log_density(view: View) -> Figure:
 def _draw_splits(axis: Axes, view: View, dataset: str) -> None:
     scores = -view.per_split("mnll", dataset)
     cells = view.cells_of(dataset, "mnll")
-    low = _lowest_drawn(scores)
+    low, across = _lowest_drawn(scores), axis.get_yaxis_transform()
     for i, (method, look) in enumerate(canvas.looks(view).items()):
         values = scores[method].dropna()
         drawn = values[values >= low]
@@ -35,9 +35,8 @@ def _draw_splits(axis: Axes, view: View, dataset: str) -> None:
         if len(values) and values.mean() >= low:
             axis.plot([values.mean()] * 2, [i - 0.35, i + 0.35], color=look.color, linewidth=1.6)
         if len(drawn) < len(values):
-            left, transform = len(values) - len(drawn), canvas.across(axis)
-            axis.text(0, i, f"◂ {left}", va="center", color=look.color, transform=transform)
-        grey: canvas.Style = {"va": "center", "fontsize": 7, "color": canvas.GREY, "transform": canvas.across(axis)}
+            axis.text(0, i, f"◂ {len(values) - len(drawn)}", va="center", color=look.color, transform=across)
+        grey: canvas.Style = {"va": "center", "fontsize": 7, "color": canvas.GREY, "transform": across}
         cell = cells.loc[method]
         if cell["n"] == 0:
             axis.text(0.5, i, canvas.short_reason(cell), ha="center", **grey)

@@ -29,13 +29,18 @@ def r_hat(view: View) -> Figure:
 
 
 def curves(view: View, r_hats: pd.DataFrame) -> Figure:
-    """One curve per method."""
+    """The median over splits, a curve a method, with a band up to the median of the upper limits."""
     figure, axes = canvas.titled(view.datasets, 1.9, 3, "kept draws", "R-hat")
-    for axis, dataset in zip(axes, view.datasets, strict=True):
-        of_dataset = r_hats[r_hats["dataset"] == dataset]
+    for axis, _, of_dataset in canvas.by_dataset(axes, view.datasets, r_hats):
         for look, rows in canvas.by_method(view, of_dataset):
-            _curve(axis, rows, look)
-        _axis(axis, of_dataset["iteration"])
+            median = rows.groupby("iteration")[["r_hat", "upper"]].median()
+            axis.plot(median.index, excess(median["r_hat"]), **look.options, markersize=3.5)
+            axis.fill_between(median.index, *excess(median.T), color=look.color, alpha=0.12, linewidth=0)
+        axis.set(xscale="log", yscale="log", ylim=(LEAST, None))
+        ticks = sorted(of_dataset["iteration"].unique())
+        axis.set_xticks(ticks, [f"{tick:,.0f}" for tick in ticks], rotation=30, ha="right")
+        axis.xaxis.set_minor_locator(NullLocator())
+        threshold_axis(axis)
         canvas.remark(axis, _chains(of_dataset, view))
     canvas.legend(figure, view, list(r_hats["method"]))
     return figure
@@ -46,8 +51,7 @@ def tiles(view: View, r_hats: pd.DataFrame) -> Figure:
     figure, axes = canvas.titled(
         view.datasets, 0.5 + 0.17 * len(view.methods) * canvas.row(view), 3, "kept draws", sharey=True
     )
-    for axis, dataset in zip(axes, view.datasets, strict=True):
-        of_dataset = r_hats[r_hats["dataset"] == dataset]
+    for axis, _, of_dataset in canvas.by_dataset(axes, view.datasets, r_hats):
         median = of_dataset.groupby(["method", "iteration"])["r_hat"].median().unstack().reindex(view.methods)
         _tiles(axis, median)
         canvas.remark(axis, _chains(of_dataset, view))
@@ -73,21 +77,6 @@ def _tiles(axis: Axes, median: pd.DataFrame) -> None:
 def excess(values: pd.Series | np.ndarray) -> np.ndarray:
     """R-hat - 1, clipped to the axis."""
     return np.clip(np.asarray(values, float) - 1, LEAST, MOST)
-
-
-def _curve(axis: Axes, rows: pd.DataFrame, look: canvas.Look) -> None:
-    """Median over splits, with a band up to the median of the upper limits."""
-    median = rows.groupby("iteration")[["r_hat", "upper"]].median()
-    axis.plot(median.index, excess(median["r_hat"]), **look.options, markersize=3.5)
-    axis.fill_between(median.index, *excess(median.T), color=look.color, alpha=0.12, linewidth=0)
-
-
-def _axis(axis: Axes, iterations: pd.Series) -> None:
-    axis.set(xscale="log", yscale="log", ylim=(LEAST, None))
-    ticks = sorted(iterations.unique())
-    axis.set_xticks(ticks, [f"{tick:,.0f}" for tick in ticks], rotation=30, ha="right")
-    axis.xaxis.set_minor_locator(NullLocator())
-    threshold_axis(axis)
 
 
 def threshold_axis(axis: Axes) -> None:
