@@ -18,7 +18,7 @@ import pandas as pd
 from pyarrow import ArrowException
 
 from gpbench import config
-from gpbench.errors import UserError, count, unknown
+from gpbench.errors import UserError, count
 from gpbench.evaluation.calibration import histograms
 from gpbench.evaluation.metrics import METRICS
 from gpbench.places import read_json
@@ -130,8 +130,7 @@ class View:
         scores = self._scores[self._scores["kind"] == self.study["kind"]]
         # a study without finished fits, or without some task, lacks columns
         scores = scores.reindex(columns=dict.fromkeys([*scores.columns, *METRICS, *FACTS]))
-        if unregistered := set(scores["status"]) - set(STATUSES):
-            raise unknown("status", min(unregistered), STATUSES, "scores.parquet")
+        config.require_known("status", sorted(set(scores["status"])), STATUSES, "scores.parquet")
         scores["status"] = scores["status"].mask(scores["gate"] == "failed", UNMIXED)
         scores["convergence"] = scores["convergence"].astype(object).where(scores["convergence"].notna(), "")
         drawn, limit = scores[["r_hat", "draws"]].notna().any(axis=1), self.study.get("r_hat")
@@ -251,15 +250,13 @@ class View:
     @cached_property
     def labels(self) -> dict[str, str]:
         """Printed label of each method."""
-        scores = self._scores[["method", "label"]].dropna()
         planned = {name: name for name in self.methods} | self.study.get("labels", {})  # older records lack them
-        return planned | dict(zip(scores["method"], scores["label"], strict=True))
+        return planned | dict(self._scores[["method", "label"]].dropna().to_numpy())
 
     @cached_property
     def tasks(self) -> dict[str, str]:
         """Task of each data set; a data set without any collected fit is absent."""
-        scores = self._scores[["dataset", "task"]].dropna()
-        return dict(zip(scores["dataset"], scores["task"], strict=True))
+        return dict(self._scores[["dataset", "task"]].dropna().to_numpy())
 
     def datasets_of(self, *tasks: str) -> list[str]:
         """The study's data sets with one of these tasks (all data sets without a task)."""

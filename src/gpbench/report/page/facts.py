@@ -19,23 +19,19 @@ def summary(view: View) -> list[tuple[str, str]]:
     """What was compared, planned and finished, as (term, text)."""
     done, planned = int((view.fits["status"] == "done").sum()), len(view.fits)
     judged = view.done.loc[view.done["convergence"] != "", "convergence"].value_counts()
+    choice, reported = view.study["reported"], ""
+    if view.study["kind"] == "predict":
+        reported = f", which reports {', '.join(choice['metrics'])} and the {choice['spread']} over splits"
     return [
         ("fits", f"{done} of {planned} done"),
         ("methods", ", ".join(view.labels[method] for method in view.methods)),
         ("data sets", ", ".join(f"{name} ({view.tasks.get(name, 'task unknown')})" for name in view.datasets)),
-        ("protocol", f"{view.study['protocol']}{_reported(view)}"),
+        ("protocol", f"{view.study['protocol']}{reported}"),
         ("budget", str(view.study["budget"])),
         ("splits", splits_of(view)[1]),
         *([("convergence", ", ".join(f"{n} {name}" for name, n in judged.items()))] if len(judged) else []),
         ("training time", f"{number(view.done['seconds_train'].sum() / 60)} minutes over all finished fits"),
     ]
-
-
-def _reported(view: View) -> str:
-    """What the source of the protocol reports about predictions: metrics and the spread over splits."""
-    choice = view.study["reported"]
-    text = f", which reports {', '.join(choice['metrics'])} and the {choice['spread']} over splits"
-    return text if view.study["kind"] == "predict" else ""
 
 
 def warnings(view: View) -> list[str]:
@@ -45,12 +41,14 @@ def warnings(view: View) -> list[str]:
     unfinished = ~view.fits["status"].isin(SCORED)
     unsolved = view.done.reindex(columns=["unsolved", "unsolved_test"]).gt(0).any(axis=1)
     gpus = view.fits["gpu"].dropna().loc[lambda names: names != ""]
+    gain = view.study.get("gain") or 0.0
+    limit = f"{gain:g}" + f" ({LBFGS.gain:g} by L-BFGS)" * (gain <= LARGEST_GAIN)  # one above holds for every optimiser
     marked = "Cells with such fits are marked ✗ and neither ranked nor compared."
     notes = {
         "not done: not part of any mean; listed below with the reasons.": int(unfinished.sum()),
         f"by Markov chains that have not converged: their R-hat exceeds {view.study.get('r_hat')}, the limit of the "
         f"budget, or they have too few effective draws. {marked}": chains,
-        f"by gradients that have not converged: as many steps again would gain {_limit(view)} nats a datum or more, or "
+        f"by gradients that have not converged: as many steps again would gain {limit} nats a datum or more, or "
         f"nothing can be predicted. {marked}": optimised,
         "with linear systems that ended before their tolerance: scores.parquet has their share, of training as "
         "`unsolved`, of the prediction as `unsolved_test`.": int(unsolved.sum()),
@@ -91,12 +89,6 @@ def provenance(view: View) -> list[tuple[str, str]]:
         ("overrides", "; ".join(overrides) or "none"),
         *((term, ", ".join(f"{name} {value}" for name, value in of.items())) for term, of in known.items() if of),
     ]
-
-
-def _limit(view: View) -> str:
-    """What as many steps again may gain, in nats a datum; one above the rule's holds for every optimiser."""
-    gain = view.study.get("gain") or 0.0
-    return f"{gain:g}" + f" ({LBFGS.gain:g} by L-BFGS)" * (gain <= LARGEST_GAIN)
 
 
 def commands(view: View) -> list[tuple[str, str]]:
