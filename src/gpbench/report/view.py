@@ -31,10 +31,8 @@ from gpbench.study.storage import challengers, committed, parquet
 UNMIXED = "not converged"
 """Status of a finished fit that does not converge as its budget requires: the chains of its split by their R-hat, a fit
 by gradients by its predicted gain."""
-IMPROVING = "↗"
-"""Mark of a cell with fits that still improve, where the budget requires no convergence."""
-JITTERED = "†"
-"""Mark of a cell with fits whose matrices needed jitter beyond the method's own."""
+IMPROVING = "↗"  # mark of a cell with fits that still improve, where the budget requires no convergence
+JITTERED = "†"  # mark of a cell with fits whose matrices needed jitter beyond the method's own
 STATUSES = ("done", UNMIXED, "stopped", "diverged", "out-of-memory", "failed", "skipped", "missing")
 SCORED = ("done", UNMIXED)
 MIXING = ("chains", "draws", "r_hat", "r_hat_row", "r_hat_row_sd", "ess_bulk", "ess_tail", "ess_every")

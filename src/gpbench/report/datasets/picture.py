@@ -16,8 +16,8 @@ from gpbench.data.summary import class_counts
 from gpbench.data.table import Table
 from gpbench.errors import UserError
 from gpbench.places import write_aside
+from gpbench.report.figures import STYLE
 
-STYLE = Path(__file__).parent.parent / "gpbench.mplstyle"
 WIDTH = 6.0  # inches: 1200 pixels
 BLUE, ORANGE = "#0072B2", "#D55E00"
 INPUTS, PER_ROW = 16, 4  # panels of inputs

@@ -33,11 +33,9 @@ TABLES = (
     *("regression_mnll", "regression_rmse", "classification_mnll", "classification_error"),
     *("ranks", "cost", "status", "unfinished"),
 )
-OF_ALL_RUNS = ("rank_by_budget",)
-"""Figures that draw all of RUNS, the others one."""
+OF_ALL_RUNS = ("rank_by_budget",)  # figures that draw all of RUNS, the others one
 COMPARISON = "all_mnll"
-BEST = 5
-"""Methods whose ranks the README shows."""
+BEST = 5  # methods whose ranks the README shows
 
 
 def texts(root: Path, runs: list[View]) -> dict[Path, str]:

@@ -15,8 +15,7 @@ from gpbench.report.figures import canvas
 from gpbench.report.figures.published import OPEN, QUOTED, source_legend
 from gpbench.report.view import View
 
-LEAVES = 3.0
-"""A mean beyond so many medians of the panel leaves the axis."""
+LEAVES = 3.0  # a mean beyond so many medians of the panel leaves the axis
 # family -> colour, and markers of its methods in the order of the study
 FAMILIES = {"svgp": ("#000000", "os"), "dsvi": ("#C00000", "^"), "aep": ("#009E73", "*")}
 Marks = dict[str, canvas.Style]

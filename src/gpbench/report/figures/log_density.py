@@ -66,25 +66,20 @@ def boxes(view: View) -> Figure:
     for axis, dataset in zip(axes, view.datasets, strict=True):
         fits = view.fits.query("dataset == @dataset and status != 'skipped'")
         methods = canvas.present(view.methods, fits["method"])
-        _draw_boxes(axis, view, dataset, methods)
+        scores, cells = view.per_split("mnll", dataset), view.cells_of(dataset, "mnll")
+        for x, method in enumerate(methods):
+            if len(values := scores[method].dropna()):
+                color = canvas.looks(view)[method].color
+                parts = ("boxprops", "whiskerprops", "capprops", "medianprops")
+                lines: canvas.Style = dict.fromkeys(parts, {"color": color})
+                lines["flierprops"] = {"markeredgecolor": color}
+                axis.boxplot([values], positions=[x], widths=0.5, sym=".", **lines)
+            else:
+                canvas.upright_reason(axis, x, cells.loc[method])
+        canvas.name_columns(axis, view, methods)
+        canvas.remark_incomplete(axis, cells.loc[methods])
         for row in card[(card["dataset"] == dataset) & card["ours_method"].isin(methods)].itertuples():
             axis.plot(methods.index(row.ours_method), row.published, **PUBLISHED)
     if not card.empty:
         figure.legend(handles=[Line2D([], [], label="published mean", **PUBLISHED)], loc="outside lower center")
     return figure
-
-
-def _draw_boxes(axis: Axes, view: View, dataset: str, methods: list[str]) -> None:
-    scores, look = view.per_split("mnll", dataset), canvas.looks(view)
-    cells = view.cells_of(dataset, "mnll")
-    for x, method in enumerate(methods):
-        values = scores[method].dropna()
-        if len(values):
-            line = {"color": look[method].color}
-            lines: canvas.Style = dict.fromkeys(("boxprops", "whiskerprops", "capprops", "medianprops"), line)
-            outliers = {"markeredgecolor": look[method].color}
-            axis.boxplot([values], positions=[x], widths=0.5, sym=".", flierprops=outliers, **lines)
-        else:
-            canvas.upright_reason(axis, x, cells.loc[method])
-    canvas.name_columns(axis, view, methods)
-    canvas.remark_incomplete(axis, cells.loc[methods])

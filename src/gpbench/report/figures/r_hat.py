@@ -48,30 +48,25 @@ def curves(view: View, r_hats: pd.DataFrame) -> Figure:
 
 def tiles(view: View, r_hats: pd.DataFrame) -> Figure:
     """One row per method, one tile per checkpoint."""
-    figure, axes = canvas.titled(
-        view.datasets, 0.5 + 0.17 * len(view.methods) * canvas.row(view), 3, "kept draws", sharey=True
-    )
+    height = 0.5 + 0.17 * len(view.methods) * canvas.row(view)
+    figure, axes = canvas.titled(view.datasets, height, 3, "kept draws", sharey=True)
     for axis, _, of_dataset in canvas.by_dataset(axes, view.datasets, r_hats):
         median = of_dataset.groupby(["method", "iteration"])["r_hat"].median().unstack().reindex(view.methods)
-        _tiles(axis, median)
+        values = median.to_numpy(float)
+        shade = np.where(np.isnan(values), np.nan, np.digitize(values, THRESHOLDS))
+        axis.imshow(shade, cmap=ListedColormap(list(SHADES.values())), vmin=-0.5, vmax=3.5, aspect="auto")
+        for (row, column), value in np.ndenumerate(values):
+            if np.isfinite(value):
+                ink = "white" if value >= THRESHOLDS[1] else "black"
+                text = f"{value:.2f}" if value < 10 else f"{value:.0f}" if value < 100 else ">99"
+                axis.text(column, row, text, ha="center", va="center", fontsize=5.5, color=ink)
+        axis.set_xticks(range(values.shape[1]), [f"{t:,.0f}" for t in median.columns], rotation=30, ha="right")
+        axis.grid(False)
         canvas.remark(axis, _chains(of_dataset, view))
     canvas.name_rows(axes[0], view)
     handles = [Patch(facecolor=shade, edgecolor=canvas.GREY, label=name) for name, shade in SHADES.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     return figure
-
-
-def _tiles(axis: Axes, median: pd.DataFrame) -> None:
-    values = median.to_numpy(float)
-    shade = np.where(np.isnan(values), np.nan, np.digitize(values, THRESHOLDS))
-    axis.imshow(shade, cmap=ListedColormap(list(SHADES.values())), vmin=-0.5, vmax=3.5, aspect="auto")
-    for (row, column), value in np.ndenumerate(values):
-        if np.isfinite(value):
-            ink = "white" if value >= THRESHOLDS[1] else "black"
-            text = f"{value:.2f}" if value < 10 else f"{value:.0f}" if value < 100 else ">99"
-            axis.text(column, row, text, ha="center", va="center", fontsize=5.5, color=ink)
-    axis.set_xticks(range(values.shape[1]), [f"{t:,.0f}" for t in median.columns], rotation=30, ha="right")
-    axis.grid(False)
 
 
 def excess(values: pd.Series | np.ndarray) -> np.ndarray:

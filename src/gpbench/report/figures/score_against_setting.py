@@ -173,22 +173,17 @@ def p_values(view: View) -> Figure:
     figure, axes = canvas.titled(view.datasets, 1.8, x="layers", y="p")
     least = tests[["p_paired", "p_unpaired_low"]].min(axis=None)
     for axis, _, rows in canvas.by_dataset(axes, view.datasets, tests):
-        _draw_tests(axis, rows)
+        middle, low, high = (rows[f"p_unpaired{end}"] for end in ("", "_low", "_high"))
+        bar = [middle - low, high - middle]  # the middle 90 % of the resamples
+        axis.errorbar(rows["layers"] + 0.08, middle, yerr=bar, **UNPAIRED.options, elinewidth=0.7)
+        axis.plot(rows["layers"] - 0.08, rows["p_paired"], **PAIRED.options)
+        axis.axhline(ALPHA, color=LEVEL.color, linestyle=LEVEL.linestyle, linewidth=0.9)
+        axis.set_yscale("log")
         canvas.remark(axis, f"{rows['n'].min()} splits" if len(rows) else "no finished pair")
         axis.set_ylim(least / 2, 1.5)
         canvas.tick_settings(axis, tests["layers"])
     canvas.legend_of(figure, [PAIRED, UNPAIRED, LEVEL])
     return figure
-
-
-def _draw_tests(axis: Axes, rows: pd.DataFrame) -> None:
-    """Both tests; the bar of the unpaired one is the middle 90 % of its resamples."""
-    middle = rows["p_unpaired"]
-    bar = [middle - rows["p_unpaired_low"], rows["p_unpaired_high"] - middle]
-    axis.errorbar(rows["layers"] + 0.08, middle, yerr=bar, **UNPAIRED.options, elinewidth=0.7)
-    axis.plot(rows["layers"] - 0.08, rows["p_paired"], **PAIRED.options)
-    axis.axhline(ALPHA, color=LEVEL.color, linestyle=LEVEL.linestyle, linewidth=0.9)
-    axis.set_yscale("log")
 
 
 num_inducing = partial(_against, key="num_inducing", name="inducing inputs", scale="log")

@@ -16,10 +16,8 @@ from gpbench.report.tables.preconditioners import relative_to_cg
 from gpbench.report.view import View
 
 COLUMNS = 5
-LIMIT = 2.0
-"""The colours of ratios end at 10^-2 and 10^2."""
-SMALLEST = 1e-9
-"""Stands for 0, which has no logarithm."""
+LIMIT = 2.0  # the colours of ratios end at 10^-2 and 10^2
+SMALLEST = 1e-9  # stands for 0, which has no logarithm
 
 
 def heat_maps(view: View, measured: str) -> Figure:

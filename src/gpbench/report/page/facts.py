@@ -11,8 +11,7 @@ from gpbench.report.tables.render import number
 from gpbench.report.view import SCORED, UNMIXED, View, commits
 from gpbench.study.fitting.convergence import LARGEST_GAIN, LBFGS
 
-FEWEST_SPLITS = 3
-"""Splits below which a paired interval has at most one degree of freedom."""
+FEWEST_SPLITS = 3  # splits below which a paired interval has at most one degree of freedom
 
 
 def summary(view: View) -> list[tuple[str, str]]:
@@ -54,16 +53,6 @@ def warnings(view: View) -> list[str]:
         "`unsolved`, of the prediction as `unsolved_test`.": int(unsolved.sum()),
         f"on a GPU ({', '.join(sorted(gpus.unique()))}), with its seconds and the memory of its host.": len(gpus),
     }
-    texts = [*_banner(view), *(f"{count(number, 'fit')} {note}" for note, number in notes.items() if number)]
-    if view.needed_jitter:
-        texts.append(f"{view.needed_jitter} scores.parquet says how often, and in which matrices.")
-    if view.still_improving:
-        texts.append(f"{view.still_improving} The budget allows that: they are ranked all the same.")
-    return texts
-
-
-def _banner(view: View) -> list[str]:
-    """What the study is too small to show."""
     texts, (fewest, splits) = [], splits_of(view)
     if view.study["budget"] == "smoke":
         texts.append("Budget smoke only shows that everything runs: its ranks and differences mean nothing.")
@@ -71,6 +60,11 @@ def _banner(view: View) -> list[str]:
         texts.append("Budget quick is short of what papers train: ranks hold for methods trained so briefly.")
     if view.study["kind"] == "predict" and fewest < FEWEST_SPLITS:
         texts.append(f"{splits} cannot tell methods apart on a data set; take {FEWEST_SPLITS} or more.")
+    texts += [f"{count(number, 'fit')} {note}" for note, number in notes.items() if number]
+    if view.needed_jitter:
+        texts.append(f"{view.needed_jitter} scores.parquet says how often, and in which matrices.")
+    if view.still_improving:
+        texts.append(f"{view.still_improving} The budget allows that: they are ranked all the same.")
     return texts
 
 

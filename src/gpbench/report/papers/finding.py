@@ -23,8 +23,7 @@ from gpbench.report.view import View, commits
 
 DIFFERENCE = "first - second [95 %]"
 COUNTS_NOTE = "Every number with its counterpart: [scorecard](../scorecard/scorecard.md)."
-MANY = 4
-"""Data sets that a finding names one by one."""
+MANY = 4  # data sets that a finding names one by one
 RULES = (
     "Difference of losses, paired over splits (below zero the first is better), with its Nadeau-Bengio interval; of "
     "samplers paired by the number of a chain, so that it is of the data sets of a run, often a single one, and of no "
