@@ -57,8 +57,10 @@ def ledger(runs: list[View], published: pd.DataFrame, per_split: Path) -> str:
     fits = [view.done.assign(run=view.folder.name) for view in runs if view.study["kind"] == "predict"]
     done = pd.concat(fits, ignore_index=True) if fits else pd.DataFrame()
     shifts = _shifts(done)
-    tables = [_shift_table(shifts), _scales(shifts, published), _densities(done)]
-    tables += [_splits(done, per_split), _spreads(published)]
+    shown = [[dataset, protocol, signed(value)] for (dataset, protocol), value in shifts.items()]
+    title = "Scale of the target: shift from the standardised to the original scale"
+    tables = [Table.of(shown, ["data set", "protocol", "shift"], title, SHIFT_NOTE)]
+    tables += [_scales(shifts, published), _densities(done), _splits(done, per_split), _spreads(published)]
     texts = [
         to_markdown(table) if len(table.shown) else f"**{table.caption}**: no record has it.\n" for table in tables
     ]
@@ -72,12 +74,6 @@ def _shifts(done: pd.DataFrame) -> pd.Series:
     shifts = (done["mnll"] - done["mnll_scaled"]).astype(float)
     of_splits = shifts.groupby([done["dataset"], done["protocol"], done["split"]]).mean()
     return of_splits.groupby(["dataset", "protocol"]).mean().dropna()
-
-
-def _shift_table(shifts: pd.Series) -> Table:
-    rows = [[dataset, protocol, signed(value)] for (dataset, protocol), value in shifts.items()]
-    title = "Scale of the target: shift from the standardised to the original scale"
-    return Table.of(rows, ["data set", "protocol", "shift"], title, SHIFT_NOTE)
 
 
 def _scales(shifts: pd.Series, published: pd.DataFrame) -> Table:
