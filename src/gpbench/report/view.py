@@ -361,8 +361,7 @@ class View:
         where every split has a score, of whatever fit."""
         cells = self.cells(metric, *tasks)
         counted = cells["complete"] if converged else (cells["n"] == cells["expected"]) & (cells["n"] > 0)
-        means = cells.assign(mean=cells["mean"].where(counted))
-        matrix = means.pivot(index="dataset", columns="method", values="mean")
+        matrix = cells.assign(mean=cells["mean"].where(counted)).pivot(index="dataset", columns="method", values="mean")
         return matrix.reindex(index=self.datasets_of(*tasks), columns=self.methods)
 
     def test_fraction(self, dataset: str) -> float:

@@ -175,14 +175,11 @@ def _decided(results: list[Result]) -> list[Result]:
 def _kind(result: Result, p: float) -> Result:
     difference, kind = result.difference, UNDECIDED
     assert difference
-    if result.comparison.expect == "equal":
-        judged = verdicts.judge(difference.lower, difference.upper, result.margin, "")
-        kind = {"agrees": HOLDS, "differs": FAILS}.get(judged, UNDECIDED) if difference.n > 1 else UNDECIDED
-    elif result.comparison.expect == "not worse":
-        if difference.n > 1:
-            kind = (
-                HOLDS if difference.upper <= result.margin else FAILS if difference.lower > result.margin else UNDECIDED
-            )
+    if result.comparison.expect != "better" and difference.n > 1:
+        # one that is not worse may be better by any amount
+        lower = max(difference.lower, -np.inf if result.comparison.expect == "equal" else -result.margin)
+        judged = verdicts.judge(lower, difference.upper, result.margin, "")
+        kind = {"agrees": HOLDS, "differs": FAILS}.get(judged, UNDECIDED)
     elif p <= ALPHA:
         kind = HOLDS if difference.mean < 0 else FAILS
     return replace(result, kind=kind, p=p)
