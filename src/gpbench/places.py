@@ -21,8 +21,7 @@ from gpbench.errors import UserError
 if TYPE_CHECKING:
     from filelock import AcquireReturnProxy, BaseFileLock
 
-LOOK_SECONDS = 60.0
-"""between two looks at a lock that another process holds"""
+LOOK_SECONDS = 60.0  # between two looks at a lock that another process holds
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
 
 

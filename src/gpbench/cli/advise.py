@@ -59,7 +59,9 @@ def advise(arguments: argparse.Namespace) -> None:
         left = sum(minutes[method] for method in wanted)
         print(f"A quick study of {count(len(done) + len(wanted), 'method')} takes about {left:.1f} minutes of a core.")
         print("It says which of them is best here, and how certain that is.")
-        print(f"next: {_again(arguments, dataset)} --run")
+        given = {key: value for key, usual in USUAL.items() if (value := getattr(arguments, key)) != usual}
+        again = ["gpbench advise", dataset.name, *(f"--{key} {value}" for key, value in given.items())]
+        print(f"next: {' '.join(again)} --run")
         return
     asked = [method for method in cells if method in done or (method in wanted and arguments.run)]
     quick = planning.make(where, arguments.study, f"{words} only=[{','.join(asked)}]")
@@ -100,12 +102,6 @@ def _refuse_others(arguments: argparse.Namespace, dataset: Dataset) -> None:
         if asked and (asked != values if key == "target" else {*asked} != {*values}):
             said = f"{dataset.name} was added with --{key} {' '.join(values) or 'NOTHING'}, not {' '.join(asked)}"
             raise UserError(f"{said}; leave out --{key}, or add the table again by another --name")
-
-
-def _again(arguments: argparse.Namespace, dataset: Dataset) -> str:
-    """The same command on the data set that there is now."""
-    words = [f"--{key} {getattr(arguments, key)}" for key, usual in USUAL.items() if getattr(arguments, key) != usual]
-    return " ".join(["gpbench advise", dataset.name, *words])
 
 
 def _affordable(minutes: dict[str, float], most: float, least: int) -> list[str]:

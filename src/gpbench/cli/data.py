@@ -74,6 +74,7 @@ def list_(arguments: argparse.Namespace) -> None:
 
 
 def show(arguments: argparse.Namespace) -> None:
+    from gpbench.data import table
     from gpbench.report.datasets import catalogue
 
     where = places.find()
@@ -81,22 +82,15 @@ def show(arguments: argparse.Namespace) -> None:
         print("\n".join(catalogue.entry(dataset, where)))
         if not where.prepared_file(dataset.name).is_file():
             print(f"  not prepared; run `gpbench data prepare {dataset.name}`")
-        else:
-            _show_prepared(dataset, where, picture=not arguments.no_picture)
+            continue
+        loaded = table.load(where.prepared_file(dataset.name), dataset.md5)
+        print("\n".join(catalogue.contents(loaded, dataset)))
+        if not arguments.no_picture:
+            from gpbench.report.datasets.picture import save
 
-
-def _show_prepared(dataset: Dataset, where: Places, picture: bool) -> None:
-    from gpbench.data import table
-    from gpbench.report.datasets import catalogue
-
-    loaded = table.load(where.prepared_file(dataset.name), dataset.md5)
-    print("\n".join(catalogue.contents(loaded, dataset)))
-    if picture:
-        from gpbench.report.datasets.picture import save
-
-        path = where.results / "data" / f"{dataset.name}.png"
-        save(loaded, dataset, path)
-        print(catalogue.line("picture", str(path)))
+            path = where.results / "data" / f"{dataset.name}.png"
+            save(loaded, dataset, path)
+            print(catalogue.line("picture", str(path)))
 
 
 def verify(arguments: argparse.Namespace) -> None:

@@ -51,7 +51,11 @@ def show(arguments: argparse.Namespace) -> None:
 def listing(where: Places, what: str) -> dict[str, str]:
     """Name -> what it is, of one of WHAT."""
     if what == "runs":
-        return {run.name: _described(run) for run in runs(where)}
+        described = {}
+        for run in runs(where):
+            when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.when))
+            described[run.name] = f"{when}  {run.report if run.report.is_file() else 'no report yet'}  {run.command}"
+        return described
     if what == "items":
         from gpbench.report.papers import items
 
@@ -81,8 +85,3 @@ def runs(where: Places) -> list[Run]:
         when = max(p.stat().st_mtime for p in (path, path.with_suffix(".seen")) if p.is_file())
         found.append(Run(path.stem, when, command, where.results / path.stem / "report.html"))
     return sorted(found, key=lambda run: run.when, reverse=True)
-
-
-def _described(run: Run) -> str:
-    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.when))
-    return f"{when}  {run.report if run.report.is_file() else 'no report yet'}  {run.command}"

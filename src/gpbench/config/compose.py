@@ -31,8 +31,7 @@ GROUPS = {
     "paper": schema.Paper,
 }
 ENTRY_POINTS = "gpbench.conf"
-NAME = re.compile("[A-Za-z0-9_][A-Za-z0-9_-]*")
-"""What every item of conf/ may be called."""
+NAME = re.compile("[A-Za-z0-9_][A-Za-z0-9_-]*")  # what every item of conf/ may be called
 OWN_NAME = re.compile(r"(?!(?:true|false|yes|no|on|off|null|nan|inf)$)[a-z][a-z0-9_]*")
 """What users may call what they add: no word that YAML and overrides read as another value than text."""
 MOST_NODES = 100_000

@@ -24,8 +24,7 @@ from gpbench.places import Places, write_aside, write_text
 MARKS = re.compile(r"[,%$€£\s]")  # that people write within numbers
 CLASSES = ("binary", "multiclass")
 EXTENSIONS = re.compile(rf"(?<=.)\.[^.]*({'|'.join(map(re.escape, formats.OPENERS))})?$")
-Columns = dict[str, list[str]]
-"""Name -> cells."""
+Columns = dict[str, list[str]]  # name -> cells
 
 
 @dataclasses.dataclass(frozen=True)

@@ -75,8 +75,7 @@ def check(table: Table, name: str, task: str, classes: int, truth: int = 0) -> N
             raise UserError(f"data set {name!r}: {kind} names {repeated} are used more than once")
         seen = 0
         for part in chunks(array):
-            bad = np.argwhere(~(np.abs(part) < LARGEST))
-            if len(bad):
+            if len(bad := np.argwhere(~(np.abs(part) < LARGEST))):
                 row, column = bad[0]
                 fault = f"beyond {LARGEST:g}" if np.isfinite(part[row, column]) else "not a finite number"
                 problem = f"{kind} {names[column]!r} is {fault} in row {seen + row}"
@@ -85,21 +84,15 @@ def check(table: Table, name: str, task: str, classes: int, truth: int = 0) -> N
     if len(table.inputs) < 2:
         raise UserError(f"data set {name!r} has {len(table.inputs)} row(s); at least 2 are needed to train and test")
     targets = table.targets[:, : table.targets.shape[1] - truth]
-    if task == "counts":
-        _check_counts(targets, table.target_names, name)
+    if task == "counts" and len(bad := np.argwhere((targets < 0) | (targets != np.floor(targets)))):
+        (row, column), names = bad[0], table.target_names
+        problem = f"target {names[column]!r} is {targets[row, column]:g} in row {row}, not a count 0, 1, ..."
+        raise UserError(f"data set {name!r}: {problem}; correct the value, or choose another task")
     if task in ("binary", "multiclass"):
         numbers = np.unique(targets)
         if targets.shape[1] != 1 or not np.array_equal(numbers, np.arange(classes)):
             problem = f"class numbers are {numbers.tolist()[:5]}, expected 0..{classes - 1}"
             raise UserError(f"data set {name!r}: {problem}; check 'classes' in conf/dataset/{name}.yaml")
-
-
-def _check_counts(targets: np.ndarray, names: list[str], name: str) -> None:
-    bad = np.argwhere((targets < 0) | (targets != np.floor(targets)))
-    if len(bad):
-        row, column = bad[0]
-        problem = f"target {names[column]!r} is {targets[row, column]:g} in row {row}, not a count 0, 1, ..."
-        raise UserError(f"data set {name!r}: {problem}; correct the value, or choose another task")
 
 
 def save(table: Table, path: Path, about: dict[str, object]) -> None:

@@ -6,7 +6,7 @@ matplotlib. To add a figure or table, write its function of a `View` and one ent
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
@@ -45,12 +45,8 @@ class Entry:
         return getattr(import_module(f"gpbench.report.{module}"), name)
 
 
-def _by_name(entries: Iterable[Entry]) -> dict[str, Entry]:
-    return {entry.name: entry for entry in entries}
-
-
 # fmt: off
-FIGURES = _by_name([
+FIGURES = {entry.name: entry for entry in (
     Entry("log_density", "scores", PREDICT, "figures.log_density:log_density",
           "Mean test log density of each split (small marks) and its mean over splits (bar); higher is better. An "
           "arrow at the left edge counts the splits that lie below the axis. Grey: finished of expected splits, or "
@@ -261,9 +257,9 @@ FIGURES = _by_name([
     Entry("scorecard", "scorecard", PREDICT, "figures.scorecard:scorecard",
           "Published numbers (open) and ours (filled), mean and standard deviation over splits, with the verdict of "
           "the scorecard. Means under different protocols are not comparable."),
-])
+)}
 
-TABLES = _by_name([
+TABLES = {entry.name: entry for entry in (
     Entry("status", "status", ALL_KINDS, "tables.standard:status"),
     Entry("unfinished", "status", ALL_KINDS, "tables.standard:unfinished"),
     Entry("regression_mnll", "scores", PREDICT, "tables.standard:regression_mnll"),
@@ -287,7 +283,7 @@ TABLES = _by_name([
     Entry("preconditioners", "solvers", ON_REQUEST, "tables.preconditioners:preconditioners"),
     Entry("cost", "cost", ALL_KINDS, "tables.standard:cost"),
     Entry("all_metrics", "", ALL_KINDS, "tables.standard:all_metrics"),
-])
+)}
 # fmt: on
 
 

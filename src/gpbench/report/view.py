@@ -18,7 +18,7 @@ import pandas as pd
 from pyarrow import ArrowException
 
 from gpbench import config
-from gpbench.errors import UserError, count, unknown
+from gpbench.errors import UserError, count
 from gpbench.evaluation.calibration import histograms
 from gpbench.evaluation.metrics import METRICS
 from gpbench.places import read_json
@@ -31,10 +31,8 @@ from gpbench.study.storage import challengers, committed, parquet
 UNMIXED = "not converged"
 """Status of a finished fit that does not converge as its budget requires: the chains of its split by their R-hat, a fit
 by gradients by its predicted gain."""
-IMPROVING = "↗"
-"""Mark of a cell with fits that still improve, where the budget requires no convergence."""
-JITTERED = "†"
-"""Mark of a cell with fits whose matrices needed jitter beyond the method's own."""
+IMPROVING = "↗"  # mark of a cell with fits that still improve, where the budget requires no convergence
+JITTERED = "†"  # mark of a cell with fits whose matrices needed jitter beyond the method's own
 STATUSES = ("done", UNMIXED, "stopped", "diverged", "out-of-memory", "failed", "skipped", "missing")
 SCORED = ("done", UNMIXED)
 MIXING = ("chains", "draws", "r_hat", "r_hat_row", "r_hat_row_sd", "ess_bulk", "ess_tail", "ess_every")
@@ -130,8 +128,7 @@ class View:
         scores = self._scores[self._scores["kind"] == self.study["kind"]]
         # a study without finished fits, or without some task, lacks columns
         scores = scores.reindex(columns=dict.fromkeys([*scores.columns, *METRICS, *FACTS]))
-        if unregistered := set(scores["status"]) - set(STATUSES):
-            raise unknown("status", min(unregistered), STATUSES, "scores.parquet")
+        config.require_known("status", sorted(set(scores["status"])), STATUSES, "scores.parquet")
         scores["status"] = scores["status"].mask(scores["gate"] == "failed", UNMIXED)
         scores["convergence"] = scores["convergence"].astype(object).where(scores["convergence"].notna(), "")
         drawn, limit = scores[["r_hat", "draws"]].notna().any(axis=1), self.study.get("r_hat")
@@ -251,15 +248,13 @@ class View:
     @cached_property
     def labels(self) -> dict[str, str]:
         """Printed label of each method."""
-        scores = self._scores[["method", "label"]].dropna()
         planned = {name: name for name in self.methods} | self.study.get("labels", {})  # older records lack them
-        return planned | dict(zip(scores["method"], scores["label"], strict=True))
+        return planned | dict(self._scores[["method", "label"]].dropna().to_numpy())
 
     @cached_property
     def tasks(self) -> dict[str, str]:
         """Task of each data set; a data set without any collected fit is absent."""
-        scores = self._scores[["dataset", "task"]].dropna()
-        return dict(zip(scores["dataset"], scores["task"], strict=True))
+        return dict(self._scores[["dataset", "task"]].dropna().to_numpy())
 
     def datasets_of(self, *tasks: str) -> list[str]:
         """The study's data sets with one of these tasks (all data sets without a task)."""
@@ -366,8 +361,7 @@ class View:
         where every split has a score, of whatever fit."""
         cells = self.cells(metric, *tasks)
         counted = cells["complete"] if converged else (cells["n"] == cells["expected"]) & (cells["n"] > 0)
-        means = cells.assign(mean=cells["mean"].where(counted))
-        matrix = means.pivot(index="dataset", columns="method", values="mean")
+        matrix = cells.assign(mean=cells["mean"].where(counted)).pivot(index="dataset", columns="method", values="mean")
         return matrix.reindex(index=self.datasets_of(*tasks), columns=self.methods)
 
     def test_fraction(self, dataset: str) -> float:

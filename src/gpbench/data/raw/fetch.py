@@ -71,12 +71,17 @@ def pin(items: list[str], unpinned: dict[str, Upstream], places: Places) -> list
             if item in pins(places):
                 lines.append(f"{item}: pinned in data.dvc already")
                 continue
-            new[item] = pinned = _documented(item, unpinned.get(item, Upstream(urls=[])), places)
+            known, path = unpinned.get(item, Upstream(urls=[])), places.raw / item
+            if not path.is_file():
+                _obtain(item, known, path, places)
+            elif reason := wrong(path, known):
+                raise UserError(f"{path} is not the documented file ({reason}); delete it to download it")
+            num_bytes = path.stat().st_size
+            new[item] = pinned = Pin(urls=known.urls, size=num_bytes, **sums(path))
             with write_aside(dvc.cached(pinned.md5, places)) as temporary:
-                shutil.copyfile(places.raw / item, temporary)
+                shutil.copyfile(path, temporary)
             with lock("data.dvc", places):
                 add(item, pinned, places)
-        num_bytes = (places.raw / item).stat().st_size
         size = f"{num_bytes / 1e6:.0f} MB" if num_bytes >= 1e6 else f"{num_bytes} bytes"
         lines.append(f"{item}: md5 {pinned.md5}, {size} pinned in data.dvc")
     if new:
@@ -92,16 +97,6 @@ def _present(item: str, known: Pin | None, places: Places) -> bool:
     if known is not None and path.is_file() and (reason := wrong(path, known)):
         raise UserError(f"{path} is not the pinned file ({reason}); delete it to fetch it again")
     return path.is_file()
-
-
-def _documented(item: str, known: Upstream, places: Places) -> Pin:
-    """The pin of data/raw/ITEM, which is downloaded if missing, and checked as far as it is documented."""
-    path = places.raw / item
-    if not path.is_file():
-        _obtain(item, known, path, places)
-    elif reason := wrong(path, known):
-        raise UserError(f"{path} is not the documented file ({reason}); delete it to download it")
-    return Pin(urls=known.urls, size=path.stat().st_size, **sums(path))
 
 
 def _from_remote(missing: dict[str, Pin], places: Places) -> dict[str, str]:

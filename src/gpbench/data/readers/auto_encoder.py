@@ -18,8 +18,7 @@ from gpbench.data.simulated.reproducible import stream
 HIDDEN, FEATURES = 256, 30
 EPOCHS, BATCH, RATE = 20, 200, 1e-3
 DECAYS, TINY = (0.9, 0.999), 1e-8
-GRID = 2.0**-10
-"""Of gradients of a sum over a mini-batch."""
+GRID = 2.0**-10  # of gradients of a sum over a mini-batch
 DIGITS = 5
 Weights = dict[str, np.ndarray]
 

@@ -66,13 +66,14 @@ LIKELIHOODS: dict[str, Callable[[np.random.Generator, np.ndarray], np.ndarray]] 
 
 def strategies(likelihood: str, n: int, d: int) -> Draw:
     """The simulated data of filippone2013, `BLOCKS` of n rows."""
-    return _stacked([_strategies(stream(2013, n, d, block), LIKELIHOODS[likelihood], n, d) for block in range(BLOCKS)])
-
-
-def _strategies(rng: np.random.Generator, likelihood: Callable, n: int, d: int) -> tuple[np.ndarray, np.ndarray]:
-    log_lengthscales = rng.uniform(-3.0, -1.0, d).round(DIGITS)
-    x, f = latents(rng, n, log_lengthscales, LOG_VARIANCE_2013)
-    return x, _columns(likelihood(rng, f), f, log_lengthscales, LOG_VARIANCE_2013)
+    blocks = []
+    for block in range(BLOCKS):
+        rng = stream(2013, n, d, block)
+        log_lengthscales = rng.uniform(-3.0, -1.0, d).round(DIGITS)
+        x, f = latents(rng, n, log_lengthscales, LOG_VARIANCE_2013)
+        y = LIKELIHOODS[likelihood](rng, f)
+        blocks.append((x, _columns(y, f, log_lengthscales, LOG_VARIANCE_2013)))
+    return _stacked(blocks)
 
 
 def balanced_probit(n: int, d: int) -> Draw:

@@ -17,10 +17,8 @@ from gpbench.config.validate import require_known
 from gpbench.data.simulated.reproducible import Draw
 
 FOLDER = Path(__file__).parents[1] / "posteriors"
-Content = dict[str, Any]
-"""Of a file."""
-PREFIX = "posterior_"
-"""Of their data sets."""
+Content = dict[str, Any]  # of a file
+PREFIX = "posterior_"  # of their data sets
 
 
 def names() -> list[str]:

@@ -54,13 +54,14 @@ def listing(rows: list[list[str]]) -> list[str]:
 
 def entry(dataset: Dataset, where: Places) -> list[str]:
     """Everything known about a data set before it is read: its entry, files and citation."""
-    source, first = dataset.source, dataset.train_rows
+    source, first, targets = dataset.source, dataset.train_rows, dataset.source.targets
+    many = f"{len(targets)}: {targets[0]} to {targets[-1]}" if len(targets) > 8 else ""
     about = {
         "task": f"{dataset.task}, {dataset.rows:,} rows x {dataset.columns} inputs",
-        "targets": _targets(dataset),
+        "targets": many or _with_units(dataset, targets),
         "truth": ", ".join(dataset.truth),
         "classes": ", ".join(dataset.classes),
-        "units": _with_units(dataset, [name for name in dataset.units if name not in source.targets]),
+        "units": _with_units(dataset, [name for name in dataset.units if name not in targets]),
         "left out": ", ".join(dataset.drop),
         "window": " x ".join(f"[{low:g}, {high:g}]" for low, high in dataset.window),
         "bins": " x ".join(map(str, source.bins)),
@@ -75,7 +76,10 @@ def entry(dataset: Dataset, where: Places) -> list[str]:
     lines = [line(name, text) for name, text in about.items() if text]
     for item in source.files:
         lines += _file(item, dataset, where)
-    return [f"{dataset.name}: {dataset.title}", *lines, *_citation(dataset.citation, where)]
+    if key := dataset.citation:
+        text = citations.entries(where.conf).get(key, f"{key} (not in conf/references.bib)")
+        lines += [line("citation" if i == 0 else "", part) for i, part in enumerate(text.splitlines())]
+    return [f"{dataset.name}: {dataset.title}", *lines]
 
 
 def contents(table: Table, dataset: Dataset) -> list[str]:
@@ -150,16 +154,6 @@ def _file(item: str, dataset: Dataset, where: Places) -> list[str]:
     details = [f"{key} {about[key]}" for key in ("md5", "sha256", "licence") if about.get(key)]
     texts = [f"{item}, {size}, {fetch.state(item, where)}", *details, *(about.get("urls") or [])]
     return [line("file" if i == 0 else "", text) for i, text in enumerate(texts)]
-
-
-def _citation(key: str, where: Places) -> list[str]:
-    text = citations.entries(where.conf).get(key, f"{key} (not in conf/references.bib)") if key else ""
-    return [line("citation" if i == 0 else "", part) for i, part in enumerate(text.splitlines())]
-
-
-def _targets(dataset: Dataset) -> str:
-    names = dataset.source.targets
-    return _with_units(dataset, names) if len(names) <= 8 else f"{len(names)}: {names[0]} to {names[-1]}"
 
 
 def _with_units(dataset: Dataset, names: list[str]) -> str:

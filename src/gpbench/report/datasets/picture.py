@@ -3,6 +3,7 @@
 import math
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib import style
@@ -15,8 +16,8 @@ from gpbench.data.summary import class_counts
 from gpbench.data.table import Table
 from gpbench.errors import UserError
 from gpbench.places import write_aside
+from gpbench.report.figures import STYLE
 
-STYLE = Path(__file__).parent.parent / "gpbench.mplstyle"
 WIDTH = 6.0  # inches: 1200 pixels
 BLUE, ORANGE = "#0072B2", "#D55E00"
 INPUTS, PER_ROW = 16, 4  # panels of inputs
@@ -166,7 +167,11 @@ def _explained(inputs: np.ndarray, target: np.ndarray, classes: bool) -> np.ndar
 def _strongest(axis: Axes, x: np.ndarray, y: np.ndarray, share: np.ndarray, table: Table, dataset: Dataset) -> None:
     best = int(np.argmax(share))
     if dataset.classes:
-        _boxes(axis, x[:, best], y, dataset)
+        places = range(len(dataset.classes))
+        box: dict[str, Any] = {"orientation": "horizontal", "showfliers": False, "medianprops": {"color": ORANGE}}
+        axis.boxplot([x[y == label, best] for label in places], positions=places, widths=0.6, **box)
+        axis.set_yticks(places, [""] * len(places))
+        axis.set_ylim(len(places) - 0.5, -0.5)
     else:
         rows = _sample(len(x), POINTS)
         axis.scatter(x[rows, best], y[rows], s=5, color=ORANGE, alpha=0.4, linewidths=0)
@@ -182,14 +187,6 @@ def _map(axis: Axes, inputs: np.ndarray, target: np.ndarray, table: Table, datas
         axis.scatter(x, y, s=5, alpha=0.6, linewidths=0, color=f"C{label}", label=name)
     axis.set(xlabel=_label(dataset, table.input_names[0]), ylabel=_label(dataset, table.input_names[1]))
     axis.legend(loc="upper left", markerscale=2)
-
-
-def _boxes(axis: Axes, values: np.ndarray, target: np.ndarray, dataset: Dataset) -> None:
-    places = range(len(dataset.classes))
-    members, median = [values[target == label] for label in places], {"color": ORANGE}
-    axis.boxplot(members, positions=places, orientation="horizontal", widths=0.6, showfliers=False, medianprops=median)
-    axis.set_yticks(places, [""] * len(places))
-    axis.set_ylim(len(places) - 0.5, -0.5)
 
 
 def _class_bars(axis: Axes, counts: np.ndarray, names: list[str]) -> None:

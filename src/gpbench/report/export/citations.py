@@ -40,17 +40,11 @@ def used(where: Places, methods: Iterable[str], datasets: Iterable[str], protoco
         dataset = config.compose(where.conf, "dataset", name)
         if dataset.citation:  # private data have none
             purposes.setdefault(dataset.citation, []).append(f"data set {name} ({dataset.title})")
-    known = entries(where.conf)
-    for key in _sources(where, protocol, known):
+    # the paper that a protocol is named after (`filippone2013_real`: filippone2013), and the source of its splits
+    named, scheme = protocol.split("_")[0], config.compose(where.conf, "protocol", protocol).splits.scheme
+    for key in filter(None, (named if named in entries(where.conf) else "", SPLITS.get(scheme))):
         purposes.setdefault(key, []).append(f"protocol {protocol}")
     return purposes
-
-
-def _sources(where: Places, protocol: str, known: Iterable[str]) -> list[str]:
-    """The paper that a protocol is named after (`filippone2013_real`: filippone2013), and the source of its splits."""
-    rules = config.compose(where.conf, "protocol", protocol)
-    named = protocol.split("_")[0]
-    return [*([named] if named in known else []), *([SPLITS[s]] if (s := rules.splits.scheme) in SPLITS else [])]
 
 
 def bibtex(where: Places, purposes: dict[str, list[str]], commit: str) -> str:

@@ -33,11 +33,9 @@ TABLES = (
     *("regression_mnll", "regression_rmse", "classification_mnll", "classification_error"),
     *("ranks", "cost", "status", "unfinished"),
 )
-OF_ALL_RUNS = ("rank_by_budget",)
-"""Figures that draw all of RUNS, the others one."""
+OF_ALL_RUNS = ("rank_by_budget",)  # figures that draw all of RUNS, the others one
 COMPARISON = "all_mnll"
-BEST = 5
-"""Methods whose ranks the README shows."""
+BEST = 5  # methods whose ranks the README shows
 
 
 def texts(root: Path, runs: list[View]) -> dict[Path, str]:
@@ -87,17 +85,14 @@ def summary(view: View) -> str:
         lacking = ", ".join(name for name in view.datasets if name not in comparison["datasets"])
         where = f"{len(comparison['datasets'])} of them" + f" (not on {lacking})" * bool(lacking)
         text += f" {count(len(ranked), 'method')} are complete on {where}; best mean ranks: {best}."
-        text += f" {_differing(view, comparison)}{unconverged(comparison, view, 1, BEST)}"
+        places = {row["method"]: place for place, row in enumerate(comparison["ranks"])}
+        worse = [max(pair["a"], pair["b"], key=places.__getitem__) for pair in comparison["pairs"] if pair["reject"]]
+        text += f" {len(worse)} of {count(len(comparison['pairs']), 'pair')} differ significantly"
+        if worse:
+            counted = ", ".join(f"{view.labels[name]} in {n}" for name, n in Counter(worse).most_common())
+            text += f"; the worse method is {counted}"
+        text += f".{unconverged(comparison, view, 1, BEST)}"
     return fill(text, 120) + "\n"
-
-
-def _differing(view: View, comparison: dict) -> str:
-    """How many pairs differ significantly, and which methods are the worse ones."""
-    places = {row["method"]: place for place, row in enumerate(comparison["ranks"])}
-    rejected = [max(pair["a"], pair["b"], key=places.__getitem__) for pair in comparison["pairs"] if pair["reject"]]
-    worse = ", ".join(f"{view.labels[name]} in {n}" for name, n in Counter(rejected).most_common())
-    text = f"{len(rejected)} of {count(len(comparison['pairs']), 'pair')} differ significantly"
-    return f"{text}; the worse method is {worse}." if rejected else f"{text}."
 
 
 def verdicts(card: pd.DataFrame) -> str:

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -14,8 +15,7 @@ from gpbench.report.figures import canvas
 from gpbench.report.figures.published import OPEN, QUOTED, source_legend
 from gpbench.report.view import View
 
-LEAVES = 3.0
-"""A mean beyond so many medians of the panel leaves the axis."""
+LEAVES = 3.0  # a mean beyond so many medians of the panel leaves the axis
 # family -> colour, and markers of its methods in the order of the study
 FAMILIES = {"svgp": ("#000000", "os"), "dsvi": ("#C00000", "^"), "aep": ("#009E73", "*")}
 Marks = dict[str, canvas.Style]
@@ -107,24 +107,16 @@ def errors_by_depth(view: View) -> Figure:
     Methods for which the study sets no `layers` stand in every panel."""
     canvas.require(len(view.done))
     metric, depth = view.study["reported"]["metrics"][0], dict(view.grid("layers").to_numpy())
-    places = [
-        (dataset, layers)
-        for dataset in view.datasets
-        for layers in sorted(set(depth.values()))
-        if _is_planned(view, dataset, [name for name in depth if depth[name] == layers])
-    ] or [(dataset, 1) for dataset in view.datasets]
+    planned = view.fits[view.fits["status"] != "skipped"]
+    wanted = {*zip(planned["dataset"], planned["method"].map(depth), strict=True)}
+    pairs = product(view.datasets, sorted(set(depth.values())))
+    places = [pair for pair in pairs if pair in wanted] or [(dataset, 1) for dataset in view.datasets]
     titles = [f"{dataset}, {layers} layers" for dataset, layers in places]
     figure, axes = canvas.titled(titles, 2.6, 2, y=f"test {METRICS[metric].label}")
     for axis, (dataset, layers) in zip(axes, places, strict=True):
         names = [name for name in view.methods if depth.get(name, layers) == layers]
         _draw_models(axis, view, view.cells_of(dataset, metric).loc[names])
     return figure
-
-
-def _is_planned(view: View, dataset: str, names: list[str]) -> bool:
-    """Whether the study has one of some methods on a data set."""
-    rows = view.fits[(view.fits["dataset"] == dataset) & view.fits["method"].isin(names)]
-    return bool((rows["status"] != "skipped").any())
 
 
 def _draw_models(axis: Axes, view: View, cells: pd.DataFrame) -> None:

@@ -33,8 +33,7 @@ def calibration(view: View) -> Figure:
     """Coverage errors of regression and reliability curves of classification, one panel per data set."""
     shown, datasets = _found(view, "regression or classification", "pit", "confidence")
     figure, axes = canvas.titled(datasets, 2.0, 3)
-    for axis, dataset in zip(axes, datasets, strict=True):
-        rows = shown[shown["dataset"] == dataset]
+    for axis, dataset, rows in canvas.by_dataset(axes, datasets, shown):
         regression = view.tasks[dataset] == "regression"
         for look, of_method in canvas.by_method(view, rows):
             if regression:
@@ -76,9 +75,9 @@ def reliability(view: View) -> Figure:
     """Observed frequency against predicted probability, for every class of every test point."""
     shown, datasets = _found(view, "classification", "classes")
     figure, axes = canvas.titled(datasets, 2.6, 3)
-    for axis, dataset in zip(axes, datasets, strict=True):
-        for look, rows in canvas.by_method(view, shown[shown["dataset"] == dataset]):
-            _draw_reliability(axis, rows, look)
+    for axis, dataset, rows in canvas.by_dataset(axes, datasets, shown):
+        for look, of_method in canvas.by_method(view, rows):
+            _draw_reliability(axis, of_method, look)
         axis.axline((0, 0), slope=1, color="black", linewidth=0.8, zorder=1)
         axis.set_box_aspect(1)
         axis.set(xlabel="predicted probability", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
@@ -93,9 +92,9 @@ def pit(view: View) -> Figure:
     bins, datasets = _found(view, "regression", "pit")
     methods = canvas.present(view.methods, bins["method"])
     figure, axes = canvas.titled(datasets, 0.33 * len(methods) + 0.4, x="PIT")
-    for i, (dataset, axis) in enumerate(zip(datasets, axes, strict=True)):
-        fraction, of_dataset = view.test_fraction(dataset), bins[bins["dataset"] == dataset].groupby("method")
-        found = {name: _bars(group, fraction) for name, group in of_dataset}
+    for i, (axis, dataset, rows) in enumerate(canvas.by_dataset(axes, datasets, bins)):
+        fraction = view.test_fraction(dataset)
+        found = {name: _bars(group, fraction) for name, group in rows.groupby("method")}
         _histograms(axis, {method: found.get(method) for method in methods}, canvas.looks(view))
         labels = [textwrap.fill(view.labels[method], 12) if i % 4 == 0 else "" for method in methods]
         axis.set_yticks(np.arange(len(methods)) - 0.4, labels)
@@ -136,11 +135,13 @@ def _histograms(axis: Axes, by_method: dict[str, pd.DataFrame | None], look: dic
 
 def abstention(view: View) -> Figure:
     """Accuracy and AUC against the degree of abstention at the smallest training size, one row per data set."""
-    datasets, points = view.datasets_of("binary"), _smallest(view)
+    datasets, fits = view.datasets_of("binary"), view.done[view.done["task"] == "binary"]
+    # folds may differ by a row: sizes within 5 % count as one
+    fits = fits[fits["n_train"] <= 1.05 * fits.groupby("dataset")["n_train"].transform("min")]
+    points = view.points.merge(fits[["fit_id", "n_train"]], on="fit_id")
     canvas.require(len(points), "No fit to two classes is finished.")
     figure, axes = canvas.panels(len(datasets), len(BINARY), 1.9, "degree of abstention")
-    for dataset, row in zip(datasets, axes, strict=True):
-        of_dataset = points[points["dataset"] == dataset]
+    for row, dataset, of_dataset in canvas.by_dataset(axes, datasets, points):
         for axis, (name, curve) in zip(row, BINARY.items(), strict=True):
             _panel(axis, view, of_dataset, curve)
             axis.set_ylabel(f"{name} of the rest")
@@ -158,8 +159,7 @@ def reject(view: View) -> Figure:
     points = points[points["dataset"].isin(datasets)]
     canvas.require(len(points), "No fit to several classes is finished.")
     figure, axes = canvas.titled(datasets, 2.3, 2, "rate of rejection", "accuracy of the rest")
-    for axis, dataset in zip(axes, datasets, strict=True):
-        of_dataset = points[points["dataset"] == dataset]
+    for axis, _, of_dataset in canvas.by_dataset(axes, datasets, points):
         _panel(axis, view, of_dataset, lambda rows: reject_curve(rows["confidence"], rows["modal"] == rows["y"]))
         canvas.remark(axis, f"{of_dataset['split'].nunique()} splits")
     canvas.legend(figure, view, list(points["method"]))
@@ -174,15 +174,6 @@ def mean_curve(curves: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
         value[:] = np.interp(GRID, steps, score[first_threshold], right=np.nan)
     reached = np.isfinite(values).sum(0)
     return np.where(2 * reached > len(curves), np.nansum(values, 0) / np.maximum(reached, 1), np.nan)
-
-
-def _smallest(view: View) -> pd.DataFrame:
-    """Test points of two classes, with n_train, of each data set's fits with the fewest training rows.
-
-    Folds may differ by a row: sizes within 5 % count as one."""
-    fits = view.done[view.done["task"] == "binary"]
-    fits = fits[fits["n_train"] <= 1.05 * fits.groupby("dataset")["n_train"].transform("min")]
-    return view.points.merge(fits[["fit_id", "n_train"]], on="fit_id")
 
 
 def _panel(axis: Axes, view: View, points: pd.DataFrame, curve: Curve) -> None:

@@ -13,7 +13,6 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator
-from matplotlib.transforms import Transform
 from matplotlib.typing import LineStyleType
 
 from gpbench.errors import count
@@ -236,9 +235,9 @@ def by_method(view: View, rows: pd.DataFrame) -> list[tuple[Look, pd.DataFrame]]
     return [(look, groups[method]) for method, look in looks(view).items() if method in groups]
 
 
-def across(axis: Axes) -> Transform:
-    """x in fractions of the panel, y in data."""
-    return axis.get_yaxis_transform()
+def by_dataset(axes: Iterable[Any], names: Iterable[str], rows: pd.DataFrame) -> list[tuple[Any, str, pd.DataFrame]]:
+    """Each panel (or line of panels) with its data set and the rows of that."""
+    return [(axis, name, rows[rows["dataset"] == name]) for axis, name in zip(axes, names, strict=True)]
 
 
 def tick_settings(axis: Axes, values: pd.Series, scale: str = "linear") -> None:

@@ -24,10 +24,11 @@ def chain_traces(view: View) -> Figure:
     Shows the first data sets, as many as fit into MOST_ROWS, but at least one."""
     draws = view.probe("draws")
     canvas.require(len(draws), canvas.NO_CHAINS)
-    datasets = _datasets_that_fit(view, draws)
+    rows = draws.groupby("dataset")["method"].nunique().reindex(view.datasets).dropna().cumsum()
+    datasets = rows.index[(rows <= MOST_ROWS) | (rows.index == rows.index[0])]
     draws = draws[draws["quantity"] == draws.groupby(CELL)["quantity"].transform("first")]
     limits = draws.groupby(["dataset", "quantity"])["value"].agg(["min", "max"])
-    r_hat = {cell: rows for cell, rows in shrinkage(view).groupby(CELL)}
+    r_hat = dict(iter(shrinkage(view).groupby(CELL)))
     looks = canvas.chain_looks(draws["replica"])
     cells = canvas.by_cell(view, draws[draws["dataset"].isin(datasets)])
     figure, axes = canvas.panels(len(cells), 3, 1.15, width_ratios=[2.2, 1, 1])
@@ -37,18 +38,15 @@ def chain_traces(view: View) -> Figure:
         trace.set_ylabel(quantity)
         trace.set_ylim(*limits.loc[dataset, quantity])
         canvas.title(trace, f"{dataset}, {view.labels[method]}")
-        canvas.remark(shrink, _failing(view, dataset, method))
+        fits = view.done.query("dataset == @dataset and method == @method")
+        if failing := fits.loc[fits["status"] == UNMIXED, "split"].nunique():
+            canvas.remark(shrink, f"✗ {failing}/{fits['split'].nunique()} splits")
         _autocorrelation(acf, of_cell)
         _shrinkage(shrink, r_hat.get((dataset, method), pd.DataFrame()))
     for axis, name in zip(axes[-1], ("kept draw", "lag in kept draws", "kept draws"), strict=True):
         axis.set_xlabel(name)
     canvas.legend_of(figure, list(looks.values()))
     return figure
-
-
-def _datasets_that_fit(view: View, draws: pd.DataFrame) -> list[str]:
-    rows = draws.groupby("dataset")["method"].nunique().reindex(view.datasets).dropna().cumsum()
-    return list(rows.index[(rows <= MOST_ROWS) | (rows.index == rows.index[0])])
 
 
 def _autocorrelation(axis: Axes, drawn: pd.DataFrame) -> None:
@@ -79,12 +77,6 @@ def _shrinkage(axis: Axes, rows: pd.DataFrame) -> None:
     axis.plot(median.index, excess(median["upper"]), **LIMIT)
     axis.set(yscale="log", ylim=(LEAST, None), ylabel="R-hat")
     threshold_axis(axis)
-
-
-def _failing(view: View, dataset: str, method: str) -> str:
-    fits = view.done.query("dataset == @dataset and method == @method")
-    failing = fits.loc[fits["status"] == UNMIXED, "split"].nunique()
-    return f"✗ {failing}/{fits['split'].nunique()} splits" if failing else ""
 
 
 BINS = 20
@@ -130,8 +122,7 @@ def running_moments(view: View) -> Figure:
     datasets = canvas.present(view.datasets, prefixes["dataset"])
     columns = min(MOST, prefixes.groupby("dataset")["quantity"].nunique().max())
     figure, axes = canvas.panels(len(datasets), columns, 1.9, "kept draws")
-    for dataset, row in zip(datasets, axes, strict=True):
-        of_dataset = prefixes[prefixes["dataset"] == dataset]
+    for row, dataset, of_dataset in canvas.by_dataset(axes, datasets, prefixes):
         for axis, quantity in zip(row, of_dataset["quantity"].unique(), strict=False):
             shown = of_dataset[of_dataset["quantity"] == quantity]
             for look, rows in canvas.by_method(view, shown):
@@ -156,8 +147,8 @@ def densities(view: View) -> Figure:
     canvas.require(len(drawn), canvas.NO_CHAINS)
     drawn = drawn[drawn["split"] == drawn["split"].min()]
     figure, axes = canvas.titled(view.datasets, 2.4, 2, y="density")
-    for axis, dataset in zip(axes, view.datasets, strict=True):
-        _panel(axis, view, drawn[drawn["dataset"] == dataset])
+    for axis, _, of_dataset in canvas.by_dataset(axes, view.datasets, drawn):
+        _panel(axis, view, of_dataset)
     canvas.legend(figure, view, list(drawn["method"]))
     return figure
 

@@ -32,8 +32,11 @@ def classes(view: View) -> Figure:
             continue
         _contours(axis, rows, looks)
         _note(axis, canvas.mixing(view, rows))
-        if cell in points:
-            _inducing(axis, points[cell])
+        if cell in points:  # of the first chain, in its last state
+            of_cell = points[cell]
+            first = of_cell[(of_cell["layer"] == 1) & (of_cell["fit_id"] == of_cell["fit_id"].iloc[0])]
+            z = first[first["sample"] == first["sample"].max()].pivot(index="point", columns="column", values="x")
+            axis.plot(z[0], z[1], **INDUCING.options, markersize=3.5)
     for rows, axis in zip(sampled.values(), axes[len(cells) :], strict=True):
         _two_functions(axis, rows)
     canvas.legend_of(figure, [*looks.values(), INDUCING])
@@ -50,13 +53,6 @@ def _contours(axis: Axes, rows: pd.DataFrame, looks: dict[int, canvas.Look]) -> 
         axis.contour(p.columns, p.index, p, LEVELS, colors=look.color, linewidths=(0.6, 0.9, 1.2))
     axis.grid(False)
     axis.set(xlabel=rows["x0_name"].iloc[0], ylabel=rows["x1_name"].iloc[0])
-
-
-def _inducing(axis: Axes, rows: pd.DataFrame) -> None:
-    """Inducing inputs of the first chain, in its last state."""
-    first = rows[(rows["layer"] == 1) & (rows["fit_id"] == rows["fit_id"].iloc[0])]
-    z = first[first["sample"] == first["sample"].max()].pivot(index="point", columns="column", values="x")
-    axis.plot(z[0], z[1], **INDUCING.options, markersize=3.5)
 
 
 def _two_functions(axis: Axes, rows: pd.DataFrame) -> None:

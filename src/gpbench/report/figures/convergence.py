@@ -39,7 +39,7 @@ def _draw_published(axis: Axes, view: View, dataset: str) -> None:
     for row in published_scores(view).query("dataset == @dataset").itertuples():
         look = canvas.looks(view)[row.ours_method]
         dash: canvas.Style = {"marker": "_", "markersize": 9, "markeredgewidth": 1.8}  # no marker of a method
-        axis.plot(1.03, row.published, **dash, color=look.color, clip_on=False, transform=canvas.across(axis))
+        axis.plot(1.03, row.published, **dash, color=look.color, clip_on=False, transform=axis.get_yaxis_transform())
         low, high = axis.get_ylim()
         axis.set_ylim(min(low, row.published), max(high, row.published))
 
@@ -53,7 +53,13 @@ def error_over_time(view: View) -> Figure:
         for axis, dataset in zip(row, view.datasets, strict=True):
             metric = view.error_metric(dataset) if error else "mnll"
             traces, finals = (part[part["dataset"] == dataset] for part in _progress(view, metric))
-            _timed(axis, view, traces, finals, metric)
+            scores = _curve(axis, view, traces, "seconds", metric)
+            if scores or np.isfinite(finals[metric].astype(float)).any():
+                _limit(axis, scores, finals[metric])
+                _draw_finals(axis, view, finals, metric)
+                axis.set_xscale("log")
+            else:
+                canvas.write_reason(axis, f"no finished fit\nhas a test {METRICS[metric].label}")
             _draw_quoted(axis, view, dataset, metric)
             # a label applies to the panels on its right as well, up to the next one
             label, label_on_left = f"test {METRICS[metric].label}", label
@@ -89,16 +95,6 @@ def error_at_equal_seconds(view: View) -> Figure:
     return figure
 
 
-def _timed(axis: Axes, view: View, rows: pd.DataFrame, finals: pd.DataFrame, metric: str) -> None:
-    scores = _curve(axis, view, rows, "seconds", metric)
-    if not scores and not np.isfinite(finals[metric].astype(float)).any():
-        canvas.write_reason(axis, f"no finished fit\nhas a test {METRICS[metric].label}")
-        return
-    _limit(axis, scores, finals[metric])
-    _draw_finals(axis, view, finals, metric)
-    axis.set_xscale("log")
-
-
 def _draw_quoted(axis: Axes, view: View, dataset: str, metric: str) -> None:
     """The number of other work that the paper compares its own with, if it is a single one."""
     card = view.card
@@ -107,7 +103,8 @@ def _draw_quoted(axis: Axes, view: View, dataset: str, metric: str) -> None:
         value, name = rows.iloc[0][["published", "method_printed"]]
         low, high = axis.get_ylim()
         axis.axhline(value, color=canvas.GREY, linestyle=":", linewidth=0.9)
-        axis.annotate(name, (0.02, value), xycoords=canvas.across(axis), va="bottom", color=canvas.GREY, fontsize=6.5)
+        across = axis.get_yaxis_transform()
+        axis.annotate(name, (0.02, value), xycoords=across, va="bottom", color=canvas.GREY, fontsize=6.5)
         axis.set_ylim(min(low, value - 0.05 * (high - low)), max(high, value + 0.1 * (high - low)))
 
 

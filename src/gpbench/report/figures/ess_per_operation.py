@@ -31,9 +31,11 @@ def ess_per_operation(view: View) -> Figure:
     height = 0.6 + 0.24 * len(view.methods) * canvas.row(view)
     figure, axes = canvas.titled(view.datasets, height, 3, "ESS, % of transitions", sharey=True)
     published = view.card[view.card["ours_metric"] == "ess_percent"].dropna(subset="published")
-    decades = _decades(fits[list(KINDS)], published["published"])
-    for axis, dataset in zip(axes, view.datasets, strict=True):
-        of_dataset, printed = (rows[rows["dataset"] == dataset] for rows in (fits, published))
+    values = np.concatenate([fits[list(KINDS)].to_numpy().ravel(), published["published"].to_numpy(float)])
+    powers = np.log10(values[values > 0])  # False where NaN
+    decades = 10 ** np.floor(powers.min()), 10 ** np.ceil(powers.max() + 1e-9)
+    for axis, dataset, of_dataset in canvas.by_dataset(axes, view.datasets, fits):
+        printed = published[published["dataset"] == dataset]
         for kind, look in KINDS.items():
             side = _SHIFT * (1 if kind == "per_operation" else -1)
             _marks(axis, of_dataset.groupby("method")[kind].agg(["mean", "std"]), view.methods, side, look)
@@ -45,14 +47,11 @@ def ess_per_operation(view: View) -> Figure:
         splits, draws = of_dataset["split"].nunique(), of_dataset["iterations"].max()
         canvas.remark(axis, f"{splits} splits, {draws:,.0f} kept draws" if splits else "no chain")
     canvas.name_rows(axes[0], view)
-    _legend(figure, not published.empty)
+    handles = [Line2D([], [], label=look.label, **look.options) for look in KINDS.values()]
+    if not published.empty:
+        handles.append(Line2D([], [], label="published", **KINDS["ess_percent"].options | OPEN))
+    figure.legend(handles=handles, loc="outside lower center", ncols=3)
     return figure
-
-
-def _decades(fits: pd.DataFrame, published: pd.Series) -> tuple[float, float]:
-    values = np.concatenate([fits.to_numpy().ravel(), published.to_numpy(float)])
-    powers = np.log10(values[values > 0])  # False where NaN
-    return 10 ** np.floor(powers.min()), 10 ** np.ceil(powers.max() + 1e-9)
 
 
 def _marks(axis: Axes, cells: pd.DataFrame, methods: list[str], shift: float, look: canvas.Look, **style: Any) -> None:
@@ -65,10 +64,3 @@ def _marks(axis: Axes, cells: pd.DataFrame, methods: list[str], shift: float, lo
     places = [methods.index(method) + shift for method in cells.index]
     style |= {"color": look.color, "marker": look.marker, "linestyle": "none"}
     axis.errorbar(cells["mean"], places, xerr=[low, spread], elinewidth=0.8, markersize=3.8, **style)
-
-
-def _legend(figure: Figure, published: bool) -> None:
-    handles = [Line2D([], [], label=look.label, **look.options) for look in KINDS.values()]
-    if published:
-        handles.append(Line2D([], [], label="published", **KINDS["ess_percent"].options | OPEN))
-    figure.legend(handles=handles, loc="outside lower center", ncols=3)

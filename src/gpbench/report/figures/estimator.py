@@ -35,22 +35,19 @@ def estimator(view: View) -> Figure:
         len(drawn) and len(grid),
         "No estimates: no finished fit of scheme estimator whose grid and prior the study sets.",
     )
-    approximations, looks = grid["approximation"].unique(), _limits(sorted(set(grid["num_importance"].tolist())))
+    approximations, looks = grid["approximation"].unique(), {}
+    for i, n in enumerate(sorted(set(grid["num_importance"].tolist()))):
+        label = "{:.1%} and {:.1%}, ".format(*QUANTILES) + count(n, "sample")
+        looks[n] = canvas.Look(label, marker="", **LIMITS[i % len(LIMITS)])
     size = len(approximations), len(view.datasets)
     figure, axes = canvas.panels(*size, 1.9, "log τ", "density of log τ", sharey="col")
     for approximation, row in zip(approximations, axes, strict=True):
         methods = grid[grid["approximation"] == approximation].sort_values("num_importance")
-        for dataset, axis in zip(view.datasets, row, strict=True):
-            _panel(axis, drawn[drawn["dataset"] == dataset], methods, looks)
+        for axis, dataset, of_dataset in canvas.by_dataset(row, view.datasets, drawn):
+            _panel(axis, of_dataset, methods, looks)
             canvas.title(axis, f"{dataset}, {TITLES.get(approximation, approximation)}")
     canvas.legend_of(figure, [replace(MEAN, label=f"mean, {count(max(looks), 'sample')}"), *looks.values(), PRIOR])
     return figure
-
-
-def _limits(counts: list[int]) -> dict[int, canvas.Look]:
-    """Look of the quantiles for each number of importance samples."""
-    labels = {n: "{:.1%} and {:.1%}, ".format(*QUANTILES) + count(n, "sample") for n in counts}
-    return {n: canvas.Look(labels[n], marker="", **LIMITS[i % len(LIMITS)]) for i, n in enumerate(counts)}
 
 
 def _panel(axis: Axes, drawn: pd.DataFrame, methods: pd.DataFrame, looks: dict[int, canvas.Look]) -> None:

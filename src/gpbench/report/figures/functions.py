@@ -45,9 +45,12 @@ def _draw_layers(column: np.ndarray, rows: pd.DataFrame) -> None:
     observed, drawn = rows[rows["layer"] == 0], rows[rows["layer"] > 0]
     if not rows["chain"].any():
         drawn = drawn[drawn["replica"] == drawn["replica"].min()]
-    drawn = _thinned(drawn)
+    draws = drawn[["replica", "sample"]].drop_duplicates().sort_values(["replica", "sample"])
+    drawn = drawn.merge(draws.iloc[evenly(len(draws), DRAWS)], on=["replica", "sample"])  # of those of all replicas
     low, high = observed["x"].min(), observed["x"].max()
-    rises = _rises(drawn, low, high)
+    inside = drawn[(drawn["layer"] == 1) & (drawn["output"] == 0) & drawn["x"].between(low, high)]
+    slopes = inside.assign(product=(inside["x"] - (low + high) / 2) * inside["f"])
+    rises = slopes.groupby(["replica", "sample"])["product"].sum() > 0
     for number, axis in enumerate(column, 1):
         _draw_functions(axis, drawn[drawn["layer"] == number], rises)
         axis.axvspan(low, high, color="#EFEFEF", zorder=-1)
@@ -55,26 +58,14 @@ def _draw_layers(column: np.ndarray, rows: pd.DataFrame) -> None:
     column[-1].plot(points["x"], points["f"], "k.", markersize=2.5, zorder=3)
 
 
-def _rises(drawn: pd.DataFrame, low: float, high: float) -> pd.Series:
-    """Whether the first layer's slope over the data [low, high] is positive, by (replica, sample)."""
-    inside = drawn[(drawn["layer"] == 1) & (drawn["output"] == 0) & drawn["x"].between(low, high)]
-    inside = inside.assign(product=(inside["x"] - (low + high) / 2) * inside["f"])
-    return inside.groupby(["replica", "sample"])["product"].sum() > 0
-
-
 def _draw_functions(axis: Axes, drawn: pd.DataFrame, rises: pd.Series) -> None:
+    """rises: whether the first layer's slope over the data is positive, by (replica, sample)."""
     lines, colours = [], []
     for (replica, sample, _), line in drawn.groupby(["replica", "sample", "output"]):
         lines.append(line[["x", "f"]].to_numpy())
         colours.append((RISING if rises[replica, sample] else FALLING).color)
     axis.add_collection(LineCollection(lines, colors=colours, linewidths=0.4, alpha=0.35))
     axis.autoscale_view()
-
-
-def _thinned(drawn: pd.DataFrame) -> pd.DataFrame:
-    """At most DRAWS draws, evenly spaced among those of all replicas."""
-    draws = drawn[["replica", "sample"]].drop_duplicates().sort_values(["replica", "sample"])
-    return drawn.merge(draws.iloc[evenly(len(draws), DRAWS)], on=["replica", "sample"])
 
 
 MAPS = 4  # hidden functions side by side
@@ -101,9 +92,9 @@ def surfaces(view: View) -> Figure:
         for scale, axis in zip(drawn, row, strict=False):
             if scale is not None and (axis is row[len(line) - 1] or not shared):
                 figure.colorbar(scale, ax=axis, fraction=0.06, pad=0.03).outline.set_visible(False)
-            axis.set_xlabel(_name(line[0], "x0_name"))
+            axis.set_xlabel(next(iter(line[0].rows["x0_name"]), ""))
             axis.tick_params(labelleft=axis is row[0])
-        row[0].set_ylabel(_name(line[0], "x1_name"))
+        row[0].set_ylabel(next(iter(line[0].rows["x1_name"]), ""))
     return figure
 
 
@@ -126,10 +117,6 @@ def _lines(view: View, rows: pd.DataFrame, dataset: str) -> Iterator[list[Panel]
             for (layer, output), group in hidden.groupby(["layer", "output"])
         ]
         yield from (maps[start : start + MAPS] for start in range(0, len(maps), MAPS))
-
-
-def _name(panel: Panel, axis: str) -> str:
-    return next(iter(panel.rows[axis]), "")
 
 
 def _draw(panel: Panel, axis: Axes) -> ScalarMappable | None:

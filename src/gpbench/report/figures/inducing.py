@@ -56,8 +56,13 @@ def inducing(view: View) -> Figure:
         if method == view.methods[-1]:
             for axis in (left, right):
                 axis.set_xlabel(next(iter(grid.observed["x0_name"])))
-    if maps:
-        _share_scale(figure, axes, maps)
+    if maps:  # on one scale
+        scale = ScalarMappable(Normalize(0.0, max(np.asarray(part.get_array()).max() for part in maps)), DENSITY)
+        for part in maps:
+            part.set_norm(scale.norm)
+        bar = figure.colorbar(scale, ax=axes, location="bottom", shrink=0.6, aspect=60, pad=0.02)
+        bar.set_label("density of inducing inputs relative to a uniform density over the panel")
+        bar.outline.set_visible(False)
     return figure
 
 
@@ -100,15 +105,6 @@ def _draw_outline(axis: Axes, grid: Grid) -> None:
     heights = np.sort(density, axis=None)
     level = heights[np.searchsorted(heights.cumsum(), (1 - OUTLINE) * heights.sum())]
     axis.contour(x0, x1, density, [level], colors=canvas.GREY, linewidths=0.7, linestyles="dotted")
-
-
-def _share_scale(figure: Figure, axes: np.ndarray, maps: list[QuadMesh]) -> None:
-    scale = ScalarMappable(Normalize(0.0, max(np.asarray(part.get_array()).max() for part in maps)), DENSITY)
-    for part in maps:
-        part.set_norm(scale.norm)
-    bar = figure.colorbar(scale, ax=axes, location="bottom", shrink=0.6, aspect=60, pad=0.02)
-    bar.set_label("density of inducing inputs relative to a uniform density over the panel")
-    bar.outline.set_visible(False)
 
 
 def _boundary(axis: Axes, grid: Grid, width: float) -> None:

@@ -21,8 +21,8 @@ def intervals(view: View) -> Figure:
     card = published_scores(view)
     height = 0.55 + 0.18 * len(view.methods) * canvas.row(view)
     figure, (*axes, ranks) = canvas.titled([*view.datasets, "ranks"], height, 3, sharey=True)
-    for axis, dataset in zip(axes, view.datasets, strict=True):
-        _draw_means(axis, view, dataset, card[card["dataset"] == dataset])
+    for axis, dataset, printed in canvas.by_dataset(axes, view.datasets, card):
+        _draw_means(axis, view, dataset, printed)
         axis.set_xlabel("test MNLL (nats)")
     _draw_ranks(ranks, view, card)
     canvas.name_rows(axes[0], view)
@@ -53,7 +53,7 @@ def _draw_means(axis: Axes, view: View, dataset: str, card: pd.DataFrame) -> Non
             half = half_width(printed.published_sd, printed.splits)
             _mark(axis, look, row, printed.published, half, high, ours=False)
         if not cell["n"]:
-            canvas.note(axis, 0.5, row, canvas.short_reason(cell), transform=canvas.across(axis))
+            canvas.note(axis, 0.5, row, canvas.short_reason(cell), transform=axis.get_yaxis_transform())
     if cells["n"].iloc[0]:
         axis.axvline(cells["mean"].iloc[0], color=canvas.GREY, linestyle="--", linewidth=0.7, zorder=0)
     axis.set_xlim(low, high)
@@ -64,7 +64,8 @@ def _mark(axis: Axes, look: canvas.Look, row: int, mean: float, half: float, hig
     """A mean with its bar, or its value if it lies beyond the axis."""
     if mean > high:
         x, text = (1, f"{mean:.3g} ▸") if ours else (0.8, f"({mean:.3g})")
-        axis.text(x, row, text, ha="right", va="center", fontsize=6, color=look.color, transform=canvas.across(axis))
+        across = axis.get_yaxis_transform()
+        axis.text(x, row, text, ha="right", va="center", fontsize=6, color=look.color, transform=across)
     else:
         shape: canvas.Style = {"color": look.color, "marker": look.marker, "markersize": 3.5} | ({} if ours else OPEN)
         axis.errorbar(mean, row if ours else row + BELOW, xerr=half, elinewidth=0.8, **shape)

@@ -27,7 +27,7 @@ def log_density(view: View) -> Figure:
 def _draw_splits(axis: Axes, view: View, dataset: str) -> None:
     scores = -view.per_split("mnll", dataset)
     cells = view.cells_of(dataset, "mnll")
-    low = _lowest_drawn(scores)
+    low, across = _lowest_drawn(scores), axis.get_yaxis_transform()
     for i, (method, look) in enumerate(canvas.looks(view).items()):
         values = scores[method].dropna()
         drawn = values[values >= low]
@@ -35,9 +35,8 @@ def _draw_splits(axis: Axes, view: View, dataset: str) -> None:
         if len(values) and values.mean() >= low:
             axis.plot([values.mean()] * 2, [i - 0.35, i + 0.35], color=look.color, linewidth=1.6)
         if len(drawn) < len(values):
-            left, transform = len(values) - len(drawn), canvas.across(axis)
-            axis.text(0, i, f"◂ {left}", va="center", color=look.color, transform=transform)
-        grey: canvas.Style = {"va": "center", "fontsize": 7, "color": canvas.GREY, "transform": canvas.across(axis)}
+            axis.text(0, i, f"◂ {len(values) - len(drawn)}", va="center", color=look.color, transform=across)
+        grey: canvas.Style = {"va": "center", "fontsize": 7, "color": canvas.GREY, "transform": across}
         cell = cells.loc[method]
         if cell["n"] == 0:
             axis.text(0.5, i, canvas.short_reason(cell), ha="center", **grey)
@@ -67,25 +66,20 @@ def boxes(view: View) -> Figure:
     for axis, dataset in zip(axes, view.datasets, strict=True):
         fits = view.fits.query("dataset == @dataset and status != 'skipped'")
         methods = canvas.present(view.methods, fits["method"])
-        _draw_boxes(axis, view, dataset, methods)
+        scores, cells = view.per_split("mnll", dataset), view.cells_of(dataset, "mnll")
+        for x, method in enumerate(methods):
+            if len(values := scores[method].dropna()):
+                color = canvas.looks(view)[method].color
+                parts = ("boxprops", "whiskerprops", "capprops", "medianprops")
+                lines: canvas.Style = dict.fromkeys(parts, {"color": color})
+                lines["flierprops"] = {"markeredgecolor": color}
+                axis.boxplot([values], positions=[x], widths=0.5, sym=".", **lines)
+            else:
+                canvas.upright_reason(axis, x, cells.loc[method])
+        canvas.name_columns(axis, view, methods)
+        canvas.remark_incomplete(axis, cells.loc[methods])
         for row in card[(card["dataset"] == dataset) & card["ours_method"].isin(methods)].itertuples():
             axis.plot(methods.index(row.ours_method), row.published, **PUBLISHED)
     if not card.empty:
         figure.legend(handles=[Line2D([], [], label="published mean", **PUBLISHED)], loc="outside lower center")
     return figure
-
-
-def _draw_boxes(axis: Axes, view: View, dataset: str, methods: list[str]) -> None:
-    scores, look = view.per_split("mnll", dataset), canvas.looks(view)
-    cells = view.cells_of(dataset, "mnll")
-    for x, method in enumerate(methods):
-        values = scores[method].dropna()
-        if len(values):
-            line = {"color": look[method].color}
-            lines: canvas.Style = dict.fromkeys(("boxprops", "whiskerprops", "capprops", "medianprops"), line)
-            outliers = {"markeredgecolor": look[method].color}
-            axis.boxplot([values], positions=[x], widths=0.5, sym=".", flierprops=outliers, **lines)
-        else:
-            canvas.upright_reason(axis, x, cells.loc[method])
-    canvas.name_columns(axis, view, methods)
-    canvas.remark_incomplete(axis, cells.loc[methods])

@@ -18,8 +18,8 @@ def pictures(view: View) -> Figure:
     (seen,) = canvas.probed(view, "pictures", "inputs")
     datasets = canvas.present(view.datasets, seen["dataset"])
     figure, axes = canvas.panels(len(datasets), 2 + 2 * len(view.methods), 0.62 * IMAGES)
-    for dataset, row in zip(datasets, axes, strict=True):
-        _draw(view, dataset, seen[seen["dataset"] == dataset], row)
+    for row, dataset, of_dataset in canvas.by_dataset(axes, datasets, seen):
+        _draw(view, dataset, of_dataset, row)
     return figure
 
 
@@ -70,22 +70,17 @@ def inducing_images(view: View) -> Figure:
     (rows,) = canvas.probed(view, "inducing inputs before and after training", "starts")
     cells = canvas.by_cell(view, rows)
     figure, axes = canvas.panels(len(cells), 3, 0.8 * MOVED)
-    for ((dataset, method), points), line in zip(cells.items(), axes, strict=True):
-        _draw_moved(
-            line, canvas.cell_label(view, dataset, method), points[points["fit_id"] == points["fit_id"].iloc[0]]
-        )
+    for (cell, points), line in zip(cells.items(), axes, strict=True):
+        table = points[points["fit_id"] == points["fit_id"].iloc[0]].pivot(index="point", columns="column")
+        before, after = table["before"].to_numpy(), table["x"].to_numpy()
+        chosen = np.argsort(-np.square(after - before).sum(1), kind="stable")[:MOVED]
+        low, high = np.quantile(before, [0, 1])
+        change = (after - before)[chosen]
+        _strip(line[0], f"{canvas.cell_label(view, *cell)}\nbefore", before[chosen], low, high, "gray_r")
+        _strip(line[1], "after", after[chosen], low, high, "gray_r")
+        most = np.abs(change).max()
+        _strip(line[2], f"difference, at most {most:.3g}", change, -most, most, "RdBu_r")
     return figure
-
-
-def _draw_moved(axes: np.ndarray, name: str, points: pd.DataFrame) -> None:
-    before, after = (points.pivot(index="point", columns="column", values=part).to_numpy() for part in ("before", "x"))
-    chosen = np.argsort(-np.square(after - before).sum(1), kind="stable")[:MOVED]
-    low, high = np.quantile(before, [0, 1])
-    change = (after - before)[chosen]
-    _strip(axes[0], f"{name}\nbefore", before[chosen], low, high, "gray_r")
-    _strip(axes[1], "after", after[chosen], low, high, "gray_r")
-    most = np.abs(change).max()
-    _strip(axes[2], f"difference, at most {most:.3g}", change, -most, most, "RdBu_r")
 
 
 def _strip(axis: Axes, heading: str, pixels: np.ndarray, low: float, high: float, colours: str) -> None:

@@ -40,8 +40,7 @@ def performance_profile(view: View) -> Figure:
     most = max(losses.shape[1] for _, losses, _ in compared)
     figure, axes = canvas.panels(len(compared), 1, max(0.6 + 0.125 * most, 1.6))
     for axis, (spec, losses, dropped) in zip(axes[:, 0], compared, strict=True):
-        canvas.title(axis, _title(spec, losses))
-        canvas.remark(axis, _left_out(dropped))
+        _head(axis, spec, losses, dropped)
         _profile(axis, view, spec.metric, losses)
     return figure
 
@@ -52,14 +51,11 @@ def _compared(view: View, names: tuple[str, ...]) -> list[tuple[Comparison, pd.D
     return [row for row in compared if rankable(row[1])]
 
 
-def _title(spec: Comparison, losses: pd.DataFrame) -> str:
-    return f"{spec.title} ({count(len(losses), 'data set')})"
-
-
-def _left_out(dropped: list[dict]) -> str:
-    """Numbers of incomplete data sets and methods, which the critical-difference diagram names."""
-    kinds = Counter("data set" if row["kind"] == "dataset" else row["kind"] for row in dropped)
-    return f"left out: {', '.join(count(n, kind) for kind, n in kinds.items())}" if kinds else ""
+def _head(axis: Axes, spec: Comparison, losses: pd.DataFrame, dropped: list[dict]) -> None:
+    """A title, and numbers of incomplete data sets and methods, which the critical-difference diagram names."""
+    canvas.title(axis, f"{spec.title} ({count(len(losses), 'data set')})")
+    if kinds := Counter("data set" if row["kind"] == "dataset" else row["kind"] for row in dropped):
+        canvas.remark(axis, f"left out: {', '.join(count(n, kind) for kind, n in kinds.items())}")
 
 
 def _profile(axis: Axes, view: View, metric: str, losses: pd.DataFrame) -> None:
@@ -107,8 +103,7 @@ def pareto(view: View) -> Figure:
     canvas.require(compared, "No front: no data set has two methods with all splits finished.")
     figure, axes = canvas.panels(1, len(compared), 3.0)
     for axis, (spec, losses, dropped) in zip(axes[0], compared, strict=True):
-        canvas.title(axis, _title(spec, losses))
-        canvas.remark(axis, _left_out(dropped))
+        _head(axis, spec, losses, dropped)
         _prices(axis, view, prices(view, losses))
     canvas.legend(figure, view, [method for _, losses, _ in compared for method in losses.columns], lines=False)
     return figure
@@ -150,25 +145,20 @@ def _cost(view: View, stage: str, column: str) -> Figure:
     cells = cells[(cells["n"] > 0) & cells["mean_seconds"].notna()]
     canvas.require(len(cells), "No finished fit has a test score and seconds.")
     figure, axes = canvas.titled(view.datasets, 1.9, x=f"{stage} seconds per fit", y="test MNLL")
-    for axis, dataset in zip(axes, view.datasets, strict=True):
-        rows = cells[cells["dataset"] == dataset]
+    for axis, _, rows in canvas.by_dataset(axes, view.datasets, cells):
         if rows.empty:
             canvas.write_reason(axis, "no finished fit\nwith seconds")
             continue
-        for look, cell in canvas.by_method(view, rows):
-            _mark(axis, cell.iloc[0], look)
+        for look, of_method in canvas.by_method(view, rows):
+            cell = of_method.iloc[0]
+            left = min(cell["sd_seconds"], 0.9 * cell["mean_seconds"])  # so that bars stay above 0 seconds
+            x, xerr = max(cell["mean_seconds"], SHORTEST), np.nan_to_num([[left], [cell["sd_seconds"]]])
+            options = look.options | {"linestyle": "-", "markersize": 5, "elinewidth": 0.7}
+            options |= {} if cell["complete"] else {"markerfacecolor": "white"}
+            axis.errorbar(x, cell["mean"], xerr=xerr, yerr=np.nan_to_num(cell["sd"]), **options)
         canvas.log_x(axis)
     canvas.legend(figure, view, list(cells["method"].unique()), lines=False)
     return figure
-
-
-def _mark(axis: Axes, cell: pd.Series, look: canvas.Look) -> None:
-    """Means, with standard deviations as bars that stay above 0 seconds."""
-    left = min(cell["sd_seconds"], 0.9 * cell["mean_seconds"])
-    x, xerr = max(cell["mean_seconds"], SHORTEST), np.nan_to_num([[left], [cell["sd_seconds"]]])
-    options = look.options | {"linestyle": "-", "markersize": 5, "elinewidth": 0.7}
-    options |= {} if cell["complete"] else {"markerfacecolor": "white"}
-    axis.errorbar(x, cell["mean"], xerr=xerr, yerr=np.nan_to_num(cell["sd"]), **options)
 
 
 cost = partial(_cost, stage="training", column="seconds_train")

@@ -29,13 +29,18 @@ def r_hat(view: View) -> Figure:
 
 
 def curves(view: View, r_hats: pd.DataFrame) -> Figure:
-    """One curve per method."""
+    """The median over splits, a curve a method, with a band up to the median of the upper limits."""
     figure, axes = canvas.titled(view.datasets, 1.9, 3, "kept draws", "R-hat")
-    for axis, dataset in zip(axes, view.datasets, strict=True):
-        of_dataset = r_hats[r_hats["dataset"] == dataset]
+    for axis, _, of_dataset in canvas.by_dataset(axes, view.datasets, r_hats):
         for look, rows in canvas.by_method(view, of_dataset):
-            _curve(axis, rows, look)
-        _axis(axis, of_dataset["iteration"])
+            median = rows.groupby("iteration")[["r_hat", "upper"]].median()
+            axis.plot(median.index, excess(median["r_hat"]), **look.options, markersize=3.5)
+            axis.fill_between(median.index, *excess(median.T), color=look.color, alpha=0.12, linewidth=0)
+        axis.set(xscale="log", yscale="log", ylim=(LEAST, None))
+        ticks = sorted(of_dataset["iteration"].unique())
+        axis.set_xticks(ticks, [f"{tick:,.0f}" for tick in ticks], rotation=30, ha="right")
+        axis.xaxis.set_minor_locator(NullLocator())
+        threshold_axis(axis)
         canvas.remark(axis, _chains(of_dataset, view))
     canvas.legend(figure, view, list(r_hats["method"]))
     return figure
@@ -43,13 +48,20 @@ def curves(view: View, r_hats: pd.DataFrame) -> Figure:
 
 def tiles(view: View, r_hats: pd.DataFrame) -> Figure:
     """One row per method, one tile per checkpoint."""
-    figure, axes = canvas.titled(
-        view.datasets, 0.5 + 0.17 * len(view.methods) * canvas.row(view), 3, "kept draws", sharey=True
-    )
-    for axis, dataset in zip(axes, view.datasets, strict=True):
-        of_dataset = r_hats[r_hats["dataset"] == dataset]
+    height = 0.5 + 0.17 * len(view.methods) * canvas.row(view)
+    figure, axes = canvas.titled(view.datasets, height, 3, "kept draws", sharey=True)
+    for axis, _, of_dataset in canvas.by_dataset(axes, view.datasets, r_hats):
         median = of_dataset.groupby(["method", "iteration"])["r_hat"].median().unstack().reindex(view.methods)
-        _tiles(axis, median)
+        values = median.to_numpy(float)
+        shade = np.where(np.isnan(values), np.nan, np.digitize(values, THRESHOLDS))
+        axis.imshow(shade, cmap=ListedColormap(list(SHADES.values())), vmin=-0.5, vmax=3.5, aspect="auto")
+        for (row, column), value in np.ndenumerate(values):
+            if np.isfinite(value):
+                ink = "white" if value >= THRESHOLDS[1] else "black"
+                text = f"{value:.2f}" if value < 10 else f"{value:.0f}" if value < 100 else ">99"
+                axis.text(column, row, text, ha="center", va="center", fontsize=5.5, color=ink)
+        axis.set_xticks(range(values.shape[1]), [f"{t:,.0f}" for t in median.columns], rotation=30, ha="right")
+        axis.grid(False)
         canvas.remark(axis, _chains(of_dataset, view))
     canvas.name_rows(axes[0], view)
     handles = [Patch(facecolor=shade, edgecolor=canvas.GREY, label=name) for name, shade in SHADES.items()]
@@ -57,37 +69,9 @@ def tiles(view: View, r_hats: pd.DataFrame) -> Figure:
     return figure
 
 
-def _tiles(axis: Axes, median: pd.DataFrame) -> None:
-    values = median.to_numpy(float)
-    shade = np.where(np.isnan(values), np.nan, np.digitize(values, THRESHOLDS))
-    axis.imshow(shade, cmap=ListedColormap(list(SHADES.values())), vmin=-0.5, vmax=3.5, aspect="auto")
-    for (row, column), value in np.ndenumerate(values):
-        if np.isfinite(value):
-            ink = "white" if value >= THRESHOLDS[1] else "black"
-            text = f"{value:.2f}" if value < 10 else f"{value:.0f}" if value < 100 else ">99"
-            axis.text(column, row, text, ha="center", va="center", fontsize=5.5, color=ink)
-    axis.set_xticks(range(values.shape[1]), [f"{t:,.0f}" for t in median.columns], rotation=30, ha="right")
-    axis.grid(False)
-
-
 def excess(values: pd.Series | np.ndarray) -> np.ndarray:
     """R-hat - 1, clipped to the axis."""
     return np.clip(np.asarray(values, float) - 1, LEAST, MOST)
-
-
-def _curve(axis: Axes, rows: pd.DataFrame, look: canvas.Look) -> None:
-    """Median over splits, with a band up to the median of the upper limits."""
-    median = rows.groupby("iteration")[["r_hat", "upper"]].median()
-    axis.plot(median.index, excess(median["r_hat"]), **look.options, markersize=3.5)
-    axis.fill_between(median.index, *excess(median.T), color=look.color, alpha=0.12, linewidth=0)
-
-
-def _axis(axis: Axes, iterations: pd.Series) -> None:
-    axis.set(xscale="log", yscale="log", ylim=(LEAST, None))
-    ticks = sorted(iterations.unique())
-    axis.set_xticks(ticks, [f"{tick:,.0f}" for tick in ticks], rotation=30, ha="right")
-    axis.xaxis.set_minor_locator(NullLocator())
-    threshold_axis(axis)
 
 
 def threshold_axis(axis: Axes) -> None:

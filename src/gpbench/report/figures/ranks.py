@@ -52,7 +52,12 @@ def _diagram(axis: Axes, comparison: dict, view: View) -> None:
         row = depth - step * (i if left else k - 1 - i) - 0.2
         _name(axis, view, method, value, row, 1 - 0.1 * k if left else k + 0.1 * k, left)
     _axis(axis, k, depth - step * half - 0.1)
-    axis.text(0, -0.02, _reading(comparison, view), transform=axis.transAxes, va="top", fontsize=7, color="#333333")
+    rejected = sum(pair["reject"] for pair in comparison["pairs"])
+    text = f"{rejected} of {count(len(comparison['pairs']), 'pair')} differ significantly. {comparison['power']}"
+    if dropped := left_out(comparison, view, reasons=False):
+        text += f" Left out as incomplete: {dropped}."
+    text = "\n".join(textwrap.wrap(text, 125))
+    axis.text(0, -0.02, text, transform=axis.transAxes, va="top", fontsize=7, color="#333333")
 
 
 def _name(axis: Axes, view: View, method: str, rank: float, row: float, end: float, left: bool) -> None:
@@ -74,14 +79,6 @@ def _axis(axis: Axes, k: int, bottom: float) -> None:
         axis.plot([tick, tick], [0, 0.12], color="black", linewidth=0.8)
         axis.text(tick, 0.2, str(tick), ha="center", va="bottom", fontsize=7)
     axis.set(xlim=(1 - 0.4 * k, k + 0.4 * k), ylim=(bottom, 0.55))
-
-
-def _reading(comparison: dict, view: View) -> str:
-    dropped = left_out(comparison, view, reasons=False)
-    rejected = sum(pair["reject"] for pair in comparison["pairs"])
-    text = f"{rejected} of {count(len(comparison['pairs']), 'pair')} differ significantly. {comparison['power']}"
-    text += f" Left out as incomplete: {dropped}." if dropped else ""
-    return "\n".join(textwrap.wrap(text, 125))
 
 
 def rank_by_budget(view: View) -> Figure:

@@ -115,12 +115,15 @@ def _against(view: View, key: str, name: str, scale: str, metric: str = "mnll", 
     look = canvas.looks_of(dict(zip(names, names, strict=True)))
     look |= {view.labels[name]: replace(look[view.labels[name]], marker="") for name in without}
     figure, axes = canvas.titled(view.datasets, 1.8, x=name, y=f"test {METRICS[metric].label}")
-    for axis, dataset in zip(axes, view.datasets, strict=True):
+    for axis, dataset, printed in canvas.by_dataset(axes, view.datasets, card):
         cells = view.cells_of(dataset, metric)
         cells["sd"] *= sds
-        published = card[card["dataset"] == dataset].set_index("ours_method")["published"]
-        for curve, rows in grid.groupby("curve", sort=False):
-            _draw_curve(axis, rows.set_index("method"), key, cells[cells["n"] > 0], published, look[curve])
+        published = printed.set_index("ours_method")["published"]
+        for curve, rows in grid.set_index("method").groupby("curve", sort=False):
+            line, ours = look[curve], rows.join(cells[cells["n"] > 0], how="inner").sort_values(key)
+            axis.errorbar(ours[key], ours["mean"], yerr=np.nan_to_num(ours["sd"]), **line.options, elinewidth=0.7)
+            theirs = rows[[key]].join(published, how="inner")
+            axis.plot(theirs[key], theirs["published"], line.marker, color=line.color, **OPEN)
         for method in without:
             axis.axhline(cells.loc[method, "mean"], **look[view.labels[method]].options, linewidth=0.9)
         axis.set_ylim(score_limits(view.per_split(metric, dataset), published))
@@ -130,28 +133,19 @@ def _against(view: View, key: str, name: str, scale: str, metric: str = "mnll", 
     return figure
 
 
-def _draw_curve(
-    axis: Axes, rows: pd.DataFrame, key: str, done: pd.DataFrame, card: pd.Series, look: canvas.Look
-) -> None:
-    ours = rows.join(done, how="inner").sort_values(key)
-    axis.errorbar(ours[key], ours["mean"], yerr=np.nan_to_num(ours["sd"]), **look.options, elinewidth=0.7)
-    printed = rows[[key]].join(card, how="inner")
-    axis.plot(printed[key], printed["published"], look.marker, color=look.color, **OPEN)
-
-
 def score_against_n(view: View) -> Figure:
     """Mean and standard error over the splits of one size, one line per method, one row per data set."""
     datasets = view.datasets_of("binary")
     canvas.require(datasets and len(view.done), "No fit to two classes is finished.")
     figure, axes = canvas.panels(len(datasets), len(OF_CLASSIFIERS), 1.6, "training rows")
-    for dataset, row in zip(datasets, axes, strict=True):
-        fits = view.done[view.done["dataset"] == dataset]
+    for row, dataset, fits in canvas.by_dataset(axes, datasets, view.done):
         for axis, metric in zip(row, OF_CLASSIFIERS, strict=True):
             _draw_sizes(axis, view, fits, metric)
         row[0].set_ylabel(dataset, fontweight="bold")
-        canvas.note(
-            row[-1], 0.99, 0.02, _splits_per_size(view, dataset), "right", "bottom", transform=row[-1].transAxes
-        )
+        most = fits.groupby(["method", "n_train"])["split"].nunique().max() if len(fits) else 0
+        incomplete = int((~view.cells_of(dataset, "accuracy")["complete"]).sum())
+        text = f"{most} splits per size" + f", {incomplete} incomplete" * bool(incomplete)
+        canvas.note(row[-1], 0.99, 0.02, text, "right", "bottom", transform=row[-1].transAxes)
     for axis, metric in zip(axes[0], OF_CLASSIFIERS, strict=True):
         axis.set_title(METRICS[metric].label.replace("area under ROC curve", "AUC"), loc="left")
     canvas.legend(figure, view, list(view.done["method"]))
@@ -172,37 +166,24 @@ def _draw_sizes(axis: Axes, view: View, fits: pd.DataFrame, metric: str) -> None
     canvas.tick_settings(axis, scores["n_train"].astype(int), "log")
 
 
-def _splits_per_size(view: View, dataset: str) -> str:
-    fits = view.done[view.done["dataset"] == dataset]
-    most = fits.groupby(["method", "n_train"])["split"].nunique().max() if len(fits) else 0
-    incomplete = int((~view.cells("accuracy").query("dataset == @dataset")["complete"]).sum())
-    return f"{most} splits per size" + f", {incomplete} incomplete" * bool(incomplete)
-
-
 def p_values(view: View) -> Figure:
     """p-values of "VFE is better than FITC" against depth, paired and not, one panel per data set."""
     tests = objectives.p_values(view).dropna(subset="p_paired")
     canvas.require(len(tests), "No FITC and VFE of the same depth are finished on the same two splits.")
     figure, axes = canvas.titled(view.datasets, 1.8, x="layers", y="p")
     least = tests[["p_paired", "p_unpaired_low"]].min(axis=None)
-    for axis, dataset in zip(axes, view.datasets, strict=True):
-        rows = tests[tests["dataset"] == dataset]
-        _draw_tests(axis, rows)
+    for axis, _, rows in canvas.by_dataset(axes, view.datasets, tests):
+        middle, low, high = (rows[f"p_unpaired{end}"] for end in ("", "_low", "_high"))
+        bar = [middle - low, high - middle]  # the middle 90 % of the resamples
+        axis.errorbar(rows["layers"] + 0.08, middle, yerr=bar, **UNPAIRED.options, elinewidth=0.7)
+        axis.plot(rows["layers"] - 0.08, rows["p_paired"], **PAIRED.options)
+        axis.axhline(ALPHA, color=LEVEL.color, linestyle=LEVEL.linestyle, linewidth=0.9)
+        axis.set_yscale("log")
         canvas.remark(axis, f"{rows['n'].min()} splits" if len(rows) else "no finished pair")
         axis.set_ylim(least / 2, 1.5)
         canvas.tick_settings(axis, tests["layers"])
     canvas.legend_of(figure, [PAIRED, UNPAIRED, LEVEL])
     return figure
-
-
-def _draw_tests(axis: Axes, rows: pd.DataFrame) -> None:
-    """Both tests; the bar of the unpaired one is the middle 90 % of its resamples."""
-    middle = rows["p_unpaired"]
-    bar = [middle - rows["p_unpaired_low"], rows["p_unpaired_high"] - middle]
-    axis.errorbar(rows["layers"] + 0.08, middle, yerr=bar, **UNPAIRED.options, elinewidth=0.7)
-    axis.plot(rows["layers"] - 0.08, rows["p_paired"], **PAIRED.options)
-    axis.axhline(ALPHA, color=LEVEL.color, linestyle=LEVEL.linestyle, linewidth=0.9)
-    axis.set_yscale("log")
 
 
 num_inducing = partial(_against, key="num_inducing", name="inducing inputs", scale="log")

@@ -42,7 +42,7 @@ def _rows(axis: Axes, rows: pd.DataFrame) -> None:
     axis.set_yticks(y, rows["source"] + ": " + rows["method_printed"] + " " + rows["setting"].fillna(""))
     axis.set_ylim(len(rows) - 0.5, -0.5)
     for i, verdict in enumerate(rows["verdict"]):
-        axis.text(1.01, i, verdict, transform=canvas.across(axis), va="center", fontsize=7)
+        axis.text(1.01, i, verdict, transform=axis.get_yaxis_transform(), va="center", fontsize=7)
 
 
 # in drawing order, so that later marks cover earlier ones

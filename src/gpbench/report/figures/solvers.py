@@ -16,10 +16,8 @@ from gpbench.report.tables.preconditioners import relative_to_cg
 from gpbench.report.view import View
 
 COLUMNS = 5
-LIMIT = 2.0
-"""The colours of ratios end at 10^-2 and 10^2."""
-SMALLEST = 1e-9
-"""Stands for 0, which has no logarithm."""
+LIMIT = 2.0  # the colours of ratios end at 10^-2 and 10^2
+SMALLEST = 1e-9  # stands for 0, which has no logarithm
 
 
 def heat_maps(view: View, measured: str) -> Figure:
@@ -83,8 +81,7 @@ def condition_numbers(view: View) -> Figure:
     systems = view.probe("systems")
     canvas.require("kappa" in systems, NO_SYSTEMS)
     figure, axes = canvas.titled(view.datasets, 2.0, 3, "condition number κ", "share of systems below")
-    for axis, dataset in zip(axes, view.datasets, strict=True):
-        of_dataset = systems[(systems["dataset"] == dataset) & systems["kappa"].notna()]
+    for axis, _, of_dataset in canvas.by_dataset(axes, view.datasets, systems[systems["kappa"].notna()]):
         for look, rows in canvas.by_method(view, of_dataset):
             kappa = np.sort(rows["kappa"])
             axis.step(kappa, np.arange(1, len(kappa) + 1) / len(kappa), color=look.color, linestyle=look.linestyle)
@@ -101,8 +98,7 @@ def by_condition(view: View) -> Figure:
     solved = systems[systems["iterations"] > 0]
     shown = [name for name in PANELS if name in solved and solved[name].notna().any()]
     figure, axes = canvas.panels(len(view.datasets), max(len(shown), 1), 2.0, "condition number κ")
-    for dataset, row in zip(view.datasets, axes, strict=True):
-        of_dataset = solved[solved["dataset"] == dataset]
+    for row, dataset, of_dataset in canvas.by_dataset(axes, view.datasets, solved):
         for axis, name in zip(row, shown, strict=False):
             for look, rows in canvas.by_method(view, of_dataset[of_dataset[name].notna()]):
                 stopped = rows["stopped"].astype(bool)

@@ -29,7 +29,7 @@ def weights(view: View) -> Figure:
 def kernel_weights(view: View) -> Figure:
     """One bar per fold and source, folds side by side; one panel per data set and method."""
     (learned,) = canvas.probed(view, "weights of kernels", "kernel_weights")
-    cells = {cell: rows for cell, rows in learned.groupby(["dataset", "method"], sort=False)}
+    cells = dict(iter(learned.groupby(["dataset", "method"], sort=False)))
     titles = [f"{dataset}, {view.labels[method]}" for dataset, method in cells]
     figure, axes = canvas.titled(titles, 1.9, 2, x="fold", y="weight")
     for axis, rows in zip(axes, cells.values(), strict=True):
@@ -44,26 +44,22 @@ def kernel_weights(view: View) -> Figure:
 
 
 def _panel(axis: Axes, kept: pd.DataFrame) -> None:
+    """Quartiles, whiskers from 5 % to 95 %, and the mean."""
     classes, sources = list(kept["class"].unique()), list(kept["source"].unique())
     width = WIDTH / len(sources)
     look_of = canvas.looks_of({source: source for source in sources})
     for i, (source, look) in enumerate(look_of.items()):
         drawn = [kept.loc[(kept["class"] == name) & (kept["source"] == source), "weight"] for name in classes]
         places = np.arange(len(classes)) + (i - (len(sources) - 1) / 2) * width
-        _boxes(axis, drawn, places, 0.75 * width, look)
+        statistics = [{name: y.quantile(q) for name, q in QUANTILES.items()} | {"mean": y.mean()} for y in drawn]
+        lines: canvas.Style = dict.fromkeys(("whiskerprops", "capprops"), {"color": look.color})
+        mean = {"marker": look.marker, "markerfacecolor": "white", "markeredgecolor": look.color, "markersize": 3.5}
+        lines |= {"patch_artist": True, "boxprops": _box_options(look), "medianprops": {"color": "black"}}
+        axis.bxp(statistics, places, widths=0.75 * width, showmeans=True, meanprops=mean, showfliers=False, **lines)
     axis.set_xticks(range(len(classes)), classes)
     axis.set(xlim=(-0.6, len(classes) - 0.4), ylim=(0, None))
     handles = [Patch(label=look.label, **_box_options(look)) for look in look_of.values()]
     axis.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-
-
-def _boxes(axis: Axes, drawn: list[pd.Series], places: np.ndarray, width: float, look: canvas.Look) -> None:
-    """Quartiles, whiskers from 5 % to 95 %, and the mean."""
-    statistics = [{name: y.quantile(q) for name, q in QUANTILES.items()} | {"mean": y.mean()} for y in drawn]
-    lines: canvas.Style = dict.fromkeys(("whiskerprops", "capprops"), {"color": look.color})
-    mean = {"marker": look.marker, "markerfacecolor": "white", "markeredgecolor": look.color, "markersize": 3.5}
-    boxes: canvas.Style = {"patch_artist": True, "boxprops": _box_options(look), "medianprops": {"color": "black"}}
-    axis.bxp(statistics, places, widths=width, showmeans=True, meanprops=mean, showfliers=False, **boxes, **lines)
 
 
 def _box_options(look: canvas.Look) -> canvas.Style:

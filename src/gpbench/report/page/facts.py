@@ -11,31 +11,26 @@ from gpbench.report.tables.render import number
 from gpbench.report.view import SCORED, UNMIXED, View, commits
 from gpbench.study.fitting.convergence import LARGEST_GAIN, LBFGS
 
-FEWEST_SPLITS = 3
-"""Splits below which a paired interval has at most one degree of freedom."""
+FEWEST_SPLITS = 3  # splits below which a paired interval has at most one degree of freedom
 
 
 def summary(view: View) -> list[tuple[str, str]]:
     """What was compared, planned and finished, as (term, text)."""
     done, planned = int((view.fits["status"] == "done").sum()), len(view.fits)
     judged = view.done.loc[view.done["convergence"] != "", "convergence"].value_counts()
+    choice, reported = view.study["reported"], ""
+    if view.study["kind"] == "predict":
+        reported = f", which reports {', '.join(choice['metrics'])} and the {choice['spread']} over splits"
     return [
         ("fits", f"{done} of {planned} done"),
         ("methods", ", ".join(view.labels[method] for method in view.methods)),
         ("data sets", ", ".join(f"{name} ({view.tasks.get(name, 'task unknown')})" for name in view.datasets)),
-        ("protocol", f"{view.study['protocol']}{_reported(view)}"),
+        ("protocol", f"{view.study['protocol']}{reported}"),
         ("budget", str(view.study["budget"])),
         ("splits", splits_of(view)[1]),
         *([("convergence", ", ".join(f"{n} {name}" for name, n in judged.items()))] if len(judged) else []),
         ("training time", f"{number(view.done['seconds_train'].sum() / 60)} minutes over all finished fits"),
     ]
-
-
-def _reported(view: View) -> str:
-    """What the source of the protocol reports about predictions: metrics and the spread over splits."""
-    choice = view.study["reported"]
-    text = f", which reports {', '.join(choice['metrics'])} and the {choice['spread']} over splits"
-    return text if view.study["kind"] == "predict" else ""
 
 
 def warnings(view: View) -> list[str]:
@@ -45,27 +40,19 @@ def warnings(view: View) -> list[str]:
     unfinished = ~view.fits["status"].isin(SCORED)
     unsolved = view.done.reindex(columns=["unsolved", "unsolved_test"]).gt(0).any(axis=1)
     gpus = view.fits["gpu"].dropna().loc[lambda names: names != ""]
+    gain = view.study.get("gain") or 0.0
+    limit = f"{gain:g}" + f" ({LBFGS.gain:g} by L-BFGS)" * (gain <= LARGEST_GAIN)  # one above holds for every optimiser
     marked = "Cells with such fits are marked ✗ and neither ranked nor compared."
     notes = {
         "not done: not part of any mean; listed below with the reasons.": int(unfinished.sum()),
         f"by Markov chains that have not converged: their R-hat exceeds {view.study.get('r_hat')}, the limit of the "
         f"budget, or they have too few effective draws. {marked}": chains,
-        f"by gradients that have not converged: as many steps again would gain {_limit(view)} nats a datum or more, or "
+        f"by gradients that have not converged: as many steps again would gain {limit} nats a datum or more, or "
         f"nothing can be predicted. {marked}": optimised,
         "with linear systems that ended before their tolerance: scores.parquet has their share, of training as "
         "`unsolved`, of the prediction as `unsolved_test`.": int(unsolved.sum()),
         f"on a GPU ({', '.join(sorted(gpus.unique()))}), with its seconds and the memory of its host.": len(gpus),
     }
-    texts = [*_banner(view), *(f"{count(number, 'fit')} {note}" for note, number in notes.items() if number)]
-    if view.needed_jitter:
-        texts.append(f"{view.needed_jitter} scores.parquet says how often, and in which matrices.")
-    if view.still_improving:
-        texts.append(f"{view.still_improving} The budget allows that: they are ranked all the same.")
-    return texts
-
-
-def _banner(view: View) -> list[str]:
-    """What the study is too small to show."""
     texts, (fewest, splits) = [], splits_of(view)
     if view.study["budget"] == "smoke":
         texts.append("Budget smoke only shows that everything runs: its ranks and differences mean nothing.")
@@ -73,6 +60,11 @@ def _banner(view: View) -> list[str]:
         texts.append("Budget quick is short of what papers train: ranks hold for methods trained so briefly.")
     if view.study["kind"] == "predict" and fewest < FEWEST_SPLITS:
         texts.append(f"{splits} cannot tell methods apart on a data set; take {FEWEST_SPLITS} or more.")
+    texts += [f"{count(number, 'fit')} {note}" for note, number in notes.items() if number]
+    if view.needed_jitter:
+        texts.append(f"{view.needed_jitter} scores.parquet says how often, and in which matrices.")
+    if view.still_improving:
+        texts.append(f"{view.still_improving} The budget allows that: they are ranked all the same.")
     return texts
 
 
@@ -91,12 +83,6 @@ def provenance(view: View) -> list[tuple[str, str]]:
         ("overrides", "; ".join(overrides) or "none"),
         *((term, ", ".join(f"{name} {value}" for name, value in of.items())) for term, of in known.items() if of),
     ]
-
-
-def _limit(view: View) -> str:
-    """What as many steps again may gain, in nats a datum; one above the rule's holds for every optimiser."""
-    gain = view.study.get("gain") or 0.0
-    return f"{gain:g}" + f" ({LBFGS.gain:g} by L-BFGS)" * (gain <= LARGEST_GAIN)
 
 
 def commands(view: View) -> list[tuple[str, str]]:

@@ -64,8 +64,7 @@ def read(folder: Path, conf: Path, published: pd.DataFrame) -> dict[str, Evidenc
     for key, found in evidence.items():
         where = str(folder / f"{key}.yaml")
         config.require_option(conf, "paper", key, where)
-        for number, claim in enumerate(found.claims, 1):
-            _check(conf, claim, f"claim {number} of {where}")
+        _check(conf, found.claims, where)
         for number, explanation in enumerate(found.explanations, 1):
             rows_of(explanation, published[published["source"] == key], f"explanation {number} of {where}")
     return evidence
@@ -74,26 +73,26 @@ def read(folder: Path, conf: Path, published: pd.DataFrame) -> dict[str, Evidenc
 def ours(path: Path, conf: Path) -> list[Claim]:
     """Our own claims about methods; UserError as for those of papers."""
     found = config.read(Findings, path).claims
-    for number, claim in enumerate(found, 1):
-        _check(conf, claim, f"claim {number} of {path}")
+    _check(conf, found, str(path))
     return found
 
 
-def _check(conf: Path, claim: Claim, where: str) -> None:
-    if bool(claim.comparisons) == bool(claim.untested):
-        raise UserError(f"{where} needs either `comparisons` or, in `untested`, the reason why it has none")
-    for comparison in claim.comparisons:
-        config.require_known("study", comparison.studies, config.options(conf, "study"), where)
-        plans = [_plan(conf, name) for name in comparison.studies]
-        if len(protocols := {plan.protocol for plan in plans}) != 1:
-            raise UserError(
-                f"{where}: its studies must share one protocol, not {' and '.join(sorted(protocols)) or 'none'}"
-            )
-        checked = [("metric", [comparison.metric], list(METRICS))]
-        checked += [("method", list(comparison.methods), plan.methods) for plan in plans]
-        checked += [("data set", comparison.datasets, [name for plan in plans for name in plan.datasets])]
-        for kind, names, valid in checked:
-            config.require_known(kind, names, valid, where)
+def _check(conf: Path, claims: list[Claim], path: str) -> None:
+    for number, claim in enumerate(claims, 1):
+        where = f"claim {number} of {path}"
+        if bool(claim.comparisons) == bool(claim.untested):
+            raise UserError(f"{where} needs either `comparisons` or, in `untested`, the reason why it has none")
+        for comparison in claim.comparisons:
+            config.require_known("study", comparison.studies, config.options(conf, "study"), where)
+            plans = [_plan(conf, name) for name in comparison.studies]
+            if len(protocols := {plan.protocol for plan in plans}) != 1:
+                found = " and ".join(sorted(protocols)) or "none"
+                raise UserError(f"{where}: its studies must share one protocol, not {found}")
+            config.require_known("metric", [comparison.metric], list(METRICS), where)
+            for plan in plans:
+                config.require_known("method", comparison.methods, plan.methods, where)
+            datasets = [name for plan in plans for name in plan.datasets]
+            config.require_known("data set", comparison.datasets, datasets, where)
 
 
 @cache
@@ -176,14 +175,11 @@ def _decided(results: list[Result]) -> list[Result]:
 def _kind(result: Result, p: float) -> Result:
     difference, kind = result.difference, UNDECIDED
     assert difference
-    if result.comparison.expect == "equal":
-        judged = verdicts.judge(difference.lower, difference.upper, result.margin, "")
-        kind = {"agrees": HOLDS, "differs": FAILS}.get(judged, UNDECIDED) if difference.n > 1 else UNDECIDED
-    elif result.comparison.expect == "not worse":
-        if difference.n > 1:
-            kind = (
-                HOLDS if difference.upper <= result.margin else FAILS if difference.lower > result.margin else UNDECIDED
-            )
+    if result.comparison.expect != "better" and difference.n > 1:
+        # one that is not worse may be better by any amount
+        lower = max(difference.lower, -np.inf if result.comparison.expect == "equal" else -result.margin)
+        judged = verdicts.judge(lower, difference.upper, result.margin, "")
+        kind = {"agrees": HOLDS, "differs": FAILS}.get(judged, UNDECIDED)
     elif p <= ALPHA:
         kind = HOLDS if difference.mean < 0 else FAILS
     return replace(result, kind=kind, p=p)

@@ -22,8 +22,8 @@ from gpbench.report.tables.render import Table, number, signed, to_markdown
 from gpbench.report.view import View, commits
 
 DIFFERENCE = "first - second [95 %]"
-MANY = 4
-"""Data sets that a finding names one by one."""
+COUNTS_NOTE = "Every number with its counterpart: [scorecard](../scorecard/scorecard.md)."
+MANY = 4  # data sets that a finding names one by one
 RULES = (
     "Difference of losses, paired over splits (below zero the first is better), with its Nadeau-Bengio interval; of "
     "samplers paired by the number of a chain, so that it is of the data sets of a run, often a single one, and of no "
@@ -61,16 +61,11 @@ def bullets(found: list[Claim], runs: list[Counterparts], conf: Path) -> str:
 
 def _datasets(results: list[Result]) -> str:
     """'yacht +0.43 [+0.31, +0.55], ...', or of many data sets how many, and between which they lie."""
-    if len(results) <= MANY or not all(result.difference for result in results):
-        return ", ".join(map(_short, results))
     means = [result.difference.mean for result in results if result.difference]
-    return f"each of {len(results)} data sets ({min(means):+.2f} to {max(means):+.2f})"
-
-
-def _short(result: Result) -> str:
-    """'yacht +0.43 [+0.31, +0.55]', or the data set alone."""
-    d = result.difference
-    return f"{result.dataset} {signed(d.mean, d.lower, d.upper, 2)}" if d else result.dataset
+    if len(results) > MANY and len(means) == len(results):
+        return f"each of {len(results)} data sets ({min(means):+.2f} to {max(means):+.2f})"
+    pairs = [(r.dataset, r.difference) for r in results]
+    return ", ".join(f"{name} {signed(d.mean, d.lower, d.upper, 2)}" if d else name for name, d in pairs)
 
 
 def page(key: str, evidence: Evidence, card: pd.DataFrame, runs: list[Counterparts], conf: Path, errata: str) -> str:
@@ -81,7 +76,11 @@ def page(key: str, evidence: Evidence, card: pd.DataFrame, runs: list[Counterpar
     # solvers on systems have neither claims by split nor printed numbers, and yet are what a finding rests on
     solvers = [run.view for run in runs if run.view.study["kind"] == "solve"]
     used |= {view.folder.name: view for view in solvers if key in (view.study.get("published") or [])}
-    views = [used[name] for name in sorted(used)]
+    code = [
+        f"- Paper: {d.paper}. Program: {d.code}. Printed by: {d.printed_by} ({d.shown_by})."
+        for d in evidence.deviations
+    ]
+    views, counts = [used[name] for name in sorted(used)], by_verdict(card, "item").reset_index()
     lines = [
         f"# {config.compose(conf, 'paper', key).title} ({key})\n",
         f"Made by `make docs` from `published/claims/{key}.yaml`, `published/{key}.csv` and committed runs; "
@@ -92,11 +91,11 @@ def page(key: str, evidence: Evidence, card: pd.DataFrame, runs: list[Counterpar
         *_claims(evidence, judged),
         *_commands(judged),
         "## Printed numbers\n",
-        _counts(card),
+        to_markdown(Table(counts, counts, "Printed numbers by item and verdict", COUNTS_NOTE)),
         *_passed(card, used),
         "## Worse or different\n",
         *_explained(evidence, card),
-        *_deviations(evidence),
+        *(["## Public code\n", *code, ""] if code else []),
         f"## Errata\n\n{errata}",
         "## Runs that this page uses\n",
         to_markdown(runs_table(views)) if views else "None is committed yet.\n",
@@ -121,12 +120,10 @@ def _claims(evidence: Evidence, judged: list[list[Result]]) -> list[str]:
         rows.append([i, claim.claim, claim.where, *cells])
         differences += [[i, *_difference(result)] for result in results if result.difference]
     head = ["no.", "claim", "where", "the paper's protocol", f"protocol {OURS}"]
-    table = pd.DataFrame(rows, columns=head)
-    parts = [to_markdown(Table(table, table, _headline(judged)))]
+    parts = [to_markdown(Table.of(rows, head, _headline(judged)))]
     if differences:
         columns = ["no.", "protocol", "data set", "methods", "metric", DIFFERENCE, "p", "pairs", "result", "evidence"]
-        shown = pd.DataFrame(differences, columns=columns)
-        parts.append(to_markdown(Table(shown, shown, "Differences behind the claims", RULES)))
+        parts.append(to_markdown(Table.of(differences, columns, "Differences behind the claims", RULES)))
     return [*parts, *_not_judged(judged)]
 
 
@@ -184,13 +181,6 @@ def _commands(judged: list[list[Result]]) -> list[str]:
     return ["Not run yet:\n", *lines, ""] if lines else []
 
 
-def _counts(card: pd.DataFrame) -> str:
-    """Printed numbers by item and verdict."""
-    table = by_verdict(card, "item").reset_index()
-    note = "Every number with its counterpart: [scorecard](../scorecard/scorecard.md)."
-    return to_markdown(Table(table, table, "Printed numbers by item and verdict", note))
-
-
 def _passed(card: pd.DataFrame, views: dict[str, View]) -> list[str]:
     """Where training passes a printed number on its way to a better one, for runs whose traces are kept."""
     rows = []
@@ -204,9 +194,8 @@ def _passed(card: pd.DataFrame, views: dict[str, View]) -> list[str]:
             cells = [row[key] for key in ("item", "dataset", "method_printed", "metric_printed")]
             rows.append([*cells, number(row["published"]), f"{past.idxmax():g} of {past.index[-1]:g}", row["run"]])
     columns = ["item", "data set", "method", "metric", "published", "first passed at step", "run"]
-    table = pd.DataFrame(rows, columns=columns)
     note = "Mean of test scores over our splits, at the steps that all of them reach, beside the printed mean."
-    return [to_markdown(Table(table, table, "Printed numbers that training passes", note))] if rows else []
+    return [to_markdown(Table.of(rows, columns, "Printed numbers that training passes", note))] if rows else []
 
 
 def _explained(evidence: Evidence, card: pd.DataFrame) -> list[str]:
@@ -232,15 +221,6 @@ def _rows(rows: pd.DataFrame) -> str:
         f"{verdict} {f'at budget {budget} ({run})' if run else '(our data set)'}\n"
         for item, s, verdict, budget, run in where
     )
-
-
-def _deviations(evidence: Evidence) -> list[str]:
-    """Where public code does not do what the paper says."""
-    lines = [
-        f"- Paper: {d.paper}. Program: {d.code}. Printed by: {d.printed_by} ({d.shown_by})."
-        for d in evidence.deviations
-    ]
-    return ["## Public code\n", *lines, ""] if lines else []
 
 
 def _errata(text: str, key: str) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gpbench import config
 from gpbench.config import schema
-from gpbench.errors import UserError, unknown
+from gpbench.errors import UserError
 from gpbench.places import Places, write_if_changed
 from gpbench.report.registry import FIGURES, TABLES
 from gpbench.study.records import Cell
@@ -71,9 +71,8 @@ def _check(conf: Path, item: Named) -> None:
         raise UserError(f"{where}: `printed` and `table: {PUBLISHED}` must be given together")
     if item.study:
         config.require_option(conf, "study", item.study, where)
-    for kind, name, known in (("figure", item.figure, FIGURES), ("table", item.table, (*TABLES, PUBLISHED))):
-        if name and name not in known:
-            raise unknown(kind, name, known, where)
+    config.require_known("figure", filter(None, [item.figure]), FIGURES, where)
+    config.require_known("table", filter(None, [item.table]), (*TABLES, PUBLISHED), where)
 
 
 def requested(conf: Path, words: Iterable[str]) -> list[Named]:

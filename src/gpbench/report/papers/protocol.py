@@ -57,8 +57,10 @@ def ledger(runs: list[View], published: pd.DataFrame, per_split: Path) -> str:
     fits = [view.done.assign(run=view.folder.name) for view in runs if view.study["kind"] == "predict"]
     done = pd.concat(fits, ignore_index=True) if fits else pd.DataFrame()
     shifts = _shifts(done)
-    tables = [_shift_table(shifts), _scales(shifts, published), _densities(done), _splits(done, per_split)]
-    tables.append(_spreads(published))
+    shown = [[dataset, protocol, signed(value)] for (dataset, protocol), value in shifts.items()]
+    title = "Scale of the target: shift from the standardised to the original scale"
+    tables = [Table.of(shown, ["data set", "protocol", "shift"], title, SHIFT_NOTE)]
+    tables += [_scales(shifts, published), _densities(done), _splits(done, per_split), _spreads(published)]
     texts = [
         to_markdown(table) if len(table.shown) else f"**{table.caption}**: no record has it.\n" for table in tables
     ]
@@ -74,12 +76,6 @@ def _shifts(done: pd.DataFrame) -> pd.Series:
     return of_splits.groupby(["dataset", "protocol"]).mean().dropna()
 
 
-def _shift_table(shifts: pd.Series) -> Table:
-    rows = [[dataset, protocol, signed(value)] for (dataset, protocol), value in shifts.items()]
-    frame = pd.DataFrame(rows, columns=["data set", "protocol", "shift"])
-    return Table(frame, frame, "Scale of the target: shift from the standardised to the original scale", SHIFT_NOTE)
-
-
 def _scales(shifts: pd.Series, published: pd.DataFrame) -> Table:
     """Printed MNLL on one scale, of data sets that some paper prints on the standardised one."""
     rows = published[published["ours_metric"].isin(NATS)]
@@ -92,8 +88,7 @@ def _scales(shifts: pd.Series, published: pd.DataFrame) -> Table:
         spans = [_span(group["nats"]), number(shift), _span(group["nats"] + shift)]
         shown.append([dataset, source, scale, len(group), *spans])
     head = ["data set", "paper", "scale", "numbers", "printed", "shift", "on the original scale"]
-    frame = pd.DataFrame(shown, columns=head)
-    return Table(frame, frame, "Printed MNLL of all methods, least to largest, on one scale", SCALE_NOTE)
+    return Table.of(shown, head, "Printed MNLL of all methods, least to largest, on one scale", SCALE_NOTE)
 
 
 def _span(values: pd.Series) -> str:
@@ -104,7 +99,7 @@ def _densities(done: pd.DataFrame) -> Table:
     """Differences of densities of the same stored predictions, where a record has them."""
     head = ["run", "data set", "method", "mixture", "Gaussian - mixture", "mean of logs - log of mean"]
     if done.empty:
-        return Table(done, pd.DataFrame(columns=head), "Density of the same predictions", DENSITY_NOTE)
+        return Table.of([], head, "Density of the same predictions", DENSITY_NOTE)
     kept = done[done["mnll_gaussian"].notna()]
     shown, means = [], []
     for (run, dataset, _), cell in kept.groupby(["run", "dataset", "method"]):
@@ -113,10 +108,9 @@ def _densities(done: pd.DataFrame) -> Table:
         texts = [mean_sd(**moments(values)) for values in columns]
         means.append([abs(values.mean()) for values in columns[1:]])
         shown.append([run, dataset, cell["label"].iloc[0], *texts])
-    frame = pd.DataFrame(shown, columns=head)
     largest = " and ".join(f"{value:.3f}" for value in np.nanmax(means, axis=0)) if means else ""
     note = f"{DENSITY_NOTE} Largest mean of a cell, either way: {largest} nats." if means else DENSITY_NOTE
-    return Table(frame, frame, "Density of the same predictions", note)
+    return Table.of(shown, head, "Density of the same predictions", note)
 
 
 def _splits(done: pd.DataFrame, per_split: Path) -> Table:
@@ -133,8 +127,8 @@ def _splits(done: pd.DataFrame, per_split: Path) -> Table:
             texts = [f"{signed(m.mean())}{span}" for m, span in zip(means, spans, strict=True)]
             texts += ["-"] * (len(FEW) - len(texts))
             shown.append([run, dataset, len(table.columns), len(table), *texts])
-    frame = pd.DataFrame(shown, columns=["run", "data set", "methods", "splits", *(f"first {k}" for k in FEW)])
-    return Table(frame, frame, "Number of splits", SPLITS_NOTE)
+    head = ["run", "data set", "methods", "splits", *(f"first {k}" for k in FEW)]
+    return Table.of(shown, head, "Number of splits", SPLITS_NOTE)
 
 
 def _spreads(published: pd.DataFrame) -> Table:
@@ -148,5 +142,4 @@ def _spreads(published: pd.DataFrame) -> Table:
         errors = [sd * np.sqrt(1 / row.splits), sd * np.sqrt(1 / row.splits + 1 / 9)]
         shown.append([row.source, row.spread_kind, row.splits, *map(number, (sd, *errors))])
     head = ["paper", "printed", "runs", "sample sd", "standard error, independent", "standard error, corrected"]
-    frame = pd.DataFrame(shown, columns=head)
-    return Table(frame, frame, "Spreads: one unit as printed is", SPREAD_NOTE)
+    return Table.of(shown, head, "Spreads: one unit as printed is", SPREAD_NOTE)

@@ -19,7 +19,11 @@ from gpbench.report.view import View, commits
 
 def write_item(view: View, item: Named, published: Path, folder: Path) -> list[Path]:
     """Write `folder`/NAME.pdf, .png and .md for a figure, NAME.csv, .md, .html and .tex for a table."""
-    return _write_table(view, item, published, folder) if item.table else _write_figure(view, item, folder)
+    if not item.table:
+        return _write_figure(view, item, folder)
+    table = _published(view, item, published) if item.table == PUBLISHED else TABLES[item.table].function(view)
+    note = " ".join(filter(None, (table.note, view.warning, provenance(view, item))))
+    return write_formats(replace(table, caption=title(item), note=note), folder / item.name)
 
 
 def _write_figure(view: View, item: Named, folder: Path) -> list[Path]:
@@ -31,12 +35,6 @@ def _write_figure(view: View, item: Named, folder: Path) -> list[Path]:
     paths = save(draw(view, item.figure), folder / item.name, pdf=properties)
     texts = map(escape_markdown, (heading, caption, provenance(view, item)))
     return [*paths, write_text(folder / f"{item.name}.md", "**{}**\n\n{}\n\n{}\n".format(*texts))]
-
-
-def _write_table(view: View, item: Named, published: Path, folder: Path) -> list[Path]:
-    table = _published(view, item, published) if item.table == PUBLISHED else TABLES[item.table].function(view)
-    note = " ".join(filter(None, (table.note, view.warning, provenance(view, item))))
-    return write_formats(replace(table, caption=title(item), note=note), folder / item.name)
 
 
 def _published(view: View, item: Named, folder: Path) -> Table:

@@ -195,14 +195,12 @@ def to_page(card: pd.DataFrame, runs: list[View]) -> str:
 
 
 def runs_table(runs: list[View]) -> Table:
-    columns = ["run", "protocol", "budget", "fits done", "commits", "command"]
     rows = []
     for view in runs:
         study, fits = view.study, f"{len(view.done)} of {len(view.fits)}"
         setting = [view.folder.name, study["protocol"], study["budget"]]
         rows.append([*setting, fits, " ".join(commits(view.done, 10)), study["command"]])
-    frame = pd.DataFrame(rows, columns=columns)
-    return Table(frame, frame, "Committed runs")
+    return Table.of(rows, ["run", "protocol", "budget", "fits done", "commits", "command"], "Committed runs")
 
 
 def texts(runs: list[View], published: Path, conf: Path) -> tuple[pd.DataFrame, dict[str, str]]:

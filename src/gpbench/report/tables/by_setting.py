@@ -75,8 +75,9 @@ def differences(view: View) -> Table:
                 row[METRICS[metric].label] = signed(
                     difference.mean, difference.lower, difference.upper, decimals([scores[b].std(ddof=1)])
                 )
-            better = _better(view, a, b, difference) if cells.loc[[a, b], "complete"].all() else "not compared"
-            shown.append(row | {"splits": difference.n, "better": better})
+            better = view.labels[a] if difference.upper < 0 else view.labels[b] if difference.lower > 0 else "undecided"
+            compared = cells.loc[[a, b], "complete"].all()
+            shown.append(row | {"splits": difference.n, "better": better if compared else "not compared"})
     note = (
         "Mean over the splits that both have; below zero the first is better. In brackets: the 95 % Nadeau-Bengio "
         "interval, which allows for overlapping training sets (not corrected for the number of pairs); a single split "
@@ -87,13 +88,6 @@ def differences(view: View) -> Table:
     table = pd.DataFrame(shown)
     table = table.reindex(columns=[*table.columns.difference(last, sort=False), *last]).fillna("-")
     return Table(pd.DataFrame(data), table, "Paired differences", note)
-
-
-def _better(view: View, a: str, b: str, difference: PairedDifference) -> str:
-    """The method that the interval of the last metric says is better."""
-    if difference.upper < 0 or difference.lower > 0:
-        return view.labels[a if difference.upper < 0 else b]
-    return "undecided"
 
 
 def paired_interval(a: pd.Series, b: pd.Series, test_fraction: float) -> PairedDifference:

@@ -20,7 +20,10 @@ def chance(view: View) -> Table:
         for method in view.methods:
             own = points[(points["dataset"] == dataset) & (points["method"] == method)]
             if len(own):
-                rows.append({"dataset": dataset, "method": method, **against_chance(*_predicted(own))})
+                probabilities = [name for name in own.filter(regex=r"^p\d+$") if own[name].notna().all()]
+                means = own.groupby(["split", "row"])[["y", *probabilities]].mean()  # over the fits of a split
+                scores = against_chance(means[probabilities].to_numpy(), means["y"].to_numpy().astype(int))
+                rows.append({"dataset": dataset, "method": method, **scores})
     data = pd.DataFrame(rows, columns=None if rows else ["dataset", "method", "accuracy", "chi_squared", "p", "pairs"])
     shown = {
         "data set": data["dataset"],
@@ -41,13 +44,6 @@ def chance(view: View) -> Table:
     return Table(data, pd.DataFrame(shown), "Accuracy against chance, and between pairs of classes", note)
 
 
-def _predicted(points: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """Probabilities `[N, C]`, averaged over the fits of a split, and classes `[N]`."""
-    columns = [name for name in points if name[0] == "p" and name[1:].isdigit() and points[name].notna().all()]
-    means = points.groupby(["split", "row"])[["y", *columns]].mean()
-    return means[columns].to_numpy(), means["y"].to_numpy().astype(int)
-
-
 def against_chance(p: np.ndarray, y: np.ndarray) -> dict[str, float]:
     """Scores of probabilities p `[N, C]` of classes y `[N]`.
 
@@ -61,7 +57,5 @@ def against_chance(p: np.ndarray, y: np.ndarray) -> dict[str, float]:
         of_pair = (y == a) | (y == b)
         if of_pair.any():
             pairs[f"pair_{a}_{b}"] = float(((p[of_pair, b] > p[of_pair, a]) == (y[of_pair] == b)).mean())
-    scores = {"rows": n, "accuracy": right / n, "above": right > n / classes}
-    return (
-        scores | {"chi_squared": test.statistic, "p": test.pvalue, "pairs": float(np.mean([*pairs.values()]))} | pairs
-    )
+    scores = {"rows": n, "accuracy": right / n, "above": right > n / classes, "chi_squared": test.statistic}
+    return scores | {"p": test.pvalue, "pairs": float(np.mean([*pairs.values()]))} | pairs

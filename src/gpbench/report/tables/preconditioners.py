@@ -13,8 +13,7 @@ from gpbench.report.view import View
 
 SYSTEM = ["dataset", "split", "replica", "lengthscale", "noise"]
 MEASURED = {"iterations": ["iterations", "inner"], "seconds": ["setup_seconds", "solve_seconds"]}
-LONG = 10.0
-"""Of scaled inputs."""
+LONG = 10.0  # of scaled inputs
 
 
 def relative_to_cg(view: View) -> pd.DataFrame:

@@ -3,9 +3,10 @@
 import html
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -41,6 +42,12 @@ class Table:
     shown: pd.DataFrame
     caption: str
     note: str = ""
+
+    @classmethod
+    def of(cls, rows: Sequence[object], columns: list[str], caption: str, note: str = "") -> Self:
+        """A table whose numbers are shown as they are."""
+        frame = pd.DataFrame(rows, columns=columns)
+        return cls(frame, frame, caption, note)
 
 
 def write_formats(table: Table, stem: Path) -> list[Path]:

@@ -67,7 +67,9 @@ def upper_limit(r_hat: float, variance: np.ndarray, draws: int) -> float:
 
 def efficiency(view: View) -> Table:
     """Minimum ESS, R-hat, acceptance and cost of every cell: mean and sd over its chains, median R-hat over splits."""
-    fits, checks = scored(view), _checkpoints(view)
+    fits = scored(view)
+    checks = shrinkage(view).pivot_table(index=CELL, columns="iteration", values="r_hat", aggfunc="median")
+    checks = checks.rename(columns=lambda draws: f"r_hat_first_{int(draws)}_kept").rename_axis(columns=None)
     cells = fits.groupby(CELL, sort=False)
     data = cells[list(SCORES)].agg(["mean", "std"])
     data.columns = [name if kind == "mean" else f"{name}_sd" for name, kind in data.columns]
@@ -86,12 +88,6 @@ def efficiency(view: View) -> Table:
         "of all chains of a split, in standard deviations of the draws."
     )
     return Table(data, shown, "Efficiency of samplers", note)
-
-
-def _checkpoints(view: View) -> pd.DataFrame:
-    """Median over splits of R-hat at each checkpoint, one a column; rows dataset, method."""
-    medians = shrinkage(view).pivot_table(index=CELL, columns="iteration", values="r_hat", aggfunc="median")
-    return medians.rename(columns=lambda draws: f"r_hat_first_{int(draws)}_kept").rename_axis(columns=None)
 
 
 def _row(view: View, cell: pd.Series, checkpoints: list[str]) -> dict[str, str]:
@@ -132,7 +128,11 @@ def convergence_order(view: View) -> Table:
         by_method = {method: groups[method] for method in view.methods if method in groups}
         by_method = dict(sorted(by_method.items(), key=lambda item: item[1].median()))
         shorter = [str(codes[method]) for method in chains["method"].unique() if method not in by_method]
-        pairs = _pairs(by_method)
+        # in the order of their medians
+        pairs = [
+            (a, b, x.median(), y.median(), float(stats.mannwhitneyu(x, y, alternative="less").pvalue))
+            for (a, x), (b, y) in combinations(by_method.items(), 2)
+        ]
         data += [(dataset, *pair) for pair in pairs]
         row = {
             "data set": dataset,
@@ -152,14 +152,6 @@ def convergence_order(view: View) -> Table:
     )
     data = pd.DataFrame(data, columns=["dataset", *PAIR])
     return Table(data, pd.DataFrame(shown), "Order of convergence", note)
-
-
-def _pairs(by_method: dict[str, pd.Series]) -> list[Pair]:
-    """PAIR of all methods, which are in the order of their medians; p of a one-sided Mann-Whitney test."""
-    return [
-        (a, b, x.median(), y.median(), float(stats.mannwhitneyu(x, y, alternative="less").pvalue))
-        for (a, x), (b, y) in combinations(by_method.items(), 2)
-    ]
 
 
 def _order(by_method: dict[str, pd.Series], pairs: list[Pair], codes: dict[str, int]) -> str:
