@@ -12,6 +12,7 @@ from synthetic_study import build
 from gpbench.evaluation.metrics import METRICS
 from gpbench.report.figures.scorecard import FAMILIES, against
 from gpbench.report.scorecard import all_runs, verdicts
+from gpbench.report.scorecard.counterparts import Counterparts
 from gpbench.report.scorecard.published import COLUMNS, read_published
 from gpbench.report.view import View
 
@@ -37,7 +38,7 @@ def run(
 
 
 def best(views, **changes):
-    return all_runs.scorecard(views, pd.DataFrame([BASE | changes]), CONF).iloc[0]
+    return all_runs.scorecard(list(map(Counterparts, views)), pd.DataFrame([BASE | changes]), CONF).iloc[0]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +159,7 @@ def test_a_run_is_compared_with_the_papers_that_its_study_names(tmp_path):
     view = run(tmp_path / "run")
     view.study["published"] = ["rossi2021"]
     rows = pd.DataFrame([BASE, BASE | {"source": "rossi2021"}])
-    assert all_runs.scorecard([view], rows, CONF)["run"].tolist() == ["", "run"]
+    assert all_runs.scorecard([Counterparts(view)], rows, CONF)["run"].tolist() == ["", "run"]
 
 
 @pytest.fixture(scope="module")

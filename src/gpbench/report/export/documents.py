@@ -38,21 +38,21 @@ COMPARISON = "all_mnll"
 BEST = 5  # methods whose ranks the README shows
 
 
-def texts(root: Path, runs: list[View]) -> dict[Path, str]:
+def texts(root: Path, runs: list[Counterparts]) -> dict[Path, str]:
     """File -> content, for all documents that are text, except those of the scorecard; runs: the committed ones."""
     conf = root / "conf"
-    by_name = {run.folder.name: run for run in runs}
+    by_name = {run.view.folder.name: run.view for run in runs}
     contents: dict[Path, str] = {}
     for view in map(by_name.__getitem__, RUNS):
         contents |= {view.folder / "tables" / f"{name}.md": to_markdown(table(view, name)) for name in TABLES}
         pictures = "\n".join(f"![{name}](figures/{name}.png)\n\n{registry.FIGURES[name].caption}\n" for name in FIGURES)
         said = comparisons.to_markdown(comparisons.statistics(view), view)
         contents[view.folder / "statistics.md"] = f"{said}\n## Figures\n\n{pictures}"
-    readme, ours = root / "README.md", [Counterparts(run) for run in runs]
-    card = all_runs.read(root / "docs" / "scorecard" / "scorecard.csv")
-    pages = finding.pages(root, card, ours) | {"protocol": protocol.ledger(runs, card, root / "published/per_split")}
+    readme, card = root / "README.md", all_runs.read(root / "docs" / "scorecard" / "scorecard.csv")
+    pages = finding.pages(root, card, runs)
+    pages["protocol"] = protocol.ledger([run.view for run in runs], card, root / "published/per_split")
     contents |= {root / "docs" / "papers" / f"{name}.md": page for name, page in pages.items()}
-    findings = finding.bullets(claims.ours(root / "docs" / "findings.yaml", conf), ours, conf)
+    findings = finding.bullets(claims.ours(root / "docs" / "findings.yaml", conf), runs, conf)
     blocks = {"findings": findings, "results": summary(by_name[RUN]), "scorecard": verdicts(card)}
     return contents | {readme: filled(readme.read_text(encoding="utf-8"), blocks)}
 
@@ -115,7 +115,7 @@ def digest(folder: Path, figure: str) -> str:
     return all_runs.digest("".join((path / "scores.csv").read_text(encoding="utf-8") for path in folders))
 
 
-def scorecard(root: Path) -> tuple[list[View], Path, Path, Path]:
+def scorecard(root: Path) -> tuple[list[Counterparts], Path, Path, Path]:
     """Committed runs, and the folders of published numbers, configuration and the scorecard."""
     return all_runs.read_runs(root / "docs" / "results"), root / "published", root / "conf", root / "docs" / "scorecard"
 

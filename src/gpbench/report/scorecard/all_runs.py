@@ -18,7 +18,7 @@ from gpbench import config
 from gpbench.errors import count
 from gpbench.places import write_text
 from gpbench.report.scorecard import data_facts, verdicts
-from gpbench.report.scorecard.counterparts import Counterparts
+from gpbench.report.scorecard.counterparts import ANY, Counterparts
 from gpbench.report.scorecard.one_run import ADDED, SPREAD_NOTE, Judgement, compare, not_run, rows_for_study, show
 from gpbench.report.scorecard.published import COLUMNS, TEXTS, PublishedNumber, read_published
 from gpbench.report.tables.render import Table, to_markdown
@@ -73,16 +73,16 @@ class Counterpart(NamedTuple):
         return not stands, place, of_other, -size, ours.ours_settings != "", -ours.ours_n, -self.updates, self.run
 
 
-def read_runs(folder: str | Path) -> list[View]:
+def read_runs(folder: str | Path) -> list[Counterparts]:
     """The committed runs in `folder`, by name; none where the folder does not exist."""
-    return [View(path.parent) for path in sorted(Path(folder).glob("*/study.json"))]
+    return [Counterparts(View(path.parent)) for path in sorted(Path(folder).glob("*/study.json"))]
 
 
-def scorecard(runs: list[View], published: pd.DataFrame, conf: Path) -> pd.DataFrame:
+def scorecard(runs: list[Counterparts], published: pd.DataFrame, conf: Path) -> pd.DataFrame:
     """The published rows in their order with the columns of `Judgement`, `run` and `command`."""
     best: dict[int, Counterpart] = {}
-    for view in runs:
-        for i, candidate in _counterparts(view, published):
+    for ours in runs:
+        for i, candidate in _counterparts(ours, published):
             if i not in best or candidate.preference < best[i].preference:
                 best[i] = candidate
     budgets = {name: config.compose(conf, "study", name).budget for name in sorted(set(published["study"]) - {""})}
@@ -104,10 +104,12 @@ def _without_run(printed: PublishedNumber, budgets: dict[str, str], conf: Path) 
     return Counterpart(not_run(printed, reason), printed.ours_method, command=command)
 
 
-def _counterparts(view: View, published: pd.DataFrame) -> Iterator[tuple[int, Counterpart]]:
+def _counterparts(ours: Counterparts, published: pd.DataFrame) -> Iterator[tuple[int, Counterpart]]:
     """(row, counterpart) for every row of which this run has a cell; a cell without a number counts under the
     published protocol alone."""
-    ours, rows = Counterparts(view), rows_for_study(view, published)
+    view = ours.view
+    rows = rows_for_study(view, published)
+    rows = rows[rows["dataset"].isin([*view.datasets, ANY])]
     for i, row in zip(rows.index, rows.to_dict("records"), strict=True):
         method = ours.name(row["ours_method"])
         if ours.has(method, row["dataset"]):
@@ -171,7 +173,7 @@ def badge(card: pd.DataFrame) -> str:
     )
 
 
-def to_page(card: pd.DataFrame, runs: list[View]) -> str:
+def to_page(card: pd.DataFrame, runs: list[Counterparts]) -> str:
     """The scorecard in Markdown: counts, runs, the judged rows, and the reasons why others are not judged."""
     is_judged = card["verdict"].map(verdicts.kind).isin(verdicts.JUDGED)
     judged, others = card[is_judged], card[~is_judged]
@@ -187,7 +189,7 @@ def to_page(card: pd.DataFrame, runs: list[View]) -> str:
         f"{INTRODUCTION}\n",
         f"![Published numbers against ours]({FIGURE})\n\n{FIGURE_CAPTION}\n",
         *(to_markdown(Table(t, t, f"Rows by paper and verdict: {group}")) for group, t in summaries.items()),
-        to_markdown(runs_table(runs)),
+        to_markdown(runs_table([run.view for run in runs])),
         to_markdown(Table(judged, shown, "Judged rows", SPREAD_NOTE)),
         to_markdown(Table(reasons, reasons, "Rows without a verdict")),
     ]
@@ -203,14 +205,14 @@ def runs_table(runs: list[View]) -> Table:
     return Table.of(rows, ["run", "protocol", "budget", "fits done", "commits", "command"], "Committed runs")
 
 
-def texts(runs: list[View], published: Path, conf: Path) -> tuple[pd.DataFrame, dict[str, str]]:
+def texts(runs: list[Counterparts], published: Path, conf: Path) -> tuple[pd.DataFrame, dict[str, str]]:
     """The scorecard of committed runs, and the content of every file but the figure."""
     card = scorecard(runs, read_published(published, conf), conf)
     table = card.to_csv(index=False, lineterminator="\n", float_format="%.6g")
     return card, {"scorecard.csv": table, "scorecard.md": to_page(card, runs), "badge.svg": badge(card)}
 
 
-def write_scorecard(runs: list[View], published: Path, conf: Path, folder: Path) -> list[Path]:
+def write_scorecard(runs: list[Counterparts], published: Path, conf: Path, folder: Path) -> list[Path]:
     """Write scorecard.csv, scorecard.md, badge.svg and scorecard.png into `folder`."""
     from gpbench.report.figures import drawn, save
     from gpbench.report.figures.scorecard import against
@@ -221,7 +223,7 @@ def write_scorecard(runs: list[View], published: Path, conf: Path, folder: Path)
     return [*paths, *save(drawn(against, card), figure, ("png",), png={KEY: data})]
 
 
-def stale(runs: list[View], published: Path, conf: Path, folder: Path) -> list[Path]:
+def stale(runs: list[Counterparts], published: Path, conf: Path, folder: Path) -> list[Path]:
     """The files in `folder` that `write_scorecard` would change."""
     _, contents = texts(runs, published, conf)
     paths = [folder / name for name, text in contents.items() if not has_text(folder / name, text)]

@@ -116,13 +116,14 @@ class Counterparts:
         """What `OurMean` says of a cell whatever the metric is."""
         fits = self._cells[method, dataset]
         done = [fit for fit in fits if fit.status in SCORED]
+        made_by = pd.DataFrame([(fit.commit, fit.dirty) for fit in done], columns=["commit", "dirty"])
         return {
             "splits": len({fit.split for fit in fits}),
             "chains": max(0 if pd.isna(fit.chains) else int(fit.chains) for fit in fits),
             "improving": sum(pd.isna(fit.chains) and fit.status == UNMIXED for fit in fits),
             "protocol": done[0].protocol,
             "budget": done[0].budget,
-            "commit": " ".join(commits(pd.DataFrame(done), 10, mark_dirty=True)) or "unknown",
+            "commit": " ".join(commits(made_by, 10, mark_dirty=True)) or "unknown",
         }
 
     def _averaged(self, metric: str) -> dict[tuple[str, str], tuple[float, float, float, float]]:
