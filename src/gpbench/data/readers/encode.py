@@ -3,6 +3,7 @@
 import math
 from array import array
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -58,9 +59,17 @@ def indicated(categories: list[str]) -> list[str]:
     return categories[1:] if len(categories) == 2 else categories
 
 
+@dataclass(frozen=True)
+class _Input:
+    """An input column: plain, or a text column that becomes an indicator for each of `values`."""
+
+    place: int
+    name: str
+    categories: list[str]
+
+
 class _Columns:
-    """The columns of a file: which are targets and which are `kept` as inputs (place, name, categories, if it is text
-    that becomes indicators), and how their cells are encoded."""
+    """The columns of a file: which are inputs and targets, and how their cells are encoded."""
 
     def __init__(self, dataset: Dataset, names: list[str]) -> None:
         source = dataset.source
@@ -69,12 +78,12 @@ class _Columns:
             require_known(kind, named, names, f"the columns of data set {dataset.name!r}")
         self.targets = [names.index(name) for name in source.targets]
         skip = {*source.targets, *dataset.drop}
-        self.kept = [(i, n, source.categories.get(n, [])) for i, n in enumerate(names) if n not in skip]
-        self.named = [place for place, _, categories in self.kept if categories]
-        self.places = [place for place, *_ in self.kept]
+        self.kept = [_Input(i, n, source.categories.get(n, [])) for i, n in enumerate(names) if n not in skip]
+        self.named = [column.place for column in self.kept if column.categories]
+        self.places = [column.place for column in self.kept]
         self.used = [*self.targets, *self.places]
         self.input_names = [
-            text for _, name, values in self.kept for text in ([f"{name}={v}" for v in indicated(values)] or [name])
+            n for c in self.kept for n in ([f"{c.name}={v}" for v in indicated(c.categories)] or [c.name])
         ]
         self.classes = {name: number for number, name in enumerate(dataset.classes)}
         self.labels = {name: name for name in dataset.classes} | source.labels
@@ -99,14 +108,14 @@ class _Columns:
             if None not in numbers:
                 return cast(list[float], numbers)  # what is none is reported below, with the column
         values = []
-        for place, name, categories in self.kept:
-            cell = cells[place]
-            if not categories:
-                values.append(self._number(where, place, cell))
-            elif (text := str(cell).strip()) in categories:
-                values += [float(text == value) for value in indicated(categories)]
+        for column in self.kept:
+            cell = cells[column.place]
+            if not column.categories:
+                values.append(self._number(where, column.place, cell))
+            elif (text := str(cell).strip()) in column.categories:
+                values += [float(text == value) for value in indicated(column.categories)]
             else:
-                raise UserError(f"{where}, column {name!r}: {text!r} is not one of {categories}")
+                raise UserError(f"{where}, column {column.name!r}: {text!r} is not one of {column.categories}")
         return values
 
     def _number(self, where: str, place: int, cell: Cell) -> float:
