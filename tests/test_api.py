@@ -118,6 +118,10 @@ def test_predict_takes_frames_and_arrays(fitted, capsys):
         gpbench.predict(fit_id, frame.assign(bmi=pd.period_range("2024", periods=len(frame), freq="D")))
     with pytest.raises(UserError, match="inputs are no table of numbers: Cannot cast"):
         gpbench.predict(fit_id, rows.inputs[:3].astype("M8[D]"))
+    with pytest.raises(UserError, match=r"inputs, column 'bmi': values of complex128 are no real numbers"):
+        gpbench.predict(fit_id, frame.astype(object).assign(bmi=[1, 2j, 3]))
+    with pytest.raises(UserError, match="^inputs have masked cells, which have no values"):
+        gpbench.predict(fit_id, np.ma.masked_array(rows.inputs[:3], rows.inputs[:3] > 0.04))
     with pytest.raises(UserError, match="no fit begins with 'None'"):
         gpbench.predict(None, frame)
     with pytest.raises(UserError, match=r"must be text: 'default', 'splits=2', not 'default', \['splits=2'\]"):
@@ -142,6 +146,11 @@ def test_settings_are_those_of_the_command_line(fitted):
         gpbench.fit("linear", "diabetes", dtype=np.float32)
     with pytest.raises(UserError, match="^gpbench fit: tune must be a number, got true$"):
         gpbench.fit("linear", "diabetes", tune=True)
+    with pytest.raises(UserError, match="given twice"):
+        gpbench.fit("linear", "diabetes", folds=3, **{"method.folds": 4})
+    for words in ("figures=[nope]", "tables=[nope]"):
+        with pytest.raises(UserError, match="unknown (figure|table) 'nope'"):
+            gpbench.plan("default", words)
     record = json.loads((fitted / "store" / one["fit_id"] / "fit.json").read_text())
     assert record["address"]["protocol"] == "all_rows"
 

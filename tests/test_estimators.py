@@ -87,6 +87,8 @@ def test_what_cannot_be_fitted_is_one_line():
     for times in (pd.DataFrame({"t": days}), days.to_numpy()[:, None]):
         with pytest.raises(ValueError, match=r"X, (column 't'|array): values of .* are no real numbers"):
             GPBenchRegressor("linear").fit(times, Y)
+    with pytest.raises(ValueError, match="X, masked cells, which have no values"):
+        GPBenchRegressor("linear").fit(np.ma.masked_array(X, X > 0), Y)
     with pytest.raises(ValueError, match="y, array: values of datetime64"):
         GPBenchRegressor("linear").fit(X, days)
     with pytest.raises(UserError, match="settings must be a dict"):

@@ -7,8 +7,9 @@ with masks d^l_bj ~ Bernoulli(1 - p), fresh for every row and step (inverted dro
 Predictions leave dropout out (d = 1, no division) and are a single component. No weight decay.
 
 MC dropout (gal2016) is the same network as an approximate Bayesian one: `input_dropout` masks x too,
-`prior_lengthscale` l adds the decay of its program, l^2 (1 - p) / 4 sum ||W^l||^2 (biases left out), and a prediction
-is the mixture over `samples_test` S masks, fresh for every row,
+`prior_lengthscale` l adds a decay, l^2 (1 - p) / 4 sum ||W^l||^2 (biases left out), which is that of its program where
+the targets have variance 1 (elsewhere the program's has l sd(y) for l, see docs/decisions.md), and a prediction is the
+mixture over `samples_test` S masks, fresh for every row,
 
     p(y | x) = 1/S sum_s p(y | f_s),    in regression N(y; f_s, 1 / precision).
 

@@ -202,7 +202,9 @@ def test_a_star_overrides_every_method_that_has_the_key(project, gpbench):
     plan = make(f"{study} *.num_inducing=33")
     given = {c.address.method: c.what.method.hyper.get("num_inducing") for c in plan.cells}
     assert given == {"constant": None, "svgp": 33, "dsvi": 33}
-    assert plan.remarks == ["*.num_inducing: constant have no 'num_inducing'"]
+    assert plan.remarks == ["*.num_inducing: constant has no 'num_inducing'"]
+    plan = make(f"{study} *.steps=7")
+    assert ({c.what.steps for c in plan.cells}, plan.remarks) == ({None, 7}, ["*.steps: constant has no 'steps'"])
     assert "remark: *.num_inducing" in gpbench("plan", "--overrides", f"{study} *.num_inducing=33").out
     with pytest.raises(UserError, match="unknown key 'num_inducin' in the hyperparameters of .*'num_inducing'"):
         make(f"{study} *.num_inducin=33")

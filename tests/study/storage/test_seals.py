@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gpbench.errors import UserError
 from gpbench.places import Places
 from gpbench.study import scoring
 from gpbench.study.records import MethodSettings, to_json
@@ -125,6 +126,14 @@ def test_a_folder_without_its_record_makes_room(store, capfd):
     assert "fit.json is missing" in capfd.readouterr().err
     finish(store, CELL, planned(0))
     assert store.verified(planned(0).fit_id).status == "done"
+
+
+def test_a_file_in_the_place_of_a_fit_is_named_before_anything_is_fitted(store):
+    place = store.folder("0" * 16)
+    place.touch()
+    with pytest.raises(UserError, match=f"{place} stands where the folder of a fit is to be, and is none"):
+        store.move_damaged([place.name])
+    assert place.is_file()
 
 
 def test_a_damaged_fit_beside_foreign_files_stays_and_is_named(store):

@@ -162,7 +162,7 @@ def _by_target(
             if not having:
                 raise unknown("key", leaf, set().union(*keys.values()), "the hyperparameters of the study's methods")
             if without := [m for m in keys if m not in having]:
-                remarks.append(f"{key}: {', '.join(without)} have no {leaf!r}")
+                remarks.append(f"{key}: {', '.join(without)} {'have' if without[1:] else 'has'} no {leaf!r}")
         elif target in targets:
             having = [target]
         else:
