@@ -149,16 +149,20 @@ def _cost(view: View, stage: str, column: str) -> Figure:
         if rows.empty:
             canvas.write_reason(axis, "no finished fit\nwith seconds")
             continue
-        for look, of_method in canvas.by_method(view, rows):
-            cell = of_method.iloc[0]
-            left = min(cell["sd_seconds"], 0.9 * cell["mean_seconds"])  # so that bars stay above 0 seconds
-            x, xerr = max(cell["mean_seconds"], SHORTEST), np.nan_to_num([[left], [cell["sd_seconds"]]])
-            options = look.options | {"linestyle": "-", "markersize": 5, "elinewidth": 0.7}
-            options |= {} if cell["complete"] else {"markerfacecolor": "white"}
-            axis.errorbar(x, cell["mean"], xerr=xerr, yerr=np.nan_to_num(cell["sd"]), **options)
+        for look, cell in canvas.by_method(view, rows):
+            _mark(axis, cell.iloc[0], look)
         canvas.log_x(axis)
     canvas.legend(figure, view, list(cells["method"].unique()), lines=False)
     return figure
+
+
+def _mark(axis: Axes, cell: pd.Series, look: canvas.Look) -> None:
+    """Means, with standard deviations as bars that stay above 0 seconds."""
+    left = min(cell["sd_seconds"], 0.9 * cell["mean_seconds"])
+    x, xerr = max(cell["mean_seconds"], SHORTEST), np.nan_to_num([[left], [cell["sd_seconds"]]])
+    options = look.options | {"linestyle": "-", "markersize": 5, "elinewidth": 0.7}
+    options |= {} if cell["complete"] else {"markerfacecolor": "white"}
+    axis.errorbar(x, cell["mean"], xerr=xerr, yerr=np.nan_to_num(cell["sd"]), **options)
 
 
 cost = partial(_cost, stage="training", column="seconds_train")
