@@ -7,6 +7,22 @@ from pathlib import Path
 
 import pytest
 
+PYPROJECT = """
+[project]
+name = "{name}"
+version = "0"
+[project.entry-points."gpbench.conf"]
+{name} = "{name}"
+"""
+
+
+def empty(root: Path, name: str) -> Path:
+    """A folder with a plugin package without any method; the package."""
+    (root / name).mkdir()
+    (root / name / "__init__.py").touch()
+    (root / "pyproject.toml").write_text(PYPROJECT.format(name=name))
+    return root / name
+
 
 def install(plugin: Path, target: Path, patch: pytest.MonkeyPatch) -> str:
     """Make the package in the folder `plugin` known to this process; the PYTHONPATH that does so for others.

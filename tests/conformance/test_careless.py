@@ -11,15 +11,8 @@ from cases import Case, group
 from gpbench.cli import main
 from gpbench.errors import UserError
 from gpbench.study.planning import identity
-from plugins import install
+from plugins import empty, install
 
-PYPROJECT = """
-[project]
-name = "careless"
-version = "0"
-[project.entry-points."gpbench.conf"]
-careless = "careless"
-"""
 INIT = '        return State(params, {"x": train.x,'
 LOSS, PREDICT = "        return 0.5 * (", "        (a, s), train = self.variances(state.params), state.buffers\n"
 CHANGES = {
@@ -42,13 +35,11 @@ CHANGES = {
 @pytest.fixture(scope="module")
 def plugin(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("plugin")
-    (root / "careless").mkdir()
-    (root / "careless" / "__init__.py").touch()
-    (root / "pyproject.toml").write_text(PYPROJECT)
+    package = empty(root, "careless")
     (root / "aside_of_packages.py").write_text("SHIFT = 0.0\n")
     for name, changes in CHANGES.items():
-        assert main.main(["new", "method", name, "--out", str(root / "careless")]) == 0
-        path = root / "careless" / f"{name}.py"
+        assert main.main(["new", "method", name, "--out", str(package)]) == 0
+        path = package / f"{name}.py"
         text = path.read_text()
         for old, new in changes:
             assert text.count(old) == 1, (name, old)

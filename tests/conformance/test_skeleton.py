@@ -11,25 +11,14 @@ from contracts import CONTRACTS
 from cases import Case
 from gpbench import config, methods
 from gpbench.cli import main
-from plugins import install
-
-PYPROJECT = """
-[project]
-name = "newcomer"
-version = "0"
-[project.entry-points."gpbench.conf"]
-newcomer = "newcomer"
-"""
+from plugins import empty, install
 
 
 @pytest.fixture(scope="module")
 def plugin(tmp_path_factory) -> Path:
     """A package of one's own, with a method written by the command."""
     root = tmp_path_factory.mktemp("plugin")
-    (root / "newcomer").mkdir()
-    (root / "newcomer" / "__init__.py").touch()
-    (root / "pyproject.toml").write_text(PYPROJECT)
-    assert main.main(["new", "method", "evidence", "--out", str(root / "newcomer")]) == 0
+    assert main.main(["new", "method", "evidence", "--out", str(empty(root, "newcomer"))]) == 0
     return root
 
 
