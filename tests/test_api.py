@@ -14,8 +14,10 @@ import gpbench
 from gpbench import config, places
 from gpbench.data.prepare import prepare
 from gpbench.errors import UserError
-from gpbench.evaluation.metrics import METRICS
+from gpbench.evaluation.metrics import METRICS, Metric
+from gpbench.study import scoring
 from gpbench.study.planning import plan as planning
+from gpbench.study.storage.store import Store
 from projects import REPOSITORY
 
 
@@ -70,6 +72,19 @@ def test_every_column_of_the_scores_is_documented(fitted):
     from gpbench.report.view import FACTS
 
     assert sorted((columns | set(FACTS)) - documented) == []
+
+
+def test_a_metric_of_ones_own_may_read_quantiles(fitted, monkeypatch):
+    def width(points, info):
+        return (points["q95"] - points["q05"]).mean()
+
+    wide = Metric("width_90", "Width", "min", "y", 0.0, np.inf, ("regression",), width, quantiles=True)
+    monkeypatch.setitem(METRICS, "width_90", wide)
+    store = Store(places.find().store)
+    record = store.record(gpbench.fit("constant", "diabetes", 0, budget="smoke")["fit_id"])
+    points = pd.read_parquet(store.folder(record.fit_id) / "points.parquet")
+    of_tails = (points["q95"] - points["q50"]).mean() * 2  # of a Gaussian
+    assert scoring._scores(store.folder(record.fit_id), record)["width_90"] == pytest.approx(of_tails)
 
 
 def test_compare_pairs_methods_over_splits(fitted):

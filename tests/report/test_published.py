@@ -241,6 +241,12 @@ LINE = "x2020,Table 1,boston,Linear,,test_mnll,common,original,{value},,,1,1,lin
         (LINE.replace("1,,,", "0,,,").format(value="1", metric="mnll"), "line 2: factor cannot be 0"),
         (LINE.replace(",,,1,", ",-2,sample sd,1,").format(value="1", metric="mnll"), "line 2: spread cannot be -2"),
         (LINE.replace(",,,1,", ",2,popsd,1,").format(value="1", metric="mnll"), "spread_kind cannot be popsd .one of"),
+        (
+            LINE.replace("original", "orignal").format(value="1", metric="mnll"),
+            "scale cannot be orignal .one of",
+        ),
+        (LINE.replace("original", "standardised").format(value="1", metric="mnll"), "scale cannot be standardised"),
+        (LINE.format(value="1", metric="rmse_scaled"), "line 2: scale cannot be original .*rmse_scaled or mnll_scaled"),
         (LINE.replace("x2020", "x2021").format(value="1", metric="mnll"), "line 2: source cannot be x2021"),
         (LINE.format(value="1,0", metric="mnll"), "its lines have more cells than its header"),
         ("é\n", "cannot be read as a CSV: 'utf-8' codec"),

@@ -219,15 +219,31 @@ def test_a_fit_that_takes_the_place_of_another_tags_it_and_leaves_the_means(wher
     assert parent.data.metrics["mnll"] == pytest.approx(statistics.mean([9.0, *SCORES[1:]]))
 
 
+def test_fits_of_one_address_with_other_settings_of_their_study_are_of_another_cell(where):
+    cell, before = planned(where), len(View(where).cells())
+    what = replace(cell.what, dtype="float32")
+    fit = replace(cell.fits[0], fit_id=identify(asdict(what), 0, 0))
+    new = spool(where, replace(cell, what=what, fits=(fit,)), 0, 9.0)
+    tracking.drain(where)
+    view = View(where)
+    assert len(view.cells()) == before + 1
+    (run,) = (run for run in view.fits() if run.data.tags["gpbench.fit"] == new)
+    assert run.data.tags["mlflow.runName"].endswith("dtype=float32 split 0")
+    assert new not in [each.data.tags.get("gpbench.superseded") for each in view.fits()]
+
+
 def test_a_failed_fit_is_logged_with_its_reason_and_not_averaged(where):
-    cell = planned(where, "noise_block=7")  # other fits of the same cell
-    failed = spool(where, cell, 3, status="failed", reason="ArithmeticError: the sum is wrong")
+    cell = planned(where)
+    what = replace(cell.what, code={"changed": ""})  # another fit of the same cell
+    fit = replace(cell.fits[3], fit_id=identify(asdict(what), 3, 0))
+    changed = replace(cell, what=what, fits=(fit,))
+    failed = spool(where, changed, 0, status="failed", reason="ArithmeticError: the sum is wrong")
     tracking.drain(where)
     view = View(where)
     (run,) = [run for run in view.fits() if run.data.tags["gpbench.fit"] == failed]
     assert run.info.status == "FAILED"
     assert run.data.tags["gpbench.reason"] == "ArithmeticError: the sum is wrong"
-    (parent,) = view.cells()
+    (parent,) = (each for each in view.cells() if each.info.run_id == run.data.tags["mlflow.parentRunId"])
     assert parent.data.tags["gpbench.done"] == "7 of 8"
 
 

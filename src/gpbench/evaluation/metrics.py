@@ -37,7 +37,7 @@ class Metric:
     direction: lower is better, higher is better, or nearer to `target`; unit: "" is dimensionless, "y" the target's.
     lower, upper: values outside are a bug, not a bad fit. NaN is neither where it is `nullable`: undefined on these
     rows or not measured. Otherwise NaN, and infinity of a metric with tasks, say that predictions overflow. tasks:
-    empty for a metric of the draws of a Markov chain."""
+    empty for a metric of the draws of a Markov chain. quantiles: whether it reads those of the table."""
 
     name: str
     label: str
@@ -49,6 +49,7 @@ class Metric:
     function: Callable[[pd.DataFrame, Mapping[str, Any]], float]
     target: float | None = None
     nullable: bool = False
+    quantiles: bool = False
 
     def __call__(self, points: pd.DataFrame, info: Mapping[str, Any]) -> float:
         """Checked value; ValueError outside [lower, upper], for infinity (not of chains), for NaN if not nullable."""

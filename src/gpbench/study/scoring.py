@@ -94,11 +94,12 @@ def _scores(folder: Path, record: FitRecord) -> dict[str, float]:
 
 def _of_points(folder: Path, record: FitRecord) -> dict[str, float]:
     """Scores of the predictions of held-out rows, and what the fit's sampler reports."""
-    from gpbench.evaluation.metrics import efficiency, score
+    from gpbench.evaluation.metrics import METRICS, efficiency, score
     from gpbench.evaluation.pointwise import QUANTILE_COLUMNS
 
-    # no metric needs quantiles, which are nine columns of ten
-    points = parquet.read(folder / "points.parquet", without=QUANTILE_COLUMNS)
+    # quantiles are nine columns of ten
+    asked = any(metric.quantiles for metric in METRICS.values() if record.what.data.task in metric.tasks)
+    points = parquet.read(folder / "points.parquet", without=() if asked else QUANTILE_COLUMNS)
     info = {
         "task": record.what.data.task,
         "num_classes": record.what.data.classes,
@@ -126,8 +127,9 @@ def _of_draws(folder: Path, record: FitRecord) -> dict[str, float]:
 
 
 def transitions(record: FitRecord) -> int:
-    """Those of a chain after burn-in (`methods.base.Sampler.burn_in`), of which `num_samples` are kept at most."""
-    steps, burn_in = record.what.steps or 1, cast(float, record.fitted.method.hyper["burn_in"])
+    """Those of a chain after burn-in (`methods.base.Sampler.burn_in`), of which `num_samples` are kept at most; all of
+    one without such a setting."""
+    steps, burn_in = record.what.steps or 1, cast(float, record.fitted.method.hyper.get("burn_in", 0.0))
     return steps - min(round(burn_in * steps), steps - 1)
 
 

@@ -18,14 +18,15 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, astuple
+from dataclasses import asdict, astuple, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpbench.config import schema
 from gpbench.errors import UserError
 from gpbench.places import Places, locked, share
 from gpbench.study.planning import identity
-from gpbench.study.records import Address, Fit, FitRecord, Group, Progress
+from gpbench.study.records import Fit, FitRecord, Group, Progress, What
 from gpbench.study.storage import arrays
 from gpbench.study.storage.store import Store
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 ARTIFACTS = "mlflow-artifacts:"
 SQLITE = b"SQLite format 3\0"
+USUAL = {field.name: field.default for field in fields(schema.Study)}
 MOST = 10_000  # runs of one cell
 MOST_AT_ONCE = 900  # metrics of one write, of which MLflow takes 1,000 with 100 parameters
 COLUMNS = (
@@ -154,11 +156,11 @@ class Writer:
         """(experiment, run) of the fit's cell, created where it is new."""
         address, kind = record.address, record.what.kind
         experiment = self.experiment(address.dataset)
-        key = identity.digest([*astuple(address), *([kind] if kind != "predict" else [])])
+        key = identity.digest([*astuple(address), *([kind] if kind != "predict" else []), *_apart(record.what)])
         if runs := self.find(experiment, cell=key):
             run = runs[0].info.run_id
         else:
-            tags = {"gpbench.cell": key, "gpbench.kind": kind, "mlflow.runName": _cell_name(address)}
+            tags = {"gpbench.cell": key, "gpbench.kind": kind, "mlflow.runName": _cell_name(record)}
             run = self.client.create_run(experiment, _milliseconds(record.provenance.started), tags).info.run_id
             self._log(run, _params(record), [])
             self._data(run, record)
@@ -187,7 +189,7 @@ class Writer:
             "gpbench.place": place,
             "gpbench.status": record.status,
             "mlflow.parentRunId": parent,
-            "mlflow.runName": f"{_cell_name(record.address)} split {record.split}",
+            "mlflow.runName": f"{_cell_name(record)} split {record.split}",
             **{f"gpbench.{k}": str(v) for k, v in asdict(record.provenance).items()},
             **({"gpbench.reason": record.reason} if record.reason else {}),
         }
@@ -263,8 +265,15 @@ def _milliseconds(when: str) -> int:
     return round(datetime.datetime.fromisoformat(when).timestamp() * 1000)
 
 
-def _cell_name(address: Address) -> str:
-    return " ".join(text for text in astuple(address) if text)
+def _apart(what: What) -> list[str]:
+    """What tells fits of one address apart: settings of their study that are not the usual ones."""
+    tune = len(what.tune.candidates) if what.tune else None
+    chosen = {"tune": tune, "dtype": what.dtype, "noise_block": what.noise_block}
+    return [f"{key}={value}" for key, value in chosen.items() if value not in (None, USUAL[key])]
+
+
+def _cell_name(of: FitRecord | Group) -> str:
+    return " ".join([*filter(None, astuple(of.address)), *_apart(of.what)])
 
 
 def _params(record: FitRecord) -> dict[str, object]:
@@ -309,7 +318,7 @@ class Live:
 
     def _run(self, group: Group, fit: Fit) -> str:
         if fit.fit_id not in self.runs:
-            name = f"live: {_cell_name(group.address)} split {fit.split}"
+            name = f"live: {_cell_name(group)} split {fit.split}"
             experiment = self.writer.experiment(group.address.dataset)
             tags = {"mlflow.runName": name, "gpbench.live": fit.fit_id}
             self.runs[fit.fit_id] = self.client.create_run(experiment, tags=tags).info.run_id

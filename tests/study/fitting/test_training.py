@@ -15,7 +15,7 @@ from cases import with_hyper as with_settings
 from gpbench.errors import UserError
 from gpbench.methods.base import State
 from gpbench.study.commands import job
-from gpbench.study.fitting import checkpoint, lightning_module, loop
+from gpbench.study.fitting import checkpoint, contract, lightning_module, loop
 
 BATCH = 16
 
@@ -89,6 +89,7 @@ def test_the_time_cap_stops_at_a_checkpoint_and_the_rest_is_as_if_it_had_not(cas
         ("svgp", "profile", torch.zeros(()), r"profile returned Tensor \[\]; it must return a tensor of shape \[R\]"),
         ("dgp_rff", "noise_shapes", (3, 0), "noise_shapes returned tuple; it must return gpbench.methods.base.Shapes"),
         ("bsgp_1", "step", 0.0, r"step returned float; it must return a tensor of shape \[R\]"),
+        ("bsgp_1", "report", {"a": 1.0}, r"report returned dict; it must return a dict of tensors of shape \[R\]"),
     ],
 )
 def test_what_is_against_the_contract_of_methods_is_one_line_about_the_method(
@@ -98,6 +99,13 @@ def test_what_is_against_the_contract_of_methods_is_one_line_about_the_method(
     monkeypatch.setattr(type(case.method), call, lambda *_: answer)
     with pytest.raises(UserError, match=rf"gpbench\.methods\.\w+: {said}"):
         case.fit(group(case.cell, 0, 1))
+
+
+def test_numbers_that_are_sampled_have_a_name_each(tmp_path_factory, monkeypatch):
+    method = Case("bsgp_1", "regression", tmp_path_factory).method
+    monkeypatch.setattr(type(method), "variables", lambda *_: ["w", "w"])
+    with pytest.raises(UserError, match="variables returned list; it must return a list of as many different names"):
+        contract.held(method).variables("w", 2)
 
 
 def test_a_compiled_loss_changes_nothing_but_rounding(mini, monkeypatch):

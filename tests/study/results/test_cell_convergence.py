@@ -91,7 +91,9 @@ def test_chains_are_judged_by_their_r_hat_with_and_without_a_limit():
     few = convergence.of_chains(mixed | {"r_hat": 1.04, "ess_every": 99.0}, 1.05)
     assert (few["convergence"], few["gate"]) == (convergence.NOT_CONVERGED, "failed")
     assert few["reason"] == "99 effective draws, of which 100 are needed (4 chains of 400 draws)"
-    short = convergence.of_chains(mixed | {"r_hat": math.nan}, 1.05)
+    stuck = convergence.of_chains(mixed | {"r_hat": math.nan, "draws": 1000.0}, 1.05)
+    assert (stuck["gate"], stuck["not_judged_because"]) == ("failed", "no chain moved, or a draw is no number")
+    short = convergence.of_chains(mixed | {"r_hat": math.nan, "draws": 3.0}, 1.05)
     assert (short["convergence"], short["gate"]) == (NOT_JUDGED, "failed")
 
 

@@ -10,6 +10,7 @@ import torch
 
 from cases import Case, group
 from gpbench.cli import main
+from gpbench.errors import UserError
 from gpbench.places import Places
 from gpbench.report.registry import TABLES
 from gpbench.report.view import UNMIXED, View
@@ -48,6 +49,16 @@ def test_the_draws_of_a_chain_average_to_what_the_fit_predicts(name, task, tmp_p
     assert len(covariance) == 2
     for name in covariance:
         np.testing.assert_array_equal(chain[name], torch.cat(samples[name]).numpy())
+
+
+def test_a_parameter_called_like_what_is_kept_is_refused(tmp_path_factory):
+    case = Case("bsgp_1", "regression", tmp_path_factory)
+    fit = SamplerFit(group(case.cell, 0), case.table, case.folder(), torch.device("cpu"))
+    state = fit.replica(0)
+    state.samples = {name: [value] for name, value in state.params.items()} | {"mean": [torch.zeros(1, 1)]}
+    case.method.covariance_parameters = ("mean",)
+    with pytest.raises(UserError, match="covariance parameter 'mean' has the name of what is kept of predictions"):
+        chain_draws.draws(case.method, state, fit.folds[0], case.table, "regression")
 
 
 def test_states_of_all_chains_are_evaluated_with_the_same_noise(tmp_path_factory):

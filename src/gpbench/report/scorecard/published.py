@@ -52,6 +52,12 @@ SPREADS: dict[str, Callable[[int], float]] = {
     "standard error": math.sqrt,
 }
 """Kind of a printed spread over n splits -> factor from it to the sample standard deviation."""
+SCALES = ("original", "standardised")
+SCALED = ("rmse", "mnll")  # that of standardised targets is `rmse_scaled`
+HINTS = {
+    "spread_kind": f" (one of {', '.join(SPREADS)})",
+    "scale": f" (one of {', '.join(SCALES)}; ours_metric of the latter is rmse_scaled or mnll_scaled)",
+}
 KEYS = ("source", "item", "dataset", "method_printed", "setting", "metric_printed", "protocol", "scale")
 """Columns that name a printed number."""
 TEXTS = ("ours_method", "ours_metric", "study", "reason", "note", "setting")  # columns that may be empty
@@ -92,6 +98,7 @@ def _read_paper(path: Path) -> pd.DataFrame:
         if (wrong := frame[column].notna() & ~np.isfinite(numbers)).any():
             cell = str(frame[column][wrong.idxmax()])
             raise UserError(f"{path}, line {wrong.idxmax() + 2}, column {column!r}: {cell!r} is not a finite number")
+    of_scaled = frame["ours_metric"].map(dict.fromkeys(SCALED, False) | {f"{name}_scaled": True for name in SCALED})
     possible = {
         "splits": frame["splits"] >= 1,
         "data_sets": frame["data_sets"].between(1, frame["splits"]),
@@ -99,10 +106,11 @@ def _read_paper(path: Path) -> pd.DataFrame:
         "spread": ~(frame["spread"] < 0),
         "spread_kind": frame["spread"].isna() | frame["spread_kind"].isin(SPREADS),
         "source": frame["source"] == path.stem,
+        "scale": frame["scale"].isin(SCALES) & (of_scaled.isna() | (of_scaled == (frame["scale"] == SCALES[1]))),
     }
     for column, fits in possible.items():
         if not fits.all():
-            cell, hint = frame[column][fits.idxmin()], f" (one of {', '.join(SPREADS)})" * (column == "spread_kind")
+            cell, hint = frame[column][fits.idxmin()], HINTS.get(column, "")
             raise UserError(f"{path}, line {fits.idxmin() + 2}: {column} cannot be {cell}{hint}; correct it")
     frame = frame.fillna(dict.fromkeys(TEXTS, ""))
     if (again := frame.duplicated(list(KEYS))).any():

@@ -77,14 +77,18 @@ def chains(view: View) -> Table:
     judged = "the budget sets no limit"
     if limit:
         judged = f"✗: R-hat exceeds {limit:g}, the limit of the budget, or there are too few effective draws"
+    of_numbers = view.study["kind"] == "sample"
+    worst = "numbers that are sampled" if of_numbers else "test rows of predictive mean and log density"
     note = (
-        "Split and rank-normalised (vehtari2021), the worst over test rows of predictive mean and log density; for a "
-        f"single chain its halves are compared; {judged}. Over rows: mean ± standard deviation over test rows of the "
-        "R-hat of the predictive mean. MCSE: the largest Monte Carlo standard error of a mean, in standard deviations "
-        "of the draws. ESS: draws of all chains together; per second: of the training time of all chains, including "
-        "burn-in. Covariance parameters are not judged, because a deep posterior has many modes with "
-        "the same predictions."
+        f"Split and rank-normalised (vehtari2021), the worst over {worst}; for a single chain its halves are compared; "
+        f"{judged}. MCSE: the largest Monte Carlo standard error of a mean, in standard deviations of the draws. ESS: "
+        "draws of all chains together; per second: of the training time of all chains, including burn-in."
     )
+    if not of_numbers:
+        note += (
+            " Over rows: mean ± standard deviation over test rows of the R-hat of the predictive mean. Covariance "
+            "parameters are not judged, because a deep posterior has many modes with the same predictions."
+        )
     return Table(data, shown, "R-hat and effective sample sizes of Markov chains", note)
 
 

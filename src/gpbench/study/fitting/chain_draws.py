@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from gpbench.data.table import Table, evenly
+from gpbench.errors import UserError
 from gpbench.methods.base import SamplerMethod, State
 from gpbench.predictive.distributions import Categorical, GaussianMixture, Predictive
 from gpbench.study.fitting.fold import Fold
@@ -34,7 +35,11 @@ def draws(method: SamplerMethod, state: State, fold: Fold, table: Table, task: s
         predictive = method.predict(State(state.params, state.buffers, samples=alone), x, key)
         predicted.append(_predicted(predictive, fold, rows, task))
     mean, log_density = (np.stack(part) for part in zip(*predicted, strict=True))
-    names = [name for name in samples if name.endswith(method.covariance_parameters)]
+    names = [name for name in samples if name.endswith(tuple(method.covariance_parameters))]
+    if taken := {*names} & {"rows", "mean", "log_density"}:
+        raise UserError(
+            f"covariance parameter {min(taken)!r} has the name of what is kept of predictions; give it another"
+        )
     covariance = {name: torch.cat(samples[name]).double().cpu().numpy() for name in names}
     return {"rows": rows, "mean": mean, "log_density": log_density, **covariance}
 

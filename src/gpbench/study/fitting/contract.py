@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpbench.errors import UserError
-from gpbench.methods.base import ClosedFormMethod, Shapes, State
+from gpbench.methods.base import ClosedFormMethod, SamplerMethod, Shapes, State
 
 STATE = "a State of tensors whose first axis is that of replicas, with params in the type of the inputs"
 OBJECTIVE = "a tensor of shape [R], a number for each replica"
@@ -15,11 +15,13 @@ PREDICT = {"predict": "a predictive distribution, such as gpbench.predictive.dis
 CLOSED_FORM = {"fit": "a dict of what was learnt"} | PREDICT
 STEPPED = {"init": STATE, "start": STATE, "noise_shapes": "gpbench.methods.base.Shapes"} | PREDICT
 STEPPED |= dict.fromkeys(("loss", "profile", "step"), OBJECTIVE)
+CHAIN = {"report": "a dict of tensors of shape [R]", "variables": "a list of as many different names as it has numbers"}
 
 
 def held(method: Any) -> Any:
     """The method, held to its contract from now on."""
-    for name, wanted in (CLOSED_FORM if isinstance(method, ClosedFormMethod) else STEPPED).items():
+    stepped = STEPPED | (CHAIN if isinstance(method, SamplerMethod) else {})
+    for name, wanted in (CLOSED_FORM if isinstance(method, ClosedFormMethod) else stepped).items():
         if hasattr(method, name):
             asked = f"{type(method).__module__}: {name}", wanted
             setattr(method, name, functools.partial(_ask, getattr(method, name), name, *asked))
@@ -52,6 +54,11 @@ def _keeps(name: str, answer: Any, words: tuple[Any, ...]) -> bool:
         tensors = [*answer.params.values(), *answer.buffers.values()]
         in_type = all(getattr(value, "dtype", None) == like.dtype for value in answer.params.values())
         return in_type and all(getattr(tensor, "shape", ())[:1] == (replicas,) for tensor in tensors)
+    if name == "report":
+        replicas = next(iter(words[0].params.values())).shape[:1]
+        return isinstance(answer, dict) and all(getattr(value, "shape", ()) == replicas for value in answer.values())
+    if name == "variables":
+        return isinstance(answer, list) and len({*answer}) == len(answer) == words[1]
     if name == "predict":
         return hasattr(answer, "is_finite") and hasattr(answer, "log_prob")
     return isinstance(answer, dict if name == "fit" else Shapes)

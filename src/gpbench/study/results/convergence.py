@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from gpbench.sampling.diagnostics import FEWEST_DRAWS
 from gpbench.study.fitting.convergence import CONVERGED, IMPROVING, LARGEST_GAIN, LBFGS, NOT_JUDGED
 from gpbench.study.records import CONVERGENCE, convergence_in_words
 from gpbench.study.storage.committed import Row
@@ -39,7 +40,9 @@ def of_chains(mixing: Mapping[str, float], limit: float | None) -> Row:
     """Of the chains of a cell and split, judged together; chains too short for an R-hat fail."""
     fault = unmixed(mixing, limit)
     if math.isnan(mixing["r_hat"]):
-        noted = {"convergence": NOT_JUDGED, "not_judged_because": "too few draws for an R-hat"}
+        few = mixing["draws"] < FEWEST_DRAWS
+        why = "too few draws for an R-hat" if few else "no chain moved, or a draw is no number"
+        noted = {"convergence": NOT_JUDGED, "not_judged_because": why}
     else:
         noted = {"convergence": NOT_CONVERGED if fault else CONVERGED}
     if limit is None:
