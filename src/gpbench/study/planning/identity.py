@@ -39,15 +39,15 @@ def code(*modules: str) -> dict[str, str]:
     """Module -> digest of its code, for the import closure of `modules` inside the boundary (of a plugin: all).
 
     UserError where a module of gpbench is imported there that lies outside: its changes would go unnoticed."""
-    return _closure(modules, _is_inside)
+    return _closure(modules, _is_hashed)
 
 
-def _is_inside(module: str, importer: str) -> bool:
+def _is_hashed(module: str, importer: str) -> bool:
     if module.split(".")[0] != "gpbench" or is_inside(module):
         return True
     if module not in VOCABULARY and source_path(module).name != "__init__.py":
-        where = "which lies outside of what identifies a fit, so that its changes would go unnoticed"
-        raise UserError(f"{importer} imports {module}, {where}; move it below gpbench/methods or gpbench/gp")
+        unnoticed = "which lies outside of what identifies a fit, so that its changes would go unnoticed"
+        raise UserError(f"{importer} imports {module}, {unnoticed}; move it below gpbench/methods or gpbench/gp")
     return False
 
 
