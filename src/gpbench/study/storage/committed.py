@@ -50,7 +50,7 @@ def read(path: Path) -> list[Row]:
     file without any, and a line that is cut short or of no place."""
     if not path.is_file():
         return []
-    rows = [TEXTS | row for row in _read(path, _value)]
+    rows = [TEXTS | row for row in _read(path, _kind)]
     if not rows:
         raise UserError(f"{path} holds no record; {RESTORE}")
     if any(key not in row for row in rows for key in PLACE):
@@ -68,7 +68,7 @@ def facts(path: Path) -> dict[str, object]:
 
 def lines(path: Path) -> list[Row]:
     """The lines of one of the CURVES as text, without what is empty; otherwise like `read`."""
-    return _read(path, _whole)
+    return _read(path, lambda column: str)
 
 
 def curves(folder: Path, fits: Collection[str]) -> dict[str, list[Row]]:
@@ -76,14 +76,15 @@ def curves(folder: Path, fits: Collection[str]) -> dict[str, list[Row]]:
     return {name: [line for line in lines(folder / f"{name}.csv") if line["fit_id"] in fits] for name in CURVES}
 
 
-def _read(path: Path, value: Callable[[str | None, str | None], Any]) -> list[Row]:
-    """The lines of a CSV: by `value`, what is not empty."""
+def _read(path: Path, kind: Callable[[str], Callable[[str], Any]]) -> list[Row]:
+    """The lines of a CSV, without what is empty; kind: column -> what makes a value of its texts."""
     if not path.is_file():
         return []
     with path.open(newline="", encoding="utf-8") as stream:
-        reader = csv.DictReader(stream, restval=None)
+        reader = csv.reader(stream)
         try:
-            return [{key: value(key, text) for key, text in line.items() if text != ""} for line in reader]
+            columns = [(column, kind(column)) for column in next(reader, [])]
+            return [_row(columns, line) for line in reader if line]
         except (ValueError, csv.Error) as error:
             raise UserError(f"{path}, line {reader.line_num} is not a record ({error}); {RESTORE}") from error
 
@@ -137,17 +138,16 @@ def place(row: Row) -> tuple[str | int, ...]:
     return tuple(row[key] for key in PLACE)
 
 
-def _whole(key: str | None, text: str | None) -> str:
-    if text is None or key is None:
-        raise ValueError("the line is cut short" if key else "it has more cells than the header")
-    return text
+def _row(columns: list[tuple[str, Callable[[str], Any]]], texts: list[str]) -> Row:
+    if len(texts) != len(columns):
+        raise ValueError("the line is cut short" if len(texts) < len(columns) else "it has more cells than the header")
+    return {column: kind(text) for (column, kind), text in zip(columns, texts, strict=True) if text}
 
 
-def _value(key: str | None, text: str | None) -> Any:
-    text = _whole(key, text)
-    if key in TEXTS:
-        return text
-    return text == "True" if key == "dirty" else int(text) if key in WHOLE else float(text)
+def _kind(column: str) -> Callable[[str], Any]:
+    if column in TEXTS:
+        return str
+    return "True".__eq__ if column == "dirty" else int if column in WHOLE else float
 
 
 def _text(value: Any) -> str:
