@@ -11,7 +11,9 @@ from synthetic_study import build
 
 from gpbench.errors import UserError
 from gpbench.report.export import documents
+from gpbench.report.joined import Joined
 from gpbench.report.scorecard import all_runs
+from gpbench.report.view import UNMIXED, View
 from projects import REPOSITORY
 
 README = "# x\n<!-- findings -->\n<!-- end -->\n<!-- results -->\n<!-- end -->\n<!-- scorecard -->\n<!-- end -->\n"
@@ -51,6 +53,33 @@ def test_documents_are_current_until_a_score_changes(root):
     path.write_text(before)
     for name in ("regression_mnll.md", "ranks.md", "statistics.md", "scorecard/badge.svg", "figures/pareto.png"):
         assert name in str(error.value)
+
+
+def test_a_cell_that_has_not_converged_is_that_of_a_longer_run(root):
+    """As a whole, of a run with all of its splits done; others stay, and so do cells that have converged."""
+    own, longer, shorter = (View(root / "study") for _ in range(3))
+    for view in (own, shorter):
+        view.fits.loc[(view.fits["method"] == "svgp") & (view.fits["split"] == 1), "status"] = UNMIXED
+    for view, loss in ((own, 1.0), (longer, 2.0), (shorter, 3.0)):
+        view.fits["mnll"] = loss
+    vars(longer)["fits"] = longer.fits.query("dataset != 'banana' or split != 1")
+    joined = Joined(own, [shorter, longer])
+    assert list(joined.taken) == [("svgp", "boston")]
+    assert joined.borrowed == "With more updates: SVGP on boston (study)."
+    assert joined.warning.startswith(f"{joined.borrowed} ✗ Not converged: SVGP on banana (1 split).")
+    means = joined.cells("mnll").set_index(["method", "dataset"])
+    assert means["mean"].to_dict() == dict.fromkeys(means.index, 1.0) | {("svgp", "boston"): 2.0}
+    assert means.index[~means["complete"]].tolist() == [("svgp", "banana")]
+    assert joined.fits[["method", "dataset", "split"]].equals(own.fits[["method", "dataset", "split"]])
+    assert not Joined(longer, [own]).taken, "what has converged stays"
+
+
+def test_a_run_at_another_budget_gives_no_cells(root):
+    own, other = View(root / "study"), View(root / "study")
+    own.fits["status"] = UNMIXED
+    assert len(Joined(own, [other]).taken) == 4
+    other.study["budget"] = "paper"
+    assert not Joined(own, [other]).taken
 
 
 def test_blocks_of_a_text_are_replaced_and_must_exist():

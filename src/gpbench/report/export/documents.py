@@ -15,6 +15,7 @@ from gpbench.errors import UserError, count
 from gpbench.places import write_text
 from gpbench.report import registry
 from gpbench.report.figures import write_figure
+from gpbench.report.joined import Joined
 from gpbench.report.papers import claims, finding, protocol
 from gpbench.report.scorecard import all_runs
 from gpbench.report.scorecard.counterparts import Counterparts
@@ -41,9 +42,9 @@ BEST = 5  # methods whose ranks the README shows
 def texts(root: Path, runs: list[Counterparts]) -> dict[Path, str]:
     """File -> content, for all documents that are text, except those of the scorecard; runs: the committed ones."""
     conf = root / "conf"
-    by_name = {run.view.folder.name: run.view for run in runs}
     contents: dict[Path, str] = {}
-    for view in map(by_name.__getitem__, RUNS):
+    views = joined(runs)
+    for view in views:
         contents |= {view.folder / "tables" / f"{name}.md": to_markdown(table(view, name)) for name in TABLES}
         pictures = "\n".join(f"![{name}](figures/{name}.png)\n\n{registry.FIGURES[name].caption}\n" for name in FIGURES)
         said = comparisons.to_markdown(comparisons.statistics(view), view)
@@ -53,7 +54,7 @@ def texts(root: Path, runs: list[Counterparts]) -> dict[Path, str]:
     pages["protocol"] = protocol.ledger([run.view for run in runs], card, root / "published/per_split")
     contents |= {root / "docs" / "papers" / f"{name}.md": page for name, page in pages.items()}
     findings = finding.bullets(claims.ours(root / "docs" / "findings.yaml", conf), runs, conf)
-    blocks = {"findings": findings, "results": summary(by_name[RUN]), "scorecard": verdicts(card)}
+    blocks = {"findings": findings, "results": summary(views[0]), "scorecard": verdicts(card)}
     return contents | {readme: filled(readme.read_text(encoding="utf-8"), blocks)}
 
 
@@ -68,7 +69,14 @@ def filled(text: str, blocks: dict[str, str]) -> str:
     return text
 
 
-def summary(view: View) -> str:
+def joined(runs: list[Counterparts]) -> list[Joined]:
+    """RUNS, with cells of other committed runs of their studies where those of their own have not converged."""
+    by_name = {run.view.folder.name: run for run in runs}
+    own = [by_name[name] for name in RUNS]
+    return [Joined(one.view, [run.view for run in runs if run.study == one.study and run is not one]) for one in own]
+
+
+def summary(view: Joined) -> str:
     """What was run, which methods rank best by MNLL, and how many pairs of methods differ significantly."""
     (spec,) = (spec for spec in comparisons.COMPARISONS if spec.name == COMPARISON)
     comparison, study = comparisons.compare(view, spec), view.study
@@ -77,7 +85,7 @@ def summary(view: View) -> str:
     text = (
         f"Study `{study['name']}`: {count(len(done), 'fit')} of {done['method'].nunique()} of "
         f"{count(fits['method'].nunique(), 'method')} on {count(len(view.datasets), 'data set')}, protocol "
-        f"{study['protocol']}, budget {study['budget']}, {study['splits']} splits."
+        f"{study['protocol']}, budget {study['budget']}, {study['splits']} splits.{f' {view.borrowed}'.rstrip()}"
     )
     if "pairs" in comparison:
         ranked = [(view.labels[row["method"]], row["mean_rank"]) for row in comparison["ranks"]]
@@ -109,9 +117,10 @@ def verdicts(card: pd.DataFrame) -> str:
     return fill(text, 120) + "\n"
 
 
-def digest(folder: Path, figure: str) -> str:
+def digest(view: Joined, figure: str) -> str:
     """SHA-256 of the scores that a figure of a committed run draws."""
-    folders = [folder.parent / name for name in RUNS] if figure in OF_ALL_RUNS else [folder]
+    taken = sorted({run.folder for run in view.taken.values()})
+    folders = [view.folder.parent / name for name in RUNS] if figure in OF_ALL_RUNS else [view.folder, *taken]
     return all_runs.digest("".join((path / "scores.csv").read_text(encoding="utf-8") for path in folders))
 
 
@@ -124,9 +133,9 @@ def stale(root: Path) -> list[str]:
     """Documents that differ from their records, as paths from the project's root."""
     outdated = all_runs.stale(*(parts := scorecard(root)))
     outdated += [path for path, text in texts(root, parts[0]).items() if not all_runs.has_text(path, text)]
-    for folder in (root / "docs" / "results" / name for name in RUNS):
-        figures = {name: folder / "figures" / f"{name}.png" for name in FIGURES}
-        outdated += [path for name, path in figures.items() if all_runs.drawn_from(path) != digest(folder, name)]
+    for view in joined(parts[0]):
+        figures = {name: view.folder / "figures" / f"{name}.png" for name in FIGURES}
+        outdated += [path for name, path in figures.items() if all_runs.drawn_from(path) != digest(view, name)]
     return [str(path.relative_to(root)) for path in outdated]
 
 
@@ -141,6 +150,7 @@ def make(root: Path) -> None:
     all_runs.write_scorecard(*(parts := scorecard(root)))
     for path, text in texts(root, parts[0]).items():
         write_text(path, text)
-    for folder in (root / "docs" / "results" / name for name in RUNS):
+    for view in joined(parts[0]):
         for name in FIGURES:
-            write_figure(View(folder), name, folder / "figures", kinds=("png",), **{all_runs.KEY: digest(folder, name)})
+            drawn = View(view.folder) if name in OF_ALL_RUNS else view  # budgets as they are
+            write_figure(drawn, name, view.folder / "figures", kinds=("png",), **{all_runs.KEY: digest(view, name)})

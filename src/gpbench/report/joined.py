@@ -1,0 +1,51 @@
+"""A committed run in which cells that have not converged are those of longer runs of its study, where they have."""
+
+from collections.abc import Iterable
+from functools import cached_property
+
+import pandas as pd
+
+from gpbench.report.view import UNMIXED, View
+
+CELL = ["method", "dataset"]
+
+
+class Joined(View):
+    """The view of a run whose cells that have not converged are taken from others with the same protocol and budget.
+
+    A cell is taken as a whole, from the first run that has all of its splits done. What is drawn of curves and points
+    is that of the run alone."""
+
+    def __init__(self, own: View, others: Iterable[View]) -> None:
+        super().__init__(own.folder)
+        self._cells = dict(iter(own.fits.groupby(CELL, sort=False)))
+        self.taken: dict[tuple[str, str], View] = {}
+        for run in others:
+            if all(run.study[key] == own.study[key] for key in ("protocol", "budget")):
+                for cell, fits in run.fits.groupby(CELL):
+                    if self._is_better(cell, fits):
+                        self._cells[cell], self.taken[cell] = fits, run
+
+    def _is_better(self, cell: tuple[str, str], fits: pd.DataFrame) -> bool:
+        if cell not in self._cells or UNMIXED not in set(self._cells[cell]["status"]):
+            return False
+        return (fits["status"] == "done").all() and set(fits["split"]) == set(self._cells[cell]["split"])
+
+    @cached_property
+    def fits(self) -> pd.DataFrame:
+        """Those of `View`, with the cells that were taken."""
+        return pd.concat(self._cells.values(), ignore_index=True)
+
+    @property
+    def borrowed(self) -> str:
+        """A sentence that names the cells that were taken, and their runs; '' without any."""
+        by_run: dict[str, list[str]] = {}
+        for (method, dataset), run in self.taken.items():
+            by_run.setdefault(run.folder.name, []).append(f"{self.labels[method]} on {dataset}")
+        cells = "; ".join(f"{', '.join(of)} ({name})" for name, of in by_run.items())
+        return f"With more updates: {cells}." if cells else ""
+
+    @property
+    def warning(self) -> str:
+        """Those of `View`, after the cells that were taken."""
+        return " ".join(filter(None, (self.borrowed, super().warning)))
