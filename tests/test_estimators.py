@@ -89,6 +89,9 @@ def test_what_cannot_be_fitted_is_one_line():
             GPBenchRegressor("linear").fit(times, Y)
     with pytest.raises(ValueError, match="X, masked cells, which have no values"):
         GPBenchRegressor("linear").fit(np.ma.masked_array(X, X > 0), Y)
+    for estimator, y in ((GPBenchRegressor("linear"), Y), (GPBenchClassifier("linear"), Y > 0)):
+        with pytest.raises(ValueError, match="y, masked cells, which have no values"):
+            estimator.fit(X, np.ma.masked_array(y, np.arange(len(X)) < 5))
     with pytest.raises(ValueError, match="y, array: values of datetime64"):
         GPBenchRegressor("linear").fit(X, days)
     with pytest.raises(UserError, match="settings must be a dict"):

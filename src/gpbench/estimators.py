@@ -51,8 +51,9 @@ class _Estimator(BaseEstimator):
     def _validated(self, x: ArrayLike, *targets: ArrayLike, **options: Any) -> Any:
         """What `validate_data` makes of arrays, in float64; ValueError also for times, which it would take."""
         validated = validate_data(self, x, *targets, dtype=np.float64, **options)
-        if odd := unreal(x):
-            raise ValueError(f"X, {odd}")
+        for name, array in (("X", x), *(("y", y) for y in targets)):  # as given: what was validated has lost its mask
+            if odd := unreal(array):
+                raise ValueError(f"{name}, {odd}")
         return validated
 
     def _learn(self, x: np.ndarray, targets: np.ndarray, task: Task, classes: list[str]) -> Self:
@@ -114,8 +115,6 @@ class GPBenchRegressor(RegressorMixin, _Estimator):
 
         Raises ValueError for arrays that are none, UserError for a method or setting that does not fit."""
         x, y = self._validated(X, y, y_numeric=True, multi_output=True, ensure_min_samples=2)
-        if odd := unreal(y):
-            raise ValueError(f"y, {odd}")
         targets = np.asarray(y, float)
         self.flat_ = targets.ndim == 1
         if unvarying(targets):

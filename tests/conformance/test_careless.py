@@ -73,6 +73,11 @@ def test_a_module_of_no_package_is_part_of_what_a_fit_is(plugin):
     assert "aside_of_packages" not in identity.versions("careless.helped")
 
 
+def test_the_package_of_a_method_is_part_of_what_a_fit_is(plugin):
+    """Its `__init__.py` runs first, and may register a kernel, say."""
+    assert "careless" in identity.code("careless.remembers")
+
+
 def test_a_module_of_which_changes_would_go_unnoticed_is_refused(plugin):
     said = r"careless\.outside imports gpbench\.study\.storage\.seals, which lies outside .*; move it below gpbench/met"
     with pytest.raises(UserError, match=said):

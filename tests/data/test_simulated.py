@@ -44,6 +44,28 @@ def test_numbers_are_the_same_each_time_and_have_nine_decimals():
         assert np.array_equal(a, a.round(9))
 
 
+@pytest.mark.parametrize(
+    "drawn",
+    [
+        (np.zeros((4, 1)), np.zeros((2, 4)), ["x"]),
+        (np.zeros((4, 1)), np.zeros(3), ["x"]),
+        (np.zeros(4), np.zeros(4), ["x"]),
+        (np.zeros((4, 2)), np.zeros(4), ["x"]),
+        (np.zeros((4, 1)), np.zeros(4, bool), ["x"]),
+    ],
+)
+def test_what_is_no_table_of_numbers_is_one_line(drawn, monkeypatch):
+    monkeypatch.setitem(generators.GENERATORS, "wrong", lambda: drawn)
+    with pytest.raises(UserError, match=r"'wrong': numbers x \[N, D\], y \[N\] or \[N, P\] and D names, not x \[4"):
+        generators.draw("wrong")
+
+
+def test_lists_are_arrays(monkeypatch):
+    monkeypatch.setitem(generators.GENERATORS, "lists", lambda: ([[1.0], [2.0]], [0, 1], ["x"]))
+    x, y, _ = generators.draw("lists")
+    assert (x.tolist(), y.tolist()) == ([[1.0], [2.0]], [0, 1])
+
+
 def test_an_unknown_generator_is_one_line():
     with pytest.raises(UserError, match="unknown simulated data set 'composed_bump'.*did you mean 'composed_bumps'"):
         generators.draw("composed_bump")

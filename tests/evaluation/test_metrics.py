@@ -12,6 +12,7 @@ from scipy import stats
 from sklearn import metrics as sklearn_metrics
 
 from gpbench.errors import UserError
+from gpbench.evaluation import metrics
 from gpbench.evaluation.metrics import METRICS, TASKS, score
 from gpbench.evaluation.pointwise import pointwise
 from gpbench.predictive.distributions import Categorical, GaussianMixture
@@ -195,6 +196,32 @@ def test_values_outside_their_bounds_are_refused():
         with pytest.raises(ValueError, match=r"rmse = -1 lies outside|the RMSE of its predictions is nan"):
             replace(metric, function=lambda points, info, value=value: value)(points, info)
     assert math.isnan(replace(metric, function=lambda points, info: math.nan, nullable=True)(points, info))
+
+
+def test_a_metric_that_changes_its_table_changes_no_other(monkeypatch):
+    points, info = regression_points()
+    before = score(points, info)
+
+    def careless(points, info):
+        points["sd"] *= 2
+        points["mean"] = points["y"]
+        return 0.0
+
+    first = {"careless": replace(METRICS["rmse"], name="careless", function=careless)}
+    monkeypatch.setattr(metrics, "METRICS", first | METRICS)
+    assert score(points, info) == {"careless": 0.0} | before
+
+
+def test_a_metric_that_fails_is_to_blame_and_not_the_predictions():
+    points, info = regression_points()
+    for function in (lambda points, info: info["typo"], lambda points, info: points["typo"].mean()):
+        with pytest.raises(UserError, match=r"metric 'rmse' fails: KeyError: 'typo'; mend its function"):
+            replace(METRICS["rmse"], function=function)(points, info)
+
+
+def test_a_name_has_one_metric():
+    with pytest.raises(UserError, match="metric 'rmse' is defined twice; rename one"):
+        metrics._by_name(METRICS["rmse"], METRICS["crps"], replace(METRICS["mnll"], name="rmse"))
 
 
 def test_loss_is_lower_for_better():

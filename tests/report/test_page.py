@@ -9,11 +9,12 @@ from html_page import Page, png_size
 from synthetic_samplers import build_samplers
 from synthetic_study import build
 
-from gpbench.report import registry
+from gpbench.report import figures, registry
 from gpbench.report.__main__ import main
 from gpbench.report.page import facts
 from gpbench.report.page.page import blank
 from gpbench.report.significance.comparisons import differences_to_best, indistinct_groups, statistics, write_statistics
+from gpbench.report.tables import standard
 from gpbench.report.tables.render import Table, leading_number, to_html
 from gpbench.report.view import View
 from gpbench.study.planning.plan import snakemake_command
@@ -49,6 +50,20 @@ def test_page_holds_its_parts(written, page):
     title = json.loads((written / "study.json").read_text())["title"]
     assert page.count(f"Study: {title}.") == page.count("<figcaption>") == 1
     assert "protocol common, budget quick, 3 splits; fits of commit 0123abc." in page.lower()
+
+
+@pytest.mark.parametrize(("what", "module"), [("table", standard), ("figure", figures)])
+def test_one_that_changes_its_results_changes_no_other(written, monkeypatch, what, module):
+    """A figure of one's own, say, that turns the sign of a column."""
+    seen = []
+
+    def careless(view, name, folder):
+        seen.append(view.done["mnll"].tolist())
+        view.done["mnll"] = -view.done["mnll"]
+
+    monkeypatch.setattr(module, f"write_{what}", careless)
+    assert main([what, str(written), "cost", "scorecard"]) == 0
+    assert seen[0] == seen[1]
 
 
 def test_page_needs_no_other_file_and_breaks_no_link(page):

@@ -2,7 +2,9 @@
 
 import dataclasses
 import sys
+from pathlib import Path
 
+from gpbench.config.compose import options
 from gpbench.config.schema import Dataset
 from gpbench.config.validate import require_known
 from gpbench.data import summary, table
@@ -22,7 +24,7 @@ def prepare(dataset: Dataset, places: Places) -> str:
         raise UserError(f"{wrong}; {remedy}")
     where = f"data set {dataset.name!r}"
     if wrong := _contradiction(dataset):
-        raise UserError(f"{where}: {wrong}; correct conf/dataset/{dataset.name}.yaml")
+        raise UserError(f"{where}: {wrong}; correct {_description(dataset, places)}")
     parsed = read.read(dataset, places.raw)
     known = {*parsed.input_names, *parsed.target_names, *dataset.drop, *dataset.source.categories}
     require_known("column", dataset.units, known, f"units of {where}")
@@ -32,7 +34,7 @@ def prepare(dataset: Dataset, places: Places) -> str:
     summary.check(summary.statistics(parsed, dataset), dataset)
     md5 = parsed.md5
     if dataset.md5 is None:
-        entry = f"conf/dataset/{dataset.name}.yaml"
+        entry = _description(dataset, places)
         raise UserError(f"{where} is not pinned; if the source is right, write md5: {md5} into {entry}")
     if md5 != dataset.md5:
         problem = f"md5 of the arrays is {md5}, but the catalogue says {dataset.md5}"
@@ -42,6 +44,11 @@ def prepare(dataset: Dataset, places: Places) -> str:
             print(f"gpbench: {where}: target {parsed.target_names[j]!r} {table.UNVARYING}", file=sys.stderr)
     table.save(parsed, places.prepared_file(dataset.name), _entry(dataset))
     return md5
+
+
+def _description(dataset: Dataset, places: Places) -> Path:
+    """The file that describes a data set: of the project, or of the package of a plugin."""
+    return options(places.conf, "dataset")[dataset.name]
 
 
 def _contradiction(dataset: Dataset) -> str:

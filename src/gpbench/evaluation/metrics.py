@@ -52,8 +52,17 @@ class Metric:
     quantiles: bool = False
 
     def __call__(self, points: pd.DataFrame, info: Mapping[str, Any]) -> float:
-        """Checked value; ValueError outside [lower, upper], for infinity (not of chains), for NaN if not nullable."""
-        value = float(self.function(points, info))
+        """Checked value; ValueError outside [lower, upper], for infinity (not of chains), for NaN if not nullable.
+
+        UserError where the function fails, which the predictions are not to blame for."""
+        try:
+            value = float(self.function(points, info))
+        except ValueError:
+            raise
+        except Exception as error:
+            raise UserError(
+                f"metric {self.name!r} fails: {type(error).__name__}: {error}; mend its function"
+            ) from error
         if math.isinf(value) and self.tasks or math.isnan(value) and not self.nullable:
             raise ValueError(f"the {self.label} of its predictions is {value:g}")
         if not (math.isnan(value) or self.lower - ROUNDING <= value <= self.upper + ROUNDING):
@@ -73,7 +82,9 @@ def score(points: pd.DataFrame, info: Mapping[str, Any]) -> dict[str, float]:
         raise UserError(f"unknown task {info['task']!r}; choose one of: {', '.join(TASKS)}")
     if len(points) == 0:
         raise UserError("this protocol leaves no test rows to score")
-    return {metric.name: metric(points, info) for metric in METRICS.values() if info["task"] in metric.tasks}
+    # a metric may change its table
+    asked = (metric for metric in METRICS.values() if info["task"] in metric.tasks)
+    return {metric.name: metric(points.copy(deep=False), info) for metric in asked}
 
 
 def rmse(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
@@ -238,59 +249,61 @@ def _drawn(name: str, label: str, direction: Literal["min", "max"] = "max", uppe
     return Metric(name, label, direction, "", 0, upper, (), partial(fact, name=name), nullable=True)
 
 
-METRICS: dict[str, Metric] = {
-    metric.name: metric
-    for metric in (
-        Metric("rmse", "RMSE", "min", "y", 0, math.inf, REGRESSION + COUNTS, rmse),
-        Metric("rmse_scaled", "RMSE (standardised)", "min", "", 0, math.inf, REGRESSION, rmse_scaled, nullable=True),
-        Metric("mnll", "MNLL", "min", "nats", -math.inf, math.inf, TASKS, mnll),
-        Metric("mnll_scaled", "MNLL (standardised)", "min", "nats", -math.inf, math.inf, REGRESSION, mnll_scaled),
-        Metric(
-            "mnll_gaussian", "MNLL (Gaussian moments)", "min", "nats", -math.inf, math.inf, REGRESSION, mnll_gaussian
-        ),
-        Metric(
-            *("mnll_draws", "MNLL (mean over draws)", "min", "nats", -math.inf, math.inf, REGRESSION, mnll_draws),
-            nullable=True,
-        ),
-        Metric("smse", "SMSE", "min", "", 0, math.inf, REGRESSION + COUNTS, smse, nullable=True),
-        Metric("msll", "MSLL", "min", "nats", -math.inf, math.inf, REGRESSION, msll, nullable=True),
-        Metric("crps", "CRPS", "min", "y", 0, math.inf, REGRESSION, crps),
-        *map(_coverage, (50, 80, 90, 95)),
-        Metric("pit_ks", "PIT distance from uniform", "min", "", 0, 1, REGRESSION, pit_ks),
-        Metric("accuracy", "accuracy", "max", "", 0, 1, CLASSIFICATION, accuracy),
-        Metric("error", "error rate", "min", "", 0, 1, CLASSIFICATION, error),
-        Metric("balanced_accuracy", "balanced accuracy", "max", "", 0, 1, CLASSIFICATION, balanced_accuracy),
-        Metric("brier", "Brier score", "min", "", 0, 2, CLASSIFICATION, brier),
-        Metric("ece", "expected calibration error", "min", "", 0, 1, CLASSIFICATION, ece),
-        Metric("auc", "area under ROC curve", "max", "", 0, 1, CLASSIFICATION, auc, nullable=True),
-        Metric("capacity_accuracy", "accuracy capacity", "max", "", 0, 1, BINARY, capacity_accuracy),
-        Metric("capacity_auc", "AUC capacity", "max", "", 0, 1, BINARY, capacity_auc, nullable=True),
-        _cost("seconds_train", "training time", "s"),
-        _cost("seconds_predict", "prediction time", "s"),
-        _cost("peak_memory_mb", "peak memory", "MB"),
-        _drawn("iterations", "draws of a chain"),
-        _drawn("ess_min", "least ESS of a chain"),
-        _drawn("ess_percent", "least ESS, % of transitions"),
-        _drawn("ess_per_cubic", "least ESS / O(n³) operations an iteration"),
-        _drawn("ess_percent_per_cubic", "least ESS in % of transitions / O(n³) operations an iteration"),
-        _drawn("ess_per_second", "least ESS / s"),
-        _drawn("ess_bulk", "bulk ESS of all chains"),
-        _drawn("ess_tail", "tail ESS of all chains"),
-        _drawn("ess_bulk_per_cubic", "bulk ESS / O(n³) operations an iteration"),
-        _drawn("ess_bulk_per_second", "bulk ESS / s"),
-        _drawn("r_hat", "R-hat, rank-normalised", "min"),
-        _drawn("r_hat_classic", "R-hat (Gelman-Rubin)", "min"),
-        *(_drawn(f"r_hat_classic_{t}", f"R-hat (Gelman-Rubin) of {t} draws", "min") for t in CHECKPOINTS),
-        _drawn("acceptance_latents", "acceptance of latent values", upper=1),
-        _drawn("acceptance_theta", "acceptance of parameters", upper=1),
-        _drawn("divergent", "divergent trajectories, share", "min", upper=1),
-        _drawn("e_bfmi", "E-BFMI"),
-        _drawn("cubic", "O(n³) operations an iteration", "min"),
-        _drawn("cholesky", "factorisations an iteration", "min"),
-        _drawn("inverse", "inversions an iteration", "min"),
-        _drawn("product", "matrix products an iteration", "min"),
-        _drawn("quadratic", "O(n²) operations an iteration", "min"),
-        _drawn("unsolved", "systems of a step that missed their tolerance, share", "min", upper=1),
-        _drawn("unsolved_test", "systems of a prediction that missed their tolerance, share", "min", upper=1),
-    )
-}
+def _by_name(*metrics: Metric) -> dict[str, Metric]:
+    found = {metric.name: metric for metric in metrics}
+    if twice := [metric.name for metric in metrics if found[metric.name] is not metric]:
+        raise UserError(f"metric {twice[0]!r} is defined twice; rename one")
+    return found
+
+
+METRICS = _by_name(
+    Metric("rmse", "RMSE", "min", "y", 0, math.inf, REGRESSION + COUNTS, rmse),
+    Metric("rmse_scaled", "RMSE (standardised)", "min", "", 0, math.inf, REGRESSION, rmse_scaled, nullable=True),
+    Metric("mnll", "MNLL", "min", "nats", -math.inf, math.inf, TASKS, mnll),
+    Metric("mnll_scaled", "MNLL (standardised)", "min", "nats", -math.inf, math.inf, REGRESSION, mnll_scaled),
+    Metric("mnll_gaussian", "MNLL (Gaussian moments)", "min", "nats", -math.inf, math.inf, REGRESSION, mnll_gaussian),
+    Metric(
+        *("mnll_draws", "MNLL (mean over draws)", "min", "nats", -math.inf, math.inf, REGRESSION, mnll_draws),
+        nullable=True,
+    ),
+    Metric("smse", "SMSE", "min", "", 0, math.inf, REGRESSION + COUNTS, smse, nullable=True),
+    Metric("msll", "MSLL", "min", "nats", -math.inf, math.inf, REGRESSION, msll, nullable=True),
+    Metric("crps", "CRPS", "min", "y", 0, math.inf, REGRESSION, crps),
+    *map(_coverage, (50, 80, 90, 95)),
+    Metric("pit_ks", "PIT distance from uniform", "min", "", 0, 1, REGRESSION, pit_ks),
+    Metric("accuracy", "accuracy", "max", "", 0, 1, CLASSIFICATION, accuracy),
+    Metric("error", "error rate", "min", "", 0, 1, CLASSIFICATION, error),
+    Metric("balanced_accuracy", "balanced accuracy", "max", "", 0, 1, CLASSIFICATION, balanced_accuracy),
+    Metric("brier", "Brier score", "min", "", 0, 2, CLASSIFICATION, brier),
+    Metric("ece", "expected calibration error", "min", "", 0, 1, CLASSIFICATION, ece),
+    Metric("auc", "area under ROC curve", "max", "", 0, 1, CLASSIFICATION, auc, nullable=True),
+    Metric("capacity_accuracy", "accuracy capacity", "max", "", 0, 1, BINARY, capacity_accuracy),
+    Metric("capacity_auc", "AUC capacity", "max", "", 0, 1, BINARY, capacity_auc, nullable=True),
+    _cost("seconds_train", "training time", "s"),
+    _cost("seconds_predict", "prediction time", "s"),
+    _cost("peak_memory_mb", "peak memory", "MB"),
+    _drawn("iterations", "draws of a chain"),
+    _drawn("ess_min", "least ESS of a chain"),
+    _drawn("ess_percent", "least ESS, % of transitions"),
+    _drawn("ess_per_cubic", "least ESS / O(n³) operations an iteration"),
+    _drawn("ess_percent_per_cubic", "least ESS in % of transitions / O(n³) operations an iteration"),
+    _drawn("ess_per_second", "least ESS / s"),
+    _drawn("ess_bulk", "bulk ESS of all chains"),
+    _drawn("ess_tail", "tail ESS of all chains"),
+    _drawn("ess_bulk_per_cubic", "bulk ESS / O(n³) operations an iteration"),
+    _drawn("ess_bulk_per_second", "bulk ESS / s"),
+    _drawn("r_hat", "R-hat, rank-normalised", "min"),
+    _drawn("r_hat_classic", "R-hat (Gelman-Rubin)", "min"),
+    *(_drawn(f"r_hat_classic_{t}", f"R-hat (Gelman-Rubin) of {t} draws", "min") for t in CHECKPOINTS),
+    _drawn("acceptance_latents", "acceptance of latent values", upper=1),
+    _drawn("acceptance_theta", "acceptance of parameters", upper=1),
+    _drawn("divergent", "divergent trajectories, share", "min", upper=1),
+    _drawn("e_bfmi", "E-BFMI"),
+    _drawn("cubic", "O(n³) operations an iteration", "min"),
+    _drawn("cholesky", "factorisations an iteration", "min"),
+    _drawn("inverse", "inversions an iteration", "min"),
+    _drawn("product", "matrix products an iteration", "min"),
+    _drawn("quadratic", "O(n²) operations an iteration", "min"),
+    _drawn("unsolved", "systems of a step that missed their tolerance, share", "min", upper=1),
+    _drawn("unsolved_test", "systems of a prediction that missed their tolerance, share", "min", upper=1),
+)

@@ -64,7 +64,9 @@ class Likelihood(ABC):
         raise ValueError(f"{type(self).__name__.lower()} has no closed-form expectation; sample f and average log_prob")
 
     def log_power_prob(self, y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor | None, power: float) -> Tensor:
-        """log int p(y | f)^power N(f; mean, variance) df. Raises ValueError where it has no closed form."""
+        """log int p(y | f)^power N(f; mean, variance) df. Raises ValueError where it has no closed form.
+
+        A likelihood with an `expected_log_prob` of its own, which is another integral, must override it."""
         return self.expected_log_prob(y, mean, variance, noise)
 
     def log_expected_prob(self, y: Tensor, mean: Tensor, variance: Tensor, noise: Tensor | None = None) -> Tensor:

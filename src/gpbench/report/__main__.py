@@ -44,12 +44,12 @@ def run(arguments: argparse.Namespace) -> None:
         from gpbench.report.tables.standard import write_table
 
         for name in arguments.names or names(view.study, "tables"):
-            write_table(view, name, folder / "tables")
+            write_table(View(folder), name, folder / "tables")  # its own: one may change what it was given
     elif arguments.command == "figure":
         from gpbench.report.figures import write_figure
 
         for name in arguments.names or names(view.study, "figures"):
-            write_figure(view, name, folder / "figures")
+            write_figure(View(folder), name, folder / "figures")
     elif arguments.command == "item":
         from gpbench.report.papers.items import find
         from gpbench.report.papers.reproduced import write_item

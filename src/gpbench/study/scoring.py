@@ -5,17 +5,23 @@ All are kept with the digest of the code that made them: in the record of the fi
 else in a file beside it.
 """
 
+from __future__ import annotations
+
 import contextlib
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, Any, cast
 
 from gpbench.errors import UserError
+from gpbench.places import read_json
 from gpbench.study.planning import identity
 from gpbench.study.records import FitRecord, Scored
-from gpbench.study.storage import arrays, parquet, seals
+from gpbench.study.storage import arrays, challengers, parquet, seals
 from gpbench.study.storage.store import Store
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 CUBIC = ("cholesky", "inverse", "product")
 """Operations of O(n^3) that samplers count."""
@@ -23,7 +29,8 @@ CUBIC = ("cholesky", "inverse", "product")
 
 def digest() -> str:
     """Digest of the scoring code: a new or changed metric rescores, and refits nothing."""
-    return identity.digest(identity.whole_code("gpbench.evaluation.metrics", "gpbench.sampling.diagnostics"))
+    metrics = identity.whole_code("gpbench.evaluation.metrics", "gpbench.sampling.diagnostics")
+    return identity.digest(metrics | {__name__: identity.module_code(__name__)})
 
 
 class Undefined(UserError):
@@ -44,10 +51,31 @@ def at_end(folder: Path, record: FitRecord) -> Scored | None:
     """Scores of a fit that has just left its files in a folder; None where it is not done or has none, of which the
     collection says why."""
     if record.status == "done":
-        with contextlib.suppress(Undefined):
+        with contextlib.suppress(UserError):
             chain = _mixing([folder], [record]) if arrays.has(folder, "chain") else {}
             return Scored(digest(), _scores(folder, record), chain)
     return None
+
+
+def of_challenger(folder: Path) -> dict[str, float]:
+    """Scores of the predictions of somebody else, in a folder of `storage.challengers`."""
+
+    def make() -> dict[str, float]:
+        facts = read_json(folder / challengers.FACTS, challengers.REMEDY)
+        try:
+            return of_points_alone(parquet.read(folder / challengers.POINTS), facts)
+        except (ValueError, KeyError, OSError) as error:
+            raise UserError(f"{folder} is damaged ({error}); {challengers.REMEDY}") from error
+
+    return _kept(folder / challengers.SCORES, make)
+
+
+def of_points_alone(points: pd.DataFrame, facts: dict[str, Any]) -> dict[str, float]:
+    """Finite scores of predictions of which nobody measured the cost; ValueError for those that have none."""
+    from gpbench.evaluation.metrics import score
+
+    unmeasured = dict.fromkeys(("seconds_train", "seconds_predict", "peak_memory_mb"), math.nan)
+    return {name: value for name, value in score(points, unmeasured | facts).items() if math.isfinite(value)}
 
 
 def reported(record: FitRecord) -> dict[str, float]:

@@ -1,8 +1,8 @@
 """`gpbench challenge`: predictions of another program are scored as ours are, stand beside them, or are refused."""
 
 import contextlib
-import json
 import shutil
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,10 +15,13 @@ import gpbench as api
 from gpbench import places
 from gpbench.cli import main
 from gpbench.errors import UserError
+from gpbench.evaluation.metrics import METRICS
 from gpbench.report.export import citations
 from gpbench.report.view import View
+from gpbench.study import scoring
 from gpbench.study.commands import challenge as challenging
 from gpbench.study.planning import plan as planning
+from gpbench.study.results import collect
 from projects import copy_project
 
 SETS = {"diabetes": ("linear", [0, 1]), "wdbc": ("linear", [0])}
@@ -83,7 +86,7 @@ def test_our_own_predictions_get_our_own_scores(root, challenge, kind):
     assert (code, err) == (0, "")
     for split in (0, 1):
         _, scores = ours(root, "diabetes", split)
-        theirs = json.loads((root / "challengers" / kind / "diabetes" / str(split) / "scores.json").read_text())
+        theirs = scoring.of_challenger(root / "challengers" / kind / "diabetes" / str(split))
         metrics = theirs.keys()
         assert {"mnll", "crps", "rmse", "coverage_90", "pit_ks", "msll", "mnll_scaled"} <= metrics
         np.testing.assert_allclose([theirs[m] for m in metrics], [scores[m] for m in metrics], rtol=1e-6)
@@ -93,7 +96,7 @@ def test_our_own_predictions_get_our_own_scores(root, challenge, kind):
 def test_probabilities_of_classes_get_our_own_scores(root, challenge):
     frame = predictions(root, {"p0": "p_malignant", "p1": "p_benign"}, "wdbc")
     assert challenge(frame, "classes")[0] == 0
-    theirs = json.loads((root / "challengers/classes/wdbc/0/scores.json").read_text())
+    theirs = scoring.of_challenger(root / "challengers/classes/wdbc/0")
     scores = ours(root, "wdbc", 0)[1]
     assert {"error", "brier", "ece", "auc"} <= theirs.keys()
     assert theirs == pytest.approx({metric: scores[metric] for metric in theirs})
@@ -125,7 +128,7 @@ def test_samples_come_near(root, challenge):
     drawn = np.random.default_rng(0).normal(frame["mean"], frame["sd"], (500, len(frame)))
     named = pd.DataFrame(drawn.T, columns=[f"s{i}" for i in range(500)])
     assert challenge(pd.concat([frame[["dataset", "split", "row"]], named], axis=1), "drawn")[0] == 0
-    theirs = json.loads((root / "challengers/drawn/diabetes/0/scores.json").read_text())
+    theirs = scoring.of_challenger(root / "challengers/drawn/diabetes/0")
     assert theirs["mnll"] == pytest.approx(ours(root, "diabetes", 0)[1]["mnll"], abs=0.05)
 
 
@@ -256,15 +259,46 @@ def test_one_that_was_damaged_or_removed_is_named(root, challenge, capfd):
     words = ["collect", "default", "--overrides", f"{STUDY} challengers=[gone]"]
     planning.freeze(planning.make(where := places.find(), "default", words[-1]), where)
     folder = where.challengers / "gone"
-    (folder / "diabetes" / "0" / "scores.json").write_text("{}")
-    assert main.main(words) == 1
-    assert "it has no mnll" in capfd.readouterr().err
+    for name in ("points.parquet", "facts.json"):
+        (folder / "diabetes" / "0" / name).write_text("{}")
+        assert main.main(words) == 1
+        assert "challengers/gone/diabetes/0 is damaged (" in capfd.readouterr().err
     (folder / "about.json").write_text("[]")
     assert main.main(words) == 1
-    assert "it lacks label or protocol" in capfd.readouterr().err
+    assert "it lacks label, protocol, file or of" in capfd.readouterr().err
     shutil.rmtree(folder)
     assert main.main(words) == 1
     assert "unknown challenger 'gone'" in capfd.readouterr().err
+
+
+def test_a_changed_metric_scores_them_again(root, challenge, monkeypatch):
+    assert challenge(predictions(root, REGRESSION["moments"]), "scored")[0] == 0
+    before = scoring.of_challenger(folder := root / "challengers/scored/diabetes/0")
+    metric = METRICS["crps"]
+    monkeypatch.setitem(METRICS, "crps", replace(metric, function=lambda *words: 1000 + metric.function(*words)))
+    assert scoring.of_challenger(folder) == before, "by the same code"
+    monkeypatch.setattr(scoring, "digest", lambda: "another")
+    assert scoring.of_challenger(folder) == pytest.approx(before | {"crps": before["crps"] + 1000})
+
+
+def test_other_predictions_of_the_same_name_are_collected_again(root, challenge):
+    frame, text = predictions(root, REGRESSION["moments"]), f"{STUDY} challengers=[again]"
+    seen = []
+    for shift in (0, 30):
+        shutil.rmtree(root / "challengers/again", ignore_errors=True)
+        assert challenge(frame.assign(mean=frame["mean"] + shift), "again")[0] == 0
+        planning.freeze(plan := planning.make(where := places.find(), "default", text), where)
+        seen.append(collect.seen(collect.Ended(where, plan.name), plan))
+    assert seen[0] != seen[1]
+
+
+def test_other_rows_or_splits_than_were_predicted_are_refused(root, challenge):
+    assert challenge(predictions(root, REGRESSION["moments"]), "older")[0] == 0
+    text = f"{STUDY} challengers=[older]"
+    planning.make(places.find(), "default", text)
+    for change in ("protocol.splits.seed=7", "protocol.targets='as they are'"):
+        with pytest.raises(UserError, match=r"scaling of diabetes are not those that 'older' predicted; delete the"):
+            planning.make(places.find(), "default", f"{text} {change}")
 
 
 @pytest.mark.parametrize(("change", "said"), REFUSED.values(), ids=REFUSED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -22,7 +23,7 @@ from gpbench.streams import Key
 from gpbench.study import scoring
 from gpbench.study.commands import job
 from gpbench.study.planning import plan
-from gpbench.study.records import Group
+from gpbench.study.records import FitRecord, Group
 from gpbench.study.results import collect
 from gpbench.study.storage import arrays, committed
 from gpbench.study.storage.store import Store
@@ -157,6 +158,48 @@ def test_resumed_is_uninterrupted(where, view, tmp_path):
         arrays.trace(s.folder(group.fits[0].fit_id)).drop(columns=CLOCKS) for s in (store, Store(where.store))
     )
     pd.testing.assert_frame_equal(found, whole, check_exact=True)
+
+
+def run_with(where: Places, tmp_path, measure) -> tuple[FitRecord, Path]:
+    """A fit whose method measures so, in a store of its own; its record and folder."""
+    again = Places(where.root, tmp_path / "store")
+    words = WORDS.replace("only=[cg,nystrom,block_jacobi]", "only=[cg]")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pcg_grid.Method, "measure", measure)
+        (group,) = run(again, words)[1]
+    store, fit_id = Store(again.store), group.fits[0].fit_id
+    return store.record(fit_id), store.folder(fit_id)
+
+
+def test_no_system_depends_on_the_one_before(where, tmp_path):
+    def careless(self, x, y, number, key):
+        largest = x.abs().max().item()
+        x.zero_()
+        y.zero_()
+        return {"iterations": 1, "stopped": False, "largest": largest}
+
+    largest = arrays.trace(run_with(where, tmp_path, careless)[1])["largest"]
+    assert len(largest) == SYSTEMS
+    assert largest.nunique() == 1
+    assert largest[0] > 0
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"n_iterations": 3, "converged": 1},
+        {"iterations": np.nan, "stopped": 0},
+        {"iterations": 3},
+        {"iterations": 3, "stopped": 2},
+        {"iterations": 3, "stopped": 0, "step": 7},
+        {"iterations": 3, "stopped": 0, "residual": [1.0]},
+        None,
+    ],
+)
+def test_what_is_no_measurement_is_one_line(where, tmp_path, answer):
+    record, _ = run_with(where, tmp_path, lambda *words: answer)
+    said = f"gpbench.methods.pcg_grid: measure returned {type(answer).__name__}; it must return a dict of numbers, with"
+    assert (record.status, record.reason.splitlines()[0][: len(said)]) == ("failed", said)
 
 
 def test_a_time_cap_stops_between_systems(where, tmp_path):

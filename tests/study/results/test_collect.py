@@ -185,8 +185,7 @@ def test_scores_are_kept_until_their_code_changes(study, monkeypatch):
     first = scoring.scores(store, record)
     path = store.folder(record.fit_id) / "scores.json"
     kept = json.loads(path.read_text())
-    made_by = identity.whole_code("gpbench.evaluation.metrics", "gpbench.sampling.diagnostics")
-    assert kept["code"] == identity.digest(made_by)
+    assert kept["code"] == scoring.digest()
     seals.write(path, {"code": kept["code"], "scores": {"mnll": 0.0}})
     assert scoring.scores(store, record) == {"mnll": 0.0}
     monkeypatch.setattr(scoring, "digest", lambda: "another metric")
@@ -206,6 +205,30 @@ def test_scores_in_a_record_are_used_until_their_code_changes(study, monkeypatch
     assert scoring.scores(store, kept) == {"mnll": 0.0}
     monkeypatch.setattr(scoring, "digest", lambda: "another metric")
     np.testing.assert_equal(scoring.scores(store, kept), scored.scores)
+
+
+def test_a_metric_that_fails_loses_no_fit_and_is_named(study, monkeypatch):
+    where, name, store = study
+    record = store.record(next(i for i in store.ids() if store.record(i).status == "done"))
+    monkeypatch.setitem(METRICS, "mine", replace(METRICS["mnll"], name="mine", function=lambda points, info: info["x"]))
+    monkeypatch.setattr(scoring, "digest", lambda: "with another metric")
+    assert scoring.at_end(store.folder(record.fit_id), record) is None, "the fit is kept"
+    with pytest.raises(UserError, match="metric 'mine' fails: KeyError: 'x'"):
+        collect.collect(where, name)
+
+
+def test_a_metric_that_is_called_as_a_column_is_refused(study, monkeypatch):
+    where, name, _ = study
+    monkeypatch.setitem(METRICS, "split", replace(METRICS["mnll"], name="split"))
+    monkeypatch.setattr(scoring, "digest", lambda: "with another metric")
+    with pytest.raises(UserError, match="metric 'split' is called as a column of the scores; rename it"):
+        collect.collect(where, name)
+
+
+def test_the_code_of_scores_is_also_what_hands_metrics_their_table(monkeypatch):
+    before = scoring.digest()
+    monkeypatch.setattr(identity, "module_code", lambda module: f"another {module}")
+    assert scoring.digest() != before
 
 
 def test_a_study_that_was_not_planned(project):

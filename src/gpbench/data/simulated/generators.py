@@ -8,6 +8,7 @@ import numpy as np
 from gpbench.config.validate import require_known
 from gpbench.data.simulated import latent_gp, mountain_car, posteriors, scans
 from gpbench.data.simulated.reproducible import DIGITS, Draw, stream
+from gpbench.errors import UserError
 
 # of three classes
 MEANS = np.array([[-1.0, -0.5], [1.0, 0.0], [0.0, 1.5]])
@@ -71,7 +72,12 @@ GENERATORS: dict[str, Callable[[], Draw]] = {
 def draw(item: str) -> Draw:
     """Inputs `[N, D]`, targets `[N]` (or `[N, P]`, followed by what they were drawn from), and names of the inputs.
 
-    Raises UserError for an unknown name."""
+    Raises UserError for an unknown name, and for arrays of other shapes or types."""
     require_known("simulated data set", [item], GENERATORS, "gpbench.data.simulated.generators")
     x, y, names = GENERATORS[item]()
+    x, y = np.asarray(x), np.asarray(y)
+    is_table = x.ndim == 2 and y.ndim in (1, 2) and len(x) == len(y) and len(names) == x.shape[1]
+    if not is_table or x.dtype.kind not in "iuf" or y.dtype.kind not in "iuf":
+        found = f"x {list(x.shape)}, y {list(y.shape)} and {len(names)} names"
+        raise UserError(f"simulated data set {item!r}: numbers x [N, D], y [N] or [N, P] and D names, not {found}")
     return x.round(DIGITS), y.round(DIGITS), names

@@ -1,12 +1,11 @@
 """Somebody else's predictions of our test rows: checked against the splits, scored as our fits are, and kept."""
 
 import json
-import math
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
@@ -19,17 +18,16 @@ from gpbench.data import table as tables
 from gpbench.data.readers import formats
 from gpbench.errors import UserError
 from gpbench.evaluation import given
-from gpbench.evaluation.metrics import score
 from gpbench.places import Places, write_text
 from gpbench.predictive.distributions import Predictive
+from gpbench.study import scoring
 from gpbench.study.fitting.fold import Fold, make_fold
 from gpbench.study.fitting.outcome import points_of
 from gpbench.study.records import PreparedData, What
-from gpbench.study.storage import challengers
+from gpbench.study.storage import challengers, seals
 
 KEYS = ("dataset", "split", "row")
 QUANTILE, SAMPLE = re.compile(r"q(\d+(?:\.\d+)?)"), re.compile(r"s\d+")
-UNMEASURED = dict.fromkeys(("seconds_train", "seconds_predict", "peak_memory_mb"), math.nan)
 
 
 class Rows:
@@ -87,15 +85,17 @@ def challenge(where: Places, path: Path, name: str, label: str, protocol_name: s
     where.challengers.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".", dir=where.challengers) as folder:
         aside = Path(folder) / name
-        for (dataset, split), (points, scores) in outcomes.items():
-            write_text(aside / dataset / str(split) / challengers.SCORES, json.dumps(scores))
-            points.to_parquet(aside / dataset / str(split) / challengers.POINTS, index=False)
-        write_text(aside / challengers.ABOUT, json.dumps({"label": label, "protocol": protocol_name}))
+        for (dataset, split), scored in outcomes.items():
+            write_text((one := aside / dataset / str(split)) / challengers.FACTS, json.dumps(scored.facts))
+            scored.points.to_parquet(one / challengers.POINTS, index=False)
+        of = {dataset: scored.of for (dataset, _), scored in outcomes.items()}
+        about = {"label": label, "protocol": protocol_name, "file": seals.of_file(path), "of": of}
+        write_text(aside / challengers.ABOUT, json.dumps(about))
         try:
             aside.rename(target)
         except OSError as error:
             raise UserError(f"{target} cannot be made ({error.strerror}); did another process add {name!r}?") from error
-    return {place: scores for place, (_, scores) in outcomes.items()}
+    return {place: scored.scores for place, scored in outcomes.items()}
 
 
 def _read(path: Path) -> pd.DataFrame:
@@ -114,11 +114,23 @@ def _read(path: Path) -> pd.DataFrame:
     return frame
 
 
-def _scored(where: Places, frame: pd.DataFrame, path: Path, protocol: Protocol) -> Iterator[tuple]:
-    """(data set, split), its points and scores, of each split in a file."""
+class Scored(NamedTuple):
+    """Predictions of one split: what is kept of them, and of what they are."""
+
+    points: pd.DataFrame
+    facts: dict[str, Any]
+    scores: dict[str, float]
+    of: str
+
+
+def _scored(
+    where: Places, frame: pd.DataFrame, path: Path, protocol: Protocol
+) -> Iterator[tuple[tuple[str, int], Scored]]:
+    """(data set, split) and what is kept of it, of each split in a file."""
     for name, of_dataset in frame.groupby("dataset", sort=False):
         config.require_option(where.conf, "dataset", str(name), str(path))
         rows = Rows(where, protocol, str(name))
+        of = challengers.what_is_predicted(rows.dataset.md5, rows.protocol)
         for split, part in of_dataset.groupby("split"):
             fold, place = rows.fold(int(split)), f"{path}, {name} split {split}"
             ordered = _in_order(part, fold, place, rows.dataset.classes)
@@ -126,17 +138,16 @@ def _scored(where: Places, frame: pd.DataFrame, path: Path, protocol: Protocol) 
             task = rows.dataset.task
             points = points_of(predictive, fold, task)
             trained = fold.targets[fold.train]
-            info = {"task": task, "num_classes": len(rows.dataset.classes)} | UNMEASURED
-            info |= {"train_target_mean": trained.mean(0), "train_target_sd": trained.std(0)}
+            facts = {"task": task, "num_classes": len(rows.dataset.classes)}
+            facts |= {"train_target_mean": trained.mean(0).tolist(), "train_target_sd": trained.std(0).tolist()}
             try:
-                found = score(points, info)
+                scores = scoring.of_points_alone(points, facts)
             except ValueError as error:
                 likelihoods = points["log_density"].to_numpy()
                 row = points["row"].iloc[int(likelihoods.argmin())]
                 least = "a probability or density of 0, or a number that is too large, cannot be scored"
                 raise UserError(f"{place}: {error}; {least} (row {row})") from None
-            scores = {key: value for key, value in found.items() if math.isfinite(value)}
-            yield (str(name), int(split)), (points, scores)
+            yield (str(name), int(split)), Scored(points, facts, scores, of)
 
 
 def _in_order(part: pd.DataFrame, fold: Fold, place: str, classes: Sequence[str] = ()) -> pd.DataFrame:

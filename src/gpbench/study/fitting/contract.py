@@ -3,7 +3,9 @@ that method, and no error of the code that goes on with its answer. No torch."""
 
 import functools
 import inspect
+import math
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
 from gpbench.errors import UserError
@@ -15,13 +17,15 @@ PREDICT = {"predict": "a predictive distribution, such as gpbench.predictive.dis
 CLOSED_FORM = {"fit": "a dict of what was learnt"} | PREDICT
 STEPPED = {"init": STATE, "start": STATE, "noise_shapes": "gpbench.methods.base.Shapes"} | PREDICT
 STEPPED |= dict.fromkeys(("loss", "profile", "step"), OBJECTIVE)
+SOLVED = {"measure": "a dict of numbers, with iterations and stopped, and without fit_id, step and seconds"}
 CHAIN = {"report": "a dict of tensors of shape [R]", "variables": "a list of as many different names as it has numbers"}
 
 
 def held(method: Any) -> Any:
     """The method, held to its contract from now on."""
-    stepped = STEPPED | (CHAIN if isinstance(method, SamplerMethod) else {})
-    for name, wanted in (CLOSED_FORM if isinstance(method, ClosedFormMethod) else stepped).items():
+    of_chains = CHAIN if isinstance(method, SamplerMethod) else {}
+    asked_of = CLOSED_FORM if isinstance(method, ClosedFormMethod) else STEPPED | of_chains | SOLVED
+    for name, wanted in asked_of.items():
         if hasattr(method, name):
             asked = f"{type(method).__module__}: {name}", wanted
             setattr(method, name, functools.partial(_ask, getattr(method, name), name, *asked))
@@ -54,6 +58,8 @@ def _keeps(name: str, answer: Any, words: tuple[Any, ...]) -> bool:
         tensors = [*answer.params.values(), *answer.buffers.values()]
         in_type = all(getattr(value, "dtype", None) == like.dtype for value in answer.params.values())
         return in_type and all(getattr(tensor, "shape", ())[:1] == (replicas,) for tensor in tensors)
+    if name == "measure":
+        return isinstance(answer, dict) and _is_measured(answer)
     if name == "report":
         replicas = next(iter(words[0].params.values())).shape[:1]
         return isinstance(answer, dict) and all(getattr(value, "shape", ()) == replicas for value in answer.values())
@@ -62,6 +68,14 @@ def _keeps(name: str, answer: Any, words: tuple[Any, ...]) -> bool:
     if name == "predict":
         return hasattr(answer, "is_finite") and hasattr(answer, "log_prob")
     return isinstance(answer, dict if name == "fit" else Shapes)
+
+
+def _is_measured(answer: dict[str, Any]) -> bool:
+    """Whether a trace can take the numbers of a system beside its own."""
+    if not {"iterations", "stopped"} <= answer.keys() or {"fit_id", "step", "seconds"} & answer.keys():
+        return False
+    are_numbers = all(isinstance(value, Real) for value in answer.values())
+    return are_numbers and math.isfinite(answer["iterations"]) and answer["stopped"] in (0, 1)
 
 
 def _set_apart(state: State) -> None:

@@ -13,7 +13,7 @@ import torch
 from gpbench.data.table import Table
 from gpbench.methods.systems import SolveMethod
 from gpbench.places import write_text
-from gpbench.study.fitting import checkpoint, devices, stopping
+from gpbench.study.fitting import checkpoint, contract, devices, stopping
 from gpbench.study.fitting.devices import Clock
 from gpbench.study.fitting.fold import make_fold, make_method
 from gpbench.study.fitting.outcome import Outcome
@@ -28,7 +28,7 @@ def run(group: Group, table: Table, work: Path) -> list[Outcome]:
 
 def _measure(group: Group, fit: Fit, table: Table, work: Path) -> Outcome:
     what, how, device = group.what, group.how, devices.of(group.how)
-    fold, method = make_fold(what, table, fit.split, fit.replica), make_method(what)
+    fold, method = make_fold(what, table, fit.split, fit.replica), contract.held(make_method(what))
     assert isinstance(method, SolveMethod)
     like = torch.empty(0, dtype=getattr(torch, what.dtype), device=device)
     x = torch.as_tensor(fold.scaling.inputs(table.inputs[fold.train])).to(like)
@@ -39,7 +39,7 @@ def _measure(group: Group, fit: Fit, table: Table, work: Path) -> Outcome:
     for number in range(len(trace), count):
         if stopping.asked() or (how.max_minutes is not None and clock.pause() > 60 * how.max_minutes):
             return Outcome("stopped", stopping.reason(how, number, count))
-        measured = method.measure(x, y, number, fold.key)
+        measured = method.measure(x.clone(), y.clone(), number, fold.key)  # a solver may work in their place
         trace.append({"step": number + 1, "seconds": clock.pause()} | measured)
         checkpoint.write(work, {"fits": [fit.fit_id], "step": number + 1, "trace": trace}, {})
         progress = Progress(number + 1, count, clock.seconds, [math.nan])  # there is no objective

@@ -65,7 +65,22 @@ def _closure(modules: tuple[str, ...], counts: Callable[[str, str], bool]) -> di
         if module not in digests:
             digests[module], imported = _parse(module)
             todo += [name for name in imported if _is_module(name, module) and counts(name, module)]
+            todo += _packages(module)
     return dict(sorted(digests.items()))
+
+
+def _packages(module: str) -> list[str]:
+    """The package that a module of a plugin lies in: its `__init__.py` runs before the module. Those of gpbench say
+    nothing but names."""
+    package = module.rpartition(".")[0]
+    spec = find_spec(package) if package and module.split(".")[0] != "gpbench" else None
+    return [package] if spec and spec.origin else []  # a folder without `__init__.py` has no origin
+
+
+@functools.cache
+def module_code(module: str) -> str:
+    """Digest of the code of one module alone."""
+    return _parse(module)[0]
 
 
 @functools.cache

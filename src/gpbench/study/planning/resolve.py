@@ -15,6 +15,7 @@ from gpbench.study.planning import checks, identity, search
 from gpbench.study.planning.compatibility import impossible, unpinned
 from gpbench.study.planning.variants import GROUPS, Variant, expand
 from gpbench.study.records import Address, Cell, Cost, Fit, MethodSettings, PreparedData, Reported, What
+from gpbench.study.storage import challengers
 
 # what an override may change of a study itself
 STUDY_KEYS = tuple(f.name for f in dataclasses.fields(schema.Study) if f.name not in ("name", "title"))
@@ -82,6 +83,7 @@ def resolve(places: Places, study_name: str, overrides: str = "", site: str = ""
         for name, variant in variants.items()
         for dataset in datasets
     )
+    challengers.check_rows(places, study.challengers, cells)
     tuned = (configured(variant.method, tuple(variant.words)) for variant in variants.values()) if study.tune else ()
     return Resolved(study, _told_apart(cells), remarks + search.remarks(study, tuned))
 

@@ -55,7 +55,8 @@ def seen(ended: Ended, plan: FrozenPlan) -> str:
     states = {fit.fit_id: ended.status(cell, fit)[0] for cell, fit in plan.fits}
     limits = [(cell.r_hat, cell.gain) for cell in plan.cells]
     certified = sorted(fit_id for fit_id in states if (ended.store.folder(fit_id) / CERTIFICATE).is_file())
-    return identity.canonical({"scoring": scoring.digest(), "states": states, "limits": limits, "certified": certified})
+    told = {"scoring": scoring.digest(), "states": states, "limits": limits, "certified": certified}
+    return identity.canonical(told | {"challengers": challengers.seen(ended.where, plan)})
 
 
 def stamp(where: Places, name: str) -> Path:
@@ -68,7 +69,7 @@ class Ended:
     `read`, too, each fit is fetched if need be and verified; a damaged one is named, moved aside, and missing."""
 
     def __init__(self, where: Places, name: str, read: bool = True) -> None:
-        self.store = Store(where.store)
+        self.where, self.store = where, Store(where.store)
         self.damaged: dict[str, str] = {}
         self.elsewhere: set[str] = set() if read else remote.fits()
         self.begun = self.store.begun()
@@ -181,7 +182,7 @@ def score_rows(where: Places, ended: Ended, plan: FrozenPlan) -> list[committed.
     """One row of scores.parquet for every fit that a study wants, and for every split of others beside them."""
     judged = converged(ended, plan)
     fitted = [_row(ended, cell, fit) | judged.get(fit.fit_id, {}) for cell, fit in plan.fits]
-    return fitted + printed_splits.rows(where, plan) + challengers.rows(where, plan)
+    return fitted + printed_splits.rows(where, plan) + challengers.rows(where, plan, scoring.of_challenger)
 
 
 def doubts(where: Places, plan: FrozenPlan) -> list[str]:
@@ -293,7 +294,10 @@ def _row(ended: Ended, cell: Cell, fit: Fit) -> committed.Row:
     noted = {k: record.info[k] for k in NOTED if k in record.info}
     noted |= {"tuned": identity.canonical(record.info["tuned"])} if "tuned" in record.info else {}
     certificate = ended.store.certificate(fit.fit_id)
-    return row | measured | noted | certificate | (scoring.scores(ended.store, record) if status == "done" else {})
+    scores = scoring.scores(ended.store, record) if status == "done" else {}
+    if taken := row.keys() & scores:
+        raise UserError(f"metric {min(taken)!r} is called as a column of the scores; rename it")
+    return row | measured | noted | certificate | scores
 
 
 def judged(ended: Ended, cell: Cell, fit: Fit) -> tuple[str, str]:

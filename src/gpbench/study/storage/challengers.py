@@ -1,35 +1,45 @@
 """Predictions that somebody else made for rows of ours, as rows and points beside those of a study's fits.
 
-    challengers/NAME/about.json                          label and protocol
-    challengers/NAME/DATASET/SPLIT/scores.json           every metric
+    challengers/NAME/about.json                          label, protocol, digests of the file and of what it predicts
+    challengers/NAME/DATASET/SPLIT/facts.json            what metrics ask besides points
     challengers/NAME/DATASET/SPLIT/points.parquet        as of a fit
+    challengers/NAME/DATASET/SPLIT/scores.json           every metric, made again where the metrics change
 
 `gpbench challenge` checks, scores and writes them. They are methods of the studies that name them in `challengers`,
 marked by their label as not ours, and paired with ours split by split.
 """
 
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from gpbench import config
 from gpbench.config import schema
 from gpbench.errors import UserError
 from gpbench.places import Places, read_json
-from gpbench.study.records import Cell, Fit, FrozenPlan
+from gpbench.study.records import Cell, Fit, FrozenPlan, FrozenProtocol, digest
 from gpbench.study.storage.committed import Row
 
-ABOUT, SCORES, POINTS = "about.json", "scores.json", "points.parquet"
+ABOUT, FACTS, SCORES, POINTS = "about.json", "facts.json", "scores.json", "points.parquet"
 NOT_OURS = PRINTED, FAMILY = "published", "challenger"
 """Families of scores that others made: in print, split by split, and in `gpbench challenge`."""
 REMEDY = "delete the folder of its challenger, and `gpbench challenge` it again"
 
 
-def about(where: Places, name: str) -> dict[str, str]:
-    """Label and protocol of a challenger; UserError where there is none of this name."""
+def what_is_predicted(md5: str | None, protocol: FrozenProtocol) -> str:
+    """Digest of what is predicted: the rows of a data set, and how a protocol splits and scales them."""
+    return digest([md5, asdict(protocol)])
+
+
+def about(where: Places, name: str) -> dict[str, Any]:
+    """Label, protocol, `file` (digest of the predictions) and `of` (data set -> `what_is_predicted`) of a challenger;
+    UserError where there is none of this name."""
     known = [path.parent.name for path in sorted(where.challengers.glob(f"*/{ABOUT}"))]
     config.require_known("challenger", [name], known, "challengers/, to which `gpbench challenge` adds")
-    found: dict[str, str] = read_json(path := where.challengers / name / ABOUT, REMEDY)
-    if not isinstance(found, dict) or not {"label", "protocol"} <= found.keys():
-        raise UserError(f"{path} is damaged (it lacks label or protocol); {REMEDY}")
+    found: dict[str, Any] = read_json(path := where.challengers / name / ABOUT, REMEDY)
+    if not isinstance(found, dict) or not {"label", "protocol", "file", "of"} <= found.keys():
+        raise UserError(f"{path} is damaged or of an earlier edition (it lacks label, protocol, file or of); {REMEDY}")
     return found
 
 
@@ -50,6 +60,21 @@ def check(where: Places, study: schema.Study) -> None:
             )
 
 
+def check_rows(where: Places, names: Iterable[str], cells: Iterable[Cell]) -> None:
+    """Refuse challengers whose predictions are of other rows, splits or scaling than the fits beside them."""
+    ours = {cell.address.dataset: cell.what for cell in cells if not cell.skip}
+    for name in names:
+        for dataset, theirs in about(where, name)["of"].items():
+            if (what := ours.get(dataset)) and theirs != what_is_predicted(what.data.md5, what.protocol):
+                other = f"the rows, splits or scaling of {dataset} are not those that {name!r} predicted"
+                raise UserError(f"{other}; {REMEDY}")
+
+
+def seen(where: Places, plan: FrozenPlan) -> list[str]:
+    """What tells the predictions of a study's challengers from others of the same names."""
+    return [about(where, name)["file"] for name in plan.study.challengers]
+
+
 def folders(where: Places, plan: FrozenPlan) -> dict[str, Path]:
     """What stands for a fit's identity -> folder, of the challengers' splits that the study fits too."""
     for name in plan.study.challengers:
@@ -59,17 +84,14 @@ def folders(where: Places, plan: FrozenPlan) -> dict[str, Path]:
     return {identity: path for identity in named if (path := where.challengers / identity).is_dir()}
 
 
-def rows(where: Places, plan: FrozenPlan) -> list[Row]:
-    """A row of scores for every one of `folders`."""
+def rows(where: Places, plan: FrozenPlan, scores: Callable[[Path], dict[str, float]]) -> list[Row]:
+    """A row of scores for every one of `folders`; scores: of the predictions in a folder."""
     cells = {(cell.address.dataset, fit.split): (cell, fit) for cell, fit in plan.fits if not cell.skip}
     found: list[Row] = []
     for identity, path in folders(where, plan).items():
         name, dataset, split = identity.split("/")
-        scores = read_json(path / SCORES, REMEDY)
-        if not isinstance(scores, dict) or "mnll" not in scores:
-            raise UserError(f"{path / SCORES} is damaged (it has no mnll); {REMEDY}")
         names = {"method": name, "family": FAMILY, "label": f"{about(where, name)['label']} (not ours)"}
-        found.append(row(identity, *cells[dataset, int(split)], names) | scores)
+        found.append(row(identity, *cells[dataset, int(split)], names) | scores(path))
     return found
 
 
