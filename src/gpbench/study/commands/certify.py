@@ -30,16 +30,11 @@ def certify(where: Places, study: str, overrides: str) -> Iterator[str]:
     for cell in planning.make(where, *planning.study_words(where, study, overrides)).cells:
         if cell.skip or cell.sampler or cell.what.steps is None:
             continue
-        if record := next((r for fit in cell.fits if (r := _done(store, fit.fit_id))), None):
+        if record := next((r for fit in cell.fits if (r := store.done(fit.fit_id))), None):
             found = True
             yield f"{cell.method} on {cell.address.dataset}, split {record.split}: {_certified(where, store, record)}"
     if not found:
         raise UserError(f"study {study!r} has no finished fit by gradients in the store; run it first")
-
-
-def _done(store: Store, fit_id: str) -> FitRecord | None:
-    record = store.record(fit_id) if store.has(fit_id) else None
-    return record if record and record.status == "done" else None
 
 
 def _certified(where: Places, store: Store, record: FitRecord) -> str:
@@ -65,7 +60,7 @@ def refitted(where: Places, store: Store, record: FitRecord) -> FitRecord | None
     groups, (fit_id,) = fit_one.groups(where, [*kept, f"method.steps={steps}", "budget.until_converged=false"])
     job.run_groups(groups, where)
     remote.pull(store, fit_id)
-    return _done(store, fit_id)
+    return store.done(fit_id)
 
 
 def compared(store: Store, record: FitRecord, longer: FitRecord) -> seals.Content:

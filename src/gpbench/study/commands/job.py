@@ -76,12 +76,9 @@ def run_groups(groups: tuple[Group, ...], where: Places, waits: bool = True) -> 
 def _mix(store: Store, group: Group) -> None:
     """Judge how the chains of a split have mixed together, so that collecting, which waits for all jobs, need not do it
     (but for chains of one split in several groups, which mix there)."""
-    done: dict[int, list[FitRecord]] = {}
-    for fit in group.fits:
-        if store.has(fit.fit_id) and (record := store.record(fit.fit_id)).status == "done":
-            done.setdefault(fit.split, []).append(record)
-    for records in done.values():
-        scoring.mixing(store, records)
+    done = [record for fit in group.fits if (record := store.done(fit.fit_id))]
+    for split in dict.fromkeys(record.split for record in done):
+        scoring.mixing(store, [record for record in done if record.split == split])
 
 
 def statuses(groups: tuple[Group, ...], store: Store) -> dict[str, dict[str, str]]:

@@ -114,6 +114,11 @@ class Store:
         parts = {name: getattr(record, name) for name in ("address", "what", "how")}
         return replace(record, **{name: self._common.setdefault(repr(part), part) for name, part in parts.items()})
 
+    def done(self, fit_id: str) -> FitRecord | None:
+        """The record of a finished fit that ended well; None where there is none."""
+        record = self.record(fit_id) if self.has(fit_id) else None
+        return record if record and record.status == "done" else None
+
     def verified(self, fit_id: str) -> FitRecord:
         """The record of a finished fit, whose files are all as they were sealed.
 
