@@ -19,7 +19,6 @@ class Pin(Upstream):
     """An entry of data.dvc."""
 
     md5: str = ""
-    licence: str = ""
 
 
 def pins(places: Places) -> dict[str, Pin]:
@@ -39,9 +38,7 @@ def _parse(text: str) -> dict[str, Pin]:
             raise TypeError(f"the md5 of {entry['path']} needs quotes")
         check_item(entry["path"])
         meta = entry.get("meta") or {}
-        pinned[entry["path"]] = Pin(
-            meta.get("urls") or [], entry.get("size"), entry["md5"], meta.get("sha256"), meta.get("licence", "")
-        )
+        pinned[entry["path"]] = Pin(meta.get("urls") or [], entry.get("size"), entry["md5"], meta.get("sha256"))
     return pinned
 
 
