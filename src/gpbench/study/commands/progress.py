@@ -1,10 +1,10 @@
 """Progress of a batch for a person: which cells, how far, how much longer. Silent under CI."""
 
+import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Iterator
 
 from gpbench.places import Places
 from gpbench.study import tracking
@@ -12,7 +12,6 @@ from gpbench.study.commands.snakemake_graph import StudyClock
 from gpbench.study.records import Group, Progress
 from gpbench.study.storage.store import Store
 
-T = TypeVar("T")
 CLEAR = "\r\033[K"  # empties the line of a terminal
 
 
@@ -27,7 +26,8 @@ class Watch:
         self.moving = sys.stderr.isatty() and not self.quiet
         self.live: tracking.Live | None = None
         if any(group.how.live for group in groups):
-            self.live = self._unless_it_fails(lambda: tracking.Live(where))
+            with self._ended_by_an_error():
+                self.live = tracking.Live(where)
         self.study = StudyClock(where)
 
     def begin(self, group: Group) -> None:
@@ -44,24 +44,26 @@ class Watch:
             return
         self.looked = now
         progress = self.store.progress(group.group_id)
-        if (live := self.live) and progress and group.how.live:
-            self._unless_it_fails(lambda: live.see(group, progress))
+        if self.live and progress and group.how.live:
+            with self._ended_by_an_error():
+                self.live.see(group, progress)
         if self.moving and progress:
             print(f"{CLEAR}  {name(group)}: {describe(progress)}", end="", file=sys.stderr, flush=True)
 
     def end(self, group: Group) -> None:
-        if live := self.live:
-            self._unless_it_fails(lambda: live.end(group))
+        if self.live:
+            with self._ended_by_an_error():
+                self.live.end(group)
 
-    def _unless_it_fails(self, call: Callable[[], T]) -> T | None:
-        """What the tracker answers; after an error a line, and no stream any more."""
+    @contextlib.contextmanager
+    def _ended_by_an_error(self) -> Iterator[None]:
+        """A block that calls the tracker; an error in it gives a line, and ends the stream."""
         try:
-            return call()
+            yield
         except Exception as error:  # noqa: BLE001 - a tracker is a view: whatever it does wrong ends no batch
             self.live = None
             first = (str(error).strip() or type(error).__name__).splitlines()[0]
             print(f"gpbench: no live stream to MLflow ({first}); the fits go on", file=sys.stderr)
-            return None
 
 
 def name(group: Group) -> str:
