@@ -92,16 +92,13 @@ class StudyClock:
 
     def in_words(self) -> str:
         """'; study 35 % done, about 6 min left', once a batch has ended."""
-        ended = (name for name in self.batches if self._has_ended(name))
-        done, total = sum(self.batches[n].seconds for n in ended), sum(n.seconds for n in self.batches.values())
+        files = {name: self.where.runs / f"{name}.json" for name in self.batches}
+        ended = [n for n, file in files.items() if file.is_file() and file.stat().st_mtime >= self.started]
+        done, total = (sum(self.batches[name].seconds for name in names) for names in (ended, self.batches))
         if not done:
             return ""
         left = (time.time() - self.started) * (total - done) / done
         return f"; study {done / total:.0%} done, about {math.ceil(left / 60)} min left"
-
-    def _has_ended(self, name: str) -> bool:
-        path = self.where.runs / f"{name}.json"
-        return path.is_file() and path.stat().st_mtime >= self.started
 
 
 def write(where: Places, graph: Graph, plan: planning.Plan, executing: bool) -> Places:
