@@ -139,8 +139,11 @@ def surfaces(fitted: Fitted) -> pd.DataFrame:
     observed = fitted.training_inputs("surfaces")
     axes = [np.linspace(column.min(), column.max(), SIDE) for column in observed.T]
     x = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
-    parts = [_surface(0, observed, fitted.fold.targets[fitted.fold.train])]
-    parts += [_surface(layer, x, f.mean(0)) for layer, f in enumerate(_functions(fitted, x), 1)]
+    means = [(observed, fitted.fold.targets[fitted.fold.train]), *((x, f.mean(0)) for f in _functions(fitted, x))]
+    parts = [
+        long_table(("x0", "output"), mean.shape, layer=layer, x0=at[:, :1], x1=at[:, 1:], mean=mean)
+        for layer, (at, mean) in enumerate(means)
+    ]
     return pd.concat(parts, ignore_index=True).assign(**fitted.input_names())
 
 
@@ -177,11 +180,6 @@ def _functions(fitted: Fitted, x: np.ndarray) -> list[np.ndarray]:
     if fitted.what.data.task == "regression":
         draws[-1] = draws[-1] * scaling.y_scale + scaling.y_shift
     return draws
-
-
-def _surface(layer: int, x: np.ndarray, mean: np.ndarray) -> pd.DataFrame:
-    """Means `[T, Q]` at x `[T, 2]`, a row each."""
-    return long_table(("x0", "output"), mean.shape, layer=layer, x0=x[:, :1], x1=x[:, 1:], mean=mean)
 
 
 def main(arguments: list[str] | None = None) -> int:
