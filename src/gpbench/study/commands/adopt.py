@@ -70,6 +70,8 @@ def adopt(where: Places, run: str, overrides: str, check: int, against: Path | N
     if not stale:
         raise UserError("\n".join([*lines, f"{plan.name} has no fits whose code moved; nothing to adopt"]))
     adopted: list[tuple[Evidence, str]] = []
+    here = provenance.commit(where.root)
+    today = (here.commit[:7] or "no commit") + (" with changes" if here.dirty else "")
     for (method, task), items in stale.items():
         # of all, also those that today's code has fitted, so that a difference that was found once is found again
         chosen = sorted(items, key=lambda item: item.seconds)[:check]
@@ -79,16 +81,11 @@ def adopt(where: Places, run: str, overrides: str, check: int, against: Path | N
         else:
             names = ", ".join(_name(item) for item in chosen)
             beside = " by both codes on one machine" if against else ""
-            note = f"of commit {{}}; at {_commit(where)} {names} refitted{beside} with equal scores"
-            adopted += [(item, note.format(item.commit[:7])) for item in items]
+            note = f"at {today} {names} refitted{beside} with equal scores"
+            adopted += [(item, f"of commit {item.commit[:7]}; {note}") for item in items]
             lines.append(f"adopted: {method} ({task}): {count(len(items), 'fit')}; refitted{beside}: {names}")
     _write(where, store, plan, adopted, facts)
     return lines
-
-
-def _commit(where: Places) -> str:
-    commit = provenance.commit(where.root)
-    return (commit.commit[:7] or "no commit") + (" with changes" if commit.dirty else "")
 
 
 def _is_wanted(plan: planning.Plan, fit: Fit) -> bool:
