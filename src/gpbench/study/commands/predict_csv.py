@@ -38,7 +38,8 @@ def answer(where: Places, name: str, source: Path, target: Path | None) -> None:
     Columns mean, sd, q05 ... q95, under the name of each target (heating_load_mean, ...) where there are several."""
     if target and target.resolve() == source.resolve():
         raise UserError(f"--out {target} is the table to predict, which it would replace; name another file")
-    rows = Model(where, name).predict_csv(source)
+    model = Model(where, name)
+    rows = model.predict(read_inputs(source, model.table.input_names, model.dataset.source.categories))
     if target is None:
         rows.to_csv(sys.stdout, index=False)
         return
@@ -65,10 +66,6 @@ class Model:
         self.table = splits.numbered_rows(what.protocol.splits, table)
         self.fold = make_fold(what, self.table, self.record.split, self.record.replica)
         self._require_same_code()
-
-    def predict_csv(self, source: Path) -> pd.DataFrame:
-        """The predictive of every row of a CSV; UserError with file, row and column for what is no input."""
-        return self.predict(read_inputs(source, self.table.input_names, self.dataset.source.categories))
 
     def predict_frame(self, frame: pd.DataFrame, where: str) -> pd.DataFrame:
         """The predictive of every row of a frame with the columns of the data set's table; `where` for messages."""
