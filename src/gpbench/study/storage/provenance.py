@@ -25,9 +25,8 @@ def commit(root: Path) -> Commit:
 
     try:
         head = git("rev-parse", "HEAD")
-    except FileNotFoundError:  # there is no git
-        return Commit("", False)
-    if head.returncode:
+        head.check_returncode()
+    except (FileNotFoundError, subprocess.CalledProcessError):  # there is no git, or no commit
         return Commit("", False)
     changed = git("status", "--porcelain", "-uno", ".", ":!docs/results")
     new = git("status", "--porcelain", "-uall", "src", "conf", "published", ":!conf/dataset")
