@@ -139,9 +139,10 @@ def number(cell: Cell) -> float | None:
 def is_odd_number(cell: str) -> bool:
     """Whether Python takes a cell for a number, and we do not: infinity, NaN, `1_0`."""
     try:
-        return float(cell) is not None and number(cell) is None
+        float(cell)
     except ValueError:
         return False
+    return number(cell) is None
 
 
 def _plain(cell: Cell) -> str:
