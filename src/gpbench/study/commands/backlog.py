@@ -55,11 +55,11 @@ def run(where: Places, cores: int, minutes: float) -> Iterator[str]:
     plan_of = functools.cache(functools.partial(planning.make, where))  # several runs are parts of one study
     for waiting in setting.runs:
         absent: dict[str, str] = {}
-        while time.monotonic() < end and (
-            piece := next_piece(
-                where, waiting, plan_of(waiting.study, waiting.overrides), cores, setting.piece_minutes, tried, absent
-            )
-        ):
+        while time.monotonic() < end:
+            plan = plan_of(waiting.study, waiting.overrides)
+            piece = next_piece(where, waiting, plan, cores, setting.piece_minutes, tried, absent)
+            if piece is None:
+                break
             yield str(piece)
             tried |= {fit.fit_id for job in piece.jobs for group in job.groups for fit in group.fits}
             _work(where, piece, end)
@@ -97,17 +97,13 @@ def next_piece(
 
 def wanted_cells(plan: Plan, waiting: Run) -> list[Cell]:
     """The cells of a plan that the backlog names. Raises UserError where a name is none of the study's."""
-    for kind, named, known in (
-        ("method", waiting.methods, {cell.method for cell in plan.cells}),
-        ("data set", waiting.datasets, {cell.address.dataset for cell in plan.cells}),
-    ):
-        config.require_known(kind, named or (), known, f"conf/backlog.yaml, study {waiting.study!r}")
-    return [
-        cell
-        for cell in plan.cells
-        if (waiting.methods is None or cell.method in waiting.methods)
-        and (waiting.datasets is None or cell.address.dataset in waiting.datasets)
-    ]
+    where = f"conf/backlog.yaml, study {waiting.study!r}"
+    all_methods, all_datasets = {cell.method for cell in plan.cells}, {cell.address.dataset for cell in plan.cells}
+    methods = all_methods if waiting.methods is None else waiting.methods
+    datasets = all_datasets if waiting.datasets is None else waiting.datasets
+    config.require_known("method", methods, all_methods, where)
+    config.require_known("data set", datasets, all_datasets, where)
+    return [cell for cell in plan.cells if cell.method in methods and cell.address.dataset in datasets]
 
 
 def order(plan: Plan, group: Group) -> tuple[int, float]:
