@@ -238,18 +238,14 @@ def inputs(frame: pd.DataFrame, names: list[str], categories: dict[str, list[str
                 raise UserError(f"{where}, row {i + 1}, column {column!r}: {cells.iloc[i]!r} is not one of {values}")
             for value in indicated(values):
                 frame[f"{column}={value}"] = (cells == value).astype(float)
-    if missing := [name for name in names if name not in frame.columns]:
-        raise UserError(
-            f"{where}: columns {_written(missing, categories)} are missing; the model needs {', '.join(needed)}"
-        )
+    if missing := _written([name for name in names if name not in frame.columns], categories):
+        raise UserError(f"{where}: columns {missing} are missing; the model needs {', '.join(needed)}")
     numbers = frame[names].apply(pd.to_numeric, errors="coerce")
     if odd := unreal(frame[names]) or unreal(numbers):  # the latter of complex numbers among objects
         raise UserError(f"{where}, {odd}")
     values = numbers.to_numpy(float)
-    bad = np.argwhere(~np.isfinite(values))
-    if len(bad):
+    if len(bad := np.argwhere(~np.isfinite(values))):
         row, column = bad[0]
-        raise UserError(
-            f"{where}, row {row + 1}, column {names[column]!r}: {str(frame[names].iloc[row, column])!r} is not a number"
-        )
+        cell = str(frame[names].iloc[row, column])
+        raise UserError(f"{where}, row {row + 1}, column {names[column]!r}: {cell!r} is not a number")
     return values
