@@ -38,9 +38,7 @@ FINAL = ("done", "diverged", "out-of-memory", "failed")
 """statuses that end a fit; `gpbench retry` clears all but done"""
 
 IDENTITY = re.compile("[0-9a-f]{16}")
-PARTS = re.compile(
-    r"fit\.json|points\.parquet|arrays\.npz|model\.(pt|npz)|log\.txt|(scores|mixing-\w+|certificate)\.json"
-)
+PARTS = re.compile(rf"fit\.json|points\.parquet|arrays\.npz|model\.(pt|npz)|log\.txt|{seals.LATER.pattern}")
 """Names of the files that a fit's folder may hold."""
 HALF_WRITTEN = re.compile(r"\.(scores|mixing-\w+|certificate)\.\w+\.json")
 """Names of what a process leaves there that is killed while it writes (see `places.write_aside`)."""
