@@ -67,16 +67,15 @@ def _cell(where: Places, given: dict[str, str]) -> list[str]:
 
 def _others(store: Store, plan: planning.Plan, cell: Cell) -> list[str]:
     """How other fits of a cell ended: under other protocols, budgets or settings, or names of the same data."""
-    here, found = cell.address, [r for r in store.records()[0] if r.address.method == cell.address.method]
-    found = [r for r in found if r.address.dataset == here.dataset or r.what.data.md5 == cell.what.data.md5]
-    lines = [
-        f"  {f'as {r.address.dataset}, ' * (r.address.dataset != here.dataset)}protocol {r.address.protocol}, "
-        + f"budget {r.address.budget}, "
-        + f"split{'=all' if r.what.is_final else f' {r.split}'}  {r.fit_id}  "
-        + (r.status if r.status == "done" else f"{r.status}: {_ended(store, r.fit_id, r.reason)}")
-        for r in found
-        if r.fit_id not in plan.states
-    ]
+    here, lines = cell.address, []
+    for r in store.records()[0]:
+        same_data = r.address.dataset == here.dataset or r.what.data.md5 == cell.what.data.md5
+        if r.address.method == here.method and same_data and r.fit_id not in plan.states:
+            name = f"as {r.address.dataset}, " * (r.address.dataset != here.dataset)
+            split = "split=all" if r.what.is_final else f"split {r.split}"
+            ended = "done" if r.status == "done" else f"{r.status}: {_ended(store, r.fit_id, r.reason)}"
+            place = f"{name}protocol {r.address.protocol}, budget {r.address.budget}, {split}"
+            lines.append(f"  {place}  {r.fit_id}  {ended}")
     return ["other fits of it in the store:", *lines] if lines else []
 
 
