@@ -62,12 +62,11 @@ def hyperparameters(module: str, name: str = "Hyperparameters") -> type[hyper.Se
 
 def _base_classes(node: ast.ClassDef, tree: ast.Module, module: str) -> dict[str, object]:
     """Namespace of the base classes of a dataclass: of its own module, or imported (`from package import module`)."""
+    package = module.rpartition(".")[0]
     origins = {n.name: f"{module}.{n.name}" for n in tree.body if isinstance(n, ast.ClassDef)}
     for statement in tree.body:
         if isinstance(statement, ast.ImportFrom):
-            source = importlib.util.resolve_name(
-                "." * statement.level + (statement.module or ""), module.rpartition(".")[0]
-            )
+            source = importlib.util.resolve_name("." * statement.level + (statement.module or ""), package)
             origins |= {alias.asname or alias.name: f"{source}.{alias.name}" for alias in statement.names}
         elif isinstance(statement, ast.Import):
             origins |= {alias.asname: alias.name for alias in statement.names if alias.asname}

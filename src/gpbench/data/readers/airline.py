@@ -41,14 +41,13 @@ def read(dataset: Dataset, raw: Path) -> Table:
     inputs = np.empty((int(known.sum()), len(FEATURES)), np.int16)
     for column, name in enumerate(FEATURES.values()):
         values = flights[name][known]
-        inputs[:, column] = (
-            YEAR - values if name == "plane_year" else minutes(values) if name.endswith("hhmm") else values
-        )
+        if name == "plane_year":
+            values = YEAR - values
+        inputs[:, column] = minutes(values) if name.endswith("hhmm") else values
     delay = flights["arr_delay_min"][known][:, None]
     (target,) = dataset.source.targets
-    return Table(
-        inputs, delay.astype(float) if target == "delay" else (delay > 0).astype(np.int64), [*FEATURES], [target]
-    )
+    targets = delay.astype(float) if target == "delay" else (delay > 0).astype(np.int64)
+    return Table(inputs, targets, [*FEATURES], [target])
 
 
 def minutes(hhmm: np.ndarray) -> np.ndarray:
