@@ -31,6 +31,7 @@ FIT = re.compile(r"([0-9a-f]{16})\.tar")
 WORK = re.compile(r"group\.json|(checkpoint-\d+|samples-\d+-\d+)-[0-9a-f]{16}\.pt")
 """Names of what is exchanged of a group that was begun."""
 TRIES = 3
+SUCH_AS = "such as s3://bucket/folder or file:///folder"
 
 
 def find() -> Remote | None:
@@ -43,7 +44,7 @@ def require() -> Remote:
     """The remote place; raises UserError where there is none."""
     if remote := find():
         return remote
-    raise UserError("GPBENCH_REMOTE is not set; name a place, such as s3://bucket/folder or file:///folder")
+    raise UserError(f"GPBENCH_REMOTE is not set; name a place, {SUCH_AS}")
 
 
 def fits() -> set[str]:
@@ -72,9 +73,7 @@ class Remote:
         import fsspec
 
         if not re.match(r"(?!file://[^/])[a-z][a-z0-9+.-]*://.", url):
-            raise UserError(
-                f"GPBENCH_REMOTE={url!r} is no address; name one such as s3://bucket/folder or file:///folder"
-            )
+            raise UserError(f"GPBENCH_REMOTE={url!r} is no address; name one {SUCH_AS}")
         try:
             self.files, self.root = fsspec.core.url_to_fs(url)
         # what is missing or wrong depends on the scheme
