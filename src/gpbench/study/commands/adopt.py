@@ -113,9 +113,8 @@ def _stored(store: Store, plan: planning.Plan) -> Iterator[Evidence]:
     """Stored fits under earlier identities, the latest of each place."""
     records = sorted(store.records()[0], key=lambda record: record.provenance.started)
     today = {fit.fit_id for _, fit in plan.fits}
-    earlier = {
-        (r.address, r.split, r.replica): r.fit_id for r in records if r.status == "done" and r.fit_id not in today
-    }
+    done = [record for record in records if record.status == "done" and record.fit_id not in today]
+    earlier = {(record.address, record.split, record.replica): record.fit_id for record in done}
     for cell, fit in plan.fits:
         fit_id = earlier.get((cell.address, fit.split, fit.replica))
         if fit_id and not cell.skip and _tells(store, plan, fit, fit_id):
@@ -136,11 +135,9 @@ def _moved(item: Evidence) -> str:
         lines = planning.moved(source.what, cell.what)
         return "; ".join(line for line in lines if not line.startswith(("code.", "versions.")))
     address = cell.address
-    today = {
-        "preset": address.method,
-        **{key: getattr(address, key) for key in ("protocol", "budget", "overrides")},
-        **{"steps": cell.what.steps, "n_train": fit.rows, "n_test": fit.test_rows},
-    }
+    today: dict[str, object] = {"preset": address.method}
+    today |= {key: getattr(address, key) for key in ("protocol", "budget", "overrides")}
+    today |= {"steps": cell.what.steps, "n_train": fit.rows, "n_test": fit.test_rows}
     today |= {"configuration": cell.what.configuration} if source["configuration"] else {}
     moved = {key: new for key, new in today.items() if (source.get(key) or None) != (new or None)}
     return "; ".join(f"{key}: {source.get(key)} -> {new}" for key, new in moved.items())
@@ -165,13 +162,10 @@ def _difference(store: Store, item: Evidence, against: Path | None) -> str:
         return f"{_name(item)} {record.status} when it was refitted: {record.reason}"
     today = scoring.scores(store, record)
     evidence = _refitted_by(against, item) if against else item.scores
-    if not evidence.keys() & today.keys():
+    both = {name: (value, today[name]) for name, value in evidence.items() if name in today}
+    if not both:
         return f"{_name(item)} has no score to compare"
-    unlike = [
-        f"{name} {value:.10g} -> {today[name]:.10g}"
-        for name, value in evidence.items()
-        if name in today and not agree(value, today[name])
-    ]
+    unlike = [f"{name} {old:.10g} -> {new:.10g}" for name, (old, new) in both.items() if not agree(old, new)]
     return f"{_name(item)}: {', '.join(unlike)}" if unlike else ""
 
 
