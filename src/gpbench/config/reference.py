@@ -53,9 +53,8 @@ def reference(conf: Path) -> str:
     for group, cls in groups.items():
         items = ", ".join(f"`{name}`" for name in config.options(conf, group))
         parts.append(f"## {group}\n\nItems: {items}\n\n{keys_table(cls, _meanings(cls))}")
-        parts += [
-            f"### `{part.__name__}` in {group}\n\n{keys_table(part, _meanings(part))}" for part in NESTED.get(group, ())
-        ]
+        for part in NESTED.get(group, ()):
+            parts.append(f"### `{part.__name__}` in {group}\n\n{keys_table(part, _meanings(part))}")
     modules = sorted({config.compose(conf, "method", n).header.module for n in config.options(conf, "method")})
     for module in modules:
         cls = config.hyperparameters(module)

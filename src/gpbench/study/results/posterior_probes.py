@@ -27,11 +27,10 @@ def probabilities(fitted: Fitted) -> pd.DataFrame:
     p = predictive.probabilities()
     classes = np.arange(p.shape[1])[1 if p.shape[1] == 2 else 0 :]
     known = fitted.fold.targets[fitted.fold.train] == classes
+    names, found = {"class": classes}, [(observed, known.astype(float)), (x, p[:, classes])]
     parts = [
-        long_table(
-            ("row", "class"), values.shape, **{"class": classes}, layer=layer, x0=at[:, :1], x1=at[:, 1:], p=values
-        )
-        for layer, at, values in ((0, observed, known.astype(float)), (1, x, p[:, classes]))
+        long_table(("row", "class"), values.shape, **names, layer=layer, x0=at[:, :1], x1=at[:, 1:], p=values)
+        for layer, (at, values) in enumerate(found)
     ]
     return pd.concat(parts, ignore_index=True).drop(columns="row").assign(**fitted.input_names())
 
