@@ -96,7 +96,7 @@ def _report(label: str, received: int, total: int | None, rate: float) -> None:
     print(f"{label}: {received / 1e6:.1f}{of} MB, {rate / 1e6:.1f} MB/s", file=sys.stderr, flush=True)
 
 
-def unpack(path: Path, target: Path, member: str = "", gzipped: bool = False, size: int | None = None) -> None:
+def unpack(path: Path, target: Path, member: str, gzipped: bool, size: int | None) -> None:
     """Write the file at `path`, its decompressed content, or a member of the zip or tar archive it is, to `target`.
 
     Raises OSError if the archive is broken or lacks the member, or if there are more than `size` bytes."""
