@@ -4,7 +4,6 @@ import argparse
 import json
 import sys
 import time
-from pathlib import Path
 from typing import NamedTuple
 
 from gpbench import config, places
@@ -20,7 +19,6 @@ class Run(NamedTuple):
     name: str
     when: float  # seconds since 1970
     command: str
-    report: Path
 
 
 def add(commands: argparse._SubParsersAction) -> None:
@@ -54,7 +52,8 @@ def listing(where: Places, what: str) -> dict[str, str]:
         described = {}
         for run in runs(where):
             when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.when))
-            described[run.name] = f"{when}  {run.report if run.report.is_file() else 'no report yet'}  {run.command}"
+            report = where.results / run.name / "report.html"
+            described[run.name] = f"{when}  {report if report.is_file() else 'no report yet'}  {run.command}"
         return described
     if what == "items":
         from gpbench.report.papers import items
@@ -83,5 +82,5 @@ def runs(where: Places) -> list[Run]:
             continue
         # a plan that is made again is written only where it changed; what it saw of the store changes with every run
         when = max(p.stat().st_mtime for p in (path, path.with_suffix(".seen")) if p.is_file())
-        found.append(Run(path.stem, when, command, where.results / path.stem / "report.html"))
+        found.append(Run(path.stem, when, command))
     return sorted(found, key=lambda run: run.when, reverse=True)
