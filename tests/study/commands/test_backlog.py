@@ -38,8 +38,8 @@ def write(project, *runs, minutes=10.0):
 
 
 def piece(where, run, tried=frozenset(), absent=None, minutes=10.0, cores=1):
-    found = next_piece(where, run, cores, minutes, set(tried), absent or {})
-    return [] if found is None else [group for job in found.jobs for group in job.groups]
+    jobs = next_piece(where, run, cores, minutes, set(tried), absent or {})
+    return [group for job in jobs for group in job.groups]
 
 
 def next_piece(where, run, *others):
@@ -190,7 +190,7 @@ GROUPING = Path("/proc/sys/kernel/sched_autogroup_enabled")
 def test_its_jobs_yield_to_other_sessions_too(where, monkeypatch):
     monkeypatch.setattr(backlog, "NICENESS", 19)
     found = next_piece(where, 1, 2, 10.0, set(), {})
-    started = [backlog._start(where, job) for job in found.jobs]
+    started = [backlog._start(where, job) for job in found]
     groups = [Path(f"/proc/{process.pid}/autogroup").read_text().split() for process in started]
     for process in started:
         process.kill()

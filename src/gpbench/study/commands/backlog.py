@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from gpbench import config
 from gpbench.config.schema import Run
@@ -32,19 +31,6 @@ from gpbench.study.storage.store import Store
 NICENESS = 19
 
 
-class Piece(NamedTuple):
-    """Fits of a run that come next, dealt to the cores."""
-
-    plan: Plan
-    jobs: list[Batch]
-
-    def __str__(self) -> str:
-        fits = sum(len(group.fits) for job in self.jobs for group in job.groups)
-        left = sum(state.name == "pending" for state in self.plan.states.values())
-        minutes = max(job.seconds for job in self.jobs) / 60
-        return f"{self.plan.name}: {count(fits, 'fit')} of {left} that are left, about {minutes:.1f} minutes"
-
-
 def run(where: Places, cores: int, minutes: float) -> Iterator[str]:
     """Work through the backlog until it is empty or the time is over; a line for each piece.
 
@@ -57,22 +43,25 @@ def run(where: Places, cores: int, minutes: float) -> Iterator[str]:
         absent: dict[str, str] = {}
         while time.monotonic() < end:
             plan = plan_of(waiting.study, waiting.overrides)
-            piece = next_piece(where, waiting, plan, cores, setting.piece_minutes, tried, absent)
-            if piece is None:
+            jobs = next_piece(where, waiting, plan, cores, setting.piece_minutes, tried, absent)
+            if not jobs:
                 break
-            yield str(piece)
-            tried |= {fit.fit_id for job in piece.jobs for group in job.groups for fit in group.fits}
-            _work(where, piece, end)
-            yield _recorded(where, piece.plan)
+            fits = {fit.fit_id for job in jobs for group in job.groups for fit in group.fits}
+            left = sum(state.name == "pending" for state in plan.states.values())
+            longest = max(job.seconds for job in jobs) / 60
+            yield f"{plan.name}: {count(len(fits), 'fit')} of {left} that are left, about {longest:.1f} minutes"
+            tried |= fits
+            _work(where, plan.name, jobs, end)
+            yield _recorded(where, plan)
             plan_of.cache_clear()
         yield from (f"{waiting.study}: {name} is left out: {reason}" for name, reason in absent.items())
 
 
 def next_piece(
     where: Places, waiting: Run, plan: Plan, cores: int, minutes: float, tried: set[str], absent: dict[str, str]
-) -> Piece | None:
-    """The next fits of a run, of the plan of its study; None where it has none left. tried: fits that were begun since
-    the backlog runs; absent: data sets that cannot be prepared, and why."""
+) -> list[Batch]:
+    """The next fits of a run, of the plan of its study, dealt to the cores; [] where it has none left. tried: fits that
+    were begun since the backlog runs; absent: data sets that cannot be prepared, and why."""
     store, cells = Store(where.store), wanted_cells(plan, waiting)
     fits = [fit.fit_id for cell in cells if cell.address.dataset not in absent for fit in cell.fits if not cell.skip]
     pending = {fit_id for fit_id in fits if plan.states[fit_id].name == "pending"} - tried
@@ -87,12 +76,11 @@ def next_piece(
             continue
         jobs[core].append(group)
         seconds[core] += plan.cost.seconds(group) * len(group.fits)
-    dealt = [
+    return [
         Batch(identity.digest([fit.fit_id for group in groups for fit in group.fits]), tuple(groups), predicted)
         for groups, predicted in zip(jobs, seconds, strict=True)
         if groups
     ]
-    return Piece(plan, dealt) if dealt else None
 
 
 def wanted_cells(plan: Plan, waiting: Run) -> list[Cell]:
@@ -121,9 +109,9 @@ def _is_prepared(where: Places, dataset: str, absent: dict[str, str]) -> bool:
     return dataset not in absent
 
 
-def _work(where: Places, piece: Piece, end: float) -> None:
-    """Run the jobs of a piece side by side; what is not finished at `end` stops and can be resumed."""
-    running = [_start(where, job) for job in piece.jobs]
+def _work(where: Places, run: str, jobs: list[Batch], end: float) -> None:
+    """Run some jobs of a run side by side; what is not finished at `end` stops and can be resumed."""
+    running = [_start(where, job) for job in jobs]
     try:
         for job in running:
             job.wait(max(end - time.monotonic(), 0))
@@ -133,8 +121,8 @@ def _work(where: Places, piece: Piece, end: float) -> None:
         for job in running:
             job.terminate()
             job.wait()
-    if failed := [batch for batch, job in zip(piece.jobs, running, strict=True) if job.returncode]:
-        raise UserError(f"a job of {piece.plan.name} ended with an error; see {_file(where, failed[0], 'log')}")
+    if failed := [batch for batch, job in zip(jobs, running, strict=True) if job.returncode]:
+        raise UserError(f"a job of {run} ended with an error; see {_file(where, failed[0], 'log')}")
 
 
 def _start(where: Places, job: Batch) -> subprocess.Popen[bytes]:
