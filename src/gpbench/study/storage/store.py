@@ -238,11 +238,10 @@ class Store:
 
     def copy(self, fit_id: str, target: str, record: str) -> None:
         """Put a copy of a fit under another identity, with another fit.json; its scores are computed again."""
-        self.verified(fit_id)
+        sealed = self.verified(fit_id).sealed
         with self.writing(target) as folder:
-            for path in self.folder(fit_id).iterdir():
-                if PARTS.fullmatch(path.name) and path.name != "fit.json" and not seals.LATER.fullmatch(path.name):
-                    shutil.copy2(path, folder)
+            for name in sealed.keys() - {"fit.json"}:
+                shutil.copy2(self.folder(fit_id) / name, folder)
             (folder / "fit.json").write_text(record, encoding="utf-8")
         if certificate := self.certificate(fit_id):
             self.certify(target, certificate)
