@@ -71,6 +71,8 @@ class Remote:
 
     def __init__(self, url: str) -> None:
         import fsspec
+        from fsspec.asyn import AsyncFileSystem
+        from fsspec.implementations.memory import MemoryFileSystem
 
         if not re.match(r"(?!file://[^/])[a-z][a-z0-9+.-]*://.", url):
             raise UserError(f"GPBENCH_REMOTE={url!r} is no address; name one {SUCH_AS}")
@@ -80,6 +82,8 @@ class Remote:
         except (ImportError, ValueError, OSError) as error:
             raise UserError(f"GPBENCH_REMOTE={url}: {error}") from error
         self.url = url
+        # a file system writes an object piece by piece, a server of objects as a whole
+        self.has_folders = not isinstance(self.files, AsyncFileSystem | MemoryFileSystem)
 
     @functools.cached_property
     def fits(self) -> set[str]:
@@ -156,7 +160,7 @@ class Remote:
         path = self._path(name)
         for attempt in range(TRIES):
             try:
-                if self._has_folders:
+                if self.has_folders:
                     return self._create_file(path, content)
                 self.files.pipe_file(path, content, mode="create")
                 return True
@@ -177,14 +181,6 @@ class Remote:
             self._do("rm_file", self._path(name))
         except FileNotFoundError:
             return
-
-    @property
-    def _has_folders(self) -> bool:
-        """Whether it is a file system, which writes an object piece by piece, and not a server of objects."""
-        from fsspec.asyn import AsyncFileSystem
-        from fsspec.implementations.memory import MemoryFileSystem
-
-        return not isinstance(self.files, AsyncFileSystem | MemoryFileSystem)
 
     def _create_file(self, path: str, content: bytes) -> bool:
         """Write a file under another name, and give it its own as a whole."""
