@@ -59,6 +59,7 @@ COLUMNS = {
     "kernel_weights": ["fit_id", "source", "weight"],
 }
 GRID, SIDE = 201, 100
+Probe = Callable[[Fitted], pd.DataFrame]
 
 
 def write(where: Places, name: str, kind: str) -> None:
@@ -70,12 +71,7 @@ def write(where: Places, name: str, kind: str) -> None:
     cells = [cell for cell in possible if answers(make_method(cell.what), kind)]
     if not cells:
         raise UserError(f"no method of study {name!r} answers the probe {kind!r}; leave it out of `probes` in its file")
-    probe: Callable[[Fitted], pd.DataFrame]
-    if kind == "bounds":
-        budget = _budget(where, plan)
-        probe = functools.partial(bounds, batches=budget.bound_batches, rows=budget.bound_rows)
-    else:
-        probe = PROBES[kind]
+    probe = PROBES[kind] if kind in PROBES else _bounds(where, plan)
     parts = [probe(fitted).assign(fit_id=fit_id) for fit_id, fitted in finished(where, cells)]
     table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=COLUMNS[kind])
     parquet.write(where.results / name / f"{kind}.parquet", [table[COLUMNS[kind]]])
@@ -97,12 +93,12 @@ def answers(method: Any, kind: str) -> bool:
     return isinstance(method, GradientMethod | SamplerMethod) and (always or kind in method.hyper.probes())
 
 
-def _budget(where: Places, plan: FrozenPlan) -> schema.Budget:
-    """The budget that a study was planned with; its overrides are among those of every cell."""
+def _bounds(where: Places, plan: FrozenPlan) -> Probe:
+    """`bounds` by the budget that a study was planned with; its overrides are among those of every cell."""
     words = config.split_overrides(plan.cells[0].address.overrides)
     of_budget = [f"{key.removeprefix('budget.')}={value}" for key, value in words if key.startswith("budget.")]
     budget: schema.Budget = config.compose(where.conf, "budget", plan.study.budget, tuple(of_budget))
-    return budget
+    return functools.partial(bounds, batches=budget.bound_batches, rows=budget.bound_rows)
 
 
 @torch.no_grad()
@@ -154,7 +150,7 @@ def inputs(fitted: Fitted) -> pd.DataFrame:
     return long_table(("row", "column"), x.shape, row=rows[:, None], x=x)
 
 
-PROBES = {
+PROBES: dict[str, Probe] = {
     "layers": layers,
     "surfaces": surfaces,
     "inputs": inputs,
