@@ -48,16 +48,16 @@ def check(where: Places, study: schema.Study) -> None:
     protocol, or predict none of its data sets."""
     called: dict[str, str] = {}
     for name in study.challengers:
-        if (other := called.setdefault(about(where, name)["label"], name)) != name:
+        found = about(where, name)
+        if (other := called.setdefault(found["label"], name)) != name:
             raise UserError(f"challengers {other!r} and {name!r} have one label; add one of them by another --label")
-        if (theirs := about(where, name)["protocol"]) != study.protocol:
+        if (theirs := found["protocol"]) != study.protocol:
             raise UserError(f"challenger {name!r} predicts splits of protocol {theirs!r}, not {study.protocol!r}")
         if name in study.methods:
             raise UserError(f"challenger {name!r} is called as a method of the study; add it by another --name")
         if not any((where.challengers / name / dataset).is_dir() for dataset in study.datasets):
-            raise UserError(
-                f"challenger {name!r} predicts none of {', '.join(study.datasets)}; name its in datasets=[]"
-            )
+            datasets = ", ".join(study.datasets)
+            raise UserError(f"challenger {name!r} predicts none of {datasets}; name its in datasets=[]")
 
 
 def check_rows(where: Places, names: Iterable[str], cells: Iterable[Cell]) -> None:
