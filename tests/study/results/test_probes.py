@@ -317,6 +317,22 @@ def test_kept_values_are_those_of_the_first_layer():
     np.testing.assert_array_equal(rows.set_index(["sample", "point", "output"])["v"], v.ravel().numpy())
 
 
+@pytest.mark.parametrize(
+    ("kind", "state", "absent"),
+    [
+        ("inducing", State({"z": torch.zeros(1, 3, 2)}), "inducing_inputs"),
+        ("inducing", State({"inducing_inputs": torch.zeros(1, 3, 2)}), "log_lengthscale"),
+        ("whitened", State({}, samples={"v": [torch.zeros(1, 3, 1)]}), "whitened_values"),
+    ],
+)
+def test_a_method_that_calls_its_parameters_otherwise_is_named(kind, state, absent):
+    fitted = dataclasses.replace(stand_in(Sum(None, "regression"), columns=2), state=state)
+    with pytest.raises(
+        UserError, match=rf"has no {absent} to show, which a probe asks for; let probes\(\)"
+    ):
+        probes.PROBES[kind](fitted)
+
+
 def test_optimised_inducing_inputs_are_a_single_state():
     params = {"log_outputscale": torch.zeros(1), "log_lengthscale": torch.zeros(1, 1)}
     rows = with_inducing(State(params | {"inducing_inputs": torch.tensor([[[0.1, 0.2]]])}))

@@ -1,10 +1,13 @@
 """Averaged classifiers over two inputs, inducing inputs, as they started and their posteriors, covariance functions and
 weights of sources, and weights that were optimised, as probes."""
 
+from collections.abc import Iterable
+
 import numpy as np
 import pandas as pd
 import torch
 
+from gpbench.errors import UserError
 from gpbench.predictive.distributions import Categorical
 from gpbench.study.fitting import loop
 from gpbench.study.results.fitted_models import Fitted, long_table
@@ -42,11 +45,12 @@ def inducing(fitted: Fitted) -> pd.DataFrame:
     method scales it). What a method optimises is the same in every sample; one without samples has a single one."""
     state, scaling = fitted.state, fitted.fold.scaling
     fixed = state.params | state.buffers
-    layer = next(name for name in fixed if name.endswith("inducing_inputs")).removesuffix("inducing_inputs")
+    layer = _first(fitted, fixed, "inducing_inputs").removesuffix("inducing_inputs")
 
     def samples(part: str) -> np.ndarray:
         """Kept states `[S, ...]` of a parameter of the layer."""
-        return torch.cat(state.samples.get(layer + part) or [fixed[layer + part]]).double().numpy()
+        name = _first(fitted, [name for name in (*fixed, *state.samples) if name == layer + part], part)
+        return torch.cat(state.samples.get(name) or [fixed[name]]).double().numpy()
 
     z = samples("inducing_inputs") * scaling.x_scale + scaling.x_shift
     lengthscale = np.exp(samples("log_lengthscale"))[:, None] * scaling.x_scale
@@ -60,13 +64,21 @@ def inducing(fitted: Fitted) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
+def _first(fitted: Fitted, names: Iterable[str], ending: str) -> str:
+    """The first parameter that is called so, of the first layer; UserError where a method has none."""
+    if found := [name for name in names if name.endswith(ending)]:
+        return found[0]
+    remedy = "let probes() of its Hyperparameters leave out 'inducing'"
+    raise UserError(f"{type(fitted.method).__module__} has no {ending} to show, which a probe asks for; {remedy}")
+
+
 def starts(fitted: Fitted) -> pd.DataFrame:
     """The inducing inputs of the first layer before and after training, in original units; columns point, column,
     before, x."""
     scaling, dtype = fitted.fold.scaling, getattr(torch, fitted.what.dtype)
     data = loop.training_set(fitted.table, [fitted.fold], dtype, torch.device("cpu"))
     first = fitted.method.init(data.replica(0), fitted.fold.key)
-    name = next(name for name in first.params if name.endswith("inducing_inputs"))
+    name = _first(fitted, first.params, "inducing_inputs")
     before, after = (
         state.params[name][0].double().numpy() * scaling.x_scale + scaling.x_shift for state in (first, fitted.state)
     )
@@ -76,7 +88,7 @@ def starts(fitted: Fitted) -> pd.DataFrame:
 def whitened(fitted: Fitted) -> pd.DataFrame:
     """Kept whitened values of the inducing inputs of the first layer, L v = f(Z); columns sample, point, output, v."""
     kept = fitted.state.samples
-    v = torch.cat(next(values for name, values in kept.items() if name.endswith("whitened_values"))).double().numpy()
+    v = torch.cat(kept[_first(fitted, kept, "whitened_values")]).double().numpy()
     return long_table(("sample", "point", "output"), v.shape, v=v)
 
 
