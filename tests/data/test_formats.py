@@ -40,6 +40,21 @@ def test_a_damaged_sheet(tmp_path, name):
         read.read(entry({"kind": "excel", "files": [name]}), tmp_path)
 
 
+def test_a_sheet_with_a_flipped_byte_is_read_or_refused(tmp_path):
+    """Its readers, of an archive of XML, end in many kinds of errors."""
+    path, refused = tmp_path / "file.xlsx", 0
+    sheet(path, [["a", "y"], *([i, i / 7] for i in range(200))])
+    whole = path.read_bytes()
+    for place in range(100, len(whole), len(whole) // 25):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        try:
+            list(formats.excel(path, Source(kind="excel", targets=["y"], sheet="second"))[1])
+        except UserError as error:
+            refused += 1
+            assert str(error).startswith(f"{path} cannot be read as an Excel file: ")
+    assert refused > 15
+
+
 @pytest.mark.parametrize("name", ["file.xls", "file.rda"])
 def test_a_missing_binary_file(tmp_path, name):
     with pytest.raises(UserError, match=rf"{name} is missing; run `gpbench data fetch`"):

@@ -327,9 +327,7 @@ def test_kept_values_are_those_of_the_first_layer():
 )
 def test_a_method_that_calls_its_parameters_otherwise_is_named(kind, state, absent):
     fitted = dataclasses.replace(stand_in(Sum(None, "regression"), columns=2), state=state)
-    with pytest.raises(
-        UserError, match=rf"has no {absent} to show, which a probe asks for; let probes\(\)"
-    ):
+    with pytest.raises(UserError, match=rf"has no {absent} to show, which a probe asks for; let probes\(\)"):
         probes.PROBES[kind](fitted)
 
 
