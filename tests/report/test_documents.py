@@ -65,7 +65,7 @@ def test_a_cell_that_has_not_converged_is_that_of_a_longer_run(root):
     vars(longer)["fits"] = longer.fits.query("dataset != 'banana' or split != 1")
     joined = Joined(own, [shorter, longer])
     assert list(joined.taken) == [("svgp", "boston")]
-    assert joined.borrowed == "With more updates: SVGP on boston (study)."
+    assert joined.borrowed == "With more updates (study): SVGP on boston."
     assert joined.warning.startswith(f"{joined.borrowed} ✗ Not converged: SVGP on banana (1 split).")
     means = joined.cells("mnll").set_index(["method", "dataset"])
     assert means["mean"].to_dict() == dict.fromkeys(means.index, 1.0) | {("svgp", "boston"): 2.0}

@@ -39,11 +39,12 @@ class Joined(View):
     @property
     def borrowed(self) -> str:
         """A sentence that names the cells that were taken, and their runs; '' without any."""
-        by_run: dict[str, list[str]] = {}
-        for (method, dataset), run in self.taken.items():
-            by_run.setdefault(run.folder.name, []).append(f"{self.labels[method]} on {dataset}")
-        cells = "; ".join(f"{', '.join(of)} ({name})" for name, of in by_run.items())
-        return f"With more updates: {cells}." if cells else ""
+        of: dict[str, list[str]] = {}
+        for method, dataset in self.taken:
+            of.setdefault(self.labels[method], []).append(dataset)
+        runs = ", ".join(sorted({run.folder.name for run in self.taken.values()}))
+        cells = "; ".join(f"{label} on {', '.join(datasets)}" for label, datasets in of.items())
+        return f"With more updates ({runs}): {cells}." if cells else ""
 
     @property
     def warning(self) -> str:
