@@ -166,6 +166,18 @@ def test_a_broken_file_is_met_only_where_it_is_used(project):
         compose(project / "conf", "trainer", "cpu")
 
 
+def test_hidden_files_are_no_items(project, gpbench):
+    """What a killed process left half written, and the lock of an editor."""
+    for group in ("dataset", "method", "study"):
+        (project / "conf" / group / ".mine.a1b2c3d4.yaml").touch()
+        (project / "conf" / group / ".#mine.yaml").symlink_to("me@host.1:2")
+    answer = gpbench("plan")
+    assert (answer.code, answer.err) == (0, "")
+    (project / ".mine.a1b2c3d4.yaml").touch()
+    with pytest.raises(UserError, match=r"unknown scores by split 'min' in .*; choose one of: \(none\)"):
+        config.printed_splits(project, "min")
+
+
 def test_the_name_of_a_file_names_its_item(project):
     path = project / "conf/dataset/housing.yaml"
     path.write_text((project / "conf/dataset/boston.yaml").read_text() + "name: boston\n")

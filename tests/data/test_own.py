@@ -196,6 +196,8 @@ def test_a_set_whose_adding_was_killed_is_added_again(gpbench):
                 os._exit(1)
         assert os.waitpid(child, 0)[1] == signal.SIGKILL
         assert not Path("conf/dataset/mine.yaml").exists()
+    Path("conf/dataset/.mine.a1b2c3d4.yaml").touch()  # what a kill in the middle of writing it leaves
+    assert gpbench("list", "datasets").code == 0
     assert gpbench(*command).code == 0
     assert gpbench("data", "verify", "mine").out.startswith("mine: OK: 1 of 1 raw files, prepared arrays")
 

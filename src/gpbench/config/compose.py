@@ -75,7 +75,8 @@ def options(conf: Path, group: str) -> dict[str, Path]:
     shell, a path or a page could take for something else."""
     files: dict[str, Path] = {}
     for folder in folders(conf):
-        for path in sorted((folder / group).glob("*.yaml"), key=lambda path: path.name):
+        # what is half written, and locks of editors, begin with a dot
+        for path in sorted((folder / group).glob("[!.]*.yaml"), key=lambda path: path.name):
             if not NAME.fullmatch(path.stem):
                 raise UserError(f"{path}: a name has letters a-z, digits, _ and - and begins with no -; rename it")
             if path.stem in files:
@@ -124,7 +125,7 @@ def compose(conf: Path, group: str, name: str, overrides: tuple[str, ...] = ()) 
 
 def printed_splits(folder: Path, name: str) -> schema.PrintedSplits:
     """Whose scores by split `folder`/NAME.csv holds; UserError where there is no such file."""
-    require_known("scores by split", [name], [path.stem for path in folder.glob("*.yaml")], str(folder))
+    require_known("scores by split", [name], [path.stem for path in folder.glob("[!.]*.yaml")], str(folder))
     return read(schema.PrintedSplits, folder / f"{name}.yaml")
 
 

@@ -221,7 +221,7 @@ def test_a_fit_that_names_a_module_of_no_method_imports_nothing(store, gpbench, 
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("name", ["a$(touch pwn)", "a b", "..", "-n", "a;b", "ä"])
+@pytest.mark.parametrize("name", ["a$(touch pwn)", "a b", "-n", "a;b", "ä"])
 def test_a_name_that_a_shell_could_take_for_more_is_refused(project, gpbench, name):
     (project / "conf" / "study" / f"{name}.yaml").write_text("title: x\n")
     answer = gpbench("plan")

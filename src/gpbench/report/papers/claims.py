@@ -60,7 +60,7 @@ class Result:
 
 def read(folder: Path, conf: Path, published: pd.DataFrame) -> dict[str, Evidence]:
     """Citation key -> claims, for the files of a folder; UserError for what no study or published number has."""
-    evidence = {path.stem: config.read(Evidence, path) for path in sorted(folder.glob("*.yaml"))}
+    evidence = {path.stem: config.read(Evidence, path) for path in sorted(folder.glob("[!.]*.yaml"))}
     for key, found in evidence.items():
         where = str(folder / f"{key}.yaml")
         config.require_option(conf, "paper", key, where)
