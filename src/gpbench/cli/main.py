@@ -164,7 +164,7 @@ def verify(arguments: argparse.Namespace) -> None:
         print(line, file=sys.stderr)
     print("\n".join(summary))
     if damaged:
-        raise UserError(f"{count(len(damaged), 'line')} above name what is damaged")
+        raise UserError(f"{count(len(damaged), 'line')} above name what is damaged or cannot be read")
 
 
 def predict(arguments: argparse.Namespace) -> None:

@@ -120,3 +120,9 @@ def test_a_final_model_is_no_split(project, gpbench):
 )
 def test_refused(tiny, refused, words, said):
     refused(("why", *words), [said])
+
+
+def test_a_fit_that_cannot_be_used_is_not_said_to_be_new(half_done, gpbench):
+    (fit,) = (record for record in half_done.records()[0] if record.status == "diverged")
+    (half_done.folder(fit.fit_id) / "fit.json").write_text("{")
+    assert f"to be fitted: {half_done.folder(fit.fit_id)}/fit.json is damaged (" in gpbench("why", "svgp/boston").out

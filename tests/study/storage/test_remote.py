@@ -19,7 +19,7 @@ from gpbench.study.records import Group, Planned
 from gpbench.study.results import collect
 from gpbench.study.storage import claims
 from gpbench.study.storage.remote import Remote
-from gpbench.study.storage.store import Store
+from gpbench.study.storage.store import Store, Unreadable
 from handmade import CELL, finish, planned, record_of
 
 FIT = planned()
@@ -144,6 +144,18 @@ def test_a_damaged_object_of_a_remote_that_may_only_be_read_holds_up_nothing(sto
     assert there.pull(second, sorted(there.fits)) == 1
     assert "is damaged (empty file); it could not be moved to damaged/ there" in capfd.readouterr().err
     assert second.ids() == first.ids()
+
+
+def test_a_fit_that_cannot_be_read_for_a_moment_is_not_said_to_be_damaged(stores, url, monkeypatch):
+    first, second = stores
+    Remote(url).push(first, first.ids())
+    finish(first, CELL, planned(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", refuse)
+        with pytest.raises(Unreadable, match="cannot be read \\(Operation not permitted\\)"):
+            Remote(url).pull(second, [FIT.fit_id])
+        assert Remote(url).push(first, first.ids()) == 0
+    assert (Remote(url).fits, Remote(url).names("damaged"), second.ids()) == ({FIT.fit_id}, [], [])
 
 
 def refuse(*_: object, **__: object) -> None:

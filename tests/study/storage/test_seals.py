@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +18,7 @@ from gpbench.study import scoring
 from gpbench.study.records import MethodSettings, to_json
 from gpbench.study.results import collect
 from gpbench.study.storage import seals
-from gpbench.study.storage.store import Damaged, Store
+from gpbench.study.storage.store import Damaged, Store, Unreadable
 from handmade import CELL, finish, planned, record_of
 
 
@@ -81,13 +83,45 @@ def test_a_damaged_fit_is_named_and_moved_aside(store, name, gpbench):
     assert answer.code == 1
     assert said in answer.err
     assert f"`gpbench retry {fit_id}` moves it aside" in answer.err
-    assert "2 fits: sealed 1, of another edition 0, damaged 1" in answer.out
+    assert "2 fits: sealed 1, of another edition 0, damaged or unreadable 1" in answer.out
     with pytest.raises(Damaged, match=f"{fit_id}.* is damaged .*; moved to {store.cleared}, and fitted again"):
         store.verified(fit_id)
     assert store.ids() == [other]
     (aside,) = store.cleared.iterdir()
     assert {path.name: path.read_bytes() for path in aside.iterdir()} == before
     assert gpbench("verify").code == 0
+
+
+@pytest.mark.parametrize("file", ["fit.json", "points.parquet"])
+def test_a_fit_that_cannot_be_read_for_a_moment_is_named_and_stays(store, gpbench, monkeypatch, tmp_path, file):
+    fit_id, usual = planned(0).fit_id, Path.open
+    path = store.folder(fit_id) / file
+
+    def refuse(self: Path, *words: object, **options: object) -> object:
+        if self == path:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(self))
+        return usual(self, *words, **options)
+
+    said = f"{path} cannot be read (Input/output error); its fit stays as it is"
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", refuse)
+        answer = gpbench("verify")
+        assert (answer.code, said in answer.err) == (1, True)
+        assert "2 fits: sealed 1, of another edition 0, damaged or unreadable 1" in answer.out
+        for words in (("retry",), ("predict", fit_id, str(tmp_path / "new.csv"))):
+            answer = gpbench(*words)
+            assert (answer.code, answer.out, answer.err.count("\n"), said in answer.err) == (1, "", 1, True)
+        ended = collect.Ended(Places(store.root.parent, store.root), "none")
+        assert ended.status(CELL, planned(0)) == ("missing", ended.damaged[fit_id])
+        assert ended.status(CELL, planned(1)) == ("done", "")
+        if file == "fit.json":
+            with pytest.raises(Unreadable):
+                store.move_damaged([fit_id])
+            assert [said in line for line in store.records()[1]] == [True]
+            answer = gpbench("plan")
+            assert (answer.code, said in answer.out) == (0, True)
+    assert store.ids() == sorted([fit_id, planned(1).fit_id])
+    assert [store.fault(each) for each in store.ids()] == ["", ""]
 
 
 def test_predict_answers_by_no_damaged_fit(store, gpbench, tmp_path):
@@ -150,7 +184,7 @@ def test_a_fit_without_a_seal_is_of_another_edition(store, gpbench):
     content = json.loads(path.read_text())
     del content["sealed"]
     path.write_text(json.dumps(content))
-    assert "2 fits: sealed 1, of another edition 1, damaged 0" in gpbench("verify").out
+    assert "2 fits: sealed 1, of another edition 1, damaged or unreadable 0" in gpbench("verify").out
 
 
 def test_scores_that_were_edited_are_computed_again(store, gpbench):

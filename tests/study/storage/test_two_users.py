@@ -98,6 +98,13 @@ def test_who_may_only_read_a_store_reads_it_and_is_told_in_one_line_what_he_may_
         assert (refused.code, refused.out, refused.err.count("\n")) == (1, "", 1)
         assert f"{said} {store}" in refused.err
         assert "Permission denied" in refused.err
+    (store / fit_id).chmod(0o700)  # its owner alone
+    unread = f"gpbench: {store / fit_id / 'fit.json'} cannot be read (Permission denied); its fit stays as it is: "
+    assert as_user(BERT, bert, "verify").err.startswith(unread.removeprefix("gpbench: "))
+    assert as_user(BERT, bert, "status", *STUDY).code == 0
+    assert as_user(BERT, bert, *FIT).err.startswith("gpbench: cannot write to the store")
+    assert as_user(BERT, bert, "retry").err.startswith(unread)
+    (store / fit_id).chmod(0o755)
     (store / fit_id / "points.parquet").write_bytes(b"")
     damaged = as_user(BERT, bert, "retry")
     assert (damaged.code, damaged.out, damaged.err.count("\n")) == (1, "", 1)

@@ -8,11 +8,12 @@ from gpbench.errors import UserError, count
 from gpbench.places import Places
 from gpbench.study.records import OtherEdition
 from gpbench.study.storage import committed, seals
-from gpbench.study.storage.store import IDENTITY, Store
+from gpbench.study.storage.store import IDENTITY, Store, Unreadable
 
 
 def verify(where: Places) -> tuple[list[str], list[str]]:
-    """(lines about what is damaged, a summary line each of the store and the records); nothing is changed."""
+    """(lines about what is damaged or cannot be read, a summary line each of the store and the records); nothing is
+    changed."""
     store = Store(where.store)
     fits = {fit_id: _of_fit(store, fit_id) for fit_id in store.ids()}
     runs = {path: list(_of_records(path)) for path in sorted((where.root / "docs" / "results").glob("*/"))}
@@ -20,19 +21,21 @@ def verify(where: Places) -> tuple[list[str], list[str]]:
     damaged = [line for line in words if line not in ("sealed", "of another edition")]
     summary = [f"{name} {words.count(name)}" for name in ("sealed", "of another edition")]
     lines = [
-        f"{store.root}: {count(len(fits), 'fit')}: {', '.join(summary)}, damaged {len(damaged)}",
+        f"{store.root}: {count(len(fits), 'fit')}: {', '.join(summary)}, damaged or unreadable {len(damaged)}",
         f"docs/results: {count(len(runs), 'run')}, {count(sum(map(bool, runs.values())), 'damaged one')}",
     ]
     return damaged + [line for found in runs.values() for line in found], lines
 
 
 def _of_fit(store: Store, fit_id: str) -> str:
-    """sealed, of another edition, or what is damaged."""
+    """sealed, of another edition, or what is damaged or cannot be read."""
     try:
         if fault := store.fault(fit_id):
             return f"{fault}; `gpbench retry {fit_id}` moves it aside"
     except OtherEdition:
         return "of another edition"
+    except Unreadable as error:
+        return str(error)
     for path in filter(lambda path: seals.LATER.fullmatch(path.name), store.folder(fit_id).iterdir()):
         if seals.read(path) is None:
             return f"{path} is damaged; it is not used, and computed again where it is needed"

@@ -85,6 +85,7 @@ def _explain(store: Store, plan: planning.Plan, cell: Cell, fit: Fit) -> str:
     if state == "done":
         reason = f"nothing moved; it would not be fitted again{f' ({reason})' if reason else ''}"
     elif state == "pending":
+        reason = next((line for line in plan.remarks if fit.fit_id in line), reason)  # it cannot be read, say
         reason = {"new": "it was never fitted"}.get(reason, f"to be fitted: {reason}")
     elif state != "skipped":
         reason = _ended(store, fit.fit_id, reason)

@@ -25,7 +25,7 @@ from typing import Any
 
 from gpbench.errors import UserError
 from gpbench.places import write_aside
-from gpbench.study.storage.store import IDENTITY, PARTS, Store
+from gpbench.study.storage.store import IDENTITY, PARTS, Store, Unreadable
 
 FIT = re.compile(r"([0-9a-f]{16})\.tar")
 WORK = re.compile(r"group\.json|(checkpoint-\d+|samples-\d+-\d+)-[0-9a-f]{16}\.pt")
@@ -254,9 +254,9 @@ def _packed(store: Store, fit_id: str) -> bytes | None:
     """A tar of a fit's files; None where it is not done or damaged."""
     try:
         record = store.record(fit_id)
+        if record.status != "done" or store.fault(fit_id):
+            return None
     except UserError:
-        return None
-    if record.status != "done" or store.fault(fit_id):
         return None
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as tar:
@@ -272,6 +272,8 @@ def _unpack(content: bytes, store: Store, fit_id: str) -> str:
             members = [member for member in tar if member.isfile() and PARTS.fullmatch(member.name)]
             tar.extractall(store.folder(fit_id), members, filter="data")
         store.record(fit_id)
+    except Unreadable:
+        raise
     except (tarfile.TarError, UserError) as error:  # a full disk here is no damage there
         return str(error)
     for path in store.folder(fit_id).iterdir():

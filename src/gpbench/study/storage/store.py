@@ -51,6 +51,18 @@ class Damaged(UserError):
     """A fit that is not what was written."""
 
 
+class Unreadable(UserError):
+    """A fit whose files the system does not let this process read now: it may be sound, and stays where it is."""
+
+
+def _unread(error: OSError, path: Path) -> Damaged | Unreadable:
+    """What is wrong with a fit of which a file could not be read."""
+    said = f"{error.filename or path} cannot be read ({error.strerror})"
+    if isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError):
+        return Damaged(said)
+    return Unreadable(f"{said}; its fit stays as it is: check disk and permissions, and try again")
+
+
 class Store:
     """Folder of finished fits and of the work in progress."""
 
@@ -65,7 +77,10 @@ class Store:
         return self.root / ".work" / group_id
 
     def has(self, fit_id: str) -> bool:
-        return (self.folder(fit_id) / "fit.json").is_file()
+        """Whether a fit is there, which perhaps cannot be read."""
+        with contextlib.suppress(OSError):
+            return (self.folder(fit_id) / "fit.json").is_file()
+        return True
 
     def ids(self) -> list[str]:
         """Identities of all finished fits: folders (no links) with the name of an identity and a file of a fit."""
@@ -74,8 +89,12 @@ class Store:
         found = []
         for entry in os.scandir(self.root):
             if IDENTITY.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
-                with contextlib.suppress(FileNotFoundError):  # another process has just moved it aside
+                try:
                     found += [entry.name] if any(map(PARTS.fullmatch, os.listdir(entry))) else []
+                except FileNotFoundError:  # another process has just moved it aside
+                    continue
+                except OSError:  # who reads it says why it cannot
+                    found.append(entry.name)
         return sorted(found)
 
     def foreign(self, fit_id: str) -> list[str]:
@@ -90,7 +109,7 @@ class Store:
 
     def record(self, fit_id: str) -> FitRecord:
         """fit.json of a finished fit. Raises UserError where there is no such fit, Damaged where the file is gone or is
-        not what was written.
+        not what was written, Unreadable where that cannot be known.
 
         What the fits of a cell have in common, which is most of a record, is one object in all that are read."""
         path = self.folder(fit_id) / "fit.json"
@@ -106,9 +125,10 @@ class Store:
             raise UserError(f"no fit {fit_id!r} in {self.root}; `gpbench plan` lists a study's fits") from None
         except OtherEdition:
             raise
-        except (UserError, OSError) as error:
-            reason = str(error) if isinstance(error, UserError) else f"{path} is damaged ({error})"
-            raise Damaged(reason) from error
+        except OSError as error:
+            raise _unread(error, path) from error
+        except UserError as error:
+            raise Damaged(str(error)) from error
         parts = {name: getattr(record, name) for name in ("address", "what", "how")}
         return replace(record, **{name: self._common.setdefault(repr(part), part) for name, part in parts.items()})
 
@@ -141,7 +161,7 @@ class Store:
         try:
             fault = seals.fault_of_files(folder, record, set(filter(PARTS.fullmatch, os.listdir(folder))))
         except OSError as error:
-            return f"{error.filename} cannot be read ({error.strerror})"
+            raise _unread(error, folder) from error
         return f"{folder} is damaged ({fault})" if fault else ""
 
     def move_damaged(self, fit_ids: Iterable[str]) -> None:
@@ -153,6 +173,8 @@ class Store:
             if os.path.lexists(self.folder(fit_id)):
                 try:
                     self.record(fit_id)
+                except Unreadable:
+                    raise
                 except UserError as error:
                     print(f"gpbench: {error}; {self._move(fit_id)}", file=sys.stderr)
 
@@ -165,8 +187,8 @@ class Store:
         return f"moved to {self.cleared}, and fitted again by the next run"
 
     def records(self) -> tuple[list[FitRecord], list[str], list[str]]:
-        """Records, without scores, of all finished fits of this edition; a line about each that is damaged; and one
-        about those of another edition."""
+        """Records, without scores, of all finished fits of this edition; a line about each that is damaged or cannot be
+        read; and one about those of another edition."""
         records, damaged, others = [], [], 0
         for fit_id in self.ids():
             try:
@@ -175,6 +197,8 @@ class Store:
                 others += 1
             except Damaged as error:
                 damaged.append(f"{error}; it is moved aside when it is fitted again, or by `gpbench retry {fit_id}`")
+            except Unreadable as error:
+                damaged.append(str(error))
             except UserError:
                 continue  # another process has moved it aside meanwhile
         line = f"{count(others, 'fit')} of another edition of gpbench in {self.root} not used"
@@ -196,10 +220,10 @@ class Store:
         try:
             record = self.record(fit_id)
             return record.status == "done" and not self._fault_of_files(record)
-        except OtherEdition:
-            return True
-        except UserError:
-            return False
+        except Unreadable:
+            raise
+        except UserError as error:
+            return isinstance(error, OtherEdition)
 
     def require_writable(self) -> None:
         """Refuse a store that cannot be written to, before anything is computed for it; a group keeps its own."""
