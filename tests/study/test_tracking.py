@@ -19,7 +19,7 @@ from gpbench.study.commands import progress
 from gpbench.study.planning import batches, plan
 from gpbench.study.records import FitRecord, Progress, from_json, identify, to_json
 from gpbench.study.storage import arrays, seals
-from gpbench.study.storage.store import Store
+from gpbench.study.storage.store import Store, Unreadable
 from handmade import finish
 from projects import copy_project
 
@@ -217,6 +217,68 @@ def test_a_fit_that_takes_the_place_of_another_tags_it_and_leaves_the_means(wher
     (parent,) = view.cells()
     assert parent.data.tags["gpbench.done"] == "8 of 8"
     assert parent.data.metrics["mnll"] == pytest.approx(statistics.mean([9.0, *SCORES[1:]]))
+
+
+@pytest.mark.parametrize("lasts", [0, 1], ids=["the first is logged last", "the second is logged last"])
+def test_the_fit_that_was_begun_last_is_the_current_one_in_whatever_order_they_are_logged(where, lasts):
+    cell, fits = planned(where, f"noise_block={20 + lasts}"), []
+    for code in ("a", "b"):
+        what = replace(cell.what, code={"changed": code})
+        fit = replace(cell.fits[0], fit_id=identify(asdict(what), 0, 0))
+        fits.append(spool(where, replace(cell, what=what, fits=(fit,)), 0, float(len(fits))))
+    later = where.store / ".spool" / fits[lasts]
+    later.unlink()
+    tracking.drain(where)
+    Store(where.store).spool(fits[lasts])
+    for anew in (False, True):
+        tracking.drain(where, anew)
+        view = View(where)
+        runs = [run for run in view.fits() if run.data.tags["gpbench.fit"] in fits]
+        superseded = {run.data.tags["gpbench.fit"]: run.data.tags.get("gpbench.superseded") for run in runs}
+        assert superseded == {fits[0]: fits[1], fits[1]: None}
+        (parent,) = (each for each in view.cells() if each.info.run_id == runs[0].data.tags["mlflow.parentRunId"])
+        assert (parent.data.tags["gpbench.done"], parent.data.metrics["mnll"]) == ("1 of 1", 1.0)
+
+
+@pytest.mark.parametrize(("step", "block"), [("_log", 30), ("_data", 31), ("fit", 32), ("cells", 33)])
+def test_what_a_killed_writer_left_is_completed_by_the_next(where, monkeypatch, step, block):
+    """Before the parameters or the data of a cell, another fit or the means are written."""
+    cell = planned(where, f"noise_block={block}")
+    usual = getattr(tracking.Writer, step)
+    fits = [spool(where, cell, split, float(split)) for split in (0, 1)]
+    calls = []
+
+    def killed(*words):
+        calls.append(words)
+        if step != "fit" or len(calls) > 1:
+            raise KeyboardInterrupt
+        usual(*words)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tracking.Writer, step, killed)
+        with pytest.raises(KeyboardInterrupt):
+            tracking.drain(where)
+    tracking.drain(where)
+    view = View(where)
+    runs = [run for run in view.fits() if run.data.tags["gpbench.fit"] in fits]
+    (parent,) = (each for each in view.cells() if each.info.run_id == runs[0].data.tags["mlflow.parentRunId"])
+    assert (parent.data.tags["gpbench.done"], parent.data.metrics["mnll"]) == ("2 of 2", 0.5)
+    assert parent.data.params | {"method": "constant", "dataset": DATASET, "dtype": "float64"} == parent.data.params
+    assert [one.dataset.name for one in parent.inputs.dataset_inputs] == [DATASET]
+
+
+def test_a_fit_that_cannot_be_read_for_a_moment_is_logged_by_the_next(where, monkeypatch, capfd):
+    fit_id = spool(where, planned(where, "noise_block=40"), 0)
+
+    def refuse(*_: object) -> None:
+        raise Unreadable("too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "verified", refuse)
+        assert tracking.drain(where) == 0
+    assert "gpbench: too many open files" in capfd.readouterr().err
+    assert tracking.waiting(where) == [fit_id]
+    assert tracking.drain(where) == 1
 
 
 def test_fits_of_one_address_with_other_settings_of_their_study_are_of_another_cell(where):

@@ -1,9 +1,9 @@
 """MLflow is a view of the store: fits leave their identity in a spool, one locked writer reads it.
 
 A run a cell (method x data set x protocol x budget), in the experiment of its data set; nested runs a fit.
-Reading the spool twice changes nothing. A fit that replaces an earlier one tags its run `superseded`
-instead of deleting it, for people annotate runs. `MLFLOW_TRACKING_URI` names a server; without it, mlflow.db beside
-the project.
+Reading the spool twice changes nothing, in whatever order. Of several fits of a place, all but the one that was begun
+last are tagged `superseded` instead of deleted, for people annotate runs. `MLFLOW_TRACKING_URI` names a server; without
+it, mlflow.db beside the project.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gpbench.places import Places, locked, share
 from gpbench.study.planning import identity
 from gpbench.study.records import Fit, FitRecord, Group, Progress, What
 from gpbench.study.storage import arrays
-from gpbench.study.storage.store import Store
+from gpbench.study.storage.store import Store, Unreadable
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -76,7 +76,7 @@ def drain(where: Places, anew: bool = False) -> int:
             store.spool(fit_id)
         if not (todo := waiting(where)):
             return 0
-        writer = Writer(where)
+        writer, read = Writer(where), dict[Path, int]()
         with _answering(where):
             for fit_id in todo:
                 request = where.store / ".spool" / fit_id
@@ -85,10 +85,14 @@ def drain(where: Places, anew: bool = False) -> int:
                     writer.fit(fit_id)
                 except UserError as error:  # damaged, of another edition, or moved aside meanwhile
                     print(f"gpbench: {error}", file=sys.stderr)
-                if request.stat().st_mtime_ns == requested_at:  # else it was repeated meanwhile, and is read again
-                    request.unlink()
+                    if isinstance(error, Unreadable):
+                        continue
+                read[request] = requested_at
             writer.cells()
-        return len(todo)
+        for request, requested_at in read.items():  # last, so that what a killed writer left is completed by the next
+            if request.stat().st_mtime_ns == requested_at:  # else it was repeated meanwhile, and is read again
+                request.unlink()
+        return len(read)
 
 
 def connect(where: Places) -> MlflowClient:
@@ -153,22 +157,22 @@ class Writer:
         return list(self.client.search_runs([experiment], words, max_results=MOST))
 
     def cell(self, record: FitRecord) -> tuple[str, str]:
-        """(experiment, run) of the fit's cell, created where it is new."""
+        """(experiment, run) of the fit's cell, created where it is new, completed where a killed writer left it."""
         address, kind = record.address, record.what.kind
         experiment = self.experiment(address.dataset)
         key = identity.digest([*astuple(address), *([kind] if kind != "predict" else []), *_apart(record.what)])
-        if runs := self.find(experiment, cell=key):
-            run = runs[0].info.run_id
-        else:
-            tags = {"gpbench.cell": key, "gpbench.kind": kind, "mlflow.runName": _cell_name(record)}
-            run = self.client.create_run(experiment, _milliseconds(record.provenance.started), tags).info.run_id
-            self._log(run, _params(record), [])
+        tags = {"gpbench.cell": key, "gpbench.kind": kind, "mlflow.runName": _cell_name(record)}
+        started, runs = _milliseconds(record.provenance.started), self.find(experiment, cell=key)
+        cell: Any = runs[0] if runs else self.client.create_run(experiment, started, tags)
+        run = cell.info.run_id
+        self._log(run, {k: v for k, v in _params(record).items() if k not in cell.data.params}, [])
+        if not cell.inputs.dataset_inputs:
             self._data(run, record)
         self.touched[run] = experiment
         return experiment, run
 
     def fit(self, fit_id: str) -> None:
-        """Log one fit unless it is logged; tag the run that it supersedes."""
+        """Log one fit unless it is logged."""
         if not self.store.has(fit_id):
             return  # cleared by `gpbench retry` before it was read
         record = self.store.verified(fit_id)
@@ -180,9 +184,7 @@ class Writer:
         if any(all(run.data.tags.get(f"gpbench.{k}") == v for k, v in same.items()) for run in known):
             return
         for old in known:
-            if "gpbench.complete" in old.data.tags:
-                self.client.set_tag(old.info.run_id, "gpbench.superseded", fit_id)
-            else:
+            if "gpbench.complete" not in old.data.tags:
                 self.client.delete_run(old.info.run_id)  # begun by a writer that was killed
         tags = {
             "gpbench.fit": fit_id,
@@ -244,10 +246,10 @@ class Writer:
         self.client.log_inputs(run, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
 
     def cells(self) -> None:
-        """Mean and spread over the fits of each cell that was touched."""
+        """Of each cell that was touched, which fits are superseded by later ones, mean and spread over the others."""
         for run, experiment in self.touched.items():
             children = self.client.search_runs([experiment], f"tags.`mlflow.parentRunId` = '{run}'", max_results=MOST)
-            current = [c for c in children if "gpbench.superseded" not in c.data.tags]
+            current = self._current([c for c in children if "gpbench.place" in c.data.tags])
             done = [c for c in current if c.data.tags.get("gpbench.status") == "done"]
             self.client.set_tag(run, "gpbench.done", f"{len(done)} of {len(current)}")
             summary: list[tuple[int, str, float]] = []
@@ -258,6 +260,20 @@ class Writer:
                     summary.append((0, f"{name}.sd", statistics.stdev(values)))
             self._log(run, {}, summary)
             self.client.set_terminated(run, end_time=max((c.info.end_time or 0 for c in children), default=None))
+
+    def _current(self, runs: list[Any]) -> list[Any]:
+        """The runs that were begun last of their place; the others are tagged by the fits of these."""
+        # a copy under another identity, which was begun with its original, comes after it
+        age = ("gpbench.started", "gpbench.adopted")
+        ordered = sorted(runs, key=lambda run: [run.data.tags.get(tag, "") for tag in age])
+        last = {run.data.tags["gpbench.place"]: run for run in ordered}
+        for run in runs:
+            by = last[run.data.tags["gpbench.place"]]
+            if run is not by:
+                self.client.set_tag(run.info.run_id, "gpbench.superseded", by.data.tags["gpbench.fit"])
+            elif "gpbench.superseded" in run.data.tags:
+                self.client.delete_tag(run.info.run_id, "gpbench.superseded")
+        return list(last.values())
 
 
 def _milliseconds(when: str) -> int:
