@@ -125,6 +125,14 @@ def test_what_it_runs_is_recorded_and_is_not_run_again(where, gpbench):
     assert all("nothing" in line for line in gpbench("backlog").out.splitlines()[1::2])
 
 
+def test_what_ended_after_its_backlog_was_killed_is_recorded_by_the_next(where, gpbench):
+    """Jobs have sessions of their own."""
+    job.run_groups(tuple(piece(where, 1)), where)
+    answer = gpbench("backlog", "run")
+    assert (answer.code, answer.out.count("\n"), "8 fits recorded, 8 in all" in answer.out) == (0, 1, True)
+    assert gpbench("backlog", "run").out == ""
+
+
 def test_what_others_should_not_see_is_not_recorded(where, gpbench):
     write(where.root, f'{{study: default, overrides: "{SMALL} budget=smoke", methods: [constant]}}')
     answer = gpbench("backlog", "run", "--minutes", "10")

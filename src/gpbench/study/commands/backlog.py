@@ -26,6 +26,7 @@ from gpbench.study.planning.estimate import Estimate, show
 from gpbench.study.planning.plan import Plan
 from gpbench.study.records import Batch, Cell, Group, to_json
 from gpbench.study.results import collect
+from gpbench.study.storage import committed
 from gpbench.study.storage.store import Store
 
 NICENESS = 19
@@ -41,6 +42,10 @@ def run(where: Places, cores: int, minutes: float) -> Iterator[str]:
     plan_of = functools.cache(functools.partial(planning.make, where))  # several runs are parts of one study
     for waiting in setting.runs:
         absent: dict[str, str] = {}
+        if time.monotonic() < end:
+            plan = plan_of(waiting.study, waiting.overrides)
+            if _has_unrecorded(where, waiting, plan):  # jobs of a backlog that was killed have ended, say
+                yield _recorded(where, plan)
         while time.monotonic() < end:
             plan = plan_of(waiting.study, waiting.overrides)
             jobs = next_piece(where, waiting, plan, cores, setting.piece_minutes, tried, absent)
@@ -154,6 +159,12 @@ def _let_others_first(session: int) -> None:
 
 def _file(where: Places, job: Batch, suffix: str) -> Path:
     return where.runs / "backlog" / f"{job.batch_id}.{suffix}"
+
+
+def _has_unrecorded(where: Places, waiting: Run, plan: Plan) -> bool:
+    """Whether a fit of a run is done that the records lack."""
+    fits = {fit.fit_id for cell in wanted_cells(plan, waiting) if not cell.skip for fit in cell.fits}
+    return any(plan.states[fit_id].name == "done" for fit_id in fits - committed.by_fit(where, plan.name).keys())
 
 
 def _recorded(where: Places, plan: Plan) -> str:
