@@ -18,6 +18,7 @@ from gpbench.methods import linear
 from gpbench.study.commands import job, predict_csv
 from gpbench.study.fitting import closed_form, lightning_module
 from gpbench.study.planning import plan as planning
+from gpbench.study.storage.store import Store
 
 ROWS = [(i % 4, "red" if i % 3 else "blue", 2.0 * (i % 4) + 5.0 * bool(i % 3) + 0.01 * (-1) ** i) for i in range(24)]
 
@@ -150,6 +151,16 @@ def test_a_model_of_other_code_answers_only_if_todays_code_predicts_the_same(own
     stumbles = own("predict", fit_id, "new.csv")
     assert (stumbles.code, stumbles.err.count("\n")) == (1, 1)
     assert "today's code cannot use it (KeyError: 'outputs')" in stumbles.err
+
+
+def test_a_fit_of_todays_code_answers_before_a_later_one_of_other_code(own, monkeypatch):
+    fit_id = json.loads(own("fit", "method=linear", "dataset=mine").out)["fit_id"]
+    where = places.find()
+    with monkeypatch.context() as patch:
+        patch.setattr(predict_csv.identity, "versions", lambda *modules: {"numpy": "0.1"})
+        other = json.loads(own("fit", "method=linear", "dataset=mine").out)["fit_id"]
+        assert predict_csv.find(Store(where.store), "linear/mine", where.conf) == other != fit_id
+    assert predict_csv.find(Store(where.store), "linear/mine", where.conf) == fit_id
 
 
 def test_a_fit_says_that_its_predictions_are_constant(own):

@@ -150,8 +150,8 @@ def require_finite(predictions: pd.DataFrame | np.ndarray) -> None:
 
 
 def find(store: Store, name: str, conf: Path) -> str:
-    """The identity that begins with `name`; of method/dataset that of the last fit of all rows, or else of the last
-    (damaged records are passed over, each with a line)."""
+    """The identity that begins with `name`; of method/dataset that of a fit of all rows, or else of another; of several
+    that of the last of today's code, or else of the last (damaged records are passed over, each with a line)."""
     method, slash, dataset = name.partition("/")
     if not slash:
         return store.find(name)
@@ -167,7 +167,10 @@ def find(store: Store, name: str, conf: Path) -> str:
         config.require_option(conf, "dataset", dataset)
         command = f"gpbench fit method={method} dataset={dataset} split=all"
         raise UserError(f"no finished fit of {method} on {dataset} in {store.root}; run `{command}`")
-    return max(kept, key=lambda r: (r.what.data.md5 == md5, r.what.is_final, r.provenance.ended)).fit_id
+    module = config.compose(conf, "method", method).header.module
+    today = {r.fit_id for r in kept if r.what.method.module == module and not identity.changed(r.what)}
+    worth = [(r.what.data.md5 == md5, r.what.is_final, r.fit_id in today, r.provenance.ended, r.fit_id) for r in kept]
+    return max(worth)[-1]
 
 
 def columns(predictive: Predictive, names: list[str]) -> dict[str, np.ndarray]:
