@@ -247,6 +247,14 @@ def test_splits_list_a_target_of_their_own_name_apart(gpbench):
     assert listed[0] == "dataset,split,part,row,part_input,row_target"
 
 
+@pytest.mark.parametrize(("cells", "code"), [("01 1", 1), ("1 1.0", 1), ("01 2", 0), ("01 1 a", 0)])
+def test_categories_that_a_data_frame_would_not_tell_apart_are_refused(gpbench, cells, code):
+    write("mine.csv", ("d", "y"), [(cell, i / 2) for i, cell in enumerate(cells.split() * 3)])
+    answer = gpbench("data", "add", "mine.csv", "--target", "y", "--categorical", "d")
+    ways = f"mine.csv: column 'd' writes 1 number in 2 ways: {cells.replace(' ', ', ')}; take one way for each, or see"
+    assert (answer.code, ways in answer.err) == (code, bool(code))
+
+
 @pytest.mark.parametrize("unit", [0.0, 1e-200])
 def test_a_target_that_is_not_scaled_is_warned_of(gpbench, unit):
     write("mine.csv", ("x", "y", "z"), [(i, unit * i, i % 3) for i in range(6)])

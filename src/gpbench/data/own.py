@@ -120,6 +120,8 @@ def _describe(path: Path, item: str, name: str, wishes: Wishes) -> tuple[Dataset
         raise UserError(f"{path} has no column besides targets and dropped ones; at least one input is needed")
     _refuse_text(path, columns, wishes)
     categories = {column: sorted(set(columns[column])) for column in inputs if column in wishes.categorical}
+    for column, values in categories.items():
+        _refuse_ways(f"{path}: column {column!r}", values, "--drop")
     task, classes = _task(path, columns, wishes)
     texts = [*names, *wishes.missing.split(), item, *classes, *itertools.chain(*categories.values())]
     if strange := [text for text in texts if "${" in text]:
@@ -190,14 +192,19 @@ def _task(path: Path, columns: Columns, wishes: Wishes) -> tuple[Task, list[str]
         return task, []
     if len(wishes.targets) > 1:
         raise UserError(f"{path}: a task of classes has one target, not {len(wishes.targets)}; see --target and --task")
-    if size < len(values):
-        ways = f"writes {size} numbers in {len(values)} ways: {', '.join(values)}"
-        raise UserError(f"{target} {ways}; take one way for each, or see --task")
+    _refuse_ways(target, values, "--task")
     if len(values) < 2 or (task == "binary" and len(values) != 2):
         raise UserError(f"{target} has {count(len(values), 'value')}: not {task}; see --task")
     if not (wishes.task or numbers) and size == len(cells):
         raise UserError(f"{target} has another text in every row ({cells[0]!r}, ...): write numbers, or see --task")
     return task, values
+
+
+def _refuse_ways(subject: str, values: list[str], option: str) -> None:
+    """Refuse numbers as names of which some are one number, as which pandas would read them, too."""
+    if all(map(_is_number, values)) and (size := len(set(map(Decimal, values)))) < len(values):
+        ways = f"writes {count(size, 'number')} in {len(values)} ways: {', '.join(values)}"
+        raise UserError(f"{subject} {ways}; take one way for each, or see {option}")
 
 
 def _is_number(cell: str) -> bool:
