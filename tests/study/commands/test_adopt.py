@@ -53,12 +53,17 @@ def states() -> list[str]:
 
 def test_reproduced_records_are_adopted_with_a_note(study, gpbench):
     lose(study)
+    path = committed.folder(places.find(), NAME) / "scores.csv"
+    rows = [row | {"certificate_steps": 400, "certificate_mnll": 0.25} for row in committed.read(path)]
+    committed.write(places.find(), NAME, rows, committed.facts(path.parent))
     before = committed.by_fit(places.find(), NAME)
     assert states() == ["pending"] * 8
     answer = gpbench("adopt", NAME)
     assert answer.code == 0, answer.err
     assert "adopted: linear (regression): 2 fits; refitted: linear on boston, split " in answer.out
     assert len(study.ids()) == 4  # one of each method and task was refitted
+    certificates = [study.certificate(fit_id) for fit_id in study.ids()]
+    assert certificates == [{"certificate_steps": 400, "certificate_mnll": 0.25}] * 4
     assert states() == ["done"] * 8
     after = committed.by_fit(places.find(), NAME)
     assert not before.keys() & after.keys()
@@ -152,9 +157,12 @@ def test_stored_fits_are_copied_to_todays_identities(study, gpbench):
     where = places.find()
     (committed.folder(where, NAME) / "scores.csv").unlink()
     (committed.folder(where, NAME) / "study.json").unlink()
-    answer = gpbench("adopt", "default", "--overrides", STUDY, "--check", "2")
+    for fit_id in study.ids():
+        study.certify(fit_id, {"certificate_steps": 400})
+    answer = gpbench("adopt", "default", "--overrides", STUDY, "--check", "1")
     assert answer.code == 0, answer.err
     assert states() == ["done"] * 8
+    assert [study.certificate(fit_id) for fit_id in study.ids()] == [{"certificate_steps": 400}] * 16
     records = {record.fit_id: record for record in study.records()[0]}
     assert len(records) == 16  # the old ones stay
     notes = [record.provenance.adopted for record in records.values() if record.what.code.get("moved")]

@@ -204,11 +204,21 @@ def test_scores_that_were_edited_are_computed_again(store, gpbench):
     assert seals.read(exchanged) is None
 
 
-def test_a_certificate_is_sealed_and_goes_with_a_copy(store, capfd):
-    source, target = planned(0).fit_id, planned(2)
+def test_a_certificate_is_sealed_and_goes_with_a_copy(store, capfd, monkeypatch):
+    """Also where it is killed as soon as the copy is in its place."""
+    source, target, rename = planned(0).fit_id, planned(2), Path.rename
     store.certify(source, {"certificate_steps": 400})
     record = store.record(source)
-    store.copy(source, target.fit_id, to_json(replace(record, fit_id=target.fit_id, split=2)))
+
+    def killed(*words: Path) -> None:
+        rename(*words)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", killed)
+        with pytest.raises(KeyboardInterrupt):
+            store.copy(source, target.fit_id, to_json(replace(record, fit_id=target.fit_id, split=2)))
+    assert (store.root / ".spool" / target.fit_id).is_file()
     assert store.certificate(target.fit_id) == {"certificate_steps": 400}
     assert store.verified(target.fit_id).split == 2
     path = store.folder(source) / "certificate.json"

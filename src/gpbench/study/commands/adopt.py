@@ -83,6 +83,8 @@ def adopt(where: Places, run: str, overrides: str, check: int, against: Path | N
             beside = " by both codes on one machine" if against else ""
             note = f"at {today} {names} refitted{beside} with equal scores"
             adopted += [(item, f"of commit {item.commit[:7]}; {note}") for item in items]
+            for item in chosen:
+                _certify(store, item)
             lines.append(f"adopted: {method} ({task}): {count(len(items), 'fit')}; refitted{beside}: {names}")
     _write(where, store, plan, adopted, facts)
     return lines
@@ -191,6 +193,16 @@ def _refitted_by(checkout: Path, item: Evidence) -> dict[str, float]:
             f"{checkout} has another code or configuration than {_name(item)} was made by; check out {item.commit[:7]}"
         )
     return {name: value for name, value in result.items() if isinstance(value, float) and is_score(name)}
+
+
+def _certify(store: Store, item: Evidence) -> None:
+    """Give the certificate of the evidence to the fit that was refitted with equal scores, which has none."""
+    if isinstance(item.source, FitRecord):
+        certificate = store.certificate(item.source.fit_id)
+    else:
+        certificate = {key: value for key, value in item.source.items() if key.startswith("certificate_")}
+    if certificate and not store.certificate(item.fit.fit_id):
+        store.certify(item.fit.fit_id, certificate)
 
 
 def agree(old: float, new: float) -> bool:

@@ -83,7 +83,8 @@ def _of_record(content: Content) -> str:
 
 
 def _of_later(path: Path, content: Content) -> str:
-    return _sha256([path.parent.name, path.name, content])
+    identity = path.parent.name.partition("-")[0]  # a folder that is written aside has more after it
+    return _sha256([identity, path.name, content])
 
 
 def _sha256(content: object) -> str:

@@ -267,9 +267,9 @@ class Store:
             for name in sealed.keys() - {"fit.json"}:
                 shutil.copy2(self.folder(fit_id) / name, folder)
             (folder / "fit.json").write_text(record, encoding="utf-8")
-        if certificate := self.certificate(fit_id):
-            self.certify(target, certificate)
-        self.spool(target)
+            if certificate := self.certificate(fit_id):
+                seals.write(folder / CERTIFICATE, certificate)
+            self.spool(target)
 
     def certificate(self, fit_id: str) -> seals.Content:
         """What more steps gained a fit (see `gpbench certify`); {} where it has no certificate, or a damaged one."""
