@@ -6,8 +6,10 @@ import sys
 
 import numpy as np
 import pandas as pd
+import pytest
 
 import gpbench as api
+from gpbench.errors import UserError
 
 
 def test_the_folder_answers_as_the_fit_does_without_its_project(project, gpbench, tmp_path, monkeypatch):
@@ -34,3 +36,10 @@ def test_the_folder_answers_as_the_fit_does_without_its_project(project, gpbench
     assert list(folder.rglob("*.pkl")) == []
     shutil.rmtree(project / "store")
     pd.testing.assert_frame_equal(mlflow.pyfunc.load_model(str(folder)).predict(frame), expected)
+    (part,) = folder.rglob("points.parquet")
+    part.write_bytes(b"")
+    before = sorted(folder.rglob("*"))
+    for _ in range(2):
+        with pytest.raises(UserError, match="points.parquet was changed .*; write the model again by `gpbench pyfunc`"):
+            mlflow.pyfunc.load_model(str(folder))
+    assert sorted(folder.rglob("*")) == before

@@ -8,8 +8,10 @@ import mlflow
 import pandas as pd
 from mlflow.pyfunc import PythonModel, PythonModelContext
 
+from gpbench.errors import UserError
 from gpbench.places import Places
 from gpbench.study.commands import predict_csv
+from gpbench.study.storage.store import Store
 
 
 class KeptModel(PythonModel):
@@ -18,6 +20,8 @@ class KeptModel(PythonModel):
     def load_context(self, context: PythonModelContext) -> None:
         root = Path(context.artifacts["project"])
         (fit,), (prepared,) = (root / "store").iterdir(), (root / "data" / "prepared").iterdir()
+        if fault := Store(root / "store").fault(fit.name):
+            raise UserError(f"{fault}; write the model again by `gpbench pyfunc`")
         self.model = predict_csv.Model(Places(root, root / "store"), fit.name, prepared.stem)
 
     def predict(
