@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 
 from gpbench import config, places
@@ -68,20 +67,7 @@ def predict(fit: str, inputs: pd.DataFrame | ArrayLike) -> pd.DataFrame:
 
     fit: beginning of an identity, or method/dataset. inputs: a frame with the columns of the data set's table,
     categories as they are there, or an array `[T, D]` of its prepared inputs. Raises UserError for what is no input."""
-    model = predict_csv.Model(places.find(), str(fit))
-    names = model.table.input_names
-    if isinstance(inputs, pd.DataFrame):
-        return model.predict_frame(inputs, "inputs")
-    if np.ma.is_masked(inputs):
-        raise UserError(f"inputs have {predict_csv.MASKED}")
-    try:
-        values = np.asarray(inputs)
-        values = values.astype(float, casting="same_kind" if values.dtype.kind in "mMc" else "unsafe")
-    except (TypeError, ValueError, RuntimeError) as error:  # the last of a tensor with a gradient
-        raise UserError(f"inputs are no table of numbers: {error}") from error
-    if values.ndim != 2 or values.shape[1] != len(names):
-        raise UserError(f"inputs have shape {values.shape}; the model needs [rows, {len(names)}]: {', '.join(names)}")
-    return model.predict(predict_csv.inputs(pd.DataFrame(values, columns=names), names, {}, "inputs"))
+    return predict_csv.Model(places.find(), str(fit)).predict_table(inputs)
 
 
 def results(study: str = "default", overrides: str = "") -> pd.DataFrame:

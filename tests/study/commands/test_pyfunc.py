@@ -35,7 +35,13 @@ def test_the_folder_answers_as_the_fit_does_without_its_project(project, gpbench
     assert (again.code, again.err) == (1, f"gpbench: {folder} exists; name a new folder\n")
     assert list(folder.rglob("*.pkl")) == []
     shutil.rmtree(project / "store")
-    pd.testing.assert_frame_equal(mlflow.pyfunc.load_model(str(folder)).predict(frame), expected)
+    model = mlflow.pyfunc.load_model(str(folder))
+    pd.testing.assert_frame_equal(model.predict(frame), expected)
+    for table in (frame.to_numpy(), frame.to_numpy().tolist()):
+        pd.testing.assert_frame_equal(model.predict(table), expected.reset_index(drop=True))
+    for table in (frame.to_dict("list"), frame["age"]):
+        with pytest.raises(UserError, match="^inputs (are no table of numbers|have shape)"):
+            model.predict(table)
     (part,) = folder.rglob("points.parquet")
     part.write_bytes(b"")
     before = sorted(folder.rglob("*"))

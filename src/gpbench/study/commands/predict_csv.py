@@ -67,10 +67,23 @@ class Model:
         self.fold = make_fold(what, self.table, self.record.split, self.record.replica)
         self._require_same_code()
 
-    def predict_frame(self, frame: pd.DataFrame, where: str) -> pd.DataFrame:
-        """The predictive of every row of a frame with the columns of the data set's table; `where` for messages."""
-        values = inputs(frame, self.table.input_names, self.dataset.source.categories, where)
-        return self.predict(values).set_index(frame.index)
+    def predict_table(self, table: Any) -> pd.DataFrame:
+        """The predictive of every row of a frame with the columns of the data set's table, or of an array `[T, D]` of
+        its prepared inputs. UserError for what is neither."""
+        names = self.table.input_names
+        if isinstance(table, pd.DataFrame):
+            values = inputs(table, names, self.dataset.source.categories, "inputs")
+            return self.predict(values).set_index(table.index)
+        if np.ma.is_masked(table):
+            raise UserError(f"inputs have {MASKED}")
+        try:
+            x = np.asarray(table)
+            x = x.astype(float, casting="same_kind" if x.dtype.kind in "mMc" else "unsafe")
+        except (TypeError, ValueError, RuntimeError) as error:  # the last of a tensor with a gradient
+            raise UserError(f"inputs are no table of numbers: {error}") from error
+        if x.ndim != 2 or x.shape[1] != len(names):
+            raise UserError(f"inputs have shape {x.shape}; the model needs [rows, {len(names)}]: {', '.join(names)}")
+        return self.predict(inputs(pd.DataFrame(x, columns=names), names, {}, "inputs"))
 
     def predict(self, inputs: np.ndarray) -> pd.DataFrame:
         """The predictive of every row of inputs `[T, D]` in original units: mean, sd, quantiles, or probabilities.

@@ -15,7 +15,7 @@ from gpbench.study.storage.store import Store
 
 
 class KeptModel(PythonModel):
-    """A kept fit: a frame of inputs in, the columns of `gpbench predict` out."""
+    """A kept fit: a frame of inputs or an array in, the columns of `gpbench predict` out."""
 
     def load_context(self, context: PythonModelContext) -> None:
         root = Path(context.artifacts["project"])
@@ -28,7 +28,7 @@ class KeptModel(PythonModel):
         self, context: PythonModelContext, model_input: pd.DataFrame, params: dict[str, object] | None = None
     ) -> pd.DataFrame:
         """Mean, sd and quantiles, or class probabilities, of every row, in original units."""
-        return self.model.predict_frame(model_input, "model_input")
+        return self.model.predict_table(model_input)
 
 
 mlflow.models.set_model(KeptModel())
