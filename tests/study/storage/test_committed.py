@@ -239,6 +239,7 @@ def test_a_file_that_is_cut_is_found_and_so_is_one_that_is_gone(study, gpbench, 
     assert (answer.code, "1 damaged one" in answer.out, answer.err.count("\n")) == (1, True, 2)
     assert answer.err.startswith(str(path))
     assert "restore it by `git checkout`" in answer.err
+    assert (f"`gpbench record {name}` writes it" in answer.err) == (damage == Path.unlink)
 
 
 def test_a_file_that_another_process_begins_meanwhile_is_no_damaged_one(tmp_path, monkeypatch):

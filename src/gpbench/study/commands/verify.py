@@ -46,9 +46,12 @@ def _of_records(folder: Path) -> Iterator[str]:
     """What is wrong with the records of a run."""
     path = folder / "scores.csv"
     try:
+        for part in (folder / "study.json", path):
+            if not part.is_file():
+                again = f"if it was never committed, `gpbench record {folder.name}` writes it"
+                raise UserError(f"{part} is missing; {committed.RESTORE}, or {again}")
         committed.facts(folder)
-        if not (rows := committed.read(path)):
-            raise UserError(f"{path} is missing; {committed.RESTORE}")
+        rows = committed.read(path)
         fits, places = {row["fit_id"] for row in rows}, Counter(map(committed.place, rows))
         # what is not ours is named by its source, data set and split
         unknown = {fit_id for fit_id in fits if not IDENTITY.fullmatch(fit_id) and fit_id.count("/") != 2}
