@@ -101,6 +101,14 @@ def test_a_module_that_exists_is_not_replaced(package, gpbench):
     assert not (package / "conf").exists()
 
 
+def test_what_was_killed_after_the_module_is_written_by_the_same_command(package, gpbench):
+    assert gpbench("new", "method", "mine", "--out", "package").code == 0
+    written = (package / "conf/method/mine.yaml").read_text()
+    (package / "conf/method/mine.yaml").unlink()
+    assert gpbench("new", "method", "mine", "--out", "package").code == 0
+    assert (package / "conf/method/mine.yaml").read_text() == written
+
+
 def test_both_files_or_none(package, gpbench):
     (package / "conf").write_text("a file where the folder would be")
     answer = gpbench("new", "method", "mine", "--out", "package")

@@ -32,8 +32,8 @@ def method(where: Places, name: str, package: Path | None) -> list[Path]:
         code / f"{name}.py": Path(__file__).with_name("method.py").read_bytes().decode().replace("LABEL", label, 1),
         conf / "method" / f"{name}.yaml": CONFIGURATION.format(label=label, name=name, module=f"{module}.{name}"),
     }
-    for path in contents:
-        if path.exists():
+    for path, text in contents.items():  # one of this text was left by a command that was killed
+        if path.exists() and not (path.is_file() and path.read_bytes() == text.encode()):
             raise UserError(f"{path} exists; choose another name")
     with contextlib.ExitStack() as stack:  # renamed together when it ends, the module before what names it
         for path, text in reversed(contents.items()):
