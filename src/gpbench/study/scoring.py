@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from gpbench.errors import UserError
 from gpbench.places import read_json
@@ -70,12 +70,12 @@ def of_challenger(folder: Path) -> dict[str, float]:
     return _kept(folder / challengers.SCORES, make)
 
 
-def of_points_alone(points: pd.DataFrame, facts: dict[str, Any]) -> dict[str, float]:
+def of_points_alone(points: pd.DataFrame, facts: Mapping[str, object]) -> dict[str, float]:
     """Finite scores of predictions of which nobody measured the cost; ValueError for those that have none."""
     from gpbench.evaluation.metrics import score
 
     unmeasured = dict.fromkeys(("seconds_train", "seconds_predict", "peak_memory_mb"), math.nan)
-    return {name: value for name, value in score(points, unmeasured | facts).items() if math.isfinite(value)}
+    return {name: value for name, value in score(points, {**unmeasured, **facts}).items() if math.isfinite(value)}
 
 
 def reported(record: FitRecord) -> dict[str, float]:

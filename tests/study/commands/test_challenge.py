@@ -265,7 +265,7 @@ def test_one_that_was_damaged_or_removed_is_named(root, challenge, capfd):
         assert "challengers/gone/diabetes/0 is damaged (" in capfd.readouterr().err
     (folder / "about.json").write_text("[]")
     assert main.main(words) == 1
-    assert "it lacks label, protocol, file or of" in capfd.readouterr().err
+    assert "about.json is damaged or of an earlier edition (" in capfd.readouterr().err
     shutil.rmtree(folder)
     assert main.main(words) == 1
     assert "unknown challenger 'gone'" in capfd.readouterr().err

@@ -25,7 +25,7 @@ def used(where: Places, methods: Iterable[str], datasets: Iterable[str], protoco
 
     Raises UserError for a name without a file in conf/; a key may be missing from conf/references.bib."""
     purposes: dict[str, list[str]] = {}
-    released = {path.stem for path in where.per_split.glob("*.yaml")}
+    released = {path.stem for path in where.per_split.glob("[!.]*.yaml")}
     for name in dict.fromkeys(methods):
         if (where.challengers / name).is_dir():  # somebody's predictions, which have no entry here
             continue

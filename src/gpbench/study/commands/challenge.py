@@ -3,7 +3,7 @@
 import json
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -23,7 +23,7 @@ from gpbench.predictive.distributions import Predictive
 from gpbench.study import scoring
 from gpbench.study.fitting.fold import Fold, make_fold
 from gpbench.study.fitting.outcome import points_of
-from gpbench.study.records import PreparedData, What
+from gpbench.study.records import PreparedData, What, to_json
 from gpbench.study.storage import challengers, seals
 
 KEYS = ("dataset", "split", "row")
@@ -89,8 +89,8 @@ def challenge(where: Places, path: Path, name: str, label: str, protocol_name: s
             write_text((one := aside / dataset / str(split)) / challengers.FACTS, json.dumps(scored.facts))
             scored.points.to_parquet(one / challengers.POINTS, index=False)
         of = {dataset: scored.of for (dataset, _), scored in outcomes.items()}
-        about = {"label": label, "protocol": protocol_name, "file": seals.of_file(path), "of": of}
-        write_text(aside / challengers.ABOUT, json.dumps(about))
+        about = challengers.About(label, protocol_name, seals.of_file(path), of)
+        write_text(aside / challengers.ABOUT, to_json(about))
         try:
             aside.rename(target)
         except OSError as error:
@@ -118,7 +118,7 @@ class Scored(NamedTuple):
     """Predictions of one split: what is kept of them, and of what they are."""
 
     points: pd.DataFrame
-    facts: dict[str, Any]
+    facts: Mapping[str, object]
     scores: dict[str, float]
     of: str
 

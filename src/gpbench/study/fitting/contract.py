@@ -4,7 +4,7 @@ that method, and no error of the code that goes on with its answer. No torch."""
 import functools
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from numbers import Real
 from typing import Any
 
@@ -70,7 +70,7 @@ def _keeps(name: str, answer: Any, words: tuple[Any, ...]) -> bool:
     return isinstance(answer, dict if name == "fit" else Shapes)
 
 
-def _is_measured(answer: dict[str, Any]) -> bool:
+def _is_measured(answer: Mapping[str, Any]) -> bool:
     """Whether a trace can take the numbers of a system beside its own."""
     if not {"iterations", "stopped"} <= answer.keys() or {"fit_id", "step", "seconds"} & answer.keys():
         return False

@@ -10,15 +10,14 @@ marked by their label as not ours, and paired with ours split by split.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from gpbench import config
 from gpbench.config import schema
 from gpbench.errors import UserError
-from gpbench.places import Places, read_json
-from gpbench.study.records import Cell, Fit, FrozenPlan, FrozenProtocol, digest
+from gpbench.places import Places
+from gpbench.study.records import Cell, Fit, FrozenPlan, FrozenProtocol, digest, from_json
 from gpbench.study.storage.committed import Row
 
 ABOUT, FACTS, SCORES, POINTS = "about.json", "facts.json", "scores.json", "points.parquet"
@@ -32,15 +31,25 @@ def what_is_predicted(md5: str | None, protocol: FrozenProtocol) -> str:
     return digest([md5, asdict(protocol)])
 
 
-def about(where: Places, name: str) -> dict[str, Any]:
-    """Label, protocol, `file` (digest of the predictions) and `of` (data set -> `what_is_predicted`) of a challenger;
-    UserError where there is none of this name."""
+@dataclass(frozen=True)
+class About:
+    """What is known of a challenger: file is the digest of its predictions, of: data set -> `what_is_predicted`."""
+
+    label: str
+    protocol: str
+    file: str
+    of: dict[str, str]
+
+
+def about(where: Places, name: str) -> About:
+    """What is known of a challenger; UserError where there is none of this name."""
     known = [path.parent.name for path in sorted(where.challengers.glob(f"*/{ABOUT}"))]
     config.require_known("challenger", [name], known, "challengers/, to which `gpbench challenge` adds")
-    found: dict[str, Any] = read_json(path := where.challengers / name / ABOUT, REMEDY)
-    if not isinstance(found, dict) or not {"label", "protocol", "file", "of"} <= found.keys():
-        raise UserError(f"{path} is damaged or of an earlier edition (it lacks label, protocol, file or of); {REMEDY}")
-    return found
+    path = where.challengers / name / ABOUT
+    try:
+        return from_json(About, path.read_bytes(), path)
+    except (UserError, OSError) as error:
+        raise UserError(f"{path} is damaged or of an earlier edition ({error}); {REMEDY}") from error
 
 
 def check(where: Places, study: schema.Study) -> None:
@@ -49,9 +58,9 @@ def check(where: Places, study: schema.Study) -> None:
     called: dict[str, str] = {}
     for name in study.challengers:
         found = about(where, name)
-        if (other := called.setdefault(found["label"], name)) != name:
+        if (other := called.setdefault(found.label, name)) != name:
             raise UserError(f"challengers {other!r} and {name!r} have one label; add one of them by another --label")
-        if (theirs := found["protocol"]) != study.protocol:
+        if (theirs := found.protocol) != study.protocol:
             raise UserError(f"challenger {name!r} predicts splits of protocol {theirs!r}, not {study.protocol!r}")
         if name in study.methods:
             raise UserError(f"challenger {name!r} is called as a method of the study; add it by another --name")
@@ -64,7 +73,7 @@ def check_rows(where: Places, names: Iterable[str], cells: Iterable[Cell]) -> No
     """Refuse challengers whose predictions are of other rows, splits or scaling than the fits beside them."""
     ours = {cell.address.dataset: cell.what for cell in cells if not cell.skip}
     for name in names:
-        for dataset, theirs in about(where, name)["of"].items():
+        for dataset, theirs in about(where, name).of.items():
             if (what := ours.get(dataset)) and theirs != what_is_predicted(what.data.md5, what.protocol):
                 other = f"the rows, splits or scaling of {dataset} are not those that {name!r} predicted"
                 raise UserError(f"{other}; {REMEDY}")
@@ -72,7 +81,7 @@ def check_rows(where: Places, names: Iterable[str], cells: Iterable[Cell]) -> No
 
 def seen(where: Places, plan: FrozenPlan) -> list[str]:
     """What tells the predictions of a study's challengers from others of the same names."""
-    return [about(where, name)["file"] for name in plan.study.challengers]
+    return [about(where, name).file for name in plan.study.challengers]
 
 
 def folders(where: Places, plan: FrozenPlan) -> dict[str, Path]:
@@ -90,7 +99,7 @@ def rows(where: Places, plan: FrozenPlan, scores: Callable[[Path], dict[str, flo
     found: list[Row] = []
     for identity, path in folders(where, plan).items():
         name, dataset, split = identity.split("/")
-        names = {"method": name, "family": FAMILY, "label": f"{about(where, name)['label']} (not ours)"}
+        names = {"method": name, "family": FAMILY, "label": f"{about(where, name).label} (not ours)"}
         found.append(row(identity, *cells[dataset, int(split)], names) | scores(path))
     return found
 
