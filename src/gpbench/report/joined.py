@@ -42,9 +42,10 @@ class Joined(View):
         of: dict[str, list[str]] = {}
         for method, dataset in self.taken:
             of.setdefault(self.labels[method], []).append(dataset)
-        runs = ", ".join(sorted({run.folder.name for run in self.taken.values()}))
+        own = self.folder.name  # to which the names of other runs of a study add some digits
+        runs = ", ".join(sorted({run.folder.name.removeprefix(own) for run in self.taken.values()}))
         cells = "; ".join(f"{label} on {', '.join(datasets)}" for label, datasets in of.items())
-        return f"With more updates ({runs}): {cells}." if cells else ""
+        return f"With more updates ({own}{runs}): {cells}." if cells else ""
 
     @property
     def warning(self) -> str:
