@@ -39,11 +39,10 @@ COMPARISON = "all_mnll"
 BEST = 5  # methods whose ranks the README shows
 
 
-def texts(root: Path, runs: list[Counterparts]) -> dict[Path, str]:
-    """File -> content, for all documents that are text, except those of the scorecard; runs: the committed ones."""
+def texts(root: Path, runs: list[Counterparts], views: list[Joined]) -> dict[Path, str]:
+    """File -> content, for all texts but those of the scorecard; runs: the committed ones, views: RUNS (`joined`)."""
     conf = root / "conf"
     contents: dict[Path, str] = {}
-    views = joined(runs)
     for view in views:
         contents |= {view.folder / "tables" / f"{name}.md": to_markdown(table(view, name)) for name in TABLES}
         pictures = "\n".join(f"![{name}](figures/{name}.png)\n\n{registry.FIGURES[name].caption}\n" for name in FIGURES)
@@ -132,8 +131,9 @@ def scorecard(root: Path) -> tuple[list[Counterparts], Path, Path, Path]:
 def stale(root: Path) -> list[str]:
     """Documents that differ from their records, as paths from the project's root."""
     outdated = all_runs.stale(*(parts := scorecard(root)))
-    outdated += [path for path, text in texts(root, parts[0]).items() if not all_runs.has_text(path, text)]
-    for view in joined(parts[0]):
+    made = texts(root, parts[0], views := joined(parts[0]))
+    outdated += [path for path, text in made.items() if not all_runs.has_text(path, text)]
+    for view in views:
         figures = {name: view.folder / "figures" / f"{name}.png" for name in FIGURES}
         outdated += [path for name, path in figures.items() if all_runs.drawn_from(path) != digest(view, name)]
     return [str(path.relative_to(root)) for path in outdated]
@@ -148,9 +148,9 @@ def check(root: Path) -> None:
 def make(root: Path) -> None:
     """Write every document; the scorecard first, because the README counts its verdicts."""
     all_runs.write_scorecard(*(parts := scorecard(root)))
-    for path, text in texts(root, parts[0]).items():
+    for path, text in texts(root, parts[0], views := joined(parts[0])).items():
         write_text(path, text)
-    for view in joined(parts[0]):
+    for view in views:
         for name in FIGURES:
             drawn = View(view.folder) if name in OF_ALL_RUNS else view  # budgets as they are
             write_figure(drawn, name, view.folder / "figures", kinds=("png",), **{all_runs.KEY: digest(view, name)})
