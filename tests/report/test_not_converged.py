@@ -111,7 +111,7 @@ def test_status_counts_them_and_unfinished_lists_them_with_their_r_hat(view):
 
 
 def test_every_table_and_the_page_say_so(view, folder, tmp_path):
-    warning = "✗ Not converged: BSGP (2 layers) on boston (2 splits)."
+    warning = "✗ Not converged: BSGP (2 layers) on boston."
     for name in ("differences", "cost", "all_metrics"):
         write_table(view, name, tmp_path)
         assert warning in (tmp_path / f"{name}.md").read_text()

@@ -78,7 +78,7 @@ def test_with_a_limit_it_is_left_out_as_chains_are(gated):
     assert (cell["statuses"], bool(cell["complete"]), cell["improving"]) == (f"2 of 3 {UNMIXED}", False, 0)
     comparison = compare(gated, COMPARISONS[1])
     assert "boston" not in comparison["datasets"] or "dsvi" not in comparison["methods"]
-    assert "✗ Not converged: DSVI (2 layers) on boston (2 splits)." in table(gated, "cost").note
+    assert "✗ Not converged: DSVI (2 layers) on boston." in table(gated, "cost").note
     (text,) = facts.warnings(gated)
     assert text.startswith("2 fits by gradients that have not converged: as many steps again would gain 0.02 ")
     assert "would gain 0.02 (0.005 by L-BFGS) nats a datum or more" in text

@@ -1,4 +1,4 @@
-"""A committed run in which cells that have not converged are those of longer runs of its study, where they have."""
+"""A committed run in which cells that have not converged, or have too many rows, are those of runs that allow more."""
 
 from collections.abc import Iterable
 from functools import cached_property
@@ -11,7 +11,8 @@ CELL = ["method", "dataset"]
 
 
 class Joined(View):
-    """The view of a run whose cells that have not converged are taken from others with the same protocol and budget.
+    """The view of a run whose cells that have not converged, or were skipped, are those of others of the same protocol
+    and budget.
 
     A cell is taken as a whole, from the first run that has all of its splits done. What is drawn of curves and points
     is that of the run alone."""
@@ -27,7 +28,7 @@ class Joined(View):
                         self._cells[cell], self.taken[cell] = fits, run
 
     def _is_better(self, cell: tuple[str, str], fits: pd.DataFrame) -> bool:
-        if cell not in self._cells or UNMIXED not in set(self._cells[cell]["status"]):
+        if cell not in self._cells or not {UNMIXED, "skipped"} & set(self._cells[cell]["status"]):
             return False
         return (fits["status"] == "done").all() and set(fits["split"]) == set(self._cells[cell]["split"])
 
@@ -39,13 +40,9 @@ class Joined(View):
     @property
     def borrowed(self) -> str:
         """A sentence that names the cells that were taken, and their runs; '' without any."""
-        of: dict[str, list[str]] = {}
-        for method, dataset in self.taken:
-            of.setdefault(self.labels[method], []).append(dataset)
         own = self.folder.name  # to which the names of other runs of a study add some digits
         runs = ", ".join(sorted({run.folder.name.removeprefix(own) for run in self.taken.values()}))
-        cells = "; ".join(f"{label} on {', '.join(datasets)}" for label, datasets in of.items())
-        return f"With more updates ({own}{runs}): {cells}." if cells else ""
+        return f"With more updates or rows ({own}{runs}): {self.cells_in_words(self.taken)}." if self.taken else ""
 
     @property
     def warning(self) -> str:

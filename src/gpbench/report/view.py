@@ -8,7 +8,8 @@ step), `points.parquet` (one row per test point) and the results of probes, such
 is read.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal, TypedDict, cast
@@ -230,10 +231,7 @@ class View:
     def _check_one(self, values: pd.Series, what: str, where: str) -> None:
         if len(counts := values.value_counts().sort_index()) > 1:
             mixed = ", ".join(f"{name!r} ({n} fits)" for name, n in counts.items())
-            raise UserError(
-                f"{self.folder}: {where} mixes {what} {mixed}; their scores are not comparable, "
-                "so collect each separately"
-            )
+            raise UserError(f"{self.folder}: {where} mixes {what} {mixed}, not comparable; collect each separately")
 
     @property
     def methods(self) -> list[str]:
@@ -338,13 +336,21 @@ class View:
     def warning(self) -> str:
         """Sentences that name the cells that have not converged as the budget requires, and count those that still
         improve and the fits that needed jitter; '' without any."""
-        unmixed = self.fits[self.fits["status"] == UNMIXED]
-        cells: dict[str, list[str]] = {}
-        for (method, dataset), n in unmixed.groupby(["method", "dataset"], sort=False)["split"].nunique().items():
-            cells.setdefault(self.labels[method], []).append(f"{dataset} ({count(n, 'split')})")
-        failing = "; ".join(f"{label} on {', '.join(of)}" for label, of in cells.items())
-        failed = f"✗ Not converged: {failing}." if cells else ""
+        unmixed = self.fits.loc[self.fits["status"] == UNMIXED, ["method", "dataset"]].drop_duplicates()
+        failed = f"✗ Not converged: {self.cells_in_words(unmixed.to_numpy())}." if len(unmixed) else ""
         return " ".join(filter(None, (failed, self.still_improving, self.needed_jitter)))
+
+    def cells_in_words(self, cells: Iterable[tuple[str, str]]) -> str:
+        """Cells (method, data set), as 'AEP, BSGP-1 on all 13 data sets; SVGP on naval'; all: those with a score."""
+        scored = self.fits[self.fits["status"].isin(SCORED)].groupby("method")["dataset"].nunique()
+        by_method, alike = defaultdict(list), defaultdict(list)
+        for method, dataset in cells:
+            by_method[method].append(dataset)
+        for method, names in by_method.items():
+            every = 2 < len(names) == scored[method]
+            where = f"all {count(len(names), 'data set')}" if every else ", ".join(names)
+            alike[where].append(self.labels[method])
+        return "; ".join(f"{', '.join(labels)} on {where}" for where, labels in alike.items())
 
     @property
     def still_improving(self) -> str:

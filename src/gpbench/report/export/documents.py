@@ -84,8 +84,11 @@ def summary(view: Joined) -> str:
     text = (
         f"Study `{study['name']}`: {count(len(done), 'fit')} of {done['method'].nunique()} of "
         f"{count(fits['method'].nunique(), 'method')} on {count(len(view.datasets), 'data set')}, protocol "
-        f"{study['protocol']}, budget {study['budget']}, {study['splits']} splits.{f' {view.borrowed}'.rstrip()}"
+        f"{study['protocol']}, budget {study['budget']}, {study['splits']} splits."
     )
+    if of := Counter(view.labels[method] for method, _ in view.taken):
+        cells = ", ".join(f"{n} of {label}" for label, n in of.items())
+        text += f" {count(len(view.taken), 'cell')} are of runs with more updates or rows ({cells})."
     if "pairs" in comparison:
         ranked = [(view.labels[row["method"]], row["mean_rank"]) for row in comparison["ranks"]]
         best = ", ".join(f"{label} {rank:.1f}" for label, rank in ranked[:BEST])

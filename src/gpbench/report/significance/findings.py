@@ -7,6 +7,7 @@ from gpbench.evaluation.practical import DECIDED, ROPES
 from gpbench.report.tables.render import escape_markdown, number
 from gpbench.report.view import View, commits
 
+MOST_NAMED = 3  # commits
 _OF = {"dataset": "method", "method": "data set"}
 WORDS = {"a_better": "better than", "equal": "equal to", "undecided": "undecided versus", "b_better": "worse than"}
 
@@ -24,8 +25,9 @@ def to_markdown(results: dict, view: View) -> str:
 
 def basis(view: View) -> str:
     """One sentence with protocol, budget, number of splits, overrides and commits of the finished fits."""
-    known = ", ".join(commits(view.done, 7))
-    code = f"fits of commit {known}" if known else "commit unknown"
+    known = commits(view.done, 7)
+    code = f"fits of commit {', '.join(known)}" if known else "commit unknown"
+    code = f"fits of {len(known)} commits" if len(known) > MOST_NAMED else code
     code += " with uncommitted changes" * bool(view.done["dirty"].eq(True).any())
     _, words = config.command_words(view.study["command"])
     given = f", overrides {words!r}" * bool(words)

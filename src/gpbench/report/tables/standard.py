@@ -148,6 +148,8 @@ def cost(view: View) -> Table:
         "Medians over the finished fits of a method, so over other data sets where their number differs; peak memory "
         "is the maximum over fits. The CSV has every cell."
     )
+    if gpus := int((view.done["gpu"].astype(bool) & view.done["gpu"].notna()).sum()):
+        note += f" {count(gpus, 'fit')} took a GPU, with its seconds and the memory of its host."
     return Table(data, pd.DataFrame(shown), "Cost of training and prediction", note)
 
 
