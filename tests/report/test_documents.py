@@ -13,6 +13,7 @@ from gpbench.errors import UserError
 from gpbench.report.export import documents
 from gpbench.report.joined import Joined
 from gpbench.report.scorecard import all_runs
+from gpbench.report.scorecard.counterparts import Counterparts
 from gpbench.report.view import UNMIXED, View
 from projects import REPOSITORY
 
@@ -80,6 +81,18 @@ def test_a_run_at_another_budget_gives_no_cells(root):
     assert len(Joined(own, [other]).taken) == 4
     other.study["budget"] = "paper"
     assert not Joined(own, [other]).taken
+
+
+def test_a_run_with_another_model_gives_no_cells(root):
+    own = Counterparts(View(root / "docs" / "results" / documents.RUN))
+    names = ["svgp.steps=60000 trainer.replicas=1", "svgp.num_inducing=500 svgp.steps=60000", "budget.gain=1"]
+    others = [Counterparts(View(own.view.folder)) for _ in names]
+    own.view.fits["status"] = UNMIXED
+    for other, settings in zip(others, names, strict=True):
+        other.settings = settings
+    (joined,) = documents.joined([*others, own])
+    assert {id(view) for view in joined.taken.values()} == {id(others[0].view)}
+    assert not documents.joined([*others[1:], own])[0].taken
 
 
 def test_blocks_of_a_text_are_replaced_and_must_exist():

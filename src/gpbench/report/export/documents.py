@@ -5,6 +5,7 @@ of today's records, a figure if its key `gpbench-data` is not the digest of the 
 `python -m gpbench.report documents` writes all of them; with `--check` it names the stale ones and exits with 1.
 """
 
+import re
 from collections import Counter
 from pathlib import Path
 from textwrap import fill
@@ -37,6 +38,7 @@ TABLES = (
 OF_ALL_RUNS = ("rank_by_budget",)  # figures that draw all of RUNS, the others one
 COMPARISON = "all_mnll"
 BEST = 5  # methods whose ranks the README shows
+LONGER = re.compile(r"\w+\.(steps|max_rows)=\S+|trainer\.\S+")
 
 
 def texts(root: Path, runs: list[Counterparts], views: list[Joined]) -> dict[Path, str]:
@@ -69,10 +71,11 @@ def filled(text: str, blocks: dict[str, str]) -> str:
 
 
 def joined(runs: list[Counterparts]) -> list[Joined]:
-    """RUNS, with cells of other committed runs of their studies where those of their own have not converged."""
+    """RUNS, with cells of others of their studies that differ in updates, a limit of rows, or the trainer alone."""
     by_name = {run.view.folder.name: run for run in runs}
     own = [by_name[name] for name in RUNS]
-    return [Joined(one.view, [run.view for run in runs if run.study == one.study and run is not one]) for one in own]
+    others = [run for run in runs if all(LONGER.fullmatch(word) for word in run.settings.split())]
+    return [Joined(one.view, [run.view for run in others if run.study == one.study and run is not one]) for one in own]
 
 
 def summary(view: Joined) -> str:
