@@ -12,7 +12,6 @@ import gpbench
 from gpbench import config, places
 from gpbench.report.significance.comparisons import differences_to_best
 from gpbench.report.tables.render import Table
-from gpbench.report.view import View
 from projects import REPOSITORY
 
 WEBSITE = REPOSITORY / "docs" / "website"
@@ -27,8 +26,13 @@ def website():
 
 
 @pytest.fixture(scope="module")
-def run():
-    return View(REPOSITORY / "docs" / "results" / "ashman2020_uci-70f21d")
+def run(website, tmp_path_factory):
+    from records import committed
+
+    name, folder = "ashman2020_uci-70f21d", tmp_path_factory.mktemp("results")
+    (folder / name).symlink_to(REPOSITORY / "docs" / "results" / name)
+    (view,) = committed(folder)
+    return view
 
 
 def test_a_page_of_a_method_has_equations_settings_with_meanings_and_scores(website, run):

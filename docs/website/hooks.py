@@ -27,8 +27,7 @@ import runs  # noqa: E402
 from gpbench import config as conf  # noqa: E402
 from gpbench import places  # noqa: E402
 from gpbench.report.page import page as report_page  # noqa: E402
-from gpbench.report.scorecard.all_runs import read_runs  # noqa: E402
-from records import cells  # noqa: E402
+from records import cells, committed  # noqa: E402
 
 EXECUTED = ROOT / "build" / "tour.ipynb"
 FROM_ROOT = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
@@ -62,22 +61,22 @@ def pages() -> dict[str, str]:
     """Every page that is made."""
     where = places.find()
     groups = methods.modules(where)
-    committed = read_runs(ROOT / "docs" / "results")
+    views = committed(ROOT / "docs" / "results")
     entries = [conf.compose(where.conf, "dataset", name) for name in conf.options(where.conf, "dataset")]
     studies = [conf.compose(where.conf, "study", name) for name in conf.options(where.conf, "study")]
-    table = cells(committed)
+    table = cells(views)
     names = {entry.name: f"datasets/{entry.name}.html" for entry in entries}
     names |= {m.header.name: f"methods/{name}.html" for name, group in groups.items() for m in group}
-    names |= {view.folder.name: f"results/{view.folder.name}/index.html" for view in committed}
-    catalogue = methods.Catalogue(where, table, committed, names, [type(group[0].hyper) for group in groups.values()])
+    names |= {view.folder.name: f"results/{view.folder.name}/index.html" for view in views}
+    catalogue = methods.Catalogue(where, table, views, names, [type(group[0].hyper) for group in groups.values()])
     texts = {path: relinked((ROOT / source).read_text()) for path, source in FROM_ROOT.items()}
     texts |= {f"methods/{name}.md": methods.page(name, group, catalogue) for name, group in groups.items()}
     texts |= {f"datasets/{e.name}.md": datasets.page(e, where, studies, table, names) for e in entries}
-    texts |= {f"results/{v.folder.name}/index.md": runs.page(v, table, names) for v in committed}
+    texts |= {f"results/{v.folder.name}/index.md": runs.page(v, table, names) for v in views}
     return texts | {
         "methods/index.md": methods.index(groups),
         "datasets/index.md": datasets.index(entries),
-        "results/index.md": runs.explorer(committed, names),
+        "results/index.md": runs.explorer(views, names),
         "functions.md": reference_pages.functions(),
         "errata/index.md": reference_pages.errata(ROOT / "docs" / "errata"),
         "tour.md": notebook.page(nbformat.read(EXECUTED, as_version=4)),

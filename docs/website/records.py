@@ -6,6 +6,7 @@ from __future__ import annotations
 import html
 import re
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ import pandas as pd
 from gpbench.evaluation.compare import paired_difference
 from gpbench.evaluation.metrics import METRICS
 from gpbench.places import Places
+from gpbench.report.scorecard.all_runs import read_runs
 from gpbench.report.significance.comparisons import ALPHA
 from gpbench.report.tables.render import Table, mean_sd, number, to_html
 from gpbench.report.view import View, commits
@@ -31,6 +33,11 @@ def linked(table: Table, pages: dict[str, str], up: str) -> str:
         return f'<td><a href="{up}{page}">{match[1]}</a></td>' if page else match[0]
 
     return LINKED.sub(link, to_html(table))
+
+
+def committed(folder: Path) -> list[View]:
+    """The committed runs of `docs/results/`."""
+    return [run.view for run in read_runs(folder)]
 
 
 def cells(runs: list[View]) -> pd.DataFrame:
