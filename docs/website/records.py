@@ -14,12 +14,15 @@ import pandas as pd
 from gpbench.evaluation.compare import paired_difference
 from gpbench.evaluation.metrics import METRICS
 from gpbench.places import Places
+from gpbench.report.export.documents import RUNS
 from gpbench.report.scorecard.all_runs import read_runs
+from gpbench.report.scorecard.counterparts import run_settings
 from gpbench.report.significance.comparisons import ALPHA
 from gpbench.report.tables.render import Table, mean_sd, number, to_html
 from gpbench.report.view import View, commits
 from gpbench.study.storage.challengers import NOT_OURS
 
+MOST_NAMED = 4  # methods or data sets of a run in the list of all
 LINKED = re.compile(r"<td>([\w-]+)</td>")
 
 
@@ -140,20 +143,25 @@ def failures(runs: list[View], presets: set[str]) -> Table:
 
 
 def listed(runs: list[View]) -> Table:
-    """The runs, one row each."""
+    """The runs, one row each, those with pages of statistics first."""
     rows = [
         {
             "run": view.folder.name,
             "what": view.study["title"],
-            "kind": view.study["kind"],
-            "protocol": view.study["protocol"],
-            "budget": view.study["budget"],
+            "methods": _some([view.labels[name] for name in view.methods if name in set(view.done["method"])]),
+            "data sets": _some([name for name in view.datasets if name in set(view.done["dataset"])]),
+            "budget and settings": " ".join([str(view.study["budget"]), run_settings(view.study["command"])[1]]),
             "fits done": _done(view),
         }
-        for view in runs
+        for view in sorted(runs, key=lambda view: [name != view.folder.name for name in RUNS])
     ]
     data = pd.DataFrame(rows)
     return Table(data, data, "Committed runs")
+
+
+def _some(names: list[str]) -> str:
+    """All names, or the first of many and their number."""
+    return ", ".join(names) if len(names) <= MOST_NAMED else f"{', '.join(names[:MOST_NAMED])} ... ({len(names)})"
 
 
 def _done(view: View) -> str:

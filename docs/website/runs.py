@@ -73,7 +73,7 @@ def _pair(runs: list[View]) -> tuple[str, str]:
             "splits": [str(row[8]) for row in rows],
         }
     )
-    caption = f"{view.labels[first]} minus {view.labels[second]}: {RUN}, protocol common, budget quick"
+    caption = f"{view.labels[first]} minus {view.labels[second]}: {RUN}, protocol common, budget {view.study['budget']}"
     box = f'<div class="explore" data-explore="pair" data-pair="{RUN} {first} {second}"></div>'
     return box, to_html(Table(shown, shown, caption)).replace("<table ", '<table id="pairs" ', 1)
 
