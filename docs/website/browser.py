@@ -126,9 +126,8 @@ def test_two_methods_are_paired_either_way(page):
     box.get_by_role("combobox", name="second").select_option("svgp")
     other = page.locator("#pairs tbody td:nth-child(2)").all_text_contents()
     numbers = [[float(re.match(r"\+?(-?[\d.e-]+)", text)[1]) for text in texts] for texts in (one, other)]
-    assert len(one) == 13
     assert numbers[0] == [-x for x in numbers[1]]
-    assert box.locator("svg circle").count() == 13
+    assert box.locator("svg circle").count() == len(one) > 5
 
 
 def test_ranks_are_drawn_and_one_method_is_highlighted(page):
