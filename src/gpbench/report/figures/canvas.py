@@ -96,14 +96,13 @@ def titled(
 
     x labels the panels that have none below, y those of the first column."""
     columns = min(columns, len(titles))
-    figure, axes = panels(-(-len(titles) // columns), columns, height, **options)
+    figure, axes = panels(-(-len(titles) // columns), columns, height, y=y, **options)
     for i, axis in enumerate(axes.flat):
         if i >= len(titles):
             axis.axis("off")
             continue
         title(axis, titles[i])
         axis.set_xlabel(x if i + columns >= len(titles) else "")
-        axis.set_ylabel(y if i % columns == 0 else "")
     return figure, list(axes.flat[: len(titles)])
 
 
@@ -146,12 +145,18 @@ def legend(figure: Figure, view: View, methods: list[str], lines: bool = True) -
 
 def legend_of(figure: Figure, shown: list[Look], lines: bool = True) -> None:
     """One legend below all panels, in as many columns as its labels leave room for; none without entries."""
-    if handles := [Line2D([], [], **look.options | ({} if lines else {"linestyle": "none"})) for look in shown]:
-        labels = [look.label for look in shown]
-        columns = int(min(max(WIDTH / (0.06 * max(map(len, labels)) + 0.6), 1), 6))
-        rows = -(-len(handles) // columns)
+    if shown:
+        columns = int(min(max(WIDTH / (0.06 * max(len(look.label) for look in shown) + 0.6), 1), 6))
+        rows = -(-len(shown) // columns)
         figure.set_figheight(figure.get_figheight() + 0.16 * max(rows - 2, 0))  # panels keep their height
-        figure.legend(handles, labels, loc="outside lower center", ncols=-(-len(handles) // rows))
+        entries = [(look.label, look.options | ({} if lines else {"linestyle": "none"})) for look in shown]
+        legend_of_marks(figure, entries, -(-len(shown) // rows))
+
+
+def legend_of_marks(figure: Figure, entries: Iterable[tuple[str, Style]], columns: int) -> None:
+    """One legend below all panels; entries: label, and options of its line."""
+    handles = [Line2D([], [], label=label, **style) for label, style in entries]
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns)
 
 
 def broken(text: str, width: int = 26) -> str:

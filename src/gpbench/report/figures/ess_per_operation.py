@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 
 from gpbench.report.figures import canvas
@@ -30,16 +29,15 @@ def ess_per_operation(view: View) -> Figure:
     canvas.require(len(fits), canvas.NO_CHAINS)
     height = 0.6 + 0.24 * len(view.methods) * canvas.row(view)
     figure, axes = canvas.titled(view.datasets, height, 3, "ESS, % of transitions", sharey=True)
-    published = view.card[view.card["ours_metric"] == "ess_percent"].dropna(subset="published")
+    published = view.card[view.card["ours_metric"] == "ess_percent"].dropna(subset="published").set_index("ours_method")
     values = np.concatenate([fits[list(KINDS)].to_numpy().ravel(), published["published"].to_numpy(float)])
     powers = np.log10(values[values > 0])  # False where NaN
     decades = 10 ** np.floor(powers.min()), 10 ** np.ceil(powers.max() + 1e-9)
     for axis, dataset, of_dataset in canvas.by_dataset(axes, view.datasets, fits):
-        printed = published[published["dataset"] == dataset]
         for kind, look in KINDS.items():
             side = _SHIFT * (1 if kind == "per_operation" else -1)
             _marks(axis, of_dataset.groupby("method")[kind].agg(["mean", "std"]), view.methods, side, look)
-        printed = printed[printed["ours_method"].isin(view.methods)].set_index("ours_method")
+        printed = published[(published["dataset"] == dataset) & published.index.isin(view.methods)]
         sds = printed.reindex(columns=["published", "published_sd"]).set_axis(["mean", "std"], axis=1)
         _marks(axis, sds, view.methods, _PUBLISHED_SHIFT - _SHIFT, KINDS["ess_percent"], **OPEN)
         axis.set(xscale="log", xlim=decades)
@@ -47,10 +45,10 @@ def ess_per_operation(view: View) -> Figure:
         splits, draws = of_dataset["split"].nunique(), of_dataset["iterations"].max()
         canvas.remark(axis, f"{splits} splits, {draws:,.0f} kept draws" if splits else "no chain")
     canvas.name_rows(axes[0], view)
-    handles = [Line2D([], [], label=look.label, **look.options) for look in KINDS.values()]
+    entries = [(look.label, look.options) for look in KINDS.values()]
     if not published.empty:
-        handles.append(Line2D([], [], label="published", **KINDS["ess_percent"].options | OPEN))
-    figure.legend(handles=handles, loc="outside lower center", ncols=3)
+        entries.append(("published", KINDS["ess_percent"].options | OPEN))
+    canvas.legend_of_marks(figure, entries, 3)
     return figure
 
 

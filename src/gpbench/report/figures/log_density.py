@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from gpbench.report.figures import canvas
 from gpbench.report.figures.published import OPEN, published_scores
@@ -81,5 +80,5 @@ def boxes(view: View) -> Figure:
         for row in card[(card["dataset"] == dataset) & card["ours_method"].isin(methods)].itertuples():
             axis.plot(methods.index(row.ours_method), row.published, **PUBLISHED)
     if not card.empty:
-        figure.legend(handles=[Line2D([], [], label="published mean", **PUBLISHED)], loc="outside lower center")
+        canvas.legend_of_marks(figure, [("published mean", PUBLISHED)], 1)
     return figure

@@ -3,7 +3,6 @@
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from gpbench.report.figures import canvas
 from gpbench.report.view import View
@@ -33,8 +32,6 @@ def score_limits(scores: pd.DataFrame, published: pd.Series) -> tuple[float, flo
 def source_legend(figure: Figure, first: str, has_published: bool) -> None:
     """A legend of our marks, published marks (if any) and the dashed line of our first method."""
     ink: canvas.Style = {"color": "black", "linestyle": "none", "marker": "o", "markersize": 4}
-    handles = [Line2D([], [], label="ours", **ink)]
-    if has_published:
-        handles.append(Line2D([], [], label="published", **ink | OPEN))
-    handles.append(Line2D([], [], color=canvas.GREY, linestyle="--", linewidth=0.7, label=f"our {first}"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+    dashed: canvas.Style = {"color": canvas.GREY, "linestyle": "--", "linewidth": 0.7}
+    published = [("published", ink | OPEN)] if has_published else []
+    canvas.legend_of_marks(figure, [("ours", ink), *published, (f"our {first}", dashed)], 2 + len(published))

@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from gpbench.evaluation.metrics import METRICS
@@ -28,8 +27,7 @@ def scorecard(view: View) -> Figure:
         _rows(axis, group.reset_index(drop=True))
         canvas.title(axis, f"{name[0]}, {METRICS[name[1]].label}")
     ink: canvas.Style = {"color": "black", "linestyle": "none", "marker": "o"}
-    handles = [Line2D([], [], mfc="white", label="published", **ink), Line2D([], [], label="ours", **ink)]
-    figure.legend(handles=handles, loc="outside lower center", ncols=2)
+    canvas.legend_of_marks(figure, [("published", ink | {"mfc": "white"}), ("ours", ink)], 2)
     return figure
 
 
@@ -55,7 +53,7 @@ MARKS: dict[str, canvas.Style] = {
     "better": {"color": "#009E73", "marker": "^"},
     "agrees": {"color": "#0072B2", "marker": "o"},
 }
-MARK: canvas.Style = {"markersize": 4, "mew": 0.9}
+MARK: canvas.Style = {"markersize": 4, "mew": 0.9, "linestyle": "none"}
 
 
 @dataclass(frozen=True)
@@ -92,12 +90,8 @@ def against(card: pd.DataFrame) -> Figure:
     for axis, (family, group) in zip(axes, groups, strict=True):
         _family(axis, family, group)
     kinds = rows["verdict"].map(verdicts.kind).value_counts()
-    handles = [
-        Line2D([], [], linestyle="none", label=f"{kind} ({kinds[kind]})", **MARK, **mark)
-        for kind, mark in reversed(MARKS.items())
-        if kind in kinds
-    ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=4)
+    shown = [(kind, mark | MARK) for kind, mark in reversed(MARKS.items()) if kind in kinds]
+    canvas.legend_of_marks(figure, [(f"{kind} ({kinds[kind]})", mark) for kind, mark in shown], 4)
     return figure
 
 
@@ -114,7 +108,7 @@ def _family(axis: Axes, family: Family, rows: pd.DataFrame) -> None:
         of_kind = points[points["kind"] == kind]
         x, y = (of_kind[name].clip(low, high) for name in ("published", "ours"))
         errors = {"xerr": of_kind["published_error"], "yerr": of_kind["ours_error"]}
-        axis.errorbar(x, y, **errors, elinewidth=0.6, linestyle="none", **MARK, **mark)
+        axis.errorbar(x, y, **errors, elinewidth=0.6, **MARK, **mark)
     axis.set(xlim=(low, high), ylim=(low, high), xlabel="published", ylabel="ours", aspect="equal")
     canvas.remark(axis, f"{len(rows)}")
 
