@@ -188,8 +188,8 @@ def auc(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
     """Area under the ROC curve of p1, or the plain mean of one-vs-rest areas; NaN if the test rows lack a class."""
     probabilities, y = _probabilities(points, info), points["y"].to_numpy()
     if info["num_classes"] == 2:
-        return _area(probabilities[:, 1], y == 1)
-    return float(np.mean([_area(column, y == number) for number, column in enumerate(probabilities.T)]))
+        return roc_area(probabilities[:, 1], y == 1)
+    return float(np.mean([roc_area(column, y == number) for number, column in enumerate(probabilities.T)]))
 
 
 def capacity_accuracy(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
@@ -199,7 +199,7 @@ def capacity_accuracy(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
 
 def capacity_auc(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
     """`auc` averaged over degrees of abstention (see `abstention.capacity`); NaN if the test rows lack a class."""
-    return capacity(points["p1"], points["y"], lambda p, y: _area(p, y == 1))
+    return capacity(points["p1"], points["y"], roc_area)
 
 
 def fact(points: pd.DataFrame, info: Mapping[str, Any], *, name: str) -> float:
@@ -216,10 +216,13 @@ def _probabilities(points: pd.DataFrame, info: Mapping[str, Any]) -> np.ndarray:
     return points[[f"p{number}" for number in range(info["num_classes"])]].to_numpy()
 
 
-def _area(scores: np.ndarray, positive: np.ndarray) -> float:
-    """P(score of a positive > score of a negative), ties one half (Mann-Whitney), NaN without both kinds."""
+def roc_area(scores: np.ndarray, positive: np.ndarray) -> float:
+    """P(score of a positive > score of a negative), ties one half (Mann-Whitney), NaN without both kinds.
+
+    positive `[N]`: True or 1 for a positive."""
     from scipy.stats import rankdata  # scipy.stats costs more to import than all the rest
 
+    positive = np.asarray(positive, bool)
     positives = int(positive.sum())
     negatives = len(positive) - positives
     if positives == 0 or negatives == 0:
@@ -234,10 +237,8 @@ def efficiency(values: Mapping[str, float]) -> dict[str, float]:
 
 def _coverage(percent: int) -> Metric:
     level = percent / 100
-    function = partial(central_coverage, level=level)
-    return Metric(
-        f"coverage_{percent}", f"coverage of {percent}% intervals", "target", "", 0, 1, REGRESSION, function, level
-    )
+    label, function = f"coverage of {percent}% intervals", partial(central_coverage, level=level)
+    return Metric(f"coverage_{percent}", label, "target", "", 0, 1, REGRESSION, function, level)
 
 
 def _cost(name: str, label: str, unit: str) -> Metric:

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -24,31 +24,24 @@ SHIFT = 0.2  # of our marks to the left and of published ones to the right
 _COLUMNS = 4
 
 
-def loglik_by_model(view: View) -> Figure:
-    """Mean test log-likelihood of every model, one panel per data set."""
-    return _by_model(view, lambda dataset: "mnll", -1, "test log-lik. (nats)")
-
-
-def error_by_model(view: View) -> Figure:
-    """RMSE or error rate of every model, one panel per data set."""
-    return _by_model(view, view.error_metric, 1)
-
-
-def _by_model(view: View, metric_of: Callable[[str], str], sign: int, y: str = "") -> Figure:
-    cells = {name: view.cells_of(name, metric_of(name)) for name in view.datasets}
+def _by_model(view: View, error: bool) -> Figure:
+    """RMSE or error rate of every model, or its mean test log-likelihood, one panel per data set."""
+    metrics = {name: view.error_metric(name) if error else "mnll" for name in view.datasets}
+    cells = {name: view.cells_of(name, metric) for name, metric in metrics.items()}
     datasets = [name for name in view.datasets if cells[name]["n"].any()]
     canvas.require(datasets)
     marks, card = _marks(view), view.card[view.card["protocol"] == view.study["protocol"]]
     names = [*marks, *card.query("reason == @QUOTED and dataset in @datasets")["method_printed"].unique()]
     labels = [view.labels.get(name, name) for name in names]
-    figure, axes = canvas.titled(datasets, 1.9, _COLUMNS, y=y)
+    figure, axes = canvas.titled(datasets, 1.9, _COLUMNS, y="" if error else "test log-lik. (nats)")
+    sign = 1 if error else -1
     for axis, dataset in zip(axes, datasets, strict=True):
-        metric = metric_of(dataset)
+        metric = metrics[dataset]
         _draw_ours(axis, cells[dataset], marks, sign)
         _draw_published(axis, card.query("dataset == @dataset and ours_metric == @metric"), names, marks, sign)
         axis.set_xlim(-0.7, len(names) - 0.3)
         axis.set_xticks(range(len(names)), [])
-        if not y:
+        if error:
             axis.set_ylabel(f"test {METRICS[metric].label}")
     for axis in axes[-_COLUMNS:]:
         axis.set_xticklabels(labels, rotation=90, fontsize=6)
@@ -56,6 +49,10 @@ def _by_model(view: View, metric_of: Callable[[str], str], sign: int, y: str = "
         figure.suptitle(f"No finished fit: {', '.join(unfinished)}.", fontsize=7, color=canvas.GREY)
     source_legend(figure, labels[0], not card.empty)
     return figure
+
+
+loglik_by_model = partial(_by_model, error=False)
+error_by_model = partial(_by_model, error=True)
 
 
 def _marks(view: View) -> Marks:

@@ -11,11 +11,12 @@ from matplotlib.figure import Figure
 
 from gpbench.evaluation.abstention import Score, abstention_curve, reject_curve
 from gpbench.evaluation.calibration import coverage_curve, pit_histogram, reliability_curve
-from gpbench.evaluation.metrics import METRICS
+from gpbench.evaluation.metrics import roc_area
 from gpbench.report.figures import canvas
 from gpbench.report.view import View
 
 _FEW = 10  # test points; bins with fewer are left out
+_REFERENCE: canvas.Style = {"color": "black", "linewidth": 0.8, "zorder": 1}  # the line of perfect calibration
 GRID = np.linspace(0, 1, 201)  # degrees of abstention at which curves of splits are averaged
 Curve = Callable[[pd.DataFrame], tuple[np.ndarray, np.ndarray]]
 """From the test points of a fit to degrees of abstention and scores of the remaining points."""
@@ -41,7 +42,14 @@ def calibration(view: View) -> Figure:
                 axis.plot(curve["nominal"], curve["empirical"] - curve["nominal"], **look.options, markevery=4)
             else:
                 _draw_reliability(axis, of_method, look)
-        _reference(axis, regression)
+        if regression:
+            axis.axhline(0, **_REFERENCE)
+            reach = max(0.1, 1.1 * max(map(abs, axis.get_ylim())))
+            axis.set(xlabel="nominal coverage", ylabel="observed − nominal", xlim=(0, 1), ylim=(-reach, reach))
+        else:
+            axis.axline((0.5, 0.5), slope=1, **_REFERENCE)
+            low = min(axis.get_xlim()[0], axis.get_ylim()[0])
+            axis.set(xlabel="predicted probability", ylabel="fraction correct", xlim=(low, 1.02), ylim=(low, 1.02))
     canvas.legend(figure, view, list(shown["method"].unique()))
     canvas.headline(figure, view.unrecorded("calibration"))
     return figure
@@ -59,18 +67,6 @@ def _draw_reliability(axis: Axes, bins: pd.DataFrame, look: canvas.Look) -> None
     axis.plot(curve["confidence"], curve["fraction"], **look.options)
 
 
-def _reference(axis: Axes, regression: bool) -> None:
-    black: canvas.Style = {"color": "black", "linewidth": 0.8, "zorder": 1}
-    if regression:
-        axis.axhline(0, **black)
-        reach = max(0.1, 1.1 * max(map(abs, axis.get_ylim())))
-        axis.set(xlabel="nominal coverage", ylabel="observed − nominal", xlim=(0, 1), ylim=(-reach, reach))
-    else:
-        axis.axline((0.5, 0.5), slope=1, **black)
-        low = min(axis.get_xlim()[0], axis.get_ylim()[0])
-        axis.set(xlabel="predicted probability", ylabel="fraction correct", xlim=(low, 1.02), ylim=(low, 1.02))
-
-
 def reliability(view: View) -> Figure:
     """Observed frequency against predicted probability, for every class of every test point."""
     shown, datasets = _found(view, "classification", "classes")
@@ -78,9 +74,8 @@ def reliability(view: View) -> Figure:
     for axis, dataset, rows in canvas.by_dataset(axes, datasets, shown):
         for look, of_method in canvas.by_method(view, rows):
             _draw_reliability(axis, of_method, look)
-        axis.axline((0, 0), slope=1, color="black", linewidth=0.8, zorder=1)
-        axis.set_box_aspect(1)
-        axis.set(xlabel="predicted probability", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+        axis.axline((0, 0), slope=1, **_REFERENCE)
+        axis.set(xlabel="predicted probability", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), box_aspect=1)
         axis.set_ylabel("fraction of class 1" if view.tasks[dataset] == "binary" else "fraction correct")
     canvas.legend(figure, view, list(shown["method"].unique()))
     canvas.headline(figure, view.unrecorded("calibration"))
@@ -94,8 +89,8 @@ def pit(view: View) -> Figure:
     figure, axes = canvas.titled(datasets, 0.33 * len(methods) + 0.4, x="PIT")
     for i, (axis, dataset, rows) in enumerate(canvas.by_dataset(axes, datasets, bins)):
         fraction = view.test_fraction(dataset)
-        found = {name: _bars(group, fraction) for name, group in rows.groupby("method")}
-        _histograms(axis, {method: found.get(method) for method in methods}, canvas.looks(view))
+        bars = {method: _bars(group, fraction) for method, group in rows.groupby("method")}
+        _histograms(axis, methods, bars, canvas.looks(view))
         labels = [textwrap.fill(view.labels[method], 12) if i % 4 == 0 else "" for method in methods]
         axis.set_yticks(np.arange(len(methods)) - 0.4, labels)
     canvas.headline(figure, view.unrecorded("calibration"))
@@ -112,12 +107,11 @@ def _bars(bins: pd.DataFrame, fraction: float) -> pd.DataFrame:
     return part
 
 
-def _histograms(axis: Axes, by_method: dict[str, pd.DataFrame | None], look: dict[str, canvas.Look]) -> None:
+def _histograms(axis: Axes, methods: list[str], bars: dict[str, pd.DataFrame], look: dict[str, canvas.Look]) -> None:
     """Densities on one scale, the first method on top, with the level and band of perfect calibration."""
-    bars = {method: part for method, part in by_method.items() if part is not None}
     unit = -0.85 / max(float((part[["count", "upper"]].max(axis=1) / part["expected"]).max()) for part in bars.values())
     levels, bands = [], []
-    for line, method in enumerate(by_method):
+    for line, method in enumerate(methods):
         if method not in bars:
             axis.text(0.5, line - 0.4, "no finished fit", ha="center", va="center", color=canvas.GREY, fontsize=7)
             continue
@@ -128,7 +122,7 @@ def _histograms(axis: Axes, by_method: dict[str, pd.DataFrame | None], look: dic
         bands += [line + (bar[name] * scale).iloc[0] for name in ("lower", "upper")]
     axis.hlines(levels, 0, 1, color="black", linewidth=0.6)
     axis.hlines(bands, 0, 1, color="black", linewidth=0.7, linestyle=(0, (2, 2)))
-    axis.set(xlim=(0, 1), ylim=(len(by_method) - 0.95, -0.95), xticks=(0, 0.5, 1))
+    axis.set(xlim=(0, 1), ylim=(len(methods) - 0.95, -0.95), xticks=(0, 0.5, 1))
     axis.tick_params(axis="y", length=0)
     axis.grid(False)
 
@@ -186,12 +180,8 @@ def _panel(axis: Axes, view: View, points: pd.DataFrame, curve: Curve) -> None:
         canvas.write_reason(axis, "undefined" if len(points) else "no finished fit")
 
 
-def _auc(p: np.ndarray, y: np.ndarray) -> float:
-    return METRICS["auc"].function(pd.DataFrame({"p0": 1 - p, "p1": p, "y": y}), {"num_classes": 2})
-
-
 def _abstaining(score: Score) -> Curve:
     return lambda rows: abstention_curve(rows["p1"], rows["y"], score)
 
 
-BINARY = {"accuracy": _abstaining(lambda p, y: float(np.mean((p > 0.5) == y))), "AUC": _abstaining(_auc)}
+BINARY = {"accuracy": _abstaining(lambda p, y: float(np.mean((p > 0.5) == y))), "AUC": _abstaining(roc_area)}

@@ -47,7 +47,7 @@ def _draw_published(axis: Axes, view: View, dataset: str) -> None:
 def error_over_time(view: View) -> Figure:
     """Error and MNLL on test rows against seconds, one column per data set."""
     canvas.require(len(view.done))
-    figure, axes = canvas.panels(2, len(view.datasets), 1.8, sharex="col")
+    figure, axes = canvas.panels(2, len(view.datasets), 1.8, "training seconds", sharex="col")
     for row, error in zip(axes, (True, False), strict=True):
         label = ""
         for axis, dataset in zip(row, view.datasets, strict=True):
@@ -64,9 +64,8 @@ def error_over_time(view: View) -> Figure:
             # a label applies to the panels on its right as well, up to the next one
             label, label_on_left = f"test {METRICS[metric].label}", label
             axis.set_ylabel(label if label != label_on_left else "")
-    for dataset, (top, bottom) in zip(view.datasets, axes.T, strict=True):
+    for dataset, top in zip(view.datasets, axes[0], strict=True):
         canvas.title(top, dataset)
-        bottom.set_xlabel("training seconds")
     canvas.legend(figure, view, list(view.done["method"]))
     canvas.headline(figure, view.unrecorded("traces"))
     return figure

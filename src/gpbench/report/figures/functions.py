@@ -52,20 +52,15 @@ def _draw_layers(column: np.ndarray, rows: pd.DataFrame) -> None:
     slopes = inside.assign(product=(inside["x"] - (low + high) / 2) * inside["f"])
     rises = slopes.groupby(["replica", "sample"])["product"].sum() > 0
     for number, axis in enumerate(column, 1):
-        _draw_functions(axis, drawn[drawn["layer"] == number], rises)
+        lines, colours = [], []
+        for (replica, sample, _), line in drawn[drawn["layer"] == number].groupby(["replica", "sample", "output"]):
+            lines.append(line[["x", "f"]].to_numpy())
+            colours.append((RISING if rises[replica, sample] else FALLING).color)
+        axis.add_collection(LineCollection(lines, colors=colours, linewidths=0.4, alpha=0.35))
+        axis.autoscale_view()
         axis.axvspan(low, high, color="#EFEFEF", zorder=-1)
     points = observed[observed["replica"] == observed["replica"].min()]
     column[-1].plot(points["x"], points["f"], "k.", markersize=2.5, zorder=3)
-
-
-def _draw_functions(axis: Axes, drawn: pd.DataFrame, rises: pd.Series) -> None:
-    """rises: whether the first layer's slope over the data is positive, by (replica, sample)."""
-    lines, colours = [], []
-    for (replica, sample, _), line in drawn.groupby(["replica", "sample", "output"]):
-        lines.append(line[["x", "f"]].to_numpy())
-        colours.append((RISING if rises[replica, sample] else FALLING).color)
-    axis.add_collection(LineCollection(lines, colors=colours, linewidths=0.4, alpha=0.35))
-    axis.autoscale_view()
 
 
 MAPS = 4  # hidden functions side by side
@@ -87,10 +82,10 @@ def surfaces(view: View) -> Figure:
     for line, row in zip(lines, axes, strict=True):
         for axis in row[len(line) :]:
             axis.set_visible(False)
-        drawn = [_draw(panel, axis) for panel, axis in zip(line, row, strict=False)]
         shared = line[0].limits != (None, None)
-        for scale, axis in zip(drawn, row, strict=False):
-            if scale is not None and (axis is row[len(line) - 1] or not shared):
+        for panel, axis in zip(line, row, strict=False):
+            scale = _draw(panel, axis)
+            if scale is not None and (panel is line[-1] or not shared):
                 figure.colorbar(scale, ax=axis, fraction=0.06, pad=0.03).outline.set_visible(False)
             axis.set_xlabel(next(iter(line[0].rows["x0_name"]), ""))
             axis.tick_params(labelleft=axis is row[0])

@@ -77,8 +77,7 @@ def _draw_decisions(axis: Axes, grid: Grid) -> None:
     axis.pcolormesh(grid.x0, grid.x1, grid.p, cmap=SHADES, vmin=0, vmax=1, alpha=0.45, linewidth=0, rasterized=True)
     colours = np.where(grid.observed["p"] > 0, *CLASSES[::-1])
     axis.scatter(grid.observed["x0"], grid.observed["x1"], c=colours, s=0.8, linewidths=0, rasterized=True)
-    _boundary(axis, grid, 1.2)
-    _frame(axis, grid)
+    _draw_boundary(axis, grid, 1.2)
     axis.set_ylabel(next(iter(grid.observed["x1_name"])))
 
 
@@ -86,8 +85,7 @@ def _draw_positions(axis: Axes, grid: Grid, rows: pd.DataFrame) -> list[QuadMesh
     """Density of the kept states of inducing inputs, or the inducing inputs themselves if each chain has one state."""
     z = rows[rows["layer"] == 1].pivot(index=["fit_id", "sample", "point"], columns="column", values="x")
     _draw_outline(axis, grid)
-    _boundary(axis, grid, 0.7)
-    _frame(axis, grid)
+    _draw_boundary(axis, grid, 0.7)
     outside = 1 - z[0].between(*grid.x0[[0, -1]]).mul(z[1].between(*grid.x1[[0, -1]])).mean()
     if outside >= 0.005:
         canvas.remark(axis, f"{outside:.0%} of the inducing inputs outside")
@@ -107,10 +105,8 @@ def _draw_outline(axis: Axes, grid: Grid) -> None:
     axis.contour(x0, x1, density, [level], colors=canvas.GREY, linewidths=0.7, linestyles="dotted")
 
 
-def _boundary(axis: Axes, grid: Grid, width: float) -> None:
+def _draw_boundary(axis: Axes, grid: Grid, width: float) -> None:
+    """The line of probability 1/2, in a panel that ends where the grid does."""
     axis.contour(grid.x0, grid.x1, grid.p, [0.5], colors="black", linewidths=width)
-
-
-def _frame(axis: Axes, grid: Grid) -> None:
     axis.grid(False)
     axis.set(xlim=grid.x0[[0, -1]], ylim=grid.x1[[0, -1]])

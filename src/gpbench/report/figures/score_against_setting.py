@@ -29,14 +29,15 @@ def features(view: View) -> Figure:
     grid = view.grid("frequencies", "num_features")
     _require(view, grid, "frequencies and num_features")
     look = canvas.looks_of({name: name.replace("_", "-").upper() for name in grid["frequencies"].unique()})
-    figure, axes = canvas.panels(2, len(view.datasets), 1.9, sharex=True)
+    figure, axes = canvas.panels(2, len(view.datasets), 1.9, "random features", sharex=True)
     for dataset, column in zip(view.datasets, axes.T, strict=True):
         for axis, metric in zip(column, (view.error_metric(dataset), "mnll"), strict=True):
             cells = grid.merge(view.cells(metric).query("dataset == @dataset"), on="method")
             _draw_lines(axis, cells, "frequencies", "num_features", look)
             axis.set_ylabel(f"test {METRICS[metric].label}")
         canvas.title(column[0], dataset)
-    _label_bottom(axes, grid["num_features"], "random features")
+    for axis in axes[-1]:
+        canvas.tick_settings(axis, grid["num_features"], "log")
     canvas.legend_of(figure, list(look.values()))
     return figure
 
@@ -46,7 +47,7 @@ def workers(view: View) -> Figure:
     grid = view.grid("scheme", "workers")
     _require(view, grid, "scheme and workers")
     look = canvas.looks_of({name: name for name in grid["scheme"].unique()})
-    figure, axes = canvas.panels(len(view.datasets), 3, 1.9, sharex=True)
+    figure, axes = canvas.panels(len(view.datasets), 3, 1.9, "workers", sharex=True)
     for dataset, row in zip(view.datasets, axes, strict=True):
         error = view.error_metric(dataset)
         for axis, metric in zip(row, ("seconds_train", error), strict=False):
@@ -59,7 +60,8 @@ def workers(view: View) -> Figure:
         row[0].set_ylabel("training seconds")
         canvas.remark(row[0], f"{view.study['machine']['cores']} cores")
         row[1].set_ylabel(f"test {METRICS[error].label}")
-    _label_bottom(axes, grid["workers"], "workers")
+    for axis in axes[-1]:
+        canvas.tick_settings(axis, grid["workers"], "log")
     canvas.legend_of(figure, [*look.values(), *[ONE_PROCESS] * (len(grid) < len(view.methods))])
     return figure
 
@@ -85,12 +87,6 @@ def _draw_lines(axis: Axes, cells: pd.DataFrame, by: str, key: str, look: dict[s
         axis.errorbar(x, rows["mean"], yerr=np.nan_to_num(rows["sd"]), **line.options, elinewidth=0.7)
     if incomplete := len(cells) - int(cells["complete"].sum()):
         canvas.remark(axis, f"{incomplete} of {len(cells)} not complete")
-
-
-def _label_bottom(axes: np.ndarray, values: pd.Series, name: str) -> None:
-    for axis in axes[-1]:
-        canvas.tick_settings(axis, values, "log")
-        axis.set_xlabel(name)
 
 
 def _draw_staleness(axis: Axes, view: View, grid: pd.DataFrame, dataset: str, look: dict[str, canvas.Look]) -> None:
@@ -153,16 +149,16 @@ def score_against_n(view: View) -> Figure:
 
 
 def _draw_sizes(axis: Axes, view: View, fits: pd.DataFrame, metric: str) -> None:
-    scores, look = by_size(fits, metric), canvas.looks(view)
+    scores = by_size(fits, metric)
     if scores.empty:
         canvas.write_reason(axis, "undefined" if len(fits) else "no finished fit")
         return
-    names = canvas.present(view.methods, scores["method"])
-    for i, method in enumerate(names):
-        means = scores[scores["method"] == method].groupby("n_train")["value"].agg(["mean", "sem"])
-        x = means.index * 1.03 ** (i - (len(names) - 1) / 2)  # shifted so that bars do not overlap
-        options = look[method].options | {"elinewidth": 0.7, "markersize": 3.5}
-        axis.errorbar(x, means["mean"], yerr=np.nan_to_num(means["sem"]), **options)
+    groups = canvas.by_method(view, scores)
+    for i, (look, rows) in enumerate(groups):
+        means = rows.groupby("n_train")["value"].agg(["mean", "sem"])
+        x = means.index * 1.03 ** (i - (len(groups) - 1) / 2)  # shifted so that bars do not overlap
+        bars = np.nan_to_num(means["sem"])
+        axis.errorbar(x, means["mean"], yerr=bars, **look.options, elinewidth=0.7, markersize=3.5)
     canvas.tick_settings(axis, scores["n_train"].astype(int), "log")
 
 
@@ -178,9 +174,8 @@ def p_values(view: View) -> Figure:
         axis.errorbar(rows["layers"] + 0.08, middle, yerr=bar, **UNPAIRED.options, elinewidth=0.7)
         axis.plot(rows["layers"] - 0.08, rows["p_paired"], **PAIRED.options)
         axis.axhline(ALPHA, color=LEVEL.color, linestyle=LEVEL.linestyle, linewidth=0.9)
-        axis.set_yscale("log")
+        axis.set(yscale="log", ylim=(least / 2, 1.5))
         canvas.remark(axis, f"{rows['n'].min()} splits" if len(rows) else "no finished pair")
-        axis.set_ylim(least / 2, 1.5)
         canvas.tick_settings(axis, tests["layers"])
     canvas.legend_of(figure, [PAIRED, UNPAIRED, LEVEL])
     return figure
