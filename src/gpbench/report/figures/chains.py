@@ -35,8 +35,7 @@ def chain_traces(view: View) -> Figure:
     for ((dataset, method), of_cell), (trace, acf, shrink) in zip(cells.items(), axes, strict=True):
         quantity = of_cell["quantity"].iloc[0]
         draw_chains(trace, of_cell, "value", looks, 0.5)
-        trace.set_ylabel(quantity)
-        trace.set_ylim(*limits.loc[dataset, quantity])
+        trace.set(ylabel=quantity, ylim=limits.loc[dataset, quantity])
         canvas.title(trace, f"{dataset}, {view.labels[method]}")
         fits = view.done.query("dataset == @dataset and method == @method")
         if failing := fits.loc[fits["status"] == UNMIXED, "split"].nunique():
@@ -94,9 +93,8 @@ def ranks(view: View) -> Figure:
         first = drawn[drawn["quantity"] == drawn["quantity"].iloc[0]]
         shares = by_chain(first)
         total, own = len(first), len(first) // len(shares)
-        low, high = hypergeom.interval(0.95, total, total // BINS, own)
-        per_bin = own / BINS
-        axis.axhspan(low / per_bin, high / per_bin, color=canvas.GREY, alpha=0.2, linewidth=0)
+        low, high = np.divide(hypergeom.interval(0.95, total, total // BINS, own), own / BINS)
+        axis.axhspan(low, high, color=canvas.GREY, alpha=0.2, linewidth=0)
         for chain, share in shares.items():
             axis.stairs(share, np.linspace(0, 1, BINS + 1), color=looks[chain].color, linewidth=0.9)
         axis.set(xlim=(0, 1), ylim=(0, None))
@@ -129,8 +127,8 @@ def running_moments(view: View) -> Figure:
                 for _, chain in rows.groupby(["split", "replica"]):
                     spread = 2 * chain["variance"] ** 0.5
                     axis.plot(chain["iteration"], chain["mean"], color=look.color, linewidth=0.8)
-                    for sign in (-1, 1):
-                        axis.plot(chain["iteration"], chain["mean"] + sign * spread, ":", color=look.color, lw=0.6)
+                    both = np.stack([chain["mean"] - spread, chain["mean"] + spread], axis=1)
+                    axis.plot(chain["iteration"], both, ":", color=look.color, lw=0.6)
             canvas.title(axis, quantity)
         row[0].set_ylabel(dataset)
     canvas.legend(figure, view, list(prefixes["method"]), lines=False)
@@ -155,20 +153,19 @@ def densities(view: View) -> Figure:
 
 def _panel(axis: Axes, view: View, drawn: pd.DataFrame) -> None:
     """Curves of the first number that every sampler has."""
-    methods = drawn["method"].nunique()
-    shared = drawn.groupby("quantity", sort=False)["method"].nunique()
-    if not (shared == methods).any():
+    samplers = drawn.groupby("quantity", sort=False)["method"].nunique()
+    shared = samplers.index[samplers == drawn["method"].nunique()]
+    if shared.empty:
         canvas.write_reason(axis, "no number that all samplers draw")
         return
-    quantity = shared.index[shared == methods][0]
-    drawn = drawn[drawn["quantity"] == quantity]
+    drawn = drawn[drawn["quantity"] == shared[0]]
     low, high = drawn["value"].quantile([TAIL, 1 - TAIL])
     x = np.linspace(low, high, POINTS)
     for look, rows in canvas.by_method(view, drawn):
         if rows["value"].nunique() > 2:
             axis.plot(x, gaussian_kde(rows["value"])(x), color=look.color, linestyle=look.linestyle)
     canvas.remark(axis, count(drawn["replica"].nunique(), "chain"))
-    axis.set(xlabel=quantity, ylim=(0, None))
+    axis.set(xlabel=shared[0], ylim=(0, None))
 
 
 def traces(view: View) -> Figure:

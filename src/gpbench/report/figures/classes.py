@@ -20,9 +20,8 @@ def classes(view: View) -> Figure:
     values = view.probe("whitened")
     cells, points = canvas.by_cell(view, classified, unfinished=True), canvas.by_cell(view, inducing)
     sampled = canvas.by_cell(view, values) if len(values) else {}
-    names = [canvas.cell_label(view, *cell) for cell in cells] + [
-        f"{canvas.cell_label(view, *cell)}, v" for cell in sampled
-    ]
+    names = [canvas.cell_label(view, *cell) for cell in cells]
+    names += [f"{canvas.cell_label(view, *cell)}, v" for cell in sampled]
     figure, axes = canvas.titled(names, 2.3, 3)
     labels = {number: f"class {number}" for number in sorted(classified["class"].unique())}
     looks = {number: replace(look, marker=".", linestyle="-") for number, look in canvas.looks_of(labels).items()}

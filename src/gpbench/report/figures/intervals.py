@@ -79,13 +79,11 @@ def _draw_ranks(axis: Axes, view: View, card: pd.DataFrame) -> None:
         return
     published = card.pivot_table(index="dataset", columns="ours_method", values="published")
     published = published.reindex(index=comparison["datasets"], columns=comparison["methods"])
-    ranks = {row["method"]: row for row in comparison["ranks"]}
     looks = _looks(view)
-    for row, (method, look) in enumerate(looks.items()):
-        if method in ranks:
-            mean, lower, upper = (ranks[method][key] for key in ("mean_rank", "lower", "upper"))
-            bar = [[max(mean - lower, 0)], [max(upper - mean, 0)]]
-            axis.errorbar(mean, row, xerr=bar, color=look.color, marker=look.marker, markersize=3.5, elinewidth=0.8)
+    for rank in comparison["ranks"]:
+        mean, look, row = rank["mean_rank"], looks[rank["method"]], view.methods.index(rank["method"])
+        bar = [[max(mean - rank["lower"], 0)], [max(rank["upper"] - mean, 0)]]
+        axis.errorbar(mean, row, xerr=bar, color=look.color, marker=look.marker, markersize=3.5, elinewidth=0.8)
     if not published.isna().to_numpy().any():
         for method, mean in published.rank(axis=1).mean().items():
             look = looks[method]

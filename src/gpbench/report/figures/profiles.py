@@ -133,8 +133,7 @@ def _prices(axis: Axes, view: View, costs: pd.DataFrame) -> None:
     end = max(1.5 * float(costs["excess"].max()), 10 * rope)
     axis.axhspan(0, rope, color=_REGION, zorder=0)
     canvas.log_x(axis)
-    axis.set_ylim(0, end)
-    axis.set(xlabel="training seconds per fit", ylabel="mean test MNLL above the best (nats)")
+    axis.set(xlabel="training seconds per fit", ylabel="mean test MNLL above the best (nats)", ylim=(0, end))
     axis.set_yscale("symlog", linthresh=rope, linscale=0.5)
     _ticks(axis.yaxis, end)
 

@@ -72,13 +72,11 @@ def _name(axis: Axes, view: View, method: str, rank: float, row: float, end: flo
 def _axis(axis: Axes, k: int, bottom: float) -> None:
     axis.grid(False)
     axis.spines[["left", "bottom"]].set_visible(False)
-    axis.set_yticks([])
-    axis.set_xticks([])
     axis.plot([1, k], [0, 0], color="black", linewidth=0.8)
     for tick in range(1, k + 1):
         axis.plot([tick, tick], [0, 0.12], color="black", linewidth=0.8)
         axis.text(tick, 0.2, str(tick), ha="center", va="bottom", fontsize=7)
-    axis.set(xlim=(1 - 0.4 * k, k + 0.4 * k), ylim=(bottom, 0.55))
+    axis.set(xlim=(1 - 0.4 * k, k + 0.4 * k), ylim=(bottom, 0.55), xticks=[], yticks=[])
 
 
 def rank_by_budget(view: View) -> Figure:

@@ -26,9 +26,8 @@ def _rates(view: View, seen: pd.DataFrame, dataset: str) -> pd.DataFrame:
     """method, row, y, rate, sd and inputs x0 (x1) of the first split: moments of the mixture of its chains.
 
     Given the rate r of a bin its count has variance r, so Var(r) = Var(y) - E(y)."""
-    fits = view.done[(view.done["dataset"] == dataset)]
-    fits = fits[fits["split"] == fits["split"].min()]
-    points = view.points[view.points["fit_id"].isin(fits["fit_id"])]
+    points = view.points[view.points["dataset"] == dataset]
+    points = points[points["split"] == points["split"].min()]
     points = points.assign(second=(points["sd"] ** 2 - points["mean"]).clip(lower=0) + points["mean"] ** 2)
     moments = points.groupby(["method", "row"])[["y", "mean", "second"]].mean().reset_index()
     moments["sd"] = np.sqrt((moments["second"] - moments["mean"] ** 2).clip(lower=0))
@@ -76,6 +75,5 @@ def _plane(view: View, dataset: str, by_method: dict[str, pd.DataFrame], axes: n
 def _image(axis: Axes, part: pd.DataFrame, column: str, heading: str, top: float) -> None:
     grid = part.pivot(index="x1", columns="x0", values=column)
     axis.pcolormesh(grid.columns, grid.index, grid, vmin=0, vmax=top, cmap="cividis", rasterized=True)
-    axis.set_aspect("equal")
-    axis.set(xlabel="first input", ylabel="second input")
+    axis.set(xlabel="first input", ylabel="second input", aspect="equal")
     axis.set_title(heading, loc="left", fontsize=8)
