@@ -34,16 +34,16 @@ def features(view: View) -> Table:
             places = decimals(scores.std(ddof=1))
             for num_features, methods in compared:
                 by_treatment = scores[list(methods.values())].set_axis(list(methods), axis=1)
-                both = by_treatment.reindex(columns=[FIXED, RESAMPLED])
-                difference = (both[FIXED] - both[RESAMPLED]).dropna()
-                columns = {name: by_treatment.get(name, pd.Series(dtype=float)) for name in treatments}
+                by_treatment = by_treatment.reindex(columns=dict.fromkeys([*treatments, FIXED, RESAMPLED]))
+                difference = (by_treatment[FIXED] - by_treatment[RESAMPLED]).dropna()
+                columns = by_treatment[treatments].assign(difference=difference)
                 place = {"dataset": dataset, "metric": metric, "num_features": num_features} | methods
-                summaries = {name: moments(values) for name, values in (columns | {"difference": difference}).items()}
+                summaries = {name: moments(values) for name, values in columns.items()}
                 data.append(place | {f"{name}_{k}": v for name, known in summaries.items() for k, v in known.items()})
                 shown.append(
                     {"data set": dataset, "features": num_features, "metric": METRICS[metric].label}
                     | {"methods": "; ".join(view.labels[method] for method in methods.values())}
-                    | {_printed(name): mean_sd(**summaries[name], places=places) for name in columns}
+                    | {_printed(name): mean_sd(**summaries[name], places=places) for name in treatments}
                     | {f"{_printed(FIXED)} − {_printed(RESAMPLED)}": signed(difference.mean(), places=places)}
                     | {"signs": " ".join("−0+"[int(np.sign(value)) + 1] for value in difference) or "-"}
                 )
@@ -113,8 +113,7 @@ def workers(view: View) -> Table:
     names = {"seconds_train": "training s", "error": "RMSE or error rate", "mnll": "MNLL"}
     names |= {"staleness_mean": "mean staleness", "restarts": "restarts"}
     shown = pd.DataFrame(data).rename(columns=names | {"dataset": "data set"})
-    for name in names.values():
-        shown[name] = shown[name].map(number)
+    shown[[*names.values()]] = shown[[*names.values()]].map(number)
     note = (
         f"Means over finished fits, on {view.study['machine']['cores']} cores: more workers than cores take turns. "
         "Staleness: updates by other workers between fetching the parameters and pushing an update."

@@ -73,9 +73,8 @@ def chains(view: View) -> Table:
             "ESS, covariance": data["ess_covariance"].map(number),
         }
     )
-    limit = view.study.get("r_hat")
     judged = "the budget sets no limit"
-    if limit:
+    if limit := view.study.get("r_hat"):
         judged = f"✗: R-hat exceeds {limit:g}, the limit of the budget, or there are too few effective draws"
     of_numbers = view.study["kind"] == "sample"
     worst = "numbers that are sampled" if of_numbers else "test rows of predictive mean and log density"

@@ -124,20 +124,18 @@ def convergence_order(view: View) -> Table:
     for dataset in view.datasets:
         chains = checkpoints[checkpoints["dataset"] == dataset]
         last = chains[chains["iteration"] == chains["iteration"].max()]
-        groups = {method: rows["r_hat"] for method, rows in last.groupby("method")}
-        by_method = {method: groups[method] for method in view.methods if method in groups}
-        by_method = dict(sorted(by_method.items(), key=lambda item: item[1].median()))
+        medians = last.groupby("method")["r_hat"].median().reindex(view.methods).dropna().sort_values(kind="stable")
+        by_method = {method: last.loc[last["method"] == method, "r_hat"] for method in medians.index}
         shorter = [str(codes[method]) for method in chains["method"].unique() if method not in by_method]
-        # in the order of their medians
         pairs = [
-            (a, b, x.median(), y.median(), float(stats.mannwhitneyu(x, y, alternative="less").pvalue))
+            (a, b, medians[a], medians[b], float(stats.mannwhitneyu(x, y, alternative="less").pvalue))
             for (a, x), (b, y) in combinations(by_method.items(), 2)
         ]
         data += [(dataset, *pair) for pair in pairs]
         row = {
             "data set": dataset,
             "order": _order(by_method, pairs, codes),
-            "R-hat": ", ".join(number(r_hat.median()) for r_hat in by_method.values()) or "-",
+            "R-hat": ", ".join(map(number, medians)) or "-",
             "kept draws": str(int(last["iteration"].max())) if len(last) else "-",
             "shorter chains": ", ".join(shorter) or "-",
             "splits": str(max(map(len, by_method.values()), default=0)),
@@ -156,7 +154,6 @@ def convergence_order(view: View) -> Table:
 
 def _order(by_method: dict[str, pd.Series], pairs: list[Pair], codes: dict[str, int]) -> str:
     """'2|1,3': codes of methods, fastest first; `|` precedes one that is significantly slower than the one before."""
-    text, p_value = "".join(str(codes[method]) for method in [*by_method][:1]), {(a, b): p for a, b, *_, p in pairs}
-    for a, b in pairwise(by_method):
-        text += f"{',' if p_value[a, b] > ALPHA else '|'}{codes[b]}"
-    return text or "-"
+    p_value = {(a, b): p for a, b, *_, p in pairs}
+    marks = ["", *("," if p_value[pair] > ALPHA else "|" for pair in pairwise(by_method))]
+    return "".join(f"{mark}{codes[method]}" for mark, method in zip(marks, by_method, strict=False)) or "-"

@@ -21,21 +21,18 @@ from gpbench.report.view import IMPROVING, JITTERED, STATUSES, UNMIXED, View
 
 def scores(view: View, metric: str, tasks: tuple[str, ...], title: str) -> Table:
     """Methods in rows, data sets in columns: mean ± sd (n splits); the best complete cell is bold."""
-    datasets = view.datasets_of(*tasks)
-    cells = view.cells(metric).query("dataset in @datasets").reset_index(drop=True)
-    cells = _mark(view, metric, cells)
-    cells["text"] = ""
-    for _, column in cells.groupby("dataset"):
-        places = decimals(column.loc[column["n"] > 0, "sd"])
-        cells.loc[column.index, "text"] = [_score_text(cell, places) for cell in column.itertuples()]
-    shown = cells.pivot(index="method", columns="dataset", values="text").reindex(view.methods)
-    shown = shown.reindex(columns=datasets).fillna("not planned").rename_axis(columns=None)
+    cells = _mark(view, metric, view.cells(metric, *tasks))
+    places = {dataset: decimals(column["sd"]) for dataset, column in cells[cells["n"] > 0].groupby("dataset")}
+    texts = [_score_text(cell, places.get(cell.dataset, 0)) for cell in cells.itertuples()]
+    shown = cells.assign(text=texts).pivot(index="method", columns="dataset", values="text")
+    shown = shown.reindex(index=view.methods, columns=view.datasets_of(*tasks)).fillna("not planned")
+    shown = shown.rename_axis(columns=None)
     shown.insert(0, "method", [view.labels[method] for method in view.methods])
     kind = METRICS[metric]
     sense = {"min": "lower is better", "max": "higher is better", "target": f"{kind.target} is best"}[kind.direction]
     unit = {"": "", "y": ", in the unit of the target"}.get(kind.unit, f", in {kind.unit}")
     return Table(
-        cells.drop(columns="text"),
+        cells,
         shown,
         f"{title}: {kind.label} on test rows{unit} ({sense})",
         "Mean ± standard deviation over splits (number of splits). Bold: best mean among complete cells. "
@@ -49,15 +46,14 @@ def _mark(view: View, metric: str, cells: pd.DataFrame) -> pd.DataFrame:
     """Columns best and tied: complete cells only, by mean and by the paired interval."""
     loss = METRICS[metric].loss(cells["mean"].where(cells["complete"]))
     least = loss.groupby(cells["dataset"]).transform("min")
-    cells = cells.assign(best=loss - least <= ROUNDING * least.abs(), tied=False)
     tied = {
         (row.method, row.dataset)
         for dataset in cells["dataset"].unique()
         for row in differences_to_best(view, metric, dataset).itertuples()
         if row.lower <= 0 <= row.upper and row.n > 1
     }
-    cells["tied"] = [(cell.method, cell.dataset) in tied for cell in cells.itertuples()]
-    return cells
+    marks = [(cell.method, cell.dataset) in tied for cell in cells.itertuples()]
+    return cells.assign(best=loss - least <= ROUNDING * least.abs(), tied=marks)
 
 
 def _score_text(cell: Any, places: int) -> str:
