@@ -47,8 +47,7 @@ def complete(losses: pd.DataFrame) -> pd.DataFrame:
     The data set or method with the largest share of missing cells is dropped until none is missing; on equal shares the
     data set, because the methods are what is compared."""
     kept = losses
-    while kept.isna().to_numpy().any():
-        missing = kept.isna()
+    while (missing := kept.isna()).to_numpy().any():
         datasets, methods = missing.mean(axis=1), missing.mean(axis=0)
         by_row = datasets.max() >= methods.max()
         kept = kept.drop(index=datasets.idxmax()) if by_row else kept.drop(columns=methods.idxmax())

@@ -50,12 +50,13 @@ SPREAD_NOTE = (
 )
 FEW = (2, 3, 5)
 NATS = {"mnll": "original", "mnll_scaled": "standardised"}
+COLUMNS = ["run", "dataset", "method", "protocol", "split", *NATS, "mnll_gaussian"]  # of fits, where there is none
 
 
 def ledger(runs: list[View], published: pd.DataFrame, per_split: Path) -> str:
     """The page; published: every printed number, per_split: the folder of scores by split that authors released."""
     fits = [view.done.assign(run=view.folder.name) for view in runs if view.study["kind"] == "predict"]
-    done = pd.concat(fits, ignore_index=True) if fits else pd.DataFrame()
+    done = pd.concat(fits, ignore_index=True) if fits else pd.DataFrame(columns=COLUMNS)
     shifts = _shifts(done)
     shown = [[dataset, protocol, signed(value)] for (dataset, protocol), value in shifts.items()]
     title = "Scale of the target: shift from the standardised to the original scale"
@@ -69,8 +70,6 @@ def ledger(runs: list[View], published: pd.DataFrame, per_split: Path) -> str:
 
 def _shifts(done: pd.DataFrame) -> pd.Series:
     """(data set, protocol) -> MNLL on the original scale minus that of the standardised target."""
-    if done.empty:
-        return pd.Series(dtype=float)
     shifts = (done["mnll"] - done["mnll_scaled"]).astype(float)
     of_splits = shifts.groupby([done["dataset"], done["protocol"], done["split"]]).mean()
     return of_splits.groupby(["dataset", "protocol"]).mean().dropna()
@@ -98,11 +97,8 @@ def _span(values: pd.Series) -> str:
 def _densities(done: pd.DataFrame) -> Table:
     """Differences of densities of the same stored predictions, where a record has them."""
     head = ["run", "data set", "method", "mixture", "Gaussian - mixture", "mean of logs - log of mean"]
-    if done.empty:
-        return Table.of([], head, "Density of the same predictions", DENSITY_NOTE)
-    kept = done[done["mnll_gaussian"].notna()]
     shown, means = [], []
-    for (run, dataset, _), cell in kept.groupby(["run", "dataset", "method"]):
+    for (run, dataset, _), cell in done[done["mnll_gaussian"].notna()].groupby(["run", "dataset", "method"]):
         mixture = cell["mnll"].astype(float)
         columns = [mixture, *(cell[name].astype(float) - mixture for name in ("mnll_gaussian", "mnll_draws"))]
         texts = [mean_sd(**moments(values)) for values in columns]
