@@ -71,6 +71,7 @@ def test_surfaces_keep_a_place_for_a_method_that_failed(tmp_path):
     titles = [axis.get_title("left") for axis in figure.axes if axis.get_title("left")]
     assert titles == ["training data", "SVGP", "DSVI (2 layers)"]
     assert texts(figure).count("no finished fit") == 1
+    assert any(axis.get_label() == "<colorbar>" for axis in figure.axes), "the scale of what is drawn"
 
 
 def with_pictures(folder, status=lambda *_: DONE):

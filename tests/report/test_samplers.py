@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 from scipy import stats
 from synthetic_samplers import (
     CHAINS,
@@ -166,6 +167,14 @@ def test_chains_of_every_sampler_have_a_row(view):
     assert len(acf.get_lines()) == CHAINS + 1
     assert acf.get_lines()[-1].get_xdata(orig=False)[1] == 2, "draws are thinned by two"
     assert shrink.get_title("right") == "✗ 4/4 splits"
+
+
+def test_chains_may_end_before_others():
+    drawn = pd.DataFrame({"replica": [0] * 9 + [1] * 4, "draw": [*range(9), *range(4)], "value": [1.0, -1] * 6 + [0]})
+    axis = Figure().subplots()
+    chains._autocorrelation(axis, drawn)
+    short, mean = (axis.get_lines()[i].get_ydata() for i in (1, 2))
+    assert (np.isfinite(short).sum(), np.isfinite(mean).sum()) == (4, 9)
 
 
 def test_autocorrelation_by_hand():

@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from gpbench.errors import count
 from gpbench.evaluation.metrics import METRICS
 from gpbench.report.figures import canvas
 from gpbench.report.figures.published import OPEN, QUOTED, source_legend
@@ -31,18 +32,18 @@ def _by_model(view: View, error: bool) -> Figure:
     datasets = [name for name in view.datasets if cells[name]["n"].any()]
     canvas.require(datasets)
     marks, card = _marks(view), view.card[view.card["protocol"] == view.study["protocol"]]
+    card = card[card["ours_metric"] == card["dataset"].map(metrics)]
     names = [*marks, *card.query("reason == @QUOTED and dataset in @datasets")["method_printed"].unique()]
     labels = [view.labels.get(name, name) for name in names]
     figure, axes = canvas.titled(datasets, 1.9, _COLUMNS, y="" if error else "test log-lik. (nats)")
     sign = 1 if error else -1
     for axis, dataset in zip(axes, datasets, strict=True):
-        metric = metrics[dataset]
         _draw_ours(axis, cells[dataset], marks, sign)
-        _draw_published(axis, card.query("dataset == @dataset and ours_metric == @metric"), names, marks, sign)
+        _draw_published(axis, card.query("dataset == @dataset"), names, marks, sign)
         axis.set_xlim(-0.7, len(names) - 0.3)
         axis.set_xticks(range(len(names)), [])
         if error:
-            axis.set_ylabel(f"test {METRICS[metric].label}")
+            axis.set_ylabel(f"test {METRICS[metrics[dataset]].label}")
     for axis in axes[-_COLUMNS:]:
         axis.set_xticklabels(labels, rotation=90, fontsize=6)
     if unfinished := [name for name in view.datasets if name not in datasets]:
@@ -108,7 +109,7 @@ def errors_by_depth(view: View) -> Figure:
     wanted = {*zip(planned["dataset"], planned["method"].map(depth), strict=True)}
     pairs = product(view.datasets, sorted(set(depth.values())))
     places = [pair for pair in pairs if pair in wanted] or [(dataset, 1) for dataset in view.datasets]
-    titles = [f"{dataset}, {layers} layers" for dataset, layers in places]
+    titles = [f"{dataset}, {count(layers, 'layer')}" for dataset, layers in places]
     figure, axes = canvas.titled(titles, 2.6, 2, y=f"test {METRICS[metric].label}")
     for axis, (dataset, layers) in zip(axes, places, strict=True):
         names = [name for name in view.methods if depth.get(name, layers) == layers]

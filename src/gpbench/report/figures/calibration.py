@@ -9,6 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from gpbench.errors import count
 from gpbench.evaluation.abstention import Score, abstention_curve, reject_curve
 from gpbench.evaluation.calibration import coverage_curve, pit_histogram, reliability_curve
 from gpbench.evaluation.metrics import roc_area
@@ -142,7 +143,7 @@ def abstention(view: View) -> Figure:
         canvas.title(row[0], dataset)
         if len(of_dataset):
             rows, splits = of_dataset["n_train"].iloc[0], of_dataset["split"].nunique()
-            canvas.remark(row[-1], f"{rows:.0f} training rows, {splits} splits")
+            canvas.remark(row[-1], f"{rows:.0f} training rows, {count(splits, 'split')}")
     canvas.legend(figure, view, list(points["method"]))
     return figure
 
@@ -155,7 +156,7 @@ def reject(view: View) -> Figure:
     figure, axes = canvas.titled(datasets, 2.3, 2, "rate of rejection", "accuracy of the rest")
     for axis, _, of_dataset in canvas.by_dataset(axes, datasets, points):
         _panel(axis, view, of_dataset, lambda rows: reject_curve(rows["confidence"], rows["modal"] == rows["y"]))
-        canvas.remark(axis, f"{of_dataset['split'].nunique()} splits")
+        canvas.remark(axis, count(of_dataset["split"].nunique(), "split"))
     canvas.legend(figure, view, list(points["method"]))
     return figure
 

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
+from gpbench.errors import count
 from gpbench.report.figures import canvas
 from gpbench.report.figures.published import OPEN
 from gpbench.report.tables.sampler_efficiency import scored
@@ -31,7 +32,7 @@ def ess_per_operation(view: View) -> Figure:
     figure, axes = canvas.titled(view.datasets, height, 3, "ESS, % of transitions", sharey=True)
     published = view.card[view.card["ours_metric"] == "ess_percent"].dropna(subset="published").set_index("ours_method")
     values = np.concatenate([fits[list(KINDS)].to_numpy().ravel(), published["published"].to_numpy(float)])
-    powers = np.log10(values[values > 0])  # False where NaN
+    powers = np.log10(values[values > 0] if (values > 0).any() else [1.0])  # False where NaN
     decades = 10 ** np.floor(powers.min()), 10 ** np.ceil(powers.max() + 1e-9)
     for axis, dataset, of_dataset in canvas.by_dataset(axes, view.datasets, fits):
         for kind, look in KINDS.items():
@@ -43,7 +44,7 @@ def ess_per_operation(view: View) -> Figure:
         axis.set(xscale="log", xlim=decades)
         axis.xaxis.set_minor_formatter(NullFormatter())
         splits, draws = of_dataset["split"].nunique(), of_dataset["iterations"].max()
-        canvas.remark(axis, f"{splits} splits, {draws:,.0f} kept draws" if splits else "no chain")
+        canvas.remark(axis, f"{count(splits, 'split')}, {draws:,.0f} kept draws" if splits else "no chain")
     canvas.name_rows(axes[0], view)
     entries = [(look.label, look.options) for look in KINDS.values()]
     if not published.empty:

@@ -83,10 +83,10 @@ def surfaces(view: View) -> Figure:
         for axis in row[len(line) :]:
             axis.set_visible(False)
         shared = line[0].limits != (None, None)
-        for panel, axis in zip(line, row, strict=False):
-            scale = _draw(panel, axis)
-            if scale is not None and (panel is line[-1] or not shared):
-                figure.colorbar(scale, ax=axis, fraction=0.06, pad=0.03).outline.set_visible(False)
+        drawn = [(axis, scale) for panel, axis in zip(line, row, strict=False) if (scale := _draw(panel, axis))]
+        for axis, scale in drawn[-1:] if shared else drawn:
+            figure.colorbar(scale, ax=axis, fraction=0.06, pad=0.03).outline.set_visible(False)
+        for axis in row[: len(line)]:
             axis.set_xlabel(next(iter(line[0].rows["x0_name"]), ""))
             axis.tick_params(labelleft=axis is row[0])
         row[0].set_ylabel(next(iter(line[0].rows["x1_name"]), ""))

@@ -41,6 +41,7 @@ def inducing(view: View) -> Figure:
     points, classified = canvas.probed(view, "inducing inputs", "inducing", "probabilities")
     cells, classifiers = canvas.by_cell(view, points, unfinished=True), canvas.by_cell(view, classified)
     figure, axes = canvas.panels(len(cells), 2, 1.75)
+    last = {dataset: method for (dataset, method), z in cells.items() if len(z) and (dataset, method) in classifiers}
     maps: list[QuadMesh] = []
     for ((dataset, method), z), (left, right) in zip(cells.items(), axes, strict=True):
         canvas.title(left, canvas.cell_label(view, dataset, method))
@@ -53,7 +54,7 @@ def inducing(view: View) -> Figure:
         _draw_decisions(left, grid)
         canvas.remark(left, canvas.mixing(view, z))
         maps += _draw_positions(right, grid, z)
-        if method == view.methods[-1]:
+        if method == last[dataset]:
             for axis in (left, right):
                 axis.set_xlabel(next(iter(grid.observed["x0_name"])))
     if maps:  # on one scale

@@ -100,7 +100,7 @@ def pareto(view: View) -> Figure:
     timed = set(view.done.loc[view.done["seconds_train"].notna(), "method"])  # published methods have no seconds
     every = ((spec, losses.loc[:, losses.columns.isin(timed)], out) for spec, losses, out in _compared(view, _PRICED))
     compared = [row for row in every if rankable(row[1])]
-    canvas.require(compared, "No front: no data set has two methods with all splits finished.")
+    canvas.require(compared, "No front: no data set has two methods with seconds and all splits finished.")
     figure, axes = canvas.panels(1, len(compared), 3.0)
     for axis, (spec, losses, dropped) in zip(axes[0], compared, strict=True):
         _head(axis, spec, losses, dropped)

@@ -9,6 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from gpbench.errors import count
 from gpbench.evaluation.metrics import METRICS
 from gpbench.report.figures import canvas
 from gpbench.report.figures.published import OPEN, published_scores, score_limits
@@ -140,7 +141,7 @@ def score_against_n(view: View) -> Figure:
         row[0].set_ylabel(dataset, fontweight="bold")
         most = fits.groupby(["method", "n_train"])["split"].nunique().max() if len(fits) else 0
         incomplete = int((~view.cells_of(dataset, "accuracy")["complete"]).sum())
-        text = f"{most} splits per size" + f", {incomplete} incomplete" * bool(incomplete)
+        text = f"{count(most, 'split')} per size" + f", {incomplete} incomplete" * bool(incomplete)
         canvas.note(row[-1], 0.99, 0.02, text, "right", "bottom", transform=row[-1].transAxes)
     for axis, metric in zip(axes[0], OF_CLASSIFIERS, strict=True):
         axis.set_title(METRICS[metric].label.replace("area under ROC curve", "AUC"), loc="left")
@@ -175,7 +176,7 @@ def p_values(view: View) -> Figure:
         axis.plot(rows["layers"] - 0.08, rows["p_paired"], **PAIRED.options)
         axis.axhline(ALPHA, color=LEVEL.color, linestyle=LEVEL.linestyle, linewidth=0.9)
         axis.set(yscale="log", ylim=(least / 2, 1.5))
-        canvas.remark(axis, f"{rows['n'].min()} splits" if len(rows) else "no finished pair")
+        canvas.remark(axis, count(rows["n"].min(), "split") if len(rows) else "no finished pair")
         canvas.tick_settings(axis, tests["layers"])
     canvas.legend_of(figure, [PAIRED, UNPAIRED, LEVEL])
     return figure

@@ -6,6 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from gpbench.errors import count
 from gpbench.report.figures import canvas
 from gpbench.report.view import View
 
@@ -22,7 +23,7 @@ def weights(view: View) -> Figure:
     for ((dataset, method), states), axis in zip(cells.items(), axes[:, 0], strict=True):
         _panel(axis, states)
         canvas.title(axis, f"{dataset}, {view.labels[method]}")
-        canvas.remark(axis, f"split {states['split'].iloc[0]}, {states['replica'].nunique()} chains")
+        canvas.remark(axis, f"split {states['split'].iloc[0]}, {count(states['replica'].nunique(), 'chain')}")
     return figure
 
 
