@@ -63,6 +63,7 @@ def test_a_cell_that_has_not_converged_is_that_of_a_longer_run(root):
         view.fits.loc[(view.fits["method"] == "svgp") & (view.fits["split"] == 1), "status"] = UNMIXED
     for view, loss in ((own, 1.0), (longer, 2.0), (shorter, 3.0)):
         view.fits["mnll"] = loss
+        view.fits["steps"] *= 1 + (view is not own)
     vars(longer)["fits"] = longer.fits.query("dataset != 'banana' or split != 1")
     joined = Joined(own, [shorter, longer])
     assert list(joined.taken) == [("svgp", "boston")]
@@ -72,15 +73,26 @@ def test_a_cell_that_has_not_converged_is_that_of_a_longer_run(root):
     assert means["mean"].to_dict() == dict.fromkeys(means.index, 1.0) | {("svgp", "boston"): 2.0}
     assert means.index[~means["complete"]].tolist() == [("svgp", "banana")]
     assert joined.fits[["method", "dataset", "split"]].equals(own.fits[["method", "dataset", "split"]])
+    own.fits["steps"] *= 4
     assert not Joined(longer, [own]).taken, "what has converged stays"
 
 
 def test_a_run_at_another_budget_gives_no_cells(root):
     own, other = View(root / "study"), View(root / "study")
     own.fits["status"] = own.fits["method"].map({"svgp": "skipped"}).fillna(UNMIXED)
+    own.fits["steps"] -= own.fits["status"] == UNMIXED
     assert len(Joined(own, [other]).taken) == 4
     other.study["budget"] = "paper"
     assert not Joined(own, [other]).taken
+
+
+@pytest.mark.parametrize(("column", "value"), [("n_test", 7), ("preset", "other"), ("steps", 1), ("split", 9)])
+def test_fits_of_other_rows_or_presets_and_of_fewer_updates_are_not_taken(root, column, value):
+    own, other = View(root / "study"), View(root / "study")
+    own.fits["status"] = UNMIXED
+    other.fits["steps"] += 1
+    other.fits.loc[other.fits["dataset"] == "boston", column] = value
+    assert {dataset for _, dataset in Joined(own, [other]).taken} == {"banana"}
 
 
 def test_a_run_with_another_model_gives_no_cells(root):
@@ -88,6 +100,7 @@ def test_a_run_with_another_model_gives_no_cells(root):
     names = ["svgp.steps=60000 trainer.replicas=1", "svgp.num_inducing=500 svgp.steps=60000", "budget.gain=1"]
     others = [Counterparts(View(own.view.folder)) for _ in names]
     own.view.fits["status"] = UNMIXED
+    own.view.fits["steps"] -= 1
     for other, settings in zip(others, names, strict=True):
         other.settings = settings
     (joined,) = documents.joined([*others, own])

@@ -8,13 +8,15 @@ import pandas as pd
 from gpbench.report.view import UNMIXED, View
 
 CELL = ["method", "dataset"]
+ALIKE = ["split", "preset", "n_train", "n_test"]  # what tells fits of other data or of another preset
 
 
 class Joined(View):
     """The view of a run whose cells that have not converged, or were skipped, are those of others of the same protocol
     and budget.
 
-    A cell is taken as a whole, from the first run that has all of its splits done. What is drawn of curves and points
+    A cell is taken as a whole, from the first run that has all of its splits done, by the same preset on as many rows,
+    and where ours have not converged after more updates. What is drawn of curves and points
     is that of the run alone."""
 
     def __init__(self, own: View, others: Iterable[View]) -> None:
@@ -28,9 +30,12 @@ class Joined(View):
                         self._cells[cell], self.taken[cell] = fits, run
 
     def _is_better(self, cell: tuple[str, str], fits: pd.DataFrame) -> bool:
-        if cell not in self._cells or not {UNMIXED, "skipped"} & set(self._cells[cell]["status"]):
+        own = self._cells.get(cell, fits)
+        why, longer = {UNMIXED, "skipped"} & set(own["status"]), fits["steps"].max() > own["steps"].max()
+        if not why or UNMIXED in why and not longer:
             return False
-        return (fits["status"] == "done").all() and set(fits["split"]) == set(self._cells[cell]["split"])
+        rows, theirs = (set(of[ALIKE].dropna().itertuples(index=False, name=None)) for of in (own, fits))
+        return (fits["status"] == "done").all() and set(fits["split"]) == set(own["split"]) and rows <= theirs
 
     @cached_property
     def fits(self) -> pd.DataFrame:

@@ -23,6 +23,7 @@ LENGTH = ["iterations", "ess_min", "ess_bulk", "chains", "r_hat"]
 FACTS = [*CELL, "split", "status", "reason", "protocol", "budget", "overrides", "commit", "dirty", "unmixed"]
 FACTS += [*LENGTH, "steps", "steps_done", "convergence"]
 NOT_TRIED = ("missing", "skipped")
+OF_METHODS = {f"{prefix}{key}" for prefix in ("", "study.") for key in ("tune", "presets", "variants")}
 ANY = "any"  # name of a data set that stands for each: ours is the first that is judged
 
 
@@ -183,8 +184,9 @@ def _as_published(fit: Any) -> bool:
 
 
 def run_settings(command: str) -> tuple[str, str]:
-    """The study in a run's command, and its overrides of methods, protocol or budget (not of the study's own keys)."""
+    """The study in a run's command, and its overrides of methods, protocol or budget, or of the study's keys that change
+    its methods."""
     study, overrides = config.command_words(command)
-    of_study = {*STUDY_KEYS, *(f"study.{key}" for key in STUDY_KEYS)} - {"tune"}
+    of_study = {*STUDY_KEYS, *(f"study.{key}" for key in STUDY_KEYS)} - OF_METHODS
     settings = [f"{key}={value}" for key, value in config.split_overrides(overrides) if key not in of_study]
     return study, " ".join(settings)
