@@ -1,6 +1,5 @@
 """Whether all fits of the store are what was written, and the committed records can be read: `gpbench verify`."""
 
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,12 +50,10 @@ def _of_records(folder: Path) -> Iterator[str]:
                 again = f"if it was never committed, `gpbench record {folder.name}` writes it"
                 raise UserError(f"{part} is missing; {committed.RESTORE}, or {again}")
         committed.facts(folder)
-        rows = committed.read(path)
-        fits, places = {row["fit_id"] for row in rows}, Counter(map(committed.place, rows))
+        fits = {row["fit_id"] for row in committed.read(path)}
         # what is not ours is named by its source, data set and split
         unknown = {fit_id for fit_id in fits if not IDENTITY.fullmatch(fit_id) and fit_id.count("/") != 2}
         yield from (f"{path}: {fit_id!r} is no identity" for fit_id in sorted(unknown))
-        yield from (f"{path}: {at} stands there more than once" for at, times in places.items() if times > 1)
         for name in committed.CURVES:
             if others := {line.get("fit_id") for line in committed.lines(path.with_name(f"{name}.csv"))} - fits:
                 yield f"{path.with_name(f'{name}.csv')}: fits {sorted(map(str, others))} have no record"

@@ -8,6 +8,7 @@ which only the store holds, are missing then). The record of a failed fit is sho
 import csv
 import io
 import json
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ def folder(where: Places, name: str) -> Path:
 
 def read(path: Path) -> list[Row]:
     """The records of a scores.csv, without the numbers that they lack; none where there is no file. UserError for a
-    file without any, and a line that is cut short or of no place."""
+    file without any, and a line that is cut short, of no place or of that of another line."""
     if not path.is_file():
         return []
     rows = [TEXTS | row for row in _read(path, _kind)]
@@ -55,6 +56,8 @@ def read(path: Path) -> list[Row]:
         raise UserError(f"{path} holds no record; {RESTORE}")
     if any(key not in row for row in rows for key in PLACE):
         raise UserError(f"{path} has lines without {', '.join(PLACE)}; it is no record, {RESTORE}")
+    if len(times := Counter(map(place, rows))) < len(rows):
+        raise UserError(f"{path}: {max(times, key=times.__getitem__)} stands there more than once; leave one line of it")
     return rows
 
 
