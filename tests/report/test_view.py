@@ -152,10 +152,13 @@ def test_order_is_the_study_s(tmp_path):
     assert json.loads((folder / "study.json").read_text())["methods"] == View(folder).methods
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"null", b"{", b"\xff", b"[" * 10**5])
+@pytest.mark.parametrize("content", [b"", b"[]", b"null", b"{", b"\xff", b"[" * 10**5, b'{"kind": "predict"}'])
 def test_a_damaged_description_of_a_study_is_one_line(tmp_path, content):
     (tmp_path / "study.json").write_bytes(content)
     with pytest.raises(UserError, match=r"study\.json is damaged \(.*\); delete it, and snakemake makes it again"):
+        assert View(tmp_path).study
+    (tmp_path / "scores.csv").touch()
+    with pytest.raises(UserError, match=r"study\.json is damaged \(.*\); restore it by `git checkout`"):
         assert View(tmp_path).study
 
 

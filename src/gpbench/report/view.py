@@ -43,11 +43,13 @@ FACTS = (
     *("commit", "dirty", "processor", "gpu", "overrides", "steps", "staleness_mean", "restarts", "gate"),
     *(*MIXING, *MIXING_REPORTED, *CONVERGENCE, *CERTIFICATE, *JITTER),
 )
+AGAIN = "delete it, and snakemake makes it again"
+KEYS = ("kind", "command", "protocol", "budget", "methods", "datasets", "expected")  # texts, then lists
 
 
 def load(path: Path) -> Any:
     """The content of a JSON, CSV or parquet file of a study's results. UserError where it cannot be read."""
-    remedy = "delete it, and snakemake makes it again"
+    remedy = committed.RESTORE if (path.parent / "scores.csv").is_file() else AGAIN
     if path.suffix == ".json":
         return read_json(path, remedy)
     try:
@@ -97,8 +99,7 @@ class View:
         self._all_cells = cache(self._summarise)
 
     def _path(self, name: str) -> Path:
-        path = self.folder / name
-        if not path.is_file():
+        if not (path := self.folder / name).is_file():
             raise UserError(f"{path} is missing; run the study's collect step first (snakemake)")
         return path
 
@@ -106,8 +107,8 @@ class View:
     def study(self) -> StudyRecord:
         """`study.json`."""
         content = load(path := self._path("study.json"))
-        if not isinstance(content, dict) or "kind" not in content:
-            raise UserError(f"{path} is damaged (it describes no study); delete it, and snakemake makes it again")
+        if not isinstance(content, dict) or [type(content.get(key)) for key in KEYS] != [str] * 4 + [list] * 3:
+            raise UserError(f"{path} is damaged (describes no study); {committed.RESTORE if self.recorded else AGAIN}")
         return cast(StudyRecord, content)
 
     @cached_property
@@ -160,9 +161,8 @@ class View:
     @cached_property
     def points(self) -> pd.DataFrame:
         """`points.parquet` of finished fits, with the fit's method, dataset, task and split."""
-        points = pd.DataFrame(columns=["fit_id", *collect.NUMBER_POINTS, *collect.CLASS_POINTS])
-        if not self.recorded:
-            points = load(self._path("points.parquet"))
+        names = ["fit_id", *collect.NUMBER_POINTS, *collect.CLASS_POINTS]
+        points = pd.DataFrame(columns=names) if self.recorded else load(self._path("points.parquet"))
         return points.merge(self.done[["fit_id", "method", "dataset", "task", "split"]], on="fit_id")
 
     @cached_property

@@ -104,7 +104,7 @@ def test_records_with_two_lines_of_a_place_are_no_mean_of_both(tmp_path):
     path, line = tmp_path / "scores.csv", "{},predict,svgp,boston,0,0,done,{}\n"
     head = "fit_id,kind,method,dataset,split,replica,status,mnll\n"
     path.write_text(head + line.format("0" * 16, 1.0) + line.format("1" * 16, 3.0))
-    with pytest.raises(UserError, match=r"scores\.csv: \('svgp', 'boston', 0, 0\) stands there more than once; leave one"):
+    with pytest.raises(UserError, match=r"scores\.csv: \('svgp', 'boston', 0, 0\) stands there more than once"):
         committed.read(path)
 
 

@@ -57,7 +57,7 @@ def read(path: Path) -> list[Row]:
     if any(key not in row for row in rows for key in PLACE):
         raise UserError(f"{path} has lines without {', '.join(PLACE)}; it is no record, {RESTORE}")
     if len(times := Counter(map(place, rows))) < len(rows):
-        raise UserError(f"{path}: {max(times, key=times.__getitem__)} stands there more than once; leave one line of it")
+        raise UserError(f"{path}: {max(times, key=times.__getitem__)} stands there more than once; leave one line")
     return rows
 
 
