@@ -222,6 +222,16 @@ def test_a_model_for_which_the_disk_has_no_room_says_so():
         lightning_module.save({"params": {"a": torch.ones(3)}}, Path("/dev/full"))
 
 
+def test_a_fit_of_the_same_table_for_another_task_does_not_answer(project, gpbench):
+    rows = [(x, y, int(x < y)) for x, y in np.random.default_rng(0).normal(size=(20, 2)).round(3)]
+    new, path = (write(project / f"{len(r)}.csv", r, ("a", "b", "y")[: len(r[0])], ",") for r in ([(1, 2)], rows))
+    for name in ("regression", "binary"):
+        assert gpbench("data", "add", str(path), "--target", "y", "--task", name, "--name", name).code == 0
+    assert gpbench("fit", "method=linear", "dataset=regression", "split=all").code == 0
+    assert gpbench("predict", "linear/regression", str(new)).out.startswith("mean,sd,")
+    assert "no finished fit of linear on binary in" in gpbench("predict", "linear/binary", str(new)).err
+
+
 def test_the_same_arrays_under_other_names_are_asked_for_by_their_own(project, gpbench):
     """A fit is of arrays: whoever adds them again, their columns and classes named anew, meets fits that are there."""
     rng = np.random.default_rng(0)

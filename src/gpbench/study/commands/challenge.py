@@ -23,7 +23,8 @@ from gpbench.predictive.distributions import Predictive
 from gpbench.study import scoring
 from gpbench.study.fitting.fold import Fold, make_fold
 from gpbench.study.fitting.outcome import points_of
-from gpbench.study.records import PreparedData, What, to_json
+from gpbench.study.planning.resolve import prepared
+from gpbench.study.records import What, to_json
 from gpbench.study.storage import challengers, seals
 
 KEYS = ("dataset", "split", "row")
@@ -40,7 +41,7 @@ class Rows:
         self.count = protocols.num_splits(protocol, self.dataset)
         table = tables.load(where.prepared_file(name), self.dataset.md5)
         self.table = splits.numbered_rows(frozen.splits, table)
-        self.data = PreparedData(self.dataset.md5, self.dataset.task, self.dataset.images, len(self.dataset.classes))
+        self.data = prepared(self.dataset)
         self.protocol = frozen
 
     def fold(self, split: int) -> Fold:

@@ -22,7 +22,7 @@ from gpbench.study.fitting.entries import entry
 from gpbench.study.fitting.fold import make_fold
 from gpbench.study.fitting.outcome import points_of
 from gpbench.study.planning import identity
-from gpbench.study.planning.resolve import require_entry
+from gpbench.study.planning.resolve import prepared, require_entry
 from gpbench.study.records import FitRecord
 from gpbench.study.storage.store import Store
 
@@ -137,12 +137,13 @@ def _dataset(where: Places, record: FitRecord, asked: str) -> Dataset:
     name = asked or record.address.dataset
     require_entry(where, name, f"fit {record.fit_id}")
     dataset: Dataset = config.compose(where.conf, "dataset", name)
-    if dataset.md5 != record.what.data.md5:
-        raise UserError(f"fit {record.fit_id} was made of other data than {name} has today; fit it again")
+    if prepared(dataset) != record.what.data:
+        raise UserError(f"fit {record.fit_id} was made of other data than {name} has today (or its task); fit it again")
     if asked:
         return dataset
     md5, entries = str(dataset.md5), config.options(where.conf, "dataset").items()
     alike = [n for n, path in entries if where.prepared_file(n).is_file() and md5 in path.read_text(encoding="utf-8")]
+    alike = [n for n in alike if prepared(config.compose(where.conf, "dataset", n)) == record.what.data]
     if len({_names(where, other) for other in alike}) > 1:
         each = " or ".join(f"{record.address.method}/{other}" for other in alike)
         raise UserError(f"fit {record.fit_id} is of data with several names: say which to use, {each}")
@@ -172,8 +173,8 @@ def find(store: Store, name: str, conf: Path) -> str:
     for line in damaged:
         print(f"gpbench: passed over: {line}", file=sys.stderr)
     known = dataset in config.options(conf, "dataset")
-    md5 = config.compose(conf, "dataset", dataset).md5 if known else None  # by whatever name they were added first
-    cell = [r for r in records if r.address.dataset == dataset or (md5 and r.what.data.md5 == md5)]
+    data = prepared(config.compose(conf, "dataset", dataset)) if known else None  # by whatever name they came first
+    cell = [r for r in records if r.address.dataset == dataset or (data and data.md5 and r.what.data == data)]
     kept = [r for r in cell if (r.address.method, r.status, r.what.kind) == (method, "done", "predict")]
     if not kept:
         config.require_option(conf, "method", method)
@@ -182,7 +183,7 @@ def find(store: Store, name: str, conf: Path) -> str:
         raise UserError(f"no finished fit of {method} on {dataset} in {store.root}; run `{command}`")
     module = config.compose(conf, "method", method).header.module
     today = {r.fit_id for r in kept if r.what.method.module == module and not identity.changed(r.what)}
-    worth = [(r.what.data.md5 == md5, r.what.is_final, r.fit_id in today, r.provenance.ended, r.fit_id) for r in kept]
+    worth = [(r.what.data == data, r.what.is_final, r.fit_id in today, r.provenance.ended, r.fit_id) for r in kept]
     return max(worth)[-1]
 
 

@@ -69,7 +69,7 @@ def _others(store: Store, plan: planning.Plan, cell: Cell) -> list[str]:
     """How other fits of a cell ended: under other protocols, budgets or settings, or names of the same data."""
     here, lines = cell.address, []
     for r in store.records()[0]:
-        same_data = r.address.dataset == here.dataset or r.what.data.md5 == cell.what.data.md5
+        same_data = r.address.dataset == here.dataset or r.what.data == cell.what.data
         if r.address.method == here.method and same_data and r.fit_id not in plan.states:
             name = f"as {r.address.dataset}, " * (r.address.dataset != here.dataset)
             split = "split=all" if r.what.is_final else f"split {r.split}"

@@ -98,6 +98,11 @@ def _told_apart(cells: tuple[Cell, ...]) -> tuple[Cell, ...]:
     )
 
 
+def prepared(dataset: schema.Dataset) -> PreparedData:
+    """What a fit says of its data: the same table for another task is other data."""
+    return PreparedData(dataset.md5, dataset.task, dataset.images, len(dataset.classes))
+
+
 def _plain(word: tuple[str, str]) -> tuple[str, str]:
     """An override, of a study without `study.` in its key."""
     key = word[0].removeprefix("study.")
@@ -202,7 +207,7 @@ def make_cell(setup: Setup, method: MethodConfig, dataset: schema.Dataset, overr
     what = What(
         kind=study.kind,
         method=MethodSettings(header.module, dataclasses.asdict(method.hyper)),
-        data=PreparedData(dataset.md5, dataset.task, dataset.images, len(dataset.classes)),
+        data=prepared(dataset),
         protocol=frozen,
         steps=_steps(method, budget, dataset.task, train_rows, dataset.columns),
         until_converged=budget.until_converged and _ends_by_itself(method),
