@@ -66,6 +66,11 @@ def test_the_difference_is_paired_and_below_zero_where_the_first_is_better(quick
     assert (larger.kind, larger.difference.mean) == (claims.HOLDS, pytest.approx(expected.mean))
 
 
+def test_a_split_without_a_score_is_not_left_out(tmp_path):
+    lacking = run(tmp_path / "a", mnll=lambda scores: scores["mnll"].mask(scores["split"] == 1))
+    assert [(r.kind, r.reason) for r in judged([lacking])] == [(claims.NOT_JUDGED, "an infinite score, or none")]
+
+
 def test_holm_corrects_over_the_data_sets_of_a_claim(quick):
     alone, several = judged([quick])[0], judged([quick], "boston", "concrete", "energy")
     assert alone.p == alone.difference.p

@@ -103,15 +103,15 @@ class Counterparts:
         """None where the run has no fit of them."""
         fits = [fit for fit in self._cells.get((method, dataset), []) if fit.status not in NOT_TRIED]
         scores = self._scores(metric).get((method, dataset), pd.Series(dtype=float))
-        reason = why_not_judged(fits, metric) or ("" if np.isfinite(scores).all() else "an infinite score")
+        reason = why_not_judged(fits, metric) or ("" if np.isfinite(scores).all() else "an infinite score, or none")
         return Scores(self, scores, reason) if len(scores) or reason else None
 
     def _by_split(self, metric: str) -> dict[tuple[str, str], pd.Series]:
         """Cell -> its scores by split, of chains by split and number."""
         fits = self.view.fits[~self.view.fits["status"].isin(NOT_TRIED)]
         keys = ["split", "replica"] if self.by_chain(metric) else ["split"]
-        means = fits[metric].astype(float).groupby([fits[key] for key in (*CELL, *keys)]).mean().dropna()
-        return {cell: scores.droplevel(CELL) for cell, scores in means.groupby(level=CELL)}
+        means = fits[metric].astype(float).groupby([fits[key] for key in (*CELL, *keys)]).mean()
+        return {cell: scores.droplevel(CELL) for cell, scores in means.groupby(level=CELL) if scores.notna().any()}
 
     def _of_cell(self, method: str, dataset: str) -> dict[str, Any]:
         """What `OurMean` says of a cell whatever the metric is."""
