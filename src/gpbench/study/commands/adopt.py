@@ -14,7 +14,6 @@ import math
 import os
 import subprocess
 import tempfile
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -58,14 +57,15 @@ def adopt(where: Places, run: str, overrides: str, check: int, against: Path | N
     plan = planning.make(where, *planning.study_words(where, run, overrides))
     recorded = committed.folder(where, plan.name)
     facts = committed.facts(recorded) if (recorded / "scores.csv").is_file() else {}
-    store, moved = Store(where.store), Counter[str]()
+    store, moved = Store(where.store), dict[str, set[str]]()
     stale: dict[tuple[str, str], list[Evidence]] = {}  # by method and task
     for item in (*_recorded(where, store, plan), *_stored(store, plan)):
         if reason := _moved(item):
-            moved[f"{item.cell.method}: {reason}"] += _is_wanted(plan, item.fit)
+            fits = moved.setdefault(f"{item.cell.method}: {reason}", set())
+            fits.update([item.fit.fit_id] * _is_wanted(plan, item.fit))
         else:
             stale.setdefault((item.cell.method, item.cell.what.data.task), []).append(item)
-    lines = [f"stays stale: {count(fits, 'fit')} of {reason}" for reason, fits in moved.items() if fits]
+    lines = [f"stays stale: {count(len(fits), 'fit')} of {reason}" for reason, fits in moved.items() if fits]
     stale = {key: items for key, items in stale.items() if any(_is_wanted(plan, item.fit) for item in items)}
     if not stale:
         raise UserError("\n".join([*lines, f"{plan.name} has no fits whose code moved; nothing to adopt"]))
@@ -74,10 +74,12 @@ def adopt(where: Places, run: str, overrides: str, check: int, against: Path | N
     today = (here.commit[:7] or "no commit") + (" with changes" if here.dirty else "")
     for (method, task), items in stale.items():
         # of all, also those that today's code has fitted, so that a difference that was found once is found again
-        chosen = sorted(items, key=lambda item: item.seconds)[:check]
+        each = {item.fit.fit_id: item for item in items}  # of a fit that is recorded and stored, the latter
+        chosen = sorted(each.values(), key=lambda item: item.seconds)[:check]
         items = [item for item in items if _is_wanted(plan, item.fit)]
+        number = count(len({item.fit.fit_id for item in items}), "fit")
         if differences := _check(where, store, chosen, against):
-            lines += [f"stays stale: {method} ({task}, {count(len(items), 'fit')}): {text}" for text in differences]
+            lines += [f"stays stale: {method} ({task}, {number}): {text}" for text in differences]
         else:
             names = ", ".join(_name(item) for item in chosen)
             beside = " by both codes on one machine" if against else ""
@@ -85,7 +87,7 @@ def adopt(where: Places, run: str, overrides: str, check: int, against: Path | N
             adopted += [(item, f"of commit {item.commit[:7]}; {note}") for item in items]
             for item in chosen:
                 _certify(store, item)
-            lines.append(f"adopted: {method} ({task}): {count(len(items), 'fit')}; refitted{beside}: {names}")
+            lines.append(f"adopted: {method} ({task}): {number}; refitted{beside}: {names}")
     _write(where, store, plan, adopted, facts)
     return lines
 
