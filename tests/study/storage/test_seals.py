@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -94,7 +95,7 @@ def test_a_damaged_fit_is_named_and_moved_aside(store, name, gpbench):
 
 @pytest.mark.parametrize("file", ["fit.json", "points.parquet"])
 def test_a_fit_that_cannot_be_read_for_a_moment_is_named_and_stays(store, gpbench, monkeypatch, tmp_path, file):
-    fit_id, usual = planned(0).fit_id, Path.open
+    fit_id, usual, is_file = planned(0).fit_id, Path.open, Path.is_file
     path = store.folder(fit_id) / file
 
     def refuse(self: Path, *words: object, **options: object) -> object:
@@ -114,6 +115,11 @@ def test_a_fit_that_cannot_be_read_for_a_moment_is_named_and_stays(store, gpbenc
         ended = collect.Ended(Places(store.root.parent, store.root), "none")
         assert ended.status(CELL, planned(0)) == ("missing", ended.damaged[fit_id])
         assert ended.status(CELL, planned(1)) == ("done", "")
+        store.certify(planned(1).fit_id, {})
+        patch.setattr(Path, "is_file", lambda self: is_file(self) if self.parent != path.parent else refuse(path))
+        fits, study = [(CELL, planned(split)) for split in (0, 1)], SimpleNamespace(challengers=[])
+        plan = SimpleNamespace(fits=fits, cells=[], study=study)
+        assert json.loads(collect.seen(ended, plan))["certified"] == [planned(1).fit_id]
         if file == "fit.json":
             with pytest.raises(Unreadable):
                 store.move_damaged([fit_id])

@@ -54,7 +54,8 @@ def seen(ended: Ended, plan: FrozenPlan) -> str:
     """What a collection depends on, as text: statuses, certificates, the scoring code, the limits of the budget."""
     states = {fit.fit_id: ended.status(cell, fit)[0] for cell, fit in plan.fits}
     limits = [(cell.r_hat, cell.gain) for cell in plan.cells]
-    certified = sorted(fit_id for fit_id in states if (ended.store.folder(fit_id) / CERTIFICATE).is_file())
+    sound = filter(ended.stored, states)
+    certified = sorted(fit_id for fit_id in sound if (ended.store.folder(fit_id) / CERTIFICATE).is_file())
     told = {"scoring": scoring.digest(), "states": states, "limits": limits, "certified": certified}
     return identity.canonical(told | {"challengers": challengers.seen(ended.where, plan)})
 
