@@ -66,6 +66,11 @@ def test_the_difference_is_paired_and_below_zero_where_the_first_is_better(quick
     assert (larger.kind, larger.difference.mean) == (claims.HOLDS, pytest.approx(expected.mean))
 
 
+def test_splits_of_other_rows_are_not_paired(tmp_path):
+    other = run(tmp_path / "a", n_test=lambda scores: scores["n_test"] + (scores["method"] == "dsvi"))
+    assert [(r.kind, r.reason) for r in judged([other])] == [(claims.NOT_JUDGED, "their splits have other test rows")]
+
+
 def test_a_split_without_a_score_is_not_left_out(tmp_path):
     lacking = run(tmp_path / "a", mnll=lambda scores: scores["mnll"].mask(scores["split"] == 1))
     assert [(r.kind, r.reason) for r in judged([lacking])] == [(claims.NOT_JUDGED, "an infinite score, or none")]

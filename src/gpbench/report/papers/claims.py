@@ -157,6 +157,9 @@ def _paired(first: Scores, second: Scores, blank: Result) -> Result:
     metric, view = METRICS[blank.comparison.metric], first.run.view
     result = replace(blank, kind=NOT_JUDGED, reason=first.reason or second.reason, runs=(first.run, second.run))
     both = pd.concat([first.values, second.values], axis=1, join="inner")
+    rows = [r.test_rows(m, blank.dataset) for r, m in zip(result.runs, blank.comparison.methods, strict=True)]
+    if any(rows[0][split] != rows[1][split] for split in rows[0].keys() & rows[1].keys()):
+        result = replace(result, reason="their splits have other test rows")
     if result.reason or both.empty:
         return replace(result, reason=result.reason or "no split that both have")
     losses = [metric.loss(both.iloc[:, column]) for column in (0, 1)]

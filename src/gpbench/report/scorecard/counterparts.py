@@ -21,7 +21,7 @@ from gpbench.study.planning.resolve import STUDY_KEYS
 CELL = ["method", "dataset"]
 LENGTH = ["iterations", "ess_min", "ess_bulk", "chains", "r_hat"]
 FACTS = [*CELL, "split", "status", "reason", "protocol", "budget", "overrides", "commit", "dirty", "unmixed"]
-FACTS += [*LENGTH, "steps", "steps_done", "convergence"]
+FACTS += [*LENGTH, "steps", "steps_done", "convergence", "n_test"]
 NOT_TRIED = ("missing", "skipped")
 OF_METHODS = {f"{prefix}{key}" for prefix in ("", "study.") for key in ("tune", "presets", "variants")}
 ANY = "any"  # name of a data set that stands for each: ours is the first that is judged
@@ -91,6 +91,10 @@ class Counterparts:
         fits = self._cells.get((method, dataset), [])
         updates = [fit.steps if pd.isna(fit.steps_done) else fit.steps_done for fit in fits]
         return float(np.mean([steps for steps in updates if pd.notna(steps)] or [0.0]))
+
+    def test_rows(self, method: str, dataset: str) -> dict[int, float]:
+        """Split -> how many test rows a cell has there."""
+        return {fit.split: fit.n_test for fit in self._cells.get((method, dataset), []) if pd.notna(fit.n_test)}
 
     def paired(self, method: str, dataset: str, metric: str, theirs: dict[int, float]) -> tuple[float, float, int]:
         """(mean of ours - theirs, its standard error, number) of the splits that both have; (NaN, NaN, 0) below two."""
