@@ -16,7 +16,7 @@ class Joined(View):
     and budget.
 
     A cell is taken as a whole, from the first run that has all of its splits done, by the same preset on as many rows,
-    and where ours have not converged after more updates. What is drawn of curves and points is that of the run alone."""
+    where ours have not converged after more updates. What is drawn of curves and points is that of the run alone."""
 
     def __init__(self, own: View, others: Iterable[View]) -> None:
         super().__init__(own.folder)

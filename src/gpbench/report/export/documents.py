@@ -97,6 +97,9 @@ def summary(view: Joined) -> str:
         best = ", ".join(f"{label} {rank:.1f}" for label, rank in ranked[:BEST])
         lacking = ", ".join(name for name in view.datasets if name not in comparison["datasets"])
         where = f"{len(comparison['datasets'])} of them" + f" (not on {lacking})" * bool(lacking)
+        for part in (s for s in comparisons.compared(view) if s.metric == spec.metric and s.tasks != spec.tasks):
+            task, losses = part.title.split(",")[0].lower(), comparisons.complete_losses(view, part)[0]
+            where += f", {len(losses.columns)} in {task} alone"
         text += f" {count(len(ranked), 'method')} are complete on {where}; best mean ranks: {best}."
         places = {row["method"]: place for place, row in enumerate(comparison["ranks"])}
         worse = [max(pair["a"], pair["b"], key=places.__getitem__) for pair in comparison["pairs"] if pair["reject"]]
