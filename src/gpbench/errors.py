@@ -25,7 +25,7 @@ def unknown(kind: str, name: str, valid: Iterable[str], where: str = "") -> User
 
 def count(n: int, noun: str) -> str:
     """'1 data set', '2 data sets'."""
-    return f"{n} {noun}" + "s" * (n != 1)
+    return f"{n} {noun}" + "s" * int(n != 1)
 
 
 def exit_status(command: Callable[[], object]) -> int:

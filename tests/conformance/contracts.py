@@ -105,12 +105,15 @@ def single_precision_is_close(case: Case) -> None:
     Gradients that are zero but for rounding (of a kernel where q is still the prior) let Adam make a whole step in a
     direction that the precision and the instructions of the CPU decide, and every step magnifies it: after 40 steps
     scores differ by 0.003 at most, after 60 on some CPUs by more than 0.01. A search by L-BFGS magnifies rounding
-    too, so its predictions are compared at the same parameters."""
+    too, so its predictions are compared at the same parameters; where it ends in what rounding makes of the objective
+    (FITC for classes on some CPUs) the fit says so, and is not judged."""
     needs_steps(case)
     (outcome,) = case.fit(group(case.single, 0))
     assert all(value.dtype == torch.float32 for value in outcome.model["params"].values())
-    assert mnll(outcome) < mnll(case.constant)
-    if loop.advanced_by(case.method, [len(case.fold.train)]) == "lbfgs":
+    searched = loop.advanced_by(case.method, [len(case.fold.train)]) == "lbfgs"
+    told = searched and outcome.info["not_judged_because"].startswith("float32 changes the objective")
+    assert told or mnll(outcome) < mnll(case.constant)
+    if searched:
         x = case.fold.scaling.inputs(case.table.inputs[case.fold.test])
         exact = case.learnt.model
         rounded = {part: {name: value.float() for name, value in exact[part].items()} for part in ("params", "buffers")}

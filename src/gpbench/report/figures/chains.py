@@ -52,10 +52,11 @@ def _autocorrelation(axis: Axes, drawn: pd.DataFrame) -> None:
     """Thin lines: every chain; thick: their mean."""
     chains = [chain.sort_values("draw") for _, chain in drawn.groupby("replica")]
     step = np.diff(chains[0]["draw"].to_numpy()[:2]).sum() or 1
-    rho = pd.DataFrame([autocorrelation(chain["value"].to_numpy(), LAGS) for chain in chains])  # NaN after a short one
-    lags = step * np.arange(rho.shape[1])
-    axis.plot(lags, rho.T, color="#BBBBBB", linewidth=0.5)
-    axis.plot(lags, rho.mean(), color="black", linewidth=1)
+    each = (pd.Series(autocorrelation(chain["value"].to_numpy(), LAGS)) for chain in chains)
+    rho = pd.DataFrame(dict(enumerate(each)))  # NaN after a short one
+    lags = step * np.arange(len(rho))
+    axis.plot(lags, rho, color="#BBBBBB", linewidth=0.5)
+    axis.plot(lags, rho.mean(axis=1), color="black", linewidth=1)
     axis.set(ylabel="autocorrelation", ylim=(-0.2, 1.02))
 
 

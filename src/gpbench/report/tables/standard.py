@@ -24,7 +24,7 @@ def scores(view: View, metric: str, tasks: tuple[str, ...], title: str) -> Table
     cells = _mark(view, metric, view.cells(metric, *tasks))
     places = {dataset: decimals(column["sd"]) for dataset, column in cells[cells["n"] > 0].groupby("dataset")}
     texts = [_score_text(cell, places.get(cell.dataset, 0)) for cell in cells.itertuples()]
-    shown = cells.assign(text=texts).pivot(index="method", columns="dataset", values="text")
+    shown = cells.assign(shown=texts).pivot(index="method", columns="dataset", values="shown")
     shown = shown.reindex(index=view.methods, columns=view.datasets_of(*tasks)).fillna("not planned")
     shown = shown.rename_axis(columns=None)
     shown.insert(0, "method", [view.labels[method] for method in view.methods])
