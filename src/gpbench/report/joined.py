@@ -12,8 +12,7 @@ ALIKE = ["split", "preset", "n_train", "n_test"]  # what tells fits of other dat
 
 
 class Joined(View):
-    """The view of a run whose cells that have not converged, or were skipped, are those of others of the same protocol
-    and budget.
+    """The view of a run whose cells that have not converged, or were skipped, are of others of its protocol and budget.
 
     A cell is taken as a whole, from the first run that has all of its splits done, by the same preset on as many rows,
     where ours have not converged after more updates. What is drawn of curves and points is that of the run alone."""
@@ -25,16 +24,8 @@ class Joined(View):
         for run in others:
             if all(run.study[key] == own.study[key] for key in ("protocol", "budget")):
                 for cell, fits in run.fits.groupby(CELL):
-                    if self._is_better(cell, fits):
+                    if cell in self._cells and _is_better(self._cells[cell], fits):
                         self._cells[cell], self.taken[cell] = fits, run
-
-    def _is_better(self, cell: tuple[str, str], fits: pd.DataFrame) -> bool:
-        own = self._cells.get(cell, fits)
-        why, longer = {UNMIXED, "skipped"} & set(own["status"]), fits["steps"].max() > own["steps"].max()
-        if not why or UNMIXED in why and not longer:
-            return False
-        rows, theirs = (set(of[ALIKE].dropna().itertuples(index=False, name=None)) for of in (own, fits))
-        return (fits["status"] == "done").all() and set(fits["split"]) == set(own["split"]) and rows <= theirs
 
     @cached_property
     def fits(self) -> pd.DataFrame:
@@ -52,3 +43,11 @@ class Joined(View):
     def warning(self) -> str:
         """Those of `View`, after the cells that were taken."""
         return " ".join(filter(None, (self.borrowed, super().warning)))
+
+
+def _is_better(own: pd.DataFrame, fits: pd.DataFrame) -> bool:
+    statuses, longer = set(own["status"]), fits["steps"].max() > own["steps"].max()
+    if not ("skipped" in statuses or (UNMIXED in statuses and longer)):
+        return False
+    rows, theirs = (set(of[ALIKE].dropna().itertuples(index=False, name=None)) for of in (own, fits))
+    return (fits["status"] == "done").all() and set(fits["split"]) == set(own["split"]) and rows <= theirs

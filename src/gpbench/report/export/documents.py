@@ -38,7 +38,7 @@ TABLES = (
 OF_ALL_RUNS = ("rank_by_budget",)  # figures that draw all of RUNS, the others one
 COMPARISON = "all_mnll"
 BEST = 5  # methods whose ranks the README shows
-LONGER = re.compile(r"\w+\.(steps|max_rows)=\S+|trainer\.\S+")
+LONGER = re.compile(r"\w+\.(steps|max_rows)=\S+|trainer\.\S+")  # settings that leave the model as it is
 
 
 def texts(root: Path, runs: list[Counterparts], views: list[Joined]) -> dict[Path, str]:

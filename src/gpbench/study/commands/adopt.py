@@ -14,6 +14,7 @@ import math
 import os
 import subprocess
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -57,15 +58,15 @@ def adopt(where: Places, run: str, overrides: str, check: int, against: Path | N
     plan = planning.make(where, *planning.study_words(where, run, overrides))
     recorded = committed.folder(where, plan.name)
     facts = committed.facts(recorded) if (recorded / "scores.csv").is_file() else {}
-    store, moved = Store(where.store), dict[str, set[str]]()
+    store, moved = Store(where.store), defaultdict[str, set[str]](set)
     stale: dict[tuple[str, str], list[Evidence]] = {}  # by method and task
     for item in (*_recorded(where, store, plan), *_stored(store, plan)):
         if reason := _moved(item):
-            fits = moved.setdefault(f"{item.cell.method}: {reason}", set())
-            fits.update([item.fit.fit_id] * _is_wanted(plan, item.fit))
+            if _is_wanted(plan, item.fit):
+                moved[f"{item.cell.method}: {reason}"].add(item.fit.fit_id)
         else:
             stale.setdefault((item.cell.method, item.cell.what.data.task), []).append(item)
-    lines = [f"stays stale: {count(len(fits), 'fit')} of {reason}" for reason, fits in moved.items() if fits]
+    lines = [f"stays stale: {count(len(fits), 'fit')} of {reason}" for reason, fits in moved.items()]
     stale = {key: items for key, items in stale.items() if any(_is_wanted(plan, item.fit) for item in items)}
     if not stale:
         raise UserError("\n".join([*lines, f"{plan.name} has no fits whose code moved; nothing to adopt"]))
