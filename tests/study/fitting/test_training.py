@@ -213,6 +213,18 @@ def test_two_checkpoints_are_kept(case):
     assert kept == [f"checkpoint-{step:09d}" for step in (STEPS - BLOCK, STEPS)]
 
 
+def test_samples_become_parts_of_one_block_a_checkpoint_and_are_read_as_they_were(tmp_path):
+    drawn = torch.arange(42.0).reshape(7, 2, 3)
+    samples = {"psi": list(drawn[:4].clone().unbind())}
+    checkpoint.write(tmp_path, {"step": 4, "fits": ["a"]}, samples)
+    samples["psi"] += [value.clone() for value in drawn[4:]]
+    checkpoint.write(tmp_path, {"step": 7, "fits": ["a"]}, samples)
+    assert len({value.untyped_storage().data_ptr() for value in samples["psi"]}) == 2
+    _, read = checkpoint.read(tmp_path, ["a"], torch.device("cpu"))
+    for values in (samples["psi"], read["psi"]):
+        assert torch.equal(torch.stack(values), drawn)
+
+
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory):
     """Chains that were cut off after their second last block, with the checkpoints and samples of every block."""

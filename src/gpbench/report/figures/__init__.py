@@ -25,8 +25,7 @@ Tags = dict[str, str]
 
 
 def draw(view: View, name: str) -> Figure:
-    """The registered figure `name` of a study in the common style, stamped with its run and budget; UserError for an
-    unknown name."""
+    """The registered figure `name` of a study in the common style, with its run and budget; UserError if unknown."""
     require_known("figure", [name], FIGURES)
 
     def stamped(view: View) -> Figure:

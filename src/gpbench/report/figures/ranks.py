@@ -117,8 +117,7 @@ def runs_of(view: View) -> list[View]:
 
 
 def mean_ranks(runs: list[View]) -> pd.DataFrame:
-    """COLUMNS over the data sets and methods that are complete in every run, in order of hours; no rows without two
-    methods."""
+    """COLUMNS over the data sets and methods that are complete in every run, in order of hours; none without two."""
     losses = [METRICS["mnll"].loss(run.matrix("mnll")) for run in runs]
     shared = complete(sum(losses[1:], start=losses[0]))  # a sum lacks what one of the runs lacks
     rows: list[list[object]] = []

@@ -67,7 +67,9 @@ def write(work: Path, content: Content, samples: Samples) -> None:
     total = len(next(iter(samples.values()), []))
     written = sum(_number(path, 2) for path in work.glob("samples-*.pt"))
     if total > written:
-        new = {name: values[written:] for name, values in samples.items()}
+        new = {name: torch.stack(values[written:]) for name, values in samples.items()}
+        for name, block in new.items():  # which frees small tensors between large ones, whose place no other can take
+            samples[name][written:] = block.unbind()
         _save(work, f"samples-{written:06d}-{total - written:06d}", new)
     _save(work, f"checkpoint-{content['step']:09d}", content | {"samples": total})
     for old in _parts(work, "checkpoint")[:-2]:
