@@ -63,12 +63,12 @@ def restore(fit: Fit, saved: Content) -> None:
 
 
 def write(work: Path, content: Content, samples: Samples) -> None:
-    """Write the checkpoint of `content["step"]`; samples that are new since the last one go to another file."""
+    """Write the checkpoint of `content["step"]`; new samples go to another file, and become parts of one block."""
     total = len(next(iter(samples.values()), []))
     written = sum(_number(path, 2) for path in work.glob("samples-*.pt"))
     if total > written:
         new = {name: torch.stack(values[written:]) for name, values in samples.items()}
-        for name, block in new.items():  # which frees small tensors between large ones, whose place no other can take
+        for name, block in new.items():  # small tensors that stay between large ones that go leave gaps in memory
             samples[name][written:] = block.unbind()
         _save(work, f"samples-{written:06d}-{total - written:06d}", new)
     _save(work, f"checkpoint-{content['step']:09d}", content | {"samples": total})
