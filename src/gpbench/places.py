@@ -116,6 +116,9 @@ def write_aside(target: Path, lasting: bool = True) -> Iterator[Path]:
                 os.fsync(stream.fileno())
         temporary.chmod(0o666 & ~_umask())  # and not only for its owner
         temporary.replace(target)
+    except OSError as error:
+        error.filename = error.filename or str(target)  # a full disk names none
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -110,6 +110,17 @@ def test_moments_that_no_gamma_has_leave_it_as_it_is():
     assert pbp.matched(3.0, 2.0, 0.0, 5.0, 0.0) == (3.0, 2.0)
 
 
+def test_a_row_far_from_all_others_leaves_the_noise_as_it_is():
+    """log Z = -g^2 / (2 b) (s - 1) of a gap g far beyond the noise is beyond the range of an exponential."""
+    a, b, g = 6.0, 6.0, 1e3
+    log_z = [-0.5 * g**2 * (s - 1) / b for s in (a, a + 1, a + 2)]
+    assert pbp.matched(a, b, *log_z[::-1]) == (a, b)
+    layers = [Layer(np.zeros((1, 2)), np.ones((1, 2)))]
+    moved, noise = pbp.include(layers, (a, b), np.ones(1), np.full(1, g))
+    assert noise == (a, b)
+    assert np.isfinite(moved[0].mean).all()
+
+
 def test_a_refined_factor_is_the_prior():
     """lambda known (a, b -> infinity): q of a weight becomes its cavity times N(0, 1 / lambda)."""
     (layer,), precision = network(1, 1), 4.0

@@ -77,8 +77,7 @@ def coverage(pit: ArrayLike, level: float) -> float:
 def coverage_curve(count: ArrayLike) -> pd.DataFrame:
     """Observed against nominal coverage of central intervals: columns nominal, empirical.
 
-    count `[2 K]`: of equal-width bins of the PIT; nominal probabilities are 1/K, ..., 1 - 1/K, whose intervals end
-    where bins do."""
+    count `[2 K]`: of equal-width bins of the PIT; nominal: 1/K, ..., 1 - 1/K, whose intervals end where bins do."""
     import pandas as pd
 
     count = np.asarray(count)

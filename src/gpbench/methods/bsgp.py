@@ -59,7 +59,7 @@ class Hyperparameters(Settings):
     min(hidden_width, D) outputs; kernel, ard: as in `svgp`; burn_in: fraction of the updates; noise_variance: the
     initial one, Var(y) = 1; optimise_every: transitions for each Adam step, whose rate is learning_rate; window: states
     it chooses from. start_rows, start_iterations: as in `dsvi`, of the last layer (0: v = 0); a chain with such a start
-    has smaller steps and hidden layers where there is little noise; steps fall by the factor step_decay in burn-in."""
+    has smaller steps, which fall by the factor step_decay in burn-in, and hidden layers where there is little noise."""
 
     layers: PositiveInt = 1
     hidden_width: PositiveInt = 30

@@ -64,7 +64,6 @@ class Hyperparameters(Settings):
     num_features: PositiveInt = 50
     iterations: PositiveInt = 5000
     learning_rate: PositiveFloat = 0.01
-    batch_size: PositiveInt = 1_000_000_000
 
     def width(self) -> int:
         return self.num_features

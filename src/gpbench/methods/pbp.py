@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import ndtr
 
-from gpbench.hyper import PositiveInt, Settings, dataclass
+from gpbench.hyper import Annotated, Ge, Le, PositiveInt, Settings, dataclass
 from gpbench.methods.base import ClosedFormMethod, Model
 from gpbench.predictive.distributions import GaussianMixture
 
@@ -38,10 +38,10 @@ Pair = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class Hyperparameters(Settings):
-    """Settings of hernandezlobato2015; units: of every hidden layer (100 for protein and year there); passes: through
-    the rows."""
+    """Settings of hernandezlobato2015; hidden_layers: more than four diverge; units: of every hidden layer (100 for
+    protein and year there); passes: through the rows."""
 
-    hidden_layers: PositiveInt = 1
+    hidden_layers: Annotated[int, Ge(1), Le(4)] = 1
     units: PositiveInt = 50
     passes: PositiveInt = 40
 
@@ -176,9 +176,10 @@ def log_normal(gap: np.ndarray, variance: np.ndarray) -> float:
 
 def matched(a: float, b: float, log_z: float, log_z1: float, log_z2: float) -> tuple[float, float]:
     """Gamma (a, b) with the first two moments after a factor; as it was where these have no Gamma."""
-    shape = math.exp(log_z2 - 2 * log_z1 + log_z) * (a + 1) / a - 1
-    rate = math.exp(log_z2 - log_z1) * (a + 1) / b - math.exp(log_z1 - log_z) * a / b
-    return (1 / shape, 1 / rate) if 0 < shape < 1 and rate > 0 else (a, b)
+    with np.errstate(over="ignore", invalid="ignore"):  # of a row far from all others
+        shape = np.exp(log_z2 - 2 * log_z1 + log_z) * (a + 1) / a - 1
+        rate = np.exp(log_z2 - log_z1) * (a + 1) / b - np.exp(log_z1 - log_z) * a / b
+    return (float(1 / shape), float(1 / rate)) if 0 < shape < 1 and rate > 0 else (a, b)
 
 
 class Prior:

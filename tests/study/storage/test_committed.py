@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import resource
 from pathlib import Path
 
 import pandas as pd
@@ -185,6 +187,23 @@ def test_a_truncated_curve_is_refused_and_nothing_is_written(study, file):
     finish_one(where)
     with pytest.raises(UserError, match=rf"{file}.csv, line \d+ is not a record .the line is cut short.; restore it"):
         collect.record(where, planning.make(where, "default", STUDY).frozen)
+    assert before == {path: path.read_bytes() for path in path.parent.iterdir()}
+
+
+def test_on_a_full_disk_records_stay_as_they_were(study):
+    """Curves, which fit, are not written where scores, which do not, are not."""
+    where, name, _ = study
+    path = committed.folder(where, name) / "scores.csv"
+    before = {path: path.read_bytes() for path in path.parent.iterdir()}
+    (row, *_) = committed.by_fit(where, name).values()
+    line = committed.lines(path.with_name("traces.csv"))[0]
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before[path]) // 2, limits[1]))
+    try:
+        with pytest.raises(OSError, match=re.escape(str(path))):
+            committed.write(where, name, [row | {"fit_id": "f" * 16}], {}, {"traces": [line | {"fit_id": "f" * 16}]})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert before == {path: path.read_bytes() for path in path.parent.iterdir()}
 
 

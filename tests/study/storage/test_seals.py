@@ -176,6 +176,15 @@ def test_a_file_in_the_place_of_a_fit_is_named_before_anything_is_fitted(store):
     assert place.is_file()
 
 
+def test_a_folder_that_stays_in_the_way_is_named_before_its_fit_is_trained_and_lost(store):
+    path = store.folder(planned(0).fit_id) / "fit.json"
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(UserError, match=f"{path.parent} is in the way of a fit; move it away"):
+        store.move_damaged([planned(0).fit_id])
+    assert path.is_dir()
+
+
 def test_a_damaged_fit_beside_foreign_files_stays_and_is_named(store):
     folder = store.folder(planned(0).fit_id)
     (folder / "notes.txt").touch()

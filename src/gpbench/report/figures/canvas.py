@@ -183,8 +183,7 @@ def remark(axis: Axes, text: str) -> None:
 
 
 def log_x(axis: Axes) -> None:
-    """A logarithmic axis of what is drawn; within a decade, where the usual labels run into each other, with a few
-    plain numbers."""
+    """A logarithmic axis of what is drawn; within a decade, where usual labels overlap, with a few plain numbers."""
     axis.set_xscale("log")
     low, high = axis.get_xlim()
     if high < 10 * low:

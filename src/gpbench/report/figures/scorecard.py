@@ -58,8 +58,7 @@ MARK: canvas.Style = {"markersize": 4, "mew": 0.9, "linestyle": "none"}
 
 @dataclass(frozen=True)
 class Family:
-    """A panel: its title, the metric whose margin applies, a test of which metrics belong, and if its axes are
-    logarithmic."""
+    """A panel: its title, the metric whose margin applies, which metrics belong, whether axes are logarithmic."""
 
     title: str
     metric: str

@@ -189,8 +189,7 @@ def _kind(result: Result, p: float) -> Result:
 
 
 def verdict(results: list[Result]) -> str:
-    """The claim as a whole under one protocol; in part where it fails on no data set and holds on not all of those that
-    were judged."""
+    """The claim as a whole under one protocol; in part where it fails on no data set and holds on some judged."""
     kinds = {result.kind for result in results}
     if HOLDS in kinds and kinds & {FAILS, UNDECIDED}:
         return MIXED if FAILS in kinds else PARTLY

@@ -77,8 +77,7 @@ def unconverged(comparison: dict, view: View, digits: int = 2, most: int | None 
 
 
 def left_out(comparison: dict, view: View, reasons: bool = True) -> str:
-    """Every dropped data set and method with its number of complete cells and, with `reasons`, why the others are not
-    complete."""
+    """Every dropped data set and method with its number of complete cells and, with `reasons`, why others are not."""
     alike: dict[str, list[str]] = {}
     for row in comparison["dropped"]:
         why = "; ".join(f"{n} {reason}" for reason, n in row["reasons"].items())

@@ -52,8 +52,7 @@ def scores(where: Places, name: str, table: Path | None) -> Iterator[tuple[str, 
 
 
 def of_csv(path: Path, found: Content) -> dict[str, np.ndarray]:
-    """Number -> draws `[chains, T]` of a table with a column a number, `psi[0]` or `log lengthscale`, and perhaps one
-    `chain`."""
+    """Number -> draws `[chains, T]` of a table: columns `psi[0]` or `log lengthscale`, and perhaps one `chain`."""
     table = formats.frame(path)
     if "chain" in table and table["chain"].isna().any():
         raise UserError(f"{path}: column 'chain' has empty cells")

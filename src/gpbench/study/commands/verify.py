@@ -11,8 +11,7 @@ from gpbench.study.storage.store import IDENTITY, Store, Unreadable
 
 
 def verify(where: Places) -> tuple[list[str], list[str]]:
-    """(lines about what is damaged or cannot be read, a summary line each of the store and the records); nothing is
-    changed."""
+    """(lines about what is damaged or cannot be read, a summary line each of the store and the records)."""
     store = Store(where.store)
     fits = {fit_id: _of_fit(store, fit_id) for fit_id in store.ids()}
     runs = {path: list(_of_records(path)) for path in sorted((where.root / "docs" / "results").glob("*/"))}

@@ -73,8 +73,7 @@ def _first(fitted: Fitted, names: Iterable[str], ending: str) -> str:
 
 
 def starts(fitted: Fitted) -> pd.DataFrame:
-    """The inducing inputs of the first layer before and after training, in original units; columns point, column,
-    before, x."""
+    """Inducing inputs of the first layer before and after training, in original units: point, column, before, x."""
     scaling, dtype = fitted.fold.scaling, getattr(torch, fitted.what.dtype)
     data = loop.training_set(fitted.table, [fitted.fold], dtype, torch.device("cpu"))
     first = fitted.method.init(data.replica(0), fitted.fold.key)

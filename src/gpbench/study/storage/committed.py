@@ -5,6 +5,7 @@ store lacks a fit, its record stands in for it: the fit counts as done and is no
 which only the store holds, are missing then). The record of a failed fit is shown, and the fit is run again.
 """
 
+import contextlib
 import csv
 import io
 import json
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gpbench.errors import UserError
-from gpbench.places import Places, locked, read_json, write_text
+from gpbench.places import Places, locked, read_json, write_aside
 
 Row = dict[str, Any]
 """A row of scores.csv: column -> text or number; numbers that it lacks are left out."""
@@ -113,11 +114,12 @@ def write(
         ordered = sorted(merged.values(), key=lambda row: [str(row[k]).rjust(6) for k in PLACE])
         fits = {row["fit_id"] for row in ordered if row["status"] != "skipped"}
         joined = {file: _joined(path.with_name(f"{file}.csv"), new, fits) for file, new in (curves or {}).items()}
-        for file, content in joined.items():  # before the scores: what they list has its curves
-            if content:
-                _write(path.with_name(f"{file}.csv"), CURVES[file], content)
-        _write(path, dict.fromkeys(key for row in ordered for key in row), ordered)
-        write_text(path.with_name("study.json"), json.dumps(facts, indent=1) + "\n")
+        texts = {path.with_name("study.json"): json.dumps(facts, indent=1) + "\n"}
+        texts[path] = _csv(dict.fromkeys(key for row in ordered for key in row), ordered)
+        texts |= {path.with_name(f"{f}.csv"): _csv(CURVES[f], content) for f, content in joined.items() if content}
+        with contextlib.ExitStack() as stack:  # all or none on a full disk; the last, curves, take their places first
+            for target, text in texts.items():
+                stack.enter_context(write_aside(target)).write_text(text, encoding="utf-8")
     return len(fits - known), len(fits)
 
 
@@ -128,12 +130,12 @@ def _joined(path: Path, new: list[Row], fits: set[str]) -> list[Row]:
     return sorted([*kept, *new], key=lambda line: line["fit_id"])
 
 
-def _write(path: Path, columns: Collection[str], rows: list[Row]) -> None:
+def _csv(columns: Collection[str], rows: list[Row]) -> str:
     stream = io.StringIO()
     writer = csv.DictWriter(stream, columns, restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows({key: _text(value) for key, value in row.items()} for row in rows)
-    write_text(path, stream.getvalue())
+    return stream.getvalue()
 
 
 def place(row: Row) -> tuple[str | int, ...]:

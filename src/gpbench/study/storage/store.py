@@ -104,8 +104,9 @@ class Store:
             known = PARTS.fullmatch(entry.name) or HALF_WRITTEN.fullmatch(entry.name)
             return known is not None and entry.is_file(follow_symlinks=False)
 
-        with os.scandir(self.folder(fit_id)) as entries:
+        with contextlib.suppress(FileNotFoundError), os.scandir(self.folder(fit_id)) as entries:
             return sorted(entry.name for entry in entries if not is_ours(entry))
+        return []  # another process has just moved it aside
 
     def record(self, fit_id: str) -> FitRecord:
         """fit.json of a finished fit. Raises UserError where there is no such fit, Damaged where the file is gone or is
@@ -170,13 +171,15 @@ class Store:
         for fit_id in fit_ids:
             if (path := self.folder(fit_id)).is_file():
                 raise UserError(f"{path} stands where the folder of a fit is to be, and is none; move it away")
-            if os.path.lexists(self.folder(fit_id)):
+            if os.path.lexists(path):
                 try:
                     self.record(fit_id)
                 except Unreadable:
                     raise
                 except UserError as error:
                     print(f"gpbench: {error}; {self._move(fit_id)}", file=sys.stderr)
+                    if path.exists() and not self.has(fit_id):  # its fit would be trained and have no place
+                        raise UserError(f"{path} is in the way of a fit; move it away") from error
 
     def _move(self, fit_id: str) -> str:
         """Move a damaged fit aside; what was done, in words."""
