@@ -15,8 +15,7 @@ class UserError(Exception):
 
 
 def unknown(kind: str, name: str, valid: Iterable[str], where: str = "") -> UserError:
-    """An error for an unknown name that suggests the nearest valid one (or lists all if none is near, as after a slip
-    of a letter or two, whatever the case)."""
+    """An error for an unknown name: suggests the nearest valid one, or lists all if none is near, whatever the case."""
     names = {each.casefold(): each for each in sorted(map(str, valid))}
     near = difflib.get_close_matches(str(name).casefold(), names, n=1, cutoff=0.65)
     hint = f"did you mean {names[near[0]]!r}?" if near else f"choose one of: {', '.join(names.values()) or '(none)'}"

@@ -35,7 +35,7 @@ def existing() -> set[str]:
     return {str(p) for folder in ("conf", "data") for p in Path(folder).rglob("*") if p.is_file()}
 
 
-@pytest.mark.parametrize(("delimiter", "start"), [(",", ""), (";", "\ufeff"), ("\t", "")])
+@pytest.mark.parametrize(("delimiter", "start"), [(",", ""), (";", "\ufeff"), ("\t", ""), (";", "\n")])
 def test_one_command_makes_a_data_set(gpbench, delimiter, start):
     before, pins = existing(), Path("data.dvc").read_text()
     write("My power.csv", delimiter=delimiter, start=start)

@@ -33,7 +33,7 @@ def where(tmp_path_factory):
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.is_file():
             end = {".png": b"IEND\xaeB`\x82", ".pdf": b"%%EOF\n", ".html": b"</html>"}.get(path.suffix, b"\n")
-            path.write_bytes(b"{}" if path.suffix == ".json" else b"content of " + path.name.encode() + end)
+            path.write_bytes(b'{"cells": []}' if path.suffix == ".json" else b"content of " + path.name.encode() + end)
     return found
 
 
@@ -92,6 +92,15 @@ def test_an_unfinished_study_is_refused_with_what_it_lacks(tmp_path, where):
     ):
         crate.write(Places(tmp_path, tmp_path / "store"), "half")
     assert not (folder / "crate.zip").exists()
+
+
+def test_a_plan_of_later_code_is_not_packed_with_the_scores_of_before(where):
+    plan = where.plans / "tiny.json"
+    before = plan.read_bytes()
+    plan.write_text(json.dumps({"cells": [{"fits": [{"fit_id": "f" * 16}]}]}))
+    with pytest.raises(UserError, match="is not finished: 1 fit of a later plan not collected; run"):
+        crate.write(where, "tiny")
+    plan.write_bytes(before)
 
 
 @pytest.mark.parametrize(

@@ -84,8 +84,7 @@ def status(arguments: argparse.Namespace) -> None:
 
 
 class Progress(NamedTuple):
-    """Of a study: state -> number of fits, how many of them still improve, expected minutes of one core, and the groups
-    that were begun."""
+    """Of a study: state -> number of fits, how many still improve, expected minutes of one core, groups begun."""
 
     name: str
     states: dict[str, int]

@@ -108,7 +108,7 @@ def _add_fit_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
     command.add_argument("--label", default="", help="in tables and figures; default: the name")
     command.add_argument("--protocol", default="common", help="whose splits these are; default: %(default)s")
     command = add(adopt, "carry a run's fits over to today's identities, after a check that the code gives the same")
-    command.add_argument("run", help="a folder of docs/results, or a study")
+    command.add_argument("run", help="the name of a folder in docs/results, or a study")
     grammar.overrides(command)
     command.add_argument("--check", type=int, default=1, metavar="N", help="groups to refit of each method and task")
     command.add_argument("--against", type=Path, metavar="CHECKOUT", help="of the code that made them, to refit too")

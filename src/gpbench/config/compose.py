@@ -131,7 +131,9 @@ def printed_splits(folder: Path, name: str) -> schema.PrintedSplits:
 
 def backlog(conf: Path) -> schema.Backlog:
     """The runs of conf/backlog.yaml."""
-    return read(schema.Backlog, conf / "backlog.yaml")
+    found = read(schema.Backlog, path := conf / "backlog.yaml")
+    require_known("study", [run.study for run in found.runs], options(conf, "study"), str(path))
+    return found
 
 
 def read(cls: type[T], path: Path) -> T:
@@ -184,7 +186,8 @@ def _read_yaml(path: Path) -> Content:
     try:
         content = pickle.loads(_parsed(path.read_text(encoding="utf-8")))
     except (yaml.YAMLError, ValueError, OSError, OmegaConfBaseException, RecursionError) as error:
-        raise UserError(f"{path} is not valid YAML: {error}") from error
+        fault = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else f"is not valid YAML: {error}"
+        raise UserError(f"{path} {fault}") from error
     if not isinstance(content, dict):
         raise UserError(f"{path} must be a mapping of keys to values")
     return {str(key): value for key, value in content.items()}

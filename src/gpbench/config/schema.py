@@ -6,6 +6,8 @@ from dataclasses import field
 from decimal import Decimal
 from typing import Any, Literal
 
+from annotated_types import MinLen
+
 from gpbench.hyper import (
     Annotated,
     Fraction,
@@ -363,8 +365,9 @@ class Run:
 
     study: str
     overrides: str = ""
-    methods: list[str] | None = None  #: of its methods only these; its name and its records stay those of the study
-    datasets: list[str] | None = None  #: of its data sets only these
+    #: of its methods only these; its name and its records stay those of the study
+    methods: Annotated[list[str], MinLen(1)] | None = None
+    datasets: Annotated[list[str], MinLen(1)] | None = None  #: of its data sets only these
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ def _free_name(name: str, where: Places) -> str:
 def _describe(path: Path, item: str, name: str, wishes: Wishes) -> tuple[Dataset, list[str], list[encode.Row]]:
     """The entry of a CSV, without what only its arrays tell; names of the columns and rows of cells."""
     with formats.opened(path) as stream:
-        first = stream.readline().decode(errors="replace")
+        first = next(filter(bytes.strip, stream), b"").decode(errors="replace")
     if "\r" in first and "\n" not in first:
         raise UserError(f"{path}: its lines end by a carriage return alone; save it with the line ends of today")
     source = Source("table", list(wishes.targets), files=[item], header="line", missing=wishes.missing)

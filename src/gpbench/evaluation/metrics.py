@@ -122,8 +122,7 @@ def mnll_draws(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
 
 
 def smse(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
-    """Mean over targets of mean squared error / variance in the test rows, NaN where a variance is 0
-    (Rasmussen and Williams, 2.5)."""
+    """Mean over targets of squared error / variance in test rows (Rasmussen and Williams, 2.5); NaN where it is 0."""
     parts = [part for _, part in points.groupby("output")]
     variances = [float(np.var(part["y"].to_numpy())) for part in parts]
     if min(variances) == 0:

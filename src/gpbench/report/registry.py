@@ -28,9 +28,8 @@ _CURVES = (
 
 @dataclass(frozen=True)
 class Entry:
-    """A figure or table: its section of the page ('' where the page leaves it out), the kinds of study that always have
-    it (others may request it), `module:function` below `gpbench.report`, and the caption of a figure (a table has its
-    own)."""
+    """A figure or table: its section of the page ('': left out), the kinds of study that always have it (others may
+    request it), `module:function` below `gpbench.report`, and the caption of a figure (a table has its own)."""
 
     name: str
     section: str

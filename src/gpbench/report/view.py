@@ -198,8 +198,7 @@ class View:
         return pd.DataFrame(rows, columns=["method", *keys])
 
     def probe(self, name: str) -> pd.DataFrame:
-        """A further file of finished fits (`bounds`, `draws`, ...) with each fit's method, dataset, split and replica;
-        empty if the study does not have it."""
+        """A further file of finished fits (`bounds`, ...) with method, dataset, split and replica; empty without it."""
         path, places = self.folder / f"{name}.parquet", self.done[["fit_id", "method", "dataset", "split", "replica"]]
         if name == "systems" and self.recorded:
             return curves.read_systems(self.folder).merge(places, on="fit_id")

@@ -168,8 +168,7 @@ def convergence(chains: Sequence[Mapping[str, np.ndarray]], transitions: int | N
 
 
 def largest_error(draws: np.ndarray) -> float:
-    """The largest Monte Carlo error of a mean among the quantities that move, in their standard deviations; draws as in
-    `summary`."""
+    """The largest Monte Carlo error of a mean among quantities that move, in their sds; draws as in `summary`."""
     moving = draws[:, :, (draws != draws[:1, :1]).any((0, 1))].astype(np.float64)
     return _reduced(np.max, monte_carlo_errors(moving)["mean"] / moving.std((0, 1)))
 

@@ -35,8 +35,7 @@ def digest(content: object, length: int = 16) -> str:
 
 
 def identify(what: Mapping[str, Any], split: int, replica: int) -> str:
-    """Identity of a fit, of the fields of its `What`; `tune` counts only where there is one, as fits of before there
-    was any keep their names."""
+    """Identity of a fit, of the fields of its `What`; `tune` counts only where there is one: older names stay."""
     told = {key: value for key, value in what.items() if key != "tune" or value}
     return digest([digest(told), split, replica])
 

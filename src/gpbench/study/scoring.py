@@ -48,8 +48,7 @@ def scores(store: Store, record: FitRecord) -> dict[str, float]:
 
 
 def at_end(folder: Path, record: FitRecord) -> Scored | None:
-    """Scores of a fit that has just left its files in a folder; None where it is not done or has none, of which the
-    collection says why."""
+    """Scores of a fit that has just left its files in a folder; None where there are none; collecting says why."""
     if record.status == "done":
         with contextlib.suppress(UserError):
             chain = _mixing([folder], [record]) if arrays.has(folder, "chain") else {}

@@ -166,15 +166,25 @@ def test_data_that_cannot_be_had_are_left_out_with_the_reason(project, where, mo
     assert (answer.code, answer.out) == (0, "uci_common: yacht is left out: no mirror has yacht\n")
 
 
+def test_a_wrong_name_is_found_before_anything_is_fitted(project, where, gpbench):
+    write(project, "{study: default}", "{study: defalt}")
+    answer = gpbench("backlog", "run")
+    assert (answer.code, answer.out) == (1, "")
+    assert "unknown study 'defalt'" in answer.err
+    (project / "conf" / "backlog.yaml").unlink()
+    assert gpbench("backlog").err.endswith("backlog.yaml cannot be read: No such file or directory\n")
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{study: defalt}", "unknown study 'defalt'; did you mean 'default'?"),
+        ("{study: defalt}", "conf/backlog.yaml; did you mean 'default'?"),
         (
             "{study: default, methods: [dsvy]}",
             "unknown method 'dsvy' in conf/backlog.yaml, study 'default'; did you mean",
         ),
         ("{study: default, budget: smoke}", "unknown key 'budget'"),
+        ("{study: default, methods: []}", "methods"),
     ],
 )
 def test_a_wrong_entry_is_one_line(project, where, gpbench, content, message):

@@ -13,6 +13,7 @@ from gpbench import config, places
 from gpbench.cli import main
 from gpbench.data.prepare import prepare
 from gpbench.data.splits import Shuffled
+from gpbench.errors import UserError
 from gpbench.study.commands import job, predict_csv
 from gpbench.study.planning import plan as planning
 from gpbench.study.storage.store import Store
@@ -216,6 +217,18 @@ def test_a_table_to_predict_is_read_as_one_that_is_added(tmp_path):
     (tmp_path / "new.csv").write_text('a, "b", c \n1.0, 2.0, red\n3, "4", blue \n')
     table = predict_csv.read_inputs(tmp_path / "new.csv", ["a", "b", "c=red"], {"c": ["blue", "red"]})
     assert table.tolist() == [[1, 2, 1], [3, 4, 0]]
+
+
+@pytest.mark.parametrize("text", ["\na;b\n1;2\n", "a;b\n   \n1;2\n", '"a";b;"c, d, e";"f, g"\n1;2;3;4\n'])
+def test_blank_lines_and_marks_within_quotes_separate_nothing(tmp_path, text):
+    (tmp_path / "new.csv").write_text(text)
+    assert predict_csv.read_inputs(tmp_path / "new.csv", ["a", "b"], {}).tolist() == [[1, 2]]
+
+
+def test_a_line_of_empty_cells_is_no_blank_line(tmp_path):
+    (tmp_path / "new.csv").write_text("a,b\n1,2\n,\n3,4\n")
+    with pytest.raises(UserError, match="new.csv"):
+        predict_csv.read_inputs(tmp_path / "new.csv", ["a", "b"], {})
 
 
 def test_an_answer_that_cannot_be_written(fitted, refused, monkeypatch, tmp_path):

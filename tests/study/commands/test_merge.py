@@ -68,6 +68,29 @@ def test_a_fit_with_other_scores_is_refused_under_any_name_of_its_run(other, ref
     refused(("record", "--merge", str(other)), said)
 
 
+def test_runs_there_that_contradict_each_other_are_refused(other, refused):
+    (folder,) = (other / "docs/results").iterdir()
+    again = folder.with_name("another_run")
+    shutil.copytree(folder, again)
+    shutil.rmtree(places.find().root / "docs/results" / folder.name)
+    head, *rows = (again / "scores.csv").read_text().splitlines()
+    column = head.split(",").index("mnll")
+    rows = [",".join("0.5" if at == column else cell for at, cell in enumerate(row.split(","))) for row in rows]
+    (again / "scores.csv").write_text("\n".join([head, *rows, ""]))
+    said = ["nothing is merged: constant on boston, split 1", "mnll 0.5 -> ", "in another_run there -> in default-"]
+    refused(("record", "--merge", str(other)), said)
+
+
+def test_what_is_replaced_is_said(other, gpbench):
+    """Where a place has another fit there, the one that began later is kept."""
+    (folder,) = (other / "docs/results").iterdir()
+    rows = committed.read(folder / "scores.csv")
+    later = [row | {"fit_id": "f" * 15 + str(row["split"]), "started": "2999-01-01"} for row in rows]
+    committed.write(places.Places(other, other / "store"), folder.name, later, committed.facts(folder))
+    answer = gpbench("record", "--merge", str(other))
+    assert ": 2 fits added, 1 of them in place of other code or settings, which began earlier or failed" in answer.out
+
+
 def test_our_own_runs_may_differ_on_a_fit_as_long_as_theirs_have_the_same(other, gpbench):
     """As two machines round unlike, chains that both made are unlike in two runs; a copy of both is no conflict."""
     (folder,) = (other / "docs/results").iterdir()

@@ -3,6 +3,7 @@
 import resource
 import shutil
 import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,8 @@ from gpbench.errors import UserError
 def test_the_folder_answers_as_the_fit_does_without_its_project(project, gpbench, tmp_path, monkeypatch):
     import mlflow  # seconds, which every worker would take to collect this file
 
+    (project / "salaries.csv").write_text("name,salary\n" + "".join(f"{i},{i % 3}\n" for i in range(20)))
+    assert gpbench("data", "add", str(project / "salaries.csv"), "--target", "salary").code == 0
     fit = api.fit("linear", "diabetes", budget="smoke")
     names = ["age", "sex", "bmi", "bp", "s1", "s2", "s3", "s4", "s5", "s6"]
     frame = pd.DataFrame(np.arange(20.0).reshape(2, 10), columns=names, index=[7, 9])
@@ -34,6 +37,10 @@ def test_the_folder_answers_as_the_fit_does_without_its_project(project, gpbench
     again = gpbench("pyfunc", "linear/diabetes", str(folder))
     assert (again.code, again.err) == (1, f"gpbench: {folder} exists; name a new folder\n")
     assert list(folder.rglob("*.pkl")) == []
+    assert str(tmp_path) not in (folder / "MLmodel").read_text()
+    assert str(Path(api.__file__).parent) not in (folder / "MLmodel").read_text()
+    described = {path.name for path in folder.rglob("dataset/*.yaml")}
+    assert ("diabetes.yaml" in described, "salaries.yaml" in described) == (True, False)
     shutil.rmtree(project / "store")
     model = mlflow.pyfunc.load_model(str(folder))
     pd.testing.assert_frame_equal(model.predict(frame), expected)

@@ -139,6 +139,16 @@ def test_a_wrong_spread_differs_and_short_chains_are_not_judged(gpbench, tmp_pat
     assert "1600 of 1800 draws" in gpbench("references", "logit_50", "--draws", str(tmp_path / "draws.csv")).out
 
 
+@pytest.mark.parametrize("value", ["-0.328125", "-0.3"])
+def test_a_number_that_never_moved_agrees_with_nothing(gpbench, tmp_path, value):
+    right = drawn("logit_50")[["psi[0]", "psi[1]"]]
+    mean = posteriors.read("logit_50")["quantities"]["psi[0]"]["mean"]
+    for stuck in (float(value), mean):
+        right.assign(**{"psi[0]": stuck}).to_csv(tmp_path / "draws.csv", index=False)
+        answer = gpbench("references", "logit_50", "--draws", str(tmp_path / "draws.csv"))
+        assert "2 numbers, differs" in answer.out or "too short to tell" in answer.out, answer.out
+
+
 def test_draws_are_not_replaced_by_their_scores(gpbench, tmp_path):
     path = tmp_path / "draws.csv"
     path.write_text("psi[0]\n1\n2\n3\n4\n5\n")
@@ -156,6 +166,7 @@ def test_draws_are_not_replaced_by_their_scores(gpbench, tmp_path):
         (["logit_50"], "a,b\n1,2\n", ["has columns a, b", "psi[0]"]),
         (["logit_50"], "psi[0]\nx\n1\n2\n3\n", ["column 'psi[0]' holds what is no finite number"]),
         (["logit_50"], "psi[0]\n1\n2\n", ["a chain has 2 draws, fewer than 4"]),
+        (["logit_50"], "psi[0]\n", ["has no draws below its header"]),
         (["logit_50"], "", ["cannot be read as a CSV"]),
         (["logit_50"], "psi[0]\n1e200\n-1e200\n1\n2\n", ["no finite number, or one beyond 1e+100"]),
         (["logit_50"], "psi[0]\nTrue\nFalse\nTrue\nTrue\n", ["holds what is no finite number"]),

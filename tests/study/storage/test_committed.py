@@ -225,11 +225,12 @@ def test_a_done_fit_stays_recorded_where_a_later_one_was_not_trained_to_its_end(
     assert committed.by_fit(where, name) == before
 
 
-def test_a_truncated_line_is_refused_with_its_number(study):
+@pytest.mark.parametrize("left", [40, -1], ids=["within the line", "within its last cell"])
+def test_a_truncated_line_is_refused_with_its_number(study, left):
     where, name, _ = study
     path = committed.folder(where, name) / "scores.csv"
     text = path.read_text().splitlines()
-    path.write_text("\n".join([*text[:-1], text[-1][:40]]))
+    path.write_text("\n".join([*text[:-1], text[-1][:left]]))
     with pytest.raises(UserError, match=rf"scores.csv, line {len(text)} is not a record .the line is cut short"):
         committed.by_fit(where, name)
 
@@ -240,7 +241,8 @@ def test_a_truncated_line_is_refused_with_its_number(study):
         (lambda text: "", " holds no record; "),
         (lambda text: text.rstrip() + ",7\n", r", line \d+ is not a record .it has more cells than the header"),
         (lambda text: text + 'f,"' + "x," * 70_000 + "\n", r", line \d+ is not a record .field larger than"),
-        (lambda text: text.replace(",split,", ",part,", 1), " has lines without method, dataset, split, replica; "),
+        (lambda text: text.replace(",split,", ",part,", 1), " has lines without fit_id, method, dataset, split, "),
+        (lambda text: text.replace("fit_id,", "tuned,", 1), " has lines without fit_id, method, dataset"),
     ],
 )
 def test_damaged_records_are_one_line(study, gpbench, damage, said):

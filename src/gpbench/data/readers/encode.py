@@ -125,8 +125,7 @@ class _Columns:
 
 
 def number(cell: Cell) -> float | None:
-    """The finite number that a cell holds as people write them: `1_0` and digits of other scripts, which Python takes
-    for numbers, are none."""
+    """The finite number that a cell holds; `1_0` and digits of other scripts, numbers to Python, are none."""
     if isinstance(cell, str) and ("_" in cell or not cell.isascii()):
         return None
     try:

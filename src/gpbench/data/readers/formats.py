@@ -6,6 +6,7 @@ import bz2
 import csv
 import gzip
 import lzma
+import re
 import warnings
 import zlib
 from collections.abc import Callable, Iterator
@@ -33,8 +34,8 @@ def as_text(path: Path) -> IO[str]:
 
 
 def separator(header: str) -> str:
-    """The character between the cells of a CSV, from its first line."""
-    return max(",;\t", key=header.count)
+    """The character between the cells of a CSV, from its first line that is not blank."""
+    return max(",;\t", key=re.sub('"[^"]*"', "", header).count)
 
 
 def frame(path: Path, *texts: str) -> pd.DataFrame:
@@ -45,7 +46,7 @@ def frame(path: Path, *texts: str) -> pd.DataFrame:
 
     try:
         with as_text(path) as stream:
-            first = stream.readline()
+            first = next(filter(str.strip, stream), "")
         mark = separator(first)
         names = next(csv.reader([first], delimiter=mark), [])
         if repeated := sorted({name for name in names if names.count(name) > 1}):
@@ -181,9 +182,7 @@ def idx(path: Path) -> np.ndarray:
 
 
 def svmlight(path: Path, rows: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
-    """Pixels `[rows, columns]` (uint8) and labels `[rows]` of a text file with a line `label index:value ...` per row.
-
-    Indices count from 1; omitted values are 0."""
+    """Pixels `[rows, columns]` (uint8) and labels `[rows]` of lines `label index:value ...`, index from 1, else 0."""
     pixels, labels = np.zeros((rows, columns), np.uint8), np.zeros(rows, np.int64)
     count = 0
     for number, line in lines(path):

@@ -64,6 +64,9 @@ def files(view: View, plan: Path) -> dict[str, Path]:
 def _require_finished(view: View, files: dict[str, Path]) -> None:
     statuses = view.fits["status"].value_counts()
     missing = [f"{count(int(statuses[s]), 'fit')} {s}" for s in ("missing", "stopped") if s in statuses]
+    plan = load(files["plan.json"])["cells"] if files["plan.json"].is_file() else []
+    if later := {fit["fit_id"] for cell in plan for fit in cell["fits"]} - set(view.fits["fit_id"]):
+        missing.append(f"{count(len(later), 'fit')} of a later plan not collected")
     if absent := [path for path, file in files.items() if not file.is_file()]:
         missing.append(f"{count(len(absent), 'file')} not written ({absent[0]}{', ...' if absent[1:] else ''})")
     if missing:

@@ -105,8 +105,7 @@ def _without_run(printed: PublishedNumber, budgets: dict[str, str], conf: Path) 
 
 
 def _counterparts(ours: Counterparts, published: pd.DataFrame) -> Iterator[tuple[int, Counterpart]]:
-    """(row, counterpart) for every row of which this run has a cell; a cell without a number counts under the
-    published protocol alone."""
+    """(row, counterpart) for every row with a cell here; one without a number counts under the published protocol."""
     view = ours.view
     rows = rows_for_study(view, published)
     rows = rows[rows["dataset"].isin([*view.datasets, ANY])]

@@ -188,8 +188,7 @@ def _as_published(fit: Any) -> bool:
 
 
 def run_settings(command: str) -> tuple[str, str]:
-    """The study in a run's command, and its overrides of methods, protocol or budget (of the study's own keys, of those
-    that change its methods)."""
+    """The study in a run's command, and those of its overrides that change methods, protocol or budget."""
     study, overrides = config.command_words(command)
     of_study = {*STUDY_KEYS, *(f"study.{key}" for key in STUDY_KEYS)} - OF_METHODS
     settings = [f"{key}={value}" for key, value in config.split_overrides(overrides) if key not in of_study]

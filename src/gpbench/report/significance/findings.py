@@ -26,7 +26,7 @@ def to_markdown(results: dict, view: View) -> str:
 def basis(view: View) -> str:
     """One sentence with protocol, budget, number of splits, overrides and commits of the finished fits."""
     known = commits(view.done, 7)
-    code = f"fits of commit {', '.join(known)}" if known else "commit unknown"
+    code = f"fits of commit {', '.join(known)}" if known else "commit unknown" if len(view.done) else "no fit done"
     code = f"fits of {len(known)} commits" if len(known) > MOST_NAMED else code
     code += " with uncommitted changes" * bool(view.done["dirty"].eq(True).any())
     _, words = config.command_words(view.study["command"])

@@ -18,8 +18,7 @@ LONG = 10.0  # of scaled inputs
 
 def relative_to_cg(view: View) -> pd.DataFrame:
     """A row for each system of each method that conjugate gradients were tried on: SYSTEM, method, stopped, stopped_cg;
-    iterations, seconds, and their ratios `relative_*` to those of conjugate gradients (of iterations 1 where
-    neither converged)."""
+    iterations, seconds, and `relative_*`, their ratios to those of CG (of iterations 1 where neither converged)."""
     systems, grid = view.probe("systems"), view.grid("preconditioner")
     if systems.empty or grid.empty:
         return pd.DataFrame(columns=[*SYSTEM, "method"])

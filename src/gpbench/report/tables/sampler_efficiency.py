@@ -42,8 +42,7 @@ def scored(view: View) -> pd.DataFrame:
 def shrinkage(view: View) -> pd.DataFrame:
     """R-hat of the slowest variable of every split over the first draws of its chains, and its upper limit.
 
-    Columns dataset, method, split, iteration, r_hat, upper; left out: splits with a single chain, and checkpoints at
-    which no variable moves."""
+    Columns dataset, method, split, iteration, r_hat, upper; without splits of one chain, and where none moves."""
     prefixes, rows = view.probe("prefixes"), []
     for where, chains in prefixes.groupby(SPLIT, sort=False) if len(prefixes) else ():
         for t, moments in chains.sort_values("replica", kind="stable").groupby("iteration"):

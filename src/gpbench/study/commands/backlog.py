@@ -33,9 +33,7 @@ NICENESS = 19
 
 
 def run(where: Places, cores: int, minutes: float) -> Iterator[str]:
-    """Work through the backlog until it is empty or the time is over; a line for each piece.
-
-    Raises UserError where a job cannot run."""
+    """Work through the backlog until it or the time ends; a line for each piece. UserError where a job cannot run."""
     end = time.monotonic() + 60 * minutes
     setting = config.backlog(where.conf)
     tried: set[str] = set()

@@ -43,13 +43,14 @@ def _runs(folder: Path) -> dict[str, list[Row]]:
 def _unlike(ours: dict[str, list[Row]], theirs: dict[str, list[Row]]) -> Iterator[str]:
     """A line for each fit that has other scores there than in our run of that name, or in the last of our runs."""
     done = [(name, row) for name, rows in ours.items() for row in rows if row["status"] == "done"]
-    known = {key: run for run in done for key in (run[1]["fit_id"], (run[0], run[1]["fit_id"]))}
+    known = {key: (f"{run} here", row) for run, row in done for key in (row["fit_id"], (run, row["fit_id"]))}
     for name, rows in theirs.items():
-        for new in rows:
-            run, old = known.get((name, new["fit_id"]), known.get(new["fit_id"], ("", {})))
-            if run and new["status"] == "done" and (scores := _differing(old, new)):
+        for new in (row for row in rows if row["status"] == "done"):
+            key = (name, new["fit_id"]) if (name, new["fit_id"]) in known else new["fit_id"]
+            run, old = known.setdefault(key, (f"{name} there", new))
+            if scores := _differing(old, new):
                 fit = f"{new['method']} on {new['dataset']}, split {new['split']} ({new['fit_id']})"
-                yield f"{fit} has {scores} in {run} here -> in {name} there"
+                yield f"{fit} has {scores} in {run} -> in {name} there"
 
 
 def _differing(old: Row, new: Row) -> str:
@@ -62,14 +63,16 @@ def _differing(old: Row, new: Row) -> str:
 
 
 def _add(where: Places, name: str, ours: list[Row], theirs: list[Row], source: Path, facts: dict[str, object]) -> str:
-    """Add to a run what is new, or done at last, or of later code at the same place; '' where there is nothing."""
+    """Add to a run what is new, or done at last, or began later at the same place; '' where there is nothing."""
     known = {place(row): row for row in ours}
     chosen = [row for row in theirs if _is_better(row, known.get(place(row)))]
     if not chosen:
         return ""
     curves = committed.curves(source, {row["fit_id"] for row in chosen})
     new, total = committed.write(where, name, chosen, facts, curves)
-    return f"{name}: {count(new, 'fit')} added, {total} in docs/results/{name}/scores.csv"
+    replaced = sum(place(row) in known and row["fit_id"] != known[place(row)]["fit_id"] for row in chosen)
+    instead = f", {replaced} of them in place of other code or settings, which began earlier or failed" * bool(replaced)
+    return f"{name}: {count(new, 'fit')} added{instead}, {total} in docs/results/{name}/scores.csv"
 
 
 def _is_better(new: Row, old: Row | None) -> bool:

@@ -205,9 +205,11 @@ def read_inputs(path: Path, names: list[str], categories: dict[str, list[str]]) 
     needed = _written(names, categories)
     try:
         with as_text(path) as stream:
-            reader = csv.reader(stream, delimiter=separator(stream.readline()), strict=True, skipinitialspace=True)
+            mark = separator(next(filter(str.strip, stream), ""))
             stream.seek(0)
-            lines = [(reader.line_num, [*map(str.strip, cells)]) for cells in reader if cells]
+            reader = csv.reader(stream, delimiter=mark, strict=True, skipinitialspace=True)
+            stripped = ([*map(str.strip, cells)] for cells in reader)
+            lines = [(reader.line_num, cells) for cells in stripped if cells[1:] or any(cells)]
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}; give a CSV with the columns {', '.join(needed)}") from None
     except (csv.Error, EOFError, UnicodeDecodeError) as error:

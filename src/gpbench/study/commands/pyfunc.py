@@ -6,6 +6,7 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
+from gpbench import config
 from gpbench.errors import UserError
 from gpbench.places import Places
 from gpbench.study.commands import predict_csv
@@ -28,6 +29,9 @@ def write(where: Places, name: str, folder: Path) -> None:
         prepared.parent.mkdir(parents=True)
         try:
             shutil.copytree(where.conf, project.conf)
+            for other in config.options(where.conf, "dataset").keys() - {model.dataset.name}:
+                if config.compose(where.conf, "dataset", other).private:  # its columns concern nobody
+                    (project.conf / "dataset" / f"{other}.yaml").unlink(missing_ok=True)
             shutil.copy2(where.prepared_file(model.dataset.name), prepared)
             shutil.copytree(model.store.folder(fit_id), project.store / fit_id)
             mlflow.pyfunc.save_model(
@@ -37,6 +41,9 @@ def write(where: Places, name: str, folder: Path) -> None:
                 signature=False,  # of frames, a type hint tells none
                 pip_requirements=[f"gpbench=={metadata.version('gpbench')}"],
             )
+            written = Path(work) / "model" / "MLmodel"  # which names where its parts came from
+            text = written.read_text(encoding="utf-8").replace(f"{work}/", "").replace(f"{Path(__file__).parent}/", "")
+            written.write_text(text, encoding="utf-8")
         except OSError as error:  # a shutil.Error lists every file of a folder
             reason = error.strerror or error.args[0][0][2]
             raise UserError(f"cannot write {folder}: {reason}; check free space and permissions") from error

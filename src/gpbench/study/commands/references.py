@@ -58,6 +58,8 @@ def of_csv(path: Path, found: Content) -> dict[str, np.ndarray]:
         raise UserError(f"{path}: column 'chain' has empty cells")
     chains = [part for _, part in table.groupby("chain")] if "chain" in table else [table]
     known = _known([str(column) for column in table], found)
+    if table.empty:
+        raise UserError(f"{path} has no draws below its header")
     if not known:
         raise UserError(f"{path} has columns {', '.join(map(str, table.columns[:5]))}, {_wanted(found)}")
     for column in known.values():
@@ -79,8 +81,7 @@ def of_csv(path: Path, found: Content) -> dict[str, np.ndarray]:
 
 
 def of_store(store: Store, name: str, found: Content) -> dict[str, dict[str, np.ndarray]]:
-    """Draws of each sampler whose fits of kind `sample` on the data set of the reference are done: sampler -> number ->
-    `[chains, T]`, at most 500 a chain."""
+    """Draws of done fits of kind `sample` on the reference's data: sampler -> number -> `[chains, T]`, 500 at most."""
     dataset, chains = posteriors.PREFIX + name, dict[tuple[str, str], list[dict[str, np.ndarray]]]()
     if name not in posteriors.whole():
         raise UserError(f"{name} holds a part of its unknowns, which no data set does; give draws by --draws FILE.csv")
@@ -174,7 +175,8 @@ def _other_model(hyper: Mapping[str, object], found: Content) -> str:
 def lines(sampler: str, rows: pd.DataFrame) -> list[str]:
     """What the scores of a sampler say: the worst of all numbers, then each of psi. Means and sds are judged alike."""
     z, spread = rows["z"].abs(), ((rows["sd_ratio"] - 1) / rows["sd_ratio_error"]).abs()
-    bound, r_hat, ess = limit(2 * len(rows)), rows["r_hat"].max(), rows["ess_bulk"].min()
+    z, spread = z.fillna(math.inf), spread.fillna(math.inf)  # of a number that never moved
+    bound, r_hat, ess = limit(2 * len(rows)), rows["r_hat"].max(skipna=False), rows["ess_bulk"].min(skipna=False)
     verdict = "agrees" if max(z.max(), spread.max()) <= bound else "differs"
     if not (r_hat <= LARGEST_R_HAT and ess >= LEAST_ESS):
         verdict = f"too short to tell (R-hat must be at most {LARGEST_R_HAT}, bulk ESS at least {LEAST_ESS:.0f})"

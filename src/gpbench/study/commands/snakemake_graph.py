@@ -133,9 +133,7 @@ def _copy(plans: Path) -> Path:
 
 
 def load(where: Places, study_name: str, overrides: str, site: str = "") -> tuple[Graph, planning.Plan]:
-    """Plan a study, in Snakemake's main process; site: overrides of the trainer, which make no other run.
-
-    Writes nothing."""
+    """Plan a study in Snakemake's main process, writing nothing; site: overrides of the trainer, of the same run."""
     if others := [key for key, _ in config.split_overrides(site) if key.split(".")[0] != "trainer"]:
         raise UserError(f"site= is for settings of the trainer, not {others[0]!r}; give it in overrides=")
     plan = planning.make(where, study_name, overrides, site)

@@ -72,8 +72,7 @@ def _replicas(cell: Cell, rows: int) -> int:
 
 
 def batches(planned: list[Group], cost: CostModel) -> tuple[Batch, ...]:
-    """Consecutive groups up to `batch_minutes`, and up to one `jobs`-th of what is left: the last jobs are short, so
-    that no core waits long for another one's."""
+    """Consecutive groups up to `batch_minutes`, and up to one `jobs`-th of what is left, so that no core waits long."""
     seconds = [cost.seconds(group) * len(group.fits) for group in planned]
     left = sum(seconds)
     parts: list[tuple[list[Group], float]] = []

@@ -54,8 +54,7 @@ class Place:
 
 
 class Posterior(NamedTuple):
-    """The measured places of a family, what they leave of the prior mean, weighted, and the Cholesky factor of their
-    covariance."""
+    """The measured places of a family, their weighted residuals, and the Cholesky factor of their covariance."""
 
     places: list[Place]
     weighted: np.ndarray

@@ -70,8 +70,7 @@ def _closure(modules: tuple[str, ...], counts: Callable[[str, str], bool]) -> di
 
 
 def _packages(module: str) -> list[str]:
-    """The package that a module of a plugin lies in: its `__init__.py` runs before the module. Those of gpbench say
-    nothing but names."""
+    """The package of a plugin's module, whose `__init__.py` runs first; those of gpbench say nothing but names."""
     package = module.rpartition(".")[0]
     spec = find_spec(package) if package and module.split(".")[0] != "gpbench" else None
     return [package] if spec and spec.origin else []  # a folder without `__init__.py` has no origin

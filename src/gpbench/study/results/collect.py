@@ -198,8 +198,7 @@ def doubts(where: Places, plan: FrozenPlan) -> list[str]:
 
 
 def record(where: Places, plan: FrozenPlan) -> tuple[int, int]:
-    """Add the study's finished fits to its committed records; (number of new ones, of all). Without fits of the store,
-    the records stay as they are."""
+    """Add the study's finished fits to its committed records, if there are any; (number of new ones, of all)."""
     ended = Ended(where, plan.name)
     rows = score_rows(where, ended, plan)
     # what the records alone hold stays as it is: another process may have renewed it since it was read
@@ -343,8 +342,7 @@ def _classes(path: Path) -> int:
 
 
 def _chunks(parts: Iterable[pd.DataFrame], columns: list[str]) -> Iterator[pd.DataFrame]:
-    """All parts with the same columns always, CHUNK rows or some more at a time, for all may not fit into memory; at
-    least one table."""
+    """All parts with the same columns, some CHUNK rows at a time, to save memory; at least one table."""
     import pandas as pd
 
     waiting: list[pd.DataFrame] = []

@@ -18,8 +18,7 @@ SIDE, MARGIN = 120, 0.1
 def probabilities(fitted: Fitted) -> pd.DataFrame:
     """Training rows, and predictive probabilities of classes on a grid a tenth wider than they reach.
 
-    Columns layer (0: training rows, whose p is 1 for their class, else 0), class (of two only class 1), x0, x1,
-    x0_name, x1_name, p."""
+    Columns layer (0: training rows, p 1 for their class), class (of two only 1), x0, x1, x0_name, x1_name, p."""
     observed = fitted.training_inputs("probabilities")
     low, high = observed.min(0), observed.max(0)
     margin = MARGIN * (high - low)

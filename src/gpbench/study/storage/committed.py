@@ -40,6 +40,7 @@ CURVES = {
 }
 """CSV files beside scores.csv, with their columns (see `gpbench.study.results.curves`); records of before lack them."""
 RESTORE = "restore it by `git checkout`"
+CUT_SHORT = "the line is cut short"
 
 
 def folder(where: Places, name: str) -> Path:
@@ -55,8 +56,8 @@ def read(path: Path) -> list[Row]:
     rows = [TEXTS | row for row in _read(path, _kind)]
     if not rows:
         raise UserError(f"{path} holds no record; {RESTORE}")
-    if any(key not in row for row in rows for key in PLACE):
-        raise UserError(f"{path} has lines without {', '.join(PLACE)}; it is no record, {RESTORE}")
+    if any(not row["fit_id"] or key not in row for row in rows for key in PLACE):
+        raise UserError(f"{path} has lines without fit_id, {', '.join(PLACE)}; it is no record, {RESTORE}")
     if len(times := Counter(map(place, rows))) < len(rows):
         raise UserError(f"{path}: {max(times, key=times.__getitem__)} stands there more than once; leave one line")
     return rows
@@ -88,7 +89,10 @@ def _read(path: Path, kind: Callable[[str], Callable[[str], Any]]) -> list[Row]:
         reader = csv.reader(stream)
         try:
             columns = [(column, kind(column)) for column in next(reader, [])]
-            return [_row(columns, line) for line in reader if line]
+            rows = [_row(columns, line) for line in reader if line]
+            if rows and not path.read_bytes().endswith(b"\n"):
+                raise ValueError(CUT_SHORT)
+            return rows
         except (ValueError, csv.Error) as error:
             raise UserError(f"{path}, line {reader.line_num} is not a record ({error}); {RESTORE}") from error
 
@@ -145,7 +149,7 @@ def place(row: Row) -> tuple[str | int, ...]:
 
 def _row(columns: list[tuple[str, Callable[[str], Any]]], texts: list[str]) -> Row:
     if len(texts) != len(columns):
-        raise ValueError("the line is cut short" if len(texts) < len(columns) else "it has more cells than the header")
+        raise ValueError(CUT_SHORT if len(texts) < len(columns) else "it has more cells than the header")
     return {column: kind(text) for (column, kind), text in zip(columns, texts, strict=True) if text}
 
 

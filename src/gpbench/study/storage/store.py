@@ -190,8 +190,7 @@ class Store:
         return f"moved to {self.cleared}, and fitted again by the next run"
 
     def records(self) -> tuple[list[FitRecord], list[str], list[str]]:
-        """Records, without scores, of all finished fits of this edition; a line about each that is damaged or cannot be
-        read; and one about those of another edition."""
+        """Records, without scores, of finished fits; lines about damaged or unread ones, and other editions."""
         records, damaged, others = [], [], 0
         for fit_id in self.ids():
             try:
