@@ -214,6 +214,22 @@ def test_convergence_is_the_worst_of_the_watched_variables_and_of_all_moments():
     assert diagnostics.convergence(left(stuck, [DRAWS]))["r_hat_classic"] == np.inf
 
 
+def test_a_chain_that_moved_once_has_not_hundreds_of_effective_draws():
+    """The rank-normalised estimate of 400 draws, all alike but the last, is 400."""
+    stuck = np.full((1, 400, 2), 0.9)
+    stuck[:, -1] = 0.77
+    moments = {"iterations": np.array([400]), "mean": stuck[0, :1], "variance": stuck[0, :1]}
+    found = diagnostics.convergence([{"draws": stuck[0], "every": stuck[0]} | moments])
+    assert [found[name] for name in ("ess_bulk", "ess_tail", "ess_every")] == [1, 1, 1]
+    by_row = {"mean": stuck[0, :, :1, None], "log_density": stuck[0, :, 1:, None], "rows": np.arange(1)}
+    assert diagnostics.mixing([by_row])["ess_bulk"] == 1
+    # a row that seldom moves, of a chain that does, is judged as before
+    rare = autoregressive(0.5)[:, :400]
+    rare[:, :, 0] = (rare[:, :, 1] > 2.5) * 1.0
+    moving = [{"draws": part} | moments for part in rare]
+    assert diagnostics.convergence(moving)["ess_bulk"] == diagnostics.summary(rare)["ess_bulk"].min()
+
+
 def test_the_largest_monte_carlo_error_is_that_of_the_slowest_number():
     rng = np.random.default_rng(0)
     slow, noise = np.zeros((4, 20_000)), rng.standard_normal((4, 20_000))

@@ -200,8 +200,8 @@ class Poisson(_OneFunction):
     """p(y | f) = Poisson(y; exposure e^f): a count y = 0, 1, ... in a bin of size exposure (> 0).
 
     log p(y | f) narrows as 1/sqrt(y): at y = 20 and variance 1 the quadrature is off by less than 1e-5 nats (20
-    Gauss-Hermite nodes: 0.35). At variances of 10 to 20 it was found to be off by 4e-4 at most (y of 1 or 2), at 100
-    by 0.03.
+    Gauss-Hermite nodes: 0.35). Where sd(f) sqrt(y) exceeds 10 it is off by .01 nats and more (docs/sharp-edges.md).
+    For y of 1 or 2 it is off by 4e-4 at most at variances of 10 to 20, at 100 by 0.03.
     """
 
     rule = staticmethod(trapezoid)

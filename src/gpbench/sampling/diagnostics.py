@@ -74,7 +74,7 @@ def mixing(chains: Sequence[Mapping[str, np.ndarray]]) -> dict[str, float]:
     return {
         "chains": len(chains),
         "draws": judged.shape[1],
-        **_worst(by_row),
+        **_worst(by_row, judged),
         "r_hat_row": _reduced(np.mean, of_mean),
         "r_hat_row_sd": _reduced(np.std, of_mean),
         "r_hat_covariance": _reduced(np.max, reported["r_hat"]),
@@ -143,9 +143,10 @@ def convergence(chains: Sequence[Mapping[str, np.ndarray]], transitions: int | N
     `transitions` after burn-in were kept (None: they were).
     """
     draws = np.stack([chain["draws"] for chain in chains])
-    watched = _worst(_moving(draws))
+    watched = _worst(_moving(draws), draws)
     # chains that were stored before every variable was kept have the watched ones alone
-    every = _worst(_moving(np.stack([chain["every"] for chain in chains]))) if "every" in chains[0] else watched
+    drawn = np.stack([chain.get("every", chain["draws"]) for chain in chains])
+    every = _worst(_moving(drawn), drawn)
     mean, variance = (np.stack([chain[name] for chain in chains]) for name in ("mean", "variance"))
     iterations = chains[0]["iterations"].tolist()
     by_variable = {t: gelman_rubin(mean[:, k], variance[:, k], t) for k, t in enumerate(iterations)}
@@ -178,9 +179,12 @@ def _moving(draws: np.ndarray) -> dict[str, np.ndarray]:
     return summary(draws[:, :, (draws != draws[:1, :1]).any((0, 1))])
 
 
-def _worst(by_quantity: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """A `summary` of the worst quantity."""
-    return {name: _reduced(np.max if name == "r_hat" else np.min, values) for name, values in by_quantity.items()}
+def _worst(by_quantity: Mapping[str, np.ndarray], draws: np.ndarray) -> dict[str, float]:
+    """A `summary` of the worst quantity; chains that stand still in most draws have no more effective ones than moves."""
+    moves = (draws[:, 1:] != draws[:, :-1]).any(-1)
+    most = moves.sum() if 2 * moves.sum() < moves.size else np.inf
+    worst = {name: _reduced(np.max if name == "r_hat" else np.min, values) for name, values in by_quantity.items()}
+    return worst | {name: float(np.minimum(worst[name], most)) for name in ("ess_bulk", "ess_tail")}
 
 
 def _reduced(function: Callable[[np.ndarray], float], values: np.ndarray) -> float:

@@ -101,8 +101,7 @@ def refuse_skipped(items: list[Named], cells: Iterable[Cell]) -> None:
 
 
 def choose(items: list[Named], study: object, overrides: str) -> tuple[str, str]:
-    """(study, overrides) that a command plans: those of its items, in which the given overrides replace the items';
-    without items, the given study or `default`."""
+    """(study, overrides) of a command: those of its items, the given ones in their place; else study or `default`."""
     if not items:
         if study is not None and not (study and isinstance(study, str)):
             raise UserError(f"--config study={study} names no study; leave it out for `default`")

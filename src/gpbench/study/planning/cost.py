@@ -257,7 +257,6 @@ def _of_row(row: committed.Row) -> Measured:
 
 
 def _seconds(started: str, ended: str, least: float, shared_by: int) -> float:
-    """A fit's part of the time from `started` to `ended`; one that was resumed notes the last start only, so at least
-    the seconds of training and prediction."""
+    """A fit's part of the time from `started` to `ended`, at least `least`: one that resumed notes its last start."""
     elapsed = datetime.datetime.fromisoformat(ended) - datetime.datetime.fromisoformat(started)
     return max(elapsed.total_seconds() / shared_by, least)

@@ -53,8 +53,7 @@ def about(where: Places, name: str) -> About:
 
 
 def check(where: Places, study: schema.Study) -> None:
-    """Refuse challengers of a study that do not exist, are called as a method of it or as each other, have another
-    protocol, or predict none of its data sets."""
+    """Refuse challengers that do not exist, bear a name twice, have another protocol, or predict no data set."""
     called: dict[str, str] = {}
     for name in study.challengers:
         found = about(where, name)
