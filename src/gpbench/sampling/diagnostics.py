@@ -180,7 +180,7 @@ def _moving(draws: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _worst(by_quantity: Mapping[str, np.ndarray], draws: np.ndarray) -> dict[str, float]:
-    """A `summary` of the worst quantity; chains that stand still in most draws have no more effective ones than moves."""
+    """A `summary` of the worst quantity; chains that mostly stand still have no more effective draws than moves."""
     moves = (draws[:, 1:] != draws[:, :-1]).any(-1)
     most = moves.sum() if 2 * moves.sum() < moves.size else np.inf
     worst = {name: _reduced(np.max if name == "r_hat" else np.min, values) for name, values in by_quantity.items()}
