@@ -117,7 +117,8 @@ def write_aside(target: Path, lasting: bool = True) -> Iterator[Path]:
         temporary.chmod(0o666 & ~_umask())  # and not only for its owner
         temporary.replace(target)
     except OSError as error:
-        error.filename = error.filename or str(target)  # a full disk names none
+        if error.errno and not error.filename:  # as of a full disk
+            error.filename = str(target)
         raise
     finally:
         temporary.unlink(missing_ok=True)
