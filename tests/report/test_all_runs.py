@@ -232,7 +232,7 @@ def test_without_any_run_all_is_not_run(tmp_path):
 
 def test_the_figure_draws_every_number_in_the_panel_of_its_metric():
     """An accuracy of 0.9 as 0.1; what lies far off at the edge of its panel; a legend that counts verdicts."""
-    row = {"published_sd": 0.01, "splits": 4, "ours_sd": 0.02, "ours_n": 16}
+    row = {"published_sd": 0.01, "splits": 4, "ours_sd": 0.02, "ours_n": 16, "standard_error": 0.05}
     numbers = [
         *(("mnll", 1.0, 1.01, "agrees"), ("mnll", -2.0, 0.5, "worse"), ("rmse", 3.0, 2.0, "better")),
         *(("accuracy", 0.9, 0.8, "worse"), ("error", 0.2, 0.2, "agrees"), ("acceptance_theta", 0.2, 0.6, "differs")),
@@ -240,14 +240,18 @@ def test_the_figure_draws_every_number_in_the_panel_of_its_metric():
             ("r_hat_classic_1000", 1.5, 1.4, "not judged: x"),
             ("ess_percent", 2.0, 1.0, "other protocol (ours x, published y)"),
         ),
-        ("cubic", 20.0, 20.0, "agrees"),
+        *(("cubic", 20.0, 20.0, "agrees"), ("smse", 0.2, 0.3, "worse")),
     ]
     names = ["ours_metric", "published", "ours", "verdict"]
     card = pd.DataFrame([row | dict(zip(names, values, strict=True)) for values in numbers])
+    card["difference"] = card["ours"] - card["published"]
+    card.loc[2, ["ours", "difference"]] = 3.5, -1.0  # paired: judged and drawn by the splits that both have
     figure = against(card)
     panels = {title.strip(): axis for axis in figure.axes if (title := axis.get_title("left"))}
     assert list(panels) == [family.title for family in FAMILIES]
-    assert [int(axis.get_title("right")) for axis in panels.values()] == [2, 1, 2, 1, 1, 1, 1]
+    assert [int(axis.get_title("right")) for axis in panels.values()] == [2, 1, 2, 1, 1, 1, 1, 1]
+    (paired,) = (line for line in panels["RMSE"].lines if line.get_marker() == "^")
+    assert tuple(paired.get_xydata()[0]) == pytest.approx((3, 2))
     drawn = [
         tuple(map(float, line.get_xydata()[0]))
         for line in panels["errors, Brier scores"].lines
@@ -255,7 +259,7 @@ def test_the_figure_draws_every_number_in_the_panel_of_its_metric():
     ]
     assert drawn == [pytest.approx((0.1, 0.2))]
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert labels == ["agrees (3)", "better (1)", "worse (2)", "differs (1)", "not judged (1)", "other protocol (1)"]
+    assert labels == ["agrees (3)", "better (1)", "worse (3)", "differs (1)", "not judged (1)", "other protocol (1)"]
 
 
 def test_every_metric_has_a_panel():

@@ -27,11 +27,16 @@ def test_right_and_wrong_predictions_against_what_chance_expects():
 
 def test_worse_than_chance_is_not_better_than_chance():
     y = np.zeros(30, int)
-    p = np.tile([0.0, 1.0, 0.0], (30, 1))
+    p = np.tile([0.1, 0.9, 0.0], (30, 1))
     scores = against_chance(p, y)
     assert not scores["above"]
     assert scores["p"] == pytest.approx(2 * stats.norm.sf(np.sqrt(15)))
     assert scores["pairs"] == 0.5, "never 0 rather than 1, always 0 rather than 2, and no row of the third pair"
+
+
+@pytest.mark.parametrize("y", [[0, 0, 0, 0, 1, 2], [2, 2, 2, 2, 1, 0]])
+def test_probabilities_that_tell_nothing_are_right_of_every_other_row_of_a_pair(y):
+    assert against_chance(np.full((6, 3), 1 / 3), np.array(y))["pairs"] == 0.5
 
 
 @pytest.fixture

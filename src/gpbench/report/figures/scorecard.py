@@ -74,6 +74,7 @@ FAMILIES = (
     Family("effective sample sizes", "ess_percent", lambda name: name.startswith("ess_")),
     Family("R-hat", "r_hat", lambda name: name.startswith("r_hat"), log=False),
     Family("acceptance rates", "acceptance_theta", lambda name: name.startswith("acceptance"), log=False),
+    Family("other scores", "smse", lambda name: verdicts.group(name) == "predictions"),
     Family("operations, seconds", "cubic", lambda name: True),
 )
 
@@ -105,8 +106,7 @@ def _family(axis: Axes, family: Family, rows: pd.DataFrame) -> None:
     for kind, mark in MARKS.items():
         of_kind = points[points["kind"] == kind]
         x, y = (of_kind[name].clip(low, high) for name in ("published", "ours"))
-        errors = {"xerr": of_kind["published_error"], "yerr": of_kind["ours_error"]}
-        axis.errorbar(x, y, **errors, elinewidth=0.6, **MARK, **mark)
+        axis.errorbar(x, y, yerr=of_kind["error"], elinewidth=0.6, **MARK, **mark)
     axis.set(xlim=(low, high), ylim=(low, high), xlabel="published", ylabel="ours", aspect="equal")
     canvas.remark(axis, f"{len(rows)}")
 
@@ -122,12 +122,11 @@ def _logarithmic(axis: Axes, ratio: float) -> None:
 
 
 def _losses(rows: pd.DataFrame) -> pd.DataFrame:
-    """published, ours and their standard errors (0 if unknown), with 1 - accuracy for accuracies; kind of verdict."""
-    perfect = rows["ours_metric"].isin(PERFECT)
-    drawn = {name: rows[name].astype(float).mask(perfect, 1 - rows[name]) for name in ("published", "ours")}
-    published_error = rows["published_sd"] / np.sqrt(rows["splits"])
-    errors = {"published_error": published_error, "ours_error": rows["ours_sd"] / np.sqrt(rows["ours_n"])}
-    return pd.DataFrame(drawn | errors).fillna(0.0).assign(kind=rows["verdict"].map(verdicts.kind))
+    """published, ours (published + difference), its standard error or 0, of accuracies 1 - value; kind of verdict."""
+    perfect, error = rows["ours_metric"].isin(PERFECT), rows["standard_error"].astype(float).fillna(0.0)
+    numbers = rows.assign(ours=(rows["published"] + rows["difference"]).fillna(rows["ours"]))
+    drawn = {name: numbers[name].astype(float).mask(perfect, 1 - numbers[name]) for name in ("published", "ours")}
+    return pd.DataFrame(drawn | {"error": error}).assign(kind=rows["verdict"].map(verdicts.kind))
 
 
 def _limits(points: pd.DataFrame, log: bool) -> tuple[float, float]:

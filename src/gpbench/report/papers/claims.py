@@ -197,8 +197,7 @@ def verdict(results: list[Result]) -> str:
 
 
 def described(results: list[Result]) -> str:
-    """The verdict, the number of data sets by kind, the budgets, and the signed-rank test over data sets where it can
-    tell; '-' without a comparison."""
+    """The verdict, the number of data sets by kind, budgets, and the signed-rank test where it tells; or else '-'."""
     if not results:
         return "-"
     kinds = Counter(result.kind for result in results)

@@ -43,14 +43,15 @@ SPLITS_NOTE = (
     "much for no reason of the method. Methods that lack one of the splits are left out."
 )
 SPREAD_NOTE = (
-    "Factor by which a printed spread becomes the standard deviation over splits (ddof = 1), its standard error "
-    "if splits were independent, and the standard error that allows for training rows in common (Nadeau and "
-    "Bengio, 90 % for training). Papers that print one of them look more or less certain than papers that print "
-    "another by the ratio."
+    "Factor by which a printed spread becomes the standard deviation over splits (ddof = 1), its standard error if "
+    "splits were independent, and the standard error that allows for training rows in common (Nadeau and Bengio; test "
+    "to training rows as in our records of the protocol). Papers that print one of them look more or less certain "
+    "than papers that print another by the ratio."
 )
 FEW = (2, 3, 5)
 NATS = {"mnll": "original", "mnll_scaled": "standardised"}
-COLUMNS = ["run", "dataset", "method", "protocol", "split", *NATS, "mnll_gaussian"]  # of fits, where there is none
+COLUMNS = ["run", "dataset", "method", "protocol", "split", *NATS, "mnll_gaussian", "n_test", "n_train"]
+"""Of fits, where there is none."""
 
 
 def ledger(runs: list[View], published: pd.DataFrame, per_split: Path) -> str:
@@ -61,7 +62,7 @@ def ledger(runs: list[View], published: pd.DataFrame, per_split: Path) -> str:
     shown = [[dataset, protocol, signed(value)] for (dataset, protocol), value in shifts.items()]
     title = "Scale of the target: shift from the standardised to the original scale"
     tables = [Table.of(shown, ["data set", "protocol", "shift"], title, SHIFT_NOTE)]
-    tables += [_scales(shifts, published), _densities(done), _splits(done, per_split), _spreads(published)]
+    tables += [_scales(shifts, published), _densities(done), _splits(done, per_split), _spreads(done, published)]
     texts = [
         to_markdown(table) if len(table.shown) else f"**{table.caption}**: no record has it.\n" for table in tables
     ]
@@ -127,15 +128,16 @@ def _splits(done: pd.DataFrame, per_split: Path) -> Table:
     return Table.of(shown, head, "Number of splits", SPLITS_NOTE)
 
 
-def _spreads(published: pd.DataFrame) -> Table:
+def _spreads(done: pd.DataFrame, published: pd.DataFrame) -> Table:
     """What the spreads that papers print are, and the factors between them."""
+    ratios = (done["n_test"] / done["n_train"]).groupby(done["protocol"]).median()
     predicted = [name for name, metric in METRICS.items() if metric.tasks]
     rows = published[published["spread"].notna() & published["ours_metric"].isin(predicted)]
-    printed = rows.groupby(["source", "spread_kind", "splits"]).size().reset_index()
+    printed = rows.groupby(["source", "protocol", "spread_kind", "splits"]).size().reset_index()
     shown = []
     for row in printed.itertuples(index=False):
         sd = sample_sd(1.0, row.spread_kind, row.splits)
-        errors = [sd * np.sqrt(1 / row.splits), sd * np.sqrt(1 / row.splits + 1 / 9)]
+        errors = [sd * np.sqrt(1 / row.splits), sd * np.sqrt(1 / row.splits + ratios.get(row.protocol, np.nan))]
         shown.append([row.source, row.spread_kind, row.splits, *map(number, (sd, *errors))])
     head = ["paper", "printed", "runs", "sample sd", "standard error, independent", "standard error, corrected"]
     return Table.of(shown, head, "Spreads: one unit as printed is", SPREAD_NOTE)

@@ -30,9 +30,9 @@ EMPTY = (*_WORDS.split(), *TEXTS)  # columns of text, which may be empty
 KEY = "gpbench-data"
 FIGURE = "scorecard.png"
 FIGURE_CAPTION = (
-    "Published numbers against ours, with one standard error in each direction. On the line they are equal; grey: the "
-    "margin of agreement. Accuracies and areas under the ROC curve are drawn as 1 minus their value. Marks at the edge "
-    "of a panel lie beyond it."
+    "Published numbers against ours: the published one plus the difference that is judged (paired where splits are in "
+    "common), with its standard error. On the line they are equal; grey: the margin of agreement. Accuracies and areas "
+    "under the ROC curve are drawn as 1 minus their value. Marks at the edge of a panel lie beyond it."
 )
 INTRODUCTION = f"""\
 **A verdict holds for the method at the budget beside it.** Budgets below `paper` train for fewer updates than were
@@ -47,8 +47,8 @@ are too short for an effective size, or neither side has a spread. *other protoc
 
 Rows are counted apart by what they are about: *predictions* (MNLL, RMSE, error, ...), *samplers* (R-hat, effective
 sample sizes, acceptance) and *bookkeeping* (operations, seconds, settings, numbers of which we have no metric, and
-facts of data, such as numbers of rows, which agree if they are those of our data set). An R-hat near 1 on both sides
-agrees without saying anything about predictions."""
+facts of data, such as numbers of rows, which agree if they are those of our data set). Samplers of one simulated data
+set on each side are *inconclusive*, however near their numbers are."""
 
 
 class Counterpart(NamedTuple):

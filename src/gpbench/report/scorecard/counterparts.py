@@ -123,7 +123,7 @@ class Counterparts:
         done = [fit for fit in fits if fit.status in SCORED]
         made_by = pd.DataFrame([(fit.commit, fit.dirty) for fit in done], columns=["commit", "dirty"])
         return {
-            "splits": len({fit.split for fit in fits}),
+            "splits": len({fit.split for fit in done}),
             "chains": max(0 if pd.isna(fit.chains) else int(fit.chains) for fit in fits),
             "improving": sum(pd.isna(fit.chains) and fit.status == UNMIXED for fit in fits),
             "protocol": done[0].protocol,

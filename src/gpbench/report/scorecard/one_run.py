@@ -89,7 +89,8 @@ def compare(ours: Counterparts, printed: PublishedNumber) -> Judgement:
     result = replace(result, ours_protocol=mean.protocol, ours_budget=mean.budget, ours_commit=mean.commit)
     difference, sides = result.ours - result.published, (mean.sd, mean.n, result.published_sd, printed.splits)
     of_one_set = False
-    if ours.by_chain(metric) and verdicts.group(metric) == "samplers":
+    varies = verdicts.group(metric) == "samplers" or mean.sd > 0 and not math.isnan(result.published_sd)
+    if ours.by_chain(metric) and varies:
         of_one_set = mean.splits == printed.data_sets == 1
         if not of_one_set:  # a printed spread of chains on a single set says nothing of that between sets
             of_sets = result.published_sd if printed.data_sets > 1 else math.nan
@@ -109,7 +110,7 @@ def compare(ours: Counterparts, printed: PublishedNumber) -> Judgement:
     compared = ", ".join(filter(None, (runs, f"{mean.improving} still improve" if mean.improving else "")))
     result = replace(result, difference=difference, standard_error=error, lower=lower, upper=upper)
     verdict = _verdict(mean, ours.study, printed, result)
-    if (of_one_set or assumed == "chains" and verdict != "agrees") and verdicts.kind(verdict) in verdicts.JUDGED:
+    if (of_one_set or assumed == "chains") and verdicts.kind(verdict) in verdicts.JUDGED:
         verdict = "inconclusive: one data set on each side"
     return replace(result, spread_assumed=assumed, compared=compared, verdict=verdict)
 

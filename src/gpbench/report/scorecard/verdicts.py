@@ -31,10 +31,10 @@ is part of the difference. Where authors released a score for each split and the
 `sample`) it is a chain on a data set. How fast a chain moves differs more between simulated data sets of one kind than
 between chains on one (AA on five sets: .26 to .91 % effective draws), so that a data set counts as one run: with the
 published spread where the published runs are of several (`data_sets`), else with the spread between ours, the published
-number being that of one more; where ours is of one data set, too, the row is `inconclusive`. Operations are counts, and
-compared chain by chain. What all chains of a data set have in common (R-hat, ESS of all chains) counts once per data
-set; two R-hats of one set each may agree, by the spread that follows from their numbers of chains, and are
-`inconclusive` otherwise.
+number being that of one more; where ours is of one data set, too, the row is `inconclusive`. So are operations that
+vary, as sweeps of EP do; a printed formula and a count that is the same in all chains are exact. What all chains of a
+data set have in common (R-hat, ESS of all chains) counts once per data set; of two R-hats of one set each the interval
+is that of their numbers of chains, which says nothing of other sets.
 
 **Margin**: `MARGINS`. Effective sample sizes and acceptance rates differ that much between seeds; that of an accuracy
 is the same where a paper prints the error; and a printed number may be half a digit from the mean that it rounds.

@@ -48,7 +48,7 @@ def against_chance(p: np.ndarray, y: np.ndarray) -> dict[str, float]:
     """Scores of probabilities p `[N, C]` of classes y `[N]`.
 
     chi_squared = sum (observed - expected)^2 / expected over right and wrong predictions, N / C and N - N / C expected;
-    pairs: mean over pairs (a, b) of the share of their rows whose own class is the more probable of the two."""
+    pairs: mean over pairs (a, b) of the share of their rows whose own class is the more probable one, ties half."""
     n, classes = p.shape
     right = int((p.argmax(1) == y).sum())
     test = stats.chisquare([right, n - right], [n / classes, n - n / classes])
@@ -56,6 +56,7 @@ def against_chance(p: np.ndarray, y: np.ndarray) -> dict[str, float]:
     for a, b in combinations(range(classes), 2):
         of_pair = (y == a) | (y == b)
         if of_pair.any():
-            pairs[f"pair_{a}_{b}"] = float(((p[of_pair, b] > p[of_pair, a]) == (y[of_pair] == b)).mean())
+            ahead = np.sign(p[of_pair, b] - p[of_pair, a]) * np.where(y[of_pair] == b, 1, -1)
+            pairs[f"pair_{a}_{b}"] = float((0.5 + 0.5 * ahead).mean())
     scores = {"rows": n, "accuracy": right / n, "above": right > n / classes, "chi_squared": test.statistic}
     return scores | {"p": test.pvalue, "pairs": float(np.mean([*pairs.values()]))} | pairs

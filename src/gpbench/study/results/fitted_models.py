@@ -83,8 +83,6 @@ def _sound(store: Store, fit_id: str) -> FitRecord | None:
 
 
 def long_table(axes: tuple[str, ...], shape: tuple[int, ...], **values: Any) -> pd.DataFrame:
-    """A row for each entry of values that broadcast to `shape`, and its indices under the names of the axes.
-
-    A value of an axis's name replaces the index."""
+    """A row for each entry of values that broadcast to `shape`, its indices (or values) under the axes' names."""
     columns = dict(zip(axes, np.indices(shape, sparse=True), strict=True)) | values
     return pd.DataFrame({name: np.broadcast_to(column, shape).reshape(-1) for name, column in columns.items()})
