@@ -281,11 +281,19 @@ def test_a_module_with_no_name_of_one(project, module):
         compose(project / "conf", "method", "mine")
 
 
-def test_a_plug_in_that_cannot_say_what_is_impossible(project, monkeypatch):
-    body = "    def impossible(self, task):\n        return 1 / 0\n"
-    (project / "undecided.py").write_text(f"@dataclass(frozen=True)\nclass Hyperparameters(Settings):\n{body}")
+@pytest.mark.parametrize(
+    ("module", "head", "answer", "said"),
+    [
+        ("raises", "impossible(self, task)", "1 / 0", r"impossible\('regression'\) raised ZeroDivisionError"),
+        ("silent", "impossible(self, task)", "None", r"impossible\('regression'\) returned None; it must return a"),
+        ("texts", "least_rows(self)", "'3'", r"least_rows\(\) returned '3'; it must return a value of type int"),
+    ],
+)
+def test_a_plug_in_that_cannot_say_what_is_impossible(project, monkeypatch, module, head, answer, said):
+    body = f"    def {head}:\n        return {answer}\n"
+    (project / f"{module}.py").write_text(f"@dataclass(frozen=True)\nclass Hyperparameters(Settings):\n{body}")
     monkeypatch.syspath_prepend(project)
     preset = (project / "conf/method/constant.yaml").read_text()
-    (project / "conf/method/mine.yaml").write_text(preset.replace("gpbench.methods.constant", "undecided"))
-    with pytest.raises(UserError, match=r"undecided: impossible\('regression'\) raised ZeroDivisionError"):
+    (project / "conf/method/mine.yaml").write_text(preset.replace("gpbench.methods.constant", module))
+    with pytest.raises(UserError, match=f"{module}: {said}"):
         plan.make(Places(project, project / "store"), "default", "methods=[mine] datasets=[boston]")

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
@@ -70,6 +71,14 @@ def test_a_classifier_stands_in_a_pipeline_and_keeps_its_labels():
     model.fit(X, labels)
     assert (model.predict(X) == labels).mean() > 0.9
     np.testing.assert_allclose(model.predict_proba(X).sum(1), 1)
+
+
+def test_a_fit_that_fails_leaves_no_model_of_before():
+    model = GPBenchRegressor("linear").fit(X, Y).set_params(budget="nope")
+    with pytest.raises(UserError, match="nope"):
+        model.fit(X[:, ::-1], Y)
+    with pytest.raises(NotFittedError):
+        model.predict(X)
 
 
 def test_what_cannot_be_fitted_is_one_line():

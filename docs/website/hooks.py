@@ -62,7 +62,8 @@ def pages() -> dict[str, str]:
     where = places.find()
     groups = methods.modules(where)
     views = committed(ROOT / "docs" / "results")
-    entries = [conf.compose(where.conf, "dataset", name) for name in conf.options(where.conf, "dataset")]
+    every = [conf.compose(where.conf, "dataset", name) for name in conf.options(where.conf, "dataset")]
+    entries = [entry for entry in every if not entry.private]
     studies = [conf.compose(where.conf, "study", name) for name in conf.options(where.conf, "study")]
     table = cells(views)
     names = {entry.name: f"datasets/{entry.name}.html" for entry in entries}

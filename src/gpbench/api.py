@@ -87,7 +87,7 @@ def compare(study: str = "default", overrides: str = "", metric: str = "mnll") -
     from gpbench.report.significance import comparisons
     from gpbench.report.view import View
 
-    config.require_known("metric", [metric], METRICS)
+    config.require_known("metric", [str(metric)], METRICS)
     where = places.find()
     planned = registry.planned(where, study, overrides)
     planning.freeze(planned, where)

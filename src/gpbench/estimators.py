@@ -98,7 +98,7 @@ class _Estimator(BaseEstimator):
 
     def _answer(self, x: ArrayLike) -> Any:
         """Predictive of inputs `[T, D]`, of targets in scaled units."""
-        check_is_fitted(self)
+        check_is_fitted(self, "model_")
         inputs = self._validated(x, reset=False)
         fitting = entry(self.what_)
         with tempfile.TemporaryDirectory() as work:
@@ -114,6 +114,7 @@ class GPBenchRegressor(RegressorMixin, _Estimator):
         """Fit to inputs X `[n, D]` and targets y `[n]` or `[n, P]`, which are standardised inside.
 
         Raises ValueError for arrays that are none, UserError for a method or setting that does not fit."""
+        self.__dict__.pop("model_", None)  # of before, if this fit fails
         x, y = self._validated(X, y, y_numeric=True, multi_output=True, ensure_min_samples=2)
         targets = np.asarray(y, float)
         self.flat_ = targets.ndim == 1
@@ -148,6 +149,7 @@ class GPBenchClassifier(ClassifierMixin, _Estimator):
         """Fit to inputs X `[n, D]` and labels y `[n]` of two classes or more.
 
         Raises ValueError for arrays that are none, UserError for a method or setting that does not fit."""
+        self.__dict__.pop("model_", None)
         x, y = self._validated(X, y, ensure_min_samples=2)
         check_classification_targets(y)
         self.classes_, numbers = np.unique(y, return_inverse=True)

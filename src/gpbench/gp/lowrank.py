@@ -52,8 +52,7 @@ def mean_and_chol(q: Posterior) -> tuple[Tensor, Tensor]:
 
 
 def condition(a: Tensor, y: Tensor, weight: Tensor, name: str) -> Posterior:
-    """q(v | y) for y_n ~ N(a_n^T v, 1 / weight_n), 0 in padding rows; a `[R, M, N]`, y `[R, N, P]` (data), weight
-    `[R, N]`."""
+    """q(v | y) for y_n ~ N(a_n^T v, 1 / weight_n), 0 in padding; a `[R, M, N]`, y `[R, N, P]`, weight `[R, N]`."""
     phi, b = _Gram.apply(a, y, weight)
     return posterior(phi, b, name)
 

@@ -17,8 +17,7 @@ from torch import Tensor
 
 
 def grams(x1: Tensor, x2: Tensor, sizes: list[int]) -> Tensor:
-    """X_s X'_s^T of every source `[R, q, N, T]`, for rows x1 `[R, N, D]` and x2 `[R, T, D]`; source s has the next
-    sizes[s] columns."""
+    """X_s X'_s^T of every source `[R, q, N, T]`, of sizes[s] columns, for rows x1 `[R, N, D]` and x2 `[R, T, D]`."""
     pairs = zip(x1.split(sizes, -1), x2.split(sizes, -1), strict=True)
     return torch.stack([one @ other.mT for one, other in pairs], 1)
 

@@ -40,8 +40,7 @@ def step(
 def _shortened(rate: Tensor, slope: Tensor, eye: Tensor) -> Tensor:
     """Rates `[R, 1, 1, 1]` of which I + rate H is definite for every output, H `[R, Q, M, M]`.
 
-    One that is not is halved until it is, and once more: no precision then falls by more than half, and no
-    variance more than doubles."""
+    One that is not is halved until it is, and once more: no precision then falls by more than half."""
     shorter = rate
     for _ in range(HALVINGS):
         failed = (torch.linalg.cholesky_ex(eye + shorter * slope).info > 0).any(1)

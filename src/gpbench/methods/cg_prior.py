@@ -82,8 +82,7 @@ class Method(SolveMethod):
         return found | {"sd": float(of_y.std(1).mean()), "gradient_error": float(relative.log10().mean())}
 
     def draw(self, x: Tensor, rng: np.random.Generator) -> tuple[Stored, Tensor, dict[str, float]]:
-        """The product of a system of the prior, K `[n, n]`, its parameters and kappa; for a solver the first system
-        whose kappa lies in `SOLVABLE`."""
+        """The product of a system K `[n, n]` of the prior, its parameters and kappa, for a solver a `SOLVABLE` one."""
         hyper, dtype = self.hyper, torch.float32 if self.hyper.precision == "single" else torch.float64
         for _ in range(MOST_DRAWS):
             sigma, tau, noise = rng.gamma(hyper.shape, 1 / hyper.rate, 3)

@@ -36,8 +36,7 @@ NAME = "sparse GP"
 @dataclass(frozen=True)
 class Hyperparameters(OptimisedSettings):
     """Initial values in scaled units; lengthscale None: sqrt(total variance of the inputs); kernel: a formula of
-    `gp.kernels`; ard: a lengthscale an input; inducing_start: as in `svgp`; learning_rate: of Adam. Always a full
-    batch."""
+    `gp.kernels`; ard: one an input; inducing_start: as in `svgp`; learning_rate: of Adam. Always a full batch."""
 
     num_inducing: PositiveInt = 100
     inducing_start: Literal["kmeans", "rows", "greedy"] = "kmeans"

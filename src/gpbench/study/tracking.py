@@ -144,6 +144,8 @@ class Writer:
         """Identity of an experiment, created where it is new."""
         if name not in self.experiments:
             known = self.client.get_experiment_by_name(name)
+            if known and known.lifecycle_stage == "deleted":  # in the pages of MLflow
+                self.client.restore_experiment(known.experiment_id)
             # by scheme, not by path: `make ui` serves the folder mlartifacts, and the project can be moved
             location = f"{ARTIFACTS}/{name}" if self.local else None
             self.experiments[name] = (
@@ -160,7 +162,7 @@ class Writer:
         """(experiment, run) of the fit's cell, created where it is new, completed where a killed writer left it."""
         address, kind = record.address, record.what.kind
         experiment = self.experiment(address.dataset)
-        key = identity.digest([*astuple(address), *([kind] if kind != "predict" else []), *_apart(record.what)])
+        key = identity.digest([*astuple(address), record.what.configuration])
         tags = {"gpbench.cell": key, "gpbench.kind": kind, "mlflow.runName": _cell_name(record)}
         started, runs = _milliseconds(record.provenance.started), self.find(experiment, cell=key)
         cell: Any = runs[0] if runs else self.client.create_run(experiment, started, tags)
@@ -212,9 +214,12 @@ class Writer:
             values = scores(self.store, record)
         except Undefined:
             values = {}  # the collection says why
+        if record.what.is_final:  # there are no others
+            values = {f"train.{k}": v for k, v in values.items()}
         final = [(0, k, v) for k, v in (values | chain).items() if math.isfinite(v)]
         trace = [(step, f"trace.{k}", v) for step, k, v in _trace(self.store.folder(record.fit_id))]
-        self._log(run, _params(record) | {"split": record.split, "replica": record.replica}, final + trace)
+        split = "all" if record.what.is_final else record.split
+        self._log(run, _params(record) | {"split": split, "replica": record.replica}, final + trace)
 
     def _log(self, run: str, params: dict[str, object], values: list[tuple[int, str, float]]) -> None:
         """Parameters, and (step, name, value) of metrics, in as few writes as MLflow allows."""
@@ -258,8 +263,10 @@ class Writer:
                 summary.append((0, name, statistics.fmean(values)))
                 if len(values) > 1:
                     summary.append((0, f"{name}.sd", statistics.stdev(values)))
-            self._log(run, {}, summary)
-            self.client.set_terminated(run, end_time=max((c.info.end_time or 0 for c in children), default=None))
+            gone = self.client.get_run(run).data.metrics.keys() - {name for _, name, _ in summary}
+            self._log(run, {}, summary + [(0, name, math.nan) for name in gone])  # MLflow deletes none
+            ended = max((c.info.end_time or 0 for c in children), default=None)
+            self.client.set_terminated(run, "FINISHED" if done else "FAILED", ended)
 
     def _current(self, runs: list[Any]) -> list[Any]:
         """The runs that were begun last of their place; the others are tagged by the fits of these."""

@@ -4,8 +4,10 @@ import csv
 import errno
 import io
 import json
+import multiprocessing
 import os
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -213,6 +215,21 @@ def test_a_full_disk_is_no_result_of_a_fit(own, monkeypatch, capfd):
     assert "gpbench: [Errno 28] No space left on device" in answer.err
     assert "is not finished; run the same command again" in answer.err
     assert not list(Path("store").glob("*/fit.json"))
+
+
+def test_a_process_that_ends_by_itself_fails_its_fit(own, monkeypatch):
+    """It would be trained again by every run, to end no better."""
+    monkeypatch.setattr(closed_form, "run", lambda *_: sys.exit(3))
+    answer = own("fit", "method=linear", "dataset=mine")
+    assert (answer.code, answer.err.count("\n")) == (1, 1)
+    assert "failed: ended by exit(3); `gpbench retry` continues" in answer.err
+
+
+def test_a_daemonic_process_is_told_that_it_may_start_no_fit(own, monkeypatch):
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)
+    answer = own("fit", "method=linear", "dataset=mine")
+    assert (answer.code, answer.err.count("\n")) == (1, 1)
+    assert "take a concurrent.futures.ProcessPoolExecutor" in answer.err
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 import gpbench as api
@@ -22,6 +23,7 @@ def test_the_folder_answers_as_the_fit_does_without_its_project(project, gpbench
     names = ["age", "sex", "bmi", "bp", "s1", "s2", "s3", "s4", "s5", "s6"]
     frame = pd.DataFrame(np.arange(20.0).reshape(2, 10), columns=names, index=[7, 9])
     expected = api.predict(fit["fit_id"], frame)
+    pd.testing.assert_frame_equal(api.predict(fit["fit_id"], pa.Table.from_pandas(frame[names[::-1]])), expected)
     folder = tmp_path / "model"
     monkeypatch.setattr(sys, "dont_write_bytecode", True)  # Python would cut modules that it compiles meanwhile
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)

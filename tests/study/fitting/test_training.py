@@ -5,6 +5,7 @@ import importlib
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from cases import ALONE, BLOCK, SPLITS, STEPS, Case, assert_close, assert_same, 
 from cases import with_hyper as with_settings
 from gpbench.errors import UserError
 from gpbench.methods.base import State
+from gpbench.predictive.distributions import Categorical, GaussianMixture
 from gpbench.study.commands import job
 from gpbench.study.fitting import checkpoint, contract, lightning_module, loop
 
@@ -83,6 +85,7 @@ def test_the_time_cap_stops_at_a_checkpoint_and_the_rest_is_as_if_it_had_not(cas
     [
         ("linear", "fit", (1.0,), "fit returned tuple; it must return a dict"),
         ("linear", "predict", (0.0, 1.0), "predict returned tuple; it must return a predictive distribution"),
+        ("linear", "predict", Categorical(np.full((1, 9, 3), 1 / 3)), r"predict returned Categorical \[9\]; it must"),
         ("svgp", "init", None, "init returned NoneType; it must return a State of tensors"),
         ("svgp", "init", State({"mean": torch.zeros(3)}), "init returned State; it must return a State of tensors"),
         ("dsvi", "loss", torch.zeros(2, 1), r"loss returned Tensor \[2, 1\]; it must return a tensor of shape \[R\]"),
@@ -99,6 +102,13 @@ def test_what_is_against_the_contract_of_methods_is_one_line_about_the_method(
     monkeypatch.setattr(type(case.method), call, lambda *_: answer)
     with pytest.raises(UserError, match=rf"gpbench\.methods\.\w+: {said}"):
         case.fit(group(case.cell, 0, 1))
+
+
+def test_a_predictive_has_the_classes_of_the_data():
+    method = SimpleNamespace(task="multiclass", num_classes=3)
+    few, right, many = (Categorical(np.full((1, 9, size), 1 / size)) for size in (2, 3, 4))
+    assert [contract._is_of_task(method, each) for each in (few, right, many)] == [False, True, False]
+    assert not contract._is_of_task(method, GaussianMixture(np.zeros((1, 9, 1)), np.ones((1, 9, 1))))
 
 
 def test_numbers_that_are_sampled_have_a_name_each(tmp_path_factory, monkeypatch):

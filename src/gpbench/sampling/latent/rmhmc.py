@@ -59,8 +59,7 @@ class Target(Protocol):
 
 
 class Move(NamedTuple):
-    """Positions after a transition `[R, K]`, its probability of acceptance `[R]`, and the number of metrics that were
-    computed for it `[R]`."""
+    """Positions after a transition `[R, K]`, its probability of acceptance and the number of metrics for it `[R]`."""
 
     position: Tensor
     acceptance: Tensor

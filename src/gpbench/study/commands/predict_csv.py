@@ -71,6 +71,7 @@ class Model:
         """The predictive of every row of a frame with the columns of the data set's table, or of an array `[T, D]` of
         its prepared inputs. UserError for what is neither."""
         names = self.table.input_names
+        table = table.to_pandas() if hasattr(table, "to_pandas") else table  # of Arrow, Polars and others
         if isinstance(table, pd.DataFrame):
             values = inputs(table, names, self.dataset.source.categories, "inputs")
             return self.predict(values).set_index(table.index)

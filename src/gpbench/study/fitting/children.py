@@ -42,21 +42,22 @@ def run_group(group: Group, table: Table, where: Places, look: Callable[[Group],
     store = Store(where.store)
     code = _in_child(group, table, where, look)
     missing = [fit for fit in group.fits if not store.has(fit.fit_id)]
-    if code == 0 or not missing or stopping.asked():
+    if not missing or stopping.asked() or code in (STOPPED, UNTOUCHED):
         return
-    if len(group.fits) > 1 and code not in (STOPPED, UNTOUCHED):
+    if len(group.fits) > 1:
         for fit in missing:
             run_group(replace(group, fits=(fit,), group_id=identity.digest([fit.fit_id])), table, where, look)
         store.end(group.group_id)
-    elif code < 0:  # its checkpoints stay
-        killed = f"killed by signal {-code} ({signal.Signals(-code).name})"
+    else:  # its checkpoints stay
+        killed = f"killed by signal {-code} ({signal.Signals(-code).name})" if code < 0 else f"ended by exit({code})"
         outcome = Outcome("failed", f"{killed}; `gpbench retry` continues from the checkpoint")
-        for fit in missing:
-            write(store, group, fit, outcome, provenance.now(), where)
+        write(store, group, missing[0], outcome, provenance.now(), where)
 
 
 def _in_child(group: Group, table: Table, where: Places, look: Callable[[Group], None]) -> int:
     """Fork, run, wait; the child's exit code, negative for a signal."""
+    if multiprocessing.current_process().daemon:
+        raise UserError("a daemonic process may start no fit; take a concurrent.futures.ProcessPoolExecutor")
     child = multiprocessing.get_context("fork").Process(target=_child, args=(group, table, where))
     child.start()
     try:

@@ -13,7 +13,7 @@ from gpbench.methods.base import ClosedFormMethod, SamplerMethod, Shapes, State
 
 STATE = "a State of tensors whose first axis is that of replicas, with params in the type of the inputs"
 OBJECTIVE = "a tensor of shape [R], a number for each replica"
-PREDICT = {"predict": "a predictive distribution, such as gpbench.predictive.distributions.GaussianMixture"}
+PREDICT = {"predict": "a predictive distribution of its task, such as GaussianMixture, or Categorical of all classes"}
 CLOSED_FORM = {"fit": "a dict of what was learnt"} | PREDICT
 STEPPED = {"init": STATE, "start": STATE, "noise_shapes": "gpbench.methods.base.Shapes"} | PREDICT
 STEPPED |= dict.fromkeys(("loss", "profile", "step"), OBJECTIVE)
@@ -28,16 +28,16 @@ def held(method: Any) -> Any:
     for name, wanted in asked_of.items():
         if hasattr(method, name):
             asked = f"{type(method).__module__}: {name}", wanted
-            setattr(method, name, functools.partial(_ask, getattr(method, name), name, *asked))
+            setattr(method, name, functools.partial(_ask, method, getattr(method, name), name, *asked))
     return method
 
 
-def _ask(call: Callable[..., Any], name: str, asked: str, wanted: str, *words: Any, **named: Any) -> Any:
+def _ask(method: Any, call: Callable[..., Any], name: str, asked: str, wanted: str, *words: Any, **named: Any) -> Any:
     """What a method answers; UserError where it is none of what is wanted."""
     answer = call(*words, **named)
     if named:  # a method may ask itself by keywords
         words = inspect.signature(call).bind(*words, **named).args
-    if not _keeps(name, answer, words):
+    if not _keeps(name, answer, words) or name == "predict" and not _is_of_task(method, answer):
         shape = f" {list(answer.shape)}" if hasattr(answer, "shape") else ""
         found = f"{type(answer).__name__}{shape}"
         raise UserError(f"{asked} returned {found}; it must return {wanted} (docs/adding.md)")
@@ -68,6 +68,13 @@ def _keeps(name: str, answer: Any, words: tuple[Any, ...]) -> bool:
     if name == "predict":
         return hasattr(answer, "is_finite") and hasattr(answer, "log_prob")
     return isinstance(answer, dict if name == "fit" else Shapes)
+
+
+def _is_of_task(method: Any, answer: Any) -> bool:
+    """Whether a predictive has all classes of the data and no others, or in regression can be rescaled."""
+    if method.num_classes:
+        return hasattr(answer, "probabilities") and answer.probabilities().shape[-1] == method.num_classes
+    return method.task != "regression" or hasattr(answer, "affine")
 
 
 def _is_measured(answer: Mapping[str, Any]) -> bool:

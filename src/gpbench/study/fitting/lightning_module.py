@@ -212,7 +212,7 @@ class OptimisedFit(Fit):
         self.until_converged = self.group.what.until_converged
         module = self.group.what.method.module
         if not isinstance(self.method, GradientMethod):
-            raise UserError(f"{module} has no gradients; leave out its scheme")
+            raise UserError(f"{module} has no gradients; leave out its scheme, or write `closed_form: true`")
         if not isinstance(self.method.hyper, OptimisedSettings):
             raise UserError(
                 f"{module}: Hyperparameters of a gradient method must inherit from gpbench.hyper.OptimisedSettings"

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+from typing import Any
 
 from gpbench.config import MethodConfig
 from gpbench.config.schema import Dataset, Kind
@@ -12,21 +13,21 @@ MAX_WORKERS_PER_CORE = 2
 
 def impossible(kind: Kind, method: MethodConfig, dataset: Dataset, rows: int, outputs: tuple[int, ...]) -> str:
     """Why a method cannot be fitted to these targets of a data set; empty where it can."""
-    header, hyper = method.header, method.hyper
+    header = method.header
     if dataset.md5 is None:
         return unpinned(dataset)
     if kind not in header.kinds:
         return "no Markov chain" if kind == "sample" else f"kind {' or '.join(header.kinds)} only"
     if dataset.task not in header.tasks:
         return f"{' and '.join(header.tasks)} only"
-    if reason := _not_distributed(method, dataset.task, rows) or _settings(method, dataset.task):
+    if reason := _not_distributed(method, dataset.task, rows) or _said(method, str, "impossible", dataset.task):
         return reason
     target_names = [[*dataset.source.targets, *dataset.truth][i] for i in outputs]
     if kind == "predict" and (truth := [name for name in target_names if name in dataset.truth]):
         return f"the protocol predicts the simulated truth ({truth[0]}, ...), which only kind=sample may"
-    if missing := [name for name in hyper.needs() if name not in target_names]:
+    if missing := [name for name in _said(method, list, "needs") if name not in target_names]:
         return f"needs the true {', '.join(missing)}, which only simulated data sets have"
-    if rows < (least := hyper.least_rows()):
+    if rows < (least := _said(method, int, "least_rows")):
         return f"{rows} training rows, at least {least}"
     sizes = (
         ("training rows", rows, header.max_rows, header.beyond and f"; {header.beyond} takes more"),
@@ -41,13 +42,16 @@ def impossible(kind: Kind, method: MethodConfig, dataset: Dataset, rows: int, ou
     return next(exceeded, "")
 
 
-def _settings(method: MethodConfig, task: str) -> str:
-    """Why the settings of a method fit no data of a task, as it says itself; UserError where that raises an error."""
+def _said(method: MethodConfig, kind: type, name: str, *words: str) -> Any:
+    """What the settings of a method say of themselves; UserError where they raise an error, or say something else."""
+    where = f"{method.header.module}: {name}({', '.join(map(repr, words))})"
     try:
-        return str(method.hyper.impossible(task))
+        answer = getattr(method.hyper, name)(*words)
     except Exception as error:
-        where = f"{method.header.module}: impossible({task!r})"
         raise UserError(f"{where} raised {type(error).__name__}: {error}") from error
+    if not isinstance(answer, kind):
+        raise UserError(f"{where} returned {answer!r}; it must return a value of type {kind.__name__}")
+    return answer
 
 
 def unpinned(dataset: Dataset) -> str:
