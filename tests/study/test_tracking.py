@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from gpbench.cli.main import main
-from gpbench.data.splits import Blocks
 from gpbench.errors import UserError
 from gpbench.places import Places, write_text
 from gpbench.study import scoring, tracking
@@ -293,41 +292,6 @@ def test_fits_of_one_address_with_other_settings_of_their_study_are_of_another_c
     (run,) = (run for run in view.fits() if run.data.tags["gpbench.fit"] == new)
     assert run.data.tags["mlflow.runName"].endswith("dtype=float32 split 0")
     assert new not in [each.data.tags.get("gpbench.superseded") for each in view.fits()]
-
-
-def test_fits_of_changed_settings_are_of_another_cell(where):
-    """A default that was edited is in no address; their mean would be of two models."""
-    cell, before = planned(where), len(View(where).cells())
-    what = replace(cell.what, method=replace(cell.what.method, hyper=cell.what.method.hyper | {"edited": 7}))
-    fit = replace(cell.fits[0], fit_id=identify(asdict(what), 0, 0))
-    spool(where, replace(cell, what=what, fits=(fit,)), 0, 9.0)
-    tracking.drain(where)
-    assert len(View(where).cells()) == before + 1
-
-
-def test_a_cell_without_a_done_fit_has_no_means_and_an_experiment_that_was_deleted_is_restored(where):
-    cell = planned(where, "noise_block=9")
-    fit_id = spool(where, cell, 0, 4.0)
-    tracking.drain(where)
-    Store(where.store).clear([fit_id])
-    view = View(where)
-    view.client.delete_experiment(view.experiment)
-    spool(where, cell, 0, status="failed", reason="killed")
-    tracking.drain(where)
-    (run,) = (run for run in View(where).cells() if "noise_block=9" in run.data.tags["mlflow.runName"])
-    assert (run.info.status, run.data.tags["gpbench.done"]) == ("FAILED", "0 of 1")
-    assert np.isnan(run.data.metrics["mnll"])
-
-
-def test_scores_of_training_rows_are_called_so(where):
-    cell = planned(where)
-    final = replace(cell.what, protocol=replace(cell.what.protocol, splits=Blocks(50)))
-    fit = replace(cell.fits[0], fit_id=identify(asdict(final), 0, 0))
-    fit_id = spool(where, replace(cell, what=final, fits=(fit,)), 0, 1.0)
-    tracking.drain(where)
-    (run,) = (run for run in View(where).fits() if run.data.tags["gpbench.fit"] == fit_id)
-    assert (run.data.params["split"], run.data.metrics["train.mnll"]) == ("all", 1.0)
-    assert "mnll" not in run.data.metrics
 
 
 def test_a_failed_fit_is_logged_with_its_reason_and_not_averaged(where):

@@ -22,6 +22,7 @@ from gpbench.report.view import View
 from gpbench.streams import Key
 from gpbench.study import scoring
 from gpbench.study.commands import job
+from gpbench.study.fitting import children
 from gpbench.study.planning import plan
 from gpbench.study.records import FitRecord, Group
 from gpbench.study.results import collect
@@ -135,7 +136,7 @@ def run_only(where: Places, words: str, systems: range) -> tuple[Group, ...]:
 
     def mortal(self, x, y, number, key):
         if number not in systems:
-            raise SystemExit(1)
+            raise SystemExit(children.STOPPED)
         return measure(self, x, y, number, key)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -100,7 +100,7 @@ def run_words(where: Places, words: list[str], by_hand: bool = False) -> tuple[F
         log = f"; log: {store.work(groups[0].group_id) / 'log.txt'}" if groups else ""
         stopped = [why for status, why in map(store.unfinished, groups) if status == "stopped"]
         why = f" ({stopped[0]})" if stopped else ""
-        raise UserError(f"fit {fit_id} is not finished{why}; run the same command again to resume it{log}")
+        raise UserError(f"fit {fit_id} is not finished; run the same command again to resume it{why}{log}")
     record = store.record(fit_id)
     about = {"fit_id": fit_id, "status": record.status}
     about |= {"scored_on": "training rows"} if record.what.is_final else {}
