@@ -328,6 +328,7 @@ FILES = {
     "a class with an interpolation": ("x,y\n1,${a}\n2,b\n3,b\n", "'${a}' has ${, which a description cannot hold"),
     "an interpolation": ("x,y,${b}\n1,2,3\n2,3,4\n", "'${b}' has ${, which a description cannot hold; rename it"),
     "too large": ("x,y\n1,1e307\n2,3.5\n3,2.5\n", "target 'y' is beyond 1e+150 in row 0"),
+    "beyond floating point": ("x,y\n1,2\n1e400,3\n3,4\n", "columns with what is no finite number: x ('1e400'); add"),
     "a name with a blank": ("b mass,y\n1,2\na,3\nb,4\n", "--categorical 'b mass', --drop"),
     "not text": ("x,y\n\xff\xfe,1\n", "line 2: not UTF-8 (invalid start byte at byte 0); save it as a CSV in UTF-8"),
     "one class": ("x,y\n1,a\n2,a\n3,a\n", "target 'y' has 1 value: not multiclass; see --task"),

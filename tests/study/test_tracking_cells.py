@@ -54,3 +54,14 @@ def test_scores_of_training_rows_are_called_so(where):
     (run,) = (run for run in View(where).fits() if run.data.tags["gpbench.fit"] == fit_id)
     assert (run.data.params["split"], run.data.metrics["train.mnll"]) == ("all", 1.0)
     assert "mnll" not in run.data.metrics
+
+
+def test_a_cell_that_was_deleted_comes_back_with_its_fits(where):
+    view = View(where)
+    cells, fits = ({run.info.run_id for run in runs} for runs in (view.cells(), view.fits()))
+    for run in cells:
+        view.client.delete_run(run)
+    assert View(where).cells() == []
+    tracking.drain(where, anew=True)
+    assert {run.info.run_id for run in View(where).cells()} == cells
+    assert {run.info.run_id for run in View(where).fits()} == fits

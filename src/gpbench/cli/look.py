@@ -62,14 +62,18 @@ def cost(arguments: argparse.Namespace) -> None:
 
 
 def status(arguments: argparse.Namespace) -> None:
-    newest = next(iter(lists.runs(places.find())), None)
-    if not arguments.study and not arguments.overrides and newest:
+    is_unnamed = not arguments.study and not arguments.overrides
+    newest = next(iter(lists.runs(places.find())), None) if is_unnamed else None
+    if newest:
         arguments.study, arguments.overrides = config.command_words(newest.command)
     arguments.study = arguments.study or "default"
     while True:
         if arguments.watch and sys.stdout.isatty():
             print(CLEAR_SCREEN, end="")
-        found = _progress(planned(arguments))
+        try:
+            found = _progress(planned(arguments))
+        except UserError as error:
+            raise UserError(f"{error}{f' (of {newest.name}, which was planned last)' if newest else ''}") from error
         if arguments.json:
             grammar.print_json(found._asdict())
         else:
@@ -84,7 +88,8 @@ def status(arguments: argparse.Namespace) -> None:
 
 
 class Progress(NamedTuple):
-    """Of a study: state -> number of fits, how many still improve, expected minutes of one core, groups begun."""
+    """Of a study: state -> number of fits, how many still improve, expected minutes of one core, groups begun (of
+    other studies on this store those that are running)."""
 
     name: str
     states: dict[str, int]
@@ -102,6 +107,8 @@ def _progress(found: Plan) -> Progress:
     for group in store.groups():
         reached = store.progress(group.group_id)
         state = "interrupted" if store.is_free(group) else "running"
+        if state == "interrupted" and not any(fit.fit_id in found.states for fit in group.fits):
+            continue
         described = progress.describe(reached) if reached else "starting"
         if state == "interrupted":
             described = f"resumes at step {store.checkpoint(group.group_id)} of {group.what.steps or 1}"

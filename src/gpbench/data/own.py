@@ -174,7 +174,7 @@ def _refuse_text(path: Path, columns: Columns, wishes: Wishes) -> None:
     if texts:
         shown = ", ".join(f"{name} ({cells[0]!r})" for name, cells in texts.items())
         remedy = f"add --categorical {shlex.join(texts)}, --drop, or {leave_out.format('WORD')}"
-        raise UserError(f"{path}: columns with text: {shown}; {remedy}")
+        raise UserError(f"{path}: columns with what is no finite number: {shown}; {remedy}")
 
 
 def _task(path: Path, columns: Columns, wishes: Wishes) -> tuple[Task, list[str]]:

@@ -153,10 +153,13 @@ class Writer:
             )
         return self.experiments[name]
 
-    def find(self, experiment: str, **tags: str) -> list[Any]:
-        """The runs of an experiment that have some tags."""
+    def find(self, experiment: str, deleted: bool = False, **tags: str) -> list[Any]:
+        """The runs of an experiment that have some tags, or those of them that were deleted in the pages of MLflow."""
+        from mlflow.entities import ViewType
+
         words = " and ".join(f"tags.`gpbench.{k}` = '{v}'" for k, v in tags.items())
-        return list(self.client.search_runs([experiment], words, max_results=MOST))
+        view = ViewType.DELETED_ONLY if deleted else ViewType.ACTIVE_ONLY
+        return list(self.client.search_runs([experiment], words, view, max_results=MOST))
 
     def cell(self, record: FitRecord) -> tuple[str, str]:
         """(experiment, run) of the fit's cell, created where it is new, completed where a killed writer left it."""
@@ -165,13 +168,17 @@ class Writer:
         key = identity.digest([*astuple(address), record.what.configuration])
         tags = {"gpbench.cell": key, "gpbench.kind": kind, "mlflow.runName": _cell_name(record)}
         started, runs = _milliseconds(record.provenance.started), self.find(experiment, cell=key)
+        if not runs:  # its fits would name a run that is deleted, and be logged again below another one
+            runs = self.find(experiment, deleted=True, cell=key)[:1]
+            for run in runs:
+                self.client.restore_run(run.info.run_id)
         cell: Any = runs[0] if runs else self.client.create_run(experiment, started, tags)
-        run = cell.info.run_id
-        self._log(run, {k: v for k, v in _params(record).items() if k not in cell.data.params}, [])
+        run_id = cell.info.run_id
+        self._log(run_id, {k: v for k, v in _params(record).items() if k not in cell.data.params}, [])
         if not cell.inputs.dataset_inputs:
-            self._data(run, record)
-        self.touched[run] = experiment
-        return experiment, run
+            self._data(run_id, record)
+        self.touched[run_id] = experiment
+        return experiment, run_id
 
     def fit(self, fit_id: str) -> None:
         """Log one fit unless it is logged."""

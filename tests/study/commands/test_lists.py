@@ -53,6 +53,10 @@ def test_status_is_of_the_newest_run_and_a_smoke_run_is_recorded_only_by_force(w
     assert planning.run_name(*words) == new
     assert main(["status"]) == 0
     assert f"{new}: 1 pending" in capsys.readouterr().out
+    (where.conf / "method" / "constant.yaml").rename(where.conf / "constant.yaml")
+    assert main(["status"]) == 1
+    assert capsys.readouterr().err.endswith(f" (of {new}, which was planned last)\n")
+    (where.conf / "constant.yaml").rename(where.conf / "method" / "constant.yaml")
     assert main(["status", "default"]) == 0
     assert "default: " in capsys.readouterr().out
     assert main(["runs"]) == 0

@@ -68,6 +68,13 @@ def test_a_fit_with_other_scores_is_refused_under_any_name_of_its_run(other, ref
     refused(("record", "--merge", str(other)), said)
 
 
+def test_a_status_that_no_record_has_is_refused(other, refused):
+    (folder,) = (other / "docs/results").iterdir()
+    scores = folder / "scores.csv"
+    scores.write_text(scores.read_text().replace(",done,", ",doen,", 1))
+    refused(("record", "--merge", str(other)), ["scores.csv: a record has no status 'doen', it is one of done, "])
+
+
 def test_runs_there_that_contradict_each_other_are_refused(other, refused):
     (folder,) = (other / "docs/results").iterdir()
     again = folder.with_name("another_run")

@@ -205,7 +205,7 @@ def record(where: Places, plan: FrozenPlan) -> tuple[int, int]:
     new = [row for row in rows if ended.stored(row["fit_id"]) or row["fit_id"] not in ended.recorded]
     if not any(ended.stored(row["fit_id"]) for row in new):
         return 0, len(ended.recorded)
-    final = [{k: v for k, v in row.items() if _has_content(v)} for row in new if row["status"] in (*FINAL, "skipped")]
+    final = [{k: v for k, v in row.items() if _has_content(v)} for row in new if row["status"] in committed.RECORDED]
     return committed.write(where, plan.name, final, facts(where, plan, rows), _curves(ended, plan))
 
 

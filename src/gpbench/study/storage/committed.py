@@ -16,11 +16,13 @@ from typing import Any
 
 from gpbench.errors import UserError
 from gpbench.places import Places, locked, read_json, write_aside
+from gpbench.study.storage.store import FINAL
 
 Row = dict[str, Any]
 """A row of scores.csv: column -> text or number; numbers that it lacks are left out."""
 PLACE = ("method", "dataset", "split", "replica")
 """What a run has one record of: a repeated fit replaces the earlier record."""
+RECORDED = (*FINAL, "skipped")  # the statuses of a record
 TEXTS = dict.fromkeys(
     (
         *("fit_id", "kind", "label", "family", "method", "preset", "dataset", "protocol", "budget", "overrides"),
@@ -50,7 +52,7 @@ def folder(where: Places, name: str) -> Path:
 
 def read(path: Path) -> list[Row]:
     """The records of a scores.csv, without the numbers that they lack; none where there is no file. UserError for a
-    file without any, and a line that is cut short, of no place or of that of another line."""
+    file without any, and a line that is cut short, of no place or of that of another line, or of no such status."""
     if not path.is_file():
         return []
     rows = [TEXTS | row for row in _read(path, _kind)]
@@ -58,6 +60,8 @@ def read(path: Path) -> list[Row]:
         raise UserError(f"{path} holds no record; {RESTORE}")
     if any(not row["fit_id"] or key not in row for row in rows for key in PLACE):
         raise UserError(f"{path} has lines without fit_id, {', '.join(PLACE)}; it is no record, {RESTORE}")
+    if wrong := sorted({row["status"] for row in rows} - set(RECORDED)):
+        raise UserError(f"{path}: a record has no status {wrong[0]!r}, it is one of {', '.join(RECORDED)}; {RESTORE}")
     if len(times := Counter(map(place, rows))) < len(rows):
         raise UserError(f"{path}: {max(times, key=times.__getitem__)} stands there more than once; leave one line")
     return rows

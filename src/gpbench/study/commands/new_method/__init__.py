@@ -23,7 +23,8 @@ def method(where: Places, name: str, package: Path | None) -> list[Path]:
     """Write the module and the YAML of a new method, both or none: into the project, or into the folder of a package.
     UserError for a name that is taken or no identifier, and for a folder that is no package."""
     if not OWN_NAME.fullmatch(name) or keyword.iskeyword(name):
-        raise UserError(f"{name!r} is no name of a method: lower-case letters, digits and _, first a letter, no null")
+        allowed = "lower-case letters, digits and _, first a letter, no null and no word of Python"
+        raise UserError(f"{name!r} is no name of a method: {allowed}")
     if taken := config.options(where.conf, "method").get(name):
         raise UserError(f"method {name!r} exists: {taken}; choose another name")
     module, code, conf = _project(where) if package is None else _package(package)
