@@ -181,13 +181,13 @@ def _wait(lock: BaseFileLock, path: Path, silence: float) -> AcquireReturnProxy:
                 path.unlink(missing_ok=True)  # who holds that file holds no name
 
 
-def is_of_disk(error: BaseException | None) -> bool:
-    """Whether a disk is the reason, full, read-only or broken: that is no result of a fit."""
+def errno_of_disk(error: BaseException | None) -> int:
+    """One of DISK where a disk is the reason, full, read-only or broken: that is no result of a fit. Else 0."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in DISK:
-            return True
+            return error.errno
         error = error.__cause__ or error.__context__
-    return False
+    return 0
 
 
 def read_json(path: Path, remedy: str) -> Any:

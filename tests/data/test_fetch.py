@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 import select
@@ -115,6 +116,17 @@ def test_a_wrong_file_in_the_mirror_is_skipped(project, web):
     places = pin_only(project, entry(CONTENT, web.on("/rows.data", whole(CONTENT))))
     assert fetch_from_mirror([ITEM], places)[0].read_bytes() == CONTENT
     assert (project / "mirror" / ITEM).read_bytes() == OTHER
+
+
+def test_a_full_disk_of_the_cache_is_no_fault_of_a_source(project, web, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("gpbench.data.raw.fetch.unpack", full)
+    put(project / "mirror" / ITEM)
+    places = pin_only(project, entry(CONTENT, web.on("/rows.data", whole(CONTENT))))
+    with pytest.raises(UserError, match="rows.data was not written: No space left on device; make room for .*cache"):
+        fetch_from_mirror([ITEM], places)
 
 
 def test_a_wrong_file_is_never_overwritten(project):

@@ -33,6 +33,7 @@ rule prepare:
         "../envs/gpbench.yaml"
     resources:
         mem_mb=lambda w: GRAPH.datasets[w.dataset].mem_mb,
+        runtime=lambda w: GRAPH.datasets[w.dataset].minutes,
     shell:
         logged("python -m gpbench.cli data prepare {wildcards.dataset}")
 

@@ -18,8 +18,9 @@ rule fit:
     threads: lambda w: GRAPH.batches[w.batch].threads
     resources:
         last=lambda w, attempt: int(graph.is_last(attempt)),
-        mem_mb=lambda w, attempt: min(attempt, 2) * GRAPH.batches[w.batch].mem_mb,  # memory may be why it died
-        runtime=lambda w: GRAPH.batches[w.batch].minutes,
+        # memory may be why it died
+        mem_mb=lambda w, attempt: (1 if graph.is_last(attempt) else min(attempt, 2)) * GRAPH.batches[w.batch].mem_mb,
+        runtime=lambda w, attempt: min([GRAPH.batches[w.batch].minutes, *[5] * graph.is_last(attempt)]),
         gpu=lambda w: GRAPH.batches[w.batch].gpu,
     params:
         # only a cluster ends a job after its time

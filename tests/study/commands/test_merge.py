@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import pytest
 
 from gpbench import places
+from gpbench.errors import UserError
 from gpbench.study.commands import merge
 from gpbench.study.planning import plan as planning
 from gpbench.study.results import collect
@@ -86,6 +88,17 @@ def test_runs_there_that_contradict_each_other_are_refused(other, refused):
     (again / "scores.csv").write_text("\n".join([head, *rows, ""]))
     said = ["nothing is merged: constant on boston, split 1", "mnll 0.5 -> ", "in another_run there -> in default-"]
     refused(("record", "--merge", str(other)), said)
+
+
+def test_fits_of_other_rows_of_a_data_set_are_no_records_of_the_same_run(other, refused):
+    (folder,) = (other / "docs/results").iterdir()
+    facts = committed.facts(folder)
+    (folder / "study.json").write_text(json.dumps(facts | {"data": {"boston": "0" * 32}}))
+    said = ["has fits of other rows of data set 'boston', which are not comparable; move that folder away"]
+    refused(("record", "--merge", str(other)), said)
+    theirs = places.Places(other, other / "store")
+    with pytest.raises(UserError, match=said[0]):
+        committed.write(theirs, folder.name, committed.read(folder / "scores.csv"), facts)
 
 
 def test_what_is_replaced_is_said(other, gpbench):

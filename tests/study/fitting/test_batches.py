@@ -22,6 +22,7 @@ from gpbench.places import Places
 from gpbench.study.commands import job
 from gpbench.study.fitting import children
 from gpbench.study.fitting.lightning_module import GradientFit
+from gpbench.study.fitting.outcome import Lost
 from gpbench.study.planning import plan
 from gpbench.study.records import Batch, FitRecord, Group, from_json, to_json
 from gpbench.study.storage.store import Store
@@ -154,6 +155,18 @@ def test_an_exception_is_one_line_and_its_traceback_is_in_the_log(whole):
 def test_a_fit_whose_process_is_killed_has_failed_by_that_signal(whole):
     where, _, _ = whole
     assert "killed by signal 9 (SIGKILL)" in fits(where)["dies", 1].reason
+
+
+def test_a_fit_whose_worker_died_has_failed_and_keeps_its_checkpoints(root, monkeypatch):
+    def lost(*_):
+        raise Lost("a worker died")
+
+    where = places(root, "lost")
+    (group, *_) = groups_of(planned(where))
+    monkeypatch.setattr(children, "entry", lambda _: SimpleNamespace(run=lost))
+    (ended,) = job.run_groups((group,), where).values()
+    assert ended == {"status": "failed", "reason": "a worker died; `gpbench retry` continues from the checkpoint"}
+    assert Store(where.store).groups() == [group]
 
 
 def test_finished_groups_leave_no_working_files(whole):

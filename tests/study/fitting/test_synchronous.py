@@ -1,18 +1,19 @@
 """Workers that share every mini-batch make the fit of one process."""
 
+import errno
 import os
 import signal
 
 import numpy as np
 import pytest
 import torch
-from torch import multiprocessing
 
 import cases
 from cases import BLOCK, STEPS, Case, group
 from gpbench.errors import UserError
 from gpbench.methods import dgp_rff
 from gpbench.study.fitting import lightning_module
+from gpbench.study.fitting.outcome import Lost
 from gpbench.study.records import Group
 
 
@@ -75,13 +76,23 @@ def test_a_worker_that_is_killed_ends_the_fit_and_the_checkpoint_stays(case, mon
         return loss(method, state, batch, noise)
 
     monkeypatch.setattr(dgp_rff.Method, "loss", deadly)
-    with pytest.raises(multiprocessing.ProcessExitedException, match="SIGKILL"):
+    with pytest.raises(Lost, match="^a worker died .*SIGKILL.*; `gpbench retry` continues from the checkpoint"):
         case.fit(shared(case, 2, checkpoint_seconds=0.0), work=work)
     monkeypatch.setattr(dgp_rff.Method, "loss", loss)
     fit = lightning_module.GradientFit(shared(case, 2), case.table, work, torch.device("cpu"))
     assert fit.done == BLOCK
     (outcome,) = case.fit(shared(case, 2), work=work)
     assert_equal(outcome, case.fit(group(case.cell, 0))[0])
+
+
+def test_a_full_disk_of_a_worker_is_one_of_the_fit(case, monkeypatch):
+    def full(fit):
+        raise RuntimeError("a checkpoint was not written") from OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(lightning_module.GradientFit, "save", full)
+    with pytest.raises(OSError, match="No space left on device") as refused:
+        case.fit(shared(case, 2, checkpoint_seconds=0.0))
+    assert refused.value.errno == errno.ENOSPC
 
 
 def test_a_fit_that_is_not_finite_ends_as_in_one_process(case, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import os
@@ -93,6 +94,19 @@ def test_of_two_that_are_first_one_is(url):
     assert there.create("fits/one", b"mine")
     assert not there.create("fits/one", b"theirs")
     assert (there.read("fits/one"), there.names("fits")) == (b"mine", ["one"])
+
+
+def test_a_full_place_keeps_no_half_object(tmp_path, monkeypatch):
+    there = Remote(f"file://{tmp_path}/a place")
+
+    def full(path: str, content: bytes) -> None:
+        Path(path).write_bytes(content[:1])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(there.files, "pipe_file", full)
+    with pytest.raises(UserError, match="No space left on device"):
+        there.create("fits/one", b"mine")
+    assert there.names("fits") == []
 
 
 def tarred(**contents: bytes) -> bytes:

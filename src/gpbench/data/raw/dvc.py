@@ -30,8 +30,9 @@ def run(places: Places, items: Iterable[str], *words: str) -> subprocess.Complet
 
 
 def last_line(result: subprocess.CompletedProcess[bytes]) -> str:
-    """The last line of DVC's error output."""
-    return (result.stderr.decode(errors="replace").strip().splitlines() or ["no reason given"])[-1]
+    """The last line of DVC's error output that is no link alone."""
+    lines = result.stderr.decode(errors="replace").strip().splitlines()
+    return ["no reason given", *(line for line in lines if not line.startswith("<http"))][-1]
 
 
 def _setting(section: str, key: str, places: Places) -> str:

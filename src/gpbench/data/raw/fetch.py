@@ -5,6 +5,7 @@ moved into DVC's cache by an atomic rename, and checked out by DVC.
 """
 
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
@@ -16,7 +17,9 @@ from gpbench.data.raw import dvc
 from gpbench.data.raw.download import download, is_url, unpack
 from gpbench.data.raw.pins import Pin, add, check_item, pins, sums, wrong
 from gpbench.errors import UserError
-from gpbench.places import Places, locked, write_aside
+from gpbench.places import DISK, Places, locked, write_aside
+
+FULL = {*DISK} - {errno.EIO}  # our disk; a source's may be broken
 
 
 def fetch(items: list[str], places: Places) -> list[Path]:
@@ -122,6 +125,8 @@ def _obtain(item: str, known: Upstream, target: Path, places: Places, reason: st
         try:
             return _take(source, item, known, target, places)
         except OSError as error:
+            if error.errno in FULL:
+                raise UserError(f"{item} was not written: {error.strerror}; make room for {target}") from error
             tried.append(f"{source}: {error.strerror or error}")
     remedy = f"set GPBENCH_MIRROR to a folder or URL that holds it, check the network, or put it at data/raw/{item}"
     raise UserError(f"{item} could not be fetched: {'; '.join(tried) or 'no source is known'}; {remedy}")

@@ -25,6 +25,8 @@ from gpbench.study.storage.store import Store
 
 GRAPH, RETRIES, STARTED = "GPBENCH_GRAPH", "GPBENCH_RETRIES", "GPBENCH_STARTED"
 """Variables that jobs inherit."""
+PREPARE_MINUTES = 30
+"""What a job may take that prepares a data set, where jobs may take so long."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +43,12 @@ class Needs:
 
 @dataclass(frozen=True)
 class DatasetFiles:
-    """What a data set is prepared from: raw files and its file in conf/; and the memory that takes."""
+    """What a data set is prepared from: raw files and its file in conf/; the memory and the time that a job has."""
 
     raw: list[str]
     entry: str
     mem_mb: int
+    minutes: int
 
 
 @dataclass(frozen=True)
@@ -142,17 +145,19 @@ def load(where: Places, study_name: str, overrides: str, site: str = "") -> tupl
     entries = config.options(where.conf, "dataset")
     all_datasets = {n: config.compose(where.conf, "dataset", n) for n in entries}
     catalogue = [n for n, dataset in all_datasets.items() if not dataset.on_request]
-    datasets = {n: _files(where, all_datasets[n], entries[n]) for n in sorted({*catalogue, *plan.study.datasets})}
+    minutes = min([PREPARE_MINUTES, *(cap for batch in plan.batches for cap in _caps(batch))])
+    chosen = sorted({*catalogue, *plan.study.datasets})
+    datasets = {name: _files(where, all_datasets[name], entries[name], minutes) for name in chosen}
     batches = {batch.batch_id: _needs(batch, plan.cost) for batch in plan.batches}
     return Graph(plan.name, plan.study, batches, datasets, _absent(where, datasets), catalogue), plan
 
 
-def _files(where: Places, dataset: schema.Dataset, entry: Path) -> DatasetFiles:
+def _files(where: Places, dataset: schema.Dataset, entry: Path, minutes: int) -> DatasetFiles:
     """What a data set is prepared from, and the memory that takes: up to three copies, of bytes or of numbers."""
     copies = 3 * (1 if dataset.source.kind in ("idx", "svmlight") else 8)
     mem_mb = 500 + copies * dataset.rows * (dataset.columns + 1) // 1_000_000
     inside = entry.relative_to(where.root) if entry.is_relative_to(where.root) else entry  # else a package's
-    return DatasetFiles(dataset.source.files, str(inside), mem_mb)
+    return DatasetFiles(dataset.source.files, str(inside), mem_mb, minutes)
 
 
 def _absent(where: Places, datasets: dict[str, DatasetFiles]) -> dict[str, list[str]]:
@@ -184,15 +189,19 @@ def _report_code() -> str:
 
 def _needs(batch: Batch, cost: CostModel) -> Needs:
     """Resources of one batch. Synchronous workers have a GPU each; those of other fits share one."""
-    caps = [group.how.job_minutes for group in batch.groups if group.how.job_minutes is not None]
     return Needs(
         datasets=sorted({group.address.dataset for group in batch.groups}),
         threads=max(group.how.threads * group.what.workers for group in batch.groups),
         mem_mb=max(cost.memory_mb(group) for group in batch.groups),
-        minutes=min([math.ceil(10 + 3 * batch.seconds / 60), *caps]),
+        minutes=min([math.ceil(10 + 3 * batch.seconds / 60), *_caps(batch)]),
         gpu=max(_gpus(group) for group in batch.groups),
         seconds=math.ceil(batch.seconds),
     )
+
+
+def _caps(batch: Batch) -> list[int]:
+    """The limits that were set to the minutes of a job."""
+    return [group.how.job_minutes for group in batch.groups if group.how.job_minutes is not None]
 
 
 def _gpus(group: Group) -> int:

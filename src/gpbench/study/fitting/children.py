@@ -18,11 +18,11 @@ import pandas as pd
 
 from gpbench.data.table import Table
 from gpbench.errors import UserError
-from gpbench.places import Places, is_of_disk, write_text
+from gpbench.places import Places, errno_of_disk, write_text
 from gpbench.study import scoring
 from gpbench.study.fitting import stopping, tuning
 from gpbench.study.fitting.entries import entry
-from gpbench.study.fitting.outcome import Outcome
+from gpbench.study.fitting.outcome import Lost, Outcome
 from gpbench.study.planning import identity
 from gpbench.study.records import Fit, FitRecord, Group, Seconds, to_json
 from gpbench.study.storage import arrays, provenance
@@ -82,7 +82,7 @@ def _child(group: Group, table: Table, where: Places) -> None:
             if not all(map(store.has, fit_ids)):  # else another process did it while we waited
                 sys.exit(_fit(group, table, where, store))
     except Exception as error:  # the fits stay as they are, and can be resumed
-        if not (isinstance(error, UserError | OSError) or is_of_disk(error)):
+        if not (isinstance(error, UserError | OSError) or errno_of_disk(error)):
             raise
         print(f"gpbench: {error}", file=sys.stderr)
         sys.exit(UNTOUCHED)
@@ -114,7 +114,7 @@ def _fit(group: Group, table: Table, where: Places, store: Store) -> int:
             write(store, group, fit, outcome, started, where)
     except Exception as error:
         os.dup2(stderr, 2)
-        if is_of_disk(error):
+        if errno_of_disk(error):
             raise
         with (work / "log.txt").open("a", encoding="utf-8", errors="backslashreplace") as stream:
             stream.write(traceback.format_exc())
@@ -125,6 +125,8 @@ def _fit(group: Group, table: Table, where: Places, store: Store) -> int:
         if len(group.fits) > 1:
             return 1
         write(store, group, group.fits[0], failed, started, where)
+        if isinstance(error, Lost):
+            return 0
     store.end(group.group_id)
     return 0
 

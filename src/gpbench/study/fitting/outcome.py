@@ -7,12 +7,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from gpbench.errors import UserError
 from gpbench.evaluation.pointwise import components, pointwise
 from gpbench.predictive.distributions import Categorical, Predictive
 from gpbench.study.fitting.fold import Fold
 
 EVAL_ROWS = 250
 """Test rows that are looked at while a fit is running."""
+
+
+class Lost(UserError):
+    """Another process that a fit needs has died: the fit has failed, and its checkpoints stay."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what}; `gpbench retry` continues from the checkpoint")
 
 
 @dataclass

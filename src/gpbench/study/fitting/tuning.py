@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpbench.data.table import Table
-from gpbench.places import is_of_disk, write_text
+from gpbench.places import errno_of_disk, write_text
 from gpbench.study.fitting import inner_split, stopping
 from gpbench.study.fitting.entries import entry
-from gpbench.study.fitting.outcome import Outcome
+from gpbench.study.fitting.outcome import Lost, Outcome
 from gpbench.study.records import Fit, Group, Setting
 
 TRIALS_FILE = "trials.json"
@@ -76,8 +76,8 @@ def _try(group: Group, part: Table, work: Path, settings: dict[str, Setting]) ->
         reason = outcome.reason
         if outcome.points is not None:
             score = -float(outcome.points["log_density"].mean())
-    except Exception as error:  # settings that a method cannot take have lost, those that find a disk full have not
-        if is_of_disk(error):
+    except Exception as error:  # settings that a method cannot take have lost, a full disk or a dead process has not
+        if errno_of_disk(error) or isinstance(error, Lost):
             raise
         reason = f"{type(error).__name__}: {error}"
     shutil.rmtree(work)

@@ -81,7 +81,7 @@ def _not_distributed(method: MethodConfig, task: str, rows: int) -> str:
         if not method.hyper.allows_stale_gradients():
             return "its steps need gradients of the present parameters, and asynchronous workers push old ones"
         return ""
-    rows_per_step = method.hyper.rows_per_step(rows)
-    return (
-        f"{rows_per_step} rows a step cannot be shared equally by {workers} workers" if rows_per_step % workers else ""
-    )
+    if (step := method.hyper.rows_per_step(rows)) % workers:
+        at_once = ", all at once by batch_size or budget.full_batch_rows" if step == rows else ""
+        return f"{step} rows a step cannot be shared equally by {workers} workers{at_once}"
+    return ""

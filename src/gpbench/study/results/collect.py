@@ -166,6 +166,7 @@ def facts(where: Places, plan: FrozenPlan, rows: list[committed.Row]) -> dict[st
         **{k: study[k] for k in ("title", "kind", "datasets", "protocol", "budget", "splits")},
         "methods": [*study["methods"], *others],
         "labels": {cell.method: cell.label for cell in plan.cells},
+        "data": {cell.address.dataset: str(cell.what.data.md5) for cell in plan.cells},
         **{k: study[k] for k in ("figures", "tables", "pairs", "published")},
         "settings": {cell.method: cell.settings for cell in plan.cells} | {name: {} for name in others},
         "reported": asdict(first.reported),

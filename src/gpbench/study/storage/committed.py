@@ -75,6 +75,16 @@ def facts(path: Path) -> dict[str, object]:
     return content
 
 
+def require_same_data(path: Path, data: Any) -> None:
+    """Raise UserError where the study.json of a folder of records names other rows of a data set than `data`, which is
+    data set -> md5; where one of both lacks it, as those of before do, nothing is known."""
+    about = read_json(path / "study.json", RESTORE) if (path / "study.json").is_file() else {}
+    earlier: Any = about.get("data") if isinstance(about, dict) else None
+    if other := sorted(name for name in earlier or {} if earlier[name] != (data or earlier).get(name, earlier[name])):
+        aside = "move that folder away, or give the new rows a name of their own"
+        raise UserError(f"{path} has fits of other rows of data set {other[0]!r}, which are not comparable; {aside}")
+
+
 def lines(path: Path) -> list[Row]:
     """The lines of one of the CURVES as text, without what is empty; otherwise like `read`."""
     return _read(path, lambda column: str)
@@ -114,6 +124,7 @@ def write(
     A fit that is done gives its place only to one that was trained to an end, done or diverged."""
     with locked(where.runs / ".locks" / f"record-{name}", f"the records of {name}"):
         path = folder(where, name) / "scores.csv"
+        require_same_data(path.parent, facts.get("data"))
         recorded = {place(row): row for row in read(path)}
         known = {row["fit_id"] for row in recorded.values()}
         done = {at for at, row in recorded.items() if row["status"] == "done"}

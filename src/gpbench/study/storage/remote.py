@@ -186,8 +186,8 @@ class Remote:
         """Write a file under another name, and give it its own as a whole."""
         self.files.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
         aside = f"{path}.{platform.node()}-{os.getpid()}"
-        self.files.pipe_file(aside, content)
         try:
+            self.files.pipe_file(aside, content)
             if hasattr(self.files, "link"):  # of this machine: a link is never made over a file
                 self.files.link(aside, path)
                 return True

@@ -34,12 +34,14 @@ from gpbench.study.fitting.devices import Clock
 from gpbench.study.fitting.distributed.parameter_server import Moment, Server, SharedFit, Task, Worker
 from gpbench.study.fitting.distributed.updates import Push, set_parameters
 from gpbench.study.fitting.lightning_module import MODEL_FILE, TimeCap, answer, outcome, save
-from gpbench.study.fitting.outcome import Outcome
+from gpbench.study.fitting.outcome import Lost, Outcome
 from gpbench.study.records import Group
 
 __all__ = ["MODEL_FILE", "answer", "run", "save"]
 
 POLL_SECONDS = 0.2
+LONGEST = 28
+"""Letters of a temporary folder below which ray's sockets find place: the system allows a path of 107."""
 MOST_RESTARTS = 20
 """Workers lost beyond this number are no accident."""
 
@@ -70,8 +72,11 @@ class Driver:
             self.server = self.ray.remote(Server).remote(*self.shared)
             self.numbers = itertools.count()
             self.crew: dict[int, Any] = {}
-            self.hire(workers)
-            self.watch()
+            try:
+                self.hire(workers)
+                self.watch()
+            except self.ray.exceptions.RayActorError as error:
+                raise Lost(f"the parameter server died ({str(error).splitlines()[0]})") from error
 
     def hire(self, count: int) -> None:
         """New workers; none of them begins before all are there."""
@@ -137,7 +142,8 @@ def cluster(processes: int) -> Iterator[Any]:
     except ModuleNotFoundError:
         raise UserError("asynchronous training needs ray, which is absent; pip install gpbench[distributed]") from None
     # not the work folder: paths of sockets are short
-    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
+    place = None if len(tempfile.gettempdir()) <= LONGEST else "/tmp"
+    with tempfile.TemporaryDirectory(prefix="ray-", dir=place, ignore_cleanup_errors=True) as folder:
         try:
             ray.init(
                 address="local",

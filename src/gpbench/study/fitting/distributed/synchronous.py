@@ -22,10 +22,11 @@ from gpbench.data.table import Table
 from gpbench.errors import UserError
 from gpbench.methods.base import Noise
 from gpbench.methods.training_rows import Batch
+from gpbench.places import DISK, errno_of_disk
 from gpbench.study.fitting import devices
 from gpbench.study.fitting.lightning_module import MODEL_FILE, GradientFit, TimeCap, answer, outcome, save, train
 from gpbench.study.fitting.loop import share
-from gpbench.study.fitting.outcome import Outcome
+from gpbench.study.fitting.outcome import Lost, Outcome
 from gpbench.study.records import Group
 
 __all__ = ["MODEL_FILE", "answer", "run", "save"]
@@ -103,6 +104,10 @@ def _fork(workers: int, group: Group, table: Table, work: Path) -> None:
         multiprocessing.start_processes(_work, (meeting, group, table, work), nprocs=workers, start_method="fork")
     except multiprocessing.ProcessRaisedException as error:
         raise RuntimeError(str(error).strip().splitlines()[-1]) from error
+    except multiprocessing.ProcessExitedException as error:
+        if error.exit_code in DISK:  # see `_work`
+            raise OSError(error.exit_code, os.strerror(error.exit_code), str(work)) from error
+        raise Lost(f"a worker died ({error})") from error
     finally:
         meeting.unlink(missing_ok=True)
 
@@ -120,5 +125,9 @@ def _work(rank: int, meeting: Path, group: Group, table: Table, work: Path) -> N
         train(SharedFit(group, table, work, rank), devices=workers, strategy=DDPStrategy(process_group_backend=backend))
     except TimeCap:
         pass  # the checkpoint is written
+    except Exception as error:
+        if number := errno_of_disk(error):  # at once: else another worker fails first, for want of this one
+            os._exit(number)
+        raise
     finally:
         distributed.destroy_process_group()
