@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 import reference
 import torch
-from timing import Step, interleaved, median_interval, report
+from timing import Step, called, interleaved, median_interval, report
 from torch import Tensor
 
 from gpbench.gp import latent_likelihoods
@@ -194,7 +194,7 @@ def bench_samplers() -> None:
     samplers |= {f"BlackJAX, {name}": compiled(name) for name in ("nuts", "hmc")}
     times = interleaved({name: sampler.turn for name, sampler in samplers.items()}, repeats=TURNS, warm_up=0)
     draws = {name: np.concatenate(sampler.seen, 1) for name, sampler in samplers.items()}
-    print(f"effective samples a second, {PROBLEM.rows} rows (median of {TURNS} turns [95 % interval])")
+    print(f"effective samples a second, {PROBLEM.rows} rows (median of {TURNS} turns [{called(TURNS)}])")
     for name, sampler in samplers.items():
         per_second = 1e3 * sampler.draws * CHAINS / times[name]
         of_psi, of_f = (interval(share * per_second) for share in effective(draws[name]))

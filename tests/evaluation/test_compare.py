@@ -173,8 +173,11 @@ def test_rank_intervals_hold_the_mean_and_shrink_to_it_without_variation():
     assert table.index[0] == "m0"
     assert table["mean_rank"].between(table["lower"], table["upper"]).all()
     assert (table["lower"] < table["upper"]).any()
-    fixed = rank_intervals(pd.DataFrame(np.tile([1.0, 2.0], (5, 1))), resamples=50)
+    fixed = rank_intervals(pd.DataFrame(np.tile([1.0, 2.0], (6, 1))), resamples=50)
     np.testing.assert_allclose(fixed.to_numpy(), [[1, 1, 1], [2, 2, 2]])
+    few = rank_intervals(pd.DataFrame(np.tile([1.0, 2.0], (5, 1))), resamples=50)
+    assert few["mean_rank"].tolist() == [1, 2]
+    assert few[["lower", "upper"]].isna().all(axis=None)
 
 
 def test_rank_intervals_have_the_standard_error_of_a_mean():

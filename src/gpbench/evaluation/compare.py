@@ -191,11 +191,15 @@ def power_statement(k: int, n: int, alpha: float = 0.05) -> str:
 def rank_intervals(losses: pd.DataFrame, level: float = 0.95, resamples: int = 10_000) -> pd.DataFrame:
     """Percentile bootstrap over data sets of the mean ranks, the same each time.
 
-    Index: methods, best first; columns mean_rank, lower, upper."""
+    Index: methods, best first; columns mean_rank, lower, upper. The interval is too short where data sets are few: of
+    seven methods that are alike it held the expected rank in .15, .63, .84, .88, .92 and .92 of cases at 1, 2, 3, 5, 6
+    and 11 data sets. Below `min_datasets(2)` it is left out (NaN)."""
     table, rng = ranks(losses), np.random.default_rng(0)
     # how often a resample holds each data set, as a share of it
     weights = rng.multinomial(len(table), np.full(len(table), 1 / len(table)), size=resamples) / len(table)
     lower, upper = np.quantile(weights @ table.to_numpy(), [0.5 - level / 2, 0.5 + level / 2], axis=0)
+    if len(table) < min_datasets(2):
+        lower = upper = np.nan
     intervals = pd.DataFrame({"mean_rank": table.mean(axis=0), "lower": lower, "upper": upper}, index=table.columns)
     return intervals.sort_values("mean_rank", kind="stable")
 

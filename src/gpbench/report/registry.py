@@ -195,10 +195,11 @@ FIGURES = {entry.name: entry for entry in (
     Entry("abstention", "calibration", ON_REQUEST, "figures.calibration:abstention",
           "Accuracy and area under the ROC curve on the remaining test rows when a classifier abstains wherever its "
           "probability of class 1 is nearer to 1/2 than a threshold. Mean over the splits of the smallest training "
-          "size, at each degree that more than half of the fits reach."),
+          "size, at each degree that more than half of the fits reach; of others it holds the last value."),
     Entry("reject", "calibration", ON_REQUEST, "figures.calibration:reject",
           "Accuracy on the remaining test rows when rows whose most probable class has a probability below a "
-          "threshold are rejected. Mean over splits, at each rate that more than half of the fits reach."),
+          "threshold are rejected. Mean over splits, at each rate that more than half of the fits reach; of others it "
+          "holds the last value."),
     Entry("r_hat", "chains", SAMPLE, "figures.r_hat:r_hat",
           "Gelman and Rubin's R-hat of the slowest variable over the first kept draws of chains, median over "
           "splits. Curves (up to eight methods): the axis is logarithmic in R-hat - 1 and values beyond it are drawn "
@@ -241,7 +242,7 @@ FIGURES = {entry.name: entry for entry in (
           "not converge: iterations, those of solvers within a preconditioner too, and of ULISSE those of all its "
           "estimates of a system side by side, of which the longest counts; the norm of the error of the solution s; "
           "over repetitions the mean standard deviation of an element of s, and the mean of log₁₀ of the squared "
-          "relative error of the gradient."),
+          "relative error of the gradient. What is 0 lies a decade below the smallest other value."),
     Entry("cost", "cost", PREDICT, "figures.profiles:cost",
           "Training seconds per fit against test MNLL; mean and standard deviation over splits. Lower left is better. "
           "Hollow: fits are missing or have not converged as the budget asks. A method without seconds is left out."),

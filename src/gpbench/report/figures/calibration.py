@@ -162,13 +162,14 @@ def reject(view: View) -> Figure:
 
 
 def mean_curve(curves: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
-    """Mean score at every degree of GRID over curves, interpolated linearly; NaN where half or fewer reach."""
-    values = np.empty((len(curves), len(GRID)))
+    """Mean score at every degree of GRID over curves, interpolated linearly, of those that end before it their last:
+    else the mean would move as splits leave it. NaN where half or fewer reach."""
+    values, reached = np.empty((len(curves), len(GRID))), np.zeros(len(GRID))
     for value, (degree, score) in zip(values, curves, strict=True):
         steps, first_threshold = np.unique(degree, return_index=True)
-        value[:] = np.interp(GRID, steps, score[first_threshold], right=np.nan)
-    reached = np.isfinite(values).sum(0)
-    return np.where(2 * reached > len(curves), np.nansum(values, 0) / np.maximum(reached, 1), np.nan)
+        value[:] = np.interp(GRID, steps, score[first_threshold])
+        reached += GRID <= steps[-1]
+    return np.where(2 * reached > len(curves), values.sum(0) / max(len(curves), 1), np.nan)
 
 
 def _panel(axis: Axes, view: View, points: pd.DataFrame, curve: Curve) -> None:

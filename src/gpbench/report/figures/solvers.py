@@ -100,12 +100,17 @@ def by_condition(view: View) -> Figure:
     figure, axes = canvas.panels(len(view.datasets), max(len(shown), 1), 2.0, "condition number κ")
     for row, dataset, of_dataset in canvas.by_dataset(axes, view.datasets, solved):
         for axis, name in zip(row, shown, strict=False):
-            for look, rows in canvas.by_method(view, of_dataset[of_dataset[name].notna()]):
+            logarithmic = name != "gradient_error"
+            measured = of_dataset[of_dataset[name].notna()]
+            if logarithmic:  # an estimate that is never cut short has no spread
+                smallest = measured.loc[measured[name] > 0, name].min()
+                measured = measured.assign(**{name: measured[name].replace(0, smallest / 10)})
+            for look, rows in canvas.by_method(view, measured):
                 stopped = rows["stopped"].astype(bool)
                 for part, fill in ((rows[~stopped], look.color), (rows[stopped], "none")):
                     kappa, values = part[["kappa", name]].to_numpy(float).T
                     axis.plot(kappa, values, look.marker, c=look.color, mfc=fill, markersize=2.5, alpha=0.7)
-            axis.set(xscale="log", yscale="linear" if name == "gradient_error" else "log", ylabel=PANELS[name])
+            axis.set(xscale="log", yscale="log" if logarithmic else "linear", ylabel=PANELS[name])
         canvas.title(row[0], dataset)
     canvas.legend(figure, view, list(solved["method"]), lines=False)
     return figure

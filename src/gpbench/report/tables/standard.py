@@ -9,7 +9,7 @@ import pandas as pd
 
 from gpbench import config
 from gpbench.errors import count
-from gpbench.evaluation.compare import ROUNDING
+from gpbench.evaluation.compare import ROUNDING, min_datasets
 from gpbench.evaluation.metrics import CLASSIFICATION, COUNTS, METRICS, REGRESSION
 from gpbench.evaluation.practical import DECIDED, ROPES
 from gpbench.report.registry import TABLES
@@ -77,13 +77,20 @@ def rank_table(view: View) -> Table:
         ranked, datasets = {row["method"]: row for row in comparison.get("ranks", [])}, len(comparison["datasets"])
         rows += [{"comparison": spec.name, "datasets": datasets, **row} for row in ranked.values()]
         heading = f"{spec.title} ({count(datasets, 'data set')})"
-        texts = {m: f"{row['mean_rank']:.2f} [{row['lower']:.1f}, {row['upper']:.1f}]" for m, row in ranked.items()}
+        texts = {m: _rank(**row) for m, row in ranked.items()}
         shown[heading] = [texts.get(method, "-") for method in view.methods]
         if comparison["dropped"]:
             notes.append(f"{spec.title}: left out because incomplete: {left_out(comparison, view)}.")
     columns = ["comparison", "datasets", "method", "mean_rank", "lower", "upper", "firsts"]
-    note = "1 is best; 95 % bootstrap interval over data sets. Only data sets that every ranked method finished count. "
+    note = (
+        f"1 is best; 95 % bootstrap interval over data sets, of {min_datasets(2)} at least; it is too short where they "
+        "are few. Only data sets that every ranked method finished count. "
+    )
     return Table(pd.DataFrame(rows, columns=columns), shown, "Mean ranks over data sets", note + " ".join(notes))
+
+
+def _rank(mean_rank: float, lower: float, upper: float, **_: object) -> str:
+    return f"{mean_rank:.2f}" + (f" [{lower:.1f}, {upper:.1f}]" if lower <= upper else "")
 
 
 def bayes(view: View) -> Table:
