@@ -168,7 +168,7 @@ def mean_curve(curves: list[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
     for value, (degree, score) in zip(values, curves, strict=True):
         steps, first_threshold = np.unique(degree, return_index=True)
         value[:] = np.interp(GRID, steps, score[first_threshold])
-        reached += GRID <= steps[-1]
+        reached += steps[-1] >= GRID
     return np.where(2 * reached > len(curves), values.sum(0) / max(len(curves), 1), np.nan)
 
 
