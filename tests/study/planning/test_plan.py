@@ -259,6 +259,7 @@ def test_jobs_read_the_graph_of_the_main_process(project, monkeypatch):
     later, plan = graph.load(where, "default", SMALL, site="trainer.job_minutes=7")
     assert later.name == loaded.name
     assert {needs.minutes for needs in later.batches.values()} == {7}
+    assert {files.minutes for files in later.datasets.values()} == {7}
     graph.write(where, later, plan, executing=True)
     for waited_for in (loaded, later):
         monkeypatch.setenv(graph.GRAPH, waited_for.file)
