@@ -61,9 +61,9 @@ figures: .venv/.ok  ## redraw the figures of the default study
 	snakemake --cores $(CORES) --forcerun figures --until figures
 
 docs: .venv/.ok  ## regenerate the parts of the documentation that are made from code and committed results
-	gpbench reference > docs/config.md
+	gpbench reference > docs/.config.md && mv docs/.config.md docs/config.md  # else a kill or an error leaves it empty
 	python -m gpbench.report documents
-	gpbench papers > docs/papers.md
+	gpbench papers > docs/.papers.md && mv docs/.papers.md docs/papers.md
 	python docs/architecture.py
 
 tour: .venv/.site  ## run the notebook docs/tour.ipynb; build/tour.ipynb has its outputs

@@ -24,7 +24,7 @@ def test_the_configuration_reference_is_current(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(REPOSITORY / name, tmp_path / name)
     written = (REPOSITORY / "docs" / "config.md").read_text()
-    assert written == reference(tmp_path / "conf"), "run `gpbench reference > docs/config.md`"
+    assert written == reference(tmp_path / "conf"), "run `make docs`"
 
 
 def test_every_key_of_the_configuration_has_a_meaning():

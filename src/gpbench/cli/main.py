@@ -77,7 +77,7 @@ def _add_study_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
     command.add_argument("--minutes", type=float, default=60.0, help="after which it ends; default: %(default)s")
     add(cite, "BibTeX of the methods, data sets and protocol that a study uses", study)
     add(collect, "gather a planned study's results", study)
-    add(verdict, "list failed and missing fits of a planned study, then exit 1; and those not converged", study)
+    add(verdict, "list failed and missing fits of a study, then exit 1; and what its budget calls not converged", study)
     add(crate, "pack a finished study as an RO-Crate: results/NAME/crate.zip", study)
 
 

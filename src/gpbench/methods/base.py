@@ -88,8 +88,8 @@ class Shapes(NamedTuple):
 
 
 class Method:
-    """hyper: the module's `Hyperparameters`; task: regression, binary or multiclass; num_classes: 0 in regression;
-    num_targets: P, 1 in classification."""
+    """hyper: the module's `Hyperparameters`; task: regression, binary, multiclass or counts; num_classes: 0 without
+    classes; num_targets: P, 1 in classification."""
 
     def __init__(self, hyper: Any, task: str, num_classes: int = 0, num_targets: int = 1) -> None:
         self.hyper = hyper
@@ -103,7 +103,7 @@ class ClosedFormMethod(Method, ABC):
 
     @abstractmethod
     def fit(self, x: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> Model:
-        """Model of scaled inputs x `[n, D]` and targets y `[n, P]` (regression) or class numbers `[n]`."""
+        """Model of scaled inputs x `[n, D]` and targets y `[n, P]` (counts are not scaled) or class numbers `[n]`."""
 
     @abstractmethod
     def predict(self, model: Model, x: np.ndarray) -> Predictive:

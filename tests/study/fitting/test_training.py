@@ -15,6 +15,7 @@ from cases import ALONE, BLOCK, SPLITS, STEPS, Case, assert_close, assert_same, 
 from cases import with_hyper as with_settings
 from gpbench.errors import UserError
 from gpbench.methods.base import State
+from gpbench.predictive.counts import Counts
 from gpbench.predictive.distributions import Categorical, GaussianMixture
 from gpbench.study.commands import job
 from gpbench.study.fitting import checkpoint, contract, lightning_module, loop
@@ -109,6 +110,13 @@ def test_a_predictive_has_the_classes_of_the_data():
     few, right, many = (Categorical(np.full((1, 9, size), 1 / size)) for size in (2, 3, 4))
     assert [contract._is_of_task(method, each) for each in (few, right, many)] == [False, True, False]
     assert not contract._is_of_task(method, GaussianMixture(np.zeros((1, 9, 1)), np.ones((1, 9, 1))))
+
+
+def test_a_predictive_of_counts_is_no_density():
+    """Its density would be scored as if it were a probability."""
+    method, unit = SimpleNamespace(task="counts", num_classes=0), np.ones((1, 9, 1))
+    offered = (Counts(unit, [1.0]), GaussianMixture(unit, unit), Categorical(np.full((1, 9, 2), 0.5)))
+    assert [contract._is_of_task(method, each) for each in offered] == [True, False, False]
 
 
 def test_numbers_that_are_sampled_have_a_name_each(tmp_path_factory, monkeypatch):

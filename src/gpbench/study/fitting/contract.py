@@ -13,7 +13,7 @@ from gpbench.methods.base import ClosedFormMethod, SamplerMethod, Shapes, State
 
 STATE = "a State of tensors whose first axis is that of replicas, with params in the type of the inputs"
 OBJECTIVE = "a tensor of shape [R], a number for each replica"
-PREDICT = {"predict": "a predictive distribution of its task, such as GaussianMixture, or Categorical of all classes"}
+PREDICT = {"predict": "a predictive distribution of its task: GaussianMixture, Counts, Categorical of all classes, ..."}
 CLOSED_FORM = {"fit": "a dict of what was learnt"} | PREDICT
 STEPPED = {"init": STATE, "start": STATE, "noise_shapes": "gpbench.methods.base.Shapes"} | PREDICT
 STEPPED |= dict.fromkeys(("loss", "profile", "step"), OBJECTIVE)
@@ -71,10 +71,11 @@ def _keeps(name: str, answer: Any, words: tuple[Any, ...]) -> bool:
 
 
 def _is_of_task(method: Any, answer: Any) -> bool:
-    """Whether a predictive has all classes of the data and no others, or in regression can be rescaled."""
+    """Whether a predictive has all classes of the data and no others, or in regression alone can be rescaled, as
+    densities can: of counts one would be scored as if it were a probability."""
     if method.num_classes:
         return hasattr(answer, "probabilities") and answer.probabilities().shape[-1] == method.num_classes
-    return method.task != "regression" or hasattr(answer, "affine")
+    return hasattr(answer, "affine") == (method.task == "regression") and not hasattr(answer, "probabilities")
 
 
 def _is_measured(answer: Mapping[str, Any]) -> bool:

@@ -125,6 +125,8 @@ def write(
     with locked(where.runs / ".locks" / f"record-{name}", f"the records of {name}"):
         path = folder(where, name) / "scores.csv"
         require_same_data(path.parent, facts.get("data"))
+        for half in path.parent.glob(".?*.????????.*"):  # of a writer that was killed
+            half.unlink(missing_ok=True)
         recorded = {place(row): row for row in read(path)}
         known = {row["fit_id"] for row in recorded.values()}
         done = {at for at, row in recorded.items() if row["status"] == "done"}
