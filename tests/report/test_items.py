@@ -204,9 +204,7 @@ def test_the_list_is_current_but_for_the_costs(registry):
     rows = written()
     expectations = {(i.study, i.overrides): listing.Expected(*rows[i.name][4:7]) for i in registry.values() if i.study}
     text = re.sub(r" +\|", " |", listing.document(WHERE, expectations))
-    assert re.sub(r" +\|", " |", (REPOSITORY / "docs" / "papers.md").read_text()) == text, (
-        "run `make docs`"
-    )
+    assert re.sub(r" +\|", " |", (REPOSITORY / "docs" / "papers.md").read_text()) == text, "run `make docs`"
 
 
 @pytest.mark.parametrize("name", ["rossi2021_fig1", "cutajar2017_fig8"])
