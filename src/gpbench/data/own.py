@@ -168,9 +168,9 @@ def _refuse_text(path: Path, columns: Columns, wishes: Wishes) -> None:
         del texts[first]  # of text alone: classes
     for name in wishes.targets:
         if name in texts:
-            cell, number = repr(texts[name][0]), "finite number" if encode.is_odd_number(texts[name][0]) else "number"
-            remedy = f"take --task multiclass, or {leave_out.format(cell)}"
-            raise UserError(f"{path}: target {name!r} holds {cell}, which is no {number}; {remedy}")
+            cell, is_odd = repr(texts[name][0]), encode.is_odd_number(texts[name][0])
+            fault = "which is no finite number;" if is_odd else "which is no number; take --task multiclass, or"
+            raise UserError(f"{path}: target {name!r} holds {cell}, {fault} {leave_out.format(cell)}")
     if texts:
         shown = ", ".join(f"{name} ({cells[0]!r})" for name, cells in texts.items())
         remedy = f"add --categorical {shlex.join(texts)}, --drop, or {leave_out.format('WORD')}"
