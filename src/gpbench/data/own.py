@@ -13,7 +13,7 @@ from typing import Literal
 import yaml
 
 from gpbench import config
-from gpbench.config.compose import OWN_NAME, defaults
+from gpbench.config.compose import OWN_NAME, OWN_NAMES, defaults
 from gpbench.config.schema import Dataset, Source, Task
 from gpbench.data import prepare, table
 from gpbench.data.raw import fetch
@@ -91,7 +91,7 @@ def name_of(path: Path, name: str) -> str:
 def _free_name(name: str, where: Places) -> str:
     """The name, if no data set has it."""
     if not OWN_NAME.fullmatch(name):
-        raise UserError(f"{name!r} is no name of a data set (a-z, 0-9, _, first a letter, no null); choose a --name")
+        raise UserError(f"{name!r} is no name of a data set ({OWN_NAMES}); choose a --name")
     if existing := config.options(where.conf, "dataset").get(name):
         raise UserError(f"data set {name!r} exists ({existing}); choose another --name, or delete that file first")
     return name

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from gpbench import config
-from gpbench.config.compose import OWN_NAME
+from gpbench.config.compose import OWN_NAME, OWN_NAMES
 from gpbench.config.schema import Dataset, Protocol
 from gpbench.data import prepare, protocols, splits
 from gpbench.data import table as tables
@@ -73,7 +73,7 @@ def challenge(where: Places, path: Path, name: str, label: str, protocol_name: s
     of their split, for numbers that are no distribution, and for a name that is a method's or was added before."""
     protocol: Protocol = config.compose(where.conf, "protocol", protocol_name)
     if not OWN_NAME.fullmatch(name):
-        raise UserError(f"{name!r} is no name of a challenger (a-z, 0-9, _, first a letter, no null); choose a --name")
+        raise UserError(f"{name!r} is no name of a challenger ({OWN_NAMES}); choose a --name")
     if name in config.options(where.conf, "method") or (where.per_split / f"{name}.yaml").is_file():
         raise UserError(f"{name!r} is the name of a method; choose another --name")
     if "$" in label or label.splitlines() != [label]:

@@ -5,7 +5,7 @@ import keyword
 from pathlib import Path
 
 from gpbench import config, methods
-from gpbench.config.compose import OWN_NAME
+from gpbench.config.compose import OWN_NAME, OWN_NAMES
 from gpbench.errors import UserError
 from gpbench.places import Places, write_aside
 
@@ -23,8 +23,7 @@ def method(where: Places, name: str, package: Path | None) -> list[Path]:
     """Write the module and the YAML of a new method, both or none: into the project, or into the folder of a package.
     UserError for a name that is taken or no identifier, and for a folder that is no package."""
     if not OWN_NAME.fullmatch(name) or keyword.iskeyword(name):
-        allowed = "lower-case letters, digits and _, first a letter, no null and no word of Python"
-        raise UserError(f"{name!r} is no name of a method: {allowed}")
+        raise UserError(f"{name!r} is no name of a method: {OWN_NAMES} and no word of Python")
     if taken := config.options(where.conf, "method").get(name):
         raise UserError(f"method {name!r} exists: {taken}; choose another name")
     module, code, conf = _project(where) if package is None else _package(package)
