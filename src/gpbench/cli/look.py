@@ -88,8 +88,8 @@ def status(arguments: argparse.Namespace) -> None:
 
 
 class Progress(NamedTuple):
-    """Of a study: state -> number of fits, how many still improve, expected minutes of one core, groups begun (of
-    other studies on this store those that are running)."""
+    """Of a study: state -> number of fits, how many still improve, expected minutes of one core, groups begun, of
+    whatever study."""
 
     name: str
     states: dict[str, int]
@@ -107,11 +107,11 @@ def _progress(found: Plan) -> Progress:
     for group in store.groups():
         reached = store.progress(group.group_id)
         state = "interrupted" if store.is_free(group) else "running"
-        if state == "interrupted" and not any(fit.fit_id in found.states for fit in group.fits):
-            continue
         described = progress.describe(reached) if reached else "starting"
         if state == "interrupted":
             described = f"resumes at step {store.checkpoint(group.group_id)} of {group.what.steps or 1}"
+        if not any(fit.fit_id in found.states for fit in group.fits):
+            described += "; not of this study"
         groups.append({"state": state, "name": progress.name(group), "progress": described})
     return Progress(
         name=found.name,

@@ -161,13 +161,14 @@ def test_interrupted_groups_come_first_and_unchanged(project):
     assert len(planned) == len(set(planned)) == 12
 
 
-def test_an_interrupted_group_of_another_study_is_not_planned_nor_its_status(project, gpbench):
+def test_an_interrupted_group_of_another_study_is_not_planned_and_said_to_be_one(project, gpbench):
     of_wine, of_boston = "methods=[svgp] datasets=[wine]", "methods=[svgp] datasets=[boston]"
     Store(places.find().store).begin(make(of_wine).batches[0].groups[0])
     plan = make(of_boston)
     assert {g.address.dataset for b in plan.batches for g in b.groups} == {"boston"}
-    assert "interrupted: svgp on wine" in gpbench("status", "default", "--overrides", of_wine).out
-    assert "interrupted" not in gpbench("status", "default", "--overrides", of_boston).out
+    states = [gpbench("status", "default", "--overrides", words).out for words in (of_wine, of_boston)]
+    assert ["interrupted: svgp on wine" in text for text in states] == [True, True]
+    assert ["; not of this study" in text for text in states] == [False, True]
 
 
 def test_a_run_of_a_data_set_whose_entry_is_gone_says_so(project, gpbench):
