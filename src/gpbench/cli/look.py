@@ -88,8 +88,7 @@ def status(arguments: argparse.Namespace) -> None:
 
 
 class Progress(NamedTuple):
-    """Of a study: state -> number of fits, how many still improve, expected minutes of one core, groups begun, of
-    whatever study."""
+    """Of a study: state -> number of fits, how many still improve, minutes of one core left; groups begun of any."""
 
     name: str
     states: dict[str, int]

@@ -80,7 +80,8 @@ def require_same_data(path: Path, data: Any) -> None:
     data set -> md5; where one of both lacks it, as those of before do, nothing is known."""
     about = read_json(path / "study.json", RESTORE) if (path / "study.json").is_file() else {}
     earlier: Any = about.get("data") if isinstance(about, dict) else None
-    if other := sorted(name for name in earlier or {} if earlier[name] != (data or earlier).get(name, earlier[name])):
+    both = (earlier or {}).keys() & (data or {}).keys()
+    if other := sorted(name for name in both if earlier[name] != data[name]):
         aside = "move that folder away, or give the new rows a name of their own"
         raise UserError(f"{path} has fits of other rows of data set {other[0]!r}, which are not comparable; {aside}")
 
