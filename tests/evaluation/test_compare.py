@@ -55,6 +55,22 @@ def test_differences_that_differ_by_rounding_alone_tie():
     assert signed_rank_test(a / 40 - b / 40) == signed_rank_test(a - b)
 
 
+@pytest.mark.parametrize("unit", [1e-15, 1e9])
+def test_ranks_do_not_depend_on_the_unit_of_the_losses(unit):
+    table = pd.DataFrame([[1.0, 1 + 1e-10, 2.0], [3.0, 2.0, 1.0]], columns=list("abc"))
+    assert ranks(unit * table).to_numpy().tolist() == [[1.5, 1.5, 3.0], [3.0, 2.0, 1.0]]
+    difference = np.array([1.0, -2.0, 3.0, 3.0, 3 + 1e-8, -4.0])
+    # sums of the ranks 1 to 6, of which 3, 4 and 5 are tied at 4
+    signs = np.array(list(product((0, 1), repeat=6))) @ [1, 2, 4, 4, 4, 6]
+    assert signed_rank_test(unit * difference) == 2 * (signs >= 1 + 3 * 4).mean()
+
+
+def test_complete_drops_a_data_set_where_a_method_lacks_as_much():
+    table = losses(3, 3)
+    table.loc["d1", "m2"] = np.nan
+    assert complete(table).shape == (2, 3)
+
+
 def test_complete_drops_the_row_or_column_with_most_missing_cells():
     table = losses(5, 4)
     table["m3"] = np.nan
@@ -161,6 +177,13 @@ def test_min_datasets_is_where_the_most_consistent_scores_are_first_rejected(k, 
     always_the_same_order = pd.DataFrame(np.tile(np.arange(k, dtype=float), (expected, 1)))
     assert not wilcoxon_holm(always_the_same_order[1:])["reject"].any()
     assert wilcoxon_holm(always_the_same_order)["reject"].any()
+
+
+def test_a_p_value_of_just_alpha_is_rejected():
+    """Five data sets of one sign have p = 2/2^5."""
+    same_order = pd.DataFrame(np.tile([1.0, 2.0], (5, 1)))
+    assert wilcoxon_holm(same_order, alpha=1 / 16)["reject"].tolist() == [True]
+    assert min_datasets(2, alpha=1 / 16) == 5
 
 
 def test_power_statement_tells_whether_there_are_enough_data_sets():

@@ -113,3 +113,5 @@ def test_differences_of_just_the_rope_lie_on_its_border_whatever_their_rounding(
     first, second = np.full(6, rate), np.full(6, rate + 0.01).round(2)
     exact = signed_rank_posterior(np.zeros(6), np.full(6, 0.01), "error")
     assert signed_rank_posterior(first, second, "error") == exact
+    # half of the mass on the border, less than 1/2, against all the rest
+    assert exact == Posterior(0.0, 1.0, 0.0)
