@@ -289,3 +289,26 @@ def test_without_noise_between_layers_it_is_the_limit_of_little_noise_and_draws_
     twice = torch.cat([batch.x[:, :1], batch.x[:, :1]], 1)
     for values in ours.functions(state, twice, cases.keys(1)[0]):
         torch.testing.assert_close(values[:, :, 0], values[:, :, 1], rtol=1e-12, atol=1e-12)
+
+
+def test_functions_that_are_drawn_take_the_last_normals_of_a_row():
+    """Those before are of the hidden layer; f = mean + sd * normal, mean and sd given that layer."""
+    deep = method("multiclass", multiclass="softmax")
+    batch, state = start(deep, "multiclass")
+    layers, first = deep.layers(state), sparse.conditional(batch.x[None], deep.layers(state)[0])
+    normals = torch.randn(1, 1, 40, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    f, _ = deep.functions_at(state, layers, batch.x, first, normals)
+    mean, variance = deep.propagate(state, layers, batch.x, first, normals)
+    torch.testing.assert_close(f, mean + variance.sqrt() * normals[..., 3:])
+
+
+def test_functions_of_a_hidden_layer_have_its_noise():
+    """One row 4,000 times: within a draw of the function its values differ by the noise alone."""
+    ours = method(layer_noise_variance=0.09)
+    _, state = start(ours)
+    noise_variance = state.params["layer1.log_noise_variance"].exp()
+    same = state.params["layer1.inducing_inputs"][:, :1].repeat(1, 4000, 1)
+    hidden = ours.functions(state, same, cases.keys(1)[0])[0][:, 0]  # [S, T, width]
+    # 12 times 4,000 normals: within five standard errors
+    spread = hidden.var(1).mean()
+    assert abs(spread / noise_variance - 1) < 5 * (2 / hidden.numel()) ** 0.5

@@ -87,6 +87,21 @@ def test_a_residual_that_drifts_is_seen():
     assert not solution.converged.any()
 
 
+def test_a_column_starts_anew_where_the_residual_has_drifted():
+    """Products that are wrong at first, as rounded ones are: then the steps are those from there, and x is right."""
+    values, b, calls = torch.arange(1.0, 6.0).double(), torch.ones(5, 1).double(), []
+
+    def product(v):
+        calls.append(v)
+        return values[:, None] * v * (1.001 if len(calls) <= 5 else 1.0)
+
+    solution = solve(product, b, tolerance=1e-9, cap=100)
+    # five steps for five eigenvalues, twice, each time with one product more for the residual
+    assert (solution.converged.tolist(), solution.iterations.tolist(), len(calls)) == ([True], [10], 12)
+    assert solution.beta[4] == 0
+    torch.testing.assert_close(solution.x, b / values[:, None], rtol=1e-9, atol=0)
+
+
 def test_the_cap_is_said():
     product, b = system(), normals(150, 2, seed=1)
     solution = solve(product, b, tolerance=1e-10, cap=3)

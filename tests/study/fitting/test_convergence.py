@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from cases import SPLITS, STEPS, Case, assert_close, assert_same, group, numbers
 from cases import with_hyper as with_settings
@@ -48,6 +49,14 @@ def test_the_predicted_gain_is_what_as_many_steps_again_gain():
     objective = 0.1 * np.log(ADAM.window * (np.arange(2 * len(TIMES)) + 0.5))
     actual = 0.1 * math.log(2)
     assert judge(objective, TOTAL).gain == pytest.approx(actual)
+
+
+def test_the_predicted_gain_and_its_error_are_those_of_a_regression_on_the_last_half():
+    objective = 0.1 * np.log(TIMES) + noise(0.1)
+    late = TIMES > TOTAL / 2
+    line = stats.linregress(np.log(TIMES[late]), objective[late])
+    found = convergence.predicted_gain(objective, TOTAL)
+    assert found == pytest.approx((math.log(2) * line.slope, math.log(2) * line.stderr), rel=1e-9)
 
 
 def test_few_steps_are_not_judged_and_the_reason_says_so():
