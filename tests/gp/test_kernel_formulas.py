@@ -117,6 +117,15 @@ def test_periodic_repeats():
     torch.testing.assert_close(k.covariance(x1 + 3 * torch.as_tensor(PERIOD), x2), k.covariance(x1, x2))
 
 
+def test_periodic_starts_as_the_rbf_of_near_inputs():
+    """4 sin^2((a - b)/2) is (a - b)^2 but for a relative (a - b)^2/12."""
+    x = 0.01 * torch.arange(10.0).double().view(1, 5, 2) ** 1.5
+    start = kernels.start("periodic", torch.tensor([[0.7, 1.3]]).log().double(), torch.zeros(1).double())
+    exponent = kernels.read("periodic", start).covariance(x, x.clone()).log()
+    apart = (x[:, :, None] - x[:, None]) / torch.tensor([0.7, 1.3]).double()
+    torch.testing.assert_close(exponent, -0.5 * apart.square().sum(-1), rtol=0.01, atol=1e-12)
+
+
 def test_names_of_parameters_and_their_start():
     one = torch.zeros(1, D), torch.zeros(1)
     assert list(kernels.start("rbf", *one)) == ["log_lengthscale", "log_outputscale"]

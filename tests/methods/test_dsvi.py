@@ -201,6 +201,13 @@ def test_functions_have_the_moments_of_every_layer(separate):
         np.testing.assert_allclose(last[:, r].var(0).numpy(), variance, rtol=0.25)
 
 
+@pytest.mark.parametrize(("hidden_width", "outputs"), [(2, 2), (5, 3)])
+def test_hidden_layers_have_no_more_outputs_than_there_are_inputs(hidden_width, outputs):
+    _, state = start(method(hidden_width=hidden_width))
+    assert state.params["layer1.whitened_mean"].shape == (1, 6, outputs)
+    assert state.params["layer2.inducing_inputs"].shape == (1, 6, outputs)
+
+
 def test_a_draw_is_one_function_whatever_the_rows():
     deep = method(layer_noise_variance=1e-20)
     batch, state = start(deep)

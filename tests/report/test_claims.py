@@ -7,6 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from scipy import stats
+from synthetic_samplers import build_samplers
 from synthetic_study import build
 
 from gpbench.config.evidence import Claim, Comparison, Evidence, Explanation
@@ -66,6 +68,21 @@ def test_the_difference_is_paired_and_below_zero_where_the_first_is_better(quick
     assert (larger.kind, larger.difference.mean) == (claims.HOLDS, pytest.approx(expected.mean))
 
 
+def test_chains_are_paired_as_independent_ones(tmp_path):
+    """By data set and number, without the term for training rows that splits share: Student's paired interval."""
+    folder = build_samplers(tmp_path / "s", ["svgp", "bsgp_1"], ["boston"])
+    study = json.loads((folder / "study.json").read_text())
+    (folder / "study.json").write_text(json.dumps(study | {"command": "x study=uci_common"}))
+    (result,) = judged([Counterparts(View(folder))], methods=("svgp", "bsgp_1"), metric="ess_percent")
+    fits = pd.read_parquet(folder / "scores.parquet").sort_values(["split", "replica"])
+    first, second = (-fits.loc[fits["method"] == name, "ess_percent"].to_numpy() for name in ("svgp", "bsgp_1"))
+    expected = stats.ttest_rel(first, second)
+    found = result.difference
+    assert found.n == 16
+    assert (found.lower, found.upper) == pytest.approx(tuple(expected.confidence_interval()))
+    assert found.p == pytest.approx(expected.pvalue)
+
+
 def test_splits_of_other_rows_are_not_paired(tmp_path):
     other = run(tmp_path / "a", n_test=lambda scores: scores["n_test"] + (scores["method"] == "dsvi"))
     assert [(r.kind, r.reason) for r in judged([other])] == [(claims.NOT_JUDGED, "their splits have other test rows")]
@@ -92,6 +109,7 @@ def test_equal_and_not_worse_are_judged_by_the_margin(quick):
     assert kinds == {"equal": [claims.FAILS] * 2, "not worse": [claims.HOLDS, claims.FAILS]}
     (close,) = judged([quick], expect="equal", metric="rmse")
     assert (close.kind, close.difference.mean) == (claims.HOLDS, pytest.approx(0.0102))
+    assert close.margin == pytest.approx(0.05), "of the second, whose RMSE is 1"
 
 
 def test_what_the_records_lack_is_not_run_and_one_split_not_significant(quick, tmp_path):

@@ -72,6 +72,14 @@ def test_interval_is_that_of_scipy_s_welch_test():
     assert (lower, upper, assumed) == (pytest.approx(0, abs=1e-9), pytest.approx(0.4), "")
 
 
+def test_r_hats_that_differ_are_compared_by_welch_s_test():
+    """Of four chains each, with the standard deviations (R^2 - 1) / (2 R) sqrt(2/3)."""
+    ours, published = (r * 2 for r in np.sqrt(2 / 3) * np.array([(2**2 - 1) / (2 * 2), (1.2**2 - 1) / (2 * 1.2)]))
+    expected = stats.ttest_ind_from_stats(2.0, ours, 4, 1.2, published, 4, equal_var=False)
+    error, freedom = verdicts.combined_r_hats(2.0, 1.2, 4)
+    assert 2 * stats.t.sf(0.8 / error, freedom) == pytest.approx(expected.pvalue)
+
+
 def test_a_side_without_a_spread_is_given_the_other_s():
     """With equal numbers that of Student, with one run the prediction interval: s sqrt(1 + 1/n), n - 1 degrees."""
     assert combined(0.2, 5, np.nan, 5) == (pytest.approx(0.2 * np.sqrt(2 / 5)), 4, "published")

@@ -137,6 +137,7 @@ def test_a_search_that_ended_by_itself_passes_every_limit():
         ("still improving", 0.012, 0.02, "failed: still improving (about 0.012 nats); the limit is 0.005 nats"),
         ("not judged", 0.003, 0.02, "failed: not judged (too noisy); the limit is 0.02 nats"),
         ("still improving", 0.012, 0.05, "passed: "),
+        ("still improving", 0.05, 0.05, "failed: still improving (about 0.05 nats); the limit is 0.05 nats"),
         ("still improving", 0.06, 0.05, "failed: still improving (about 0.06 nats); the limit is 0.05 nats"),
         ("converged", 0.004, 0.02, "passed: "),
     ],
