@@ -78,8 +78,7 @@ def test_another_number_of_splits_is_judged_and_printed(steady):
 def test_splits_of_which_scores_were_released_are_paired(steady):
     """What is easy or hard about a split is then no part of the difference."""
     ours = steady.per_split("mnll", "boston")["svgp"]
-    gaps = np.array([0.030, 0.032, 0.031])
-    theirs = dict(zip((1, 2, 3), ours[[1, 2, 3]] - gaps, strict=True)) | {7: 2.0}
+    theirs = dict(zip((1, 2, 3), ours[[1, 2, 3]] - [0.030, 0.032, 0.031], strict=True)) | {7: 2.0}
     found = card(steady, by_split=theirs, spread=np.nan, spread_kind="", splits=20)
     assert (found["compared"], found["spread_assumed"]) == ("paired on 3 splits", "")
     assert found["difference"] == pytest.approx(0.031)
@@ -89,6 +88,7 @@ def test_splits_of_which_scores_were_released_are_paired(steady):
     assert "by_split" not in found
     other = card(steady, by_split=theirs, splits=20, protocol="ashman2020")  # whose splits are not those of common
     assert (other["compared"], other["difference"]) == ("5 of 20 splits", pytest.approx(0, abs=1e-12))
+    assert card(steady, by_split={s: theirs[s] for s in (1, 2)}, splits=20)["standard_error"] == pytest.approx(0.001)
     alone = card(steady, by_split={1: 2.0, 9: 2.0}, splits=20)  # one common split says nothing of the spread
     assert (alone["compared"], alone["difference"]) == ("5 of 20 splits", pytest.approx(0, abs=1e-12))
 

@@ -214,7 +214,11 @@ def test_fits_that_end_by_themselves_cost_what_their_steps_are_likely_to(project
     assert plan.cost.steps(cell, 1e3) == pytest.approx(cell.what.steps)
     assert plan.cost.steps(wanted(make(), "svgp", "wine")) == wanted(make(), "svgp", "wine").what.steps
     finish(store, cell, cell.fits[0], steps_done=800)
+    # the posterior of a normal mean of prior variance 0.8^2 after one observation of variance 0.5^2, and of another one
+    spread = math.sqrt(1 / (1 / 0.8**2 + 1 / 0.5**2) + 0.5**2)
     learned = make(overrides).cost
+    assert learned.steps(cell, -1.0) == pytest.approx(learned.steps(cell) * math.exp(-spread))
+    assert plan.cost.steps(cell, -1.0) == pytest.approx(costs.LIKELY_STEPS * math.exp(-math.hypot(0.8, 0.5)))
     assert 800 < learned.steps(cell) < 1200
     assert learned.steps(wanted(plan, "svgp", "boston")) == learned.steps(cell)
     capped = wanted(plan, "exact_gp", "boston")
