@@ -21,6 +21,13 @@ def pit_counts(pit):
     return histograms(points, "regression")["pit"]["count"]
 
 
+def test_the_band_of_a_pit_histogram_is_bonferroni_s():
+    table = pit_histogram(pit_counts(np.linspace(0, 1, 200)), bins=10, level=0.9)
+    lower, upper = stats.binom.interval(1 - 0.1 / 10, 200, 0.1)
+    assert (table["lower"] == lower).all()
+    assert (table["upper"] == upper).all()
+
+
 def test_pit_histogram_counts_every_point_once():
     table = pit_histogram(pit_counts([0.0, 0.05, 0.1, 0.95, 1.0]), bins=10)
     assert table["count"].tolist() == [2, 1, 0, 0, 0, 0, 0, 0, 0, 2]

@@ -47,6 +47,16 @@ def test_samples_keep_their_mean_and_sd_and_come_near_the_density():
     np.testing.assert_allclose(theirs.log_prob(Y[:, None]), exact, atol=0.1)
 
 
+@pytest.mark.parametrize("count", [5, 300])
+def test_samples_have_the_bandwidth_of_silverman(count):
+    """h of kernels that are shrunk: variance h^2 / (1 + h^2) sd^2 around (y + h^2 mean) / (1 + h^2) in squares."""
+    drawn = stats.norm.rvs(size=(1, count), random_state=2)
+    h = stats.gaussian_kde(drawn, bw_method="silverman").factor
+    found = given.samples(drawn)
+    np.testing.assert_allclose(found.component_variance[:, 0, 0], drawn.var() * h**2 / (1 + h**2))
+    np.testing.assert_allclose(found.component_mean[:, 0, 0] - drawn.mean(), (drawn[0] - drawn.mean()) / np.hypot(1, h))
+
+
 def test_what_is_no_distribution_is_refused():
     with pytest.raises(ValueError, match="must increase with their level"):
         given.Quantiles([0.1, 0.9], [[1.0], [0.5]])

@@ -25,6 +25,13 @@ def assert_moments(draws: np.ndarray, mean: np.ndarray, variance: np.ndarray) ->
     np.testing.assert_array_less(np.abs(squares.mean(0) - variance), 5 * error + 1e-12)
 
 
+def test_a_gamma_without_a_mean_is_not_taken_over():
+    """Z_2 Z / Z_1^2 = 2 at a = b = 6 would give 1/a = 2 7/6 - 1: then b / (a - 1) is no variance."""
+    assert pbp.matched(6.0, 6.0, 0.0, 0.0, np.log(2)) == (6.0, 6.0)
+    # 1/a = 1.5 7/6 - 1 and 1/b = 1.5 7/6 - 1
+    assert pbp.matched(6.0, 6.0, 0.0, 0.0, np.log(1.5)) == pytest.approx((4 / 3, 4 / 3))
+
+
 def test_moments_of_a_rectified_normal():
     mean, variance = np.array([-3.0, -0.5, 0.0, 0.7, 4.0]), np.array([2.0, 0.3, 1.0, 5.0, 0.1])
     draws = mean + np.sqrt(variance) * np.random.default_rng(0).normal(size=(DRAWS, 5))

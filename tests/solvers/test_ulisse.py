@@ -122,3 +122,11 @@ def test_a_start_that_has_converged_is_returned():
     solution = conjugate_gradients.solve(product, b, tolerance=1e-12, cap=400).x
     found = estimates(product, b, solution, ulisse.exponential(1.0), [0.5, 1e-6], [0, 1])
     assert torch.equal(found, solution)
+
+
+def test_terms_end_though_the_residual_rises_again():
+    """l is the first iteration below the threshold: from there on the probabilities of terms fall, 1/2, 1/4, ..."""
+    early = ulisse.Ulisse(ulisse.constant(2.0), 1.0, torch.tensor([0.3]), torch.tensor([0]), torch.zeros(1, 1))
+    going = [not bool(early(i, torch.ones(1, 1), torch.tensor([norm]))) for i, norm in enumerate((0.5, 2.0))]
+    assert going == [True, False]
+    assert early.estimates.tolist() == [[1 + 1 / 0.5]]

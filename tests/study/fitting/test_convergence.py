@@ -59,6 +59,11 @@ def test_the_predicted_gain_and_its_error_are_those_of_a_regression_on_the_last_
     assert found == pytest.approx((math.log(2) * line.slope, math.log(2) * line.stderr), rel=1e-9)
 
 
+def test_a_gain_is_surely_below_a_limit_at_5_percent():
+    errors = [0.02 / stats.norm.ppf(level) for level in (0.951, 0.949)]
+    assert [convergence.Gain(0.0, error).is_below(0.02) for error in errors] == [True, False]
+
+
 def test_few_steps_are_not_judged_and_the_reason_says_so():
     found = judge(np.ones(20), 500)
     assert (found.convergence, found.not_judged_because) == (NOT_JUDGED, "500 steps are too few")
