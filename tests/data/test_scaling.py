@@ -68,6 +68,11 @@ def test_classes_are_not_scaled(rows):
     assert np.array_equal(made.targets(classes), classes)
 
 
+def test_counts_are_not_scaled(rows):
+    made = scaling(PLAIN, *rows, "counts", images=False)
+    assert np.array_equal(made.targets(rows[1]), rows[1])
+
+
 @pytest.mark.parametrize("images", [False, True])
 def test_columns_may_stay_as_they_are(rows, images):
     inputs, targets, train = rows

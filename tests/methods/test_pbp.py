@@ -25,6 +25,18 @@ def assert_moments(draws: np.ndarray, mean: np.ndarray, variance: np.ndarray) ->
     np.testing.assert_array_less(np.abs(squares.mean(0) - variance), 5 * error + 1e-12)
 
 
+def test_a_weight_whose_variance_would_not_be_positive_stays_as_it_is():
+    """After a row 50 away the update of some variances is negative; their means do not move either."""
+    before = network(2, 3, 1)
+    after, _ = pbp.include(before, (6.0, 6.0), np.array([1.0, -2.0]), np.array([50.0]))
+    stays = [new.variance == old.variance for new, old in zip(after, before, strict=True)]
+    assert sum(part.sum() for part in stays) == 12
+    for new, old, part in zip(after, before, stays, strict=True):
+        assert (new.variance > 0).all()
+        np.testing.assert_array_equal(new.mean[part], old.mean[part])
+        assert (new.mean[~part] != old.mean[~part]).all()
+
+
 def test_a_gamma_without_a_mean_is_not_taken_over():
     """Z_2 Z / Z_1^2 = 2 at a = b = 6 would give 1/a = 2 7/6 - 1: then b / (a - 1) is no variance."""
     assert pbp.matched(6.0, 6.0, 0.0, 0.0, np.log(2)) == (6.0, 6.0)

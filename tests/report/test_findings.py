@@ -18,6 +18,7 @@ from gpbench.report.significance.comparisons import (
     compare,
     complete_losses,
     differences_to_best,
+    indistinct_groups,
     posteriors,
     statistics,
 )
@@ -77,6 +78,13 @@ def test_a_method_that_is_too_large_for_one_data_set_is_of_the_task(tmp_path):
     folder = build(tmp_path / "s", ["svgp", "dsvi", "exact_gp"], ["boston", "concrete", "energy"], 2, outcome)
     _, dropped = complete_losses(View(folder), SPEC["regression_mnll"])
     assert [row["name"] for row in dropped] == ["concrete"]
+
+
+def test_a_group_holds_no_pair_that_differs():
+    """b and c differ, though a differs from neither."""
+    pairs = pd.DataFrame({"a": ["a", "a", "b"], "b": ["b", "c", "c"], "reject": [False, False, True]})
+    assert indistinct_groups(["a", "b", "c"], pairs) == [["a", "b"]]
+    assert indistinct_groups(["a", "b", "c"], pairs.assign(reject=False)) == [["a", "b", "c"]]
 
 
 @pytest.mark.parametrize("column", ["protocol", "budget"])

@@ -44,6 +44,14 @@ def test_all_steps_of_lanczos_are_exact_for_every_probe():
         torch.testing.assert_close(quadrature.log_quadratics(solution, probes), truth, rtol=1e-6, atol=1e-6)
 
 
+def test_the_standard_error_is_that_of_a_mean_over_probes():
+    product, probes = system(n=30), quadrature.rademacher(30, 5, seeded(2))
+    each = torch.stack([quadrature.log_determinant(product, probes[:, [c]], 40)[0] for c in range(5)])
+    mean, error = quadrature.log_determinant(product, probes, 40)
+    assert mean.item() == pytest.approx(each.mean().item(), rel=1e-9)
+    assert error.item() == pytest.approx(((each - each.mean()).square().sum() / 4 / 5).sqrt().item(), rel=1e-6)
+
+
 def test_a_diagonal_matrix_by_itself_has_no_error():
     d = torch.linspace(1, 5, 20, dtype=torch.float64)
     mean, error = quadrature.log_determinant(Diagonal(1 / d), Diagonal(d).probes(3, seeded(0)), 5, Diagonal(d))
