@@ -11,6 +11,7 @@ What is fetched is checked before it is used: fits by their seals, checkpoints b
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import os
@@ -141,19 +142,17 @@ class Remote:
 
     def names(self, folder: str) -> list[str]:
         """Names in a folder, sorted; none where it is absent."""
-        try:
+        with contextlib.suppress(FileNotFoundError):
             found = self._do("ls", self._path(folder), detail=False)
             return sorted(path.rstrip("/").rsplit("/", 1)[-1] for path in found)
-        except FileNotFoundError:
-            return []
+        return []
 
     def read(self, name: str) -> bytes | None:
         """An object; None where it is absent."""
-        try:
+        with contextlib.suppress(FileNotFoundError):
             content: bytes = self._do("cat_file", self._path(name))
-        except FileNotFoundError:
-            return None
-        return content
+            return content
+        return None
 
     def create(self, name: str, content: bytes) -> bool:
         """Write an object as a whole, unless there is one of its name; whether it was written."""
@@ -177,10 +176,8 @@ class Remote:
 
     def remove(self, name: str) -> None:
         """Remove an object, if it is there."""
-        try:
+        with contextlib.suppress(FileNotFoundError):
             self._do("rm_file", self._path(name))
-        except FileNotFoundError:
-            return
 
     def _create_file(self, path: str, content: bytes) -> bool:
         """Write a file under another name, and give it its own as a whole."""

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from gpbench.places import write_text
-from gpbench.study.records import FitRecord, canonical, identify
+from gpbench.study.records import FitRecord, digest, identify
 
 LATER = re.compile(r"scores\.json|mixing-\w+\.json|certificate\.json")
 """Names of what is computed from a finished fit."""
 Content = dict[str, Any]
+SHA_256 = 64  # its hexadecimal digits
 
 
 def seal(folder: Path) -> None:
@@ -45,7 +46,7 @@ def fault_of_record(fit_id: str, content: Content) -> str:
 def fault_of_files(folder: Path, record: FitRecord, there: set[str]) -> str:
     """Which of the files that are `there` is not what the fit left; '' where all are."""
     there = {name for name in there - {"fit.json"} if not LATER.fullmatch(name)}
-    sealed = {name: digest for name, digest in record.sealed.items() if name != "fit.json"}
+    sealed = {name: seal for name, seal in record.sealed.items() if name != "fit.json"}
     for name in sorted(sealed.keys() | there):
         if name not in there:
             return f"{name} is missing"
@@ -78,14 +79,10 @@ def read(path: Path) -> Content | None:
 
 
 def _of_record(content: Content) -> str:
-    files = {name: digest for name, digest in content["sealed"].items() if name != "fit.json"}
-    return _sha256(content | {"sealed": files})
+    files = {name: seal for name, seal in content["sealed"].items() if name != "fit.json"}
+    return digest(content | {"sealed": files}, SHA_256)
 
 
 def _of_later(path: Path, content: Content) -> str:
     identity = path.parent.name.partition("-")[0]  # a folder that is written aside has more after it
-    return _sha256([identity, path.name, content])
-
-
-def _sha256(content: object) -> str:
-    return hashlib.sha256(canonical(content).encode()).hexdigest()
+    return digest([identity, path.name, content], SHA_256)

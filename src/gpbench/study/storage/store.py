@@ -29,6 +29,7 @@ from typing import Any
 
 import psutil
 
+from gpbench.config.validate import T
 from gpbench.errors import UserError, count
 from gpbench.places import locked, require_writable, share, write_text
 from gpbench.study.records import FitRecord, Group, OtherEdition, Progress, from_json, of_content, parsed, to_json
@@ -61,6 +62,14 @@ def _unread(error: OSError, path: Path) -> Damaged | Unreadable:
     if isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError):
         return Damaged(said)
     return Unreadable(f"{said}; its fit stays as it is: check disk and permissions, and try again")
+
+
+def _under_way(cls: type[T], path: Path) -> T | None:
+    """A record of work in progress; None before it is written, where it is damaged, and once it has ended."""
+    try:
+        return from_json(cls, path.read_bytes(), path)
+    except (OSError, UserError):
+        return None
 
 
 class Store:
@@ -322,14 +331,7 @@ class Store:
     def groups(self) -> list[Group]:
         """Groups of fits that were begun and not finished, as they were planned."""
         paths = sorted((self.root / ".work").glob("*/group.json"))
-        return [group for path in paths if (group := self._group(path))]
-
-    def _group(self, path: Path) -> Group | None:
-        """A begun group; None where another process has just finished it, or its file is damaged."""
-        try:
-            return from_json(Group, path.read_bytes(), path)
-        except (OSError, UserError):
-            return None
+        return [group for path in paths if (group := _under_way(Group, path))]
 
     def begun(self) -> dict[str, Group]:
         """fit_id -> the begun group that it belongs to."""
@@ -337,11 +339,7 @@ class Store:
 
     def progress(self, group_id: str) -> Progress | None:
         """Progress of a running group; None before its first report."""
-        path = self.work(group_id) / "progress.json"
-        try:
-            return from_json(Progress, path.read_bytes(), path)
-        except (OSError, UserError):  # read while it is written
-            return None
+        return _under_way(Progress, self.work(group_id) / "progress.json")
 
     def unfinished(self, group: Group) -> tuple[str, str]:
         """(status, reason) of a group that was begun and has not ended."""
@@ -359,7 +357,7 @@ class Store:
     def begin(self, group: Group) -> Path:
         """Folder of a group's checkpoints, which survives a kill together with the group as it was planned."""
         folder = self.work(group.group_id)
-        if self._group(folder / "group.json") is None:
+        if _under_way(Group, folder / "group.json") is None:
             write_text(folder / "group.json", to_json(group))
         return folder
 
