@@ -1,7 +1,5 @@
 """The Python function that MLflow loads from a folder of `gpbench pyfunc`; MLflow runs a copy of this file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import mlflow

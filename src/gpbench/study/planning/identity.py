@@ -5,8 +5,6 @@ package, or of no installed package at all) that its method and its loop import,
 comments, messages and imports for annotations, plus the versions of the third-party packages imported there.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import hashlib
@@ -76,7 +74,6 @@ def _packages(module: str) -> list[str]:
     return [package] if spec and spec.origin else []  # a folder without `__init__.py` has no origin
 
 
-@functools.cache
 def module_code(module: str) -> str:
     """Digest of the code of one module alone."""
     return _parse(module)[0]

@@ -58,7 +58,9 @@ def resolve(places: Places, study_name: str, overrides: str = "", site: str = ""
     words = [*functools.reduce(dict.__or__, given).items()]
     study_words = tuple(f"{k}={v}" for k, v in words if k in STUDY_KEYS)
     study = config.compose(places.conf, "study", study_name, study_words)
-    variants = _chosen(study, expand(study))
+    variants = expand(study)
+    config.require_known("method", study.only, variants, f"only of study {study.name!r}")
+    variants = {name: variant for name, variant in variants.items() if not study.only or name in study.only}
     pairs = [pair for pair in study.pairs if not study.only or set(pair) <= set(variants)]
     study = dataclasses.replace(study, methods=list(variants), pairs=pairs)
     checks.check_study(places, study)
@@ -128,12 +130,6 @@ def _cell_of_variant(
     elsewhere = bool(variant.datasets) and dataset.name not in variant.datasets
     skip = f"the study has it for {' and '.join(variant.datasets)} only" if elsewhere else cell.skip
     return dataclasses.replace(cell, method=name, settings=settings, label=variant.label or cell.label, skip=skip)
-
-
-def _chosen(study: schema.Study, variants: dict[str, Variant]) -> dict[str, Variant]:
-    """The variants that `only` names, in the study's order; UserError for a name that is none of them."""
-    config.require_known("method", study.only, variants, f"only of study {study.name!r}")
-    return {name: variant for name, variant in variants.items() if not study.only or name in study.only}
 
 
 def _check_varied(study: schema.Study, name: str, variant: Variant, given: list[str]) -> None:

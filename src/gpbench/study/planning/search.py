@@ -34,7 +34,7 @@ def tuning(study: schema.Study, method: MethodConfig, fixed: Iterable[str], clas
 
     fixed: overrides `key=value` of the user, whose keys are not tuned; classes: whether the inner split is to have
     every class. Raises UserError for what no study can try."""
-    _check(method, method.header.tunable)
+    _check(method)
     if not study.tune:
         return None
     if study.kind != "predict":
@@ -79,10 +79,10 @@ def _value(values: Any, u: float) -> Setting:
     return round(drawn) if isinstance(low, int) and isinstance(high, int) else float(f"{drawn:.4g}")
 
 
-def _check(method: MethodConfig, space: Space) -> None:
+def _check(method: MethodConfig) -> None:
     """Refuse what is no list of values and no range, and keys that are no hyperparameters."""
     where = f"tunable of method {method.header.name!r}"
-    for key, values in space.items():
+    for key, values in method.header.tunable.items():
         if not hasattr(method.hyper, key):
             raise unknown("hyperparameter", key, vars(method.hyper), where)
         if isinstance(values, list) and values:
