@@ -4,9 +4,10 @@ Every function works on the project that `gpbench.places.find` finds, and calls 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from gpbench import config, places
 from gpbench.errors import UserError
@@ -15,9 +16,6 @@ from gpbench.report import registry
 from gpbench.study.commands import fit_one, predict_csv
 from gpbench.study.planning import plan as planning
 from gpbench.study.results import collect
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
 
 METHOD_COLUMNS = ["label", "tasks", "kinds", "max_rows", "max_inputs", "max_outputs", "module", "reference"]
 DATASET_COLUMNS = ["title", "task", "rows", "columns", "private", "licence", "citation"]

@@ -98,7 +98,6 @@ def write_aside(target: Path, lasting: bool = True) -> Iterator[Path]:
 
     lasting: whether it is fsynced, for what cannot be made again in a moment. Raises UserError if the folder is not
     writable, and for a device or pipe, which would be replaced."""
-    target = Path(target)
     if target.exists() and not target.is_file() or target.is_symlink() and target.is_relative_to("/dev"):
         kind = "folder" if target.is_dir() else "device or a pipe"
         raise UserError(f"cannot write {target}: it is a {kind}; name a file")

@@ -139,8 +139,7 @@ def backlog(conf: Path) -> schema.Backlog:
 
 def read(cls: type[T], path: Path) -> T:
     """A file that no other builds on, as an instance of its schema."""
-    found: T = check(cls, _read_yaml(path), str(path))
-    return found
+    return check(cls, _read_yaml(path), str(path))
 
 
 def _method(content: Content, path: Path, where: str) -> MethodConfig:

@@ -1,11 +1,12 @@
 """Statistics of a prepared table, and their comparison with those that independent sources state."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
 
+from gpbench.config.compose import defaults
 from gpbench.config.schema import Dataset, Expect
 from gpbench.data.table import Table, chunks
 from gpbench.errors import UserError
@@ -65,10 +66,9 @@ def check(computed: Statistics, dataset: Dataset) -> None:
     """Compare the statistics with those that the catalogue states under `expect`.
 
     Raises UserError if one differs in the digits given: 22.5328 stands for 22.5328 +- 0.00005, 5 for 5."""
-    nothing_stated = Expect()
-    for key in (field.name for field in fields(Expect)):
+    for key, unstated in defaults(Expect).items():
         value, expected = getattr(computed, key), getattr(dataset.expect, key)
-        if expected != getattr(nothing_stated, key) and not _agree(value, expected):
+        if expected != unstated and not _agree(value, expected):
             raise UserError(
                 f"data set {dataset.name!r}: {key} is {_shown(value)}, but 'expect' in conf/dataset/{dataset.name}.yaml"
                 f" says {_shown(expected)}; the source is not the one described there, or the stated value is wrong"

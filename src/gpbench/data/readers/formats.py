@@ -29,8 +29,7 @@ NOT_UTF_8 = "not UTF-8 ({0.reason} at byte {0.start}); save it as a CSV in UTF-8
 
 def as_text(path: Path) -> IO[str]:
     """A text file, which may be compressed, without its byte-order mark; line ends as they are."""
-    stream: IO[str] = OPENERS.get(path.suffix, open)(path, "rt", newline="", encoding="utf-8-sig")
-    return stream
+    return OPENERS.get(path.suffix, open)(path, "rt", newline="", encoding="utf-8-sig")
 
 
 def separator(header: str) -> str:
