@@ -12,7 +12,6 @@ from synthetic_study import build
 from gpbench.report import figures, registry
 from gpbench.report.__main__ import main
 from gpbench.report.page import facts
-from gpbench.report.page.page import blank
 from gpbench.report.significance.comparisons import differences_to_best, indistinct_groups, statistics, write_statistics
 from gpbench.report.tables import standard
 from gpbench.report.tables.render import Table, leading_number, to_html
@@ -81,10 +80,10 @@ def test_page_needs_no_other_file_and_breaks_no_link(page):
 
 
 def test_a_figure_that_shows_nothing_is_named_with_its_reason(written, page):
-    reason = blank(written / "figures" / "scorecard.png")
+    reason = figures.noted(written / "figures" / "scorecard.png", "Description")
     assert reason.startswith("No published number")
     assert f"scorecard ({reason})" in page
-    assert blank(written / "figures" / "cost.png") == ""
+    assert figures.noted(written / "figures" / "cost.png", "Description") == ""
 
 
 def test_sections_that_do_not_apply_are_left_out(page):

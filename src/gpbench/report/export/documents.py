@@ -15,7 +15,7 @@ import pandas as pd
 from gpbench.errors import UserError, count
 from gpbench.places import write_text
 from gpbench.report import registry
-from gpbench.report.figures import write_figure
+from gpbench.report.figures import noted, write_figure
 from gpbench.report.joined import Joined
 from gpbench.report.papers import claims, finding, protocol
 from gpbench.report.scorecard import all_runs
@@ -144,7 +144,7 @@ def stale(root: Path) -> list[str]:
     outdated += [path for path, text in made.items() if not all_runs.has_text(path, text)]
     for view in views:
         figures = {name: view.folder / "figures" / f"{name}.png" for name in FIGURES}
-        outdated += [path for name, path in figures.items() if all_runs.drawn_from(path) != digest(view, name)]
+        outdated += [path for name, path in figures.items() if noted(path, all_runs.KEY) != digest(view, name)]
     return [str(path.relative_to(root)) for path in outdated]
 
 

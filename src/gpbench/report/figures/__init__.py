@@ -79,3 +79,13 @@ def save(
             with write_aside(path) as temporary:
                 figure.savefig(temporary, format=kind, metadata=metadata[kind])
         return list(paths.values())
+
+
+def noted(path: Path, key: str) -> str:
+    """What a PNG holds under a key of its metadata; '' where it has none, or is absent."""
+    from PIL import Image
+
+    if not path.is_file():
+        return ""
+    with Image.open(path) as image:
+        return str(image.info.get(key, ""))

@@ -15,6 +15,7 @@ from gpbench import places
 from gpbench.errors import UserError, count
 from gpbench.places import write_text
 from gpbench.report.export import citations
+from gpbench.report.figures import noted, write_figure
 from gpbench.report.page import facts, sections
 from gpbench.report.registry import FIGURES, names
 from gpbench.report.scorecard import one_run
@@ -22,6 +23,7 @@ from gpbench.report.significance.comparisons import COMPARISONS, Comparison, wri
 from gpbench.report.significance.findings import basis, sentences
 from gpbench.report.tables.convergence import chains
 from gpbench.report.tables.render import NOTE, Table, number, to_html
+from gpbench.report.tables.standard import write_table
 from gpbench.report.view import View, load
 
 UNWRITTEN = "its file was not written"
@@ -94,7 +96,7 @@ def _add_figure(view: View, name: str, section: Section) -> None:
     path = view.folder / "figures" / f"{name}.png"
     if not path.is_file():
         section.blank.append((name, UNWRITTEN))
-    elif reason := blank(path):
+    elif reason := noted(path, "Description"):  # why it is empty; '' of one that shows something
         section.blank.append((name, reason))
     else:
         study = f"Study: {view.study['title']}."
@@ -111,14 +113,6 @@ def _add_figure(view: View, name: str, section: Section) -> None:
             "command": sections.command(view, f"figures/{name}.pdf"),
         }
         section.figures.append(figure)
-
-
-def blank(path: Path) -> str:
-    """Why a figure is empty, as its file states; '' for a figure that shows something."""
-    from PIL import Image
-
-    with Image.open(path) as image:
-        return str(image.info.get("Description", ""))
 
 
 def _statistics(view: View) -> dict:
@@ -192,22 +186,17 @@ def _citations(view: View) -> Section:
 
 def write_page(view: View, folder: str | Path, published: str | Path = "published") -> Path:
     """Write `folder`/report.html; for committed records, which have no tables or figures, these are made first."""
+    page = Path(folder) / "report.html"
     if not view.recorded:
-        return write_text(Path(folder) / "report.html", render(view))
-    with tempfile.TemporaryDirectory() as name:
+        return write_text(page, render(view))
+    with tempfile.TemporaryDirectory() as aside:
         for path in (view.folder / "study.json", *view.folder.glob("*.csv")):
-            shutil.copy(path, name)
-        return write_text(Path(folder) / "report.html", render(_completed(View(name), Path(published))))
-
-
-def _completed(view: View, published: Path) -> View:
-    from gpbench.report.figures import write_figure
-    from gpbench.report.tables.standard import write_table
-
-    write_statistics(view, view.folder)
-    one_run.write_scorecard(view, published, view.folder)
-    for name in names(view.study, "tables"):
-        write_table(view, name, view.folder / "tables")
-    for name in names(view.study, "figures"):
-        write_figure(view, name, view.folder / "figures", kinds=("png",))
-    return view
+            shutil.copy(path, aside)
+        completed = View(aside)
+        write_statistics(completed, aside)
+        one_run.write_scorecard(completed, published, aside)
+        for name in names(view.study, "tables"):
+            write_table(completed, name, completed.folder / "tables")
+        for name in names(view.study, "figures"):
+            write_figure(completed, name, completed.folder / "figures", kinds=("png",))
+        return write_text(page, render(completed))

@@ -4,15 +4,14 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
-import pandas as pd
-
 from gpbench import config
-from gpbench.errors import UserError, count
+from gpbench.errors import UserError
 from gpbench.places import write_text
 from gpbench.report.papers.items import PUBLISHED, Named
 from gpbench.report.registry import FIGURES, TABLES
 from gpbench.report.scorecard.one_run import scorecard, to_table
 from gpbench.report.scorecard.published import read_published
+from gpbench.report.significance.findings import splits_of
 from gpbench.report.tables.render import Table, escape_markdown, write_formats
 from gpbench.report.view import View, commits
 
@@ -60,7 +59,7 @@ def provenance(view: View, item: Named) -> str:
     known = ", ".join(commits(fits, 7, mark_dirty=True)) or "unknown"
     return (
         f"{lacks}Data: {', '.join(study['datasets'])}. "
-        f"Protocol {study['protocol']}, budget {study['budget']}, {_splits(fits)}. "
+        f"Protocol {study['protocol']}, budget {study['budget']}, {_splits(view)}. "
         f"{counts.get('done', 0)} of {len(fits)} fits done" + (f" ({others})" if others else "") + "; "
         f"commit {known}. Study {study['title']!r} (results/{study['name']}) made by `{study['command']}`; "
         f"this item by `{command(view, item)}`."
@@ -75,10 +74,7 @@ def command(view: View, item: Named) -> str:
     return f"snakemake --cores 2 {item.target}" + (f" --config overrides={shlex.quote(more)}" if more else "")
 
 
-def _splits(fits: pd.DataFrame) -> str:
+def _splits(view: View) -> str:
     """'5 splits', '1 to 10 splits of 4 chains or restarts each'."""
-    numbers = fits.groupby("dataset")["split"].nunique()
-    low, high = int(numbers.min()), int(numbers.max())
-    splits = count(high, "split") if low == high else f"{low} to {count(high, 'split')}"
-    replicas = fits["replica"].nunique()
+    splits, replicas = splits_of(view)[1], view.fits["replica"].nunique()
     return splits if replicas == 1 else f"{splits} of {replicas} chains or restarts each"

@@ -17,6 +17,7 @@ import pandas as pd
 from gpbench import config
 from gpbench.errors import count
 from gpbench.places import write_text
+from gpbench.report.figures import drawn, noted, save
 from gpbench.report.scorecard import data_facts, verdicts
 from gpbench.report.scorecard.counterparts import ANY, Counterparts
 from gpbench.report.scorecard.one_run import ADDED, SPREAD_NOTE, Judgement, compare, not_run, rows_for_study, show
@@ -27,7 +28,7 @@ from gpbench.report.view import View, commits
 BUDGETS = ("smoke", "quick", "check", "converged", "paper")
 _WORDS = "verdict compared spread_assumed run command ours_protocol ours_budget ours_commit ours_settings"
 EMPTY = (*_WORDS.split(), *TEXTS)  # columns of text, which may be empty
-KEY = "gpbench-data"
+KEY = "gpbench-data"  # of the digest that a figure carries of its data
 FIGURE = "scorecard.png"
 FIGURE_CAPTION = (
     "Published numbers against ours: the published one plus the difference that is judged (paired where splits are in "
@@ -213,7 +214,6 @@ def texts(runs: list[Counterparts], published: Path, conf: Path) -> tuple[pd.Dat
 
 def write_scorecard(runs: list[Counterparts], published: Path, conf: Path, folder: Path) -> list[Path]:
     """Write scorecard.csv, scorecard.md, badge.svg and scorecard.png into `folder`."""
-    from gpbench.report.figures import drawn, save
     from gpbench.report.figures.scorecard import against
 
     card, contents = texts(runs, published, conf)
@@ -226,22 +226,12 @@ def stale(runs: list[Counterparts], published: Path, conf: Path, folder: Path) -
     """The files in `folder` that `write_scorecard` would change."""
     _, contents = texts(runs, published, conf)
     paths = [folder / name for name, text in contents.items() if not has_text(folder / name, text)]
-    return paths + [folder / FIGURE] * (drawn_from(folder / FIGURE) != digest(contents["scorecard.csv"]))
+    return paths + [folder / FIGURE] * (noted(folder / FIGURE, KEY) != digest(contents["scorecard.csv"]))
 
 
 def has_text(path: Path, text: str) -> bool:
     """Whether a file exists and holds this text."""
     return path.is_file() and path.read_text(encoding="utf-8") == text
-
-
-def drawn_from(path: Path) -> str:
-    """The digest that a figure carries of its data; empty where there is none."""
-    from PIL import Image
-
-    if not path.is_file():
-        return ""
-    with Image.open(path) as image:
-        return str(image.info.get(KEY, ""))
 
 
 def digest(text: str) -> str:
