@@ -1,6 +1,7 @@
 """Markov chains: what their states leave, and the gate that tells those that have mixed from those that have not."""
 
 import dataclasses
+import re
 from pathlib import Path
 
 import numpy as np
@@ -181,6 +182,15 @@ def test_chains_that_mix_pass_and_those_that_stay_apart_do_not(where):
         assert row["ess_per_second"] == pytest.approx(
             row["ess_bulk"] / view.fits.query("split == 0").seconds_train.sum()
         )
+
+
+def test_a_chain_fitted_alone_says_whether_it_has_converged(where):
+    words = ["dataset=boston", "budget=smoke", "method.steps=250"]
+    _, said = job.run_words(where, ["method=toy", *words])
+    assert (said["convergence"], "reason" in said) == ("converged", False)
+    _, said = job.run_words(where, ["method=bsgp_1", *words[:2], "method.num_inducing=8", "method.steps=60"])
+    assert said["convergence"] == "not converged"
+    assert re.fullmatch(r"R-hat \S+ exceeds 1.05 \(1 chain of 30 draws\)", said["reason"])
 
 
 def test_without_a_limit_chains_are_described_and_not_judged(where):

@@ -30,6 +30,7 @@ from gpbench.study.fitting.children import run_group
 from gpbench.study.fitting.entries import entry
 from gpbench.study.planning import identity
 from gpbench.study.records import CONVERGENCE, Batch, FitRecord, Group, from_json
+from gpbench.study.results import convergence
 from gpbench.study.storage import remote
 from gpbench.study.storage.store import Store
 
@@ -105,7 +106,10 @@ def run_words(where: Places, words: list[str], by_hand: bool = False) -> tuple[F
     about = {"fit_id": fit_id, "status": record.status}
     about |= {"scored_on": "training rows"} if record.what.is_final else {}
     about |= {key: record.info[key] for key in ("tuned", "trials", *CONVERGENCE) if key in record.info}
-    return record, about | scoring.scores(store, record) | scoring.mixing(store, [record])
+    if mixed := scoring.mixing(store, [record]):
+        judged = convergence.of_chains(mixed, convergence.LARGEST_R_HAT)
+        about |= {key: judged[key] for key in (*CONVERGENCE, "reason") if key in judged}
+    return record, about | scoring.scores(store, record) | mixed
 
 
 def require_done(where: Places, record: FitRecord) -> None:
