@@ -36,7 +36,7 @@ STATES, TEST_ROWS, KEY = 256, 1000, Key("bench", "bench", 0)
 def steps(rows: int, work: Path) -> Step:
     """A turn of a fit of so many training rows: one block of noise, and its steps."""
     words = "methods=[bsgp_1] datasets=[boston] splits=1 dtype=float64 trainer.log_points=1 trainer.eval_points=0"
-    words += f" noise_block={STEPS_A_TURN} bsgp_1.steps=100000"
+    words += f" noise_block={STEPS_A_TURN} bsgp_1.steps=100000 bsgp_1.batch_size=1000"
     (cell,) = resolve(places.find(), "default", words).cells
     what = replace(cell.what, protocol=replace(cell.what.protocol, splits=Official(rows)))
     group = group_of(replace(cell, what=what), cell.fits, rows)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+from gpbench.places import write_text
+
 PAGE = Path(__file__).with_name("architecture.md")
 SOURCE = PAGE.parent.parent / "src" / "gpbench"
 BEGIN, END = "<!-- picture: python docs/architecture.py -->\n", "<!-- end -->"
@@ -119,4 +121,4 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    write_text(PAGE, page())

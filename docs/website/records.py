@@ -18,7 +18,7 @@ from gpbench.report.export.documents import RUNS
 from gpbench.report.scorecard.all_runs import read_runs
 from gpbench.report.scorecard.counterparts import run_settings
 from gpbench.report.significance.comparisons import ALPHA
-from gpbench.report.tables.render import Table, mean_sd, number, to_html
+from gpbench.report.tables.render import Table, decimals, mean_sd, number, to_html
 from gpbench.report.view import View, commits
 from gpbench.study.storage.challengers import NOT_OURS
 
@@ -72,7 +72,7 @@ def scores(table: pd.DataFrame, without: str = "") -> Table:
             "method": table["label"],
             "configuration": table["preset"],
             "MNLL": [mean_sd(c.mean, c.sd, c.n) for c in table.itertuples()],
-            "RMSE": [mean_sd(c.rmse, c.rmse_sd, c.n) for c in table.itertuples()],
+            "RMSE": [mean_sd(c.rmse, c.rmse_sd, c.n, decimals([c.rmse_sd])) for c in table.itertuples()],
             "error rate": [mean_sd(c.error, c.error_sd, c.n) for c in table.itertuples()],
             "protocol": table["protocol"],
             "budget": table["budget"],

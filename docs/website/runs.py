@@ -12,6 +12,7 @@ from gpbench.report.export.documents import RUN
 from gpbench.report.figures.ranks import mean_ranks
 from gpbench.report.tables.render import Table, signed, to_html
 from gpbench.report.view import View
+from gpbench.study.storage.committed import CURVES
 from records import cells, chains, escaped, facts, linked, listed, mixing, pairs, scores
 
 
@@ -19,7 +20,8 @@ def page(view: View, table: pd.DataFrame, pages: dict[str, str]) -> str:
     """Markdown of one run."""
     rows = "\n".join(f"| {key} | {text} |" for key, text in facts(view).items())
     parts = [f"# {view.study['title']} (`{view.folder.name}`)", f"| property | value |\n| --- | --- |\n{rows}"]
-    written = [name for name in ("scores.csv", "traces.csv", "calibration.csv") if (view.folder / name).is_file()]
+    files = ["scores.csv", *(f"{curve}.csv" for curve in CURVES)]
+    written = [name for name in files if (view.folder / name).is_file()]
     parts.append("Files: " + ", ".join(f"[{name}]({name})" for name in written) + ".")
     if (view.folder / "statistics.md").is_file():
         parts.append("Tests of its differences: [statistics](statistics.md).")
@@ -91,7 +93,7 @@ def _rank_table(runs: list[View]) -> str:
     hours = ranked.drop_duplicates("budget").set_index("budget")["hours"]
     shown = wide.map("{:.2f}".format).rename(columns=lambda b: f"{b} ({hours[b]:.2g} h)")
     shown.insert(0, "method", [view.labels[name] for name in wide.index])
-    caption = f"Mean rank of {len(wide)} methods on {ranked.attrs['datasets']} data sets, and training hours of the run"
+    caption = f"Mean rank of {len(wide)} methods on {ranked.attrs['datasets']} data sets, and hours of these fits"
     return to_html(Table(wide, shown, caption)).replace("<table ", '<table id="ranks" ', 1)
 
 

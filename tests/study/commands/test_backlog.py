@@ -171,6 +171,10 @@ def test_a_wrong_name_is_found_before_anything_is_fitted(project, where, gpbench
     answer = gpbench("backlog", "run")
     assert (answer.code, answer.out) == (1, "")
     assert "unknown study 'defalt'" in answer.err
+    write(project, "{study: default}", "{study: default, methods: [lin]}")
+    answer = gpbench("backlog", "run")
+    assert (answer.code, answer.out) == (1, "")
+    assert "unknown method 'lin' in conf/backlog.yaml, study 'default'" in answer.err
     (project / "conf" / "backlog.yaml").unlink()
     assert gpbench("backlog").err.endswith("backlog.yaml cannot be read: No such file or directory\n")
 

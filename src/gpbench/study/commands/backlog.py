@@ -38,6 +38,8 @@ def run(where: Places, cores: int, minutes: float) -> Iterator[str]:
     setting = config.backlog(where.conf)
     tried: set[str] = set()
     plan_of = functools.cache(functools.partial(planning.make, where))  # several runs are parts of one study
+    for waiting in setting.runs:  # a mistake in a later one is told now, and not in the middle of the night
+        wanted_cells(plan_of(waiting.study, waiting.overrides), waiting)
     for waiting in setting.runs:
         absent: dict[str, str] = {}
         if time.monotonic() < end:
@@ -114,17 +116,18 @@ def _is_prepared(where: Places, dataset: str, absent: dict[str, str]) -> bool:
 
 def _work(where: Places, run: str, jobs: list[Batch], end: float) -> None:
     """Run some jobs of a run side by side; what is not finished at `end` stops and can be resumed."""
-    running = [_start(where, job) for job in jobs]
+    running: list[subprocess.Popen[bytes]] = []
     try:
-        for job in running:
-            job.wait(max(end - time.monotonic(), 0))
+        running.extend(_start(where, job) for job in jobs)
+        for process in running:
+            process.wait(max(end - time.monotonic(), 0))
     except subprocess.TimeoutExpired:
         return
     finally:  # on an interrupt, too
-        for job in running:
-            job.terminate()
-            job.wait()
-    if failed := [batch for batch, job in zip(jobs, running, strict=True) if job.returncode]:
+        for process in running:
+            process.terminate()
+            process.wait()
+    if failed := [batch for batch, process in zip(jobs, running, strict=True) if process.returncode]:
         raise UserError(f"a job of {run} ended with an error; see {_file(where, failed[0], 'log')}")
 
 
