@@ -10,7 +10,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from gpbench.errors import count
 from gpbench.sampling.diagnostics import FEWEST_DRAWS
 from gpbench.study.fitting.convergence import CONVERGED, IMPROVING, LARGEST_GAIN, LBFGS, NOT_JUDGED
 from gpbench.study.records import CONVERGENCE, convergence_in_words
@@ -53,7 +52,8 @@ def of_chains(mixing: Mapping[str, float], limit: float | None) -> Row:
 
 def unmixed(mixing: Mapping[str, float], limit: float | None) -> str:
     """Why chains do not count as converged; '' where they do. Records made before it was measured lack `ess_every`."""
-    limit, drawn = limit or LARGEST_R_HAT, f"({count(int(mixing['chains']), 'chain')} of {mixing['draws']:g} draws)"
+    limit, chains = limit or LARGEST_R_HAT, mixing["chains"]
+    drawn = f"({chains:g} chain{'s' * (chains != 1)} of {mixing['draws']:g} draws)"
     if math.isnan(mixing["r_hat"]):
         return f"no R-hat {drawn}"
     if mixing["r_hat"] > limit:
