@@ -66,7 +66,7 @@ def main() -> None:
     loop, bare = np.median(pairs, axis=0)
     low, high = np.sort(pairs[:, 0] - pairs[:, 1])[[0, -1]]
     print(f"training loop, {STEPS} steps, median of {REPEATS} alternating runs (and the range of their differences)")
-    print(f"  gpbench {loop:.3f} ms a step, bare loop {bare:.3f}; overhead {loop - bare:.3f} ms ({low:.3f} to {high:.3f})")
+    print(f"  gpbench {loop:.3f} ms a step, bare loop {bare:.3f}; overhead {loop - bare:.3f} ({low:.3f} to {high:.3f})")
 
 
 if __name__ == "__main__":

@@ -31,8 +31,8 @@ from gpbench.streams import Key
 
 @dataclass(frozen=True)
 class Hyperparameters(Settings):
-    """rank: of the preconditioner, null is sqrt(n); lengthscale_low, lengthscale_high, noise_low, noise_high: ends of the
-    grid, powers of 10, in units of scaled inputs and targets; accuracy: epsilon / sqrt(n); cap: of the iterations,
+    """rank: of the preconditioner, null is sqrt(n); lengthscale_low, lengthscale_high, noise_low, noise_high: ends of
+    the grid, powers of 10, in units of scaled inputs and targets; accuracy: epsilon / sqrt(n); cap: of the iterations,
     inner ones too; subset: so many random rows, null for all; most_stored: rows of which all of K_y is kept, 8 n^2
     bytes (faster on a GPU)."""
 
