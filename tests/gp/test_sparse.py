@@ -243,6 +243,10 @@ def test_draws_of_functions_have_the_moments_of_the_posterior(own, monkeypatch):
         products = centred[:, :, None] * centred[:, None]
         assert (np.abs(products.mean(0) - expected) < 5 * products.std(0) / np.sqrt(draws)).all()
         assert (products.std(0) / np.sqrt(draws)).max() < 0.02 * expected.diagonal().max()
+    # outputs are drawn independently
+    first, second = (f - mean).numpy()[..., :2].transpose(2, 0, 1)
+    products = first[:, :, None] * second[:, None]
+    assert (np.abs(products.mean(0)) < 5 * products.std(0) / np.sqrt(draws)).all()
 
 
 def joint_covariance(given: dict[str, torch.Tensor]) -> np.ndarray:
@@ -299,3 +303,17 @@ def test_unexplained_variance_has_its_gradient_where_it_is_positive_and_none_whe
         cut = sparse.unexplained(10 + a, diagonal)
         assert (cut == 0).all()
         assert not torch.autograd.grad(cut.sum(), a)[0].any()
+
+
+def test_a_conditional_variance_that_is_cut_has_no_gradient():
+    """As rounding may leave it below 0 at an inducing input: here the factor of K_ZZ is too small by design."""
+    one = torch.ones(1, 1, dtype=torch.float64)
+    x, chol = one[None].clone().requires_grad_(), 0.5 * one[None]
+    part = sparse.Layer(one[None], chol, 2 * one[None], None, rbf(one, one[0]))
+    mean, variance = sparse.conditional(x, part)
+    # a = 1 / 0.5: 1 - 4 is less than nothing
+    assert (mean.item(), variance.item()) == (4.0, 0.0)
+    x = (one[None] + 0.1).requires_grad_()
+    _, variance = sparse.conditional(x, part)
+    assert variance == 0
+    assert torch.autograd.grad(variance.sum(), x)[0] == 0

@@ -194,6 +194,11 @@ def test_states_are_kept_evenly_after_burn_in(steps, kept):
     assert chosen[0] > steps // 2
 
 
+def test_parts_of_updates_are_rounded_and_leave_one():
+    # 0.29 * 100 is less than 29 in floating point
+    assert [small(burn_in=0.29).burn_in(steps) for steps in (1, 2, 100)] == [0, 1, 29]
+
+
 def test_preconditioner_and_noise_stay_after_burn_in():
     method, data = small(), training_set()
     state = method.start(data, KEYS)
@@ -257,6 +262,19 @@ def test_adam_climbs_the_likelihood_of_what_is_not_sampled():
         state.params |= fixed
         method._optimise(state, batch, torch.zeros(1, 1), torch.empty(0), count)
     assert value() > before + 1
+
+
+def test_rates_of_adam_fall_with_the_noise_that_a_start_found():
+    """The first step of Adam is one learning rate long, whatever the gradient."""
+    moved = []
+    for pace in (1.0, 0.1):
+        method, data = small(sampled="u", window=1), training_set(counts=(40,))
+        state = method.start(data, KEYS[:1])
+        before = state.params["log_noise_variance"]
+        state.buffers["pace"] = torch.tensor([[pace]], dtype=torch.float64)
+        method._optimise(state, data.full(), torch.zeros(1, 1), torch.empty(0), 0)
+        moved.append((state.params["log_noise_variance"] - before).abs().item())
+    assert moved == pytest.approx([method.hyper.learning_rate, 0.1 * method.hyper.learning_rate], rel=1e-3)
 
 
 def test_a_prior_of_inducing_inputs_that_are_not_sampled_is_refused():

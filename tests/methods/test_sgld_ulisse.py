@@ -114,6 +114,23 @@ def test_steps_stay_once_the_noise_of_gradients_is_small(noise, frozen):
     assert not memory["gradient_square"].any()
 
 
+def test_a_step_is_that_of_langevin_dynamics(monkeypatch):
+    """psi' = psi + e/2 M d log p(psi) + e^1/2 M^1/2 normal where the data say nothing; log p: Gamma, of log psi."""
+    train, made = rows(), method(first_step=0.1, last_step=0.01, shape=2.0, rate=3.0)
+    state = made.init(train, KEY)
+    solution = conjugate_gradients.solve(torch.clone, train.x[0, :, :1], tolerance=1.0, cap=1)
+    nothing = torch.zeros(3, dtype=torch.float64), torch.zeros(()), solution._replace(x=torch.zeros(30, 5).double())
+    monkeypatch.setattr(made, "gradient", lambda *_: nothing)
+    psi, root = state.params["psi"][0], state.buffers["root"][0]
+    normals = streams.normal(KEY, "noise", 1, (1, made.noise_shapes(state, 30, 1, 100).size(30)), like=train.x)
+    noise = made.noise_shapes(state, 30, 1, 100).split(normals, 30)
+    size = made.step_size(torch.zeros((), dtype=torch.float64), 30, 1, 100)
+    drift = root @ root.mT @ (2.0 - 3.0 * psi.exp())
+    expected = psi + size / 2 * drift + size.sqrt() * (root @ noise.fixed[0, :3])
+    made.step(state, train, noise, 1, 100)
+    torch.testing.assert_close(state.params["psi"][0], expected, rtol=1e-12, atol=1e-12)
+
+
 def test_solves_start_from_the_last_plain_iterates_and_probes_are_redrawn():
     train, made = rows(), method(probe_steps=3)
     state = made.init(train, KEY)

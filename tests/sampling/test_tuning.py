@@ -66,6 +66,22 @@ def test_scales_are_the_standard_deviations_of_each_chain_and_the_step_is_relati
     assert (tuner.settings(memory, 400, 400)[0] > 0.5).all()
 
 
+def test_a_window_ends_with_shrunk_variances_and_a_step_size_learnt_anew():
+    """Of 80 transitions the first windows are 0 to 9, 10 to 19 and 20 to 39; five draws of variance 1 are added."""
+    tuner, rng = StepAndScale("hmc", 0.8, 0.1, size=2), np.random.default_rng(0)
+    memory, seen = tuner.start(torch.zeros(1, 3, dtype=F64)), 0.02 * torch.from_numpy(rng.standard_normal((21, 1, 3)))
+    for step in range(20):
+        accepted = torch.tensor([rng.random()], dtype=F64)
+        memory |= tuner.learn(memory, step, 80, accepted, seen[step])
+    squares = (seen[10:20, :, :2] - seen[10:20, :, :2].mean(0)).square().sum(0)
+    torch.testing.assert_close(memory["hmc.scale"], ((squares + 5) / 15).sqrt(), rtol=1e-9, atol=0)
+    # hoffman2014 from the start, around ten times the step size so far
+    known = float(tuner.settings(memory, 20, 80)[0])
+    memory |= tuner.learn(memory, 20, 80, torch.tensor([0.3], dtype=F64), seen[20])
+    expected = math.log(10 * known) - math.sqrt(1) / 0.05 * (0.8 - 0.3) / (1 + 10)
+    assert float(tuner.settings(memory, 21, 80)[0]) == pytest.approx(math.exp(expected))
+
+
 def test_dual_averaging_follows_the_published_recursion():
     # hoffman2014, algorithm 5: gamma 0.05, t0 10, kappa 0.75, mu = log(10 e_0)
     tuner, rng = DualAveraging("hmc", 0.8, 0.3), np.random.default_rng(0)

@@ -10,6 +10,7 @@ from gpbench.solvers import blocks
 from gpbench.solvers.conjugate_gradients import solve
 from gpbench.solvers.preconditioners import BUILD, INNER_TOLERANCE, Factored, build
 from gpbench.solvers.products import KernelProduct
+from gpbench.solvers.quadrature import rademacher
 
 NAMES = tuple(BUILD)
 RANK = 20
@@ -67,6 +68,18 @@ def test_a_rank_above_the_number_of_rows_is_the_matrix_itself(name):
     torch.testing.assert_close(preconditioner.dense(), dense(product), rtol=1e-6, atol=1e-6)
     solution = solve(product, normals(40, 1), precondition=preconditioner, tolerance=1e-5, cap=10)
     assert int(solution.iterations) <= 2
+
+
+def test_the_partial_svd_takes_a_power_step():
+    """Of S K S in the range of (S K S)^2 Omega (halko2011, algorithm 4.4), where the spectrum falls slowly."""
+    product = system(formula="matern32")
+    k = dense(product) - product.noise.diag()
+    omega = rademacher(150, 15, seeded(1))
+    basis, _ = torch.linalg.qr(k @ (k @ omega))
+    values, vectors = torch.linalg.eigh(basis.mT @ k @ basis)
+    phi = basis @ vectors[:, -5:] * values[-5:].sqrt()
+    found = built("partial_svd", product, 5).dense() - product.noise.diag()
+    torch.testing.assert_close(found, phi @ phi.mT, rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -86,6 +86,21 @@ def test_the_stopping_rule_is_close_enough(kind, name, monkeypatch):
     torch.testing.assert_close(early.log_evidence, late.log_evidence, rtol=0, atol=1e-2)
 
 
+def test_newtons_method_ends_with_the_first_step_below_the_published_length(monkeypatch):
+    """|change|^2 < n / 10^4 (filippone2014)."""
+    model, psi, _ = problem("logit", chains=40, rows=20)
+    _, found = approximations._mode(model, psi)
+    before, expected = torch.zeros_like(model.y), torch.zeros(40, dtype=F64)
+    monkeypatch.setattr(approximations, "TOLERANCE", 0.0)
+    for steps in range(1, 9):
+        monkeypatch.setattr(approximations, "MOST_STEPS", steps)
+        mode, _ = approximations._mode(model, psi)
+        ends = ((mode - before).square().sum(1) < 20 / 10**4) & (expected == 0)
+        before, expected = mode, torch.where(ends, steps, expected)
+    assert (expected > 0).all()
+    assert torch.equal(found, expected)
+
+
 def test_ep_has_the_moments_of_its_tilted_factors(monkeypatch):
     exactly(monkeypatch)
     model, psi, chol = problem("probit", rows=6)

@@ -106,6 +106,33 @@ def without_prior(operator, state, generator):
     return state["theta"] + operator.step_size(state)[..., None] * jump, torch.zeros_like(state["theta"][..., 0])
 
 
+def on_the_simplex(chains=4):
+    """Pairs of weights `[chains, 3, 2]`, log w, and concentrations `[chains]`, none of them near an end."""
+    rng = np.random.default_rng(0)
+    return torch.from_numpy(rng.dirichlet([3.0, 3.0], (chains, 3))).log(), torch.linspace(0.5, 3.0, chains, dtype=F64)
+
+
+def test_the_density_of_the_concentration_is_that_of_scipy():
+    """Of w ~ Dirichlet(alpha, alpha) class by class and alpha ~ Exp(1), with log alpha as the variable."""
+    theta, alpha = on_the_simplex()
+    of_weights = stats.beta(alpha[:, None], alpha[:, None]).logpdf(theta[..., 0].exp()).sum(1)
+    expected = of_weights + stats.expon.logpdf(alpha) + np.log(alpha.numpy())
+    np.testing.assert_allclose(weights.concentration_density(alpha.log(), theta), expected, rtol=1e-9)
+
+
+def test_a_dirichlet_proposal_is_corrected_by_its_way_back():
+    """Proposals are Dirichlet(w / e^2 + 0.1); of two weights the first is Beta."""
+    model, state = prior_draws(4, 3, 3, 2, simplex=True)
+    operator, size, (theta, alpha) = weights.DirichletWalk(model, 0.7), 0.7, on_the_simplex()
+    state |= {"theta.step_size": torch.full((4,), size, dtype=F64), "theta": theta, "log_concentration": alpha.log()}
+    proposal, ratio = operator.propose(state, packed(normals(np.random.default_rng(3), 4, operator.fixed), 3, 0))
+    (old, rest), (new, new_rest) = (part.exp().numpy().transpose(2, 0, 1) for part in (theta, proposal))
+    prior = stats.beta(alpha[:, None], alpha[:, None])
+    there = stats.beta(old / size**2 + 0.1, rest / size**2 + 0.1).logpdf(new)
+    back = stats.beta(new / size**2 + 0.1, new_rest / size**2 + 0.1).logpdf(old)
+    np.testing.assert_allclose(ratio, prior.logpdf(new) - prior.logpdf(old) + back - there, rtol=1e-6)
+
+
 @pytest.mark.parametrize("name", "abcdef")
 @pytest.mark.slow
 def test_a_posterior_by_importance_sampling(name):

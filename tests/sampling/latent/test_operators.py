@@ -172,6 +172,21 @@ def test_the_metric_given_nu_is_that_of_f():
     torch.testing.assert_close(metric, expected, rtol=1e-5, atol=1e-7)
 
 
+def test_a_step_of_more_than_one_that_keeps_the_prior_is_a_draw_from_it():
+    """sqrt(1 - a^2) f + a z is z at a = 1, beyond which there is no such step."""
+    model = geweke.model(chains=20)
+    psi, f, y = geweke.joint_draw(model, np.random.default_rng(0))
+    operator = latents.PriorReversible(dataclasses.replace(model, y=y))
+    for size in (1.0, 3.0):
+        state = geweke.start(operator, psi, f, {"latents": size})
+        moved, info = geweke.advance(operator, state, np.random.default_rng(1))
+        z = torch.from_numpy(np.random.default_rng(1).standard_normal((20, operator.fixed + 4)))
+        drawn = (state["chol"] @ packed(z, 4, 1).latent()[..., None])[..., 0]
+        accepted = (moved["f"] != f).any(1)
+        assert 5 < accepted.sum() < 20
+        torch.testing.assert_close(moved["f"][accepted], drawn[accepted], rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("inverse", [False, True])
 def test_priors(inverse):
     prior = Prior(2.5, 1.5, inverse)
