@@ -121,6 +121,73 @@ def test_without_the_check_of_subtrees_they_are_not(monkeypatch):
     assert error_of_nuts() > 20
 
 
+def steps_until_a_turn(position, momentum, step_size, directions) -> int:
+    """Leapfrog steps of NUTS on N(0, I), by all dyadic parts of every doubling (hoffman2014, betancourt2017)."""
+
+    def turns(part):
+        along = np.sum(part, 0) - (part[0] + part[-1]) / 2
+        return part[0] @ along <= 0 or part[-1] @ along <= 0
+
+    path, ends, count = [momentum], {True: (position, momentum), False: (position, momentum)}, 0
+    for doubling, forwards in enumerate(directions):
+        added, size = [], step_size if forwards else -step_size
+        w, p = ends[forwards]
+        while len(added) < 2**doubling:
+            half = p - size / 2 * w
+            w = w + size * half
+            p = half - size / 2 * w
+            added.append(p)
+            count += 1
+            parts = [added[-(2**k) :] for k in range(1, doubling + 1) if len(added) % 2**k == 0]
+            if any(map(turns, parts)):
+                return count
+        ends[forwards], path = (w, p), path + added if forwards else added[::-1] + path
+        if turns(path):
+            return count
+    return count
+
+
+@pytest.mark.parametrize("step_size", [0.3, 1.5])
+def test_the_steps_of_a_trajectory_are_those_of_its_definition(step_size):
+    """A third of the long steps would be others where the momenta at the ends counted in full."""
+    rng, chains, depth = np.random.default_rng(0), 300, 6
+    position, momentum = rng.standard_normal((2, chains, 2))
+    uniforms = rng.random((chains, nuts.uniforms_needed(depth)))
+    size = torch.full((chains,), step_size, dtype=F64)
+    start = Normal()(torch.from_numpy(position))
+    moved = nuts.step(start, Normal(), torch.from_numpy(momentum), torch.from_numpy(uniforms), size, depth)
+    expected = [
+        steps_until_a_turn(*given, step_size, uniform[:depth] < 0.5)
+        for *given, uniform in zip(position, momentum, uniforms, strict=True)
+    ]
+    assert len(set(expected)) > 1
+    assert moved.leapfrogs.tolist() == expected
+
+
+def one_step(loss):
+    """A transition of one leapfrog step from 0 in one dimension that loses so many nats: by e^4/8 with momentum 1."""
+    size = torch.tensor([(8 * loss) ** 0.25], dtype=F64)
+    uniforms = torch.full((1, nuts.uniforms_needed(1)), 0.4, dtype=F64)
+    return nuts.step(Normal()(torch.zeros(1, 1, dtype=F64)), Normal(), torch.ones(1, 1, dtype=F64), uniforms, size, 1)
+
+
+def test_a_thousand_nats_are_a_divergence():
+    assert [one_step(loss).divergent.item() for loss in (900, 1100)] == [False, True]
+
+
+def test_a_trajectory_goes_over_to_a_subtree_of_the_same_weight():
+    """With probability min(1, weight of the subtree / weight of what was before), betancourt2017: not one half."""
+    chains = 400
+    uniforms = torch.from_numpy(np.random.default_rng(0).random((chains, nuts.uniforms_needed(1))))
+    uniforms[:, 1] = torch.linspace(0.001, 0.999, chains)  # of going over
+    zero, one = torch.zeros(chains, 1, dtype=F64), torch.ones(chains, 1, dtype=F64)
+    for loss in (1e-9, 1.0):
+        size = torch.full((chains,), (8 * loss) ** 0.25, dtype=F64)
+        moved = nuts.step(Normal()(zero), Normal(), one, uniforms, size, 1)
+        share = (moved.point.position != 0).double().mean().item()
+        assert share == pytest.approx(np.exp(-loss), abs=0.005)
+
+
 def test_divergent_transitions_are_counted_and_stay():
     for make in (hamiltonian, no_u_turn):
         model, psi, f = company.chains("poisson", 6)
