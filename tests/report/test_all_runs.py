@@ -94,6 +94,7 @@ def runs(tmp_path_factory):
         (["quick", "changed"], "a_quick"),
         (["other", "quick"], "a_quick"),
         (["partial", "quick"], "e_partial"),
+        (["partial", "check"], "e_partial"),
         (["begun", "quick"], "a_quick"),
         (["partial", "full"], "g_full"),
         (["partial", "other"], "e_partial"),

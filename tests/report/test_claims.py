@@ -157,6 +157,18 @@ def test_methods_of_two_runs_are_paired_by_split(tmp_path):
     assert judged([other, converged, paper])[0].runs == (converged, paper), "one run of other settings, not two"
 
 
+def test_which_of_several_runs_is_compared(quick, tmp_path):
+    """That of more than one split, of the larger budget (of two runs the smaller counts), of the study's settings."""
+    single = run(tmp_path / "a", "paper", splits=1)
+    assert judged([single, quick])[0].runs == judged([quick, single])[0].runs == (quick, quick)
+    whole = run(tmp_path / "b", "converged")
+    longer = run(tmp_path / "c", "paper", splits=4, status=lambda m, *_: ("done" if m == "svgp" else "skipped", ""))
+    assert judged([longer, whole])[0].runs == judged([whole, longer])[0].runs == (whole, whole)
+    changed = run(tmp_path / "d", "quick", splits=8)
+    changed.settings = "svgp.jitter=1e-3"
+    assert judged([changed, quick])[0].runs == judged([quick, changed])[0].runs == (quick, quick)
+
+
 def test_runs_of_another_protocol_are_not_taken(tmp_path):
     other = run(tmp_path / "a")
     study = json.loads((tmp_path / "a" / "study.json").read_text())
@@ -283,6 +295,8 @@ def test_many_data_sets_are_tested_together():
     results = [claims.Result(comparison, f"set{i}", "common", difference=d) for i, d in enumerate(differences)]
     assert claims.over_datasets(results) == ["dsvi is better than svgp on 6 of 6, signed-rank p = 0.031"]
     assert claims.over_datasets(results[:5]) == []
+    equal = claims.Result(comparison, "set7", "common", difference=PairedDifference(0.0, -1.0, 1.0, 1.0, 5))
+    assert claims.over_datasets([*results, equal])[0].startswith("dsvi is better than svgp on 6 of 7")
     assert finding._datasets(results) == "each of 6 data sets (-0.60 to -0.10)"
     assert finding._datasets(results[:1]) == "set0 -0.10 [-1.00, +1.00]"
 

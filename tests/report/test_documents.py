@@ -95,6 +95,14 @@ def test_fits_of_other_rows_or_presets_and_of_fewer_updates_are_not_taken(root, 
     assert {dataset for _, dataset in Joined(own, [other]).taken} == {"banana"}
 
 
+def test_a_run_with_more_splits_than_ours_gives_no_cells(root):
+    own, other = View(root / "study"), View(root / "study")
+    vars(own)["fits"] = own.fits[(own.fits["dataset"] != "boston") | (own.fits["split"] == 0)]
+    own.fits["status"] = UNMIXED
+    other.fits["steps"] += 1
+    assert {dataset for _, dataset in Joined(own, [other]).taken} == {"banana"}
+
+
 def test_a_run_with_another_model_gives_no_cells(root):
     own = Counterparts(View(root / "docs" / "results" / documents.RUN))
     names = ["svgp.steps=60000 trainer.replicas=1", "svgp.num_inducing=500 svgp.steps=60000", "budget.gain=1"]

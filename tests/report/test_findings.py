@@ -6,6 +6,7 @@ from dataclasses import asdict
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import friedmanchisquare
 from synthetic_study import build
 
 from gpbench.errors import UserError
@@ -127,6 +128,24 @@ def test_differences_to_the_best_have_their_posterior(view):
     scores = view.per_split("rmse", "concrete")
     expected = correlated_t_posterior(scores["constant"], scores[found["best"].iloc[0]], 0.1, "rmse")
     assert found.loc["constant", ["better", "equal", "worse"]].tolist() == list(asdict(expected).values())
+
+
+def test_the_best_has_the_smallest_mean(tmp_path):
+    """Not the smallest median, which one bad split leaves as it is."""
+    folder = build(tmp_path / "s", ["svgp", "dsvi"], ["boston"], 3, lambda *_: ("done", ""))
+    scores = pd.read_parquet(folder / "scores.parquet")
+    scores["mnll"] = np.where(scores["method"] == "svgp", scores["split"].map({0: 0.0, 1: 0.0, 2: 9.0}), 1.0)
+    scores.to_parquet(folder / "scores.parquet")
+    found = differences_to_best(View(folder), "mnll", "boston")
+    assert found[["method", "best", "difference"]].to_numpy().tolist() == [["svgp", "dsvi", 2.0]]
+
+
+def test_two_data_sets_of_three_methods_are_enough_for_friedmans_test(tmp_path):
+    folder = build(tmp_path / "s", ["svgp", "dsvi", "constant"], ["boston", "energy"], 2, lambda *_: ("done", ""))
+    losses, _ = complete_losses(View(folder), SPEC["regression_mnll"])
+    expected = friedmanchisquare(*losses.to_numpy().T)
+    found = compare(View(folder), SPEC["regression_mnll"])["friedman"]
+    assert found["chi_squared"] == pytest.approx(expected.statistic)
 
 
 def test_a_sentence_says_what_is_undecided(view):
