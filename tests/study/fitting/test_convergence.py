@@ -64,6 +64,18 @@ def test_a_gain_is_surely_below_a_limit_at_5_percent():
     assert [convergence.Gain(0.0, error).is_below(0.02) for error in errors] == [True, False]
 
 
+@pytest.mark.parametrize(
+    ("gain", "reason"), [(-0.01, "too noisy, or converged too recently"), (-0.03, "the objective falls")]
+)
+def test_an_objective_falls_only_where_it_loses_as_much_as_the_rule_lets_it_gain(gain, reason):
+    objective = noise(0.1)
+    late = TIMES > TOTAL / 2
+    slope = stats.linregress(np.log(TIMES[late]), objective[late]).slope
+    found = judge(objective + (gain / math.log(2) - slope) * np.log(TIMES), TOTAL)
+    assert (found.convergence, found.not_judged_because) == (NOT_JUDGED, reason)
+    assert found.gain == pytest.approx(gain)
+
+
 def test_few_steps_are_not_judged_and_the_reason_says_so():
     found = judge(np.ones(20), 500)
     assert (found.convergence, found.not_judged_because) == (NOT_JUDGED, "500 steps are too few")

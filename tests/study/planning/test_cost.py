@@ -83,6 +83,8 @@ def test_committed_records_are_measured_cells_too(project):
     learned = make().cost
     assert learned.known(cell) == "measured"
     assert learned.seconds(cell) / cell.what.steps == pytest.approx(2, rel=0.3)
+    committed.write(where, "other", [row | {"trials": 3}], {})  # four trainings: half a second a step
+    assert make().cost.seconds(cell) / cell.what.steps == pytest.approx(0.5, rel=0.3)
     committed.write(where, "other", [row | {"gpu": "some GPU"}], {})
     assert make().cost.known(cell) == "unmeasured"
     assert make(f"{SMALL} trainer=gpu").cost.known(wanted(make(f"{SMALL} trainer=gpu"), "svgp", "wine")) == "measured"

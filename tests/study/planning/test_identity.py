@@ -117,6 +117,11 @@ def test_scores_and_figures_are_outside_the_identity():
     assert "gpbench.methods.dgp_rff" not in closure
 
 
+def test_how_trials_are_scored_is_inside_the_identity_of_tuned_fits_alone():
+    closures = [identity.code(*identity.numerics("gpbench.methods.svgp", "single", tuned)) for tuned in (False, True)]
+    assert ["gpbench.study.fitting.inner_split" in closure for closure in closures] == [False, True]
+
+
 def test_digest_does_not_depend_on_order():
     assert identity.digest({"a": 1, "b": [2, None]}) == identity.digest({"b": [2, None], "a": 1})
     # `printf '{"a":1}' | sha256sum`

@@ -130,7 +130,8 @@ def test_splits_share_a_tensor_batch_if_a_step_is_small(project):
         plan = make(f"datasets=[boston] methods=[svgp] splits=10 {words}")
         return {len(g.fits) for b in plan.batches for g in b.groups}
 
-    assert sizes("") == {1}  # 100 inducing inputs x 455 rows
+    assert sizes("") == {1}
+    assert sizes("svgp.optimiser=adam") == {1}  # 100 inducing inputs x 455 rows
     assert sizes("svgp.num_inducing=4") == {1}  # by L-BFGS each would be searched by itself
     adam = "svgp.optimiser=adam"
     assert sizes(f"svgp.num_inducing=4 {adam}") == {5}

@@ -59,6 +59,16 @@ def test_a_larger_limit_lets_a_fit_pass_that_improves_less(project):
     assert scores(finished(f"{SMALL} budget.gain=0.2"))["gate"].tolist() == ["passed", "passed", "failed"]
 
 
+def test_a_fit_by_steps_that_notes_nothing_is_not_judged(project):
+    where = places.find()
+    plan = planning.make(where, "default", "methods=[constant,svgp] datasets=[boston] splits=1")
+    for cell in plan.cells:
+        finish(Store(where.store), cell, cell.fits[0])
+    planning.freeze(plan, where)
+    row = scores(plan).loc[0]
+    assert (row["convergence"], row["not_judged_because"]) == (NOT_JUDGED, "its training measures none")
+
+
 def test_the_command_line_says_it(project, gpbench):
     overrides = f"{SMALL} budget.gain=0.02"
     plan = finished(overrides)
@@ -95,6 +105,15 @@ def test_chains_are_judged_by_their_r_hat_with_and_without_a_limit():
     assert (stuck["gate"], stuck["not_judged_because"]) == ("failed", "no chain moved, or a draw is no number")
     short = convergence.of_chains(mixed | {"r_hat": math.nan, "draws": 3.0}, 1.05)
     assert (short["convergence"], short["gate"]) == (NOT_JUDGED, "failed")
+
+
+def test_chains_at_the_limits_have_converged():
+    mixed = {"chains": 4, "draws": 400, "ess_bulk": 100.0, "ess_tail": 100.0, "ess_every": 100.0}
+    assert convergence.unmixed(mixed | {"r_hat": convergence.LARGEST_R_HAT}, None) == ""
+    assert convergence.unmixed(mixed | {"r_hat": 1.2}, 1.2) == ""
+    # four draws are two for each half of a chain
+    why = [convergence.of_chains(mixed | {"r_hat": math.nan, "draws": n}, None)["not_judged_because"] for n in (3, 4)]
+    assert why == ["too few draws for an R-hat", "no chain moved, or a draw is no number"]
 
 
 def test_a_certificate_is_made_once_and_joins_the_scores(project, monkeypatch, gpbench):

@@ -178,6 +178,24 @@ def test_curves_of_fits_that_the_store_has_lost_stay_and_those_of_replaced_ones_
     assert all(fit.fit_id not in path.read_text() and "f" * 16 in path.read_text() for path in files)
 
 
+def test_what_was_skipped_is_no_recorded_fit(study):
+    where, name, _ = study
+    rows = committed.read(committed.folder(where, name) / "scores.csv")
+    assert {row["status"] for row in rows} == {"done", "diverged", "skipped"}
+    assert {row["status"] for row in committed.by_fit(where, name).values()} == {"done", "diverged"}
+
+
+def test_curves_that_are_recorded_again_stand_there_once_and_numbers_have_ten_digits(study):
+    where, name, _ = study
+    path = committed.folder(where, name) / "traces.csv"
+    row = next(row for row in committed.by_fit(where, name).values() if row["status"] == "done")
+    before, own = committed.lines(path), [line for line in committed.lines(path) if line["fit_id"] == row["fit_id"]]
+    for _ in range(2):
+        committed.write(where, name, [row | {"mnll": 1.23456789012345}], {}, {"traces": own})
+    assert committed.lines(path) == before
+    assert committed.by_fit(where, name)[row["fit_id"]]["mnll"] == 1.234567890
+
+
 @pytest.mark.parametrize("file", CURVES)
 def test_a_truncated_curve_is_refused_and_nothing_is_written(study, file):
     where, name, _ = study
