@@ -188,6 +188,16 @@ def one_transition(made, xi, y, buffers, generator, size):
     return moved.transpose(0, 1)
 
 
+def test_the_objective_is_minus_the_log_joint_of_the_state_left():
+    """Of standard normal xi but for their constant, on average over particles."""
+    train, made = rows(), method()
+    state = disturbed(started(made, train))
+    loss = made.step(state, train, noise(made, state, 0, 20, 0), 0, 20)
+    prior = sum(torch.distributions.Normal(0, 1).log_prob(xi).sum((2, 3)) for xi in state.params.values())
+    constant = 0.5 * math.log(2 * math.pi) * sum(xi[0, 0].numel() for xi in state.params.values())
+    torch.testing.assert_close(loss, -(prior + constant + state.memory["value"]).mean(1))
+
+
 def test_with_infinite_noise_every_proposal_is_accepted():
     train, made = rows(), method(em_iterations=1)
     state = started(made, train, noise_variance=1e12)
