@@ -23,7 +23,7 @@ from gpbench.report.view import View, commits
 
 DIFFERENCE = "first - second [95 %]"
 COUNTS_NOTE = "Every number with its counterpart: [scorecard](../scorecard/scorecard.md)."
-MANY = 4  # data sets that a finding names one by one
+MANY = 5  # data sets that a finding names one by one, if they tell anything
 RULES = (
     "Difference of losses, paired over splits (below zero the first is better), with its Nadeau-Bengio interval; of "
     "samplers paired by the number of a chain, so that it is of the data sets of a run, often a single one, and of no "
@@ -49,21 +49,23 @@ def bullets(found: list[Claim], runs: list[Counterparts], conf: Path) -> str:
     for claim in found:
         results = claims.judge(claim, runs, conf)
         kinds = {kind: [r for r in results if r.kind == kind] for kind in dict.fromkeys(r.kind for r in results)}
-        by_dataset = (f"{kind} on {_datasets(same)}" for kind, same in kinds.items())
+        most = {claims.UNDECIDED: 1}
+        by_dataset = (f"{kind} on {_datasets(same, most.get(kind, MANY))}" for kind, same in kinds.items())
         judged = "; ".join([*claims.over_datasets(results), *by_dataset])
         pairs = [r.difference.n for r in results if r.difference]
-        known = sorted({run.view.folder.name for r in results for run in r.runs})
+        names = sorted({run.view.folder.name for r in results for run in r.runs})
+        known = names[:1] + [name.removeprefix(names[0]) for name in names[1:]]  # runs of one study differ by digits
         known += [" to ".join(map(str, sorted({min(pairs), max(pairs)}))) + " splits"] if pairs else []
         text = f"- **{claim.claim}** {claim.where}: {judged} ({', '.join(known)})."
         lines.append(fill(text, 120, subsequent_indent="  ", break_on_hyphens=False))
     return "\n".join(lines) + "\n"
 
 
-def _datasets(results: list[Result]) -> str:
+def _datasets(results: list[Result], most: int) -> str:
     """'yacht +0.43 [+0.31, +0.55], ...', or of many data sets how many, and between which they lie."""
     means = [result.difference.mean for result in results if result.difference]
-    if len(results) > MANY and len(means) == len(results):
-        return f"each of {len(results)} data sets ({min(means):+.2f} to {max(means):+.2f})"
+    if len(results) > most and len(means) == len(results):
+        return f"{len(results)} data sets ({min(means):+.2f} to {max(means):+.2f})"
     pairs = [(r.dataset, r.difference) for r in results]
     return ", ".join(f"{name} {signed(d.mean, d.lower, d.upper, 2)}" if d else name for name, d in pairs)
 
