@@ -298,7 +298,7 @@ def test_many_data_sets_are_tested_together():
     equal = claims.Result(comparison, "set7", "common", difference=PairedDifference(0.0, -1.0, 1.0, 1.0, 5))
     assert claims.over_datasets([*results, equal])[0].startswith("dsvi is better than svgp on 6 of 7")
     assert finding._datasets(results, 5) == "6 data sets (-0.60 to -0.10)"
-    assert finding._datasets(results[:1]) == "set0 -0.10 [-1.00, +1.00]"
+    assert finding._datasets(results[:1], 5) == "set0 -0.10 [-1.00, +1.00]"
 
 
 def test_our_findings_say_where_they_hold_with_the_differences(quick, tmp_path):
