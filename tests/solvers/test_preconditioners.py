@@ -8,7 +8,7 @@ from gpbench.errors import UserError
 from gpbench.gp.kernels import Kernel
 from gpbench.solvers import blocks
 from gpbench.solvers.conjugate_gradients import solve
-from gpbench.solvers.preconditioners import BUILD, INNER_TOLERANCE, Factored, build
+from gpbench.solvers.preconditioners import BUILD, INNER_TOLERANCE, Factored, Interpolated, build
 from gpbench.solvers.products import KernelProduct
 from gpbench.solvers.quadrature import rademacher
 
@@ -145,7 +145,7 @@ def test_a_grid_through_all_rows_is_the_kernel():
 def test_grids_have_the_sizes_that_the_cost_allows():
     """About 3, 15 and 5 nodes an input on the three data sets of the paper, by their rows and inputs."""
     for n, d, size in ((1030, 8, 3), (9568, 4, 15), (45730, 9, 5)):
-        assert max(2, int(n ** (1.5 / (d + 1)))) == size
+        assert Interpolated(KernelProduct(kernel(width=d), normals(n, d), 0.1)).size == size
 
 
 def test_blocks_are_a_balanced_partition_of_rows_that_lie_together():

@@ -44,6 +44,7 @@ def test_all_steps_of_lanczos_are_exact_for_every_probe():
         torch.testing.assert_close(quadrature.log_quadratics(solution, probes), truth, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:std:UserWarning")  # of single probes
 def test_the_standard_error_is_that_of_a_mean_over_probes():
     product, probes = system(n=30), quadrature.rademacher(30, 5, seeded(2))
     each = torch.stack([quadrature.log_determinant(product, probes[:, [c]], 40)[0] for c in range(5)])

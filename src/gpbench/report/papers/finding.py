@@ -14,7 +14,7 @@ from gpbench.config.evidence import Claim, Evidence
 from gpbench.errors import count
 from gpbench.evaluation.metrics import METRICS
 from gpbench.report.papers import claims
-from gpbench.report.papers.claims import OURS, Result
+from gpbench.report.papers.claims import OURS, UNDECIDED, Result
 from gpbench.report.scorecard.all_runs import by_verdict, runs_table
 from gpbench.report.scorecard.counterparts import Counterparts
 from gpbench.report.scorecard.one_run import show
@@ -49,12 +49,11 @@ def bullets(found: list[Claim], runs: list[Counterparts], conf: Path) -> str:
     for claim in found:
         results = claims.judge(claim, runs, conf)
         kinds = {kind: [r for r in results if r.kind == kind] for kind in dict.fromkeys(r.kind for r in results)}
-        most = {claims.UNDECIDED: 1}
-        by_dataset = (f"{kind} on {_datasets(same, most.get(kind, MANY))}" for kind, same in kinds.items())
+        by_dataset = (f"{kind} on {_datasets(same, 1 if kind == UNDECIDED else MANY)}" for kind, same in kinds.items())
         judged = "; ".join([*claims.over_datasets(results), *by_dataset])
         pairs = [r.difference.n for r in results if r.difference]
         names = sorted({run.view.folder.name for r in results for run in r.runs})
-        known = names[:1] + [name.removeprefix(names[0]) for name in names[1:]]  # runs of one study differ by digits
+        known = names[:1] + [name.replace(f"{names[0]}-", "-", 1) for name in names[1:]]  # of one study
         known += [" to ".join(map(str, sorted({min(pairs), max(pairs)}))) + " splits"] if pairs else []
         text = f"- **{claim.claim}** {claim.where}: {judged} ({', '.join(known)})."
         lines.append(fill(text, 120, subsequent_indent="  ", break_on_hyphens=False))

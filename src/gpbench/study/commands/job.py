@@ -108,7 +108,7 @@ def run_words(where: Places, words: list[str], by_hand: bool = False) -> tuple[F
     about |= {key: record.info[key] for key in ("tuned", "trials", *CONVERGENCE) if key in record.info}
     if mixed := scoring.mixing(store, [record]):
         judged = convergence.of_chains(mixed, convergence.LARGEST_R_HAT)
-        about |= {key: judged[key] for key in (*CONVERGENCE, "reason") if key in judged}
+        about |= {key: value for key, value in judged.items() if key != "gate"}  # which a study's budget decides
     return record, about | scoring.scores(store, record) | mixed
 
 
