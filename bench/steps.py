@@ -87,9 +87,12 @@ def loop_of(work: Work, dtype: torch.dtype, device: torch.device = CPU) -> Any:
     return loop
 
 
-def our_step(work: Work, dtype: torch.dtype) -> Step:
-    """A step of the training loop of all replicas, with its draws and checks."""
+def our_step(work: Work, dtype: torch.dtype, compiled: bool = False) -> Step:
+    """A step of the training loop of all replicas, with its draws and checks; compiled: as by `trainer.compile`."""
     loop, steps = loop_of(work, dtype), count()
+    if compiled:
+        loss = torch.compile(loop.method.loss)
+        loop.loss = lambda batch, noise: loss(loop.state, batch, noise).clone()
 
     def step() -> None:
         number = next(steps)
@@ -160,22 +163,29 @@ def gpytorch_steps(dtype: torch.dtype) -> dict[str, dict[str, Callable[[], Step]
 
 GPFLOW = {"DSVI-2": "GPflux", "SVGP": "GPflow", "SGPR": "GPflow", "exact GP": "GPflow", "predict": "GPflux"}
 """row -> what does it in the other environment"""
+COMPILED = ("DSVI-2", "SVGP", "SGPR")
+"""rows that `trainer.compile` is shown of, too"""
 
 
 def bench_peers(dtype: torch.dtype) -> None:
-    """A line for each peer of each row: its time by ours."""
+    """A line for each peer of each row: its time by ours, and by our compiled one where that is shown, too."""
     torch.set_default_dtype(dtype)  # GPyTorch makes part of its constants in the default type
     child = Child(dtype) if PEERS.exists() else None
     for row, peers in gpytorch_steps(dtype).items():
         predicts = row == "predict"
         steps = {"ours": our_prediction(WORKS["DSVI-2"], dtype) if predicts else our_step(WORKS[row], dtype)}
+        if row in COMPILED:
+            steps["compiled"] = our_step(WORKS[row], dtype, compiled=True)
+        ours = list(steps)
         steps |= {name: make() for name, make in peers.items()}
         if row in GPFLOW and child is not None:
             steps[GPFLOW[row]] = GPflowStep(child, row)
         times = interleaved(steps, 9 if predicts else None, TURN)
-        for name in list(times)[1:]:
-            ratio = interval_text(times[name] / times["ours"])
-            print(f"  {row:26s} {name:26s} {ratio:22s} ours {np.median(times['ours']):.1f} ms", flush=True)
+        for name in list(times)[len(ours) :]:
+            ratios = [
+                f"{interval_text(times[name] / times[our]):20s} {our} {np.median(times[our]):.1f} ms" for our in ours
+            ]
+            print(f"  {row:26s} {name:26s} {'; '.join(ratios)}", flush=True)
         if row in GPFLOW and child is None:
             print(f"  {row:26s} {GPFLOW[row]:26s} not built: make peers")
 

@@ -41,13 +41,20 @@ def interleaved(
 ) -> dict[str, np.ndarray]:
     """Milliseconds `[repeats]` of each step, run in turns after `warm_up` that do not count.
 
-    turn: seconds that a step is repeated for in its turn, once at least: short ones would run on cold caches."""
+    Each turn begins with one more that does not count, unless `warm_up` is 0, as for long steps: after a pause a step
+    finds neither caches nor, on a virtual machine, its pages where they were (7 ms of SVGP were 61 after 0.8 seconds).
+    turn: seconds that a step is repeated for in its turn, once at least."""
     for step in steps.values():
         for _ in range(warm_up):
             step()
     times = [max(1, round(turn / seconds(step))) if turn else 1 for step in steps.values()]
-    pairs = list(zip(steps.values(), times, strict=True))
-    taken = np.array([[1e3 * seconds(*pair) for pair in pairs] for _ in range(repeats or REPEATS)])
+
+    def one_turn(step: Step, times: int) -> float:
+        if warm_up:
+            step()
+        return 1e3 * seconds(step, times)
+
+    taken = np.array([list(map(one_turn, steps.values(), times)) for _ in range(repeats or REPEATS)])
     return dict(zip(steps, taken.T, strict=True))
 
 

@@ -262,8 +262,8 @@ class Trainer:
     eval_points: NonNegativeInt = 10  #: largest number of points in the trace of the test scores
     eval_every: PositiveInt = 50  #: updates from one of these to the next, at least, on average
     max_minutes: PositiveFloat | None = None  #: a fit that takes longer stops and can be resumed; null: no limit
-    #: compile the loss of methods that Adam trains (torch.compile, on a GPU with CUDA graphs); methods with steps of
-    #: their own and asynchronous workers run as always
+    #: compile the loss of methods that Adam trains (torch.compile, on a GPU with CUDA graphs): up to half a minute a
+    #: fit; methods with steps of their own, natural gradients among them, and asynchronous workers run as always
     compile: bool = False
     live: bool = False  #: send the trace of running fits to MLFLOW_TRACKING_URI
 
