@@ -109,20 +109,17 @@ def test_chains_on_all_rows_have_the_posterior_and_those_on_mini_batches_are_wid
     assert chains.predicted > 2
 
 
-def test_chains_go_on_bit_for_bit_and_are_compared_with_the_reference(bench, tmp_path, capsys):
+def test_marginals_of_chains_are_compared_with_the_reference(bench, capsys):
     marginals = bench("sgld_marginals")
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(1, 20, 2, generator=generator, dtype=torch.float64)
-    batch = marginals.Batch(x, x[..., :1].sin(), torch.ones(1, 20, dtype=torch.float64))
-    for words in ("gp_mh", "sgld_ulisse,subset=10"):
-        for _ in range(2):
-            marginals.go_on(tmp_path / f"{words}-0.pt", words, batch, 0, 40, 0.05)
-        marginals.go_on(tmp_path / f"{words}-0.pt", words, batch, 0, 40, 60)
-        marginals.go_on(tmp_path / f"{words}-1.pt", words, batch, 0, 40, 60)
-        draws, _ = marginals.chains(tmp_path, words)
-        assert (draws[0] == draws[1]).all()
-    marginals.compare(tmp_path)
-    assert capsys.readouterr().out.count("W1/sd") == 6
+    normal = np.random.default_rng(0).standard_normal
+    reference, other = 2 * normal((4, 4000, 1)), 2 * normal((4, 4000, 1)) + 1  # moved by half a standard deviation
+    marginals.compare(["log sigma"], {"gp_mh": reference, "sgld_ulisse": other})
+    printed = capsys.readouterr().out
+    halves, moved = map(float, re.findall(r"W1/sd ([\d.]+)", printed))
+    assert halves < 0.05
+    assert moved == pytest.approx(0.5, abs=0.05)
+    assert [float(ess) for ess in re.findall(r"ESS (\d+)", printed)] == pytest.approx([16_000, 16_000], rel=0.1)
+    assert printed.count("R-hat median 1.000") == 2
 
 
 def test_what_stride_costs_is_measured(bench, monkeypatch, capsys):

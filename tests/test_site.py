@@ -1,5 +1,7 @@
 """What the pages of the site are made of; the whole is built and checked by `make site` and `make site-test`."""
 
+import json
+import math
 import re
 import sys
 
@@ -77,6 +79,19 @@ def test_pairs_are_the_differences_of_the_report(website, run):
         values = found.get(key) or found["mnll", dataset, row.best, row.method]
         assert values[0] == pytest.approx(sign * row.difference, rel=1e-3)
         assert sorted(sign * x for x in values[1:3]) == pytest.approx([row.lower, row.upper], rel=1e-3)
+
+
+def test_what_the_script_pairs_is_json_with_labels_as_they_are(website, run, monkeypatch):
+    import runs
+
+    first, second = run.methods[:2]
+    row = ["mnll", "boston", first, second, -0.1, -math.inf, math.inf, 1.0, 5]
+    monkeypatch.setattr(runs, "pairs", lambda view: [row])
+    monkeypatch.setitem(run.labels, first, "A & B")
+    text = runs._data([run]).split(">", 1)[1].removesuffix("</script>")
+    data = json.loads(text, parse_constant=pytest.fail)[run.folder.name]
+    assert data["labels"] == {first: "A & B", second: run.labels[second]}
+    assert data["pairs"] == [["mnll", "boston", first, second, -0.1, None, None, 1.0, 5]]
 
 
 def test_only_cells_that_name_a_page_are_links(website):

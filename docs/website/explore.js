@@ -18,6 +18,10 @@ const heads = table => [...table.tHead.rows[0].cells].map(cell => cell.textConte
 // to two digits of the spread, with its sign
 const signed = (x, spread) =>
   (x < 0 ? "" : "+") + x.toFixed(Math.min(4, Math.max(0, 1 - Math.floor(Math.log10(spread || 1)))));
+// what has no bounds has null for both
+const minus = x => x === null ? null : -x;
+const interval = (d, low, high) => signed(d, high - low || Math.abs(d))
+  + (low === null ? " (no interval)" : ` [${signed(low, high - low)}, ${signed(high, high - low)}]`);
 const widthOf = box => Math.min(680, box.parentElement.clientWidth);
 
 // search: a row is shown if it has the chosen cells and every word
@@ -57,13 +61,13 @@ function pair(box) {
     const [metric, a, b] = ["metric", "first", "second"].map(key => selects[key].value);
     const rows = pairs.filter(row => row[0] === metric && (row[2] === a && row[3] === b || row[2] === b && row[3] === a))
       .map(([, dataset, first, , d, low, high, p, n]) =>
-        first === a ? [dataset, d, low, high, p, n] : [dataset, -d, -high, -low, p, n]);
+        first === a ? [dataset, d, low, high, p, n] : [dataset, -d, minus(high), minus(low), p, n]);
     body.caption.firstElementChild.textContent =
       `${labels[a]} minus ${labels[b]}: ${names[metric]}, ${selects.run.value}, ${setting}`;
     body.tHead.rows[0].cells[1].firstElementChild.textContent = `difference of ${names[metric]}`;
     body.tBodies[0].replaceChildren(...rows.map(([dataset, d, low, high, p, n]) => {
       const row = make("tr", {}, make("td", {}, dataset),
-        make("td", { "data-value": d, class: "number" }, `${signed(d, high - low)} [${signed(low, high - low)}, ${signed(high, high - low)}]`),
+        make("td", { "data-value": d, class: "number" }, interval(d, low, high)),
         make("td", { "data-value": p }, p.toPrecision(2)), make("td", { "data-value": n }, n));
       return row;
     }));
@@ -92,10 +96,10 @@ function forest(rows, a, b, metric, width) {
   const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${a} minus ${b}, ${metric}` });
   svg.append(drawn("line", { class: "axis", x1: middle, x2: middle, y1: 0, y2: height - 60 }));
   rows.forEach(([dataset, d, low, high], i) => {
-    const y = 26 * i + 14, most = Math.max(Math.abs(low), Math.abs(high)) || 1, at = x => middle + half * x / most;
+    const y = 26 * i + 14, most = Math.max(Math.abs(d), Math.abs(low), Math.abs(high)) || 1, at = x => middle + half * x / most;
     svg.append(drawn("text", { x: left - 8, y: y + 4, "text-anchor": "end" }, dataset),
-      drawn("line", { class: "mark", x1: at(low), x2: at(high), y1: y, y2: y }),
       drawn("circle", { class: "mark", cx: at(d), cy: y, r: 4 }));
+    if (low !== null) svg.append(drawn("line", { class: "mark", x1: at(low), x2: at(high), y1: y, y2: y }));
   });
   svg.append(drawn("text", { x: middle - 12, y: height - 40, "text-anchor": "end" }, `← ${a}`),
     drawn("text", { x: middle + 12, y: height - 40 }, `${b} →`),

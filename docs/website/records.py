@@ -3,7 +3,6 @@ and of docs/sharp-edges.md."""
 
 from __future__ import annotations
 
-import html
 import re
 from itertools import combinations
 from pathlib import Path
@@ -204,8 +203,3 @@ def surprises(where: Places) -> list[str]:
     text = (where.root / "docs" / "sharp-edges.md").read_text()
     items = re.findall(r"^- (.*?)(?=^- |^#|\Z|\n\n)", text, re.MULTILINE | re.DOTALL)
     return [" ".join(item.split()).replace("](", "](../") for item in items]
-
-
-def escaped(text: str) -> str:
-    """Text for HTML."""
-    return html.escape(text, quote=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pandas as pd
 
 from gpbench.evaluation.compare import complete, ranks
@@ -13,7 +14,7 @@ from gpbench.report.figures.ranks import mean_ranks
 from gpbench.report.tables.render import Table, signed, to_html
 from gpbench.report.view import View
 from gpbench.study.storage.committed import CURVES
-from records import cells, chains, escaped, facts, linked, listed, mixing, pairs, scores
+from records import cells, chains, facts, linked, listed, mixing, pairs, scores
 
 
 def page(view: View, table: pd.DataFrame, pages: dict[str, str]) -> str:
@@ -49,7 +50,8 @@ def explorer(runs: list[View], pages: dict[str, str]) -> str:
         linked(scores(done), pages, "../").replace("<table ", '<table id="cells" ', 1),
         "## Two methods, paired",
         "The loss of the first minus that of the second on the same splits of a data set, with the 95 % interval of "
-        "Nadeau and Bengio (not corrected for the number of data sets). Below zero the first is better.",
+        "Nadeau and Bengio (not corrected for the number of data sets). Below zero the first is better. Left out are "
+        "data sets on which fits of either are missing or have not converged as the budget asks.",
         *_pair(runs),
         "## Rank against budget",
         "Mean rank by MNLL over the data sets and methods that are complete at every budget. Rank 1 is best "
@@ -105,7 +107,9 @@ def _data(runs: list[View]) -> str:
         if rows := pairs(view):
             named = {row[i] for row in rows for i in (2, 3)}
             setting = f"{view.study['protocol']}, {view.study['budget']}"
-            labels = {name: escaped(view.labels[name]) for name in view.methods if name in named}
+            labels = {name: view.labels[name] for name in view.methods if name in named}
+            # JSON has no infinity, which bounds a difference that is the same on all splits
+            rows = [[None if x in (np.inf, -np.inf) else x for x in row] for row in rows]
             held[view.folder.name] = {"setting": setting, "labels": labels, "pairs": rows}
-    text = json.dumps(held, separators=(",", ":")).replace("</", "<\\/")
+    text = json.dumps(held, separators=(",", ":"), allow_nan=False).replace("</", "<\\/")
     return f'<script type="application/json" id="paired">{text}</script>'

@@ -158,6 +158,12 @@ def test_table_of_chains_has_a_row_for_every_cell_and_split(view):
     assert "R-hat exceeds 1.05" in table.note
 
 
+def test_chains_that_never_move_have_no_r_hat_over_rows(view, monkeypatch):
+    for name in ("r_hat_row", "r_hat_row_sd"):
+        monkeypatch.setitem(view.done, name, np.nan)
+    assert set(TABLES["chains"].function(view).shown["over rows"]) == {"-"}
+
+
 def test_table_of_chains_of_which_no_number_is_known(folder, tmp_path):
     pd.read_parquet(folder / "scores.parquet").assign(chains=np.nan).to_parquet(tmp_path / "scores.parquet")
     (tmp_path / "study.json").write_text((folder / "study.json").read_text())

@@ -59,7 +59,7 @@ def reference(conf: Path) -> str:
     for module in modules:
         cls = config.hyperparameters(module)
         about = inspect.cleandoc(cls.__doc__ or "").replace("\n", " ")
-        body = keys_table(cls) if dataclasses.fields(cls) else "No hyperparameters."
+        body = keys_table(cls) if dataclasses.fields(cls) else ""
         parts.append(f"## Hyperparameters of `{module}`\n\n{about}\n\n{body}")
     return "\n".join(parts)
 

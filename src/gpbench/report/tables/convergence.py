@@ -64,7 +64,7 @@ def chains(view: View) -> Table:
             "split": data["split"],
             "chains x draws": [f"{row.chains:.0f} x {row.draws:.0f}".replace("nan", "-") for row in data.itertuples()],
             "R-hat": [_ratio(row.r_hat) + " ✗" * (row.gate == "failed") for row in data.itertuples()],
-            "over rows": [f"{_ratio(row.r_hat_row)} ± {_ratio(row.r_hat_row_sd)}" for row in data.itertuples()],
+            "over rows": [_ratio(row.r_hat_row, row.r_hat_row_sd) for row in data.itertuples()],
             "bulk ESS": data["ess_bulk"].map(number),
             "tail ESS": data["ess_tail"].map(number),
             "MCSE": data["mcse"].map(lambda value: number(value, 2)),
@@ -91,8 +91,9 @@ def chains(view: View) -> Table:
     return Table(data, shown, "R-hat and effective sample sizes of Markov chains", note)
 
 
-def _ratio(value: float) -> str:
-    return "-" if np.isnan(value) else f"{value:.3f}" if value < 100 else "> 100"
+def _ratio(value: float, sd: float = np.nan) -> str:
+    spread = "" if np.isnan(sd) else f" ± {_ratio(sd)}"
+    return ("-" if np.isnan(value) else f"{value:.3f}" if value < 100 else "> 100") + spread
 
 
 def functions(view: View) -> Table:
