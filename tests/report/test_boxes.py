@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from synthetic_study import build
 
-from gpbench.report.figures import draw
+from gpbench.report.figures import draw, log_density
 from gpbench.report.scorecard.one_run import scorecard
 from gpbench.report.view import View
 
@@ -59,3 +59,15 @@ def test_a_published_mean_is_marked_above_its_method(view):
     marked = [tuple(line.get_xydata()[0]) for line in boston.get_lines() if line.get_marker() == "D"]
     assert marked == [(1, 2.5)]
     assert not [line for line in yacht.get_lines() if line.get_marker() == "D"]
+
+
+def test_log_densities_are_minus_the_losses_with_a_bar_at_their_mean(view):
+    boston = draw(view, "log_density").axes[0]
+    for row, (splits, mean) in enumerate(zip(boston.get_lines()[::2], boston.get_lines()[1::2], strict=True)):
+        np.testing.assert_array_equal(splits.get_xydata(), [(-split, row) for split in range(SPLITS)])
+        assert set(mean.get_xdata()) == {-3.5}
+
+
+def test_what_lies_far_below_the_better_half_is_counted():
+    """The better method has -1 and -2: three times its range of 1 below -2 an axis ends."""
+    assert log_density._lowest_drawn(pd.DataFrame({"a": [-1.0, -2.0], "b": [-30.0, -1.5]})) == -5

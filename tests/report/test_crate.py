@@ -24,7 +24,8 @@ def where(tmp_path_factory):
     (root / "conf").symlink_to(places.find().conf)
     folder = build(root / "results" / "tiny", ["svgp", "constant"], ["boston", "banana"], 2, lambda *_: ("done", ""))
     scores = pd.read_parquet(folder / "scores.parquet")
-    times = {"started": "2024-01-01T00:00:00.000+00:00", "ended": "2024-01-01T00:01:00.000+00:00"}
+    minutes = {"started": scores["split"], "ended": scores["split"] + 2}
+    times = {name: "2024-01-01T00:0" + values.astype(str) + ":00.000+00:00" for name, values in minutes.items()}
     scores.assign(**times).to_parquet(folder / "scores.parquet")
     study = json.loads((folder / "study.json").read_text())
     (folder / "study.json").write_text(json.dumps(study | {"versions": {"torch": "2.0"}}))
@@ -77,11 +78,13 @@ def test_the_crate_says_what_ran_on_what(packed):
     content, entities = packed
     run = entities["#run"]
     assert (run["@type"], run["instrument"]) == ("CreateAction", {"@id": "#gpbench"})
-    assert (run["startTime"], run["endTime"]) == ("2024-01-01T00:00:00+00:00", "2024-01-01T00:01:00+00:00")
+    assert (run["startTime"], run["endTime"]) == ("2024-01-01T00:00:00+00:00", "2024-01-01T00:03:00+00:00")
     assert {"@id": "#data-boston"} in run["object"]
     assert entities["#data-boston"]["citation"] == {"@id": "#harrison1978"}
     assert entities["#data-boston"]["identifier"].startswith("md5:")
     assert entities["#package-torch"]["version"] == "2.0"
+    said = entities["./"]["description"]
+    assert said == "Study tiny: 2 methods on 2 data sets, protocol common, budget quick; 8 of 8 fits done."
     assert b"@inproceedings{hensman2013," in content["citations.bib"]
 
 

@@ -14,6 +14,7 @@ from gpbench.report.export import documents
 from gpbench.report.joined import Joined
 from gpbench.report.scorecard import all_runs
 from gpbench.report.scorecard.counterparts import Counterparts
+from gpbench.report.significance import comparisons
 from gpbench.report.view import UNMIXED, View
 from projects import REPOSITORY
 
@@ -123,6 +124,18 @@ def test_blocks_of_a_text_are_replaced_and_must_exist():
     assert documents.filled(result, {"results": "new\n"}) == result
     with pytest.raises(UserError, match="no block '<!-- scorecard -->"):
         documents.filled(text, {"scorecard": "x"})
+
+
+@pytest.mark.parametrize("pair", [("svgp", "constant"), ("constant", "svgp")])
+def test_the_readme_says_which_method_of_a_pair_is_worse(root, monkeypatch, pair):
+    usual, told = comparisons.compare, {"pairs": [{"a": pair[0], "b": pair[1], "reject": True}]}
+    monkeypatch.setattr(comparisons, "compare", lambda *words: usual(*words) | told)
+    text = documents.summary(Joined(View(root / "study"), [])).replace("\n", " ")
+    assert (
+        "best mean ranks: SVGP 1.0, Constant 2.0. 1 of 1 pair differ significantly; the worse method is Constant in 1."
+        in text
+    )
+    assert "8 fits of 2 of 2 methods on 2 data sets" in text
 
 
 def test_the_readme_counts_what_the_scorecard_says():

@@ -2,11 +2,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.collections import LineCollection
+from matplotlib.colors import to_hex
 from synthetic_samplers import build_samplers
 from synthetic_study import METHODS, build, build_probed
 
 from gpbench.errors import UserError
-from gpbench.report.figures import by_model, calibration, canvas, convergence, draw, profiles, write_figure
+from gpbench.report.figures import by_model, calibration, canvas, convergence, draw, functions, profiles, write_figure
 from gpbench.report.figures.canvas import looks
 from gpbench.report.figures.published import QUOTED
 from gpbench.report.registry import FIGURES
@@ -185,6 +186,12 @@ def test_bounds_are_compared_with_the_order_of_the_scores(probed_view):
     remark = figure.axes[1].get_title("right")
     assert float(remark.rsplit(" ", 1)[1]) > 0.6
     assert texts(figure).count("no bound") == 2, "the constant method, on both data sets"
+    left, right = figure.axes[:2]
+    drawn = [np.quantile(box.get_ydata(), [0, 1]) for box in left.lines if len(box.get_ydata()) == 5]
+    found = probed_view.probe("bounds").query("dataset == 'boston'").groupby("method")["bound"]
+    np.testing.assert_allclose(drawn, found.quantile([0.25, 0.75]).unstack().loc[[*METHODS][:-1]])
+    means = [line.get_ydata()[0] for line in right.lines if line.get_linestyle() == "-"]
+    np.testing.assert_allclose(means, probed_view.per_split("mnll", "boston").mean())
 
 
 def test_layers_show_both_signs_of_a_sampler_and_one_of_a_variational_method(probed_view):
@@ -197,6 +204,9 @@ def test_layers_show_both_signs_of_a_sampler_and_one_of_a_variational_method(pro
             assert len(drawn.get_segments()) == lines
             assert len({tuple(colour) for colour in drawn.get_colors()}) == colours
         assert len(column[-1].lines[0].get_xdata()) == 10
+        (hidden,) = [part for part in column[0].collections if isinstance(part, LineCollection)]
+        looks = [functions.RISING if line[-1, 1] > line[0, 1] else functions.FALLING for line in hidden.get_segments()]
+        assert [to_hex(colour) for colour in hidden.get_colors()] == [look.color.lower() for look in looks]
     assert len(titles) == 2, "the other methods have no layers"
 
 
@@ -259,6 +269,23 @@ def test_a_family_shares_its_colour_and_isotropic_kernels_are_half_filled(compar
     assert [bar.get_color() for bar in bars] == ["#000000", "#C00000", "#C00000"]
     assert [bar.get_marker() for bar in bars] == ["o", "^", "^"]
     assert [bar.get_fillstyle() for bar in bars] == ["full", "full", "left"]
+    assert [bar.get_ydata()[0] for bar in bars] == compared.per_split("rmse", "boston").mean().tolist()
+
+
+def test_a_number_that_one_paper_quotes_is_a_line_in_the_panel_of_its_metric_and_data_set(compared):
+    axes = draw(compared, "error_over_time").axes
+    lines = [[line.get_ydata()[0] for line in axis.lines if line.get_linestyle() == ":"] for axis in axes]
+    assert lines == [[], [], [2.6], []], "RMSE of boston and yacht, then MNLL"
+
+
+def test_published_means_stand_above_ours_with_their_spreads(compared):
+    (axis,) = draw(compared, "scorecard").axes
+    scores = compared.per_split("mnll", "boston")["svgp"]
+    published, ours = axis.containers
+    marks = [bar.lines[0].get_xydata()[0] for bar in (published, ours)]
+    np.testing.assert_allclose(marks, [(2.5, -0.15), (scores.mean(), 0.15)])
+    reach = [np.ptp(bar.lines[2][0].get_segments()[0][:, 0]) / 2 for bar in (published, ours)]
+    np.testing.assert_allclose(reach, [0.2 * np.sqrt(5 / 4), scores.std(ddof=1)])
 
 
 def test_a_published_number_is_marked_where_the_curves_end(compared):
@@ -269,17 +296,24 @@ def test_a_published_number_is_marked_where_the_curves_end(compared):
 
 
 def test_a_split_that_has_ended_counts_with_its_last_score(tmp_path):
-    """The curve ended with the first split, so that its last mean was of no split's end."""
-    folder = build(tmp_path / "s", ["svgp"], ["boston"], 2, lambda *_: ("done", ""))
+    """The curve ended with the first split, so that its last mean was of no split's end. A fit without a trace is one
+    mark at its seconds, with a bar from the least to the largest score."""
+    folder = build(tmp_path / "s", ["svgp", "exact_gp"], ["boston"], 3, lambda *_: ("done", ""))
     traces = pd.read_parquet(folder / "traces.parquet")
     longer = traces["fit_id"] == traces["fit_id"].iloc[-1]
     traces.loc[longer, ["seconds", "step"]] *= 10
     traces.to_parquet(folder / "traces.parquet")
     last = traces.sort_values("step").groupby("fit_id").last()
-    for axis, clock in zip(draw(View(folder), "convergence").axes, ("seconds", "step"), strict=True):
+    view = View(folder)
+    axes = draw(view, "convergence").axes
+    for axis, clock in zip(axes, ("seconds", "step"), strict=True):
         curve = axis.lines[0]
         assert curve.get_xdata()[-1] == pytest.approx(last[clock].max())
         assert curve.get_ydata()[-1] == pytest.approx(last["mnll"].mean())
+    (mark,) = axes[0].containers
+    fits = view.done.query("method == 'exact_gp'")
+    assert mark.lines[0].get_xydata()[0] == pytest.approx(fits[["seconds_train", "mnll"]].mean().tolist())
+    assert mark.lines[2][0].get_segments()[0][:, 1] == pytest.approx([fits["mnll"].min(), fits["mnll"].max()])
 
 
 def test_captions_say_how_many_test_rows_are_looked_at_during_training():
@@ -288,18 +322,17 @@ def test_captions_say_how_many_test_rows_are_looked_at_during_training():
 
 
 def test_reliability_takes_every_class_into_account(tmp_path):
-    """Classes that come true as often as stated lie on the diagonal: here 0.1, 0.3 and 0.6 of 1,000 points each."""
+    """0.1, 0.3 and 0.6 are stated 1,000 times each, and 0.2, 0.2 and 0.6 of them come true; nine points are few."""
     folder = build(tmp_path / "s", ["svgp"], ["digits"], 1)
-    stated = np.tile([0.1, 0.3, 0.6], (1000, 1))
-    y = np.repeat([0, 1, 2], [100, 300, 600])
+    stated = np.concatenate([np.tile([0.1, 0.3, 0.6], (1000, 1)), np.tile([0.9, 0.05, 0.05], (9, 1))])
+    y = np.repeat([0, 1, 2, 0], [200, 200, 600, 9])
     points = pd.DataFrame(stated, columns=["p0", "p1", "p2"]).assign(
         fit_id="svgp-digits-0", y=y, modal=2, confidence=0.6
     )
     points.assign(p3=np.nan).to_parquet(folder / "points.parquet")
     (axis,) = draw(View(folder), "reliability").axes
     curve = axis.get_lines()[0]
-    np.testing.assert_allclose(curve.get_xdata(), [0.1, 0.3, 0.6], rtol=1e-9)
-    np.testing.assert_allclose(curve.get_ydata(), [0.1, 0.3, 0.6], rtol=1e-9)
+    np.testing.assert_allclose(curve.get_xydata(), [(0.05, 0), (0.1, 0.2), (0.3, 0.2), (0.6, 0.6)], rtol=1e-9)
 
 
 def test_models_stand_beside_those_of_their_depth_and_those_without(probed_view):
@@ -307,6 +340,11 @@ def test_models_stand_beside_those_of_their_depth_and_those_without(probed_view)
     figure = draw(probed_view, "errors_by_depth")
     assert [axis.get_title(loc="left") for axis in figure.axes] == [f"{d}, 2 layers" for d in probed_view.datasets]
     assert len(figure.axes[0].get_xticks()) == len(probed_view.methods)
+    scores, bars = probed_view.per_split("mnll", "boston"), figure.axes[0].containers
+    shown = scores.iloc[:, [int(bar.lines[0].get_xdata()[0]) for bar in bars]]
+    np.testing.assert_allclose([bar.lines[0].get_ydata()[0] for bar in bars], shown.mean())
+    reach = [np.ptp(bar.lines[2][0].get_segments()[0][:, 1]) / 4 for bar in bars]
+    np.testing.assert_allclose(reach, shown.std(ddof=1))
 
 
 def test_a_mean_that_leaves_the_axis_is_an_arrow_with_its_number(view):
@@ -344,3 +382,14 @@ def test_a_cell_that_is_not_complete_is_hollow():
         profiles._mark(axis, pd.concat([cell, pd.Series({"complete": complete})]), canvas.looks_of({"m": "m"})["m"])
     filled, hollow = (axis.get_lines()[0].get_markerfacecolor() for axis in axes)
     assert (filled == "white", hollow) == (False, "white")
+
+
+def test_intervals_that_hold_every_target_cover_too_much(tmp_path):
+    """All transforms are 1/2: any interval covers all, and one of ten bars has ten times what it should."""
+    folder = build(tmp_path / "s", ["svgp"], ["boston"], 1)
+    pd.read_parquet(folder / "points.parquet").assign(pit=0.5).to_parquet(folder / "points.parquet")
+    nominal, beyond = draw(View(folder), "calibration").axes[0].get_lines()[0].get_data()
+    np.testing.assert_allclose(beyond, 1 - nominal)
+    axis = draw(View(folder), "pit").axes[0]
+    np.testing.assert_allclose(axis.patches[0].get_data().values, [*[0] * 5, -0.85, *[0] * 4])
+    np.testing.assert_allclose(axis.collections[0].get_segments()[0][:, 1], -0.085)

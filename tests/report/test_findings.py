@@ -11,7 +11,7 @@ from synthetic_study import build
 
 from gpbench.errors import UserError
 from gpbench.evaluation.practical import ROPES, correlated_t_posterior, signed_rank_posterior
-from gpbench.report.figures import draw
+from gpbench.report.figures import canvas, draw
 from gpbench.report.figures.profiles import prices
 from gpbench.report.registry import TABLES
 from gpbench.report.significance.comparisons import (
@@ -212,3 +212,25 @@ def test_committed_records_are_enough(small, tmp_path, name):
     pd.read_parquet(small / "scores.parquet").to_csv(tmp_path / "scores.csv", index=False)
     shown = [axis.get_title("left") for axis in draw(View(tmp_path), name).axes]
     assert "Regression, MNLL (1 data set)" in shown
+
+
+def test_costs_are_mean_seconds_against_mean_losses_with_standard_deviations(small_view):
+    boston = draw(small_view, "cost").axes[0]
+    fits = small_view.done.query("dataset == 'boston'").groupby("method", sort=False)[["seconds_train", "mnll"]]
+    np.testing.assert_allclose([bar.lines[0].get_xydata()[0] for bar in boston.containers], fits.mean())
+    reach = [[np.ptp(bar.lines[2][i].get_segments()[0][:, i]) / 2 for i in (0, 1)] for bar in boston.containers]
+    np.testing.assert_allclose(reach, fits.std(ddof=1))
+
+
+def test_methods_stand_at_their_mean_ranks_over_a_line_that_joins_what_is_not_told_apart(view):
+    """Four data sets cannot tell any two methods apart."""
+    losses, _ = complete_losses(view, SPEC["regression_mnll"])
+    rank, looks = losses.rank(axis=1).mean(), canvas.looks(view)
+    axis = draw(view, "critical_difference").axes[1]
+    marks = {line.get_color(): line.get_xdata()[0] for line in axis.lines if len(line.get_xdata()) == 1}
+    assert marks == pytest.approx({looks[method].color: value for method, value in rank.items()})
+    shown = {" ".join(text.get_text().split()) for text in axis.texts}
+    for method, value in rank.items():
+        assert {f"{view.labels[method]} {value:.2f}", f"{value:.2f} {view.labels[method]}"} & shown
+    (joined,) = (line.get_xdata() for line in axis.lines if line.get_linewidth() == 2.5)
+    assert joined == pytest.approx([rank.min() - 0.06, rank.max() + 0.06])

@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from synthetic_study import build
 from gpbench.report import figures, registry
 from gpbench.report.__main__ import main
 from gpbench.report.page import facts
+from gpbench.report.page import page as pages
 from gpbench.report.significance.comparisons import differences_to_best, indistinct_groups, statistics, write_statistics
 from gpbench.report.tables import standard
 from gpbench.report.tables.render import Table, leading_number, to_html
@@ -220,3 +222,13 @@ def test_the_registry_and_tables_import_no_heavy_library():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["set()", "set()"]
+
+
+def test_differences_stand_below_their_headings(small_view):
+    row = {"dataset": "boston", "metric": "mnll", "method": "svgp", "best": "constant", "n": 3}
+    text = pages._differences(small_view, [row | {"difference": 0.5, "lower": 0.25, "upper": 0.75, "p": 0.031}])
+    shown = dict(zip(*(re.findall(rf"<{kind}(?: [^>]*)?>(.*?)<", text) for kind in ("th", "td")), strict=True))
+    assert (shown["data set"], shown["metric"]) == ("boston", "mnll")
+    assert (shown["method"], shown["best"], shown["splits"]) == ("SVGP", "Constant", "3")
+    assert [float(shown[name]) for name in ("difference", "p")] == [0.5, 0.031]
+    assert [float(end) for end in shown["95 % interval"].split(" to ")] == [0.25, 0.75]

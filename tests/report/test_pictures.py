@@ -108,6 +108,16 @@ def test_pictures_show_whole_images_and_what_was_made_of_them(tmp_path):
         assert f"{sd:.3g}" in axis.get_title("left")
 
 
+def test_pictures_are_of_the_split_whose_predictions_they_show(tmp_path):
+    """The first fit of the file is of the second split, whose upper halves are brighter by 1,000."""
+
+    def ends(method, _, split):
+        return ("failed", "no") if (method, split) == ("svgp", 0) else DONE
+
+    original = draw(with_pictures(tmp_path / "s", ends), "pictures").axes[0]
+    assert np.nanmax(shown(original)) == 139
+
+
 def test_pictures_keep_a_place_for_a_method_that_failed(tmp_path):
     view = with_pictures(tmp_path / "s", lambda method, *_: ("failed", "no") if method == "svgp" else DONE)
     figure = draw(view, "pictures")

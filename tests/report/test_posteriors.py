@@ -3,9 +3,10 @@
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.colors import to_hex
 from synthetic_study import build
 
-from gpbench.report.figures import covariance, draw, write_figure
+from gpbench.report.figures import covariance, draw, inducing, write_figure
 from gpbench.report.view import View
 
 DONE = ("done", "")
@@ -57,7 +58,11 @@ def with_inducing(folder, status=lambda *_: DONE):
 
 
 def meshes(axis) -> list[np.ndarray]:
-    return [part.get_array() for part in axis.collections if type(part).__name__ == "QuadMesh"]
+    return [part.get_array() for part in meshes_of(axis)]
+
+
+def meshes_of(axis) -> list:
+    return [part for part in axis.collections if type(part).__name__ == "QuadMesh"]
 
 
 def test_inducing_inputs_stand_beside_the_classifier_averaged_over_chains(tmp_path):
@@ -65,6 +70,9 @@ def test_inducing_inputs_stand_beside_the_classifier_averaged_over_chains(tmp_pa
     left, right, other, fixed, bar = figure.axes
     assert [axis.get_title("left") for axis in (left, other)] == ["BSGP (1 layer)", "SVGP"]
     (p,) = meshes(left)
+    data, boundary = (part for part in left.collections if part not in meshes_of(left))
+    assert [to_hex(colour) for colour in data.get_facecolors()] == [colour.lower() for colour in inducing.CLASSES]
+    np.testing.assert_allclose(boundary.get_paths()[0].vertices[:, 0], -0.2)  # the average is 1/2
     np.testing.assert_allclose(p, np.broadcast_to((X0 + 2) / 4 + 0.05, (5, 9)))
     (density,) = meshes(right)
     assert density.mean() == pytest.approx(2 / 3, abs=1e-6), "two of three are inside, none near an edge"
@@ -118,7 +126,9 @@ def test_each_panel_samples_what_it_says(tmp_path):
     away, over = distance.lines[0].get_data()
     low, high = (s * np.exp(-0.5 * (away / length) ** 2) for s, length in ((1, 0.5), (4, 2)))
     np.testing.assert_allclose(over, (low + high) / 2)
-    assert [len(line.get_xdata()) for line in scales.lines] == [2, 2], "a chain each"
+    for line in scales.lines:  # a chain each
+        np.testing.assert_array_equal(line.get_xydata(), [(0.5, 1), (2, 4)])
+    assert (scales.get_xlabel(), scales.get_ylabel()) == ("lengthscale", "outputscale")
 
 
 def test_a_covariance_over_more_than_one_input_is_not_drawn(tmp_path):
@@ -174,6 +184,8 @@ def test_classes_have_contours_and_a_sampler_its_two_most_correlated_functions(t
     first, second = (line.get_xydata() for line in values.lines)
     np.testing.assert_allclose(first.sum(1), 0, atol=1e-12)
     np.testing.assert_allclose(second.sum(1), 0.2)
+    (said,) = (text.get_text() for text in values.texts)
+    assert said.startswith("input 2, correlation -0.9"), "they would be opposite but for what tells chains apart"
 
 
 def test_a_method_without_a_finished_fit_keeps_its_panel_of_classes(tmp_path):

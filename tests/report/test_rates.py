@@ -61,5 +61,19 @@ def test_a_method_that_failed_keeps_its_place(tmp_path, places):
     assert [text.get_text() for text in axes[1].texts] == ["no finished fit"]
 
 
+def test_bins_are_those_of_the_split_that_is_drawn(tmp_path):
+    """The first fit of the file is of the second split, which holds out other bins."""
+
+    def ends(method, _, split):
+        return ("failed", "no") if (method, split) == ("svgp", 0) else DONE
+
+    view = with_rates(tmp_path / "s", LINE, ends)
+    inputs = pd.read_parquet(view.folder / "inputs.parquet")
+    inputs["row"] += 100 * (inputs["fit_id"] == "svgp-boston-1")
+    inputs.to_parquet(view.folder / "inputs.parquet")
+    (line,) = draw(view, "rates").axes[2].lines
+    np.testing.assert_array_equal(line.get_xdata(), LINE["x0"])
+
+
 def test_without_the_probe_it_says_what_is_missing(small):
     assert draw(View(small), "rates").get_label().startswith("No rates: inputs.parquet is missing")

@@ -5,13 +5,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 from scipy import stats
 from synthetic_study import build
 
 from gpbench import config
-from gpbench.report.figures import draw
+from gpbench.report.figures import draw, intervals
 from gpbench.report.figures.intervals import half_width
 from gpbench.report.figures.score_against_setting import curves
+from gpbench.report.page import page
 from gpbench.report.registry import TABLES
 from gpbench.report.scorecard.one_run import scorecard
 from gpbench.report.scorecard.published import read_published
@@ -83,6 +85,39 @@ def test_ranks_are_ours_and_where_all_data_sets_have_them_the_published_ones(vie
     ours = sorted(bar.lines[0].get_xdata()[0] for bar in ranks.containers)
     assert sum(ours) == 1 + 2 + 3 + 4
     assert len(ranks.get_lines()) == len(ranks.containers), "yacht has no published numbers"
+
+
+def test_published_ranks_are_averaged_over_data_sets_and_ours_have_their_intervals(view, monkeypatch):
+    ours = [{"method": "dsvi", "mean_rank": 2.0, "lower": 1.5, "upper": 3.75}]
+    told = {"datasets": ["boston", "yacht"], "methods": [*LABELS], "ranks": ours}
+    monkeypatch.setattr(intervals, "compare", lambda *_: told)
+    axis, losses = Figure().subplots(), {"boston": (3.0, 2.0, 1.0, 90.0), "yacht": (1.0, 2.0, 4.0, 3.0)}
+    rows = [(name, *pair) for name, values in losses.items() for pair in zip(LABELS, values, strict=True)]
+    intervals._draw_ranks(axis, view, pd.DataFrame(rows, columns=["dataset", "ours_method", "published"]))
+    theirs = [line.get_xydata()[0] for line in axis.get_lines() if line.get_fillstyle() == "none"]
+    np.testing.assert_allclose(theirs, [(2, 0.3), (2, 1.3), (2.5, 2.3), (3.5, 3.3)])
+    (bar,) = axis.containers
+    assert bar.lines[0].get_xydata()[0].tolist() == [2, 1]
+    assert bar.lines[2][0].get_segments()[0].tolist() == [[1.5, 1], [3.75, 1]]
+
+
+@pytest.mark.parametrize(("name", "sds"), [("num_inducing", 1), ("error_by_inducing", 2)])
+def test_bars_are_as_many_standard_deviations_as_the_paper_draws(view, name, sds):
+    (curve,) = draw(view, name).axes[0].containers
+    reach = [np.ptp(bar[:, 1]) / 2 for bar in curve.lines[2][0].get_segments()]
+    np.testing.assert_allclose(reach, sds * view.per_split("mnll", "boston")[["svgp", "dsvi"]].std(ddof=1))
+
+
+def test_the_page_counts_all_verdicts_and_shows_what_has_a_counterpart(view):
+    ours = ROW | {"dataset": "boston", "method_printed": "SVGP", "ours_method": "svgp", "value": 3.0}
+    other = ours | {"method_printed": "elsewhere", "ours_method": "", "reason": "a bound"}
+    scorecard(view, pd.DataFrame([ours, other])).to_json(view.folder / "scorecard.json", orient="records")
+    section = page.Section("scorecard", "Scorecard")
+    page._add_scorecard(view, section)
+    assert ("not run", "1 published number") in section.facts
+    assert len(section.facts) == 2
+    ((_, table),) = section.tables
+    assert (table.count("<tr>"), "elsewhere" in table) == (1 + 1, False)
 
 
 def test_curves_are_labels_without_the_value(view):

@@ -17,7 +17,7 @@ from synthetic_samplers import (
 )
 from synthetic_study import build
 
-from gpbench.report.figures import calibration, chains, draw
+from gpbench.report.figures import calibration, chains, draw, r_hat
 from gpbench.report.registry import TABLES
 from gpbench.report.scorecard.one_run import scorecard
 from gpbench.report.tables import sampler_efficiency
@@ -167,6 +167,13 @@ def test_chains_of_every_sampler_have_a_row(view):
     assert len(acf.get_lines()) == CHAINS + 1
     assert acf.get_lines()[-1].get_xdata(orig=False)[1] == 2, "draws are thinned by two"
     assert shrink.get_title("right") == "✗ 4/4 splits"
+    drawn = view.probe("draws").query("dataset == 'boston' and method == 'bsgp_2' and quantity == 'log lengthscale 1'")
+    own = drawn[drawn["replica"] == 3]
+    np.testing.assert_array_equal(trace.get_lines()[3].get_xydata(), own[["draw", "value"]])
+    found = sampler_efficiency.shrinkage(view).query("dataset == 'boston' and method == 'bsgp_2'")
+    medians = found.groupby("iteration")[["r_hat", "upper"]].median()
+    for line, name in zip(shrink.get_lines(), ("r_hat", "upper"), strict=False):
+        np.testing.assert_allclose(line.get_ydata(orig=False), np.clip(medians[name] - 1, 1e-3, 30))
 
 
 def test_chains_may_end_before_others():
@@ -216,6 +223,20 @@ def test_a_data_set_whose_scores_are_undefined_keeps_its_name(tmp_path, name):
     assert figure.axes[0].axison, "an axis that is off has no label"
 
 
+def test_abstention_begins_with_the_scores_of_all_rows(sizes):
+    """No probability of this study is within 0.2 of 1/2. The area is the share of pairs in the right order."""
+    small = sizes.done.query("dataset == 'banana' and method == 'svgp' and n_train == 10")["fit_id"]
+    fits = [points for _, points in sizes.points[sizes.points["fit_id"].isin(small)].groupby("fit_id")]
+    accuracy = np.mean([(points["modal"] == points["y"]).mean() for points in fits])
+    ordered = [
+        stats.mannwhitneyu(*(points.loc[points["y"] == y, "p1"] for y in (1, 0))).statistic
+        / ((points["y"] == 1).sum() * (points["y"] == 0).sum())
+        for points in fits
+    ]
+    begins = [axis.get_lines()[0].get_ydata(orig=False)[0] for axis in draw(sizes, "abstention").axes[:2]]
+    np.testing.assert_allclose(begins, [accuracy, np.mean(ordered)])
+
+
 def test_rejection_begins_at_the_accuracy(tmp_path):
     view = View(build(tmp_path / "s", ["svgp"], ["digits"], 3))
     (axis,) = draw(view, "reject").axes
@@ -226,9 +247,11 @@ def test_rejection_begins_at_the_accuracy(tmp_path):
 
 
 def test_scores_are_averaged_at_each_size(sizes):
-    first = draw(sizes, "score_against_n").axes[0].containers[0].lines[0]
+    first, _, (bars,) = draw(sizes, "score_against_n").axes[0].containers[0].lines
     fits = sizes.done.query("dataset == 'banana' and method == 'svgp'").groupby("n_train")["accuracy"]
     np.testing.assert_allclose(first.get_ydata(orig=False), fits.mean())
+    reach = [np.ptp(bar[:, 1]) / 2 for bar in bars.get_segments()]
+    np.testing.assert_allclose(reach, [stats.sem(values) for _, values in fits])
     table = scores_by_n(sizes)
     row = table.shown.query("`data set` == 'banana' and rows == 50 and metric == 'accuracy'").iloc[0]
     assert row["SVGP"] == f"**{fits.mean()[50]:.3f} ± {fits.std()[50]:.3f} (4)**"
@@ -327,3 +350,14 @@ def test_samplers_without_a_common_number_have_no_density(view, tmp_path):
     drawn["quantity"] = drawn["fit_id"].str.split("-").str[0] + drawn["quantity"]
     drawn.to_parquet(folder / "draws.parquet")
     assert "no number that all samplers draw" in texts(draw(View(folder), "densities"))
+
+
+def test_tiles_are_shaded_and_numbered_by_medians_over_splits(view):
+    rows = [("svgp", 0, 400, 1.05), ("svgp", 1, 400, 1.2), ("svgp", 2, 400, 1.9), ("svgp", 0, 800, 1.02)]
+    rows += [("bsgp_1", 0, 400, 150.0), ("bsgp_1", 0, 800, 1.5)]
+    r_hats = pd.DataFrame(rows, columns=["method", "split", "iteration", "r_hat"]).assign(dataset="boston")
+    axis = r_hat.tiles(view, r_hats).axes[0]
+    shades = np.ma.filled(axis.images[0].get_array().astype(float), np.nan)
+    np.testing.assert_array_equal(shades, [[1, 0], [3, 2], [np.nan, np.nan]])
+    assert [text.get_text() for text in axis.texts] == ["1.20", "1.02", ">99", "1.50"]
+    assert axis.get_title("right") == "3 x 4 chains"

@@ -115,6 +115,17 @@ def test_the_heat_map_shows_logarithms_and_crosses(view):
     np.testing.assert_allclose(ratios[0], np.log10([80, 100]))
     np.testing.assert_allclose(ratios[1], np.log10([0.25, 0.1]))
     assert [len(axis.lines) for axis in axes[:3]] == [1, 0, 2]
+    np.testing.assert_allclose(axes[0].lines[0].get_xydata(), [(1, -2)])  # lengthscale 10, noise 0.01
+
+
+def test_a_curve_counts_systems_up_to_a_condition_number_and_stopped_ones_are_hollow(view):
+    curve = draw(view, "condition_numbers").axes[0].lines[0]
+    np.testing.assert_allclose(curve.get_xydata(), [(1e3, 0.5), (1e5, 1.0)])
+    iterations, error = draw(view, "by_condition").axes
+    marks = [(line.get_xydata().tolist(), line.get_markerfacecolor() == "none") for line in iterations.lines]
+    assert marks[:2] == [([[1e3, 80]], False), ([[1e5, CAP]], True)]
+    assert marks[5] == ([[1e3, 150], [1e5, 150]], True), "inner ones too"
+    np.testing.assert_allclose(error.lines[0].get_xydata(), [(1e3, 1e-8)])
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -137,6 +148,10 @@ def test_running_moments_have_three_lines_a_chain(tmp_path):
     axes = draw(view, "running_moments").axes
     assert [axis.get_title("left") for axis in axes] == ["log lengthscale 1", "log variance"]
     assert len(axes[0].lines) == 2 * 4 * 3
+    of_chain = view.probe("prefixes").query("method == 'svgp' and replica == 0 and quantity == 'log lengthscale 1'")
+    mean, sd = of_chain["mean"], np.sqrt(of_chain["variance"])
+    for line, heights in zip(axes[0].lines, (mean, mean - 2 * sd, mean + 2 * sd), strict=False):
+        np.testing.assert_allclose(line.get_ydata(), heights)
 
 
 def test_a_method_that_has_ended_goes_on_to_the_end_of_the_others(tmp_path):
@@ -147,3 +162,8 @@ def test_a_method_that_has_ended_goes_on_to_the_end_of_the_others(tmp_path):
     dotted = [line for line in axis.lines if line.get_linestyle() == ":"]
     assert len(dotted) == 2
     assert len({line.get_xdata()[-1] for line in dotted}) == 1
+    ends = np.exp(traces.dropna(subset="mnll").sort_values("step").groupby("fit_id")["mnll"].last())
+    expected = ends.groupby(ends.index.str.split("-").str[0]).mean()
+    np.testing.assert_allclose(
+        [line.get_ydata() for line in dotted], [[expected[name]] * 2 for name in ("svgp", "dsvi")]
+    )

@@ -89,6 +89,8 @@ def test_status_counts_what_is_judged(ranked):
     assert data.loc["dsvi", ["of them converged", "of them still improving"]].tolist() == [4, 2]
     assert data.loc["constant", ["of them converged", "of them still improving"]].tolist() == [0, 0]
     assert dict(facts.summary(ranked))["convergence"] == "16 converged, 2 still improving"
+    vars(ranked)["done"] = ranked.done.assign(seconds_train=150.0)
+    assert dict(facts.summary(ranked))["training time"] == "60.0 minutes over all finished fits"
 
 
 def test_the_table_of_convergence_has_status_gain_steps_and_certificate(ranked):
@@ -165,7 +167,12 @@ def test_ranks_of_several_budgets_are_drawn_in_order_of_their_cost(tmp_path):
     assert ranked["budget"].drop_duplicates().tolist() == ["quick", "check"]
     assert set(ranked["method"]) == set(SHOWN)
     assert ranked.groupby("budget")["rank"].sum().tolist() == [10.0, 10.0]
+    hours = [float(run.done["seconds_train"].sum()) / 3600 for run in (quick, longer)]
+    assert ranked["hours"].unique().tolist() == pytest.approx(hours)
+    expected = quick.done.pivot_table("mnll", "dataset", "method").rank(axis=1).mean()
+    assert ranked[ranked["budget"] == "quick"].set_index("method")["rank"].to_dict() == expected.to_dict()
     axis = draw(quick, "rank_by_budget").axes[0]
+    assert axis.lines[0].get_xydata().tolist() == [pytest.approx([time, expected["svgp"]]) for time in hours]
     assert len(axis.lines) == len(SHOWN)
     assert [label.get_text().split("\n")[1] for label in axis.get_xticklabels()] == ["quick", "check"]
 

@@ -4,11 +4,12 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
-from test_tracking import View, environment, places, planned, spool  # noqa: F401
+from test_tracking import View, environment, live_cell, places, planned, spool  # noqa: F401
 
 from gpbench.data.splits import Blocks
 from gpbench.study import tracking
-from gpbench.study.records import identify
+from gpbench.study.planning import batches
+from gpbench.study.records import Progress, identify
 from gpbench.study.storage.store import Store
 
 
@@ -65,3 +66,31 @@ def test_a_cell_that_was_deleted_comes_back_with_its_fits(where):
     tracking.drain(where, anew=True)
     assert {run.info.run_id for run in View(where).cells()} == cells
     assert {run.info.run_id for run in View(where).fits()} == fits
+
+
+def test_more_values_than_one_write_takes_are_all_logged(where, monkeypatch):
+    monkeypatch.setattr(tracking, "MOST_AT_ONCE", 2)
+    fit_id = spool(where, planned(where, "noise_block=11"), 0, 3.0)
+    tracking.drain(where)
+    view = View(where)
+    (run,) = (run for run in view.fits() if run.data.tags["gpbench.fit"] == fit_id)
+    logged = {
+        name: [(point.step, point.value) for point in view.client.get_metric_history(run.info.run_id, name)]
+        for name in ("mnll", "trace.seconds", "trace.objective")
+    }
+    trace = {"trace.seconds": [(1, 0.1), (2, 0.2)], "trace.objective": [(1, -2.0), (2, -1.0)]}
+    assert logged == {"mnll": [(0, 3.0)]} | trace
+
+
+def test_a_live_stream_has_every_step_once_and_ends_with_its_fit(where):
+    cell = live_cell(where)
+    (group,) = batches.groups(Store(where.store), [cell], {cell.fits[0].fit_id})
+    live = tracking.Live(where)
+    for step, objective in ((1, -3.0), (1, -3.0), (5, -2.0)):
+        live.see(group, Progress(step, 10, 0.1, [objective]))
+    (run,) = (run for run in View(where).runs() if run.data.tags.get("gpbench.live") == cell.fits[0].fit_id)
+    points = live.client.get_metric_history(run.info.run_id, "live.objective")
+    assert [(point.step, point.value) for point in points] == [(1, -3.0), (5, -2.0)]
+    live.end(group)
+    ended = live.client.get_run(run.info.run_id)
+    assert (ended.info.status, ended.data.tags["gpbench.superseded"]) == ("FINISHED", cell.fits[0].fit_id)

@@ -9,6 +9,7 @@ import pytest
 
 from gpbench.cli import advise, grammar
 from gpbench.errors import UserError
+from gpbench.study.planning import cost
 
 STUDY = "title: Few methods\nmethods: [constant, linear, svm, gradient_boosting]\ndatasets: [diabetes]\nbudget: smoke\n"
 
@@ -38,6 +39,19 @@ def test_advice_goes_from_a_csv_to_the_command_of_the_final_model(table, gpbench
     assert answer.out.splitlines()[-1] == "next: gpbench fit method=linear dataset=mine split=all"
     again = gpbench("advise", "mine", "--study", "few", "--splits", "3")  # nothing is run, what is known is said
     assert again.out.splitlines()[-1] == answer.out.splitlines()[-1]
+
+
+def test_minutes_are_those_of_all_splits(table, gpbench, monkeypatch):
+    monkeypatch.setattr(cost.CostModel, "seconds", lambda *_: 60.0)
+    lines = gpbench("advise", *table).out.splitlines()
+    assert f"  {'linear':<20}    3.00" in lines
+    assert "A quick study of 3 methods takes about 9.0 minutes of a core." in lines
+
+
+def test_the_cheapest_methods_that_fit_together_are_afforded():
+    minutes = {"dear": 8.0, "cheap": 1.0, "middle": 4.0}
+    for most, least, chosen in ((5, 0, ["cheap", "middle"]), (4.9, 0, ["cheap"]), (0.5, 2, ["cheap", "middle"])):
+        assert advise._affordable(minutes, most, least) == chosen
 
 
 def test_targets_have_an_order():

@@ -88,6 +88,19 @@ def test_a_gradient_is_as_old_as_the_updates_between_fetch_and_push(parts):
     assert (moment.step, moment.staleness) == (1, 0.0)
 
 
+def test_a_moment_tells_the_mean_staleness_since_the_one_before(parts):
+    """Three workers by turns: from the third push on, both others push between a fetch and its push."""
+    owner, worker, _ = parts
+    holding = {number: owner.exchange(number, None) for number in range(3)}
+    for turn in range(STEPS):
+        holding[turn % 3] = owner.exchange(turn % 3, worker.gradient(holding[turn % 3]))
+    ages, before, moments = [0, 1] + [2] * (STEPS - 2), 0, owner.report(whole=False)[1]
+    assert (moments[-1].step, len(moments) > 2) == (STEPS, True)
+    for moment in moments:
+        assert moment.staleness == pytest.approx(np.mean(ages[before : moment.step]))
+        before = moment.step
+
+
 def test_every_ticket_is_applied_once_whichever_process_dies(case, parts):
     owner, worker, _ = parts
     rng, applied, holding = np.random.default_rng(0), [], {}

@@ -27,7 +27,7 @@ def _draw(view: View, dataset: str, seen: pd.DataFrame, axes: np.ndarray) -> Non
     done = view.done
     fits = done[(done["dataset"] == dataset) & (done["split"] == seen["split"].min())]
     first = fits.sort_values("replica", kind="stable").groupby("method")["fit_id"].first()
-    inputs = seen[seen["fit_id"] == seen["fit_id"].iloc[0]].pivot(index="row", columns="column", values="x")
+    inputs = seen[seen["fit_id"] == first.iloc[0]].pivot(index="row", columns="column", values="x")
     # evenly spaced, so that the choice does not depend on the predictions
     inputs = inputs.iloc[np.linspace(0, len(inputs) - 1, IMAGES).round().astype(int)]
     points = view.points

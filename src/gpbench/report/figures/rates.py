@@ -31,7 +31,7 @@ def _rates(view: View, seen: pd.DataFrame, dataset: str) -> pd.DataFrame:
     points = points.assign(second=(points["sd"] ** 2 - points["mean"]).clip(lower=0) + points["mean"] ** 2)
     moments = points.groupby(["method", "row"])[["y", "mean", "second"]].mean().reset_index()
     moments["sd"] = np.sqrt((moments["second"] - moments["mean"] ** 2).clip(lower=0))
-    of_fit = seen[seen["fit_id"] == seen.loc[seen["dataset"] == dataset, "fit_id"].iloc[0]]
+    of_fit = seen[seen["fit_id"] == seen.loc[seen["fit_id"].isin(points["fit_id"]), "fit_id"].iloc[0]]
     places = of_fit.pivot(index="row", columns="column", values="x").add_prefix("x").reset_index()
     return moments.rename(columns={"mean": "rate"}).merge(places, on="row")
 

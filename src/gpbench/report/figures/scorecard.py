@@ -37,7 +37,7 @@ def _rows(axis: Axes, rows: pd.DataFrame) -> None:
     bar = rows["published_sd"].fillna(0)
     axis.errorbar(rows["published"], y - 0.15, xerr=bar, mfc="white", color="#0072B2", **options)
     axis.errorbar(rows["ours"], y + 0.15, xerr=rows["ours_sd"].fillna(0), color="#D55E00", **options)
-    axis.set_yticks(y, rows["source"] + ": " + rows["method_printed"] + " " + rows["setting"].fillna(""))
+    axis.set_yticks(y, rows["source"] + ": " + rows["method_printed"] + " " + rows["setting"].astype(object).fillna(""))
     axis.set_ylim(len(rows) - 0.5, -0.5)
     for i, verdict in enumerate(rows["verdict"]):
         axis.text(1.01, i, verdict, transform=axis.get_yaxis_transform(), va="center", fontsize=7)
