@@ -84,7 +84,7 @@ def test_page_needs_no_other_file_and_breaks_no_link(page):
 def test_a_figure_that_shows_nothing_is_named_with_its_reason(written, page):
     reason = figures.noted(written / "figures" / "scorecard.png", "Description")
     assert reason.startswith("No published number")
-    assert f"scorecard ({reason})" in page
+    assert f"scorecard ({reason.rstrip('.')})." in page, "one full stop"
     assert figures.noted(written / "figures" / "cost.png", "Description") == ""
 
 
