@@ -5,12 +5,14 @@
 
 Printed are, of each parameter over all draws after burn-in, the 1-Wasserstein distance to the reference `gp_mh` in
 standard deviations of it (of the reference: between halves of its chains, which is what its length resolves), effective
-sample sizes, and the median and 97.5 % quantile over parameters of R-hat of Gelman and Rubin.
+sample sizes, the distance that as many independent draws of the reference have on average, and the median and 97.5 %
+quantile over parameters of R-hat of Gelman and Rubin.
 """
 
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 import numpy as np
 from scipy import stats
@@ -20,7 +22,7 @@ from gpbench.report.view import View
 from gpbench.sampling import diagnostics
 from gpbench.study.storage import arrays
 
-REFERENCE = "gp_mh"
+REFERENCE, REPEATS = "gp_mh", 100
 
 
 def read(run: str) -> tuple[list[str], dict[str, np.ndarray]]:
@@ -36,7 +38,7 @@ def read(run: str) -> tuple[list[str], dict[str, np.ndarray]]:
 def compare(names: list[str], found: dict[str, np.ndarray]) -> None:
     """A line for each method and parameter, from draws `[chains, draws, P]`."""
     reference = found[REFERENCE]
-    half, every = reference.shape[1] // 2, np.concatenate(reference)
+    half, every, rng = reference.shape[1] // 2, np.concatenate(reference), np.random.default_rng(0)
     for method, draws in found.items():
         print(f"{method}: {len(draws)} chains of {draws.shape[1]} draws")
         pooled = np.concatenate(draws)
@@ -46,8 +48,11 @@ def compare(names: list[str], found: dict[str, np.ndarray]) -> None:
         r_hat = diagnostics.gelman_rubin(draws.mean(1), draws.var(1, ddof=1), draws.shape[1])
         for k, name in enumerate(names):
             distance = stats.wasserstein_distance(one[:, k], other[:, k]) / every[:, k].std()
-            moments = f"mean {pooled[:, k].mean():+.3f}, sd {pooled[:, k].std():.3f}"
-            print(f"  {name:11s} {moments}, W1/sd {distance:.3f}, ESS {ess[k]:.0f}")
+            draw = partial(rng.choice, every[:, k], round(ess[k]))
+            alone = [stats.wasserstein_distance(draw(), every[:, k]) for _ in range(REPEATS)]
+            expected = np.mean(alone) / every[:, k].std()
+            moments = f"mean {pooled[:, k].mean():+.3f}, sd {pooled[:, k].std():.3f}, ESS {ess[k]:.0f}"
+            print(f"  {name:11s} {moments}, W1/sd {distance:.3f} (independent {expected:.3f})")
         print(f"  R-hat median {np.median(r_hat):.3f}, 97.5 % {np.quantile(r_hat, 0.975):.3f}")
 
 
