@@ -167,6 +167,22 @@ def test_a_replica_that_is_not_finite_does_not_move_again(case, monkeypatch):
     assert fit.reasons == ["", f"not finite at step 3 of {STEPS}"]
 
 
+def test_a_fit_ends_where_no_replica_is_left(case, monkeypatch):
+    """It made all of its steps, half an hour of a chain that was lost at its 77th."""
+    module, made = importlib.import_module(case.cell.what.method.module), []
+    loss = module.Method.loss
+
+    def infinite(method, state, batch, noise):
+        made.append(0)
+        return loss(method, state, batch, noise) + (np.inf if len(made) > 3 else 0)
+
+    monkeypatch.setattr(module.Method, "loss", infinite)
+    outcomes = case.fit(group(case.cell, 0, 1))
+    assert [o.reason for o in outcomes] == [f"not finite at step 4 of {STEPS}"] * 2
+    assert [o.status for o in outcomes] == ["diverged"] * 2
+    assert len(made) == 4 + 1 < STEPS, "the step that fails is made twice"
+
+
 def test_numbers_of_an_expanded_parameter_move_one_by_one(case, monkeypatch):
     module = importlib.import_module(case.cell.what.method.module)
     init = module.Method.init

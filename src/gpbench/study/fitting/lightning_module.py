@@ -102,8 +102,8 @@ class Fit(Loop, LightningModule):
             self.trainer.should_stop = True
 
     def is_finished(self) -> bool:
-        """Whether every replica has made its last step."""
-        return self.done >= self.last_step
+        """Whether every replica has made its last step, or none is left that moves."""
+        return self.done >= self.last_step or all(self.reasons)
 
     def ends(self, r: int) -> int:
         """The last step of replica r, as far as it is decided."""
