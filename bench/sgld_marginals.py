@@ -38,11 +38,11 @@ def read(run: str) -> tuple[list[str], dict[str, np.ndarray]]:
 def compare(names: list[str], found: dict[str, np.ndarray]) -> None:
     """A line for each method and parameter, from draws `[chains, draws, P]`."""
     reference = found[REFERENCE]
-    half, every, rng = reference.shape[1] // 2, np.concatenate(reference), np.random.default_rng(0)
+    every, rng = np.concatenate(reference), np.random.default_rng(0)
+    halves = [np.concatenate(half) for half in np.array_split(reference, 2, axis=1)]
     for method, draws in found.items():
         print(f"{method}: {len(draws)} chains of {draws.shape[1]} draws")
         pooled = np.concatenate(draws)
-        halves = np.concatenate(reference[:, :half]), np.concatenate(reference[:, half:])
         one, other = halves if method == REFERENCE else (pooled, every)
         ess = np.sum([diagnostics.geyer_ess(chain) for chain in draws], 0)
         r_hat = diagnostics.gelman_rubin(draws.mean(1), draws.var(1, ddof=1), draws.shape[1])

@@ -47,13 +47,13 @@ def interleaved(
     for step in steps.values():
         for _ in range(warm_up):
             step()
-    times = [max(1, round(turn / seconds(step))) if turn else 1 for step in steps.values()]
 
-    def one_turn(step: Step, times: int) -> float:
+    def one_turn(step: Step, times: int = 1) -> float:
         if warm_up:
             step()
         return 1e3 * seconds(step, times)
 
+    times = [max(1, round(1e3 * turn / one_turn(step))) if turn else 1 for step in steps.values()]
     taken = np.array([list(map(one_turn, steps.values(), times)) for _ in range(repeats or REPEATS)])
     return dict(zip(steps, taken.T, strict=True))
 

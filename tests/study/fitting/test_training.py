@@ -179,7 +179,7 @@ def test_a_fit_ends_where_no_replica_is_left(case, monkeypatch):
     monkeypatch.setattr(module.Method, "loss", infinite)
     outcomes = case.fit(group(case.cell, 0, 1))
     assert [o.reason for o in outcomes] == [f"not finite at step 4 of {STEPS}"] * 2
-    assert [o.status for o in outcomes] == ["diverged"] * 2
+    assert [(o.status, o.info["steps_done"]) for o in outcomes] == [("diverged", 4)] * 2
     assert len(made) == 4 + 1 < STEPS, "the step that fails is made twice"
 
 

@@ -357,7 +357,7 @@ def trained(fit: Fit, r: int) -> Outcome:
     if not bool(fit.active[r]):
         result.status, result.reason = "diverged", fit.reasons[r]
     if isinstance(fit, OptimisedFit):
-        result.info |= asdict(fit.judged(r)) | {"steps_done": fit.ends(r)}
+        result.info |= asdict(fit.judged(r)) | {"steps_done": min(fit.ends(r), fit.done)}
     if isinstance(fit.method, SamplerMethod):
         result.info["sampler"] = energies.report(fit.method, fit.state, r)
     return result
