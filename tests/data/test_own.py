@@ -51,6 +51,7 @@ def test_one_command_makes_a_data_set(gpbench, delimiter, start):
     np.testing.assert_array_equal(loaded.inputs[1], [1, 2.5, 0, 1, 0])
     np.testing.assert_array_equal(loaded.targets[:, 0], [2, 3.5, 1.25, 7, 4, 6.5])
     assert not {"licence", "citation", "url"} & entry.keys()
+    assert "  0.000  have " in gpbench("data", "list", "my_power").out
 
 
 @pytest.mark.parametrize(("file", "name"), [("plain.csv.gz", "plain"), ("A.b.csv", "a_b"), ("c.bz2", "c"), ("d", "d")])

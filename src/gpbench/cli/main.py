@@ -235,9 +235,9 @@ def backlog(arguments: argparse.Namespace) -> None:
     from gpbench.study.commands import backlog as waiting
 
     where = places.find()
+    if arguments.cores < 1 or not arguments.minutes > 0:
+        raise UserError("--cores and --minutes must be positive")
     if arguments.action == "run":
-        if arguments.cores < 1 or not arguments.minutes > 0:
-            raise UserError("--cores and --minutes must be positive")
         for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: its jobs end with it and can be resumed
             if signal.getsignal(number) != signal.SIG_IGN:  # by nohup
                 signal.signal(number, signal.default_int_handler)

@@ -189,6 +189,7 @@ def test_a_wrong_name_is_found_before_anything_is_fitted(project, where, gpbench
         ),
         ("{study: default, budget: smoke}", "unknown key 'budget'"),
         ("{study: default, methods: []}", "methods"),
+        ("{study: default, overrides: budget=smok}", "conf/backlog.yaml, study 'default' with overrides 'budget=smok'"),
     ],
 )
 def test_a_wrong_entry_is_one_line(project, where, gpbench, content, message):
@@ -201,6 +202,7 @@ def test_a_wrong_entry_is_one_line(project, where, gpbench, content, message):
 
 def test_minutes_must_be_positive(where, gpbench):
     assert "must be positive" in gpbench("backlog", "run", "--minutes", "0").err
+    assert "must be positive" in gpbench("backlog", "--cores", "0").err
 
 
 GROUPING = Path("/proc/sys/kernel/sched_autogroup_enabled")

@@ -110,6 +110,7 @@ def test_a_preset_stands_in_for_the_method_of_a_variant(study):
         ({"a": {"method": "dgp_rff", "module": "os"}}, "'module' cannot be overridden"),
         ({"a": {"method": "dgp_rff", "datasets": ["wein"]}}, "unknown dataset 'wein'"),
         ({"a": {"method": "dgp_rff", "num_features": []}}, "num_features lists no value, which makes no variant"),
+        ({"a": {"method": "dgp_rff", "datasets": []}}, "datasets lists no value, which makes no variant"),
     ],
 )
 def test_invalid_variants_are_refused_in_one_line(study, variants, message):

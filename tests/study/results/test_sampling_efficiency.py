@@ -12,6 +12,7 @@ import torch
 from gpbench.cli import main
 from gpbench.data import table as tables
 from gpbench.errors import UserError
+from gpbench.methods.base import SamplerMethod
 from gpbench.places import Places
 from gpbench.report.page.page import write_page
 from gpbench.report.papers.items import replaced
@@ -243,6 +244,13 @@ def test_a_draw_that_is_not_finite_is_a_divergence(where, tmp_path, monkeypatch)
     outcomes = chains_only.run(group, table, tmp_path)
     assert [one.status for one in outcomes] == ["done"] * 3 + ["diverged"] + ["done"] * 6
     assert outcomes[3].reason == "a draw of 'f' is not finite"
+
+
+def test_a_method_that_keeps_no_state_is_told_so(where, tmp_path, monkeypatch):
+    (group,) = groups(made(where, "methods=[ar] splits=1 ar.steps=40"))
+    monkeypatch.setattr(SamplerMethod, "keep", lambda *_: False)
+    with pytest.raises(UserError, match="keep kept none of 40 states; let it keep some"):
+        chains_only.run(group, tables.load(where.prepared_file("boston"), group.what.data.md5), tmp_path)
 
 
 def test_what_a_method_needs_to_know_is_in_simulated_data_alone(where):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from gpbench.config.schema import Dataset
+from gpbench.config.schema import Dataset, Upstream
 from gpbench.data.raw import fetch
 from gpbench.data.summary import Statistics, columns, statistics
 from gpbench.data.table import Table
@@ -141,16 +141,24 @@ def _state(dataset: Dataset, where: Places) -> str:
 
 def _megabytes(dataset: Dataset, where: Places) -> str:
     """Total size of its raw files; - where one is unknown."""
-    documented = {item: one.size for item, one in dataset.source.unpinned.items()}
-    known = documented | {item: pin.size for item, pin in fetch.pins(where).items()}
-    sizes = [known.get(item) or 0 for item in dataset.source.files]
+    sizes = [_size(item, dataset, where) for item in dataset.source.files]
     return f"{sum(sizes) / 1e6:.3f}" if sizes and all(sizes) else "-"
 
 
+def _size(item: str, dataset: Dataset, where: Places) -> int:
+    """Bytes of a raw file, as pinned or documented, else of the file that is there; 0 where neither is."""
+    known, path = _known(item, dataset, where), where.raw / item
+    return (known and known.size) or (path.stat().st_size if path.is_file() else 0)
+
+
+def _known(item: str, dataset: Dataset, where: Places) -> Upstream | None:
+    return fetch.pins(where).get(item) or dataset.source.unpinned.get(item)
+
+
 def _file(item: str, dataset: Dataset, where: Places) -> list[str]:
-    known = fetch.pins(where).get(item) or dataset.source.unpinned.get(item)
-    about, path = vars(known) if known else {}, where.raw / item
-    size = f"{n:,} bytes" if (n := about.get("size") or path.is_file() and path.stat().st_size) else "size unknown"
+    known = _known(item, dataset, where)
+    about = vars(known) if known else {}
+    size = f"{n:,} bytes" if (n := _size(item, dataset, where)) else "size unknown"
     details = [f"{key} {about[key]}" for key in ("md5", "sha256", "licence") if about.get(key)]
     texts = [f"{item}, {size}, {fetch.state(item, where)}", *details, *(about.get("urls") or [])]
     return [line("file" if i == 0 else "", text) for i, text in enumerate(texts)]

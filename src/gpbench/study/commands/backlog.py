@@ -37,7 +37,7 @@ def run(where: Places, cores: int, minutes: float) -> Iterator[str]:
     end = time.monotonic() + 60 * minutes
     setting = config.backlog(where.conf)
     tried: set[str] = set()
-    plan_of = functools.cache(functools.partial(planning.make, where))  # several runs are parts of one study
+    plan_of = functools.cache(functools.partial(_plan, where))  # several runs are parts of one study
     for waiting in setting.runs:  # a mistake in a later one is told now, and not in the middle of the night
         wanted_cells(plan_of(waiting.study, waiting.overrides), waiting)
     for waiting in setting.runs:
@@ -60,6 +60,13 @@ def run(where: Places, cores: int, minutes: float) -> Iterator[str]:
             yield _recorded(where, plan)
             plan_of.cache_clear()
         yield from (f"{waiting.study}: {name} is left out: {reason}" for name, reason in absent.items())
+
+
+def _plan(where: Places, study: str, overrides: str) -> Plan:
+    try:
+        return planning.make(where, study, overrides)
+    except UserError as error:
+        raise UserError(f"conf/backlog.yaml, study {study!r} with overrides {overrides!r}: {error}") from error
 
 
 def next_piece(
@@ -178,7 +185,7 @@ def _recorded(where: Places, plan: Plan) -> str:
 def overview(where: Places, waits: dict[str, int]) -> Iterator[str]:
     """For each run its fits done of those planned, the hours of one core left with their interval, and the verdicts
     that wait for it; below it what runs the same in Snakemake, on a cluster too. waits: number of these by study."""
-    runs, plan_of = config.backlog(where.conf).runs, functools.cache(functools.partial(planning.make, where))
+    runs, plan_of = config.backlog(where.conf).runs, functools.cache(functools.partial(_plan, where))
     yield f"{'run':<40}{'done':>6} of {'fits':<7}{'left on one core, 90 % interval':<36}verdicts that wait"
     for waiting in runs:
         plan = plan_of(waiting.study, waiting.overrides)

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from gpbench.data.table import Table, evenly
+from gpbench.errors import UserError
 from gpbench.sampling import diagnostics
 from gpbench.study.fitting import lightning_module
 from gpbench.study.fitting.lightning_module import SamplerFit
@@ -43,6 +44,8 @@ def outcome(fit: ChainFit, r: int) -> Outcome:
     result = lightning_module.trained(fit, r)
     if result.status != "done":
         return result
+    if not fit.state.samples:
+        raise UserError(f"{fit.group.what.method.module}: keep kept none of {fit.steps} states; let it keep some")
     samples = {name: torch.cat([value[r : r + 1] for value in kept]) for name, kept in fit.state.samples.items()}
     arrays = {name: value.reshape(len(value), -1).double().cpu().numpy() for name, value in samples.items()}
     for name, values in arrays.items():

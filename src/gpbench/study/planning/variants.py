@@ -65,7 +65,7 @@ def _variants(template: str, content: Content, where: str) -> list[tuple[str, Va
     settings = {k: v for k, v in content.items() if k not in ("method", "label", "datasets")}
     datasets = tuple(content.get("datasets", ()))
     lists = {k: v for k, v in settings.items() if isinstance(v, list)}
-    if empty := [key for key, values in lists.items() if not values]:
+    if empty := [key for key, values in content.items() if values == []]:
         raise UserError(f"{where}: {empty[0]} lists no value, which makes no variant; list some or leave it out")
     variants = []
     for values in itertools.product(*lists.values()):
