@@ -109,18 +109,26 @@ def write_aside(target: Path, lasting: bool = True) -> Iterator[Path]:
         raise UserError(f"cannot write {target}: {error.strerror}; check the folder's permissions") from error
     temporary = Path(name)
     try:
-        yield temporary
-        if lasting:
-            with temporary.open("rb") as stream:
-                os.fsync(stream.fileno())
-        temporary.chmod(0o666 & ~_umask())  # and not only for its owner
-        temporary.replace(target)
-    except OSError as error:
-        if error.errno and not error.filename:  # as of a full disk
-            error.filename = str(target)
-        raise
+        with naming(target):
+            yield temporary
+            if lasting:
+                with temporary.open("rb") as stream:
+                    os.fsync(stream.fileno())
+            temporary.chmod(0o666 & ~_umask())  # and not only for its owner
+            temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name a place in an error of the system that names none, as that of a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno and not error.filename:
+            error.filename = str(path)
+        raise
 
 
 def _umask() -> int:

@@ -2,13 +2,14 @@ import gp_cases as cases
 import numpy as np
 import pytest
 import torch
-from scipy import integrate, stats
+from scipy import integrate, optimize, stats
 
 from cases import CONF, composed
 from gpbench.gp import linalg, sparse
 from gpbench.gp.layers import layer
 from gpbench.methods import chained_gp, svgp
 from gpbench.methods.base import State
+from gpbench.predictive.scale_mixtures import ScaleMixture
 
 PROCESSES = ["heteroscedastic", "student_t"]
 KEY = cases.keys(1)[0]
@@ -149,7 +150,7 @@ def test_a_noise_process_that_is_constant_gives_svgp(likelihood):
 
 @pytest.mark.parametrize("likelihood", PROCESSES)
 def test_predictive_density_is_the_integral_over_f_and_g(likelihood):
-    """By SciPy's adaptive quadrature of p(y | f, g), also at 8 standard deviations."""
+    """By SciPy's adaptive quadrature of p(y | f, g), also at 8 standard deviations; see below for those far off."""
     ours = method(likelihood)
     state, _ = problem(ours)
     x = cases.problem("regression", 3)[0]
@@ -176,6 +177,27 @@ def test_predictive_density_is_the_integral_over_f_and_g(likelihood):
                 ends = m[1] - 12 * sd[1], m[1] + 12 * sd[1]
             exact = integrate.quad(density, *ends, epsabs=0, epsrel=1e-10, limit=400)[0]
             assert predictive.log_prob(y)[row, 0] == pytest.approx(np.log(exact), abs=1e-6)
+
+
+@pytest.mark.parametrize("away", [12.0, 20.0, 40.0])
+@pytest.mark.parametrize("sd", [0.05, 0.15, 0.6, 2.0])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_density_of_a_gross_outlier_is_the_integral_over_the_noise(away, sd, dtype):
+    """Under noise that q(g) all but excludes; the integrand around its largest value, which SciPy finds."""
+    moments = torch.tensor([[[[0.0, 0.3]]], [[[0.01, sd**2]]]], dtype=dtype)
+    params = {"log_noise_variance": torch.zeros(1, dtype=dtype)}
+    mean, variance, weights = chained_gp.Heteroscedastic().mixture(*moments, params)
+    predictive = ScaleMixture(mean[0], variance[:, 0], weights)
+    y = away * float(np.sqrt(predictive.variance()[0, 0]))
+
+    def log_density(g: float) -> float:
+        return stats.norm.logpdf(y, 0, np.sqrt(0.01 + np.exp(g))) + stats.norm.logpdf(g, 0.3, sd)
+
+    peak = optimize.minimize_scalar(lambda g: -log_density(g), (0.3, 0.4)).x
+    ends = peak - 9 * sd, peak + 9 * sd
+    shape = integrate.quad(lambda g: np.exp(log_density(g) - log_density(peak)), *ends, epsabs=0, limit=400)[0]
+    exact = log_density(peak) + np.log(shape)
+    assert predictive.log_prob([[y]])[0, 0] == pytest.approx(exact, abs=1e-6 if dtype == torch.float64 else 1e-2)
 
 
 @pytest.mark.slow

@@ -180,6 +180,7 @@ def test_an_incomplete_run_of_a_killed_writer_is_replaced(where):
 def test_a_fit_cleared_before_it_was_read_is_skipped(where):
     before = len(View(where).runs())
     Store(where.store).spool("0123456789abcdef")
+    (where.store / ".spool" / "of somebody else").mkdir()
     tracking.drain(where)
     assert len(View(where).runs()) == before
     assert tracking.waiting(where) == []
@@ -238,6 +239,22 @@ def test_the_fit_that_was_begun_last_is_the_current_one_in_whatever_order_they_a
         assert superseded == {fits[0]: fits[1], fits[1]: None}
         (parent,) = (each for each in view.cells() if each.info.run_id == runs[0].data.tags["mlflow.parentRunId"])
         assert (parent.data.tags["gpbench.done"], parent.data.metrics["mnll"]) == ("1 of 1", 1.0)
+
+
+def test_a_copy_that_was_adopted_takes_the_place_of_its_original_which_began_with_it(where):
+    cell, writer = planned(where, "noise_block=22"), tracking.Writer(where)
+    fits = [spool(where, cell, 0, 1.0)]
+    original = Store(where.store).record(fits[0])
+    what = replace(cell.what, code={"changed": "c"})
+    provenance = replace(original.provenance, adopted="of commit abcdef0; refitted 1")
+    copy = replace(original, fit_id=identify(asdict(what), 0, 0), what=what, provenance=provenance, sealed={})
+    Store(where.store).copy(fits[0], copy.fit_id, to_json(copy))
+    fits.append(copy.fit_id)
+    tracking.drain(where)
+    by_fit = {run.data.tags["gpbench.fit"]: run for run in View(where).fits()}
+    for runs in ([by_fit[fit] for fit in fits], [by_fit[fit] for fit in reversed(fits)]):
+        assert writer._current(runs) == [by_fit[copy.fit_id]]
+    assert View(where).client.get_run(by_fit[fits[0]].info.run_id).data.tags["gpbench.superseded"] == copy.fit_id
 
 
 @pytest.mark.parametrize(("step", "block"), [("_log", 30), ("_data", 31), ("fit", 32), ("cells", 33)])

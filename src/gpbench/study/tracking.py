@@ -28,7 +28,7 @@ from gpbench.places import Places, locked, share
 from gpbench.study.planning import identity
 from gpbench.study.records import Fit, FitRecord, Group, Progress, What
 from gpbench.study.storage import arrays
-from gpbench.study.storage.store import Store, Unreadable
+from gpbench.study.storage.store import IDENTITY, Store, Unreadable
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -61,9 +61,8 @@ def uri(where: Places) -> str:
 
 
 def waiting(where: Places) -> list[str]:
-    """Fits in the spool."""
-    folder = where.store / ".spool"
-    return sorted(p.name for p in folder.iterdir() if not p.name.startswith(".")) if folder.is_dir() else []
+    """Fits in the spool; what else lies there stays."""
+    return sorted(path.name for path in (where.store / ".spool").glob("*") if IDENTITY.fullmatch(path.name))
 
 
 def drain(where: Places, anew: bool = False) -> int:

@@ -67,10 +67,12 @@ def test_impossible_fits_are_skipped_with_their_reason(project, gpbench):
     assert wanted(plan, "exact_gp", "boston").skip == ""
     planned = {f.fit_id for b in plan.batches for g in b.groups for f in g.fits}
     assert not planned & {f.fit_id for f in wanted(plan, "exact_gp", "wine").fits}
+    lost = wanted(plan, "svgp", "wine")
+    finish(Store(places.find().store), lost, lost.fits[1], "diverged")
     out = gpbench("plan", "--overrides", SMALL).out
     assert re.search(r"exact_gp wine split 1 +skipped +regression only", out)
-    assert "10 fits to run" in out
-    assert "0 done, 2 skipped, 0 failed" in out
+    assert "9 fits to run" in out
+    assert "0 done, 2 skipped, 1 failed" in out
 
 
 def test_a_fit_under_two_names_is_counted_as_often_as_it_is_listed(project, gpbench):

@@ -172,6 +172,20 @@ def test_a_fit_that_cannot_be_read_for_a_moment_is_not_said_to_be_damaged(stores
     assert (Remote(url).fits, Remote(url).names("damaged"), second.ids()) == ({FIT.fit_id}, [], [])
 
 
+def test_a_full_disk_here_is_named_and_is_no_damage_there(stores, url, monkeypatch):
+    first, second = stores
+    Remote(url).push(first, first.ids())
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tarfile.TarFile, "extractall", full)
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        Remote(url).pull(second, [FIT.fit_id])
+    assert caught.value.filename == str(second.folder(FIT.fit_id))
+    assert (Remote(url).names("damaged"), second.ids(), os.listdir(second.root / ".tmp")) == ([], [], [])
+
+
 def refuse(*_: object, **__: object) -> None:
     raise PermissionError(1, "Operation not permitted")
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from gpbench.errors import UserError
-from gpbench.places import write_aside
+from gpbench.places import naming, write_aside
 from gpbench.study.storage.store import IDENTITY, PARTS, Store, Unreadable
 
 FIT = re.compile(r"([0-9a-f]{16})\.tar")
@@ -204,7 +204,8 @@ class Remote:
         store.move_damaged([fit_id])
         aside = store.aside(fit_id)
         with tempfile.TemporaryDirectory(prefix=f"{aside.name}.", dir=aside.parent) as folder:
-            fault = _unpack(content, Store(Path(folder)), fit_id)
+            with naming(store.folder(fit_id)):
+                fault = _unpack(content, Store(Path(folder)), fit_id)
             if not fault:
                 with store.locked([fit_id]):
                     if not store.has(fit_id):
